@@ -285,6 +285,22 @@ func (c *bulkConn) flush() error {
 	return err
 }
 
+// unsentBytes is how much the kernel takes beyond what it can send while a lane shares a flow
+// with others: what it has taken, no other lane can carry.
+const unsentBytes = 128 << 10
+
+// pull bounds what the kernel takes; the function that it returns takes the bound away.
+func (c *bulkConn) pull() (end func()) {
+	before := 0
+	c.control(func(fd int) {
+		before, _ = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT)
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsentBytes)
+	})
+	return func() {
+		c.control(func(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, before) })
+	}
+}
+
 // goClear ends the records: what follows on the socket is clear text.
 func (c *bulkConn) goClear() { c.clear = true }
 

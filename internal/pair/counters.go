@@ -40,6 +40,16 @@ func (l *lane) counters() (c Counters, known bool) {
 	return c, known
 }
 
+// unsettled is what the lane has sent that its flow has no share of yet.
+func (l *lane) unsettled() Counters {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now, known := l.counters(); known {
+		return now.plus(l.settled, -1)
+	}
+	return Counters{}
+}
+
 // settle credits the lane's flow with what was sent since the last time. The caller holds
 // l.mu.
 func (l *lane) settle() {

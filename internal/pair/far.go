@@ -59,7 +59,7 @@ func (s *session) admit(l *lane, o wire.Open) (f *Flow, fresh bool) {
 		f.sf.NoResume()
 	}
 	l.bind(f)
-	f.lane = l
+	f.addStrand(l, nil, true)
 	_ = f.sf.Attach(0)
 	s.flows[f.id] = f
 	s.watched[f] = struct{}{}
@@ -139,20 +139,22 @@ func (l *lane) keepOffer(f *Flow, offer wire.Frame) {
 
 // takeOffer answers a RELEASE that was kept. The caller holds f.mu.
 func (f *Flow) takeOffer() {
-	l := f.lane
-	if l == nil || f.near {
+	if f.near {
 		return
 	}
-	l.mu.Lock()
-	offer := l.offer
-	l.offer = wire.Frame{}
-	l.mu.Unlock()
-	if offer.Type == wire.FrameRelease {
-		f.s.node.tasks.Go(func() {
-			if l.bound() == f {
-				_ = f.s.released(l, f, offer)
-			}
-		})
+	for _, st := range f.strands {
+		l := st.l
+		l.mu.Lock()
+		offer := l.offer
+		l.offer = wire.Frame{}
+		l.mu.Unlock()
+		if offer.Type == wire.FrameRelease {
+			f.s.node.tasks.Go(func() {
+				if l.bound() == f {
+					_ = f.s.released(l, f, offer)
+				}
+			})
+		}
 	}
 }
 
@@ -161,13 +163,25 @@ func (f *Flow) takeOffer() {
 func (f *Flow) giveLane(l *lane, final bool, received uint64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.lane != l {
+	st := f.strand(l)
+	if st == nil {
 		return true
 	}
-	if !final && (!f.sf.Quiet() || f.sf.Out.Length() != received || f.greet != nil || !f.leg.open()) {
+	if final && len(f.strands) > 1 {
+		f.dropStrand(st)
+		f.sf.Out.Lost(&st.sent)
+		f.feed()
+		return true
+	}
+	if !final && (!f.sf.Quiet() || f.sf.Out.Length() != received || st.greet != nil || !f.leg.open()) {
 		return false
 	}
-	f.lane, f.greet = nil, nil
+	for _, other := range f.strands { // the near relay has released them already
+		if other != st {
+			other.l.unbind(f)
+		}
+	}
+	f.dropStrands()
 	f.sf.Detach()
 	f.wake()
 	return true

@@ -22,12 +22,16 @@ type Flow struct {
 	s  *session
 	id uint64
 
-	mu    sync.Mutex
-	cond  cond // of mu: anything changed
-	sf    stream.Flow
-	leg   leg
-	lane  *lane
-	greet []byte // OPEN or ATTACH that goes first on the lane
+	mu   sync.Mutex
+	cond cond // of mu: anything changed
+	sf   stream.Flow
+	leg  leg
+	lane *lane // the main one; nil: none
+
+	strands   []*strand // the lanes, the main one first
+	wantLanes int       // near: so many lanes are to carry the flow
+	joining   int       // near: lanes that are on their way to it
+	burstFrom uint64    // near: what had been moved, both ways, when it last began to move
 
 	near       bool
 	known      bool // near: the far relay knows the flow
@@ -162,7 +166,10 @@ func (f *Flow) step() bool {
 		f.leaveLane()
 		f.finished = true
 		f.over.Store(true)
+		f.sf.Finish()
 		return false
+	case f.deliverSpill(), f.passEnd():
+		return true
 	case f.lane != nil && f.sendNext(), f.passOut():
 		return true
 	case f.readLeg():
@@ -186,43 +193,35 @@ func (f *Flow) parkable() bool {
 	return !canRead && f.leg.busy == 0
 }
 
-// sendNext sends what is due on the lane, if anything is.
+// sendNext sends what is due on the lane, if anything is and the lane has no goroutine that
+// does it.
 func (f *Flow) sendNext() bool {
+	st := f.strands[0]
 	if f.releasing {
 		return false
 	}
-	l, greet := f.lane, f.greet
-	item, some := f.sf.Out.Item()
+	some := f.sf.Out.Pending()
 	switch {
-	case f.releaseDue && (some || greet != nil || !f.sf.Quiet()):
+	case f.releaseDue && (some || st.greet != nil || !f.sf.Quiet() || len(f.strands) > 1):
 		f.releaseDue = false
 	case f.releaseDue:
 		f.releaseDue, f.releasing = false, true
-		greet = wire.AppendRelease(nil, 0, f.sf.In.Position())
+		st.greet = wire.AppendRelease(nil, 0, f.sf.In.Position())
+		st.cond.broadcast()
 	}
-	if greet == nil && !some {
+	if st.pumped || st.greet == nil && !some {
 		return false
 	}
-	f.greet = nil
-	f.blocked = true
-	f.mu.Unlock()
-	var err error
+	var item stream.Item
 	if some {
-		err = l.send(f, greet, &item)
-	} else {
-		err = l.send(f, greet, nil)
-	}
-	f.mu.Lock()
-	f.blocked = false
-	if err != nil {
-		f.loseLane(l)
-	} else if some && f.lane == l {
 		if !f.sf.Out.InFlight() {
 			f.ackedAt = stampNow()
 		}
-		f.sf.Out.Sent(item)
-		f.moved = stampNow()
+		item, some = f.sf.Out.Next(&st.sent, stream.ChunkMax)
 	}
+	f.blocked = true
+	f.sendOn(st, item, some)
+	f.blocked = false
 	return true
 }
 
@@ -249,6 +248,7 @@ func (f *Flow) readLeg() bool {
 		f.leg.readable, f.copyNext = true, n < minSplice
 		f.sf.Out.Commit(n)
 		f.moved = stampNow()
+		f.feed()
 	case err == unix.EAGAIN:
 		f.sf.Out.Trim()
 		f.mute(false)
@@ -258,6 +258,7 @@ func (f *Flow) readLeg() bool {
 		f.leg.readable = true
 		f.sf.Out.End()
 		f.moved = stampNow()
+		f.feed()
 	default:
 		f.failLeg(err)
 	}
@@ -357,32 +358,41 @@ func (f *Flow) sleep() {
 	f.mu.Lock()
 }
 
-// leaveLane gives the lane back, or has it drained of what may still come.
+// leaveLane gives the lanes back, or has them drained of what may still come.
 func (f *Flow) leaveLane() {
-	l := f.lane
-	if l == nil {
+	strands := f.strands
+	if len(strands) == 0 {
 		return
 	}
-	f.lane, f.greet, f.releasing = nil, nil, false
+	f.releasing = false
+	f.dropStrands()
 	f.sf.Detach()
 	f.cond.broadcast()
-	l.mu.Lock()
-	l.settle() // the release may come after the end
-	reusable := l.sawEnd && f.sf.Clean()
-	l.mu.Unlock()
-	if !f.near {
-		l.unbind(f)
-		return
+	for _, st := range strands {
+		l := st.l
+		l.mu.Lock()
+		l.settle()                                                // the release may come after the end
+		reusable := l.sawEnd && f.sf.Clean() && !f.sf.In.Merges() // else something may follow the end
+		l.mu.Unlock()
+		switch {
+		case !f.near:
+			l.unbind(f)
+		case reusable:
+			l.unbind(f)
+			f.s.pool(l)
+		default:
+			f.s.drain(f, l)
+		}
 	}
-	if reusable {
-		l.unbind(f)
-		f.s.pool(l)
-		return
-	}
+}
+
+// drain releases a lane on which something of the flow may be under way. It goes to the pool
+// once the far relay has answered.
+func (s *session) drain(f *Flow, l *lane) {
 	l.mu.Lock()
 	l.draining, l.since = true, time.Now()
 	l.mu.Unlock()
-	f.s.node.tasks.Go(func() { _ = l.release(f, wire.FlagFinal, 0) })
+	s.node.tasks.Go(func() { _ = l.release(f, wire.FlagFinal, 0) })
 }
 
 // noteNeed keeps account of the time without a lane, and asks for one.
@@ -427,7 +437,7 @@ func (f *Flow) deliver(l *lane, offset uint64, b []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.heard(l)
-	for f.lane == l {
+	for f.has(l) {
 		rest, err := f.sf.In.Data(offset, b)
 		switch {
 		case errors.Is(err, stream.ErrDamaged):
@@ -470,7 +480,12 @@ func (f *Flow) writeLeg(b []byte) {
 
 // received follows each arrival: the flow's state may have changed.
 func (f *Flow) received() {
+	for f.deliverSpill() {
+	}
 	f.postDue()
+	if f.passEnd() {
+		return
+	}
 	if f.sf.ResetLocal() || !f.running && (f.sf.Dead() || f.sf.Over()) {
 		f.wake()
 	}
@@ -482,27 +497,44 @@ func (f *Flow) heard(l *lane) {
 	if l != nil && f.lane == l && f.releasing {
 		f.releasing = false
 		f.wake()
+		f.feed()
 	}
 }
 
-// deliverEnd passes the end on to the flow's own socket.
+// deliverEnd takes the end, and passes it on once all bytes before it are here.
 func (f *Flow) deliverEnd(l *lane, length uint64, crc uint32) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.heard(l)
-	for f.lane == l && !f.sf.Dead() && (!f.leg.open() || f.leg.busyOut) {
+	for f.has(l) && !f.sf.Dead() && (!f.leg.open() || f.leg.busyOut) {
 		f.await()
 	}
-	if f.lane != l {
+	if !f.has(l) {
 		return nil
 	}
-	pass, err := f.sf.In.End(length, crc)
+	if err := f.sf.In.End(length, crc); err != nil {
+		f.abort(cause(flow.EndDamaged, errEnd))
+		return nil
+	}
+	f.passEnd()
+	return nil
+}
+
+var errEnd = errors.New("length or sum of the stream differs")
+
+// passEnd passes the end on to the flow's own socket if it is due, and reports whether it
+// did something.
+func (f *Flow) passEnd() bool {
+	if !f.leg.open() || f.leg.busyOut {
+		return false
+	}
+	pass, err := f.sf.In.EndDue()
 	if err != nil {
-		f.abort(cause(flow.EndDamaged, errors.New("length or sum of the stream differs")))
-		return nil
+		f.abort(cause(flow.EndDamaged, errEnd))
+		return true
 	}
-	if !pass || f.sf.Dead() {
-		return nil
+	if !pass {
+		return false
 	}
 	if f.sf.Out.Ended() {
 		setReset(f.leg.fd, false) // in LAST_ACK the kernel cannot reset; its rest is whole
@@ -514,14 +546,14 @@ func (f *Flow) deliverEnd(l *lane, length uint64, crc uint32) error {
 		f.moved = stampNow()
 	}
 	f.wake()
-	return nil
+	return true
 }
 
 // abort resets both peers at once. The caller holds f.mu.
 func (f *Flow) abort(c stream.Cause) {
 	f.sf.Abort(c)
-	if f.blocked && f.lane != nil {
-		f.lane.close() // nobody is to wait for its room
+	for _, l := range f.blockedLanes() {
+		l.close() // nobody is to wait for its room
 	}
 	f.wake()
 }
@@ -535,11 +567,18 @@ func (f *Flow) laneLost(l *lane) {
 
 // loseLane is laneLost for a caller that holds f.mu.
 func (f *Flow) loseLane(l *lane) {
-	if f.lane != l {
+	st := f.strand(l)
+	if st == nil {
 		return
 	}
 	l.unbind(f)
-	f.lane, f.greet, f.releasing, f.releaseDue = nil, nil, false, false
+	f.releasing, f.releaseDue = false, false
+	if f.dropStrand(st); f.lane != nil {
+		f.sf.Out.Lost(&st.sent)
+		f.feed()
+		f.wake()
+		return
+	}
 	atRisk := f.sf.Out.AtRisk()
 	f.sf.Detach()
 	f.lost = !f.sf.Over() && !atRisk
@@ -589,7 +628,7 @@ func (f *Flow) Figures() Figures {
 		up, down = down, up
 	}
 	g := Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Target: f.target,
-		Resumes: int(f.resumes), Outage: f.outage, RTT: f.s.rtt()}
+		Lanes: len(f.strands), Resumes: int(f.resumes), Outage: f.outage, RTT: f.s.rtt()}
 	if !f.needSince.IsZero() {
 		g.Outage += f.needSince.since()
 	}
@@ -617,6 +656,11 @@ func (f *Flow) Inspect(look func(leg, lane int, add Counters)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sent, looked := f.lanes.load(), false
+	for i, st := range f.strands {
+		if i > 0 {
+			sent = sent.plus(st.l.unsettled(), 1)
+		}
+	}
 	if l := f.lane; l != nil {
 		l.mu.Lock()
 		add := sent.plus(l.settled, -1)

@@ -14,6 +14,7 @@ import (
 	"io"
 	"log/slog"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -363,6 +364,7 @@ type path struct {
 	tasks   sync.WaitGroup
 	mu      sync.Mutex
 	down    bool
+	pace    time.Duration // longest pause of a connection between two pieces
 	pairs   map[*hop]bool
 }
 
@@ -399,8 +401,9 @@ func (p *path) carry(a *net.TCPConn) {
 		h.reset()
 	}
 	var both sync.WaitGroup
-	both.Go(func() { _, _ = io.Copy(onlyWriter{h.b}, onlyReader{h.a}); _ = h.b.CloseWrite() })
-	both.Go(func() { _, _ = io.Copy(onlyWriter{h.a}, onlyReader{h.b}); _ = h.a.CloseWrite() })
+	pace := p.paceNow()
+	both.Go(func() { _, _ = io.Copy(onlyWriter{h.b}, paced{h.a, pace}); _ = h.b.CloseWrite() })
+	both.Go(func() { _, _ = io.Copy(onlyWriter{h.a}, paced{h.b, pace}); _ = h.a.CloseWrite() })
 	both.Wait()
 	p.mu.Lock()
 	delete(p.pairs, h)
@@ -412,6 +415,44 @@ type (
 	onlyReader struct{ io.Reader }
 	onlyWriter struct{ io.Writer }
 )
+
+// paced is a reader that pauses now and then, each connection for as long as it likes.
+type paced struct {
+	io.Reader
+	longest time.Duration
+}
+
+func (r paced) Read(b []byte) (int, error) {
+	if r.longest > 0 {
+		time.Sleep(mathrand.N(r.longest))
+	}
+	return r.Reader.Read(b)
+}
+
+func (p *path) setPace(longest time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pace = longest
+}
+
+func (p *path) paceNow() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pace == 0 {
+		return 0
+	}
+	return mathrand.N(p.pace)
+}
+
+// cutOne resets one of the connections.
+func (p *path) cutOne() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for h := range p.pairs {
+		h.reset()
+		return
+	}
+}
 
 func (h *hop) reset() {
 	for _, c := range []*net.TCPConn{h.a, h.b} {

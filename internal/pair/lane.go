@@ -156,15 +156,21 @@ func (l *lane) writeCorked(frames []byte, item *stream.Item) error {
 		_, err := l.conn.Write(wire.AppendEnd(nil, item.Offset, item.CRC))
 		return err
 	}
-	// The head goes in front of the bytes, over bytes of the stream that may be
-	// needed again: so head and bytes leave in one piece, without a copy.
-	var saved [stream.Headroom]byte
-	copy(saved[:], item.WithHead)
-	wire.Frame{Type: wire.FrameData, Length: len(item.Bytes), Offset: item.Offset}.Put(item.WithHead)
-	_, err := l.conn.Write(item.WithHead)
-	copy(item.WithHead, saved[:])
+	// The head goes with the bytes of the first record: one of its own would cost as much
+	// as a full one.
+	first := takeBuffer(false)
+	defer giveBuffer(first)
+	wire.Frame{Type: wire.FrameData, Length: len(item.Bytes), Offset: item.Offset}.Put(first)
+	n := copy(first[wire.HeadSize:maxRecord], item.Bytes)
+	if _, err := l.conn.Write(first[:wire.HeadSize+n]); err != nil || n == len(item.Bytes) {
+		return err
+	}
+	_, err := l.conn.Write(item.Bytes[n:])
 	return err
 }
+
+// maxRecord is the most bytes of a TLS record (RFC 8446, section 5.1).
+const maxRecord = 16 << 10
 
 // flush sends what waits to be sent with a flow's first bytes.
 func (l *lane) flush() {
@@ -253,23 +259,25 @@ func (l *lane) readBytes(frame wire.Frame) error {
 				continue
 			}
 		}
-		want := buf[:min(left, len(buf))]
-		l.bulk.due = left
-		n, err := l.conn.Read(want)
-		for err == nil && n < len(want) && l.bulk.ready() {
-			var more int
-			l.bulk.due = left - n
-			more, err = l.conn.Read(want[n:])
-			n += more
+		var spill *stream.Early
+		skip := false
+		if f != nil && frame.Type == wire.FrameData {
+			spill, skip = f.early(l, offset, left)
 		}
-		l.bulk.due = 0
+		want := buf[:min(left, len(buf))]
+		if spill != nil {
+			want = spill.Space()
+			want = want[:min(left, len(want))]
+		}
+		n, err := l.readHere(want, left)
+		switch {
+		case spill != nil:
+			f.spilled(spill, n)
+		case f != nil && frame.Type == wire.FrameData && err == nil && !skip:
+			err = f.deliver(l, offset, want[:n])
+		}
 		if err != nil {
 			return err
-		}
-		if f != nil && frame.Type == wire.FrameData {
-			if err := f.deliver(l, offset, want[:n]); err != nil {
-				return err
-			}
 		}
 		left, offset = left-n, offset+uint64(n)
 	}
@@ -279,13 +287,28 @@ func (l *lane) readBytes(frame wire.Frame) error {
 	return nil
 }
 
+// readHere waits for bytes and reads those that are here, of a frame of which so many are
+// left.
+func (l *lane) readHere(want []byte, left int) (n int, err error) {
+	l.bulk.due = left
+	n, err = l.conn.Read(want)
+	for err == nil && n < len(want) && l.bulk.ready() {
+		var more int
+		l.bulk.due = left - n
+		more, err = l.conn.Read(want[n:])
+		n += more
+	}
+	l.bulk.due = 0
+	return n, err
+}
+
 func (l *lane) handle(frame wire.Frame, b []byte) error {
 	f := l.bound()
 	switch frame.Type {
 	case wire.FrameOpen:
 		return l.s.open(l, frame, b)
 	case wire.FrameAttach:
-		return l.s.attach(l, wire.ParseAttach(b), frame.Offset)
+		return l.s.attach(l, wire.ParseAttach(b), frame)
 	case wire.FrameEnd:
 		if f == nil {
 			return nil

@@ -53,6 +53,7 @@ type Link struct {
 	s       *session   // takes new flows
 	old     []*session // that drain
 	waiting []*Flow    // for a lane
+	joining []*Flow    // for one more lane, once for each
 	closed  bool
 
 	redialed  time.Time
@@ -211,7 +212,9 @@ func (l *Link) place(lane *lane) {
 		warm := l.o.Warm
 		l.mu.Unlock()
 		if f == nil {
-			lane.s.putWarm(lane, warm)
+			if !l.placeMore(lane) {
+				lane.s.putWarm(lane, warm)
+			}
 			return
 		}
 		f.mu.Lock()
@@ -226,6 +229,37 @@ func (l *Link) place(lane *lane) {
 		}
 		if taken || again {
 			return
+		}
+	}
+}
+
+// wantMore finds one more lane for a flow, later.
+func (l *Link) wantMore(f *Flow) {
+	f.joining++
+	l.mu.Lock()
+	l.joining = append(l.joining, f)
+	l.mu.Unlock()
+	l.poke()
+}
+
+// placeMore gives a lane to a flow that waits for one more. It reports false if there is
+// none.
+func (l *Link) placeMore(lane *lane) bool {
+	for {
+		l.mu.Lock()
+		i := slices.IndexFunc(l.joining, func(f *Flow) bool { return f.s == lane.s })
+		if i < 0 {
+			l.mu.Unlock()
+			return false
+		}
+		f := l.joining[i]
+		l.joining = slices.Delete(l.joining, i, i+1)
+		l.mu.Unlock()
+		f.mu.Lock()
+		taken := f.join(lane)
+		f.mu.Unlock()
+		if taken {
+			return true
 		}
 	}
 }
@@ -247,12 +281,7 @@ func (l *Link) moveOn(f *Flow) bool {
 		l.old = append(l.old, was)
 		l.s = l.newSession()
 	}
-	if lane := f.lane; lane != nil {
-		lane.unbind(f)
-		lane.close()
-		f.lane, f.greet = nil, nil
-		f.sf.Detach()
-	}
+	f.closeStrands()
 	was.mu.Lock()
 	was.draining = true
 	delete(was.flows, f.id)
@@ -279,18 +308,19 @@ func (f *Flow) assign(l *lane) bool {
 		return false
 	}
 	f.wanted = false
-	f.lane = l
 	f.laneSince, f.ackedAt, f.unanswered = stampNow(), stampNow(), f.known
+	var greet []byte
 	if f.known {
-		f.greet = wire.AppendAttach(nil, f.id, f.sf.In.Position())
+		greet = wire.AppendAttach(nil, f.id, f.sf.In.Position())
 	} else {
 		o := wire.Open{Flow: f.id, Deadline: f.deadline, Client: f.client, Listen: f.listen}
-		f.greet = o.Append(nil)
+		greet = o.Append(nil)
 		f.sent = true
 	}
 	if !f.known || !f.sf.Out.InFlight() {
 		_ = f.sf.Attach(f.sf.Out.Acknowledged())
 	}
+	f.addStrand(l, greet, true)
 	f.noteNeed()
 	f.wake()
 	return true
@@ -382,7 +412,8 @@ func (s *session) releasedNear(l *lane, f *Flow, frame wire.Frame) {
 	f.mu.Lock()
 	given := f.lane == l && f.releasing
 	if given {
-		f.lane, f.releasing = nil, false
+		f.releasing = false
+		f.dropStrands()
 		f.sf.Detach()
 		l.unbind(f)
 		f.wake()
@@ -414,7 +445,9 @@ func (l *Link) tick() (ended bool) {
 	now := time.Now()
 	l.mu.Lock()
 	l.replaceDrained()
-	l.waiting = slices.DeleteFunc(l.waiting, func(f *Flow) bool { return f.over.Load() })
+	for _, waiting := range []*[]*Flow{&l.waiting, &l.joining} {
+		*waiting = slices.DeleteFunc(*waiting, func(f *Flow) bool { return f.over.Load() })
+	}
 	all := append(slices.Clone(l.old), l.s)
 	closed := l.closed
 	l.mu.Unlock()
@@ -627,9 +660,11 @@ func (l *Link) dialLanes(s *session, now time.Time) {
 	s.mu.Unlock()
 	l.mu.Lock()
 	waiting := 0
-	for _, f := range l.waiting {
-		if f.s == s {
-			waiting++
+	for _, flows := range [][]*Flow{l.waiting, l.joining} {
+		for _, f := range flows {
+			if f.s == s {
+				waiting++
+			}
 		}
 	}
 	forFlows := max(waiting-s.laneDials, 0)

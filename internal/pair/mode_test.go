@@ -20,19 +20,32 @@ import (
 type namedMode struct {
 	name string
 	mode
+	lanes int
 }
 
 var modes = []namedMode{
-	{"tls", mode{}},
-	{"clear", mode{clear: true}},
-	{"tls, resume off", mode{noResume: true}},
-	{"clear, resume off", mode{clear: true, noResume: true}},
+	{"tls", mode{}, 1},
+	{"clear", mode{clear: true}, 1},
+	{"tls, resume off", mode{noResume: true}, 1},
+	{"clear, resume off", mode{clear: true, noResume: true}, 1},
+	{"tls, lanes", mode{}, 5},
+	{"clear, lanes", mode{clear: true}, 5},
 }
 
 // in makes both ends want the mode.
 func (m mode) in() standOption {
 	return func(s *stand, _ *Options, o *LinkOptions) {
 		s.clear, o.Clear, o.NoResume = m.clear, m.clear, m.noResume
+	}
+}
+
+// in makes both ends want the mode, and the near one many lanes early.
+func (m namedMode) in() standOption {
+	return func(s *stand, o *Options, l *LinkOptions) {
+		m.mode.in()(s, o, l)
+		if l.Lanes = m.lanes; m.lanes > 1 {
+			o.StripeAfter = 1
+		}
 	}
 }
 

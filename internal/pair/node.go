@@ -76,6 +76,9 @@ func New(o Options) (*Node, error) {
 	if o.ParkAfter == 0 {
 		o.ParkAfter = DefaultParkAfter
 	}
+	if o.StripeAfter == 0 {
+		o.StripeAfter = DefaultStripeAfter
+	}
 	if o.ReplacedAfter == 0 {
 		o.ReplacedAfter = DefaultReplacedAfter
 	}

@@ -21,6 +21,7 @@ const (
 	DefaultWarm          = 4
 	DefaultResume        = 2 * time.Minute
 	DefaultParkAfter     = 30 * time.Second
+	DefaultStripeAfter   = 512 << 10
 	DefaultReplacedAfter = 10 * time.Second
 	DefaultResetDrain    = 10 * time.Second
 	DefaultHalfClose     = time.Hour
@@ -44,6 +45,8 @@ type Options struct {
 	Elsewhere func(instance uint64, fd int, first []byte) bool
 	// ParkAfter is the silence after which a flow gives its lane back.
 	ParkAfter time.Duration
+	// StripeAfter is how many bytes a flow moves before it gets more than one lane.
+	StripeAfter uint64
 	// ReplacedAfter is how long a near process may be away whose successor is here.
 	ReplacedAfter time.Duration
 }
@@ -55,6 +58,7 @@ type LinkOptions struct {
 	// Addresses are those of the far relay now, the one to try first first.
 	Addresses func(context.Context) ([]netip.AddrPort, error)
 	Warm      int           // idle lanes; 0: DefaultWarm
+	Lanes     int           // of a flow that moves much; 0: 1
 	Resume    time.Duration // how long a flow waits for a lane; 0: DefaultResume
 	NoResume  bool          // a flow ends with its lane; Resume has no meaning then
 	Clear     bool          // lanes in clear; the far relay must want the same

@@ -52,6 +52,7 @@ type session struct {
 	ctl        *control
 	since      time.Time // of ctl, or of its loss
 	outage     time.Duration
+	lanesMany  bool // several lanes may carry a flow
 	draining   bool
 	closed     bool
 	revoked    bool          // of the watching goroutine
@@ -122,7 +123,7 @@ func (s *session) begin(c *connection) {
 		s.outage += time.Since(s.since)
 	}
 	s.instance, s.release, s.since = c.hello.Instance, c.hello.Release, time.Now()
-	s.remote = addressOf(c)
+	s.remote, s.lanesMany = addressOf(c), c.hello.Features&wire.FeatureLanes != 0 && !s.noResume
 	s.problem, s.text, s.laneErr = ProblemNone, "", nil
 	flows := slices.Collect(maps.Values(s.flows))
 	s.mu.Unlock()
@@ -177,6 +178,13 @@ func (s *session) upSince(now time.Time) time.Duration {
 		return 0
 	}
 	return now.Sub(s.since)
+}
+
+// manyLanes reports whether several lanes may carry a flow: both ends know how.
+func (s *session) manyLanes() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lanesMany
 }
 
 func (s *session) control() *control {
@@ -391,12 +399,11 @@ func (f *Flow) takeWake(offset uint64, b []byte) {
 	if f.unanswered {
 		within = f.s.patience(pongWithin, 8) // a far relay with many lanes may not have come to it
 	}
-	if l := f.lane; l != nil && f.near && f.laneSince.since() > within {
+	if f.lane != nil && f.near && f.laneSince.since() > within {
 		// The far relay has lost the lane. Nobody here saw it: the reader waits for
 		// the client, and nothing is left to write.
 		f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", "the other relay asks for one")
-		l.close()
-		f.loseLane(l)
+		f.loseLanes()
 	}
 	ahead := f.lane == nil || f.unanswered && !f.s.noResume // nothing has come over a lane
 	if ahead && f.leg.open() && f.leg.busy == 0 && f.leg.writable {
@@ -469,7 +476,8 @@ func (s *session) laneEnded(l *lane, err error) {
 }
 
 // attach takes an ATTACH: at the near relay the answer to its own.
-func (s *session) attach(l *lane, id, received uint64) error {
+func (s *session) attach(l *lane, id uint64, frame wire.Frame) error {
+	received, join := frame.Offset, frame.Flags&wire.FlagJoin != 0
 	if s.near {
 		f := l.bound()
 		if f == nil || f.id != id {
@@ -478,7 +486,10 @@ func (s *session) attach(l *lane, id, received uint64) error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.heard(l)
-		if f.lane == l {
+		switch {
+		case join:
+			f.joined(l, received)
+		case f.lane == l:
 			f.unanswered, f.laneSince = false, stampNow()
 			f.attached(received)
 		}
@@ -488,6 +499,10 @@ func (s *session) attach(l *lane, id, received uint64) error {
 	if f == nil {
 		l.bind(nil)
 		s.message(wire.Message{Type: wire.MessageGone, Flow: id})
+		return nil
+	}
+	if join {
+		f.joinFar(l, received)
 		return nil
 	}
 	f.attachFar(l, received, wire.AppendAttach)
@@ -506,7 +521,7 @@ func (f *Flow) attached(received uint64) {
 	case err != nil && f.s.noResume:
 		f.abort(cause(flow.EndWANLost, errNoResume))
 	case err != nil:
-		f.abort(cause(flow.EndDamaged, fmt.Errorf("position %d of the other relay cannot be", received)))
+		f.abort(cause(flow.EndDamaged, errPosition(received)))
 	}
 	f.ackedAt = stampNow()
 	if f.lost {
@@ -515,29 +530,43 @@ func (f *Flow) attached(received uint64) {
 		f.s.resumes.Add(1)
 	}
 	f.wake()
+	f.feed()
+}
+
+func errPosition(received uint64) error {
+	return fmt.Errorf("position %d of the other relay cannot be", received)
 }
 
 // attachFar gives a far flow another lane; greet makes the answer, nil: none.
 func (f *Flow) attachFar(l *lane, received uint64, greet func([]byte, uint64, uint64) []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if old := f.lane; old != nil && old != l {
-		old.unbind(f)
-		old.close()
-		f.lost = true
-	}
-	f.lane, f.greet = nil, nil
-	f.sf.Detach()
+	f.replaceStrands(l)
 	for f.leg.busyOut {
 		f.await()
+		f.replaceStrands(l) // another one may have come meanwhile
 	}
 	l.bind(f)
-	f.lane = l
+	var first []byte
 	if greet != nil {
-		f.greet = greet(nil, f.id, f.sf.In.Position())
+		first = greet(nil, f.id, f.sf.In.Position())
 	}
+	f.addStrand(l, first, true)
 	f.wokeAt = 0
 	f.attached(received)
+}
+
+// replaceStrands takes all lanes from the flow, in whose place another one comes.
+func (f *Flow) replaceStrands(by *lane) {
+	for _, st := range f.strands {
+		if st.l != by {
+			st.l.unbind(f)
+			st.l.close()
+			f.lost = true
+		}
+	}
+	f.dropStrands()
+	f.sf.Detach()
 }
 
 func errorText(err error) string {

@@ -49,25 +49,19 @@ func (s *session) state() SessionState {
 		g := f.Figures()
 		st.Retained += g.Retained
 		switch {
-		case f.hasLane():
+		case g.Lanes > 0:
 			st.FlowsLane++
+			st.LanesBusy += g.Lanes
 		case g.State == FlowParked:
 			st.FlowsParked++
 		default:
 			st.FlowsWaiting++
 		}
 	}
-	st.LanesBusy = st.FlowsLane
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if st.LanesWarm = len(s.warm); !s.near {
 		st.LanesWarm = max(len(s.lanes)-st.LanesBusy, 0)
 	}
 	return st
-}
-
-func (f *Flow) hasLane() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.lane != nil
 }

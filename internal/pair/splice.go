@@ -71,7 +71,7 @@ func (p *pipes) close() {
 // passOut moves bytes of the flow's own socket to its lane unseen, if it may, and
 // reports whether it did something.
 func (f *Flow) passOut() bool {
-	if f.lane == nil || !f.lane.spliced() || f.greet != nil || f.releasing || f.releaseDue || f.copyNext {
+	if f.lane == nil || !f.lane.spliced() || f.greeting() || f.releasing || f.releaseDue || f.copyNext {
 		return false
 	}
 	if !f.leg.open() || !f.leg.readable || !f.sf.Hungry() || !f.sf.Out.Passable() {

@@ -88,6 +88,7 @@ type Figures struct {
 	BytesDown int64
 	Retained  int64 // bytes sent and not acknowledged by the far relay
 	Target    string
+	Lanes     int
 	Resumes   int
 	Outage    time.Duration
 	RTT       time.Duration // of the session

@@ -252,7 +252,8 @@ func (f *Flow) watch(now time.Time, w wait) {
 	if base := f.sf.Out.Acknowledged(); base != f.ackedBase || !f.sf.Out.InFlight() && !f.sf.Out.EndInFlight() {
 		f.ackedBase, f.ackedAt = base, stampOf(now)
 	}
-	f.watchLane(now)
+	f.watchLanes(now)
+	f.adjustLanes(now)
 	switch {
 	case (f.sent || !f.near) && (w.down && !f.onOwn() || !f.needSince.IsZero() && f.needSince.until(now) > w.resume):
 		f.giveUp(cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits")))
@@ -284,30 +285,65 @@ func (f *Flow) giveUp(c stream.Cause) {
 	f.wake()
 }
 
-// watchLane closes a lane that carries nothing any more; the flow gets another.
-func (f *Flow) watchLane(now time.Time) {
-	l := f.lane
-	if l == nil {
-		return
+// watchLanes closes lanes that carry nothing any more; others carry what was on them.
+func (f *Flow) watchLanes(now time.Time) {
+	for _, st := range slices.Clone(f.strands) {
+		if st.gone {
+			continue
+		}
+		why := f.whyDead(st, now)
+		if why == "" {
+			continue
+		}
+		f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", why)
+		alone := len(f.strands) == 1
+		// By a reset: what the kernel has queued would come late, behind the next lane's.
+		st.l.bulk.control(func(fd int) { setReset(fd, true) })
+		st.l.close()
+		f.loseLane(st.l)
+		if alone {
+			f.s.dropWarm() // what made this lane silent has likely met them too
+		}
 	}
-	within := f.s.patience(suspectAfter, 4)
-	why := ""
+}
+
+// whyDead says why a lane carries nothing any more, and nothing of one that does.
+func (f *Flow) whyDead(st *strand, now time.Time) string {
+	l, within := st.l, f.s.patience(suspectAfter, 4)
+	waits := f.ackedAt.until(now) > within
+	if len(f.strands) > 1 {
+		waits = st.since.until(now) > within && (!st.ready || f.sf.Out.Carries(&st.sent))
+	}
 	switch {
-	case f.near && !f.known && f.laneSince.until(now) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
-		why = "no answer to OPEN"
-	case !f.s.noResume && f.ackedAt.until(now) > within && stuck(l.bulk, within): // without resumption the kernel decides
-		why = "no acknowledgement"
+	case l == f.lane && f.near && !f.known && f.laneSince.until(now) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
+		return "no answer to OPEN"
+	case !f.s.noResume && waits && stuck(l.bulk, within): // without resumption the kernel decides
+		return "no acknowledgement"
 	case !f.leg.writable && f.moved.until(now) > 2*tickEvery && isClosed(l.bulk): // else the reader sees it
-		why = "closed by the kernel"
-	default:
-		return
+		return "closed by the kernel"
+	case !st.stuckAt.IsZero() && st.stuckAt.until(now) > max(pongWithin, f.s.patience(0, 8)):
+		// What is missing may wait behind what this end has no memory for.
+		return "no room for what came before its turn"
 	}
-	f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", why)
-	// By a reset: what the kernel has queued would come late, behind the next lane's.
-	l.bulk.control(func(fd int) { setReset(fd, true) })
-	l.close()
-	f.loseLane(l)
-	f.s.dropWarm() // what made this lane silent has likely met them too
+	return ""
+}
+
+// loseLanes closes all lanes of the flow.
+func (f *Flow) loseLanes() {
+	for _, st := range slices.Clone(f.strands) {
+		st.l.close()
+		f.loseLane(st.l)
+	}
+}
+
+// closeStrands closes all lanes of a flow that goes on without what they carried.
+func (f *Flow) closeStrands() {
+	for _, st := range f.strands {
+		st.l.unbind(f)
+		st.l.close()
+	}
+	f.dropStrands()
+	f.sf.Detach()
 }
 
 // renew closes the lane of the pool that was used longest ago, each hour; another is
@@ -361,7 +397,7 @@ func (f *Flow) watchReset(now time.Time) {
 	}
 	f.legFailed = true
 	f.abort(legCause(f.near, err))
-	if l := f.lane; l != nil && f.blocked {
+	for _, l := range f.blockedLanes() {
 		l.close()
 		f.loseLane(l)
 	}
@@ -384,6 +420,7 @@ func (f *Flow) watchSilence(now time.Time) {
 	case f.legs.Idle > 0 && silent > f.legs.Idle:
 		f.abort(cause(flow.EndIdle, nil))
 	case f.near && f.known && f.lane != nil && !f.releasing && silent > f.s.node.options.ParkAfter && f.sf.Quiet():
+		f.releaseFrom(1)
 		f.releaseDue = true
 		f.wake()
 	}

@@ -37,6 +37,52 @@ func (f *Flow) Init(budget Budget, limit int) {
 	f.Out.limit = limit
 }
 
+// Early returns memory for up to n bytes that come before their turn; Spilled follows. It
+// is nil if there is none, or if the bytes are here already: then skip is set.
+func (f *Flow) Early(offset uint64, n int) (e *Early, skip bool, err error) {
+	r := &f.In
+	if r.sawEnd && offset+uint64(n) > r.endAt {
+		return nil, false, ErrDamaged
+	}
+	if b, _ := r.early.at(offset); len(b) >= n {
+		return nil, true, nil
+	}
+	return r.early.take(f.Out.store.budget, offset, n), false, nil
+}
+
+// Spilled counts n bytes that were read to the memory of Early.
+func (f *Flow) Spilled(e *Early, n int) {
+	e.c.n += n
+	e.c.leave(f.Out.store.budget)
+	f.In.early.trim(f.Out.store.budget, f.In.pos)
+}
+
+// Turn returns bytes that came before their turn, which is now; Turned follows.
+func (f *Flow) Turn() (b []byte, e *Early) {
+	b, c := f.In.early.at(f.In.pos)
+	if c == nil {
+		return nil, nil
+	}
+	if b, _ = f.In.Data(f.In.pos, b); len(b) == 0 {
+		return nil, nil
+	}
+	c.users++
+	return b, &Early{c}
+}
+
+// Turned ends the use of the bytes of Turn, of which Wrote has counted what is written.
+func (f *Flow) Turned(e *Early) {
+	e.c.leave(f.Out.store.budget)
+	f.In.early.trim(f.Out.store.budget, f.In.pos)
+}
+
+// Finish frees what is left when the flow is over.
+func (f *Flow) Finish() {
+	f.Out.drop()
+	f.Out.Trim()
+	f.In.early.drop(f.Out.store.budget)
+}
+
 // NoResume makes a flow, before anything else happens to it, one that does not survive
 // its lane. Each end acknowledges the first bytes that a lane brings, which proves
 // the lane, and after that nothing but the end. It keeps what it has sent until then
@@ -55,6 +101,7 @@ func (f *Flow) Detach() { f.Out.detach() }
 // Wrote counts bytes that are in this end's socket.
 func (f *Flow) Wrote(b []byte) {
 	f.In.Wrote(b)
+	f.In.early.trim(f.Out.store.budget, f.In.pos)
 	f.delivered()
 }
 
@@ -92,6 +139,7 @@ func (f *Flow) die(c Cause, byPeer bool) {
 		return
 	}
 	f.dead, f.In.dead, f.resetDue = true, true, true
+	f.In.early.drop(f.Out.store.budget)
 	if f.cutBy == (Cause{}) {
 		f.cutBy, f.byPeer = c, byPeer
 	}

@@ -21,14 +21,14 @@ func feed(t *testing.T, s *Sender, b string) {
 func TestSender(t *testing.T) {
 	f := New(noBudget{}, 1<<20)
 	feed(t, &f.Out, "hello")
-	if _, ok := f.Out.Item(); ok {
+	if _, ok := f.Out.Next(new(Lane), ChunkMax); ok {
 		t.Error("an item without a lane")
 	}
 	if err := f.Attach(0); err != nil {
 		t.Fatal(err)
 	}
-	item, ok := f.Out.Item()
-	if !ok || string(item.Bytes) != "hello" || item.Offset != 0 || len(item.WithHead) != len("hello")+Headroom {
+	item, ok := f.Out.Next(new(Lane), ChunkMax)
+	if !ok || string(item.Bytes) != "hello" || item.Offset != 0 {
 		t.Fatalf("%+v, %v", item, ok)
 	}
 	f.Out.Sent(item)
@@ -44,7 +44,7 @@ func TestSender(t *testing.T) {
 			t.Errorf("position %d: %v", c.received, err)
 		}
 	}
-	if item, _ := f.Out.Item(); string(item.Bytes) != "llo" || item.Offset != 2 {
+	if item, _ := f.Out.Next(new(Lane), ChunkMax); string(item.Bytes) != "llo" || item.Offset != 2 {
 		t.Errorf("sent again: %+v", item)
 	}
 }
@@ -57,9 +57,9 @@ func TestSenderEnd(t *testing.T) {
 	if f.Out.Space() != nil {
 		t.Error("room behind the end")
 	}
-	item, _ := f.Out.Item()
+	item, _ := f.Out.Next(new(Lane), ChunkMax)
 	f.Out.Sent(item)
-	end, ok := f.Out.Item()
+	end, ok := f.Out.Next(new(Lane), ChunkMax)
 	if !ok || !end.End || end.Offset != 1 || end.CRC != sum(0, []byte("x")) {
 		t.Fatalf("%+v", end)
 	}
@@ -100,6 +100,14 @@ func TestReceiver(t *testing.T) {
 	}
 }
 
+// takeEnd takes the arrival of an end, and reports whether to pass it on at once.
+func takeEnd(f *Flow, length uint64, crc uint32) (pass bool, err error) {
+	if err := f.In.End(length, crc); err != nil {
+		return false, err
+	}
+	return f.In.EndDue()
+}
+
 func TestReceiverEnd(t *testing.T) {
 	right := sum(0, []byte("abc"))
 	for _, c := range []struct {
@@ -114,7 +122,7 @@ func TestReceiverEnd(t *testing.T) {
 		{"short", 2, right, nil, false, ErrDamaged},
 		{"long", 4, right, nil, false, ErrDamaged},
 		{"another sum", 3, right + 1, nil, false, ErrDamaged},
-		{"twice", 3, right, func(f *Flow) { _, _ = f.In.End(3, right) }, false, nil},
+		{"twice", 3, right, func(f *Flow) { _, _ = takeEnd(f, 3, right) }, false, nil},
 		{"behind a reset without end", 3, right, func(f *Flow) { f.PeerReset(3, false, Cause{}) }, false, nil},
 		{"before a reset", 3, right, func(f *Flow) { f.PeerReset(3, true, Cause{}) }, true, nil},
 		{"of a dead socket", 9, 0, func(f *Flow) { f.LocalReset(Cause{}) }, false, nil},
@@ -124,12 +132,12 @@ func TestReceiverEnd(t *testing.T) {
 		if c.before != nil {
 			c.before(f)
 		}
-		if pass, err := f.In.End(c.length, c.crc); pass != c.pass || !errors.Is(err, c.err) {
+		if pass, err := takeEnd(f, c.length, c.crc); pass != c.pass || !errors.Is(err, c.err) {
 			t.Errorf("%s: %v, %v", c.name, pass, err)
 		}
 	}
 	f := New(noBudget{}, 1)
-	_, _ = f.In.End(0, 0)
+	_, _ = takeEnd(f, 0, 0)
 	if _, err := f.In.Data(0, []byte("x")); !errors.Is(err, ErrDamaged) {
 		t.Errorf("bytes behind the end: %v", err)
 	}
@@ -185,7 +193,7 @@ func TestStore(t *testing.T) {
 	}
 	_ = f.Attach(0)
 	var got []byte
-	for item, ok := f.Out.Item(); ok; item, ok = f.Out.Item() {
+	for item, ok := f.Out.Next(new(Lane), ChunkMax); ok; item, ok = f.Out.Next(new(Lane), ChunkMax) {
 		got = append(got, item.Bytes...)
 		f.Out.Sent(item)
 	}
@@ -233,7 +241,7 @@ func TestLimit(t *testing.T) {
 	if f.Out.Starved() || !f.Out.Full() {
 		t.Error("starved before anything was sent")
 	}
-	item, _ := f.Out.Item()
+	item, _ := f.Out.Next(new(Lane), ChunkMax)
 	f.Out.Sent(item)
 	if !f.Out.Starved() {
 		t.Error("not starved")
@@ -251,7 +259,7 @@ func TestNoResume(t *testing.T) {
 	f.NoResume()
 	_ = f.Attach(0)
 	send := func() {
-		item, _ := f.Out.Item()
+		item, _ := f.Out.Next(new(Lane), ChunkMax)
 		f.Out.Sent(item)
 	}
 	feed(t, &f.Out, "open")
@@ -275,10 +283,10 @@ func TestNoResume(t *testing.T) {
 		t.Errorf("%d bytes, %d kept", f.Out.Length(), f.Out.Kept())
 	}
 	f.Out.End()
-	if item, _ := f.Out.Item(); !item.End || item.Offset != 14 || item.CRC != 0 {
+	item, _ := f.Out.Next(new(Lane), ChunkMax)
+	if f.Out.Sent(item); !item.End || item.Offset != 14 || item.CRC != 0 {
 		t.Errorf("the end is %+v", item)
 	}
-	send()
 	lost := *f
 	lost.Detach()
 	if err := lost.Attach(13); !errors.Is(err, ErrDamaged) {
@@ -309,7 +317,7 @@ func TestNoResumeAcknowledges(t *testing.T) {
 		f.Detach()
 		f.acked = f.In.pos
 	}
-	if pass, err := f.In.End(18, 7); !pass || err != nil {
+	if pass, err := takeEnd(f, 18, 7); !pass || err != nil {
 		t.Errorf("end: %v, %v", pass, err)
 	}
 	f.EndPassed()

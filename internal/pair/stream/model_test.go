@@ -6,8 +6,10 @@ import (
 	"testing"
 )
 
-// The model: two ends, a lane and a control connection as queues, and everything that
+// The model: two ends, lanes and a control connection as queues, and everything that
 // may happen next. The test visits every state that a sequence of events reaches.
+
+const maxLanes = 2
 
 // script is what one end's own socket does: n bytes, then the finish.
 type script struct {
@@ -16,11 +18,19 @@ type script struct {
 }
 
 type packet struct {
-	kind   byte // lane: 'a' ATTACH, 'd' DATA, 'e' END. Control: 'k' ACK, 'r' RESET, 'g' GONE
+	kind   byte // lane: 'a' ATTACH, 'j' the same for one more lane, 'd' DATA, 'e' END, 'x' RELEASE. Control: 'k' ACK, 'r' RESET, 'g' GONE
 	offset uint64
 	flag   bool
 	bytes  string
 	crc    uint32
+}
+
+// strand is one end's view of a lane.
+type strand struct {
+	has   bool // the flow has it
+	ready bool // the end may send on it
+	sent  Lane
+	queue []packet // what is under way to this end
 }
 
 type end struct {
@@ -32,14 +42,16 @@ type end struct {
 	got    string
 	shown  bool // an end was shown to this end's socket
 	gone   bool // the flow is forgotten
-	lane   []packet
+	lanes  [maxLanes]strand
 	ctl    []packet // what is under way to this end
 }
 
 type world struct {
 	ends     [2]end
-	laneUp   bool
-	laneLoss int // that may still happen
+	laneUp   [maxLanes]bool
+	joins    int // that may still happen
+	laneLoss int
+	leaves   int
 	ctlLoss  int
 	doubles  int
 	aborts   int
@@ -73,36 +85,71 @@ func (w *world) clone(step string) *world {
 	c.trace = &history{step, w.trace}
 	for i := range c.ends {
 		e := &c.ends[i]
-		e.lane, e.ctl = slices.Clone(e.lane), slices.Clone(e.ctl)
-		e.flow.Out.store.chunks = nil
-		for _, k := range w.ends[i].flow.Out.store.chunks {
-			k := *k
-			k.buf = slices.Clone(k.buf)
-			e.flow.Out.store.chunks = append(e.flow.Out.store.chunks, &k)
+		e.ctl = slices.Clone(e.ctl)
+		for k := range e.lanes {
+			e.lanes[k].queue = slices.Clone(e.lanes[k].queue)
+			e.lanes[k].sent.sent = slices.Clone(e.lanes[k].sent.sent)
 		}
+		e.flow.Out.again = slices.Clone(e.flow.Out.again)
+		e.flow.Out.store.chunks = cloneChunks(e.flow.Out.store.chunks)
+		e.flow.In.early.chunks = cloneChunks(e.flow.In.early.chunks)
 	}
 	return &c
 }
 
+func cloneChunks(chunks []*chunk) (all []*chunk) {
+	for _, k := range chunks {
+		k := *k
+		k.buf = slices.Clone(k.buf[:min(len(k.buf), k.n+4)])
+		all = append(all, &k)
+	}
+	return all
+}
+
 // key holds everything in which two worlds may differ.
 func (w *world) key() string {
-	b := encode(nil, w.laneUp, w.laneLoss, w.ctlLoss, w.doubles, w.aborts, w.aborted)
+	b := encode(nil, w.joins, w.laneLoss, w.leaves, w.ctlLoss, w.doubles, w.aborts, w.aborted)
 	for i := range w.ends {
 		e := &w.ends[i]
 		f := &e.flow
 		o, in := &f.Out, &f.In
 		b = encode(b, e.read, e.fin, e.reset, e.got, e.shown, e.gone,
 			o.base, o.acked, o.next, o.sent, o.length, o.attached, o.from, o.ended, o.endSent, o.endAcked, o.dropped,
-			in.pos, in.ending, in.ended, in.cut, in.cutAt, in.cutEnd, in.dead,
+			in.pos, in.merge, in.sawEnd, in.ending, in.ended, in.cut, in.cutAt, in.cutEnd, in.dead,
 			f.dead, f.cutBy.Code, f.byPeer, f.peerDead, f.resetDue, f.ackDue, f.ackFirst, f.acked, f.hurry)
-		for _, queue := range [][]packet{e.lane, e.ctl} {
-			b = encode(b, len(queue))
-			for _, p := range queue {
-				b = encode(b, p.kind, p.offset, p.flag, p.bytes)
+		b = encodeSpans(b, o.again)
+		b = encode(b, len(in.early.chunks))
+		for _, c := range in.early.chunks {
+			b = encode(b, c.start, c.n)
+		}
+		b = encodePackets(b, e.ctl)
+		for k := range e.lanes {
+			l := &e.lanes[k]
+			if !w.laneUp[k] {
+				b = encode(b, false)
+				continue
 			}
+			b = encode(b, w.laneUp[k], l.has, l.ready, l.sent.end)
+			b = encodePackets(encodeSpans(b, l.sent.sent.after(o.base)), l.queue)
 		}
 	}
 	return string(b)
+}
+
+func encodePackets(b []byte, queue []packet) []byte {
+	b = encode(b, len(queue))
+	for _, p := range queue {
+		b = encode(b, p.kind, p.offset, p.flag, p.bytes)
+	}
+	return b
+}
+
+func encodeSpans(b []byte, s spans) []byte {
+	b = encode(b, len(s))
+	for _, p := range s {
+		b = encode(b, p.from, p.to)
+	}
+	return b
 }
 
 // encode appends small values, a byte each, and texts with their length.
@@ -152,22 +199,60 @@ type step struct {
 var names = [][2]string{{"read 0", "read 1"}, {"finish 0", "finish 1"}, {"send 0", "send 1"}, {"lane to 0", "lane to 1"},
 	{"lane twice to 0", "lane twice to 1"}, {"control to 0", "control to 1"}, {"flush 0", "flush 1"}, {"abort 0", "abort 1"}}
 
+var onLane = [maxLanes]string{"", " on the second"}
+
+// free is a lane that does not exist; -1: none.
+func (w *world) free() int { return slices.Index(w.laneUp[:], false) }
+
+func (e *end) any(is func(l *strand) bool) bool {
+	for k := range e.lanes {
+		if is(&e.lanes[k]) {
+			return true
+		}
+	}
+	return false
+}
+
+func (e *end) hasLane() bool { return e.any(func(l *strand) bool { return l.has }) }
+
 // steps lists what may happen next without a loss, and the losses.
 func (w *world) steps() (steps, losses []step) {
 	for i := range w.ends {
 		steps = append(steps, w.stepsOf(i)...)
 	}
-	if !w.laneUp && !w.ends[0].gone && (w.ends[0].flow.NeedsLane() || w.ends[1].flow.NeedsLane() && !w.ends[1].gone) {
-		steps = append(steps, step{"attach", func(w *world) {
-			w.laneUp = true
-			if f := &w.ends[0].flow; !f.Out.InFlight() {
+	near, far, k := &w.ends[0], &w.ends[1], w.free()
+	if k >= 0 && !near.hasLane() && !near.gone && (near.flow.NeedsLane() || far.flow.NeedsLane() && !far.gone) {
+		steps = append(steps, step{"attach" + onLane[k], func(w *world) {
+			w.laneUp[k] = true
+			near := &w.ends[0]
+			near.lanes[k] = strand{has: true, ready: true}
+			if f := &near.flow; !f.Out.InFlight() {
 				_ = f.Attach(f.Out.base)
 			}
-			w.ends[1].lane = append(w.ends[1].lane, packet{kind: 'a', offset: w.ends[0].flow.In.pos})
+			w.ends[1].lanes[k].queue = []packet{{kind: 'a', offset: near.flow.In.pos}}
 		}})
 	}
-	if w.laneUp && w.laneLoss > 0 {
-		losses = append(losses, step{"lose lane", func(w *world) { w.laneLoss--; w.dropLane() }})
+	if k >= 0 && w.joins > 0 && !near.gone && near.flow.Out.attached && near.any(func(l *strand) bool { return l.ready }) {
+		losses = append(losses, step{"join" + onLane[k], func(w *world) {
+			w.joins--
+			w.laneUp[k] = true
+			near := &w.ends[0]
+			near.flow.In.Merge(1 << 20)
+			near.lanes[k] = strand{has: true}
+			w.ends[1].lanes[k].queue = []packet{{kind: 'j', offset: near.flow.In.pos}}
+		}})
+	}
+	for k := range w.laneUp {
+		if w.laneUp[k] && w.laneLoss > 0 {
+			losses = append(losses, step{"lose lane" + onLane[k], func(w *world) { w.laneLoss--; w.dropLane(k) }})
+		}
+		if w.leaves > 0 && near.lanes[k].ready && near.any(func(l *strand) bool { return l.has && l != &near.lanes[k] }) {
+			losses = append(losses, step{"leave" + onLane[k], func(w *world) {
+				w.leaves--
+				w.leave(0, k)
+				w.ends[1].lanes[k].queue = append(w.ends[1].lanes[k].queue, packet{kind: 'x'})
+			}})
+		}
 	}
 	if w.ctlLoss > 0 && len(w.ends[0].ctl)+len(w.ends[1].ctl) > 0 {
 		losses = append(losses, step{"lose control", func(w *world) {
@@ -189,15 +274,31 @@ func (w *world) steps() (steps, losses []step) {
 	return steps, losses
 }
 
-func (w *world) dropLane() {
-	w.laneUp = false
+func (w *world) dropLane(k int) {
+	w.laneUp[k] = false
 	for i := range w.ends {
-		f := &w.ends[i].flow
-		w.ends[i].lane = nil
-		lost := f.Out.AtRisk()
-		if f.Detach(); lost {
-			w.abort(i)
-		}
+		w.leave(i, k)
+		w.ends[i].lanes[k] = strand{}
+	}
+}
+
+// leave takes a lane from one end's flow.
+func (w *world) leave(i, k int) {
+	e := &w.ends[i]
+	l := &e.lanes[k]
+	if !l.has {
+		return
+	}
+	l.has, l.ready = false, false
+	f := &e.flow
+	if e.hasLane() {
+		f.Out.Lost(&l.sent)
+		return
+	}
+	lost := f.Out.AtRisk()
+	l.sent = Lane{}
+	if f.Detach(); lost {
+		w.abort(i)
 	}
 }
 
@@ -207,12 +308,12 @@ func (w *world) abort(i int) {
 }
 
 func (w *world) stepsOf(i int) (all []step) {
-	e, peer := &w.ends[i], 1-i
+	e := &w.ends[i]
 	if !e.gone && e.flow.Hungry() && !e.reset && e.read < e.script.n {
 		all = append(all, step{names[0][i], func(w *world) {
 			e := &w.ends[i]
 			if len(e.flow.Out.store.chunks) == 0 { // a small one, since states are copied
-				e.flow.Out.store.chunks = []*chunk{{buf: make([]byte, Headroom+8)}}
+				e.flow.Out.store.chunks = []*chunk{{buf: make([]byte, 8)}}
 			}
 			e.flow.Out.Space()[0] = content(i, e.read)
 			e.flow.Out.Commit(1)
@@ -230,30 +331,8 @@ func (w *world) stepsOf(i int) (all []step) {
 			}
 		}})
 	}
-	if item, ok := e.flow.Out.Item(); ok && !e.gone && w.laneUp {
-		all = append(all, step{names[2][i], func(w *world) {
-			item := item
-			p := packet{kind: 'e', offset: item.Offset, crc: item.CRC}
-			if !item.End {
-				item.Bytes = item.Bytes[:1]
-				p = packet{kind: 'd', offset: item.Offset, bytes: string(item.Bytes)}
-			}
-			w.ends[i].flow.Out.Sent(item)
-			w.ends[peer].lane = append(w.ends[peer].lane, p)
-		}})
-	}
-	if len(e.lane) > 0 {
-		all = append(all, step{names[3][i], func(w *world) {
-			p := w.ends[i].lane[0]
-			w.ends[i].lane = w.ends[i].lane[1:]
-			w.arriveLane(i, p)
-		}})
-		if w.doubles > 0 {
-			all = append(all, step{names[4][i], func(w *world) {
-				w.doubles--
-				w.arriveLane(i, w.ends[i].lane[0])
-			}})
-		}
+	for k := range e.lanes {
+		all = append(all, w.stepsOn(i, k)...)
 	}
 	if len(e.ctl) > 0 {
 		all = append(all, step{names[5][i], func(w *world) {
@@ -264,6 +343,37 @@ func (w *world) stepsOf(i int) (all []step) {
 	}
 	if !e.gone && (e.flow.ackDue || e.flow.resetDue || e.flow.Over()) {
 		all = append(all, step{names[6][i], func(w *world) { w.flush(i) }})
+	}
+	return all
+}
+
+// stepsOn are the steps of one end with one lane.
+func (w *world) stepsOn(i, k int) (all []step) {
+	e, peer := &w.ends[i], 1-i
+	if l := &e.lanes[k]; l.ready && !e.gone && e.flow.Out.Pending() {
+		all = append(all, step{names[2][i] + onLane[k], func(w *world) {
+			e := &w.ends[i]
+			item, _ := e.flow.Out.Next(&e.lanes[k].sent, 1)
+			p := packet{kind: 'e', offset: item.Offset, crc: item.CRC}
+			if !item.End {
+				p = packet{kind: 'd', offset: item.Offset, bytes: string(item.Bytes)}
+			}
+			e.flow.Out.Sent(item)
+			w.ends[peer].lanes[k].queue = append(w.ends[peer].lanes[k].queue, p)
+		}})
+	}
+	if len(e.lanes[k].queue) > 0 {
+		all = append(all, step{names[3][i] + onLane[k], func(w *world) {
+			p := w.ends[i].lanes[k].queue[0]
+			w.ends[i].lanes[k].queue = w.ends[i].lanes[k].queue[1:]
+			w.arriveLane(i, k, p)
+		}})
+		if w.doubles > 0 {
+			all = append(all, step{names[4][i] + onLane[k], func(w *world) {
+				w.doubles--
+				w.arriveLane(i, k, w.ends[i].lanes[k].queue[0])
+			}})
+		}
 	}
 	return all
 }
@@ -280,38 +390,20 @@ func (w *world) flush(i int) {
 	e.gone = e.flow.Over()
 }
 
-func (w *world) arriveLane(i int, p packet) {
+func (w *world) arriveLane(i, k int, p packet) {
 	e := &w.ends[i]
-	if e.gone {
-		if p.kind == 'a' {
-			w.ends[1-i].ctl = append(w.ends[1-i].ctl, packet{kind: 'g'})
-		}
+	switch {
+	case e.gone && (p.kind == 'a' || p.kind == 'j'):
+		w.ends[1-i].ctl = append(w.ends[1-i].ctl, packet{kind: 'g'})
+		return
+	case p.kind == 'x': // the lane goes back to the pool; what comes to the other end is dropped
+		w.leave(i, k)
+		w.dropLane(k)
+		return
+	case e.gone, p.kind != 'a' && p.kind != 'j' && !e.lanes[k].has:
 		return
 	}
-	var err error
-	switch p.kind {
-	case 'a':
-		if i == 1 {
-			e.flow.Detach() // it may come late, on a lane that was given up
-		}
-		if e.flow.Out.attached {
-			err = e.flow.Ack(p.offset, false)
-		} else if err = e.flow.Attach(p.offset); err == nil && i == 1 {
-			w.ends[0].lane = append(w.ends[0].lane, packet{kind: 'a', offset: e.flow.In.pos})
-		}
-	case 'd':
-		var b []byte
-		if b, err = e.flow.In.Data(p.offset, []byte(p.bytes)); err == nil && len(b) > 0 && !e.reset {
-			e.got += string(b)
-			e.flow.Wrote(b)
-		}
-	case 'e':
-		var pass bool
-		if pass, err = e.flow.In.End(p.offset, p.crc); pass {
-			e.shown = true
-			e.flow.EndPassed()
-		}
-	}
+	err := w.take(i, k, p)
 	if w.noResume && p.kind == 'a' && err != nil {
 		w.abort(i) // what the other end lacks is not kept
 		err = nil
@@ -319,7 +411,82 @@ func (w *world) arriveLane(i int, p packet) {
 	if err != nil {
 		panic(fmt.Sprintf("%v of %+v at %d after %v", err, p, i, w.trace))
 	}
+	w.turn(i)
 	e.flow.ResetLocal()
+}
+
+func (w *world) take(i, k int, p packet) error {
+	e := &w.ends[i]
+	switch {
+	case i == 0 && !e.lanes[k].has:
+	case i == 0 && p.kind == 'a' && !e.flow.Out.attached:
+		return e.flow.Attach(p.offset)
+	case i == 0 && (p.kind == 'a' || p.kind == 'j'):
+		e.lanes[k].ready = true
+		return e.flow.Ack(p.offset, false)
+	case p.kind == 'a' || p.kind == 'j':
+		if p.kind == 'a' { // it may come late, on a lane that was given up
+			w.leaveAll(1, k)
+		} else {
+			e.flow.In.Merge(1 << 20)
+		}
+		first := !e.hasLane()
+		e.lanes[k].has, e.lanes[k].ready = true, true
+		w.ends[0].lanes[k].queue = append(w.ends[0].lanes[k].queue, packet{kind: p.kind, offset: e.flow.In.pos})
+		if first {
+			return e.flow.Attach(p.offset)
+		}
+		return e.flow.Ack(p.offset, false)
+	case p.kind == 'd' && e.flow.In.IsEarly(p.offset):
+		m, _, err := e.flow.Early(p.offset, len(p.bytes))
+		if m != nil {
+			e.flow.Spilled(m, copy(m.Space(), p.bytes))
+		}
+		return err
+	case p.kind == 'd':
+		b, err := e.flow.In.Data(p.offset, []byte(p.bytes))
+		w.write(i, b)
+		return err
+	case p.kind == 'e':
+		return e.flow.In.End(p.offset, p.crc)
+	}
+	return nil
+}
+
+// leaveAll takes all lanes from one end's flow, and closes those but one.
+func (w *world) leaveAll(i, but int) {
+	for k := range w.laneUp {
+		if w.ends[i].lanes[k].has {
+			w.leave(i, k)
+			if k != but {
+				w.dropLane(k)
+			}
+		}
+	}
+}
+
+func (w *world) write(i int, b []byte) {
+	if e := &w.ends[i]; len(b) > 0 && !e.reset {
+		e.got += string(b)
+		e.flow.Wrote(b)
+	}
+}
+
+// turn delivers what came before its turn, and the end.
+func (w *world) turn(i int) {
+	e := &w.ends[i]
+	for b, m := e.flow.Turn(); m != nil; b, m = e.flow.Turn() {
+		w.write(i, b)
+		e.flow.Turned(m)
+	}
+	pass, err := e.flow.In.EndDue()
+	if err != nil {
+		panic(fmt.Sprint(err, w.trace))
+	}
+	if pass {
+		e.shown = true
+		e.flow.EndPassed()
+	}
 }
 
 func (w *world) arriveControl(i int, p packet) {
@@ -419,5 +586,28 @@ func TestModel(t *testing.T) {
 				t.Logf("%d states", explore(t, newWorld(c.a, c.b, noResume, c.laneLoss, c.ctlLoss, c.doubles, c.aborts)))
 			})
 		}
+	}
+}
+
+// TestModelLanes lets a second lane join, leave and be lost.
+func TestModelLanes(t *testing.T) {
+	for _, c := range []struct {
+		a, b                                              script
+		joins, leaves, laneLoss, ctlLoss, doubles, aborts int
+	}{
+		{script{2, 'e'}, script{0, 'e'}, 1, 0, 1, 0, 0, 0},
+		{script{0, 'e'}, script{2, 'e'}, 1, 0, 1, 0, 0, 0},
+		{script{2, 'e'}, script{0, 'e'}, 1, 1, 0, 0, 0, 0},
+		{script{0, 'e'}, script{2, 'e'}, 1, 1, 0, 0, 0, 0},
+		{script{2, 'e'}, script{0, 'e'}, 1, 0, 0, 0, 1, 0},
+		{script{2, 'r'}, script{0, 'e'}, 1, 0, 1, 0, 0, 0},
+		{script{2, 'e'}, script{0, 'r'}, 1, 0, 1, 0, 0, 0},
+		{script{2, 'e'}, script{0, 'e'}, 1, 0, 0, 0, 0, 1},
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			w := newWorld(c.a, c.b, false, c.laneLoss, c.ctlLoss, c.doubles, c.aborts)
+			w.joins, w.leaves = c.joins, c.leaves
+			t.Logf("%d states", explore(t, w))
+		})
 	}
 }

@@ -4,9 +4,14 @@ package stream
 type Receiver struct {
 	pos    uint64 // everything before it is in the next socket's queue
 	cutAt  uint64 // up to which a RESET promises bytes
+	endAt  uint64 // the stream's length, once END came
+	endCRC uint32
 	crc    uint32
 	noSum  bool // nobody has made sums
-	ending bool // END came with the right length and sum
+	merge  bool // several lanes carry the flow: bytes may come before their turn
+	early  spill
+	sawEnd bool // END came
+	ending bool // and all bytes before it, with the right sum
 	ended  bool // and was passed on
 	cut    bool // a RESET came
 	cutEnd bool // an end comes before the reset
@@ -42,7 +47,7 @@ func (r *Receiver) wanted(offset uint64, n int) (from, to int, err error) {
 		return 0, 0, ErrGap
 	}
 	from, to = int(min(r.pos-offset, uint64(n))), n
-	if from < to && (r.ending || r.ended) {
+	if from < to && r.sawEnd && offset+uint64(n) > r.endAt {
 		return 0, 0, ErrDamaged
 	}
 	if r.cut {
@@ -50,6 +55,21 @@ func (r *Receiver) wanted(offset uint64, n int) (from, to int, err error) {
 	}
 	return from, to, nil
 }
+
+// Merge lets bytes come before their turn from now on: several lanes carry the flow.
+// Memory of the budget, at most limit bytes, keeps them.
+func (r *Receiver) Merge(limit int) { r.merge, r.early.limit = true, limit }
+
+// Merges reports whether bytes may come before their turn.
+func (r *Receiver) Merges() bool { return r.merge }
+
+// IsEarly reports whether bytes at an offset come before their turn.
+func (r *Receiver) IsEarly(offset uint64) bool {
+	return r.merge && offset > r.pos && !r.dead && !(r.cut && offset >= r.cutAt)
+}
+
+// Spilled is the memory of bytes that came before their turn.
+func (r *Receiver) Spilled() int { return r.early.size }
 
 // Wrote counts bytes that are in the next socket's queue.
 func (r *Receiver) Wrote(b []byte) {
@@ -59,18 +79,35 @@ func (r *Receiver) Wrote(b []byte) {
 	r.pos += uint64(len(b))
 }
 
-// End takes the arrival of an end. It reports whether to pass it on now, by shutting
-// the next socket down; EndPassed follows.
-func (r *Receiver) End(length uint64, crc uint32) (pass bool, err error) {
+// End takes the arrival of an end. EndDue tells when to pass it on.
+func (r *Receiver) End(length uint64, crc uint32) error {
 	if r.dead || r.cut && !r.cutEnd {
+		return nil
+	}
+	switch {
+	case r.noSum:
+		crc = 0
+	case r.sawEnd && crc != r.endCRC:
+		return ErrDamaged
+	}
+	if length < r.pos || length > r.pos && !r.merge || r.sawEnd && length != r.endAt {
+		return ErrDamaged
+	}
+	r.sawEnd, r.endAt, r.endCRC = true, length, crc
+	return nil
+}
+
+// EndDue reports, once, that all bytes before the end are in the next socket's queue: it
+// is to be shut down; EndPassed follows.
+func (r *Receiver) EndDue() (bool, error) {
+	if !r.sawEnd || r.pos != r.endAt || r.ending || r.dead || r.cut && !r.cutEnd {
 		return false, nil
 	}
-	if length != r.pos || !r.noSum && crc != r.crc {
+	if !r.noSum && r.endCRC != r.crc {
 		return false, ErrDamaged
 	}
-	pass = !r.ending
 	r.ending = true
-	return pass, nil
+	return true, nil
 }
 
 // reset takes the arrival of a RESET. A later one may promise less: its sender gave up.

@@ -5,7 +5,8 @@ type Sender struct {
 	store  store
 	base   uint64 // everything before it is acknowledged, or with noResume no longer kept
 	acked  uint64 // everything before it is acknowledged
-	next   uint64 // to be sent next on the lane
+	next   uint64 // everything before it is given to lanes
+	again  spans  // of that, what was lost with one lane and not given to another
 	sent   uint64 // the highest position that went out, on any lane
 	length uint64 // read
 	limit  int    // of bytes that are kept
@@ -13,7 +14,7 @@ type Sender struct {
 
 	attached bool
 	ended    bool // the end was read
-	endSent  bool // on this lane
+	endSent  bool // on a lane that the flow has
 	endAcked bool
 	dropped  bool // no receiver is left, or nothing may reach it any more
 
@@ -21,15 +22,14 @@ type Sender struct {
 	from     uint64 // position at which the lane began
 }
 
-// Item is the next thing to send on a lane.
+// Item is the next thing to send on a lane. Its bytes are valid until Sent.
 type Item struct {
 	Offset uint64
-	// Bytes of DATA; empty for END. WithHead begins Headroom bytes earlier, in
-	// memory that may hold bytes of the stream: they must be put back.
-	Bytes    []byte
-	WithHead []byte
-	End      bool
-	CRC      uint32 // of END
+	Bytes  []byte // of DATA; empty for END
+	End    bool
+	CRC    uint32 // of END
+
+	of *chunk
 }
 
 // Length is the number of bytes read.
@@ -46,9 +46,6 @@ func (s *Sender) Kept() int64 {
 // Acknowledged is the position before which the other end has everything.
 func (s *Sender) Acknowledged() uint64 { return s.base }
 
-// Next is the position of the byte to be sent next.
-func (s *Sender) Next() uint64 { return s.next }
-
 // Ended reports whether the end was read.
 func (s *Sender) Ended() bool { return s.ended }
 
@@ -63,7 +60,7 @@ func (s *Sender) Full() bool { return s.Kept() >= int64(s.limit) }
 
 // Starved reports whether the limit alone holds the sender back: it is full, and
 // everything was sent.
-func (s *Sender) Starved() bool { return s.Full() && s.next == s.length }
+func (s *Sender) Starved() bool { return s.Full() && s.next == s.length && len(s.again) == 0 }
 
 // SetLimit bounds the bytes that are kept.
 func (s *Sender) SetLimit(limit int) { s.limit = limit }
@@ -132,8 +129,7 @@ func (s *Sender) forget() {
 	}
 }
 
-// Trim frees memory of acknowledged bytes, and what Space gave and nobody used. Bytes
-// of an Item are valid until then.
+// Trim frees memory of acknowledged bytes, and what Space gave and nobody used.
 func (s *Sender) Trim() {
 	if s.dropped {
 		s.store.trim(s.length)
@@ -154,13 +150,13 @@ func (s *Sender) attach(received uint64) error {
 		return ErrDamaged
 	}
 	s.base = max(s.base, received)
-	s.next, s.from = s.base, s.base
+	s.next, s.from, s.again = s.base, s.base, nil
 	s.attached, s.endSent = true, false
 	return nil
 }
 
 func (s *Sender) detach() {
-	s.attached, s.endSent, s.next = false, false, s.base
+	s.attached, s.endSent, s.next, s.again = false, false, s.base, nil
 }
 
 // ack takes an acknowledgement of everything before received.
@@ -171,43 +167,76 @@ func (s *Sender) ack(received uint64, end bool) error {
 	s.acked = max(s.acked, received)
 	s.base = max(s.base, received)
 	s.next = max(s.next, s.base)
+	s.again = s.again.after(s.base)
 	s.endAcked = s.endAcked || end
 	s.forget()
 	return nil
 }
 
-// Item returns what to send next on the lane; Sent follows.
-func (s *Sender) Item() (Item, bool) {
+// Pending reports whether a lane may have something to send.
+func (s *Sender) Pending() bool {
 	switch {
 	case !s.attached || s.dropped:
+		return false
+	case len(s.again) > 0 || s.next < s.length:
+		return true
+	}
+	return s.ended && !s.endSent && !s.endAcked
+}
+
+// Unsent is the number of bytes that no lane has.
+func (s *Sender) Unsent() (n int64) {
+	for _, p := range s.again {
+		n += int64(p.to - p.from)
+	}
+	return n + int64(s.length-s.next)
+}
+
+// Next gives a lane what is to be sent next, at most so many bytes: what another one lost
+// comes first. Sent follows. An item that could not be sent is lost with its lane.
+func (s *Sender) Next(l *Lane, bytes int) (Item, bool) {
+	if !s.Pending() {
 		return Item{}, false
+	}
+	var it Item
+	switch {
+	case len(s.again) > 0:
+		p := s.again[0]
+		it = s.item(p.from, min(bytes, int(p.to-p.from)))
+		s.again = s.again.after(it.end())
 	case s.next < s.length:
-		b, withHead := s.store.at(s.next)
-		return Item{Offset: s.next, Bytes: b, WithHead: withHead}, true
-	case s.ended && !s.endSent && !s.endAcked:
+		it = s.item(s.next, bytes)
+		s.next = it.end()
+		s.sent = max(s.sent, s.next)
+	default:
+		s.endSent, l.end = true, true
 		return Item{Offset: s.length, End: true, CRC: s.crc}, true
 	}
-	return Item{}, false
+	l.sent = l.sent.after(s.base).add(span{it.Offset, it.end()})
+	return it, true
 }
+
+func (s *Sender) item(offset uint64, bytes int) Item {
+	b, of := s.store.at(offset)
+	of.users++
+	return Item{Offset: offset, Bytes: b[:min(len(b), bytes)], of: of}
+}
+
+func (it Item) end() uint64 { return it.Offset + uint64(len(it.Bytes)) }
 
 // InFlight reports whether bytes went out that nobody acknowledged. If none did, a new
 // lane may carry bytes before the other end has told its position.
 func (s *Sender) InFlight() bool { return s.sent > s.base }
 
-// EndInFlight reports whether the end went out on this lane and was not acknowledged.
+// EndInFlight reports whether the end went out on a lane and was not acknowledged.
 func (s *Sender) EndInFlight() bool { return s.endSent && !s.endAcked }
 
-// Sent counts an item of Item as sent, on a lane that may be lost since.
+// Sent takes the news that an item of Next was written, or could not be.
 func (s *Sender) Sent(it Item) {
-	switch {
-	case !s.attached:
-	case it.End:
-		s.endSent = true
-	default:
-		s.next = max(s.next, it.Offset+uint64(len(it.Bytes)))
-		s.sent = max(s.sent, s.next)
-		s.forget()
+	if it.of != nil {
+		it.of.leave(s.store.budget)
 	}
+	s.forget()
 }
 
 // Peek returns bytes that were not sent on a lane, to go out by other means; at most

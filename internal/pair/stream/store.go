@@ -2,15 +2,14 @@ package stream
 
 import "sync"
 
-// Headroom is what lies in front of the bytes of each chunk, for the head of a frame.
-const Headroom = 16
-
 // The sizes of chunks in bytes: a flow begins with the smallest and takes the next
 // one when it has filled one. With the head of their frame they fill TLS records.
-var chunkSizes = [...]int{4<<10 - Headroom, 32<<10 - Headroom, ChunkMax}
+var chunkSizes = [...]int{4<<10 - frameHead, 32<<10 - frameHead, ChunkMax}
+
+const frameHead = 16
 
 // ChunkMax is the most bytes of one chunk, and so of one frame.
-const ChunkMax = 256<<10 - Headroom
+const ChunkMax = 256<<10 - frameHead
 
 var pools = [len(chunkSizes)]sync.Pool{}
 
@@ -27,13 +26,44 @@ type Budget interface {
 // chunk is a piece of memory with successive bytes of a stream.
 type chunk struct {
 	class int
-	buf   []byte // with Headroom
+	buf   []byte
 	start uint64 // offset in the stream of the first byte
 	n     int    // bytes
+	users int    // calls that use the memory without the flow's lock
+	gone  bool   // nobody needs the bytes but they
 }
 
+func newChunk(class int, start uint64) *chunk {
+	c, _ := pools[class].Get().(*chunk)
+	if c == nil {
+		c = &chunk{class: class, buf: make([]byte, chunkSizes[class])}
+	}
+	c.start, c.n, c.gone = start, 0, false
+	return c
+}
+
+func (c *chunk) size() int     { return chunkSizes[c.class] }
 func (c *chunk) end() uint64   { return c.start + uint64(c.n) }
-func (c *chunk) space() []byte { return c.buf[Headroom+c.n:] }
+func (c *chunk) space() []byte { return c.buf[c.n:] }
+
+// drop frees the chunk as soon as nobody uses its memory.
+func (c *chunk) drop(b Budget) {
+	c.gone = true
+	c.free(b)
+}
+
+// leave ends a use of the memory.
+func (c *chunk) leave(b Budget) {
+	c.users--
+	c.free(b)
+}
+
+func (c *chunk) free(b Budget) {
+	if c.gone && c.users == 0 {
+		b.Give(c.size())
+		pools[c.class].Put(c)
+	}
+}
 
 // store keeps the bytes from base on, up to what was committed.
 type store struct {
@@ -59,11 +89,7 @@ func (s *store) space(at uint64, must bool) []byte {
 		}
 		s.budget.Force(chunkSizes[0])
 	}
-	c, _ := pools[class].Get().(*chunk)
-	if c == nil {
-		c = &chunk{class: class, buf: make([]byte, Headroom+chunkSizes[class])}
-	}
-	c.start, c.n = at, 0
+	c := newChunk(class, at)
 	s.chunks = append(s.chunks, c)
 	return c.space()
 }
@@ -80,9 +106,7 @@ func (s *store) commit(n int) {
 func (s *store) trim(base uint64) {
 	n := 0
 	for n < len(s.chunks) && s.chunks[n].end() <= base {
-		c := s.chunks[n]
-		s.budget.Give(chunkSizes[c.class])
-		pools[c.class].Put(c)
+		s.chunks[n].drop(s.budget)
 		n++
 	}
 	if n == 0 {
@@ -93,13 +117,11 @@ func (s *store) trim(base uint64) {
 	}
 }
 
-// at returns the bytes of one chunk from an offset on, and the chunk's memory from
-// Headroom bytes before them on.
-func (s *store) at(offset uint64) (b, withHead []byte) {
+// at returns the bytes of one chunk from an offset on.
+func (s *store) at(offset uint64) (b []byte, of *chunk) {
 	for _, c := range s.chunks {
 		if offset < c.end() {
-			i := int(offset - c.start)
-			return c.buf[Headroom+i : Headroom+c.n], c.buf[i : Headroom+c.n]
+			return c.buf[offset-c.start : c.n], c
 		}
 	}
 	return nil, nil

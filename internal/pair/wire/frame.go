@@ -31,6 +31,9 @@ const (
 // nothing of the flow comes behind it.
 const FlagFinal = 1
 
+// FlagJoin on ATTACH: the lane is one more of the flow's. The others stay.
+const FlagJoin = 1
+
 // Frame is the head of a frame.
 type Frame struct {
 	Type   FrameType
@@ -118,6 +121,12 @@ func ParseOpen(b []byte) (o Open, err error) {
 // as a receiver.
 func AppendAttach(dst []byte, flow, received uint64) []byte {
 	dst = appendHead(dst, Frame{Type: FrameAttach, Length: flowSize, Offset: received})
+	return binary.BigEndian.AppendUint64(dst, flow)
+}
+
+// AppendJoin appends an ATTACH of one more lane.
+func AppendJoin(dst []byte, flow, received uint64) []byte {
+	dst = appendHead(dst, Frame{Type: FrameAttach, Flags: FlagJoin, Length: flowSize, Offset: received})
 	return binary.BigEndian.AppendUint64(dst, flow)
 }
 

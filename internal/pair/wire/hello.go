@@ -34,6 +34,7 @@ const (
 	FeatureClear    Features = 1 << iota // the lane goes on in clear
 	FeaturePad                           // the lane goes to the pool: both ends send PAD
 	FeatureNoResume                      // flows of the lane end with it
+	FeatureLanes                         // several lanes may carry a flow
 )
 
 // Hello is what each end says of itself at first.

@@ -1,0 +1,126 @@
+package pair
+
+import (
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/nettest"
+)
+
+// striped gives flows n lanes as soon as they move.
+func striped(n int) standOption {
+	return func(_ *stand, o *Options, l *LinkOptions) { o.StripeAfter, l.Lanes = 1, n }
+}
+
+// TestManyLanes moves random bytes both ways over lanes of different and changing speed, of
+// which one after the other is lost, stalls, or all are lost at once.
+func TestManyLanes(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{2, 4, 16} {
+		for _, m := range modes[:2] {
+			t.Run(fmt.Sprintf("%d lanes, %s", n, m.name), func(t *testing.T) {
+				t.Parallel()
+				testManyLanes(t, n, m.in())
+			})
+		}
+	}
+}
+
+func testManyLanes(t *testing.T, lanes int, in standOption) {
+	s := newStand(t, in, striped(lanes))
+	s.path.setPace(2 * time.Millisecond)
+	s.serve(echo)
+	const flows, size = 2, 8 << 20
+	var all sync.WaitGroup
+	var received atomic.Int64
+	for i := range flows {
+		c := s.dial()
+		want := make([]byte, size)
+		random := mathrand.NewChaCha8([32]byte{byte(i)})
+		_, _ = random.Read(want)
+		all.Go(func() {
+			if _, err := c.Write(want); err != nil {
+				t.Error(err)
+			}
+			_ = c.CloseWrite()
+		})
+		all.Go(func() {
+			defer c.Close()
+			got := make([]byte, 0, size)
+			buf := make([]byte, 256<<10)
+			for {
+				n, err := c.Read(buf)
+				got = append(got, buf[:n]...)
+				received.Add(int64(n))
+				if err == io.EOF {
+					break
+				}
+				if err != nil {
+					t.Errorf("flow %d: %v after %d bytes", i, err, len(got))
+					break
+				}
+			}
+			checkEqual(t, got, want)
+		})
+	}
+	most := 0
+	for i := range int64(12) {
+		at := i * flows * size / 13
+		nettest.Eventually(t, 120*time.Second, func() bool {
+			if state := s.near.State().Sessions; len(state) > 0 {
+				most = max(most, state[0].LanesBusy)
+			}
+			return received.Load() >= at
+		}, s.dump)
+		switch i % 4 {
+		case 3:
+			s.path.cut(false)
+		default:
+			s.path.cutOne()
+		}
+	}
+	all.Wait()
+	for range flows {
+		for name, ends := range map[string]chan End{"near": s.nearEnds, "far": s.farEnds} {
+			if e := <-ends; e.Reason != flow.EndClean {
+				t.Errorf("%s relay ended by %q: %v", name, e.Reason, e.Err)
+			}
+		}
+	}
+	t.Logf("at most %d lanes busy", most)
+	if most <= flows {
+		t.Errorf("%d flows had %d lanes", flows, most)
+	}
+	nettest.Eventually(t, 30*time.Second, func() bool {
+		return s.near.budget.used.Load() == 0 && s.farNode().budget.used.Load() == 0
+	}, func() string { return "memory of stores is lost: " + s.dump() })
+}
+
+// TestLanesParked holds that a striped flow that falls silent gives all lanes back, and
+// goes on.
+func TestLanesParked(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, parkSoon, striped(4))
+	s.serve(func(c *net.TCPConn) { echo(c) })
+	c := s.dial()
+	defer c.Close()
+	for range 3 {
+		want := pattern(6<<20, 1)
+		go func() { _, _ = c.Write(want) }()
+		got := make([]byte, len(want))
+		_, err := io.ReadFull(c, got)
+		nettest.Must(t, err)
+		checkEqual(t, got, want)
+		s.awaitParked(1)
+	}
+	nettest.Must(t, c.CloseWrite())
+	_, _ = io.ReadAll(c)
+	s.ends(flow.EndClean)
+}

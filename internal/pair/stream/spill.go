@@ -1,0 +1,83 @@
+package stream
+
+import (
+	"cmp"
+	"slices"
+)
+
+// spill keeps bytes that came before their turn, because several lanes carry a flow.
+type spill struct {
+	chunks []*chunk // by their start; they may overlap
+	size   int      // memory of chunks, in bytes
+	limit  int
+}
+
+// Early is memory for bytes that come before their turn.
+type Early struct{ c *chunk }
+
+// Space is the memory, for one call of Spilled.
+func (e *Early) Space() []byte { return e.c.space() }
+
+// take returns memory for up to want bytes at an offset; nil: none is to be had.
+func (s *spill) take(b Budget, offset uint64, want int) *Early {
+	i, _ := slices.BinarySearchFunc(s.chunks, offset, func(c *chunk, at uint64) int { return cmp.Compare(c.start, at) })
+	if i > 0 {
+		if c := s.chunks[i-1]; c.end() == offset && c.users == 0 && len(c.space()) > 0 {
+			c.users++
+			return &Early{c}
+		}
+	}
+	class := 0
+	for class < len(chunkSizes)-1 && chunkSizes[class] < want {
+		class++
+	}
+	if s.size+chunkSizes[class] > s.limit || !b.Take(chunkSizes[class]) {
+		return nil
+	}
+	c := newChunk(class, offset)
+	c.users++
+	s.size += c.size()
+	s.chunks = slices.Insert(s.chunks, i, c)
+	return &Early{c}
+}
+
+// at returns bytes from an offset on, and their chunk; nil: they are not here.
+func (s *spill) at(offset uint64) ([]byte, *chunk) {
+	for _, c := range s.chunks {
+		if c.start > offset {
+			break
+		}
+		if offset < c.end() {
+			return c.buf[offset-c.start : c.n], c
+		}
+	}
+	return nil, nil
+}
+
+// trim frees what is before an offset.
+func (s *spill) trim(b Budget, pos uint64) {
+	if len(s.chunks) == 0 {
+		return
+	}
+	begun, _ := slices.BinarySearchFunc(s.chunks, pos, func(c *chunk, at uint64) int { return cmp.Compare(c.start, at) })
+	kept := 0
+	for _, c := range s.chunks[:begun] {
+		if c.end() > pos || c.users > 0 {
+			s.chunks[kept] = c
+			kept++
+			continue
+		}
+		s.size -= c.size()
+		c.drop(b)
+	}
+	if s.chunks = slices.Delete(s.chunks, kept, begun); len(s.chunks) == 0 {
+		s.chunks = nil
+	}
+}
+
+func (s *spill) drop(b Budget) {
+	for _, c := range s.chunks {
+		c.drop(b)
+	}
+	s.chunks, s.size = nil, 0
+}
