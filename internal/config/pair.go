@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -11,11 +12,18 @@ import (
 // that the tunnel is not paired.
 type Pair struct {
 	Peer     string        // name of the far relay among the keys of this host
+	Lanes    Lanes         // WAN connections of a flow that moves much
 	Warm     int           // idle WAN connections that are kept ready
 	Resume   time.Duration // longest outage that a flow survives; 0: a flow ends with its connection
 	Encrypt  Encrypt       // the far relay must have the same
 	Fallback Fallback
 }
+
+// Lanes is a number of WAN connections of one flow.
+type Lanes int
+
+// LanesAuto is as many as help.
+const LanesAuto Lanes = 0
 
 // Encrypt is whether a pair encrypts the bytes of flows.
 type Encrypt string
@@ -51,6 +59,7 @@ func (p Pair) Paired() bool { return p.Peer != "" }
 
 // Bounds of a pair.
 const (
+	maxLanes  = 16
 	maxWarm   = 64
 	minResume = time.Second
 	maxResume = time.Hour
@@ -59,7 +68,7 @@ const (
 
 // DefaultPair is a pair without settings of its own, and without a peer.
 func DefaultPair() Pair {
-	return Pair{Warm: 4, Resume: 2 * time.Minute, Encrypt: EncryptOn, Fallback: FallbackNever}
+	return Pair{Lanes: 1, Warm: 4, Resume: 2 * time.Minute, Encrypt: EncryptOn, Fallback: FallbackNever}
 }
 
 // pair decodes `pair`: the name of the peer, or a mapping.
@@ -73,6 +82,7 @@ func (d *decoder) pair(n *node, p *Pair) {
 	}
 	d.mapping(n, "pair",
 		into("peer", &p.Peer, d.tunnelName),
+		into("lanes", &p.Lanes, d.lanes),
 		into("warm", &p.Warm, d.integer(0, maxWarm)),
 		into("resume", &p.Resume, d.duration(minResume, maxResume, new(time.Duration))),
 		d.encrypt(&p.Encrypt),
@@ -81,10 +91,26 @@ func (d *decoder) pair(n *node, p *Pair) {
 	if n.kind == mapping && n.lookup("peer") == nil {
 		d.errorf(n, "add peer: with the name that longhaul pair list shows", "pair has no peer")
 	}
+	if p.Lanes != 1 && p.Resume == 0 {
+		d.errorf(n.lookup("lanes"), "remove one of them", "several lanes need resume: a lost one would end the flow, and resume is off")
+	}
 	if p.Fallback == FallbackPlain && p.Encrypt == EncryptOn {
 		d.errorf(n.lookup("fallback"), "add encrypt: off at both relays if that may be, or remove fallback",
 			"fallback: plain would send flows without encryption, and encrypt is on")
 	}
+}
+
+// lanes decodes a number of lanes, or auto.
+func (d *decoder) lanes(n *node, key string) (Lanes, bool) {
+	if n.kind == scalar && n.text == "auto" {
+		return LanesAuto, true
+	}
+	if n.kind == scalar && strings.Trim(n.text, "0123456789") != "" {
+		d.errorf(n, fmt.Sprintf("use a number from 1 to %d, or auto", maxLanes), "%s cannot be %q", key, n.text)
+		return 0, false
+	}
+	number, ok := d.integer(1, maxLanes)(n, key)
+	return Lanes(number), ok
 }
 
 func (d *decoder) encrypt(to *Encrypt) field {

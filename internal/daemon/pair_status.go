@@ -71,6 +71,7 @@ func toPairSession(s pair.SessionState) flow.PairSession {
 		LanesWarm:     s.LanesWarm,
 		LanesBusy:     s.LanesBusy,
 		FlowsMoving:   s.FlowsLane,
+		FlowsStriped:  s.FlowsStriped,
 		FlowsParked:   s.FlowsParked,
 		FlowsResuming: s.FlowsWaiting,
 		FlowsTotal:    s.FlowsTotal,

@@ -41,6 +41,7 @@ type PairSession struct {
 	LanesWarm     int           `json:"lanes_warm"`
 	LanesBusy     int           `json:"lanes_busy"`
 	FlowsMoving   int           `json:"flows_moving"`   // with a lane
+	FlowsStriped  int           `json:"flows_striped"`  // of these, with several lanes
 	FlowsParked   int           `json:"flows_parked"`   // silent, without a lane
 	FlowsResuming int           `json:"flows_resuming"` // without a lane that they need
 	FlowsTotal    int64         `json:"flows_total"`

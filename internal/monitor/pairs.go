@@ -91,11 +91,13 @@ func (t *pairTrack) update(now []flow.PairSession) Pair {
 		}
 	}
 	out.LanesWarm, out.LanesBusy, out.FlowsMoving, out.FlowsParked, out.FlowsResuming, out.RetainedBytes = 0, 0, 0, 0, 0, 0
+	out.FlowsStriped = 0
 	counts := t.gone
 	for i := range now {
 		s := &now[i]
 		counts.add(s)
 		out.LanesWarm += s.LanesWarm
+		out.FlowsStriped += s.FlowsStriped
 		out.LanesBusy += s.LanesBusy
 		out.FlowsMoving += s.FlowsMoving
 		out.FlowsParked += s.FlowsParked

@@ -31,7 +31,9 @@ type Flow struct {
 	strands   []*strand // the lanes, the main one first
 	wantLanes int       // near: so many lanes are to carry the flow
 	joining   int       // near: lanes that are on their way to it
-	burstFrom uint64    // near: what had been moved, both ways, when it last began to move
+	burstFrom uint64    // what had been moved, both ways, when it last began to move
+	why       string    // near: why it has so many lanes
+	auto      *auto     // near: while the number of lanes is to be found
 
 	near       bool
 	known      bool // near: the far relay knows the flow
@@ -628,7 +630,7 @@ func (f *Flow) Figures() Figures {
 		up, down = down, up
 	}
 	g := Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Target: f.target,
-		Lanes: len(f.strands), Resumes: int(f.resumes), Outage: f.outage, RTT: f.s.rtt()}
+		Lanes: len(f.strands), LanesWhy: f.why, Resumes: int(f.resumes), Outage: f.outage, RTT: f.s.rtt()}
 	if !f.needSince.IsZero() {
 		g.Outage += f.needSince.since()
 	}

@@ -29,6 +29,10 @@ type lane struct {
 	// first; 0: HELLO was read.
 	instance uint64
 
+	// How long the kernel has waited for the other end's window, and has had something to
+	// send, at the last look of the flow that has the lane.
+	rwndLimited, busyTime time.Duration
+
 	wmu sync.Mutex // serializes writes; taken before mu
 
 	mu   sync.Mutex

@@ -23,25 +23,24 @@ func striped(n int) standOption {
 // which one after the other is lost, stalls, or all are lost at once.
 func TestManyLanes(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{2, 4, 16} {
-		for _, m := range modes[:2] {
-			t.Run(fmt.Sprintf("%d lanes, %s", n, m.name), func(t *testing.T) {
-				t.Parallel()
-				testManyLanes(t, n, m.in())
-			})
-		}
+	for n, m := range map[int]namedMode{3: modes[0], 16: modes[1]} {
+		t.Run(fmt.Sprintf("%d lanes, %s", n, m.name), func(t *testing.T) {
+			t.Parallel()
+			testManyLanes(t, n, m.in())
+		})
 	}
 }
 
 func testManyLanes(t *testing.T, lanes int, in standOption) {
-	s := newStand(t, in, striped(lanes))
+	s := newStand(t, in, striped(lanes), func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = time.Minute })
 	s.path.setPace(2 * time.Millisecond)
 	s.serve(echo)
-	const flows, size = 2, 8 << 20
+	const flows, size = 2, 4 << 20
 	var all sync.WaitGroup
 	var received atomic.Int64
 	for i := range flows {
 		c := s.dial()
+		_ = c.SetDeadline(time.Now().Add(3 * time.Minute)) // many handshakes, on a busy machine
 		want := make([]byte, size)
 		random := mathrand.NewChaCha8([32]byte{byte(i)})
 		_, _ = random.Read(want)

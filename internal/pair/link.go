@@ -61,6 +61,10 @@ type Link struct {
 	laneDials int
 	laneRetry time.Time // no lane is dialed before it
 	turn      int       // of the address to try
+
+	known   [2]known  // numbers of lanes that help, by direction
+	trial   *Flow     // that tries another number
+	trialAt time.Time // its latest look
 }
 
 func (o LinkOptions) withDefaults() LinkOptions {

@@ -59,6 +59,7 @@ type LinkOptions struct {
 	Addresses func(context.Context) ([]netip.AddrPort, error)
 	Warm      int           // idle lanes; 0: DefaultWarm
 	Lanes     int           // of a flow that moves much; 0: 1
+	AutoLanes bool          // as many lanes as help; Lanes has no meaning then
 	Resume    time.Duration // how long a flow waits for a lane; 0: DefaultResume
 	NoResume  bool          // a flow ends with its lane; Resume has no meaning then
 	Clear     bool          // lanes in clear; the far relay must want the same

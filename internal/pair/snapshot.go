@@ -52,6 +52,9 @@ func (s *session) state() SessionState {
 		case g.Lanes > 0:
 			st.FlowsLane++
 			st.LanesBusy += g.Lanes
+			if g.Lanes > 1 {
+				st.FlowsStriped++
+			}
 		case g.State == FlowParked:
 			st.FlowsParked++
 		default:

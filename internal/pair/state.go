@@ -47,6 +47,7 @@ type SessionState struct {
 	LanesWarm    int
 	LanesBusy    int
 	FlowsLane    int // flows that have a lane
+	FlowsStriped int // of these, flows that have several
 	FlowsParked  int // silent flows, without lane
 	FlowsWaiting int // flows that need a lane and have none
 	FlowsTotal   int64
@@ -89,6 +90,7 @@ type Figures struct {
 	Retained  int64 // bytes sent and not acknowledged by the far relay
 	Target    string
 	Lanes     int
+	LanesWhy  string // of a near flow: why their number is what it is; empty: it moves too little for a choice
 	Resumes   int
 	Outage    time.Duration
 	RTT       time.Duration // of the session

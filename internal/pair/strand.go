@@ -2,6 +2,7 @@ package pair
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -318,18 +319,26 @@ func (f *Flow) deliverSpill() bool {
 // it gets more than one lane.
 const stripePause = 2 * time.Second
 
-// adjustLanes gives a near flow the number of lanes that it should have.
+// adjustLanes gives a near flow the number of lanes that it should have. A far one tells
+// that it could use more.
 func (f *Flow) adjustLanes(now time.Time) {
-	if !f.near || f.finished {
-		return
-	}
 	moved := f.sf.Out.Length() + f.sf.In.Position()
 	if f.lane == nil || f.moved.until(now) > stripePause {
-		f.burstFrom = moved
+		f.burstFrom, f.auto, f.why = moved, nil, ""
+	}
+	large := f.lane != nil && moved-f.burstFrom >= f.s.node.options.StripeAfter && f.s.manyLanes()
+	if !f.near {
+		if large && f.lanesFull() {
+			f.s.message(wire.Message{Type: wire.MessageLimited, Flow: f.id})
+		}
+		return
 	}
 	f.wantLanes = 1
-	if moved-f.burstFrom >= f.s.node.options.StripeAfter {
-		f.wantLanes = min(f.s.link.options().Lanes, maxLanes)
+	if o := f.s.link.options(); large && o.AutoLanes {
+		f.wantLanes = f.tune(now)
+	} else if large && o.Lanes > 1 {
+		f.wantLanes = min(o.Lanes, maxLanes)
+		f.why = fmt.Sprintf("%d configured", o.Lanes)
 	}
 	f.releaseFrom(max(f.wantLanes, 1))
 	for f.joinable() && len(f.strands)+f.joining < f.wantLanes {

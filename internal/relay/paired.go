@@ -73,6 +73,8 @@ type PairFigures struct {
 	State              string // dialing, open, parked, resuming or delivering
 	BytesUp, BytesDown int64
 	Retained           int64 // bytes sent that the other relay has not acknowledged
+	Lanes              int
+	LanesWhy           string // why not more or fewer, of a near flow; empty: nobody has thought about it
 	Target             netip.AddrPort
 	Idle               time.Duration // since a byte moved
 	Resumes            int           // lost lanes that others replaced
@@ -126,6 +128,8 @@ type paired struct {
 type pairSeen struct {
 	state       string
 	retained    int64
+	lanes       int
+	lanesWhy    string
 	resumes     int
 	outage, rtt time.Duration
 }
@@ -263,7 +267,7 @@ func (w *worker) lookAtPaired(f *flow) {
 	}
 	p := f.paired
 	now := p.carrier.Figures()
-	p.seen = pairSeen{state: now.State, retained: now.Retained, resumes: now.Resumes, outage: now.Outage, rtt: now.RTT}
+	p.seen = pairSeen{state: now.State, retained: now.Retained, lanes: now.Lanes, lanesWhy: now.LanesWhy, resumes: now.Resumes, outage: now.Outage, rtt: now.RTT}
 	f.dirs[up].bytes, f.dirs[down].bytes = now.BytesUp, now.BytesDown
 	f.dirs[p.leg].held = int(now.Retained)
 	f.active = max(f.active, w.now-now.Idle)
@@ -350,6 +354,8 @@ func (f *flow) pairSnapshot() *PairSnapshot {
 	s := &f.paired.seen
 	return &PairSnapshot{
 		RetainedBytes: s.retained,
+		Lanes:         s.lanes,
+		LanesWhy:      s.lanesWhy,
 		Resumes:       s.resumes,
 		OutageSeconds: s.outage.Seconds(),
 		RTTSeconds:    s.rtt.Seconds(),

@@ -42,6 +42,8 @@ var pairFamilies = []family{
 			emit(float64(p.FlowsParked), p.Tunnel, p.Peer, "parked")
 			emit(float64(p.FlowsResuming), p.Tunnel, p.Peer, "resuming")
 		})},
+	{"pair_striped_flows", "Moving flows of a pair that have several lanes.", gauge, []string{"tunnel", "peer"},
+		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.FlowsStriped), true })},
 	{"pair_retained_bytes", "Data that was sent to a paired relay and not yet acknowledged.", gauge, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.RetainedBytes), true })},
 	{"pair_retained_limit_bytes", "Bound of that data of all pairs together, a part of memory_limit; without one it is missing.", gauge, nil,

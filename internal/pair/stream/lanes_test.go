@@ -119,7 +119,10 @@ func (r *race) ack() {
 // finish lets everything arrive. Lanes that wait for memory are lost once nothing else moves.
 func (r *race) finish() {
 	r.from.Out.End()
-	for !r.from.Out.Done() {
+	for round := 0; !r.from.Out.Done(); round++ {
+		if round > 1e6 {
+			r.t.Fatalf("no end: got %d of %d bytes; %+v", len(r.got), len(r.read), r.from.Out)
+		}
 		moved := false
 		for k := range r.lanes {
 			moved = r.send(k, 2000) || moved

@@ -21,6 +21,7 @@ const (
 	MessageDrain    MessageType = 9
 	MessageKey      MessageType = 10 // a public key of the sender that it will use
 	MessageKeyTaken MessageType = 11 // the receiver has stored it
+	MessageLimited  MessageType = 12 // from the far relay: it has bytes for which the flow's lanes have no room
 )
 
 // FlagEnd on ACK: the end is passed on too. On RESET: the stream had ended at the
@@ -106,7 +107,7 @@ func (t MessageType) sizes() (low, high int) {
 		return offsetSize, offsetSize
 	case MessageReset:
 		return offsetSize + 1, offsetSize + 1 + maxText
-	case MessageGone, MessageDrain:
+	case MessageGone, MessageDrain, MessageLimited:
 		return 0, 0
 	case MessageWake:
 		return offsetSize, offsetSize + MaxWake
