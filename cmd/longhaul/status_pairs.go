@@ -28,6 +28,9 @@ func writePairs(w io.Writer, p *flow.Pairs, tunnel string, now time.Time) {
 			fmt.Fprintf(w, "    lanes %d warm %d busy, flows %d moving %d parked %d resuming\n",
 				s.LanesWarm, s.LanesBusy, s.FlowsMoving, s.FlowsParked, s.FlowsResuming)
 		}
+		if s.FlowsStriped > 0 {
+			fmt.Fprintf(w, "    %s with several lanes\n", display.Plural(s.FlowsStriped, "flow"))
+		}
 		for _, note := range s.Notes() {
 			fmt.Fprintf(w, "    %s\n", note)
 		}

@@ -75,7 +75,7 @@ func TestBulk(t *testing.T) {
 		for round := range 3 {
 			c := s.dial()
 			s.roundTrip(c, "hello")
-			want := pattern(24<<20, byte(round))
+			want := pattern(12<<20, byte(round))
 			go func() {
 				_, _ = c.Write(want)
 				_ = c.CloseWrite()

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"longhaul/internal/control"
+	"longhaul/internal/flow"
 	"longhaul/internal/lab/hosts"
 )
 
@@ -203,6 +204,7 @@ type Status struct {
 		UsedBytes int64 `json:"used_bytes"`
 	} `json:"memory"`
 	Tunnels []TunnelStatus `json:"tunnels"`
+	Pairs   *flow.Pairs    `json:"pairs"`
 }
 
 // TunnelStatus is a tunnel's part of Status.
