@@ -373,6 +373,39 @@ func TestCase83FarTunnelOfInterceptingPairIsRemoved(t *testing.T) {
 	nettest.Eventually(t, patience, func() bool { return none() == "" }, none)
 }
 
+// Case 90: the far relay is a host behind a router that intercepts for itself. from and to
+// decide whether it takes the pair's connections; the pair works either way.
+func TestCase90PairThroughInterceptingRouter(t *testing.T) {
+	t.Parallel()
+	p := newRoutedPair(t)
+	p.serve()
+	between := func(from string) string {
+		return "control_socket: SOCKET\ntunnels:\n  - name: main\n    intercept: {interface: wan, " + from + "to: 10.9.2.0/24}\n"
+	}
+	router := startDaemon(t, p.F, unsupervised, between("from: 10.9.1.0/24, "))
+	p.pairOf.far = startDaemon(t, p.B, unsupervised, p.farConfig("    pair_from: near\n    source: relay"))
+	p.before = fmt.Sprintf("pair_keys: %s\n", p.pairOf.nearKeys)
+	near := p.config("    forward: 10.9.2.2:6000\n    pair: far")
+	for _, intercepted := range []bool{false, true} {
+		before := router.status().tunnel("main").FlowsTotal
+		p.relay = startDaemon(t, p.R, unsupervised, near)
+		p.pairOf.near = p.relay
+		p.pairOf.expectUp()
+		for _, address := range routedTargets {
+			h := hold(t, p.dial(address))
+			h.alive(t, "over the pair")
+			h.release(t)
+			startBulk(t, p.dial(address), 4<<20).expectWhole(t, "over the pair to "+address)
+		}
+		if got := router.status().tunnel("main").FlowsTotal > before; got != intercepted {
+			t.Errorf("the router intercepts the pair's connections: %v, want %v", got, intercepted)
+		}
+		p.relay.signal(syscall.SIGTERM)
+		p.relay.expectExit(0)
+		router.reload(between(""))
+	}
+}
+
 // The examples of both routers carry connections in both directions.
 func TestRoutedExamples(t *testing.T) {
 	t.Parallel()
