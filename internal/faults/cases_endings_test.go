@@ -100,6 +100,7 @@ var ways = []way{
 	{name: "a pair", host: "127.79.0.1", relays: 2, paired: true},
 	{name: "intercepted, IPv4", host: routedTargets[0], relays: 1, intercepted: true},
 	{name: "intercepted, IPv6", host: routedTargets[1], relays: 1, intercepted: true},
+	{name: "an intercepting pair", host: routedTargets[0], relays: 2, paired: true, intercepted: true},
 }
 
 // chain is a row of relays on the loopback, and the target's address behind.
@@ -114,6 +115,13 @@ type chain struct {
 // start starts the relays, with further settings of each.
 func (w way) start(t *testing.T, more string) *chain {
 	t.Helper()
+	if w.intercepted && w.paired {
+		p := newRoutedPair(t)
+		p.pairOf.moreNear, p.pairOf.moreFar = more, more
+		p.start(", resume: 5s", "", "    pair_from: near")
+		relays := []*daemon{p.pairOf.near, p.pairOf.far}
+		return &chain{t, relays, p.dial(w.host), p.listen(w.host), []daemonStatus{relays[0].status(), relays[1].status()}}
+	}
 	if w.intercepted {
 		s := newRouted(t)
 		s.before = more

@@ -102,12 +102,12 @@ func (p *routedPair) farConfig(more string) string {
 	return fmt.Sprintf(`control_socket: SOCKET
 pair_keys: %s
 workers: 1
-tunnels:
+%stunnels:
   - name: from-near
     listen: ":6000"
     original: {from: [10.9.1.0/24, "fd09:1::/64"], to: [10.9.2.0/24, "fd09:2::/64"], ports: %d}
 %s
-`, p.pairOf.farKeys, routedPort, more)
+`, p.pairOf.farKeys, p.pairOf.moreFar, routedPort, more)
 }
 
 func (p *routedPair) startNear(more, whenDown string) {
@@ -117,7 +117,7 @@ func (p *routedPair) startNear(more, whenDown string) {
 }
 
 func (p *routedPair) nearConfig(more, whenDown string) string {
-	p.before = fmt.Sprintf("pair_keys: %s\n", p.pairOf.nearKeys)
+	p.before = fmt.Sprintf("pair_keys: %s\n%s", p.pairOf.nearKeys, p.pairOf.moreNear)
 	return p.config(fmt.Sprintf("    forward: 10.9.9.2:6000\n    pair: {peer: far%s}\n%s", more, whenDown))
 }
 
