@@ -118,6 +118,7 @@ type way struct {
 	flag        string // of the command
 	foreign     bool
 	sameAddress bool // the target sees the client's address and port
+	mirrors     bool // a refusal is that of direct TCP
 	route       func(l *lane, i int, s *Script) (route, func(), error)
 
 	within     time.Duration // in which a script must end
@@ -153,6 +154,9 @@ func (w *way) try(l *lane, i int, s *Script, direct *Outcome, within time.Durati
 	broken := Allowed(s, direct, &a.Outcome)
 	if broken == nil && w.sameAddress {
 		broken = sameAddress(&a.Outcome)
+	}
+	if broken == nil && w.mirrors && s.Refused {
+		broken = sameRefusal(direct, &a.Outcome)
 	}
 	errors.As(broken, &a.broken)
 	if w.weather != nil {

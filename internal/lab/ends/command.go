@@ -42,6 +42,8 @@ With --through, scripts run through a program instead:
 longhaul is this program as a process of its own. intercept is a router with an
 intercepting relay, between hosts that know nothing of it: the target must see
 the client's address and port. intercept-source-relay does not preserve them.
+With intercept-mirror, and intercept-mirror-source-relay, the client must see a
+refusal exactly as over direct TCP (refuse: mirror).
 pair is two paired relays with
 a WAN between their hosts; the other pairs have encrypt: off, resume: off, or
 both. With --outages that WAN fails at random moments: outages in both

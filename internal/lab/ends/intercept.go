@@ -15,14 +15,17 @@ import (
 
 // interceptModes are the intercepting relays that Options.Through can name.
 var interceptModes = map[string]interceptMode{
-	"intercept":              {sameAddress: true},
-	"intercept-source-relay": {settings: ", source: relay"},
+	"intercept":                     {sameAddress: true},
+	"intercept-source-relay":        {settings: ", source: relay"},
+	"intercept-mirror":              {settings: ", refuse: mirror", sameAddress: true, mirrors: true},
+	"intercept-mirror-source-relay": {settings: ", refuse: mirror, source: relay", mirrors: true},
 }
 
 // interceptMode is how a relay takes connections out of the routed path.
 type interceptMode struct {
 	settings    string // of its tunnels
 	sameAddress bool   // the target sees the client's address and port
+	mirrors     bool   // a refusal is that of direct TCP
 }
 
 // interceptor is a router with an intercepting relay, between a client's host and a
@@ -35,7 +38,7 @@ type interceptor struct {
 	relay    *relays.Process
 	targets  []*lane // on the target's host
 	observer observer
-	came     atomic.Int64 // scripts
+	came     atomic.Int64 // scripts whose target does not refuse
 }
 
 func startInterceptor(ctx context.Context, name string, o Options, lanes int) (p *interceptor, err error) {
@@ -122,13 +125,15 @@ func (p *interceptor) check() error {
 
 func (p *interceptor) way() *way {
 	return local(way{
-		name: p.name, flag: "--through " + p.name, sameAddress: p.sameAddress, route: p.route,
+		name: p.name, flag: "--through " + p.name, sameAddress: p.sameAddress, mirrors: p.mirrors, route: p.route,
 		said: func(i int, _ *Script) string { return p.observer.said(laneTunnel(i)) },
 	})
 }
 
 func (p *interceptor) route(_ *lane, i int, s *Script) (route, func(), error) {
-	p.came.Add(1)
+	if !s.Refused {
+		p.came.Add(1)
+	}
 	l := p.targets[i]
 	r := l.direct(s)
 	r.socket = socketsOf(p.lab.Host("client"))

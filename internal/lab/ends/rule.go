@@ -112,7 +112,8 @@ func violation(kind Kind, format string, args ...any) error {
 //     had not been read by then may be lost.
 //  4. Where no schedule can cut a stream, its reader gets the whole and a clean
 //     end, and its writer no error.
-//  5. A refused connection is refused, or is reset before the first byte.
+//  5. A refused connection is refused, or is reset before the first byte. With
+//     refuse: mirror it is refused as directly, see sameRefusal.
 //  6. A connection reaches the target, unless the client has reset it before.
 //  7. What ends without a relay ends with one. An outage between relays may delay
 //     it for the time it takes, and no more.
@@ -232,6 +233,17 @@ func sameAddress(o *Outcome) error {
 		return nil
 	}
 	return violation(KindAddress, "the target sees %s, the client is %s", seen, own)
+}
+
+// sameRefusal returns an error if the client sees another refusal than without a relay.
+func sameRefusal(direct, relayed *Outcome) error {
+	text := func(s Seen) string {
+		return fmt.Sprintf("connect: %s, send: %s, read: %s", or(s.ConnectErr, "ok"), or(s.SendErr, "ok"), or(string(s.End), "no end"))
+	}
+	if want, got := text(direct.Client), text(relayed.Client); got != want {
+		return violation(KindRefusal, "the client sees %s; without a relay %s", got, want)
+	}
+	return nil
 }
 
 // refusedAllowed holds what a client sees of a target that refuses. A relay has

@@ -135,3 +135,24 @@ func TestSameAddress(t *testing.T) {
 		}
 	}
 }
+
+func TestSameRefusal(t *testing.T) {
+	seen := func(connect, send string, end EndKind) *Outcome {
+		return &Outcome{Client: Seen{ConnectErr: connect, SendErr: send, End: end}}
+	}
+	refused := seen("ECONNREFUSED", "", NoEnd)
+	for _, tt := range []struct {
+		direct, relayed *Outcome
+		same            bool
+	}{
+		{refused, refused, true},
+		{refused, seen("", "", ResetEnd), false},
+		{refused, seen("ETIMEDOUT", "", NoEnd), false},
+		{seen("", "", OtherEnd), seen("", "", OtherEnd), true}, // the first write connects
+		{seen("", "", OtherEnd), seen("", "", ResetEnd), false},
+	} {
+		if err := sameRefusal(tt.direct, tt.relayed); (err == nil) != tt.same {
+			t.Errorf("direct %+v, relayed %+v: %v", tt.direct.Client, tt.relayed.Client, err)
+		}
+	}
+}
