@@ -286,6 +286,16 @@ func (d *decoder) checkIntercept(n *node, t *Tunnel) {
 	}
 }
 
+// warnBypass warns of a tunnel whose connections may pass a pair that encrypts.
+func (d *decoder) warnBypass(n *node, t *Tunnel) {
+	if !t.Pair.Paired() || t.Pair.Encrypt != EncryptOn || t.WhenDown != WhenDownBypass {
+		return
+	}
+	d.warnings = append(d.warnings, &Error{n.lookup("when_down").at,
+		fmt.Sprintf("the tunnel %s has when_down: bypass: while the pair is down, new connections cross the WAN unencrypted", t.Name),
+		"remove when_down, unless the network between the sites is trusted"})
+}
+
 // checkInterceptPair finds settings that do not go with a pair behind an interception.
 func (d *decoder) checkInterceptPair(n *node, t *Tunnel) {
 	if len(t.Forward) == 0 {

@@ -226,6 +226,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 		d.checkOriginal(n, &t)
 		d.checkPair(n, &t)
 		d.warnClear(n, &t)
+		d.warnBypass(n, &t)
 		d.checkSettings(n, t.Settings)
 		if !t.PairFrom.Paired() { // only peers use the others
 			d.warnOpen(t, listens)

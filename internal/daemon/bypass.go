@@ -13,8 +13,8 @@ import (
 // are those of a tunnel without it.
 type bypass struct {
 	paired bool
-	// refuses: never because the pair is down or a limit is reached, for bypassed
-	// connections are not encrypted.
+	// refuses: never because the pair or every hop is down, or a limit is reached.
+	// Connections that pass are not encrypted.
 	refuses bool
 	now     flow.Bypass
 	wasUp   bool
@@ -75,7 +75,7 @@ func (b *bypass) update(t flow.Tunnel, pairUp func(tunnel string) bool, now time
 }
 
 // atLimits reports whether new connections pass a tunnel that takes no more of them.
-func (b *bypass) atLimits() bool { return b == nil || !b.refuses || !b.paired }
+func (b *bypass) atLimits() bool { return b == nil || !b.refuses }
 
 func (b *bypass) state() *flow.Bypass {
 	if b == nil || b.refuses {

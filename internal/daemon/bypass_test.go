@@ -48,7 +48,7 @@ func TestBypass(t *testing.T) {
 			}
 			now := all[name].state()
 			if name == "refusing" {
-				if now != nil || !all[name].atLimits() {
+				if now != nil || all[name].atLimits() {
 					t.Errorf("%s has a bypass: %+v", name, now)
 				}
 				continue

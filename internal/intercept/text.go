@@ -26,7 +26,11 @@ func (s Status) WriteText(w io.Writer) error {
 		fmt.Fprintf(&b, "  %s  %s  %s\n", d.Name, d.Dialer, display.Plural(int(d.Connections), "connection"))
 	}
 	if s.HasEnded() {
-		fmt.Fprintf(&b, "  the relay has ended: new connections go directly; longhaul intercept clear %s removes the rules\n", s.Relay)
+		ended := "the relay has ended"
+		if len(s.Tunnels) > 0 {
+			ended += ": new connections go directly"
+		}
+		fmt.Fprintf(&b, "  %s; longhaul intercept clear %s removes the rules\n", ended, s.Relay)
 	}
 	if s.Problem != "" {
 		b.WriteString("  " + s.Problem + "\n")

@@ -30,6 +30,8 @@ func TestNeededDropIns(t *testing.T) {
 		"brutal by its second name":    {`{listen: "127.0.0.1:6000", forward: "a:1", wan: {congestion_control: lh_brutal, rate: 1Gbit}}`, "congestion-control: tunnel t0 sets a rate for lh_brutal"},
 		"brutal has all of it":         {`{listen: "127.0.0.1:6000", forward: "a:1", wan: {congestion_control: brutal, send_buffer: 16MiB, rate: 1Gbit}, lan: {congestion_control: haul}}`, "congestion-control: tunnel t0 sets a rate for brutal"},
 		"interception":                 {`{intercept: {interface: lan0, to: 10.20.20.0/24}}`, "interception: tunnel t0 intercepts connections"},
+		"clients' addresses":           {`{listen: "127.0.0.1:6000", pair_from: site-a, original: {from: 10.10.10.0/24, to: 10.20.20.0/24}}`, "interception: tunnel t0 dials from its clients' addresses"},
+		"its own address":              {`{listen: "127.0.0.1:6000", pair_from: site-a, original: {to: 10.20.20.0/24}, source: relay}`, ""},
 		"keys": {`{listen: "127.0.0.1:6000", forward: "a:1", check: {key_file: /run/credentials/longhaul.service/b}}` + "\n" + `{listen: "127.0.0.1:6001", forward: "a:1", check: {key_file: /run/credentials/longhaul.service/a}}`,
 			"credentials: only root can read the key of checks (a b)"},
 	} {

@@ -1,0 +1,51 @@
+package relay
+
+import (
+	"net/netip"
+	"testing"
+
+	report "longhaul/internal/flow"
+)
+
+// A far tunnel that dials what clients dialed is bounded, and dials nothing without bounds.
+func TestNotDialable(t *testing.T) {
+	bounded := Dialable{
+		From:  []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd01::/64")},
+		To:    []netip.Prefix{netip.MustParsePrefix("10.2.0.0/16"), netip.MustParsePrefix("fd02::/64")},
+		Ports: []PortRange{{22, 22}, {5432, 5440}},
+	}
+	everywhere := Dialable{To: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}}
+	for _, c := range []struct {
+		name       string
+		d          Dialable
+		from, to   string
+		dialed     bool
+		fixedThere bool // the tunnel has a target of its own
+	}{
+		{name: "within", d: bounded, from: "10.1.0.1:4000", to: "10.2.0.1:22", dialed: true},
+		{name: "a range of ports", d: bounded, from: "10.1.0.1:4000", to: "10.2.0.1:5440", dialed: true},
+		{name: "IPv6", d: bounded, from: "[fd01::1]:4000", to: "[fd02::1]:22", dialed: true},
+		{name: "mapped", d: bounded, from: "[::ffff:10.1.0.1]:4000", to: "[::ffff:10.2.0.1]:22", dialed: true},
+		{name: "another port", d: bounded, from: "10.1.0.1:4000", to: "10.2.0.1:23"},
+		{name: "another target", d: bounded, from: "10.1.0.1:4000", to: "10.3.0.1:22"},
+		{name: "another client", d: bounded, from: "10.3.0.1:4000", to: "10.2.0.1:22"},
+		{name: "no bounds", from: "10.1.0.1:4000", to: "10.2.0.1:22"},
+		{name: "everywhere", d: everywhere, from: "10.1.0.1:4000", to: "10.2.0.1:22", dialed: true},
+		{name: "loopback", d: everywhere, from: "10.1.0.1:4000", to: "127.0.0.1:22"},
+		{name: "mapped loopback", d: everywhere, from: "10.1.0.1:4000", to: "[::ffff:127.0.0.1]:22"},
+		{name: "link-local", d: everywhere, from: "10.1.0.1:4000", to: "169.254.169.254:80"},
+		{name: "multicast", d: everywhere, from: "10.1.0.1:4000", to: "224.0.0.1:22"},
+		{name: "a check", d: everywhere},
+		{name: "another tunnel", from: "10.3.0.1:4000", to: "127.0.0.1:22", dialed: true, fixedThere: true},
+	} {
+		o := PairOpen{}
+		if c.from != "" {
+			o.Client, o.Listen = netip.MustParseAddrPort(c.from), netip.MustParseAddrPort(c.to)
+		}
+		rt := &route{tunnel: &Tunnel{Dialable: c.d}, targets: []routeTarget{{original: !c.fixedThere}}}
+		refusal := rt.notDialable(o)
+		if (refusal == nil) != c.dialed || refusal != nil && refusal.Reason != report.EndDenied {
+			t.Errorf("%s: %v", c.name, refusal)
+		}
+	}
+}
