@@ -51,7 +51,7 @@ func TestCase75InterceptedPair(t *testing.T) {
 				h.release(t)
 				startBulk(t, p.dial(address), 4<<20).expectWhole(t, "a transfer to "+address)
 			}
-			if output, status := command(t, "check", "main", "--control-socket", p.relay.socket()); status != 0 || !strings.Contains(output, "and each flow has a target") {
+			if output, status := command(t, "check", "main", "--control-socket", p.relay.socket()); status != 0 || !strings.Contains(strings.Join(strings.Fields(output), " "), "and each flow has a target of its own") {
 				t.Errorf("check: %d, %s", status, output)
 			}
 			show := p.onFar().run("ip", "iproute2", "rule")
