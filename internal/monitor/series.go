@@ -10,8 +10,8 @@ import (
 // series sums a flow's bytes by steps of its life. The zero value has no step
 // yet; see add.
 type series struct {
-	step     time.Duration
-	up, down []float32 // bytes of each step; missing steps are 0
+	step  time.Duration
+	bytes [][2]float32 // up and down, of each step; missing steps are 0
 }
 
 // add spreads the bytes moved between two times of the flow's life evenly over
@@ -26,8 +26,8 @@ func (s *series) add(first, from, to time.Duration, up, down int64) {
 	from = max(0, min(from, to))
 	s.fit(to)
 	begin, end := int(from/s.step), s.steps(to)-1
-	for len(s.up) <= max(begin, end) {
-		s.up, s.down = append(s.up, 0), append(s.down, 0)
+	for len(s.bytes) <= max(begin, end) {
+		s.bytes = append(s.bytes, [2]float32{})
 	}
 	span := float64(to - from)
 	for i := begin; i <= end; i++ {
@@ -36,8 +36,8 @@ func (s *series) add(first, from, to time.Duration, up, down int64) {
 			part := min(to, time.Duration(i+1)*s.step) - max(from, time.Duration(i)*s.step)
 			share = float64(part) / span
 		}
-		s.up[i] += float32(share * float64(up))
-		s.down[i] += float32(share * float64(down))
+		s.bytes[i][0] += float32(share * float64(up))
+		s.bytes[i][1] += float32(share * float64(down))
 	}
 }
 
@@ -50,17 +50,18 @@ func (s *series) steps(life time.Duration) int {
 func (s *series) fit(life time.Duration) {
 	for s.steps(life) > SeriesLen && s.step < math.MaxInt64/4 {
 		s.step *= 2
-		s.up, s.down = merged(s.up), merged(s.down)
+		s.bytes = merged(s.bytes)
 	}
 }
 
 // merged sums pairs of neighbours, in place.
-func merged(v []float32) []float32 {
+func merged(v [][2]float32) [][2]float32 {
 	n := 0
 	for i := 0; i < len(v); i += 2 {
 		sum := v[i]
 		if i+1 < len(v) {
-			sum += v[i+1]
+			sum[0] += v[i+1][0]
+			sum[1] += v[i+1][1]
 		}
 		v[n] = sum
 		n++
@@ -84,18 +85,18 @@ func (s *series) view(life time.Duration) Series {
 		n--
 		rest += s.step
 	}
-	return Series{Step: units.Seconds(s.step), UpBps: rates(s.up, n, s.step, rest), DownBps: rates(s.down, n, s.step, rest)}
+	return Series{Step: units.Seconds(s.step), UpBps: s.rates(0, n, rest), DownBps: s.rates(1, n, rest)}
 }
 
-// rates converts bytes to n values in bits per second; the last value covers
-// everything behind it.
-func rates(bytes []float32, n int, step, rest time.Duration) []float32 {
+// rates converts the bytes of one direction to n values in bits per second; the last
+// value covers everything behind it.
+func (s *series) rates(direction, n int, rest time.Duration) []float32 {
 	out := make([]float32, n)
-	for i, b := range bytes {
-		out[min(i, n-1)] += b * 8
+	for i, b := range s.bytes {
+		out[min(i, n-1)] += b[direction] * 8
 	}
 	for i := range out[:n-1] {
-		out[i] /= float32(step.Seconds())
+		out[i] /= float32(s.step.Seconds())
 	}
 	out[n-1] /= float32(rest.Seconds())
 	return out

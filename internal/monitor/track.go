@@ -19,18 +19,23 @@ type flowTrack struct {
 	legs   [2]legTrack
 	series series
 
-	moved    bool          // it moved data in the last interval, or data is unacknowledged
-	underWay bool          // data is unacknowledged
-	judged   bool          // there were two samples to compare
-	moving   time.Duration // time in which it moved data, while judged
-	causes   []causeTime
+	moved    bool    // it moved data in the last interval, or data is unacknowledged
+	underWay bool    // data is unacknowledged
+	judged   bool    // there were two samples to compare
+	limits   *limits // nil: it has not moved data while judged
 }
+
+// limits is what has limited a flow.
+type limits struct {
+	moving time.Duration // time in which it moved data, while judged
+	causes []causeTime
+}
+
+// sentBytes are the bytes that a leg sent in an interval.
+type sentBytes struct{ sent, again int64 }
 
 // legTrack is the state of a leg.
 type legTrack struct {
-	sent, again     int64 // at the latest sample; negative: unknown
-	newSent, newAgn int64 // in the last interval
-
 	// The samples to compare: base is one to two spans old, and next will
 	// replace it. Nil while nothing is sent.
 	base, next *doctor.Sample
@@ -71,6 +76,7 @@ func (m *Monitor) visit(s *flow.Sample, at time.Duration) {
 	flow.UpBps, flow.DownBps = bps(up, span), bps(down, span)
 	f.tunnel.moved(up, down)
 	f.series.add(m.opts.Interval, f.seen-f.born, at-f.born, up, down)
+	var sent [2]sentBytes
 	for i := range f.legs {
 		leg := &s.ClientLeg
 		if i == 1 {
@@ -81,12 +87,12 @@ func (m *Monitor) visit(s *flow.Sample, at time.Duration) {
 			f.legs[i].quiet()
 			continue
 		case s.Skipped:
-			f.legs[i].newSent, f.legs[i].newAgn = 0, 0
 			continue
 		}
-		f.legs[i].update(&flow.Legs[i], leg)
-		f.tunnel.sent(i, &f.legs[i], leg.Known && !leg.Info.Has(tcpinfo.FieldBytesSent))
+		sent[i] = f.legs[i].update(&flow.Legs[i], leg)
+		f.tunnel.sent(i, sent[i], leg.Known && !leg.Info.Has(tcpinfo.FieldBytesSent))
 	}
+	f.tunnel.hopSent(flow.Hop, sent[1])
 	if !s.Skipped {
 		f.underWay = !s.Unchanged && (s.ClientLeg.Unacked() > 0 || s.TargetLeg.Unacked() > 0)
 	}
@@ -95,10 +101,9 @@ func (m *Monitor) visit(s *flow.Sample, at time.Duration) {
 	case !f.moved:
 		f.unlimited()
 	case !s.Skipped:
-		f.judge(s, at, m.opts.Glance)
+		f.judge(s, at, sent, m.opts.Glance)
 	}
 	if f.moved && f.judged {
-		f.moving += span
 		f.limited(flow.CauseLeg, flow.Cause, span)
 		for i := range f.legs {
 			f.tunnel.limitedSeconds(i, flow.Legs[i].Cause, span)
@@ -120,8 +125,7 @@ func (m *Monitor) begun(s *flow.Sample, at time.Duration) *flowTrack {
 		Hop:    s.Hop,
 		Start:  s.Start,
 	}
-	for i := range f.legs {
-		f.legs[i].sent, f.legs[i].again = -1, -1
+	for i := range f.flow.Legs {
 		f.flow.Legs[i] = FlowLeg{BytesSent: -1, BytesRetransmitted: -1}
 	}
 	m.flows[s.ID] = f
@@ -136,14 +140,10 @@ func bps(bytes int64, span time.Duration) float64 {
 }
 
 // quiet records an interval without activity on a leg.
-func (t *legTrack) quiet() {
-	t.newSent, t.newAgn = 0, 0
-	t.base, t.next = nil, nil
-}
+func (t *legTrack) quiet() { t.base, t.next = nil, nil }
 
-// update processes the sample of a leg.
-func (t *legTrack) update(leg *FlowLeg, s *flow.LegSample) {
-	t.newSent, t.newAgn = 0, 0
+// update processes the sample of a leg, and returns what it has sent since the last one.
+func (t *legTrack) update(leg *FlowLeg, s *flow.LegSample) (sent sentBytes) {
 	if s.Side != "" {
 		leg.Side = s.Side
 	}
@@ -151,8 +151,8 @@ func (t *legTrack) update(leg *FlowLeg, s *flow.LegSample) {
 		leg.CongestionControl = s.CongestionControl
 	}
 	if !s.Known {
-		t.base, t.next = nil, nil
-		return
+		t.quiet()
+		return sent
 	}
 	if s.Info.Has(tcpinfo.FieldRTT) {
 		leg.RTT = units.Seconds(s.Info.RTT)
@@ -161,19 +161,20 @@ func (t *legTrack) update(leg *FlowLeg, s *flow.LegSample) {
 		leg.MinRTT = units.Seconds(s.Info.MinRTT)
 	}
 	if s.Info.Has(tcpinfo.FieldBytesSent) {
-		t.count(int64(s.Info.BytesSent), int64(s.Info.BytesRetrans))
-		leg.BytesSent, leg.BytesRetransmitted = t.sent, t.again
+		sent = leg.count(int64(s.Info.BytesSent), int64(s.Info.BytesRetrans))
 	}
+	return sent
 }
 
-// count processes a leg's counters; negative means unknown. A counter that
-// decreases starts a new count.
-func (t *legTrack) count(sent, again int64) {
+// count processes a leg's counters, and returns what is new; negative means unknown. A
+// counter that decreases starts a new count.
+func (l *FlowLeg) count(sent, again int64) (more sentBytes) {
 	if sent < 0 || again < 0 {
-		return
+		return more
 	}
-	t.newSent, t.newAgn = max(0, sent-max(0, t.sent)), max(0, again-max(0, t.again))
-	t.sent, t.again = sent, again
+	more = sentBytes{max(0, sent-max(0, l.BytesSent)), max(0, again-max(0, l.BytesRetransmitted))}
+	l.BytesSent, l.BytesRetransmitted = sent, again
+	return more
 }
 
 // unlimited clears the causes of a flow that moves nothing.
@@ -187,7 +188,7 @@ func (f *flowTrack) unlimited() {
 // judge determines the cause that limits a flow. It is the cause of the leg
 // that sent most. If none sent, it is that of the leg with most unacknowledged
 // segments.
-func (f *flowTrack) judge(s *flow.Sample, at time.Duration, glance glance) {
+func (f *flowTrack) judge(s *flow.Sample, at time.Duration, sent [2]sentBytes, glance glance) {
 	f.unlimited()
 	f.judged = false
 	for i, leg := range [2]*flow.LegSample{&s.ClientLeg, &s.TargetLeg} {
@@ -198,7 +199,7 @@ func (f *flowTrack) judge(s *flow.Sample, at time.Duration, glance glance) {
 		}
 	}
 	most := 0
-	if a, b := f.legs[0].newSent, f.legs[1].newSent; b > a || a == b && s.TargetLeg.Unacked() > s.ClientLeg.Unacked() {
+	if a, b := sent[0].sent, sent[1].sent; b > a || a == b && s.TargetLeg.Unacked() > s.ClientLeg.Unacked() {
 		most = 1
 	}
 	if f.flow.Cause = f.flow.Legs[most].Cause; f.flow.Cause != "" {
@@ -233,15 +234,20 @@ func (t *legTrack) look(s *flow.LegSample, at time.Duration, glance glance) (cau
 	return cause, true
 }
 
-// limited adds to the time in which a cause limited a flow.
+// limited adds to the time in which a flow moved data, and a cause limited it.
 func (f *flowTrack) limited(leg flow.Leg, cause doctor.Cause, span time.Duration) {
-	for i := range f.causes {
-		if c := &f.causes[i]; c.leg == leg && c.cause == cause {
+	if f.limits == nil {
+		f.limits = &limits{}
+	}
+	l := f.limits
+	l.moving += span
+	for i := range l.causes {
+		if c := &l.causes[i]; c.leg == leg && c.cause == cause {
 			c.time += span
 			return
 		}
 	}
-	f.causes = append(f.causes, causeTime{leg, cause, span})
+	l.causes = append(l.causes, causeTime{leg, cause, span})
 }
 
 // finish completes the record of a flow and removes the flow.
@@ -258,24 +264,27 @@ func (m *Monitor) finish(r *Record) {
 	f.tunnel.moved(up, down)
 	f.series.add(m.opts.Interval, f.seen-f.born, r.Elapsed.Duration(), up, down)
 	r.Goodput = f.series.view(r.Elapsed.Duration())
+	var sent [2]sentBytes
 	for i, leg := range [2]*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
-		f.legs[i].newSent, f.legs[i].newAgn = 0, 0
-		f.legs[i].count(leg.BytesSent, leg.BytesRetransmitted)
-		f.tunnel.sent(i, &f.legs[i], false)
+		sent[i] = f.flow.Legs[i].count(leg.BytesSent, leg.BytesRetransmitted)
+		f.tunnel.sent(i, sent[i], false)
 		if leg.BytesSent < 0 {
 			f.remember(i, leg)
 		}
 	}
-	f.tunnel.hopSent(r.Hop, &f.legs[1])
+	f.tunnel.hopSent(r.Hop, sent[1])
+	if f.limits == nil {
+		return
+	}
 	var most causeTime
-	for _, c := range f.causes {
+	for _, c := range f.limits.causes {
 		if c.time > most.time {
 			most = c
 		}
 	}
-	if most.cause != "" && f.moving > 0 {
+	if moving := f.limits.moving; most.cause != "" && moving > 0 {
 		r.Cause, r.CauseLeg = most.cause, most.leg
-		r.CauseShare = min(1, most.time.Seconds()/f.moving.Seconds())
+		r.CauseShare = min(1, most.time.Seconds()/moving.Seconds())
 	}
 }
 
@@ -285,11 +294,10 @@ func (m *Monitor) finishUnseen(r *Record) {
 	t := m.tunnel(r.Tunnel)
 	t.moved(max(0, r.BytesUp), max(0, r.BytesDown))
 	for i, leg := range [2]*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
-		l := legTrack{sent: -1, again: -1}
-		l.count(leg.BytesSent, leg.BytesRetransmitted)
-		t.sent(i, &l, false)
+		sent := (&FlowLeg{}).count(leg.BytesSent, leg.BytesRetransmitted)
+		t.sent(i, sent, false)
 		if i == 1 {
-			t.hopSent(r.Hop, &l)
+			t.hopSent(r.Hop, sent)
 		}
 	}
 	if r.Elapsed.Duration() > m.opts.Interval {
@@ -306,7 +314,7 @@ func (m *Monitor) finishUnseen(r *Record) {
 // figures are missing.
 func (f *flowTrack) remember(i int, r *flow.LegRecord) {
 	leg := &f.flow.Legs[i]
-	r.BytesSent, r.BytesRetransmitted = f.legs[i].sent, f.legs[i].again
+	r.BytesSent, r.BytesRetransmitted = leg.BytesSent, leg.BytesRetransmitted
 	if r.Side == "" {
 		r.Side = leg.Side
 	}

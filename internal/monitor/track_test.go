@@ -128,7 +128,7 @@ func TestCauses(t *testing.T) {
 // did.
 func TestNothingStoodOut(t *testing.T) {
 	m := New((&script{}).options())
-	f := &flowTrack{tunnel: m.tunnel("t"), moving: 10 * time.Second}
+	f := &flowTrack{tunnel: m.tunnel("t")}
 	f.limited("", "", 6*time.Second)
 	f.limited(flow.ClientLeg, doctor.Application, 4*time.Second)
 	m.flows[1] = f

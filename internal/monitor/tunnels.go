@@ -57,11 +57,11 @@ func (t *tunnelTrack) moved(up, down int64) { t.up, t.down = t.up+up, t.down+dow
 
 // sent counts the bytes that a leg sent in the last interval; uncounted: the
 // kernel does not count them.
-func (t *tunnelTrack) sent(i int, leg *legTrack, uncounted bool) {
+func (t *tunnelTrack) sent(i int, now sentBytes, uncounted bool) {
 	l := &t.legs[i]
 	l.unknown = l.unknown || uncounted
-	l.sent, l.again = l.sent+leg.newSent, l.again+leg.newAgn
-	l.sentNow, l.againNow = l.sentNow+leg.newSent, l.againNow+leg.newAgn
+	l.sent, l.again = l.sent+now.sent, l.again+now.again
+	l.sentNow, l.againNow = l.sentNow+now.sent, l.againNow+now.again
 }
 
 // update takes the state of the tunnel at the begin of an interval.
@@ -83,11 +83,11 @@ func (t *tunnelTrack) hop(name string) *hopTrack {
 	return h
 }
 
-func (t *tunnelTrack) hopSent(name string, leg *legTrack) {
-	if name != "" && leg.newSent > 0 {
+func (t *tunnelTrack) hopSent(name string, now sentBytes) {
+	if name != "" && now.sent > 0 {
 		h := t.hop(name)
-		h.sent, h.again = h.sent+leg.newSent, h.again+leg.newAgn
-		h.sentNow, h.againNow = h.sentNow+leg.newSent, h.againNow+leg.newAgn
+		h.sent, h.again = h.sent+now.sent, h.again+now.again
+		h.sentNow, h.againNow = h.sentNow+now.sent, h.againNow+now.again
 	}
 }
 
@@ -183,7 +183,6 @@ func (f *flowTrack) tally() {
 	if f.flow.Hop == "" {
 		return
 	}
-	t.hopSent(f.flow.Hop, &f.legs[1])
 	if rtt := f.flow.Legs[1].RTT; rtt > 0 {
 		h := t.hop(f.flow.Hop)
 		h.rtts = append(h.rtts, rtt.Duration())

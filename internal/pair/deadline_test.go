@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"longhaul/internal/nettest"
+	"longhaul/internal/pair/wire"
 )
 
 // TestClientsOfAnOutage holds how long a client waits that comes before a session, in an
@@ -53,7 +54,7 @@ func TestClientsOfAnOutage(t *testing.T) {
 				time.Sleep(came)
 				synctest.Wait()
 				f := newFlow(s, 1, true, LegOptions{})
-				f.deadline = deadline
+				f.opening = &wire.Open{Deadline: deadline}
 				began := time.Now()
 				for !f.over.Load() {
 					time.Sleep(tickEvery)

@@ -54,7 +54,7 @@ func (s *session) admit(l *lane, o wire.Open) (f *Flow, fresh bool) {
 		return nil, false
 	}
 	f = newFlow(s, o.Flow, false, LegOptions{})
-	f.known, f.dialing, f.client, f.listen, f.done = true, true, o.Client, o.Listen, l.acceptor.Ended
+	f.known, f.dialing, f.done = true, true, l.acceptor.Ended
 	if s.noResume {
 		f.sf.NoResume()
 	}

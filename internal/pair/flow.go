@@ -2,7 +2,6 @@ package pair
 
 import (
 	"errors"
-	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -57,12 +56,11 @@ type Flow struct {
 	over       atomic.Bool // finished, for those who cannot take mu
 	resumes    int32
 
-	client, listen netip.AddrPort
-	target         string
-	deadline       time.Duration
-	legs           *LegOptions
-	done           func(*Flow, End)
-	back           *Back
+	opening *wire.Open // near: the OPEN; nil once OPENED has come
+	target  string
+	legs    *LegOptions
+	done    func(*Flow, End)
+	back    *Back
 
 	start     stamp
 	moved     stamp // the latest byte

@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -151,10 +152,8 @@ func (l *Link) Carry(c Client, done func(*Flow, End)) *Flow {
 	f := newFlow(s, l.flowID.Add(1), true, c.Legs)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.client, f.listen, f.done, f.deadline = c.From, c.Listen, done, c.Deadline
-	if f.deadline == 0 {
-		f.deadline = handshakeTimeout
-	}
+	f.done = done
+	f.opening = &wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}
 	if s.noResume {
 		f.sf.NoResume()
 	}
@@ -317,8 +316,7 @@ func (f *Flow) assign(l *lane) bool {
 	if f.known {
 		greet = wire.AppendAttach(nil, f.id, f.sf.In.Position())
 	} else {
-		o := wire.Open{Flow: f.id, Deadline: f.deadline, Client: f.client, Listen: f.listen}
-		greet = o.Append(nil)
+		greet = f.opening.Append(nil)
 		f.sent = true
 	}
 	if !f.known || !f.sf.Out.InFlight() {

@@ -369,7 +369,7 @@ func (f *Flow) take(m wire.Message) {
 	c := stream.Cause{Code: m.Reason, Text: m.Text}
 	switch m.Type {
 	case wire.MessageOpened:
-		f.known, f.opened, f.target = true, true, m.Text
+		f.known, f.opened, f.target, f.opening = true, true, m.Text, nil
 	case wire.MessageRefused:
 		if r, _ := reasonOf(c); f.near && r == flow.EndDrain && f.s.link.moveOn(f) {
 			return

@@ -107,8 +107,11 @@ func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time
 // deadline, in which an outage does not count, since its end found no lane ready. With
 // the outage that is no longer than others wait.
 func (f *Flow) unserved(now time.Time, w wait) bool {
-	waited := f.start.until(now)
-	return f.near && !f.sent && waited > f.deadline && (waited > w.resume || !w.outage && w.after > f.deadline)
+	if !f.near || f.sent || f.opening == nil {
+		return false
+	}
+	waited, deadline := f.start.until(now), f.opening.Deadline
+	return waited > deadline && (waited > w.resume || !w.outage && w.after > deadline)
 }
 
 // revoke ends the session of a peer that is admitted no more: its flows first, so that
