@@ -10,6 +10,7 @@ import (
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/relays"
 	"longhaul/internal/lab/wan"
+	"longhaul/internal/pair/identity"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -98,6 +99,15 @@ func (s *soaking) wanTrouble(ctx context.Context, dice *rand.Rand) error {
 		{6, "lanes and controls that went black", false, s.forgetSome},
 		{3, "NATs that forgot everything", false, s.forgetAll},
 		{3, "firewalls that drop what is new", false, s.blockNew},
+		{3, "spells of loss", false, func(ctx context.Context, dice *rand.Rand) error {
+			loss := 0.08 * dice.Float64()
+			return s.changed(ctx, dice, func(l *link.Settings) { l.Loss.Probability = loss })
+		}},
+		{2, "spells of delay", false, func(ctx context.Context, dice *rand.Rand) error {
+			more := between(dice, soakRTT, 4*soakRTT)
+			return s.changed(ctx, dice, func(l *link.Settings) { l.Delay += more / 2 })
+		}},
+		{2, "lacks of local ports", false, s.lackPorts},
 	}, 2*time.Second, 8*time.Second)
 }
 
@@ -106,6 +116,34 @@ func (s *soaking) outage(ctx context.Context, lasts time.Duration, directions ..
 	err := path.Cut(true, directions...)
 	_ = pause(ctx, lasts) // the WAN is mended in any case
 	return errors.Join(err, path.Cut(false, directions...))
+}
+
+// changed has the WAN be another one for a time.
+func (s *soaking) changed(ctx context.Context, dice *rand.Rand, change func(*link.Settings)) (err error) {
+	l := s.w.path().Link
+	var before [2]link.Settings
+	for i, d := range wan.BothWays {
+		before[i] = l.Settings(d)
+		during := before[i]
+		change(&during)
+		err = errors.Join(err, l.Set(d, during))
+	}
+	_ = pause(ctx, shortOutage(dice)) // the WAN is mended in any case
+	for i, d := range wan.BothWays {
+		err = errors.Join(err, l.Set(d, before[i]))
+	}
+	return err
+}
+
+// lackPorts leaves the near relay a few local ports for a time, so that it can hardly
+// make another lane.
+func (s *soaking) lackPorts(ctx context.Context, dice *rand.Rand) error {
+	ports := func(least, most int) error {
+		return s.w.Host("relay-a").Sysctl("net.ipv4.ip_local_port_range", fmt.Sprint(least, " ", most))
+	}
+	err := ports(40000, 40000+dice.IntN(8))
+	_ = pause(ctx, shortOutage(dice))
+	return errors.Join(err, ports(32768, 60999))
 }
 
 // some picks a random share of the connections.
@@ -196,13 +234,42 @@ func (s *soaking) relayTrouble(ctx context.Context, dice *rand.Rand) error {
 		}
 	}
 	near, far := s.w.near(), s.w.far()
+	reload := func(r *relays.Process) func(context.Context, *rand.Rand) error {
+		return func(ctx context.Context, dice *rand.Rand) error {
+			for range 1 + dice.IntN(10) {
+				if err := s.w.reload(ctx, r, dice.IntN(8)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	failUpgrade := func(r *relays.Process) func(context.Context, *rand.Rand) error {
+		return func(ctx context.Context, _ *rand.Rand) error { return r.FailUpgrade(ctx, "/bin/false") }
+	}
 	return s.makeAll(ctx, dice, faults{
 		{3, "upgrades of the near relay", false, upgrade(near)},
 		{3, "upgrades of the far relay", false, upgrade(far)},
 		{2, "upgrades of both", false, upgrade(far, near)},
+		{1, "upgrades of the near relay, twice in a row", false, upgrade(near, near)},
+		{1, "upgrades of the far relay, twice in a row", false, upgrade(far, far)},
+		{1, "upgrades of the near relay that fail", false, failUpgrade(near)},
+		{1, "upgrades of the far relay that fail", false, failUpgrade(far)},
+		{2, "reloads of the near relay, up to ten in a row", false, reload(near)},
+		{2, "reloads of the far relay, up to ten in a row", false, reload(far)},
+		{1, "changes of the near relay's key", false, s.rotate("relay-a")},
+		{1, "changes of the far relay's key", false, s.rotate("relay-b")},
 		{1, "kill -9 of the near relay", true, kill(near)},
 		{1, "kill -9 of the far relay", true, kill(far)},
 	}, 5*time.Second, 25*time.Second)
+}
+
+// rotate begins a change of a host's key, unless one goes on.
+func (s *soaking) rotate(host string) func(context.Context, *rand.Rand) error {
+	return func(context.Context, *rand.Rand) error {
+		_, err := identity.New(s.w.keys(host)).Rotate()
+		return err
+	}
 }
 
 // kill ends a relay and starts it again after a time.

@@ -31,6 +31,15 @@ func (s *soaking) strangers(ctx context.Context, dice *rand.Rand) error {
 		{1, "strangers with half a preface", false, s.strange(func(_ context.Context, c net.Conn) error {
 			return write(c, replayed[:1+dice.IntN(len(replayed)-1)])
 		})},
+		{1, "strangers that say nothing", false, s.strange(func(context.Context, net.Conn) error { return nil })},
+		{1, "strangers with a slow preface", false, s.strange(func(ctx context.Context, c net.Conn) error {
+			for i := range replayed {
+				if err := write(c, replayed[i:i+1]); err != nil || pause(ctx, 10*time.Millisecond) != nil {
+					return err
+				}
+			}
+			return nil
+		})},
 		{1, "strangers with a replayed preface", false, s.strange(func(_ context.Context, c net.Conn) error {
 			return write(c, slices.Concat(replayed, garbage(dice, 1+dice.IntN(500))))
 		})},

@@ -137,6 +137,17 @@ func (w *world) startRelays(ctx context.Context) error {
 
 // startRelay starts one of the relays, or starts it again.
 func (w *world) startRelay(ctx context.Context, r *relays.Process) error {
+	return r.Start(ctx, w.config(r, ""))
+}
+
+// reload gives a relay another number of warm connections, if it is the near one, and
+// its configuration in any case.
+func (w *world) reload(ctx context.Context, r *relays.Process, warm int) error {
+	return r.Reload(ctx, w.config(r, fmt.Sprintf(", warm: %d", warm)))
+}
+
+// config is the configuration of a relay, with more settings for the near one's pair.
+func (w *world) config(r *relays.Process, more string) string {
 	keys := ""
 	if w.way != WayPlain {
 		keys = "pair_keys: " + w.keys(r.Name)
@@ -145,11 +156,11 @@ func (w *world) startRelay(ctx context.Context, r *relays.Process) error {
 	for n := range max(w.tunnels, 1) {
 		tunnel := farTunnel(w.way, n)
 		if r.Name == "relay-a" {
-			tunnel = nearTunnel(w.way, n, w.pair)
+			tunnel = nearTunnel(w.way, n, w.pair+more)
 		}
 		config += fmt.Sprintf("  - {name: %s, allow: [0.0.0.0/0], %s}\n", tunnelName(n), tunnel)
 	}
-	return r.Start(ctx, config)
+	return config
 }
 
 func tunnelName(n uint16) string {

@@ -57,3 +57,19 @@ func (r *Process) Upgrade(ctx context.Context) (Upgrade, error) {
 	r.followers = append(r.followers, f)
 	return u, nil
 }
+
+// FailUpgrade has the relay try a program in its place that is none, and returns an
+// error if it takes it.
+func (r *Process) FailUpgrade(ctx context.Context, program string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Patience)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, r.Program, "upgrade", "--binary", program, "--control-socket", r.Socket()).CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return fmt.Errorf("%s takes %s in its place", r.Name, program)
+	case !errors.As(err, &exit) || exit.ExitCode() != 1:
+		return fmt.Errorf("%s: upgrade to %s: %w: %s", r.Name, program, err, out)
+	}
+	return nil
+}
