@@ -73,7 +73,7 @@ const (
 	// arrived: messages wait behind them.
 	maxAhead = 64 << 10
 	// crowd is the least number of flows without a lane of which each gets no more than
-	// crowdShare bytes ahead, as long as the kernel sends them at once: all go on soon.
+	// crowdShare bytes ahead, so that all go on soon: all together twice maxAhead.
 	crowd      = 32
 	crowdShare = 64
 )
@@ -84,10 +84,10 @@ func (c *control) room(waiting int) int {
 	c.mu.Lock()
 	queued := len(c.queue)
 	c.mu.Unlock()
-	if waiting >= crowd {
-		return min(max(c.c.bulk.room()-queued, 0), crowdShare)
-	}
 	c.c.bulk.control(func(fd int) { queued += unacknowledged(fd) })
+	if waiting >= crowd {
+		return min(max(2*maxAhead-queued, 0), crowdShare)
+	}
 	return min(max(maxAhead-queued, 0)/4, wire.MaxWake)
 }
 

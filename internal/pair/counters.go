@@ -78,13 +78,3 @@ func (s *session) noteCongestionControl(l *lane) {
 		}
 	})
 }
-
-// room is how many more bytes the kernel sends at once.
-func (c *bulkConn) room() (room int) {
-	c.control(func(fd int) {
-		if info, err := tcpinfo.Get(fd); err == nil {
-			room = int(info.SndCwnd)*int(info.SndMSS) - unacknowledged(fd)
-		}
-	})
-	return room
-}

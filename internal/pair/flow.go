@@ -401,24 +401,28 @@ func (f *Flow) noteNeed() {
 	switch {
 	case !need && !f.needSince.IsZero():
 		f.outage += f.needSince.since()
-		f.needSince, f.wokeAt = 0, 0
+		f.needSince = 0
+		if !f.unanswered {
+			f.wokeAt = 0
+		}
 		f.s.waiting.Add(-1)
 	case need && f.needSince.IsZero():
 		f.needSince, f.wokeAt = stampNow(), 0
 		f.s.waiting.Add(1)
 	}
-	if !need {
-		return
-	}
-	if f.near && !f.queued {
+	if need && f.near && !f.queued {
 		f.s.link.want(f)
 	}
 	f.goAhead()
 }
 
-// goAhead sends the first bytes ahead of the lane that the flow needs.
+// goAhead sends the first bytes ahead of the lane that the flow needs. At the near relay
+// the flow may have that lane in place of a lost one, but the far relay has not come to it.
 func (f *Flow) goAhead() {
-	if f.lane == nil && !f.needSince.IsZero() && (!f.near || f.known) {
+	if f.near && !f.known {
+		return
+	}
+	if f.lane == nil && !f.needSince.IsZero() || f.lane != nil && f.lost && f.unanswered && !f.s.noResume {
 		f.s.wakePeer(f)
 	}
 }
@@ -579,6 +583,7 @@ func (f *Flow) loseLane(l *lane) {
 		f.wake()
 		return
 	}
+	f.unanswered = false
 	atRisk := f.sf.Out.AtRisk()
 	f.sf.Detach()
 	f.lost = !f.sf.Over() && !atRisk

@@ -154,7 +154,9 @@ func TestParkedCost(t *testing.T) {
 	if n := countDescriptors(t) - descriptors; n > 4*flows+4 { // with those of the test
 		t.Errorf("%d descriptors for %d parked flows", n, flows)
 	}
-	if n := runtime.NumGoroutine() - goroutines; n > 20 {
-		t.Errorf("%d goroutines for %d parked flows", n, flows)
-	}
+	n := 0 // those of handshakes for the pool come and go
+	nettest.Eventually(t, 20*time.Second, func() bool {
+		n = runtime.NumGoroutine() - goroutines
+		return n <= 20
+	}, func() string { return fmt.Sprintf("%d goroutines for %d parked flows", n, flows) })
 }

@@ -494,7 +494,7 @@ func (s *session) attach(l *lane, id uint64, frame wire.Frame) error {
 		case join:
 			f.joined(l, received)
 		case f.lane == l:
-			f.unanswered, f.laneSince = false, stampNow()
+			f.unanswered, f.laneSince, f.wokeAt = false, stampNow(), 0
 			f.attached(received)
 		}
 		return nil
