@@ -63,6 +63,7 @@ type Holder struct {
 	ring   *ebpf.Map
 	reader *ringbuf.Reader
 	live   *ebpf.Program // puts frames back
+	socket int           // for questions about interfaces
 
 	mu        sync.Mutex
 	listeners []*listener // by number
@@ -103,7 +104,7 @@ func New(held func(SYN)) (_ *Holder, err error) {
 	if err := kernel.CheckBPF(feature, needed...); err != nil {
 		return nil, err
 	}
-	h := &Holder{held: held, answers: make(chan answered, maxAnswers)}
+	h := &Holder{held: held, socket: -1, answers: make(chan answered, maxAnswers)}
 	defer func() {
 		if err != nil {
 			h.free()
@@ -117,6 +118,9 @@ func New(held func(SYN)) (_ *Holder, err error) {
 	}
 	if err := tryLive(); err != nil {
 		return nil, err
+	}
+	if h.socket, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		return nil, fmt.Errorf("open a socket: %w", err)
 	}
 	if h.reader, err = ringbuf.NewReader(h.ring); err != nil {
 		return nil, fmt.Errorf("read the ring of SYNs: %w", err)
@@ -252,7 +256,7 @@ func (h *Holder) Answer(s SYN, as Answer) {
 func (h *Holder) answer() {
 	for a := range h.answers {
 		// Without the interface the client is gone, too.
-		_ = a.syn.putBack(h.live, a.as)
+		_ = a.syn.putBack(h.live, h.socket, a.as)
 	}
 }
 
@@ -271,6 +275,9 @@ func (h *Holder) Close() {
 }
 
 func (h *Holder) free() {
+	if h.socket >= 0 {
+		unix.Close(h.socket)
+	}
 	if h.live != nil {
 		h.live.Close()
 	}

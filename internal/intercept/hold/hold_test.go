@@ -32,15 +32,14 @@ const patience = 30 * time.Second
 // router makes this process's network namespace the router of clients behind lan0, and
 // has it hold the SYNs to the targets. No target exists. answers decides.
 type router struct {
-	t         *testing.T
 	holder    *hold.Holder
 	listeners []*net.TCPListener // by family
 }
 
-func newRouter(t *testing.T, answer func(*hold.Holder, hold.SYN)) *router {
+func newRouter(t testing.TB, mirror bool, answer func(*hold.Holder, hold.SYN)) *router {
 	t.Helper()
 	nettest.RequireRoot(t)
-	r := &router{t: t}
+	r := &router{}
 	ready := make(chan struct{})
 	h, err := hold.New(func(s hold.SYN) {
 		<-ready
@@ -50,7 +49,7 @@ func newRouter(t *testing.T, answer func(*hold.Holder, hold.SYN)) *router {
 	r.holder = h
 	close(ready)
 	t.Cleanup(h.Close)
-	tunnel := intercept.Tunnel{Name: "main", Interface: "lan0", Mirror: true,
+	tunnel := intercept.Tunnel{Name: "main", Interface: "lan0", Mirror: mirror,
 		To: []netip.Prefix{netip.MustParsePrefix("10.9.2.0/24"), netip.MustParsePrefix("fd09:2::/64")}}
 	ports := []*uint16{&tunnel.HoldPort, &tunnel.HoldPort6}
 	listening := []*uint16{&tunnel.ListenPort, &tunnel.ListenPort6}
@@ -81,7 +80,7 @@ func newRouter(t *testing.T, answer func(*hold.Holder, hold.SYN)) *router {
 }
 
 // newClient makes a client behind lan0.
-func newClient(t *testing.T) *hosts.Host {
+func newClient(t testing.TB) *hosts.Host {
 	t.Helper()
 	a, err := hosts.New("a")
 	must(t, err)
@@ -98,7 +97,7 @@ func newClient(t *testing.T) *hosts.Host {
 	return a
 }
 
-func use(t *testing.T, link netlink.Link, addresses ...string) {
+func use(t testing.TB, link netlink.Link, addresses ...string) {
 	t.Helper()
 	must(t, netlink.LinkSetUp(link))
 	for _, text := range addresses {
@@ -114,7 +113,7 @@ func use(t *testing.T, link netlink.Link, addresses ...string) {
 
 // TestAnswers: the client gets each answer, as the errno of connect.
 func TestAnswers(t *testing.T) {
-	r := newRouter(t, func(h *hold.Holder, s hold.SYN) { h.Answer(s, hold.Answer(s.To.Port()-5000)) })
+	r := newRouter(t, true, func(h *hold.Holder, s hold.SYN) { h.Answer(s, hold.Answer(s.To.Port()-5000)) })
 	a := newClient(t)
 	for answer, want := range map[hold.Answer][2]syscall.Errno{
 		hold.Connect:         {},
@@ -166,7 +165,7 @@ func expectOptions(t *testing.T, l *net.TCPListener, c net.Conn) {
 // TestNoEthernet: SYNs of a device without Ethernet, as those of a VPN, are held and put
 // back, too.
 func TestNoEthernet(t *testing.T) {
-	newRouter(t, func(h *hold.Holder, s hold.SYN) { h.Answer(s, hold.Connect) })
+	newRouter(t, true, func(h *hold.Holder, s hold.SYN) { h.Answer(s, hold.Connect) })
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	must(t, err)
 	request, err := unix.NewIfreq("lan0")
@@ -180,6 +179,8 @@ func TestNoEthernet(t *testing.T) {
 	use(t, link, "10.9.1.1/24")
 	syn := []byte{0x45, 0, 0, 40, 0, 1, 0x40, 0, 64, unix.IPPROTO_TCP, 0x21, 0xb9, 10, 9, 1, 2, 10, 9, 2, 2,
 		0x80, 1, 0x13, 0x88, 1, 2, 3, 4, 0, 0, 0, 0, 0x50, 0x02, 0xfa, 0xf0, 0, 0, 0, 0}
+	// Another port for each run: the kernel remembers the last run's SYN for a while.
+	binary.BigEndian.PutUint16(syn[20:], 1024+uint16(time.Now().UnixNano())%60000)
 	binary.BigEndian.PutUint16(syn[10:], 0)
 	binary.BigEndian.PutUint16(syn[10:], checksum.Of(syn[:20]))
 	binary.BigEndian.PutUint16(syn[36:], checksum.Of(syn[12:20], []byte{0, unix.IPPROTO_TCP, 0, 20}, syn[20:]))
@@ -195,5 +196,43 @@ func TestNoEthernet(t *testing.T) {
 		if n >= 40 && b[0] == 0x45 && slices.Equal(b[12:20], []byte{10, 9, 2, 2, 10, 9, 1, 2}) && b[33] == 0x12 {
 			return
 		}
+	}
+}
+
+// BenchmarkConnect is the time and the CPU time of a connect to the relay, of all
+// processes of the machine's side: with the SYN held and put back at once, and without.
+func BenchmarkConnect(b *testing.B) {
+	for _, mirror := range []bool{false, true} {
+		b.Run(map[bool]string{false: "after", true: "mirror"}[mirror], func(b *testing.B) {
+			r := newRouter(b, mirror, func(h *hold.Holder, s hold.SYN) { h.Answer(s, hold.Connect) })
+			a := newClient(b)
+			go func() {
+				for {
+					c, err := r.listeners[0].AcceptTCP()
+					if err != nil {
+						return
+					}
+					c.Close()
+				}
+			}()
+			to := &unix.SockaddrInet4{Port: 5000, Addr: [4]byte{10, 9, 2, 2}}
+			var before, after unix.Rusage
+			must(b, a.Do(func() error {
+				must(b, unix.Getrusage(unix.RUSAGE_SELF, &before))
+				for b.Loop() {
+					fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+					if err != nil {
+						return err
+					}
+					if err := unix.Connect(fd, to); err != nil {
+						return err
+					}
+					unix.Close(fd)
+				}
+				return unix.Getrusage(unix.RUSAGE_SELF, &after)
+			}))
+			used := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
+			b.ReportMetric(float64(used)/1e3/float64(b.N), "cpu-us/op")
+		})
 	}
 }

@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/checksum"
@@ -94,13 +94,34 @@ func (s SYN) frame(destination [6]byte, as Answer) []byte {
 }
 
 // putBack has the kernel receive the SYN once more.
-func (s SYN) putBack(live *ebpf.Program, as Answer) error {
-	// It may have been made anew since the last SYN.
-	device, err := netlink.LinkByName(s.Interface)
+func (s SYN) putBack(live *ebpf.Program, socket int, as Answer) error {
+	index, address, err := device(socket, s.Interface)
 	if err != nil {
 		return fmt.Errorf("find the interface %s: %w", s.Interface, err)
 	}
-	var address [6]byte // zeros of a device without Ethernet
-	copy(address[:], device.Attrs().HardwareAddr)
-	return receive(live, s.frame(address, as), device.Attrs().Index)
+	return receive(live, s.frame(address, as), index)
+}
+
+// device returns the index of an interface and its address of Ethernet, zeros if it has
+// none. The interface may have been made anew since the last SYN.
+func device(socket int, name string) (index int, address [6]byte, err error) {
+	request, err := unix.NewIfreq(name)
+	if err != nil {
+		return 0, address, err
+	}
+	if err := unix.IoctlIfreq(socket, unix.SIOCGIFINDEX, request); err != nil {
+		return 0, address, err
+	}
+	var hardware struct { // struct ifreq, of which Ifreq does not give the address
+		name    [unix.IFNAMSIZ]byte
+		family  uint16
+		address [22]byte
+	}
+	copy(hardware.name[:], name)
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(socket), unix.SIOCGIFHWADDR, uintptr(unsafe.Pointer(&hardware)))
+	if errno != 0 {
+		return 0, address, errno
+	}
+	copy(address[:], hardware.address[:])
+	return int(request.Uint32()), address, nil
 }
