@@ -37,6 +37,7 @@ func examineInterception(ctx context.Context, cmd *cobra.Command, env *env, f *d
 		targets = []netip.AddrPort{{}} // one of a flow
 	}
 	verdicts := []routing.Verdict{}
+	var unobserved []error // tunnels of which no target or no client is known
 	for _, target := range targets {
 		taken := false
 		for _, r := range relays {
@@ -50,7 +51,8 @@ func examineInterception(ctx context.Context, cmd *cobra.Command, env *env, f *d
 					return errors.New("interrupted before the verdict")
 				}
 				if err != nil {
-					return err
+					unobserved = append(unobserved, err)
+					continue
 				}
 				verdicts = append(verdicts, routing.Judge(o))
 			}
@@ -58,6 +60,12 @@ func examineInterception(ctx context.Context, cmd *cobra.Command, env *env, f *d
 		if !taken {
 			return remedy.New(fmt.Errorf("no tunnel intercepts connections to %s", target), "see longhaul intercept show")
 		}
+	}
+	for i, err := range unobserved {
+		if i == 0 && len(verdicts) == 0 {
+			return err
+		}
+		note(env, err)
 	}
 	if f.json {
 		return display.WriteJSON(env.stdout, map[string]any{"ways": verdicts})

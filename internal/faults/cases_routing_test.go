@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/tcpserver"
@@ -127,13 +128,15 @@ func runOn(t *testing.T, h *hosts.Host, program string, args ...string) string {
 	return out.String()
 }
 
+// dial connects from the client to the target.
+func (w *twoWays) dial(ctx context.Context) (c net.Conn, err error) {
+	err = w.hosts["client"].Do(func() error { c, err = tcpscript.DialTo(waysTarget)(ctx); return err })
+	return c, err
+}
+
 func (w *twoWays) hold(when string) held {
 	w.t.Helper()
-	dial := func(ctx context.Context) (c net.Conn, err error) {
-		err = w.hosts["client"].Do(func() error { c, err = tcpscript.DialTo(waysTarget)(ctx); return err })
-		return c, err
-	}
-	h, err := tryHold(w.t.Context(), dial, patience)
+	h, err := tryHold(w.t.Context(), w.dial, patience)
 	if err != nil {
 		w.t.Fatalf("%s: %v", when, err)
 	}
@@ -332,9 +335,68 @@ func TestCase89ClientsGoElsewhere(t *testing.T) {
 	w.expect("client-route", true, "leads by right")
 	w.run("r1", "ip route del 10.9.1.7")
 	w.expect("healthy", true)
+	// Answers of targets whose connects do not pass: seen with connections under way.
+	w.route("client", "0.0.0.0/0", "10.9.1.2")
+	newcomers := startNewcomers(t, 20*time.Millisecond, w.dial)
+	v := judge(t, w.hosts["r1"], waysTarget, "--client", waysClient, "--time", "3s")
+	v.expect(t, "clients-elsewhere", true, "passed whose connects did not")
+	newcomers.stop()
+	newcomers.all.Wait()
 	nettest.RequireProgram(t, "nft", "nftables")
 	w.run("r1", "nft flush ruleset")
 	w.expect("rules-missing", true, "systemctl restart longhaul")
+}
+
+// Case 91: something before the clients drops the relay's answers.
+func TestCase91AnswersToClientsAreLost(t *testing.T) {
+	t.Parallel()
+	w := newWays(t)
+	nettest.RequireProgram(t, "nft", "nftables")
+	w.run("client", "nft add table ip f; nft 'add chain ip f c { type filter hook input priority 0; }'; nft 'add rule ip f c tcp flags & (syn | ack) == (syn | ack) drop'")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		c, err := w.dial(ctx)
+		if err == nil {
+			c.Close()
+		}
+		done <- err
+	}()
+	defer func() { cancel(); <-done }()
+	v := judge(t, w.hosts["r1"], waysTarget, "--client", waysClient, "--time", "5s")
+	v.expect(t, "handshakes-hang", false, "do not reach the clients", "left by left")
+}
+
+// Nothing is named while clients connect, through the relay or past it, and while a
+// router loses packets.
+func TestHealthyWaysUnderLoad(t *testing.T) {
+	t.Parallel()
+	w := newWays(t)
+	newcomers := startNewcomers(t, 20*time.Millisecond, w.dial)
+	healthy := func(when string) {
+		t.Helper()
+		for _, args := range [][]string{{waysTarget, "--client", waysClient}, {waysTarget}, {}} {
+			v := judge(t, w.hosts["r1"], append(args, "--time", "2s")...)
+			if v.Cause != "healthy" {
+				t.Errorf("%s, %v: %+v\n%s", when, args, v, v.Observation)
+			}
+		}
+	}
+	h := w.hold("at first")
+	healthy("intercepted")
+	if output, status := command(t, "drain", "main", "--control-socket", w.relay.socket()); status != 0 {
+		t.Fatal(output)
+	}
+	healthy("drained")
+	if output, status := command(t, "resume", "main", "--control-socket", w.relay.socket()); status != 0 {
+		t.Fatal(output)
+	}
+	nettest.RequireProgram(t, "nft", "nftables")
+	w.run("r3", "nft add table ip f; nft 'add chain ip f c { type filter hook forward priority 0; }'; nft add rule ip f c numgen random mod 10 == 0 drop")
+	healthy("with losses")
+	h.alive(t, "after the probes")
+	newcomers.stop()
+	newcomers.all.Wait()
 }
 
 // doctor --intercept names nothing on healthy ways, and leaves nothing behind.

@@ -35,7 +35,8 @@ type Observer struct {
 }
 
 const (
-	connectPatience = 3 * time.Second
+	// connectPatience has room for SYNs that are sent again after losses.
+	connectPatience = 5 * time.Second
 	echoPatience    = time.Second
 	echoTries       = 2
 )
