@@ -38,11 +38,14 @@ const (
 	// connectPatience has room for SYNs that are sent again after losses.
 	connectPatience = 5 * time.Second
 	echoPatience    = time.Second
+	echoBeat        = 10 * time.Millisecond // between two looks for the reply
 	echoTries       = 2
 )
 
 // Observe sends the probes of a tunnel to a target, or to that of a flow if it is zero.
-func (o *Observer) Observe(ctx context.Context, relay intercept.Status, t intercept.TunnelStatus, target netip.AddrPort) (Observation, error) {
+func (o *Observer) Observe(
+	ctx context.Context, relay intercept.Status, t intercept.TunnelStatus, target netip.AddrPort,
+) (Observation, error) {
 	seen := Observation{Relay: relay.Relay, Tunnel: t.Name, Interface: t.Interface, SourceRelay: t.SourceRelay,
 		Problem: relay.Problem, Connections: t.Connections, Target: target, Client: o.Client}
 	diag, err := tcpinfo.OpenDiag()
@@ -224,7 +227,8 @@ func connect(ctx context.Context, from, to netip.AddrPort) (c Connect, source ne
 		return c, source
 	case errors.Is(err, syscall.ECONNREFUSED):
 		c.Result = Refused
-	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH),
+		errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		c.Result = Rejected
 	default:
 		c.Result = Silent
@@ -295,13 +299,13 @@ func (p *prober) echo(from netip.Addr) (*Echo, error) {
 			continue // no route, which the route to the client shows
 		}
 		e.Sent = true
-		for deadline := time.Now().Add(echoPatience); len(e.RepliedAt) == 0 && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-			e.RepliedAt = p.watch.devices(func(q *packet) bool {
-				return !q.outgoing && q.from.Addr() == p.Client && q.echo == id && (q.protocol == unix.IPPROTO_ICMP || q.protocol == unix.IPPROTO_ICMPV6)
-			})
+		isReply := func(q *packet) bool {
+			return !q.outgoing && q.isEcho() && q.from.Addr() == p.Client && q.echo == id
 		}
-		if len(e.RepliedAt) > 0 {
-			break
+		for deadline := time.Now().Add(echoPatience); time.Now().Before(deadline); time.Sleep(echoBeat) {
+			if e.RepliedAt = p.watch.devices(isReply); len(e.RepliedAt) > 0 {
+				return e, nil
+			}
 		}
 	}
 	return e, nil
@@ -331,19 +335,20 @@ func (p *prober) passive(t intercept.TunnelStatus) {
 				p.Masters = append(p.Masters, m)
 			}
 		case q.protocol != unix.IPPROTO_TCP || q.from.Port() == p.port || q.to.Port() == p.port:
+		case q.flags&(flagSYN|flagRST) == 0:
 		case q.flags&flagRST != 0:
 			if t.Takes(q.from.Addr(), q.to) {
 				of(q.from, q.to).ended = true
 			} else if t.Takes(q.to.Addr(), q.from) {
 				of(q.to, q.from).ended = true
 			}
-		case q.flags&flagSYN != 0 && q.flags&flagACK == 0 && t.Takes(q.from.Addr(), q.to):
+		case q.flags&flagACK == 0 && t.Takes(q.from.Addr(), q.to):
 			if c := of(q.from, q.to); q.device == t.Interface && !q.outgoing {
 				c.SYNs++
 			} else {
 				c.ended = true // the relay's own connect: the handshake with the client is over
 			}
-		case q.flags&flagSYN != 0 && q.flags&flagACK != 0 && t.Takes(q.to.Addr(), q.from) && q.device == t.Interface && q.outgoing:
+		case q.flags&flagACK != 0 && t.Takes(q.to.Addr(), q.from) && q.device == t.Interface && q.outgoing:
 			c := of(q.to, q.from)
 			c.Answers++
 			c.stray = c.stray || c.SYNs == 0 && !c.ended && q.at.Sub(p.watch.began) > settled

@@ -26,6 +26,10 @@ type packet struct {
 	router   uint8  // identifier of a VRRP advert
 }
 
+func (p *packet) isEcho() bool {
+	return p.protocol == unix.IPPROTO_ICMP || p.protocol == unix.IPPROTO_ICMPV6
+}
+
 // The flags of TCP.
 const (
 	flagSYN = 0x02
@@ -61,7 +65,8 @@ func startWatch(ports []uint16) (*watch, error) {
 	program, err := filter(ports)
 	if err == nil {
 		err = errors.Join(
-			unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}),
+			unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+				&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}),
 			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1<<20),
 			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 20_000}),
 			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: networkOrder(unix.ETH_P_ALL)}),
@@ -90,27 +95,31 @@ func networkOrder(v uint16) uint16 {
 
 // filter is the program that has the kernel hand over only packets that matter.
 func filter(ports []uint16) ([]unix.SockFilter, error) {
-	const take, drop = 128, 0 // bytes
-	tcp := func(load func(off uint32, size int) bpf.Instruction) (all []bpf.Instruction) {
-		all = append(all, load(13, 1), bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: flagSYN | flagRST, SkipFalse: 1}, bpf.RetConstant{Val: take})
+	const bytes = 128 // of a packet, with its headers
+	take, drop := bpf.RetConstant{Val: bytes}, bpf.RetConstant{}
+	equals := func(v uint32) bpf.Instruction { return bpf.JumpIf{Cond: bpf.JumpEqual, Val: v, SkipFalse: 1} }
+	// load loads a field behind the IP header.
+	type load func(off uint32, size int) bpf.Instruction
+	tcp := func(load load) (all []bpf.Instruction) {
+		all = append(all, load(13, 1), bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: flagSYN | flagRST, SkipFalse: 1}, take)
 		for _, port := range ports {
 			for _, off := range []uint32{0, 2} {
-				all = append(all, load(off, 2), bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(port), SkipFalse: 1}, bpf.RetConstant{Val: take})
+				all = append(all, load(off, 2), equals(uint32(port)), take)
 			}
 		}
-		return append(all, bpf.RetConstant{Val: drop})
+		return append(all, drop)
 	}
-	family := func(protocolAt uint32, icmp, echoReply uint32, prepare []bpf.Instruction, load func(off uint32, size int) bpf.Instruction) []bpf.Instruction {
+	family := func(protocolAt, icmp, echoReply uint32, prepare []bpf.Instruction, load load) []bpf.Instruction {
 		all := []bpf.Instruction{
 			bpf.LoadAbsolute{Off: protocolAt, Size: 1},
-			bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocolVRRP, SkipFalse: 1}, bpf.RetConstant{Val: take},
+			equals(protocolVRRP), take,
 			bpf.StoreScratch{Src: bpf.RegA, N: 0},
 		}
 		all = append(all, prepare...)
 		all = append(all, bpf.LoadScratch{Dst: bpf.RegA, N: 0},
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: icmp, SkipFalse: 4},
-			load(0, 1), bpf.JumpIf{Cond: bpf.JumpEqual, Val: echoReply, SkipFalse: 1}, bpf.RetConstant{Val: take}, bpf.RetConstant{Val: drop},
-			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.IPPROTO_TCP, SkipTrue: 1}, bpf.RetConstant{Val: drop})
+			load(0, 1), equals(echoReply), take, drop,
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.IPPROTO_TCP, SkipTrue: 1}, drop)
 		return append(all, tcp(load)...)
 	}
 	four := family(9, unix.IPPROTO_ICMP, 0, []bpf.Instruction{bpf.LoadMemShift{Off: 0}},
@@ -123,7 +132,7 @@ func filter(ports []uint16) ([]unix.SockFilter, error) {
 	}
 	program = append(append(program, four...),
 		bpf.LoadAbsolute{Off: 0, Size: 1}, bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: 4},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 6, SkipTrue: 1}, bpf.RetConstant{Val: drop})
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 6, SkipTrue: 1}, drop)
 	raw, err := bpf.Assemble(append(program, six...))
 	if err != nil {
 		return nil, err
@@ -205,7 +214,7 @@ func parsePacket(b []byte) (p packet, ok bool) {
 	switch {
 	case p.protocol == unix.IPPROTO_TCP && len(b) >= 14:
 		fromPort, toPort, p.flags = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:]), b[13]
-	case (p.protocol == unix.IPPROTO_ICMP && len(b) >= 8 && b[0] == echoReply4) || (p.protocol == unix.IPPROTO_ICMPV6 && len(b) >= 8 && b[0] == echoReply6):
+	case p.isEcho() && len(b) >= 8 && (b[0] == echoReply4 && !from.Is6() || b[0] == echoReply6 && from.Is6()):
 		p.echo = binary.BigEndian.Uint16(b[4:])
 	case p.protocol == protocolVRRP && len(b) >= 2:
 		p.router = b[1]
