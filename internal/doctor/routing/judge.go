@@ -299,7 +299,7 @@ func handshakes(o *Observation) *Verdict {
 		Evidence: []string{fmt.Sprintf("%s, such as from %s to %s: %s came, %s left by %s, and nothing after that came",
 			display.Plural(len(o.Handshakes), "handshake"), h.Client, h.Target,
 			display.Plural(h.SYNs, "SYN"), display.Plural(h.Answers, "answer"), o.Interface)}}
-	if h.SYNs > 1 {
+	if h.Repeats > 0 {
 		v.Sentence = fmt.Sprintf("The relay's answers, which leave by %s, do not reach the clients: something on the way drops them.", o.Interface)
 		v.Remedies = []Remedy{{"a router that sees the answers alone drops them if its firewall drops what conntrack calls invalid: route both directions by it", Between, "conntrack -S; nft list ruleset"}}
 		v.Doubt = fmt.Sprintf("the client repeats its SYN, so it got no answer; see where it ends: tcpdump -ni any host %s and port %d", h.Client.Addr(), h.Client.Port())

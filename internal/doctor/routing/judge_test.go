@@ -82,10 +82,10 @@ var judgements = []struct {
 	}},
 	{"clients-elsewhere@strays", ClientsElsewhere, true, func(o *Observation) { o.Strays = 3 }},
 	{"handshakes-hang@no-ack", HandshakesHang, false, func(o *Observation) {
-		o.Handshakes = []Handshake{{netip.MustParseAddrPort("10.10.10.8:40000"), o.Target, 1, 3}}
+		o.Handshakes = []Handshake{{netip.MustParseAddrPort("10.10.10.8:40000"), o.Target, 1, 0, 3}}
 	}},
 	{"handshakes-hang@no-answer", HandshakesHang, false, func(o *Observation) {
-		o.Handshakes = []Handshake{{netip.MustParseAddrPort("10.10.10.8:40000"), o.Target, 3, 4}, {netip.MustParseAddrPort("10.10.10.9:40000"), o.Target, 3, 4}}
+		o.Handshakes = []Handshake{{netip.MustParseAddrPort("10.10.10.8:40000"), o.Target, 3, 2, 4}, {netip.MustParseAddrPort("10.10.10.9:40000"), o.Target, 3, 2, 4}}
 	}},
 	{"no-route", NoRoute, true, func(o *Observation) {
 		o.Toward = &Connect{Result: Rejected, Error: "connect: network is unreachable"}

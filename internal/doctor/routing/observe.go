@@ -315,8 +315,9 @@ func (p *prober) echo(from netip.Addr) (*Echo, error) {
 func (p *prober) passive(t intercept.TunnelStatus) {
 	type counts struct {
 		Handshake
-		stray bool
-		ended bool
+		arrived bool // an answer of the target
+		stray   bool
+		ended   bool
 	}
 	all := map[[2]netip.AddrPort]*counts{}
 	of := func(client, target netip.AddrPort) *counts {
@@ -345,13 +346,18 @@ func (p *prober) passive(t intercept.TunnelStatus) {
 		case q.flags&flagACK == 0 && t.Takes(q.from.Addr(), q.to):
 			if c := of(q.from, q.to); q.device == t.Interface && !q.outgoing {
 				c.SYNs++
+				if c.Answers > 0 {
+					c.Repeats++
+				}
 			} else {
 				c.ended = true // the relay's own connect: the handshake with the client is over
 			}
 		case q.flags&flagACK != 0 && t.Takes(q.to.Addr(), q.from) && q.device == t.Interface && q.outgoing:
 			c := of(q.to, q.from)
 			c.Answers++
-			c.stray = c.stray || c.SYNs == 0 && !c.ended && q.at.Sub(p.watch.began) > settled
+			c.stray = c.stray || c.arrived && c.SYNs == 0 && !c.ended && q.at.Sub(p.watch.began) > settled
+		case q.flags&flagACK != 0 && t.Takes(q.to.Addr(), q.from) && q.device != t.Interface && !q.outgoing:
+			of(q.to, q.from).arrived = true
 		}
 	}
 	const repeated = 3
@@ -360,7 +366,7 @@ func (p *prober) passive(t intercept.TunnelStatus) {
 		case c.ended:
 		case c.stray:
 			p.Strays++
-		case c.SYNs > 0 && c.Answers >= repeated:
+		case c.Answers >= repeated && !c.arrived:
 			p.Handshakes = append(p.Handshakes, c.Handshake)
 		}
 	}

@@ -121,6 +121,7 @@ type Handshake struct {
 	Client  netip.AddrPort `json:"client"`
 	Target  netip.AddrPort `json:"target"`
 	SYNs    int            `json:"syns"`    // from the client
+	Repeats int            `json:"repeats"` // of them, after an answer
 	Answers int            `json:"answers"` // of the relay
 }
 
