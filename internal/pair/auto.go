@@ -2,6 +2,7 @@ package pair
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"longhaul/internal/tcpinfo"
@@ -50,6 +51,7 @@ func (f *Flow) tune(now time.Time) (want int) {
 			_, found := t.look(looks[i])
 			if found != nil {
 				l.known[i] = *found
+				f.s.node.log.Info("lanes of a flow", "tunnel", f.s.tunnel, "peer", f.s.peer, "lanes", found.lanes, "why", t.why)
 			}
 			if t.why != "" {
 				f.why = t.why
@@ -58,6 +60,13 @@ func (f *Flow) tune(now time.Time) (want int) {
 		want = max(want, t.want())
 	}
 	return max(want, 1)
+}
+
+// knowsLanes reports whether several lanes have been found to help.
+func (l *Link) knowsLanes(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.known[:], func(k known) bool { return k.lanes > 1 && k.fresh(now) })
 }
 
 // mayTry reports whether it is a flow's turn to try. The caller holds l.mu.

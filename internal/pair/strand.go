@@ -250,6 +250,16 @@ func (f *Flow) releaseStrand(st *strand) {
 	f.s.drain(f, st.l)
 }
 
+// stripeAfter is how much the flow has to move before it gets more than one lane. Less is
+// enough if they are known to help.
+func (f *Flow) stripeAfter(now time.Time) uint64 {
+	after := f.s.node.options.StripeAfter
+	if f.near && f.s.link.options().AutoLanes && f.s.link.knowsLanes(now) {
+		return after / 8
+	}
+	return after
+}
+
 // releaseFrom gives back all lanes but the first n.
 func (f *Flow) releaseFrom(n int) {
 	for len(f.strands) > n {
@@ -326,7 +336,7 @@ func (f *Flow) adjustLanes(now time.Time) {
 	if f.lane == nil || f.moved.until(now) > stripePause {
 		f.burstFrom, f.auto, f.why = moved, nil, ""
 	}
-	large := f.lane != nil && moved-f.burstFrom >= f.s.node.options.StripeAfter && f.s.manyLanes()
+	large := f.lane != nil && moved-f.burstFrom >= f.stripeAfter(now) && f.s.manyLanes()
 	if !f.near {
 		if large && f.lanesFull() {
 			f.s.message(wire.Message{Type: wire.MessageLimited, Flow: f.id})

@@ -36,6 +36,7 @@ type tuner struct {
 	why   string
 
 	trying  int       // lanes of the attempt that runs; 0: none
+	failed  int       // lanes of the attempt before, which brought too little; 0: none did
 	asked   time.Time // of it
 	settled time.Time // since when its lanes are there; zero: they are not
 
@@ -116,17 +117,23 @@ func (t *tuner) try(s sight) int {
 
 // judge ends an attempt.
 func (t *tuner) judge(s sight, rate float64, span time.Duration) (int, *known) {
-	expected := t.rate
-	for since := s.now.Sub(t.asked); since > 0 && t.trend > 1; since -= span {
-		expected *= t.trend // had it gone on as before
+	growth := 1.0 // had it gone on as before
+	for since := s.now.Sub(t.asked); since > 0; since -= span {
+		growth *= max(t.trend, 1)
 	}
+	expected := t.rate * min(growth, tuneGain*tuneGain)
 	gain := rate/expected - 1
+	if gain < tuneGain-1 && t.failed == 0 {
+		// A loss at the wrong moment is enough to hide a gain.
+		t.failed, t.trying, t.rate = t.trying, 0, 0
+		return t.lanes, nil
+	}
 	if gain < tuneGain-1 {
 		t.why = fmt.Sprintf("%d lanes brought %.0f %%", t.trying, 100*gain)
 		return t.end(s, t.lanes)
 	}
 	t.why = fmt.Sprintf("%d lanes brought %.0f %% more than %d", t.trying, 100*gain, t.lanes)
-	t.lanes, t.rate, t.trend = t.trying, rate, 1
+	t.lanes, t.rate, t.trend, t.failed = t.trying, rate, 1, 0
 	if t.lanes == maxLanes {
 		return t.end(s, t.lanes)
 	}

@@ -20,9 +20,9 @@ func TestTuner(t *testing.T) {
 		lanes  int
 		within float64 // seconds
 	}{
-		{"a limit for each connection", perLane(6*mb, 50*mb), false, 8, 7},
-		{"a link of three connections", perLane(6*mb, 18*mb), false, 4, 7},
-		{"no limit", perLane(100*mb, 50*mb), false, 1, 4},
+		{"a limit for each connection", perLane(6*mb, 50*mb), false, 8, 6},
+		{"a link of three connections", perLane(6*mb, 18*mb), false, 4, 10},
+		{"no limit", perLane(100*mb, 50*mb), false, 1, 6},
 		{"16 lanes", perLane(mb, 100*mb), false, 16, 9},
 		{"a connection that grows", func(_ int, t float64) float64 { return 50 * mb * min(1, 0.1+t/10) }, false, 1, 16},
 		{"a connection that grows slowly", func(_ int, t float64) float64 { return mb * math.Pow(1.15, t) }, false, 1, 20},

@@ -27,6 +27,7 @@ var pairModes = map[string]pairMode{
 	"pair":                 {},
 	"pair-no-resume":       {near: ", resume: off", mortal: true},
 	"pair-clear":           {near: ", encrypt: off", far: ", encrypt: off"},
+	"pair-lanes":           {near: ", lanes: 4"},
 	"pair-clear-no-resume": {near: ", encrypt: off, resume: off", far: ", encrypt: off", mortal: true},
 }
 

@@ -1,6 +1,7 @@
 package pairs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -38,16 +39,17 @@ type stripe struct {
 	name    string
 	lanes   string // of the near tunnel
 	limited bool   // connections have limits
+	lane    int64  // bits a second of each connection; 0: stripeLaneBps
 }
 
 // stripes measures flows with several lanes: where each connection has a limit, and where
 // none has.
 func stripes(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
 	for _, s := range []stripe{
-		{"limited, 1 lane", "1", true},
-		{"limited, 8 lanes", "8", true},
-		{"limited, auto", "auto", true},
-		{"unlimited, auto", "auto", false},
+		{name: "limited, 1 lane", lanes: "1", limited: true},
+		{name: "limited, 8 lanes", lanes: "8", limited: true},
+		{name: "limited, auto", lanes: "auto", limited: true},
+		{name: "unlimited, auto", lanes: "auto", limited: false},
 	} {
 		if err := s.measure(ctx, o, way, note); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -59,7 +61,7 @@ func stripes(ctx context.Context, o Options, way string, _ int, note func(measur
 func (s stripe) conditions() lab.Conditions {
 	c := conditions(stripeRTT, stripeRateBps)
 	if s.limited {
-		c.Policer = link.Policer{RateBps: stripeLaneBps, BurstBytes: stripeBurst, PerFlow: true}
+		c.Policer = link.Policer{RateBps: cmp.Or(s.lane, int64(stripeLaneBps)), BurstBytes: stripeBurst, PerFlow: true}
 	}
 	return c
 }
@@ -95,6 +97,9 @@ func (s stripe) measure(ctx context.Context, o Options, way string, note func(me
 		note(share)
 		if many {
 			note(soon)
+		}
+		for _, line := range w.heard("lanes of a flow") {
+			o.Report.Linef("  %s", line)
 		}
 		note(lanes)
 		note(measured{name: name + ": CPU of both sites, s/GB", value: f.cpuPerGB})
@@ -167,11 +172,12 @@ func (w *world) stripe(ctx context.Context, received *atomic.Int64, lasts time.D
 }
 
 // echoesBeside times echoes of 64 bytes beside a bulk flow with one lane, and beside one
-// with eight, on a link of which each connection gets a part: the queue is not theirs.
+// with eight. All eight take half of the link, so that its queue is empty: what is left
+// are the relays.
 func echoesBeside(ctx context.Context, o Options, way string, note func(measured)) error {
 	medians := map[string]float64{}
 	for _, lanes := range []string{"1", "8"} {
-		s := stripe{lanes: lanes, limited: true}
+		s := stripe{lanes: lanes, limited: true, lane: stripeLaneBps / 2}
 		w, err := buildWorld(ctx, o, lab.TwoSites(s.conditions()), way, tcpserver.Echo, settings{pair: ", lanes: " + lanes})
 		if err != nil {
 			return err
