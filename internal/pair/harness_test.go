@@ -20,6 +20,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -368,7 +369,22 @@ type path struct {
 	pairs   map[*hop]bool
 }
 
-type hop struct{ a, b *net.TCPConn }
+type hop struct {
+	a, b    *net.TCPConn
+	carried atomic.Int64 // bytes to b
+	stalled atomic.Bool
+}
+
+// toFar writes to the far relay.
+type toFar struct{ *hop }
+
+func (h toFar) Write(b []byte) (int, error) {
+	if h.stalled.Load() {
+		return len(b), nil
+	}
+	h.carried.Add(int64(len(b)))
+	return h.b.Write(b)
+}
 
 func newPath(t testing.TB, to string) *path {
 	l := nettest.ListenTCP(t, "127.0.0.1:0")
@@ -392,7 +408,7 @@ func (p *path) carry(a *net.TCPConn) {
 		return
 	}
 	defer b.Close()
-	h := &hop{a, b.(*net.TCPConn)}
+	h := &hop{a: a, b: b.(*net.TCPConn)}
 	p.mu.Lock()
 	p.pairs[h] = true
 	down := p.down
@@ -402,7 +418,7 @@ func (p *path) carry(a *net.TCPConn) {
 	}
 	var both sync.WaitGroup
 	pace := p.paceNow()
-	both.Go(func() { _, _ = io.Copy(onlyWriter{h.b}, paced{h.a, pace}); _ = h.b.CloseWrite() })
+	both.Go(func() { _, _ = io.Copy(toFar{h}, paced{h.a, pace}); _ = h.b.CloseWrite() })
 	both.Go(func() { _, _ = io.Copy(onlyWriter{h.a}, paced{h.b, pace}); _ = h.a.CloseWrite() })
 	both.Wait()
 	p.mu.Lock()
@@ -442,6 +458,20 @@ func (p *path) paceNow() time.Duration {
 		return 0
 	}
 	return mathrand.N(p.pace)
+}
+
+// stallBusiest has the connection that has carried most pass nothing more on, and take all that
+// comes: nobody but the relays can know.
+func (p *path) stallBusiest() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var most *hop
+	for h := range p.pairs {
+		if most == nil || h.carried.Load() > most.carried.Load() {
+			most = h
+		}
+	}
+	most.stalled.Store(true)
 }
 
 // cutOne resets one of the connections.

@@ -123,3 +123,61 @@ func TestLanesParked(t *testing.T) {
 	_, _ = io.ReadAll(c)
 	s.ends(flow.EndClean)
 }
+
+// TestLaneThatSwallows holds that a flow goes on although one of its lanes takes bytes that
+// never arrive, and something acknowledges them.
+func TestLaneThatSwallows(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, striped(4))
+	s.path.setPace(time.Millisecond)
+	var got atomic.Int64
+	s.serve(func(c *net.TCPConn) {
+		n, _ := io.Copy(countWriter{&got}, onlyReader{c})
+		_, _ = fmt.Fprint(c, n)
+		_ = c.CloseWrite()
+	})
+	c := s.dial()
+	defer c.Close()
+	const size = 16 << 20
+	go func() {
+		_, _ = c.Write(pattern(size, 1))
+		_ = c.CloseWrite()
+	}()
+	nettest.Eventually(t, 60*time.Second, func() bool {
+		return got.Load() > 2<<20 && s.near.State().Sessions[0].LanesBusy == 4
+	}, s.dump)
+	s.path.stallBusiest()
+	if b, err := io.ReadAll(c); err != nil || string(b) != fmt.Sprint(size) {
+		t.Errorf("the target got %q bytes: %v", b, err)
+	}
+	s.ends(flow.EndClean)
+}
+
+// TestOlderFarRelay holds that a far relay that knows one lane gets one.
+func TestOlderFarRelay(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, striped(4))
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	near := s.link.current()
+	near.mu.Lock()
+	near.lanesMany = false // its HELLO says so
+	near.mu.Unlock()
+	want := pattern(4<<20, 1)
+	go func() {
+		_, _ = c.Write(want)
+		_ = c.CloseWrite()
+	}()
+	got, err := io.ReadAll(c)
+	nettest.Must(t, err)
+	checkEqual(t, got, want)
+	s.ends(flow.EndClean)
+}
+
+type countWriter struct{ n *atomic.Int64 }
+
+func (w countWriter) Write(b []byte) (int, error) {
+	w.n.Add(int64(len(b)))
+	return len(b), nil
+}

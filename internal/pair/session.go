@@ -389,6 +389,8 @@ func (f *Flow) take(m wire.Message) {
 		f.sf.PeerGone(cause(flow.EndWANLost, errors.New("the other relay does not know the flow")))
 	case wire.MessageWake:
 		f.takeWake(m.Offset, m.Bytes)
+	case wire.MessageLate:
+		f.closeLate(m.Offset)
 	case wire.MessageLimited:
 		if f.auto != nil {
 			f.auto.farLimited = stampNow()

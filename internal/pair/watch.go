@@ -256,6 +256,7 @@ func (f *Flow) watch(now time.Time, w wait) {
 		f.ackedBase, f.ackedAt = base, stampOf(now)
 	}
 	f.watchLanes(now)
+	f.watchGap(now)
 	f.adjustLanes(now)
 	switch {
 	case (f.sent || !f.near) && (w.down && !f.onOwn() || !f.needSince.IsZero() && f.needSince.until(now) > w.resume):
@@ -329,6 +330,32 @@ func (f *Flow) whyDead(st *strand, now time.Time) string {
 		return "no room for what came before its turn"
 	}
 	return ""
+}
+
+// watchGap tells the other end that bytes are missing: their lane brings nothing, others do,
+// and it is not the flow's own socket that has no room.
+func (f *Flow) watchGap(now time.Time) {
+	pos := f.sf.In.Position()
+	if f.sf.In.Spilled() == 0 || f.gapAt != pos || !f.leg.open() || !f.leg.writable {
+		f.gapAt, f.gapSince = pos, stampOf(now)
+		return
+	}
+	if f.gapSince.until(now) > f.s.patience(suspectAfter, 4) {
+		f.gapSince = stampOf(now)
+		f.s.message(wire.Message{Type: wire.MessageLate, Flow: f.id, Offset: pos})
+	}
+}
+
+// closeLate closes the lane that has not brought the other end the bytes at an offset. The
+// kernel may not know: something on the path may acknowledge for a lane that is dead.
+func (f *Flow) closeLate(offset uint64) {
+	for _, st := range slices.Clone(f.strands) {
+		if !st.gone && f.sf.Out.CarriesAt(&st.sent, offset) {
+			st.l.bulk.control(func(fd int) { setReset(fd, true) })
+			st.l.close()
+			f.loseLane(st.l)
+		}
+	}
 }
 
 // loseLanes closes all lanes of the flow.

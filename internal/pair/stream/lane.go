@@ -59,6 +59,12 @@ func (s *Sender) Lost(l *Lane) {
 // Left takes the news that the other end has read everything that a lane carried.
 func (s *Sender) Left(l *Lane) { *l = Lane{} }
 
+// CarriesAt reports whether bytes at an offset, which lack an acknowledgement, went out on
+// the lane.
+func (s *Sender) CarriesAt(l *Lane, offset uint64) bool {
+	return offset >= s.base && slices.ContainsFunc(l.sent, func(p span) bool { return p.from <= offset && offset < p.to })
+}
+
 // Carries reports whether something went out on the lane that nobody acknowledged.
 func (s *Sender) Carries(l *Lane) bool {
 	l.sent = l.sent.after(s.base)

@@ -22,6 +22,7 @@ const (
 	MessageKey      MessageType = 10 // a public key of the sender that it will use
 	MessageKeyTaken MessageType = 11 // the receiver has stored it
 	MessageLimited  MessageType = 12 // from the far relay: it has bytes for which the flow's lanes have no room
+	MessageLate     MessageType = 13 // bytes beyond the offset are here, and on its lane has come nothing for long
 )
 
 // FlagEnd on ACK: the end is passed on too. On RESET: the stream had ended at the
@@ -43,7 +44,7 @@ type Message struct {
 	Type   MessageType
 	Flags  byte
 	Flow   uint64
-	Offset uint64 // ACK, RESET, WAKE
+	Offset uint64 // ACK, RESET, WAKE, LATE
 	Reason byte   // REFUSED, RESET
 	Text   string // OPENED: the target's address; REFUSED, RESET: the cause
 	Bytes  []byte // WAKE, KEY, KEY_TAKEN; PING, PONG: 8 bytes to return
@@ -60,7 +61,7 @@ func (m Message) Append(dst []byte) []byte {
 		dst = append(dst, text...)
 	case MessageRefused:
 		dst = append(append(dst, m.Reason), text...)
-	case MessageAck:
+	case MessageAck, MessageLate:
 		dst = binary.BigEndian.AppendUint64(dst, m.Offset)
 	case MessageReset:
 		dst = binary.BigEndian.AppendUint64(dst, m.Offset)
@@ -103,7 +104,7 @@ func (t MessageType) sizes() (low, high int) {
 		return 0, maxText
 	case MessageRefused:
 		return 1, 1 + maxText
-	case MessageAck:
+	case MessageAck, MessageLate:
 		return offsetSize, offsetSize
 	case MessageReset:
 		return offsetSize + 1, offsetSize + 1 + maxText
@@ -121,7 +122,7 @@ func (t MessageType) sizes() (low, high int) {
 
 func (m *Message) set(b []byte) error {
 	switch m.Type {
-	case MessageAck, MessageReset, MessageWake:
+	case MessageAck, MessageReset, MessageWake, MessageLate:
 		if m.Offset = binary.BigEndian.Uint64(b); m.Offset > maxOffset {
 			return malformed("message of type %d with offset %d", m.Type, m.Offset)
 		}
