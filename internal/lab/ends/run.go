@@ -313,11 +313,13 @@ func (e *runner) step(s Step) error {
 	case OpReadEnd:
 		return e.move(Step{Op: OpRead, Bytes: toTheEnd, Chunk: s.Chunk})
 	case OpShutWrite:
+		e.awaitHandshake()
 		at := e.m.tick()
 		if err := unix.Shutdown(e.fd, unix.SHUT_WR); err == nil {
 			e.seen.Ended, e.seen.EndedAt = true, at
 		}
 	case OpShutRead:
+		e.awaitHandshake()
 		_ = unix.Shutdown(e.fd, unix.SHUT_RD)
 	case OpAwait:
 		peer := 1 - e.me
@@ -337,7 +339,23 @@ func (e *runner) step(s Step) error {
 	return nil
 }
 
+// awaitHandshake waits for the end of a handshake that the first write has begun (Fast
+// Open). Who shuts down or closes earlier gives the connection up. Over the loopback device
+// there is no earlier: there the handshake is over when the write returns.
+func (e *runner) awaitHandshake() {
+	const synSent = 2 // TCP_SYN_SENT
+	for time.Now().Before(e.m.deadline) {
+		info, err := unix.GetsockoptTCPInfo(e.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil || info.State != synSent {
+			return
+		}
+		p := []unix.PollFd{{Fd: int32(e.fd), Events: unix.POLLOUT}}
+		_, _ = unix.Poll(p, int(slice.Milliseconds()))
+	}
+}
+
 func (e *runner) close(reset bool) {
+	e.awaitHandshake()
 	e.seen.Unread, _ = unix.IoctlGetInt(e.fd, unix.SIOCINQ)
 	if reset {
 		_ = unix.SetsockoptLinger(e.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
