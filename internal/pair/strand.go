@@ -336,19 +336,24 @@ func (f *Flow) adjustLanes(now time.Time) {
 	if f.lane == nil || f.moved.until(now) > stripePause {
 		f.burstFrom, f.auto, f.why = moved, nil, ""
 	}
-	large := f.lane != nil && moved-f.burstFrom >= f.stripeAfter(now) && f.s.manyLanes()
-	if !f.near {
-		if large && f.lanesFull() {
+	f.wantLanes = 1
+	large := f.lane != nil && f.s.manyLanes() && moved-f.burstFrom >= f.stripeAfter(now)
+	switch {
+	case !large:
+	case !f.near:
+		if f.lanesFull() {
 			f.s.message(wire.Message{Type: wire.MessageLimited, Flow: f.id})
 		}
-		return
-	}
-	f.wantLanes = 1
-	if o := f.s.link.options(); large && o.AutoLanes {
+	case f.s.link.options().AutoLanes:
 		f.wantLanes = f.tune(now)
-	} else if large && o.Lanes > 1 {
-		f.wantLanes = min(o.Lanes, maxLanes)
-		f.why = fmt.Sprintf("%d configured", o.Lanes)
+	default:
+		if n := f.s.link.options().Lanes; n > 1 {
+			f.wantLanes = min(n, maxLanes)
+			f.why = fmt.Sprintf("%d configured", n)
+		}
+	}
+	if !f.near {
+		return
 	}
 	f.releaseFrom(max(f.wantLanes, 1))
 	for f.joinable() && len(f.strands)+f.joining < f.wantLanes {
