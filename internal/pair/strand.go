@@ -157,11 +157,11 @@ func (f *Flow) sendOn(st *strand, item stream.Item, some bool) {
 // mayTake reports whether a strand gets what is to be sent next. A small message waits for
 // the main lane, unless that is busy.
 func (f *Flow) mayTake(st *strand) bool {
-	if !st.ready || f.releasing || !f.sf.Out.Pending() {
+	if !st.ready || f.releasing || !f.sf.Out.HasFor(&st.sent) {
 		return false
 	}
 	main := f.strands[0]
-	return st == main || main.busy || !main.ready || f.sf.Out.Unsent() > spread
+	return st == main || main.busy || !main.ready || f.sf.Out.Unsent() > spread || !f.sf.Out.HasFor(&main.sent)
 }
 
 // feed wakes a goroutine that may send. The caller holds f.mu.

@@ -257,6 +257,7 @@ func (f *Flow) watch(now time.Time, w wait) {
 	}
 	f.watchLanes(now)
 	f.watchGap(now)
+	f.watchTail(now)
 	f.adjustLanes(now)
 	switch {
 	case (f.sent || !f.near) && (w.down && !f.onOwn() || !f.needSince.IsZero() && f.needSince.until(now) > w.resume):
@@ -336,13 +337,22 @@ func (f *Flow) whyDead(st *strand, now time.Time) string {
 // and it is not the flow's own socket that has no room.
 func (f *Flow) watchGap(now time.Time) {
 	pos := f.sf.In.Position()
-	if f.sf.In.Spilled() == 0 || f.gapAt != pos || !f.leg.open() || !f.leg.writable {
+	if !f.sf.In.Lacks() || f.gapAt != pos || !f.leg.open() || !f.leg.writable {
 		f.gapAt, f.gapSince = pos, stampOf(now)
 		return
 	}
 	if f.gapSince.until(now) > f.s.patience(suspectAfter, 4) {
 		f.gapSince = stampOf(now)
 		f.s.message(wire.Message{Type: wire.MessageLate, Flow: f.id, Offset: pos})
+	}
+}
+
+// watchTail sends the last byte, or the end, on another lane as well if nobody acknowledges it
+// for long: a lane that brings nothing may have all that is missing.
+func (f *Flow) watchTail(now time.Time) {
+	if len(f.strands) > 1 && f.ackedAt.until(now) > f.s.patience(suspectAfter, 4) && f.sf.Out.Probe() {
+		f.ackedAt = stampOf(now)
+		f.feed()
 	}
 }
 

@@ -68,6 +68,11 @@ func (r *Receiver) IsEarly(offset uint64) bool {
 	return r.merge && offset > r.pos && !r.dead && !(r.cut && offset >= r.cutAt)
 }
 
+// Lacks reports whether bytes are missing: later ones are here, or the end.
+func (r *Receiver) Lacks() bool {
+	return r.merge && !r.dead && (r.early.size > 0 || r.sawEnd && r.pos < r.endAt)
+}
+
 // Spilled is the memory of bytes that came before their turn.
 func (r *Receiver) Spilled() int { return r.early.size }
 

@@ -192,15 +192,27 @@ func (s *Sender) Unsent() (n int64) {
 	return n + int64(s.length-s.next)
 }
 
+// HasFor reports whether Next has something for a lane. It has not if all that is to be sent
+// went out on that lane before.
+func (s *Sender) HasFor(l *Lane) bool {
+	switch {
+	case !s.Pending():
+		return false
+	case len(s.again) > 0 && !s.CarriesAt(l, s.again[0].from), s.next < s.length:
+		return true
+	}
+	return len(s.again) == 0 && !l.end
+}
+
 // Next gives a lane what is to be sent next, at most so many bytes: what another one lost
 // comes first. Sent follows. An item that could not be sent is lost with its lane.
 func (s *Sender) Next(l *Lane, bytes int) (Item, bool) {
-	if !s.Pending() {
+	if !s.HasFor(l) {
 		return Item{}, false
 	}
 	var it Item
 	switch {
-	case len(s.again) > 0:
+	case len(s.again) > 0 && !s.CarriesAt(l, s.again[0].from):
 		p := s.again[0]
 		it = s.item(p.from, min(bytes, int(p.to-p.from)))
 		s.again = s.again.after(it.end())
@@ -214,6 +226,22 @@ func (s *Sender) Next(l *Lane, bytes int) (Item, bool) {
 	}
 	l.sent = l.sent.after(s.base).add(span{it.Offset, it.end()})
 	return it, true
+}
+
+// Probe has the last byte or the end sent on another lane as well, if nothing else is to be
+// sent: so the other end sees what it lacks before it.
+func (s *Sender) Probe() bool {
+	switch {
+	case !s.attached || s.dropped || s.Pending():
+		return false
+	case s.base < s.next:
+		s.again = s.again.add(span{s.next - 1, s.next})
+	case s.endSent && !s.endAcked:
+		s.endSent = false
+	default:
+		return false
+	}
+	return true
 }
 
 func (s *Sender) item(offset uint64, bytes int) Item {
