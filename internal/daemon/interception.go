@@ -67,7 +67,7 @@ const (
 )
 
 func newInterception(o interceptionOptions) *interception {
-	i := &interception{interceptionOptions: o, full: map[string]bool{}, mirror: &mirror{relay: o.relay}}
+	i := &interception{interceptionOptions: o, full: map[string]bool{}, mirror: &mirror{log: o.log, relay: o.relay}}
 	i.life, i.end = context.WithCancel(context.Background())
 	return i
 }

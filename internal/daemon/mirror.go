@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"log/slog"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -15,9 +16,12 @@ import (
 // mirror holds the clients' SYNs of tunnels with refuse: mirror, and has the relay dial
 // their targets.
 type mirror struct {
+	log    *slog.Logger
 	relay  func() *relay.Relay
 	holder *hold.Holder // nil: no tunnel mirrors
 	ports  map[string]holdPorts
+
+	failure string // the last one of an answer; only the holder's goroutine uses it
 }
 
 type holdPorts struct{ four, six uint16 }
@@ -29,7 +33,7 @@ func (m *mirror) follow(tunnels []intercept.Tunnel) error {
 			continue
 		}
 		if m.holder == nil {
-			h, err := hold.New(m.opened)
+			h, err := hold.New(m.opened, m.failed)
 			if err != nil {
 				return err
 			}
@@ -70,6 +74,15 @@ func (m *mirror) opened(s hold.SYN) {
 			m.holder.Answer(s, as)
 		}
 	}})
+}
+
+// failed logs the first of equal errors in a row: a client sends its SYN again and again.
+func (m *mirror) failed(err error) {
+	cause := errors.Unwrap(err).Error()
+	if cause != m.failure {
+		m.log.Error("cannot answer a client whose SYN is held", "error", err)
+	}
+	m.failure = cause
 }
 
 // close ends it, after the relay.

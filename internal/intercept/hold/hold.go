@@ -58,7 +58,8 @@ const ringBytes = 256 << 10
 
 // Holder holds SYNs.
 type Holder struct {
-	held func(SYN)
+	held   func(SYN)
+	failed func(error)
 
 	ring   *ebpf.Map
 	reader *ringbuf.Reader
@@ -92,19 +93,20 @@ type answered struct {
 
 // Check returns a [*kernel.ErrUnsupported] if this kernel or process cannot hold SYNs.
 func Check() error {
-	h, err := New(nil)
+	h, err := New(nil, nil)
 	if err == nil {
 		h.Close()
 	}
 	return err
 }
 
-// New begins to serve. held is called with every SYN from one goroutine.
-func New(held func(SYN)) (_ *Holder, err error) {
+// New begins to serve. held is called with every SYN, and failed with the error of an
+// answer that does not reach its client, each from one goroutine.
+func New(held func(SYN), failed func(error)) (_ *Holder, err error) {
 	if err := kernel.CheckBPF(feature, needed...); err != nil {
 		return nil, err
 	}
-	h := &Holder{held: held, socket: -1, answers: make(chan answered, maxAnswers)}
+	h := &Holder{held: held, failed: failed, socket: -1, answers: make(chan answered, maxAnswers)}
 	defer func() {
 		if err != nil {
 			h.free()
@@ -255,8 +257,9 @@ func (h *Holder) Answer(s SYN, as Answer) {
 // answer puts SYNs back.
 func (h *Holder) answer() {
 	for a := range h.answers {
-		// Without the interface the client is gone, too.
-		_ = a.syn.putBack(h.live, h.socket, a.as)
+		if err := a.syn.putBack(h.live, h.socket, a.as); err != nil {
+			h.failed(fmt.Errorf("answer the SYN of %s to %s: %w", a.syn.From, a.syn.To, err))
+		}
 	}
 }
 

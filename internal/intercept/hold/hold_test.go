@@ -44,7 +44,7 @@ func newRouter(t testing.TB, mirror bool, answer func(*hold.Holder, hold.SYN)) *
 	h, err := hold.New(func(s hold.SYN) {
 		<-ready
 		answer(r.holder, s)
-	})
+	}, func(err error) { t.Error(err) })
 	must(t, err)
 	r.holder = h
 	close(ready)
