@@ -109,17 +109,30 @@ func (s *sites) intercepted(host string) (n uint64) {
 // maxCommands is the most commands that a site's administrator has to type.
 const maxCommands = 5
 
-// TestInterceptionPage executes the set-up of docs/interception.md on the routers of both
-// sites, as it is written, with these exceptions: the devices have the lab's names,
+// TestInterceptionPages executes the set-up of the pages that describe it, on the routers
+// of both sites, as it is written, with these exceptions: the devices have the lab's names,
 // service install installs into an empty directory, and the relay is started by hand, since
 // there is no systemd.
-func TestInterceptionPage(t *testing.T) {
+func TestInterceptionPages(t *testing.T) {
 	nettest.RequireRoot(t)
-	text, err := os.ReadFile("../../../docs/interception.md")
-	nettest.Must(t, err)
-	_, setUp, _ := strings.Cut(string(text), "\n## Set it up\n")
-	setUp, _, _ = strings.Cut(setUp, "\n## ")
-	config := regexp.MustCompile("(?s)```yaml\n# (/etc/\\S+)\n(.*?)```").FindStringSubmatch(setUp)
+	for page, section := range map[string]string{
+		"README.md":            "\n## Deploy it where no address may change\n",
+		"docs/interception.md": "\n## Set it up\n",
+	} {
+		t.Run(page, func(t *testing.T) {
+			text, err := os.ReadFile(filepath.Join("../../..", page))
+			nettest.Must(t, err)
+			_, setUp, _ := strings.Cut(string(text), section)
+			setUp, _, _ = strings.Cut(setUp, "\n## ")
+			followSetUp(t, setUp)
+		})
+	}
+}
+
+var pageConfig = regexp.MustCompile("(?s)```yaml\n(.*?)```")
+
+func followSetUp(t *testing.T, setUp string) {
+	config := pageConfig.FindStringSubmatch(setUp)
 	if config == nil {
 		t.Fatal("the page has no configuration")
 	}
@@ -138,9 +151,9 @@ func TestInterceptionPage(t *testing.T) {
 	nettest.Must(t, os.Symlink(s.Program, filepath.Join(bin, "longhaul")))
 	for router, device := range map[string]string{"relay-a": "lan", "relay-b": "wan"} {
 		path := filepath.Join(t.TempDir(), "longhaul.yaml")
-		nettest.Must(t, os.WriteFile(path, []byte(strings.ReplaceAll(config[2], "lan0", device)), 0o600))
+		nettest.Must(t, os.WriteFile(path, []byte(strings.ReplaceAll(config[1], "lan0", device)), 0o600))
 		for _, command := range commands {
-			c := readmeCommand{line: strings.ReplaceAll(command, config[1], path), hosts: []string{router}}
+			c := readmeCommand{line: strings.ReplaceAll(command, "/etc/longhaul/longhaul.yaml", path), hosts: []string{router}}
 			switch {
 			case strings.HasPrefix(command, "longhaul intercept check"):
 				s.execute(c, `^relay site-a: ok, 1 tunnel may intercept here`)
