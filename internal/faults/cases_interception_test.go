@@ -393,8 +393,9 @@ func TestCase66InterceptionIsBypassedWhileShedding(t *testing.T) {
 }
 
 // What a relay leaves of its rules and of the host's settings is nothing, however it ends.
+//
+// It is not parallel: host undo takes back what every relay of this process has set.
 func TestInterceptionLeavesNothing(t *testing.T) {
-	t.Parallel()
 	s := newRouted(t).serve()
 	before := s.everything()
 	kill := func() {

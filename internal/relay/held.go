@@ -25,6 +25,11 @@ import (
 const (
 	maxHeld     = 4096             // SYNs whose clients are not connected yet
 	heldTimeout = 10 * time.Second // for a client to connect once its target has
+
+	// joinedFor is how long a copy of a SYN may cross the answer to the first one. A
+	// client that connects again from the same port meanwhile connects before its target
+	// is dialed.
+	joinedFor = 2 * time.Second
 )
 
 // HeldSYN is a first SYN to a transparent tunnel that is held.
@@ -48,8 +53,10 @@ type heldKey struct{ from, to netip.AddrPort }
 
 // heldFlows finds the flow of a SYN, or of the connection that it becomes.
 type heldFlows struct {
-	mu  sync.Mutex
-	all map[heldKey]heldPlace
+	mu     sync.Mutex
+	all    map[heldKey]heldPlace
+	joined map[heldKey]time.Time // connections, and since when
+	oldest []heldKey             // of joined
 }
 
 type heldPlace struct {
@@ -64,6 +71,9 @@ func (h *heldFlows) begin(syn heldKey) (known, dialed, full bool) {
 	defer h.mu.Unlock()
 	if place, ok := h.all[syn]; ok {
 		return true, place.dialed, false
+	}
+	if at, ok := h.joined[syn]; ok && time.Since(at) < joinedFor {
+		return true, true, false
 	}
 	if len(h.all) >= maxHeld {
 		return false, false, true
@@ -85,6 +95,26 @@ func (h *heldFlows) end(syn heldKey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.all, syn)
+}
+
+// join notes that a SYN has become a connection.
+func (h *heldFlows) join(syn heldKey) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.all, syn)
+	if h.joined == nil {
+		h.joined = map[heldKey]time.Time{}
+	}
+	for len(h.oldest) > 0 {
+		first := h.oldest[0]
+		if at, ok := h.joined[first]; ok && time.Since(at) < joinedFor {
+			break
+		}
+		delete(h.joined, first)
+		h.oldest = h.oldest[1:]
+	}
+	h.joined[syn] = time.Now()
+	h.oldest = append(h.oldest, syn)
 }
 
 // find returns the place of a connection's flow, if it has one.
@@ -211,7 +241,7 @@ func (w *worker) join(place heldPlace, fd int) bool {
 	if f == nil || f.held == nil {
 		return false
 	}
-	w.relay.held.end(f.held.syn)
+	w.relay.held.join(f.held.syn)
 	f.held = nil
 	f.legs[client].fd = int32(fd)
 	if errno := w.watch(fd, f, client); errno != 0 {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -176,4 +177,26 @@ func TestHeldFlowAtTheEnd(t *testing.T) {
 	if r := answerOf(t, answers); r == nil {
 		t.Error("a client connects to a relay that has ended")
 	}
+}
+
+// TestJoinedSYNIsKnown: a copy of a SYN that has become a connection begins no second
+// flow, for a while.
+func TestJoinedSYNIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h heldFlows
+		syn := heldKey{netip.MustParseAddrPort("192.0.2.1:1000"), netip.MustParseAddrPort("192.0.2.2:22")}
+		for range 3 {
+			if known, _, _ := h.begin(syn); known {
+				t.Fatal("a first SYN is known")
+			}
+			h.join(syn)
+			if known, dialed, _ := h.begin(syn); !known || !dialed {
+				t.Errorf("a copy: known %v, dialed %v", known, dialed)
+			}
+			time.Sleep(joinedFor)
+		}
+		if len(h.all) != 0 || len(h.joined) != 1 || len(h.oldest) != 1 {
+			t.Errorf("left: %d held, %d joined, %d in order", len(h.all), len(h.joined), len(h.oldest))
+		}
+	})
 }
