@@ -70,6 +70,9 @@ func (s *routed) serve() *routed {
 // start starts the relay, with further settings of its tunnel.
 func (s *routed) start(more string) *routed {
 	s.t.Helper()
+	if strings.Contains(more, "refuse: mirror") {
+		nettest.RequireRoot(s.t) // it loads BPF programs
+	}
 	s.relay = startDaemon(s.t, s.R, unsupervised, s.config(more))
 	return s
 }
@@ -396,6 +399,7 @@ func TestCase66InterceptionIsBypassedWhileShedding(t *testing.T) {
 //
 // It is not parallel: host undo takes back what every relay of this process has set.
 func TestInterceptionLeavesNothing(t *testing.T) {
+	nettest.RequireRoot(t) // host undo looks for BPF programs
 	s := newRouted(t).serve()
 	before := s.everything()
 	kill := func() {

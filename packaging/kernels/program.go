@@ -13,7 +13,7 @@ import (
 
 // tested are the packages that touch the kernel. Their tests run in the guests.
 var tested = []string{"internal/cc", "internal/mss", "internal/route", "internal/transport", "internal/tcpinfo", "internal/relay",
-	"internal/lab/link", "internal/lab/hosts", "internal/pathmtu", "internal/handover", "internal/intercept"}
+	"internal/lab/link", "internal/lab/hosts", "internal/pathmtu", "internal/handover", "internal/intercept", "internal/intercept/hold"}
 
 // buildOurs builds longhaul, the guest's first program and the test binaries of
 // packages for an architecture, and packs them.
