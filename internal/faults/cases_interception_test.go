@@ -475,11 +475,7 @@ func TestCase67InterceptingRelayIsUpgraded(t *testing.T) {
 			t.Error("an upgrade to false succeeds")
 		}
 		flows = append(flows, s.expect(true, "after a failed upgrade")...)
-		newcomers.stop()
-		newcomers.all.Wait()
-		if len(newcomers.broken) > 0 || newcomers.refused.Load() > 0 || newcomers.served.Load() == 0 {
-			t.Errorf("%d served, %d refused, %d broken: %v", newcomers.served.Load(), newcomers.refused.Load(), len(newcomers.broken), newcomers.broken)
-		}
+		newcomers.expectServed(t)
 		for _, h := range flows {
 			h.alive(t, "after the upgrades")
 			h.release(t)

@@ -344,11 +344,7 @@ func TestCase82InterceptingPairIsUpgraded(t *testing.T) {
 		p.pairOf.expectUp()
 		flows = append(flows, p.expect(true, "after an upgrade")...)
 	}
-	newcomers.stop()
-	newcomers.all.Wait()
-	if len(newcomers.broken) > 0 || newcomers.refused.Load() > 0 || newcomers.served.Load() == 0 {
-		t.Errorf("%d served, %d refused, %d broken: %v", newcomers.served.Load(), newcomers.refused.Load(), len(newcomers.broken), newcomers.broken)
-	}
+	newcomers.expectServed(t)
 	for _, h := range flows {
 		h.alive(t, "after the upgrades")
 		h.release(t)

@@ -80,6 +80,16 @@ func (n *newcomers) one(ctx context.Context, dial dialFunc) error {
 // answered is how many were served or refused.
 func (n *newcomers) answered() int64 { return n.served.Load() + n.refused.Load() }
 
+// expectServed ends the newcomers. Each of them must have been served.
+func (n *newcomers) expectServed(t *testing.T) {
+	t.Helper()
+	n.stop()
+	n.all.Wait()
+	if len(n.broken) > 0 || n.refused.Load() > 0 || n.served.Load() == 0 {
+		t.Errorf("%d served, %d refused, %d broken: %v", n.served.Load(), n.refused.Load(), len(n.broken), n.broken)
+	}
+}
+
 func (n *newcomers) expectWhole(t *testing.T) {
 	t.Helper()
 	n.stop()

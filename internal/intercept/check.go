@@ -68,9 +68,8 @@ func (c checking) mirror() error {
 	if !slices.ContainsFunc(c.Tunnels, func(t Tunnel) bool { return t.Mirror }) {
 		return nil
 	}
-	const module = "nft_reject_inet"
-	if state := (kernel.Modules{}).State(module); state == kernel.ModuleMissing || state == kernel.ModuleBarred {
-		return kernel.LacksModule(unix.ENOENT, "refuse: mirror", module, "CONFIG_NFT_REJECT_INET")
+	if m, found := missingModule([]neededModule{{"nft_reject_inet", "CONFIG_NFT_REJECT_INET"}}); found {
+		return kernel.LacksModule(unix.ENOENT, "refuse: mirror", m.name, m.option)
 	}
 	return hold.Check()
 }
@@ -161,7 +160,7 @@ func (t Tunnel) overlaps(other Tunnel) bool {
 }
 
 // sysctl reads a setting by its file below /proc/sys, since the names of devices have
-// dots; empty: there is none.
+// dots. It returns an empty string if the kernel does not have the setting.
 func sysctl(file string) string {
 	b, err := os.ReadFile("/proc/sys/" + file)
 	if err != nil {
@@ -328,11 +327,19 @@ func sample(t Tunnel, f family) (packet, bool) {
 	return p, true
 }
 
-func firstIn(f family, prefixes []netip.Prefix) netip.Addr {
+// first returns the first prefix of the family.
+func (f family) first(prefixes []netip.Prefix) (first netip.Prefix, ok bool) {
 	for _, p := range prefixes {
 		if f.in([]netip.Prefix{p}) {
-			return firstHost(p.Masked())
+			return p, true
 		}
+	}
+	return first, false
+}
+
+func firstIn(f family, prefixes []netip.Prefix) netip.Addr {
+	if p, ok := f.first(prefixes); ok {
+		return firstHost(p.Masked())
 	}
 	if f.bits == 32 {
 		return netip.AddrFrom4([4]byte{192, 0, 2, 1})
@@ -357,7 +364,7 @@ func dropped(t Tunnel, chain foreignChain, f family, all []foreignChain, bit uin
 		}
 		match := fmt.Sprintf("-m mark --mark %#x/%#x -j ACCEPT", bit, bit)
 		fix = fmt.Sprintf("%s -I INPUT %s", program, match)
-		// ufw's rules for users come behind one that drops what is not for this host.
+		// Before its users' rules ufw drops packets whose destination is not this host.
 		ufw := "ufw" + six + "-before-input"
 		if slices.ContainsFunc(all, func(c foreignChain) bool { return c.family == chain.family && c.name == ufw }) {
 			fix = fmt.Sprintf("sed -i '/^-A %s -i lo/i -A %s %s' /etc/ufw/before%s.rules, then ufw reload", ufw, ufw, match, six)
@@ -373,8 +380,8 @@ func richRule(t Tunnel, f family) string {
 		name     string
 		prefixes []netip.Prefix
 	}{{"source", t.From}, {"destination", t.To}} {
-		if i := slices.IndexFunc(side.prefixes, func(p netip.Prefix) bool { return f.in([]netip.Prefix{p}) }); i >= 0 {
-			rule += fmt.Sprintf(" %s address=%q", side.name, side.prefixes[i])
+		if p, ok := f.first(side.prefixes); ok {
+			rule += fmt.Sprintf(" %s address=%q", side.name, p)
 		}
 	}
 	return rule + " accept"

@@ -61,6 +61,20 @@ func (s *site) check(o Options) string {
 	return ""
 }
 
+// works expects that the check finds nothing, that the relay intercepts, and that
+// connections go directly without it.
+func (s *site) works(o Options) {
+	s.t.Helper()
+	if said := s.check(o); said != "" {
+		s.t.Fatalf("the check says %s", said)
+	}
+	s.set(o)
+	stop := s.relay(o.Tunnels[0])
+	s.expect(byRelay, 5000)
+	stop()
+	s.expect(direct, 5000)
+}
+
 // TestBesideFirewalld runs firewalld itself, with its zones and its reload.
 func TestBesideFirewalld(t *testing.T) {
 	s := newSite(t)
@@ -140,14 +154,7 @@ func TestBesideDocker(t *testing.T) {
 		"dockerd", "--storage-driver=vfs", "--host=unix://"+filepath.Join(t.TempDir(), "d"))
 	s.answers("Docker's chains", nil, "nft", "list", "chain", "ip", "filter", "DOCKER-USER")
 	o := options()
-	if said := s.check(o); said != "" {
-		t.Fatalf("the check says %s", said)
-	}
-	s.set(o)
-	stop := s.relay(o.Tunnels[0])
-	s.expect(byRelay, 5000)
-	stop()
-	s.expect(direct, 5000)
+	s.works(o)
 }
 
 // TestBesideUFW runs ufw's rules, whose default is to refuse what comes in.
@@ -174,14 +181,7 @@ func TestBesideUFW(t *testing.T) {
 		}
 		ufw(strings.Replace(command, ", then ", "; ", 1))
 	}
-	if said := s.check(o); said != "" {
-		t.Errorf("after the remedy: %s", said)
-	}
-	s.set(o)
-	stop := s.relay(o.Tunnels[0])
-	s.expect(byRelay, 5000)
-	stop()
-	s.expect(direct, 5000)
+	s.works(o)
 }
 
 // TestBesideKubeProxy has the kinds of rules that kube-proxy keeps in its iptables mode:
@@ -223,14 +223,7 @@ COMMIT
 `)
 	}
 	o := options()
-	if said := s.check(o); said != "" {
-		t.Fatalf("the check says %s", said)
-	}
-	s.set(o)
-	stop := s.relay(o.Tunnels[0])
-	s.expect(byRelay, 5000)
-	stop()
-	s.expect(direct, 5000)
+	s.works(o)
 	must(t, s.on(func(h *Host) error { return h.Clear(o.Relay) }))
 	o.Mark = 0x4000
 	if said := s.check(o); !strings.Contains(said, "uses the mark 0x4000; choose another bit") {

@@ -17,7 +17,7 @@ func TestClientsOfAnOutage(t *testing.T) {
 	const deadline, resume = 10 * time.Second, time.Minute
 	for _, test := range []struct {
 		name   string
-		before time.Duration // of the first session, in which there is none
+		before time.Duration // until the first session stands
 		comes  time.Duration // after that
 		outage time.Duration // after the client has come; it begins at once
 		waits  time.Duration

@@ -527,6 +527,22 @@ func pattern(n int, seed byte) []byte {
 	return b
 }
 
+// readCounting reads until the end, at most most bytes at once, and counts them as they come.
+func readCounting(r io.Reader, most int, received *atomic.Int64) (got []byte, err error) {
+	buf := make([]byte, most)
+	for {
+		n, err := r.Read(buf)
+		got = append(got, buf[:n]...)
+		received.Add(int64(n))
+		if err == io.EOF {
+			return got, nil
+		}
+		if err != nil {
+			return got, err
+		}
+	}
+}
+
 func checkEqual(t testing.TB, got, want []byte) {
 	t.Helper()
 	if !bytes.Equal(got, want) {

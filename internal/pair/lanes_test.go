@@ -61,19 +61,10 @@ func testManyLanes(t *testing.T, lanes int, in standOption) {
 		})
 		all.Go(func() {
 			defer c.Close()
-			got := make([]byte, 0, size)
-			buf := make([]byte, 256<<10)
-			for {
-				n, err := c.Read(buf)
-				got = append(got, buf[:n]...)
-				received.Add(int64(n))
-				if err == io.EOF {
-					break
-				}
-				if err != nil {
-					t.Errorf("flow %d: %v after %d bytes", i, err, len(got))
-					return
-				}
+			got, err := readCounting(c, 256<<10, &received)
+			if err != nil {
+				t.Errorf("flow %d: %v after %d bytes", i, err, len(got))
+				return
 			}
 			if want := sent.Load(); want == nil {
 				t.Errorf("flow %d ends after %d bytes, and its client sends", i, len(got))

@@ -226,19 +226,9 @@ func TestLanesLost(t *testing.T) {
 		})
 		all.Go(func() {
 			defer c.Close()
-			got := make([]byte, 0, size)
-			buf := make([]byte, 32<<10)
-			for {
-				n, err := c.Read(buf)
-				got = append(got, buf[:n]...)
-				received.Add(int64(n))
-				if err == io.EOF {
-					break
-				}
-				if err != nil {
-					t.Errorf("flow %d: %v after %d bytes", i, err, len(got))
-					break
-				}
+			got, err := readCounting(c, 32<<10, &received)
+			if err != nil {
+				t.Errorf("flow %d: %v after %d bytes", i, err, len(got))
 			}
 			checkEqual(t, got, want)
 		})

@@ -219,7 +219,7 @@ func (w *worker) targetAccepted(f *flow, events uint32) {
 }
 
 // joinHeld gives an accepted connection to the flow of its SYN, wherever that is. It
-// returns false if there is none.
+// returns false if no flow waits for it.
 func (w *worker) joinHeld(l *listener, fd int, from, dialed netip.AddrPort) bool {
 	place, ok := w.relay.held.find(heldKey{from, dialed})
 	if !ok {

@@ -58,8 +58,8 @@ func (r *Process) Upgrade(ctx context.Context) (Upgrade, error) {
 	return u, nil
 }
 
-// FailUpgrade has the relay try a program in its place that is none, and returns an
-// error if it takes it.
+// FailUpgrade asks the relay to upgrade to a file that is not longhaul. It returns an error
+// if the upgrade succeeds.
 func (r *Process) FailUpgrade(ctx context.Context, program string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Patience)
 	defer cancel()

@@ -38,7 +38,7 @@ func (f *Flow) Init(budget Budget, limit int) {
 }
 
 // Early returns memory for up to n bytes that come before their turn; Spilled follows. It
-// is nil if there is none, or if the bytes are here already: then skip is set.
+// returns nil if no memory is left, or, with skip set, if the bytes are here already.
 func (f *Flow) Early(offset uint64, n int) (e *Early, skip bool, err error) {
 	r := &f.In
 	if r.sawEnd && offset+uint64(n) > r.endAt {
