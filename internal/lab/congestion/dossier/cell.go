@@ -25,6 +25,9 @@ type cell struct {
 	trials map[role]trial
 	claims []claim
 	quick  bool // part of --quick
+	// excludes reports, by what was measured without the subject, that no flow at all could
+	// hold every claim; nil: it could.
+	excludes func(runs) bool
 }
 
 // role is the part of a trial in a cell's bounds.

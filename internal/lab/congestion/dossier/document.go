@@ -28,6 +28,10 @@ func (r Result) head(b *bytes.Buffer) {
 		" against the criteria of RFC 9743, sections 5 to 7, beside "+joined(r.Rivals)+".")
 	n := count(r.Families, func(FamilyResult) bool { return true })
 	paragraph(b, fmt.Sprintf("Of %d cells %d pass, %d fail and %d were not run.", n[Pass]+n[Fail]+n[NotRun], n[Pass], n[Fail], n[NotRun]))
+	if n := excluded(r.Families); n > 0 {
+		paragraph(b, fmt.Sprintf("In %d of the cells that fail no flow at all could hold all bounds (†): the least share that it shall get costs the others "+
+			"more than it may, even if the path is full. There a flow of the standard's own kind gets much less than that share.", n))
+	}
 	for _, lack := range r.Lacks {
 		paragraph(b, "Not run: "+lack+".")
 	}

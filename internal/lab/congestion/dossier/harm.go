@@ -103,21 +103,29 @@ const (
 	maxShare = 1.4
 )
 
+// excludes reports whether the bound of harm is below what the least share costs the
+// others, even on a path that carries all that it can.
+func (m meeting) excludes(bound func(runs) float64) func(runs) bool {
+	left := m.path.LimitBps() * (1 - minShare/float64(m.others+1)) / float64(m.others)
+	return func(r runs) bool { return congestion.Harm(median(othersAlone, theirGoodput)(r), left) > bound(r) }
+}
+
 // harmOf returns the cells in which the subject meets flows that use the standard, or
 // its forerunner.
 func (s subject) harmOf(others string, grid []meeting) []cell {
 	var cells []cell
 	for _, m := range grid {
+		bound := func(r runs) float64 { return harmBound(harmIn(othersAlone, another)(r)) }
 		cells = append(cells, cell{
 			name: m.name, about: m.about, quick: m.quick,
 			trials: map[role]trial{beside: m.trial(s.name, others), othersAlone: m.trial("", others), another: m.trial(others, others)},
 			claims: []claim{
-				atMost("harm", ratio, harmIn(othersAlone, beside),
-					func(r runs) float64 { return harmBound(harmIn(othersAlone, another)(r)) }),
+				atMost("harm", ratio, harmIn(othersAlone, beside), bound),
 				atLeast("share", ratio, median(beside, ofFair), constant(minShare)),
 				{title: "share of " + others, parts: []part{{unit: ratio, value: median(another, ofFair)}}},
 				atMost("queue p95", ms, median(beside, queueP95), times(worse, median(another, queueP95))),
 			},
+			excludes: m.excludes(bound),
 		})
 	}
 	return cells
@@ -170,15 +178,16 @@ func (s subject) beside(rival string, aqm link.AQMAlgorithm) family {
 			rival, harmSlack, minShare, maxShare),
 	}
 	for _, m := range meetings(aqm) {
+		bound := func(r runs) float64 { return harmIn(standardOne, reference)(r) + harmSlack }
 		f.cells = append(f.cells, cell{
 			name: m.name, about: m.about, quick: m.quick && m.others == 1,
 			trials: map[role]trial{beside: m.trial(s.name, rival), othersAlone: m.trial("", rival),
 				reference: m.trial(rival, standard), standardOne: m.trial("", standard)},
 			claims: []claim{
-				atMost("harm", ratio, harmIn(othersAlone, beside),
-					func(r runs) float64 { return harmIn(standardOne, reference)(r) + harmSlack }),
+				atMost("harm", ratio, harmIn(othersAlone, beside), bound),
 				{title: "share", parts: []part{{unit: ratio, value: median(beside, ofFair), least: constant(minShare), most: constant(maxShare)}}},
 			},
+			excludes: m.excludes(bound),
 		})
 	}
 	return f

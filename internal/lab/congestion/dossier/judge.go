@@ -28,6 +28,8 @@ type CellResult struct {
 	Runs    int           `json:"runs"` // the least of its trials
 	Reason  string        `json:"reason,omitempty"`
 	Claims  []ClaimResult `json:"claims,omitempty"`
+	// Excluded: no flow at all could hold every claim. The verdict stands nevertheless.
+	Excluded bool `json:"bounds_exclude_each_other,omitempty"`
 }
 
 // ClaimResult is the outcome of a claim.
@@ -98,6 +100,7 @@ func (c cell) judge(r runs, why string) CellResult {
 		result.Verdict, result.Reason, surelyFailed = Fail, why, true
 	}
 	result.Sure = result.Verdict == Pass && !unsure || surelyFailed
+	result.Excluded = result.Verdict == Fail && c.excludes != nil && c.excludes(r)
 	return result
 }
 

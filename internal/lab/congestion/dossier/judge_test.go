@@ -115,6 +115,27 @@ func TestHarmCells(t *testing.T) {
 			t.Errorf("%s: %+v", name, got.Claims)
 		}
 	}
+	// Another CUBIC gets a tenth of the path's 20 Mb/s, and a flow with 0.7 of an equal share
+	// costs more than that one.
+	limit := meetings(0)[0].path.LimitBps()
+	little := runs{
+		beside:      {twoFlows(0.35*limit, 0.65*limit)},
+		another:     {twoFlows(0.1*limit, 0.9*limit)},
+		othersAlone: {{Outcome: congestion.Outcome{Groups: []congestion.GroupOutcome{{SteadyBps: []float64{0.99 * limit}}}}}},
+	}
+	if got := cells[0].judge(little, ""); got.Verdict != Fail || !got.Excluded || got.mark() != "FAIL ~ †" {
+		t.Errorf("bounds that exclude each other: %q, %+v", got.mark(), got)
+	}
+	little[another] = []measured{twoFlows(0.4*limit, 0.6*limit)}
+	if got := cells[0].judge(little, ""); got.Excluded {
+		t.Errorf("bounds that another flow holds: %+v", got)
+	}
+	little[othersAlone][0].Groups[0].SteadyBps[0] = 0.6 * limit // which leaves room for the share
+	little[another] = []measured{twoFlows(0.1*limit, 0.6*limit)}
+	little[beside] = []measured{twoFlows(0.3*limit, 0.5*limit)}
+	if got := cells[0].judge(little, ""); got.Verdict != Fail || got.Excluded {
+		t.Errorf("a path with room: %+v", got)
+	}
 	if got := harmBound(0.5); math.Abs(got-0.55) > 1e-9 {
 		t.Errorf("bound %v", got)
 	}

@@ -166,10 +166,27 @@ func (r Result) WriteText(w io.Writer) error {
 	return nil
 }
 
-// mark is the verdict, with a sign where the intervals reach across the bounds.
+// mark is the verdict, with signs where the intervals reach across the bounds, and where
+// the bounds exclude each other.
 func (c CellResult) mark() string {
+	mark := string(c.Verdict)
 	if c.Verdict != NotRun && !c.Sure {
-		return string(c.Verdict) + " ~"
+		mark += " ~"
 	}
-	return string(c.Verdict)
+	if c.Excluded {
+		mark += " †"
+	}
+	return mark
+}
+
+// excluded returns the number of failing cells whose bounds exclude each other.
+func excluded(families []FamilyResult) (n int) {
+	for _, f := range families {
+		for _, c := range f.Cells {
+			if c.Excluded {
+				n++
+			}
+		}
+	}
+	return n
 }
