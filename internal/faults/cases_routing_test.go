@@ -340,8 +340,7 @@ func TestCase89ClientsGoElsewhere(t *testing.T) {
 	newcomers := startNewcomers(t, 20*time.Millisecond, w.dial)
 	v := judge(t, w.hosts["r1"], waysTarget, "--client", waysClient, "--time", "3s")
 	v.expect(t, "clients-elsewhere", true, "passed whose connects did not")
-	newcomers.stop()
-	newcomers.all.Wait()
+	newcomers.end()
 	nettest.RequireProgram(t, "nft", "nftables")
 	w.run("r1", "nft flush ruleset")
 	w.expect("rules-missing", true, "systemctl restart longhaul")
@@ -395,8 +394,7 @@ func TestHealthyWaysUnderLoad(t *testing.T) {
 	w.run("r3", "nft add table ip f; nft 'add chain ip f c { type filter hook forward priority 0; }'; nft add rule ip f c numgen random mod 10 == 0 drop")
 	healthy("with losses")
 	h.alive(t, "after the probes")
-	newcomers.stop()
-	newcomers.all.Wait()
+	newcomers.end()
 }
 
 // doctor --intercept names nothing on healthy ways, and leaves nothing behind.

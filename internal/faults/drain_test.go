@@ -80,11 +80,16 @@ func (n *newcomers) one(ctx context.Context, dial dialFunc) error {
 // answered is how many were served or refused.
 func (n *newcomers) answered() int64 { return n.served.Load() + n.refused.Load() }
 
+// end lets no more come, and waits for those that have.
+func (n *newcomers) end() {
+	n.stop()
+	n.all.Wait()
+}
+
 // expectServed ends the newcomers. Each of them must have been served.
 func (n *newcomers) expectServed(t *testing.T) {
 	t.Helper()
-	n.stop()
-	n.all.Wait()
+	n.end()
 	if len(n.broken) > 0 || n.refused.Load() > 0 || n.served.Load() == 0 {
 		t.Errorf("%d served, %d refused, %d broken: %v", n.served.Load(), n.refused.Load(), len(n.broken), n.broken)
 	}
@@ -92,8 +97,7 @@ func (n *newcomers) expectServed(t *testing.T) {
 
 func (n *newcomers) expectWhole(t *testing.T) {
 	t.Helper()
-	n.stop()
-	n.all.Wait()
+	n.end()
 	t.Logf("%d served, %d refused, %d too late", n.served.Load(), n.refused.Load(), n.late.Load())
 	if len(n.broken) > 0 {
 		t.Errorf("%d connections stood and were cut, the first: %v", len(n.broken), n.broken[0])

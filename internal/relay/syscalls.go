@@ -74,8 +74,7 @@ func setLinger(fd int, armed bool) unix.Errno {
 }
 
 // savedSYN copies the headers of the SYN that began an accepted connection, which its
-// listener has kept (TCP_SAVE_SYN), into b. It returns
-// their length, 0 if none were kept.
+// listener has kept (TCP_SAVE_SYN), into b. It returns their length, 0 if none were kept.
 func savedSYN(fd int, b []byte) int {
 	n := uint32(len(b))
 	if _, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.IPPROTO_TCP, unix.TCP_SAVED_SYN,
