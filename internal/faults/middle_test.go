@@ -74,6 +74,12 @@ func (m *middle) serve(near net.Conn) {
 	}
 	c := &through{kind, near, far}
 	m.mu.Lock()
+	if m.refuses { // since a moment ago: nobody else would reset this one
+		m.mu.Unlock()
+		reset(near)
+		reset(far)
+		return
+	}
 	m.through[c] = true
 	m.mu.Unlock()
 	var both sync.WaitGroup
