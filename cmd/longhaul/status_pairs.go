@@ -31,6 +31,9 @@ func writePairs(w io.Writer, p *flow.Pairs, tunnel string, now time.Time) {
 		if s.FlowsStriped > 0 {
 			fmt.Fprintf(w, "    %s with several lanes\n", display.Plural(s.FlowsStriped, "flow"))
 		}
+		if s.CompressedBytes > 0 {
+			fmt.Fprintf(w, "    compressed %s to %s\n", display.Quantity(s.CompressedBytes), display.Quantity(s.CompressedToBytes))
+		}
 		for _, note := range s.Notes() {
 			fmt.Fprintf(w, "    %s\n", note)
 		}

@@ -11,9 +11,10 @@ import (
 // Pair makes a tunnel the near end of a pair of relays. The zero value means
 // that the tunnel is not paired.
 type Pair struct {
-	Peer     string        // name of the far relay among the keys of this host
-	Lanes    Lanes         // WAN connections of a flow that moves much
-	Warm     int           // idle WAN connections that are kept ready
+	Peer     string // name of the far relay among the keys of this host
+	Lanes    Lanes  // WAN connections of a flow that moves much
+	Warm     int    // idle WAN connections that are kept ready
+	Compress Compress
 	Resume   time.Duration // longest outage that a flow survives; 0: a flow ends with its connection
 	Encrypt  Encrypt       // the far relay must have the same
 	Fallback Fallback
@@ -24,6 +25,15 @@ type Lanes int
 
 // LanesAuto is as many as help.
 const LanesAuto Lanes = 0
+
+// Compress is whether bytes of flows are compressed.
+type Compress string
+
+// The values of compress.
+const (
+	CompressOff  Compress = Off
+	CompressAuto Compress = "auto" // while that makes a flow faster
+)
 
 // Encrypt is whether a pair encrypts the bytes of flows.
 type Encrypt string
@@ -68,7 +78,7 @@ const (
 
 // DefaultPair is a pair without settings of its own, and without a peer.
 func DefaultPair() Pair {
-	return Pair{Lanes: 1, Warm: 4, Resume: 2 * time.Minute, Encrypt: EncryptOn, Fallback: FallbackNever}
+	return Pair{Lanes: 1, Warm: 4, Compress: CompressOff, Resume: 2 * time.Minute, Encrypt: EncryptOn, Fallback: FallbackNever}
 }
 
 // pair decodes `pair`: the name of the peer, or a mapping.
@@ -83,6 +93,7 @@ func (d *decoder) pair(n *node, p *Pair) {
 	d.mapping(n, "pair",
 		into("peer", &p.Peer, d.tunnelName),
 		into("lanes", &p.Lanes, d.lanes),
+		into("compress", &p.Compress, oneOf(d, CompressOff, CompressAuto)),
 		into("warm", &p.Warm, d.integer(0, maxWarm)),
 		into("resume", &p.Resume, d.duration(minResume, maxResume, new(time.Duration))),
 		d.encrypt(&p.Encrypt),
@@ -93,6 +104,10 @@ func (d *decoder) pair(n *node, p *Pair) {
 	}
 	if p.Lanes != 1 && p.Resume == 0 {
 		d.errorf(n.lookup("lanes"), "remove one of them", "several lanes need resume: a lost one would end the flow, and resume is off")
+	}
+	if p.Compress == CompressAuto && p.Encrypt == EncryptOff && p.Resume == 0 {
+		d.errorf(n.lookup("compress"), "remove one of them",
+			"with encrypt: off and resume: off the kernel passes bytes on unseen, and nobody can compress them")
 	}
 	if p.Fallback == FallbackPlain && p.Encrypt == EncryptOn {
 		d.errorf(n.lookup("fallback"), "add encrypt: off at both relays if that may be, or remove fallback",

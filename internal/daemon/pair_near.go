@@ -36,6 +36,7 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 		Origin:    p.host + " " + c.Entrance(),
 		NoResume:  c.Pair.Resume == 0,
 		Clear:     c.Pair.Encrypt == config.EncryptOff,
+		Compress:  c.Pair.Compress == config.CompressAuto,
 		Fallback:  c.Pair.Fallback == config.FallbackPlain,
 	}
 	if transport != nil {

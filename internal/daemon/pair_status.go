@@ -64,14 +64,19 @@ func toPairSession(s pair.SessionState) flow.PairSession {
 
 		Encrypted: !s.Clear,
 		Resumable: !s.NoResume,
+		Compress:  compressOf(s),
 		Fallback:  s.Fallback,
 
-		RTT:           units.Seconds(s.RTT),
-		LaneError:     s.LaneError,
-		LanesWarm:     s.LanesWarm,
-		LanesBusy:     s.LanesBusy,
-		FlowsMoving:   s.FlowsLane,
-		FlowsStriped:  s.FlowsStriped,
+		RTT:          units.Seconds(s.RTT),
+		LaneError:    s.LaneError,
+		LanesWarm:    s.LanesWarm,
+		LanesBusy:    s.LanesBusy,
+		FlowsMoving:  s.FlowsLane,
+		FlowsStriped: s.FlowsStriped,
+
+		CompressedBytes:   s.Plain,
+		CompressedToBytes: s.Packed,
+
 		FlowsParked:   s.FlowsParked,
 		FlowsResuming: s.FlowsWaiting,
 		FlowsTotal:    s.FlowsTotal,
@@ -215,4 +220,14 @@ func (p *pairs) problemOf(ctx context.Context, tunnel string) (flow.PairSession,
 		case <-tick.C:
 		}
 	}
+}
+
+func compressOf(s pair.SessionState) string {
+	switch {
+	case s.Compress && s.CompressKnown:
+		return flow.CompressAuto
+	case s.Compress:
+		return flow.CompressUnsupported
+	}
+	return flow.CompressOff
 }

@@ -35,6 +35,9 @@ type PairSession struct {
 	Encrypted bool `json:"encrypted"` // false: bytes cross the WAN in clear
 	Resumable bool `json:"resumable"` // false: a flow ends with its connection over the WAN
 	Fallback  bool `json:"fallback"`  // new flows go unpaired now
+	// Compress is auto if both relays may send compressed records, and unsupported if the
+	// near one would, and the far one is of an older release; or off.
+	Compress string `json:"compress"`
 
 	RTT           units.Seconds `json:"rtt_seconds,omitempty"`
 	LaneError     string        `json:"lane_error,omitempty"` // why lanes that it lacks cannot be made, though it is up
@@ -48,6 +51,9 @@ type PairSession struct {
 	RetainedBytes int64         `json:"retained_bytes"` // sent, and not acknowledged by the other relay
 	Resumes       int64         `json:"resumes_total"`  // lost lanes that others replaced
 	Outage        units.Seconds `json:"outage_seconds"` // together
+	// CompressedBytes, both ways, crossed the WAN as CompressedToBytes.
+	CompressedBytes   int64 `json:"compressed_bytes"`
+	CompressedToBytes int64 `json:"compressed_to_bytes"`
 }
 
 // PairRole is an end of a pair.
@@ -68,6 +74,13 @@ const (
 	PairDenied     = "denied"      // the far tunnel does not take this relay's flows
 	PairDraining   = "draining"    // the far process takes no new sessions
 	PairEncrypt    = "encrypt"     // one relay has encrypt: off, the other has not
+)
+
+// The values of PairSession.Compress.
+const (
+	CompressOff         = "off"
+	CompressAuto        = "auto"
+	CompressUnsupported = "unsupported"
 )
 
 // State names how a session is: up, draining, lost (it was up), connecting, or its
@@ -99,6 +112,9 @@ func (s *PairSession) Notes() (notes []string) {
 	}
 	if !s.Resumable {
 		notes = append(notes, "resume: off: a flow ends with its connection over the WAN")
+	}
+	if s.Up && s.Compress == CompressUnsupported {
+		notes = append(notes, "compress: auto has no effect: the other relay is of an older release")
 	}
 	return notes
 }

@@ -34,10 +34,12 @@ type pairTrack struct {
 type pairCounts struct {
 	flows, resumes int64
 	outage         units.Seconds
+	plain, packed  int64
 }
 
 func (c *pairCounts) add(s *flow.PairSession) {
 	c.flows, c.resumes, c.outage = c.flows+s.FlowsTotal, c.resumes+s.Resumes, c.outage+s.Outage
+	c.plain, c.packed = c.plain+s.CompressedBytes, c.packed+s.CompressedToBytes
 }
 
 // pairs adds the sessions up, in the order of tunnels and peers. A pair without a
@@ -108,6 +110,7 @@ func (t *pairTrack) update(now []flow.PairSession) Pair {
 		}
 	}
 	out.FlowsTotal, out.Resumes, out.Outage = counts.flows, counts.resumes, counts.outage
+	out.CompressedBytes, out.CompressedToBytes = counts.plain, counts.packed
 	return out
 }
 

@@ -99,16 +99,20 @@ func (f *Flow) lanesFull() bool {
 			return false
 		}
 	}
-	return !f.lane.waitsForReader()
+	return !f.lane.tuned.since(f.lane.bulk)
 }
 
-// waitsForReader reports whether the lane has mostly waited for the other end's window since
-// the last call.
-func (l *lane) waitsForReader() bool {
-	waited, busy := l.rwndLimited, l.busyTime
-	kernelSays(l.bulk, func(i *tcpinfo.Info) bool {
-		l.rwndLimited, l.busyTime = i.RwndLimited, i.BusyTime
+// readerWait is how long the kernel has waited for the other end's window on a lane, and has
+// had something to send, at the last look.
+type readerWait struct{ rwndLimited, busyTime time.Duration }
+
+// since reports whether the lane has mostly waited for the other end's window since the last
+// look at it.
+func (w *readerWait) since(c *bulkConn) bool {
+	before := *w
+	kernelSays(c, func(i *tcpinfo.Info) bool {
+		w.rwndLimited, w.busyTime = i.RwndLimited, i.BusyTime
 		return true
 	})
-	return l.rwndLimited-waited > (l.busyTime-busy)/2
+	return w.rwndLimited-before.rwndLimited > (w.busyTime-before.busyTime)/2
 }

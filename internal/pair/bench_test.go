@@ -15,14 +15,24 @@ import (
 // GB, without that of the sender and the receiver, whose threads are accounted apart.
 func BenchmarkCPU(b *testing.B) {
 	for _, m := range modes {
-		b.Run(m.name, func(b *testing.B) { benchmarkCPU(b, m.in()) })
+		if !m.compress {
+			b.Run(m.name, func(b *testing.B) { benchmarkCPU(b, make([]byte, 256<<10), m.in()) })
+		}
+	}
+}
+
+// BenchmarkCPUOfCompress is BenchmarkCPU for bytes that shrink and for bytes that do not.
+func BenchmarkCPUOfCompress(b *testing.B) {
+	for name, chunk := range map[string][]byte{"text": logLines(256 << 10), "noise": noise(256 << 10)} {
+		b.Run(name+"/off", func(b *testing.B) { benchmarkCPU(b, chunk) })
+		b.Run(name+"/auto", func(b *testing.B) { benchmarkCPU(b, chunk, compressing) })
 	}
 }
 
 const benchBytes = 1 << 30
 
-func benchmarkCPU(b *testing.B, in standOption) {
-	s := newStand(b, in, direct)
+func benchmarkCPU(b *testing.B, chunk []byte, in ...standOption) {
+	s := newStand(b, append(in, direct)...)
 	received := make(chan time.Duration)
 	s.serve(func(c *net.TCPConn) { received <- onThread(b, c, drain) })
 	b.SetBytes(benchBytes)
@@ -30,9 +40,8 @@ func benchmarkCPU(b *testing.B, in standOption) {
 	for b.Loop() {
 		before := cpu(unix.RUSAGE_SELF)
 		sent := onThread(b, s.dial(), func(fd int) {
-			buf := make([]byte, 256<<10)
-			for n := 0; n < benchBytes; n += len(buf) {
-				writeAll(fd, buf)
+			for n := 0; n < benchBytes; n += len(chunk) {
+				writeAll(fd, chunk)
 			}
 			_ = unix.Shutdown(fd, unix.SHUT_WR)
 			drain(fd)

@@ -68,6 +68,7 @@ type bulkConn struct {
 	corked     bool   // Write waits for flush
 	flushReads bool   // a read flushes: one goroutine does both, in the handshake
 	turns      *turns // the handshake has one of them, but for the time that it waits
+	waited     bool   // a write had to wait for room
 
 	preface [preface.Size]byte // of an accepted connection, to pass on
 }
@@ -259,6 +260,7 @@ func (c *bulkConn) writeSocket(p []byte) (n int, err error) {
 		for n < len(p) {
 			var m int
 			if m, err = send(int(fd), p[n:]); err != nil {
+				c.waited = c.waited || err == unix.EAGAIN
 				return err != unix.EAGAIN
 			}
 			n += m

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/flow"
+	"longhaul/internal/pair/compress"
 	"longhaul/internal/pair/stream"
 	"longhaul/internal/pair/wire"
 )
@@ -74,6 +75,7 @@ type Flow struct {
 	cutSince  stamp // a reset waits for bytes before it
 	outage    time.Duration
 	lanes     sentOver
+	policy    atomic.Pointer[compress.Policy] // of what it sends; nil: it has sent nothing that may be compressed
 }
 
 const (

@@ -294,7 +294,7 @@ func (n *Node) accept(bulk *bulkConn, a Acceptor, lane bool) (*connection, error
 	}
 	older := !lane && n.known(peer, hello)
 	mine := n.hello(hello.Session, a.Tunnel())
-	mine.Features = hello.Features & (wire.FeaturePad | wire.FeatureNoResume | wire.FeatureLanes)
+	mine.Features = hello.Features & (wire.FeaturePad | wire.FeatureNoResume | wire.FeatureLanes | wire.FeatureCompress)
 	if a.Clear() || older { // the tunnel may have had the session's mode before
 		mine.Features |= hello.Features & wire.FeatureClear
 	}

@@ -29,11 +29,10 @@ type lane struct {
 	// first; 0: HELLO was read.
 	instance uint64
 
-	// How long the kernel has waited for the other end's window, and has had something to
-	// send, at the last look of the flow that has the lane.
-	rwndLimited, busyTime time.Duration
+	tuned readerWait // at the last look at how many lanes help; under the flow's lock
 
-	wmu sync.Mutex // serializes writes; taken before mu
+	wmu      sync.Mutex // serializes writes; taken before mu
+	recorded readerWait // when a write last had to wait; under wmu
 
 	mu   sync.Mutex
 	flow *Flow
@@ -125,7 +124,14 @@ func (l *lane) send(f *Flow, frames []byte, item *stream.Item) error {
 	if l.bound() != f {
 		return errUnbound
 	}
-	return l.write(frames, item)
+	l.bulk.waited = false
+	record := l.compressed(f, item)
+	defer giveBuffer(record)
+	err := l.write(frames, item, record)
+	if l.bulk.waited {
+		f.laneFull(l)
+	}
+	return err
 }
 
 // release answers or begins a RELEASE behind which nothing of the flow is sent.
@@ -133,11 +139,12 @@ func (l *lane) release(f *Flow, flags byte, received uint64) error {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
 	l.unbind(f)
-	return l.write(wire.AppendRelease(nil, flags, received), nil)
+	return l.write(wire.AppendRelease(nil, flags, received), nil, nil)
 }
 
-func (l *lane) write(frames []byte, item *stream.Item) error {
-	err := l.writeCorked(frames, item)
+// write sends frames, then an item, in place of whose bytes goes their record if there is one.
+func (l *lane) write(frames []byte, item *stream.Item, record []byte) error {
+	err := l.writeCorked(frames, item, record)
 	if err == nil {
 		err = l.bulk.flush()
 	}
@@ -147,7 +154,7 @@ func (l *lane) write(frames []byte, item *stream.Item) error {
 	return err
 }
 
-func (l *lane) writeCorked(frames []byte, item *stream.Item) error {
+func (l *lane) writeCorked(frames []byte, item *stream.Item, record []byte) error {
 	if len(frames) > 0 {
 		if _, err := l.conn.Write(frames); err != nil {
 			return err
@@ -164,12 +171,17 @@ func (l *lane) writeCorked(frames []byte, item *stream.Item) error {
 	// as a full one.
 	first := takeBuffer(false)
 	defer giveBuffer(first)
-	wire.Frame{Type: wire.FrameData, Length: len(item.Bytes), Offset: item.Offset}.Put(first)
-	n := copy(first[wire.HeadSize:maxRecord], item.Bytes)
-	if _, err := l.conn.Write(first[:wire.HeadSize+n]); err != nil || n == len(item.Bytes) {
+	frame, b := wire.Frame{Type: wire.FrameData, Offset: item.Offset}, item.Bytes
+	if record != nil {
+		frame.Flags, b = wire.FlagCompressed, record
+	}
+	frame.Length = len(b)
+	frame.Put(first)
+	n := copy(first[wire.HeadSize:maxRecord], b)
+	if _, err := l.conn.Write(first[:wire.HeadSize+n]); err != nil || n == len(b) {
 		return err
 	}
-	_, err := l.conn.Write(item.Bytes[n:])
+	_, err := l.conn.Write(b[n:])
 	return err
 }
 
@@ -180,7 +192,7 @@ const maxRecord = 16 << 10
 func (l *lane) flush() {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
-	_ = l.write(nil, nil)
+	_ = l.write(nil, nil, nil)
 }
 
 // pad sends bytes that the other end skips, to open the congestion window.
@@ -189,7 +201,7 @@ func (l *lane) pad() {
 	defer l.wmu.Unlock()
 	b := make([]byte, wire.HeadSize+padSize)
 	wire.Frame{Type: wire.FramePad, Length: padSize}.Put(b)
-	_ = l.write(b, nil)
+	_ = l.write(b, nil, nil)
 }
 
 // run reads the lane until it ends.
@@ -231,6 +243,12 @@ func (l *lane) read() error {
 		frame, err := wire.ParseFrame(head[:])
 		if err != nil {
 			return err
+		}
+		if frame.Compressed() {
+			if err := l.readRecord(frame); err != nil {
+				return err
+			}
+			continue
 		}
 		if frame.Type == wire.FrameData || frame.Type == wire.FramePad {
 			if err := l.readBytes(frame); err != nil {

@@ -11,16 +11,19 @@ import (
 type mode struct {
 	clear    bool // lanes go on in clear behind their handshake
 	noResume bool // a flow ends with its lane
+	compress bool // the near end wants compressed records; an older far end knows none
 }
 
 const modeFeatures = wire.FeatureClear | wire.FeatureNoResume
 
 var errNoResume = errors.New("the lane was lost, and flows of this pair do not resume")
 
-func (o LinkOptions) mode() mode { return mode{o.Clear, o.NoResume} }
+func (o LinkOptions) mode() mode {
+	return mode{o.Clear, o.NoResume, o.Compress && !(o.Clear && o.NoResume)} // what is spliced nobody looks at
+}
 
 func modeOf(f wire.Features) mode {
-	return mode{f&wire.FeatureClear != 0, f&wire.FeatureNoResume != 0}
+	return mode{f&wire.FeatureClear != 0, f&wire.FeatureNoResume != 0, f&wire.FeatureCompress != 0}
 }
 
 func (m mode) features() (f wire.Features) {
@@ -29,6 +32,9 @@ func (m mode) features() (f wire.Features) {
 	}
 	if m.noResume {
 		f |= wire.FeatureNoResume
+	}
+	if m.compress {
+		f |= wire.FeatureCompress
 	}
 	return f
 }

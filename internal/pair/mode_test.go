@@ -30,12 +30,14 @@ var modes = []namedMode{
 	{"clear, resume off", mode{clear: true, noResume: true}, 1},
 	{"tls, lanes", mode{}, 5},
 	{"clear, lanes", mode{clear: true}, 5},
+	{"clear, lanes, compressed", mode{clear: true, compress: true}, 5},
 }
 
 // in makes both ends want the mode.
 func (m mode) in() standOption {
-	return func(s *stand, _ *Options, o *LinkOptions) {
-		s.clear, o.Clear, o.NoResume = m.clear, m.clear, m.noResume
+	return func(s *stand, o *Options, l *LinkOptions) {
+		s.clear, l.Clear, l.NoResume = m.clear, m.clear, m.noResume
+		o.CompressAlways, l.Compress = m.compress, m.compress
 	}
 }
 

@@ -47,6 +47,9 @@ type Options struct {
 	ParkAfter time.Duration
 	// StripeAfter is how many bytes a flow moves before it gets more than one lane.
 	StripeAfter uint64
+	// CompressAlways: sessions that compress make records of all bytes, whether that gains
+	// anything or not.
+	CompressAlways bool
 	// ReplacedAfter is how long a near process may be away whose successor is here.
 	ReplacedAfter time.Duration
 }
@@ -63,6 +66,7 @@ type LinkOptions struct {
 	Resume    time.Duration // how long a flow waits for a lane; 0: DefaultResume
 	NoResume  bool          // a flow ends with its lane; Resume has no meaning then
 	Clear     bool          // lanes in clear; the far relay must want the same
+	Compress  bool          // records that become smaller are compressed while lanes are what limits a flow
 	Fallback  bool          // hand flows back, in their end, while something unpaired answers
 	// Origin is the same for each process of this near tunnel, also after a restart, and
 	// of no other one that runs. By it the far relay finds the flows of processes that

@@ -42,6 +42,8 @@ type session struct {
 	srtt              atomic.Int64           // nanoseconds; 0: not measured
 	rttvar            atomic.Int64
 	waiting           atomic.Int64 // flows that need a lane and have none
+	compresses        atomic.Bool  // both ends know compressed records, and the near one wants them
+	compressed        compressed
 
 	mu         sync.Mutex
 	instance   uint64 // of the other process; 0: not known yet
@@ -124,6 +126,7 @@ func (s *session) begin(c *connection) {
 	}
 	s.instance, s.release, s.since = c.hello.Instance, c.hello.Release, time.Now()
 	s.remote, s.lanesMany = addressOf(c), c.hello.Features&wire.FeatureLanes != 0 && !s.noResume
+	s.compresses.Store(s.compress && c.hello.Features&wire.FeatureCompress != 0)
 	s.problem, s.text, s.laneErr = ProblemNone, "", nil
 	flows := slices.Collect(maps.Values(s.flows))
 	s.mu.Unlock()

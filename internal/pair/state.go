@@ -28,20 +28,22 @@ func (p Problem) refuses() bool {
 
 // SessionState is one relation of two processes at one moment.
 type SessionState struct {
-	Peer     string
-	Tunnel   string // of this host
-	Near     bool   // this host opens the connections
-	Session  uint64
-	Instance uint64 // of the other process; 0: not known yet
-	Release  string // of the other process
-	Remote   netip.AddrPort
-	Up       bool      // the control connection stands and answers
-	Since    time.Time // of Up
-	Draining bool      // it takes no new flows
-	Clear    bool      // lanes go in clear
-	NoResume bool      // flows end with their lanes
-	Fallback bool      // new flows go unpaired
-	RTT      time.Duration
+	Peer          string
+	Tunnel        string // of this host
+	Near          bool   // this host opens the connections
+	Session       uint64
+	Instance      uint64 // of the other process; 0: not known yet
+	Release       string // of the other process
+	Remote        netip.AddrPort
+	Up            bool      // the control connection stands and answers
+	Since         time.Time // of Up
+	Draining      bool      // it takes no new flows
+	Clear         bool      // lanes go in clear
+	NoResume      bool      // flows end with their lanes
+	Compress      bool      // the near end wants compressed records,
+	CompressKnown bool      // and both ends know them
+	Fallback      bool      // new flows go unpaired
+	RTT           time.Duration
 
 	Flows        int // that have not ended
 	LanesWarm    int
@@ -53,6 +55,8 @@ type SessionState struct {
 	FlowsTotal   int64
 	Retained     int64 // bytes sent and not acknowledged
 	Resumes      int64
+	Plain        int64         // bytes, both ways, that went in compressed records,
+	Packed       int64         // and the length of these
 	Outage       time.Duration // together, without a control connection after the first
 	Problem      Problem
 	ProblemText  string

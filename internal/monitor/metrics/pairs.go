@@ -52,6 +52,12 @@ var pairFamilies = []family{
 				emit(float64(s.Pairs.RetainedLimitBytes))
 			}
 		}},
+	{"pair_compressed_bytes_total", "Bytes of flows that crossed the WAN in compressed records, both ways: as they were (plain) and compressed (wan).", counter,
+		[]string{"tunnel", "peer", "size"},
+		pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
+			emit(float64(p.CompressedBytes), p.Tunnel, p.Peer, "plain")
+			emit(float64(p.CompressedToBytes), p.Tunnel, p.Peer, "wan")
+		})},
 	{"pair_resumes_total", "Lost connections of a pair that others replaced.", counter, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.Resumes), true })},
 	{"pair_outage_seconds_total", "Time without a connection between the relays of a pair.", counter,

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"longhaul/internal/pair/compress"
 	"longhaul/internal/proxyproto"
 )
 
@@ -34,6 +35,10 @@ const FlagFinal = 1
 // FlagJoin on ATTACH: the lane is one more of the flow's. The others stay.
 const FlagJoin = 1
 
+// FlagCompressed on DATA: a record of package compress follows. The offset is that of the
+// bytes as they were.
+const FlagCompressed = 1
+
 // Frame is the head of a frame.
 type Frame struct {
 	Type   FrameType
@@ -49,6 +54,9 @@ const (
 	crcSize   = 4
 	maxOffset = 1 << 62
 )
+
+// Compressed reports whether a compressed record follows.
+func (f Frame) Compressed() bool { return f.Type == FrameData && f.Flags&FlagCompressed != 0 }
 
 // Put writes the head to the first HeadSize bytes of b.
 func (f Frame) Put(b []byte) {
@@ -69,6 +77,9 @@ func ParseFrame(b []byte) (Frame, error) {
 		low, high = flowSize, flowSize
 	case FrameData:
 		low, high = 1, MaxPayload
+		if f.Compressed() {
+			low, high = compress.MinRecord, compress.MaxRecord
+		}
 	case FrameEnd:
 		low, high = crcSize, crcSize
 	case FrameRelease:

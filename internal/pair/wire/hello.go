@@ -37,6 +37,9 @@ const (
 	FeatureLanes                         // several lanes may carry a flow
 )
 
+// FeatureCompress: either end may send compressed records.
+const FeatureCompress Features = 1 << 5
+
 // Hello is what each end says of itself at first.
 type Hello struct {
 	Lowest, Highest byte   // versions
