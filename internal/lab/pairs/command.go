@@ -33,6 +33,7 @@ promises, beside unpaired relays, direct TCP and other programs:
   answer   64 KiB on a new flow at 300 ms
   start    the first second of a bulk flow at 300 ms
   stripes  one flow over several lanes, where connections have limits
+  fair     what a flow over several lanes takes from flows beside it
   parked   descriptors and memory of silent flows
   cost     CPU time over a cable, and with cost-wan over a WAN of 1 Gb/s
 

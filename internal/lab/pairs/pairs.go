@@ -84,6 +84,7 @@ func trials() []trial {
 		{name: "answer", about: "64 KiB on a new flow, after a request, at 300 ms and 100 Mb/s", ways: all, run: answer},
 		{name: "start", about: "the first second of a bulk flow at 300 ms and 100 Mb/s", ways: all, run: start},
 		{name: "stripes", about: "one flow over several lanes, at 63 ms and 100 Mb/s, with 12.5 Mb/s for each connection and without", ways: []string{WayPair, WayClear}, run: stripes},
+		{name: "fair", about: "one flow over several lanes beside CUBIC flows, in one queue at 63 ms and 100 Mb/s", ways: []string{WayPair}, run: fairness},
 		{name: "parked", about: "flows that have been silent for half a minute", ways: relays, run: parked},
 		{name: "cost", about: "CPU time of the programs at both sites, one flow over a cable", ways: programs, run: cost, compare: compareCosts},
 		{name: "cost-wan", about: "the same over a WAN of 1 Gb/s and 10 ms", ways: programs, run: costWAN, compare: compareCosts},

@@ -130,17 +130,11 @@ func (s striped) reached(rate float64) time.Duration {
 
 // stripe runs one bulk flow for a while.
 func (w *world) stripe(ctx context.Context, received *atomic.Int64, lasts time.Duration) (s striped, err error) {
-	conn, err := w.dial(ctx)
+	end, err := w.sendTo(ctx, w.to)
 	if err != nil {
-		return s, w.errorf("dial: %w", err)
+		return s, err
 	}
-	sent := make(chan error, 1)
-	go func() { sent <- sendForever(conn) }()
-	defer func() {
-		_ = conn.SetLinger(0)
-		conn.Close()
-		<-sent
-	}()
+	defer end()
 	before, err := cpuTime(w.pids())
 	from := received.Load()
 	ticker := time.NewTicker(stripeTick)
@@ -160,14 +154,11 @@ func (w *world) stripe(ctx context.Context, received *atomic.Int64, lasts time.D
 	if err != nil {
 		return s, err
 	}
-	const end = int(4 * time.Second / stripeTick)
+	const latest = int(4 * time.Second / stripeTick)
 	total := s.ticks[len(s.ticks)-1]
-	s.last = float64(total-s.ticks[len(s.ticks)-1-end]) / 4
+	s.last = float64(total-s.ticks[len(s.ticks)-1-latest]) / 4
 	s.cpuPerGB = (after - before).Seconds() * 1e9 / float64(total)
-	status, err := w.near().Status(ctx)
-	if err == nil && status.Pairs != nil && len(status.Pairs.Sessions) > 0 {
-		s.lanes = status.Pairs.Sessions[0].LanesBusy
-	}
+	s.lanes, err = w.lanesBusy(ctx)
 	return s, err
 }
 

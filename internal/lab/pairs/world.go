@@ -40,6 +40,7 @@ type settings struct {
 	env     []string // of the processes
 	process string   // lines of both configurations
 	pair    string   // of the near tunnel's pair, like ", resume: 5s"
+	tunnel  string   // of the near tunnel, like ", wan: {rate: 100Mbit}"
 	tunnels uint16   // 0: one
 }
 
@@ -156,7 +157,7 @@ func (w *world) config(r *relays.Process, more string) string {
 	for n := range max(w.tunnels, 1) {
 		tunnel := farTunnel(w.way, n)
 		if r.Name == "relay-a" {
-			tunnel = nearTunnel(w.way, n, w.pair+more)
+			tunnel = nearTunnel(w.way, n, w.pair+more) + w.tunnel
 		}
 		config += fmt.Sprintf("  - {name: %s, allow: [0.0.0.0/0], %s}\n", tunnelName(n), tunnel)
 	}
