@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/internal/pair/wire"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -19,9 +20,10 @@ type auto struct {
 	tuners     [2]tuner // by direction
 	limited    [2]bool  // it has lacked room on its lanes since it began to move
 	farLimited stamp    // the far relay's latest word that it lacks room on them
+	alone      stamp    // the latest word that the flow's further lanes are to pause here; zero: none
 }
 
-// limitedFor is how long the far relay's word counts.
+// limitedFor is how long the word of the other relay counts, which repeats it at each tick.
 const limitedFor = 3 * tickEvery
 
 // tune returns the number of lanes that a near flow is to have. One flow of a link at a time
@@ -32,11 +34,12 @@ func (f *Flow) tune(now time.Time) (want int) {
 	}
 	a, l := f.auto, f.s.link
 	looks := [2]sight{
-		directionUp:   {now, f.readyStrands(), f.sf.Out.Acknowledged(), f.lanesFull(), f.s.rtt()},
-		directionDown: {now, f.readyStrands(), f.sf.In.Position(), !a.farLimited.IsZero() && a.farLimited.until(now) < limitedFor, f.s.rtt()},
+		directionUp:   {now, 1, f.readyStrands(), f.sf.Out.Acknowledged(), f.acknowledgedEach, f.lanesFull(), f.s.rtt()},
+		directionDown: {now, 1, f.readyStrands(), f.sf.In.Position(), f.receivedEach, a.farLimited.isFresh(now), f.s.rtt()},
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	defer f.pauseLanes(now)
 	for i := range looks {
 		t := &a.tuners[i]
 		a.limited[i] = a.limited[i] || looks[i].limited
@@ -60,6 +63,73 @@ func (f *Flow) tune(now time.Time) (want int) {
 		want = max(want, t.want())
 	}
 	return max(want, 1)
+}
+
+// pauseLanes has a direction use the main lane alone that needs no other, or whose lanes are
+// verified.
+func (f *Flow) pauseLanes(now time.Time) {
+	if len(f.strands) < 2 {
+		f.auto.alone = 0
+		return
+	}
+	alone := func(direction int) bool {
+		t := &f.auto.tuners[direction]
+		return t.want() < 2 || t.paused()
+	}
+	f.pauseHere(alone(directionUp), now)
+	f.pauseThere(alone(directionDown))
+}
+
+// pauseHere has what is sent from here use the main lane alone for a moment, or not any more.
+func (f *Flow) pauseHere(alone bool, now time.Time) {
+	switch {
+	case alone:
+		if f.auto == nil {
+			f.auto = &auto{}
+		}
+		f.auto.alone = stampOf(now)
+	case f.auto != nil && f.auto.alone != 0:
+		f.auto.alone = 0
+		f.feed()
+	}
+}
+
+// pauseThere asks the far relay to do the same.
+func (f *Flow) pauseThere(alone bool) {
+	m := wire.Message{Type: wire.MessageLimited, Flow: f.id}
+	if alone {
+		m.Flags = wire.FlagAlone
+	}
+	f.s.message(m)
+}
+
+// pauses reports whether the flow's further lanes pause.
+func (f *Flow) pauses() bool { return f.auto != nil && f.auto.alone.isFresh(time.Now()) }
+
+// isFresh reports whether a word of the other relay still counts.
+func (s stamp) isFresh(now time.Time) bool { return !s.IsZero() && s.until(now) < limitedFor }
+
+// acknowledgedEach is what the other end has got of each lane.
+func (f *Flow) acknowledgedEach() []laneBytes {
+	return f.carried(func(i *tcpinfo.Info) uint64 { return i.BytesAcked })
+}
+
+// receivedEach is what has come on each lane.
+func (f *Flow) receivedEach() []laneBytes {
+	return f.carried(func(i *tcpinfo.Info) uint64 { return i.BytesReceived })
+}
+
+func (f *Flow) carried(of func(*tcpinfo.Info) uint64) (each []laneBytes) {
+	for _, st := range f.strands {
+		if !st.ready {
+			continue
+		}
+		kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool {
+			each = append(each, laneBytes{st.l, of(i)})
+			return true
+		})
+	}
+	return each
 }
 
 // knowsLanes reports whether several lanes have been found to help.
@@ -94,8 +164,9 @@ func (f *Flow) lanesFull() bool {
 	if f.lane == nil || !f.sf.Out.Pending() && !(f.leg.readable && f.sf.Hungry()) {
 		return false
 	}
-	for _, st := range f.strands {
-		if st.ready && !st.busy {
+	pauses := f.pauses()
+	for i, st := range f.strands {
+		if st.ready && !st.busy && !(i > 0 && pauses) {
 			return false
 		}
 	}

@@ -395,7 +395,10 @@ func (f *Flow) take(m wire.Message) {
 	case wire.MessageLate:
 		f.closeLate(m.Offset)
 	case wire.MessageLimited:
-		if f.auto != nil {
+		switch {
+		case !f.near:
+			f.pauseHere(m.Flags&wire.FlagAlone != 0, time.Now())
+		case f.auto != nil:
 			f.auto.farLimited = stampNow()
 		}
 	}

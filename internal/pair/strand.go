@@ -161,6 +161,9 @@ func (f *Flow) mayTake(st *strand) bool {
 		return false
 	}
 	main := f.strands[0]
+	if st != main && f.pauses() {
+		return false
+	}
 	return st == main || main.busy || !main.ready || f.sf.Out.Unsent() > spread || !f.sf.Out.HasFor(&main.sent)
 }
 

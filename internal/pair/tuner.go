@@ -7,8 +7,11 @@ import (
 
 // How the number of lanes of a flow is found.
 const (
-	// tuneGain is what a doubling has to bring in order to stay.
-	tuneGain = 1.15
+	// tuneGrowth is the growth from one measurement to the next that is waited for.
+	tuneGrowth = 1.15
+	// tuneShare is the share of its rate before the first attempt that each lane must have
+	// at least, in the mean.
+	tuneShare = 0.8
 	// tuneMemory is how long a path's number counts as known.
 	tuneMemory = 10 * time.Minute
 	// tuneFloor bounds the time for which rates are measured from below; so does
@@ -30,39 +33,48 @@ type known struct {
 func (k known) fresh(now time.Time) bool { return k.lanes > 0 && now.Sub(k.at) < tuneMemory }
 
 // tuner finds how many lanes help a flow in one direction. It doubles their number while the
-// lanes are what limits the flow, and takes back what brought too little.
+// lanes are what limits the flow and each new one brings as much as the first. Then it verifies
+// that they don't share a queue.
 type tuner struct {
 	lanes int // that proved worth it; 0: 1
 	why   string
 
-	trying  int       // lanes of the attempt that runs; 0: none
-	failed  int       // lanes of the attempt before, which brought too little; 0: none did
-	asked   time.Time // of it
-	settled time.Time // since when its lanes are there; zero: they are not
+	trying  int           // lanes of the attempt that runs; 0: none
+	verify  *verification // of the lanes of the attempt; nil: they are still tried
+	failed  bool          // an attempt to have two lanes brought too little
+	asked   time.Time     // of it
+	settled time.Time     // since when its lanes are there; zero: they are not
 
 	began   time.Time // of the measurement that runs; zero: none
 	bytes   uint64
+	each    []laneBytes
 	looks   int
 	limited int
 
-	rate  float64 // bytes a second with lanes; 0: not measured
+	rate  float64 // bytes a second with the least lanes; 0: not measured
 	trend float64 // of rate from one measurement to the next
 }
 
 // sight is what a tuner looks at.
 type sight struct {
 	now     time.Time
-	lanes   int    // that carry the flow
-	bytes   uint64 // that the other end has got
-	limited bool   // the lanes have no room for what there is to send
+	least   int                // lanes that the flow has in any case
+	lanes   int                // that carry the flow
+	bytes   uint64             // that the other end has got
+	each    func() []laneBytes // on each lane, the main one first
+	limited bool               // the lanes have no room for what there is to send
 	rtt     time.Duration
 }
 
 // look takes a look at the flow. It returns the number of lanes that it is to have, and what
 // was found; nil: nothing yet.
 func (t *tuner) look(s sight) (want int, found *known) {
-	t.lanes = max(t.lanes, 1)
+	t.lanes = max(t.lanes, s.least)
 	span := max(tuneFloor, tuneRounds*s.rtt)
+	settling := span // their windows open
+	if t.paused() {
+		settling += span // what the others have been given leaves the host
+	}
 	switch {
 	case t.trying == 0:
 	case s.lanes < t.trying && t.settled.IsZero():
@@ -74,11 +86,11 @@ func (t *tuner) look(s sight) (want int, found *known) {
 	case t.settled.IsZero():
 		t.settled = s.now
 		return t.trying, nil
-	case s.now.Sub(t.settled) < span: // their windows open
+	case s.now.Sub(t.settled) < settling:
 		return t.trying, nil
 	}
 	if t.began.IsZero() {
-		t.began, t.bytes, t.looks, t.limited = s.now, s.bytes, 0, 0
+		t.began, t.bytes, t.each, t.looks, t.limited = s.now, s.bytes, s.each(), 0, 0
 		return t.want(), nil
 	}
 	if t.looks++; s.limited {
@@ -91,14 +103,20 @@ func (t *tuner) look(s sight) (want int, found *known) {
 	rate := float64(s.bytes-t.bytes) / elapsed.Seconds()
 	limited := float64(t.limited) >= tuneLimited*float64(t.looks)
 	t.began = time.Time{}
-	if t.trying > 0 {
-		return t.judge(s, rate, span)
-	}
-	if !limited {
+	switch {
+	case t.verify != nil && !limited:
+		return t.want(), nil // what the client sends says nothing of the lanes
+	case t.verify != nil:
+		return t.check(s, t.rates(s.each(), elapsed))
+	case t.trying > 0:
+		return t.judge(s, rate, span, t.rates(s.each(), elapsed))
+	case !limited:
 		t.rate = 0
 		return t.want(), nil
-	}
-	if t.rate > 0 && rate < tuneGain*t.rate && t.lanes < maxLanes {
+	case t.lanes > s.least: // what was known of them is too old
+		t.begin(s, t.lanes, nil)
+		return t.want(), nil
+	case t.rate > 0 && rate < tuneGrowth*t.rate:
 		t.trend = max(rate/t.rate, 1)
 		t.rate = rate
 		return t.try(s), nil
@@ -109,6 +127,21 @@ func (t *tuner) look(s sight) (want int, found *known) {
 
 func (t *tuner) want() int { return max(t.trying, t.lanes) }
 
+// paused reports whether all lanes but the main one are to pause.
+func (t *tuner) paused() bool { return t.verify != nil && t.verify.alone }
+
+// rates are those of the lanes since the measurement began.
+func (t *tuner) rates(now []laneBytes, elapsed time.Duration) (rates laneRates) {
+	for _, n := range now {
+		for _, was := range t.each {
+			if was.of == n.of {
+				rates = append(rates, laneRate{n.of, float64(n.bytes-was.bytes) / elapsed.Seconds()})
+			}
+		}
+	}
+	return rates
+}
+
 func (t *tuner) try(s sight) int {
 	t.trying, t.asked, t.settled = min(2*t.lanes, maxLanes), s.now, time.Time{}
 	t.why = fmt.Sprintf("trying %d lanes", t.trying)
@@ -116,28 +149,56 @@ func (t *tuner) try(s sight) int {
 }
 
 // judge ends an attempt.
-func (t *tuner) judge(s sight, rate float64, span time.Duration) (int, *known) {
+func (t *tuner) judge(s sight, rate float64, span time.Duration, rates laneRates) (int, *known) {
 	growth := 1.0 // had it gone on as before
 	for since := s.now.Sub(t.asked); since > 0; since -= span {
 		growth *= max(t.trend, 1)
 	}
-	expected := t.rate * min(growth, tuneGain*tuneGain)
-	gain := rate/expected - 1
-	if gain < tuneGain-1 && t.failed == 0 {
-		// A loss at the wrong moment is enough to hide a gain.
-		t.failed, t.trying, t.rate = t.trying, 0, 0
-		return t.lanes, nil
+	t.rate *= min(growth, tuneGrowth*tuneGrowth)
+	t.trend = 1
+	worth := rate / t.rate * float64(s.least) // lanes
+	switch {
+	case worth >= tuneShare*float64(t.trying) && t.trying < maxLanes:
+		t.lanes, t.failed = t.trying, false
+		return t.try(s), nil
+	case worth >= tuneShare*float64(t.trying):
+		t.begin(s, t.trying, rates)
+		return t.want(), nil
 	}
-	if gain < tuneGain-1 {
-		t.why = fmt.Sprintf("%d lanes brought %.0f %%", t.trying, 100*gain)
-		return t.end(s, t.lanes)
+	several := max(t.lanes, int(worth+0.1))
+	switch {
+	case several > s.least:
+		t.begin(s, several, nil)
+		return t.want(), nil
+	case !t.failed: // a loss at the wrong moment is enough to hide a gain
+		t.failed, t.trying, t.rate = true, 0, 0
+		return t.want(), nil
 	}
-	t.why = fmt.Sprintf("%d lanes brought %.0f %% more than %d", t.trying, 100*gain, t.lanes)
-	t.lanes, t.rate, t.trend, t.failed = t.trying, rate, 1, 0
-	if t.lanes == maxLanes {
-		return t.end(s, t.lanes)
+	t.why = fmt.Sprintf("%d lanes brought %.0f %%", t.trying, 100*(worth/float64(s.least)-1))
+	return t.end(s, s.least)
+}
+
+// begin begins to verify that so many lanes share no queue. Their rates may be known.
+func (t *tuner) begin(s sight, lanes int, rates laneRates) {
+	t.verify = &verification{lanes: lanes, before: rates, alone: rates != nil}
+	t.lanes = min(t.lanes, lanes)
+	t.trying, t.asked, t.settled = lanes, s.now, time.Time{}
+	t.why = fmt.Sprintf("verifying %d lanes", lanes)
+}
+
+// check takes a measurement of the verification.
+func (t *tuner) check(s sight, rates laneRates) (int, *known) {
+	v, why := t.verify.take(rates)
+	if v == undecided {
+		t.settled = s.now
+		return t.want(), nil
 	}
-	return t.try(s), &known{t.lanes, s.now}
+	lanes := s.least
+	if v == separate {
+		lanes = t.verify.lanes
+	}
+	t.why = why
+	return t.end(s, lanes)
 }
 
 func (t *tuner) end(s sight, lanes int) (int, *known) {

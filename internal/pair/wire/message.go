@@ -21,13 +21,19 @@ const (
 	MessageDrain    MessageType = 9
 	MessageKey      MessageType = 10 // a public key of the sender that it will use
 	MessageKeyTaken MessageType = 11 // the receiver has stored it
-	MessageLimited  MessageType = 12 // from the far relay: it has bytes for which the flow's lanes have no room
-	MessageLate     MessageType = 13 // bytes beyond the offset are here, and on its lane has come nothing for long
+	// MessageLimited from the far relay says that it has bytes for which the flow's lanes
+	// have no room. From the near one it says whether the far one may use all lanes
+	// (FlagAlone); older far relays ignore it.
+	MessageLimited MessageType = 12
+	MessageLate    MessageType = 13 // bytes beyond the offset are here, and on its lane has come nothing for long
 )
 
 // FlagEnd on ACK: the end is passed on too. On RESET: the stream had ended at the
 // offset, and an END comes with its sum.
 const FlagEnd = 1
+
+// FlagAlone on LIMITED: further lanes of the flow are to pause for a moment.
+const FlagAlone = 1
 
 // MaxWake is the most bytes of a stream in a WAKE.
 const MaxWake = 16 << 10

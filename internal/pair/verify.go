@@ -1,0 +1,124 @@
+package pair
+
+import (
+	"fmt"
+	"math"
+)
+
+// Lanes that share a queue take more from other flows there than one lane would. So several
+// lanes stay only if each goes as fast as if it were alone: then a limit of each connection
+// is what they have in common, and no queue. A verification pauses all lanes but the main
+// one, again and again. In a shared queue that one speeds up meanwhile.
+const (
+	// verifyShare is the share of its rate alone that the main lane must have beside the
+	// others.
+	verifyShare = 0.85
+	// verifyShared is the share below which it certainly shares a queue with them.
+	verifyShared = 0.95
+	// verifyPauses bounds the pauses. What is not certain then counts as a shared queue.
+	verifyPauses = 6
+	// verifySigmas is how certain it must be, in standard errors.
+	verifySigmas = 1.8
+	// What the rates of one lane at two moments are expected to differ by (a standard
+	// deviation, as a share), and how many observations this guess is worth.
+	verifyGuess       = 0.15
+	verifyGuessWeight = 2
+)
+
+// laneBytes is what one lane has carried in a direction.
+type laneBytes struct {
+	of    *lane
+	bytes uint64
+}
+
+// laneRate is bytes a second of one lane over one measurement.
+type laneRate struct {
+	of   *lane
+	rate float64
+}
+
+// laneRates are those of all lanes of a flow, the main one first.
+type laneRates []laneRate
+
+// verification compares the main lane's rate alone with that beside the others.
+type verification struct {
+	lanes  int
+	alone  bool      // the others pause
+	before laneRates // of the latest measurement of all lanes; nil: none yet
+	single float64   // the main lane's rate in the latest pause
+	shares []float64 // logarithms: the main lane's rate beside the others by that alone
+
+	squares float64 // of differences between the rates of a lane at two moments, as shares
+	degrees float64
+}
+
+// verdict is what a verification has found so far.
+type verdict int
+
+const (
+	undecided verdict = iota
+	separate          // each lane goes as fast as alone
+	shared            // the lanes share a queue, or it cannot be told
+)
+
+// take takes a measurement.
+func (v *verification) take(rates laneRates) (verdict, string) {
+	if len(rates) == 0 {
+		return undecided, ""
+	}
+	if v.alone {
+		v.single, v.alone = rates[0].rate, false
+		for _, other := range rates[1:] {
+			if other.rate > v.single/4 {
+				return shared, "the other relay cannot pause lanes"
+			}
+		}
+		return undecided, ""
+	}
+	before := v.before
+	v.before, v.alone = rates, true
+	if before == nil || before[0].of != rates[0].of || v.single == 0 {
+		v.single = 0
+		return undecided, ""
+	}
+	for _, now := range rates {
+		for _, then := range before {
+			if now.of == then.of && now.rate > 0 && then.rate > 0 {
+				v.observe(math.Log(now.rate/then.rate) / math.Sqrt2)
+			}
+		}
+	}
+	v.shares = append(v.shares, math.Log(max((before[0].rate+rates[0].rate)/2/v.single, 1e-3)))
+	return v.judge()
+}
+
+func (v *verification) observe(difference float64) {
+	v.squares += difference * difference
+	v.degrees++
+}
+
+// judge decides if the shares leave no doubt.
+func (v *verification) judge() (verdict, string) {
+	n := float64(len(v.shares))
+	mean := 0.0
+	for _, share := range v.shares {
+		mean += share / n
+	}
+	squares, degrees := v.squares+verifyGuessWeight*verifyGuess*verifyGuess, v.degrees+verifyGuessWeight
+	for _, share := range v.shares {
+		squares += (share - mean) * (share - mean)
+	}
+	degrees += n - 1
+	// A share has the error of one rate alone and of the mean of two beside the others.
+	doubt := verifySigmas * math.Sqrt(squares/degrees*1.5/n)
+	why := fmt.Sprintf("beside the others a lane has %.0f %% of its rate alone", 100*math.Exp(mean))
+	switch {
+	case mean-doubt >= math.Log(verifyShare):
+		return separate, why
+	case mean+doubt <= math.Log(verifyShared):
+		return shared, why
+	case len(v.shares) >= verifyPauses:
+		return shared, why + ", give or take " + fmt.Sprintf("%.0f %%", 100*doubt)
+	}
+	return undecided, ""
+}
