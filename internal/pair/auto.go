@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -17,10 +18,11 @@ const (
 
 // auto is what a near flow knows of the lanes that help it.
 type auto struct {
-	tuners     [2]tuner // by direction
-	limited    [2]bool  // it has lacked room on its lanes since it began to move
-	farLimited stamp    // the far relay's latest word that it lacks room on them
-	alone      stamp    // the latest word that the flow's further lanes are to pause here; zero: none
+	tuners     [2]tuner  // by direction
+	limited    [2]bool   // it has lacked room on its lanes since it began to move
+	farLimited stamp     // the far relay's latest word that it lacks room on them
+	rates      laneRates // of the latest attempt
+	alone      stamp     // the latest word that the flow's further lanes are to pause here; zero: none
 }
 
 // limitedFor is how long the word of the other relay counts, which repeats it at each tick.
@@ -52,6 +54,9 @@ func (f *Flow) tune(now time.Time) (want int) {
 			}
 		case l.mayTry(f, now):
 			_, found := t.look(looks[i])
+			if t.verify != nil && t.verify.lanes < len(f.strands) {
+				a.rates = t.latest
+			}
 			if found != nil {
 				l.known[i] = *found
 				f.s.node.log.Info("lanes of a flow", "tunnel", f.s.tunnel, "peer", f.s.peer, "lanes", found.lanes, "why", t.why)
@@ -63,6 +68,20 @@ func (f *Flow) tune(now time.Time) (want int) {
 		want = max(want, t.want())
 	}
 	return max(want, 1)
+}
+
+// slowestLast has the lanes given back first that were slowest when their number was found
+// too large: lanes that share a member of a group of links.
+func (f *Flow) slowestLast() {
+	if f.auto == nil || f.auto.rates == nil || len(f.strands) < 2 {
+		return
+	}
+	rate := map[*lane]float64{}
+	for _, r := range f.auto.rates {
+		rate[r.of] = r.rate
+	}
+	f.auto.rates = nil
+	slices.SortStableFunc(f.strands[1:], func(a, b *strand) int { return cmp.Compare(rate[b.l], rate[a.l]) })
 }
 
 // pauseLanes has a direction use the main lane alone that needs no other, or whose lanes are

@@ -358,6 +358,7 @@ func (f *Flow) adjustLanes(now time.Time) {
 	if !f.near {
 		return
 	}
+	f.slowestLast()
 	f.releaseFrom(max(f.wantLanes, 1))
 	for f.joinable() && len(f.strands)+f.joining < f.wantLanes {
 		f.s.link.wantMore(f)

@@ -51,6 +51,8 @@ type tuner struct {
 	looks   int
 	limited int
 
+	latest laneRates // of the lanes of the latest attempt
+
 	rate  float64 // bytes a second with the least lanes; 0: not measured
 	trend float64 // of rate from one measurement to the next
 }
@@ -79,8 +81,12 @@ func (t *tuner) look(s sight) (want int, found *known) {
 	case t.trying == 0:
 	case s.lanes < t.trying && t.settled.IsZero():
 		if s.now.Sub(t.asked) > tunePatience {
+			if t.verify == nil && t.lanes > s.least {
+				t.begin(s, t.lanes, nil)
+				return t.want(), nil
+			}
 			t.why = fmt.Sprintf("%d lanes cannot be made", t.trying)
-			return t.end(s, t.lanes)
+			return t.end(s, s.least)
 		}
 		return t.trying, nil
 	case t.settled.IsZero():
@@ -155,7 +161,7 @@ func (t *tuner) judge(s sight, rate float64, span time.Duration, rates laneRates
 		growth *= max(t.trend, 1)
 	}
 	t.rate *= min(growth, tuneGrowth*tuneGrowth)
-	t.trend = 1
+	t.trend, t.latest = 1, rates
 	worth := rate / t.rate * float64(s.least) // lanes
 	switch {
 	case worth >= tuneShare*float64(t.trying) && t.trying < maxLanes:

@@ -84,6 +84,7 @@ func fairness(ctx context.Context, o Options, way string, _ int, note func(measu
 			name := fmt.Sprintf("%s, lanes %s: ", s.name(), lanes)
 			note(measured{name: name + "goodput", unit: "Mb/s", value: m.flow * 8 / 1e6})
 			note(measured{name: name + "harm", value: m.harm})
+			note(measured{name: name + "harm before that", value: m.early})
 			if lanes == "1" {
 				one = m.harm
 				continue
@@ -103,8 +104,9 @@ func fairness(ctx context.Context, o Options, way string, _ int, note func(measu
 // beside is what a flow did, and its neighbours' harm by it.
 type beside struct {
 	flow  float64 // bytes a second
-	harm  float64
-	lanes int
+	early float64 // harm in the first half of the time, while auto tries
+	harm  float64 // in the second half
+	lanes int     // at the end
 }
 
 func (s fair) conditions() lab.Conditions {
@@ -152,17 +154,15 @@ func (s fair) measure(ctx context.Context, o Options, way, lanes string) (m besi
 		return m, err
 	}
 	defer end()
-	// The second half counts.
 	half := pick(o, 30*time.Second, 20*time.Second)
-	if err := pause(ctx, half); err != nil {
-		return m, err
+	for _, harm := range []*float64{&m.early, &m.harm} {
+		fromOurs, from := ours.Load(), theirs.Load()
+		if err := pause(ctx, half); err != nil {
+			return m, err
+		}
+		m.flow = float64(ours.Load()-fromOurs) / half.Seconds()
+		*harm = congestion.Harm(alone, float64(theirs.Load()-from)/half.Seconds())
 	}
-	fromOurs, from := ours.Load(), theirs.Load()
-	if err := pause(ctx, half); err != nil {
-		return m, err
-	}
-	m.flow = float64(ours.Load()-fromOurs) / half.Seconds()
-	m.harm = congestion.Harm(alone, float64(theirs.Load()-from)/half.Seconds())
 	for _, line := range w.heard("lanes of a flow") {
 		o.Report.Linef("  %s", line)
 	}
