@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -18,8 +19,9 @@ import (
 	"longhaul/internal/relay"
 )
 
-// farTunnel is a tunnel that takes the flows of paired relays. It stays the same
-// as long as the tunnel has its name: sessions that stand ask it for each flow.
+// farTunnel is a tunnel that takes the flows of paired relays. There is one for each name,
+// also if a reload removes the tunnel and another adds it: sessions that stand ask it for
+// each flow.
 type farTunnel struct {
 	name   string
 	pairs  *pairs
@@ -40,7 +42,7 @@ type farSettings struct {
 
 // far returns the far tunnel of a configuration. The caller holds mu.
 func (p *pairs) far(c *config.Tunnel) *farTunnel {
-	t := p.current.far[c.Name]
+	t := cmp.Or(p.current.far[c.Name], p.removed[c.Name])
 	if t == nil {
 		t = &farTunnel{name: c.Name, pairs: p, flows: map[*pair.Flow]*relay.PairTarget{}}
 		t.admits.Store(&farSettings{})

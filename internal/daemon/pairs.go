@@ -31,7 +31,8 @@ type pairs struct {
 	keys    *identity.Store
 	node    *pair.Node // nil: no tunnel was ever paired
 	current tunnelPairs
-	next    tunnelPairs // of the last equip
+	next    tunnelPairs           // of the last equip
+	removed map[string]*farTunnel // whose sessions may stand
 	drained bool
 	door    *pairDoor // for the successor; nil until there is one
 
@@ -47,7 +48,7 @@ type tunnelPairs struct {
 }
 
 func newPairs(log *slog.Logger, release string, keysDir func() string, relay func() *relay.Relay) *pairs {
-	p := &pairs{log: log, release: release, keysDir: keysDir, relay: relay}
+	p := &pairs{log: log, release: release, keysDir: keysDir, relay: relay, removed: map[string]*farTunnel{}}
 	p.host, _ = os.Hostname() // without it, the listening address alone tells near tunnels apart
 	p.life, p.end = context.WithCancel(context.Background())
 	return p
@@ -131,7 +132,11 @@ func (p *pairs) keep(memoryLimit int64) {
 	for name, was := range p.current.far {
 		if p.next.far[name] == nil {
 			was.admits.Store(&farSettings{})
+			p.removed[name] = was
 		}
+	}
+	for name := range p.next.far {
+		delete(p.removed, name)
 	}
 	p.current, p.next = p.next, tunnelPairs{}
 }

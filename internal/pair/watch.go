@@ -61,6 +61,7 @@ func (s *session) watch(now time.Time, slow, sweep bool) {
 		s.revoke()
 		return
 	}
+	s.revoked = s.revoked && !slow // the peer is admitted again
 	s.watchControl(now, slow)
 	if slow {
 		s.renew(now)

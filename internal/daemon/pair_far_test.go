@@ -1,0 +1,47 @@
+package daemon
+
+import (
+	"log/slog"
+	"testing"
+
+	"longhaul/internal/config"
+	"longhaul/internal/nettest"
+	"longhaul/internal/relay"
+)
+
+// TestFarTunnelIsAddedAgain holds that sessions which stand bring flows again to a far tunnel
+// that one reload removed and another added.
+func TestFarTunnelIsAddedAgain(t *testing.T) {
+	p := newPairs(slog.New(slog.DiscardHandler), "test", t.TempDir, func() *relay.Relay { return nil })
+	defer p.close()
+	reload := func(tunnels ...config.Tunnel) (servers []relay.PairServer) {
+		t.Helper()
+		built := make([]relay.Tunnel, len(tunnels))
+		for i := range tunnels {
+			built[i].Name = tunnels[i].Name
+		}
+		nettest.Must(t, p.equip(&config.Config{Tunnels: tunnels}, built))
+		p.keep(0)
+		for _, b := range built {
+			servers = append(servers, b.PairServer)
+		}
+		return servers
+	}
+	tunnel := config.Tunnel{Name: "from-a", PairFrom: config.PairFrom{Peers: []string{"site-a"}}}
+	before := reload(tunnel)
+	session := p.current.far[tunnel.Name] // asks it for each flow
+	reload()
+	if session.Admits("site-a") {
+		t.Error("a removed tunnel admits its peer")
+	}
+	after := reload(tunnel)
+	if !session.Admits("site-a") {
+		t.Error("a tunnel that was added again refuses its peer")
+	}
+	if before[0] != after[0] {
+		t.Error("the tunnel has another server")
+	}
+	if len(p.removed) > 0 {
+		t.Errorf("%d tunnels count as removed", len(p.removed))
+	}
+}
