@@ -68,29 +68,6 @@ func (c *control) silent(now time.Time, within time.Duration) bool {
 	return unseen == 0
 }
 
-const (
-	// maxAhead bounds the bytes of streams on a control connection that have not
-	// arrived: messages wait behind them.
-	maxAhead = 64 << 10
-	// crowd is the least number of flows without a lane of which each gets no more than
-	// crowdShare bytes ahead, so that all go on soon: all together twice maxAhead.
-	crowd      = 32
-	crowdShare = 64
-)
-
-// room is how many bytes of one stream may go ahead of its lane while so many flows wait
-// for theirs. If they are few, that is no more than a quarter of what is left for all.
-func (c *control) room(waiting int) int {
-	c.mu.Lock()
-	queued := len(c.queue)
-	c.mu.Unlock()
-	c.c.bulk.control(func(fd int) { queued += unacknowledged(fd) })
-	if waiting >= crowd {
-		return min(max(2*maxAhead-queued, 0), crowdShare)
-	}
-	return min(max(maxAhead-queued, 0)/4, wire.MaxWake)
-}
-
 // post sends a message soon.
 func (c *control) post(m wire.Message) {
 	c.mu.Lock()

@@ -3,6 +3,7 @@ package pair
 import (
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,12 +20,15 @@ func TestCrowdGoesOn(t *testing.T) {
 		clients[i] = s.dial()
 		defer clients[i].Close()
 	}
-	all := func(message string) {
+	send := func(message string) {
 		t.Helper()
 		for _, c := range clients {
 			_, err := io.WriteString(c, message)
 			nettest.Must(t, err)
 		}
+	}
+	receive := func(message string) {
+		t.Helper()
 		for i, c := range clients {
 			got := make([]byte, len(message))
 			if _, err := io.ReadFull(c, got); err != nil || string(got) != message {
@@ -41,10 +45,41 @@ func TestCrowdGoesOn(t *testing.T) {
 			s.link.laneDials += maxLaneDials
 		}
 	}
-	all("before")
+	send("before")
+	receive("before")
 	dialLanes(false)
+	s.path.cut(true)
+	for range crowd { // which come meanwhile
+		clients = append(clients, s.dial())
+		defer clients[len(clients)-1].Close()
+	}
+	meanwhile := strings.Repeat("meanwhile", crowdShare) // more than goes ahead at once
+	send(meanwhile)
+	nettest.Eventually(t, 30*time.Second, func() bool { return s.link.current().waiting.Load() == int64(len(clients)) }, s.dump)
 	s.path.cut(false)
-	all("meanwhile")
+	receive(meanwhile)
 	dialLanes(true)
-	all("after")
+	send("after")
+	receive("after")
+}
+
+// TestAheadOfDeadLane holds that the far relay takes bytes that come ahead of a lane while it
+// has one, of which it cannot know that it is dead.
+func TestAheadOfDeadLane(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, direct)
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "before")
+	s.awaitWarm(2)
+	s.link.mu.Lock()
+	s.link.laneDials += maxLaneDials // none from now on
+	s.link.mu.Unlock()
+	s.deafenFar(true, false)
+	s.roundTrip(c, "ahead")
+	s.link.mu.Lock()
+	s.link.laneDials -= maxLaneDials
+	s.link.mu.Unlock()
+	s.roundTrip(c, "after")
 }

@@ -21,55 +21,71 @@ func (s *session) open(l *lane, frame wire.Frame, b []byte) error {
 	if err != nil {
 		return err
 	}
-	if !l.acceptor.Admits(s.peer) {
-		l.bind(nil)
-		s.bury(o.Flow)
-		c := cause(flow.EndDenied, errors.New("the peer is not admitted any more"))
-		s.message(wire.Message{Type: wire.MessageRefused, Flow: o.Flow, Reason: c.Code, Text: c.Text})
-		return nil
-	}
-	f, fresh := s.admit(l, o)
-	switch {
-	case f == nil:
-		l.bind(nil)
-		s.message(wire.Message{Type: wire.MessageGone, Flow: o.Flow})
-		return nil
-	case !fresh:
-		f.attachFar(l, frame.Offset, nil)
-		return nil
-	}
 	a := l.acceptor
-	s.node.tasks.Go(func() { f.dial(o, a) })
+	f, fresh, err := s.admit(l, o, a)
+	switch {
+	case err != nil:
+		l.bind(nil)
+		s.decline(o.Flow, err)
+	case fresh:
+		s.node.tasks.Go(func() { f.dial(o, a, nil) })
+	default:
+		f.attachFar(l, frame.Offset, nil)
+	}
 	return nil
 }
 
-// admit finds the flow of an OPEN or makes it; nil if it is over.
-func (s *session) admit(l *lane, o wire.Open) (f *Flow, fresh bool) {
+// The errors of admit.
+var (
+	errDenied = errors.New("the peer is not admitted any more")
+	errOver   = errors.New("the flow is over")
+)
+
+// admit finds the flow of an OPEN or makes it. The lane that the OPEN came on is nil if it
+// came ahead.
+func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, err error) {
+	admitted := a.Admits(s.peer)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !admitted {
+		s.buried.add(o.Flow)
+		return nil, false, errDenied
+	}
 	if f := s.flows[o.Flow]; f != nil {
-		return f, false
+		return f, false, nil
 	}
 	if s.buried.has(o.Flow) || s.node.closing.Load() {
-		return nil, false
+		return nil, false, errOver
 	}
 	f = newFlow(s, o.Flow, false, LegOptions{})
-	f.known, f.dialing, f.done = true, true, l.acceptor.Ended
+	f.known, f.dialing, f.done = true, true, a.Ended
 	if s.noResume {
 		f.sf.NoResume()
 	}
-	l.bind(f)
-	f.addStrand(l, nil, true)
-	_ = f.sf.Attach(0)
+	if l != nil {
+		l.bind(f)
+		f.addStrand(l, nil, true)
+		_ = f.sf.Attach(0)
+	}
 	s.flows[f.id] = f
 	s.watched[f] = struct{}{}
 	s.flowsTotal.Add(1)
 	s.node.flowsNow.Add(1)
-	return f, true
+	return f, true, nil
 }
 
-// dial connects to the target.
-func (f *Flow) dial(o wire.Open, a Acceptor) {
+// decline answers an OPEN that admit did not take.
+func (s *session) decline(id uint64, err error) {
+	m := wire.Message{Type: wire.MessageGone, Flow: id}
+	if errors.Is(err, errDenied) {
+		c := cause(flow.EndDenied, err)
+		m = wire.Message{Type: wire.MessageRefused, Flow: id, Reason: c.Code, Text: c.Text}
+	}
+	s.message(m)
+}
+
+// dial connects to the target, for which ahead came with the OPEN.
+func (f *Flow) dial(o wire.Open, a Acceptor, ahead []byte) {
 	ctx, cancel := context.WithTimeout(f.s.node.ctx, o.Deadline)
 	defer cancel()
 	t, err := a.Dial(ctx, Open{Peer: f.s.peer, Client: o.Client, Listen: o.Listen, Flow: f})
@@ -93,6 +109,7 @@ func (f *Flow) dial(o wire.Open, a Acceptor) {
 	f.leg.reset = t.Reset
 	f.opened = true
 	f.s.message(wire.Message{Type: wire.MessageOpened, Flow: f.id, Text: f.target})
+	f.takeAhead(0, ahead)
 }
 
 // dropped are the numbers of flows that are over, of which a late OPEN may still come.

@@ -420,17 +420,6 @@ func (f *Flow) noteNeed() {
 	f.goAhead()
 }
 
-// goAhead sends the first bytes ahead of the lane that the flow needs. At the near relay
-// the flow may have that lane in place of a lost one, but the far relay has not come to it.
-func (f *Flow) goAhead() {
-	if f.near && !f.known {
-		return
-	}
-	if f.lane == nil && !f.needSince.IsZero() || f.lane != nil && f.lost && f.unanswered && !f.s.noResume {
-		f.s.wakePeer(f)
-	}
-}
-
 // postDue tells the session that the control connection has something to carry.
 func (f *Flow) postDue() {
 	n, urgent := f.sf.AckWaiting()

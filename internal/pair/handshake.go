@@ -71,8 +71,6 @@ type dialer struct {
 
 // dial returns nil without an error if it is not the attempt's turn.
 func (d dialer) dial(ctx context.Context) (*connection, error) {
-	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
-	defer cancel()
 	keys := d.node.identity.PeerKeys(d.options.Peer)
 	if len(keys) == 0 {
 		return nil, problem(ProblemKeyUnknown, "no key of peer %q", d.options.Peer)
@@ -137,6 +135,8 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	}
 	bulk.turns.begin()
 	defer bulk.turns.give()
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout) // without the wait for the turn
+	defer cancel()
 	if _, err := bulk.Write(first); err != nil {
 		return nil, err
 	}
@@ -274,6 +274,7 @@ func (n *Node) accept(bulk *bulkConn, a Acceptor, lane bool) (*connection, error
 	}
 	bulk.turns.begin()
 	defer bulk.turns.give()
+	_ = bulk.SetDeadline(time.Now().Add(handshakeTimeout)) // without the wait for the turn
 	config := n.identity.ServerTLS().Clone()
 	offered := offersAnother(config)
 	conn := tls.Server(bulk, config)
@@ -294,7 +295,7 @@ func (n *Node) accept(bulk *bulkConn, a Acceptor, lane bool) (*connection, error
 	}
 	older := !lane && n.known(peer, hello)
 	mine := n.hello(hello.Session, a.Tunnel())
-	mine.Features = hello.Features & (wire.FeaturePad | wire.FeatureNoResume | wire.FeatureLanes | wire.FeatureCompress)
+	mine.Features = hello.Features & (wire.FeaturePad | wire.FeatureNoResume | wire.FeatureLanes | wire.FeatureAhead | wire.FeatureCompress)
 	if a.Clear() || older { // the tunnel may have had the session's mode before
 		mine.Features |= hello.Features & wire.FeatureClear
 	}
@@ -359,7 +360,7 @@ func (n *Node) peerOf(conn *tls.Conn) (string, error) {
 // lane, since the far end waits as long, and of which tunnel it is.
 func (n *Node) nearHello(s *session, o LinkOptions) wire.Hello {
 	h := n.hello(s.id, o.Tunnel)
-	h.Resume, h.Features, h.Origin = s.waits(o), s.features()|wire.FeatureLanes, o.Origin
+	h.Resume, h.Features, h.Origin = s.waits(o), s.features()|wire.FeatureLanes|wire.FeatureAhead, o.Origin
 	return h
 }
 

@@ -290,7 +290,7 @@ func (l *Link) moveOn(f *Flow) bool {
 	delete(was.flows, f.id)
 	was.mu.Unlock()
 	was.message(wire.Message{Type: wire.MessageGone, Flow: f.id}) // the answer to its refusal
-	f.s, f.known, f.sent, f.lost = l.s, false, false, false
+	f.s, f.known, f.sent, f.lost, f.wokeAt = l.s, false, false, false, 0
 	if !f.needSince.IsZero() {
 		was.waiting.Add(-1)
 		f.s.waiting.Add(1)
@@ -526,7 +526,7 @@ func (l *Link) redial(s *session, now time.Time) {
 	if l.o.Fallback && s.inFallback() {
 		every = fallbackRetry
 	}
-	due := now.Sub(l.redialed) >= every && l.redials < maxRedials
+	due := now.Sub(l.redialed) >= every-tickEvery/4 && l.redials < maxRedials // ticks are not exact
 	if due {
 		l.redialed = now
 		l.redials++
@@ -658,16 +658,23 @@ func (s *session) restarted(instance uint64) {
 // dialLanes dials lanes that flows or the pool lack.
 func (l *Link) dialLanes(s *session, now time.Time) {
 	s.mu.Lock()
-	warm, up := len(s.warm)+s.padding, s.ctl != nil
+	warm, up, ahead := len(s.warm)+s.padding, s.ctl != nil, s.ahead
 	s.mu.Unlock()
+	crowded := s.crowded(now)
 	l.mu.Lock()
-	waiting := 0
+	waiting, fresh := 0, 0
 	for _, flows := range [][]*Flow{l.waiting, l.joining} {
 		for _, f := range flows {
 			if f.s == s {
 				waiting++
 			}
+			if f.s == s && f.needsOpen && !ahead {
+				fresh++
+			}
 		}
+	}
+	if crowded {
+		waiting = fresh
 	}
 	forFlows := max(waiting-s.laneDials, 0)
 	forPool := 0
@@ -732,8 +739,6 @@ func (s *session) noteLane(err error) {
 }
 
 func (l *Link) newLane(s *session, pool bool) (*lane, error) {
-	ctx, cancel := context.WithTimeout(l.node.ctx, handshakeTimeout)
-	defer cancel()
 	o := l.options()
 	s.mu.Lock()
 	instance, remote := s.instance, s.remote
@@ -745,7 +750,7 @@ func (l *Link) newLane(s *session, pool bool) (*lane, error) {
 	d := dialer{node: l.node, options: o, address: remote, hello: hello, within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Lane, Instance: instance},
 		early:   !s.clear}
-	c, err := d.dial(ctx)
+	c, err := d.dial(l.node.ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -55,6 +55,7 @@ type session struct {
 	since      time.Time // of ctl, or of its loss
 	outage     time.Duration
 	lanesMany  bool // several lanes may carry a flow
+	ahead      bool // OPEN may go ahead of its lane
 	draining   bool
 	closed     bool
 	revoked    bool          // of the watching goroutine
@@ -127,6 +128,7 @@ func (s *session) begin(c *connection) {
 	s.instance, s.release, s.since = c.hello.Instance, c.hello.Release, time.Now()
 	s.remote, s.lanesMany = addressOf(c), c.hello.Features&wire.FeatureLanes != 0 && !s.noResume
 	s.compresses.Store(s.compress && c.hello.Features&wire.FeatureCompress != 0)
+	s.ahead = c.hello.Features&wire.FeatureAhead != 0 && !s.noResume
 	s.problem, s.text, s.laneErr = ProblemNone, "", nil
 	flows := slices.Collect(maps.Values(s.flows))
 	s.mu.Unlock()
@@ -188,6 +190,13 @@ func (s *session) manyLanes() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lanesMany
+}
+
+// opensAhead reports whether an OPEN may come ahead of its lane: both ends know how.
+func (s *session) opensAhead() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ahead
 }
 
 func (s *session) control() *control {
@@ -348,6 +357,10 @@ func (s *session) handle(ctl *control, m wire.Message) {
 }
 
 func (s *session) handleFlow(ctl *control, m wire.Message) {
+	if m.Type == wire.MessageOpen && !s.near {
+		s.takeOpen(m)
+		return
+	}
 	f := s.flow(m.Flow)
 	if f == nil {
 		if !s.near && m.Type == wire.MessageReset {
@@ -381,8 +394,12 @@ func (f *Flow) take(m wire.Message) {
 		f.sf.PeerReset(0, false, c)
 	case wire.MessageAck:
 		f.known = true
+		before := f.sf.Out.Acknowledged()
 		if err := f.sf.Ack(m.Offset, m.Flags&wire.FlagEnd != 0); err != nil {
 			f.sf.Abort(cause(flow.EndDamaged, errors.New("acknowledgement of bytes that were not sent")))
+		}
+		if f.sf.Out.Acknowledged() > before {
+			f.wentAhead()
 		}
 		f.takeOffer()
 	case wire.MessageReset:
@@ -402,48 +419,6 @@ func (f *Flow) take(m wire.Message) {
 			f.auto.farLimited = stampNow()
 		}
 	}
-}
-
-// takeWake writes bytes that came ahead of a lane, as far as the socket takes them.
-func (f *Flow) takeWake(offset uint64, b []byte) {
-	f.known = true
-	within := f.s.patience(wakeStale, 2)
-	if f.unanswered {
-		within = f.s.patience(pongWithin, 8) // a far relay with many lanes may not have come to it
-	}
-	if f.lane != nil && f.near && f.laneSince.since() > within {
-		// The far relay has lost the lane. Nobody here saw it: the reader waits for
-		// the client, and nothing is left to write.
-		f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", "the other relay asks for one")
-		f.loseLanes()
-	}
-	ahead := f.lane == nil || f.unanswered && !f.s.noResume // nothing has come over a lane
-	if ahead && f.leg.open() && f.leg.busy == 0 && f.leg.writable {
-		if rest, err := f.sf.In.Data(offset, b); err == nil && len(rest) > 0 {
-			f.writeLeg(rest)
-			f.postDue()
-		}
-	}
-	if f.lane == nil && f.near && !f.queued {
-		f.wanted = true
-		f.s.link.want(f)
-	}
-}
-
-// wakePeer sends bytes ahead of the flow's lane; at the far relay it asks for the lane,
-// with or without bytes. The caller holds f.mu.
-func (s *session) wakePeer(f *Flow) {
-	ctl := s.control()
-	if ctl == nil || !f.wokeAt.IsZero() {
-		return
-	}
-	waiting := int(s.waiting.Load())
-	offset, b := f.sf.Out.Peek(ctl.room(waiting))
-	if len(b) == 0 && (f.near || b != nil && waiting >= crowd) {
-		return // nothing, or no room yet
-	}
-	f.wokeAt = stampNow()
-	ctl.post(wire.Message{Type: wire.MessageWake, Flow: f.id, Offset: offset, Bytes: b})
 }
 
 func (s *session) bury(id uint64) {

@@ -106,11 +106,15 @@ type Open struct {
 func (o Open) Append(dst []byte) []byte {
 	start := len(dst)
 	dst = append(dst, make([]byte, HeadSize)...)
-	dst = binary.BigEndian.AppendUint64(dst, o.Flow)
-	dst = binary.BigEndian.AppendUint32(dst, uint32(min(max(o.Deadline.Milliseconds(), 1), 1<<31)))
-	dst = proxyproto.AppendHeader(dst, 2, proxyproto.Header{Source: o.Client, Destination: o.Listen})
+	dst = o.appendBody(binary.BigEndian.AppendUint64(dst, o.Flow))
 	Frame{Type: FrameOpen, Length: len(dst) - start - HeadSize}.Put(dst[start:])
 	return dst
+}
+
+// appendBody appends what follows the flow's number.
+func (o Open) appendBody(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint32(dst, uint32(min(max(o.Deadline.Milliseconds(), 1), 1<<31)))
+	return proxyproto.AppendHeader(dst, 2, proxyproto.Header{Source: o.Client, Destination: o.Listen})
 }
 
 // ParseOpen parses what follows the head of OPEN.
@@ -118,14 +122,27 @@ func ParseOpen(b []byte) (o Open, err error) {
 	if len(b) < openHead {
 		return o, malformed("OPEN of %d bytes", len(b))
 	}
+	rest, err := o.parseBody(b[flowSize:])
+	if err == nil && len(rest) > 0 {
+		err = malformed("%d bytes behind OPEN", len(rest))
+	}
 	o.Flow = binary.BigEndian.Uint64(b)
-	o.Deadline = time.Duration(binary.BigEndian.Uint32(b[8:])) * time.Millisecond
-	header, n, err := proxyproto.Parse(b[openHead:])
-	if err != nil || n != len(b)-openHead {
-		return o, malformed("OPEN with %d bytes of addresses: %v", len(b)-openHead, err)
+	return o, err
+}
+
+// parseBody parses what follows the flow's number, and returns what comes behind it.
+func (o *Open) parseBody(b []byte) (rest []byte, err error) {
+	if len(b) < openHead-flowSize {
+		return nil, malformed("OPEN without a deadline")
+	}
+	o.Deadline = time.Duration(binary.BigEndian.Uint32(b)) * time.Millisecond
+	b = b[openHead-flowSize:]
+	header, n, err := proxyproto.Parse(b)
+	if err != nil || n == 0 {
+		return nil, malformed("OPEN with %d bytes of addresses: %v", len(b), err)
 	}
 	o.Client, o.Listen = header.Source, header.Destination
-	return o, nil
+	return b[n:], nil
 }
 
 // AppendAttach appends an ATTACH with its head; received is the sender's position

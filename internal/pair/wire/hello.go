@@ -35,10 +35,9 @@ const (
 	FeaturePad                           // the lane goes to the pool: both ends send PAD
 	FeatureNoResume                      // flows of the lane end with it
 	FeatureLanes                         // several lanes may carry a flow
+	FeatureAhead                         // OPEN may come on the control connection, ahead of the flow's lane
+	FeatureCompress                      // either end may send compressed records
 )
-
-// FeatureCompress: either end may send compressed records.
-const FeatureCompress Features = 1 << 5
 
 // Hello is what each end says of itself at first.
 type Hello struct {

@@ -26,6 +26,7 @@ const (
 	// (FlagAlone); older far relays ignore it.
 	MessageLimited MessageType = 12
 	MessageLate    MessageType = 13 // bytes beyond the offset are here, and on its lane has come nothing for long
+	MessageOpen    MessageType = 14 // from the near relay: a flow's OPEN ahead of its lane, and its first bytes
 )
 
 // FlagEnd on ACK: the end is passed on too. On RESET: the stream had ended at the
@@ -35,7 +36,7 @@ const FlagEnd = 1
 // FlagAlone on LIMITED: further lanes of the flow are to pause for a moment.
 const FlagAlone = 1
 
-// MaxWake is the most bytes of a stream in a WAKE.
+// MaxWake is the most bytes of a stream in a WAKE or an OPEN.
 const MaxWake = 16 << 10
 
 const (
@@ -53,7 +54,8 @@ type Message struct {
 	Offset uint64 // ACK, RESET, WAKE, LATE
 	Reason byte   // REFUSED, RESET
 	Text   string // OPENED: the target's address; REFUSED, RESET: the cause
-	Bytes  []byte // WAKE, KEY, KEY_TAKEN; PING, PONG: 8 bytes to return
+	Bytes  []byte // WAKE, KEY, KEY_TAKEN, OPEN; PING, PONG: 8 bytes to return
+	Open   *Open  // OPEN
 }
 
 // Append appends the message: type (1), flags (1), length (2), flow (8), value.
@@ -77,6 +79,8 @@ func (m Message) Append(dst []byte) []byte {
 		dst = append(dst, m.Bytes...)
 	case MessagePing, MessagePong, MessageKey, MessageKeyTaken:
 		dst = append(dst, m.Bytes...)
+	case MessageOpen:
+		dst = append(m.Open.appendBody(dst), m.Bytes...)
 	}
 	binary.BigEndian.PutUint16(dst[start+2:], uint16(len(dst)-start-messageHead))
 	return dst
@@ -102,7 +106,7 @@ func ReadMessage(r io.Reader, buf []byte) (m Message, err error) {
 }
 
 // MessageBuffer is the length of the buffer that ReadMessage needs.
-const MessageBuffer = offsetSize + MaxWake
+const MessageBuffer = maxOpen + MaxWake
 
 func (t MessageType) sizes() (low, high int) {
 	switch t {
@@ -122,6 +126,8 @@ func (t MessageType) sizes() (low, high int) {
 		return pingSize, pingSize
 	case MessageKey, MessageKeyTaken:
 		return keySize, keySize
+	case MessageOpen:
+		return openHead - flowSize, maxOpen - flowSize + MaxWake
 	}
 	return 1, 0 // no length is right
 }
@@ -143,6 +149,13 @@ func (m *Message) set(b []byte) error {
 		m.Text = string(b)
 	case MessageWake, MessagePing, MessagePong, MessageKey, MessageKeyTaken:
 		m.Bytes = b
+	case MessageOpen:
+		m.Open = &Open{Flow: m.Flow}
+		rest, err := m.Open.parseBody(b)
+		if err != nil || len(rest) > MaxWake {
+			return malformed("OPEN with %d bytes behind it: %v", len(rest), err)
+		}
+		m.Bytes = rest
 	}
 	return nil
 }

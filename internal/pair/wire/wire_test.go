@@ -128,6 +128,7 @@ var messages = []Message{
 	{Type: MessageDrain},
 	{Type: MessageKey, Bytes: bytes.Repeat([]byte{1}, 32)},
 	{Type: MessageKeyTaken, Bytes: bytes.Repeat([]byte{2}, 32)},
+	{Type: MessageOpen, Flow: 7, Bytes: []byte("GET /"), Open: &Open{Flow: 7, Deadline: time.Second, Client: listen, Listen: listen}},
 }
 
 func TestMessages(t *testing.T) {
