@@ -24,7 +24,7 @@ func TestPageNamesEveryKey(t *testing.T) {
 	}
 	d := &decoder{ctx: t.Context(), loader: testLoader(), keys: map[string][]string{}}
 	d.config(tree)
-	within := map[string]string{"log": "log.", "limits": "limits.", "history": "history.", "proxy_protocol": "proxy_protocol.", "proxy_protocol.in": "proxy_protocol.in.", "health": "health.", "dashboard": "dashboard.", "pair": "pair.", "pair_from": "pair_from.", "intercept": "intercept.", "a destination": "destinations.", "original": "original.", "interception": "interception."}
+	within := map[string]string{"log": "log.", "limits": "limits.", "history": "history.", "proxy_protocol": "proxy_protocol.", "proxy_protocol.in": "proxy_protocol.in.", "health": "health.", "dashboard": "dashboard.", "pair": "pair.", "a path of pair": "pair.paths.", "pair_from": "pair_from.", "intercept": "intercept.", "a destination": "destinations.", "original": "original.", "interception": "interception."}
 	for section, keys := range d.keys {
 		for _, key := range keys {
 			switch {

@@ -175,12 +175,8 @@ func (d *decoder) interfaceName(n *node, key string) (string, bool) {
 	if !ok {
 		return "", false
 	}
-	valid := s != "" && s != "." && s != ".." && len(s) <= maxInterfaceName
-	for _, c := range s {
-		valid = valid && c > ' ' && c < 0x7f && !strings.ContainsRune(`/:"\*`, c)
-	}
 	switch {
-	case !valid:
+	case !validInterfaceName(s):
 		d.errorf(n, "use the name of a network interface; ip link shows them", "%s cannot be %q", key, s)
 		return "", false
 	case s == "lo":
@@ -188,6 +184,14 @@ func (d *decoder) interfaceName(n *node, key string) (string, bool) {
 		return "", false
 	}
 	return s, true
+}
+
+func validInterfaceName(s string) bool {
+	valid := s != "" && s != "." && s != ".." && len(s) <= maxInterfaceName
+	for _, c := range s {
+		valid = valid && c > ' ' && c < 0x7f && !strings.ContainsRune(`/:"\*`, c)
+	}
+	return valid
 }
 
 // distinctPrefixes decodes prefixes of which none is within another.

@@ -18,6 +18,7 @@ type Pair struct {
 	Resume   time.Duration // longest outage that a flow survives; 0: a flow ends with its connection
 	Encrypt  Encrypt       // the far relay must have the same
 	Fallback Fallback
+	Paths    []Path `json:",omitempty"` // to the far relay; empty: one, by the host's routes
 }
 
 // Lanes is a number of WAN connections of one flow.
@@ -98,6 +99,7 @@ func (d *decoder) pair(n *node, p *Pair) {
 		into("resume", &p.Resume, d.duration(minResume, maxResume, new(time.Duration))),
 		d.encrypt(&p.Encrypt),
 		into("fallback", &p.Fallback, oneOf(d, FallbackNever, FallbackPlain)),
+		into("paths", &p.Paths, d.paths),
 	)
 	if n.kind == mapping && n.lookup("peer") == nil {
 		d.errorf(n, "add peer: with the name that longhaul pair list shows", "pair has no peer")
@@ -108,6 +110,9 @@ func (d *decoder) pair(n *node, p *Pair) {
 	if p.Compress == CompressAuto && p.Encrypt == EncryptOff && p.Resume == 0 {
 		d.errorf(n.lookup("compress"), "remove one of them",
 			"with encrypt: off and resume: off the kernel passes bytes on unseen, and nobody can compress them")
+	}
+	if len(p.Paths) > 1 && p.Resume == 0 {
+		d.errorf(n.lookup("paths"), "remove one of them", "several paths need resume: a lost one would end flows, and resume is off")
 	}
 	if p.Fallback == FallbackPlain && p.Encrypt == EncryptOn {
 		d.errorf(n.lookup("fallback"), "add encrypt: off at both relays if that may be, or remove fallback",
@@ -198,6 +203,7 @@ func (d *decoder) checkPair(n *node, t *Tunnel) {
 		if len(t.Forward) > 1 {
 			clash("forward", "give one address, or a name with several", "several hops are not supported with pair yet")
 		}
+		d.checkPathFamilies(n.lookup("pair").lookup("paths"), t)
 		clash("health", "remove health; the relay watches its pair all the time", "health has no effect with pair")
 		clash("proxy_protocol.out", "remove it; proxy_protocol.out at the far relay sends the client's address to the target",
 			"proxy_protocol.out has no effect with pair")

@@ -29,6 +29,7 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 		Tunnel:    c.Name,
 		Peer:      c.Pair.Peer,
 		Addresses: addressesOf(c.Forward[0]),
+		Paths:     pathsOf(c.Pair.Paths),
 		Lanes:     int(c.Pair.Lanes),
 		AutoLanes: c.Pair.Lanes == config.LanesAuto,
 		Warm:      c.Pair.Warm,
@@ -54,6 +55,19 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 }
 
 func (t *nearTunnel) keep() { t.link.Update(t.options) }
+
+func pathsOf(paths []config.Path) (all []pair.PathOptions) {
+	uses := map[config.PathUse]pair.PathUse{
+		config.PathAlways: pair.PathAlways, config.PathOverflow: pair.PathOverflow, config.PathStandby: pair.PathStandby}
+	for _, p := range paths {
+		o := pair.PathOptions{Name: p.String(), Local: p.From, Interface: p.Interface, Use: uses[p.Use]}
+		if p.To != nil {
+			o.Addresses = addressesOf(*p.To)
+		}
+		all = append(all, o)
+	}
+	return all
+}
 
 // addressesOf resolves the far relay's address.
 func addressesOf(f config.Forward) func(context.Context) ([]netip.AddrPort, error) {

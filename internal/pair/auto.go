@@ -18,11 +18,10 @@ const (
 
 // auto is what a near flow knows of the lanes that help it.
 type auto struct {
-	tuners     [2]tuner  // by direction
-	limited    [2]bool   // it has lacked room on its lanes since it began to move
-	farLimited stamp     // the far relay's latest word that it lacks room on them
-	rates      laneRates // of the latest attempt
-	alone      stamp     // the latest word that the flow's further lanes are to pause here; zero: none
+	tuners  [2]tuner  // by direction
+	limited [2]bool   // it has lacked room on its lanes since it began to move
+	rates   laneRates // of the latest attempt
+	alone   stamp     // the latest word that the flow's further lanes are to pause here; zero: none
 }
 
 // limitedFor is how long the word of the other relay counts, which repeats it at each tick.
@@ -35,9 +34,10 @@ func (f *Flow) tune(now time.Time) (want int) {
 		f.auto = &auto{}
 	}
 	a, l := f.auto, f.s.link
+	least := len(l.usable(false)) // one on each path
 	looks := [2]sight{
-		directionUp:   {now, 1, f.readyStrands(), f.sf.Out.Acknowledged(), f.acknowledgedEach, f.lanesFull(), f.s.rtt()},
-		directionDown: {now, 1, f.readyStrands(), f.sf.In.Position(), f.receivedEach, a.farLimited.isFresh(now), f.s.rtt()},
+		directionUp:   {now, least, f.readyStrands(), f.sf.Out.Acknowledged(), f.acknowledgedEach, f.lanesFull(), f.s.rtt()},
+		directionDown: {now, least, f.readyStrands(), f.sf.In.Position(), f.receivedEach, f.farLimited.isFresh(now), f.s.rtt()},
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -179,7 +179,10 @@ func (f *Flow) readyStrands() (n int) {
 
 // lanesFull reports that the flow has bytes to send and that its lanes have no room for them,
 // as the path limits them and not the other end's reading.
-func (f *Flow) lanesFull() bool {
+func (f *Flow) lanesFull() bool { return f.lanesBusy() && !f.lane.tuned.since(f.lane.bulk) }
+
+// lanesBusy reports that the flow has bytes to send and that its lanes have no room for them.
+func (f *Flow) lanesBusy() bool {
 	if f.lane == nil || !f.sf.Out.Pending() && !(f.leg.readable && f.sf.Hungry()) {
 		return false
 	}
@@ -189,7 +192,7 @@ func (f *Flow) lanesFull() bool {
 			return false
 		}
 	}
-	return !f.lane.tuned.since(f.lane.bulk)
+	return true
 }
 
 // readerWait is how long the kernel has waited for the other end's window on a lane, and has

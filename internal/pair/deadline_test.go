@@ -34,6 +34,7 @@ func TestClientsOfAnOutage(t *testing.T) {
 				n := &Node{}
 				s := newSession(n, "b", 1, true)
 				s.link = &Link{node: n, s: s, kick: make(chan struct{}, 1)}
+				s.link.setPaths(nil)
 				stands := func(on bool) {
 					s.mu.Lock()
 					defer s.mu.Unlock()

@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/tls"
@@ -30,6 +31,7 @@ type connection struct {
 	stream io.ReadWriter // TLS, or bulk in clear
 	hello  wire.Hello    // of the other end
 	peer   string
+	path   *wanPath      // of a near end
 	both   wire.Features // that both ends want
 	leave  func()        // ends the turn of a control connection
 }
@@ -59,6 +61,7 @@ func problem(p Problem, format string, args ...any) error {
 type dialer struct {
 	node    *Node
 	options LinkOptions
+	path    *wanPath
 	address netip.AddrPort
 	preface preface.Preface
 	hello   wire.Hello
@@ -102,16 +105,17 @@ func (d dialer) dial(ctx context.Context) (*connection, error) {
 }
 
 func (d dialer) connect(ctx context.Context) (*net.TCPConn, error) {
+	over := d.path.options()
 	nd := net.Dialer{Timeout: d.within, Control: func(_, _ string, c rawConn) error {
-		if d.options.Prepare == nil {
-			return nil
-		}
 		var err error
-		if failed := c.Control(func(fd uintptr) { err = d.options.Prepare(int(fd)) }); failed != nil {
-			return failed
-		}
-		return err
+		failed := c.Control(func(fd uintptr) {
+			if err = over.prepare(int(fd)); err == nil && d.options.Prepare != nil {
+				err = d.options.Prepare(int(fd))
+			}
+		})
+		return cmp.Or(failed, err)
 	}}
+	over.bind(&nd)
 	nd.SetMultipathTCP(false)
 	conn, err := nd.DialContext(ctx, "tcp", d.address.String())
 	if err != nil {
@@ -151,7 +155,7 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	if _, err := conn.Write(d.hello.Append(nil)); err != nil {
 		return nil, handshakeProblem(err)
 	}
-	c := &connection{bulk: bulk, stream: conn, peer: d.options.Peer, both: d.hello.Features}
+	c := &connection{bulk: bulk, stream: conn, peer: d.options.Peer, path: d.path, both: d.hello.Features}
 	if !d.early {
 		if c.hello, err = readHello(conn, d.hello.Features); err != nil {
 			return nil, err

@@ -24,6 +24,7 @@ type lane struct {
 	bulk     *bulkConn
 	conn     io.ReadWriter // TLS, or bulk in clear
 	acceptor Acceptor      // far relay: the tunnel that accepted it
+	path     *wanPath      // near relay
 	ended    chan struct{} // the reader has returned
 	// instance is that of the far process which the reader expects in a HELLO, at
 	// first; 0: HELLO was read.
@@ -51,7 +52,7 @@ type lane struct {
 }
 
 func newLane(s *session, c *connection, a Acceptor) *lane {
-	l := &lane{s: s, bulk: c.bulk, conn: c.stream, acceptor: a, ended: make(chan struct{})}
+	l := &lane{s: s, bulk: c.bulk, conn: c.stream, acceptor: a, path: c.path, ended: make(chan struct{})}
 	if l.spliced() {
 		l.bulk.exact, l.bulk.linger = true, &s.node.linger
 	}
@@ -65,8 +66,16 @@ func (l *lane) close() {
 	l.settle()
 	l.mu.Unlock()
 	if !closed {
+		l.path.leave(l)
 		l.bulk.Close()
 	}
+}
+
+// closeByReset closes the lane so that nothing the kernel has queued comes late, behind what
+// another lane carries.
+func (l *lane) closeByReset() {
+	l.bulk.control(func(fd int) { setReset(fd, true) })
+	l.close()
 }
 
 // bind gives the lane to a flow, nil: to none. It reports false if the lane has ended.
@@ -195,12 +204,12 @@ func (l *lane) flush() {
 	_ = l.write(nil, nil, nil)
 }
 
-// pad sends bytes that the other end skips, to open the congestion window.
-func (l *lane) pad() {
+// pad sends n bytes that the other end skips.
+func (l *lane) pad(n int) {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
-	b := make([]byte, wire.HeadSize+padSize)
-	wire.Frame{Type: wire.FramePad, Length: padSize}.Put(b)
+	b := make([]byte, wire.HeadSize+n)
+	wire.Frame{Type: wire.FramePad, Length: n}.Put(b)
 	_ = l.write(b, nil, nil)
 }
 

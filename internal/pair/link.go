@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// maxRedials bounds attempts for a control connection at the same time.
+	// maxRedials bounds attempts for a control connection at the same time, on each path.
 	maxRedials = 16
 	// maxLaneDials bounds handshakes of lanes at the same time: after an outage each
 	// flow needs one. It stays below the far relay's maxHandshakes.
@@ -54,14 +54,12 @@ type Link struct {
 	s       *session   // takes new flows
 	old     []*session // that drain
 	waiting []*Flow    // for a lane
-	joining []*Flow    // for one more lane, once for each
 	closed  bool
+	paths   atomic.Pointer[[]*wanPath] // at least one; changed under mu
 
 	redialed  time.Time
-	redials   int
 	laneDials int
 	laneRetry time.Time // no lane is dialed before it
-	turn      int       // of the address to try
 
 	known   [2]known  // numbers of lanes that help, by direction
 	trial   *Flow     // that tries another number
@@ -81,6 +79,7 @@ func (o LinkOptions) withDefaults() LinkOptions {
 // Link adds the way of a near tunnel to its far relay and starts to connect.
 func (n *Node) Link(o LinkOptions) *Link {
 	l := &Link{node: n, kick: make(chan struct{}, 1), stop: make(chan struct{}), o: o.withDefaults()}
+	l.setPaths(o.Paths)
 	l.s = l.newSession()
 	n.mu.Lock()
 	n.links = append(n.links, l)
@@ -105,6 +104,7 @@ func (l *Link) Update(o LinkOptions) {
 		l.s = l.newSession()
 	}
 	l.o = o
+	l.setPaths(o.Paths)
 	l.redialed = time.Time{} // a reload tries at once
 	l.mu.Unlock()
 	l.poke()
@@ -177,7 +177,7 @@ func (l *Link) Carry(c Client, done func(*Flow, End)) *Flow {
 
 // want finds a lane for a flow, now or later. The caller holds f.mu.
 func (l *Link) want(f *Flow) {
-	if lane := f.s.takeWarm(); lane != nil {
+	if lane := f.s.takeWarm(l.quickPaths()...); lane != nil {
 		if f.assign(lane) {
 			l.poke() // the pool lacks one
 			return
@@ -215,9 +215,7 @@ func (l *Link) place(lane *lane) {
 		warm := l.o.Warm
 		l.mu.Unlock()
 		if f == nil {
-			if !l.placeMore(lane) {
-				lane.s.putWarm(lane, warm)
-			}
+			lane.s.putWarm(lane, warm)
 			return
 		}
 		f.mu.Lock()
@@ -232,37 +230,6 @@ func (l *Link) place(lane *lane) {
 		}
 		if taken || again {
 			return
-		}
-	}
-}
-
-// wantMore finds one more lane for a flow, later.
-func (l *Link) wantMore(f *Flow) {
-	f.joining++
-	l.mu.Lock()
-	l.joining = append(l.joining, f)
-	l.mu.Unlock()
-	l.poke()
-}
-
-// placeMore gives a lane to a flow that waits for one more. It reports false if there is
-// none.
-func (l *Link) placeMore(lane *lane) bool {
-	for {
-		l.mu.Lock()
-		i := slices.IndexFunc(l.joining, func(f *Flow) bool { return f.s == lane.s })
-		if i < 0 {
-			l.mu.Unlock()
-			return false
-		}
-		f := l.joining[i]
-		l.joining = slices.Delete(l.joining, i, i+1)
-		l.mu.Unlock()
-		f.mu.Lock()
-		taken := f.join(lane)
-		f.mu.Unlock()
-		if taken {
-			return true
 		}
 	}
 }
@@ -328,33 +295,45 @@ func (f *Flow) assign(l *lane) bool {
 	return true
 }
 
-// takeWarm takes the lane from the pool that was used last.
-func (s *session) takeWarm() *lane {
+// takeWarm takes the lane from the pool that was used last, of the first of some paths that
+// has one; nil: there is none.
+func (s *session) takeWarm(paths ...*wanPath) *lane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.warm) > 0 {
-		l := s.warm[len(s.warm)-1]
-		s.warm = s.warm[:len(s.warm)-1]
-		l.mu.Lock()
-		closed := l.closed
-		l.warm = false
-		l.mu.Unlock()
-		if !closed {
-			return l
+	for _, p := range paths {
+		for i := len(s.warm) - 1; i >= 0; i-- {
+			l := s.warm[i]
+			if l.path != p {
+				continue
+			}
+			s.warm = slices.Delete(s.warm, i, i+1)
+			l.mu.Lock()
+			closed := l.closed
+			l.warm = false
+			l.mu.Unlock()
+			if !closed {
+				return l
+			}
 		}
 	}
 	return nil
 }
 
 // putWarm puts a lane into the pool: behind all others, if it has carried no flow. In a
-// full pool one that has takes the place of the one that was used longest ago: its window
-// is open.
+// pool with as many of its path as there may be, one that has takes the place of the one that
+// was used longest ago: its window is open.
 func (s *session) putWarm(l *lane, limit int) {
+	wanted := s.link.current() != s || slices.Contains(s.link.usable(false), l.path)
 	s.mu.Lock()
 	l.mu.Lock()
 	spare := l
-	if !l.closed && !l.warm && (len(s.warm) < limit || l.used && limit > 0) {
+	here := 0
+	for _, other := range s.warm {
+		here += btoi(other.path == l.path)
+	}
+	if !l.closed && !l.warm && wanted && (here < limit || l.used && limit > 0) {
 		l.warm = true
+		here++
 		if l.used {
 			s.warm = append(s.warm, l)
 		} else {
@@ -365,8 +344,10 @@ func (s *session) putWarm(l *lane, limit int) {
 		spare = nil // it is there, perhaps since before
 	}
 	l.mu.Unlock()
-	if len(s.warm) > limit {
-		spare, s.warm = s.warm[0], s.warm[1:]
+	if here > limit {
+		i := slices.IndexFunc(s.warm, func(other *lane) bool { return other.path == l.path })
+		spare = s.warm[i]
+		s.warm = slices.Delete(s.warm, i, i+1)
 	}
 	s.mu.Unlock()
 	if spare != nil {
@@ -447,18 +428,19 @@ func (l *Link) tick() (ended bool) {
 	now := time.Now()
 	l.mu.Lock()
 	l.replaceDrained()
-	for _, waiting := range []*[]*Flow{&l.waiting, &l.joining} {
-		*waiting = slices.DeleteFunc(*waiting, func(f *Flow) bool { return f.over.Load() })
-	}
+	l.waiting = slices.DeleteFunc(l.waiting, func(f *Flow) bool { return f.over.Load() })
 	all := append(slices.Clone(l.old), l.s)
 	closed := l.closed
 	l.mu.Unlock()
 	if l.InFallback() {
 		l.current().handBack()
 	}
+	l.watchPaths(now)
 	for _, s := range all {
 		if s.control() == nil {
 			l.redial(s, now)
+		} else {
+			l.moveControl(s, now)
 		}
 		if s.reachable() {
 			l.dialLanes(s, now)
@@ -517,7 +499,8 @@ func (s *session) rested() bool {
 // redial begins another attempt to get a control connection.
 func (l *Link) redial(s *session, now time.Time) {
 	s.mu.Lock()
-	every := redialEvery(now.Sub(s.since))
+	away := now.Sub(s.since)
+	every := redialEvery(away)
 	if s.problem.refuses() {
 		every = max(every, refusedEvery)
 	}
@@ -526,25 +509,28 @@ func (l *Link) redial(s *session, now time.Time) {
 	if l.o.Fallback && s.inFallback() {
 		every = fallbackRetry
 	}
-	due := now.Sub(l.redialed) >= every-tickEvery/4 && l.redials < maxRedials // ticks are not exact
+	due := now.Sub(l.redialed) >= every-tickEvery/4 // ticks are not exact
 	if due {
 		l.redialed = now
-		l.redials++
 	}
 	l.mu.Unlock()
 	if !due {
 		return
 	}
-	l.node.tasks.Go(func() {
-		err := l.dialControl(s)
-		l.mu.Lock()
-		l.redials--
-		l.mu.Unlock()
-		if err != nil {
-			s.note(err)
+	for _, p := range l.controlPaths(away) {
+		if !p.mayRedial() {
+			continue
 		}
-		l.poke()
-	})
+		l.node.tasks.Go(func() {
+			err := l.dialControl(s, p, nil)
+			p.redialEnded()
+			if err != nil {
+				p.failed(err)
+				s.note(err)
+			}
+			l.poke()
+		})
+	}
 }
 
 func (s *session) note(err error) {
@@ -557,51 +543,49 @@ func (s *session) note(err error) {
 	if s.instance != 0 && !(fallback && time.Since(s.since) > unpairedAfter) {
 		err = broken(err)
 	}
+	if problemOf(err) == ProblemPathDown && time.Since(s.refused) < 2*refusedEvery {
+		return // on another path somebody answers
+	}
+	if problemOf(err).refuses() && s.link.several() {
+		s.refused = time.Now()
+	}
 	if p := problemOf(err); p != s.problem {
 		s.node.log.Warn("far relay not reached", "peer", s.peer, "tunnel", s.tunnel, "problem", string(p), "error", err)
 	}
 	s.problem, s.text, s.laneErr = problemOf(err), err.Error(), err
 }
 
-// target is the address to try now, and the options for it.
-func (l *Link) target(ctx context.Context) (LinkOptions, netip.AddrPort, error) {
-	o := l.options()
-	addresses, err := o.Addresses(ctx)
-	if err != nil || len(addresses) == 0 {
-		return o, netip.AddrPort{}, problem(ProblemPathDown, "no address of the far relay: %w", err)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.turn++
-	return o, addresses[(l.turn-1)%len(addresses)], nil
-}
-
-func (l *Link) dialControl(s *session) error {
+// dialControl makes a control connection over a path, in place of replace, if that still stands.
+func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	ctx, cancel := context.WithTimeout(l.node.ctx, handshakeTimeout)
 	defer cancel()
-	o, address, err := l.target(ctx)
+	o := l.options()
+	address, err := p.address(ctx, o, netip.AddrPort{})
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	instance := s.instance
 	s.mu.Unlock()
-	d := dialer{node: l.node, options: o, address: address, hello: l.node.nearHello(s, o), within: s.connectWithin(),
+	d := dialer{node: l.node, options: o, path: p, address: address, hello: l.node.nearHello(s, o), within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Control, Instance: instance}}
-	d.turn = func() (leave func(), mine bool) { return l.controlTurn(s) }
+	if replace == nil {
+		d.turn = func() (leave func(), mine bool) { return l.controlTurn(s) }
+	}
 	c, err := d.dial(ctx)
 	if err != nil || c == nil {
 		return err
 	}
 	defer c.leave()
 	s.mu.Lock()
-	late := s.ctl != nil || s.closed || l.node.closing.Load()
+	late := s.ctl != replace || s.closed || l.node.closing.Load()
 	restarted := s.instance != 0 && s.instance != c.hello.Instance
 	s.mu.Unlock()
 	if late {
 		c.bulk.Close()
 		return nil
 	}
+	p.stood(c)
 	if restarted {
 		s.restarted(c.hello.Instance)
 	}
@@ -631,11 +615,12 @@ func (l *Link) controlTurn(s *session) (leave func(), mine bool) {
 }
 
 // reachable reports whether lanes may be dialed: the control connection stands, or the
-// far process is known and its host has just answered a connect.
+// far process is known and its host has just answered a connect, or answers on another path.
 func (s *session) reachable() bool {
+	elsewhere := s.link.several() && len(s.link.usable(false)) > 0
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ctl != nil || s.instance != 0 && !s.greeting.IsZero()
+	return s.ctl != nil || s.instance != 0 && (!s.greeting.IsZero() || elsewhere)
 }
 
 // restarted drops everything that the far process had, which is gone.
@@ -657,61 +642,70 @@ func (s *session) restarted(instance uint64) {
 
 // dialLanes dials lanes that flows or the pool lack.
 func (l *Link) dialLanes(s *session, now time.Time) {
+	best := l.bestPath()
 	s.mu.Lock()
-	warm, up, ahead := len(s.warm)+s.padding, s.ctl != nil, s.ahead
+	up, ahead := s.ctl != nil, s.ahead
 	s.mu.Unlock()
 	crowded := s.crowded(now)
 	l.mu.Lock()
 	waiting, fresh := 0, 0
-	for _, flows := range [][]*Flow{l.waiting, l.joining} {
-		for _, f := range flows {
-			if f.s == s {
-				waiting++
-			}
-			if f.s == s && f.needsOpen && !ahead {
-				fresh++
-			}
+	for _, f := range l.waiting {
+		if f.s == s {
+			waiting++
+		}
+		if f.s == s && f.needsOpen && !ahead {
+			fresh++
 		}
 	}
 	if crowded {
 		waiting = fresh
 	}
 	forFlows := max(waiting-s.laneDials, 0)
-	forPool := 0
+	var forPool []*wanPath
 	if s == l.s && !l.closed && up {
-		forPool = max(l.o.Warm-warm-max(s.laneDials-waiting, 0), 0)
+		forPool = l.poolLacks(s, l.o.Warm)
+		forPool = forPool[min(max(s.laneDials-waiting, 0), len(forPool)):]
 	}
-	n := min(forFlows+forPool, maxLaneDials-l.laneDials)
-	enough := forFlows+forPool+s.laneDials == 0
+	n := min(forFlows+len(forPool), maxLaneDials-l.laneDials)
+	enough := forFlows+len(forPool)+s.laneDials == 0
 	if now.Before(l.laneRetry) || l.node.closing.Load() {
 		n = 0
 	}
 	n = max(n, 0)
 	l.laneDials += n
-	s.laneDials += n
+	s.laneDials += min(n, forFlows)
+	for _, p := range forPool[:max(n-forFlows, 0)] {
+		p.countPool(1)
+	}
 	l.mu.Unlock()
 	if enough {
 		s.noteLane(nil)
 	}
 	for i := range n {
-		pool := i >= forFlows
-		l.node.tasks.Go(func() { l.dialLane(s, pool) })
+		p, pool := best, i >= forFlows
+		if pool {
+			p = forPool[i-forFlows]
+		}
+		l.node.tasks.Go(func() { l.dialLane(s, p, pool) })
 	}
 }
 
-func (l *Link) dialLane(s *session, pool bool) {
-	lane, err := l.newLane(s, pool)
+func (l *Link) dialLane(s *session, p *wanPath, pool bool) {
+	lane, err := l.newLane(s, p, pool)
 	l.mu.Lock()
 	l.laneDials--
-	s.laneDials--
+	s.laneDials -= btoi(!pool)
 	l.mu.Unlock()
+	if pool {
+		p.countPool(-1)
+	}
 	if err != nil {
 		l.laneFailed(s, err)
 		return
 	}
 	s.noteLane(nil)
 	if pool {
-		lane.pad()
+		lane.pad(padSize)
 		return
 	}
 	l.place(lane)
@@ -738,22 +732,31 @@ func (s *session) noteLane(err error) {
 	s.laneErr = err
 }
 
-func (l *Link) newLane(s *session, pool bool) (*lane, error) {
+// newLane makes a lane over a path; pool has both ends open its window.
+func (l *Link) newLane(s *session, p *wanPath, pool bool) (*lane, error) {
+	ctx, cancel := context.WithTimeout(l.node.ctx, handshakeTimeout)
+	defer cancel()
 	o := l.options()
 	s.mu.Lock()
 	instance, remote := s.instance, s.remote
 	s.mu.Unlock()
+	address, err := p.address(ctx, o, remote)
+	if err != nil {
+		return nil, err
+	}
 	hello := l.node.nearHello(s, o)
 	if pool {
 		hello.Features |= wire.FeaturePad
 	}
-	d := dialer{node: l.node, options: o, address: remote, hello: hello, within: s.connectWithin(),
+	d := dialer{node: l.node, options: o, path: p, address: address, hello: hello, within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Lane, Instance: instance},
 		early:   !s.clear}
 	c, err := d.dial(l.node.ctx)
 	if err != nil {
+		p.failed(err)
 		return nil, err
 	}
+	p.stood(c)
 	if !d.early && c.hello.Instance != instance {
 		c.bulk.Close()
 		return nil, errOtherProcess

@@ -227,7 +227,7 @@ func (n *Node) enter(c *connection, kind preface.Kind, a Acceptor) error {
 		return nil
 	}
 	if c.hello.Features&wire.FeaturePad != 0 {
-		l.pad()
+		l.pad(padSize)
 	}
 	return nil
 }

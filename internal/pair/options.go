@@ -60,7 +60,8 @@ type LinkOptions struct {
 	Peer   string // its name in Identity
 	// Addresses are those of the far relay now, the one to try first first.
 	Addresses func(context.Context) ([]netip.AddrPort, error)
-	Warm      int           // idle lanes; 0: DefaultWarm
+	Paths     []PathOptions // none: one, by the host's routes
+	Warm      int           // idle lanes, on each path; 0: DefaultWarm
 	Lanes     int           // of a flow that moves much; 0: 1
 	AutoLanes bool          // as many lanes as help; Lanes has no meaning then
 	Resume    time.Duration // how long a flow waits for a lane; 0: DefaultResume

@@ -76,6 +76,9 @@ type session struct {
 	text       string
 	pings      uint64
 
+	moved   time.Time // near relay: of the latest move of ctl to a better path
+	refused time.Time // near relay with several paths: somebody refused
+
 	laneErr      error     // near relay: why no other connection could be made; nil: it could
 	laneErrSince time.Time // of it, while the control connection stands
 
@@ -122,10 +125,15 @@ func (s *session) begin(c *connection) {
 	}
 	old, oldWriter, writer := s.ctl, s.writer, make(chan struct{})
 	s.ctl, s.writer = ctl, writer
-	if s.instance != 0 {
-		s.outage += time.Since(s.since)
+	if old == nil {
+		if s.instance != 0 {
+			s.outage += time.Since(s.since)
+		}
+		s.since = time.Now()
+	} else if old.c.path != c.path {
+		s.srtt.Store(0)
 	}
-	s.instance, s.release, s.since = c.hello.Instance, c.hello.Release, time.Now()
+	s.instance, s.release = c.hello.Instance, c.hello.Release
 	s.remote, s.lanesMany = addressOf(c), c.hello.Features&wire.FeatureLanes != 0 && !s.noResume
 	s.compresses.Store(s.compress && c.hello.Features&wire.FeatureCompress != 0)
 	s.ahead = c.hello.Features&wire.FeatureAhead != 0 && !s.noResume
@@ -412,11 +420,10 @@ func (f *Flow) take(m wire.Message) {
 	case wire.MessageLate:
 		f.closeLate(m.Offset)
 	case wire.MessageLimited:
-		switch {
-		case !f.near:
+		if f.near {
+			f.farLimited = stampNow()
+		} else {
 			f.pauseHere(m.Flags&wire.FlagAlone != 0, time.Now())
-		case f.auto != nil:
-			f.auto.farLimited = stampNow()
 		}
 	}
 }
@@ -435,6 +442,7 @@ func (s *session) join(l *lane, pads bool) bool {
 		return false
 	}
 	s.lanes[l] = struct{}{}
+	l.path.enter(l)
 	s.noteCongestionControl(l)
 	if l.pads = pads; pads {
 		s.padding++
@@ -453,6 +461,7 @@ func (s *session) laneEnded(l *lane, err error) {
 	}
 	s.warm = slices.DeleteFunc(s.warm, func(w *lane) bool { return w == l })
 	s.mu.Unlock()
+	l.path.probeEnded(l)
 	if f := l.die(); f != nil {
 		s.node.log.Debug("lane lost", "peer", s.peer, "tunnel", s.tunnel, "error", err)
 		f.laneLost(l)

@@ -28,6 +28,10 @@ func (n *Node) snapshot(of func(*session) SessionState) State {
 
 func (s *session) overview() SessionState {
 	fallback := s.near && s.link.current() == s && s.link.InFallback()
+	var paths []PathState
+	if s.near && len(s.link.options().Paths) > 0 {
+		paths = s.link.pathStates(s.control())
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := SessionState{Peer: s.peer, Tunnel: s.tunnel, Near: s.near, Session: s.id, Instance: s.instance, Release: s.release,
@@ -40,6 +44,7 @@ func (s *session) overview() SessionState {
 	if s.ctl == nil && s.instance != 0 {
 		st.Outage += time.Since(s.since)
 	}
+	st.Paths = paths
 	st.Outage = st.Outage.Truncate(time.Millisecond) // the far end's first connection takes microseconds
 	return st
 }

@@ -60,7 +60,25 @@ type SessionState struct {
 	Outage       time.Duration // together, without a control connection after the first
 	Problem      Problem
 	ProblemText  string
-	LaneError    string // why a session that stands cannot make the lanes that it lacks
+	LaneError    string      // why a session that stands cannot make the lanes that it lacks
+	Paths        []PathState // near end of a link with configured paths
+}
+
+// PathState is one of a link's paths at one moment.
+type PathState struct {
+	Name     string
+	Use      PathUse
+	Up       bool
+	Since    time.Time      // of Up
+	InUse    bool           // flows may use it now
+	Control  bool           // the control connection is on it
+	Remote   netip.AddrPort // of the latest connection over it
+	RTT      time.Duration
+	Lanes    int   // that stand, and are not the path's probe
+	Busy     int   // of these, that carry a flow
+	Sent     int64 // bytes that the far relay has acknowledged, of all lanes
+	Received int64
+	Error    string // why it is down; empty: it is not known yet
 }
 
 // State is the node at one moment.

@@ -188,11 +188,11 @@ func (f *Flow) blockedLanes() (all []*lane) {
 	return all
 }
 
-// join gives a near flow one more lane. It reports false if the flow wants none. The caller
-// holds f.mu.
+// join gives a near flow one more lane; nil: it could not be made. It reports false if the flow
+// wants none. The caller holds f.mu.
 func (f *Flow) join(l *lane) bool {
 	f.joining--
-	if !f.joinable() || !l.bind(f) {
+	if l == nil || l.s != f.s || !f.joinable() || !l.bind(f) {
 		return false
 	}
 	f.sf.In.Merge(maxSpill)
@@ -355,12 +355,15 @@ func (f *Flow) adjustLanes(now time.Time) {
 			f.why = fmt.Sprintf("%d configured", n)
 		}
 	}
-	if !f.near {
-		return
-	}
-	f.slowestLast()
-	f.releaseFrom(max(f.wantLanes, 1))
-	for f.joinable() && len(f.strands)+f.joining < f.wantLanes {
-		f.s.link.wantMore(f)
+	switch {
+	case !f.near:
+	case f.s.link.several():
+		f.spreadLanes(large, now)
+	default:
+		f.slowestLast()
+		f.releaseFrom(max(f.wantLanes, 1))
+		for f.joinable() && len(f.strands)+f.joining < f.wantLanes {
+			f.s.link.wantMore(f, f.s.link.bestPath())
+		}
 	}
 }

@@ -156,7 +156,7 @@ func (s *session) watchControl(now time.Time, slow bool) {
 		s.node.log.Debug("path is dead", "peer", s.peer, "tunnel", s.tunnel)
 		s.controlLost(ctl, errors.New("no answer to PING")) // before the close, of which the reader tells
 		ctl.close()
-		s.dropWarm()
+		s.dropWarm(ctl.c.path)
 	case !waiting && since > pingEvery:
 		s.sendPing(ctl)
 	}
@@ -168,7 +168,7 @@ func (s *session) watchControl(now time.Time, slow bool) {
 // stuck reports that the kernel repeats what nobody acknowledges.
 func stuck(bulk *bulkConn, within time.Duration) bool {
 	return kernelSays(bulk, func(i *tcpinfo.Info) bool {
-		return i.Unacked > 0 && i.Retransmits > 0 && i.LastAckRecv > within
+		return i.Unacked > 0 && i.Retransmits > 0 && i.LastAckRecv > max(within, 4*i.RTT)
 	})
 }
 
@@ -303,12 +303,11 @@ func (f *Flow) watchLanes(now time.Time) {
 		}
 		f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", why)
 		alone := len(f.strands) == 1
-		// By a reset: what the kernel has queued would come late, behind the next lane's.
-		st.l.bulk.control(func(fd int) { setReset(fd, true) })
-		st.l.close()
+		st.l.closeByReset()
 		f.loseLane(st.l)
+		st.l.path.suspicious()
 		if alone {
-			f.s.dropWarm() // what made this lane silent has likely met them too
+			f.s.dropWarm(st.l.path) // what made this lane silent has likely met them too
 		}
 	}
 }
@@ -362,8 +361,7 @@ func (f *Flow) watchTail(now time.Time) {
 func (f *Flow) closeLate(offset uint64) {
 	for _, st := range slices.Clone(f.strands) {
 		if !st.gone && f.sf.Out.CarriesAt(&st.sent, offset) {
-			st.l.bulk.control(func(fd int) { setReset(fd, true) })
-			st.l.close()
+			st.l.closeByReset()
 			f.loseLane(st.l)
 		}
 	}
@@ -404,9 +402,9 @@ func (s *session) renew(now time.Time) {
 	}
 }
 
-// dropWarm closes the lanes of the pool; others are dialed.
-func (s *session) dropWarm() {
-	for l := s.takeWarm(); l != nil; l = s.takeWarm() {
+// dropWarm closes the lanes of the pool that a path has; others are dialed.
+func (s *session) dropWarm(p *wanPath) {
+	for l := s.takeWarm(p); l != nil; l = s.takeWarm(p) {
 		l.close()
 	}
 }
