@@ -179,6 +179,60 @@ func TwoFarRelays(c Conditions) Topology {
 	return t
 }
 
+// HashedWAN is the name of a link of HashedSites, counted from 0.
+func HashedWAN(n int) string {
+	if n == 0 {
+		return WAN
+	}
+	return fmt.Sprintf("%s%d", WAN, n+1)
+}
+
+// HashedSites is TwoSites with a group of links between the relays, each with the same
+// conditions. A hash of addresses and ports keeps each connection on one link. The
+// addresses of both ends of the WAN belong to the group. It has no IPv6 over the WAN.
+//
+//	                      ╔═wan══╗
+//	host-a ──LAN── relay-a ═wan2═ relay-b ──LAN── host-b
+//	                      ╚═...══╝
+func HashedSites(c Conditions, links int) Topology {
+	t := TwoSites(c)
+	t.withoutIPv6OverWAN()
+	of := func(n, end int) netip.Addr { return netip.AddrFrom4([4]byte{10, 30, 40, byte(4*n + end)}) }
+	var toA, toB []netip.Addr
+	wan := t.Links[0]
+	t.Links = nil
+	for n := range links {
+		c.Seed += 2
+		one := wan
+		one.Name = HashedWAN(n)
+		one.A = Endpoint{Host: wan.A.Host, Device: one.Name, Addresses: []netip.Prefix{netip.PrefixFrom(of(n, 1), 30)}}
+		one.B = Endpoint{Host: wan.B.Host, Device: one.Name, Addresses: []netip.Prefix{netip.PrefixFrom(of(n, 2), 30)}}
+		one.AB, one.BA = c.Directions()
+		toA, toB = append(toA, of(n, 1)), append(toB, of(n, 2))
+		t.Links = append(t.Links, one)
+	}
+	for i, end := range []*Endpoint{&t.Links[0].A, &t.Links[0].B} {
+		end.Addresses = append(end.Addresses, netip.PrefixFrom([]netip.Addr{WANA, WANB}[i], 32))
+	}
+	for i := range t.Hosts {
+		h := &t.Hosts[i]
+		group := func(from netip.Addr, routers []netip.Addr, to ...netip.Prefix) {
+			h.Sysctls = append(slices.Clone(h.Sysctls), Sysctl{"net.ipv4.fib_multipath_hash_policy", "1"})
+			h.Routes = nil
+			for _, p := range to {
+				h.Routes = append(h.Routes, hosts.Route{To: p, Group: routers, From: from})
+			}
+		}
+		switch h.Name {
+		case wan.A.Host:
+			group(WANA, toB, siteB, netip.PrefixFrom(WANB, 32))
+		case wan.B.Host:
+			group(WANB, toA, siteA, netip.PrefixFrom(WANA, 32))
+		}
+	}
+	return t
+}
+
 // RoutedClient and RoutedTarget are the hosts of OneRouter, by IPv4 and IPv6.
 var (
 	RoutedClient = [2]netip.Prefix{netip.MustParsePrefix("10.40.1.2/24"), netip.MustParsePrefix("fd00:40:1::2/64")}

@@ -24,7 +24,7 @@ func All() []experiment.Experiment {
 	for _, e := range transfers.Experiments() {
 		all = append(all, e.Entry())
 	}
-	return append(all,
+	all = append(all,
 		congestion.Experiment(),
 		dossier.Experiment(),
 		zonetransfer.Experiment(),
@@ -32,7 +32,9 @@ func All() []experiment.Experiment {
 		chain.Experiment(),
 		failover.Experiment(),
 		upgrade.Experiment(),
-		pairs.Experiment(),
+	)
+	all = append(all, pairs.Experiments()...)
+	return append(all,
 		interception.Experiment(),
 		soak.Experiment(),
 		ends.Experiment(),

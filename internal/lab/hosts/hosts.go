@@ -276,6 +276,12 @@ type Route struct {
 	Via    netip.Addr // zero: directly on Device
 	Device string     // empty: the device towards Via
 	TCP    Metrics
+
+	// Group, in place of Via and Device, spreads connections over several routers by
+	// the hash that net.ipv4.fib_multipath_hash_policy chooses. From is the source of
+	// the host's own packets; zero: that of the device.
+	Group []netip.Addr
+	From  netip.Addr
 }
 
 // Metrics are the settings of a route for its connections. Zero values are not set.
@@ -306,9 +312,17 @@ func (h *Host) Route(r Route) error {
 		InitCwnd: r.TCP.InitialWindow,
 		Protocol: unix.RTPROT_STATIC,
 	}
-	if r.Via.IsValid() {
+	for _, router := range r.Group {
+		route.MultiPath = append(route.MultiPath, &netlink.NexthopInfo{Gw: router.AsSlice()})
+	}
+	if r.From.IsValid() {
+		route.Src = r.From.AsSlice()
+	}
+	switch {
+	case len(r.Group) > 0:
+	case r.Via.IsValid():
 		route.Gw = r.Via.AsSlice()
-	} else {
+	default:
 		route.Scope = netlink.SCOPE_LINK
 		if r.To.Addr().Is6() {
 			route.Priority = connectedPriority

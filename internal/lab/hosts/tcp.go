@@ -14,11 +14,20 @@ import (
 
 // DialTCP connects from the host to a literal address, within a time. The connection
 // is plain TCP: Go's Multipath TCP lacks socket options and sock_diag's figures.
-func (h *Host) DialTCP(ctx context.Context, to netip.AddrPort, within time.Duration) (conn *net.TCPConn, err error) {
+func (h *Host) DialTCP(ctx context.Context, to netip.AddrPort, within time.Duration) (*net.TCPConn, error) {
+	return h.dial(ctx, to, within, false)
+}
+
+// DialMPTCP is DialTCP with Multipath TCP, if the other side accepts that.
+func (h *Host) DialMPTCP(ctx context.Context, to netip.AddrPort, within time.Duration) (*net.TCPConn, error) {
+	return h.dial(ctx, to, within, true)
+}
+
+func (h *Host) dial(ctx context.Context, to netip.AddrPort, within time.Duration, multipath bool) (conn *net.TCPConn, err error) {
 	err = h.Do(func() error {
 		// A literal address is dialed on the calling thread, and so from this host.
 		d := net.Dialer{Timeout: within}
-		d.SetMultipathTCP(false)
+		d.SetMultipathTCP(multipath)
 		c, err := d.DialContext(ctx, "tcp", to.String())
 		if err == nil {
 			conn = c.(*net.TCPConn)
@@ -29,10 +38,19 @@ func (h *Host) DialTCP(ctx context.Context, to netip.AddrPort, within time.Durat
 }
 
 // ListenTCP listens on a port of all IPv4 addresses of the host, for plain TCP.
-func (h *Host) ListenTCP(ctx context.Context, port uint16) (listener *net.TCPListener, err error) {
+func (h *Host) ListenTCP(ctx context.Context, port uint16) (*net.TCPListener, error) {
+	return h.listen(ctx, port, false)
+}
+
+// ListenMPTCP is ListenTCP for Multipath TCP and plain TCP.
+func (h *Host) ListenMPTCP(ctx context.Context, port uint16) (*net.TCPListener, error) {
+	return h.listen(ctx, port, true)
+}
+
+func (h *Host) listen(ctx context.Context, port uint16, multipath bool) (listener *net.TCPListener, err error) {
 	err = h.Do(func() error {
 		var lc net.ListenConfig
-		lc.SetMultipathTCP(false)
+		lc.SetMultipathTCP(multipath)
 		l, err := lc.Listen(ctx, "tcp4", fmt.Sprintf(":%d", port))
 		if err == nil {
 			listener = l.(*net.TCPListener)

@@ -14,13 +14,18 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// Experiment measures paired relays.
-func Experiment() experiment.Experiment {
+// Experiments returns those of paired relays.
+func Experiments() []experiment.Experiment {
+	return []experiment.Experiment{pairsEntry(), stripesEntry()}
+}
+
+func pairsEntry() experiment.Experiment {
+	s := pairsSuite()
 	return experiment.Experiment{
-		Name:    "pairs",
+		Name:    s.name,
 		Summary: "paired relays in outages, upgrades and deaths, and what they cost",
 		Source:  "no report: every flow is compared at both ends",
-		Cases:   Cases(),
+		Cases:   s.cases(),
 		Short:   "Paired relays in outages, upgrades and deaths, and what they cost",
 		Long: `pairs makes a pair of relays at the two sites and measures each of its
 promises, beside unpaired relays, direct TCP and other programs:
@@ -32,8 +37,6 @@ promises, beside unpaired relays, direct TCP and other programs:
   soak     all of that and more at random moments
   answer   64 KiB on a new flow at 300 ms
   start    the first second of a bulk flow at 300 ms
-  stripes  one flow over several lanes, where connections have limits
-  fair     what a flow over several lanes takes from flows beside it
   parked   descriptors and memory of silent flows
   cost     CPU time over a cable, and with cost-wan over a WAN of 1 Gb/s
 
@@ -48,25 +51,34 @@ Exit codes: 0 every bound was kept, 1 one was not.`,
   longhaul lab run pairs --case cost --repeat 5 --json > cost.json
   longhaul lab run pairs --case outage --flows 5000 --through pair
   longhaul lab run pairs --case soak --time 30m`,
-		New: func() experiment.Run { return &command{Options{Repeat: 1, Seed: 1, Time: soakUsual}} },
+		New: func() experiment.Run {
+			return &command{suite: s, Options: Options{Repeat: 1, Seed: 1, Time: soakUsual}}
+		},
 	}
 }
 
 // command is a run as flags describe it.
-type command struct{ Options }
+type command struct {
+	suite
+	Options
+}
+
+func (c *command) soaks() bool { return slices.Contains(c.cases(), "soak") }
 
 func (c *command) Flags(flags *pflag.FlagSet) {
 	flags.BoolVar(&c.Quick, "quick", false, "fewer flows and less time: a first look, not a measurement")
 	flagvalue.AddCount(flags, &c.Repeat, "repeat", "run each case this many times")
-	flagvalue.AddCount(flags, &c.Options.Flows, "flows", "flows at the same time of outage and parked (0: the usual)")
-	flagvalue.AddDuration(flags, &c.Options.Time, "time", "how long soak lasts; with --quick usually 1m")
+	flagvalue.AddCount(flags, &c.Options.Flows, "flows", "flows at the same time of "+c.crowds+" (0: the usual)")
+	if c.soaks() {
+		flagvalue.AddDuration(flags, &c.Options.Time, "time", "how long soak lasts; with --quick usually 1m")
+	}
 	flagvalue.AddCount(flags, &c.Seed, "seed", "seed of the flows and of the moments")
 	flagvalue.AddNames(flags, &c.Options.Cases, "case", "run only these cases (all)")
 	flagvalue.AddNames(flags, &c.Through, "through", "run only these ways (all)")
 }
 
 func (c *command) Check(flags *pflag.FlagSet) error {
-	if c.Quick && !flags.Changed("time") {
+	if c.Quick && c.soaks() && !flags.Changed("time") {
 		c.Options.Time = soakQuick
 	}
 	if c.Repeat < 1 {
@@ -77,20 +89,20 @@ func (c *command) Check(flags *pflag.FlagSet) error {
 		return fmt.Errorf("--flows %d: choose up to %d, or 0", c.Options.Flows, maxFlows)
 	}
 	if len(c.Options.Cases) == 0 {
-		c.Options.Cases = Cases()
+		c.Options.Cases = c.cases()
 	}
 	if len(c.Through) == 0 {
-		c.Through = Ways()
+		c.Through = c.ways()
 	}
 	for _, way := range c.Through {
-		if !slices.Contains(Ways(), way) {
-			return remedy.New(fmt.Errorf("unknown way %q", way), "choose from "+strings.Join(Ways(), ", "))
+		if !slices.Contains(c.ways(), way) {
+			return remedy.New(fmt.Errorf("unknown way %q", way), "choose from "+strings.Join(c.ways(), ", "))
 		}
 	}
-	if err := experiment.CheckCases(c.Options.Cases, Cases()); err != nil {
+	if err := experiment.CheckCases(c.Options.Cases, c.cases()); err != nil {
 		return err
 	}
-	for _, e := range trials() {
+	for _, e := range c.trials {
 		if slices.Contains(c.Options.Cases, e.name) && slices.ContainsFunc(e.ways, func(way string) bool { return slices.Contains(c.Through, way) }) {
 			return nil
 		}
@@ -100,5 +112,5 @@ func (c *command) Check(flags *pflag.FlagSet) error {
 
 func (c *command) Run(ctx context.Context, env experiment.Environment) (experiment.Result, error) {
 	c.Program, c.Report = env.Program, env.Report
-	return Run(ctx, c.Options)
+	return c.run(ctx, c.Options)
 }

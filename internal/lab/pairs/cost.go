@@ -17,7 +17,11 @@ const (
 	costRateBps = 1e9
 )
 
-const figureCost = "CPU of both sites, s/GB"
+// Figures of a cost.
+const (
+	figureCost  = "CPU of both sites, s/GB"
+	figureCores = "CPU of both sites, cores"
+)
 
 // The bounds of the costs over a cable, in CPU seconds for a gigabyte through both
 // relays. Over a WAN of a fixed rate programs wake up for fewer bytes at a time.
@@ -91,6 +95,7 @@ func costOver(ctx context.Context, o Options, t lab.Topology, way string, note f
 		return w.errorf("no byte arrived in %v", took)
 	}
 	note(measured{name: figureCost, value: (after - before).Seconds() * 1e9 / float64(bytes)})
+	note(measured{name: figureCores, value: (after - before).Seconds() / took.Seconds()})
 	note(measured{name: "goodput, Mb/s", value: float64(bytes) * 8 / took.Seconds() / 1e6})
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/congestion"
-	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/tcpcc"
 )
 
@@ -26,6 +25,8 @@ const (
 	fairAlone   = 20 * time.Second
 	fairSettled = 10 * time.Second // the first part of fairAlone
 )
+
+const fairRateBps = 100e6
 
 // fair is one setting of the case fair.
 type fair struct {
@@ -110,10 +111,10 @@ type beside struct {
 }
 
 func (s fair) conditions() lab.Conditions {
-	c := conditions(stripeRTT, stripeRateBps)
+	c := conditions(stripeRTT, fairRateBps)
 	c.QueueBDP, c.Jitter = s.queueBDP, s.jitter
 	if s.policed {
-		c.Policer = link.Policer{RateBps: stripeLaneBps, BurstBytes: stripeBurst, PerFlow: true}
+		c.Policer = perConnection(fairRateBps / 8)
 	}
 	return c
 }
@@ -176,13 +177,18 @@ func (w *world) sendTo(ctx context.Context, to netip.AddrPort) (end func(), err 
 	if err != nil {
 		return nil, w.errorf("dial: %w", err)
 	}
+	return sendOn(conn), nil
+}
+
+// sendOn sends on a connection until end, which resets it.
+func sendOn(conn *net.TCPConn) (end func()) {
 	sent := make(chan error, 1)
 	go func() { sent <- sendForever(conn) }()
 	return func() {
 		_ = conn.SetLinger(0)
 		conn.Close()
 		<-sent
-	}, nil
+	}
 }
 
 // lanesBusy is the number of lanes that carry flows.

@@ -23,7 +23,7 @@ func farTunnel(way string, n uint16) string {
 	switch way {
 	case WayPlain:
 		return t
-	case WayClear, WayClearNoResume:
+	case WayClear, WayClearNoResume, WayClearLanes:
 		return t + ", pair_from: {peer: " + siteA + ", encrypt: off}"
 	}
 	return t + ", pair_from: " + siteA
@@ -41,9 +41,18 @@ func nearTunnel(way string, n uint16, more string) string {
 		more += ", resume: off"
 	case WayClearNoResume:
 		more += ", encrypt: off, resume: off"
+	case WayLanes:
+		more += manyLanes
+	case WayClearLanes:
+		more += ", encrypt: off" + manyLanes
+	case WayAuto:
+		more += ", lanes: auto"
 	}
 	return t + ", pair: {peer: " + siteB + more + "}"
 }
+
+// manyLanes is the setting of pairs with several lanes.
+const manyLanes = ", lanes: 8"
 
 // keys is the directory of a host's keys.
 func (w *world) keys(host string) string { return filepath.Join(w.dir, "keys-"+host) }
@@ -69,6 +78,10 @@ func missing(way string) string {
 		if _, err := os.Stat("/dev/net/tun"); err != nil {
 			return "needs /dev/net/tun"
 		}
+	case WayMPTCP:
+		return missingMPTCP()
+	case WayYamux:
+		return missingYamux()
 	}
 	return ""
 }

@@ -6,6 +6,7 @@ package pairs
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"longhaul/internal/lab/progress"
@@ -26,15 +27,17 @@ const (
 	WayClearNoResume = "pair-clear-no-resume" // paired relays with encrypt: off and resume: off
 )
 
-// ours are the ways whose figures have bounds.
-func ours(way string) bool {
-	return way == WayPair || way == WayClear || way == WayNoResume || way == WayClearNoResume
-}
+// The ways of stripes, beside direct, plain and pair with its one lane.
+const (
+	WayLanes      = "pair-lanes"       // paired relays with manyLanes for each flow
+	WayAuto       = "pair-auto"        // paired relays that find the number of lanes
+	WayClearLanes = "pair-clear-lanes" // WayLanes with encrypt: off
+	WayMPTCP      = "mptcp"            // Multipath TCP of the kernel from end to end, no relay
+	WayYamux      = "yamux"            // a tunnel that multiplexes flows on one connection
+)
 
-// Ways returns all ways.
-func Ways() []string {
-	return []string{WayPair, WayNoResume, WayClear, WayClearNoResume, WayPlain, WayDirect, WayHAProxy, WayStunnel, WayWireGuard}
-}
+// ours are the ways whose figures have bounds.
+func ours(way string) bool { return strings.HasPrefix(way, WayPair) }
 
 // Options are the options of a run.
 type Options struct {
@@ -70,12 +73,18 @@ type trial struct {
 	compare func(*CaseResult)
 }
 
-// The cases, in the order of the table.
-func trials() []trial {
+// suite is an experiment with its cases, in the order of its table.
+type suite struct {
+	name   string
+	crowds string // the cases with a number of flows
+	trials []trial
+}
+
+func pairsSuite() suite {
 	relays := []string{WayPair, WayPlain}
 	all := []string{WayPair, WayPlain, WayDirect}
 	programs := []string{WayPair, WayNoResume, WayClear, WayClearNoResume, WayPlain, WayHAProxy, WayStunnel, WayWireGuard}
-	return []trial{
+	return suite{"pairs", "outage and parked", []trial{
 		{name: "outage", about: "outages of 20 s at random moments, flows that begin and end all the time", ways: all, run: outage},
 		{name: "nat", about: "a NAT forgets silent connections, then all", ways: []string{WayPair}, run: nat},
 		{name: "upgrade", about: "upgrades of both relays, under load and in outages of 5 s", ways: relays, run: upgrade},
@@ -83,32 +92,43 @@ func trials() []trial {
 		{name: "soak", about: "outages, resets, black holes, deaths, upgrades and strangers at random moments", ways: []string{WayPair, WayClear}, run: soak},
 		{name: "answer", about: "64 KiB on a new flow, after a request, at 300 ms and 100 Mb/s", ways: all, run: answer},
 		{name: "start", about: "the first second of a bulk flow at 300 ms and 100 Mb/s", ways: all, run: start},
-		{name: "stripes", about: "one flow over several lanes, at 63 ms and 100 Mb/s, with 12.5 Mb/s for each connection and without", ways: []string{WayPair, WayClear}, run: stripes},
-		{name: "fair", about: "one flow over several lanes beside CUBIC flows, in one queue at 63 ms and 100 Mb/s", ways: []string{WayPair}, run: fairness},
 		{name: "parked", about: "flows that have been silent for half a minute", ways: relays, run: parked},
 		{name: "cost", about: "CPU time of the programs at both sites, one flow over a cable", ways: programs, run: cost, compare: compareCosts},
 		{name: "cost-wan", about: "the same over a WAN of 1 Gb/s and 10 ms", ways: programs, run: costWAN, compare: compareCosts},
-	}
+	}}
 }
 
-// Cases returns the names of all cases.
-func Cases() []string {
+// cases returns the names of all cases.
+func (s suite) cases() []string {
 	var names []string
-	for _, e := range trials() {
+	for _, e := range s.trials {
 		names = append(names, e.name)
 	}
 	return names
 }
 
-// Run runs the cases. The process must be inside a sandbox. The runs of a case go
+// ways returns the ways of all cases.
+func (s suite) ways() []string {
+	var all []string
+	for _, e := range s.trials {
+		for _, way := range e.ways {
+			if !slices.Contains(all, way) {
+				all = append(all, way)
+			}
+		}
+	}
+	return all
+}
+
+// run runs the chosen cases. The process must be inside a sandbox. The runs of a case go
 // through its ways in turn, so that a slow minute of the machine meets all of them.
-func Run(ctx context.Context, o Options) (Result, error) {
-	result := newResult(o)
+func (s suite) run(ctx context.Context, o Options) (Result, error) {
+	result := newResult(s.name, o)
 	// In the sandbox's own /run, which disappears with the sandbox.
 	if err := sandbox.PrivateRun(); err != nil {
 		return result, err
 	}
-	for _, e := range trials() {
+	for _, e := range s.trials {
 		if !slices.Contains(o.Cases, e.name) {
 			continue
 		}

@@ -33,7 +33,7 @@ func prepare(t *testing.T) Options {
 // Bytes pass on every way that this machine has, both ways.
 func TestWaysCarryBytes(t *testing.T) {
 	o := prepare(t)
-	for _, way := range Ways() {
+	for _, way := range append(pairsSuite().ways(), stripesSuite().ways()...) {
 		t.Run(way, func(t *testing.T) {
 			if reason := missing(way); reason != "" {
 				t.Skip(reason)
@@ -50,7 +50,7 @@ func TestWaysCarryBytes(t *testing.T) {
 			}
 			all.close()
 			cpu, err := cpuTime(w.pids())
-			if err != nil || (cpu > 0) != (way != WayDirect) {
+			if err != nil || (cpu > 0) != (way != WayDirect && way != WayMPTCP) {
 				t.Errorf("the way has used %v of CPU: %v", cpu, err)
 			}
 		})
@@ -249,6 +249,28 @@ func TestNoteStart(t *testing.T) {
 			t.Errorf("%+v", m)
 		}
 	}, "up", got, c)
+}
+
+func TestStriped(t *testing.T) {
+	var s striped
+	for i := range 60 { // 100 bytes a second, 1000 from 2 s on, and a pause of a tick
+		at := time.Duration(i) * stripeTick
+		total := int64(10 * i)
+		if at > 2*time.Second {
+			total += int64(90 * (i - 20))
+		}
+		if i != 40 {
+			s.arrived = append(s.arrived, arrival{at, total})
+		}
+	}
+	for rate, want := range map[float64]time.Duration{100: 0, 990: 2 * time.Second, 1010: 5900 * time.Millisecond} {
+		if got := s.reached(rate); got != want {
+			t.Errorf("%v bytes a second after %v, want %v", rate, got, want)
+		}
+	}
+	if got := s.rateOfLast(3 * time.Second); got != 1000 {
+		t.Errorf("%v bytes a second in the last 3 s", got)
+	}
 }
 
 func TestNoteServed(t *testing.T) {

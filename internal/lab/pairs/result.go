@@ -22,8 +22,8 @@ type Result struct {
 	Cases      []CaseResult `json:"cases"`
 }
 
-func newResult(o Options) Result {
-	return Result{Experiment: "pairs", Kernel: lab.KernelRelease(), Quick: o.Quick, Repeat: o.Repeat, Seed: o.Seed}
+func newResult(experiment string, o Options) Result {
+	return Result{Experiment: experiment, Kernel: lab.KernelRelease(), Quick: o.Quick, Repeat: o.Repeat, Seed: o.Seed}
 }
 
 // CaseResult is the outcome of a case.

@@ -1,11 +1,8 @@
 package pairs
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"io"
-	"net"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -15,126 +12,50 @@ import (
 	"longhaul/internal/lab/tcpserver"
 )
 
-// The link of the stripes, a quarter of 400 Mb/s: a machine with two cores emulates it with
-// both relays beside.
-const (
-	stripeRTT     = 63 * time.Millisecond
-	stripeRateBps = 100e6
-	// stripeLaneBps is what one connection gets where connections have limits.
-	stripeLaneBps = stripeRateBps / 8
-	stripeBurst   = 64 << 10
-)
-
-// The bounds of the stripes.
-const (
-	stripeShare      = 0.95
-	stripeCold       = 6 * time.Second
-	stripeKnown      = time.Second
-	stripeUnlimited  = 2   // lanes where one connection gets everything
-	stripeEchoFactor = 1.1 // of the echoes beside a flow with one lane
-)
-
-// stripe is one setting of case stripes.
-type stripe struct {
-	name    string
-	lanes   string // of the near tunnel
-	limited bool   // connections have limits
-	lane    int64  // bits a second of each connection; 0: stripeLaneBps
-}
-
-// stripes measures flows with several lanes: where each connection has a limit, and where
-// none has.
-func stripes(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
-	for _, s := range []stripe{
-		{name: "limited, 1 lane", lanes: "1", limited: true},
-		{name: "limited, 8 lanes", lanes: "8", limited: true},
-		{name: "limited, auto", lanes: "auto", limited: true},
-		{name: "unlimited, auto", lanes: "auto", limited: false},
-	} {
-		if err := s.measure(ctx, o, way, note); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
-	}
-	return echoesBeside(ctx, o, way, note)
-}
-
-func (s stripe) conditions() lab.Conditions {
-	c := conditions(stripeRTT, stripeRateBps)
-	if s.limited {
-		c.Policer = link.Policer{RateBps: cmp.Or(s.lane, int64(stripeLaneBps)), BurstBytes: stripeBurst, PerFlow: true}
-	}
-	return c
-}
-
-// measure sends twice, one flow after the other: the second finds what the first has learnt.
-func (s stripe) measure(ctx context.Context, o Options, way string, note func(measured)) error {
-	var received atomic.Int64
-	w, err := buildWorld(ctx, o, lab.TwoSites(s.conditions()), way, func(conn net.Conn) { countAll(conn, &received) },
-		settings{pair: ", lanes: " + s.lanes})
-	if err != nil {
-		return err
-	}
-	defer w.close()
-	many := s.limited && s.lanes != "1"
-	for _, run := range []struct {
-		name string
-		by   time.Duration
-	}{{"cold", stripeCold}, {"known", stripeKnown}} {
-		f, err := w.stripe(ctx, &received, pick(o, 20*time.Second, 12*time.Second))
-		if err != nil {
-			return err
-		}
-		name := s.name + ", " + run.name
-		share := measured{name: name + ": last 4 s, of the limit", value: f.last * 8 / s.conditions().LimitBps()}
-		soon := measured{name: fmt.Sprintf("%s: 95 %% after", name), unit: "s", value: f.reached(stripeShare * s.conditions().LimitBps() / 8).Seconds()}
-		lanes := measured{name: name + ": lanes", value: float64(f.lanes)}
-		switch {
-		case many:
-			share.bound, soon.bound = atLeast(stripeShare), atMost(run.by.Seconds())
-		case !s.limited:
-			lanes.bound = atMost(stripeUnlimited)
-		}
-		note(share)
-		if many {
-			note(soon)
-		}
-		for _, line := range w.heard("lanes of a flow") {
-			o.Report.Linef("  %s", line)
-		}
-		note(lanes)
-		note(measured{name: name + ": CPU of both sites, s/GB", value: f.cpuPerGB})
-	}
-	return nil
+// perConnection is a policer that gives each connection a rate.
+func perConnection(rateBps int64) link.Policer {
+	return link.Policer{RateBps: rateBps, BurstBytes: stripeBurst, PerFlow: true}
 }
 
 // striped is what one flow did.
 type striped struct {
-	ticks    []int64 // bytes that the target had after each stripeTick
-	last     float64 // bytes a second of the last 4 s
-	lanes    int     // at the end
-	cpuPerGB float64
+	arrived  []arrival // that of each stripeTick
+	last     float64   // bytes a second of the last 4 s
+	lanes    int       // at the end
+	cpuPerGB float64   // 0: no program has carried it
 }
 
 const stripeTick = 100 * time.Millisecond
 
 // reached is when the flow first had a rate for a second; the whole time if never.
 func (s striped) reached(rate float64) time.Duration {
-	const window = int(time.Second / stripeTick)
-	for i := range max(len(s.ticks)-window, 0) {
-		if float64(s.ticks[i+window]-s.ticks[i]) >= rate {
-			return time.Duration(i) * stripeTick
+	from := 0
+	for _, now := range s.arrived {
+		for now.at-s.arrived[from].at > time.Second+stripeTick/2 {
+			from++
+		}
+		first := s.arrived[from]
+		if span := now.at - first.at; span > time.Second-stripeTick/2 && float64(now.total-first.total) >= rate*span.Seconds() {
+			return first.at
 		}
 	}
-	return time.Duration(len(s.ticks)) * stripeTick
+	return s.arrived[len(s.arrived)-1].at
+}
+
+// rateOfLast is the rate of the last time, in bytes a second.
+func (s striped) rateOfLast(last time.Duration) float64 {
+	end := s.arrived[len(s.arrived)-1]
+	i := slices.IndexFunc(s.arrived, func(a arrival) bool { return end.at-a.at <= last })
+	return float64(end.total-s.arrived[i].total) / (end.at - s.arrived[i].at).Seconds()
 }
 
 // stripe runs one bulk flow for a while.
 func (w *world) stripe(ctx context.Context, received *atomic.Int64, lasts time.Duration) (s striped, err error) {
-	end, err := w.sendTo(ctx, w.to)
+	conn, err := w.dial(ctx)
 	if err != nil {
-		return s, err
+		return s, w.errorf("dial: %w", err)
 	}
-	defer end()
+	defer sendOn(conn)()
 	before, err := cpuTime(w.pids())
 	from := received.Load()
 	ticker := time.NewTicker(stripeTick)
@@ -142,7 +63,7 @@ func (w *world) stripe(ctx context.Context, received *atomic.Int64, lasts time.D
 	for began := time.Now(); err == nil && time.Since(began) < lasts; {
 		select {
 		case <-ticker.C:
-			s.ticks = append(s.ticks, received.Load()-from)
+			s.arrived = append(s.arrived, arrival{time.Since(began), received.Load() - from})
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -154,34 +75,41 @@ func (w *world) stripe(ctx context.Context, received *atomic.Int64, lasts time.D
 	if err != nil {
 		return s, err
 	}
-	const latest = int(4 * time.Second / stripeTick)
-	total := s.ticks[len(s.ticks)-1]
-	s.last = float64(total-s.ticks[len(s.ticks)-1-latest]) / 4
-	s.cpuPerGB = (after - before).Seconds() * 1e9 / float64(total)
+	s.last = s.rateOfLast(4 * time.Second)
+	s.cpuPerGB = (after - before).Seconds() * 1e9 / float64(s.arrived[len(s.arrived)-1].total)
+	if len(w.relays) == 0 || w.way == WayPlain {
+		return s, nil
+	}
 	s.lanes, err = w.lanesBusy(ctx)
 	return s, err
 }
 
-// echoesBeside times echoes of 64 bytes beside a bulk flow with one lane, and beside one
-// with eight. All eight take half of the link, so that its queue is empty: what is left
-// are the relays.
-func echoesBeside(ctx context.Context, o Options, way string, note func(measured)) error {
-	medians := map[string]float64{}
-	for _, lanes := range []string{"1", "8"} {
-		s := stripe{lanes: lanes, limited: true, lane: stripeLaneBps / 2}
-		w, err := buildWorld(ctx, o, lab.TwoSites(s.conditions()), way, tcpserver.Echo, settings{pair: ", lanes: " + lanes})
-		if err != nil {
-			return err
-		}
-		medians[lanes], err = w.echoes(ctx, pick(o, 12*time.Second, 6*time.Second))
-		w.close()
-		if err != nil {
-			return err
-		}
-		note(measured{name: "echo beside " + lanes + " lanes, median", unit: "s", value: medians[lanes]})
+const figureEcho = "echo, median"
+
+// echoesBeside times echoes of 64 bytes beside a bulk flow. Eight connections of it take
+// half of the link, so that its queue is empty: what is left are the relays.
+func echoesBeside(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
+	c := conditions(stripeRTT, stripeRate(o))
+	c.Policer = perConnection(c.RateBps / 16)
+	w, err := buildWorld(ctx, o, lab.TwoSites(c), way, tcpserver.Echo, settings{})
+	if err != nil {
+		return err
 	}
-	note(measured{name: "echo beside 8 lanes ÷ 1 lane", value: medians["8"] / medians["1"], bound: atMost(stripeEchoFactor)})
+	defer w.close()
+	median, err := w.echoes(ctx, pick(o, 12*time.Second, 6*time.Second))
+	if err != nil {
+		return err
+	}
+	note(measured{name: figureEcho, unit: "s", value: median})
 	return nil
+}
+
+// compareEchoes holds the echoes beside many lanes against those beside one.
+func compareEchoes(c *CaseResult) {
+	one, many := c.of(WayPair, figureEcho), c.of(WayLanes, figureEcho)
+	for run := range min(len(one), len(many)) {
+		c.add(WayLanes, measured{name: "echo ÷ that beside one lane", value: many[run] / one[run], bound: atMost(stripeEchoFactor)})
+	}
 }
 
 func (w *world) echoes(ctx context.Context, lasts time.Duration) (median float64, err error) {

@@ -86,7 +86,11 @@ func buildWorld(ctx context.Context, o Options, t lab.Topology, way string, serv
 			w.close()
 		}
 	}()
-	l, err := built.Host("host-b").ListenTCP(ctx, targetPort)
+	listen := built.Host("host-b").ListenTCP
+	if way == WayMPTCP {
+		listen = built.Host("host-b").ListenMPTCP
+	}
+	l, err := listen(ctx, targetPort)
 	if err != nil {
 		return nil, err
 	}
@@ -108,6 +112,11 @@ func (w *world) start(ctx context.Context) error {
 	case WayWireGuard:
 		w.to = netip.AddrPortFrom(lab.HostB, targetPort)
 		return w.startWireGuard(ctx)
+	case WayMPTCP:
+		w.to = netip.AddrPortFrom(lab.HostB, targetPort)
+		return w.startMPTCP(ctx)
+	case WayYamux:
+		return w.startYamux(ctx)
 	}
 	return w.startRelays(ctx)
 }
@@ -193,6 +202,9 @@ func (w *world) heard(text string) []string {
 
 // dial connects from host-a to the target, over the way.
 func (w *world) dial(ctx context.Context) (*net.TCPConn, error) {
+	if w.way == WayMPTCP {
+		return w.Host("host-a").DialMPTCP(ctx, w.to, patience)
+	}
 	return w.Host("host-a").DialTCP(ctx, w.to, patience)
 }
 
