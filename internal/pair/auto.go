@@ -36,8 +36,8 @@ func (f *Flow) tune(now time.Time) (want int) {
 	a, l := f.auto, f.s.link
 	least := len(l.usable(false)) // one on each path
 	looks := [2]sight{
-		directionUp:   {now, least, f.readyStrands(), f.sf.Out.Acknowledged(), f.acknowledgedEach, f.lanesFull(), f.s.rtt()},
-		directionDown: {now, least, f.readyStrands(), f.sf.In.Position(), f.receivedEach, f.farLimited.isFresh(now), f.s.rtt()},
+		directionUp:   {now, least, f.readyStrands(), f.sf.Out.Acknowledged(), f.acknowledgedEach, f.lanesFull(), f.s.rtt(), f.s.delays.standing},
+		directionDown: {now, least, f.readyStrands(), f.sf.In.Position(), f.receivedEach, f.farLimited.isFresh(now), f.s.rtt(), f.s.delays.standing},
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,6 +54,13 @@ func (f *Flow) tune(now time.Time) (want int) {
 			}
 		case l.mayTry(f, now):
 			_, found := t.look(looks[i])
+			if t.debug != "" {
+				f.s.node.log.Info("lanes of a flow debug", "what", t.debug)
+				t.debug = ""
+			}
+			if found != nil {
+				f.s.node.log.Info("lanes of a flow debug", "what", t.why)
+			}
 			if t.verify != nil && t.verify.lanes < len(f.strands) {
 				a.rates = t.latest
 			}
@@ -165,6 +172,13 @@ func (l *Link) mayTry(f *Flow, now time.Time) bool {
 	}
 	l.trial, l.trialAt = f, now
 	return true
+}
+
+// tries reports whether a flow tries another number of lanes.
+func (l *Link) tries(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.trial != nil && now.Sub(l.trialAt) < time.Second
 }
 
 // readyStrands is the number of lanes that may carry bytes.

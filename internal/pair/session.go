@@ -41,6 +41,7 @@ type session struct {
 	congestionControl atomic.Pointer[string] // of the latest lane
 	srtt              atomic.Int64           // nanoseconds; 0: not measured
 	rttvar            atomic.Int64
+	delays            delays
 	waiting           atomic.Int64 // flows that need a lane and have none
 	compresses        atomic.Bool  // both ends know compressed records, and the near one wants them
 	compressed        compressed

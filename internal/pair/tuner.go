@@ -36,6 +36,7 @@ func (k known) fresh(now time.Time) bool { return k.lanes > 0 && now.Sub(k.at) <
 // lanes are what limits the flow and each new one brings as much as the first. Then it verifies
 // that they don't share a queue.
 type tuner struct {
+	debug string
 	lanes int // that proved worth it; 0: 1
 	why   string
 
@@ -66,6 +67,7 @@ type sight struct {
 	each    func() []laneBytes // on each lane, the main one first
 	limited bool               // the lanes have no room for what there is to send
 	rtt     time.Duration
+	queue   func(since time.Time) time.Duration // that has stood on the path; 0: none
 }
 
 // look takes a look at the flow. It returns the number of lanes that it is to have, and what
@@ -108,19 +110,28 @@ func (t *tuner) look(s sight) (want int, found *known) {
 	}
 	rate := float64(s.bytes-t.bytes) / elapsed.Seconds()
 	limited := float64(t.limited) >= tuneLimited*float64(t.looks)
+	queue := s.queue(t.began)
 	t.began = time.Time{}
+	t.debug = fmt.Sprintf("trying %d lanes %d limited %d/%d rate %.2f Mb/s paused %v base %.2f", t.trying, s.lanes, t.limited, t.looks, rate*8/1e6, t.paused(), t.rate*8/1e6)
+	for _, r := range t.rates(s.each(), elapsed) {
+		t.debug += fmt.Sprintf(" %.1f", r.rate*8/1e6)
+	}
 	switch {
 	case t.verify != nil && !limited:
 		return t.want(), nil // what the client sends says nothing of the lanes
 	case t.verify != nil:
-		return t.check(s, t.rates(s.each(), elapsed))
+		return t.check(s, t.rates(s.each(), elapsed), queue)
 	case t.trying > 0:
-		return t.judge(s, rate, span, t.rates(s.each(), elapsed))
+		return t.judge(s, rate, span, t.rates(s.each(), elapsed), queue)
 	case !limited:
 		t.rate = 0
 		return t.want(), nil
 	case t.lanes > s.least: // what was known of them is too old
 		t.begin(s, t.lanes, nil)
+		return t.want(), nil
+	case queue > 0:
+		t.rate = 0
+		t.why = fmt.Sprintf("a queue of %v stands: further lanes would take from others", queue.Round(time.Millisecond))
 		return t.want(), nil
 	case t.rate > 0 && rate < tuneGrowth*t.rate:
 		t.trend = max(rate/t.rate, 1)
@@ -155,7 +166,7 @@ func (t *tuner) try(s sight) int {
 }
 
 // judge ends an attempt.
-func (t *tuner) judge(s sight, rate float64, span time.Duration, rates laneRates) (int, *known) {
+func (t *tuner) judge(s sight, rate float64, span time.Duration, rates laneRates, queue time.Duration) (int, *known) {
 	growth := 1.0 // had it gone on as before
 	for since := s.now.Sub(t.asked); since > 0; since -= span {
 		growth *= max(t.trend, 1)
@@ -164,7 +175,7 @@ func (t *tuner) judge(s sight, rate float64, span time.Duration, rates laneRates
 	t.trend, t.latest = 1, rates
 	worth := rate / t.rate * float64(s.least) // lanes
 	switch {
-	case worth >= tuneShare*float64(t.trying) && t.trying < maxLanes:
+	case worth >= tuneShare*float64(t.trying) && t.trying < maxLanes && queue == 0:
 		t.lanes, t.failed = t.trying, false
 		return t.try(s), nil
 	case worth >= tuneShare*float64(t.trying):
@@ -193,8 +204,8 @@ func (t *tuner) begin(s sight, lanes int, rates laneRates) {
 }
 
 // check takes a measurement of the verification.
-func (t *tuner) check(s sight, rates laneRates) (int, *known) {
-	v, why := t.verify.take(rates)
+func (t *tuner) check(s sight, rates laneRates, queue time.Duration) (int, *known) {
+	v, why := t.verify.take(rates, queue)
 	if v == undecided {
 		t.settled = s.now
 		return t.want(), nil

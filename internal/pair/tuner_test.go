@@ -13,8 +13,9 @@ type simulatedPath struct {
 	link       float64 // bytes a second of all together
 	neighbours int     // greedy flows beside, on the same link
 	grows      func(seconds float64) float64
-	idle       bool    // the client has too little to send
-	noise      float64 // standard deviation of a lane's rate over a second, as a share
+	idle       bool          // the client has too little to send
+	queue      time.Duration // that stands
+	noise      float64       // standard deviation of a lane's rate over a second, as a share
 }
 
 // lane is the rate of each of so many lanes.
@@ -51,7 +52,7 @@ func (p simulatedPath) tune(dice *rand.Rand) (lanes int, had, ended float64, why
 			return all[:lanes]
 		}
 		want, found := tune.look(sight{began.Add(time.Duration(seconds * 1e9)), 1, lanes, uint64(total),
-			func() []laneBytes { return append([]laneBytes(nil), each()...) }, !p.idle, 60 * time.Millisecond})
+			func() []laneBytes { return append([]laneBytes(nil), each()...) }, !p.idle, 60 * time.Millisecond, func(time.Time) time.Duration { return p.queue }})
 		if found != nil {
 			return found.lanes, had, seconds, tune.why
 		}

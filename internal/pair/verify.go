@@ -3,6 +3,7 @@ package pair
 import (
 	"fmt"
 	"math"
+	"time"
 )
 
 // Lanes that share a queue take more from other flows there than one lane would. So several
@@ -15,6 +16,8 @@ const (
 	verifyShare = 0.85
 	// verifyShared is the share below which it certainly shares a queue with them.
 	verifyShared = 0.95
+	// verifyQueued is the number of pauses with a standing queue that show neighbours.
+	verifyQueued = 2
 	// verifyPauses bounds the pauses. What is not certain then counts as a shared queue.
 	verifyPauses = 6
 	// verifySigmas is how certain it must be, in standard errors.
@@ -45,6 +48,7 @@ type verification struct {
 	lanes  int
 	alone  bool      // the others pause
 	before laneRates // of the latest measurement of all lanes; nil: none yet
+	queued int       // pauses in which a queue stood
 	single float64   // the main lane's rate in the latest pause
 	shares []float64 // logarithms: the main lane's rate beside the others by that alone
 
@@ -61,8 +65,9 @@ const (
 	shared            // the lanes share a queue, or it cannot be told
 )
 
-// take takes a measurement.
-func (v *verification) take(rates laneRates) (verdict, string) {
+// take takes a measurement, and the queue that stood meanwhile. A queue that stands without
+// the further lanes is the neighbours'.
+func (v *verification) take(rates laneRates, queue time.Duration) (verdict, string) {
 	if len(rates) == 0 {
 		return undecided, ""
 	}
@@ -72,6 +77,12 @@ func (v *verification) take(rates laneRates) (verdict, string) {
 			if other.rate > v.single/4 {
 				return shared, "the other relay cannot pause lanes"
 			}
+		}
+		if queue > 0 {
+			v.queued++
+		}
+		if v.queued == verifyQueued {
+			return shared, fmt.Sprintf("a queue of %v stands without the further lanes", queue.Round(time.Millisecond))
 		}
 		return undecided, ""
 	}

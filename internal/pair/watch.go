@@ -157,7 +157,7 @@ func (s *session) watchControl(now time.Time, slow bool) {
 		s.controlLost(ctl, errors.New("no answer to PING")) // before the close, of which the reader tells
 		ctl.close()
 		s.dropWarm(ctl.c.path)
-	case !waiting && since > pingEvery:
+	case !waiting && (since > pingEvery || s.near && s.link.tries(now)):
 		s.sendPing(ctl)
 	}
 	if slow {
@@ -219,7 +219,8 @@ func (s *session) sendPing(ctl *control) {
 // pong takes the answer to a PING. The round trip is smoothed as TCP's (RFC 6298).
 func (s *session) pong(ctl *control, id uint64) {
 	ctl.mu.Lock()
-	ours, rtt := ctl.ping == id && id != 0, time.Since(ctl.pinged)
+	sent := ctl.pinged
+	ours, rtt := ctl.ping == id && id != 0, time.Since(sent)
 	if ours {
 		ctl.ping = 0
 	}
@@ -227,6 +228,7 @@ func (s *session) pong(ctl *control, id uint64) {
 	if !ours {
 		return
 	}
+	s.delays.note(sent, rtt)
 	rtt = min(rtt, maxRTT)
 	old := time.Duration(s.srtt.Load())
 	if old == 0 {
