@@ -276,6 +276,15 @@ func OneRouter(settings ...Sysctl) Topology {
 	}
 }
 
+// OneFarRouter is OneRouter with an emulated link, [WAN], between router and target.
+func OneFarRouter(each link.Settings) Topology {
+	t := OneRouter()
+	far := t.Cables[1]
+	t.Cables = t.Cables[:1]
+	t.Links = []LinkSpec{{Name: WAN, A: far.B, B: far.A, AB: each, BA: each}}
+	return t
+}
+
 // minIPv6MTU is the smallest MTU of a link for IPv6 (RFC 8200, 5).
 const minIPv6MTU = 1280
 

@@ -16,10 +16,10 @@ import (
 func Experiment() experiment.Experiment {
 	return experiment.Experiment{
 		Name:    "interception",
-		Summary: "CPU time of relays that intercept, and of packets that pass them",
+		Summary: "CPU time of relays that intercept and of packets that pass them, and what clients wait",
 		Source:  "no report: a relay that clients address, and a router without one",
 		Cases:   Cases(),
-		Short:   "CPU time of relays that intercept, and of packets that pass them",
+		Short:   "What relays that intercept cost",
 		Long: `interception compares CPU times, all of the kernel's work included:
 
   relay    a bulk flow through a relay on a router that intercepts it, beside a
@@ -27,6 +27,8 @@ func Experiment() experiment.Experiment {
   forward  packets that a router forwards past the relay, beside a router
            without one: of the sending thread, less that of packets which the
            router drops at once
+  connect  how long clients wait for their connect, directly and through relays:
+           not CPU time, but time
 
 The ways take turns of some 50 ms, each between hosts of its own. control is
 another of the reference's kind: it shows what differs by chance. The machine's

@@ -1,8 +1,8 @@
 //go:build linux
 
 // Package interception measures what interception costs: CPU time of an intercepting
-// relay beside one that its clients address, and of a router for packets that do not
-// concern the relay.
+// relay beside one that its clients address, CPU time of a router for packets that do
+// not concern the relay, and how long clients wait for their connect.
 package interception
 
 import (
@@ -35,6 +35,7 @@ const (
 	waySource    = "source-relay" // the same with source: relay
 	wayPlain     = "plain"        // a router without a relay
 	wayDropped   = "dropped"      // a router that forwards nothing
+	wayMirror    = "mirror"       // the relay intercepts, with refuse: mirror
 )
 
 // trial is one case.
@@ -102,7 +103,7 @@ func Cases() (names []string) {
 	for _, t := range trials() {
 		names = append(names, t.name)
 	}
-	return names
+	return append(names, connectCase)
 }
 
 // Run runs the cases. The process must be inside a sandbox.
@@ -120,6 +121,13 @@ func Run(ctx context.Context, o Options) (Result, error) {
 			return result, err
 		}
 		result.Cases = append(result.Cases, c)
+	}
+	if slices.Contains(o.Cases, connectCase) {
+		c, err := measureConnects(ctx, o)
+		if err != nil {
+			return result, err
+		}
+		result.Connect = &c
 	}
 	return result, nil
 }

@@ -15,11 +15,12 @@ import (
 
 // Result is the outcome of a run.
 type Result struct {
-	Experiment string `json:"experiment"`
-	Kernel     string `json:"kernel"`
-	Quick      bool   `json:"quick"`
-	Repeat     int    `json:"repeat"`
-	Cases      []Case `json:"cases"`
+	Experiment string   `json:"experiment"`
+	Kernel     string   `json:"kernel"`
+	Quick      bool     `json:"quick"`
+	Repeat     int      `json:"repeat"`
+	Cases      []Case   `json:"cases"`
+	Connect    *Connect `json:"connect,omitempty"`
 }
 
 // Case is the outcome of a case.
@@ -110,6 +111,9 @@ func (r Result) Judge() error {
 			}
 		}
 	}
+	if r.Connect != nil && !r.Connect.held() {
+		return experiment.ErrShown
+	}
 	return nil
 }
 
@@ -143,8 +147,16 @@ func (r Result) WriteText(w io.Writer) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(w, "\nMedians of %d runs, and their range. machine: all that the machine did.\n", r.Repeat)
-	return err
+	if len(r.Cases) > 0 {
+		fmt.Fprintf(w, "\nMedians of %d runs, and their range. machine: all that the machine did.\n", r.Repeat)
+	}
+	if r.Connect != nil {
+		if len(r.Cases) > 0 {
+			fmt.Fprintln(w)
+		}
+		return r.Connect.writeText(w, r.Repeat)
+	}
+	return nil
 }
 
 // digits writes a cost with three digits or so.
