@@ -93,6 +93,7 @@ func pairsSuite() suite {
 		{name: "answer", about: "64 KiB on a new flow, after a request, at 300 ms and 100 Mb/s", ways: all, run: answer},
 		{name: "start", about: "the first second of a bulk flow at 300 ms and 100 Mb/s", ways: all, run: start},
 		{name: "parked", about: "flows that have been silent for half a minute", ways: relays, run: parked},
+		{name: "compress", about: "text and random bytes at 20 Mb/s and 40 ms, as they are and with compress: auto", ways: []string{WayPair, WayClear}, run: compressed},
 		{name: "cost", about: "CPU time of the programs at both sites, one flow over a cable", ways: programs, run: cost, compare: compareCosts},
 		{name: "cost-wan", about: "the same over a WAN of 1 Gb/s and 10 ms", ways: programs, run: costWAN, compare: compareCosts},
 	}}
