@@ -30,16 +30,16 @@ func pairsEntry() experiment.Experiment {
 		Long: `pairs makes a pair of relays at the two sites and measures each of its
 promises, beside unpaired relays, direct TCP and other programs:
 
-  outage   the WAN is cut for 20 s under many flows, at random moments
-  nat      a NAT forgets the connections of silent flows, then all
-  upgrade  both relays are upgraded in turn, under load and in outages
-  death    the far relay is killed and started again
-  soak     all of that and more at random moments
-  answer   64 KiB on a new flow at 300 ms
-  start    the first second of a bulk flow at 300 ms
-  parked   descriptors and memory of silent flows
-  compress goodput of text and of random bytes, with compress: auto and off
-  cost     CPU time over a cable, and with cost-wan over a WAN of 1 Gb/s
+  outage    the WAN is cut for 20 s under many flows, at random moments
+  nat       a NAT forgets the connections of silent flows, then all
+  upgrade   both relays are upgraded in turn, under load and in outages
+  death     the far relay is killed and started again
+  soak      all of that and more at random moments
+  answer    64 KiB on a new flow at 300 ms
+  start     the first second of a bulk flow at 300 ms
+  parked    descriptors and memory of silent flows
+  compress  goodput of text and of random bytes, with compress: auto and off
+  cost      CPU time over a cable, and with cost-wan over a WAN of 1 Gb/s
 
 In outage, upgrade, death and soak both ends of each flow send all the time and
 compare every byte. --through chooses the ways from site to site: pair,

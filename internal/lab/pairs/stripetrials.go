@@ -54,7 +54,8 @@ kernel with eight subflows (mptcp) and a multiplexing tunnel (yamux):
 
 In policed, unlimited and hashed a second flow follows, which finds what the
 first has left: "cold" and "known" in the result. fair makes pairs with one
-lane, auto and eight by itself. --quick has a quarter of the rates. mptcp needs iproute2, and yamux the program of bench/yamux in PATH.
+lane, auto and eight by itself. --quick has a quarter of the rates. mptcp needs
+iproute2, and yamux the program of bench/yamux in PATH.
 
 Exit codes: 0 every bound was kept, 1 one was not.`,
 		Example: `  longhaul lab run stripes --quick
