@@ -129,6 +129,12 @@ func (f *Flow) pauseThere(alone bool) {
 	f.s.message(m)
 }
 
+// tries reports whether the number of lanes is being tried or verified: what they carry
+// meanwhile says nothing of them.
+func (f *Flow) tries() bool {
+	return f.auto != nil && slices.ContainsFunc(f.auto.tuners[:], func(t tuner) bool { return t.trying > 0 })
+}
+
 // pauses reports whether the flow's further lanes pause.
 func (f *Flow) pauses() bool { return f.auto != nil && f.auto.alone.isFresh(time.Now()) }
 

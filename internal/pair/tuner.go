@@ -84,7 +84,7 @@ func (t *tuner) look(s sight) (want int, found *known) {
 	case s.lanes < t.trying && t.settled.IsZero():
 		if s.now.Sub(t.asked) > tunePatience {
 			if t.verify == nil && t.lanes > s.least {
-				t.begin(s, t.lanes, nil)
+				t.begin(s, t.lanes, nil, false)
 				return t.want(), nil
 			}
 			t.why = fmt.Sprintf("%d lanes cannot be made", t.trying)
@@ -127,7 +127,7 @@ func (t *tuner) look(s sight) (want int, found *known) {
 		t.rate = 0
 		return t.want(), nil
 	case t.lanes > s.least: // what was known of them is too old
-		t.begin(s, t.lanes, nil)
+		t.begin(s, t.lanes, nil, false)
 		return t.want(), nil
 	case queue > 0:
 		t.rate = 0
@@ -179,13 +179,16 @@ func (t *tuner) judge(s sight, rate float64, span time.Duration, rates laneRates
 		t.lanes, t.failed = t.trying, false
 		return t.try(s), nil
 	case worth >= tuneShare*float64(t.trying):
-		t.begin(s, t.trying, rates)
+		t.begin(s, t.trying, rates, queue > 0)
 		return t.want(), nil
 	}
-	several := max(t.lanes, int(worth+0.1))
+	several := t.lanes
+	if fit := int(worth + 0.1); 4*fit >= 5*several {
+		several = fit
+	}
 	switch {
 	case several > s.least:
-		t.begin(s, several, nil)
+		t.begin(s, several, nil, queue > 0)
 		return t.want(), nil
 	case !t.failed: // a loss at the wrong moment is enough to hide a gain
 		t.failed, t.trying, t.rate = true, 0, 0
@@ -195,9 +198,10 @@ func (t *tuner) judge(s sight, rate float64, span time.Duration, rates laneRates
 	return t.end(s, s.least)
 }
 
-// begin begins to verify that so many lanes share no queue. Their rates may be known.
-func (t *tuner) begin(s sight, lanes int, rates laneRates) {
-	t.verify = &verification{lanes: lanes, before: rates, alone: rates != nil}
+// begin begins to verify that so many lanes share no queue. Their rates may be known, and that
+// more of them fill one.
+func (t *tuner) begin(s sight, lanes int, rates laneRates, fills bool) {
+	t.verify = &verification{lanes: lanes, before: rates, alone: rates != nil, fills: fills}
 	t.lanes = min(t.lanes, lanes)
 	t.trying, t.asked, t.settled = lanes, s.now, time.Time{}
 	t.why = fmt.Sprintf("verifying %d lanes", lanes)
@@ -210,9 +214,11 @@ func (t *tuner) check(s sight, rates laneRates, queue time.Duration) (int, *know
 		t.settled = s.now
 		return t.want(), nil
 	}
-	lanes := s.least
-	if v == separate {
-		lanes = t.verify.lanes
+	lanes := max(t.verify.remain(v), s.least)
+	if v != separate && lanes > s.least {
+		t.latest = rates
+		t.begin(s, lanes, nil, true)
+		return t.want(), nil
 	}
 	t.why = why
 	return t.end(s, lanes)

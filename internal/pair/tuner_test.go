@@ -11,16 +11,17 @@ import (
 type simulatedPath struct {
 	limit      float64 // bytes a second of each connection; 0: none
 	link       float64 // bytes a second of all together
+	others     float64 // bytes a second of others that do not give way
 	neighbours int     // greedy flows beside, on the same link
 	grows      func(seconds float64) float64
-	idle       bool          // the client has too little to send
-	queue      time.Duration // that stands
-	noise      float64       // standard deviation of a lane's rate over a second, as a share
+	idle       bool    // the client has too little to send
+	fills      int     // lanes from which on a queue stands; 0: none
+	noise      float64 // standard deviation of a lane's rate over a second, as a share
 }
 
 // lane is the rate of each of so many lanes.
 func (p simulatedPath) lane(lanes int, seconds float64) float64 {
-	rate := p.link / float64(lanes+p.neighbours)
+	rate := (p.link - p.others) / float64(lanes+p.neighbours)
 	if p.limit > 0 {
 		rate = min(rate, p.limit)
 	}
@@ -51,8 +52,14 @@ func (p simulatedPath) tune(dice *rand.Rand) (lanes int, had, ended float64, why
 			}
 			return all[:lanes]
 		}
+		queue := func(time.Time) time.Duration {
+			if p.fills > 0 && lanes >= p.fills && !tune.paused() {
+				return 5 * time.Millisecond
+			}
+			return 0
+		}
 		want, found := tune.look(sight{began.Add(time.Duration(seconds * 1e9)), 1, lanes, uint64(total),
-			func() []laneBytes { return append([]laneBytes(nil), each()...) }, !p.idle, 60 * time.Millisecond, func(time.Time) time.Duration { return p.queue }})
+			func() []laneBytes { return append([]laneBytes(nil), each()...) }, !p.idle, 60 * time.Millisecond, queue})
 		if found != nil {
 			return found.lanes, had, seconds, tune.why
 		}
@@ -88,6 +95,8 @@ func TestTuner(t *testing.T) {
 		{"a limit for each connection", simulatedPath{limit: 6 * mb, link: 50 * mb}, 8, 8, 16},
 		{"the same beside others with room", simulatedPath{limit: 6 * mb, link: 1000 * mb, neighbours: 20}, 16, 8, 16},
 		{"a link of three connections", simulatedPath{limit: 6 * mb, link: 18 * mb}, 3, 6, 14},
+		{"the link is full beside others with limits", simulatedPath{limit: 6 * mb, link: 50 * mb, others: 20 * mb, fills: 6}, 5, 8, 16},
+		{"a queue stands", simulatedPath{limit: 6 * mb, link: 50 * mb, fills: 1}, 1, 0, math.Inf(1)},
 		{"no limit, alone", simulatedPath{link: 50 * mb}, 1, 7, 7},
 		{"beside one", simulatedPath{link: 50 * mb, neighbours: 1}, 1, 7, 7},
 		{"beside four", simulatedPath{link: 50 * mb, neighbours: 4}, 1, 12, 16},

@@ -14,11 +14,12 @@ const (
 	// verifyShare is the share of its rate alone that the main lane must have beside the
 	// others.
 	verifyShare = 0.85
-	// verifyShared is the share below which it certainly shares a queue with them.
-	verifyShared = 0.95
+	// verifyContends is the share below which they certainly slow it down.
+	verifyContends = 0.95
 	// verifyQueued is the number of pauses with a standing queue that show neighbours.
 	verifyQueued = 2
-	// verifyPauses bounds the pauses. What is not certain then counts as a shared queue.
+	// verifyPauses bounds the pauses. What is not certain then does not
+	// count as a limit.
 	verifyPauses = 6
 	// verifySigmas is how certain it must be, in standard errors.
 	verifySigmas = 1.8
@@ -46,6 +47,7 @@ type laneRates []laneRate
 // verification compares the main lane's rate alone with that beside the others.
 type verification struct {
 	lanes  int
+	fills  bool      // a queue stood with the further lanes, and none without
 	alone  bool      // the others pause
 	before laneRates // of the latest measurement of all lanes; nil: none yet
 	queued int       // pauses in which a queue stood
@@ -60,9 +62,11 @@ type verification struct {
 type verdict int
 
 const (
-	undecided verdict = iota
-	separate          // each lane goes as fast as alone
-	shared            // the lanes share a queue, or it cannot be told
+	undecided  verdict = iota
+	separate           // each lane goes as fast as alone
+	contending         // the lanes slow each other down
+	uncertain          // they may
+	crowded            // others fill a queue that the flow shares, or it cannot be told
 )
 
 // take takes a measurement, and the queue that stood meanwhile. A queue that stands without
@@ -75,17 +79,18 @@ func (v *verification) take(rates laneRates, queue time.Duration) (verdict, stri
 		v.single, v.alone = rates[0].rate, false
 		for _, other := range rates[1:] {
 			if other.rate > v.single/4 {
-				return shared, "the other relay cannot pause lanes"
+				return crowded, "the other relay cannot pause lanes"
 			}
 		}
 		if queue > 0 {
 			v.queued++
 		}
 		if v.queued == verifyQueued {
-			return shared, fmt.Sprintf("a queue of %v stands without the further lanes", queue.Round(time.Millisecond))
+			return crowded, fmt.Sprintf("a queue of %v stands without the further lanes", queue.Round(time.Millisecond))
 		}
 		return undecided, ""
 	}
+	v.fills = v.fills || queue > 0
 	before := v.before
 	v.before, v.alone = rates, true
 	if before == nil || before[0].of != rates[0].of || v.single == 0 {
@@ -108,13 +113,31 @@ func (v *verification) observe(difference float64) {
 	v.degrees++
 }
 
+// mean is the mean of the shares' logarithms.
+func (v *verification) mean() (mean float64) {
+	for _, share := range v.shares {
+		mean += share / float64(len(v.shares))
+	}
+	return mean
+}
+
+// remain is the number of lanes that a verdict leaves. They fill a queue that nobody else
+// fills: then fewer may not.
+func (v *verification) remain(found verdict) int {
+	switch {
+	case found == separate:
+		return v.lanes
+	case found == contending && v.fills && v.queued == 0:
+		return min(int(math.Exp(v.mean())*float64(v.lanes)), v.lanes-1)
+	case found == uncertain && v.fills && v.queued == 0:
+		return v.lanes / 2
+	}
+	return 0
+}
+
 // judge decides if the shares leave no doubt.
 func (v *verification) judge() (verdict, string) {
-	n := float64(len(v.shares))
-	mean := 0.0
-	for _, share := range v.shares {
-		mean += share / n
-	}
+	n, mean := float64(len(v.shares)), v.mean()
 	squares, degrees := v.squares+verifyGuessWeight*verifyGuess*verifyGuess, v.degrees+verifyGuessWeight
 	for _, share := range v.shares {
 		squares += (share - mean) * (share - mean)
@@ -126,10 +149,10 @@ func (v *verification) judge() (verdict, string) {
 	switch {
 	case mean-doubt >= math.Log(verifyShare):
 		return separate, why
-	case mean+doubt <= math.Log(verifyShared):
-		return shared, why
+	case mean+doubt <= math.Log(verifyContends):
+		return contending, why
 	case len(v.shares) >= verifyPauses:
-		return shared, why + ", give or take " + fmt.Sprintf("%.0f %%", 100*doubt)
+		return uncertain, why + ", give or take " + fmt.Sprintf("%.0f %%", 100*doubt)
 	}
 	return undecided, ""
 }

@@ -108,13 +108,13 @@ func TestVerification(t *testing.T) {
 	}{
 		{"nothing changes", []laneRates{beside, paused, beside, paused, beside, paused, beside}, 0, separate},
 		{"one pause is not enough", []laneRates{beside, paused, beside}, 0, undecided},
-		{"it doubles alone", []laneRates{beside, rates(20, 0, 0), beside, rates(20, 0, 0), beside}, 0, shared},
+		{"it doubles alone", []laneRates{beside, rates(20, 0, 0), beside, rates(20, 0, 0), beside}, 0, contending},
 		{"the others are other", []laneRates{rates(10, 3, 30), paused, rates(10, 3, 30), paused, rates(10, 3, 30), paused, rates(10, 3, 30)}, 0, separate},
-		{"the other relay goes on", []laneRates{beside, beside}, 0, shared},
-		{"a queue stands", []laneRates{beside, paused, beside, paused}, 5 * time.Millisecond, shared},
+		{"the other relay goes on", []laneRates{beside, beside}, 0, crowded},
+		{"a queue stands", []laneRates{beside, paused, beside, paused}, 5 * time.Millisecond, crowded},
 		{"another main lane", []laneRates{beside, rates(20, 0, 0), {{all[1], 10}, {all[2], 10}}}, 0, undecided},
 		{"rates that say nothing", []laneRates{beside, rates(20), rates(10, 2, 30), rates(6), rates(20, 20, 10), rates(30),
-			rates(8, 4, 20), rates(9), rates(20, 9, 20), rates(5), rates(9, 22, 4), rates(12), rates(14, 10, 10)}, 0, shared},
+			rates(8, 4, 20), rates(9), rates(20, 9, 20), rates(5), rates(9, 22, 4), rates(12), rates(14, 10, 10)}, 0, uncertain},
 	} {
 		v := &verification{lanes: 3}
 		got := undecided
