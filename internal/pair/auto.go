@@ -41,7 +41,7 @@ func (f *Flow) tune(now time.Time) (want int) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer f.pauseLanes(now)
+	defer f.pauseLanes(now, least)
 	for i := range looks {
 		t := &a.tuners[i]
 		a.limited[i] = a.limited[i] || looks[i].limited
@@ -54,13 +54,6 @@ func (f *Flow) tune(now time.Time) (want int) {
 			}
 		case l.mayTry(f, now):
 			_, found := t.look(looks[i])
-			if t.debug != "" {
-				f.s.node.log.Info("lanes of a flow debug", "what", t.debug)
-				t.debug = ""
-			}
-			if found != nil {
-				f.s.node.log.Info("lanes of a flow debug", "what", t.why)
-			}
 			if t.verify != nil && t.verify.lanes < len(f.strands) {
 				a.rates = t.latest
 			}
@@ -93,14 +86,14 @@ func (f *Flow) slowestLast() {
 
 // pauseLanes has a direction use the main lane alone that needs no other, or whose lanes are
 // verified.
-func (f *Flow) pauseLanes(now time.Time) {
+func (f *Flow) pauseLanes(now time.Time, least int) {
 	if len(f.strands) < 2 {
 		f.auto.alone = 0
 		return
 	}
 	alone := func(direction int) bool {
 		t := &f.auto.tuners[direction]
-		return t.want() < 2 || t.paused()
+		return max(t.want(), least) < 2 || t.paused()
 	}
 	f.pauseHere(alone(directionUp), now)
 	f.pauseThere(alone(directionDown))

@@ -36,7 +36,6 @@ func (k known) fresh(now time.Time) bool { return k.lanes > 0 && now.Sub(k.at) <
 // lanes are what limits the flow and each new one brings as much as the first. Then it verifies
 // that they don't share a queue.
 type tuner struct {
-	debug string
 	lanes int // that proved worth it; 0: 1
 	why   string
 
@@ -112,10 +111,6 @@ func (t *tuner) look(s sight) (want int, found *known) {
 	limited := float64(t.limited) >= tuneLimited*float64(t.looks)
 	queue := s.queue(t.began)
 	t.began = time.Time{}
-	t.debug = fmt.Sprintf("trying %d lanes %d limited %d/%d rate %.2f Mb/s paused %v base %.2f", t.trying, s.lanes, t.limited, t.looks, rate*8/1e6, t.paused(), t.rate*8/1e6)
-	for _, r := range t.rates(s.each(), elapsed) {
-		t.debug += fmt.Sprintf(" %.1f", r.rate*8/1e6)
-	}
 	switch {
 	case t.verify != nil && !limited:
 		return t.want(), nil // what the client sends says nothing of the lanes

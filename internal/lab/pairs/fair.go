@@ -1,13 +1,10 @@
 package pairs
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -54,13 +51,6 @@ func (s fair) name() string {
 }
 
 func fairSettings(o Options) []fair {
-	if e := os.Getenv("FAIR"); e != "" {
-		var s fair
-		var policed, jitter int
-		fmt.Sscan(e, &s.neighbours, &s.control, &s.queueBDP, &policed, &jitter)
-		s.policed, s.jitter = policed > 0, time.Duration(jitter)*time.Millisecond
-		return []fair{s}
-	}
 	settings := []fair{
 		{neighbours: 1, control: "cubic", queueBDP: 1},
 		{neighbours: 4, control: "cubic", queueBDP: 1},
@@ -87,7 +77,7 @@ func fairness(ctx context.Context, o Options, way string, _ int, note func(measu
 			continue
 		}
 		var one float64
-		for _, lanes := range strings.Fields(cmp.Or(os.Getenv("FAIRLANES"), "1 auto 8")) {
+		for _, lanes := range []string{"1", "auto", "8"} {
 			m, err := s.measure(ctx, o, way, lanes)
 			if err != nil {
 				return fmt.Errorf("%s, lanes %s: %w", s.name(), lanes, err)
