@@ -16,12 +16,15 @@ const (
 	directionDown
 )
 
-// auto is what a near flow knows of the lanes that help it.
+// auto is what a near flow knows of its lanes.
 type auto struct {
 	tuners  [2]tuner  // by direction
 	limited [2]bool   // it has lacked room on its lanes since it began to move
 	rates   laneRates // of the latest attempt
 	alone   stamp     // the latest word that the flow's further lanes are to pause here; zero: none
+
+	movers [2]mover
+	moving moving
 }
 
 // limitedFor is how long the word of the other relay counts, which repeats it at each tick.
@@ -34,14 +37,10 @@ func (f *Flow) tune(now time.Time) (want int) {
 		f.auto = &auto{}
 	}
 	a, l := f.auto, f.s.link
-	least := len(l.usable(false)) // one on each path
-	looks := [2]sight{
-		directionUp:   {now, least, f.readyStrands(), f.sf.Out.Acknowledged(), f.acknowledgedEach, f.lanesFull(), f.s.rtt(), f.s.delays.standing},
-		directionDown: {now, least, f.readyStrands(), f.sf.In.Position(), f.receivedEach, f.farLimited.isFresh(now), f.s.rtt(), f.s.delays.standing},
-	}
+	looks := f.sights(now)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer f.pauseLanes(now, least)
+	defer f.pauseLanes(now, looks[0].least)
 	for i := range looks {
 		t := &a.tuners[i]
 		a.limited[i] = a.limited[i] || looks[i].limited
@@ -82,6 +81,15 @@ func (f *Flow) slowestLast() {
 	}
 	f.auto.rates = nil
 	slices.SortStableFunc(f.strands[1:], func(a, b *strand) int { return cmp.Compare(rate[b.l], rate[a.l]) })
+}
+
+// sights are what tuners and movers look at, by direction.
+func (f *Flow) sights(now time.Time) [2]sight {
+	least := len(f.s.link.usable(false)) // one on each path
+	return [2]sight{
+		directionUp:   {now, least, f.readyStrands(), f.sf.Out.Acknowledged(), f.acknowledgedEach, f.lanesFull(), f.s.rtt(), f.s.delays.standing},
+		directionDown: {now, least, f.readyStrands(), f.sf.In.Position(), f.receivedEach, f.farLimited.isFresh(now), f.s.rtt(), f.s.delays.standing},
+	}
 }
 
 // pauseLanes has a direction use the main lane alone that needs no other, or whose lanes are

@@ -43,6 +43,7 @@ type lane struct {
 	offer   wire.Frame // far: a RELEASE of the flow without an answer yet
 	// draining: a final RELEASE was sent; bytes are dropped until its answer.
 	draining bool
+	retired  bool      // no flow is to have it again
 	since    time.Time // of draining
 	warm     bool      // in the pool
 	used     bool      // it has carried a flow

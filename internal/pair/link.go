@@ -381,10 +381,13 @@ func (s *session) padded(l *lane) {
 func (s *session) releasedNear(l *lane, f *Flow, frame wire.Frame) {
 	if frame.Flags&wire.FlagFinal != 0 {
 		l.mu.Lock()
-		drained := l.draining
+		drained, retired := l.draining, l.retired
 		l.draining = false
 		l.mu.Unlock()
-		if drained {
+		switch {
+		case drained && retired:
+			l.close()
+		case drained:
 			s.link.place(l)
 		}
 		return

@@ -360,6 +360,7 @@ func (f *Flow) adjustLanes(now time.Time) {
 	case f.s.link.several():
 		f.spreadLanes(large, now)
 	default:
+		f.moveLanes(now)
 		f.slowestLast()
 		f.releaseFrom(max(f.wantLanes, 1))
 		for f.joinable() && len(f.strands)+f.joining < f.wantLanes {

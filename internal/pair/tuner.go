@@ -143,15 +143,8 @@ func (t *tuner) want() int { return max(t.trying, t.lanes) }
 func (t *tuner) paused() bool { return t.verify != nil && t.verify.alone }
 
 // rates are those of the lanes since the measurement began.
-func (t *tuner) rates(now []laneBytes, elapsed time.Duration) (rates laneRates) {
-	for _, n := range now {
-		for _, was := range t.each {
-			if was.of == n.of {
-				rates = append(rates, laneRate{n.of, float64(n.bytes-was.bytes) / elapsed.Seconds()})
-			}
-		}
-	}
-	return rates
+func (t *tuner) rates(now []laneBytes, elapsed time.Duration) laneRates {
+	return ratesBetween(t.each, now, elapsed)
 }
 
 func (t *tuner) try(s sight) int {

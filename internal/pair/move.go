@@ -1,0 +1,181 @@
+package pair
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// A path may keep each connection on one of several links, by a hash of its addresses and
+// ports. Lanes on the same link share it, while another one may carry none of them. So a lane
+// that lags behind the fastest one moves: a new lane joins, from another port and so perhaps
+// on another link, and the slow one is closed. A lane with a link of its own is a fast one,
+// and stays.
+const (
+	// moveFloor bounds the time for which lanes are compared from below; so does
+	// moveRounds, in round trips.
+	moveFloor  = time.Second
+	moveRounds = 16
+	// moveShare is the share of the fastest lane's rate below which one lags.
+	moveShare = 0.75
+	// moveAtOnce is the share of lanes that move at once, one of so many.
+	moveAtOnce = 4
+	// moveGain is what the flow's rate has to rise by for a move to count as a gain.
+	moveGain = 1.05
+	// moveTries is the number of moves without gain after which lanes rest.
+	moveTries = 6
+	moveRest  = 5 * time.Minute
+)
+
+// mover finds the lanes of a flow, in one direction, that should move.
+type mover struct {
+	began   time.Time // of the measurement that runs; zero: none
+	each    []laneBytes
+	looks   int
+	limited int
+
+	best  float64 // the highest rate so far, bytes a second of all lanes
+	moved bool    // lanes have moved since the measurement before
+	tries int     // in vain
+}
+
+// look takes a look at the flow, and returns the lanes that lag.
+func (m *mover) look(s sight) []*lane {
+	if m.tries >= moveTries && s.now.Sub(m.began) < moveRest {
+		return nil
+	} else if m.tries >= moveTries {
+		*m = mover{}
+	}
+	if m.began.IsZero() {
+		m.begin(s.now, s.each())
+		return nil
+	}
+	if m.looks++; s.limited {
+		m.limited++
+	}
+	elapsed := s.now.Sub(m.began)
+	if elapsed < max(moveFloor, moveRounds*s.rtt) {
+		return nil
+	}
+	now, then := s.each(), m.each
+	limited := float64(m.limited) >= tuneLimited*float64(m.looks)
+	m.begin(s.now, now)
+	rates := ratesBetween(then, now, elapsed)
+	if !limited || len(rates) < len(now) || len(rates) < 2 { // a new lane's window opens
+		return nil
+	}
+	return m.judge(rates)
+}
+
+func (m *mover) begin(now time.Time, each []laneBytes) {
+	m.began, m.each, m.looks, m.limited = now, each, 0, 0
+}
+
+// judge returns the lanes that lag, the slowest ones first. The main lane stays.
+func (m *mover) judge(rates laneRates) (lag []*lane) {
+	total, fastest := 0.0, 0.0
+	for _, r := range rates {
+		total, fastest = total+r.rate, max(fastest, r.rate)
+	}
+	switch {
+	case total > moveGain*m.best:
+		m.best, m.tries = total, 0
+	case m.moved:
+		m.tries++
+	}
+	m.moved = false
+	if m.tries >= moveTries {
+		return nil
+	}
+	slow := slices.DeleteFunc(rates[1:], func(r laneRate) bool { return r.rate >= moveShare*fastest })
+	slices.SortFunc(slow, func(a, b laneRate) int { return cmp.Compare(a.rate, b.rate) })
+	for _, r := range slow[:min(len(slow), max(1, len(rates)/moveAtOnce))] {
+		lag = append(lag, r.of)
+	}
+	m.moved = len(lag) > 0
+	return lag
+}
+
+// ratesBetween are the rates of the lanes that the flow had then and has now.
+func ratesBetween(then, now []laneBytes, elapsed time.Duration) (rates laneRates) {
+	for _, n := range now {
+		for _, was := range then {
+			if was.of == n.of {
+				rates = append(rates, laneRate{n.of, float64(n.bytes-was.bytes) / elapsed.Seconds()})
+			}
+		}
+	}
+	return rates
+}
+
+// moving are the lanes of a flow that others are to replace.
+type moving struct {
+	lanes []*lane
+	since time.Time
+	count int // of those that have moved
+}
+
+// moveLanes moves the lanes that lag. The caller has decided how many the flow is to have, and
+// holds f.mu.
+func (f *Flow) moveLanes(now time.Time) {
+	if f.wantLanes < 2 {
+		return
+	}
+	if f.auto == nil {
+		f.auto = &auto{}
+	}
+	a := f.auto
+	if f.tries() {
+		a.movers, a.moving.lanes = [2]mover{}, nil // it compares lanes itself
+		return
+	}
+	a.moving.lanes = slices.DeleteFunc(a.moving.lanes, func(l *lane) bool { return !f.has(l) })
+	if len(a.moving.lanes) == 0 {
+		finds := f.s.link.options().AutoLanes
+		for i, s := range f.sights(now) {
+			if finds && a.tuners[i].want() < 2 {
+				continue // this direction uses the main lane alone
+			}
+			if a.moving.lanes = a.movers[i].look(s); len(a.moving.lanes) > 0 {
+				a.moving.since = now
+				break
+			}
+		}
+	}
+	f.moveOver(now)
+	if a.moving.count > 0 {
+		f.why = fmt.Sprintf("%s; %d moved to other ports", f.why, a.moving.count)
+	}
+}
+
+// moveOver closes the lanes that lag once the others are there, or at once if the flow may
+// have no more lanes. If none join, they stay.
+func (f *Flow) moveOver(now time.Time) {
+	m := &f.auto.moving
+	n := len(m.lanes)
+	if n == 0 {
+		return
+	}
+	if f.readyStrands() < f.wantLanes+n && f.wantLanes+n <= maxLanes {
+		if now.Sub(m.since) > tunePatience {
+			m.lanes = nil
+			return
+		}
+		f.wantLanes += n
+		return
+	}
+	for _, l := range m.lanes {
+		l.retire()
+		f.releaseStrand(f.strand(l))
+	}
+	m.count += n
+	m.lanes = nil
+}
+
+// retire has the lane closed when it has been drained: the pool would give it out again.
+func (l *lane) retire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.retired = true
+}
