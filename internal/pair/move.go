@@ -16,7 +16,7 @@ const (
 	// moveFloor bounds the time for which lanes are compared from below; so does
 	// moveRounds, in round trips.
 	moveFloor  = time.Second
-	moveRounds = 16
+	moveRounds = 8
 	// moveShare is the share of the fastest lane's rate below which one lags.
 	moveShare = 0.75
 	// moveAtOnce is the share of lanes that move at once, one of so many.
@@ -24,8 +24,10 @@ const (
 	// moveGain is what the flow's rate has to rise by for a move to count as a gain.
 	moveGain = 1.05
 	// moveTries is the number of moves without gain after which lanes rest.
-	moveTries = 6
+	moveTries = 5
 	moveRest  = 5 * time.Minute
+	// moveEmptyWithin bounds the wait for what was sent on a lane that is to be closed.
+	moveEmptyWithin = 2 * time.Second
 )
 
 // mover finds the lanes of a flow, in one direction, that should move.
@@ -111,9 +113,10 @@ func ratesBetween(then, now []laneBytes, elapsed time.Duration) (rates laneRates
 
 // moving are the lanes of a flow that others are to replace.
 type moving struct {
-	lanes []*lane
-	since time.Time
-	count int // of those that have moved
+	lanes   []*lane
+	since   time.Time
+	emptied bool // the others are there: nothing more is sent on these
+	count   int  // of those that have moved
 }
 
 // moveLanes moves the lanes that lag. The caller has decided how many the flow is to have, and
@@ -127,7 +130,7 @@ func (f *Flow) moveLanes(now time.Time) {
 	}
 	a := f.auto
 	if f.tries() {
-		a.movers, a.moving.lanes = [2]mover{}, nil // it compares lanes itself
+		a.movers, a.moving = [2]mover{}, moving{count: a.moving.count} // it compares lanes itself
 		return
 	}
 	a.moving.lanes = slices.DeleteFunc(a.moving.lanes, func(l *lane) bool { return !f.has(l) })
@@ -138,7 +141,7 @@ func (f *Flow) moveLanes(now time.Time) {
 				continue // this direction uses the main lane alone
 			}
 			if a.moving.lanes = a.movers[i].look(s); len(a.moving.lanes) > 0 {
-				a.moving.since = now
+				a.moving.since, a.moving.emptied = now, false
 				break
 			}
 		}
@@ -149,28 +152,40 @@ func (f *Flow) moveLanes(now time.Time) {
 	}
 }
 
-// moveOver closes the lanes that lag once the others are there, or at once if the flow may
-// have no more lanes. If none join, they stay.
+// moveOver closes the lanes that lag once the others are there, and what was sent on them has
+// arrived. A flow with all lanes that it may have loses them first. If no others come, they stay.
 func (f *Flow) moveOver(now time.Time) {
 	m := &f.auto.moving
 	n := len(m.lanes)
 	if n == 0 {
 		return
 	}
-	if f.readyStrands() < f.wantLanes+n && f.wantLanes+n <= maxLanes {
-		if now.Sub(m.since) > tunePatience {
+	waited := now.Sub(m.since)
+	if !m.emptied {
+		missing := f.readyStrands() < f.wantLanes+n && f.wantLanes+n <= maxLanes
+		switch {
+		case missing && waited > tunePatience:
 			m.lanes = nil
 			return
+		case missing:
+			f.wantLanes += n
+			return
 		}
-		f.wantLanes += n
+		m.emptied, m.since, waited = true, now, 0
+		for _, l := range m.lanes {
+			f.strand(l).leaving = true
+		}
+	}
+	if waited < moveEmptyWithin && slices.ContainsFunc(m.lanes, func(l *lane) bool { return f.sf.Out.Carries(&f.strand(l).sent) }) {
+		f.wantLanes = min(f.wantLanes+n, maxLanes)
 		return
 	}
 	for _, l := range m.lanes {
 		l.retire()
 		f.releaseStrand(f.strand(l))
 	}
+	m.lanes, m.emptied = nil, false
 	m.count += n
-	m.lanes = nil
 }
 
 // retire has the lane closed when it has been drained: the pool would give it out again.

@@ -28,16 +28,17 @@ const (
 
 // strand is a lane while a flow has it.
 type strand struct {
-	l      *lane
-	sent   stream.Lane
-	greet  []byte // OPEN or ATTACH that goes first
-	ready  bool   // bytes may follow: the other end knows that the flow has the lane
-	gone   bool   // the flow has it no more
-	pumped bool   // it has a goroutine of its own, which sends
-	idle   bool   // and which waits
-	busy   bool   // and which writes
-	cond   cond   // of the flow's mu, for that goroutine
-	since  stamp  // of its first frame, or of the answer
+	l       *lane
+	sent    stream.Lane
+	greet   []byte // OPEN or ATTACH that goes first
+	ready   bool   // bytes may follow: the other end knows that the flow has the lane
+	gone    bool   // the flow has it no more
+	leaving bool   // another lane has taken its place: nothing more is to be sent on it
+	pumped  bool   // it has a goroutine of its own, which sends
+	idle    bool   // and which waits
+	busy    bool   // and which writes
+	cond    cond   // of the flow's mu, for that goroutine
+	since   stamp  // of its first frame, or of the answer
 	// stuckAt is since when its reader has bytes that come before their turn, and no
 	// memory for them, while the flow's position is stuckPos.
 	stuckAt  stamp
@@ -161,7 +162,7 @@ func (f *Flow) mayTake(st *strand) bool {
 		return false
 	}
 	main := f.strands[0]
-	if st != main && f.pauses() {
+	if st != main && (st.leaving || f.pauses()) {
 		return false
 	}
 	return st == main || main.busy || !main.ready || f.sf.Out.Unsent() > spread || !f.sf.Out.HasFor(&main.sent)

@@ -22,6 +22,7 @@ type striped struct {
 	arrived  []arrival // that of each stripeTick
 	last     float64   // bytes a second of the last 4 s
 	lanes    int       // at the end
+	lanesWhy string    // as the near relay tells
 	cpuPerGB float64   // 0: no program has carried it
 }
 
@@ -79,6 +80,15 @@ func (w *world) stripe(ctx context.Context, received *atomic.Int64, lasts time.D
 	s.cpuPerGB = (after - before).Seconds() * 1e9 / float64(s.arrived[len(s.arrived)-1].total)
 	if len(w.relays) == 0 || w.way == WayPlain {
 		return s, nil
+	}
+	status, err := w.near().Status(ctx)
+	if err != nil {
+		return s, err
+	}
+	for _, f := range status.Flows {
+		if f.Pair != nil {
+			s.lanesWhy = f.Pair.LanesWhy
+		}
 	}
 	s.lanes, err = w.lanesBusy(ctx)
 	return s, err

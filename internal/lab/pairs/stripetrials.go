@@ -165,8 +165,8 @@ func twoFlows(ctx context.Context, o Options, t lab.Topology, way string, done f
 			return err
 		}
 		done(run, f)
-		for _, line := range w.heard("lanes of a flow") {
-			o.Report.Linef("  %s", line)
+		if f.lanesWhy != "" {
+			o.Report.Linef("  %s: %s", run, f.lanesWhy)
 		}
 	}
 	return nil

@@ -205,6 +205,11 @@ type Status struct {
 	} `json:"memory"`
 	Tunnels []TunnelStatus `json:"tunnels"`
 	Pairs   *flow.Pairs    `json:"pairs"`
+	Flows   []struct {
+		Pair *struct {
+			LanesWhy string `json:"lanes_why"`
+		} `json:"pair"`
+	} `json:"flows"`
 }
 
 // TunnelStatus is a tunnel's part of Status.
