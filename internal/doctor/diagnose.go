@@ -96,7 +96,7 @@ func Diagnose(o Observation) (Report, error) {
 		r.Findings = []Finding{{Cause: Unexplained, Evidence: []string{"no figure stands out"}}}
 	}
 	r.Cause = r.Findings[0].Cause
-	r.Together = c.gain(r.Findings[0]) == 0
+	r.Together = len(r.Findings) > 1 && c.gain(r.Findings[0]) == 0
 	r.Doubt = c.doubt(r.Findings)
 	r.Certain = r.Doubt == "" && r.Cause != Unexplained
 	r.Remedies = c.remedies(r.Findings)
@@ -146,8 +146,8 @@ type patient struct {
 	goodput float64 // bits per second, of all connections of the service
 	// capacity is the path's capacity by a trial; +Inf without one.
 	capacity float64
-	// path is the best known capacity of the path, for predictions: by a trial, or
-	// by the bursts of a capture; +Inf if unknown.
+	// path is the best known capacity of the path for one connection, for predictions: by a
+	// trial, or by the bursts of a capture; +Inf if unknown.
 	path float64
 	lost float64 // share of segments really lost; 0 if unknown
 }
@@ -160,11 +160,14 @@ func newPatient(o Observation, f Figures) *patient {
 	if o.Capacity != nil && o.Capacity.GoodputBps > 0 {
 		c.capacity = max(o.Capacity.GoodputBps, c.goodput)
 	}
+	c.lost = zeroIfNaN(f.LossShare) * (1 - min(zeroIfNaN(f.SpuriousShare), 1))
 	c.path = c.capacity
+	if c.policesConnections() {
+		c.path = max(o.MoreStreams.each(), c.goodput)
+	}
 	if math.IsInf(c.path, 1) && o.Capture != nil && o.Capture.BurstBps > 0 {
 		c.path = max(o.Capture.BurstBps, c.goodput)
 	}
-	c.lost = zeroIfNaN(f.LossShare) * (1 - min(zeroIfNaN(f.SpuriousShare), 1))
 	return c
 }
 

@@ -90,6 +90,9 @@ type Observation struct {
 	// SmallSegments is the same with half the segment size.
 	Capacity      *Trial `json:"capacity,omitempty"`
 	SmallSegments *Trial `json:"small_segments,omitempty"`
+	// MoreStreams is that of twice as many connections, if those of Capacity lost packets
+	// without a queue: a policer may limit each, or all together.
+	MoreStreams *Trial `json:"more_streams,omitempty"`
 	// Pair is the pair of relays that the connection belongs to; nil: none that is
 	// known.
 	Pair *Pair `json:"pair,omitempty"`
@@ -138,3 +141,10 @@ type Trial struct {
 	MinRTT     time.Duration `json:"min_rtt_ns"`
 	RTT        time.Duration `json:"rtt_ns"` // median of the smoothed
 }
+
+// DropsWithoutQueue reports whether the path dropped packets before they had to wait, as a
+// policer does.
+func (t *Trial) DropsWithoutQueue() bool { return t.LossShare > 0.01 && trialQueue(t) < 0.25 }
+
+// each is the goodput of one of the trial's connections.
+func (t *Trial) each() float64 { return t.GoodputBps / float64(max(t.Streams, 1)) }

@@ -89,6 +89,11 @@ func (c *patient) pairing(findings []Finding) *Remedy {
 	case findings[0].Cause == ShortFlow && c.f.MinRTT >= longPath:
 		r.Action = "pair a longhaul relay at each site: a new flow begins on a connection that stands, with an open window"
 		r.Outlook = c.onWarmLanes()
+	case findings[0].Cause == Policer && c.policesConnections():
+		lanes := min(c.o.MoreStreams.Streams, mostLanes)
+		r.Action = fmt.Sprintf("pair a longhaul relay at each site, with %d lanes: a flow then has so many connections, and the policer's rate of each", lanes)
+		r.Others = append(r.Others, fmt.Sprintf("the lanes are a setting of the near relay's tunnel: pair: {peer: FAR-SITE, lanes: %d}", lanes))
+		r.Outlook = c.onLanes(lanes)
 	default:
 		return nil
 	}
@@ -106,6 +111,18 @@ func (c *patient) onWarmLanes() Outlook {
 	}
 	gain := float64(now) / float64(then)
 	return Outlook{PredictedBps: c.goodput * gain, Gain: gain, Next: "one round trip for each transfer"}
+}
+
+// mostLanes is the largest number of lanes of a flow.
+const mostLanes = 16
+
+// onLanes predicts the goodput of a flow with several connections, each with a limit of its own.
+func (c *patient) onLanes(n int) Outlook {
+	o := Outlook{PredictedBps: belowPolicer * float64(n) * c.o.MoreStreams.each(), Next: "the number of lanes"}
+	if c.goodput > 0 {
+		o.Gain = o.PredictedBps / c.goodput
+	}
+	return o
 }
 
 // ofLane adapts the remedies of a connection that is a lane: its program is a relay.

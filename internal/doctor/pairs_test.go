@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"bytes"
+	"math"
 	"net/netip"
 	"strings"
 	"testing"
@@ -163,6 +164,48 @@ Remedies, most effective first:
 `
 		if r.Cause != PairDown || !r.Certain || text.String() != want {
 			t.Errorf("%s, certain %v:\n%s", r.Cause, r.Certain, text.String())
+		}
+	}
+}
+
+// A policer of each connection leaves several lanes their rate each; one of all connections
+// does not.
+func TestLanesPastAPolicer(t *testing.T) {
+	trial := func(streams int, mbps float64) *Trial {
+		return &Trial{Streams: streams, GoodputBps: mbps * 1e6, MinRTT: 50 * time.Millisecond, RTT: 52 * time.Millisecond, LossShare: 0.08, SegmentBytes: 1448}
+	}
+	for _, test := range []struct {
+		name      string
+		more      *Trial
+		cause     Cause
+		predicted float64 // Mb/s, of the pair; 0: no such remedy
+	}{
+		{"each connection", trial(8, 92), Policer, 87.4},
+		{"all of them", trial(8, 52), Policer, 0},
+		{"not known", nil, Policer, 0},
+	} {
+		o := bulk(lose(5))
+		o.Capacity, o.MoreStreams = trial(4, 48), test.more
+		r, err := Diagnose(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pairing := pairingOf(t, r)
+		if r.Cause != test.cause || (pairing != nil) != (test.predicted > 0) {
+			t.Errorf("%s: %s, %+v", test.name, r.Cause, pairing)
+			continue
+		}
+		if pairing == nil {
+			continue
+		}
+		if math.Abs(pairing.PredictedBps/1e6-test.predicted) > 0.01 || pairing.Gain < 5 || !strings.Contains(pairing.Action, "8 lanes") {
+			t.Errorf("%s: %+v", test.name, pairing)
+		}
+		if evidence := strings.Join(r.Findings[0].Evidence, "\n"); !strings.Contains(evidence, "each has the limit") {
+			t.Errorf("%s: %s", test.name, evidence)
+		}
+		if haul := r.Findings[0].PredictedBps / 1e6; math.Abs(haul-0.95*92/8) > 0.1 {
+			t.Errorf("%s: one connection would get %.1f Mb/s", test.name, haul)
 		}
 	}
 }

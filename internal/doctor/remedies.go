@@ -107,7 +107,7 @@ func (c *patient) remedies(findings []Finding) []Remedy {
 		all = slices.Insert(all, 0, *pairing)
 	}
 	all = c.o.Pair.ofLane(all)
-	if c.gain(findings[0]) > 0 {
+	if c.gain(findings[0]) > 0 || len(all) > 0 && all[0].Gain >= Worthwhile {
 		all = slices.DeleteFunc(all, func(r Remedy) bool { return r.Gain > 0 && r.Gain < Worthwhile })
 	}
 	return all

@@ -318,16 +318,32 @@ func policer(c *patient) *Finding {
 	if t == nil || f.Queue > 0.5 || f.SlowStart || !(f.CwndUsed > 0.5) {
 		return nil
 	}
-	if !(t.LossShare > 2*c.lost && t.LossShare > 0.01 && trialQueue(t) < 0.25 && t.RTT-t.MinRTT < noQueue+t.MinRTT/30) {
+	if !(t.LossShare > 2*c.lost && t.DropsWithoutQueue() && t.RTT-t.MinRTT < noQueue+t.MinRTT/30) {
 		return nil
 	}
 	if c.lost == 0 && !(t.LossShare > 0.1 && trialQueue(t) < 0.1) {
 		return nil // one sign is not enough
 	}
-	const share = 0.95
-	return &Finding{Cause: Policer, BoundBps: c.goodput, pathShare: share, PredictedBps: max(share*c.capacity, c.goodput), Next: "the policer", Evidence: []string{
+	finding := &Finding{Cause: Policer, BoundBps: c.goodput, pathShare: belowPolicer, PredictedBps: max(belowPolicer*c.path, c.goodput), Next: "the policer", Evidence: []string{
 		fmt.Sprintf("%s of the segments are lost at %s, and %s at %s, without a queue: a policer drops packets above a rate", percent(c.lost), units.FormatRate(c.goodput), percent(t.LossShare), units.FormatRate(t.GoodputBps)),
 	}}
+	if more := c.o.MoreStreams; c.policesConnections() {
+		finding.Evidence = append(finding.Evidence, fmt.Sprintf("%d connections get %s together, and %d get %s: each has the limit, not all of them",
+			t.Streams, units.FormatRate(t.GoodputBps), more.Streams, units.FormatRate(more.GoodputBps)))
+	}
+	return finding
+}
+
+// belowPolicer is the share of a policer's rate that a sender gets.
+const belowPolicer = 0.95
+
+// policesConnections reports whether what drops packets without a queue has a limit for each
+// connection: twice as many get nearly twice as much. With random losses the share of losses
+// would not grow with the rate.
+func (c *patient) policesConnections() bool {
+	t, more := c.o.Capacity, c.o.MoreStreams
+	return t != nil && more != nil && more.Streams > t.Streams && !more.WindowLimited && t.LossShare > 2*c.lost &&
+		t.DropsWithoutQueue() && more.DropsWithoutQueue() && more.each() > 0.8*t.each()
 }
 
 // noQueue is the variation of a round trip without a queue: acknowledgements wait for

@@ -52,8 +52,9 @@ type trial struct {
 // delivered is the progress of a connection since it was opened.
 type delivered struct{ bytes, segments float64 }
 
-// try measures the capacity of an observation's path. It measures again with smaller
-// segments if the observed segments leave room in the packets.
+// try measures the capacity of an observation's path. It measures again with twice as many
+// connections if packets were dropped without a queue, and with smaller segments if the
+// observed segments leave room in the packets.
 func (e *Examiner) try(ctx context.Context, o *doctor.Observation, t trial) error {
 	figures := o.Figures()
 	t.rtt = figures.RTT
@@ -73,6 +74,15 @@ func (e *Examiner) try(ctx context.Context, o *doctor.Observation, t trial) erro
 			"run longhaul measure --serve or iperf3 -s there")
 	}
 	o.Capacity = &got
+	if got.DropsWithoutQueue() {
+		twice := t
+		twice.streams = 2 * got.Streams
+		more, err := e.run(ctx, twice)
+		if err != nil {
+			return fmt.Errorf("test with more connections: %w", measure.Explain(t.server, err))
+		}
+		o.MoreStreams = &more
+	}
 	if small {
 		t.mss = max((figures.MSS+figures.Headers-40)/2, 88)
 		half, err := e.run(ctx, t)
