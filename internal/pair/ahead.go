@@ -66,14 +66,15 @@ func (f *Flow) goAhead() {
 	}
 }
 
-// openAhead sends a flow's OPEN ahead of its lane, for which a crowd waits. The caller holds
-// f.mu.
+// openAhead sends a flow's OPEN ahead of its lane, if a crowd waits for lanes. The caller
+// holds f.mu.
 func (s *session) openAhead(f *Flow) {
 	ctl := s.control()
-	if ctl == nil || f.opening == nil || !f.wokeAt.IsZero() || !s.opensAhead() || !s.crowded(time.Now()) {
+	waiting := int(s.waiting.Load())
+	if ctl == nil || f.opening == nil || !f.wokeAt.IsZero() || waiting < crowd || !s.opensAhead() {
 		return
 	}
-	room := ctl.room(int(s.waiting.Load()))
+	room := ctl.room(waiting)
 	if room == 0 {
 		return
 	}

@@ -165,10 +165,13 @@ func (s *session) watchControl(now time.Time, slow bool) {
 	}
 }
 
-// stuck reports that the kernel repeats what nobody acknowledges.
+// stuck reports that the kernel repeats what nobody acknowledges, or that it cannot send at
+// all although the other end has room: the connection's address or its route is gone.
 func stuck(bulk *bulkConn, within time.Duration) bool {
 	return kernelSays(bulk, func(i *tcpinfo.Info) bool {
-		return i.Unacked > 0 && i.Retransmits > 0 && i.LastAckRecv > max(within, 4*i.RTT)
+		repeats := i.Unacked > 0 && i.Retransmits > 0
+		cannotSend := i.Unacked == 0 && i.NotsentBytes > 0 && i.SndWnd > 0 && i.Probes > 0
+		return (repeats || cannotSend) && i.LastAckRecv > max(within, 4*i.RTT)
 	})
 }
 
@@ -467,9 +470,10 @@ func (f *Flow) watchSilence(now time.Time) {
 	}
 }
 
-// watchWake asks the near relay again for a lane.
+// watchWake has bytes go ahead again, which the other end may have had no room for. The far
+// relay asks again for a lane.
 func (f *Flow) watchWake(now time.Time) {
-	if f.near || f.lane != nil || f.wokeAt.IsZero() || f.wokeAt.until(now) < f.s.patience(time.Second, 4) {
+	if f.lane != nil || f.wokeAt.IsZero() || f.wokeAt.until(now) < f.s.patience(time.Second, 4) {
 		return
 	}
 	f.wokeAt = 0
