@@ -235,6 +235,19 @@ func (h *Host) Address(device string, prefix netip.Prefix) error {
 	return nil
 }
 
+// DropAddress takes an address from a device of the host. Its connections are silent from
+// then on.
+func (h *Host) DropAddress(device string, prefix netip.Prefix) error {
+	link, err := h.nl.LinkByName(device)
+	if err == nil {
+		err = h.nl.AddrDel(link, &netlink.Addr{IPNet: ipNet(prefix)})
+	}
+	if err != nil {
+		return fmt.Errorf("take from %s on host %s the address %s: %w", device, h.Name, prefix, err)
+	}
+	return nil
+}
+
 // AwaitSolicited returns once the calling thread's network namespace listens at the
 // solicited-node multicast address of a device's IPv6 address (RFC 4291, section
 // 2.7.1). The kernel joins it some time after the address is added. A neighbour whose
@@ -278,10 +291,10 @@ type Route struct {
 	TCP    Metrics
 
 	// Group, in place of Via and Device, spreads connections over several routers by
-	// the hash that net.ipv4.fib_multipath_hash_policy chooses. From is the source of
-	// the host's own packets; zero: that of the device.
+	// the hash that net.ipv4.fib_multipath_hash_policy chooses.
 	Group []netip.Addr
-	From  netip.Addr
+	// From is the source of the host's own packets; zero: that of the device.
+	From netip.Addr
 }
 
 // Metrics are the settings of a route for its connections. Zero values are not set.

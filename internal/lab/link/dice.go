@@ -13,6 +13,7 @@ type dice struct {
 	seed                  uint64
 	loss, jitter, reorder *rand.PCG
 	traceLoss, rateLoss   *rand.PCG
+	alter                 *rand.PCG
 	bad                   bool // state of the Gilbert-Elliott chain
 }
 
@@ -24,6 +25,7 @@ const (
 	reorderStream = 0x72656f72
 	traceStream   = 0x74726163
 	rateStream    = 0x72617465
+	alterStream   = 0x616c7465
 )
 
 func newDice(seed uint64) *dice {
@@ -35,6 +37,7 @@ func newDice(seed uint64) *dice {
 
 		traceLoss: rand.NewPCG(seed, traceStream),
 		rateLoss:  rand.NewPCG(seed, rateStream),
+		alter:     rand.NewPCG(seed, alterStream),
 	}
 }
 

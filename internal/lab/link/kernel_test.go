@@ -308,3 +308,23 @@ func TestOpenRefusesNonsense(t *testing.T) {
 		t.Error("an MTU of 67 was taken")
 	}
 }
+
+// Bytes that the link alters reach the program: no checksum shows it.
+func TestAlteredBytesArrive(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		a, b, l := linktest.New(t, kind, 1500, link.Settings{Alter: 1}, link.Settings{})
+		sender, receiver := linktest.Connect(t, a, b, b.V4)
+		nettest.Must(t, receiver.SetDeadline(time.Now().Add(patience)))
+		sent := bytes.Repeat([]byte{7}, 100_000)
+		go func() { _, _ = sender.Write(sent) }()
+		got := make([]byte, len(sent))
+		_, err := io.ReadFull(receiver, got)
+		nettest.Must(t, err)
+		if bytes.Equal(got, sent) {
+			t.Error("no byte was altered")
+		}
+		if c := l.Counters(link.AToB); c.Altered == 0 {
+			t.Errorf("none of %d packets counts as altered", c.PacketsIn)
+		}
+	})
+}

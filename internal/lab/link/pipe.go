@@ -197,6 +197,9 @@ func (p *pipe) arrive(now int64, super *superPacket) {
 			c.QueueDrops++
 			continue
 		}
+		if s.Alter > 0 && hit(p.dice.alter.Uint64(), s.Alter) && super.alter(i) {
+			c.Altered++
+		}
 		super.refs++
 		p.heldBytes += size
 		packet := wirePacket{super: super, index: uint16(i), size: int32(size), at: now}

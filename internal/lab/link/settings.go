@@ -66,6 +66,10 @@ type Settings struct {
 
 	Aggregate Aggregation
 
+	// Alter is the share of TCP segments of which a bit of the payload changes on the
+	// way, in [0, 1]. No checksum shows it, as when a device on the path makes it anew.
+	Alter float64
+
 	// Down is an outage: every arriving packet is dropped and counted.
 	Down bool
 
@@ -137,6 +141,7 @@ type Counters struct {
 	TooBig                           uint64 // larger than the MTU
 	Outage                           uint64 // the link was down
 	Reordered                        uint64 // held back by Reorder
+	Altered                          uint64 // with a changed bit, by Alter
 	DeviceDrops                      uint64 // lost between the kernel and the emulator; should be zero
 	WriteErrors                      uint64 // the receiving kernel refused the packet
 	InFlight                         uint64 // packets in the queue and on the delay line now

@@ -64,6 +64,8 @@ func (s Settings) Validate() error {
 		return refuse("RateLoss", fmt.Sprintf("from %d to %d", s.RateLoss.FromBps, s.RateLoss.ToBps), fmt.Sprintf("a rate from 0 and a higher one up to %d", int64(maxRateBps)))
 	case !share(s.RateLoss.Share):
 		return refuse("RateLoss.Share", s.RateLoss.Share, "between 0 and 1")
+	case !share(s.Alter):
+		return refuse("Alter", s.Alter, "between 0 and 1")
 	case s.ACKThinning < 0 || s.ACKThinning > maxACKThinning:
 		return refuse("ACKThinning", s.ACKThinning, fmt.Sprintf("between 0 and %d", maxACKThinning))
 	case s.Aggregate.Every < 0 || s.Aggregate.Every > time.Second:

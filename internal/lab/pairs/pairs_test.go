@@ -1,6 +1,7 @@
 package pairs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,10 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"longhaul/internal/lab"
 	"longhaul/internal/lab/experiment"
+	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/pattern"
 	"longhaul/internal/lab/sandbox"
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
@@ -366,6 +370,49 @@ func TestSoak(t *testing.T) {
 	if flows := c.of(WayPair, "flows"); len(flows) != 1 || flows[0] < 40 {
 		t.Errorf("%v flows", flows)
 	}
+}
+
+// A flow goes on when the near site gets another address, and none of the bytes that the
+// path alters reaches it.
+func TestFlowsOutlastTheSoaksFaults(t *testing.T) {
+	o := prepare(t)
+	if reason := missing(WayPair); reason != "" {
+		t.Skip(reason)
+	}
+	nettest.CheckLeaks(t)
+	w, err := buildWorld(t.Context(), o, lab.TwoSites(conditions(10*time.Millisecond, soakRateBps)), WayPair, tcpserver.Echo, settings{})
+	nettest.Must(t, err)
+	defer w.close()
+	conn, err := w.dial(t.Context())
+	nettest.Must(t, err)
+	defer conn.Close()
+	nettest.Must(t, conn.SetDeadline(time.Now().Add(2*patience)))
+	echoes := func(n int64) {
+		t.Helper()
+		sent := pattern.At(0, n)
+		go func() { _, _ = conn.Write(sent) }()
+		got := make([]byte, n)
+		if _, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, sent) {
+			t.Fatalf("%d bytes did not come back whole: %v", n, w.errorf("%v", err))
+		}
+	}
+	s := &soaking{w: w}
+	echoes(1000)
+	for range 3 {
+		nettest.Must(t, s.readdress(t.Context(), nil))
+		echoes(1000)
+	}
+	l := w.path().Link
+	altered := func() uint64 { return l.Counters(link.AToB).Altered }
+	was := l.Settings(link.AToB)
+	altering := was
+	altering.Alter = 0.01
+	nettest.Must(t, l.Set(link.AToB, altering))
+	for before := altered(); altered() < before+3; {
+		echoes(100_000)
+	}
+	nettest.Must(t, l.Set(link.AToB, was))
+	echoes(100_000)
 }
 
 func TestJudge(t *testing.T) {

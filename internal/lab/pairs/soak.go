@@ -43,6 +43,9 @@ type soaking struct {
 	c    *crowd
 	seed uint64
 
+	address     netip.Addr // of the near site on the WAN; zero: the first one
+	readdressed int
+
 	mu     sync.Mutex
 	spells []spell
 	counts map[string]int

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"time"
 
+	"longhaul/internal/lab"
+	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/relays"
 	"longhaul/internal/lab/wan"
@@ -108,6 +111,11 @@ func (s *soaking) wanTrouble(ctx context.Context, dice *rand.Rand) error {
 			return s.changed(ctx, dice, func(l *link.Settings) { l.Delay += more / 2 })
 		}},
 		{2, "lacks of local ports", false, s.lackPorts},
+		{2, "spells of altered bytes", false, func(ctx context.Context, dice *rand.Rand) error {
+			share := 0.01 * dice.Float64()
+			return s.changed(ctx, dice, func(l *link.Settings) { l.Alter = share })
+		}},
+		{1, "changes of the near site's address", false, s.readdress},
 	}, 2*time.Second, 8*time.Second)
 }
 
@@ -145,6 +153,28 @@ func (s *soaking) lackPorts(ctx context.Context, dice *rand.Rand) error {
 	_ = pause(ctx, shortOutage(dice))
 	return errors.Join(err, ports(32768, 60999))
 }
+
+// readdress gives the near site another address, as providers do: all connections are
+// dead, and new ones come from elsewhere.
+func (s *soaking) readdress(context.Context, *rand.Rand) error {
+	was := s.address
+	s.address = newAddresses[s.readdressed%len(newAddresses)]
+	s.readdressed++
+	near, far := s.w.Host("relay-a"), s.w.Host("relay-b")
+	single := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+	err := errors.Join(
+		far.Route(hosts.Route{To: single(s.address), Device: lab.WAN}),
+		near.Address(lab.WAN, single(s.address)),
+		near.Route(hosts.Route{To: single(lab.WANB), Device: lab.WAN, From: s.address}),
+	)
+	if was.IsValid() {
+		return errors.Join(err, near.DropAddress(lab.WAN, single(was)))
+	}
+	return errors.Join(err, near.DropAddress(lab.WAN, netip.PrefixFrom(lab.WANA, 30)))
+}
+
+// newAddresses are those that the near site has in turn after its first one.
+var newAddresses = []netip.Addr{netip.MustParseAddr("10.30.33.1"), netip.MustParseAddr("10.30.33.2")}
 
 // some picks a random share of the connections.
 func (s *soaking) some(dice *rand.Rand) ([]wan.Connection, error) {
