@@ -302,14 +302,18 @@ func TestCase80BothRoutersIntercept(t *testing.T) {
 	}
 }
 
-// Case 81: every hop in forward of an intercepting tunnel is down by its health checks.
+// Case 81: every hop in forward of an intercepting tunnel is down by its health checks. New
+// connections pass, also those whose SYNs the relay would hold.
 func TestCase81HopsOfInterceptionAreDown(t *testing.T) {
-	t.Parallel()
+	eachRefuse(t, hopsAreDown)
+}
+
+func hopsAreDown(t *testing.T, more string) {
 	p := newRoutedPair(t)
 	p.serve()
 	relay := fmt.Sprintf("control_socket: SOCKET\ntunnels:\n  - name: main\n    listen: \"10.9.9.2:6000\"\n    forward: \"10.9.2.2:%d\"\n", routedPort)
 	far := startDaemon(t, p.F, unsupervised, relay)
-	p.routed.start("    forward: 10.9.9.2:6000\n    health: {check: connect, interval: 100ms, fall: 2, rise: 1, slow_return: off}")
+	p.routed.start(more + "    forward: 10.9.9.2:6000\n    health: {check: connect, interval: 100ms, fall: 2, rise: 1, slow_return: off}")
 	p.awaitReason("")
 	through := func(want bool, when string) {
 		t.Helper()
