@@ -14,6 +14,7 @@ import (
 	"longhaul/internal/cc"
 	"longhaul/internal/destination"
 	"longhaul/internal/intercept"
+	"longhaul/internal/kernel"
 	"longhaul/internal/ledger"
 	"longhaul/internal/mss"
 )
@@ -171,6 +172,8 @@ type Outcome struct {
 	Forgotten []string
 	// Unreachable are changes of namespaces that this process could not find.
 	Unreachable []string
+	// Unseen is why this process did not look for programs in the kernel.
+	Unseen error
 }
 
 // Place has the outcome in one network namespace.
@@ -198,6 +201,7 @@ func (h *Host) Undo(ctx context.Context, s Selection) (o Outcome, err error) {
 	}
 	others, complete := h.others(book, here)
 	defer closeAll(others)
+	o.Unseen = h.blind(book)
 	if complete {
 		if err := h.forgetDeleted(ctx, book, here, others, &o); err != nil {
 			return o, err
@@ -216,6 +220,9 @@ func (h *Host) Undo(ctx context.Context, s Selection) (o Outcome, err error) {
 		if err != nil {
 			return o, err
 		}
+	}
+	if o.Unseen != nil {
+		return o, nil
 	}
 	o.Algorithms, err = h.Destinations.CC.UndoIn(ctx, book, released, s.Choose)
 	if err != nil {
@@ -239,13 +246,27 @@ func (h *Host) nothing() bool {
 	return err == nil && len(ids) == 0 && h.Intercept.IsClean()
 }
 
+// blind returns why this process cannot look for longhaul's programs in the kernel; nil
+// elsewhere than in a user namespace, which may hide them, and can have loaded none.
+func (h *Host) blind(book *ledger.Book) error {
+	if kernel.InitialUserNamespace() || slices.ContainsFunc(book.Entries, ofPrograms) {
+		return nil
+	}
+	_, err := h.MSS.Namespaces()
+	return err
+}
+
+func ofPrograms(e *ledger.Entry) bool { return e.Kind == ledger.MSS || e.Kind == ledger.Algorithm }
+
 func (h *Host) undoHere(ctx context.Context, book *ledger.Book, choose func(ledger.Key, ledger.Claim) bool) (p Place, released []string, err error) {
 	p.Undone, released, err = h.Destinations.UndoIn(book, choose)
 	if err != nil {
 		return p, released, err
 	}
-	if p.MSS, err = h.MSS.UndoIn(ctx, book, choose); err != nil {
-		return p, released, err
+	if h.blind(book) == nil {
+		if p.MSS, err = h.MSS.UndoIn(ctx, book, choose); err != nil {
+			return p, released, err
+		}
 	}
 	p.Intercept, err = h.Intercept.UndoIn(book, choose)
 	return p, released, err
@@ -286,6 +307,9 @@ func (h *Host) forgetDeleted(ctx context.Context, book *ledger.Book, here uint64
 		return id != 0 && id != here && !found
 	}
 	ids, err := h.MSS.Namespaces()
+	if o.Unseen != nil {
+		err = nil
+	}
 	for _, e := range book.Entries {
 		if isDeleted(e.NetNS) {
 			o.Forgotten = append(o.Forgotten, e.Label)

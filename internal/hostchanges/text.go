@@ -108,6 +108,9 @@ func (o Outcome) WriteText(w io.Writer) error {
 	for _, label := range o.Unreachable {
 		fmt.Fprintf(&b, "%s: stays, because its network namespace was not found\n", label)
 	}
+	if o.Unseen != nil {
+		fmt.Fprintf(&b, "did not look for programs in the kernel: %v\n", o.Unseen)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
