@@ -100,13 +100,5 @@ func (p *pairs) takesFlows(tunnel string) bool {
 	p.mu.Lock()
 	node := p.node
 	p.mu.Unlock()
-	if node == nil {
-		return false
-	}
-	for _, s := range node.Overview().Sessions {
-		if s.Near && s.Tunnel == tunnel && s.Up && !s.Draining {
-			return true
-		}
-	}
-	return false
+	return node != nil && node.TakesFlows(tunnel)
 }
