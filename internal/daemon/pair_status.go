@@ -87,8 +87,31 @@ func toPairSession(s pair.SessionState) flow.PairSession {
 	if s.Instance != 0 {
 		out.Instance = instanceText(s.Instance)
 	}
+	for _, p := range s.Paths {
+		out.Paths = append(out.Paths, toPairPath(p))
+	}
 	return out
 }
+
+func toPairPath(p pair.PathState) flow.PairPath {
+	return flow.PairPath{
+		Path:     p.Name,
+		Use:      pathUses[p.Use],
+		Up:       p.Up,
+		Since:    p.Since,
+		Active:   p.Active,
+		Control:  p.Control,
+		Error:    p.Error,
+		RTT:      units.Seconds(p.RTT),
+		Lanes:    p.Lanes,
+		Busy:     p.Busy,
+		Sent:     p.Sent,
+		Received: p.Received,
+	}
+}
+
+var pathUses = map[pair.PathUse]string{
+	pair.PathAlways: flow.PathAlways, pair.PathOverflow: flow.PathOverflow, pair.PathStandby: flow.PathStandby}
 
 const (
 	pairWatch      = 250 * time.Millisecond // between two looks at the sessions

@@ -54,6 +54,44 @@ type PairSession struct {
 	// CompressedBytes, both ways, crossed the WAN as CompressedToBytes.
 	CompressedBytes   int64 `json:"compressed_bytes"`
 	CompressedToBytes int64 `json:"compressed_to_bytes"`
+
+	Paths []PairPath `json:"paths,omitempty"` // of a near tunnel that configures them
+}
+
+// PairPath is a path from a near tunnel to its far relay.
+type PairPath struct {
+	Path     string        `json:"path"` // as the configuration names it
+	Use      string        `json:"use"`  // always, overflow or standby
+	Up       bool          `json:"up"`
+	Since    time.Time     `json:"since,omitzero"` // of Up, true or false
+	Active   bool          `json:"active"`         // flows may use it now
+	Control  bool          `json:"control"`        // the control connection is on it
+	Error    string        `json:"error,omitempty"`
+	RTT      units.Seconds `json:"rtt_seconds,omitempty"`
+	Lanes    int           `json:"lanes"`      // connections for data
+	Busy     int           `json:"lanes_busy"` // of these, with a flow
+	Sent     int64         `json:"sent_bytes_total"`
+	Received int64         `json:"received_bytes_total"`
+}
+
+// The uses of a path.
+const (
+	PathAlways   = "always"
+	PathOverflow = "overflow"
+	PathStandby  = "standby"
+)
+
+// State names how a path is.
+func (p *PairPath) State() string {
+	switch {
+	case p.Up && !p.Active:
+		return p.Use
+	case p.Up:
+		return "up"
+	case p.Error == "":
+		return "connecting"
+	}
+	return "down"
 }
 
 // PairRole is an end of a pair.

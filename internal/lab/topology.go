@@ -179,6 +179,24 @@ func TwoFarRelays(c Conditions) Topology {
 	return t
 }
 
+// TwoWANs is TwoSites with a second WAN between the relays, which has addresses of its own
+// at both ends and no IPv6.
+//
+//	                      ╔═wan══╗
+//	host-a ──LAN── relay-a        relay-b ──LAN── host-b
+//	                      ╚═wan2═╝
+func TwoWANs(first, second Conditions) Topology {
+	t := TwoSites(first)
+	second.Seed += 2
+	one := t.Links[0]
+	one.Name = WAN2
+	one.A = Endpoint{Host: one.A.Host, Device: WAN2, Addresses: []netip.Prefix{netip.PrefixFrom(WANA2, 30)}}
+	one.B = Endpoint{Host: one.B.Host, Device: WAN2, Addresses: []netip.Prefix{netip.PrefixFrom(WANB2, 30)}}
+	one.AB, one.BA = second.Directions()
+	t.Links = append(t.Links, one)
+	return t
+}
+
 // HashedWAN is the name of a link of HashedSites, counted from 0.
 func HashedWAN(n int) string {
 	if n == 0 {

@@ -369,7 +369,7 @@ func (l *Link) pathStates(ctl *control) (all []PathState) {
 		}
 		probe := p.probe
 		p.mu.Unlock()
-		st.InUse = slices.Contains(usable, p)
+		st.Active = slices.Contains(usable, p)
 		for _, lane := range lanes {
 			sent, received := lane.carried()
 			st.Sent += sent

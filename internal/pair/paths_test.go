@@ -148,12 +148,12 @@ func TestStandby(t *testing.T) {
 			stop := make(chan struct{})
 			moved, same := s.stream(stop)
 			first := func(a, b PathState) bool {
-				return a.Up && a.Control && a.Busy > 0 && b.Up && !b.InUse && b.Lanes == 0
+				return a.Up && a.Control && a.Busy > 0 && b.Up && !b.Active && b.Lanes == 0
 			}
 			s.awaitPaths(first)
 			s.awaitMore(moved)
 			s.path.cut(true)
-			s.awaitPaths(func(a, b PathState) bool { return !a.Up && b.Control && b.InUse && b.Busy > 0 })
+			s.awaitPaths(func(a, b PathState) bool { return !a.Up && b.Control && b.Active && b.Busy > 0 })
 			s.awaitMore(moved)
 			s.path.cut(false)
 			s.awaitPaths(first)

@@ -70,7 +70,7 @@ type PathState struct {
 	Use      PathUse
 	Up       bool
 	Since    time.Time      // of Up
-	InUse    bool           // flows may use it now
+	Active   bool           // flows may use it now
 	Control  bool           // the control connection is on it
 	Remote   netip.AddrPort // of the latest connection over it
 	RTT      time.Duration

@@ -17,9 +17,14 @@ const (
 	siteB = "site-b"
 )
 
-// farTunnel is the far relay's n-th tunnel: 0, or refusedTunnel.
-func farTunnel(way string, n uint16) string {
-	t := fmt.Sprintf("listen: %v, forward: %v", netip.AddrPortFrom(lab.WANB, port+n), netip.AddrPortFrom(lab.HostB, targetPort+n))
+// farTunnel is the far relay's n-th tunnel: 0, or refusedTunnel. With wans it listens on the
+// second WAN as well.
+func farTunnel(way string, n uint16, wans bool) string {
+	listen := fmt.Sprint(netip.AddrPortFrom(lab.WANB, port+n))
+	if wans {
+		listen = fmt.Sprintf("[%s, %v]", listen, netip.AddrPortFrom(lab.WANB2, port+n))
+	}
+	t := fmt.Sprintf("listen: %v, forward: %v", listen, netip.AddrPortFrom(lab.HostB, targetPort+n))
 	switch way {
 	case WayPlain:
 		return t

@@ -20,6 +20,9 @@ func stripeTrials() []trial {
 		{name: "unlimited", about: "the same path without a limit for connections", ways: ways, run: unlimited},
 		{name: "fair", about: "one flow over several lanes beside CUBIC flows, in one queue at 63 ms and 100 Mb/s", ways: []string{WayPair}, run: fairness},
 		{name: "hashed", about: "four links of 100 Mb/s, 63 ms; each connection stays on one of them", ways: ways, run: hashed},
+		{name: "two-paths", about: "two WANs: 100 Mb/s at 20 ms, and 50 Mb/s at 80 ms with 0.5 % loss", ways: []string{WayPair}, run: twoPaths},
+		{name: "path-dies", about: "one of two WANs is away for 10 s", ways: []string{WayPair}, run: pathDies},
+		{name: "standby", about: "the ordinary WAN is away for 10 s, and one for standby stands by", ways: []string{WayPair}, run: standby},
 		{name: "stalls", about: "1 MB transfers on the policed path while connections fall silent for 2 s, each for 1 % of the time", ways: beside, run: stalls},
 		{name: "echoes", about: "echoes of 64 bytes beside a bulk flow that takes half of the policed path", ways: beside, run: echoesBeside, compare: compareEchoes},
 		{name: "memory", about: "memory of one bulk flow on the policed path, and of 1000 at once under memory_limit", ways: []string{WayPair, WayLanes}, run: memory},
@@ -47,6 +50,9 @@ kernel with eight subflows (mptcp) and a multiplexing tunnel (yamux):
   unlimited  no connection has a limit
   fair       what a flow over several lanes takes from flows beside it
   hashed     four links, and each connection on one of them
+  two-paths  two WANs at once, one of them slow and lossy
+  path-dies  one of two WANs is lost, and comes back
+  standby    a WAN for standby takes over
   stalls     connections fall silent for 2 s at random
   echoes     small messages beside a bulk flow
   memory     what the relays hold of one flow, and of many at once

@@ -42,6 +42,7 @@ type settings struct {
 	pair    string   // of the near tunnel's pair, like ", resume: 5s"
 	tunnel  string   // of the near tunnel, like ", wan: {rate: 100Mbit}"
 	tunnels uint16   // 0: one
+	wans    bool     // the far relay listens on the second WAN too
 }
 
 const (
@@ -164,7 +165,7 @@ func (w *world) config(r *relays.Process, more string) string {
 	}
 	config := fmt.Sprintf("control_socket: %s\n%s\n%s\ntunnels:\n", r.Socket(), keys, w.process)
 	for n := range max(w.tunnels, 1) {
-		tunnel := farTunnel(w.way, n)
+		tunnel := farTunnel(w.way, n, w.wans)
 		if r.Name == "relay-a" {
 			tunnel = nearTunnel(w.way, n, w.pair+more) + w.tunnel
 		}
@@ -209,8 +210,11 @@ func (w *world) dial(ctx context.Context) (*net.TCPConn, error) {
 }
 
 // path is the WAN between the relays.
-func (w *world) path() *wan.Path {
-	return &wan.Path{Near: w.Host("relay-a"), Far: w.Host("relay-b"), Link: w.Link(lab.WAN),
+func (w *world) path() *wan.Path { return w.pathOver(lab.WAN) }
+
+// pathOver is one of several.
+func (w *world) pathOver(link string) *wan.Path {
+	return &wan.Path{Near: w.Host("relay-a"), Far: w.Host("relay-b"), Link: w.Link(link),
 		Serves: func(p uint16) bool { return p == port || p == port+refusedTunnel }}
 }
 
