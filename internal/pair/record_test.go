@@ -18,6 +18,20 @@ import (
 
 func compressing(_ *stand, _ *Options, l *LinkOptions) { l.Compress = true }
 
+// full says all the time that the lanes of near flows are: on loopback the kernel does not.
+func full(s *stand, _ *Options, _ *LinkOptions) {
+	s.carried = func(f *Flow) {
+		s.tasks.Go(func() {
+			for !f.over.Load() {
+				if p := f.policy.Load(); p != nil {
+					p.Full()
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+}
+
 // logLines is text that shrinks, no two lines alike.
 func logLines(n int) []byte {
 	var b []byte
@@ -55,8 +69,8 @@ func (s *stand) sendThroughEcho(data []byte) SessionState {
 	return s.near.State().Sessions[0]
 }
 
-// TestCompress holds that text becomes smaller both ways while lanes are full, and that
-// random bytes are left as they are.
+// TestCompress holds that text becomes smaller while lanes are full, and that random bytes
+// are left as they are.
 func TestCompress(t *testing.T) {
 	t.Parallel()
 	for name, in := range map[string]standOption{
@@ -70,8 +84,7 @@ func TestCompress(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const size = 32 << 20
-			got := newStand(t, in).sendThroughEcho(logLines(size))
+			got := newStand(t, in, full).sendThroughEcho(logLines(16 << 20))
 			if !got.Compress || !got.CompressKnown || got.Plain == 0 || got.Packed > got.Plain/2 {
 				t.Errorf("text: %+v", got)
 			}
@@ -79,13 +92,13 @@ func TestCompress(t *testing.T) {
 	}
 	t.Run("noise", func(t *testing.T) {
 		t.Parallel()
-		if got := newStand(t, compressing).sendThroughEcho(noise(8 << 20)); got.Plain > 0 {
+		if got := newStand(t, compressing, full).sendThroughEcho(noise(8 << 20)); got.Plain > 0 {
 			t.Errorf("%+v", got)
 		}
 	})
 	t.Run("off", func(t *testing.T) {
 		t.Parallel()
-		if got := newStand(t).sendThroughEcho(logLines(8 << 20)); got.Compress || got.CompressKnown || got.Plain > 0 {
+		if got := newStand(t, full).sendThroughEcho(logLines(8 << 20)); got.Compress || got.CompressKnown || got.Plain > 0 {
 			t.Errorf("%+v", got)
 		}
 	})
