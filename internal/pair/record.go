@@ -105,5 +105,9 @@ func (l *lane) plain(buf []byte, length int) ([]byte, error) {
 	return compress.Plain(buf, record[:length])
 }
 
-// A record fits a buffer.
-const _ = uint(largeBuffer - compress.MaxRecord)
+// A frame may have every record, and a record fits a buffer.
+const (
+	_ = uint(wire.MaxRecord - compress.MaxRecord)
+	_ = uint(compress.MinRecord - wire.MinRecord)
+	_ = uint(largeBuffer - wire.MaxRecord)
+)

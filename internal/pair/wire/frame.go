@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"time"
 
-	"longhaul/internal/pair/compress"
 	"longhaul/internal/proxyproto"
 )
 
@@ -14,6 +13,12 @@ const HeadSize = 16
 
 // MaxPayload is the most that follows a frame's head, in bytes.
 const MaxPayload = 512 << 10
+
+// The bounds of a compressed record, which follows the head of DATA.
+const (
+	MinRecord = 10
+	MaxRecord = 256<<10 + 64
+)
 
 // FrameType is the type of a lane's frame.
 type FrameType byte
@@ -78,7 +83,7 @@ func ParseFrame(b []byte) (Frame, error) {
 	case FrameData:
 		low, high = 1, MaxPayload
 		if f.Compressed() {
-			low, high = compress.MinRecord, compress.MaxRecord
+			low, high = MinRecord, MaxRecord
 		}
 	case FrameEnd:
 		low, high = crcSize, crcSize
