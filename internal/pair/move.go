@@ -130,6 +130,9 @@ func (f *Flow) moveLanes(now time.Time) {
 	}
 	a := f.auto
 	if f.tries() {
+		for _, st := range f.strands {
+			st.leaving = false
+		}
 		a.movers, a.moving = [2]mover{}, moving{count: a.moving.count} // it compares lanes itself
 		return
 	}

@@ -86,12 +86,14 @@ func holdFlows(ctx context.Context, o Options, c lab.Conditions, way string, flo
 		}
 		senders.Wait()
 	}()
-	for range flows {
+	for range flows { // before any of them takes memory
 		conn, err := w.dial(ctx)
 		if err != nil {
 			return h, w.errorf("dial: %w", err)
 		}
 		conns = append(conns, conn)
+	}
+	for _, conn := range conns {
 		senders.Go(func() {
 			if sendForever(conn) != nil {
 				failed.Add(1)
