@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"longhaul/internal/config"
+	"longhaul/internal/flow"
 	"longhaul/internal/pair"
 	"longhaul/internal/relay"
 	"longhaul/internal/units"
@@ -151,6 +152,16 @@ func (f pairFlow) Figures() relay.PairFigures {
 // Inspect implements relay.PairFlow.
 func (f pairFlow) Inspect(look func(leg, lane int, add relay.PairCounters)) {
 	f.Flow.Inspect(func(leg, lane int, add pair.Counters) { look(leg, lane, toPairCounters(add)) })
+}
+
+// EachLane implements relay.PairFlow.
+func (f pairFlow) EachLane() []flow.Lane {
+	all := f.Flow.EachLane()
+	lanes := make([]flow.Lane, len(all))
+	for i, l := range all {
+		lanes[i] = flow.Lane{Local: flow.Address{AddrPort: l.Local}, BytesSent: l.Sent, BytesReceived: l.Received, RTT: units.Seconds(l.RTT), Leaving: l.Leaving}
+	}
+	return lanes
 }
 
 func toPairCounters(c pair.Counters) relay.PairCounters {

@@ -94,6 +94,23 @@ func (p *PairPath) State() string {
 	return "down"
 }
 
+// Lanes are the connections over the WAN of a flow that has several.
+type Lanes struct {
+	Each []Lane `json:"each"`
+	Why  string `json:"why,omitempty"` // why their number is what it is
+}
+
+// Lane is one of them. Its bytes are those of its connection, for all flows that had it.
+type Lane struct {
+	Local         Address       `json:"local"`
+	BytesSent     int64         `json:"bytes_sent"` // acknowledged by the other host
+	BytesReceived int64         `json:"bytes_received"`
+	SentBps       float64       `json:"sent_bps"` // since the sample before
+	ReceivedBps   float64       `json:"received_bps"`
+	RTT           units.Seconds `json:"rtt_seconds,omitempty"`
+	Leaving       bool          `json:"leaving,omitempty"` // another takes its place
+}
+
 // PairRole is an end of a pair.
 type PairRole string
 

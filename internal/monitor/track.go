@@ -19,6 +19,8 @@ type flowTrack struct {
 	legs   [2]legTrack
 	series series
 
+	lanesAt time.Duration // of the lanes of flow
+
 	moved    bool    // it moved data in the last interval, or data is unacknowledged
 	underWay bool    // data is unacknowledged
 	judged   bool    // there were two samples to compare
@@ -93,6 +95,10 @@ func (m *Monitor) visit(s *flow.Sample, at time.Duration) {
 		f.tunnel.sent(i, sent[i], leg.Known && !leg.Info.Has(tcpinfo.FieldBytesSent))
 	}
 	f.tunnel.hopSent(flow.Hop, sent[1])
+	if !s.Skipped && !s.Unchanged {
+		flow.Lanes = carriedBy(s.Lanes, flow.Lanes, at-f.lanesAt)
+		f.lanesAt = at
+	}
 	if !s.Skipped {
 		f.underWay = !s.Unchanged && (s.ClientLeg.Unacked() > 0 || s.TargetLeg.Unacked() > 0)
 	}
@@ -130,6 +136,22 @@ func (m *Monitor) begun(s *flow.Sample, at time.Duration) *flowTrack {
 	}
 	m.flows[s.ID] = f
 	return f
+}
+
+// carriedBy fills in the rates of lanes since a sample before.
+func carriedBy(now, before *flow.Lanes, span time.Duration) *flow.Lanes {
+	if now == nil || before == nil {
+		return now
+	}
+	for i := range now.Each {
+		n := &now.Each[i]
+		for _, was := range before.Each {
+			if was.Local == n.Local {
+				n.SentBps, n.ReceivedBps = bps(max(0, n.BytesSent-was.BytesSent), span), bps(max(0, n.BytesReceived-was.BytesReceived), span)
+			}
+		}
+	}
+	return now
 }
 
 func bps(bytes int64, span time.Duration) float64 {

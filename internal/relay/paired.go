@@ -64,6 +64,9 @@ type PairFlow interface {
 	// open until look returns. The lane's counters and add are those of the flow.
 	Inspect(look func(leg, lane int, add PairCounters))
 
+	// EachLane returns the lanes of a flow that has several.
+	EachLane() []report.Lane
+
 	// Reset resets both peers. The other relay records the reason.
 	Reset(reason report.EndReason, err error)
 }
@@ -327,6 +330,9 @@ func (f *flow) sampleLane(s *report.Sample) {
 	l.Info.BytesSent += uint64(add.BytesSent)
 	l.Info.BytesRetrans += uint64(add.BytesRetransmitted)
 	l.Info.TotalRetrans += uint32(add.Retransmits)
+	if f.carried() && f.paired.seen.lanes > 1 {
+		s.Lanes = &report.Lanes{Each: f.paired.carrier.EachLane(), Why: f.paired.seen.lanesWhy}
+	}
 }
 
 // pairedDue sets what only a lasting connection needs.

@@ -50,6 +50,8 @@ func (f *carriedFlow) Inspect(look func(leg, lane int, add PairCounters)) {
 	look(f.leg, -1, PairCounters{})
 }
 
+func (f *carriedFlow) EachLane() []report.Lane { return nil }
+
 func (f *carriedFlow) Reset(reason report.EndReason, _ error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -88,6 +88,7 @@ func (w *worker) sample(from int, into []report.Sample, t turn) (n, next int) {
 
 func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now time.Duration, wall time.Time) {
 	w.lookAtPaired(f)
+	s.Lanes = nil
 	s.ID = report.ID(f.id)
 	s.Tunnel = f.route.tunnel.Name
 	s.State = f.state()

@@ -1,5 +1,5 @@
 // One flow while it lasts, then its record.
-import { h, badge, section, facts, setText, setAttribute } from '../dom.js';
+import { h, badge, section, facts, table, setText, setAttribute } from '../dom.js';
 import { Live } from '../live.js';
 import { Chart } from '../charts.js';
 import { chain, whereLoss } from '../chain.js';
@@ -32,6 +32,10 @@ export function flowParts(content, title) {
   const figures = facts(['Tunnel', 'Hop', 'Began', 'Lasts', 'Bytes ↑ up', 'Bytes ↓ down', 'Goodput ↑ up', 'Goodput ↓ down']);
   const legNames = ['Side', 'Congestion control', 'RTT', 'Least RTT', 'Data sent', 'Retransmitted'];
   const legs = [facts(legNames), facts(legNames)];
+  const lanes = table({ caption: 'Its lanes', keyOf: (l) => l.local, columns: laneColumns });
+  const lanesWhy = h('p', { class: 'verdict' });
+  const laneCard = section('Its lanes', lanesWhy, lanes.element);
+  laneCard.hidden = true;
   const ending = facts(['Ended', 'Reason', 'Ended by', 'Error', 'Resumed', 'Waited in outages']);
   const endCard = section('How it ended', ending.element);
   endCard.hidden = true;
@@ -42,6 +46,7 @@ export function flowParts(content, title) {
     section('Its way', ways.element, loss),
     section('What limits it', cause),
     section('Goodput over its life', chart.element),
+    laneCard,
     h('div', { class: 'pair three' },
       section('Figures', figures.element),
       section('Leg to the client', legs[0].element),
@@ -69,6 +74,13 @@ export function flowParts(content, title) {
     figures.update({ text: x.tunnel, href: '/tunnels/' + encodeURIComponent(x.tunnel) }, x.hop || f.unknown, f.moment(x.start), f.seconds(what.seconds),
       f.bytes(x.bytes_up), f.bytes(x.bytes_down), f.rate(what.up), f.rate(what.down));
     both.forEach((l, i) => legs[i].update(l.side || f.unknown, l.congestion_control || f.unknown, f.delay(l.rtt_seconds), f.delay(l.min_rtt_seconds), f.bytes(l.bytes_sent), f.lossCell(f.resent(l))));
+    laneCard.hidden = !x.lanes;
+    if (x.lanes) {
+      const sum = (of) => x.lanes.each.reduce((all, l) => all + of(l), 0);
+      const all = sum((l) => l.sent_bps + l.received_bps);
+      lanes.update(x.lanes.each.map((l) => ({ ...l, share: all > 0 ? (l.sent_bps + l.received_bps) / all : null })));
+      setText(lanesWhy, f.plural(x.lanes.each.length, 'connection') + ' over the WAN' + (x.lanes.why ? ': ' + x.lanes.why : '') + '.');
+    }
     const step = series.step_seconds;
     const n = Math.max(series.up_bps?.length ?? 0, series.down_bps?.length ?? 0);
     const at = Array.from({ length: n }, (_, i) => (i + 1) * step);
@@ -89,6 +101,16 @@ export function flowParts(content, title) {
     close() { chart.close(); },
   };
 }
+
+const laneColumns = [
+  { title: 'Lane', note: 'by its address here', cell: (l) => ({ text: l.local, below: l.leaving ? 'another takes its place' : undefined }) },
+  { title: 'Carries', number: true, note: 'share of what all lanes carry now', cell: (l) => (l.share == null ? f.unknown : (l.share * 100).toFixed(0) + ' %') },
+  { title: 'Sends', number: true, cell: (l) => f.rate(l.sent_bps) },
+  { title: 'Receives', number: true, cell: (l) => f.rate(l.received_bps) },
+  { title: 'RTT', number: true, cell: (l) => f.delay(l.rtt_seconds) },
+  { title: 'Sent', number: true, hide: 'phone', note: 'since its connection began, for all its flows', cell: (l) => f.bytes(l.bytes_sent) },
+  { title: 'Received', number: true, hide: 'phone', cell: (l) => f.bytes(l.bytes_received) },
+];
 
 function mean(bytes, seconds) {
   return seconds > 0 ? bytes * 8 / seconds : null;
