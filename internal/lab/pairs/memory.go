@@ -48,7 +48,7 @@ func memory(ctx context.Context, o Options, way string, _ int, note func(measure
 	if way == WayLanes {
 		note(measured{name: "lanes of all, at most", value: float64(many.lanes)})
 	}
-	note(measured{name: "flows that failed", value: float64(many.failed), bound: atMost(0), exact: true})
+	note(measured{name: "flows that failed", value: float64(many.failed), bound: atMost(0), exact: true, example: many.example})
 	note(measured{name: "goodput of all, of the limit", value: many.goodputBps / c.LimitBps()})
 	for i, site := range farNear {
 		note(measured{name: site + ": most held ÷ memory_limit", value: float64(many.held[i]) / float64(limit), bound: atMost(0.25)})
@@ -66,6 +66,7 @@ type holding struct {
 	memory     [2]int64 // of the processes: heap, stacks
 	lanes      int      // busy ones of the near relay
 	failed     int64    // flows that ended before they were to
+	example    string   // of what the near relay says of them
 	goodputBps float64
 }
 
@@ -127,5 +128,8 @@ func holdFlows(ctx context.Context, o Options, c lab.Conditions, way string, flo
 		h.goodputBps = float64(received.Load()) * 8 / time.Since(began).Seconds()
 	}
 	h.failed = failed.Load()
+	for _, line := range w.heard("msg=flow ") {
+		h.example = line
+	}
 	return h, nil
 }
