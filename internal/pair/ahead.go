@@ -128,11 +128,23 @@ func (f *Flow) takeWake(offset uint64, b []byte) {
 		f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", "the other relay asks for one")
 		f.loseLanes()
 	}
+	f.dropForgotten()
 	f.takeAhead(offset, b)
 	if f.lane == nil && f.near && !f.queued {
 		f.wanted = true
 		f.s.link.want(f)
 	}
+}
+
+// dropForgotten has the far relay give up lanes of which the near one, as it sends bytes
+// ahead, has none any more: else the target's bytes go to a dead lane. A young lane may be
+// one that the near relay has got since.
+func (f *Flow) dropForgotten() {
+	if f.near || f.lane == nil || f.s.noResume || f.strands[0].since.since() <= f.s.patience(pongWithin, 8) {
+		return
+	}
+	f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", "the other relay has lost it")
+	f.loseLanes()
 }
 
 // takeAhead writes bytes that came ahead of a lane, as far as the socket takes them. The
@@ -163,6 +175,8 @@ func (s *session) takeOpen(m wire.Message) {
 	default:
 		f.mu.Lock()
 		defer f.mu.Unlock()
+		f.dropForgotten()
 		f.takeAhead(0, m.Bytes)
+		f.wake()
 	}
 }
