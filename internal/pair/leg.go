@@ -9,8 +9,8 @@ import (
 // leg is a flow's own socket, the client's or the target's.
 type leg struct {
 	fd    int   // -1: none
-	busy  int   // calls that use the descriptor without the flow's lock
 	reset error // that the socket does not tell any more: what it shows as an end is this
+	busy  int16 // calls that use the descriptor without the flow's lock
 	// What the poller saw since the last attempt.
 	readable, writable, failed bool
 	muted                      bool // the poller reports no bytes that arrive
