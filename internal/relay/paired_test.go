@@ -178,6 +178,23 @@ func TestPairingGetsAdmittedClients(t *testing.T) {
 	f.expectResets(t)
 }
 
+// TestParkedFlowsAreUnchanged holds that the kernel is not asked again and again about a flow
+// that is parked: it has no lane. One whose bytes wait for a lane is no such flow.
+func TestParkedFlowsAreUnchanged(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, carrier := newNearRig(t, nil)
+	dial(t, g.addr)
+	f := carrier.next(t)
+	f.set(PairFigures{State: PairResuming, Retained: 5, Idle: time.Hour})
+	for range 3 {
+		g.theOne("a flow whose bytes wait is quiet", func(s *report.Sample) bool { return !s.Unchanged && s.ClientLeg.Known })
+	}
+	f.set(PairFigures{State: "parked", Idle: time.Hour})
+	g.theOne("it does not fall quiet", func(s *report.Sample) bool { return s.Unchanged && !s.ClientLeg.Known })
+	f.end(PairEnd{Reason: report.EndClean})
+	g.expectReason(report.EndClean)
+}
+
 func TestPairedFlowsEndWithTheDrain(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g, carrier := newNearRig(t, nil)

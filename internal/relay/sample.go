@@ -115,9 +115,16 @@ func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now time.Duration
 		f.sampleLane(s)
 	}
 	f.settled = 0
-	if moving && f.dirs[up].held == 0 && f.dirs[down].held == 0 && settled(&s.ClientLeg) && settled(&s.TargetLeg) {
+	if moving && f.dirs[up].held == 0 && f.dirs[down].held == 0 && f.settledLeg(client, &s.ClientLeg) && f.settledLeg(target, &s.TargetLeg) {
 		f.settled = w.now - 1 // bytes that move later in this turn carry this turn's time
 	}
+}
+
+// settledLeg reports whether nothing is under way on a leg. A paired flow that is parked has
+// none at the lane's side.
+func (f *flow) settledLeg(s side, l *report.LegSample) bool {
+	parked := f.phase == phasePaired && s == f.paired.lane() && !l.Known && f.paired.seen.retained == 0
+	return parked || settled(l)
 }
 
 // settled reports whether the leg's peer has acknowledged everything.
