@@ -156,7 +156,7 @@ func (w *way) try(l *lane, i int, s *Script, direct *Outcome, within time.Durati
 		broken = sameAddress(&a.Outcome)
 	}
 	if broken == nil && w.mirrors && s.Refused {
-		broken = sameRefusal(direct, &a.Outcome)
+		broken = sameRefusal(s, direct, &a.Outcome)
 	}
 	errors.As(broken, &a.broken)
 	if w.weather != nil {

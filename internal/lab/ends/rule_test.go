@@ -141,17 +141,24 @@ func TestSameRefusal(t *testing.T) {
 		return &Outcome{Client: Seen{ConnectErr: connect, SendErr: send, End: end}}
 	}
 	refused := seen("ECONNREFUSED", "", NoEnd)
+	fastOpen := func(bytes int) *Script {
+		return &Script{FastOpen: true, Client: End{Steps: []Step{{Op: OpSend, Bytes: bytes, Chunk: 32 << 10}}}}
+	}
 	for _, tt := range []struct {
+		script          *Script
 		direct, relayed *Outcome
 		same            bool
 	}{
-		{refused, refused, true},
-		{refused, seen("", "", ResetEnd), false},
-		{refused, seen("ETIMEDOUT", "", NoEnd), false},
-		{seen("", "", OtherEnd), seen("", "", OtherEnd), true}, // the first write connects
-		{seen("", "", OtherEnd), seen("", "", ResetEnd), false},
+		{&Script{}, refused, refused, true},
+		{&Script{}, refused, seen("", "", ResetEnd), false},
+		{&Script{}, refused, seen("ETIMEDOUT", "", NoEnd), false},
+		{fastOpen(100), seen("", "", OtherEnd), seen("", "", OtherEnd), true}, // the first write connects
+		{fastOpen(100), seen("", "", OtherEnd), seen("", "", ResetEnd), false},
+		{fastOpen(100), seen("", "", OtherEnd), seen("", "ECONNREFUSED", ResetEnd), false},
+		{fastOpen(1421), seen("", "", OtherEnd), seen("", "ECONNREFUSED", ResetEnd), true}, // only a part of it fits into the SYN
+		{fastOpen(1421), seen("", "", OtherEnd), seen("", "", ResetEnd), false},
 	} {
-		if err := sameRefusal(tt.direct, tt.relayed); (err == nil) != tt.same {
+		if err := sameRefusal(tt.script, tt.direct, tt.relayed); (err == nil) != tt.same {
 			t.Errorf("direct %+v, relayed %+v: %v", tt.direct.Client, tt.relayed.Client, err)
 		}
 	}

@@ -157,7 +157,7 @@ func (e *runner) client(s *Script, r route) error {
 	if s.Client.InLine {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1)
 	}
-	if s.FastOpen && !s.Activated && len(s.Client.Steps) > 0 && s.Client.Steps[0].Op == OpSend {
+	if s.opensWith() > 0 {
 		// The first write connects.
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT, 1)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_NO_COOKIE, 1)

@@ -76,6 +76,15 @@ type Script struct {
 // ends returns both ends, the client first.
 func (s *Script) ends() [2]*End { return [2]*End{&s.Client, &s.Target} }
 
+// opensWith says how many bytes the first call writes if it connects; 0: it does not.
+func (s *Script) opensWith() int {
+	if !s.FastOpen || s.Activated || len(s.Client.Steps) == 0 || s.Client.Steps[0].Op != OpSend {
+		return 0
+	}
+	first := s.Client.Steps[0]
+	return min(first.Bytes, max(first.Chunk, 1))
+}
+
 // writes says how many bytes of the stream a step writes.
 func (s Step) writes() int {
 	switch s.Op {
