@@ -15,8 +15,8 @@ const (
 	delayEnough = 3
 	// standingFloor and standingShare, of the round trip without queues, are the delay from
 	// which on a queue stands.
-	standingFloor = 2 * time.Millisecond
-	standingShare = 1.0 / 16
+	standingFloor = 3 * time.Millisecond
+	standingShare = 0.1
 )
 
 // delays are the round trips of a session's control connection. It sends almost nothing, so

@@ -12,8 +12,10 @@ const (
 	// tuneShare is the share of its rate before the first attempt that each lane must have
 	// at least, in the mean.
 	tuneShare = 0.8
-	// tuneMemory is how long a path's number counts as known.
-	tuneMemory = 10 * time.Minute
+	// tuneMemory is how long a path's number counts as known, and tuneCrowded, that others
+	// filled its queue.
+	tuneMemory  = 10 * time.Minute
+	tuneCrowded = time.Minute
 	// tuneFloor bounds the time for which rates are measured from below; so does
 	// tuneRounds, in round trips.
 	tuneFloor  = 500 * time.Millisecond
@@ -28,9 +30,10 @@ const (
 type known struct {
 	lanes int
 	at    time.Time
+	until time.Time
 }
 
-func (k known) fresh(now time.Time) bool { return k.lanes > 0 && now.Sub(k.at) < tuneMemory }
+func (k known) fresh(now time.Time) bool { return now.Before(k.until) }
 
 // tuner finds how many lanes help a flow in one direction. It doubles their number while the
 // lanes are what limits the flow and each new one brings as much as the first. Then it verifies
@@ -209,11 +212,15 @@ func (t *tuner) check(s sight, rates laneRates, queue time.Duration) (int, *know
 		return t.want(), nil
 	}
 	t.why = why
-	return t.end(s, lanes)
+	lanes, found := t.end(s, lanes)
+	if v == crowded {
+		found.until = s.now.Add(tuneCrowded)
+	}
+	return lanes, found
 }
 
 func (t *tuner) end(s sight, lanes int) (int, *known) {
 	why := t.why
 	*t = tuner{lanes: lanes, why: why}
-	return lanes, &known{lanes, s.now}
+	return lanes, &known{lanes, s.now, s.now.Add(tuneMemory)}
 }

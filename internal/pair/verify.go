@@ -23,6 +23,8 @@ const (
 	verifyPauses = 6
 	// verifySigmas is how certain it must be, in standard errors.
 	verifySigmas = 1.8
+	// verifyObserved is how many observations of the differences below lanes need to stay.
+	verifyObserved = 8
 	// What the rates of one lane at two moments are expected to differ by (a standard
 	// deviation, as a share), and how many observations this guess is worth.
 	verifyGuess       = 0.15
@@ -54,8 +56,8 @@ type verification struct {
 	single float64   // the main lane's rate in the latest pause
 	shares []float64 // logarithms: the main lane's rate beside the others by that alone
 
-	squares float64 // of differences between the rates of a lane at two moments, as shares
-	degrees float64
+	squares  float64 // of differences between the rates of a lane at two moments, as shares
+	observed float64 // differences
 }
 
 // verdict is what a verification has found so far.
@@ -110,7 +112,7 @@ func (v *verification) take(rates laneRates, queue time.Duration) (verdict, stri
 
 func (v *verification) observe(difference float64) {
 	v.squares += difference * difference
-	v.degrees++
+	v.observed++
 }
 
 // mean is the mean of the shares' logarithms.
@@ -138,16 +140,15 @@ func (v *verification) remain(found verdict) int {
 // judge decides if the shares leave no doubt.
 func (v *verification) judge() (verdict, string) {
 	n, mean := float64(len(v.shares)), v.mean()
-	squares, degrees := v.squares+verifyGuessWeight*verifyGuess*verifyGuess, v.degrees+verifyGuessWeight
+	squares, observed := v.squares+verifyGuessWeight*verifyGuess*verifyGuess, v.observed+n-1
 	for _, share := range v.shares {
 		squares += (share - mean) * (share - mean)
 	}
-	degrees += n - 1
 	// A share has the error of one rate alone and of the mean of two beside the others.
-	doubt := verifySigmas * math.Sqrt(squares/degrees*1.5/n)
+	doubt := verifySigmas * math.Sqrt(squares/(observed+verifyGuessWeight)*1.5/n)
 	why := fmt.Sprintf("beside the others a lane has %.0f %% of its rate alone", 100*math.Exp(mean))
 	switch {
-	case mean-doubt >= math.Log(verifyShare):
+	case observed >= verifyObserved && mean-doubt >= math.Log(verifyShare):
 		return separate, why
 	case mean+doubt <= math.Log(verifyContends):
 		return contending, why
