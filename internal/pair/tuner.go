@@ -22,6 +22,10 @@ const (
 	tuneRounds = 8
 	// tuneLimited is the share of looks at which a flow must lack room on its lanes.
 	tuneLimited = 0.6
+	// clearLeast and clearMost are how many measurements without a queue an attempt waits
+	// for after the first one with a queue, and at most. It doubles with each queue.
+	clearLeast = 4
+	clearMost  = 64
 	// tunePatience bounds the wait for lanes that are to join.
 	tunePatience = 5 * time.Second
 )
@@ -55,6 +59,10 @@ type tuner struct {
 	limited int
 
 	latest laneRates // of the lanes of the latest attempt
+
+	// Measurements without a queue since the latest one with a queue, and how many an
+	// attempt waits for.
+	clear, patience int
 
 	rate  float64 // bytes a second with the least lanes; 0: not measured
 	trend float64 // of rate from one measurement to the next
@@ -128,8 +136,12 @@ func (t *tuner) look(s sight) (want int, found *known) {
 		t.begin(s, t.lanes, nil, false)
 		return t.want(), nil
 	case queue > 0:
-		t.rate = 0
+		t.rate, t.clear, t.patience = 0, 0, min(max(2*t.patience, clearLeast), clearMost)
 		t.why = fmt.Sprintf("a queue of %v stands: further lanes would take from others", queue.Round(time.Millisecond))
+		return t.want(), nil
+	case t.clear < t.patience: // a short queue stands at times only
+		t.rate = rate
+		t.clear++
 		return t.want(), nil
 	case t.rate > 0 && rate < tuneGrowth*t.rate:
 		t.trend = max(rate/t.rate, 1)

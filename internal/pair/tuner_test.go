@@ -16,6 +16,7 @@ type simulatedPath struct {
 	grows      func(seconds float64) float64
 	idle       bool    // the client has too little to send
 	fills      int     // lanes from which on a queue stands; 0: none
+	queues     float64 // share of the measurements in which a queue stands in any case
 	noise      float64 // standard deviation of a lane's rate over a second, as a share
 }
 
@@ -53,7 +54,7 @@ func (p simulatedPath) tune(dice *rand.Rand) (lanes int, had, ended float64, why
 			return all[:lanes]
 		}
 		queue := func(time.Time) time.Duration {
-			if p.fills > 0 && lanes >= p.fills && !tune.paused() {
+			if p.queues > 0 && dice.Float64() < p.queues || p.fills > 0 && lanes >= p.fills && !tune.paused() {
 				return 5 * time.Millisecond
 			}
 			return 0
@@ -127,6 +128,7 @@ func TestTunerNoise(t *testing.T) {
 		{"beside one", simulatedPath{link: 50 * mb, neighbours: 1, noise: 0.25}, 0, 0.03},
 		{"beside four", simulatedPath{link: 50 * mb, neighbours: 4, noise: 0.25}, 0, 0.05},
 		{"beside 16", simulatedPath{link: 50 * mb, neighbours: 16, noise: 0.25}, 0, 0.1},
+		{"beside 16, whose queue is short", simulatedPath{link: 50 * mb, neighbours: 16, noise: 0.25, queues: 0.4}, 0, 0.05},
 		{"beside 64", simulatedPath{link: 50 * mb, neighbours: 64, noise: 0.25}, 0, 0.2},
 	} {
 		dice := rand.New(rand.NewPCG(1, 1))
