@@ -39,9 +39,9 @@ type known struct {
 
 func (k known) fresh(now time.Time) bool { return now.Before(k.until) }
 
-// tuner finds how many lanes help a flow in one direction. It doubles their number while the
-// lanes are what limits the flow and each new one brings as much as the first. Then it verifies
-// that they don't share a queue.
+// tuner finds how many lanes help a flow in one direction. It tries twice as many, then 8
+// and 16 times, while the lanes are what limits the flow and each new one brings as much as the
+// first. Then it verifies that they don't share a queue.
 type tuner struct {
 	lanes int // that proved worth it; 0: 1
 	why   string
@@ -163,7 +163,11 @@ func (t *tuner) rates(now []laneBytes, elapsed time.Duration) laneRates {
 }
 
 func (t *tuner) try(s sight) int {
-	t.trying, t.asked, t.settled = min(2*t.lanes, maxLanes), s.now, time.Time{}
+	more := 2 * t.lanes
+	if t.lanes > s.least { // which has shown that there is a limit for each connection
+		more = 4 * t.lanes
+	}
+	t.trying, t.asked, t.settled = min(more, maxLanes), s.now, time.Time{}
 	t.why = fmt.Sprintf("trying %d lanes", t.trying)
 	return t.trying
 }
