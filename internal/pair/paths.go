@@ -61,6 +61,7 @@ type wanPath struct {
 	probing bool      // it is dialed
 	tried   time.Time // it was
 	probed  time.Time // bytes were sent on it
+	asked   time.Time // the first of them that lack an acknowledgement were; zero: none do
 	told    bool      // by the log, whether it is up
 	heard   bool      // the log has told something
 
@@ -241,10 +242,10 @@ func (l *Link) controlPaths(away time.Duration) (all []*wanPath) {
 }
 
 // address is where to connect on the path. A lane leads to the host at which the session's
-// control connection ended, if that can be.
+// control connection ended, if that is an address of the path.
 func (p *wanPath) address(ctx context.Context, o LinkOptions, host netip.AddrPort) (netip.AddrPort, error) {
 	at := p.options()
-	if at.Addresses == nil && host.IsValid() && at.reaches(host) {
+	if len(o.Paths) < 2 && host.IsValid() {
 		return host, nil
 	}
 	addresses := o.Addresses
@@ -255,6 +256,9 @@ func (p *wanPath) address(ctx context.Context, o LinkOptions, host netip.AddrPor
 	found = slices.DeleteFunc(slices.Clone(found), func(a netip.AddrPort) bool { return !at.reaches(a) })
 	if err != nil || len(found) == 0 {
 		return netip.AddrPort{}, problem(ProblemPathDown, "no address of the far relay: %w", cmp.Or(err, errNoAddress))
+	}
+	if slices.Contains(found, host) {
+		return host, nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -559,9 +563,6 @@ func (f *Flow) spreadLanes(large bool, now time.Time) {
 	if len(paths) == 0 || f.lane == nil {
 		return
 	}
-	if !large {
-		f.releaseFrom(1)
-	}
 	shares := f.shares(paths, large)
 	lacking, missing := false, 0
 	for _, s := range shares {
@@ -598,28 +599,27 @@ type share struct {
 
 // shares divides the flow's lanes. One that moves little stays where it is, if it may.
 func (f *Flow) shares(paths []*wanPath, large bool) []share {
-	all, placed := make([]share, len(paths)), 0
+	all := make([]share, len(paths))
 	for i, p := range paths {
-		s := share{path: p}
-		for _, st := range f.strands {
-			if st.l.path == p {
-				s.have++
-				s.ready += btoi(st.ready)
+		all[i].path = p
+	}
+	stays := -1
+	for _, st := range f.strands {
+		if i := slices.Index(paths, st.l.path); i >= 0 {
+			all[i].have++
+			all[i].ready += btoi(st.ready)
+			if stays < 0 && st.ready {
+				stays = i
 			}
 		}
-		placed += s.have
-		all[i] = s
 	}
-	best := max(slices.Index(paths, f.s.link.bestPath()), 0)
+	if stays < 0 {
+		stays = max(slices.Index(paths, f.s.link.bestPath()), 0)
+	}
 	n := max(f.wantLanes, len(paths))
 	for i := range all {
-		switch s := &all[i]; {
-		case large:
-			s.want = n/len(paths) + btoi(i < n%len(paths))
-		case placed > 0:
-			s.want = s.have
-		default:
-			s.want = btoi(i == best)
+		if all[i].want = btoi(i == stays); large {
+			all[i].want = n/len(paths) + btoi(i < n%len(paths))
 		}
 	}
 	return all

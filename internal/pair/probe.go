@@ -15,9 +15,12 @@ import (
 const (
 	// probeBusy is the time between two writes while flows are not parked, probeIdle
 	// while they are. A path for standby costs money by the byte, perhaps: probeStandby.
-	probeBusy    = 200 * time.Millisecond
+	probeBusy    = tickEvery
 	probeIdle    = 2 * time.Second
 	probeStandby = 10 * time.Second
+	// silentAfter is how long a write on a probe may lack an acknowledgement while nothing
+	// comes over the path's other lanes either.
+	silentAfter = 400 * time.Millisecond
 	// probeRetry is the time between two attempts to reach a path that is down.
 	probeRetry = time.Second
 )
@@ -57,12 +60,15 @@ func (l *Link) watchPaths(now time.Time) {
 		write := probe != nil && now.Sub(p.probed) >= wait-tickEvery/4 // ticks are not exact
 		if write {
 			p.probed = now
+			if p.asked.IsZero() {
+				p.asked = now
+			}
 		}
 		p.mu.Unlock()
 		switch {
 		case dial:
 			l.node.tasks.Go(func() { l.dialProbe(s, p) })
-		case probe != nil && p.lost(probe, s.patience(suspectAfter, 4)):
+		case probe != nil && p.lost(probe, now):
 			l.leavePath(p, errPathSilent)
 		case write:
 			probe.pad(0)
@@ -85,21 +91,30 @@ func (l *Link) busy() bool {
 
 // lost reports that nothing comes over the path: what its probe sends is not acknowledged, and
 // its other lanes hear nothing either. Otherwise it takes note of the round trip.
-func (p *wanPath) lost(probe *lane, within time.Duration) bool {
-	var rtt time.Duration
-	silent := stuck(probe.bulk, within)
-	kernelSays(probe.bulk, func(i *tcpinfo.Info) bool { rtt = i.RTT; return true })
-	if !silent {
+func (p *wanPath) lost(probe *lane, now time.Time) bool {
+	silent, within := false, silentAfter
+	kernelSays(probe.bulk, func(i *tcpinfo.Info) bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.rtt = rtt
+		p.rtt = i.RTT
+		if i.Unacked == 0 {
+			p.asked = time.Time{}
+		}
+		within = max(within, 4*i.RTT, i.RTT+4*i.RTTVar)
+		silent = !p.asked.IsZero() && now.Sub(p.asked) > within && i.LastAckRecv > within
+		return true
+	})
+	if !silent {
 		return false
 	}
 	for _, l := range p.allLanes() {
-		if l != probe && heardOf(l, within) {
-			probe.close() // it alone is dead
-			return false
+		if l == probe || !heardOf(l, within) {
+			continue
 		}
+		if stuck(probe.bulk, 4*within) {
+			probe.close() // it alone is dead
+		}
+		return false
 	}
 	return true
 }
@@ -115,7 +130,7 @@ func (l *Link) dialProbe(s *session, p *wanPath) {
 	p.mu.Lock()
 	p.probing = false
 	if err == nil {
-		p.probe = lane
+		p.probe, p.asked = lane, time.Time{}
 	}
 	p.mu.Unlock()
 	if err != nil {

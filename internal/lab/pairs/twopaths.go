@@ -202,6 +202,9 @@ func losesPath(ctx context.Context, o Options, way string, s settings, cut strin
 	for i, p := range paths {
 		w.Report.Linef("  path %s: %s, %d lanes, %.0f MB before, %.0f MB at the end", p.Path, p.State(), p.Busy, float64(beforePaths[i].Sent)/1e6, float64(p.Sent)/1e6)
 	}
+	for _, line := range w.heard("path") {
+		w.Report.Linef("  %s", line)
+	}
 	note("rate before", measured{unit: "Mb/s", value: before * 8 / 1e6})
 	note("rate", measured{unit: "Mb/s", value: during * 8 / 1e6})
 	note("bulk flow: longest stall", measured{unit: "s", value: stall.Seconds(), bound: atMost(pathsStall.Seconds()), exact: true})
