@@ -34,6 +34,8 @@ type Flow struct {
 	burstFrom uint64    // what had been moved, both ways, when it last began to move
 	why       string    // near: why it has so many lanes
 	auto      *auto     // near: while the number of lanes is to be found
+	quickest  *strand   // which gets what is little; nil: the main one
+	uneven    bool      // the lanes differ much in delay
 	overflow  *overflow // near, with paths for overflow
 	gapAt     uint64    // the position as a receiver
 	gapSince  stamp     // since when it stands there, though bytes beyond it are here

@@ -39,6 +39,7 @@ type strand struct {
 	busy    bool   // and which writes
 	cond    cond   // of the flow's mu, for that goroutine
 	since   stamp  // of its first frame, or of the answer
+	paced   pace   // at the latest look
 	// stuckAt is since when its reader has bytes that come before their turn, and no
 	// memory for them, while the flow's position is stuckPos.
 	stuckAt  stamp
@@ -119,7 +120,7 @@ func (f *Flow) pump(st *strand) {
 			if !f.sf.Out.InFlight() {
 				f.ackedAt = stampNow()
 			}
-			item, some = f.sf.Out.Next(&st.sent, stream.ChunkMax)
+			item, some = f.sf.Out.Next(&st.sent, f.recordSize(st))
 		}
 		if st.greet == nil && !some {
 			st.idle = true
@@ -156,13 +157,16 @@ func (f *Flow) sendOn(st *strand, item stream.Item, some bool) {
 }
 
 // mayTake reports whether a strand gets what is to be sent next. A small message waits for
-// the main lane, unless that is busy.
+// the first lane, unless that is busy, and a slow lane leaves a record to a faster one.
 func (f *Flow) mayTake(st *strand) bool {
 	if !st.ready || f.releasing || !f.sf.Out.HasFor(&st.sent) {
 		return false
 	}
-	main := f.strands[0]
-	if st != main && (st.leaving || f.pauses()) {
+	if st != f.strands[0] && (st.leaving || f.pauses()) {
+		return false
+	}
+	main := f.firstStrand()
+	if st != main && f.leavesRecord(st) {
 		return false
 	}
 	return st == main || main.busy || !main.ready || f.sf.Out.Unsent() > spread || !f.sf.Out.HasFor(&main.sent)
@@ -336,6 +340,7 @@ const stripePause = 2 * time.Second
 // adjustLanes gives a near flow the number of lanes that it should have. A far one tells
 // that it could use more.
 func (f *Flow) adjustLanes(now time.Time) {
+	f.measureLanes()
 	moved := f.sf.Out.Length() + f.sf.In.Position()
 	if f.lane == nil || f.moved.until(now) > stripePause {
 		f.burstFrom, f.auto, f.why = moved, nil, ""

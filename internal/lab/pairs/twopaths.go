@@ -23,7 +23,10 @@ const (
 	firstBps  = 100e6
 	secondRTT = 80 * time.Millisecond
 	secondBps = 50e6
-	lossOf2nd = 0.005
+	lossOf2nd = 0.005 // each way
+	// Of one that is hardly worth it.
+	crawlingRTT = 300 * time.Millisecond
+	crawlingBps = 2e6
 )
 
 // The bounds of these cases.
@@ -56,33 +59,52 @@ func overPaths(first, second bool, more string) settings {
 	return settings{pair: ", paths: [" + paths[2:] + "]", tunnel: ", wan: {congestion_control: bbr}", wans: true}
 }
 
-// twoPaths measures one flow over either WAN, and over both.
+// twoPaths measures one flow over either WAN and over both, then beside a second one that is
+// hardly worth it.
 func twoPaths(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
+	second := secondWAN(lossOf2nd)
 	var rates [3]float64
 	for i, over := range []struct {
 		name          string
 		first, second bool
 	}{{"first WAN", true, false}, {"second WAN", false, true}, {"both", true, true}} {
-		var received atomic.Int64
-		w, err := buildWorld(ctx, o, lab.TwoWANs(firstWAN(), secondWAN(lossOf2nd)), way,
-			func(conn net.Conn) { countAll(conn, &received) }, overPaths(over.first, over.second, ""))
-		if err != nil {
-			return err
-		}
-		f, err := w.stripe(ctx, &received, pick(o, 20*time.Second, 12*time.Second))
-		if err == nil {
-			err = w.notePaths(ctx, over.name, note)
-		}
-		w.close()
+		rate, err := rateOver(ctx, o, way, second, overPaths(over.first, over.second, ""), over.name)
 		if err != nil {
 			return fmt.Errorf("%s: %w", over.name, err)
 		}
-		rates[i] = f.last * 8 / 1e6
-		note(measured{name: over.name + ": last 4 s", unit: "Mb/s", value: rates[i]})
+		rates[i] = rate
+		note(measured{name: over.name + ": last 4 s", unit: "Mb/s", value: rate})
 	}
+	better := max(rates[0], rates[1])
 	note(measured{name: "both ÷ sum of each alone", value: rates[2] / (rates[0] + rates[1]), bound: atLeast(pathsOfSum)})
-	note(measured{name: "both ÷ the better alone", value: rates[2] / max(rates[0], rates[1]), bound: atLeast(pathsOfBetter)})
+	note(measured{name: "both ÷ the better alone", value: rates[2] / better, bound: atLeast(pathsOfBetter)})
+	slow := conditions(crawlingRTT, crawlingBps)
+	rate, err := rateOver(ctx, o, way, slow, overPaths(true, true, ""), "slow second WAN")
+	if err != nil {
+		return fmt.Errorf("slow second WAN: %w", err)
+	}
+	note(measured{name: "with a second one of 2 Mb/s, 300 ms: last 4 s", unit: "Mb/s", value: rate})
+	note(measured{name: "with a second one of 2 Mb/s ÷ the first alone", value: rate / rates[0], bound: atLeast(pathsOfBetter)})
 	return nil
+}
+
+// rateOver is the rate of one flow in its last 4 s, in Mb/s.
+func rateOver(ctx context.Context, o Options, way string, second lab.Conditions, s settings, name string) (float64, error) {
+	var received atomic.Int64
+	w, err := buildWorld(ctx, o, lab.TwoWANs(firstWAN(), second), way, func(conn net.Conn) { countAll(conn, &received) }, s)
+	if err != nil {
+		return 0, err
+	}
+	defer w.close()
+	f, err := w.stripe(ctx, &received, pick(o, 20*time.Second, 12*time.Second))
+	if err != nil {
+		return 0, err
+	}
+	paths, err := w.paths(ctx)
+	for _, p := range paths {
+		w.Report.Linef("  %s: path %s: %s, %d lanes, %.0f MB", name, p.Path, p.State(), p.Busy, float64(p.Sent)/1e6)
+	}
+	return f.last * 8 / 1e6, err
 }
 
 // paths are the near relay's.
@@ -92,14 +114,6 @@ func (w *world) paths(ctx context.Context) ([]status.PairPath, error) {
 		return nil, err
 	}
 	return now.Pairs.Sessions[0].Paths, nil
-}
-
-func (w *world) notePaths(ctx context.Context, name string, note func(measured)) error {
-	paths, err := w.paths(ctx)
-	for _, p := range paths {
-		w.Report.Linef("  %s: path %s: %s, %d lanes, %.0f MB", name, p.Path, p.State(), p.Busy, float64(p.Sent)/1e6)
-	}
-	return err
 }
 
 // pathDies cuts one of two WANs under a bulk flow and under echoes, and mends it.
