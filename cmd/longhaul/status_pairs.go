@@ -28,6 +28,7 @@ func writePairs(w io.Writer, p *flow.Pairs, tunnel string, now time.Time) {
 			fmt.Fprintf(w, "    lanes %d warm %d busy, flows %d moving %d parked %d resuming\n",
 				s.LanesWarm, s.LanesBusy, s.FlowsMoving, s.FlowsParked, s.FlowsResuming)
 		}
+		writePaths(w, s.Paths)
 		if s.FlowsStriped > 0 {
 			fmt.Fprintf(w, "    %s with several lanes\n", display.Plural(s.FlowsStriped, "flow"))
 		}
@@ -41,6 +42,20 @@ func writePairs(w io.Writer, p *flow.Pairs, tunnel string, now time.Time) {
 			fmt.Fprintf(w, "    retained %s, %s, outage %s\n", display.Quantity(s.RetainedBytes),
 				display.Plural(int(s.Resumes), "resume"), display.Age(s.Outage.Seconds()))
 		}
+	}
+}
+
+// writePaths prints how the paths of a near tunnel are.
+func writePaths(w io.Writer, paths []flow.PairPath) {
+	for _, p := range paths {
+		line := fmt.Sprintf("path %s: %s", p.Path, p.State())
+		if p.Up {
+			line += fmt.Sprintf(", %.1f ms, %s, %s sent, %s received", p.RTT.Seconds()*1e3, display.Plural(p.Busy, "busy lane"),
+				display.Quantity(p.Sent), display.Quantity(p.Received))
+		} else if p.Error != "" {
+			line += ": " + display.FirstLine(p.Error)
+		}
+		display.WriteParagraph(w, "    ", line)
 	}
 }
 

@@ -41,6 +41,11 @@ func (p *pairs) check(ctx context.Context, tunnel, forward string) (*integrity.R
 		} else {
 			r.Summary += "each flow has a target of its own"
 		}
+		for _, path := range s.Paths {
+			if !path.Up && path.Error != "" {
+				r.Summary += "; the path " + path.Path + " is down: " + path.Error
+			}
+		}
 		if !s.Encrypted {
 			r.Summary += "; " + flow.ClearWarning
 		}

@@ -3,6 +3,8 @@ package pair
 import (
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/pair/stream"
 	"longhaul/internal/tcpinfo"
 )
@@ -119,7 +121,33 @@ func (f *Flow) measureLanes() {
 	if was := f.quickest; was == nil || was.gone || !f.uneven || 2*quickest.paced.rtt < was.paced.rtt {
 		f.quickest = quickest
 	}
+	for _, st := range f.strands {
+		st.boundUnsent(f.uneven)
+	}
 	f.feed() // a lane may have left a record to others that have become slower
+}
+
+// boundUnsent has the kernel take no more for a slow lane than what that sends in two records'
+// time.
+func (st *strand) boundUnsent(uneven bool) {
+	bound := unsentBytes
+	if uneven {
+		bound = min(2*st.paced.record(), unsentBytes)
+	}
+	if !st.pumped || st.unsent == bound || st.unsent == 0 && bound == unsentBytes {
+		return
+	}
+	st.unsent = bound
+	st.l.bulk.control(func(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bound) })
+}
+
+// slowestLane is the longest round trip of the flow's lanes, or the session's.
+func (f *Flow) slowestLane() time.Duration {
+	rtt := f.s.rtt()
+	for _, st := range f.strands {
+		rtt = max(rtt, st.paced.rtt)
+	}
+	return rtt
 }
 
 // firstStrand is the strand for what is little.

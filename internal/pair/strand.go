@@ -40,6 +40,7 @@ type strand struct {
 	cond    cond   // of the flow's mu, for that goroutine
 	since   stamp  // of its first frame, or of the answer
 	paced   pace   // at the latest look
+	unsent  int    // what the kernel takes beyond what it can send; 0: unsentBytes
 	// stuckAt is since when its reader has bytes that come before their turn, and no
 	// memory for them, while the flow's position is stuckPos.
 	stuckAt  stamp

@@ -346,7 +346,7 @@ func (f *Flow) watchGap(now time.Time) {
 		f.gapAt, f.gapSince = pos, stampOf(now)
 		return
 	}
-	if f.gapSince.until(now) > f.s.patience(suspectAfter, 4) {
+	if f.gapSince.until(now) > max(f.s.patience(suspectAfter, 4), 4*f.slowestLane()) {
 		f.gapSince = stampOf(now)
 		f.s.message(wire.Message{Type: wire.MessageLate, Flow: f.id, Offset: pos})
 	}

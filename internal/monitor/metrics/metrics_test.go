@@ -65,7 +65,8 @@ func everything() *monitor.Snapshot {
 		PairTotals: []monitor.Pair{
 			{
 				PairSession: flow.PairSession{Tunnel: "to-b", Peer: "site-b", End: flow.NearEnd, Up: true, Release: "1.2", RTT: units.Seconds(60 * time.Millisecond),
-					LanesWarm: 4, LanesBusy: 2, FlowsMoving: 2, FlowsResuming: 1, RetainedBytes: 1000, Resumes: 3, Outage: units.Seconds(2 * time.Second)},
+					LanesWarm: 4, LanesBusy: 2, FlowsMoving: 2, FlowsResuming: 1, RetainedBytes: 1000, Resumes: 3, Outage: units.Seconds(2 * time.Second),
+					Paths: []flow.PairPath{{Path: "192.0.2.10", Up: true, Active: true, RTT: units.Seconds(60 * time.Millisecond), Lanes: 3, Sent: 1000, Received: 10}}},
 				Problems: []string{flow.PairPathDown}, // of another session
 			},
 			{PairSession: flow.PairSession{Tunnel: "to-c", Peer: "site-c", End: flow.NearEnd, Problem: flow.PairKeyUnknown}, Problems: []string{flow.PairKeyUnknown}},

@@ -44,6 +44,18 @@ var pairFamilies = []family{
 		})},
 	{"pair_striped_flows", "Moving flows of a pair that have several lanes.", gauge, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.FlowsStriped), true })},
+	{"pair_path_up", "1 if a path to a paired relay stands, 0 if not.", gauge, []string{"tunnel", "peer", "path"},
+		ofPath(func(p *flow.PairPath) float64 { return truth(p.Up) })},
+	{"pair_path_active", "1 if flows may use a path now, 0 if it is down or another one is to be used.", gauge, []string{"tunnel", "peer", "path"},
+		ofPath(func(p *flow.PairPath) float64 { return truth(p.Active) })},
+	{"pair_path_rtt_seconds", "Round-trip time of a path; 0 while it is down.", gauge, []string{"tunnel", "peer", "path"},
+		ofPath(func(p *flow.PairPath) float64 { return p.RTT.Seconds() })},
+	{"pair_path_lanes", "Connections for data over a path.", gauge, []string{"tunnel", "peer", "path"},
+		ofPath(func(p *flow.PairPath) float64 { return float64(p.Lanes) })},
+	{"pair_path_sent_bytes_total", "Data that the far relay has acknowledged on a path.", counter, []string{"tunnel", "peer", "path"},
+		ofPath(func(p *flow.PairPath) float64 { return float64(p.Sent) })},
+	{"pair_path_received_bytes_total", "Data that came over a path.", counter, []string{"tunnel", "peer", "path"},
+		ofPath(func(p *flow.PairPath) float64 { return float64(p.Received) })},
 	{"pair_retained_bytes", "Data that was sent to a paired relay and not yet acknowledged.", gauge, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.RetainedBytes), true })},
 	{"pair_retained_limit_bytes", "Bound of that data of all pairs together, a part of memory_limit; without one it is missing.", gauge, nil,
@@ -86,6 +98,14 @@ func ofPair(value func(*monitor.Pair) (float64, bool)) func(*state, func(float64
 	return pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
 		if v, known := value(p); known {
 			emit(v, p.Tunnel, p.Peer)
+		}
+	})
+}
+
+func ofPath(value func(*flow.PairPath) float64) func(*state, func(float64, ...string)) {
+	return pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
+		for i := range p.Paths {
+			emit(value(&p.Paths[i]), p.Tunnel, p.Peer, p.Paths[i].Path)
 		}
 	})
 }
