@@ -39,6 +39,7 @@ type Flow struct {
 	overflow  *overflow // near, with paths for overflow
 	gapAt     uint64    // the position as a receiver
 	gapSince  stamp     // since when it stands there, though bytes beyond it are here
+	hedgedAt  stamp     // near: when its only lane was last silent
 
 	near       bool
 	known      bool // near: the far relay knows the flow

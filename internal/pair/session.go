@@ -42,6 +42,7 @@ type session struct {
 	srtt              atomic.Int64           // nanoseconds; 0: not measured
 	rttvar            atomic.Int64
 	delays            delays
+	tails             tails
 	waiting           atomic.Int64 // flows that need a lane and have none
 	compresses        atomic.Bool  // both ends know compressed records, and the near one wants them
 	compressed        compressed
@@ -408,6 +409,7 @@ func (f *Flow) take(m wire.Message) {
 			f.sf.Abort(cause(flow.EndDamaged, errors.New("acknowledgement of bytes that were not sent")))
 		}
 		if f.sf.Out.Acknowledged() > before {
+			f.noteAck()
 			f.wentAhead()
 		}
 		f.takeOffer()
@@ -421,10 +423,13 @@ func (f *Flow) take(m wire.Message) {
 	case wire.MessageLate:
 		f.closeLate(m.Offset)
 	case wire.MessageLimited:
-		if f.near {
-			f.farLimited = stampNow()
-		} else {
-			f.pauseHere(m.Flags&wire.FlagAlone != 0, time.Now())
+		switch now := time.Now(); {
+		case !f.near:
+			f.pauseHere(m.Flags&wire.FlagAlone != 0, now)
+		case m.Flags&wire.FlagHedge == 0:
+			f.farLimited = stampOf(now)
+		case f.hedges() && len(f.strands) == 1:
+			f.hedge(now)
 		}
 	}
 }

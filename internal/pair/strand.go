@@ -41,6 +41,7 @@ type strand struct {
 	since   stamp  // of its first frame, or of the answer
 	paced   pace   // at the latest look
 	unsent  int    // what the kernel takes beyond what it can send; 0: unsentBytes
+	sentAt  stamp  // of the latest item that went out
 	// stuckAt is since when its reader has bytes that come before their turn, and no
 	// memory for them, while the flow's position is stuckPos.
 	stuckAt  stamp
@@ -153,7 +154,7 @@ func (f *Flow) sendOn(st *strand, item stream.Item, some bool) {
 	case err != nil && !st.gone:
 		f.loseLane(st.l)
 	case err == nil && some:
-		f.moved = stampNow()
+		f.noteSent(st, item)
 	}
 }
 
@@ -162,6 +163,9 @@ func (f *Flow) sendOn(st *strand, item stream.Item, some bool) {
 func (f *Flow) mayTake(st *strand) bool {
 	if !st.ready || f.releasing || !f.sf.Out.HasFor(&st.sent) {
 		return false
+	}
+	if f.sf.Out.Doubles(&st.sent) {
+		return true
 	}
 	if st != f.strands[0] && (st.leaving || f.pauses()) {
 		return false
@@ -226,6 +230,7 @@ func (f *Flow) joined(l *lane, received uint64) {
 	if err := f.sf.Ack(received, false); err != nil {
 		f.abort(cause(flow.EndDamaged, errPosition(received)))
 	}
+	f.doubleTail(time.Now(), false)
 	f.feed()
 }
 
@@ -247,6 +252,7 @@ func (f *Flow) joinFar(l *lane, received uint64) {
 	} else if err := f.sf.Ack(received, false); err != nil {
 		f.abort(cause(flow.EndDamaged, errPosition(received)))
 	}
+	f.doubleTail(time.Now(), false)
 	f.feed()
 }
 
@@ -364,6 +370,7 @@ func (f *Flow) adjustLanes(now time.Time) {
 	}
 	switch {
 	case !f.near:
+	case f.hedged(now) && !large:
 	case f.s.link.several():
 		f.spreadLanes(large, now)
 	default:

@@ -261,6 +261,7 @@ func (f *Flow) watch(now time.Time, w wait) {
 	if base := f.sf.Out.Acknowledged(); base != f.ackedBase || !f.sf.Out.InFlight() && !f.sf.Out.EndInFlight() {
 		f.ackedBase, f.ackedAt = base, stampOf(now)
 	}
+	f.doubleTail(now, true)
 	f.watchLanes(now)
 	f.watchGap(now)
 	f.watchTail(now)

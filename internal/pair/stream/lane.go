@@ -37,11 +37,38 @@ func (s spans) after(base uint64) spans {
 	return s
 }
 
+func (s spans) has(offset uint64) bool {
+	return slices.ContainsFunc(s, func(p span) bool { return p.from <= offset && offset < p.to })
+}
+
+// size is the number of bytes.
+func (s spans) size() (n int64) {
+	for _, p := range s {
+		n += int64(p.to - p.from)
+	}
+	return n
+}
+
+// without takes a span out.
+func (s spans) without(p span) (rest spans) {
+	for _, q := range s {
+		if q.from < p.from {
+			rest = append(rest, span{q.from, min(q.to, p.from)})
+		}
+		if q.to > p.to {
+			rest = append(rest, span{max(q.from, p.to), q.to})
+		}
+	}
+	return rest
+}
+
 // Lane is what one of a flow's lanes carries of the sender's stream. Its zero value
 // carries nothing.
 type Lane struct {
-	sent spans // that may lack an acknowledgement
-	end  bool  // the end is under way on it
+	sent    spans // that may lack an acknowledgement
+	end     bool  // the end is under way on it
+	also    spans // that it is to carry as well as another lane
+	alsoEnd bool  // the end likewise
 }
 
 // Lost takes the news that a lane is gone while others stay: what it carried is sent
@@ -62,7 +89,7 @@ func (s *Sender) Left(l *Lane) { *l = Lane{} }
 // CarriesAt reports whether bytes at an offset, which lack an acknowledgement, went out on
 // the lane.
 func (s *Sender) CarriesAt(l *Lane, offset uint64) bool {
-	return offset >= s.base && slices.ContainsFunc(l.sent, func(p span) bool { return p.from <= offset && offset < p.to })
+	return offset >= s.base && l.sent.has(offset)
 }
 
 // Carries reports whether something went out on the lane that nobody acknowledged.

@@ -185,17 +185,16 @@ func (s *Sender) Pending() bool {
 }
 
 // Unsent is the number of bytes that no lane has.
-func (s *Sender) Unsent() (n int64) {
-	for _, p := range s.again {
-		n += int64(p.to - p.from)
-	}
-	return n + int64(s.length-s.next)
+func (s *Sender) Unsent() int64 {
+	return s.again.size() + int64(s.length-s.next)
 }
 
 // HasFor reports whether Next has something for a lane. It has not if all that is to be sent
 // went out on that lane before.
 func (s *Sender) HasFor(l *Lane) bool {
 	switch {
+	case s.Doubles(l):
+		return true
 	case !s.Pending():
 		return false
 	case len(s.again) > 0 && !s.CarriesAt(l, s.again[0].from), s.next < s.length:
@@ -205,10 +204,13 @@ func (s *Sender) HasFor(l *Lane) bool {
 }
 
 // Next gives a lane what is to be sent next, at most so many bytes: what another one lost
-// comes first. Sent follows. An item that could not be sent is lost with its lane.
+// comes first, and before it what another one has too. Sent follows. An item that could not be sent is lost with its lane.
 func (s *Sender) Next(l *Lane, bytes int) (Item, bool) {
 	if !s.HasFor(l) {
 		return Item{}, false
+	}
+	if s.Doubles(l) {
+		return s.nextDouble(l, bytes), true
 	}
 	var it Item
 	switch {

@@ -36,6 +36,10 @@ const FlagEnd = 1
 // FlagAlone on LIMITED: further lanes of the flow are to pause for a moment.
 const FlagAlone = 1
 
+// FlagHedge on LIMITED from the far relay: the flow's only lane is silent. Older near relays take
+// it for a LIMITED without flag.
+const FlagHedge = 2
+
 // MaxWake is the most bytes of a stream in a WAKE or an OPEN.
 const MaxWake = 16 << 10
 
