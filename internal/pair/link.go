@@ -19,7 +19,7 @@ import (
 
 const (
 	// maxRedials bounds attempts for a control connection at the same time, on each path.
-	maxRedials = 16
+	maxRedials = 64
 	// maxLaneDials bounds handshakes of lanes at the same time: after an outage each
 	// flow needs one. It stays below the far relay's maxHandshakes.
 	maxLaneDials = 768
@@ -57,7 +57,6 @@ type Link struct {
 	closed  bool
 	paths   atomic.Pointer[[]*wanPath] // at least one; changed under mu
 
-	redialed  time.Time
 	laneDials int
 	laneRetry time.Time // no lane is dialed before it
 
@@ -105,7 +104,7 @@ func (l *Link) Update(o LinkOptions) {
 	}
 	l.o = o
 	l.setPaths(o.Paths)
-	l.redialed = time.Time{} // a reload tries at once
+	l.redialNow() // a reload tries at once
 	l.mu.Unlock()
 	l.poke()
 }
@@ -499,6 +498,13 @@ func (s *session) rested() bool {
 	return s.ctl == nil || time.Since(s.emptySince) > s.patience(time.Second, 4)
 }
 
+// redialNow has the next tick try at once. The caller holds l.mu.
+func (l *Link) redialNow() {
+	for _, s := range append(slices.Clone(l.old), l.s) {
+		s.redialed = time.Time{}
+	}
+}
+
 // redial begins another attempt to get a control connection.
 func (l *Link) redial(s *session, now time.Time) {
 	s.mu.Lock()
@@ -512,9 +518,9 @@ func (l *Link) redial(s *session, now time.Time) {
 	if l.o.Fallback && s.inFallback() {
 		every = fallbackRetry
 	}
-	due := now.Sub(l.redialed) >= every-tickEvery/4 // ticks are not exact
+	due := now.Sub(s.redialed) >= every-tickEvery/4 // ticks are not exact
 	if due {
-		l.redialed = now
+		s.redialed = now
 	}
 	l.mu.Unlock()
 	if !due {

@@ -405,7 +405,7 @@ func (l *Link) leavePath(p *wanPath, why error) {
 		lane.closeByReset()
 	}
 	l.mu.Lock()
-	l.redialed = time.Time{}
+	l.redialNow()
 	l.mu.Unlock()
 	l.poke()
 }

@@ -161,3 +161,21 @@ func readFor(c net.Conn, d time.Duration) ([]byte, error) {
 	n, err := c.Read(b)
 	return b[:n], err
 }
+
+// TestEachSessionRedials holds that sessions of one tunnel, as several upgrades leave them, do
+// not wait for each other's attempts to connect.
+func TestEachSessionRedials(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.path.cut(true)
+	now := time.Now()
+	for i := range 3 {
+		x := s.link.newSession()
+		s.link.redial(x, now)
+		s.link.mu.Lock()
+		if !x.redialed.Equal(now) {
+			t.Errorf("session %d does not try", i)
+		}
+		s.link.mu.Unlock()
+	}
+}

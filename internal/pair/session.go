@@ -84,7 +84,8 @@ type session struct {
 	laneErr      error     // near relay: why no other connection could be made; nil: it could
 	laneErrSince time.Time // of it, while the control connection stands
 
-	laneDials int // near relay, under the link's lock
+	laneDials int       // near relay, under the link's lock
+	redialed  time.Time // near relay, under the link's lock: the latest attempt for ctl
 }
 
 func newSession(n *Node, peer string, id uint64, near bool) *session {
