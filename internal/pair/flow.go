@@ -632,7 +632,7 @@ func (f *Flow) Figures() Figures {
 		up, down = down, up
 	}
 	g := Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Target: f.target,
-		Lanes: len(f.strands), LanesWhy: f.why, Resumes: int(f.resumes), Outage: f.outage, RTT: f.s.rtt()}
+		Lanes: len(f.strands), LanesWhy: f.whyLanes(), Resumes: int(f.resumes), Outage: f.outage, RTT: f.s.rtt()}
 	if !f.needSince.IsZero() {
 		g.Outage += f.needSince.since()
 	}

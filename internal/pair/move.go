@@ -18,13 +18,13 @@ const (
 	moveFloor  = time.Second
 	moveRounds = 8
 	// moveShare is the share of the fastest lane's rate below which one lags.
-	moveShare = 0.75
+	moveShare = 0.7
 	// moveAtOnce is the share of lanes that move at once, one of so many.
 	moveAtOnce = 4
 	// moveGain is what the flow's rate has to rise by for a move to count as a gain.
 	moveGain = 1.05
 	// moveTries is the number of moves without gain after which lanes rest.
-	moveTries = 5
+	moveTries = 4
 	moveRest  = 5 * time.Minute
 	// moveEmptyWithin bounds the wait for what was sent on a lane that is to be closed.
 	moveEmptyWithin = 2 * time.Second
@@ -37,6 +37,7 @@ type mover struct {
 	looks   int
 	limited int
 
+	slow  []*lane // that lagged in the measurement before
 	best  float64 // the highest rate so far, bytes a second of all lanes
 	moved bool    // lanes have moved since the measurement before
 	tries int     // in vain
@@ -74,7 +75,8 @@ func (m *mover) begin(now time.Time, each []laneBytes) {
 	m.began, m.each, m.looks, m.limited = now, each, 0, 0
 }
 
-// judge returns the lanes that lag, the slowest ones first. The main lane stays.
+// judge returns the lanes that lag for the second time, the slowest ones first: behind a policer
+// each is slower now and then. The main lane stays.
 func (m *mover) judge(rates laneRates) (lag []*lane) {
 	total, fastest := 0.0, 0.0
 	for _, r := range rates {
@@ -92,8 +94,13 @@ func (m *mover) judge(rates laneRates) (lag []*lane) {
 	}
 	slow := slices.DeleteFunc(rates[1:], func(r laneRate) bool { return r.rate >= moveShare*fastest })
 	slices.SortFunc(slow, func(a, b laneRate) int { return cmp.Compare(a.rate, b.rate) })
-	for _, r := range slow[:min(len(slow), max(1, len(rates)/moveAtOnce))] {
-		lag = append(lag, r.of)
+	before := m.slow
+	m.slow = nil
+	for _, r := range slow {
+		m.slow = append(m.slow, r.of)
+		if slices.Contains(before, r.of) && len(lag) < max(1, len(rates)/moveAtOnce) {
+			lag = append(lag, r.of)
+		}
 	}
 	m.moved = len(lag) > 0
 	return lag
@@ -150,9 +157,6 @@ func (f *Flow) moveLanes(now time.Time) {
 		}
 	}
 	f.moveOver(now)
-	if a.moving.count > 0 {
-		f.why = fmt.Sprintf("%s; %d moved to other ports", f.why, a.moving.count)
-	}
 }
 
 // moveOver closes the lanes that lag once the others are there, and what was sent on them has
@@ -189,6 +193,14 @@ func (f *Flow) moveOver(now time.Time) {
 	}
 	m.lanes, m.emptied = nil, false
 	m.count += n
+}
+
+// whyLanes says why the flow's lanes are as many as they are, and how many have moved.
+func (f *Flow) whyLanes() string {
+	if f.auto == nil || f.auto.moving.count == 0 {
+		return f.why
+	}
+	return fmt.Sprintf("%s; %d moved to other ports", f.why, f.auto.moving.count)
 }
 
 // retire has the lane closed when it has been drained: the pool would give it out again.
