@@ -10,11 +10,11 @@ import (
 // LaneFigures are a lane of a flow at one moment. Its counters are those of its connection,
 // for all flows that had it.
 type LaneFigures struct {
-	Local         netip.AddrPort
-	Sent          int64 // bytes that the other host has acknowledged
-	Received      int64
-	RTT           time.Duration
-	Leaving       bool // another takes its place
+	Local    netip.AddrPort
+	Sent     int64 // bytes that the other host has acknowledged
+	Received int64
+	RTT      time.Duration
+	Leaving  bool // another takes its place
 }
 
 // EachLane returns the lanes of a flow that has several.
