@@ -26,16 +26,16 @@ const (
 	maxHeld     = 4096             // SYNs whose clients are not connected yet
 	heldTimeout = 10 * time.Second // for a client to connect once its target has
 
-	// joinedFor is how long a copy of a SYN may cross the answer to the first one. A
-	// client that connects again from the same port meanwhile connects before its target
-	// is dialed.
-	joinedFor = 2 * time.Second
+	// joinedFor is how long after the answer to a SYN the relay may see a copy of it: one
+	// that crossed the answer, and waited for a busy machine.
+	joinedFor = 5 * time.Second
 )
 
 // HeldSYN is a first SYN to a transparent tunnel that is held.
 type HeldSYN struct {
 	Tunnel   string
 	From, To netip.AddrPort // as the client sent it
+	Sequence uint32         // copies have that of the first
 
 	// Answer gets nil if the client is to connect, or why it must not. It may run
 	// on an event loop: it must not block. It is not called if the answer to an
@@ -55,7 +55,7 @@ type heldKey struct{ from, to netip.AddrPort }
 type heldFlows struct {
 	mu     sync.Mutex
 	all    map[heldKey]heldPlace
-	joined map[heldKey]time.Time // connections, and since when
+	joined map[heldKey]joinedSYN // connections
 	oldest []heldKey             // of joined
 }
 
@@ -63,17 +63,26 @@ type heldPlace struct {
 	worker    *worker
 	slot, gen uint32
 	dialed    bool
+	sequence  uint32 // of the client's latest SYN
 }
 
-// begin notes a SYN before its flow exists. It returns how far an earlier copy got.
-func (h *heldFlows) begin(syn heldKey) (known, dialed, full bool) {
+type joinedSYN struct {
+	sequence uint32
+	at       time.Time
+}
+
+// begin notes a SYN before its flow exists. It returns how far an earlier one of the same
+// client got.
+func (h *heldFlows) begin(syn heldKey, sequence uint32) (known, dialed, full bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if place, ok := h.all[syn]; ok {
+		place.sequence = sequence
+		h.all[syn] = place
 		return true, place.dialed, false
 	}
-	if at, ok := h.joined[syn]; ok && time.Since(at) < joinedFor {
-		return true, true, false
+	if was, ok := h.joined[syn]; ok && was.sequence == sequence && time.Since(was.at) < joinedFor {
+		return true, false, false // its client needs no answer
 	}
 	if len(h.all) >= maxHeld {
 		return false, false, true
@@ -81,13 +90,14 @@ func (h *heldFlows) begin(syn heldKey) (known, dialed, full bool) {
 	if h.all == nil {
 		h.all = map[heldKey]heldPlace{}
 	}
-	h.all[syn] = heldPlace{}
+	h.all[syn] = heldPlace{sequence: sequence}
 	return false, false, false
 }
 
 func (h *heldFlows) set(syn heldKey, place heldPlace) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	place.sequence = h.all[syn].sequence
 	h.all[syn] = place
 }
 
@@ -101,19 +111,20 @@ func (h *heldFlows) end(syn heldKey) {
 func (h *heldFlows) join(syn heldKey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	was := joinedSYN{h.all[syn].sequence, time.Now()}
 	delete(h.all, syn)
 	if h.joined == nil {
-		h.joined = map[heldKey]time.Time{}
+		h.joined = map[heldKey]joinedSYN{}
 	}
 	for len(h.oldest) > 0 {
 		first := h.oldest[0]
-		if at, ok := h.joined[first]; ok && time.Since(at) < joinedFor {
+		if joined, ok := h.joined[first]; ok && time.Since(joined.at) < joinedFor {
 			break
 		}
 		delete(h.joined, first)
 		h.oldest = h.oldest[1:]
 	}
-	h.joined[syn] = time.Now()
+	h.joined[syn] = was
 	h.oldest = append(h.oldest, syn)
 }
 
@@ -139,7 +150,7 @@ func (r *Relay) OpenHeld(s HeldSYN) {
 		return
 	}
 	syn := heldKey{s.From, s.To}
-	switch known, dialed, full := r.held.begin(syn); {
+	switch known, dialed, full := r.held.begin(syn, s.Sequence); {
 	case known && dialed, full: // known: what the kernel answered was lost
 		s.Answer(nil)
 		return
@@ -212,7 +223,7 @@ func (w *worker) targetAccepted(f *flow, events uint32) {
 	f.phase = phaseHeld
 	f.legs[target].note(events)
 	w.timers.schedule(f, w.now+heldTimeout)
-	w.relay.held.set(f.held.syn, heldPlace{w, f.slot, f.gen, true})
+	w.relay.held.set(f.held.syn, heldPlace{worker: w, slot: f.slot, gen: f.gen, dialed: true})
 	answer := f.held.answer
 	f.held.answer = nil
 	answer(nil)

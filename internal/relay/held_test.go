@@ -141,7 +141,7 @@ func TestHeldFlowIsRefused(t *testing.T) {
 	t.Run("too many are held", func(t *testing.T) {
 		g := heldRig(t, newRig, nil)
 		for n := range maxHeld {
-			g.relay.held.begin(heldKey{from: netip.AddrPortFrom(loopback, uint16(n))})
+			g.relay.held.begin(heldKey{from: netip.AddrPortFrom(loopback, uint16(n))}, 0)
 		}
 		if r := answerOf(t, g.openHeld(clientPort(t))); r != nil || g.relay.Flows() > 0 {
 			t.Errorf("answer %v, %d flows; want that the client connects first", r, g.relay.Flows())
@@ -180,21 +180,29 @@ func TestHeldFlowAtTheEnd(t *testing.T) {
 }
 
 // TestJoinedSYNIsKnown: a copy of a SYN that has become a connection begins no second
-// flow, for a while.
+// flow, for a while. Another SYN of the same port does.
 func TestJoinedSYNIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h heldFlows
 		syn := heldKey{netip.MustParseAddrPort("192.0.2.1:1000"), netip.MustParseAddrPort("192.0.2.2:22")}
-		for range 3 {
-			if known, _, _ := h.begin(syn); known {
+		for _, again := range []time.Duration{0, 0, joinedFor} {
+			first := uint32(time.Now().UnixNano())
+			if known, _, _ := h.begin(syn, first); known {
 				t.Fatal("a first SYN is known")
 			}
+			h.set(syn, heldPlace{dialed: true})
+			if known, dialed, _ := h.begin(syn, first); !known || !dialed {
+				t.Errorf("a copy before the client has connected: known %v, dialed %v", known, dialed)
+			}
 			h.join(syn)
-			if known, dialed, _ := h.begin(syn); !known || !dialed {
+			if known, dialed, _ := h.begin(syn, first); !known || dialed {
 				t.Errorf("a copy: known %v, dialed %v", known, dialed)
 			}
-			time.Sleep(joinedFor)
+			time.Sleep(again + 1)
 		}
+		other := heldKey{syn.from, netip.MustParseAddrPort("192.0.2.2:23")}
+		h.begin(other, 1)
+		h.join(other)
 		if len(h.all) != 0 || len(h.joined) != 1 || len(h.oldest) != 1 {
 			t.Errorf("left: %d held, %d joined, %d in order", len(h.all), len(h.joined), len(h.oldest))
 		}

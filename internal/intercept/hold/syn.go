@@ -19,6 +19,9 @@ type SYN struct {
 	ip, tcp  []byte // headers
 }
 
+// Sequence is the SYN's sequence number, which copies of it have as well.
+func (s SYN) Sequence() uint32 { return binary.BigEndian.Uint32(s.tcp[4:]) }
+
 func numberOf(record []byte) uint32 {
 	if len(record) < ipAt {
 		return ^uint32(0)

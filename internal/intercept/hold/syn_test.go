@@ -46,6 +46,9 @@ func TestParse(t *testing.T) {
 		if ok != (c.from != "") || ok && (s.From.String() != c.from || s.To.String() != c.to) {
 			t.Errorf("%s: from %v to %v, %v; want %q to %q", c.name, s.From, s.To, ok, c.from, c.to)
 		}
+		if ok && s.Sequence() != 0x01020304 {
+			t.Errorf("%s: the sequence number is %#x", c.name, s.Sequence())
+		}
 	}
 }
 
