@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"longhaul/internal/lab"
-	"longhaul/internal/lab/congestion"
 	"longhaul/internal/lab/tcpcc"
 )
 
@@ -162,7 +161,7 @@ func (s fair) measure(ctx context.Context, o Options, way, lanes string) (m besi
 			return m, err
 		}
 		m.flow = float64(ours.Load()-fromOurs) / half.Seconds()
-		*harm = congestion.Harm(alone, float64(theirs.Load()-from)/half.Seconds())
+		*harm = 1 - float64(theirs.Load()-from)/half.Seconds()/alone
 	}
 	for _, line := range w.heard("lanes of a flow") {
 		o.Report.Linef("  %s", line)
