@@ -60,7 +60,7 @@ func (o *Options) Check() error {
 	case o.Repeat < 0:
 		return fmt.Errorf("--repeat %d: choose 1 or more", o.Repeat)
 	case o.Outages && len(o.Through) == 0:
-		return errors.New("--outages: only --through pair, pair-clear and pair-lanes have a WAN")
+		return errors.New("--outages: only --through pair, pair-clear, pair-lanes and pair-paths have a WAN")
 	case o.Lanes < 0 || o.Lanes > 256:
 		return fmt.Errorf("--parallel %d: choose 1 to 256", o.Lanes)
 	case len(o.Relays)+len(o.Through) == 0:

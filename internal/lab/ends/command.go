@@ -77,7 +77,7 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 			return err
 		})
 	flagvalue.AddNames(flags, &c.Through, "through", "programs on the way, in place of relays (none)")
-	flags.BoolVar(&c.Outages, "outages", false, "the WAN of pair, pair-clear and pair-lanes fails at random moments")
+	flags.BoolVar(&c.Outages, "outages", false, "the WAN of pair, pair-clear, pair-lanes and pair-paths fails at random moments")
 	flagvalue.AddCount(flags, &c.Repeat, "repeat", "run each script this many times")
 	flagvalue.AddCount(flags, &c.Lanes, "parallel", "scripts at once (0: the usual)")
 }

@@ -28,6 +28,7 @@ var pairModes = map[string]pairMode{
 	"pair-no-resume":       {near: ", resume: off", mortal: true},
 	"pair-clear":           {near: ", encrypt: off", far: ", encrypt: off"},
 	"pair-lanes":           {near: ", lanes: 4"},
+	"pair-paths":           {near: ", lanes: 4", paths: true},
 	"pair-clear-no-resume": {near: ", encrypt: off, resume: off", far: ", encrypt: off", mortal: true},
 }
 
@@ -35,6 +36,7 @@ var pairModes = map[string]pairMode{
 type pairMode struct {
 	near, far string // settings of both tunnels' pair
 	mortal    bool   // an outage cuts flows
+	paths     bool   // two, over a WAN each
 }
 
 // pair is two paired relays, each a process on a host of its own, with a WAN between
@@ -56,10 +58,15 @@ type pair struct {
 var (
 	pairNear = netip.MustParsePrefix("10.1.0.1/24")
 	pairFar  = netip.MustParsePrefix("10.1.0.2/24")
+
+	// Of the second WAN.
+	pairNear2 = netip.MustParsePrefix("10.2.0.1/24")
+	pairFar2  = netip.MustParsePrefix("10.2.0.2/24")
 )
 
 const (
-	pairWAN = "wan"
+	pairWAN  = "wan"
+	pairWAN2 = "wan2"
 	// pairDelay is the WAN's, each way: what one end does must be able to overtake what
 	// is under way from the other.
 	pairDelay = 500 * time.Microsecond
@@ -113,21 +120,28 @@ func startPair(ctx context.Context, name string, o Options, lanes int) (p *pair,
 func (p *pair) nearHost() *hosts.Host { return p.lab.Host("near") }
 func (p *pair) farHost() *hosts.Host  { return p.lab.Host("far") }
 
-// build builds the two hosts and the WAN.
+// build builds the two hosts and the WAN, or two.
 func (p *pair) build() (err error) {
 	settings := link.Settings{MTU: 1500, Delay: pairDelay}
 	fastOpen := []lab.Sysctl{{Name: "net.ipv4.tcp_fastopen", Value: fastOpenBoth}}
+	over := func(name string, near, far netip.Prefix) lab.LinkSpec {
+		return lab.LinkSpec{
+			Name: name,
+			A:    lab.Endpoint{Host: "near", Device: name, Addresses: []netip.Prefix{near}},
+			B:    lab.Endpoint{Host: "far", Device: name, Addresses: []netip.Prefix{far}},
+			AB:   settings, BA: settings,
+		}
+	}
+	links := []lab.LinkSpec{over(pairWAN, pairNear, pairFar)}
+	if p.paths {
+		links = append(links, over(pairWAN2, pairNear2, pairFar2))
+	}
 	p.lab, err = lab.Build(lab.Topology{
 		Hosts: []lab.HostSpec{
 			{Name: "near", Address: pairNear.Addr(), Sysctls: fastOpen},
 			{Name: "far", Address: pairFar.Addr(), Sysctls: fastOpen},
 		},
-		Links: []lab.LinkSpec{{
-			Name: pairWAN,
-			A:    lab.Endpoint{Host: "near", Device: pairWAN, Addresses: []netip.Prefix{pairNear}},
-			B:    lab.Endpoint{Host: "far", Device: pairWAN, Addresses: []netip.Prefix{pairFar}},
-			AB:   settings, BA: settings,
-		}},
+		Links: links,
 	})
 	return err
 }
@@ -166,8 +180,8 @@ func (p *pair) start(ctx context.Context, program string) error {
 		for f := range families {
 			for _, refused := range []bool{false, true} {
 				t := p.tunnel(i, f, refused)
-				fmt.Fprintf(nearConfig, "  - {name: %s, listen: %q, forward: %q, allow: [0.0.0.0/0, \"::/0\"], pair: {peer: far, warm: 1%s}}\n", t.name, t.listen, t.far, p.near)
-				fmt.Fprintf(farConfig, "  - {name: %s, listen: %q, forward: %q, pair_from: {peer: near%s}}\n", t.name, t.far, t.forward, p.far)
+				fmt.Fprintf(nearConfig, "  - {name: %s, listen: %q, forward: %q, allow: [0.0.0.0/0, \"::/0\"], pair: {peer: far, warm: 1%s}}\n", t.name, t.listen, t.far, p.near+p.pathsTo(t))
+				fmt.Fprintf(farConfig, "  - {name: %s, listen: %s, forward: %q, pair_from: {peer: near%s}}\n", t.name, p.listens(t), t.forward, p.far)
 			}
 		}
 	}
@@ -175,6 +189,22 @@ func (p *pair) start(ctx context.Context, program string) error {
 		return err
 	}
 	return p.nearRelay.Start(ctx, nearConfig.String())
+}
+
+// pathsTo is the near relay's setting of the two paths, if there are two.
+func (p *pair) pathsTo(t pairTunnel) string {
+	if !p.paths {
+		return ""
+	}
+	return fmt.Sprintf(", paths: [{from: %v}, {from: %v, to: \"%v:%d\"}]", pairNear.Addr(), pairNear2.Addr(), pairFar2.Addr(), t.far.Port())
+}
+
+// listens are the addresses of a tunnel of the far relay.
+func (p *pair) listens(t pairTunnel) string {
+	if !p.paths {
+		return fmt.Sprintf("%q", t.far)
+	}
+	return fmt.Sprintf("[%q, \"%v:%d\"]", t.far, pairFar2.Addr(), t.far.Port())
 }
 
 // config is what a relay's configuration begins with.
@@ -186,10 +216,17 @@ func (p *pair) config(r *relays.Process, keys string) *strings.Builder {
 
 func (p *pair) startWeather(ctx context.Context, seed uint64) {
 	ctx, cancel := context.WithCancel(ctx)
-	p.weather = newWeather(&wan.Path{
-		Near: p.nearHost(), Far: p.farHost(), Link: p.lab.Link(pairWAN),
-		Serves: func(port uint16) bool { return port >= farPorts && port < farPorts+mostPorts },
-	}, seed)
+	over := func(name string) *wan.Path {
+		return &wan.Path{
+			Near: p.nearHost(), Far: p.farHost(), Link: p.lab.Link(name),
+			Serves: func(port uint16) bool { return port >= farPorts && port < farPorts+mostPorts },
+		}
+	}
+	paths := []*wan.Path{over(pairWAN)}
+	if p.paths {
+		paths = append(paths, over(pairWAN2))
+	}
+	p.weather = newWeather(seed, paths...)
 	ended := make(chan error, 1)
 	go func() { ended <- p.weather.run(ctx) }()
 	p.calm = sync.OnceValue(func() error {

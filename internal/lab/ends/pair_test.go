@@ -22,7 +22,7 @@ func TestPair(t *testing.T) {
 		outages bool
 	}{
 		{"calm", slices.Sorted(maps.Keys(pairModes)), false},
-		{"outages", []string{"pair", "pair-clear", "pair-lanes"}, true},
+		{"outages", []string{"pair", "pair-clear", "pair-lanes", "pair-paths"}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			nettest.CheckLeaks(t)

@@ -43,10 +43,10 @@ const (
 
 var faultKinds = []faultKind{faultOutage, faultThere, faultBack, faultReset, faultForget}
 
-// weather has a pair's WAN fail at random moments.
+// weather has a pair's WAN, or one of two or both, fail at random moments.
 type weather struct {
-	path *wan.Path
-	dice *rand.Rand
+	paths []*wan.Path
+	dice  *rand.Rand
 
 	mu     sync.Mutex
 	spells []spell
@@ -56,8 +56,8 @@ type weather struct {
 // spell is the time of a fault.
 type spell struct{ from, to time.Time }
 
-func newWeather(path *wan.Path, seed uint64) *weather {
-	return &weather{path: path, dice: rand.New(rand.NewPCG(seed, 1<<63)), counts: map[faultKind]int{}}
+func newWeather(seed uint64, paths ...*wan.Path) *weather {
+	return &weather{paths: paths, dice: rand.New(rand.NewPCG(seed, 1<<63)), counts: map[faultKind]int{}}
 }
 
 // run makes one fault after the other until the context ends, the first at once. Then
@@ -120,23 +120,33 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-func (w *weather) outage(ctx context.Context, directions ...link.Direction) error {
-	err := w.path.Cut(true, directions...)
+// outage is one of each path alone, or of all.
+func (w *weather) outage(ctx context.Context, directions ...link.Direction) (err error) {
+	met := w.paths
+	if i := w.dice.IntN(len(met) + 1); i < len(met) {
+		met = met[i : i+1]
+	}
+	for _, p := range met {
+		err = errors.Join(err, p.Cut(true, directions...))
+	}
 	w.lasts(ctx)
-	return errors.Join(err, w.path.Cut(false, directions...))
+	for _, p := range met {
+		err = errors.Join(err, p.Cut(false, directions...))
+	}
+	return err
 }
 
-// some picks a random share of the connections: a few, half of them, or all.
+// some picks a random share of the connections of all paths: a few, half of them, or all.
 func (w *weather) some() ([]wan.Connection, error) {
 	share := [...]float64{0.2, 0.5, 1}[w.dice.IntN(3)]
-	return w.path.Connections(func(*tcpinfo.Connection) bool { return w.dice.Float64() < share })
+	return w.paths[0].Connections(func(*tcpinfo.Connection) bool { return w.dice.Float64() < share })
 }
 
 // reset resets lanes and control connections, each at one of its ends.
 func (w *weather) reset() error {
 	picked, err := w.some()
 	for _, c := range picked {
-		err = errors.Join(err, w.path.Reset(c, w.dice.IntN(2) == 0))
+		err = errors.Join(err, w.paths[0].Reset(c, w.dice.IntN(2) == 0))
 	}
 	return err
 }
@@ -147,11 +157,11 @@ func (w *weather) forget(ctx context.Context) error {
 	w.dice.Shuffle(len(picked), func(i, k int) { picked[i], picked[k] = picked[k], picked[i] })
 	picked = picked[:min(len(picked), mostForgotten)]
 	for _, c := range picked {
-		err = errors.Join(err, w.path.Forget(c))
+		err = errors.Join(err, w.paths[0].Forget(c))
 	}
 	w.lasts(ctx)
 	for _, c := range picked {
-		err = errors.Join(err, w.path.Remember(c))
+		err = errors.Join(err, w.paths[0].Remember(c))
 	}
 	return err
 }
