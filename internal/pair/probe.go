@@ -33,9 +33,7 @@ func (l *Link) watchPaths(now time.Time) {
 		return
 	}
 	s := l.current()
-	s.mu.Lock()
-	known := s.instance != 0 && !s.closed
-	s.mu.Unlock()
+	stands := s.control() != nil // else its own attempts try the paths
 	every := probeIdle
 	if l.busy() {
 		every = probeBusy
@@ -49,7 +47,7 @@ func (l *Link) watchPaths(now time.Time) {
 		}
 		p.mu.Lock()
 		probe := p.probe
-		dial := known && probe == nil && !p.probing && now.Sub(p.tried) >= probeRetry
+		dial := stands && probe == nil && !p.probing && now.Sub(p.tried) >= probeRetry
 		if dial {
 			p.probing, p.tried = true, now
 		}
