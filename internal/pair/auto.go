@@ -88,7 +88,7 @@ func (f *Flow) sights(now time.Time) [2]sight {
 	least := len(f.s.link.usable(false)) // one on each path
 	return [2]sight{
 		directionUp:   {now, least, f.readyStrands(), f.sf.Out.Acknowledged(), f.acknowledgedEach, f.lanesFull(), f.s.rtt(), f.s.delays.standing},
-		directionDown: {now, least, f.readyStrands(), f.sf.In.Position(), f.receivedEach, f.farLimited.isFresh(now), f.s.rtt(), f.s.delays.standing},
+		directionDown: {now, least, f.readyStrands(), f.sf.In.Position(), f.receivedEach, f.farLacksRoom(now), f.s.rtt(), f.s.delays.standing},
 	}
 }
 

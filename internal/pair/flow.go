@@ -34,9 +34,7 @@ type Flow struct {
 	burstFrom uint64    // what had been moved, both ways, when it last began to move
 	why       string    // near: why it has so many lanes
 	auto      *auto     // near: while the number of lanes is to be found
-	quickest  *strand   // which gets what is little; nil: the main one
-	uneven    bool      // the lanes differ much in delay
-	overflow  *overflow // near, with paths for overflow
+	mix       *mix      // what is known of several lanes; nil: nothing
 	gapAt     uint64    // the position as a receiver
 	gapSince  stamp     // since when it stands there, though bytes beyond it are here
 	hedgedAt  stamp     // near: when its only lane was last silent
@@ -75,13 +73,11 @@ type Flow struct {
 	ackedAt   stamp // of the latest progress of what is unacknowledged
 	ackedBase uint64
 	needSince stamp // without a lane that it needs; zero: not so
-	// farLimited is the far relay's latest word that it lacks room on the lanes; near.
-	farLimited stamp
-	wokeAt     stamp // of the latest WAKE; zero: none is waiting for its lane
-	cutSince   stamp // a reset waits for bytes before it
-	outage     time.Duration
-	lanes      sentOver
-	policy     atomic.Pointer[compress.Policy] // of what it sends; nil: it has sent nothing that may be compressed
+	wokeAt    stamp // of the latest WAKE; zero: none is waiting for its lane
+	cutSince  stamp // a reset waits for bytes before it
+	outage    time.Duration
+	lanes     sentOver
+	policy    atomic.Pointer[compress.Policy] // of what it sends; nil: it has sent nothing that may be compressed
 }
 
 const (

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -563,6 +564,9 @@ func (f *Flow) spreadLanes(large bool, now time.Time) {
 	if len(paths) == 0 || f.lane == nil {
 		return
 	}
+	if large && f.why == "" && len(paths) > 1 {
+		f.why = fmt.Sprintf("one on each of %d paths", len(paths))
+	}
 	shares := f.shares(paths, large)
 	lacking, missing := false, 0
 	for _, s := range shares {
@@ -647,14 +651,10 @@ const (
 // been full for a second, of late.
 func (f *Flow) overflows(large bool, now time.Time) bool {
 	if !large || !slices.ContainsFunc(f.s.link.pathsNow(), func(p *wanPath) bool { return p.options().Use == PathOverflow }) {
-		f.overflow = nil
 		return false
 	}
-	if f.overflow == nil {
-		f.overflow = &overflow{}
-	}
-	o := f.overflow
-	if f.lanesBusy() || f.farLimited.isFresh(now) {
+	o := &f.mixed().overflow
+	if f.lanesBusy() || f.farLacksRoom(now) {
 		o.ticks = min(o.ticks+1, 2*overflowAfter)
 	} else {
 		o.ticks = max(o.ticks-1, 0)

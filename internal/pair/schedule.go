@@ -28,6 +28,28 @@ const (
 	silentLane = 200 * time.Millisecond
 )
 
+// mix is what a flow that moves knows of its lanes together. A parked flow has none.
+type mix struct {
+	quickest   *strand // which gets what is little; nil: the main one
+	uneven     bool    // the lanes differ much in delay
+	overflow   overflow
+	farLimited stamp // near: the far relay's latest word that it lacks room on the lanes
+}
+
+func (f *Flow) mixed() *mix {
+	if f.mix == nil {
+		f.mix = &mix{}
+	}
+	return f.mix
+}
+
+func (f *Flow) uneven() bool { return f.mix != nil && f.mix.uneven }
+
+// farLacksRoom reports that the far relay has said of late that it lacks room on the lanes.
+func (f *Flow) farLacksRoom(now time.Time) bool {
+	return f.mix != nil && f.mix.farLimited.isFresh(now)
+}
+
 // pace is what a lane can do.
 type pace struct {
 	at     stamp
@@ -95,7 +117,9 @@ func (st *strand) pace() pace {
 // measureLanes finds whether the flow's lanes differ, and which one is quickest.
 func (f *Flow) measureLanes() {
 	if len(f.strands) < 2 {
-		f.quickest, f.uneven = nil, false
+		if f.mix != nil {
+			f.mix.quickest, f.mix.uneven = nil, false
+		}
 		return
 	}
 	var quickest *strand
@@ -114,15 +138,16 @@ func (f *Flow) measureLanes() {
 		return
 	}
 	// Lanes of one path differ by what they queue, which is no reason to change.
-	f.uneven = slowest > 2*quickest.paced.rtt && slowest-quickest.paced.rtt > betterBy
-	if !f.uneven {
+	m := f.mixed()
+	m.uneven = slowest > 2*quickest.paced.rtt && slowest-quickest.paced.rtt > betterBy
+	if !m.uneven {
 		quickest = f.strands[0]
 	}
-	if was := f.quickest; was == nil || was.gone || !f.uneven || 2*quickest.paced.rtt < was.paced.rtt {
-		f.quickest = quickest
+	if was := m.quickest; was == nil || was.gone || !m.uneven || 2*quickest.paced.rtt < was.paced.rtt {
+		m.quickest = quickest
 	}
 	for _, st := range f.strands {
-		st.boundUnsent(f.uneven)
+		st.boundUnsent(m.uneven)
 	}
 	f.feed() // a lane may have left a record to others that have become slower
 }
@@ -152,7 +177,10 @@ func (f *Flow) slowestLane() time.Duration {
 
 // firstStrand is the strand for what is little.
 func (f *Flow) firstStrand() *strand {
-	if q := f.quickest; q != nil && !q.gone && q.ready && !q.leaving {
+	if f.mix == nil {
+		return f.strands[0]
+	}
+	if q := f.mix.quickest; q != nil && !q.gone && q.ready && !q.leaving {
 		return q
 	}
 	return f.strands[0]
@@ -160,7 +188,7 @@ func (f *Flow) firstStrand() *strand {
 
 // leavesRecord reports whether a strand leaves the next record to a faster one.
 func (f *Flow) leavesRecord(st *strand) bool {
-	if !f.uneven {
+	if !f.uneven() {
 		return false
 	}
 	others := make([]pace, 0, maxLanes)
@@ -178,7 +206,7 @@ func (f *Flow) leavesRecord(st *strand) bool {
 
 // recordSize is how many bytes a strand may take at once.
 func (f *Flow) recordSize(st *strand) int {
-	if !f.uneven {
+	if !f.uneven() {
 		return stream.ChunkMax
 	}
 	return st.pace().record()

@@ -428,7 +428,7 @@ func (f *Flow) take(m wire.Message) {
 		case !f.near:
 			f.pauseHere(m.Flags&wire.FlagAlone != 0, now)
 		case m.Flags&wire.FlagHedge == 0:
-			f.farLimited = stampOf(now)
+			f.mixed().farLimited = stampOf(now)
 		case f.hedges() && len(f.strands) == 1:
 			f.hedge(now)
 		}

@@ -347,11 +347,11 @@ const stripePause = 2 * time.Second
 // adjustLanes gives a near flow the number of lanes that it should have. A far one tells
 // that it could use more.
 func (f *Flow) adjustLanes(now time.Time) {
-	f.measureLanes()
 	moved := f.sf.Out.Length() + f.sf.In.Position()
 	if f.lane == nil || f.moved.until(now) > stripePause {
-		f.burstFrom, f.auto, f.why = moved, nil, ""
+		f.burstFrom, f.auto, f.mix, f.why = moved, nil, nil, ""
 	}
+	f.measureLanes()
 	f.wantLanes = 1
 	large := f.lane != nil && f.s.manyLanes() && moved-f.burstFrom >= f.stripeAfter(now)
 	switch {
