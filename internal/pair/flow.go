@@ -37,7 +37,6 @@ type Flow struct {
 	mix       *mix      // what is known of several lanes; nil: nothing
 	gapAt     uint64    // the position as a receiver
 	gapSince  stamp     // since when it stands there, though bytes beyond it are here
-	hedgedAt  stamp     // near: when its only lane was last silent
 
 	near       bool
 	known      bool // near: the far relay knows the flow

@@ -42,6 +42,8 @@ type strand struct {
 	paced   pace   // at the latest look
 	unsent  int    // what the kernel takes beyond what it can send; 0: unsentBytes
 	sentAt  stamp  // of the latest item that went out
+	// hedgedAt is when, at the near relay, it was last silent and the flow's only lane.
+	hedgedAt stamp
 	// stuckAt is since when its reader has bytes that come before their turn, and no
 	// memory for them, while the flow's position is stuckPos.
 	stuckAt  stamp

@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -99,12 +100,16 @@ func (f *Flow) heldLane() *strand {
 	return nil
 }
 
+// tailAfter is how long a lane waits for an acknowledgement until it counts as silent: two round
+// trips, as RFC 8985 waits before it probes.
+func tailAfter(i *tcpinfo.Info) time.Duration { return max(tailFloor, 2*i.RTT+ackDelay) }
+
 // silence is how much longer a lane may take for an acknowledgement, of which there was none for
-// so long, until it counts as silent: two round trips. It reports false if the kernel waits for
+// so long, until it counts as silent. It reports false if the kernel waits for
 // none: then it is not the lane that takes time.
 func (st *strand) silence(already time.Duration) (left time.Duration, waits bool) {
 	waits = kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool {
-		left = max(tailFloor, 2*i.RTT+ackDelay) - min(already, i.LastAckRecv)
+		left = tailAfter(i) - min(already, i.LastAckRecv)
 		return i.Unacked > 0
 	})
 	return left, waits
@@ -119,7 +124,7 @@ func (f *Flow) doubleOn(held *strand) {
 			continue
 		}
 		kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool {
-			silent := i.Unacked > 0 && i.LastAckRecv > max(tailFloor, 2*i.RTT+ackDelay)
+			silent := i.Unacked > 0 && i.LastAckRecv > tailAfter(i)
 			if !silent && (best == nil || i.RTT < least) {
 				best, least = st, i.RTT
 			}
@@ -141,15 +146,27 @@ func (f *Flow) hedge(now time.Time) {
 		f.s.message(wire.Message{Type: wire.MessageLimited, Flow: f.id, Flags: wire.FlagHedge})
 		return
 	}
-	f.hedgedAt = stampOf(now)
+	f.strands[0].hedgedAt = stampOf(now)
 	if f.hedged(now) && f.joining == 0 && f.joinable() {
-		f.s.link.wantMore(f, f.s.link.bestPath())
+		f.s.link.wantMore(f, f.s.link.hedgePath(f.lane.path))
 	}
 }
 
-// hedged reports whether the flow has a second lane for a while.
+// hedgePath is the best path that is not that of the silent lane; if there is no other, that.
+func (l *Link) hedgePath(silent *wanPath) *wanPath {
+	for _, p := range l.preferred() {
+		if p != silent {
+			return p
+		}
+	}
+	return l.bestPath()
+}
+
+// hedged reports whether the flow is to have a second lane for a while, and counts it.
 func (f *Flow) hedged(now time.Time) bool {
-	if f.hedgedAt.IsZero() || f.hedgedAt.until(now) > hedgeFor {
+	if !slices.ContainsFunc(f.strands, func(st *strand) bool {
+		return !st.hedgedAt.IsZero() && st.hedgedAt.until(now) < hedgeFor
+	}) {
 		return false
 	}
 	f.wantLanes = max(f.wantLanes, 2)
