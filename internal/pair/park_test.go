@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -103,6 +104,16 @@ func heap() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// TestFlowFitsItsClass holds that a flow, with the header of 8 bytes that the allocator gives
+// to what is large and has pointers, takes one of its classes to the full: the next one has
+// 704 bytes.
+func TestFlowFitsItsClass(t *testing.T) {
+	const class, header = 640, 8
+	if n := unsafe.Sizeof(Flow{}); n > class-header {
+		t.Errorf("a flow has %d bytes, %d fit", n, class-header)
+	}
 }
 
 // TestParkedCost holds a parked flow to one descriptor, no goroutine and 1 kB. It counts

@@ -92,7 +92,11 @@ func (w *world) clone(step string) *world {
 		}
 		e.flow.Out.again = slices.Clone(e.flow.Out.again)
 		e.flow.Out.store.chunks = cloneChunks(e.flow.Out.store.chunks)
-		e.flow.In.early.chunks = cloneChunks(e.flow.In.early.chunks)
+		if e.flow.In.early != nil {
+			early := *e.flow.In.early
+			early.chunks = cloneChunks(early.chunks)
+			e.flow.In.early = &early
+		}
 	}
 	return &c
 }
@@ -118,8 +122,12 @@ func (w *world) key() string {
 			in.pos, in.merge, in.sawEnd, in.ending, in.ended, in.cut, in.cutAt, in.cutEnd, in.dead,
 			f.dead, f.cutBy.Code, f.byPeer, f.peerDead, f.resetDue, f.ackDue, f.ackFirst, f.acked, f.hurry)
 		b = encodeSpans(b, o.again)
-		b = encode(b, len(in.early.chunks))
-		for _, c := range in.early.chunks {
+		early := in.early
+		if early == nil {
+			early = &spill{}
+		}
+		b = encode(b, len(early.chunks))
+		for _, c := range early.chunks {
 			b = encode(b, c.start, c.n)
 		}
 		b = encodePackets(b, e.ctl)

@@ -7,15 +7,15 @@ type Receiver struct {
 	endAt  uint64 // the stream's length, once END came
 	endCRC uint32
 	crc    uint32
-	noSum  bool // nobody has made sums
-	merge  bool // several lanes carry the flow: bytes may come before their turn
-	early  spill
-	sawEnd bool // END came
-	ending bool // and all bytes before it, with the right sum
-	ended  bool // and was passed on
-	cut    bool // a RESET came
-	cutEnd bool // an end comes before the reset
-	dead   bool // the next socket takes no more
+	noSum  bool   // nobody has made sums
+	merge  bool   // several lanes carry the flow: bytes may come before their turn
+	early  *spill // nil: it merges nothing
+	sawEnd bool   // END came
+	ending bool   // and all bytes before it, with the right sum
+	ended  bool   // and was passed on
+	cut    bool   // a RESET came
+	cutEnd bool   // an end comes before the reset
+	dead   bool   // the next socket takes no more
 }
 
 // Position is what the next socket has got.
@@ -58,7 +58,12 @@ func (r *Receiver) wanted(offset uint64, n int) (from, to int, err error) {
 
 // Merge lets bytes come before their turn from now on: several lanes carry the flow.
 // Memory of the budget, at most limit bytes, keeps them.
-func (r *Receiver) Merge(limit int) { r.merge, r.early.limit = true, limit }
+func (r *Receiver) Merge(limit int) {
+	if r.merge = true; r.early == nil {
+		r.early = &spill{}
+	}
+	r.early.limit = limit
+}
 
 // Merges reports whether bytes may come before their turn.
 func (r *Receiver) Merges() bool { return r.merge }
@@ -70,11 +75,16 @@ func (r *Receiver) IsEarly(offset uint64) bool {
 
 // Lacks reports whether bytes are missing: later ones are here, or the end.
 func (r *Receiver) Lacks() bool {
-	return r.merge && !r.dead && (r.early.size > 0 || r.sawEnd && r.pos < r.endAt)
+	return r.merge && !r.dead && (r.Spilled() > 0 || r.sawEnd && r.pos < r.endAt)
 }
 
 // Spilled is the memory of bytes that came before their turn.
-func (r *Receiver) Spilled() int { return r.early.size }
+func (r *Receiver) Spilled() int {
+	if r.early == nil {
+		return 0
+	}
+	return r.early.size
+}
 
 // Wrote counts bytes that are in the next socket's queue.
 func (r *Receiver) Wrote(b []byte) {

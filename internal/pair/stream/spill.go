@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// spill keeps bytes that came before their turn, because several lanes carry a flow.
+// spill keeps bytes that came before their turn, because several lanes carry a flow. A nil
+// one has none.
 type spill struct {
 	chunks []*chunk // by their start; they may overlap
 	size   int      // memory of chunks, in bytes
@@ -43,6 +44,9 @@ func (s *spill) take(b Budget, offset uint64, want int) *Early {
 
 // at returns bytes from an offset on, and their chunk; nil: they are not here.
 func (s *spill) at(offset uint64) ([]byte, *chunk) {
+	if s == nil {
+		return nil, nil
+	}
 	for _, c := range s.chunks {
 		if c.start > offset {
 			break
@@ -56,7 +60,7 @@ func (s *spill) at(offset uint64) ([]byte, *chunk) {
 
 // trim frees what is before an offset.
 func (s *spill) trim(b Budget, pos uint64) {
-	if len(s.chunks) == 0 {
+	if s == nil || len(s.chunks) == 0 {
 		return
 	}
 	begun, _ := slices.BinarySearchFunc(s.chunks, pos, func(c *chunk, at uint64) int { return cmp.Compare(c.start, at) })
@@ -76,6 +80,9 @@ func (s *spill) trim(b Budget, pos uint64) {
 }
 
 func (s *spill) drop(b Budget) {
+	if s == nil {
+		return
+	}
 	for _, c := range s.chunks {
 		c.drop(b)
 	}
