@@ -22,12 +22,12 @@ const (
 	// count as a limit.
 	verifyPauses = 6
 	// verifySigmas is how certain it must be, in standard errors.
-	verifySigmas = 1.8
+	verifySigmas = 1.5
 	// verifyObserved is how many observations of the differences below lanes need to stay.
 	verifyObserved = 8
 	// What the rates of one lane at two moments are expected to differ by (a standard
 	// deviation, as a share), and how many observations this guess is worth.
-	verifyGuess       = 0.15
+	verifyGuess       = 0.1
 	verifyGuessWeight = 2
 )
 
