@@ -54,6 +54,7 @@ type verification struct {
 	before laneRates // of the latest measurement of all lanes; nil: none yet
 	queued int       // pauses in which a queue stood
 	single float64   // the main lane's rate in the latest pause
+	worth  float64   // the lanes' rate beside each other, in rates of the main lane alone: a sum over shares
 	shares []float64 // logarithms: the main lane's rate beside the others by that alone
 
 	squares  float64 // of differences between the rates of a lane at two moments, as shares
@@ -106,6 +107,9 @@ func (v *verification) take(rates laneRates, queue time.Duration) (verdict, stri
 			}
 		}
 	}
+	for _, now := range rates {
+		v.worth += now.rate / v.single
+	}
 	v.shares = append(v.shares, math.Log(max((before[0].rate+rates[0].rate)/2/v.single, 1e-3)))
 	return v.judge()
 }
@@ -130,7 +134,8 @@ func (v *verification) remain(found verdict) int {
 	case found == separate:
 		return v.lanes
 	case found == contending && v.fills && v.queued == 0:
-		return min(int(math.Exp(v.mean())*float64(v.lanes)), v.lanes-1)
+		fit := min(math.Exp(v.mean())*float64(v.lanes), v.worth/float64(len(v.shares)))
+		return min(int(fit), v.lanes-1)
 	case found == uncertain && v.fills && v.queued == 0:
 		return v.lanes / 2
 	}
@@ -148,6 +153,8 @@ func (v *verification) judge() (verdict, string) {
 	doubt := verifySigmas * math.Sqrt(squares/(observed+verifyGuessWeight)*1.5/n)
 	why := fmt.Sprintf("beside the others a lane has %.0f %% of its rate alone", 100*math.Exp(mean))
 	switch {
+	case len(v.shares) > 1 && v.fills && v.queued == 0 && v.worth/n < tuneShare*float64(v.lanes):
+		return contending, fmt.Sprintf("%d lanes fill a queue, and bring as much as %.1f", v.lanes, v.worth/n)
 	case observed >= verifyObserved && mean-doubt >= math.Log(verifyShare):
 		return separate, why
 	case mean+doubt <= math.Log(verifyContends):
