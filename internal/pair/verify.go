@@ -21,6 +21,9 @@ const (
 	// verifyPauses bounds the pauses. What is not certain then does not
 	// count as a limit.
 	verifyPauses = 6
+	// verifyFills is the number of pauses before lanes that fill a queue by themselves are
+	// too many for the main lane's share: a loss that they cause may fall on it by chance.
+	verifyFills = 3
 	// verifySigmas is how certain it must be, in standard errors.
 	verifySigmas = 1.5
 	// verifyObserved is how many observations of the differences below lanes need to stay.
@@ -157,7 +160,7 @@ func (v *verification) judge() (verdict, string) {
 		return contending, fmt.Sprintf("%d lanes fill a queue, and bring as much as %.1f", v.lanes, v.worth/n)
 	case observed >= verifyObserved && mean-doubt >= math.Log(verifyShare):
 		return separate, why
-	case mean+doubt <= math.Log(verifyContends):
+	case mean+doubt <= math.Log(verifyContends) && (!v.fills || len(v.shares) >= verifyFills):
 		return contending, why
 	case len(v.shares) >= verifyPauses:
 		return uncertain, why + ", give or take " + fmt.Sprintf("%.0f %%", 100*doubt)
