@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf/features"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -45,6 +46,10 @@ func newRouter(t testing.TB, mirror bool, answer func(*hold.Holder, hold.SYN)) *
 		<-ready
 		answer(r.holder, s)
 	}, func(err error) { t.Error(err) })
+	const since = 5<<8 | 18
+	if version, unknown := features.LinuxVersionCode(); err != nil && unknown == nil && version>>8 < since {
+		t.Skip(err)
+	}
 	must(t, err)
 	r.holder = h
 	close(ready)

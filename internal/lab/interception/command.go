@@ -26,7 +26,7 @@ func Experiment() experiment.Experiment {
            relay that the client addresses: of both ends and of the relay
   forward  packets that a router forwards past the relay, beside a router
            without one: of the sending thread, less that of packets which the
-           router drops at once
+           router drops at once. ended is a router whose relay has stopped
   connect  how long clients wait for their connect, directly and through relays:
            not CPU time, but time
 

@@ -34,6 +34,7 @@ const (
 	wayIntercept = "intercept"    // the relay intercepts
 	waySource    = "source-relay" // the same with source: relay
 	wayPlain     = "plain"        // a router without a relay
+	wayEnded     = "ended"        // a router whose relay intercepted, and has stopped
 	wayDropped   = "dropped"      // a router that forwards nothing
 	wayMirror    = "mirror"       // the relay intercepts, with refuse: mirror
 )
@@ -88,7 +89,7 @@ func trials() (all []trial) {
 	} {
 		all = append(all, trial{
 			name: "forward-" + p.name(), about: "packets that a router forwards past its relay, " + p.about(),
-			unit: "ns/packet", per: 1e9, ways: []string{wayDropped, wayPlain, wayControl, wayIntercept},
+			unit: "ns/packet", per: 1e9, ways: []string{wayDropped, wayPlain, wayControl, wayIntercept, wayEnded},
 			zero: wayDropped, reference: wayPlain, atMost: mostOfForward, turns: 20,
 			start: func(ctx context.Context, o Options, way string) (meter, error) {
 				return startPackets(ctx, o, way, p)

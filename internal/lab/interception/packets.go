@@ -82,11 +82,15 @@ func startPackets(ctx context.Context, o Options, way string, p packets) (m mete
 				return nil, err
 			}
 		}
-	case wayIntercept:
+	case wayIntercept, wayEnded:
 		i := interception()
 		i.To = append(i.To, behindTarget[:]...)
-		if _, err := s.StartInterceptor(ctx, "router", i); err != nil {
+		relay, err := s.StartInterceptor(ctx, "router", i)
+		if err != nil {
 			return nil, err
+		}
+		if way == wayEnded {
+			s.End(relay)
 		}
 	}
 	if err := built.Host("client").Do(s.open); err != nil {
