@@ -43,6 +43,10 @@ func TestStalledTarget(t *testing.T) {
 	if kept := s.near.State().Retained; kept > 64<<20 {
 		t.Errorf("%d bytes kept of %d", kept, n)
 	}
+	nettest.Eventually(t, 30*time.Second, func() bool { // else the far relay never hears of the flow
+		all := s.far.State().Sessions
+		return len(all) > 0 && all[0].FlowsTotal > 0
+	}, s.dump)
 	nettest.Must(t, c.SetLinger(0))
 	c.Close()
 	s.ends(flow.EndClientReset)

@@ -250,8 +250,11 @@ func TestEncryptDiffers(t *testing.T) {
 			}
 			options.Clear = !clear
 			s.link.Update(options)
-			up := func() bool { all := s.near.State().Sessions; return all[len(all)-1].Up }
-			nettest.Eventually(t, 20*time.Second, up, s.dump)
+			ready := func() bool { // within the client's second no handshake may be needed
+				all := s.near.State().Sessions
+				return all[len(all)-1].Up && all[len(all)-1].LanesWarm > 0
+			}
+			nettest.Eventually(t, 20*time.Second, ready, s.dump)
 			fresh := s.dial()
 			defer fresh.Close()
 			s.roundTrip(fresh, "hello")
