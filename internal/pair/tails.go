@@ -43,8 +43,12 @@ func (f *Flow) noteSent(st *strand, item stream.Item) {
 	f.s.tails.sent.Add(int64(len(item.Bytes)))
 }
 
-// noteAck notes that the other end has more than before. The caller holds f.mu.
-func (f *Flow) noteAck() { f.ackedBase, f.ackedAt = f.sf.Out.Acknowledged(), stampNow() }
+// noteAck notes that the other end has more than before: a lane that carried that may have
+// something to send now. The caller holds f.mu.
+func (f *Flow) noteAck() {
+	f.ackedBase, f.ackedAt = f.sf.Out.Acknowledged(), stampNow()
+	f.feed()
+}
 
 // doubleTail sends what a silent lane carries on another one as well, if everything was sent.
 // Between two ticks a timer looks once more. The caller holds f.mu.

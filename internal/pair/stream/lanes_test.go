@@ -255,6 +255,40 @@ func TestDouble(t *testing.T) {
 	held(-1)
 }
 
+// TestLostBehindDouble holds that a lane gets what another one lost behind bytes that both carried.
+func TestLostBehindDouble(t *testing.T) {
+	f := New(noBudget{}, 1<<20)
+	f.In.Merge(1 << 20)
+	_ = f.Attach(0)
+	s := &f.Out
+	var silent, other Lane
+	next := func(l *Lane) (got string) {
+		for it, some := s.Next(l, 10); some; it, some = s.Next(l, 10) {
+			got += string(it.Bytes)
+			if it.End {
+				got += "."
+			}
+			s.Sent(it)
+		}
+		return got
+	}
+	s.Keep([]byte("abc"))
+	next(&silent)
+	s.Double(&silent, &other, 3)
+	next(&other)
+	s.Keep([]byte("def"))
+	s.End()
+	next(&silent)
+	s.Lost(&silent)
+	if got := next(&other); got != "def." {
+		t.Errorf("the other lane got %q", got)
+	}
+	_ = f.Ack(6, true)
+	if s.Pending() {
+		t.Error("something is left")
+	}
+}
+
 // TestEarly holds what becomes of bytes and ends that come before their turn.
 func TestEarly(t *testing.T) {
 	f := New(noBudget{}, 1)

@@ -197,14 +197,31 @@ func (s *Sender) HasFor(l *Lane) bool {
 		return true
 	case !s.Pending():
 		return false
-	case len(s.again) > 0 && !s.CarriesAt(l, s.again[0].from), s.next < s.length:
+	case s.next < s.length:
 		return true
 	}
-	return len(s.again) == 0 && !l.end
+	_, lacks := s.lacking(l)
+	return lacks || s.ended && !s.endSent && !s.endAcked && !l.end
+}
+
+// lacking is the first part of what another lane lost that a lane does not carry. It may carry
+// what comes before that part.
+func (s *Sender) lacking(l *Lane) (p span, lacks bool) {
+	for _, p := range s.again {
+		rest := spans{p}
+		for _, q := range l.sent {
+			rest = rest.without(q)
+		}
+		if len(rest) > 0 {
+			return rest[0], true
+		}
+	}
+	return span{}, false
 }
 
 // Next gives a lane what is to be sent next, at most so many bytes: what another one lost
-// comes first, and before it what another one has too. Sent follows. An item that could not be sent is lost with its lane.
+// comes first, and before it what another one has too. Sent follows. An item that could not be
+// sent is lost with its lane.
 func (s *Sender) Next(l *Lane, bytes int) (Item, bool) {
 	if !s.HasFor(l) {
 		return Item{}, false
@@ -213,11 +230,11 @@ func (s *Sender) Next(l *Lane, bytes int) (Item, bool) {
 		return s.nextDouble(l, bytes), true
 	}
 	var it Item
+	p, lacks := s.lacking(l)
 	switch {
-	case len(s.again) > 0 && !s.CarriesAt(l, s.again[0].from):
-		p := s.again[0]
+	case lacks:
 		it = s.item(p.from, min(bytes, int(p.to-p.from)))
-		s.again = s.again.after(it.end())
+		s.again = s.again.without(span{it.Offset, it.end()})
 	case s.next < s.length:
 		it = s.item(s.next, bytes)
 		s.next = it.end()
