@@ -676,7 +676,7 @@ func (l *Link) dialLanes(s *session, now time.Time) {
 		forPool = forPool[min(max(s.laneDials-waiting, 0), len(forPool)):]
 	}
 	n := min(forFlows+len(forPool), maxLaneDials-l.laneDials)
-	enough := forFlows+len(forPool)+s.laneDials == 0
+	enough := forFlows+len(forPool)+l.laneDials == 0 // attempts that run may fail
 	if now.Before(l.laneRetry) || l.node.closing.Load() {
 		n = 0
 	}
