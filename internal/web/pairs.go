@@ -27,7 +27,14 @@ type pairRow struct {
 	ProblemText string `json:"problem_text,omitempty"` // a clause; empty: there is none
 	Remedy      string `json:"remedy,omitempty"`
 
-	Notes []string `json:"notes,omitempty"` // its mode, if it is not the usual one
+	Notes []string  `json:"notes,omitempty"` // its mode, if it is not the usual one
+	Paths []pathRow `json:"paths,omitempty"`
+}
+
+// pathRow is a path of a session.
+type pathRow struct {
+	flow.PairPath
+	State string `json:"state"`
 }
 
 // pairRows returns the sessions of a tunnel; an empty name means all.
@@ -43,6 +50,9 @@ func pairRows(s *monitor.Snapshot, tunnel string) []pairRow {
 		row := pairRow{PairSession: one, State: one.State(), Notes: one.Notes()}
 		if !one.Up && one.Problem != "" {
 			row.ProblemText, row.Remedy = flow.PairProblemText(one.Problem, one.Peer), flow.PairProblemRemedy(one.Problem)
+		}
+		for _, p := range one.Paths {
+			row.Paths = append(row.Paths, pathRow{p, p.State()})
 		}
 		rows = append(rows, row)
 	}
@@ -80,6 +90,15 @@ func pairAlerts(s *monitor.Snapshot, add func(level, link, format string, args .
 	}
 	if s.Pairs == nil {
 		return
+	}
+	for i := range s.Pairs.Sessions {
+		one := &s.Pairs.Sessions[i]
+		for _, p := range one.Paths {
+			if one.Up && !p.Up && p.Error != "" && !p.Since.IsZero() && s.At.Sub(p.Since) >= pairGrace {
+				add("warning", "/tunnels/"+url.PathEscape(one.Tunnel), "Tunnel %s reaches %s over its other paths only: %s is down: %s",
+					one.Tunnel, one.Peer, p.Path, display.FirstLine(p.Error))
+			}
+		}
 	}
 	if limit := s.Pairs.RetainedLimitBytes; limit > 0 && s.Pairs.RetainedBytes*10 >= limit*9 {
 		add("warning", "/pairs", "Pairs hold nine tenths of the unacknowledged data that they may: senders are slowed down")

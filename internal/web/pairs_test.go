@@ -68,6 +68,13 @@ func TestPairAlerts(t *testing.T) {
 		"store full": {total: up, pairs: flow.Pairs{RetainedBytes: 95, RetainedLimitBytes: 100},
 			want: []string{"warning Pairs hold nine tenths of the unacknowledged data that they may: senders are slowed down"}},
 		"store without a bound": {total: up, pairs: flow.Pairs{RetainedBytes: 95}},
+		"a path is down": {total: up, pairs: flow.Pairs{Sessions: []flow.PairSession{{Tunnel: "files", Peer: "site-b", Up: true, Paths: []flow.PairPath{
+			{Path: "wan0", Up: true, Since: now.Add(-time.Hour)},
+			{Path: "lte0", Since: now.Add(-time.Minute), Error: "network is unreachable"},
+			{Path: "lte1", Since: now.Add(-time.Second), Error: "network is unreachable"},
+			{Path: "sat0"}, // connecting
+		}}}},
+			want: []string{"warning Tunnel files reaches site-b over its other paths only: lte0 is down: network is unreachable"}},
 		"strangers": {total: up, pairs: flow.Pairs{Strangers: map[string]int64{flow.PairKeyUnknown: 2, flow.PairUnpaired: 9}},
 			want: []string{"notice 2 connections from other relays since the start became part of no pair: key-unknown"}},
 	} {

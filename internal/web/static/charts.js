@@ -24,8 +24,8 @@ const sizes = new ResizeObserver((entries) => {
 
 // Chart shows series over a common x: {title, series: [{label, color, fill}],
 // format, x: 'time' | 'log' | 'linear' | 'span', formatX, levels: [[value,
-// word, color]], top, height, whole: values are counts, logY, splits: [],
-// splitsY: []}. splits are the grid lines of a logarithmic axis. Times are in
+// word, color]], top, height, whole: values are counts, stacked: each series
+// stands on those behind it, logY, splits: [], splitsY: []}. splits are the grid lines of a logarithmic axis. Times are in
 // seconds; a span is a time since a beginning. A null value is unknown, and
 // undefined does not belong to the series.
 export class Chart {
@@ -72,13 +72,13 @@ export class Chart {
       ],
       series: [{}, ...series.map((one) => ({
         label: one.label, stroke: style('--' + one.color), width: 1.8, spanGaps: x === 'log', points: { show: false, filter: alone, size: 5 },
-        fill: one.fill && style('--' + one.color + '-fill'), dash: one.dash,
+        fill: one.fill && style('--' + one.color + (this.options.stacked ? '-solid' : '-fill')), dash: one.dash,
       }))],
       hooks: {
         draw: [(u) => this.drawLevels(u, levels)],
         setCursor: [() => this.read()],
       },
-    }, this.data, this.place);
+    }, this.columns(), this.place);
     this.read();
   }
 
@@ -141,9 +141,18 @@ export class Chart {
 
   show(data) {
     this.data = data;
-    if (this.plot) this.plot.setData(data);
+    if (this.plot) this.plot.setData(this.columns());
     else this.build();
     this.read();
+  }
+
+  // columns are those of the plot. A stacked series is drawn from the axis, and the ones
+  // behind it cover all but its own part.
+  columns() {
+    if (!this.options.stacked) return this.data;
+    const [x, ...own] = this.data;
+    const sums = own.map((column, k) => x.map((_, i) => (column[i] === undefined ? null : own.slice(k).reduce((all, c) => all + (c[i] ?? 0), 0))));
+    return [x, ...sums];
   }
 
   describe() {

@@ -22,6 +22,7 @@ func (m *Monitor) pairs(now time.Time) (*flow.Pairs, []monitor.Pair) {
 				Tunnel: Tunnels[0], Peer: Peers[0], Session: "01", End: flow.NearEnd, Up: true, Encrypted: true, Resumable: true, Since: now.Add(-3 * time.Hour), Release: "longhaul 0.8.0",
 				Instance: "beefbeefbeefbeef", Remote: address("10.20.20.20:6000"), RTT: units.Seconds(62400 * time.Microsecond), LanesWarm: 4, LanesBusy: 37,
 				FlowsMoving: 37, FlowsParked: 12, FlowsTotal: 81234, RetainedBytes: 40_800_000, Resumes: 19, Outage: units.Seconds(23400 * time.Millisecond),
+				Paths: m.paths(now),
 			},
 			{
 				Tunnel: Tunnels[1], Peer: Peers[0], Session: "02", End: flow.FarEnd, Up: true, Resumable: true, Since: now.Add(-3 * time.Hour), Release: "longhaul 0.8.0",
@@ -43,4 +44,16 @@ func (m *Monitor) pairs(now time.Time) (*flow.Pairs, []monitor.Pair) {
 		totals = append(totals, one)
 	}
 	return p, totals
+}
+
+// paths are the two paths of a session, one of which is down.
+func (m *Monitor) paths(now time.Time) []flow.PairPath {
+	carried := now.Unix() % 1e6
+	return []flow.PairPath{
+		{
+			Path: "wan0", Use: flow.PathAlways, Up: true, Since: now.Add(-3 * time.Hour), Active: true, Control: true,
+			RTT: units.Seconds(62400 * time.Microsecond), Lanes: 41, Busy: 37, Sent: 11_000_000 * carried, Received: 500_000 * carried,
+		},
+		{Path: "lte0", Use: flow.PathAlways, Since: now.Add(-2 * time.Minute), Error: "network is unreachable"},
+	}
 }

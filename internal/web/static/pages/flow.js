@@ -34,7 +34,8 @@ export function flowParts(content, title) {
   const legs = [facts(legNames), facts(legNames)];
   const lanes = table({ caption: 'Its lanes', keyOf: (l) => l.local, columns: laneColumns });
   const lanesWhy = h('p', { class: 'verdict' });
-  const laneCard = section('Its lanes', lanesWhy, lanes.element);
+  const lanesCourse = laneChart();
+  const laneCard = section('Its lanes', lanesWhy, lanesCourse.element, lanes.element);
   laneCard.hidden = true;
   const ending = facts(['Ended', 'Reason', 'Ended by', 'Error', 'Resumed', 'Waited in outages']);
   const endCard = section('How it ended', ending.element);
@@ -54,7 +55,7 @@ export function flowParts(content, title) {
     endCard,
   );
 
-  function show(x, series, what) {
+  function show(x, series, what, now) {
     setText(state, '');
     const level = what.ended ? 'none' : f.stateLevel(x.state);
     state.replaceChildren(badge(level, what.ended ? 'ended' : x.state));
@@ -79,6 +80,7 @@ export function flowParts(content, title) {
       const sum = (of) => x.lanes.each.reduce((all, l) => all + of(l), 0);
       const all = sum((l) => l.sent_bps + l.received_bps);
       lanes.update(x.lanes.each.map((l) => ({ ...l, share: all > 0 ? (l.sent_bps + l.received_bps) / all : null })));
+      lanesCourse.add(Date.parse(now) / 1000, x.lanes.each);
       setText(lanesWhy, f.plural(x.lanes.each.length, 'connection') + ' over the WAN' + (x.lanes.why ? ': ' + x.lanes.why : '') + '.');
     }
     const step = series.step_seconds;
@@ -89,7 +91,7 @@ export function flowParts(content, title) {
 
   return {
     flow(x, series, now) {
-      show(x, series, { legs: x.legs, seconds: f.since(x.start, now), up: x.up_bps, down: x.down_bps });
+      show(x, series, { legs: x.legs, seconds: f.since(x.start, now), up: x.up_bps, down: x.down_bps }, now);
     },
     record(r) {
       const seconds = r.elapsed_seconds;
@@ -98,7 +100,37 @@ export function flowParts(content, title) {
       ending.update(f.moment(r.end), r.reason, r.ended_by, r.error || 'none', r.resumes ? f.plural(r.resumes, 'time') : 'never', r.outage_seconds ? f.seconds(r.outage_seconds) : 'never');
       setAttribute(content, 'data-ended', 'true');
     },
-    close() { chart.close(); },
+    close() {
+      chart.close();
+      lanesCourse.close();
+    },
+  };
+}
+
+// laneChart stacks what the lanes carry, both ways together, since the page was opened. It
+// shows as many updates as kept.
+function laneChart(kept = 300) {
+  const element = h('div');
+  const points = []; // [time, rates by lane]
+  let names = [];
+  let chart;
+  return {
+    element,
+    add(at, each) {
+      if (points.at(-1)?.[0] >= at) return;
+      points.push([at, new Map(each.map((l) => [l.local, l.sent_bps + l.received_bps]))]);
+      if (points.length > kept) points.shift();
+      const seen = [...new Set(points.flatMap((p) => [...p[1].keys()]))];
+      if (seen.join() !== names.join()) {
+        names = seen;
+        chart?.close();
+        chart = new Chart({ title: 'What each lane carries', format: f.rate, stacked: true,
+          series: names.map((name, i) => ({ label: name.slice(name.lastIndexOf(':')), color: 'lane-' + i % 4, fill: true })) });
+        element.replaceChildren(chart.element);
+      }
+      chart.follow([points.map((p) => p[0]), ...names.map((name) => points.map((p) => p[1].get(name) ?? 0))]);
+    },
+    close() { chart?.close(); },
   };
 }
 

@@ -5,7 +5,7 @@ import { Timeline } from '../charts.js';
 import { chain, whereLoss } from '../chain.js';
 import { lossLevels, withHead, showCauses } from './overview.js';
 import { flowColumns } from './flows.js';
-import { pairColumns, pairKey } from './pairs.js';
+import { pairColumns, pairKey, pathTable } from './pairs.js';
 import * as f from '../format.js';
 
 export default function tunnel(content, frame, name) {
@@ -23,6 +23,7 @@ export default function tunnel(content, frame, name) {
   const pairs = table({ caption: 'Pair', keyOf: pairKey, columns: pairColumns.filter((c) => c.title !== 'Tunnel') });
   const pairCard = section('Its pair', pairs.element);
   pairCard.hidden = true;
+  const paths = pathTable();
   const fastest = table({ caption: 'Fastest flows', keyOf: (x) => x.id, empty: 'There are no flows now.', columns: flowColumns().filter((c) => c.title !== 'Tunnel').map((c) => ({ ...c, sort: undefined })) });
   const closed = table({ caption: 'How flows ended', keyOf: (x) => x.ended_by + x.reason, empty: 'No flow has ended yet.', columns: closedColumns });
   const causeList = h('ul', { class: 'bars' });
@@ -34,6 +35,7 @@ export default function tunnel(content, frame, name) {
     section('Where it leads', now.element, loss),
     checkCard,
     pairCard,
+    paths.card,
     h('div', { class: 'pair' },
       withHead(section('Goodput', charts.goodput.element), charts.range),
       section('Data retransmitted', charts.resent.element)),
@@ -63,6 +65,7 @@ export default function tunnel(content, frame, name) {
       f.bytes(t.bytes_up), f.bytes(t.bytes_down), f.count(t.denied_total), f.count(t.limited_total), f.count(t.shed_total), f.count(t.refused_total), f.count(t.errors_total));
     pairCard.hidden = !data.pairs?.length;
     pairs.update(data.pairs ?? []);
+    paths.update(data.pairs, data.head.at);
     hops.update(t.hops);
     setText(hopNote, `Balance: ${t.balance}. Hops of the lowest priority that can be used get the flows.`);
     closed.update(t.ended ?? []);
