@@ -3,6 +3,7 @@ package pair
 import (
 	"fmt"
 	"io"
+	"math"
 	mathrand "math/rand/v2"
 	"net"
 	"sync"
@@ -138,17 +139,30 @@ func TestLaneThatSwallows(t *testing.T) {
 	})
 	c := s.dial()
 	defer c.Close()
-	const size = 16 << 20
+	stalled := make(chan struct{})
+	var sent atomic.Int64
 	go func() {
-		_, _ = c.Write(pattern(size, 1))
+		const more = 16 << 20
+		for last := int64(math.MaxInt64); sent.Load() < last; {
+			n, err := c.Write(pattern(256<<10, 1))
+			if sent.Add(int64(n)); err != nil {
+				return
+			}
+			select {
+			case <-stalled:
+				last = min(last, sent.Load()+more)
+			default:
+			}
+		}
 		_ = c.CloseWrite()
 	}()
 	nettest.Eventually(t, 60*time.Second, func() bool {
 		return got.Load() > 2<<20 && s.near.State().Sessions[0].LanesBusy == 4
 	}, s.dump)
 	s.path.stallBusiest()
-	if b, err := io.ReadAll(c); err != nil || string(b) != fmt.Sprint(size) {
-		t.Errorf("the target got %q bytes: %v", b, err)
+	close(stalled)
+	if b, err := io.ReadAll(c); err != nil || string(b) != fmt.Sprint(sent.Load()) {
+		t.Errorf("the target got %q bytes of %d: %v", b, sent.Load(), err)
 	}
 	s.ends(flow.EndClean)
 }
