@@ -98,7 +98,7 @@ func openDescriptors() map[string]string {
 	open := make(map[string]string, len(entries))
 	for _, entry := range entries {
 		target, err := os.Readlink("/proc/self/fd/" + entry.Name())
-		if err != nil { // the descriptor of this listing
+		if err != nil || claimed(entry.Name()) { // the descriptor of this listing
 			continue
 		}
 		open[entry.Name()] = target
