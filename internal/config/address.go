@@ -3,6 +3,7 @@ package config
 import (
 	"context"
 	"fmt"
+	"longhaul/internal/portrange"
 	"net"
 	"net/netip"
 	"slices"
@@ -19,36 +20,36 @@ const maxRange = 4096
 type mistake struct{ problem, fix string }
 
 // splitAddress splits "host:port", "host:low-high", "[v6]:port" or ":port".
-func splitAddress(s string) (host string, ports Ports, bad *mistake) {
+func splitAddress(s string) (host string, ports portrange.Range, bad *mistake) {
 	if at := strings.LastIndexByte(s, '@'); at >= 0 {
 		// Not quoted: the text before the sign may be a password.
-		return "", Ports{}, &mistake{"an address has no user or password", fmt.Sprintf("write %q; the endpoints log in through the relay by themselves", s[at+1:])}
+		return "", portrange.Range{}, &mistake{"an address has no user or password", fmt.Sprintf("write %q; the endpoints log in through the relay by themselves", s[at+1:])}
 	}
 	colon := strings.LastIndexByte(s, ':')
 	if colon < 0 {
 		if _, err := strconv.ParseUint(s, 10, 16); err == nil {
-			return "", Ports{}, &mistake{fmt.Sprintf("%q has a port but no address", s), fmt.Sprintf("write \":%s\" for every address of this host, or HOST:%s", s, s)}
+			return "", portrange.Range{}, &mistake{fmt.Sprintf("%q has a port but no address", s), fmt.Sprintf("write \":%s\" for every address of this host, or HOST:%s", s, s)}
 		}
-		return "", Ports{}, &mistake{fmt.Sprintf("%q has no port", s), fmt.Sprintf("write \"%s:PORT\"", s)}
+		return "", portrange.Range{}, &mistake{fmt.Sprintf("%q has no port", s), fmt.Sprintf("write \"%s:PORT\"", s)}
 	}
 	host = s[:colon]
 	switch {
 	case strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]"):
 		host = host[1 : len(host)-1]
 		if a, err := netip.ParseAddr(host); err != nil || !a.Is6() {
-			return "", Ports{}, &mistake{fmt.Sprintf("%q is not an IPv6 address", host), "brackets are for IPv6 addresses, such as [2001:db8::1]:6000"}
+			return "", portrange.Range{}, &mistake{fmt.Sprintf("%q is not an IPv6 address", host), "brackets are for IPv6 addresses, such as [2001:db8::1]:6000"}
 		}
 	case strings.ContainsAny(host, "[]"):
-		return "", Ports{}, &mistake{fmt.Sprintf("the brackets of %q do not match", s), "write an IPv6 address as [2001:db8::1]:6000"}
+		return "", portrange.Range{}, &mistake{fmt.Sprintf("the brackets of %q do not match", s), "write an IPv6 address as [2001:db8::1]:6000"}
 	case strings.Contains(host, ":"):
-		return "", Ports{}, &mistake{fmt.Sprintf("%q has several colons", s), "put an IPv6 address in brackets, such as [2001:db8::1]:6000"}
+		return "", portrange.Range{}, &mistake{fmt.Sprintf("%q has several colons", s), "put an IPv6 address in brackets, such as [2001:db8::1]:6000"}
 	}
 	ports, bad = parsePorts(s[colon+1:])
 	return host, ports, bad
 }
 
 // parsePorts parses the ports of an address: one, or a range of at most maxRange.
-func parsePorts(s string) (Ports, *mistake) {
+func parsePorts(s string) (portrange.Range, *mistake) {
 	p, bad := parsePortRange(s)
 	if bad == nil && p.Len() > maxRange {
 		bad = &mistake{fmt.Sprintf("port range %q has %d ports, and at most %d are allowed", s, p.Len(), maxRange), "make it shorter, or split it into several tunnels"}
@@ -56,23 +57,23 @@ func parsePorts(s string) (Ports, *mistake) {
 	return p, bad
 }
 
-func parsePortRange(s string) (Ports, *mistake) {
+func parsePortRange(s string) (portrange.Range, *mistake) {
 	lowText, highText, isRange := strings.Cut(s, "-")
 	low, bad := parsePort(lowText)
 	if bad != nil {
-		return Ports{}, bad
+		return portrange.Range{}, bad
 	}
 	if !isRange {
-		return Ports{low, low}, nil
+		return portrange.Range{First: low, Last: low}, nil
 	}
 	high, bad := parsePort(highText)
 	switch {
 	case bad != nil:
-		return Ports{}, bad
+		return portrange.Range{}, bad
 	case high < low:
-		return Ports{}, &mistake{fmt.Sprintf("port range %q runs backwards", s), fmt.Sprintf("write %d-%d", high, low)}
+		return portrange.Range{}, &mistake{fmt.Sprintf("port range %q runs backwards", s), fmt.Sprintf("write %d-%d", high, low)}
 	}
-	return Ports{low, high}, nil
+	return portrange.Range{First: low, Last: high}, nil
 }
 
 func parsePort(s string) (uint16, *mistake) {
@@ -213,18 +214,10 @@ func (t Tunnel) ListensOn(address string) bool {
 // String is the forward as it would be written in a file.
 func (f Forward) String() string { return net.JoinHostPort(f.Host, f.Ports.String()) }
 
-// String is "low-high", or the one port.
-func (p Ports) String() string {
-	if p.Low == p.High {
-		return strconv.Itoa(int(p.Low))
-	}
-	return fmt.Sprintf("%d-%d", p.Low, p.High)
-}
-
 // overlaps reports whether one host cannot listen on both. The wildcard [::]
 // also accepts IPv4 connections, unless 0.0.0.0 has the same port.
 func (l Listen) overlaps(o Listen) bool {
-	if !l.Ports.overlaps(o.Ports) {
+	if !l.Ports.Overlaps(o.Ports) {
 		return false
 	}
 	return l.Addr == o.Addr || covers(l.Addr, o.Addr) || covers(o.Addr, l.Addr)

@@ -7,6 +7,7 @@
 package config
 
 import (
+	"longhaul/internal/portrange"
 	"net/netip"
 	"slices"
 	"time"
@@ -104,23 +105,17 @@ type Tunnel struct {
 	Settings
 }
 
-// Ports is a range of ports, including both ends. One port has Low == High.
-type Ports struct{ Low, High uint16 }
-
-// Len is the number of ports.
-func (p Ports) Len() int { return int(p.High) - int(p.Low) + 1 }
-
 // Listen is one listening address with its ports.
 type Listen struct {
 	Addr  netip.Addr
-	Ports Ports
+	Ports portrange.Range
 }
 
 // Forward is a next hop. Ports has as many ports as each Listen of its tunnel;
 // they map one to one.
 type Forward struct {
 	Host     string // name or literal address
-	Ports    Ports
+	Ports    portrange.Range
 	Weight   int // relative to hops of the same priority
 	Priority int // the lowest is chosen first
 }
@@ -240,7 +235,7 @@ type Keepalive struct {
 func (t Tunnel) Addresses() []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, l := range t.Listen {
-		for port := int(l.Ports.Low); port <= int(l.Ports.High); port++ {
+		for port := int(l.Ports.First); port <= int(l.Ports.Last); port++ {
 			all = append(all, netip.AddrPortFrom(l.Addr, uint16(port)))
 		}
 	}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"longhaul/internal/portrange"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -12,10 +13,10 @@ import (
 // Intercept selects the routed connections that a tunnel takes, in place of listening
 // addresses. The zero value means that the tunnel listens.
 type Intercept struct {
-	Interface string         // on which the clients' packets arrive
-	From      []netip.Prefix // clients; empty: everybody behind Interface
-	To        []netip.Prefix // targets
-	Ports     []Ports        // of the targets; empty: all
+	Interface string            // on which the clients' packets arrive
+	From      []netip.Prefix    // clients; empty: everybody behind Interface
+	To        []netip.Prefix    // targets
+	Ports     []portrange.Range // of the targets; empty: all
 }
 
 // Enabled reports whether the tunnel intercepts.
@@ -216,16 +217,16 @@ func narrower(a, b netip.Prefix) netip.Prefix {
 }
 
 // distinctPorts decodes ports and ranges of ports that do not overlap.
-func (d *decoder) distinctPorts(n *node, key string) ([]Ports, bool) {
+func (d *decoder) distinctPorts(n *node, key string) ([]portrange.Range, bool) {
 	before := len(d.errs)
-	var all []Ports
+	var all []portrange.Range
 	d.each(n, key, func(n *node, s string) {
 		p, bad := parsePortRange(s)
 		if bad != nil {
 			d.mistake(n, bad)
 			return
 		}
-		if i := slices.IndexFunc(all, p.overlaps); i >= 0 {
+		if i := slices.IndexFunc(all, p.Overlaps); i >= 0 {
 			d.errorf(n, "remove one of them", "%s has %s and %s, which overlap", key, all[i], p)
 			return
 		}
@@ -340,11 +341,9 @@ func (d *decoder) checkIntercepts(tunnels []Tunnel) {
 func (i Intercept) overlaps(o Intercept) bool {
 	return i.Enabled() && i.Interface == o.Interface && prefixesOverlap(i.To, o.To) &&
 		(len(i.From) == 0 || len(o.From) == 0 || prefixesOverlap(i.From, o.From)) &&
-		(len(i.Ports) == 0 || len(o.Ports) == 0 || slices.ContainsFunc(i.Ports, func(p Ports) bool { return slices.ContainsFunc(o.Ports, p.overlaps) }))
+		portrange.Overlap(i.Ports, o.Ports)
 }
 
 func prefixesOverlap(all, others []netip.Prefix) bool {
 	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return slices.ContainsFunc(others, p.Overlaps) })
 }
-
-func (p Ports) overlaps(o Ports) bool { return p.Low <= o.High && o.Low <= p.High }

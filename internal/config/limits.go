@@ -116,7 +116,7 @@ func (d *decoder) httpListen(n *node, key string) ([]netip.AddrPort, bool) {
 		}
 		for _, l := range found {
 			d.listens = append(d.listens, placedListen{l, n, nil, key})
-			all = append(all, netip.AddrPortFrom(l.Addr, l.Ports.Low))
+			all = append(all, netip.AddrPortFrom(l.Addr, l.Ports.First))
 		}
 	})
 	return all, len(d.errs) == before

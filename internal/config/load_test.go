@@ -268,7 +268,7 @@ func FuzzLoad(f *testing.F) {
 			}
 			names[tun.Name] = true
 			for _, fw := range tun.Forward {
-				if fw.Ports.Len() != tun.ports().Len() || fw.Host == "" || fw.Ports.Low == 0 {
+				if fw.Ports.Len() != tun.ports().Len() || fw.Host == "" || fw.Ports.First == 0 {
 					t.Errorf("ports do not map one to one: %+v", tun)
 				}
 			}

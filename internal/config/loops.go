@@ -1,6 +1,7 @@
 package config
 
 import (
+	"longhaul/internal/portrange"
 	"net/netip"
 	"slices"
 	"strings"
@@ -34,7 +35,7 @@ func (d *decoder) checkLoops(all []Tunnel) {
 	for i, t := range tunnels {
 		for hop, f := range t.Forward {
 			for index := range f.Ports.Len() {
-				for _, to := range reached(tunnels, d.addressesOf(f.Host), uint16(int(f.Ports.Low)+index), own) {
+				for _, to := range reached(tunnels, d.addressesOf(f.Host), uint16(int(f.Ports.First)+index), own) {
 					from := port{i, index}
 					steps[from] = append(steps[from], step{from, hop, to})
 				}
@@ -94,9 +95,9 @@ func (d *decoder) reportLoop(tunnels []placedTunnel, loop []step) {
 
 // ports is the range of ports on which the tunnel listens. To an intercepting tunnel no
 // port leads, so that it stands for one.
-func (t Tunnel) ports() Ports {
+func (t Tunnel) ports() portrange.Range {
 	if len(t.Listen) == 0 {
-		return Ports{}
+		return portrange.Range{}
 	}
 	return t.Listen[0].Ports
 }
@@ -106,12 +107,12 @@ func (t Tunnel) ports() Ports {
 func reached(tunnels []placedTunnel, addrs []netip.Addr, number uint16, own map[netip.Addr]bool) (all []port) {
 	for i, t := range tunnels {
 		for _, l := range t.Listen {
-			if number < l.Ports.Low || number > l.Ports.High || !slices.ContainsFunc(addrs, func(a netip.Addr) bool {
+			if !l.Ports.Has(number) || !slices.ContainsFunc(addrs, func(a netip.Addr) bool {
 				return a == l.Addr || covers(l.Addr, a) && (a.IsLoopback() || own[a])
 			}) {
 				continue
 			}
-			all = append(all, port{i, int(number - l.Ports.Low)})
+			all = append(all, port{i, int(number - l.Ports.First)})
 			break
 		}
 	}

@@ -1,14 +1,17 @@
 package config
 
-import "net/netip"
+import (
+	"longhaul/internal/portrange"
+	"net/netip"
+)
 
 // Original has a far tunnel dial the address that the client dialed at the near relay, in
 // place of a fixed target, and restricts it. The zero value means that the tunnel has
 // targets of its own.
 type Original struct {
-	From  []netip.Prefix // clients; empty: all
-	To    []netip.Prefix // targets
-	Ports []Ports        // of the targets; empty: all
+	From  []netip.Prefix    // clients; empty: all
+	To    []netip.Prefix    // targets
+	Ports []portrange.Range // of the targets; empty: all
 }
 
 // Enabled reports whether the tunnel dials what its clients dialed.

@@ -481,10 +481,10 @@ func (d *decoder) checkPorts(t Tunnel, listens []placedListen, forwards []*node)
 		if f.Ports.Len() == ports.Len() {
 			continue
 		}
-		high := int(f.Ports.Low) + ports.Len() - 1
+		high := int(f.Ports.First) + ports.Len() - 1
 		fix := "listen on fewer ports; ports map one to one"
 		if high <= 65535 {
-			f.Ports.High = uint16(high)
+			f.Ports.Last = uint16(high)
 			fix = fmt.Sprintf("write %s; ports map one to one", f)
 		}
 		d.errorf(forwards[i], fix, "listen has %s and forward has %s", count(ports.Len(), "port"), count(t.Forward[i].Ports.Len(), "port"))

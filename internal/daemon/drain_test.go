@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"longhaul/internal/portrange"
 	"net/netip"
 	"strings"
 	"testing"
@@ -11,10 +12,10 @@ import (
 
 func TestFindNamed(t *testing.T) {
 	forward := func(host string, low, high uint16) config.Forward {
-		return config.Forward{Host: host, Ports: config.Ports{Low: low, High: high}}
+		return config.Forward{Host: host, Ports: portrange.Range{First: low, Last: high}}
 	}
 	listen := func(addr string, low, high uint16) config.Listen {
-		return config.Listen{Addr: netip.MustParseAddr(addr), Ports: config.Ports{Low: low, High: high}}
+		return config.Listen{Addr: netip.MustParseAddr(addr), Ports: portrange.Range{First: low, Last: high}}
 	}
 	tunnels := []config.Tunnel{
 		{Name: "range", Listen: []config.Listen{listen("::", 6000, 6010)}, Forward: []config.Forward{forward("far", 6000, 6010)}},

@@ -13,20 +13,13 @@ func InterceptOptions(relayName string, c *config.Config) intercept.Options {
 		switch {
 		case t.Intercept.Enabled():
 			o.Tunnels = append(o.Tunnels, intercept.Tunnel{Name: t.Name, Interface: t.Intercept.Interface,
-				From: t.Intercept.From, To: t.Intercept.To, Ports: portRanges(t.Intercept.Ports),
+				From: t.Intercept.From, To: t.Intercept.To, Ports: t.Intercept.Ports,
 				Mirror: t.Refuse == config.RefuseMirror, SourceRelay: t.Source != config.SourceClient})
 			o.AnswerPorts = o.AnswerPorts && len(t.Forward) == 0 // else flows lead elsewhere
 		case t.Source == config.SourceClient:
 			o.Dialers = append(o.Dialers, intercept.Dialer{Name: t.Name,
-				From: t.Original.From, To: t.Original.To, Ports: portRanges(t.Original.Ports)})
+				From: t.Original.From, To: t.Original.To, Ports: t.Original.Ports})
 		}
 	}
 	return o
-}
-
-func portRanges(all []config.Ports) (ranges []intercept.PortRange) {
-	for _, p := range all {
-		ranges = append(ranges, intercept.PortRange{First: p.Low, Last: p.High})
-	}
-	return ranges
 }

@@ -104,7 +104,7 @@ func (p *pairs) farAt(fd int) *farTunnel {
 	var found *farTunnel
 	for _, t := range p.current.far {
 		for _, l := range t.admits.Load().listen {
-			if l.Ports.Low != at.Port() {
+			if l.Ports.First != at.Port() {
 				continue
 			}
 			if l.Addr == at.Addr() {

@@ -72,7 +72,7 @@ func pathsOf(paths []config.Path) (all []pair.PathOptions) {
 
 // addressesOf resolves the far relay's address.
 func addressesOf(f config.Forward) func(context.Context) ([]netip.AddrPort, error) {
-	port := f.Ports.Low
+	port := f.Ports.First
 	if a, err := netip.ParseAddr(f.Host); err == nil {
 		one := []netip.AddrPort{netip.AddrPortFrom(a.Unmap(), port)}
 		return func(context.Context) ([]netip.AddrPort, error) { return one, nil }

@@ -85,16 +85,13 @@ func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 			rt.Intercepts = tun.Intercept.String()
 		}
 		rt.SourceClient = tun.Source == config.SourceClient
-		rt.Dialable = relay.Dialable{From: tun.Original.From, To: tun.Original.To}
-		for _, p := range tun.Original.Ports {
-			rt.Dialable.Ports = append(rt.Dialable.Ports, relay.PortRange{First: p.Low, Last: p.High})
-		}
+		rt.Dialable = relay.Dialable{From: tun.Original.From, To: tun.Original.To, Ports: tun.Original.Ports}
 		if len(tun.Forward) == 0 {
 			rt.Forward = []hops.Target{{Original: true}}
 			rt.Health.EjectAfter = -1 // an unreachable address says nothing of the others
 		}
 		for _, f := range tun.Forward {
-			rt.Forward = append(rt.Forward, hops.Target{Host: f.Host, Port: f.Ports.Low, Ports: f.Ports.Len(), Weight: f.Weight, Priority: f.Priority})
+			rt.Forward = append(rt.Forward, hops.Target{Host: f.Host, Port: f.Ports.First, Ports: f.Ports.Len(), Weight: f.Weight, Priority: f.Priority})
 		}
 		if tun.Transport != config.TransportKernel {
 			l, err := t.legs(tun.Name, tun.Settings)

@@ -3,6 +3,7 @@ package intercept
 import (
 	"errors"
 	"fmt"
+	"longhaul/internal/portrange"
 	"math/bits"
 	"net/netip"
 	"os"
@@ -153,10 +154,7 @@ func (t Tunnel) overlaps(other Tunnel) bool {
 			return slices.ContainsFunc(b, p.Overlaps)
 		})
 	}
-	samePort := len(t.Ports) == 0 || len(other.Ports) == 0 || slices.ContainsFunc(t.Ports, func(a PortRange) bool {
-		return slices.ContainsFunc(other.Ports, func(b PortRange) bool { return a.First <= b.Last && b.First <= a.Last })
-	})
-	return t.Interface == other.Interface && samePort && overlap(t.From, other.From) && overlap(t.To, other.To)
+	return t.Interface == other.Interface && portrange.Overlap(t.Ports, other.Ports) && overlap(t.From, other.From) && overlap(t.To, other.To)
 }
 
 // sysctl reads a setting by its file below /proc/sys, since the names of devices have

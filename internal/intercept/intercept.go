@@ -8,6 +8,7 @@ package intercept
 
 import (
 	"cmp"
+	"longhaul/internal/portrange"
 	"net/netip"
 	"slices"
 
@@ -21,20 +22,14 @@ const (
 	DefaultTable = 1812
 )
 
-// PortRange is an inclusive range of ports. A single port has Last equal to First.
-type PortRange struct {
-	First uint16 `json:"first"`
-	Last  uint16 `json:"last"`
-}
-
 // Tunnel is what one tunnel of a relay intercepts: TCP connections that arrive at
 // Interface, from a client in From to an address in To and a port in Ports.
 type Tunnel struct {
-	Name      string         `json:"name"`
-	Interface string         `json:"interface"`      // on which the clients' packets arrive
-	From      []netip.Prefix `json:"from,omitempty"` // empty: everybody behind the interface
-	To        []netip.Prefix `json:"to"`
-	Ports     []PortRange    `json:"ports,omitempty"` // empty: all
+	Name      string            `json:"name"`
+	Interface string            `json:"interface"`      // on which the clients' packets arrive
+	From      []netip.Prefix    `json:"from,omitempty"` // empty: everybody behind the interface
+	To        []netip.Prefix    `json:"to"`
+	Ports     []portrange.Range `json:"ports,omitempty"` // empty: all
 	// ListenPort is the port of the relay's transparent listener on 127.0.0.1, and
 	// ListenPort6 of that on [::1]. Without a listener there, new connections pass
 	// directly. A port may be 0 if To has no prefix of its family, and in a plan.
@@ -59,8 +54,7 @@ func (t Tunnel) Takes(client netip.Addr, target netip.AddrPort) bool {
 
 // LeadsTo reports whether the tunnel intercepts connections to a target.
 func (t Tunnel) LeadsTo(target netip.AddrPort) bool {
-	return contain(t.To, target.Addr()) && (len(t.Ports) == 0 ||
-		slices.ContainsFunc(t.Ports, func(r PortRange) bool { return r.First <= target.Port() && target.Port() <= r.Last }))
+	return contain(t.To, target.Addr()) && portrange.Has(t.Ports, target.Port())
 }
 
 func contain(all []netip.Prefix, a netip.Addr) bool {
@@ -70,10 +64,10 @@ func contain(all []netip.Prefix, a netip.Addr) bool {
 // Dialer is a tunnel that intercepts nothing, and dials targets from its clients' own
 // addresses: the rules bring the targets' answers to its sockets.
 type Dialer struct {
-	Name  string         `json:"name"`
-	From  []netip.Prefix `json:"from"` // clients
-	To    []netip.Prefix `json:"to"`   // targets
-	Ports []PortRange    `json:"ports,omitempty"`
+	Name  string            `json:"name"`
+	From  []netip.Prefix    `json:"from"` // clients
+	To    []netip.Prefix    `json:"to"`   // targets
+	Ports []portrange.Range `json:"ports,omitempty"`
 }
 
 // Options are what a relay intercepts.

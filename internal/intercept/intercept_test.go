@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"longhaul/internal/portrange"
 	"net"
 	"net/netip"
 	"os"
@@ -162,7 +163,7 @@ func TestDialer(t *testing.T) {
 func TestManyPorts(t *testing.T) {
 	s := newSite(t)
 	o := options()
-	o.Tunnels[0].Ports = []PortRange{{22, 22}, {4000, 5000}}
+	o.Tunnels[0].Ports = []portrange.Range{{First: 22, Last: 22}, {First: 4000, Last: 5000}}
 	s.set(o)
 	defer s.relay(o.Tunnels[0])()
 	s.expect(byRelay, 5000)
@@ -387,7 +388,7 @@ func TestTwoRelays(t *testing.T) {
 	if want := "tunnel to-c intercepts connections that tunnel to-b of relay test also intercepts"; err == nil || err.Error() != want {
 		t.Errorf("got %v", err)
 	}
-	second.Tunnels[0].Ports = []PortRange{{6000, 6000}}
+	second.Tunnels[0].Ports = []portrange.Range{{First: 6000, Last: 6000}}
 	must(t, s.on(func(h *Host) error { return h.Check(second) }))
 	s.set(second)
 	must(t, s.on(func(h *Host) error { return h.Clear("test") }))
@@ -437,7 +438,7 @@ func TestManyTunnels(t *testing.T) {
 	for i := range 150 {
 		next := first
 		port := uint16(10_000 + 3*i)
-		next.Name, next.Ports = fmt.Sprintf("to-%d", i), []PortRange{{port, port}, {port + 2, port + 2}}
+		next.Name, next.Ports = fmt.Sprintf("to-%d", i), []portrange.Range{{First: port, Last: port}, {First: port + 2, Last: port + 2}}
 		o.Tunnels = append(o.Tunnels, next)
 	}
 	clean := s.state()
@@ -499,23 +500,27 @@ func TestLost(t *testing.T) {
 func TestCommands(t *testing.T) {
 	nettest.RequireProgram(t, "nft", "nftables")
 	for name, change := range map[string]func(*Options){
-		"as it is":             func(*Options) {},
-		"answers of any port":  func(o *Options) { o.AnswerPorts = false },
-		"many ports, in parts": func(o *Options) { o.Tunnels[0].Ports = []PortRange{{22, 22}, {5000, 5100}} },
+		"as it is":            func(*Options) {},
+		"answers of any port": func(o *Options) { o.AnswerPorts = false },
+		"many ports, in parts": func(o *Options) {
+			o.Tunnels[0].Ports = []portrange.Range{{First: 22, Last: 22}, {First: 5000, Last: 5100}}
+		},
 		"everybody, all ports": func(o *Options) {
 			o.Tunnels[0].From, o.Tunnels[0].Ports = nil, nil
 		},
 		"everywhere": func(o *Options) {
-			o.Tunnels[0].From, o.Tunnels[0].To, o.Tunnels[0].Ports = nil, prefixes("0.0.0.0/0", "::/0"), []PortRange{{22, 22}}
+			o.Tunnels[0].From, o.Tunnels[0].To, o.Tunnels[0].Ports = nil, prefixes("0.0.0.0/0", "::/0"), []portrange.Range{{First: 22, Last: 22}}
 		},
 		"touching prefixes and ports": func(o *Options) {
 			o.Tunnels[0].To = prefixes("10.9.2.0/24", "10.9.3.0/24", "10.9.2.128/25", "10.9.4.4/32", "255.255.255.0/24", "0.0.0.0/8")
 			o.Tunnels[0].From = prefixes("10.9.1.0/25", "10.9.1.128/25", "10.9.2.0/24")
-			o.Tunnels[0].Ports = []PortRange{{0, 10}, {9, 20}, {30, 30}, {31, 40}, {65535, 65535}}
+			o.Tunnels[0].Ports = []portrange.Range{{First: 0, Last: 10}, {First: 9, Last: 20}, {First: 30, Last: 30}, {First: 31, Last: 40}, {First: 65535, Last: 65535}}
 		},
-		"single ports": func(o *Options) { o.Tunnels[0].Ports = []PortRange{{22, 22}, {1521, 1521}} },
-		"a range":      func(o *Options) { o.Tunnels[0].Ports = []PortRange{{5432, 5440}} },
-		"mirrored":     mirrored,
+		"single ports": func(o *Options) {
+			o.Tunnels[0].Ports = []portrange.Range{{First: 22, Last: 22}, {First: 1521, Last: 1521}}
+		},
+		"a range":  func(o *Options) { o.Tunnels[0].Ports = []portrange.Range{{First: 5432, Last: 5440}} },
+		"mirrored": mirrored,
 		"mirrored and paused": func(o *Options) {
 			mirrored(o)
 			o.Tunnels[0].Paused = true

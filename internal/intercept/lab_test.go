@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"longhaul/internal/portrange"
 	"net"
 	"net/netip"
 	"os"
@@ -79,7 +80,7 @@ func options() Options {
 		Name: "to-b", Interface: "left",
 		From:  prefixes("10.9.1.0/24", "fd09:1::/64"),
 		To:    prefixes("10.9.2.0/24", "10.9.3.0/24", "fd09:2::/64"),
-		Ports: []PortRange{{5000, 5000}, {5002, 5003}}, ListenPort: 7000, ListenPort6: 7006,
+		Ports: []portrange.Range{{First: 5000, Last: 5000}, {First: 5002, Last: 5003}}, ListenPort: 7000, ListenPort6: 7006,
 	}}}
 }
 

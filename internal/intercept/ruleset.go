@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"longhaul/internal/portrange"
 	"net/netip"
 	"slices"
 	"strings"
@@ -135,7 +136,7 @@ func newRuleset(o Options) ruleset {
 }
 
 // ports are those of all tunnels; nil: any port.
-func (o Options) ports() (all []PortRange) {
+func (o Options) ports() (all []portrange.Range) {
 	for _, t := range o.Tunnels {
 		if len(mergePorts(t.Ports)) == 0 {
 			return nil
@@ -552,19 +553,12 @@ func setText(elements []string) string {
 	return "{ " + strings.Join(elements, ", ") + " }"
 }
 
-func (r PortRange) String() string {
-	if r.First == r.Last {
-		return fmt.Sprint(r.First)
-	}
-	return fmt.Sprintf("%d-%d", r.First, r.Last)
-}
-
 const lastPort = 1<<16 - 1
 
 // mergePorts returns disjoint ranges that do not touch, nothing if they are all ports.
-func mergePorts(ranges []PortRange) (merged []PortRange) {
+func mergePorts(ranges []portrange.Range) (merged []portrange.Range) {
 	all := slices.Clone(ranges)
-	slices.SortFunc(all, func(a, b PortRange) int { return int(a.First) - int(b.First) })
+	slices.SortFunc(all, func(a, b portrange.Range) int { return int(a.First) - int(b.First) })
 	for _, r := range all {
 		if n := len(merged); n > 0 && int(r.First) <= int(merged[n-1].Last)+1 {
 			merged[n-1].Last = max(merged[n-1].Last, r.Last)
@@ -579,7 +573,7 @@ func mergePorts(ranges []PortRange) (merged []PortRange) {
 }
 
 // ports matches TCP packets with one of the ports.
-func ports(which string, ranges []PortRange) rule {
+func ports(which string, ranges []portrange.Range) rule {
 	if some := someOf(which, ranges); some != nil {
 		return some
 	}
@@ -587,7 +581,7 @@ func ports(which string, ranges []PortRange) rule {
 }
 
 // someOf is ports, or nothing if they are all ports.
-func someOf(which string, ranges []PortRange) rule {
+func someOf(which string, ranges []portrange.Range) rule {
 	ranges = mergePorts(ranges)
 	if len(ranges) == 0 {
 		return nil
@@ -601,16 +595,16 @@ const mostSinglePorts = 64
 // noneOf matches TCP packets with none of the ports, which are merged. The kernel finds a
 // range in a set more slowly than a value: a few ports are values. With more, it compares
 // with the range that has them all.
-func noneOf(which string, ranges []PortRange) statement {
+func noneOf(which string, ranges []portrange.Range) statement {
 	if len(ranges) > 1 {
-		var single []PortRange
+		var single []portrange.Range
 		for _, r := range ranges {
 			for port := int(r.First); port <= int(r.Last) && len(single) <= mostSinglePorts; port++ {
-				single = append(single, PortRange{uint16(port), uint16(port)})
+				single = append(single, portrange.Range{First: uint16(port), Last: uint16(port)})
 			}
 		}
 		if len(single) > mostSinglePorts {
-			single = []PortRange{{ranges[0].First, ranges[len(ranges)-1].Last}}
+			single = []portrange.Range{{First: ranges[0].First, Last: ranges[len(ranges)-1].Last}}
 		}
 		ranges = single
 	}
@@ -618,7 +612,7 @@ func noneOf(which string, ranges []PortRange) statement {
 }
 
 // matchPorts matches TCP packets whose port is in one of the ranges, or in none of them.
-func matchPorts(which string, ranges []PortRange, none bool) statement {
+func matchPorts(which string, ranges []portrange.Range, none bool) statement {
 	offset := uint32(0)
 	if which == "dport" {
 		offset = 2
@@ -629,7 +623,7 @@ func matchPorts(which string, ranges []PortRange, none bool) statement {
 	}
 	key := func(port int) []byte { return binary.BigEndian.AppendUint16(nil, uint16(port)) }
 	texts := make([]string, len(ranges))
-	interval := slices.ContainsFunc(ranges, func(r PortRange) bool { return r.First != r.Last })
+	interval := slices.ContainsFunc(ranges, func(r portrange.Range) bool { return r.First != r.Last })
 	var elements []nftables.SetElement
 	if interval && ranges[0].First > 0 {
 		elements = append(elements, nftables.SetElement{Key: key(0), IntervalEnd: true})

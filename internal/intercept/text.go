@@ -3,6 +3,7 @@ package intercept
 import (
 	"fmt"
 	"io"
+	"longhaul/internal/portrange"
 	"net/netip"
 	"strings"
 
@@ -45,7 +46,7 @@ func (t Tunnel) String() string { return t.Interface + ": " + connections(t.From
 // String is what the tunnel dials: "dials 10.1.0.0/16 > 10.2.0.0/16 ports 22, 5432-5440".
 func (d Dialer) String() string { return "dials " + connections(d.From, d.To, d.Ports) }
 
-func connections(from, to []netip.Prefix, ports []PortRange) (text string) {
+func connections(from, to []netip.Prefix, ports []portrange.Range) (text string) {
 	if len(from) > 0 {
 		text = list(from) + " "
 	}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"longhaul/internal/portrange"
 	"net/netip"
 	"testing"
 
@@ -12,7 +13,7 @@ func TestNotDialable(t *testing.T) {
 	bounded := Dialable{
 		From:  []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd01::/64")},
 		To:    []netip.Prefix{netip.MustParsePrefix("10.2.0.0/16"), netip.MustParsePrefix("fd02::/64")},
-		Ports: []PortRange{{22, 22}, {5432, 5440}},
+		Ports: []portrange.Range{{First: 22, Last: 22}, {First: 5432, Last: 5440}},
 	}
 	everywhere := Dialable{To: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}}
 	for _, c := range []struct {

@@ -10,6 +10,7 @@ package relay
 
 import (
 	"log/slog"
+	"longhaul/internal/portrange"
 	"net/netip"
 	"os"
 	"time"
@@ -160,13 +161,10 @@ type Tunnel struct {
 
 // Dialable are the flows that a far tunnel dials as their clients did.
 type Dialable struct {
-	From  []netip.Prefix // clients; empty: all
-	To    []netip.Prefix // targets; empty: none
-	Ports []PortRange    // of the targets; empty: all
+	From  []netip.Prefix    // clients; empty: all
+	To    []netip.Prefix    // targets; empty: none
+	Ports []portrange.Range // of the targets; empty: all
 }
-
-// PortRange is an inclusive range of ports.
-type PortRange struct{ First, Last uint16 }
 
 // Destination is the transport of legs to the targets in a prefix.
 type Destination struct {

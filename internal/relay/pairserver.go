@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"longhaul/internal/portrange"
 	"net/netip"
 	"slices"
 	"time"
@@ -296,7 +297,7 @@ func (rt *route) notDialable(o PairOpen) *Refusal {
 }
 
 func (d *Dialable) hasPort(p uint16) bool {
-	return len(d.Ports) == 0 || slices.ContainsFunc(d.Ports, func(r PortRange) bool { return r.First <= p && p <= r.Last })
+	return portrange.Has(d.Ports, p)
 }
 
 // handTarget gives the connected target of a far flow to its carrier.
