@@ -18,7 +18,7 @@ type script struct {
 }
 
 type packet struct {
-	kind   byte // lane: 'a' ATTACH, 'j' the same for one more lane, 'd' DATA, 'e' END, 'x' RELEASE. Control: 'k' ACK, 'r' RESET, 'g' GONE
+	kind   byte // lane: 'a' ATTACH, 'j' the same for one more lane, 'd' DATA, 'e' END, 'x' RELEASE. Control: 'k' ACK, 'r' RESET, 'g' GONE, 'w' WAKE
 	offset uint64
 	flag   bool
 	bytes  string
@@ -54,6 +54,9 @@ type world struct {
 	leaves   int
 	ctlLoss  int
 	doubles  int
+	tails    int // that go out on a second lane
+	probes   int
+	aheads   int // bytes that go ahead of a lane
 	aborts   int
 	aborted  bool
 	noResume bool
@@ -89,6 +92,7 @@ func (w *world) clone(step string) *world {
 		for k := range e.lanes {
 			e.lanes[k].queue = slices.Clone(e.lanes[k].queue)
 			e.lanes[k].sent.sent = slices.Clone(e.lanes[k].sent.sent)
+			e.lanes[k].sent.also = slices.Clone(e.lanes[k].sent.also)
 		}
 		e.flow.Out.again = slices.Clone(e.flow.Out.again)
 		e.flow.Out.store.chunks = cloneChunks(e.flow.Out.store.chunks)
@@ -112,7 +116,7 @@ func cloneChunks(chunks []*chunk) (all []*chunk) {
 
 // key holds everything in which two worlds may differ.
 func (w *world) key() string {
-	b := encode(nil, w.joins, w.laneLoss, w.leaves, w.ctlLoss, w.doubles, w.aborts, w.aborted)
+	b := encode(nil, w.joins, w.laneLoss, w.leaves, w.ctlLoss, w.doubles, w.tails, w.probes, w.aheads, w.aborts, w.aborted)
 	for i := range w.ends {
 		e := &w.ends[i]
 		f := &e.flow
@@ -137,8 +141,9 @@ func (w *world) key() string {
 				b = encode(b, false)
 				continue
 			}
-			b = encode(b, w.laneUp[k], l.has, l.ready, l.sent.end)
-			b = encodePackets(encodeSpans(b, l.sent.sent.after(o.base)), l.queue)
+			b = encode(b, w.laneUp[k], l.has, l.ready, l.sent.end, l.sent.alsoEnd)
+			b = encodeSpans(encodeSpans(b, l.sent.sent.after(o.base)), l.sent.also.after(o.base))
+			b = encodePackets(b, l.queue)
 		}
 	}
 	return string(b)
@@ -205,7 +210,8 @@ type step struct {
 }
 
 var names = [][2]string{{"read 0", "read 1"}, {"finish 0", "finish 1"}, {"send 0", "send 1"}, {"lane to 0", "lane to 1"},
-	{"lane twice to 0", "lane twice to 1"}, {"control to 0", "control to 1"}, {"flush 0", "flush 1"}, {"abort 0", "abort 1"}}
+	{"lane twice to 0", "lane twice to 1"}, {"control to 0", "control to 1"}, {"flush 0", "flush 1"}, {"abort 0", "abort 1"},
+	{"double 0", "double 1"}, {"probe 0", "probe 1"}, {"ahead 0", "ahead 1"}}
 
 var onLane = [maxLanes]string{"", " on the second"}
 
@@ -272,6 +278,7 @@ func (w *world) steps() (steps, losses []step) {
 		}})
 	}
 	for i := range w.ends {
+		losses = append(losses, w.chancesOf(i)...)
 		if w.aborts > 0 && !w.ends[i].gone {
 			losses = append(losses, step{names[7][i], func(w *world) {
 				w.aborts--
@@ -280,6 +287,44 @@ func (w *world) steps() (steps, losses []step) {
 		}
 	}
 	return steps, losses
+}
+
+// chancesOf are steps that one end may take to be faster, and need not.
+func (w *world) chancesOf(i int) (all []step) {
+	e := &w.ends[i]
+	if e.gone {
+		return nil
+	}
+	if held, other := e.held(); w.tails > 0 && held >= 0 && !e.flow.Out.Pending() && e.lanes[other].ready {
+		all = append(all, step{names[8][i], func(w *world) {
+			w.tails--
+			e := &w.ends[i]
+			e.flow.Out.Double(&e.lanes[held].sent, &e.lanes[other].sent, 1<<20)
+		}})
+	}
+	if w.probes > 0 && e.hasLane() && !e.flow.Out.Pending() && e.flow.Out.Unacknowledged() {
+		all = append(all, step{names[9][i], func(w *world) {
+			w.probes--
+			w.ends[i].flow.Out.Probe()
+		}})
+	}
+	if offset, b := e.flow.Out.Peek(1); w.aheads > 0 && len(b) > 0 && (i == 0 || !e.hasLane()) {
+		p := packet{kind: 'w', offset: offset, bytes: string(b)}
+		all = append(all, step{names[10][i], func(w *world) {
+			w.aheads--
+			w.ends[1-i].ctl = append(w.ends[1-i].ctl, p)
+		}})
+	}
+	return all
+}
+
+// held is the lane that holds up the other end, and the other one; -1: none does.
+func (e *end) held() (held, other int) {
+	if !e.lanes[0].has || !e.lanes[1].has {
+		return -1, -1
+	}
+	held = e.flow.Out.Held([]*Lane{&e.lanes[0].sent, &e.lanes[1].sent})
+	return held, 1 - held
 }
 
 func (w *world) dropLane(k int) {
@@ -358,7 +403,7 @@ func (w *world) stepsOf(i int) (all []step) {
 // stepsOn are the steps of one end with one lane.
 func (w *world) stepsOn(i, k int) (all []step) {
 	e, peer := &w.ends[i], 1-i
-	if l := &e.lanes[k]; l.ready && !e.gone && e.flow.Out.Pending() {
+	if l := &e.lanes[k]; l.ready && !e.gone && e.flow.Out.HasFor(&l.sent) {
 		all = append(all, step{names[2][i] + onLane[k], func(w *world) {
 			e := &w.ends[i]
 			item, _ := e.flow.Out.Next(&e.lanes[k].sent, 1)
@@ -512,6 +557,12 @@ func (w *world) arriveControl(i int, p packet) {
 		e.flow.ResetLocal()
 	case p.kind == 'g':
 		e.flow.PeerGone(Cause{Code: 3})
+	case p.kind == 'w' && !(w.noResume && e.hasLane()) && !e.reset:
+		if b, err := e.flow.In.Data(p.offset, []byte(p.bytes)); err == nil {
+			w.write(i, b)
+			w.turn(i)
+			e.flow.ResetLocal()
+		}
 	}
 }
 
@@ -594,6 +645,48 @@ func TestModel(t *testing.T) {
 				t.Logf("%d states", explore(t, newWorld(c.a, c.b, noResume, c.laneLoss, c.ctlLoss, c.doubles, c.aborts)))
 			})
 		}
+	}
+}
+
+// TestModelAhead lets bytes go ahead of a lane over the control connection.
+func TestModelAhead(t *testing.T) {
+	for _, c := range []struct {
+		a, b              script
+		laneLoss, ctlLoss int
+		noResume          bool
+	}{
+		{script{2, 'e'}, script{0, 'e'}, 1, 0, false},
+		{script{0, 'e'}, script{2, 'e'}, 1, 0, false},
+		{script{1, 'e'}, script{0, 'e'}, 1, 1, false},
+		{script{2, 'r'}, script{0, 'e'}, 1, 0, false},
+		{script{1, 'e'}, script{1, 'e'}, 1, 0, true},
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			w := newWorld(c.a, c.b, c.noResume, c.laneLoss, c.ctlLoss, 0, 0)
+			w.aheads = 2
+			t.Logf("%d states", explore(t, w))
+		})
+	}
+}
+
+// TestModelTails has what one lane carries go out on a second one as well, and probes.
+func TestModelTails(t *testing.T) {
+	for _, c := range []struct {
+		a, b                            script
+		leaves, laneLoss, tails, probes int
+	}{
+		{script{2, 'e'}, script{0, 'e'}, 0, 1, 1, 0},
+		{script{0, 'e'}, script{2, 'e'}, 0, 1, 1, 0},
+		{script{1, 'e'}, script{0, 'e'}, 0, 1, 2, 0},
+		{script{1, 'e'}, script{0, 'e'}, 1, 1, 1, 0},
+		{script{1, 'e'}, script{0, 'e'}, 0, 1, 1, 1},
+		{script{1, 'e'}, script{0, 'r'}, 0, 1, 1, 0},
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			w := newWorld(c.a, c.b, false, c.laneLoss, 0, 0, 0)
+			w.joins, w.leaves, w.tails, w.probes = 1, c.leaves, c.tails, c.probes
+			t.Logf("%d states", explore(t, w))
+		})
 	}
 }
 
