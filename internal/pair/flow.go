@@ -453,6 +453,7 @@ func (f *Flow) deliver(l *lane, offset uint64, b []byte) error {
 			f.writeLeg(rest)
 		}
 	}
+	f.received() // the lane may have been lost while its bytes were written
 	return nil
 }
 

@@ -187,6 +187,13 @@ func (f *Flow) moveOver(now time.Time) {
 		f.wantLanes = min(f.wantLanes+n, maxLanes)
 		return
 	}
+	if f.readyStrands() <= n { // the others are lost
+		for _, l := range m.lanes {
+			f.strand(l).leaving = false
+		}
+		m.lanes, m.emptied = nil, false
+		return
+	}
 	for _, l := range m.lanes {
 		l.retire()
 		f.releaseStrand(f.strand(l))

@@ -169,8 +169,12 @@ func (f *Flow) mayTake(st *strand) bool {
 	if f.sf.Out.Doubles(&st.sent) {
 		return true
 	}
-	if st != f.strands[0] && (st.leaving || f.pauses()) {
+	pauses := f.pauses()
+	if st != f.strands[0] && (st.leaving || pauses) {
 		return false
+	}
+	if pauses {
+		return true // even where another lane would be faster
 	}
 	main := f.firstStrand()
 	if st != main && f.leavesRecord(st) {
