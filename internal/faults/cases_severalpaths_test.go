@@ -91,3 +91,24 @@ func TestCase94StandbyTakesOver(t *testing.T) {
 	c.expectWhole()
 	p.expectNoFlows()
 }
+
+// Case 103: this host loses its address on one path. Nothing that the kernel has sent lacks an
+// acknowledgement: it cannot send at all.
+func TestCase103AddressOfPathIsTaken(t *testing.T) {
+	t.Parallel()
+	p := severalPaths(t, "")
+	c := p.gather(p.dial, 16<<20)
+	p.expectPaths("flows on both paths", bothCarry)
+	x := providers[0]
+	nettest.Must(t, p.nearHost.DropAddress(x.name, x.near))
+	p.expectPaths("one path that is down", func(a, b flow.PairPath) bool {
+		return !a.Up && a.Error != "" && a.Busy == 0 && b.Up && b.Control && b.Busy > 0
+	})
+	c.join()
+	c.bulk.expectGot(t, min(c.bulk.size, c.bulk.got.Load()+1<<20))
+	c.silent.alive(t, "without the address of a path")
+	nettest.Must(t, p.nearHost.Address(x.name, x.near))
+	p.expectPaths("flows on both paths again", bothCarry)
+	c.expectWhole()
+	p.expectNoFlows()
+}

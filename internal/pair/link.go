@@ -599,6 +599,9 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 		s.restarted(c.hello.Instance)
 	}
 	s.begin(c)
+	if !slices.Contains(l.pathsNow(), p) {
+		l.leavePath(p, errPathGone)
+	}
 	return nil
 }
 
@@ -777,6 +780,10 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool) (*lane, error) {
 	if !s.join(lane, pool) {
 		c.bulk.Close()
 		return nil, errors.New("the session is closed")
+	}
+	if !slices.Contains(l.pathsNow(), p) { // whose other lanes are closed
+		lane.close()
+		return nil, errPathGone
 	}
 	return lane, nil
 }

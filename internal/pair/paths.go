@@ -103,7 +103,7 @@ func (l *Link) setPaths(options []PathOptions) {
 	l.paths.Store(&now)
 	for _, p := range before {
 		if !slices.Contains(now, p) {
-			l.node.tasks.Go(func() { l.leavePath(p, errors.New("the configuration has the path no more")) })
+			l.node.tasks.Go(func() { l.leavePath(p, errPathGone) })
 		}
 	}
 }
@@ -266,6 +266,8 @@ func (p *wanPath) address(ctx context.Context, o LinkOptions, host netip.AddrPor
 	p.turn++
 	return found[(p.turn-1)%len(found)], nil
 }
+
+var errPathGone = errors.New("the configuration has the path no more")
 
 var errNoAddress = errors.New("none of the path's family")
 

@@ -183,6 +183,12 @@ func TestPathsOfReload(t *testing.T) {
 		defer s.path.mu.Unlock()
 		return len(s.path.pairs) == 0
 	}, s.dump)
+	nettest.Eventually(t, 10*time.Second, func() bool {
+		only := s.link.pathsNow()[0]
+		only.mu.Lock()
+		defer only.mu.Unlock()
+		return only.probe == nil
+	}, func() string { return "the only path keeps its probe" })
 	s.awaitMore(moved)
 	close(stop)
 	if !<-same {

@@ -30,6 +30,7 @@ var errPathSilent = errors.New("no acknowledgement of anything")
 // watchPaths looks after the probes of several paths.
 func (l *Link) watchPaths(now time.Time) {
 	if !l.several() {
+		l.pathsNow()[0].closeProbe()
 		return
 	}
 	s := l.current()
@@ -95,7 +96,7 @@ func (p *wanPath) lost(probe *lane, now time.Time) bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.rtt = i.RTT
-		if i.Unacked == 0 {
+		if i.Unacked == 0 && i.NotsentBytes == 0 { // a host without the path's address sends nothing
 			p.asked = time.Time{}
 		}
 		within = max(within, 4*i.RTT, i.RTT+4*i.RTTVar)
@@ -140,6 +141,16 @@ func (l *Link) dialProbe(s *session, p *wanPath) {
 		p.probeEnded(lane)
 	}
 	l.poke() // the pool lacks lanes
+}
+
+// closeProbe closes the probe of a path that others were beside.
+func (p *wanPath) closeProbe() {
+	p.mu.Lock()
+	probe := p.probe
+	p.mu.Unlock()
+	if probe != nil {
+		probe.close()
+	}
 }
 
 // probeEnded takes the news that a lane has ended, if it is the path's probe.
