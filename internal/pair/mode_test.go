@@ -124,16 +124,21 @@ func TestLaneIsCut(t *testing.T) {
 		for name, break_ := range map[string]func(*path){"reset": func(p *path) { p.cut(false) }, "ended": (*path).end} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				s := newStand(t, in)
+				s := newStand(t, in, func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = time.Minute })
 				saw := make(chan error, 2)
 				s.serve(func(c *net.TCPConn) { saw <- bothWays(c, nil) })
 				c := s.dial()
 				defer c.Close()
+				broke := false
 				breaks := func() {
 					s.awaitProven()
 					break_(s.path)
+					broke = true
 				}
-				if bothWays(c, breaks) == nil {
+				switch err := bothWays(c, breaks); {
+				case !broke: // the target may never have been dialed
+					t.Fatalf("%v, %s", err, s.dump())
+				case err == nil:
 					t.Error("the client sees an end")
 				}
 				if <-saw == nil {
@@ -174,7 +179,10 @@ func (s *stand) awaitProven() {
 func bothWays(c *net.TCPConn, then func()) error {
 	sent := make(chan error, 1)
 	go func() {
-		_, err := c.Write(pattern(256<<20, 1))
+		var err error
+		for chunk, n := pattern(256<<10, 1), 0; n < 1024 && err == nil; n++ {
+			_, err = c.Write(chunk)
+		}
 		sent <- err
 	}()
 	if then != nil {
