@@ -156,7 +156,7 @@ func (f *Flow) takeAhead(offset uint64, b []byte) {
 	}
 	if rest, err := f.sf.In.Data(offset, b); err == nil && len(rest) > 0 {
 		f.writeLeg(rest)
-		f.postDue()
+		f.received()
 	}
 }
 

@@ -128,19 +128,13 @@ func TestCompressChanges(t *testing.T) {
 // laneOf makes a lane that reads what the other connection writes.
 func laneOf(t *testing.T, compress bool) (*lane, *net.TCPConn) {
 	t.Helper()
-	listener := nettest.ListenTCP(t, "127.0.0.1:0")
-	defer listener.Close()
-	out, err := net.Dial("tcp", listener.Addr().String())
-	nettest.Must(t, err)
-	in, err := listener.AcceptTCP()
-	nettest.Must(t, err)
+	out, in := tcpPair(t)
 	bulk, err := newBulkConn(in)
 	nettest.Must(t, err)
 	bulk.goClear()
 	s := &session{node: &Node{}, mode: mode{clear: true, compress: compress}}
 	s.compresses.Store(compress)
-	t.Cleanup(func() { in.Close(); out.Close() })
-	return newLane(s, &connection{bulk: bulk, stream: bulk}, nil), out.(*net.TCPConn)
+	return newLane(s, &connection{bulk: bulk, stream: bulk}, nil), out
 }
 
 // TestMalformedRecords holds that a lane ends by a record that is none, and by one that

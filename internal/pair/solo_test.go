@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"hash/crc32"
 	"io"
 	"net"
 	"testing"
@@ -120,6 +121,24 @@ func TestLaneLostInWrite(t *testing.T) {
 		}
 		lost = lost && pos == behind+1
 	}
+}
+
+// TestAheadOfSpill holds that bytes that come ahead of a lane are followed by those that have come
+// behind them already, with the end, although the flow's goroutine is busy elsewhere.
+func TestAheadOfSpill(t *testing.T) {
+	t.Parallel()
+	x := newSolo(t, newNode(t), 2)
+	f := x.f
+	want := pattern(3000, 1)
+	e, _ := f.early(x.lanes[1], 1000, 2000)
+	f.spilled(e, copy(e.Space(), want[1000:]))
+	nettest.Must(t, f.deliverEnd(x.lanes[1], 3000, crc32.Checksum(want, crc32.MakeTable(crc32.Castagnoli))))
+	f.mu.Lock()
+	f.takeAhead(0, want[:1000])
+	f.mu.Unlock()
+	got, err := io.ReadAll(x.target)
+	nettest.Must(t, err)
+	checkEqual(t, got, want)
 }
 
 // TestPausedLanesLeaveOne holds that a flow sends although its further lanes pause, of which one is
