@@ -23,6 +23,10 @@ const (
 	// maxLaneDials bounds handshakes of lanes at the same time: after an outage each
 	// flow needs one. It stays below the far relay's maxHandshakes.
 	maxLaneDials = 768
+	// maxDials bounds the attempts of all links of a node together that nobody waits for:
+	// further ones for a control connection, and lanes for pools. After an outage hundreds of
+	// tunnels come back at once, and a far relay that is flooded answers too late for all.
+	maxDials = 256
 	tickEvery    = 100 * time.Millisecond
 )
 
@@ -527,11 +531,13 @@ func (l *Link) redial(s *session, now time.Time) {
 		return
 	}
 	for _, p := range l.controlPaths(away) {
-		if !p.mayRedial() {
+		if !p.mayRedial(l.node.dials.Load() >= maxDials) {
 			continue
 		}
+		l.node.dials.Add(1)
 		l.node.tasks.Go(func() {
 			err := l.dialControl(s, p, nil)
+			l.node.dials.Add(-1)
 			p.redialEnded()
 			if err != nil {
 				p.failed(err)
@@ -683,8 +689,12 @@ func (l *Link) dialLanes(s *session, now time.Time) {
 	if now.Before(l.laneRetry) || l.node.closing.Load() {
 		n = 0
 	}
+	if l.node.dials.Load() >= maxDials {
+		n = min(n, forFlows)
+	}
 	n = max(n, 0)
 	l.laneDials += n
+	l.node.dials.Add(int64(n))
 	s.laneDials += min(n, forFlows)
 	for _, p := range forPool[:max(n-forFlows, 0)] {
 		p.countPool(1)
@@ -704,6 +714,7 @@ func (l *Link) dialLanes(s *session, now time.Time) {
 
 func (l *Link) dialLane(s *session, p *wanPath, pool bool) {
 	lane, err := l.newLane(s, p, pool)
+	l.node.dials.Add(-1)
 	l.mu.Lock()
 	l.laneDials--
 	s.laneDials -= btoi(!pool)

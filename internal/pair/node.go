@@ -49,6 +49,7 @@ type Node struct {
 
 	flowsNow   atomic.Int64
 	handshakes atomic.Int64
+	dials      atomic.Int64 // attempts of near ends for connections
 	draining   atomic.Bool
 	closing    atomic.Bool
 

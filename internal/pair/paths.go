@@ -299,11 +299,11 @@ func (o PathOptions) prepare(fd int) error {
 }
 
 // mayRedial counts one more attempt for a control connection, if it may begin; redialEnded
-// follows.
-func (p *wanPath) mayRedial() bool {
+// follows. While the node is busy with others the path has one at a time.
+func (p *wanPath) mayRedial(busy bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.redials >= maxRedials {
+	if p.redials >= maxRedials || p.redials > 0 && busy {
 		return false
 	}
 	p.redials++
