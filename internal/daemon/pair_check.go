@@ -66,6 +66,13 @@ func addTarget(c *integrity.Chain, peer, target string, end flow.EndReason, err 
 		c.Fault = &integrity.Fault{Reason: reason, Hop: 2, From: peer, To: "the target", Detail: detail,
 			Text: fmt.Sprintf("the pair with %s stands, but no target is reached from there: %s", peer, detail),
 			Hint: "check forward of the far tunnel, and what listens there"}
+		switch end {
+		case flow.EndPairDown, flow.EndNoLocalPort:
+			c.Fault.Text = fmt.Sprintf("the session with %s stands, but no flow reaches it: %s", peer, detail)
+			c.Fault.Hint = "check the way from this host to the far relay: each of paths, local ports, firewalls"
+		case flow.EndNoHop:
+			c.Fault.Hint = "look at the far tunnel with longhaul status there: is it drained, or is its target down?"
+		}
 	}
 	c.Hops = append(c.Hops, hop)
 }

@@ -194,6 +194,9 @@ func (p *pairs) tell(was *watched, s pair.SessionState, now time.Time) {
 		was.told = s.Problem
 	case was.Fallback && !s.Fallback:
 		p.log.Info("pair: new flows do not go unpaired any more", attrs...)
+	case !s.Up && was.Up && s.ProblemText == "" && s.Flows == 0:
+		// This host has closed the session, as when a reload has replaced it.
+		was.down = now
 	case !s.Up && was.Up:
 		p.log.Warn("pair: session lost", append(attrs, "error", s.ProblemText, "flows", s.Flows)...)
 		was.down = now
