@@ -26,8 +26,8 @@ const (
 	// maxDials bounds the attempts of all links of a node together that nobody waits for:
 	// further ones for a control connection, and lanes for pools. After an outage hundreds of
 	// tunnels come back at once, and a far relay that is flooded answers too late for all.
-	maxDials = 256
-	tickEvery    = 100 * time.Millisecond
+	maxDials  = 256
+	tickEvery = 100 * time.Millisecond
 )
 
 // refusedEvery is the time between two attempts while something answers and refuses:
