@@ -20,6 +20,7 @@ func patient(sessions ...*session) {
 // flow with one lane gets for that, from either relay.
 func TestDoubledTail(t *testing.T) {
 	t.Parallel()
+	needsDeaf(t)
 	for _, c := range []struct {
 		name    string
 		lanes   int    // of the flow
