@@ -47,6 +47,12 @@ func (p *pairOf) gather(dial dialFunc, bulkBytes int64) *crowd {
 // join begins a flow, which needs not be served before expectWhole.
 func (c *crowd) join() { c.opened = begin(c.p.t, c.dial) }
 
+// expectMore waits until the bulk flow has so many bytes more, or all.
+func (c *crowd) expectMore(bytes int64) {
+	c.p.t.Helper()
+	c.bulk.expectGot(c.p.t, min(c.bulk.size, c.bulk.got.Load()+bytes))
+}
+
 // expectWhole ends all flows; none may have lost a byte, and none may have been reset.
 func (c *crowd) expectWhole() {
 	t := c.p.t
@@ -105,7 +111,7 @@ func TestCase53ProviderOfFarRelayDies(t *testing.T) {
 		}
 		p.expectRemote(providers[1-at].far.Addr())
 		c.silent.alive(t, "after its provider died")
-		c.bulk.expectGot(t, min(c.bulk.size, c.bulk.got.Load()+1<<20))
+		c.expectMore(1 << 20)
 		p.setDown(providers[at].name, false, bothWays)
 	}
 	c.expectWhole()
@@ -153,7 +159,7 @@ func TestCase53UplinkOfNearRelayDies(t *testing.T) {
 		p.setDown(providers[i].name, true, bothWays)
 		over(1 - i)
 		c.silent.alive(t, "after an uplink died")
-		c.bulk.expectGot(t, min(c.bulk.size, c.bulk.got.Load()+1<<20))
+		c.expectMore(1 << 20)
 		p.setDown(providers[i].name, false, bothWays)
 	}
 	c.expectWhole()

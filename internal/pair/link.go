@@ -298,8 +298,8 @@ func (f *Flow) assign(l *lane) bool {
 	return true
 }
 
-// takeWarm takes the lane from the pool that was used last, of the first of some paths that
-// has one; nil: there is none.
+// takeWarm takes a lane from the pool: on the first of these paths that has any, the one that
+// was used last. It returns nil if no path has one.
 func (s *session) takeWarm(paths ...*wanPath) *lane {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -77,6 +77,16 @@ func (s *stand) stream(stop chan struct{}) (moved *atomic.Int64, same chan bool)
 	return moved, same
 }
 
+// endStream ends such a stream, which must have come back unchanged.
+func (s *stand) endStream(stop chan<- struct{}, same <-chan bool) {
+	s.t.Helper()
+	close(stop)
+	if !<-same {
+		s.t.Error("the stream came back changed")
+	}
+	s.ends(flow.EndClean)
+}
+
 func (s *stand) awaitMore(moved *atomic.Int64) {
 	s.t.Helper()
 	from := moved.Load()
@@ -107,11 +117,7 @@ func TestSeveralPaths(t *testing.T) {
 		s.awaitPaths(both)
 		s.awaitMore(moved)
 	}
-	close(stop)
-	if !<-same {
-		t.Error("the stream came back changed")
-	}
-	s.ends(flow.EndClean)
+	s.endStream(stop, same)
 	for i, p := range s.paths() {
 		if p.Sent < 1<<20 || p.Received < 1<<20 {
 			t.Errorf("path %d has carried %d and %d bytes", i, p.Sent, p.Received)
@@ -158,11 +164,7 @@ func TestStandby(t *testing.T) {
 			s.path.cut(false)
 			s.awaitPaths(first)
 			s.awaitMore(moved)
-			close(stop)
-			if !<-same {
-				t.Error("the stream came back changed")
-			}
-			s.ends(flow.EndClean)
+			s.endStream(stop, same)
 		})
 	}
 }
@@ -190,11 +192,7 @@ func TestPathsOfReload(t *testing.T) {
 		return only.probe == nil
 	}, func() string { return "the only path keeps its probe" })
 	s.awaitMore(moved)
-	close(stop)
-	if !<-same {
-		t.Error("the stream came back changed")
-	}
-	s.ends(flow.EndClean)
+	s.endStream(stop, same)
 }
 
 // TestOverflow holds that a path for overflow is used once the other one is full.

@@ -137,8 +137,8 @@ func laneOf(t *testing.T, compress bool) (*lane, *net.TCPConn) {
 	return newLane(s, &connection{bulk: bulk, stream: bulk}, nil), out
 }
 
-// TestMalformedRecords holds that a lane ends by a record that is none, and by one that
-// nobody asked for. Its flow then goes on over another lane, as after any loss.
+// TestMalformedRecords holds that a lane is closed by a compressed record that cannot be read,
+// and by one that this end did not ask for. Its flow then goes on over another lane, as after any loss.
 func TestMalformedRecords(t *testing.T) {
 	t.Parallel()
 	frame := func(record []byte) []byte {

@@ -18,8 +18,8 @@ const (
 	verifyContends = 0.95
 	// verifyQueued is the number of pauses with a standing queue that show neighbours.
 	verifyQueued = 2
-	// verifyPauses bounds the pauses. What is not certain then does not
-	// count as a limit.
+	// verifyPauses bounds the pauses. If the result is still uncertain after them, the lanes
+	// count as having no limits of their own.
 	verifyPauses = 6
 	// verifyFills is the number of pauses before lanes that fill a queue by themselves are
 	// too many for the main lane's share: a loss that they cause may fall on it by chance.
