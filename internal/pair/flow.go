@@ -345,7 +345,7 @@ func (f *Flow) closeLeg() bool {
 // mustDrain reports whether the socket's peer is to get more before the close.
 func (f *Flow) mustDrain(clean bool) bool {
 	_, byPeer := f.sf.Cause()
-	if f.legFailed || !clean && !byPeer || unacknowledged(f.leg.fd) == 0 {
+	if f.legFailed || !clean && !byPeer || unacknowledged(f.leg.fd) == 0 || f.leg.isClosed() {
 		return false
 	}
 	within := f.legs.ResetDrain

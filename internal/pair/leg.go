@@ -4,6 +4,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/tcpinfo"
 )
 
 // leg is a flow's own socket, the client's or the target's.
@@ -90,6 +92,13 @@ func (l *leg) failure() error {
 		return unix.ECONNRESET
 	}
 	return unix.Errno(errno)
+}
+
+// isClosed reports whether the kernel has closed the socket, by a reset or a timeout. What its
+// peer lacks it never gets then.
+func (l *leg) isClosed() bool {
+	info, err := tcpinfo.Get(l.fd)
+	return err == nil && info.State == tcpinfo.Closed
 }
 
 func prepareLeg(fd int) {

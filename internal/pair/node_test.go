@@ -186,6 +186,30 @@ func testCleanEndWithRacingReset(t *testing.T, in standOption) {
 	}
 }
 
+// TestClientResetsAfterBothEnds holds that a flow ends at once whose client resets what both
+// relays have already passed on.
+func TestClientResetsAfterBothEnds(t *testing.T) { eachMode(t, testClientResetsAfterBothEnds) }
+
+func testClientResetsAfterBothEnds(t *testing.T, in standOption) {
+	t.Parallel()
+	s := newStand(t, in)
+	s.serve(func(c *net.TCPConn) {
+		_, _ = io.Copy(io.Discard, c)
+		_, _ = c.Write(pattern(300000, 0))
+	})
+	c := s.dial()
+	defer c.Close()
+	nettest.Must(t, c.SetReadBuffer(4096)) // what does not fit waits at the near relay
+	nettest.Must(t, c.CloseWrite())
+	nettest.Eventually(t, time.Minute, func() bool {
+		flows := s.link.current().allFlows()
+		return len(flows) == 1 && flows[0].Figures().State == FlowEnding
+	}, s.dump)
+	nettest.Must(t, c.SetLinger(0))
+	c.Close()
+	s.ends(flow.EndClean)
+}
+
 func TestTargetRefuses(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
