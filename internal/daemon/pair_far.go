@@ -23,11 +23,12 @@ import (
 // also if a reload removes the tunnel and another adds it: sessions that stand ask it for
 // each flow.
 type farTunnel struct {
-	name   string
-	pairs  *pairs
-	server *pairServer
-	admits atomic.Pointer[farSettings]
-	next   *farSettings // to put into force
+	name    string
+	pairs   *pairs
+	server  *pairServer
+	admits  atomic.Pointer[farSettings]
+	removed atomic.Bool  // by a reload
+	next    *farSettings // to put into force
 
 	mu    sync.Mutex
 	flows map[*pair.Flow]*relay.PairTarget
@@ -53,7 +54,10 @@ func (p *pairs) far(c *config.Tunnel) *farTunnel {
 	return t
 }
 
-func (t *farTunnel) keep() { t.admits.Store(t.next) }
+func (t *farTunnel) keep() {
+	t.admits.Store(t.next)
+	t.removed.Store(false)
+}
 
 // pairServer adapts a far tunnel to relay's PairServer. It has functions because
 // relay compares tunnels deeply at a reload.
@@ -116,6 +120,9 @@ func (t *farTunnel) Tunnel() string { return t.name }
 
 // Admits implements pair.Acceptor.
 func (t *farTunnel) Admits(peer string) bool { return slices.Contains(t.admits.Load().peers, peer) }
+
+// Removed implements pair.Acceptor.
+func (t *farTunnel) Removed() bool { return t.removed.Load() }
 
 // Clear implements pair.Acceptor.
 func (t *farTunnel) Clear() bool { return t.admits.Load().clear }

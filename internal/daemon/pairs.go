@@ -131,7 +131,7 @@ func (p *pairs) keep(memoryLimit int64) {
 	}
 	for name, was := range p.current.far {
 		if p.next.far[name] == nil {
-			was.admits.Store(&farSettings{})
+			was.removed.Store(true)
 			p.removed[name] = was
 		}
 	}

@@ -365,6 +365,7 @@ func TestCase83FarTunnelOfInterceptingPairIsRemoved(t *testing.T) {
 	flows := p.expect(true, "at first")
 	other := "control_socket: SOCKET\npair_keys: " + p.pairOf.farKeys + "\ntunnels: [{name: other, listen: 127.0.0.1:6001, forward: 127.0.0.1:1}]\n"
 	p.pairOf.far.reload(other)
+	p.pairOf.far.expectLog("the tunnel of a peer was removed")
 	for _, h := range flows {
 		h.alive(t, "after its tunnel was removed")
 		h.release(t)

@@ -37,19 +37,28 @@ func (s *session) open(l *lane, frame wire.Frame, b []byte) error {
 
 // The errors of admit.
 var (
-	errDenied = errors.New("the peer is not admitted any more")
-	errOver   = errors.New("the flow is over")
+	errDenied  = errors.New("the peer is not admitted any more")
+	errRemoved = errors.New("the tunnel was removed")
+	errOver    = errors.New("the flow is over")
 )
+
+// declined are the reasons that the near relay is told; for the others it is told that the
+// flow is gone. A tunnel that was removed is one that drains.
+var declined = map[error]flow.EndReason{errDenied: flow.EndDenied, errRemoved: flow.EndDrain}
 
 // admit finds the flow of an OPEN or makes it. The lane that the OPEN came on is nil if it
 // came ahead.
 func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, err error) {
-	admitted := a.Admits(s.peer)
+	admitted, removed := a.Admits(s.peer), a.Removed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !admitted {
 		s.buried.add(o.Flow)
 		return nil, false, errDenied
+	}
+	if removed && s.flows[o.Flow] == nil {
+		s.buried.add(o.Flow)
+		return nil, false, errRemoved
 	}
 	if f := s.flows[o.Flow]; f != nil {
 		return f, false, nil
@@ -77,8 +86,8 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 // decline answers an OPEN that admit did not take.
 func (s *session) decline(id uint64, err error) {
 	m := wire.Message{Type: wire.MessageGone, Flow: id}
-	if errors.Is(err, errDenied) {
-		c := cause(flow.EndDenied, err)
+	if r := declined[err]; r != "" {
+		c := cause(r, err)
 		m = wire.Message{Type: wire.MessageRefused, Flow: id, Reason: c.Code, Text: c.Text}
 	}
 	s.message(m)

@@ -309,6 +309,8 @@ func (n *Node) accept(bulk *bulkConn, a Acceptor, lane bool) (*connection, error
 		refusal = problem(ProblemVersion, "peer %s speaks versions %d to %d", peer, hello.Lowest, hello.Highest)
 	case !a.Admits(peer):
 		refusal = problem(ProblemDenied, "tunnel %s does not admit peer %s", a.Tunnel(), peer)
+	case a.Removed() && !older:
+		refusal = problem(ProblemDenied, "tunnel %s was removed", a.Tunnel())
 	case modeOf(hello.Features).clear != a.Clear() && !older:
 		refusal = encryptRefusal(peer, !a.Clear(), a.Clear(), a.Tunnel())
 	case n.draining.Load() && !lane && !older:

@@ -152,6 +152,7 @@ type stand struct {
 	farEnds    chan End
 	mu         sync.Mutex
 	admit      bool
+	removed    atomic.Bool
 	opens      []Open
 	halfClose  time.Duration
 	resetDrain time.Duration
@@ -249,6 +250,7 @@ func (s *stand) Admits(string) bool {
 	defer s.mu.Unlock()
 	return s.admit
 }
+func (s *stand) Removed() bool { return s.removed.Load() }
 func (s *stand) Clear() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

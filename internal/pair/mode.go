@@ -63,15 +63,16 @@ func (s *session) isStale() bool {
 	return s.stale
 }
 
-// setStale notes whether the far tunnel wants another mode by now. Such a session keeps its
-// flows on the lanes that they have. DRAIN makes the near relay begin another session.
-func (s *session) setStale(stale bool) {
+// setStale notes why the session is to take no new flows, which is a change of the far
+// tunnel; empty: it may. A stale one keeps its flows on the lanes that they have. DRAIN makes
+// the near relay begin another session.
+func (s *session) setStale(why string) {
 	s.mu.Lock()
-	fresh := stale && !s.stale
-	s.stale = stale
+	fresh := why != "" && !s.stale
+	s.stale = why != ""
 	s.mu.Unlock()
 	if fresh {
-		s.node.log.Info("peer has another encrypt than the tunnel now", "peer", s.peer, "tunnel", s.tunnel)
+		s.node.log.Info(why, "peer", s.peer, "tunnel", s.tunnel)
 		s.message(wire.Message{Type: wire.MessageDrain})
 	}
 }

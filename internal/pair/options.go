@@ -135,6 +135,9 @@ type Acceptor interface {
 	Tunnel() string
 	// Admits reports whether a peer may open flows here.
 	Admits(peer string) bool
+	// Removed reports whether the tunnel is gone: nobody may open flows. Those that exist
+	// go on.
+	Removed() bool
 	// Clear reports whether lanes go in clear. A peer that wants it otherwise is refused.
 	Clear() bool
 	// Dial connects to the tunnel's target; ctx has the near relay's deadline. An

@@ -64,7 +64,7 @@ type session struct {
 	greeting   time.Time     // near relay: an attempt for ctl is in its handshake since; zero: none
 	padding    int           // near relay: lanes on their way to the pool
 	writer     chan struct{} // closed when the goroutine that writes to ctl, or did, has ended; nil: none yet
-	stale      bool          // far relay: the tunnel's mode has changed since
+	stale      bool          // far relay: see setStale
 	flows      map[uint64]*Flow
 	watched    map[*Flow]struct{} // those that do not rest
 	emptySince time.Time          // near relay, of a session that ends: without flows since

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -231,6 +232,26 @@ func TestPeerRemoved(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
 		t.Errorf("the client sees %v", err)
 	}
+}
+
+// TestTunnelRemoved holds that flows outlive their far tunnel, and that no other one comes.
+func TestTunnelRemoved(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "hello")
+	s.removed.Store(true)
+	nettest.Eventually(t, time.Minute, func() bool {
+		return slices.ContainsFunc(s.near.State().Sessions, func(n SessionState) bool { return n.Problem == ProblemDenied })
+	}, s.dump)
+	s.roundTrip(c, "and on")
+	nettest.Must(t, c.CloseWrite())
+	if b, err := io.ReadAll(c); len(b) != 0 || err != nil {
+		t.Errorf("%q, %v; want the end", b, err)
+	}
+	s.ends(flow.EndClean)
 }
 
 // TestRotation holds that a new key reaches the peer over a session that stands.

@@ -136,7 +136,14 @@ func (s *session) rules(slow bool) (resume time.Duration, admitted bool) {
 	a, resume := s.acceptor, s.resume
 	s.mu.Unlock()
 	if slow {
-		s.setStale(a.Clear() != s.clear)
+		switch {
+		case a.Removed():
+			s.setStale("the tunnel of a peer was removed")
+		case a.Clear() != s.clear:
+			s.setStale("the tunnel of a peer has another encrypt now")
+		default:
+			s.setStale("")
+		}
 	}
 	return cmp.Or(resume, DefaultResume), !slow || a.Admits(s.peer) && len(s.node.identity.PeerKeys(s.peer)) > 0
 }
