@@ -67,6 +67,7 @@ func TestCrowdGoesOn(t *testing.T) {
 // has one, of which it cannot know that it is dead.
 func TestAheadOfDeadLane(t *testing.T) {
 	t.Parallel()
+	needsDeaf(t)
 	s := newStand(t, direct)
 	s.serve(echo)
 	c := s.dial()

@@ -202,6 +202,7 @@ func bothWays(c *net.TCPConn, then func()) error {
 // TestOpenOnDeadLane holds that a flow that does not resume begins although the pool's lanes
 // are dead: nothing is lost before the first acknowledgement.
 func TestOpenOnDeadLane(t *testing.T) {
+	needsDeaf(t)
 	eachWithoutResume(t, func(t *testing.T, in standOption) {
 		s := newStand(t, in, direct)
 		s.serve(echo)

@@ -63,6 +63,7 @@ func (s *stand) awaitWarm(n int) {
 // TestBlackHoles holds that a flow goes on when its lane, or everything, falls silent.
 func TestBlackHoles(t *testing.T) {
 	t.Parallel()
+	needsDeaf(t)
 	for _, c := range []struct {
 		name           string
 		lanes, control bool
