@@ -21,6 +21,7 @@ type auto struct {
 	tuners  [2]tuner  // by direction
 	limited [2]bool   // it has lacked room on its lanes since it began to move
 	rates   laneRates // of the latest attempt
+	hushed  bool      // nothing is to be sent for a moment
 	alone   stamp     // the latest word that the flow's further lanes are to pause here; zero: none
 
 	movers [2]mover
@@ -51,9 +52,12 @@ func (f *Flow) tune(now time.Time) (want int) {
 			if f.why == "" {
 				f.why = fmt.Sprintf("%d helped %s ago", t.lanes, now.Sub(l.known[i].at).Round(time.Second))
 			}
+			if l.known[i].alone > 0 && !t.placed && looks[i].least == 1 && l.mayTry(f, now) {
+				t.place(l.known[i], now)
+			}
 		case l.mayTry(f, now):
 			_, found := t.look(looks[i])
-			if t.verify != nil && t.verify.lanes < len(f.strands) {
+			if t.latest != nil && t.want() < len(f.strands) {
 				a.rates = t.latest
 			}
 			if found != nil {
@@ -70,25 +74,27 @@ func (f *Flow) tune(now time.Time) (want int) {
 }
 
 // slowestLast has the lanes given back first that were slowest when their number was found
-// too large: lanes that share a member of a group of links.
+// too large: lanes that share a member of a group of links. Those do not go to the pool.
 func (f *Flow) slowestLast() {
 	if f.auto == nil || f.auto.rates == nil || len(f.strands) < 2 {
 		return
 	}
-	rate := map[*lane]float64{}
-	for _, r := range f.auto.rates {
-		rate[r.of] = r.rate
-	}
+	rates := f.auto.rates
 	f.auto.rates = nil
-	slices.SortStableFunc(f.strands[1:], func(a, b *strand) int { return cmp.Compare(rate[b.l], rate[a.l]) })
+	slices.SortStableFunc(f.strands[1:], func(a, b *strand) int { return cmp.Compare(rates.of(b.l), rates.of(a.l)) })
+	for _, st := range f.strands[min(max(f.wantLanes, 1), len(f.strands)):] {
+		if rates.of(st.l) < moveShare*rates.fastest() {
+			st.l.retire()
+		}
+	}
 }
 
 // sights are what tuners and movers look at, by direction.
 func (f *Flow) sights(now time.Time) [2]sight {
 	least := len(f.s.link.usable(false)) // one on each path
 	return [2]sight{
-		directionUp:   {now, least, f.readyStrands(), f.sf.Out.Acknowledged(), f.acknowledgedEach, f.lanesFull(), f.s.rtt(), f.s.delays.standing},
-		directionDown: {now, least, f.readyStrands(), f.sf.In.Position(), f.receivedEach, f.farLacksRoom(now), f.s.rtt(), f.s.delays.standing},
+		directionUp:   {now, least, f.readyStrands(), f.acknowledgedEach, f.lanesFull(), f.s.rtt(), f.s.delays.standing, f.hushNow, f.s.delays.drained},
+		directionDown: {now, least, f.readyStrands(), f.receivedEach, f.farLacksRoom(now), f.s.rtt(), f.s.delays.standing, nil, nil},
 	}
 }
 

@@ -51,10 +51,7 @@ func (d *delays) note(sent time.Time, rtt time.Duration) {
 func (d *delays) standing(since time.Time) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	base := d.least[0]
-	if d.least[1] > 0 {
-		base = min(base, d.least[1])
-	}
+	base := d.base()
 	n, queue := 0, time.Duration(0)
 	for _, r := range d.recent {
 		if r.sent.After(since) {
@@ -63,8 +60,42 @@ func (d *delays) standing(since time.Time) time.Duration {
 			}
 		}
 	}
-	if n < delayEnough || queue < max(standingFloor, time.Duration(standingShare*float64(base))) {
+	if n < delayEnough || queue < shownBeyond(base) {
 		return 0
 	}
 	return queue
+}
+
+// base is the round trip without queues. The caller holds d.mu.
+func (d *delays) base() time.Duration {
+	if d.least[1] > 0 {
+		return min(d.least[0], d.least[1])
+	}
+	return d.least[0]
+}
+
+// shownBeyond is the delay from which on a queue stands.
+func shownBeyond(base time.Duration) time.Duration {
+	return max(standingFloor, time.Duration(standingShare*float64(base)))
+}
+
+// latest is the queue that the latest round trip met.
+func (d *delays) latest() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	last := d.recent[(d.next+delayRecent-1)%delayRecent]
+	return max(last.rtt-d.base(), 0)
+}
+
+// drained reports whether a round trip that began between two moments met no queue.
+func (d *delays) drained(from, until time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	base := d.base()
+	for _, r := range d.recent {
+		if r.sent.After(from) && r.sent.Before(until) && r.rtt-base < shownBeyond(base) {
+			return true
+		}
+	}
+	return false
 }

@@ -214,7 +214,7 @@ func (f *Flow) sendNext() bool {
 		st.greet = wire.AppendRelease(nil, 0, f.sf.In.Position())
 		st.cond.broadcast()
 	}
-	if st.pumped || st.greet == nil && !some {
+	if st.pumped || st.greet == nil && (!some || f.hushes()) {
 		return false
 	}
 	var item stream.Item

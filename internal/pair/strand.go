@@ -163,7 +163,7 @@ func (f *Flow) sendOn(st *strand, item stream.Item, some bool) {
 // mayTake reports whether a strand gets what is to be sent next. A small message waits for
 // the first lane, unless that is busy, and a slow lane leaves a record to a faster one.
 func (f *Flow) mayTake(st *strand) bool {
-	if !st.ready || f.releasing || !f.sf.Out.HasFor(&st.sent) {
+	if !st.ready || f.releasing || f.hushes() || !f.sf.Out.HasFor(&st.sent) {
 		return false
 	}
 	if f.sf.Out.Doubles(&st.sent) {
