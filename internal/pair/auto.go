@@ -215,11 +215,16 @@ func (f *Flow) lanesBusy() bool {
 	}
 	pauses := f.pauses()
 	for i, st := range f.strands {
-		if st.ready && !st.busy && !(i > 0 && pauses) {
+		if st.ready && !f.hasEnough(st) && !(i > 0 && pauses) {
 			return false
 		}
 	}
 	return true
+}
+
+// hasEnough reports that a lane has no room, or with the whole window as much as it can send.
+func (f *Flow) hasEnough(st *strand) bool {
+	return st.busy || f.sf.Out.Starved() && st.pace().queued > 0
 }
 
 // readerWait is how long the kernel has waited for the other end's window on a lane, and has

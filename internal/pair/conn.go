@@ -69,6 +69,7 @@ type bulkConn struct {
 	flushReads bool   // a read flushes: one goroutine does both, in the handshake
 	turns      *turns // the handshake has one of them, but for the time that it waits
 	waited     bool   // a write had to wait for room
+	expected   int    // bytes that the next writes bring until flush
 
 	preface [preface.Size]byte // of an accepted connection, to pass on
 }
@@ -237,7 +238,8 @@ func (c *bulkConn) Write(p []byte) (int, error) {
 		return c.writeSocket(p)
 	}
 	if c.out == nil {
-		c.out = takeBuffer(len(p) > smallBuffer/2)[:0]
+		c.out = takeBuffer(max(len(p), c.expected) > smallBuffer-recordOverhead)[:0]
+		c.expected = 0
 	}
 	if len(c.out)+len(p) > cap(c.out) && cap(c.out) < largeBuffer {
 		grown := append(takeBuffer(true)[:0], c.out...)
@@ -290,6 +292,21 @@ func (c *bulkConn) flush() error {
 // unsentBytes is how much the kernel takes beyond what it can send while a lane shares a flow
 // with others: what it has taken, no other lane can carry.
 const unsentBytes = 128 << 10
+
+// recordOverhead bounds what frames and TLS add to a record.
+const recordOverhead = 2 << 10
+
+// awaitRoom waits until the kernel takes more, and reports whether it had to wait.
+func (c *bulkConn) awaitRoom() (waited bool, err error) {
+	err = c.raw.Write(func(fd uintptr) bool {
+		look := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		_, _ = retry(func() (int, error) { return unix.Poll(look, 0) })
+		room := look[0].Revents != 0
+		waited = waited || !room
+		return room
+	})
+	return waited, err
+}
 
 // pull bounds what the kernel takes; the function that it returns takes the bound away.
 func (c *bulkConn) pull() (end func()) {

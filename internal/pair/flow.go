@@ -79,11 +79,7 @@ type Flow struct {
 	policy    atomic.Pointer[compress.Policy] // of what it sends; nil: it has sent nothing that may be compressed
 }
 
-const (
-	limitStart = 1 << 20
-	limitMax   = 64 << 20
-	ackEvery   = 256 << 10
-)
+const ackEvery = 256 << 10
 
 func newFlow(s *session, id uint64, near bool, legs LegOptions) *Flow {
 	now := stampNow()
@@ -236,7 +232,7 @@ func (f *Flow) readLeg() bool {
 		return false
 	}
 	if f.sf.Out.Starved() && f.sf.Out.Limit() < limitMax {
-		f.sf.Out.SetLimit(2 * f.sf.Out.Limit())
+		f.setWindow()
 	}
 	b := f.sf.Out.Space()
 	if b == nil {
@@ -424,6 +420,9 @@ func (f *Flow) noteNeed() {
 // postDue tells the session that the control connection has something to carry.
 func (f *Flow) postDue() {
 	n, urgent := f.sf.AckWaiting()
+	if f.s.reportsHeld.Load() {
+		n += uint64(f.sf.HeldWaiting())
+	}
 	reset := f.sf.ResetWaiting()
 	if urgent || reset || n > 0 {
 		f.s.post(f, urgent || reset || n >= ackEvery)

@@ -144,6 +144,20 @@ func (l *lane) send(f *Flow, frames []byte, item *stream.Item) error {
 	return err
 }
 
+// awaitRoom waits until the kernel takes more of a flow. Its error closes the lane.
+func (l *lane) awaitRoom(f *Flow) error {
+	waited, err := l.bulk.awaitRoom()
+	if err != nil {
+		l.close()
+	}
+	if waited {
+		l.wmu.Lock()
+		defer l.wmu.Unlock()
+		f.laneFull(l)
+	}
+	return err
+}
+
 // release answers or begins a RELEASE behind which nothing of the flow is sent.
 func (l *lane) release(f *Flow, flags byte, received uint64) error {
 	l.wmu.Lock()
@@ -186,6 +200,7 @@ func (l *lane) writeCorked(frames []byte, item *stream.Item, record []byte) erro
 		frame.Flags, b = wire.FlagCompressed, record
 	}
 	frame.Length = len(b)
+	l.bulk.expected = wire.HeadSize + len(b)
 	frame.Put(first)
 	n := copy(first[wire.HeadSize:maxRecord], b)
 	if _, err := l.conn.Write(first[:wire.HeadSize+n]); err != nil || n == len(b) {

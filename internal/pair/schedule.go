@@ -17,8 +17,8 @@ import (
 const (
 	// paceFor is how long a look at a lane is good for.
 	paceFor = 5 * time.Millisecond
-	// recordTime is what a record of lanes that differ lasts on its lane.
-	recordTime = 20 * time.Millisecond
+	// recordTime is what a record of several lanes lasts on its lane.
+	recordTime = 8 * time.Millisecond
 	leastBytes = 16 << 10 // of a record
 	// maxBehind bounds what other lanes bring while a record is under way on a slow one:
 	// the receiver keeps that.
@@ -33,6 +33,7 @@ type mix struct {
 	quickest   *strand // which gets what is little; nil: the main one
 	uneven     bool    // the lanes differ much in delay
 	overflow   overflow
+	window     window
 	farLimited stamp // near: the far relay's latest word that it lacks room on the lanes
 }
 
@@ -57,6 +58,8 @@ type pace struct {
 	rate   float64       // bytes a second
 	queued float64       // bytes that the kernel has not sent yet
 	silent bool          // nothing has been acknowledged for long
+
+	delivered struct{ packets, mss uint32 } // since the lane was made
 }
 
 // paceOf is what the kernel makes of a connection.
@@ -69,6 +72,7 @@ func paceOf(i *tcpinfo.Info) pace {
 	if i.Has(tcpinfo.FieldPacingRateBps) && i.PacingRateBps > 0 && i.PacingRateBps != tcpinfo.Unlimited {
 		p.rate = min(p.rate, float64(i.PacingRateBps)/8)
 	}
+	p.delivered.packets, p.delivered.mss = i.Delivered, i.SndMSS
 	p.silent = i.Unacked > 0 && i.LastAckRecv > 2*i.RTT+silentLane
 	return p
 }
@@ -146,20 +150,14 @@ func (f *Flow) measureLanes() {
 	if was := m.quickest; was == nil || was.gone || !m.uneven || 2*quickest.paced.rtt < was.paced.rtt {
 		m.quickest = quickest
 	}
-	for _, st := range f.strands {
-		st.boundUnsent(m.uneven)
-	}
 	f.feed() // a lane may have left a record to others that have become slower
 }
 
-// boundUnsent has the kernel take no more for a slow lane than what that sends in two records'
-// time.
-func (st *strand) boundUnsent(uneven bool) {
-	bound := unsentBytes
-	if uneven {
-		bound = min(2*st.paced.record(), unsentBytes)
-	}
-	if !st.pumped || st.unsent == bound || st.unsent == 0 && bound == unsentBytes {
+// boundUnsent has the kernel take no more for a lane than what that sends in two records' time:
+// as soon as it has sent half of it, another record has room.
+func (st *strand) boundUnsent() {
+	bound := 2*st.paced.record() + recordOverhead
+	if st.unsent == bound {
 		return
 	}
 	st.unsent = bound
@@ -202,12 +200,4 @@ func (f *Flow) leavesRecord(st *strand) bool {
 		backlog += int64(unread(f.leg.fd))
 	}
 	return st.pace().leaves(others, backlog)
-}
-
-// recordSize is how many bytes a strand may take at once.
-func (f *Flow) recordSize(st *strand) int {
-	if !f.uneven() {
-		return stream.ChunkMax
-	}
-	return st.pace().record()
 }

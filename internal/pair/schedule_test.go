@@ -32,7 +32,7 @@ func TestLeavesRecord(t *testing.T) {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)
 		}
 	}
-	if n := fast.record(); n < 200<<10 {
+	if n := fast.record(); n < 90<<10 {
 		t.Errorf("a record of the fast lane has %d bytes", n)
 	}
 	if n := crawling.record(); n != leastBytes {

@@ -46,6 +46,7 @@ type session struct {
 	waiting           atomic.Int64 // flows that need a lane and have none
 	compresses        atomic.Bool  // both ends know compressed records, and the near one wants them
 	compressed        compressed
+	reportsHeld       atomic.Bool // the other end takes HELD
 
 	mu         sync.Mutex
 	instance   uint64 // of the other process; 0: not known yet
@@ -139,6 +140,7 @@ func (s *session) begin(c *connection) {
 	s.instance, s.release = c.hello.Instance, c.hello.Release
 	s.remote, s.lanesMany = addressOf(c), c.hello.Features&wire.FeatureLanes != 0 && !s.noResume
 	s.compresses.Store(s.compress && c.hello.Features&wire.FeatureCompress != 0)
+	s.reportsHeld.Store(c.hello.Features&wire.FeatureHeld != 0)
 	s.ahead = c.hello.Features&wire.FeatureAhead != 0 && !s.noResume
 	s.problem, s.text, s.laneErr = ProblemNone, "", nil
 	flows := slices.Collect(maps.Values(s.flows))
@@ -280,6 +282,11 @@ func (f *Flow) messages(out []byte) []byte {
 		}
 		out = m.Append(out)
 	}
+	if f.known && f.s.reportsHeld.Load() {
+		if held := f.sf.TakeHeld(); len(held) > 0 {
+			out = wire.Message{Type: wire.MessageHeld, Flow: f.id, Spans: held}.Append(out)
+		}
+	}
 	if r, ok := f.sf.TakeReset(); ok {
 		m := wire.Message{Type: wire.MessageReset, Flow: f.id, Offset: r.Length, Reason: r.Cause.Code, Text: r.Cause.Text}
 		if r.End {
@@ -414,6 +421,10 @@ func (f *Flow) take(m wire.Message) {
 			f.wentAhead()
 		}
 		f.takeOffer()
+	case wire.MessageHeld:
+		if err := f.sf.Held(m.Spans); err != nil {
+			f.abort(cause(flow.EndDamaged, errors.New("the other relay holds bytes that were not sent")))
+		}
 	case wire.MessageReset:
 		f.known = true
 		f.sf.PeerReset(m.Offset, m.Flags&wire.FlagEnd != 0, c)

@@ -36,11 +36,12 @@ type strand struct {
 	leaving bool   // another lane has taken its place: nothing more is to be sent on it
 	pumped  bool   // it has a goroutine of its own, which sends
 	idle    bool   // and which waits
-	busy    bool   // and which writes
+	busy    bool   // and which writes, or waits for room
+	further bool   // its memory counts
 	cond    cond   // of the flow's mu, for that goroutine
 	since   stamp  // of its first frame, or of the answer
 	paced   pace   // at the latest look
-	unsent  int    // what the kernel takes beyond what it can send; 0: unsentBytes
+	unsent  int    // what the kernel takes beyond what it can send; 0: not bounded yet
 	sentAt  stamp  // of the latest item that went out
 	// hedgedAt is when, at the near relay, it was last silent and the flow's only lane.
 	hedgedAt stamp
@@ -48,6 +49,8 @@ type strand struct {
 	// memory for them, while the flow's position is stuckPos.
 	stuckAt  stamp
 	stuckPos uint64
+	// delivered is what the other end's kernel had got at the last look of the window.
+	delivered struct{ packets, mss uint32 }
 }
 
 // strand finds a lane among the flow's.
@@ -78,6 +81,7 @@ func (f *Flow) addStrand(l *lane, greet []byte, ready bool) *strand {
 func (f *Flow) dropStrand(st *strand) {
 	st.gone = true
 	st.cond.broadcast()
+	f.giveMemory(st)
 	f.strands = slices.DeleteFunc(f.strands, func(other *strand) bool { return other == st })
 	if len(f.strands) == 0 {
 		f.strands, f.lane = nil, nil
@@ -94,8 +98,22 @@ func (f *Flow) dropStrands() {
 	for _, st := range f.strands {
 		st.gone = true
 		st.cond.broadcast()
+		f.giveMemory(st)
 	}
 	f.strands, f.lane = nil, nil
+}
+
+// takeMemory counts what a further lane takes.
+func (f *Flow) takeMemory(st *strand) {
+	st.further = true
+	f.s.node.budget.Force(laneMemory)
+}
+
+func (f *Flow) giveMemory(st *strand) {
+	if st.further {
+		st.further = false
+		f.s.node.budget.Give(laneMemory)
+	}
 }
 
 // greeting reports whether the main lane's first frame has not gone out yet.
@@ -118,23 +136,43 @@ func (f *Flow) pump(st *strand) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for !st.gone {
+		if st.greet == nil && !f.mayTake(st) {
+			st.idle = true
+			st.cond.wait(&f.mu)
+			st.idle = false
+			continue
+		}
+		if st.greet == nil && !f.awaitRoom(st) {
+			continue
+		}
 		var item stream.Item
 		some := false
 		if f.mayTake(st) {
 			if !f.sf.Out.InFlight() {
 				f.ackedAt = stampNow()
 			}
-			item, some = f.sf.Out.Next(&st.sent, f.recordSize(st))
-		}
-		if st.greet == nil && !some {
-			st.idle = true
-			st.cond.wait(&f.mu)
-			st.idle = false
-			continue
+			item, some = f.sf.Out.Next(&st.sent, st.pace().record())
 		}
 		f.feed() // another lane, if there is more
 		f.sendOn(st, item, some)
 	}
+}
+
+// awaitRoom waits until the lane has room for a record, and reports whether it is to have one.
+// Meanwhile another lane may take what is next, and no buffer holds it.
+func (f *Flow) awaitRoom(st *strand) bool {
+	st.pace()
+	st.boundUnsent()
+	f.feed()
+	st.busy = true
+	f.mu.Unlock()
+	err := st.l.awaitRoom(f)
+	f.mu.Lock()
+	st.busy = false
+	if err != nil && !st.gone {
+		f.loseLane(st.l)
+	}
+	return !st.gone && (st.greet != nil || f.mayTake(st))
 }
 
 // sendOn writes a strand's first frame, if that is due, and an item. It reports whether the
@@ -212,7 +250,7 @@ func (f *Flow) join(l *lane) bool {
 		return false
 	}
 	f.sf.In.Merge(maxSpill)
-	f.addStrand(l, wire.AppendJoin(nil, f.id, f.sf.In.Position()), false)
+	f.takeMemory(f.addStrand(l, wire.AppendJoin(nil, f.id, f.sf.In.Position()), false))
 	f.pumpAll()
 	return true
 }
@@ -220,7 +258,8 @@ func (f *Flow) join(l *lane) bool {
 // joinable reports whether lanes may join the flow now: both ends know its main lane.
 func (f *Flow) joinable() bool {
 	return f.near && f.known && f.opened && f.lane != nil && !f.unanswered && !f.releasing && !f.releaseDue &&
-		!f.finished && !f.sf.Dead() && !f.sf.Clean() && f.s.manyLanes() && len(f.strands) < f.wantLanes
+		!f.finished && !f.sf.Dead() && !f.sf.Clean() && f.s.manyLanes() && len(f.strands) < f.wantLanes &&
+		f.s.node.budget.fits(laneMemory, laneRoom)
 }
 
 // joined takes the far relay's answer on a lane that has joined. The caller holds f.mu.
@@ -250,7 +289,7 @@ func (f *Flow) joinFar(l *lane, received uint64) {
 	}
 	f.sf.In.Merge(maxSpill)
 	first := f.lane == nil
-	f.addStrand(l, wire.AppendJoin(nil, f.id, f.sf.In.Position()), true)
+	f.takeMemory(f.addStrand(l, wire.AppendJoin(nil, f.id, f.sf.In.Position()), true))
 	f.pumpAll()
 	if first {
 		f.wokeAt = 0
@@ -358,6 +397,9 @@ func (f *Flow) adjustLanes(now time.Time) {
 		f.burstFrom, f.auto, f.mix, f.why = moved, nil, nil, ""
 	}
 	f.measureLanes()
+	if f.mix != nil && f.sf.Out.Limit() > limitStart {
+		f.setWindow()
+	}
 	f.wantLanes = 1
 	large := f.lane != nil && f.s.manyLanes() && moved-f.burstFrom >= f.stripeAfter(now)
 	switch {

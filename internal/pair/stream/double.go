@@ -29,7 +29,7 @@ func (s *Sender) Held(lanes []*Lane) int {
 // other end, if that is at most so many bytes. It reports false if it is more.
 func (s *Sender) Double(held, other *Lane, most int64) (bytes int64, done bool) {
 	held.sent = held.sent.after(s.base)
-	also := slices.Clone(held.sent)
+	also := slices.Clone(held.sent).lessAll(s.held)
 	for _, p := range other.sent {
 		also = also.without(p)
 	}
@@ -42,7 +42,7 @@ func (s *Sender) Double(held, other *Lane, most int64) (bytes int64, done bool) 
 
 // Doubles reports whether the next item of a lane is one that another lane has too.
 func (s *Sender) Doubles(l *Lane) bool {
-	l.also = l.also.after(s.base)
+	l.also = l.also.after(s.base).lessAll(s.held)
 	l.alsoEnd = l.alsoEnd && !s.endAcked
 	return s.attached && !s.dropped && (len(l.also) > 0 || l.alsoEnd)
 }

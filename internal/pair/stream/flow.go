@@ -34,7 +34,7 @@ func New(budget Budget, limit int) *Flow {
 // Init makes a zero flow one that keeps at most limit bytes in memory of the budget.
 func (f *Flow) Init(budget Budget, limit int) {
 	f.Out.store.budget = budget
-	f.Out.limit = limit
+	f.Out.SetLimit(limit, endless, 1)
 }
 
 // Early returns memory for up to n bytes that come before their turn; Spilled follows. It
@@ -53,6 +53,7 @@ func (f *Flow) Early(offset uint64, n int) (e *Early, skip bool, err error) {
 // Spilled counts n bytes that were read to the memory of Early.
 func (f *Flow) Spilled(e *Early, n int) {
 	e.c.n += n
+	f.In.noteHeld(n)
 	e.c.leave(f.Out.store.budget)
 	f.In.early.trim(f.Out.store.budget, f.In.pos)
 }
@@ -274,4 +275,5 @@ func (f *Flow) TakeReset() (Reset, bool) {
 func (f *Flow) Resync() {
 	f.ackDue, f.hurry = true, true
 	f.resetDue = f.dead
+	f.In.noteHeld(f.In.Spilled())
 }

@@ -74,7 +74,7 @@ type Lane struct {
 // Lost takes the news that a lane is gone while others stay: what it carried is sent
 // again on these.
 func (s *Sender) Lost(l *Lane) {
-	for _, p := range l.sent.after(s.base) {
+	for _, p := range l.sent.after(s.base).lessAll(s.held) {
 		s.again = s.again.add(p)
 	}
 	if l.end {

@@ -123,8 +123,9 @@ func (r *race) must(err error) {
 func (r *race) ack() {
 	if a, ok := r.to.TakeAck(); ok {
 		r.must(r.from.Ack(a.Received, a.End))
-		r.from.Out.Trim()
 	}
+	r.must(r.from.Held(r.to.TakeHeld()))
+	r.from.Out.Trim()
 }
 
 // finish lets everything arrive. Lanes that wait for memory are lost once nothing else moves.

@@ -18,7 +18,8 @@ type script struct {
 }
 
 type packet struct {
-	kind   byte // lane: 'a' ATTACH, 'j' the same for one more lane, 'd' DATA, 'e' END, 'x' RELEASE. Control: 'k' ACK, 'r' RESET, 'g' GONE, 'w' WAKE
+	held   []Span // of a report
+	kind   byte   // lane: 'a' ATTACH, 'j' the same for one more lane, 'd' DATA, 'e' END, 'x' RELEASE. Control: 'k' ACK, 'h' HELD, 'r' RESET, 'g' GONE, 'w' WAKE
 	offset uint64
 	flag   bool
 	bytes  string
@@ -65,9 +66,9 @@ type world struct {
 
 type noBudget struct{}
 
-func (noBudget) Take(int) bool { return true }
-func (noBudget) Give(int)      {}
-func (noBudget) Force(int)     {}
+func (noBudget) Take(int, int) bool { return true }
+func (noBudget) Give(int)           {}
+func (noBudget) Force(int)          {}
 
 func content(side, i int) byte { return byte('a' + side*13 + i) }
 
@@ -94,7 +95,7 @@ func (w *world) clone(step string) *world {
 			e.lanes[k].sent.sent = slices.Clone(e.lanes[k].sent.sent)
 			e.lanes[k].sent.also = slices.Clone(e.lanes[k].sent.also)
 		}
-		e.flow.Out.again = slices.Clone(e.flow.Out.again)
+		e.flow.Out.again, e.flow.Out.held = slices.Clone(e.flow.Out.again), slices.Clone(e.flow.Out.held)
 		e.flow.Out.store.chunks = cloneChunks(e.flow.Out.store.chunks)
 		if e.flow.In.early != nil {
 			early := *e.flow.In.early
@@ -125,7 +126,8 @@ func (w *world) key() string {
 			o.base, o.acked, o.next, o.sent, o.length, o.attached, o.from, o.ended, o.endSent, o.endAcked, o.dropped,
 			in.pos, in.merge, in.sawEnd, in.ending, in.ended, in.cut, in.cutAt, in.cutEnd, in.dead,
 			f.dead, f.cutBy.Code, f.byPeer, f.peerDead, f.resetDue, f.ackDue, f.ackFirst, f.acked, f.hurry)
-		b = encodeSpans(b, o.again)
+		b = encodeSpans(encodeSpans(b, o.again), o.held)
+		b = encode(b, f.HeldWaiting() > 0)
 		early := in.early
 		if early == nil {
 			early = &spill{}
@@ -394,7 +396,7 @@ func (w *world) stepsOf(i int) (all []step) {
 			w.arriveControl(i, p)
 		}})
 	}
-	if !e.gone && (e.flow.ackDue || e.flow.resetDue || e.flow.Over()) {
+	if !e.gone && (e.flow.ackDue || e.flow.HeldWaiting() > 0 || e.flow.resetDue || e.flow.Over()) {
 		all = append(all, step{names[6][i], func(w *world) { w.flush(i) }})
 	}
 	return all
@@ -435,6 +437,9 @@ func (w *world) flush(i int) {
 	e, peer := &w.ends[i], &w.ends[1-i]
 	if a, ok := e.flow.TakeAck(); ok {
 		peer.ctl = append(peer.ctl, packet{kind: 'k', offset: a.Received, flag: a.End})
+	}
+	if held := e.flow.TakeHeld(); len(held) > 0 {
+		peer.ctl = append(peer.ctl, packet{kind: 'h', held: held, bytes: fmt.Sprint(held)})
 	}
 	if r, ok := e.flow.TakeReset(); ok {
 		e.reset = true
@@ -550,6 +555,10 @@ func (w *world) arriveControl(i int, p packet) {
 	case e.gone:
 	case p.kind == 'k':
 		if err := e.flow.Ack(p.offset, p.flag); err != nil {
+			panic(fmt.Sprint(err, w.trace))
+		}
+	case p.kind == 'h':
+		if err := e.flow.Held(p.held); err != nil {
 			panic(fmt.Sprint(err, w.trace))
 		}
 	case p.kind == 'r':

@@ -10,12 +10,14 @@ type Receiver struct {
 	noSum  bool   // nobody has made sums
 	merge  bool   // several lanes carry the flow: bytes may come before their turn
 	early  *spill // nil: it merges nothing
-	sawEnd bool   // END came
-	ending bool   // and all bytes before it, with the right sum
-	ended  bool   // and was passed on
-	cut    bool   // a RESET came
-	cutEnd bool   // an end comes before the reset
-	dead   bool   // the next socket takes no more
+	// unreported is how many bytes have come before their turn since the latest report.
+	unreported int32
+	sawEnd     bool // END came
+	ending     bool // and all bytes before it, with the right sum
+	ended      bool // and was passed on
+	cut        bool // a RESET came
+	cutEnd     bool // an end comes before the reset
+	dead       bool // the next socket takes no more
 }
 
 // Position is what the next socket has got.

@@ -7,15 +7,18 @@ type Sender struct {
 	acked  uint64 // everything before it is acknowledged
 	next   uint64 // everything before it is given to lanes
 	again  spans  // of that, what was lost with one lane and not given to another
+	held   spans  // beyond base, what the other end holds; the store need not have it
 	sent   uint64 // the highest position that went out, on any lane
 	length uint64 // read
-	limit  int    // of bytes that are kept
+	limit  int32  // of bytes that are kept
+	reach  int32  // of bytes that are not acknowledged, with those that the other end holds
 	crc    uint32
 
 	attached bool
 	ended    bool // the end was read
 	endSent  bool // on a lane that the flow has
 	endAcked bool
+	heldNew  bool // since Trim
 	dropped  bool // no receiver is left, or nothing may reach it any more
 
 	noResume bool   // see Flow.NoResume
@@ -35,12 +38,12 @@ type Item struct {
 // Length is the number of bytes read.
 func (s *Sender) Length() uint64 { return s.length }
 
-// Kept is the number of bytes that are not acknowledged.
+// Kept is the number of bytes that the other end lacks, as far as it has told.
 func (s *Sender) Kept() int64 {
 	if s.dropped {
 		return 0
 	}
-	return int64(s.length - s.base)
+	return int64(s.length-s.base) - s.held.size()
 }
 
 // Acknowledged is the position before which the other end has everything.
@@ -55,18 +58,29 @@ func (s *Sender) Attached() bool { return s.attached }
 // Done reports whether the other end has passed on the end.
 func (s *Sender) Done() bool { return s.endAcked }
 
-// Full reports whether the limit of kept bytes is reached.
-func (s *Sender) Full() bool { return s.Kept() >= int64(s.limit) }
+// Full reports whether a limit is reached.
+func (s *Sender) Full() bool { return s.room() <= 0 }
+
+// room is how many more bytes may be read.
+func (s *Sender) room() int64 {
+	if s.dropped {
+		return int64(s.limit)
+	}
+	return min(int64(s.limit)-s.Kept(), int64(s.reach)-int64(s.length-s.base))
+}
 
 // Starved reports whether the limit alone holds the sender back: it is full, and
 // everything was sent.
 func (s *Sender) Starved() bool { return s.Full() && s.next == s.length && len(s.again) == 0 }
 
-// SetLimit bounds the bytes that are kept.
-func (s *Sender) SetLimit(limit int) { s.limit = limit }
+// SetLimit bounds the bytes that are kept, and those without an acknowledgement, which some
+// lanes carry.
+func (s *Sender) SetLimit(kept, reach, lanes int) {
+	s.limit, s.reach, s.store.largest = int32(kept), int32(reach), int32(kept/(chunkShare*lanes))
+}
 
 // Limit is the bound of the bytes that are kept.
-func (s *Sender) Limit() int { return s.limit }
+func (s *Sender) Limit() int { return int(s.limit) }
 
 // Space returns memory to read the next bytes to; nil if the limit or the budget has
 // none left. Commit follows before any other call that changes the sender.
@@ -75,7 +89,7 @@ func (s *Sender) Space() []byte {
 		return nil
 	}
 	b := s.store.space(s.length, false)
-	return b[:min(len(b), s.limit-int(s.Kept()))]
+	return b[:min(len(b), int(s.room()))]
 }
 
 // Keep takes bytes that were read already, also beyond the limit and the budget.
@@ -136,6 +150,10 @@ func (s *Sender) Trim() {
 		return
 	}
 	s.store.trim(s.base)
+	if s.heldNew {
+		s.heldNew = false
+		s.store.trimHeld(s.held)
+	}
 }
 
 // End ends the stream.
@@ -150,13 +168,15 @@ func (s *Sender) attach(received uint64) error {
 		return ErrDamaged
 	}
 	s.base = max(s.base, received)
-	s.next, s.from, s.again = s.base, s.base, nil
+	s.held, s.from = s.held.after(s.base), s.base
+	s.restart()
 	s.attached, s.endSent = true, false
 	return nil
 }
 
 func (s *Sender) detach() {
-	s.attached, s.endSent, s.next, s.again = false, false, s.base, nil
+	s.attached, s.endSent = false, false
+	s.restart()
 }
 
 // ack takes an acknowledgement of everything before received.
@@ -167,7 +187,7 @@ func (s *Sender) ack(received uint64, end bool) error {
 	s.acked = max(s.acked, received)
 	s.base = max(s.base, received)
 	s.next = max(s.next, s.base)
-	s.again = s.again.after(s.base)
+	s.again, s.held = s.again.after(s.base), s.held.after(s.base)
 	s.endAcked = s.endAcked || end
 	s.forget()
 	return nil
@@ -253,6 +273,8 @@ func (s *Sender) Probe() bool {
 	switch {
 	case !s.attached || s.dropped || s.Pending():
 		return false
+	case s.held.has(s.next - 1):
+		return false // it sees that already
 	case s.base < s.next:
 		s.again = s.again.add(span{s.next - 1, s.next})
 	case s.endSent && !s.endAcked:
@@ -286,14 +308,17 @@ func (s *Sender) Sent(it Item) {
 	s.forget()
 }
 
-// Peek returns bytes that were not sent on a lane, to go out by other means; at most
-// max of them.
+// Peek returns bytes that no lane has, to go out by other means; at most max of them.
 func (s *Sender) Peek(max int) (offset uint64, b []byte) {
-	if s.dropped || s.next >= s.length {
-		return s.next, nil
+	offset, most := s.next, max
+	if len(s.again) > 0 {
+		offset, most = s.again[0].from, min(most, int(s.again[0].to-s.again[0].from))
 	}
-	b, _ = s.store.at(s.next)
-	return s.next, b[:min(len(b), max)]
+	if s.dropped || offset >= s.length {
+		return offset, nil
+	}
+	b, _ = s.store.at(offset)
+	return offset, b[:min(len(b), most)]
 }
 
 // Bytes returns a copy of all bytes that are kept.

@@ -28,12 +28,15 @@ func (s *spill) take(b Budget, offset uint64, want int) *Early {
 			return &Early{c}
 		}
 	}
+	// The next larger chunk, unless less than half of it would be used.
 	class := 0
-	for class < len(chunkSizes)-1 && chunkSizes[class] < want {
+	for class < len(chunkSizes)-1 && chunkSizes[class] < want && chunkSizes[class+1] < 2*want {
 		class++
 	}
-	if s.size+chunkSizes[class] > s.limit || !b.Take(chunkSizes[class]) {
-		return nil
+	for s.size+chunkSizes[class] > s.limit || !b.Take(chunkSizes[class], s.size) {
+		if class--; class < 0 {
+			return nil
+		}
 	}
 	c := newChunk(class, offset)
 	c.users++

@@ -4,7 +4,11 @@ import "sync"
 
 // The sizes of chunks in bytes: a flow begins with the smallest and takes the next
 // one when it has filled one. With the head of their frame they fill TLS records.
-var chunkSizes = [...]int{4<<10 - frameHead, 32<<10 - frameHead, ChunkMax}
+var chunkSizes = [...]int{4<<10 - frameHead, 32<<10 - frameHead, 64<<10 - frameHead, ChunkMax}
+
+// chunkShare is the least number of chunks in what a store may keep of each lane: the first one
+// may be acknowledged but for its last byte, and the last one may be empty.
+const chunkShare = 8
 
 const frameHead = 16
 
@@ -15,8 +19,9 @@ var pools = [len(chunkSizes)]sync.Pool{}
 
 // Budget bounds the memory of all stores of a process.
 type Budget interface {
-	// Take reserves n bytes; it reports false if they would pass the bound.
-	Take(n int) bool
+	// Take reserves n bytes for a store that has held bytes; it reports false if they would
+	// pass its bound. A store that has little gets them in any case: it would never go on.
+	Take(n, held int) bool
 	// Give returns n bytes, also those that were taken without asking.
 	Give(n int)
 	// Force reserves n bytes beyond the bound.
@@ -67,9 +72,11 @@ func (c *chunk) free(b Budget) {
 
 // store keeps the bytes from base on, up to what was committed.
 type store struct {
-	budget Budget
-	chunks []*chunk
-	grown  int // the class of the next chunk
+	budget  Budget
+	chunks  []*chunk
+	size    int32 // memory of chunks, in bytes
+	largest int32 // memory of one chunk at most, unless that is too little
+	grown   int   // the class of the next chunk
 }
 
 // space returns room behind the last byte; nil if the budget has none, unless must is set.
@@ -78,19 +85,21 @@ func (s *store) space(at uint64, must bool) []byte {
 		return s.chunks[n-1].space()
 	}
 	class := s.grown
-	for class > 0 && !s.budget.Take(chunkSizes[class]) {
+	for class > 1 && int32(chunkSizes[class]) > s.largest {
 		class--
 	}
-	// The smallest chunk is beyond every bound for a flow that has none: it would
-	// never go on.
-	if class == 0 && !s.budget.Take(chunkSizes[0]) {
-		if len(s.chunks) > 0 && !must {
+	for class > 0 && !s.budget.Take(chunkSizes[class], int(s.size)) {
+		class--
+	}
+	if class == 0 && !s.budget.Take(chunkSizes[0], int(s.size)) {
+		if !must {
 			return nil
 		}
 		s.budget.Force(chunkSizes[0])
 	}
 	c := newChunk(class, at)
 	s.chunks = append(s.chunks, c)
+	s.size += int32(c.size())
 	return c.space()
 }
 
@@ -106,6 +115,7 @@ func (s *store) commit(n int) {
 func (s *store) trim(base uint64) {
 	n := 0
 	for n < len(s.chunks) && s.chunks[n].end() <= base {
+		s.size -= int32(s.chunks[n].size())
 		s.chunks[n].drop(s.budget)
 		n++
 	}

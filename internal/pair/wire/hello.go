@@ -37,6 +37,7 @@ const (
 	FeatureLanes                         // several lanes may carry a flow
 	FeatureAhead                         // OPEN may come on the control connection, ahead of the flow's lane
 	FeatureCompress                      // either end may send compressed records
+	FeatureHeld                          // either end may send HELD
 )
 
 // Hello is what each end says of itself at first.

@@ -27,6 +27,7 @@ const (
 	MessageLimited MessageType = 12
 	MessageLate    MessageType = 13 // bytes beyond the offset are here, and on its lane has come nothing for long
 	MessageOpen    MessageType = 14 // from the near relay: a flow's OPEN ahead of its lane, and its first bytes
+	MessageHeld    MessageType = 15 // spans beyond the sender's position that it holds
 )
 
 // FlagEnd on ACK: the end is passed on too. On RESET: the stream had ended at the
@@ -40,6 +41,12 @@ const FlagAlone = 1
 // it for a LIMITED without flag.
 const FlagHedge = 2
 
+// Span is the bytes of a stream from one offset to before another.
+type Span = struct{ From, To uint64 }
+
+// MaxSpans is the most spans of a HELD.
+const MaxSpans = 32
+
 // MaxWake is the most bytes of a stream in a WAKE or an OPEN.
 const MaxWake = 16 << 10
 
@@ -48,6 +55,7 @@ const (
 	keySize     = 32
 	offsetSize  = 8
 	pingSize    = 8
+	spanSize    = 2 * offsetSize
 )
 
 // Message is one message. Which fields are meant depends on the type.
@@ -60,6 +68,7 @@ type Message struct {
 	Text   string // OPENED: the target's address; REFUSED, RESET: the cause
 	Bytes  []byte // WAKE, KEY, KEY_TAKEN, OPEN; PING, PONG: 8 bytes to return
 	Open   *Open  // OPEN
+	Spans  []Span // HELD
 }
 
 // Append appends the message: type (1), flags (1), length (2), flow (8), value.
@@ -85,6 +94,11 @@ func (m Message) Append(dst []byte) []byte {
 		dst = append(dst, m.Bytes...)
 	case MessageOpen:
 		dst = append(m.Open.appendBody(dst), m.Bytes...)
+	case MessageHeld:
+		for _, p := range m.Spans {
+			dst = binary.BigEndian.AppendUint64(dst, p.From)
+			dst = binary.BigEndian.AppendUint64(dst, p.To)
+		}
 	}
 	binary.BigEndian.PutUint16(dst[start+2:], uint16(len(dst)-start-messageHead))
 	return dst
@@ -132,6 +146,8 @@ func (t MessageType) sizes() (low, high int) {
 		return keySize, keySize
 	case MessageOpen:
 		return openHead - flowSize, maxOpen - flowSize + MaxWake
+	case MessageHeld:
+		return spanSize, MaxSpans * spanSize
 	}
 	return 1, 0 // no length is right
 }
@@ -160,6 +176,17 @@ func (m *Message) set(b []byte) error {
 			return malformed("OPEN with %d bytes behind it: %v", len(rest), err)
 		}
 		m.Bytes = rest
+	case MessageHeld:
+		if len(b)%spanSize != 0 {
+			return malformed("HELD with %d bytes", len(b))
+		}
+		for ; len(b) > 0; b = b[spanSize:] {
+			p := Span{From: binary.BigEndian.Uint64(b), To: binary.BigEndian.Uint64(b[offsetSize:])}
+			if p.From > p.To || p.To > maxOffset {
+				return malformed("HELD with a span from %d to %d", p.From, p.To)
+			}
+			m.Spans = append(m.Spans, p)
+		}
 	}
 	return nil
 }

@@ -129,6 +129,23 @@ var messages = []Message{
 	{Type: MessageKey, Bytes: bytes.Repeat([]byte{1}, 32)},
 	{Type: MessageKeyTaken, Bytes: bytes.Repeat([]byte{2}, 32)},
 	{Type: MessageOpen, Flow: 7, Bytes: []byte("GET /"), Open: &Open{Flow: 7, Deadline: time.Second, Client: listen, Listen: listen}},
+	{Type: MessageHeld, Flow: 8, Spans: []Span{{From: 5, To: 9}, {From: 1 << 40, To: 1<<40 + 1}}},
+}
+
+func TestMalformedMessages(t *testing.T) {
+	odd := Message{Type: MessageHeld, Spans: []Span{{From: 1, To: 2}}}.Append(nil)
+	odd[3]--
+	for name, b := range map[string][]byte{
+		"HELD without spans":        Message{Type: MessageHeld}.Append(nil),
+		"HELD with half a span":     odd,
+		"HELD with too many spans":  Message{Type: MessageHeld, Spans: make([]Span, MaxSpans+1)}.Append(nil),
+		"HELD with a span backward": Message{Type: MessageHeld, Spans: []Span{{From: 2, To: 1}}}.Append(nil),
+		"HELD beyond all streams":   Message{Type: MessageHeld, Spans: []Span{{From: 1, To: maxOffset + 1}}}.Append(nil),
+	} {
+		if m, err := ReadMessage(bytes.NewReader(b), make([]byte, MessageBuffer)); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: %+v, %v", name, m, err)
+		}
+	}
 }
 
 func TestMessages(t *testing.T) {

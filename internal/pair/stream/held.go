@@ -1,0 +1,121 @@
+package stream
+
+import "math"
+
+// While a lane repeats what was lost, the others bring bytes that come before their turn. The
+// receiver says which ones it holds, and never drops them before they are delivered. So the
+// sender frees their memory: each byte is kept at one end.
+
+// MaxHeld bounds the spans of one report.
+const MaxHeld = 32
+
+// Span is the bytes of a stream from one offset to before another.
+type Span = struct{ From, To uint64 }
+
+// TakeHeld returns, once after each change, the spans that this end holds beyond its position;
+// the first ones if they are many.
+func (f *Flow) TakeHeld() []Span {
+	n := f.HeldWaiting()
+	f.In.unreported = 0
+	if n == 0 || f.In.early == nil {
+		return nil
+	}
+	var all spans
+	for _, c := range f.In.early.chunks {
+		from := max(c.start, f.In.pos)
+		if k := len(all); k == MaxHeld && from > all[k-1].to {
+			break
+		}
+		all = all.add(span{from, c.end()})
+	}
+	report := make([]Span, len(all))
+	for i, p := range all {
+		report[i] = Span{From: p.from, To: p.to}
+	}
+	return report
+}
+
+// HeldWaiting is the number of bytes beyond this end's position of which no report was taken.
+func (f *Flow) HeldWaiting() int {
+	if f.dead {
+		return 0
+	}
+	return int(f.In.unreported)
+}
+
+// noteHeld notes that n bytes have come before their turn.
+func (r *Receiver) noteHeld(n int) { r.unreported = int32(min(int(r.unreported)+n, endless)) }
+
+// Held takes the other end's report of what it holds beyond its position.
+func (f *Flow) Held(report []Span) error {
+	s := &f.Out
+	if s.noResume {
+		return ErrDamaged
+	}
+	for _, p := range report {
+		if p.From > p.To || p.To > s.sent {
+			return ErrDamaged
+		}
+		s.hold(span{max(p.From, s.base), p.To})
+	}
+	return nil
+}
+
+// hold notes that the other end holds a span.
+func (s *Sender) hold(p span) {
+	if p.from >= p.to || s.dropped {
+		return
+	}
+	s.held, s.heldNew = s.held.add(p), true
+	switch {
+	case !s.attached:
+		s.restart()
+		return
+	case p.to > s.next: // lanes began anew since, and have not come to it
+		s.again = s.again.add(span{s.next, p.from})
+		s.next = p.to
+	}
+	s.again = s.again.without(p)
+}
+
+// restart has everything sent again that the other end lacks.
+func (s *Sender) restart() {
+	s.next, s.again = s.base, nil
+	if n := len(s.held); n > 0 {
+		s.next = s.held[n-1].to
+		s.again = spans{{s.base, s.next}}.lessAll(s.held)
+	}
+}
+
+// lessAll takes spans out.
+func (s spans) lessAll(others spans) spans {
+	if len(s) == 0 {
+		return s
+	}
+	for _, p := range others {
+		s = s.without(p)
+	}
+	return s
+}
+
+// trimHeld frees chunks all of whose bytes the other end holds, but for the last one, which may
+// grow.
+func (s *store) trimHeld(held spans) {
+	kept, i := s.chunks[:0], 0
+	for k, c := range s.chunks {
+		for i < len(held) && held[i].to < c.end() {
+			i++
+		}
+		if k < len(s.chunks)-1 && i < len(held) && held[i].from <= c.start {
+			s.size -= int32(c.size())
+			c.drop(s.budget)
+			continue
+		}
+		kept = append(kept, c)
+	}
+	clear(s.chunks[len(kept):])
+	s.chunks = kept
+}
+
+// endless is the reach of a sender that has no bound but its memory.
+const endless = math.MaxInt32
