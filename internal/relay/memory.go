@@ -55,7 +55,7 @@ const (
 //
 // A source without flows is always admitted; a source above its share gets no
 // new flow. The guard resets flows that hold memory without delivering any of
-// it, largest first. It never drops other received data.
+// it, largest first, unless they are paired and wait for the path between two relays. It never drops other received data.
 type memoryGuard struct {
 	limit       atomic.Int64 // bytes; 0: no limit
 	held        holdings     // the sum of the loops' latest measurements
@@ -233,10 +233,13 @@ func (w *worker) weigh(f *flow) (held, queues int64) {
 			dir, o := &f.dirs[s], s.other()
 			held += int64(dir.held)
 			delivered := dir.bytes
-			if fd := fds[o]; fd >= 0 && outflow[o] > 0 {
+			if fd := fds[o]; fd >= 0 && outflow[o] > 0 && !f.isLane(o) {
 				delivered -= int64(unacknowledged(fd))
 			}
 			holds := inflow[s] + int64(dir.held) + outflow[o]
+			if f.isLane(o) { // what is kept lies in its queue too, and bytes count once the other relay has delivered them
+				holds = inflow[s] + max(int64(dir.held), outflow[o])
+			}
 			if holds == 0 || delivered-r.delivered[s] > holds/8 || f.inOutage() {
 				r.since[s], r.delivered[s] = w.now, delivered
 			}
@@ -285,6 +288,10 @@ func (w *worker) evict() {
 			return
 		}
 		if since < patience {
+			continue
+		}
+		if f.waitsForPath() {
+			f.ration.since = [2]time.Duration{w.now, w.now}
 			continue
 		}
 		held, queues := f.ration.held, f.ration.queues

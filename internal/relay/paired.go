@@ -67,6 +67,10 @@ type PairFlow interface {
 	// EachLane returns the lanes of a flow that has several.
 	EachLane() []report.Lane
 
+	// WaitsForPath reports whether the flow's bytes wait for the path between the relays,
+	// and not for somebody who does not read.
+	WaitsForPath() bool
+
 	// Reset resets both peers. The other relay records the reason.
 	Reset(reason report.EndReason, err error)
 }
@@ -299,6 +303,13 @@ func (f *flow) sockets(look func(fds [2]int)) {
 // inOutage reports whether a flow delivers nothing because the path between two
 // relays is down. Its memory is bounded, and it waits for resume.
 func (f *flow) inOutage() bool { return f.paired != nil && f.paired.seen.state == PairResuming }
+
+// isLane reports whether a side of the flow is a lane.
+func (f *flow) isLane(s side) bool { return f.carried() && f.paired.lane() == s }
+
+// waitsForPath reports whether a paired flow delivers nothing because of the path between two
+// relays, at the moment.
+func (f *flow) waitsForPath() bool { return f.carried() && f.paired.carrier.WaitsForPath() }
 
 // pairedRecord fills in what a record has of a paired flow.
 func (f *flow) pairedRecord(rec *report.Record) {

@@ -30,6 +30,7 @@ type carriedFlow struct {
 	mu      sync.Mutex
 	figures PairFigures
 	resets  []report.EndReason
+	waits   bool // for the path
 }
 
 func (f *carriedFlow) Figures() PairFigures {
@@ -48,6 +49,12 @@ func (f *carriedFlow) Inspect(look func(leg, lane int, add PairCounters)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	look(f.leg, -1, PairCounters{})
+}
+
+func (f *carriedFlow) WaitsForPath() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.waits
 }
 
 func (f *carriedFlow) EachLane() []report.Lane { return nil }
@@ -236,6 +243,38 @@ func TestMemoryOfPairedFlows(t *testing.T) {
 	}, func() string { return "memory stays short" })
 	f.end(PairEnd{Reason: report.EndClean})
 	g.expectReason(report.EndClean)
+}
+
+// TestStalledPairedFlows holds that a flow that waits for the path is not reset while memory is
+// short, and one whose other end does not read is.
+func TestStalledPairedFlows(t *testing.T) {
+	nettest.CheckLeaks(t)
+	carrier := &carrier{flows: make(chan *carriedFlow, 8)}
+	g := newStoppedRig(t, func(o *rigOptions) {
+		o.Tunnels[0].Pairing = carrier
+		o.MemoryLimitBytes = 8 * mib
+	})
+	dial(t, g.addr)
+	f := carrier.next(t)
+	f.waits = true
+	f.set(PairFigures{State: "open", Retained: 9 * mib})
+	g.look()
+	nettest.Eventually(t, patience, func() bool { g.look(); return g.relay.Snapshot().Memory.Short }, func() string { return "memory is not short" })
+	for range 3 {
+		g.pass(DefaultStallTimeout)
+		g.look()
+	}
+	f.expectResets(t)
+	f.mu.Lock()
+	f.waits = false
+	f.mu.Unlock()
+	for range 2 {
+		g.pass(DefaultStallTimeout)
+		g.look()
+	}
+	f.expectResets(t, report.EndStalled)
+	f.end(PairEnd{Reason: report.EndStalled})
+	g.expectReason(report.EndStalled)
 }
 
 // farServer is a PairServer whose preface is "pair!".
