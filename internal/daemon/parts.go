@@ -140,7 +140,10 @@ func (c *tunnelsChange) Abort() {
 type limitsPart struct{ *daemon }
 
 func (d limitsPart) Prepare(_ context.Context, c *config.Config) (Change, error) {
-	return setting(func() { d.shedder.setLimits(c.Limits) }), nil
+	return setting(func() {
+		d.shedder.setLimits(c.Limits)
+		d.shedder.monitor.BoundRuntime(runtimeBound(int64(c.MemoryLimit)))
+	}), nil
 }
 
 // monitorPart is the monitor. It takes its first sample after the history is

@@ -39,6 +39,18 @@ func newShedder(r *relay.Relay, log *slog.Logger, limits config.Limits) *shedder
 
 func (s *shedder) setLimits(l config.Limits) { s.monitor.SetLimits(resourceLimits(l)) }
 
+// leastRuntime is a memory in bytes for which the garbage collector need not work harder.
+const leastRuntime = 64 << 20
+
+// runtimeBound is the memory in bytes of the runtime below which the garbage collector works
+// harder; 0: none. Paired flows keep bytes in it.
+func runtimeBound(memoryLimit int64) int64 {
+	if memoryLimit == 0 {
+		return 0
+	}
+	return max(memoryLimit*7/8, leastRuntime)
+}
+
 func resourceLimits(l config.Limits) resources.Limits {
 	limits := resources.Limits{}
 	for r, one := range map[resources.Resource]config.Limit{

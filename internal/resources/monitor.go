@@ -40,6 +40,7 @@ type Monitor struct {
 	guard      guard
 	returnedAt time.Time
 	goLimit    int64 // of the runtime, before the first change
+	goBound    int64 // of BoundRuntime; 0: none
 
 	changed chan struct{}
 	stop    chan struct{}
@@ -72,6 +73,15 @@ func (m *Monitor) SetLimits(l Limits) {
 	case m.changed <- struct{}{}:
 	default:
 	}
+}
+
+// BoundRuntime has the garbage collector work harder below so many bytes; 0: there is no such bound.
+func (m *Monitor) BoundRuntime(bytes int64) {
+	m.mu.Lock()
+	m.goBound = bytes
+	limits := m.limits
+	m.mu.Unlock()
+	m.limitRuntime(limits)
 }
 
 // State returns the last state.
@@ -140,6 +150,11 @@ func (m *Monitor) limitRuntime(l Limits) {
 	limit := m.goLimit
 	if bytes := l[Memory].Amount; bytes > 0 {
 		limit = min(limit, int64(resume*bytes))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.goBound > 0 {
+		limit = min(limit, m.goBound)
 	}
 	debug.SetMemoryLimit(limit)
 }
