@@ -1,9 +1,10 @@
 package pair
 
 import (
-	"longhaul/internal/tcpinfo"
 	"slices"
 	"time"
+
+	"longhaul/internal/tcpinfo"
 )
 
 // A flow keeps what it has read until the other end has it: what is under way, what the kernel has

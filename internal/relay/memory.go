@@ -55,7 +55,8 @@ const (
 //
 // A source without flows is always admitted; a source above its share gets no
 // new flow. The guard resets flows that hold memory without delivering any of
-// it, largest first, unless they are paired and wait for the path between two relays. It never drops other received data.
+// it, largest first, unless they are paired and wait for the path between two relays. It never
+// drops other received data.
 type memoryGuard struct {
 	limit       atomic.Int64 // bytes; 0: no limit
 	held        holdings     // the sum of the loops' latest measurements
