@@ -142,7 +142,9 @@ func TestParkedCost(t *testing.T) {
 		open(batch)
 		s.awaitParked(len(clients.mine))
 	}
-	flows := 300
+	// So many that what lanes and earlier tests hold, some 100 kB, is little for each, and no more
+	// than 4096 descriptors hold.
+	flows := 900
 	if raceDetector {
 		flows = 100 // whose memory is not the relay's
 	}
