@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -80,7 +81,10 @@ func (p *interceptor) config() string {
 		var ports []string
 		for f := range families {
 			for _, refused := range []bool{false, true} {
-				ports = append(ports, fmt.Sprint(l.target(f, refused).Port()))
+				port := fmt.Sprint(l.target(f, refused).Port())
+				if !slices.Contains(ports, port) { // each family has ports of its own
+					ports = append(ports, port)
+				}
 			}
 		}
 		fmt.Fprintf(&b, "  - {name: %s, intercept: {interface: %s, to: [%s, %q], ports: [%s]}%s}\n",
