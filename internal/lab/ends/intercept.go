@@ -56,7 +56,8 @@ func startInterceptor(ctx context.Context, name string, o Options, lanes int) (p
 	if p.lab, err = lab.Build(lab.OneRouter(lab.Sysctl{Name: "net.ipv4.tcp_fastopen", Value: fastOpenBoth})); err != nil {
 		return p, err
 	}
-	for range lanes {
+	used := map[uint16]bool{} // by lanes before: a tunnel's ports are those of all families
+	for len(p.targets) < lanes {
 		var l *lane
 		err := p.lab.Host("target").Do(func() (err error) {
 			l, err = newLane(placeOf(lab.RoutedTarget[0].Addr(), lab.RoutedTarget[1].Addr()))
@@ -64,6 +65,14 @@ func startInterceptor(ctx context.Context, name string, o Options, lanes int) (p
 		})
 		if err != nil {
 			return p, err
+		}
+		ports := l.ports()
+		if slices.ContainsFunc(ports, func(port uint16) bool { return used[port] }) {
+			defer l.close() // not at once: the kernel would give the port again
+			continue
+		}
+		for _, port := range ports {
+			used[port] = true
 		}
 		p.targets = append(p.targets, l)
 	}
@@ -78,17 +87,9 @@ func (p *interceptor) config() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "control_socket: %s\nreset_drain_timeout: %s\ntunnels:\n", p.relay.Socket(), resetDrain)
 	for i, l := range p.targets {
-		var ports []string
-		for f := range families {
-			for _, refused := range []bool{false, true} {
-				port := fmt.Sprint(l.target(f, refused).Port())
-				if !slices.Contains(ports, port) { // each family has ports of its own
-					ports = append(ports, port)
-				}
-			}
-		}
+		ports := strings.Trim(strings.ReplaceAll(fmt.Sprint(l.ports()), " ", ", "), "[]")
 		fmt.Fprintf(&b, "  - {name: %s, intercept: {interface: %s, to: [%s, %q], ports: [%s]}%s}\n",
-			laneTunnel(i), lab.ToClient, lab.RoutedTarget[0].Masked(), lab.RoutedTarget[1].Masked(), strings.Join(ports, ", "), p.settings)
+			laneTunnel(i), lab.ToClient, lab.RoutedTarget[0].Masked(), lab.RoutedTarget[1].Masked(), ports, p.settings)
 	}
 	return b.String()
 }

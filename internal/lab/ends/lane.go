@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -104,6 +105,17 @@ func (l *lane) target(f Family, refused bool) netip.AddrPort {
 		at = l.refuses[f]
 	}
 	return netip.AddrPortFrom(l.at.dial[f], at.Port())
+}
+
+// ports are those of all families, each once.
+func (l *lane) ports() (all []uint16) {
+	for f := range families {
+		for _, refused := range []bool{false, true} {
+			all = append(all, l.target(f, refused).Port())
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // empty closes connections that a script has left behind.
