@@ -86,6 +86,15 @@ func (f *Flow) setWindow() {
 	if f.lane == nil || f.s.noResume {
 		return
 	}
+	if f.s.compresses.Load() {
+		// The kernels count what was compressed, and only a lane whose socket is full says that
+		// it is worth that.
+		if f.sf.Out.Starved() {
+			limit := min(2*f.sf.Out.Limit(), limitMax)
+			f.sf.Out.SetLimit(limit, limit, len(f.strands))
+		}
+		return
+	}
 	var open, arrived float64
 	var rtt time.Duration
 	for _, st := range f.strands {
