@@ -42,8 +42,8 @@ var (
 	errOver    = errors.New("the flow is over")
 )
 
-// declined are the reasons that the near relay is told; for the others it is told that the
-// flow is gone. A tunnel that was removed is one that drains.
+// declined has the reason that the near relay is told for an error. For any other error it is
+// told that the flow is gone. A removed tunnel counts as one that drains.
 var declined = map[error]flow.EndReason{errDenied: flow.EndDenied, errRemoved: flow.EndDrain}
 
 // admit finds the flow of an OPEN or makes it. The lane that the OPEN came on is nil if it

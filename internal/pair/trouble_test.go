@@ -89,15 +89,22 @@ func TestBlackHoles(t *testing.T) {
 	}
 }
 
+// greeted returns a stand whose target echoes, and a client that has an echo.
+func greeted(t *testing.T) (*stand, *net.TCPConn) {
+	t.Helper()
+	s := newStand(t)
+	s.serve(echo)
+	c := s.dial()
+	t.Cleanup(func() { c.Close() })
+	s.roundTrip(c, "hello")
+	return s, c
+}
+
 // TestFarRestarts holds that the flows of a far process that died are reset at once,
 // and that new ones are served.
 func TestFarRestarts(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
+	s, c := greeted(t)
 	// The old process dies without a word: its connections break, its flows are gone.
 	old := s.farNode()
 	s.mu.Lock()
@@ -222,11 +229,7 @@ func TestProblems(t *testing.T) {
 // TestPeerRemoved holds that a peer that is admitted no more loses its flows.
 func TestPeerRemoved(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
+	s, c := greeted(t)
 	s.mu.Lock()
 	s.admit = false
 	s.mu.Unlock()
@@ -238,11 +241,7 @@ func TestPeerRemoved(t *testing.T) {
 // TestTunnelRemoved holds that flows outlive their far tunnel, and that no other one comes.
 func TestTunnelRemoved(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
+	s, c := greeted(t)
 	s.removed.Store(true)
 	nettest.Eventually(t, time.Minute, func() bool {
 		return slices.ContainsFunc(s.near.State().Sessions, func(n SessionState) bool { return n.Problem == ProblemDenied })

@@ -87,8 +87,8 @@ func (p *interceptor) config() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "control_socket: %s\nreset_drain_timeout: %s\ntunnels:\n", p.relay.Socket(), resetDrain)
 	for i, l := range p.targets {
-		ports := strings.Trim(strings.ReplaceAll(fmt.Sprint(l.ports()), " ", ", "), "[]")
-		fmt.Fprintf(&b, "  - {name: %s, intercept: {interface: %s, to: [%s, %q], ports: [%s]}%s}\n",
+		ports := strings.Join(strings.Fields(fmt.Sprint(l.ports())), ", ")
+		fmt.Fprintf(&b, "  - {name: %s, intercept: {interface: %s, to: [%s, %q], ports: %s}%s}\n",
 			laneTunnel(i), lab.ToClient, lab.RoutedTarget[0].Masked(), lab.RoutedTarget[1].Masked(), ports, p.settings)
 	}
 	return b.String()

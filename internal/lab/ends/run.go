@@ -599,9 +599,10 @@ func (e *runner) lookForUrgent() {
 	e.announced = true // which nothing else tells any more
 }
 
-// urgentAtMark returns the number of the peer's urgent byte at the mark, where it has not arrived;
-// -1: there is none. Linux (6.18 at least) returns a byte of a header for such a one, if a segment
-// that begins just behind the mark has overtaken it: the kernel looks for it in that segment.
+// urgentAtMark returns the number of the peer's urgent byte at the mark, if that byte has not
+// arrived; -1: no urgent byte belongs there. A segment that begins just behind the mark may arrive
+// first. Linux (6.18 at least) then looks for the urgent byte in that segment, and returns a byte
+// of its header.
 func (e *runner) urgentAtMark() int {
 	before, err := unix.IoctlGetInt(e.fd, unix.SIOCINQ)
 	if err != nil {
