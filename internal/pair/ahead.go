@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"longhaul/internal/pair/wire"
+	"longhaul/internal/socket"
 )
 
 // Bytes of a flow that waits for its lane go ahead on the control connection. After an
@@ -35,7 +36,7 @@ func (c *control) room(waiting int) int {
 	c.mu.Lock()
 	queued := len(c.queue)
 	c.mu.Unlock()
-	c.c.bulk.control(func(fd int) { queued += unacknowledged(fd) })
+	c.c.bulk.control(func(fd int) { queued += socket.Unacknowledged(fd) })
 	if waiting >= crowd {
 		return min(max(2*maxAhead-queued, 0), max(min(crowdAhead/waiting, crowdShare), crowdLeast))
 	}

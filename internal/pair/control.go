@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"longhaul/internal/pair/wire"
+	"longhaul/internal/socket"
 )
 
 // ackDelay is how long an ACK waits for others.
@@ -64,7 +65,7 @@ func (c *control) silent(now time.Time, within time.Duration) bool {
 		return false
 	}
 	unseen := 0
-	c.c.bulk.control(func(fd int) { unseen = unread(fd) })
+	c.c.bulk.control(func(fd int) { unseen = socket.Unread(fd) })
 	return unseen == 0
 }
 

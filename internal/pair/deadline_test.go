@@ -9,6 +9,7 @@ import (
 
 	"longhaul/internal/nettest"
 	"longhaul/internal/pair/wire"
+	"longhaul/internal/socket"
 )
 
 // TestClientsOfAnOutage holds how long a client waits that comes before a session, in an
@@ -107,7 +108,7 @@ func TestPathIsDead(t *testing.T) {
 				_, err := there.Write([]byte{1})
 				nettest.Must(t, err)
 				nettest.Eventually(t, 10*time.Second, func() (waits bool) {
-					bulk.control(func(fd int) { waits = unread(fd) > 0 })
+					bulk.control(func(fd int) { waits = socket.Unread(fd) > 0 })
 					return waits
 				}, func() string { return "the byte does not arrive" })
 			}

@@ -13,6 +13,7 @@ import (
 	"longhaul/internal/pair/compress"
 	"longhaul/internal/pair/stream"
 	"longhaul/internal/pair/wire"
+	"longhaul/internal/socket"
 )
 
 // Flow is one flow of a pair, at either end. While it has a lane or something to do, a
@@ -341,7 +342,7 @@ func (f *Flow) closeLeg() bool {
 // mustDrain reports whether the socket's peer is to get more before the close.
 func (f *Flow) mustDrain(clean bool) bool {
 	_, byPeer := f.sf.Cause()
-	if f.legFailed || !clean && !byPeer || unacknowledged(f.leg.fd) == 0 || f.leg.isClosed() {
+	if f.legFailed || !clean && !byPeer || socket.Unacknowledged(f.leg.fd) == 0 || f.leg.isClosed() {
 		return false
 	}
 	within := f.legs.ResetDrain

@@ -1,10 +1,9 @@
 package pair
 
 import (
-	"unsafe"
-
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/socket"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -31,25 +30,19 @@ func retry(call func() (int, error)) (int, error) {
 	}
 }
 
-// recv and send never block: the sockets do not. So they skip the scheduler's
-// bookkeeping of a system call, which takes the processor from one that lasts 20 µs.
-
 func recv(fd int, b []byte) (int, error) {
-	return transfer(unix.SYS_RECVFROM, fd, b, 0)
+	return retry(func() (int, error) { return result(socket.Recv(fd, b)) })
 }
 
 func send(fd int, b []byte) (int, error) {
-	return transfer(unix.SYS_SENDTO, fd, b, unix.MSG_NOSIGNAL)
+	return retry(func() (int, error) { return result(socket.Send(fd, b, 0)) })
 }
 
-func transfer(call uintptr, fd int, b []byte, flags uintptr) (int, error) {
-	return retry(func() (int, error) {
-		n, _, errno := unix.RawSyscall6(call, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), flags, 0, 0)
-		if errno != 0 {
-			return 0, errno
-		}
-		return int(n), nil
-	})
+func result(n int, errno unix.Errno) (int, error) {
+	if errno != 0 {
+		return 0, errno
+	}
+	return n, nil
 }
 
 // setReset makes close, also that of a process that dies, a reset; or not.
@@ -59,24 +52,6 @@ func setReset(fd int, on bool) {
 		linger.Onoff = 1
 	}
 	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger)
-}
-
-// unacknowledged is the number of bytes, with the end, that the socket's peer lacks.
-func unacknowledged(fd int) int {
-	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
-// unread is the number of bytes that the socket has for a read.
-func unread(fd int) int {
-	n, err := unix.IoctlGetInt(fd, unix.SIOCINQ)
-	if err != nil {
-		return 0
-	}
-	return n
 }
 
 // failure is why the socket is broken; nil: it is not. An event alone is no proof: it
@@ -104,6 +79,6 @@ func (l *leg) isClosed() bool {
 func prepareLeg(fd int) {
 	_ = unix.SetNonblock(fd, true)
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1)
+	socket.KeepUrgentInLine(fd)
 	setReset(fd, true)
 }

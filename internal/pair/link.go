@@ -575,7 +575,7 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	ctx, cancel := context.WithTimeout(l.node.ctx, handshakeTimeout)
 	defer cancel()
 	o := l.options()
-	address, err := p.address(ctx, o, netip.AddrPort{})
+	address, err := p.address(ctx, o, netip.AddrPort{}, nil)
 	if err != nil {
 		return err
 	}
@@ -761,9 +761,9 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool) (*lane, error) {
 	defer cancel()
 	o := l.options()
 	s.mu.Lock()
-	instance, remote := s.instance, s.remote
+	instance, remote, over := s.instance, s.remote, s.over
 	s.mu.Unlock()
-	address, err := p.address(ctx, o, remote)
+	address, err := p.address(ctx, o, remote, over)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/socket"
 
 	"golang.org/x/sys/unix"
 )
@@ -284,7 +285,7 @@ func waitAcknowledged(t testing.TB, c *net.TCPConn) {
 	raw, err := c.SyscallConn()
 	nettest.Must(t, err)
 	nettest.Eventually(t, 20*time.Second, func() (done bool) {
-		_ = raw.Control(func(fd uintptr) { done = unacknowledged(int(fd)) == 0 })
+		_ = raw.Control(func(fd uintptr) { done = socket.Unacknowledged(int(fd)) == 0 })
 		return done
 	}, func() string { return "bytes are not acknowledged" })
 }

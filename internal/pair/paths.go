@@ -243,10 +243,11 @@ func (l *Link) controlPaths(away time.Duration) (all []*wanPath) {
 }
 
 // address is where to connect on the path. A lane leads to the host at which the session's
-// control connection ended, if that is an address of the path.
-func (p *wanPath) address(ctx context.Context, o LinkOptions, host netip.AddrPort) (netip.AddrPort, error) {
+// latest control connection ended, if that is an address of the path. An only path over which
+// that connection went need not look its addresses up.
+func (p *wanPath) address(ctx context.Context, o LinkOptions, host netip.AddrPort, over *wanPath) (netip.AddrPort, error) {
 	at := p.options()
-	if len(o.Paths) < 2 && host.IsValid() {
+	if len(o.Paths) < 2 && over == p && host.IsValid() {
 		return host, nil
 	}
 	addresses := o.Addresses

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/pair/stream"
+	"longhaul/internal/socket"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -197,7 +198,7 @@ func (f *Flow) leavesRecord(st *strand) bool {
 	}
 	backlog := f.sf.Out.Unsent()
 	if f.leg.open() && f.leg.readable {
-		backlog += int64(unread(f.leg.fd))
+		backlog += int64(socket.Unread(f.leg.fd))
 	}
 	return st.pace().leaves(others, backlog)
 }

@@ -52,6 +52,7 @@ type session struct {
 	instance   uint64 // of the other process; 0: not known yet
 	release    string
 	remote     netip.AddrPort
+	over       *wanPath      // near relay: over which remote was reached
 	acceptor   Acceptor      // far relay: of the latest connection
 	resume     time.Duration // far relay: how long flows wait for a lane, as the near end says; 0: not said
 	ctl        *control
@@ -138,7 +139,7 @@ func (s *session) begin(c *connection) {
 		s.srtt.Store(0)
 	}
 	s.instance, s.release = c.hello.Instance, c.hello.Release
-	s.remote, s.lanesMany = addressOf(c), c.hello.Features&wire.FeatureLanes != 0 && !s.noResume
+	s.remote, s.over, s.lanesMany = addressOf(c), c.path, c.hello.Features&wire.FeatureLanes != 0 && !s.noResume
 	s.compresses.Store(s.compress && c.hello.Features&wire.FeatureCompress != 0)
 	s.reportsHeld.Store(c.hello.Features&wire.FeatureHeld != 0)
 	s.ahead = c.hello.Features&wire.FeatureAhead != 0 && !s.noResume

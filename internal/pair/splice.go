@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/pair/wire"
+	"longhaul/internal/socket"
 	"longhaul/internal/splice"
 )
 
@@ -89,7 +90,7 @@ func (f *Flow) passOut() bool {
 	if errno == unix.EAGAIN && f.s.node.linger.wait(fd, unix.POLLIN) {
 		n, errno = splice.Move(fd, pipe.W, min(pipe.Size, wire.MaxPayload))
 	}
-	empty := errno == unix.EAGAIN && unread(fd) == 0
+	empty := errno == unix.EAGAIN && socket.Unread(fd) == 0
 	f.mu.Lock()
 	f.release()
 	if n <= 0 {

@@ -15,6 +15,7 @@ import (
 	"longhaul/internal/flow"
 	"longhaul/internal/pair/stream"
 	"longhaul/internal/pair/wire"
+	"longhaul/internal/socket"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -426,7 +427,7 @@ func (s *session) dropWarm(p *wanPath) {
 // target: the far relay has all bytes.
 func (f *Flow) greeted(l *lane) bool {
 	acked := false
-	l.bulk.control(func(fd int) { acked = unacknowledged(fd) == 0 })
+	l.bulk.control(func(fd int) { acked = socket.Unacknowledged(fd) == 0 })
 	return acked
 }
 

@@ -13,6 +13,7 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/socket"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -117,7 +118,7 @@ func TestDeliveryIsGivenUp(t *testing.T) {
 		left := 0
 		nettest.Eventually(t, patience, func() bool { // until the relay's kernel knows
 			was := left
-			g.flowIs("is there", func(f *flow) bool { left = unacknowledged(int(f.legs[client].fd)); return true })
+			g.flowIs("is there", func(f *flow) bool { left = socket.Unacknowledged(int(f.legs[client].fd)); return true })
 			return left == was
 		}, func() string { return "acknowledgements do not cease" })
 		g.pass(DefaultHalfCloseTimeout / 4)

@@ -17,6 +17,7 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/socket"
 )
 
 // Sizes for testing endings: nothing, one byte, a copied read, a spliced one,
@@ -393,7 +394,7 @@ func (g *rig) fill(target *net.TCPConn) (sent, held int) {
 			t.Fatal(err)
 		}
 	}
-	control(t, c, func(fd int) { held = unacknowledged(fd) })
+	control(t, c, func(fd int) { held = socket.Unacknowledged(fd) })
 	return sent, held
 }
 

@@ -8,6 +8,7 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/relay/hops"
+	"longhaul/internal/socket"
 	"longhaul/internal/splice"
 )
 
@@ -144,7 +145,7 @@ func (l *leg) entrust() {
 // arrived reports whether a leg's peer has acknowledged everything. A peer that
 // resets the connection and lacks only the FIN has received every byte.
 func (f *flow) arrived(s side, events uint32) bool {
-	n := unacknowledged(int(f.legs[s].fd))
+	n := socket.Unacknowledged(int(f.legs[s].fd))
 	return n == 0 || n == 1 && f.end.shut[s] && events&unix.EPOLLERR != 0
 }
 

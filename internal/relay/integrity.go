@@ -13,6 +13,7 @@ import (
 	"longhaul/internal/descriptor"
 	report "longhaul/internal/flow"
 	"longhaul/internal/proxyproto"
+	"longhaul/internal/socket"
 )
 
 // IntegrityServer answers integrity checks on the flows of a tunnel.
@@ -191,7 +192,7 @@ func (w *worker) holdDue(f *flow) {
 // stay in the socket.
 func (w *worker) peekHello(f *flow) {
 	l := &f.legs[client]
-	n, errno := peek(int(l.fd), w.buf[:helloPeek])
+	n, errno := socket.Peek(int(l.fd), w.buf[:helloPeek])
 	switch {
 	case errno == unix.EAGAIN:
 		l.readable = false
@@ -396,7 +397,7 @@ func (w *worker) recvHeader(f *flow) (int, unix.Errno) {
 	fd := int(f.legs[client].fd)
 	limit := proxyproto.MaxLen
 	if f.route.tunnel.Integrity != nil {
-		n, errno := peek(fd, w.buf[:limit])
+		n, errno := socket.Peek(fd, w.buf[:limit])
 		if n <= 0 || errno != 0 {
 			return n, errno
 		}
@@ -406,5 +407,5 @@ func (w *worker) recvHeader(f *flow) (int, unix.Errno) {
 			limit = used - have
 		}
 	}
-	return recv(fd, w.buf[:limit])
+	return socket.Recv(fd, w.buf[:limit])
 }

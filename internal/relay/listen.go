@@ -11,6 +11,7 @@ import (
 
 	"longhaul/internal/descriptor"
 	"longhaul/internal/relay/hops"
+	"longhaul/internal/socket"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -145,7 +146,7 @@ func (l *listener) takeUp(tr Transport) error {
 // or on the connection itself.
 func prepareSocket(fd int, tr Transport) error {
 	setLinger(fd, true)
-	keepUrgentInLine(fd)
+	socket.KeepUrgentInLine(fd)
 	setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	if tr == nil {
 		return nil

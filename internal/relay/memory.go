@@ -12,6 +12,7 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/relay/monotime"
+	"longhaul/internal/socket"
 	"longhaul/internal/splice"
 )
 
@@ -235,7 +236,7 @@ func (w *worker) weigh(f *flow) (held, queues int64) {
 			held += int64(dir.held)
 			delivered := dir.bytes
 			if fd := fds[o]; fd >= 0 && outflow[o] > 0 && !f.isLane(o) {
-				delivered -= int64(unacknowledged(fd))
+				delivered -= int64(socket.Unacknowledged(fd))
 			}
 			holds := inflow[s] + int64(dir.held) + outflow[o]
 			if f.isLane(o) { // what is kept lies in its queue too, and bytes count once the other relay has delivered them

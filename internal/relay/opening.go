@@ -12,6 +12,7 @@ import (
 	report "longhaul/internal/flow"
 	"longhaul/internal/proxyproto"
 	"longhaul/internal/relay/hops"
+	"longhaul/internal/socket"
 )
 
 const (
@@ -305,7 +306,7 @@ func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
 		return errno
 	}
 	setLinger(fd, true)
-	keepUrgentInLine(fd)
+	socket.KeepUrgentInLine(fd)
 	if tr, _ := f.route.tunnel.transportTo(to.Addr()); tr == nil {
 		setNoDelay(fd)
 	} else if err := tr.Prepare(fd, true); err != nil {
@@ -341,7 +342,7 @@ func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
 
 // speaksFirst reports whether bytes for the target are ready when it accepts.
 func (f *flow) speaksFirst() bool {
-	return f.route.tunnel.ProxyOut != ProxyNone || len(f.opening.header) > 0 || unread(int(f.legs[client].fd)) > 0
+	return f.route.tunnel.ProxyOut != ProxyNone || len(f.opening.header) > 0 || socket.Unread(int(f.legs[client].fd)) > 0
 }
 
 // dialed handles the result of a connect after an event of the target leg.
@@ -388,7 +389,7 @@ func (w *worker) clientEvent(f *flow, events uint32) {
 		w.recognizeEarly(f)
 		return
 	}
-	if len(o.header) > 0 || unread(int(l.fd)) > 0 {
+	if len(o.header) > 0 || socket.Unread(int(l.fd)) > 0 {
 		o.broken = true // the target must still get the earlier bytes
 		return
 	}

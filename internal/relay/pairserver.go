@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"longhaul/internal/portrange"
+	"longhaul/internal/socket"
 	"net/netip"
 	"slices"
 	"time"
@@ -75,7 +76,7 @@ func (w *worker) admitStranger(rt *route, fd int, from netip.AddrPort) {
 
 // recognizeStranger looks at the first bytes of a connection to a far tunnel.
 func (w *worker) recognizeStranger(s *stranger, events uint32) {
-	n, errno := peek(s.fd, w.buf[:prefacePeek])
+	n, errno := socket.Peek(s.fd, w.buf[:prefacePeek])
 	switch {
 	case errno == unix.EAGAIN || errno == unix.EINTR:
 		return
@@ -324,7 +325,7 @@ func (w *worker) sendHeader(f *flow) bool {
 		return true
 	}
 	header := proxyproto.AppendHeader(nil, int(version), proxyproto.Header{Source: f.client, Destination: f.listen})
-	n, errno := send(int(f.legs[target].fd), header, 0)
+	n, errno := socket.Send(int(f.legs[target].fd), header, 0)
 	switch {
 	case errno != 0:
 		w.abort(f, legFailure(target, errno), errno)

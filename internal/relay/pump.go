@@ -3,6 +3,7 @@ package relay
 import (
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/socket"
 	"longhaul/internal/splice"
 )
 
@@ -99,10 +100,10 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 			// urgent. If its announcement has not been seen yet, it travels as
 			// an ordinary byte; most programs read it as one.
 			var flags uintptr
-			if src.urgent && atUrgentMark(int(src.fd)) {
+			if src.urgent && socket.AtUrgentMark(int(src.fd)) {
 				limit, flags = 1, unix.MSG_OOB
 			}
-			n, errno = recv(int(src.fd), w.buf[:limit])
+			n, errno = socket.Recv(int(src.fd), w.buf[:limit])
 			if n > 0 && errno == 0 {
 				if n >= smallRead {
 					dir.bulk = true
@@ -118,7 +119,7 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 					flags = unix.MSG_MORE
 					dir.corked = true
 				}
-				sent, errno := send(int(dst.fd), w.buf[:n], flags)
+				sent, errno := socket.Send(int(dst.fd), w.buf[:n], flags)
 				if errno == unix.EAGAIN {
 					sent, errno = 0, 0
 				}
@@ -163,7 +164,7 @@ func (w *worker) flush(dir *direction, dst *leg) (int, unix.Errno) {
 		if dir.oob {
 			flags = unix.MSG_OOB
 		}
-		n, errno = send(int(dst.fd), dir.own[len(dir.own)-dir.held:], flags)
+		n, errno = socket.Send(int(dst.fd), dir.own[len(dir.own)-dir.held:], flags)
 	} else {
 		n, errno = splice.Move(dir.pipe.R, int(dst.fd), dir.held)
 	}
@@ -308,7 +309,7 @@ func (w *worker) apply(f *flow, a action) {
 				if f.end.finished(s) {
 					f.legs[s].entrust()
 				}
-				if unacknowledged(int(f.legs[s].fd)) == 0 {
+				if socket.Unacknowledged(int(f.legs[s].fd)) == 0 {
 					next |= f.end.step(eventAcked, s)
 				} else {
 					f.close().ackDelay = firstAckDelay

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	report "longhaul/internal/flow"
+	"longhaul/internal/socket"
 	"longhaul/internal/tcpinfo"
 	"longhaul/internal/units"
 )
@@ -74,14 +75,14 @@ func (f *flow) undelivered(s side, fds [2]int) int64 {
 	from := s.other()
 	n := f.dirs[from].held
 	if fd := fds[s]; fd >= 0 {
-		queued := unacknowledged(fd)
+		queued := socket.Unacknowledged(fd)
 		if f.end.shut[s] && queued > 0 {
 			queued-- // the FIN, which counts as a byte
 		}
 		n += queued
 	}
 	if fd := fds[from]; fd >= 0 && f.end.in[from] == inputOpen {
-		n += unread(fd)
+		n += socket.Unread(fd)
 	}
 	return int64(n)
 }

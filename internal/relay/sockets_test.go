@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"longhaul/internal/nettest"
+	"longhaul/internal/socket"
 )
 
 // control calls do with a connection's descriptor.
@@ -25,7 +26,7 @@ func awaitSent(t testing.TB, c *net.TCPConn) {
 	t.Helper()
 	left := 0
 	nettest.Eventually(t, 6*patience, func() bool {
-		control(t, c, func(fd int) { left = unacknowledged(fd) })
+		control(t, c, func(fd int) { left = socket.Unacknowledged(fd) })
 		return left == 0
 	}, func() string { return "the peer does not acknowledge" })
 }

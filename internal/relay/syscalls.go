@@ -13,27 +13,7 @@ import (
 )
 
 // The calls below never block: all descriptors are non-blocking. So they skip
-// the scheduler's bookkeeping of unix.Syscall, a noticeable share of a small
-// write.
-
-func recv(fd int, buf []byte) (int, unix.Errno) {
-	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd),
-		uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), 0, 0, 0)
-	return int(n), errno
-}
-
-// peek reads bytes and leaves them in the socket.
-func peek(fd int, buf []byte) (int, unix.Errno) {
-	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd),
-		uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), unix.MSG_PEEK, 0, 0)
-	return int(n), errno
-}
-
-func send(fd int, buf []byte, flags uintptr) (int, unix.Errno) {
-	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd),
-		uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), unix.MSG_NOSIGNAL|flags, 0, 0)
-	return int(n), errno
-}
+// the scheduler's bookkeeping, see package socket.
 
 // setNoDelay sends small segments at once, including bytes that wait because of
 // MSG_MORE.
@@ -91,39 +71,6 @@ func socketError(fd int) unix.Errno {
 	}
 	return unix.Errno(v)
 }
-
-// unacknowledged returns the number of bytes written to a socket that its peer
-// has not acknowledged.
-func unacknowledged(fd int) int {
-	var n int32
-	_, _, errno := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCOUTQ, uintptr(unsafe.Pointer(&n)))
-	if errno != 0 {
-		return 0
-	}
-	return int(n)
-}
-
-// unread returns the number of received bytes that wait to be read.
-func unread(fd int) int {
-	var n int32
-	_, _, errno := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCINQ, uintptr(unsafe.Pointer(&n)))
-	if errno != 0 {
-		return 0
-	}
-	return int(n)
-}
-
-// atUrgentMark reports whether the next byte to read from a socket, which may
-// not have arrived yet, is urgent data.
-func atUrgentMark(fd int) bool {
-	var at int32
-	_, _, errno := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCATMARK, uintptr(unsafe.Pointer(&at)))
-	return errno == 0 && at != 0
-}
-
-// keepUrgentInLine leaves urgent data at its place in the stream. Without it,
-// reads silently skip the urgent byte.
-func keepUrgentInLine(fd int) { setsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1) }
 
 func newSocket(family int) (int, unix.Errno) {
 	fd, _, errno := unix.RawSyscall(unix.SYS_SOCKET, uintptr(family),

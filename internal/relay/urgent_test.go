@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/nettest"
+	"longhaul/internal/socket"
 )
 
 // sendUrgent sends the last byte as urgent data.
@@ -59,7 +60,7 @@ func TestUrgentThenEnd(t *testing.T) {
 						data := pattern(b + 1 + a)
 						want := data
 						if inline {
-							control(t, to, keepUrgentInLine)
+							control(t, to, socket.KeepUrgentInLine)
 						} else {
 							want = slices.Concat(data[:b], data[b+1:])
 						}

@@ -14,6 +14,7 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/relay/monotime"
+	"longhaul/internal/socket"
 	"longhaul/internal/splice"
 )
 
@@ -479,7 +480,7 @@ func (w *worker) lookForAcks(f *flow) {
 		if !f.end.awaits(s) {
 			continue
 		}
-		n := unacknowledged(int(f.legs[s].fd))
+		n := socket.Unacknowledged(int(f.legs[s].fd))
 		if left += n; n > 0 {
 			continue
 		}

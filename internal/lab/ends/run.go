@@ -572,7 +572,7 @@ func (e *runner) readUrgent() (wants int16, again bool) {
 	return 0, false
 }
 
-// lookForUrgent notes whether the next byte is announced, and takes it if the
+// lookForUrgent notes whether the next byte, which is urgent, is announced, and takes it if the
 // script wants that.
 func (e *runner) lookForUrgent() {
 	if at, err := unix.IoctlGetInt(e.fd, unix.SIOCATMARK); err == nil && at != 0 {
@@ -608,7 +608,14 @@ func (e *runner) urgentAtMark() int {
 	if err != nil {
 		return -1
 	}
-	return slices.Index(e.peerUrgents, e.seen.Read+int64(before))
+	at := e.seen.Read + int64(before)
+	number := slices.Index(e.peerUrgents, at)
+	if number < 0 {
+		// The next byte is urgent too. Once a later mark is announced, Linux has skipped it, and
+		// counts from the byte behind it.
+		number = slices.Index(e.peerUrgents, at+1)
+	}
+	return number
 }
 
 func errnoName(err error) string {
