@@ -37,11 +37,11 @@ func (r Result) head(b *bytes.Buffer) {
 	}
 	if r.Runs.Count > 0 {
 		text := fmt.Sprintf("%d runs on Linux %s, from %s to %s, up to %d at once. Of all CPUs' time %.0f %% was busy in the median run, and %.0f %% in the busiest. "+
-			"The lab's timers ran late by %.0f ms (p99) in the median run, by %.0f ms in the worst: delays of that size are the machine's.",
+			"The lab's threads ran late by %.0f ms (p99) in the median run, by %.0f ms in the worst: delays of that size are the machine's.",
 			r.Runs.Count, joined(versions(r.Runs.Kernels)), r.Runs.From.Format("2006-01-02 15:04"), r.Runs.To.Format("2006-01-02 15:04 MST"),
 			r.Runs.Parallel, 100*r.Runs.BusyP50, 100*r.Runs.BusyMax, r.Runs.LateP50, r.Runs.LateMax)
 		if r.Runs.Disturbed > 0 {
-			text += fmt.Sprintf(" Runs that do not count, as the timers were late by more than %d ms or the machine lost packets: %d.", maxLateMs, r.Runs.Disturbed)
+			text += fmt.Sprintf(" Runs that do not count, as threads were late by more than %d ms or the machine lost packets: %d.", maxLateMs, r.Runs.Disturbed)
 		}
 		paragraph(b, text)
 	}

@@ -4,11 +4,14 @@ import (
 	"bufio"
 	"context"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/lab/congestion"
 	"longhaul/internal/lab/stats"
@@ -21,13 +24,13 @@ type machine struct {
 	late []lateness // of the last lateMemory
 }
 
-// lateness is how long after its time a timer's goroutine ran.
+// lateness is how long after its time a sleeping thread ran.
 type lateness struct {
 	at time.Time
 	by time.Duration
 }
 
-// maxLateMs is the p99 of the timers' lateness above which a run counts as disturbed.
+// maxLateMs is the p99 of the lateness above which a run counts as disturbed.
 const maxLateMs = 10
 
 // isDisturbed reports whether the machine was too busy for the run: it does not count, and
@@ -41,11 +44,16 @@ const (
 	lateMemory = 5 * time.Minute
 )
 
-// watch measures until the context ends.
+// watch measures until the context ends. It sleeps in the kernel, as the links do. The runtime's
+// own timers are late by up to 10 ms while little goes on: it leaves those of a processor whose
+// goroutine waits in a system call for that long.
 func (m *machine) watch(ctx context.Context) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	for ctx.Err() == nil {
 		due := time.Now().Add(lateEvery)
-		time.Sleep(lateEvery)
+		sleep := unix.NsecToTimespec(int64(lateEvery))
+		_ = unix.Nanosleep(&sleep, nil) // if a signal ends it, this measurement is early
 		now := time.Now()
 		m.mu.Lock()
 		m.late = append(m.late, lateness{now, now.Sub(due)})

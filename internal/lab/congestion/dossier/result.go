@@ -43,7 +43,7 @@ type Provenance struct {
 	Parallel  int       `json:"parallel"`            // the most trials that could run at once
 	BusyP50   float64   `json:"machine_busy_p50"`    // share of all CPUs' time, by anything
 	BusyMax   float64   `json:"machine_busy_max"`    // of the busiest run
-	LateP50   float64   `json:"machine_late_p50_ms"` // the p99 of the timers' lateness, in the median run
+	LateP50   float64   `json:"machine_late_p50_ms"` // the p99 of the threads' lateness, in the median run
 	LateMax   float64   `json:"machine_late_max_ms"` // in the worst
 	Disturbed int       `json:"disturbed"`           // runs that do not count
 

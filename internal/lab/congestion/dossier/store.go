@@ -31,7 +31,7 @@ type record struct {
 	At          time.Time        `json:"at"`
 	Parallel    int              `json:"parallel"`            // trials that could run at once
 	MachineBusy float64          `json:"machine_busy"`        // share of the CPU time of all CPUs, by anything
-	LateP99Ms   congestion.Value `json:"machine_late_p99_ms"` // of this process's timers, while the run lasted
+	LateP99Ms   congestion.Value `json:"machine_late_p99_ms"` // of a thread of this process that sleeps, while the run lasted
 	Measured    measured         `json:"measured"`
 }
 
