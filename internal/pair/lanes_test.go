@@ -195,3 +195,34 @@ func (w countWriter) Write(b []byte) (int, error) {
 	w.n.Add(int64(len(b)))
 	return len(b), nil
 }
+
+// TestPoolKeepsLanes holds that the lanes of a flow with many wait for the next one, and are closed
+// when what was found of the path counts no longer.
+func TestPoolKeepsLanes(t *testing.T) {
+	t.Parallel()
+	const lanes, warm = 6, 2
+	s := newStand(t, striped(lanes))
+	stop := make(chan struct{})
+	_, same := s.stream(stop)
+	only := s.link.pathsNow()[0]
+	nettest.Eventually(t, 20*time.Second, func() bool { return only.poolLimit(warm, time.Now()) == lanes }, s.dump)
+	s.endStream(stop, same)
+	x := s.link.sessions()[0]
+	used := func() (n int) {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		for _, l := range x.warm {
+			n += btoi(l.used)
+		}
+		return n
+	}
+	nettest.Eventually(t, 20*time.Second, func() bool { return used() == lanes }, s.dump)
+	s.link.trimPool(x, time.Now())
+	if n := used(); n != lanes {
+		t.Errorf("%d lanes are left", n)
+	}
+	s.link.trimPool(x, time.Now().Add(tuneMemory+time.Second))
+	if n := used(); n != warm {
+		t.Errorf("%d lanes are left when they count no longer, want %d", n, warm)
+	}
+}

@@ -218,7 +218,7 @@ func (l *Link) place(lane *lane) {
 		warm := l.o.Warm
 		l.mu.Unlock()
 		if f == nil {
-			lane.s.putWarm(lane, warm)
+			lane.s.putWarm(lane, lane.path.poolLimit(warm, time.Now()))
 			return
 		}
 		f.mu.Lock()
@@ -355,6 +355,34 @@ func (s *session) putWarm(l *lane, limit int) {
 	s.mu.Unlock()
 	if spare != nil {
 		spare.close()
+	}
+}
+
+// trimPool closes lanes of the pool that were kept for flows with many and are no longer, those
+// first that were used longest ago.
+func (l *Link) trimPool(s *session, now time.Time) {
+	warm := l.options().Warm
+	for _, p := range l.pathsNow() {
+		limit := p.poolLimit(warm, now)
+		for {
+			s.mu.Lock()
+			here, oldest := 0, (*lane)(nil)
+			for _, other := range s.warm {
+				if other.path != p {
+					continue
+				}
+				if here++; oldest == nil {
+					oldest = other
+				}
+			}
+			if here <= limit {
+				s.mu.Unlock()
+				break
+			}
+			s.warm = slices.DeleteFunc(s.warm, func(l *lane) bool { return l == oldest })
+			s.mu.Unlock()
+			oldest.close()
+		}
 	}
 }
 

@@ -23,9 +23,13 @@ const (
 	moveAtOnce = 4
 	// moveGain is what the flow's rate has to rise by for a move to count as a gain.
 	moveGain = 1.05
-	// moveTries is the number of moves without gain after which lanes rest.
-	moveTries = 4
-	moveRest  = 5 * time.Minute
+	// moveTries is the number of moves without gain after which lanes rest. After one with a
+	// rate below moveLoss of the highest, the last lanes of a link have probably moved: moveLosses
+	// of these do not count.
+	moveTries  = 4
+	moveLoss   = 0.85
+	moveLosses = 8
+	moveRest   = 5 * time.Minute
 	// moveEmptyWithin bounds the wait for what was sent on a lane that is to be closed.
 	moveEmptyWithin = 2 * time.Second
 )
@@ -41,6 +45,7 @@ type mover struct {
 	best  float64 // the highest rate so far, bytes a second of all lanes
 	moved bool    // lanes have moved since the measurement before
 	tries int     // in vain
+	lost  int     // moves that lost a link
 }
 
 // look takes a look at the flow, and returns the lanes that lag.
@@ -84,7 +89,9 @@ func (m *mover) judge(rates laneRates) (lag []*lane) {
 	}
 	switch {
 	case total > moveGain*m.best:
-		m.best, m.tries = total, 0
+		m.best, m.tries, m.lost = total, 0, 0
+	case m.moved && total < moveLoss*m.best && m.lost < moveLosses:
+		m.lost++
 	case m.moved:
 		m.tries++
 	}

@@ -14,14 +14,18 @@ type hashedPath struct {
 	rate  float64 // bytes a second of a link
 	limit float64 // of a lane; 0: none
 	noise float64 // by how much a lane may be faster or slower than its share
+	swing float64 // the same, for two seconds at a time
+	known bool    // at first every link has lanes
 	on    map[*lane]int
+
+	swings map[*lane]float64
 }
 
 // carry adds what each lane carries in a time.
 func (p *hashedPath) carry(each []laneBytes, seconds float64, dice *rand.Rand) (total float64) {
 	shares, sums := make([]float64, len(each)), make([]float64, p.links)
 	for i, l := range each {
-		shares[i] = 1 + p.noise*(2*dice.Float64()-1)
+		shares[i] = p.swings[l.of] * (1 + p.noise*(2*dice.Float64()-1))
 		sums[p.on[l.of]] += shares[i]
 	}
 	for i := range each {
@@ -38,20 +42,29 @@ func (p *hashedPath) carry(each []laneBytes, seconds float64, dice *rand.Rand) (
 // move lets a mover look every 100 ms, and replaces what lags 500 ms later. It returns the rate
 // at the end as a share of all links, and the number of moves.
 func (p *hashedPath) move(lanes int, lasts float64, dice *rand.Rand) (share float64, moves int) {
-	p.on = map[*lane]int{}
+	p.on, p.swings = map[*lane]int{}, map[*lane]float64{}
 	add := func() laneBytes {
 		l := &lane{}
-		p.on[l] = dice.IntN(p.links)
+		p.on[l], p.swings[l] = dice.IntN(p.links), 1
 		return laneBytes{of: l}
 	}
 	var each []laneBytes
-	for range lanes {
+	for i := range lanes {
 		each = append(each, add())
+		if p.known && i < p.links {
+			p.on[each[i].of] = i
+		}
 	}
 	var m mover
 	var lag []*lane
 	due, began := 0.0, time.Now()
-	for seconds := 0.0; seconds < lasts; seconds += 0.1 {
+	for step := 0; float64(step)/10 < lasts; step++ {
+		seconds := float64(step) / 10
+		if step%20 == 0 {
+			for _, l := range each {
+				p.swings[l.of] = 1 + p.swing*(2*dice.Float64()-1)
+			}
+		}
 		share = p.carry(each, 0.1, dice) / (p.rate * float64(p.links))
 		if len(lag) > 0 && seconds >= due {
 			each = slices.DeleteFunc(each, func(l laneBytes) bool { return slices.Contains(lag, l.of) })
@@ -78,6 +91,9 @@ func TestMover(t *testing.T) {
 	}{
 		{"four links", hashedPath{links: 4, rate: 12.5e6, noise: 0.1}, 0.97, 10},
 		{"four links, uneven", hashedPath{links: 4, rate: 12.5e6, noise: 0.4}, 0.97, 20},
+		{"four links, swinging", hashedPath{links: 4, rate: 12.5e6, noise: 0.1, swing: 0.9}, 0.97, 20},
+		{"four known links", hashedPath{links: 4, rate: 12.5e6, noise: 0.1, known: true}, 0.99, 10},
+		{"four known links, swinging", hashedPath{links: 4, rate: 12.5e6, noise: 0.1, swing: 0.9, known: true}, 0.99, 20},
 		{"two links", hashedPath{links: 2, rate: 12.5e6, noise: 0.1}, 0.99, 10},
 		{"one link", hashedPath{links: 1, rate: 12.5e6, noise: 0.1}, 1, 0},
 		{"a limit for each", hashedPath{links: 1, rate: 50e6, limit: 5e6, noise: 0.1}, 0.7, 0},
@@ -115,5 +131,25 @@ func TestMoverRests(t *testing.T) {
 	}
 	if moves != moveTries {
 		t.Errorf("%d moves in vain, want %d", moves, moveTries)
+	}
+}
+
+// Moves that lose a link do not count as moves in vain, up to a bound.
+func TestMoverFindsALostLink(t *testing.T) {
+	lanes := []*lane{{}, {}, {}}
+	rates := func(total float64) laneRates {
+		return laneRates{{lanes[0], total / 12}, {lanes[1], total / 6}, {lanes[2], total * 3 / 4}}
+	}
+	var m mover
+	m.judge(rates(100))
+	moves := 0
+	for range 5 * (moveTries + moveLosses) {
+		moves += btoi(len(m.judge(rates(75))) > 0)
+	}
+	if moves != moveTries+moveLosses {
+		t.Errorf("%d moves while a link is lost, want %d", moves, moveTries+moveLosses)
+	}
+	if len(m.judge(rates(110))) == 0 || m.tries != 0 || m.lost != 0 {
+		t.Errorf("no more moves after a gain: %+v", m)
 	}
 }

@@ -58,6 +58,9 @@ type wanPath struct {
 	redials int // attempts for a control connection that run
 	pools   int // dials for the pool that run
 
+	kept      int       // lanes that a flow had over it, which the pool keeps
+	keptUntil time.Time // then no longer
+
 	probe   *lane     // nil: none
 	probing bool      // it is dialed
 	tried   time.Time // it was
@@ -506,6 +509,27 @@ func (s *session) warmOver(p *wanPath) (n int) {
 		}
 	}
 	return n
+}
+
+// keepAsMany has the pool keep as many lanes over the path as a flow has now, for as long as what
+// was found of the path counts: their windows are open and, where the path has several links, their
+// ports are those that lead to each.
+func (p *wanPath) keepAsMany(lanes int, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if lanes >= p.kept || now.After(p.keptUntil) {
+		p.kept, p.keptUntil = lanes, now.Add(tuneMemory)
+	}
+}
+
+// poolLimit is how many lanes over the path the pool may have, where warm ones are dialed.
+func (p *wanPath) poolLimit(warm int, now time.Time) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if warm <= 0 || now.After(p.keptUntil) {
+		return warm
+	}
+	return max(warm, p.kept)
 }
 
 // countPool counts dials for the pool that begin or, with -1, end.

@@ -429,4 +429,18 @@ func (f *Flow) adjustLanes(now time.Time) {
 			f.s.link.wantMore(f, f.s.link.bestPath())
 		}
 	}
+	if f.near && large && len(f.strands) > 1 && (f.auto == nil || len(f.auto.moving.lanes) == 0) {
+		f.keepAsMany(now)
+	}
+}
+
+// keepAsMany has the pool keep the lanes that the flow has now when it has ended.
+func (f *Flow) keepAsMany(now time.Time) {
+	lanes := map[*wanPath]int{}
+	for _, st := range f.strands {
+		lanes[st.l.path]++
+	}
+	for p, n := range lanes {
+		p.keepAsMany(n, now)
+	}
 }

@@ -66,6 +66,9 @@ func (s *session) watch(now time.Time, slow, sweep bool) {
 	s.watchControl(now, slow)
 	if slow {
 		s.renew(now)
+		if s.near {
+			s.link.trimPool(s, now)
+		}
 	}
 	w, away, empty := s.waitAt(now, resume)
 	if long := s.node.options.ReplacedAfter; away > long && s.node.replaced(s, now, long) {

@@ -115,6 +115,9 @@ const maxCommands = 5
 // there is no systemd.
 func TestInterceptionPages(t *testing.T) {
 	nettest.RequireRoot(t)
+	for name, debianPackage := range map[string]string{"sshd": "openssh-server", "scp": "openssh-client"} {
+		nettest.RequireProgram(t, name, debianPackage)
+	}
 	for page, section := range map[string]string{
 		"README.md":            "\n## Deploy it where no address may change\n",
 		"docs/interception.md": "\n## Set it up\n",
