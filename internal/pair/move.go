@@ -46,6 +46,10 @@ type mover struct {
 	moved bool    // lanes have moved since the measurement before
 	tries int     // in vain
 	lost  int     // moves that lost a link
+
+	// auto: lanes: auto found the lanes. It measures by itself, most often behind policers,
+	// where rates fall now and then: so losses count as moves in vain.
+	auto bool
 }
 
 // look takes a look at the flow, and returns the lanes that lag.
@@ -53,7 +57,7 @@ func (m *mover) look(s sight) []*lane {
 	if m.tries >= moveTries && s.now.Sub(m.began) < moveRest {
 		return nil
 	} else if m.tries >= moveTries {
-		*m = mover{}
+		*m = mover{auto: m.auto}
 	}
 	if m.began.IsZero() {
 		m.begin(s.now, s.each())
@@ -90,7 +94,7 @@ func (m *mover) judge(rates laneRates) (lag []*lane) {
 	switch {
 	case total > moveGain*m.best:
 		m.best, m.tries, m.lost = total, 0, 0
-	case m.moved && total < moveLoss*m.best && m.lost < moveLosses:
+	case m.moved && total < moveLoss*m.best && m.lost < moveLosses && !m.auto:
 		m.lost++
 	case m.moved:
 		m.tries++
@@ -157,6 +161,7 @@ func (f *Flow) moveLanes(now time.Time) {
 			if finds && a.tuners[i].want() < 2 {
 				continue // this direction uses the main lane alone
 			}
+			a.movers[i].auto = finds
 			if a.moving.lanes = a.movers[i].look(s); len(a.moving.lanes) > 0 {
 				a.moving.since, a.moving.emptied = now, false
 				break

@@ -429,8 +429,8 @@ func (f *Flow) adjustLanes(now time.Time) {
 			f.s.link.wantMore(f, f.s.link.bestPath())
 		}
 	}
-	if f.near && large && len(f.strands) > 1 && (f.auto == nil || len(f.auto.moving.lanes) == 0) {
-		f.keepAsMany(now)
+	if f.near && large && len(f.strands) > 1 && !f.s.link.options().AutoLanes && (f.auto == nil || len(f.auto.moving.lanes) == 0) {
+		f.keepAsMany(now) // what auto only tries it gives back
 	}
 }
 
