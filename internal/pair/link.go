@@ -358,8 +358,7 @@ func (s *session) putWarm(l *lane, limit int) {
 	}
 }
 
-// trimPool closes lanes of the pool that were kept for flows with many and are no longer, those
-// first that were used longest ago.
+// trimPool closes lanes that the pool is to keep no longer, those first that were used longest ago.
 func (l *Link) trimPool(s *session, now time.Time) {
 	warm := l.options().Warm
 	for _, p := range l.pathsNow() {
