@@ -257,6 +257,14 @@ func (f *Flow) readLeg() bool {
 	case err == nil && f.leg.reset != nil:
 		f.failLeg(f.leg.reset)
 	case err == nil:
+		// A reset is told once. A write that runs may have been told it, and this read then
+		// shows an end.
+		for f.leg.busyOut {
+			f.await()
+		}
+		if !f.leg.open() || !f.sf.Hungry() {
+			return true
+		}
 		f.leg.readable = true
 		f.sf.Out.End()
 		f.moved = stampNow()
