@@ -42,8 +42,8 @@ var (
 	errOver    = errors.New("the flow is over")
 )
 
-// declined has the reason that the near relay is told for an error. For any other error it is
-// told that the flow is gone. A removed tunnel counts as one that drains.
+// declined maps an error to the reason that the near relay gets. All other errors tell it that the
+// flow is gone. A removed tunnel counts as one that drains.
 var declined = map[error]flow.EndReason{errDenied: flow.EndDenied, errRemoved: flow.EndDrain}
 
 // admit finds the flow of an OPEN or makes it. The lane that the OPEN came on is nil if it

@@ -257,8 +257,8 @@ func (f *Flow) readLeg() bool {
 	case err == nil && f.leg.reset != nil:
 		f.failLeg(f.leg.reset)
 	case err == nil:
-		// A reset is told once. A write that runs may have been told it, and this read then
-		// shows an end.
+		// The kernel reports a reset to one call only. If a write on another thread has got
+		// it, this read returns 0 as at an end.
 		for f.leg.busyOut {
 			f.await()
 		}

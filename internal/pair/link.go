@@ -330,10 +330,7 @@ func (s *session) putWarm(l *lane, limit int) {
 	s.mu.Lock()
 	l.mu.Lock()
 	spare := l
-	here := 0
-	for _, other := range s.warm {
-		here += btoi(other.path == l.path)
-	}
+	here := s.warmOf(l.path)
 	if !l.closed && !l.warm && wanted && (here < limit || l.used && limit > 0) {
 		l.warm = true
 		here++
@@ -361,28 +358,31 @@ func (s *session) putWarm(l *lane, limit int) {
 // trimPool closes lanes that the pool is to keep no longer, those first that were used longest ago.
 func (l *Link) trimPool(s *session, now time.Time) {
 	warm := l.options().Warm
+	var spare []*lane
+	s.mu.Lock()
 	for _, p := range l.pathsNow() {
-		limit := p.poolLimit(warm, now)
-		for {
-			s.mu.Lock()
-			here, oldest := 0, (*lane)(nil)
-			for _, other := range s.warm {
-				if other.path != p {
-					continue
-				}
-				if here++; oldest == nil {
-					oldest = other
-				}
+		over := s.warmOf(p) - p.poolLimit(warm, now)
+		s.warm = slices.DeleteFunc(s.warm, func(l *lane) bool {
+			if l.path != p || over <= 0 {
+				return false
 			}
-			if here <= limit {
-				s.mu.Unlock()
-				break
-			}
-			s.warm = slices.DeleteFunc(s.warm, func(l *lane) bool { return l == oldest })
-			s.mu.Unlock()
-			oldest.close()
-		}
+			over--
+			spare = append(spare, l)
+			return true
+		})
 	}
+	s.mu.Unlock()
+	for _, l := range spare {
+		l.close()
+	}
+}
+
+// warmOf is the number of lanes over a path that are in the pool. The caller holds s.mu.
+func (s *session) warmOf(p *wanPath) (n int) {
+	for _, l := range s.warm {
+		n += btoi(l.path == p)
+	}
+	return n
 }
 
 // pool takes back a lane that no flow has any more. The caller may hold a flow's lock.

@@ -503,12 +503,7 @@ func (s *session) warmOver(p *wanPath) (n int) {
 			n++
 		}
 	}
-	for _, l := range s.warm {
-		if l.path == p {
-			n++
-		}
-	}
-	return n
+	return n + s.warmOf(p)
 }
 
 // keepAsMany has the pool keep as many lanes over the path as a flow has now, for as long as what
