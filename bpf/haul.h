@@ -18,9 +18,19 @@
 // Start-up doubles each round trip: a gain of x ln(x)/(1 - 1/x), x = 2, since a
 // rate sample is the mean over the round trip before, while the rate doubles.
 #define HAUL_STARTUP_GAIN_Q16 181680u // 2.772
+#define HAUL_STARTUP_WINDOW 3u	      // round trips of the rate; the doubling rate needs 2
+
+// On a long round trip it triples, x = 3, until a packet is lost. A queue is seen a round
+// trip after it began. So haul looks four times as often, and the rate waits at the first
+// sign of one, as HyStart++ slows down (RFC 9406). The queue then becomes no longer than
+// doubling makes it.
+#define HAUL_LONG_RTT_US 250000u
+#define HAUL_TRIPLE_GAIN_Q16 323994u // 4.944
+#define HAUL_TRIPLE_WINDOW 5u	     // needs 3
+
 #define HAUL_STARTUP_GROWTH_Q16 81920u // 1.25: a round that grows by less is flat
 #define HAUL_STARTUP_FLAT_ROUNDS 3u
-#define HAUL_STARTUP_PACKETS 128u // sent in a round, before its loss may end start-up
+#define HAUL_STARTUP_PACKETS 128u // sent in a round, before its loss may end start-up, or a queue slow it down
 
 // Careful Resume (RFC 9959): a connection begins with what the path carried before.
 #define HAUL_CARRIED_US 600000000u // that it is remembered for
@@ -857,6 +867,18 @@ static inline u32 haul_startup_queue_us(u32 min_rtt_us)
 	return haul_max(8000, min_rtt_us / 8);
 }
 
+// The factor by which start-up grows in a round trip; 1 while there may be a queue.
+static inline u32 haul_startup_factor(const struct haul *h, const struct haul_ack *a)
+{
+	if (!h->seen_rtt || h->min_rtt_us < HAUL_LONG_RTT_US)
+		return 2;
+	u32 low = h->quarter_samples < HAUL_QUARTER_SAMPLES / 3 ? h->recent_low_us : haul_min(h->recent_low_us, h->quarter_low_us);
+	if (low != ~0u && low > h->min_rtt_us + haul_max(4000, h->min_rtt_us / 64) + h->noise_us)
+		return h->got < HAUL_STARTUP_PACKETS ? 2 : 1; // of fewer packets the queue is hardly this flow's
+	bool lossy = h->start_lost || h->round_lost || h->missed || a->lost != h->epoch_lost;
+	return lossy || h->others || h->flat ? 2 : 3;
+}
+
 // Half of the first window has arrived, and more is on the way: the round trip is known.
 static inline bool haul_reconnoitred(const struct haul *h, const struct haul_ack *a)
 {
@@ -967,7 +989,7 @@ GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a)
 	if (!h || !a)
 		return 0;
 	if (h->phase < 3 && (++h->phase == 3 || h->got >= 8)) // of the first window the path may have carried little
-		h->bw = haul_min(h->bw, 2 * h->delivery);
+		h->bw = haul_min(h->bw, haul_max(haul_startup_factor(h, a), 2) * h->delivery);
 	h->bw = haul_max(h->bw, h->delivery);
 	bool lossy = h->got + h->missed >= HAUL_STARTUP_PACKETS &&
 		     haul_share_q16(h->missed, h->got) > h->floor.share_q16 + h->floor.share_q16 / 4 + HAUL_ONE / 8;
@@ -1576,7 +1598,8 @@ GLOBAL int haul_see_rtt(struct haul *h, const struct haul_ack *a)
 		h->quarter_low_us = rtt;
 	h->quarter_samples++;
 	h->quarter_sum_us += rtt;
-	if (h->quarter_samples < HAUL_QUARTER_SAMPLES || haul_since(a->now_us, h->quarter_start_us) < h->min_rtt_us / 4)
+	bool sooner = h->mode == HAUL_STARTUP && h->min_rtt_us >= HAUL_LONG_RTT_US;
+	if (h->quarter_samples < HAUL_QUARTER_SAMPLES || haul_since(a->now_us, h->quarter_start_us) < h->min_rtt_us / (sooner ? 16 : 4))
 		return 0;
 	u32 spread_us = h->quarter_sum_us / h->quarter_samples - h->quarter_low_us;
 	h->noise_us = h->noise_us ? (7ull * h->noise_us + spread_us / 3) / 8 : spread_us / 3;
@@ -1628,11 +1651,12 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 		h->pace = haul_max(haul_scale(rate, HAUL_DRAIN_GAIN_Q16), haul_rate_of(HAUL_WINDOW_MIN, a->mss, a->srtt_us));
 		return 0;
 	}
+	u32 factor = haul_startup_factor(h, a);
 	bool jumps = h->mode == HAUL_STARTUP && (h->resume == HAUL_UNVALIDATED || h->resume == HAUL_VALIDATING);
 	if (jumps)
 		; // as it is
 	else if (h->mode == HAUL_STARTUP)
-		gain = HAUL_STARTUP_GAIN_Q16;
+		gain = factor == 3 ? HAUL_TRIPLE_GAIN_Q16 : factor == 2 ? HAUL_STARTUP_GAIN_Q16 : HAUL_ONE;
 	else if (h->mode == HAUL_DRAIN)
 		gain = HAUL_DRAIN_GAIN_Q16;
 	else if (h->mode == HAUL_RESTORE)
@@ -1654,7 +1678,10 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 	// One and a half times the data that the path holds, jitter included.
 	u32 jitter = a->srtt_us > rtt + h->queue_us ? a->srtt_us - rtt - h->queue_us : 0;
 	window = haul_segments(rate, rtt + haul_min(jitter, rtt), a->mss);
-	window = h->mode == HAUL_STARTUP && !jumps ? 3 * window : window + window / 2;
+	if (h->mode == HAUL_STARTUP && !jumps)
+		window *= factor == 3 ? HAUL_TRIPLE_WINDOW : HAUL_STARTUP_WINDOW;
+	else
+		window += window / 2;
 	if (jumps) { // and as in slow start: a packet more for each that arrives, or is the path's loss
 		u32 more = h->resume == HAUL_VALIDATING ? haul_counted(a->delivered, h->jump_delivered) : 0;
 		window = haul_min(window, h->jump_window + haul_made_up(more, h->floor.share_q16));

@@ -205,6 +205,41 @@ static void resumed(void)
 	CHECK(path.flows_before == 0 && path.sum_before == 0, "%u flows before, %llu", path.flows_before, path.sum_before);
 }
 
+// By which factor start-up grows.
+static void startup_factor(void)
+{
+	static const struct {
+		const char *what;
+		u32 min_rtt_us, recent_us, quarter_us, samples, lost, others, flat, factor, got;
+	} cases[] = {
+		{"a short round trip", 249999, ~0u, ~0u, 0, 0, 0, 0, 2},
+		{"a long one", 250000, ~0u, ~0u, 0, 0, 0, 0, 3},
+		{"a queue on a short one", 100000, 110000, 110000, 12, 0, 0, 0, 2},
+		{"no queue", 640000, 650000, 650000, 12, 0, 0, 0, 3},
+		{"a queue of a 64th", 640000, 650001, 650001, 12, 0, 0, 0, 1},
+		{"a queue that has gone", 640000, 650001, 640000, 4, 0, 0, 0, 3},
+		{"a queue, and hardly a packet since", 640000, 650001, 640000, 3, 0, 0, 0, 1},
+		{"a queue that has just come", 640000, 640000, 650001, 12, 0, 0, 0, 3},
+		{"4 ms, at least", 250000, 254000, 254000, 12, 0, 0, 0, 3},
+		{"more", 250000, 254001, 254001, 12, 0, 0, 0, 1},
+		{"a queue beside a small flow", 640000, 650001, 650001, 12, 0, 0, 0, 2, 127},
+		{"a lost packet", 300000, ~0u, ~0u, 0, 1, 0, 0, 2},
+		{"beside another", 300000, ~0u, ~0u, 0, 0, 1, 0, 2},
+		{"a round without growth", 300000, ~0u, ~0u, 0, 0, 0, 1, 2},
+	};
+	for (u32 i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct haul h = {.seen_rtt = true, .min_rtt_us = cases[i].min_rtt_us, .recent_low_us = cases[i].recent_us,
+				 .quarter_low_us = cases[i].quarter_us, .quarter_samples = cases[i].samples,
+				 .others = cases[i].others, .flat = cases[i].flat,
+				 .got = cases[i].got ? cases[i].got : HAUL_STARTUP_PACKETS};
+		struct haul_ack a = {.lost = cases[i].lost};
+		u32 factor = haul_startup_factor(&h, &a);
+		CHECK(factor == cases[i].factor, "%s: %u, want %u", cases[i].what, factor, cases[i].factor);
+		h.seen_rtt = false;
+		CHECK(haul_startup_factor(&h, &a) == 2, "%s, without a round trip of data: not 2", cases[i].what);
+	}
+}
+
 // scene is a simulated path with flows on it.
 static struct path scene(double rate_mbps, double rtt_ms, double loss, double queue_bdp)
 {
@@ -561,6 +596,19 @@ static void warm(void)
 	}
 }
 
+// A long round trip: start-up triples, and makes a shorter queue than doubling did (2.1 BDP).
+static void starts_long(void)
+{
+	for (double rate_mbps = 10; rate_mbps <= 100; rate_mbps *= 10) {
+		struct path p = scene(rate_mbps, 600, 0, 4);
+		struct flow *f = add(&haul_control, 0);
+		run(12);
+		double by = rate_mbps < 50 ? 3.7 : 5, share = arrived(f, by, by + 1) / limit(&p), longest = queue_percentile(1) / 600;
+		CHECK(share >= 0.9, "%.0f Mb/s, 600 ms: %.3f of the limit after %.1f s", rate_mbps, share, by);
+		CHECK(longest <= 1.5 && f->lost == 0, "%.0f Mb/s, 600 ms: a queue of %.2f BDP, %u lost", rate_mbps, longest, f->lost);
+	}
+}
+
 // A queue that CoDel or PIE marks is a queue. A flow alone keeps it shorter than the marks
 // begin, and uses the path. Beside CUBIC marks are congestion, as losses are.
 static void marked(void)
@@ -606,6 +654,8 @@ int main(void)
 	nonsense();
 	shared();
 	resumed();
+	startup_factor();
+	starts_long();
 	warm();
 	no_traps();
 	static const double rates[] = {10, 100}, rtts[] = {20, 63, 150, 300};

@@ -21,7 +21,7 @@ var items = []item{
 		Reason: "The real-time flow keeps its rate. Controls that adapt (RFC 8298, RFC 8698, WebRTC's) are not run: the lab has no implementation of them."},
 	{Section: "5.2.3", Title: "Short and long flows"},
 	{Section: "5.3.1", Title: "Differences with congestion control principles",
-		Reason: "Nothing to measure. docs/design/haul.md says where haul departs from RFC 2914: random loss below its floor is no signal of congestion."},
+		Reason: "Nothing to measure. docs/design/haul.md says where haul departs from RFC 2914: random loss below its floor is no signal of congestion, and on round trips of 250 ms and more it starts faster than slow start."},
 	{Section: "5.3.2", Title: "Incremental deployment",
 		Reason: "Nothing to measure. Only the sender changes; receivers, routers and the format of packets stay as they are. docs/cc.md says how it is loaded and removed."},
 	{Section: "6.1", Title: "Paths with tail-drop queues"},

@@ -165,7 +165,7 @@ func (s subject) highDelay() family {
 		rate int64
 		rtt  time.Duration
 		loss float64
-	}{{10e6, 300 * time.Millisecond, 0}, {10e6, 600 * time.Millisecond, 0}, {10e6, 300 * time.Millisecond, 0.1}, {10e6, 600 * time.Millisecond, 0.1}, {100e6, 600 * time.Millisecond, 0}} {
+	}{{10e6, 300 * time.Millisecond, 0}, {10e6, 600 * time.Millisecond, 0}, {10e6, 300 * time.Millisecond, 0.1}, {10e6, 600 * time.Millisecond, 0.1}, {100e6, 600 * time.Millisecond, 0}, {1e9, 600 * time.Millisecond, 0}} {
 		p := clean(path.rate, path.rtt, 1)
 		p.Loss.Probability = path.loss
 		in := func(name string) trial { return alone(p, name, time.Minute) }
