@@ -141,6 +141,12 @@ func oneOf[T ~string](d *decoder, words ...T) func(*node, string) (T, bool) {
 
 // integer decodes a whole number within bounds.
 func (d *decoder) integer(low, high int) func(*node, string) (int, bool) {
+	return d.integerOr(low, high, "")
+}
+
+// integerOr is integer where the hint names what else may stand there.
+func (d *decoder) integerOr(low, high int, or string) func(*node, string) (int, bool) {
+	hint := fmt.Sprintf("use a number from %d to %d%s", low, high, or)
 	return func(n *node, key string) (int, bool) {
 		s, ok := d.text(n, key)
 		if !ok {
@@ -149,11 +155,11 @@ func (d *decoder) integer(low, high int) func(*node, string) (int, bool) {
 		v, err := strconv.ParseInt(s, 10, 64)
 		switch {
 		case err != nil && strings.Trim(s, "0123456789") != "":
-			d.errorf(n, fmt.Sprintf("use a number from %d to %d", low, high), "%s must be a whole number, not %q", key, s)
+			d.errorf(n, hint, "%s must be a whole number, not %q", key, s)
 		case n.quoted:
 			d.errorf(n, "remove the quotes", "%s must be a number, not text", key)
 		case err != nil || v < int64(low) || v > int64(high):
-			d.errorf(n, fmt.Sprintf("use a number from %d to %d", low, high), "%s cannot be %s", key, s)
+			d.errorf(n, hint, "%s cannot be %s", key, s)
 		default:
 			return int(v), true
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -125,11 +124,7 @@ func (d *decoder) lanes(n *node, key string) (Lanes, bool) {
 	if n.kind == scalar && n.text == "auto" {
 		return LanesAuto, true
 	}
-	if n.kind == scalar && strings.Trim(n.text, "0123456789") != "" {
-		d.errorf(n, fmt.Sprintf("use a number from 1 to %d, or auto", maxLanes), "%s cannot be %q", key, n.text)
-		return 0, false
-	}
-	number, ok := d.integer(1, maxLanes)(n, key)
+	number, ok := d.integerOr(1, maxLanes, ", or auto")(n, key)
 	return Lanes(number), ok
 }
 
