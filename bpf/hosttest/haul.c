@@ -210,28 +210,27 @@ static void startup_factor(void)
 {
 	static const struct {
 		const char *what;
-		u32 min_rtt_us, recent_us, quarter_us, samples, lost, others, flat, factor, got;
+		u32 min_rtt_us, recent_us, quarter_us, samples, lost, others, flat, got, factor;
 	} cases[] = {
-		{"a short round trip", 249999, ~0u, ~0u, 0, 0, 0, 0, 2},
-		{"a long one", 250000, ~0u, ~0u, 0, 0, 0, 0, 3},
-		{"a queue on a short one", 100000, 110000, 110000, 12, 0, 0, 0, 2},
-		{"no queue", 640000, 650000, 650000, 12, 0, 0, 0, 3},
-		{"a queue of a 64th", 640000, 650001, 650001, 12, 0, 0, 0, 1},
-		{"a queue that has gone", 640000, 650001, 640000, 4, 0, 0, 0, 3},
-		{"a queue, and hardly a packet since", 640000, 650001, 640000, 3, 0, 0, 0, 1},
-		{"a queue that has just come", 640000, 640000, 650001, 12, 0, 0, 0, 3},
-		{"4 ms, at least", 250000, 254000, 254000, 12, 0, 0, 0, 3},
-		{"more", 250000, 254001, 254001, 12, 0, 0, 0, 1},
-		{"a queue beside a small flow", 640000, 650001, 650001, 12, 0, 0, 0, 2, 127},
-		{"a lost packet", 300000, ~0u, ~0u, 0, 1, 0, 0, 2},
-		{"beside another", 300000, ~0u, ~0u, 0, 0, 1, 0, 2},
-		{"a round without growth", 300000, ~0u, ~0u, 0, 0, 0, 1, 2},
+		{"a short round trip", 249999, ~0u, ~0u, 0, 0, 0, 0, 128, 2},
+		{"a long one", 250000, ~0u, ~0u, 0, 0, 0, 0, 128, 3},
+		{"a queue on a short one", 100000, 110000, 110000, 12, 0, 0, 0, 128, 2},
+		{"no queue", 640000, 650000, 650000, 12, 0, 0, 0, 128, 3},
+		{"a queue of a 64th", 640000, 650001, 650001, 12, 0, 0, 0, 128, 1},
+		{"a queue that has gone", 640000, 650001, 640000, 4, 0, 0, 0, 128, 3},
+		{"a queue, and hardly a packet since", 640000, 650001, 640000, 3, 0, 0, 0, 128, 1},
+		{"a queue that has just come", 640000, 640000, 650001, 12, 0, 0, 0, 128, 3},
+		{"4 ms, at least", 250000, 254000, 254000, 12, 0, 0, 0, 128, 3},
+		{"more", 250000, 254001, 254001, 12, 0, 0, 0, 128, 1},
+		{"a queue beside a small flow", 640000, 650001, 650001, 12, 0, 0, 0, 127, 2},
+		{"a lost packet", 300000, ~0u, ~0u, 0, 1, 0, 0, 128, 2},
+		{"beside another", 300000, ~0u, ~0u, 0, 0, 1, 0, 128, 2},
+		{"a round without growth", 300000, ~0u, ~0u, 0, 0, 0, 1, 128, 2},
 	};
 	for (u32 i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct haul h = {.seen_rtt = true, .min_rtt_us = cases[i].min_rtt_us, .recent_low_us = cases[i].recent_us,
 				 .quarter_low_us = cases[i].quarter_us, .quarter_samples = cases[i].samples,
-				 .others = cases[i].others, .flat = cases[i].flat,
-				 .got = cases[i].got ? cases[i].got : HAUL_STARTUP_PACKETS};
+				 .others = cases[i].others, .flat = cases[i].flat, .got = cases[i].got};
 		struct haul_ack a = {.lost = cases[i].lost};
 		u32 factor = haul_startup_factor(&h, &a);
 		CHECK(factor == cases[i].factor, "%s: %u, want %u", cases[i].what, factor, cases[i].factor);
