@@ -34,12 +34,14 @@ func TestCase58FullBothWays(t *testing.T) {
 	p, _ := loopbackPair(t)
 	p.forward = p.wan // segments of the loopback are the largest
 	p.moreNear, p.moreFar = "memory_limit: 96MiB\n", "memory_limit: 96MiB\n"
-	p.target = echo(t, p.target)
+	l, err := listenAsEthernet(p.target)(t.Context()) // only lanes are to meet the fault: a relay replaces no other connection
+	nettest.Must(t, err)
+	serveEcho(t, l)
 	p.start()
 	const size, rounds = 192 << 20, 4
 	var flows []*bulk
 	for range 3 {
-		flows = append(flows, startBulk(t, tcpscript.DialTo(p.listen), size))
+		flows = append(flows, startBulk(t, dialAsEthernet(p.listen), size))
 	}
 	for round := range rounds {
 		for _, b := range flows {
