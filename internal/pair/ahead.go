@@ -80,9 +80,10 @@ func (s *session) openAhead(f *Flow) {
 		return
 	}
 	_, b := f.sf.Out.Peek(room)
-	f.sent, f.wokeAt = true, stampNow()
-	ctl.post(wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.opening, Bytes: b})
-	s.link.sentAhead(f)
+	if ctl.offer(wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.opening, Bytes: b}) {
+		f.sent, f.wokeAt = true, stampNow()
+		s.link.sentAhead(f)
+	}
 }
 
 // sentAhead takes note that a flow's OPEN needs no lane any more.
@@ -104,8 +105,9 @@ func (s *session) wakePeer(f *Flow) {
 	if len(b) == 0 && (f.near || b != nil && waiting >= crowd) {
 		return // nothing, or no room yet
 	}
-	f.wokeAt = stampNow()
-	ctl.post(wire.Message{Type: wire.MessageWake, Flow: f.id, Offset: offset, Bytes: b})
+	if ctl.offer(wire.Message{Type: wire.MessageWake, Flow: f.id, Offset: offset, Bytes: b}) {
+		f.wokeAt = stampNow()
+	}
 }
 
 // wentAhead takes an acknowledgement that has moved: what went ahead is there, or came too
@@ -171,8 +173,7 @@ func (s *session) takeOpen(m wire.Message) {
 	case err != nil:
 		s.decline(m.Flow, err)
 	case fresh:
-		early := slices.Clone(m.Bytes)
-		s.node.tasks.Go(func() { f.dial(*m.Open, a, early) })
+		f.ask(*m.Open, a, slices.Clone(m.Bytes))
 	default:
 		f.mu.Lock()
 		defer f.mu.Unlock()

@@ -133,7 +133,7 @@ func (f *Flow) pauseThere(alone bool) {
 	if alone {
 		m.Flags = wire.FlagAlone
 	}
-	f.s.message(m)
+	f.s.offer(m)
 }
 
 // tries reports whether the number of lanes is being tried or verified: what they carry

@@ -2,6 +2,7 @@ package pair
 
 import (
 	"bufio"
+	"encoding/binary"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,14 @@ const ackDelay = 20 * time.Millisecond
 // writeTimeout bounds a write to the control connection, whose reader never pauses.
 const writeTimeout = 30 * time.Second
 
+const (
+	// maxQueued bounds the messages that wait for the writer, in bytes. Who causes answers
+	// and reads none is read no more; messages that are repeated anyway are left out.
+	maxQueued = 256 << 10
+	// maxFill bounds the messages of flows in one write, but for those of the last flow.
+	maxFill = 64 << 10
+)
+
 // control is the control connection of a session: one goroutine reads, one writes.
 type control struct {
 	c    *connection
@@ -26,7 +35,10 @@ type control struct {
 	heard atomic.Int64 // stamp of the latest message of the other end
 
 	mu     sync.Mutex
-	queue  []byte // messages that wait, besides those of flows
+	drain  cond    // of mu: the queue has room, or the connection is closed
+	queue  []byte  // messages that wait, besides those of flows
+	pong   *uint64 // the number of the latest PING without an answer; nil: none
+	closed bool
 	pinged time.Time
 	ping   uint64 // the number of the ping that is under way; 0: none
 	keys   string // the key that was announced on this connection
@@ -43,6 +55,10 @@ func (c *control) close() {
 	c.once.Do(func() {
 		close(c.gone)
 		c.c.bulk.Close()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.closed = true
+		c.drain.broadcast()
 	})
 }
 
@@ -69,10 +85,42 @@ func (c *control) silent(now time.Time, within time.Duration) bool {
 	return unseen == 0
 }
 
-// post sends a message soon.
+// post sends a message soon. What the other end can cause at will is a matter of reply.
 func (c *control) post(m wire.Message) {
 	c.mu.Lock()
 	c.queue = m.Append(c.queue)
+	c.mu.Unlock()
+	c.flush()
+}
+
+// offer is post for a message that its sender repeats: it reports false if too much waits.
+func (c *control) offer(m wire.Message) bool {
+	c.mu.Lock()
+	full := len(c.queue) > maxQueued
+	if !full {
+		c.queue = m.Append(c.queue)
+	}
+	c.mu.Unlock()
+	c.flush()
+	return !full
+}
+
+// reply is post for an answer. It waits until the other end has read most answers before it:
+// the reader of a connection that brings questions reads no more of them meanwhile.
+func (c *control) reply(m wire.Message) {
+	c.post(m)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.queue) > maxQueued && !c.closed {
+		c.drain.wait(&c.mu)
+	}
+}
+
+// answerPing answers a PING. Of several without an answer the latest counts: who sent them
+// waits for that one.
+func (c *control) answerPing(number uint64) {
+	c.mu.Lock()
+	c.pong = &number
 	c.mu.Unlock()
 	c.flush()
 }
@@ -110,10 +158,18 @@ func (c *control) write(fill func([]byte) []byte) error {
 		c.mu.Lock()
 		out = append(out[:0], c.queue...)
 		c.queue = c.queue[:0]
+		if c.pong != nil {
+			out = wire.Message{Type: wire.MessagePong, Bytes: binary.BigEndian.AppendUint64(nil, *c.pong)}.Append(out)
+			c.pong = nil
+		}
+		c.drain.broadcast()
 		c.mu.Unlock()
-		out = fill(out)
-		if len(out) == 0 {
+		before := len(out)
+		if out = fill(out); len(out) == 0 {
 			continue
+		}
+		if len(out)-before > maxFill {
+			c.flush() // other flows may have more
 		}
 		_ = c.c.bulk.SetWriteDeadline(time.Now().Add(writeTimeout))
 		if _, err := c.c.stream.Write(out); err != nil {

@@ -3,10 +3,12 @@ package pair
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/flow"
+	"longhaul/internal/pair/stream"
 	"longhaul/internal/pair/wire"
 )
 
@@ -28,7 +30,7 @@ func (s *session) open(l *lane, frame wire.Frame, b []byte) error {
 		l.bind(nil)
 		s.decline(o.Flow, err)
 	case fresh:
-		s.node.tasks.Go(func() { f.dial(o, a, nil) })
+		f.ask(o, a, nil)
 	default:
 		f.attachFar(l, frame.Offset, nil)
 	}
@@ -42,9 +44,25 @@ var (
 	errOver    = errors.New("the flow is over")
 )
 
-// declined maps an error to the reason that the near relay gets. All other errors tell it that the
-// flow is gone. A removed tunnel counts as one that drains.
-var declined = map[error]flow.EndReason{errDenied: flow.EndDenied, errRemoved: flow.EndDrain}
+// refusedBefore is the error of an OPEN that comes again.
+type refusedBefore struct{ code byte }
+
+func (refusedBefore) Error() string { return "the flow was refused before" }
+
+// causeOf is what the near relay gets for an error of admit. Any other error than these tells it
+// that the flow is gone. A removed tunnel counts as one that drains.
+func causeOf(err error) (c stream.Cause, refused bool) {
+	var again refusedBefore
+	switch {
+	case errors.As(err, &again):
+		return stream.Cause{Code: again.code, Text: err.Error()}, true
+	case err == errDenied:
+		return cause(flow.EndDenied, err), true
+	case err == errRemoved:
+		return cause(flow.EndDrain, err), true
+	}
+	return c, false
+}
 
 // admit finds the flow of an OPEN or makes it. The lane that the OPEN came on is nil if it
 // came ahead.
@@ -53,17 +71,19 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !admitted {
-		s.buried.add(o.Flow)
+		s.buried.add(o.Flow, 0)
 		return nil, false, errDenied
 	}
 	if removed && s.flows[o.Flow] == nil {
-		s.buried.add(o.Flow)
+		s.buried.add(o.Flow, 0)
 		return nil, false, errRemoved
 	}
 	if f := s.flows[o.Flow]; f != nil {
 		return f, false, nil
 	}
-	if s.buried.has(o.Flow) || s.node.closing.Load() {
+	if code, over := s.buried.has(o.Flow); over && code != 0 {
+		return nil, false, refusedBefore{code}
+	} else if over || s.node.closing.Load() {
 		return nil, false, errOver
 	}
 	f = newFlow(s, o.Flow, false, LegOptions{})
@@ -85,59 +105,106 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 
 // decline answers an OPEN that admit did not take.
 func (s *session) decline(id uint64, err error) {
-	m := wire.Message{Type: wire.MessageGone, Flow: id}
-	if r := declined[err]; r != "" {
-		c := cause(r, err)
-		m = wire.Message{Type: wire.MessageRefused, Flow: id, Reason: c.Code, Text: c.Text}
-	}
-	s.message(m)
-}
-
-// dial connects to the target, for which ahead came with the OPEN.
-func (f *Flow) dial(o wire.Open, a Acceptor, ahead []byte) {
-	ctx, cancel := context.WithTimeout(f.s.node.ctx, o.Deadline)
-	defer cancel()
-	t, err := a.Dial(ctx, Open{Peer: f.s.peer, Client: o.Client, Listen: o.Listen, Flow: f})
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.dialing = false
-	defer f.wake()
-	if err != nil {
-		f.legFailed = true
-		f.sf.LocalReset(refusal(err))
+	if c, refused := causeOf(err); refused {
+		s.reply(wire.Message{Type: wire.MessageRefused, Flow: id, Reason: c.Code, Text: c.Text})
 		return
 	}
+	s.reply(wire.Message{Type: wire.MessageGone, Flow: id})
+}
+
+// ask dials the target of a new flow in a goroutine. While too many flows of the session are
+// neither admitted nor refused, it waits, and so does the reader of the connection that brought
+// the OPEN.
+func (f *Flow) ask(o wire.Open, a Acceptor, ahead []byte) {
+	asking := f.s.asking
+	select {
+	case asking <- struct{}{}:
+	case <-f.s.node.ctx.Done():
+	}
+	decided := sync.OnceFunc(func() {
+		select {
+		case <-asking:
+		default:
+		}
+	})
+	f.s.node.tasks.Go(func() {
+		defer decided()
+		f.dial(o, a, ahead, decided)
+	})
+}
+
+// dial connects to the target, for which ahead came with the OPEN. It calls admitted once the
+// relay has counted the flow.
+func (f *Flow) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) {
+	ctx, cancel := context.WithTimeout(f.s.node.ctx, o.Deadline)
+	defer cancel()
+	t, err := a.Dial(ctx, Open{Peer: f.s.peer, Client: o.Client, Listen: o.Listen, Flow: f, Admitted: admitted})
+	if err != nil {
+		f.refuse(refusal(err))
+		return
+	}
+	f.mu.Lock()
+	err = f.takeTarget(t, ahead)
+	f.mu.Unlock()
+	if err != nil {
+		f.refuse(cause(flow.EndNoResources, err))
+	}
+}
+
+// takeTarget gives a far flow its target. The caller holds f.mu.
+func (f *Flow) takeTarget(t Target, ahead []byte) error {
 	f.legs, f.target = t.Legs.withDefaults(), t.To.String()
 	if err := f.takeLeg(t.FD); err != nil {
 		unix.Close(t.FD)
 		f.leg.fd = -1
-		f.legFailed = true
-		f.sf.LocalReset(cause(flow.EndNoResources, err))
-		return
+		return err
 	}
+	f.dialing = false
 	f.leg.reset = t.Reset
-	f.opened = true
-	f.s.message(wire.Message{Type: wire.MessageOpened, Flow: f.id, Text: f.target})
+	f.opened, f.openedDue = true, true
+	f.s.post(f, true)
 	f.takeAhead(0, ahead)
+	f.wake()
+	return nil
 }
 
-// dropped are the numbers of flows that are over, of which a late OPEN may still come.
-type dropped struct{ now, before map[uint64]struct{} }
+// refuse ends a far flow that has no target. The near relay is not waited for: if the answer is
+// lost, it repeats the OPEN, and gets the answer again.
+func (f *Flow) refuse(c stream.Cause) {
+	f.s.mu.Lock()
+	f.s.buried.add(f.id, c.Code)
+	f.s.mu.Unlock()
+	f.mu.Lock()
+	f.dialing, f.legFailed = false, true
+	f.sf.LocalReset(c)
+	f.sf.PeerGone(c)
+	f.wake()
+	f.mu.Unlock()
+	f.s.reply(wire.Message{Type: wire.MessageRefused, Flow: f.id, Reason: c.Code, Text: c.Text})
+}
 
-func (d *dropped) add(id uint64) {
+// dropped are the numbers of flows that are over, of which a late OPEN may still come, each with
+// the code of the reason for which it was refused; 0: it was not.
+type dropped struct{ now, before map[uint64]byte }
+
+func (d *dropped) add(id uint64, code byte) {
+	if was, known := d.has(id); known && was != 0 {
+		code = was
+	}
 	if len(d.now) >= maxBuried {
 		d.before, d.now = d.now, nil
 	}
 	if d.now == nil {
-		d.now = map[uint64]struct{}{}
+		d.now = map[uint64]byte{}
 	}
-	d.now[id] = struct{}{}
+	d.now[id] = code
 }
 
-func (d *dropped) has(id uint64) bool {
-	_, now := d.now[id]
-	_, before := d.before[id]
-	return now || before
+func (d *dropped) has(id uint64) (code byte, known bool) {
+	if code, known = d.now[id]; !known {
+		code, known = d.before[id]
+	}
+	return code, known
 }
 
 // released takes a RELEASE.

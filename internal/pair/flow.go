@@ -44,6 +44,7 @@ type Flow struct {
 	sent       bool // near: an OPEN was sent
 	dialing    bool // far: Dial has not returned
 	opened     bool // far: the target is connected; near: OPENED came
+	openedDue  bool // far: OPENED is to be sent
 	running    bool // the goroutine exists
 	finished   bool
 	legFailed  bool

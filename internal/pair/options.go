@@ -117,6 +117,9 @@ type Open struct {
 	Client netip.AddrPort // at the near relay
 	Listen netip.AddrPort // that the client dialed there
 	Flow   *Flow          // known before its target is
+	// Admitted may be called once the flow counts, before its target has accepted: the next
+	// OPEN of the session need not wait for that.
+	Admitted func()
 }
 
 // Target is a far flow's target.

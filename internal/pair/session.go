@@ -20,9 +20,13 @@ import (
 // flow's first 64 kB need no second round trip.
 const padSize = 128 << 10
 
-// maxBuried bounds the flows that a far session refuses because their RESET came
-// before their OPEN.
-const maxBuried = 4096
+const (
+	// maxBuried bounds the flows of a far session that are over and that it remembers, so that
+	// a late OPEN dials no target.
+	maxBuried = 4096
+	// maxAsking bounds the OPENs of a far session that are neither admitted nor refused yet.
+	maxAsking = 64
+)
 
 // session is one relation of two processes: a control connection, lanes, flows. It
 // outlives its connections.
@@ -67,6 +71,7 @@ type session struct {
 	padding    int           // near relay: lanes on their way to the pool
 	writer     chan struct{} // closed when the goroutine that writes to ctl, or did, has ended; nil: none yet
 	stale      bool          // far relay: see setStale
+	asking     chan struct{} // far relay: has an element for each OPEN that is not decided
 	flows      map[uint64]*Flow
 	watched    map[*Flow]struct{} // those that do not rest
 	emptySince time.Time          // near relay, of a session that ends: without flows since
@@ -91,8 +96,12 @@ type session struct {
 }
 
 func newSession(n *Node, peer string, id uint64, near bool) *session {
-	return &session{node: n, near: near, peer: peer, id: id, since: time.Now(), renewed: time.Now(),
+	s := &session{node: n, near: near, peer: peer, id: id, since: time.Now(), renewed: time.Now(),
 		flows: map[uint64]*Flow{}, watched: map[*Flow]struct{}{}, lanes: map[*lane]struct{}{}}
+	if !near {
+		s.asking = make(chan struct{}, maxAsking)
+	}
+	return s
 }
 
 // waits is how long a near session's flows wait for a lane.
@@ -251,17 +260,39 @@ func (s *session) message(m wire.Message) {
 	}
 }
 
-// fill appends the messages that flows have due.
+// offer is message for one that is repeated: it reports whether it went.
+func (s *session) offer(m wire.Message) bool {
+	ctl := s.control()
+	return ctl != nil && ctl.offer(m)
+}
+
+// reply is message for an answer to what a lane brought: it waits as control's does.
+func (s *session) reply(m wire.Message) {
+	if ctl := s.control(); ctl != nil {
+		ctl.reply(m)
+	}
+}
+
+// fill appends the messages that flows have due, of so many flows that they come to about
+// maxFill.
 func (s *session) fill(out []byte) []byte {
+	before := len(out)
 	s.mu.Lock()
 	dirty := s.dirty
 	s.dirty = nil
-	for _, f := range dirty {
-		f.dirty = false
-	}
 	s.mu.Unlock()
-	for _, f := range dirty {
+	for len(dirty) > 0 && len(out) <= before+maxFill {
+		f := dirty[0]
+		dirty = dirty[1:]
+		s.mu.Lock()
+		f.dirty = false
+		s.mu.Unlock()
 		out = f.messages(out)
+	}
+	if len(dirty) > 0 {
+		s.mu.Lock()
+		s.dirty = append(dirty, s.dirty...) // they have waited longer
+		s.mu.Unlock()
 	}
 	return out
 }
@@ -275,6 +306,10 @@ func (f *Flow) messages(out []byte) []byte {
 	}
 	if !f.known && !f.sf.ResetWaiting() {
 		return out // its OPEN may be under way, and an ACK would overtake it
+	}
+	if f.openedDue {
+		f.openedDue = false
+		out = wire.Message{Type: wire.MessageOpened, Flow: f.id, Text: f.target}.Append(out)
 	}
 	if a, ok := f.sf.TakeAck(); ok && f.known {
 		m := wire.Message{Type: wire.MessageAck, Flow: f.id, Offset: a.Received}
@@ -313,9 +348,7 @@ func (f *Flow) resync() {
 	}
 	f.sf.Resync()
 	f.wokeAt = 0
-	if !f.near && f.opened {
-		f.s.message(wire.Message{Type: wire.MessageOpened, Flow: f.id, Text: f.target})
-	}
+	f.openedDue = !f.near && f.opened
 	f.s.post(f, true)
 	f.wake()
 }
@@ -340,7 +373,7 @@ func (s *session) forget(f *Flow) {
 	delete(s.flows, f.id)
 	delete(s.watched, f)
 	if !s.near {
-		s.buried.add(f.id)
+		s.buried.add(f.id, 0)
 	}
 	s.mu.Unlock()
 	s.node.flowsNow.Add(-1)
@@ -350,7 +383,7 @@ func (s *session) forget(f *Flow) {
 func (s *session) handle(ctl *control, m wire.Message) {
 	switch m.Type {
 	case wire.MessagePing:
-		ctl.post(wire.Message{Type: wire.MessagePong, Bytes: m.Bytes})
+		ctl.answerPing(binary.BigEndian.Uint64(m.Bytes))
 	case wire.MessagePong:
 		s.pong(ctl, binary.BigEndian.Uint64(m.Bytes))
 	case wire.MessageDrain:
@@ -365,7 +398,7 @@ func (s *session) handle(ctl *control, m wire.Message) {
 			s.node.log.Warn("peer's new key is not stored", "peer", s.peer, "error", err)
 			return
 		}
-		ctl.post(wire.Message{Type: wire.MessageKeyTaken, Bytes: slices.Clone(m.Bytes)})
+		ctl.reply(wire.Message{Type: wire.MessageKeyTaken, Bytes: slices.Clone(m.Bytes)})
 	case wire.MessageKeyTaken:
 		if err := s.node.identity.Taken(s.peer, slices.Clone(m.Bytes)); err != nil {
 			s.node.log.Warn("peer's receipt of the new key is not stored", "peer", s.peer, "error", err)
@@ -386,7 +419,7 @@ func (s *session) handleFlow(ctl *control, m wire.Message) {
 			s.bury(m.Flow)
 		}
 		if m.Type != wire.MessageGone {
-			ctl.post(wire.Message{Type: wire.MessageGone, Flow: m.Flow})
+			ctl.reply(wire.Message{Type: wire.MessageGone, Flow: m.Flow})
 		}
 		return
 	}
@@ -450,7 +483,7 @@ func (f *Flow) take(m wire.Message) {
 func (s *session) bury(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.buried.add(id)
+	s.buried.add(id, 0)
 }
 
 // join takes a lane whose HELLO names this session.
@@ -513,7 +546,7 @@ func (s *session) attach(l *lane, id uint64, frame wire.Frame) error {
 	f := s.flow(id)
 	if f == nil {
 		l.bind(nil)
-		s.message(wire.Message{Type: wire.MessageGone, Flow: id})
+		s.reply(wire.Message{Type: wire.MessageGone, Flow: id})
 		return nil
 	}
 	if join {
@@ -560,6 +593,10 @@ func (f *Flow) attachFar(l *lane, received uint64, greet func([]byte, uint64, ui
 	for f.leg.busyOut {
 		f.await()
 		f.replaceStrands(l) // another one may have come meanwhile
+	}
+	if f.finished {
+		l.bind(nil) // the near relay gets the flow's end by its other messages
+		return
 	}
 	l.bind(f)
 	var first []byte

@@ -406,7 +406,7 @@ func (f *Flow) adjustLanes(now time.Time) {
 	case !large:
 	case !f.near:
 		if f.lanesFull() {
-			f.s.message(wire.Message{Type: wire.MessageLimited, Flow: f.id})
+			f.s.offer(wire.Message{Type: wire.MessageLimited, Flow: f.id})
 		}
 	case f.s.link.options().AutoLanes:
 		f.wantLanes = f.tune(now)

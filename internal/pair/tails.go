@@ -147,7 +147,7 @@ func (f *Flow) doubleOn(held *strand) {
 // hedge gets the flow, whose only lane is silent, a second one. A far relay asks for it.
 func (f *Flow) hedge(now time.Time) {
 	if !f.near {
-		f.s.message(wire.Message{Type: wire.MessageLimited, Flow: f.id, Flags: wire.FlagHedge})
+		f.s.offer(wire.Message{Type: wire.MessageLimited, Flow: f.id, Flags: wire.FlagHedge})
 		return
 	}
 	f.strands[0].hedgedAt = stampOf(now)

@@ -360,7 +360,7 @@ func (f *Flow) watchGap(now time.Time) {
 	}
 	if f.gapSince.until(now) > max(f.s.patience(suspectAfter, 4), 4*f.slowestLane()) {
 		f.gapSince = stampOf(now)
-		f.s.message(wire.Message{Type: wire.MessageLate, Flow: f.id, Offset: pos})
+		f.s.offer(wire.Message{Type: wire.MessageLate, Flow: f.id, Offset: pos})
 	}
 }
 

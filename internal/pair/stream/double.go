@@ -1,7 +1,5 @@
 package stream
 
-import "slices"
-
 // Held returns which of a flow's lanes holds up the other end, which may have all that went out
 // on the others: it alone carries the first byte without an acknowledgement, or the end after all
 // bytes. -1: none does.
@@ -29,10 +27,7 @@ func (s *Sender) Held(lanes []*Lane) int {
 // other end, if that is at most so many bytes. It reports false if it is more.
 func (s *Sender) Double(held, other *Lane, most int64) (bytes int64, done bool) {
 	held.sent = held.sent.after(s.base)
-	also := slices.Clone(held.sent).lessAll(s.held)
-	for _, p := range other.sent {
-		also = also.without(p)
-	}
+	also := held.sent.minus(s.held).minus(other.sent)
 	if bytes = also.size(); bytes > most {
 		return 0, false
 	}
@@ -42,7 +37,9 @@ func (s *Sender) Double(held, other *Lane, most int64) (bytes int64, done bool) 
 
 // Doubles reports whether the next item of a lane is one that another lane has too.
 func (s *Sender) Doubles(l *Lane) bool {
-	l.also = l.also.after(s.base).lessAll(s.held)
+	if l.also = l.also.after(s.base); len(l.also) > 0 {
+		l.also = l.also.minus(s.held)
+	}
 	l.alsoEnd = l.alsoEnd && !s.endAcked
 	return s.attached && !s.dropped && (len(l.also) > 0 || l.alsoEnd)
 }

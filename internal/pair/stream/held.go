@@ -9,6 +9,11 @@ import "math"
 // MaxHeld bounds the spans of one report.
 const MaxHeld = 32
 
+// maxHeldSpans bounds the spans that a sender remembers. An honest receiver has few: its lanes
+// fill spans of many kilobytes. What it holds beyond the bound this end keeps, and sends again
+// after a loss.
+const maxHeldSpans = 1024
+
 // Span is the bytes of a stream from one offset to before another.
 type Span = struct{ From, To uint64 }
 
@@ -66,6 +71,9 @@ func (s *Sender) hold(p span) {
 	if p.from >= p.to || s.dropped {
 		return
 	}
+	if len(s.held) >= maxHeldSpans && !s.held.touch(p) {
+		return
+	}
 	s.held, s.heldNew = s.held.add(p), true
 	switch {
 	case !s.attached:
@@ -83,19 +91,8 @@ func (s *Sender) restart() {
 	s.next, s.again = s.base, nil
 	if n := len(s.held); n > 0 {
 		s.next = s.held[n-1].to
-		s.again = spans{{s.base, s.next}}.lessAll(s.held)
+		s.again = spans{{s.base, s.next}}.minus(s.held)
 	}
-}
-
-// lessAll takes spans out.
-func (s spans) lessAll(others spans) spans {
-	if len(s) == 0 {
-		return s
-	}
-	for _, p := range others {
-		s = s.without(p)
-	}
-	return s
 }
 
 // trimHeld frees chunks all of whose bytes the other end holds, but for the last one, which may

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 )
 
@@ -24,6 +25,12 @@ func (s spans) add(p span) spans {
 	return slices.Replace(s, i, k, p)
 }
 
+// touch reports whether adding p makes no further span.
+func (s spans) touch(p span) bool {
+	i := s.endingAfter(p.from)
+	return i > 0 && s[i-1].to == p.from || i < len(s) && s[i].from <= p.to
+}
+
 // after drops what is before an offset.
 func (s spans) after(base uint64) spans {
 	n := 0
@@ -38,7 +45,19 @@ func (s spans) after(base uint64) spans {
 }
 
 func (s spans) has(offset uint64) bool {
-	return slices.ContainsFunc(s, func(p span) bool { return p.from <= offset && offset < p.to })
+	i := s.endingAfter(offset)
+	return i < len(s) && s[i].from <= offset
+}
+
+// endingAfter is the index of the first span that ends behind an offset; len(s): none does.
+func (s spans) endingAfter(offset uint64) int {
+	i, _ := slices.BinarySearchFunc(s, offset, func(p span, at uint64) int {
+		if p.to <= at {
+			return -1
+		}
+		return 1
+	})
+	return i
 }
 
 // size is the number of bytes.
@@ -50,16 +69,62 @@ func (s spans) size() (n int64) {
 }
 
 // without takes a span out.
-func (s spans) without(p span) (rest spans) {
-	for _, q := range s {
-		if q.from < p.from {
-			rest = append(rest, span{q.from, min(q.to, p.from)})
+func (s spans) without(p span) spans {
+	if p.from >= p.to {
+		return s
+	}
+	i := s.endingAfter(p.from)
+	k := i
+	var rest [2]span // of the spans that overlap p
+	n := 0
+	for ; k < len(s) && s[k].from < p.to; k++ {
+		if q := s[k]; q.from < p.from {
+			rest[n] = span{q.from, p.from}
+			n++
 		}
-		if q.to > p.to {
-			rest = append(rest, span{max(q.from, p.to), q.to})
+		if q := s[k]; q.to > p.to {
+			rest[n] = span{p.to, q.to}
+			n++
 		}
 	}
+	if k == i {
+		return s
+	}
+	return slices.Replace(s, i, k, rest[:n]...)
+}
+
+// minus returns the spans without others, in one pass over both; s stays as it is.
+func (s spans) minus(others spans) (rest spans) {
+	if len(s) == 0 || len(others) == 0 {
+		return slices.Clone(s)
+	}
+	for p := range s.butNot(others) {
+		rest = append(rest, p)
+	}
 	return rest
+}
+
+// butNot yields, in their order, the parts of the spans that others lack.
+func (s spans) butNot(others spans) iter.Seq[span] {
+	return func(yield func(span) bool) {
+		for _, p := range s {
+			for len(others) > 0 && others[0].to <= p.from {
+				others = others[1:]
+			}
+			for _, q := range others {
+				if q.from >= p.to || p.from >= p.to {
+					break
+				}
+				if p.from < q.from && !yield(span{p.from, q.from}) {
+					return
+				}
+				p.from = max(p.from, q.to)
+			}
+			if p.from < p.to && !yield(p) {
+				return
+			}
+		}
+	}
 }
 
 // Lane is what one of a flow's lanes carries of the sender's stream. Its zero value
@@ -74,7 +139,7 @@ type Lane struct {
 // Lost takes the news that a lane is gone while others stay: what it carried is sent
 // again on these.
 func (s *Sender) Lost(l *Lane) {
-	for _, p := range l.sent.after(s.base).lessAll(s.held) {
+	for p := range l.sent.after(s.base).butNot(s.held) {
 		s.again = s.again.add(p)
 	}
 	if l.end {

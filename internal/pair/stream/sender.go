@@ -227,14 +227,8 @@ func (s *Sender) HasFor(l *Lane) bool {
 // lacking is the first part of what another lane lost that a lane does not carry. It may carry
 // what comes before that part.
 func (s *Sender) lacking(l *Lane) (p span, lacks bool) {
-	for _, p := range s.again {
-		rest := spans{p}
-		for _, q := range l.sent {
-			rest = rest.without(q)
-		}
-		if len(rest) > 0 {
-			return rest[0], true
-		}
+	for p := range s.again.butNot(l.sent) {
+		return p, true
 	}
 	return span{}, false
 }

@@ -13,6 +13,9 @@ type spill struct {
 	limit  int
 }
 
+// maxSpillChunks bounds the work of a look: some bytes alone take a whole chunk.
+const maxSpillChunks = 4096
+
 // Early is memory for bytes that come before their turn.
 type Early struct{ c *chunk }
 
@@ -33,6 +36,9 @@ func (s *spill) take(b Budget, offset uint64, want int) *Early {
 	for class < len(chunkSizes)-1 && chunkSizes[class] < want && chunkSizes[class+1] < 2*want {
 		class++
 	}
+	if len(s.chunks) >= maxSpillChunks {
+		return nil
+	}
 	for s.size+chunkSizes[class] > s.limit || !b.Take(chunkSizes[class], s.size) {
 		if class--; class < 0 {
 			return nil
@@ -50,11 +56,9 @@ func (s *spill) at(offset uint64) ([]byte, *chunk) {
 	if s == nil {
 		return nil, nil
 	}
-	for _, c := range s.chunks {
-		if c.start > offset {
-			break
-		}
-		if offset < c.end() {
+	i, _ := slices.BinarySearchFunc(s.chunks, offset+1, func(c *chunk, at uint64) int { return cmp.Compare(c.start, at) })
+	for i--; i >= 0 && s.chunks[i].start+ChunkMax > offset; i-- {
+		if c := s.chunks[i]; offset < c.end() {
 			return c.buf[offset-c.start : c.n], c
 		}
 	}

@@ -1,0 +1,146 @@
+package stream
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// bytesOf are the offsets below n that spans have.
+func bytesOf(s spans, n int) []bool {
+	all := make([]bool, n)
+	for _, p := range s {
+		for at := p.from; at < p.to; at++ {
+			all[at] = true
+		}
+	}
+	return all
+}
+
+func drawSpans(r *rand.Rand, n uint64) (s spans) {
+	for range r.IntN(6) {
+		from := r.Uint64N(n)
+		s = s.add(span{from, from + r.Uint64N(n-from+1)})
+	}
+	return s
+}
+
+// TestSpansAgainstSets holds the operations of spans against sets of single offsets.
+func TestSpansAgainstSets(t *testing.T) {
+	const n = 24
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 20_000 {
+		a, b := drawSpans(r, n), drawSpans(r, n)
+		from := r.Uint64N(n)
+		p := span{from, from + r.Uint64N(n-from+1)}
+		want := bytesOf(a, n)
+		before := slices.Clone(a)
+		touches := p.from >= p.to || len(slices.Clone(a).add(p)) <= len(a)
+		if got := p.from < p.to && !a.touch(p); got == touches {
+			t.Fatalf("%v with %v: touch says %v", a, p, !got)
+		}
+		for at := range want {
+			if a.has(uint64(at)) != want[at] {
+				t.Fatalf("%v has %d: %v", a, at, !want[at])
+			}
+		}
+		lacks := bytesOf(a, n)
+		for at, has := range bytesOf(b, n) {
+			lacks[at] = lacks[at] && !has
+		}
+		rest := a.minus(b)
+		if diff := cmp.Diff(lacks, bytesOf(rest, n)); diff != "" || !slices.Equal(a, before) {
+			t.Fatalf("%v minus %v is %v: %s", before, b, rest, diff)
+		}
+		for at := p.from; at < p.to; at++ {
+			want[at] = false
+		}
+		less := slices.Clone(a).without(p)
+		if diff := cmp.Diff(want, bytesOf(less, n)); diff != "" {
+			t.Fatalf("%v without %v is %v: %s", a, p, less, diff)
+		}
+		for _, s := range []spans{rest, less} {
+			for i, q := range s {
+				if q.from >= q.to || i > 0 && q.from < s[i-1].to {
+					t.Fatalf("%v is out of order", s)
+				}
+			}
+		}
+	}
+}
+
+// sending is a flow whose first n bytes went out on a lane.
+func sending(n int) (*Flow, *Lane) {
+	f, l := New(plenty{}, endless), new(Lane)
+	f.Out.Keep(make([]byte, n))
+	_ = f.Attach(0)
+	for f.Out.Pending() {
+		it, _ := f.Out.Next(l, ChunkMax)
+		f.Out.Sent(it)
+	}
+	return f, l
+}
+
+// plenty is a budget without a bound.
+type plenty struct{}
+
+func (plenty) Take(int, int) bool { return true }
+func (plenty) Give(int)           {}
+func (plenty) Force(int)          {}
+
+// TestManyHeld holds that reports of single bytes take bounded memory and little work, also
+// when their lane is lost then.
+func TestManyHeld(t *testing.T) {
+	const n = 4 << 20
+	f, l := sending(n)
+	for at := uint64(1); at+2*MaxHeld < n; at += 2 * MaxHeld {
+		var report []Span
+		for i := range uint64(MaxHeld) {
+			report = append(report, Span{From: at + 2*i, To: at + 2*i + 1})
+		}
+		if err := f.Held(report); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := len(f.Out.held); got > maxHeldSpans {
+		t.Errorf("%d spans are remembered", got)
+	}
+	f.Out.Lost(l)
+	f.Detach()
+	_ = f.Attach(0)
+	if got := len(f.Out.again); got > maxHeldSpans+1 {
+		t.Errorf("%d parts are to be sent again", got)
+	}
+	// All that the other end does not hold for certain goes out again.
+	sent := spans{}
+	for other := new(Lane); f.Out.Pending(); {
+		it, _ := f.Out.Next(other, ChunkMax)
+		sent = sent.add(span{it.Offset, it.end()})
+		f.Out.Sent(it)
+	}
+	if got, want := sent.size(), int64(n)-f.Out.held.size(); got != want {
+		t.Errorf("%d bytes were sent again, want %d", got, want)
+	}
+}
+
+// TestManySpills holds that single bytes that come early take a bounded number of chunks.
+func TestManySpills(t *testing.T) {
+	f := New(plenty{}, endless)
+	f.In.Merge(64 << 20)
+	for at := uint64(1); at < 40_000; at += 2 {
+		e, _, err := f.Early(at, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e == nil {
+			continue
+		}
+		f.Spilled(e, copy(e.Space(), "x"))
+	}
+	if got := len(f.In.early.chunks); got != maxSpillChunks {
+		t.Errorf("%d chunks", got)
+	}
+	f.Finish()
+}
