@@ -129,6 +129,7 @@ const (
 	PairDenied     = "denied"      // the far tunnel does not take this relay's flows
 	PairDraining   = "draining"    // the far process takes no new sessions
 	PairEncrypt    = "encrypt"     // one relay has encrypt: off, the other has not
+	PairBusy       = "busy"        // the far relay has too many handshakes or sessions
 )
 
 // The values of PairSession.Compress.
@@ -195,6 +196,8 @@ func PairProblemText(problem, relay string) string {
 		return relay + " takes no new sessions"
 	case PairEncrypt:
 		return relay + " and this relay differ in encrypt, so they exchange nothing"
+	case PairBusy:
+		return relay + " has too many connections in their handshakes, or too many sessions of this host"
 	}
 	return "no session with " + relay + " stands"
 }
@@ -214,6 +217,8 @@ func PairProblemRemedy(problem string) string {
 		return "add this relay's name to pair_from of the far tunnel"
 	case PairEncrypt:
 		return "write the same encrypt in pair of the near tunnel and in pair_from of the far one"
+	case PairBusy:
+		return "see the far relay's log for who floods it; this relay goes on trying"
 	}
 	return ""
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -72,6 +73,7 @@ type bulkConn struct {
 	expected   int    // bytes that the next writes bring until flush
 
 	preface [preface.Size]byte // of an accepted connection, to pass on
+	begun   atomic.Bool        // of an accepted connection: TLS has answered
 }
 
 func newBulkConn(tcp *net.TCPConn) (*bulkConn, error) {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -137,7 +138,7 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	if d.preface.Kind == preface.Lane {
 		bulk.turns = d.node.turns
 	}
-	bulk.turns.begin()
+	bulk.turns.begin(netip.Addr{})
 	defer bulk.turns.give()
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout) // without the wait for the turn
 	defer cancel()
@@ -206,10 +207,15 @@ func keepAlive(fd int) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 }
 
+// told are the problems that a far relay may name.
+var told = []Problem{ProblemVersion, ProblemDenied, ProblemDraining, ProblemEncrypt, ProblemBusy}
+
 func refusedBy(h wire.Hello) error {
 	switch {
-	case h.Problem != "":
+	case slices.Contains(told, Problem(h.Problem)):
 		return problem(Problem(h.Problem), "the other relay answers %q", h.Problem)
+	case h.Problem != "":
+		return problem(ProblemDenied, "the other relay answers %q", h.Problem)
 	case !h.Speaks():
 		return problem(ProblemVersion, "the other relay speaks versions %d to %d, this one %d to %d",
 			h.Lowest, h.Highest, wire.LowestVersion, wire.HighestVersion)
@@ -220,7 +226,16 @@ func refusedBy(h wire.Hello) error {
 // The alerts by which a peer refuses a certificate (RFC 8446, section 6.2).
 var certificateAlerts = map[uint8]bool{42: true, 43: true, 44: true, 45: true, 46: true, 48: true, 49: true, 116: true}
 
-const alertNoProtocol = 120 // RFC 7301, section 3.2
+const (
+	alertNoProtocol = 120 // RFC 7301, section 3.2
+	// alertBusy says that the handshake was given up for another one. Its number is one for
+	// private use (RFC 8446, section 11).
+	alertBusy = 224
+)
+
+// busyAlert is the record of that alert: fatal, before anything is encrypted (RFC 8446, sections
+// 5.1 and 6).
+var busyAlert = []byte{21, 3, 3, 0, 2, 2, alertBusy}
 
 // handshakeProblem finds the problem that an error after the connect shows.
 func handshakeProblem(err error) error {
@@ -230,6 +245,8 @@ func handshakeProblem(err error) error {
 		return err
 	case alerted && certificateAlerts[alert]:
 		return problem(ProblemKeyUnknown, "the other relay does not know this host's key: %w", err)
+	case alerted && alert == alertBusy:
+		return problem(ProblemBusy, "the other relay has too many connections in their handshakes")
 	case alerted && alert == alertNoProtocol:
 		return problem(ProblemVersion, "the other relay speaks another version: %w", err)
 	case errors.As(err, new(*net.OpError)), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
@@ -271,16 +288,16 @@ func broken(err error) error {
 }
 
 // accept goes through the handshake of an accepted connection behind its preface.
-func (n *Node) accept(bulk *bulkConn, a Acceptor, lane bool) (*connection, error) {
-	bulk.corked, bulk.flushReads = true, true
+func (n *Node) accept(bulk *bulkConn, source netip.Addr, a Acceptor, lane bool) (*connection, error) {
+	bulk.corked, bulk.flushReads, bulk.turns = true, true, n.controls
 	if lane {
 		bulk.turns = n.turns
 	}
-	bulk.turns.begin()
+	bulk.turns.begin(source)
 	defer bulk.turns.give()
 	_ = bulk.SetDeadline(time.Now().Add(handshakeTimeout)) // without the wait for the turn
 	config := n.identity.ServerTLS().Clone()
-	offered := offersAnother(config)
+	offered := offersAnother(config, &bulk.begun)
 	conn := tls.Server(bulk, config)
 	if err := conn.Handshake(); err != nil {
 		_ = bulk.flush() // the alert
@@ -313,6 +330,8 @@ func (n *Node) accept(bulk *bulkConn, a Acceptor, lane bool) (*connection, error
 		refusal = problem(ProblemDenied, "tunnel %s was removed", a.Tunnel())
 	case modeOf(hello.Features).clear != a.Clear() && !older:
 		refusal = encryptRefusal(peer, !a.Clear(), a.Clear(), a.Tunnel())
+	case !older && n.full(peer, hello):
+		refusal = tooMany(peer)
 	case n.draining.Load() && !lane && !older:
 		refusal = problem(ProblemDraining, "this process takes no new sessions")
 	}
@@ -332,11 +351,12 @@ func (n *Node) accept(bulk *bulkConn, a Acceptor, lane bool) (*connection, error
 }
 
 // offersAnother watches whether a client offers protocols, and this one is not among
-// them: crypto/tls has no type for that error.
-func offersAnother(config *tls.Config) *bool {
+// them: crypto/tls has no type for that error. It sets begun before TLS answers.
+func offersAnother(config *tls.Config, begun *atomic.Bool) *bool {
 	offered := new(bool)
 	ask := config.GetConfigForClient
 	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		begun.Store(true)
 		*offered = len(hello.SupportedProtos) > 0 && !slices.Contains(hello.SupportedProtos, preface.ALPN)
 		if ask == nil {
 			return nil, nil

@@ -36,7 +36,10 @@ type lane struct {
 	recorded readerWait // when a write last had to wait; under wmu
 
 	mu   sync.Mutex
-	flow *Flow
+	flow *Flow // set by carry
+	// idleSince is since when an accepted lane has no flow.
+	idleSince stamp
+	counted   bool // among the idle lanes of its peer
 	// settled are the connection's counters up to which its flows have their shares.
 	settled Counters
 	sawEnd  bool       // of the flow, on this lane: nothing of it follows
@@ -90,9 +93,45 @@ func (l *lane) bind(f *Flow) bool {
 	if f != nil && f != l.flow {
 		l.settled, _ = l.counters()
 	}
-	l.flow, l.sawEnd, l.used = f, false, l.used || f != nil
+	l.carry(f)
+	l.sawEnd, l.used = false, l.used || f != nil
 	l.offer = wire.Frame{}
 	return true
+}
+
+// enter counts a lane that its session has got.
+func (l *lane) enter() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.count(l.flow == nil && !l.dead)
+}
+
+// carry sets the lane's flow. The caller holds l.mu.
+func (l *lane) carry(f *Flow) {
+	l.flow = f
+	l.count(f == nil && !l.dead)
+}
+
+// count has an accepted lane counted among the idle ones of its peer, or not. The caller holds
+// l.mu.
+func (l *lane) count(idle bool) {
+	use := l.s.use
+	if use == nil || l.counted == idle {
+		return
+	}
+	if l.counted = idle; idle {
+		l.idleSince = stampNow()
+		use.idle.Add(1)
+	} else {
+		use.idle.Add(-1)
+	}
+}
+
+// idle reports whether an accepted lane carries no flow, and since when.
+func (l *lane) idle() (since stamp, yes bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.idleSince, l.counted
 }
 
 // die ends the lane, whose reader has returned, and returns its flow.
@@ -101,7 +140,8 @@ func (l *lane) die() *Flow {
 	defer l.mu.Unlock()
 	f := l.flow
 	l.settle()
-	l.dead, l.flow = true, nil
+	l.dead = true
+	l.carry(nil)
 	return f
 }
 
@@ -116,7 +156,7 @@ func (l *lane) unbind(f *Flow) {
 	l.mu.Lock()
 	if l.flow == f {
 		l.settle()
-		l.flow = nil
+		l.carry(nil)
 	}
 	l.mu.Unlock()
 }

@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -8,6 +9,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/connsource"
 	"longhaul/internal/descriptor"
 	"longhaul/internal/flow"
 	"longhaul/internal/pair/preface"
@@ -29,8 +33,23 @@ func isSystem(err error) bool {
 	return errors.As(err, &errno)
 }
 
-// maxHandshakes bounds accepted connections that have not ended their handshake.
-const maxHandshakes = 2048
+// Bounds of what accepted connections take.
+const (
+	// maxHandshakes bounds those that have not ended their handshake. A connection that was
+	// given up stays for a moment; so many of these at most.
+	maxHandshakes = 2048
+	maxGivenUp    = maxHandshakes
+
+	maxSessions   = 512         // of one peer
+	maxIdleLanes  = 1024        // of one peer: lanes that carry no flow
+	maxPeerResume = time.Hour   // for which a peer may have its flows wait for a lane
+	emptyFor      = time.Minute // that a session without flows waits for its control connection
+)
+
+// peerUse is what the connections of one peer take.
+type peerUse struct {
+	idle atomic.Int64 // lanes that carry no flow
+}
 
 // Node has the pairs of one process.
 type Node struct {
@@ -42,13 +61,15 @@ type Node struct {
 	budget   budget
 	pipes    pipes
 	linger   linger
-	turns    *turns
+	turns    *turns          // of handshakes of lanes
+	controls *turns          // of those of accepted control connections
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
 	tasks    sync.WaitGroup
 
 	flowsNow   atomic.Int64
-	handshakes atomic.Int64
+	handshakes *places
+	serving    atomic.Int64 // handshakes, with those that were given up
 	dials      atomic.Int64 // attempts of near ends for connections
 	draining   atomic.Bool
 	closing    atomic.Bool
@@ -56,6 +77,7 @@ type Node struct {
 	mu        sync.Mutex
 	links     []*Link
 	accepted  map[sessionKey]*session
+	uses      map[string]*peerUse // by peer
 	strangers map[Problem]int64
 }
 
@@ -83,8 +105,10 @@ func New(o Options) (*Node, error) {
 	if o.ReplacedAfter == 0 {
 		o.ReplacedAfter = DefaultReplacedAfter
 	}
-	n := &Node{options: o, identity: o.Identity, log: o.Log, instance: randomID(), poller: p, turns: newTurns(),
-		accepted: map[sessionKey]*session{}, strangers: map[Problem]int64{}}
+	n := &Node{options: o, identity: o.Identity, log: o.Log, instance: randomID(), poller: p,
+		// Lanes leave half of the processors to everything else.
+		turns: newTurns(runtime.GOMAXPROCS(0) / 2), controls: newTurns(runtime.GOMAXPROCS(0)), handshakes: newPlaces(maxHandshakes),
+		accepted: map[sessionKey]*session{}, uses: map[string]*peerUse{}, strangers: map[Problem]int64{}}
 	n.boundStores()
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.tasks.Go(n.watch)
@@ -114,17 +138,52 @@ func (n *Node) Flows() int { return int(n.flowsNow.Load()) }
 // Serve takes an accepted connection that begins with a preface. first are bytes
 // that were read of it already. It returns at once.
 func (n *Node) Serve(fd int, first []byte, a Acceptor) {
-	if n.handshakes.Add(1) > maxHandshakes || n.closing.Load() {
-		n.handshakes.Add(-1)
+	if n.serving.Add(1) > maxHandshakes+maxGivenUp || n.closing.Load() {
+		n.serving.Add(-1)
 		setReset(fd, true)
 		unix.Close(fd)
 		return
 	}
+	ctx, giveUp := context.WithCancelCause(n.ctx)
+	source := sourceOf(fd)
+	place := n.handshakes.take(source, func() { giveUp(errBusy) })
 	n.tasks.Go(func() {
-		defer n.handshakes.Add(-1)
-		if err := n.serve(fd, first, a); err != nil {
+		defer n.serving.Add(-1)
+		defer giveUp(nil)
+		defer n.handshakes.leave(place)
+		err := n.serve(ctx, fd, first, source, a)
+		if cause := context.Cause(ctx); err != nil && cause == errBusy {
+			err = cause
+		}
+		if err != nil {
 			n.stranger(err, a)
 		}
+	})
+}
+
+// errBusy is the error of a handshake that was given up for another one.
+var errBusy = problem(ProblemBusy, "%d connections are in their handshakes", maxHandshakes)
+
+// sourceOf is the source of an accepted connection.
+func sourceOf(fd int) netip.Addr {
+	switch a, _ := unix.Getpeername(fd); a := a.(type) {
+	case *unix.SockaddrInet4:
+		return connsource.OfAddr(netip.AddrFrom4(a.Addr))
+	case *unix.SockaddrInet6:
+		return connsource.OfAddr(netip.AddrFrom16(a.Addr))
+	}
+	return netip.Addr{}
+}
+
+// tellBusy says why a connection is given up whose handshake has not begun.
+func (c *bulkConn) tellBusy() {
+	if c.begun.Load() {
+		return
+	}
+	c.control(func(fd int) {
+		var unread [4 << 10]byte // left unread, it would make the close a reset, which overtakes
+		_, _ = recv(fd, unread[:])
+		_, _ = send(fd, busyAlert)
 	})
 }
 
@@ -140,19 +199,23 @@ func (n *Node) stranger(err error, a Acceptor) {
 	n.log.Info("pair connection refused", "tunnel", a.Tunnel(), "problem", string(p), "error", err)
 }
 
-func (n *Node) serve(fd int, first []byte, a Acceptor) error {
+func (n *Node) serve(ctx context.Context, fd int, first []byte, source netip.Addr, a Acceptor) error {
 	tcp, err := connOf(fd)
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(n.ctx, func() { tcp.Close() })
-	defer stop()
 	_ = tcp.SetDeadline(time.Now().Add(handshakeTimeout))
 	bulk, err := newBulkConn(tcp)
 	if err != nil {
 		tcp.Close()
 		return err
 	}
+	defer context.AfterFunc(ctx, func() {
+		if context.Cause(ctx) == errBusy {
+			bulk.tellBusy()
+		}
+		tcp.Close()
+	})()
 	bulk.unread(first)
 	p, err := n.readPreface(bulk)
 	if err == nil && n.passElsewhere(p, bulk) {
@@ -166,7 +229,7 @@ func (n *Node) serve(fd int, first []byte, a Acceptor) error {
 	}
 	var c *connection
 	if err == nil {
-		c, err = n.accept(bulk, a, p.Kind == preface.Lane)
+		c, err = n.accept(bulk, source, a, p.Kind == preface.Lane)
 	}
 	if err != nil {
 		tcp.Close()
@@ -218,6 +281,7 @@ func (n *Node) enter(c *connection, kind preface.Kind, a Acceptor) error {
 		s.begin(c)
 		return nil
 	}
+	defer n.trimIdle(s)
 	if modeOf(c.both) != s.mode {
 		c.bulk.Close()
 		return problem(ProblemEncrypt, "a lane of peer %s has another mode than its session", c.peer)
@@ -244,8 +308,86 @@ func (n *Node) known(peer string, h wire.Hello) bool {
 	return n.accepted[keyOf(peer, h)] != nil
 }
 
+// roomFor reports whether a peer may have one more session, perhaps in place of one without flows
+// that has lost its control connection: victim, which the caller closes. The caller holds n.mu.
+func (n *Node) roomFor(peer string) (victim *session, ok bool) {
+	have := 0
+	var oldest time.Time
+	for key, s := range n.accepted {
+		if key.peer != peer {
+			continue
+		}
+		have++
+		if since, idle := s.abandoned(); idle && (victim == nil || since.Before(oldest)) {
+			victim, oldest = s, since
+		}
+	}
+	if have < maxSessions {
+		return nil, true
+	}
+	return victim, victim != nil
+}
+
+// abandoned reports that the session has neither flows nor a control connection, and since when.
+func (s *session) abandoned() (since time.Time, yes bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.since, s.ctl == nil && len(s.flows) == 0
+}
+
+// tooMany is why a peer gets no further session.
+func tooMany(peer string) error {
+	return problem(ProblemBusy, "peer %s has %d sessions, as many as one may have", peer, maxSessions)
+}
+
+// full reports that a HELLO asks for a session that the peer may not have.
+func (n *Node) full(peer string, h wire.Hello) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.accepted[keyOf(peer, h)] != nil {
+		return false
+	}
+	_, ok := n.roomFor(peer)
+	return !ok
+}
+
+// trimIdle closes the peer's lanes that have carried no flow for longest, if it has too many.
+func (n *Node) trimIdle(s *session) {
+	over := int(s.use.idle.Load()) - maxIdleLanes
+	if over <= 0 {
+		return
+	}
+	type idle struct {
+		l     *lane
+		since stamp
+	}
+	var all []idle
+	for _, other := range n.sessions() {
+		if other.use != s.use {
+			continue
+		}
+		other.mu.Lock()
+		for l := range other.lanes {
+			if since, yes := l.idle(); yes {
+				all = append(all, idle{l, since})
+			}
+		}
+		other.mu.Unlock()
+	}
+	slices.SortFunc(all, func(a, b idle) int { return cmp.Compare(a.since, b.since) })
+	for _, one := range all[:min(over+maxIdleLanes/16, len(all))] { // some more: the next look is not at once
+		one.l.close()
+	}
+}
+
 // sessionOf finds or makes the session of an accepted connection.
 func (n *Node) sessionOf(c *connection, a Acceptor) (*session, error) {
+	var victim *session
+	defer func() {
+		if victim != nil {
+			victim.close()
+		}
+	}()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closing.Load() {
@@ -254,14 +396,22 @@ func (n *Node) sessionOf(c *connection, a Acceptor) (*session, error) {
 	key := keyOf(c.peer, c.hello)
 	s := n.accepted[key]
 	if s == nil {
+		var ok bool
+		if victim, ok = n.roomFor(c.peer); !ok {
+			return nil, tooMany(c.peer)
+		}
+		if n.uses[c.peer] == nil {
+			n.uses[c.peer] = &peerUse{}
+		}
 		s = newSession(n, c.peer, c.hello.Session, false)
+		s.use = n.uses[c.peer]
 		s.tunnel, s.origin, s.mode = a.Tunnel(), c.hello.Origin, modeOf(c.hello.Features)
 		n.accepted[key] = s
 	}
 	s.mu.Lock()
 	s.acceptor = a
 	if c.hello.Resume > 0 {
-		s.resume = c.hello.Resume
+		s.resume = min(c.hello.Resume, maxPeerResume)
 	}
 	s.instance, s.release = c.hello.Instance, c.hello.Release
 	s.mu.Unlock()

@@ -36,9 +36,10 @@ type session struct {
 	link   *Link  // near relay
 	peer   string // name in Identity
 	id     uint64
-	tunnel string // of this host
-	origin string // far relay: of the near tunnel; empty: not said
-	mode          // of its lanes
+	use    *peerUse // far relay
+	tunnel string   // of this host
+	origin string   // far relay: of the near tunnel; empty: not said
+	mode            // of its lanes
 
 	resumes           atomic.Int64
 	flowsTotal        atomic.Int64
@@ -494,6 +495,7 @@ func (s *session) join(l *lane, pads bool) bool {
 		return false
 	}
 	s.lanes[l] = struct{}{}
+	l.enter()
 	l.path.enter(l)
 	s.noteCongestionControl(l)
 	if l.pads = pads; pads {

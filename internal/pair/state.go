@@ -18,12 +18,13 @@ const (
 	ProblemDenied     Problem = "denied"      // the far tunnel does not admit this peer
 	ProblemDraining   Problem = "draining"    // the far process takes no new sessions
 	ProblemEncrypt    Problem = "encrypt"     // one end has lanes in clear, the other one encrypts
+	ProblemBusy       Problem = "busy"        // the far relay has too many handshakes or sessions
 )
 
 // refuses reports whether somebody answers, and no session will stand until something is
 // changed there or here.
 func (p Problem) refuses() bool {
-	return p != ProblemNone && p != ProblemPathDown && p != ProblemDraining
+	return p != ProblemNone && p != ProblemPathDown && p != ProblemDraining && p != ProblemBusy
 }
 
 // SessionState is one relation of two processes at one moment.

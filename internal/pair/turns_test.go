@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -10,8 +11,9 @@ import (
 // no turn is lost.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := &turns{free: 1}
-		turns.begin()
+		turns := newTurns(1)
+		begin := func() { turns.begin(netip.Addr{}) }
+		begin()
 		var order []string
 		wait := func(name string, take func()) {
 			go func() {
@@ -21,13 +23,14 @@ func TestTurns(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		wait("begins", turns.begin)
-		wait("begins later", turns.begin)
+		wait("begins", begin)
+		wait("begins later", begin)
+		wait("another source", func() { turns.begin(netip.MustParseAddr("192.0.2.1")) })
 		wait("goes on", turns.goOn)
 		wait("goes on later", turns.goOn)
 		turns.give()
 		synctest.Wait()
-		if want := []string{"goes on", "goes on later", "begins", "begins later"}; !slices.Equal(order, want) {
+		if want := []string{"goes on", "goes on later", "begins", "another source", "begins later"}; !slices.Equal(order, want) {
 			t.Errorf("order %q, want %q", order, want)
 		}
 		if turns.free != 1 {

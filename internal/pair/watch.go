@@ -80,7 +80,7 @@ func (s *session) watch(now time.Time, slow, sweep bool) {
 		f.watch(now, w)
 	}
 	s.closeLanes(func(l *lane) bool { return l.overdue(now) })
-	if w.down && empty && !s.near {
+	if empty && !s.near && away > min(resume, emptyFor) {
 		s.close()
 	}
 }
@@ -337,6 +337,8 @@ func (f *Flow) whyDead(st *strand, now time.Time) string {
 		waits = st.since.until(now) > within && (!st.ready || f.sf.Out.Carries(&st.sent))
 	}
 	switch {
+	case !f.near && l.isDead(): // it went from this flow to another one before it ended
+		return "it has ended"
 	case l == f.lane && f.near && !f.known && f.laneSince.until(now) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
 		return "no answer to OPEN"
 	case !f.s.noResume && waits && stuck(l.bulk, within): // without resumption the kernel decides
