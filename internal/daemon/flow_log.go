@@ -8,51 +8,41 @@ import (
 
 	"longhaul/internal/display"
 	"longhaul/internal/flow"
+	"longhaul/internal/loglimit"
 )
 
 // flowLog writes a line for every ended flow, outside the event loops that report
-// them. Refused connections come in floods. So it writes one line of each kind per
-// refusalPause, with the number left out.
+// them. Refused connections come in floods, so their lines are limited.
 type flowLog struct {
-	log *slog.Logger
-	now func() time.Time
+	log      *slog.Logger
+	refusals *loglimit.Limiter
 
 	mu      sync.Mutex
 	records []flow.Record // not yet written
 	dropped uint64
 	wake    chan struct{} // signals new records
 
-	refusals map[refusal]*refusalCount
 	stop     chan struct{}
 	stopOnce sync.Once
 	done     chan struct{}
 }
 
 const (
-	flowQueue    = 4096
-	flowPause    = 20 * time.Millisecond // between two writes: a wakeup for every flow costs more than its line
-	refusalPause = 10 * time.Second
+	flowQueue = 4096
+	flowPause = 20 * time.Millisecond // between two writes: a wakeup for every flow costs more than its line
 )
 
-type refusal struct {
-	tunnel string
-	reason flow.EndReason
-}
-
-type refusalCount struct {
-	last       time.Time
-	suppressed int
-}
+const refusedLine = "connection refused"
 
 func newFlowLog(log *slog.Logger) *flowLog {
 	l := &flowLog{
 		log:      log,
-		now:      time.Now,
+		refusals: loglimit.New(log),
 		wake:     make(chan struct{}, 1),
-		refusals: map[refusal]*refusalCount{},
 		stop:     make(chan struct{}),
 		done:     make(chan struct{}),
 	}
+	l.refusals.Counted(refusedLine, "more connections refused")
 	go l.loop()
 	return l
 }
@@ -84,7 +74,7 @@ func (l *flowLog) close() {
 
 func (l *flowLog) loop() {
 	defer close(l.done)
-	tick := time.NewTicker(refusalPause)
+	tick := time.NewTicker(loglimit.Pause)
 	defer tick.Stop()
 	pause := time.NewTimer(flowPause)
 	pause.Stop()
@@ -97,10 +87,10 @@ func (l *flowLog) loop() {
 		case <-pause.C:
 			spare = l.writeAll(spare)
 		case <-tick.C:
-			l.summarize()
+			l.refusals.Flush()
 		case <-l.stop:
 			l.writeAll(spare)
-			l.refusalsLeft()
+			l.refusals.Close()
 			return
 		}
 	}
@@ -141,19 +131,7 @@ func (l *flowLog) write(r flow.Record) {
 	}
 }
 
-// refused writes the first refusal of a kind, and then counts for refusalPause.
 func (l *flowLog) refused(r flow.Record) {
-	key := refusal{r.Tunnel, r.Reason}
-	c := l.refusals[key]
-	if c == nil {
-		c = &refusalCount{}
-		l.refusals[key] = c
-	}
-	now := l.now()
-	if !c.last.IsZero() && now.Sub(c.last) < refusalPause {
-		c.suppressed++
-		return
-	}
 	attrs := []slog.Attr{
 		slog.String("tunnel", r.Tunnel),
 		slog.String("client", r.Client.String()),
@@ -163,36 +141,7 @@ func (l *flowLog) refused(r flow.Record) {
 	if r.Err != nil {
 		attrs = append(attrs, slog.String("error", r.Err.Error()))
 	}
-	if c.suppressed > 0 {
-		attrs = append(attrs, slog.Int("suppressed", c.suppressed))
-	}
-	c.last, c.suppressed = now, 0
-	l.log.LogAttrs(context.Background(), slog.LevelWarn, "connection refused", attrs...)
-}
-
-// summarize reports suppressed lines of kinds without new refusals, and forgets kinds
-// without suppressed lines.
-func (l *flowLog) summarize() {
-	now := l.now()
-	for key, c := range l.refusals {
-		if now.Sub(c.last) < refusalPause {
-			continue
-		}
-		l.suppressed(key, c)
-		delete(l.refusals, key)
-	}
-}
-
-func (l *flowLog) refusalsLeft() {
-	for key, c := range l.refusals {
-		l.suppressed(key, c)
-	}
-}
-
-func (l *flowLog) suppressed(key refusal, c *refusalCount) {
-	if c.suppressed > 0 {
-		l.log.Warn("more connections refused", "tunnel", key.tunnel, "reason", string(key.reason), "suppressed", c.suppressed)
-	}
+	l.refusals.Log(slog.LevelWarn, refusedLine, []string{"tunnel", "reason"}, attrs...)
 }
 
 // flowAttrs are the fields of a flow's line. What is not known is left out.

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"longhaul/internal/flow"
+	"longhaul/internal/loglimit"
 	"longhaul/internal/nettest"
 	"longhaul/internal/units"
 )
@@ -162,21 +163,19 @@ func TestFlowLinesThatWereDropped(t *testing.T) {
 func TestRefusalsAreCountedNotRepeated(t *testing.T) {
 	now := time.Unix(1000, 0)
 	got := logLines(t, false, func(l *flowLog) {
-		l.now = func() time.Time { return now }
+		l.refusals = loglimit.NewWithClock(l.log, func() time.Time { return now })
+		l.refusals.Counted(refusedLine, "more connections refused")
 		denied := record(flow.EndDenied, nil)
 		// Written directly, without the loop.
 		for range 5 {
 			l.refused(denied)
 		}
 		l.refused(record(flow.EndFlowLimit, nil)) // another kind gets its own line
-		now = now.Add(refusalPause)
+		now = now.Add(loglimit.Pause)
 		l.refused(denied)
 		l.refused(denied)
-		now = now.Add(refusalPause)
-		l.summarize()
-		if len(l.refusals) != 0 {
-			t.Errorf("%d quiet kinds are remembered", len(l.refusals))
-		}
+		now = now.Add(loglimit.Pause)
+		l.refusals.Flush()
 	})
 	want := `level=WARN msg="connection refused" tunnel=db client=10.0.0.1:4000 listen=10.0.0.2:6000 reason=denied
 level=WARN msg="connection refused" tunnel=db client=10.0.0.1:4000 listen=10.0.0.2:6000 reason=flow-limit

@@ -15,6 +15,8 @@ type cgroups struct {
 	// The files of a group with its use, its limit, and its reclaimable memory, in
 	// this version of the hierarchy.
 	current, most, stat, cache string
+	throttle                   string // file with the use above which the kernel slows the group down; empty: none
+	inherited                  string // key of stat with the least limit of all ancestors, hidden ones too; empty: none
 }
 
 // findCgroups finds the groups of the process. If both versions exist, it uses the one
@@ -33,12 +35,28 @@ func findCgroups() cgroups {
 	defer mounts.Close()
 	unifiedMount, memoryMount := parseCgroupMounts(mounts)
 	if memory != "" && memoryMount.point != "" {
-		return cgroups{memoryMount.upFrom(memory), "memory.usage_in_bytes", "memory.limit_in_bytes", "memory.stat", "total_inactive_file"}
+		return groupsV1(memoryMount.upFrom(memory))
 	}
 	if unified != "" && unifiedMount.point != "" {
-		return cgroups{unifiedMount.upFrom(unified), "memory.current", "memory.max", "memory.stat", "inactive_file"}
+		return groupsV2(unifiedMount.upFrom(unified))
 	}
 	return cgroups{}
+}
+
+// groupsV1 returns groups of the hierarchy of version 1 with the memory controller.
+func groupsV1(dirs []string) cgroups {
+	return cgroups{
+		dirs: dirs, current: "memory.usage_in_bytes", most: "memory.limit_in_bytes",
+		stat: "memory.stat", cache: "total_inactive_file", inherited: "hierarchical_memory_limit",
+	}
+}
+
+// groupsV2 returns groups of the hierarchy of version 2.
+func groupsV2(dirs []string) cgroups {
+	return cgroups{
+		dirs: dirs, current: "memory.current", most: "memory.max",
+		stat: "memory.stat", cache: "inactive_file", throttle: "memory.high",
+	}
 }
 
 // upFrom lists the directories of a group and its ancestors.

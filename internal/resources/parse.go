@@ -21,6 +21,20 @@ func parseKeyed(data []byte, key string) Amount {
 	return Unknown
 }
 
+// parseMemTotal reads the host's memory in bytes from /proc/meminfo.
+func parseMemTotal(data []byte) Amount {
+	for line := range bytes.Lines(data) {
+		fields := bytes.Fields(line)
+		if len(fields) != 3 || string(fields[0]) != "MemTotal:" || string(fields[2]) != "kB" {
+			continue
+		}
+		if kib := amountOf(fields[1]); kib < noLimit>>10 {
+			return times(kib, 1<<10)
+		}
+	}
+	return Unknown
+}
+
 // noLimit is the limit that version 1 of control groups writes for unlimited memory:
 // the greatest number of whole pages of any size.
 const noLimit = 1 << 62
@@ -29,6 +43,14 @@ const noLimit = 1 << 62
 func parseMemoryMax(data []byte) Amount {
 	data = bytes.TrimSpace(data)
 	if a := amountOf(data); a < noLimit {
+		return a
+	}
+	return Unknown
+}
+
+// parseInherited reads a limit from memory.stat; unknown is no limit.
+func parseInherited(data []byte, key string) Amount {
+	if a := parseKeyed(data, key); a < noLimit {
 		return a
 	}
 	return Unknown

@@ -24,6 +24,12 @@ func TestParseLimits(t *testing.T) {
 		{"version 1 of none", parseMemoryMax, "9223372036854771712\n", Unknown},
 		{"version 1 of none, pages of 64 KiB", parseMemoryMax, "9223372036854710272\n", Unknown},
 		{"no file", parseMemoryMax, "", Unknown},
+		{"meminfo", parseMemTotal, "MemTotal:        8050704 kB\nMemFree:          120000 kB\n", 8050704 << 10},
+		{"meminfo, not the first line", parseMemTotal, "MemFree: 1 kB\nMemTotal: 2 kB\n", 2 << 10},
+		{"meminfo without a figure", parseMemTotal, "MemTotal:\n", Unknown},
+		{"meminfo of words", parseMemTotal, "MemTotal: many kB\n", Unknown},
+		{"meminfo in another unit", parseMemTotal, "MemTotal: 1 MB\n", Unknown},
+		{"no meminfo", parseMemTotal, "", Unknown},
 		{"cpu.max", parseCPUMax, "150000 100000\n", 1.5},
 		{"cpu.max of none", parseCPUMax, "max 100000\n", Unknown},
 		{"cpu.max without a period", parseCPUMax, "150000 0\n", Unknown},
@@ -131,9 +137,10 @@ func FuzzParse(f *testing.F) {
 		f.Add(mounts, "/system.slice/longhaul.service")
 	}
 	f.Add([]byte("max 100000\n"), "/")
+	f.Add([]byte("MemTotal: 9223372036854775807 kB\n"), "/")
 	f.Add([]byte(`41 31 0:38 /a\040b\ /sys\7 rw - cgroup2 cgroup2 rw`), "/../a b")
 	f.Fuzz(func(t *testing.T, data []byte, group string) {
-		for _, a := range []Amount{parseMemoryMax(data), parseCPUMax(data), parseKeyed(data, "inactive_file")} {
+		for _, a := range []Amount{parseMemoryMax(data), parseCPUMax(data), parseKeyed(data, "inactive_file"), parseMemTotal(data)} {
 			if a != Unknown && !(a >= 0 && float64(a) < math.MaxInt64+1.0) {
 				t.Errorf("%v is not an amount", float64(a))
 			}

@@ -171,7 +171,7 @@ func TestCgroupMemory(t *testing.T) {
 	write(t, root, map[string]string{"cgroup.procs": ""}) // the real root has no limit at all
 	write(t, slice, map[string]string{"memory.current": "900\n", "memory.max": "1000\n", "memory.stat": "anon 5\ninactive_file 200\n", "cpu.max": "200000 100000\n"})
 	write(t, unit, map[string]string{"memory.current": "300\n", "memory.max": "max\n", "cpu.max": "max 100000\n"})
-	groups := cgroups{cgroupMount{"/", root}.upFrom("/slice/unit"), "memory.current", "memory.max", "memory.stat", "inactive_file"}
+	groups := groupsV2(cgroupMount{"/", root}.upFrom("/slice/unit"))
 	f := &files{}
 	if got, want := groups.memory(f), (Usage{700, 1000}); got != want {
 		t.Errorf("the slice's limit: %+v, want %+v", got, want)
