@@ -129,8 +129,11 @@ func (t *farTunnel) Clear() bool { return t.admits.Load().clear }
 
 // Dial implements pair.Acceptor.
 func (t *farTunnel) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
-	target, err := t.pairs.relay().OpenPaired(ctx, relay.PairOpen{
-		Tunnel: t.name, Client: o.Client, Listen: o.Listen, Carrier: pairFlow{o.Flow}})
+	open := relay.PairOpen{Tunnel: t.name, Client: o.Client, Listen: o.Listen, Carrier: pairFlow{o.Flow}, Admitted: o.Admitted}
+	if len(t.admits.Load().peers) > 1 {
+		open.Peer = o.Peer
+	}
+	target, err := t.pairs.relay().OpenPaired(ctx, open)
 	var refusal *relay.Refusal
 	if errors.As(err, &refusal) {
 		return pair.Target{}, &pair.Refusal{Reason: refusal.Reason, Err: refusal.Err}

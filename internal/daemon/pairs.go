@@ -14,6 +14,7 @@ import (
 	"longhaul/internal/pair/identity"
 	"longhaul/internal/relay"
 	"longhaul/internal/remedy"
+	"longhaul/internal/resources"
 )
 
 // pairs are the daemon's pairs with other relays: its node in the pair protocol,
@@ -99,11 +100,11 @@ func (p *pairs) start(c *config.Config) error {
 	}
 	p.memory.Store(int64(c.MemoryLimit))
 	node, err := pair.New(pair.Options{
-		Identity:    keys,
-		Release:     p.release,
-		Log:         p.log,
-		MemoryLimit: p.memory.Load,
-		Elsewhere:   p.older.take,
+		Identity:      keys,
+		Release:       p.release,
+		Log:           p.log,
+		RetainedLimit: p.retainedLimit,
+		Elsewhere:     p.older.take,
 	})
 	if err != nil {
 		return fmt.Errorf("start the pairs: %w", err)
@@ -111,6 +112,22 @@ func (p *pairs) start(c *config.Config) error {
 	p.keys, p.node = keys, node
 	p.running.Go(func() { p.watch(node) })
 	return nil
+}
+
+// unknownMemory is taken for the memory of a host that does not tell it, in bytes.
+const unknownMemory = 1 << 30
+
+// retainedLimit is the payload in bytes that paired flows may keep together: a quarter of
+// memory_limit, or else of the memory that this process can use.
+func (p *pairs) retainedLimit() int64 {
+	memory := p.memory.Load()
+	if memory == 0 {
+		memory = unknownMemory
+		if capacity := resources.MemoryCapacity(); capacity.Known() {
+			memory = int64(capacity)
+		}
+	}
+	return memory / 4
 }
 
 // keep puts the last equip into force.

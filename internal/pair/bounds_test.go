@@ -57,7 +57,7 @@ func TestStalledTarget(t *testing.T) {
 func TestMemoryLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 8 << 20
-	s := newStand(t, func(_ *stand, o *Options, _ *LinkOptions) { o.MemoryLimit = func() int64 { return limit } })
+	s := newStand(t, func(_ *stand, o *Options, _ *LinkOptions) { o.RetainedLimit = func() int64 { return limit / 4 } })
 	s.serve(func(c *net.TCPConn) {
 		n, _ := io.Copy(io.Discard, c)
 		_, _ = c.Write(pattern(int(n%1000), 0))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
@@ -592,7 +593,8 @@ func (s *session) note(err error) {
 		s.refused = time.Now()
 	}
 	if p := problemOf(err); p != s.problem {
-		s.node.log.Warn("far relay not reached", "peer", s.peer, "tunnel", s.tunnel, "problem", string(p), "error", err)
+		s.node.limited.Log(slog.LevelWarn, "far relay not reached", []string{"peer", "tunnel", "problem"}, slog.String("peer", s.peer), slog.String("tunnel", s.tunnel),
+			slog.String("problem", string(p)), slog.Any("error", err))
 	}
 	s.problem, s.text, s.laneErr = problemOf(err), err.Error(), err
 }

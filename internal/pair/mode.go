@@ -2,6 +2,7 @@ package pair
 
 import (
 	"errors"
+	"log/slog"
 
 	"longhaul/internal/pair/wire"
 )
@@ -72,7 +73,7 @@ func (s *session) setStale(why string) {
 	s.stale = why != ""
 	s.mu.Unlock()
 	if fresh {
-		s.node.log.Info(why, "peer", s.peer, "tunnel", s.tunnel)
+		s.tell(slog.LevelInfo, why, nil)
 		s.message(wire.Message{Type: wire.MessageDrain})
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"longhaul/internal/connsource"
 	"longhaul/internal/descriptor"
 	"longhaul/internal/flow"
+	"longhaul/internal/loglimit"
 	"longhaul/internal/pair/preface"
 	"longhaul/internal/pair/wire"
 )
@@ -56,6 +57,7 @@ type Node struct {
 	options  Options
 	identity Identity
 	log      *slog.Logger
+	limited  *loglimit.Limiter // for lines that another end can cause
 	instance uint64
 	poller   *poller
 	budget   budget
@@ -105,7 +107,7 @@ func New(o Options) (*Node, error) {
 	if o.ReplacedAfter == 0 {
 		o.ReplacedAfter = DefaultReplacedAfter
 	}
-	n := &Node{options: o, identity: o.Identity, log: o.Log, instance: randomID(), poller: p,
+	n := &Node{options: o, identity: o.Identity, log: o.Log, limited: loglimit.New(o.Log), instance: randomID(), poller: p,
 		// Lanes leave half of the processors to everything else.
 		turns: newTurns(runtime.GOMAXPROCS(0) / 2), controls: newTurns(runtime.GOMAXPROCS(0)), handshakes: newPlaces(maxHandshakes),
 		accepted: map[sessionKey]*session{}, uses: map[string]*peerUse{}, strangers: map[Problem]int64{}}
@@ -115,10 +117,9 @@ func New(o Options) (*Node, error) {
 	return n, nil
 }
 
-// boundStores gives all stores together a quarter of the memory limit.
 func (n *Node) boundStores() {
-	if n.options.MemoryLimit != nil {
-		n.budget.limit.Store(n.options.MemoryLimit() / 4)
+	if n.options.RetainedLimit != nil {
+		n.budget.limit.Store(n.options.RetainedLimit())
 	}
 }
 
@@ -196,7 +197,7 @@ func (n *Node) stranger(err error, a Acceptor) {
 	n.mu.Lock()
 	n.strangers[p]++
 	n.mu.Unlock()
-	n.log.Info("pair connection refused", "tunnel", a.Tunnel(), "problem", string(p), "error", err)
+	n.limited.Log(slog.LevelInfo, "pair connection refused", []string{"tunnel", "problem"}, slog.String("tunnel", a.Tunnel()), slog.String("problem", string(p)), slog.Any("error", err))
 }
 
 func (n *Node) serve(ctx context.Context, fd int, first []byte, source netip.Addr, a Acceptor) error {
@@ -456,6 +457,7 @@ func (n *Node) Close() {
 	n.tasks.Wait()
 	n.pipes.close()
 	n.poller.close()
+	n.limited.Close()
 }
 
 // settle waits until the other ends have taken the last messages: a PONG proves it.

@@ -36,9 +36,9 @@ type Options struct {
 	Identity Identity
 	Release  string // longhaul's version, as text
 	Log      *slog.Logger
-	// MemoryLimit is the bound of the process in bytes, asked for again each
-	// second; 0: none. Stores together get a quarter of it.
-	MemoryLimit func() int64
+	// RetainedLimit bounds the memory of all stores together, in bytes. It is asked for again
+	// each second; 0: none.
+	RetainedLimit func() int64
 	// Elsewhere takes a socket whose preface names another instance, such as the
 	// process that this one replaces. It reports whether it took the descriptor;
 	// first are the bytes that were read of it. Nil: there is none.

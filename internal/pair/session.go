@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"longhaul/internal/flow"
+	"longhaul/internal/pair/compress"
 	"longhaul/internal/pair/stream"
 	"longhaul/internal/pair/wire"
 )
@@ -194,8 +196,29 @@ func (s *session) controlLost(ctl *control, err error) {
 		return
 	}
 	s.node.log.Debug("control connection lost", "peer", s.peer, "tunnel", s.tunnel, "error", err)
+	s.blame(err)
 	if s.link != nil {
 		s.link.poke()
+	}
+}
+
+// tell writes a line about the session's peer, unless one like it was written just now. err may be
+// nil.
+func (s *session) tell(level slog.Level, message string, err error) {
+	attrs := []slog.Attr{slog.String("peer", s.peer), slog.String("tunnel", s.tunnel)}
+	if err != nil {
+		attrs = append(attrs, slog.Any("error", err))
+	}
+	s.node.limited.Log(level, message, []string{"peer", "tunnel"}, attrs...)
+}
+
+// violations are the errors of connections whose other end breaks the protocol.
+var violations = []error{wire.ErrMalformed, errWrongEnd, errRecordUnasked, compress.ErrRecord, stream.ErrGap}
+
+// blame tells which rule of the protocol the peer has broken, if err says so.
+func (s *session) blame(err error) {
+	if slices.ContainsFunc(violations, func(v error) bool { return errors.Is(err, v) }) {
+		s.tell(slog.LevelWarn, "peer breaks the pair protocol: its connection is closed", err)
 	}
 }
 
@@ -396,13 +419,13 @@ func (s *session) handle(ctl *control, m wire.Message) {
 		}
 	case wire.MessageKey:
 		if err := s.node.identity.Learn(s.peer, slices.Clone(m.Bytes)); err != nil {
-			s.node.log.Warn("peer's new key is not stored", "peer", s.peer, "error", err)
+			s.tell(slog.LevelWarn, "peer's new key is not stored", err)
 			return
 		}
 		ctl.reply(wire.Message{Type: wire.MessageKeyTaken, Bytes: slices.Clone(m.Bytes)})
 	case wire.MessageKeyTaken:
 		if err := s.node.identity.Taken(s.peer, slices.Clone(m.Bytes)); err != nil {
-			s.node.log.Warn("peer's receipt of the new key is not stored", "peer", s.peer, "error", err)
+			s.tell(slog.LevelWarn, "peer's receipt of the new key is not stored", err)
 		}
 	default:
 		s.handleFlow(ctl, m)
@@ -507,6 +530,7 @@ func (s *session) join(l *lane, pads bool) bool {
 
 // laneEnded takes the news that a lane's reader has returned.
 func (s *session) laneEnded(l *lane, err error) {
+	s.blame(err)
 	s.mu.Lock()
 	delete(s.lanes, l)
 	if l.pads {

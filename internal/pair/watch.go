@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math"
 	"slices"
@@ -48,6 +49,7 @@ func (n *Node) watch() {
 		case now := <-ticker.C:
 			if tick%checkKeysTick == 0 {
 				n.boundStores()
+				n.limited.Flush()
 			}
 			for _, s := range n.sessions() {
 				s.watch(now, tick%checkKeysTick == 0, tick%sweepEvery == 0)
@@ -127,7 +129,7 @@ func (s *session) revoke() {
 		return
 	}
 	s.revoked = true
-	s.node.log.Warn("peer is not admitted any more", "peer", s.peer, "tunnel", s.tunnel)
+	s.tell(slog.LevelWarn, "peer is not admitted any more", nil)
 	s.resetAll(flow.EndDenied, errors.New("the peer is not admitted any more"))
 }
 

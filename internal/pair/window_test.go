@@ -80,7 +80,7 @@ func TestStripedUnderMemory(t *testing.T) {
 	const first, flows, limit = 6, 40, 8 << 20
 	s := newStand(t, striped(4), func(s *stand, o *Options, _ *LinkOptions) {
 		s.deadline = time.Minute
-		o.MemoryLimit = func() int64 { return limit }
+		o.RetainedLimit = func() int64 { return limit / 4 }
 	})
 	s.path.setPace(time.Millisecond)
 	s.serve(echo)

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/connsource"
 	report "longhaul/internal/flow"
 )
 
@@ -124,41 +125,65 @@ func (r *Refusal) Unwrap() error { return r.Err }
 
 // enter counts a new flow of a source, or returns why the limits refuse it.
 func (w *worker) enter(rt *route, from netip.Addr) (*source, *Refusal) {
+	entry, refusal := w.enterFor(rt, from, "")
+	return entry.share, refusal
+}
+
+// entry is whom a new flow counts for.
+type entry struct {
+	share *source // has a share of what is scarce
+	limit *source // has the limits that are configured for a source; the same, unless peers share
+}
+
+// enterFor is enter for a flow that a peer asks for, one of several of its tunnel: the peers have
+// shares then, since the addresses of clients are what a peer says. An empty peer is none.
+func (w *worker) enterFor(rt *route, from netip.Addr, peer string) (entry, *Refusal) {
 	t, st := rt.tunnel, rt.state
 	if shed := w.relay.shedsAll(); shed != nil {
 		st.shedFor(shed.reason)
-		return nil, &Refusal{report.EndShed, shed.err}
+		return entry{}, &Refusal{report.EndShed, shed.err}
 	}
 	if !st.enter(t.MaxFlows) {
 		st.limited.Add(1)
-		return nil, &Refusal{report.EndFlowLimit, nil}
+		return entry{}, &Refusal{report.EndFlowLimit, nil}
 	}
-	src := w.relay.sources.of(st, from, w.now)
-	refusal := w.overShares(t, st, src)
+	e := entry{limit: w.relay.sources.of(sourceKey{tunnel: st, from: connsource.OfAddr(from)}, w.now)}
+	if e.share = e.limit; peer != "" {
+		e.share = w.relay.sources.of(sourceKey{tunnel: st, peer: peer}, w.now)
+	}
+	refusal := w.overShares(t, st, e)
 	if refusal != nil {
 		st.flows.Add(-1)
-		src.flows.Add(-1)
-		return nil, refusal
+		e.leave()
+		return entry{}, refusal
 	}
-	return src, nil
+	return e, nil
+}
+
+// leave undoes the counting of a flow.
+func (e entry) leave() {
+	e.share.flows.Add(-1)
+	if e.limit != e.share {
+		e.limit.flows.Add(-1)
+	}
 }
 
 // overShares returns why a source gets no new flow although its tunnel has room.
 // The flow is already counted.
-func (w *worker) overShares(t *Tunnel, st *tunnelState, src *source) *Refusal {
-	if err := t.overShareOf(st, src); err != nil {
+func (w *worker) overShares(t *Tunnel, st *tunnelState, e entry) *Refusal {
+	if err := t.overShareOf(st, e); err != nil {
 		st.limited.Add(1)
 		return &Refusal{report.EndFlowLimit, err}
 	}
-	if short, err := w.relay.shedsShare(t, st, src); err != nil {
+	if short, err := w.relay.shedsShare(t, st, e); err != nil {
 		st.shedFor(short)
 		return &Refusal{report.EndShed, err}
 	}
-	if err := w.relay.memory.full(src); err != nil {
+	if err := w.relay.memory.full(e.share); err != nil {
 		st.shedFor("memory-share")
 		return &Refusal{report.EndShed, err}
 	}
-	if !w.relay.sources.rateAllows(t, st, src, w.now) {
+	if !w.relay.sources.rateAllows(t, st, e, w.now) {
 		st.limited.Add(1)
 		return &Refusal{report.EndRateLimit, nil}
 	}

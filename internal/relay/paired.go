@@ -123,6 +123,7 @@ type PairBack struct {
 type paired struct {
 	carrier PairFlow
 	leg     side              // of this relay's socket
+	client  *source           // has the limits of a source, if the flow's source is a peer; else nil
 	answer  chan<- pairAnswer // of OpenPaired; nil once it has one
 	seen    pairSeen
 	ended   bool                             // the carrier knows or has told

@@ -474,6 +474,50 @@ func TestFarFlows(t *testing.T) {
 	}
 }
 
+// TestPeersShare holds that of several peers none takes what is left for the others, whatever
+// clients it names, and that the limits of a source are its clients'.
+func TestPeersShare(t *testing.T) {
+	nettest.CheckLeaks(t)
+	const max = 27
+	g := newRig(t, func(o *rigOptions) {
+		farTunnel(o)
+		o.Tunnels[0].MaxFlows = max
+	})
+	ask := func(peer string, client int) (*carriedFlow, error) {
+		o := atNear
+		o.Peer, o.Client = peer, netip.AddrPortFrom(sourceNumber(client), 1234)
+		_, f, err := g.open(o)
+		return f, err
+	}
+	var flows []*carriedFlow
+	for client := range max {
+		f, err := ask("greedy", client)
+		if err != nil {
+			if reason := refusal(t, err); reason != report.EndFlowLimit {
+				t.Errorf("refused for %s", reason)
+			}
+			break
+		}
+		flows = append(flows, f)
+	}
+	if n := len(flows); n != max*shareOfFree/(shareOfFree+1) {
+		t.Errorf("one peer gets %d of %d flows", n, max)
+	}
+	f, err := ask("honest", 0)
+	nettest.Must(t, err)
+	for _, f := range append(flows, f) {
+		f.end(PairEnd{Reason: report.EndClean})
+	}
+	nettest.Eventually(t, patience, func() bool { return g.relay.FlowsNow() == 0 }, func() string { return "flows are left" })
+	g.relay.sources.mu.Lock()
+	defer g.relay.sources.mu.Unlock()
+	for key, src := range g.relay.sources.all {
+		if n := src.flows.Load(); n != 0 {
+			t.Errorf("%+v has %d flows in the end", key, n)
+		}
+	}
+}
+
 func TestFarFlowIsGivenUpWhileItConnects(t *testing.T) {
 	nettest.CheckLeaks(t)
 	asked := make(chan struct{}, 1)

@@ -161,6 +161,12 @@ type PairOpen struct {
 	Tunnel         string
 	Client, Listen netip.AddrPort // at the near relay; zero: it checks whether the target accepts
 	Carrier        PairFlow
+
+	// Peer is the near relay's name if the tunnel has several: each has its share of flows and
+	// memory. Empty: there is one.
+	Peer string
+	// Admitted is called on the event loop once the flow counts or is refused; nil: nobody asks.
+	Admitted func()
 }
 
 // PairTarget is the connection to the target of a flow that a near relay asked
@@ -257,24 +263,30 @@ func gaveUp(ctx context.Context) report.EndReason {
 // openPaired begins a flow without a client's leg. It returns false if the flow
 // is refused.
 func (w *worker) openPaired(rt *route, o PairOpen, until time.Duration, answers chan<- pairAnswer) (slot, gen uint32, began bool) {
-	var src *source
+	if o.Admitted != nil {
+		defer o.Admitted()
+	}
+	var e entry
 	refused := rt.notDialable(o)
 	if refused != nil {
 		rt.state.denied.Add(1)
 	} else {
-		src, refused = w.enter(rt, o.Client.Addr())
+		e, refused = w.enterFor(rt, o.Client.Addr(), o.Peer)
 	}
 	if refused != nil {
 		w.recordRefusal(rt, o.Client, o.Listen, refused.Reason, refused.Err)
 		answers <- pairAnswer{reason: refused.Reason, err: refused.Err}
 		return 0, 0, false
 	}
-	f := w.begin(rt, src, o.Client)
+	f := w.begin(rt, e.share, o.Client)
 	f.listen, f.isIntegrity = o.Listen, !o.Client.IsValid()
 	if f.isIntegrity {
 		rt.state.integrity.total.Add(1)
 	}
 	f.paired = &paired{carrier: o.Carrier, leg: target, answer: answers}
+	if e.limit != e.share {
+		f.paired.client = e.limit
+	}
 	slot, gen = f.slot, f.gen
 	f.opening.within = until
 	w.startDialing(f)

@@ -224,6 +224,9 @@ func (r *Relay) flowGone(f *flow) {
 	f.leaveHop()
 	f.route.state.flows.Add(-1)
 	f.source.flows.Add(-1)
+	if f.paired != nil && f.paired.client != nil {
+		f.paired.client.flows.Add(-1)
+	}
 	if r.live.Add(-1) == 0 {
 		select {
 		case r.idle <- struct{}{}:

@@ -50,14 +50,14 @@ func (r *Relay) shedsAll() *shedding {
 // shedsShare returns why a new flow of a source is refused although the process
 // has room. The source or the tunnel has its share. reason is the resource that
 // is short.
-func (r *Relay) shedsShare(t *Tunnel, st *tunnelState, src *source) (reason string, err error) {
+func (r *Relay) shedsShare(t *Tunnel, st *tunnelState, e entry) (reason string, err error) {
 	shed := r.shed.Load()
 	if shed == nil {
 		return "", nil
 	}
 	all := r.live.Load() + 1
-	who, n := "the source", src.flows.Load()
-	if t.MaxFlowsPerSource != 0 || !shed.overShare(n, all) {
+	who, n := e.String(), e.share.flows.Load()
+	if !t.shares(e) || !shed.overShare(n, all) {
 		who, n = "the tunnel", st.flows.Load()
 		if len(r.table.Load().tunnels) == 1 || !shed.overShare(n, all) {
 			return "", nil

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"longhaul/internal/connsource"
 )
 
 // shareOfFree times the free amount is the share of one source: of flows, of a
@@ -46,9 +44,11 @@ type source struct {
 	last   time.Duration // time of recent
 }
 
+// sourceKey names a source: by its address, or a peer that shares its tunnel with others.
 type sourceKey struct {
 	tunnel *tunnelState
 	from   netip.Addr
+	peer   string
 }
 
 // sources holds the sources that have flows or had some recently.
@@ -63,9 +63,8 @@ const (
 	sourceForgets = time.Second // until recent decays to 0
 )
 
-// of returns the source of an address, and counts a new flow for it.
-func (s *sources) of(tunnel *tunnelState, a netip.Addr, now time.Duration) *source {
-	key := sourceKey{tunnel, connsource.OfAddr(a)}
+// of returns a source, and counts a new flow for it.
+func (s *sources) of(key sourceKey, now time.Duration) *source {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	src := s.all[key]
@@ -82,8 +81,11 @@ func (s *sources) of(tunnel *tunnelState, a netip.Addr, now time.Duration) *sour
 
 // rateAllows reports whether the rates of a source and its tunnel allow a new
 // flow, and counts it.
-func (s *sources) rateAllows(t *Tunnel, st *tunnelState, src *source, now time.Duration) bool {
-	limit := t.NewFlowsPerSecondPerSource
+func (s *sources) rateAllows(t *Tunnel, st *tunnelState, e entry, now time.Duration) bool {
+	limit, src := t.NewFlowsPerSecondPerSource, e.limit
+	if limit == 0 {
+		src = e.share
+	}
 	if t.NewFlowsPerSecond <= 0 && limit <= 0 {
 		return true
 	}
@@ -119,15 +121,26 @@ func (s *sources) sweep(now time.Duration) {
 // overShareOf returns why a new flow of a source is refused although its tunnel
 // has room. The source has its share of the tunnel's flows. The new flow is
 // already counted, here and in overShare.
-func (t *Tunnel) overShareOf(st *tunnelState, src *source) error {
-	n := src.flows.Load()
-	switch limit := int64(t.MaxFlowsPerSource); {
-	case limit > 0 && n > limit:
+func (t *Tunnel) overShareOf(st *tunnelState, e entry) error {
+	if limit := int64(t.MaxFlowsPerSource); limit > 0 && e.limit.flows.Load() > limit {
 		return fmt.Errorf("the source has %d flows, as many as max_flows_per_source allows", limit)
-	case limit == 0 && overShare(n, st.flows.Load(), int64(t.MaxFlows)):
-		return fmt.Errorf("the source has %d of the tunnel's %d flows (max_flows); what is left is for others", n-1, t.MaxFlows)
+	}
+	n := e.share.flows.Load()
+	if t.shares(e) && overShare(n, st.flows.Load(), int64(t.MaxFlows)) {
+		return fmt.Errorf("%s has %d of the tunnel's %d flows (max_flows); what is left is for others", e, n-1, t.MaxFlows)
 	}
 	return nil
+}
+
+// shares reports whether a source has a share alone. A configured limit takes its place, but for
+// peers: that bounds their clients.
+func (t *Tunnel) shares(e entry) bool { return t.MaxFlowsPerSource == 0 || e.share != e.limit }
+
+func (e entry) String() string {
+	if e.share != e.limit {
+		return "the peer"
+	}
+	return "the source"
 }
 
 // overShare reports whether a party with n of all flows would exceed its share

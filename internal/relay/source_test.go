@@ -18,6 +18,12 @@ import (
 // sourceNumber is one of the loopback device's addresses.
 func sourceNumber(n int) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 1, byte(n)}) }
 
+// entryOf counts a new flow of an address.
+func entryOf(s *sources, st *tunnelState, from netip.Addr, now time.Duration) entry {
+	src := s.of(sourceKey{tunnel: st, from: from}, now)
+	return entry{src, src}
+}
+
 // dialFrom connects from a given address.
 func dialFrom(t testing.TB, from netip.Addr, to netip.AddrPort) *net.TCPConn {
 	t.Helper()
@@ -143,7 +149,7 @@ func TestSourcesShareRates(t *testing.T) {
 			got := make([]int, test.hogs)
 			for now := second; now < 6*second; now += second / 1000 {
 				for n := range got {
-					if s.rateAllows(tun, st, s.of(st, sourceNumber(n), now), now) && now >= 5*second {
+					if s.rateAllows(tun, st, entryOf(&s, st, sourceNumber(n), now), now) && now >= 5*second {
 						got[n]++
 					}
 				}
@@ -154,7 +160,7 @@ func TestSourcesShareRates(t *testing.T) {
 				}
 			}
 			now := 6*second - second/1000
-			if came := s.rateAllows(tun, st, s.of(st, sourceNumber(100), now), now); came != test.newcomer {
+			if came := s.rateAllows(tun, st, entryOf(&s, st, sourceNumber(100), now), now); came != test.newcomer {
 				t.Errorf("a newcomer is let in: %v", came)
 			}
 		})
@@ -166,15 +172,15 @@ func TestSourcesShareRates(t *testing.T) {
 func TestSourcesAreForgotten(t *testing.T) {
 	var s sources
 	st := &tunnelState{}
-	stays := s.of(st, loopback, 1)
+	stays := s.of(sourceKey{tunnel: st, from: loopback}, 1)
 	for n := range 100_000 {
 		now := time.Duration(n) * time.Millisecond
-		s.of(st, netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), now).flows.Add(-1)
+		s.of(sourceKey{tunnel: st, from: netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})}, now).flows.Add(-1)
 	}
 	if len(s.all) > 4*minSources {
 		t.Errorf("%d sources are kept", len(s.all))
 	}
-	if again := s.of(st, loopback, 1); again != stays {
+	if again := s.of(sourceKey{tunnel: st, from: loopback}, 1); again != stays {
 		t.Error("a source with a flow was forgotten")
 	}
 }
