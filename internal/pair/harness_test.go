@@ -159,7 +159,8 @@ type stand struct {
 	idle       time.Duration
 	deadline   time.Duration
 	carried    func(*Flow)
-	acceptor   Acceptor // nil: the stand itself
+	acceptor   Acceptor     // nil: the stand itself
+	log        *slog.Logger // nil: the test's output
 }
 
 type standOption func(*stand, *Options, *LinkOptions)
@@ -205,7 +206,9 @@ func newStand(t testing.TB, options ...standOption) *stand {
 
 func (s *stand) node(o Options, k *keyring) *Node {
 	o.Identity, o.Release = k, "test"
-	o.Log = slog.New(slog.NewTextHandler(s.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if o.Log = s.log; o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(s.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
 	n, err := New(o)
 	nettest.Must(s.t, err)
 	return n

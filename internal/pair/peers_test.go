@@ -1,0 +1,427 @@
+package pair
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/nettest"
+	"longhaul/internal/pair/hostile"
+	"longhaul/internal/pair/preface"
+	"longhaul/internal/pair/wire"
+)
+
+// hostilePeer is a peer of the far node that means ill.
+func (s *stand) hostilePeer() *hostile.Peer {
+	keys := newKeyring(s.t)
+	s.farKeys.mu.Lock()
+	s.farKeys.trust("hostile", keys)
+	s.farKeys.mu.Unlock()
+	return hostile.NewPeer(addrOf(s.lanes), s.farKeys.public(), keys.cert)
+}
+
+// stranger knows only the public key of the far node.
+func (s *stand) stranger() *hostile.Peer {
+	return hostile.NewStranger(addrOf(s.lanes), s.farKeys.public())
+}
+
+// sessionsOf are the far node's sessions with a peer.
+func sessionsOf(n *Node, peer string) (all []*session) {
+	for _, s := range n.sessions() {
+		if s.peer == peer {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// runAttack runs an attack by its name until the function that it returns is called.
+func runAttack(t *testing.T, name string, a *hostile.Attacker) (stop func()) {
+	t.Helper()
+	for _, k := range hostile.Attacks() {
+		if k.Name != name {
+			continue
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var done sync.WaitGroup
+		done.Go(func() { _, _ = k.Run(ctx, a) })
+		return func() {
+			cancel()
+			done.Wait()
+		}
+	}
+	t.Fatalf("no attack %s", name)
+	return nil
+}
+
+// TestAnswersAreBounded holds that who asks for answers and reads none is read no more.
+func TestAnswersAreBounded(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"ping-flood", "gone-flood"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStand(t)
+			const messages = 1_000_000
+			a := &hostile.Attacker{Peer: s.hostilePeer(), Count: messages}
+			defer runAttack(t, name, a)()
+			most, queued := 0, 0
+			sent, since := int64(0), time.Now()
+			nettest.Eventually(t, time.Minute, func() bool { // all have come, or the flood stands
+				for _, one := range sessionsOf(s.far, "hostile") {
+					if ctl := one.control(); ctl != nil {
+						ctl.mu.Lock()
+						queued = len(ctl.queue)
+						most = max(most, queued)
+						ctl.mu.Unlock()
+					}
+				}
+				if now := a.Sent().Messages; now != sent {
+					sent, since = now, time.Now()
+				}
+				return sent >= messages && queued == 0 || sent > 0 && time.Since(since) > time.Second
+			}, func() string { return "the flood goes on" })
+			if most > maxQueued+1<<10 {
+				t.Errorf("%d bytes of answers are queued after %d messages", most, sent)
+			}
+		})
+	}
+}
+
+// TestFlowMessagesInTurns holds that many flows' messages are written in parts of a bounded size,
+// and that none is forgotten.
+func TestFlowMessagesInTurns(t *testing.T) {
+	s := &session{flows: map[uint64]*Flow{}, node: &Node{}}
+	const flows = 8000
+	for id := range uint64(flows) {
+		f := &Flow{s: s, id: id, known: true, opened: true, openedDue: true, target: strings.Repeat("x", 100), dirty: true}
+		s.dirty = append(s.dirty, f)
+	}
+	seen := map[uint64]bool{}
+	for len(seen) < flows {
+		out := s.fill(nil)
+		if len(out) == 0 || len(out) > maxFill+1<<10 {
+			t.Fatalf("%d bytes in one part, after %d flows", len(out), len(seen))
+		}
+		for r, buf := bytes.NewReader(out), make([]byte, wire.MessageBuffer); r.Len() > 0; {
+			m, err := wire.ReadMessage(r, buf)
+			nettest.Must(t, err)
+			seen[m.Flow] = true
+		}
+	}
+}
+
+// TestRefusedFlowsAreDropped holds that a flow which the relay refuses is gone with its answer,
+// also if the peer never answers that, and that a repeated OPEN gets the same reason.
+func TestRefusedFlowsAreDropped(t *testing.T) {
+	t.Parallel()
+	s := newStand(t) // without a target: each dial is refused
+	s.setTarget(netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1")))
+	peer := s.hostilePeer()
+	session, err := peer.Begin(t.Context(), peer.Hello(), hostile.Dialing{})
+	nettest.Must(t, err)
+	defer session.Control.Close()
+	const opens = 3000
+	refused := func() wire.Message {
+		for {
+			m, err := session.Control.NextMessage()
+			nettest.Must(t, err)
+			if m.Type == wire.MessageRefused || m.Type == wire.MessageGone {
+				return m
+			}
+		}
+	}
+	var first wire.Message
+	for i := range opens {
+		m := session.OpenAhead(nil)
+		if i == 0 {
+			first = m
+		}
+		nettest.Must(t, session.Control.Send(m))
+		if got := refused(); got.Type != wire.MessageRefused || codes[got.Reason] != flow.EndTargetRefused {
+			t.Fatalf("the answer is %+v", got)
+		}
+	}
+	nettest.Eventually(t, time.Minute, func() bool { return s.far.Flows() == 0 }, func() string { return "refused flows stay" })
+	nettest.Must(t, session.Control.Send(first))
+	if got := refused(); got.Type != wire.MessageRefused || got.Flow != first.Flow || codes[got.Reason] != flow.EndTargetRefused {
+		t.Errorf("a repeated OPEN gets %+v", got)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.opens) != opens {
+		t.Errorf("%d dials for %d flows", len(s.opens), opens)
+	}
+}
+
+// TestUndecidedOpensAreBounded holds that a session has a bounded number of OPENs which the relay
+// has not decided on, and that those which it has admitted do not count.
+func TestUndecidedOpensAreBounded(t *testing.T) {
+	t.Parallel()
+	for _, admits := range []bool{false, true} {
+		d := &neverDecides{stand: &stand{admit: true}, admits: admits}
+		s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.acceptor = d })
+		peer := s.hostilePeer()
+		session, err := peer.Begin(t.Context(), peer.Hello(), hostile.Dialing{})
+		nettest.Must(t, err)
+		session.Control.Answer()
+		const opens = 4 * maxAsking
+		for range opens {
+			nettest.Must(t, session.Control.Send(session.OpenAhead(nil)))
+		}
+		want := maxAsking + 1 // the reader has one more
+		if admits {
+			want = opens
+		}
+		nettest.Eventually(t, time.Minute, func() bool { return s.far.Flows() == want },
+			func() string { return "the far node has another number of flows" })
+		session.Control.Close()
+	}
+}
+
+// neverDecides is an acceptor whose dials take until they are given up.
+type neverDecides struct {
+	*stand
+	admits bool // they are admitted at once
+}
+
+func (d *neverDecides) Dial(ctx context.Context, o Open) (Target, error) {
+	if d.admits {
+		o.Admitted()
+	}
+	<-ctx.Done()
+	return Target{}, &Refusal{flow.EndTargetUnreached, ctx.Err()}
+}
+
+func (d *neverDecides) Ended(*Flow, End) {}
+
+// TestPeerChoosesNoHour holds that a peer's flows wait as long as it likes, up to a bound.
+func TestPeerChoosesNoHour(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.serve(echo)
+	for resume, want := range map[time.Duration]time.Duration{
+		math.MaxUint32 * time.Millisecond: maxPeerResume, time.Minute: time.Minute,
+	} {
+		peer := s.hostilePeer()
+		hello := peer.Hello()
+		hello.Resume = resume
+		session, err := peer.Begin(t.Context(), hello, hostile.Dialing{})
+		nettest.Must(t, err)
+		for _, one := range sessionsOf(s.far, "hostile") {
+			if got, _ := one.rules(false); one.id == hello.Session && got != want {
+				t.Errorf("a peer that asks for %v gets %v", resume, got)
+			}
+		}
+		session.Control.Close()
+	}
+}
+
+// TestSessionsOfOnePeer holds that a peer has a bounded number of sessions: one that has neither
+// flows nor a control connection gives way, else the peer is told that it has too many.
+func TestSessionsOfOnePeer(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.serve(echo)
+	peer := s.hostilePeer()
+	begin := func() (*hostile.Session, error) {
+		return peer.Begin(t.Context(), peer.Hello(), hostile.Dialing{})
+	}
+	var all []*hostile.Session
+	for range maxSessions {
+		one, err := begin()
+		nettest.Must(t, err)
+		one.Control.Answer()
+		all = append(all, one)
+	}
+	if _, err := begin(); err == nil || !strings.Contains(err.Error(), string(ProblemBusy)) {
+		t.Errorf("one more session: %v", err)
+	}
+	all[0].Control.Close()
+	nettest.Eventually(t, time.Minute, func() bool { _, err := begin(); return err == nil }, func() string { return "no session in place of an empty one" })
+	if n := len(sessionsOf(s.far, "hostile")); n > maxSessions {
+		t.Errorf("%d sessions", n)
+	}
+	client := s.dial() // of the other peer
+	s.roundTrip(client, "an honest peer's")
+	client.Close()
+	for _, one := range all {
+		one.Control.Close()
+	}
+}
+
+// TestIdleLanesOfOnePeer holds that the lanes without a flow that a peer has longest are closed
+// once it has too many.
+func TestIdleLanesOfOnePeer(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.serve(echo)
+	peer := s.hostilePeer()
+	session, err := peer.Begin(t.Context(), peer.Hello(), hostile.Dialing{})
+	nettest.Must(t, err)
+	session.Control.Answer()
+	defer session.Control.Close()
+	lane := func() *hostile.Conn {
+		l, err := session.Lane(t.Context(), hostile.Dialing{})
+		nettest.Must(t, err)
+		return l
+	}
+	busy, oldest := lane(), lane()
+	nettest.Must(t, busy.Open(session.NextOpen(), []byte("hello")))
+	got := make([]byte, wire.HeadSize+5)
+	_, err = io.ReadFull(busy, got)
+	nettest.Must(t, err)
+	lanes := []*hostile.Conn{busy, oldest}
+	for range maxIdleLanes + 10 {
+		lanes = append(lanes, lane())
+	}
+	if _, err := io.Copy(io.Discard, onlyReader{oldest}); errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+	idle := func() int { return int(sessionsOf(s.far, "hostile")[0].use.idle.Load()) }
+	nettest.Eventually(t, time.Minute, func() bool { return idle() <= maxIdleLanes }, func() string { return "idle lanes stay" })
+	nettest.Must(t, busy.Data(5, []byte("again")))
+	if _, err = io.ReadFull(busy, got); err != nil || string(got[wire.HeadSize:]) != "again" {
+		t.Errorf("the busy lane brings %q, %v", got, err)
+	}
+	for _, l := range lanes {
+		l.Close()
+	}
+	nettest.Eventually(t, time.Minute, func() bool { return idle() == 0 }, func() string { return "idle lanes are counted that are gone" })
+}
+
+// TestPlaces holds whose place goes to a newcomer.
+func TestPlaces(t *testing.T) {
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	p := newPlaces(3)
+	var gone []string
+	take := func(name string, source netip.Addr) *place {
+		return p.take(source, func() { gone = append(gone, name) })
+	}
+	first := take("a1", a)
+	take("b1", b)
+	take("a2", a)
+	take("a3", a) // a has most
+	take("b2", b) // a has as many as b would have: whoever goes, not the newcomer's only one
+	p.leave(first)
+	if len(gone) != 2 || gone[0] != "a1" || p.taken != 3 {
+		t.Errorf("given up: %q, %d are left", gone, p.taken)
+	}
+}
+
+// TestStrangersLeaveRoom holds that a flood of prefaces costs its own source its handshakes and
+// no other, and that who is given up learns that the relay is busy.
+func TestStrangersLeaveRoom(t *testing.T) {
+	s := newStand(t)
+	s.serve(echo)
+	stranger := s.stranger()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	from := hostile.Dialing{Source: netip.MustParseAddr("127.0.0.2")}
+	from.First = stranger.Preface(preface.Control, 0)
+	var conns []*hostile.Conn
+	for range maxHandshakes + 100 {
+		c, err := stranger.Connect(ctx, from)
+		nettest.Must(t, err)
+		conns = append(conns, c)
+	}
+	got, err := io.ReadAll(onlyReader{conns[0]})
+	if !bytes.Equal(got, busyAlert) {
+		t.Errorf("the first one gets %x, %v", got, err)
+	}
+	client := s.dial()
+	s.roundTrip(client, "served meanwhile")
+	client.Close()
+	if n := s.far.serving.Load(); n > maxHandshakes+maxGivenUp {
+		t.Errorf("%d handshakes", n)
+	}
+}
+
+// TestBusyIsNamed holds what a near relay makes of the alert: no other cause, and no fallback.
+func TestBusyIsNamed(t *testing.T) {
+	t.Parallel()
+	l := nettest.ListenTCP(t, "127.0.0.1:0")
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 4<<10))
+			_, _ = c.Write(busyAlert)
+			c.Close()
+		}
+	}()
+	s := newStand(t, func(_ *stand, _ *Options, o *LinkOptions) {
+		o.Fallback = true
+		o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{addrOf(l)}, nil }
+	})
+	nettest.Eventually(t, time.Minute, func() bool { return s.near.State().Sessions[0].Problem == ProblemBusy }, s.dump)
+	if s.link.InFallback() {
+		t.Error("a busy relay is taken for an unpaired one")
+	}
+}
+
+// TestLinesAreLimited holds that what a peer does wrong makes one line that names it and the rule.
+func TestLinesAreLimited(t *testing.T) {
+	t.Parallel()
+	var log lockedBuffer
+	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.log = slog.New(slog.NewTextHandler(&log, nil)) })
+	peer := s.hostilePeer()
+	for range 20 {
+		session, err := peer.Begin(t.Context(), peer.Hello(), hostile.Dialing{})
+		nettest.Must(t, err)
+		_, err = session.Control.Write(bytes.Repeat([]byte{255}, 64))
+		nettest.Must(t, err)
+		_, _ = io.Copy(io.Discard, onlyReader{session.Control}) // until it is closed
+		session.Control.Close()
+	}
+	strangers := s.stranger()
+	for range 20 {
+		c, err := strangers.Connect(t.Context(), hostile.Dialing{First: append(strangers.Preface(preface.Control, 0), "no TLS at all"...)})
+		nettest.Must(t, err)
+		_, _ = io.Copy(io.Discard, onlyReader{c})
+		c.Close()
+	}
+	nettest.Eventually(t, time.Minute, func() bool {
+		return log.count("peer breaks the pair protocol") > 0 && log.count("pair connection refused") > 0
+	}, log.String)
+	for message, want := range map[string]string{
+		"peer breaks the pair protocol": "peer=hostile tunnel=down error=\"malformed pair protocol: message of type 255",
+		"pair connection refused":       "problem=unpaired",
+	} {
+		if n := log.count(message); n > 2 || !strings.Contains(log.String(), want) {
+			t.Errorf("%d lines of %q, of which one has %q: %v", n, message, want, strings.Contains(log.String(), want))
+		}
+	}
+}
+
+// lockedBuffer is a log that several goroutines write.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *lockedBuffer) count(s string) int { return strings.Count(l.String(), s) }
