@@ -12,11 +12,11 @@ import (
 	"syscall"
 	"time"
 
-	"longhaul/internal/pair/preface"
 	"longhaul/internal/remedy"
 )
 
-// JoinTimeout bounds a join over one connection.
+// JoinTimeout bounds a join over one connection: for the client with the connect, for the
+// server from accept on.
 const JoinTimeout = 10 * time.Second
 
 // Joined is the outcome of a join.
@@ -108,7 +108,7 @@ func (s *Store) joinAt(ctx context.Context, inv *Invitation, address string) ([]
 
 // join is the client's side of a connection of kind join.
 func join(ctx context.Context, conn net.Conn, inv *Invitation, c *content) ([]PublicKey, error) {
-	if _, err := conn.Write(preface.Preface{Kind: preface.Join}.Append(nil, inv.Key[:])); err != nil {
+	if _, err := conn.Write(inv.preface()); err != nil {
 		return nil, err
 	}
 	secure := tls.Client(conn, newConfig(&c.certificates[c.inUse()], func(key PublicKey) error {
@@ -202,7 +202,8 @@ func explainJoin(address string, err error) error {
 	case errors.As(err, &record), errors.As(err, &op) && op.Op == remoteAlert:
 		return remedy.New(fmt.Errorf("something else than a paired relay answers at %s", address), wrongPlace)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return remedy.New(fmt.Errorf("%s ends the connection: no relay with the invitation's key takes a join there", address), wrongPlace)
+		return remedy.New(fmt.Errorf("%s ends the connection: the invitation has expired or was used, or no relay of that host takes a join there", address),
+			"run longhaul pair invite there again, with an address where its relay listens with pair_from, or with --serve; and join with the new line")
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return remedy.New(fmt.Errorf("no answer from %s within %d s", address, int(JoinTimeout.Seconds())),
 			"check the address, and whether a firewall lets TCP connections through")
