@@ -38,7 +38,7 @@ func (s *Store) Join(ctx context.Context, inv *Invitation, as string) (Joined, e
 		return Joined{}, err
 	}
 	// The secret works once: find out first what would keep the peer from being pinned.
-	if err := s.tryPin(Peer{Name: as, Keys: []PublicKey{inv.Key}}); err != nil {
+	if err := s.tryPin(Peer{Name: as, Keys: []PublicKey{inv.Key}}, inv.Key); err != nil {
 		return Joined{}, err
 	}
 	var failures []error
@@ -51,7 +51,7 @@ func (s *Store) Join(ctx context.Context, inv *Invitation, as string) (Joined, e
 			failures = append(failures, explainJoin(address, err))
 			continue
 		}
-		added, err := s.pinJoined(as, keys)
+		added, err := s.pinJoined(as, keys, inv.Key)
 		return Joined{Peer: as, Key: keys[0], Address: address, Added: added}, err
 	}
 	if len(failures) == 1 {
@@ -60,24 +60,25 @@ func (s *Store) Join(ctx context.Context, inv *Invitation, as string) (Joined, e
 	return Joined{}, remedy.New(fmt.Errorf("no address of the invitation leads there: %w", joinLine(failures)), remedy.Of(failures[0]))
 }
 
-// tryPin makes this host's key, and reports why a peer cannot be added.
-func (s *Store) tryPin(p Peer) error {
+// tryPin makes this host's key, and reports why a peer with a key cannot be added.
+func (s *Store) tryPin(p Peer, key PublicKey) error {
 	if err := s.change(func(c *changing) error { c.needKey(); return nil }); err != nil {
 		return err
 	}
 	return s.locked(func(d *directory, c *changing) error {
-		if _, err := c.pin(p); err != nil {
+		if _, err := c.pin(p, key); err != nil {
 			return err
 		}
 		return d.probe()
 	})
 }
 
-// pinJoined pins a host that has pinned this one with all its keys.
-func (s *Store) pinJoined(name string, keys []PublicKey) (added bool, err error) {
+// pinJoined pins a host that has pinned this one with all its keys, of which it has
+// proved one.
+func (s *Store) pinJoined(name string, keys []PublicKey, proved PublicKey) (added bool, err error) {
 	err = s.change(func(c *changing) error {
 		c.needKey()
-		added, err = c.pinJoined(name, keys)
+		added, err = c.pinJoined(name, keys, proved)
 		return err
 	})
 	return added && err == nil, err

@@ -133,13 +133,13 @@ func (c *changing) admit(r *request, client PublicKey, now time.Time) (peer stri
 	switch {
 	case k == nil:
 		return "", answer{outcome: unknown}
-	case !k.used.IsZero() && (k.used != client || c.peers.ofKey(client) == nil):
+	case !k.used.IsZero() && (k.used != client || !c.joined(k)):
 		return "", answer{outcome: spent}
 	case k.expired(now):
 		return "", answer{outcome: late}
 	}
 	// A client whose answer was lost joins again.
-	if _, err := c.pinJoined(k.name, r.keys); err != nil {
+	if _, err := c.pinJoined(k.name, r.keys, client); err != nil {
 		var taken *TakenError
 		if errors.As(err, &taken) && taken.Key.IsZero() {
 			return "", answer{outcome: nameTaken}

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,7 +37,13 @@ func (l invitationList) joinKeys() []joinKey {
 // usable reports whether a join may succeed with an invitation. One that a peer has used
 // serves this peer again, whose answer may have been lost.
 func (c *content) usable(k *kept, now time.Time) bool {
-	return !k.expired(now) && (k.used.IsZero() || c.peers.ofKey(k.used) != nil)
+	return !k.expired(now) && (k.used.IsZero() || c.joined(k))
+}
+
+// joined reports whether the host that has used an invitation is the peer that it became.
+func (c *content) joined(k *kept) bool {
+	p := c.peers.named(k.name)
+	return p != nil && slices.Contains(p.Keys, k.used)
 }
 
 // Recognize decides what the first bytes of a connection are. A join is one only for an

@@ -27,10 +27,11 @@ type Store struct {
 	dir string
 
 	mu      sync.Mutex
-	current *content  // as last read without an error; nil: not yet
-	marks   [3]mark   // of the files that current was read from
-	checked time.Time // when marks were last compared
-	problem error     // of the last reading
+	current *content             // as last read without an error; nil: not yet
+	marks   [3]mark              // of the files that current was read from
+	checked time.Time            // when marks were last compared
+	problem error                // of the last reading
+	learnt  map[string]time.Time // when a peer's keys were last changed by its word
 
 	joins  takenPrefaces
 	places places
