@@ -89,11 +89,17 @@ func (f *pairInvite) run(ctx context.Context, env *env, name string) error {
 	if err != nil {
 		return err
 	}
+	if listener == nil { // a running relay takes the join
+		select {
+		case <-time.After(identity.KnownAfter):
+		case <-ctx.Done():
+		}
+	}
 	if f.json { // a line for each event: with --serve there are two
 		err = json.NewEncoder(env.stdout).Encode(invited{inv.Line(), name, inv.Name, inv.Addresses, inv.Key, expires.UTC().Truncate(time.Second)})
 	} else {
 		_, err = fmt.Fprintln(env.stdout, inv.Line())
-		fmt.Fprintf(env.stderr, "at the other site, within %d minutes: longhaul pair join LINE\n", int(identity.InvitationLife.Minutes()))
+		fmt.Fprintf(env.stderr, "at the other site, within %d minutes: longhaul pair join - < line\n", int(identity.InvitationLife.Minutes()))
 	}
 	if err != nil || listener == nil {
 		return err

@@ -35,7 +35,7 @@ key prints at the other site, and --as NAME. Run it at both.
 
 - reads the line from the standard input, which other users do not see.`,
 		Example: `  longhaul pair join - < invitation
-  longhaul pair join LINE --as site-b
+  longhaul pair join - --as site-b < invitation
   longhaul pair join KEY --as site-b`,
 		Args: exactArgs(1, "the LINE of an invitation, or a key"),
 		RunE: func(cmd *cobra.Command, args []string) error {

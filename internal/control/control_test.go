@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -337,30 +338,102 @@ func TestOtherUsersAreTurnedAway(t *testing.T) {
 	}
 }
 
-// The place of a leaving client goes to the next one.
-func TestClientsWaitForAPlace(t *testing.T) {
+// Clients that do not end keep no other out, whatever they wait for: the request, or the
+// reading of the answer. A verb keeps its place. At 071f4916 sixteen of them kept all others out.
+func TestClientsGiveWay(t *testing.T) {
 	nettest.CheckLeaks(t)
 	path, l := listen(t)
-	s := serve(l, quiet, Handlers{Status: func() any { return 1 }}, limits{time.Hour, time.Hour, time.Hour})
+	begun := make(chan struct{})
+	s := serve(l, quiet, Handlers{
+		Status: func() any { return strings.Repeat("long", 1<<20) },
+		Do: func(ctx context.Context, _ string, _ url.Values) (any, error) {
+			close(begun)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+	}, limits{time.Hour, time.Hour, time.Hour})
 	defer s.Close()
-	var silent []net.Conn
-	for range maxClients {
+	verb := make(chan error, 1)
+	go func() {
+		_, err := Do(t.Context(), path, "wait", nil)
+		verb <- err
+	}()
+	<-begun
+	for name, request := range map[string]string{
+		"silent":   "",
+		"slow":     "GET /v1/status HTTP/1.1\r\n",
+		"unread":   "GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n",
+		"unposted": "POST /v1/wait HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n",
+	} {
+		var last net.Conn
+		for range 4 * maxClients {
+			conn, err := net.Dial("unix", path)
+			nettest.Must(t, err)
+			defer conn.Close()
+			_, _ = io.WriteString(conn, request)
+			last = conn
+		}
+		if _, err := Status(t.Context(), path); err != nil {
+			t.Errorf("%d %s clients keep others out: %v", 4*maxClients, name, err)
+		}
+		s.socket.mu.Lock()
+		if n := len(s.socket.open); n > maxClients {
+			t.Errorf("%d clients have a place", n)
+		}
+		s.socket.mu.Unlock()
+		last.Close()
+	}
+	select {
+	case err := <-verb:
+		t.Errorf("a verb loses its place: %v", err)
+	default:
+	}
+}
+
+// Of two processes, that with more connections loses one, though the other's is older.
+func TestClientsGiveWayByProcess(t *testing.T) {
+	open := map[*client]struct{}{}
+	add := func(pid int, number uint64, state int32) *client {
+		c := &client{peer: Peer{PID: pid}, number: number}
+		c.state.Store(state)
+		open[c] = struct{}{}
+		return c
+	}
+	verb, one := add(2, 1, waiting), add(1, 2, silent)
+	read, late := add(2, 3, reading), add(2, 5, silent)
+	early := add(2, 4, silent)
+	for i, want := range []*client{early, late, read, one, verb} {
+		if got := chooseVictim(open); got != want {
+			t.Fatalf("victim %d has number %d, want %d", i+1, got.number, want.number)
+		}
+		delete(open, want)
+	}
+	if chooseVictim(open) != nil {
+		t.Error("a victim among none")
+	}
+}
+
+// A client that goes while it waits for its turn leaves nothing behind.
+func TestStatusOfAClientThatGoes(t *testing.T) {
+	nettest.CheckLeaks(t)
+	path, l := listen(t)
+	stuck := make(chan struct{})
+	s := serve(l, quiet, Handlers{Status: func() any { <-stuck; return 1 }}, limits{time.Hour, time.Hour, time.Hour})
+	defer s.Close()
+	defer close(stuck)
+	waits := func() int {
+		all := make([]byte, 1<<20)
+		return strings.Count(string(all[:runtime.Stack(all, true)]), "(*Server).status(")
+	}
+	for range 4 * maxClients {
 		conn, err := net.Dial("unix", path)
 		nettest.Must(t, err)
+		_, err = io.WriteString(conn, "GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
+		nettest.Must(t, err)
 		defer conn.Close()
-		silent = append(silent, conn)
 	}
-	nettest.Eventually(t, time.Minute, func() bool { return len(s.socket.places) == maxClients },
-		func() string { return "clients do not take their places" })
-	answered := make(chan error, 1)
-	go func() {
-		_, err := Status(t.Context(), path)
-		answered <- err
-	}()
-	silent[0].Close()
-	if err := <-answered; err != nil {
-		t.Errorf("%d silent clients, of which one has left, keep others out: %v", maxClients, err)
-	}
+	nettest.Eventually(t, time.Minute, func() bool { return waits() > 0 && waits() <= maxClients },
+		func() string { return fmt.Sprintf("%d requests wait for a status", waits()) })
 }
 
 func TestStuckRelayIsReported(t *testing.T) {

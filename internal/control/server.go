@@ -114,13 +114,13 @@ func newServer(log *slog.Logger, handlers Handlers, limits limits) *Server {
 		http.Error(w, "status needs the method GET", http.StatusMethodNotAllowed)
 	})
 	s.http = &http.Server{
-		Handler:           http.MaxBytesHandler(mux, maxArgumentBytes),
+		Handler:           http.MaxBytesHandler(asked(mux), maxArgumentBytes),
 		ReadHeaderTimeout: limits.request,
 		ReadTimeout:       limits.request,
 		WriteTimeout:      limits.reply,
 		MaxHeaderBytes:    maxHeaderBytes,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
-		ConnContext:       withPeer,
+		ConnContext:       withClient,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	s.clients.Count(s.http)
@@ -129,12 +129,22 @@ func newServer(log *slog.Logger, handlers Handlers, limits limits) *Server {
 	return s
 }
 
-func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
+// asked notes that clients have sent a request.
+func asked(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		enter(r, reading)
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (s *Server) status(w http.ResponseWriter, r *http.Request) {
 	const late = "the relay does not answer in time"
 	deadline := time.NewTimer(s.limits.status)
 	defer deadline.Stop()
 	select {
 	case s.statusCalls <- struct{}{}:
+	case <-r.Context().Done():
+		return // the client has gone, or lost its place
 	case <-deadline.C:
 		http.Error(w, late, http.StatusServiceUnavailable)
 		return
@@ -167,11 +177,13 @@ func (s *Server) verb(w http.ResponseWriter, r *http.Request) {
 		refuse(w, &Refusal{fmt.Sprintf("the relay is busy with %d other requests", maxVerbs), "try again when they are done"})
 		return
 	}
+	enter(r, waiting)
 	// The client may wait as long as the verb takes. The server still notices
 	// that it hangs up, and ends the request's context.
 	controller := http.NewResponseController(w)
 	_ = controller.SetReadDeadline(time.Time{})
 	answer, err := s.do(r)
+	enter(r, reading)
 	_ = controller.SetWriteDeadline(time.Now().Add(s.limits.reply))
 
 	var refusal *Refusal

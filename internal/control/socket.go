@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -90,13 +92,16 @@ func removeStale(ctx context.Context, path string) error {
 // maxClients bounds concurrent connections.
 const maxClients = 16
 
-// guard accepts connections of the relay's user and root, up to maxClients.
+// guard accepts connections of the relay's user and root. A new one never waits: beyond
+// maxClients the guard closes another one, see [client.closesBefore].
 type guard struct {
 	*net.UnixListener
-	names  *names
-	places chan struct{}
-	closed chan struct{}
-	close  func() error
+	names *names
+	close func() error
+
+	mu   sync.Mutex
+	last uint64 // number of the latest connection
+	open map[*client]struct{}
 }
 
 func newGuard(l *net.UnixListener, path string) (*guard, error) {
@@ -106,32 +111,57 @@ func newGuard(l *net.UnixListener, path string) (*guard, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false) // the file may belong to another relay by then
-	g := &guard{UnixListener: l, names: names, places: make(chan struct{}, maxClients), closed: make(chan struct{})}
+	g := &guard{UnixListener: l, names: names, open: map[*client]struct{}{}}
 	g.close = sync.OnceValue(func() error {
-		close(g.closed)
 		return errors.Join(l.Close(), names.removeAll())
 	})
 	return g, nil
 }
 
-// Accept waits for a free place, then for a trusted client.
+// Accept waits for a trusted client.
 func (g *guard) Accept() (net.Conn, error) {
-	select {
-	case g.places <- struct{}{}:
-	case <-g.closed:
-		return nil, net.ErrClosed
-	}
 	for {
 		conn, err := g.AcceptUnix()
 		if err != nil {
-			<-g.places
 			return nil, err
 		}
 		if peer, ok := allowed(conn); ok {
-			return &client{UnixConn: conn, places: g.places, peer: peer}, nil
+			return g.admit(&client{UnixConn: conn, guard: g, peer: peer}), nil
 		}
 		conn.Close()
 	}
+}
+
+// admit gives a client a place, if need be that of another.
+func (g *guard) admit(c *client) *client {
+	g.mu.Lock()
+	var victim *client
+	if len(g.open) >= maxClients {
+		victim = chooseVictim(g.open)
+		delete(g.open, victim)
+	}
+	g.last++
+	c.number = g.last
+	g.open[c] = struct{}{}
+	g.mu.Unlock()
+	if victim != nil {
+		victim.UnixConn.Close()
+	}
+	return c
+}
+
+// chooseVictim returns the connection that loses its place to a new one.
+func chooseVictim(open map[*client]struct{}) (victim *client) {
+	count := map[int]int{} // by process
+	for c := range open {
+		count[c.peer.PID]++
+	}
+	for c := range open {
+		if victim == nil || c.closesBefore(victim, count) {
+			victim = c
+		}
+	}
+	return victim
 }
 
 // Close stops accepting and removes the socket.
@@ -140,35 +170,70 @@ func (g *guard) Close() error { return g.close() }
 // client is a connection that returns its place when closed.
 type client struct {
 	*net.UnixConn
-	places chan struct{}
+	guard  *guard
 	peer   Peer
+	number uint64 // in the order of arrival
+	state  atomic.Int32
+}
+
+// The states of a client, in the order in which they lose their places.
+const (
+	silent  int32 = iota // no whole request yet
+	reading              // gets an answer
+	waiting              // for a verb; maxVerbs is less than maxClients
+)
+
+// closesBefore reports whether a client loses its place before another one. Verbs keep theirs.
+// Otherwise the process with the most connections loses one, the silent ones first, then the
+// oldest. So a process whose connections do not end hurts only itself.
+func (c *client) closesBefore(other *client, count map[int]int) bool {
+	x, y := c.state.Load(), other.state.Load()
+	if a, b := x == waiting, y == waiting; a != b {
+		return b
+	}
+	if a, b := count[c.peer.PID], count[other.peer.PID]; a != b {
+		return a > b
+	}
+	if x != y {
+		return x < y
+	}
+	return c.number < other.number
 }
 
 // Peer is the process that sent a request.
 type Peer struct{ UID, PID int }
 
-type peerKey struct{}
+type clientKey struct{}
 
 // PeerOf returns the process that sent the verb with this context.
 func PeerOf(ctx context.Context) Peer {
-	peer, _ := ctx.Value(peerKey{}).(Peer)
-	return peer
+	if c, ok := ctx.Value(clientKey{}).(*client); ok {
+		return c.peer
+	}
+	return Peer{}
 }
 
-// withPeer stores the peer of a connection in its requests' context.
-func withPeer(ctx context.Context, conn net.Conn) context.Context {
-	if g, ok := conn.(*client); ok {
-		return context.WithValue(ctx, peerKey{}, g.peer)
+// withClient stores the client of a connection in its requests' context.
+func withClient(ctx context.Context, conn net.Conn) context.Context {
+	if c, ok := conn.(*client); ok {
+		return context.WithValue(ctx, clientKey{}, c)
 	}
 	return ctx
 }
 
-func (g *client) Close() error {
-	err := g.UnixConn.Close()
-	if !errors.Is(err, net.ErrClosed) {
-		<-g.places
+// enter notes the state of the client that sent a request.
+func enter(r *http.Request, state int32) {
+	if c, ok := r.Context().Value(clientKey{}).(*client); ok {
+		c.state.Store(state)
 	}
-	return err
+}
+
+// Close returns the place.
+func (c *client) Close() error {
+	c.guard.mu.Lock()
+	delete(c.guard.open, c)
+	c.guard.mu.Unlock()
+	return c.UnixConn.Close()
 }
 
 // allowed checks the user of the peer, regardless of the file's present mode.

@@ -5,16 +5,19 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/config"
 	"longhaul/internal/pair"
+	"longhaul/internal/pair/identity"
 	"longhaul/internal/pair/preface"
 	"longhaul/internal/relay"
 )
@@ -63,14 +66,14 @@ func (t *farTunnel) keep() {
 // relay compares tunnels deeply at a reload.
 type pairServer struct {
 	recognize func(first []byte) relay.Recognition
-	serve     func(fd int)
+	serve     func(fd int, waited time.Duration)
 }
 
 func (s *pairServer) Recognize(first []byte) relay.Recognition { return s.recognize(first) }
-func (s *pairServer) Serve(fd int)                             { s.serve(fd) }
+func (s *pairServer) Serve(fd int, waited time.Duration)       { s.serve(fd, waited) }
 
 func (p *pairs) recognize(first []byte) relay.Recognition {
-	switch _, verdict := preface.Recognize(first, p.keys.PublicKeys()...); verdict {
+	switch _, verdict := p.keys.Recognize(first); verdict {
 	case preface.Yes:
 		return relay.IsHello
 	case preface.Maybe:
@@ -81,38 +84,43 @@ func (p *pairs) recognize(first []byte) relay.Recognition {
 
 // serve gives a connection to the node, or to the keys if it is for an
 // invitation.
-func (t *farTunnel) serve(fd int) {
+func (t *farTunnel) serve(fd int, waited time.Duration) {
 	first := make([]byte, preface.Size)
 	n, _, err := unix.Recvfrom(fd, first, unix.MSG_PEEK)
 	if err == nil && n == len(first) {
-		if p, verdict := preface.Recognize(first, t.pairs.keys.PublicKeys()...); verdict == preface.Yes && p.Kind == preface.Join {
-			t.pairs.running.Go(func() { t.pairs.join(fd) })
+		if p, verdict := t.pairs.keys.Recognize(first); verdict == preface.Yes && p.Kind == preface.Join {
+			until := time.Now().Add(identity.JoinTimeout - waited)
+			t.pairs.running.Go(func() { t.pairs.join(fd, until) })
 			return
 		}
 	}
 	t.pairs.node.Serve(fd, nil, t)
 }
 
-// join serves a host that answers an invitation.
-func (p *pairs) join(fd int) {
+// join serves a host that answers an invitation, until a time at most.
+func (p *pairs) join(fd int, until time.Time) {
+	const refused = "an answer to an invitation was refused"
 	file := os.NewFile(uintptr(fd), "join")
 	conn, err := net.FileConn(file)
 	_ = file.Close()
 	if err != nil {
-		p.log.Warn("cannot serve an answer to an invitation", "error", err)
+		p.lines.Log(slog.LevelWarn, refused, nil, slog.Any("error", err))
 		return
 	}
 	defer conn.Close()
+	ctx, cancel := context.WithDeadlineCause(p.life, until, os.ErrDeadlineExceeded)
+	defer cancel()
 	first := make([]byte, preface.Size) // it has arrived: serve saw it
 	if _, err := io.ReadFull(conn, first); err != nil {
 		return
 	}
-	peer, err := p.keys.ServeJoin(p.life, conn, first)
+	from := slog.String("from", conn.RemoteAddr().String())
+	peer, err := p.keys.ServeJoin(ctx, conn, first)
 	if err != nil {
-		p.log.Warn("an answer to an invitation was refused", "from", conn.RemoteAddr().String(), "error", err)
+		p.lines.Log(slog.LevelWarn, refused, nil, from, slog.Any("error", err))
 		return
 	}
-	p.log.Info("paired with a host that answered an invitation", "peer", peer, "from", conn.RemoteAddr().String())
+	p.lines.Log(slog.LevelInfo, "paired with a host that answered an invitation", []string{"peer"}, slog.String("peer", peer), from)
 }
 
 // Tunnel implements pair.Acceptor.

@@ -144,6 +144,7 @@ func (p *pairs) watch(node *pair.Node) {
 			return
 		case now = <-tick.C:
 		}
+		p.lines.Flush()
 		state := node.Overview()
 		p.watchSessions(known, state.Sessions, now)
 		if now.Sub(strangersAt) >= strangersPause && !maps.Equal(strangers, state.Strangers) {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"longhaul/internal/config"
+	"longhaul/internal/loglimit"
 	"longhaul/internal/pair"
 	"longhaul/internal/pair/identity"
 	"longhaul/internal/relay"
@@ -21,6 +22,7 @@ import (
 // and what connects that to the relay's tunnels.
 type pairs struct {
 	log     *slog.Logger
+	lines   *loglimit.Limiter // those that peers and strangers cause
 	release string
 	host    string        // its name; empty: unknown
 	keysDir func() string // the default directory of the keys
@@ -49,7 +51,7 @@ type tunnelPairs struct {
 }
 
 func newPairs(log *slog.Logger, release string, keysDir func() string, relay func() *relay.Relay) *pairs {
-	p := &pairs{log: log, release: release, keysDir: keysDir, relay: relay, removed: map[string]*farTunnel{}}
+	p := &pairs{log: log, lines: loglimit.New(log), release: release, keysDir: keysDir, relay: relay, removed: map[string]*farTunnel{}}
 	p.host, _ = os.Hostname() // without it, the listening address alone tells near tunnels apart
 	p.life, p.end = context.WithCancel(context.Background())
 	return p
@@ -194,4 +196,5 @@ func (p *pairs) close() {
 		node.Close()
 	}
 	p.running.Wait()
+	p.lines.Close()
 }

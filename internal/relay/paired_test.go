@@ -293,7 +293,7 @@ func (s *farServer) Recognize(first []byte) Recognition {
 	return IsHello
 }
 
-func (s *farServer) Serve(fd int) { s.served <- fd }
+func (s *farServer) Serve(fd int, _ time.Duration) { s.served <- fd }
 
 func (s *farServer) next(t *testing.T) *net.TCPConn {
 	t.Helper()

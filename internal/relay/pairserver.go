@@ -25,8 +25,9 @@ type PairServer interface {
 	Recognize(first []byte) Recognition
 
 	// Serve takes over a connection that was recognized; nothing of it was
-	// read. It runs on an event loop and must not block.
-	Serve(fd int)
+	// read. It was accepted before the time waited. Serve runs on an event loop
+	// and must not block.
+	Serve(fd int, waited time.Duration)
 }
 
 const (
@@ -95,7 +96,7 @@ func (w *worker) recognizeStranger(s *stranger, events uint32) {
 		if t.Transport != nil {
 			t.Transport.Established(s.fd, false)
 		}
-		t.PairServer.Serve(s.fd)
+		t.PairServer.Serve(s.fd, w.now-(s.until-prefaceTimeout))
 	case NoHello:
 		w.turnAway(s, report.EndDenied, errNoPreface)
 	case MaybeHello:

@@ -6,6 +6,8 @@
 package metrics
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -51,18 +53,40 @@ func Handler(opts Options) http.Handler {
 	}
 	r := prometheus.NewRegistry()
 	r.MustRegister(newCollector(opts), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return promhttp.HandlerFor(r, promhttp.HandlerOpts{
-		ErrorLog:            errorLog{opts.Log},
-		ErrorHandling:       promhttp.ContinueOnError,
-		MaxRequestsInFlight: maxScrapes,
-		Timeout:             scrapeTimeout,
-		EnableOpenMetrics:   true,
+	scrape := promhttp.HandlerFor(r, promhttp.HandlerOpts{
+		ErrorLog:          errorLog{opts.Log},
+		ErrorHandling:     promhttp.ContinueOnError,
+		EnableOpenMetrics: true,
+	})
+	// TimeoutHandler sends the answer, so a slow reader does not hold up a turn.
+	return http.TimeoutHandler(takeTurns(scrape), scrapeTimeout, "the metrics are not ready in time\n")
+}
+
+// takeTurns has at most maxScrapes requests make their answers. The others wait: a refusal would
+// leave a gap in the data of a server that asks beside a flood.
+func takeTurns(next http.Handler) http.Handler {
+	turns := make(chan struct{}, maxScrapes)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case turns <- struct{}{}:
+			defer func() { <-turns }()
+			next.ServeHTTP(w, r)
+		case <-r.Context().Done(): // the client has gone, or lost its place
+		}
 	})
 }
 
 type errorLog struct{ log *slog.Logger }
 
-func (l errorLog) Println(v ...any) { l.log.Warn("some metrics could not be shown", "error", v) }
+// Println logs an error of making the metrics. That a client has gone is none.
+func (l errorLog) Println(v ...any) {
+	for _, one := range v {
+		if err, ok := one.(error); ok && (errors.Is(err, context.Canceled) || errors.Is(err, http.ErrHandlerTimeout)) {
+			return
+		}
+	}
+	l.log.Warn("some metrics could not be shown", "error", v)
+}
 
 // collector turns the latest snapshot into metrics at each scrape.
 type collector struct {

@@ -17,6 +17,7 @@ var strangerAttacks = []Attack{
 	{"silent", Stranger, "connections that say nothing", func(ctx context.Context, a *Attacker) error {
 		return silentCrowd(ctx, a, func(int) []byte { return nil })
 	}},
+	{"aborts", Stranger, "prefaces of all kinds, then a reset at once", aborts},
 	{"garbage-tls", Stranger, "a preface, then half a ClientHello or random bytes", garbageTLS},
 	{"replay", Stranger, "one preface of a join, over and over", func(ctx context.Context, a *Attacker) error {
 		seen := a.Peer.Preface(preface.Join, 0)
@@ -37,6 +38,21 @@ func silentCrowd(ctx context.Context, a *Attacker, first func(i int) []byte) err
 		if err == nil {
 			a.Peer.tally.messages.Add(1)
 			hold.add(c)
+		}
+		return err
+	})
+	<-ctx.Done()
+	return err
+}
+
+// aborts resets each connection behind its preface.
+func aborts(ctx context.Context, a *Attacker) error {
+	err := again(ctx, a.count(2_000_000), func(i int) error {
+		kind := []preface.Kind{preface.Join, preface.Lane, preface.Control}[i%3]
+		c, err := a.Peer.Connect(ctx, Dialing{Source: a.source(i), First: a.Peer.Preface(kind, 0)})
+		if err == nil {
+			a.Peer.tally.messages.Add(1)
+			err = c.Close()
 		}
 		return err
 	})

@@ -2,21 +2,17 @@ package identity
 
 import (
 	"bytes"
-	"path/filepath"
 	"slices"
 )
 
 // changing is a content that one process may change.
-type changing struct {
-	content
-	invitations invitationList
-}
+type changing struct{ content }
 
 // change has f change the content while no other process can, and writes what f has
 // changed. It makes a missing directory. If f fails, nothing changes.
 func (s *Store) change(f func(c *changing) error) error {
 	return s.locked(func(d *directory, c *changing) error {
-		before := changing{content: content{keys: c.keys, peers: clonePeers(c.peers)}, invitations: slices.Clone(c.invitations)}
+		before := changing{content{keys: c.keys, peers: clonePeers(c.peers), invitations: slices.Clone(c.invitations)}}
 		if err := f(c); err != nil {
 			return err
 		}
@@ -51,18 +47,13 @@ func (s *Store) locked(f func(d *directory, c *changing) error) error {
 
 func readChanging(d *directory) (*changing, error) {
 	c, _, err := readContent(d)
+	if err == nil {
+		err = c.damage
+	}
 	if err != nil {
 		return nil, err
 	}
-	text, _, err := d.read(invitationsFile)
-	if err != nil {
-		return nil, err
-	}
-	invitations, err := parseInvitations(text)
-	if err != nil {
-		return nil, damaged(filepath.Join(d.path, invitationsFile), err)
-	}
-	return &changing{*c, invitations}, nil
+	return &changing{*c}, nil
 }
 
 // write writes the files that differ. A peer stands before its invitation is used up, and

@@ -67,6 +67,11 @@ func TestFormats(t *testing.T) {
 	}
 	inv := testInvitation()
 	checkGolden(t, "line", []byte(inv.Line()+"\n"))
+	inv.former = true
+	checkGolden(t, "line1", []byte(inv.Line()+"\n"))
+	if got, err := ParseInvitation(inv.Line()); err != nil || !reflect.DeepEqual(*got, inv) {
+		t.Errorf("a line of the older form is %+v, %v", got, err)
+	}
 }
 
 func testInvitation() Invitation {
@@ -131,9 +136,12 @@ func TestParseMistakes(t *testing.T) {
 		{"invitations", key + " b " + stamp, "line 1: it does not begin with longhaul-pair-verifier-1:"},
 		{"invitations", verifier + " b " + stamp + " " + key, "line 1: the last word does not begin with used="},
 		{"invitations", verifier + " b " + stamp + " used=" + key[:40], "line 1: invalid key: it is incomplete or altered"},
-		{"line", "", "invalid invitation: it does not begin with longhaul-pair-invite-1:"},
-		{"line", "hello", "invalid invitation: it does not begin with longhaul-pair-invite-1:"},
-		{"line", key, "invalid invitation: it does not begin with longhaul-pair-invite-1:"},
+		{"line", "", "invalid invitation: it does not begin with longhaul-pair-invite-2:"},
+		{"line", "hello", "invalid invitation: it does not begin with longhaul-pair-invite-2:"},
+		{"line", key, "invalid invitation: it does not begin with longhaul-pair-invite-2:"},
+		{"line", "longhaul-pair-invite-3:" + line[23:], "invalid invitation: the line is of a newer release of longhaul"},
+		{"line", "longhaul-pair-invite-10:abc", "invalid invitation: the line is of a newer release of longhaul"},
+		{"line", "longhaul-pair-invite-0:abc", "invalid invitation: it does not begin with longhaul-pair-invite-2:"},
 		{"line", line[:len(line)-5], "invalid invitation: it is incomplete or altered"},
 		{"line", line[:80] + line[81:], "invalid invitation: it is incomplete or altered"},
 		{"line", encode(InvitationPrefix, nil), "invalid invitation: it is incomplete or altered"},

@@ -42,6 +42,9 @@ func FuzzParseInvitation(f *testing.F) {
 	inv := testInvitation()
 	f.Add(inv.Line())
 	f.Add(InvitationPrefix)
+	f.Add(anyPrefix + "3:")
+	inv.former = true
+	f.Add(inv.Line())
 	f.Fuzz(func(t *testing.T, line string) {
 		inv, err := ParseInvitation(line)
 		if err != nil {
@@ -61,9 +64,11 @@ func FuzzParseInvitationBytes(f *testing.F) {
 	nettest.Must(f, err)
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		line := encode(InvitationPrefix, b)
-		if inv, err := ParseInvitation(line); err == nil && inv.Line() != line {
-			t.Errorf("%x is %+v, and that is %q", b, inv, inv.Line())
+		for _, prefix := range []string{InvitationPrefix, formerPrefix} {
+			line := encode(prefix, b)
+			if inv, err := ParseInvitation(line); err == nil && inv.Line() != line {
+				t.Errorf("%x is %+v, and that is %q", b, inv, inv.Line())
+			}
 		}
 	})
 }

@@ -10,11 +10,8 @@ import (
 	"time"
 
 	"longhaul/internal/nettest"
-	"longhaul/internal/pair"
 	"longhaul/internal/remedy"
 )
-
-var _ pair.Identity = (*Store)(nil)
 
 // testKey is a key that is the same in each run.
 func testKey(seed byte) privateKey {

@@ -8,14 +8,23 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"strconv"
 	"strings"
 
+	"longhaul/internal/pair/preface"
 	"longhaul/internal/remedy"
 )
 
-// InvitationPrefix begins the line of an invitation.
-const InvitationPrefix = "longhaul-pair-invite-1:"
+// InvitationPrefix begins the line of an invitation of this release.
+const InvitationPrefix = "longhaul-pair-invite-2:"
+
+const (
+	anyPrefix = "longhaul-pair-invite-" // of a form of any release
+	// formerPrefix begins a line that an older release has made. Its relay takes a join
+	// whose preface is made for the host's public key.
+	formerPrefix = "longhaul-pair-invite-1:"
+)
 
 const (
 	secretBytes  = 16
@@ -30,6 +39,7 @@ type Invitation struct {
 	Addresses []string  // HOST:PORT, where it takes a join, the one to try first first
 	Key       PublicKey // of the inviting host, in use
 	secret    [secretBytes]byte
+	former    bool // the line is of the older form
 }
 
 // newInvitation makes an invitation with a new secret.
@@ -63,13 +73,33 @@ func (inv *Invitation) Line() string {
 	for _, address := range inv.Addresses {
 		b = append(append(b, byte(len(address))), address...)
 	}
-	return encode(InvitationPrefix, b)
+	return encode(inv.prefix(), b)
+}
+
+func (inv *Invitation) prefix() string {
+	if inv.former {
+		return formerPrefix
+	}
+	return InvitationPrefix
+}
+
+// preface makes the first bytes of a connection for the join.
+func (inv *Invitation) preface() []byte {
+	key := preface.HostKey(inv.Key[:])
+	if !inv.former {
+		verifier := inv.signer().public()
+		key = preface.JoinKey(verifier[:])
+	}
+	return preface.Preface{Kind: preface.Join}.AppendFor(nil, key)
 }
 
 // ParseInvitation reads a line of longhaul pair invite, which may have been folded. The
 // error is a [*remedy.Error].
 func ParseInvitation(line string) (*Invitation, error) {
 	inv, err := parseInvitation(strings.Join(strings.Fields(line), ""))
+	if errors.Is(err, errOtherForm) {
+		return nil, remedy.New(fmt.Errorf("invalid invitation: %w", err), "bring both hosts to the same version of longhaul")
+	}
 	if err != nil {
 		return nil, remedy.New(fmt.Errorf("invalid invitation: %w", err),
 			"copy the whole line that longhaul pair invite prints at the other site")
@@ -77,15 +107,25 @@ func ParseInvitation(line string) (*Invitation, error) {
 	return inv, nil
 }
 
+// errOtherForm is the error of a line of a form that this release does not know.
+var errOtherForm = errors.New("the line is of a newer release of longhaul")
+
+// otherForm matches a word of a form that this release does not know.
+var otherForm = regexp.MustCompile("^" + anyPrefix + "([3-9]|[1-9][0-9]{1,3}):")
+
 func parseInvitation(word string) (*Invitation, error) {
-	b, err := decode(InvitationPrefix, word)
+	if otherForm.MatchString(word) {
+		return nil, errOtherForm
+	}
+	inv := &Invitation{former: strings.HasPrefix(word, formerPrefix)}
+	b, err := decode(inv.prefix(), word)
 	if err != nil {
 		return nil, err
 	}
 	if len(b) < keyBytes+secretBytes {
 		return nil, errCutShort
 	}
-	inv := &Invitation{Key: PublicKey(b[:keyBytes]), secret: [secretBytes]byte(b[keyBytes:])}
+	inv.Key, inv.secret = PublicKey(b[:keyBytes]), [secretBytes]byte(b[keyBytes:])
 	b = b[keyBytes+secretBytes:]
 	name, b, ok := cutText(b)
 	if !ok || len(b) == 0 || inv.Key.IsZero() {

@@ -2,9 +2,7 @@ package identity
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -159,25 +157,13 @@ func (s *Store) Invite(name, own string, addresses []string) (*Invitation, error
 	return &inv, nil
 }
 
-// pending lists the invitations that can still be used.
-func (s *Store) pending(now time.Time) ([]ListedInvitation, error) {
+// pending lists the invitations that nobody has used and that can be.
+func (l invitationList) pending(now time.Time) []ListedInvitation {
 	all := []ListedInvitation{}
-	d, err := openDirectory(s.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return all, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	c, err := readChanging(d)
-	if err != nil {
-		return nil, err
-	}
-	for _, k := range c.invitations {
+	for _, k := range l {
 		if k.used.IsZero() && !k.expired(now) {
 			all = append(all, ListedInvitation{k.name, k.made.Add(InvitationLife)})
 		}
 	}
-	return all, nil
+	return all
 }

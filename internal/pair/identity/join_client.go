@@ -12,11 +12,11 @@ import (
 	"syscall"
 	"time"
 
-	"longhaul/internal/pair/preface"
 	"longhaul/internal/remedy"
 )
 
-// JoinTimeout bounds a join over one connection.
+// JoinTimeout bounds a join over one connection: for the client with the connect, for the
+// server from accept on.
 const JoinTimeout = 10 * time.Second
 
 // Joined is the outcome of a join.
@@ -38,7 +38,7 @@ func (s *Store) Join(ctx context.Context, inv *Invitation, as string) (Joined, e
 		return Joined{}, err
 	}
 	// The secret works once: find out first what would keep the peer from being pinned.
-	if err := s.tryPin(Peer{Name: as, Keys: []PublicKey{inv.Key}}); err != nil {
+	if err := s.tryPin(Peer{Name: as, Keys: []PublicKey{inv.Key}}, inv.Key); err != nil {
 		return Joined{}, err
 	}
 	var failures []error
@@ -51,7 +51,7 @@ func (s *Store) Join(ctx context.Context, inv *Invitation, as string) (Joined, e
 			failures = append(failures, explainJoin(address, err))
 			continue
 		}
-		added, err := s.pinJoined(as, keys)
+		added, err := s.pinJoined(as, keys, inv.Key)
 		return Joined{Peer: as, Key: keys[0], Address: address, Added: added}, err
 	}
 	if len(failures) == 1 {
@@ -60,24 +60,25 @@ func (s *Store) Join(ctx context.Context, inv *Invitation, as string) (Joined, e
 	return Joined{}, remedy.New(fmt.Errorf("no address of the invitation leads there: %w", joinLine(failures)), remedy.Of(failures[0]))
 }
 
-// tryPin makes this host's key, and reports why a peer cannot be added.
-func (s *Store) tryPin(p Peer) error {
+// tryPin makes this host's key, and reports why a peer with a key cannot be added.
+func (s *Store) tryPin(p Peer, key PublicKey) error {
 	if err := s.change(func(c *changing) error { c.needKey(); return nil }); err != nil {
 		return err
 	}
 	return s.locked(func(d *directory, c *changing) error {
-		if _, err := c.pin(p); err != nil {
+		if _, err := c.pin(p, key); err != nil {
 			return err
 		}
 		return d.probe()
 	})
 }
 
-// pinJoined pins a host that has pinned this one with all its keys.
-func (s *Store) pinJoined(name string, keys []PublicKey) (added bool, err error) {
+// pinJoined pins a host that has pinned this one with all its keys, of which it has
+// proved one.
+func (s *Store) pinJoined(name string, keys []PublicKey, proved PublicKey) (added bool, err error) {
 	err = s.change(func(c *changing) error {
 		c.needKey()
-		added, err = c.pinJoined(name, keys)
+		added, err = c.pinJoined(name, keys, proved)
 		return err
 	})
 	return added && err == nil, err
@@ -108,7 +109,7 @@ func (s *Store) joinAt(ctx context.Context, inv *Invitation, address string) ([]
 
 // join is the client's side of a connection of kind join.
 func join(ctx context.Context, conn net.Conn, inv *Invitation, c *content) ([]PublicKey, error) {
-	if _, err := conn.Write(preface.Preface{Kind: preface.Join}.Append(nil, inv.Key[:])); err != nil {
+	if _, err := conn.Write(inv.preface()); err != nil {
 		return nil, err
 	}
 	secure := tls.Client(conn, newConfig(&c.certificates[c.inUse()], func(key PublicKey) error {
@@ -202,7 +203,8 @@ func explainJoin(address string, err error) error {
 	case errors.As(err, &record), errors.As(err, &op) && op.Op == remoteAlert:
 		return remedy.New(fmt.Errorf("something else than a paired relay answers at %s", address), wrongPlace)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return remedy.New(fmt.Errorf("%s ends the connection: no relay with the invitation's key takes a join there", address), wrongPlace)
+		return remedy.New(fmt.Errorf("%s ends the connection: the invitation has expired or was used, or no relay of that host takes a join there", address),
+			"run longhaul pair invite there again, with an address where its relay listens with pair_from, or with --serve; and join with the new line")
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return remedy.New(fmt.Errorf("no answer from %s within %d s", address, int(JoinTimeout.Seconds())),
 			"check the address, and whether a firewall lets TCP connections through")

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"longhaul/internal/nettest"
-	"longhaul/internal/pair/preface"
 )
 
 // proof is a request that is right for one connection.
@@ -156,16 +155,16 @@ func TestOldInvitations(t *testing.T) {
 // their preface, and that the invitation ends after 10 minutes.
 func TestServeInvitationTimes(t *testing.T) {
 	b := newStore(t)
-	key := own(t, b)
 	synctest.Test(t, func(t *testing.T) {
 		l := nettest.ListenPipe()
+		inv := invite(t, b, "site-a", "b:6000")
 		start := time.Now()
 		problems := make(chan error, 10)
 		served := make(chan error, 1)
 		go func() {
 			served <- b.ServeInvitation(t.Context(), l, "site-a", func(_ net.Addr, err error) { problems <- err })
 		}()
-		for _, first := range [][]byte{nil, preface.Preface{Kind: preface.Join}.Append(nil, key[:])} {
+		for _, first := range [][]byte{nil, inv.preface()} {
 			began := time.Now()
 			conn, err := l.Dial()
 			nettest.Must(t, err)

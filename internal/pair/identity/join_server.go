@@ -9,27 +9,43 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"time"
 )
 
 // ServeJoin serves an accepted connection that begins with a preface of kind join, and
 // closes it. first are the bytes that were read of it, from the preface on. It returns
-// the name of the peer that has joined.
+// the name of the peer that has joined. ctx and [JoinTimeout] bound it; at most 64
+// connections are served at a time.
 func (s *Store) ServeJoin(ctx context.Context, conn net.Conn, first []byte) (peer string, err error) {
+	return s.inPlace(ctx, conn, func(ctx context.Context) (string, error) { return s.serveFirst(ctx, conn, first) })
+}
+
+// inPlace serves a connection that may be a join, and closes it.
+func (s *Store) inPlace(ctx context.Context, conn net.Conn, serve func(context.Context) (peer string, err error)) (peer string, err error) {
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(JoinTimeout)); err != nil {
-		return "", err
+	place := s.places.enter(conn)
+	ctx, cancel := context.WithTimeoutCause(ctx, JoinTimeout, os.ErrDeadlineExceeded)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	peer, err = serve(ctx)
+	if s.places.leave(place) && err != nil {
+		return peer, errCrowded
 	}
-	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
-	if len(first) < prefaceSize {
-		return "", fmt.Errorf("a preface of %d bytes", len(first))
-	}
-	peer, err = s.serveJoin(ctx, &prefixed{conn, bytes.NewReader(first[prefaceSize:])})
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
 	}
 	return peer, err
+}
+
+// serveFirst serves a connection of which first was read.
+func (s *Store) serveFirst(ctx context.Context, conn net.Conn, first []byte) (peer string, err error) {
+	if err := s.take(first); err != nil {
+		reset(conn)
+		return "", err
+	}
+	return s.serveJoin(ctx, &prefixed{conn, bytes.NewReader(first[prefaceSize:])})
 }
 
 // prefixed is a connection of which some bytes were read already.
@@ -117,13 +133,13 @@ func (c *changing) admit(r *request, client PublicKey, now time.Time) (peer stri
 	switch {
 	case k == nil:
 		return "", answer{outcome: unknown}
-	case !k.used.IsZero() && (k.used != client || c.peers.ofKey(client) == nil):
+	case !k.used.IsZero() && (k.used != client || !c.joined(k)):
 		return "", answer{outcome: spent}
 	case k.expired(now):
 		return "", answer{outcome: late}
 	}
 	// A client whose answer was lost joins again.
-	if _, err := c.pinJoined(k.name, r.keys); err != nil {
+	if _, err := c.pinJoined(k.name, r.keys, client); err != nil {
 		var taken *TakenError
 		if errors.As(err, &taken) && taken.Key.IsZero() {
 			return "", answer{outcome: nameTaken}

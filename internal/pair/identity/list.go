@@ -52,8 +52,8 @@ func (s *Store) List() (List, error) {
 	for _, p := range c.peers {
 		l.Peers = append(l.Peers, ListedPeer{p.Name, slices.Clone(p.Keys), p.Since, !next.IsZero() && p.Holds == next})
 	}
-	l.Invitations, err = s.pending(time.Now())
-	return l, err
+	l.Invitations = c.invitations.pending(time.Now())
+	return l, nil
 }
 
 // WriteText writes the list for people.

@@ -168,6 +168,25 @@ func (l peerList) ofKey(key PublicKey) *Peer {
 	return nil
 }
 
+// claim is the key that a peer has announced and that nobody has seen in use; zero: none.
+// Once the peer uses it, its former key goes. So it is only the peer's word, which counts
+// less than who proves to have the key.
+func (p *Peer) claim() PublicKey {
+	if len(p.Keys) < maxKeys {
+		return PublicKey{}
+	}
+	return p.Keys[0]
+}
+
+// disown takes a key away from peers of other names that have only announced it.
+func (l peerList) disown(key PublicKey, name string) {
+	for i := range l {
+		if p := &l[i]; p.Name != name && p.claim() == key {
+			p.Keys = p.Keys[1:]
+		}
+	}
+}
+
 // TakenError is returned if a peer has the name already, or the key.
 type TakenError struct {
 	Name string

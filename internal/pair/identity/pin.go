@@ -28,14 +28,15 @@ func (s *Store) Pin(name string, key PublicKey) (added bool, err error) {
 	}
 	err = s.change(func(c *changing) error {
 		c.needKey()
-		added, err = c.pin(Peer{Name: name, Keys: []PublicKey{key}})
+		added, err = c.pin(Peer{Name: name, Keys: []PublicKey{key}}, key)
 		return err
 	})
 	return added && err == nil, err
 }
 
-// pin adds a peer from now on. It reports false for a peer that is there already.
-func (c *changing) pin(p Peer) (added bool, err error) {
+// pin adds a peer from now on. It reports false for a peer that is there already. proved
+// is the key that the peer has shown to be its own, or that the administrator says it has.
+func (c *changing) pin(p Peer, proved PublicKey) (added bool, err error) {
 	if slices.ContainsFunc(p.Keys, func(key PublicKey) bool { return slices.Contains(c.keys.public(), key) }) {
 		return false, remedy.New(errors.New("this is the key of this host itself"), "run this at the other site")
 	}
@@ -43,6 +44,7 @@ func (c *changing) pin(p Peer) (added bool, err error) {
 	if there != nil && slices.ContainsFunc(p.Keys, func(key PublicKey) bool { return slices.Contains(there.Keys, key) }) {
 		return false, nil
 	}
+	c.peers.disown(proved, p.Name)
 	p.Since = time.Now().UTC().Truncate(time.Second)
 	peers, err := c.peers.with(p)
 	if err != nil {
@@ -52,14 +54,15 @@ func (c *changing) pin(p Peer) (added bool, err error) {
 	return true, nil
 }
 
-// pinJoined adds a peer that has authenticated itself with one of its keys and pins all
-// keys of this host. A peer that is there already gets these keys instead of its former
-// ones.
-func (c *changing) pinJoined(name string, keys []PublicKey) (added bool, err error) {
-	added, err = c.pin(Peer{Name: name, Keys: keys})
+// pinJoined adds a peer that has authenticated itself with one of its keys, proved, and
+// pins all keys of this host. A peer that is there already gets these keys instead of its
+// former ones.
+func (c *changing) pinJoined(name string, keys []PublicKey, proved PublicKey) (added bool, err error) {
+	added, err = c.pin(Peer{Name: name, Keys: keys}, proved)
 	if err != nil {
 		return false, err
 	}
+	c.peers.disown(proved, name)
 	p := c.peers.named(name)
 	for _, key := range keys {
 		if other := c.peers.ofKey(key); other != nil && other != p {

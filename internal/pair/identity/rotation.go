@@ -2,8 +2,10 @@ package identity
 
 import (
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // A rotation has three steps. Each peer learns the new key over a session that the old
@@ -81,7 +83,8 @@ func (s *Store) Announced(peer string) ed25519.PublicKey {
 }
 
 // Taken reports that a peer has stored the announced key. The last peer's ends the
-// rotation.
+// rotation. A key that this host has not announced is refused without a look at the
+// files.
 func (s *Store) Taken(peer string, key ed25519.PublicKey) error {
 	taken, err := toKey(key)
 	if err != nil {
@@ -91,24 +94,41 @@ func (s *Store) Taken(peer string, key ed25519.PublicKey) error {
 	if err != nil {
 		return err
 	}
-	if p := c.peers.named(peer); p != nil && p.Holds == taken {
-		return nil
+	if p, err := c.taken(peer, taken); err != nil || p.Holds == taken {
+		return err
 	}
 	return s.change(func(c *changing) error {
-		p := c.peers.named(peer)
-		switch {
-		case p == nil:
-			return fmt.Errorf("%w: %s", ErrNoPeer, peer)
-		case len(c.keys) == 0 || c.keys[0].public() != taken:
-			return fmt.Errorf("peer %s has taken the key %s, which this host has not announced", peer, taken.Short())
+		p, err := c.taken(peer, taken)
+		if err == nil {
+			p.Holds = taken
 		}
-		p.Holds = taken
-		return nil
+		return err
 	})
 }
 
+// taken returns the peer that has stored a key, if this host has announced that key.
+func (c *content) taken(peer string, key PublicKey) (*Peer, error) {
+	p := c.peers.named(peer)
+	switch {
+	case p == nil:
+		return nil, fmt.Errorf("%w: %s", ErrNoPeer, peer)
+	case len(c.keys) == 0 || c.keys[0].public() != key:
+		return nil, fmt.Errorf("peer %s has taken the key %s, which this host has not announced", peer, key.Short())
+	}
+	return p, nil
+}
+
+// LearnPause is the time between two changes of one peer's keys. A peer announces a key
+// again each 10 s until it is stored.
+const LearnPause = 10 * time.Second
+
+// ErrTooSoon is the error of a key that a peer announced within [LearnPause] of another.
+// It is no trouble: the peer announces it again.
+var ErrTooSoon = errors.New("the peer announces keys too fast")
+
 // Learn stores a key that a peer announced over a session that one of its keys
-// authenticates, beside the newest that it has.
+// authenticates, beside the newest that it has. A key that is refused costs no look at
+// the files.
 func (s *Store) Learn(peer string, key ed25519.PublicKey) error {
 	learnt, err := toKey(key)
 	if err != nil {
@@ -118,26 +138,53 @@ func (s *Store) Learn(peer string, key ed25519.PublicKey) error {
 	if err != nil {
 		return err
 	}
-	if p := c.peers.named(peer); p != nil && slices.Contains(p.Keys, learnt) {
-		return nil
+	if p, err := c.announcing(peer, learnt); err != nil || slices.Contains(p.Keys, learnt) {
+		return err
+	}
+	if !s.mayLearn(peer, time.Now()) {
+		return ErrTooSoon
 	}
 	return s.change(func(c *changing) error {
-		p := c.peers.named(peer)
-		if p == nil {
-			return fmt.Errorf("%w: %s", ErrNoPeer, peer)
+		p, err := c.announcing(peer, learnt)
+		if err == nil && !slices.Contains(p.Keys, learnt) {
+			p.Keys = []PublicKey{learnt, p.Keys[0]}
 		}
-		if slices.Contains(p.Keys, learnt) {
-			return nil
-		}
-		if other := c.peers.ofKey(learnt); other != nil {
-			return fmt.Errorf("peer %s announces the key %s: %w", peer, learnt.Short(), &TakenError{Name: other.Name, Key: learnt})
-		}
-		if slices.Contains(c.keys.public(), learnt) {
-			return fmt.Errorf("peer %s announces the key of this host", peer)
-		}
-		p.Keys = []PublicKey{learnt, p.Keys[0]}
-		return nil
+		return err
 	})
+}
+
+// announcing returns the peer that announces a key, if the key can be its own.
+func (c *content) announcing(peer string, key PublicKey) (*Peer, error) {
+	p := c.peers.named(peer)
+	if p == nil {
+		return nil, fmt.Errorf("%w: %s", ErrNoPeer, peer)
+	}
+	if other := c.peers.ofKey(key); other != nil && other != p {
+		return nil, fmt.Errorf("peer %s announces the key %s: %w", peer, key.Short(), &TakenError{Name: other.Name, Key: key})
+	}
+	if slices.Contains(c.keys.public(), key) {
+		return nil, fmt.Errorf("peer %s announces the key of this host", peer)
+	}
+	return p, nil
+}
+
+// mayLearn reports whether a peer may change its keys now, and counts it.
+func (s *Store) mayLearn(peer string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if since := now.Sub(s.learnt[peer]); since >= 0 && since < LearnPause {
+		return false
+	}
+	if s.learnt == nil {
+		s.learnt = map[string]time.Time{}
+	}
+	for name := range s.learnt { // peers that were removed
+		if s.current.peers.named(name) == nil {
+			delete(s.learnt, name)
+		}
+	}
+	s.learnt[peer] = now
+	return true
 }
 
 // settle drops the old key of a peer that uses its new one.

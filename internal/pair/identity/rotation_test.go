@@ -4,8 +4,13 @@ import (
 	"bytes"
 	"crypto/tls"
 	"errors"
+	"io/fs"
+	"os"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"longhaul/internal/nettest"
 	"longhaul/internal/pair/preface"
@@ -18,10 +23,18 @@ func session(t *testing.T, from *Store, peerName string, to *Store, fromName str
 	if key == nil {
 		t.Fatalf("nothing is announced to %s", peerName)
 	}
+	passLearnPause(to)
 	nettest.Must(t, to.Learn(fromName, key))
 	nettest.Must(t, to.Learn(fromName, key)) // again, over another session
 	nettest.Must(t, from.Taken(peerName, key))
 	nettest.Must(t, from.Taken(peerName, key))
+}
+
+// passLearnPause makes a store forget when it learnt keys, as LearnPause does.
+func passLearnPause(s *Store) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.learnt = nil
 }
 
 // checkMeet holds that two stores can connect, both ways, with the key that each end
@@ -170,6 +183,141 @@ func TestRotateNow(t *testing.T) {
 		t.Errorf("the end of a rotation: %+v, %v", r, err)
 	}
 	checkMeet(t, "ended at once", a, b)
+}
+
+// TestRefusedKeysTouchNoFile holds that keys which are refused, announced or taken, cost
+// neither the lock nor a look at a file, and that a peer changes its keys once in
+// LearnPause. The directory is away meanwhile: whoever looks finds that out.
+func TestRefusedKeysTouchNoFile(t *testing.T) {
+	a, b := newPair(t)
+	pin(t, b, "c", testKey(1).public())
+	synctest.Test(t, func(t *testing.T) { // its time stands still meanwhile
+		first, second, theirs, mine := testKey(2).public(), testKey(3).public(), testKey(1).public(), own(t, b)
+		b.forget()
+		nettest.Must(t, b.Learn("a", first[:]))
+		if got, want := peer(t, b, "a").Keys, []PublicKey{first, own(t, a)}; !slices.Equal(got, want) {
+			t.Fatalf("a has the keys %v", got)
+		}
+		before := fileMarks(t, b)
+		away := b.dir + ".away"
+		nettest.Must(t, os.Rename(b.dir, away))
+		var taken *TakenError
+		for range 3 {
+			for name, refused := range map[string]struct {
+				err  error
+				want func(error) bool
+			}{
+				"a second key":              {b.Learn("a", second[:]), func(err error) bool { return errors.Is(err, ErrTooSoon) }},
+				"another peer's":            {b.Learn("a", theirs[:]), func(err error) bool { return errors.As(err, &taken) }},
+				"a claim of another peer":   {b.Learn("c", first[:]), func(err error) bool { return errors.As(err, &taken) }},
+				"this host's":               {b.Learn("c", mine[:]), func(err error) bool { return strings.Contains(err.Error(), "the key of this host") }},
+				"of nobody":                 {b.Learn("d", second[:]), func(err error) bool { return errors.Is(err, ErrNoPeer) }},
+				"taken, and not announced":  {b.Taken("a", second[:]), func(err error) bool { return strings.Contains(err.Error(), "not announced") }},
+				"taken by nobody":           {b.Taken("d", mine[:]), func(err error) bool { return errors.Is(err, ErrNoPeer) }},
+				"the same key, learnt":      {b.Learn("a", first[:]), func(err error) bool { return err == nil }},
+				"the former key, as before": {b.Learn("a", peer(t, b, "a").Keys[1][:]), func(err error) bool { return err == nil }},
+			} {
+				if err := refused.err; !refused.want(err) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		}
+		if _, err := os.Stat(b.dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("somebody has made the directory again: %v", err)
+		}
+		nettest.Must(t, os.Rename(away, b.dir))
+		if after := fileMarks(t, b); after != before {
+			t.Errorf("files were written: %v, %v before", after, before)
+		}
+		time.Sleep(LearnPause - 1)
+		if err := b.Learn("a", second[:]); !errors.Is(err, ErrTooSoon) {
+			t.Errorf("just before the pause has passed: %v", err)
+		}
+		time.Sleep(1)
+		nettest.Must(t, b.Learn("a", second[:]))
+		if got := peer(t, b, "a").Keys; !slices.Equal(got, []PublicKey{second, first}) {
+			t.Errorf("a has the keys %v after the pause", got)
+		}
+	})
+}
+
+func fileMarks(t *testing.T, s *Store) [3]mark {
+	t.Helper()
+	marks, err := s.stat()
+	nettest.Must(t, err)
+	return marks
+}
+
+// TestClaimedKeys holds who gets a key that a peer has only announced: the host that
+// proves to have it, or that the administrator gives it to. A key that a peer has used,
+// or its only one, stays its own.
+func TestClaimedKeys(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		used  bool // the thief has shown the key
+		only  bool // it is the thief's only one
+		taken bool
+	}{
+		{"announced", false, false, false},
+		{"announced and used", true, false, true},
+		{"the only key", false, true, true},
+	} {
+		for _, way := range []string{"a join", "a join of the host that claims are made to", "by hand"} {
+			host, b := newStore(t), newStore(t)
+			key, former := own(t, host), testKey(9).public()
+			if c.only {
+				pin(t, b, "thief", key)
+			} else {
+				pin(t, b, "thief", former)
+				nettest.Must(t, b.Learn("thief", key[:]))
+			}
+			if c.used {
+				nettest.Must(t, b.settle("thief", key))
+			}
+			var err error
+			switch way {
+			case "a join":
+				address, results := serveJoins(t, b)
+				_, err = host.Join(t.Context(), invite(t, b, "site-a", address), "")
+				<-results
+			case "a join of the host that claims are made to":
+				address, results := serveJoins(t, host)
+				_, err = b.Join(t.Context(), invite(t, host, "b", address), "site-a")
+				if err == nil {
+					<-results
+				}
+			default:
+				_, err = b.Pin("site-a", key)
+			}
+			if c.taken {
+				if thief := peer(t, b, "thief"); err == nil || !slices.Contains(thief.Keys, key) {
+					t.Errorf("%s, %s: %v, the thief has %v", way, c.name, err, thief.Keys)
+				}
+				continue
+			}
+			nettest.Must(t, err)
+			if thief, site := peer(t, b, "thief"), peer(t, b, "site-a"); !slices.Equal(thief.Keys, []PublicKey{former}) || !slices.Equal(site.Keys, []PublicKey{key}) {
+				t.Errorf("%s, %s: the thief has %v, the host %v", way, c.name, thief.Keys, site.Keys)
+			}
+		}
+	}
+}
+
+// TestUnprovedClaims holds that of two claims the first stays: a join proves one key only.
+func TestUnprovedClaims(t *testing.T) {
+	host, b := newStore(t), newStore(t)
+	pin(t, host, "other", testKey(8).public())
+	r, err := host.Rotate()
+	nettest.Must(t, err)
+	pin(t, b, "thief", testKey(9).public())
+	nettest.Must(t, b.Learn("thief", r.New[:]))
+	address, results := serveJoins(t, b)
+	_, err = host.Join(t.Context(), invite(t, b, "site-a", address), "")
+	checkMistake(t, err, address+" refuses: it has this host's key already, under another name")
+	<-results
+	if keys := peer(t, b, "thief").Keys; len(keys) != 2 {
+		t.Errorf("the thief has %v", keys)
+	}
 }
 
 func TestLearnRefuses(t *testing.T) {

@@ -6,15 +6,9 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"time"
 
 	"longhaul/internal/pair/preface"
 )
-
-const prefaceSize = preface.Size
-
-// maxJoins bounds the connections of one [Store.ServeInvitation] at a time.
-const maxJoins = 64
 
 // ErrExpired is returned by ServeInvitation if nobody has joined in time.
 var ErrExpired = errors.New("the invitation has expired")
@@ -34,20 +28,12 @@ func (s *Store) ServeInvitation(ctx context.Context, l net.Listener, name string
 	var connections sync.WaitGroup
 	defer connections.Wait()
 	defer end(nil)
-	places := make(chan struct{}, maxJoins)
 	for {
 		conn, err := l.Accept()
 		if err != nil {
 			return whyEnded(ctx, err)
 		}
-		select {
-		case places <- struct{}{}:
-		default: // waiting for a place would hold up the others
-			conn.Close()
-			continue
-		}
 		connections.Go(func() {
-			defer func() { <-places }()
 			peer, err := s.serveConnection(ctx, conn)
 			switch {
 			case err != nil: // a host without an answer may join again
@@ -73,30 +59,28 @@ func whyEnded(ctx context.Context, err error) error {
 
 // serveConnection serves a connection that may be a join.
 func (s *Store) serveConnection(ctx context.Context, conn net.Conn) (peer string, err error) {
-	first, err := s.readPreface(ctx, conn)
-	if err != nil {
-		conn.Close()
-		return "", err
-	}
-	return s.ServeJoin(ctx, conn, first)
+	return s.inPlace(ctx, conn, func(ctx context.Context) (string, error) {
+		first, err := s.readPreface(conn)
+		if err != nil {
+			return "", err
+		}
+		return s.serveFirst(ctx, conn, first)
+	})
 }
 
-// readPreface reads the preface of a join.
-func (s *Store) readPreface(ctx context.Context, conn net.Conn) ([]byte, error) {
-	if err := conn.SetDeadline(time.Now().Add(JoinTimeout)); err != nil {
-		return nil, err
-	}
-	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+// readPreface reads the preface of a join. It resets what is none.
+func (s *Store) readPreface(conn net.Conn) ([]byte, error) {
 	first := make([]byte, 0, prefaceSize)
 	for {
 		n, err := conn.Read(first[len(first):prefaceSize])
 		first = first[:len(first)+n]
-		p, verdict := preface.Recognize(first, s.PublicKeys()...)
+		p, verdict := s.Recognize(first)
 		switch {
 		case verdict == preface.Yes && p.Kind == preface.Join:
 			return first, nil
 		case verdict != preface.Maybe:
-			return nil, errors.New("this is no join of an invitation of this host")
+			reset(conn)
+			return nil, errNoJoin
 		case err != nil:
 			return nil, err
 		}

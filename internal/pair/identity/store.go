@@ -10,11 +10,15 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/internal/pair/preface"
 	"longhaul/internal/remedy"
 )
 
 // checkInterval is the time for which a process trusts what it has read.
 const checkInterval = time.Second
+
+// KnownAfter is the time after which every process knows of a change.
+const KnownAfter = checkInterval + 100*time.Millisecond
 
 // Store is a directory with the keys of this host, its peers and its invitations.
 // Several processes may use it at the same time. Each sees another's change within a
@@ -23,10 +27,14 @@ type Store struct {
 	dir string
 
 	mu      sync.Mutex
-	current *content  // as last read without an error; nil: not yet
-	marks   [2]mark   // of the files that current was read from
-	checked time.Time // when marks were last compared
-	problem error     // of the last reading
+	current *content             // as last read without an error; nil: not yet
+	marks   [3]mark              // of the files that current was read from
+	checked time.Time            // when marks were last compared
+	problem error                // of the last reading
+	learnt  map[string]time.Time // when a peer's keys were last changed by its word
+
+	joins  takenPrefaces
+	places places
 }
 
 // New returns the store of a directory, which need not exist yet.
@@ -39,7 +47,11 @@ func (s *Store) Dir() string { return s.dir }
 type content struct {
 	keys         hostKeys
 	peers        peerList
+	invitations  invitationList
+	damage       error             // of the file of invitations, which are none then
 	certificates []tls.Certificate // of keys, in their order
+	hostKeys     []preface.Key     // of keys
+	joinKeys     []joinKey         // of invitations
 }
 
 // inUse is the key with which this host authenticates itself: the old one during a
@@ -63,8 +75,8 @@ func markOf(info fs.FileInfo) mark {
 }
 
 // stat returns the marks of the files that a content is read from.
-func (s *Store) stat() (marks [2]mark, err error) {
-	for i, name := range []string{keyFile, peersFile} {
+func (s *Store) stat() (marks [3]mark, err error) {
+	for i, name := range []string{keyFile, peersFile, invitationsFile} {
 		info, err := os.Stat(filepath.Join(s.dir, name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return marks, unusable("read", filepath.Join(s.dir, name), err)
@@ -112,7 +124,7 @@ func (s *Store) refresh() error {
 		return err
 	}
 	s.current, s.marks = c, marks
-	return nil
+	return c.damage
 }
 
 // Problem is why the files cannot be used, or nil. Until it is solved a process goes on
@@ -124,10 +136,10 @@ func (s *Store) Problem() error {
 	return s.problem
 }
 
-// readContent reads the files of keys and peers.
-func readContent(d *directory) (*content, [2]mark, error) {
+// readContent reads the files. Keys and peers count without the invitations, too.
+func readContent(d *directory) (*content, [3]mark, error) {
 	c := &content{}
-	var marks [2]mark
+	var marks [3]mark
 	text, info, err := d.read(keyFile)
 	if err != nil {
 		return nil, marks, err
@@ -144,9 +156,19 @@ func readContent(d *directory) (*content, [2]mark, error) {
 	if c.peers, err = parsePeers(text); err != nil {
 		return nil, marks, damaged(filepath.Join(d.path, peersFile), err)
 	}
+	if text, info, err = d.read(invitationsFile); err == nil {
+		marks[2] = markOf(info)
+		if c.invitations, err = parseInvitations(text); err != nil {
+			err = damaged(filepath.Join(d.path, invitationsFile), err)
+		}
+	}
+	c.damage = err
 	for _, key := range c.keys {
 		c.certificates = append(c.certificates, certificateOf(key))
+		public := key.public()
+		c.hostKeys = append(c.hostKeys, preface.HostKey(public[:]))
 	}
+	c.joinKeys = c.invitations.joinKeys()
 	return c, marks, nil
 }
 
@@ -154,7 +176,7 @@ func readContent(d *directory) (*content, [2]mark, error) {
 func (s *Store) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.checked, s.marks = time.Time{}, [2]mark{{mode: ^uint32(0)}}
+	s.checked, s.marks = time.Time{}, [3]mark{{mode: ^uint32(0)}}
 }
 
 // errNoKey is returned if this host has no key yet.
