@@ -166,7 +166,7 @@ type PairOpen struct {
 	// Peer is the near relay's name if the tunnel has several: each has its share of flows and
 	// memory. Empty: there is one.
 	Peer string
-	// Admitted is called on the event loop once the flow counts or is refused; nil: nobody asks.
+	// Admitted is called on the event loop once the flow counts; nil: nobody asks.
 	Admitted func()
 }
 
@@ -264,9 +264,6 @@ func gaveUp(ctx context.Context) report.EndReason {
 // openPaired begins a flow without a client's leg. It returns false if the flow
 // is refused.
 func (w *worker) openPaired(rt *route, o PairOpen, until time.Duration, answers chan<- pairAnswer) (slot, gen uint32, began bool) {
-	if o.Admitted != nil {
-		defer o.Admitted()
-	}
 	var e entry
 	refused := rt.notDialable(o)
 	if refused != nil {
@@ -291,6 +288,9 @@ func (w *worker) openPaired(rt *route, o PairOpen, until time.Duration, answers 
 	slot, gen = f.slot, f.gen
 	f.opening.within = until
 	w.startDialing(f)
+	if o.Admitted != nil {
+		o.Admitted()
+	}
 	return slot, gen, true
 }
 
