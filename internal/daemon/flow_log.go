@@ -19,7 +19,8 @@ type flowLog struct {
 
 	mu      sync.Mutex
 	records []flow.Record // not yet written
-	dropped uint64
+	dropped uint64        // that no line has counted yet
+	counted time.Time     // when one did
 	wake    chan struct{} // signals new records
 
 	stop     chan struct{}
@@ -88,8 +89,10 @@ func (l *flowLog) loop() {
 			spare = l.writeAll(spare)
 		case <-tick.C:
 			l.refusals.Flush()
+			l.tellDropped(loglimit.Pause)
 		case <-l.stop:
 			l.writeAll(spare)
+			l.tellDropped(0)
 			l.refusals.Close()
 			return
 		}
@@ -100,17 +103,28 @@ func (l *flowLog) loop() {
 // slice for reuse.
 func (l *flowLog) writeAll(spare []flow.Record) []flow.Record {
 	l.mu.Lock()
-	records, dropped := l.records, l.dropped
-	l.records, l.dropped = spare, 0
+	records := l.records
+	l.records = spare
 	l.mu.Unlock()
 	for _, r := range records {
 		l.write(r)
 	}
-	if dropped > 0 {
-		l.log.Warn("dropped flow lines: flows end faster than the log writes", "lines", dropped)
-	}
+	l.tellDropped(loglimit.Pause)
 	clear(records)
 	return records[:0]
+}
+
+// tellDropped counts the lines that were dropped, unless it has done so within a pause.
+func (l *flowLog) tellDropped(pause time.Duration) {
+	l.mu.Lock()
+	dropped, now := l.dropped, time.Now()
+	if dropped == 0 || now.Sub(l.counted) < pause {
+		l.mu.Unlock()
+		return
+	}
+	l.dropped, l.counted = 0, now
+	l.mu.Unlock()
+	l.log.Warn("dropped flow lines: flows end faster than the log writes", "lines", dropped)
 }
 
 func (l *flowLog) write(r flow.Record) {

@@ -14,6 +14,7 @@ import (
 	"longhaul/internal/flow"
 	"longhaul/internal/intercept"
 	"longhaul/internal/ledger"
+	"longhaul/internal/loglimit"
 	"longhaul/internal/relay"
 	"longhaul/internal/remedy"
 )
@@ -67,7 +68,7 @@ const (
 )
 
 func newInterception(o interceptionOptions) *interception {
-	i := &interception{interceptionOptions: o, full: map[string]bool{}, mirror: &mirror{log: o.log, relay: o.relay}}
+	i := &interception{interceptionOptions: o, full: map[string]bool{}, mirror: &mirror{lines: loglimit.New(o.log), relay: o.relay}}
 	i.life, i.end = context.WithCancel(context.Background())
 	return i
 }

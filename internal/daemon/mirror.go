@@ -10,18 +10,18 @@ import (
 	"longhaul/internal/flow"
 	"longhaul/internal/intercept"
 	"longhaul/internal/intercept/hold"
+	"longhaul/internal/loglimit"
 	"longhaul/internal/relay"
 )
 
 // mirror holds the clients' SYNs of tunnels with refuse: mirror, and has the relay dial
 // their targets.
 type mirror struct {
-	log    *slog.Logger
 	relay  func() *relay.Relay
 	holder *hold.Holder // nil: no tunnel mirrors
 	ports  map[string]holdPorts
 
-	failure string // the last one of an answer; only the holder's goroutine uses it
+	lines *loglimit.Limiter
 }
 
 type holdPorts struct{ four, six uint16 }
@@ -76,13 +76,9 @@ func (m *mirror) opened(s hold.SYN) {
 	}})
 }
 
-// failed logs the first of equal errors in a row: a client sends its SYN again and again.
+// failed logs an error now and then: a client sends its SYN again and again.
 func (m *mirror) failed(err error) {
-	cause := errors.Unwrap(err).Error()
-	if cause != m.failure {
-		m.log.Error("cannot answer a client whose SYN is held", "error", err)
-	}
-	m.failure = cause
+	m.lines.Log(slog.LevelError, "cannot answer a client whose SYN is held", nil, slog.Any("error", err))
 }
 
 // close ends it, after the relay.

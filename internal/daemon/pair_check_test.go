@@ -9,6 +9,7 @@ import (
 
 	"longhaul/internal/flow"
 	"longhaul/internal/integrity"
+	"longhaul/internal/loglimit"
 	"longhaul/internal/pair"
 )
 
@@ -49,7 +50,7 @@ func TestPairTellsLosses(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var log strings.Builder
-			p := &pairs{log: slog.New(slog.NewTextHandler(&log, nil))}
+			p := &pairs{lines: loglimit.New(slog.New(slog.NewTextHandler(&log, nil)))}
 			was := &watched{SessionState: pair.SessionState{Up: true}}
 			p.tell(was, test.after, time.Now())
 			if got := strings.Contains(log.String(), "session lost"); got != test.lost || was.Up {

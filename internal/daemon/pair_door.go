@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -76,14 +77,14 @@ func (p *pairs) admit(l *net.UnixListener) {
 			return
 		}
 		if err != nil {
-			p.log.Warn("cannot take a connection from the new process", "error", err)
+			p.notPassed(err)
 			time.Sleep(acceptPause)
 			continue
 		}
 		fd, first, err := receivePassed(c)
 		_ = c.Close()
 		if err != nil {
-			p.log.Warn("cannot take a connection from the new process", "error", err)
+			p.notPassed(err)
 			continue
 		}
 		if t := p.farAt(fd); t != nil {
@@ -92,6 +93,10 @@ func (p *pairs) admit(l *net.UnixListener) {
 			_ = unix.Close(fd)
 		}
 	}
+}
+
+func (p *pairs) notPassed(err error) {
+	p.lines.Log(slog.LevelWarn, "cannot take a connection from the new process", nil, slog.Any("error", err))
 }
 
 const acceptPause = 100 * time.Millisecond // after descriptors ran out

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
 
 	"longhaul/internal/flow"
 	"longhaul/internal/pair"
+	"longhaul/internal/resources"
 	"longhaul/internal/units"
 )
 
@@ -135,6 +137,8 @@ type sessionKey struct {
 func (p *pairs) watch(node *pair.Node) {
 	tick := time.NewTicker(pairWatch)
 	defer tick.Stop()
+	var collector resources.Collector
+	defer collector.Close()
 	known := map[sessionKey]*watched{}
 	strangers, strangersAt := map[pair.Problem]int64{}, time.Time{}
 	for {
@@ -146,6 +150,7 @@ func (p *pairs) watch(node *pair.Node) {
 		}
 		p.lines.Flush()
 		state := node.Overview()
+		collector.Look(state.Retained, now)
 		p.watchSessions(known, state.Sessions, now)
 		if now.Sub(strangersAt) >= strangersPause && !maps.Equal(strangers, state.Strangers) {
 			for problem, n := range state.Strangers {
@@ -173,53 +178,60 @@ func (p *pairs) watchSessions(known map[sessionKey]*watched, sessions []pair.Ses
 	for key, was := range known {
 		if !here[key] {
 			delete(known, key)
-			p.log.Info("pair: session ended", sessionAttrs(was.SessionState)...)
+			p.sessionLine(slog.LevelInfo, "session ended", was.SessionState)
 		}
 	}
 }
 
 // tell logs how a session has changed, and remembers it.
 func (p *pairs) tell(was *watched, s pair.SessionState, now time.Time) {
-	attrs := sessionAttrs(s)
+	failure, flows := slog.String("error", s.ProblemText), slog.Int("flows", s.Flows)
+	rtt := slog.Float64("rtt_seconds", s.RTT.Seconds())
 	switch {
 	case s.Up && !was.Up:
-		p.log.Info("pair: session up", append(attrs, "release", s.Release, "rtt_seconds", s.RTT.Seconds())...)
+		p.sessionLine(slog.LevelInfo, "session up", s, slog.String("release", s.Release), rtt)
 		if s.Clear {
-			p.log.Warn("pair: "+flow.ClearWarning, attrs...)
+			p.sessionLine(slog.LevelWarn, flow.ClearWarning, s)
 		}
 		was.told = pair.ProblemNone
 	case s.Up && was.Up && !s.Since.Equal(was.Since):
-		p.log.Info("pair: session up again, at once", append(attrs, "rtt_seconds", s.RTT.Seconds(), "flows", s.Flows)...)
+		p.sessionLine(slog.LevelInfo, "session up again, at once", s, rtt, flows)
 	case s.Fallback && !was.Fallback:
-		p.log.Warn("pair: what answers is no paired relay: new flows go to it unpaired and in clear", append(attrs, "error", s.ProblemText)...)
+		p.sessionLine(slog.LevelWarn, "what answers is no paired relay: new flows go to it unpaired and in clear", s, failure)
 		was.told = s.Problem
 	case was.Fallback && !s.Fallback:
-		p.log.Info("pair: new flows do not go unpaired any more", attrs...)
+		p.sessionLine(slog.LevelInfo, "new flows do not go unpaired any more", s)
 	case !s.Up && was.Up && s.ProblemText == "" && s.Flows == 0:
 		// This host has closed the session, as when a reload has replaced it.
 		was.down = now
 	case !s.Up && was.Up:
-		p.log.Warn("pair: session lost", append(attrs, "error", s.ProblemText, "flows", s.Flows)...)
+		p.sessionLine(slog.LevelWarn, "session lost", s, failure, flows)
 		was.down = now
 	case !s.Up && s.Near && s.Problem != was.told && now.Sub(was.down) >= problemSettles:
-		p.log.Warn("pair: no session: "+string(s.Problem), append(attrs, "error", s.ProblemText, "remedy", flow.PairProblemRemedy(string(s.Problem)))...)
+		p.sessionLine(slog.LevelWarn, "no session: "+string(s.Problem), s, failure, slog.String("remedy", flow.PairProblemRemedy(string(s.Problem))))
 		was.told = s.Problem
 	case s.Up && s.Draining && !was.Draining:
-		p.log.Info("pair: the other relay takes no new flows", attrs...)
+		p.sessionLine(slog.LevelInfo, "the other relay takes no new flows", s)
 	case s.Up && s.LaneError != "" && was.LaneError == "":
-		p.log.Warn("pair: no new lane", append(attrs, "error", s.LaneError)...)
+		p.sessionLine(slog.LevelWarn, "no new lane", s, slog.String("error", s.LaneError))
 	case s.Up && s.LaneError == "" && was.LaneError != "":
-		p.log.Info("pair: new lanes again", attrs...)
+		p.sessionLine(slog.LevelInfo, "new lanes again", s)
 	}
 	was.SessionState = s
 }
 
-func sessionAttrs(s pair.SessionState) []any {
-	attrs := []any{"peer", s.Peer, "tunnel", s.Tunnel, "session", instanceText(s.Session)}
+// sessionBurst is the number of lines of a kind about one tunnel of a peer in a
+// [loglimit.Pause]. An outage of a path may honestly cause some.
+const sessionBurst = 5
+
+// sessionLine writes a line about a session. A peer may begin and end sessions as fast as
+// it likes, so few are written.
+func (p *pairs) sessionLine(level slog.Level, what string, s pair.SessionState, more ...slog.Attr) {
+	attrs := []slog.Attr{slog.String("peer", s.Peer), slog.String("tunnel", s.Tunnel), slog.String("session", instanceText(s.Session))}
 	if s.Remote.IsValid() {
-		attrs = append(attrs, "remote", s.Remote.String())
+		attrs = append(attrs, slog.String("remote", s.Remote.String()))
 	}
-	return attrs
+	p.lines.LogBurst(sessionBurst, level, "pair: "+what, []string{"peer", "tunnel"}, append(attrs, more...)...)
 }
 
 // problemOf waits until a near tunnel has a session or a reason for having none.

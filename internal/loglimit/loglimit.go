@@ -1,6 +1,6 @@
 // Package loglimit bounds the lines of a log that somebody outside can cause. It
-// writes the first line of a kind at once, and then one in each [Pause], with the
-// number of those left out:
+// writes the first line of a kind at once, or the first few, and then one in each
+// [Pause], with the number of those left out:
 //
 //	limited := loglimit.New(log)
 //	limited.Log(slog.LevelWarn, "join refused", nil, slog.Any("error", err))
@@ -46,8 +46,9 @@ type kind struct {
 	level      slog.Level
 	message    string
 	attrs      []slog.Attr // that tell it from others
-	last       time.Time   // when a line was written
-	suppressed int         // since then
+	last       time.Time   // when a line was written, the first one of a burst
+	written    int         // lines since then, that one included
+	suppressed int         // lines left out since then
 }
 
 // New returns a limiter in front of a log.
@@ -70,10 +71,16 @@ func (l *Limiter) Counted(message, more string) {
 // Log writes a line, unless one of its kind was written within [Pause]. by are the keys
 // of the attributes that tell its kind from others of the same message.
 func (l *Limiter) Log(level slog.Level, message string, by []string, attrs ...slog.Attr) {
+	l.LogBurst(1, level, message, by, attrs...)
+}
+
+// LogBurst is Log with up to burst lines in a [Pause] in place of one, for changes that
+// may honestly come a few at a time.
+func (l *Limiter) LogBurst(burst int, level slog.Level, message string, by []string, attrs ...slog.Attr) {
 	if !l.log.Enabled(context.Background(), level) {
 		return
 	}
-	suppressed, due := l.count(level, message, by, attrs)
+	suppressed, due := l.count(burst, level, message, by, attrs)
 	if !due {
 		return
 	}
@@ -84,7 +91,7 @@ func (l *Limiter) Log(level slog.Level, message string, by []string, attrs ...sl
 }
 
 // count counts a line. If it is due, count returns the number of those left out before.
-func (l *Limiter) count(level slog.Level, message string, by []string, attrs []slog.Attr) (suppressed int, due bool) {
+func (l *Limiter) count(burst int, level slog.Level, message string, by []string, attrs []slog.Attr) (suppressed int, due bool) {
 	var own [4]slog.Attr
 	of := own[:0]
 	for _, a := range attrs {
@@ -112,12 +119,15 @@ func (l *Limiter) count(level slog.Level, message string, by []string, attrs []s
 	case k == nil:
 		k = &kind{level: level, message: message, attrs: slices.Clone(of)}
 		l.kinds[key] = k
+	case now.Sub(k.last) < Pause && k.written < burst:
+		k.written++
+		return 0, true
 	case now.Sub(k.last) < Pause:
 		k.suppressed++
 		return 0, false
 	}
 	suppressed = k.suppressed
-	k.last, k.suppressed = now, 0
+	k.last, k.written, k.suppressed = now, 1, 0
 	return suppressed, true
 }
 
@@ -148,7 +158,7 @@ func (l *Limiter) flush(now time.Time) {
 		switch {
 		case due(k):
 			lines = append(lines, *k)
-			k.last, k.suppressed = now, 0
+			k.last, k.written, k.suppressed = now, 1, 0
 		case now.Sub(k.last) >= Pause:
 			delete(l.kinds, key)
 		}

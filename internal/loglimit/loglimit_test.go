@@ -68,6 +68,30 @@ func TestLines(t *testing.T) {
 	}
 }
 
+func TestBurst(t *testing.T) {
+	l := newLimited(slog.LevelInfo)
+	flap := func(times int) {
+		for range times {
+			l.LogBurst(3, slog.LevelInfo, "up", nil)
+		}
+	}
+	for _, step := range []struct {
+		do   func()
+		want string
+	}{
+		{func() { flap(2) }, "level=INFO msg=up\nlevel=INFO msg=up\n"},
+		{func() { l.now = l.now.Add(Pause - 1); flap(3) }, "level=INFO msg=up\n"},
+		{func() { l.now = l.now.Add(1); flap(1) }, "level=INFO msg=up suppressed=2\n"},
+		{func() { flap(3) }, "level=INFO msg=up\nlevel=INFO msg=up\n"},
+		{func() { l.now = l.now.Add(Pause); l.Flush(); flap(3) }, "level=INFO msg=\"more: up\" suppressed=1\nlevel=INFO msg=up\nlevel=INFO msg=up\n"},
+	} {
+		step.do()
+		if diff := cmp.Diff(step.want, l.lines()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
 // Whoever can make kinds of lines makes no more lines than there is room for kinds.
 func TestKindsAreBounded(t *testing.T) {
 	l := newLimited(slog.LevelInfo)

@@ -202,6 +202,24 @@ func (c *bulkConn) fill() error {
 	return err
 }
 
+// await waits until bytes are here, or an end. It takes little memory: the handshake's stack is
+// large, and who says nothing is to have none.
+func (c *bulkConn) await() error {
+	if c.w > c.r {
+		return nil
+	}
+	var err error
+	waited := c.raw.Read(func(fd uintptr) bool {
+		var b [1]byte
+		_, err = retry(func() (int, error) { n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK); return n, err })
+		return err != unix.EAGAIN
+	})
+	if waited != nil {
+		return waited
+	}
+	return os.NewSyscallError("read", err)
+}
+
 // readSocket reads once, to memory that take gives and that drop takes back while it
 // waits.
 func (c *bulkConn) readSocket(take func() []byte, drop func()) (n int, err error) {

@@ -134,10 +134,10 @@ func (c *control) flush() {
 
 // read handles messages until the connection ends.
 func (c *control) read(handle func(wire.Message)) error {
-	r := bufio.NewReaderSize(c.c.stream, 32<<10)
-	buf := make([]byte, wire.MessageBuffer)
+	r := bufio.NewReaderSize(c.c.stream, 4<<10)
+	buf := make([]byte, 512) // room for most messages
 	for {
-		m, err := wire.ReadMessage(r, buf)
+		m, err := wire.ReadMessage(r, &buf)
 		if err != nil {
 			return err
 		}

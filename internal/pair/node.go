@@ -228,6 +228,11 @@ func (n *Node) serve(ctx context.Context, fd int, first []byte, source netip.Add
 		// among them may have been carried out.
 		err = problem(ProblemPathDown, "a lane for another process")
 	}
+	if err == nil {
+		if err = bulk.await(); err != nil {
+			err = broken(handshakeProblem(err))
+		}
+	}
 	var c *connection
 	if err == nil {
 		c, err = n.accept(bulk, source, a, p.Kind == preface.Lane)

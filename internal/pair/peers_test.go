@@ -112,7 +112,7 @@ func TestFlowMessagesInTurns(t *testing.T) {
 		if len(out) == 0 || len(out) > maxFill+1<<10 {
 			t.Fatalf("%d bytes in one part, after %d flows", len(out), len(seen))
 		}
-		for r, buf := bytes.NewReader(out), make([]byte, wire.MessageBuffer); r.Len() > 0; {
+		for r, buf := bytes.NewReader(out), new([]byte); r.Len() > 0; {
 			m, err := wire.ReadMessage(r, buf)
 			nettest.Must(t, err)
 			seen[m.Flow] = true

@@ -48,7 +48,7 @@ func TestCollector(t *testing.T) {
 	}
 	c.Close()
 	after := debug.SetGCPercent(own)
-	if during != 50 || after != 77 {
-		t.Errorf("percent %d with payload and %d in the end, want 50 and 77", during, after)
+	if during > 50 || during < 40 || after != 77 {
+		t.Errorf("percent %d with payload and %d in the end, want about 50 and 77", during, after)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"net/http"
 	"net/url"
@@ -68,7 +69,7 @@ func (d *Dashboard) json(answer func(*http.Request) (any, error)) http.HandlerFu
 		case errors.Is(err, history.ErrNoRecord):
 			fail(w, http.StatusNotFound, "the history has no such record")
 		default:
-			d.log.Warn("the dashboard cannot answer", "path", r.URL.Path, "error", err)
+			d.lines.Log(slog.LevelWarn, "the dashboard cannot answer", nil, slog.String("path", r.URL.Path), slog.Any("error", err))
 			fail(w, http.StatusInternalServerError, "cannot read the data; the relay's log has the cause")
 		}
 	}

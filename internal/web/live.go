@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"longhaul/internal/httpd"
+	"longhaul/internal/loglimit"
 	"longhaul/internal/monitor"
 )
 
@@ -40,7 +41,7 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
-	out := stream{w, http.NewResponseController(w), d.log}
+	out := stream{w, http.NewResponseController(w), d.lines}
 	updates := d.monitor.Subscribe(r.Context())
 	if !out.send("retry: 1000\n\n") {
 		return
@@ -71,7 +72,7 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 type stream struct {
 	http.ResponseWriter
 	control *http.ResponseController
-	log     *slog.Logger
+	lines   *loglimit.Limiter
 }
 
 // event sends a view of a snapshot. It returns false if the reader is gone.
@@ -85,7 +86,7 @@ func (o stream) event(v view, s *monitor.Snapshot) bool {
 		if errors.As(err, &bad) {
 			text = bad.text
 		} else {
-			o.log.Warn("the dashboard cannot answer a reader of live updates", "error", err)
+			o.lines.Log(slog.LevelWarn, "the dashboard cannot answer a reader of live updates", nil, slog.Any("error", err))
 		}
 		shown = map[string]string{"error": text}
 	}

@@ -19,6 +19,7 @@ import (
 
 	"longhaul/internal/flow"
 	"longhaul/internal/httpd"
+	"longhaul/internal/loglimit"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 )
@@ -60,7 +61,7 @@ type Options struct {
 // Dashboard serves pages and data.
 type Dashboard struct {
 	monitor Monitor
-	log     *slog.Logger
+	lines   *loglimit.Limiter
 
 	mu      sync.Mutex
 	history History
@@ -80,7 +81,7 @@ func New(o Options) *Dashboard {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Dashboard{monitor: o.Monitor, history: o.History, log: o.Log}
+	return &Dashboard{monitor: o.Monitor, history: o.History, lines: loglimit.New(o.Log)}
 }
 
 // SetHistory replaces the source of records; nil: none.

@@ -148,7 +148,7 @@ func (c *Conn) Receive(want wire.FrameType, most uint64, quiet time.Duration) (p
 
 // NextMessage reads a message of a control connection.
 func (c *Conn) NextMessage() (wire.Message, error) {
-	return wire.ReadMessage(c, make([]byte, wire.MessageBuffer))
+	return wire.ReadMessage(c, new([]byte))
 }
 
 // blockSize is how much a flood sends at a time.

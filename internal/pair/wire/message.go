@@ -104,9 +104,9 @@ func (m Message) Append(dst []byte) []byte {
 	return dst
 }
 
-// ReadMessage reads one message; buf has room for the longest value and is the
-// memory of Bytes.
-func ReadMessage(r io.Reader, buf []byte) (m Message, err error) {
+// ReadMessage reads one message. buf is the memory of Bytes; it grows as messages need, to
+// about MaxWake bytes.
+func ReadMessage(r io.Reader, buf *[]byte) (m Message, err error) {
 	var head [messageHead]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return m, err
@@ -117,14 +117,15 @@ func ReadMessage(r io.Reader, buf []byte) (m Message, err error) {
 	if n < low || n > high {
 		return m, malformed("message of type %d with %d bytes", m.Type, n)
 	}
-	if _, err := io.ReadFull(r, buf[:n]); err != nil {
+	if n > len(*buf) {
+		*buf = make([]byte, n)
+	}
+	b := (*buf)[:n]
+	if _, err := io.ReadFull(r, b); err != nil {
 		return m, err
 	}
-	return m, m.set(buf[:n])
+	return m, m.set(b)
 }
-
-// MessageBuffer is the length of the buffer that ReadMessage needs.
-const MessageBuffer = maxOpen + MaxWake
 
 func (t MessageType) sizes() (low, high int) {
 	switch t {

@@ -142,7 +142,7 @@ func TestMalformedMessages(t *testing.T) {
 		"HELD with a span backward": Message{Type: MessageHeld, Spans: []Span{{From: 2, To: 1}}}.Append(nil),
 		"HELD beyond all streams":   Message{Type: MessageHeld, Spans: []Span{{From: 1, To: maxOffset + 1}}}.Append(nil),
 	} {
-		if m, err := ReadMessage(bytes.NewReader(b), make([]byte, MessageBuffer)); !errors.Is(err, ErrMalformed) {
+		if m, err := ReadMessage(bytes.NewReader(b), new([]byte)); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%s: %+v, %v", name, m, err)
 		}
 	}
@@ -155,7 +155,7 @@ func TestMessages(t *testing.T) {
 	}
 	r := bytes.NewReader(stream)
 	for _, want := range messages {
-		got, err := ReadMessage(r, make([]byte, MessageBuffer))
+		got, err := ReadMessage(r, new([]byte))
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}
@@ -167,7 +167,7 @@ func TestMessages(t *testing.T) {
 
 func TestMessageTextIsCut(t *testing.T) {
 	b := Message{Type: MessageReset, Text: strings.Repeat("x", 1000)}.Append(nil)
-	if m, err := ReadMessage(bytes.NewReader(b), make([]byte, MessageBuffer)); err != nil || len(m.Text) != maxText {
+	if m, err := ReadMessage(bytes.NewReader(b), new([]byte)); err != nil || len(m.Text) != maxText {
 		t.Errorf("%d bytes, %v", len(m.Text), err)
 	}
 }
@@ -213,11 +213,11 @@ func FuzzMessage(f *testing.F) {
 		f.Add(m.Append(nil))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := ReadMessage(bytes.NewReader(b), make([]byte, MessageBuffer))
+		m, err := ReadMessage(bytes.NewReader(b), new([]byte))
 		if err != nil {
 			return
 		}
-		again, err := ReadMessage(bytes.NewReader(m.Append(nil)), make([]byte, MessageBuffer))
+		again, err := ReadMessage(bytes.NewReader(m.Append(nil)), new([]byte))
 		if err != nil || again.Type != m.Type || again.Offset != m.Offset || again.Text != m.Text || !bytes.Equal(again.Bytes, m.Bytes) {
 			t.Errorf("%+v again is %+v, %v", m, again, err)
 		}
