@@ -15,8 +15,8 @@ const (
 	// returnPayload is how much payload in bytes must have gone for its memory to be given
 	// back at once, and returnPause the least time between two such returns: each is a
 	// collection.
-	returnPayload = 16 << 20
-	returnPause   = 5 * time.Second
+	returnPayload = 32 << 20
+	returnPause   = 2 * time.Second
 )
 
 // Collector keeps the memory that the Go runtime takes close to what is in use, while flows keep
