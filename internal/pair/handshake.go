@@ -209,7 +209,7 @@ func keepAlive(fd int) {
 func refusedBy(h wire.Hello) error {
 	switch {
 	case h.Problem != "":
-		return problem(Problem(h.Problem), "the other relay answers %q", h.Problem)
+		return problem(toldProblem(h.Problem), "the other relay answers %q", h.Problem)
 	case !h.Speaks():
 		return problem(ProblemVersion, "the other relay speaks versions %d to %d, this one %d to %d",
 			h.Lowest, h.Highest, wire.LowestVersion, wire.HighestVersion)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"longhaul/internal/flow"
-	"longhaul/internal/pair/stream"
 	"longhaul/internal/pair/wire"
 )
 
@@ -401,7 +400,7 @@ func (s *session) handleFlow(ctl *control, m wire.Message) {
 
 // take takes a message for the flow. The caller holds f.mu and wakes the flow.
 func (f *Flow) take(m wire.Message) {
-	c := stream.Cause{Code: m.Reason, Text: m.Text}
+	c := told(f.near, m)
 	switch m.Type {
 	case wire.MessageOpened:
 		f.known, f.opened, f.target, f.opening = true, true, m.Text, nil
@@ -410,7 +409,7 @@ func (f *Flow) take(m wire.Message) {
 			return
 		}
 		f.known = true
-		f.sf.PeerReset(0, false, c)
+		f.resetByPeer(0, false, c)
 	case wire.MessageAck:
 		f.known = true
 		before := f.sf.Out.Acknowledged()
@@ -428,7 +427,7 @@ func (f *Flow) take(m wire.Message) {
 		}
 	case wire.MessageReset:
 		f.known = true
-		f.sf.PeerReset(m.Offset, m.Flags&wire.FlagEnd != 0, c)
+		f.resetByPeer(m.Offset, m.Flags&wire.FlagEnd != 0, c)
 	case wire.MessageGone:
 		f.sf.PeerGone(cause(flow.EndWANLost, errors.New("the other relay does not know the flow")))
 	case wire.MessageWake:

@@ -2,6 +2,7 @@ package pair
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -19,6 +20,18 @@ const (
 	ProblemDraining   Problem = "draining"    // the far process takes no new sessions
 	ProblemEncrypt    Problem = "encrypt"     // one end has lanes in clear, the other one encrypts
 )
+
+// problems are all of them.
+var problems = []Problem{ProblemUnpaired, ProblemKeyUnknown, ProblemVersion, ProblemPathDown, ProblemDenied, ProblemDraining, ProblemEncrypt}
+
+// toldProblem is the problem that the other relay names; one that this release does not
+// know counts as denied.
+func toldProblem(text string) Problem {
+	if p := Problem(text); slices.Contains(problems, p) {
+		return p
+	}
+	return ProblemDenied
+}
 
 // refuses reports whether somebody answers, and no session will stand until something is
 // changed there or here.
