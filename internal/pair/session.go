@@ -400,11 +400,11 @@ func (s *session) handleFlow(ctl *control, m wire.Message) {
 
 // take takes a message for the flow. The caller holds f.mu and wakes the flow.
 func (f *Flow) take(m wire.Message) {
-	c := told(f.near, m)
 	switch m.Type {
 	case wire.MessageOpened:
 		f.known, f.opened, f.target, f.opening = true, true, m.Text, nil
 	case wire.MessageRefused:
+		c := told(f.near, m)
 		if r, _ := reasonOf(c); f.near && r == flow.EndDrain && f.s.link.moveOn(f) {
 			return
 		}
@@ -427,7 +427,7 @@ func (f *Flow) take(m wire.Message) {
 		}
 	case wire.MessageReset:
 		f.known = true
-		f.resetByPeer(m.Offset, m.Flags&wire.FlagEnd != 0, c)
+		f.resetByPeer(m.Offset, m.Flags&wire.FlagEnd != 0, told(f.near, m))
 	case wire.MessageGone:
 		f.sf.PeerGone(cause(flow.EndWANLost, errors.New("the other relay does not know the flow")))
 	case wire.MessageWake:
