@@ -187,7 +187,7 @@ func flowAttrs(r flow.Record) []slog.Attr {
 	if r.Resumes > 0 || r.Outage > 0 {
 		attrs = append(attrs, slog.Int64("resumes", r.Resumes), slog.Float64("outage_seconds", display.Round(r.Outage.Seconds(), 1e3)))
 	}
-	attrs = append(attrs, slog.String("end", string(r.Reason)), slog.String("ended_by", r.Reason.EndedBy()))
+	attrs = append(attrs, slog.String("end", string(r.Reason)), slog.String("ended_by", r.EndedBy()))
 	if r.Err != nil {
 		attrs = append(attrs, slog.String("error", r.Err.Error()))
 	}

@@ -131,6 +131,20 @@ level=INFO msg=flow tunnel=db client=10.0.0.1:4000 start=1970-01-01T00:00:00.000
 	}
 }
 
+// TestEndByThePeersWord holds that an end which only the other relay of a pair has seen
+// is recorded as its word, in the log and for the monitor.
+func TestEndByThePeersWord(t *testing.T) {
+	r := record(flow.EndTargetRefused, errors.New("connection refused"))
+	r.ByPeer = true
+	got := logLines(t, false, func(l *flowLog) { l.add([]flow.Record{r}) })
+	if want := "end=target-refused ended_by=peer error=\"connection refused\"\n"; !strings.HasSuffix(got, want) {
+		t.Errorf("the line is %s, want it to end in %s", got, want)
+	}
+	if m := toRecord(&r); m.EndedBy != flow.EndedByPeer {
+		t.Errorf("the monitor's record was ended by %s", m.EndedBy)
+	}
+}
+
 func TestJSONLineOfAFlow(t *testing.T) {
 	line := logLines(t, true, func(l *flowLog) { l.add([]flow.Record{record(flow.EndClean, nil)}) })
 	var got map[string]any

@@ -73,7 +73,7 @@ func (d *daemon) flowsEnded(flows []flow.Record) {
 
 // toRecord begins the monitor's record of a flow that has ended.
 func toRecord(f *flow.Record) monitor.Record {
-	r := monitor.Record{Record: *f, EndedBy: f.Reason.EndedBy()}
+	r := monitor.Record{Record: *f, EndedBy: f.EndedBy()}
 	if f.Err != nil {
 		r.Error = f.Err.Error()
 	}

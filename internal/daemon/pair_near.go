@@ -173,6 +173,7 @@ func toPairEnd(e pair.End) relay.PairEnd {
 		Back:      (*relay.PairBack)(e.Back),
 		Reason:    e.Reason,
 		Err:       e.Err,
+		ByPeer:    e.ByPeer,
 		BytesUp:   e.BytesUp,
 		BytesDown: e.BytesDown,
 		Target:    addressOrNone(e.Target),

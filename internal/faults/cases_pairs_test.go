@@ -307,7 +307,7 @@ func TestCase45TargetRefusesFarAway(t *testing.T) {
 	p, _ := loopbackPair(t)
 	p.start()
 	expectReset(t, p.dial(), patience)
-	p.near.expectLog(`msg=flow .*\bend=target-refused ended_by=target`)
+	p.near.expectLog(`msg=flow .*\bend=target-refused ended_by=peer`)
 	p.far.expectLog(`msg=flow .*\bend=target-refused ended_by=target`)
 	p.expectNoFlows()
 }

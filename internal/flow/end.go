@@ -47,6 +47,10 @@ var EndReasons = func() []EndReason {
 	return all
 }()
 
+// EndedByPeer is the party of an end that only the other relay of a pair has seen: its
+// reason and error are that relay's word.
+const EndedByPeer = "peer"
+
 // EndedBy returns the party that caused the end: client, target, both or relay.
 func (r EndReason) EndedBy() string {
 	switch r {
@@ -63,6 +67,6 @@ func (r EndReason) EndedBy() string {
 // Ended counts flows that ended for the same reason.
 type Ended struct {
 	Reason  EndReason `json:"reason"`
-	EndedBy string    `json:"ended_by"`
+	EndedBy string    `json:"ended_by"` // as Record.EndedBy
 	Flows   int64     `json:"flows"`
 }

@@ -90,10 +90,19 @@ type Record struct {
 
 	Reason EndReason `json:"reason"`
 	Err    error     `json:"-"` // the system's, behind Reason; nil for a clean end
+	ByPeer bool      `json:"-"` // Reason and Err are the word of the other relay of a pair
 
 	// Of a flow that a pair of relays carried.
 	Resumes int64         `json:"resumes,omitempty"`        // lost connections over the WAN that others replaced
 	Outage  units.Seconds `json:"outage_seconds,omitempty"` // without a connection that it needed
+}
+
+// EndedBy returns the party that caused the end: client, target, both or relay; or peer.
+func (r *Record) EndedBy() string {
+	if r.ByPeer {
+		return EndedByPeer
+	}
+	return r.Reason.EndedBy()
 }
 
 // GoodputBps is the mean rate of both directions together, in bits per second;

@@ -29,7 +29,7 @@ type Record struct {
 	CauseLeg   flow.Leg     `json:"cause_leg,omitempty"`
 	CauseShare float64      `json:"cause_share,omitempty"`
 
-	EndedBy string `json:"ended_by"`        // client, target, both or relay
+	EndedBy string `json:"ended_by"`        // client, target, both, relay or peer
 	Error   string `json:"error,omitempty"` // the text of Err
 }
 

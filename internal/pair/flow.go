@@ -48,6 +48,7 @@ type Flow struct {
 	running    bool // the goroutine exists
 	finished   bool
 	legFailed  bool
+	told       bool // the other end has said why the flow is cut
 	blocked    bool // the goroutine writes to the lane
 	releasing  bool // near: RELEASE is offered, and unanswered
 	releaseDue bool
@@ -623,7 +624,7 @@ func (f *Flow) end() End {
 	}
 	if c, byPeer := f.sf.Cause(); !f.sf.Clean() {
 		e.Reason, e.Err = reasonOf(c)
-		e.Far = byPeer == f.near
+		e.Far, e.ByPeer = byPeer == f.near, f.told
 	}
 	return e
 }

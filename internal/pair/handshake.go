@@ -207,15 +207,10 @@ func keepAlive(fd int) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 }
 
-// told are the problems that a far relay may name.
-var told = []Problem{ProblemVersion, ProblemDenied, ProblemDraining, ProblemEncrypt, ProblemBusy}
-
 func refusedBy(h wire.Hello) error {
 	switch {
-	case slices.Contains(told, Problem(h.Problem)):
-		return problem(Problem(h.Problem), "the other relay answers %q", h.Problem)
 	case h.Problem != "":
-		return problem(ProblemDenied, "the other relay answers %q", h.Problem)
+		return problem(toldProblem(h.Problem), "the other relay answers %q", h.Problem)
 	case !h.Speaks():
 		return problem(ProblemVersion, "the other relay speaks versions %d to %d, this one %d to %d",
 			h.Lowest, h.Highest, wire.LowestVersion, wire.HighestVersion)

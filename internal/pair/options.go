@@ -176,6 +176,7 @@ type End struct {
 	Reason    flow.EndReason
 	Err       error // behind the reason; nil for a clean end
 	Far       bool  // the far relay found it
+	ByPeer    bool  // Reason and Err are the other relay's word
 	BytesUp   int64 // client to target: at the far relay handed to the target's socket, at the near one acknowledged
 	BytesDown int64
 	Target    string // address, as text; empty: not dialed

@@ -8,6 +8,7 @@ import (
 
 	"longhaul/internal/flow"
 	"longhaul/internal/pair/stream"
+	"longhaul/internal/pair/wire"
 )
 
 // codes are the reasons that both relays record, by their code on the wire. A code
@@ -28,6 +29,41 @@ func cause(r flow.EndReason, err error) stream.Cause {
 		c.Text = err.Error()
 	}
 	return c
+}
+
+// What the other end of a flow can know is a reason that it may give. Nobody tells
+// peer-restarted: the relay that stays finds it.
+var (
+	eitherTells = []flow.EndReason{flow.EndNoLocalPort, flow.EndNoResources, flow.EndIdle, flow.EndHalfClosed,
+		flow.EndStalled, flow.EndDrain, flow.EndDenied, flow.EndFlowLimit, flow.EndRateLimit, flow.EndShed,
+		flow.EndWANLost, flow.EndDamaged}
+	nearTells = append(slices.Clone(eitherTells), flow.EndClientReset, flow.EndClientTimeout, flow.EndBadProxyHeader, flow.EndPairDown)
+	farTells  = append(slices.Clone(eitherTells), flow.EndTargetReset, flow.EndTargetTimeout, flow.EndTargetRefused,
+		flow.EndTargetUnreached, flow.EndTargetUnknown, flow.EndLoop, flow.EndNoHop)
+)
+
+// told is the cause that a message of the other end gives to a near or a far flow. A
+// reason that this end cannot know, or of a newer peer, counts as wan-lost.
+func told(near bool, m wire.Message) stream.Cause {
+	may := nearTells
+	if near {
+		may = farTells
+	}
+	r, _ := reasonOf(stream.Cause{Code: m.Reason})
+	if !slices.Contains(may, r) {
+		r = flow.EndWANLost
+	}
+	c := cause(r, nil)
+	c.Text = m.Text
+	return c
+}
+
+// resetByPeer takes the other end's reset. The first cause of a flow counts.
+func (f *Flow) resetByPeer(length uint64, end bool, c stream.Cause) {
+	if before, _ := f.sf.Cause(); before == (stream.Cause{}) {
+		f.told = true
+	}
+	f.sf.PeerReset(length, end, c)
 }
 
 // reasonOf is the reason of a cause; of a code of a newer peer, wan-lost.

@@ -458,16 +458,16 @@ func (s *session) handleFlow(ctl *control, m wire.Message) {
 
 // take takes a message for the flow. The caller holds f.mu and wakes the flow.
 func (f *Flow) take(m wire.Message) {
-	c := stream.Cause{Code: m.Reason, Text: m.Text}
 	switch m.Type {
 	case wire.MessageOpened:
 		f.known, f.opened, f.target, f.opening = true, true, m.Text, nil
 	case wire.MessageRefused:
+		c := told(f.near, m)
 		if r, _ := reasonOf(c); f.near && r == flow.EndDrain && f.s.link.moveOn(f) {
 			return
 		}
 		f.known = true
-		f.sf.PeerReset(0, false, c)
+		f.resetByPeer(0, false, c)
 	case wire.MessageAck:
 		f.known = true
 		before := f.sf.Out.Acknowledged()
@@ -485,7 +485,7 @@ func (f *Flow) take(m wire.Message) {
 		}
 	case wire.MessageReset:
 		f.known = true
-		f.sf.PeerReset(m.Offset, m.Flags&wire.FlagEnd != 0, c)
+		f.resetByPeer(m.Offset, m.Flags&wire.FlagEnd != 0, told(f.near, m))
 	case wire.MessageGone:
 		f.sf.PeerGone(cause(flow.EndWANLost, errors.New("the other relay does not know the flow")))
 	case wire.MessageWake:

@@ -2,6 +2,7 @@ package pair
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -20,6 +21,17 @@ const (
 	ProblemEncrypt    Problem = "encrypt"     // one end has lanes in clear, the other one encrypts
 	ProblemBusy       Problem = "busy"        // the far relay has too many handshakes or sessions
 )
+
+// farProblems are those that a far relay may name.
+var farProblems = []Problem{ProblemVersion, ProblemDenied, ProblemDraining, ProblemEncrypt, ProblemBusy}
+
+// toldProblem is the problem that the other relay names; any other one counts as denied.
+func toldProblem(text string) Problem {
+	if p := Problem(text); slices.Contains(farProblems, p) {
+		return p
+	}
+	return ProblemDenied
+}
 
 // refuses reports whether somebody answers, and no session will stand until something is
 // changed there or here.

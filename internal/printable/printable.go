@@ -12,7 +12,8 @@ import (
 )
 
 // String returns s as one line. A question mark replaces control characters
-// (including newlines and tabs), directional formatting, and invalid UTF-8.
+// (including newlines and tabs), directional formatting, characters that show
+// nothing, and invalid UTF-8. The result is never longer than s.
 func String(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !shown(r) {
@@ -23,13 +24,12 @@ func String(s string) string {
 }
 
 // shown reports whether a rune is plain text. It excludes terminal commands (C0
-// and C1, ECMA-48) and explicit directional formatting characters (Unicode UAX
-// #9).
+// and C1, ECMA-48), directional formatting characters (Unicode UAX #9), and what
+// shows nothing, such as zero-width characters (Unicode UTS #39): two names that
+// look alike are alike.
 func shown(r rune) bool {
 	switch {
-	case unicode.IsControl(r):
-		return false
-	case r >= '\u202a' && r <= '\u202e', r >= '\u2066' && r <= '\u2069':
+	case unicode.In(r, unicode.Cc, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector):
 		return false
 	case r == '\u2028', r == '\u2029': // line and paragraph separators
 		return false

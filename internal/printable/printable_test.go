@@ -17,7 +17,12 @@ var texts = []struct{ in, line, text string }{
 	{"\x9b2J", "?2J", "?2J"},   // CSI as one byte
 	{"txt.\u202egpj", "txt.?gpj", "txt.?gpj"},
 	{"a\u2028b\x7f", "a?b?", "a?b?"},
-	{"cut \xe6\x9d", "cut ??", "cut "}, // the rest of the rune may follow
+	{"\u202a\u202b\u202c\u202d\u2066\u2067\u2068\u2069", "????????", "????????"}, // embeddings, overrides, isolates
+	{"\u200e\u200f\u061c", "???", "???"},                                         // marks
+	{"si\u200bte\u200c-\u200db\u2060\ufeff", "si?te?-?b??", "si?te?-?b??"},       // of no width
+	{"a\u00ad\u034f\u115f\u3164\uffa0\ufe0f", "a??????", "a??????"},              // that show nothing
+	{"\U000e0041\U000e0100", "??", "??"},                                         // tags, more selectors
+	{"cut \xe6\x9d", "cut ??", "cut "},                                           // the rest of the rune may follow
 }
 
 func TestString(t *testing.T) {

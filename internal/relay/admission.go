@@ -24,6 +24,8 @@ type tunnelState struct {
 	refused  atomic.Int64 // no target accepted
 	errors   atomic.Int64 // ended by a reset, a timeout or missing resources
 	ended    endCounts
+	// endedByPeer are those whose reason is the word of the other relay of a pair.
+	endedByPeer endCounts
 
 	bucket    bucket
 	held      holdings    // while memory is short

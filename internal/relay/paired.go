@@ -100,6 +100,7 @@ type PairCounters struct {
 type PairEnd struct {
 	Reason             report.EndReason
 	Err                error
+	ByPeer             bool // Reason and Err are the other relay's word
 	BytesUp, BytesDown int64
 	Target             netip.AddrPort // zero: none was dialed
 	Resumes            int
@@ -127,6 +128,7 @@ type paired struct {
 	answer  chan<- pairAnswer // of OpenPaired; nil once it has one
 	seen    pairSeen
 	ended   bool                             // the carrier knows or has told
+	byPeer  bool                             // the end is the other relay's word
 	record  atomic.Pointer[report.LegRecord] // the leg's last figures; nil: not wanted, or the carrier still has the socket
 	add     PairCounters                     // to the lane's counters at the last look
 	sent    *report.LegRecord                // over lanes, at the end; nil: not known
@@ -231,6 +233,7 @@ func (w *worker) carried(slot, gen uint32, e PairEnd) {
 		f.hop.Connected()
 	}
 	if e.Reason != report.EndClean {
+		p.byPeer = e.ByPeer && f.close().reason == ""
 		f.fail(e.Reason, e.Err)
 	}
 	w.closeFlow(f, 0)

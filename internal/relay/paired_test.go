@@ -278,7 +278,10 @@ func TestStalledPairedFlows(t *testing.T) {
 }
 
 // farServer is a PairServer whose preface is "pair!".
-type farServer struct{ served chan int }
+type farServer struct {
+	served chan int
+	waited atomic.Int64 // of the latest
+}
 
 const farPreface = "pair!"
 
@@ -293,7 +296,10 @@ func (s *farServer) Recognize(first []byte) Recognition {
 	return IsHello
 }
 
-func (s *farServer) Serve(fd int, _ time.Duration) { s.served <- fd }
+func (s *farServer) Serve(fd int, waited time.Duration) {
+	s.waited.Store(int64(waited))
+	s.served <- fd
+}
 
 func (s *farServer) next(t *testing.T) *net.TCPConn {
 	t.Helper()
@@ -318,7 +324,7 @@ func connOf(t *testing.T, fd int) *net.TCPConn {
 }
 
 func farTunnel(o *rigOptions) *farServer {
-	s := &farServer{make(chan int, 8)}
+	s := &farServer{served: make(chan int, 8)}
 	o.Tunnels[0].PairServer = s
 	return s
 }
@@ -370,6 +376,27 @@ func TestFarTunnelTakesOnlyPrefaces(t *testing.T) {
 	g.turn()
 	g.relay.Close()
 	expectReset(t, waiting)
+}
+
+// TestServeKnowsTheWait holds that who takes a connection over knows how long ago it was
+// accepted, and bounds it from then on.
+func TestServeKnowsTheWait(t *testing.T) {
+	nettest.CheckLeaks(t)
+	var server *farServer
+	g := newStoppedRig(t, func(o *rigOptions) { server = farTunnel(o) })
+	c := dial(t, g.addr)
+	write(t, c, []byte(farPreface[:2]))
+	nettest.Eventually(t, patience, func() bool {
+		return g.relay.table.Load().tunnels[0].state.prefaces.Load() == 1
+	}, func() string { return "the connection is not accepted" })
+	const wait = 7 * time.Second
+	g.pass(wait)
+	write(t, c, []byte(farPreface[2:]))
+	far := server.next(t)
+	defer far.Close()
+	if waited := time.Duration(server.waited.Load()); waited < wait || waited >= prefaceTimeout {
+		t.Errorf("it has waited for %v, want %v or a little more", waited, wait)
+	}
 }
 
 // TestStrangersAreBounded holds that of many silent connections the oldest gives way: a

@@ -21,12 +21,16 @@ func (c *endCounts) add(r report.EndReason) {
 	}
 }
 
-// list returns the reasons with at least one flow.
-func (c *endCounts) list() []report.Ended {
+// endList returns the reasons with at least one flow, those that the other relay of a
+// pair has told last.
+func endList(own, byPeer *endCounts) []report.Ended {
 	all := []report.Ended{}
-	for i, r := range report.EndReasons {
-		if n := c[i].Load(); n > 0 {
-			all = append(all, report.Ended{Reason: r, EndedBy: r.EndedBy(), Flows: n})
+	for _, counts := range []*endCounts{own, byPeer} {
+		for i, r := range report.EndReasons {
+			rec := report.Record{Reason: r, ByPeer: counts == byPeer}
+			if n := counts[i].Load(); n > 0 {
+				all = append(all, report.Ended{Reason: r, EndedBy: rec.EndedBy(), Flows: n})
+			}
 		}
 	}
 	return all

@@ -21,7 +21,12 @@ func (w *worker) account(f *flow) {
 	if f.isIntegrity {
 		rec.Reason = report.EndCheck
 	}
-	st.ended.add(rec.Reason)
+	rec.ByPeer = f.paired != nil && f.paired.byPeer
+	if rec.ByPeer {
+		st.endedByPeer.add(rec.Reason)
+	} else {
+		st.ended.add(rec.Reason)
+	}
 	switch rec.Reason {
 	case report.EndClean, report.EndIdle, report.EndHalfClosed, report.EndDrain, report.EndCheck:
 	case report.EndTargetRefused, report.EndTargetUnreached, report.EndTargetUnknown, report.EndNoHop:

@@ -356,7 +356,13 @@ func TestEveryReasonIsCounted(t *testing.T) {
 			c.add(r)
 		}
 	}
-	list := c.list()
+	var byPeer endCounts
+	byPeer.add(report.EndIdle)
+	list := endList(&c, &byPeer)
+	if want := (report.Ended{Reason: report.EndIdle, EndedBy: "peer", Flows: 1}); list[len(list)-1] != want {
+		t.Errorf("told by the peer: %+v, want %+v", list[len(list)-1], want)
+	}
+	list = list[:len(list)-1]
 	if len(list) != len(report.EndReasons) {
 		t.Fatalf("%d of %d reasons", len(list), len(report.EndReasons))
 	}

@@ -183,7 +183,7 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel, set *hops.Set, state string, now
 		Checks:     st.integrity.total.Load(),
 
 		ShedBy:       st.shedByReason(),
-		Ended:        st.ended.list(),
+		Ended:        endList(&st.ended, &st.endedByPeer),
 		AcceptQueues: []report.AcceptQueue{},
 	}
 	for i := range t.Forward {

@@ -16,6 +16,7 @@ import (
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
+	"longhaul/internal/printable"
 	"longhaul/internal/remedy"
 	"longhaul/internal/units"
 )
@@ -69,7 +70,7 @@ func (d *Dashboard) json(answer func(*http.Request) (any, error)) http.HandlerFu
 		case errors.Is(err, history.ErrNoRecord):
 			fail(w, http.StatusNotFound, "the history has no such record")
 		default:
-			d.lines.Log(slog.LevelWarn, "the dashboard cannot answer", nil, slog.String("path", r.URL.Path), slog.Any("error", err))
+			d.lines.Log(slog.LevelWarn, "the dashboard cannot answer", nil, slog.String("path", printable.String(r.URL.Path)), slog.Any("error", err))
 			fail(w, http.StatusInternalServerError, "cannot read the data; the relay's log has the cause")
 		}
 	}

@@ -177,7 +177,7 @@ var tunnelFamilies = []family{
 	{"flows_opened_total", "Flows that were admitted.", counter, []string{"tunnel"},
 		ofTunnel(func(t *monitor.Tunnel) int64 { return t.FlowsTotal })},
 	{"flows_closed_total",
-		"Flows that have ended, by the party that ended them (client, target, both or relay) and the reason.",
+		"Flows that have ended, by the party that ended them (client, target, both, relay or peer: the other relay of a pair says so) and the reason.",
 		counter, []string{"tunnel", "who", "reason"},
 		func(s *state, emit func(float64, ...string)) {
 			for i := range s.Tunnels {

@@ -229,11 +229,11 @@ func TestRefusedKeysTouchNoFile(t *testing.T) {
 		if after := fileMarks(t, b); after != before {
 			t.Errorf("files were written: %v, %v before", after, before)
 		}
-		time.Sleep(LearnPause - 1)
+		time.Sleep(LearnPause - time.Nanosecond)
 		if err := b.Learn("a", second[:]); !errors.Is(err, ErrTooSoon) {
 			t.Errorf("just before the pause has passed: %v", err)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		nettest.Must(t, b.Learn("a", second[:]))
 		if got := peer(t, b, "a").Keys; !slices.Equal(got, []PublicKey{second, first}) {
 			t.Errorf("a has the keys %v after the pause", got)

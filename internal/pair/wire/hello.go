@@ -5,12 +5,15 @@ import (
 	"io"
 	"math"
 	"time"
+
+	"longhaul/internal/printable"
 )
 
 // maxHello bounds what follows the length of a HELLO.
 const maxHello = 1024
 
-// maxText bounds names and texts of the other end, in bytes.
+// maxText bounds names and texts of the other end, in bytes. They pass package printable
+// where they are read.
 const maxText = 255
 
 // The types of HELLO's values.
@@ -138,17 +141,17 @@ func (h *Hello) set(kind byte, value []byte) error {
 	case helloSession:
 		h.Session = binary.BigEndian.Uint64(value)
 	case helloTunnel:
-		h.Tunnel = string(value)
+		h.Tunnel = printable.String(string(value))
 	case helloRelease:
-		h.Release = string(value)
+		h.Release = printable.String(string(value))
 	case helloFeatures:
 		h.Features = Features(value[0])
 	case helloResume:
 		h.Resume = time.Duration(binary.BigEndian.Uint32(value)) * time.Millisecond
 	case helloProblem:
-		h.Problem = string(value)
+		h.Problem = printable.String(string(value))
 	case helloOrigin:
-		h.Origin = string(value)
+		h.Origin = printable.String(string(value))
 	}
 	return nil
 }

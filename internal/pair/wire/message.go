@@ -3,6 +3,9 @@ package wire
 import (
 	"encoding/binary"
 	"io"
+	"net/netip"
+
+	"longhaul/internal/printable"
 )
 
 // MessageType is the type of a message of the control connection.
@@ -65,7 +68,7 @@ type Message struct {
 	Flow   uint64
 	Offset uint64 // ACK, RESET, WAKE, LATE
 	Reason byte   // REFUSED, RESET
-	Text   string // OPENED: the target's address; REFUSED, RESET: the cause
+	Text   string // OPENED: the target's address, or nothing; REFUSED, RESET: the cause
 	Bytes  []byte // WAKE, KEY, KEY_TAKEN, OPEN; PING, PONG: 8 bytes to return
 	Open   *Open  // OPEN
 	Spans  []Span // HELD
@@ -167,7 +170,7 @@ func (m *Message) set(b []byte) error {
 	}
 	switch m.Type {
 	case MessageOpened, MessageRefused, MessageReset:
-		m.Text = string(b)
+		m.Text = m.textOf(b)
 	case MessageWake, MessagePing, MessagePong, MessageKey, MessageKeyTaken:
 		m.Bytes = b
 	case MessageOpen:
@@ -190,4 +193,17 @@ func (m *Message) set(b []byte) error {
 		}
 	}
 	return nil
+}
+
+// textOf is a text of the other end, as one may show it. A target is an address, without
+// the zone, which names an interface of another host.
+func (m *Message) textOf(b []byte) string {
+	if m.Type != MessageOpened {
+		return printable.String(string(b))
+	}
+	a, err := netip.ParseAddrPort(string(b))
+	if err != nil {
+		return ""
+	}
+	return netip.AddrPortFrom(a.Addr().WithZone(""), a.Port()).String()
 }

@@ -172,6 +172,38 @@ func TestMessageTextIsCut(t *testing.T) {
 	}
 }
 
+// TestTextsAreShown holds that no text of the other end turns a line around or commands a
+// terminal, and that a target is an address.
+func TestTextsAreShown(t *testing.T) {
+	const bad, shown = "a\u202eb\x1b[2J\u200b\n\xff", "a?b?[2J???"
+	for _, kind := range []MessageType{MessageRefused, MessageReset} {
+		b := Message{Type: kind, Text: bad}.Append(nil)
+		if m, err := ReadMessage(bytes.NewReader(b), new([]byte)); err != nil || m.Text != shown {
+			t.Errorf("message %d has %q, %v", kind, m.Text, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"192.0.2.1:22":           "192.0.2.1:22",
+		"[2001:DB8::1]:22":       "[2001:db8::1]:22",
+		"[fe80::1%<script>]:22":  "[fe80::1]:22",
+		"[fe80::1%\u202eeth]:22": "[fe80::1]:22",
+		"server:22":              "",
+		"192.0.2.1":              "",
+		"<b>":                    "",
+		"":                       "",
+	} {
+		b := Message{Type: MessageOpened, Text: text}.Append(nil)
+		if m, err := ReadMessage(bytes.NewReader(b), new([]byte)); err != nil || m.Text != want {
+			t.Errorf("the target %q is %q, %v; want %q", text, m.Text, err, want)
+		}
+	}
+	h := Hello{Lowest: 1, Highest: 1, Tunnel: bad, Release: bad, Problem: bad, Origin: bad}
+	want := Hello{Lowest: 1, Highest: 1, Tunnel: shown, Release: shown, Problem: shown, Origin: shown}
+	if got, err := ReadHello(bytes.NewReader(h.Append(nil))); err != nil || got != want {
+		t.Errorf("HELLO is %+v, %v", got, err)
+	}
+}
+
 func FuzzHello(f *testing.F) {
 	f.Add(Hello{Lowest: 1, Highest: 1, Tunnel: "a"}.Append(nil))
 	f.Add(Hello{Lowest: 1, Highest: 1, Origin: "host [::]:1"}.Append(nil))

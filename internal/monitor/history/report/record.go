@@ -34,7 +34,7 @@ func WriteRecord(w io.Writer, r *monitor.Record) {
 	if reason == cleanEnd {
 		reason = "by an end from both sides"
 	} else if r.EndedBy != "" {
-		reason += ", by " + map[string]string{"client": "the client", "target": "the target", "both": "both sides", "relay": "the relay"}[r.EndedBy]
+		reason += ", by " + map[string]string{"client": "the client", "target": "the target", "both": "both sides", "relay": "the relay", flow.EndedByPeer: "the other relay's word"}[r.EndedBy]
 	}
 	if r.Error != "" {
 		reason += ": " + r.Error
