@@ -217,8 +217,13 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 			}
 		}
 	}
+	if len(s.Missing) > 0 {
+		fmt.Fprintf(w, "\nmissing, since not known within a second: %s\n", strings.Join(s.Missing, ", "))
+	}
 	if len(s.Flows) == 0 {
-		fmt.Fprintln(w, "\nno flows")
+		if !slices.Contains(s.Missing, "flows") {
+			fmt.Fprintln(w, "\nno flows")
+		}
 		return
 	}
 	const flowRow = "%-8s %-21s %-21s %4s %6s %8s %-6s\n"

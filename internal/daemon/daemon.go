@@ -84,6 +84,7 @@ type daemon struct {
 	predecessor *handover.Predecessor // while this process prepares to succeed it
 	inherited   inheritance
 	older       olderProcesses
+	slowParts   slowParts // of the status
 
 	upgrades  chan upgradeRequest
 	reloads   chan reloadRequest

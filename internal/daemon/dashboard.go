@@ -54,8 +54,8 @@ func newDashboard(log *slog.Logger, m board.Monitor) *dashboard {
 			Named: func(host string) bool { return d.current.Load().certificate.Names(host) },
 		}
 		secured := secrets.certificate.TLS()
-		secured.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return d.current.Load().certificate.Current(), nil
+		secured.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return d.current.Load().certificate.For(hello), nil
 		}
 		return httpd.ServeTLS(l, secured, d.board.Handler(access), log, board.Limits)
 	}}

@@ -55,8 +55,12 @@ func (s Summary) TotalFlows() int64 {
 	return n
 }
 
-// olderPatience is the timeout for the summary of an older process.
+// olderPatience is the timeout for an older process that may have ended.
 const olderPatience = time.Second
+
+// summaryPatience is the timeout for the summary of an older process. It ends before that of a
+// status, which then has the summaries of the others.
+const summaryPatience = 3 * statusPatience / 4
 
 // olderProcesses lists the older processes.
 type olderProcesses struct {
@@ -92,7 +96,7 @@ func (e olderProcess) exists() bool {
 
 // ask asks all older processes for their summaries, all at the same time.
 func (e *olderProcesses) ask(ctx context.Context) []OlderProcess {
-	ctx, cancel := context.WithTimeout(ctx, olderPatience)
+	ctx, cancel := context.WithTimeout(ctx, summaryPatience)
 	defer cancel()
 	all := e.living()
 	facts := make([]OlderProcess, len(all))

@@ -55,10 +55,20 @@ type Status struct {
 	Integrity       []integrity.Report `json:"checks"`                // last of each tunnel
 	History         *history.State     `json:"history"`               // null: no history
 	Pairs           *flow.Pairs        `json:"pairs"`                 // null: no tunnel is paired
+	Missing         []string           `json:"missing"`               // parts that were not known in time
 	relay.Snapshot
 }
 
+// status waits at most statusPatience for its parts.
 func (d *daemon) status() Status {
+	late := time.NewTimer(statusPatience)
+	defer late.Stop()
+	return d.statusUntil(late.C)
+}
+
+// statusUntil returns a status with the parts that are known in time. Without that of the event
+// loops, the tunnels are those of an overview.
+func (d *daemon) statusUntil(late <-chan time.Time) Status {
 	s := Status{
 		Name:            control.NameIn(control.Directory(d.Getenv), d.socket),
 		Version:         d.Version,
@@ -67,16 +77,22 @@ func (d *daemon) status() Status {
 		StartedAt:       d.started,
 		UptimeSeconds:   time.Since(d.started).Seconds(),
 		ConfigFile:      d.ConfigFile,
-		Lacks:           d.legs.lacks(),
-		Host:            FindHostChanges(),
+		Lacks:           []transport.Lack{},
 		LogLinesDropped: d.writer.total.Load(),
 		Process:         resources.Own(),
-		OlderProcesses:  d.older.ask(context.Background()),
-		Integrity:       d.integrity.reports(),
-		History:         d.history.state(),
-		Pairs:           d.pairs.status(),
-		Snapshot:        d.rules.addBypasses(d.relay.Snapshot()),
+		OlderProcesses:  []OlderProcess{},
+		Integrity:       []integrity.Report{},
+		Snapshot:        d.relay.Overview(),
 	}
+	parts := d.slowParts.collect(late)
+	ask(parts, partLacks, d.legs.lacks, func(v []transport.Lack) { s.Lacks = v })
+	ask(parts, partHost, FindHostChanges, func(v HostChanges) { s.Host = v })
+	ask(parts, partOlder, func() []OlderProcess { return d.older.ask(context.Background()) }, func(v []OlderProcess) { s.OlderProcesses = v })
+	ask(parts, partChecks, d.integrity.reports, func(v []integrity.Report) { s.Integrity = v })
+	ask(parts, partHistory, d.history.state, func(v *history.State) { s.History = v })
+	ask(parts, partPairs, d.pairs.status, func(v *flow.Pairs) { s.Pairs = v })
+	ask(parts, partFlows, func() relay.Snapshot { return d.rules.addBypasses(d.relay.Snapshot()) }, func(v relay.Snapshot) { s.Snapshot = v })
+	s.Missing = append([]string{}, parts.wait()...)
 	if d.shedder != nil {
 		state := d.shedder.monitor.State()
 		s.Resources = &state

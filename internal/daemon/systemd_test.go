@@ -3,10 +3,13 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -73,7 +76,7 @@ func TestWatchdogIsSilentWhileTheStatusIsAwaited(t *testing.T) {
 }
 
 // TestStatusLineWaitsForAStuckLoop blocks the relay's only event loop, which sends the
-// next beat.
+// next beat. The status answers without the flows meanwhile. At 071f4916 it did not.
 func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 	listen := netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1"))
 	target := netip.MustParseAddrPort(echoes(t))
@@ -92,7 +95,12 @@ func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 	defer r.Close()
 	letGo := sync.OnceFunc(func() { close(release) })
 	defer letGo() // before the relay's Close, which waits for its loop
-	d := &daemon{relay: r, config: &config.Config{}}
+	quiet := slog.New(slog.DiscardHandler)
+	d := &daemon{
+		relay: r, config: &config.Config{}, writer: &asyncWriter{}, legs: &transports{}, integrity: &integrityChecks{},
+		history: newHistoryKeeper(quiet, os.Getenv), pairs: newPairs(quiet, "", nil, nil), rules: &interception{},
+		Options: Options{Getenv: os.Getenv},
+	}
 
 	talked := make(chan struct{})
 	go func() { // the flow's last step waits for the loop
@@ -124,7 +132,15 @@ func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 		t.Errorf("the status line of a stuck loop is %q, want none", got)
 	default:
 	}
+	for range 3 {
+		if s := d.status(); !slices.Contains(s.Missing, partFlows) || len(s.Tunnels) != 1 {
+			t.Errorf("the status of a stuck loop lacks %q and has %d tunnels", s.Missing, len(s.Tunnels))
+		}
+	}
 	letGo()
+	var s Status
+	nettest.Eventually(t, time.Minute, func() bool { s = d.status(); return len(s.Missing) == 0 },
+		func() string { return fmt.Sprintf("the status goes on to lack %q", s.Missing) })
 	if got, want := <-line, "1 tunnel, "; !strings.HasPrefix(got, want) {
 		t.Errorf("the status line is %q, want %q and flows", got, want)
 	}

@@ -3,6 +3,7 @@ package faults
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
@@ -241,8 +242,9 @@ func (d *daemon) upgrade(program string) (pid int, err error) {
 
 // daemonStatus is what the cases need of `longhaul status --json`.
 type daemonStatus struct {
-	PID   int `json:"pid"`
-	Older []struct {
+	PID     int      `json:"pid"`
+	Missing []string `json:"missing"`
+	Older   []struct {
 		PID      int    `json:"pid"`
 		Socket   string `json:"control_socket"`
 		FlowsNow *int64 `json:"flows_now"`
@@ -313,13 +315,17 @@ type tunnelStatus struct {
 func (d *daemon) status() daemonStatus {
 	d.t.Helper()
 	var s daemonStatus
-	body, err := control.Status(d.t.Context(), d.socket())
-	if err == nil {
-		err = json.Unmarshal(body, &s)
-	}
-	if err != nil {
-		d.t.Fatalf("status: %v\n%s", err, d.log)
-	}
+	nettest.Eventually(d.t, patience, func() bool {
+		s = daemonStatus{}
+		body, err := control.Status(d.t.Context(), d.socket())
+		if err == nil {
+			err = json.Unmarshal(body, &s)
+		}
+		if err != nil {
+			d.t.Fatalf("status: %v\n%s", err, d.log)
+		}
+		return len(s.Missing) == 0 // on a busy machine parts may be late
+	}, func() string { return fmt.Sprintf("the status lacks %q", s.Missing) })
 	return s
 }
 

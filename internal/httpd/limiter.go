@@ -39,6 +39,18 @@ type limitedConn struct {
 	source  netip.Addr
 	number  uint64 // in the order of arrival
 	asked   atomic.Bool
+
+	gone      chan struct{} // closed with the connection
+	goneClose sync.Once
+}
+
+// Gone returns a channel that is closed once the server has closed the connection, as
+// [tls.ClientHelloInfo] has it; nil for one of a server without bounds.
+func Gone(conn net.Conn) <-chan struct{} {
+	if g, ok := conn.(*limitedConn); ok {
+		return g.gone
+	}
+	return nil
 }
 
 // Accept closes another connection at the limit.
@@ -47,7 +59,7 @@ func (c *connLimiter) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &limitedConn{Conn: conn, limiter: c, source: connsource.Of(conn)}
+	g := &limitedConn{Conn: conn, limiter: c, source: connsource.Of(conn), gone: make(chan struct{})}
 	c.mu.Lock()
 	var victim *limitedConn
 	if len(c.open) >= c.max {
@@ -59,7 +71,7 @@ func (c *connLimiter) Accept() (net.Conn, error) {
 	c.open[g] = struct{}{}
 	c.mu.Unlock()
 	if victim != nil {
-		victim.Conn.Close()
+		victim.cut()
 	}
 	return g, nil
 }
@@ -106,7 +118,7 @@ func (c *connLimiter) keepOpen(g *limitedConn) bool {
 			return false
 		}
 		delete(c.kept, victim)
-		victim.Conn.Close()
+		victim.cut()
 	}
 	delete(c.open, g)
 	c.kept[g] = struct{}{}
@@ -119,6 +131,12 @@ func (g *limitedConn) Close() error {
 	delete(g.limiter.open, g)
 	delete(g.limiter.kept, g)
 	g.limiter.mu.Unlock()
+	return g.cut()
+}
+
+// cut closes a connection that has no place any more.
+func (g *limitedConn) cut() error {
+	g.goneClose.Do(func() { close(g.gone) })
 	return g.Conn.Close()
 }
 

@@ -29,6 +29,10 @@ const (
 	// joinedFor is how long after the answer to a SYN the relay may see a copy of it: one
 	// that crossed the answer, and waited for a busy machine.
 	joinedFor = 5 * time.Second
+
+	// maxJoined bounds the connections remembered for that. Beyond it, a copy of a forgotten SYN
+	// begins a flow, whose client does not connect again.
+	maxJoined = 1 << 16
 )
 
 // HeldSYN is a first SYN to a transparent tunnel that is held.
@@ -118,7 +122,7 @@ func (h *heldFlows) join(syn heldKey) {
 	}
 	for len(h.oldest) > 0 {
 		first := h.oldest[0]
-		if joined, ok := h.joined[first]; ok && time.Since(joined.at) < joinedFor {
+		if joined, ok := h.joined[first]; ok && time.Since(joined.at) < joinedFor && len(h.oldest) < maxJoined {
 			break
 		}
 		delete(h.joined, first)

@@ -208,3 +208,36 @@ func TestJoinedSYNIsKnown(t *testing.T) {
 		}
 	})
 }
+
+// More connections of held SYNs than are remembered: the earliest are forgotten.
+func TestJoinedSYNsAreBounded(t *testing.T) {
+	var h heldFlows
+	syn := func(i int) heldKey {
+		return heldKey{netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 1), netip.AddrPort{}}
+	}
+	const more = 100
+	for i := range maxJoined + more {
+		if known, _, full := h.begin(syn(i), 7); known || full {
+			t.Fatalf("SYN %d: known %v, full %v", i, known, full)
+		}
+		h.join(syn(i))
+	}
+	if len(h.joined) > maxJoined || len(h.oldest) > maxJoined {
+		t.Errorf("%d connections are remembered in %d places", len(h.joined), len(h.oldest))
+	}
+	if known, _, _ := h.begin(syn(maxJoined+more-1), 7); !known {
+		t.Error("the latest is forgotten")
+	}
+	if known, _, _ := h.begin(syn(0), 7); known {
+		t.Error("the earliest is remembered")
+	}
+	if _, _, full := h.begin(syn(-1), 7); full || len(h.all) != 2 {
+		t.Errorf("full %v, %d SYNs are held", full, len(h.all))
+	}
+	for i := 0; len(h.all) < maxHeld; i++ {
+		h.begin(syn(1<<20+i), 7)
+	}
+	if _, _, full := h.begin(syn(1<<22), 7); !full {
+		t.Errorf("%d SYNs are held, and one more", len(h.all))
+	}
+}

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"crypto"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/internal/httpd"
 	"longhaul/internal/remedy"
 )
 
@@ -146,6 +148,15 @@ func (c *Certificate) Current() *tls.Certificate {
 	return now
 }
 
+// For is Current for one handshake, whose signature waits for its turn.
+func (c *Certificate) For(hello *tls.ClientHelloInfo) *tls.Certificate {
+	now := *c.Current()
+	if key, ok := now.PrivateKey.(crypto.Signer); ok {
+		now.PrivateKey = inTurn{key, signing, httpd.Gone(hello.Conn)}
+	}
+	return &now
+}
+
 func (c *Certificate) current() (*tls.Certificate, *x509.Certificate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,8 +178,8 @@ func (c *Certificate) current() (*tls.Certificate, *x509.Certificate) {
 func (c *Certificate) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return c.Current(), nil
+		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return c.For(hello), nil
 		},
 	}
 }
