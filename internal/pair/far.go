@@ -136,7 +136,7 @@ func (f *Flow) ask(o wire.Open, a Acceptor, ahead []byte) {
 // dial connects to the target, for which ahead came with the OPEN. It calls admitted once the
 // relay has counted the flow.
 func (f *Flow) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) {
-	ctx, cancel := context.WithTimeout(f.s.node.ctx, o.Deadline)
+	ctx, cancel := context.WithTimeout(f.s.node.ctx, min(o.Deadline, maxDeadline))
 	defer cancel()
 	t, err := a.Dial(ctx, Open{Peer: f.s.peer, Client: o.Client, Listen: o.Listen, Flow: f, Admitted: admitted})
 	if err != nil {

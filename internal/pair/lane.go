@@ -260,13 +260,26 @@ func (l *lane) flush() {
 	_ = l.write(nil, nil, nil)
 }
 
-// pad sends n bytes that the other end skips.
+// padPiece is what pad writes at a time, in bytes: while the other end reads nothing, no more
+// waits in memory.
+const padPiece = 8 << 10
+
+var zeros [padPiece]byte
+
+// pad sends n bytes that the other end skips. An end that takes none of them for
+// writeTimeout loses the lane.
 func (l *lane) pad(n int) {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
-	b := make([]byte, wire.HeadSize+n)
-	wire.Frame{Type: wire.FramePad, Length: n}.Put(b)
-	_ = l.write(b, nil, nil)
+	defer l.bulk.SetWriteDeadline(time.Time{})
+	var head [wire.HeadSize]byte
+	wire.Frame{Type: wire.FramePad, Length: n}.Put(head[:])
+	_ = l.bulk.SetWriteDeadline(time.Now().Add(writeTimeout))
+	err := l.write(head[:], nil, nil)
+	for ; n > 0 && err == nil; n -= padPiece {
+		_ = l.bulk.SetWriteDeadline(time.Now().Add(writeTimeout))
+		err = l.write(zeros[:min(n, padPiece)], nil, nil)
+	}
 }
 
 // run reads the lane until it ends.

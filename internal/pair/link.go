@@ -251,6 +251,9 @@ func (l *Link) moveOn(f *Flow) bool {
 		return false
 	}
 	was := f.s
+	if l.s == was && len(l.old) >= maxOldSessions {
+		return false
+	}
 	if l.s == was { // DRAIN comes later than this answer
 		l.old = append(l.old, was)
 		l.s = l.newSession()
@@ -496,7 +499,7 @@ func (l *Link) replaceDrained() {
 	l.s.mu.Lock()
 	draining := l.s.draining
 	l.s.mu.Unlock()
-	if draining {
+	if draining && len(l.old) < maxOldSessions {
 		l.old = append(l.old, l.s)
 		l.s = l.newSession()
 	}

@@ -45,6 +45,12 @@ const (
 	maxIdleLanes  = 1024        // of one peer: lanes that carry no flow
 	maxPeerResume = time.Hour   // for which a peer may have its flows wait for a lane
 	emptyFor      = time.Minute // that a session without flows waits for its control connection
+
+	// maxDeadline bounds the time in which a peer wants a target: what a configuration may have.
+	maxDeadline = time.Hour
+	// maxOldSessions bounds the sessions of a link beside the current one. A far process that
+	// takes no new flows gets no further session while there are so many.
+	maxOldSessions = 16
 )
 
 // peerUse is what the connections of one peer take.
@@ -298,7 +304,7 @@ func (n *Node) enter(c *connection, kind preface.Kind, a Acceptor) error {
 		return nil
 	}
 	if c.hello.Features&wire.FeaturePad != 0 {
-		l.pad(padSize)
+		n.tasks.Go(func() { l.pad(padSize) }) // it may wait, and the handshake is over
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/flow"
 	"longhaul/internal/pair/compress"
+	"longhaul/internal/pair/identity"
 	"longhaul/internal/pair/stream"
 	"longhaul/internal/pair/wire"
 )
@@ -418,7 +419,11 @@ func (s *session) handle(ctl *control, m wire.Message) {
 			s.link.poke()
 		}
 	case wire.MessageKey:
-		if err := s.node.identity.Learn(s.peer, slices.Clone(m.Bytes)); err != nil {
+		err := s.node.identity.Learn(s.peer, slices.Clone(m.Bytes))
+		if errors.Is(err, identity.ErrTooSoon) {
+			return // the peer announces it again
+		}
+		if err != nil {
 			s.tell(slog.LevelWarn, "peer's new key is not stored", err)
 			return
 		}

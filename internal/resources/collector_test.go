@@ -41,7 +41,7 @@ func TestCollector(t *testing.T) {
 	}
 	c.Look(int64(len(payload)), at)
 	during := debug.SetGCPercent(c.percent)
-	payload = nil
+	// Nobody uses payload any more, so the collector takes it.
 	c.Look(0, at.Add(returnPause))
 	if live := liveHeap(); live > 32<<20 {
 		t.Errorf("%d bytes are live after all payload has gone", live)

@@ -235,8 +235,9 @@ func idleLanes(ctx context.Context, a *Attacker) error {
 	}
 	defer s.Control.Close()
 	s.Control.Answer()
+	s.hello.Features |= wire.FeaturePad // the relay sends padding, which nobody reads
 	err = again(ctx, a.count(holdAtOnce), func(int) error {
-		lane, err := s.Lane(ctx, Dialing{})
+		lane, err := s.Lane(ctx, Dialing{ReceiveBuffer: smallBuffer})
 		if err == nil {
 			hold.add(lane)
 		}
