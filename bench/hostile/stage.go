@@ -274,6 +274,13 @@ func (t *site) close() {
 func (t *site) join(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinWithin)
 	defer cancel()
+	go func() {
+		select {
+		case <-t.victim.exited: // nobody will answer
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	r, err := t.start(ctx, "late", t.nearConfig("late", lateHost))
 	if err != nil {
 		return 0, err
