@@ -210,7 +210,7 @@ func (t *site) nearConfig(name, host string) string {
 func (t *site) nearVictim() string {
 	return t.head("victim") + t.limited(t.s.unlimited) + "tunnels:\n" +
 		fmt.Sprintf("  - {name: paired, listen: \"%s:%d\", forward: \"%s:%d\", pair: honest}\n", victimHost, pairedPort, honestHost, pairedPort) +
-		fmt.Sprintf("  - {name: attacked, listen: \"%s:%d\", forward: \"%s:%d\", pair: {peer: evil, lanes: 4, resume: 2s}, max_flows: %d}\n",
+		fmt.Sprintf("  - {name: attacked, listen: \"%s:%d\", forward: \"%s:%d\", pair: {peer: evil, lanes: 4, resume: 2s}, connect_timeout: 5s, max_flows: %d}\n",
 			victimHost, attackedPort, evilHost, pairedPort, maxFlows) + plain
 }
 
