@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,7 +25,7 @@ func TestMain(m *testing.M) {
 // TestRelayHoldsItsBounds attacks a relay for a second each, with all that this machine has.
 // It judges counts and memory; the program judges times as well, and all attacks.
 func TestRelayHoldsItsBounds(t *testing.T) {
-	b := bench{binary: nettest.Longhaul(t), dir: t.TempDir(), time: time.Second, memoryLimit: "256MB", seed: 1, progress: t.Output(), unleashed: true}
+	b := bench{binary: nettest.Longhaul(t), dir: t.TempDir(), time: time.Second, memoryLimit: "256MB", seed: 1, progress: io.Discard, unleashed: true}
 	t.Setenv("HOSTILE_TEST_ROLE", "attacker")
 	nettest.Must(t, prepareHost())
 	nettest.Must(t, b.prepare(t.Context()))

@@ -210,7 +210,7 @@ func (t *site) nearConfig(name, host string) string {
 func (t *site) nearVictim() string {
 	return t.head("victim") + t.limited(t.s.unlimited) + "tunnels:\n" +
 		fmt.Sprintf("  - {name: paired, listen: \"%s:%d\", forward: \"%s:%d\", pair: honest}\n", victimHost, pairedPort, honestHost, pairedPort) +
-		fmt.Sprintf("  - {name: attacked, listen: \"%s:%d\", forward: \"%s:%d\", pair: {peer: evil, lanes: 4, resume: 2s}, max_flows: %d}\n",
+		fmt.Sprintf("  - {name: attacked, listen: \"%s:%d\", forward: \"%s:%d\", pair: {peer: evil, lanes: 4, resume: 2s}, connect_timeout: 5s, max_flows: %d}\n",
 			victimHost, attackedPort, evilHost, pairedPort, maxFlows) + plain
 }
 
@@ -274,6 +274,13 @@ func (t *site) close() {
 func (t *site) join(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinWithin)
 	defer cancel()
+	go func() {
+		select {
+		case <-t.victim.exited: // nobody will answer
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	r, err := t.start(ctx, "late", t.nearConfig("late", lateHost))
 	if err != nil {
 		return 0, err

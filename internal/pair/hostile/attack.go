@@ -1,11 +1,13 @@
 package hostile
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -101,22 +103,56 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// crowd holds connections, at most so many: the oldest gives way.
+// crowd holds connections, at most so many: the oldest gives way. Those that the relay ends
+// leave.
 type crowd struct {
-	most  int
-	conns []*Conn
+	most int
+
+	mu    sync.Mutex
+	conns list.List // of *Conn, the oldest first
+	gone  bool
 }
 
-func (c *crowd) add(conn *Conn) {
-	if len(c.conns) == c.most {
-		c.conns[0].Close()
-		c.conns = c.conns[1:]
+func (c *crowd) add(conn *Conn) *list.Element {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conns.Len() == c.most {
+		c.remove(c.conns.Front())
 	}
-	c.conns = append(c.conns, conn)
+	return c.conns.PushBack(conn)
+}
+
+// watch adds a connection of which nothing is read but its end.
+func (c *crowd) watch(conn *Conn) {
+	at := c.add(conn)
+	go func() {
+		_ = discard(conn)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !c.gone {
+			c.remove(at)
+		}
+	}()
+}
+
+// remove closes a connection. The caller holds mu.
+func (c *crowd) remove(at *list.Element) {
+	at.Value.(*Conn).Close() // an error: it is closed already
+	c.conns.Remove(at)       // nothing, if it has left
+}
+
+// each calls do for each connection.
+func (c *crowd) each(do func(*Conn)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for at := c.conns.Front(); at != nil; at = at.Next() {
+		do(at.Value.(*Conn))
+	}
 }
 
 func (c *crowd) close() {
-	for _, conn := range c.conns {
-		conn.Close()
-	}
+	c.each(func(conn *Conn) { conn.Close() })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gone = true
 }

@@ -76,7 +76,8 @@ func TestFloodArrives(t *testing.T) {
 		done <- sent
 	}()
 	// The connection is reset once everything is written, so the last messages may be lost.
-	nettest.Eventually(t, 20*time.Second, func() bool { return pings.Load() > count/2 }, func() string { return "few PINGs have come" })
+	nettest.Eventually(t, 20*time.Second, func() bool { return pings.Load() > count/2 && p.tally.messages.Load() == count },
+		func() string { return "few PINGs have come" })
 	cancel()
 	if sent := <-done; sent.Messages != count || sent.Connections != 1 {
 		t.Errorf("sent %+v", sent)
@@ -203,7 +204,7 @@ func TestAttacksEndWithTheirContext(t *testing.T) {
 				}
 				return
 			}
-			p, far := pair(t, script{})
+			p, _ := pair(t, script{})
 			a := &Attacker{Peer: p, Count: 3}
 			if k.Role == Stranger {
 				a.Peer = NewStranger(p.Far, public)
@@ -213,7 +214,7 @@ func TestAttacksEndWithTheirContext(t *testing.T) {
 				_, err := k.Run(ctx, a)
 				done <- err
 			}()
-			nettest.Eventually(t, 20*time.Second, func() bool { return far.tally.connections.Load() > 0 }, func() string { return "no connection has come" })
+			nettest.Eventually(t, 20*time.Second, func() bool { return a.Sent().Connections > 0 }, func() string { return "no connection has come" })
 			cancel()
 			if err := <-done; err != nil {
 				t.Error(err)

@@ -217,6 +217,7 @@ func sessions(ctx context.Context, a *Attacker) error {
 		hello.Session = randomID()
 		s, err := a.Peer.Begin(ctx, hello, Dialing{})
 		if err == nil {
+			s.Control.Answer()
 			hold.add(s.Control)
 		}
 		return err
@@ -344,10 +345,10 @@ func slowRead(ctx context.Context, a *Attacker) error {
 		return lane.Open(s.NextOpen(), []byte{TargetSends})
 	})
 	for ctx.Err() == nil {
-		for _, lane := range hold.conns {
+		hold.each(func(lane *Conn) {
 			_ = lane.tcp.SetReadDeadline(time.Now().Add(time.Millisecond))
 			_, _ = lane.tcp.Read(make([]byte, 1)) // of TLS, which nobody will understand any more
-		}
+		})
 		wait(ctx, time.Second)
 	}
 	return err

@@ -37,7 +37,7 @@ func silentCrowd(ctx context.Context, a *Attacker, first func(i int) []byte) err
 		c, err := a.Peer.Connect(ctx, Dialing{Source: a.source(i), First: first(i)})
 		if err == nil {
 			a.Peer.tally.messages.Add(1)
-			hold.add(c)
+			hold.watch(c)
 		}
 		return err
 	})
