@@ -4,7 +4,9 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -57,5 +59,37 @@ func TestEveryCaseHasATest(t *testing.T) {
 		if listed[n] != tested[n] {
 			t.Errorf("case %d: listed %v, tested %v", n, listed[n], tested[n])
 		}
+	}
+}
+
+// Every test that docs/design/bounds.md names exists.
+func TestBoundsHaveTheirTests(t *testing.T) {
+	page, err := os.ReadFile("../../docs/design/bounds.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing := map[string]bool{}
+	for _, name := range regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9_]+)`").FindAllStringSubmatch(string(page), -1) {
+		missing[name[1]] = true
+	}
+	if len(missing) < 50 {
+		t.Fatalf("the page names only %d tests", len(missing))
+	}
+	function := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Za-z0-9_]+)\(`)
+	err = filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		for _, f := range function.FindAllSubmatch(source, -1) {
+			delete(missing, string(f[1]))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range missing {
+		t.Errorf("docs/design/bounds.md names %s, which is no test", name)
 	}
 }

@@ -10,7 +10,7 @@ import (
 type Pairs struct {
 	Instance           string           `json:"instance"` // random, of this process
 	RetainedBytes      int64            `json:"retained_bytes"`
-	RetainedLimitBytes int64            `json:"retained_limit_bytes,omitempty"` // a part of memory_limit; 0: only each flow has its bound
+	RetainedLimitBytes int64            `json:"retained_limit_bytes,omitempty"` // a quarter of memory_limit, or of the host's or cgroup's memory
 	Sessions           []PairSession    `json:"sessions"`
 	Strangers          map[string]int64 `json:"strangers_total"`        // connections that became part of no session, by problem
 	KeysProblem        string           `json:"keys_problem,omitempty"` // why the files of keys cannot be read; the relay goes on with those it has

@@ -76,7 +76,7 @@ type Node struct {
 	tasks    sync.WaitGroup
 
 	flowsNow   atomic.Int64
-	handshakes *places
+	handshakes *connsource.Places
 	serving    atomic.Int64 // handshakes, with those that were given up
 	dials      atomic.Int64 // attempts of near ends for connections
 	draining   atomic.Bool
@@ -115,7 +115,7 @@ func New(o Options) (*Node, error) {
 	}
 	n := &Node{options: o, identity: o.Identity, log: o.Log, limited: loglimit.New(o.Log), instance: randomID(), poller: p,
 		// Lanes leave half of the processors to everything else.
-		turns: newTurns(runtime.GOMAXPROCS(0) / 2), controls: newTurns(runtime.GOMAXPROCS(0)), handshakes: newPlaces(maxHandshakes),
+		turns: newTurns(runtime.GOMAXPROCS(0) / 2), controls: newTurns(runtime.GOMAXPROCS(0)), handshakes: connsource.NewPlaces(maxHandshakes),
 		accepted: map[sessionKey]*session{}, uses: map[string]*peerUse{}, strangers: map[Problem]int64{}}
 	n.boundStores()
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -153,11 +153,11 @@ func (n *Node) Serve(fd int, first []byte, a Acceptor) {
 	}
 	ctx, giveUp := context.WithCancelCause(n.ctx)
 	source := sourceOf(fd)
-	place := n.handshakes.take(source, func() { giveUp(errBusy) })
+	place := n.handshakes.Take(source, func() { giveUp(errBusy) })
 	n.tasks.Go(func() {
 		defer n.serving.Add(-1)
 		defer giveUp(nil)
-		defer n.handshakes.leave(place)
+		defer n.handshakes.Leave(place)
 		err := n.serve(ctx, fd, first, source, a)
 		if cause := context.Cause(ctx); err != nil && cause == errBusy {
 			err = cause

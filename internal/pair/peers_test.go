@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
@@ -48,20 +49,14 @@ func sessionsOf(n *Node, peer string) (all []*session) {
 // runAttack runs an attack by its name until the function that it returns is called.
 func runAttack(t *testing.T, name string, a *hostile.Attacker) (stop func()) {
 	t.Helper()
-	for _, k := range hostile.Attacks() {
-		if k.Name != name {
-			continue
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		var done sync.WaitGroup
-		done.Go(func() { _, _ = k.Run(ctx, a) })
-		return func() {
-			cancel()
-			done.Wait()
-		}
+	k := attack(t, name)
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() { _, _ = k.Run(ctx, a) })
+	return func() {
+		cancel()
+		done.Wait()
 	}
-	t.Fatalf("no attack %s", name)
-	return nil
 }
 
 // TestAnswersAreBounded holds that who asks for answers and reads none is read no more.
@@ -204,6 +199,47 @@ func (d *neverDecides) Dial(ctx context.Context, o Open) (Target, error) {
 
 func (d *neverDecides) Ended(*Flow, End) {}
 
+// TestDropped holds how many flows that are over a session remembers, and why they were refused.
+func TestDropped(t *testing.T) {
+	var d dropped
+	const n = 5 * maxBuried
+	for id := range uint64(n) {
+		d.add(id, byte(id%3))
+		d.add(id, 0) // the end of the flow comes after its refusal
+		if code, known := d.has(id); !known || code != byte(id%3) {
+			t.Fatalf("flow %d: %d, %v", id, code, known)
+		}
+		if kept := len(d.now) + len(d.before); kept > 2*maxBuried {
+			t.Fatalf("%d flows are remembered", kept)
+		}
+	}
+	if _, known := d.has(n - maxBuried); !known {
+		t.Error("a late flow is forgotten")
+	}
+}
+
+// TestDrainingFarRelay holds that a far relay which drains each new session at once gets a bounded
+// number of them.
+func TestDrainingFarRelay(t *testing.T) {
+	t.Parallel()
+	keys := newKeyring(t)
+	a := &hostile.Attacker{Far: hostile.NewFar(nettest.ListenTCP(t, "127.0.0.1:0"), keys.cert)}
+	s := newStand(t, func(s *stand, _ *Options, lo *LinkOptions) {
+		s.nearKeys.trust("draining", keys)
+		lo.Peer = "draining"
+		lo.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{addrOf(a.Far.Listener)}, nil }
+	})
+	defer runAttack(t, "far-drains", a)()
+	most := 0
+	nettest.Eventually(t, time.Minute, func() bool {
+		most = max(most, len(s.link.sessions()))
+		return a.Sent().Connections >= 3*maxOldSessions
+	}, func() string { return fmt.Sprintf("only %d connections", a.Sent().Connections) })
+	if most > maxOldSessions+1 {
+		t.Errorf("%d sessions", most)
+	}
+}
+
 // TestPeerChoosesNoHour holds that a peer's flows wait as long as it likes, up to a bound.
 func TestPeerChoosesNoHour(t *testing.T) {
 	t.Parallel()
@@ -297,25 +333,6 @@ func TestIdleLanesOfOnePeer(t *testing.T) {
 		l.Close()
 	}
 	nettest.Eventually(t, time.Minute, func() bool { return idle() == 0 }, func() string { return "idle lanes are counted that are gone" })
-}
-
-// TestPlaces holds whose place goes to a newcomer.
-func TestPlaces(t *testing.T) {
-	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	p := newPlaces(3)
-	var gone []string
-	take := func(name string, source netip.Addr) *place {
-		return p.take(source, func() { gone = append(gone, name) })
-	}
-	first := take("a1", a)
-	take("b1", b)
-	take("a2", a)
-	take("a3", a) // a has most
-	take("b2", b) // a has as many as b would have: whoever goes, not the newcomer's only one
-	p.leave(first)
-	if len(gone) != 2 || gone[0] != "a1" || p.taken != 3 {
-		t.Errorf("given up: %q, %d are left", gone, p.taken)
-	}
 }
 
 // TestStrangersLeaveRoom holds that a flood of prefaces costs its own source its handshakes and

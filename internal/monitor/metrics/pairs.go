@@ -7,7 +7,7 @@ import (
 	"longhaul/internal/monitor"
 )
 
-var pairProblems = []string{flow.PairDenied, flow.PairEncrypt, flow.PairKeyUnknown, flow.PairPathDown, flow.PairUnpaired, flow.PairVersion}
+var pairProblems = []string{flow.PairBusy, flow.PairDenied, flow.PairEncrypt, flow.PairKeyUnknown, flow.PairPathDown, flow.PairUnpaired, flow.PairVersion}
 
 var pairFamilies = []family{
 	{"pair_up", "1 if a session with a paired relay stands, 0 if not.", gauge, []string{"tunnel", "peer"},
@@ -58,7 +58,7 @@ var pairFamilies = []family{
 		ofPath(func(p *flow.PairPath) float64 { return float64(p.Received) })},
 	{"pair_retained_bytes", "Data that was sent to a paired relay and not yet acknowledged.", gauge, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.RetainedBytes), true })},
-	{"pair_retained_limit_bytes", "Bound of that data of all pairs together, a part of memory_limit; without one it is missing.", gauge, nil,
+	{"pair_retained_limit_bytes", "Bound of that data of all pairs together: a quarter of memory_limit, or of the memory of the host or cgroup.", gauge, nil,
 		func(s *state, emit func(float64, ...string)) {
 			if s.Pairs != nil && s.Pairs.RetainedLimitBytes > 0 {
 				emit(float64(s.Pairs.RetainedLimitBytes))

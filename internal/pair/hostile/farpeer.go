@@ -22,6 +22,14 @@ var farAttacks = []Attack{
 		r := rand.New(rand.NewPCG(a.Seed, 6))
 		return farFlood(ctx, a, func(dst []byte) []byte { return wire.Message{Type: wire.MessageKey, Bytes: randomKey(r)}.Append(dst) })
 	}},
+	{"far-drains", FarPeer, "DRAIN at once in each session", func(ctx context.Context, a *Attacker) error {
+		return a.Far.serve(ctx, script{control: func(_ context.Context, _ *FarSession, c *Conn) error {
+			if err := c.Send(wire.Message{Type: wire.MessageDrain}); err != nil {
+				return err
+			}
+			return c.answer(func(wire.Message) error { return nil })
+		}})
+	}},
 	{"far-hello", FarPeer, "HELLO with odd values, then the end", farHello},
 }
 

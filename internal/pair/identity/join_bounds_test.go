@@ -125,49 +125,6 @@ func TestTakenPrefacesAreBounded(t *testing.T) {
 	}
 }
 
-// TestPlaces holds who loses a place: the source with the most, its oldest.
-func TestPlaces(t *testing.T) {
-	var p places
-	from := func(host byte) *fake { return &fake{addr: net.TCPAddr{IP: net.IPv4(192, 0, 2, host), Port: 1}} }
-	var many []*fake
-	for range maxJoins {
-		c := from(1)
-		many = append(many, c)
-		p.enter(c)
-	}
-	few := from(2)
-	place := p.enter(few)
-	if !many[0].closed || many[1].closed || few.closed || len(p.held) != maxJoins {
-		t.Errorf("the oldest of many is closed: %v, another: %v, the newcomer: %v, %d held", many[0].closed, many[1].closed, few.closed, len(p.held))
-	}
-	p.enter(from(1))
-	if !many[1].closed || few.closed {
-		t.Error("one of many more does not displace its own oldest")
-	}
-	for range maxJoins { // another source comes to half of the places
-		p.enter(from(3))
-	}
-	count := map[string]int{}
-	for _, one := range p.held {
-		count[one.source.String()]++
-	}
-	if few.closed || count["192.0.2.1"] < maxJoins/2-1 || count["192.0.2.3"] > maxJoins/2 {
-		t.Errorf("places by source: %v", count)
-	}
-	if p.leave(place) || len(p.held) != maxJoins-1 {
-		t.Errorf("%d are held after one has left", len(p.held))
-	}
-}
-
-type fake struct {
-	net.Conn
-	addr   net.TCPAddr
-	closed bool
-}
-
-func (f *fake) RemoteAddr() net.Addr { return &f.addr }
-func (f *fake) Close() error         { f.closed = true; return nil }
-
 // TestSilentJoins holds that connections that say nothing behind the preface of a join
 // hold 64 places at most, and keep no host of another source from joining.
 func TestSilentJoins(t *testing.T) {
@@ -195,11 +152,7 @@ func TestSilentJoins(t *testing.T) {
 			t.Errorf("a silent join ends by %v", err)
 		}
 	}
-	nettest.Eventually(t, time.Minute, func() bool {
-		b.places.mu.Lock()
-		defer b.places.mu.Unlock()
-		return len(b.places.held) == maxJoins
-	}, func() string { return "not all places are taken" })
+	nettest.Eventually(t, time.Minute, func() bool { return b.places.Taken() == maxJoins }, func() string { return "not all places are taken" })
 	if _, err := a.Join(t.Context(), inv, ""); err != nil {
 		t.Errorf("an honest join: %v", err)
 	}

@@ -12,6 +12,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"longhaul/internal/connsource"
 )
 
 // ServeJoin serves an accepted connection that begins with a preface of kind join, and
@@ -25,12 +27,12 @@ func (s *Store) ServeJoin(ctx context.Context, conn net.Conn, first []byte) (pee
 // inPlace serves a connection that may be a join, and closes it.
 func (s *Store) inPlace(ctx context.Context, conn net.Conn, serve func(context.Context) (peer string, err error)) (peer string, err error) {
 	defer conn.Close()
-	place := s.places.enter(conn)
+	place := s.places.Take(connsource.Of(conn), func() { reset(conn) })
 	ctx, cancel := context.WithTimeoutCause(ctx, JoinTimeout, os.ErrDeadlineExceeded)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	peer, err = serve(ctx)
-	if s.places.leave(place) && err != nil {
+	if s.places.Leave(place) && err != nil {
 		return peer, errCrowded
 	}
 	if cause := context.Cause(ctx); err != nil && cause != nil {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/internal/connsource"
 	"longhaul/internal/pair/preface"
 	"longhaul/internal/remedy"
 )
@@ -33,12 +34,12 @@ type Store struct {
 	problem error                // of the last reading
 	learnt  map[string]time.Time // when a peer's keys were last changed by its word
 
+	places *connsource.Places // of joins
 	joins  takenPrefaces
-	places places
 }
 
 // New returns the store of a directory, which need not exist yet.
-func New(dir string) *Store { return &Store{dir: dir} }
+func New(dir string) *Store { return &Store{dir: dir, places: connsource.NewPlaces(maxJoins)} }
 
 // Dir is the store's directory.
 func (s *Store) Dir() string { return s.dir }
