@@ -108,13 +108,17 @@ func (p *pairs) join(fd int, until time.Time) {
 		return
 	}
 	defer conn.Close()
+	remote := conn.RemoteAddr()
+	if remote == nil { // it was reset since it was accepted
+		return
+	}
 	ctx, cancel := context.WithDeadlineCause(p.life, until, os.ErrDeadlineExceeded)
 	defer cancel()
 	first := make([]byte, preface.Size) // it has arrived: serve saw it
 	if _, err := io.ReadFull(conn, first); err != nil {
 		return
 	}
-	from := slog.String("from", conn.RemoteAddr().String())
+	from := slog.String("from", remote.String())
 	peer, err := p.keys.ServeJoin(ctx, conn, first)
 	if err != nil {
 		p.lines.Log(slog.LevelWarn, refused, nil, from, slog.Any("error", err))

@@ -2,10 +2,15 @@ package daemon
 
 import (
 	"log/slog"
+	"net"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/config"
 	"longhaul/internal/nettest"
+	"longhaul/internal/pair/preface"
 	"longhaul/internal/relay"
 )
 
@@ -44,4 +49,33 @@ func TestFarTunnelIsAddedAgain(t *testing.T) {
 	if len(p.removed) > 0 {
 		t.Errorf("%d tunnels count as removed", len(p.removed))
 	}
+}
+
+// TestJoinThatWasReset holds that a connection which its client has reset is no harm, whenever
+// that was.
+func TestJoinThatWasReset(t *testing.T) {
+	p := newPairs(slog.New(slog.DiscardHandler), "test", t.TempDir, func() *relay.Relay { return nil })
+	defer p.close()
+	nettest.Must(t, p.start(&config.Config{}))
+	l := nettest.ListenTCP(t, "127.0.0.1:0")
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	nettest.Must(t, err)
+	accepted, err := l.AcceptTCP()
+	nettest.Must(t, err)
+	file, err := accepted.File()
+	nettest.Must(t, err)
+	accepted.Close()
+	fd, err := unix.Dup(int(file.Fd()))
+	nettest.Must(t, err)
+	_, err = c.Write(make([]byte, preface.Size))
+	nettest.Must(t, err)
+	nettest.Must(t, c.(*net.TCPConn).SetLinger(0))
+	c.Close()
+	nettest.Eventually(t, time.Minute, func() bool {
+		_, err := unix.Getpeername(fd)
+		return err != nil
+	}, func() string { return "the reset does not arrive" })
+	file.Close()
+	p.join(fd, time.Now().Add(time.Minute))
 }

@@ -97,6 +97,10 @@ func connOf(fd int) (*net.TCPConn, error) {
 		conn.Close()
 		return nil, fmt.Errorf("descriptor %d is no TCP socket", fd)
 	}
+	if tcp.RemoteAddr() == nil {
+		tcp.Close()
+		return nil, unix.ECONNRESET // since it was accepted
+	}
 	return tcp, nil
 }
 
