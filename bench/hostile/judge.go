@@ -195,7 +195,7 @@ func (o *observer) recover(ctx context.Context, before *phase, kept int) back {
 		pause(ctx, 100*time.Millisecond)
 		o.mu.Lock()
 		since := time.Since(begun).Seconds()
-		b.note(&b.Payload, since, o.payload <= before.Payload+payloadSlack && len(o.payloads) > 0 && o.payloads[len(o.payloads)-1].at.After(begun))
+		b.note(&b.Payload, since, o.payload <= before.Payload+payloadSlack && o.answered.After(begun))
 		b.note(&b.Descriptors, since, o.open <= before.Descriptors+descriptorSlack+kept)
 		b.note(&b.Memory, since, o.unpaid <= before.Unpaid+maxGrowth)
 		b.Resident = o.resident

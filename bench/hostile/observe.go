@@ -38,7 +38,7 @@ func (a *answers) add(took time.Duration, err error) {
 type phase struct {
 	Seconds     float64 `json:"seconds"`
 	Resident    int64   `json:"resident_max_B"`
-	Unpaid      int64   `json:"resident_without_payload_max_B"` // what is no payload of the last payloadMemory
+	Unpaid      int64   `json:"resident_without_payload_max_B"` // what is no payload
 	Payload     int64   `json:"payload_max_B"`
 	Budget      int64   `json:"payload_budget_B"` // 0: the relay reports none
 	HeapInUse   int64   `json:"go_heap_in_use_max_B"`
@@ -67,26 +67,17 @@ type phase struct {
 	echo  []time.Duration
 }
 
-// payloadMemory is how long memory that was payload counts as such: the runtime gives it back
-// late.
-const payloadMemory = 10 * time.Second
-
 // observer watches one relay from outside.
 type observer struct {
 	victim *relay
 
 	mu       sync.Mutex
 	now      *phase
-	payload  int64 // of the latest answer
-	payloads []retained
-	resident int64 // latest
-	unpaid   int64 // latest
-	open     int   // latest
-}
-
-type retained struct {
-	at    time.Time
-	bytes int64
+	payload  int64     // of the latest answer
+	answered time.Time // when that was asked for
+	resident int64     // latest
+	unpaid   int64     // latest
+	open     int       // latest
 }
 
 // begin begins a phase and ends the one before.
@@ -143,21 +134,19 @@ func (o *observer) look(ctx context.Context) {
 		return
 	}
 	o.note(ctx, func(p *phase) {
-		paid := o.payload
-		o.payloads = slices.DeleteFunc(o.payloads, func(r retained) bool { return time.Since(r.at) > payloadMemory })
-		for _, r := range o.payloads {
-			paid = max(paid, r.bytes)
-		}
-		o.resident, o.open, o.unpaid = resident, open, resident-paid
-		p.Resident, p.Descriptors, p.Unpaid = max(p.Resident, resident), max(p.Descriptors, open), max(p.Unpaid, o.unpaid)
+		o.resident, o.open = resident, open
+		p.Resident, p.Descriptors = max(p.Resident, resident), max(p.Descriptors, open)
 	})
 }
 
-// ask asks for the relay's status.
+// ask asks for the relay's status. Payload can come and go by a gigabyte in a second, so the memory
+// beside it is the least that the kernel says just before and just after the answer.
 func (o *observer) ask(ctx context.Context) {
+	before, errBefore := o.victim.resident()
 	begun := time.Now()
 	status, err := o.victim.status(ctx)
 	took := time.Since(begun)
+	after, errAfter := o.victim.resident()
 	o.note(ctx, func(p *phase) {
 		p.Status.add(took, err)
 		if err != nil {
@@ -165,8 +154,11 @@ func (o *observer) ask(ctx context.Context) {
 		}
 		p.Flows, p.Goroutines = max(p.Flows, status.FlowsNow), max(p.Goroutines, status.Process.Goroutines)
 		if status.Pairs != nil {
-			o.payload = status.Pairs.RetainedBytes
-			o.payloads = append(o.payloads, retained{time.Now(), o.payload})
+			o.payload, o.answered = status.Pairs.RetainedBytes, begun
+			if errBefore == nil && errAfter == nil {
+				o.unpaid = min(before, after) - o.payload
+				p.Unpaid = max(p.Unpaid, o.unpaid)
+			}
 			p.Payload, p.Budget = max(p.Payload, o.payload), status.Pairs.RetainedLimitBytes
 		}
 	})

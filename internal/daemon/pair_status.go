@@ -11,7 +11,6 @@ import (
 
 	"longhaul/internal/flow"
 	"longhaul/internal/pair"
-	"longhaul/internal/resources"
 	"longhaul/internal/units"
 )
 
@@ -137,8 +136,6 @@ type sessionKey struct {
 func (p *pairs) watch(node *pair.Node) {
 	tick := time.NewTicker(pairWatch)
 	defer tick.Stop()
-	var collector resources.Collector
-	defer collector.Close()
 	known := map[sessionKey]*watched{}
 	strangers, strangersAt := map[pair.Problem]int64{}, time.Time{}
 	for {
@@ -150,7 +147,6 @@ func (p *pairs) watch(node *pair.Node) {
 		}
 		p.lines.Flush()
 		state := node.Overview()
-		collector.Look(state.Retained, now)
 		p.watchSessions(known, state.Sessions, now)
 		if now.Sub(strangersAt) >= strangersPause && !maps.Equal(strangers, state.Strangers) {
 			for problem, n := range state.Strangers {

@@ -144,8 +144,7 @@ func TestSilentJoins(t *testing.T) {
 		conn, err := dialer.Dial("tcp", l.Addr().String())
 		nettest.Must(t, err)
 		defer conn.Close()
-		_, err = conn.Write(inv.preface())
-		nettest.Must(t, err)
+		_, _ = conn.Write(inv.preface()) // it may have lost its place already
 	}
 	for range silent - maxJoins {
 		if err := <-results; !errors.Is(err, errCrowded) {

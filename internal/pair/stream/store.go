@@ -1,7 +1,5 @@
 package stream
 
-import "sync"
-
 // The sizes of chunks in bytes: a flow begins with the smallest and takes the next
 // one when it has filled one. With the head of their frame they fill TLS records.
 var chunkSizes = [...]int{4<<10 - frameHead, 32<<10 - frameHead, 64<<10 - frameHead, ChunkMax}
@@ -15,7 +13,9 @@ const frameHead = 16
 // ChunkMax is the most bytes of one chunk, and so of one frame.
 const ChunkMax = 256<<10 - frameHead
 
-var pools = [len(chunkSizes)]sync.Pool{}
+// memory has the slabs of each size. The head of a frame, for which they have room, lies elsewhere.
+var memory = [len(chunkSizes)]slabs{{size: chunkSizes[0] + frameHead}, {size: chunkSizes[1] + frameHead},
+	{size: chunkSizes[2] + frameHead}, {size: chunkSizes[3] + frameHead}}
 
 // Budget bounds the memory of all stores of a process.
 type Budget interface {
@@ -39,12 +39,7 @@ type chunk struct {
 }
 
 func newChunk(class int, start uint64) *chunk {
-	c, _ := pools[class].Get().(*chunk)
-	if c == nil {
-		c = &chunk{class: class, buf: make([]byte, chunkSizes[class])}
-	}
-	c.start, c.n, c.gone = start, 0, false
-	return c
+	return &chunk{class: class, buf: memory[class].take()[:chunkSizes[class]], start: start}
 }
 
 func (c *chunk) size() int     { return chunkSizes[c.class] }
@@ -65,8 +60,9 @@ func (c *chunk) leave(b Budget) {
 
 func (c *chunk) free(b Budget) {
 	if c.gone && c.users == 0 {
+		memory[c.class].give(c.buf[:cap(c.buf)])
+		c.buf = nil
 		b.Give(c.size())
-		pools[c.class].Put(c)
 	}
 }
 
