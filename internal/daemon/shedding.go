@@ -43,12 +43,12 @@ func (s *shedder) setLimits(l config.Limits) { s.monitor.SetLimits(resourceLimit
 const leastRuntime = 64 << 20
 
 // runtimeBound is the memory in bytes of the runtime below which the garbage collector works
-// harder; 0: none. Paired flows keep bytes in it.
+// harder; 0: none. A quarter of the limit is for the payload of paired flows, which lies beside it.
 func runtimeBound(memoryLimit int64) int64 {
 	if memoryLimit == 0 {
 		return 0
 	}
-	return max(memoryLimit*7/8, leastRuntime)
+	return max(memoryLimit*5/8, leastRuntime)
 }
 
 func resourceLimits(l config.Limits) resources.Limits {
