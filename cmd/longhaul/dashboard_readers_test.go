@@ -31,14 +31,9 @@ func TestDashboardReaders(t *testing.T) {
 	program := filepath.Join(dir, "program") // the test's own is in a directory of root's
 	self, err := os.Executable()
 	nettest.Must(t, err)
-	in, err := os.Open(self)
+	content, err := os.ReadFile(self)
 	nettest.Must(t, err)
-	defer in.Close()
-	out, err := os.OpenFile(program, os.O_CREATE|os.O_WRONLY, 0o755)
-	nettest.Must(t, err)
-	_, err = io.Copy(out, in)
-	nettest.Must(t, err)
-	nettest.Must(t, out.Close())
+	nettest.WriteProgram(t, program, content)
 
 	page, page6 := nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "::1")
 	relay := &running{Cmd: &exec.Cmd{

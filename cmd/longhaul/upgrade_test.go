@@ -275,9 +275,7 @@ func TestUpgradePath(t *testing.T) {
 	}
 	install := func(name string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path+".new", content, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		nettest.WriteProgram(t, path+".new", content)
 		if err := os.Rename(path+".new", path); err != nil {
 			t.Fatal(err)
 		}

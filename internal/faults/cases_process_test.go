@@ -356,7 +356,7 @@ func newUpgraded(t *testing.T) *upgraded {
 func (u *upgraded) install(name, script string) (path string) {
 	u.t.Helper()
 	path = filepath.Join(u.relay.dir, name)
-	nettest.Must(u.t, os.WriteFile(path, []byte(script), 0o755))
+	nettest.WriteProgram(u.t, path, []byte(script))
 	return path
 }
 

@@ -109,6 +109,20 @@ func OpenTempDir(t testing.TB) string {
 	return dir
 }
 
+// WriteProgram writes a program that the test runs. Another process writes it: a descriptor of this
+// one, open for writing, would for a moment be also in each process that a parallel test starts, and
+// the kernel runs no file that somebody may write ("text file busy").
+func WriteProgram(t testing.TB, path string, content []byte) {
+	t.Helper()
+	from := path + ".content"
+	Must(t, os.WriteFile(from, content, 0o600))
+	defer os.Remove(from)
+	if said, err := exec.Command("cp", from, path).CombinedOutput(); err != nil {
+		t.Fatalf("cp %s %s: %v: %s", from, path, err, said)
+	}
+	Must(t, os.Chmod(path, 0o755))
+}
+
 // RequireProgram returns the path of a program. Without the program it skips
 // the test and names the Debian package; with CI=true it fails the test.
 func RequireProgram(t testing.TB, name, debianPackage string) string {

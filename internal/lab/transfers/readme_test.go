@@ -281,7 +281,7 @@ func newREADMESites(t *testing.T, bin string) *readmeSites {
 	nettest.Must(t, os.WriteFile(known, append([]byte("host-b "), server...), 0o600))
 	scp := fmt.Sprintf("#!/bin/sh\nexec %s -F none -i %s -o UserKnownHostsFile=%s -o StrictHostKeyChecking=yes \"$@\"\n",
 		lab.FindProgram("scp"), s.key, known)
-	nettest.Must(t, os.WriteFile(filepath.Join(s.bin, "scp"), []byte(scp), 0o755))
+	nettest.WriteProgram(t, filepath.Join(s.bin, "scp"), []byte(scp))
 	data, sum := randomFile(t, 8*miB)
 	s.sum = sum
 	t.Chdir(filepath.Dir(data))

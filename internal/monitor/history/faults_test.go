@@ -655,9 +655,7 @@ func TestReadersOfOtherUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	self := filepath.Join(dir, "test")
-	if err := os.WriteFile(self, program, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	nettest.WriteProgram(t, self, program)
 	path := filepath.Join(dir, "history.db")
 	ask := func() string {
 		cmd := exec.Command(self, "-test.run=^$")
