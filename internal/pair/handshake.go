@@ -283,13 +283,14 @@ func broken(err error) error {
 }
 
 // accept goes through the handshake of an accepted connection behind its preface.
-func (n *Node) accept(bulk *bulkConn, source netip.Addr, a Acceptor, lane bool) (*connection, error) {
+func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, lane bool) (*connection, error) {
 	bulk.corked, bulk.flushReads, bulk.turns = true, true, n.controls
 	if lane {
 		bulk.turns = n.turns
 	}
-	bulk.turns.begin(source)
+	bulk.turns.begin(from.source)
 	defer bulk.turns.give()
+	defer n.begun.Leave(n.begun.Take(from.source, from.giveUp))
 	_ = bulk.SetDeadline(time.Now().Add(handshakeTimeout)) // without the wait for the turn
 	config := n.identity.ServerTLS().Clone()
 	offered := offersAnother(config, &bulk.begun)

@@ -40,6 +40,9 @@ const (
 	// given up stays for a moment; so many of these at most.
 	maxHandshakes = 2048
 	maxGivenUp    = maxHandshakes
+	// maxBegun bounds those whose TLS has begun, for each CPU that computes those of lanes: such a one
+	// takes 30 kB. With honest ends there are as many as begin in a round trip of 0.5 s.
+	maxBegun = 768
 
 	maxSessions   = 512         // of one peer
 	maxIdleLanes  = 1024        // of one peer: lanes that carry no flow
@@ -77,8 +80,9 @@ type Node struct {
 
 	flowsNow   atomic.Int64
 	handshakes *connsource.Places
-	serving    atomic.Int64 // handshakes, with those that were given up
-	dials      atomic.Int64 // attempts of near ends for connections
+	begun      *connsource.Places // of handshakes: those whose TLS has begun
+	serving    atomic.Int64       // handshakes, with those that were given up
+	dials      atomic.Int64       // attempts of near ends for connections
 	draining   atomic.Bool
 	closing    atomic.Bool
 
@@ -115,7 +119,8 @@ func New(o Options) (*Node, error) {
 	}
 	n := &Node{options: o, identity: o.Identity, log: o.Log, limited: loglimit.New(o.Log), instance: randomID(), poller: p,
 		// Lanes leave half of the processors to everything else.
-		turns: newTurns(runtime.GOMAXPROCS(0) / 2), controls: newTurns(runtime.GOMAXPROCS(0)), handshakes: connsource.NewPlaces(maxHandshakes),
+		turns: newTurns(runtime.GOMAXPROCS(0) / 2), controls: newTurns(runtime.GOMAXPROCS(0)),
+		handshakes: connsource.NewPlaces(maxHandshakes), begun: connsource.NewPlaces(maxBegun * max(runtime.GOMAXPROCS(0)/2, 1)),
 		accepted: map[sessionKey]*session{}, uses: map[string]*peerUse{}, strangers: map[Problem]int64{}}
 	n.boundStores()
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -152,13 +157,13 @@ func (n *Node) Serve(fd int, first []byte, a Acceptor) {
 		return
 	}
 	ctx, giveUp := context.WithCancelCause(n.ctx)
-	source := sourceOf(fd)
-	place := n.handshakes.Take(source, func() { giveUp(errBusy) })
+	from := arrival{sourceOf(fd), func() { giveUp(errBusy) }}
+	place := n.handshakes.Take(from.source, from.giveUp)
 	n.tasks.Go(func() {
 		defer n.serving.Add(-1)
 		defer giveUp(nil)
 		defer n.handshakes.Leave(place)
-		err := n.serve(ctx, fd, first, source, a)
+		err := n.serve(ctx, fd, first, from, a)
 		if cause := context.Cause(ctx); err != nil && cause == errBusy {
 			err = cause
 		}
@@ -166,6 +171,12 @@ func (n *Node) Serve(fd int, first []byte, a Acceptor) {
 			n.stranger(err, a)
 		}
 	})
+}
+
+// arrival is what the bounds of handshakes need to know of a connection.
+type arrival struct {
+	source netip.Addr
+	giveUp func() // ends its handshake for another one
 }
 
 // errBusy is the error of a handshake that was given up for another one.
@@ -206,7 +217,7 @@ func (n *Node) stranger(err error, a Acceptor) {
 	n.limited.Log(slog.LevelInfo, "pair connection refused", []string{"tunnel", "problem"}, slog.String("tunnel", a.Tunnel()), slog.String("problem", string(p)), slog.Any("error", err))
 }
 
-func (n *Node) serve(ctx context.Context, fd int, first []byte, source netip.Addr, a Acceptor) error {
+func (n *Node) serve(ctx context.Context, fd int, first []byte, from arrival, a Acceptor) error {
 	tcp, err := connOf(fd)
 	if err != nil {
 		return err
@@ -241,7 +252,7 @@ func (n *Node) serve(ctx context.Context, fd int, first []byte, source netip.Add
 	}
 	var c *connection
 	if err == nil {
-		c, err = n.accept(bulk, source, a, p.Kind == preface.Lane)
+		c, err = n.accept(bulk, from, a, p.Kind == preface.Lane)
 	}
 	if err != nil {
 		tcp.Close()
@@ -251,8 +262,8 @@ func (n *Node) serve(ctx context.Context, fd int, first []byte, source netip.Add
 }
 
 func (n *Node) readPreface(bulk *bulkConn) (preface.Preface, error) {
-	bulk.clear = true
-	defer func() { bulk.clear = false }()
+	bulk.clear, bulk.exact = true, true // the rest waits with the kernel until it is its turn
+	defer func() { bulk.clear, bulk.exact = false, false }()
 	var b [preface.Size]byte
 	if _, err := io.ReadFull(bulk, b[:]); err != nil {
 		return preface.Preface{}, problem(ProblemUnpaired, "preface: %w", err)

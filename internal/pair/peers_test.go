@@ -10,6 +10,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -361,6 +362,28 @@ func TestStrangersLeaveRoom(t *testing.T) {
 	if n := s.far.serving.Load(); n > maxHandshakes+maxGivenUp {
 		t.Errorf("%d handshakes", n)
 	}
+}
+
+// TestHandshakesThatStop holds how many handshakes may be in the middle of TLS.
+func TestHandshakesThatStop(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.serve(echo)
+	most := maxBegun * max(runtime.GOMAXPROCS(0)/2, 1)
+	a := &hostile.Attacker{Peer: s.stranger(), Count: most + 100, Sources: []netip.Addr{netip.MustParseAddr("127.0.0.2")}}
+	stop := runAttack(t, "hellos", a)
+	defer stop()
+	highest := 0
+	nettest.Eventually(t, time.Minute, func() bool {
+		highest = max(highest, s.far.begun.Taken())
+		return a.Sent().Connections >= int64(most+100) && s.far.begun.Taken() >= min(most, maxHandshakes)-10
+	}, func() string { return fmt.Sprintf("%d have begun", s.far.begun.Taken()) })
+	if highest > most {
+		t.Errorf("%d handshakes have begun", highest)
+	}
+	client := s.dial()
+	s.roundTrip(client, "served meanwhile")
+	client.Close()
 }
 
 // TestBusyIsNamed holds what a near relay makes of the alert: no other cause, and no fallback.

@@ -2,7 +2,11 @@ package hostile
 
 import (
 	"context"
+	"crypto/tls"
+	"io"
 	"math/rand/v2"
+	"net"
+	"time"
 
 	"longhaul/internal/pair/preface"
 )
@@ -19,6 +23,7 @@ var strangerAttacks = []Attack{
 	}},
 	{"aborts", Stranger, "prefaces of all kinds, then a reset at once", aborts},
 	{"garbage-tls", Stranger, "a preface, then half a ClientHello or random bytes", garbageTLS},
+	{"hellos", Stranger, "a preface and a whole ClientHello, always the same, which costs the relay a signature", hellos},
 	{"replay", Stranger, "one preface of a join, over and over", func(ctx context.Context, a *Attacker) error {
 		seen := a.Peer.Preface(preface.Join, 0)
 		return silentCrowd(ctx, a, func(int) []byte { return seen })
@@ -59,6 +64,33 @@ func aborts(ctx context.Context, a *Attacker) error {
 	<-ctx.Done()
 	return err
 }
+
+// hellos has the relay answer handshakes that go no further.
+func hellos(ctx context.Context, a *Attacker) error {
+	hello := clientHello()
+	return silentCrowd(ctx, a, func(int) []byte { return append(a.Peer.Preface(preface.Control, 0), hello...) })
+}
+
+// clientHello is the first flight of a handshake of the pair protocol.
+func clientHello() []byte {
+	var first recorder
+	_ = tls.Client(&first, tlsOf(tls.Certificate{})).Handshake()
+	return first.sent
+}
+
+// recorder keeps what is written to it, and ends then.
+type recorder struct {
+	net.Conn
+	sent []byte
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	r.sent = append(r.sent, b...)
+	return len(b), nil
+}
+
+func (*recorder) Read([]byte) (int, error)    { return 0, io.EOF }
+func (*recorder) SetDeadline(time.Time) error { return nil }
 
 // garbageTLS sends what is no handshake behind a preface.
 func garbageTLS(ctx context.Context, a *Attacker) error {
