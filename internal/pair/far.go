@@ -3,6 +3,8 @@ package pair
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -71,11 +73,9 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !admitted {
-		s.buried.add(o.Flow, 0)
 		return nil, false, errDenied
 	}
 	if removed && s.flows[o.Flow] == nil {
-		s.buried.add(o.Flow, 0)
 		return nil, false, errRemoved
 	}
 	if f := s.flows[o.Flow]; f != nil {
@@ -106,10 +106,23 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 // decline answers an OPEN that admit did not take.
 func (s *session) decline(id uint64, err error) {
 	if c, refused := causeOf(err); refused {
-		s.reply(wire.Message{Type: wire.MessageRefused, Flow: id, Reason: c.Code, Text: c.Text})
+		s.refuse(id, c)
 		return
 	}
 	s.reply(wire.Message{Type: wire.MessageGone, Flow: id})
+}
+
+// refuse has the near relay get a REFUSED of a flow, also if its control connection is lost before
+// that arrives.
+func (s *session) refuse(id uint64, c stream.Cause) {
+	s.mu.Lock()
+	s.buried.add(id, c.Code)
+	s.refusals.add(id, c)
+	ctl := s.ctl
+	s.mu.Unlock()
+	if ctl != nil {
+		ctl.flush()
+	}
 }
 
 // ask dials the target of a new flow in a goroutine. While too many flows of the session are
@@ -168,19 +181,68 @@ func (f *Flow) takeTarget(t Target, ahead []byte) error {
 	return nil
 }
 
-// refuse ends a far flow that has no target. The near relay is not waited for: if the answer is
-// lost, it repeats the OPEN, and gets the answer again.
+// refuse ends a far flow that has no target. It does not live until the near relay has answered:
+// its number is enough for that.
 func (f *Flow) refuse(c stream.Cause) {
-	f.s.mu.Lock()
-	f.s.buried.add(f.id, c.Code)
-	f.s.mu.Unlock()
+	f.s.refuse(f.id, c)
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.dialing, f.legFailed = false, true
 	f.sf.LocalReset(c)
 	f.sf.PeerGone(c)
 	f.wake()
-	f.mu.Unlock()
-	f.s.reply(wire.Message{Type: wire.MessageRefused, Flow: f.id, Reason: c.Code, Text: c.Text})
+}
+
+// maxTexts bounds the refusals of a session that are told with a text. Others have their reason
+// alone.
+const maxTexts = 256
+
+// refusals are the flows of a far session whose REFUSED has no answer yet: a near relay answers
+// with RESET, or with GONE. At most maxBuried are remembered.
+type refusals struct {
+	codes map[uint64]byte   // the reasons
+	due   []uint64          // to be sent
+	texts map[uint64]string // of some of those that are due
+}
+
+func (r *refusals) add(id uint64, c stream.Cause) {
+	if r.codes == nil {
+		r.codes, r.texts = map[uint64]byte{}, map[uint64]string{}
+	}
+	for other := range r.codes {
+		if len(r.codes) < maxBuried {
+			break
+		}
+		delete(r.codes, other)
+	}
+	r.codes[id] = c.Code
+	if len(r.texts) < maxTexts {
+		r.texts[id] = c.Text
+	}
+	if len(r.due) >= maxBuried {
+		delete(r.texts, r.due[0])
+		r.due = r.due[1:]
+	}
+	r.due = append(r.due, id)
+}
+
+// answered takes the answer to a REFUSED.
+func (r *refusals) answered(id uint64) { delete(r.codes, id) }
+
+// again has everything sent again that a lost control connection may have lost.
+func (r *refusals) again() { r.due = slices.Collect(maps.Keys(r.codes)) }
+
+// fill appends the messages that are due, until they have so many bytes.
+func (r *refusals) fill(out []byte, most int) []byte {
+	for len(r.due) > 0 && len(out) < most {
+		id := r.due[0]
+		r.due = r.due[1:]
+		if code, waits := r.codes[id]; waits {
+			out = wire.Message{Type: wire.MessageRefused, Flow: id, Reason: code, Text: r.texts[id]}.Append(out)
+		}
+		delete(r.texts, id)
+	}
+	return out
 }
 
 // dropped are the numbers of flows that are over, of which a late OPEN may still come, each with

@@ -290,6 +290,7 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, lane bool) (*con
 	}
 	bulk.turns.begin(from.source)
 	defer bulk.turns.give()
+	n.handshakes.Leave(from.place) // to those that have done nothing yet
 	defer n.begun.Leave(n.begun.Take(from.source, from.giveUp))
 	_ = bulk.SetDeadline(time.Now().Add(handshakeTimeout)) // without the wait for the turn
 	config := n.identity.ServerTLS().Clone()

@@ -54,13 +54,15 @@ type Link struct {
 	stop   chan struct{}
 	flowID atomic.Uint64
 
-	mu      sync.Mutex
-	o       LinkOptions
-	s       *session   // takes new flows
-	old     []*session // that drain
-	waiting []*Flow    // for a lane
-	closed  bool
-	paths   atomic.Pointer[[]*wanPath] // at least one; changed under mu
+	mu  sync.Mutex
+	o   LinkOptions
+	s   *session   // takes new flows
+	old []*session // that drain
+	// replaced is when the latest of old was s.
+	replaced time.Time
+	waiting  []*Flow // for a lane
+	closed   bool
+	paths    atomic.Pointer[[]*wanPath] // at least one; changed under mu
 
 	laneDials int
 	laneRetry time.Time // no lane is dialed before it
@@ -251,17 +253,15 @@ func (l *Link) moveOn(f *Flow) bool {
 		return false
 	}
 	was := f.s
-	if l.s == was && len(l.old) >= maxOldSessions {
+	if l.s == was && !l.replace() { // DRAIN comes later than this answer
 		return false
-	}
-	if l.s == was { // DRAIN comes later than this answer
-		l.old = append(l.old, was)
-		l.s = l.newSession()
 	}
 	f.closeStrands()
 	was.mu.Lock()
 	was.draining = true
 	delete(was.flows, f.id)
+	f.dirty = false
+	was.dirty = slices.DeleteFunc(was.dirty, func(other *Flow) bool { return other == f })
 	was.mu.Unlock()
 	was.message(wire.Message{Type: wire.MessageGone, Flow: f.id}) // the answer to its refusal
 	f.s, f.known, f.sent, f.lost, f.wokeAt = l.s, false, false, false, 0
@@ -493,15 +493,26 @@ func (l *Link) tick() (ended bool) {
 	return false
 }
 
+// replace begins another session in place of the current one. It reports false if that would be one
+// too many: a far process that drains each session at once is no upgrade. The caller holds l.mu.
+func (l *Link) replace() bool {
+	now := time.Now()
+	if len(l.old) >= maxOldSessions && now.Sub(l.replaced) < time.Minute {
+		return false
+	}
+	l.old = append(l.old, l.s)
+	l.s, l.replaced = l.newSession(), now
+	return true
+}
+
 // replaceDrained begins a session for new flows if the far process takes none, and
 // ends drained ones with their last flow. The caller holds l.mu.
 func (l *Link) replaceDrained() {
 	l.s.mu.Lock()
 	draining := l.s.draining
 	l.s.mu.Unlock()
-	if draining && len(l.old) < maxOldSessions {
-		l.old = append(l.old, l.s)
-		l.s = l.newSession()
+	if draining {
+		l.replace()
 	}
 	l.old = slices.DeleteFunc(l.old, func(s *session) bool {
 		done := s.rested()

@@ -36,13 +36,13 @@ func isSystem(err error) bool {
 
 // Bounds of what accepted connections take.
 const (
-	// maxHandshakes bounds those that have not ended their handshake. A connection that was
-	// given up stays for a moment; so many of these at most.
+	// maxHandshakes bounds those whose TLS has not begun. A connection that was given up stays
+	// for a moment; so many of these at most.
 	maxHandshakes = 2048
-	maxGivenUp    = maxHandshakes
+	maxGivenUp    = maxHandshakes / 8
 	// maxBegun bounds those whose TLS has begun, for each CPU that computes those of lanes: such a one
-	// takes 30 kB. With honest ends there are as many as begin in a round trip of 0.5 s.
-	maxBegun = 768
+	// takes 30 kB. With honest ends there are as many as begin in a round trip of 0.7 s.
+	maxBegun = 1024
 
 	maxSessions   = 512         // of one peer
 	maxIdleLanes  = 1024        // of one peer: lanes that carry no flow
@@ -51,8 +51,8 @@ const (
 
 	// maxDeadline bounds the time in which a peer wants a target: what a configuration may have.
 	maxDeadline = time.Hour
-	// maxOldSessions bounds the sessions of a link beside the current one. A far process that
-	// takes no new flows gets no further session while there are so many.
+	// maxOldSessions bounds the sessions of a link beside the current one. While there are so
+	// many, a far process that takes no new flows gets a further one each minute.
 	maxOldSessions = 16
 )
 
@@ -152,17 +152,17 @@ func (n *Node) Flows() int { return int(n.flowsNow.Load()) }
 func (n *Node) Serve(fd int, first []byte, a Acceptor) {
 	if n.serving.Add(1) > maxHandshakes+maxGivenUp || n.closing.Load() {
 		n.serving.Add(-1)
-		setReset(fd, true)
+		sayBusy(fd)
 		unix.Close(fd)
 		return
 	}
 	ctx, giveUp := context.WithCancelCause(n.ctx)
-	from := arrival{sourceOf(fd), func() { giveUp(errBusy) }}
-	place := n.handshakes.Take(from.source, from.giveUp)
+	from := arrival{source: sourceOf(fd), giveUp: func() { giveUp(errBusy) }}
+	from.place = n.handshakes.Take(from.source, from.giveUp)
 	n.tasks.Go(func() {
 		defer n.serving.Add(-1)
 		defer giveUp(nil)
-		defer n.handshakes.Leave(place)
+		defer n.handshakes.Leave(from.place)
 		err := n.serve(ctx, fd, first, from, a)
 		if cause := context.Cause(ctx); err != nil && cause == errBusy {
 			err = cause
@@ -177,6 +177,7 @@ func (n *Node) Serve(fd int, first []byte, a Acceptor) {
 type arrival struct {
 	source netip.Addr
 	giveUp func() // ends its handshake for another one
+	place  *connsource.Place
 }
 
 // errBusy is the error of a handshake that was given up for another one.
@@ -198,11 +199,13 @@ func (c *bulkConn) tellBusy() {
 	if c.begun.Load() {
 		return
 	}
-	c.control(func(fd int) {
-		var unread [4 << 10]byte // left unread, it would make the close a reset, which overtakes
-		_, _ = recv(fd, unread[:])
-		_, _ = send(fd, busyAlert)
-	})
+	c.control(sayBusy)
+}
+
+func sayBusy(fd int) {
+	var unread [4 << 10]byte // left unread, it would make the close a reset, which overtakes
+	_, _ = recv(fd, unread[:])
+	_, _ = send(fd, busyAlert)
 }
 
 func (n *Node) stranger(err error, a Acceptor) {

@@ -84,7 +84,7 @@ func TestAnswersAreBounded(t *testing.T) {
 				if now := a.Sent().Messages; now != sent {
 					sent, since = now, time.Now()
 				}
-				return sent >= messages && queued == 0 || sent > 0 && time.Since(since) > time.Second
+				return sent >= messages && queued == 0 || sent > 50_000 && time.Since(since) > time.Second
 			}, func() string { return "the flood goes on" })
 			if most > maxQueued+1<<10 {
 				t.Errorf("%d bytes of answers are queued after %d messages", most, sent)
@@ -178,7 +178,8 @@ func TestUndecidedOpensAreBounded(t *testing.T) {
 		if admits {
 			want = opens
 		}
-		nettest.Eventually(t, time.Minute, func() bool { return s.far.Flows() == want },
+		one := sessionsOf(s.far, "hostile")[0]
+		nettest.Eventually(t, time.Minute, func() bool { return s.far.Flows() == want && (admits || len(one.asking) == maxAsking) },
 			func() string { return "the far node has another number of flows" })
 		session.Control.Close()
 	}
@@ -465,3 +466,83 @@ func (l *lockedBuffer) String() string {
 }
 
 func (l *lockedBuffer) count(s string) int { return strings.Count(l.String(), s) }
+
+// cuts is an acceptor that loses the control connection of the near relay before it refuses.
+type cuts struct {
+	*stand
+	far func() *Node
+}
+
+func (c *cuts) Dial(context.Context, Open) (Target, error) {
+	for _, one := range sessionsOf(c.far(), "near") {
+		if ctl := one.control(); ctl != nil {
+			one.controlLost(ctl, io.EOF)
+			ctl.close()
+		}
+	}
+	return Target{}, &Refusal{flow.EndTargetRefused, io.EOF}
+}
+
+func (c *cuts) Ended(*Flow, End) {}
+
+// TestRefusalOfALostControlConnection holds that a refusal comes through although the control
+// connection was lost just then, and the lane that brought the OPEN stands.
+func TestRefusalOfALostControlConnection(t *testing.T) {
+	t.Parallel()
+	a := &cuts{stand: &stand{admit: true}}
+	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) {
+		a.far, s.acceptor = s.farNode, a
+	})
+	s.awaitWarm(1)
+	c := s.dial()
+	defer c.Close()
+	_, err := io.WriteString(c, "hello")
+	nettest.Must(t, err)
+	select {
+	case e := <-s.nearEnds:
+		if e.Reason != flow.EndTargetRefused {
+			t.Errorf("the near relay ends it by %s", e.Reason)
+		}
+	case <-time.After(time.Minute):
+		t.Fatalf("the client waits for ever: %s", s.dump())
+	}
+	nettest.Eventually(t, time.Minute, func() bool {
+		all := sessionsOf(s.far, "near")
+		all[0].mu.Lock()
+		defer all[0].mu.Unlock()
+		return len(all[0].refusals.codes) == 0
+	}, func() string { return "the near relay's answer is not taken" })
+}
+
+// admitsThenRefuses is an acceptor whose targets refuse.
+type admitsThenRefuses struct{ *stand }
+
+func (d admitsThenRefuses) Dial(_ context.Context, o Open) (Target, error) {
+	o.Admitted()
+	return Target{}, &Refusal{flow.EndTargetRefused, errors.New(strings.Repeat("x", 250))}
+}
+
+func (d admitsThenRefuses) Ended(*Flow, End) {}
+
+// TestRefusalsAreBounded holds what a session keeps of refusals that its peer does not read.
+func TestRefusalsAreBounded(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) {
+		s.log, s.acceptor = slog.New(slog.DiscardHandler), admitsThenRefuses{&stand{admit: true}}
+	})
+	a := &hostile.Attacker{Peer: s.hostilePeer(), Count: 60_000}
+	defer runAttack(t, "opens-unread", a)()
+	var one *session
+	nettest.Eventually(t, time.Minute, func() bool {
+		if all := sessionsOf(s.far, "hostile"); len(all) > 0 {
+			one = all[0]
+		}
+		return a.Sent().Messages >= 60_000 && one != nil && one.flowsTotal.Load() > 2*maxBuried && s.far.Flows() == 0
+	}, func() string { return fmt.Sprintf("%d flows, of %+v", s.far.Flows(), a.Sent()) })
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	r := one.refusals
+	if len(r.codes) > maxBuried || len(r.due) > maxBuried || len(r.texts) > maxTexts {
+		t.Errorf("%d refusals, of which %d are due, and %d texts", len(r.codes), len(r.due), len(r.texts))
+	}
+}

@@ -80,6 +80,7 @@ type session struct {
 	watched    map[*Flow]struct{} // those that do not rest
 	emptySince time.Time          // near relay, of a session that ends: without flows since
 	buried     dropped
+	refusals   refusals // far relay
 	lanes      map[*lane]struct{}
 	warm       []*lane   // near relay, the latest used last
 	renewed    time.Time // the latest renewal of one of warm
@@ -169,6 +170,9 @@ func (s *session) begin(c *connection) {
 		ctl.post(wire.Message{Type: wire.MessageDrain})
 	}
 	s.sendPing(ctl)
+	s.mu.Lock()
+	s.refusals.again()
+	s.mu.Unlock()
 	for _, f := range flows {
 		f.resync()
 	}
@@ -303,6 +307,7 @@ func (s *session) reply(m wire.Message) {
 func (s *session) fill(out []byte) []byte {
 	before := len(out)
 	s.mu.Lock()
+	out = s.refusals.fill(out, before+maxFill)
 	dirty := s.dirty
 	s.dirty = nil
 	s.mu.Unlock()
@@ -444,7 +449,7 @@ func (s *session) handleFlow(ctl *control, m wire.Message) {
 	}
 	f := s.flow(m.Flow)
 	if f == nil {
-		if !s.near && m.Type == wire.MessageReset {
+		if !s.near && (m.Type == wire.MessageReset || m.Type == wire.MessageGone) {
 			s.bury(m.Flow)
 		}
 		if m.Type != wire.MessageGone {
@@ -513,6 +518,7 @@ func (s *session) bury(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.buried.add(id, 0)
+	s.refusals.answered(id)
 }
 
 // join takes a lane whose HELLO names this session.

@@ -545,6 +545,41 @@ func TestPeersShare(t *testing.T) {
 	}
 }
 
+// TestPeersShareRates holds the same of the rate of new flows, whether their clients have a limit
+// or not.
+func TestPeersShareRates(t *testing.T) {
+	for _, limit := range []float64{0, 5} {
+		tun := &Tunnel{NewFlowsPerSecond: 50, NewFlowsPerSecondPerSource: limit}
+		var s sources
+		st := &tunnelState{}
+		now := time.Second
+		ask := func(peer string, client int) bool {
+			e := entry{s.of(sourceKey{tunnel: st, peer: peer}, now), s.of(sourceKey{tunnel: st, from: sourceNumber(client)}, now)}
+			return s.rateAllows(tun, st, e, now)
+		}
+		greedy := 0
+		for client := range 200 {
+			if ask("greedy", client) {
+				greedy++
+			}
+		}
+		if most := 50 * shareOfFree / (shareOfFree + 1); greedy > most+2 || greedy < most-2 {
+			t.Errorf("with a limit of %v a peer gets %d of 50", limit, greedy)
+		}
+		for client := range 3 {
+			if !ask("honest", 100+client) {
+				t.Errorf("with a limit of %v another peer gets none", limit)
+			}
+		}
+		for range 10 {
+			ask("third", 0)
+		}
+		if limit > 0 && ask("third", 0) {
+			t.Errorf("a client has no limit of %v", limit)
+		}
+	}
+}
+
 func TestFarFlowIsGivenUpWhileItConnects(t *testing.T) {
 	nettest.CheckLeaks(t)
 	asked := make(chan struct{}, 1)

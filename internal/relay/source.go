@@ -82,28 +82,37 @@ func (s *sources) of(key sourceKey, now time.Duration) *source {
 // rateAllows reports whether the rates of a source and its tunnel allow a new
 // flow, and counts it.
 func (s *sources) rateAllows(t *Tunnel, st *tunnelState, e entry, now time.Duration) bool {
-	limit, src := t.NewFlowsPerSecondPerSource, e.limit
-	if limit == 0 {
-		src = e.share
-	}
+	limit := t.NewFlowsPerSecondPerSource
 	if t.NewFlowsPerSecond <= 0 && limit <= 0 {
 		return true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	recent := src.recent * max(0, 1-float64(max(0, now-src.last))/float64(sourceForgets))
-	share := recent
-	switch {
-	case limit > 0 && recent >= limit:
+	if limit > 0 && e.limit.recentAt(now) >= limit {
 		return false
-	case limit != 0:
+	}
+	share := e.share.recentAt(now)
+	if limit != 0 && e.share == e.limit {
 		share = 0
 	}
 	if !st.bucket.take(t.NewFlowsPerSecond, share, now) {
 		return false
 	}
-	src.recent, src.last = recent+1, max(src.last, now)
+	e.share.countAt(now)
+	if e.limit != e.share {
+		e.limit.countAt(now)
+	}
 	return true
+}
+
+// recentAt is the number of new flows of the last second.
+func (s *source) recentAt(now time.Duration) float64 {
+	return s.recent * max(0, 1-float64(max(0, now-s.last))/float64(sourceForgets))
+}
+
+// countAt counts a new flow.
+func (s *source) countAt(now time.Duration) {
+	s.recent, s.last = s.recentAt(now)+1, max(s.last, now)
 }
 
 func (s *sources) sweep(now time.Duration) {

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"os"
 	"sync"
 	"syscall"
 )
@@ -18,7 +19,7 @@ const (
 	maxSpare = 4 << 20
 )
 
-// slabs are slabs of one size, a multiple of the page's.
+// slabs are slabs of one size. The kernel gets back those whose size is a multiple of its pages'.
 type slabs struct {
 	size int
 
@@ -62,7 +63,9 @@ func (s *slabs) give(b []byte) {
 	if keep {
 		return
 	}
-	_ = syscall.Madvise(b, syscall.MADV_DONTNEED)
+	if s.size%os.Getpagesize() == 0 { // of larger pages other slabs have a part
+		_ = syscall.Madvise(b, syscall.MADV_DONTNEED)
+	}
 	s.mu.Lock()
 	s.empty = append(s.empty, b)
 	s.mu.Unlock()
