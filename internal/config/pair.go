@@ -215,6 +215,27 @@ func (d *decoder) checkPair(n *node, t *Tunnel) {
 	}
 }
 
+// maxPool is how many idle connections of one host a far relay keeps.
+const maxPool = 1024
+
+// warnPools warns of pools that a far relay would not keep: it would close idle connections as
+// often as the near one dials them.
+func (d *decoder) warnPools(at *node, tunnels []Tunnel) {
+	pools := map[string]int{}
+	for _, t := range tunnels {
+		if !t.Pair.Paired() {
+			continue
+		}
+		before := pools[t.Pair.Peer]
+		pools[t.Pair.Peer] += t.Pair.Warm * max(len(t.Pair.Paths), 1)
+		if before <= maxPool && pools[t.Pair.Peer] > maxPool {
+			d.warnings = append(d.warnings, &Error{at.at,
+				fmt.Sprintf("the tunnels to %s keep more than %d idle connections (warm, times paths), and it keeps as many at most", t.Pair.Peer, maxPool),
+				"lower warm"})
+		}
+	}
+}
+
 // warnClear warns of a pair whose flows cross the WAN in clear.
 func (d *decoder) warnClear(n *node, t *Tunnel) {
 	key, encrypt := "pair", t.Pair.Encrypt

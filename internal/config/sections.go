@@ -107,6 +107,7 @@ func (d *decoder) config(root *node) Config {
 		d.checkClashes()
 		if len(d.errs) == 0 {
 			d.checkIntercepts(c.Tunnels)
+			d.warnPools(tunnels, c.Tunnels)
 			d.checkLoops(c.Tunnels)
 		}
 	}
