@@ -8,7 +8,7 @@ import (
 
 // statusPatience is the timeout for the parts of a status, of which a peer, a full disk or
 // another process may hold up each. The status names those that are missing.
-const statusPatience = time.Second
+const statusPatience = 800 * time.Millisecond
 
 // The parts of a status that may be missing.
 const (
