@@ -10,18 +10,16 @@ import (
 // flows need them no more. On the heap it would stay until two collections later, and garbage
 // could grow to as much again before the first.
 
-const (
-	// arenaSize is how much address space is taken from the kernel at once, in bytes. Its
-	// memory comes with the first use of each page. It is never given back, its memory is.
-	arenaSize = 4 << 20
-	// maxSpare bounds the memory of free slabs of one size that is kept for the next flow, in
-	// bytes.
-	maxSpare = 4 << 20
-)
+// arenaSize is how much address space is taken from the kernel at once, in bytes. Its memory comes
+// with the first use of each page. It is never given back, its memory is.
+const arenaSize = 4 << 20
 
 // slabs are slabs of one size. The kernel gets back those whose size is a multiple of its pages'.
 type slabs struct {
 	size int
+	// most bounds the memory of free slabs that is kept for the next use, in bytes: bulk flows
+	// need a slab again soon, and new memory costs them a sixth of their CPU time.
+	most int
 
 	mu    sync.Mutex
 	spare [][]byte // free, with their memory
@@ -55,7 +53,7 @@ func (s *slabs) give(b []byte) {
 		return
 	}
 	s.mu.Lock()
-	keep := (len(s.spare)+1)*s.size <= maxSpare
+	keep := (len(s.spare)+1)*s.size <= s.most
 	if keep {
 		s.spare = append(s.spare, b)
 	}

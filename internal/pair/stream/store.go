@@ -14,8 +14,9 @@ const frameHead = 16
 const ChunkMax = 256<<10 - frameHead
 
 // memory has the slabs of each size. The head of a frame, for which they have room, lies elsewhere.
-var memory = [len(chunkSizes)]slabs{{size: chunkSizes[0] + frameHead}, {size: chunkSizes[1] + frameHead},
-	{size: chunkSizes[2] + frameHead}, {size: chunkSizes[3] + frameHead}}
+var memory = [len(chunkSizes)]slabs{
+	{size: chunkSizes[0] + frameHead, most: 1 << 20}, {size: chunkSizes[1] + frameHead, most: 1 << 20},
+	{size: chunkSizes[2] + frameHead, most: 1 << 20}, {size: chunkSizes[3] + frameHead, most: 16 << 20}}
 
 // Budget bounds the memory of all stores of a process.
 type Budget interface {
