@@ -25,7 +25,7 @@ import (
 // processor and memory of its own.
 const attackCommand = "attack"
 
-// attack runs one attack until it is told to end, and prints what it has sent.
+// attack runs one attack until its time is over or it is interrupted, and prints what it has sent.
 func attack(ctx context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet(attackCommand, flag.ContinueOnError)
 	name := flags.String("name", "", "of the attack")

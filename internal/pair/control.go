@@ -38,7 +38,6 @@ type control struct {
 	drain  cond    // of mu: the queue has room, or the connection is closed
 	queue  []byte  // messages that wait, besides those of flows
 	pong   *uint64 // the number of the latest PING without an answer; nil: none
-	closed bool
 	pinged time.Time
 	ping   uint64 // the number of the ping that is under way; 0: none
 	keys   string // the key that was announced on this connection
@@ -57,17 +56,23 @@ func (c *control) close() {
 		c.c.bulk.Close()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.closed = true
 		c.drain.broadcast()
 	})
 }
 
-// answered reports that no PING is without an answer, or that there will be none.
-func (c *control) answered() bool {
+func (c *control) isClosed() bool {
 	select {
 	case <-c.gone:
 		return true
 	default:
+		return false
+	}
+}
+
+// answered reports that no PING is without an answer, or that there will be none.
+func (c *control) answered() bool {
+	if c.isClosed() {
+		return true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +116,7 @@ func (c *control) reply(m wire.Message) {
 	c.post(m)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.queue) > maxQueued && !c.closed {
+	for len(c.queue) > maxQueued && !c.isClosed() {
 		c.drain.wait(&c.mu)
 	}
 }

@@ -193,8 +193,8 @@ func (f *Flow) refuse(c stream.Cause) {
 	f.wake()
 }
 
-// maxTexts bounds the refusals of a session that are told with a text. Others have their reason
-// alone.
+// maxTexts bounds the refusals of a session that wait with their texts. Further ones are sent with
+// the reason alone.
 const maxTexts = 256
 
 // refusals are the flows of a far session whose REFUSED has no answer yet: a near relay answers

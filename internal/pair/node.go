@@ -337,19 +337,20 @@ func (n *Node) known(peer string, h wire.Hello) bool {
 // roomFor reports whether a peer may have one more session, perhaps in place of one without flows
 // that has lost its control connection: victim, which the caller closes. The caller holds n.mu.
 func (n *Node) roomFor(peer string) (victim *session, ok bool) {
-	have := 0
-	var oldest time.Time
+	var all []*session
 	for key, s := range n.accepted {
-		if key.peer != peer {
-			continue
+		if key.peer == peer {
+			all = append(all, s)
 		}
-		have++
+	}
+	if len(all) < maxSessions {
+		return nil, true
+	}
+	var oldest time.Time
+	for _, s := range all {
 		if since, idle := s.abandoned(); idle && (victim == nil || since.Before(oldest)) {
 			victim, oldest = s, since
 		}
-	}
-	if have < maxSessions {
-		return nil, true
 	}
 	return victim, victim != nil
 }

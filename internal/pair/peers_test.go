@@ -265,7 +265,7 @@ func TestPeerChoosesNoHour(t *testing.T) {
 }
 
 // TestSessionsOfOnePeer holds that a peer has a bounded number of sessions: one that has neither
-// flows nor a control connection gives way, else the peer is told that it has too many.
+// flows nor a control connection gives way, else the relay answers that it is busy.
 func TestSessionsOfOnePeer(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)

@@ -41,7 +41,7 @@ const (
 	TargetReads = 's' // read, and send nothing
 )
 
-// smallBuffer has the kernel hold little of what is not read.
+// smallBuffer is a receive buffer in bytes that fills at once when nobody reads.
 const smallBuffer = 4 << 10
 
 // pingFlood sends PINGs and reads none of the answers.
