@@ -158,6 +158,7 @@ func (s *Server) status(w http.ResponseWriter, r *http.Request) {
 	select {
 	case status := <-ended:
 		writeJSON(w, http.StatusOK, status)
+	case <-r.Context().Done():
 	case <-deadline.C:
 		http.Error(w, late, http.StatusServiceUnavailable)
 	}
