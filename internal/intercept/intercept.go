@@ -140,6 +140,9 @@ type TunnelStatus struct {
 	Connections uint64 `json:"connections"`
 	// Bypassed counts the SYNs that passed directly because the tunnel was paused.
 	Bypassed uint64 `json:"bypassed"`
+	// Signed counts the SYNs that passed directly because their segments are signed
+	// (TCP-MD5, TCP-AO), which no relay can split.
+	Signed uint64 `json:"signed"`
 }
 
 // DialerStatus is a dialer with its counter.

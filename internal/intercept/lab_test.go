@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/linktest"
 	"longhaul/internal/ledger"
 	"longhaul/internal/nettest"
@@ -110,11 +111,16 @@ func (s *site) set(o Options) {
 // run runs a shell command on the router and returns its output.
 func (s *site) run(command string, arguments ...string) string {
 	s.t.Helper()
+	return s.runOn(s.R, command, arguments...)
+}
+
+func (s *site) runOn(h *hosts.Host, command string, arguments ...string) string {
+	s.t.Helper()
 	cmd := exec.Command("/bin/sh", append([]string{"-ec", command, "sh"}, arguments...)...)
 	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err := s.R.Start(cmd)
+	err := h.Start(cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}

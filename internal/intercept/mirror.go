@@ -13,26 +13,28 @@ import (
 // listener, which drops it. Then the hold puts it back with its answer in the source
 // address of Ethernet.
 
-// divert gives a tunnel's first SYNs to the relay.
+// divert says what becomes of a tunnel's first SYNs.
 func (f family) divert(t Tunnel) (rules []rule) {
-	bypassed := rule{firstSYN, notToThisHost, countIn(bypassCounter(t.Name))}
-	toRelay := rule{f.tproxy(f.port(t), "PORT"), countIn(counterName(t.Name)), notrack, accept}
+	for _, option := range signatures {
+		rules = append(rules, rule{option, countIn(signedCounter(t.Name)), accept})
+	}
+	bypassed := rule{notToThisHost, countIn(bypassCounter(t.Name))}
+	toRelay := rule{isTCP, f.tproxy(f.port(t), "PORT"), countIn(counterName(t.Name)), goTo(f.take().name)}
 	if !t.Mirror {
 		if t.Paused {
-			return []rule{bypassed}
+			return append(rules, bypassed)
 		}
-		return []rule{join(rule{firstSYN, notToThisHost}, toRelay)}
+		return append(rules, join(rule{notToThisHost}, toRelay))
 	}
 	// What was put back has its answer even while the tunnel is paused. Without the
 	// relay's listener it must not be held again.
-	rules = []rule{
-		join(rule{firstSYN, notToThisHost, putBackWith(hold.Connect)}, toRelay),
-		{firstSYN, notToThisHost, putBack, goTo(f.refusals().name)},
-	}
+	rules = append(rules,
+		join(rule{notToThisHost, putBackWith(hold.Connect)}, toRelay),
+		rule{notToThisHost, putBack, goTo(f.refusals().name)})
 	if t.Paused {
 		return append(rules, bypassed)
 	}
-	return append(rules, rule{firstSYN, notToThisHost, f.tproxy(f.holdPort(t), "HOLD"), notrack, accept})
+	return append(rules, rule{notToThisHost, isTCP, f.tproxy(f.holdPort(t), "HOLD"), notrack, accept})
 }
 
 // refusals is the chain that refuses what was put back.

@@ -86,11 +86,7 @@ func (h *Host) install(o Options, wanted []delivery) error {
 		}
 	}
 	r := newRuleset(o)
-	counters, err := counters(r.table)
-	if err != nil {
-		return err
-	}
-	if err := r.replace(counters); err != nil {
+	if err := r.replace(); err != nil {
 		return fmt.Errorf("set the nftables rules of %s: %w", r.table, lacks(err))
 	}
 	return nil
@@ -361,7 +357,9 @@ func statusOf(e *ledger.Entry) (Status, error) {
 		return s, err
 	}
 	for _, t := range o.Tunnels {
-		s.Tunnels = append(s.Tunnels, TunnelStatus{t, counts[counterName(t.Name)].Packets, counts[bypassCounter(t.Name)].Packets})
+		s.Tunnels = append(s.Tunnels, TunnelStatus{
+			t, counts[counterName(t.Name)].Packets, counts[bypassCounter(t.Name)].Packets, counts[signedCounter(t.Name)].Packets,
+		})
 	}
 	for _, d := range o.Dialers {
 		s.Dialers = append(s.Dialers, DialerStatus{d, counts[counterName(d.Name)].Packets})

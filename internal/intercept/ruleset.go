@@ -1,7 +1,9 @@
 package intercept
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"longhaul/internal/portrange"
@@ -12,6 +14,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -51,6 +54,7 @@ type statement struct {
 // ruleset is what a relay's table has.
 type ruleset struct {
 	table    string
+	begun    []family // whose connections it takes, see begun.go
 	counters []string
 	chains   []chain
 }
@@ -58,7 +62,9 @@ type ruleset struct {
 // newRuleset returns the rules for o:
 //
 //	divert   gives the first SYNs of clients to the listener, and keeps connection
-//	         tracking off the clients' packets
+//	         tracking off the clients' packets. It has a chain for each tunnel, and one
+//	         for its SYNs.
+//	take     remembers the SYNs that the listener gets, see begun.go
 //	deliver  marks the packets of the relay's sockets, for the routing rule, and ICMP
 //	         errors about them: on the way to the address of the client or target
 //	answer   keeps connection tracking off the packets to the clients
@@ -73,7 +79,7 @@ type ruleset struct {
 func newRuleset(o Options) ruleset {
 	r := ruleset{table: tablePrefix + o.Relay}
 	divert := chain{name: "divert", hook: nftables.ChainHookPrerouting, hookName: "prerouting", priority: beforeConntrack}
-	deliver := chain{name: "deliver", hook: nftables.ChainHookPrerouting, hookName: "prerouting", priority: afterAll}
+	deliver := chain{name: deliverName, hook: nftables.ChainHookPrerouting, hookName: "prerouting", priority: afterAll}
 	answer := chain{name: "answer", hook: nftables.ChainHookOutput, hookName: "output", priority: beforeConntrack}
 	divert.rules = []rule{{isUDP, accept}}
 	deliver.rules = []rule{{isUDP, accept}}
@@ -84,16 +90,25 @@ func newRuleset(o Options) ruleset {
 		}
 	}
 	var tunnels []chain
+	for _, f := range families {
+		if slices.ContainsFunc(o.Tunnels, func(t Tunnel) bool { return f.in(t.To) }) {
+			r.begun = append(r.begun, f)
+			tunnels = append(tunnels, f.take())
+		}
+	}
 	for _, t := range o.Tunnels {
-		r.counters = append(r.counters, counterName(t.Name), bypassCounter(t.Name))
+		r.counters = append(r.counters, counterName(t.Name), bypassCounter(t.Name), signedCounter(t.Name))
 		for _, f := range families {
 			if !f.in(t.To) {
 				continue
 			}
-			of := chain{name: f.name + "-" + t.Name}
-			of.rules = f.divert(t)
-			of.rules = append(of.rules, rule{ofTransparentSocket, notrack})
-			tunnels = append(tunnels, of)
+			syns := chain{name: "syn-" + f.name + "-" + t.Name, rules: append(f.divert(t), rule{ofTransparentSocket, notrack})}
+			of := chain{name: f.name + "-" + t.Name, rules: []rule{
+				{firstSYN, goTo(syns.name)},
+				{ofTransparentSocket, notrack, accept},
+				f.completes(t),
+			}}
+			tunnels = append(tunnels, syns, of)
 			// A rule that names no addresses of one family names the family.
 			from, to := f.ranges(t.From), f.ranges(t.To)
 			clients, targets := f.addresses("saddr", from), f.addresses("daddr", to)
@@ -159,6 +174,8 @@ func counterName(tunnel string) string { return "connections-" + tunnel }
 
 func bypassCounter(tunnel string) string { return "bypassed-" + tunnel }
 
+func signedCounter(tunnel string) string { return "signed-" + tunnel }
+
 func join(parts ...rule) rule { return slices.Concat(parts...) }
 
 func (r rule) text() string {
@@ -169,10 +186,33 @@ func (r rule) text() string {
 	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " ")
 }
 
+// deliverName is the chain that every table has. Its first rule has the digest of them all
+// as its comment.
+const deliverName = "deliver"
+
+// digest tells rulesets apart.
+func (r ruleset) digest() string {
+	sum := sha256.Sum256([]byte(strings.Join(r.plainCommands(), "\n")))
+	return hex.EncodeToString(sum[:8])
+}
+
 // commands returns the arguments of nft that make the table.
-func (r ruleset) commands() (lines []string) {
+func (r ruleset) commands() []string {
+	lines := r.plainCommands()
+	first := slices.IndexFunc(lines, func(line string) bool {
+		return strings.HasPrefix(line, fmt.Sprintf("add rule inet %s %s ", r.table, deliverName))
+	})
+	lines[first] += fmt.Sprintf(" comment %q", r.digest())
+	return lines
+}
+
+// plainCommands are the commands without the comment.
+func (r ruleset) plainCommands() (lines []string) {
 	table := "inet " + r.table
 	lines = append(lines, "add table "+table)
+	for _, f := range r.begun {
+		lines = append(lines, fmt.Sprintf("add set %s %s %s", table, f.begun(), f.begunText()))
+	}
 	for _, c := range r.counters {
 		lines = append(lines, fmt.Sprintf("add counter %s %s", table, c))
 	}
@@ -198,21 +238,49 @@ type transaction struct {
 	err   error
 }
 
-// replace puts the ruleset in place of the table of that name, in one step. Counters go
-// on from former.
-func (r ruleset) replace(former map[string]expr.Counter) error {
+// replace puts the ruleset in place of what the table of that name has, in one step.
+// Counters go on, and so does the memory of the connections that have begun.
+func (r ruleset) replace() error {
+	former, err := contentsOf(r.table)
+	if err != nil {
+		return err
+	}
 	t, err := newTransaction(r.table)
 	if err != nil {
 		return err
 	}
-	t.deleteTable()
 	t.conn.AddTable(t.table)
+	t.conn.FlushTable(t.table)
+	for _, c := range former.chains {
+		if !slices.ContainsFunc(r.chains, c.is) {
+			t.conn.DelChain(&nftables.Chain{Table: t.table, Name: c.name})
+		}
+	}
+	for _, name := range former.sets {
+		if !slices.ContainsFunc(r.begun, func(f family) bool { return f.begun() == name }) {
+			t.conn.DelSet(&nftables.Set{Table: t.table, Name: name})
+		}
+	}
+	for name := range former.counters {
+		if !slices.Contains(r.counters, name) {
+			t.conn.DeleteObject(&nftables.NamedObj{Table: t.table, Name: name, Type: nftables.ObjTypeCounter})
+		}
+	}
+	for _, f := range r.begun {
+		if !slices.Contains(former.sets, f.begun()) {
+			t.addSet(f.begunSet(t.table))
+		}
+	}
 	for _, name := range r.counters {
-		count := former[name]
-		t.conn.AddObj(&nftables.NamedObj{Table: t.table, Name: name, Type: nftables.ObjTypeCounter, Obj: &count})
+		if _, stands := former.counters[name]; !stands {
+			t.conn.AddObj(&nftables.NamedObj{Table: t.table, Name: name, Type: nftables.ObjTypeCounter, Obj: &expr.Counter{}})
+		}
 	}
 	policy := nftables.ChainPolicyAccept
 	for _, c := range r.chains {
+		if slices.ContainsFunc(former.chains, func(f formerChain) bool { return f.is(c) }) {
+			continue
+		}
 		nc := &nftables.Chain{Table: t.table, Name: c.name}
 		if c.hook != nil {
 			nc.Type, nc.Hooknum, nc.Priority, nc.Policy = nftables.ChainTypeFilter, c.hook, &c.priority, &policy
@@ -220,15 +288,94 @@ func (r ruleset) replace(former map[string]expr.Counter) error {
 		t.conn.AddChain(nc)
 	}
 	for _, c := range r.chains {
-		for _, rule := range c.rules {
+		for i, rule := range c.rules {
 			var all []expr.Any
 			for _, s := range rule {
 				all = append(all, s.kernel(t)...)
 			}
-			t.conn.AddRule(&nftables.Rule{Table: t.table, Chain: &nftables.Chain{Name: c.name}, Exprs: all})
+			var comment []byte
+			if c.name == deliverName && i == 0 {
+				comment = userdata.AppendString(nil, userdata.TypeComment, r.digest())
+			}
+			t.conn.AddRule(&nftables.Rule{Table: t.table, Chain: &nftables.Chain{Name: c.name}, Exprs: all, UserData: comment})
 		}
 	}
-	return t.commit()
+	// Answers that find no room in the socket's buffer are an error of a change that the
+	// kernel has made.
+	if err := t.commit(); err != nil && !r.stands() {
+		return err
+	}
+	return nil
+}
+
+// stands reports whether the kernel has the rules.
+func (r ruleset) stands() bool {
+	conn, err := nftables.New()
+	if err != nil {
+		return false
+	}
+	rules, err := conn.GetRules(&nftables.Table{Family: nftables.TableFamilyINet, Name: r.table}, &nftables.Chain{Name: deliverName})
+	if err != nil || len(rules) == 0 {
+		return false
+	}
+	comment, _ := userdata.GetString(rules[0].UserData, userdata.TypeComment)
+	return comment == r.digest()
+}
+
+// contents are what a table of longhaul's has beside its rules.
+type contents struct {
+	chains   []formerChain
+	sets     []string
+	counters map[string]expr.Counter
+}
+
+// formerChain is a chain of a table of longhaul's.
+type formerChain struct {
+	name     string
+	base     bool
+	hook     nftables.ChainHook
+	priority nftables.ChainPriority
+}
+
+// is reports whether a chain can stay as c.
+func (f formerChain) is(c chain) bool {
+	return f.name == c.name && f.base == (c.hook != nil) &&
+		(!f.base || f.hook == *c.hook && f.priority == c.priority)
+}
+
+// contentsOf reads a table; none has no contents.
+func contentsOf(table string) (all contents, err error) {
+	if all.counters, err = counters(table); err != nil || all.counters == nil {
+		return all, err
+	}
+	conn, err := nftables.New()
+	if err != nil {
+		return all, err
+	}
+	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return all, fmt.Errorf("list the chains of %s: %w", table, err)
+	}
+	for _, c := range chains {
+		if c.Table.Name != table {
+			continue
+		}
+		f := formerChain{name: c.Name, base: c.Hooknum != nil && c.Priority != nil}
+		if f.base {
+			f.hook, f.priority = *c.Hooknum, *c.Priority
+		}
+		all.chains = append(all.chains, f)
+	}
+	sets, err := conn.GetSets(&nftables.Table{Family: nftables.TableFamilyINet, Name: table})
+	if err != nil {
+		return all, fmt.Errorf("list the sets of %s: %w", table, err)
+	}
+	for _, s := range sets {
+		if !s.Anonymous {
+			all.sets = append(all.sets, s.Name)
+		}
+	}
+	return all, nil
 }
 
 // deleteTable removes a table, in one step.
@@ -237,27 +384,30 @@ func deleteTable(name string) error {
 	if err != nil {
 		return err
 	}
-	t.deleteTable()
-	return t.commit()
+	t.conn.AddTable(t.table) // or its deletion would fail
+	t.conn.DelTable(t.table)
+	if err := t.commit(); err != nil {
+		if left, e := tables(); e != nil || slices.Contains(left, name) {
+			return err
+		}
+	}
+	return nil
 }
 
-// netlinkBufferBytes is room for a transaction and for the answers to its messages, which
-// the kernel sends all at once: some thousand of them.
-const netlinkBufferBytes = 16 << 20
+// changeBytes is room for a transaction.
+const changeBytes = 16 << 20
+
+// answerBytes is room for the answers to its messages, which the kernel sends all at once:
+// some thousand of them. In a user namespace it is net.core.rmem_max at most. Tests have less.
+var answerBytes = 16 << 20
 
 func newTransaction(table string) (*transaction, error) {
 	conn, err := nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
 		return errors.Join(
-			c.SetReadBuffer(netlinkBufferBytes), c.SetWriteBuffer(netlinkBufferBytes),
+			c.SetReadBuffer(answerBytes), c.SetWriteBuffer(changeBytes),
 			c.SetOption(netlink.CapAcknowledge, true)) // without the messages themselves
 	}))
 	return &transaction{conn: conn, table: &nftables.Table{Family: nftables.TableFamilyINet, Name: table}}, err
-}
-
-// deleteTable makes sure that the table exists, whose deletion would fail otherwise.
-func (t *transaction) deleteTable() {
-	t.conn.AddTable(t.table)
-	t.conn.DelTable(t.table)
 }
 
 func (t *transaction) commit() error {
@@ -271,10 +421,14 @@ func (t *transaction) commit() error {
 // in register 1 up in it.
 func (t *transaction) set(of nftables.SetDatatype, elements []nftables.SetElement, interval bool) *expr.Lookup {
 	s := &nftables.Set{Table: t.table, Anonymous: true, Constant: true, Interval: interval, KeyType: of}
+	t.addSet(s, elements...)
+	return &expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID}
+}
+
+func (t *transaction) addSet(s *nftables.Set, elements ...nftables.SetElement) {
 	if err := t.conn.AddSet(s, elements); err != nil {
 		t.err = err
 	}
-	return &expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID}
 }
 
 // plain is a statement with the same expressions in every transaction.
@@ -303,6 +457,7 @@ var (
 
 	notrack = plain("notrack", &expr.Notrack{})
 	accept  = plain("accept", &expr.Verdict{Kind: expr.VerdictAccept})
+	drop    = plain("drop", &expr.Verdict{Kind: expr.VerdictDrop})
 )
 
 // flags matches TCP segments of which these flags and no others begin or end a connection.

@@ -19,6 +19,9 @@ func (s Status) WriteText(w io.Writer) error {
 		if t.Bypassed > 0 {
 			fmt.Fprintf(&b, "    %s went directly while it was paused\n", display.Plural(int(t.Bypassed), "connection"))
 		}
+		if t.Signed > 0 {
+			fmt.Fprintf(&b, "    %s went directly: signed (TCP-MD5, TCP-AO)\n", display.Plural(int(t.Signed), "connection"))
+		}
 		if t.Paused {
 			b.WriteString("    paused: new connections go directly\n")
 		}
