@@ -120,11 +120,16 @@ with its remedy, and changes nothing.`,
 			if err != nil {
 				return err
 			}
-			if err := intercept.NewHost(env.by()).Check(o); err != nil {
+			host := intercept.NewHost(env.by())
+			if err := host.Check(o); err != nil {
 				return err
 			}
+			notes := host.Notes(o)
 			if f.json {
-				return display.WriteJSON(env.stdout, map[string]any{"relay": o.Relay, "ok": true})
+				return display.WriteJSON(env.stdout, interceptChecked{Relay: o.Relay, OK: true, Notes: described(notes)})
+			}
+			for _, note := range notes {
+				fmt.Fprintf(env.stdout, "note: %v\nhint: %s\n", note, remedy.Of(note))
 			}
 			var may []string
 			if n := len(o.Tunnels); n > 0 {
@@ -139,6 +144,27 @@ with its remedy, and changes nothing.`,
 	}
 	f.register(cmd.Flags())
 	return cmd
+}
+
+// interceptChecked is the JSON of intercept check.
+type interceptChecked struct {
+	Relay string `json:"relay"`
+	OK    bool   `json:"ok"`
+	Notes []interceptNote `json:"notes"`
+}
+
+// interceptNote is what an operator should know, and no mistake.
+type interceptNote struct {
+	Problem string `json:"problem"`
+	Fix     string `json:"fix"`
+}
+
+func described(notes []error) []interceptNote {
+	all := make([]interceptNote, len(notes))
+	for i, n := range notes {
+		all[i] = interceptNote{n.Error(), remedy.Of(n)}
+	}
+	return all
 }
 
 func newInterceptShow(env *env) *cobra.Command {

@@ -42,7 +42,7 @@ func (h *Host) Check(o Options) error {
 	}
 	c := checking{Options: o, book: book}
 	for _, step := range []func() error{
-		c.modules, c.mirror, c.interfaces, c.relays, c.forwarding, c.reversePath, c.routingRules, c.routingTable, c.nftables,
+		c.modules, c.mirror, c.interfaces, c.bridges, c.relays, c.forwarding, c.reversePath, c.routingRules, c.routingTable, c.nftables,
 	} {
 		if err := step(); err != nil {
 			return err

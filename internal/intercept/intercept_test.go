@@ -324,6 +324,14 @@ func TestCollisions(t *testing.T) {
 			want: "net.ipv4.ip_forward is 0: without forwarding no connection passes while the relay is down; sysctl -w net.ipv4.ip_forward=1"},
 		{name: "marks in reverse lookups", prepare: "sysctl -qw net.ipv4.conf.all.src_valid_mark=1", undo: "sysctl -qw net.ipv4.conf.all.src_valid_mark=0",
 			want: "net.ipv4.conf.all.src_valid_mark is 1, as wg-quick sets it"},
+		{name: "a bridge calls iptables", prepare: "ip link add br0 type bridge; sysctl -qw net.bridge.bridge-nf-call-iptables=1",
+			undo: "ip link del br0", change: atBridge,
+			want: "net.bridge.bridge-nf-call-iptables is 1, and tunnel to-b intercepts at the bridge br0: nobody would get its connections; sysctl -w net.bridge.bridge-nf-call-iptables=0"},
+		{name: "one bridge calls ip6tables", prepare: "sysctl -qw net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0; ip link add br0 type bridge nf_call_ip6tables 1",
+			undo: "ip link del br0", change: atBridge,
+			want: "nf_call_ip6tables of br0 is 1, and tunnel to-b intercepts at the bridge br0: nobody would get its connections; ip link set br0 type bridge nf_call_ip6tables 0"},
+		{name: "a bridge", prepare: "ip link add br0 type bridge; sysctl -qw net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0",
+			undo: "ip link del br0", change: atBridge},
 		{name: "a rule has the mark", prepare: "ip rule add pref 99 fwmark 0x3000/0x3000 lookup main", undo: "ip rule del pref 99",
 			want: "the routing rule of priority 99 uses the mark 0x1000; choose another bit"},
 		{name: "a rule has other bits", prepare: "ip rule add pref 99 fwmark 0xca6c lookup 51820", undo: "ip rule del pref 99"},
@@ -353,6 +361,9 @@ func TestCollisions(t *testing.T) {
 			undo: "nft delete table inet fw"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			if _, err := os.Stat("/proc/sys/net/bridge"); err != nil && strings.Contains(tt.prepare, "net.bridge.") {
+				t.Skip("needs the kernel module br_netfilter")
+			}
 			if tt.prepare != "" {
 				s.run(tt.prepare)
 				defer s.run(tt.undo)
@@ -374,6 +385,26 @@ func TestCollisions(t *testing.T) {
 	if after := s.state(); after != before {
 		t.Errorf("the checks left\n%s", after)
 	}
+}
+
+// atBridge has a tunnel intercept at a bridge that has no clients yet.
+func atBridge(o *Options) {
+	o.Tunnels[0].Interface, o.Tunnels[0].From = "br0", nil
+}
+
+// TestBridge: with the settings that the check asks for, connections that arrive at a
+// bridge are intercepted.
+func TestBridge(t *testing.T) {
+	s := newSite(t)
+	nettest.RequireProgram(t, "ip", "iproute2")
+	s.run(`ip link add br0 type bridge nf_call_iptables 0 nf_call_ip6tables 0; ip link set left master br0; ip link set br0 up
+		ip -6 address show dev left | grep -o 'inet6 fd[^ ]*' | while read _ a; do ip address add "$a" dev br0 nodad; done
+		ip address del 10.9.1.1/24 dev left; ip address add 10.9.1.1/24 dev br0
+		ip -6 address flush dev left scope global
+		[ ! -e /proc/sys/net/bridge ] || sysctl -qw net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0`)
+	o := options()
+	o.Tunnels[0].Interface = "br0"
+	s.works(o)
 }
 
 // TestTwoRelays: they share the routing rule, which goes with the last one. What both
