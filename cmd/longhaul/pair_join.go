@@ -24,20 +24,18 @@ func newPairJoin(env *env) *cobra.Command {
 		as string
 	)
 	cmd := &cobra.Command{
-		Use:   "join (LINE | KEY | -)",
+		Use:   "join (- | KEY)",
 		Short: "Make another host a peer, with its invitation or its key",
-		Long: `join takes the LINE of longhaul pair invite at the other site. It connects there
-and proves that it has the secret without sending it. Both hosts pin each
-other's key.
+		Long: `join reads the line of longhaul pair invite at the other site from its standard
+input, which other users do not see. It connects there and proves that it has
+the secret without sending it. Both hosts pin each other's key.
 
 Without a connection between the sites, join takes the KEY that longhaul pair
-key prints at the other site, and --as NAME. Run it at both.
-
-- reads the line from the standard input, which other users do not see.`,
+key prints at the other site, and --as NAME. Run it at both.`,
 		Example: `  longhaul pair join - < invitation
   longhaul pair join - --as site-b < invitation
   longhaul pair join KEY --as site-b`,
-		Args: exactArgs(1, "the LINE of an invitation, or a key"),
+		Args: exactArgs(1, "- for the line of an invitation, or a KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			line, err := joinLine(env, args[0])
 			if err != nil {
@@ -56,6 +54,9 @@ key prints at the other site, and --as NAME. Run it at both.
 			}
 			if err != nil {
 				return usageError(err)
+			}
+			if args[0] != "-" {
+				writeWarning(env.stderr, "other users of this host can read the invitation's secret on the command line", "longhaul pair join - < line")
 			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
