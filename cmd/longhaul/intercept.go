@@ -6,11 +6,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"longhaul/internal/config"
 	"longhaul/internal/control"
 	"longhaul/internal/daemon"
 	"longhaul/internal/display"
@@ -51,25 +54,40 @@ func (f *interceptFile) register(flags *pflag.FlagSet) {
 
 // options enters the namespace and reads what the file intercepts. elsewhere: the file may
 // be another host's.
-func (f *interceptFile) options(cmd *cobra.Command, elsewhere bool) (intercept.Options, error) {
+func (f *interceptFile) options(cmd *cobra.Command, elsewhere bool) (intercept.Options, *config.Config, error) {
 	if f.file == "" {
-		return intercept.Options{}, usageError(remedy.New(errors.New("missing --config"), "add --config FILE, the relay's configuration"))
+		return intercept.Options{}, nil, usageError(remedy.New(errors.New("missing --config"), "add --config FILE, the relay's configuration"))
 	}
 	if err := enterNamespace(f.namespace); err != nil {
-		return intercept.Options{}, err
+		return intercept.Options{}, nil, err
 	}
 	l := loader()
 	l.Elsewhere = elsewhere
 	c, err := l.Load(cmd.Context(), f.file)
 	if err != nil {
-		return intercept.Options{}, err
+		return intercept.Options{}, nil, err
 	}
 	o := daemon.InterceptOptions(cmp.Or(c.Name, control.DefaultName), c)
 	if o.IsEmpty() {
 		err = remedy.New(fmt.Errorf("no tunnel of %s intercepts or dials from its clients' addresses", f.file),
 			"give one intercept in place of listen, or original in place of forward")
 	}
-	return o, err
+	return o, c, err
+}
+
+// deniedTargets says which addresses of this host the far tunnels of a file do not dial.
+func deniedTargets(c *config.Config) ([]string, error) {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var own []netip.Addr
+	for _, a := range addresses {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			own = append(own, p.Addr())
+		}
+	}
+	return daemon.DeniedTargets(c, own), nil
 }
 
 func newInterceptPlan(env *env) *cobra.Command {
@@ -84,7 +102,7 @@ listens, which the kernel chooses.`,
   longhaul intercept plan --config longhaul.yaml --json | jq -r '.commands[]'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, err := f.options(cmd, true)
+			o, _, err := f.options(cmd, true)
 			if err != nil {
 				return err
 			}
@@ -116,15 +134,19 @@ with its remedy, and changes nothing.`,
   longhaul intercept check --config longhaul.yaml && longhaul reload`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, err := f.options(cmd, false)
+			o, c, err := f.options(cmd, false)
 			if err != nil {
 				return err
 			}
 			if err := intercept.NewHost(env.by()).Check(o); err != nil {
 				return err
 			}
+			notes, err := deniedTargets(c)
+			if err != nil {
+				return err
+			}
 			if f.json {
-				return display.WriteJSON(env.stdout, map[string]any{"relay": o.Relay, "ok": true})
+				return display.WriteJSON(env.stdout, map[string]any{"relay": o.Relay, "ok": true, "notes": append([]string{}, notes...)})
 			}
 			var may []string
 			if n := len(o.Tunnels); n > 0 {
@@ -133,7 +155,8 @@ with its remedy, and changes nothing.`,
 			if n := len(o.Dialers); n > 0 {
 				may = append(may, display.Plural(n, "tunnel")+" may dial from clients' addresses")
 			}
-			_, err = fmt.Fprintf(env.stdout, "relay %s: ok, %s\n", o.Relay, strings.Join(may, ", "))
+			lines := append([]string{fmt.Sprintf("relay %s: ok, %s", o.Relay, strings.Join(may, ", "))}, notes...)
+			_, err = fmt.Fprintln(env.stdout, strings.Join(lines, "\n"))
 			return err
 		},
 	}
