@@ -6,11 +6,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"longhaul/internal/config"
 	"longhaul/internal/control"
 	"longhaul/internal/daemon"
 	"longhaul/internal/display"
@@ -51,25 +53,25 @@ func (f *interceptFile) register(flags *pflag.FlagSet) {
 
 // options enters the namespace and reads what the file intercepts. elsewhere: the file may
 // be another host's.
-func (f *interceptFile) options(cmd *cobra.Command, elsewhere bool) (intercept.Options, error) {
+func (f *interceptFile) options(cmd *cobra.Command, elsewhere bool) (intercept.Options, *config.Config, error) {
 	if f.file == "" {
-		return intercept.Options{}, usageError(remedy.New(errors.New("missing --config"), "add --config FILE, the relay's configuration"))
+		return intercept.Options{}, nil, usageError(remedy.New(errors.New("missing --config"), "add --config FILE, the relay's configuration"))
 	}
 	if err := enterNamespace(f.namespace); err != nil {
-		return intercept.Options{}, err
+		return intercept.Options{}, nil, err
 	}
 	l := loader()
 	l.Elsewhere = elsewhere
 	c, err := l.Load(cmd.Context(), f.file)
 	if err != nil {
-		return intercept.Options{}, err
+		return intercept.Options{}, nil, err
 	}
 	o := daemon.InterceptOptions(cmp.Or(c.Name, control.DefaultName), c)
 	if o.IsEmpty() {
 		err = remedy.New(fmt.Errorf("no tunnel of %s intercepts or dials from its clients' addresses", f.file),
 			"give one intercept in place of listen, or original in place of forward")
 	}
-	return o, err
+	return o, c, err
 }
 
 func newInterceptPlan(env *env) *cobra.Command {
@@ -84,7 +86,7 @@ listens, which the kernel chooses.`,
   longhaul intercept plan --config longhaul.yaml --json | jq -r '.commands[]'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, err := f.options(cmd, true)
+			o, _, err := f.options(cmd, true)
 			if err != nil {
 				return err
 			}
@@ -116,7 +118,7 @@ with its remedy, and changes nothing.`,
   longhaul intercept check --config longhaul.yaml && longhaul reload`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o, err := f.options(cmd, false)
+			o, c, err := f.options(cmd, false)
 			if err != nil {
 				return err
 			}
@@ -124,12 +126,9 @@ with its remedy, and changes nothing.`,
 			if err := host.Check(o); err != nil {
 				return err
 			}
-			notes := host.Notes(o)
+			notes := append(host.Notes(o), daemon.DeniedTargets(c, ownAddresses())...)
 			if f.json {
 				return display.WriteJSON(env.stdout, interceptChecked{Relay: o.Relay, OK: true, Notes: described(notes)})
-			}
-			for _, note := range notes {
-				fmt.Fprintf(env.stdout, "note: %v\nhint: %s\n", note, remedy.Of(note))
 			}
 			var may []string
 			if n := len(o.Tunnels); n > 0 {
@@ -138,8 +137,11 @@ with its remedy, and changes nothing.`,
 			if n := len(o.Dialers); n > 0 {
 				may = append(may, display.Plural(n, "tunnel")+" may dial from clients' addresses")
 			}
-			_, err = fmt.Fprintf(env.stdout, "relay %s: ok, %s\n", o.Relay, strings.Join(may, ", "))
-			return err
+			fmt.Fprintf(env.stdout, "relay %s: ok, %s\n", o.Relay, strings.Join(may, ", "))
+			for _, n := range notes {
+				writeNote(env.stdout, n)
+			}
+			return nil
 		},
 	}
 	f.register(cmd.Flags())
@@ -148,15 +150,15 @@ with its remedy, and changes nothing.`,
 
 // interceptChecked is the JSON of intercept check.
 type interceptChecked struct {
-	Relay string `json:"relay"`
-	OK    bool   `json:"ok"`
+	Relay string          `json:"relay"`
+	OK    bool            `json:"ok"`
 	Notes []interceptNote `json:"notes"`
 }
 
 // interceptNote is what an operator should know, and no mistake.
 type interceptNote struct {
 	Problem string `json:"problem"`
-	Fix     string `json:"fix"`
+	Fix     string `json:"fix,omitempty"`
 }
 
 func described(notes []error) []interceptNote {
@@ -165,6 +167,13 @@ func described(notes []error) []interceptNote {
 		all[i] = interceptNote{n.Error(), remedy.Of(n)}
 	}
 	return all
+}
+
+func writeNote(w io.Writer, n error) {
+	fmt.Fprintf(w, "note: %v\n", n)
+	if fix := remedy.Of(n); fix != "" {
+		fmt.Fprintf(w, "  %s\n", fix)
+	}
 }
 
 func newInterceptShow(env *env) *cobra.Command {

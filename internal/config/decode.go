@@ -63,6 +63,9 @@ type field struct {
 	decode func(*node)
 }
 
+// placeOf are the mappings of keys that are looked for elsewhere.
+var placeOf = map[string]string{"local_targets": "original, or in intercept of a tunnel without forward"}
+
 // mapping decodes a mapping strictly: unknown and repeated keys are mistakes.
 func (d *decoder) mapping(n *node, what string, fields ...field) {
 	known := make([]string, len(fields))
@@ -88,6 +91,9 @@ func (d *decoder) mapping(n *node, what string, fields ...field) {
 			fix := "known keys: " + strings.Join(known, ", ")
 			if meant := remedy.Nearest(key, known); meant != "" {
 				fix = "did you mean " + meant + "?"
+			}
+			if place := placeOf[key]; place != "" {
+				fix = "write it in " + place
 			}
 			d.errorf(e.key, fix, "unknown key %s in %s", key, what)
 		case e.value.kind == null:

@@ -17,6 +17,8 @@ type Intercept struct {
 	From      []netip.Prefix    // clients; empty: everybody behind Interface
 	To        []netip.Prefix    // targets
 	Ports     []portrange.Range // of the targets; empty: all
+	// LocalTargets lets flows reach a target that has become an address of this host.
+	LocalTargets bool `json:",omitzero"`
 }
 
 // Enabled reports whether the tunnel intercepts.
@@ -129,6 +131,7 @@ func (d *decoder) intercept(n *node, i *Intercept) {
 		into("from", &i.From, d.distinctPrefixes),
 		into("to", &i.To, d.distinctPrefixes),
 		into("ports", &i.Ports, d.distinctPorts),
+		into("local_targets", &i.LocalTargets, d.boolean),
 	)
 	if n.kind != mapping {
 		return
@@ -258,6 +261,9 @@ func (d *decoder) checkIntercept(n *node, t *Tunnel) {
 	if t.Pair.Paired() {
 		d.checkInterceptPair(n, t)
 	}
+	if len(t.Forward) > 0 {
+		clash("intercept.local_targets", "remove local_targets; "+leadsToForward(t), "local_targets has no effect with forward")
+	}
 	clash("check", "remove check; a tunnel with listen and the same target can have one", "check has no effect with intercept")
 	clash("proxy_protocol.in", "remove it; the relay sees the client's own address", "proxy_protocol.in has no effect with intercept")
 	t.ProxyIn, t.Check = ProxyIn{}, defaultCheck()
@@ -289,6 +295,14 @@ func (d *decoder) checkIntercept(n *node, t *Tunnel) {
 			t.WhenDown = WhenDownRefuse
 		}
 	}
+}
+
+// leadsToForward says why it does not matter which address an intercepted client dialed.
+func leadsToForward(t *Tunnel) string {
+	if t.Pair.Paired() {
+		return "the far relay dials the target, and its original has a local_targets of its own"
+	}
+	return "every flow leads to forward"
 }
 
 // warnBypass warns of a tunnel whose connections may pass a pair that encrypts.

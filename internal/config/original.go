@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"longhaul/internal/portrange"
 	"net/netip"
 )
@@ -12,6 +13,8 @@ type Original struct {
 	From  []netip.Prefix    // clients; empty: all
 	To    []netip.Prefix    // targets
 	Ports []portrange.Range // of the targets; empty: all
+	// LocalTargets lets flows reach the far relay's own host.
+	LocalTargets bool `json:",omitzero"`
 }
 
 // Enabled reports whether the tunnel dials what its clients dialed.
@@ -24,6 +27,7 @@ func (d *decoder) original(n *node, o *Original) {
 		into("from", &o.From, d.distinctPrefixes),
 		into("to", &o.To, d.distinctPrefixes),
 		into("ports", &o.Ports, d.distinctPorts),
+		into("local_targets", &o.LocalTargets, d.boolean),
 	)
 	if n.kind != mapping {
 		return
@@ -58,6 +62,17 @@ func (d *decoder) checkOriginal(n *node, t *Tunnel) {
 	if t.Source == SourceClient && len(t.Original.From) == 0 {
 		d.errorf(at, "add from with the clients' networks, or write source: relay",
 			"original has no from: with source: client a near relay could dial in anybody's name")
+	}
+}
+
+// warnLocalTargets warns of a tunnel that may dial its own host from addresses of clients.
+func (d *decoder) warnLocalTargets(n *node, t *Tunnel) {
+	for _, key := range []string{"original", "intercept"} {
+		if v := n.lookup(key).lookup("local_targets"); v != nil && v.text == "true" && t.Source == SourceClient {
+			d.warnings = append(d.warnings, &Error{v.at,
+				fmt.Sprintf("the tunnel %s has local_targets and source: client: this host's answers to a client's address leave by the route to the client, past the relay", t.Name),
+				"write source: relay"})
+		}
 	}
 }
 

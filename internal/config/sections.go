@@ -228,6 +228,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 		d.checkPair(n, &t)
 		d.warnClear(n, &t)
 		d.warnBypass(n, &t)
+		d.warnLocalTargets(n, &t)
 		d.checkSettings(n, t.Settings)
 		if !t.PairFrom.Paired() { // only peers use the others
 			d.warnOpen(t, listens)

@@ -1,8 +1,14 @@
 package daemon
 
 import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
 	"longhaul/internal/config"
 	"longhaul/internal/intercept"
+	"longhaul/internal/remedy"
 )
 
 // InterceptOptions are what a relay of that name intercepts with a configuration. The
@@ -22,4 +28,26 @@ func InterceptOptions(relayName string, c *config.Config) intercept.Options {
 		}
 	}
 	return o
+}
+
+// DeniedTargets says, for each tunnel that dials what clients of another relay dialed, which
+// addresses of this host are among its targets. Flows to them are denied.
+func DeniedTargets(c *config.Config, own []netip.Addr) (notes []error) {
+	for _, t := range c.Tunnels {
+		if t.Original.LocalTargets {
+			continue
+		}
+		denied := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool {
+			return !slices.ContainsFunc(t.Original.To, func(p netip.Prefix) bool { return p.Contains(a.Unmap()) })
+		})
+		if len(denied) == 0 {
+			continue
+		}
+		note := fmt.Sprintf("original of tunnel %s contains %s, an address of this host", t.Name, denied[0].Unmap())
+		if more := len(denied) - 1; more > 0 {
+			note += fmt.Sprintf(", and %d more", more)
+		}
+		notes = append(notes, remedy.New(errors.New(note+": flows to it are denied"), "local_targets: true in original allows them"))
+	}
+	return notes
 }

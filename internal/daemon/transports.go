@@ -85,6 +85,7 @@ func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 			rt.Intercepts = tun.Intercept.String()
 		}
 		rt.SourceClient = tun.Source == config.SourceClient
+		rt.LocalTargets = tun.Intercept.LocalTargets || tun.Original.LocalTargets
 		rt.Dialable = relay.Dialable{From: tun.Original.From, To: tun.Original.To, Ports: tun.Original.Ports}
 		if len(tun.Forward) == 0 {
 			rt.Forward = []hops.Target{{Original: true}}

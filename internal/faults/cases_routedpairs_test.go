@@ -407,6 +407,47 @@ func TestCase90PairThroughInterceptingRouter(t *testing.T) {
 	}
 }
 
+// Case 104: a client dials an address of the far relay's own host, past the filter of that
+// host: one of its devices, or one of a local route. With local_targets it reaches it.
+func TestCase104FarRelaysOwnHost(t *testing.T) {
+	t.Parallel()
+	p := newRoutedPair(t)
+	p.serve()
+	p.shellOn(p.F, `ip route add local 10.9.2.64/28 dev lo
+ip -6 route add local fd09:2::5:0/112 dev lo
+nft 'add table inet own'
+nft 'add chain inet own in { type filter hook input priority filter; policy drop; }'
+nft 'add rule inet own in iif lo accept'
+nft 'add rule inet own in tcp dport 6000 accept'
+nft 'add rule inet own in ct state established,related accept'
+nft 'add rule inet own in meta l4proto icmpv6 accept'`)
+	service := &routed{Row: linktest.Row{B: p.F}, t: t}
+	l, err := service.listen("::")(t.Context())
+	nettest.Must(t, err)
+	serveEcho(t, l)
+	const relay = "    pair_from: near\n    source: relay"
+	p.start("", "", relay)
+	own := []string{"10.9.2.1", "10.9.2.70", "fd09:2::1", "fd09:2::5:1"}
+	for i, address := range append([]string{"10.9.2.255", "fd09:2::"}, own...) {
+		if h, err := tryHold(t.Context(), p.dial(address), patience); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a client of %s gets %v, want a reset", address, err)
+			h.Close()
+		}
+		if n := p.pairOf.far.status().tunnel("from-near").Denied; n != int64(i+1) {
+			t.Errorf("after a client of %s the far tunnel has denied %d flows, want %d", address, n, i+1)
+		}
+	}
+	p.relay.expectLog(`reason=denied error="10\.9\.2\.255 is an address of this host: see local_targets"`)
+	for _, address := range routedTargets {
+		hold(t, p.dial(address)).release(t)
+	}
+	config := p.farConfig(relay)
+	p.pairOf.far.reload(strings.Replace(config, "original: {", "original: {local_targets: true, ", 1))
+	for _, address := range own {
+		hold(t, p.dial(address)).release(t)
+	}
+}
+
 // The examples of both routers carry connections in both directions.
 func TestRoutedExamples(t *testing.T) {
 	t.Parallel()

@@ -297,6 +297,7 @@ type tunnelStatus struct {
 	Listen     []string `json:"listen"`
 	FlowsNow   int64    `json:"flows_now"`
 	FlowsTotal int64    `json:"flows_total"`
+	Denied     int64    `json:"denied_total"`
 	Limited    int64    `json:"limited_total"`
 	Shed       int64    `json:"shed_total"`
 	Relayed    int64    `json:"relayed_total"`

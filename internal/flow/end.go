@@ -24,7 +24,7 @@ const (
 	EndStalled         EndReason = "stalled"       // it held memory without delivering any while memory was short
 	EndDrain           EndReason = "drain-timeout" // the relay stopped before the flow had ended
 	EndCheck           EndReason = "check"         // it was an integrity check
-	EndDenied          EndReason = "denied"        // source not allowed
+	EndDenied          EndReason = "denied"        // source or target not allowed
 	EndFlowLimit       EndReason = "flow-limit"
 	EndRateLimit       EndReason = "rate-limit"
 	EndShed            EndReason = "shed" // a limit on the process's or the host's resources is reached

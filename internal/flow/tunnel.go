@@ -25,7 +25,7 @@ type Tunnel struct {
 	BytesUp    int64            `json:"bytes_up"`
 	BytesDown  int64            `json:"bytes_down"`
 	Relayed    int64            `json:"relayed_total,omitempty"` // intercepted connections that another relay had intercepted before
-	Denied     int64            `json:"denied_total"`            // source not allowed, bad PROXY header
+	Denied     int64            `json:"denied_total"`            // source or target not allowed, bad PROXY header
 	Limited    int64            `json:"limited_total"`           // by the limits on flows and their rate
 	Shed       int64            `json:"shed_total"`              // refused because a resource was short
 	Refused    int64            `json:"refused_total"`           // no target accepted

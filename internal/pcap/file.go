@@ -10,7 +10,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 )
@@ -95,12 +94,12 @@ type record struct {
 type file struct {
 	counted *counter
 	classic *pcapgo.Reader
-	ng      *pcapgo.NgReader
+	ng      *ngFile
 }
 
 // counter counts the bytes read.
 type counter struct {
-	r io.Reader
+	r *bufio.Reader
 	n int64
 }
 
@@ -108,6 +107,12 @@ func (c *counter) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	c.n += int64(n)
 	return n, err
+}
+
+func (c *counter) skip(n int) error {
+	skipped, err := c.r.Discard(n)
+	c.n += int64(skipped)
+	return err
 }
 
 // The first four bytes of the formats; pcap uses either byte order.
@@ -138,17 +143,20 @@ func open(r io.Reader) (*file, error) {
 	f := &file{counted: &counter{r: head}}
 	switch big, little := binary.BigEndian.Uint32(b), binary.LittleEndian.Uint32(b); {
 	case big == magicNg:
-		f.ng, err = pcapgo.NewNgReader(f.counted, pcapgo.NgReaderOptions{WantMixedLinkType: true, SkipUnknownVersion: true})
+		f.ng = &ngFile{in: f.counted}
 	case big == magicMicroseconds, big == magicNanoseconds, little == magicMicroseconds, little == magicNanoseconds:
-		f.classic, err = pcapgo.NewReader(f.counted)
+		if f.classic, err = pcapgo.NewReader(f.counted); err != nil {
+			return nil, &TruncatedError{Bytes: f.counted.n, Err: unexpected(err)}
+		}
+		f.classic.SetSnaplen(min(f.classic.Snaplen(), maxPacketBytes))
 	default:
 		return nil, ErrNotCapture
 	}
-	if err != nil {
-		return nil, &TruncatedError{Bytes: f.counted.n, Err: unexpected(err)}
-	}
 	return f, nil
 }
+
+// maxPacketBytes bounds a captured packet. The kernel's largest have half of it.
+const maxPacketBytes = 1 << 20
 
 // unexpected turns io.EOF within a record into io.ErrUnexpectedEOF.
 func unexpected(err error) error {
@@ -160,26 +168,18 @@ func unexpected(err error) error {
 
 // next reads a record. The error is io.EOF at the regular end.
 func (f *file) next() (record, error) {
-	var (
-		data []byte
-		ci   gopacket.CaptureInfo
-		err  error
-		link layers.LinkType
-	)
 	if f.ng != nil {
-		data, ci, err = f.ng.ZeroCopyReadPacketData()
-		if err == nil {
-			link, _ = ci.AncillaryData[0].(layers.LinkType)
-		}
-	} else {
-		link = f.classic.LinkType()
-		data, ci, err = f.classic.ZeroCopyReadPacketData()
+		return f.ng.next()
+	}
+	data, ci, err := f.classic.ZeroCopyReadPacketData()
+	if err != nil {
 		if err == io.EOF && ci.CaptureLength > 0 {
 			err = io.ErrUnexpectedEOF // after the record's header
 		}
-	}
-	if err != nil {
 		return record{}, err
 	}
-	return record{data: data, wire: max(min(ci.Length, math.MaxInt32), len(data)), at: ci.Timestamp, link: link, device: ci.InterfaceIndex}, nil
+	return record{data: data, wire: wireLength(int64(ci.Length), len(data)), at: ci.Timestamp, link: f.classic.LinkType()}, nil
 }
+
+// wireLength is the length of a packet on the wire, of which n bytes were captured.
+func wireLength(said int64, n int) int { return max(int(min(said, math.MaxInt32)), n) }

@@ -9,6 +9,7 @@ package pcap
 
 import (
 	"cmp"
+	"errors"
 	"io"
 	"net/netip"
 	"slices"
@@ -167,8 +168,8 @@ type Direction struct {
 
 // Read reads a capture, with memory bounded by Options.MaxConnections. With a
 // *TruncatedError, the Result covers the packets before the damage. Other
-// errors are ErrNotCapture, ErrNoTCP, and a *LinkTypeError if every packet has
-// an unsupported link type.
+// errors are ErrNotCapture, ErrNoTCP, ErrManyInterfaces, and a *LinkTypeError if
+// every packet has an unsupported link type.
 func Read(r io.Reader, o Options) (Result, error) {
 	f, err := open(r)
 	if err != nil {
@@ -222,6 +223,9 @@ func (t *table) read(f *file) error {
 		r, err := f.next()
 		if err == io.EOF {
 			return nil
+		}
+		if errors.Is(err, ErrManyInterfaces) {
+			return err
 		}
 		if err != nil {
 			return &TruncatedError{Packets: t.packets, Bytes: f.counted.n, Err: err}

@@ -2,9 +2,6 @@ package relay
 
 import (
 	"net/netip"
-	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // leadsBack reports whether the flow's own tunnel listens at an address. Such a
@@ -19,7 +16,7 @@ func (w *worker) leadsBack(f *flow, to netip.AddrPort) bool {
 	if !any4 && !w.isOwn(f, netip.AddrPortFrom(netip.IPv6Unspecified(), to.Port())) {
 		return false
 	}
-	return w.isLocal(to.Addr())
+	return w.isLocal(to)
 }
 
 // isOwn reports whether the flow's tunnel has a listener with this configured
@@ -33,36 +30,11 @@ func (w *worker) isOwn(f *flow, at netip.AddrPort) bool {
 	return rt != nil && rt.tunnel.Name == f.route.tunnel.Name
 }
 
-const (
-	localTTL = 5 * time.Second // that a locality is cached
-	maxLocal = 256             // cached addresses
-)
-
-// locality caches whether an address belongs to this host.
-type locality struct {
-	local bool
-	until time.Duration
-}
-
-// isLocal reports whether an address belongs to this host: the kernel then
-// chooses the same address as the source. It sends no packet.
-func (w *worker) isLocal(a netip.Addr) bool {
-	if a.IsLoopback() || a.IsUnspecified() {
+// isLocal reports whether an address belongs to this host. It sends no packet.
+func (w *worker) isLocal(to netip.AddrPort) bool {
+	if a := to.Addr(); a.IsLoopback() || a.IsUnspecified() {
 		return true
 	}
-	if known, ok := w.local[a]; ok && w.now < known.until {
-		return known.local
-	}
-	local := false
-	as := family(a)
-	if fd, err := unix.Socket(as, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err == nil {
-		sa := toSockaddr(netip.AddrPortFrom(a, 9), as)
-		local = connect(fd, &sa) == 0 && localAddr(fd).Addr() == a
-		closeFD(fd)
-	}
-	if w.local == nil || len(w.local) >= maxLocal {
-		w.local = map[netip.Addr]locality{}
-	}
-	w.local[a] = locality{local, w.now + localTTL}
-	return local
+	local, err := w.fib.isOwn(query{to: to})
+	return err == nil && local
 }

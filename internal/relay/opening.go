@@ -155,8 +155,12 @@ func (w *worker) dialNext(f *flow) {
 			o.reason, o.err = report.EndLoop, fmt.Errorf("%s leads back to a listener of tunnel %s: correct its forward", to, f.route.tunnel.Name)
 			continue
 		}
-		errno := w.dial(f, to)
+		errno, denied := w.dial(f, to)
 		switch {
+		case denied != nil:
+			w.endAwaitFD(o)
+			o.addrs = o.addrs[1:]
+			o.reason, o.err = report.EndDenied, denied
 		case errno == 0:
 			w.endAwaitFD(o)
 			o.addrs = o.addrs[1:]
@@ -292,8 +296,8 @@ func (w *worker) resolved(slot, gen uint32, addrs []netip.Addr, err error) {
 }
 
 // dial begins to connect to one address. It returns zero if the result will
-// arrive as an event.
-func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
+// arrive as an event, and an error if the flow must not have this connection.
+func (w *worker) dial(f *flow, to netip.AddrPort) (errno unix.Errno, denied error) {
 	as := family(to.Addr())
 	fd, errno := newSocket(as)
 	if errno != 0 && outOfResources(errno) && w.spare >= 0 {
@@ -303,7 +307,7 @@ func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
 		fd, errno = newSocket(as)
 	}
 	if errno != 0 {
-		return errno
+		return errno, nil
 	}
 	setLinger(fd, true)
 	socket.KeepUrgentInLine(fd)
@@ -321,23 +325,54 @@ func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
 	if f.route.tunnel.marksSYNs() {
 		setHops(fd, as, synHops)
 	}
-	if f.route.tunnel.SourceClient {
-		errno = bindAsClient(fd, as, f.client)
-	}
-	if errno == 0 {
-		sa := toSockaddr(to, as)
-		errno = connect(fd, &sa)
-	}
-	if errno == 0 || errno == unix.EINPROGRESS {
+	errno, denied = w.connectFor(f, fd, as, to)
+	if denied == nil && (errno == 0 || errno == unix.EINPROGRESS) {
 		f.target = to
 		f.legs[target], f.opening.batch = leg{fd: int32(fd)}, w.batch
 		errno = w.watch(fd, f, target)
 	}
-	if errno != 0 {
+	if errno != 0 || denied != nil {
 		f.legs[target].fd = -1
 		closeFD(fd)
 	}
-	return errno
+	return errno, denied
+}
+
+// connectFor connects a prepared socket for a flow.
+func (w *worker) connectFor(f *flow, fd, as int, to netip.AddrPort) (errno unix.Errno, denied error) {
+	if errno, denied = w.mayReach(f, fd, as, to); errno != 0 || denied != nil {
+		return errno, denied
+	}
+	if f.route.tunnel.SourceClient {
+		if errno = bindAsClient(fd, as, f.client); errno != 0 {
+			return errno, nil
+		}
+	}
+	sa := toSockaddr(to, as)
+	return connect(fd, &sa), nil
+}
+
+// mayReach returns why a flow must not reach the address that its client dialed: it is one
+// of this host, whose services rely on what its firewall lets in from outside.
+func (w *worker) mayReach(f *flow, fd, as int, to netip.AddrPort) (errno unix.Errno, denied error) {
+	t := f.route.tunnel
+	if t.LocalTargets || !f.route.targets[0].original {
+		return 0, nil
+	}
+	q := queryOf(fd, as, to, netip.AddrPort{})
+	if t.SourceClient {
+		q.from = f.client
+	}
+	own, err := w.fib.isOwn(q)
+	switch {
+	case errors.As(err, &errno) && outOfResources(errno):
+		return errno, nil
+	case err != nil:
+		return 0, fmt.Errorf("cannot tell whether %s is an address of this host: %w; allow the relay netlink sockets (RestrictAddressFamilies), or see local_targets", to.Addr(), err)
+	case own:
+		return 0, fmt.Errorf("%s is an address of this host: see local_targets", to.Addr().Unmap())
+	}
+	return 0, nil
 }
 
 // speaksFirst reports whether bytes for the target are ready when it accepts.

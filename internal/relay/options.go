@@ -108,6 +108,9 @@ type Tunnel struct {
 	// SourceClient dials from the client's own address and port. The network has
 	// to bring the target's packets back to this host.
 	SourceClient bool
+	// LocalTargets has flows reach addresses of this host that their clients dialed,
+	// where no other hop is given.
+	LocalTargets bool
 	// Forward are the next hops. A flow's connect is tried on one after the
 	// other, by priority and Balance, until one accepts.
 	Forward []hops.Target

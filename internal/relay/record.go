@@ -31,7 +31,7 @@ func (w *worker) account(f *flow) {
 	case report.EndClean, report.EndIdle, report.EndHalfClosed, report.EndDrain, report.EndCheck:
 	case report.EndTargetRefused, report.EndTargetUnreached, report.EndTargetUnknown, report.EndNoHop:
 		st.refused.Add(1)
-	case report.EndBadProxyHeader:
+	case report.EndBadProxyHeader, report.EndDenied:
 		st.denied.Add(1)
 	default:
 		st.errors.Add(1)

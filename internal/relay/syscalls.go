@@ -41,6 +41,14 @@ func setsockoptInt(fd, level, name int, value int32) unix.Errno {
 	return errno
 }
 
+// getsockoptInt is the value of an option; 0 if the socket has none.
+func getsockoptInt(fd, level, name int) (value int32) {
+	size := uint32(unsafe.Sizeof(value))
+	_, _, _ = unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name),
+		uintptr(unsafe.Pointer(&value)), uintptr(unsafe.Pointer(&size)), 0)
+	return value
+}
+
 // setLinger arms or disarms the zero linger. While it is armed, close resets
 // the connection, and so does the kernel when the process dies.
 func setLinger(fd int, armed bool) unix.Errno {

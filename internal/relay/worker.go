@@ -67,7 +67,7 @@ type worker struct {
 	events     []unix.EpollEvent
 	from       unix.RawSockaddrAny
 	listeners  map[int32]*listener
-	local      map[netip.Addr]locality
+	fib        fib
 
 	strangers      map[int]*stranger // by descriptor
 	strangersByAge list.List         // of *stranger, the oldest first
@@ -113,6 +113,7 @@ func newWorker(r *Relay) (*worker, error) {
 		events:    make([]unix.EpollEvent, eventsPerWait),
 		listeners: map[int32]*listener{},
 		strangers: map[int]*stranger{},
+		fib:       fib{fd: -1},
 		done:      make(chan struct{}),
 	}
 	if w.clock == nil {
@@ -155,6 +156,7 @@ func (w *worker) closeDescriptors() {
 			closeFD(fd)
 		}
 	}
+	w.fib.close()
 }
 
 func (w *worker) loop() {

@@ -34,6 +34,8 @@ func (e *Examiner) Capture(ctx context.Context, path string, local, remote End) 
 		e.Note(fmt.Errorf("%s: %w", path, err))
 	case errors.Is(err, pcap.ErrNoTCP):
 		return doctor.Observation{}, remedy.New(fmt.Errorf("%s: %w", path, err), "leave --local and --remote out to read all of it")
+	case errors.Is(err, pcap.ErrManyInterfaces):
+		return doctor.Observation{}, remedy.New(fmt.Errorf("%s: %w", path, err), "capture again as FILE.pcap with tcpdump -w: that format has no list of interfaces")
 	case err != nil:
 		return doctor.Observation{}, fmt.Errorf("%s: %w", path, err)
 	}

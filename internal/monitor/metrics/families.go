@@ -217,7 +217,7 @@ var tunnelFamilies = []family{
 				emit(float64(t.Relayed), t.Name)
 			}
 		})},
-	{"acl_denied_total", "Connections refused for their source or a bad PROXY header.", counter, []string{"tunnel"},
+	{"acl_denied_total", "Connections refused for their source, their target or a bad PROXY header.", counter, []string{"tunnel"},
 		ofTunnel(func(t *monitor.Tunnel) int64 { return t.Denied })},
 	{"limited_total",
 		"Connections refused by max_flows or new_flows_per_second, or a source's share of them.",
