@@ -16,6 +16,7 @@ import (
 	"longhaul/internal/intercept/hold"
 	"longhaul/internal/kernel"
 	"longhaul/internal/ledger"
+	"longhaul/internal/netfilter"
 	"longhaul/internal/remedy"
 )
 
@@ -42,7 +43,7 @@ func (h *Host) Check(o Options) error {
 	}
 	c := checking{Options: o, book: book}
 	for _, step := range []func() error{
-		c.modules, c.mirror, c.interfaces, c.bridges, c.relays, c.forwarding, c.reversePath, c.routingRules, c.routingTable, c.nftables,
+		c.modules, c.mirror, c.interfaces, c.bridges, c.relays, c.forwarding, c.reversePath, c.routingRules, c.routingTable, c.firewall,
 	} {
 		if err := step(); err != nil {
 			return err
@@ -263,65 +264,64 @@ func (c checking) routingTable() error {
 	return nil
 }
 
-// nftables finds rules that use the mark, and input chains that drop what the relay must
+// firewall finds rules that use the mark, and input chains that drop what the relay must
 // get.
-func (c checking) nftables() error {
-	r, err := newReader()
-	if err != nil {
-		return fmt.Errorf("read nftables: %w", err)
-	}
-	defer r.conn.Close()
-	all, err := r.chains()
+func (c checking) firewall() error {
+	rules, err := foreignRules()
 	if err != nil {
 		return err
 	}
-	isOurs := func(f foreignChain) bool {
-		return f.family == unix.NFPROTO_INET && strings.HasPrefix(f.table, tablePrefix)
-	}
-	all = slices.DeleteFunc(all, isOurs)
-	for _, chain := range all {
-		for _, rule := range chain.rules {
-			accepts := chain.base && chain.hook == unix.NF_INET_LOCAL_IN || !chain.base
-			if marksOf(rule)&c.mark() != 0 && !(accepts && ends(rule)) {
-				return markTaken(fmt.Sprintf("a rule in the nftables chain %s", chain), c.mark())
+	for _, chain := range rules.Chains {
+		for _, rule := range chain.Rules {
+			accepts := chain.IsBase && chain.Hook == unix.NF_INET_LOCAL_IN || !chain.IsBase
+			if rule.MarkBits()&c.mark() != 0 && !(accepts && rule.Accepts()) {
+				return markTaken(fmt.Sprintf("a rule in %s", chain), c.mark())
 			}
 		}
 	}
 	for _, t := range c.Tunnels {
-		device, err := netlink.LinkByName(t.Interface)
-		if err != nil {
-			return err
-		}
 		for _, f := range families {
 			p, ok := sample(t, f)
 			if !ok {
 				continue
 			}
-			p.index, p.mark = uint32(device.Attrs().Index), c.mark()
-			if chain := dropper(r, all, p); chain != nil {
-				return dropped(t, *chain, f, all, c.mark())
+			p.Mark = c.mark()
+			v, err := rules.Input(p)
+			if err != nil {
+				return err
+			}
+			if v.Outcome == netfilter.Rejected {
+				return dropped(t, *v.Base, f, rules, c.mark())
 			}
 		}
 	}
 	return nil
 }
 
-// ends reports whether a rule accepts, as the one that an operator adds for the mark does.
-func ends(rule []foreignExpr) bool {
-	n := len(rule)
-	return n > 0 && rule[n-1].name == "immediate" && verdictOf(rule[n-1].attributes[unix.NFTA_IMMEDIATE_DATA]).code == nfAccept
+// foreignRules are the rules of other programs.
+func foreignRules() (*netfilter.Ruleset, error) {
+	rules, err := netfilter.Read()
+	if err != nil {
+		return nil, err
+	}
+	rules.Without(func(c netfilter.ChainName) bool {
+		return c.Program == netfilter.NFTables && c.Family == "inet" && strings.HasPrefix(c.Table, tablePrefix)
+	})
+	return rules, nil
 }
 
+// isAbsent reports whether an error means that the kernel has no nftables.
+func isAbsent(err error) bool { return netfilter.IsAbsent(err) }
+
 // sample is a client's first packet to the tunnel.
-func sample(t Tunnel, f family) (packet, bool) {
+func sample(t Tunnel, f family) (p netfilter.Packet, ok bool) {
 	if !f.in(t.To) {
-		return packet{}, false
+		return p, false
 	}
-	p := packet{family: f, device: t.Interface, port: 1024}
+	p = netfilter.Packet{Interface: t.Interface, From: firstIn(f, t.From), To: firstIn(f, t.To), Port: 1024}
 	if len(t.Ports) > 0 {
-		p.port = t.Ports[0].First
+		p.Port = t.Ports[0].First
 	}
-	p.from, p.to = firstIn(f, t.From), firstIn(f, t.To)
 	return p, true
 }
 
@@ -345,30 +345,41 @@ func firstIn(f family, prefixes []netip.Prefix) netip.Addr {
 	return netip.MustParseAddr("2001:db8::1")
 }
 
-// dropped says which chain of all drops a tunnel's packets of a family, and which rule
-// lets them in.
-func dropped(t Tunnel, chain foreignChain, f family, all []foreignChain, bit uint32) error {
-	fix := fmt.Sprintf("nft insert rule %s meta mark and %#x == %#x accept", chain, bit, bit)
+// dropped says which chain drops a tunnel's packets of a family, and which rule lets them
+// in.
+func dropped(t Tunnel, chain netfilter.ChainName, f family, rules *netfilter.Ruleset, bit uint32) error {
+	fix := fmt.Sprintf("nft insert rule %s meta mark and %#x == %#x accept", chain.Path(), bit, bit)
+	has := func(name string) bool {
+		return slices.ContainsFunc(rules.Chains, func(c *netfilter.Chain) bool {
+			return c.Program == chain.Program && c.ChainName.Family == chain.Family && c.Name == name
+		})
+	}
+	isINPUT := chain.Family != "inet" && chain.Name == "INPUT"
 	switch {
-	case chain.table == "firewalld":
+	case chain.Program == netfilter.NFTables && chain.Table == "firewalld":
 		// What an iptables rule accepts, as firewalld's direct rules are, firewalld rejects
 		// all the same.
 		fix = fmt.Sprintf("firewall-cmd --permanent --zone=\"$(firewall-cmd --get-zone-of-interface=%s || firewall-cmd --get-default-zone)\" --add-rich-rule='%s', likewise for its other networks, then firewall-cmd --reload; or put %s into a zone that accepts: firewall-cmd --permanent --zone=trusted --change-interface=%s",
 			t.Interface, richRule(t, f), t.Interface, t.Interface)
-	case chain.family != unix.NFPROTO_INET && chain.table == "filter" && chain.name == "INPUT":
+	case isINPUT && (chain.Program == netfilter.Legacy || chain.Table == "filter"):
 		program, six := "iptables", ""
-		if chain.family == unix.NFPROTO_IPV6 {
+		if chain.Family == "ip6" {
 			program, six = "ip6tables", "6"
+		}
+		if chain.Program == netfilter.Legacy {
+			program += "-legacy"
+		}
+		if chain.Table != "filter" {
+			program += " -t " + chain.Table
 		}
 		match := fmt.Sprintf("-m mark --mark %#x/%#x -j ACCEPT", bit, bit)
 		fix = fmt.Sprintf("%s -I INPUT %s", program, match)
 		// Before its users' rules ufw drops packets whose destination is not this host.
-		ufw := "ufw" + six + "-before-input"
-		if slices.ContainsFunc(all, func(c foreignChain) bool { return c.family == chain.family && c.name == ufw }) {
+		if ufw := "ufw" + six + "-before-input"; has(ufw) {
 			fix = fmt.Sprintf("sed -i '/^-A %s -i lo/i -A %s %s' /etc/ufw/before%s.rules, then ufw reload", ufw, ufw, match, six)
 		}
 	}
-	return remedy.New(fmt.Errorf("the nftables chain %s drops connections that tunnel %s intercepts", chain, t.Name), fix)
+	return remedy.New(fmt.Errorf("%s drops connections that tunnel %s intercepts", chain, t.Name), fix)
 }
 
 // richRule is firewalld's, for the first networks of a family.
@@ -388,20 +399,15 @@ func richRule(t Tunnel, f family) string {
 // unrecorded returns the deliveries of a table of longhaul's without a record: those of
 // the mark that its rules set.
 func unrecorded(table string) (found []delivery, err error) {
-	r, err := newReader()
-	if err != nil {
-		return nil, err
-	}
-	defer r.conn.Close()
-	all, err := r.chains()
+	rules, err := netfilter.Read()
 	if err != nil {
 		return nil, err
 	}
 	var mark uint32
-	for _, c := range all {
-		if c.family == unix.NFPROTO_INET && c.table == table {
-			for _, rule := range c.rules {
-				mark |= marksOf(rule)
+	for _, c := range rules.Chains {
+		if c.Program == netfilter.NFTables && c.ChainName.Family == "inet" && c.Table == table {
+			for _, rule := range c.Rules {
+				mark |= rule.MarkBits()
 			}
 		}
 	}

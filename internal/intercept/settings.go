@@ -71,9 +71,20 @@ func bridgeSettings(device netlink.Link) (on map[uint16]bool, err error) {
 		if len(answer) < unix.SizeofIfInfomsg {
 			continue
 		}
-		info := parse(parse(answer[unix.SizeofIfInfomsg:])[unix.IFLA_LINKINFO])
-		for kind, value := range parse(info[unix.IFLA_INFO_DATA]) {
-			on[kind] = len(value) == 1 && value[0] == 1
+		within := answer[unix.SizeofIfInfomsg:]
+		for _, kind := range []uint16{unix.IFLA_LINKINFO, unix.IFLA_INFO_DATA} {
+			all, err := nl.ParseRouteAttrAsMap(within)
+			if err != nil {
+				return nil, err
+			}
+			within = all[kind].Value
+		}
+		all, err := nl.ParseRouteAttrAsMap(within)
+		if err != nil {
+			return nil, err
+		}
+		for kind, a := range all {
+			on[kind] = len(a.Value) == 1 && a.Value[0] == 1
 		}
 	}
 	return on, nil
