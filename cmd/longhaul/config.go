@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -12,11 +13,14 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
+	"longhaul/internal/control"
 	"longhaul/internal/daemon"
 	"longhaul/internal/display"
 	"longhaul/internal/integrity"
+	"longhaul/internal/intercept"
 	"longhaul/internal/kernel"
 	"longhaul/internal/ledger"
+	"longhaul/internal/remedy"
 	"longhaul/internal/service"
 )
 
@@ -56,7 +60,8 @@ every mistake with file, line, column and fix. It changes nothing.
 
 It warns of a tunnel that listens on a wildcard or public address and has no
 allow, with the line to add. It also warns of a congestion control that this
-host does not know; the relay's host may know it.
+host does not know; the relay's host may know it. On the relay's host, as root,
+it warns of intercepted connections that the host's forward rules reject.
 
 Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 		Example: `  longhaul config check /etc/longhaul/longhaul.yaml && longhaul reload
@@ -76,6 +81,9 @@ Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 			checked := checkedConfig{File: args[0], Valid: err == nil, Mistakes: placed(mistakes), Warnings: []placedProblem{}}
 			if err == nil {
 				checked.Warnings, checked.configSize = placed(c.Warnings), sizeOf(c)
+				for _, w := range forwardWarnings(env, c) {
+					checked.Warnings = append(checked.Warnings, placedProblem{args[0], w.Error(), remedy.Of(w)})
+				}
 			}
 			if err := display.WriteJSON(env.stdout, checked); err != nil || checked.Valid {
 				return err
@@ -83,12 +91,31 @@ Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 			return &exitError{nil, exitUsage}
 		}
 		printWarnings(env, c.Warnings)
+		for _, w := range forwardWarnings(env, c) {
+			writeWarning(env.stderr, args[0]+": "+w.Error(), remedy.Of(w))
+		}
 		n := sizeOf(c)
 		_, err = fmt.Fprintf(env.stdout, "%s: ok, %s, %s, %s\n", args[0], display.Plural(n.Tunnels, "tunnel"),
 			display.Plural(n.Listens, "listening address"), display.Plural(n.Targets, "target"))
 		return err
 	}
 	return cmd
+}
+
+// forwardWarnings says which tunnels take connections that this host's forward rules would
+// not let through, or may not. It says nothing of a file that is for another host, and
+// nothing without the privilege to read the rules.
+func forwardWarnings(env *env, c *config.Config) (warnings []error) {
+	verdicts, err := intercept.NewHost(env.by()).ForwardRules(daemon.InterceptOptions(cmp.Or(c.Name, control.DefaultName), c))
+	if err != nil {
+		return nil
+	}
+	for _, v := range verdicts {
+		if problem := v.Problem(); problem != nil {
+			warnings = append(warnings, problem)
+		}
+	}
+	return warnings
 }
 
 // checkedConfig is the JSON of config check.

@@ -113,7 +113,8 @@ func newInterceptCheck(env *env) *cobra.Command {
 		Short: "Look for what a relay's interception would collide with here",
 		Long: `check looks at this host as the relay does when it starts: marks, routing
 tables, firewalls, settings, the kernel's modules. It names the first collision
-with its remedy, and changes nothing.`,
+with its remedy, and changes nothing. It also says what this host's rules for
+forwarded packets would do with each tunnel's connections, which pass them.`,
 		Example: `  longhaul intercept check --config /etc/longhaul/longhaul.yaml
   longhaul intercept check --config longhaul.yaml && longhaul reload`,
 		Args: noArgs,
@@ -126,9 +127,21 @@ with its remedy, and changes nothing.`,
 			if err := host.Check(o); err != nil {
 				return err
 			}
+			verdicts, err := host.ForwardRules(o)
+			if err != nil {
+				return err
+			}
 			notes := append(host.Notes(o), daemon.DeniedTargets(c, ownAddresses())...)
+			for _, v := range verdicts {
+				switch problem := v.Problem(); {
+				case problem != nil && v.Rejects() && !host.HasRecord(o.Relay): // as a first start
+					return problem
+				case problem != nil:
+					notes = append(notes, problem)
+				}
+			}
 			if f.json {
-				return display.WriteJSON(env.stdout, interceptChecked{Relay: o.Relay, OK: true, Notes: described(notes)})
+				return display.WriteJSON(env.stdout, interceptChecked{Relay: o.Relay, OK: true, ForwardRules: verdicts, Notes: described(notes)})
 			}
 			var may []string
 			if n := len(o.Tunnels); n > 0 {
@@ -138,6 +151,9 @@ with its remedy, and changes nothing.`,
 				may = append(may, display.Plural(n, "tunnel")+" may dial from clients' addresses")
 			}
 			fmt.Fprintf(env.stdout, "relay %s: ok, %s\n", o.Relay, strings.Join(may, ", "))
+			for _, v := range verdicts {
+				fmt.Fprintf(env.stdout, "tunnel %s, %s, by this host's forward rules: %s\n", v.Tunnel, v.Family, v)
+			}
 			for _, n := range notes {
 				writeNote(env.stdout, n)
 			}
@@ -150,9 +166,10 @@ with its remedy, and changes nothing.`,
 
 // interceptChecked is the JSON of intercept check.
 type interceptChecked struct {
-	Relay string          `json:"relay"`
-	OK    bool            `json:"ok"`
-	Notes []interceptNote `json:"notes"`
+	Relay        string                     `json:"relay"`
+	OK           bool                       `json:"ok"`
+	ForwardRules []intercept.ForwardVerdict `json:"forward_rules,omitempty"`
+	Notes        []interceptNote            `json:"notes"`
 }
 
 // interceptNote is what an operator should know, and no mistake.

@@ -254,6 +254,11 @@ func writeInterception(w io.Writer, t flow.Tunnel, now time.Time) {
 	if b := t.Bypass; b != nil && b.Reason != "" {
 		fmt.Fprintf(w, "  %s: new connections go directly, for %s\n", b.Reason, display.Age(now.Sub(b.Since).Seconds()))
 	}
+	for _, r := range t.ForwardRules {
+		if r.Problem != "" {
+			fmt.Fprintf(w, "  %s\n    %s\n", r.Problem, r.Fix)
+		}
+	}
 	if t.Relayed > 0 {
 		fmt.Fprintf(w, "  another relay intercepted %s before: pair the two\n", display.Plural(int(t.Relayed), "connection"))
 	}

@@ -17,6 +17,9 @@ type Intercept struct {
 	From      []netip.Prefix    // clients; empty: everybody behind Interface
 	To        []netip.Prefix    // targets
 	Ports     []portrange.Range // of the targets; empty: all
+	// PastForwardRules: the tunnel may take connections that the host's own rules would
+	// not forward.
+	PastForwardRules bool `json:",omitzero"`
 	// LocalTargets lets flows reach a target that has become an address of this host.
 	LocalTargets bool `json:",omitzero"`
 }
@@ -131,6 +134,7 @@ func (d *decoder) intercept(n *node, i *Intercept) {
 		into("from", &i.From, d.distinctPrefixes),
 		into("to", &i.To, d.distinctPrefixes),
 		into("ports", &i.Ports, d.distinctPorts),
+		into("past_forward_rules", &i.PastForwardRules, d.boolean),
 		into("local_targets", &i.LocalTargets, d.boolean),
 	)
 	if n.kind != mapping {

@@ -92,7 +92,7 @@ func (i *interception) addBypasses(s relay.Snapshot) relay.Snapshot {
 	for n := range s.Tunnels {
 		s.Tunnels[n].Bypass = i.bypass[s.Tunnels[n].Name].state()
 	}
-	return s
+	return i.forward.add(s)
 }
 
 // takesFlows reports whether the pair of a near tunnel takes new flows.

@@ -162,6 +162,7 @@ func (d *daemon) assemble() (closeAll func()) {
 	closing(d.pairs.close)
 	d.rules = newInterception(interceptionOptions{
 		log:    d.log,
+		getenv: d.Getenv,
 		relay:  func() *relay.Relay { return d.relay },
 		others: func() bool { return len(d.older.living()) > 0 },
 		pairUp: d.pairs.takesFlows,

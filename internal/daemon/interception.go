@@ -27,6 +27,7 @@ type interception struct {
 
 	mu      sync.Mutex
 	host    ruler
+	forward forwardRules
 	mirror  *mirror
 	wanted  intercept.Options  // of the configuration, without ports
 	bypass  map[string]*bypass // tunnels with when_down
@@ -47,6 +48,7 @@ type interception struct {
 
 type interceptionOptions struct {
 	log    *slog.Logger
+	getenv func(string) string
 	relay  func() *relay.Relay
 	others func() bool              // whether an older process has flows
 	pairUp func(tunnel string) bool // whether the pair of a near tunnel takes flows
@@ -56,6 +58,9 @@ type interceptionOptions struct {
 // ruler sets this host's rules.
 type ruler interface {
 	Check(intercept.Options) error
+	Notes(intercept.Options) []error
+	ForwardRules(intercept.Options) ([]intercept.ForwardVerdict, error)
+	HasRecord(relay string) bool
 	Set(intercept.Options) error
 	Clear(relay string) error
 }
@@ -68,7 +73,8 @@ const (
 )
 
 func newInterception(o interceptionOptions) *interception {
-	i := &interception{interceptionOptions: o, full: map[string]bool{}, mirror: &mirror{lines: loglimit.New(o.log), relay: o.relay}}
+	i := &interception{interceptionOptions: o, full: map[string]bool{}, mirror: &mirror{lines: loglimit.New(o.log), relay: o.relay},
+		forward: forwardRules{log: o.log, getenv: o.getenv}}
 	i.life, i.end = context.WithCancel(context.Background())
 	return i
 }
@@ -81,16 +87,27 @@ func (d interceptionPart) Prepare(_ context.Context, c *config.Config) (Change, 
 	name := d.nameOf(c)
 	wanted := InterceptOptions(name, c)
 	host := intercept.NewHost(ledger.OfRelay(d.Getenv, name))
+	var verdicts []intercept.ForwardVerdict
 	if !wanted.IsEmpty() {
 		if path, _ := d.controlSocket(c); path == config.Off {
 			return nil, remedy.New(errors.New("a relay without a control socket has no name for its rules of interception"),
 				"remove control_socket: off")
 		}
-		if err := host.Check(wanted); err != nil {
+		err := host.Check(wanted)
+		if err == nil {
+			verdicts, err = d.rules.forward.check(host, wanted, d.predecessor != nil)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
-	return setting(func() { d.rules.follow(host, wanted, c.Tunnels) }), nil
+	return setting(func() {
+		for _, note := range host.Notes(wanted) {
+			d.log.Warn(note.Error(), "remedy", remedy.Of(note))
+		}
+		d.rules.forward.keep(verdicts)
+		d.rules.follow(host, wanted, c.Tunnels)
+	}), nil
 }
 
 // transparentListens are the addresses where an intercepting tunnel listens: one for
@@ -148,10 +165,13 @@ func (i *interception) watch() {
 		}
 		i.mu.Lock()
 		i.refresh()
-		idle := i.idle()
+		idle, host, wanted := i.idle(), i.host, i.wanted
 		i.mu.Unlock()
 		if idle {
 			return
+		}
+		if i.forward.isDue(time.Now()) {
+			i.running.Go(func() { i.forward.look(host, wanted) })
 		}
 	}
 }

@@ -19,7 +19,7 @@ func InterceptOptions(relayName string, c *config.Config) intercept.Options {
 		switch {
 		case t.Intercept.Enabled():
 			o.Tunnels = append(o.Tunnels, intercept.Tunnel{Name: t.Name, Interface: t.Intercept.Interface,
-				From: t.Intercept.From, To: t.Intercept.To, Ports: t.Intercept.Ports,
+				From: t.Intercept.From, To: t.Intercept.To, Ports: t.Intercept.Ports, PastForwardRules: t.Intercept.PastForwardRules,
 				Mirror: t.Refuse == config.RefuseMirror, SourceRelay: t.Source != config.SourceClient})
 			o.AnswerPorts = o.AnswerPorts && len(t.Forward) == 0 // else flows lead elsewhere
 		case t.Source == config.SourceClient:

@@ -35,6 +35,18 @@ type Tunnel struct {
 	ShedBy       map[string]int64 `json:"shed_by_reason"`
 	Ended        []Ended          `json:"ended"` // flows that were admitted and have ended
 	AcceptQueues []AcceptQueue    `json:"accept_queues"`
+	// ForwardRules are of an intercepting tunnel, for each family of its targets.
+	ForwardRules []ForwardRules `json:"forward_rules,omitempty"`
+}
+
+// ForwardRules says what the host's own rules for forwarded packets would do with the
+// connections that a tunnel intercepts, and which pass those rules.
+type ForwardRules struct {
+	Family  string `json:"family"`            // "ipv4" or "ipv6"
+	Outcome string `json:"outcome"`           // of netfilter.Outcome
+	Detail  string `json:"detail"`            // the outcome on one line
+	Problem string `json:"problem,omitempty"` // what an operator should know
+	Fix     string `json:"fix,omitempty"`     // what to do about it
 }
 
 // Bypass says whether new connections of an intercepting tunnel pass the relay because

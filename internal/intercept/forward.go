@@ -1,7 +1,10 @@
 package intercept
 
 import (
+	"fmt"
+
 	"longhaul/internal/netfilter"
+	"longhaul/internal/remedy"
 )
 
 // ForwardVerdict is what the rules for forwarded packets do with the connections that a
@@ -9,8 +12,33 @@ import (
 type ForwardVerdict struct {
 	Tunnel string `json:"tunnel"`
 	Family string `json:"family"` // "ipv4", "ipv6"
+	// Meant: the tunnel is to take connections that the rules reject.
+	Meant bool `json:"past_forward_rules,omitempty"`
 	netfilter.Verdict
 }
+
+// Rejects reports whether the rules reject connections that the tunnel takes.
+func (v ForwardVerdict) Rejects() bool {
+	return v.Outcome == netfilter.PartlyRejected || v.Outcome == netfilter.Rejected
+}
+
+// Problem returns what an operator should know of a verdict, with its remedy; nil if the
+// rules accept the tunnel's connections, or that is meant.
+func (v ForwardVerdict) Problem() error {
+	if v.Meant || v.Outcome == netfilter.Accepted {
+		return nil
+	}
+	problem := fmt.Errorf("tunnel %s takes %s connections past this host's forward rules: %s", v.Tunnel, familyWords[v.Family], v.Verdict)
+	switch {
+	case v.Rejects():
+		return remedy.New(problem, fmt.Sprintf("narrow from, to or ports of its intercept, or write past_forward_rules: true there; %s shows the rule", v.Show))
+	case v.Show != "":
+		return remedy.New(problem, v.Show+" shows the rule")
+	}
+	return problem
+}
+
+var familyWords = map[string]string{"ipv4": "IPv4", "ipv6": "IPv6"}
 
 // ForwardRules evaluates the rules of the forward hook for each tunnel and each family
 // that it has targets of. Nothing is changed. The interfaces must exist.
@@ -31,7 +59,7 @@ func (h *Host) ForwardRules(o Options) (all []ForwardVerdict, err error) {
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, ForwardVerdict{t.Name, f.name, v})
+			all = append(all, ForwardVerdict{t.Name, f.name, t.PastForwardRules, v})
 		}
 	}
 	return all, nil

@@ -42,6 +42,8 @@ type Tunnel struct {
 	HoldPort6 uint16 `json:"hold_port6,omitempty"`
 	// SourceRelay: the relay dials from its own address. The rules are the same.
 	SourceRelay bool `json:"source_relay,omitempty"`
+	// PastForwardRules: the tunnel may take connections that the host would not forward.
+	PastForwardRules bool `json:"past_forward_rules,omitempty"`
 	// Paused: new connections pass directly, as of a relay that drains or sheds.
 	// Connections that the relay has stay with it.
 	Paused bool `json:"paused,omitempty"`

@@ -20,6 +20,16 @@ func (h *Host) key(relay string) (ledger.Key, error) {
 	return ledger.Key{Kind: ledger.Intercept, NetNS: here, Name: relay}, err
 }
 
+// HasRecord reports whether a relay of that name intercepts here, or was killed while it did.
+func (h *Host) HasRecord(relay string) bool {
+	key, err := h.key(relay)
+	if err != nil {
+		return false
+	}
+	book, err := ledger.Read(h.Ledger)
+	return err == nil && book.Find(key) != nil
+}
+
 // Set has the host intercept exactly what o says, in place of what the relay of that
 // name intercepted. The rules change in one atomic step: call it again with another
 // Tunnel.Paused to take a tunnel out, or back. It completes or replaces what an

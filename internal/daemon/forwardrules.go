@@ -1,0 +1,180 @@
+package daemon
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/intercept"
+	"longhaul/internal/relay"
+	"longhaul/internal/remedy"
+)
+
+// forwardRules knows what the host's own forward rules would do with the connections that
+// the tunnels take, and which pass those rules.
+type forwardRules struct {
+	log    *slog.Logger
+	getenv func(string) string
+
+	mu      sync.Mutex
+	now     []intercept.ForwardVerdict
+	said    map[string]string // of the log, by tunnel and family
+	kept    int               // configurations that this process has had in force
+	looking bool
+	next    time.Time // of the next look
+}
+
+const (
+	// forwardRulesBeat is the least time between two looks at the rules.
+	forwardRulesBeat = 10 * time.Second
+	// forwardRulesShare bounds the time that looking takes: one in a hundred.
+	forwardRulesShare = 100
+)
+
+// check looks at the rules for a configuration. On a first start it refuses tunnels whose
+// connections the host would reject, unless their file says that this is meant. succeeds:
+// this process takes over from another one.
+func (r *forwardRules) check(host ruler, wanted intercept.Options, succeeds bool) ([]intercept.ForwardVerdict, error) {
+	if len(wanted.Tunnels) == 0 {
+		return nil, nil
+	}
+	verdicts, err := host.ForwardRules(wanted)
+	if err != nil {
+		r.log.Warn("cannot read the host's forward rules, which intercepted connections pass", "error", err)
+		return nil, nil
+	}
+	r.mu.Lock()
+	first := r.kept == 0
+	r.mu.Unlock()
+	if !first || succeeds || host.HasRecord(wanted.Relay) || r.ranBefore() {
+		return verdicts, nil
+	}
+	for _, v := range verdicts {
+		if v.Rejects() {
+			if err := v.Problem(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return verdicts, nil
+}
+
+// ranName is a file in the service's directory of a relay that has intercepted.
+const ranName = "intercepted"
+
+func (r *forwardRules) stateDir() string {
+	dir, _, _ := strings.Cut(r.getenv("STATE_DIRECTORY"), ":")
+	if !filepath.IsAbs(dir) {
+		return ""
+	}
+	return dir
+}
+
+// ranBefore reports whether a process of this service has intercepted here, or may have:
+// older releases left a history, and nothing else.
+func (r *forwardRules) ranBefore() bool {
+	dir := r.stateDir()
+	if dir == "" {
+		return false
+	}
+	for _, name := range []string{ranName, HistoryName} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// keep puts a look at the rules into force.
+func (r *forwardRules) keep(verdicts []intercept.ForwardVerdict) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kept++
+	r.next = time.Now().Add(forwardRulesBeat)
+	r.tell(verdicts)
+	if dir := r.stateDir(); dir != "" && len(verdicts) > 0 {
+		f, err := os.OpenFile(filepath.Join(dir, ranName), os.O_WRONLY|os.O_CREATE, 0o600)
+		if err == nil {
+			err = f.Close()
+		}
+		if err != nil {
+			r.log.Warn("cannot note that this relay intercepts: its next start is as its first", "error", err)
+		}
+	}
+}
+
+// tell logs what has changed. The caller holds mu.
+func (r *forwardRules) tell(verdicts []intercept.ForwardVerdict) {
+	r.now = verdicts
+	said := map[string]string{}
+	for _, v := range verdicts {
+		key, line := v.Tunnel+" "+v.Family, v.String()
+		if said[key] = line; r.said[key] == line {
+			continue
+		}
+		switch problem := v.Problem(); {
+		case problem != nil && v.Rejects():
+			r.log.Warn(problem.Error(), "tunnel", v.Tunnel, "remedy", remedy.Of(problem))
+		case problem != nil:
+			r.log.Info(problem.Error(), "tunnel", v.Tunnel, "remedy", remedy.Of(problem))
+		case r.said[key] != "":
+			r.log.Info("this host's forward rules accept the tunnel's connections", "tunnel", v.Tunnel, "family", v.Family)
+		}
+	}
+	r.said = said
+}
+
+// isDue reports whether to look at the rules again, which [forwardRules.look] then must.
+func (r *forwardRules) isDue(now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.looking || now.Before(r.next) {
+		return false
+	}
+	r.looking = true
+	return true
+}
+
+// look looks at the rules for what the relay intercepts.
+func (r *forwardRules) look(host ruler, wanted intercept.Options) {
+	r.mu.Lock()
+	of, began := r.kept, time.Now()
+	r.mu.Unlock()
+	verdicts, err := host.ForwardRules(wanted)
+	took := time.Since(began)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.looking = false; of != r.kept { // by a reload, which has looked itself
+		return
+	}
+	r.next = time.Now().Add(max(forwardRulesBeat, forwardRulesShare*took))
+	if err == nil {
+		r.tell(verdicts)
+	} else if r.now = nil; r.said[""] != err.Error() {
+		r.said = map[string]string{"": err.Error()}
+		r.log.Warn("cannot read this host's forward rules, which intercepted connections pass", "error", err)
+	}
+}
+
+// add fills in what the rules say of the tunnels.
+func (r *forwardRules) add(s relay.Snapshot) relay.Snapshot {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for n := range s.Tunnels {
+		t := &s.Tunnels[n]
+		for _, v := range r.now {
+			if v.Tunnel == t.Name {
+				one := flow.ForwardRules{Family: v.Family, Outcome: string(v.Outcome), Detail: v.String()}
+				if problem := v.Problem(); problem != nil {
+					one.Problem, one.Fix = problem.Error(), remedy.Of(problem)
+				}
+				t.ForwardRules = append(t.ForwardRules, one)
+			}
+		}
+	}
+	return s
+}
