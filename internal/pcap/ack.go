@@ -102,6 +102,7 @@ func (h *half) pop(p *packet, ack, t int64, r *rates) {
 		n++
 	}
 	h.segs = h.segs[n:]
+	*h.room += n
 	if len(h.segs) == 0 {
 		h.segs = nil
 	}
@@ -176,7 +177,7 @@ func (h *half) news(b sackRange, n int, fn func(sackRange)) {
 // mark marks the segments of a block as received.
 func (h *half) mark(b sackRange, t int64, r *rates) {
 	i := sort.Search(len(h.segs), func(i int) bool { return h.segs[i].end > b.start })
-	for ; i < len(h.segs) && h.segs[i].start < b.end; i++ {
+	for ; i < len(h.segs) && h.segs[i].start < b.end && h.spend(1); i++ {
 		if h.segs[i].sacked {
 			continue
 		}

@@ -49,9 +49,9 @@ const (
 	otherDevice = int64(500 * time.Millisecond)
 )
 
-func newConnection(k key, at int64) *connection {
+func newConnection(k key, at int64, room *int) *connection {
 	return &connection{
-		key: k, first: at, last: at, half: [2]half{newHalf(at), newHalf(at)},
+		key: k, first: at, last: at, half: [2]half{newHalf(at, room), newHalf(at, room)},
 		client: -1, closer: -1, synAt: -1, synAckAt: -1, next: at, every: int64(minInterval),
 	}
 }
@@ -96,6 +96,8 @@ func (c *connection) packet(p *packet, from int) bool {
 	a, b := &c.half[from], &c.half[1-from]
 	a.run(t)
 	b.run(t)
+	a.seen++
+	b.seen++
 	if p.syn {
 		c.syn(p, from, t)
 	}

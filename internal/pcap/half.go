@@ -25,6 +25,9 @@ type half struct {
 	finSent  bool
 	finEnd   int64 // sequence number after the FIN
 	segs     []segment
+	room     *int  // segments that all connections may still have
+	seen     int64 // packets of both ends
+	steps    int64 // over segments, for them
 
 	// Outstanding packets, and the extent of selective acknowledgements.
 	unacked, sacked int64
@@ -111,8 +114,13 @@ type stamp struct {
 
 const (
 	// maxSegments bounds the outstanding segments; further ones are merged into
-	// the last.
-	maxSegments = 32768
+	// the last. maxAllSegments bounds those of all connections together.
+	maxSegments    = 32768
+	maxAllSegments = 1 << 20
+	// maxSteps bounds the steps over segments per packet, on average after the first
+	// freePackets. Real connections need few; invented ones would need thousands.
+	maxSteps    = 500
+	freePackets = 1000
 	echoes      = 32
 	// minRTO is Linux's. The one second of RFC 6298 would miss its timeouts.
 	minRTO = int64(200 * time.Millisecond)
@@ -125,8 +133,8 @@ const (
 	farAway = 1 << 30
 )
 
-func newHalf(at int64) half {
-	return half{sizes: sizes{usual: ethernetSegment4}, clock: at, idleSince: at, shutAt: -1, openedAt: -1}
+func newHalf(at int64, room *int) half {
+	return half{room: room, sizes: sizes{usual: ethernetSegment4}, clock: at, idleSince: at, shutAt: -1, openedAt: -1}
 }
 
 // begin adopts a sequence number as the first.
@@ -325,6 +333,11 @@ func (h *half) place(p *packet, start, end, t int64) {
 		start = h.una
 	}
 	for start < end {
+		if start < h.nxt && !h.spend(1) {
+			h.count.merged++
+			start = h.nxt
+			continue
+		}
 		if start >= h.nxt {
 			h.add(len(h.segs), h.segment(p, start, end, t))
 			h.nxt = end
@@ -358,10 +371,20 @@ func (h *half) segment(p *packet, start, end, t int64) segment {
 	}
 }
 
+// spend takes steps over segments, and returns false if their bound is reached.
+func (h *half) spend(steps int) bool {
+	if h.steps+int64(steps) > maxSteps*(h.seen+freePackets) {
+		return false
+	}
+	h.steps += int64(steps)
+	return true
+}
+
 func (h *half) add(i int, s segment) {
 	h.unacked += s.packets
-	if len(h.segs) < maxSegments {
+	if len(h.segs) == 0 || len(h.segs) < maxSegments && *h.room > 0 && h.spend(len(h.segs)-i) {
 		h.segs = slices.Insert(h.segs, i, s)
+		*h.room--
 		return
 	}
 	h.count.merged++
@@ -399,9 +422,10 @@ func (h *half) again(p *packet, i int, start, end, t int64) {
 // that begins there. At the bound of parts it returns i.
 func (h *half) cut(i int, at int64) int {
 	s := h.segs[i]
-	if at <= s.start || at >= s.end || len(h.segs) >= 2*maxSegments {
+	if at <= s.start || at >= s.end || len(h.segs) >= 2*maxSegments || *h.room <= 0 || !h.spend(len(h.segs)-i) {
 		return i
 	}
+	*h.room--
 	head, tail := s, s
 	head.end, tail.start = at, at
 	head.packets = min(max(1, h.packets(head.end-head.start)), s.packets)

@@ -178,7 +178,7 @@ func Read(r io.Reader, o Options) (Result, error) {
 	if o.MaxConnections <= 0 {
 		o.MaxConnections = DefaultConnections
 	}
-	t := &table{options: o, open: map[key]*connection{}, leftOut: map[key]struct{}{}}
+	t := &table{options: o, open: map[key]*connection{}, leftOut: map[key]struct{}{}, room: maxAllSegments}
 	err = t.read(f)
 	result := t.result(f.counted.n)
 	if len(result.Connections) > 0 {
@@ -205,6 +205,7 @@ type table struct {
 	linkError *LinkTypeError
 	// leftOut holds the connections without a place, up to a bound.
 	leftOut map[key]struct{}
+	room    int   // segments that the connections may still have
 	pruneAt int64 // earliest next prune, ns since the capture's first packet
 }
 
@@ -331,7 +332,7 @@ func (t *table) admit(k key, p *packet) *connection {
 		}
 		return nil
 	}
-	c := newConnection(k, p.at)
+	c := newConnection(k, p.at, &t.room)
 	t.open[k] = c
 	return c
 }
@@ -368,6 +369,7 @@ func (t *table) prune(now int64) {
 	for _, c := range all[keep:] {
 		t.left.Connections++
 		t.left.Packets += c.half[0].count.packets + c.half[1].count.packets
+		t.room += len(c.half[0].segs) + len(c.half[1].segs)
 	}
 	t.ended = all[:keep:keep]
 }

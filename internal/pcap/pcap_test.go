@@ -822,7 +822,8 @@ func TestLongCapture(t *testing.T) {
 
 // TestManyOutstanding exceeds the bound of separate segments.
 func TestManyOutstanding(t *testing.T) {
-	c := newConnection(key{addresses[0][client], addresses[0][server]}, 0)
+	room := maxAllSegments
+	c := newConnection(key{addresses[0][client], addresses[0][server]}, 0, &room)
 	const n = maxSegments + 5000
 	for i := range uint32(n) {
 		c.packet(&packet{at: int64(i), seq: 1 + i, payload: 1, hasAck: true, ipID: uint16(i)}, 0)
@@ -834,6 +835,59 @@ func TestManyOutstanding(t *testing.T) {
 	c.packet(&packet{at: n, seq: 1, ack: 1 + n, hasAck: true}, 1)
 	if h.unacked != 0 || h.count.missing != 0 || h.acknowledged() != n {
 		t.Errorf("%d outstanding, %d missing, %d acknowledged", h.unacked, h.count.missing, h.acknowledged())
+	}
+}
+
+// TestInventedSegments has packets that would need many steps over others, or all memory:
+// they are merged, and their bytes count all the same.
+func TestInventedSegments(t *testing.T) {
+	const n = 20_000
+	whole := func(i uint32) *packet { return &packet{seq: 1 + i, payload: 1, hasAck: true, ipID: uint16(i)} }
+	for name, test := range map[string]struct {
+		room    int
+		packets func(c *connection)
+	}{
+		"each before the last": {maxAllSegments, func(c *connection) {
+			c.packet(whole(0), 0)
+			for i := range uint32(n) {
+				c.packet(whole(2*n-2*i), 0)
+			}
+		}},
+		"each again and again": {maxAllSegments, func(c *connection) {
+			for i := range uint32(n) {
+				c.packet(whole(i), 0)
+			}
+			for i := range n {
+				c.packet(&packet{seq: 1, payload: n, hasAck: true, ipID: uint16(i)}, 0)
+			}
+		}},
+		"no room": {2, func(c *connection) {
+			for i := range uint32(n) {
+				c.packet(whole(i), 0)
+			}
+		}},
+		"no room at all": {0, func(c *connection) {
+			for i := range uint32(n) {
+				c.packet(whole(i), 0)
+				c.packet(&packet{seq: 1, ack: 2 + i, hasAck: true}, 1)
+			}
+		}},
+	} {
+		room := test.room
+		c := newConnection(key{addresses[0][client], addresses[0][server]}, 0, &room)
+		test.packets(c)
+		h := &c.half[0]
+		if max := maxSteps * (h.seen + freePackets); h.steps > max {
+			t.Errorf("%s: %d steps, want at most %d", name, h.steps, max)
+		}
+		if test.room > 0 && h.count.merged == 0 {
+			t.Errorf("%s: nothing was merged", name)
+		}
+		end := uint32(h.nxt)
+		c.packet(&packet{seq: 1, ack: end, hasAck: true}, 1)
+		if h.unacked != 0 || len(h.segs) != 0 || room != test.room {
+			t.Errorf("%s: after the end %d outstanding, %d segments, room for %d, want %d", name, h.unacked, len(h.segs), room, test.room)
+		}
 	}
 }
 

@@ -22,6 +22,7 @@ func TestNotDialable(t *testing.T) {
 		from, to   string
 		dialed     bool
 		fixedThere bool // the tunnel has a target of its own
+		asClient   bool // the tunnel dials from the clients' addresses
 	}{
 		{name: "within", d: bounded, from: "10.1.0.1:4000", to: "10.2.0.1:22", dialed: true},
 		{name: "a range of ports", d: bounded, from: "10.1.0.1:4000", to: "10.2.0.1:5440", dialed: true},
@@ -37,13 +38,23 @@ func TestNotDialable(t *testing.T) {
 		{name: "link-local", d: everywhere, from: "10.1.0.1:4000", to: "169.254.169.254:80"},
 		{name: "multicast", d: everywhere, from: "10.1.0.1:4000", to: "224.0.0.1:22"},
 		{name: "a check", d: everywhere},
+		{name: "from anybody", d: everywhere, from: "10.1.0.1:4000", to: "10.2.0.1:22", dialed: true, asClient: true},
+		{name: "from nobody's address, by the relay", d: everywhere, from: "127.0.0.1:4000", to: "10.2.0.1:22", dialed: true},
+		{name: "from a loopback address", d: everywhere, from: "127.0.0.1:4000", to: "10.2.0.1:22", asClient: true},
+		{name: "from a mapped loopback address", d: everywhere, from: "[::ffff:127.0.0.1]:4000", to: "10.2.0.1:22", asClient: true},
+		{name: "from the loopback address of IPv6", d: everywhere, from: "[::1]:4000", to: "[fd02::1]:22", asClient: true},
+		{name: "from a link-local address", d: everywhere, from: "[fe80::1%1]:4000", to: "[fd02::1]:22", asClient: true},
+		{name: "from a multicast address", d: everywhere, from: "224.0.0.1:4000", to: "10.2.0.1:22", asClient: true},
+		{name: "from the broadcast address", d: everywhere, from: "255.255.255.255:4000", to: "10.2.0.1:22", asClient: true},
+		{name: "from no address", d: everywhere, from: "0.0.0.0:4000", to: "10.2.0.1:22", asClient: true},
+		{name: "from no port", d: everywhere, from: "10.1.0.1:0", to: "10.2.0.1:22", asClient: true},
 		{name: "another tunnel", from: "10.3.0.1:4000", to: "127.0.0.1:22", dialed: true, fixedThere: true},
 	} {
 		o := PairOpen{}
 		if c.from != "" {
 			o.Client, o.Listen = netip.MustParseAddrPort(c.from), netip.MustParseAddrPort(c.to)
 		}
-		rt := &route{tunnel: &Tunnel{Dialable: c.d}, targets: []routeTarget{{original: !c.fixedThere}}}
+		rt := &route{tunnel: &Tunnel{Dialable: c.d, SourceClient: c.asClient}, targets: []routeTarget{{original: !c.fixedThere}}}
 		refusal := rt.notDialable(o)
 		if (refusal == nil) != c.dialed || refusal != nil && refusal.Reason != report.EndDenied {
 			t.Errorf("%s: %v", c.name, refusal)

@@ -343,13 +343,25 @@ func (w *worker) connectFor(f *flow, fd, as int, to netip.AddrPort) (errno unix.
 	if errno, denied = w.mayReach(f, fd, as, to); errno != 0 || denied != nil {
 		return errno, denied
 	}
-	if f.route.tunnel.SourceClient {
+	fromClient := f.route.tunnel.SourceClient
+	if fromClient {
+		if !isSource(f.client) {
+			return 0, fmt.Errorf("%s cannot be the source of a connection", f.client)
+		}
 		if errno = bindAsClient(fd, as, f.client); errno != 0 {
 			return errno, nil
 		}
 	}
 	sa := toSockaddr(to, as)
-	return connect(fd, &sa), nil
+	errno = connect(fd, &sa)
+	if fromClient && (errno == 0 || errno == unix.EINPROGRESS) {
+		// The kernel binds to the broadcast address of a network of its own, and then dials
+		// from an address of this host.
+		if from := localAddr(fd); !sameEnd(from, f.client) {
+			return 0, fmt.Errorf("%s cannot be the source of a connection: the kernel used %s", f.client, from)
+		}
+	}
+	return errno, nil
 }
 
 // mayReach returns why a flow must not reach the address that its client dialed: it is one

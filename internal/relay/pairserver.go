@@ -304,6 +304,8 @@ func (rt *route) notDialable(o PairOpen) *Refusal {
 		return &Refusal{report.EndDenied, errors.New("the near relay names no address that a client dialed")}
 	case len(d.To) == 0 || !contains(d.To, to) || !to.IsGlobalUnicast() || !d.hasPort(o.Listen.Port()):
 		return &Refusal{report.EndDenied, fmt.Errorf("the far tunnel does not dial %s: see its original", o.Listen)}
+	case rt.tunnel.SourceClient && (!o.Client.Addr().Unmap().IsGlobalUnicast() || o.Client.Port() == 0):
+		return &Refusal{report.EndDenied, fmt.Errorf("the far tunnel does not dial from %s: it is no client's address and port", o.Client)}
 	case !contains(d.From, o.Client.Addr().Unmap()):
 		return &Refusal{report.EndDenied, fmt.Errorf("the far tunnel does not dial for %s: see from of its original", o.Client.Addr())}
 	}

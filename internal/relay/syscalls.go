@@ -207,6 +207,21 @@ func bindAsClient(fd, as int, client netip.AddrPort) unix.Errno {
 	return bind(fd, &sa)
 }
 
+// isSource reports whether a connection may have this source. Of other addresses the kernel
+// makes those that it chooses.
+func isSource(client netip.AddrPort) bool {
+	a := client.Addr().Unmap()
+	return client.Port() != 0 && a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && a != broadcast4
+}
+
+var broadcast4 = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+// sameEnd reports whether two ends have the same address and port. The device of a
+// link-local one is that of the socket, with or without its name.
+func sameEnd(a, b netip.AddrPort) bool {
+	return a.Port() == b.Port() && a.Addr().Unmap().WithZone("") == b.Addr().Unmap().WithZone("")
+}
+
 // localAddr is the local address of a socket.
 func localAddr(fd int) netip.AddrPort {
 	var any unix.RawSockaddrAny

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -188,6 +189,29 @@ func TestRecord(t *testing.T) {
 	}
 	if _, err := ReadRecord(path); remedy.Of(err) == "" {
 		t.Errorf("an empty record: %v", err)
+	}
+}
+
+// A record of more samples than are read is refused before they take memory.
+func TestLongRecord(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "record")
+	text := `{"samples":[{}` + strings.Repeat(",{}", 3_000_000) + "]}"
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := ReadRecord(path)
+	runtime.ReadMemStats(&after)
+	if !errors.Is(err, errLongRecord) || remedy.Of(err) == "" {
+		t.Errorf("got %v", err)
+	}
+	if err := WriteRecord(path, doctor.Observation{Samples: make([]doctor.Sample, maxRecordSamples+1)}); !errors.Is(err, errLongRecord) {
+		t.Errorf("it is written: %v", err)
+	}
+	const maxMade = 1 << 30
+	if made := after.TotalAlloc - before.TotalAlloc; made > maxMade {
+		t.Errorf("%d MiB of memory were made, want at most %d", made>>20, maxMade>>20)
 	}
 }
 
