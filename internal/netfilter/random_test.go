@@ -159,7 +159,7 @@ func (g *grammar) anyMatch() string {
 	case 15:
 		return pick(g, "meta nfproto ipv4", "meta nfproto ipv6", "meta protocol ip", "meta protocol ip6", "meta nfproto != ipv4")
 	case 16:
-		return pick(g, "meta l4proto tcp", "meta l4proto { tcp, udp }", "ip protocol tcp", "ip6 nexthdr tcp", "meta l4proto != tcp", "ip protocol != tcp", "ip6 nexthdr udp")
+		return pick(g, "meta l4proto tcp", "meta l4proto { tcp, udp }", "ip protocol tcp", "ip6 nexthdr tcp", "meta l4proto != tcp", "exthdr frag exists", "exthdr rt missing", "rt type 0", "ip protocol != tcp", "ip6 nexthdr udp")
 	case 17:
 		return fmt.Sprintf("ip saddr . ip daddr %s{ %s }", g.not(), g.several(func() string { return g.address(false, true) + " . " + g.address(false, false) }))
 	case 18:
@@ -331,7 +331,7 @@ func (g *grammar) xtMatch(six bool) string {
 		return inv + "-p " + pick(g, "tcp", "udp", "icmp")
 	case 14:
 		return pick(g, "-m addrtype --dst-type UNICAST", "-m addrtype --dst-type LOCAL", "-m addrtype ! --dst-type LOCAL", "-m pkttype --pkt-type unicast", "-m comment --comment x",
-			"-m conntrack --ctorigdstport 80 -p tcp", "-m conntrack --ctdir ORIGINAL", "-m conntrack --ctproto 6", "-m conntrack ! --ctstatus SEEN_REPLY")
+			"-m conntrack --ctorigdstport 80 -p tcp", "-m conntrack --ctdir ORIGINAL", map[bool]string{true: "-m rt --rt-type 0", false: "-m conntrack --ctorigsrc 10.10.0.0/24"}[six], "-m conntrack --ctproto 6", "-m conntrack ! --ctstatus SEEN_REPLY")
 	}
 	if g.known {
 		return ""
