@@ -75,9 +75,10 @@ func (s *site) works(o Options) {
 	s.expect(direct, 5000)
 }
 
-// TestBesideFirewalld runs firewalld itself, with its zones and its reload.
-func TestBesideFirewalld(t *testing.T) {
-	s := newSite(t)
+// firewalld runs firewalld itself, and returns what runs a command for it.
+func (s *site) firewalld() (firewall func(command string)) {
+	t := s.t
+	t.Helper()
 	nettest.RequireProgram(t, "nft", "nftables")
 	nettest.RequireProgram(t, "firewalld", "firewalld")
 	nettest.RequireProgram(t, "dbus-daemon", "dbus")
@@ -90,9 +91,14 @@ func TestBesideFirewalld(t *testing.T) {
 	s.answers("the bus", []string{bus}, "dbus-send", "--bus="+strings.TrimPrefix(bus, "DBUS_SYSTEM_BUS_ADDRESS="), "--print-reply",
 		"--dest=org.freedesktop.DBus", "/", "org.freedesktop.DBus.ListNames")
 	s.daemon("", []string{bus}, "firewalld", "--nofork", "--nopid", "--system-config="+filepath.Join(dir, "etc"), "--log-file="+filepath.Join(dir, "log"))
-	firewall := func(command string) { s.t.Helper(); s.run("export " + bus + "; " + command) }
 	s.answers("firewalld", []string{bus}, "firewall-cmd", "--state")
+	return func(command string) { s.t.Helper(); s.run("export " + bus + "; " + command) }
+}
 
+// TestBesideFirewalld runs firewalld itself, with its zones and its reload.
+func TestBesideFirewalld(t *testing.T) {
+	s := newSite(t)
+	firewall := s.firewalld()
 	o := options()
 	t.Run("the remedy", func(t *testing.T) {
 		s.t = t
@@ -144,33 +150,45 @@ func (s *site) masqueraded(want way) {
 	}
 }
 
+// docker runs Docker's daemon itself on the router.
+func (s *site) docker() {
+	s.t.Helper()
+	nettest.RequireProgram(s.t, "nft", "nftables")
+	nettest.RequireProgram(s.t, "iptables", "iptables")
+	nettest.RequireProgram(s.t, "dockerd", "docker.io")
+	s.daemon(`mount -t tmpfs tmpfs /run; for d in docker containerd; do mkdir -p /var/lib/$d; mount -t tmpfs tmpfs /var/lib/$d; done;`, nil,
+		"dockerd", "--storage-driver=vfs", "--host=unix://"+filepath.Join(s.t.TempDir(), "d"))
+	s.answers("Docker's chains", nil, "nft", "list", "chain", "ip", "filter", "DOCKER-USER")
+}
+
 // TestBesideDocker runs Docker's daemon itself on the router.
 func TestBesideDocker(t *testing.T) {
 	s := newSite(t)
-	nettest.RequireProgram(t, "nft", "nftables")
-	nettest.RequireProgram(t, "iptables", "iptables")
-	nettest.RequireProgram(t, "dockerd", "docker.io")
-	s.daemon(`mount -t tmpfs tmpfs /run; for d in docker containerd; do mkdir -p /var/lib/$d; mount -t tmpfs tmpfs /var/lib/$d; done;`, nil,
-		"dockerd", "--storage-driver=vfs", "--host=unix://"+filepath.Join(t.TempDir(), "d"))
-	s.answers("Docker's chains", nil, "nft", "list", "chain", "ip", "filter", "DOCKER-USER")
+	s.docker()
 	o := options()
 	s.works(o)
 }
 
-// TestBesideUFW runs ufw's rules, whose default is to refuse what comes in.
-func TestBesideUFW(t *testing.T) {
-	s := newSite(t)
-	nettest.RequireProgram(t, "nft", "nftables")
-	nettest.RequireProgram(t, "ufw", "ufw")
-	dir := t.TempDir()
-	// ufw's settings are those of the test, and not the machine's.
-	ufw := func(command string) {
+// ufw returns what runs a command for ufw. Its settings are those of the test, and not the
+// machine's.
+func (s *site) ufw() (ufw func(command string)) {
+	s.t.Helper()
+	nettest.RequireProgram(s.t, "nft", "nftables")
+	nettest.RequireProgram(s.t, "ufw", "ufw")
+	dir := s.t.TempDir()
+	s.run(`cp -a /etc/ufw "$1/etc"; cp /etc/default/ufw "$1/default"`, dir)
+	return func(command string) {
 		s.t.Helper()
 		s.run(`exec unshare --mount --propagation private /bin/sh -ec '
 			mount --bind "$1/etc" /etc/ufw; mount --bind "$1/default" /etc/default/ufw; mount -t tmpfs tmpfs /run
 			eval "$2"' sh "$1" "$2"`, dir, command)
 	}
-	s.run(`cp -a /etc/ufw "$1/etc"; cp /etc/default/ufw "$1/default"`, dir)
+}
+
+// TestBesideUFW runs ufw's rules, whose default is to refuse what comes in.
+func TestBesideUFW(t *testing.T) {
+	s := newSite(t)
+	ufw := s.ufw()
 	ufw("ufw default allow routed; ufw --force enable")
 	o := options()
 	for _, six := range []string{"", "6"} {

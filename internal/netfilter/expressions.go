@@ -47,8 +47,7 @@ func (e *evaluation) expression(x expression, r *registers) (condition, *verdict
 	case "objref":
 		return objectReference(x)
 	case "exthdr":
-		r.forget("a TCP option or another header")
-		return maybe("a TCP option or another header"), nil
+		return extraHeader(x, r), nil
 	case "numgen":
 		r.forget("the number of the packet")
 	case "hash":
@@ -69,6 +68,28 @@ func (e *evaluation) expression(x expression, r *registers) (condition, *verdict
 		return maybe("the expression " + x.name), nil
 	}
 	return always, nil
+}
+
+// extraHeader is the condition of a TCP option, or of a header that a first SYN does not
+// have: an extension of IPv6, an option of IPv4, of SCTP or DCCP.
+func extraHeader(x expression, r *registers) condition {
+	const (
+		dreg, flags, operation = 1, 5, 6 // NFTA_EXTHDR_DREG, FLAGS, OP
+		present                = 1       // NFT_EXTHDR_F_PRESENT
+		tcpOption              = 1       // NFT_EXTHDR_OP_TCPOPT
+	)
+	switch {
+	case x.number(operation) == tcpOption:
+		r.forget("a TCP option")
+		if !x.has(dreg) { // it is removed or set
+			return always
+		}
+		return maybe("a TCP option")
+	case x.number(flags)&present != 0:
+		r.store(x.number(dreg), constant([]byte{0}))
+		return always
+	}
+	return never
 }
 
 // objectReference is a named counter or limit.

@@ -185,14 +185,27 @@ func (r *Ruleset) Without(leave func(ChainName) bool) {
 
 func (r *Ruleset) index() {
 	clear(r.byName)
-	r.untracks = false
+	type tableKey struct {
+		program Program
+		family  byte
+		table   string
+	}
+	early := map[tableKey]bool{} // tables with a chain before connection tracking
 	for _, c := range r.Chains {
 		r.byName[c.key()] = c
-		for _, rule := range c.Rules {
-			r.untracks = r.untracks || slices.ContainsFunc(rule.expressions, expression.untracks)
+		if c.IsBase && c.Hook == unix.NF_INET_PRE_ROUTING && c.Priority < conntrackPriority {
+			early[tableKey{c.Program, c.Family, c.Table}] = true
 		}
 	}
+	r.untracks = slices.ContainsFunc(r.Chains, func(c *Chain) bool {
+		isEarly := c.Hook == unix.NF_INET_PRE_ROUTING && c.Priority < conntrackPriority || !c.IsBase
+		return isEarly && early[tableKey{c.Program, c.Family, c.Table}] &&
+			slices.ContainsFunc(c.Rules, func(rule Rule) bool { return slices.ContainsFunc(rule.expressions, expression.untracks) })
+	})
 }
+
+// conntrackPriority is that of connection tracking: what comes before may keep it off.
+const conntrackPriority = -200
 
 // Accepts reports whether the rule ends with accept.
 func (r Rule) Accepts() bool {

@@ -163,6 +163,8 @@ func (e *evaluation) xtMatch(x expression) condition {
 		return always
 	case "udp", "udplite", "icmp", "icmp6", "sctp", "dccp", "ah", "esp":
 		return never
+	case "rt", "hbh", "dst", "frag", "mh": // headers that a first SYN does not have
+		return never
 	case "tcp":
 		if short(12) {
 			return unknown
