@@ -112,17 +112,20 @@ func (r *forwardRules) tell(verdicts []intercept.ForwardVerdict) {
 	r.now = verdicts
 	said := map[string]string{}
 	for _, v := range verdicts {
-		key, line := v.Tunnel+" "+v.Family, v.String()
+		key, line, problem := v.Tunnel+" "+v.Family, "", v.Problem()
+		if problem != nil {
+			line = problem.Error()
+		}
 		if said[key] = line; r.said[key] == line {
 			continue
 		}
-		switch problem := v.Problem(); {
-		case problem != nil && v.Rejects():
-			r.log.Warn(problem.Error(), "tunnel", v.Tunnel, "remedy", remedy.Of(problem))
+		switch {
+		case v.Rejects() && problem != nil:
+			r.log.Warn(line, "tunnel", v.Tunnel, "remedy", remedy.Of(problem))
 		case problem != nil:
-			r.log.Info(problem.Error(), "tunnel", v.Tunnel, "remedy", remedy.Of(problem))
-		case r.said[key] != "":
-			r.log.Info("this host's forward rules accept the tunnel's connections", "tunnel", v.Tunnel, "family", v.Family)
+			r.log.Info(line, "tunnel", v.Tunnel, "remedy", remedy.Of(problem))
+		default:
+			r.log.Info("what the tunnel takes, this host's forward rules accept, or the file lets it pass", "tunnel", v.Tunnel, "family", v.Family)
 		}
 	}
 	r.said = said
