@@ -313,7 +313,7 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, lane bool) (*con
 	}
 	older := !lane && n.known(peer, hello)
 	mine := n.hello(hello.Session, a.Tunnel())
-	mine.Features = hello.Features & (wire.FeaturePad | wire.FeatureNoResume | wire.FeatureLanes | wire.FeatureAhead | wire.FeatureCompress | wire.FeatureHeld)
+	mine.Features = hello.Features & (wire.FeaturePad | wire.FeatureNoResume | wire.FeatureLanes | wire.FeatureAhead | wire.FeatureCompress | wire.FeatureHeld | wire.FeatureSealed)
 	if a.Clear() || older { // the tunnel may have had the session's mode before
 		mine.Features |= hello.Features & wire.FeatureClear
 	}

@@ -214,6 +214,7 @@ func (l *lane) passIn(f *Flow, offset uint64, n int) (int, error) {
 	if err != nil || got == 0 {
 		return 0, err
 	}
+	l.noteReached(f, offset+uint64(got))
 	empty := f.deliverPipe(l, pipe, got)
 	l.s.node.pipes.give(pipe, empty)
 	return got, nil

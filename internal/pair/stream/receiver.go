@@ -8,6 +8,7 @@ type Receiver struct {
 	endCRC uint32
 	crc    uint32
 	noSum  bool   // nobody has made sums
+	sealed bool   // see Flow.Seal: the end may come before the bytes that precede it
 	merge  bool   // several lanes carry the flow: bytes may come before their turn
 	early  *spill // nil: it merges nothing
 	// unreported is how many bytes have come before their turn since the latest report.
@@ -77,8 +78,15 @@ func (r *Receiver) IsEarly(offset uint64) bool {
 
 // Lacks reports whether bytes are missing: later ones are here, or the end.
 func (r *Receiver) Lacks() bool {
-	return r.merge && !r.dead && (r.Spilled() > 0 || r.sawEnd && r.pos < r.endAt)
+	return (r.merge || r.sealed) && !r.dead && (r.Spilled() > 0 || r.lacksBeforeEnd())
 }
+
+// lacksBeforeEnd reports that the end is here, and bytes before it are not.
+func (r *Receiver) lacksBeforeEnd() bool { return r.sawEnd && r.pos < r.endAt }
+
+// Complete reports whether a lane that has brought everything before an offset has brought the
+// stream's last byte.
+func (r *Receiver) Complete(offset uint64) bool { return r.sawEnd && r.endAt > 0 && offset == r.endAt }
 
 // Spilled is the memory of bytes that came before their turn.
 func (r *Receiver) Spilled() int {
@@ -107,7 +115,7 @@ func (r *Receiver) End(length uint64, crc uint32) error {
 	case r.sawEnd && crc != r.endCRC:
 		return ErrDamaged
 	}
-	if length < r.pos || length > r.pos && !r.merge || r.sawEnd && length != r.endAt {
+	if length < r.pos || length > r.pos && !r.merge && !r.sealed || r.sawEnd && length != r.endAt {
 		return ErrDamaged
 	}
 	r.sawEnd, r.endAt, r.endCRC = true, length, crc
