@@ -76,9 +76,10 @@ type Flow struct {
 	laneSince stamp // of the lane's OPEN, or the answer to its ATTACH
 	ackedAt   stamp // of the latest progress of what is unacknowledged
 	ackedBase uint64
-	needSince stamp // without a lane that it needs; zero: not so
-	wokeAt    stamp // of the latest WAKE; zero: none is waiting for its lane
-	cutSince  stamp // a reset waits for bytes before it
+	announced uint64 // up to which the other end was told that bytes went out
+	needSince stamp  // without a lane that it needs; zero: not so
+	wokeAt    stamp  // of the latest WAKE; zero: none is waiting for its lane
+	cutSince  stamp  // a reset waits for bytes before it
 	outage    time.Duration
 	lanes     sentOver
 	policy    atomic.Pointer[compress.Policy] // of what it sends; nil: it has sent nothing that may be compressed

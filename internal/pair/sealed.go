@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"longhaul/internal/flow"
+	"longhaul/internal/pair/wire"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -25,6 +26,10 @@ const openWithin = handshakeTimeout
 // maxLates is how often the other end may say that bytes are missing, and get none of them by
 // another lane. Then somebody on the path keeps them back.
 const maxLates = 4
+
+// lateNoResume is how long a flow that does not resume waits at least for bytes that went out: a box
+// that acknowledges for the other end may have them.
+const lateNoResume = 30 * time.Second
 
 // expected are the lanes that wait for the OPEN of one flow.
 type expected struct {
@@ -140,7 +145,28 @@ func (f *Flow) lateAfter() time.Duration {
 	if f.sf.In.Merges() {
 		return max(f.s.patience(suspectAfter, 4), 4*f.slowestLane())
 	}
+	if f.s.noResume {
+		return f.s.patience(lateNoResume, 8)
+	}
 	return f.s.patience(pongWithin, 8)
+}
+
+// announce tells the other end how much has gone out, once nothing more does and nobody has
+// acknowledged it: somebody on the path may have kept it back, while the kernel has an answer for
+// all. The caller holds f.mu.
+func (f *Flow) announce(now time.Time) {
+	to, some := f.sf.Out.Unannounced()
+	if !some || to <= f.announced || !f.s.sealed.Load() || f.near && !f.known {
+		return
+	}
+	for _, st := range f.strands {
+		if st.busy || st.sentAt.until(now) < f.s.patience(pongWithin, 8) || holds(st.l.bulk) {
+			return
+		}
+	}
+	if f.s.offer(wire.Message{Type: wire.MessageSent, Flow: f.id, Offset: to}) {
+		f.announced = to
+	}
 }
 
 // brings reports that something has come on one of the flow's lanes of late, or waits there.

@@ -173,9 +173,6 @@ func (s *session) begin(c *connection) {
 	if s.node.draining.Load() || s.isStale() {
 		ctl.post(wire.Message{Type: wire.MessageDrain})
 	}
-	if s.clear && !s.sealed.Load() {
-		s.tell(slog.LevelWarn, "pair: the other relay's release is too old: beginnings and ends of flows, with clients' addresses, go in clear", nil)
-	}
 	s.sendPing(ctl)
 	s.mu.Lock()
 	s.refusals.again()
@@ -393,6 +390,7 @@ func (f *Flow) resync() {
 	f.sf.Resync()
 	f.wokeAt = 0
 	f.openedDue = !f.near && f.opened
+	f.announced = 0
 	f.openDue = f.near && f.sent && !f.known && f.s.sealed.Load()
 	f.s.post(f, true)
 	f.wake()
@@ -507,6 +505,8 @@ func (f *Flow) take(m wire.Message) {
 		f.takeOffer()
 	case wire.MessageEnd:
 		f.takeSealedEnd(m.Offset, m.CRC)
+	case wire.MessageSent:
+		f.sf.In.Announced(m.Offset)
 	case wire.MessageHeld:
 		if err := f.sf.Held(m.Spans); err != nil {
 			f.abort(cause(flow.EndDamaged, errors.New("the other relay holds bytes that were not sent")))

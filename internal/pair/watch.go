@@ -277,6 +277,7 @@ func (f *Flow) watch(now time.Time, w wait) {
 	f.doubleTail(now, true)
 	f.watchLanes(now)
 	f.watchGap(now)
+	f.announce(now)
 	f.watchTail(now)
 	f.adjustLanes(now)
 	switch {

@@ -321,6 +321,11 @@ func (it Item) end() uint64 { return it.Offset + uint64(len(it.Bytes)) }
 // lane may carry bytes before the other end has told its position.
 func (s *Sender) InFlight() bool { return s.sent > s.base }
 
+// Unannounced is the position up to which bytes went out, if nothing shows that they have arrived.
+func (s *Sender) Unannounced() (to uint64, some bool) {
+	return s.next, s.attached && !s.dropped && len(s.again) == 0 && s.next > s.acked
+}
+
 // EndInFlight reports whether the end went out on a lane and was not acknowledged.
 func (s *Sender) EndInFlight() bool { return s.endSent && !s.endAcked }
 

@@ -32,6 +32,7 @@ const (
 	MessageOpen    MessageType = 14 // from the near relay: a flow's OPEN ahead of its lane, and its first bytes
 	MessageHeld    MessageType = 15 // spans beyond the sender's position that it holds
 	MessageEnd     MessageType = 16 // length and sum of the sender's stream, which may still be under way
+	MessageSent    MessageType = 17 // everything before the offset has left the sender
 )
 
 // FlagEnd on ACK: the end is passed on too. On RESET: the stream had ended at the
@@ -67,7 +68,7 @@ type Message struct {
 	Type   MessageType
 	Flags  byte
 	Flow   uint64
-	Offset uint64 // ACK, RESET, WAKE, LATE, END
+	Offset uint64 // ACK, RESET, WAKE, LATE, END, SENT
 	CRC    uint32 // END
 	Reason byte   // REFUSED, RESET
 	Text   string // OPENED: the target's address, or nothing; REFUSED, RESET: the cause
@@ -87,7 +88,7 @@ func (m Message) Append(dst []byte) []byte {
 		dst = append(dst, text...)
 	case MessageRefused:
 		dst = append(append(dst, m.Reason), text...)
-	case MessageAck, MessageLate:
+	case MessageAck, MessageLate, MessageSent:
 		dst = binary.BigEndian.AppendUint64(dst, m.Offset)
 	case MessageReset:
 		dst = binary.BigEndian.AppendUint64(dst, m.Offset)
@@ -141,7 +142,7 @@ func (t MessageType) sizes() (low, high int) {
 		return 0, maxText
 	case MessageRefused:
 		return 1, 1 + maxText
-	case MessageAck, MessageLate:
+	case MessageAck, MessageLate, MessageSent:
 		return offsetSize, offsetSize
 	case MessageReset:
 		return offsetSize + 1, offsetSize + 1 + maxText
@@ -165,7 +166,7 @@ func (t MessageType) sizes() (low, high int) {
 
 func (m *Message) set(b []byte) error {
 	switch m.Type {
-	case MessageAck, MessageReset, MessageWake, MessageLate, MessageEnd:
+	case MessageAck, MessageReset, MessageWake, MessageLate, MessageEnd, MessageSent:
 		if m.Offset = binary.BigEndian.Uint64(b); m.Offset > maxOffset {
 			return malformed("message of type %d with offset %d", m.Type, m.Offset)
 		}
