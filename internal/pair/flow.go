@@ -46,6 +46,7 @@ type Flow struct {
 	opened     bool  // far: the target is connected; near: OPENED came
 	openedDue  bool  // far: OPENED is to be sent
 	openDue    bool  // near: OPEN is to be sent on the control connection
+	announced  bool  // the other end was told how much has gone out
 	lates      uint8 // how often the other end has said that bytes lack, since it last acknowledged some
 	running    bool  // the goroutine exists
 	finished   bool
@@ -76,10 +77,9 @@ type Flow struct {
 	laneSince stamp // of the lane's OPEN, or the answer to its ATTACH
 	ackedAt   stamp // of the latest progress of what is unacknowledged
 	ackedBase uint64
-	announced uint64 // up to which the other end was told that bytes went out
-	needSince stamp  // without a lane that it needs; zero: not so
-	wokeAt    stamp  // of the latest WAKE; zero: none is waiting for its lane
-	cutSince  stamp  // a reset waits for bytes before it
+	needSince stamp // without a lane that it needs; zero: not so
+	wokeAt    stamp // of the latest WAKE; zero: none is waiting for its lane
+	cutSince  stamp // a reset waits for bytes before it
 	outage    time.Duration
 	lanes     sentOver
 	policy    atomic.Pointer[compress.Policy] // of what it sends; nil: it has sent nothing that may be compressed

@@ -156,7 +156,7 @@ func (f *Flow) lateAfter() time.Duration {
 // all. The caller holds f.mu.
 func (f *Flow) announce(now time.Time) {
 	to, some := f.sf.Out.Unannounced()
-	if !some || to <= f.announced || !f.s.sealed.Load() || f.near && !f.known {
+	if !some || f.announced || !f.s.sealed.Load() || f.near && !f.known {
 		return
 	}
 	for _, st := range f.strands {
@@ -164,9 +164,7 @@ func (f *Flow) announce(now time.Time) {
 			return
 		}
 	}
-	if f.s.offer(wire.Message{Type: wire.MessageSent, Flow: f.id, Offset: to}) {
-		f.announced = to
-	}
+	f.announced = f.s.offer(wire.Message{Type: wire.MessageSent, Flow: f.id, Offset: to})
 }
 
 // brings reports that something has come on one of the flow's lanes of late, or waits there.

@@ -390,7 +390,7 @@ func (f *Flow) resync() {
 	f.sf.Resync()
 	f.wokeAt = 0
 	f.openedDue = !f.near && f.opened
-	f.announced = 0
+	f.announced = false
 	f.openDue = f.near && f.sent && !f.known && f.s.sealed.Load()
 	f.s.post(f, true)
 	f.wake()

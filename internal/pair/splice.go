@@ -142,7 +142,7 @@ func (f *Flow) passPipe(pipe *splice.Pipe, n int) {
 		f.loseLane(l)
 	case f.lane == l:
 		f.sf.Out.Passed()
-		f.strands[0].sentAt = stampNow()
+		f.strands[0].sentAt, f.announced = stampNow(), false
 	}
 	f.moved = stampNow()
 }

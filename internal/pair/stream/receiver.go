@@ -4,8 +4,7 @@ package stream
 type Receiver struct {
 	pos    uint64 // everything before it is in the next socket's queue
 	cutAt  uint64 // up to which a RESET promises bytes
-	endAt  uint64 // the stream's length, once END came
-	sentTo uint64 // up to which the other end has sent, if it has said so
+	endAt  uint64 // the stream's length, once END came; before, up to which bytes were announced
 	endCRC uint32
 	crc    uint32
 	noSum  bool   // nobody has made sums
@@ -79,14 +78,18 @@ func (r *Receiver) IsEarly(offset uint64) bool {
 
 // Lacks reports whether bytes are missing: later ones are here, or the end, or they were announced.
 func (r *Receiver) Lacks() bool {
-	return (r.merge || r.sealed) && !r.dead && (r.Spilled() > 0 || r.lacksBeforeEnd() || r.pos < r.sentTo)
+	return (r.merge || r.sealed) && !r.dead && (r.Spilled() > 0 || (r.sawEnd || r.sealed) && r.pos < r.endAt)
 }
 
 // lacksBeforeEnd reports that the end is here, and bytes before it are not.
 func (r *Receiver) lacksBeforeEnd() bool { return r.sawEnd && r.pos < r.endAt }
 
 // Announced takes the news that the other end has sent everything before an offset.
-func (r *Receiver) Announced(offset uint64) { r.sentTo = max(r.sentTo, offset) }
+func (r *Receiver) Announced(offset uint64) {
+	if !r.sawEnd {
+		r.endAt = max(r.endAt, offset)
+	}
+}
 
 // Complete reports whether a lane that has brought everything before an offset has brought the
 // stream's last byte.
