@@ -384,6 +384,9 @@ func (n *Node) peerOf(conn *tls.Conn) (string, error) {
 func (n *Node) nearHello(s *session, o LinkOptions) wire.Hello {
 	h := n.hello(s.id, o.Tunnel)
 	h.Resume, h.Features, h.Origin = s.waits(o), s.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld, o.Origin
+	if n.options.EndsOnLanes {
+		h.Features &^= wire.FeatureSealed
+	}
 	return h
 }
 
