@@ -3,6 +3,7 @@ package pair
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
 	"io"
 	"net"
@@ -161,6 +162,12 @@ var meddlers = map[string]meddler{
 		}
 		return same(f, body)
 	},
+	"a flow that nobody has opened": func(l *tampered, f wire.Frame, body []byte) []byte {
+		if l.toFar && f.Type == wire.FrameAttach && f.Flags == wire.FlagBegin {
+			return wire.AppendBegin(nil, 1<<40)
+		}
+		return same(f, body)
+	},
 	"positions that are too high": func(l *tampered, f wire.Frame, body []byte) []byte {
 		if l.toFar && f.Type == wire.FrameAttach && f.Flags == 0 {
 			f.Offset += 1000
@@ -215,8 +222,8 @@ func compressNothing(_ *stand, o *Options, l *LinkOptions) {
 }
 
 func isTimeout(err error) bool {
-	n, ok := err.(net.Error)
-	return ok && n.Timeout()
+	var n net.Error
+	return errors.As(err, &n) && n.Timeout()
 }
 
 // meddle has somebody on the path work on connections that come, and resets those that are there.

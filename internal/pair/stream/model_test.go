@@ -754,16 +754,17 @@ func TestModelSealed(t *testing.T) {
 		a, b                                               script
 		laneLoss, ctlLoss, doubles, aborts, tampers, joins int
 	}{
-		{script{1, 'e'}, script{1, 'e'}, 1, 1, 0, 0, 0, 0},
+		{script{1, 'e'}, script{1, 'e'}, 1, 0, 0, 0, 0, 0},
+		{script{1, 'e'}, script{0, 'e'}, 1, 1, 0, 0, 0, 0},
 		{script{2, 'e'}, script{0, 'e'}, 2, 0, 1, 0, 0, 0},
 		{script{0, 'e'}, script{2, 'e'}, 1, 0, 1, 0, 0, 0},
 		{script{2, 'e'}, script{0, 'r'}, 1, 1, 0, 0, 0, 0},
-		{script{1, 'r'}, script{1, 'e'}, 1, 1, 0, 0, 0, 0},
+		{script{1, 'r'}, script{0, 'e'}, 1, 1, 0, 0, 0, 0},
 		{script{1, 'e'}, script{0, 'e'}, 0, 2, 0, 1, 0, 0},
 		{script{1, 'e'}, script{1, 'e'}, 0, 0, 0, 0, 1, 0},
 		{script{2, 'e'}, script{0, 'e'}, 1, 0, 0, 0, 2, 0},
 		{script{0, 'e'}, script{2, 'e'}, 1, 0, 0, 0, 2, 0},
-		{script{2, 'e'}, script{0, 'e'}, 0, 1, 0, 0, 1, 0},
+		{script{1, 'e'}, script{0, 'e'}, 0, 1, 0, 0, 1, 0},
 		{script{2, 'e'}, script{0, 'r'}, 1, 0, 0, 0, 1, 0},
 		{script{2, 'e'}, script{0, 'e'}, 0, 0, 0, 0, 1, 1},
 		{script{0, 'e'}, script{2, 'e'}, 1, 0, 0, 0, 0, 1},
