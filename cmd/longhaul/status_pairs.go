@@ -36,7 +36,7 @@ func writePairs(w io.Writer, p *flow.Pairs, tunnel string, now time.Time) {
 			fmt.Fprintf(w, "    compressed %s to %s\n", display.Quantity(s.CompressedBytes), display.Quantity(s.CompressedToBytes))
 		}
 		for _, note := range s.Notes() {
-			fmt.Fprintf(w, "    %s\n", note)
+			display.WriteParagraph(w, "    ", note)
 		}
 		if s.RetainedBytes+s.Resumes > 0 || s.Outage > 0 {
 			fmt.Fprintf(w, "    retained %s, %s, outage %s\n", display.Quantity(s.RetainedBytes),

@@ -49,6 +49,9 @@ func (p *pairs) check(ctx context.Context, tunnel, forward string) (*integrity.R
 		if !s.Encrypted {
 			r.Summary += "; " + flow.ClearWarning
 		}
+		if s.EndsInClear {
+			r.Summary += "; " + flow.ClearEndsWarning
+		}
 	}
 	return &r, nil
 }

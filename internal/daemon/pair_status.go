@@ -63,10 +63,11 @@ func toPairSession(s pair.SessionState) flow.PairSession {
 		Release:  s.Release,
 		Draining: s.Draining,
 
-		Encrypted: !s.Clear,
-		Resumable: !s.NoResume,
-		Compress:  compressOf(s),
-		Fallback:  s.Fallback,
+		Encrypted:   !s.Clear,
+		EndsInClear: s.Up && s.Clear && !s.Sealed,
+		Resumable:   !s.NoResume,
+		Compress:    compressOf(s),
+		Fallback:    s.Fallback,
 
 		RTT:          units.Seconds(s.RTT),
 		LaneError:    s.LaneError,
@@ -188,6 +189,9 @@ func (p *pairs) tell(was *watched, s pair.SessionState, now time.Time) {
 		p.sessionLine(slog.LevelInfo, "session up", s, slog.String("release", s.Release), rtt)
 		if s.Clear {
 			p.sessionLine(slog.LevelWarn, flow.ClearWarning, s)
+		}
+		if s.Clear && !s.Sealed {
+			p.sessionLine(slog.LevelWarn, flow.ClearEndsWarning, s)
 		}
 		was.told = pair.ProblemNone
 	case s.Up && was.Up && !s.Since.Equal(was.Since):

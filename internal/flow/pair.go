@@ -33,8 +33,11 @@ type PairSession struct {
 	Draining bool      `json:"draining"`           // it takes no new flows
 
 	Encrypted bool `json:"encrypted"` // false: bytes cross the WAN in clear
-	Resumable bool `json:"resumable"` // false: a flow ends with its connection over the WAN
-	Fallback  bool `json:"fallback"`  // new flows go unpaired now
+	// EndsInClear: beginnings and ends of flows cross the WAN in clear as well, since the other
+	// relay is of an older release.
+	EndsInClear bool `json:"ends_in_clear"`
+	Resumable   bool `json:"resumable"` // false: a flow ends with its connection over the WAN
+	Fallback    bool `json:"fallback"`  // new flows go unpaired now
 	// Compress is auto if both relays may send compressed records, and unsupported if the
 	// near one would, and the far one is of an older release; or off.
 	Compress string `json:"compress"`
@@ -158,6 +161,10 @@ func (s *PairSession) State() string {
 // ClearWarning is what users of a pair without encryption must know.
 const ClearWarning = "encrypt: off: bytes cross the WAN unprotected and unauthenticated"
 
+// ClearEndsWarning is what they must know of one with a relay that knows no other way.
+const ClearEndsWarning = "the other relay is of an older release: clients' addresses, and the beginnings and ends of flows, " +
+	"also cross the WAN in clear; upgrade it"
+
 // Notes tells the mode of a session, if it is not the usual one.
 func (s *PairSession) Notes() (notes []string) {
 	if s.Fallback {
@@ -165,6 +172,9 @@ func (s *PairSession) Notes() (notes []string) {
 	}
 	if !s.Encrypted {
 		notes = append(notes, ClearWarning)
+	}
+	if s.EndsInClear {
+		notes = append(notes, ClearEndsWarning)
 	}
 	if !s.Resumable {
 		notes = append(notes, "resume: off: a flow ends with its connection over the WAN")

@@ -81,7 +81,8 @@ func (s *session) openAhead(f *Flow) {
 	}
 	_, b := f.sf.Out.Peek(room)
 	if ctl.offer(wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.opening, Bytes: b}) {
-		f.sent, f.wokeAt = true, stampNow()
+		f.begin()
+		f.wokeAt = stampNow()
 		s.link.sentAhead(f)
 	}
 }
@@ -122,7 +123,7 @@ func (f *Flow) wentAhead() {
 func (f *Flow) takeWake(offset uint64, b []byte) {
 	f.known = true
 	within := f.s.patience(wakeStale, 2)
-	if f.unanswered {
+	if f.unanswered || f.s.sealed.Load() && !f.opened {
 		within = f.s.patience(pongWithin, 8) // a far relay with many lanes may not have come to it
 	}
 	if f.lane != nil && f.near && f.laneSince.since() > within {
@@ -169,9 +170,12 @@ func (s *session) takeOpen(m wire.Message) {
 	a := s.acceptor
 	s.mu.Unlock()
 	f, fresh, err := s.admit(nil, *m.Open, a)
+	if err != nil {
+		s.decline(m.Flow, err)
+	}
+	s.opened(m.Flow)
 	switch {
 	case err != nil:
-		s.decline(m.Flow, err)
 	case fresh:
 		f.ask(*m.Open, a, slices.Clone(m.Bytes))
 	default:

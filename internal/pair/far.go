@@ -91,6 +91,7 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 	if s.noResume {
 		f.sf.NoResume()
 	}
+	f.sf.Seal(s.sealed.Load())
 	if l != nil {
 		l.bind(f)
 		f.addStrand(l, nil, true)

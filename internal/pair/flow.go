@@ -40,12 +40,15 @@ type Flow struct {
 	gapSince  stamp     // since when it stands there, though bytes beyond it are here
 
 	near       bool
-	known      bool // near: the far relay knows the flow
-	sent       bool // near: an OPEN was sent
-	dialing    bool // far: Dial has not returned
-	opened     bool // far: the target is connected; near: OPENED came
-	openedDue  bool // far: OPENED is to be sent
-	running    bool // the goroutine exists
+	known      bool  // near: the far relay knows the flow
+	sent       bool  // near: an OPEN was sent
+	dialing    bool  // far: Dial has not returned
+	opened     bool  // far: the target is connected; near: OPENED came
+	openedDue  bool  // far: OPENED is to be sent
+	openDue    bool  // near: OPEN is to be sent on the control connection
+	announced  bool  // the other end was told how much has gone out
+	lates      uint8 // how often the other end has said that bytes lack, since it last acknowledged some
+	running    bool  // the goroutine exists
 	finished   bool
 	legFailed  bool
 	told       bool // the other end has said why the flow is cut
@@ -383,8 +386,9 @@ func (f *Flow) leaveLane() {
 	for _, st := range strands {
 		l := st.l
 		l.mu.Lock()
-		l.settle()                                                // the release may come after the end
-		reusable := l.sawEnd && f.sf.Clean() && !f.sf.In.Merges() // else something may follow the end
+		l.settle() // the release may come after the end
+		sawEnd := l.sawEnd || f.s.sealed.Load() && f.sf.In.Complete(l.reached)
+		reusable := sawEnd && f.sf.Clean() && !f.sf.In.Merges() // else something may follow the end
 		l.mu.Unlock()
 		switch {
 		case !f.near:
@@ -434,9 +438,9 @@ func (f *Flow) postDue() {
 	if f.s.reportsHeld.Load() {
 		n += uint64(f.sf.HeldWaiting())
 	}
-	reset := f.sf.ResetWaiting()
-	if urgent || reset || n > 0 {
-		f.s.post(f, urgent || reset || n >= ackEvery)
+	now := urgent || f.sf.ResetWaiting() || f.sf.EndWaiting()
+	if now || n > 0 {
+		f.s.post(f, now || n >= ackEvery)
 	}
 }
 

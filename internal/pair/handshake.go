@@ -313,7 +313,7 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, lane bool) (*con
 	}
 	older := !lane && n.known(peer, hello)
 	mine := n.hello(hello.Session, a.Tunnel())
-	mine.Features = hello.Features & (wire.FeaturePad | wire.FeatureNoResume | wire.FeatureLanes | wire.FeatureAhead | wire.FeatureCompress | wire.FeatureHeld)
+	mine.Features = hello.Features & (wire.FeaturePad | wire.FeatureNoResume | wire.FeatureLanes | wire.FeatureAhead | wire.FeatureCompress | wire.FeatureHeld | wire.FeatureSealed)
 	if a.Clear() || older { // the tunnel may have had the session's mode before
 		mine.Features |= hello.Features & wire.FeatureClear
 	}
@@ -384,6 +384,9 @@ func (n *Node) peerOf(conn *tls.Conn) (string, error) {
 func (n *Node) nearHello(s *session, o LinkOptions) wire.Hello {
 	h := n.hello(s.id, o.Tunnel)
 	h.Resume, h.Features, h.Origin = s.waits(o), s.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld, o.Origin
+	if n.options.EndsOnLanes {
+		h.Features &^= wire.FeatureSealed
+	}
 	return h
 }
 

@@ -371,6 +371,7 @@ type path struct {
 	mu      sync.Mutex
 	down    bool
 	pace    time.Duration // longest pause of a connection between two pieces
+	meddler meddler       // with lanes in clear; nil: nobody
 	pairs   map[*hop]bool
 }
 
@@ -423,8 +424,11 @@ func (p *path) carry(a *net.TCPConn) {
 	}
 	var both sync.WaitGroup
 	pace := p.paceNow()
-	both.Go(func() { _, _ = io.Copy(toFar{h}, paced{h.a, pace}); _ = h.b.CloseWrite() })
-	both.Go(func() { _, _ = io.Copy(onlyWriter{h.a}, paced{h.b, pace}); _ = h.a.CloseWrite() })
+	p.mu.Lock()
+	meddler := p.meddler
+	p.mu.Unlock()
+	both.Go(func() { _, _ = io.Copy(meddler.before(toFar{h}, true), paced{h.a, pace}); _ = h.b.CloseWrite() })
+	both.Go(func() { _, _ = io.Copy(meddler.before(onlyWriter{h.a}, false), paced{h.b, pace}); _ = h.a.CloseWrite() })
 	both.Wait()
 	p.mu.Lock()
 	delete(p.pairs, h)

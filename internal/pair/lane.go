@@ -43,6 +43,7 @@ type lane struct {
 	// settled are the connection's counters up to which its flows have their shares.
 	settled Counters
 	sawEnd  bool       // of the flow, on this lane: nothing of it follows
+	reached uint64     // in a sealed session: behind the latest bytes that the lane has brought of the flow
 	offer   wire.Frame // far: a RELEASE of the flow without an answer yet
 	// draining: a final RELEASE was sent; bytes are dropped until its answer.
 	draining bool
@@ -94,7 +95,7 @@ func (l *lane) bind(f *Flow) bool {
 		l.settled, _ = l.counters()
 	}
 	l.carry(f)
-	l.sawEnd, l.used = false, l.used || f != nil
+	l.sawEnd, l.reached, l.used = false, 0, l.used || f != nil
 	l.offer = wire.Frame{}
 	return true
 }
@@ -370,6 +371,9 @@ func (l *lane) readBytes(frame wire.Frame) error {
 			want = want[:min(left, len(want))]
 		}
 		n, err := l.readHere(want, left)
+		if frame.Type == wire.FrameData {
+			l.noteReached(f, offset+uint64(n))
+		}
 		switch {
 		case spill != nil:
 			f.spilled(spill, n)
@@ -403,6 +407,9 @@ func (l *lane) readHere(want []byte, left int) (n int, err error) {
 }
 
 func (l *lane) handle(frame wire.Frame, b []byte) error {
+	if l.s.sealed.Load() && (frame.Type == wire.FrameOpen || frame.Type == wire.FrameEnd) {
+		return errUnsealed
+	}
 	f := l.bound()
 	switch frame.Type {
 	case wire.FrameOpen:

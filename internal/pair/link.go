@@ -264,7 +264,7 @@ func (l *Link) moveOn(f *Flow) bool {
 	was.dirty = slices.DeleteFunc(was.dirty, func(other *Flow) bool { return other == f })
 	was.mu.Unlock()
 	was.message(wire.Message{Type: wire.MessageGone, Flow: f.id}) // the answer to its refusal
-	f.s, f.known, f.sent, f.lost, f.wokeAt = l.s, false, false, false, 0
+	f.s, f.known, f.sent, f.openDue, f.lost, f.wokeAt = l.s, false, false, false, false, 0
 	if !f.needSince.IsZero() {
 		was.waiting.Add(-1)
 		f.s.waiting.Add(1)
@@ -287,11 +287,17 @@ func (f *Flow) assign(l *lane) bool {
 	f.wanted = false
 	f.laneSince, f.ackedAt, f.unanswered = stampNow(), stampNow(), f.known
 	var greet []byte
-	if f.known {
+	switch {
+	case f.known:
 		greet = wire.AppendAttach(nil, f.id, f.sf.In.Position())
-	} else {
+	case f.s.sealed.Load():
+		greet = wire.AppendBegin(nil, f.id)
+		f.openDue = f.openDue || !f.sent // a new control connection repeats it
+		f.begin()
+		f.s.post(f, true)
+	default:
 		greet = f.opening.Append(nil)
-		f.sent = true
+		f.begin()
 	}
 	if !f.known || !f.sf.Out.InFlight() {
 		_ = f.sf.Attach(f.sf.Out.Acknowledged())

@@ -21,16 +21,20 @@ type namedMode struct {
 	name string
 	mode
 	lanes int
+	older bool // a release that has beginnings and ends on lanes in clear
 }
 
 var modes = []namedMode{
-	{"tls", mode{}, 1},
-	{"clear", mode{clear: true}, 1},
-	{"tls, resume off", mode{noResume: true}, 1},
-	{"clear, resume off", mode{clear: true, noResume: true}, 1},
-	{"tls, lanes", mode{}, 5},
-	{"clear, lanes", mode{clear: true}, 5},
-	{"clear, lanes, compressed", mode{clear: true, compress: true}, 5},
+	{"tls", mode{}, 1, false},
+	{"clear", mode{clear: true}, 1, false},
+	{"tls, resume off", mode{noResume: true}, 1, false},
+	{"clear, resume off", mode{clear: true, noResume: true}, 1, false},
+	{"tls, lanes", mode{}, 5, false},
+	{"clear, lanes", mode{clear: true}, 5, false},
+	{"clear, lanes, compressed", mode{clear: true, compress: true}, 5, false},
+	{"clear, older", mode{clear: true}, 1, true},
+	{"clear, resume off, older", mode{clear: true, noResume: true}, 1, true},
+	{"clear, lanes, older", mode{clear: true}, 5, true},
 }
 
 // in makes both ends want the mode.
@@ -45,6 +49,7 @@ func (m mode) in() standOption {
 func (m namedMode) in() standOption {
 	return func(s *stand, o *Options, l *LinkOptions) {
 		m.mode.in()(s, o, l)
+		o.EndsOnLanes = m.older
 		if l.Lanes = m.lanes; m.lanes > 1 {
 			o.StripeAfter = 1
 		}

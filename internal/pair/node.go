@@ -433,6 +433,7 @@ func (n *Node) sessionOf(c *connection, a Acceptor) (*session, error) {
 		s = newSession(n, c.peer, c.hello.Session, false)
 		s.use = n.uses[c.peer]
 		s.tunnel, s.origin, s.mode = a.Tunnel(), c.hello.Origin, modeOf(c.hello.Features)
+		s.sealed.Store(s.sealedWith(c.hello)) // its first lane may come before begin
 		n.accepted[key] = s
 	}
 	s.mu.Lock()

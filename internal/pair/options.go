@@ -50,6 +50,8 @@ type Options struct {
 	// CompressAlways: sessions that compress make records of all bytes, whether that gains
 	// anything or not.
 	CompressAlways bool
+	// EndsOnLanes: lanes in clear carry OPEN and END, as with a peer of an older release.
+	EndsOnLanes bool
 	// ReplacedAfter is how long a near process may be away whose successor is here.
 	ReplacedAfter time.Duration
 }

@@ -73,6 +73,7 @@ func (l *lane) readRecord(frame wire.Frame) error {
 		return nil
 	}
 	l.s.compressed.add(len(plain), frame.Length)
+	l.noteReached(f, frame.Offset+uint64(len(plain)))
 	for offset := frame.Offset; len(plain) > 0; {
 		spill, skip := f.early(l, offset, len(plain))
 		n := len(plain)

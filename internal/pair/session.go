@@ -55,6 +55,8 @@ type session struct {
 	compresses        atomic.Bool  // both ends know compressed records, and the near one wants them
 	compressed        compressed
 	reportsHeld       atomic.Bool // the other end takes HELD
+	// sealed: lanes are in clear, and neither OPEN nor END comes on them.
+	sealed atomic.Bool
 
 	mu         sync.Mutex
 	instance   uint64 // of the other process; 0: not known yet
@@ -80,7 +82,8 @@ type session struct {
 	watched    map[*Flow]struct{} // those that do not rest
 	emptySince time.Time          // near relay, of a session that ends: without flows since
 	buried     dropped
-	refusals   refusals // far relay
+	refusals   refusals             // far relay
+	expects    map[uint64]*expected // far relay: by flow
 	lanes      map[*lane]struct{}
 	warm       []*lane   // near relay, the latest used last
 	renewed    time.Time // the latest renewal of one of warm
@@ -156,6 +159,7 @@ func (s *session) begin(c *connection) {
 	s.remote, s.over, s.lanesMany = addressOf(c), c.path, c.hello.Features&wire.FeatureLanes != 0 && !s.noResume
 	s.compresses.Store(s.compress && c.hello.Features&wire.FeatureCompress != 0)
 	s.reportsHeld.Store(c.hello.Features&wire.FeatureHeld != 0)
+	s.sealed.Store(s.sealedWith(c.hello))
 	s.ahead = c.hello.Features&wire.FeatureAhead != 0 && !s.noResume
 	s.problem, s.text, s.laneErr = ProblemNone, "", nil
 	flows := slices.Collect(maps.Values(s.flows))
@@ -218,7 +222,7 @@ func (s *session) tell(level slog.Level, message string, err error) {
 }
 
 // violations are the errors of connections whose other end breaks the protocol.
-var violations = []error{wire.ErrMalformed, errWrongEnd, errRecordUnasked, compress.ErrRecord, stream.ErrGap}
+var violations = []error{wire.ErrMalformed, errWrongEnd, errRecordUnasked, errUnsealed, compress.ErrRecord, stream.ErrGap}
 
 // blame tells which rule of the protocol the peer has broken, if err says so.
 func (s *session) blame(err error) {
@@ -334,7 +338,11 @@ func (f *Flow) messages(out []byte) []byte {
 	if f.near && !f.sent {
 		return out // the far relay has never heard of the flow
 	}
-	if !f.known && !f.sf.ResetWaiting() {
+	if f.openDue && f.opening != nil {
+		out = wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.opening}.Append(out)
+	}
+	f.openDue = false
+	if !f.known && !f.s.sealed.Load() && !f.sf.ResetWaiting() {
 		return out // its OPEN may be under way, and an ACK would overtake it
 	}
 	if f.openedDue {
@@ -352,6 +360,9 @@ func (f *Flow) messages(out []byte) []byte {
 		if held := f.sf.TakeHeld(); len(held) > 0 {
 			out = wire.Message{Type: wire.MessageHeld, Flow: f.id, Spans: held}.Append(out)
 		}
+	}
+	if e, ok := f.sf.TakeEnd(); ok {
+		out = wire.Message{Type: wire.MessageEnd, Flow: f.id, Offset: e.Length, CRC: e.CRC}.Append(out)
 	}
 	if r, ok := f.sf.TakeReset(); ok {
 		m := wire.Message{Type: wire.MessageReset, Flow: f.id, Offset: r.Length, Reason: r.Cause.Code, Text: r.Cause.Text}
@@ -379,6 +390,8 @@ func (f *Flow) resync() {
 	f.sf.Resync()
 	f.wokeAt = 0
 	f.openedDue = !f.near && f.opened
+	f.announced = false
+	f.openDue = f.near && f.sent && !f.known && f.s.sealed.Load()
 	f.s.post(f, true)
 	f.wake()
 }
@@ -486,9 +499,14 @@ func (f *Flow) take(m wire.Message) {
 		}
 		if f.sf.Out.Acknowledged() > before {
 			f.noteAck()
+			f.lates = 0
 			f.wentAhead()
 		}
 		f.takeOffer()
+	case wire.MessageEnd:
+		f.takeSealedEnd(m.Offset, m.CRC)
+	case wire.MessageSent:
+		f.sf.In.Announced(m.Offset)
 	case wire.MessageHeld:
 		if err := f.sf.Held(m.Spans); err != nil {
 			f.abort(cause(flow.EndDamaged, errors.New("the other relay holds bytes that were not sent")))
@@ -501,7 +519,7 @@ func (f *Flow) take(m wire.Message) {
 	case wire.MessageWake:
 		f.takeWake(m.Offset, m.Bytes)
 	case wire.MessageLate:
-		f.closeLate(m.Offset)
+		f.takeLate(m.Offset)
 	case wire.MessageLimited:
 		switch now := time.Now(); {
 		case !f.near:
@@ -581,6 +599,9 @@ func (s *session) attach(l *lane, id uint64, frame wire.Frame) error {
 		return nil
 	}
 	f := s.flow(id)
+	if begins := frame.Flags == wire.FlagBegin && s.sealed.Load(); begins {
+		return s.beginOn(l, id)
+	}
 	if f == nil {
 		l.bind(nil)
 		s.reply(wire.Message{Type: wire.MessageGone, Flow: id})
@@ -598,7 +619,7 @@ func (s *session) attach(l *lane, id uint64, frame wire.Frame) error {
 func (f *Flow) attached(received uint64) {
 	var err error
 	if f.sf.Out.Attached() {
-		err = f.sf.Ack(received, false)
+		err = f.sf.Arrived(received)
 	} else {
 		err = f.sf.Attach(received)
 	}

@@ -142,6 +142,7 @@ func (f *Flow) passPipe(pipe *splice.Pipe, n int) {
 		f.loseLane(l)
 	case f.lane == l:
 		f.sf.Out.Passed()
+		f.strands[0].sentAt, f.announced = stampNow(), false
 	}
 	f.moved = stampNow()
 }
@@ -214,6 +215,7 @@ func (l *lane) passIn(f *Flow, offset uint64, n int) (int, error) {
 	if err != nil || got == 0 {
 		return 0, err
 	}
+	l.noteReached(f, offset+uint64(got))
 	empty := f.deliverPipe(l, pipe, got)
 	l.s.node.pipes.give(pipe, empty)
 	return got, nil

@@ -51,7 +51,8 @@ type SessionState struct {
 	Up            bool      // the control connection stands and answers
 	Since         time.Time // of Up
 	Draining      bool      // it takes no new flows
-	Clear         bool      // lanes go in clear
+	Clear         bool      // lanes go in clear,
+	Sealed        bool      // but for beginnings and ends of flows, since the other end is new enough
 	NoResume      bool      // flows end with their lanes
 	Compress      bool      // the near end wants compressed records,
 	CompressKnown bool      // and both ends know them

@@ -272,7 +272,7 @@ func (f *Flow) joined(l *lane, received uint64) {
 	if st == f.strands[0] {
 		f.unanswered, f.laneSince = false, st.since
 	}
-	if err := f.sf.Ack(received, false); err != nil {
+	if err := f.sf.Arrived(received); err != nil {
 		f.abort(cause(flow.EndDamaged, errPosition(received)))
 	}
 	f.doubleTail(time.Now(), false)
@@ -294,7 +294,7 @@ func (f *Flow) joinFar(l *lane, received uint64) {
 	if first {
 		f.wokeAt = 0
 		f.attached(received)
-	} else if err := f.sf.Ack(received, false); err != nil {
+	} else if err := f.sf.Arrived(received); err != nil {
 		f.abort(cause(flow.EndDamaged, errPosition(received)))
 	}
 	f.doubleTail(time.Now(), false)

@@ -277,6 +277,7 @@ func (f *Flow) watch(now time.Time, w wait) {
 	f.doubleTail(now, true)
 	f.watchLanes(now)
 	f.watchGap(now)
+	f.announce(now)
 	f.watchTail(now)
 	f.adjustLanes(now)
 	switch {
@@ -301,7 +302,9 @@ func (f *Flow) watch(now time.Time, w wait) {
 
 // onOwn reports that the flow goes on without a control connection: the kernel decides how
 // long its lane lives.
-func (f *Flow) onOwn() bool { return f.lane != nil && f.s.noResume && !f.sf.Dead() }
+func (f *Flow) onOwn() bool {
+	return f.lane != nil && f.s.noResume && !f.sf.Dead() && !f.endsUntold()
+}
 
 // giveUp ends the flow without its peer.
 func (f *Flow) giveUp(c stream.Cause) {
@@ -341,7 +344,7 @@ func (f *Flow) whyDead(st *strand, now time.Time) string {
 	switch {
 	case !f.near && l.isDead(): // it went from this flow to another one before it ended
 		return "it has ended"
-	case l == f.lane && f.near && !f.known && f.laneSince.until(now) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
+	case l == f.lane && f.near && f.unheardOn(l) && f.laneSince.until(now) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
 		return "no answer to OPEN"
 	case !f.s.noResume && waits && stuck(l.bulk, within): // without resumption the kernel decides
 		return "no acknowledgement"
@@ -362,7 +365,7 @@ func (f *Flow) watchGap(now time.Time) {
 		f.gapAt, f.gapSince = pos, stampOf(now)
 		return
 	}
-	if f.gapSince.until(now) > max(f.s.patience(suspectAfter, 4), 4*f.slowestLane()) {
+	if within := f.lateAfter(); f.gapSince.until(now) > within && (f.sf.In.Merges() || f.lane != nil && !f.brings(within)) {
 		f.gapSince = stampOf(now)
 		f.s.offer(wire.Message{Type: wire.MessageLate, Flow: f.id, Offset: pos})
 	}

@@ -90,9 +90,19 @@ func (f *Flow) Finish() {
 // only, and makes no checksums.
 func (f *Flow) NoResume() { f.noResume, f.Out.noResume, f.In.noSum = true, true, true }
 
+// Seal makes a flow, of which nothing went out, one whose lanes anybody may read and change. Its
+// ends come and go beside the lanes (TakeEnd), and positions on lanes acknowledge nothing.
+func (f *Flow) Seal(on bool) {
+	f.Out.sealed, f.In.sealed = on, on
+	f.Out.endDue = on && f.Out.ended
+}
+
 // Attach gives the flow a lane; received is the other end's position on it.
 func (f *Flow) Attach(received uint64) error {
 	f.ackFirst = f.noResume
+	if f.noResume && f.In.sealed && f.In.pos > 0 { // the position that goes on the lane frees nothing
+		f.ackDue, f.hurry = true, true
+	}
 	return f.Out.attach(received)
 }
 
@@ -148,6 +158,9 @@ func (f *Flow) die(c Cause, byPeer bool) {
 
 // Ack takes the other end's acknowledgement.
 func (f *Flow) Ack(received uint64, end bool) error { return f.Out.ack(received, end) }
+
+// Arrived takes the other end's position, as a lane has brought it.
+func (f *Flow) Arrived(received uint64) error { return f.Out.arrived(received) }
 
 // PeerReset takes the other end's RESET. Its socket is dead: nothing needs to be sent
 // any more, but for the answer once this end's socket is reset.
@@ -217,7 +230,10 @@ func (f *Flow) NeedsLane() bool {
 	if f.Over() {
 		return false
 	}
-	return f.Out.Unacknowledged() || f.In.cut && !f.In.dead && !f.In.due()
+	if f.In.sealed && !f.In.dead && f.In.lacksBeforeEnd() {
+		return true
+	}
+	return f.Out.needsLane() || f.In.cut && !f.In.dead && !f.In.due()
 }
 
 // Quiet reports that both ends have all bytes and nobody waits for anything.
@@ -259,6 +275,24 @@ func (f *Flow) TakeAck() (Ack, bool) {
 	return Ack{Received: f.In.pos, End: f.In.ended}, true
 }
 
+// End is the end of a stream.
+type End struct {
+	Length uint64
+	CRC    uint32
+}
+
+// EndWaiting reports whether an end is due that no lane carries.
+func (f *Flow) EndWaiting() bool { return f.Out.endDue && !f.Out.dropped }
+
+// TakeEnd returns the end that is due, once. It goes before a RESET.
+func (f *Flow) TakeEnd() (End, bool) {
+	if !f.EndWaiting() {
+		return End{}, false
+	}
+	f.Out.endDue = false
+	return End{f.Out.length, f.Out.crc}, true
+}
+
 // TakeReset returns the RESET that is due, once.
 func (f *Flow) TakeReset() (Reset, bool) {
 	if !f.resetDue {
@@ -275,5 +309,6 @@ func (f *Flow) TakeReset() (Reset, bool) {
 func (f *Flow) Resync() {
 	f.ackDue, f.hurry = true, true
 	f.resetDue = f.dead
+	f.Out.endDue = f.Out.sealed && f.Out.ended && !f.Out.endAcked
 	f.In.noteHeld(f.In.Spilled())
 }

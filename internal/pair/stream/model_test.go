@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -19,7 +20,7 @@ type script struct {
 
 type packet struct {
 	held   []Span // of a report
-	kind   byte   // lane: 'a' ATTACH, 'j' the same for one more lane, 'd' DATA, 'e' END, 'x' RELEASE. Control: 'k' ACK, 'h' HELD, 'r' RESET, 'g' GONE, 'w' WAKE
+	kind   byte   // lane: 'a' ATTACH, 'j' the same for one more lane, 'd' DATA, 'e' END, 'x' RELEASE. Control: 'k' ACK, 'h' HELD, 'e' END, 'r' RESET, 'g' GONE, 'w' WAKE, 'l' LATE
 	offset uint64
 	flag   bool
 	bytes  string
@@ -61,6 +62,8 @@ type world struct {
 	aborts   int
 	aborted  bool
 	noResume bool
+	sealed   bool // lanes are in clear: ends go on the control connection
+	tampers  int  // with what lanes carry, that may still happen
 	trace    *history
 }
 
@@ -80,6 +83,15 @@ func newWorld(a, b script, noResume bool, laneLoss, ctlLoss, doubles, aborts int
 		if noResume {
 			w.ends[i].flow.NoResume()
 		}
+	}
+	return w
+}
+
+// seal has ends go on the control connection, and what lanes carry changed so many times.
+func (w *world) seal(tampers int) *world {
+	w.sealed, w.tampers = true, tampers
+	for i := range w.ends {
+		w.ends[i].flow.Seal(true)
 	}
 	return w
 }
@@ -117,13 +129,13 @@ func cloneChunks(chunks []*chunk) (all []*chunk) {
 
 // key holds everything in which two worlds may differ.
 func (w *world) key() string {
-	b := encode(nil, w.joins, w.laneLoss, w.leaves, w.ctlLoss, w.doubles, w.tails, w.probes, w.aheads, w.aborts, w.aborted)
+	b := encode(nil, w.joins, w.laneLoss, w.leaves, w.ctlLoss, w.doubles, w.tails, w.probes, w.aheads, w.aborts, w.aborted, w.tampers)
 	for i := range w.ends {
 		e := &w.ends[i]
 		f := &e.flow
 		o, in := &f.Out, &f.In
 		b = encode(b, e.read, e.fin, e.reset, e.got, e.shown, e.gone,
-			o.base, o.acked, o.next, o.sent, o.length, o.attached, o.from, o.ended, o.endSent, o.endAcked, o.dropped,
+			o.base, o.acked, o.next, o.sent, o.length, o.attached, o.from, o.ended, o.endSent, o.endDue, o.endAcked, o.dropped,
 			in.pos, in.merge, in.sawEnd, in.ending, in.ended, in.cut, in.cutAt, in.cutEnd, in.dead,
 			f.dead, f.cutBy.Code, f.byPeer, f.peerDead, f.resetDue, f.ackDue, f.ackFirst, f.acked, f.hurry)
 		b = encodeSpans(encodeSpans(b, o.again), o.held)
@@ -213,7 +225,8 @@ type step struct {
 
 var names = [][2]string{{"read 0", "read 1"}, {"finish 0", "finish 1"}, {"send 0", "send 1"}, {"lane to 0", "lane to 1"},
 	{"lane twice to 0", "lane twice to 1"}, {"control to 0", "control to 1"}, {"flush 0", "flush 1"}, {"abort 0", "abort 1"},
-	{"double 0", "double 1"}, {"probe 0", "probe 1"}, {"ahead 0", "ahead 1"}}
+	{"double 0", "double 1"}, {"probe 0", "probe 1"}, {"ahead 0", "ahead 1"},
+	{"late 0", "late 1"}, {"keep back from 0", "keep back from 1"}, {"another position to 0", "another position to 1"}}
 
 var onLane = [maxLanes]string{"", " on the second"}
 
@@ -396,8 +409,62 @@ func (w *world) stepsOf(i int) (all []step) {
 			w.arriveControl(i, p)
 		}})
 	}
-	if !e.gone && (e.flow.ackDue || e.flow.HeldWaiting() > 0 || e.flow.resetDue || e.flow.Over()) {
+	if w.late(i) {
+		all = append(all, step{names[11][i], func(w *world) {
+			w.ends[1-i].ctl = append(w.ends[1-i].ctl, packet{kind: 'l', offset: w.ends[i].flow.In.pos})
+		}})
+	}
+	if !e.gone && (e.flow.EndWaiting() || e.flow.ackDue || e.flow.HeldWaiting() > 0 || e.flow.resetDue || e.flow.Over()) {
 		all = append(all, step{names[6][i], func(w *world) { w.flush(i) }})
+	}
+	return all
+}
+
+// late reports that an end has said what one end lacks, and nothing more comes.
+func (w *world) late(i int) bool {
+	e := &w.ends[i]
+	quiet := !w.ends[1-i].flow.Out.Pending() && len(w.ends[0].ctl)+len(w.ends[1].ctl) == 0
+	return w.sealed && quiet && !e.gone && e.flow.In.Lacks() && e.hasLane() && !e.any(func(l *strand) bool { return len(l.queue) > 0 })
+}
+
+// takeLate takes the news that bytes are missing at the other end.
+func (w *world) takeLate(i int, offset uint64) {
+	e := &w.ends[i]
+	if e.flow.Out.AtRisk() {
+		w.abort(i)
+		return
+	}
+	some := false
+	for k := range e.lanes {
+		if e.lanes[k].has && e.flow.Out.CarriesAt(&e.lanes[k].sent, offset) {
+			some = true
+			w.dropLane(k)
+		}
+	}
+	for k := range e.lanes {
+		if !some && e.lanes[k].has {
+			w.dropLane(k)
+		}
+	}
+}
+
+// tampersOn is what somebody on the path may do with what comes next on a lane.
+func (w *world) tampersOn(i, k int) (all []step) {
+	queue := w.ends[i].lanes[k].queue
+	if w.tampers == 0 || len(queue) == 0 {
+		return nil
+	}
+	switch queue[0].kind {
+	case 'd':
+		all = append(all, step{names[12][i] + onLane[k], func(w *world) {
+			w.tampers--
+			w.ends[i].lanes[k].queue = w.ends[i].lanes[k].queue[1:]
+		}})
+	case 'a', 'j':
+		all = append(all, step{names[13][i] + onLane[k], func(w *world) {
+			w.tampers--
+			w.ends[i].lanes[k].queue[0].offset++
+		}})
 	}
 	return all
 }
@@ -423,6 +490,7 @@ func (w *world) stepsOn(i, k int) (all []step) {
 			w.ends[i].lanes[k].queue = w.ends[i].lanes[k].queue[1:]
 			w.arriveLane(i, k, p)
 		}})
+		all = append(all, w.tampersOn(i, k)...)
 		if w.doubles > 0 {
 			all = append(all, step{names[4][i] + onLane[k], func(w *world) {
 				w.doubles--
@@ -440,6 +508,9 @@ func (w *world) flush(i int) {
 	}
 	if held := e.flow.TakeHeld(); len(held) > 0 {
 		peer.ctl = append(peer.ctl, packet{kind: 'h', held: held, bytes: fmt.Sprint(held)})
+	}
+	if end, ok := e.flow.TakeEnd(); ok {
+		peer.ctl = append(peer.ctl, packet{kind: 'e', offset: end.Length, crc: end.CRC})
 	}
 	if r, ok := e.flow.TakeReset(); ok {
 		e.reset = true
@@ -466,6 +537,14 @@ func (w *world) arriveLane(i, k int, p packet) {
 		w.abort(i) // what the other end lacks is not kept
 		err = nil
 	}
+	switch {
+	case w.sealed && errors.Is(err, ErrGap):
+		w.dropLane(k)
+		err = nil
+	case w.sealed && err != nil:
+		w.abort(i)
+		err = nil
+	}
 	if err != nil {
 		panic(fmt.Sprintf("%v of %+v at %d after %v", err, p, i, w.trace))
 	}
@@ -481,7 +560,7 @@ func (w *world) take(i, k int, p packet) error {
 		return e.flow.Attach(p.offset)
 	case i == 0 && (p.kind == 'a' || p.kind == 'j'):
 		e.lanes[k].ready = true
-		return e.flow.Ack(p.offset, false)
+		return e.flow.Arrived(p.offset)
 	case p.kind == 'a' || p.kind == 'j':
 		if p.kind == 'a' { // it may come late, on a lane that was given up
 			w.leaveAll(1, k)
@@ -494,7 +573,7 @@ func (w *world) take(i, k int, p packet) error {
 		if first {
 			return e.flow.Attach(p.offset)
 		}
-		return e.flow.Ack(p.offset, false)
+		return e.flow.Arrived(p.offset)
 	case p.kind == 'd' && e.flow.In.IsEarly(p.offset):
 		m, _, err := e.flow.Early(p.offset, len(p.bytes))
 		if m != nil {
@@ -538,6 +617,10 @@ func (w *world) turn(i int) {
 		e.flow.Turned(m)
 	}
 	pass, err := e.flow.In.EndDue()
+	if err != nil && w.sealed {
+		w.abort(i)
+		return
+	}
 	if err != nil {
 		panic(fmt.Sprint(err, w.trace))
 	}
@@ -561,6 +644,13 @@ func (w *world) arriveControl(i int, p packet) {
 		if err := e.flow.Held(p.held); err != nil {
 			panic(fmt.Sprint(err, w.trace))
 		}
+	case p.kind == 'e':
+		if err := e.flow.In.End(p.offset, p.crc); err != nil {
+			panic(fmt.Sprint(err, w.trace))
+		}
+		w.turn(i)
+	case p.kind == 'l':
+		w.takeLate(i, p.offset)
 	case p.kind == 'r':
 		e.flow.PeerReset(p.offset, p.flag, Cause{Code: 2})
 		e.flow.ResetLocal()
@@ -652,6 +742,41 @@ func TestModel(t *testing.T) {
 		for _, noResume := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%+v, no resume %v", c, noResume), func(t *testing.T) {
 				t.Logf("%d states", explore(t, newWorld(c.a, c.b, noResume, c.laneLoss, c.ctlLoss, c.doubles, c.aborts)))
+			})
+		}
+	}
+}
+
+// TestModelSealed has lanes in clear: ends go on the control connection, and what lanes carry may
+// be kept back or changed. No end is shown before its time, and none waits for ever.
+func TestModelSealed(t *testing.T) {
+	for _, c := range []struct {
+		a, b                                               script
+		laneLoss, ctlLoss, doubles, aborts, tampers, joins int
+	}{
+		{script{1, 'e'}, script{1, 'e'}, 1, 0, 0, 0, 0, 0},
+		{script{1, 'e'}, script{0, 'e'}, 1, 1, 0, 0, 0, 0},
+		{script{2, 'e'}, script{0, 'e'}, 2, 0, 1, 0, 0, 0},
+		{script{0, 'e'}, script{2, 'e'}, 1, 0, 1, 0, 0, 0},
+		{script{2, 'e'}, script{0, 'r'}, 1, 1, 0, 0, 0, 0},
+		{script{1, 'r'}, script{0, 'e'}, 1, 1, 0, 0, 0, 0},
+		{script{1, 'e'}, script{0, 'e'}, 0, 2, 0, 1, 0, 0},
+		{script{1, 'e'}, script{1, 'e'}, 0, 0, 0, 0, 1, 0},
+		{script{2, 'e'}, script{0, 'e'}, 1, 0, 0, 0, 2, 0},
+		{script{0, 'e'}, script{2, 'e'}, 1, 0, 0, 0, 2, 0},
+		{script{1, 'e'}, script{0, 'e'}, 0, 1, 0, 0, 1, 0},
+		{script{2, 'e'}, script{0, 'r'}, 1, 0, 0, 0, 1, 0},
+		{script{2, 'e'}, script{0, 'e'}, 0, 0, 0, 0, 1, 1},
+		{script{0, 'e'}, script{2, 'e'}, 1, 0, 0, 0, 0, 1},
+	} {
+		for _, noResume := range []bool{false, true} {
+			if noResume && c.joins > 0 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%+v, no resume %v", c, noResume), func(t *testing.T) {
+				w := newWorld(c.a, c.b, noResume, c.laneLoss, c.ctlLoss, c.doubles, c.aborts).seal(c.tampers)
+				w.joins = c.joins
+				t.Logf("%d states", explore(t, w))
 			})
 		}
 	}

@@ -4,10 +4,11 @@ package stream
 type Receiver struct {
 	pos    uint64 // everything before it is in the next socket's queue
 	cutAt  uint64 // up to which a RESET promises bytes
-	endAt  uint64 // the stream's length, once END came
+	endAt  uint64 // the stream's length, once END came; before, up to which bytes were announced
 	endCRC uint32
 	crc    uint32
 	noSum  bool   // nobody has made sums
+	sealed bool   // see Flow.Seal: the end may come before the bytes that precede it
 	merge  bool   // several lanes carry the flow: bytes may come before their turn
 	early  *spill // nil: it merges nothing
 	// unreported is how many bytes have come before their turn since the latest report.
@@ -75,10 +76,24 @@ func (r *Receiver) IsEarly(offset uint64) bool {
 	return r.merge && offset > r.pos && !r.dead && !(r.cut && offset >= r.cutAt)
 }
 
-// Lacks reports whether bytes are missing: later ones are here, or the end.
+// Lacks reports whether bytes are missing: later ones are here, or the end, or they were announced.
 func (r *Receiver) Lacks() bool {
-	return r.merge && !r.dead && (r.Spilled() > 0 || r.sawEnd && r.pos < r.endAt)
+	return (r.merge || r.sealed) && !r.dead && (r.Spilled() > 0 || (r.sawEnd || r.sealed) && r.pos < r.endAt)
 }
+
+// lacksBeforeEnd reports that the end is here, and bytes before it are not.
+func (r *Receiver) lacksBeforeEnd() bool { return r.sawEnd && r.pos < r.endAt }
+
+// Announced takes the news that the other end has sent everything before an offset.
+func (r *Receiver) Announced(offset uint64) {
+	if !r.sawEnd {
+		r.endAt = max(r.endAt, offset)
+	}
+}
+
+// Complete reports whether a lane that has brought everything before an offset has brought the
+// stream's last byte.
+func (r *Receiver) Complete(offset uint64) bool { return r.sawEnd && r.endAt > 0 && offset == r.endAt }
 
 // Spilled is the memory of bytes that came before their turn.
 func (r *Receiver) Spilled() int {
@@ -107,7 +122,7 @@ func (r *Receiver) End(length uint64, crc uint32) error {
 	case r.sawEnd && crc != r.endCRC:
 		return ErrDamaged
 	}
-	if length < r.pos || length > r.pos && !r.merge || r.sawEnd && length != r.endAt {
+	if length < r.pos || length > r.pos && !r.merge && !r.sealed || r.sawEnd && length != r.endAt {
 		return ErrDamaged
 	}
 	r.sawEnd, r.endAt, r.endCRC = true, length, crc

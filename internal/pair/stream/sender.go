@@ -17,11 +17,13 @@ type Sender struct {
 	attached bool
 	ended    bool // the end was read
 	endSent  bool // on a lane that the flow has
+	endDue   bool // sealed: it has to be sent
 	endAcked bool
 	heldNew  bool // since Trim
 	dropped  bool // no receiver is left, or nothing may reach it any more
 
 	noResume bool   // see Flow.NoResume
+	sealed   bool   // see Flow.Seal
 	from     uint64 // position at which the lane began
 }
 
@@ -157,22 +159,50 @@ func (s *Sender) Trim() {
 }
 
 // End ends the stream.
-func (s *Sender) End() { s.ended = true }
+func (s *Sender) End() { s.ended, s.endDue = true, s.sealed }
 
 // attach begins a lane whose receiver has everything before received. An acknowledgement
 // on the control connection may have overtaken that position. Bytes that are kept no more
 // and that nobody has acknowledged are lost.
 func (s *Sender) attach(received uint64) error {
-	s.acked = max(s.acked, received)
-	if received > s.length || s.acked < s.base {
+	if received > s.length || max(s.acked, received) < s.base {
 		return ErrDamaged
 	}
+	if s.sealed {
+		s.attachAt(received)
+		return nil
+	}
+	s.acked = max(s.acked, received)
 	s.base = max(s.base, received)
 	s.held, s.from = s.held.after(s.base), s.base
 	s.restart()
 	s.attached, s.endSent = true, false
 	return nil
 }
+
+// attachAt is attach for a position that came in clear. It says where to begin, but frees
+// nothing: who changes it can have bytes sent twice or left out for now, not lost.
+func (s *Sender) attachAt(received uint64) {
+	s.restart()
+	s.from = max(s.base, received)
+	s.again = s.again.after(s.from)
+	s.next = max(s.next, s.from)
+	s.attached = true
+}
+
+// arrived takes a position of the other end that a lane has brought.
+func (s *Sender) arrived(received uint64) error {
+	switch {
+	case !s.sealed:
+		return s.ack(received, false)
+	case received > s.length:
+		return ErrDamaged
+	}
+	return nil
+}
+
+// endLeft reports whether a lane is to carry the end.
+func (s *Sender) endLeft() bool { return s.ended && !s.sealed && !s.endSent && !s.endAcked }
 
 func (s *Sender) detach() {
 	s.attached, s.endSent = false, false
@@ -201,7 +231,7 @@ func (s *Sender) Pending() bool {
 	case len(s.again) > 0 || s.next < s.length:
 		return true
 	}
-	return s.ended && !s.endSent && !s.endAcked
+	return s.endLeft()
 }
 
 // Unsent is the number of bytes that no lane has.
@@ -221,7 +251,7 @@ func (s *Sender) HasFor(l *Lane) bool {
 		return true
 	}
 	_, lacks := s.lacking(l)
-	return lacks || s.ended && !s.endSent && !s.endAcked && !l.end
+	return lacks || s.endLeft() && !l.end
 }
 
 // lacking is the first part of what another lane lost that a lane does not carry. It may carry
@@ -291,6 +321,11 @@ func (it Item) end() uint64 { return it.Offset + uint64(len(it.Bytes)) }
 // lane may carry bytes before the other end has told its position.
 func (s *Sender) InFlight() bool { return s.sent > s.base }
 
+// Unannounced is the position up to which bytes went out, if nothing shows that they have arrived.
+func (s *Sender) Unannounced() (to uint64, some bool) {
+	return s.next, s.attached && !s.dropped && len(s.again) == 0 && s.next > s.acked
+}
+
 // EndInFlight reports whether the end went out on a lane and was not acknowledged.
 func (s *Sender) EndInFlight() bool { return s.endSent && !s.endAcked }
 
@@ -326,8 +361,11 @@ func (s *Sender) Bytes() (all []byte) {
 }
 
 // Unacknowledged reports whether the other end lacks bytes or the end.
-func (s *Sender) Unacknowledged() bool {
-	return !s.dropped && (s.base < s.length || s.ended && !s.endAcked)
+func (s *Sender) Unacknowledged() bool { return s.needsLane() || !s.dropped && s.ended && !s.endAcked }
+
+// needsLane reports whether the other end lacks what a lane carries.
+func (s *Sender) needsLane() bool {
+	return !s.dropped && (s.base < s.length || s.ended && !s.endAcked && !s.sealed)
 }
 
 func (s *Sender) drop() { s.dropped = true }

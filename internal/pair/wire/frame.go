@@ -40,6 +40,10 @@ const FlagFinal = 1
 // FlagJoin on ATTACH: the lane is one more of the flow's. The others stay.
 const FlagJoin = 1
 
+// FlagBegin on ATTACH: the flow's OPEN comes on the control connection, perhaps later. The far
+// relay does not answer.
+const FlagBegin = 2
+
 // FlagCompressed on DATA: a record of package compress follows. The offset is that of the
 // bytes as they were.
 const FlagCompressed = 1
@@ -153,13 +157,19 @@ func (o *Open) parseBody(b []byte) (rest []byte, err error) {
 // AppendAttach appends an ATTACH with its head; received is the sender's position
 // as a receiver.
 func AppendAttach(dst []byte, flow, received uint64) []byte {
-	dst = appendHead(dst, Frame{Type: FrameAttach, Length: flowSize, Offset: received})
-	return binary.BigEndian.AppendUint64(dst, flow)
+	return appendAttach(dst, 0, flow, received)
 }
 
 // AppendJoin appends an ATTACH of one more lane.
 func AppendJoin(dst []byte, flow, received uint64) []byte {
-	dst = appendHead(dst, Frame{Type: FrameAttach, Flags: FlagJoin, Length: flowSize, Offset: received})
+	return appendAttach(dst, FlagJoin, flow, received)
+}
+
+// AppendBegin appends an ATTACH of a flow's first lane, whose OPEN is on the control connection.
+func AppendBegin(dst []byte, flow uint64) []byte { return appendAttach(dst, FlagBegin, flow, 0) }
+
+func appendAttach(dst []byte, flags byte, flow, received uint64) []byte {
+	dst = appendHead(dst, Frame{Type: FrameAttach, Flags: flags, Length: flowSize, Offset: received})
 	return binary.BigEndian.AppendUint64(dst, flow)
 }
 

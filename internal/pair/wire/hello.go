@@ -41,6 +41,7 @@ const (
 	FeatureAhead                         // OPEN may come on the control connection, ahead of the flow's lane
 	FeatureCompress                      // either end may send compressed records
 	FeatureHeld                          // either end may send HELD
+	FeatureSealed                        // lanes in clear carry neither OPEN nor END: both come on the control connection
 )
 
 // Hello is what each end says of itself at first.

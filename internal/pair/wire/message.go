@@ -31,6 +31,8 @@ const (
 	MessageLate    MessageType = 13 // bytes beyond the offset are here, and on its lane has come nothing for long
 	MessageOpen    MessageType = 14 // from the near relay: a flow's OPEN ahead of its lane, and its first bytes
 	MessageHeld    MessageType = 15 // spans beyond the sender's position that it holds
+	MessageEnd     MessageType = 16 // length and sum of the sender's stream, which may still be under way
+	MessageSent    MessageType = 17 // everything before the offset has left the sender
 )
 
 // FlagEnd on ACK: the end is passed on too. On RESET: the stream had ended at the
@@ -66,7 +68,8 @@ type Message struct {
 	Type   MessageType
 	Flags  byte
 	Flow   uint64
-	Offset uint64 // ACK, RESET, WAKE, LATE
+	Offset uint64 // ACK, RESET, WAKE, LATE, END, SENT
+	CRC    uint32 // END
 	Reason byte   // REFUSED, RESET
 	Text   string // OPENED: the target's address, or nothing; REFUSED, RESET: the cause
 	Bytes  []byte // WAKE, KEY, KEY_TAKEN, OPEN; PING, PONG: 8 bytes to return
@@ -85,11 +88,14 @@ func (m Message) Append(dst []byte) []byte {
 		dst = append(dst, text...)
 	case MessageRefused:
 		dst = append(append(dst, m.Reason), text...)
-	case MessageAck, MessageLate:
+	case MessageAck, MessageLate, MessageSent:
 		dst = binary.BigEndian.AppendUint64(dst, m.Offset)
 	case MessageReset:
 		dst = binary.BigEndian.AppendUint64(dst, m.Offset)
 		dst = append(append(dst, m.Reason), text...)
+	case MessageEnd:
+		dst = binary.BigEndian.AppendUint64(dst, m.Offset)
+		dst = binary.BigEndian.AppendUint32(dst, m.CRC)
 	case MessageWake:
 		dst = binary.BigEndian.AppendUint64(dst, m.Offset)
 		dst = append(dst, m.Bytes...)
@@ -136,7 +142,7 @@ func (t MessageType) sizes() (low, high int) {
 		return 0, maxText
 	case MessageRefused:
 		return 1, 1 + maxText
-	case MessageAck, MessageLate:
+	case MessageAck, MessageLate, MessageSent:
 		return offsetSize, offsetSize
 	case MessageReset:
 		return offsetSize + 1, offsetSize + 1 + maxText
@@ -152,13 +158,15 @@ func (t MessageType) sizes() (low, high int) {
 		return openHead - flowSize, maxOpen - flowSize + MaxWake
 	case MessageHeld:
 		return spanSize, MaxSpans * spanSize
+	case MessageEnd:
+		return offsetSize + crcSize, offsetSize + crcSize
 	}
 	return 1, 0 // no length is right
 }
 
 func (m *Message) set(b []byte) error {
 	switch m.Type {
-	case MessageAck, MessageReset, MessageWake, MessageLate:
+	case MessageAck, MessageReset, MessageWake, MessageLate, MessageEnd, MessageSent:
 		if m.Offset = binary.BigEndian.Uint64(b); m.Offset > maxOffset {
 			return malformed("message of type %d with offset %d", m.Type, m.Offset)
 		}
@@ -173,6 +181,8 @@ func (m *Message) set(b []byte) error {
 		m.Text = m.textOf(b)
 	case MessageWake, MessagePing, MessagePong, MessageKey, MessageKeyTaken:
 		m.Bytes = b
+	case MessageEnd:
+		m.CRC = binary.BigEndian.Uint32(b)
 	case MessageOpen:
 		m.Open = &Open{Flow: m.Flow}
 		rest, err := m.Open.parseBody(b)

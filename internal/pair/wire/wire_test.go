@@ -87,6 +87,7 @@ func TestFrames(t *testing.T) {
 		want Frame
 	}{
 		{AppendAttach(nil, 5, 77), Frame{Type: FrameAttach, Length: 8, Offset: 77}},
+		{AppendBegin(nil, 5), Frame{Type: FrameAttach, Flags: FlagBegin, Length: 8}},
 		{AppendEnd(nil, 9, 0xdeadbeef), Frame{Type: FrameEnd, Length: 4, Offset: 9}},
 		{AppendRelease(nil, FlagFinal, 3), Frame{Type: FrameRelease, Flags: FlagFinal, Offset: 3}},
 	} {
@@ -117,6 +118,8 @@ func TestFramesRefused(t *testing.T) {
 }
 
 var messages = []Message{
+	{Type: MessageEnd, Flow: 1, Offset: 1 << 40, CRC: 0xdeadbeef},
+	{Type: MessageSent, Flow: 1, Offset: 1 << 40},
 	{Type: MessageOpened, Flow: 1, Text: "192.0.2.1:22"},
 	{Type: MessageRefused, Flow: 2, Reason: 3, Text: "connection refused"},
 	{Type: MessageAck, Flow: 3, Flags: FlagEnd, Offset: 1 << 40},
