@@ -2,6 +2,9 @@ package intercept
 
 import (
 	"bytes"
+	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -156,9 +159,21 @@ func (s *site) docker() {
 	nettest.RequireProgram(s.t, "nft", "nftables")
 	nettest.RequireProgram(s.t, "iptables", "iptables")
 	nettest.RequireProgram(s.t, "dockerd", "docker.io")
+	socket := filepath.Join(s.t.TempDir(), "d")
 	s.daemon(`mount -t tmpfs tmpfs /run; for d in docker containerd; do mkdir -p /var/lib/$d; mount -t tmpfs tmpfs /var/lib/$d; done;`, nil,
-		"dockerd", "--storage-driver=vfs", "--host=unix://"+filepath.Join(s.t.TempDir(), "d"))
+		"dockerd", "--storage-driver=vfs", "--host=unix://"+socket)
 	s.answers("Docker's chains", nil, "nft", "list", "chain", "ip", "filter", "DOCKER-USER")
+	// It listens when its rules are complete.
+	nettest.Eventually(s.t, patience, func() bool {
+		c, err := net.Dial("unix", socket)
+		if err != nil {
+			return false
+		}
+		defer c.Close()
+		_, err = fmt.Fprint(c, "GET /_ping HTTP/1.0\r\n\r\n")
+		answer, _ := io.ReadAll(c)
+		return err == nil && bytes.Contains(answer, []byte("200 OK"))
+	}, func() string { return "Docker does not answer" })
 }
 
 // TestBesideDocker runs Docker's daemon itself on the router.

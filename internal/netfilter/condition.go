@@ -3,8 +3,6 @@ package netfilter
 import (
 	"bytes"
 	"slices"
-	"strconv"
-	"strings"
 )
 
 // cell is a byte of a register: of a constant, or of a dimension of the flow.
@@ -302,12 +300,14 @@ func (e *evaluation) lookup(s *set, cells []cell) (terms []term) {
 	if s.unknown != "" {
 		return []term{{unsure: s.unknown}}
 	}
-	var plain map[string][]interval // ranges of one whole dimension, by what the map has
 	whole, isWhole := e.wholeDimension(cells)
 	if isWhole {
-		plain = map[string][]interval{}
+		for _, r := range s.byValue(len(cells)) {
+			t := within(whole, r.ranges).terms[0]
+			t.data = r.data
+			terms = append(terms, t)
+		}
 	}
-	var order []string
 	var fallback *element
 	for i, el := range s.elements {
 		switch {
@@ -316,14 +316,12 @@ func (e *evaluation) lookup(s *set, cells []cell) (terms []term) {
 		case len(el.first) != len(cells):
 			terms = append(terms, term{unsure: "a set whose keys have another length", data: el.data})
 		case isWhole && el.unsure == "":
-			key := string(el.data)
-			if plain[key] == nil {
-				order = append(order, key)
-			}
-			plain[key] = append(plain[key], interval{numberOf(el.first), numberOf(el.last)})
 		default:
 			t, possible := e.element(s, cells, el)
 			if !possible {
+				continue
+			}
+			if _, wanted := e.wanted(t, e.region); wanted == nil {
 				continue
 			}
 			if t.data = el.data; el.unsure != "" {
@@ -332,15 +330,40 @@ func (e *evaluation) lookup(s *set, cells []cell) (terms []term) {
 			terms = append(terms, t)
 		}
 	}
-	for _, key := range order {
-		t := within(whole, rangesOf(plain[key])).terms[0]
-		t.data = []byte(key)
-		terms = append(terms, t)
-	}
 	if terms = e.gathered(terms); fallback != nil {
 		terms = append(terms, term{data: fallback.data, unsure: fallback.unsure})
 	}
 	return terms
+}
+
+// valueRanges are the keys of a set for which it has the same.
+type valueRanges struct {
+	ranges
+	data []byte
+}
+
+// byValue returns the keys of n bytes that are sure, by what the set has for them. It is
+// made once: a set may have 100 000 elements, and a relay many tunnels.
+func (s *set) byValue(n int) []valueRanges {
+	if s.values != nil {
+		return s.values
+	}
+	keys := map[string][]interval{}
+	var order []string
+	for _, el := range s.elements {
+		if el.first == nil || len(el.first) != n || el.unsure != "" {
+			continue
+		}
+		if keys[string(el.data)] == nil {
+			order = append(order, string(el.data))
+		}
+		keys[string(el.data)] = append(keys[string(el.data)], interval{numberOf(el.first), numberOf(el.last)})
+	}
+	s.values = []valueRanges{}
+	for _, data := range order {
+		s.values = append(s.values, valueRanges{rangesOf(keys[data]), []byte(data)})
+	}
+	return s.values
 }
 
 func (e *evaluation) wholeDimension(cells []cell) (dimension int, ok bool) {
@@ -382,11 +405,11 @@ func (e *evaluation) gathered(terms []term) []term {
 		if len(terms) < 2 {
 			return terms
 		}
-		groups := map[string][]int{}
-		var order []string
+		groups := map[termKey][]interval{}
+		var order []termKey
 		var joined []term
-		for i, t := range terms {
-			key, ok := e.othersKey(t, d)
+		for _, t := range terms {
+			key, s, ok := e.except(t, d)
 			if !ok {
 				joined = append(joined, t)
 				continue
@@ -394,18 +417,16 @@ func (e *evaluation) gathered(terms []term) []term {
 			if groups[key] == nil {
 				order = append(order, key)
 			}
-			groups[key] = append(groups[key], i)
+			groups[key] = append(groups[key], s...)
 		}
 		for _, key := range order {
-			t := terms[groups[key][0]]
-			if len(groups[key]) > 1 {
-				var all []interval
-				for _, i := range groups[key] {
-					s, _ := e.rangesOf(terms[i].of[d], d)
-					all = append(all, s...)
+			t := term{unsure: key.unsure, data: []byte(key.data)}
+			for other, of := range key.of {
+				if key.asks[other] {
+					t.of[other] = constraint{is: ranges{of}, set: true}
 				}
-				t.of[d] = constraint{is: rangesOf(all), set: true}
 			}
+			t.of[d] = constraint{is: rangesOf(groups[key]), set: true}
 			joined = append(joined, t)
 		}
 		terms = joined
@@ -413,33 +434,35 @@ func (e *evaluation) gathered(terms []term) []term {
 	return terms
 }
 
-// othersKey is a text of all of a term but one dimension, which must be ranges.
-func (e *evaluation) othersKey(t term, but int) (key string, ok bool) {
-	if t.of[but].isFree() {
-		return "", false
-	}
-	if _, ok := e.rangesOf(t.of[but], but); !ok {
-		return "", false
-	}
-	var b strings.Builder
-	b.WriteString(strconv.Quote(t.unsure) + strconv.Quote(string(t.data)))
+// termKey is a term without one of its dimensions.
+type termKey struct {
+	of           [dimensions]interval
+	asks         [dimensions]bool
+	unsure, data string
+}
+
+// except returns a term without one of its dimensions, and that one. The others must be
+// one interval each.
+func (e *evaluation) except(t term, but int) (key termKey, s ranges, ok bool) {
+	key.unsure, key.data = t.unsure, string(t.data)
 	for d, c := range t.of {
-		if d == but || c.isFree() {
-			b.WriteByte(';')
+		if c.isFree() {
+			if d == but {
+				return key, nil, false
+			}
 			continue
 		}
-		s, ok := e.rangesOf(c, d)
-		if !ok {
-			return "", false
+		all, ok := e.rangesOf(c, d)
+		switch {
+		case !ok || d != but && len(all) != 1:
+			return key, nil, false
+		case d == but:
+			s = all
+		default:
+			key.of[d], key.asks[d] = all[0], true
 		}
-		for _, r := range s {
-			for _, v := range []uint64{r.first.hi, r.first.lo, r.last.hi, r.last.lo} {
-				b.WriteString(strconv.FormatUint(v, 36) + ",")
-			}
-		}
-		b.WriteByte(';')
 	}
-	return b.String(), true
+	return key, s, true
 }
 
 // rangesOf returns a constraint as ranges of the whole dimension, if it is a few of them.

@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/printable"
 )
 
 // Ruleset is the packet filter of a network namespace, as it was when it was read. Sets
@@ -56,13 +58,15 @@ type ChainName struct {
 // table filter".
 func (c ChainName) String() string {
 	if c.Program == Legacy {
-		return fmt.Sprintf("%s of %s's table %s", c.Name, c.legacyCommand(), c.Table)
+		return printable.String(fmt.Sprintf("%s of %s's table %s", c.Name, c.legacyCommand(), c.Table))
 	}
 	return fmt.Sprintf("the nftables chain %s", c.Path())
 }
 
 // Path is the chain as nft takes it.
-func (c ChainName) Path() string { return fmt.Sprintf("%s %s %s", c.Family, c.Table, c.Name) }
+func (c ChainName) Path() string {
+	return printable.String(fmt.Sprintf("%s %s %s", c.Family, c.Table, c.Name))
+}
 
 func (c ChainName) legacyCommand() string {
 	if c.Family == "ip6" {

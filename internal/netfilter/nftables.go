@@ -117,6 +117,7 @@ type set struct {
 	unknown  string // why its contents say nothing
 	fields   []int  // bytes of each part of a concatenated key
 	elements []element
+	values   []valueRanges // see byValue
 }
 
 // element is an element of a set: keys from first to last, both included.

@@ -16,23 +16,22 @@ type program struct {
 	values map[string]*program
 }
 
-// decides reports whether a rule may change what becomes of a packet.
-func (p *program) decides() bool {
+// verdicts are those that the rule may have.
+func (p *program) verdicts() (all []*verdict) {
 	if p.verdict != nil {
-		return true
+		all = append(all, p.verdict)
 	}
 	for _, of := range p.values {
-		if of.decides() {
-			return true
-		}
+		all = append(all, of.verdicts()...)
 	}
-	return false
+	return all
 }
 
 func (e *evaluation) program(c *Chain, rule *Rule) *program {
 	p := e.programs[rule]
 	if p == nil {
 		p = e.compile(c, rule.expressions, newRegisters(), nil)
+		p.simplify(e)
 		e.programs[rule] = p
 	}
 	return p
@@ -80,6 +79,8 @@ func (e *evaluation) compile(c *Chain, all []expression, r *registers, v *verdic
 			p.verdict = &verdict{code: drop}
 		case "queue":
 			p.verdict = &verdict{unknown: "what another program decides"}
+		case "nat", "redir", "masq":
+			p.verdict = &verdict{unknown: translated}
 		case "synproxy":
 			p.verdict = &verdict{unknown: "the SYN proxy"}
 		case "target":
@@ -107,6 +108,8 @@ func (e *evaluation) compile(c *Chain, all []expression, r *registers, v *verdic
 	return p
 }
 
+const translated = "the address that it translates to"
+
 // lookupTerms is what a set asks of the registers.
 func (e *evaluation) lookupTerms(c *Chain, x expression, r *registers) (terms []term, isMap bool) {
 	s := e.rules.set(c.Family, c.Table, x.text(unix.NFTA_LOOKUP_SET))
@@ -117,6 +120,48 @@ func (e *evaluation) lookupTerms(c *Chain, x expression, r *registers) (terms []
 		}
 	}
 	return e.lookup(s, r.load(x.number(unix.NFTA_LOOKUP_SREG), length)), x.has(unix.NFTA_LOOKUP_DREG)
+}
+
+// simplify writes masks of prefixes as ranges, once.
+func (p *program) simplify(e *evaluation) {
+	all := [][]term{p.terms}
+	for _, c := range p.conditions {
+		all = append(all, c.terms)
+	}
+	for _, terms := range all {
+		for i := range terms {
+			for d, c := range terms[i].of {
+				if s, ok := e.rangesOf(c, d); ok && !c.isFree() {
+					terms[i].of[d] = constraint{is: s, set: true}
+				}
+			}
+		}
+	}
+	for _, of := range p.values {
+		of.simplify(e)
+	}
+}
+
+// misses reports whether a rule matches nothing of a box. It may not notice.
+func (e *evaluation) misses(p *program, b *box) bool {
+	const fewTerms = 4
+	for _, c := range p.conditions {
+		if !c.inverted && len(c.terms) <= fewTerms && !slices.ContainsFunc(c.terms, func(t term) bool { return e.meets(&t, b) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// meets reports whether a box may have something of a term.
+func (e *evaluation) meets(t *term, b *box) bool {
+	e.work++
+	for d := range t.of {
+		if c := &t.of[d]; c.set && !b[d].meets(c.is) {
+			return false
+		}
+	}
+	return true
 }
 
 // match is flows that a rule matches, or may match.
@@ -202,42 +247,46 @@ type hit struct {
 func (e *evaluation) carve(terms []term, b box) (hits []hit, rest []box) {
 	rest = []box{b}
 	for i, t := range terms {
-		var next []box
-		for k, b := range rest {
-			if len(hits)+len(rest)+len(next) > maxPieces || e.work > maxWork {
-				for _, left := range append(next, rest[k:]...) {
-					hits = append(hits, hit{left, tooMany, values(terms)})
+		for k := 0; k < len(rest); k++ {
+			if len(hits)+len(rest) > maxPieces || e.work > maxWork {
+				all := values(terms)
+				for _, left := range rest {
+					hits = append(hits, hit{left, tooMany, all})
 				}
 				return hits, nil
 			}
-			unsure, wanted := e.wanted(t, b)
+			in := rest[k]
+			unsure, wanted := e.wanted(t, in)
 			if wanted == nil {
-				next = append(next, b)
 				continue
 			}
+			rest = slices.Delete(rest, k, k+1)
+			k--
 			for d, s := range wanted {
 				if s == nil {
 					continue
 				}
-				in, out, _, outside := b.split(d, s)
-				e.work += len(b[d]) + len(s)
+				kept, out, _, outside := in.split(d, s)
+				e.work += len(in[d]) + len(s)
 				if outside {
-					part := b
-					part[d] = out[d]
-					next = append(next, part)
+					rest = append(rest, out) // the term has none of it
 				}
-				b = in
+				in = kept
 			}
-			h := hit{b, unsure, []string{string(t.data)}}
+			h := hit{in, unsure, []string{string(t.data)}}
 			if unsure != "" {
-				h.data = values(slices.DeleteFunc(slices.Clone(terms[i:]), func(t term) bool {
-					_, wanted := e.wanted(t, b)
-					return wanted == nil
-				}))
+				for _, other := range terms[i+1:] {
+					if slices.Contains(h.data, string(other.data)) {
+						continue
+					}
+					if _, wanted := e.wanted(other, in); wanted != nil {
+						h.data = append(h.data, string(other.data))
+					}
+				}
 			}
 			hits = append(hits, h)
 		}
-		if rest = next; len(rest) == 0 {
+		if len(rest) == 0 {
 			break
 		}
 	}
@@ -246,8 +295,10 @@ func (e *evaluation) carve(terms []term, b box) (hits []hit, rest []box) {
 
 // values are what the terms of a map have, each once.
 func values(terms []term) (all []string) {
+	seen := map[string]bool{}
 	for _, t := range terms {
-		if !slices.Contains(all, string(t.data)) {
+		if !seen[string(t.data)] {
+			seen[string(t.data)] = true
 			all = append(all, string(t.data))
 		}
 	}
@@ -256,7 +307,9 @@ func values(terms []term) (all []string) {
 
 // wanted returns the ranges that a term asks of a box, nil if the box has none of them.
 func (e *evaluation) wanted(t term, b box) (unsure string, all *[dimensions]ranges) {
-	e.work++
+	if !e.meets(&t, &b) {
+		return "", nil
+	}
 	unsure, all = t.unsure, &[dimensions]ranges{}
 	for d, c := range t.of {
 		if c.isFree() {
@@ -269,9 +322,9 @@ func (e *evaluation) wanted(t term, b box) (unsure string, all *[dimensions]rang
 				unsure = "a mask with many holes"
 				continue
 			}
-		}
-		if !b[d].meets(s) {
-			return "", nil
+			if !b[d].meets(s) {
+				return "", nil
+			}
 		}
 		all[d] = s
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/portrange"
+	"longhaul/internal/printable"
 )
 
 // Outcome is what the rules do with connections.
@@ -157,13 +158,54 @@ func (r *Ruleset) Forward(family byte, f Flows) (Verdict, error) {
 		if b[target] = flows[target].intersect(left[index]); len(b[target]) == 0 || len(b[targetPort]) == 0 {
 			continue
 		}
+		untouched, others := r.untranslated(p, b)
+		w.add(others)
 		p.out = devices[index]
-		e := evaluation{rules: r, packet: p, programs: map[*Rule]*program{}, work: work}
-		w.add(e.hook([]box{b}))
+		e := newEvaluation(r, p, b)
+		e.work = work
+		all := e.hook(untouched)
 		work = e.work
+		w.add(all)
+		w.add(e.samples(all))
 	}
 	return w.verdict(), nil
 }
+
+// untranslated leaves out flows whose targets a rule may translate before they are
+// forwarded, or that end there.
+func (r *Ruleset) untranslated(p packet, flows box) (boxes []box, others []judged) {
+	p.hook, p.out = unix.NF_INET_PRE_ROUTING, nil
+	for _, j := range newEvaluation(r, p, flows).hook([]box{flows}) {
+		if j.may == passes {
+			boxes = append(boxes, j.box)
+		} else {
+			others = append(others, j)
+		}
+	}
+	return boxes, others
+}
+
+// maxSamples bounds the flows that samples looks at.
+const maxSamples = 16
+
+// samples looks at single flows where there were too many ranges for all of them.
+func (e *evaluation) samples(all []judged) (found []judged) {
+	n := 0
+	for _, j := range all {
+		if j.unsure.what != tooMany || n == maxSamples {
+			continue
+		}
+		n++
+		flow := j.box
+		flow[source], flow[target] = single(host(j.box[source])), single(host(j.box[target]))
+		flow[targetPort], flow[sourcePort] = single(j.box[targetPort][0].first), single(j.box[sourcePort][0].first)
+		e.work = 0
+		found = append(found, e.hook([]box{flow})...)
+	}
+	return found
+}
+
+func single(v number) ranges { return one(v, v) }
 
 var errNoDevice = errors.New("no such interface")
 
@@ -257,9 +299,11 @@ func (r *Ruleset) Input(p Packet) (Verdict, error) {
 	if p.To.Is6() {
 		of.family = unix.NFPROTO_IPV6
 	}
-	from, to, port := addressNumber(p.From), addressNumber(p.To), small(uint64(p.Port))
-	b := box{source: one(from, from), target: one(to, to), targetPort: one(port, port), sourcePort: one(small(1), small(1<<16-1))}
-	e := evaluation{rules: r, packet: of, programs: map[*Rule]*program{}}
+	b := box{
+		source: single(addressNumber(p.From)), target: single(addressNumber(p.To)),
+		targetPort: single(small(uint64(p.Port))), sourcePort: one(small(1), small(1<<16-1)),
+	}
+	e := newEvaluation(r, of, b)
 	w := weighing{region: b, isSix: of.isSix()}
 	w.add(e.hook([]box{b}))
 	return w.verdict(), nil
@@ -296,7 +340,7 @@ func (w *weighing) verdict() Verdict {
 		}
 	case w.doubtful != nil:
 		v = w.at(w.doubtful.unsure.spot, w.doubtful)
-		v.Outcome, v.Why = CannotTell, w.doubtful.unsure.what
+		v.Outcome, v.Why = CannotTell, printable.String(w.doubtful.unsure.what)
 	case w.passes:
 		v.Outcome = Accepted
 	default:
@@ -324,10 +368,12 @@ func (w *weighing) at(s spot, j *judged) (v Verdict) {
 	return v
 }
 
-// host is the second address of a range, the only one if it has no other.
+// host is an address for an example: not the first of a prefix, which is no host's.
 func host(s ranges) number {
-	if next := s[0].first.next(); s[0].first != s[0].last {
-		return next
+	for _, r := range s {
+		if r.first != r.last {
+			return r.first.next()
+		}
 	}
 	return s[0].first
 }

@@ -19,7 +19,7 @@ const (
 const (
 	maxDepth  = 16      // of jumps, as in the kernel
 	maxPieces = 1 << 12 // boxes that one chain holds apart
-	maxWork   = 1 << 26 // ranges that are divided
+	maxWork   = 1 << 22 // comparisons of boxes with rules
 )
 
 const tooMany = "too many ranges of addresses and ports"
@@ -48,9 +48,15 @@ type piece struct {
 type evaluation struct {
 	rules  *Ruleset
 	packet packet
+	region box // all flows
 	work   int
 
 	programs map[*Rule]*program
+	droppers map[*Chain]int // see mayDrop
+}
+
+func newEvaluation(r *Ruleset, p packet, region box) *evaluation {
+	return &evaluation{rules: r, packet: p, region: region, programs: map[*Rule]*program{}, droppers: map[*Chain]int{}}
 }
 
 // packet is what all flows of an evaluation have in common.
@@ -98,9 +104,10 @@ type judged struct {
 func (e *evaluation) hook(boxes []box) (all []judged) {
 	var bases []*Chain
 	for _, c := range e.rules.Chains {
-		// Chains that translate addresses do not see what is not tracked, and there are none
-		// at the forward hook.
-		if c.IsBase && c.Hook == e.packet.hook && c.seesFamily(e.packet.family) && !c.isNAT {
+		// Of the chains at prerouting only those that translate addresses count, see
+		// [Ruleset.Forward]. At input they do not see what is not tracked.
+		isWanted := c.isNAT == (e.packet.hook == unix.NF_INET_PRE_ROUTING)
+		if c.IsBase && c.Hook == e.packet.hook && c.seesFamily(e.packet.family) && isWanted {
 			bases = append(bases, c)
 		}
 	}
@@ -157,8 +164,12 @@ func (e *evaluation) chain(c *Chain, going []piece, depth int) (ended []piece) {
 		return e.giveUp(c, nil, going, "jumps that are too deep")
 	}
 	nextMerge := 64
-	for i := range c.Rules {
-		rule := &c.Rules[i]
+	rules := c.Rules
+	if c.IsBase && !c.drops {
+		rules = rules[:e.mayDrop(c, 0)] // after these, all pass
+	}
+	for i := range rules {
+		rule := &rules[i]
 		if len(going) == 0 {
 			return ended
 		}
@@ -169,7 +180,7 @@ func (e *evaluation) chain(c *Chain, going []piece, depth int) (ended []piece) {
 		if len(going)+len(ended) > maxPieces || e.work > maxWork {
 			return append(ended, e.giveUp(c, rule, going, tooMany)...)
 		}
-		if !e.program(c, rule).decides() {
+		if len(e.program(c, rule).verdicts()) == 0 {
 			continue
 		}
 		var rest []piece
@@ -184,6 +195,25 @@ func (e *evaluation) chain(c *Chain, going []piece, depth int) (ended []piece) {
 		ended = append(ended, p)
 	}
 	return merged(ended)
+}
+
+// mayDrop returns how many rules of a chain there are up to the last one that may drop a
+// packet, whatever it matches.
+func (e *evaluation) mayDrop(c *Chain, depth int) int {
+	n, known := e.droppers[c]
+	if known || depth > maxDepth {
+		return max(n, depth-maxDepth)
+	}
+	for i := len(c.Rules); i > 0 && n == 0; i-- {
+		for _, v := range e.program(c, &c.Rules[i-1]).verdicts() {
+			to := e.rules.byName[chainKey{c.Program, c.Family, c.Table, v.chain}]
+			if v.unknown != "" || v.code == drop || v.chain != "" && (to == nil || e.mayDrop(to, depth+1) > 0) {
+				n = i
+			}
+		}
+	}
+	e.droppers[c] = n
+	return n
 }
 
 func (e *evaluation) giveUp(c *Chain, rule *Rule, going []piece, what string) (ended []piece) {
@@ -231,6 +261,10 @@ func merged(all []piece) []piece {
 
 // rule returns the flows that end at a rule of a chain, and those that go on.
 func (e *evaluation) rule(c *Chain, rule *Rule, p piece, depth int) (ended, going []piece) {
+	e.work++
+	if e.misses(e.program(c, rule), &p.box) {
+		return nil, []piece{p}
+	}
 	var matches []match
 	var rest []box
 	e.run(e.program(c, rule), match{box: p.box}, &matches, &rest)

@@ -23,6 +23,8 @@ func targetVerdict(name string) *verdict {
 		return &verdict{code: drop}
 	case slices.Contains(continuing, name):
 		return nil
+	case slices.Contains([]string{"DNAT", "REDIRECT", "NETMAP", "SNAT", "MASQUERADE"}, name):
+		return &verdict{unknown: translated}
 	}
 	return &verdict{unknown: "the target " + name}
 }
