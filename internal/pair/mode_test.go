@@ -314,3 +314,18 @@ func TestEncryptChanges(t *testing.T) {
 	}, s.dump)
 	s.roundTrip(c, "goes on")
 }
+
+// TestSealed holds that both ends say whether beginnings and ends of flows go in clear.
+func TestSealed(t *testing.T) {
+	eachMode(t, func(t *testing.T, in standOption) {
+		t.Parallel()
+		want := false
+		s := newStand(t, in, func(_ *stand, o *Options, l *LinkOptions) { want = l.Clear && !o.EndsOnLanes })
+		s.awaitWarm(1)
+		for _, n := range []*Node{s.near, s.far} {
+			if got := n.State().Sessions[0]; got.Sealed != want {
+				t.Errorf("%+v, want sealed %v", got, want)
+			}
+		}
+	})
+}
