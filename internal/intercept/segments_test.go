@@ -490,3 +490,26 @@ func pieces(packet []byte, id uint32) (all [][]byte) {
 	}
 	return all
 }
+
+// TestOtherHooksHold: rules at prerouting and input see what the tunnel takes, as they see
+// all other packets of the clients.
+func TestOtherHooksHold(t *testing.T) {
+	s := newSite(t)
+	s.nft(`table inet fw {
+		chain pre { type filter hook prerouting priority raw; tcp dport 5000 tcp sport 3000 counter drop; }
+		chain later { type filter hook prerouting priority 400; tcp dport 5000 tcp sport 3001 counter drop; }
+		chain in { type filter hook input priority 0; tcp dport 5000 tcp sport 3002 counter drop; }
+	}`)
+	o := options()
+	s.set(o)
+	defer s.relay(o.Tunnels[0])()
+	i := newInjector(t, s.A, "eth0")
+	for n := range uint16(3) {
+		for _, ends := range [][2]string{{"10.9.1.77", "10.9.2.2"}, {"fd09:1::77", "fd09:2::2"}} {
+			must(t, i.send(syn(netip.AddrPortFrom(netip.MustParseAddr(ends[0]), 3000+n), netip.AddrPortFrom(netip.MustParseAddr(ends[1]), 5000))))
+		}
+	}
+	nettest.Eventually(t, patience, func() bool {
+		return strings.Count(s.run("nft list table inet fw"), "counter packets 2 ") == 3
+	}, func() string { return s.run("nft list table inet fw") })
+}

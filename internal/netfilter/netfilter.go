@@ -150,18 +150,26 @@ func verdictOf(data []byte) *verdict {
 	return v
 }
 
-// maxReads bounds how often a ruleset is read that changes meanwhile.
+// maxReads bounds how often something is read that changes meanwhile.
 const maxReads = 5
+
+// settled reads a list until nothing changes meanwhile.
+func settled[T any](read func() (T, error)) (all T, err error) {
+	for range maxReads {
+		if all, err = read(); !errors.Is(err, errInterrupted) {
+			break
+		}
+	}
+	return all, err
+}
 
 // Read reads the rules of the calling thread's network namespace.
 func Read() (*Ruleset, error) {
-	for range maxReads {
-		r, err := readOnce()
-		if !errors.Is(err, errInterrupted) {
-			return r, err
-		}
+	r, err := settled(readOnce)
+	if errors.Is(err, errInterrupted) {
+		return nil, fmt.Errorf("read the packet filter: %w, %d times", errInterrupted, maxReads)
 	}
-	return nil, fmt.Errorf("read the packet filter: %w, %d times", errInterrupted, maxReads)
+	return r, err
 }
 
 func readOnce() (*Ruleset, error) {

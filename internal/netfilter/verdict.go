@@ -106,7 +106,7 @@ const maxDevices = 64
 // or that this host does not forward, do not count: from addresses that are routed
 // elsewhere, to this host's addresses and to those without a route.
 func (r *Ruleset) Forward(family byte, f Flows) (Verdict, error) {
-	devices, err := readDevices()
+	devices, err := settled(readDevices)
 	if err != nil {
 		return Verdict{}, err
 	}
@@ -114,7 +114,7 @@ func (r *Ruleset) Forward(family byte, f Flows) (Verdict, error) {
 	if in == nil {
 		return Verdict{}, fmt.Errorf("find the interface %s: %w", f.Interface, errNoDevice)
 	}
-	ways, err := readRouting(family)
+	ways, err := settled(func() (routing, error) { return readRouting(family) })
 	if err != nil {
 		return Verdict{}, err
 	}
@@ -284,7 +284,7 @@ type Packet struct {
 
 // Input returns what the chains of the input hook do with a packet.
 func (r *Ruleset) Input(p Packet) (Verdict, error) {
-	devices, err := readDevices()
+	devices, err := settled(readDevices)
 	if err != nil {
 		return Verdict{}, err
 	}
