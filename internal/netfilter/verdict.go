@@ -168,7 +168,11 @@ func (r *Ruleset) Forward(family byte, f Flows) (Verdict, error) {
 		w.add(all)
 		w.add(e.samples(all))
 	}
-	return w.verdict(), nil
+	v := w.verdict()
+	if v.Outcome == Accepted && r.unseen != "" {
+		return Verdict{Outcome: CannotTell, Why: r.unseen}, nil
+	}
+	return v, nil
 }
 
 // untranslated leaves out flows whose targets a rule may translate before they are
