@@ -105,6 +105,9 @@ func (d interceptionPart) Prepare(_ context.Context, c *config.Config) (Change, 
 		for _, note := range host.Notes(wanted) {
 			d.log.Warn(note.Error(), "remedy", remedy.Of(note))
 		}
+		for _, note := range DeniedTargets(c, OwnAddresses()) {
+			d.log.Info(note.Error(), "remedy", remedy.Of(note))
+		}
 		d.rules.forward.keep(verdicts)
 		d.rules.follow(host, wanted, c.Tunnels)
 	}), nil

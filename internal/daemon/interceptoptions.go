@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -50,4 +51,15 @@ func DeniedTargets(c *config.Config, own []netip.Addr) (notes []error) {
 		notes = append(notes, remedy.New(errors.New(note+": flows to it are denied"), "local_targets: true in original allows them"))
 	}
 	return notes
+}
+
+// OwnAddresses lists the addresses of this host's interfaces.
+func OwnAddresses() (own []netip.Addr) {
+	all, _ := net.InterfaceAddrs() // a flow that leads back is reset all the same
+	for _, a := range all {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+			own = append(own, prefix.Addr())
+		}
+	}
+	return own
 }
