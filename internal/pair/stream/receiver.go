@@ -81,8 +81,8 @@ func (r *Receiver) Lacks() bool {
 	return (r.merge || r.sealed) && !r.dead && (r.Spilled() > 0 || (r.sawEnd || r.sealed) && r.pos < r.endAt)
 }
 
-// lacksBeforeEnd reports that the end is here, and bytes before it are not.
-func (r *Receiver) lacksBeforeEnd() bool { return r.sawEnd && r.pos < r.endAt }
+// lacksTold reports that bytes are not here that the other end says it has sent.
+func (r *Receiver) lacksTold() bool { return r.pos < r.endAt }
 
 // Announced takes the news that the other end has sent everything before an offset.
 func (r *Receiver) Announced(offset uint64) {
@@ -132,6 +132,9 @@ func (r *Receiver) End(length uint64, crc uint32) error {
 // EndDue reports, once, that all bytes before the end are in the next socket's queue: it
 // is to be shut down; EndPassed follows.
 func (r *Receiver) EndDue() (bool, error) {
+	if r.sealed && r.sawEnd && !r.dead && r.pos > r.endAt { // it came while they were on their way
+		return false, ErrDamaged
+	}
 	if !r.sawEnd || r.pos != r.endAt || r.ending || r.dead || r.cut && !r.cutEnd {
 		return false, nil
 	}
