@@ -344,3 +344,55 @@ func echoOnce(c *net.TCPConn) {
 	_, _ = io.ReadFull(c, b)
 	_, _ = c.Write(b)
 }
+
+// TestMeddledRequest: a client sends a request and waits, and nobody ends. Its lane is lost on the
+// way to the far relay at first; the request gets there by another one.
+func TestMeddledRequest(t *testing.T) {
+	t.Parallel()
+	meddlers := map[string]func(l *tampered, f wire.Frame, body []byte) (out []byte, done bool){
+		"the lane's beginning is dropped": func(l *tampered, f wire.Frame, body []byte) ([]byte, bool) {
+			return nil, l.toFar && f.Type == wire.FrameAttach && f.Flags == wire.FlagBegin
+		},
+		"the lane is released": func(l *tampered, f wire.Frame, body []byte) ([]byte, bool) {
+			return append(wire.AppendRelease(nil, wire.FlagFinal, 0), same(f, body)...), l.toFar && f.Type == wire.FrameData
+		},
+	}
+	for _, m := range modes {
+		if !m.clear || m.lanes > 1 || m.older {
+			continue
+		}
+		for name, meddle := range meddlers {
+			t.Run(m.name+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				s := newStand(t, m.in(), compressNothing)
+				var mu sync.Mutex
+				over := false
+				s.path.meddle(func(l *tampered, f wire.Frame, body []byte) []byte {
+					mu.Lock()
+					defer mu.Unlock()
+					if out, done := meddle(l, f, body); done && !over {
+						over = true
+						return out
+					}
+					return same(f, body)
+				})
+				s.serve(func(c *net.TCPConn) {
+					b := make([]byte, 5)
+					if _, err := io.ReadFull(c, b); err == nil {
+						_, _ = c.Write(b)
+					}
+					_, _ = io.Copy(io.Discard, onlyReader{c})
+				})
+				s.awaitWarm(1)
+				c := s.dial()
+				defer c.Close()
+				nettest.Must(t, c.SetDeadline(time.Now().Add(60*time.Second)))
+				_, err := io.WriteString(c, "hello")
+				nettest.Must(t, err)
+				if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
+					t.Errorf("no answer: %v\n%s", err, s.dump())
+				}
+			})
+		}
+	}
+}

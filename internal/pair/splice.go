@@ -8,9 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/flow"
 	"longhaul/internal/pair/wire"
 	"longhaul/internal/socket"
-	"longhaul/internal/flow"
 	"longhaul/internal/splice"
 )
 
