@@ -67,6 +67,17 @@ func (f family) take() chain {
 	return chain{name: "take-" + f.name, rules: []rule{{remember, notrack, accept}, {drop}}}
 }
 
+// forget takes a connection out of the set whose SYN comes again, since that one may go
+// directly: take adds it anew.
+func (f family) forget() rule {
+	text, load := f.connection()
+	return rule{plain(fmt.Sprintf("delete @%s { %s }", f.begun(), text), append(append(f.expressions(), l4tcp...), append(load,
+		&expr.Dynset{SrcRegKey: unix.NFT_REG32_00, SetName: f.begun(), Operation: dynsetDelete})...)...)}
+}
+
+// dynsetDelete is NFT_DYNSET_OP_DELETE.
+const dynsetDelete = 2
+
 // completes gives the listener the segments of connections in the set that have no
 // socket, as the answers to its SYN cookies.
 func (f family) completes(t Tunnel) rule {

@@ -102,7 +102,7 @@ func newRuleset(o Options) ruleset {
 			if !f.in(t.To) {
 				continue
 			}
-			syns := chain{name: "syn-" + f.name + "-" + t.Name, rules: append(f.divert(t), rule{ofTransparentSocket, notrack})}
+			syns := chain{name: "syn-" + f.name + "-" + t.Name, rules: append(append([]rule{f.forget()}, f.divert(t)...), rule{ofTransparentSocket, notrack})}
 			of := chain{name: f.name + "-" + t.Name, rules: []rule{
 				{firstSYN, goTo(syns.name)},
 				{ofTransparentSocket, notrack, accept},

@@ -513,3 +513,34 @@ func TestOtherHooksHold(t *testing.T) {
 		return strings.Count(s.run("nft list table inet fw"), "counter packets 2 ") == 3
 	}, func() string { return s.run("nft list table inet fw") })
 }
+
+// TestSYNAgainGoesDirectly: a client gets no answer of the relay, and its next SYN finds the
+// tunnel paused. The relay gets nothing of the direct connection.
+func TestSYNAgainGoesDirectly(t *testing.T) {
+	s := newSite(t)
+	nettest.RequireProgram(t, "nft", "nftables")
+	must(t, s.R.Sysctl("net.ipv4.tcp_syncookies", "2"))
+	o := options()
+	defer s.relay(o.Tunnels[0])()
+	for _, target := range targets {
+		o.Tunnels[0].Paused = false
+		s.set(o)
+		before := s.shown()
+		s.runOn(s.A, `nft 'table inet hush { chain in { type filter hook input priority 0; tcp flags & (syn | ack) == syn | ack drop; }; }'`)
+		ended := make(chan error, 1)
+		go func() {
+			_, _, err := s.exchange(target, 5000, 1<<20)
+			ended <- err
+		}()
+		nettest.Eventually(t, patience, func() bool { return s.shown().Connections > before.Connections }, func() string { return "no SYN came" })
+		o.Tunnels[0].Paused = true
+		s.set(o)
+		s.runOn(s.A, "nft delete table inet hush")
+		if err := <-ended; err != nil {
+			t.Errorf("%s: %v", target, err)
+		}
+	}
+	if n := s.relayed.Load(); n != 0 {
+		t.Errorf("%d connections by the relay, want 0", n)
+	}
+}
