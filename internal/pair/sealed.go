@@ -217,8 +217,8 @@ func (f *Flow) endsUntold() bool {
 	return f.s.sealed.Load() && (f.near && !f.known || f.sf.Out.Ended() && !f.sf.Out.Done())
 }
 
-// askedFor is how long a near flow's first lane has had something to answer. On a sealed one that
-// is what it brought last: a client may be silent for long, and its first bytes take a round trip.
+// askedFor is how long a near flow has waited for a sign of its first lane. In a sealed session it
+// counts from the latest bytes that went out: a client may be silent for long before its first ones.
 func (f *Flow) askedFor(st *strand, now time.Time) time.Duration {
 	if !f.s.sealed.Load() {
 		return f.laneSince.until(now)
