@@ -62,7 +62,7 @@ func (f *Flow) goAhead() {
 		if f.lane == nil && !f.needSince.IsZero() {
 			f.s.openAhead(f)
 		}
-	case f.lane == nil && !f.needSince.IsZero() || f.lane != nil && f.lost && f.unanswered && !f.s.noResume:
+	case f.lane == nil && !f.needSince.IsZero() || f.lane != nil && f.lost && f.attaching && !f.s.noResume:
 		f.s.wakePeer(f)
 	}
 }
@@ -123,7 +123,7 @@ func (f *Flow) wentAhead() {
 func (f *Flow) takeWake(offset uint64, b []byte) {
 	f.known = true
 	within := f.s.patience(wakeStale, 2)
-	if f.unanswered || f.s.sealed.Load() && !f.opened {
+	if f.attaching || f.s.sealed.Load() && !f.opened {
 		within = f.s.patience(pongWithin, 8) // a far relay with many lanes may not have come to it
 	}
 	if f.lane != nil && f.near && f.laneSince.since() > within {

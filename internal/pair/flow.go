@@ -46,7 +46,7 @@ type Flow struct {
 	opened     bool  // far: the target is connected; near: OPENED came
 	openedDue  bool  // far: OPENED is to be sent
 	openDue    bool  // near: OPEN is to be sent on the control connection
-	announced  bool  // the other end was told how much has gone out
+	toldSent   bool  // the other end was told how much has gone out
 	lates      uint8 // how often the other end has said that bytes lack, since it last acknowledged some
 	running    bool  // the goroutine exists
 	finished   bool
@@ -59,7 +59,7 @@ type Flow struct {
 	needsOpen  bool        // near, under the link's lock: the lane that it waits for is to bring its OPEN
 	wanted     bool        // near: the far relay wants a lane for it
 	lost       bool        // a lane, and none has come in its place
-	unanswered bool        // near: the lane's ATTACH has no answer yet
+	attaching  bool        // near: the lane's ATTACH has no answer yet
 	copyNext   bool        // the next bytes of the flow's own socket are too few to pass unseen, or none
 	dirty      bool        // an ACK or RESET waits for the control connection
 	resting    bool        // parked: watch looks at it only now and then
@@ -80,6 +80,7 @@ type Flow struct {
 	needSince stamp // without a lane that it needs; zero: not so
 	wokeAt    stamp // of the latest WAKE; zero: none is waiting for its lane
 	cutSince  stamp // a reset waits for bytes before it
+	lateSince stamp // the other end says that it lacks bytes, and has got none; zero: not so
 	outage    time.Duration
 	lanes     sentOver
 	policy    atomic.Pointer[compress.Policy] // of what it sends; nil: it has sent nothing that may be compressed
@@ -212,7 +213,7 @@ func (f *Flow) sendNext() bool {
 	case f.releaseDue && (some || st.greet != nil || !f.sf.Quiet() || len(f.strands) > 1):
 		f.releaseDue = false
 	case f.releaseDue:
-		f.releaseDue, f.releasing = false, true
+		f.releaseDue, f.releasing, st.sentAt = false, true, stampNow()
 		st.greet = wire.AppendRelease(nil, 0, f.sf.In.Position())
 		st.cond.broadcast()
 	}
@@ -418,7 +419,7 @@ func (f *Flow) noteNeed() {
 	case !need && !f.needSince.IsZero():
 		f.outage += f.needSince.since()
 		f.needSince = 0
-		if !f.unanswered {
+		if !f.attaching {
 			f.wokeAt = 0
 		}
 		f.s.waiting.Add(-1)
@@ -592,7 +593,7 @@ func (f *Flow) loseLane(l *lane) {
 		f.wake()
 		return
 	}
-	f.unanswered = false
+	f.attaching = false
 	atRisk := f.sf.Out.AtRisk()
 	f.sf.Detach()
 	f.lost = !f.sf.Over() && !atRisk

@@ -371,14 +371,21 @@ type path struct {
 	mu      sync.Mutex
 	down    bool
 	pace    time.Duration // longest pause of a connection between two pieces
-	meddler meddler       // with lanes in clear; nil: nobody
+	box     box           // on the way of connections that come; nil: none
 	pairs   map[*hop]bool
+}
+
+// box is something on the path that does not pass on all that comes: before gives a writer to have in
+// place of one towards the far relay, or the near one.
+type box interface {
+	before(h *hop, w io.Writer, toFar bool) io.Writer
 }
 
 type hop struct {
 	a, b    *net.TCPConn
 	carried atomic.Int64 // bytes to b
 	stalled atomic.Bool
+	held    atomic.Bool // by a box, in both directions
 }
 
 // toFar writes to the far relay.
@@ -425,10 +432,14 @@ func (p *path) carry(a *net.TCPConn) {
 	var both sync.WaitGroup
 	pace := p.paceNow()
 	p.mu.Lock()
-	meddler := p.meddler
+	box := p.box
 	p.mu.Unlock()
-	both.Go(func() { _, _ = io.Copy(meddler.before(toFar{h}, true), paced{h.a, pace}); _ = h.b.CloseWrite() })
-	both.Go(func() { _, _ = io.Copy(meddler.before(onlyWriter{h.a}, false), paced{h.b, pace}); _ = h.a.CloseWrite() })
+	toB, toA := io.Writer(toFar{h}), io.Writer(onlyWriter{h.a})
+	if box != nil {
+		toB, toA = box.before(h, toB, true), box.before(h, toA, false)
+	}
+	both.Go(func() { _, _ = io.Copy(toB, paced{h.a, pace}); _ = h.b.CloseWrite() })
+	both.Go(func() { _, _ = io.Copy(toA, paced{h.b, pace}); _ = h.a.CloseWrite() })
 	both.Wait()
 	p.mu.Lock()
 	delete(p.pairs, h)

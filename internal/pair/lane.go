@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"longhaul/internal/pair/stream"
@@ -29,6 +30,7 @@ type lane struct {
 	// instance is that of the far process which the reader expects in a HELLO, at
 	// first; 0: HELLO was read.
 	instance uint64
+	answered atomic.Bool // HELLO was read
 
 	tuned readerWait // at the last look at how many lanes help; under the flow's lock
 
@@ -50,7 +52,7 @@ type lane struct {
 	// draining: a final RELEASE was sent; bytes are dropped until its answer.
 	draining bool
 	retired  bool      // no flow is to have it again
-	since    time.Time // of draining
+	since    time.Time // of draining, or before it of pads
 	warm     bool      // in the pool
 	used     bool      // it has carried a flow
 	pads     bool      // on its way to the pool; under the session's lock
@@ -301,6 +303,7 @@ func (l *lane) run() {
 // greet reads the HELLO of a lane that was used before it came.
 func (l *lane) greet() error {
 	if l.instance == 0 {
+		l.answered.Store(true)
 		return nil
 	}
 	_ = l.bulk.SetReadDeadline(time.Now().Add(handshakeTimeout))
@@ -311,6 +314,7 @@ func (l *lane) greet() error {
 	if hello.Instance != l.instance {
 		return errOtherProcess
 	}
+	l.answered.Store(true)
 	return l.bulk.SetReadDeadline(time.Time{})
 }
 

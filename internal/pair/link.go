@@ -285,7 +285,7 @@ func (f *Flow) assign(l *lane) bool {
 		return false
 	}
 	f.wanted = false
-	f.laneSince, f.ackedAt, f.unanswered = stampNow(), stampNow(), f.known
+	f.laneSince, f.ackedAt, f.attaching = stampNow(), stampNow(), f.known
 	var greet []byte
 	switch {
 	case f.known:

@@ -37,10 +37,7 @@ func same(frame wire.Frame, body []byte) []byte {
 }
 
 // before has the meddler work on what is written to w.
-func (m meddler) before(w io.Writer, toFar bool) io.Writer {
-	if m == nil {
-		return onlyWriter{w}
-	}
+func (m meddler) before(_ *hop, w io.Writer, toFar bool) io.Writer {
 	return &meddled{meddle: m, w: w, lane: tampered{toFar: toFar}, prefaced: !toFar}
 }
 
@@ -235,7 +232,7 @@ func isTimeout(err error) bool {
 // meddle has somebody on the path work on connections that come, and resets those that are there.
 func (p *path) meddle(m meddler) {
 	p.mu.Lock()
-	p.meddler = m
+	p.box = m
 	p.mu.Unlock()
 	p.cut(false)
 }

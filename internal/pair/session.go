@@ -55,6 +55,7 @@ type session struct {
 	compresses        atomic.Bool  // both ends know compressed records, and the near one wants them
 	compressed        compressed
 	reportsHeld       atomic.Bool // the other end takes HELD
+	tellsSent         atomic.Bool // the other end takes SENT, and answers with LATE
 	// sealed: lanes are in clear, and neither OPEN nor END comes on them.
 	sealed atomic.Bool
 
@@ -160,6 +161,7 @@ func (s *session) begin(c *connection) {
 	s.compresses.Store(s.compress && c.hello.Features&wire.FeatureCompress != 0)
 	s.reportsHeld.Store(c.hello.Features&wire.FeatureHeld != 0)
 	s.sealed.Store(s.sealedWith(c.hello))
+	s.tellsSent.Store(s.sealed.Load() || c.hello.Features&wire.FeatureSent != 0)
 	s.ahead = c.hello.Features&wire.FeatureAhead != 0 && !s.noResume
 	s.problem, s.text, s.laneErr = ProblemNone, "", nil
 	flows := slices.Collect(maps.Values(s.flows))
@@ -390,7 +392,7 @@ func (f *Flow) resync() {
 	f.sf.Resync()
 	f.wokeAt = 0
 	f.openedDue = !f.near && f.opened
-	f.announced = false
+	f.toldSent = false
 	f.openDue = f.near && f.sent && !f.known && f.s.sealed.Load()
 	f.s.post(f, true)
 	f.wake()
@@ -499,14 +501,16 @@ func (f *Flow) take(m wire.Message) {
 		}
 		if f.sf.Out.Acknowledged() > before {
 			f.noteAck()
-			f.lates = 0
 			f.wentAhead()
+			f.progressed()
+		} else if f.sf.Out.Done() {
+			f.progressed()
 		}
 		f.takeOffer()
 	case wire.MessageEnd:
 		f.takeSealedEnd(m.Offset, m.CRC)
 	case wire.MessageSent:
-		f.sf.In.Announced(m.Offset)
+		f.sf.In.Told(m.Offset, m.Flags&wire.FlagEnd != 0)
 	case wire.MessageHeld:
 		if err := f.sf.Held(m.Spans); err != nil {
 			f.abort(cause(flow.EndDamaged, errors.New("the other relay holds bytes that were not sent")))
@@ -519,7 +523,7 @@ func (f *Flow) take(m wire.Message) {
 	case wire.MessageWake:
 		f.takeWake(m.Offset, m.Bytes)
 	case wire.MessageLate:
-		f.takeLate(m.Offset)
+		f.takeLate(m.Offset, time.Now())
 	case wire.MessageLimited:
 		switch now := time.Now(); {
 		case !f.near:
@@ -552,6 +556,7 @@ func (s *session) join(l *lane, pads bool) bool {
 	s.noteCongestionControl(l)
 	if l.pads = pads; pads {
 		s.padding++
+		l.since = time.Now()
 	}
 	s.node.tasks.Go(l.run)
 	return true
@@ -593,7 +598,7 @@ func (s *session) attach(l *lane, id uint64, frame wire.Frame) error {
 		case join:
 			f.joined(l, received)
 		case f.lane == l:
-			f.unanswered, f.laneSince, f.wokeAt = false, stampNow(), 0
+			f.attaching, f.laneSince, f.wokeAt = false, stampNow(), 0
 			f.attached(received)
 		}
 		return nil

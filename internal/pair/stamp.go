@@ -20,4 +20,9 @@ func (s stamp) time() time.Time { return processBegan.Add(time.Duration(s)) }
 // until is the time from the stamp to a later moment.
 func (s stamp) until(t time.Time) time.Duration { return time.Duration(stampOf(t) - s) }
 
+// waited reports that there is such a moment, and that it was longer ago.
+func (s stamp) waited(now time.Time, longer time.Duration) bool {
+	return !s.IsZero() && s.until(now) > longer
+}
+
 func (s stamp) since() time.Duration { return time.Duration(stampNow() - s) }

@@ -88,7 +88,7 @@ func (f *Flow) dropStrand(st *strand) {
 		return
 	}
 	if main := f.strands[0]; f.lane != main.l {
-		f.lane, f.laneSince, f.unanswered = main.l, main.since, !main.ready
+		f.lane, f.laneSince, f.attaching = main.l, main.since, !main.ready
 		f.feed() // it takes small messages from now on
 	}
 }
@@ -257,7 +257,7 @@ func (f *Flow) join(l *lane) bool {
 
 // joinable reports whether lanes may join the flow now: both ends know its main lane.
 func (f *Flow) joinable() bool {
-	return f.near && f.known && f.opened && f.lane != nil && !f.unanswered && !f.releasing && !f.releaseDue &&
+	return f.near && f.known && f.opened && f.lane != nil && !f.attaching && !f.releasing && !f.releaseDue &&
 		!f.finished && !f.sf.Dead() && !f.sf.Clean() && f.s.manyLanes() && len(f.strands) < f.wantLanes &&
 		f.s.node.budget.fits(laneMemory, laneRoom)
 }
@@ -270,7 +270,7 @@ func (f *Flow) joined(l *lane, received uint64) {
 	}
 	st.ready, st.since = true, stampNow()
 	if st == f.strands[0] {
-		f.unanswered, f.laneSince = false, st.since
+		f.attaching, f.laneSince = false, st.since
 	}
 	if err := f.sf.Arrived(received); err != nil {
 		f.abort(cause(flow.EndDamaged, errPosition(received)))

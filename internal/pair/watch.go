@@ -16,25 +16,19 @@ import (
 	"longhaul/internal/flow"
 	"longhaul/internal/pair/stream"
 	"longhaul/internal/pair/wire"
-	"longhaul/internal/socket"
 	"longhaul/internal/tcpinfo"
 )
 
 const (
 	pingEvery = time.Second
-	// pongWithin bounds the wait for a PONG while the kernel believes in the path:
-	// something between acknowledges for a dead relay.
-	pongWithin = 2 * time.Second
 	// maxRTT is the longest round trip that a path has. A PONG that takes longer has met
 	// a relay without a processor, of which no deadline may depend for long.
 	maxRTT        = 2 * time.Second
-	hedgeAfter    = 200 * time.Millisecond // of an OPEN without an answer
-	suspectAfter  = 500 * time.Millisecond // of bytes without an acknowledgement
-	checkKeysTick = 10                     // ticks
+	checkKeysTick = 10 // ticks
 	// wakeStale is the age of a lane beyond which a WAKE was sent in its knowledge.
 	wakeStale     = 100 * time.Millisecond
 	announceEvery = 10 * time.Second // a key that the peer has not taken
-	drainWithin   = 5 * time.Second  // of a lane that was released with bytes under way
+	drainWithin   = 5 * time.Second  // of a lane that was released with bytes under way, or waits for PADs
 	renewEvery    = time.Hour        // of the pool's lanes, one at a time
 )
 
@@ -163,9 +157,9 @@ func (s *session) watchControl(now time.Time, slow bool) {
 	ctl.mu.Lock()
 	waiting, since := ctl.ping != 0, now.Sub(ctl.pinged)
 	ctl.mu.Unlock()
-	within := s.patience(suspectAfter, 4)
+	within := s.suspectWithin()
 	switch {
-	case waiting && (since > within && stuck(ctl.c.bulk, within) || since > max(pongWithin, s.patience(0, 8)) && ctl.silent(now, pongWithin)):
+	case waiting && (since > within && stuck(ctl.c.bulk, within) || since > s.answerWithin() && ctl.silent(now, pongWithin)):
 		s.node.log.Debug("path is dead", "peer", s.peer, "tunnel", s.tunnel)
 		s.controlLost(ctl, errors.New("no answer to PING")) // before the close, of which the reader tells
 		ctl.close()
@@ -176,31 +170,6 @@ func (s *session) watchControl(now time.Time, slow bool) {
 	if slow {
 		s.announce(ctl)
 	}
-}
-
-// stuck reports that the kernel repeats what nobody acknowledges, or that it cannot send at
-// all although the other end has room: the connection's address or its route is gone.
-func stuck(bulk *bulkConn, within time.Duration) bool {
-	return kernelSays(bulk, func(i *tcpinfo.Info) bool {
-		repeats := i.Unacked > 0 && i.Retransmits > 0
-		cannotSend := i.Unacked == 0 && i.NotsentBytes > 0 && i.SndWnd > 0 && i.Probes > 0
-		return (repeats || cannotSend) && i.LastAckRecv > max(within, 4*i.RTT)
-	})
-}
-
-// isClosed reports that the kernel has closed the connection, by a reset or a timeout. A
-// reader that waits for the flow's own socket does not see it.
-func isClosed(bulk *bulkConn) bool {
-	return kernelSays(bulk, func(i *tcpinfo.Info) bool { return i.State == tcpinfo.Closed })
-}
-
-// kernelSays asks the kernel about a connection; one that is closed here says nothing.
-func kernelSays(bulk *bulkConn, what func(*tcpinfo.Info) bool) (yes bool) {
-	bulk.control(func(fd int) {
-		info, err := tcpinfo.Get(fd)
-		yes = err == nil && what(&info)
-	})
-	return yes
 }
 
 // announce tells the peer a key that a rotation made, and again while one of them could
@@ -257,11 +226,17 @@ func (s *session) pong(ctl *control, id uint64) {
 	s.srtt.Store((7*int64(old) + int64(rtt)) / 8)
 }
 
-// overdue reports that the far relay does not answer a final RELEASE.
+// overdue reports that the far relay does not answer a final RELEASE, or that nothing comes any more of
+// the bytes that are to open the lane's window.
 func (l *lane) overdue(now time.Time) bool {
+	l.s.mu.Lock()
+	pads := l.pads
+	l.s.mu.Unlock()
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.draining && now.Sub(l.since) > drainWithin
+	waits := (l.draining || pads) && now.Sub(l.since) > drainWithin
+	draining := l.draining
+	l.mu.Unlock()
+	return waits && (draining || kernelSays(l.bulk, func(i *tcpinfo.Info) bool { return i.LastDataRecv > drainWithin }))
 }
 
 // watch finds what has taken too long.
@@ -276,12 +251,12 @@ func (f *Flow) watch(now time.Time, w wait) {
 	}
 	f.doubleTail(now, true)
 	f.watchLanes(now)
+	f.watchOpen(now)
 	f.watchGap(now)
-	f.announce(now)
-	f.watchTail(now)
+	f.tellSent(now)
 	f.adjustLanes(now)
 	switch {
-	case (f.sent || !f.near) && (w.down && !f.onOwn() || !f.needSince.IsZero() && f.needSince.until(now) > w.resume):
+	case (f.sent || !f.near) && (w.down && !f.onOwn() || f.needSince.waited(now, w.resume) || f.lateSince.waited(now, w.resume)):
 		f.giveUp(cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits")))
 	case f.unserved(now, w):
 		f.giveUp(f.s.whyDown())
@@ -311,92 +286,6 @@ func (f *Flow) giveUp(c stream.Cause) {
 	f.sf.Abort(c)
 	f.sf.PeerGone(c)
 	f.wake()
-}
-
-// watchLanes closes lanes that carry nothing any more; others carry what was on them.
-func (f *Flow) watchLanes(now time.Time) {
-	for _, st := range slices.Clone(f.strands) {
-		if st.gone {
-			continue
-		}
-		why := f.whyDead(st, now)
-		if why == "" {
-			continue
-		}
-		f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", why)
-		alone := len(f.strands) == 1
-		st.l.closeByReset()
-		f.loseLane(st.l)
-		st.l.path.suspicious()
-		if alone {
-			f.s.dropWarm(st.l.path) // what made this lane silent has likely met them too
-		}
-	}
-}
-
-// whyDead says why a lane carries nothing any more, and nothing of one that does.
-func (f *Flow) whyDead(st *strand, now time.Time) string {
-	l, within := st.l, f.s.patience(suspectAfter, 4)
-	waits := f.ackedAt.until(now) > within
-	if len(f.strands) > 1 {
-		waits = st.since.until(now) > within && (!st.ready || f.sf.Out.Carries(&st.sent))
-	}
-	switch {
-	case !f.near && l.isDead(): // it went from this flow to another one before it ended
-		return "it has ended"
-	case l == f.lane && f.near && f.unheardOn(l) && f.askedFor(st, now) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
-		return "no answer to OPEN"
-	case !f.s.noResume && waits && stuck(l.bulk, within): // without resumption the kernel decides
-		return "no acknowledgement"
-	case !f.leg.writable && f.moved.until(now) > 2*tickEvery && isClosed(l.bulk): // else the reader sees it
-		return "closed by the kernel"
-	case !st.stuckAt.IsZero() && st.stuckAt.until(now) > max(pongWithin, f.s.patience(0, 8)):
-		// What is missing may wait behind what this end has no memory for.
-		return "no room for what came before its turn"
-	}
-	return ""
-}
-
-// watchGap tells the other end that bytes are missing: their lane brings nothing, others do,
-// and it is not the flow's own socket that has no room.
-func (f *Flow) watchGap(now time.Time) {
-	pos := f.sf.In.Position()
-	if !f.sf.In.Lacks() || f.gapAt != pos || !f.leg.open() || !f.leg.writable {
-		f.gapAt, f.gapSince = pos, stampOf(now)
-		return
-	}
-	if within := f.lateAfter(); f.gapSince.until(now) > within && (f.sf.In.Merges() || f.lane != nil && !f.brings(within, now)) {
-		f.gapSince = stampOf(now)
-		f.s.offer(wire.Message{Type: wire.MessageLate, Flow: f.id, Offset: pos})
-	}
-}
-
-// watchTail sends the last byte, or the end, on another lane as well if nobody acknowledges it
-// for long: a lane that brings nothing may have all that is missing.
-func (f *Flow) watchTail(now time.Time) {
-	if len(f.strands) > 1 && f.ackedAt.until(now) > f.s.patience(suspectAfter, 4) && f.sf.Out.Probe() {
-		f.ackedAt = stampOf(now)
-		f.feed()
-	}
-}
-
-// closeLate closes the lane that has not brought the other end the bytes at an offset. The
-// kernel may not know: something on the path may acknowledge for a lane that is dead.
-func (f *Flow) closeLate(offset uint64) {
-	for _, st := range slices.Clone(f.strands) {
-		if !st.gone && f.sf.Out.CarriesAt(&st.sent, offset) {
-			st.l.closeByReset()
-			f.loseLane(st.l)
-		}
-	}
-}
-
-// loseLanes closes all lanes of the flow.
-func (f *Flow) loseLanes() {
-	for _, st := range slices.Clone(f.strands) {
-		st.l.close()
-		f.loseLane(st.l)
-	}
 }
 
 // closeStrands closes all lanes of a flow that goes on without what they carried.
@@ -431,14 +320,6 @@ func (s *session) dropWarm(p *wanPath) {
 	for l := s.takeWarm(p); l != nil; l = s.takeWarm(p) {
 		l.close()
 	}
-}
-
-// greeted reports that an OPEN that has no answer waits only for the far relay's
-// target: the far relay has all bytes.
-func (f *Flow) greeted(l *lane) bool {
-	acked := false
-	l.bulk.control(func(fd int) { acked = socket.Unacknowledged(fd) == 0 })
-	return acked
 }
 
 // watchReset passes on a reset of the flow's own socket that nobody reads, because what

@@ -151,10 +151,10 @@ func (s *Sender) Lost(l *Lane) {
 // Left takes the news that the other end has read everything that a lane carried.
 func (s *Sender) Left(l *Lane) { *l = Lane{} }
 
-// CarriesAt reports whether bytes at an offset, which lack an acknowledgement, went out on
-// the lane.
+// CarriesAt reports whether bytes at an offset, or the end there, which lack an acknowledgement, went
+// out on the lane.
 func (s *Sender) CarriesAt(l *Lane, offset uint64) bool {
-	return offset >= s.base && l.sent.has(offset)
+	return offset >= s.base && (l.sent.has(offset) || l.end && !s.endAcked && offset == s.length)
 }
 
 // Carries reports whether something went out on the lane that nobody acknowledged.

@@ -188,10 +188,8 @@ func FuzzLanes(f *testing.F) {
 			case 6:
 				r.lose(k, n%3)
 			case 7:
-				if n%4 == 2 {
+				if n%2 == 0 {
 					r.double((k + 1) % 4)
-				} else if n%2 == 0 {
-					r.from.Out.Probe()
 				} else if len(r.queues[k]) > 0 { // twice
 					r.queues[(k+1)%4] = append(r.queues[(k+1)%4], r.queues[k][0])
 				}

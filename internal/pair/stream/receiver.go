@@ -4,7 +4,7 @@ package stream
 type Receiver struct {
 	pos    uint64 // everything before it is in the next socket's queue
 	cutAt  uint64 // up to which a RESET promises bytes
-	endAt  uint64 // the stream's length, once END came; before, up to which bytes were announced
+	endAt  uint64 // the stream's length, once END came; before, up to which bytes are on their way
 	endCRC uint32
 	crc    uint32
 	noSum  bool   // nobody has made sums
@@ -13,6 +13,7 @@ type Receiver struct {
 	early  *spill // nil: it merges nothing
 	// unreported is how many bytes have come before their turn since the latest report.
 	unreported int32
+	toldEnd    bool // END is on its way
 	sawEnd     bool // END came
 	ending     bool // and all bytes before it, with the right sum
 	ended      bool // and was passed on
@@ -76,20 +77,17 @@ func (r *Receiver) IsEarly(offset uint64) bool {
 	return r.merge && offset > r.pos && !r.dead && !(r.cut && offset >= r.cutAt)
 }
 
-// Lacks reports whether bytes are missing: later ones are here, or the end, or they were announced.
-func (r *Receiver) Lacks() bool {
-	return (r.merge || r.sealed) && !r.dead && (r.Spilled() > 0 || r.lacksTold())
-}
+// Lacks reports whether bytes are missing, or the end: later ones are here, or the other end says
+// that it has sent them.
+func (r *Receiver) Lacks() bool { return !r.dead && (r.Spilled() > 0 || r.lacksTold()) }
 
-// lacksTold reports that bytes are not here that the other end says it has sent: before its
-// end, or on lanes that anybody may change.
-func (r *Receiver) lacksTold() bool { return r.pos < r.endAt }
+// lacksTold reports that bytes or the end are not here that the other end says it has sent.
+func (r *Receiver) lacksTold() bool { return r.pos < r.endAt || r.toldEnd && !r.sawEnd }
 
-// Announced takes the news that the other end has sent everything before an offset. Only a sealed
-// flow asks for it.
-func (r *Receiver) Announced(offset uint64) {
-	if r.sealed && !r.sawEnd {
-		r.endAt = max(r.endAt, offset)
+// Told takes the news that the other end has sent everything before an offset, and perhaps its end.
+func (r *Receiver) Told(offset uint64, end bool) {
+	if !r.sawEnd {
+		r.endAt, r.toldEnd = max(r.endAt, offset), r.toldEnd || end
 	}
 }
 

@@ -207,8 +207,12 @@ func (s *Sender) arrived(received uint64) error {
 	return nil
 }
 
-// WillSend reports that a lane is to carry the byte at an offset, or that nothing has it any more.
+// WillSend reports that a lane is to carry the byte at an offset, or the end there, or that nothing
+// has it any more.
 func (s *Sender) WillSend(offset uint64) bool {
+	if offset == s.length && s.ended {
+		return !s.EndInFlight()
+	}
 	return offset < s.base || offset >= s.next || s.again.has(offset)
 }
 
@@ -302,24 +306,6 @@ func (s *Sender) Next(l *Lane, bytes int) (Item, bool) {
 	return it, true
 }
 
-// Probe has the last byte or the end sent on another lane as well, if nothing else is to be
-// sent: so the other end sees what it lacks before it.
-func (s *Sender) Probe() bool {
-	switch {
-	case !s.attached || s.dropped || s.Pending():
-		return false
-	case s.held.has(s.next - 1):
-		return false // it sees that already
-	case s.base < s.next:
-		s.again = s.again.add(span{s.next - 1, s.next})
-	case s.endSent && !s.endAcked:
-		s.endSent = false
-	default:
-		return false
-	}
-	return true
-}
-
 func (s *Sender) item(offset uint64, bytes int) Item {
 	b, of := s.store.at(offset)
 	of.users++
@@ -332,9 +318,14 @@ func (it Item) end() uint64 { return it.Offset + uint64(len(it.Bytes)) }
 // lane may carry bytes before the other end has told its position.
 func (s *Sender) InFlight() bool { return s.sent > s.base }
 
-// Unannounced is the position up to which bytes went out, if nothing shows that they have arrived.
-func (s *Sender) Unannounced() (to uint64, some bool) {
-	return s.next, s.attached && !s.dropped && len(s.again) == 0 && s.next > s.acked
+// OnTheWay is the position up to which bytes were given to lanes, and whether the end was, if
+// nothing shows that all of that has arrived.
+func (s *Sender) OnTheWay() (to uint64, end, some bool) {
+	to = s.next
+	if s.taken {
+		to = s.length
+	}
+	return to, s.EndInFlight(), s.attached && !s.dropped && (to > s.acked || s.EndInFlight())
 }
 
 // EndInFlight reports whether the end went out on a lane and was not acknowledged.

@@ -27,10 +27,12 @@ const (
 	helloProblem  = 7
 	helloResume   = 8
 	helloOrigin   = 9
+	helloMore     = 10
 )
 
-// Features are bits of what an end offers for this connection.
-type Features byte
+// Features are bits of what an end offers for this connection. The lowest eight are one value of
+// HELLO, of which every release wants one byte; the next eight are another.
+type Features uint16
 
 // The features.
 const (
@@ -42,6 +44,7 @@ const (
 	FeatureCompress                      // either end may send compressed records
 	FeatureHeld                          // either end may send HELD
 	FeatureSealed                        // lanes in clear carry neither OPEN nor END: both come on the control connection
+	FeatureSent                          // either end may send SENT
 )
 
 // Hello is what each end says of itself at first.
@@ -67,6 +70,9 @@ func (h Hello) Append(dst []byte) []byte {
 	dst = appendText(dst, helloTunnel, h.Tunnel)
 	dst = appendText(dst, helloRelease, h.Release)
 	dst = appendValue(dst, helloFeatures, []byte{byte(h.Features)})
+	if more := byte(h.Features >> 8); more != 0 {
+		dst = appendValue(dst, helloMore, []byte{more})
+	}
 	dst = appendText(dst, helloProblem, h.Problem)
 	if ms := min(h.Resume.Milliseconds(), math.MaxUint32); ms > 0 {
 		dst = appendValue(dst, helloResume, binary.BigEndian.AppendUint32(nil, uint32(ms)))
@@ -127,7 +133,7 @@ func parseHello(b []byte) (h Hello, err error) {
 }
 
 func (h *Hello) set(kind byte, value []byte) error {
-	sizes := map[byte]int{helloVersions: 2, helloInstance: 8, helloSession: 8, helloFeatures: 1, helloResume: 4}
+	sizes := map[byte]int{helloVersions: 2, helloInstance: 8, helloSession: 8, helloFeatures: 1, helloResume: 4, helloMore: 1}
 	if want, fixed := sizes[kind]; fixed && len(value) != want {
 		return malformed("value %d of HELLO has %d bytes", kind, len(value))
 	}
@@ -146,7 +152,9 @@ func (h *Hello) set(kind byte, value []byte) error {
 	case helloRelease:
 		h.Release = printable.String(string(value))
 	case helloFeatures:
-		h.Features = Features(value[0])
+		h.Features |= Features(value[0])
+	case helloMore:
+		h.Features |= Features(value[0]) << 8
 	case helloResume:
 		h.Resume = time.Duration(binary.BigEndian.Uint32(value)) * time.Millisecond
 	case helloProblem:
