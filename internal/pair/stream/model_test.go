@@ -25,7 +25,7 @@ type script struct {
 
 type packet struct {
 	held   []Span // of a report
-	kind   byte   // lane: 'a' ATTACH, 'j' the same for one more lane, 'd' DATA, 'e' END, 'x' RELEASE. Control: 'k' ACK, 'h' HELD, 'e' END, 'r' RESET, 'g' GONE, 'w' WAKE, 'l' LATE
+	kind   byte   // lane: 'a' ATTACH, 'j' the same for one more lane, 'd' DATA, 'e' END, 'x' RELEASE. Control: 'k' ACK, 'h' HELD, 'e' END, 'r' RESET, 'g' GONE, 'w' WAKE, 'l' LATE, 's' SENT
 	offset uint64
 	flag   bool
 	bytes  string
@@ -38,6 +38,7 @@ type strand struct {
 	ready bool // the end may send on it
 	sent  Lane
 	queue []packet // what is under way to this end
+	asks  bool     // the near end's first packet on it has no answer yet
 }
 
 type end struct {
@@ -49,6 +50,7 @@ type end struct {
 	got    string
 	shown  bool // an end was shown to this end's socket
 	gone   bool // the flow is forgotten
+	told   bool // the other end knows what went out
 	lanes  [maxLanes]strand
 	ctl    []packet // what is under way to this end
 }
@@ -62,10 +64,11 @@ type world struct {
 	ctlLoss  int
 	doubles  int
 	tails    int // that go out on a second lane
-	probes   int
 	aheads   int // bytes that go ahead of a lane
 	aborts   int
 	aborted  bool
+	silences int            // of lanes, that may still happen
+	silent   [maxLanes]bool // nothing comes out of the lane any more
 	noResume bool
 	sealed   bool // lanes are in clear: ends go on the control connection
 	tampers  int  // with what lanes carry, that may still happen
@@ -134,14 +137,14 @@ func cloneChunks(chunks []*chunk) (all []*chunk) {
 
 // key holds everything in which two worlds may differ.
 func (w *world) key() string {
-	b := encode(nil, w.joins, w.laneLoss, w.leaves, w.ctlLoss, w.doubles, w.tails, w.probes, w.aheads, w.aborts, w.aborted, w.tampers)
+	b := encode(nil, w.joins, w.laneLoss, w.leaves, w.ctlLoss, w.doubles, w.tails, w.aheads, w.aborts, w.aborted, w.tampers, w.silences)
 	for i := range w.ends {
 		e := &w.ends[i]
 		f := &e.flow
 		o, in := &f.Out, &f.In
 		b = encode(b, e.read, e.fin, e.reset, e.got, e.shown, e.gone,
 			o.base, o.acked, o.next, o.sent, o.length, o.attached, o.from, o.ended, o.endSent, o.endDue, o.endAcked, o.dropped,
-			in.pos, in.merge, in.sawEnd, in.ending, in.ended, in.cut, in.cutAt, in.cutEnd, in.dead,
+			in.pos, in.endAt, in.toldEnd, e.told, in.merge, in.sawEnd, in.ending, in.ended, in.cut, in.cutAt, in.cutEnd, in.dead,
 			f.dead, f.cutBy.Code, f.byPeer, f.peerDead, f.resetDue, f.ackDue, f.ackFirst, f.acked, f.hurry)
 		b = encodeSpans(encodeSpans(b, o.again), o.held)
 		b = encode(b, f.HeldWaiting() > 0)
@@ -160,7 +163,7 @@ func (w *world) key() string {
 				b = encode(b, false)
 				continue
 			}
-			b = encode(b, w.laneUp[k], l.has, l.ready, l.sent.end, l.sent.alsoEnd)
+			b = encode(b, w.laneUp[k], w.silent[k], l.has, l.ready, l.asks, l.sent.end, l.sent.alsoEnd)
 			b = encodeSpans(encodeSpans(b, l.sent.sent.after(o.base)), l.sent.also.after(o.base))
 			b = encodePackets(b, l.queue)
 		}
@@ -230,7 +233,7 @@ type step struct {
 
 var names = [][2]string{{"read 0", "read 1"}, {"finish 0", "finish 1"}, {"send 0", "send 1"}, {"lane to 0", "lane to 1"},
 	{"lane twice to 0", "lane twice to 1"}, {"control to 0", "control to 1"}, {"flush 0", "flush 1"}, {"abort 0", "abort 1"},
-	{"double 0", "double 1"}, {"probe 0", "probe 1"}, {"ahead 0", "ahead 1"},
+	{"double 0", "double 1"}, {"tell 0", "tell 1"}, {"ahead 0", "ahead 1"},
 	{"late 0", "late 1"}, {"keep back from 0", "keep back from 1"}, {"another position to 0", "another position to 1"}}
 
 var onLane = [maxLanes]string{"", " on the second"}
@@ -259,7 +262,7 @@ func (w *world) steps() (steps, losses []step) {
 		steps = append(steps, step{"attach" + onLane[k], func(w *world) {
 			w.laneUp[k] = true
 			near := &w.ends[0]
-			near.lanes[k] = strand{has: true, ready: true}
+			near.lanes[k] = strand{has: true, ready: true, asks: true}
 			if f := &near.flow; !f.Out.InFlight() {
 				_ = f.Attach(f.Out.base)
 			}
@@ -272,11 +275,21 @@ func (w *world) steps() (steps, losses []step) {
 			w.laneUp[k] = true
 			near := &w.ends[0]
 			near.flow.In.Merge(1 << 20)
-			near.lanes[k] = strand{has: true}
+			near.lanes[k] = strand{has: true, asks: true}
 			w.ends[1].lanes[k].queue = []packet{{kind: 'j', offset: near.flow.In.pos}}
 		}})
 	}
 	for k := range w.laneUp {
+		if w.laneUp[k] && !w.silent[k] && w.silences > 0 {
+			losses = append(losses, step{"silence" + onLane[k], func(w *world) {
+				w.silences--
+				w.silent[k] = true
+				w.ends[0].lanes[k].queue, w.ends[1].lanes[k].queue = nil, nil
+			}})
+		}
+		if near.lanes[k].has && near.lanes[k].asks && w.quiet() {
+			steps = append(steps, step{"no answer" + onLane[k], func(w *world) { w.dropLane(k) }})
+		}
 		if w.laneUp[k] && w.laneLoss > 0 {
 			losses = append(losses, step{"lose lane" + onLane[k], func(w *world) { w.laneLoss--; w.dropLane(k) }})
 		}
@@ -284,7 +297,7 @@ func (w *world) steps() (steps, losses []step) {
 			losses = append(losses, step{"leave" + onLane[k], func(w *world) {
 				w.leaves--
 				w.leave(0, k)
-				w.ends[1].lanes[k].queue = append(w.ends[1].lanes[k].queue, packet{kind: 'x'})
+				w.put(1, k, packet{kind: 'x'})
 			}})
 		}
 	}
@@ -292,7 +305,7 @@ func (w *world) steps() (steps, losses []step) {
 		losses = append(losses, step{"lose control", func(w *world) {
 			w.ctlLoss--
 			for i := range w.ends {
-				w.ends[i].ctl = nil
+				w.ends[i].ctl, w.ends[i].told = nil, false
 				w.ends[i].flow.Resync()
 			}
 		}})
@@ -322,12 +335,6 @@ func (w *world) chancesOf(i int) (all []step) {
 			e.flow.Out.Double(&e.lanes[held].sent, &e.lanes[other].sent, 1<<20)
 		}})
 	}
-	if w.probes > 0 && e.hasLane() && !e.flow.Out.Pending() && e.flow.Out.Unacknowledged() {
-		all = append(all, step{names[9][i], func(w *world) {
-			w.probes--
-			_ = 0
-		}})
-	}
 	if offset, b := e.flow.Out.Peek(1); w.aheads > 0 && len(b) > 0 && (i == 0 || !e.hasLane()) {
 		p := packet{kind: 'w', offset: offset, bytes: string(b)}
 		all = append(all, step{names[10][i], func(w *world) {
@@ -347,8 +354,15 @@ func (e *end) held() (held, other int) {
 	return held, 1 - held
 }
 
+// put has a packet under way on a lane.
+func (w *world) put(to, k int, p packet) {
+	if !w.silent[k] {
+		w.ends[to].lanes[k].queue = append(w.ends[to].lanes[k].queue, p)
+	}
+}
+
 func (w *world) dropLane(k int) {
-	w.laneUp[k] = false
+	w.laneUp[k], w.silent[k] = false, false
 	for i := range w.ends {
 		w.leave(i, k)
 		w.ends[i].lanes[k] = strand{}
@@ -414,12 +428,18 @@ func (w *world) stepsOf(i int) (all []step) {
 			w.arriveControl(i, p)
 		}})
 	}
+	if to, end, some := e.flow.Out.OnTheWay(); some && !e.told && !e.gone && w.quiet() {
+		all = append(all, step{names[9][i], func(w *world) {
+			w.ends[i].told = true
+			w.ends[1-i].ctl = append(w.ends[1-i].ctl, packet{kind: 's', offset: to, flag: end})
+		}})
+	}
 	if w.late(i) {
 		all = append(all, step{names[11][i], func(w *world) {
 			w.ends[1-i].ctl = append(w.ends[1-i].ctl, packet{kind: 'l', offset: w.ends[i].flow.In.pos})
 		}})
 	}
-	if !e.gone && (e.flow.EndWaiting() || e.flow.ackDue || e.flow.HeldWaiting() > 0 || e.flow.resetDue || e.flow.Over()) {
+	if e.flushes() {
 		all = append(all, step{names[6][i], func(w *world) { w.flush(i) }})
 	}
 	return all
@@ -428,8 +448,25 @@ func (w *world) stepsOf(i int) (all []step) {
 // late reports that an end has said what one end lacks, and nothing more comes.
 func (w *world) late(i int) bool {
 	e := &w.ends[i]
-	quiet := !w.ends[1-i].flow.Out.Pending() && len(w.ends[0].ctl)+len(w.ends[1].ctl) == 0
-	return w.sealed && quiet && !e.gone && e.flow.In.Lacks() && e.hasLane() && !e.any(func(l *strand) bool { return len(l.queue) > 0 })
+	return !e.gone && e.flow.In.Lacks() && e.hasLane() && w.quiet()
+}
+
+// quiet reports that nothing is under way, and nothing is to be sent.
+func (w *world) quiet() bool {
+	for i := range w.ends {
+		e := &w.ends[i]
+		if len(e.ctl) > 0 || e.flushes() || e.any(func(l *strand) bool {
+			return len(l.queue) > 0 || l.ready && !e.gone && e.flow.Out.HasFor(&l.sent)
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// flushes reports that the end has something for the control connection, or is over.
+func (e *end) flushes() bool {
+	return !e.gone && (e.flow.EndWaiting() || e.flow.ackDue || e.flow.HeldWaiting() > 0 || e.flow.resetDue || e.flow.Over())
 }
 
 // takeLate takes the news that bytes are missing at the other end.
@@ -437,6 +474,12 @@ func (w *world) takeLate(i int, offset uint64) {
 	e := &w.ends[i]
 	if e.flow.Out.AtRisk() {
 		w.abort(i)
+		return
+	}
+	if e.flow.Out.WillSend(offset) {
+		if w.quiet() && e.hasLane() && !w.ends[0].any(func(l *strand) bool { return l.asks }) {
+			panic(fmt.Sprintf("a LATE of %d at %d changes nothing after %v", offset, i, w.trace))
+		}
 		return
 	}
 	some := false
@@ -486,7 +529,8 @@ func (w *world) stepsOn(i, k int) (all []step) {
 				p = packet{kind: 'd', offset: item.Offset, bytes: string(item.Bytes)}
 			}
 			e.flow.Out.Sent(item)
-			w.ends[peer].lanes[k].queue = append(w.ends[peer].lanes[k].queue, p)
+			e.told = false
+			w.put(peer, k, p)
 		}})
 	}
 	if len(e.lanes[k].queue) > 0 {
@@ -559,6 +603,9 @@ func (w *world) arriveLane(i, k int, p packet) {
 
 func (w *world) take(i, k int, p packet) error {
 	e := &w.ends[i]
+	if i == 0 && (p.kind == 'a' || p.kind == 'j') {
+		e.lanes[k].asks = false
+	}
 	switch {
 	case i == 0 && !e.lanes[k].has:
 	case i == 0 && p.kind == 'a' && !e.flow.Out.attached:
@@ -574,7 +621,7 @@ func (w *world) take(i, k int, p packet) error {
 		}
 		first := !e.hasLane()
 		e.lanes[k].has, e.lanes[k].ready = true, true
-		w.ends[0].lanes[k].queue = append(w.ends[0].lanes[k].queue, packet{kind: p.kind, offset: e.flow.In.pos})
+		w.put(0, k, packet{kind: p.kind, offset: e.flow.In.pos})
 		if first {
 			return e.flow.Attach(p.offset)
 		}
@@ -654,6 +701,8 @@ func (w *world) arriveControl(i int, p packet) {
 			panic(fmt.Sprint(err, w.trace))
 		}
 		w.turn(i)
+	case p.kind == 's':
+		e.flow.In.Told(p.offset, p.flag)
 	case p.kind == 'l':
 		w.takeLate(i, p.offset)
 	case p.kind == 'r':
@@ -819,22 +868,53 @@ func TestModelAhead(t *testing.T) {
 	}
 }
 
-// TestModelTails has what one lane carries go out on a second one as well, and probes.
+// TestModelSilence has lanes fall silent: the other end's kernel acknowledges what goes out on them,
+// and nothing of it arrives. Each flow goes on or ends by what the ends tell each other.
+func TestModelSilence(t *testing.T) {
+	for _, c := range []struct {
+		a, b                               script
+		silences, joins, laneLoss, ctlLoss int
+		noResume, sealed                   bool
+	}{
+		{script{1, 'e'}, script{1, 'e'}, 1, 0, 0, 0, false, false},
+		{script{2, 'e'}, script{0, 'e'}, 2, 0, 0, 0, false, false},
+		{script{0, 'e'}, script{2, 'e'}, 2, 0, 0, 0, false, false},
+		{script{1, 'e'}, script{0, 'r'}, 1, 0, 1, 0, false, false},
+		{script{1, 'r'}, script{1, 'e'}, 1, 0, 0, 1, false, false},
+		{script{1, 'e'}, script{1, 'e'}, 1, 0, 0, 0, true, false},
+		{script{1, 'e'}, script{1, 'e'}, 1, 0, 0, 0, false, true},
+		{script{2, 'e'}, script{0, 'e'}, 2, 0, 0, 1, false, true},
+		{script{1, 'e'}, script{1, 'e'}, 1, 0, 0, 0, true, true},
+		{script{2, 'e'}, script{0, 'e'}, 1, 1, 0, 0, false, false},
+		{script{0, 'e'}, script{2, 'e'}, 1, 1, 0, 0, false, false},
+		{script{1, 'e'}, script{1, 'e'}, 2, 1, 0, 0, false, true},
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			w := newWorld(c.a, c.b, c.noResume, c.laneLoss, c.ctlLoss, 0, 0)
+			if c.sealed {
+				w.seal(0)
+			}
+			w.silences, w.joins = c.silences, c.joins
+			t.Logf("%d states", explore(t, w))
+		})
+	}
+}
+
+// TestModelTails has what one lane carries go out on a second one as well.
 func TestModelTails(t *testing.T) {
 	for _, c := range []struct {
-		a, b                            script
-		leaves, laneLoss, tails, probes int
+		a, b                    script
+		leaves, laneLoss, tails int
 	}{
-		{script{2, 'e'}, script{0, 'e'}, 0, 1, 1, 0},
-		{script{0, 'e'}, script{2, 'e'}, 0, 1, 1, 0},
-		{script{1, 'e'}, script{0, 'e'}, 0, 1, 2, 0},
-		{script{1, 'e'}, script{0, 'e'}, 1, 1, 1, 0},
-		{script{1, 'e'}, script{0, 'e'}, 0, 1, 1, 1},
-		{script{1, 'e'}, script{0, 'r'}, 0, 1, 1, 0},
+		{script{2, 'e'}, script{0, 'e'}, 0, 1, 1},
+		{script{0, 'e'}, script{2, 'e'}, 0, 1, 1},
+		{script{1, 'e'}, script{0, 'e'}, 0, 1, 2},
+		{script{1, 'e'}, script{0, 'e'}, 1, 1, 1},
+		{script{1, 'e'}, script{0, 'r'}, 0, 1, 1},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			w := newWorld(c.a, c.b, false, c.laneLoss, 0, 0, 0)
-			w.joins, w.leaves, w.tails, w.probes = 1, c.leaves, c.tails, c.probes
+			w.joins, w.leaves, w.tails = 1, c.leaves, c.tails
 			t.Logf("%d states", explore(t, w))
 		})
 	}
