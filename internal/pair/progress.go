@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/flow"
 	"longhaul/internal/pair/wire"
 	"longhaul/internal/socket"
@@ -203,9 +205,17 @@ func (f *Flow) brings(within time.Duration, now time.Time) (yes bool) {
 			continue
 		}
 		yes = yes || kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool { return i.LastDataRecv < within })
-		st.l.bulk.control(func(fd int) { yes = yes || socket.Unread(fd) > 0 })
+		st.l.bulk.control(func(fd int) { yes = yes || readable(fd) })
 	}
 	return yes
+}
+
+// readable reports that a reader of a socket that waits is to be woken: a part of what it waits for does
+// not do that (SO_RCVLOWAT).
+func readable(fd int) bool {
+	look := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(look, 0)
+	return n > 0 && err == nil
 }
 
 // tellSent tells the other end how much has gone out, if nothing shows that it has arrived: once,
