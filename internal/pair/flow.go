@@ -40,15 +40,15 @@ type Flow struct {
 	gapSince  stamp     // since when it stands there, though bytes beyond it are here
 
 	near       bool
-	known      bool  // near: the far relay knows the flow
-	sent       bool  // near: an OPEN was sent
-	dialing    bool  // far: Dial has not returned
-	opened     bool  // far: the target is connected; near: OPENED came
-	openedDue  bool  // far: OPENED is to be sent
-	openDue    bool  // near: OPEN is to be sent on the control connection
-	toldSent   bool  // the other end was told how much has gone out
-	lates      uint8 // how often the other end has said that bytes lack, since it last acknowledged some
-	running    bool  // the goroutine exists
+	known      bool   // near: the far relay knows the flow
+	sent       bool   // near: an OPEN was sent
+	dialing    bool   // far: Dial has not returned
+	opened     bool   // far: the target is connected; near: OPENED came
+	openedDue  bool   // far: OPENED is to be sent
+	openDue    bool   // near: OPEN is to be sent on the control connection
+	toldSent   bool   // the other end was told how much has gone out
+	lates      uint16 // how often the other end has said that bytes lack, since it last acknowledged some
+	running    bool   // the goroutine exists
 	finished   bool
 	legFailed  bool
 	told       bool // the other end has said why the flow is cut
@@ -80,7 +80,6 @@ type Flow struct {
 	needSince stamp // without a lane that it needs; zero: not so
 	wokeAt    stamp // of the latest WAKE; zero: none is waiting for its lane
 	cutSince  stamp // a reset waits for bytes before it
-	lateSince stamp // the other end says that it lacks bytes, and has got none; zero: not so
 	outage    time.Duration
 	lanes     sentOver
 	policy    atomic.Pointer[compress.Policy] // of what it sends; nil: it has sent nothing that may be compressed

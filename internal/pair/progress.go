@@ -2,6 +2,7 @@ package pair
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -254,10 +255,7 @@ func (f *Flow) takeLate(offset uint64, now time.Time) {
 		f.closeLanes(func(st *strand) bool { return st.busy && st.sentAt.until(now) > f.s.suspectWithin() })
 		return
 	}
-	if f.lateSince.IsZero() {
-		f.lateSince = stampOf(now)
-	}
-	if f.lates++; f.lates > maxLates && f.s.sealed.Load() {
+	if f.lates = min(f.lates+1, math.MaxUint16-1); f.lates > maxLates && f.s.sealed.Load() {
 		f.abort(cause(flow.EndDamaged, errMissing))
 		return
 	}
@@ -266,8 +264,8 @@ func (f *Flow) takeLate(offset uint64, now time.Time) {
 	}
 }
 
-// progressed takes the news that the other end has more than before, or everything.
-func (f *Flow) progressed() { f.lates, f.lateSince = 0, 0 }
+// sinceLate is for how long at least the other end has said that bytes are missing, and got none.
+func (f *Flow) sinceLate() time.Duration { return time.Duration(f.lates) * f.s.suspectWithin() }
 
 // closeLanes closes the flow's lanes that are meant, by a reset, and reports whether there were any.
 func (f *Flow) closeLanes(meant func(*strand) bool) (some bool) {

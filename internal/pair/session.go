@@ -502,9 +502,9 @@ func (f *Flow) take(m wire.Message) {
 		if f.sf.Out.Acknowledged() > before {
 			f.noteAck()
 			f.wentAhead()
-			f.progressed()
+			f.lates = 0
 		} else if f.sf.Out.Done() {
-			f.progressed()
+			f.lates = 0
 		}
 		f.takeOffer()
 	case wire.MessageEnd:
