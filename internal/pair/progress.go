@@ -255,7 +255,10 @@ func (f *Flow) takeLate(offset uint64, now time.Time) {
 		f.closeLanes(func(st *strand) bool { return st.busy && st.sentAt.until(now) > f.s.suspectWithin() })
 		return
 	}
-	if f.lates = min(f.lates+1, math.MaxUint16-1); f.lates > maxLates && f.s.sealed.Load() {
+	if f.lates < math.MaxUint8 {
+		f.lates++
+	}
+	if f.lates > maxLates && f.s.sealed.Load() {
 		f.abort(cause(flow.EndDamaged, errMissing))
 		return
 	}
@@ -264,8 +267,11 @@ func (f *Flow) takeLate(offset uint64, now time.Time) {
 	}
 }
 
-// sinceLate is for how long at least the other end has said that bytes are missing, and got none.
-func (f *Flow) sinceLate() time.Duration { return time.Duration(f.lates) * f.s.suspectWithin() }
+// tooLate reports that the other end has said for as long as flows wait that bytes are missing, and got
+// none: by lane after lane, each with a time of its own.
+func (f *Flow) tooLate(resume time.Duration) bool {
+	return f.lates == math.MaxUint8 || time.Duration(f.lates)*f.s.suspectWithin() > resume
+}
 
 // closeLanes closes the flow's lanes that are meant, by a reset, and reports whether there were any.
 func (f *Flow) closeLanes(meant func(*strand) bool) (some bool) {

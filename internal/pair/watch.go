@@ -256,7 +256,7 @@ func (f *Flow) watch(now time.Time, w wait) {
 	f.tellSent(now)
 	f.adjustLanes(now)
 	switch {
-	case (f.sent || !f.near) && (w.down && !f.onOwn() || f.needSince.waited(now, w.resume) || f.sinceLate() > w.resume):
+	case (f.sent || !f.near) && (w.down && !f.onOwn() || f.needSince.waited(now, w.resume) || f.tooLate(w.resume)):
 		f.giveUp(cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits")))
 	case f.unserved(now, w):
 		f.giveUp(f.s.whyDown())
