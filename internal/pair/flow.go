@@ -40,14 +40,15 @@ type Flow struct {
 	gapSince  stamp     // since when it stands there, though bytes beyond it are here
 
 	near       bool
-	known      bool // near: the far relay knows the flow
-	sent       bool // near: an OPEN was sent
-	dialing    bool // far: Dial has not returned
-	opened     bool // far: the target is connected; near: OPENED came
-	openedDue  bool // far: OPENED is to be sent
-	openDue    bool // near: OPEN is to be sent on the control connection
-	toldSent   bool // the other end was told how much has gone out
-	running    bool // the goroutine exists
+	known      bool  // near: the far relay knows the flow
+	sent       bool  // near: an OPEN was sent
+	dialing    bool  // far: Dial has not returned
+	opened     bool  // far: the target is connected; near: OPENED came
+	openedDue  bool  // far: OPENED is to be sent
+	openDue    bool  // near: OPEN is to be sent on the control connection
+	toldSent   bool  // the other end was told how much has gone out
+	lates      uint8 // how often the other end has said that bytes lack, since it last acknowledged some; 255: more often
+	running    bool  // the goroutine exists
 	finished   bool
 	legFailed  bool
 	told       bool // the other end has said why the flow is cut
