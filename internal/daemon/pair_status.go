@@ -63,11 +63,13 @@ func toPairSession(s pair.SessionState) flow.PairSession {
 		Release:  s.Release,
 		Draining: s.Draining,
 
-		Encrypted:   !s.Clear,
-		EndsInClear: s.Up && s.Clear && !s.Sealed,
-		Resumable:   !s.NoResume,
-		Compress:    compressOf(s),
-		Fallback:    s.Fallback,
+		Encrypted:      !s.Clear,
+		EndsInClear:    s.Up && s.Clear && !s.Sealed,
+		HeadsUnchecked: s.Up && s.Clear && !s.Summed,
+		Twin:           s.Twin,
+		Resumable:      !s.NoResume,
+		Compress:       compressOf(s),
+		Fallback:       s.Fallback,
 
 		RTT:          units.Seconds(s.RTT),
 		LaneError:    s.LaneError,
@@ -193,6 +195,9 @@ func (p *pairs) tell(was *watched, s pair.SessionState, now time.Time) {
 		if s.Clear && !s.Sealed {
 			p.sessionLine(slog.LevelWarn, flow.ClearEndsWarning, s)
 		}
+		if s.Clear && !s.Summed {
+			p.sessionLine(slog.LevelWarn, flow.ClearHeadsWarning, s)
+		}
 		was.told = pair.ProblemNone
 	case s.Up && was.Up && !s.Since.Equal(was.Since):
 		p.sessionLine(slog.LevelInfo, "session up again, at once", s, rtt, flows)
@@ -216,6 +221,9 @@ func (p *pairs) tell(was *watched, s pair.SessionState, now time.Time) {
 		p.sessionLine(slog.LevelWarn, "no new lane", s, slog.String("error", s.LaneError))
 	case s.Up && s.LaneError == "" && was.LaneError != "":
 		p.sessionLine(slog.LevelInfo, "new lanes again", s)
+	}
+	if s.Twin && !was.Twin {
+		p.sessionLine(slog.LevelWarn, flow.TwinWarning, s)
 	}
 	was.SessionState = s
 }

@@ -29,6 +29,7 @@ import (
 	"longhaul/internal/flow"
 	"longhaul/internal/nettest"
 	"longhaul/internal/pair/preface"
+	"longhaul/internal/pair/wire"
 )
 
 // parallelTests is how many tests run at the same time unless -parallel says otherwise:
@@ -182,6 +183,7 @@ func newStand(t testing.TB, options ...standOption) *stand {
 	if s.acceptor == nil {
 		s.acceptor = s
 	}
+	s.path.setSums(o.Without&wire.FeatureSums == 0)
 	s.far = s.node(o, s.farKeys)
 	s.near = s.node(o, s.nearKeys)
 	s.link = s.near.Link(lo)
@@ -372,6 +374,7 @@ type path struct {
 	down    bool
 	pace    time.Duration // longest pause of a connection between two pieces
 	box     box           // on the way of connections that come; nil: none
+	sums    bool          // frames of lanes in clear have sums
 	pairs   map[*hop]bool
 }
 
@@ -386,6 +389,7 @@ type hop struct {
 	carried atomic.Int64 // bytes to b
 	stalled atomic.Bool
 	held    atomic.Bool // by a box, in both directions
+	sums    bool
 }
 
 // toFar writes to the far relay.
@@ -424,9 +428,10 @@ func (p *path) carry(a *net.TCPConn) {
 	h := &hop{a: a, b: b.(*net.TCPConn)}
 	p.mu.Lock()
 	p.pairs[h] = true
-	down := p.down
+	h.sums = p.sums
+	dead := p.down
 	p.mu.Unlock()
-	if down {
+	if dead {
 		h.reset()
 	}
 	var both sync.WaitGroup
@@ -469,6 +474,12 @@ func (p *path) setPace(longest time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pace = longest
+}
+
+func (p *path) setSums(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sums = on
 }
 
 func (p *path) paceNow() time.Duration {

@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/flow"
 	"longhaul/internal/pair/stream"
+	"longhaul/internal/pair/wire"
 )
 
 // Defaults of options that are zero.
@@ -39,6 +40,9 @@ type Options struct {
 	// RetainedLimit bounds the memory of all stores together, in bytes. It is asked for again
 	// each second; 0: none.
 	RetainedLimit func() int64
+	// Boot is the same for each process of this host until the host restarts, and of no other host;
+	// 0: unknown.
+	Boot uint64
 	// Elsewhere takes a socket whose preface names another instance, such as the
 	// process that this one replaces. It reports whether it took the descriptor;
 	// first are the bytes that were read of it. Nil: there is none.
@@ -50,8 +54,8 @@ type Options struct {
 	// CompressAlways: sessions that compress make records of all bytes, whether that gains
 	// anything or not.
 	CompressAlways bool
-	// EndsOnLanes: lanes in clear carry OPEN and END, as with a peer of an older release.
-	EndsOnLanes bool
+	// Without are features that links do not offer, as those of an older release.
+	Without wire.Features
 	// MaxBegun is how many handshakes may be in the middle of TLS; 0: maxBegun for every two CPUs.
 	MaxBegun int
 	// ReplacedAfter is how long a near process may be away whose successor is here.
@@ -73,9 +77,8 @@ type LinkOptions struct {
 	Clear     bool          // lanes in clear; the far relay must want the same
 	Compress  bool          // records that become smaller are compressed while lanes are what limits a flow
 	Fallback  bool          // hand flows back, in their end, while something unpaired answers
-	// Origin is the same for each process of this near tunnel, also after a restart, and
-	// of no other one that runs. By it the far relay finds the flows of processes that
-	// have died; empty: they wait for Resume.
+	// Origin is the same for each process of this near tunnel, also after a restart. By it, and by
+	// Boot, the far relay finds the flows of processes that have died; empty: they wait for Resume.
 	Origin string
 	// Prepare sets options of a socket before it connects; nil: none.
 	Prepare func(fd int) error

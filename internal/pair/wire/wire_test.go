@@ -16,7 +16,7 @@ var (
 )
 
 func TestHello(t *testing.T) {
-	want := Hello{Origin: "host 127.0.0.1:9000", Lowest: 1, Highest: 3, Instance: 1 << 63, Session: 7, Tunnel: "files", Release: "1.2", Features: FeatureClear, Problem: "denied",
+	want := Hello{Origin: "host 127.0.0.1:9000", Boot: 9, Lowest: 1, Highest: 3, Instance: 1 << 63, Session: 7, Tunnel: "files", Release: "1.2", Features: FeatureClear, Problem: "denied",
 		Resume: 90 * time.Second}
 	b := want.Append(nil)
 	unknown := append(bytes.Clone(b), 99, 0, 1, 'x')
@@ -29,6 +29,14 @@ func TestHello(t *testing.T) {
 		}
 		if r.Len() != len("behind") {
 			t.Errorf("%d bytes left", r.Len())
+		}
+	}
+	later := append(bytes.Clone(b), helloMore, 0, 2, 1, 0xff) // further bits, of a later release
+	later[1] += 5
+	want.Features |= FeatureSums
+	for _, b := range [][]byte{want.Append(nil), later} {
+		if got, err := ReadHello(bytes.NewReader(b)); err != nil || got != want {
+			t.Errorf("with further features: %+v, %v, want %+v", got, err, want)
 		}
 	}
 	for n := range b {
@@ -45,6 +53,7 @@ func TestHelloRefused(t *testing.T) {
 		"long":             append([]byte{0xff, 0xff}, make([]byte, 1<<16)...),
 		"value cut":        {0, 4, 1, 0, 2, 1},
 		"short number":     {0, 8, 1, 0, 2, 1, 1, 2, 0, 0},
+		"short boot":       {0, 9, 1, 0, 2, 1, 1, 11, 0, 1, 5},
 		"short time":       {0, 9, 1, 0, 2, 1, 1, 8, 0, 1, 5},
 	} {
 		if _, err := ReadHello(bytes.NewReader(b)); !errors.Is(err, ErrMalformed) {
@@ -100,6 +109,36 @@ func TestFrames(t *testing.T) {
 	}
 	if got := ParseEnd(AppendEnd(nil, 9, 0xdeadbeef)[HeadSize:]); got != 0xdeadbeef {
 		t.Errorf("sum %x", got)
+	}
+}
+
+// TestSums holds that no single bit of a head or of an ATTACH's flow is altered unnoticed.
+func TestSums(t *testing.T) {
+	for name, frame := range map[string][]byte{
+		"ATTACH": AppendAttach(nil, 5, 77), "RELEASE": AppendRelease(nil, FlagFinal, 3), "DATA": appendHead(nil, Frame{Type: FrameData, Length: 9}),
+	} {
+		b := WithSums(frame)
+		parts := [][]byte{b[:HeadSize+SumSize]}
+		if rest := b[HeadSize+SumSize:]; len(rest) > 0 {
+			parts = append(parts, rest)
+		}
+		var plain []byte
+		for _, part := range parts {
+			if err := CheckSum(part); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			plain = append(plain, part[:len(part)-SumSize]...)
+			for bit := range 8 * len(part) {
+				part[bit/8] ^= 1 << (bit % 8)
+				if err := CheckSum(part); err != ErrSum {
+					t.Errorf("%s: bit %d is altered: %v", name, bit, err)
+				}
+				part[bit/8] ^= 1 << (bit % 8)
+			}
+		}
+		if !bytes.Equal(plain, frame) {
+			t.Errorf("%s is %x with sums", name, b)
+		}
 	}
 }
 
@@ -209,7 +248,7 @@ func TestTextsAreShown(t *testing.T) {
 
 func FuzzHello(f *testing.F) {
 	f.Add(Hello{Lowest: 1, Highest: 1, Tunnel: "a"}.Append(nil))
-	f.Add(Hello{Lowest: 1, Highest: 1, Origin: "host [::]:1"}.Append(nil))
+	f.Add(Hello{Lowest: 1, Highest: 1, Origin: "host [::]:1", Features: FeatureSums}.Append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, err := ReadHello(bytes.NewReader(b))
 		if err != nil {
