@@ -44,6 +44,7 @@ var (
 	errDenied  = errors.New("the peer is not admitted any more")
 	errRemoved = errors.New("the tunnel was removed")
 	errOver    = errors.New("the flow is over")
+	errEnding  = errors.New("the process ends")
 )
 
 // refusedBefore is the error of an OPEN that comes again.
@@ -52,7 +53,8 @@ type refusedBefore struct{ code byte }
 func (refusedBefore) Error() string { return "the flow was refused before" }
 
 // causeOf is what the near relay gets for an error of admit. Any other error than these tells it
-// that the flow is gone. A removed tunnel counts as one that drains.
+// that the flow is gone. A removed tunnel and a process that ends count as ones that drain: the near
+// relay takes the flow to the next process.
 func causeOf(err error) (c stream.Cause, refused bool) {
 	var again refusedBefore
 	switch {
@@ -60,7 +62,7 @@ func causeOf(err error) (c stream.Cause, refused bool) {
 		return stream.Cause{Code: again.code, Text: err.Error()}, true
 	case err == errDenied:
 		return cause(flow.EndDenied, err), true
-	case err == errRemoved:
+	case err == errRemoved, err == errEnding:
 		return cause(flow.EndDrain, err), true
 	}
 	return c, false
@@ -83,8 +85,10 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 	}
 	if code, over := s.buried.has(o.Flow); over && code != 0 {
 		return nil, false, refusedBefore{code}
-	} else if over || s.node.closing.Load() {
+	} else if over {
 		return nil, false, errOver
+	} else if s.node.closing.Load() {
+		return nil, false, errEnding
 	}
 	f = newFlow(s, o.Flow, false, LegOptions{})
 	f.known, f.dialing, f.done = true, true, a.Ended
@@ -204,6 +208,7 @@ type refusals struct {
 	codes map[uint64]byte   // the reasons
 	due   []uint64          // to be sent
 	texts map[uint64]string // of some of those that are due
+	lost  bool              // one was dropped without an answer
 }
 
 func (r *refusals) add(id uint64, c stream.Cause) {
@@ -215,6 +220,7 @@ func (r *refusals) add(id uint64, c stream.Cause) {
 			break
 		}
 		delete(r.codes, other)
+		r.lost = true
 	}
 	r.codes[id] = c.Code
 	if len(r.texts) < maxTexts {

@@ -192,7 +192,12 @@ func newStand(t testing.TB, options ...standOption) *stand {
 			s.carried(f)
 		}
 	})
-	s.accept(s.lanes, func(fd int, _ netip.AddrPort) { s.farNode().Serve(fd, nil, s.acceptor) })
+	s.accept(s.lanes, func(fd int, _ netip.AddrPort) {
+		s.mu.Lock()
+		n, a := s.far, s.acceptor
+		s.mu.Unlock()
+		n.Serve(fd, nil, a)
+	})
 	t.Cleanup(func() {
 		s.near.Close()
 		s.farNode().Close()
@@ -371,6 +376,7 @@ type path struct {
 	mu      sync.Mutex
 	down    bool
 	pace    time.Duration // longest pause of a connection between two pieces
+	delay   time.Duration // of each byte, each way, of connections to come
 	meddler meddler       // with lanes in clear; nil: nobody
 	pairs   map[*hop]bool
 }
@@ -379,6 +385,7 @@ type hop struct {
 	a, b    *net.TCPConn
 	carried atomic.Int64 // bytes to b
 	stalled atomic.Bool
+	held    atomic.Pointer[chan struct{}] // until it is closed, nothing more goes to b
 }
 
 // toFar writes to the far relay.
@@ -389,6 +396,9 @@ func (h toFar) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	h.carried.Add(int64(len(b)))
+	if held := h.held.Load(); held != nil {
+		<-*held
+	}
 	return h.b.Write(b)
 }
 
@@ -425,14 +435,60 @@ func (p *path) carry(a *net.TCPConn) {
 	var both sync.WaitGroup
 	pace := p.paceNow()
 	p.mu.Lock()
-	meddler := p.meddler
+	meddler, delay := p.meddler, p.delay
 	p.mu.Unlock()
-	both.Go(func() { _, _ = io.Copy(meddler.before(toFar{h}, true), paced{h.a, pace}); _ = h.b.CloseWrite() })
-	both.Go(func() { _, _ = io.Copy(meddler.before(onlyWriter{h.a}, false), paced{h.b, pace}); _ = h.a.CloseWrite() })
+	both.Go(func() { late(meddler.before(toFar{h}, true), paced{h.a, pace}, delay); _ = h.b.CloseWrite() })
+	both.Go(func() { late(meddler.before(onlyWriter{h.a}, false), paced{h.b, pace}, delay); _ = h.a.CloseWrite() })
 	both.Wait()
 	p.mu.Lock()
 	delete(p.pairs, h)
 	p.mu.Unlock()
+}
+
+// late copies each piece after a delay, as a long wire does.
+func late(w io.Writer, r io.Reader, delay time.Duration) {
+	if delay == 0 {
+		_, _ = io.Copy(w, r)
+		return
+	}
+	type piece struct {
+		b   []byte
+		due time.Time
+	}
+	wire, done := make(chan piece, 1024), make(chan struct{})
+	go func() {
+		defer close(done)
+		var err error
+		for p := range wire {
+			if time.Sleep(time.Until(p.due)); err == nil {
+				_, err = w.Write(p.b)
+			}
+		}
+	}()
+	for buf := make([]byte, 64<<10); ; {
+		n, err := r.Read(buf)
+		if n > 0 {
+			wire <- piece{bytes.Clone(buf[:n]), time.Now().Add(delay)}
+		}
+		if err != nil {
+			break
+		}
+	}
+	close(wire)
+	<-done
+}
+
+// hold keeps back what the connections that are there carry to the far relay, until release.
+func (p *path) hold() (release func()) {
+	held := make(chan struct{})
+	release = sync.OnceFunc(func() { close(held) })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for h := range p.pairs {
+		h.held.Store(&held)
+	}
+	p.t.Cleanup(release) // before the path is closed
+	return release
 }
 
 // No splice, whose pipes outlive a test.

@@ -166,6 +166,7 @@ func (l *Link) Carry(c Client, done func(*Flow, End)) *Flow {
 	f.sf.Out.Keep(c.Early)
 	l.node.flowsNow.Add(1)
 	s.add(f)
+	l.followEnd(f) // the far process may have ended since
 	err := f.takeLeg(c.FD)
 	if err != nil {
 		unix.Close(c.FD)
@@ -225,8 +226,9 @@ func (l *Link) place(lane *lane) {
 			return
 		}
 		f.mu.Lock()
-		taken := f.assign(lane)
-		again := !taken && lane.isDead()
+		elsewhere := f.s != lane.s // it has moved on
+		taken := !elsewhere && f.assign(lane)
+		again := !taken && (elsewhere || lane.isDead())
 		f.queued = again
 		f.mu.Unlock()
 		if again {
@@ -234,15 +236,15 @@ func (l *Link) place(lane *lane) {
 			l.waiting = append(l.waiting, f)
 			l.mu.Unlock()
 		}
-		if taken || again {
+		if taken || again && !elsewhere {
 			return
 		}
 	}
 }
 
 // moveOn takes a flow to the session after its own, whose far process takes no new flows
-// and has refused this one: an upgrade overtook its OPEN. It reports false if the flow has
-// to end. The caller holds f.mu.
+// and has refused this one, or has ended and never heard of it: an upgrade overtook its OPEN. It
+// reports false if the flow has to end. The caller holds f.mu.
 func (l *Link) moveOn(f *Flow) bool {
 	if f.opened || f.sf.Out.Acknowledged() > 0 || f.sf.Over() || f.sf.Dead() {
 		return false
@@ -265,12 +267,33 @@ func (l *Link) moveOn(f *Flow) bool {
 	was.mu.Unlock()
 	was.message(wire.Message{Type: wire.MessageGone, Flow: f.id}) // the answer to its refusal
 	f.s, f.known, f.sent, f.openDue, f.lost, f.wokeAt = l.s, false, false, false, false, 0
+	f.needsOpen = true
 	if !f.needSince.IsZero() {
 		was.waiting.Add(-1)
 		f.s.waiting.Add(1)
 	}
 	f.s.add(f)
 	return true
+}
+
+// followEnd takes a flow on from a session whose far process has said its last and has not spoken of
+// this flow: it has not dialed for it, and never will. The caller holds f.mu.
+func (l *Link) followEnd(f *Flow) {
+	for !f.known && !f.finished && f.s.hasEnded() {
+		if !l.moveOn(f) {
+			return
+		}
+		f.wake()
+	}
+}
+
+// leave has new flows go to another session than one whose far process takes none.
+func (l *Link) leave(s *session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.s == s {
+		l.replace()
+	}
 }
 
 // assign gives the flow a lane and prepares what goes first on it. It reports false if
@@ -693,7 +716,7 @@ func (s *session) reachable() bool {
 // restarted drops everything that the far process had, which is gone.
 func (s *session) restarted(instance uint64) {
 	s.mu.Lock()
-	s.instance, s.draining = instance, false
+	s.instance, s.draining, s.ended = instance, false, false
 	s.mu.Unlock()
 	s.closeLanes(func(*lane) bool { return true })
 	c := cause(flow.EndPeerRestarted, errors.New("the far relay was restarted"))

@@ -71,6 +71,9 @@ type session struct {
 	lanesMany  bool // several lanes may carry a flow
 	ahead      bool // OPEN may go ahead of its lane
 	draining   bool
+	ended      bool // near relay: the far process has said its last
+	lastDue    bool // far relay: that is to be said
+	cutShort   bool // far relay: a flow was given up of whose end the near relay may not know
 	closed     bool
 	revoked    bool          // of the watching goroutine
 	greeting   time.Time     // near relay: an attempt for ctl is in its handshake since; zero: none
@@ -314,7 +317,12 @@ func (s *session) fill(out []byte) []byte {
 	out = s.refusals.fill(out, before+maxFill)
 	dirty := s.dirty
 	s.dirty = nil
+	last := s.lastDue && len(dirty) == 0 && len(s.refusals.due) == 0
+	s.lastDue = s.lastDue && !last
 	s.mu.Unlock()
+	if last { // behind all that this end says of flows
+		return wire.Message{Type: wire.MessageDrain, Flags: wire.FlagLast}.Append(out)
+	}
 	for len(dirty) > 0 && len(out) <= before+maxFill {
 		f := dirty[0]
 		dirty = dirty[1:]
@@ -323,10 +331,11 @@ func (s *session) fill(out []byte) []byte {
 		s.mu.Unlock()
 		out = f.messages(out)
 	}
-	if len(dirty) > 0 {
-		s.mu.Lock()
-		s.dirty = append(dirty, s.dirty...) // they have waited longer
-		s.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dirty = append(dirty, s.dirty...) // they have waited longer
+	if s.lastDue && s.ctl != nil {
+		s.ctl.flush()
 	}
 	return out
 }
@@ -430,12 +439,7 @@ func (s *session) handle(ctl *control, m wire.Message) {
 	case wire.MessagePong:
 		s.pong(ctl, binary.BigEndian.Uint64(m.Bytes))
 	case wire.MessageDrain:
-		s.mu.Lock()
-		s.draining = true
-		s.mu.Unlock()
-		if s.link != nil {
-			s.link.poke()
-		}
+		s.drained(m.Flags&wire.FlagLast != 0)
 	case wire.MessageKey:
 		err := s.node.identity.Learn(s.peer, slices.Clone(m.Bytes))
 		if errors.Is(err, identity.ErrTooSoon) {
@@ -472,7 +476,7 @@ func (s *session) handleFlow(ctl *control, m wire.Message) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.finished {
+	if f.finished || f.s != s { // it has moved on
 		return
 	}
 	f.take(m)

@@ -308,6 +308,9 @@ func (f *Flow) onOwn() bool {
 
 // giveUp ends the flow without its peer.
 func (f *Flow) giveUp(c stream.Cause) {
+	if !f.near {
+		f.s.noteCutShort()
+	}
 	f.sf.Abort(c)
 	f.sf.PeerGone(c)
 	f.wake()
