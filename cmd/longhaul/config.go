@@ -6,8 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 
 	"github.com/spf13/cobra"
 
@@ -145,18 +143,7 @@ func placed(all []*config.Error) []placedProblem {
 // loader reads configurations for this host.
 func loader() config.Loader {
 	return config.Loader{NoIPv6: !kernel.HasIPv6(), CheckKey: checkKeyFile, CheckDashboard: checkDashboardFiles,
-		CongestionControls: cc.NewHost(ledger.By{}).Known, OwnAddresses: ownAddresses}
-}
-
-// ownAddresses lists the addresses of this host's interfaces.
-func ownAddresses() (own []netip.Addr) {
-	all, _ := net.InterfaceAddrs() // the relay still resets a flow that leads back
-	for _, a := range all {
-		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
-			own = append(own, prefix.Addr())
-		}
-	}
-	return own
+		CongestionControls: cc.NewHost(ledger.By{}).Known, OwnAddresses: daemon.OwnAddresses}
 }
 
 // configSize counts the parts of a configuration.

@@ -131,7 +131,7 @@ forwarded packets would do with each tunnel's connections, which pass them.`,
 			if err != nil {
 				return err
 			}
-			notes := append(host.Notes(o), daemon.DeniedTargets(c, ownAddresses())...)
+			notes := append(host.Notes(o), daemon.DeniedTargets(c)...)
 			for _, v := range verdicts {
 				switch problem := v.Problem(); {
 				case problem != nil && v.Rejects() && !host.HasRecord(o.Relay): // as a first start

@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -66,18 +65,10 @@ func (r *forwardRules) check(host ruler, wanted intercept.Options, succeeds bool
 // ranName is a file in the service's directory of a relay that has intercepted.
 const ranName = "intercepted"
 
-func (r *forwardRules) stateDir() string {
-	dir, _, _ := strings.Cut(r.getenv("STATE_DIRECTORY"), ":")
-	if !filepath.IsAbs(dir) {
-		return ""
-	}
-	return dir
-}
-
 // ranBefore reports whether a process of this service has intercepted here, or may have:
 // older releases left a history, and nothing else.
 func (r *forwardRules) ranBefore() bool {
-	dir := r.stateDir()
+	dir := stateDirectory(r.getenv)
 	if dir == "" {
 		return false
 	}
@@ -96,7 +87,7 @@ func (r *forwardRules) keep(verdicts []intercept.ForwardVerdict) {
 	r.kept++
 	r.next = time.Now().Add(forwardRulesBeat)
 	r.tell(verdicts)
-	if dir := r.stateDir(); dir != "" && len(verdicts) > 0 {
+	if dir := stateDirectory(r.getenv); dir != "" && len(verdicts) > 0 {
 		f, err := os.OpenFile(filepath.Join(dir, ranName), os.O_WRONLY|os.O_CREATE, 0o600)
 		if err == nil {
 			err = f.Close()
@@ -131,22 +122,19 @@ func (r *forwardRules) tell(verdicts []intercept.ForwardVerdict) {
 	r.said = said
 }
 
-// isDue reports whether to look at the rules again, which [forwardRules.look] then must.
-func (r *forwardRules) isDue(now time.Time) bool {
+// isDue reports whether to look at the rules again, which [forwardRules.look] then must, with
+// what the relay intercepts from now on.
+func (r *forwardRules) isDue(now time.Time) (of int, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.looking || now.Before(r.next) {
-		return false
-	}
-	r.looking = true
-	return true
+	due = !r.looking && !now.Before(r.next)
+	r.looking = r.looking || due
+	return r.kept, due
 }
 
-// look looks at the rules for what the relay intercepts.
-func (r *forwardRules) look(host ruler, wanted intercept.Options) {
-	r.mu.Lock()
-	of, began := r.kept, time.Now()
-	r.mu.Unlock()
+// look looks at the rules for what a configuration intercepts.
+func (r *forwardRules) look(host ruler, wanted intercept.Options, of int) {
+	began := time.Now()
 	verdicts, err := host.ForwardRules(wanted)
 	took := time.Since(began)
 	r.mu.Lock()

@@ -34,13 +34,22 @@ func HistoryFile(c config.History, getenv func(string) string) string {
 	case config.Off:
 		return ""
 	case "":
-		// Only a service of systemd has one or several.
-		if dir, _, _ := strings.Cut(getenv("STATE_DIRECTORY"), ":"); filepath.IsAbs(dir) {
+		if dir := stateDirectory(getenv); dir != "" {
 			return filepath.Join(dir, HistoryName)
 		}
 		return ""
 	}
 	return c.File
+}
+
+// stateDirectory is where the service keeps its files; empty: only a service of systemd has
+// one, or several.
+func stateDirectory(getenv func(string) string) string {
+	dir, _, _ := strings.Cut(getenv("STATE_DIRECTORY"), ":")
+	if !filepath.IsAbs(dir) {
+		return ""
+	}
+	return dir
 }
 
 const HistoryName = "history.db"

@@ -105,6 +105,9 @@ func (d interceptionPart) Prepare(_ context.Context, c *config.Config) (Change, 
 		for _, note := range host.Notes(wanted) {
 			d.log.Warn(note.Error(), "remedy", remedy.Of(note))
 		}
+		for _, note := range DeniedTargets(c) {
+			d.log.Info(note.Error(), "remedy", remedy.Of(note))
+		}
 		d.rules.forward.keep(verdicts)
 		d.rules.follow(host, wanted, c.Tunnels)
 	}), nil
@@ -163,17 +166,28 @@ func (i *interception) watch() {
 			return
 		case <-beat.C:
 		}
-		i.mu.Lock()
-		i.refresh()
-		idle, host, wanted := i.idle(), i.host, i.wanted
-		i.mu.Unlock()
-		if idle {
+		if i.turn() {
 			return
 		}
-		if i.forward.isDue(time.Now()) {
-			i.running.Go(func() { i.forward.look(host, wanted) })
-		}
 	}
+}
+
+// turn is one of watch, and reports whether it was the last.
+func (i *interception) turn() (last bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.refresh()
+	if i.idle() {
+		return true
+	}
+	if i.held || i.passes { // the host's rules are another process's business
+		return false
+	}
+	if of, due := i.forward.isDue(time.Now()); due {
+		host, wanted := i.host, i.wanted
+		i.running.Go(func() { i.forward.look(host, wanted, of) })
+	}
+	return false
 }
 
 // update is refresh for a change of the relay's state that cannot wait for the watch.

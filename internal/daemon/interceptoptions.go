@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -32,12 +33,12 @@ func InterceptOptions(relayName string, c *config.Config) intercept.Options {
 
 // DeniedTargets says, for each tunnel that dials what clients of another relay dialed, which
 // addresses of this host are among its targets. Flows to them are denied.
-func DeniedTargets(c *config.Config, own []netip.Addr) (notes []error) {
+func DeniedTargets(c *config.Config) (notes []error) {
 	for _, t := range c.Tunnels {
-		if t.Original.LocalTargets {
+		if !t.Original.Enabled() || t.Original.LocalTargets {
 			continue
 		}
-		denied := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool {
+		denied := slices.DeleteFunc(OwnAddresses(), func(a netip.Addr) bool {
 			return !slices.ContainsFunc(t.Original.To, func(p netip.Prefix) bool { return p.Contains(a.Unmap()) })
 		})
 		if len(denied) == 0 {
@@ -50,4 +51,15 @@ func DeniedTargets(c *config.Config, own []netip.Addr) (notes []error) {
 		notes = append(notes, remedy.New(errors.New(note+": flows to it are denied"), "local_targets: true in original allows them"))
 	}
 	return notes
+}
+
+// OwnAddresses lists the addresses of this host's interfaces.
+func OwnAddresses() (own []netip.Addr) {
+	all, _ := net.InterfaceAddrs() // a flow that leads back is reset all the same
+	for _, a := range all {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+			own = append(own, prefix.Addr())
+		}
+	}
+	return own
 }

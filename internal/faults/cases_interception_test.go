@@ -122,7 +122,7 @@ func (s *routed) run(name, debianPackage string, args ...string) string {
 
 func (s *routed) runFile(path string, args ...string) string {
 	s.t.Helper()
-	return s.runOn(s.R, exec.Command(path, args...))
+	return linktest.Output(s.t, s.R, exec.Command(path, args...))
 }
 
 // shellOn runs a script that uses ip and nft.
@@ -132,21 +132,7 @@ func (s *routed) shellOn(h *hosts.Host, script string) string {
 	nettest.RequireProgram(s.t, "ip", "iproute2")
 	cmd := exec.Command("/bin/sh", "-euc", script)
 	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
-	return s.runOn(h, cmd)
-}
-
-func (s *routed) runOn(h *hosts.Host, cmd *exec.Cmd) string {
-	s.t.Helper()
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := h.Start(cmd)
-	if err == nil {
-		err = cmd.Wait()
-	}
-	if err != nil {
-		s.t.Fatalf("%v: %v\n%s", cmd.Args, err, out.String())
-	}
-	return out.String()
+	return linktest.Output(s.t, h, cmd)
 }
 
 // expect opens a connection to each address of the target, and checks that it goes

@@ -228,6 +228,8 @@ func TestCase70CrowdIsHeld(t *testing.T) {
 			}
 			chain forward {
 				type filter hook forward priority filter; policy drop
+				ct state invalid drop
+				iifname left accept
 			}
 			chain output {
 				type filter hook output priority filter

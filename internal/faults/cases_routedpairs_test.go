@@ -374,7 +374,7 @@ func TestCase83FarTunnelOfInterceptingPairIsRemoved(t *testing.T) {
 	nettest.Eventually(t, patience, func() bool { return none() == "" }, none)
 }
 
-// Case 90: the far relay is a host behind a router that intercepts for itself. from and to
+// Case 90: the far relay is the target's host, behind a router that intercepts for itself. from and to
 // decide whether it takes the pair's connections; the pair works either way.
 func TestCase90PairThroughInterceptingRouter(t *testing.T) {
 	t.Parallel()
@@ -384,7 +384,8 @@ func TestCase90PairThroughInterceptingRouter(t *testing.T) {
 		return "control_socket: SOCKET\ntunnels:\n  - name: main\n    intercept: {interface: wan, " + from + "to: 10.9.2.0/24}\n"
 	}
 	router := startDaemon(t, p.F, unsupervised, between("from: 10.9.1.0/24, "))
-	p.pairOf.far = startDaemon(t, p.B, unsupervised, p.farConfig("    pair_from: near\n    source: relay"))
+	far := strings.Replace(p.farConfig("    pair_from: near\n    source: relay"), "original: {", "original: {local_targets: true, ", 1)
+	p.pairOf.far = startDaemon(t, p.B, unsupervised, far)
 	p.before = fmt.Sprintf("pair_keys: %s\n", p.pairOf.nearKeys)
 	near := p.config("    forward: 10.9.2.2:6000\n    pair: far")
 	for _, intercepted := range []bool{false, true} {

@@ -2,6 +2,7 @@ package intercept
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/nftables"
@@ -58,36 +59,45 @@ func (f family) connection() (text string, load []expr.Any) {
 	return fmt.Sprintf("%[1]s saddr . tcp sport . %[1]s daddr . tcp dport", f.word), load
 }
 
+// change is a statement that changes the set by a packet's connection.
+func (f family) change(word string, operation uint32) statement {
+	text, load := f.connection()
+	return plain(fmt.Sprintf("%s @%s { %s }", word, f.begun(), text), slices.Concat(f.expressions(), l4tcp, load,
+		[]expr.Any{&expr.Dynset{SrcRegKey: unix.NFT_REG32_00, SetName: f.begun(), Operation: operation}})...)
+}
+
 // take is the chain of SYNs that have the listener. One that finds no room in the set is
 // dropped, and its client sends it again: to pass it would undo when_down: refuse.
 func (f family) take() chain {
-	text, load := f.connection()
-	remember := plain(fmt.Sprintf("update @%s { %s }", f.begun(), text), append(append(f.expressions(), l4tcp...), append(load,
-		&expr.Dynset{SrcRegKey: unix.NFT_REG32_00, SetName: f.begun(), Operation: unix.NFT_DYNSET_OP_UPDATE})...)...)
+	remember := f.change("update", unix.NFT_DYNSET_OP_UPDATE)
 	return chain{name: "take-" + f.name, rules: []rule{{remember, notrack, accept}, {drop}}}
+}
+
+// forget takes a connection out of the set whose SYN comes again, since that one may go
+// directly: take adds it anew.
+func (f family) forget() rule {
+	const dynsetDelete = 2 // NFT_DYNSET_OP_DELETE
+	return rule{f.change("delete", dynsetDelete)}
 }
 
 // completes gives the listener the segments of connections in the set that have no
 // socket, as the answers to its SYN cookies.
 func (f family) completes(t Tunnel) rule {
 	text, load := f.connection()
-	isBegun := plain(text+" @"+f.begun(), append(append(f.expressions(), load...),
-		&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: f.begun()})...)
+	isBegun := plain(text+" @"+f.begun(), slices.Concat(f.expressions(), load,
+		[]expr.Any{&expr.Lookup{SourceRegister: unix.NFT_REG32_00, SetName: f.begun()}})...)
 	return rule{acknowledges, isBegun, f.tproxy(f.port(t), "PORT"), notrack, accept}
 }
 
 // acknowledges matches segments that acknowledge a SYN, with or without data.
-var acknowledges = plain("tcp flags & (syn | rst | ack) == ack", append(l4tcp[:len(l4tcp):len(l4tcp)],
-	&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
-	&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{0x16}, Xor: []byte{0}},
-	equal(0x10))...)
+var acknowledges = flags("syn | rst | ack", 0x16, "ack", 0x10)
 
 // signatures match the options of TCP with which each segment is signed for the addresses,
 // ports and sequence numbers of the two ends: MD5 (RFC 2385) and TCP-AO (RFC 5925).
 var signatures = []statement{hasOption("md5sig", 19), hasOption("29", 29)}
 
 func hasOption(word string, kind uint8) statement {
-	return plain("tcp option "+word+" exists", append(l4tcp[:len(l4tcp):len(l4tcp)],
+	return plain("tcp option "+word+" exists", append(slices.Clip(l4tcp),
 		&expr.Exthdr{DestRegister: 1, Type: kind, Len: 1, Op: expr.ExthdrOpTcpopt, Flags: unix.NFT_EXTHDR_F_PRESENT},
 		equal(1))...)
 }

@@ -310,9 +310,6 @@ func foreignRules() (*netfilter.Ruleset, error) {
 	return rules, nil
 }
 
-// isAbsent reports whether an error means that the kernel has no nftables.
-func isAbsent(err error) bool { return netfilter.IsAbsent(err) }
-
 // sample is a client's first packet to the tunnel.
 func sample(t Tunnel, f family) (p netfilter.Packet, ok bool) {
 	if !f.in(t.To) {

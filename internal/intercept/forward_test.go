@@ -100,7 +100,7 @@ func TestForwardRules(t *testing.T) {
 		}, map[string]string{
 			"ipv4": "partly rejected: ", "ipv6": "partly rejected: ",
 		}},
-		{"what is not known", func(s *site) {
+		{"matches that depend on the packet", func(s *site) {
 			s.nft(`table inet filter { chain forward { type filter hook forward priority 0; policy drop; meta mark 7 drop; tcp dport 1-60000 accept; limit rate 5/second accept; }; }`)
 		}, map[string]string{
 			"ipv4": "cannot tell: rule 1 (handle 2) of the nftables chain inet filter forward depends on the mark of the packet",

@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -25,7 +24,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/linktest"
 	"longhaul/internal/ledger"
 	"longhaul/internal/nettest"
@@ -111,23 +109,7 @@ func (s *site) set(o Options) {
 // run runs a shell command on the router and returns its output.
 func (s *site) run(command string, arguments ...string) string {
 	s.t.Helper()
-	return s.runOn(s.R, command, arguments...)
-}
-
-func (s *site) runOn(h *hosts.Host, command string, arguments ...string) string {
-	s.t.Helper()
-	cmd := exec.Command("/bin/sh", append([]string{"-ec", command, "sh"}, arguments...)...)
-	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := h.Start(cmd)
-	if err == nil {
-		err = cmd.Wait()
-	}
-	if err != nil {
-		s.t.Fatalf("%s: %v\n%s", command, err, out.String())
-	}
-	return out.String()
+	return linktest.Shell(s.t, s.R, command, arguments...)
 }
 
 // nft loads rules into the router.

@@ -13,6 +13,7 @@ import (
 
 	"longhaul/internal/kernel"
 	"longhaul/internal/ledger"
+	"longhaul/internal/netfilter"
 )
 
 func (h *Host) key(relay string) (ledger.Key, error) {
@@ -292,7 +293,7 @@ func tables() (names []string, err error) {
 		return nil, err
 	}
 	all, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
-	if errors.Is(err, unix.EPERM) || isAbsent(err) {
+	if errors.Is(err, unix.EPERM) || netfilter.IsAbsent(err) {
 		return nil, nil
 	}
 	if err != nil {

@@ -102,7 +102,7 @@ func newRuleset(o Options) ruleset {
 			if !f.in(t.To) {
 				continue
 			}
-			syns := chain{name: "syn-" + f.name + "-" + t.Name, rules: append(f.divert(t), rule{ofTransparentSocket, notrack})}
+			syns := chain{name: "syn-" + f.name + "-" + t.Name, rules: append(append([]rule{f.forget()}, f.divert(t)...), rule{ofTransparentSocket, notrack})}
 			of := chain{name: f.name + "-" + t.Name, rules: []rule{
 				{firstSYN, goTo(syns.name)},
 				{ofTransparentSocket, notrack, accept},
@@ -445,8 +445,8 @@ var (
 	isTCP = plain("meta l4proto tcp", l4tcp...)
 	isUDP = plain("meta l4proto udp", &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equal(unix.IPPROTO_UDP))
 
-	firstSYN    = flags("syn", 0x02)
-	firstAnswer = flags("syn | ack", 0x12)
+	firstSYN    = flags(beginOrEnd, beginOrEndMask, "syn", 0x02)
+	firstAnswer = flags(beginOrEnd, beginOrEndMask, "syn | ack", 0x12)
 
 	notToThisHost = plain("fib daddr type != local", &expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true}, notLocal)
 	// Answers of this host's own servers have one of its addresses.
@@ -460,11 +460,17 @@ var (
 	drop    = plain("drop", &expr.Verdict{Kind: expr.VerdictDrop})
 )
 
-// flags matches TCP segments of which these flags and no others begin or end a connection.
-func flags(words string, bits byte) statement {
-	return plain("tcp flags & (fin | syn | rst | ack) == "+words, append(slices.Clip(l4tcp),
+// The flags that begin or end a connection.
+const (
+	beginOrEnd     = "fin | syn | rst | ack"
+	beginOrEndMask = 0x17
+)
+
+// flags matches TCP segments that have the flags in bits, and no others of those in mask.
+func flags(of string, mask byte, words string, bits byte) statement {
+	return plain(fmt.Sprintf("tcp flags & (%s) == %s", of, words), append(slices.Clip(l4tcp),
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{0x17}, Xor: []byte{0}},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{mask}, Xor: []byte{0}},
 		equal(bits))...)
 }
 

@@ -9,68 +9,23 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 	"unsafe"
 
-	"github.com/gopacket/gopacket"
-	"github.com/gopacket/gopacket/layers"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/lab/hosts"
+	"longhaul/internal/lab/linktest"
 	"longhaul/internal/nettest"
 )
 
-// syn is a first SYN as a raw IP packet.
-func syn(from, to netip.AddrPort, options ...layers.TCPOption) []byte {
-	tcp := &layers.TCP{SrcPort: layers.TCPPort(from.Port()), DstPort: layers.TCPPort(to.Port()), Seq: 1000, SYN: true, Window: 64240, Options: options}
-	var ip gopacket.SerializableLayer
-	if from.Addr().Is4() {
-		h := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: from.Addr().AsSlice(), DstIP: to.Addr().AsSlice()}
-		ip = h
-		_ = tcp.SetNetworkLayerForChecksum(h)
-	} else {
-		h := &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolTCP, SrcIP: from.Addr().AsSlice(), DstIP: to.Addr().AsSlice()}
-		ip = h
-		_ = tcp.SetNetworkLayerForChecksum(h)
-	}
-	b := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(b, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, ip, tcp); err != nil {
-		panic(err)
-	}
-	return b.Bytes()
-}
-
-// injector sends IP packets as they are from a host's device.
-type injector struct{ four, six int }
-
-func newInjector(t testing.TB, h *hosts.Host, device string) (i *injector) {
-	t.Helper()
-	open := func(family int) (fd int) {
-		must(t, h.Do(func() (err error) {
-			if fd, err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW); err != nil {
-				return err
-			}
-			return unix.BindToDevice(fd, device)
-		}))
-		t.Cleanup(func() { unix.Close(fd) })
-		return fd
-	}
-	return &injector{open(unix.AF_INET), open(unix.AF_INET6)}
-}
-
-func (i *injector) send(packet []byte) error {
-	if packet[0]>>4 == 4 {
-		return unix.Sendto(i.four, packet, 0, &unix.SockaddrInet4{Addr: [4]byte(packet[16:20])})
-	}
-	return unix.Sendto(i.six, packet, 0, &unix.SockaddrInet6{Addr: [16]byte(packet[24:40])})
-}
-
 // flood sends SYNs to a target from that many ports of an address that answers nothing.
-func (s *site) flood(i *injector, n int, target string) {
+func (s *site) flood(i linktest.Injector, n int, target string) {
 	s.t.Helper()
 	to := netip.AddrPortFrom(netip.MustParseAddr(target), 5000)
 	from := netip.MustParseAddr("10.9.1.77")
@@ -78,7 +33,7 @@ func (s *site) flood(i *injector, n int, target string) {
 		from = netip.MustParseAddr("fd09:1::77")
 	}
 	for port := range n {
-		must(s.t, i.send(syn(netip.AddrPortFrom(from, uint16(1024+port)), to)))
+		must(s.t, i.Send(linktest.SYNPacket(netip.AddrPortFrom(from, uint16(1024+port)), to)))
 	}
 }
 
@@ -134,7 +89,7 @@ func TestSYNCookies(t *testing.T) {
 			tt.change(&o)
 			s.set(o)
 			defer s.relay(o.Tunnels[0])()
-			i := newInjector(t, s.A, "eth0")
+			i := linktest.NewInjector(t, s.A, "eth0")
 			for range 3 {
 				for _, target := range targets {
 					s.flood(i, 3*backlog, target)
@@ -184,15 +139,26 @@ func TestCookieAcrossSet(t *testing.T) {
 // that the router sees of the connection.
 func (s *site) handshakeAcross(target string, meanwhile func()) net.Conn {
 	s.t.Helper()
-	nettest.RequireProgram(s.t, "nft", "nftables")
-	s.runOn(s.A, `nft 'table inet hush { chain out { type filter hook output priority 0; tcp flags & (syn | ack) == ack drop; }; }'`)
+	speak := s.hush("output", "ack")
 	conn, err := s.A.DialTCP(s.t.Context(), netip.AddrPortFrom(netip.MustParseAddr(target), 5000), patience)
 	must(s.t, err)
 	meanwhile()
-	s.runOn(s.A, "nft delete table inet hush")
+	speak()
 	_, err = conn.Write([]byte("x"))
 	must(s.t, err)
 	return conn
+}
+
+// hush has the client's host drop segments at a hook that have these of the flags SYN and
+// ACK, until speak.
+func (s *site) hush(hook, flags string) (speak func()) {
+	s.t.Helper()
+	nettest.RequireProgram(s.t, "nft", "nftables")
+	linktest.Shell(s.t, s.A, fmt.Sprintf("nft 'table inet hush { chain quiet { type filter hook %s priority 0; tcp flags & (syn | ack) == %s drop; }; }'", hook, flags))
+	return func() {
+		s.t.Helper()
+		linktest.Shell(s.t, s.A, "nft delete table inet hush")
+	}
 }
 
 // TestSignedPasses: connections that are signed (TCP-MD5) go directly, with all their
@@ -283,22 +249,20 @@ func TestTCPAOPasses(t *testing.T) {
 	o := options()
 	s.set(o)
 	defer s.relay(o.Tunnels[0])()
-	i := newInjector(t, s.A, "eth0")
-	option := func(kind layers.TCPOptionKind, data ...byte) layers.TCPOption {
-		return layers.TCPOption{OptionType: kind, OptionLength: uint8(2 + len(data)), OptionData: data}
-	}
-	pad := layers.TCPOption{OptionType: layers.TCPOptionKindNop}
+	i := linktest.NewInjector(t, s.A, "eth0")
+	const pad = 1
+	option := func(kind byte, data ...byte) []byte { return append([]byte{kind, byte(2 + len(data))}, data...) }
 	ao := option(29, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)
 	for n, tt := range []struct {
 		name          string
-		options       []layers.TCPOption
+		options       []byte
 		signed, taken uint64 // for both targets
 	}{
-		{"TCP-AO", []layers.TCPOption{ao}, 2, 0},
-		{"after others", []layers.TCPOption{option(2, 5, 180), pad, pad, ao}, 2, 0},
-		{"MD5", []layers.TCPOption{pad, pad, option(19, make([]byte, 16)...)}, 2, 0},
-		{"another option", []layers.TCPOption{option(253, 1, 2)}, 0, 2},
-		{"its number as data", []layers.TCPOption{option(253, 29, 19), option(2, 29, 19)}, 0, 2},
+		{"TCP-AO", ao, 2, 0},
+		{"after others", slices.Concat(option(2, 5, 180), []byte{pad, pad, pad, pad}, ao), 2, 0},
+		{"MD5", append([]byte{pad, pad}, option(19, make([]byte, 16)...)...), 2, 0},
+		{"another option", option(253, 1, 2), 0, 2},
+		{"its number as data", append(option(253, 29, 19), option(2, 29, 19)...), 0, 2},
 		{"none", nil, 0, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -310,7 +274,7 @@ func TestTCPAOPasses(t *testing.T) {
 				if to.Addr().Is6() {
 					from = netip.MustParseAddr("fd09:1::77")
 				}
-				must(t, i.send(syn(netip.AddrPortFrom(from, uint16(2000+n)), to, tt.options...)))
+				must(t, i.Send(linktest.SYNPacket(netip.AddrPortFrom(from, uint16(2000+n)), to, tt.options...)))
 			}
 			nettest.Eventually(t, patience, func() bool {
 				now := s.shown()
@@ -402,27 +366,15 @@ func (s *site) fragment(prefixes ...string) {
 		if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
 			return err
 		}
-		device, err := netlink.LinkByName("pieces")
-		if err != nil {
-			return err
-		}
-		if err := netlink.LinkSetUp(device); err != nil {
-			return err
-		}
-		for n, text := range prefixes {
-			_, to, err := net.ParseCIDR(text)
-			if err != nil {
-				return err
-			}
-			source := net.ParseIP([]string{"10.9.1.2", "fd09:1::2"}[n])
-			if err := netlink.RouteAdd(&netlink.Route{LinkIndex: device.Attrs().Index, Dst: to, Src: source}); err != nil {
-				return err
-			}
-		}
 		return nil
 	}))
+	must(s.t, s.A.Up("pieces"))
+	for n, to := range prefixes {
+		source := netip.MustParseAddr([]string{"10.9.1.2", "fd09:1::2"}[n])
+		must(s.t, s.A.Route(hosts.Route{To: netip.MustParsePrefix(to), Device: "pieces", From: source}))
+	}
 	tun := os.NewFile(uintptr(fd), "tun")
-	out := newInjector(s.t, s.A, "eth0")
+	out := linktest.NewInjector(s.t, s.A, "eth0")
 	ended := make(chan error, 1)
 	go func() {
 		b := make([]byte, 1<<16)
@@ -433,7 +385,7 @@ func (s *site) fragment(prefixes ...string) {
 				return
 			}
 			for _, piece := range pieces(b[:n], id) {
-				if err := out.send(piece); err != nil && !errors.Is(err, unix.ENETUNREACH) {
+				if err := out.Send(piece); err != nil && !errors.Is(err, unix.ENETUNREACH) {
 					ended <- fmt.Errorf("send a fragment: %w", err)
 					return
 				}
@@ -503,13 +455,43 @@ func TestOtherHooksHold(t *testing.T) {
 	o := options()
 	s.set(o)
 	defer s.relay(o.Tunnels[0])()
-	i := newInjector(t, s.A, "eth0")
+	i := linktest.NewInjector(t, s.A, "eth0")
 	for n := range uint16(3) {
 		for _, ends := range [][2]string{{"10.9.1.77", "10.9.2.2"}, {"fd09:1::77", "fd09:2::2"}} {
-			must(t, i.send(syn(netip.AddrPortFrom(netip.MustParseAddr(ends[0]), 3000+n), netip.AddrPortFrom(netip.MustParseAddr(ends[1]), 5000))))
+			must(t, i.Send(linktest.SYNPacket(netip.AddrPortFrom(netip.MustParseAddr(ends[0]), 3000+n), netip.AddrPortFrom(netip.MustParseAddr(ends[1]), 5000))))
 		}
 	}
 	nettest.Eventually(t, patience, func() bool {
 		return strings.Count(s.run("nft list table inet fw"), "counter packets 2 ") == 3
 	}, func() string { return s.run("nft list table inet fw") })
+}
+
+// TestSYNAgainGoesDirectly: a client gets no answer of the relay, and its next SYN finds the
+// tunnel paused. The relay gets nothing of the direct connection.
+func TestSYNAgainGoesDirectly(t *testing.T) {
+	s := newSite(t)
+	must(t, s.R.Sysctl("net.ipv4.tcp_syncookies", "2"))
+	o := options()
+	defer s.relay(o.Tunnels[0])()
+	for _, target := range targets {
+		o.Tunnels[0].Paused = false
+		s.set(o)
+		before := s.shown()
+		speak := s.hush("input", "syn | ack")
+		ended := make(chan error, 1)
+		go func() {
+			_, _, err := s.exchange(target, 5000, 1<<20)
+			ended <- err
+		}()
+		nettest.Eventually(t, patience, func() bool { return s.shown().Connections > before.Connections }, func() string { return "no SYN came" })
+		o.Tunnels[0].Paused = true
+		s.set(o)
+		speak()
+		if err := <-ended; err != nil {
+			t.Errorf("%s: %v", target, err)
+		}
+	}
+	if n := s.relayed.Load(); n != 0 {
+		t.Errorf("%d connections by the relay, want 0", n)
+	}
 }

@@ -22,7 +22,7 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 }
 
 // judge holds the verdict on each connection, with any port of its client, against what its
-// first packet meets. It returns of how many the verdict is told, and how many pass.
+// first packet meets. It returns how many verdicts are certain, and how many packets pass.
 func (s *site) judge(all []Connection) (told, passes int) {
 	s.t.Helper()
 	passed := s.passing(all)
@@ -102,8 +102,7 @@ func TestManyRules(t *testing.T) {
 	s.example(unix.NFPROTO_IPV4, v)
 }
 
-// TestRoutes: the device that packets leave by follows from the routes; what is not
-// forwarded does not count.
+// TestRoutes: the routes say by which device packets leave, and which are forwarded at all.
 func TestRoutes(t *testing.T) {
 	s := newSite(t)
 	s.run(`ip link add other type veth peer name peer; ip link set peer up; ip link set other up; ip route add 10.20.64.0/18 dev other

@@ -59,6 +59,10 @@ func (r *Ruleset) readLegacy() error {
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
+		if errors.Is(err, os.ErrPermission) { // in a user namespace
+			r.unseen = "the tables of iptables-legacy, which the kernel does not show in a user namespace"
+			continue
+		}
 		if err != nil {
 			return err
 		}

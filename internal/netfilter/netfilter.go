@@ -29,6 +29,8 @@ type Ruleset struct {
 	sets   map[setKey]*set
 	// untracks is set if a rule keeps connection tracking off some packets.
 	untracks bool
+	// unseen is what may have rules and cannot be read; empty: nothing.
+	unseen string
 }
 
 type chainKey struct {

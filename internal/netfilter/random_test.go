@@ -18,7 +18,7 @@ var (
 type grammar struct {
 	*rand.Rand
 	six   bool // the family of the current rule
-	known bool // no matches on what is not known beforehand
+	known bool // every match can be decided from the rules and the flow
 }
 
 func pick[T any](g *grammar, all ...T) T { return all[g.IntN(len(all))] }
@@ -447,7 +447,7 @@ func TestRandom(t *testing.T) {
 				}
 				s.run(kind.clear)
 			}
-			t.Logf("%d rulesets, %d connections: %d pass, of %d it is told", *rulesets, all, passed, told)
+			t.Logf("%d rulesets, %d connections: %d pass, %d verdicts are certain", *rulesets, all, passed, told)
 			if told < all/2 || passed < all/5 || passed > all*4/5 {
 				t.Errorf("of %d connections %d pass, and the verdict tells %d: the rules test little", all, passed, told)
 			}

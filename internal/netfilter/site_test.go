@@ -1,10 +1,7 @@
 package netfilter
 
 import (
-	"bytes"
 	"net/netip"
-	"os"
-	"os/exec"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -42,18 +39,7 @@ func newSite(t testing.TB) *site {
 // run runs a shell command on the router and returns its output.
 func (s *site) run(command string, arguments ...string) string {
 	s.t.Helper()
-	cmd := exec.Command("/bin/sh", append([]string{"-ec", command, "sh"}, arguments...)...)
-	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := s.R.Start(cmd)
-	if err == nil {
-		err = cmd.Wait()
-	}
-	if err != nil {
-		s.t.Fatalf("%s %q: %v\n%s", command, arguments, err, out.String())
-	}
-	return out.String()
+	return linktest.Shell(s.t, s.R, command, arguments...)
 }
 
 // passing returns which connections' first packets pass the router.

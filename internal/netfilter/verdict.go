@@ -106,13 +106,9 @@ const maxDevices = 64
 // or that this host does not forward, do not count: from addresses that are routed
 // elsewhere, to this host's addresses and to those without a route.
 func (r *Ruleset) Forward(family byte, f Flows) (Verdict, error) {
-	devices, err := settled(readDevices)
+	devices, in, err := devicesWith(f.Interface)
 	if err != nil {
 		return Verdict{}, err
-	}
-	in := named(devices, f.Interface)
-	if in == nil {
-		return Verdict{}, fmt.Errorf("find the interface %s: %w", f.Interface, errNoDevice)
 	}
 	ways, err := settled(func() (routing, error) { return readRouting(family) })
 	if err != nil {
@@ -168,7 +164,11 @@ func (r *Ruleset) Forward(family byte, f Flows) (Verdict, error) {
 		w.add(all)
 		w.add(e.samples(all))
 	}
-	return w.verdict(), nil
+	v := w.verdict()
+	if v.Outcome == Accepted && r.unseen != "" {
+		return Verdict{Outcome: CannotTell, Why: r.unseen}, nil
+	}
+	return v, nil
 }
 
 // untranslated leaves out flows whose targets a rule may translate before they are
@@ -217,13 +217,17 @@ func sortedKeys(m map[uint32]ranges) (keys []uint32) {
 	return keys
 }
 
-func named(devices map[uint32]*device, name string) *device {
-	for _, d := range devices {
+// devicesWith reads the devices, of which one has to have a name.
+func devicesWith(name string) (all map[uint32]*device, one *device, err error) {
+	if all, err = settled(readDevices); err != nil {
+		return nil, nil, err
+	}
+	for _, d := range all {
 		if d.name == name {
-			return d
+			return all, d, nil
 		}
 	}
-	return nil
+	return nil, nil, fmt.Errorf("find the interface %s: %w", name, errNoDevice)
 }
 
 func prefixRanges(prefixes []netip.Prefix, family byte) ranges {
@@ -284,13 +288,9 @@ type Packet struct {
 
 // Input returns what the chains of the input hook do with a packet.
 func (r *Ruleset) Input(p Packet) (Verdict, error) {
-	devices, err := settled(readDevices)
+	_, in, err := devicesWith(p.Interface)
 	if err != nil {
 		return Verdict{}, err
-	}
-	in := named(devices, p.Interface)
-	if in == nil {
-		return Verdict{}, fmt.Errorf("find the interface %s: %w", p.Interface, errNoDevice)
 	}
 	of := packet{
 		family: unix.NFPROTO_IPV4, hook: unix.NF_INET_LOCAL_IN, in: in,

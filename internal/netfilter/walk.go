@@ -105,7 +105,7 @@ func (e *evaluation) hook(boxes []box) (all []judged) {
 	var bases []*Chain
 	for _, c := range e.rules.Chains {
 		// Of the chains at prerouting only those that translate addresses count, see
-		// [Ruleset.Forward]. At input they do not see what is not tracked.
+		// [Ruleset.Forward]. At input they see no untracked packets.
 		isWanted := c.isNAT == (e.packet.hook == unix.NF_INET_PRE_ROUTING)
 		if c.IsBase && c.Hook == e.packet.hook && c.seesFamily(e.packet.family) && isWanted {
 			bases = append(bases, c)

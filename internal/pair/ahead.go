@@ -181,7 +181,9 @@ func (s *session) takeOpen(m wire.Message) {
 	default:
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.dropForgotten()
+		if !s.sealed.Load() || len(m.Bytes) > 0 { // else it may be repeated, beside a lane
+			f.dropForgotten()
+		}
 		f.takeAhead(0, m.Bytes)
 		f.wake()
 	}

@@ -42,9 +42,11 @@ type lane struct {
 	counted   bool // among the idle lanes of its peer
 	// settled are the connection's counters up to which its flows have their shares.
 	settled Counters
-	sawEnd  bool       // of the flow, on this lane: nothing of it follows
-	reached uint64     // in a sealed session: behind the latest bytes that the lane has brought of the flow
-	offer   wire.Frame // far: a RELEASE of the flow without an answer yet
+	sawEnd  bool   // of the flow, on this lane: nothing of it follows
+	reached uint64 // in a sealed session: behind the latest bytes that the lane has brought of the flow
+	// reachedAt is when reached moved, or the lane came to the flow.
+	reachedAt stamp
+	offer     wire.Frame // far: a RELEASE of the flow without an answer yet
 	// draining: a final RELEASE was sent; bytes are dropped until its answer.
 	draining bool
 	retired  bool      // no flow is to have it again
@@ -95,7 +97,7 @@ func (l *lane) bind(f *Flow) bool {
 		l.settled, _ = l.counters()
 	}
 	l.carry(f)
-	l.sawEnd, l.reached, l.used = false, 0, l.used || f != nil
+	l.sawEnd, l.reached, l.reachedAt, l.used = false, 0, stampNow(), l.used || f != nil
 	l.offer = wire.Frame{}
 	return true
 }

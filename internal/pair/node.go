@@ -117,10 +117,13 @@ func New(o Options) (*Node, error) {
 	if o.ReplacedAfter == 0 {
 		o.ReplacedAfter = DefaultReplacedAfter
 	}
+	if o.MaxBegun == 0 {
+		o.MaxBegun = maxBegun * max(runtime.GOMAXPROCS(0)/2, 1)
+	}
 	n := &Node{options: o, identity: o.Identity, log: o.Log, limited: loglimit.New(o.Log), instance: randomID(), poller: p,
 		// Lanes leave half of the processors to everything else.
 		turns: newTurns(runtime.GOMAXPROCS(0) / 2), controls: newTurns(runtime.GOMAXPROCS(0)),
-		handshakes: connsource.NewPlaces(maxHandshakes), begun: connsource.NewPlaces(maxBegun * max(runtime.GOMAXPROCS(0)/2, 1)),
+		handshakes: connsource.NewPlaces(maxHandshakes), begun: connsource.NewPlaces(o.MaxBegun),
 		accepted: map[sessionKey]*session{}, uses: map[string]*peerUse{}, strangers: map[Problem]int64{}}
 	n.boundStores()
 	n.ctx, n.cancel = context.WithCancel(context.Background())

@@ -52,6 +52,8 @@ type Options struct {
 	CompressAlways bool
 	// EndsOnLanes: lanes in clear carry OPEN and END, as with a peer of an older release.
 	EndsOnLanes bool
+	// MaxBegun is how many handshakes may be in the middle of TLS; 0: maxBegun for every two CPUs.
+	MaxBegun int
 	// ReplacedAfter is how long a near process may be away whose successor is here.
 	ReplacedAfter time.Duration
 }

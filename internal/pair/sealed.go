@@ -134,8 +134,8 @@ func (l *lane) noteReached(f *Flow, offset uint64) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.flow == f {
-		l.reached = offset
+	if l.flow == f && offset > l.reached {
+		l.reached, l.reachedAt = offset, stampNow()
 	}
 }
 
@@ -167,10 +167,16 @@ func (f *Flow) announce(now time.Time) {
 	f.announced = f.s.offer(wire.Message{Type: wire.MessageSent, Flow: f.id, Offset: to})
 }
 
-// brings reports that something has come on one of the flow's lanes of late, or waits there.
-func (f *Flow) brings(within time.Duration) (yes bool) {
+// brings reports that something has come on one of the flow's lanes of late. It may be a part of
+// a record, which counts when it is whole: that, and what somebody else sends on a lane in clear,
+// is waited for only so long.
+func (f *Flow) brings(within time.Duration, now time.Time) (yes bool) {
 	for _, st := range f.strands {
-		yes = yes || kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool { return i.LastDataRecv < within })
+		st.l.mu.Lock()
+		since := st.l.reachedAt.until(now)
+		st.l.mu.Unlock()
+		yes = yes || since < within ||
+			since < max(lateNoResume, within) && kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool { return i.LastDataRecv < within })
 	}
 	return yes
 }
@@ -186,6 +192,9 @@ func (f *Flow) takeLate(offset uint64) {
 		if f.lane != nil && !holds(f.lane.bulk) {
 			f.abort(cause(flow.EndWANLost, errMissing))
 		}
+		return
+	}
+	if f.sf.Out.WillSend(offset) { // the lane that had it was lost meanwhile
 		return
 	}
 	if f.lates++; f.lates > maxLates {
@@ -206,6 +215,15 @@ func holds(bulk *bulkConn) bool {
 // endsUntold reports that a beginning or an end of a sealed flow waits for the control connection.
 func (f *Flow) endsUntold() bool {
 	return f.s.sealed.Load() && (f.near && !f.known || f.sf.Out.Ended() && !f.sf.Out.Done())
+}
+
+// askedFor is how long a near flow has waited for a sign of its first lane. In a sealed session it
+// counts from the latest bytes that went out: a client may be silent for long before its first ones.
+func (f *Flow) askedFor(st *strand, now time.Time) time.Duration {
+	if !f.s.sealed.Load() {
+		return f.laneSince.until(now)
+	}
+	return min(f.laneSince.until(now), st.sentAt.until(now))
 }
 
 // unheardOn reports that nothing shows that a near flow's first lane leads to the far relay.

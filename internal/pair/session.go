@@ -602,10 +602,10 @@ func (s *session) attach(l *lane, id uint64, frame wire.Frame) error {
 		}
 		return nil
 	}
-	f := s.flow(id)
-	if begins := frame.Flags == wire.FlagBegin && s.sealed.Load(); begins {
+	if frame.Flags == wire.FlagBegin && s.sealed.Load() {
 		return s.beginOn(l, id)
 	}
+	f := s.flow(id)
 	if f == nil {
 		l.bind(nil)
 		s.reply(wire.Message{Type: wire.MessageGone, Flow: id})

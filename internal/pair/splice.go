@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/flow"
 	"longhaul/internal/pair/wire"
 	"longhaul/internal/socket"
 	"longhaul/internal/splice"
@@ -138,9 +139,11 @@ func (f *Flow) passPipe(pipe *splice.Pipe, n int) {
 	f.mu.Lock()
 	f.blocked = false
 	switch {
+	case f.lane != l: // given to another flow meanwhile, by whoever writes to lanes in clear
+		f.abort(cause(flow.EndWANLost, errMissing))
 	case err != nil:
 		f.loseLane(l)
-	case f.lane == l:
+	default:
 		f.sf.Out.Passed()
 		f.strands[0].sentAt, f.announced = stampNow(), false
 	}

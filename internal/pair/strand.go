@@ -283,7 +283,7 @@ func (f *Flow) joined(l *lane, received uint64) {
 func (f *Flow) joinFar(l *lane, received uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.finished || len(f.strands) >= maxLanes || f.has(l) || !l.bind(f) {
+	if f.finished || !f.s.manyLanes() || len(f.strands) >= maxLanes || f.has(l) || !l.bind(f) {
 		l.close()
 		return
 	}

@@ -347,7 +347,7 @@ func (f *Flow) whyDead(st *strand, now time.Time) string {
 	switch {
 	case !f.near && l.isDead(): // it went from this flow to another one before it ended
 		return "it has ended"
-	case l == f.lane && f.near && f.unheardOn(l) && f.laneSince.until(now) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
+	case l == f.lane && f.near && f.unheardOn(l) && f.askedFor(st, now) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
 		return "no answer to OPEN"
 	case !f.s.noResume && waits && stuck(l.bulk, within): // without resumption the kernel decides
 		return "no acknowledgement"
@@ -368,7 +368,7 @@ func (f *Flow) watchGap(now time.Time) {
 		f.gapAt, f.gapSince = pos, stampOf(now)
 		return
 	}
-	if within := f.lateAfter(); f.gapSince.until(now) > within && (f.sf.In.Merges() || f.lane != nil && !f.brings(within)) {
+	if within := f.lateAfter(); f.gapSince.until(now) > within && (f.sf.In.Merges() || f.lane != nil && !f.brings(within, now)) {
 		f.gapSince = stampOf(now)
 		f.s.offer(wire.Message{Type: wire.MessageLate, Flow: f.id, Offset: pos})
 	}

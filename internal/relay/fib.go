@@ -46,12 +46,8 @@ func (b *fib) isOwn(q query) (bool, error) {
 
 // routeType is the type of the route, such as RTN_LOCAL.
 func (b *fib) routeType(q query) (uint8, unix.Errno) {
-	if b.fd < 0 {
-		fd, _, errno := unix.RawSyscall(unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
-		if errno != 0 {
-			return 0, errno
-		}
-		b.fd = int(fd)
+	if errno := b.open(); errno != 0 {
+		return 0, errno
 	}
 	b.sequence++
 	b.compose(q)
@@ -65,6 +61,18 @@ func (b *fib) routeType(q query) (uint8, unix.Errno) {
 		return 0, errno
 	}
 	return b.parse(b.answer[:n])
+}
+
+// open opens the socket unless it is open.
+func (b *fib) open() unix.Errno {
+	if b.fd >= 0 {
+		return 0
+	}
+	fd, _, errno := unix.RawSyscall(unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if errno == 0 {
+		b.fd = int(fd)
+	}
+	return errno
 }
 
 func (b *fib) close() {

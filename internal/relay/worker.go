@@ -136,6 +136,7 @@ func newWorker(r *Relay) (*worker, error) {
 		return nil, fmt.Errorf("start an event loop: %w; raise the limit of open files", err)
 	}
 	w.reserve()
+	_ = w.fib.open() // else when it is needed
 	return w, nil
 }
 

@@ -5,14 +5,11 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
-	"os/exec"
 	"runtime"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/internal/checksum"
 	"longhaul/internal/lab/hosts"
 )
 
@@ -23,9 +20,9 @@ type SYN struct{ From, To netip.AddrPort }
 // come out at the right one. Nobody need have their addresses.
 type SYNs struct {
 	t         testing.TB
-	v4, v6    int // raw sockets of A
-	a, r, b   int // packet sockets of each host
-	left, out int // A's and R's devices towards the right
+	from      Injector // A
+	a, r, b   int      // packet sockets of each host
+	left, out int      // A's and R's devices towards the right
 	marks     uint32
 }
 
@@ -35,10 +32,10 @@ const markType = 0x88b5
 // NewSYNs opens the sockets.
 func NewSYNs(t testing.TB, row Row) *SYNs {
 	t.Helper()
-	s := &SYNs{t: t}
-	open := func(domain, kind, protocol int) (fd int) {
+	s := &SYNs{t: t, from: NewInjector(t, row.A, "eth0")}
+	open := func(protocol int) (fd int) {
 		t.Helper()
-		fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, protocol)
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, protocol)
 		s.must(err)
 		t.Cleanup(func() { unix.Close(fd) })
 		return fd
@@ -49,16 +46,15 @@ func NewSYNs(t testing.TB, row Row) *SYNs {
 		return device.Index
 	}
 	s.must(row.A.Do(func() error {
-		s.v4, s.v6 = open(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW), open(unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_RAW)
-		s.a, s.left = open(unix.AF_PACKET, unix.SOCK_DGRAM, 0), index("eth0")
+		s.a, s.left = open(0), index("eth0")
 		return nil
 	}))
 	s.must(row.R.Do(func() error {
-		s.r, s.out = open(unix.AF_PACKET, unix.SOCK_DGRAM, onWire(markType)), index("right")
+		s.r, s.out = open(onWire(markType)), index("right")
 		return nil
 	}))
 	s.must(row.B.Do(func() error {
-		s.b = open(unix.AF_PACKET, unix.SOCK_DGRAM, onWire(unix.ETH_P_ALL))
+		s.b = open(onWire(unix.ETH_P_ALL))
 		return unix.SetsockoptInt(s.b, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20)
 	}))
 	// The neighbours must be known: packets that wait for one lose their place.
@@ -80,9 +76,7 @@ func NewSYNs(t testing.TB, row Row) *SYNs {
 			return err
 		}))
 		for _, address := range n.addresses {
-			cmd := exec.Command("ip", strings.Fields("neigh replace "+address+" lladdr "+mac.String()+" dev "+n.device+" nud permanent")...)
-			s.must(n.of.Start(cmd))
-			s.must(cmd.Wait())
+			Shell(t, n.of, "ip neigh replace "+address+" lladdr "+mac.String()+" dev "+n.device+" nud permanent")
 		}
 	}
 	return s
@@ -114,11 +108,7 @@ func (s *SYNs) Passing(all []SYN) (passed map[SYN]bool) {
 	s.must(unix.SchedSetaffinity(0, &one))
 	defer func() { s.must(unix.SchedSetaffinity(0, &former)) }()
 	for _, c := range all {
-		if to := c.To.Addr(); to.Is4() {
-			s.must(unix.Sendto(s.v4, c.packet(), 0, &unix.SockaddrInet4{Addr: to.As4()}))
-		} else {
-			s.must(unix.Sendto(s.v6, c.packet(), 0, &unix.SockaddrInet6{Addr: to.As16()}))
-		}
+		s.must(s.from.Send(SYNPacket(c.From, c.To)))
 	}
 	s.marks++
 	mark := binary.BigEndian.AppendUint32([]byte("mark"), s.marks)
@@ -155,22 +145,6 @@ func (s *SYNs) Passing(all []SYN) (passed map[SYN]bool) {
 
 func onWire(kind uint16) int {
 	return int(binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, kind)))
-}
-
-const synFlag = 0x02
-
-// packet is the packet with its IP header.
-func (c SYN) packet() []byte {
-	from, to := c.From.Addr().AsSlice(), c.To.Addr().AsSlice()
-	tcp := binary.BigEndian.AppendUint16(nil, c.From.Port())
-	tcp = binary.BigEndian.AppendUint16(tcp, c.To.Port())
-	tcp = append(tcp, 0, 0, 0, 1, 0, 0, 0, 0, 5<<4, synFlag, 0xff, 0xff, 0, 0, 0, 0)
-	binary.BigEndian.PutUint16(tcp[16:], checksum.Of(from, to, []byte{0, unix.IPPROTO_TCP, 0, byte(len(tcp))}, tcp))
-	ip := []byte{0x60, 0, 0, 0, 0, byte(len(tcp)), unix.IPPROTO_TCP, 64}
-	if c.From.Addr().Is4() {
-		ip = []byte{0x45, 0, 0, byte(20 + len(tcp)), 0, 1, 0x40, 0, 64, unix.IPPROTO_TCP, 0, 0}
-	}
-	return append(append(append(ip, from...), to...), tcp...)
 }
 
 func readSYN(b []byte) (c SYN, ok bool) {

@@ -230,7 +230,7 @@ func (f *Flow) NeedsLane() bool {
 	if f.Over() {
 		return false
 	}
-	if f.In.sealed && !f.In.dead && f.In.lacksBeforeEnd() {
+	if f.In.sealed && !f.In.dead && f.In.lacksTold() {
 		return true
 	}
 	return f.Out.needsLane() || f.In.cut && !f.In.dead && !f.In.due()

@@ -330,3 +330,40 @@ func TestNoResumeAcknowledges(t *testing.T) {
 		t.Error("bytes behind the end may pass")
 	}
 }
+
+// TestTaken: bytes on their way unseen have no copy. No lane gets them, and a lane that begins
+// meanwhile cuts the flow.
+func TestTaken(t *testing.T) {
+	f := New(noBudget{}, 1<<20)
+	f.NoResume()
+	if err := f.Attach(0); err != nil {
+		t.Fatal(err)
+	}
+	f.Out.Take(100)
+	if f.Out.HasFor(new(Lane)) {
+		t.Error("a lane is to carry bytes that nobody has")
+	}
+	if err := f.Attach(0); !errors.Is(err, ErrDamaged) {
+		t.Errorf("another lane begins: %v", err)
+	}
+}
+
+// TestSealedReceiver: what was announced has to come, and nothing beyond an end.
+func TestSealedReceiver(t *testing.T) {
+	f := New(noBudget{}, 1<<20)
+	f.Seal(true)
+	f.In.Announced(10)
+	if !f.NeedsLane() {
+		t.Error("nothing asks for bytes that were announced")
+	}
+	g := New(noBudget{}, 1<<20)
+	g.NoResume()
+	g.Seal(true)
+	if err := g.In.End(10, 0); err != nil {
+		t.Fatal(err)
+	}
+	g.In.pos = 11 // it was on its way when the end came
+	if _, err := g.In.EndDue(); !errors.Is(err, ErrDamaged) {
+		t.Errorf("bytes beyond the end: %v", err)
+	}
+}

@@ -78,15 +78,17 @@ func (r *Receiver) IsEarly(offset uint64) bool {
 
 // Lacks reports whether bytes are missing: later ones are here, or the end, or they were announced.
 func (r *Receiver) Lacks() bool {
-	return (r.merge || r.sealed) && !r.dead && (r.Spilled() > 0 || (r.sawEnd || r.sealed) && r.pos < r.endAt)
+	return (r.merge || r.sealed) && !r.dead && (r.Spilled() > 0 || r.lacksTold())
 }
 
-// lacksBeforeEnd reports that the end is here, and bytes before it are not.
-func (r *Receiver) lacksBeforeEnd() bool { return r.sawEnd && r.pos < r.endAt }
+// lacksTold reports that bytes are not here that the other end says it has sent: before its
+// end, or on lanes that anybody may change.
+func (r *Receiver) lacksTold() bool { return r.pos < r.endAt }
 
-// Announced takes the news that the other end has sent everything before an offset.
+// Announced takes the news that the other end has sent everything before an offset. Only a sealed
+// flow asks for it.
 func (r *Receiver) Announced(offset uint64) {
-	if !r.sawEnd {
+	if r.sealed && !r.sawEnd {
 		r.endAt = max(r.endAt, offset)
 	}
 }
@@ -132,6 +134,9 @@ func (r *Receiver) End(length uint64, crc uint32) error {
 // EndDue reports, once, that all bytes before the end are in the next socket's queue: it
 // is to be shut down; EndPassed follows.
 func (r *Receiver) EndDue() (bool, error) {
+	if r.sealed && r.sawEnd && !r.dead && r.pos > r.endAt { // it came while they were on their way
+		return false, ErrDamaged
+	}
 	if !r.sawEnd || r.pos != r.endAt || r.ending || r.dead || r.cut && !r.cutEnd {
 		return false, nil
 	}

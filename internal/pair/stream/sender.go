@@ -22,6 +22,7 @@ type Sender struct {
 	heldNew  bool // since Trim
 	dropped  bool // no receiver is left, or nothing may reach it any more
 
+	taken    bool   // bytes are on their way unseen, see Take
 	noResume bool   // see Flow.NoResume
 	sealed   bool   // see Flow.Seal
 	from     uint64 // position at which the lane began
@@ -126,11 +127,16 @@ func (s *Sender) Passable() bool {
 	return s.Proven() && s.next == s.length && !s.ended && !s.dropped
 }
 
-// Take counts n bytes that were read unseen; Passed follows, or the lane is lost.
-func (s *Sender) Take(n int) { s.length += uint64(n) }
+// Take counts n bytes that were read unseen; Passed follows, or the flow is cut: no other lane
+// can have them.
+func (s *Sender) Take(n int) {
+	s.length += uint64(n)
+	s.taken = true
+}
 
 // Passed counts the bytes of Take as sent.
 func (s *Sender) Passed() {
+	s.taken = false
 	if s.attached {
 		s.next = s.length
 		s.sent = max(s.sent, s.next)
@@ -165,7 +171,7 @@ func (s *Sender) End() { s.ended, s.endDue = true, s.sealed }
 // on the control connection may have overtaken that position. Bytes that are kept no more
 // and that nobody has acknowledged are lost.
 func (s *Sender) attach(received uint64) error {
-	if received > s.length || max(s.acked, received) < s.base {
+	if received > s.length || max(s.acked, received) < s.base || s.taken {
 		return ErrDamaged
 	}
 	if s.sealed {
@@ -199,6 +205,11 @@ func (s *Sender) arrived(received uint64) error {
 		return ErrDamaged
 	}
 	return nil
+}
+
+// WillSend reports that a lane is to carry the byte at an offset, or that nothing has it any more.
+func (s *Sender) WillSend(offset uint64) bool {
+	return offset < s.base || offset >= s.next || s.again.has(offset)
 }
 
 // endLeft reports whether a lane is to carry the end.
@@ -245,7 +256,7 @@ func (s *Sender) HasFor(l *Lane) bool {
 	switch {
 	case s.Doubles(l):
 		return true
-	case !s.Pending():
+	case s.taken || !s.Pending():
 		return false
 	case s.next < s.length:
 		return true
