@@ -90,6 +90,7 @@ func eachEnding(t *testing.T, warm bool, test func(*testing.T, *stand)) {
 				s.roundTrip(c, "before")
 				nettest.Must(t, c.CloseWrite())
 				s.ends(flow.EndClean)
+				c.Close()
 				test(t, s)
 			})
 		}
