@@ -29,6 +29,7 @@ type pairs struct {
 	relay   func() *relay.Relay
 	memory  atomic.Int64 // memory_limit in bytes; 0: none
 	older   olderPairs
+	endings endings
 
 	mu      sync.Mutex // guards the fields below, which status reads from other goroutines
 	keys    *identity.Store
@@ -55,6 +56,14 @@ func newPairs(log *slog.Logger, release string, keysDir func() string, relay fun
 	p.host, _ = os.Hostname() // without it, the listening address alone tells near tunnels apart
 	p.life, p.end = context.WithCancel(context.Background())
 	return p
+}
+
+// follow takes over from older processes with flows of pairs, the oldest first.
+func (p *pairs) follow(all []olderPair) {
+	p.older.remember(all)
+	for _, read := range p.endings.follow(all, p.notPassed) {
+		p.running.Go(read)
+	}
 }
 
 // equip gives paired tunnels what carries or brings their flows. Links to far
@@ -107,6 +116,7 @@ func (p *pairs) start(c *config.Config) error {
 		Log:           p.log,
 		RetainedLimit: p.retainedLimit,
 		Elsewhere:     p.older.take,
+		Fate:          p.endings.fate,
 	})
 	if err != nil {
 		return fmt.Errorf("start the pairs: %w", err)
@@ -194,6 +204,7 @@ func (p *pairs) close() {
 	}
 	if node != nil {
 		node.Close()
+		p.endings.close(node)
 	}
 	p.running.Wait()
 	p.lines.Close()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"sync"
@@ -24,7 +25,7 @@ type upgradable struct {
 
 func (u upgradable) Dial(ctx context.Context, o Open) (Target, error) {
 	if u.drained.Load() {
-		return Target{}, &Refusal{flow.EndDrain, errors.New("the relay is closed")}
+		return Target{}, &Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
 	}
 	return u.stand.Dial(ctx, o)
 }
@@ -34,13 +35,27 @@ func (u upgradable) Dial(ctx context.Context, o Open) (Target, error) {
 func (s *stand) upgrade() (old *Node, end func()) {
 	a := s.acceptor.(upgradable)
 	old = s.farNode()
-	var gone atomic.Bool
+	before := old.options.Fate
+	if before == nil {
+		before = func(uint64, string) Fate { return FateUnknown }
+	}
+	var gone, told atomic.Bool
 	next := s.node(Options{Elsewhere: func(instance uint64, fd int, first []byte) bool {
 		if gone.Load() || instance != old.Instance() {
 			return false
 		}
 		old.Serve(fd, first, a)
 		return true
+	}, Fate: func(instance uint64, peer string) Fate {
+		switch {
+		case instance != old.Instance():
+			return before(instance, peer)
+		case !told.Load():
+			return FateOpen
+		case slices.Contains(old.Owed(), peer):
+			return FateUnknown
+		}
+		return FateInOrder
 	}}, s.farKeys)
 	s.mu.Lock()
 	s.far, s.acceptor = next, upgradable{s, new(atomic.Bool)}
@@ -51,6 +66,7 @@ func (s *stand) upgrade() (old *Node, end func()) {
 		nettest.Eventually(s.t, time.Minute, func() bool { return old.Flows() == 0 }, s.dump)
 		gone.Store(true)
 		old.Close()
+		told.Store(true)
 	}
 }
 
@@ -62,30 +78,29 @@ var endings = []struct {
 	{"sealed", modes[1].in()},
 	{"no resume", modes[2].in()},
 	{"four lanes", namedMode{lanes: 4}.in()},
-	{"no warm lane", func(*stand, *Options, *LinkOptions) {}},
+	{"no warm lane", func(_ *stand, _ *Options, o *LinkOptions) { o.Warm = 0 }},
 	{"older", modes[7].in()},
 }
 
+// allDelays are round trips of paths.
+var allDelays = []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond}
+
 // eachEnding runs a test in modes and with several delays of the path.
-func eachEnding(t *testing.T, warm bool, test func(*testing.T, *stand)) {
+func eachEnding(t *testing.T, delays []time.Duration, test func(*testing.T, *stand), without ...string) {
 	t.Parallel()
 	for _, e := range endings {
-		if warm && e.name == "no warm lane" {
+		if slices.Contains(without, e.name) {
 			continue
 		}
-		for _, rtt := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond} {
+		for _, rtt := range delays {
 			t.Run(fmt.Sprint(e.name, ", ", rtt), func(t *testing.T) {
 				t.Parallel()
 				s := newStand(t, e.in, func(s *stand, _ *Options, _ *LinkOptions) {
-					s.path.delay = rtt / 2
+					s.path.setDelay(rtt / 2)
+					s.deadline = time.Minute // beside any load
 					s.acceptor = upgradable{s, new(atomic.Bool)}
 				})
 				s.serve(echo)
-				if e.name == "no warm lane" {
-					s.link.mu.Lock()
-					s.link.o.Warm = 0
-					s.link.mu.Unlock()
-				}
 				c := s.dial()
 				s.roundTrip(c, "before")
 				nettest.Must(t, c.CloseWrite())
@@ -128,7 +143,7 @@ func (s *stand) sentOpen() {
 // TestOpenMeetsTheEnd holds that a flow goes on at the next process if its OPEN comes to the old one
 // between its last flow and its exit.
 func TestOpenMeetsTheEnd(t *testing.T) {
-	eachEnding(t, true, func(t *testing.T, s *stand) {
+	eachEnding(t, allDelays, func(t *testing.T, s *stand) {
 		s.awaitWarm(1) // a lane that is dialed later is not held
 		release := s.path.hold()
 		c := s.dial()
@@ -142,13 +157,13 @@ func TestOpenMeetsTheEnd(t *testing.T) {
 		s.roundTrip(c, "hello")
 		ends.Wait()
 		s.dialed(2)
-	})
+	}, "no warm lane")
 }
 
 // TestOpenMissesTheEnd holds that a flow goes on at the next process if its OPEN is under way until
 // the old one has ended, which said so.
 func TestOpenMissesTheEnd(t *testing.T) {
-	eachEnding(t, true, func(t *testing.T, s *stand) {
+	eachEnding(t, allDelays, func(t *testing.T, s *stand) {
 		s.awaitWarm(1) // a lane that is dialed later is not held
 		release := s.path.hold()
 		c := s.dial()
@@ -159,13 +174,116 @@ func TestOpenMissesTheEnd(t *testing.T) {
 		release()
 		s.roundTrip(c, "hello")
 		s.dialed(2)
-	})
+	}, "no warm lane")
+}
+
+// TestOpenSpansTheOutage holds what becomes of a flow whose OPEN was under way when the path failed, once
+// the path is back and the far process is another one: only if no process before can have dialed for
+// it, it goes on.
+func TestOpenSpansTheOutage(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		happens func(*testing.T, *stand)
+		cut     bool // the flow
+	}{
+		{"an upgrade", func(_ *testing.T, s *stand) {
+			_, end := s.upgrade()
+			end()
+		}, false},
+		{"three upgrades", func(_ *testing.T, s *stand) {
+			for range 3 {
+				_, end := s.upgrade()
+				end()
+			}
+		}, false},
+		{"a kill", func(_ *testing.T, s *stand) {
+			old := s.farNode()
+			next := s.node(Options{}, s.farKeys)
+			s.mu.Lock()
+			s.far = next
+			s.mu.Unlock()
+			die(old)
+			old.Close()
+		}, true},
+		{"a kill after an upgrade", func(_ *testing.T, s *stand) {
+			_, end := s.upgrade()
+			end()
+			next := s.node(Options{}, s.farKeys)
+			s.mu.Lock()
+			old := s.far
+			s.far = next
+			s.mu.Unlock()
+			die(old)
+			old.Close()
+		}, true},
+		{"an upgrade of a process that has given a flow up", func(_ *testing.T, s *stand) {
+			for _, x := range s.farNode().sessions() {
+				x.mu.Lock()
+				x.owe()
+				x.mu.Unlock()
+			}
+			_, end := s.upgrade()
+			end()
+		}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			eachEnding(t, allDelays[1:2], func(t *testing.T, s *stand) {
+				s.awaitWarm(1) // a lane that is dialed later is not held
+				release := s.path.hold()
+				client := s.dial()
+				defer client.Close()
+				_, err := io.WriteString(client, "early ")
+				nettest.Must(t, err)
+				s.sentOpen()
+				s.path.cut(true)
+				c.happens(t, s)
+				release()
+				s.path.cut(false)
+				got := make([]byte, len("early "))
+				_, err = io.ReadFull(client, got)
+				if cut := err != nil; cut != c.cut {
+					t.Fatalf("got %q, %v: %s", got, err, s.dump())
+				}
+				if c.cut {
+					s.dialed(1)
+					return
+				}
+				s.roundTrip(client, "late")
+				s.dialed(2)
+			}, "no warm lane", "no resume")
+		})
+	}
+}
+
+// TestDialedFlowKeepsItsProcess holds that a process whose flow the near relay has not heard of lives
+// on with it.
+func TestDialedFlowKeepsItsProcess(t *testing.T) {
+	eachEnding(t, allDelays[2:], func(t *testing.T, s *stand) {
+		client := s.dial()
+		defer client.Close()
+		nettest.Eventually(t, time.Minute, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return len(s.opens) == 2
+		}, s.dump)
+		s.path.cut(true)
+		old, end := s.upgrade()
+		nettest.Eventually(t, time.Minute, func() bool { return old.State().Sessions[0].Problem == ProblemPathDown }, s.dump)
+		if old.Flows() != 1 {
+			t.Fatal("the old process has no flow, and would end")
+		}
+		s.path.cut(false)
+		s.roundTrip(client, "hello")
+		s.dialed(2)
+		client.Close()
+		end()
+	}, "no resume")
 }
 
 // TestUpgradesUnderShortFlows holds that upgrades of the far relay reset none of many short flows, at
 // whatever moment they begin, and that each target is dialed once.
 func TestUpgradesUnderShortFlows(t *testing.T) {
-	eachEnding(t, false, func(t *testing.T, s *stand) {
+	eachEnding(t, allDelays, func(t *testing.T, s *stand) {
 		var clients sync.WaitGroup
 		var flows atomic.Int64
 		stop := make(chan struct{})

@@ -122,7 +122,9 @@ func (s *session) decline(id uint64, err error) {
 func (s *session) refuse(id uint64, c stream.Cause) {
 	s.mu.Lock()
 	s.buried.add(id, c.Code)
-	s.refusals.add(id, c)
+	if !s.refusals.add(id, c) {
+		s.owe()
+	}
 	ctl := s.ctl
 	s.mu.Unlock()
 	if ctl != nil {
@@ -157,7 +159,12 @@ func (f *Flow) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) {
 	ctx, cancel := context.WithTimeout(f.s.node.ctx, min(o.Deadline, maxDeadline))
 	defer cancel()
 	t, err := a.Dial(ctx, Open{Peer: f.s.peer, Client: o.Client, Listen: o.Listen, Flow: f, Admitted: admitted})
-	if err != nil {
+	var r *Refusal
+	switch {
+	case errors.As(err, &r) && r.Dialed:
+		f.endDial(cause(r.Reason, r.Err))
+		return
+	case err != nil:
 		f.refuse(refusal(err))
 		return
 	}
@@ -186,6 +193,15 @@ func (f *Flow) takeTarget(t Target, ahead []byte) error {
 	return nil
 }
 
+// endDial ends a far flow whose target may have been dialed. A REFUSED might have the near relay take
+// it to the next process.
+func (f *Flow) endDial(c stream.Cause) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dialing, f.legFailed = false, true
+	f.abort(c)
+}
+
 // refuse ends a far flow that has no target. It does not live until the near relay has answered:
 // its number is enough for that.
 func (f *Flow) refuse(c stream.Cause) {
@@ -208,10 +224,11 @@ type refusals struct {
 	codes map[uint64]byte   // the reasons
 	due   []uint64          // to be sent
 	texts map[uint64]string // of some of those that are due
-	lost  bool              // one was dropped without an answer
 }
 
-func (r *refusals) add(id uint64, c stream.Cause) {
+// add reports false if it has dropped one without an answer.
+func (r *refusals) add(id uint64, c stream.Cause) (kept bool) {
+	kept = true
 	if r.codes == nil {
 		r.codes, r.texts = map[uint64]byte{}, map[uint64]string{}
 	}
@@ -220,7 +237,7 @@ func (r *refusals) add(id uint64, c stream.Cause) {
 			break
 		}
 		delete(r.codes, other)
-		r.lost = true
+		kept = false
 	}
 	r.codes[id] = c.Code
 	if len(r.texts) < maxTexts {
@@ -231,6 +248,17 @@ func (r *refusals) add(id uint64, c stream.Cause) {
 		r.due = r.due[1:]
 	}
 	r.due = append(r.due, id)
+	return kept
+}
+
+// dialed reports that a flow without an answer may have had its target dialed.
+func (r *refusals) dialed() bool {
+	for _, code := range r.codes {
+		if reason, _ := reasonOf(stream.Cause{Code: code}); reason != flow.EndDrain && reason != flow.EndDenied {
+			return true
+		}
+	}
+	return false
 }
 
 // answered takes the answer to a REFUSED.

@@ -280,7 +280,7 @@ func (s *stand) Dial(ctx context.Context, o Open) (Target, error) {
 	d.SetMultipathTCP(false)
 	c, err := d.DialContext(ctx, "tcp", target.String())
 	if err != nil {
-		return Target{}, &Refusal{flow.EndTargetRefused, err}
+		return Target{}, &Refusal{Reason: flow.EndTargetRefused, Err: err}
 	}
 	return Target{FD: fdOf(c.(*net.TCPConn)), To: target, Legs: s.legs()}, nil
 }
@@ -514,6 +514,12 @@ func (p *path) setPace(longest time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pace = longest
+}
+
+func (p *path) setDelay(delay time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = delay
 }
 
 func (p *path) paceNow() time.Duration {

@@ -73,9 +73,6 @@ type Link struct {
 }
 
 func (o LinkOptions) withDefaults() LinkOptions {
-	if o.Warm == 0 {
-		o.Warm = DefaultWarm
-	}
 	if o.Resume == 0 {
 		o.Resume = DefaultResume
 	}
@@ -246,7 +243,7 @@ func (l *Link) place(lane *lane) {
 // and has refused this one, or has ended and never heard of it: an upgrade overtook its OPEN. It
 // reports false if the flow has to end. The caller holds f.mu.
 func (l *Link) moveOn(f *Flow) bool {
-	if f.opened || f.sf.Out.Acknowledged() > 0 || f.sf.Over() || f.sf.Dead() {
+	if !f.untouched() {
 		return false
 	}
 	l.mu.Lock()
@@ -258,7 +255,6 @@ func (l *Link) moveOn(f *Flow) bool {
 	if l.s == was && !l.replace() { // DRAIN comes later than this answer
 		return false
 	}
-	f.closeStrands()
 	was.mu.Lock()
 	was.draining = true
 	delete(was.flows, f.id)
@@ -266,14 +262,27 @@ func (l *Link) moveOn(f *Flow) bool {
 	was.dirty = slices.DeleteFunc(was.dirty, func(other *Flow) bool { return other == f })
 	was.mu.Unlock()
 	was.message(wire.Message{Type: wire.MessageGone, Flow: f.id}) // the answer to its refusal
-	f.s, f.known, f.sent, f.openDue, f.lost, f.wokeAt = l.s, false, false, false, false, 0
-	f.needsOpen = true
+	f.s = l.s
+	f.unsend()
 	if !f.needSince.IsZero() {
 		was.waiting.Add(-1)
 		f.s.waiting.Add(1)
 	}
 	f.s.add(f)
 	return true
+}
+
+// untouched reports that the far process has taken nothing of a near flow, which lives.
+func (f *Flow) untouched() bool {
+	return !f.opened && f.sf.Out.Acknowledged() == 0 && !f.sf.Over() && !f.sf.Dead()
+}
+
+// unsend has the flow begin as if nothing of it had been sent. The caller holds f.mu and the link's
+// lock.
+func (f *Flow) unsend() {
+	f.closeStrands()
+	f.known, f.sent, f.openDue, f.lost, f.wokeAt = false, false, false, false, 0
+	f.needsOpen = true
 }
 
 // followEnd takes a flow on from a session whose far process has said its last and has not spoken of
@@ -674,7 +683,7 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	}
 	p.stood(c)
 	if restarted {
-		s.restarted(c.hello.Instance)
+		s.restarted(c.hello)
 	}
 	s.begin(c)
 	if !slices.Contains(l.pathsNow(), p) {
@@ -713,16 +722,25 @@ func (s *session) reachable() bool {
 	return s.ctl != nil || s.instance != 0 && (!s.greeting.IsZero() || elsewhere)
 }
 
-// restarted drops everything that the far process had, which is gone.
-func (s *session) restarted(instance uint64) {
+// restarted drops everything that the far process had, which is gone. If that has ended in order, a
+// flow of which it has said nothing was never dialed for, and begins again.
+func (s *session) restarted(h wire.Hello) {
 	s.mu.Lock()
-	s.instance, s.draining, s.ended = instance, false, false
+	inOrder := h.Follows == s.instance
+	s.instance, s.draining, s.ended = h.Instance, false, false
 	s.mu.Unlock()
 	s.closeLanes(func(*lane) bool { return true })
 	c := cause(flow.EndPeerRestarted, errors.New("the far relay was restarted"))
 	for _, f := range s.allFlows() {
 		f.mu.Lock()
-		if f.sent && !f.finished {
+		switch {
+		case !f.sent || f.finished || f.s != s:
+		case inOrder && !f.known && f.untouched():
+			s.link.mu.Lock()
+			f.unsend()
+			s.link.mu.Unlock()
+			f.wake()
+		default:
 			f.sf.PeerGone(c)
 			f.wake()
 		}

@@ -59,6 +59,9 @@ const (
 // peerUse is what the connections of one peer take.
 type peerUse struct {
 	idle atomic.Int64 // lanes that carry no flow
+	// owed is until when the peer may wait for news of a flow that this process has given up; 0: it
+	// does not.
+	owed atomic.Pointer[time.Time]
 }
 
 // Node has the pairs of one process.
@@ -258,7 +261,7 @@ func (n *Node) serve(ctx context.Context, fd int, first []byte, from arrival, a 
 	}
 	var c *connection
 	if err == nil {
-		c, err = n.accept(bulk, from, a, p.Kind == preface.Lane)
+		c, err = n.accept(bulk, from, a, p)
 	}
 	if err != nil {
 		tcp.Close()

@@ -73,7 +73,6 @@ type session struct {
 	draining   bool
 	ended      bool // near relay: the far process has said its last
 	lastDue    bool // far relay: that is to be said
-	cutShort   bool // far relay: a flow was given up of whose end the near relay may not know
 	closed     bool
 	revoked    bool          // of the watching goroutine
 	greeting   time.Time     // near relay: an attempt for ctl is in its handshake since; zero: none
@@ -378,8 +377,8 @@ func (f *Flow) messages(out []byte) []byte {
 		if r.End {
 			m.Flags = wire.FlagEnd
 		}
-		if !f.near && !f.opened {
-			m.Type = wire.MessageRefused
+		if reason, _ := reasonOf(r.Cause); !f.near && !f.opened && reason != flow.EndDrain {
+			m.Type = wire.MessageRefused // else the near relay would take it to the next process, and it may be dialed for here
 		}
 		out = m.Append(out)
 	}

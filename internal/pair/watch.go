@@ -309,7 +309,9 @@ func (f *Flow) onOwn() bool {
 // giveUp ends the flow without its peer.
 func (f *Flow) giveUp(c stream.Cause) {
 	if !f.near {
-		f.s.noteCutShort()
+		f.s.mu.Lock()
+		f.s.owe()
+		f.s.mu.Unlock()
 	}
 	f.sf.Abort(c)
 	f.sf.PeerGone(c)
@@ -564,6 +566,9 @@ func (s *session) close() {
 	s.closed = true
 	ctl, timer := s.ctl, s.timer
 	s.ctl = nil
+	if s.refusals.dialed() {
+		s.owe()
+	}
 	s.mu.Unlock()
 	if timer != nil {
 		timer.Stop()
