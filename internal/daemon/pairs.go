@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"longhaul/internal/config"
 	"longhaul/internal/loglimit"
@@ -37,6 +38,7 @@ type pairs struct {
 	current tunnelPairs
 	next    tunnelPairs           // of the last equip
 	removed map[string]*farTunnel // whose sessions may stand
+	stood   []linkMemory          // of the process before, until the first keep
 	drained bool
 	door    *pairDoor // for the successor; nil until there is one
 
@@ -58,8 +60,30 @@ func newPairs(log *slog.Logger, release string, keysDir func() string, relay fun
 	return p
 }
 
-// follow takes over from older processes with flows of pairs, the oldest first.
-func (p *pairs) follow(all []olderPair) {
+// linkMemory is what a successor needs to know of a near tunnel's pair: in an outage, clients wait for it
+// only if it has stood.
+type linkMemory struct {
+	Tunnel string        `json:"tunnel"`
+	Peer   string        `json:"peer"`
+	Away   time.Duration `json:"away"` // for so long it has not stood
+}
+
+// links are those whose pair has stood.
+func (p *pairs) links() (all []linkMemory) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, t := range p.current.near {
+		if away, stood := t.link.Stood(); stood {
+			all = append(all, linkMemory{name, t.peer, away})
+		}
+	}
+	return all
+}
+
+// follow takes over from older processes with flows of pairs, the oldest first, and what the process
+// before knows of near tunnels.
+func (p *pairs) follow(all []olderPair, stood []linkMemory) {
+	p.stood = stood
 	p.older.remember(all)
 	for _, read := range p.endings.follow(all, p.notPassed) {
 		p.running.Go(read)
@@ -167,7 +191,7 @@ func (p *pairs) keep(memoryLimit int64) {
 	for name := range p.next.far {
 		delete(p.removed, name)
 	}
-	p.current, p.next = p.next, tunnelPairs{}
+	p.current, p.next, p.stood = p.next, tunnelPairs{}, nil
 }
 
 // abandon gives up the last equip.

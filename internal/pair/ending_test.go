@@ -255,6 +255,51 @@ func TestOpenSpansTheOutage(t *testing.T) {
 	}
 }
 
+// TestClientsOfTheNextNearProcess holds that clients which begin in an outage wait for its end, also if
+// the near process has taken over in it, which it knows from the process before.
+func TestClientsOfTheNextNearProcess(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		told bool
+		want flow.EndReason
+	}{{"told", true, flow.EndClean}, {"not told", false, flow.EndPairDown}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStand(t)
+			s.serve(echo)
+			s.awaitWarm(1)
+			s.deadline = time.Second
+			s.path.cut(true)
+			nettest.Eventually(t, time.Minute, func() bool { return !s.near.State().Sessions[0].Up }, s.dump)
+			o := s.link.options()
+			if o.Away, o.Stood = s.link.Stood(); !o.Stood {
+				t.Error("the pair has not stood")
+			}
+			o.Stood = c.told
+			next := s.node(Options{}, s.nearKeys)
+			defer next.Close()
+			s.link = next.Link(o)
+			client := s.dial()
+			defer client.Close()
+			_, err := io.WriteString(client, "hello")
+			nettest.Must(t, err)
+			nettest.Must(t, client.CloseWrite())
+			if c.told {
+				waits := func() bool { // for longer than without an outage
+					fs := next.sessions()[0].allFlows()
+					return len(fs) == 1 && fs[0].start.since() > 2*s.deadline
+				}
+				nettest.Eventually(t, time.Minute, waits, s.dump)
+				s.path.cut(false)
+			}
+			if e := <-s.nearEnds; e.Reason != c.want {
+				t.Errorf("the flow ended by %q (%v)", e.Reason, e.Err)
+			}
+		})
+	}
+}
+
 // TestDialedFlowKeepsItsProcess holds that a process whose flow the near relay has not heard of lives
 // on with it.
 func TestDialedFlowKeepsItsProcess(t *testing.T) {

@@ -84,6 +84,9 @@ func (n *Node) Link(o LinkOptions) *Link {
 	l := &Link{node: n, kick: make(chan struct{}, 1), stop: make(chan struct{}), o: o.withDefaults()}
 	l.setPaths(o.Paths)
 	l.s = l.newSession()
+	if o.Stood {
+		l.s.stood, l.s.since = true, time.Now().Add(-o.Away)
+	}
 	n.mu.Lock()
 	n.links = append(n.links, l)
 	n.mu.Unlock()
@@ -103,8 +106,11 @@ func (l *Link) Update(o LinkOptions) {
 	o = o.withDefaults()
 	if o.Peer != l.o.Peer || o.Tunnel != l.o.Tunnel || o.mode() != l.o.mode() {
 		l.old = append(l.old, l.s)
+		samePeer := o.Peer == l.o.Peer
 		l.o = o
-		l.s = l.newSession()
+		if l.s = l.newSession(); samePeer {
+			l.s.goesOnFrom(l.old[len(l.old)-1])
+		}
 	}
 	l.o = o
 	l.setPaths(o.Paths)
@@ -125,6 +131,17 @@ func (l *Link) sessions() []*session {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append(slices.Clone(l.old), l.s)
+}
+
+// Stood reports whether the pair has ever stood, and for how long it has been away; 0: it stands.
+func (l *Link) Stood() (away time.Duration, stood bool) {
+	s := l.current()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctl == nil {
+		away = time.Since(s.since)
+	}
+	return away, s.stood
 }
 
 // current is the session that takes new flows.
@@ -540,6 +557,7 @@ func (l *Link) replace() bool {
 	}
 	l.old = append(l.old, l.s)
 	l.s, l.replaced = l.newSession(), now
+	l.s.goesOnFrom(l.old[len(l.old)-1])
 	return true
 }
 

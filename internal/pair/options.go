@@ -89,6 +89,10 @@ type LinkOptions struct {
 	// of no other one that runs. By it the far relay finds the flows of processes that
 	// have died; empty: they wait for Resume.
 	Origin string
+	// Stood: the pair stood before this process began, as the process before it says, and has been away
+	// for Away.
+	Stood bool
+	Away  time.Duration
 	// Prepare sets options of a socket before it connects; nil: none.
 	Prepare func(fd int) error
 	// Established sets options of a lane or control connection that stands; nil: none.

@@ -60,6 +60,7 @@ type session struct {
 
 	mu         sync.Mutex
 	instance   uint64 // of the other process; 0: not known yet
+	stood      bool   // the pair has stood, in this session or before it: without ctl there is an outage
 	release    string
 	remote     netip.AddrPort
 	over       *wanPath      // near relay: over which remote was reached
@@ -114,6 +115,16 @@ func newSession(n *Node, peer string, id uint64, near bool) *session {
 	return s
 }
 
+// goesOnFrom has a new session take what an older one of its link knows of outages. The caller holds the
+// link's lock.
+func (s *session) goesOnFrom(old *session) {
+	old.mu.Lock()
+	defer old.mu.Unlock()
+	if s.stood = old.stood; old.ctl == nil && old.stood {
+		s.since = old.since
+	}
+}
+
 // waits is how long a near session's flows wait for a lane.
 func (s *session) waits(o LinkOptions) time.Duration {
 	if s.noResume {
@@ -150,10 +161,10 @@ func (s *session) begin(c *connection) {
 	old, oldWriter, writer := s.ctl, s.writer, make(chan struct{})
 	s.ctl, s.writer = ctl, writer
 	if old == nil {
-		if s.instance != 0 {
+		if s.stood {
 			s.outage += time.Since(s.since)
 		}
-		s.since = time.Now()
+		s.since, s.stood = time.Now(), true
 	} else if old.c.path != c.path {
 		s.srtt.Store(0)
 	}

@@ -103,7 +103,7 @@ func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time
 	w = wait{resume: resume, after: math.MaxInt64}
 	if s.ctl == nil {
 		away = now.Sub(s.since)
-		w.outage, w.down = s.instance != 0 && away <= resume, away > resume
+		w.outage, w.down = s.stood && away <= resume, away > resume
 	} else if s.outage > 0 {
 		w.after = now.Sub(s.since)
 	}
