@@ -158,7 +158,7 @@ func (d *daemon) assemble() (closeAll func()) {
 	d.pages = newDashboard(d.log, d.monitor)
 	closing(d.pages.close)
 	d.pairs = newPairs(d.log, d.Version, func() string { return identity.Directory(d.Getenv) }, func() *relay.Relay { return d.relay })
-	d.pairs.older.remember(d.inherited.Pairs)
+	d.pairs.follow(d.inherited.Pairs, d.inherited.Links)
 	closing(d.pairs.close)
 	d.rules = newInterception(interceptionOptions{
 		log:    d.log,

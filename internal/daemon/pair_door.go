@@ -7,7 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strconv"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -26,6 +26,7 @@ import (
 type olderPair struct {
 	Instance string `json:"instance"` // in hexadecimal
 	Socket   string `json:"socket"`
+	Tells    bool   `json:"tells_ending,omitempty"` // at its end, to who asks for it
 }
 
 // doorVersion is the first byte of a message; what was read of the connection
@@ -51,7 +52,7 @@ func (p *pairs) bequeath() ([]olderPair, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := p.older.list()
-	if p.node == nil || len(p.current.far) == 0 {
+	if p.node == nil || len(p.current.far) == 0 && len(all) == 0 {
 		return all, nil
 	}
 	if p.door == nil {
@@ -61,7 +62,7 @@ func (p *pairs) bequeath() ([]olderPair, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open the way for connections of paired relays: %w", err)
 		}
-		p.door = &pairDoor{olderPair{instance, name}, l}
+		p.door = &pairDoor{olderPair{instance, name, true}, l}
 		p.running.Go(func() { p.admit(l) })
 	}
 	return append(all, p.door.olderPair), nil
@@ -82,6 +83,10 @@ func (p *pairs) admit(l *net.UnixListener) {
 			continue
 		}
 		fd, first, err := receivePassed(c)
+		if err == nil && fd < 0 {
+			p.endings.admit(c)
+			continue
+		}
 		_ = c.Close()
 		if err != nil {
 			p.notPassed(err)
@@ -136,7 +141,7 @@ func localAddress(fd int) netip.AddrPort {
 }
 
 // receivePassed takes one connection of a message, if it is from a process of
-// this user or of root.
+// this user or of root; -1: the process asks for endings.
 func receivePassed(c *net.UnixConn) (fd int, first []byte, err error) {
 	peer, err := localsocket.Peer(c)
 	if err != nil {
@@ -153,6 +158,9 @@ func receivePassed(c *net.UnixConn) (fd int, first []byte, err error) {
 	if err != nil {
 		return -1, nil, err
 	}
+	if n == 1 && body[0] == doorFollow {
+		return -1, nil, nil
+	}
 	messages, err := unix.ParseSocketControlMessage(rights[:nr])
 	if err != nil || len(messages) != 1 {
 		return -1, nil, errors.New("the message has no descriptor")
@@ -168,30 +176,22 @@ func receivePassed(c *net.UnixConn) (fd int, first []byte, err error) {
 	return fds[0], body[1:n], nil
 }
 
-// olderPairs are the doors of older processes.
+// olderPairs are the doors of older processes, the oldest first.
 type olderPairs struct {
 	mu  sync.Mutex
-	all map[uint64]string // socket by instance
+	all []olderPair
 }
 
 func (o *olderPairs) remember(all []olderPair) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.all = map[uint64]string{}
-	for _, one := range all {
-		if instance, err := strconv.ParseUint(one.Instance, 16, 64); err == nil {
-			o.all[instance] = one.Socket
-		}
-	}
+	o.all = slices.Clone(all)
 }
 
-func (o *olderPairs) list() (all []olderPair) {
+func (o *olderPairs) list() []olderPair {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for instance, socket := range o.all {
-		all = append(all, olderPair{instanceText(instance), socket})
-	}
-	return all
+	return slices.Clone(o.all)
 }
 
 func instanceText(instance uint64) string { return fmt.Sprintf("%016x", instance) }
@@ -200,16 +200,15 @@ func instanceText(instance uint64) string { return fmt.Sprintf("%016x", instance
 // false if this host has no such process, or it has ended. Then the caller keeps the
 // connection.
 func (o *olderPairs) take(instance uint64, fd int, first []byte) bool {
-	o.mu.Lock()
-	socket := o.all[instance]
-	o.mu.Unlock()
-	if socket == "" {
+	all, name := o.list(), instanceText(instance)
+	i := slices.IndexFunc(all, func(one olderPair) bool { return one.Instance == name })
+	if i < 0 {
 		return false
 	}
-	err := pass(socket, fd, first)
+	err := pass(all[i].Socket, fd, first)
 	if errors.Is(err, syscall.ECONNREFUSED) { // it has ended
 		o.mu.Lock()
-		delete(o.all, instance)
+		o.all = slices.DeleteFunc(o.all, func(one olderPair) bool { return one.Instance == name })
 		o.mu.Unlock()
 	}
 	if err != nil {
@@ -221,21 +220,31 @@ func (o *olderPairs) take(instance uint64, fd int, first []byte) bool {
 
 // pass sends a descriptor through a door.
 func pass(socket string, fd int, first []byte) error {
-	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	c, err := dialDoor(socket)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	peer, err := localsocket.Peer(c)
-	if err != nil {
-		return err
-	}
-	if int(peer.Uid) != os.Geteuid() { // somebody else took the name
-		return fmt.Errorf("user %d serves %s", peer.Uid, socket)
-	}
-	if err := c.SetDeadline(time.Now().Add(doorTime)); err != nil {
-		return err
-	}
 	_, _, err = c.WriteMsgUnix(append([]byte{doorVersion}, first...), unix.UnixRights(fd), nil)
 	return err
+}
+
+// dialDoor connects to a door. The connection has a deadline.
+func dialDoor(socket string) (*net.UnixConn, error) {
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		return nil, err
+	}
+	peer, err := localsocket.Peer(c)
+	if err == nil && int(peer.Uid) != os.Geteuid() { // somebody else took the name
+		err = fmt.Errorf("user %d serves %s", peer.Uid, socket)
+	}
+	if err == nil {
+		err = c.SetDeadline(time.Now().Add(doorTime))
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
 }

@@ -148,7 +148,7 @@ func (t *farTunnel) Dial(ctx context.Context, o pair.Open) (pair.Target, error) 
 	target, err := t.pairs.relay().OpenPaired(ctx, open)
 	var refusal *relay.Refusal
 	if errors.As(err, &refusal) {
-		return pair.Target{}, &pair.Refusal{Reason: refusal.Reason, Err: refusal.Err}
+		return pair.Target{}, &pair.Refusal{Reason: refusal.Reason, Err: refusal.Err, Dialed: errors.Is(err, relay.ErrDialCut)}
 	}
 	if err != nil {
 		return pair.Target{}, err

@@ -51,6 +51,11 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 	if was := p.current.near[c.Name]; was != nil && was.peer == o.Peer {
 		return &nearTunnel{was.link, o, o.Peer, was.pairing, c.Intercept.Enabled()}
 	}
+	for _, m := range p.stood {
+		if m.Tunnel == c.Name && m.Peer == o.Peer {
+			o.Stood, o.Away = true, m.Away
+		}
+	}
 	link := p.node.Link(o)
 	return &nearTunnel{link, o, o.Peer, newPairing(link), c.Intercept.Enabled()}
 }

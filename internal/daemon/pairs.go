@@ -10,6 +10,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"longhaul/internal/config"
 	"longhaul/internal/loglimit"
@@ -31,6 +32,7 @@ type pairs struct {
 	relay   func() *relay.Relay
 	memory  atomic.Int64 // memory_limit in bytes; 0: none
 	older   olderPairs
+	endings endings
 
 	mu      sync.Mutex // guards the fields below, which status reads from other goroutines
 	keys    *identity.Store
@@ -38,6 +40,7 @@ type pairs struct {
 	current tunnelPairs
 	next    tunnelPairs           // of the last equip
 	removed map[string]*farTunnel // whose sessions may stand
+	stood   []linkMemory          // of the process before, until the first keep
 	drained bool
 	door    *pairDoor // for the successor; nil until there is one
 
@@ -57,6 +60,36 @@ func newPairs(log *slog.Logger, release string, keysDir func() string, relay fun
 	p.host, _ = os.Hostname() // without it, the listening address alone tells near tunnels apart
 	p.life, p.end = context.WithCancel(context.Background())
 	return p
+}
+
+// linkMemory is what a successor needs to know of a near tunnel's pair: in an outage, clients wait for it
+// only if it has stood.
+type linkMemory struct {
+	Tunnel string        `json:"tunnel"`
+	Peer   string        `json:"peer"`
+	Away   time.Duration `json:"away"` // for so long it has not stood
+}
+
+// links are those whose pair has stood.
+func (p *pairs) links() (all []linkMemory) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, t := range p.current.near {
+		if away, stood := t.link.Stood(); stood {
+			all = append(all, linkMemory{name, t.peer, away})
+		}
+	}
+	return all
+}
+
+// follow takes over from older processes with flows of pairs, the oldest first, and what the process
+// before knows of near tunnels.
+func (p *pairs) follow(all []olderPair, stood []linkMemory) {
+	p.stood = stood
+	p.older.remember(all)
+	for _, read := range p.endings.follow(all, p.notPassed) {
+		p.running.Go(read)
+	}
 }
 
 // equip gives paired tunnels what carries or brings their flows. Links to far
@@ -110,6 +143,7 @@ func (p *pairs) start(c *config.Config) error {
 		Log:           p.log,
 		RetainedLimit: p.retainedLimit,
 		Elsewhere:     p.older.take,
+		Fate:          p.endings.fate,
 	})
 	if err != nil {
 		return fmt.Errorf("start the pairs: %w", err)
@@ -171,7 +205,7 @@ func (p *pairs) keep(memoryLimit int64) {
 	for name := range p.next.far {
 		delete(p.removed, name)
 	}
-	p.current, p.next = p.next, tunnelPairs{}
+	p.current, p.next, p.stood = p.next, tunnelPairs{}, nil
 }
 
 // abandon gives up the last equip.
@@ -208,6 +242,7 @@ func (p *pairs) close() {
 	}
 	if node != nil {
 		node.Close()
+		p.endings.close(node)
 	}
 	p.running.Wait()
 	p.lines.Close()

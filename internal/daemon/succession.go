@@ -38,6 +38,7 @@ type inheritance struct {
 	Hops          []hops.Memory  `json:"hops,omitempty"`
 	Names         []names.Memory `json:"names,omitempty"`
 	Pairs         []olderPair    `json:"pairs,omitempty"` // of all processes with flows of pairs
+	Links         []linkMemory   `json:"links,omitempty"` // of near tunnels whose pair has stood
 
 	Intercepted []intercept.Tunnel `json:"intercepted,omitempty"` // that may have flows
 	Dialers     []intercept.Dialer `json:"dialers,omitempty"`     // likewise
@@ -199,7 +200,7 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 		p.Path, p.Args[0] = program, program
 	}
 	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Names: d.relay.Names(),
-		Older: d.older.living()}
+		Older: d.older.living(), Links: d.pairs.links()}
 	inForce := d.rules.hold()
 	bequest.Intercepted, bequest.Dialers = inForce.Tunnels, inForce.Dialers
 	if bequest.Pairs, err = d.pairs.bequeath(); err != nil {

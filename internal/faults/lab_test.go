@@ -7,7 +7,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,6 +41,13 @@ func TestMain(m *testing.M) {
 	if os.Getenv(attackRole) != "" {
 		if err := attacker(); err != nil {
 			fmt.Fprintln(os.Stderr, "attack:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if item, is := strings.CutPrefix(filepath.Base(os.Args[0]), withholding); is {
+		if err := withhold(item); err != nil {
+			fmt.Fprintln(os.Stderr, "withhold:", err)
 			os.Exit(1)
 		}
 		os.Exit(0)

@@ -43,10 +43,10 @@ func TestClientsOfAnOutage(t *testing.T) {
 						s.since = time.Now()
 						return
 					}
-					if s.ctl = (&control{}); s.instance != 0 {
+					if s.ctl = (&control{}); s.stood {
 						s.outage += time.Since(s.since)
 					}
-					s.instance, s.since = 1, time.Now()
+					s.stood, s.since = true, time.Now()
 				}
 				came := test.before + test.comes
 				time.AfterFunc(test.before, func() { stands(true) })

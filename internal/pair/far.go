@@ -44,6 +44,7 @@ var (
 	errDenied  = errors.New("the peer is not admitted any more")
 	errRemoved = errors.New("the tunnel was removed")
 	errOver    = errors.New("the flow is over")
+	errEnding  = errors.New("the process ends")
 )
 
 // refusedBefore is the error of an OPEN that comes again.
@@ -52,7 +53,8 @@ type refusedBefore struct{ code byte }
 func (refusedBefore) Error() string { return "the flow was refused before" }
 
 // causeOf is what the near relay gets for an error of admit. Any other error than these tells it
-// that the flow is gone. A removed tunnel counts as one that drains.
+// that the flow is gone. A removed tunnel and a process that ends count as ones that drain: the near
+// relay takes the flow to the next process.
 func causeOf(err error) (c stream.Cause, refused bool) {
 	var again refusedBefore
 	switch {
@@ -60,7 +62,7 @@ func causeOf(err error) (c stream.Cause, refused bool) {
 		return stream.Cause{Code: again.code, Text: err.Error()}, true
 	case err == errDenied:
 		return cause(flow.EndDenied, err), true
-	case err == errRemoved:
+	case err == errRemoved, err == errEnding:
 		return cause(flow.EndDrain, err), true
 	}
 	return c, false
@@ -83,8 +85,10 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 	}
 	if code, over := s.buried.has(o.Flow); over && code != 0 {
 		return nil, false, refusedBefore{code}
-	} else if over || s.node.closing.Load() {
+	} else if over {
 		return nil, false, errOver
+	} else if s.node.closing.Load() {
+		return nil, false, errEnding
 	}
 	f = newFlow(s, o.Flow, false, LegOptions{})
 	f.known, f.dialing, f.done = true, true, a.Ended
@@ -118,7 +122,9 @@ func (s *session) decline(id uint64, err error) {
 func (s *session) refuse(id uint64, c stream.Cause) {
 	s.mu.Lock()
 	s.buried.add(id, c.Code)
-	s.refusals.add(id, c)
+	if !s.refusals.add(id, c) {
+		s.owe()
+	}
 	ctl := s.ctl
 	s.mu.Unlock()
 	if ctl != nil {
@@ -153,7 +159,12 @@ func (f *Flow) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) {
 	ctx, cancel := context.WithTimeout(f.s.node.ctx, min(o.Deadline, maxDeadline))
 	defer cancel()
 	t, err := a.Dial(ctx, Open{Peer: f.s.peer, Client: o.Client, Listen: o.Listen, Flow: f, Admitted: admitted})
-	if err != nil {
+	var r *Refusal
+	switch {
+	case errors.As(err, &r) && r.Dialed:
+		f.endDial(cause(r.Reason, r.Err))
+		return
+	case err != nil:
 		f.refuse(refusal(err))
 		return
 	}
@@ -182,6 +193,15 @@ func (f *Flow) takeTarget(t Target, ahead []byte) error {
 	return nil
 }
 
+// endDial ends a far flow whose target may have been dialed. A REFUSED might have the near relay take
+// it to the next process.
+func (f *Flow) endDial(c stream.Cause) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dialing, f.legFailed = false, true
+	f.abort(c)
+}
+
 // refuse ends a far flow that has no target. It does not live until the near relay has answered:
 // its number is enough for that.
 func (f *Flow) refuse(c stream.Cause) {
@@ -206,7 +226,9 @@ type refusals struct {
 	texts map[uint64]string // of some of those that are due
 }
 
-func (r *refusals) add(id uint64, c stream.Cause) {
+// add reports false if it has dropped one without an answer.
+func (r *refusals) add(id uint64, c stream.Cause) (kept bool) {
+	kept = true
 	if r.codes == nil {
 		r.codes, r.texts = map[uint64]byte{}, map[uint64]string{}
 	}
@@ -215,6 +237,7 @@ func (r *refusals) add(id uint64, c stream.Cause) {
 			break
 		}
 		delete(r.codes, other)
+		kept = false
 	}
 	r.codes[id] = c.Code
 	if len(r.texts) < maxTexts {
@@ -225,6 +248,17 @@ func (r *refusals) add(id uint64, c stream.Cause) {
 		r.due = r.due[1:]
 	}
 	r.due = append(r.due, id)
+	return kept
+}
+
+// dialed reports that a flow without an answer may have had its target dialed.
+func (r *refusals) dialed() bool {
+	for _, code := range r.codes {
+		if reason, _ := reasonOf(stream.Cause{Code: code}); reason != flow.EndDrain && reason != flow.EndDenied {
+			return true
+		}
+	}
+	return false
 }
 
 // answered takes the answer to a REFUSED.

@@ -290,7 +290,8 @@ func broken(err error) error {
 }
 
 // accept goes through the handshake of an accepted connection behind its preface.
-func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, lane bool) (*connection, error) {
+func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Preface) (*connection, error) {
+	lane := p.Kind == preface.Lane
 	bulk.corked, bulk.flushReads, bulk.turns = true, true, n.controls
 	if lane {
 		bulk.turns = n.turns
@@ -323,6 +324,11 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, lane bool) (*con
 	mine.Features = hello.Features & (wire.FeaturePad | wire.FeatureNoResume | wire.FeatureLanes | wire.FeatureAhead | wire.FeatureCompress | wire.FeatureHeld | wire.FeatureSealed | wire.FeatureSums | wire.FeatureSent)
 	if a.Clear() || older { // the tunnel may have had the session's mode before
 		mine.Features |= hello.Features & wire.FeatureClear
+	}
+	if !lane {
+		if mine.Follows, err = n.follows(p.Instance, peer); err != nil {
+			return nil, err
+		}
 	}
 	var refusal error
 	switch {

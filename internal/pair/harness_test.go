@@ -194,7 +194,12 @@ func newStand(t testing.TB, options ...standOption) *stand {
 			s.carried(f)
 		}
 	})
-	s.accept(s.lanes, func(fd int, _ netip.AddrPort) { s.farNode().Serve(fd, nil, s.acceptor) })
+	s.accept(s.lanes, func(fd int, _ netip.AddrPort) {
+		s.mu.Lock()
+		n, a := s.far, s.acceptor
+		s.mu.Unlock()
+		n.Serve(fd, nil, a)
+	})
 	t.Cleanup(func() {
 		s.near.Close()
 		s.farNode().Close()
@@ -277,7 +282,7 @@ func (s *stand) Dial(ctx context.Context, o Open) (Target, error) {
 	d.SetMultipathTCP(false)
 	c, err := d.DialContext(ctx, "tcp", target.String())
 	if err != nil {
-		return Target{}, &Refusal{flow.EndTargetRefused, err}
+		return Target{}, &Refusal{Reason: flow.EndTargetRefused, Err: err}
 	}
 	return Target{FD: fdOf(c.(*net.TCPConn)), To: target, Legs: s.legs()}, nil
 }
@@ -375,6 +380,7 @@ type path struct {
 	pace    time.Duration // longest pause of a connection between two pieces
 	box     box           // on the way of connections that come; nil: none
 	sums    bool          // frames of lanes in clear have sums
+	delay   time.Duration // of each byte, each way, of connections to come
 	pairs   map[*hop]bool
 }
 
@@ -388,8 +394,9 @@ type hop struct {
 	a, b    *net.TCPConn
 	carried atomic.Int64 // bytes to b
 	stalled atomic.Bool
-	held    atomic.Bool // by a box, in both directions
+	silent  atomic.Bool // by a box, in both directions
 	sums    bool
+	held    atomic.Pointer[chan struct{}] // until it is closed, nothing more goes to b
 }
 
 // toFar writes to the far relay.
@@ -400,6 +407,9 @@ func (h toFar) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	h.carried.Add(int64(len(b)))
+	if held := h.held.Load(); held != nil {
+		<-*held
+	}
 	return h.b.Write(b)
 }
 
@@ -437,18 +447,64 @@ func (p *path) carry(a *net.TCPConn) {
 	var both sync.WaitGroup
 	pace := p.paceNow()
 	p.mu.Lock()
-	box := p.box
+	box, delay := p.box, p.delay
 	p.mu.Unlock()
 	toB, toA := io.Writer(toFar{h}), io.Writer(onlyWriter{h.a})
 	if box != nil {
 		toB, toA = box.before(h, toB, true), box.before(h, toA, false)
 	}
-	both.Go(func() { _, _ = io.Copy(toB, paced{h.a, pace}); _ = h.b.CloseWrite() })
-	both.Go(func() { _, _ = io.Copy(toA, paced{h.b, pace}); _ = h.a.CloseWrite() })
+	both.Go(func() { late(toB, paced{h.a, pace}, delay); _ = h.b.CloseWrite() })
+	both.Go(func() { late(toA, paced{h.b, pace}, delay); _ = h.a.CloseWrite() })
 	both.Wait()
 	p.mu.Lock()
 	delete(p.pairs, h)
 	p.mu.Unlock()
+}
+
+// late copies each piece after a delay, as a long wire does.
+func late(w io.Writer, r io.Reader, delay time.Duration) {
+	if delay == 0 {
+		_, _ = io.Copy(w, r)
+		return
+	}
+	type piece struct {
+		b   []byte
+		due time.Time
+	}
+	wire, done := make(chan piece, 1024), make(chan struct{})
+	go func() {
+		defer close(done)
+		var err error
+		for p := range wire {
+			if time.Sleep(time.Until(p.due)); err == nil {
+				_, err = w.Write(p.b)
+			}
+		}
+	}()
+	for buf := make([]byte, 64<<10); ; {
+		n, err := r.Read(buf)
+		if n > 0 {
+			wire <- piece{bytes.Clone(buf[:n]), time.Now().Add(delay)}
+		}
+		if err != nil {
+			break
+		}
+	}
+	close(wire)
+	<-done
+}
+
+// hold keeps back what the connections that are there carry to the far relay, until release.
+func (p *path) hold() (release func()) {
+	held := make(chan struct{})
+	release = sync.OnceFunc(func() { close(held) })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for h := range p.pairs {
+		h.held.Store(&held)
+	}
+	p.t.Cleanup(release) // before the path is closed
+	return release
 }
 
 // No splice, whose pipes outlive a test.
@@ -480,6 +536,12 @@ func (p *path) setSums(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sums = on
+}
+
+func (p *path) setDelay(delay time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = delay
 }
 
 func (p *path) paceNow() time.Duration {

@@ -73,9 +73,6 @@ type Link struct {
 }
 
 func (o LinkOptions) withDefaults() LinkOptions {
-	if o.Warm == 0 {
-		o.Warm = DefaultWarm
-	}
 	if o.Resume == 0 {
 		o.Resume = DefaultResume
 	}
@@ -87,6 +84,9 @@ func (n *Node) Link(o LinkOptions) *Link {
 	l := &Link{node: n, kick: make(chan struct{}, 1), stop: make(chan struct{}), o: o.withDefaults()}
 	l.setPaths(o.Paths)
 	l.s = l.newSession()
+	if o.Stood {
+		l.s.stood, l.s.since = true, time.Now().Add(-o.Away)
+	}
 	n.mu.Lock()
 	n.links = append(n.links, l)
 	n.mu.Unlock()
@@ -106,8 +106,11 @@ func (l *Link) Update(o LinkOptions) {
 	o = o.withDefaults()
 	if o.Peer != l.o.Peer || o.Tunnel != l.o.Tunnel || o.mode() != l.o.mode() {
 		l.old = append(l.old, l.s)
+		samePeer := o.Peer == l.o.Peer
 		l.o = o
-		l.s = l.newSession()
+		if l.s = l.newSession(); samePeer {
+			l.s.goesOnFrom(l.old[len(l.old)-1])
+		}
 	}
 	l.o = o
 	l.setPaths(o.Paths)
@@ -128,6 +131,17 @@ func (l *Link) sessions() []*session {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append(slices.Clone(l.old), l.s)
+}
+
+// Stood reports whether the pair has ever stood, and for how long it has been away; 0: it stands.
+func (l *Link) Stood() (away time.Duration, stood bool) {
+	s := l.current()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctl == nil {
+		away = time.Since(s.since)
+	}
+	return away, s.stood
 }
 
 // current is the session that takes new flows.
@@ -166,6 +180,7 @@ func (l *Link) Carry(c Client, done func(*Flow, End)) *Flow {
 	f.sf.Out.Keep(c.Early)
 	l.node.flowsNow.Add(1)
 	s.add(f)
+	l.followEnd(f) // the far process may have ended since
 	err := f.takeLeg(c.FD)
 	if err != nil {
 		unix.Close(c.FD)
@@ -225,8 +240,9 @@ func (l *Link) place(lane *lane) {
 			return
 		}
 		f.mu.Lock()
-		taken := f.assign(lane)
-		again := !taken && lane.isDead()
+		elsewhere := f.s != lane.s // it has moved on
+		taken := !elsewhere && f.assign(lane)
+		again := !taken && (elsewhere || lane.isDead())
 		f.queued = again
 		f.mu.Unlock()
 		if again {
@@ -234,17 +250,17 @@ func (l *Link) place(lane *lane) {
 			l.waiting = append(l.waiting, f)
 			l.mu.Unlock()
 		}
-		if taken || again {
+		if taken || again && !elsewhere {
 			return
 		}
 	}
 }
 
 // moveOn takes a flow to the session after its own, whose far process takes no new flows
-// and has refused this one: an upgrade overtook its OPEN. It reports false if the flow has
-// to end. The caller holds f.mu.
+// and has refused this one, or has ended and never heard of it: an upgrade overtook its OPEN. It
+// reports false if the flow has to end. The caller holds f.mu.
 func (l *Link) moveOn(f *Flow) bool {
-	if f.opened || f.sf.Out.Acknowledged() > 0 || f.sf.Over() || f.sf.Dead() {
+	if !f.untouched() {
 		return false
 	}
 	l.mu.Lock()
@@ -256,7 +272,6 @@ func (l *Link) moveOn(f *Flow) bool {
 	if l.s == was && !l.replace() { // DRAIN comes later than this answer
 		return false
 	}
-	f.closeStrands()
 	was.mu.Lock()
 	was.draining = true
 	delete(was.flows, f.id)
@@ -264,13 +279,47 @@ func (l *Link) moveOn(f *Flow) bool {
 	was.dirty = slices.DeleteFunc(was.dirty, func(other *Flow) bool { return other == f })
 	was.mu.Unlock()
 	was.message(wire.Message{Type: wire.MessageGone, Flow: f.id}) // the answer to its refusal
-	f.s, f.known, f.sent, f.openDue, f.lost, f.wokeAt = l.s, false, false, false, false, 0
+	f.s = l.s
+	f.unsend()
 	if !f.needSince.IsZero() {
 		was.waiting.Add(-1)
 		f.s.waiting.Add(1)
 	}
 	f.s.add(f)
 	return true
+}
+
+// untouched reports that the far process has taken nothing of a near flow, which lives.
+func (f *Flow) untouched() bool {
+	return !f.opened && f.sf.Out.Acknowledged() == 0 && !f.sf.Over() && !f.sf.Dead()
+}
+
+// unsend has the flow begin as if nothing of it had been sent. The caller holds f.mu and the link's
+// lock.
+func (f *Flow) unsend() {
+	f.closeStrands()
+	f.known, f.sent, f.openDue, f.lost, f.wokeAt = false, false, false, false, 0
+	f.needsOpen = true
+}
+
+// followEnd takes a flow on from a session whose far process has said its last and has not spoken of
+// this flow: it has not dialed for it, and never will. The caller holds f.mu.
+func (l *Link) followEnd(f *Flow) {
+	for !f.known && !f.finished && f.s.hasEnded() {
+		if !l.moveOn(f) {
+			return
+		}
+		f.wake()
+	}
+}
+
+// leave has new flows go to another session than one whose far process takes none.
+func (l *Link) leave(s *session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.s == s {
+		l.replace()
+	}
 }
 
 // assign gives the flow a lane and prepares what goes first on it. It reports false if
@@ -508,6 +557,7 @@ func (l *Link) replace() bool {
 	}
 	l.old = append(l.old, l.s)
 	l.s, l.replaced = l.newSession(), now
+	l.s.goesOnFrom(l.old[len(l.old)-1])
 	return true
 }
 
@@ -651,7 +701,7 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	}
 	p.stood(c)
 	if restarted {
-		s.restarted(c.hello.Instance)
+		s.restarted(c.hello)
 	}
 	s.begin(c)
 	if !slices.Contains(l.pathsNow(), p) {
@@ -690,16 +740,25 @@ func (s *session) reachable() bool {
 	return s.ctl != nil || s.instance != 0 && (!s.greeting.IsZero() || elsewhere)
 }
 
-// restarted drops everything that the far process had, which is gone.
-func (s *session) restarted(instance uint64) {
+// restarted drops everything that the far process had, which is gone. If that has ended in order, a
+// flow of which it has said nothing was never dialed for, and begins again.
+func (s *session) restarted(h wire.Hello) {
 	s.mu.Lock()
-	s.instance, s.draining = instance, false
+	inOrder := h.Follows == s.instance
+	s.instance, s.draining, s.ended = h.Instance, false, false
 	s.mu.Unlock()
 	s.closeLanes(func(*lane) bool { return true })
 	c := cause(flow.EndPeerRestarted, errors.New("the far relay was restarted"))
 	for _, f := range s.allFlows() {
 		f.mu.Lock()
-		if f.sent && !f.finished {
+		switch {
+		case !f.sent || f.finished || f.s != s:
+		case inOrder && !f.known && f.untouched():
+			s.link.mu.Lock()
+			f.unsend()
+			s.link.mu.Unlock()
+			f.wake()
+		default:
 			f.sf.PeerGone(c)
 			f.wake()
 		}

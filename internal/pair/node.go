@@ -59,6 +59,9 @@ const (
 // peerUse is what the connections of one peer take.
 type peerUse struct {
 	idle atomic.Int64 // lanes that carry no flow
+	// owed is until when the peer may wait for news of a flow that this process has given up; 0: it
+	// does not.
+	owed atomic.Pointer[time.Time]
 }
 
 // Node has the pairs of one process.
@@ -258,7 +261,7 @@ func (n *Node) serve(ctx context.Context, fd int, first []byte, from arrival, a 
 	}
 	var c *connection
 	if err == nil {
-		c, err = n.accept(bulk, from, a, p.Kind == preface.Lane)
+		c, err = n.accept(bulk, from, a, p)
 	}
 	if err != nil {
 		tcp.Close()
@@ -480,6 +483,9 @@ func (n *Node) Close() {
 		s.resetAll(flow.EndDrain, errors.New("the relay ends"))
 	}
 	n.flushResets()
+	for _, s := range n.sessions() {
+		s.sayLast()
+	}
 	n.settle()
 	n.cancel()
 	for _, s := range n.sessions() {
@@ -493,18 +499,21 @@ func (n *Node) Close() {
 
 // settle waits until the other ends have taken the last messages: a PONG proves it.
 func (n *Node) settle() {
-	var pinged []*control
-	for _, s := range n.sessions() {
-		if ctl := s.control(); ctl != nil {
-			s.sendPing(ctl)
-			pinged = append(pinged, ctl)
-		}
-	}
-	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); {
-		pinged = slices.DeleteFunc(pinged, (*control).answered)
-		if len(pinged) == 0 {
-			return
-		}
+	silent, began, asked := n.sessions(), time.Now(), map[*session]bool{}
+	for len(silent) > 0 {
+		silent = slices.DeleteFunc(silent, func(s *session) bool {
+			ctl := s.control()
+			switch {
+			case ctl == nil || ctl.isClosed() || time.Since(began) > s.patience(time.Second, 4):
+				return true
+			case asked[s]:
+				return ctl.answered()
+			case !s.lastIsDue(): // the PING goes behind it
+				asked[s] = true
+				s.sendPing(ctl)
+			}
+			return false
+		})
 		time.Sleep(time.Millisecond)
 	}
 }

@@ -19,7 +19,6 @@ import (
 
 // Defaults of options that are zero.
 const (
-	DefaultWarm          = 4
 	DefaultResume        = 2 * time.Minute
 	DefaultParkAfter     = 30 * time.Second
 	DefaultStripeAfter   = 512 << 10
@@ -47,6 +46,9 @@ type Options struct {
 	// process that this one replaces. It reports whether it took the descriptor;
 	// first are the bytes that were read of it. Nil: there is none.
 	Elsewhere func(instance uint64, fd int, first []byte) bool
+	// Fate is what became of another process that this one follows, as far as it concerns a peer. Nil:
+	// this process follows none.
+	Fate func(instance uint64, peer string) Fate
 	// ParkAfter is the silence after which a flow gives its lane back.
 	ParkAfter time.Duration
 	// StripeAfter is how many bytes a flow moves before it gets more than one lane.
@@ -62,6 +64,16 @@ type Options struct {
 	ReplacedAfter time.Duration
 }
 
+// Fate is what became of a process before this one.
+type Fate byte
+
+// The fates.
+const (
+	FateUnknown Fate = iota // it has died, or this process never knew it
+	FateOpen                // it has not ended yet, or it is not known yet how
+	FateInOrder             // it has ended, and owed the peer nothing
+)
+
 // LinkOptions are the way of one near tunnel to its far relay.
 type LinkOptions struct {
 	Tunnel string
@@ -69,7 +81,7 @@ type LinkOptions struct {
 	// Addresses are those of the far relay now, the one to try first first.
 	Addresses func(context.Context) ([]netip.AddrPort, error)
 	Paths     []PathOptions // none: one, by the host's routes
-	Warm      int           // idle lanes, on each path; 0: DefaultWarm
+	Warm      int           // idle lanes, on each path
 	Lanes     int           // of a flow that moves much; 0: 1
 	AutoLanes bool          // as many lanes as help; Lanes has no meaning then
 	Resume    time.Duration // how long a flow waits for a lane; 0: DefaultResume
@@ -80,6 +92,10 @@ type LinkOptions struct {
 	// Origin is the same for each process of this near tunnel, also after a restart. By it, and by
 	// Boot, the far relay finds the flows of processes that have died; empty: they wait for Resume.
 	Origin string
+	// Stood: the pair stood before this process began, as the process before it says, and has been away
+	// for Away.
+	Stood bool
+	Away  time.Duration
 	// Prepare sets options of a socket before it connects; nil: none.
 	Prepare func(fd int) error
 	// Established sets options of a lane or control connection that stands; nil: none.
@@ -162,6 +178,8 @@ type Acceptor interface {
 type Refusal struct {
 	Reason flow.EndReason
 	Err    error
+	// Dialed: an end of the process cut the dial short. No other process is to dial for the flow.
+	Dialed bool
 }
 
 func (r *Refusal) Error() string { return string(r.Reason) + ": " + r.Err.Error() }

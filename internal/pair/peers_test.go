@@ -195,7 +195,7 @@ func (d *neverDecides) Dial(ctx context.Context, o Open) (Target, error) {
 		o.Admitted()
 	}
 	<-ctx.Done()
-	return Target{}, &Refusal{flow.EndTargetUnreached, ctx.Err()}
+	return Target{}, &Refusal{Reason: flow.EndTargetUnreached, Err: ctx.Err()}
 }
 
 func (d *neverDecides) Ended(*Flow, End) {}
@@ -479,7 +479,7 @@ func (c *cuts) Dial(context.Context, Open) (Target, error) {
 			ctl.close()
 		}
 	}
-	return Target{}, &Refusal{flow.EndTargetRefused, io.EOF}
+	return Target{}, &Refusal{Reason: flow.EndTargetRefused, Err: io.EOF}
 }
 
 func (c *cuts) Ended(*Flow, End) {}
@@ -518,7 +518,7 @@ type admitsThenRefuses struct{ *stand }
 
 func (d admitsThenRefuses) Dial(_ context.Context, o Open) (Target, error) {
 	o.Admitted()
-	return Target{}, &Refusal{flow.EndTargetRefused, errors.New(strings.Repeat("x", 250))}
+	return Target{}, &Refusal{Reason: flow.EndTargetRefused, Err: errors.New(strings.Repeat("x", 250))}
 }
 
 func (d admitsThenRefuses) Ended(*Flow, End) {}

@@ -177,7 +177,7 @@ type drainedAcceptor struct {
 
 func (a *drainedAcceptor) Dial(ctx context.Context, o Open) (Target, error) {
 	if a.refused.CompareAndSwap(false, true) {
-		return Target{}, &Refusal{flow.EndDrain, errors.New("the relay is closed")}
+		return Target{}, &Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
 	}
 	return a.stand.Dial(ctx, o)
 }

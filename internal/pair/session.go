@@ -63,6 +63,7 @@ type session struct {
 
 	mu         sync.Mutex
 	instance   uint64 // of the other process; 0: not known yet
+	stood      bool   // the pair has stood, in this session or before it: without ctl there is an outage
 	release    string
 	remote     netip.AddrPort
 	over       *wanPath      // near relay: over which remote was reached
@@ -74,6 +75,8 @@ type session struct {
 	lanesMany  bool // several lanes may carry a flow
 	ahead      bool // OPEN may go ahead of its lane
 	draining   bool
+	ended      bool // near relay: the far process has said its last
+	lastDue    bool // far relay: that is to be said
 	closed     bool
 	revoked    bool          // of the watching goroutine
 	greeting   time.Time     // near relay: an attempt for ctl is in its handshake since; zero: none
@@ -117,6 +120,16 @@ func newSession(n *Node, peer string, id uint64, near bool) *session {
 	return s
 }
 
+// goesOnFrom has a new session take what an older one of its link knows of outages. The caller holds the
+// link's lock.
+func (s *session) goesOnFrom(old *session) {
+	old.mu.Lock()
+	defer old.mu.Unlock()
+	if s.stood = old.stood; old.ctl == nil && old.stood {
+		s.since = old.since
+	}
+}
+
 // waits is how long a near session's flows wait for a lane.
 func (s *session) waits(o LinkOptions) time.Duration {
 	if s.noResume {
@@ -153,10 +166,10 @@ func (s *session) begin(c *connection) {
 	old, oldWriter, writer := s.ctl, s.writer, make(chan struct{})
 	s.ctl, s.writer = ctl, writer
 	if old == nil {
-		if s.instance != 0 {
+		if s.stood {
 			s.outage += time.Since(s.since)
 		}
-		s.since = time.Now()
+		s.since, s.stood = time.Now(), true
 	} else if old.c.path != c.path {
 		s.srtt.Store(0)
 	}
@@ -311,7 +324,12 @@ func (s *session) fill(out []byte) []byte {
 	out = s.refusals.fill(out, before+maxFill)
 	dirty := s.dirty
 	s.dirty = nil
+	last := s.lastDue && len(dirty) == 0 && len(s.refusals.due) == 0
+	s.lastDue = s.lastDue && !last
 	s.mu.Unlock()
+	if last { // behind all that this end says of flows
+		return wire.Message{Type: wire.MessageDrain, Flags: wire.FlagLast}.Append(out)
+	}
 	for len(dirty) > 0 && len(out) <= before+maxFill {
 		f := dirty[0]
 		dirty = dirty[1:]
@@ -320,10 +338,11 @@ func (s *session) fill(out []byte) []byte {
 		s.mu.Unlock()
 		out = f.messages(out)
 	}
-	if len(dirty) > 0 {
-		s.mu.Lock()
-		s.dirty = append(dirty, s.dirty...) // they have waited longer
-		s.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dirty = append(dirty, s.dirty...) // they have waited longer
+	if s.lastDue && s.ctl != nil {
+		s.ctl.flush()
 	}
 	return out
 }
@@ -366,8 +385,8 @@ func (f *Flow) messages(out []byte) []byte {
 		if r.End {
 			m.Flags = wire.FlagEnd
 		}
-		if !f.near && !f.opened {
-			m.Type = wire.MessageRefused
+		if reason, _ := reasonOf(r.Cause); !f.near && !f.opened && reason != flow.EndDrain {
+			m.Type = wire.MessageRefused // else the near relay would take it to the next process, and it may be dialed for here
 		}
 		out = m.Append(out)
 	}
@@ -427,12 +446,7 @@ func (s *session) handle(ctl *control, m wire.Message) {
 	case wire.MessagePong:
 		s.pong(ctl, binary.BigEndian.Uint64(m.Bytes))
 	case wire.MessageDrain:
-		s.mu.Lock()
-		s.draining = true
-		s.mu.Unlock()
-		if s.link != nil {
-			s.link.poke()
-		}
+		s.drained(m.Flags&wire.FlagLast != 0)
 	case wire.MessageKey:
 		err := s.node.identity.Learn(s.peer, slices.Clone(m.Bytes))
 		if errors.Is(err, identity.ErrTooSoon) {
@@ -469,7 +483,7 @@ func (s *session) handleFlow(ctl *control, m wire.Message) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.finished {
+	if f.finished || f.s != s { // it has moved on
 		return
 	}
 	f.take(m)

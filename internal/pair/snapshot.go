@@ -41,7 +41,7 @@ func (s *session) overview() SessionState {
 	if s.ctl != nil && s.laneErr != nil && time.Since(s.laneErrSince) > laneErrSettles {
 		st.LaneError = s.laneErr.Error()
 	}
-	if s.ctl == nil && s.instance != 0 {
+	if s.ctl == nil && s.stood {
 		st.Outage += time.Since(s.since)
 	}
 	st.Paths = paths

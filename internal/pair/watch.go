@@ -98,7 +98,7 @@ func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time
 	w = wait{resume: resume, after: math.MaxInt64}
 	if s.ctl == nil {
 		away = now.Sub(s.since)
-		w.outage, w.down = s.instance != 0 && away <= resume, away > resume
+		w.outage, w.down = s.stood && away <= resume, away > resume
 	} else if s.outage > 0 {
 		w.after = now.Sub(s.since)
 	}
@@ -284,6 +284,11 @@ func (f *Flow) onOwn() bool {
 
 // giveUp ends the flow without its peer.
 func (f *Flow) giveUp(c stream.Cause) {
+	if !f.near {
+		f.s.mu.Lock()
+		f.s.owe()
+		f.s.mu.Unlock()
+	}
 	f.sf.Abort(c)
 	f.sf.PeerGone(c)
 	f.wake()
@@ -443,6 +448,9 @@ func (s *session) close() {
 	s.closed = true
 	ctl, timer := s.ctl, s.timer
 	s.ctl = nil
+	if s.refusals.dialed() {
+		s.owe()
+	}
 	s.mu.Unlock()
 	if timer != nil {
 		timer.Stop()

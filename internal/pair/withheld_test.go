@@ -55,12 +55,12 @@ type swallowing struct {
 func (w *swallowing) Write(b []byte) (int, error) {
 	if w.toFar == w.box.toFar && w.box.seen.Add(1)-1 == w.box.at {
 		w.stops = true
-		w.hop.held.Store(w.box.how == holdBothWays)
+		w.hop.silent.Store(w.box.how == holdBothWays)
 	}
 	switch {
 	case w.stops && w.box.how == holdUnread:
 		<-w.box.over
-	case w.stops || w.hop.held.Load():
+	case w.stops || w.hop.silent.Load():
 	default:
 		return w.to.Write(b)
 	}

@@ -194,6 +194,9 @@ type pairAnswer struct {
 	err    error
 }
 
+// ErrDialCut is the error of OpenPaired if the relay ended while the target was dialed.
+var ErrDialCut = errors.New("the relay ended while it dialed")
+
 // OpenPaired admits a flow that a near relay asks for, under the limits of the
 // tunnel, and connects it to a target as any other flow. The end of ctx gives
 // it up. An error is a [Refusal].
@@ -204,7 +207,7 @@ func (r *Relay) OpenPaired(ctx context.Context, o PairOpen) (*PairTarget, error)
 	}
 	w := slices.MinFunc(*r.loops.Load(), func(a, b *worker) int { return cmp.Compare(a.load.Load(), b.load.Load()) })
 	answers := make(chan pairAnswer, 1)
-	ended := &Refusal{report.EndDrain, ErrClosed}
+	ended := &Refusal{report.EndDrain, ErrDialCut}
 	var until time.Duration
 	if at, bounded := ctx.Deadline(); bounded {
 		until = time.Until(at)
@@ -212,7 +215,7 @@ func (r *Relay) OpenPaired(ctx context.Context, o PairOpen) (*PairTarget, error)
 	var slot, gen uint32
 	var began bool
 	if !w.post(func() { slot, gen, began = w.openPaired(rt, o, until, answers) }) {
-		return nil, ended
+		return nil, &Refusal{report.EndDrain, ErrClosed}
 	}
 	var a pairAnswer
 	select {
@@ -228,6 +231,9 @@ func (r *Relay) OpenPaired(ctx context.Context, o PairOpen) (*PairTarget, error)
 		default:
 			return nil, ended // the loop ended
 		}
+	}
+	if a.target == nil && a.reason == report.EndDrain {
+		return nil, &Refusal{a.reason, errors.Join(ErrDialCut, a.err)}
 	}
 	if a.target == nil {
 		return nil, &Refusal{a.reason, a.err}

@@ -29,6 +29,7 @@ const (
 	helloOrigin   = 9
 	helloMore     = 10
 	helloBoot     = 11
+	helloFollows  = 12
 )
 
 // Features are bits of what an end offers for this connection. Those beyond the first eight have a
@@ -60,7 +61,10 @@ type Hello struct {
 	Resume          time.Duration // near end: how long flows wait for a lane, in ms; 0: not said
 	Origin          string        // near end: the same for each process of one near tunnel
 	Boot            uint64        // near end: of the latest start of its host; 0: not said
-	Problem         string        // why this end closes the connection now; empty: it does not
+	// Follows is the instance that the near end has asked for, if the far end's process follows it and
+	// it has ended in order; 0: it does not.
+	Follows uint64
+	Problem string // why this end closes the connection now; empty: it does not
 }
 
 // Append appends the HELLO: length (2), then type (1), length (2), value for each.
@@ -83,6 +87,9 @@ func (h Hello) Append(dst []byte) []byte {
 	dst = appendText(dst, helloOrigin, h.Origin)
 	if h.Boot != 0 {
 		dst = appendValue(dst, helloBoot, binary.BigEndian.AppendUint64(nil, h.Boot))
+	}
+	if h.Follows != 0 {
+		dst = appendValue(dst, helloFollows, binary.BigEndian.AppendUint64(nil, h.Follows))
 	}
 	binary.BigEndian.PutUint16(dst[start:], uint16(len(dst)-start-2))
 	return dst
@@ -139,7 +146,7 @@ func parseHello(b []byte) (h Hello, err error) {
 }
 
 func (h *Hello) set(kind byte, value []byte) error {
-	sizes := map[byte]int{helloVersions: 2, helloInstance: 8, helloSession: 8, helloFeatures: 1, helloResume: 4, helloBoot: 8}
+	sizes := map[byte]int{helloVersions: 2, helloInstance: 8, helloSession: 8, helloFeatures: 1, helloResume: 4, helloBoot: 8, helloFollows: 8}
 	if want, fixed := sizes[kind]; fixed && len(value) != want {
 		return malformed("value %d of HELLO has %d bytes", kind, len(value))
 	}
@@ -171,6 +178,8 @@ func (h *Hello) set(kind byte, value []byte) error {
 		h.Boot = binary.BigEndian.Uint64(value)
 	case helloOrigin:
 		h.Origin = printable.String(string(value))
+	case helloFollows:
+		h.Follows = binary.BigEndian.Uint64(value)
 	}
 	return nil
 }

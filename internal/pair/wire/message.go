@@ -39,6 +39,10 @@ const (
 // offset, and an END comes with its sum.
 const FlagEnd = 1
 
+// FlagLast on DRAIN: the process ends. What it has said of flows is all that it ever knew of them, and
+// it dials no target any more. Older near relays take it for a DRAIN without flag.
+const FlagLast = 1
+
 // FlagAlone on LIMITED: further lanes of the flow are to pause for a moment.
 const FlagAlone = 1
 

@@ -16,7 +16,7 @@ var (
 )
 
 func TestHello(t *testing.T) {
-	want := Hello{Origin: "host 127.0.0.1:9000", Boot: 9, Lowest: 1, Highest: 3, Instance: 1 << 63, Session: 7, Tunnel: "files", Release: "1.2", Features: FeatureClear, Problem: "denied",
+	want := Hello{Origin: "host 127.0.0.1:9000", Boot: 9, Lowest: 1, Highest: 3, Instance: 1 << 63, Session: 7, Tunnel: "files", Release: "1.2", Features: FeatureClear, Problem: "denied", Follows: 1<<63 + 5,
 		Resume: 90 * time.Second}
 	b := want.Append(nil)
 	unknown := append(bytes.Clone(b), 99, 0, 1, 'x')

@@ -1,0 +1,198 @@
+package daemon
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"longhaul/internal/pair"
+)
+
+// A process that has ended in order tells the processes that follow it: a near relay in an outage may
+// have sent it an OPEN, and hears from them that it was never carried out. They ask for it at its door,
+// each with a connection that stays open: one that ends without such news is that of a process that
+// has died. A process also passes on what it hears of those before it, so that an upgrade loses none.
+
+// Bounds of what a process keeps of others that have ended, and of who asks for it.
+const (
+	maxEndings   = 64
+	maxFollowers = 16
+	maxOwed      = 512 // peers in one message
+)
+
+// doorFollow is the first byte of a message that asks for endings.
+const doorFollow = 2
+
+// ending is how a process has ended.
+type ending struct {
+	Instance string   `json:"instance"` // in hexadecimal
+	InOrder  bool     `json:"in_order"`
+	Owed     []string `json:"owed,omitempty"` // peers that may wait for news of their flows
+}
+
+// endings are those that a process knows of.
+type endings struct {
+	mu        sync.Mutex
+	known     []ending            // the latest last
+	followed  map[string]net.Conn // by instance: those that have not ended
+	before    string              // the instance of the process before this one, which knows of all before it
+	lost      []string            // instances of which that one may still tell
+	followers []*net.UnixConn
+	closed    bool
+}
+
+// follow asks older processes, the oldest first, for their endings.
+func (e *endings) follow(all []olderPair, failed func(error)) (read []func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.followed = map[string]net.Conn{}
+	for i, one := range slices.Backward(all) {
+		if !one.Tells {
+			continue
+		}
+		c, err := dialDoor(one.Socket)
+		if err == nil {
+			if _, err = c.Write([]byte{doorFollow}); err != nil {
+				_ = c.Close()
+			}
+		}
+		switch {
+		case err == nil:
+			_ = c.SetDeadline(time.Time{})
+			e.followed[one.Instance] = c
+			read = append(read, func() { e.read(one.Instance, c, failed) })
+		case e.before != "":
+			e.lost = append(e.lost, one.Instance)
+		}
+		if err == nil && i == len(all)-1 {
+			e.before = one.Instance
+		}
+	}
+	return read
+}
+
+// read takes what another process tells, until it ends.
+func (e *endings) read(instance string, c net.Conn, failed func(error)) {
+	for b := make([]byte, maxPassed); ; {
+		n, err := c.Read(b)
+		if err != nil || n == 0 {
+			break
+		}
+		var told ending
+		if err := json.Unmarshal(b[:n], &told); err != nil {
+			failed(fmt.Errorf("read how a process has ended: %w", err))
+			continue
+		}
+		e.tell(told)
+	}
+	_ = c.Close()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return
+	}
+	delete(e.followed, instance)
+	died := []string{instance}
+	if instance == e.before {
+		died = append(died, e.lost...)
+	}
+	for _, one := range died {
+		e.note(ending{Instance: one})
+	}
+}
+
+// tell notes how a process has ended, and passes it on.
+func (e *endings) tell(told ending) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.note(told)
+}
+
+// note is tell for a caller that holds mu. The first news of a process counts.
+func (e *endings) note(told ending) {
+	if e.find(told.Instance) != nil {
+		return
+	}
+	e.lost = slices.DeleteFunc(e.lost, func(one string) bool { return one == told.Instance })
+	if len(e.known) >= maxEndings {
+		e.known = slices.Delete(e.known, 0, 1)
+	}
+	e.known = append(e.known, told)
+	e.followers = slices.DeleteFunc(e.followers, func(c *net.UnixConn) bool { return !send(c, told) })
+}
+
+func (e *endings) find(instance string) *ending {
+	for i := range e.known {
+		if e.known[i].Instance == instance {
+			return &e.known[i]
+		}
+	}
+	return nil
+}
+
+// send reports whether a follower still listens.
+func send(c *net.UnixConn, told ending) bool {
+	b, err := json.Marshal(told)
+	if err == nil {
+		_ = c.SetWriteDeadline(time.Now().Add(doorTime))
+		_, err = c.Write(b)
+	}
+	if err != nil {
+		_ = c.Close()
+	}
+	return err == nil
+}
+
+// admit takes a process that follows this one.
+func (e *endings) admit(c *net.UnixConn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, told := range e.known {
+		if !send(c, told) {
+			return
+		}
+	}
+	if e.closed {
+		_ = c.Close()
+		return
+	}
+	if len(e.followers) >= maxFollowers {
+		_ = e.followers[0].Close()
+		e.followers = slices.Delete(e.followers, 0, 1)
+	}
+	e.followers = append(e.followers, c)
+}
+
+// fate is what became of a process, as far as it concerns a peer.
+func (e *endings) fate(number uint64, peer string) pair.Fate {
+	instance := instanceText(number)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	told := e.find(instance)
+	switch {
+	case told != nil && told.InOrder && !slices.Contains(told.Owed, peer):
+		return pair.FateInOrder
+	case told == nil && (e.followed[instance] != nil || slices.Contains(e.lost, instance)):
+		return pair.FateOpen
+	}
+	return pair.FateUnknown
+}
+
+// close tells the followers of this process's end, and goes.
+func (e *endings) close(node *pair.Node) {
+	if owed := node.Owed(); len(owed) <= maxOwed {
+		e.tell(ending{Instance: instanceText(node.Instance()), InOrder: true, Owed: owed})
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	for _, c := range e.followers {
+		_ = c.Close()
+	}
+	for _, c := range e.followed {
+		_ = c.Close()
+	}
+}
