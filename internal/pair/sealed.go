@@ -143,12 +143,12 @@ func (l *lane) noteReached(f *Flow, offset uint64) {
 // alone may take its time, as long as something comes.
 func (f *Flow) lateAfter() time.Duration {
 	if f.sf.In.Merges() {
-		return max(f.s.patience(suspectAfter, 4), 4*f.slowestLane())
+		return max(f.s.answerWithin(suspectAfter, 4), 4*f.slowestLane())
 	}
 	if f.s.noResume {
-		return f.s.patience(lateNoResume, 8)
+		return f.s.answerWithin(lateNoResume, 8)
 	}
-	return f.s.patience(pongWithin, 8)
+	return f.s.answerWithin(pongWithin, 8)
 }
 
 // announce tells the other end how much has gone out, once nothing more does and nobody has
@@ -160,7 +160,7 @@ func (f *Flow) announce(now time.Time) {
 		return
 	}
 	for _, st := range f.strands {
-		if st.busy || st.sentAt.until(now) < f.s.patience(pongWithin, 8) || holds(st.l.bulk) {
+		if st.busy || st.sentAt.until(now) < f.s.answerWithin(pongWithin, 8) || holds(st.l.bulk) {
 			return
 		}
 	}

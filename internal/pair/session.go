@@ -48,6 +48,8 @@ type session struct {
 	flowsTotal        atomic.Int64
 	congestionControl atomic.Pointer[string] // of the latest lane
 	srtt              atomic.Int64           // nanoseconds; 0: not measured
+	strain            strain                 // of both processes, as answers show it
+	served            atomic.Int64           // stamp of when a flow last got a lane; 0: never
 	rttvar            atomic.Int64
 	delays            delays
 	tails             tails
@@ -657,6 +659,7 @@ func (f *Flow) attachFar(l *lane, received uint64, greet func([]byte, uint64, ui
 		return
 	}
 	l.bind(f)
+	f.s.served.Store(int64(stampNow()))
 	var first []byte
 	if greet != nil {
 		first = greet(nil, f.id, f.sf.In.Position())

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"runtime"
 	"slices"
 	"time"
 
@@ -42,11 +43,16 @@ const (
 func (n *Node) watch() {
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
+	looked := time.Now()
 	for tick := 0; ; tick++ {
 		select {
 		case <-n.ctx.Done():
 			return
-		case now := <-ticker.C:
+		case <-ticker.C:
+			runtime.Gosched() // behind all that is ready now
+			now := time.Now()
+			n.strain.note(now.Sub(looked)-tickEvery, now)
+			looked = now
 			if tick%checkKeysTick == 0 {
 				n.boundStores()
 				n.limited.Flush()
@@ -92,6 +98,7 @@ type wait struct {
 	resume time.Duration // so long at most
 	outage bool          // the control connection is away, for less than resume
 	down   bool          // for longer
+	makes  bool          // it stands, and lanes are being made, as far as is known
 	after  time.Duration // since the end of the latest outage; without one, and after resume, endless
 }
 
@@ -101,6 +108,7 @@ func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w = wait{resume: resume, after: math.MaxInt64}
+	w.makes = s.ctl != nil && (s.laneErr == nil || problemOf(s.laneErr).waits())
 	if s.ctl == nil {
 		away = now.Sub(s.since)
 		w.outage, w.down = s.instance != 0 && away <= resume, away > resume
@@ -111,14 +119,14 @@ func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time
 }
 
 // unserved reports that a near flow's client has waited long enough for a lane: for its
-// deadline, in which an outage does not count, since its end found no lane ready. With
-// the outage that is no longer than others wait.
+// deadline, in which an outage does not count, since its end found no lane ready, nor a crowd
+// for which lanes are being made. With these that is no longer than others wait.
 func (f *Flow) unserved(now time.Time, w wait) bool {
 	if !f.near || f.sent || f.opening == nil {
 		return false
 	}
 	waited, deadline := f.start.until(now), f.opening.Deadline
-	return waited > deadline && (waited > w.resume || !w.outage && w.after > deadline)
+	return waited > deadline && (waited > w.resume || !w.outage && !w.makes && w.after > deadline) && f.s.stands(deadline, now)
 }
 
 // revoke ends the session of a peer that is admitted no more: its flows first, so that
@@ -165,7 +173,7 @@ func (s *session) watchControl(now time.Time, slow bool) {
 	ctl.mu.Unlock()
 	within := s.patience(suspectAfter, 4)
 	switch {
-	case waiting && (since > within && stuck(ctl.c.bulk, within) || since > max(pongWithin, s.patience(0, 8)) && ctl.silent(now, pongWithin)):
+	case waiting && (since > within && stuck(ctl.c.bulk, within) || since > s.answerWithin(pongWithin, 8) && ctl.silent(now, pongWithin+s.strained())):
 		s.node.log.Debug("path is dead", "peer", s.peer, "tunnel", s.tunnel)
 		s.controlLost(ctl, errors.New("no answer to PING")) // before the close, of which the reader tells
 		ctl.close()
@@ -226,8 +234,9 @@ func (s *session) sendPing(ctl *control) {
 	s.pings++
 	id := s.pings
 	s.mu.Unlock()
+	_, repeats := pathOf(ctl.c.bulk)
 	ctl.mu.Lock()
-	ctl.ping, ctl.pinged = id, time.Now()
+	ctl.ping, ctl.pinged, ctl.repeats = id, time.Now(), repeats
 	ctl.mu.Unlock()
 	ctl.post(wire.Message{Type: wire.MessagePing, Bytes: binary.BigEndian.AppendUint64(nil, id)})
 }
@@ -235,7 +244,7 @@ func (s *session) sendPing(ctl *control) {
 // pong takes the answer to a PING. The round trip is smoothed as TCP's (RFC 6298).
 func (s *session) pong(ctl *control, id uint64) {
 	ctl.mu.Lock()
-	sent := ctl.pinged
+	sent, repeats := ctl.pinged, ctl.repeats
 	ours, rtt := ctl.ping == id && id != 0, time.Since(sent)
 	if ours {
 		ctl.ping = 0
@@ -245,6 +254,9 @@ func (s *session) pong(ctl *control, id uint64) {
 		return
 	}
 	s.delays.note(sent, rtt)
+	if least, now := pathOf(ctl.c.bulk); now == repeats {
+		s.strain.note(rtt-least, time.Now())
+	}
 	rtt = min(rtt, maxRTT)
 	old := time.Duration(s.srtt.Load())
 	if old == 0 {
@@ -261,7 +273,7 @@ func (s *session) pong(ctl *control, id uint64) {
 func (l *lane) overdue(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.draining && now.Sub(l.since) > drainWithin
+	return l.draining && now.Sub(l.since) > drainWithin+l.s.strained()
 }
 
 // watch finds what has taken too long.
@@ -281,7 +293,7 @@ func (f *Flow) watch(now time.Time, w wait) {
 	f.watchTail(now)
 	f.adjustLanes(now)
 	switch {
-	case (f.sent || !f.near) && (w.down && !f.onOwn() || !f.needSince.IsZero() && f.needSince.until(now) > w.resume):
+	case (f.sent || !f.near) && (w.down && !f.onOwn() || !f.needSince.IsZero() && f.needSince.until(now) > w.resume && (w.outage || f.s.stands(w.resume, now))):
 		f.giveUp(cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits")))
 	case f.unserved(now, w):
 		f.giveUp(f.s.whyDown())
@@ -292,8 +304,8 @@ func (f *Flow) watch(now time.Time, w wait) {
 	if !f.running && !f.parkable() || f.leg.failed {
 		f.wake()
 	}
-	if f.leg.readable && f.sf.Hungry() && f.sf.Out.Kept() > 0 && f.s.node.budget.room() {
-		f.wake() // the budget may have held it back
+	if f.sf.Out.Kept() > 0 && f.canRead() {
+		f.wake() // the budget may have held it back, or a crowd
 	}
 	f.watchWake(now)
 	f.goAhead() // there may be room by now
@@ -344,13 +356,13 @@ func (f *Flow) whyDead(st *strand, now time.Time) string {
 	switch {
 	case !f.near && l.isDead(): // it went from this flow to another one before it ended
 		return "it has ended"
-	case l == f.lane && f.near && f.unheardOn(l) && f.askedFor(st, now) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
+	case l == f.lane && f.near && f.unheardOn(l) && f.askedFor(st, now) > f.s.answerWithin(hedgeAfter, 3) && !f.greeted(l):
 		return "no answer to OPEN"
 	case !f.s.noResume && waits && stuck(l.bulk, within): // without resumption the kernel decides
 		return "no acknowledgement"
 	case !f.leg.writable && f.moved.until(now) > 2*tickEvery && isClosed(l.bulk): // else the reader sees it
 		return "closed by the kernel"
-	case !st.stuckAt.IsZero() && st.stuckAt.until(now) > max(pongWithin, f.s.patience(0, 8)):
+	case !st.stuckAt.IsZero() && st.stuckAt.until(now) > f.s.answerWithin(pongWithin, 8):
 		// What is missing may wait behind what this end has no memory for.
 		return "no room for what came before its turn"
 	}
@@ -466,6 +478,16 @@ func (f *Flow) watchReset(now time.Time) {
 	}
 }
 
+// parkAfter is the silence after which a flow gives its lane back: soon, while a crowd waits for
+// lanes. To wake takes far less than another handshake.
+func (s *session) parkAfter() time.Duration {
+	after := s.node.options.ParkAfter
+	if int(s.waiting.Load()) >= crowd {
+		after = min(after, s.answerWithin(time.Second, 8))
+	}
+	return after
+}
+
 // watchSilence ends or parks a flow that is silent.
 func (f *Flow) watchSilence(now time.Time) {
 	silent := f.moved.until(now)
@@ -482,7 +504,7 @@ func (f *Flow) watchSilence(now time.Time) {
 		f.abort(cause(flow.EndHalfClosed, nil))
 	case f.legs.Idle > 0 && silent > f.legs.Idle:
 		f.abort(cause(flow.EndIdle, nil))
-	case f.near && f.known && f.lane != nil && !f.releasing && silent > f.s.node.options.ParkAfter && f.sf.Quiet():
+	case f.near && f.known && f.lane != nil && !f.releasing && silent > f.s.parkAfter() && f.sf.Quiet():
 		f.releaseFrom(1)
 		f.releaseDue = true
 		f.wake()
@@ -492,7 +514,7 @@ func (f *Flow) watchSilence(now time.Time) {
 // watchWake has bytes go ahead again, which the other end may have had no room for. The far
 // relay asks again for a lane.
 func (f *Flow) watchWake(now time.Time) {
-	if f.lane != nil || f.wokeAt.IsZero() || f.wokeAt.until(now) < f.s.patience(time.Second, 4) {
+	if f.lane != nil || f.wokeAt.IsZero() || f.wokeAt.until(now) < f.s.answerWithin(time.Second, 4) {
 		return
 	}
 	f.wokeAt = 0
