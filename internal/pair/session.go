@@ -200,7 +200,7 @@ func (s *session) controlLost(ctl *control, err error) {
 	if current {
 		s.ctl = nil
 		s.since = time.Now()
-		s.problem, s.text = ProblemPathDown, errorText(err)
+		s.problem, s.text = problemOf(err), errorText(err)
 	}
 	s.mu.Unlock()
 	if !current {

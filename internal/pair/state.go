@@ -62,6 +62,7 @@ type SessionState struct {
 	CompressKnown bool      // and both ends know them
 	Fallback      bool      // new flows go unpaired
 	RTT           time.Duration
+	Overload      time.Duration // by which answers come late for want of a processor; 0: less than a second
 
 	Flows        int // that have not ended
 	LanesWarm    int

@@ -172,10 +172,15 @@ func (s *session) watchControl(now time.Time, slow bool) {
 	waiting, since := ctl.ping != 0, now.Sub(ctl.pinged)
 	ctl.mu.Unlock()
 	within := s.patience(suspectAfter, 4)
+	dead := since > within && stuck(ctl.c.bulk, within)
 	switch {
-	case waiting && (since > within && stuck(ctl.c.bulk, within) || since > s.answerWithin(pongWithin, 8) && ctl.silent(now, pongWithin+s.strained())):
+	case waiting && (dead || since > s.answerWithin(pongWithin, 8) && ctl.silent(now, pongWithin+s.strained())):
 		s.node.log.Debug("path is dead", "peer", s.peer, "tunnel", s.tunnel)
-		s.controlLost(ctl, errors.New("no answer to PING")) // before the close, of which the reader tells
+		err := errors.New("no answer to PING")
+		if !dead && s.strained() >= overloadedFrom {
+			err = problem(ProblemOverloaded, "%w", err)
+		}
+		s.controlLost(ctl, err) // before the close, of which the reader tells
 		ctl.close()
 		s.dropWarm(ctl.c.path)
 	case !waiting && (since > pingEvery || s.near && s.link.tries(now)):
