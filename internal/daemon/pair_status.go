@@ -72,6 +72,7 @@ func toPairSession(s pair.SessionState) flow.PairSession {
 		Fallback:       s.Fallback,
 
 		RTT:          units.Seconds(s.RTT),
+		Overload:     units.Seconds(s.Overload),
 		LaneError:    s.LaneError,
 		LanesWarm:    s.LanesWarm,
 		LanesBusy:    s.LanesBusy,

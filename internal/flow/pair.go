@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"fmt"
 	"time"
 
 	"longhaul/internal/units"
@@ -43,6 +44,8 @@ type PairSession struct {
 	HeadsUnchecked bool `json:"heads_unchecked"`
 	Resumable      bool `json:"resumable"` // false: a flow ends with its connection over the WAN
 	Fallback       bool `json:"fallback"`  // new flows go unpaired now
+	// Overload is how late answers come because a relay waits for a processor; 0: less than a second.
+	Overload units.Seconds `json:"overload_seconds,omitempty"`
 	// Compress is auto if both relays may send compressed records, and unsupported if the
 	// near one would, and the far one is of an older release; or off.
 	Compress string `json:"compress"`
@@ -138,6 +141,7 @@ const (
 	PairDraining   = "draining"    // the far process takes no new sessions
 	PairEncrypt    = "encrypt"     // one relay has encrypt: off, the other has not
 	PairBusy       = "busy"        // the far relay has too many handshakes or sessions
+	PairOverloaded = "overloaded"  // one of the relays has no CPU for its answers
 )
 
 // The values of PairSession.Compress.
@@ -195,6 +199,9 @@ func (s *PairSession) Notes() (notes []string) {
 	if s.Twin {
 		notes = append(notes, TwinWarning)
 	}
+	if s.Up && s.Overload > 0 {
+		notes = append(notes, fmt.Sprintf("overloaded: answers come %.1f s late; this relay or the other one gets too little CPU", float64(s.Overload)))
+	}
 	if !s.Resumable {
 		notes = append(notes, "resume: off: a flow ends with its connection over the WAN")
 	}
@@ -227,6 +234,8 @@ func PairProblemText(problem, relay string) string {
 		return relay + " and this relay differ in encrypt, so they exchange nothing"
 	case PairBusy:
 		return relay + " has too many connections in their handshakes, or too many sessions of this host"
+	case PairOverloaded:
+		return relay + " or this relay gets too little CPU for its answers"
 	}
 	return "no session with " + relay + " stands"
 }
@@ -248,6 +257,8 @@ func PairProblemRemedy(problem string) string {
 		return "write the same encrypt in pair of the near tunnel and in pair_from of the far one"
 	case PairBusy:
 		return "see the far relay's log for who floods it; this relay goes on trying"
+	case PairOverloaded:
+		return "give both relays more CPU, or fewer clients (max_flows, rate); flows wait, and go on by themselves"
 	}
 	return ""
 }

@@ -54,6 +54,12 @@ func (s *session) crowded(now time.Time) bool {
 	return s.instance != 0 && (s.ctl == nil || now.Sub(s.since) < max(aheadFirst, 3*s.rtt()))
 }
 
+// crowdedOut reports that the flow's client waits with what it sends: a crowd waits for lanes, and the
+// flow has its first bytes here. The kernel keeps the others, and no goroutine.
+func (f *Flow) crowdedOut() bool {
+	return f.lane == nil && f.sf.Out.Kept() > 0 && !f.leg.failed && int(f.s.waiting.Load()) >= crowd
+}
+
 // goAhead sends the first bytes ahead of the lane that the flow needs. At the near relay
 // the flow may have that lane in place of a lost one, but the far relay has not come to it.
 func (f *Flow) goAhead() {
@@ -122,9 +128,9 @@ func (f *Flow) wentAhead() {
 // takeWake takes bytes that came ahead of a lane.
 func (f *Flow) takeWake(offset uint64, b []byte) {
 	f.known = true
-	within := f.s.patience(wakeStale, 2)
+	within := f.s.answerWithin(wakeStale, 2)
 	if f.attaching || f.s.sealed.Load() && !f.opened {
-		within = f.s.patience(pongWithin, 8) // a far relay with many lanes may not have come to it
+		within = f.s.answerWithin(pongWithin, 8) // a far relay with many lanes may not have come to it
 	}
 	if f.lane != nil && f.near && f.laneSince.since() > within {
 		// The far relay has lost the lane. Nobody here saw it: the reader waits for
@@ -144,7 +150,7 @@ func (f *Flow) takeWake(offset uint64, b []byte) {
 // ahead, has none any more: else the target's bytes go to a dead lane. A young lane may be
 // one that the near relay has got since.
 func (f *Flow) dropForgotten() {
-	if f.near || f.lane == nil || f.s.noResume || f.strands[0].since.since() <= f.s.patience(pongWithin, 8) {
+	if f.near || f.lane == nil || f.s.noResume || f.strands[0].since.since() <= f.s.answerWithin(pongWithin, 8) {
 		return
 	}
 	f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", "the other relay has lost it")

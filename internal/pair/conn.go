@@ -71,6 +71,12 @@ type bulkConn struct {
 	turns      *turns // the handshake has one of them, but for the time that it waits
 	waited     bool   // a write had to wait for room
 	expected   int    // bytes that the next writes bring until flush
+	// deadline is that of the handshake, in which this end's waits for its turns do not count.
+	deadline time.Time
+	// rtt and repeats are what the kernel knew of the path when the handshake had ended: the round
+	// trip, and the segments that it had sent again.
+	rtt     time.Duration
+	repeats uint32
 
 	preface [preface.Size]byte // of an accepted connection, to pass on
 	begun   atomic.Bool        // of an accepted connection: TLS has answered
@@ -184,7 +190,7 @@ func (c *bulkConn) fill() error {
 			return err
 		}
 		c.turns.give()
-		defer c.turns.goOn()
+		defer c.goOn()
 	}
 	if c.in != nil && c.r > 0 {
 		c.w = copy(c.in, c.in[c.r:c.w])
@@ -204,6 +210,21 @@ func (c *bulkConn) fill() error {
 	c.w += n
 	c.large = c.w >= smallBuffer
 	return err
+}
+
+// goOn waits for the handshake's next turn.
+func (c *bulkConn) goOn() {
+	began := time.Now()
+	c.turns.goOn()
+	if waited := time.Since(began); waited > handshakeTimeout/100 && !c.deadline.IsZero() {
+		c.endBy(c.deadline.Add(waited))
+	}
+}
+
+// endBy has reads and writes fail from a moment on; zero: from none.
+func (c *bulkConn) endBy(t time.Time) {
+	c.deadline = t
+	_ = c.SetDeadline(t)
 }
 
 // await waits until bytes are here, or an end. It takes little memory: the handshake's stack is

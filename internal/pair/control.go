@@ -40,7 +40,9 @@ type control struct {
 	pong   *uint64 // the number of the latest PING without an answer; nil: none
 	pinged time.Time
 	ping   uint64 // the number of the ping that is under way; 0: none
-	keys   string // the key that was announced on this connection
+	// repeats are the segments that the kernel had sent again when it went out.
+	repeats uint32
+	keys    string // the key that was announced on this connection
 	// announced is when.
 	announced time.Time
 }

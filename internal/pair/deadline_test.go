@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"errors"
 	"log/slog"
 	"net"
 	"testing"
@@ -16,19 +17,26 @@ import (
 // outage, or while nothing is wrong but that no lane can be made.
 func TestClientsOfAnOutage(t *testing.T) {
 	const deadline, resume = 10 * time.Second, time.Minute
+	failed := errors.New("no port is free")
 	for _, test := range []struct {
-		name   string
-		before time.Duration // until the first session stands
-		comes  time.Duration // after that
-		outage time.Duration // after the client has come; it begins at once
-		waits  time.Duration
+		name    string
+		before  time.Duration // until the first session stands
+		comes   time.Duration // after that
+		outage  time.Duration // after the client has come; it begins at once
+		laneErr error         // why no lane could be made; nil: lanes are being made
+		served  time.Duration // until the latest other flow gets a lane, after the client has come
+		waits   time.Duration
 	}{
-		{"while the session stands", 0, time.Minute, 0, deadline},
-		{"before the first session", 9 * time.Second, -5 * time.Second, 0, deadline},
-		{"in a short outage", 0, time.Second, 2 * time.Second, 2*time.Second + deadline},
-		{"in an outage beyond its deadline", 0, time.Second, 20 * time.Second, 20*time.Second + deadline},
-		{"in an outage of almost resume", 0, time.Second, resume - time.Second, resume},
-		{"in an outage beyond resume", 0, time.Second, 2 * resume, resume},
+		{"while the session stands", 0, time.Minute, 0, failed, 0, deadline},
+		{"before the first session", 9 * time.Second, -5 * time.Second, 0, failed, 0, deadline},
+		{"in a short outage", 0, time.Second, 2 * time.Second, failed, 0, 2*time.Second + deadline},
+		{"in an outage beyond its deadline", 0, time.Second, 20 * time.Second, failed, 0, 20*time.Second + deadline},
+		{"in an outage of almost resume", 0, time.Second, resume - time.Second, failed, 0, resume},
+		{"in an outage beyond resume", 0, time.Second, 2 * resume, failed, 0, resume},
+		{"in a crowd", 0, time.Second, 0, nil, 0, resume},
+		{"while the other relay is overloaded", 0, time.Second, 0, problem(ProblemOverloaded, "late"), 0, resume},
+		{"beside flows that get lanes", 0, time.Second, 0, failed, 30 * time.Second, 30*time.Second + deadline},
+		{"in a crowd that gets lanes", 0, time.Second, 0, nil, 2 * resume, 2*resume + deadline},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -36,6 +44,7 @@ func TestClientsOfAnOutage(t *testing.T) {
 				s := newSession(n, "b", 1, true)
 				s.link = &Link{node: n, s: s, kick: make(chan struct{}, 1)}
 				s.link.setPaths(nil)
+				s.laneErr = test.laneErr
 				stands := func(on bool) {
 					s.mu.Lock()
 					defer s.mu.Unlock()
@@ -56,6 +65,9 @@ func TestClientsOfAnOutage(t *testing.T) {
 				}
 				time.Sleep(came)
 				synctest.Wait()
+				for at := time.Duration(0); at <= test.served && test.served > 0; at += deadline / 2 {
+					time.AfterFunc(at, func() { s.served.Store(int64(stampNow())) })
+				}
 				f := newFlow(s, 1, true, LegOptions{})
 				f.opening = &wire.Open{Deadline: deadline}
 				began := time.Now()

@@ -66,6 +66,13 @@ func (d *delays) standing(since time.Time) time.Duration {
 	return queue
 }
 
+// without is the round trip without queues; 0: none is known.
+func (d *delays) without() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.base()
+}
+
 // base is the round trip without queues. The caller holds d.mu.
 func (d *delays) base() time.Duration {
 	if d.least[1] > 0 {

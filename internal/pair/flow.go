@@ -196,8 +196,12 @@ func (f *Flow) step() bool {
 
 // parkable reports that only events wake the flow.
 func (f *Flow) parkable() bool {
-	canRead := f.leg.open() && f.leg.readable && f.sf.Hungry() && !f.sf.Out.Full() && f.s.node.budget.room()
-	return !canRead && f.leg.busy == 0
+	return !f.canRead() && f.leg.busy == 0
+}
+
+// canRead reports that the flow's own socket may have bytes for which there is room.
+func (f *Flow) canRead() bool {
+	return f.leg.open() && f.leg.readable && f.sf.Hungry() && !f.sf.Out.Full() && f.s.node.budget.room() && !f.crowdedOut()
 }
 
 // sendNext sends what is due on the lane, if anything is and the lane has no goroutine that
@@ -234,7 +238,7 @@ func (f *Flow) sendNext() bool {
 
 // readLeg reads the flow's own socket once, if it may have something.
 func (f *Flow) readLeg() bool {
-	if !f.leg.open() || !f.leg.readable || !f.sf.Hungry() {
+	if !f.leg.open() || !f.leg.readable || !f.sf.Hungry() || f.crowdedOut() {
 		return false
 	}
 	if f.sf.Out.Starved() && f.sf.Out.Limit() < limitMax {

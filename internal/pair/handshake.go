@@ -23,8 +23,15 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// handshakeTimeout bounds the preface and the handshake of a connection.
+// handshakeTimeout bounds the preface and the handshake of a connection, beside the time for which
+// they wait for a processor here.
 const handshakeTimeout = 10 * time.Second
+
+// handshakeEnd is when a handshake that begins now is given up at the far relay.
+func (n *Node) handshakeEnd() time.Time {
+	now := time.Now()
+	return now.Add(handshakeTimeout + n.strain.now(now))
+}
 
 // connection is one that has been through its handshake.
 type connection struct {
@@ -61,6 +68,7 @@ func problem(p Problem, format string, args ...any) error {
 // dialer makes connections of one link.
 type dialer struct {
 	node    *Node
+	session *session
 	options LinkOptions
 	path    *wanPath
 	address netip.AddrPort
@@ -140,18 +148,15 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	}
 	bulk.turns.begin(netip.Addr{})
 	defer bulk.turns.give()
-	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout) // without the wait for the turn
-	defer cancel()
 	if _, err := bulk.Write(first); err != nil {
 		return nil, err
 	}
-	deadline, _ := ctx.Deadline()
-	_ = tcp.SetDeadline(deadline.Add(-handshakeTimeout / 20)) // before the close: a closed socket says nothing
+	bulk.endBy(time.Now().Add(handshakeTimeout + d.session.strained())) // without the wait for the turn
 	stop := context.AfterFunc(ctx, func() { tcp.Close() })
 	defer stop()
 	conn := tls.Client(bulk, config)
 	if err := conn.Handshake(); err != nil {
-		return nil, handshakeProblem(unheard(bulk, err))
+		return nil, d.overloaded(handshakeProblem(unheard(bulk, err)))
 	}
 	if _, err := conn.Write(d.hello.Append(nil)); err != nil {
 		return nil, handshakeProblem(err)
@@ -181,7 +186,8 @@ func readHello(r io.Reader, want wire.Features) (wire.Hello, error) {
 // finish ends the handshake's deadline, and TLS of a lane if both ends want that.
 func (c *connection) finish(lane bool) *connection {
 	c.bulk.flushReads = false
-	_ = c.bulk.SetDeadline(time.Time{})
+	c.bulk.endBy(time.Time{})
+	c.bulk.rtt, c.bulk.repeats = pathOf(c.bulk)
 	c.bulk.control(keepAlive)
 	if lane && c.both&wire.FeatureClear != 0 {
 		c.bulk.goClear()
@@ -267,6 +273,30 @@ func unheard(bulk *bulkConn, err error) error {
 	return err
 }
 
+// overloaded finds that the other end is one that is known to speak the protocol, and has no
+// processor for its answer: its kernel has acknowledged everything.
+func (d dialer) overloaded(err error) error {
+	s := d.session
+	s.mu.Lock()
+	known := s.instance != 0
+	s.mu.Unlock()
+	late := problemOf(err) == ProblemUnpaired && errors.Is(err, os.ErrDeadlineExceeded)
+	if !late || !known || d.options.Fallback && s.strained() < overloadedFrom {
+		return err
+	}
+	return problem(ProblemOverloaded, "the other relay has no answer in its time: %w", err)
+}
+
+// pathOf is the round trip of a connection as the kernel knows it, and how many segments it has
+// sent again.
+func pathOf(bulk *bulkConn) (rtt time.Duration, repeats uint32) {
+	kernelSays(bulk, func(i *tcpinfo.Info) bool {
+		rtt, repeats = i.RTT, i.TotalRetrans
+		return true
+	})
+	return rtt, repeats
+}
+
 // alertOf returns the number of a TLS alert that the other end sent. crypto/tls does not
 // export its type, a uint8.
 func alertOf(err error) (number uint8, ok bool) {
@@ -300,7 +330,7 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 	defer bulk.turns.give()
 	n.handshakes.Leave(from.place) // to those that have done nothing yet
 	defer n.begun.Leave(n.begun.Take(from.source, from.giveUp))
-	_ = bulk.SetDeadline(time.Now().Add(handshakeTimeout)) // without the wait for the turn
+	bulk.endBy(n.handshakeEnd()) // without the wait for the turn
 	config := n.identity.ServerTLS().Clone()
 	offered := offersAnother(config, &bulk.begun)
 	conn := tls.Server(bulk, config)

@@ -268,19 +268,38 @@ func (l *lane) writeCorked(frames []byte, item *stream.Item, record []byte) erro
 	frame.Length = len(b)
 	head := l.putHead(first, frame)
 	l.bulk.expected = head + len(b)
-	n := copy(first[head:maxRecord], b)
-	if _, err := l.conn.Write(first[:head+n]); err != nil || n == len(b) {
-		return err
+	most := recordAt(item.Offset)
+	n := copy(first[head:most], b)
+	_, err := l.conn.Write(first[:head+n])
+	for b = b[n:]; err == nil && len(b) > 0; b = b[n:] {
+		if n = len(b); most < maxRecord {
+			n = min(n, most)
+		}
+		_, err = l.conn.Write(b[:n])
 	}
-	_, err := l.conn.Write(b[n:])
 	return err
 }
 
 // maxHead is the most bytes of a frame's head with its sum.
 const maxHead = wire.HeadSize + wire.SumSize
 
-// maxRecord is the most bytes of a TLS record (RFC 8446, section 5.1).
-const maxRecord = 16 << 10
+const (
+	// maxRecord is the most bytes of a TLS record (RFC 8446, section 5.1).
+	maxRecord = 16 << 10
+	// smallRecord is that of the records in which the first bytes of a flow go, up to smallUntil:
+	// crypto/tls keeps a buffer of the largest record that a connection has brought. A crowd of small
+	// flows takes a quarter of the memory.
+	smallRecord = 4 << 10
+	smallUntil  = 64 << 10
+)
+
+// recordAt is the size of TLS records at an offset of a stream.
+func recordAt(offset uint64) int {
+	if offset < smallUntil {
+		return smallRecord
+	}
+	return maxRecord
+}
 
 // flush sends what waits to be sent with a flow's first bytes.
 func (l *lane) flush() {

@@ -65,6 +65,7 @@ type Link struct {
 	paths    atomic.Pointer[[]*wanPath] // at least one; changed under mu
 
 	laneDials int
+	admission admission // of handshakes of lanes
 	laneRetry time.Time // no lane is dialed before it
 
 	known   [2]known  // numbers of lanes that help, by direction
@@ -335,6 +336,7 @@ func (f *Flow) assign(l *lane) bool {
 	}
 	f.wanted = false
 	f.laneSince, f.ackedAt, f.attaching = stampNow(), stampNow(), f.known
+	f.s.served.Store(int64(f.laneSince))
 	var greet []byte
 	switch {
 	case f.known:
@@ -681,12 +683,12 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	s.mu.Lock()
 	instance := s.instance
 	s.mu.Unlock()
-	d := dialer{node: l.node, options: o, path: p, address: address, hello: l.node.nearHello(s, o), within: s.connectWithin(),
+	d := dialer{node: l.node, session: s, options: o, path: p, address: address, hello: l.node.nearHello(s, o), within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Control, Instance: instance}}
 	if replace == nil {
 		d.turn = func() (leave func(), mine bool) { return l.controlTurn(s) }
 	}
-	c, err := d.dial(ctx)
+	c, err := d.dial(l.node.ctx)
 	if err != nil || c == nil {
 		return err
 	}
@@ -715,7 +717,7 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 func (l *Link) controlTurn(s *session) (leave func(), mine bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	within := s.patience(handshakeTimeout/5, 8)
+	within := s.answerWithin(handshakeTimeout/5, 8)
 	if s.ctl != nil || !s.greeting.IsZero() && time.Since(s.greeting) < within {
 		return nil, false
 	}
@@ -792,7 +794,7 @@ func (l *Link) dialLanes(s *session, now time.Time) {
 		forPool = l.poolLacks(s, l.o.Warm)
 		forPool = forPool[min(max(s.laneDials-waiting, 0), len(forPool)):]
 	}
-	n := min(forFlows+len(forPool), maxLaneDials-l.laneDials)
+	n := min(forFlows+len(forPool), l.admission.limit(now, s.delays.without())-l.laneDials)
 	enough := forFlows+len(forPool)+l.laneDials == 0 // attempts that run may fail
 	if now.Before(l.laneRetry) || l.node.closing.Load() {
 		n = 0
@@ -821,10 +823,11 @@ func (l *Link) dialLanes(s *session, now time.Time) {
 }
 
 func (l *Link) dialLane(s *session, p *wanPath, pool bool) {
+	began := time.Now()
 	lane, err := l.newLane(s, p, pool)
 	l.node.dials.Add(-1)
 	l.mu.Lock()
-	l.laneDials--
+	l.laneDialed(s, lane, err, began)
 	s.laneDials -= btoi(!pool)
 	l.mu.Unlock()
 	if pool {
@@ -841,6 +844,22 @@ func (l *Link) dialLane(s *session, p *wanPath, pool bool) {
 	}
 	l.place(lane)
 	lane.flush() // what is left of the handshake, if no flow took the lane
+}
+
+// laneDialed takes the news that an attempt to make a lane is over. The caller holds l.mu.
+func (l *Link) laneDialed(s *session, lane *lane, err error, began time.Time) {
+	now, late := time.Now(), time.Duration(-1)
+	switch {
+	case lane != nil && lane.bulk.repeats == 0:
+		late = now.Sub(began) - 3*lane.bulk.rtt // of TCP, of TLS, of HELLO
+	case err != nil && problemOf(err).waits():
+		late = now.Sub(began)
+	}
+	if late >= 0 {
+		s.strain.note(late, now)
+		l.admission.ended(began, now, late, l.laneDials)
+	}
+	l.laneDials--
 }
 
 // laneFailed takes the news that a lane broke before the far relay's HELLO.
@@ -879,7 +898,7 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool) (*lane, error) {
 	if pool {
 		hello.Features |= wire.FeaturePad
 	}
-	d := dialer{node: l.node, options: o, path: p, address: address, hello: hello, within: s.connectWithin(),
+	d := dialer{node: l.node, session: s, options: o, path: p, address: address, hello: hello, within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Lane, Instance: instance},
 		early:   !s.clear}
 	c, err := d.dial(l.node.ctx)

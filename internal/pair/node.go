@@ -75,6 +75,7 @@ type Node struct {
 	budget   budget
 	pipes    pipes
 	linger   linger
+	strain   strain          // of this process
 	turns    *turns          // of handshakes of lanes
 	controls *turns          // of those of accepted control connections
 	ctx      context.Context // ends with Close
@@ -231,7 +232,7 @@ func (n *Node) serve(ctx context.Context, fd int, first []byte, from arrival, a 
 	if err != nil {
 		return err
 	}
-	_ = tcp.SetDeadline(time.Now().Add(handshakeTimeout))
+	_ = tcp.SetDeadline(n.handshakeEnd())
 	bulk, err := newBulkConn(tcp)
 	if err != nil {
 		tcp.Close()

@@ -460,7 +460,7 @@ func (l *Link) laneOver(s *session, p *wanPath) *lane {
 		return lane
 	}
 	l.mu.Lock()
-	may := l.laneDials < maxLaneDials && !time.Now().Before(l.laneRetry) && !l.node.closing.Load()
+	may := l.laneDials < l.admission.limit(time.Now(), s.delays.without()) && !time.Now().Before(l.laneRetry) && !l.node.closing.Load()
 	if may {
 		l.laneDials++
 	}
@@ -468,9 +468,10 @@ func (l *Link) laneOver(s *session, p *wanPath) *lane {
 	if !may || !s.reachable() {
 		return nil
 	}
+	began := time.Now()
 	lane, err := l.newLane(s, p, false)
 	l.mu.Lock()
-	l.laneDials--
+	l.laneDialed(s, lane, err, began)
 	l.mu.Unlock()
 	if err != nil {
 		l.laneFailed(s, err)

@@ -39,15 +39,12 @@ var errMissing = errors.New("bytes are missing at the other relay, which a lane 
 // suspectWithin is how long what is under way may make no progress.
 func (s *session) suspectWithin() time.Duration { return s.patience(suspectAfter, 4) }
 
-// answerWithin is how long an answer of the other relay may take.
-func (s *session) answerWithin() time.Duration { return s.patience(pongWithin, 8) }
-
 // answerWithin is how long the other relay may take for an answer without which the lane is lost.
 func (f *Flow) answerWithin() time.Duration {
 	if f.s.noResume {
-		return f.s.patience(lateNoResume, 8)
+		return f.s.answerWithin(lateNoResume, 8)
 	}
-	return f.s.answerWithin()
+	return f.s.answerWithin(pongWithin, 8)
 }
 
 // stuck reports that the kernel repeats what nobody acknowledges, or that it cannot send at
@@ -119,7 +116,7 @@ func (f *Flow) whyDead(st *strand, now time.Time) string {
 	switch {
 	case !f.near && l.isDead(): // it went from this flow to another one before it ended
 		return "it has ended"
-	case l == f.lane && f.near && f.unheardOn(l) && f.askedFor(st, now) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
+	case l == f.lane && f.near && f.unheardOn(l) && f.askedFor(st, now) > f.s.answerWithin(hedgeAfter, 3) && !f.greeted(l):
 		return "no answer to OPEN"
 	case f.unanswered(st, now):
 		return "no answer of the other relay"
@@ -127,7 +124,7 @@ func (f *Flow) whyDead(st *strand, now time.Time) string {
 		return "no acknowledgement"
 	case !f.leg.writable && f.moved.until(now) > 2*tickEvery && isClosed(l.bulk): // else the reader sees it
 		return "closed by the kernel"
-	case !st.stuckAt.IsZero() && st.stuckAt.until(now) > max(pongWithin, f.s.patience(0, 8)):
+	case !st.stuckAt.IsZero() && st.stuckAt.until(now) > f.s.answerWithin(pongWithin, 8):
 		// What is missing may wait behind what this end has no memory for.
 		return "no room for what came before its turn"
 	}
@@ -158,7 +155,7 @@ func (f *Flow) watchOpen(now time.Time) {
 	}
 	waited := min(f.laneSince.until(now), f.s.upSince(now))
 	switch {
-	case f.s.opensAhead() && f.wokeAt.IsZero() && waited > f.s.answerWithin():
+	case f.s.opensAhead() && f.wokeAt.IsZero() && waited > f.answerWithin():
 		f.wokeAt, f.openDue = stampOf(now), true
 		f.s.post(f, true)
 	case f.s.noResume && waited > f.opening.Deadline+f.answerWithin():
@@ -184,11 +181,11 @@ func (f *Flow) watchGap(now time.Time) {
 func (f *Flow) lateAfter() time.Duration {
 	switch {
 	case f.sf.In.Merges():
-		return max(f.s.suspectWithin(), 4*f.slowestLane())
+		return max(f.s.answerWithin(suspectAfter, 4), 4*f.slowestLane())
 	case f.s.noResume:
 		return f.answerWithin()
 	}
-	return f.s.suspectWithin()
+	return f.s.answerWithin(suspectAfter, 4)
 }
 
 // brings reports that something has come on one of the flow's lanes of late, or waits here to be read.
@@ -226,11 +223,11 @@ func (f *Flow) tellSent(now time.Time) {
 	if !some || f.toldSent || !f.s.tellsSent.Load() || f.near && !f.known {
 		return
 	}
-	if !f.s.noResume && f.ackedAt.until(now) < f.s.suspectWithin() {
+	if !f.s.noResume && f.ackedAt.until(now) < f.s.answerWithin(suspectAfter, 4) {
 		return
 	}
 	for _, st := range f.strands {
-		within := f.s.answerWithin()
+		within := f.s.answerWithin(pongWithin, 8)
 		if f.s.noResume && (st.sentAt.until(now) < within || holds(st.l.bulk) && !keptShut(st.l.bulk, within)) {
 			return // nobody acknowledges what has arrived
 		}

@@ -49,6 +49,8 @@ type session struct {
 	flowsTotal        atomic.Int64
 	congestionControl atomic.Pointer[string] // of the latest lane
 	srtt              atomic.Int64           // nanoseconds; 0: not measured
+	strain            strain                 // of both processes, as answers show it
+	served            atomic.Int64           // stamp of when a flow last got a lane; 0: never
 	rttvar            atomic.Int64
 	delays            delays
 	tails             tails
@@ -218,7 +220,7 @@ func (s *session) controlLost(ctl *control, err error) {
 	if current {
 		s.ctl = nil
 		s.since = time.Now()
-		s.problem, s.text = ProblemPathDown, errorText(err)
+		s.problem, s.text = problemOf(err), errorText(err)
 	}
 	s.mu.Unlock()
 	if !current {
@@ -671,6 +673,7 @@ func (f *Flow) attachFar(l *lane, received uint64, greet func([]byte, uint64, ui
 		return
 	}
 	l.bind(f)
+	f.s.served.Store(int64(stampNow()))
 	var first []byte
 	if greet != nil {
 		first = greet(nil, f.id, f.sf.In.Position())

@@ -44,6 +44,9 @@ func (s *session) overview() SessionState {
 	if s.ctl == nil && s.stood {
 		st.Outage += time.Since(s.since)
 	}
+	if late := s.strained(); late >= overloadedFrom {
+		st.Overload = late
+	}
 	st.Paths = paths
 	st.Outage = st.Outage.Truncate(time.Millisecond) // the far end's first connection takes microseconds
 	return st

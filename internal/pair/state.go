@@ -20,6 +20,7 @@ const (
 	ProblemDraining   Problem = "draining"    // the far process takes no new sessions
 	ProblemEncrypt    Problem = "encrypt"     // one end has lanes in clear, the other one encrypts
 	ProblemBusy       Problem = "busy"        // the far relay has too many handshakes or sessions
+	ProblemOverloaded Problem = "overloaded"  // one end has no processor for its answers
 )
 
 // farProblems are those that a far relay may name.
@@ -36,8 +37,11 @@ func toldProblem(text string) Problem {
 // refuses reports whether somebody answers, and no session will stand until something is
 // changed there or here.
 func (p Problem) refuses() bool {
-	return p != ProblemNone && p != ProblemPathDown && p != ProblemDraining && p != ProblemBusy
+	return p != ProblemNone && p != ProblemPathDown && p != ProblemDraining && !p.waits()
 }
+
+// waits reports whether the far relay has more work than it does.
+func (p Problem) waits() bool { return p == ProblemBusy || p == ProblemOverloaded }
 
 // SessionState is one relation of two processes at one moment.
 type SessionState struct {
@@ -60,6 +64,7 @@ type SessionState struct {
 	CompressKnown bool      // and both ends know them
 	Fallback      bool      // new flows go unpaired
 	RTT           time.Duration
+	Overload      time.Duration // by which answers come late for want of a processor; 0: less than a second
 
 	Flows        int // that have not ended
 	LanesWarm    int

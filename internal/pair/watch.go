@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"runtime"
 	"slices"
 	"time"
 
@@ -36,11 +37,16 @@ const (
 func (n *Node) watch() {
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
+	looked := time.Now()
 	for tick := 0; ; tick++ {
 		select {
 		case <-n.ctx.Done():
 			return
-		case now := <-ticker.C:
+		case <-ticker.C:
+			runtime.Gosched() // behind all that is ready now
+			now := time.Now()
+			n.strain.note(now.Sub(looked)-tickEvery, now)
+			looked = now
 			if tick%checkKeysTick == 0 {
 				n.boundStores()
 				n.limited.Flush()
@@ -87,6 +93,7 @@ type wait struct {
 	resume time.Duration // so long at most
 	outage bool          // the control connection is away, for less than resume
 	down   bool          // for longer
+	makes  bool          // it stands, and lanes are being made, as far as is known
 	after  time.Duration // since the end of the latest outage; without one, and after resume, endless
 }
 
@@ -96,6 +103,7 @@ func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w = wait{resume: resume, after: math.MaxInt64}
+	w.makes = s.ctl != nil && (s.laneErr == nil || problemOf(s.laneErr).waits())
 	if s.ctl == nil {
 		away = now.Sub(s.since)
 		w.outage, w.down = s.stood && away <= resume, away > resume
@@ -106,14 +114,14 @@ func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time
 }
 
 // unserved reports that a near flow's client has waited long enough for a lane: for its
-// deadline, in which an outage does not count, since its end found no lane ready. With
-// the outage that is no longer than others wait.
+// deadline, in which an outage does not count, since its end found no lane ready, nor a crowd
+// for which lanes are being made. With these that is no longer than others wait.
 func (f *Flow) unserved(now time.Time, w wait) bool {
 	if !f.near || f.sent || f.opening == nil {
 		return false
 	}
 	waited, deadline := f.start.until(now), f.opening.Deadline
-	return waited > deadline && (waited > w.resume || !w.outage && w.after > deadline)
+	return waited > deadline && (waited > w.resume || !w.outage && !w.makes && w.after > deadline) && f.s.stands(deadline, now)
 }
 
 // revoke ends the session of a peer that is admitted no more: its flows first, so that
@@ -159,10 +167,15 @@ func (s *session) watchControl(now time.Time, slow bool) {
 	waiting, since := ctl.ping != 0, now.Sub(ctl.pinged)
 	ctl.mu.Unlock()
 	within := s.suspectWithin()
+	dead := since > within && stuck(ctl.c.bulk, within)
 	switch {
-	case waiting && (since > within && stuck(ctl.c.bulk, within) || since > s.answerWithin() && ctl.silent(now, pongWithin)):
+	case waiting && (dead || since > s.answerWithin(pongWithin, 8) && ctl.silent(now, pongWithin+s.strained())):
 		s.node.log.Debug("path is dead", "peer", s.peer, "tunnel", s.tunnel)
-		s.controlLost(ctl, errors.New("no answer to PING")) // before the close, of which the reader tells
+		err := errors.New("no answer to PING")
+		if !dead && s.strained() >= overloadedFrom {
+			err = problem(ProblemOverloaded, "%w", err)
+		}
+		s.controlLost(ctl, err) // before the close, of which the reader tells
 		ctl.close()
 		s.dropWarm(ctl.c.path)
 	case !waiting && (since > pingEvery || s.near && s.link.tries(now)):
@@ -196,8 +209,9 @@ func (s *session) sendPing(ctl *control) {
 	s.pings++
 	id := s.pings
 	s.mu.Unlock()
+	_, repeats := pathOf(ctl.c.bulk)
 	ctl.mu.Lock()
-	ctl.ping, ctl.pinged = id, time.Now()
+	ctl.ping, ctl.pinged, ctl.repeats = id, time.Now(), repeats
 	ctl.mu.Unlock()
 	ctl.post(wire.Message{Type: wire.MessagePing, Bytes: binary.BigEndian.AppendUint64(nil, id)})
 }
@@ -205,7 +219,7 @@ func (s *session) sendPing(ctl *control) {
 // pong takes the answer to a PING. The round trip is smoothed as TCP's (RFC 6298).
 func (s *session) pong(ctl *control, id uint64) {
 	ctl.mu.Lock()
-	sent := ctl.pinged
+	sent, repeats := ctl.pinged, ctl.repeats
 	ours, rtt := ctl.ping == id && id != 0, time.Since(sent)
 	if ours {
 		ctl.ping = 0
@@ -215,6 +229,9 @@ func (s *session) pong(ctl *control, id uint64) {
 		return
 	}
 	s.delays.note(sent, rtt)
+	if least, now := pathOf(ctl.c.bulk); now == repeats {
+		s.strain.note(rtt-least, time.Now())
+	}
 	rtt = min(rtt, maxRTT)
 	old := time.Duration(s.srtt.Load())
 	if old == 0 {
@@ -234,7 +251,7 @@ func (l *lane) overdue(now time.Time) bool {
 	pads := l.pads
 	l.s.mu.Unlock()
 	l.mu.Lock()
-	waits := (l.draining || pads) && now.Sub(l.since) > drainWithin
+	waits := (l.draining || pads) && now.Sub(l.since) > drainWithin+l.s.strained()
 	draining := l.draining
 	l.mu.Unlock()
 	return waits && (draining || kernelSays(l.bulk, func(i *tcpinfo.Info) bool { return i.LastDataRecv > drainWithin }))
@@ -257,7 +274,7 @@ func (f *Flow) watch(now time.Time, w wait) {
 	f.tellSent(now)
 	f.adjustLanes(now)
 	switch {
-	case (f.sent || !f.near) && (w.down && !f.onOwn() || f.needSince.waited(now, w.resume) || f.tooLate(w.resume)):
+	case (f.sent || !f.near) && (w.down && !f.onOwn() || f.tooLate(w.resume) || f.needSince.waited(now, w.resume) && (w.outage || f.s.stands(w.resume, now))):
 		f.giveUp(cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits")))
 	case f.unserved(now, w):
 		f.giveUp(f.s.whyDown())
@@ -268,8 +285,8 @@ func (f *Flow) watch(now time.Time, w wait) {
 	if !f.running && !f.parkable() || f.leg.failed {
 		f.wake()
 	}
-	if f.leg.readable && f.sf.Hungry() && f.sf.Out.Kept() > 0 && f.s.node.budget.room() {
-		f.wake() // the budget may have held it back
+	if f.sf.Out.Kept() > 0 && f.canRead() {
+		f.wake() // the budget may have held it back, or a crowd
 	}
 	f.watchWake(now)
 	f.goAhead() // there may be room by now
@@ -353,6 +370,16 @@ func (f *Flow) watchReset(now time.Time) {
 	}
 }
 
+// parkAfter is the silence after which a flow gives its lane back: soon, while a crowd waits for
+// lanes. To wake takes far less than another handshake.
+func (s *session) parkAfter() time.Duration {
+	after := s.node.options.ParkAfter
+	if int(s.waiting.Load()) >= crowd {
+		after = min(after, s.answerWithin(time.Second, 8))
+	}
+	return after
+}
+
 // watchSilence ends or parks a flow that is silent.
 func (f *Flow) watchSilence(now time.Time) {
 	silent := f.moved.until(now)
@@ -369,7 +396,7 @@ func (f *Flow) watchSilence(now time.Time) {
 		f.abort(cause(flow.EndHalfClosed, nil))
 	case f.legs.Idle > 0 && silent > f.legs.Idle:
 		f.abort(cause(flow.EndIdle, nil))
-	case f.near && f.known && f.lane != nil && !f.releasing && silent > f.s.node.options.ParkAfter && f.sf.Quiet():
+	case f.near && f.known && f.lane != nil && !f.releasing && silent > f.s.parkAfter() && f.sf.Quiet():
 		f.releaseFrom(1)
 		f.releaseDue = true
 		f.wake()
@@ -379,7 +406,7 @@ func (f *Flow) watchSilence(now time.Time) {
 // watchWake has bytes go ahead again, which the other end may have had no room for. The far
 // relay asks again for a lane.
 func (f *Flow) watchWake(now time.Time) {
-	if f.lane != nil || f.wokeAt.IsZero() || f.wokeAt.until(now) < f.s.patience(time.Second, 4) {
+	if f.lane != nil || f.wokeAt.IsZero() || f.wokeAt.until(now) < f.s.answerWithin(time.Second, 4) {
 		return
 	}
 	f.wokeAt = 0

@@ -38,6 +38,7 @@ promises, beside unpaired relays, direct TCP and other programs:
   answer    64 KiB on a new flow at 300 ms
   start     the first second of a bulk flow at 300 ms
   parked    descriptors and memory of silent flows
+  storm     thousands of clients at once, with little CPU for each relay
   compress  goodput of text and of random bytes, with compress: auto and off
   cost      CPU time over a cable, and with cost-wan over a WAN of 1 Gb/s
 

@@ -84,7 +84,7 @@ func pairsSuite() suite {
 	relays := []string{WayPair, WayPlain}
 	all := []string{WayPair, WayPlain, WayDirect}
 	programs := []string{WayPair, WayNoResume, WayClear, WayClearNoResume, WayPlain, WayHAProxy, WayStunnel, WayWireGuard}
-	return suite{"pairs", "outage and parked", []trial{
+	return suite{"pairs", "outage, parked and storm", []trial{
 		{name: "outage", about: "outages of 20 s at random moments, flows that begin and end all the time", ways: all, run: outage},
 		{name: "nat", about: "a NAT forgets silent connections, then all", ways: []string{WayPair}, run: nat},
 		{name: "upgrade", about: "upgrades of both relays, under load and in outages of 5 s", ways: relays, run: upgrade},
@@ -93,6 +93,7 @@ func pairsSuite() suite {
 		{name: "answer", about: "64 KiB on a new flow, after a request, at 300 ms and 100 Mb/s", ways: all, run: answer},
 		{name: "start", about: "the first second of a bulk flow at 300 ms and 100 Mb/s", ways: all, run: start},
 		{name: "parked", about: "flows that have been silent for half a minute", ways: relays, run: parked},
+		{name: "storm", about: "5000 clients connect at once, with all CPU and with 0.5 and 0.2 cores for each relay", ways: relays, run: storm},
 		{name: "compress", about: "text and random bytes at 20 Mb/s and 40 ms, as they are and with compress: auto", ways: []string{WayPair, WayClear}, run: compressed},
 		{name: "cost", about: "CPU time of the programs at both sites, one flow over a cable", ways: programs, run: cost, compare: compareCosts},
 		{name: "cost-wan", about: "the same over a WAN of 1 Gb/s and 10 ms", ways: programs, run: costWAN, compare: compareCosts},

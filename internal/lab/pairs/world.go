@@ -30,6 +30,7 @@ type world struct {
 	relays []*relays.Process // the far one first; none on ways without longhaul
 	stop   func()            // of the target
 	before func()            // what close does first; may be nil
+	after  func()            // and what once all processes have ended; may be nil
 
 	mu   sync.Mutex
 	said []string // lines of the near relay's log
@@ -264,6 +265,9 @@ func (w *world) close() {
 	w.Stop()
 	if w.stop != nil {
 		w.stop()
+	}
+	if w.after != nil {
+		w.after()
 	}
 	w.Lab.Close()
 	os.RemoveAll(w.dir)

@@ -1,0 +1,160 @@
+package pair
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+)
+
+// TestAdmission walks handshakes of a crowd through a far relay that computes so many of them a
+// second, one after the other. As many run as it takes to keep it busy, and no more.
+func TestAdmission(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		rtt         time.Duration
+		rate        int // a second
+		least, most int // that run once the number has settled
+	}{
+		{"two processors", 10 * time.Millisecond, 800, 300, 768},
+		{"a fifth of a processor", 10 * time.Millisecond, 100, 40, 110},
+		{"a hundredth", 10 * time.Millisecond, 5, leastLaneDials, leastLaneDials},
+		{"a long path", time.Second, 800, 768, 768},
+		{"a long path to a slow relay", time.Second, 100, 200, 500},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var a admission
+			now := time.Unix(1000, 0)
+			free := now // when the far relay has computed all that came
+			var running []struct{ began, ends time.Time }
+			least, most := maxLaneDials, 0
+			for done := range 8000 {
+				for len(running) < a.limit(now, test.rtt) {
+					if at := now.Add(2 * test.rtt); free.Before(at) {
+						free = at
+					}
+					free = free.Add(time.Second / time.Duration(test.rate))
+					running = append(running, struct{ began, ends time.Time }{now, free})
+				}
+				first := running[0]
+				if first.ends.After(now) {
+					now = first.ends
+				}
+				a.ended(first.began, now, now.Sub(first.began)-3*test.rtt, len(running))
+				running = running[1:]
+				if done > 4000 {
+					least, most = min(least, a.most), max(most, a.most)
+				}
+			}
+			if least < test.least || most > test.most {
+				t.Errorf("%d to %d run, want %d to %d", least, most, test.least, test.most)
+			}
+		})
+	}
+}
+
+// TestAdmissionRests holds that a link that was overloaded begins anew after a rest.
+func TestAdmissionRests(t *testing.T) {
+	var a admission
+	now := time.Unix(1000, 0)
+	first := a.limit(now, 0)
+	for range 10 {
+		began := now
+		now = now.Add(handshakeTimeout)
+		a.ended(began, now, handshakeTimeout, a.most)
+	}
+	if got := a.limit(now, 0); got != leastLaneDials {
+		t.Errorf("%d run after handshakes that take %v, want %d", got, handshakeTimeout, leastLaneDials)
+	}
+	if got := a.limit(now.Add(admissionRests+1), 0); got != first {
+		t.Errorf("%d run after a rest, want %d", got, first)
+	}
+}
+
+// TestStrain holds that the longest delay counts, and fades.
+func TestStrain(t *testing.T) {
+	var s strain
+	now := time.Unix(1000, 0)
+	s.note(4*time.Second, now)
+	s.note(time.Second, now)
+	for after, want := range map[time.Duration]time.Duration{
+		0: 4 * time.Second, strainHalves: 2 * time.Second, 3 * strainHalves: time.Second / 2, time.Hour: 0} {
+		if got := s.now(now.Add(after)); got != want {
+			t.Errorf("%v after it a delay of 4 s counts as %v, want %v", after, got, want)
+		}
+	}
+	s.note(time.Hour, now)
+	if got := s.now(now); got != maxStrain {
+		t.Errorf("an hour counts as %v, want %v", got, maxStrain)
+	}
+}
+
+// TestCrowdIsAdmitted holds that a crowd begins few handshakes while the far relay finishes none, that its
+// flows wait and keep little, and that all are served when the far relay goes on.
+func TestCrowdIsAdmitted(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = 5 * time.Minute })
+	s.serve(echo)
+	s.awaitWarm(2)
+	release := s.far.turns.hold()
+	defer release()
+	const flows = 256
+	clients := make([]*net.TCPConn, flows)
+	for i := range clients {
+		clients[i] = s.dial()
+		defer clients[i].Close()
+		_, err := clients[i].Write(make([]byte, 16<<10))
+		nettest.Must(t, err)
+	}
+	session := s.link.current()
+	nettest.Eventually(t, 30*time.Second, func() bool {
+		return session.waiting.Load() >= int64(flows-2*session.link.options().Warm)
+	}, s.dump)
+	for range 3 { // it has seen all of them
+		s.link.dialLanes(session, time.Now())
+	}
+	s.link.mu.Lock()
+	dials := s.link.laneDials
+	s.link.mu.Unlock()
+	if dials > flows/2 {
+		t.Errorf("%d handshakes run for %d flows while none ends", dials, flows)
+	}
+	greedy := 0
+	for _, f := range session.allFlows() {
+		f.mu.Lock()
+		greedy += btoi(f.lane == nil && f.sf.Out.Kept() > 8<<10)
+		f.mu.Unlock()
+	}
+	if greedy > 2*crowd { // those that came before the crowd may keep all
+		t.Errorf("%d flows that wait for a lane keep more than their first bytes", greedy)
+	}
+	release()
+	buffer := make([]byte, 16<<10)
+	for _, c := range clients {
+		nettest.Must(t, c.CloseWrite())
+		for got := 0; got < len(buffer); {
+			n, err := c.Read(buffer)
+			if got += n; err != nil && got < len(buffer) {
+				t.Fatalf("after %d bytes: %v: %s", got, err, s.dump())
+			}
+		}
+	}
+}
+
+// hold takes all turns of a node on which no handshake runs. The function that it returns gives them back.
+func (t *turns) hold() (release func()) {
+	t.mu.Lock()
+	n := t.free
+	t.mu.Unlock()
+	for range n {
+		t.begin(netip.Addr{})
+	}
+	return sync.OnceFunc(func() {
+		for range n {
+			t.give()
+		}
+	})
+}
