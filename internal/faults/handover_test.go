@@ -23,8 +23,8 @@ import (
 const withholding = "withholds-"
 
 // handedOver are the items of a handover's state. A new one needs a row of TestHandover. The last three
-// have none: TestNameMemory of package relay holds what takes the names, and the rules of an
-// interception are left in place by the old process.
+// have none yet: TestNameMemory of package relay holds what takes the names, and
+// TestCase67InterceptingRelayIsUpgraded upgrades an intercepting relay with all of them.
 var handedOver = []string{"control_socket", "elders", "drained", "hops", "pairs", "links", "names", "intercepted", "dialers"}
 
 // withhold is the program of such a link.

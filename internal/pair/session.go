@@ -117,7 +117,7 @@ func newSession(n *Node, peer string, id uint64, near bool) *session {
 	s := &session{node: n, near: near, peer: peer, id: id, since: time.Now(), renewed: time.Now(),
 		flows: map[uint64]*Flow{}, watched: map[*Flow]struct{}{}, lanes: map[*lane]struct{}{}}
 	if !near {
-		s.asking = make(chan struct{}, maxAsking)
+		s.asking, s.use = make(chan struct{}, maxAsking), &peerUse{}
 	}
 	return s
 }
