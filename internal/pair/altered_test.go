@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"longhaul/internal/flow"
+	"longhaul/internal/nettest"
 )
 
 var alteredFlows = flag.Int("altered", 160, "flows over a path that alters bytes")
@@ -135,10 +136,11 @@ func runAltered(t *testing.T, m namedMode, flows int) {
 			t.Errorf("%d dials for %d flows of client %v", n, clients[client], client)
 		}
 	}
+	nettest.Eventually(t, time.Minute, func() bool { return s.near.Flows()+s.far.Flows() == 0 && len(s.nearEnds) == flows }, s.dump)
 	for name, ends := range map[string]chan End{"near": s.nearEnds, "far": s.farEnds} {
 		reasons := map[flow.EndReason]int{}
-		for _, e := range receive(ends) {
-			reasons[e.Reason]++
+		for range len(ends) {
+			reasons[(<-ends).Reason]++
 		}
 		t.Logf("%s relay: %v", name, reasons)
 		delete(reasons, flow.EndClean)
