@@ -52,6 +52,9 @@ func (p *pairs) check(ctx context.Context, tunnel, forward string) (*integrity.R
 		if s.EndsInClear {
 			r.Summary += "; " + flow.ClearEndsWarning
 		}
+		if s.HeadsUnchecked {
+			r.Summary += "; " + flow.ClearHeadsWarning
+		}
 	}
 	return &r, nil
 }

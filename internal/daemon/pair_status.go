@@ -63,11 +63,12 @@ func toPairSession(s pair.SessionState) flow.PairSession {
 		Release:  s.Release,
 		Draining: s.Draining,
 
-		Encrypted:   !s.Clear,
-		EndsInClear: s.Up && s.Clear && !s.Sealed,
-		Resumable:   !s.NoResume,
-		Compress:    compressOf(s),
-		Fallback:    s.Fallback,
+		Encrypted:      !s.Clear,
+		EndsInClear:    s.Up && s.Clear && !s.Sealed,
+		HeadsUnchecked: s.Up && s.Clear && !s.Summed,
+		Resumable:      !s.NoResume,
+		Compress:       compressOf(s),
+		Fallback:       s.Fallback,
 
 		RTT:          units.Seconds(s.RTT),
 		LaneError:    s.LaneError,
@@ -192,6 +193,9 @@ func (p *pairs) tell(was *watched, s pair.SessionState, now time.Time) {
 		}
 		if s.Clear && !s.Sealed {
 			p.sessionLine(slog.LevelWarn, flow.ClearEndsWarning, s)
+		}
+		if s.Clear && !s.Summed {
+			p.sessionLine(slog.LevelWarn, flow.ClearHeadsWarning, s)
 		}
 		was.told = pair.ProblemNone
 	case s.Up && was.Up && !s.Since.Equal(was.Since):

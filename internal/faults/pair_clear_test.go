@@ -219,7 +219,10 @@ func framesOf(b []byte) (types []wire.FrameType) {
 				return types
 			}
 			types = append(types, frame.Type)
-			n = wire.HeadSize + frame.Length
+			n = wire.HeadSize + wire.SumSize + frame.Length
+			if frame.Type == wire.FrameAttach {
+				n += wire.SumSize
+			}
 		}
 		b = b[min(n, len(b)):]
 	}

@@ -36,8 +36,11 @@ type PairSession struct {
 	// EndsInClear: beginnings and ends of flows cross the WAN in clear as well, since the other
 	// relay is of an older release.
 	EndsInClear bool `json:"ends_in_clear"`
-	Resumable   bool `json:"resumable"` // false: a flow ends with its connection over the WAN
-	Fallback    bool `json:"fallback"`  // new flows go unpaired now
+	// HeadsUnchecked: nothing finds bytes that are altered in the heads of frames in clear, since
+	// the other relay is of an older release.
+	HeadsUnchecked bool `json:"heads_unchecked"`
+	Resumable      bool `json:"resumable"` // false: a flow ends with its connection over the WAN
+	Fallback       bool `json:"fallback"`  // new flows go unpaired now
 	// Compress is auto if both relays may send compressed records, and unsupported if the
 	// near one would, and the far one is of an older release; or off.
 	Compress string `json:"compress"`
@@ -165,6 +168,10 @@ const ClearWarning = "encrypt: off: bytes cross the WAN unprotected and unauthen
 const ClearEndsWarning = "the other relay is of an older release: clients' addresses, and the beginnings and ends of flows, " +
 	"also cross the WAN in clear; upgrade it"
 
+// ClearHeadsWarning is the other thing that they must know of such a relay.
+const ClearHeadsWarning = "the other relay is of an older release: a byte that is altered on the way can make a flow stand still; " +
+	"upgrade it"
+
 // Notes tells the mode of a session, if it is not the usual one.
 func (s *PairSession) Notes() (notes []string) {
 	if s.Fallback {
@@ -175,6 +182,9 @@ func (s *PairSession) Notes() (notes []string) {
 	}
 	if s.EndsInClear {
 		notes = append(notes, ClearEndsWarning)
+	}
+	if s.HeadsUnchecked {
+		notes = append(notes, ClearHeadsWarning)
 	}
 	if !s.Resumable {
 		notes = append(notes, "resume: off: a flow ends with its connection over the WAN")

@@ -161,6 +161,7 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 		if c.hello, err = readHello(conn, d.hello.Features); err != nil {
 			return nil, err
 		}
+		c.both &= c.hello.Features
 	}
 	return c.finish(d.preface.Kind == preface.Lane), nil
 }
@@ -187,6 +188,12 @@ func (c *connection) finish(lane bool) *connection {
 		c.stream = c.bulk
 	}
 	return c
+}
+
+// sums reports whether frames have sums: in clear nothing else finds an altered head.
+func (c *connection) sums() bool {
+	const both = wire.FeatureClear | wire.FeatureSums
+	return c.both&both == both
 }
 
 // The keepalive probes of idle connections: more often than NATs and firewalls forget
@@ -313,7 +320,7 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, lane bool) (*con
 	}
 	older := !lane && n.known(peer, hello)
 	mine := n.hello(hello.Session, a.Tunnel())
-	mine.Features = hello.Features & (wire.FeaturePad | wire.FeatureNoResume | wire.FeatureLanes | wire.FeatureAhead | wire.FeatureCompress | wire.FeatureHeld | wire.FeatureSealed)
+	mine.Features = hello.Features & (wire.FeaturePad | wire.FeatureNoResume | wire.FeatureLanes | wire.FeatureAhead | wire.FeatureCompress | wire.FeatureHeld | wire.FeatureSealed | wire.FeatureSums)
 	if a.Clear() || older { // the tunnel may have had the session's mode before
 		mine.Features |= hello.Features & wire.FeatureClear
 	}
@@ -384,9 +391,7 @@ func (n *Node) peerOf(conn *tls.Conn) (string, error) {
 func (n *Node) nearHello(s *session, o LinkOptions) wire.Hello {
 	h := n.hello(s.id, o.Tunnel)
 	h.Resume, h.Features, h.Origin = s.waits(o), s.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld, o.Origin
-	if n.options.EndsOnLanes {
-		h.Features &^= wire.FeatureSealed
-	}
+	h.Features &^= n.options.Without
 	return h
 }
 

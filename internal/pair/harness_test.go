@@ -29,6 +29,7 @@ import (
 	"longhaul/internal/flow"
 	"longhaul/internal/nettest"
 	"longhaul/internal/pair/preface"
+	"longhaul/internal/pair/wire"
 )
 
 // parallelTests is how many tests run at the same time unless -parallel says otherwise:
@@ -182,6 +183,7 @@ func newStand(t testing.TB, options ...standOption) *stand {
 	if s.acceptor == nil {
 		s.acceptor = s
 	}
+	s.path.setSums(o.Without&wire.FeatureSums == 0)
 	s.far = s.node(o, s.farKeys)
 	s.near = s.node(o, s.nearKeys)
 	s.link = s.near.Link(lo)
@@ -371,14 +373,22 @@ type path struct {
 	mu      sync.Mutex
 	down    bool
 	pace    time.Duration // longest pause of a connection between two pieces
-	meddler meddler       // with lanes in clear; nil: nobody
+	box     box           // on the way of connections that come; nil: none
+	sums    bool          // frames of lanes in clear have sums
 	pairs   map[*hop]bool
+}
+
+// box is something on the path that does not pass on all that comes: before gives a writer to have in
+// place of one towards the far relay, or the near one.
+type box interface {
+	before(h *hop, w io.Writer, toFar bool) io.Writer
 }
 
 type hop struct {
 	a, b    *net.TCPConn
 	carried atomic.Int64 // bytes to b
 	stalled atomic.Bool
+	sums    bool
 }
 
 // toFar writes to the far relay.
@@ -417,18 +427,23 @@ func (p *path) carry(a *net.TCPConn) {
 	h := &hop{a: a, b: b.(*net.TCPConn)}
 	p.mu.Lock()
 	p.pairs[h] = true
-	down := p.down
+	h.sums = p.sums
+	dead := p.down
 	p.mu.Unlock()
-	if down {
+	if dead {
 		h.reset()
 	}
 	var both sync.WaitGroup
 	pace := p.paceNow()
 	p.mu.Lock()
-	meddler := p.meddler
+	box := p.box
 	p.mu.Unlock()
-	both.Go(func() { _, _ = io.Copy(meddler.before(toFar{h}, true), paced{h.a, pace}); _ = h.b.CloseWrite() })
-	both.Go(func() { _, _ = io.Copy(meddler.before(onlyWriter{h.a}, false), paced{h.b, pace}); _ = h.a.CloseWrite() })
+	up, down := io.Writer(toFar{h}), io.Writer(onlyWriter{h.a})
+	if box != nil {
+		up, down = box.before(h, up, true), box.before(h, down, false)
+	}
+	both.Go(func() { _, _ = io.Copy(up, paced{h.a, pace}); _ = h.b.CloseWrite() })
+	both.Go(func() { _, _ = io.Copy(down, paced{h.b, pace}); _ = h.a.CloseWrite() })
 	both.Wait()
 	p.mu.Lock()
 	delete(p.pairs, h)
@@ -458,6 +473,12 @@ func (p *path) setPace(longest time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pace = longest
+}
+
+func (p *path) setSums(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sums = on
 }
 
 func (p *path) paceNow() time.Duration {

@@ -3,9 +3,11 @@ package pair
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"sync"
 	"time"
 
+	"longhaul/internal/flow"
 	"longhaul/internal/pair/stream"
 	"longhaul/internal/pair/wire"
 )
@@ -25,6 +27,7 @@ type lane struct {
 	conn     io.ReadWriter // TLS, or bulk in clear
 	acceptor Acceptor      // far relay: the tunnel that accepted it
 	path     *wanPath      // near relay
+	sums     bool          // of frames
 	ended    chan struct{} // the reader has returned
 	// instance is that of the far process which the reader expects in a HELLO, at
 	// first; 0: HELLO was read.
@@ -59,7 +62,7 @@ type lane struct {
 }
 
 func newLane(s *session, c *connection, a Acceptor) *lane {
-	l := &lane{s: s, bulk: c.bulk, conn: c.stream, acceptor: a, path: c.path, ended: make(chan struct{})}
+	l := &lane{s: s, bulk: c.bulk, conn: c.stream, acceptor: a, path: c.path, sums: c.sums(), ended: make(chan struct{})}
 	if l.spliced() {
 		l.bulk.exact, l.bulk.linger = true, &s.node.linger
 	}
@@ -170,8 +173,8 @@ func (l *lane) bound() *Flow {
 	return l.flow
 }
 
-// send writes frames of a flow; item may be nil. Its error closes the lane.
-func (l *lane) send(f *Flow, frames []byte, item *stream.Item) error {
+// send writes a frame of a flow, then an item; each may be nil. Its error closes the lane.
+func (l *lane) send(f *Flow, greet []byte, item *stream.Item) error {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
 	if l.bound() != f {
@@ -180,7 +183,7 @@ func (l *lane) send(f *Flow, frames []byte, item *stream.Item) error {
 	l.bulk.waited = false
 	record := l.compressed(f, item)
 	defer giveBuffer(record)
-	err := l.write(frames, item, record)
+	err := l.write(l.framed(greet), item, record)
 	if l.bulk.waited {
 		f.laneFull(l)
 	}
@@ -206,10 +209,28 @@ func (l *lane) release(f *Flow, flags byte, received uint64) error {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
 	l.unbind(f)
-	return l.write(wire.AppendRelease(nil, flags, received), nil, nil)
+	return l.write(l.framed(wire.AppendRelease(nil, flags, received)), nil, nil)
 }
 
-// write sends frames, then an item, in place of whose bytes goes their record if there is one.
+// framed is a frame as the lane has it.
+func (l *lane) framed(frame []byte) []byte {
+	if !l.sums || len(frame) == 0 {
+		return frame
+	}
+	return wire.WithSums(frame)
+}
+
+// putHead writes a frame's head to b as the lane has it, and returns its length there.
+func (l *lane) putHead(b []byte, frame wire.Frame) int {
+	frame.Put(b)
+	if !l.sums {
+		return wire.HeadSize
+	}
+	return wire.PutSum(b, wire.HeadSize)
+}
+
+// write sends bytes of frames, then an item, in place of whose bytes goes their record if there is
+// one.
 func (l *lane) write(frames []byte, item *stream.Item, record []byte) error {
 	err := l.writeCorked(frames, item, record)
 	if err == nil {
@@ -231,7 +252,7 @@ func (l *lane) writeCorked(frames []byte, item *stream.Item, record []byte) erro
 	case item == nil:
 		return nil
 	case item.End:
-		_, err := l.conn.Write(wire.AppendEnd(nil, item.Offset, item.CRC))
+		_, err := l.conn.Write(l.framed(wire.AppendEnd(nil, item.Offset, item.CRC)))
 		return err
 	}
 	// The head goes with the bytes of the first record: one of its own would cost as much
@@ -243,15 +264,18 @@ func (l *lane) writeCorked(frames []byte, item *stream.Item, record []byte) erro
 		frame.Flags, b = wire.FlagCompressed, record
 	}
 	frame.Length = len(b)
-	l.bulk.expected = wire.HeadSize + len(b)
-	frame.Put(first)
-	n := copy(first[wire.HeadSize:maxRecord], b)
-	if _, err := l.conn.Write(first[:wire.HeadSize+n]); err != nil || n == len(b) {
+	head := l.putHead(first, frame)
+	l.bulk.expected = head + len(b)
+	n := copy(first[head:maxRecord], b)
+	if _, err := l.conn.Write(first[:head+n]); err != nil || n == len(b) {
 		return err
 	}
 	_, err := l.conn.Write(b[n:])
 	return err
 }
+
+// maxHead is the most bytes of a frame's head with its sum.
+const maxHead = wire.HeadSize + wire.SumSize
 
 // maxRecord is the most bytes of a TLS record (RFC 8446, section 5.1).
 const maxRecord = 16 << 10
@@ -275,10 +299,10 @@ func (l *lane) pad(n int) {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
 	defer l.bulk.SetWriteDeadline(time.Time{})
-	var head [wire.HeadSize]byte
-	wire.Frame{Type: wire.FramePad, Length: n}.Put(head[:])
+	var head [maxHead]byte
+	size := l.putHead(head[:], wire.Frame{Type: wire.FramePad, Length: n})
 	_ = l.bulk.SetWriteDeadline(time.Now().Add(writeTimeout))
-	err := l.write(head[:], nil, nil)
+	err := l.write(head[:size], nil, nil)
 	for ; n > 0 && err == nil; n -= padPiece {
 		_ = l.bulk.SetWriteDeadline(time.Now().Add(writeTimeout))
 		err = l.write(zeros[:min(n, padPiece)], nil, nil)
@@ -294,8 +318,35 @@ func (l *lane) run() {
 	} else {
 		err = l.read()
 	}
+	if errors.Is(err, wire.ErrSum) {
+		l.altered()
+	}
 	l.close()
 	l.s.laneEnded(l, err)
+}
+
+// altered takes the news that nobody knows any more where the lane's next frame begins.
+func (l *lane) altered() {
+	l.s.tell(slog.LevelWarn, "bytes of a connection in clear were altered on the way: it is closed", nil)
+	f := l.bound()
+	if f == nil || !f.cannotDoWithout(l) {
+		return
+	}
+	f.Reset(flow.EndDamaged, wire.ErrSum)
+	if l.s.control() == nil {
+		return
+	}
+	// The other end takes the lane's end for an outage. The cause goes ahead of it.
+	_ = l.bulk.SetReadDeadline(time.Now().Add(drainWithin))
+	_, _ = io.Copy(io.Discard, l.conn)
+}
+
+// cannotDoWithout reports that a flow is cut with its lane: one of its ends may keep no copy of
+// what the lane had.
+func (f *Flow) cannotDoWithout(l *lane) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.s.noResume && f.has(l) && (f.sf.Out.AtRisk() || f.sf.In.Position() > 0)
 }
 
 // greet reads the HELLO of a lane that was used before it came.
@@ -315,10 +366,10 @@ func (l *lane) greet() error {
 }
 
 func (l *lane) read() error {
-	var head [wire.HeadSize]byte
+	var head [maxHead]byte
 	var small [512]byte
 	for {
-		if _, err := io.ReadFull(l.conn, head[:]); err != nil {
+		if err := l.readPart(head[:], wire.HeadSize); err != nil {
 			return err
 		}
 		frame, err := wire.ParseFrame(head[:])
@@ -337,13 +388,25 @@ func (l *lane) read() error {
 			}
 			continue
 		}
-		if _, err := io.ReadFull(l.conn, small[:frame.Length]); err != nil {
+		if err := l.readPart(small[:], frame.Length); err != nil {
 			return err
 		}
 		if err := l.handle(frame, small[:frame.Length]); err != nil {
 			return err
 		}
 	}
+}
+
+// readPart reads a head, or what follows that of a frame without bytes of a stream, and its sum.
+func (l *lane) readPart(b []byte, n int) error {
+	if !l.sums || n == 0 {
+		_, err := io.ReadFull(l.conn, b[:n])
+		return err
+	}
+	if _, err := io.ReadFull(l.conn, b[:n+wire.SumSize]); err != nil {
+		return err
+	}
+	return wire.CheckSum(b[:n+wire.SumSize])
 }
 
 // readBytes delivers the bytes of a frame as they come, in as large pieces as are here.

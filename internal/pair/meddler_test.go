@@ -37,11 +37,8 @@ func same(frame wire.Frame, body []byte) []byte {
 }
 
 // before has the meddler work on what is written to w.
-func (m meddler) before(w io.Writer, toFar bool) io.Writer {
-	if m == nil {
-		return onlyWriter{w}
-	}
-	return &meddled{meddle: m, w: w, lane: tampered{toFar: toFar}, prefaced: !toFar}
+func (m meddler) before(h *hop, w io.Writer, toFar bool) io.Writer {
+	return &meddled{meddle: m, w: w, lane: tampered{toFar: toFar}, prefaced: !toFar, sums: h.sums}
 }
 
 // meddled is a writer for one direction of a connection: a preface, records of TLS, then on a lane
@@ -52,14 +49,21 @@ type meddled struct {
 	lane     tampered
 	waiting  []byte
 	prefaced bool
+	sums     bool // of frames
+	// alter gets what is sent: a preface, a record or a frame, of which so many bytes are its head.
+	// Nil: nobody alters it.
+	alter func(b []byte, head int)
 }
 
 func (m *meddled) Write(b []byte) (int, error) {
 	m.waiting = append(m.waiting, b...)
 	for {
-		n, out := m.next()
+		n, out, head := m.next()
 		if n == 0 {
 			return len(b), nil
+		}
+		if m.alter != nil {
+			m.alter(out, head)
 		}
 		m.waiting = m.waiting[n:]
 		if _, err := m.w.Write(out); err != nil {
@@ -68,37 +72,72 @@ func (m *meddled) Write(b []byte) (int, error) {
 	}
 }
 
-// next takes so many bytes of those that wait, in place of which others are sent.
-func (m *meddled) next() (n int, out []byte) {
+// next takes so many bytes of those that wait, in place of which others are sent. So many of these
+// are a frame's head; 0: it is no frame.
+func (m *meddled) next() (n int, out []byte, head int) {
 	b := m.waiting
 	const recordHead, lowestRecord = 5, 20
+	head = wire.HeadSize
+	if m.sums {
+		head += wire.SumSize
+	}
 	switch {
 	case !m.prefaced && len(b) >= preface.Size:
 		m.prefaced = true
-		return preface.Size, b[:preface.Size]
+		return preface.Size, b[:preface.Size], 0
 	case !m.prefaced || len(b) < recordHead:
-		return 0, nil
+		return 0, nil, 0
 	case b[0] >= lowestRecord:
 		if n = recordHead + int(binary.BigEndian.Uint16(b[3:])); n > len(b) {
-			return 0, nil
+			return 0, nil, 0
 		}
-		return n, b[:n]
-	case len(b) < wire.HeadSize:
-		return 0, nil
+		return n, b[:n], 0
+	case len(b) < head:
+		return 0, nil, 0
 	}
 	frame, err := wire.ParseFrame(b)
-	if n = wire.HeadSize + frame.Length; err != nil || n > len(b) {
-		return 0, nil
+	if n = head + frame.Length; m.sums && frame.Length > 0 && !bulky(frame) {
+		n += wire.SumSize
 	}
-	body := b[wire.HeadSize:n]
+	if err != nil || n > len(b) {
+		return 0, nil, 0
+	}
+	body := b[head:][:frame.Length]
 	if frame.Type == wire.FrameData {
 		m.lane.data++
 		m.lane.at = frame.Offset + uint64(len(body))
 	}
 	if m.lane.quiet {
-		return n, nil
+		return n, nil, 0
 	}
-	return n, m.meddle(&m.lane, frame, body)
+	if m.meddle == nil {
+		return n, b[:n], n - btoi(bulky(frame))*len(body)
+	}
+	return n, m.framed(m.meddle(&m.lane, frame, body)), head
+}
+
+// bulky reports whether what follows a frame's head has no sum.
+func bulky(f wire.Frame) bool { return f.Type == wire.FrameData || f.Type == wire.FramePad }
+
+// framed gives frames the sums that they have on the lane: whoever changes them can.
+func (m *meddled) framed(frames []byte) (out []byte) {
+	if !m.sums {
+		return frames
+	}
+	for len(frames) > 0 {
+		frame, err := wire.ParseFrame(frames)
+		n := wire.HeadSize + frame.Length
+		switch {
+		case err != nil:
+			return append(out, frames...)
+		case bulky(frame):
+			out = append(append(out, wire.WithSums(frames[:wire.HeadSize])...), frames[wire.HeadSize:n]...)
+		default:
+			out = append(out, wire.WithSums(frames[:n])...)
+		}
+		frames = frames[n:]
+	}
+	return out
 }
 
 // forgeEnd is the frame that ends the target's stream early. Whoever has seen its bytes knows their sum.
@@ -232,10 +271,13 @@ func isTimeout(err error) bool {
 	return errors.As(err, &n) && n.Timeout()
 }
 
-// meddle has somebody on the path work on connections that come, and resets those that are there.
-func (p *path) meddle(m meddler) {
+// meddle has somebody on the path work on connections.
+func (p *path) meddle(m meddler) { p.pass(m) }
+
+// pass has connections that come pass a box, and resets those that are there.
+func (p *path) pass(b box) {
 	p.mu.Lock()
-	p.meddler = m
+	p.box = b
 	p.mu.Unlock()
 	p.cut(false)
 }

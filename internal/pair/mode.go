@@ -29,7 +29,7 @@ func modeOf(f wire.Features) mode {
 
 func (m mode) features() (f wire.Features) {
 	if m.clear {
-		f |= wire.FeatureClear | wire.FeatureSealed
+		f |= wire.FeatureClear | wire.FeatureSealed | wire.FeatureSums
 	}
 	if m.noResume {
 		f |= wire.FeatureNoResume
@@ -43,6 +43,9 @@ func (m mode) features() (f wire.Features) {
 // sealedWith reports whether lanes of the mode carry no OPEN and no END, since the other end knows
 // how.
 func (m mode) sealedWith(h wire.Hello) bool { return m.clear && h.Features&wire.FeatureSealed != 0 }
+
+// summedWith reports whether frames of the mode's lanes have sums, since the other end knows how.
+func (m mode) summedWith(h wire.Hello) bool { return m.clear && h.Features&wire.FeatureSums != 0 }
 
 // agreed reports why an answer does not have what the near end wants; nil: it has. A
 // far relay of this release has refused already; an older one leaves features out.

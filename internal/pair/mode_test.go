@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/pair/wire"
 )
 
 // namedMode is a mode with its name in tests.
@@ -49,7 +50,9 @@ func (m mode) in() standOption {
 func (m namedMode) in() standOption {
 	return func(s *stand, o *Options, l *LinkOptions) {
 		m.mode.in()(s, o, l)
-		o.EndsOnLanes = m.older
+		if m.older {
+			o.Without = wire.FeatureSealed | wire.FeatureSums
+		}
 		if l.Lanes = m.lanes; m.lanes > 1 {
 			o.StripeAfter = 1
 		}
@@ -315,16 +318,17 @@ func TestEncryptChanges(t *testing.T) {
 	s.roundTrip(c, "goes on")
 }
 
-// TestSealed holds that both ends say whether beginnings and ends of flows go in clear.
+// TestSealed holds that both ends say whether beginnings and ends of flows go in clear, and heads
+// of frames without sums.
 func TestSealed(t *testing.T) {
 	eachMode(t, func(t *testing.T, in standOption) {
 		t.Parallel()
 		want := false
-		s := newStand(t, in, func(_ *stand, o *Options, l *LinkOptions) { want = l.Clear && !o.EndsOnLanes })
+		s := newStand(t, in, func(_ *stand, o *Options, l *LinkOptions) { want = l.Clear && o.Without == 0 })
 		s.awaitWarm(1)
 		for _, n := range []*Node{s.near, s.far} {
-			if got := n.State().Sessions[0]; got.Sealed != want {
-				t.Errorf("%+v, want sealed %v", got, want)
+			if got := n.State().Sessions[0]; got.Sealed != want || got.Summed != want {
+				t.Errorf("%+v, want sealed and summed %v", got, want)
 			}
 		}
 	})

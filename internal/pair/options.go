@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/flow"
 	"longhaul/internal/pair/stream"
+	"longhaul/internal/pair/wire"
 )
 
 // Defaults of options that are zero.
@@ -50,8 +51,8 @@ type Options struct {
 	// CompressAlways: sessions that compress make records of all bytes, whether that gains
 	// anything or not.
 	CompressAlways bool
-	// EndsOnLanes: lanes in clear carry OPEN and END, as with a peer of an older release.
-	EndsOnLanes bool
+	// Without are features that links do not offer, as those of an older release.
+	Without wire.Features
 	// MaxBegun is how many handshakes may be in the middle of TLS; 0: maxBegun for every two CPUs.
 	MaxBegun int
 	// ReplacedAfter is how long a near process may be away whose successor is here.

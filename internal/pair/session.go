@@ -57,6 +57,7 @@ type session struct {
 	reportsHeld       atomic.Bool // the other end takes HELD
 	// sealed: lanes are in clear, and neither OPEN nor END comes on them.
 	sealed atomic.Bool
+	summed atomic.Bool // frames of lanes that are made now have sums
 
 	mu         sync.Mutex
 	instance   uint64 // of the other process; 0: not known yet
@@ -160,6 +161,7 @@ func (s *session) begin(c *connection) {
 	s.compresses.Store(s.compress && c.hello.Features&wire.FeatureCompress != 0)
 	s.reportsHeld.Store(c.hello.Features&wire.FeatureHeld != 0)
 	s.sealed.Store(s.sealedWith(c.hello))
+	s.summed.Store(s.summedWith(c.hello))
 	s.ahead = c.hello.Features&wire.FeatureAhead != 0 && !s.noResume
 	s.problem, s.text, s.laneErr = ProblemNone, "", nil
 	flows := slices.Collect(maps.Values(s.flows))

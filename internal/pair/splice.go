@@ -157,9 +157,9 @@ func (l *lane) sendPipe(f *Flow, offset uint64, pipe *splice.Pipe, n int) error 
 	if l.bound() != f {
 		return errUnbound
 	}
-	var head [wire.HeadSize]byte
-	wire.Frame{Type: wire.FrameData, Length: n, Offset: offset}.Put(head[:])
-	err := l.bulk.writeFrom(head[:], pipe, n)
+	var head [maxHead]byte
+	size := l.putHead(head[:], wire.Frame{Type: wire.FrameData, Length: n, Offset: offset})
+	err := l.bulk.writeFrom(head[:size], pipe, n)
 	if err != nil {
 		l.close()
 	}

@@ -53,6 +53,7 @@ type SessionState struct {
 	Draining      bool      // it takes no new flows
 	Clear         bool      // lanes go in clear,
 	Sealed        bool      // but for beginnings and ends of flows, since the other end is new enough
+	Summed        bool      // frames of these lanes have sums, for the same reason
 	NoResume      bool      // flows end with their lanes
 	Compress      bool      // the near end wants compressed records,
 	CompressKnown bool      // and both ends know them

@@ -2,6 +2,8 @@ package wire
 
 import (
 	"encoding/binary"
+	"errors"
+	"hash/crc32"
 	"net/netip"
 	"time"
 
@@ -10,6 +12,9 @@ import (
 
 // HeadSize is the length of a frame's head in bytes.
 const HeadSize = 16
+
+// SumSize is the length of a sum in bytes.
+const SumSize = 4
 
 // MaxPayload is the most that follows a frame's head, in bytes.
 const MaxPayload = 512 << 10
@@ -184,6 +189,39 @@ func AppendEnd(dst []byte, length uint64, crc uint32) []byte {
 
 // ParseEnd returns the CRC-32C of an END.
 func ParseEnd(b []byte) uint32 { return binary.BigEndian.Uint32(b) }
+
+// ErrSum is the error of a part of a frame that was altered on the way.
+var ErrSum = errors.New("bytes were altered on the way: the sum of a frame's head differs")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// PutSum writes the CRC-32C of the first n bytes of b behind these, and returns the length of
+// both.
+func PutSum(b []byte, n int) int {
+	binary.BigEndian.PutUint32(b[n:], crc32.Checksum(b[:n], castagnoli))
+	return n + SumSize
+}
+
+// CheckSum returns ErrSum if the end of b is not the sum of what comes before it.
+func CheckSum(b []byte) error {
+	n := len(b) - SumSize
+	if crc32.Checksum(b[:n], castagnoli) != binary.BigEndian.Uint32(b[n:]) {
+		return ErrSum
+	}
+	return nil
+}
+
+// WithSums returns a frame for a lane with FeatureSums: behind its head is the head's sum, and
+// behind what follows, if the frame has it and no stream's bytes do, a sum of that.
+func WithSums(frame []byte) []byte {
+	b := make([]byte, len(frame)+2*SumSize)
+	n := PutSum(b, copy(b, frame[:HeadSize]))
+	if len(frame) > HeadSize {
+		copy(b[n:], frame[HeadSize:])
+		n += PutSum(b[n:], len(frame)-HeadSize)
+	}
+	return b[:n]
+}
 
 // AppendRelease appends a RELEASE; received is the sender's position as a receiver.
 func AppendRelease(dst []byte, flags byte, received uint64) []byte {

@@ -27,10 +27,12 @@ const (
 	helloProblem  = 7
 	helloResume   = 8
 	helloOrigin   = 9
+	helloMore     = 10
 )
 
-// Features are bits of what an end offers for this connection.
-type Features byte
+// Features are bits of what an end offers for this connection. Those beyond the first eight have a
+// value of their own in HELLO, which older releases ignore.
+type Features uint16
 
 // The features.
 const (
@@ -42,6 +44,7 @@ const (
 	FeatureCompress                      // either end may send compressed records
 	FeatureHeld                          // either end may send HELD
 	FeatureSealed                        // lanes in clear carry neither OPEN nor END: both come on the control connection
+	FeatureSums                          // frames of lanes in clear have sums, but of a stream's bytes
 )
 
 // Hello is what each end says of itself at first.
@@ -67,6 +70,9 @@ func (h Hello) Append(dst []byte) []byte {
 	dst = appendText(dst, helloTunnel, h.Tunnel)
 	dst = appendText(dst, helloRelease, h.Release)
 	dst = appendValue(dst, helloFeatures, []byte{byte(h.Features)})
+	if more := byte(h.Features >> 8); more != 0 {
+		dst = appendValue(dst, helloMore, []byte{more})
+	}
 	dst = appendText(dst, helloProblem, h.Problem)
 	if ms := min(h.Resume.Milliseconds(), math.MaxUint32); ms > 0 {
 		dst = appendValue(dst, helloResume, binary.BigEndian.AppendUint32(nil, uint32(ms)))
@@ -146,7 +152,11 @@ func (h *Hello) set(kind byte, value []byte) error {
 	case helloRelease:
 		h.Release = printable.String(string(value))
 	case helloFeatures:
-		h.Features = Features(value[0])
+		h.Features = h.Features&^0xff | Features(value[0])
+	case helloMore:
+		if len(value) > 0 { // those behind the first byte are of later releases
+			h.Features = h.Features&0xff | Features(value[0])<<8
+		}
 	case helloResume:
 		h.Resume = time.Duration(binary.BigEndian.Uint32(value)) * time.Millisecond
 	case helloProblem:

@@ -31,6 +31,14 @@ func TestHello(t *testing.T) {
 			t.Errorf("%d bytes left", r.Len())
 		}
 	}
+	later := append(bytes.Clone(b), helloMore, 0, 2, 1, 0xff) // further bits, of a later release
+	later[1] += 5
+	want.Features |= FeatureSums
+	for _, b := range [][]byte{want.Append(nil), later} {
+		if got, err := ReadHello(bytes.NewReader(b)); err != nil || got != want {
+			t.Errorf("with further features: %+v, %v, want %+v", got, err, want)
+		}
+	}
 	for n := range b {
 		if _, err := ReadHello(bytes.NewReader(b[:n])); err == nil {
 			t.Errorf("%d bytes of %d are a HELLO", n, len(b))
@@ -100,6 +108,36 @@ func TestFrames(t *testing.T) {
 	}
 	if got := ParseEnd(AppendEnd(nil, 9, 0xdeadbeef)[HeadSize:]); got != 0xdeadbeef {
 		t.Errorf("sum %x", got)
+	}
+}
+
+// TestSums holds that no single bit of a head or of an ATTACH's flow is altered unnoticed.
+func TestSums(t *testing.T) {
+	for name, frame := range map[string][]byte{
+		"ATTACH": AppendAttach(nil, 5, 77), "RELEASE": AppendRelease(nil, FlagFinal, 3), "DATA": appendHead(nil, Frame{Type: FrameData, Length: 9}),
+	} {
+		b := WithSums(frame)
+		parts := [][]byte{b[:HeadSize+SumSize]}
+		if rest := b[HeadSize+SumSize:]; len(rest) > 0 {
+			parts = append(parts, rest)
+		}
+		var plain []byte
+		for _, part := range parts {
+			if err := CheckSum(part); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			plain = append(plain, part[:len(part)-SumSize]...)
+			for bit := range 8 * len(part) {
+				part[bit/8] ^= 1 << (bit % 8)
+				if err := CheckSum(part); err != ErrSum {
+					t.Errorf("%s: bit %d is altered: %v", name, bit, err)
+				}
+				part[bit/8] ^= 1 << (bit % 8)
+			}
+		}
+		if !bytes.Equal(plain, frame) {
+			t.Errorf("%s is %x with sums", name, b)
+		}
 	}
 }
 
@@ -209,7 +247,7 @@ func TestTextsAreShown(t *testing.T) {
 
 func FuzzHello(f *testing.F) {
 	f.Add(Hello{Lowest: 1, Highest: 1, Tunnel: "a"}.Append(nil))
-	f.Add(Hello{Lowest: 1, Highest: 1, Origin: "host [::]:1"}.Append(nil))
+	f.Add(Hello{Lowest: 1, Highest: 1, Origin: "host [::]:1", Features: FeatureSums}.Append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, err := ReadHello(bytes.NewReader(b))
 		if err != nil {
