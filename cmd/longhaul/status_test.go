@@ -92,7 +92,7 @@ func TestStatusTable(t *testing.T) {
 			Error: "dial tcp 10.0.0.2:6000: i/o timeout"},
 		{Tunnel: "quiet", Peer: "site-c", End: flow.NearEnd, Fallback: true, Problem: flow.PairUnpaired,
 			Error: "the port answers, but no pair protocol: read tcp 10.0.0.1:40000->10.0.0.2:6000: read: connection reset by peer"},
-		{Tunnel: "quiet", Peer: "site-e", End: flow.FarEnd, EndsInClear: true, HeadsUnchecked: true, Resumable: true, Up: true, Since: now.Add(-time.Hour), LanesWarm: 4},
+		{Tunnel: "quiet", Peer: "site-e", End: flow.FarEnd, EndsInClear: true, HeadsUnchecked: true, Twin: true, Resumable: true, Up: true, Since: now.Add(-time.Hour), LanesWarm: 4},
 		{Tunnel: "quiet", Peer: "site-d", End: flow.NearEnd, Encrypted: true, Resumable: true, Up: true, Since: now.Add(-time.Hour), LanesBusy: 28232, FlowsMoving: 28232, FlowsResuming: 7,
 			LaneError: "dial tcp 10.0.0.2:6000: connect: cannot assign requested address"},
 	}}

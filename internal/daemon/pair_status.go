@@ -66,6 +66,7 @@ func toPairSession(s pair.SessionState) flow.PairSession {
 		Encrypted:      !s.Clear,
 		EndsInClear:    s.Up && s.Clear && !s.Sealed,
 		HeadsUnchecked: s.Up && s.Clear && !s.Summed,
+		Twin:           s.Twin,
 		Resumable:      !s.NoResume,
 		Compress:       compressOf(s),
 		Fallback:       s.Fallback,
@@ -220,6 +221,9 @@ func (p *pairs) tell(was *watched, s pair.SessionState, now time.Time) {
 		p.sessionLine(slog.LevelWarn, "no new lane", s, slog.String("error", s.LaneError))
 	case s.Up && s.LaneError == "" && was.LaneError != "":
 		p.sessionLine(slog.LevelInfo, "new lanes again", s)
+	}
+	if s.Twin && !was.Twin {
+		p.sessionLine(slog.LevelWarn, flow.TwinWarning, s)
 	}
 	was.SessionState = s
 }

@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -104,6 +106,7 @@ func (p *pairs) start(c *config.Config) error {
 	node, err := pair.New(pair.Options{
 		Identity:      keys,
 		Release:       p.release,
+		Boot:          boot(),
 		Log:           p.log,
 		RetainedLimit: p.retainedLimit,
 		Elsewhere:     p.older.take,
@@ -114,6 +117,17 @@ func (p *pairs) start(c *config.Config) error {
 	p.keys, p.node = keys, node
 	p.running.Go(func() { p.watch(node) })
 	return nil
+}
+
+// boot is the same for each process of this host until the host restarts; 0: unknown. Peers get it, and
+// the kernel's own number stays here.
+func boot() uint64 {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return 0
+	}
+	sum := sha256.Sum256(append([]byte("longhaul pair boot "), id...))
+	return binary.BigEndian.Uint64(sum[:])
 }
 
 // unknownMemory is taken for the memory of a host that does not tell it, in bytes.

@@ -36,6 +36,8 @@ type PairSession struct {
 	// EndsInClear: beginnings and ends of flows cross the WAN in clear as well, since the other
 	// relay is of an older release.
 	EndsInClear bool `json:"ends_in_clear"`
+	// Twin: another relay with the same key, host name and entrance is connected.
+	Twin bool `json:"twin"`
 	// HeadsUnchecked: nothing finds bytes that are altered in the heads of frames in clear, since
 	// the other relay is of an older release.
 	HeadsUnchecked bool `json:"heads_unchecked"`
@@ -172,7 +174,11 @@ const ClearEndsWarning = "the other relay is of an older release: clients' addre
 const ClearHeadsWarning = "the other relay is of an older release: a byte that is altered on the way can make a flow stand still; " +
 	"upgrade it"
 
-// Notes tells the mode of a session, if it is not the usual one.
+// TwinWarning is what the users of relays must know that are copies of one another.
+const TwinWarning = "another relay with the same key, host name and listen is connected: each relay needs its own key; " +
+	"give one of them an empty key directory, and pair it"
+
+// Notes tells the mode of a session, if it is not the usual one, and what is wrong with it.
 func (s *PairSession) Notes() (notes []string) {
 	if s.Fallback {
 		notes = append(notes, "fallback: new flows go unpaired and in clear")
@@ -185,6 +191,9 @@ func (s *PairSession) Notes() (notes []string) {
 	}
 	if s.HeadsUnchecked {
 		notes = append(notes, ClearHeadsWarning)
+	}
+	if s.Twin {
+		notes = append(notes, TwinWarning)
 	}
 	if !s.Resumable {
 		notes = append(notes, "resume: off: a flow ends with its connection over the WAN")

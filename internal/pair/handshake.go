@@ -392,6 +392,7 @@ func (n *Node) nearHello(s *session, o LinkOptions) wire.Hello {
 	h := n.hello(s.id, o.Tunnel)
 	h.Resume, h.Features, h.Origin = s.waits(o), s.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld, o.Origin
 	h.Features &^= n.options.Without
+	h.Boot = n.options.Boot
 	return h
 }
 

@@ -435,7 +435,8 @@ func (n *Node) sessionOf(c *connection, a Acceptor) (*session, error) {
 		}
 		s = newSession(n, c.peer, c.hello.Session, false)
 		s.use = n.uses[c.peer]
-		s.tunnel, s.origin, s.mode = a.Tunnel(), c.hello.Origin, modeOf(c.hello.Features)
+		s.tunnel, s.mode = a.Tunnel(), modeOf(c.hello.Features)
+		s.origin, s.boot = origin{c.peer, a.Tunnel(), c.hello.Origin}, c.hello.Boot
 		s.sealed.Store(s.sealedWith(c.hello)) // its first lane may come before begin
 		n.accepted[key] = s
 	}
@@ -519,20 +520,4 @@ func (n *Node) flushResets() {
 	for deadline := time.Now().Add(time.Second); n.Flows() > 0 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
-}
-
-// replaced reports whether another process of the session's origin has been connected
-// for long. A process that lives is so too, after an upgrade as well.
-func (n *Node) replaced(s *session, now time.Time, long time.Duration) bool {
-	if s.origin == "" {
-		return false
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for key, other := range n.accepted {
-		if other != s && key.peer == s.peer && other.tunnel == s.tunnel && other.origin == s.origin && other.upSince(now) > long {
-			return true
-		}
-	}
-	return false
 }

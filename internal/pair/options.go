@@ -40,6 +40,9 @@ type Options struct {
 	// RetainedLimit bounds the memory of all stores together, in bytes. It is asked for again
 	// each second; 0: none.
 	RetainedLimit func() int64
+	// Boot is the same for each process of this host until the host restarts, and of no other host;
+	// 0: unknown.
+	Boot uint64
 	// Elsewhere takes a socket whose preface names another instance, such as the
 	// process that this one replaces. It reports whether it took the descriptor;
 	// first are the bytes that were read of it. Nil: there is none.
@@ -74,9 +77,8 @@ type LinkOptions struct {
 	Clear     bool          // lanes in clear; the far relay must want the same
 	Compress  bool          // records that become smaller are compressed while lanes are what limits a flow
 	Fallback  bool          // hand flows back, in their end, while something unpaired answers
-	// Origin is the same for each process of this near tunnel, also after a restart, and
-	// of no other one that runs. By it the far relay finds the flows of processes that
-	// have died; empty: they wait for Resume.
+	// Origin is the same for each process of this near tunnel, also after a restart. By it, and by
+	// Boot, the far relay finds the flows of processes that have died; empty: they wait for Resume.
 	Origin string
 	// Prepare sets options of a socket before it connects; nil: none.
 	Prepare func(fd int) error

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ import (
 	"longhaul/internal/pair/preface"
 )
 
-func origin(_ *stand, o *Options, lo *LinkOptions) {
+func withOrigin(_ *stand, o *Options, lo *LinkOptions) {
 	o.ReplacedAfter, lo.Origin = 100*time.Millisecond, "near host"
 }
 
@@ -30,7 +31,7 @@ func die(n *Node) {
 // relay once the next one is there, long before resume.
 func TestNearRestarts(t *testing.T) {
 	t.Parallel()
-	s := newStand(t, origin)
+	s := newStand(t, withOrigin)
 	s.serve(echo)
 	c := s.dial()
 	defer c.Close()
@@ -41,6 +42,76 @@ func TestNearRestarts(t *testing.T) {
 	next.Link(s.link.options())
 	if e := <-s.farEnds; e.Reason != flow.EndPeerRestarted {
 		t.Errorf("the far relay's flow ended by %q (%v)", e.Reason, e.Err)
+	}
+}
+
+// TestTwins holds that an outage of one of two near relays with the same key and origin, as clones of
+// a host have them, resets none of its flows, also if the other one begins anew meanwhile; and that
+// the far relay names both. A process that drains is no twin of its successor.
+func TestTwins(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		boot, other uint64
+		drains      bool // the first one, before the outage
+		twins, ends bool
+	}{
+		"two hosts":                    {boot: 1, other: 2, twins: true},
+		"two containers of a host":     {boot: 1, other: 1, twins: true},
+		"an older release":             {twins: true},
+		"an upgrade, then kill":        {boot: 1, other: 1, drains: true, ends: true},
+		"an upgrade to a newer one":    {other: 1, drains: true},
+		"a host drains, another is up": {boot: 1, other: 2, drains: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStand(t, withOrigin, func(_ *stand, o *Options, _ *LinkOptions) { o.Boot = c.boot })
+			s.serve(echo)
+			client := s.dial()
+			defer client.Close()
+			s.roundTrip(client, "hello")
+			first := s.far.sessions()[0]
+			twin := s.node(Options{Boot: c.other}, s.nearKeys)
+			defer twin.Close()
+			options := s.link.options()
+			direct(s, nil, &options)
+			twin.Link(options)
+			if c.drains {
+				s.near.Drain()
+			}
+			nettest.Eventually(t, time.Minute, func() bool { return len(s.far.sessions()) == 2 }, s.dump)
+			nettest.Eventually(t, time.Minute, func() bool {
+				all := s.far.State().Sessions
+				long := func(s SessionState) bool { return s.Up && time.Since(s.Since) > 5*pingEvery }
+				return all[0].Twin && all[1].Twin || c.drains && long(all[0]) && long(all[1])
+			}, s.dump)
+			for _, one := range s.far.State().Sessions {
+				if one.Twin != c.twins {
+					t.Errorf("%+v, want twin %v", one, c.twins)
+				}
+			}
+			s.path.cut(true)
+			nettest.Eventually(t, time.Minute, func() bool { return first.control() == nil }, s.dump)
+			if c.ends {
+				if e := <-s.farEnds; e.Reason != flow.EndPeerRestarted {
+					t.Errorf("the far relay's flow ended by %q (%v)", e.Reason, e.Err)
+				}
+				return
+			}
+			third := s.node(Options{Boot: c.other}, s.nearKeys)
+			defer third.Close()
+			third.Link(options)
+			nettest.Eventually(t, time.Minute, func() bool {
+				all := s.far.sessions()
+				return len(all) == 3 && !slices.ContainsFunc(all, func(x *session) bool {
+					return x != first && x.upSince(time.Now()) <= s.far.options.ReplacedAfter
+				})
+			}, s.dump)
+			if s.far.replaced(first, time.Now(), 0) {
+				t.Error("the far relay takes another process for a successor")
+			}
+			s.path.cut(false)
+			s.roundTrip(client, "still here")
+		})
 	}
 }
 

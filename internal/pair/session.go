@@ -41,7 +41,8 @@ type session struct {
 	id     uint64
 	use    *peerUse // far relay
 	tunnel string   // of this host
-	origin string   // far relay: of the near tunnel; empty: not said
+	origin origin   // far relay
+	boot   uint64   // far relay: of the near relay's host; 0: not said
 	mode            // of its lanes
 
 	resumes           atomic.Int64
@@ -85,6 +86,8 @@ type session struct {
 	buried     dropped
 	refusals   refusals             // far relay
 	expects    map[uint64]*expected // far relay: by flow
+	twin       bool                 // far relay: another relay of the same origin has lived beside the near one
+	beside     bool                 // and does now
 	lanes      map[*lane]struct{}
 	warm       []*lane   // near relay, the latest used last
 	renewed    time.Time // the latest renewal of one of warm
@@ -231,16 +234,6 @@ func (s *session) blame(err error) {
 	if slices.ContainsFunc(violations, func(v error) bool { return errors.Is(err, v) }) {
 		s.tell(slog.LevelWarn, "peer breaks the pair protocol: its connection is closed", err)
 	}
-}
-
-// upSince is for how long the control connection has stood; 0: it does not.
-func (s *session) upSince(now time.Time) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctl == nil {
-		return 0
-	}
-	return now.Sub(s.since)
 }
 
 // manyLanes reports whether several lanes may carry a flow: both ends know how.

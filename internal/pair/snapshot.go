@@ -35,7 +35,7 @@ func (s *session) overview() SessionState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := SessionState{Peer: s.peer, Tunnel: s.tunnel, Near: s.near, Session: s.id, Instance: s.instance, Release: s.release,
-		Remote: s.remote, Up: s.ctl != nil, Since: s.since, Draining: s.draining, Clear: s.clear, Sealed: s.sealed.Load(), Summed: s.summed.Load(), NoResume: s.noResume, Compress: s.compress, CompressKnown: s.compresses.Load(),
+		Remote: s.remote, Up: s.ctl != nil, Since: s.since, Draining: s.draining, Clear: s.clear, Sealed: s.sealed.Load(), Summed: s.summed.Load(), Twin: s.beside, NoResume: s.noResume, Compress: s.compress, CompressKnown: s.compresses.Load(),
 		Plain: s.compressed.plain.Load(), Packed: s.compressed.packed.Load(), Fallback: fallback, RTT: s.rtt(), Flows: len(s.flows),
 		FlowsTotal: s.flowsTotal.Load(), Resumes: s.resumes.Load(), Outage: s.outage, Problem: s.problem, ProblemText: s.text}
 	if s.ctl != nil && s.laneErr != nil && time.Since(s.laneErrSince) > laneErrSettles {

@@ -54,6 +54,7 @@ type SessionState struct {
 	Clear         bool      // lanes go in clear,
 	Sealed        bool      // but for beginnings and ends of flows, since the other end is new enough
 	Summed        bool      // frames of these lanes have sums, for the same reason
+	Twin          bool      // far relay: another relay with the same key, host name and entrance is connected
 	NoResume      bool      // flows end with their lanes
 	Compress      bool      // the near end wants compressed records,
 	CompressKnown bool      // and both ends know them

@@ -50,6 +50,7 @@ func (n *Node) watch() {
 			if tick%checkKeysTick == 0 {
 				n.boundStores()
 				n.limited.Flush()
+				n.findTwins(now)
 			}
 			for _, s := range n.sessions() {
 				s.watch(now, tick%checkKeysTick == 0, tick%sweepEvery == 0)

@@ -28,6 +28,7 @@ const (
 	helloResume   = 8
 	helloOrigin   = 9
 	helloMore     = 10
+	helloBoot     = 11
 )
 
 // Features are bits of what an end offers for this connection. Those beyond the first eight have a
@@ -57,6 +58,7 @@ type Hello struct {
 	Features        Features
 	Resume          time.Duration // near end: how long flows wait for a lane, in ms; 0: not said
 	Origin          string        // near end: the same for each process of one near tunnel
+	Boot            uint64        // near end: of the latest start of its host; 0: not said
 	Problem         string        // why this end closes the connection now; empty: it does not
 }
 
@@ -78,6 +80,9 @@ func (h Hello) Append(dst []byte) []byte {
 		dst = appendValue(dst, helloResume, binary.BigEndian.AppendUint32(nil, uint32(ms)))
 	}
 	dst = appendText(dst, helloOrigin, h.Origin)
+	if h.Boot != 0 {
+		dst = appendValue(dst, helloBoot, binary.BigEndian.AppendUint64(nil, h.Boot))
+	}
 	binary.BigEndian.PutUint16(dst[start:], uint16(len(dst)-start-2))
 	return dst
 }
@@ -133,7 +138,7 @@ func parseHello(b []byte) (h Hello, err error) {
 }
 
 func (h *Hello) set(kind byte, value []byte) error {
-	sizes := map[byte]int{helloVersions: 2, helloInstance: 8, helloSession: 8, helloFeatures: 1, helloResume: 4}
+	sizes := map[byte]int{helloVersions: 2, helloInstance: 8, helloSession: 8, helloFeatures: 1, helloResume: 4, helloBoot: 8}
 	if want, fixed := sizes[kind]; fixed && len(value) != want {
 		return malformed("value %d of HELLO has %d bytes", kind, len(value))
 	}
@@ -161,6 +166,8 @@ func (h *Hello) set(kind byte, value []byte) error {
 		h.Resume = time.Duration(binary.BigEndian.Uint32(value)) * time.Millisecond
 	case helloProblem:
 		h.Problem = printable.String(string(value))
+	case helloBoot:
+		h.Boot = binary.BigEndian.Uint64(value)
 	case helloOrigin:
 		h.Origin = printable.String(string(value))
 	}

@@ -16,7 +16,7 @@ var (
 )
 
 func TestHello(t *testing.T) {
-	want := Hello{Origin: "host 127.0.0.1:9000", Lowest: 1, Highest: 3, Instance: 1 << 63, Session: 7, Tunnel: "files", Release: "1.2", Features: FeatureClear, Problem: "denied",
+	want := Hello{Origin: "host 127.0.0.1:9000", Boot: 9, Lowest: 1, Highest: 3, Instance: 1 << 63, Session: 7, Tunnel: "files", Release: "1.2", Features: FeatureClear, Problem: "denied",
 		Resume: 90 * time.Second}
 	b := want.Append(nil)
 	unknown := append(bytes.Clone(b), 99, 0, 1, 'x')
@@ -53,6 +53,7 @@ func TestHelloRefused(t *testing.T) {
 		"long":             append([]byte{0xff, 0xff}, make([]byte, 1<<16)...),
 		"value cut":        {0, 4, 1, 0, 2, 1},
 		"short number":     {0, 8, 1, 0, 2, 1, 1, 2, 0, 0},
+		"short boot":       {0, 9, 1, 0, 2, 1, 1, 11, 0, 1, 5},
 		"short time":       {0, 9, 1, 0, 2, 1, 1, 8, 0, 1, 5},
 	} {
 		if _, err := ReadHello(bytes.NewReader(b)); !errors.Is(err, ErrMalformed) {
