@@ -78,6 +78,8 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 		})
 	flagvalue.AddNames(flags, &c.Through, "through", "programs on the way, in place of relays (none)")
 	flags.BoolVar(&c.Outages, "outages", false, "the WAN of pair, pair-clear, pair-lanes and pair-paths fails at random moments")
+	flags.BoolVar(&c.Upgrades, "upgrades", false, "the relays of a pair are upgraded at random moments")
+	flagvalue.Add(flags, "DURATION", "rtt", "round-trip time of the WAN of a pair", pairRTT.String(), flagvalue.Delay(&c.RTT))
 	flagvalue.AddCount(flags, &c.Repeat, "repeat", "run each script this many times")
 	flagvalue.AddCount(flags, &c.Lanes, "parallel", "scripts at once (0: the usual)")
 }
@@ -111,6 +113,9 @@ func (r Result) WriteText(w io.Writer) error {
 		}
 		if way.Faults != "" {
 			fmt.Fprintf(w, "  %d scripts met a fault of the WAN: %s\n", way.Met, way.Faults)
+		}
+		if way.Upgrades != "" {
+			fmt.Fprintf(w, "  %d scripts met an upgrade: %s\n", way.Upgraded, way.Upgrades)
 		}
 		for _, f := range way.Findings {
 			fmt.Fprintf(w, "\n  %s, script %d: %s\n  the shortest that breaks the rule so (%d of %d runs): %s\n\n    %s\n\n  to repeat it: %s\n\n",

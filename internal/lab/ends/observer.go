@@ -72,19 +72,21 @@ func (o *observer) idle(tunnel string) bool {
 	return !o.busy[""] && !o.busy[tunnel]
 }
 
-// look notes the tunnels of a relay that have flows; that of no name means that the relay
-// does not say.
+// look notes the tunnels of a relay that have flows, in any of its processes; that of no name
+// means that a process does not say.
 func (o *observer) look(r *relays.Process) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	status, err := r.Status(ctx)
+	processes, err := r.StatusOfAll(ctx)
 	if err != nil {
 		o.busy[""] = true
 		return
 	}
-	for _, t := range status.Tunnels {
-		if t.FlowsNow > 0 || t.Waiting() > 0 {
-			o.busy[t.Name] = true
+	for _, status := range processes {
+		for _, t := range status.Tunnels {
+			if t.FlowsNow > 0 || t.Waiting() > 0 {
+				o.busy[t.Name] = true
+			}
 		}
 	}
 }
