@@ -48,12 +48,15 @@ pair is two paired relays with
 a WAN between their hosts; the other pairs have encrypt: off, resume: off, or
 both. With --outages that WAN fails at random moments: outages in both
 directions or one, reset lanes and control connections, and black holes for some
-of them. An outage may delay what the ends see, and change nothing.
+of them. An outage may delay what the ends see, and change nothing. With
+--upgrades the near relay, the far one or both are upgraded again and again. No
+upgrade may delay or change anything. --rtt makes the WAN longer.
 
 Exit codes: 0 longhaul kept the rule, 1 it broke it.`,
 		Example: `  longhaul lab run transparent-ends --scripts 100000
   longhaul lab run transparent-ends --seed 7 --script 1234 --relays 2
   longhaul lab run transparent-ends --through pair --outages --scripts 100000
+  longhaul lab run transparent-ends --through pair --upgrades --rtt 20ms
   longhaul lab run transparent-ends --through intercept,intercept-source-relay
   longhaul lab run transparent-ends --relays 0 --through haproxy,nginx --json`,
 		New: func() experiment.Run {
