@@ -143,9 +143,9 @@ type way struct {
 	shrinkWays time.Duration // in which a shorter script must end
 	shrinkTime time.Duration // for all shorter scripts
 
-	weather  *weather                      // nil: nothing fails
-	upgrades *upgrades                     // nil: none
-	said     func(i int, s *Script) string // what the relays say of a lane's last script; may be nil
+	weather  *weather                                       // nil: nothing fails
+	upgrades *upgrades                                      // nil: none
+	said     func(i int, s *Script, since time.Time) string // what the relays say of a lane's last script; may be nil
 }
 
 // attempt is one run of a script.
@@ -179,26 +179,35 @@ func (w *way) try(l *lane, i int, s *Script, direct *Outcome, within time.Durati
 		broken = sameRefusal(s, direct, &a.Outcome)
 	}
 	errors.As(broken, &a.broken)
-	var met []string
+	var met string
 	if w.weather != nil {
-		met = w.weather.met(began)
-		a.met = len(met) > 0
+		faults := w.weather.met(began)
+		met, a.met = listMet(faults), len(faults) > 0
 		if excused := w.weather.delay(began); a.broken == nil && a.took-excused > w.calmly {
 			a.broken = &Violation{KindLate, fmt.Sprintf("it took %v, of which the WAN's faults excuse %v", a.took, excused)}
 		}
 	}
 	if w.upgrades != nil {
-		upgraded := w.upgrades.met(began)
-		a.upgraded = len(upgraded) > 0
-		met = append(met, upgraded...)
+		upgrades := w.upgrades.met(began)
+		met, a.upgraded = met+"; "+listMet(upgrades), len(upgrades) > 0
 	}
 	if a.broken != nil && w.said != nil {
-		a.broken.Text += w.said(i, s)
+		a.broken.Text += w.said(i, s, began)
 	}
-	if a.broken != nil && len(met) > 0 {
-		a.broken.Text += fmt.Sprintf("; in %.3f s it met: %s", a.took.Seconds(), strings.Join(met, ", "))
+	if a.broken != nil && (a.met || a.upgraded) {
+		a.broken.Text += fmt.Sprintf("; in %.3f s it met: %s", a.took.Seconds(), strings.Trim(met, "; "))
 	}
 	return a, nil
+}
+
+// maxMet is how many faults and upgrades are listed of those that a script met.
+const maxMet = 8
+
+func listMet(met []string) string {
+	if more := len(met) - maxMet; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(met[:maxMet], ", "), more)
+	}
+	return strings.Join(met, ", ")
 }
 
 // local is a way over the loopback device.

@@ -55,7 +55,8 @@ type pair struct {
 	lab                 *lab.Lab
 	dir                 string
 	nearRelay, farRelay *relays.Process
-	targets             []*lane // on the far relay's host
+	targets             []*lane  // on the far relay's host
+	busy                []string // by lane, who still had the script's flow when its client was done
 	rtt                 time.Duration
 	weather             *weather
 	upgrades            *upgrades
@@ -117,6 +118,7 @@ func startPair(ctx context.Context, name string, o Options, lanes int) (p *pair,
 		}
 		p.targets = append(p.targets, l)
 	}
+	p.busy = make([]string, lanes)
 	if err := p.start(ctx, o.Program); err != nil {
 		return p, err
 	}
@@ -333,13 +335,18 @@ func (p *pair) route(_ *lane, i int, s *Script) (route, func(), error) {
 	r := l.direct(&at)
 	r.dial = netip.AddrPortFrom(dialTo[s.Family], t.listen[0].Port())
 	r.socket = socketsOf(p.nearHost())
-	r.quiet = twice(func() bool { return p.observer.idle(t.name) })
+	p.busy[i] = ""
+	r.quiet = twice(func() bool {
+		idle := p.observer.idle(t.name)
+		p.busy[i] = p.observer.where(t.name)
+		return idle
+	})
 	return r, l.empty, nil
 }
 
-// said returns what both relays say of a lane's last flow.
-func (p *pair) said(i int, s *Script) string {
-	return p.observer.said(p.tunnel(i, s.Refused).name)
+// said returns what both relays say of the flow of a lane's last script.
+func (p *pair) said(i int, s *Script, since time.Time) string {
+	return p.busy[i] + p.observer.said(p.tunnel(i, s.Refused).name, since)
 }
 
 // socketsOf makes a client's sockets on a host.

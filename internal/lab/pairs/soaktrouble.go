@@ -98,7 +98,7 @@ func (s *soaking) wanTrouble(ctx context.Context, dice *rand.Rand) error {
 		{1, "outages longer than resume", true, func(ctx context.Context, _ *rand.Rand) error {
 			return s.outage(ctx, soakResume+5*time.Second, wan.BothWays...)
 		}},
-		{2, "outages with an upgrade in them", false, s.upgradeInOutage},
+		{4, "outages with an upgrade in them", false, s.upgradeInOutage},
 		{6, "resets of lanes and controls", false, s.resetSome},
 		{6, "lanes and controls that went black", false, s.forgetSome},
 		{3, "NATs that forgot everything", false, s.forgetAll},
