@@ -143,9 +143,12 @@ type way struct {
 	shrinkWays time.Duration // in which a shorter script must end
 	shrinkTime time.Duration // for all shorter scripts
 
-	weather  *weather                                       // nil: nothing fails
-	upgrades *upgrades                                      // nil: none
-	said     func(i int, s *Script, since time.Time) string // what the relays say of a lane's last script; may be nil
+	weather  *weather  // nil: nothing fails
+	upgrades *upgrades // nil: none
+	// settled waits until no relay has a flow of a lane's last script, which the next one would take
+	// for its own. It returns which relays have one for too long. It may be nil.
+	settled func(i int, s *Script) string
+	said    func(i int, s *Script, since time.Time) string // what the relays say of a lane's last script; may be nil
 }
 
 // attempt is one run of a script.
@@ -185,6 +188,11 @@ func (w *way) try(l *lane, i int, s *Script, direct *Outcome, within time.Durati
 		met, a.met = listMet(faults), len(faults) > 0
 		if excused := w.weather.delay(began); a.broken == nil && a.took-excused > w.calmly {
 			a.broken = &Violation{KindLate, fmt.Sprintf("it took %v, of which the WAN's faults excuse %v", a.took, excused)}
+		}
+	}
+	if w.settled != nil {
+		if left := w.settled(i, s); left != "" && a.broken == nil {
+			a.broken = &Violation{KindLeft, "both ends are done" + left}
 		}
 	}
 	if w.upgrades != nil {

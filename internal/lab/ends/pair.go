@@ -313,6 +313,7 @@ func (p *pair) way() *way {
 	}
 	if p.upgrades != nil {
 		with, w.flag = append(with, "upgrades"), w.flag+" --upgrades"
+		w.settled = func(i int, s *Script) string { return p.settled(i, s, w.calmly) }
 	}
 	if p.rtt != pairRTT {
 		w.flag += fmt.Sprintf(" --rtt %v", p.rtt)
@@ -342,6 +343,26 @@ func (p *pair) route(_ *lane, i int, s *Script) (route, func(), error) {
 		return idle
 	})
 	return r, l.empty, nil
+}
+
+// leftTime is longer than the resume of the pairs, after which a relay gives a flow up in any case.
+const leftTime = 3 * time.Minute
+
+// settled is that of a way. A relay may have the flow for a time, beyond what faults of the WAN
+// excuse.
+func (p *pair) settled(i int, s *Script, calmly time.Duration) (left string) {
+	tunnel := p.tunnel(i, s.Refused).name
+	over := twice(func() bool { return p.observer.idle(tunnel) })
+	for began := time.Now(); !over() && time.Since(began) < leftTime; time.Sleep(slice) {
+		excused := time.Duration(0)
+		if p.weather != nil {
+			excused = p.weather.delay(began)
+		}
+		if left == "" && time.Since(began)-excused > calmly {
+			left = p.observer.where(tunnel)
+		}
+	}
+	return left
 }
 
 // said returns what both relays say of the flow of a lane's last script.

@@ -208,7 +208,7 @@ type Status struct {
 	Older   []struct {
 		ControlSocket string `json:"control_socket"`
 	} `json:"older_processes"` // that still have flows
-	Flows   []struct {
+	Flows []struct {
 		Pair *struct {
 			LanesWhy string `json:"lanes_why"`
 		} `json:"pair"`
