@@ -85,7 +85,8 @@ var flagTable = []flagRow{
 	{"repeat", "N", usual}, {"seed", "N", usual}, {"sample", "N", usual}, {"parallel", "N", usual},
 	{"flows", "N", usual}, {"connections", "N", usual}, {"standing", "N", usual}, {"bulk", "N", usual},
 	{"new-flows-per-second", "N", usual}, {"max-flows", "N", usual}, {"max-flows-per-source", "N", usual},
-	{"upgrades", "N", usual}, {"reloads", "N", usual}, {"names", "N", usual}, {"changes", "N", usual},
+	{"upgrades", "N ", usual}, // a number, or whether there are any
+	{"reloads", "N", usual}, {"names", "N", usual}, {"changes", "N", usual},
 	{"scripts", "N", usual}, {"script", "N", usual}, {"workers", "N", usual}, {"loss-burst", "N", usual},
 	{"loss", "SHARE LIST", usual}, {"loss-back", "SHARE", usual}, {"reorder", "SHARE", usual},
 

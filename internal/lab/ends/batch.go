@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,24 +19,30 @@ import (
 
 // Options are the options of Run.
 type Options struct {
-	Seed    uint64
-	Scripts uint64 // how many, from number 1 on
-	Only    uint64 // the number of a single script; 0: all
-	Relays  []int  // how many relays, each a way of its own; 0 is none, to hold the rule against the kernel
-	Through []string
-	Outages bool   // of the WAN between paired relays
-	Repeat  int    // runs of each script; 0: one
-	Lanes   int    // scripts at a time; 0: the usual
-	Program string // the longhaul binary
-	Report  progress.Reporter
+	Seed     uint64
+	Scripts  uint64 // how many, from number 1 on
+	Only     uint64 // the number of a single script; 0: all
+	Relays   []int  // how many relays, each a way of its own; 0 is none, to hold the rule against the kernel
+	Through  []string
+	Outages  bool          // of the WAN between paired relays
+	Upgrades bool          // of the paired relays
+	RTT      time.Duration // of that WAN; 0: the usual
+	Repeat   int           // runs of each script; 0: one
+	Lanes    int           // scripts at a time; 0: the usual
+	Program  string        // the longhaul binary
+	Report   progress.Reporter
 }
 
 const (
-	usualLanes  = 16
-	outageLanes = 32 // the usual with outages, in which they wait
-	mostRelays  = 8
-	scriptTime  = 20 * time.Second // in which a script must end; without a relay the slowest take 1 s
-	foreignTime = 3 * time.Second  // the same through another program
+	usualLanes = 16
+	waitLanes  = 32 // the usual with outages or a long path, for which they wait
+	// upgradeLanes is the usual with upgrades, each of which sets up two sessions for each lane.
+	upgradeLanes = 8
+	maxRTT       = 2 * time.Second
+	maxLanes     = 256
+	mostRelays   = 8
+	scriptTime   = 20 * time.Second // in which a script must end; without a relay the slowest take 1 s
+	foreignTime  = 3 * time.Second  // the same through another program
 )
 
 // Check refuses options that make no sense.
@@ -53,6 +60,9 @@ func (o *Options) Check() error {
 		if o.Outages && (!paired || mode.mortal) {
 			return fmt.Errorf("--outages: %s has no WAN, or does not outlive its outages", name)
 		}
+		if !paired && (o.Upgrades || o.RTT != 0) {
+			return fmt.Errorf("--upgrades, --rtt: %s is no pair: choose from %s", name, pairNames())
+		}
 	}
 	switch {
 	case o.Scripts < 1:
@@ -61,8 +71,12 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--repeat %d: choose 1 or more", o.Repeat)
 	case o.Outages && len(o.Through) == 0:
 		return errors.New("--outages: only --through pair, pair-clear, pair-lanes and pair-paths have a WAN")
-	case o.Lanes < 0 || o.Lanes > 256:
-		return fmt.Errorf("--parallel %d: choose 1 to 256", o.Lanes)
+	case (o.Upgrades || o.RTT != 0) && len(o.Through) == 0:
+		return fmt.Errorf("--upgrades, --rtt: add --through with a pair: choose from %s", pairNames())
+	case o.RTT < 0 || o.RTT > maxRTT:
+		return fmt.Errorf("--rtt %v: choose 1us to %v", o.RTT, maxRTT)
+	case o.Lanes < 0 || o.Lanes > maxLanes:
+		return fmt.Errorf("--parallel %d: choose 1 to %d", o.Lanes, maxLanes)
 	case len(o.Relays)+len(o.Through) == 0:
 		return errors.New("no way to run the scripts: give --relays or --through")
 	}
@@ -98,6 +112,9 @@ type Way struct {
 	Findings   []Finding    `json:"findings,omitempty"` // the first of each kind
 	Faults     string       `json:"faults,omitempty"`   // of the WAN, counted
 	Met        int          `json:"met,omitempty"`      // scripts during which there was one
+	Upgrades   string       `json:"upgrades,omitempty"` // of the relays, counted
+	Upgraded   int          `json:"upgraded,omitempty"` // scripts during which there was one
+	Slowest    float64      `json:"slowest_seconds"`    // script that met none of both
 }
 
 // Finding is a script that broke the rule, and the shortest that does.
@@ -122,18 +139,24 @@ type way struct {
 	route       func(l *lane, i int, s *Script) (route, func(), error)
 
 	within     time.Duration // in which a script must end
+	calmly     time.Duration // the same, beyond what faults of the WAN excuse
 	shrinkWays time.Duration // in which a shorter script must end
 	shrinkTime time.Duration // for all shorter scripts
 
-	weather *weather                      // nil: nothing fails
-	said    func(i int, s *Script) string // what the relays say of a lane's last script; may be nil
+	weather  *weather  // nil: nothing fails
+	upgrades *upgrades // nil: none
+	// settled waits until no relay has a flow of a lane's last script, which the next one would take
+	// for its own. It returns which relays have one for too long. It may be nil.
+	settled func(i int, s *Script) string
+	said    func(i int, s *Script, since time.Time) string // what the relays say of a lane's last script; may be nil
 }
 
 // attempt is one run of a script.
 type attempt struct {
 	Outcome
-	broken *Violation // nil: direct TCP allows the outcome
-	met    bool       // there was a fault of the WAN meanwhile
+	broken        *Violation // nil: direct TCP allows the outcome
+	met, upgraded bool       // there was a fault of the WAN, or an upgrade, meanwhile
+	took          time.Duration
 }
 
 // try runs a script once through a way, and holds the outcome against the rule. direct is
@@ -145,7 +168,7 @@ func (w *way) try(l *lane, i int, s *Script, direct *Outcome, within time.Durati
 	}
 	began := time.Now()
 	a.Outcome, err = run(s, r, within)
-	took := time.Since(began)
+	a.took = time.Since(began)
 	done()
 	l.empty()
 	if err != nil {
@@ -159,16 +182,40 @@ func (w *way) try(l *lane, i int, s *Script, direct *Outcome, within time.Durati
 		broken = sameRefusal(s, direct, &a.Outcome)
 	}
 	errors.As(broken, &a.broken)
+	var met string
 	if w.weather != nil {
-		a.met = w.weather.met(began)
-		if excused := w.weather.delay(began); a.broken == nil && took-excused > scriptTime {
-			a.broken = &Violation{KindLate, fmt.Sprintf("it took %v, of which the WAN's faults excuse %v", took, excused)}
+		faults := w.weather.met(began)
+		met, a.met = listMet(faults), len(faults) > 0
+		if excused := w.weather.delay(began); a.broken == nil && a.took-excused > w.calmly {
+			a.broken = &Violation{KindLate, fmt.Sprintf("it took %v, of which the WAN's faults excuse %v", a.took, excused)}
 		}
 	}
+	if w.settled != nil {
+		if left := w.settled(i, s); left != "" && a.broken == nil {
+			a.broken = &Violation{KindLeft, "both ends are done" + left}
+		}
+	}
+	if w.upgrades != nil {
+		upgrades := w.upgrades.met(began)
+		met, a.upgraded = met+"; "+listMet(upgrades), len(upgrades) > 0
+	}
 	if a.broken != nil && w.said != nil {
-		a.broken.Text += w.said(i, s)
+		a.broken.Text += w.said(i, s, began)
+	}
+	if a.broken != nil && (a.met || a.upgraded) {
+		a.broken.Text += fmt.Sprintf("; in %.3f s it met: %s", a.took.Seconds(), strings.Trim(met, "; "))
 	}
 	return a, nil
+}
+
+// maxMet is how many faults and upgrades are listed of those that a script met.
+const maxMet = 8
+
+func listMet(met []string) string {
+	if more := len(met) - maxMet; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(met[:maxMet], ", "), more)
+	}
+	return strings.Join(met, ", ")
 }
 
 // local is a way over the loopback device.
@@ -189,8 +236,11 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		}
 	}
 	usual := usualLanes
-	if o.Outages {
-		usual = outageLanes
+	switch {
+	case o.Upgrades:
+		usual = upgradeLanes
+	case o.Outages || o.RTT > pairRTT:
+		usual = waitLanes
 	}
 	lanes := make([]*lane, cmp.Or(o.Lanes, usual))
 	for i := range lanes {
@@ -275,6 +325,9 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		if w.weather != nil {
 			r.Faults = w.weather.String()
 		}
+		if w.upgrades != nil {
+			r.Upgrades = w.upgrades.String()
+		}
 		result.Ways = append(result.Ways, r)
 	}
 	err := ctx.Err()
@@ -358,6 +411,12 @@ func (e *batch) note(k int, n uint64, a attempt) {
 	if a.met {
 		r.Met++
 	}
+	if a.upgraded {
+		r.Upgraded++
+	}
+	if !a.met && !a.upgraded {
+		r.Slowest = max(r.Slowest, a.took.Seconds())
+	}
 	v := a.broken
 	if v == nil {
 		return
@@ -389,7 +448,7 @@ func (e *batch) firstOf(w *way) []*found {
 }
 
 func (e *batch) finding(ctx context.Context, w *way, lanes []*lane, f *found) Finding {
-	if w.weather == nil {
+	if w.weather == nil && w.upgrades == nil {
 		lanes = lanes[:1]
 	}
 	breaks := func(s *Script) *Violation { return breaksRule(w, lanes, s) }

@@ -48,12 +48,15 @@ pair is two paired relays with
 a WAN between their hosts; the other pairs have encrypt: off, resume: off, or
 both. With --outages that WAN fails at random moments: outages in both
 directions or one, reset lanes and control connections, and black holes for some
-of them. An outage may delay what the ends see, and change nothing.
+of them. An outage may delay what the ends see, and change nothing. With
+--upgrades the near relay, the far one or both are upgraded again and again. No
+upgrade may delay or change anything. --rtt makes the WAN longer.
 
 Exit codes: 0 longhaul kept the rule, 1 it broke it.`,
 		Example: `  longhaul lab run transparent-ends --scripts 100000
   longhaul lab run transparent-ends --seed 7 --script 1234 --relays 2
   longhaul lab run transparent-ends --through pair --outages --scripts 100000
+  longhaul lab run transparent-ends --through pair --upgrades --rtt 20ms
   longhaul lab run transparent-ends --through intercept,intercept-source-relay
   longhaul lab run transparent-ends --relays 0 --through haproxy,nginx --json`,
 		New: func() experiment.Run {
@@ -78,6 +81,8 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 		})
 	flagvalue.AddNames(flags, &c.Through, "through", "programs on the way, in place of relays (none)")
 	flags.BoolVar(&c.Outages, "outages", false, "the WAN of pair, pair-clear, pair-lanes and pair-paths fails at random moments")
+	flags.BoolVar(&c.Upgrades, "upgrades", false, "the relays of a pair are upgraded at random moments")
+	flagvalue.Add(flags, "DURATION", "rtt", "round-trip time of the WAN of a pair", pairRTT.String(), flagvalue.Delay(&c.RTT))
 	flagvalue.AddCount(flags, &c.Repeat, "repeat", "run each script this many times")
 	flagvalue.AddCount(flags, &c.Lanes, "parallel", "scripts at once (0: the usual)")
 }
@@ -111,6 +116,9 @@ func (r Result) WriteText(w io.Writer) error {
 		}
 		if way.Faults != "" {
 			fmt.Fprintf(w, "  %d scripts met a fault of the WAN: %s\n", way.Met, way.Faults)
+		}
+		if way.Upgrades != "" {
+			fmt.Fprintf(w, "  %d scripts met an upgrade: %s\n", way.Upgraded, way.Upgrades)
 		}
 		for _, f := range way.Findings {
 			fmt.Fprintf(w, "\n  %s, script %d: %s\n  the shortest that breaks the rule so (%d of %d runs): %s\n\n    %s\n\n  to repeat it: %s\n\n",

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/relays"
@@ -131,7 +132,7 @@ func (p *interceptor) check() error {
 func (p *interceptor) way() *way {
 	return local(way{
 		name: p.name, flag: "--through " + p.name, sameAddress: p.sameAddress, mirrors: p.mirrors, route: p.route,
-		said: func(i int, _ *Script) string { return p.observer.said(laneTunnel(i)) },
+		said: func(i int, _ *Script, since time.Time) string { return p.observer.said(laneTunnel(i), since) },
 	})
 }
 

@@ -3,12 +3,16 @@
 package ends
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -32,6 +36,8 @@ var pairModes = map[string]pairMode{
 	"pair-clear-no-resume": {near: ", encrypt: off, resume: off", far: ", encrypt: off", mortal: true},
 }
 
+func pairNames() string { return strings.Join(slices.Sorted(maps.Keys(pairModes)), ", ") }
+
 // pairMode is how two relays carry flows.
 type pairMode struct {
 	near, far string // settings of both tunnels' pair
@@ -41,17 +47,20 @@ type pairMode struct {
 
 // pair is two paired relays, each a process on a host of its own, with a WAN between
 // them. Clients are on the near relay's host and targets on the far one's, so that
-// both legs are like those of the other ways. It has a tunnel for every family of
-// every lane, and another to what refuses there.
+// both legs are like those of the other ways. It has a tunnel for every lane, and another to
+// what refuses there.
 type pair struct {
 	name string
 	pairMode
 	lab                 *lab.Lab
 	dir                 string
 	nearRelay, farRelay *relays.Process
-	targets             []*lane // on the far relay's host
+	targets             []*lane  // on the far relay's host
+	busy                []string // by lane, who still had the script's flow when its client was done
+	rtt                 time.Duration
 	weather             *weather
-	calm                func() error // ends the weather
+	upgrades            *upgrades
+	calm                func() error // ends both
 	observer            observer
 }
 
@@ -67,24 +76,25 @@ var (
 const (
 	pairWAN  = "wan"
 	pairWAN2 = "wan2"
-	// pairDelay is the WAN's, each way: what one end does must be able to overtake what
+	// pairRTT is the usual one of the WAN: what one end does must be able to overtake what
 	// is under way from the other.
-	pairDelay = 500 * time.Microsecond
+	pairRTT = time.Millisecond
 
 	// Of tunnels; they are below the ports that the kernel chooses.
 	nearPorts, farPorts = 10_000, 20_000
 	mostPorts           = 10_000
 
+	slowRTTs         = 50               // round trips that the slowest script waits for
 	outageTime       = time.Minute      // in which a script must end, whatever happens to the WAN
 	pairShrinkWays   = 5 * time.Second  // as shrinkWays
 	outageShrinkWays = 20 * time.Second // the same
 	outageShrinkTime = 3 * time.Minute  // as shrinkTime
 )
 
-// startPair starts a pair for scripts in some lanes, and the weather if there is to be
-// some.
+// startPair starts a pair for scripts in some lanes, and the weather and the upgrades if there
+// are to be some.
 func startPair(ctx context.Context, name string, o Options, lanes int) (p *pair, err error) {
-	p = &pair{name: name, pairMode: pairModes[name], calm: func() error { return nil }}
+	p = &pair{name: name, pairMode: pairModes[name], rtt: cmp.Or(o.RTT, pairRTT), calm: func() error { return nil }}
 	defer func() {
 		if err != nil {
 			p.close()
@@ -108,12 +118,17 @@ func startPair(ctx context.Context, name string, o Options, lanes int) (p *pair,
 		}
 		p.targets = append(p.targets, l)
 	}
+	p.busy = make([]string, lanes)
 	if err := p.start(ctx, o.Program); err != nil {
 		return p, err
 	}
 	if o.Outages {
-		p.startWeather(ctx, o.Seed)
+		p.weather = p.newWeather(o.Seed)
 	}
+	if o.Upgrades {
+		p.upgrades = newUpgrades(o.Seed, p.nearRelay, p.farRelay)
+	}
+	p.startTrouble(ctx)
 	return p, nil
 }
 
@@ -122,7 +137,7 @@ func (p *pair) farHost() *hosts.Host  { return p.lab.Host("far") }
 
 // build builds the two hosts and the WAN, or two.
 func (p *pair) build() (err error) {
-	settings := link.Settings{MTU: 1500, Delay: pairDelay}
+	settings := link.Settings{MTU: 1500, Delay: p.rtt / 2}
 	fastOpen := []lab.Sysctl{{Name: "net.ipv4.tcp_fastopen", Value: fastOpenBoth}}
 	over := func(name string, near, far netip.Prefix) lab.LinkSpec {
 		return lab.LinkSpec{
@@ -146,23 +161,28 @@ func (p *pair) build() (err error) {
 	return err
 }
 
-// pairTunnel is one tunnel of both relays.
+// pairTunnel is one tunnel of both relays. Each has a session of its own.
 type pairTunnel struct {
 	name    string
-	listen  netip.AddrPort // of the near relay
-	far     netip.AddrPort // of the far one
+	listen  []netip.AddrPort // of the near relay
+	far     netip.AddrPort   // of the far one
+	target  Family           // of the target
 	forward netip.AddrPort
 }
 
-func (p *pair) tunnel(lane int, f Family, refused bool) pairTunnel {
-	number := uint16((lane*int(families)+int(f))*2 + flag(refused))
-	target := p.targets[lane].target(f, refused)
-	return pairTunnel{
-		name:    fmt.Sprintf("t%d", number),
-		listen:  netip.AddrPortFrom(bindTo[f], nearPorts+number),
-		far:     netip.AddrPortFrom(pairFar.Addr(), farPorts+number),
-		forward: netip.AddrPortFrom(target.Addr().Unmap(), target.Port()),
+// tunnel returns a lane's tunnel for clients of all families. From lane to lane it differs
+// whether one socket of the near relay takes all of them, and of which family targets are.
+func (p *pair) tunnel(lane int, refused bool) (t pairTunnel) {
+	number := uint16(lane*2 + flag(refused))
+	t.name = fmt.Sprintf("t%d", number)
+	for _, f := range [...][]Family{{IPv4, IPv6}, {Mapped}}[lane/int(families)%2] {
+		t.listen = append(t.listen, netip.AddrPortFrom(bindTo[f], nearPorts+number))
 	}
+	t.far = netip.AddrPortFrom(pairFar.Addr(), farPorts+number)
+	t.target = Family(lane) % families
+	target := p.targets[lane].target(t.target, refused)
+	t.forward = netip.AddrPortFrom(target.Addr().Unmap(), target.Port())
+	return t
 }
 
 // start makes the keys and starts both relays.
@@ -177,12 +197,11 @@ func (p *pair) start(ctx context.Context, program string) error {
 	p.observer.relays = []*relays.Process{p.nearRelay, p.farRelay}
 	nearConfig, farConfig := p.config(p.nearRelay, near.Keys), p.config(p.farRelay, far.Keys)
 	for i := range p.targets {
-		for f := range families {
-			for _, refused := range []bool{false, true} {
-				t := p.tunnel(i, f, refused)
-				fmt.Fprintf(nearConfig, "  - {name: %s, listen: %q, forward: %q, allow: [0.0.0.0/0, \"::/0\"], pair: {peer: far, warm: 1%s}}\n", t.name, t.listen, t.far, p.near+p.pathsTo(t))
-				fmt.Fprintf(farConfig, "  - {name: %s, listen: %s, forward: %q, pair_from: {peer: near%s}}\n", t.name, p.listens(t), t.forward, p.far)
-			}
+		for _, refused := range []bool{false, true} {
+			t := p.tunnel(i, refused)
+			fmt.Fprintf(nearConfig, "  - {name: %s, listen: %s, forward: %q, allow: [0.0.0.0/0, \"::/0\"], pair: {peer: far, warm: 1%s}}\n",
+				t.name, listOf(t.listen), t.far, p.near+p.pathsTo(t))
+			fmt.Fprintf(farConfig, "  - {name: %s, listen: %s, forward: %q, pair_from: {peer: near%s}}\n", t.name, listOf(p.listens(t)), t.forward, p.far)
 		}
 	}
 	if err := p.farRelay.Start(ctx, farConfig.String()); err != nil {
@@ -200,11 +219,21 @@ func (p *pair) pathsTo(t pairTunnel) string {
 }
 
 // listens are the addresses of a tunnel of the far relay.
-func (p *pair) listens(t pairTunnel) string {
-	if !p.paths {
-		return fmt.Sprintf("%q", t.far)
+func (p *pair) listens(t pairTunnel) []netip.AddrPort {
+	all := []netip.AddrPort{t.far}
+	if p.paths {
+		all = append(all, netip.AddrPortFrom(pairFar2.Addr(), t.far.Port()))
 	}
-	return fmt.Sprintf("[%q, \"%v:%d\"]", t.far, pairFar2.Addr(), t.far.Port())
+	return all
+}
+
+// listOf writes addresses as a list of YAML.
+func listOf(all []netip.AddrPort) string {
+	quoted := make([]string, len(all))
+	for i, a := range all {
+		quoted[i] = strconv.Quote(a.String())
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
 // config is what a relay's configuration begins with.
@@ -214,8 +243,7 @@ func (p *pair) config(r *relays.Process, keys string) *strings.Builder {
 	return b
 }
 
-func (p *pair) startWeather(ctx context.Context, seed uint64) {
-	ctx, cancel := context.WithCancel(ctx)
+func (p *pair) newWeather(seed uint64) *weather {
 	over := func(name string) *wan.Path {
 		return &wan.Path{
 			Near: p.nearHost(), Far: p.farHost(), Link: p.lab.Link(name),
@@ -226,12 +254,24 @@ func (p *pair) startWeather(ctx context.Context, seed uint64) {
 	if p.paths {
 		paths = append(paths, over(pairWAN2))
 	}
-	p.weather = newWeather(seed, paths...)
-	ended := make(chan error, 1)
-	go func() { ended <- p.weather.run(ctx) }()
+	return newWeather(seed, paths...)
+}
+
+// startTrouble starts the weather and the upgrades.
+func (p *pair) startTrouble(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	var errs [2]error
+	if p.weather != nil {
+		running.Go(func() { errs[0] = p.weather.run(ctx) })
+	}
+	if p.upgrades != nil {
+		running.Go(func() { errs[1] = p.upgrades.run(ctx) })
+	}
 	p.calm = sync.OnceValue(func() error {
 		cancel()
-		return <-ended
+		running.Wait()
+		return errors.Join(errs[:]...)
 	})
 }
 
@@ -251,7 +291,7 @@ func (p *pair) close() {
 	os.RemoveAll(p.dir)
 }
 
-// check returns an error if a relay has died, or if the weather could not be made.
+// check returns an error if a relay has died, or if the weather or the upgrades could not be made.
 func (p *pair) check() error {
 	err := p.calm()
 	for _, r := range []*relays.Process{p.nearRelay, p.farRelay} {
@@ -263,27 +303,71 @@ func (p *pair) check() error {
 }
 
 func (p *pair) way() *way {
-	w := &way{name: p.name, flag: "--through " + p.name, within: scriptTime, shrinkWays: pairShrinkWays, shrinkTime: shrinkTime, route: p.route, said: p.said}
+	w := &way{name: p.name, flag: "--through " + p.name, shrinkWays: pairShrinkWays, shrinkTime: shrinkTime, route: p.route, said: p.said,
+		weather: p.weather, upgrades: p.upgrades}
+	w.calmly = scriptTime + slowRTTs*p.rtt
+	w.within = w.calmly
+	var with []string
 	if p.weather != nil {
-		w.name, w.flag = p.name+" with outages", w.flag+" --outages --repeat 100"
-		w.within, w.shrinkWays, w.shrinkTime = outageTime, outageShrinkWays, outageShrinkTime
-		w.weather = p.weather
+		with, w.flag = append(with, "outages"), w.flag+" --outages"
+	}
+	if p.upgrades != nil {
+		with, w.flag = append(with, "upgrades"), w.flag+" --upgrades"
+		w.settled = func(i int, s *Script) string { return p.settled(i, s, w.calmly) }
+	}
+	if p.rtt != pairRTT {
+		w.flag += fmt.Sprintf(" --rtt %v", p.rtt)
+	}
+	if len(with) > 0 {
+		w.name += " with " + strings.Join(with, " and ")
+		w.flag += " --repeat 100"
+		w.within, w.shrinkWays, w.shrinkTime = outageTime+slowRTTs*p.rtt, outageShrinkWays, outageShrinkTime
+	}
+	if p.rtt != pairRTT {
+		w.name += fmt.Sprintf(" at %v", p.rtt)
 	}
 	return w
 }
 
 func (p *pair) route(_ *lane, i int, s *Script) (route, func(), error) {
-	l, t := p.targets[i], p.tunnel(i, s.Family, s.Refused)
-	r := l.direct(s)
-	r.dial = netip.AddrPortFrom(dialTo[s.Family], t.listen.Port())
+	l, t := p.targets[i], p.tunnel(i, s.Refused)
+	at := *s
+	at.Family = t.target
+	r := l.direct(&at)
+	r.dial = netip.AddrPortFrom(dialTo[s.Family], t.listen[0].Port())
 	r.socket = socketsOf(p.nearHost())
-	r.quiet = twice(func() bool { return p.observer.idle(t.name) })
+	p.busy[i] = ""
+	r.quiet = twice(func() bool {
+		idle := p.observer.idle(t.name)
+		p.busy[i] = p.observer.where(t.name)
+		return idle
+	})
 	return r, l.empty, nil
 }
 
-// said returns what both relays say of a lane's last flow.
-func (p *pair) said(i int, s *Script) string {
-	return p.observer.said(p.tunnel(i, s.Family, s.Refused).name)
+// leftTime is longer than the resume of the pairs, after which a relay gives a flow up in any case.
+const leftTime = 3 * time.Minute
+
+// settled is that of a way. A relay may have the flow for a time, beyond what faults of the WAN
+// excuse.
+func (p *pair) settled(i int, s *Script, calmly time.Duration) (left string) {
+	tunnel := p.tunnel(i, s.Refused).name
+	over := twice(func() bool { return p.observer.idle(tunnel) })
+	for began := time.Now(); !over() && time.Since(began) < leftTime; time.Sleep(slice) {
+		excused := time.Duration(0)
+		if p.weather != nil {
+			excused = p.weather.delay(began)
+		}
+		if left == "" && time.Since(began)-excused > calmly {
+			left = p.observer.where(tunnel)
+		}
+	}
+	return left
+}
+
+// said returns what both relays say of the flow of a lane's last script.
+func (p *pair) said(i int, s *Script, since time.Time) string {
+	return p.busy[i] + p.observer.said(p.tunnel(i, s.Refused).name, since)
 }
 
 // socketsOf makes a client's sockets on a host.

@@ -3,6 +3,7 @@
 package ends
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -12,30 +13,34 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// TestPair runs scripts through paired relays, and in outages through those that outlive
-// them.
+// TestPair runs scripts through paired relays, and through those that outlive them in outages, in
+// upgrades, and over a longer path.
 func TestPair(t *testing.T) {
 	nettest.RequireSandbox(t)
+	outlive := []string{"pair", "pair-clear", "pair-lanes", "pair-paths"}
 	for _, tt := range []struct {
 		name    string
-		through []string
-		outages bool
+		scripts uint64
+		Options
 	}{
-		{"calm", slices.Sorted(maps.Keys(pairModes)), false},
-		{"outages", []string{"pair", "pair-clear", "pair-lanes", "pair-paths"}, true},
+		{"calm", 30, Options{Through: slices.Sorted(maps.Keys(pairModes)), Lanes: 8}},
+		{"outages", 30, Options{Through: outlive, Outages: true, Lanes: 8}},
+		{"upgrades", 100, Options{Through: []string{"pair"}, Upgrades: true, Outages: true, Lanes: 4}},
+		{"long path", 30, Options{Through: []string{"pair"}, RTT: 20 * time.Millisecond, Lanes: 8}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			nettest.CheckLeaks(t)
-			r, err := Run(t.Context(), Options{Seed: 3, Scripts: 30, Through: tt.through, Outages: tt.outages, Lanes: 8, Program: nettest.Longhaul(t)})
+			tt.Seed, tt.Scripts, tt.Program = 3, tt.scripts, nettest.Longhaul(t)
+			r, err := Run(t.Context(), tt.Options)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(r.Ways) != len(tt.through) {
+			if len(r.Ways) != len(tt.Through) {
 				t.Fatalf("%d ways", len(r.Ways))
 			}
 			for _, w := range r.Ways {
-				if w.Scripts != 30 || w.Violations > 0 || tt.outages != (w.Met > 0) {
-					t.Errorf("%s: %d scripts, %d violations: %v; faults %q", w.Name, w.Scripts, w.Violations, w.Kinds, w.Faults)
+				if w.Scripts != int(tt.scripts) || w.Violations > 0 || tt.Outages != (w.Met > 0) || tt.Upgrades != (w.Upgraded > 0) {
+					t.Errorf("%s: %d scripts, %d violations: %v; faults %q, upgrades %q", w.Name, w.Scripts, w.Violations, w.Kinds, w.Faults, w.Upgrades)
 				}
 				for _, f := range w.Findings {
 					t.Errorf("script %d: %s\n%s%s", f.Script, f.Text, f.Shortest, f.Says)
@@ -47,7 +52,7 @@ func TestPair(t *testing.T) {
 
 func TestDelay(t *testing.T) {
 	at := func(seconds float64) time.Time { return time.Unix(1000, int64(seconds*1e9)) }
-	w := &weather{spells: []spell{{at(0), at(2)}, {at(10), at(11)}, {at(20), at(23)}}}
+	w := &weather{record: record{spells: []spell{{from: at(0), to: at(2)}, {from: at(10), to: at(11)}, {from: at(20), to: at(23)}}}}
 	for _, tt := range []struct{ since, seconds float64 }{
 		{0, 2 + 1 + 3 + 3*aftermath.Seconds()},
 		{1, 1 + 1 + 3 + 3*aftermath.Seconds()},
@@ -59,24 +64,54 @@ func TestDelay(t *testing.T) {
 			t.Errorf("since %v s: %v, want %v s", tt.since, got, tt.seconds)
 		}
 	}
-	if w.counts = map[faultKind]int{faultReset: 2, faultOutage: 1}; w.String() != "1 × outage, 2 × reset of connections" {
+	if w.counts = map[string]int{string(faultReset): 2, string(faultOutage): 1}; w.String() != "1 × outage, 2 × reset of connections" {
 		t.Error(w)
 	}
 }
 
-// A tunnel of each lane and family has ports of its own.
+// What a flow has met: what lasted when it began, and what began since.
+func TestMet(t *testing.T) {
+	at := func(seconds int64) time.Time { return time.Unix(1000+seconds, 0) }
+	r := &record{spells: []spell{{at(0), at(2), "outage"}, {at(10), at(11), "reset"}, {at(20), time.Time{}, "outage"}}}
+	for _, tt := range []struct {
+		since int64
+		want  string
+	}{
+		{1, "outage from -1.000 s to +1.000 s, reset from +9.000 s to +10.000 s, outage from +19.000 s to now"},
+		{5, "reset from +5.000 s to +6.000 s, outage from +15.000 s to now"},
+		{15, "outage from +5.000 s to now"},
+	} {
+		if got := strings.Join(r.met(at(tt.since)), ", "); got != tt.want {
+			t.Errorf("since %d s: %s, want %s", tt.since, got, tt.want)
+		}
+	}
+	r.spells[2].to = at(21)
+	if got := r.met(at(22)); got != nil {
+		t.Error(got)
+	}
+}
+
+// Each tunnel has ports of its own, and lanes have targets of every family.
 func TestPairTunnels(t *testing.T) {
-	p := &pair{targets: []*lane{{}, {}}}
-	names := map[string]bool{}
+	p := &pair{targets: make([]*lane, maxLanes)}
+	used, targets := map[string]bool{}, map[Family]bool{}
 	for i := range p.targets {
-		for f := range families {
-			for _, refused := range []bool{false, true} {
-				tunnel := p.tunnel(i, f, refused)
-				if names[tunnel.name] || names[tunnel.far.String()] || !strings.HasPrefix(tunnel.far.String(), "10.1.0.2:200") {
-					t.Errorf("%+v", tunnel)
+		p.targets[i] = &lane{}
+		for _, refused := range []bool{false, true} {
+			tunnel := p.tunnel(i, refused)
+			targets[tunnel.target] = true
+			for _, one := range []string{tunnel.name, tunnel.far.String(), fmt.Sprint("near ", tunnel.listen[0].Port())} {
+				if used[one] {
+					t.Errorf("%s twice", one)
 				}
-				names[tunnel.name], names[tunnel.far.String()] = true, true
+				used[one] = true
+			}
+			if port := tunnel.far.Port(); port < farPorts || port >= farPorts+mostPorts {
+				t.Errorf("%+v", tunnel)
 			}
 		}
+	}
+	if len(targets) != int(families) {
+		t.Errorf("targets of %d families", len(targets))
 	}
 }

@@ -82,6 +82,7 @@ const (
 	KindNeverCame Kind = "connection not passed on"
 	KindHang      Kind = "hang"
 	KindLate      Kind = "later than the outage"
+	KindLeft      Kind = "flow left at a relay"
 	KindAddress   Kind = "client's address changed"
 	KindScript    Kind = "direct TCP breaks the rule"
 )

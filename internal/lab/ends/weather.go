@@ -6,11 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"longhaul/internal/lab/link"
@@ -45,19 +42,13 @@ var faultKinds = []faultKind{faultOutage, faultThere, faultBack, faultReset, fau
 
 // weather has a pair's WAN, or one of two or both, fail at random moments.
 type weather struct {
+	record
 	paths []*wan.Path
 	dice  *rand.Rand
-
-	mu     sync.Mutex
-	spells []spell
-	counts map[faultKind]int
 }
 
-// spell is the time of a fault.
-type spell struct{ from, to time.Time }
-
 func newWeather(seed uint64, paths ...*wan.Path) *weather {
-	return &weather{paths: paths, dice: rand.New(rand.NewPCG(seed, 1<<63)), counts: map[faultKind]int{}}
+	return &weather{paths: paths, dice: rand.New(rand.NewPCG(seed, 1<<63))}
 }
 
 // run makes one fault after the other until the context ends, the first at once. Then
@@ -68,19 +59,14 @@ func (w *weather) run(ctx context.Context) error {
 		if err := w.fault(ctx, kind); err != nil {
 			return fmt.Errorf("%s: %w", kind, err)
 		}
-		wait(ctx, w.between(calmLeast, calmMost))
+		wait(ctx, between(w.dice, calmLeast, calmMost))
 	}
 	return nil
 }
 
-func (w *weather) between(least, most time.Duration) time.Duration {
-	return least + time.Duration(w.dice.Int64N(int64(most-least)))
-}
-
 // fault makes a fault and waits for its end.
 func (w *weather) fault(ctx context.Context, kind faultKind) error {
-	at := w.begin(kind)
-	defer w.end(at)
+	defer w.begin(string(kind))()
 	switch kind {
 	case faultThere:
 		return w.outage(ctx, link.AToB)
@@ -94,31 +80,8 @@ func (w *weather) fault(ctx context.Context, kind faultKind) error {
 	return w.outage(ctx, wan.BothWays...)
 }
 
-func (w *weather) begin(kind faultKind) (at int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.counts[kind]++
-	w.spells = append(w.spells, spell{from: time.Now()})
-	return len(w.spells) - 1
-}
-
-func (w *weather) end(at int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.spells[at].to = time.Now()
-}
-
 // lasts waits for the length of an outage.
-func (w *weather) lasts(ctx context.Context) { wait(ctx, w.between(outageLeast, outageMost)) }
-
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
+func (w *weather) lasts(ctx context.Context) { wait(ctx, between(w.dice, outageLeast, outageMost)) }
 
 // outage is one of each path alone, or of all.
 func (w *weather) outage(ctx context.Context, directions ...link.Direction) (err error) {
@@ -183,26 +146,4 @@ func (w *weather) delay(since time.Time) (sum time.Duration) {
 		sum += max(s.to.Sub(s.from), 0) + aftermath
 	}
 	return sum
-}
-
-// met reports whether a fault has lasted since a moment, or has begun.
-func (w *weather) met(since time.Time) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.spells) == 0 {
-		return false
-	}
-	last := w.spells[len(w.spells)-1]
-	return last.to.IsZero() || last.to.After(since)
-}
-
-// String counts the faults of each kind.
-func (w *weather) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var parts []string
-	for _, kind := range slices.Sorted(maps.Keys(w.counts)) {
-		parts = append(parts, fmt.Sprintf("%d × %s", w.counts[kind], kind))
-	}
-	return strings.Join(parts, ", ")
 }

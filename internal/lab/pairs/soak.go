@@ -25,6 +25,9 @@ const (
 	soakRTT     = 50 * time.Millisecond
 	soakRateBps = 200e6
 	soakResume  = 20 * time.Second
+	// soakConnect is connect_timeout: longer than any fault but an outage in which a client finds
+	// no lane.
+	soakConnect = 10 * time.Second
 	// soakMemory leaves the stores of all flows a quarter, which a few of the greedy
 	// flows fill.
 	soakMemory = "256MiB"
@@ -43,6 +46,7 @@ type soaking struct {
 	c    *crowd
 	seed uint64
 
+	relayFault  sync.Mutex // held by what happens to a relay
 	address     netip.Addr // of the near site on the WAN; zero: the first one
 	readdressed int
 
@@ -92,7 +96,7 @@ func soak(ctx context.Context, o Options, way string, run int, note func(measure
 		plan: soakPlan, ended: s.ended, refused: s.refused,
 	}}
 	w, err := buildWorld(ctx, o, lab.TwoSites(conditions(soakRTT, soakRateBps)), way, s.c.serve, settings{
-		process: "memory_limit: " + soakMemory + "\ndefaults: {connect_timeout: 1m}", pair: fmt.Sprintf(", resume: %v", soakResume), tunnels: refusedTunnel + 1,
+		process: fmt.Sprintf("memory_limit: %s\ndefaults: {connect_timeout: %v}", soakMemory, soakConnect), pair: fmt.Sprintf(", resume: %v", soakResume), tunnels: refusedTunnel + 1,
 	})
 	if err != nil {
 		return err

@@ -98,6 +98,7 @@ func (s *soaking) wanTrouble(ctx context.Context, dice *rand.Rand) error {
 		{1, "outages longer than resume", true, func(ctx context.Context, _ *rand.Rand) error {
 			return s.outage(ctx, soakResume+5*time.Second, wan.BothWays...)
 		}},
+		{4, "outages with an upgrade in them", false, s.upgradeInOutage},
 		{6, "resets of lanes and controls", false, s.resetSome},
 		{6, "lanes and controls that went black", false, s.forgetSome},
 		{3, "NATs that forgot everything", false, s.forgetAll},
@@ -124,6 +125,33 @@ func (s *soaking) outage(ctx context.Context, lasts time.Duration, directions ..
 	err := path.Cut(true, directions...)
 	_ = pause(ctx, lasts) // the WAN is mended in any case
 	return errors.Join(err, path.Cut(false, directions...))
+}
+
+// upgradeInOutage upgrades one relay or both at the beginning of an outage that is longer than a
+// client's connect_timeout, and shorter than resume: clients that come then are served after it.
+func (s *soaking) upgradeInOutage(ctx context.Context, dice *rand.Rand) error {
+	lasts := between(dice, soakConnect+soakResume/10, soakResume-soakResume/5)
+	far, near := s.w.far(), s.w.near()
+	upgraded := [...][]*relays.Process{{far}, {near}, {far, near}}[dice.IntN(3)]
+	began := time.Now()
+	err := s.w.path().Cut(true, wan.BothWays...)
+	_ = pause(ctx, between(dice, 100*time.Millisecond, soakResume/10)) // the WAN is mended in any case
+	for _, r := range upgraded {
+		err = errors.Join(err, s.upgrade(ctx, r))
+	}
+	_ = pause(ctx, time.Until(began.Add(lasts)))
+	return errors.Join(err, s.w.path().Cut(false, wan.BothWays...))
+}
+
+// upgrade upgrades a relay, between two of the other faults of relays.
+func (s *soaking) upgrade(ctx context.Context, r *relays.Process) error {
+	s.relayFault.Lock()
+	defer s.relayFault.Unlock()
+	if ctx.Err() != nil {
+		return nil
+	}
+	_, err := r.Upgrade(ctx)
+	return err
 }
 
 // changed has the WAN be another one for a time.
@@ -258,6 +286,13 @@ func (s *soaking) relayTrouble(ctx context.Context, dice *rand.Rand) error {
 			return errors.Join(errs...)
 		}
 	}
+	alone := func(fault func(context.Context, *rand.Rand) error) func(context.Context, *rand.Rand) error {
+		return func(ctx context.Context, dice *rand.Rand) error {
+			s.relayFault.Lock()
+			defer s.relayFault.Unlock()
+			return fault(ctx, dice)
+		}
+	}
 	kill := func(r *relays.Process) func(context.Context, *rand.Rand) error {
 		return func(ctx context.Context, dice *rand.Rand) error {
 			return s.kill(ctx, r, between(dice, 0, 3*time.Second))
@@ -277,7 +312,7 @@ func (s *soaking) relayTrouble(ctx context.Context, dice *rand.Rand) error {
 	failUpgrade := func(r *relays.Process) func(context.Context, *rand.Rand) error {
 		return func(ctx context.Context, _ *rand.Rand) error { return r.FailUpgrade(ctx, "/bin/false") }
 	}
-	return s.makeAll(ctx, dice, faults{
+	all := faults{
 		{3, "upgrades of the near relay", false, upgrade(near)},
 		{3, "upgrades of the far relay", false, upgrade(far)},
 		{2, "upgrades of both", false, upgrade(far, near)},
@@ -291,7 +326,11 @@ func (s *soaking) relayTrouble(ctx context.Context, dice *rand.Rand) error {
 		{1, "changes of the far relay's key", false, s.rotate("relay-b")},
 		{1, "kill -9 of the near relay", true, kill(near)},
 		{1, "kill -9 of the far relay", true, kill(far)},
-	}, 5*time.Second, 25*time.Second)
+	}
+	for i := range all {
+		all[i].make = alone(all[i].make)
+	}
+	return s.makeAll(ctx, dice, all, 5*time.Second, 25*time.Second)
 }
 
 // rotate begins a change of a host's key, unless one goes on.

@@ -205,7 +205,10 @@ type Status struct {
 	} `json:"memory"`
 	Tunnels []TunnelStatus `json:"tunnels"`
 	Pairs   *flow.Pairs    `json:"pairs"`
-	Flows   []struct {
+	Older   []struct {
+		ControlSocket string `json:"control_socket"`
+	} `json:"older_processes"` // that still have flows
+	Flows []struct {
 		Pair *struct {
 			LanesWhy string `json:"lanes_why"`
 		} `json:"pair"`
@@ -246,9 +249,26 @@ func (s Status) FlowsTotal(tunnel string) int64 {
 	return -1
 }
 
-func (r *Process) Status(ctx context.Context) (Status, error) {
-	var s Status
-	body, err := control.Status(ctx, r.Socket())
+// Status returns that of the newest process.
+func (r *Process) Status(ctx context.Context) (Status, error) { return statusAt(ctx, r.Socket()) }
+
+// StatusOfAll returns that of the newest process, then those of its predecessors that still
+// have flows.
+func (r *Process) StatusOfAll(ctx context.Context) ([]Status, error) {
+	newest, err := r.Status(ctx)
+	all := []Status{newest}
+	for _, older := range newest.Older {
+		s, olderErr := statusAt(ctx, older.ControlSocket)
+		if errors.Is(olderErr, control.ErrNotRunning) {
+			continue // it has ended since
+		}
+		all, err = append(all, s), errors.Join(err, olderErr)
+	}
+	return all, err
+}
+
+func statusAt(ctx context.Context, socket string) (s Status, err error) {
+	body, err := control.Status(ctx, socket)
 	if err == nil {
 		err = json.Unmarshal(body, &s)
 	}
