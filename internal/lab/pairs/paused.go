@@ -1,0 +1,368 @@
+package pairs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"longhaul/internal/lab"
+	"longhaul/internal/lab/hosts"
+)
+
+// What case paused-readers does.
+const (
+	pausedRTT     = 20 * time.Millisecond
+	pausedRateBps = 1e9
+	// pausedWait is how long the case waits for flows once the path and all readers are back.
+	pausedWait = time.Minute
+	// A reader of the first half is back so long before the path, or so long after a fault
+	// that leaves a path; those of the second half are so long behind both.
+	pausedEarly = time.Second
+	pausedLate  = 10 * time.Second
+)
+
+// movesWithin is how long after path and reader are back a flow has to move.
+func movesWithin(rtt time.Duration) time.Duration { return max(2*time.Second, 8*rtt) }
+
+// pausedFault is what the WAN does while readers pause.
+type pausedFault struct {
+	name   string
+	outage time.Duration // 0: the path is back at once
+	strike func(context.Context, *world) error
+}
+
+func pausedFaults(o Options) []pausedFault {
+	cut := func(_ context.Context, w *world) error { return w.cut(true) }
+	var all []pausedFault
+	for _, lasts := range pick(o, []time.Duration{100 * time.Second, 72 * time.Second, 32 * time.Second}, []time.Duration{32 * time.Second}) {
+		all = append(all, pausedFault{fmt.Sprintf("outage of %.0f s", lasts.Seconds()), lasts, cut})
+	}
+	return append(all,
+		pausedFault{"firewall forgets", 0, func(_ context.Context, w *world) error { return w.forgetConnections() }},
+		pausedFault{"NAT rebinds", 0, func(ctx context.Context, w *world) error { return w.rebind(ctx) }})
+}
+
+// pausedReaders has the WAN fail under flows whose readers pause, so that their windows are
+// closed. All faults happen at the same time, each to a pair of its own.
+func pausedReaders(ctx context.Context, o Options, way string, run int, note func(measured)) error {
+	faults, lanes := pausedFaults(o), []int{1, 4}
+	trials := make([]pausedTrial, 0, len(faults)*len(lanes))
+	for _, fault := range faults {
+		for _, n := range lanes {
+			trials = append(trials, pausedTrial{fault: fault, lanes: n, flows: pick(o, 40, 12)})
+		}
+	}
+	if reason := lab.MissingProgram("nft", "nftables"); reason != "" {
+		o.Report.Notef("NAT rebinds: not run: %s", reason)
+		trials = without(trials, "NAT rebinds")
+	}
+	// One pair after the other fills its flows.
+	var filling sync.Mutex
+	errs := make([]error, len(trials))
+	var all sync.WaitGroup
+	for i := range trials {
+		all.Go(func() { errs[i] = trials[i].run(ctx, o, way, run, &filling) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	var t tally
+	for i := range trials {
+		trials[i].figures(note)
+		t.add(trials[i].outcome)
+	}
+	t.figures(note)
+	return nil
+}
+
+func without(trials []pausedTrial, fault string) (kept []pausedTrial) {
+	for _, t := range trials {
+		if t.fault.name != fault {
+			kept = append(kept, t)
+		}
+	}
+	return kept
+}
+
+// pausedTrial is one fault under flows with one number of lanes.
+type pausedTrial struct {
+	fault        pausedFault
+	lanes, flows int
+
+	slow    [2]slowest // of flows up and down
+	outcome tally
+}
+
+// slowest are the flows of a direction.
+type slowest struct {
+	flows, late int
+	longest     time.Duration
+	example     string
+}
+
+// reader is the side of a flow that pauses, and the context that ends when it is back.
+func (f *flow) reader() (s *side, up bool, back context.Context) {
+	if f.manners.target.reads != nil {
+		return &f.target, true, f.manners.target.reads
+	}
+	return &f.client, false, f.manners.client.reads
+}
+
+func (p *pausedTrial) run(ctx context.Context, o Options, way string, run int, filling *sync.Mutex) error {
+	early, endEarly := context.WithCancel(context.WithoutCancel(ctx))
+	late, endLate := context.WithCancel(context.WithoutCancel(ctx))
+	unpause := func() { endEarly(); endLate() }
+	defer unpause()
+	defer context.AfterFunc(ctx, unpause)()
+	var begun atomic.Int64
+	c := newCrowd(crowdOptions{flows: p.flows, once: true, opening: time.Second / 2, minLife: time.Hour, maxLife: time.Hour, seed: o.seed(run),
+		plan: func(*rand.Rand) manners { return pausedPlan(begun.Add(1), early, late) }})
+	filling.Lock()
+	w, err := p.fill(ctx, o, way, c)
+	filling.Unlock()
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	defer unpause() // before the world waits for the flows
+	earlyAt, lateAt, err := p.strike(ctx, w, endEarly, endLate)
+	if err != nil {
+		return err
+	}
+	if err := c.awaitReaders(ctx, lateAt.Add(pausedWait)); err != nil {
+		return err
+	}
+	p.judge(c, func(back context.Context) time.Time {
+		if back == early {
+			return earlyAt
+		}
+		return lateAt
+	})
+	c.finishWithin(0)
+	p.outcome = c.tally()
+	return nil
+}
+
+// pausedPlan has one side of the n-th flow send as much as it can, to a reader that pauses.
+func pausedPlan(n int64, early, late context.Context) (m manners) {
+	reads := [...]context.Context{early, late}[n/2%2]
+	sender := manner{pace: pace{every: time.Millisecond, bytes: 32 << 10}}
+	reader := manner{pace: pace{every: time.Hour, bytes: 100}, reads: reads, follows: true}
+	if n%2 == 0 {
+		return manners{client: sender, target: reader}
+	}
+	return manners{client: reader, target: sender}
+}
+
+// fill builds a pair with flows whose senders can send no more.
+func (p *pausedTrial) fill(ctx context.Context, o Options, way string, c *crowd) (*world, error) {
+	w, err := buildWorld(ctx, o, lab.TwoSites(conditions(pausedRTT, pausedRateBps)), way, c.serve, settings{pair: fmt.Sprintf(", lanes: %d", p.lanes)})
+	if err != nil {
+		return nil, err
+	}
+	if p.fault.name == "NAT rebinds" {
+		err = w.translate(ctx, natAddresses[0])
+	}
+	if err == nil {
+		err = w.ports(32768, 45000)
+	}
+	if err == nil {
+		err = c.gather(ctx, w)
+	}
+	if err != nil {
+		w.close()
+		return nil, err
+	}
+	err = c.awaitFull(ctx)
+	if err != nil {
+		w.close()
+	}
+	c.end() // each sender has a write under way, and ends its stream behind it
+	return w, err
+}
+
+// strike has the WAN fail. It returns when the readers of both halves and the path are back.
+func (p *pausedTrial) strike(ctx context.Context, w *world, endEarly, endLate func()) (earlyAt, lateAt time.Time, err error) {
+	w.Report.Linef("  %s: %s, lanes %d", time.Now().Format(clock), p.fault.name, p.lanes)
+	if err := p.fault.strike(ctx, w); err != nil {
+		return earlyAt, lateAt, err
+	}
+	if p.fault.outage > 0 {
+		if err := pause(ctx, p.fault.outage-pausedEarly); err != nil {
+			return earlyAt, lateAt, err
+		}
+		endEarly()
+		interrupted := pause(ctx, pausedEarly)
+		if err := errors.Join(w.cut(false), interrupted); err != nil {
+			return earlyAt, lateAt, err
+		}
+		earlyAt = time.Now()
+		err = pause(ctx, pausedEarly)
+	} else {
+		if err := pause(ctx, pausedEarly); err != nil {
+			return earlyAt, lateAt, err
+		}
+		endEarly()
+		earlyAt = time.Now()
+		err = pause(ctx, pausedLate)
+	}
+	endLate()
+	return earlyAt, time.Now(), err
+}
+
+// judge says how long each flow stood still after its reader and the path were back.
+func (p *pausedTrial) judge(c *crowd, backAt func(context.Context) time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.flows {
+		reader, up, back := f.reader()
+		s := &p.slow[1]
+		if up {
+			s = &p.slow[0]
+		}
+		silence := reader.silence(backAt(back))
+		s.flows++
+		s.longest = max(s.longest, silence)
+		if silence > movesWithin(pausedRTT) {
+			if s.late++; s.late == 1 {
+				s.example = fmt.Sprintf("flow of %s stands still for %.1f s, its reader is back since %s", f.local, silence.Seconds(), backAt(back).Format(clock))
+			}
+		}
+	}
+}
+
+func (p *pausedTrial) figures(note func(measured)) {
+	for i, direction := range []string{"up", "down"} {
+		s := p.slow[i]
+		prefix := fmt.Sprintf("%s, lanes %d %s: ", p.fault.name, p.lanes, direction)
+		note(measured{name: prefix + "slowest", unit: "s", value: s.longest.Seconds()})
+		note(measured{name: fmt.Sprintf("%sof %d late", prefix, s.flows), value: float64(s.late), bound: atMost(0), exact: true, example: s.example})
+	}
+}
+
+// awaitFull waits until no side of the crowd has sent a byte for a second.
+func (c *crowd) awaitFull(ctx context.Context) error {
+	deadline := time.Now().Add(patience)
+	for before := int64(-1); ; {
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+		now := c.sent()
+		if now == before {
+			return nil
+		}
+		if before = now; time.Now().After(deadline) {
+			return c.w.errorf("after %v senders can still send to readers that pause", patience)
+		}
+	}
+}
+
+// sent counts what the kernels of all sides have taken.
+func (c *crowd) sent() (sum int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.flows {
+		sum += f.client.position() + f.target.position()
+	}
+	return sum
+}
+
+// awaitReaders waits until all readers that paused have read everything, or a moment.
+func (c *crowd) awaitReaders(ctx context.Context, deadline time.Time) error {
+	for time.Now().Before(deadline) {
+		if c.reading() == 0 {
+			return nil
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reading counts the readers that have not read everything.
+func (c *crowd) reading() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.flows {
+		if reader, _, _ := f.reader(); reader.reads() {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *side) reads() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.readTo.IsZero()
+}
+
+// ports bounds the near relay's local ports.
+func (w *world) ports(least, most int) error {
+	return w.Host("relay-a").Sysctl("net.ipv4.ip_local_port_range", fmt.Sprint(least, " ", most))
+}
+
+// forgetConnections has a firewall between the relays forget all connections, and drop
+// what belongs to none. New connections have other ports, so that they pass.
+func (w *world) forgetConnections() error {
+	err := w.ports(45001, 60999)
+	picked, pickErr := w.path().Connections(everyConnection)
+	err = errors.Join(err, pickErr)
+	for _, c := range picked {
+		err = errors.Join(err, w.path().Forget(c))
+	}
+	return err
+}
+
+// The addresses of the near site behind a NAT.
+var natAddresses = [...]netip.Addr{netip.MustParseAddr("10.30.34.1"), netip.MustParseAddr("10.30.34.2")}
+
+// translate has a NAT before the near relay give its connections an address.
+func (w *world) translate(ctx context.Context, to netip.Addr) error {
+	near, far := w.Host("relay-a"), w.Host("relay-b")
+	single := netip.PrefixFrom(to, to.BitLen())
+	// What comes for a connection that the NAT does not know is dropped.
+	err := errors.Join(far.Route(hosts.Route{To: single, Device: lab.WAN}), near.Blackhole(single))
+	if err != nil {
+		return err
+	}
+	var said strings.Builder
+	cmd := exec.CommandContext(ctx, lab.FindProgram("nft"), "-f", "-")
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(`table ip lab-nat {}
+delete table ip lab-nat
+table ip lab-nat {
+	chain out {
+		type nat hook postrouting priority 100;
+		oifname "%s" snat to %v
+	}
+}
+`, lab.WAN, to))
+	cmd.Stderr = &said
+	if err := near.Start(cmd); err != nil {
+		return err
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("nft on %s: %w: %s", near.Name, err, said.String())
+	}
+	return nil
+}
+
+// rebind has the NAT give all connections another address. Who sends over one that stands
+// is another client for the far host.
+func (w *world) rebind(ctx context.Context) error {
+	if err := w.translate(ctx, natAddresses[1]); err != nil {
+		return err
+	}
+	return w.Host("relay-a").Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
+}
