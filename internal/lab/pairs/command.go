@@ -73,6 +73,9 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	if c.soaks() {
 		flagvalue.AddDuration(flags, &c.Options.Time, "time", "how long soak lasts; with --quick usually 1m")
 	}
+	if slices.Contains(c.cases(), "upgrade-churn") {
+		flagvalue.AddCount(flags, &c.Options.Upgrades, "upgrades", "upgrades of each pair of upgrade-churn (0: the usual)")
+	}
 	flagvalue.AddCount(flags, &c.Seed, "seed", "seed of the flows and of the moments")
 	flagvalue.AddNames(flags, &c.Options.Cases, "case", "run only these cases (all)")
 	flagvalue.AddNames(flags, &c.Through, "through", "run only these ways (all)")
@@ -88,6 +91,10 @@ func (c *command) Check(flags *pflag.FlagSet) error {
 	const maxFlows = 8000 // two descriptors each, in this process and in a relay
 	if c.Options.Flows < 0 || c.Options.Flows > maxFlows {
 		return fmt.Errorf("--flows %d: choose up to %d, or 0", c.Options.Flows, maxFlows)
+	}
+	const maxUpgrades = 10000
+	if c.Options.Upgrades < 0 || c.Options.Upgrades > maxUpgrades {
+		return fmt.Errorf("--upgrades %d: choose up to %d, or 0", c.Options.Upgrades, maxUpgrades)
 	}
 	if len(c.Options.Cases) == 0 {
 		c.Options.Cases = c.cases()

@@ -66,14 +66,8 @@ func pausedReaders(ctx context.Context, o Options, way string, run int, note fun
 		trials = without(trials, "NAT rebinds")
 	}
 	// One pair after the other fills its flows.
-	var filling sync.Mutex
-	errs := make([]error, len(trials))
-	var all sync.WaitGroup
-	for i := range trials {
-		all.Go(func() { errs[i] = trials[i].run(ctx, o, way, run, &filling) })
-	}
-	all.Wait()
-	if err := errors.Join(errs...); err != nil {
+	err := atOnce(len(trials), func(i int, filling *sync.Mutex) error { return trials[i].run(ctx, o, way, run, filling) })
+	if err != nil {
 		return err
 	}
 	var t tally
