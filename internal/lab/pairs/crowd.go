@@ -417,15 +417,12 @@ func (c *crowd) laterBy(moment time.Time) []time.Duration {
 }
 
 // silences returns how many flows have a side that got nothing for longer than a bound, and
-// the longest silence. from is when the silences of a flow begin to count; zero: not at all.
-func (c *crowd) silences(bound time.Duration, from func(*flow) time.Time) (flows int, longest time.Duration, example string) {
+// the longest silence.
+func (c *crowd) silences(bound time.Duration) (flows int, longest time.Duration, example string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range c.flows {
-		if from(f).IsZero() {
-			continue
-		}
-		silence := max(f.client.silence(from(f)), f.target.silence(from(f)))
+		silence := max(f.client.silence(f.began), f.target.silence(f.began))
 		longest = max(longest, silence)
 		if silence <= bound {
 			continue

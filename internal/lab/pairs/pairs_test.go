@@ -170,6 +170,7 @@ func TestTally(t *testing.T) {
 		{"wrong", account{sent: 10, err: fmt.Errorf("at 3: %w", errWrong)}, done(20, 10), tally{wrong: 1}},
 		{"short, with a clean end", account{sent: 10, err: syscall.EPIPE}, account{got: 3, sawEnd: true, ended: true}, tally{wrong: 1}},
 		{"reset that a write was told of", account{sent: 10, err: syscall.ECONNRESET, sawEnd: true}, account{err: syscall.ECONNRESET}, tally{cut: 1}},
+		{"hangs", account{sent: 10, err: fmt.Errorf("read: %w", os.ErrDeadlineExceeded)}, account{got: 3}, tally{hung: 1}},
 		{"never at the target", account{sent: 10, err: syscall.ECONNRESET}, account{}, tally{cut: 1}},
 	} {
 		var got tally

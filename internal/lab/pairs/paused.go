@@ -5,17 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
-	"os/exec"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"longhaul/internal/lab"
-	"longhaul/internal/lab/hosts"
 )
 
 // What case paused-readers does.
@@ -37,33 +31,34 @@ func movesWithin(rtt time.Duration) time.Duration { return max(2*time.Second, 8*
 type pausedFault struct {
 	name   string
 	outage time.Duration // 0: the path is back at once
+	nat    bool          // a NAT is between the relays
 	strike func(context.Context, *world) error
 }
 
-func pausedFaults(o Options) []pausedFault {
-	cut := func(_ context.Context, w *world) error { return w.cut(true) }
-	var all []pausedFault
+func pausedOutage(lasts time.Duration) pausedFault {
+	return pausedFault{name: fmt.Sprintf("outage of %.0f s", lasts.Seconds()), outage: lasts, strike: func(_ context.Context, w *world) error { return w.cut(true) }}
+}
+
+func pausedFaults(o Options) (all []pausedFault) {
 	for _, lasts := range pick(o, []time.Duration{100 * time.Second, 72 * time.Second, 32 * time.Second}, []time.Duration{32 * time.Second}) {
-		all = append(all, pausedFault{fmt.Sprintf("outage of %.0f s", lasts.Seconds()), lasts, cut})
+		all = append(all, pausedOutage(lasts))
 	}
-	return append(all,
-		pausedFault{"firewall forgets", 0, func(_ context.Context, w *world) error { return w.forgetConnections() }},
-		pausedFault{"NAT rebinds", 0, func(ctx context.Context, w *world) error { return w.rebind(ctx) }})
+	all = append(all, pausedFault{name: "firewall forgets", strike: func(_ context.Context, w *world) error { return w.forgetConnections() }})
+	if reason := missingNAT(); reason != "" {
+		o.Report.Notef("paused-readers, NAT rebinds: not run: %s", reason)
+		return all
+	}
+	return append(all, pausedFault{name: "NAT rebinds", nat: true, strike: func(ctx context.Context, w *world) error { return w.rebind(ctx) }})
 }
 
 // pausedReaders has the WAN fail under flows whose readers pause, so that their windows are
 // closed. All faults happen at the same time, each to a pair of its own.
 func pausedReaders(ctx context.Context, o Options, way string, run int, note func(measured)) error {
-	faults, lanes := pausedFaults(o), []int{1, 4}
-	trials := make([]pausedTrial, 0, len(faults)*len(lanes))
-	for _, fault := range faults {
-		for _, n := range lanes {
-			trials = append(trials, pausedTrial{fault: fault, lanes: n, flows: pick(o, 40, 12)})
+	var trials []*pausedTrial
+	for _, fault := range pausedFaults(o) {
+		for _, lanes := range []int{1, 4} {
+			trials = append(trials, &pausedTrial{fault: fault, lanes: lanes, flows: pick(o, 40, 12)})
 		}
-	}
-	if reason := lab.MissingProgram("nft", "nftables"); reason != "" {
-		o.Report.Notef("NAT rebinds: not run: %s", reason)
-		trials = without(trials, "NAT rebinds")
 	}
 	// One pair after the other fills its flows.
 	err := atOnce(len(trials), func(i int, filling *sync.Mutex) error { return trials[i].run(ctx, o, way, run, filling) })
@@ -71,21 +66,12 @@ func pausedReaders(ctx context.Context, o Options, way string, run int, note fun
 		return err
 	}
 	var t tally
-	for i := range trials {
-		trials[i].figures(note)
-		t.add(trials[i].outcome)
+	for _, trial := range trials {
+		trial.figures(note)
+		t.add(trial.outcome)
 	}
 	t.figures(note)
 	return nil
-}
-
-func without(trials []pausedTrial, fault string) (kept []pausedTrial) {
-	for _, t := range trials {
-		if t.fault.name != fault {
-			kept = append(kept, t)
-		}
-	}
-	return kept
 }
 
 // pausedTrial is one fault under flows with one number of lanes.
@@ -93,7 +79,7 @@ type pausedTrial struct {
 	fault        pausedFault
 	lanes, flows int
 
-	slow    [2]slowest // of flows up and down
+	slow    [2]slowest // of flows up, and down
 	outcome tally
 }
 
@@ -164,7 +150,7 @@ func (p *pausedTrial) fill(ctx context.Context, o Options, way string, c *crowd)
 	if err != nil {
 		return nil, err
 	}
-	if p.fault.name == "NAT rebinds" {
+	if p.fault.nat {
 		err = w.translate(ctx, natAddresses[0])
 	}
 	if err == nil {
@@ -317,46 +303,4 @@ func (w *world) forgetConnections() error {
 		err = errors.Join(err, w.path().Forget(c))
 	}
 	return err
-}
-
-// The addresses of the near site behind a NAT.
-var natAddresses = [...]netip.Addr{netip.MustParseAddr("10.30.34.1"), netip.MustParseAddr("10.30.34.2")}
-
-// translate has a NAT before the near relay give its connections an address.
-func (w *world) translate(ctx context.Context, to netip.Addr) error {
-	near, far := w.Host("relay-a"), w.Host("relay-b")
-	single := netip.PrefixFrom(to, to.BitLen())
-	// What comes for a connection that the NAT does not know is dropped.
-	err := errors.Join(far.Route(hosts.Route{To: single, Device: lab.WAN}), near.Blackhole(single))
-	if err != nil {
-		return err
-	}
-	var said strings.Builder
-	cmd := exec.CommandContext(ctx, lab.FindProgram("nft"), "-f", "-")
-	cmd.Stdin = strings.NewReader(fmt.Sprintf(`table ip lab-nat {}
-delete table ip lab-nat
-table ip lab-nat {
-	chain out {
-		type nat hook postrouting priority 100;
-		oifname "%s" snat to %v
-	}
-}
-`, lab.WAN, to))
-	cmd.Stderr = &said
-	if err := near.Start(cmd); err != nil {
-		return err
-	}
-	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("nft on %s: %w: %s", near.Name, err, said.String())
-	}
-	return nil
-}
-
-// rebind has the NAT give all connections another address. Who sends over one that stands
-// is another client for the far host.
-func (w *world) rebind(ctx context.Context) error {
-	if err := w.translate(ctx, natAddresses[1]); err != nil {
-		return err
-	}
-	return w.Host("relay-a").Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
 }

@@ -95,7 +95,7 @@ func upgradeOutages(ctx context.Context, o Options, way string, run int, note fu
 			trials = append(trials, &churnTrial{name: fmt.Sprintf("%.0f s, %s", lasts.Seconds(), relays.name), rtt: 20 * time.Millisecond, every: outageFlowsEvery,
 				script: func(ctx context.Context, w *world, upgrade func(upgraded) error) error {
 					for range rounds {
-						if err := w.upgradeInOutage(ctx, lasts, func() error { return upgrade(relays) }); err != nil {
+						if err := w.upgradeInOutage(ctx, outageRest, lasts, func() error { return upgrade(relays) }); err != nil {
 							return err
 						}
 					}
@@ -110,8 +110,9 @@ func upgradeOutages(ctx context.Context, o Options, way string, run int, note fu
 	return nil
 }
 
-func (w *world) upgradeInOutage(ctx context.Context, lasts time.Duration, upgrade func() error) error {
-	if err := pause(ctx, outageRest); err != nil {
+// upgradeInOutage cuts the WAN after a rest, with an upgrade meanwhile.
+func (w *world) upgradeInOutage(ctx context.Context, rest, lasts time.Duration, upgrade func() error) error {
+	if err := pause(ctx, rest); err != nil {
 		return err
 	}
 	if err := w.cut(true); err != nil {

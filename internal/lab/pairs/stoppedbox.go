@@ -14,10 +14,9 @@ const (
 	boxPort      = 7000
 	boxRTT       = 20 * time.Millisecond
 	boxRateBps   = 1e9
-	boxHang      = 10 * time.Second // a flow that gets nothing for as long hangs
-	boxShare     = 0.25             // of the processes that stop each time
+	boxHang      = 10 * time.Second
 	boxFlowEvery = 50 * time.Millisecond
-	boxStopEvery = 5 * time.Second
+	boxShare     = 0.25 // of the processes that stop each time
 )
 
 // stoppedBox has a box between the relays, of whose processes some stop for good again and
@@ -25,7 +24,7 @@ const (
 func stoppedBox(ctx context.Context, o Options, way string, run int, note func(measured)) error {
 	var all tally
 	for _, lanes := range []int{1, 4} {
-		t, err := boxTrial{lanes: lanes, stops: pick(o, 10, 2), between: boxStopEvery}.run(ctx, o, way, run, note)
+		t, err := boxTrial{lanes: lanes, stops: pick(o, 10, 2), between: 5 * time.Second, minLife: 3 * time.Second, maxLife: 8 * time.Second, hang: boxHang}.run(ctx, o, way, run, note)
 		if err != nil {
 			return fmt.Errorf("lanes %d: %w", lanes, err)
 		}
@@ -37,12 +36,14 @@ func stoppedBox(ctx context.Context, o Options, way string, run int, note func(m
 
 // boxTrial is the case with one number of lanes.
 type boxTrial struct {
-	lanes, stops int
-	between      time.Duration // two stops
+	lanes, stops     int
+	between          time.Duration // two stops
+	minLife, maxLife time.Duration // of a flow
+	hang             time.Duration // a flow that gets nothing for longer hangs
 }
 
 func (b boxTrial) run(ctx context.Context, o Options, way string, run int, note func(measured)) (tally, error) {
-	c := newCrowd(crowdOptions{every: boxFlowEvery, opening: time.Second, minLife: 3 * time.Second, maxLife: 8 * time.Second, seed: o.seed(run), plan: boxPlan})
+	c := newCrowd(crowdOptions{every: boxFlowEvery, opening: time.Second, minLife: b.minLife, maxLife: b.maxLife, seed: o.seed(run), plan: boxPlan})
 	w, err := buildWorld(ctx, o, lab.TwoSites(conditions(boxRTT, boxRateBps)), way, c.serve, settings{pair: fmt.Sprintf(", lanes: %d", b.lanes), box: boxPort})
 	if err != nil {
 		return tally{}, err
@@ -61,7 +62,7 @@ func (b boxTrial) run(ctx context.Context, o Options, way string, run int, note 
 			return tally{}, err
 		}
 	}
-	c.finishWithin(2 * boxHang)
+	c.finishWithin(2 * b.hang)
 	if err := ctx.Err(); err != nil {
 		return tally{}, err
 	}
@@ -70,8 +71,8 @@ func (b boxTrial) run(ctx context.Context, o Options, way string, run int, note 
 	note(measured{name: prefix + "control connections stopped", value: float64(controls)})
 	t := c.tally()
 	note(measured{name: prefix + "flows", value: float64(t.flows)})
-	hanging, longest, example := c.silences(boxHang, func(f *flow) time.Time { return f.began })
-	note(measured{name: prefix + "flows silent for 10 s", value: float64(hanging), bound: atMost(0), exact: true, example: example})
+	hanging, longest, example := c.silences(b.hang)
+	note(measured{name: fmt.Sprintf("%sflows silent for %v", prefix, b.hang), value: float64(hanging), bound: atMost(0), exact: true, example: example})
 	note(measured{name: prefix + "longest silence", unit: "s", value: longest.Seconds()})
 	return t, nil
 }
