@@ -422,7 +422,7 @@ func (c *crowd) silences(bound time.Duration) (flows int, longest time.Duration,
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range c.flows {
-		silence := max(f.client.silence(f.began), f.target.silence(f.began))
+		silence := max(f.client.silence(f.began, math.MaxInt64), f.target.silence(f.began, math.MaxInt64))
 		longest = max(longest, silence)
 		if silence <= bound {
 			continue

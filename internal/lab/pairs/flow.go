@@ -55,6 +55,7 @@ type account struct {
 	err      error     // the first
 	failedAt time.Time
 	arrivals []time.Time
+	gotAt    []int64   // what it had at each of them
 	readTo   time.Time // it reads no more
 }
 
@@ -189,7 +190,7 @@ func (s *side) read(conn net.Conn, shift int64) {
 		s.mu.Lock()
 		s.got += int64(n)
 		if n > 0 {
-			s.arrivals = append(s.arrivals, time.Now())
+			s.arrivals, s.gotAt = append(s.arrivals, time.Now()), append(s.gotAt, s.got)
 		}
 		s.sawEnd = err == io.EOF
 		s.mu.Unlock()
@@ -257,19 +258,25 @@ func (s *side) giveUp() {
 }
 
 // silence is the longest time without bytes between a moment and the end of what the side
-// reads, or now.
-func (s *side) silence(from time.Time) (longest time.Duration) {
+// reads, or its n-th byte, or now.
+func (s *side) silence(from time.Time, n int64) (longest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at, _ := slices.BinarySearchFunc(s.arrivals, from, time.Time.Compare)
+	if at > 0 && s.gotAt[at-1] >= n {
+		return 0
+	}
+	for ; at < len(s.arrivals); at++ {
+		longest, from = max(longest, s.arrivals[at].Sub(from)), s.arrivals[at]
+		if s.gotAt[at] >= n {
+			return longest
+		}
+	}
 	last := s.readTo
 	if last.IsZero() {
 		last = time.Now()
 	}
-	for _, arrival := range append(slices.Clone(s.arrivals[at:]), last) {
-		longest, from = max(longest, arrival.Sub(from)), arrival
-	}
-	return longest
+	return max(longest, last.Sub(from))
 }
 
 func (s *side) failed() bool {

@@ -9,13 +9,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/lab"
+	"longhaul/internal/tcpinfo"
 )
 
 // What case paused-readers does.
 const (
 	pausedRTT     = 20 * time.Millisecond
 	pausedRateBps = 1e9
+	// pausedBuffer is what a lane's reader takes before its window is closed: less than what
+	// a flow keeps for its other end.
+	pausedBuffer = "128KiB"
 	// pausedWait is how long the case waits for flows once the path and all readers are back.
 	pausedWait = time.Minute
 	// A reader of the first half is back so long before the path, or so long after a fault
@@ -90,6 +96,14 @@ type slowest struct {
 	example     string
 }
 
+// sender is the side of a flow that sends all it can.
+func (f *flow) sender() *side {
+	if _, up, _ := f.reader(); up {
+		return &f.client
+	}
+	return &f.target
+}
+
 // reader is the side of a flow that pauses, and the context that ends when it is back.
 func (f *flow) reader() (s *side, up bool, back context.Context) {
 	if f.manners.target.reads != nil {
@@ -115,6 +129,10 @@ func (p *pausedTrial) run(ctx context.Context, o Options, way string, run int, f
 	}
 	defer w.close()
 	defer unpause() // before the world waits for the flows
+	taken, err := c.taken()
+	if err != nil {
+		return err
+	}
 	earlyAt, lateAt, err := p.strike(ctx, w, endEarly, endLate)
 	if err != nil {
 		return err
@@ -122,7 +140,7 @@ func (p *pausedTrial) run(ctx context.Context, o Options, way string, run int, f
 	if err := c.awaitReaders(ctx, lateAt.Add(pausedWait)); err != nil {
 		return err
 	}
-	p.judge(c, func(back context.Context) time.Time {
+	p.judge(c, taken, func(back context.Context) time.Time {
 		if back == early {
 			return earlyAt
 		}
@@ -146,7 +164,8 @@ func pausedPlan(n int64, early, late context.Context) (m manners) {
 
 // fill builds a pair with flows whose senders can send no more.
 func (p *pausedTrial) fill(ctx context.Context, o Options, way string, c *crowd) (*world, error) {
-	w, err := buildWorld(ctx, o, lab.TwoSites(conditions(pausedRTT, pausedRateBps)), way, c.serve, settings{pair: fmt.Sprintf(", lanes: %d", p.lanes)})
+	w, err := buildWorld(ctx, o, lab.TwoSites(conditions(pausedRTT, pausedRateBps)), way, c.serve, settings{
+		pair: fmt.Sprintf(", lanes: %d", p.lanes), both: ", wan: {receive_buffer: " + pausedBuffer + "}"})
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +192,11 @@ func (p *pausedTrial) fill(ctx context.Context, o Options, way string, c *crowd)
 
 // strike has the WAN fail. It returns when the readers of both halves and the path are back.
 func (p *pausedTrial) strike(ctx context.Context, w *world, endEarly, endLate func()) (earlyAt, lateAt time.Time, err error) {
-	w.Report.Linef("  %s: %s, lanes %d", time.Now().Format(clock), p.fault.name, p.lanes)
+	up, down, err := w.closedWindows()
+	if err != nil {
+		return earlyAt, lateAt, err
+	}
+	w.Report.Linef("  %s: %s, lanes %d; closed windows: %d up, %d down", time.Now().Format(clock), p.fault.name, p.lanes, up, down)
 	if err := p.fault.strike(ctx, w); err != nil {
 		return earlyAt, lateAt, err
 	}
@@ -200,8 +223,50 @@ func (p *pausedTrial) strike(ctx context.Context, w *world, endEarly, endLate fu
 	return earlyAt, time.Now(), err
 }
 
-// judge says how long each flow stood still after its reader and the path were back.
-func (p *pausedTrial) judge(c *crowd, backAt func(context.Context) time.Time) {
+// taken is how many bytes of each flow a relay has taken from the sender. For what comes
+// behind them, the sender's own kernel answers: it repeats what a full relay has dropped,
+// with pauses that double.
+func (c *crowd) taken() (map[*flow]int64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	taken := map[*flow]int64{}
+	for _, f := range c.flows {
+		s := f.sender()
+		acked, err := s.acked()
+		if err != nil {
+			return nil, fmt.Errorf("flow of %s: %w", f.local, err)
+		}
+		if taken[f] = acked; s == &f.client {
+			taken[f] -= headerBytes
+		}
+	}
+	return taken, nil
+}
+
+// acked is how many bytes of the side the other end of its connection has acknowledged.
+func (s *side) acked() (n int64, err error) {
+	s.mu.Lock()
+	conn := s.conn
+	s.mu.Unlock()
+	if conn == nil {
+		return 0, errors.New("it has not reached its target")
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	controlErr := raw.Control(func(fd uintptr) {
+		var info *unix.TCPInfo
+		if info, err = unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO); err == nil {
+			n = int64(info.Bytes_acked)
+		}
+	})
+	return n, errors.Join(err, controlErr)
+}
+
+// judge says how long each flow stood still after its reader and the path were back, with
+// bytes in the hands of the relays.
+func (p *pausedTrial) judge(c *crowd, taken map[*flow]int64, backAt func(context.Context) time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range c.flows {
@@ -210,7 +275,7 @@ func (p *pausedTrial) judge(c *crowd, backAt func(context.Context) time.Time) {
 		if up {
 			s = &p.slow[0]
 		}
-		silence := reader.silence(backAt(back))
+		silence := reader.silence(backAt(back), taken[f])
 		s.flows++
 		s.longest = max(s.longest, silence)
 		if silence > movesWithin(pausedRTT) {
@@ -245,6 +310,30 @@ func (c *crowd) awaitFull(ctx context.Context) error {
 			return c.w.errorf("after %v senders can still send to readers that pause", patience)
 		}
 	}
+}
+
+// closedWindows counts the connections of the path whose sender may send nothing, up and down.
+func (w *world) closedWindows() (up, down int, err error) {
+	count := func(host string, ofPath func(*tcpinfo.Connection) bool) (n int, err error) {
+		err = w.Host(host).Do(func() error {
+			diag, err := tcpinfo.OpenDiag()
+			if err != nil {
+				return err
+			}
+			defer diag.Close()
+			return diag.Each(tcpinfo.States(tcpinfo.Established), func(c *tcpinfo.Connection) {
+				if ofPath(c) && c.Info.SndWnd == 0 {
+					n++
+				}
+			})
+		})
+		return n, err
+	}
+	up, err = count("relay-a", func(c *tcpinfo.Connection) bool { return c.Remote.Port() == port })
+	if err == nil {
+		down, err = count("relay-b", func(c *tcpinfo.Connection) bool { return c.Local.Port() == port })
+	}
+	return up, down, err
 }
 
 // sent counts what the kernels of all sides have taken.

@@ -154,13 +154,15 @@ func TestSilence(t *testing.T) {
 		want     float64
 	}{
 		{"no bytes", nil, 1, 5, 4},
+		{"the last byte before", []time.Time{at(0), at(0.25), at(0.5), at(0.75)}, 1, 5, 0},
+		{"the last byte before the last pause", []time.Time{at(0), at(1), at(2), at(3), at(9)}, 1, 10, 1},
 		{"bytes before", []time.Time{at(0), at(0.5)}, 1, 5, 4},
 		{"the first pause", []time.Time{at(0.5), at(4), at(5)}, 1, 6, 3},
 		{"a pause between", []time.Time{at(1), at(2), at(5)}, 1, 6, 3},
 		{"the last pause", []time.Time{at(1), at(2)}, 1, 6, 4},
 	} {
-		s := side{account: account{arrivals: tt.arrivals, readTo: at(tt.to)}}
-		if got := s.silence(at(tt.from)); got != time.Duration(tt.want*1e9) {
+		s := side{account: account{arrivals: tt.arrivals, gotAt: []int64{1, 2, 3, 4, 5}, readTo: at(tt.to)}}
+		if got := s.silence(at(tt.from), 4); got != time.Duration(tt.want*1e9) {
 			t.Errorf("%s: %v, want %v s", tt.name, got, tt.want)
 		}
 	}

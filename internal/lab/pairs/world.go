@@ -43,6 +43,7 @@ type settings struct {
 	process string   // lines of both configurations
 	pair    string   // of the near tunnel's pair, like ", resume: 5s"
 	tunnel  string   // of the near tunnel, like ", wan: {rate: 100Mbit}"
+	both    string   // of both tunnels
 	tunnels uint16   // 0: one
 	wans    bool     // the far relay listens on the second WAN too
 	box     uint16   // port of a box at site B, to which the near relay connects; 0: none
@@ -178,7 +179,7 @@ func (w *world) config(r *relays.Process, more string) string {
 		if r.Name == "relay-a" {
 			tunnel = nearTunnel(w.way, n, cmp.Or(w.box, port), w.pair+more) + w.tunnel
 		}
-		config += fmt.Sprintf("  - {name: %s, allow: [0.0.0.0/0], %s}\n", tunnelName(n), tunnel)
+		config += fmt.Sprintf("  - {name: %s, allow: [0.0.0.0/0], %s%s}\n", tunnelName(n), tunnel, w.both)
 	}
 	return config
 }
