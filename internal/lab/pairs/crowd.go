@@ -299,22 +299,33 @@ func (c *crowd) tally() tally {
 		failed := t.cut + t.hung + t.wrong
 		t.count(f)
 		if t.cut+t.hung+t.wrong > failed {
-			lines := c.w.heard("client=" + f.local + " ")
+			lines := linesSince(c.w.heard("client="+f.local+" "), f.began)
 			t.reasons = append(t.reasons, reasonOf(lines))
 			if len(t.reasons) == 1 && len(lines) > 0 {
-				t.example += "; " + lines[len(lines)-1]
+				t.example += "; " + lines[0]
 			}
 		}
 	}
 	return t
 }
 
-// reasonOf is what the near relay's log says of the end of a flow.
+// linesSince drops the lines of flows that began before a moment, whose client had the same
+// address.
+func linesSince(lines []string, moment time.Time) []string {
+	return slices.DeleteFunc(lines, func(line string) bool {
+		_, after, _ := strings.Cut(line, " start=")
+		text, _, _ := strings.Cut(after, " ")
+		start, err := time.Parse(time.RFC3339, text)
+		return err == nil && start.Before(moment.Truncate(time.Millisecond))
+	})
+}
+
+// reasonOf is what the near relay's log says of the end of a flow, whose line is the first.
 func reasonOf(lines []string) string {
 	if len(lines) == 0 {
 		return "nothing"
 	}
-	_, after, _ := strings.Cut(lines[len(lines)-1], " end=")
+	_, after, _ := strings.Cut(lines[0], " end=")
 	reason, _, _ := strings.Cut(after, " ")
 	return reason
 }
