@@ -233,6 +233,11 @@ func (s *side) run(until context.Context, conn *net.TCPConn, out, in int64, p ma
 		_ = pause(until, p.stall)
 	}
 	if p.reads != nil {
+		// Of a fixed size: one that the kernel had widened would drop what comes into its
+		// window, and the relay's kernel repeat that with pauses that double.
+		if err := conn.SetReadBuffer(64 << 10); err != nil {
+			s.fail(err)
+		}
 		<-p.reads.Done()
 	}
 	s.read(conn, in)
