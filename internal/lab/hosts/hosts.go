@@ -354,6 +354,14 @@ func (h *Host) Route(r Route) error {
 	return nil
 }
 
+// Blackhole has the host drop what it would forward to a prefix, and tell nobody.
+func (h *Host) Blackhole(to netip.Prefix) error {
+	if err := h.nl.RouteReplace(&netlink.Route{Dst: ipNet(to), Type: unix.RTN_BLACKHOLE}); err != nil {
+		return fmt.Errorf("drop what host %s has for %s: %w", h.Name, to, err)
+	}
+	return nil
+}
+
 // BlockICMP has the host send and forward no ICMP over IPv4, like many firewalls.
 // Path MTU discovery then learns nothing from it.
 func (h *Host) BlockICMP() error {

@@ -10,6 +10,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -26,8 +27,10 @@ type crowdOptions struct {
 	// flow.
 	minLife, maxLife time.Duration
 	once             bool // none begins for one that ends
-	pace             pace
-	seed             uint64
+	// every has a flow begin at this interval, in place of one for each that ends.
+	every time.Duration
+	pace  pace
+	seed  uint64
 
 	// plan chooses the manners of a flow; nil: both sides have the crowd's pace.
 	plan func(*rand.Rand) manners
@@ -57,10 +60,14 @@ type crowd struct {
 	abandoned map[uint64]bool
 }
 
+func newCrowd(co crowdOptions) *crowd {
+	return &crowd{crowdOptions: co, flows: map[uint64]*flow{}, abandoned: map[uint64]bool{}}
+}
+
 // crowded builds a world with a path of 100 ms, and a crowd that goes over it. It returns
 // when the first of all flows have had the time to open.
 func crowded(ctx context.Context, o Options, way string, co crowdOptions) (*world, *crowd, error) {
-	c := &crowd{crowdOptions: co, flows: map[uint64]*flow{}, abandoned: map[uint64]bool{}}
+	c := newCrowd(co)
 	w, err := newWorld(ctx, o, conditions(outageRTT, outageRateBps), way, c.serve)
 	if err != nil {
 		return nil, nil, err
@@ -74,6 +81,9 @@ func (c *crowd) gather(ctx context.Context, w *world) error {
 	c.w = w
 	c.ending, c.end = context.WithCancel(ctx)
 	c.interrupted = context.AfterFunc(ctx, c.giveUp)
+	if c.every > 0 {
+		c.all.Go(c.arrive)
+	}
 	for i := range c.crowdOptions.flows {
 		c.all.Go(func() { c.keep(i) })
 	}
@@ -86,9 +96,11 @@ func (c *crowd) gather(ctx context.Context, w *world) error {
 }
 
 // finish has all flows end, and waits for them. It gives up those that hang.
-func (c *crowd) finish() {
+func (c *crowd) finish() { c.finishWithin(patience) }
+
+func (c *crowd) finishWithin(limit time.Duration) {
 	c.end()
-	late := time.AfterFunc(patience, c.giveUp)
+	late := time.AfterFunc(limit, c.giveUp)
 	c.all.Wait()
 	late.Stop()
 	c.interrupted()
@@ -104,6 +116,28 @@ func (c *crowd) giveUp() {
 	}
 }
 
+// arrive begins flows at an even rate.
+func (c *crowd) arrive() {
+	tick := time.NewTicker(c.every)
+	defer tick.Stop()
+	for number := uint64(0); ; number++ {
+		select {
+		case <-tick.C:
+			c.all.Go(func() {
+				dice := rand.New(rand.NewPCG(c.seed, number))
+				c.one(number, c.life(dice), dice)
+			})
+		case <-c.ending.Done():
+			return
+		}
+	}
+}
+
+// life is for how long a flow lives.
+func (c *crowd) life(dice *rand.Rand) time.Duration {
+	return c.minLife + time.Duration(dice.Int64N(int64(c.maxLife-c.minLife)+1))
+}
+
 // keep keeps one flow open after the other.
 func (c *crowd) keep(place int) {
 	dice := rand.New(rand.NewPCG(c.seed, uint64(place)))
@@ -112,8 +146,7 @@ func (c *crowd) keep(place int) {
 	}
 	for turn := 0; c.ending.Err() == nil; turn++ {
 		number := uint64(turn)*uint64(c.crowdOptions.flows) + uint64(place)
-		life := c.minLife + time.Duration(dice.Int64N(int64(c.maxLife-c.minLife)+1))
-		came := c.one(number, life, dice)
+		came := c.one(number, c.life(dice), dice)
 		if c.once {
 			return
 		}
@@ -247,6 +280,7 @@ type tally struct {
 	flows   int
 	refused int      // connects that failed
 	cut     int      // flows that were reset, or ended before their time
+	hung    int      // flows that did not end
 	wrong   int      // flows with bytes that were not sent, or an end that was not
 	lost    int64    // bytes that were sent and did not arrive, or twice, in flows that ended cleanly
 	reasons []string // of the flows that were cut or wrong, by the near relay's log
@@ -262,25 +296,36 @@ func (c *crowd) tally() tally {
 		t.example = "reached the target twice: " + c.twice[0]
 	}
 	for _, f := range c.flows {
-		failed := t.cut + t.wrong
+		failed := t.cut + t.hung + t.wrong
 		t.count(f)
-		if t.cut+t.wrong > failed {
-			lines := c.w.heard("client=" + f.local + " ")
+		if t.cut+t.hung+t.wrong > failed {
+			lines := linesSince(c.w.heard("client="+f.local+" "), f.began)
 			t.reasons = append(t.reasons, reasonOf(lines))
 			if len(t.reasons) == 1 && len(lines) > 0 {
-				t.example += "; " + lines[len(lines)-1]
+				t.example += "; " + lines[0]
 			}
 		}
 	}
 	return t
 }
 
-// reasonOf is what the near relay's log says of the end of a flow.
+// linesSince drops the lines of flows that began before a moment, whose client had the same
+// address.
+func linesSince(lines []string, moment time.Time) []string {
+	return slices.DeleteFunc(lines, func(line string) bool {
+		_, after, _ := strings.Cut(line, " start=")
+		text, _, _ := strings.Cut(after, " ")
+		start, err := time.Parse(time.RFC3339, text)
+		return err == nil && start.Before(moment.Truncate(time.Millisecond))
+	})
+}
+
+// reasonOf is what the near relay's log says of the end of a flow, whose line is the first.
 func reasonOf(lines []string) string {
 	if len(lines) == 0 {
 		return "nothing"
 	}
-	_, after, _ := strings.Cut(lines[len(lines)-1], " end=")
+	_, after, _ := strings.Cut(lines[0], " end=")
 	reason, _, _ := strings.Cut(after, " ")
 	return reason
 }
@@ -308,6 +353,8 @@ func (t *tally) count(f *flow) {
 		err = errors.Join(errors.New("a clean end of a stream that had none"), err)
 	case errors.Is(err, errWrong):
 		t.wrong++
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		t.hung++
 	case err != nil:
 		t.cut++
 	default:
@@ -338,6 +385,7 @@ func (t tally) figures(note func(measured)) {
 	for _, m := range []measured{
 		{name: "connects refused", value: float64(t.refused)},
 		{name: "flows cut", value: float64(t.cut)},
+		{name: "flows that did not end", value: float64(t.hung)},
 		{name: "flows with wrong bytes or ends", value: float64(t.wrong)},
 		{name: "bytes lost or doubled", value: float64(t.lost)},
 	} {
@@ -348,6 +396,16 @@ func (t tally) figures(note func(measured)) {
 			}
 		}
 		note(m)
+	}
+}
+
+// add adds the outcome of another crowd.
+func (t *tally) add(other tally) {
+	t.flows, t.refused, t.cut, t.hung = t.flows+other.flows, t.refused+other.refused, t.cut+other.cut, t.hung+other.hung
+	t.wrong, t.lost = t.wrong+other.wrong, t.lost+other.lost
+	t.reasons = append(t.reasons, other.reasons...)
+	if t.example == "" {
+		t.example = other.example
 	}
 }
 
@@ -367,6 +425,24 @@ func (c *crowd) laterBy(moment time.Time) []time.Duration {
 		}
 	}
 	return all
+}
+
+// silences returns how many flows have a side that got nothing for longer than a bound, and
+// the longest silence.
+func (c *crowd) silences(bound time.Duration) (flows int, longest time.Duration, example string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.flows {
+		silence := max(f.client.silence(f.began, math.MaxInt64), f.target.silence(f.began, math.MaxInt64))
+		longest = max(longest, silence)
+		if silence <= bound {
+			continue
+		}
+		if flows++; flows == 1 {
+			example = fmt.Sprintf("flow %d of %s, begun at %s: %.1f s", f.number, f.local, f.began.Format(clock), silence.Seconds())
+		}
+	}
+	return flows, longest, example
 }
 
 // laterBy is how long after a moment a side received its first bytes. It is not ok if

@@ -34,9 +34,10 @@ func farTunnel(way string, n uint16, wans bool) string {
 	return t + ", pair_from: " + siteA
 }
 
-// nearTunnel is the near relay's, with more settings of its pair behind the peer.
-func nearTunnel(way string, n uint16, more string) string {
-	t := fmt.Sprintf("listen: %v, forward: %v", netip.AddrPortFrom(lab.RelayA, port+n), netip.AddrPortFrom(lab.WANB, port+n))
+// nearTunnel is the near relay's, to a port of site B, with more settings of its pair behind
+// the peer.
+func nearTunnel(way string, n, to uint16, more string) string {
+	t := fmt.Sprintf("listen: %v, forward: %v", netip.AddrPortFrom(lab.RelayA, port+n), netip.AddrPortFrom(lab.WANB, to+n))
 	switch way {
 	case WayPlain:
 		return t

@@ -50,6 +50,8 @@ type Options struct {
 	Time    time.Duration // of case soak
 	Seed    uint64
 
+	Upgrades int // of each pair of case upgrade-churn; 0: the usual
+
 	Report progress.Reporter
 }
 
@@ -89,6 +91,10 @@ func pairsSuite() suite {
 		{name: "nat", about: "a NAT forgets silent connections, then all", ways: []string{WayPair}, run: nat},
 		{name: "upgrade", about: "upgrades of both relays, under load and in outages of 5 s", ways: relays, run: upgrade},
 		{name: "death", about: "kill -9 of the far relay, which is started again", ways: relays, run: death},
+		{name: "upgrade-churn", about: "upgrades of far, near and both relays under 60 short flows a second", ways: []string{WayPair}, run: upgradeChurn},
+		{name: "upgrade-outage", about: "the same in outages, with 6 new clients a second", ways: []string{WayPair}, run: upgradeOutages},
+		{name: "paused-readers", about: "readers pause, the WAN fails, and both are back", ways: []string{WayPair, WayClear}, run: pausedReaders},
+		{name: "stopped-box", about: "a box between the relays, of whose processes some stop for good", ways: []string{WayPair, WayClear}, run: stoppedBox},
 		{name: "soak", about: "outages, resets, black holes, deaths, upgrades and strangers at random moments", ways: []string{WayPair, WayClear}, run: soak},
 		{name: "answer", about: "64 KiB on a new flow, after a request, at 300 ms and 100 Mb/s", ways: all, run: answer},
 		{name: "start", about: "the first second of a bulk flow at 300 ms and 100 Mb/s", ways: all, run: start},

@@ -170,6 +170,7 @@ func TestTally(t *testing.T) {
 		{"wrong", account{sent: 10, err: fmt.Errorf("at 3: %w", errWrong)}, done(20, 10), tally{wrong: 1}},
 		{"short, with a clean end", account{sent: 10, err: syscall.EPIPE}, account{got: 3, sawEnd: true, ended: true}, tally{wrong: 1}},
 		{"reset that a write was told of", account{sent: 10, err: syscall.ECONNRESET, sawEnd: true}, account{err: syscall.ECONNRESET}, tally{cut: 1}},
+		{"hangs", account{sent: 10, err: fmt.Errorf("read: %w", os.ErrDeadlineExceeded)}, account{got: 3}, tally{hung: 1}},
 		{"never at the target", account{sent: 10, err: syscall.ECONNRESET}, account{}, tally{cut: 1}},
 	} {
 		var got tally
@@ -185,11 +186,19 @@ func TestTally(t *testing.T) {
 
 func TestReasons(t *testing.T) {
 	got := tally{reasons: []string{
-		reasonOf(nil), reasonOf([]string{"msg=x", "msg=flow client=10.0.0.1:5 elapsed_seconds=1 end=peer-restarted ended_by=relay"}), reasonOf(nil),
+		reasonOf(nil), reasonOf([]string{"msg=flow client=10.0.0.1:5 elapsed_seconds=1 end=peer-restarted ended_by=relay", "msg=flow client=10.0.0.1:5 end=end"}), reasonOf(nil),
 		reasonOf([]string{"msg=flow client=10.0.0.1:5 end=end"}),
 	}}.said()
 	if want := "1 end, 2 nothing, 1 peer-restarted"; got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestLinesSince(t *testing.T) {
+	lines := []string{"msg=x", "msg=flow start=2026-11-27T08:31:59.407Z end=end", "msg=flow start=2026-11-27T08:31:59.408Z end=reset", "msg=flow start=2026-11-27T08:32:00Z end=end"}
+	got := linesSince(lines, time.Date(2026, 11, 27, 8, 31, 59, 408_700_000, time.UTC))
+	if len(got) != 3 || got[1] != "msg=flow start=2026-11-27T08:31:59.408Z end=reset" {
+		t.Errorf("%q", got)
 	}
 }
 

@@ -91,10 +91,10 @@ var soakRules = []string{ruleConnect, ruleCut, ruleHang, ruleWrong, ruleLost, ru
 // is compared.
 func soak(ctx context.Context, o Options, way string, run int, note func(measured)) error {
 	s := &soaking{seed: o.seed(run), counts: map[string]int{}, broken: map[string]*breach{}}
-	s.c = &crowd{flows: map[uint64]*flow{}, abandoned: map[uint64]bool{}, crowdOptions: crowdOptions{
+	s.c = newCrowd(crowdOptions{
 		flows: pick(o, 120, 40), opening: pick(o, 2*time.Second, 200*time.Millisecond), minLife: 100 * time.Millisecond, maxLife: 40 * time.Second, pace: steady, seed: s.seed,
 		plan: soakPlan, ended: s.ended, refused: s.refused,
-	}}
+	})
 	w, err := buildWorld(ctx, o, lab.TwoSites(conditions(soakRTT, soakRateBps)), way, s.c.serve, settings{
 		process: fmt.Sprintf("memory_limit: %s\ndefaults: {connect_timeout: %v}", soakMemory, soakConnect), pair: fmt.Sprintf(", resume: %v", soakResume), tunnels: refusedTunnel + 1,
 	})

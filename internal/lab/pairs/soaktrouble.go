@@ -174,12 +174,9 @@ func (s *soaking) changed(ctx context.Context, dice *rand.Rand, change func(*lin
 // lackPorts leaves the near relay a few local ports for a time, so that it can hardly
 // make another lane.
 func (s *soaking) lackPorts(ctx context.Context, dice *rand.Rand) error {
-	ports := func(least, most int) error {
-		return s.w.Host("relay-a").Sysctl("net.ipv4.ip_local_port_range", fmt.Sprint(least, " ", most))
-	}
-	err := ports(40000, 40000+dice.IntN(8))
+	err := s.w.ports(40000, 40000+dice.IntN(8))
 	_ = pause(ctx, shortOutage(dice))
-	return errors.Join(err, ports(32768, 60999))
+	return errors.Join(err, s.w.ports(32768, 60999))
 }
 
 // readdress gives the near site another address, as providers do: all connections are

@@ -1,6 +1,7 @@
 package pairs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ type world struct {
 	to netip.AddrPort // where clients connect
 
 	relays []*relays.Process // the far one first; none on ways without longhaul
+	boxed  *box              // between the relays; may be nil
 	stop   func()            // of the target
 	before func()            // what close does first; may be nil
 	after  func()            // and what once all processes have ended; may be nil
@@ -42,8 +44,10 @@ type settings struct {
 	process string   // lines of both configurations
 	pair    string   // of the near tunnel's pair, like ", resume: 5s"
 	tunnel  string   // of the near tunnel, like ", wan: {rate: 100Mbit}"
+	both    string   // of both tunnels
 	tunnels uint16   // 0: one
 	wans    bool     // the far relay listens on the second WAN too
+	box     uint16   // port of a box at site B, to which the near relay connects; 0: none
 }
 
 const (
@@ -134,6 +138,12 @@ func (w *world) startRelays(ctx context.Context) error {
 			return err
 		}
 	}
+	if w.box > 0 {
+		var err error
+		if w.boxed, err = startBox(ctx, w.Host("relay-b"), w.box, netip.AddrPortFrom(lab.WANB, port)); err != nil {
+			return err
+		}
+	}
 	for _, name := range []string{"relay-b", "relay-a"} {
 		r := &relays.Process{Name: name, Host: w.Host(name), Program: w.Program, Dir: w.dir, Env: w.env}
 		if name == "relay-a" {
@@ -168,9 +178,9 @@ func (w *world) config(r *relays.Process, more string) string {
 	for n := range max(w.tunnels, 1) {
 		tunnel := farTunnel(w.way, n, w.wans)
 		if r.Name == "relay-a" {
-			tunnel = nearTunnel(w.way, n, w.pair+more) + w.tunnel
+			tunnel = nearTunnel(w.way, n, cmp.Or(w.box, port), w.pair+more) + w.tunnel
 		}
-		config += fmt.Sprintf("  - {name: %s, allow: [0.0.0.0/0], %s}\n", tunnelName(n), tunnel)
+		config += fmt.Sprintf("  - {name: %s, allow: [0.0.0.0/0], %s%s}\n", tunnelName(n), tunnel, w.both)
 	}
 	return config
 }
@@ -263,6 +273,9 @@ func (w *world) close() {
 		}
 	}
 	w.Stop()
+	if w.boxed != nil {
+		w.boxed.stop()
+	}
 	if w.stop != nil {
 		w.stop()
 	}
