@@ -4,6 +4,7 @@
 package hosttest
 
 import (
+	"flag"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,8 @@ import (
 
 	"longhaul/internal/nettest"
 )
+
+var allPaths = flag.Bool("all", false, "simulate all paths, not only a share of them")
 
 func TestArithmetic(t *testing.T) {
 	compiler := nettest.RequireProgram(t, "gcc", "gcc")
@@ -42,7 +45,11 @@ func TestArithmetic(t *testing.T) {
 			if out, err := compile.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			out, err := exec.Command(binary).CombinedOutput()
+			var share []string
+			if *allPaths {
+				share = []string{"all"}
+			}
+			out, err := exec.Command(binary, share...).CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}

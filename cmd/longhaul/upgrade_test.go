@@ -166,7 +166,7 @@ func TestSystemdFollowsAnUpgrade(t *testing.T) {
 	t.Parallel()
 	path, next := systemd(t)
 	socket := filepath.Join(filepath.Dir(path), "s")
-	l := nettest.ListenTCP(t, nettest.FreeAddress(t, "127.0.0.1"))
+	l := nettest.ListenTCP(t, "127.0.0.1:0")
 	f, err := l.File()
 	if err != nil {
 		t.Fatal(err)

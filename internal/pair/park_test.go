@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -37,6 +38,8 @@ func testParked(t *testing.T, in standOption) {
 	t.Parallel()
 	s := newStand(t, parkSoon, in)
 	order := make(chan string)
+	end := sync.OnceFunc(func() { close(order) })
+	t.Cleanup(end) // the target's goroutine must not outlive a test that fails
 	s.serve(func(c *net.TCPConn) {
 		b := make([]byte, 4)
 		_, _ = io.ReadFull(c, b)
@@ -62,7 +65,7 @@ func testParked(t *testing.T, in standOption) {
 	_, err := io.WriteString(c, "more")
 	nettest.Must(t, err)
 	s.awaitParked(1)
-	close(order)
+	end()
 	if rest, err := io.ReadAll(c); err != nil || len(rest) > 0 {
 		t.Fatalf("got %q, %v", rest, err)
 	}

@@ -75,8 +75,10 @@ func observe(ctx context.Context, w sampling) (doctor.Observation, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return doctor.Observation{}, context.Cause(ctx)
 		case <-ticker.C:
+		}
+		if ctx.Err() != nil { // the ticker may be due at the same time
+			return doctor.Observation{}, context.Cause(ctx)
 		}
 		at = time.Since(begin)
 	}

@@ -49,12 +49,14 @@ var shortened = map[string]struct {
 //   - The experiments of the table get flags that make them short.
 //   - service install gets --root, and installs into an empty directory.
 //   - .ci/run executes the demo and the test command: this test reads the script.
+//   - The build is .ci/run's with CGO_ENABLED=0, which compiles every package once more. This
+//     test builds with what go test has compiled.
 func TestREADME(t *testing.T) {
 	checkout, err := filepath.Abs("../../..")
 	nettest.Must(t, err)
 	page := readREADME(t, checkout)
 	ci := page.take("go run ./cmd/longhaul demo", "go test ./...")
-	builds := page.take("CGO_ENABLED=0 go build ")
+	builds := page.take(withoutC + "go build ")
 	experiments := page.take("longhaul lab run ")
 	page.take("longhaul intercept ", "longhaul service install --config ") // TestInterceptionPages executes them
 	installs := page.take("longhaul service install")
@@ -69,7 +71,7 @@ func TestREADME(t *testing.T) {
 	for _, c := range page.commands {
 		t.Errorf("no place in this test executes %q", c.line)
 	}
-	for _, c := range ci {
+	for _, c := range slices.Concat(ci, builds) {
 		holdInCI(t, checkout, c)
 	}
 	for _, c := range experiments {
@@ -219,6 +221,9 @@ func (r *readme) take(prefixes ...string) []readmeCommand {
 	return taken
 }
 
+// withoutC begins the README's build.
+const withoutC = "CGO_ENABLED=0 "
+
 // holdInCI fails the test if .ci/run does not execute a command. .ci/run has an ordinary
 // user run the demo, and builds the program as root before.
 func holdInCI(t *testing.T, checkout string, c readmeCommand) {
@@ -228,7 +233,9 @@ func holdInCI(t *testing.T, checkout string, c readmeCommand) {
 	steps := strings.Split(string(script), "\n")
 	want := []string{c.line}
 	if demo, ok := strings.CutPrefix(c.line, "go run ./cmd/longhaul "); ok {
-		want = []string{`go build -o "$dir/longhaul" ./cmd/longhaul`, `as_nobody "$dir/longhaul" ` + demo}
+		want = []string{`as_nobody "$dir/longhaul" ` + demo}
+	} else if arguments, ok := strings.CutPrefix(c.line, withoutC+"go build "); ok {
+		want = []string{withoutC + `go build -o "$dir/longhaul" ` + arguments}
 	}
 	for _, step := range want {
 		if !slices.Contains(steps, step) {
@@ -237,10 +244,10 @@ func holdInCI(t *testing.T, checkout string, c readmeCommand) {
 	}
 }
 
-// buildIn executes the README's build, and has it leave the program in dir.
+// buildIn executes the README's build, with or without C, and has it leave the program in dir.
 func buildIn(t *testing.T, dir, checkout string, c readmeCommand) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", c.line)
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", strings.TrimPrefix(c.line, withoutC))
 	cmd.Dir = checkout
 	// The checkout may be another user's, whose version control the go command rejects.
 	cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -buildvcs=false -o="+filepath.Join(dir, "longhaul"))

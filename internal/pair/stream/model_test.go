@@ -15,7 +15,7 @@ import (
 
 const maxLanes = 2
 
-var maxStates = flag.Int("states", 10_000, "how many states of each case of the model to visit; 0: all")
+var maxStates = flag.Int("states", 2_000, "how many states of each case of the model to visit; 0: all")
 
 // script is what one end's own socket does: n bytes, then the finish.
 type script struct {
