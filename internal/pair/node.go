@@ -118,6 +118,9 @@ func New(o Options) (*Node, error) {
 	if o.StripeAfter == 0 {
 		o.StripeAfter = DefaultStripeAfter
 	}
+	if o.LateNoResume == 0 {
+		o.LateNoResume = DefaultLateNoResume
+	}
 	if o.ReplacedAfter == 0 {
 		o.ReplacedAfter = DefaultReplacedAfter
 	}

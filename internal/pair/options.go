@@ -23,6 +23,7 @@ const (
 	DefaultParkAfter     = 30 * time.Second
 	DefaultStripeAfter   = 512 << 10
 	DefaultReplacedAfter = 10 * time.Second
+	DefaultLateNoResume  = 30 * time.Second
 	DefaultResetDrain    = 10 * time.Second
 	DefaultHalfClose     = time.Hour
 )
@@ -58,6 +59,9 @@ type Options struct {
 	CompressAlways bool
 	// Without are features that links do not offer, as those of an older release.
 	Without wire.Features
+	// LateNoResume is the shortest time for what is under way in a flow that ends with its lane; 0:
+	// DefaultLateNoResume.
+	LateNoResume time.Duration
 	// MaxBegun is how many handshakes may be in the middle of TLS; 0: maxBegun for every two CPUs.
 	MaxBegun int
 	// ReplacedAfter is how long a near process may be away whose successor is here.

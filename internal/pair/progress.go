@@ -27,8 +27,6 @@ const (
 	// pongWithin is the shortest time for an answer of the other relay.
 	pongWithin = 2 * time.Second
 	hedgeAfter = 200 * time.Millisecond // of an OPEN without an answer
-	// lateNoResume is the shortest time for both where a flow ends with its lane.
-	lateNoResume = 30 * time.Second
 	// maxLates is how often the other end of a sealed flow may say that bytes are missing, and get none
 	// of them by another lane. Then somebody on the path keeps them back.
 	maxLates = 4
@@ -42,7 +40,7 @@ func (s *session) suspectWithin() time.Duration { return s.patience(suspectAfter
 // answerWithin is how long the other relay may take for an answer without which the lane is lost.
 func (f *Flow) answerWithin() time.Duration {
 	if f.s.noResume {
-		return f.s.answerWithin(lateNoResume, 8)
+		return f.s.answerWithin(f.s.node.options.LateNoResume, 8)
 	}
 	return f.s.answerWithin(pongWithin, 8)
 }
@@ -199,7 +197,7 @@ func (f *Flow) brings(within time.Duration, now time.Time) (yes bool) {
 		if since < within {
 			return true
 		}
-		if f.s.sealed.Load() && since > max(lateNoResume, within) {
+		if f.s.sealed.Load() && since > max(f.s.node.options.LateNoResume, within) {
 			continue
 		}
 		yes = yes || kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool { return i.LastDataRecv < within })
@@ -243,7 +241,7 @@ func (f *Flow) tellSent(now time.Time) {
 // brings them; a flow that keeps nothing is cut, unless its kernel may still bring them.
 func (f *Flow) takeLate(offset uint64, now time.Time) {
 	if f.sf.Out.AtRisk() {
-		if f.lane != nil && (!holds(f.lane.bulk) || keptShut(f.lane.bulk, lateNoResume)) {
+		if f.lane != nil && (!holds(f.lane.bulk) || keptShut(f.lane.bulk, f.answerWithin())) {
 			f.abort(cause(flow.EndWANLost, errMissing))
 		}
 		return

@@ -16,7 +16,7 @@ import (
 	"longhaul/internal/nettest"
 )
 
-var withheldEach = flag.Int("withheld", 8, "have every n-th piece of what a flow's connections carry withheld; 1: each")
+var withheldEach = flag.Int("withheld", 32, "have every n-th piece of what a flow's connections carry withheld; 1: each")
 
 // hold is how a box treats a connection from one piece on.
 type hold int
@@ -103,7 +103,7 @@ func TestWithheld(t *testing.T) {
 func withhold(t *testing.T, m namedMode, b *holdBox) (took time.Duration, reached bool) {
 	t.Run(fmt.Sprint(b.at), func(t *testing.T) {
 		s := newStand(t, m.in(), compressNothing, func(s *stand, o *Options, _ *LinkOptions) {
-			o.ParkAfter, s.path.box = 100*time.Millisecond, b
+			o.ParkAfter, o.LateNoResume, s.path.box = 100*time.Millisecond, time.Second, b
 		})
 		t.Cleanup(func() { close(b.over) }) // before the path waits
 		parked, farErr := make(chan struct{}), make(chan error, 1)
