@@ -266,10 +266,9 @@ func TestClientsOfTheNextNearProcess(t *testing.T) {
 	}{{"told", true, flow.EndClean}, {"not told", false, flow.EndPairDown}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStand(t)
+			s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = time.Second })
 			s.serve(echo)
 			s.awaitWarm(1)
-			s.deadline = time.Second
 			s.path.cut(true)
 			nettest.Eventually(t, time.Minute, func() bool { return !s.near.State().Sessions[0].Up }, s.dump)
 			o := s.link.options()
@@ -279,7 +278,9 @@ func TestClientsOfTheNextNearProcess(t *testing.T) {
 			o.Stood = c.told
 			next := s.node(Options{}, s.nearKeys)
 			defer next.Close()
+			s.mu.Lock()
 			s.link = next.Link(o)
+			s.mu.Unlock()
 			client := s.dial()
 			defer client.Close()
 			_, err := io.WriteString(client, "hello")

@@ -189,7 +189,10 @@ func newStand(t testing.TB, options ...standOption) *stand {
 	s.link = s.near.Link(lo)
 	s.accept(s.clients, func(fd int, from netip.AddrPort) {
 		c := Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Legs: s.legs()}
-		f := s.link.Carry(c, func(_ *Flow, e End) { s.nearEnds <- e })
+		s.mu.Lock()
+		link := s.link
+		s.mu.Unlock()
+		f := link.Carry(c, func(_ *Flow, e End) { s.nearEnds <- e })
 		if s.carried != nil {
 			s.carried(f)
 		}

@@ -160,7 +160,13 @@ func (n *Node) Flows() int { return int(n.flowsNow.Load()) }
 // Serve takes an accepted connection that begins with a preface. first are bytes
 // that were read of it already. It returns at once.
 func (n *Node) Serve(fd int, first []byte, a Acceptor) {
-	if n.serving.Add(1) > maxHandshakes+maxGivenUp || n.closing.Load() {
+	n.mu.Lock() // Close waits for a task that was added before
+	busy := n.serving.Add(1) > maxHandshakes+maxGivenUp || n.closing.Load()
+	if !busy {
+		n.tasks.Add(1)
+	}
+	n.mu.Unlock()
+	if busy {
 		n.serving.Add(-1)
 		sayBusy(fd)
 		unix.Close(fd)
@@ -169,7 +175,8 @@ func (n *Node) Serve(fd int, first []byte, a Acceptor) {
 	ctx, giveUp := context.WithCancelCause(n.ctx)
 	from := arrival{source: sourceOf(fd), giveUp: func() { giveUp(errBusy) }}
 	from.place = n.handshakes.Take(from.source, from.giveUp)
-	n.tasks.Go(func() {
+	go func() {
+		defer n.tasks.Done()
 		defer n.serving.Add(-1)
 		defer giveUp(nil)
 		defer n.handshakes.Leave(from.place)
@@ -180,7 +187,7 @@ func (n *Node) Serve(fd int, first []byte, a Acceptor) {
 		if err != nil {
 			n.stranger(err, a)
 		}
-	})
+	}()
 }
 
 // arrival is what the bounds of handshakes need to know of a connection.
@@ -482,7 +489,9 @@ func (n *Node) Drain() {
 
 // Close resets all flows and closes all connections.
 func (n *Node) Close() {
+	n.mu.Lock()
 	n.closing.Store(true)
+	n.mu.Unlock()
 	for _, s := range n.sessions() {
 		s.resetAll(flow.EndDrain, errors.New("the relay ends"))
 	}
