@@ -169,7 +169,7 @@ func (f *Flow) watchGap(now time.Time) {
 		f.gapAt, f.gapSince = pos, stampOf(now)
 		return
 	}
-	if within := f.lateAfter(); f.gapSince.until(now) > within && (f.sf.In.Merges() || !f.brings(within, now)) {
+	if within := f.lateAfter(); f.gapSince.until(now) > within && (f.sf.In.Spilled() > 0 || !f.brings(within, now)) {
 		f.gapSince = stampOf(now)
 		f.s.offer(wire.Message{Type: wire.MessageLate, Flow: f.id, Offset: pos})
 	}
