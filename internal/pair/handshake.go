@@ -151,7 +151,9 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	if _, err := bulk.Write(first); err != nil {
 		return nil, err
 	}
-	bulk.endBy(time.Now().Add(handshakeTimeout + d.session.strained())) // without the wait for the turn
+	// Without the wait for the turn, and before the other end gives up: its reset would say that no relay is
+	// there.
+	bulk.endBy(time.Now().Add(handshakeTimeout - handshakeTimeout/20 + d.session.strained()))
 	stop := context.AfterFunc(ctx, func() { tcp.Close() })
 	defer stop()
 	conn := tls.Client(bulk, config)
