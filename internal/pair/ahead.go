@@ -150,7 +150,7 @@ func (f *Flow) takeWake(offset uint64, b []byte) {
 // ahead, has none any more: else the target's bytes go to a dead lane. A young lane may be
 // one that the near relay has got since.
 func (f *Flow) dropForgotten() {
-	if f.near || f.lane == nil || f.s.noResume || f.strands[0].since.since() <= f.s.answerWithin(pongWithin, 8) {
+	if f.near || f.lane == nil || !f.opened || f.s.noResume || f.strands[0].since.since() <= f.s.answerWithin(pongWithin, 8) {
 		return
 	}
 	f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", "the other relay has lost it")

@@ -66,6 +66,13 @@ func holds(bulk *bulkConn) bool {
 	return kernelSays(bulk, func(i *tcpinfo.Info) bool { return i.Unacked > 0 || i.NotsentBytes > 0 })
 }
 
+// moves reports that the kernel waits for acknowledgements, and gets some.
+func moves(bulk *bulkConn) bool {
+	return kernelSays(bulk, func(i *tcpinfo.Info) bool {
+		return i.Unacked > 0 && i.LastAckRecv < max(suspectAfter, 4*i.RTT)
+	})
+}
+
 // keptShut reports that the other end's kernel has said within this time that its window is closed,
 // while bytes wait for it.
 func keptShut(bulk *bulkConn, within time.Duration) bool {
@@ -136,12 +143,18 @@ func (f *Flow) unanswered(st *strand, now time.Time) bool {
 	switch within := f.answerWithin(); {
 	case !f.near || !st.l.answered.Load(): // a handshake has its own bound
 		return false
-	case main && f.releasing && st.sentAt.until(now) > within:
+	case main && f.releasing && st.sentAt.until(now) > within && f.arrived():
 	case (!st.ready || main && f.attaching) && st.since.until(now) > within:
 	default:
 		return false
 	}
 	return !holds(st.l.bulk)
+}
+
+// arrived reports that the other end has everything that went out, so that it comes to what follows.
+func (f *Flow) arrived() bool {
+	_, _, some := f.sf.Out.OnTheWay()
+	return !some
 }
 
 // watchOpen has the OPEN of a flow go on the control connection too, once, if its lane has brought it
@@ -241,14 +254,18 @@ func (f *Flow) tellSent(now time.Time) {
 // brings them; a flow that keeps nothing is cut, unless its kernel may still bring them.
 func (f *Flow) takeLate(offset uint64, now time.Time) {
 	if f.sf.Out.AtRisk() {
-		if f.lane != nil && (!holds(f.lane.bulk) || keptShut(f.lane.bulk, f.answerWithin())) {
+		if f.lane != nil && (!holds(f.lane.bulk) || keptShut(f.lane.bulk, f.s.node.options.LateNoResume)) {
 			f.abort(cause(flow.EndWANLost, errMissing))
 		}
 		return
 	}
 	if f.sf.Out.WillSend(offset) { // the lane that had it was lost meanwhile
-		f.closeLanes(func(st *strand) bool { return st.busy && st.sentAt.until(now) > f.s.suspectWithin() })
+		f.closeLanes(func(st *strand) bool { return st.busy && max(st.since, st.sentAt).until(now) > f.s.suspectWithin() })
 		return
+	}
+	carries := func(st *strand) bool { return f.sf.Out.CarriesAt(&st.sent, offset) }
+	if slices.ContainsFunc(f.strands, func(st *strand) bool { return carries(st) && moves(st.l.bulk) }) {
+		return // it is slow, and the kernel finds out whether it is more than that
 	}
 	if f.lates < math.MaxUint8 {
 		f.lates++
@@ -257,7 +274,7 @@ func (f *Flow) takeLate(offset uint64, now time.Time) {
 		f.abort(cause(flow.EndDamaged, errMissing))
 		return
 	}
-	if !f.closeLanes(func(st *strand) bool { return f.sf.Out.CarriesAt(&st.sent, offset) }) {
+	if !f.closeLanes(carries) {
 		f.loseLanes() // the position at which a lane began was wrong
 	}
 }

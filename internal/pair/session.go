@@ -521,7 +521,7 @@ func (f *Flow) take(m wire.Message) {
 	case wire.MessageEnd:
 		f.takeSealedEnd(m.Offset, m.CRC)
 	case wire.MessageSent:
-		f.sf.In.Told(m.Offset, m.Flags&wire.FlagEnd != 0)
+		f.sf.Told(m.Offset, m.Flags&wire.FlagEnd != 0)
 	case wire.MessageHeld:
 		if err := f.sf.Held(m.Spans); err != nil {
 			f.abort(cause(flow.EndDamaged, errors.New("the other relay holds bytes that were not sent")))

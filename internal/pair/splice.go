@@ -132,6 +132,7 @@ func (f *Flow) keepPipe(pipe *splice.Pipe, n int) {
 func (f *Flow) passPipe(pipe *splice.Pipe, n int) {
 	l, offset := f.lane, f.sf.Out.Length()
 	f.sf.Out.Take(n)
+	f.toldSent = false
 	f.blocked = true
 	f.mu.Unlock()
 	err := l.sendPipe(f, offset, pipe, n)

@@ -180,6 +180,7 @@ func (f *Flow) awaitRoom(st *strand) bool {
 func (f *Flow) sendOn(st *strand, item stream.Item, some bool) {
 	greet := st.greet
 	st.greet, st.busy = nil, true
+	f.toldSent = f.toldSent && !some
 	f.mu.Unlock()
 	var err error
 	if some {

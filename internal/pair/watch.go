@@ -396,7 +396,7 @@ func (f *Flow) watchSilence(now time.Time) {
 		f.abort(cause(flow.EndHalfClosed, nil))
 	case f.legs.Idle > 0 && silent > f.legs.Idle:
 		f.abort(cause(flow.EndIdle, nil))
-	case f.near && f.known && f.lane != nil && !f.releasing && silent > f.s.parkAfter() && f.sf.Quiet():
+	case f.near && f.known && f.lane != nil && f.leg.writable && !f.releasing && silent > f.s.parkAfter() && f.sf.Quiet():
 		f.releaseFrom(1)
 		f.releaseDue = true
 		f.wake()

@@ -236,6 +236,13 @@ func (f *Flow) NeedsLane() bool {
 	return f.Out.needsLane() || f.In.cut && !f.In.dead && !f.In.due()
 }
 
+// Told takes the news that the other end has sent everything before an offset, and perhaps its end. It
+// gets an acknowledgement of what is here, which a flow without resumption gives otherwise only at first.
+func (f *Flow) Told(offset uint64, end bool) {
+	f.In.told(offset, end)
+	f.ackDue, f.hurry = true, true
+}
+
 // Quiet reports that both ends have all bytes and nobody waits for anything.
 func (f *Flow) Quiet() bool {
 	return !f.dead && !f.peerDead && !f.Out.Unacknowledged() && !f.ackDue

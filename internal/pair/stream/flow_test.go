@@ -352,7 +352,7 @@ func TestTaken(t *testing.T) {
 func TestSealedReceiver(t *testing.T) {
 	f := New(noBudget{}, 1<<20)
 	f.Seal(true)
-	f.In.Told(10, false)
+	f.Told(10, false)
 	if !f.NeedsLane() {
 		t.Error("nothing asks for bytes that were announced")
 	}

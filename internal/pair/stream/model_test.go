@@ -702,7 +702,7 @@ func (w *world) arriveControl(i int, p packet) {
 		}
 		w.turn(i)
 	case p.kind == 's':
-		e.flow.In.Told(p.offset, p.flag)
+		e.flow.Told(p.offset, p.flag)
 	case p.kind == 'l':
 		w.takeLate(i, p.offset)
 	case p.kind == 'r':

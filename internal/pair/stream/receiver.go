@@ -84,8 +84,7 @@ func (r *Receiver) Lacks() bool { return !r.dead && (r.Spilled() > 0 || r.lacksT
 // lacksTold reports that bytes or the end are not here that the other end says it has sent.
 func (r *Receiver) lacksTold() bool { return r.pos < r.endAt || r.toldEnd && !r.sawEnd }
 
-// Told takes the news that the other end has sent everything before an offset, and perhaps its end.
-func (r *Receiver) Told(offset uint64, end bool) {
+func (r *Receiver) told(offset uint64, end bool) {
 	if !r.sawEnd {
 		r.endAt, r.toldEnd = max(r.endAt, offset), r.toldEnd || end
 	}
