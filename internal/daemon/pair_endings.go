@@ -181,10 +181,12 @@ func (e *endings) fate(number uint64, peer string) pair.Fate {
 	return pair.FateUnknown
 }
 
-// close tells the followers of this process's end, and goes.
+// close tells the followers of this process's end, if it had a node, and goes.
 func (e *endings) close(node *pair.Node) {
-	if owed := node.Owed(); len(owed) <= maxOwed {
-		e.tell(ending{Instance: instanceText(node.Instance()), InOrder: true, Owed: owed})
+	if node != nil {
+		if owed := node.Owed(); len(owed) <= maxOwed {
+			e.tell(ending{Instance: instanceText(node.Instance()), InOrder: true, Owed: owed})
+		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
