@@ -255,6 +255,22 @@ func TestOpenSpansTheOutage(t *testing.T) {
 	}
 }
 
+// TestOweKeepsTheLongest holds that a session with a short resume does not shorten what another one of
+// its peer owes.
+func TestOweKeepsTheLongest(t *testing.T) {
+	t.Parallel()
+	for _, all := range [][]time.Duration{{time.Hour, time.Second}, {time.Second, time.Hour}} {
+		u := &peerUse{}
+		for _, resume := range all {
+			s := &session{use: u, resume: resume}
+			s.owe()
+		}
+		if in := time.Now().Add(time.Hour); !u.owes(in) {
+			t.Errorf("with resume %v, nothing is owed at %v", all, in)
+		}
+	}
+}
+
 // TestClientsOfTheNextNearProcess holds that clients which begin in an outage wait for its end, also if
 // the near process has taken over in it, which it knows from the process before.
 func TestClientsOfTheNextNearProcess(t *testing.T) {
