@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"longhaul/internal/nettest"
+	"longhaul/internal/pair"
 	"longhaul/internal/relay"
 )
 
@@ -38,7 +39,7 @@ func tells(t *testing.T, instance uint64) *told {
 			if _, _, err := receivePassed(c); err != nil {
 				t.Error(err)
 			}
-			one.admit(c)
+			running.Go(func() { one.admit(c) })
 		}
 	})
 	t.Cleanup(func() {
@@ -65,4 +66,59 @@ func TestCloseWithoutPairs(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("it waits for the end of the older process")
 	}
+}
+
+// follower is a process that follows others.
+type follower struct {
+	endings
+	readers sync.WaitGroup
+}
+
+func follows(t *testing.T, all ...*told) *follower {
+	var older []olderPair
+	for _, one := range all {
+		older = append(older, one.olderPair)
+	}
+	f := &follower{}
+	for _, read := range f.follow(older, func(err error) { t.Error(err) }) {
+		f.readers.Go(read)
+	}
+	return f
+}
+
+func (f *follower) end() {
+	f.close(nil)
+	f.readers.Wait()
+}
+
+// awaitFate waits until a process knows what became of another one.
+func (e *endings) awaitFate(t *testing.T, instance uint64, want pair.Fate) {
+	t.Helper()
+	nettest.Eventually(t, time.Minute, func() bool { return e.fate(instance, "peer") == want },
+		func() string { return fmt.Sprintf("the fate is %v, and not %v", e.fate(instance, "peer"), want) })
+}
+
+// TestFollowersThatFailed holds that processes whose start failed take no place of the one that serves.
+func TestFollowersThatFailed(t *testing.T) {
+	older := tells(t, 1)
+	has := func(want int) {
+		t.Helper()
+		nettest.Eventually(t, time.Minute, func() bool {
+			older.mu.Lock()
+			defer older.mu.Unlock()
+			return len(older.followers) == want
+		}, func() string { return fmt.Sprintf("not %d followers", want) })
+	}
+	serves := follows(t, older)
+	defer serves.end()
+	has(1)
+	for range 2 * maxFollowers {
+		failed := follows(t, older)
+		has(2)
+		failed.end()
+		has(1)
+	}
+	serves.awaitFate(t, 1, pair.FateOpen)
+	older.tell(ending{Instance: older.Instance, InOrder: true})
+	serves.awaitFate(t, 1, pair.FateInOrder)
 }
