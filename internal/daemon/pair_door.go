@@ -84,7 +84,7 @@ func (p *pairs) admit(l *net.UnixListener) {
 		}
 		fd, first, err := receivePassed(c)
 		if err == nil && fd < 0 {
-			p.endings.admit(c)
+			p.running.Go(func() { p.endings.admit(c) })
 			continue
 		}
 		_ = c.Close()

@@ -146,24 +146,37 @@ func send(c *net.UnixConn, told ending) bool {
 	return err == nil
 }
 
-// admit takes a process that follows this one.
+// admit takes a process that follows this one, and returns when that has ended.
 func (e *endings) admit(c *net.UnixConn) {
+	defer c.Close()
+	if !e.enter(c) {
+		return
+	}
+	_ = c.SetReadDeadline(time.Time{})
+	_, _ = c.Read(make([]byte, 1)) // it says nothing more
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.followers = slices.DeleteFunc(e.followers, func(one *net.UnixConn) bool { return one == c })
+}
+
+// enter is the part of admit until the process follows.
+func (e *endings) enter(c *net.UnixConn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, told := range e.known {
 		if !send(c, told) {
-			return
+			return false
 		}
 	}
 	if e.closed {
-		_ = c.Close()
-		return
+		return false
 	}
 	if len(e.followers) >= maxFollowers {
 		_ = e.followers[0].Close()
 		e.followers = slices.Delete(e.followers, 0, 1)
 	}
 	e.followers = append(e.followers, c)
+	return true
 }
 
 // fate is what became of a process, as far as it concerns a peer.
@@ -181,10 +194,12 @@ func (e *endings) fate(number uint64, peer string) pair.Fate {
 	return pair.FateUnknown
 }
 
-// close tells the followers of this process's end, and goes.
+// close tells the followers of this process's end, if it had a node, and goes.
 func (e *endings) close(node *pair.Node) {
-	if owed := node.Owed(); len(owed) <= maxOwed {
-		e.tell(ending{Instance: instanceText(node.Instance()), InOrder: true, Owed: owed})
+	if node != nil {
+		if owed := node.Owed(); len(owed) <= maxOwed {
+			e.tell(ending{Instance: instanceText(node.Instance()), InOrder: true, Owed: owed})
+		}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -242,8 +242,8 @@ func (p *pairs) close() {
 	}
 	if node != nil {
 		node.Close()
-		p.endings.close(node)
 	}
+	p.endings.close(node) // without a node too: older processes are followed
 	p.running.Wait()
 	p.lines.Close()
 }

@@ -38,7 +38,12 @@ func (s *session) lastIsDue() bool {
 // may have lost the path later. The caller holds s.mu.
 func (s *session) owe() {
 	until := time.Now().Add(2 * cmp.Or(s.resume, DefaultResume))
-	s.use.owed.Store(&until)
+	for { // other sessions of the peer may owe for longer, or at the same time
+		was := s.use.owed.Load()
+		if was != nil && was.After(until) || s.use.owed.CompareAndSwap(was, &until) {
+			return
+		}
+	}
 }
 
 func (u *peerUse) owes(now time.Time) bool {

@@ -21,10 +21,20 @@ import (
 type upgradable struct {
 	*stand
 	drained *atomic.Bool
+	asked   *atomic.Int64         // since
+	refuses *atomic.Pointer[Node] // only once that closes
+}
+
+func newUpgradable(s *stand) upgradable {
+	return upgradable{s, new(atomic.Bool), new(atomic.Int64), new(atomic.Pointer[Node])}
 }
 
 func (u upgradable) Dial(ctx context.Context, o Open) (Target, error) {
 	if u.drained.Load() {
+		u.asked.Add(1)
+		if n := u.refuses.Load(); n != nil {
+			nettest.Eventually(u.t, time.Minute, n.closing.Load, u.dump)
+		}
 		return Target{}, &Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
 	}
 	return u.stand.Dial(ctx, o)
@@ -58,7 +68,7 @@ func (s *stand) upgrade() (old *Node, end func()) {
 		return FateInOrder
 	}}, s.farKeys)
 	s.mu.Lock()
-	s.far, s.acceptor = next, upgradable{s, new(atomic.Bool)}
+	s.far, s.acceptor = next, newUpgradable(s)
 	s.mu.Unlock()
 	a.drained.Store(true)
 	old.Drain()
@@ -98,7 +108,7 @@ func eachEnding(t *testing.T, delays []time.Duration, test func(*testing.T, *sta
 				s := newStand(t, e.in, func(s *stand, _ *Options, _ *LinkOptions) {
 					s.path.setDelay(rtt / 2)
 					s.deadline = time.Minute // beside any load
-					s.acceptor = upgradable{s, new(atomic.Bool)}
+					s.acceptor = newUpgradable(s)
 				})
 				s.serve(echo)
 				c := s.dial()
@@ -177,6 +187,23 @@ func TestOpenMissesTheEnd(t *testing.T) {
 	}, "no warm lane")
 }
 
+// TestOpenIsAskedAtTheEnd holds that a flow goes on at the next process if the old one is still asking
+// its relay, which refuses, when it closes.
+func TestOpenIsAskedAtTheEnd(t *testing.T) {
+	eachEnding(t, allDelays[:1], func(t *testing.T, s *stand) {
+		u := s.acceptor.(upgradable)
+		u.refuses.Store(s.farNode())
+		u.drained.Store(true)
+		c := s.dial()
+		defer c.Close()
+		nettest.Eventually(t, time.Minute, func() bool { return u.asked.Load() > 0 }, s.dump)
+		old, _ := s.upgrade() // it has a flow, and ends nevertheless
+		old.Close()
+		s.roundTrip(c, "hello")
+		s.dialed(2)
+	})
+}
+
 // TestOpenSpansTheOutage holds what becomes of a flow whose OPEN was under way when the path failed, once
 // the path is back and the far process is another one: only if no process before can have dialed for
 // it, it goes on.
@@ -252,6 +279,22 @@ func TestOpenSpansTheOutage(t *testing.T) {
 				s.dialed(2)
 			}, "no warm lane", "no resume")
 		})
+	}
+}
+
+// TestOweKeepsTheLongest holds that a session with a short resume does not shorten what another one of
+// its peer owes.
+func TestOweKeepsTheLongest(t *testing.T) {
+	t.Parallel()
+	for _, all := range [][]time.Duration{{time.Hour, time.Second}, {time.Second, time.Hour}} {
+		u := &peerUse{}
+		for _, resume := range all {
+			s := &session{use: u, resume: resume}
+			s.owe()
+		}
+		if in := time.Now().Add(time.Hour); !u.owes(in) {
+			t.Errorf("with resume %v, nothing is owed at %v", all, in)
+		}
 	}
 }
 

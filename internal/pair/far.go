@@ -103,6 +103,7 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 	}
 	s.flows[f.id] = f
 	s.watched[f] = struct{}{}
+	s.undecided.Add(1)
 	s.flowsTotal.Add(1)
 	s.node.flowsNow.Add(1)
 	return f, true, nil
@@ -146,6 +147,7 @@ func (f *Flow) ask(o wire.Open, a Acceptor, ahead []byte) {
 		case <-asking:
 		default:
 		}
+		f.s.undecided.Add(-1)
 	})
 	f.s.node.tasks.Go(func() {
 		defer decided()

@@ -492,6 +492,7 @@ func (n *Node) Close() {
 	n.mu.Lock()
 	n.closing.Store(true)
 	n.mu.Unlock()
+	n.decide()
 	for _, s := range n.sessions() {
 		s.resetAll(flow.EndDrain, errors.New("the relay ends"))
 	}
@@ -508,6 +509,22 @@ func (n *Node) Close() {
 	n.pipes.close()
 	n.poller.close()
 	n.limited.Close()
+}
+
+// decide waits a moment for OPENs that are neither admitted nor refused: nothing was dialed for them, and
+// once they are refused they go on at the next process. No further ones come.
+func (n *Node) decide() {
+	undecided := func() (count int64) {
+		for _, s := range n.sessions() {
+			s.mu.Lock() // admit has seen closing, or has added its flow
+			count += s.undecided.Load()
+			s.mu.Unlock()
+		}
+		return count
+	}
+	for deadline := time.Now().Add(time.Second); undecided() > 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // settle waits until the other ends have taken the last messages: a PONG proves it.

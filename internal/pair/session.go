@@ -86,6 +86,7 @@ type session struct {
 	writer     chan struct{} // closed when the goroutine that writes to ctl, or did, has ended; nil: none yet
 	stale      bool          // far relay: see setStale
 	asking     chan struct{} // far relay: has an element for each OPEN that is not decided
+	undecided  atomic.Int64  // far relay: those, and further ones that wait to be asked for
 	flows      map[uint64]*Flow
 	watched    map[*Flow]struct{} // those that do not rest
 	emptySince time.Time          // near relay, of a session that ends: without flows since

@@ -1,0 +1,124 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+	"longhaul/internal/pair"
+	"longhaul/internal/relay"
+)
+
+// told is a process that others ask for endings, at a door.
+type told struct {
+	endings
+	olderPair
+}
+
+var lastDoor atomic.Int64
+
+func tells(t *testing.T, instance uint64) *told {
+	t.Helper()
+	name := fmt.Sprintf("@longhaul-test-%s-%d", instanceText(instance), lastDoor.Add(1))
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: name, Net: "unixpacket"})
+	nettest.Must(t, err)
+	one := &told{olderPair: olderPair{instanceText(instance), name, true}}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			c, err := l.AcceptUnix()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if _, _, err := receivePassed(c); err != nil {
+				t.Error(err)
+			}
+			running.Go(func() { one.admit(c) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		one.close(nil)
+		running.Wait()
+	})
+	return one
+}
+
+// TestCloseWithoutPairs holds that a process whose configuration has no pairs, or whose start failed,
+// ends before the one that it follows.
+func TestCloseWithoutPairs(t *testing.T) {
+	older := tells(t, 1)
+	p := newPairs(slog.New(slog.DiscardHandler), "test", t.TempDir, func() *relay.Relay { return nil })
+	p.follow([]olderPair{older.olderPair}, nil)
+	done := make(chan struct{})
+	go func() {
+		p.close()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Error("it waits for the end of the older process")
+	}
+}
+
+// follower is a process that follows others.
+type follower struct {
+	endings
+	readers sync.WaitGroup
+}
+
+func follows(t *testing.T, all ...*told) *follower {
+	var older []olderPair
+	for _, one := range all {
+		older = append(older, one.olderPair)
+	}
+	f := &follower{}
+	for _, read := range f.follow(older, func(err error) { t.Error(err) }) {
+		f.readers.Go(read)
+	}
+	return f
+}
+
+func (f *follower) end() {
+	f.close(nil)
+	f.readers.Wait()
+}
+
+// awaitFate waits until a process knows what became of another one.
+func (e *endings) awaitFate(t *testing.T, instance uint64, want pair.Fate) {
+	t.Helper()
+	nettest.Eventually(t, time.Minute, func() bool { return e.fate(instance, "peer") == want },
+		func() string { return fmt.Sprintf("the fate is %v, and not %v", e.fate(instance, "peer"), want) })
+}
+
+// TestFollowersThatFailed holds that processes whose start failed take no place of the one that serves.
+func TestFollowersThatFailed(t *testing.T) {
+	older := tells(t, 1)
+	has := func(want int) {
+		t.Helper()
+		nettest.Eventually(t, time.Minute, func() bool {
+			older.mu.Lock()
+			defer older.mu.Unlock()
+			return len(older.followers) == want
+		}, func() string { return fmt.Sprintf("not %d followers", want) })
+	}
+	serves := follows(t, older)
+	defer serves.end()
+	has(1)
+	for range 2 * maxFollowers {
+		failed := follows(t, older)
+		has(2)
+		failed.end()
+		has(1)
+	}
+	serves.awaitFate(t, 1, pair.FateOpen)
+	older.tell(ending{Instance: older.Instance, InOrder: true})
+	serves.awaitFate(t, 1, pair.FateInOrder)
+}
