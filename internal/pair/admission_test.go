@@ -16,12 +16,13 @@ func TestAdmission(t *testing.T) {
 	for _, test := range []struct {
 		name        string
 		rtt         time.Duration
-		rate        int // a second
-		least, most int // that run once the number has settled
+		rate        float64 // a second
+		least, most int     // that run once the number has settled
 	}{
 		{"two processors", 10 * time.Millisecond, 800, 300, 768},
 		{"a fifth of a processor", 10 * time.Millisecond, 100, 40, 110},
 		{"a hundredth", 10 * time.Millisecond, 5, leastLaneDials, leastLaneDials},
+		{"a thousandth", 10 * time.Millisecond, 0.5, leastLaneDials, leastLaneDials},
 		{"a long path", time.Second, 800, 768, 768},
 		{"a long path to a slow relay", time.Second, 100, 200, 500},
 	} {
@@ -31,21 +32,29 @@ func TestAdmission(t *testing.T) {
 			free := now // when the far relay has computed all that came
 			var running []struct{ began, ends time.Time }
 			least, most := maxLaneDials, 0
-			for done := range 8000 {
-				for len(running) < a.limit(now, test.rtt) {
+			for done := 0; done < 8000; {
+				for len(running) < a.limit(now, test.rtt, len(running)) {
 					if at := now.Add(2 * test.rtt); free.Before(at) {
 						free = at
 					}
-					free = free.Add(time.Second / time.Duration(test.rate))
-					running = append(running, struct{ began, ends time.Time }{now, free})
+					free = free.Add(time.Duration(float64(time.Second) / test.rate))
+					ends := now.Add(handshakeTimeout + maxStrain) // the far relay computes in vain
+					if free.Before(ends) {
+						ends = free
+					}
+					running = append(running, struct{ began, ends time.Time }{now, ends})
 				}
 				first := running[0]
+				if tick := now.Add(time.Second); first.ends.After(tick) {
+					now = tick
+					continue
+				}
 				if first.ends.After(now) {
 					now = first.ends
 				}
 				a.ended(first.began, now, now.Sub(first.began)-3*test.rtt, len(running))
 				running = running[1:]
-				if done > 4000 {
+				if done++; done > 4000 {
 					least, most = min(least, a.most), max(most, a.most)
 				}
 			}
@@ -60,16 +69,19 @@ func TestAdmission(t *testing.T) {
 func TestAdmissionRests(t *testing.T) {
 	var a admission
 	now := time.Unix(1000, 0)
-	first := a.limit(now, 0)
+	first := a.limit(now, 0, 0)
 	for range 10 {
 		began := now
 		now = now.Add(handshakeTimeout)
 		a.ended(began, now, handshakeTimeout, a.most)
 	}
-	if got := a.limit(now, 0); got != leastLaneDials {
+	if got := a.limit(now, 0, 0); got != leastLaneDials {
 		t.Errorf("%d run after handshakes that take %v, want %d", got, handshakeTimeout, leastLaneDials)
 	}
-	if got := a.limit(now.Add(admissionRests+1), 0); got != first {
+	if got := a.limit(now.Add(admissionRests+1), 0, 1); got != leastLaneDials {
+		t.Errorf("%d run beside a handshake that takes long, want %d", got, leastLaneDials)
+	}
+	if got := a.limit(now.Add(admissionRests+1), 0, 0); got != first {
 		t.Errorf("%d run after a rest, want %d", got, first)
 	}
 }

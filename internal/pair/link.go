@@ -794,7 +794,7 @@ func (l *Link) dialLanes(s *session, now time.Time) {
 		forPool = l.poolLacks(s, l.o.Warm)
 		forPool = forPool[min(max(s.laneDials-waiting, 0), len(forPool)):]
 	}
-	n := min(forFlows+len(forPool), l.admission.limit(now, s.delays.without())-l.laneDials)
+	n := min(forFlows+len(forPool), l.admission.limit(now, s.delays.without(), l.laneDials)-l.laneDials)
 	enough := forFlows+len(forPool)+l.laneDials == 0 // attempts that run may fail
 	if now.Before(l.laneRetry) || l.node.closing.Load() {
 		n = 0
