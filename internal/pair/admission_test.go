@@ -104,6 +104,69 @@ func TestStrain(t *testing.T) {
 	}
 }
 
+// TestLateHandshake holds what the time says that a lane's handshake takes.
+func TestLateHandshake(t *testing.T) {
+	const rtt = 600 * time.Millisecond
+	made := func(rtt time.Duration, repeats uint32) *lane { return &lane{bulk: &bulkConn{rtt: rtt, repeats: repeats}} }
+	for _, test := range []struct {
+		name   string
+		slow   time.Duration // how late PONGs come
+		lane   *lane
+		err    error
+		took   time.Duration
+		most   int // that may run after it, of 8
+		strain bool
+	}{
+		{"in its round trips", 0, made(rtt, 0), nil, 3 * rtt, 9, false},
+		{"in fewer", 0, made(rtt, 0), nil, 2 * rtt, 9, false},
+		{"in its round trips, of which the kernel sees those to a box", 0, made(0, 0), nil, 3 * rtt, 9, false},
+		{"late", 0, made(rtt, 0), nil, 3*rtt + 9*time.Second, 8, false},
+		{"late, as PONGs are", time.Second, made(rtt, 0), nil, 3*rtt + 9*time.Second, 8, true},
+		{"late, with a repeated segment", time.Second, made(rtt, 1), nil, 3*rtt + 9*time.Second, 16, false},
+		{"no answer", 0, nil, problem(ProblemOverloaded, "late"), 9 * time.Second, 8, false},
+		{"no answer, and late PONGs", time.Second, nil, problem(ProblemOverloaded, "late"), 9 * time.Second, 8, true},
+		{"no path", time.Second, nil, problem(ProblemPathDown, "cut"), 9 * time.Second, 16, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newSession(&Node{}, "b", 1, true)
+			now := time.Now()
+			s.delays.note(now, rtt)
+			s.strain.note(test.slow, now)
+			l := &Link{laneDials: 8}
+			l.admission.most, l.admission.usedAt = 8, now
+			if test.most != 9 {
+				l.admission.most = 16
+			}
+			l.laneDialed(s, test.lane, test.err, now.Add(-test.took))
+			if got := l.admission.most; got != test.most {
+				t.Errorf("%d may run after it, want %d", got, test.most)
+			}
+			if got := s.strained() >= 8*time.Second; got != test.strain {
+				t.Errorf("it shows strain: %v, want %v", got, test.strain)
+			}
+		})
+	}
+}
+
+// TestLatePong holds that a PONG is late beyond the path's round trip, of which the kernel may know only
+// that to a box.
+func TestLatePong(t *testing.T) {
+	const rtt = time.Minute
+	for _, late := range []time.Duration{0, 2 * maxStrain} {
+		here, _ := tcpPair(t)
+		bulk, err := newBulkConn(here)
+		nettest.Must(t, err)
+		s := newSession(&Node{}, "b", 1, true)
+		s.delays.note(time.Now(), rtt)
+		ctl := newControl(&connection{bulk: bulk})
+		ctl.ping, ctl.pinged = 1, time.Now().Add(-rtt-late)
+		s.pong(ctl, 1)
+		if got := s.strained() > maxStrain/2; got != (late > 0) {
+			t.Errorf("a PONG %v beyond the round trip shows a strain of %v", late, s.strained())
+		}
+	}
+}
+
 // TestCrowdIsAdmitted holds that a crowd begins few handshakes while the far relay finishes none, that its
 // flows wait and keep little, and that all are served when the far relay goes on.
 func TestCrowdIsAdmitted(t *testing.T) {
