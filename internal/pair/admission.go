@@ -12,7 +12,7 @@ const (
 	// or there. Up to growsWithin more of them may run, beyond shrinksBeyond fewer.
 	growsWithin   = 500 * time.Millisecond
 	shrinksBeyond = time.Second
-	// admissionRests is the silence after which a link begins as a new one.
+	// admissionRests is the time without a handshake after which a link begins as a new one.
 	admissionRests = 10 * time.Second
 )
 
@@ -25,9 +25,9 @@ type admission struct {
 	usedAt time.Time
 }
 
-// limit is how many may run now, on a path with a round trip without queues.
-func (a *admission) limit(now time.Time, rtt time.Duration) int {
-	if a.most == 0 || now.Sub(a.usedAt) > admissionRests {
+// limit is how many may run now, on a path with a round trip without queues. running are those that do.
+func (a *admission) limit(now time.Time, rtt time.Duration, running int) int {
+	if a.most == 0 || running == 0 && now.Sub(a.usedAt) > admissionRests {
 		a.most, a.usedAt = min(max(firstLaneDials, int(2*rtt/firstDialEvery)), maxLaneDials), now
 	}
 	return a.most

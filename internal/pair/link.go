@@ -794,7 +794,7 @@ func (l *Link) dialLanes(s *session, now time.Time) {
 		forPool = l.poolLacks(s, l.o.Warm)
 		forPool = forPool[min(max(s.laneDials-waiting, 0), len(forPool)):]
 	}
-	n := min(forFlows+len(forPool), l.admission.limit(now, s.delays.without())-l.laneDials)
+	n := min(forFlows+len(forPool), l.admission.limit(now, s.delays.without(), l.laneDials)-l.laneDials)
 	enough := forFlows+len(forPool)+l.laneDials == 0 // attempts that run may fail
 	if now.Before(l.laneRetry) || l.node.closing.Load() {
 		n = 0
@@ -848,15 +848,16 @@ func (l *Link) dialLane(s *session, p *wanPath, pool bool) {
 
 // laneDialed takes the news that an attempt to make a lane is over. The caller holds l.mu.
 func (l *Link) laneDialed(s *session, lane *lane, err error, began time.Time) {
-	now, late := time.Now(), time.Duration(-1)
+	now := time.Now()
+	late, says := now.Sub(began), true
 	switch {
 	case lane != nil && lane.bulk.repeats == 0:
-		late = now.Sub(began) - 3*lane.bulk.rtt // of TCP, of TLS, of HELLO
-	case err != nil && problemOf(err).waits():
-		late = now.Sub(began)
+		late -= 3 * s.least(lane.bulk.rtt) // of TCP, of TLS, of HELLO
+	default:
+		says = err != nil && problemOf(err).waits()
 	}
-	if late >= 0 {
-		s.strain.note(late, now)
+	if says {
+		s.noteDial(late, now)
 		l.admission.ended(began, now, late, l.laneDials)
 	}
 	l.laneDials--

@@ -460,7 +460,7 @@ func (l *Link) laneOver(s *session, p *wanPath) *lane {
 		return lane
 	}
 	l.mu.Lock()
-	may := l.laneDials < l.admission.limit(time.Now(), s.delays.without()) && !time.Now().Before(l.laneRetry) && !l.node.closing.Load()
+	may := l.laneDials < l.admission.limit(time.Now(), s.delays.without(), l.laneDials) && !time.Now().Before(l.laneRetry) && !l.node.closing.Load()
 	if may {
 		l.laneDials++
 	}

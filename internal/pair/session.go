@@ -49,7 +49,8 @@ type session struct {
 	flowsTotal        atomic.Int64
 	congestionControl atomic.Pointer[string] // of the latest lane
 	srtt              atomic.Int64           // nanoseconds; 0: not measured
-	strain            strain                 // of both processes, as answers show it
+	strain            strain                 // of both processes, as PONGs show it
+	dialStrain        strain                 // as handshakes of lanes show it beside late PONGs
 	served            atomic.Int64           // stamp of when a flow last got a lane; 0: never
 	rttvar            atomic.Int64
 	delays            delays

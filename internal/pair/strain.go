@@ -42,8 +42,25 @@ func (s *strain) now(now time.Time) time.Duration {
 // processor, or the session's other one has answered late.
 func (s *session) strained() time.Duration {
 	now := time.Now()
+	return max(s.slow(now), s.dialStrain.now(now))
+}
+
+// slow is the strain that does not depend on lanes.
+func (s *session) slow(now time.Time) time.Duration {
 	return max(s.node.strain.now(now), s.strain.now(now))
 }
+
+// noteDial takes the delay of a lane's handshake. It shows strain only beside other signs of that: a slow
+// path delays handshakes as well, and a box may take new connections and pass nothing on.
+func (s *session) noteDial(late time.Duration, now time.Time) {
+	if s.slow(now) >= growsWithin {
+		s.dialStrain.note(late, now)
+	}
+}
+
+// least is the round trip without queues of a connection whose kernel knows this one: behind a box that
+// ends TCP that is the round trip to the box.
+func (s *session) least(known time.Duration) time.Duration { return max(known, s.delays.without()) }
 
 // answerWithin is patience with an answer of the other process, not only of its kernel.
 func (s *session) answerWithin(floor time.Duration, n int) time.Duration {

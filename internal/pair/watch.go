@@ -229,8 +229,8 @@ func (s *session) pong(ctl *control, id uint64) {
 		return
 	}
 	s.delays.note(sent, rtt)
-	if least, now := pathOf(ctl.c.bulk); now == repeats {
-		s.strain.note(rtt-least, time.Now())
+	if known, now := pathOf(ctl.c.bulk); now == repeats {
+		s.strain.note(rtt-s.least(known), time.Now())
 	}
 	rtt = min(rtt, maxRTT)
 	old := time.Duration(s.srtt.Load())
