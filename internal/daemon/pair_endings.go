@@ -3,6 +3,7 @@ package daemon
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -31,6 +32,14 @@ type ending struct {
 	Instance string   `json:"instance"` // in hexadecimal
 	InOrder  bool     `json:"in_order"`
 	Owed     []string `json:"owed,omitempty"` // peers that may wait for news of their flows
+}
+
+// news is a message to a follower: an ending, or what remains open behind all that the sender knows. A
+// process that does not know the latter takes it for the ending of no instance.
+type news struct {
+	ending
+	Complete bool     `json:"complete,omitempty"`
+	Open     []string `json:"open,omitempty"` // instances of which the sender may still tell
 }
 
 // endings are those that a process knows of.
@@ -81,12 +90,17 @@ func (e *endings) read(instance string, c net.Conn, failed func(error)) {
 		if err != nil || n == 0 {
 			break
 		}
-		var told ending
+		var told news
 		if err := json.Unmarshal(b[:n], &told); err != nil {
 			failed(fmt.Errorf("read how a process has ended: %w", err))
 			continue
 		}
-		e.tell(told)
+		switch {
+		case !told.Complete:
+			e.tell(told.ending)
+		case instance == e.before:
+			e.forgo(told.Open)
+		}
 	}
 	_ = c.Close()
 	e.mu.Lock()
@@ -101,6 +115,17 @@ func (e *endings) read(instance string, c net.Conn, failed func(error)) {
 	}
 	for _, one := range died {
 		e.note(ending{Instance: one})
+	}
+}
+
+// forgo gives up hope of news of instances of which the process before knows nothing.
+func (e *endings) forgo(open []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, one := range slices.Clone(e.lost) {
+		if !slices.Contains(open, one) {
+			e.note(ending{Instance: one})
+		}
 	}
 }
 
@@ -121,7 +146,7 @@ func (e *endings) note(told ending) {
 		e.known = slices.Delete(e.known, 0, 1)
 	}
 	e.known = append(e.known, told)
-	e.followers = slices.DeleteFunc(e.followers, func(c *net.UnixConn) bool { return !send(c, told) })
+	e.followers = slices.DeleteFunc(e.followers, func(c *net.UnixConn) bool { return !send(c, news{ending: told}) })
 }
 
 func (e *endings) find(instance string) *ending {
@@ -134,7 +159,7 @@ func (e *endings) find(instance string) *ending {
 }
 
 // send reports whether a follower still listens.
-func send(c *net.UnixConn, told ending) bool {
+func send(c *net.UnixConn, told news) bool {
 	b, err := json.Marshal(told)
 	if err == nil {
 		_ = c.SetWriteDeadline(time.Now().Add(doorTime))
@@ -164,11 +189,12 @@ func (e *endings) enter(c *net.UnixConn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, told := range e.known {
-		if !send(c, told) {
+		if !send(c, news{ending: told}) {
 			return false
 		}
 	}
-	if e.closed {
+	open := append(slices.Collect(maps.Keys(e.followed)), e.lost...)
+	if e.closed || !send(c, news{Complete: true, Open: open}) {
 		return false
 	}
 	if len(e.followers) >= maxFollowers {

@@ -122,3 +122,25 @@ func TestFollowersThatFailed(t *testing.T) {
 	older.tell(ending{Instance: older.Instance, InOrder: true})
 	serves.awaitFate(t, 1, pair.FateInOrder)
 }
+
+// TestFateOfOneThatIsLost holds that what became of a process without a door is open only while the
+// process before may tell it.
+func TestFateOfOneThatIsLost(t *testing.T) {
+	lost := &told{olderPair: olderPair{instanceText(1), "@longhaul-test-none", true}}
+	before := tells(t, 2)
+	before.mu.Lock()
+	before.lost = []string{lost.Instance}
+	before.mu.Unlock()
+	early := follows(t, lost, before)
+	defer early.end()
+	early.awaitFate(t, 1, pair.FateOpen)
+	before.tell(ending{Instance: lost.Instance, InOrder: true})
+	early.awaitFate(t, 1, pair.FateInOrder)
+	for i := range uint64(maxEndings) { // more than it keeps
+		before.tell(ending{Instance: instanceText(i + 10), InOrder: true})
+	}
+	late := follows(t, lost, before)
+	defer late.end()
+	late.awaitFate(t, 1, pair.FateUnknown)
+	late.awaitFate(t, 2, pair.FateOpen)
+}
