@@ -58,6 +58,7 @@ type Flow struct {
 	queued     bool        // waits for a lane (near)
 	needsOpen  bool        // near, under the link's lock: the lane that it waits for is to bring its OPEN
 	wanted     bool        // near: the far relay wants a lane for it
+	gaveBack   bool        // near: its latest lane, to a crowd, and has the first one when it needs one again
 	lost       bool        // a lane, and none has come in its place
 	attaching  bool        // near: the lane's ATTACH has no answer yet
 	copyNext   bool        // the next bytes of the flow's own socket are too few to pass unseen, or none

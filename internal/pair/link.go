@@ -209,7 +209,11 @@ func (l *Link) want(f *Flow) {
 	f.queued = true
 	l.mu.Lock()
 	f.needsOpen = !f.known
-	l.waiting = append(l.waiting, f)
+	if f.gaveBack {
+		l.waiting = slices.Insert(l.waiting, 0, f)
+	} else {
+		l.waiting = append(l.waiting, f)
+	}
 	l.mu.Unlock()
 	l.poke()
 }
@@ -334,7 +338,7 @@ func (f *Flow) assign(l *lane) bool {
 	if !l.bind(f) {
 		return false
 	}
-	f.wanted = false
+	f.wanted, f.gaveBack = false, false
 	f.laneSince, f.ackedAt, f.attaching = stampNow(), stampNow(), f.known
 	f.s.served.Store(int64(f.laneSince))
 	var greet []byte

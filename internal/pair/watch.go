@@ -398,7 +398,7 @@ func (f *Flow) watchSilence(now time.Time) {
 		f.abort(cause(flow.EndIdle, nil))
 	case f.near && f.known && f.lane != nil && f.leg.writable && !f.releasing && silent > f.s.parkAfter() && f.sf.Quiet():
 		f.releaseFrom(1)
-		f.releaseDue = true
+		f.releaseDue, f.gaveBack = true, silent <= f.s.node.options.ParkAfter
 		f.wake()
 	}
 }
