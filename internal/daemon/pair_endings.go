@@ -99,7 +99,7 @@ func (e *endings) read(instance string, c net.Conn, failed func(error)) {
 		case !told.Complete:
 			e.tell(told.ending)
 		case instance == e.before:
-			e.forgo(told.Open)
+			e.await(told.Open)
 		}
 	}
 	_ = c.Close()
@@ -118,13 +118,19 @@ func (e *endings) read(instance string, c net.Conn, failed func(error)) {
 	}
 }
 
-// forgo gives up hope of news of instances of which the process before knows nothing.
-func (e *endings) forgo(open []string) {
+// await takes the instances of which the process before may still tell. One whose door is closed may be
+// ending, and is not among those that this process has asked. Of others there will be no news.
+func (e *endings) await(open []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, one := range slices.Clone(e.lost) {
 		if !slices.Contains(open, one) {
 			e.note(ending{Instance: one})
+		}
+	}
+	for _, one := range open {
+		if e.find(one) == nil && e.followed[one] == nil && !slices.Contains(e.lost, one) {
+			e.lost = append(e.lost, one)
 		}
 	}
 }

@@ -134,8 +134,12 @@ func TestFateOfOneThatIsLost(t *testing.T) {
 	early := follows(t, lost, before)
 	defer early.end()
 	early.awaitFate(t, 1, pair.FateOpen)
+	unaware := follows(t, before) // its door was closed before this one began
+	defer unaware.end()
+	unaware.awaitFate(t, 1, pair.FateOpen)
 	before.tell(ending{Instance: lost.Instance, InOrder: true})
 	early.awaitFate(t, 1, pair.FateInOrder)
+	unaware.awaitFate(t, 1, pair.FateInOrder)
 	for i := range uint64(maxEndings) { // more than it keeps
 		before.tell(ending{Instance: instanceText(i + 10), InOrder: true})
 	}
