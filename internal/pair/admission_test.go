@@ -107,7 +107,9 @@ func TestStrain(t *testing.T) {
 // TestLateHandshake holds what the time says that a lane's handshake takes.
 func TestLateHandshake(t *testing.T) {
 	const rtt = 600 * time.Millisecond
-	made := func(rtt time.Duration, repeats uint32) *lane { return &lane{bulk: &bulkConn{rtt: rtt, repeats: repeats}} }
+	made := func(rtt time.Duration, repeats uint32) *lane {
+		return &lane{bulk: &bulkConn{rtt: rtt, repeats: repeats}}
+	}
 	for _, test := range []struct {
 		name   string
 		slow   time.Duration // how late PONGs come
