@@ -31,7 +31,6 @@ type Flow struct {
 
 	strands   []*strand // the lanes, the main one first
 	wantLanes int       // near: so many lanes are to carry the flow
-	joining   int       // near: lanes that are on their way to it
 	burstFrom uint64    // what had been moved, both ways, when it last began to move
 	why       string    // near: why it has so many lanes
 	auto      *auto     // near: while the number of lanes is to be found
@@ -66,6 +65,7 @@ type Flow struct {
 	resting    bool        // parked: watch looks at it only now and then
 	over       atomic.Bool // finished, for those who cannot take mu
 	resumes    int32
+	joining    int32 // near: lanes that are on their way to it
 
 	opening *wire.Open // near: the OPEN; nil once OPENED has come
 	target  string

@@ -598,7 +598,7 @@ func (f *Flow) spreadLanes(large bool, now time.Time) {
 	}
 	f.wantLanes = len(f.strands) + missing
 	for _, s := range shares {
-		for n := s.have; n < s.want && f.joining < missing && f.joinable(); n++ {
+		for n := s.have; n < s.want && int(f.joining) < missing && f.joinable(); n++ {
 			f.s.link.wantMore(f, s.path)
 		}
 	}

@@ -426,7 +426,7 @@ func (f *Flow) adjustLanes(now time.Time) {
 		f.moveLanes(now)
 		f.slowestLast()
 		f.releaseFrom(max(f.wantLanes, 1))
-		for f.joinable() && len(f.strands)+f.joining < f.wantLanes {
+		for f.joinable() && len(f.strands)+int(f.joining) < f.wantLanes {
 			f.s.link.wantMore(f, f.s.link.bestPath())
 		}
 	}
