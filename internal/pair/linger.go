@@ -28,7 +28,12 @@ func (l *linger) wait(fd int, events int16) bool {
 	if l.now.Add(1) > maxLingering {
 		return false
 	}
+	return hasEvents(fd, events, lingerMillis)
+}
+
+// hasEvents reports whether a socket has one of these events within so many milliseconds.
+func hasEvents(fd int, events int16, millis int) bool {
 	look := []unix.PollFd{{Fd: int32(fd), Events: events}}
-	n, err := unix.Poll(look, lingerMillis)
+	n, err := unix.Poll(look, millis)
 	return n > 0 && err == nil
 }

@@ -30,16 +30,6 @@ func (n *Node) replaced(s *session, now time.Time, long time.Duration) bool {
 	return false
 }
 
-// upSince is for how long the control connection has stood; 0: it does not.
-func (s *session) upSince(now time.Time) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctl == nil {
-		return 0
-	}
-	return now.Sub(s.since)
-}
-
 // findTwins finds near relays with the same key, host name and entrance that live beside each other,
 // as clones of a host do. An older process that drains after an upgrade is none.
 func (n *Node) findTwins(now time.Time) {

@@ -129,7 +129,7 @@ func (f *Flow) whyDead(st *strand, now time.Time) string {
 		return "no acknowledgement"
 	case !f.leg.writable && f.moved.until(now) > 2*tickEvery && isClosed(l.bulk): // else the reader sees it
 		return "closed by the kernel"
-	case !st.stuckAt.IsZero() && st.stuckAt.until(now) > f.s.answerWithin(pongWithin, 8):
+	case st.stuckAt.waited(now, f.s.answerWithin(pongWithin, 8)):
 		// What is missing may wait behind what this end has no memory for.
 		return "no room for what came before its turn"
 	}
@@ -221,11 +221,7 @@ func (f *Flow) brings(within time.Duration, now time.Time) (yes bool) {
 
 // readable reports that a reader of a socket that waits is to be woken: a part of what it waits for does
 // not do that (SO_RCVLOWAT).
-func readable(fd int) bool {
-	look := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(look, 0)
-	return n > 0 && err == nil
-}
+func readable(fd int) bool { return hasEvents(fd, unix.POLLIN, 0) }
 
 // tellSent tells the other end how much has gone out, if nothing shows that it has arrived: once,
 // until more does. The caller holds f.mu.

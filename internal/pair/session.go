@@ -255,6 +255,16 @@ func (s *session) blame(err error) {
 	}
 }
 
+// upSince is for how long the control connection has stood; 0: it does not.
+func (s *session) upSince(now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctl == nil {
+		return 0
+	}
+	return now.Sub(s.since)
+}
+
 // manyLanes reports whether several lanes may carry a flow: both ends know how.
 func (s *session) manyLanes() bool {
 	s.mu.Lock()
@@ -515,8 +525,8 @@ func (f *Flow) take(m wire.Message) {
 		if f.sf.Out.Acknowledged() > before {
 			f.noteAck()
 			f.wentAhead()
-			f.lates = 0
-		} else if f.sf.Out.Done() {
+		}
+		if f.sf.Out.Acknowledged() > before || f.sf.Out.Done() {
 			f.lates = 0
 		}
 		f.takeOffer()

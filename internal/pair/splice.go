@@ -146,7 +146,7 @@ func (f *Flow) passPipe(pipe *splice.Pipe, n int) {
 		f.loseLane(l)
 	default:
 		f.sf.Out.Passed()
-		f.strands[0].sentAt, f.toldSent = stampNow(), false
+		f.strands[0].sentAt = stampNow()
 	}
 	f.moved = stampNow()
 }

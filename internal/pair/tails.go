@@ -39,7 +39,7 @@ func (t *tails) left() int64 { return tailStart + t.sent.Load()/tailShare - t.do
 // noteSent notes that an item went out on a lane. The caller holds f.mu.
 func (f *Flow) noteSent(st *strand, item stream.Item) {
 	f.moved = stampNow()
-	st.sentAt, f.toldSent = f.moved, false
+	st.sentAt = f.moved
 	f.s.tails.sent.Add(int64(len(item.Bytes)))
 }
 

@@ -134,15 +134,12 @@ func withhold(t *testing.T, m namedMode, b *holdBox) (took time.Duration, reache
 	return took, b.seen.Load() > b.at
 }
 
-// letPark waits until the near flow has no lane; in some seconds it gets none, or is over.
+// letPark waits until the near flow has no lane, or is over.
 func (s *stand) letPark() {
-	for range 500 {
+	nettest.Eventually(s.t, time.Minute, func() bool {
 		flows := s.link.current().allFlows()
-		if len(flows) == 0 || flows[0].mainLane() == nil {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return len(flows) == 0 || flows[0].mainLane() == nil
+	}, s.dump)
 }
 
 // converse has one end's part of a conversation: small messages, bytes both ways at once, silence for
