@@ -137,7 +137,7 @@ func (p *pausedTrial) run(ctx context.Context, o Options, way string, run int, f
 	if err != nil {
 		return err
 	}
-	if err := c.awaitReaders(ctx, lateAt.Add(pausedWait)); err != nil {
+	if err := c.awaitEnds(ctx, lateAt.Add(pausedWait)); err != nil {
 		return err
 	}
 	p.judge(c, taken, func(back context.Context) time.Time {
@@ -346,8 +346,8 @@ func (c *crowd) sent() (sum int64) {
 	return sum
 }
 
-// awaitReaders waits until all readers that paused have read everything, or a moment.
-func (c *crowd) awaitReaders(ctx context.Context, deadline time.Time) error {
+// awaitEnds waits until both sides of all flows have read everything, or a moment.
+func (c *crowd) awaitEnds(ctx context.Context, deadline time.Time) error {
 	for time.Now().Before(deadline) {
 		if c.reading() == 0 {
 			return nil
@@ -359,12 +359,12 @@ func (c *crowd) awaitReaders(ctx context.Context, deadline time.Time) error {
 	return nil
 }
 
-// reading counts the readers that have not read everything.
+// reading counts the flows that have a side which has not read everything.
 func (c *crowd) reading() (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range c.flows {
-		if reader, _, _ := f.reader(); reader.reads() {
+		if f.client.reads() || f.target.reads() {
 			n++
 		}
 	}
