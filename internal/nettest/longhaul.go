@@ -32,9 +32,10 @@ var builtLonghaul = sync.OnceValues(func() (string, error) {
 	if err := sandbox.PrivateRun(); err != nil {
 		return "", err
 	}
-	// An ordinary user's tests may run in another user's checkout, whose
-	// version control the go command rejects.
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", path, "longhaul/cmd/longhaul").CombinedOutput()
+	// The go command keeps the program that it links to run it: so the tests of all packages
+	// link it once, and each copies it. An ordinary user's tests may run in another user's
+	// checkout, whose version control the go command rejects.
+	out, err := exec.Command("go", "run", "-buildvcs=false", "-exec", "cp", "longhaul/cmd/longhaul", path).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build longhaul: %w\n%s", err, out)
 	}
