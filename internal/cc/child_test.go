@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -78,12 +79,14 @@ func child(role string) int {
 	}
 }
 
+var kills = flag.Int("kills", 1, "how many times as often processes are killed, or contend")
+
 // rounds is how often a test repeats itself: once where it shall be short.
 func rounds(usual int) int {
 	if testing.Short() {
 		return 1
 	}
-	return usual
+	return usual * *kills
 }
 
 // churned is the algorithm that the children load: the one with the most pins, where
@@ -149,7 +152,7 @@ func killed(t *testing.T, h *Host) {
 			return begun && !there
 		}},
 	}
-	for round := range rounds(2) * len(steps) {
+	for round := range rounds(1) * len(steps) {
 		step := steps[round%len(steps)]
 		name := testName()
 		cmd := childCommand(h, "churn", name)
@@ -223,7 +226,7 @@ func killedReplacing(t *testing.T, h *Host) {
 		{"unregistered", absent},
 		{"again", func(string) bool { return true }},
 	}
-	for round := range rounds(4) * len(steps) {
+	for round := range rounds(2) * len(steps) {
 		step := steps[round%len(steps)]
 		name := testName()
 		_, err := h.Load(context.Background(), churned(), name)

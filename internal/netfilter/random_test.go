@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	rulesets = flag.Int("rulesets", 40, "how many random rulesets of each kind")
+	rulesets = flag.Int("rulesets", 20, "how many random rulesets of each kind")
 	seed     = flag.Uint64("seed", 0, "the first of their seeds")
 )
 
