@@ -77,6 +77,8 @@ type dialer struct {
 	within  time.Duration // for the connect
 	// early: the connection is used before the far relay's HELLO is here.
 	early bool
+	// overdue is called if the handshake takes longer than an answer; nil: nobody asks.
+	overdue func()
 	// turn asks, once connected, whether to go on; nil: yes.
 	turn func() (leave func(), mine bool)
 }
@@ -156,6 +158,9 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	bulk.endBy(time.Now().Add(handshakeTimeout - handshakeTimeout/20 + d.session.strained()))
 	stop := context.AfterFunc(ctx, func() { tcp.Close() })
 	defer stop()
+	if d.overdue != nil {
+		defer time.AfterFunc(d.session.answerWithin(pongWithin, 8), d.overdue).Stop()
+	}
 	conn := tls.Client(bulk, config)
 	if err := conn.Handshake(); err != nil {
 		return nil, d.overloaded(handshakeProblem(unheard(bulk, err)))
