@@ -226,7 +226,7 @@ func (s *stand) checkDials() {
 		s.t.Errorf("%d handshakes of lanes count at the end", n)
 	}
 	for _, session := range append(s.link.old, s.link.s) {
-		if session.laneDials != 0 || session.padding != 0 || !session.greeting.IsZero() {
+		if session.laneDials != 0 || session.padding != 0 || session.proven.Load() != 0 || !session.greeting.IsZero() {
 			s.t.Errorf("at the end count %d handshakes for flows and %d lanes for the pool, and an attempt since %v",
 				session.laneDials, session.padding, session.greeting)
 		}

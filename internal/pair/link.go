@@ -689,6 +689,7 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	s.mu.Unlock()
 	d := dialer{node: l.node, session: s, options: o, path: p, address: address, hello: l.node.nearHello(s, o), within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Control, Instance: instance}}
+	d.proven = s.greets
 	if replace == nil {
 		d.turn = func() (leave func(), mine bool) { return l.controlTurn(s) }
 	}
@@ -714,6 +715,12 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 		l.leavePath(p, errPathGone)
 	}
 	return nil
+}
+
+// greets takes the news that an attempt for the control connection needs no more than the far relay's HELLO.
+func (s *session) greets() (over func()) {
+	s.proven.Add(1)
+	return func() { s.proven.Add(-1) }
 }
 
 // controlTurn lets one attempt at a time go beyond the connect: the far relay takes the
