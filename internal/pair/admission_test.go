@@ -222,6 +222,38 @@ func TestCrowdIsAdmitted(t *testing.T) {
 	}
 }
 
+// TestNoLaneWithoutControl holds that a lane for a flow with several which cannot be dialed counts as no
+// handshake: those would take all places one after the other.
+func TestNoLaneWithoutControl(t *testing.T) {
+	l := &Link{node: &Node{}}
+	l.setPaths(nil)
+	l.s = l.newSession()
+	if lane := l.laneOver(l.s, l.pathsNow()[0]); lane != nil || l.laneDials != 0 {
+		t.Errorf("%d handshakes count, and there is a lane: %t", l.laneDials, lane != nil)
+	}
+}
+
+// TestHandshakeIsOverdue holds that a flow whose lane's handshake gets no answer for long gets another
+// attempt beside it.
+func TestHandshakeIsOverdue(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, direct, func(s *stand, _ *Options, o *LinkOptions) { s.deadline, o.Warm = time.Minute, 0 })
+	s.serve(echo)
+	nettest.Eventually(t, 30*time.Second, func() bool { return s.link.current().control() != nil }, s.dump)
+	release := s.far.turns.hold()
+	defer release()
+	c := s.dial()
+	defer c.Close()
+	session := s.link.current()
+	nettest.Eventually(t, 30*time.Second, func() bool {
+		s.link.mu.Lock()
+		defer s.link.mu.Unlock()
+		return s.link.laneDials > session.laneDials
+	}, s.dump)
+	release()
+	s.roundTrip(c, "hello")
+}
+
 // hold takes all turns of a node on which no handshake runs. The function that it returns gives them back.
 func (t *turns) hold() (release func()) {
 	t.mu.Lock()

@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"longhaul/internal/pair/preface"
@@ -73,6 +74,10 @@ type bulkConn struct {
 	expected   int    // bytes that the next writes bring until flush
 	// deadline is that of the handshake, in which this end's waits for its turns do not count.
 	deadline time.Time
+	// strained is how late this process, or the other one, is now; granted is what of that the deadline
+	// has in it.
+	strained func() time.Duration
+	granted  time.Duration
 	// rtt and repeats are what the kernel knew of the path when the handshake had ended: the round
 	// trip, and the segments that it had sent again.
 	rtt     time.Duration
@@ -196,17 +201,20 @@ func (c *bulkConn) fill() error {
 		c.w = copy(c.in, c.in[c.r:c.w])
 		c.r = 0
 	}
-	n, err := c.readSocket(func() []byte {
-		if c.in == nil {
-			c.in = takeBuffer(c.large)
-		}
-		return c.in[c.w:]
-	}, func() {
-		if c.w == 0 {
-			giveBuffer(c.in)
-			c.in = nil
-		}
-	})
+	n, err := 0, os.ErrDeadlineExceeded
+	for again := true; again; again = errors.Is(err, os.ErrDeadlineExceeded) && c.postpone() {
+		n, err = c.readSocket(func() []byte {
+			if c.in == nil {
+				c.in = takeBuffer(c.large)
+			}
+			return c.in[c.w:]
+		}, func() {
+			if c.w == 0 {
+				giveBuffer(c.in)
+				c.in = nil
+			}
+		})
+	}
 	c.w += n
 	c.large = c.w >= smallBuffer
 	return err
@@ -219,6 +227,27 @@ func (c *bulkConn) goOn() {
 	if waited := time.Since(began); waited > handshakeTimeout/100 && !c.deadline.IsZero() {
 		c.endBy(c.deadline.Add(waited))
 	}
+}
+
+// endWithin gives a handshake, or what is left of it, so much time and that for which a processor is late.
+func (c *bulkConn) endWithin(d time.Duration, strained func() time.Duration) {
+	c.strained, c.granted = strained, strained()
+	c.endBy(time.Now().Add(d + c.granted))
+}
+
+// postpone moves the handshake's deadline, which has come, by what a processor has become later since. It
+// reports false if that is nothing.
+func (c *bulkConn) postpone() bool {
+	if c.deadline.IsZero() || c.strained == nil {
+		return false
+	}
+	more := c.strained() - c.granted
+	if more <= 0 {
+		return false
+	}
+	c.granted += more
+	c.endBy(c.deadline.Add(more))
+	return true
 }
 
 // endBy has reads and writes fail from a moment on; zero: from none.

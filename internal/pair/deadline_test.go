@@ -20,6 +20,8 @@ func TestClientsOfAnOutage(t *testing.T) {
 	failed := errors.New("no port is free")
 	for _, test := range []struct {
 		name    string
+		late    time.Duration // for which the relay waits for a processor, until the client has come
+		proven  time.Duration // after that, while an attempt for the first session lacks HELLO alone; 0: none does
 		before  time.Duration // until the first session stands
 		comes   time.Duration // after that
 		outage  time.Duration // after the client has come; it begins at once
@@ -27,16 +29,19 @@ func TestClientsOfAnOutage(t *testing.T) {
 		served  time.Duration // until the latest other flow gets a lane, after the client has come
 		waits   time.Duration
 	}{
-		{"while the session stands", 0, time.Minute, 0, failed, 0, deadline},
-		{"before the first session", 9 * time.Second, -5 * time.Second, 0, failed, 0, deadline},
-		{"in a short outage", 0, time.Second, 2 * time.Second, failed, 0, 2*time.Second + deadline},
-		{"in an outage beyond its deadline", 0, time.Second, 20 * time.Second, failed, 0, 20*time.Second + deadline},
-		{"in an outage of almost resume", 0, time.Second, resume - time.Second, failed, 0, resume},
-		{"in an outage beyond resume", 0, time.Second, 2 * resume, failed, 0, resume},
-		{"in a crowd", 0, time.Second, 0, nil, 0, resume},
-		{"while the other relay is overloaded", 0, time.Second, 0, problem(ProblemOverloaded, "late"), 0, resume},
-		{"beside flows that get lanes", 0, time.Second, 0, failed, 30 * time.Second, 30*time.Second + deadline},
-		{"in a crowd that gets lanes", 0, time.Second, 0, nil, 2 * resume, 2*resume + deadline},
+		{"while the session stands", 0, 0, 0, time.Minute, 0, failed, 0, deadline},
+		{"before the first session", 0, 0, 9 * time.Second, -5 * time.Second, 0, failed, 0, deadline},
+		{"before the first session, of which a handshake is under way", 0, 25 * time.Second, 2 * resume, -2 * resume, 0, failed, 0, 25 * time.Second},
+		{"before the first session, of which a handshake hangs", 0, 2 * resume, 4 * resume, -4 * resume, 0, failed, 0, resume},
+		{"before the first session, at a relay without a processor", 8 * time.Second, 0, 2 * resume, -2 * resume, 0, failed, 0, deadline + 250*time.Millisecond},
+		{"in a short outage", 0, 0, 0, time.Second, 2 * time.Second, failed, 0, 2*time.Second + deadline},
+		{"in an outage beyond its deadline", 0, 0, 0, time.Second, 20 * time.Second, failed, 0, 20*time.Second + deadline},
+		{"in an outage of almost resume", 0, 0, 0, time.Second, resume - time.Second, failed, 0, resume},
+		{"in an outage beyond resume", 0, 0, 0, time.Second, 2 * resume, failed, 0, resume},
+		{"in a crowd", 0, 0, 0, time.Second, 0, nil, 0, resume},
+		{"while the other relay is overloaded", 0, 0, 0, time.Second, 0, problem(ProblemOverloaded, "late"), 0, resume},
+		{"beside flows that get lanes", 0, 0, 0, time.Second, 0, failed, 30 * time.Second, 30*time.Second + deadline},
+		{"in a crowd that gets lanes", 0, 0, 0, time.Second, 0, nil, 2 * resume, 2*resume + deadline},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -65,6 +70,10 @@ func TestClientsOfAnOutage(t *testing.T) {
 				}
 				time.Sleep(came)
 				synctest.Wait()
+				n.strain.note(test.late, time.Now())
+				if test.proven > 0 {
+					time.AfterFunc(test.proven, s.greets())
+				}
 				for at := time.Duration(0); at <= test.served && test.served > 0; at += deadline / 2 {
 					time.AfterFunc(at, func() { s.served.Store(int64(stampNow())) })
 				}

@@ -23,15 +23,16 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// handshakeTimeout bounds the preface and the handshake of a connection, beside the time for which
-// they wait for a processor here.
+// handshakeTimeout bounds the preface of a connection, and the other end's part of TLS and of HELLO each,
+// beside the time for which they wait for a processor.
 const handshakeTimeout = 10 * time.Second
 
-// handshakeEnd is when a handshake that begins now is given up at the far relay.
-func (n *Node) handshakeEnd() time.Time {
-	now := time.Now()
-	return now.Add(handshakeTimeout + n.strain.now(now))
-}
+// nearHandshake is the near relay's bound: it gives up before the far one does, whose reset would say that
+// no relay is there.
+const nearHandshake = handshakeTimeout - handshakeTimeout/20
+
+// strained is how late this process is.
+func (n *Node) strained() time.Duration { return n.strain.now(time.Now()) }
 
 // connection is one that has been through its handshake.
 type connection struct {
@@ -77,6 +78,11 @@ type dialer struct {
 	within  time.Duration // for the connect
 	// early: the connection is used before the far relay's HELLO is here.
 	early bool
+	// overdue is called if the handshake takes longer than an answer; nil: nobody asks.
+	overdue func()
+	// proven is called once the far relay's key has proved that it is there, and what it returns when the
+	// attempt is over; nil: nobody asks.
+	proven func() (over func())
 	// turn asks, once connected, whether to go on; nil: yes.
 	turn func() (leave func(), mine bool)
 }
@@ -151,20 +157,25 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	if _, err := bulk.Write(first); err != nil {
 		return nil, err
 	}
-	// Without the wait for the turn, and before the other end gives up: its reset would say that no relay is
-	// there.
-	bulk.endBy(time.Now().Add(handshakeTimeout - handshakeTimeout/20 + d.session.strained()))
+	bulk.endWithin(nearHandshake, d.session.strained) // without the wait for the turn
 	stop := context.AfterFunc(ctx, func() { tcp.Close() })
 	defer stop()
+	if d.overdue != nil {
+		defer time.AfterFunc(d.session.answerWithin(pongWithin, 8), d.overdue).Stop()
+	}
 	conn := tls.Client(bulk, config)
 	if err := conn.Handshake(); err != nil {
 		return nil, d.overloaded(handshakeProblem(unheard(bulk, err)))
+	}
+	if d.proven != nil {
+		defer d.proven()()
 	}
 	if _, err := conn.Write(d.hello.Append(nil)); err != nil {
 		return nil, handshakeProblem(err)
 	}
 	c := &connection{bulk: bulk, stream: conn, peer: d.options.Peer, path: d.path, both: d.hello.Features}
 	if !d.early {
+		bulk.endWithin(nearHandshake, d.session.strained)
 		if c.hello, err = readHello(conn, d.hello.Features); err != nil {
 			return nil, err
 		}
@@ -187,7 +198,7 @@ func readHello(r io.Reader, want wire.Features) (wire.Hello, error) {
 
 // finish ends the handshake's deadline, and TLS of a lane if both ends want that.
 func (c *connection) finish(lane bool) *connection {
-	c.bulk.flushReads = false
+	c.bulk.flushReads, c.bulk.strained = false, nil
 	c.bulk.endBy(time.Time{})
 	c.bulk.rtt, c.bulk.repeats = pathOf(c.bulk)
 	c.bulk.control(keepAlive)
@@ -332,7 +343,7 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 	defer bulk.turns.give()
 	n.handshakes.Leave(from.place) // to those that have done nothing yet
 	defer n.begun.Leave(n.begun.Take(from.source, from.giveUp))
-	bulk.endBy(n.handshakeEnd()) // without the wait for the turn
+	bulk.endWithin(handshakeTimeout, n.strained) // without the wait for the turn
 	config := n.identity.ServerTLS().Clone()
 	offered := offersAnother(config, &bulk.begun)
 	conn := tls.Server(bulk, config)
@@ -347,6 +358,7 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 	if err != nil {
 		return nil, err
 	}
+	bulk.endWithin(handshakeTimeout, n.strained)
 	hello, err := wire.ReadHello(conn)
 	if err != nil {
 		return nil, broken(handshakeProblem(err))

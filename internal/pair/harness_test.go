@@ -210,8 +210,32 @@ func newStand(t testing.TB, options ...standOption) *stand {
 		s.lanes.Close()
 		s.path.close()
 		s.tasks.Wait()
+		s.checkDials()
 	})
 	return s
+}
+
+// checkDials holds that no attempt for a connection counts any more once none runs: each that did would
+// take the place of another for ever.
+func (s *stand) checkDials() {
+	s.t.Helper()
+	if n := s.near.dials.Load(); n != 0 {
+		s.t.Errorf("%d attempts count at the end", n)
+	}
+	if n := s.link.laneDials; n != 0 {
+		s.t.Errorf("%d handshakes of lanes count at the end", n)
+	}
+	for _, session := range append(s.link.old, s.link.s) {
+		if session.laneDials != 0 || session.padding != 0 || session.proven.Load() != 0 || !session.greeting.IsZero() {
+			s.t.Errorf("at the end count %d handshakes for flows and %d lanes for the pool, and an attempt since %v",
+				session.laneDials, session.padding, session.greeting)
+		}
+	}
+	for _, p := range s.link.pathsNow() {
+		if p.pools != 0 || p.redials != 0 {
+			s.t.Errorf("on path %q count %d handshakes for the pool and %d attempts at the end", p.o.Name, p.pools, p.redials)
+		}
+	}
 }
 
 func (s *stand) node(o Options, k *keyring) *Node {

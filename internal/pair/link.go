@@ -689,6 +689,7 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	s.mu.Unlock()
 	d := dialer{node: l.node, session: s, options: o, path: p, address: address, hello: l.node.nearHello(s, o), within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Control, Instance: instance}}
+	d.proven = s.greets
 	if replace == nil {
 		d.turn = func() (leave func(), mine bool) { return l.controlTurn(s) }
 	}
@@ -714,6 +715,12 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 		l.leavePath(p, errPathGone)
 	}
 	return nil
+}
+
+// greets takes the news that an attempt for the control connection needs no more than the far relay's HELLO.
+func (s *session) greets() (over func()) {
+	s.proven.Add(1)
+	return func() { s.proven.Add(-1) }
 }
 
 // controlTurn lets one attempt at a time go beyond the connect: the far relay takes the
@@ -827,27 +834,46 @@ func (l *Link) dialLanes(s *session, now time.Time) {
 }
 
 func (l *Link) dialLane(s *session, p *wanPath, pool bool) {
-	began := time.Now()
-	lane, err := l.newLane(s, p, pool)
+	counted := !pool // under l.mu
+	uncount := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		s.laneDials -= btoi(counted)
+		counted = false
+	}
+	lane, err := l.dialCounted(s, p, pool, func() {
+		uncount() // the flow that waits for it gets another attempt beside it
+		l.poke()
+	})
 	l.node.dials.Add(-1)
-	l.mu.Lock()
-	l.laneDialed(s, lane, err, began)
-	s.laneDials -= btoi(!pool)
-	l.mu.Unlock()
+	uncount()
 	if pool {
 		p.countPool(-1)
 	}
 	if err != nil {
-		l.laneFailed(s, err)
 		return
 	}
-	s.noteLane(nil)
 	if pool {
 		lane.pad(padSize)
 		return
 	}
 	l.place(lane)
 	lane.flush() // what is left of the handshake, if no flow took the lane
+}
+
+// dialCounted makes a lane over a path for which the link's laneDials has been raised. overdue may be nil.
+func (l *Link) dialCounted(s *session, p *wanPath, pool bool, overdue func()) (*lane, error) {
+	began := time.Now()
+	lane, err := l.newLane(s, p, pool, overdue)
+	l.mu.Lock()
+	l.laneDialed(s, lane, err, began)
+	l.mu.Unlock()
+	if err != nil {
+		l.laneFailed(s, err)
+		return nil, err
+	}
+	s.noteLane(nil)
+	return lane, nil
 }
 
 // laneDialed takes the news that an attempt to make a lane is over. The caller holds l.mu.
@@ -887,8 +913,9 @@ func (s *session) noteLane(err error) {
 	s.laneErr = err
 }
 
-// newLane makes a lane over a path; pool has both ends open its window.
-func (l *Link) newLane(s *session, p *wanPath, pool bool) (*lane, error) {
+// newLane makes a lane over a path; pool has both ends open its window. overdue, unless nil, is called
+// if the far relay takes longer for the handshake than for an answer.
+func (l *Link) newLane(s *session, p *wanPath, pool bool, overdue func()) (*lane, error) {
 	ctx, cancel := context.WithTimeout(l.node.ctx, handshakeTimeout)
 	defer cancel()
 	o := l.options()
@@ -905,7 +932,7 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool) (*lane, error) {
 	}
 	d := dialer{node: l.node, session: s, options: o, path: p, address: address, hello: hello, within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Lane, Instance: instance},
-		early:   !s.clear}
+		early:   !s.clear, overdue: overdue}
 	c, err := d.dial(l.node.ctx)
 	if err != nil {
 		p.failed(err)

@@ -242,7 +242,7 @@ func (n *Node) serve(ctx context.Context, fd int, first []byte, from arrival, a 
 	if err != nil {
 		return err
 	}
-	_ = tcp.SetDeadline(n.handshakeEnd())
+	_ = tcp.SetDeadline(time.Now().Add(handshakeTimeout + n.strained()))
 	bulk, err := newBulkConn(tcp)
 	if err != nil {
 		tcp.Close()

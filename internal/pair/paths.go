@@ -459,25 +459,17 @@ func (l *Link) laneOver(s *session, p *wanPath) *lane {
 		l.poke() // the pool lacks one
 		return lane
 	}
+	reachable := s.reachable()
 	l.mu.Lock()
-	may := l.laneDials < l.admission.limit(time.Now(), s.delays.without(), l.laneDials) && !time.Now().Before(l.laneRetry) && !l.node.closing.Load()
+	may := reachable && l.laneDials < l.admission.limit(time.Now(), s.delays.without(), l.laneDials) && !time.Now().Before(l.laneRetry) && !l.node.closing.Load()
 	if may {
 		l.laneDials++
 	}
 	l.mu.Unlock()
-	if !may || !s.reachable() {
+	if !may {
 		return nil
 	}
-	began := time.Now()
-	lane, err := l.newLane(s, p, false)
-	l.mu.Lock()
-	l.laneDialed(s, lane, err, began)
-	l.mu.Unlock()
-	if err != nil {
-		l.laneFailed(s, err)
-		return nil
-	}
-	s.noteLane(nil)
+	lane, _ := l.dialCounted(s, p, false, nil)
 	return lane
 }
 

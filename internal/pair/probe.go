@@ -125,7 +125,7 @@ func heardOf(l *lane, within time.Duration) bool {
 
 // dialProbe makes the probe of a path.
 func (l *Link) dialProbe(s *session, p *wanPath) {
-	lane, err := l.newLane(s, p, false)
+	lane, err := l.newLane(s, p, false, nil)
 	p.mu.Lock()
 	p.probing = false
 	if err == nil {

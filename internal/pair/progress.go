@@ -26,7 +26,9 @@ const (
 	suspectAfter = 500 * time.Millisecond
 	// pongWithin is the shortest time for an answer of the other relay.
 	pongWithin = 2 * time.Second
-	hedgeAfter = 200 * time.Millisecond // of an OPEN without an answer
+	// greetWithin is the shortest time for the HELLO of a lane that a flow has already.
+	greetWithin = handshakeTimeout / 2
+	hedgeAfter  = 200 * time.Millisecond // of an OPEN without an answer
 	// maxLates is how often the other end of a sealed flow may say that bytes are missing, and get none
 	// of them by another lane. Then somebody on the path keeps them back.
 	maxLates = 4
@@ -70,6 +72,13 @@ func holds(bulk *bulkConn) bool {
 func moves(bulk *bulkConn) bool {
 	return kernelSays(bulk, func(i *tcpinfo.Info) bool {
 		return i.Unacked > 0 && i.LastAckRecv < max(suspectAfter, 4*i.RTT)
+	})
+}
+
+// isShut reports that bytes wait for the other end's window alone, which is closed.
+func isShut(bulk *bulkConn) bool {
+	return kernelSays(bulk, func(i *tcpinfo.Info) bool {
+		return i.Unacked == 0 && i.NotsentBytes > 0 && i.SndWnd == 0
 	})
 }
 
@@ -132,23 +141,36 @@ func (f *Flow) whyDead(st *strand, now time.Time) string {
 	case st.stuckAt.waited(now, f.s.answerWithin(pongWithin, 8)):
 		// What is missing may wait behind what this end has no memory for.
 		return "no room for what came before its turn"
+	case f.takesNothing(st, now):
+		return "no room, and the other relay has everything"
 	}
 	return ""
+}
+
+// takesNothing reports that a lane has no room for what is to be sent although the other relay has
+// everything that went out, so that it can read what the lane has. Nothing is missing there, of which
+// it would tell.
+func (f *Flow) takesNothing(st *strand, now time.Time) bool {
+	return st.roomAt.waited(now, f.s.answerWithin(suspectAfter, 4)) && f.arrived() && isShut(st.l.bulk)
 }
 
 // unanswered reports that the far relay has not answered the ATTACH or the RELEASE that a lane has
 // brought to a kernel at least.
 func (f *Flow) unanswered(st *strand, now time.Time) bool {
 	main := st.l == f.lane
-	switch within := f.answerWithin(); {
-	case !f.near || !st.l.answered.Load(): // a handshake has its own bound
+	within := f.answerWithin()
+	if !st.l.answered.Load() { // the far relay computes the handshake first
+		within = max(within, f.s.answerWithin(greetWithin, 8))
+	}
+	switch {
+	case !f.near:
 		return false
 	case main && f.releasing && st.sentAt.until(now) > within && f.arrived():
 	case (!st.ready || main && f.attaching) && st.since.until(now) > within:
 	default:
 		return false
 	}
-	return !holds(st.l.bulk)
+	return !holds(st.l.bulk) || isShut(st.l.bulk)
 }
 
 // arrived reports that the other end has everything that went out, so that it comes to what follows.

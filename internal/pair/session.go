@@ -56,6 +56,7 @@ type session struct {
 	delays            delays
 	tails             tails
 	waiting           atomic.Int64 // flows that need a lane and have none
+	proven            atomic.Int64 // near relay: attempts for the control connection that lack HELLO alone
 	compresses        atomic.Bool  // both ends know compressed records, and the near one wants them
 	compressed        compressed
 	reportsHeld       atomic.Bool // the other end takes HELD
@@ -152,10 +153,11 @@ func (s *session) patience(floor time.Duration, n int) time.Duration {
 // connectWithin bounds a connect: beyond it a fresh socket is faster than the kernel's
 // repeated SYN, and sooner than the path is known to be slow, it is not.
 func (s *session) connectWithin() time.Duration {
+	late := s.node.strained() // to see that the connection stands
 	if s.rtt() == 0 {
-		return handshakeTimeout
+		return handshakeTimeout + late
 	}
-	return s.patience(time.Second, 4)
+	return s.patience(time.Second, 4) + late
 }
 
 // begin makes c the control connection, which replaces an older one.

@@ -43,6 +43,7 @@ type strand struct {
 	paced   pace   // at the latest look
 	unsent  int    // what the kernel takes beyond what it can send; 0: not bounded yet
 	sentAt  stamp  // of the latest item that went out
+	roomAt  stamp  // since when somebody writes on it or waits for its room; zero: nobody does
 	// hedgedAt is when, at the near relay, it was last silent and the flow's only lane.
 	hedgedAt stamp
 	// stuckAt is since when its reader has bytes that come before their turn, and no
@@ -164,11 +165,11 @@ func (f *Flow) awaitRoom(st *strand) bool {
 	st.pace()
 	st.boundUnsent()
 	f.feed()
-	st.busy = true
+	st.busy, st.roomAt = true, stampNow()
 	f.mu.Unlock()
 	err := st.l.awaitRoom(f)
 	f.mu.Lock()
-	st.busy = false
+	st.busy, st.roomAt = false, 0
 	if err != nil && !st.gone {
 		f.loseLane(st.l)
 	}
@@ -179,7 +180,7 @@ func (f *Flow) awaitRoom(st *strand) bool {
 // lane took them.
 func (f *Flow) sendOn(st *strand, item stream.Item, some bool) {
 	greet := st.greet
-	st.greet, st.busy = nil, true
+	st.greet, st.busy, st.roomAt = nil, true, stampNow()
 	f.toldSent = f.toldSent && !some
 	f.mu.Unlock()
 	var err error
@@ -189,7 +190,7 @@ func (f *Flow) sendOn(st *strand, item stream.Item, some bool) {
 		err = st.l.send(f, greet, nil)
 	}
 	f.mu.Lock()
-	st.busy = false
+	st.busy, st.roomAt = false, 0
 	f.sf.Out.Sent(item)
 	switch {
 	case err != nil && !st.gone:

@@ -93,7 +93,7 @@ type wait struct {
 	resume time.Duration // so long at most
 	outage bool          // the control connection is away, for less than resume
 	down   bool          // for longer
-	makes  bool          // it stands, and lanes are being made, as far as is known
+	makes  bool          // it stands, or is about to, and lanes are being made, as far as is known
 	after  time.Duration // since the end of the latest outage; without one, and after resume, endless
 }
 
@@ -103,7 +103,7 @@ func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w = wait{resume: resume, after: math.MaxInt64}
-	w.makes = s.ctl != nil && (s.laneErr == nil || problemOf(s.laneErr).waits())
+	w.makes = s.ctl != nil && (s.laneErr == nil || problemOf(s.laneErr).waits()) || s.ctl == nil && s.proven.Load() > 0
 	if s.ctl == nil {
 		away = now.Sub(s.since)
 		w.outage, w.down = s.stood && away <= resume, away > resume
@@ -120,7 +120,7 @@ func (f *Flow) unserved(now time.Time, w wait) bool {
 	if !f.near || f.sent || f.opening == nil {
 		return false
 	}
-	waited, deadline := f.start.until(now), f.opening.Deadline
+	waited, deadline := f.start.until(now), f.opening.Deadline+f.s.strained()
 	return waited > deadline && (waited > w.resume || !w.outage && !w.makes && w.after > deadline) && f.s.stands(deadline, now)
 }
 
