@@ -698,7 +698,10 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	}
 	defer c.leave()
 	s.mu.Lock()
-	late := s.ctl != replace || s.closed || l.node.closing.Load()
+	// Another attempt may have found another process meanwhile. Then this answer says nothing of that: it
+	// may live, with flows.
+	stale := s.instance != instance && s.instance != c.hello.Instance
+	late := s.ctl != replace || s.closed || stale || l.node.closing.Load()
 	restarted := s.instance != 0 && s.instance != c.hello.Instance
 	s.mu.Unlock()
 	if late {

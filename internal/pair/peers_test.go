@@ -95,7 +95,7 @@ func TestAnswersAreBounded(t *testing.T) {
 // TestFlowMessagesInTurns holds that many flows' messages are written in parts of a bounded size,
 // and that none is forgotten.
 func TestFlowMessagesInTurns(t *testing.T) {
-	s := &session{flows: map[uint64]*Flow{}, node: &Node{}}
+	s := &session{flows: map[uint64]*Flow{}, node: &Node{}, outcomes: &outcomes{}}
 	const flows = 8000
 	for id := range uint64(flows) {
 		f := &Flow{s: s, id: id, known: true, opened: true, openedDue: true, target: strings.Repeat("x", 100), dirty: true}
