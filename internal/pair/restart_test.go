@@ -249,11 +249,14 @@ func TestStaleAttempt(t *testing.T) {
 		return nil
 	}
 	s.link.Update(o)
+	s.link.mu.Lock()
+	x.redialed = time.Now().Add(time.Hour) // the far relay ends the control connection that stands
+	s.link.mu.Unlock()
 	nettest.Must(t, s.link.dialControl(x, s.link.pathsNow()[0], ctl))
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.instance != since || x.ctl != ctl {
-		t.Errorf("the session takes the process %x for another one than %x, and control connection %p for %p", x.instance, since, x.ctl, ctl)
+	if x.instance != since {
+		t.Errorf("the session takes the process %x for the one after %x", x.instance, since)
 	}
 }
 
