@@ -21,7 +21,7 @@ import (
 const (
 	maxEndings   = 64
 	maxFollowers = 16
-	maxOwed      = 512 // peers in one message
+	maxOwed      = 128 // sessions in one message
 )
 
 // doorFollow is the first byte of a message that asks for endings.
@@ -29,9 +29,9 @@ const doorFollow = 2
 
 // ending is how a process has ended.
 type ending struct {
-	Instance string   `json:"instance"` // in hexadecimal
-	InOrder  bool     `json:"in_order"`
-	Owed     []string `json:"owed,omitempty"` // peers that may wait for news of their flows
+	Instance string      `json:"instance"` // in hexadecimal
+	InOrder  bool        `json:"in_order"`
+	Owed     []pair.Owed `json:"owed,omitempty"`
 }
 
 // news is a message to a follower: an ending, or what remains open behind all that the sender knows. A
@@ -211,25 +211,42 @@ func (e *endings) enter(c *net.UnixConn) bool {
 	return true
 }
 
-// fate is what became of a process, as far as it concerns a peer.
-func (e *endings) fate(number uint64, peer string) pair.Fate {
+// fate is what became of a process, as far as it concerns a session of a near relay, and the flows of it
+// that are owed.
+func (e *endings) fate(number uint64, near pair.NearSession) (fate pair.Fate, owed []byte) {
 	instance := instanceText(number)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	told := e.find(instance)
 	switch {
-	case told != nil && told.InOrder && !slices.Contains(told.Owed, peer):
-		return pair.FateInOrder
+	case told != nil && told.InOrder:
+		return pair.FateOf(told.Owed, near)
 	case told == nil && (e.followed[instance] != nil || slices.Contains(e.lost, instance)):
-		return pair.FateOpen
+		return pair.FateOpen, nil
 	}
-	return pair.FateUnknown
+	return pair.FateUnknown, nil
+}
+
+// wholePeers makes any flow of the peers count as owed.
+func wholePeers(owed []pair.Owed) (peers []pair.Owed) {
+	seen := map[string]bool{}
+	for _, one := range owed {
+		if !seen[one.Peer] {
+			seen[one.Peer] = true
+			peers = append(peers, pair.Owed{NearSession: pair.NearSession{Peer: one.Peer}})
+		}
+	}
+	return peers
 }
 
 // close tells the followers of this process's end, if it had a node, and goes.
 func (e *endings) close(node *pair.Node) {
 	if node != nil {
-		if owed := node.Owed(); len(owed) <= maxOwed {
+		owed := node.Owed()
+		if len(owed) > maxOwed {
+			owed = wholePeers(owed)
+		}
+		if len(owed) <= maxOwed {
 			e.tell(ending{Instance: instanceText(node.Instance()), InOrder: true, Owed: owed})
 		}
 	}

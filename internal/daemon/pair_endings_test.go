@@ -94,8 +94,12 @@ func (f *follower) end() {
 // awaitFate waits until a process knows what became of another one.
 func (e *endings) awaitFate(t *testing.T, instance uint64, want pair.Fate) {
 	t.Helper()
-	nettest.Eventually(t, time.Minute, func() bool { return e.fate(instance, "peer") == want },
-		func() string { return fmt.Sprintf("the fate is %v, and not %v", e.fate(instance, "peer"), want) })
+	fate := func() pair.Fate {
+		fate, _ := e.fate(instance, pair.NearSession{Peer: "peer", Instance: 5, Session: 6})
+		return fate
+	}
+	nettest.Eventually(t, time.Minute, func() bool { return fate() == want },
+		func() string { return fmt.Sprintf("the fate is %v, and not %v", fate(), want) })
 }
 
 // TestFollowersThatFailed holds that processes whose start failed take no place of the one that serves.
@@ -147,4 +151,59 @@ func TestFateOfOneThatIsLost(t *testing.T) {
 	defer late.end()
 	late.awaitFate(t, 1, pair.FateUnknown)
 	late.awaitFate(t, 2, pair.FateOpen)
+}
+
+// TestOwedFlowsArePassedOn holds that a process knows what one that ended before the process before it
+// owed, by session.
+func TestOwedFlowsArePassedOn(t *testing.T) {
+	session := func(peer string, number uint64) pair.NearSession {
+		return pair.NearSession{Peer: peer, Instance: 1<<63 + 1, Session: number}
+	}
+	first, second := tells(t, 1), tells(t, 2)
+	for _, read := range second.follow([]olderPair{first.olderPair}, func(err error) { t.Error(err) }) {
+		go read()
+	}
+	third := follows(t, first, second)
+	defer third.end()
+	owed := []pair.Owed{{NearSession: session("some", 1), Flows: []byte{3, 0x80 | 5, 1}}, {NearSession: session("any", 1)}, {NearSession: pair.NearSession{Peer: "lost"}}}
+	first.tell(ending{Instance: first.Instance, InOrder: true, Owed: owed})
+	second.awaitFate(t, 1, pair.FateInOrder)
+	third.awaitFate(t, 1, pair.FateInOrder)
+	late := follows(t, second) // it hears of the first one by the second
+	defer late.end()
+	late.awaitFate(t, 1, pair.FateInOrder)
+	for _, e := range []*endings{&second.endings, &third.endings, &late.endings} {
+		for _, c := range []struct {
+			near  pair.NearSession
+			want  pair.Fate
+			flows string
+		}{
+			{session("some", 1), pair.FateInOrder, "\x03\x85\x01"},
+			{session("some", 2), pair.FateInOrder, ""},
+			{session("any", 1), pair.FateUnknown, ""},
+			{session("any", 2), pair.FateInOrder, ""},
+			{session("lost", 7), pair.FateUnknown, ""},
+		} {
+			if fate, flows := e.fate(1, c.near); fate != c.want || string(flows) != c.flows {
+				t.Errorf("for %v the fate is %v, and %q are owed", c.near, fate, flows)
+			}
+		}
+	}
+}
+
+// TestWholePeers holds what a message has whose sessions would be too many.
+func TestWholePeers(t *testing.T) {
+	var owed []pair.Owed
+	for session := range uint64(2 * maxOwed) {
+		owed = append(owed, pair.Owed{NearSession: pair.NearSession{Peer: []string{"a", "b"}[session%2], Instance: 1, Session: session}, Flows: []byte{1}})
+	}
+	owed = wholePeers(owed)
+	if len(owed) != 2 {
+		t.Fatalf("%d entries for two peers", len(owed))
+	}
+	for peer, want := range map[string]pair.Fate{"a": pair.FateUnknown, "b": pair.FateUnknown, "c": pair.FateInOrder} {
+		if fate, _ := pair.FateOf(owed, pair.NearSession{Peer: peer, Instance: 1, Session: 1}); fate != want {
+			t.Errorf("for peer %s the fate is %v", peer, fate)
+		}
+	}
 }

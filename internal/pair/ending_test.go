@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 
 	"longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/pair/stream"
+	"longhaul/internal/pair/wire"
 )
 
 // upgradable is a far relay that processes follow each other in: a process that drains refuses each
@@ -47,7 +50,7 @@ func (s *stand) upgrade() (old *Node, end func()) {
 	old = s.farNode()
 	before := old.options.Fate
 	if before == nil {
-		before = func(uint64, string) Fate { return FateUnknown }
+		before = func(uint64, NearSession) (Fate, []byte) { return FateUnknown, nil }
 	}
 	var gone, told atomic.Bool
 	next := s.node(Options{Elsewhere: func(instance uint64, fd int, first []byte) bool {
@@ -56,16 +59,14 @@ func (s *stand) upgrade() (old *Node, end func()) {
 		}
 		old.Serve(fd, first, a)
 		return true
-	}, Fate: func(instance uint64, peer string) Fate {
+	}, Fate: func(instance uint64, near NearSession) (Fate, []byte) {
 		switch {
 		case instance != old.Instance():
-			return before(instance, peer)
+			return before(instance, near)
 		case !told.Load():
-			return FateOpen
-		case slices.Contains(old.Owed(), peer):
-			return FateUnknown
+			return FateOpen, nil
 		}
-		return FateInOrder
+		return FateOf(old.Owed(), near)
 	}}, s.farKeys)
 	s.mu.Lock()
 	s.far, s.acceptor = next, newUpgradable(s)
@@ -243,11 +244,12 @@ func TestOpenSpansTheOutage(t *testing.T) {
 			die(old)
 			old.Close()
 		}, true},
-		{"an upgrade of a process that has given a flow up", func(_ *testing.T, s *stand) {
+		{"an upgrade of a process that has dropped an outcome", func(_ *testing.T, s *stand) {
 			for _, x := range s.farNode().sessions() {
-				x.mu.Lock()
-				x.owe()
-				x.mu.Unlock()
+				x.owe(1<<40, stream.Cause{})
+				x.outcomes.mu.Lock()
+				x.outcomes.dropped = stampNow()
+				x.outcomes.mu.Unlock()
 			}
 			_, end := s.upgrade()
 			end()
@@ -282,19 +284,143 @@ func TestOpenSpansTheOutage(t *testing.T) {
 	}
 }
 
-// TestOweKeepsTheLongest holds that a session with a short resume does not shorten what another one of
-// its peer owes.
-func TestOweKeepsTheLongest(t *testing.T) {
+// TestOwedFlow holds that of flows whose OPEN has no answer the near relay resets exactly the one that the
+// ended process owed, whatever that knew last of it, and that the others begin again.
+func TestOwedFlow(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		outcome  stream.Cause // of the owed one
+		upgrades int
+	}{
+		{"given up", stream.Cause{}, 1},
+		{"given up, and three upgrades", stream.Cause{}, 3},
+		{"refused by its target", cause(flow.EndTargetRefused, nil), 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			eachEnding(t, allDelays[1:2], func(t *testing.T, s *stand) {
+				const flows = 3
+				o := s.link.options()
+				o.Warm = flows
+				s.link.Update(o)
+				s.awaitWarm(flows) // a lane that is dialed later is not held
+				release := s.path.hold()
+				var clients []net.Conn
+				for range flows {
+					client := s.dial()
+					defer client.Close()
+					_, err := io.WriteString(client, "early ")
+					nettest.Must(t, err)
+					clients = append(clients, client)
+				}
+				var ids []uint64
+				nettest.Eventually(t, time.Minute, func() bool {
+					ids = nil
+					for _, f := range s.link.current().allFlows() {
+						f.mu.Lock()
+						if f.sent {
+							ids = append(ids, f.id)
+						}
+						f.mu.Unlock()
+					}
+					return len(ids) == flows
+				}, s.dump)
+				slices.Sort(ids)
+				s.path.cut(true)
+				for _, x := range s.farNode().sessions() {
+					x.owe(ids[1], c.outcome)
+					x.owe(ids[2], cause(flow.EndDrain, nil)) // nothing was dialed
+				}
+				for range c.upgrades {
+					_, end := s.upgrade()
+					end()
+				}
+				release()
+				s.path.cut(false)
+				for i, client := range clients {
+					got := make([]byte, len("early "))
+					_, err := io.ReadFull(client, got)
+					if cut := err != nil; cut != (i == 1) {
+						t.Errorf("flow %d got %q, %v: %s", i, got, err, s.dump())
+					}
+				}
+				s.dialed(flows)
+			}, "no warm lane", "no resume")
+		})
+	}
+}
+
+// TestOutcomes holds what counts as owed, and for how long.
+func TestOutcomes(t *testing.T) {
 	t.Parallel()
-	for _, all := range [][]time.Duration{{time.Hour, time.Second}, {time.Second, time.Hour}} {
-		u := &peerUse{}
-		for _, resume := range all {
-			s := &session{use: u, resume: resume}
-			s.owe()
+	refused, drained := cause(flow.EndTargetRefused, nil), cause(flow.EndDrain, nil)
+	for name, c := range map[string]struct {
+		add  func(*outcomes)
+		keep time.Duration
+		want []uint64 // none: of all flows
+		none bool
+	}{
+		"nothing":        {add: func(*outcomes) {}, none: true},
+		"nothing dialed": {add: func(o *outcomes) { o.add(1, drained, time.Hour) }, none: true},
+		"three of them": {add: func(o *outcomes) {
+			o.add(9, refused, time.Hour)
+			o.add(2, stream.Cause{}, time.Hour)
+			o.add(5, refused, time.Hour)
+		}, want: []uint64{2, 5, 9}},
+		"answered":         {add: func(o *outcomes) { o.add(1, refused, time.Hour); o.answered(1) }, none: true},
+		"the first counts": {add: func(o *outcomes) { o.add(1, drained, time.Hour); o.add(1, stream.Cause{}, time.Hour) }, none: true},
+		"long ago":         {add: func(o *outcomes) { o.add(1, refused, time.Hour) }, keep: time.Nanosecond, none: true},
+		"too many for HELLO": {add: func(o *outcomes) {
+			for id := range uint64(1000) {
+				o.add(1+id, refused, time.Hour)
+			}
+		}},
+		"too many": {add: func(o *outcomes) {
+			for id := range uint64(maxBuried + 1) {
+				o.add(1+id, drained, time.Hour)
+			}
+		}},
+	} {
+		o := &outcomes{}
+		c.add(o)
+		flows, some := o.owed(time.Now(), cmp.Or(c.keep, time.Hour))
+		if got := flows.Numbers(); some == c.none || !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v are owed, %v", name, got, some)
 		}
-		if in := time.Now().Add(time.Hour); !u.owes(in) {
-			t.Errorf("with resume %v, nothing is owed at %v", all, in)
+	}
+}
+
+// TestLeftOutcomes holds that a session that begins again has what it had left, and that what does not fit
+// has any flow of the peer count as owed.
+func TestLeftOutcomes(t *testing.T) {
+	t.Parallel()
+	n := &Node{uses: map[string]*peerUse{"near": {}}}
+	use := n.uses["near"]
+	one := func(session uint64) left {
+		o := &outcomes{}
+		o.add(session, stream.Cause{}, time.Hour)
+		return left{near: NearSession{"near", 1, session}, outcomes: o, owesFor: time.Hour}
+	}
+	check := func(session uint64, want Fate, flows ...uint64) {
+		t.Helper()
+		fate, got := FateOf(n.Owed(), NearSession{"near", 1, session})
+		if fate != want || !slices.Equal(wire.Flows(got).Numbers(), flows) {
+			t.Errorf("session %d: %v, and flows %v are owed", session, fate, wire.Flows(got).Numbers())
 		}
+	}
+	for session := range uint64(maxLeft) {
+		use.leave(one(1 + session))
+	}
+	check(1, FateInOrder, 1)
+	check(maxLeft+1, FateInOrder)
+	if o := use.takeLeft(NearSession{"near", 1, 1}); o == nil || len(o.codes()) != 1 {
+		t.Errorf("the session has left %v", o)
+	}
+	check(1, FateInOrder)
+	use.leave(one(1))
+	use.leave(one(maxLeft + 1))
+	check(1, FateUnknown)
+	if fate, _ := FateOf(n.Owed(), NearSession{"other", 1, 1}); fate != FateInOrder {
+		t.Errorf("the fate for another peer is %v", fate)
 	}
 }
 

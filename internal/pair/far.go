@@ -3,8 +3,6 @@ package pair
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -87,7 +85,7 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 		return nil, false, refusedBefore{code}
 	} else if over {
 		return nil, false, errOver
-	} else if s.node.closing.Load() {
+	} else if s.closed || s.node.closing.Load() {
 		return nil, false, errEnding
 	}
 	f = newFlow(s, o.Flow, false, LegOptions{})
@@ -123,14 +121,8 @@ func (s *session) decline(id uint64, err error) {
 func (s *session) refuse(id uint64, c stream.Cause) {
 	s.mu.Lock()
 	s.buried.add(id, c.Code)
-	if !s.refusals.add(id, c) {
-		s.owe()
-	}
-	ctl := s.ctl
 	s.mu.Unlock()
-	if ctl != nil {
-		ctl.flush()
-	}
+	s.owe(id, c)
 }
 
 // ask dials the target of a new flow in a goroutine. While too many flows of the session are
@@ -214,72 +206,6 @@ func (f *Flow) refuse(c stream.Cause) {
 	f.sf.LocalReset(c)
 	f.sf.PeerGone(c)
 	f.wake()
-}
-
-// maxTexts bounds the refusals of a session that wait with their texts. Further ones are sent with
-// the reason alone.
-const maxTexts = 256
-
-// refusals are the flows of a far session whose REFUSED has no answer yet: a near relay answers
-// with RESET, or with GONE. At most maxBuried are remembered.
-type refusals struct {
-	codes map[uint64]byte   // the reasons
-	due   []uint64          // to be sent
-	texts map[uint64]string // of some of those that are due
-}
-
-// add reports false if it has dropped one without an answer.
-func (r *refusals) add(id uint64, c stream.Cause) (kept bool) {
-	kept = true
-	if r.codes == nil {
-		r.codes, r.texts = map[uint64]byte{}, map[uint64]string{}
-	}
-	for other := range r.codes {
-		if len(r.codes) < maxBuried {
-			break
-		}
-		delete(r.codes, other)
-		kept = false
-	}
-	r.codes[id] = c.Code
-	if len(r.texts) < maxTexts {
-		r.texts[id] = c.Text
-	}
-	if len(r.due) >= maxBuried {
-		delete(r.texts, r.due[0])
-		r.due = r.due[1:]
-	}
-	r.due = append(r.due, id)
-	return kept
-}
-
-// dialed reports that a flow without an answer may have had its target dialed.
-func (r *refusals) dialed() bool {
-	for _, code := range r.codes {
-		if reason, _ := reasonOf(stream.Cause{Code: code}); reason != flow.EndDrain && reason != flow.EndDenied {
-			return true
-		}
-	}
-	return false
-}
-
-// answered takes the answer to a REFUSED.
-func (r *refusals) answered(id uint64) { delete(r.codes, id) }
-
-// again has everything sent again that a lost control connection may have lost.
-func (r *refusals) again() { r.due = slices.Collect(maps.Keys(r.codes)) }
-
-// fill appends the messages that are due, until they have so many bytes.
-func (r *refusals) fill(out []byte, most int) []byte {
-	for len(r.due) > 0 && len(out) < most {
-		id := r.due[0]
-		r.due = r.due[1:]
-		if code, waits := r.codes[id]; waits {
-			out = wire.Message{Type: wire.MessageRefused, Flow: id, Reason: code, Text: r.texts[id]}.Append(out)
-		}
-		delete(r.texts, id)
-	}
-	return out
 }
 
 // dropped are the numbers of flows that are over, of which a late OPEN may still come, each with

@@ -370,7 +370,7 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 		mine.Features |= hello.Features & wire.FeatureClear
 	}
 	if !lane {
-		if mine.Follows, err = n.follows(p.Instance, peer); err != nil {
+		if mine.Follows, mine.Owed, err = n.follows(p.Instance, keyOf(peer, hello)); err != nil {
 			return nil, err
 		}
 	}
@@ -390,6 +390,7 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 		refusal = problem(ProblemDraining, "this process takes no new sessions")
 	}
 	if refusal != nil {
+		mine.Follows, mine.Owed = 0, "" // there may be no room for both
 		mine.Problem = string(problemOf(refusal))
 	}
 	if _, err := conn.Write(mine.Append(nil)); err != nil {

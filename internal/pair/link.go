@@ -699,7 +699,10 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	}
 	defer c.leave()
 	s.mu.Lock()
-	late := s.ctl != replace || s.closed || l.node.closing.Load()
+	// Another attempt may have found another process meanwhile. Then this answer says nothing of that: it
+	// may live, with flows.
+	stale := s.instance != instance && s.instance != c.hello.Instance
+	late := s.ctl != replace || s.closed || stale || l.node.closing.Load()
 	restarted := s.instance != 0 && s.instance != c.hello.Instance
 	s.mu.Unlock()
 	if late {
@@ -754,10 +757,11 @@ func (s *session) reachable() bool {
 }
 
 // restarted drops everything that the far process had, which is gone. If that has ended in order, a
-// flow of which it has said nothing was never dialed for, and begins again.
+// flow of which it has said nothing, and that it does not owe, was never dialed for, and begins again.
 func (s *session) restarted(h wire.Hello) {
 	s.mu.Lock()
 	inOrder := h.Follows == s.instance
+	owed := h.Owed.Numbers()
 	s.instance, s.draining, s.ended = h.Instance, false, false
 	s.mu.Unlock()
 	s.closeLanes(func(*lane) bool { return true })
@@ -766,12 +770,13 @@ func (s *session) restarted(h wire.Hello) {
 		f.mu.Lock()
 		switch {
 		case !f.sent || f.finished || f.s != s:
-		case inOrder && !f.known && f.untouched():
+		case inOrder && !f.known && f.untouched() && !slices.Contains(owed, f.id):
 			s.link.mu.Lock()
 			f.unsend()
 			s.link.mu.Unlock()
 			f.wake()
 		default:
+			f.sent = false // nor is the new process to hear of it: it would dial for an OPEN
 			f.sf.PeerGone(c)
 			f.wake()
 		}

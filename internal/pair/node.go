@@ -59,9 +59,10 @@ const (
 // peerUse is what the connections of one peer take.
 type peerUse struct {
 	idle atomic.Int64 // lanes that carry no flow
-	// owed is until when the peer may wait for news of a flow that this process has given up; 0: it
-	// does not.
-	owed atomic.Pointer[time.Time]
+	// left are outcomes of sessions that are closed, in their order; under the node's lock.
+	left []left
+	// dropped is until when the peer may wait for one of those that were dropped of left; zero: there is none.
+	dropped time.Time
 }
 
 // Node has the pairs of one process.
@@ -92,15 +93,9 @@ type Node struct {
 
 	mu        sync.Mutex
 	links     []*Link
-	accepted  map[sessionKey]*session
+	accepted  map[NearSession]*session
 	uses      map[string]*peerUse // by peer
 	strangers map[Problem]int64
-}
-
-// sessionKey names a session at the far relay.
-type sessionKey struct {
-	peer              string
-	instance, session uint64
 }
 
 // New starts a node.
@@ -131,7 +126,7 @@ func New(o Options) (*Node, error) {
 		// Lanes leave half of the processors to everything else.
 		turns: newTurns(runtime.GOMAXPROCS(0) / 2), controls: newTurns(runtime.GOMAXPROCS(0)),
 		handshakes: connsource.NewPlaces(maxHandshakes), begun: connsource.NewPlaces(o.MaxBegun),
-		accepted: map[sessionKey]*session{}, uses: map[string]*peerUse{}, strangers: map[Problem]int64{}}
+		accepted: map[NearSession]*session{}, uses: map[string]*peerUse{}, strangers: map[Problem]int64{}}
 	n.boundStores()
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.tasks.Go(n.watch)
@@ -340,8 +335,8 @@ func (n *Node) enter(c *connection, kind preface.Kind, a Acceptor) error {
 	return nil
 }
 
-func keyOf(peer string, h wire.Hello) sessionKey {
-	return sessionKey{peer: peer, instance: h.Instance, session: h.Session}
+func keyOf(peer string, h wire.Hello) NearSession {
+	return NearSession{peer, h.Instance, h.Session}
 }
 
 // known reports whether a HELLO names a session of this process.
@@ -356,7 +351,7 @@ func (n *Node) known(peer string, h wire.Hello) bool {
 func (n *Node) roomFor(peer string) (victim *session, ok bool) {
 	var all []*session
 	for key, s := range n.accepted {
-		if key.peer == peer {
+		if key.Peer == peer {
 			all = append(all, s)
 		}
 	}
@@ -452,6 +447,12 @@ func (n *Node) sessionOf(c *connection, a Acceptor) (*session, error) {
 		s.tunnel, s.mode = a.Tunnel(), modeOf(c.hello.Features)
 		s.origin, s.boot = origin{c.peer, a.Tunnel(), c.hello.Origin}, c.hello.Boot
 		s.sealed.Store(s.sealedWith(c.hello)) // its first lane may come before begin
+		if o := s.use.takeLeft(key); o != nil {
+			s.outcomes = o
+			for id, code := range o.codes() { // a repeated OPEN dials nothing here either
+				s.buried.add(id, code)
+			}
+		}
 		n.accepted[key] = s
 	}
 	s.mu.Lock()

@@ -47,9 +47,10 @@ type Options struct {
 	// process that this one replaces. It reports whether it took the descriptor;
 	// first are the bytes that were read of it. Nil: there is none.
 	Elsewhere func(instance uint64, fd int, first []byte) bool
-	// Fate is what became of another process that this one follows, as far as it concerns a peer. Nil:
-	// this process follows none.
-	Fate func(instance uint64, peer string) Fate
+	// Fate is what became of another process that this one follows, as far as it concerns a session of
+	// a near relay. With FateInOrder come the flows of it that are owed, as Owed has them. Nil: this
+	// process follows none.
+	Fate func(instance uint64, near NearSession) (fate Fate, owed []byte)
 	// ParkAfter is the silence after which a flow gives its lane back.
 	ParkAfter time.Duration
 	// StripeAfter is how many bytes a flow moves before it gets more than one lane.
@@ -73,9 +74,9 @@ type Fate byte
 
 // The fates.
 const (
-	FateUnknown Fate = iota // it has died, or this process never knew it
+	FateUnknown Fate = iota // it has died, or this process does not know it, or not what it owed
 	FateOpen                // it has not ended yet, or it is not known yet how
-	FateInOrder             // it has ended, and owed the peer nothing
+	FateInOrder             // it has ended, and what it owed is known
 )
 
 // LinkOptions are the way of one near tunnel to its far relay.

@@ -48,7 +48,7 @@ func (n *Node) findTwins(now time.Time) {
 			if instances[s.origin] == nil {
 				instances[s.origin] = map[uint64]bool{}
 			}
-			instances[s.origin][key.instance] = true
+			instances[s.origin][key.Instance] = true
 			alive[s.origin] = append(alive[s.origin], s)
 		}
 		s.mu.Unlock()

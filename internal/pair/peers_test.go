@@ -95,7 +95,7 @@ func TestAnswersAreBounded(t *testing.T) {
 // TestFlowMessagesInTurns holds that many flows' messages are written in parts of a bounded size,
 // and that none is forgotten.
 func TestFlowMessagesInTurns(t *testing.T) {
-	s := &session{flows: map[uint64]*Flow{}, node: &Node{}}
+	s := &session{flows: map[uint64]*Flow{}, node: &Node{}, outcomes: &outcomes{}}
 	const flows = 8000
 	for id := range uint64(flows) {
 		f := &Flow{s: s, id: id, known: true, opened: true, openedDue: true, target: strings.Repeat("x", 100), dirty: true}
@@ -507,9 +507,7 @@ func TestRefusalOfALostControlConnection(t *testing.T) {
 	}
 	nettest.Eventually(t, time.Minute, func() bool {
 		all := sessionsOf(s.far, "near")
-		all[0].mu.Lock()
-		defer all[0].mu.Unlock()
-		return len(all[0].refusals.codes) == 0
+		return len(all[0].outcomes.codes()) == 0
 	}, func() string { return "the near relay's answer is not taken" })
 }
 
@@ -538,10 +536,10 @@ func TestRefusalsAreBounded(t *testing.T) {
 		}
 		return a.Sent().Messages >= 60_000 && one != nil && one.flowsTotal.Load() > 2*maxBuried && s.far.Flows() == 0
 	}, func() string { return fmt.Sprintf("%d flows, of %+v", s.far.Flows(), a.Sent()) })
-	one.mu.Lock()
-	defer one.mu.Unlock()
-	r := one.refusals
-	if len(r.codes) > maxBuried || len(r.due) > maxBuried || len(r.texts) > maxTexts {
-		t.Errorf("%d refusals, of which %d are due, and %d texts", len(r.codes), len(r.due), len(r.texts))
+	r := one.outcomes
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.flows) > maxBuried || len(r.due) > maxBuried || len(r.texts) > maxTexts {
+		t.Errorf("%d refusals, of which %d are due, and %d texts", len(r.flows), len(r.due), len(r.texts))
 	}
 }

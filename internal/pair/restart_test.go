@@ -233,6 +233,33 @@ func readFor(c net.Conn, d time.Duration) ([]byte, error) {
 	return b[:n], err
 }
 
+// TestStaleAttempt holds that the answer to an attempt that asked for another far process than the session
+// has come to know meanwhile is no news of that: its flows may go on there.
+func TestStaleAttempt(t *testing.T) {
+	t.Parallel()
+	const since = 77 // the process that the session knows once the attempt has begun
+	s := newStand(t)
+	s.awaitWarm(2) // no lane is dialed later
+	x, ctl := s.link.current(), s.link.current().control()
+	o := s.link.options()
+	o.Prepare = func(int) error {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.instance = since
+		return nil
+	}
+	s.link.Update(o)
+	s.link.mu.Lock()
+	x.redialed = time.Now().Add(time.Hour) // the far relay ends the control connection that stands
+	s.link.mu.Unlock()
+	nettest.Must(t, s.link.dialControl(x, s.link.pathsNow()[0], ctl))
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.instance != since {
+		t.Errorf("the session takes the process %x for the one after %x", x.instance, since)
+	}
+}
+
 // TestEachSessionRedials holds that sessions of one tunnel, as several upgrades leave them, do
 // not wait for each other's attempts to connect.
 func TestEachSessionRedials(t *testing.T) {

@@ -93,7 +93,7 @@ type session struct {
 	watched    map[*Flow]struct{} // those that do not rest
 	emptySince time.Time          // near relay, of a session that ends: without flows since
 	buried     dropped
-	refusals   refusals             // far relay
+	outcomes   *outcomes            // far relay
 	expects    map[uint64]*expected // far relay: by flow
 	twin       bool                 // far relay: another relay of the same origin has lived beside the near one
 	beside     bool                 // and does now
@@ -120,7 +120,7 @@ func newSession(n *Node, peer string, id uint64, near bool) *session {
 	s := &session{node: n, near: near, peer: peer, id: id, since: time.Now(), renewed: time.Now(),
 		flows: map[uint64]*Flow{}, watched: map[*Flow]struct{}{}, lanes: map[*lane]struct{}{}}
 	if !near {
-		s.asking, s.use = make(chan struct{}, maxAsking), &peerUse{}
+		s.asking, s.use, s.outcomes = make(chan struct{}, maxAsking), &peerUse{}, &outcomes{}
 	}
 	return s
 }
@@ -200,9 +200,9 @@ func (s *session) begin(c *connection) {
 		ctl.post(wire.Message{Type: wire.MessageDrain})
 	}
 	s.sendPing(ctl)
-	s.mu.Lock()
-	s.refusals.again()
-	s.mu.Unlock()
+	if !s.near {
+		s.outcomes.again(s.owesFor())
+	}
 	for _, f := range flows {
 		f.resync()
 	}
@@ -335,12 +335,14 @@ func (s *session) reply(m wire.Message) {
 // fill appends the messages that flows have due, of so many flows that they come to about
 // maxFill.
 func (s *session) fill(out []byte) []byte {
-	before := len(out)
+	before, more := len(out), false
 	s.mu.Lock()
-	out = s.refusals.fill(out, before+maxFill)
+	if !s.near {
+		out, more = s.outcomes.fill(out, before+maxFill)
+	}
 	dirty := s.dirty
 	s.dirty = nil
-	last := s.lastDue && len(dirty) == 0 && len(s.refusals.due) == 0
+	last := s.lastDue && len(dirty) == 0 && !more
 	s.lastDue = s.lastDue && !last
 	s.mu.Unlock()
 	if last { // behind all that this end says of flows
@@ -565,7 +567,7 @@ func (s *session) bury(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.buried.add(id, 0)
-	s.refusals.answered(id)
+	s.outcomes.answered(id)
 }
 
 // join takes a lane whose HELLO names this session.

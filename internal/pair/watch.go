@@ -301,10 +301,8 @@ func (f *Flow) onOwn() bool {
 
 // giveUp ends the flow without its peer.
 func (f *Flow) giveUp(c stream.Cause) {
-	if !f.near {
-		f.s.mu.Lock()
-		f.s.owe()
-		f.s.mu.Unlock()
+	if !f.near && f.sf.Out.Acknowledged() == 0 { // else the near relay knows that the target was dialed
+		f.s.owe(f.id, stream.Cause{})
 	}
 	f.sf.Abort(c)
 	f.sf.PeerGone(c)
@@ -475,9 +473,7 @@ func (s *session) close() {
 	s.closed = true
 	ctl, timer := s.ctl, s.timer
 	s.ctl = nil
-	if s.refusals.dialed() {
-		s.owe()
-	}
+	key := NearSession{s.peer, s.instance, s.id}
 	s.mu.Unlock()
 	if timer != nil {
 		timer.Stop()
@@ -486,11 +482,11 @@ func (s *session) close() {
 		ctl.close()
 	}
 	s.closeLanes(func(*lane) bool { return true })
+	owesFor := s.owesFor()
 	s.node.mu.Lock()
-	for key, other := range s.node.accepted {
-		if other == s {
-			delete(s.node.accepted, key)
-		}
+	defer s.node.mu.Unlock()
+	if s.node.accepted[key] == s {
+		delete(s.node.accepted, key)
+		s.use.leave(left{near: key, outcomes: s.outcomes, owesFor: owesFor})
 	}
-	s.node.mu.Unlock()
 }

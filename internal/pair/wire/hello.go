@@ -30,6 +30,7 @@ const (
 	helloMore     = 10
 	helloBoot     = 11
 	helloFollows  = 12
+	helloOwed     = 13
 )
 
 // Features are bits of what an end offers for this connection. Those beyond the first eight have a
@@ -64,6 +65,7 @@ type Hello struct {
 	// Follows is the instance that the near end has asked for, if the far end's process follows it and
 	// it has ended in order; 0: it does not.
 	Follows uint64
+	Owed    Flows  // of the near end's session: flows that ended in that process, perhaps without its knowledge
 	Problem string // why this end closes the connection now; empty: it does not
 }
 
@@ -88,8 +90,11 @@ func (h Hello) Append(dst []byte) []byte {
 	if h.Boot != 0 {
 		dst = appendValue(dst, helloBoot, binary.BigEndian.AppendUint64(nil, h.Boot))
 	}
-	if h.Follows != 0 {
-		dst = appendValue(dst, helloFollows, binary.BigEndian.AppendUint64(nil, h.Follows))
+	switch follows := binary.BigEndian.AppendUint64(nil, h.Follows); {
+	case h.Owed != "": // older near ends, which ignore it, are not to begin any flow again
+		dst = appendValue(dst, helloOwed, append(follows, h.Owed...))
+	case h.Follows != 0:
+		dst = appendValue(dst, helloFollows, follows)
 	}
 	binary.BigEndian.PutUint16(dst[start:], uint16(len(dst)-start-2))
 	return dst
@@ -150,6 +155,9 @@ func (h *Hello) set(kind byte, value []byte) error {
 	if want, fixed := sizes[kind]; fixed && len(value) != want {
 		return malformed("value %d of HELLO has %d bytes", kind, len(value))
 	}
+	if kind == helloOwed {
+		return h.setOwed(value)
+	}
 	if len(value) > maxText {
 		return nil // of an unknown type, or cut by no version of ours
 	}
@@ -180,6 +188,17 @@ func (h *Hello) set(kind byte, value []byte) error {
 		h.Origin = printable.String(string(value))
 	case helloFollows:
 		h.Follows = binary.BigEndian.Uint64(value)
+	}
+	return nil
+}
+
+func (h *Hello) setOwed(value []byte) error {
+	if len(value) < 8 {
+		return malformed("value %d of HELLO has %d bytes", helloOwed, len(value))
+	}
+	h.Follows, h.Owed = binary.BigEndian.Uint64(value), Flows(value[8:])
+	if !h.Owed.valid() {
+		return malformed("numbers of flows in HELLO")
 	}
 	return nil
 }

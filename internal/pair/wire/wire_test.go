@@ -3,8 +3,10 @@ package wire
 import (
 	"bytes"
 	"errors"
+	"math"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,10 +41,57 @@ func TestHello(t *testing.T) {
 			t.Errorf("with further features: %+v, %v, want %+v", got, err, want)
 		}
 	}
+	want.Owed = flowsOf(t, 7, 8, 1<<40)
+	if got, err := ReadHello(bytes.NewReader(want.Append(nil))); err != nil || got != want {
+		t.Errorf("with owed flows: %+v, %v, want %+v", got, err, want)
+	}
 	for n := range b {
 		if _, err := ReadHello(bytes.NewReader(b[:n])); err == nil {
 			t.Errorf("%d bytes of %d are a HELLO", n, len(b))
 		}
+	}
+}
+
+func flowsOf(t testing.TB, numbers ...uint64) (f Flows) {
+	t.Helper()
+	last := uint64(0)
+	for _, number := range numbers {
+		var fits bool
+		if f, fits = f.AppendFlow(number, last); !fits {
+			t.Fatalf("%d numbers do not fit", len(numbers))
+		}
+		last = number
+	}
+	return f
+}
+
+func TestFlows(t *testing.T) {
+	want := []uint64{1, 2, 300, math.MaxUint64}
+	f := flowsOf(t, want...)
+	if f != "\x01\x01\xaa\x02\xd3\xfd\xff\xff\xff\xff\xff\xff\xff\x01" {
+		t.Errorf("numbers are %q", f)
+	}
+	if got := f.Numbers(); !slices.Equal(got, want) {
+		t.Errorf("numbers are %d, want %d", got, want)
+	}
+	for _, f := range []Flows{"\x01\x00", "\x80", f + "\x01", Flows(strings.Repeat("\x01", maxFlows+1))} {
+		if got := f.Numbers(); got != nil {
+			t.Errorf("%q has the numbers %d", f, got)
+		}
+	}
+	full := flowsOf(t, func() (all []uint64) {
+		for number := range uint64(maxFlows) {
+			all = append(all, 1+number)
+		}
+		return all
+	}()...)
+	if _, fits := full.AppendFlow(maxFlows+1, maxFlows); fits {
+		t.Error("there is room beyond the bound")
+	}
+	far := Hello{Lowest: 1, Highest: 1, Instance: 1, Session: 1, Tunnel: strings.Repeat("t", maxText), Release: strings.Repeat("r", maxText),
+		Features: FeatureClear | FeatureSums, Follows: 1, Owed: full}
+	if got, err := ReadHello(bytes.NewReader(far.Append(nil))); err != nil || got != far {
+		t.Errorf("a far end's longest HELLO: %v", err)
 	}
 }
 
@@ -54,6 +103,9 @@ func TestHelloRefused(t *testing.T) {
 		"value cut":        {0, 4, 1, 0, 2, 1},
 		"short number":     {0, 8, 1, 0, 2, 1, 1, 2, 0, 0},
 		"short boot":       {0, 9, 1, 0, 2, 1, 1, 11, 0, 1, 5},
+		"short owed":       {0, 12, 1, 0, 2, 1, 1, 13, 0, 4, 1, 2, 3, 4},
+		"no flow is owed":  {0, 16, 1, 0, 2, 1, 1, 13, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8},
+		"owed twice":       {0, 18, 1, 0, 2, 1, 1, 13, 0, 10, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0},
 		"short time":       {0, 9, 1, 0, 2, 1, 1, 8, 0, 1, 5},
 	} {
 		if _, err := ReadHello(bytes.NewReader(b)); !errors.Is(err, ErrMalformed) {
@@ -249,6 +301,7 @@ func TestTextsAreShown(t *testing.T) {
 func FuzzHello(f *testing.F) {
 	f.Add(Hello{Lowest: 1, Highest: 1, Tunnel: "a"}.Append(nil))
 	f.Add(Hello{Lowest: 1, Highest: 1, Origin: "host [::]:1", Features: FeatureSums}.Append(nil))
+	f.Add(Hello{Lowest: 1, Highest: 1, Follows: 1, Owed: flowsOf(f, 5, 600)}.Append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, err := ReadHello(bytes.NewReader(b))
 		if err != nil {
