@@ -87,7 +87,7 @@ func TestLaneLostInWrite(t *testing.T) {
 	fd := f.leg.fd
 	f.mu.Unlock()
 	// One write takes all, and so some time, in which the loop below sees it.
-	nettest.Must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 8<<20))
+	nettest.Must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 8<<20))
 	go func() { _, _ = io.Copy(io.Discard, onlyReader{x.target}) }()
 	position := func() uint64 {
 		f.mu.Lock()
