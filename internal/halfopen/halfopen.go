@@ -51,11 +51,23 @@ func Ask(ctx context.Context, address string, o Options) (took time.Duration, er
 	return took, nil
 }
 
-func (o *Options) prepare(fd int) error {
+// Hold has a socket that does not connect yet keep the ACK of its handshake back, and send RST in its
+// place when it is closed.
+func Hold(fd int) error {
 	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 		return err
 	}
-	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0); err != nil {
+	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
+}
+
+// Complete has a socket that Hold has prepared send that ACK, and close as any other.
+func Complete(fd int) {
+	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, new(unix.Linger))
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
+}
+
+func (o *Options) prepare(fd int) error {
+	if err := Hold(fd); err != nil {
 		return err
 	}
 	if o.Prepare == nil {
