@@ -254,6 +254,9 @@ func writeInterception(w io.Writer, t flow.Tunnel, now time.Time) {
 	if b := t.Bypass; b != nil && b.Reason != "" {
 		fmt.Fprintf(w, "  %s: new connections go directly, for %s\n", b.Reason, display.Age(now.Sub(b.Since).Seconds()))
 	}
+	for _, said := range t.DeadFamilies {
+		fmt.Fprintln(w, display.Shorten("  "+said, 80))
+	}
 	for _, r := range t.ForwardRules {
 		if r.Problem != "" {
 			fmt.Fprintf(w, "  %s\n    %s\n", r.Problem, r.Fix)

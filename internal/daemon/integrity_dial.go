@@ -5,8 +5,9 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
-	"time"
 
+	"longhaul/internal/eyeballs"
+	"longhaul/internal/halfopen"
 	"longhaul/internal/integrity"
 	"longhaul/internal/proxyproto"
 	"longhaul/internal/relay"
@@ -15,8 +16,8 @@ import (
 )
 
 // dial connects to a hop as a flow of the tunnel would: with the same socket
-// options, to the first of its addresses that accepts. It returns the address
-// that it tried last.
+// options, and racing for its addresses. It returns the address that answered,
+// or that it tried last.
 func (t *tunnelIntegrity) dial(ctx context.Context, hop hops.Target) (integrity.Conn, netip.AddrPort, error) {
 	var addrs []netip.Addr
 	if a, err := netip.ParseAddr(hop.Host); err == nil {
@@ -24,33 +25,37 @@ func (t *tunnelIntegrity) dial(ctx context.Context, hop hops.Target) (integrity.
 	} else if addrs, err = units.LookupAddresses(ctx, net.DefaultResolver, hop.Host); err != nil {
 		return nil, netip.AddrPort{}, err
 	}
-	var to netip.AddrPort
-	var err error
+	all := make([]netip.AddrPort, len(addrs))
 	for i, a := range addrs {
-		share := ctx
-		cancel := func() {}
-		if deadline, ok := ctx.Deadline(); ok {
-			share, cancel = context.WithTimeout(ctx, time.Until(deadline)/time.Duration(len(addrs)-i))
-		}
-		to = netip.AddrPortFrom(a, hop.Port)
-		var conn integrity.Conn
-		conn, err = t.dialAddress(share, to)
-		cancel()
-		if err == nil {
-			return conn, to, nil
+		all[i] = netip.AddrPortFrom(a, hop.Port)
+	}
+	var none *eyeballs.Host // a check asks every time
+	conn, to, err := eyeballs.Dial(ctx, none, none.Order(nil, all, 0), t.dialAddress, func(c *net.TCPConn) { c.Close() })
+	if err != nil {
+		return nil, to, err
+	}
+	if raw, err := conn.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { halfopen.Complete(int(fd)) })
+	}
+	if preamble := integrityPreamble(t.proxyOut); len(preamble) > 0 {
+		if _, err := conn.Write(preamble); err != nil {
+			conn.Close()
+			return nil, to, err
 		}
 	}
-	return nil, to, err
+	return conn, to, nil
 }
 
-func (t *tunnelIntegrity) dialAddress(ctx context.Context, to netip.AddrPort) (integrity.Conn, error) {
+func (t *tunnelIntegrity) dialAddress(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
 	dialer := net.Dialer{KeepAlive: -1}
 	dialer.SetMultipathTCP(false)
-	if t.transport != nil {
-		dialer.Control = func(_, _ string, c syscall.RawConn) error {
-			// What cannot be had is told by the tunnel's flows.
-			return c.Control(func(fd uintptr) { _ = t.transport.Prepare(int(fd), true) })
-		}
+	dialer.Control = func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) {
+			if t.transport != nil {
+				_ = t.transport.Prepare(int(fd), true) // the tunnel's flows tell what cannot be had
+			}
+			_ = halfopen.Hold(int(fd)) // until the race is decided
+		})
 	}
 	dialed, err := dialer.DialContext(ctx, "tcp", to.String())
 	if err != nil {
@@ -60,12 +65,6 @@ func (t *tunnelIntegrity) dialAddress(ctx context.Context, to netip.AddrPort) (i
 	if t.transport != nil {
 		if raw, err := conn.SyscallConn(); err == nil {
 			_ = raw.Control(func(fd uintptr) { t.transport.Established(int(fd), true) })
-		}
-	}
-	if preamble := integrityPreamble(t.proxyOut); len(preamble) > 0 {
-		if _, err := conn.Write(preamble); err != nil {
-			conn.Close()
-			return nil, err
 		}
 	}
 	return conn, nil

@@ -18,19 +18,23 @@ type Tunnel struct {
 	Forward    []string         `json:"forward"`
 	Balance    string           `json:"balance"`
 	Hops       []Hop            `json:"hops"`
-	FlowsNow   int64            `json:"flows_now"`
-	FlowsPeak  int64            `json:"flows_peak"`
-	FlowsLimit int              `json:"flows_limit,omitempty"`
-	FlowsTotal int64            `json:"flows_total"`
-	BytesUp    int64            `json:"bytes_up"`
-	BytesDown  int64            `json:"bytes_down"`
-	Relayed    int64            `json:"relayed_total,omitempty"` // intercepted connections that another relay had intercepted before
-	Denied     int64            `json:"denied_total"`            // source or target not allowed, bad PROXY header
-	Limited    int64            `json:"limited_total"`           // by the limits on flows and their rate
-	Shed       int64            `json:"shed_total"`              // refused because a resource was short
-	Refused    int64            `json:"refused_total"`           // no target accepted
-	Errors     int64            `json:"errors_total"`            // ended by a reset, a timeout or missing resources
-	Checks     int64            `json:"checks_total"`            // integrity checks; flows_total includes them
+	// DeadFamilies says of each name in Forward which family of its addresses does not answer
+	// while the other does.
+	DeadFamilies []string `json:"dead_families,omitempty"`
+
+	FlowsNow   int64 `json:"flows_now"`
+	FlowsPeak  int64 `json:"flows_peak"`
+	FlowsLimit int   `json:"flows_limit,omitempty"`
+	FlowsTotal int64 `json:"flows_total"`
+	BytesUp    int64 `json:"bytes_up"`
+	BytesDown  int64 `json:"bytes_down"`
+	Relayed    int64 `json:"relayed_total,omitempty"` // intercepted connections that another relay had intercepted before
+	Denied     int64 `json:"denied_total"`            // source or target not allowed, bad PROXY header
+	Limited    int64 `json:"limited_total"`           // by the limits on flows and their rate
+	Shed       int64 `json:"shed_total"`              // refused because a resource was short
+	Refused    int64 `json:"refused_total"`           // no target accepted
+	Errors     int64 `json:"errors_total"`            // ended by a reset, a timeout or missing resources
+	Checks     int64 `json:"checks_total"`            // integrity checks; flows_total includes them
 
 	ShedBy       map[string]int64 `json:"shed_by_reason"`
 	Ended        []Ended          `json:"ended"` // flows that were admitted and have ended

@@ -18,6 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/eyeballs"
+	"longhaul/internal/halfopen"
 	"longhaul/internal/pair/preface"
 	"longhaul/internal/pair/wire"
 	"longhaul/internal/tcpinfo"
@@ -68,14 +70,14 @@ func problem(p Problem, format string, args ...any) error {
 
 // dialer makes connections of one link.
 type dialer struct {
-	node    *Node
-	session *session
-	options LinkOptions
-	path    *wanPath
-	address netip.AddrPort
-	preface preface.Preface
-	hello   wire.Hello
-	within  time.Duration // for the connect
+	node      *Node
+	session   *session
+	options   LinkOptions
+	path      *wanPath
+	addresses []netip.AddrPort // in the order in which they are tried
+	preface   preface.Preface
+	hello     wire.Hello
+	within    time.Duration // for the connect
 	// early: the connection is used before the far relay's HELLO is here.
 	early bool
 	// overdue is called if the handshake takes longer than an answer; nil: nobody asks.
@@ -97,7 +99,7 @@ func (d dialer) dial(ctx context.Context) (*connection, error) {
 	if err != nil {
 		return nil, problem(ProblemKeyUnknown, "%w", err)
 	}
-	tcp, err := d.connect(ctx)
+	tcp, at, err := d.connect(ctx)
 	if err != nil {
 		return nil, problem(ProblemPathDown, "%w", err)
 	}
@@ -113,26 +115,44 @@ func (d dialer) dial(ctx context.Context) (*connection, error) {
 	if err != nil {
 		tcp.Close()
 		leave()
+		if len(d.addresses) > 1 {
+			d.path.hosts.Failed(at) // another one may be a relay that answers
+		}
 		return nil, err
 	}
 	c.leave = leave
 	return c, nil
 }
 
-func (d dialer) connect(ctx context.Context) (*net.TCPConn, error) {
+// connect races for a connection to one of the addresses.
+func (d dialer) connect(ctx context.Context) (*net.TCPConn, netip.AddrPort, error) {
+	racing, cancel := context.WithTimeout(ctx, d.within+time.Duration(len(d.addresses))*eyeballs.AttemptDelay)
+	defer cancel()
+	conn, at, err := eyeballs.Dial(racing, d.path.hosts, d.addresses, d.attempt, func(c *net.TCPConn) { c.Close() })
+	if err != nil {
+		return nil, at, err
+	}
+	if raw, err := conn.SyscallConn(); err == nil && len(d.addresses) > 1 {
+		_ = raw.Control(func(fd uintptr) { halfopen.Complete(int(fd)) })
+	}
+	return conn, at, nil
+}
+
+// attempt connects to an address. If there are several, the connection is not acknowledged.
+func (d dialer) attempt(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
 	over := d.path.options()
 	nd := net.Dialer{Timeout: d.within, Control: func(_, _ string, c rawConn) error {
 		var err error
 		failed := c.Control(func(fd uintptr) {
-			if err = over.prepare(int(fd)); err == nil && d.options.Prepare != nil {
-				err = d.options.Prepare(int(fd))
+			if err = prepare(int(fd), over, d.options); err == nil && len(d.addresses) > 1 {
+				err = halfopen.Hold(int(fd))
 			}
 		})
 		return cmp.Or(failed, err)
 	}}
 	over.bind(&nd)
 	nd.SetMultipathTCP(false)
-	conn, err := nd.DialContext(ctx, "tcp", d.address.String())
+	conn, err := nd.DialContext(ctx, "tcp", to.String())
 	if err != nil {
 		return nil, err
 	}

@@ -680,14 +680,14 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	ctx, cancel := context.WithTimeout(l.node.ctx, handshakeTimeout)
 	defer cancel()
 	o := l.options()
-	address, err := p.address(ctx, o, netip.AddrPort{}, nil)
+	addresses, err := p.addresses(ctx, o, netip.AddrPort{}, nil)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	instance := s.instance
 	s.mu.Unlock()
-	d := dialer{node: l.node, session: s, options: o, path: p, address: address, hello: l.node.nearHello(s, o), within: s.connectWithin(),
+	d := dialer{node: l.node, session: s, options: o, path: p, addresses: addresses, hello: l.node.nearHello(s, o), within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Control, Instance: instance}}
 	d.proven = s.greets
 	if replace == nil {
@@ -927,7 +927,7 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool, overdue func()) (*lane
 	s.mu.Lock()
 	instance, remote, over := s.instance, s.remote, s.over
 	s.mu.Unlock()
-	address, err := p.address(ctx, o, remote, over)
+	addresses, err := p.addresses(ctx, o, remote, over)
 	if err != nil {
 		return nil, err
 	}
@@ -935,7 +935,7 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool, overdue func()) (*lane
 	if pool {
 		hello.Features |= wire.FeaturePad
 	}
-	d := dialer{node: l.node, session: s, options: o, path: p, address: address, hello: hello, within: s.connectWithin(),
+	d := dialer{node: l.node, session: s, options: o, path: p, addresses: addresses, hello: hello, within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Lane, Instance: instance},
 		early:   !s.clear, overdue: overdue}
 	c, err := d.dial(l.node.ctx)

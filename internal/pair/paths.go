@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/eyeballs"
+	"longhaul/internal/halfopen"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -48,7 +50,8 @@ const suspectFor = time.Second
 type wanPath struct {
 	mu      sync.Mutex // taken after all others
 	o       PathOptions
-	turn    int            // of the address to try
+	turn    uint           // of the address to try
+	hosts   *eyeballs.Host // what is known of the addresses
 	remote  netip.AddrPort // of the latest connection that stood
 	up      bool
 	since   time.Time // of up, or of its end
@@ -94,7 +97,9 @@ func (l *Link) setPaths(options []PathOptions) {
 	for _, o := range options {
 		i := slices.IndexFunc(before, func(p *wanPath) bool { return p.o.Name == o.Name })
 		if i < 0 {
-			now = append(now, &wanPath{o: o, lanes: map[*lane]struct{}{}, since: time.Now()})
+			p := &wanPath{o: o, lanes: map[*lane]struct{}{}, since: time.Now()}
+			p.hosts = l.knownAddresses(p)
+			now = append(now, p)
 			continue
 		}
 		p := before[i]
@@ -245,13 +250,13 @@ func (l *Link) controlPaths(away time.Duration) (all []*wanPath) {
 	return all
 }
 
-// address is where to connect on the path. A lane leads to the host at which the session's
-// latest control connection ended, if that is an address of the path. An only path over which
-// that connection went need not look its addresses up.
-func (p *wanPath) address(ctx context.Context, o LinkOptions, host netip.AddrPort, over *wanPath) (netip.AddrPort, error) {
+// addresses are where to connect on the path, in the order in which they are tried. A lane leads to
+// the host at which the session's latest control connection ended, if that is an address of the
+// path. An only path over which that connection went need not look its addresses up.
+func (p *wanPath) addresses(ctx context.Context, o LinkOptions, host netip.AddrPort, over *wanPath) ([]netip.AddrPort, error) {
 	at := p.options()
 	if len(o.Paths) < 2 && over == p && host.IsValid() {
-		return host, nil
+		return []netip.AddrPort{host}, nil
 	}
 	addresses := o.Addresses
 	if at.Addresses != nil {
@@ -260,15 +265,49 @@ func (p *wanPath) address(ctx context.Context, o LinkOptions, host netip.AddrPor
 	found, err := addresses(ctx)
 	found = slices.DeleteFunc(slices.Clone(found), func(a netip.AddrPort) bool { return !at.reaches(a) })
 	if err != nil || len(found) == 0 {
-		return netip.AddrPort{}, problem(ProblemPathDown, "no address of the far relay: %w", cmp.Or(err, errNoAddress))
+		return nil, problem(ProblemPathDown, "no address of the far relay: %w", cmp.Or(err, errNoAddress))
 	}
 	if slices.Contains(found, host) {
-		return host, nil
+		return []netip.AddrPort{host}, nil
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	turn := p.turn
 	p.turn++
-	return found[(p.turn-1)%len(found)], nil
+	p.mu.Unlock()
+	return p.hosts.Order(nil, found, turn), nil
+}
+
+// knownAddresses remembers which addresses of the far relay answer on the path.
+func (l *Link) knownAddresses(p *wanPath) *eyeballs.Host {
+	n := l.node
+	return eyeballs.New(eyeballs.Options{
+		Background: func(check func(context.Context)) { n.tasks.Go(func() { check(n.ctx) }) },
+		Ask: func(ctx context.Context, a netip.AddrPort) error {
+			over, o := p.options(), l.options()
+			_, err := halfopen.Ask(ctx, a.String(), halfopen.Options{Local: netip.AddrPortFrom(over.Local, 0), Prepare: func(fd int) error { return prepare(fd, over, o) }})
+			return err
+		},
+		Changed: func(f eyeballs.Family) {
+			o := l.options()
+			about := []any{"peer", o.Peer, "tunnel", o.Tunnel}
+			if name := p.options().Name; name != "" {
+				about = append(about, "path", name)
+			}
+			if f.Dead {
+				n.log.Warn(f.Name+" of the far relay does not answer; connections go to "+f.To.Addr().String(), append(about, "error", f.Err)...)
+				return
+			}
+			n.log.Info(f.Name+" of the far relay answers again", about...)
+		},
+	})
+}
+
+// prepare sets a socket of a link up before it is bound and connects.
+func prepare(fd int, over PathOptions, o LinkOptions) error {
+	if err := over.prepare(fd); err != nil || o.Prepare == nil {
+		return err
+	}
+	return o.Prepare(fd)
 }
 
 var errPathGone = errors.New("the configuration has the path no more")

@@ -277,7 +277,7 @@ func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 		}
 		p.next.listeners[key] = l
 		in.listeners = append(in.listeners, l)
-		p.routes[l] = newRoute(in.tunnel, in.state, in.hops, l.bound, a.Port()-lowest)
+		p.routes[l] = r.newRoute(in.tunnel, in.state, in.hops, l.bound, a.Port()-lowest)
 	}
 	p.next.tunnels = append(p.next.tunnels, in)
 	return nil

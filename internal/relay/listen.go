@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/descriptor"
+	"longhaul/internal/eyeballs"
 	"longhaul/internal/relay/hops"
 	"longhaul/internal/socket"
 	"longhaul/internal/tcpinfo"
@@ -55,22 +56,23 @@ type route struct {
 }
 
 type routeTarget struct {
-	original bool // the address that the client dialed
-	host     string
-	literal  netip.Addr    // the host, if it is an address
-	one      [1]netip.Addr // literal, as a slice's backing array
-	port     uint16
+	original  bool // the address that the client dialed
+	host      string
+	literal   netip.AddrPort // the host, if it is an address
+	port      uint16
+	addresses *eyeballs.Host // of the host, if it is a name
 }
 
 // newRoute maps the listening port to each target. A port that is offset above
 // the tunnel's lowest maps to offset above the target's port.
-func newRoute(t *Tunnel, st *tunnelState, set *hops.Set, bound netip.AddrPort, offset uint16) *route {
+func (r *Relay) newRoute(t *Tunnel, st *tunnelState, set *hops.Set, bound netip.AddrPort, offset uint16) *route {
 	rt := &route{tunnel: t, state: st, listen: bound, hops: set}
 	for _, f := range t.Forward {
 		rtt := routeTarget{original: f.Original, host: f.Host, port: f.Port + offset}
 		if a, err := netip.ParseAddr(f.Host); err == nil {
-			rtt.literal = a.Unmap()
-			rtt.one[0] = rtt.literal
+			rtt.literal = netip.AddrPortFrom(a.Unmap(), rtt.port)
+		} else if !f.Original {
+			rtt.addresses = r.addresses.of(f.Host, rtt.port)
 		}
 		rt.targets = append(rt.targets, rtt)
 	}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/eyeballs"
 	report "longhaul/internal/flow"
 	"longhaul/internal/proxyproto"
 	"longhaul/internal/relay/hops"
@@ -29,22 +31,29 @@ type opening struct {
 	header    []byte // PROXY header read so far, then the bytes behind it
 	source    netip.AddrPort
 	dest      netip.AddrPort
-	order     []uint16         // indices of the hops to try
-	inline    [hops.Few]uint16 // room for order
-	next      int              // number of hops already begun
-	blamed    bool             // an attempt at the current hop failed, not caused by this host
-	addrs     []netip.Addr     // of the current hop, not tried yet
+	order     []uint16          // indices of the hops to try
+	inline    [hops.Few]uint16  // room for order
+	next      int               // number of hops already begun
+	blamed    bool              // an attempt at the current hop failed, not caused by this host
+	addrs     []netip.AddrPort  // of the current hop, not tried yet
+	few       [4]netip.AddrPort // room for addrs
 	port      uint16
-	broken    bool          // the client has reset after it had sent bytes
-	ackHeld   bool          // the handshake's ACK waits for the first bytes
-	lookup    bool          // waiting for the resolver
-	awaitFD   bool          // waiting for a descriptor
-	awaitAddr bool          // waiting for the client's address, which the predecessor's leg may still have
-	brief     bool          // the flow waits too short a time to blame a hop
-	within    time.Duration // bounds all attempts; 0: only the tunnel does
-	deadline  time.Duration // of all attempts
-	attempt   time.Duration // deadline of the current attempt
-	batch     uint64        // of events, in which the attempt began
+	host      *eyeballs.Host // of the current hop's addresses; nil: it has one
+	beside    []attempt      // at the current hop, older than that of the target leg
+	fewBeside [2]attempt     // room for beside
+	began     time.Duration  // of the target leg's attempt
+	nextAt    time.Duration  // when the next attempt begins beside; 0: none does
+	raced     bool           // there were attempts beside one another: events do not say of which they are
+	broken    bool           // the client has reset after it had sent bytes
+	ackHeld   bool           // the handshake's ACK waits for the first bytes
+	lookup    bool           // waiting for the resolver
+	awaitFD   bool           // waiting for a descriptor
+	awaitAddr bool           // waiting for the client's address, which the predecessor's leg may still have
+	brief     bool           // the flow waits too short a time to blame a hop
+	within    time.Duration  // bounds all attempts; 0: only the tunnel does
+	deadline  time.Duration  // of all attempts
+	attempt   time.Duration  // deadline of the attempts at the current hop
+	batch     uint64         // of events, in which the attempt began
 	reason    report.EndReason
 	err       error
 }
@@ -107,10 +116,15 @@ func (w *worker) dialTarget(f *flow) {
 	w.dialNext(f)
 }
 
-// dialNext begins the next attempt, or ends the flow if none is left.
+// dialNext begins the next attempt, or ends the flow if none is left or in flight.
 func (w *worker) dialNext(f *flow) {
 	o, rt := f.opening, f.route
 	for {
+		inFlight := o.inFlight(f)
+		if len(o.addrs) == 0 && inFlight {
+			w.scheduleAttempt(f)
+			return
+		}
 		if len(o.addrs) == 0 {
 			w.blame(f)
 		}
@@ -118,44 +132,24 @@ func (w *worker) dialNext(f *flow) {
 			w.giveUp(f)
 			return
 		}
-		if len(o.addrs) == 0 {
-			if o.next == len(o.order) && !o.orderMore(rt, f.origin(), w.now) {
-				w.giveUp(f)
-				return
-			}
-			t := &rt.targets[o.order[o.next]]
-			f.joinHop(rt.hops.Hop(o.order[o.next]))
-			o.next++
-			o.port = t.port
-			if t.original {
-				original := w.listenAddr(f)
-				o.addrs, o.port = []netip.Addr{original.Addr()}, original.Port()
-			} else if t.literal.IsValid() {
-				o.addrs = t.one[:]
-			} else {
-				addrs, err, known := w.relay.names.Cached(t.host, w.now)
-				if !known {
-					o.lookup = true
-					o.attempt = o.share(w.now)
-					w.timers.schedule(f, o.attempt)
-					slot, gen, worker := f.slot, f.gen, w
-					w.relay.names.Lookup(t.host, func(addrs []netip.Addr, err error) {
-						worker.post(func() { worker.resolved(slot, gen, addrs, err) })
-					})
-					return
-				}
-				o.take(addrs, err, f)
-				continue
-			}
+		if len(o.addrs) == 0 && !w.nextHop(f) {
+			return
 		}
-		to := netip.AddrPortFrom(o.addrs[0], o.port)
+		if len(o.addrs) == 0 {
+			continue // its name has none
+		}
+		to := o.addrs[0]
 		if w.leadsBack(f, to) {
 			w.endAwaitFD(o)
 			o.addrs = o.addrs[1:]
 			o.reason, o.err = report.EndLoop, fmt.Errorf("%s leads back to a listener of tunnel %s: correct its forward", to, f.route.tunnel.Name)
 			continue
 		}
+		w.setAside(f)
 		errno, denied := w.dial(f, to)
+		if errno != 0 || denied != nil {
+			w.putBack(f)
+		}
 		switch {
 		case denied != nil:
 			w.endAwaitFD(o)
@@ -164,10 +158,13 @@ func (w *worker) dialNext(f *flow) {
 		case errno == 0:
 			w.endAwaitFD(o)
 			o.addrs = o.addrs[1:]
-			o.attempt = o.share(w.now)
-			w.timers.schedule(f, o.attempt)
+			w.attemptBegan(f)
 			return
-		case errno == unix.EADDRNOTAVAIL && rt.tunnel.SourceClient && w.now < f.start+addressPatience:
+		case outOfResources(errno) && inFlight:
+			o.nextAt = w.now + eyeballs.AttemptDelay
+			w.scheduleAttempt(f)
+			return
+		case errno == unix.EADDRNOTAVAIL && rt.tunnel.SourceClient && !inFlight && w.now < f.start+addressPatience:
 			o.awaitAddr = true
 			w.timers.schedule(f, w.now+socketRetry)
 			return
@@ -184,6 +181,40 @@ func (w *worker) dialNext(f *flow) {
 			o.failed(to, errno)
 		}
 	}
+}
+
+// nextHop moves the flow to its next hop. It returns false if there is none, or if the flow waits
+// for the resolver. A name without an address leaves the flow without one.
+func (w *worker) nextHop(f *flow) bool {
+	o, rt := f.opening, f.route
+	if o.next == len(o.order) && !o.orderMore(rt, f.origin(), w.now) {
+		w.giveUp(f)
+		return false
+	}
+	t := &rt.targets[o.order[o.next]]
+	f.joinHop(rt.hops.Hop(o.order[o.next]))
+	o.next++
+	o.host, o.port, o.nextAt = nil, t.port, 0
+	switch {
+	case t.original:
+		o.addrs = append(o.few[:0], w.listenAddr(f))
+	case t.literal.IsValid():
+		o.addrs = append(o.few[:0], t.literal)
+	default:
+		addrs, err, known := w.relay.names.Cached(t.host, w.now)
+		if !known {
+			o.lookup = true
+			o.attempt = o.share(w.now)
+			w.timers.schedule(f, o.attempt)
+			slot, gen, worker := f.slot, f.gen, w
+			w.relay.names.Lookup(t.host, func(addrs []netip.Addr, err error) {
+				worker.post(func() { worker.resolved(slot, gen, addrs, err) })
+			})
+			return false
+		}
+		w.take(f, addrs, err)
+	}
+	return true
 }
 
 // beginAwaitFD records that a flow waits for a descriptor. While one does, no
@@ -203,25 +234,10 @@ func (w *worker) endAwaitFD(o *opening) {
 	}
 }
 
-// share is the deadline of an attempt: the remaining time, divided equally
-// among this attempt and those that may follow.
+// share is the deadline of the attempts at a hop: the remaining time, divided
+// equally among this hop and those that may follow.
 func (o *opening) share(now time.Duration) time.Duration {
-	return now + (o.deadline-now)/time.Duration(1+len(o.addrs)+len(o.order)-o.next)
-}
-
-// take adopts the addresses of a name, beginning with the flow's first.
-func (o *opening) take(addrs []netip.Addr, err error, f *flow) {
-	if len(addrs) == 0 {
-		o.reason, o.err, o.blamed = report.EndTargetUnknown, err, true
-		return
-	}
-	o.addrs = addrs
-	if len(addrs) < 2 {
-		return
-	}
-	if first := f.route.hops.FirstAddress(f.hop, f.origin(), len(addrs)); first > 0 {
-		o.addrs = slices.Concat(addrs[first:], addrs[:first])
-	}
+	return now + (o.deadline-now)/time.Duration(1+len(o.order)-o.next)
 }
 
 // origin is the address of the flow's client, from the PROXY header if there is
@@ -254,7 +270,7 @@ func (w *worker) moveOn(f *flow, from *hops.Hop) {
 		o.next == len(o.order) || !f.route.hops.Hop(o.order[o.next]).Usable(w.now) {
 		return
 	}
-	w.dropAttempt(f)
+	w.dropAttempts(f)
 	o.order = append(o.order, o.order[o.next-1])
 	o.addrs, o.blamed = nil, false
 	o.reason, o.err = report.EndTargetUnreached, fmt.Errorf("%s went down", from.Name())
@@ -277,12 +293,21 @@ func (o *opening) failed(to netip.AddrPort, errno unix.Errno) {
 	switch errno {
 	case unix.ECONNREFUSED:
 		o.reason, o.blamed = report.EndTargetRefused, true
+		o.host.Failed(to)
 	case unix.EADDRNOTAVAIL, unix.EAGAIN:
 		o.reason = report.EndNoLocalPort
+	case unix.EAFNOSUPPORT: // of the client's address, from which the flow would come
+		o.reason, o.blamed = report.EndTargetUnreached, true
 	default:
 		o.reason, o.blamed = report.EndTargetUnreached, true
+		o.host.Failed(to)
 	}
 	o.err = fmt.Errorf("connect to %s: %w", to, errno)
+}
+
+// unresolved records that a hop's name gave no address.
+func (o *opening) unresolved(err error) {
+	o.reason, o.err, o.blamed = report.EndTargetUnknown, err, true
 }
 
 func (w *worker) resolved(slot, gen uint32, addrs []netip.Addr, err error) {
@@ -291,7 +316,7 @@ func (w *worker) resolved(slot, gen uint32, addrs []netip.Addr, err error) {
 		return
 	}
 	f.opening.lookup = false
-	f.opening.take(addrs, err, f)
+	w.take(f, addrs, err)
 	w.dialNext(f)
 }
 
@@ -300,7 +325,7 @@ func (w *worker) resolved(slot, gen uint32, addrs []netip.Addr, err error) {
 func (w *worker) dial(f *flow, to netip.AddrPort) (errno unix.Errno, denied error) {
 	as := family(to.Addr())
 	fd, errno := newSocket(as)
-	if errno != 0 && outOfResources(errno) && w.spare >= 0 {
+	if errno != 0 && outOfResources(errno) && w.spare >= 0 && len(f.opening.beside) == 0 {
 		closeFD(w.spare)
 		w.spare = -1
 		w.pauseAccepting(errno)
@@ -317,9 +342,9 @@ func (w *worker) dial(f *flow, to netip.AddrPort) (errno unix.Errno, denied erro
 		f.route.state.warnOnce(w.relay.log, "leg towards the target is not set up as asked", err.Error())
 	}
 	f.opening.ackHeld = f.speaksFirst()
-	if f.opening.ackHeld {
+	if f.opening.ackHeld || f.opening.host != nil {
 		// The first data segment acknowledges the handshake: the target wakes
-		// once, with something to read.
+		// once, with something to read. An attempt that loses a race acknowledges nothing.
 		setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 	}
 	if f.route.tunnel.marksSYNs() {
@@ -394,33 +419,41 @@ func (f *flow) speaksFirst() bool {
 
 // dialed handles the result of a connect after an event of the target leg.
 func (w *worker) dialed(f *flow, events uint32) {
-	o, leg := f.opening, &f.legs[target]
+	o := f.opening
+	if o.raced {
+		w.raced(f)
+		return
+	}
+	switch done, errno := w.connectResult(&f.legs[target], f.target, events); {
+	case !done:
+	case errno != 0:
+		w.dropAttempt(f)
+		o.failed(f.target, errno)
+		w.dialNext(f)
+	default:
+		w.won(f, events)
+	}
+}
+
+// connectResult finds what has become of a connect: events are those of its socket.
+func (w *worker) connectResult(l *leg, to netip.AddrPort, events uint32) (done bool, errno unix.Errno) {
 	if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
-		errno := socketError(int(leg.fd))
+		errno := socketError(int(l.fd))
 		if errno != unix.ECONNRESET && errno != unix.EPIPE {
-			if errno == 0 {
-				errno = unix.ECONNREFUSED
-			}
-			w.dropAttempt(f)
-			o.failed(f.target, errno)
-			w.dialNext(f)
-			return
+			return true, cmp.Or(errno, unix.ECONNREFUSED)
 		}
 		// The target accepted, perhaps sent something, and then reset.
-		leg.failed = errno
-		leg.fin = errno == unix.EPIPE // EPIPE: the reset came after a FIN
+		l.failed = errno
+		l.fin = errno == unix.EPIPE // EPIPE: the reset came after a FIN
 	} else if events&unix.EPOLLOUT == 0 {
-		return
+		return false, 0
 	}
-	if w.relay.localPorts.has(f.target.Port()) && localAddr(int(leg.fd)) == f.target {
+	if w.relay.localPorts.has(to.Port()) && localAddr(int(l.fd)) == to {
 		// If nobody listens on an ephemeral port, TCP's simultaneous open can
 		// connect a socket to itself.
-		w.dropAttempt(f)
-		o.failed(f.target, unix.ECONNREFUSED)
-		w.dialNext(f)
-		return
+		return true, unix.ECONNREFUSED
 	}
-	w.established(f, events)
+	return true, 0
 }
 
 func (w *worker) dropAttempt(f *flow) {
@@ -549,16 +582,21 @@ func (w *worker) openingDue(f *flow) {
 	case o.awaitFD, o.awaitAddr:
 		o.awaitAddr = false
 		w.dialNext(f)
+	case o.nextAt != 0 && w.now >= o.nextAt && w.now < o.attempt:
+		w.nextBeside(f)
 	case w.now < o.attempt:
-		w.timers.schedule(f, o.attempt)
+		w.scheduleAttempt(f)
 	case o.lookup:
 		o.lookup = false
-		o.reason, o.blamed = report.EndTargetUnknown, true
-		o.err = fmt.Errorf("no answer about %s in time", f.route.targets[o.order[o.next-1]].host)
+		o.unresolved(fmt.Errorf("no answer about %s in time", f.route.targets[o.order[o.next-1]].host))
 		w.dialNext(f)
 	default:
-		w.dropAttempt(f)
+		for i := range o.beside {
+			o.failed(o.beside[i].to, unix.ETIMEDOUT)
+		}
 		o.failed(f.target, unix.ETIMEDOUT)
+		w.dropAttempts(f)
+		o.addrs = nil
 		w.dialNext(f)
 	}
 }
@@ -567,6 +605,7 @@ func (w *worker) openingDue(f *flow) {
 func (w *worker) giveUp(f *flow) {
 	o := f.opening
 	w.blame(f)
+	w.dropAttempts(f)
 	switch {
 	case o.reason != "":
 	case len(o.order) == 0:

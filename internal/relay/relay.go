@@ -32,11 +32,12 @@ var ErrClosed = errors.New("the relay is closed")
 // Relay forwards the flows of its tunnels. Its methods may be called from any
 // goroutine.
 type Relay struct {
-	opts    Options
-	log     *slog.Logger
-	names   *names.Cache
-	probes  *hops.Probes
-	workers []*worker
+	opts      Options
+	log       *slog.Logger
+	names     *names.Cache
+	addresses *addresses
+	probes    *hops.Probes
+	workers   []*worker
 
 	live       atomic.Int64 // flows
 	pipeBudget atomic.Int64 // pipes that may still be opened
@@ -89,7 +90,7 @@ func New(opts Options) *Relay {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	opts.Listeners = slices.Clone(opts.Listeners)
-	r := &Relay{opts: opts, log: opts.Log, names: names.New(opts.Resolve), idle: make(chan struct{}, 1)}
+	r := &Relay{opts: opts, log: opts.Log, names: names.New(opts.Resolve), addresses: newAddresses(opts.Log), idle: make(chan struct{}, 1)}
 	r.probes = hops.NewProbes(r.names.Wait, r.hopProbed)
 	r.names.Remember(opts.Names)
 	r.memory.limit.Store(max(0, opts.MemoryLimitBytes))
@@ -207,6 +208,7 @@ func (r *Relay) Close() {
 	r.closeListeners(r.emptyTable(nil))
 	r.stopWorkers(report.EndDrain)
 	r.probes.Close()
+	r.addresses.close()
 	r.integrity.Wait()
 	r.names.Close()
 }

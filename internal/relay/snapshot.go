@@ -153,6 +153,7 @@ func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
 		for _, l := range in.listeners {
 			t.Listen = append(t.Listen, l.bound)
 		}
+		t.DeadFamilies = in.deadFamilies()
 		index[in.state] = len(s.Tunnels)
 		s.Tunnels = append(s.Tunnels, t)
 	}

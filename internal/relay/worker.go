@@ -57,10 +57,11 @@ type worker struct {
 	timers     timers
 	queue      []*flow // flows with work left after their turn
 	pipes      pipePool
-	maxSplice  int          // bytes per splice into a pipe; less while memory is short
-	buf        []byte       // its content is written or copied before the next read
-	buffers    [][]byte     // idle buffers for unwritten bytes
-	flows      spares[flow] // closed flows; only the run list may still refer to them
+	maxSplice  int              // bytes per splice into a pipe; less while memory is short
+	addrs      []netip.AddrPort // of a name, until their order is known
+	buf        []byte           // its content is written or copied before the next read
+	buffers    [][]byte         // idle buffers for unwritten bytes
+	flows      spares[flow]     // closed flows; only the run list may still refer to them
 	openings   spares[opening]
 	ended      []report.Record // of this turn
 	algorithms [2]string       // congestion controls of the latest legs to end
@@ -264,7 +265,7 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 			return
 		}
 		// Otherwise the event belongs to an attempt that ended in this batch.
-		if l.fd >= 0 && f.opening.batch != w.batch {
+		if l.fd >= 0 && (f.opening.batch != w.batch || f.opening.raced) {
 			w.dialed(f, events)
 		}
 	case phaseHeader:
@@ -326,6 +327,7 @@ func (w *worker) forget(f *flow) {
 	f.phase = phaseGone
 	if f.opening != nil {
 		w.endAwaitFD(f.opening)
+		f.opening.dropBeside()
 		w.openings.put(f.opening)
 		f.opening = nil
 	}

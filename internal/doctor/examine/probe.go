@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"longhaul/internal/doctor"
+	"longhaul/internal/halfopen"
 	"longhaul/internal/kernel"
 	"longhaul/internal/pathmtu"
 )
@@ -64,14 +65,10 @@ func carried(r pathmtu.Result, size int) int {
 // answers reports whether a host answers a SYN, be it with a reset: then small packets
 // get through.
 func answers(ctx context.Context, to netip.AddrPort) bool {
-	dialer := net.Dialer{Timeout: 2 * time.Second}
-	dialer.SetMultipathTCP(false)
-	conn, err := dialer.DialContext(ctx, "tcp", to.String())
-	if err != nil {
-		return errors.Is(err, syscall.ECONNREFUSED)
-	}
-	conn.Close()
-	return true
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	_, err := halfopen.Ask(ctx, to.String(), halfopen.Options{})
+	return err == nil || errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // deviceMTU returns the MTU of the device with an address of this host.

@@ -7,11 +7,11 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"syscall"
 	"time"
 
 	"longhaul/internal/display"
 	"longhaul/internal/doctor"
+	"longhaul/internal/halfopen"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -31,22 +31,10 @@ type Survey struct {
 // survey examines the path to a TCP port, with or without a listener there.
 func (e *Examiner) survey(ctx context.Context, server string) (Survey, error) {
 	var s Survey
-	dialer := net.Dialer{Timeout: 3 * time.Second}
-	dialer.SetMultipathTCP(false)
-	conn, err := dialer.DialContext(ctx, "tcp", server)
-	if err == nil {
-		defer conn.Close()
-		s.Local, s.Remote = addrPort(conn.LocalAddr()), addrPort(conn.RemoteAddr())
-		raw, err := conn.(syscall.Conn).SyscallConn()
-		if err != nil {
-			return s, err
-		}
-		_ = raw.Control(func(fd uintptr) {
-			if info, err := tcpinfo.Get(int(fd)); err == nil {
-				s.Info = &info
-			}
-		})
-	} else {
+	asking, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	_, err := halfopen.Ask(asking, server, halfopen.Options{Seen: s.see})
+	if !s.Remote.IsValid() {
 		here, there, addressErr := addressesToward(ctx, server)
 		if addressErr != nil {
 			return s, err
@@ -64,6 +52,20 @@ func (e *Examiner) survey(ctx context.Context, server string) (Survey, error) {
 	}
 	s.Bounds = doctor.Bounds(s.Path, s.Info)
 	return s, nil
+}
+
+// see takes the ends and the kernel's figures of a connection.
+func (s *Survey) see(c *net.TCPConn) {
+	s.Local, s.Remote = addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if info, err := tcpinfo.Get(int(fd)); err == nil {
+			s.Info = &info
+		}
+	})
 }
 
 // WriteText writes the survey in lines of 78 columns. The error is the writer's.

@@ -134,14 +134,13 @@ func (s *Set) takeTurns(all []candidate, weight func(*candidate) float64) {
 	}
 }
 
-// FirstAddress returns the index of the address that a flow of a source tries
-// first, of n addresses that the hop's name has. Each flow begins with the next
-// address; under Source, each source begins with its own.
-func (s *Set) FirstAddress(h *Hop, source netip.Addr, n int) int {
+// Turn is the number by which a flow of a source chooses among the addresses of a hop's
+// name. Each flow has the next one; under Source, each source has its own.
+func (s *Set) Turn(h *Hop, source netip.Addr) uint {
 	if s.balance == Source {
-		return int(draw(source, h.name) * float64(n-1))
+		return uint(draw(source, h.name) * (1 << 31))
 	}
-	return int(h.turn.Add(1)-1) % n
+	return uint(h.turn.Add(1) - 1)
 }
 
 // draw returns a number in (0, 1] that depends only on a source and a hop. So

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/internal/halfopen"
 	"longhaul/internal/relay/monotime"
 )
 
@@ -21,14 +22,13 @@ type Prober interface {
 	Probe(ctx context.Context, to netip.AddrPort) (rtt time.Duration, err error)
 }
 
-// ConnectProbe is a Prober that connects and then resets the connection:
-// nothing stays in a queue or in TIME_WAIT.
+// ConnectProbe is a Prober that asks whether the hop accepts connections. The hop's
+// program sees none, and nothing stays in a queue or in TIME_WAIT.
 type ConnectProbe struct{}
 
-// Probe connects to the address.
+// Probe asks at the address.
 func (ConnectProbe) Probe(ctx context.Context, to netip.AddrPort) (time.Duration, error) {
-	began := time.Now()
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", to.String())
+	rtt, err := halfopen.Ask(ctx, to.String(), halfopen.Options{})
 	if err != nil {
 		var op *net.OpError
 		if errors.As(err, &op) {
@@ -40,9 +40,6 @@ func (ConnectProbe) Probe(ctx context.Context, to netip.AddrPort) (time.Duration
 		}
 		return 0, fmt.Errorf("connect to %s: %w", to, err)
 	}
-	rtt := time.Since(began)
-	_ = conn.(*net.TCPConn).SetLinger(0)
-	_ = conn.Close()
 	return rtt, nil
 }
 
