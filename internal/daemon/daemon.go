@@ -69,6 +69,7 @@ type daemon struct {
 	integrity *integrityChecks
 	pairs     *pairs
 	rules     *interception
+	keeper    *hostKeeper
 	started   time.Time
 	parts     []part
 
@@ -167,9 +168,13 @@ func (d *daemon) assemble() (closeAll func()) {
 		others: func() bool { return len(d.older.living()) > 0 },
 		pairUp: d.pairs.takesFlows,
 		left:   intercept.Options{Tunnels: d.inherited.Intercepted, Dialers: d.inherited.Dialers},
+
+		cleared: d.inherited.Cleared,
 	})
 	d.rules.follows = d.predecessor != nil
 	closing(d.rules.close) // after the relay, whose flows need the rules
+	d.keeper = newHostKeeper(d.log, d.rules)
+	closing(d.keeper.close)
 	d.relay = relay.New(relay.Options{
 		Workers:           d.workers(),
 		HalfCloseTimeout:  d.config.HalfCloseTimeout,

@@ -102,3 +102,16 @@ func (h *Host) Notes(o Options) (all []error) {
 	}
 	return all
 }
+
+// Settings returns the settings of this host with which interception does not work, each with
+// its remedy: one of a kind. An administrator has set them, so nobody sets them back.
+func (h *Host) Settings(o Options) (all []error) {
+	c := checking{Options: o}
+	for _, step := range []func() error{c.forwarding, c.reversePath, c.bridges} {
+		// An interface that is gone has no settings.
+		if err := step(); err != nil && remedy.Of(err) != "" {
+			all = append(all, err)
+		}
+	}
+	return all
+}
