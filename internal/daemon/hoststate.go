@@ -10,6 +10,7 @@ import (
 
 	"longhaul/internal/hostevents"
 	"longhaul/internal/intercept"
+	"longhaul/internal/relay"
 )
 
 // hostKeeper holds this host to what the configuration wants of it, as long as the relay
@@ -18,6 +19,7 @@ import (
 type hostKeeper struct {
 	log   *slog.Logger
 	rules *interception
+	relay func() *relay.Relay
 
 	mu      sync.Mutex
 	watch   *hostevents.Watch
@@ -30,16 +32,19 @@ type hostKeeper struct {
 const (
 	// blindBeat is how often a relay looks at a host that does not say what has changed.
 	blindBeat = 10 * time.Second
+	// listenAgain is the time to the next attempt to listen where another program listens.
+	listenAgain = time.Second
 )
 
-func newHostKeeper(log *slog.Logger, rules *interception) *hostKeeper {
-	return &hostKeeper{log: log, rules: rules}
+func newHostKeeper(log *slog.Logger, rules *interception, relay func() *relay.Relay) *hostKeeper {
+	return &hostKeeper{log: log, rules: rules, relay: relay}
 }
 
 // follow watches what a configuration needs. tables: it intercepts.
 func (k *hostKeeper) follow(tables bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.lookAtListeners() // of the configuration
 	if k.end != nil && k.tables == tables {
 		return
 	}
@@ -66,11 +71,25 @@ func (k *hostKeeper) run(watch *hostevents.Watch, end <-chan struct{}) {
 		changes = watch.C
 	}
 	seen := hostevents.Seen{Lost: true}
+	var look, again bool
+	var lookAt time.Time // not before
 	for {
 		k.rules.changed(seen)
+		look = look || seen.Links || seen.Addresses || seen.Lost
+		if now := time.Now(); look && !now.Before(lookAt) {
+			look, again = false, k.lookAtListeners()
+			took := time.Since(now)
+			lookAt = now.Add(took + min(maxPace, lookShare*took))
+			if again {
+				look, lookAt = true, now.Add(listenAgain)
+			}
+		}
 		wake := time.Hour
 		if watch == nil {
 			wake = blindBeat
+		}
+		if look {
+			wake = min(wake, max(0, time.Until(lookAt)))
 		}
 		if due := k.rules.due(); !due.IsZero() {
 			wake = min(wake, max(0, time.Until(due)))
@@ -88,6 +107,24 @@ func (k *hostKeeper) run(watch *hostevents.Watch, end <-chan struct{}) {
 		}
 		timer.Stop()
 	}
+}
+
+// lookAtListeners logs which listening addresses have gone or come. again: not all of them
+// could be looked at.
+func (k *hostKeeper) lookAtListeners() (again bool) {
+	changes, again := k.relay().LookAtListeners()
+	for _, c := range changes {
+		switch {
+		case c.Err != nil:
+			k.log.Error("cannot listen at an address that has come", "tunnel", c.Tunnel, "listen", c.Listen.String(), "error", c.Err)
+		case c.Absent != "":
+			k.log.Warn("waiting for a listening address, the relay serves without it", "tunnel", c.Tunnel, "listen", c.Listen.String(),
+				"reason", c.Absent, "remedy", "give this host the address (ip addr shows what it has), or listen on another")
+		default:
+			k.log.Info("the listening address has come", "tunnel", c.Tunnel, "listen", c.Listen.String())
+		}
+	}
+	return again
 }
 
 // stop ends the watch. The caller holds mu.

@@ -139,7 +139,7 @@ func (h *readiness) ready(ctx context.Context, tunnel string, ignore Ignored) er
 // does.
 func usable(t flow.Tunnel, ignore Ignored) error {
 	switch {
-	case t.State == "listening", t.State == "shedding" && ignore.shedding:
+	case t.State == "listening", t.State == "waiting", t.State == "shedding" && ignore.shedding:
 	default:
 		return fmt.Errorf("tunnel %s is %s", t.Name, t.State)
 	}

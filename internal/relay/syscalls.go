@@ -193,6 +193,17 @@ func setTransparent(fd, as int) unix.Errno {
 	return setsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TRANSPARENT, 1)
 }
 
+// setFreebind allows to bind an address that this host does not have yet. Kernels before 4.15
+// cannot for IPv6; a bind then fails until the host has the address.
+func setFreebind(fd, as int) {
+	const ipv6Freebind = 78 // IPV6_FREEBIND
+	if as == unix.AF_INET6 {
+		setsockoptInt(fd, unix.IPPROTO_IPV6, ipv6Freebind, 1)
+		return
+	}
+	setsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1)
+}
+
 // bindAsClient has a socket dial from an address and port that a client uses.
 func bindAsClient(fd, as int, client netip.AddrPort) unix.Errno {
 	if family(client.Addr()) != as {
