@@ -112,7 +112,7 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 // readiness returns the readiness of the daemon's relay.
 func (d *daemon) readiness() *readiness {
 	return &readiness{
-		overview:   d.relay.Overview,
+		overview:   func() relay.Snapshot { return d.rules.addBypasses(d.relay.Overview()) },
 		responsive: d.relay.Responsive,
 		tight:      func() []resources.Resource { return d.shedder.monitor.State().Tight },
 	}
@@ -126,7 +126,7 @@ func (d *daemon) readinessOverHTTP() *readiness {
 	// Load balancers may send any Host or none; a browser always sends one.
 	r.showsReasons = func(r *http.Request) bool { return r.Host == "" || d.names.asked(r) }
 	r.overview = func() relay.Snapshot {
-		now := d.relay.Overview()
+		now := d.rules.addBypasses(d.relay.Overview())
 		if then := d.atHandOver.Load(); then != nil { // set before the relay drains
 			return *then
 		}

@@ -298,7 +298,7 @@ func (d *daemon) handOver(successor *handover.Successor) {
 	d.mu.Unlock()
 	// The successor answers health checks. A check that just reached this process
 	// must not report its end.
-	then := d.relay.Overview()
+	then := d.rules.addBypasses(d.relay.Overview())
 	d.atHandOver.Store(&then)
 	d.http.leave(time.Second)
 	d.pages.leave(time.Second)

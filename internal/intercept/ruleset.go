@@ -335,11 +335,12 @@ type formerChain struct {
 	base     bool
 	hook     nftables.ChainHook
 	priority nftables.ChainPriority
+	drops    bool // by its policy, which another program has set
 }
 
 // is reports whether a chain can stay as c.
 func (f formerChain) is(c chain) bool {
-	return f.name == c.name && f.base == (c.hook != nil) &&
+	return f.name == c.name && f.base == (c.hook != nil) && !f.drops &&
 		(!f.base || f.hook == *c.hook && f.priority == c.priority)
 }
 
@@ -363,6 +364,7 @@ func contentsOf(table string) (all contents, err error) {
 		f := formerChain{name: c.Name, base: c.Hooknum != nil && c.Priority != nil}
 		if f.base {
 			f.hook, f.priority = *c.Hooknum, *c.Priority
+			f.drops = c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop
 		}
 		all.chains = append(all.chains, f)
 	}

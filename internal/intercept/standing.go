@@ -74,11 +74,11 @@ func (r ruleset) missing(have *netfilter.Table, s *Standing) *Missing {
 	}
 	var lack, changed []string
 	for _, c := range r.chains {
-		handles := have.Rules[c.name]
+		digests := have.Rules[c.name]
 		switch known := s.rules[c.name]; {
-		case len(handles) < len(c.rules):
+		case len(digests) < len(c.rules):
 			lack = append(lack, c.name)
-		case len(handles) > len(c.rules), s.rules != nil && !slices.Equal(known, handles), slices.Contains(have.Drops, c.name):
+		case len(digests) > len(c.rules), s.rules != nil && !slices.Equal(known, digests), slices.Contains(have.Drops, c.name):
 			changed = append(changed, c.name)
 		}
 	}

@@ -1,6 +1,8 @@
 package netfilter
 
 import (
+	"hash/maphash"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -8,7 +10,7 @@ import (
 type Table struct {
 	Dormant bool                // its chains see no packet
 	Drops   []string            // base chains whose policy is drop
-	Rules   map[string][]uint64 // by chain: the handles, in the order of evaluation
+	Rules   map[string][]uint64 // by chain: a digest of each rule, in the order of evaluation
 }
 
 // ReadTable reads a table of the family inet in the calling thread's network namespace.
@@ -16,6 +18,10 @@ type Table struct {
 func ReadTable(name string) (*Table, error) {
 	return settled(func() (*Table, error) { return readTable(name) })
 }
+
+// ruleDigest tells rules apart within this process. A rule that replaces another may keep its
+// handle.
+var ruleDigest = maphash.MakeSeed()
 
 func readTable(name string) (*Table, error) {
 	var t *Table
@@ -45,19 +51,19 @@ func readTable(name string) (*Table, error) {
 	request := attribute(unix.NFTA_RULE_TABLE, append([]byte(name), 0))
 	err = dumpNFTables(unix.NFT_MSG_GETRULE, unix.NFPROTO_INET, request, func(_ byte, body []byte) error {
 		var table, chain string
-		var handle uint64
+		var digest uint64
 		walk(body, func(kind uint16, data []byte) { // without a map: there may be many rules
 			switch kind {
 			case unix.NFTA_RULE_TABLE:
 				table = unix.ByteSliceToString(data)
 			case unix.NFTA_RULE_CHAIN:
 				chain = unix.ByteSliceToString(data)
-			case unix.NFTA_RULE_HANDLE:
-				handle = attributes{kind: data}.long(kind)
+			case unix.NFTA_RULE_HANDLE, unix.NFTA_RULE_EXPRESSIONS:
+				digest = digest*31 + maphash.Bytes(ruleDigest, data)
 			}
 		})
 		if table == name { // kernels before 4.7 list all
-			t.Rules[chain] = append(t.Rules[chain], handle)
+			t.Rules[chain] = append(t.Rules[chain], digest)
 		}
 		return nil
 	})
