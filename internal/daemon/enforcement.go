@@ -29,8 +29,8 @@ type enforcement struct {
 	by       string              // who removed it, if known
 	err      string              // of the last attempt
 	nextAt   time.Time           // of the next attempt; zero: nothing is missing
-	paceAt   time.Time           // no look at the host before
-	look     intercept.Look      // left for then
+	pace     pace
+	look     intercept.Look // left for then
 
 	restored []time.Time // of the last minute
 	delay    time.Duration
@@ -52,10 +52,6 @@ const (
 	// firstDelay and maxDelay bound how long a fight leaves the host without the rules.
 	firstDelay = 2 * time.Second
 	maxDelay   = time.Minute
-	// lookShare bounds the time that looking at the host takes: one in two hundred. A
-	// look is put off by maxPace at the most.
-	lookShare = 200
-	maxPace   = 500 * time.Millisecond
 
 	maxReported = 16 // parts that a reload names
 )
@@ -80,8 +76,7 @@ func (i *interception) beginEnforcing() {
 		e.cleared = false
 		e.reported = append(e.reported, "the rules of interception, which intercept clear had removed")
 	}
-	e.restored, e.delay, e.opponent, e.nextAt = nil, 0, "", time.Time{}
-	e.paceAt = time.Time{}
+	e.restored, e.delay, e.opponent, e.nextAt, e.pace = nil, 0, "", time.Time{}, pace{}
 }
 
 // changed looks at the host after a change of it.
@@ -116,7 +111,7 @@ func (i *interception) due() time.Time {
 	case !e.nextAt.IsZero():
 		return e.nextAt
 	case e.look != intercept.Look{}:
-		return e.paceAt
+		return e.pace.at
 	case e.opponent != "" && len(e.restored) > 0: // the end of a fight
 		return e.restored[len(e.restored)-1].Add(fightWithin)
 	}
@@ -140,7 +135,7 @@ func (i *interception) enforce(look intercept.Look, by string) {
 	if by != "" {
 		e.by = by
 	}
-	if (e.look == intercept.Look{}) && e.missing == nil || now.Before(e.paceAt) || !e.nextAt.IsZero() && now.Before(e.nextAt) {
+	if (e.look == intercept.Look{}) && e.missing == nil || now.Before(e.pace.at) || !e.nextAt.IsZero() && now.Before(e.nextAt) {
 		return
 	}
 	look = e.look
@@ -149,8 +144,7 @@ func (i *interception) enforce(look intercept.Look, by string) {
 	}
 	e.look = intercept.Look{}
 	missing, err := i.host.Missing(i.inForce, look, &e.standing)
-	took := time.Since(now)
-	e.paceAt = now.Add(took + min(maxPace, lookShare*took))
+	e.pace.took(time.Since(now), now)
 	switch {
 	case err != nil:
 		e.look = look

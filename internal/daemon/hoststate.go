@@ -73,14 +73,14 @@ func (k *hostKeeper) run(watch *hostevents.Watch, end <-chan struct{}) {
 	seen := hostevents.Seen{Lost: true}
 	var look, again bool
 	var lookAt time.Time // not before
+	var looks pace
 	for {
 		k.rules.changed(seen)
 		look = look || seen.Links || seen.Addresses || seen.Lost
 		if now := time.Now(); look && !now.Before(lookAt) {
 			look, again = false, k.lookAtListeners()
-			took := time.Since(now)
-			lookAt = now.Add(took + min(maxPace, lookShare*took))
-			if again {
+			looks.took(time.Since(now), now)
+			if lookAt = looks.at; again {
 				look, lookAt = true, now.Add(listenAgain)
 			}
 		}
@@ -166,4 +166,32 @@ func interfaceState(name string) (state string, ok bool) {
 		return "down", false
 	}
 	return "", true
+}
+
+// pace bounds the time that looking at the host takes: one part in lookShare, after some looks
+// at once. A look is put off by maxPace at the most.
+type pace struct {
+	debt time.Duration // of looks, not yet paid
+	paid time.Time     // until when
+	at   time.Time     // of the next look, not before
+}
+
+const (
+	lookShare = 200
+	// lookCredit is the time of looks that need no pause.
+	lookCredit = 100 * time.Millisecond
+	maxPace    = 500 * time.Millisecond
+)
+
+// took notes a look that began then.
+func (p *pace) took(lasted time.Duration, began time.Time) {
+	if !p.paid.IsZero() {
+		p.debt = max(0, p.debt-began.Sub(p.paid)/lookShare)
+	}
+	p.paid = began
+	p.debt += lasted
+	p.at = began.Add(lasted)
+	if over := p.debt - lookCredit; over > 0 {
+		p.at = p.at.Add(min(maxPace, over*lookShare))
+	}
 }

@@ -57,7 +57,7 @@ type Watch struct {
 const (
 	// pause is between two readings of the kernel's messages, so that many changes cost
 	// as few wakeups as one.
-	pause = 50 * time.Millisecond
+	pause = 100 * time.Millisecond
 	// room is for the messages of a pause.
 	room = 4 << 20
 	// messageBytes is room for what the kernel sends at once.

@@ -239,8 +239,9 @@ type transaction struct {
 }
 
 // replace puts the ruleset in place of what the table of that name has, in one step.
-// Counters go on, and so does the memory of the connections that have begun.
-func (r ruleset) replace() error {
+// Counters go on, and so does the memory of the connections that have begun. With only, it
+// leaves the rules of the other chains: of many tunnels they are thousands.
+func (r ruleset) replace(only ...string) error {
 	former, err := contentsOf(r.table)
 	if err != nil {
 		return err
@@ -250,7 +251,15 @@ func (r ruleset) replace() error {
 		return err
 	}
 	t.conn.AddTable(t.table)
-	t.conn.FlushTable(t.table)
+	chosen := func(chain string) bool { return len(only) == 0 || slices.Contains(only, chain) }
+	if len(only) == 0 {
+		t.conn.FlushTable(t.table)
+	}
+	for _, c := range former.chains {
+		if len(only) > 0 && chosen(c.name) {
+			t.conn.FlushChain(&nftables.Chain{Table: t.table, Name: c.name})
+		}
+	}
 	for _, c := range former.chains {
 		if !slices.ContainsFunc(r.chains, c.is) {
 			t.conn.DelChain(&nftables.Chain{Table: t.table, Name: c.name})
@@ -288,6 +297,9 @@ func (r ruleset) replace() error {
 		t.conn.AddChain(nc)
 	}
 	for _, c := range r.chains {
+		if !chosen(c.name) {
+			continue
+		}
 		for i, rule := range c.rules {
 			var all []expr.Any
 			for _, s := range rule {

@@ -16,10 +16,14 @@ import (
 // bridge hands them up. The kernel then forgets the socket that tproxy has chosen, and
 // nobody gets the packet. Kernels with Docker often have this setting.
 func (c checking) bridges() error {
+	devices := map[string]netlink.Link{} // many tunnels may have one
 	for _, t := range c.Tunnels {
-		device, err := netlink.LinkByName(t.Interface)
-		if err != nil {
-			return fmt.Errorf("find the interface %s of tunnel %s: %w", t.Interface, t.Name, err)
+		device, err := devices[t.Interface], error(nil)
+		if device == nil {
+			if device, err = netlink.LinkByName(t.Interface); err != nil {
+				return fmt.Errorf("find the interface %s of tunnel %s: %w", t.Interface, t.Name, err)
+			}
+			devices[t.Interface] = device
 		}
 		if device.Type() != "bridge" {
 			continue

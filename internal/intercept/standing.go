@@ -25,6 +25,8 @@ const (
 type Missing struct {
 	Part Part   `json:"part"`
 	What string `json:"what"` // "the nftables table longhaul-site-a"
+
+	chains []string // of PartRules: those to set again
 }
 
 // TablePrefix begins the names of the tables of all relays.
@@ -40,6 +42,7 @@ var ErrTaken = errors.New("another process has its rules")
 // of another is noticed.
 type Standing struct {
 	rules map[string][]uint64 // nil: not yet known
+	want  *ruleset            // nil: not yet made
 }
 
 // Look says what to compare.
@@ -53,7 +56,11 @@ func (h *Host) Missing(o Options, look Look, s *Standing) (all []Missing, err er
 		if err != nil {
 			return nil, fmt.Errorf("read the nftables table %s%s: %w", tablePrefix, o.Relay, err)
 		}
-		if missing := newRuleset(o).missing(table, s); missing != nil {
+		if s.want == nil {
+			want := newRuleset(o)
+			s.want = &want
+		}
+		if missing := s.want.missing(table, s); missing != nil {
 			all = append(all, *missing)
 		}
 	}
@@ -67,10 +74,10 @@ func (h *Host) Missing(o Options, look Look, s *Standing) (all []Missing, err er
 // missing says what the kernel's table lacks; nil: nothing.
 func (r ruleset) missing(have *netfilter.Table, s *Standing) *Missing {
 	if have == nil {
-		return &Missing{PartTable, "the nftables table " + r.table}
+		return &Missing{Part: PartTable, What: "the nftables table " + r.table}
 	}
 	if have.Dormant {
-		return &Missing{PartTable, "the nftables table " + r.table + " (it is dormant)"}
+		return &Missing{Part: PartTable, What: "the nftables table " + r.table + " (it is dormant)"}
 	}
 	var lack, changed []string
 	for _, c := range r.chains {
@@ -84,9 +91,9 @@ func (r ruleset) missing(have *netfilter.Table, s *Standing) *Missing {
 	}
 	switch {
 	case len(lack) > 0:
-		return &Missing{PartRules, fmt.Sprintf("rules in %s of the nftables table %s", named(lack), r.table)}
+		return &Missing{PartRules, fmt.Sprintf("rules in %s of the nftables table %s", named(lack), r.table), append(lack, changed...)}
 	case len(changed) > 0:
-		return &Missing{PartRules, fmt.Sprintf("the rules as they were in %s of the nftables table %s", named(changed), r.table)}
+		return &Missing{PartRules, fmt.Sprintf("the rules as they were in %s of the nftables table %s", named(changed), r.table), changed}
 	}
 	if s.rules == nil {
 		s.rules = have.Rules
@@ -114,10 +121,10 @@ func missingDeliveries(needed []delivery) (all []Missing, err error) {
 			return all, err
 		}
 		if !rule {
-			all = append(all, Missing{PartRoutingRule, fmt.Sprintf("the %s routing rule for mark %#x", family, d.Mark)})
+			all = append(all, Missing{Part: PartRoutingRule, What: fmt.Sprintf("the %s routing rule for mark %#x", family, d.Mark)})
 		}
 		if !route {
-			all = append(all, Missing{PartRoute, fmt.Sprintf("the %s local route of table %d", family, d.Table)})
+			all = append(all, Missing{Part: PartRoute, What: fmt.Sprintf("the %s local route of table %d", family, d.Table)})
 		}
 	}
 	return all, nil
@@ -148,13 +155,17 @@ func (h *Host) Restore(o Options, missing []Missing, s *Standing) error {
 			return err
 		}
 	}
-	if !slices.ContainsFunc(missing, func(m Missing) bool { return m.Part == PartTable || m.Part == PartRules }) {
+	at := slices.IndexFunc(missing, func(m Missing) bool { return m.Part == PartTable || m.Part == PartRules })
+	if at < 0 {
 		return nil
 	}
-	*s = Standing{}
-	r := newRuleset(o)
-	if err := r.replace(); err != nil {
-		return fmt.Errorf("set the nftables rules of %s: %w", r.table, lacks(err))
+	if s.want == nil {
+		want := newRuleset(o)
+		s.want = &want
+	}
+	s.rules = nil
+	if err := s.want.replace(missing[at].chains...); err != nil {
+		return fmt.Errorf("set the nftables rules of %s: %w", s.want.table, lacks(err))
 	}
 	return nil
 }

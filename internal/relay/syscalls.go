@@ -2,7 +2,6 @@ package relay
 
 import (
 	"encoding/binary"
-	"net"
 	"net/netip"
 	"os"
 	"strconv"
@@ -150,10 +149,20 @@ func scopeOf(zone string) uint32 {
 	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
 		return uint32(n)
 	}
-	if ifc, err := net.InterfaceByName(zone); err == nil {
-		return uint32(ifc.Index)
+	// Package net would list all interfaces.
+	request, err := unix.NewIfreq(zone)
+	if err != nil {
+		return 0
 	}
-	return 0
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	if unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request) != nil {
+		return 0
+	}
+	return request.Uint32()
 }
 
 func connect(fd int, to *rawSockaddr) unix.Errno {
