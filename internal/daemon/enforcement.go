@@ -312,12 +312,14 @@ func (i *interception) problems(tunnel string) (all []flow.HostProblem) {
 	return append(all, e.settings...)
 }
 
-// suspects are programs that are known to remove what they have not set, by the name of their
-// process, which the kernel cuts.
-var suspects = []struct {
-	comm, name string
-	routing    bool // removes routing rules and routes, else tables
-}{
+// suspect is a program that is known to remove what it has not set.
+type suspect struct {
+	comm    string // of its process, which the kernel cuts
+	name    string
+	routing bool // it removes routing rules and routes, else tables
+}
+
+var suspects = []suspect{
 	{"systemd-network", "systemd-networkd (ManageForeignRoutingPolicyRules=no in networkd.conf)", true},
 	{"NetworkManager", "NetworkManager", true},
 	{"firewalld", "firewalld", false},
