@@ -28,7 +28,7 @@ var flagValues = map[string]map[string][]string{
 		"wan-side": {"auto", "listen", "forward", "both", "none"}, "transport": {"auto", "kernel"}, "proxy-out": {"v1", "v2"},
 		"balance": {"ordered", "least-flows", "round-robin", "source"}, "check-next": {"relay", "target"},
 	},
-	"longhaul ready":           {"ignore": {"shedding", "hops"}},
+	"longhaul ready":           {"ignore": {"shedding", "hops", "host"}},
 	"longhaul status":          {"sort": {"goodput", "bytes", "age"}},
 	"longhaul top":             {"sort": {"goodput", "retransmissions", "limited", "rtt"}},
 	"longhaul host check":      {"path": slices.Sorted(maps.Keys(hostcheck.Paths()))},

@@ -56,7 +56,7 @@ Exit codes: 0 ready, 1 not ready or no relay, 2 wrong command line.`,
 	flags.BoolVar(&asJSON, "json", false, "print the answer as JSON")
 	chosen.register(flags)
 	flags.StringVar(&remote, "http", "", "ask at this `ADDRESS:PORT` of http_listen instead")
-	flags.StringVar(&ignore, "ignore", "", "ignore `WHAT`: shedding, hops, or both")
+	flags.StringVar(&ignore, "ignore", "", "ignore `WHAT`: shedding, hops, host, or several")
 	flagvalue.AddDuration(flags, &timeout, "timeout", "longest wait for the answer")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		target := "/readyz"

@@ -208,6 +208,7 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 			}
 			fmt.Fprintln(w, display.Shorten("  "+listens[0]+more+" -> "+strings.Join(t.Forward, " "), 80))
 		}
+		writeHost(w, t, now)
 		writeInterception(w, t, now)
 		writeHops(w, t.Hops, now)
 		writePairs(w, s.Pairs, t.Name, now)
@@ -248,7 +249,16 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 	}
 }
 
-// writeHops lists a tunnel's hops, unless the only one is up.
+// writeHost writes what this host lacks of what the tunnel needs.
+func writeHost(w io.Writer, t flow.Tunnel, now time.Time) {
+	for _, p := range t.Host {
+		fmt.Fprintf(w, "  %s, for %s\n", p.Problem, display.Age(now.Sub(p.Since).Seconds()))
+		if p.Fix != "" {
+			fmt.Fprintf(w, "    %s\n", p.Fix)
+		}
+	}
+}
+
 // writeInterception writes what keeps an intercepting tunnel from its best.
 func writeInterception(w io.Writer, t flow.Tunnel, now time.Time) {
 	if b := t.Bypass; b != nil && b.Reason != "" {
@@ -267,6 +277,7 @@ func writeInterception(w io.Writer, t flow.Tunnel, now time.Time) {
 	}
 }
 
+// writeHops lists a tunnel's hops, unless the only one is up.
 func writeHops(w io.Writer, hops []flow.Hop, now time.Time) {
 	if len(hops) == 1 && hops[0].State == flow.HopUp {
 		return

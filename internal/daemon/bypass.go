@@ -90,7 +90,9 @@ func (i *interception) addBypasses(s relay.Snapshot) relay.Snapshot {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for n := range s.Tunnels {
-		s.Tunnels[n].Bypass = i.bypass[s.Tunnels[n].Name].state()
+		t := &s.Tunnels[n]
+		t.Bypass = i.bypass[t.Name].state()
+		t.Host = append(t.Host, i.problems(t.Name)...)
 	}
 	return i.forward.add(s)
 }

@@ -22,6 +22,7 @@ import (
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
 	"longhaul/internal/control"
+	"longhaul/internal/flow"
 	"longhaul/internal/handover"
 	"longhaul/internal/intercept"
 	"longhaul/internal/ledger"
@@ -69,6 +70,7 @@ type daemon struct {
 	integrity *integrityChecks
 	pairs     *pairs
 	rules     *interception
+	keeper    *hostKeeper
 	started   time.Time
 	parts     []part
 
@@ -167,9 +169,13 @@ func (d *daemon) assemble() (closeAll func()) {
 		others: func() bool { return len(d.older.living()) > 0 },
 		pairUp: d.pairs.takesFlows,
 		left:   intercept.Options{Tunnels: d.inherited.Intercepted, Dialers: d.inherited.Dialers},
+
+		cleared: d.inherited.Cleared,
 	})
 	d.rules.follows = d.predecessor != nil
 	closing(d.rules.close) // after the relay, whose flows need the rules
+	d.keeper = newHostKeeper(d.log, d.rules, func() *relay.Relay { return d.relay })
+	closing(d.keeper.close)
 	d.relay = relay.New(relay.Options{
 		Workers:           d.workers(),
 		HalfCloseTimeout:  d.config.HalfCloseTimeout,
@@ -235,9 +241,12 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	if err := d.rules.failure(); err != nil {
 		return err
 	}
+	waits := func(name string) bool {
+		return slices.ContainsFunc(d.relay.Overview().Tunnels, func(t flow.Tunnel) bool { return t.Name == name && t.State == "waiting" })
+	}
 	for _, t := range d.config.Tunnels {
-		if t.Intercept.Enabled() {
-			continue // logged by interception
+		if t.Intercept.Enabled() || waits(t.Name) {
+			continue // logged by interception, or as waiting
 		}
 		d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", cmp.Or(join(t.Forward), "original"))
 	}

@@ -36,6 +36,7 @@ type interception struct {
 	full    map[string]bool // tunnels that were at their limit of flows
 	err     error           // of the last attempt
 	retryAt time.Time
+	kept    enforcement
 	held    bool // another process may have taken over
 	follows bool // another process still accepts
 	ending  bool // this process takes no new flow
@@ -53,6 +54,8 @@ type interceptionOptions struct {
 	others func() bool              // whether an older process has flows
 	pairUp func(tunnel string) bool // whether the pair of a near tunnel takes flows
 	left   intercept.Options        // removed tunnels that may still have flows; guarded by mu
+	// cleared: the operator has taken the rules back from the process before this one.
+	cleared bool
 }
 
 // ruler sets this host's rules.
@@ -62,6 +65,9 @@ type ruler interface {
 	ForwardRules(intercept.Options) ([]intercept.ForwardVerdict, error)
 	HasRecord(relay string) bool
 	Set(intercept.Options) error
+	Missing(intercept.Options, intercept.Look, *intercept.Standing) ([]intercept.Missing, error)
+	Restore(intercept.Options, []intercept.Missing, *intercept.Standing) error
+	Settings(intercept.Options) []error
 	Clear(relay string) error
 }
 
@@ -75,6 +81,7 @@ const (
 func newInterception(o interceptionOptions) *interception {
 	i := &interception{interceptionOptions: o, full: map[string]bool{}, mirror: &mirror{lines: loglimit.New(o.log), relay: o.relay},
 		forward: forwardRules{log: o.log, getenv: o.getenv}}
+	i.kept.cleared = o.cleared
 	i.life, i.end = context.WithCancel(context.Background())
 	return i
 }
@@ -110,6 +117,7 @@ func (d interceptionPart) Prepare(_ context.Context, c *config.Config) (Change, 
 		}
 		d.rules.forward.keep(verdicts)
 		d.rules.follow(host, wanted, c.Tunnels)
+		d.keeper.follow(!d.rules.isIdle())
 	}), nil
 }
 
@@ -145,7 +153,9 @@ func (i *interception) follow(host ruler, wanted intercept.Options, tunnels []co
 	i.bypass = bypasses(tunnels, i.bypass)
 	idle := i.idle()
 	i.host, i.wanted, i.retryAt = host, wanted, time.Time{}
+	i.beginEnforcing()
 	i.refresh()
+	i.enforce(everything, "")
 	if idle && !i.idle() {
 		i.running.Go(i.watch)
 	}
@@ -154,6 +164,12 @@ func (i *interception) follow(host ruler, wanted intercept.Options, tunnels []co
 // idle reports whether there never was a rule, so that nobody watches.
 func (i *interception) idle() bool {
 	return i.wanted.IsEmpty() && i.left.IsEmpty() && i.inForce.IsEmpty()
+}
+
+func (i *interception) isIdle() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.idle()
 }
 
 // watch pauses and resumes tunnels with the relay's state.
@@ -185,7 +201,10 @@ func (i *interception) turn() (last bool) {
 	}
 	if of, due := i.forward.isDue(time.Now()); due {
 		host, wanted := i.host, i.wanted
-		i.running.Go(func() { i.forward.look(host, wanted, of) })
+		i.running.Go(func() {
+			i.forward.look(host, wanted, of)
+			i.foundSettings(host.Settings(wanted))
+		})
 	}
 	return false
 }
@@ -199,7 +218,7 @@ func (i *interception) update() {
 
 // refresh has the host's rules follow the relay. The caller holds mu.
 func (i *interception) refresh() {
-	if i.held || i.waits() || i.idle() || i.passes || time.Now().Before(i.retryAt) {
+	if i.held || i.waits() || i.idle() || i.passes || i.kept.cleared || time.Now().Before(i.retryAt) {
 		return
 	}
 	if (!i.left.IsEmpty() || i.anyPort) && i.relay().FlowsNow() == 0 && !i.others() {
@@ -210,6 +229,9 @@ func (i *interception) refresh() {
 	switch {
 	case err != nil:
 	case reflect.DeepEqual(next, i.inForce):
+		return
+	case i.inForce.Relay != "" && !i.inForce.IsEmpty() && !i.host.HasRecord(i.inForce.Relay):
+		i.wasCleared()
 		return
 	case next.IsEmpty():
 		err = i.host.Clear(next.Relay)
@@ -227,6 +249,7 @@ func (i *interception) refresh() {
 	i.mirror.forget(i.wanted.Tunnels)
 	i.tell(next)
 	i.inForce, i.passes = next, i.ending
+	i.kept.set()
 }
 
 // waits reports whether the rules are left to the process that this one follows: the
@@ -329,21 +352,23 @@ func (i *interception) stop() {
 	i.refresh()
 }
 
-// hold leaves the rules alone while another process prepares to take over, and for
-// good once it has. It returns the rules, whose tunnels may have flows, for that process.
-func (i *interception) hold() intercept.Options {
+// hold leaves the rules as they are while another process prepares to take over, and for
+// good once it has. It returns the rules, whose tunnels may have flows, for that process, and
+// whether the operator has taken them back. Until that process sets its rules, this one sets
+// again what is missing of its own.
+func (i *interception) hold() (inForce intercept.Options, cleared bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.held = true
-	return i.inForce
+	return i.inForce, i.kept.cleared
 }
 
 // reclaim ends a hold after the other process has failed. It may have set rules.
 func (i *interception) reclaim() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.held, i.retryAt = false, time.Time{}
-	if !i.inForce.IsEmpty() {
+	i.held, i.retryAt, i.kept.yielded = false, time.Time{}, false
+	if !i.inForce.IsEmpty() && !i.kept.cleared {
 		i.inForce.Relay = "" // unequal to every other
 		i.refresh()
 	}

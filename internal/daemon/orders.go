@@ -31,6 +31,7 @@ type Reload struct {
 	Unchanged    int       `json:"unchanged"`
 	Settings     []string  `json:"settings,omitempty"`      // other settings that have changed
 	NeedsRestart []string  `json:"needs_restart,omitempty"` // those that wait for a restart
+	Restored     []string  `json:"restored,omitempty"`      // what other programs had removed from this host
 }
 
 // Mistake is a mistake in a configuration, or a setting that is rarely intended.
@@ -85,7 +86,7 @@ func (r *Reload) String() string {
 		what string
 		all  []string
 	}{
-		{"added", r.Added}, {"removed", r.Removed}, {"changed", r.Changed}, {"changed settings", r.Settings},
+		{"added", r.Added}, {"removed", r.Removed}, {"changed", r.Changed}, {"changed settings", r.Settings}, {"set again", r.Restored},
 	} {
 		if len(part.all) > 0 {
 			fmt.Fprintf(&b, "%s: %s\n", part.what, strings.Join(part.all, ", "))
@@ -143,7 +144,7 @@ func (d *daemon) reload(ctx context.Context) *Reload {
 	changes := config.Diff(before, after)
 	outcome := &Reload{At: began, OK: true, Warnings: mistakesOf(after.Warnings),
 		Added: changes.Added, Changed: changes.Changed, Removed: changes.Removed, Unchanged: len(changes.Unchanged),
-		Settings: config.ChangedSettings(before, after), NeedsRestart: config.NeedsRestart(before, after)}
+		Settings: config.ChangedSettings(before, after), NeedsRestart: config.NeedsRestart(before, after), Restored: d.rules.restoredParts()}
 	d.mu.Lock()
 	d.config, d.lastReload = after, outcome
 	d.mu.Unlock()

@@ -31,10 +31,10 @@ var errNoTunnel = errors.New("no tunnel has this name")
 
 // Ignored has the conditions of ?ignore= that do not make a relay unready. It is for
 // clients that move a relay's existing flows away when it is unready.
-type Ignored struct{ shedding, hops bool }
+type Ignored struct{ shedding, hops, host bool }
 
 // Ignorable lists the words of ?ignore=.
-const Ignorable = "shedding, hops"
+const Ignorable = "shedding, hops, host"
 
 // ParseIgnored parses words separated by commas.
 func ParseIgnored(text string) (Ignored, error) {
@@ -46,6 +46,8 @@ func ParseIgnored(text string) (Ignored, error) {
 			i.shedding = true
 		case "hops":
 			i.hops = true
+		case "host":
+			i.host = true
 		default:
 			return i, fmt.Errorf("cannot ignore %q", word)
 		}
@@ -137,9 +139,14 @@ func (h *readiness) ready(ctx context.Context, tunnel string, ignore Ignored) er
 // does.
 func usable(t flow.Tunnel, ignore Ignored) error {
 	switch {
-	case t.State == "listening", t.State == "shedding" && ignore.shedding:
+	case t.State == "listening", t.State == "waiting", t.State == "shedding" && ignore.shedding:
 	default:
 		return fmt.Errorf("tunnel %s is %s", t.Name, t.State)
+	}
+	for _, p := range t.Host {
+		if p.Blocks && !ignore.host {
+			return fmt.Errorf("tunnel %s: %s", t.Name, p.Problem)
+		}
 	}
 	if ignore.hops {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -92,7 +93,7 @@ func TestChecksOutlastAHandOver(t *testing.T) {
 	shedder, r, _ := shedderOf(t)
 	shedder.monitor = resources.Start(resources.Options{})
 	t.Cleanup(shedder.monitor.Close)
-	d := &daemon{relay: r, shedder: shedder}
+	d := &daemon{relay: r, shedder: shedder, rules: newInterception(interceptionOptions{log: slog.New(slog.DiscardHandler)})}
 	then := r.Overview()
 	d.atHandOver.Store(&then)
 	nettest.Must(t, r.Relinquish())

@@ -56,6 +56,8 @@ type Status struct {
 	History         *history.State     `json:"history"`               // null: no history
 	Pairs           *flow.Pairs        `json:"pairs"`                 // null: no tunnel is paired
 	Missing         []string           `json:"missing"`               // parts that were not known in time
+	Restored        map[string]int64   `json:"restored_total"`        // of the host's state, by part: set again after other programs removed it
+	Fights          int64              `json:"fights_total"`          // with programs that kept removing it
 	relay.Snapshot
 }
 
@@ -93,6 +95,7 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 	ask(parts, partPairs, d.pairs.status, func(v *flow.Pairs) { s.Pairs = v })
 	ask(parts, partFlows, func() relay.Snapshot { return d.rules.addBypasses(d.relay.Snapshot()) }, func(v relay.Snapshot) { s.Snapshot = v })
 	s.Missing = append([]string{}, parts.wait()...)
+	s.Restored, s.Fights = d.rules.hostCounts()
 	if d.shedder != nil {
 		state := d.shedder.monitor.State()
 		s.Resources = &state
@@ -109,7 +112,7 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 // readiness returns the readiness of the daemon's relay.
 func (d *daemon) readiness() *readiness {
 	return &readiness{
-		overview:   d.relay.Overview,
+		overview:   func() relay.Snapshot { return d.rules.addBypasses(d.relay.Overview()) },
 		responsive: d.relay.Responsive,
 		tight:      func() []resources.Resource { return d.shedder.monitor.State().Tight },
 	}
@@ -123,7 +126,7 @@ func (d *daemon) readinessOverHTTP() *readiness {
 	// Load balancers may send any Host or none; a browser always sends one.
 	r.showsReasons = func(r *http.Request) bool { return r.Host == "" || d.names.asked(r) }
 	r.overview = func() relay.Snapshot {
-		now := d.relay.Overview()
+		now := d.rules.addBypasses(d.relay.Overview())
 		if then := d.atHandOver.Load(); then != nil { // set before the relay drains
 			return *then
 		}

@@ -42,6 +42,7 @@ type inheritance struct {
 
 	Intercepted []intercept.Tunnel `json:"intercepted,omitempty"` // that may have flows
 	Dialers     []intercept.Dialer `json:"dialers,omitempty"`     // likewise
+	Cleared     bool               `json:"cleared,omitempty"`     // the operator has taken the rules of interception back
 }
 
 // introduction is the message of a successor that is ready.
@@ -201,8 +202,8 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 	}
 	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Names: d.relay.Names(),
 		Older: d.older.living(), Links: d.pairs.links()}
-	inForce := d.rules.hold()
-	bequest.Intercepted, bequest.Dialers = inForce.Tunnels, inForce.Dialers
+	inForce, cleared := d.rules.hold()
+	bequest.Intercepted, bequest.Dialers, bequest.Cleared = inForce.Tunnels, inForce.Dialers, cleared
 	if bequest.Pairs, err = d.pairs.bequeath(); err != nil {
 		return nil, about, err
 	}
@@ -297,7 +298,7 @@ func (d *daemon) handOver(successor *handover.Successor) {
 	d.mu.Unlock()
 	// The successor answers health checks. A check that just reached this process
 	// must not report its end.
-	then := d.relay.Overview()
+	then := d.rules.addBypasses(d.relay.Overview())
 	d.atHandOver.Store(&then)
 	d.http.leave(time.Second)
 	d.pages.leave(time.Second)
@@ -305,6 +306,7 @@ func (d *daemon) handOver(successor *handover.Successor) {
 		d.log.Error("cannot stop accepting", "error", err)
 	}
 	d.pairs.drain()
+	d.keeper.close() // the host is the successor's business
 	// Before the successor's first message: systemd listens to one process.
 	d.manager.passOn(successor.PID())
 	if err := successor.Leave(); err != nil {

@@ -342,8 +342,14 @@ func TestCase89ClientsGoElsewhere(t *testing.T) {
 	v.expect(t, "clients-elsewhere", true, "passed whose connects did not")
 	newcomers.end()
 	nettest.RequireProgram(t, "nft", "nftables")
+	w.relay.signal(syscall.SIGSTOP) // or it would set them again
 	w.run("r1", "nft flush ruleset")
-	w.expect("rules-missing", true, "systemctl restart longhaul")
+	w.expect("rules-missing", true, "longhaul reload")
+	w.relay.signal(syscall.SIGCONT)
+	w.relay.expectLog("they are set again")
+	w.run("r1", "ip rule del pref 1812")
+	nettest.Eventually(t, patience, func() bool { return w.relay.log.count("they are set again") == 2 }, func() string { return "the rule is not set again" })
+	w.expect("clients-elsewhere", false)
 }
 
 // Case 91: something before the clients drops the relay's answers.

@@ -302,7 +302,9 @@ type tunnelStatus struct {
 	Shed       int64    `json:"shed_total"`
 	Relayed    int64    `json:"relayed_total"`
 
-	Bypass *flow.Bypass `json:"bypass"`
+	State  string             `json:"state"`
+	Bypass *flow.Bypass       `json:"bypass"`
+	Host   []flow.HostProblem `json:"host"`
 
 	AcceptQueues []struct {
 		Waiting int `json:"waiting"`

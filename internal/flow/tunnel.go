@@ -41,7 +41,33 @@ type Tunnel struct {
 	AcceptQueues []AcceptQueue    `json:"accept_queues"`
 	// ForwardRules are of an intercepting tunnel, for each family of its targets.
 	ForwardRules []ForwardRules `json:"forward_rules,omitempty"`
+	// Host lists what this host lacks of what the tunnel needs.
+	Host []HostProblem `json:"host,omitempty"`
 }
+
+// HostProblem is a part of the host's state that is not as a tunnel needs it.
+type HostProblem struct {
+	Part    HostPart  `json:"part"`
+	Problem string    `json:"problem"` // in a sentence
+	Fix     string    `json:"fix,omitempty"`
+	Since   time.Time `json:"since"`
+	// Blocks: the tunnel gets no new connections because of it.
+	Blocks bool `json:"blocks"`
+}
+
+// HostPart is a kind of the host's state.
+type HostPart string
+
+// The parts.
+const (
+	HostRules     HostPart = "rules"     // nftables, routing rules and routes of interception
+	HostInterface HostPart = "interface" // of an intercepting tunnel
+	HostSetting   HostPart = "setting"   // a sysctl that interception needs
+	HostAddress   HostPart = "address"   // of a listener
+)
+
+// HostParts are all parts.
+var HostParts = []HostPart{HostRules, HostInterface, HostSetting, HostAddress}
 
 // ForwardRules says what the host's own rules for forwarded packets would do with the
 // connections that a tunnel intercepts, and which pass those rules.

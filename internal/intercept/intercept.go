@@ -130,8 +130,10 @@ type Status struct {
 	Table   uint32         `json:"table"`
 	Tunnels []TunnelStatus `json:"tunnels"`
 	Dialers []DialerStatus `json:"dialers,omitempty"`
-	// Problem says what is missing, if something else removed a part.
-	Problem string         `json:"problem,omitempty"`
+	// Problem says what is wrong and what follows, such as of Missing.
+	Problem string `json:"problem,omitempty"`
+	// Missing are the parts that another program has removed.
+	Missing []Missing      `json:"missing,omitempty"`
 	Claims  []ledger.Claim `json:"claims,omitempty"`
 }
 

@@ -543,8 +543,8 @@ func TestLost(t *testing.T) {
 	s.set(options())
 	whole := s.state()
 	for _, tt := range []struct{ command, want string }{
-		{"nft flush ruleset", "the nftables table longhaul-test is missing"},
-		{"ip -6 rule del pref 1812", "the routing rule for mark 0x1000"},
+		{"nft flush ruleset", "another program has removed the nftables table longhaul-test: new connections go directly"},
+		{"ip -6 rule del pref 1812", "another program has removed the IPv6 routing rule for mark 0x1000: new connections get no answer"},
 	} {
 		s.run(tt.command)
 		if got := problem(); !strings.HasPrefix(got, tt.want) {

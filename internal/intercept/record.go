@@ -375,8 +375,11 @@ func statusOf(e *ledger.Entry) (Status, error) {
 	for _, d := range o.Dialers {
 		s.Dialers = append(s.Dialers, DialerStatus{d, counts[counterName(d.Name)].Packets})
 	}
-	if s.Problem, err = missing(e.Name, ledger.Decode[[]delivery](e.Detail), counts != nil); err != nil {
+	if s.Missing, err = missingOf(e, o); err != nil {
 		return s, err
+	}
+	if len(s.Missing) > 0 {
+		s.Problem = Describe(s.Missing)
 	}
 	switch {
 	case e.Pending != nil:
@@ -387,20 +390,19 @@ func statusOf(e *ledger.Entry) (Status, error) {
 	return s, nil
 }
 
-// missing says which part of what Set set another program has removed; it is empty if all
-// stands.
-func missing(relay string, needed []delivery, hasTable bool) (problem string, err error) {
-	if !hasTable {
-		return "the nftables table " + tablePrefix + relay + " is missing: another program has flushed the ruleset", nil
+// missingOf returns the parts of what Set set that another program has removed.
+func missingOf(e *ledger.Entry, o Options) (all []Missing, err error) {
+	table, err := netfilter.ReadTable(tablePrefix + e.Name)
+	if err != nil {
+		return nil, fmt.Errorf("read the nftables table %s%s: %w", tablePrefix, e.Name, err)
 	}
-	for _, d := range needed {
-		if ok, err := d.stands(); err != nil {
-			return "", err
-		} else if !ok {
-			return fmt.Sprintf("the routing rule for mark %#x or its route in table %d is missing: another program has removed it", d.Mark, d.Table), nil
+	if !e.Adopted { // else nobody knows what the table should have
+		if missing := newRuleset(o).missing(table, &Standing{}); missing != nil {
+			all = append(all, *missing)
 		}
 	}
-	return "", nil
+	routing, err := missingDeliveries(ledger.Decode[[]delivery](e.Detail))
+	return append(all, routing...), err
 }
 
 // HasEnded reports whether the relay has ended, so that new connections pass directly.

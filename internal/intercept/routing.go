@@ -97,14 +97,14 @@ func (d delivery) route() (*netlink.Route, error) {
 	}, nil
 }
 
-// stands reports whether rule and route are both there.
-func (d delivery) stands() (bool, error) {
+// stands reports whether the rule and the route are there.
+func (d delivery) stands() (rule, route bool, err error) {
 	rules, err := netlink.RuleList(d.Family)
 	if err != nil {
-		return false, fmt.Errorf("list routing rules: %w", err)
+		return false, false, fmt.Errorf("list routing rules: %w", err)
 	}
 	routes, err := d.routes()
-	return err == nil && slices.ContainsFunc(rules, d.isRule) && slices.ContainsFunc(routes, isDelivery), err
+	return slices.ContainsFunc(rules, d.isRule), slices.ContainsFunc(routes, isDelivery), err
 }
 
 func (d delivery) isRule(r netlink.Rule) bool {

@@ -239,8 +239,9 @@ type transaction struct {
 }
 
 // replace puts the ruleset in place of what the table of that name has, in one step.
-// Counters go on, and so does the memory of the connections that have begun.
-func (r ruleset) replace() error {
+// Counters go on, and so does the memory of the connections that have begun. With only, it
+// leaves the rules of the other chains: of many tunnels they are thousands.
+func (r ruleset) replace(only ...string) error {
 	former, err := contentsOf(r.table)
 	if err != nil {
 		return err
@@ -250,7 +251,15 @@ func (r ruleset) replace() error {
 		return err
 	}
 	t.conn.AddTable(t.table)
-	t.conn.FlushTable(t.table)
+	chosen := func(chain string) bool { return len(only) == 0 || slices.Contains(only, chain) }
+	if len(only) == 0 {
+		t.conn.FlushTable(t.table)
+	}
+	for _, c := range former.chains {
+		if len(only) > 0 && chosen(c.name) {
+			t.conn.FlushChain(&nftables.Chain{Table: t.table, Name: c.name})
+		}
+	}
 	for _, c := range former.chains {
 		if !slices.ContainsFunc(r.chains, c.is) {
 			t.conn.DelChain(&nftables.Chain{Table: t.table, Name: c.name})
@@ -288,6 +297,9 @@ func (r ruleset) replace() error {
 		t.conn.AddChain(nc)
 	}
 	for _, c := range r.chains {
+		if !chosen(c.name) {
+			continue
+		}
 		for i, rule := range c.rules {
 			var all []expr.Any
 			for _, s := range rule {
@@ -335,11 +347,12 @@ type formerChain struct {
 	base     bool
 	hook     nftables.ChainHook
 	priority nftables.ChainPriority
+	drops    bool // by its policy, which another program has set
 }
 
 // is reports whether a chain can stay as c.
 func (f formerChain) is(c chain) bool {
-	return f.name == c.name && f.base == (c.hook != nil) &&
+	return f.name == c.name && f.base == (c.hook != nil) && !f.drops &&
 		(!f.base || f.hook == *c.hook && f.priority == c.priority)
 }
 
@@ -363,6 +376,7 @@ func contentsOf(table string) (all contents, err error) {
 		f := formerChain{name: c.Name, base: c.Hooknum != nil && c.Priority != nil}
 		if f.base {
 			f.hook, f.priority = *c.Hooknum, *c.Priority
+			f.drops = c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop
 		}
 		all.chains = append(all.chains, f)
 	}

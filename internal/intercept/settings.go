@@ -16,10 +16,14 @@ import (
 // bridge hands them up. The kernel then forgets the socket that tproxy has chosen, and
 // nobody gets the packet. Kernels with Docker often have this setting.
 func (c checking) bridges() error {
+	devices := map[string]netlink.Link{} // many tunnels may have one
 	for _, t := range c.Tunnels {
-		device, err := netlink.LinkByName(t.Interface)
-		if err != nil {
-			return fmt.Errorf("find the interface %s of tunnel %s: %w", t.Interface, t.Name, err)
+		device, err := devices[t.Interface], error(nil)
+		if device == nil {
+			if device, err = netlink.LinkByName(t.Interface); err != nil {
+				return fmt.Errorf("find the interface %s of tunnel %s: %w", t.Interface, t.Name, err)
+			}
+			devices[t.Interface] = device
 		}
 		if device.Type() != "bridge" {
 			continue
@@ -99,6 +103,19 @@ func (h *Host) Notes(o Options) (all []error) {
 	if sysctl("net/ipv4/tcp_syncookies") == "2" {
 		all = append(all, remedy.New(errors.New("net.ipv4.tcp_syncookies is 2: every intercepted connection begins with a cookie, and of clients without time stamps it has no window scaling"),
 			"sysctl -w net.ipv4.tcp_syncookies=1"))
+	}
+	return all
+}
+
+// Settings returns the settings of this host with which interception does not work, each with
+// its remedy: one of a kind. An administrator has set them, so nobody sets them back.
+func (h *Host) Settings(o Options) (all []error) {
+	c := checking{Options: o}
+	for _, step := range []func() error{c.forwarding, c.reversePath, c.bridges} {
+		// An interface that is gone has no settings.
+		if err := step(); err != nil && remedy.Of(err) != "" {
+			all = append(all, err)
+		}
 	}
 	return all
 }

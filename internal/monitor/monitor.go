@@ -77,9 +77,13 @@ type Process struct {
 	MemoryUsed      int64     `json:"memory_used_bytes"`  // by sockets and pipes; negative: not measured
 	MemoryLimit     int64     `json:"memory_limit_bytes"` // 0: no limit
 
-	LastReload      *Reload `json:"last_reload"` // nil: never
-	LogLinesDropped uint64  `json:"log_lines_dropped"`
-	RecordsDropped  uint64  `json:"records_dropped"` // flows without a record, because too many ended at once
+	LastReload *Reload `json:"last_reload"` // nil: never
+	// Restored are parts of this host's state, by kind, that were set again after another
+	// program removed them. Fights counts those who kept removing them.
+	Restored        map[string]int64 `json:"restored_total,omitempty"`
+	Fights          int64            `json:"fights_total"`
+	LogLinesDropped uint64           `json:"log_lines_dropped"`
+	RecordsDropped  uint64           `json:"records_dropped"` // flows without a record, because too many ended at once
 
 	// AcceptErrors counts failed accepts since the start by errno (EMFILE, …).
 	AcceptErrors map[string]int64 `json:"accept_errors"`

@@ -6,6 +6,9 @@ import (
 )
 
 func (l *listener) acceptQueue() (q report.AcceptQueue, ok bool) {
+	if l.unbound {
+		return q, false
+	}
 	waiting, limit, err := tcpinfo.AcceptQueue(l.fd)
 	if err != nil {
 		return q, false

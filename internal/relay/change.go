@@ -184,6 +184,7 @@ func (r *Relay) install(p *plan) error {
 func (r *Relay) attune(p *plan, l *listener, fresh bool) error {
 	drained := p.routes[l].state.drained.Load() && !p.routes[l].tunnel.listensDrained()
 	switch {
+	case l.unbound:
 	case drained && !l.silent:
 		p.undo = append(p.undo, func() { _ = r.wake(l) })
 		r.silence(l)
@@ -318,7 +319,7 @@ func (r *Relay) closeListener(l *listener) {
 	for _, w := range r.workers {
 		w.do(func() { w.dropListener(l, true) })
 	}
-	if l.silent && l.inherited { // as it was when it came
+	if l.silent && l.inherited && !l.unbound { // as it was when it came
 		l.listenAgain()
 	}
 	closeFD(l.fd)

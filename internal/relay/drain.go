@@ -90,7 +90,7 @@ func (r *Relay) withTunnel(name string, f func(*installed) error) error {
 // served. The socket stays bound, so that wake can listen on the address again.
 // Another process that shares the socket keeps it.
 func (r *Relay) silence(l *listener) {
-	if l.silent {
+	if l.silent || l.unbound {
 		return
 	}
 	l.silent = true
@@ -106,7 +106,7 @@ func (r *Relay) silence(l *listener) {
 
 // wake makes a silent listener accept again; on an error it stays silent.
 func (r *Relay) wake(l *listener) error {
-	if !l.silent {
+	if !l.silent || l.unbound {
 		return nil
 	}
 	if errno := l.listenAgain(); errno != 0 {

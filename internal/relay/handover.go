@@ -32,6 +32,9 @@ func (r *Relay) Listeners() ([]Listener, error) {
 	var all []Listener
 	for _, in := range r.table.Load().tunnels {
 		for _, l := range in.listeners {
+			if l.unbound { // the next process waits for its address itself
+				continue
+			}
 			fd, err := unix.FcntlInt(uintptr(l.fd), unix.F_DUPFD_CLOEXEC, 0)
 			if err != nil {
 				for _, l := range all {
@@ -108,6 +111,7 @@ func (r *Relay) Reclaim() error {
 				return err
 			}
 			switch listening := listens(l.fd); {
+			case l.unbound:
 			case l.silent && listening:
 				l.shut()
 			case !l.silent && !listening:
@@ -136,6 +140,8 @@ func (r *Relay) handedOver(p *plan, key listenKey, tr Transport) (*listener, err
 		r.opts.Listeners = slices.Delete(r.opts.Listeners, i, i+1) // for one listener only
 		p.undo = append(p.undo, func() { r.opts.Listeners = append(r.opts.Listeners, h) })
 		l.key, l.inherited = key, h.Inherited
+		l.know()
+		l.absent.Store(key.absence())
 		if err := l.takeUp(tr); err != nil {
 			closeFD(l.fd)
 			return nil, err

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,6 +29,12 @@ type listener struct {
 
 	silent    bool // bound, but not listening: its tunnel is drained
 	inherited bool // another process has the socket
+	unbound   bool // the interface that the address names is absent: the socket has no address
+
+	scope  uint32                    // of bound: the index of the interface that the address names
+	absent atomic.Pointer[string]    // why this host does not have the address; nil: it has it
+	since  atomic.Pointer[time.Time] // of absent
+	told   string                    // of absent, to the caller of LookAtListeners
 
 	settling atomic.Bool // new SYNs are dropped, see settle
 
@@ -107,6 +114,15 @@ func openListener(key listenKey, v6only bool, tr Transport) (*listener, error) {
 		closeFD(fd)
 		return nil, err
 	}
+	if key.waits() {
+		l.absent.Store(key.absence())
+		if l.unbound = key.addr.Addr().Zone() != "" && scopeOf(key.addr.Addr().Zone()) == 0; l.unbound {
+			l.bound = key.addr
+			return l, nil
+		}
+		// So the socket is there before the address, and takes the first connection to it.
+		setFreebind(fd, as)
+	}
 	sa := toSockaddr(key.addr, as)
 	if errno = bind(fd, &sa); errno == 0 {
 		if err := unix.Listen(fd, listenBacklog); err != nil && !errors.As(err, &errno) {
@@ -117,8 +133,19 @@ func openListener(key listenKey, v6only bool, tr Transport) (*listener, error) {
 		closeFD(fd)
 		return nil, listenError(key.addr, errno)
 	}
-	l.bound = localAddr(fd)
+	l.know()
 	return l, nil
+}
+
+// know reads the address that the socket has. The interface is named as configured.
+func (l *listener) know() {
+	l.bound = localAddr(l.fd)
+	if zone := l.bound.Addr().Zone(); zone != "" {
+		l.scope = scopeOf(zone)
+		if named := l.key.addr.Addr().Zone(); named != "" {
+			l.bound = netip.AddrPortFrom(l.bound.Addr().WithZone(named), l.bound.Port())
+		}
+	}
 }
 
 // prepare sets the options that accepted sockets inherit.
@@ -162,7 +189,8 @@ func inherit(f *os.File) (*listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("take over socket %s: %w", f.Name(), err)
 	}
-	l := &listener{fd: fd, bound: localAddr(fd), inherited: true}
+	l := &listener{fd: fd, inherited: true}
+	l.know()
 	l.key.addr = l.bound
 	err = unix.SetNonblock(fd, true)
 	// A socket that no longer listens comes from a process that was killed

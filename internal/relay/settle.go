@@ -39,9 +39,9 @@ var onlySYN = []unix.SockFilter{
 func (r *Relay) settle(listeners ...*listener) {
 	closing := map[netip.AddrPort]bool{}
 	for _, l := range listeners {
-		if !l.silent && !l.inherited && dropSYNs(l.fd) {
+		if !l.silent && !l.unbound && !l.inherited && dropSYNs(l.fd) {
 			l.settling.Store(true)
-			closing[l.bound] = true
+			closing[netip.AddrPortFrom(l.bound.Addr().WithZone(""), l.bound.Port())] = true // lists have no zone
 		}
 	}
 	if len(closing) == 0 {

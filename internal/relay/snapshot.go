@@ -150,8 +150,15 @@ func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
 			state = "shedding"
 		}
 		t := tunnelSnapshot(in.state, in.tunnel, in.hops, state, now)
+		absent := 0
 		for _, l := range in.listeners {
 			t.Listen = append(t.Listen, l.bound)
+			if l.absent.Load() != nil {
+				absent++
+			}
+		}
+		if t.Host = in.waits(absent == len(in.listeners)); state == "listening" && absent > 0 && absent == len(in.listeners) {
+			t.State = "waiting"
 		}
 		t.DeadFamilies = in.deadFamilies()
 		index[in.state] = len(s.Tunnels)

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"encoding/binary"
-	"net"
 	"net/netip"
 	"os"
 	"strconv"
@@ -150,10 +149,20 @@ func scopeOf(zone string) uint32 {
 	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
 		return uint32(n)
 	}
-	if ifc, err := net.InterfaceByName(zone); err == nil {
-		return uint32(ifc.Index)
+	// Package net would list all interfaces.
+	request, err := unix.NewIfreq(zone)
+	if err != nil {
+		return 0
 	}
-	return 0
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	if unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request) != nil {
+		return 0
+	}
+	return request.Uint32()
 }
 
 func connect(fd int, to *rawSockaddr) unix.Errno {
@@ -191,6 +200,17 @@ func setTransparent(fd, as int) unix.Errno {
 		return setsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TRANSPARENT, 1)
 	}
 	return setsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TRANSPARENT, 1)
+}
+
+// setFreebind allows to bind an address that this host does not have yet. Kernels before 4.15
+// cannot for IPv6; a bind then fails until the host has the address.
+func setFreebind(fd, as int) {
+	const ipv6Freebind = 78 // IPV6_FREEBIND
+	if as == unix.AF_INET6 {
+		setsockoptInt(fd, unix.IPPROTO_IPV6, ipv6Freebind, 1)
+		return
+	}
+	setsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1)
 }
 
 // bindAsClient has a socket dial from an address and port that a client uses.

@@ -74,11 +74,18 @@ func (d *Dashboard) alerts(s *monitor.Snapshot) []alert {
 func (d *Dashboard) tunnelAlerts(t *monitor.Tunnel, now time.Time, add func(level, link, format string, args ...any)) {
 	link := "/tunnels/" + url.PathEscape(t.Name)
 	switch t.State {
-	case "listening":
+	case "listening", "waiting":
 	case "shedding", "paused":
 		add("warning", link, "Tunnel %s takes no new flows: it is %s", t.Name, t.State)
 	default:
 		add("notice", link, "Tunnel %s is %s", t.Name, t.State)
+	}
+	for _, p := range t.Host {
+		level := "warning"
+		if p.Blocks {
+			level = "critical"
+		}
+		add(level, link, "Tunnel %s: %s", t.Name, p.Problem)
 	}
 	usable := slices.ContainsFunc(t.Hops, func(h monitor.Hop) bool { return h.Usable })
 	if !usable && len(t.Hops) > 0 {

@@ -107,10 +107,20 @@ func rulesMissing(o *Observation) *Verdict {
 	if o.Problem == "" {
 		return nil
 	}
-	return &Verdict{Cause: RulesMissing, Certain: true,
-		Sentence: "Another program has removed rules of the relay: new connections pass it, and its flows break.",
+	v := &Verdict{Cause: RulesMissing, Certain: true,
+		Sentence: "The relay's rules are not as it set them.",
 		Evidence: []string{o.Problem},
 		Remedies: []Remedy{{"restart the relay", Here, "systemctl restart longhaul"}}}
+	if o.Removed {
+		v.Remedies = []Remedy{
+			{"have the relay set them again", Here, "longhaul reload"},
+			{"the relay sets them again by itself unless a program keeps removing them: its log and its status name that program", Here, "longhaul status"}}
+		v.Sentence = "Another program has removed rules of the relay: new connections pass it, and its flows break."
+		if o.Swallowed {
+			v.Sentence = "Another program has removed rules of the relay: new connections get no answer, and its flows stand still."
+		}
+	}
+	return v
 }
 
 func clientRoute(o *Observation) *Verdict {

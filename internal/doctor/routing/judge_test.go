@@ -72,7 +72,14 @@ var judgements = []struct {
 		o.Masters, o.Back, o.BackControl = masters(false, false), &Echo{Sent: true}, &Echo{Sent: true, RepliedAt: lan0}
 	}},
 	{"rules-missing", RulesMissing, true, func(o *Observation) {
-		o.Problem, o.Toward, o.Back = "the nftables table longhaul-site-a is missing: another program has flushed the ruleset", nil, nil
+		o.Problem, o.Removed, o.Toward, o.Back = "another program has removed the nftables table longhaul-site-a: new connections go directly", true, nil, nil
+	}},
+	{"rules-missing@swallowed", RulesMissing, true, func(o *Observation) {
+		o.Problem, o.Toward, o.Back = "another program has removed the IPv4 routing rule for mark 0x1000: new connections get no answer", nil, nil
+		o.Removed, o.Swallowed = true, true
+	}},
+	{"rules-missing@interrupted", RulesMissing, true, func(o *Observation) {
+		o.Problem, o.Toward, o.Back = "interrupted: the next start of the relay completes it", nil, nil
 	}},
 	{"rules-missing@forwarded", RulesMissing, true, silent(Connect{AnsweredAt: []string{"wan0"}, ForwardedBy: lan0})},
 	{"client-route", ClientRoute, true, func(o *Observation) { o.ClientDevice = "wan0" }},

@@ -47,7 +47,7 @@ func (o *Observer) Observe(
 	ctx context.Context, relay intercept.Status, t intercept.TunnelStatus, target netip.AddrPort,
 ) (Observation, error) {
 	seen := Observation{Relay: relay.Relay, Tunnel: t.Name, Interface: t.Interface, SourceRelay: t.SourceRelay,
-		Problem: relay.Problem, Connections: t.Connections, Target: target, Client: o.Client}
+		Problem: relay.Problem, Removed: len(relay.Missing) > 0, Swallowed: intercept.Swallows(relay.Missing), Connections: t.Connections, Target: target, Client: o.Client}
 	diag, err := tcpinfo.OpenDiag()
 	if err != nil {
 		return seen, err

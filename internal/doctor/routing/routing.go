@@ -28,8 +28,13 @@ type Observation struct {
 	Proxy bool `json:"proxy,omitempty"`
 	// SourceRelay: the relay dials from its own address, so the answers come to it.
 	SourceRelay bool `json:"source_relay,omitempty"`
-	// Problem says which of the relay's rules another program has removed.
+	// Problem says what is wrong with the relay's rules, such as that another program has
+	// removed some, and what follows.
 	Problem string `json:"problem,omitempty"`
+	// Removed: another program has removed rules. Swallowed: new connections then get no
+	// answer.
+	Removed   bool `json:"removed,omitempty"`
+	Swallowed bool `json:"swallowed,omitempty"`
 	// Connections is how many the tunnel took since the relay's start.
 	Connections uint64 `json:"connections"`
 	// ClientDevice is the device of the route to the client, empty without one.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"longhaul/internal/flow"
 	"longhaul/internal/monitor"
 )
 
@@ -57,7 +58,7 @@ const (
 
 // Values of labels.
 var (
-	tunnelStates = []string{"listening", "shedding", "paused", "drained", "draining", "removed"}
+	tunnelStates = []string{"listening", "waiting", "shedding", "paused", "drained", "draining", "removed"}
 	hopStates    = []string{"up", "returning", "down", "ejected", "drained"}
 	commonErrnos = []string{"ECONNABORTED", "EMFILE", "ENFILE", "ENOBUFS", "ENOMEM"}
 	commonSheds  = []string{"descriptors", "memory", "cgroup_memory", "tcp_memory", "cpu"}
@@ -121,6 +122,16 @@ var processFamilies = []family{
 				emit(float64(n), word)
 			}
 		}},
+	{"host_restored_total", "Parts of this host's state that were set again after another program removed them.", counter, []string{"part"},
+		func(s *state, emit func(float64, ...string)) {
+			for part, n := range s.Process.Restored {
+				emit(float64(n), part)
+			}
+		}},
+	{"host_fights_total", "Times that another program kept removing them.", counter, nil,
+		one(func(s *state) (float64, bool) {
+			return float64(s.Process.Fights), true
+		})},
 	{"congestion_control_active", "1 if a configured algorithm is in use, 0 if a fallback is.", gauge, []string{"name"},
 		func(s *state, emit func(float64, ...string)) {
 			for name, active := range s.Process.CongestionControl {
@@ -209,6 +220,15 @@ var tunnelFamilies = []family{
 		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
 			if t.Bypass != nil {
 				emit(float64(t.Bypass.Total), t.Name)
+			}
+		})},
+	{"tunnel_host_problem", "1 while this host lacks a part of what the tunnel needs: rules, interface, setting or address.", gauge, []string{"tunnel", "part"},
+		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+			for _, part := range flow.HostParts {
+				has := slices.ContainsFunc(t.Host, func(p flow.HostProblem) bool { return p.Part == part })
+				if t.Intercepts != "" || part == flow.HostAddress || has {
+					emit(truth(has), t.Name, string(part))
+				}
 			}
 		})},
 	{"intercepted_twice_total", "Connections that another relay had intercepted before.", counter, []string{"tunnel"},
