@@ -28,6 +28,7 @@ import (
 	"longhaul/internal/monitor"
 	"longhaul/internal/pair/identity"
 	"longhaul/internal/relay"
+	"longhaul/internal/usable"
 )
 
 // Options are a daemon's settings from its command line.
@@ -69,6 +70,7 @@ type daemon struct {
 	integrity *integrityChecks
 	pairs     *pairs
 	rules     *interception
+	judge     *usable.Judge
 	started   time.Time
 	parts     []part
 
@@ -160,12 +162,14 @@ func (d *daemon) assemble() (closeAll func()) {
 	d.pairs = newPairs(d.log, d.Version, func() string { return identity.Directory(d.Getenv) }, func() *relay.Relay { return d.relay })
 	d.pairs.follow(d.inherited.Pairs, d.inherited.Links)
 	closing(d.pairs.close)
+	d.judge = usable.New(usable.Options{Pair: d.pairs.taking, Tight: d.tight})
+	d.judge.Remember(d.inherited.States)
 	d.rules = newInterception(interceptionOptions{
 		log:    d.log,
 		getenv: d.Getenv,
 		relay:  func() *relay.Relay { return d.relay },
 		others: func() bool { return len(d.older.living()) > 0 },
-		pairUp: d.pairs.takesFlows,
+		judge:  d.judge,
 		left:   intercept.Options{Tunnels: d.inherited.Intercepted, Dialers: d.inherited.Dialers},
 	})
 	d.rules.follows = d.predecessor != nil
@@ -246,6 +250,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	d.manager.ready(d.statusLine())
 	d.log.Info("relay started", "version", d.Version, "pid", os.Getpid(), "tunnels", len(d.config.Tunnels), "workers", workers)
 
+	defer d.watchStates()()
 	stopBeat := d.manager.heartbeat(d.statusLine)
 	defer stopBeat()
 	for {

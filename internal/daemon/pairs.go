@@ -19,6 +19,7 @@ import (
 	"longhaul/internal/relay"
 	"longhaul/internal/remedy"
 	"longhaul/internal/resources"
+	"longhaul/internal/usable"
 )
 
 // pairs are the daemon's pairs with other relays: its node in the pair protocol,
@@ -218,6 +219,19 @@ func (p *pairs) abandon() {
 		}
 	}
 	p.next = tunnelPairs{}
+}
+
+// taking is what the pair of a near tunnel is like; nil: it is not one.
+func (p *pairs) taking(tunnel string) *usable.Pair {
+	p.mu.Lock()
+	near := p.current.near[tunnel]
+	p.mu.Unlock()
+	if near == nil {
+		return nil
+	}
+	t := near.link.Taking()
+	return &usable.Pair{Peer: t.Peer, Takes: t.Takes, Fallback: t.Fallback, Stood: t.Stood, Met: t.Met, Since: t.Since,
+		Problem: string(t.Problem), Error: t.Text}
 }
 
 // drain has all peers bring their new flows elsewhere. Flows go on.

@@ -160,7 +160,7 @@ func (m *Monitor) tunnel(i int, name string, now time.Time) monitor.Tunnel {
 	age := int64(now.Sub(m.began).Seconds())
 	t := monitor.Tunnel{
 		Tunnel: flow.Tunnel{
-			Name: name, State: "listening", Listen: []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("10.10.10.20"), uint16(6000+i))},
+			Name: name, State: "listening", Usability: flow.Usability{State: flow.Up, Usable: true, Since: m.began}, Listen: []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("10.10.10.20"), uint16(6000+i))},
 			Balance: "ordered", FlowsNow: p.Flows, FlowsPeak: p.Flows + 120, FlowsTotal: 81234 + age, BytesUp: age * 3e7, BytesDown: age * 8e6,
 			Denied: int64(3 * i), Limited: int64(i), Refused: 2, Errors: 17,
 			Ended: []flow.Ended{

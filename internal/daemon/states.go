@@ -1,0 +1,42 @@
+package daemon
+
+import (
+	"sync"
+	"time"
+
+	"longhaul/internal/relay"
+	"longhaul/internal/resources"
+)
+
+// statesBeat is how often the states of the relay are looked at, so that no change stays
+// unseen because nobody asks.
+const statesBeat = 250 * time.Millisecond
+
+// overviewNow is the relay's overview with what is decided of its tunnels. It never waits.
+func (d *daemon) overviewNow() relay.Snapshot {
+	s := d.relay.Overview()
+	d.judge.Decide(s.Tunnels)
+	return s
+}
+
+// tight lists the resources that are short, or soon will be.
+func (d *daemon) tight() []resources.Resource { return d.shedder.monitor.State().Tight }
+
+// watchStates looks at the states until the returned function is called.
+func (d *daemon) watchStates() (stop func()) {
+	done := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		beat := time.NewTicker(statesBeat)
+		defer beat.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-beat.C:
+				d.overviewNow()
+			}
+		}
+	})
+	return func() { close(done); running.Wait() }
+}
