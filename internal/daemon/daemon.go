@@ -22,6 +22,7 @@ import (
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
 	"longhaul/internal/control"
+	"longhaul/internal/flow"
 	"longhaul/internal/handover"
 	"longhaul/internal/intercept"
 	"longhaul/internal/ledger"
@@ -157,13 +158,14 @@ func (d *daemon) assemble() (closeAll func()) {
 	closing(d.history.close)
 	d.monitor = d.newMonitor()
 	closing(d.monitor.Close)
-	d.pages = newDashboard(d.log, d.monitor)
+	d.pages = newDashboard(d.log, d.monitor, func(since time.Time) []flow.Event { return d.judge.Events(since) })
 	closing(d.pages.close)
 	d.pairs = newPairs(d.log, d.Version, func() string { return identity.Directory(d.Getenv) }, func() *relay.Relay { return d.relay })
 	d.pairs.follow(d.inherited.Pairs, d.inherited.Links)
 	closing(d.pairs.close)
 	d.judge = usable.New(usable.Options{Pair: d.pairs.taking, Tight: d.tight})
 	d.judge.Remember(d.inherited.States)
+	d.pairs.note = d.judge.Note
 	d.rules = newInterception(interceptionOptions{
 		log:    d.log,
 		getenv: d.Getenv,
@@ -248,6 +250,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	d.warn()
 	d.takeOver(ctx)
 	d.manager.ready(d.statusLine())
+	d.judge.Begin(d.Version, os.Getpid())
 	d.log.Info("relay started", "version", d.Version, "pid", os.Getpid(), "tunnels", len(d.config.Tunnels), "workers", workers)
 
 	defer d.watchStates()()

@@ -1,9 +1,12 @@
 package daemon
 
 import (
+	"context"
+	"net/url"
 	"sync"
 	"time"
 
+	"longhaul/internal/flow"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
 )
@@ -17,6 +20,22 @@ func (d *daemon) overviewNow() relay.Snapshot {
 	s := d.relay.Overview()
 	d.judge.Decide(s.Tunnels)
 	return s
+}
+
+// Events is the answer of POST /v1/events.
+type Events struct {
+	Events []flow.Event `json:"events"` // the oldest first
+}
+
+func (d *daemon) eventsVerb(_ context.Context, arguments url.Values) (any, error) {
+	var since time.Time
+	if text := arguments.Get("since"); text != "" {
+		var err error
+		if since, err = time.Parse(time.RFC3339Nano, text); err != nil {
+			return nil, err
+		}
+	}
+	return Events{d.judge.Events(since)}, nil
 }
 
 // tight lists the resources that are short, or soon will be.

@@ -1,6 +1,7 @@
 package usable
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -78,6 +79,18 @@ func (j *Judge) Events(since time.Time) []flow.Event {
 	defer j.mu.Unlock()
 	at, _ := slices.BinarySearchFunc(j.log.all, since, func(e flow.Event, since time.Time) int { return e.At.Compare(since) })
 	return append([]flow.Event{}, j.log.all[at:]...)
+}
+
+// Begin notes that this process serves: for the first time, or in place of another.
+func (j *Judge) Begin(version string, pid int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	s, from := subject{kind: flow.EventRelay}, "stopped"
+	if _, follows := j.known[s]; follows {
+		from = "another process"
+	}
+	j.log.put(flow.Event{At: time.Now(), Kind: flow.EventRelay, From: from, To: serving, Reason: fmt.Sprintf("%s, process %d", version, pid)})
+	j.known[s] = seen{state: serving, since: time.Now()}
 }
 
 // Note records the state of something that Decide does not see.

@@ -9,9 +9,8 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"longhaul/internal/relay/monotime"
 )
@@ -213,7 +212,7 @@ func (p *Probes) probe(ctx context.Context, h *Hop, about *probing) {
 // isOfThisHost reports whether a probe failed since this host lacks something, which says
 // nothing about the hop.
 func isOfThisHost(err error) bool {
-	for _, lack := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EADDRNOTAVAIL, unix.EAGAIN} {
+	for _, lack := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EAGAIN} {
 		if errors.Is(err, lack) {
 			return true
 		}

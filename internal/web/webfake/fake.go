@@ -300,3 +300,17 @@ func (m *Monitor) record(f monitor.Flow, end time.Time) monitor.Record {
 	}
 	return r
 }
+
+// Events returns a failure of a hop, and a pair that was lost.
+func (m *Monitor) Events(since time.Time) (all []flow.Event) {
+	for _, e := range []flow.Event{
+		{At: m.began, Kind: flow.EventRelay, From: "stopped", To: "serving"},
+		{At: m.began.Add(time.Minute), Kind: flow.EventPair, Tunnel: "to-site-b", Subject: "site-b", From: "up", To: "lost", Reason: "connection reset by peer"},
+		{At: m.began.Add(2 * time.Minute), Kind: flow.EventHop, Tunnel: "replication", Subject: "standby.example.net:6000", From: "up", To: "down", Reason: "no answer in time"},
+	} {
+		if !e.At.Before(since) {
+			all = append(all, e)
+		}
+	}
+	return all
+}
