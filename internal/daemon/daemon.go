@@ -165,6 +165,7 @@ func (d *daemon) assemble() (closeAll func()) {
 	closing(d.pairs.close)
 	d.judge = usable.New(usable.Options{Pair: d.pairs.taking, Tight: d.tight})
 	d.judge.Remember(d.inherited.States)
+	d.judge.Tell(d.history.addEvent)
 	d.pairs.note = d.judge.Note
 	d.rules = newInterception(interceptionOptions{
 		log:    d.log,

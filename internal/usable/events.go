@@ -54,16 +54,21 @@ func (j *Judge) Memory() Memory {
 	return m
 }
 
-// Remember takes over from the process before, or from a file, whose events are older than
-// any that this Judge has.
+// Remember takes over from the process before, or from a file, of whose events those count that
+// are older than any that this Judge has.
 func (j *Judge) Remember(m Memory) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, e := range m.States {
 		j.known[subject{e.Kind, e.Tunnel, e.Subject}] = seen{state: e.State, reason: e.Reason, since: e.Since}
 	}
+	before := m.Events
+	if len(j.log.all) > 0 { // the file may have these already, of which it keeps milliseconds
+		began := j.log.all[0].At.Truncate(time.Millisecond)
+		before = slices.DeleteFunc(slices.Clone(before), func(e flow.Event) bool { return !e.At.Before(began) })
+	}
 	room := max(MaxEvents-len(j.log.all), 0)
-	j.log.all = append(slices.Clone(m.Events[max(len(m.Events)-room, 0):]), j.log.all...)
+	j.log.all = append(slices.Clone(before[max(len(before)-room, 0):]), j.log.all...)
 }
 
 // Tell has add called with each event from now on. It must not wait, nor call this Judge.
