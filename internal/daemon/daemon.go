@@ -228,6 +228,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	// monitor retakes the Ps each time, and each wakeup costs some 40 µs more.
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), workers+1))
 
+	follows := d.predecessor != nil
 	prepared, err := prepare(ctx, d.parts, d.config)
 	if err != nil {
 		return err
@@ -251,7 +252,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	d.warn()
 	d.takeOver(ctx)
 	d.manager.ready(d.statusLine())
-	d.judge.Begin(d.Version, os.Getpid())
+	d.judge.Begin(follows, d.Version, os.Getpid())
 	d.log.Info("relay started", "version", d.Version, "pid", os.Getpid(), "tunnels", len(d.config.Tunnels), "workers", workers)
 
 	defer d.watchStates()()

@@ -87,15 +87,14 @@ func (j *Judge) Events(since time.Time) []flow.Event {
 }
 
 // Begin notes that this process serves: for the first time, or in place of another.
-func (j *Judge) Begin(version string, pid int) {
+func (j *Judge) Begin(follows bool, version string, pid int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	s, from := subject{kind: flow.EventRelay}, "stopped"
-	if _, follows := j.known[s]; follows {
+	from := "stopped"
+	if follows {
 		from = "another process"
 	}
 	j.log.put(flow.Event{At: time.Now(), Kind: flow.EventRelay, From: from, To: serving, Reason: fmt.Sprintf("%s, process %d", version, pid)})
-	j.known[s] = seen{state: serving, since: time.Now()}
 }
 
 // Note records the state of something that Decide does not see.
