@@ -35,6 +35,7 @@ func (d *daemon) eventsVerb(_ context.Context, arguments url.Values) (any, error
 			return nil, err
 		}
 	}
+	d.overviewNow() // what has changed since the last look is among them
 	return Events{d.judge.Events(since)}, nil
 }
 

@@ -201,6 +201,7 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 	if program != "" {
 		p.Path, p.Args[0] = program, program
 	}
+	d.overviewNow() // a change that nobody has seen is not the next process's
 	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Names: d.relay.Names(),
 		Older: d.older.living(), Links: d.pairs.links(), States: d.judge.Memory()}
 	inForce := d.rules.hold()
