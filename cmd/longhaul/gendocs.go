@@ -67,7 +67,7 @@ const exitStatus = "0 done, or nothing to do; 1 failed; 2 wrong command line or 
 var relatedVerbs = map[string][]string{
 	"longhaul relay":   {"service", "config check", "status", "check"},
 	"longhaul service": {"relay", "config check", "status"}, "longhaul config": {"relay", "service"},
-	"longhaul status": {"history", "top", "check", "relay"}, "longhaul ready": {"status", "check"},
+	"longhaul events": {"status", "ready", "history"}, "longhaul status": {"events", "history", "top", "check", "relay"}, "longhaul ready": {"status", "check"},
 	"longhaul check": {"status", "doctor", "relay"}, "longhaul history": {"status", "doctor"},
 	"longhaul drain": {"resume", "upgrade", "status"}, "longhaul resume": {"drain", "status"},
 	"longhaul upgrade": {"relay", "drain", "status"}, "longhaul reload": {"config check", "upgrade", "status"},
@@ -83,7 +83,7 @@ var relatedVerbs = map[string][]string{
 var documents = map[string][]string{
 	"relay": {"relay.md", "configuration.md", "availability.md"}, "service": {"install.md"},
 	"config": {"configuration.md"}, "status": {"relay.md", "metrics.md"}, "history": {"history.md", "dashboard.md"},
-	"check": {"check.md"}, "ready": {"availability.md"}, "drain": {"availability.md"}, "resume": {"availability.md"},
+	"check": {"check.md"}, "ready": {"availability.md"}, "events": {"availability.md"}, "drain": {"availability.md"}, "resume": {"availability.md"},
 	"upgrade": {"upgrade.md"}, "reload": {"relay.md"}, "stop": {"relay.md"}, "pair": {"pairs.md"}, "intercept": {"interception.md"}, "doctor": {"doctor.md", "doctor-accuracy.md"}, "measure": {"measure.md"},
 	"top": {"top.md"}, "cc": {"cc.md"}, "route": {"route.md"}, "mss": {"mss.md"}, "host": {"host.md", "cc.md", "route.md", "mss.md"}, "demo": {"lab.md"},
 	"lab": {"lab.md", "soak.md"},

@@ -73,7 +73,7 @@ func TestPrometheus(t *testing.T) {
 	})
 
 	t.Run("alerts fire when hops die", func(t *testing.T) {
-		for _, name := range []string{"LonghaulHopDown", "LonghaulNoHopLeft"} {
+		for _, name := range []string{"LonghaulHopDown", "LonghaulTunnelUnusable"} {
 			if got := w.alerts(name); len(got) > 0 {
 				t.Errorf("%s fires while all is well: %v", name, got)
 			}
@@ -83,12 +83,12 @@ func TestPrometheus(t *testing.T) {
 			a := w.alerts("LonghaulHopDown")
 			return len(a) == 1 && a[0]["hop"] == w.target.Addr().String() && a[0]["tunnel"] == "two-hops"
 		}, func() string { return fmt.Sprintf("one hop has died: %v", w.alerts("LonghaulHopDown")) })
-		if got := w.alerts("LonghaulNoHopLeft"); len(got) > 0 {
+		if got := w.alerts("LonghaulTunnelUnusable"); len(got) > 0 {
 			t.Errorf("a hop is left, and yet %v", got)
 		}
 		w.hopLater.Close()
-		nettest.Eventually(t, promPatience, func() bool { return len(w.alerts("LonghaulNoHopLeft")) == 1 },
-			func() string { return fmt.Sprintf("both hops have died: %v", w.alerts("LonghaulNoHopLeft")) })
+		nettest.Eventually(t, promPatience, func() bool { return len(w.alerts("LonghaulTunnelUnusable")) == 1 },
+			func() string { return fmt.Sprintf("both hops have died: %v", w.alerts("LonghaulTunnelUnusable")) })
 	})
 }
 

@@ -37,8 +37,9 @@ func newReady(env *env) *cobra.Command {
 		Use:   "ready [TUNNEL]",
 		Short: "Report by exit code whether the relay serves new flows",
 		Long: `ready asks the running relay whether it serves new flows of a tunnel, or of
-every tunnel: it listens, is not draining, sheds no flows, its event loops
-answer, and a hop is up. keepalived's check scripts can run it.
+every tunnel: it listens, is not draining, is at no limit, its event loops
+answer, and its pair or a hop is up, or was not tried yet. keepalived's check
+scripts can run it.
 
 Exit codes: 0 ready, 1 not ready or no relay, 2 wrong command line.`,
 		Example: `  longhaul ready

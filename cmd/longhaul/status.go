@@ -196,7 +196,7 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 		if t.FlowsLimit > 0 {
 			limit = fmt.Sprint(t.FlowsLimit)
 		}
-		fmt.Fprintf(w, tunnelRow, display.Shorten(t.Name, 14), display.Shorten(t.State, 9), fmt.Sprintf("%d/%s", t.FlowsNow, limit),
+		fmt.Fprintf(w, tunnelRow, display.Shorten(t.Name, 14), display.Shorten(stateOf(&t), 9), fmt.Sprintf("%d/%s", t.FlowsNow, limit),
 			display.Quantity(t.FlowsTotal), display.Quantity(t.BytesUp), display.Quantity(t.BytesDown),
 			display.Quantity(t.Denied), display.Quantity(t.Limited+t.Shed), display.Quantity(t.Refused+t.Errors))
 		if t.Intercepts != "" {
@@ -209,6 +209,7 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 			fmt.Fprintln(w, display.Shorten("  "+listens[0]+more+" -> "+strings.Join(t.Forward, " "), 80))
 		}
 		writeHost(w, t, now)
+		writeProblems(w, &t, now)
 		writeInterception(w, t, now)
 		writeHops(w, t.Hops, now)
 		writePairs(w, s.Pairs, t.Name, now)
@@ -259,6 +260,29 @@ func writeHost(w io.Writer, t flow.Tunnel, now time.Time) {
 	}
 }
 
+// stateOf is what a tunnel is for new flows, or what its operator did with it.
+func stateOf(t *flow.Tunnel) string {
+	if t.State != "listening" || t.Usability.State == "" { // an earlier program does not decide
+		return t.State
+	}
+	return string(t.Usability.State)
+}
+
+// writeProblems says why a tunnel is not usable. The lines of the host and of the hops say it of them.
+func writeProblems(w io.Writer, t *flow.Tunnel, now time.Time) {
+	for i, p := range t.Usability.Problems {
+		switch p.Reason {
+		case flow.ReasonHopsDown, flow.ReasonHopsDrained, flow.ReasonListener, flow.ReasonNoRules, flow.Reason(t.State):
+			continue
+		}
+		since := ""
+		if i == 0 && !t.Usability.Since.IsZero() {
+			since = ", for " + display.Age(now.Sub(t.Usability.Since).Seconds())
+		}
+		fmt.Fprintln(w, display.Shorten("  "+p.Detail+since, 80))
+	}
+}
+
 // writeInterception writes what keeps an intercepting tunnel from its best.
 func writeInterception(w io.Writer, t flow.Tunnel, now time.Time) {
 	if b := t.Bypass; b != nil && b.Reason != "" {
@@ -277,9 +301,9 @@ func writeInterception(w io.Writer, t flow.Tunnel, now time.Time) {
 	}
 }
 
-// writeHops lists a tunnel's hops, unless the only one is up.
+// writeHops lists a tunnel's hops, unless the only one is as usual.
 func writeHops(w io.Writer, hops []flow.Hop, now time.Time) {
-	if len(hops) == 1 && hops[0].State == flow.HopUp {
+	if len(hops) == 1 && (hops[0].State == flow.HopUp || hops[0].State == flow.HopUntried) {
 		return
 	}
 	for _, h := range hops {

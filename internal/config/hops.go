@@ -95,7 +95,7 @@ func (d *decoder) health(n *node, h *Health) {
 		into("slow_return", &h.SlowReturn, d.duration(time.Second, time.Hour, &atOnce)),
 	)
 	if n.kind == mapping && h.Check == HealthOff {
-		for _, key := range []string{"interval", "timeout", "rise", "fall"} {
+		for _, key := range []string{"rise", "fall"} {
 			if v := n.lookup(key); v != nil {
 				d.errorf(v, fmt.Sprintf("add check: connect, or remove %s", key), "%s has no effect without a check", key)
 			}

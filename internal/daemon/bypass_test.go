@@ -8,53 +8,41 @@ import (
 	"longhaul/internal/flow"
 )
 
-// New connections pass a tunnel once its pair or every hop has been down for a while, and
-// no more as soon as it is up.
+// New connections pass a tunnel while its pair or every hop is down, and for no other reason.
 func TestBypass(t *testing.T) {
-	tunnels := []config.Tunnel{
-		{Name: "hops", WhenDown: config.WhenDownBypass},
-		{Name: "paired", WhenDown: config.WhenDownBypass, Pair: config.Pair{Peer: "site-b"}},
-		{Name: "refusing", WhenDown: config.WhenDownRefuse},
-	}
-	start := time.Now()
-	for _, name := range []string{"hops", "paired", "refusing"} {
+	tunnels := []config.Tunnel{{Name: "bypassing", WhenDown: config.WhenDownBypass}, {Name: "refusing", WhenDown: config.WhenDownRefuse}, {Name: "plain"}}
+	for _, name := range []string{"bypassing", "refusing", "plain"} {
 		all := bypasses(tunnels, nil)
-		for _, step := range []struct {
-			after time.Duration
-			up    bool
-			want  bool
-			total int64
+		for i, step := range []struct {
+			problem flow.Reason
+			want    string
+			total   int64
 		}{
-			{after: 0},
-			{after: firstSettles - time.Millisecond},
-			{after: firstSettles, want: true, total: 1},
-			{after: firstSettles + time.Second, want: true, total: 1},
-			{after: 4 * time.Second, up: true, total: 1},
-			{after: 5 * time.Second, total: 1},
-			{after: 5*time.Second + downSettles - time.Millisecond, total: 1},
-			{after: 5*time.Second + downSettles/2, up: true, total: 1},
-			{after: 6 * time.Second, total: 1},
-			{after: 6*time.Second + downSettles, want: true, total: 2},
+			{"", "", 0},
+			{flow.ReasonMaxFlows, "", 0},
+			{flow.ReasonPairDown, flow.BypassPairDown, 1},
+			{flow.ReasonPairDown, flow.BypassPairDown, 1},
+			{"", "", 1},
+			{flow.ReasonHopsDown, flow.BypassHopsDown, 2},
+			{flow.ReasonHopsDrained, flow.BypassHopsDown, 2},
+			{flow.ReasonShedding, "", 2},
 		} {
 			all = bypasses(tunnels, all) // a reload changes nothing
-			state := flow.Tunnel{Name: name, Hops: []flow.Hop{{State: flow.HopDown}, {State: flow.HopEjected}}}
-			if step.up {
-				state.Hops[1].State = flow.HopReturning
+			u := &flow.Usability{}
+			if step.problem != "" {
+				u.Problems = []flow.Problem{{Reason: step.problem}}
 			}
-			want := step.want && name != "refusing"
-			pairUp := func(tunnel string) bool { return tunnel == "paired" && step.up }
-			if got := all[name].update(state, pairUp, start.Add(step.after)); got != want {
-				t.Errorf("%s after %v: bypass %v, want %v", name, step.after, got, want)
+			b := all[name]
+			if got, want := b.update(u, time.Now()), step.want != "" && name == "bypassing"; got != want {
+				t.Errorf("%s, step %d: bypass %v, want %v", name, i, got, want)
 			}
-			now := all[name].state()
-			if name == "refusing" {
-				if now != nil || all[name].atLimits() {
+			now := b.state()
+			if name != "bypassing" {
+				if now != nil || b.atLimits() != (name == "plain") {
 					t.Errorf("%s has a bypass: %+v", name, now)
 				}
-				continue
-			}
-			if now.Total != step.total || (now.Reason != "") != want || now.Since.IsZero() == want {
-				t.Errorf("%s after %v: %+v", name, step.after, now)
+			} else if now.Total != step.total || now.Reason != step.want || now.Since.IsZero() != (step.want == "") {
+				t.Errorf("%s, step %d: %+v", name, i, now)
 			}
 		}
 	}

@@ -29,6 +29,7 @@ import (
 	"longhaul/internal/monitor"
 	"longhaul/internal/pair/identity"
 	"longhaul/internal/relay"
+	"longhaul/internal/usable"
 )
 
 // Options are a daemon's settings from its command line.
@@ -71,6 +72,7 @@ type daemon struct {
 	pairs     *pairs
 	rules     *interception
 	keeper    *hostKeeper
+	judge     *usable.Judge
 	started   time.Time
 	parts     []part
 
@@ -157,17 +159,21 @@ func (d *daemon) assemble() (closeAll func()) {
 	closing(d.history.close)
 	d.monitor = d.newMonitor()
 	closing(d.monitor.Close)
-	d.pages = newDashboard(d.log, d.monitor)
+	d.pages = newDashboard(d.log, d.monitor, func(since time.Time) []flow.Event { return d.judge.Events(since) })
 	closing(d.pages.close)
 	d.pairs = newPairs(d.log, d.Version, func() string { return identity.Directory(d.Getenv) }, func() *relay.Relay { return d.relay })
 	d.pairs.follow(d.inherited.Pairs, d.inherited.Links)
 	closing(d.pairs.close)
+	d.judge = usable.New(usable.Options{Pair: d.pairs.taking, Tight: d.tight})
+	d.judge.Remember(d.inherited.States)
+	d.judge.Tell(d.history.addEvent)
+	d.pairs.note = d.judge.Note
 	d.rules = newInterception(interceptionOptions{
 		log:    d.log,
 		getenv: d.Getenv,
 		relay:  func() *relay.Relay { return d.relay },
 		others: func() bool { return len(d.older.living()) > 0 },
-		pairUp: d.pairs.takesFlows,
+		judge:  d.judge,
 		left:   intercept.Options{Tunnels: d.inherited.Intercepted, Dialers: d.inherited.Dialers},
 
 		cleared: d.inherited.Cleared,
@@ -227,6 +233,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	// monitor retakes the Ps each time, and each wakeup costs some 40 µs more.
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), workers+1))
 
+	follows := d.predecessor != nil
 	prepared, err := prepare(ctx, d.parts, d.config)
 	if err != nil {
 		return err
@@ -253,8 +260,10 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	d.warn()
 	d.takeOver(ctx)
 	d.manager.ready(d.statusLine())
+	d.judge.Begin(follows, d.Version, os.Getpid())
 	d.log.Info("relay started", "version", d.Version, "pid", os.Getpid(), "tunnels", len(d.config.Tunnels), "workers", workers)
 
+	defer d.watchStates()()
 	stopBeat := d.manager.heartbeat(d.statusLine)
 	defer stopBeat()
 	for {

@@ -11,8 +11,10 @@ import (
 	"net/netip"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"longhaul/internal/config"
+	"longhaul/internal/flow"
 	"longhaul/internal/httpd"
 	"longhaul/internal/localsocket"
 	"longhaul/internal/monitor"
@@ -40,8 +42,8 @@ type dashboardSecrets struct {
 func (s *dashboardSecrets) wanted() bool { return s.certificate != nil }
 
 // newDashboard returns a dashboard without addresses.
-func newDashboard(log *slog.Logger, m board.Monitor) *dashboard {
-	d := &dashboard{board: board.New(board.Options{Monitor: m, Log: log}), token: board.NewToken("")}
+func newDashboard(log *slog.Logger, m board.Monitor, events func(since time.Time) []flow.Event) *dashboard {
+	d := &dashboard{board: board.New(board.Options{Monitor: m, Events: events, Log: log}), token: board.NewToken("")}
 	d.current.Store(&dashboardSecrets{})
 	d.httpSite = &httpSite{log: log, what: "the dashboard", serving: map[netip.AddrPort]siteServer{}, serve: func(l net.Listener) *httpd.Server {
 		secrets := d.current.Load()

@@ -293,6 +293,9 @@ func (i *interception) problems(tunnel string) (all []flow.HostProblem) {
 		return nil
 	}
 	switch {
+	case i.err != nil:
+		all = append(all, flow.HostProblem{Part: flow.HostRules, Problem: "the rules of interception cannot be set: " + i.err.Error(),
+			Fix: remedy.Of(i.err), Since: i.errSince, Blocks: true})
 	case e.cleared:
 		all = append(all, flow.HostProblem{Part: flow.HostRules, Problem: "the operator has taken the rules back: new connections go directly",
 			Fix: "longhaul reload", Since: e.since, Blocks: true})

@@ -1,12 +1,15 @@
 package daemon
 
 import (
+	"context"
 	"log/slog"
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"longhaul/internal/config"
+	"longhaul/internal/flow"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/monitor/metrics"
@@ -102,6 +105,39 @@ func (h *historyKeeper) add(records []monitor.Record) {
 	if h.store != nil {
 		h.store.Add(records)
 	}
+}
+
+// addEvent takes a change of state; it does not wait.
+func (h *historyKeeper) addEvent(e flow.Event) {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	if h.store != nil {
+		h.store.AddEvent(e)
+	}
+}
+
+// eventsPatience bounds reading the changes of state of a process before.
+const eventsPatience = 5 * time.Second
+
+// events returns the changes of state that a file has; nil without a history, or if it cannot
+// be read.
+func (h *historyKeeper) events(limit int) []flow.Event {
+	s := h.state()
+	if s == nil {
+		return nil
+	}
+	r, err := history.OpenReader(s.File)
+	if err != nil {
+		return nil
+	}
+	defer r.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), eventsPatience)
+	defer cancel()
+	all, err := r.Events(ctx, limit)
+	if err != nil {
+		h.log.Debug("cannot read earlier changes of state", "file", s.File, "error", err)
+	}
+	return all
 }
 
 // state returns nil without a history.

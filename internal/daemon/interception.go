@@ -17,6 +17,7 @@ import (
 	"longhaul/internal/loglimit"
 	"longhaul/internal/relay"
 	"longhaul/internal/remedy"
+	"longhaul/internal/usable"
 )
 
 // interception is the host's rules that bring connections to the intercepting tunnels,
@@ -33,8 +34,9 @@ type interception struct {
 	bypass  map[string]*bypass // tunnels with when_down
 	anyPort bool               // flows may be left of other ports than the tunnels'
 	inForce intercept.Options
-	full    map[string]bool // tunnels that were at their limit of flows
-	err     error           // of the last attempt
+	err     error // of the last attempt
+	// errSince is since when each attempt has failed.
+	errSince time.Time
 	retryAt time.Time
 	kept    enforcement
 	held    bool // another process may have taken over
@@ -51,9 +53,9 @@ type interceptionOptions struct {
 	log    *slog.Logger
 	getenv func(string) string
 	relay  func() *relay.Relay
-	others func() bool              // whether an older process has flows
-	pairUp func(tunnel string) bool // whether the pair of a near tunnel takes flows
-	left   intercept.Options        // removed tunnels that may still have flows; guarded by mu
+	others func() bool // whether an older process has flows
+	judge  *usable.Judge
+	left   intercept.Options // removed tunnels that may still have flows; guarded by mu
 	// cleared: the operator has taken the rules back from the process before this one.
 	cleared bool
 }
@@ -79,7 +81,7 @@ const (
 )
 
 func newInterception(o interceptionOptions) *interception {
-	i := &interception{interceptionOptions: o, full: map[string]bool{}, mirror: &mirror{lines: loglimit.New(o.log), relay: o.relay},
+	i := &interception{interceptionOptions: o, mirror: &mirror{lines: loglimit.New(o.log), relay: o.relay},
 		forward: forwardRules{log: o.log, getenv: o.getenv}}
 	i.kept.cleared = o.cleared
 	i.life, i.end = context.WithCancel(context.Background())
@@ -240,6 +242,7 @@ func (i *interception) refresh() {
 	}
 	if err != nil {
 		if i.err == nil || i.err.Error() != err.Error() {
+			i.errSince = time.Now()
 			i.log.Error("cannot set the rules of interception", "error", err, "remedy", remedy.Of(err))
 		}
 		i.err, i.retryAt = err, time.Now().Add(interceptionRetry)
@@ -273,6 +276,8 @@ func (i *interception) now() intercept.Options {
 	o.AnswerPorts = o.AnswerPorts && !i.anyPort
 	states := map[string]flow.Tunnel{}
 	overview := i.relay().Overview()
+	i.fill(overview.Tunnels)
+	i.judge.Decide(overview.Tunnels)
 	for _, t := range overview.Tunnels {
 		states[t.Name] = t
 	}
@@ -287,12 +292,11 @@ func (i *interception) now() intercept.Options {
 		}
 		holds := i.mirror.ports[t.Name]
 		t.HoldPort, t.HoldPort6 = holds.four, holds.six
-		i.full[t.Name] = isFull(state, i.full[t.Name])
 		b := i.bypass[t.Name]
-		t.Paused = b.update(state, i.pairUp, time.Now()) || i.ending
+		t.Paused = b.update(&state.Usability, time.Now()) || i.ending
 		switch state.State {
 		case "listening":
-			t.Paused = t.Paused || i.full[t.Name] && b.atLimits()
+			t.Paused = t.Paused || state.Usability.Has(flow.ReasonMaxFlows) && b.atLimits()
 		case "shedding", "paused":
 			t.Paused = t.Paused || b.atLimits()
 		default: // by the operator's order
@@ -307,16 +311,6 @@ func (i *interception) now() intercept.Options {
 	return o
 }
 
-// isFull reports whether a tunnel is at its limit of flows. One that was there takes
-// new flows once a tenth is free.
-func isFull(t flow.Tunnel, was bool) bool {
-	limit := int64(t.FlowsLimit)
-	if was {
-		limit -= limit / 10
-	}
-	return t.FlowsLimit > 0 && t.FlowsNow >= limit
-}
-
 // tell logs which tunnels began or ceased to intercept.
 func (i *interception) tell(next intercept.Options) {
 	before := map[string]bool{}
@@ -327,11 +321,14 @@ func (i *interception) tell(next intercept.Options) {
 		switch live := !t.Paused; {
 		case live && !before[t.Name]:
 			i.log.Info("intercepting", "tunnel", t.Name, "interface", t.Interface)
+			i.judge.Note(flow.EventInterception, t.Name, "", "intercepting", "")
 		case !live && before[t.Name]:
-			attrs := []any{"tunnel", t.Name}
+			attrs, reason := []any{"tunnel", t.Name}, ""
 			if now := i.bypass[t.Name].state(); now != nil && now.Reason != "" {
-				attrs = append(attrs, "reason", now.Reason)
+				reason = now.Reason
+				attrs = append(attrs, "reason", reason)
 			}
+			i.judge.Note(flow.EventInterception, t.Name, "", "passed by", reason)
 			i.log.Info("new connections pass the relay", attrs...)
 		}
 	}

@@ -83,7 +83,7 @@ func toRecord(f *flow.Record) monitor.Record {
 // overview returns the monitor's input for each sample.
 func (d *daemon) overview() monitor.Overview {
 	d.glances.Store(maxGlances)
-	s := d.rules.addBypasses(d.relay.Overview())
+	s := d.overviewNow()
 	resident, cpu := resources.Used()
 	descriptors := d.shedder.monitor.State().Figure(resources.Descriptors)
 	o := monitor.Overview{

@@ -152,6 +152,7 @@ func (p *pairs) watch(node *pair.Node) {
 		p.lines.Flush()
 		state := node.Overview()
 		p.watchSessions(known, state.Sessions, now)
+		p.noteStates(state.Sessions)
 		if now.Sub(strangersAt) >= strangersPause && !maps.Equal(strangers, state.Strangers) {
 			for problem, n := range state.Strangers {
 				if more := n - strangers[problem]; more > 0 {
@@ -179,6 +180,25 @@ func (p *pairs) watchSessions(known map[sessionKey]*watched, sessions []pair.Ses
 		if !here[key] {
 			delete(known, key)
 			p.sessionLine(slog.LevelInfo, "session ended", was.SessionState)
+		}
+	}
+}
+
+// noteStates notes the states of pairs and their paths. Several sessions with a paired relay are
+// one pair: one that is up counts, or else the last.
+func (p *pairs) noteStates(sessions []pair.SessionState) {
+	type key struct{ tunnel, peer string }
+	pairs := map[key]flow.PairSession{}
+	for _, one := range sessions {
+		s := toPairSession(one)
+		if was, has := pairs[key{s.Tunnel, s.Peer}]; !has || !was.Up {
+			pairs[key{s.Tunnel, s.Peer}] = s
+		}
+	}
+	for _, s := range pairs {
+		p.note(flow.EventPair, s.Tunnel, s.Peer, s.State(), s.Error)
+		for _, path := range s.Paths {
+			p.note(flow.EventPath, s.Tunnel, path.Path, path.State(), path.Error)
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"longhaul/internal/relay"
 	"longhaul/internal/remedy"
 	"longhaul/internal/resources"
+	"longhaul/internal/usable"
 )
 
 // pairs are the daemon's pairs with other relays: its node in the pair protocol,
@@ -30,7 +31,8 @@ type pairs struct {
 	host    string        // its name; empty: unknown
 	keysDir func() string // the default directory of the keys
 	relay   func() *relay.Relay
-	memory  atomic.Int64 // memory_limit in bytes; 0: none
+	note    func(kind, tunnel, name, state, detail string) // takes a state that may have changed
+	memory  atomic.Int64                                   // memory_limit in bytes; 0: none
 	older   olderPairs
 	endings endings
 
@@ -56,7 +58,7 @@ type tunnelPairs struct {
 }
 
 func newPairs(log *slog.Logger, release string, keysDir func() string, relay func() *relay.Relay) *pairs {
-	p := &pairs{log: log, lines: loglimit.New(log), release: release, keysDir: keysDir, relay: relay, removed: map[string]*farTunnel{}}
+	p := &pairs{log: log, lines: loglimit.New(log), release: release, keysDir: keysDir, relay: relay, note: func(_, _, _, _, _ string) {}, removed: map[string]*farTunnel{}}
 	p.host, _ = os.Hostname() // without it, the listening address alone tells near tunnels apart
 	p.life, p.end = context.WithCancel(context.Background())
 	return p
@@ -218,6 +220,19 @@ func (p *pairs) abandon() {
 		}
 	}
 	p.next = tunnelPairs{}
+}
+
+// taking is what the pair of a near tunnel is like; nil: it is not one.
+func (p *pairs) taking(tunnel string) *usable.Pair {
+	p.mu.Lock()
+	near := p.current.near[tunnel]
+	p.mu.Unlock()
+	if near == nil {
+		return nil
+	}
+	t := near.link.Taking()
+	return &usable.Pair{Peer: t.Peer, Takes: t.Takes, Fallback: t.Fallback, Stood: t.Stood, Met: t.Met, Since: t.Since,
+		Problem: string(t.Problem), Error: t.Text}
 }
 
 // drain has all peers bring their new flows elsewhere. Flows go on.

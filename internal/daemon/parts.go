@@ -7,6 +7,7 @@ import (
 	"longhaul/internal/config"
 	"longhaul/internal/ledger"
 	"longhaul/internal/relay"
+	"longhaul/internal/usable"
 )
 
 // part is a component that a configuration sets up.
@@ -163,7 +164,15 @@ func (d monitorPart) Prepare(context.Context, *config.Config) (Change, error) {
 type historyPart struct{ *daemon }
 
 func (d historyPart) Prepare(_ context.Context, c *config.Config) (Change, error) {
-	return setting(func() { d.history.apply(c.History) }), nil
+	return setting(func() {
+		first := d.history.state() == nil
+		d.history.apply(c.History)
+		if first && d.inherited.States.Events == nil {
+			d.history.closing.Go(func() { // the disk may be slow
+				d.judge.Remember(usable.Memory{Events: d.history.events(usable.MaxEvents)})
+			})
+		}
+	}), nil
 }
 
 // httpPart serves health checks and metrics at http_listen.

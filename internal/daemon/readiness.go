@@ -10,7 +10,6 @@ import (
 
 	"longhaul/internal/flow"
 	"longhaul/internal/relay"
-	"longhaul/internal/resources"
 )
 
 // loopPatience is the timeout after which an event loop counts as stuck. The longest
@@ -20,10 +19,9 @@ const loopPatience = time.Second
 // readiness answers load balancers whether the relay is alive and its tunnels usable.
 // No answer costs more with many flows.
 type readiness struct {
-	overview     func() relay.Snapshot
+	overview     func() relay.Snapshot // with what package usable decides
 	responsive   func(context.Context) (time.Duration, error)
-	tight        func() []resources.Resource // that are short, or soon will be
-	showsReasons func(*http.Request) bool    // whether a request gets reasons; nil: every request
+	showsReasons func(*http.Request) bool // whether a request gets reasons; nil: every request
 }
 
 // errNoTunnel is returned for a name that no tunnel has.
@@ -114,12 +112,13 @@ func (h *readiness) ready(ctx context.Context, tunnel string, ignore Ignored) er
 	s := h.overview()
 	found := tunnel == ""
 	var first error
-	for _, t := range s.Tunnels {
+	for i := range s.Tunnels {
+		t := &s.Tunnels[i]
 		if tunnel != "" && t.Name != tunnel {
 			continue
 		}
 		found = true
-		if err := usable(t, ignore); err != nil && first == nil {
+		if err := unready(t, ignore); err != nil && first == nil {
 			first = err
 		}
 	}
@@ -129,35 +128,28 @@ func (h *readiness) ready(ctx context.Context, tunnel string, ignore Ignored) er
 	case first != nil:
 		return first
 	}
-	if short := h.tight(); len(short) > 0 && !ignore.shedding {
-		return fmt.Errorf("at the limit: %s", words(short))
-	}
 	return h.alive(ctx)
 }
 
-// usable returns why a tunnel accepts no new flow or has no usable hop; nil if it
-// does.
-func usable(t flow.Tunnel, ignore Ignored) error {
-	switch {
-	case t.State == "listening", t.State == "waiting", t.State == "shedding" && ignore.shedding:
-	default:
-		return fmt.Errorf("tunnel %s is %s", t.Name, t.State)
-	}
-	for _, p := range t.Host {
-		if p.Blocks && !ignore.host {
-			return fmt.Errorf("tunnel %s: %s", t.Name, p.Problem)
+// unready returns the first problem of a tunnel that is not ignored; nil if it serves new
+// flows.
+func unready(t *flow.Tunnel, ignore Ignored) error {
+	for _, p := range t.Usability.Problems {
+		if !ignore.ignores(p.Reason) {
+			return fmt.Errorf("tunnel %s %s", t.Name, p.Detail)
 		}
 	}
-	if ignore.hops {
-		return nil
+	return nil
+}
+
+func (i Ignored) ignores(r flow.Reason) bool {
+	switch r {
+	case flow.ReasonShedding, flow.ReasonResources, flow.ReasonMaxFlows:
+		return i.shedding
+	case flow.ReasonHopsDown, flow.ReasonHopsDrained, flow.ReasonPairDown:
+		return i.hops
+	case flow.ReasonListener, flow.ReasonNoRules:
+		return i.host
 	}
-	var states []string
-	for _, h := range t.Hops {
-		switch h.State {
-		case flow.HopUp, flow.HopReturning:
-			return nil
-		}
-		states = append(states, h.Name+" is "+string(h.State))
-	}
-	return fmt.Errorf("tunnel %s has no hop: %s", t.Name, strings.Join(states, ", "))
+	return false
 }

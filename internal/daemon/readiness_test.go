@@ -15,29 +15,35 @@ import (
 	"longhaul/internal/nettest"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
+	"longhaul/internal/usable"
 )
 
+// unpaired are the sources of a relay without pairs, on a host that has enough of everything.
+var unpaired = usable.Options{
+	Pair:  func(string) *usable.Pair { return nil },
+	Tight: func() []resources.Resource { return nil },
+}
+
 func TestHealth(t *testing.T) {
-	tunnels := func(states ...string) relay.Snapshot {
-		var s relay.Snapshot
+	tunnels := func(states ...string) (all []flow.Tunnel) {
 		for i, state := range states {
-			s.Tunnels = append(s.Tunnels, flow.Tunnel{Name: string(rune('a' + i)), State: state, Hops: []flow.Hop{{Name: "b:1", State: flow.HopUp}}})
+			all = append(all, flow.Tunnel{Name: string(rune('a' + i)), State: state, Hops: []flow.Hop{{Name: "b:1", State: flow.HopUp, Usable: true}}})
 		}
-		return s
+		return all
 	}
-	hops := func(states ...flow.HopState) relay.Snapshot {
+	hops := func(states ...flow.HopState) []flow.Tunnel {
 		t := flow.Tunnel{Name: "a", State: "listening"}
 		for i, state := range states {
-			t.Hops = append(t.Hops, flow.Hop{Name: fmt.Sprintf("b%d:1", i+1), State: state})
+			t.Hops = append(t.Hops, flow.Hop{Name: fmt.Sprintf("b%d:1", i+1), State: state, Usable: state == flow.HopUp || state == flow.HopUntried})
 		}
-		return relay.Snapshot{Tunnels: []flow.Tunnel{t}}
+		return []flow.Tunnel{t}
 	}
 	stuck := errors.New("event loop 1 of 2 does not answer: context deadline exceeded")
 	for _, tt := range []struct {
 		name   string
 		method string
 		target string
-		relay  relay.Snapshot
+		relay  []flow.Tunnel
 		stuck  error
 		tight  []resources.Resource
 		status int
@@ -55,14 +61,14 @@ func TestHealth(t *testing.T) {
 		{"loops are stuck", "GET", "/readyz/a", tunnels("listening"), stuck, nil, 503, "event loop 1 of 2"},
 		{"everything is shed", "GET", "/readyz/a", tunnels("shedding"), nil, []resources.Resource{resources.Memory}, 503, "tunnel a is shedding"},
 		{"which does not matter", "GET", "/readyz/a?ignore=shedding", tunnels("shedding"), nil, []resources.Resource{resources.Memory}, 200, "ready"},
-		{"near a limit", "GET", "/readyz", tunnels("listening"), nil, []resources.Resource{resources.Descriptors, resources.CPU}, 503, "at the limit: descriptors, cpu"},
+		{"near a limit", "GET", "/readyz", tunnels("listening"), nil, []resources.Resource{resources.Descriptors, resources.CPU}, 503, "tunnel a is near a limit: descriptors, cpu"},
 		{"which does not matter either", "GET", "/readyz?ignore=shedding", tunnels("listening"), nil, []resources.Resource{resources.Descriptors}, 200, "ready"},
 		{"draining does", "GET", "/readyz?ignore=shedding", tunnels("draining"), nil, nil, 503, "tunnel a is draining"},
-		{"a hop is left", "GET", "/readyz/a", hops(flow.HopDown, flow.HopReturning), nil, nil, 200, "ready"},
-		{"no hop is left", "GET", "/readyz/a", hops(flow.HopDown, flow.HopEjected, flow.HopDrained), nil, nil, 503, "tunnel a has no hop: b1:1 is down, b2:1 is ejected, b3:1 is drained"},
+		{"a hop is left", "GET", "/readyz/a", hops(flow.HopDown, flow.HopUntried), nil, nil, 200, "ready"},
+		{"no hop is left", "GET", "/readyz/a", hops(flow.HopReturning, flow.HopEjected, flow.HopDrained), nil, nil, 503, "tunnel a has no hop: b1:1 is returning, b2:1 is ejected, b3:1 is drained"},
 		{"which may not matter", "GET", "/readyz/a?ignore=hops", hops(flow.HopDown), nil, nil, 200, "ready"},
 		{"both do not matter", "GET", "/readyz/a?ignore=shedding,hops", hops(flow.HopDown), nil, []resources.Resource{resources.Memory}, 200, "ready"},
-		{"one of them does", "GET", "/readyz/a?ignore=hops", hops(flow.HopDown), nil, []resources.Resource{resources.Memory}, 503, "at the limit: memory"},
+		{"one of them does", "GET", "/readyz/a?ignore=hops", hops(flow.HopDown), nil, []resources.Resource{resources.Memory}, 503, "tunnel a is near a limit: memory"},
 		{"something else cannot be ignored", "GET", "/readyz?ignore=draining", tunnels("listening"), nil, nil, 400, `cannot ignore "draining"; what can be ignored: shedding, hops`},
 		{"another query", "GET", "/readyz?verbose", tunnels("listening"), nil, nil, 200, "ready"},
 		{"another method", "POST", "/readyz", tunnels("listening"), nil, nil, 405, "Method Not Allowed"},
@@ -70,9 +76,13 @@ func TestHealth(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := &readiness{
-				overview:   func() relay.Snapshot { return tt.relay },
+				overview: func() relay.Snapshot {
+					o := unpaired
+					o.Tight = func() []resources.Resource { return tt.tight }
+					usable.New(o).Decide(tt.relay)
+					return relay.Snapshot{Tunnels: tt.relay}
+				},
 				responsive: func(context.Context) (time.Duration, error) { return time.Millisecond, tt.stuck },
-				tight:      func() []resources.Resource { return tt.tight },
 			}
 			w := httptest.NewRecorder()
 			h.handler().ServeHTTP(w, httptest.NewRequest(tt.method, tt.target, nil))
@@ -94,7 +104,8 @@ func TestChecksOutlastAHandOver(t *testing.T) {
 	shedder.monitor = resources.Start(resources.Options{})
 	t.Cleanup(shedder.monitor.Close)
 	d := &daemon{relay: r, shedder: shedder, rules: newInterception(interceptionOptions{log: slog.New(slog.DiscardHandler)})}
-	then := r.Overview()
+	d.judge = usable.New(unpaired)
+	then := d.overviewNow()
 	d.atHandOver.Store(&then)
 	nettest.Must(t, r.Relinquish())
 	if err := d.readinessOverHTTP().ready(t.Context(), "t", Ignored{}); err != nil {

@@ -84,7 +84,7 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 		Process:         resources.Own(),
 		OlderProcesses:  []OlderProcess{},
 		Integrity:       []integrity.Report{},
-		Snapshot:        d.relay.Overview(),
+		Snapshot:        d.overviewNow(),
 	}
 	parts := d.slowParts.collect(late)
 	ask(parts, partLacks, d.legs.lacks, func(v []transport.Lack) { s.Lacks = v })
@@ -93,7 +93,7 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 	ask(parts, partChecks, d.integrity.reports, func(v []integrity.Report) { s.Integrity = v })
 	ask(parts, partHistory, d.history.state, func(v *history.State) { s.History = v })
 	ask(parts, partPairs, d.pairs.status, func(v *flow.Pairs) { s.Pairs = v })
-	ask(parts, partFlows, func() relay.Snapshot { return d.rules.addBypasses(d.relay.Snapshot()) }, func(v relay.Snapshot) { s.Snapshot = v })
+	ask(parts, partFlows, d.snapshotNow, func(v relay.Snapshot) { s.Snapshot = v })
 	s.Missing = append([]string{}, parts.wait()...)
 	s.Restored, s.Fights = d.rules.hostCounts()
 	if d.shedder != nil {
@@ -109,13 +109,16 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 	return s
 }
 
+// snapshotNow waits for every event loop, and for who sets rules of interception.
+func (d *daemon) snapshotNow() relay.Snapshot {
+	s := d.rules.addBypasses(d.relay.Snapshot())
+	d.judge.Decide(s.Tunnels)
+	return s
+}
+
 // readiness returns the readiness of the daemon's relay.
 func (d *daemon) readiness() *readiness {
-	return &readiness{
-		overview:   func() relay.Snapshot { return d.rules.addBypasses(d.relay.Overview()) },
-		responsive: d.relay.Responsive,
-		tight:      func() []resources.Resource { return d.shedder.monitor.State().Tight },
-	}
+	return &readiness{overview: d.overviewNow, responsive: d.relay.Responsive}
 }
 
 // readinessOverHTTP answers for the tunnels. A successor may take over between a
@@ -126,7 +129,7 @@ func (d *daemon) readinessOverHTTP() *readiness {
 	// Load balancers may send any Host or none; a browser always sends one.
 	r.showsReasons = func(r *http.Request) bool { return r.Host == "" || d.names.asked(r) }
 	r.overview = func() relay.Snapshot {
-		now := d.rules.addBypasses(d.relay.Overview())
+		now := d.overviewNow()
 		if then := d.atHandOver.Load(); then != nil { // set before the relay drains
 			return *then
 		}

@@ -22,6 +22,7 @@ import (
 	"longhaul/internal/relay/hops"
 	"longhaul/internal/relay/names"
 	"longhaul/internal/remedy"
+	"longhaul/internal/usable"
 )
 
 // Timeouts of the steps of an upgrade.
@@ -39,6 +40,7 @@ type inheritance struct {
 	Names         []names.Memory `json:"names,omitempty"`
 	Pairs         []olderPair    `json:"pairs,omitempty"` // of all processes with flows of pairs
 	Links         []linkMemory   `json:"links,omitempty"` // of near tunnels whose pair has stood
+	States        usable.Memory  `json:"states,omitzero"`
 
 	Intercepted []intercept.Tunnel `json:"intercepted,omitempty"` // that may have flows
 	Dialers     []intercept.Dialer `json:"dialers,omitempty"`     // likewise
@@ -200,8 +202,9 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 	if program != "" {
 		p.Path, p.Args[0] = program, program
 	}
+	d.overviewNow() // a change that nobody has seen is not the next process's
 	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Names: d.relay.Names(),
-		Older: d.older.living(), Links: d.pairs.links()}
+		Older: d.older.living(), Links: d.pairs.links(), States: d.judge.Memory()}
 	inForce, cleared := d.rules.hold()
 	bequest.Intercepted, bequest.Dialers, bequest.Cleared = inForce.Tunnels, inForce.Dialers, cleared
 	if bequest.Pairs, err = d.pairs.bequeath(); err != nil {
@@ -298,7 +301,7 @@ func (d *daemon) handOver(successor *handover.Successor) {
 	d.mu.Unlock()
 	// The successor answers health checks. A check that just reached this process
 	// must not report its end.
-	then := d.rules.addBypasses(d.relay.Overview())
+	then := d.overviewNow()
 	d.atHandOver.Store(&then)
 	d.http.leave(time.Second)
 	d.pages.leave(time.Second)

@@ -23,6 +23,7 @@ import (
 	"longhaul/internal/nettest"
 	"longhaul/internal/relay"
 	"longhaul/internal/relay/hops"
+	"longhaul/internal/usable"
 )
 
 // beating is a service manager that counts its beats, in a synctest bubble.
@@ -98,7 +99,7 @@ func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	d := &daemon{
 		relay: r, config: &config.Config{}, writer: &asyncWriter{}, legs: &transports{}, integrity: &integrityChecks{},
-		history: newHistoryKeeper(quiet, os.Getenv), pairs: newPairs(quiet, "", nil, nil), rules: &interception{},
+		history: newHistoryKeeper(quiet, os.Getenv), pairs: newPairs(quiet, "", nil, nil), rules: &interception{}, judge: usable.New(unpaired),
 		Options: Options{Getenv: os.Getenv},
 	}
 

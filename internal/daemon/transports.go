@@ -85,11 +85,11 @@ func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 			rt.Intercepts = tun.Intercept.String()
 		}
 		rt.SourceClient = tun.Source == config.SourceClient
+		rt.Health.Blind = rt.SourceClient
 		rt.LocalTargets = tun.Intercept.LocalTargets || tun.Original.LocalTargets
 		rt.Dialable = relay.Dialable{From: tun.Original.From, To: tun.Original.To, Ports: tun.Original.Ports}
 		if len(tun.Forward) == 0 {
 			rt.Forward = []hops.Target{{Original: true}}
-			rt.Health.EjectAfter = -1 // an unreachable address says nothing of the others
 		}
 		for _, f := range tun.Forward {
 			rt.Forward = append(rt.Forward, hops.Target{Host: f.Host, Port: f.Ports.First, Ports: f.Ports.Len(), Weight: f.Weight, Priority: f.Priority})

@@ -18,6 +18,7 @@ var verbs = map[string]func(*daemon, context.Context, url.Values) (any, error){
 	"finish":  (*daemon).finishVerb,  // from the process that has taken over
 	"summary": (*daemon).summaryVerb, // the same, and from longhaul stop
 	"check":   (*daemon).checkVerb,
+	"events":  (*daemon).eventsVerb,
 }
 
 // do carries out a verb. The client gets an error's hint.

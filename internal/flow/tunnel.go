@@ -12,6 +12,7 @@ import (
 type Tunnel struct {
 	Name       string           `json:"name"`
 	State      string           `json:"state"` // listening, shedding, paused, drained, draining or removed
+	Usability  Usability        `json:"usability"`
 	Listen     []netip.AddrPort `json:"listen"`
 	Intercepts string           `json:"intercepts,omitempty"` // routed connections that it takes; Listen has its transparent listeners then
 	Bypass     *Bypass          `json:"bypass,omitempty"`     // of a tunnel that may let new connections pass by when_down
@@ -66,6 +67,14 @@ const (
 	HostAddress   HostPart = "address"   // of a listener
 )
 
+// Reason is that of a tunnel which is not usable for lack of the part.
+func (p HostPart) Reason() Reason {
+	if p == HostAddress {
+		return ReasonListener
+	}
+	return ReasonNoRules
+}
+
 // HostParts are all parts.
 var HostParts = []HostPart{HostRules, HostInterface, HostSetting, HostAddress}
 
@@ -96,23 +105,21 @@ const (
 // HopState is the state of a hop in the choice for new flows.
 type HopState string
 
-// The states of a hop.
+// The states of a hop. The first two are usable.
 const (
-	HopUp        HopState = "up"
-	HopReturning HopState = "returning" // up, with part of its share
+	HopUntried   HopState = "untried"   // no connect and no probe has ended
+	HopUp        HopState = "up"        // a connect or a probe has succeeded
+	HopEjected   HopState = "ejected"   // by failed connects, for a time
+	HopReturning HopState = "returning" // that time is over, and nothing has succeeded since
 	HopDown      HopState = "down"      // by probes
-	HopEjected   HopState = "ejected"   // by failed connects
 	HopDrained   HopState = "drained"   // by the operator
 )
-
-// Usable reports whether new flows are led to such a hop.
-func (s HopState) Usable() bool { return s == HopUp || s == HopReturning }
 
 // Hop is the state of one next hop of a tunnel.
 type Hop struct {
 	Name     string    `json:"name"` // as configured
 	State    HopState  `json:"state"`
-	Usable   bool      `json:"usable"`
+	Usable   bool      `json:"usable"`         // new flows are led to it
 	Since    time.Time `json:"since,omitzero"` // of State; missing: since the start
 	Weight   int       `json:"weight"`
 	Priority int       `json:"priority"`

@@ -141,6 +141,7 @@ func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
 			delete(m.tunnels, name)
 		default:
 			t.last.State, t.last.Listen, t.last.Tunnel.Hops = "removed", nil, nil
+			t.last.Usability = flow.Usability{State: flow.Down, Problems: []flow.Problem{{Reason: flow.ReasonRemoved, Detail: "is removed"}}}
 			order = append(order, name)
 		}
 	}

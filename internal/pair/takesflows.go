@@ -1,24 +1,32 @@
 package pair
 
-import "slices"
+import "time"
 
-// TakesFlows reports whether the pair of a near tunnel has a session that takes new flows.
-// It looks at nothing else: callers ask several times a second.
-func (n *Node) TakesFlows(tunnel string) bool {
-	n.mu.Lock()
-	links := slices.Clone(n.links)
-	n.mu.Unlock()
-	return slices.ContainsFunc(links, func(l *Link) bool { return l.takesFlows(tunnel) })
+// Taking says whether the pair of a near tunnel takes new flows.
+type Taking struct {
+	Peer     string
+	Takes    bool
+	Fallback bool      // new flows go unpaired
+	Stood    bool      // the pair has stood, in this process or the one before
+	Met      bool      // in this session
+	Since    time.Time // the session has stood, or not
+	Problem  Problem   // of one that does not
+	Text     string    // the error behind Problem
 }
 
-func (l *Link) takesFlows(tunnel string) bool {
+// Taking says it of the session that takes new flows. It looks at nothing else: callers ask
+// several times a second.
+func (l *Link) Taking() Taking {
 	l.mu.Lock()
-	s, of := l.s, l.o.Tunnel
+	s, fallback := l.s, l.o.Fallback && !l.closed
 	l.mu.Unlock()
-	if of != tunnel {
-		return false
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ctl != nil && !s.draining
+	t := Taking{Peer: s.peer, Takes: s.ctl != nil && !s.draining, Stood: s.stood, Met: s.instance != 0,
+		Since: s.since, Problem: s.problem, Text: s.text}
+	if s.draining {
+		t.Problem = ProblemDraining
+	}
+	t.Fallback = fallback && s.ctl == nil && s.problem == ProblemUnpaired
+	return t
 }

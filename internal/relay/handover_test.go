@@ -198,7 +198,7 @@ func TestHopMemory(t *testing.T) {
 	to := func(a netip.AddrPort) hops.Target { return hops.Target{Host: a.Addr().String(), Port: a.Port()} }
 	tunnels := func() []Tunnel {
 		checked := hops.Health{Probe: hops.ConnectProbe{}, Interval: 20 * time.Millisecond, Timeout: patience, Fall: 1, Rise: 1}
-		unchecked := hops.Health{EjectAfter: 1, EjectFor: time.Hour}
+		unchecked := hops.Health{EjectAfter: 1, EjectFor: time.Hour, Interval: time.Hour}
 		second := addrOf(good)
 		return []Tunnel{
 			{Name: "checked", Listen: []netip.AddrPort{freePort}, Forward: []hops.Target{to(dead), to(second)}, Health: checked},
@@ -240,7 +240,7 @@ func TestHopMemory(t *testing.T) {
 	if got := states(); got != "down ejected drained" {
 		t.Errorf("the next relay begins with %s", got)
 	}
-	if again := g.relay.Hops(); len(again) != 3 || again[1].Ejections != 1 || again[1].EjectedFor <= 0 || again[1].EjectedFor > knew[1].EjectedFor || again[0].Reason == "" {
+	if again := g.relay.Hops(); len(again) != 5 || again[2].Ejections != 1 || again[2].EjectedFor <= 0 || again[2].EjectedFor > knew[2].EjectedFor || !again[3].Worked || again[0].Reason == "" {
 		t.Errorf("knows %+v of %+v", again, knew)
 	}
 	if err := old.Relinquish(); err != nil {
@@ -255,7 +255,7 @@ func TestHopMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if s := other.Snapshot().Tunnels[0].Hops[0].State; s != report.HopUp {
+	if s := other.Snapshot().Tunnels[0].Hops[0].State; s != report.HopUntried {
 		t.Errorf("without checks the hop is %s", s)
 	}
 }

@@ -72,7 +72,7 @@ func (g *rig) hop(i int) report.Hop { return g.relay.Snapshot().Tunnels[0].Hops[
 func TestHopIsEjectedByItsFlows(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g, second := twoHops(t, func(o *rigOptions) {
-		o.Tunnels[0].Health = hops.Health{EjectAfter: 3, EjectFor: time.Hour}
+		o.Tunnels[0].Health = hops.Health{EjectAfter: 3, EjectFor: time.Hour, Interval: time.Hour}
 	})
 	if i := g.takes(g.target, second); i != 0 {
 		t.Fatalf("the first flow went to hop %d", i)
@@ -236,7 +236,9 @@ func fullListener(t *testing.T) (fd int, address netip.AddrPort) {
 // target may be back.
 func TestAllHopsOut(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g := newRig(t, func(o *rigOptions) { o.Tunnels[0].Health = hops.Health{EjectAfter: 1, EjectFor: time.Hour} })
+	g := newRig(t, func(o *rigOptions) {
+		o.Tunnels[0].Health = hops.Health{EjectAfter: 1, EjectFor: time.Hour, Interval: time.Hour}
+	})
 	at := addrOf(g.target)
 	g.target.Close()
 	if c, err := tryDial(g.addr); err == nil {

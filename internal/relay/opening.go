@@ -257,9 +257,10 @@ func (w *worker) blame(f *flow) {
 		return
 	}
 	o.blamed = false
-	if span := f.route.hops.ConnectFailed(f.hop, w.now, o.err); span > 0 {
+	if span := f.route.hops.ConnectFailed(f.hop, o.port, w.now, o.err); span > 0 {
 		w.relay.hopLeft(f.route.tunnel.Name, f.hop, "connects of flows failed one after another", o.err, "for", span)
 	}
+	w.relay.probes.Retry(f.route.tunnel.Name, f.route.hops, f.hop)
 }
 
 // moveOn moves a connecting flow from a hop that went down to the next usable
@@ -506,7 +507,7 @@ func (w *worker) established(f *flow, events uint32) {
 
 // connectLegs makes a flow's two legs ready to move bytes.
 func (w *worker) connectLegs(f *flow, events uint32) {
-	f.hop.Connected()
+	f.hop.Connected(w.now)
 	f.phase = phaseMoving
 	f.active = w.now
 	f.legs[target].note(events)

@@ -230,7 +230,7 @@ func (w *worker) carried(slot, gen uint32, e PairEnd) {
 	f.dirs[up].bytes, f.dirs[down].bytes, f.dirs[p.leg].held = e.BytesUp, e.BytesDown, 0
 	if p.leg == client && e.Target.IsValid() {
 		f.target = e.Target
-		f.hop.Connected()
+		f.hop.Connected(w.now)
 	}
 	if e.Reason != report.EndClean {
 		p.byPeer = e.ByPeer && f.close().reason == ""

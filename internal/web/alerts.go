@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"longhaul/internal/display"
+	"longhaul/internal/flow"
 	"longhaul/internal/monitor"
 )
 
@@ -73,32 +74,27 @@ func (d *Dashboard) alerts(s *monitor.Snapshot) []alert {
 
 func (d *Dashboard) tunnelAlerts(t *monitor.Tunnel, now time.Time, add func(level, link, format string, args ...any)) {
 	link := "/tunnels/" + url.PathEscape(t.Name)
-	switch t.State {
-	case "listening", "waiting":
-	case "shedding", "paused":
-		add("warning", link, "Tunnel %s takes no new flows: it is %s", t.Name, t.State)
-	default:
-		add("notice", link, "Tunnel %s is %s", t.Name, t.State)
+	levels := map[flow.Reason]string{
+		flow.ReasonDraining: "notice", flow.ReasonDrained: "notice", flow.ReasonRemoved: "notice",
+		flow.ReasonShedding: "warning", flow.ReasonResources: "warning", flow.ReasonMaxFlows: "warning",
+	}
+	for _, p := range t.Usability.Problems {
+		add(cmp.Or(levels[p.Reason], "critical"), link, "Tunnel %s %s", t.Name, display.FirstLine(p.Detail))
 	}
 	for _, p := range t.Host {
-		level := "warning"
-		if p.Blocks {
-			level = "critical"
+		if !p.Blocks {
+			add("warning", link, "Tunnel %s: %s", t.Name, p.Problem)
 		}
-		add(level, link, "Tunnel %s: %s", t.Name, p.Problem)
-	}
-	usable := slices.ContainsFunc(t.Hops, func(h monitor.Hop) bool { return h.Usable })
-	if !usable && len(t.Hops) > 0 {
-		add("critical", link, "Tunnel %s has no hop that can be used", t.Name)
 	}
 	for _, h := range t.Hops {
-		if !h.Usable {
-			why := ""
-			if h.LastError != "" {
-				why = ": " + display.FirstLine(h.LastError)
-			}
-			add("warning", link, "Hop %s of tunnel %s is %s%s", h.Name, t.Name, h.State, why)
+		if h.State == flow.HopUp || h.State == flow.HopUntried || t.Usability.Has(flow.ReasonHopsDown, flow.ReasonHopsDrained, flow.ReasonPairDown) {
+			continue
 		}
+		why := ""
+		if h.LastError != "" && h.State != flow.HopDrained {
+			why = ": " + display.FirstLine(h.LastError)
+		}
+		add("warning", link, "Hop %s of tunnel %s is %s%s", h.Name, t.Name, h.State, why)
 	}
 	if c := t.LastCheck; c != nil && !c.OK {
 		add("critical", link, "The last integrity check of tunnel %s failed: %s", t.Name, display.FirstLine(c.Verdict))

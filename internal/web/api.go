@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"longhaul/internal/doctor"
+	"longhaul/internal/flow"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/printable"
@@ -119,6 +120,25 @@ func (d *Dashboard) tunnelsOf(*http.Request) (any, error) {
 		return nil, err
 	}
 	return s.Tunnels, nil
+}
+
+// eventsOf returns the latest changes of state of a kind, the newest first; without a kind all.
+func (d *Dashboard) eventsOf(r *http.Request) (any, error) {
+	within, err := parseAgo(r.URL.Query().Get("since"), 0)
+	if err != nil {
+		return nil, err
+	}
+	var since time.Time
+	if within > 0 {
+		since = time.Now().Add(-within)
+	}
+	kind, found := r.URL.Query().Get("kind"), []flow.Event{}
+	for _, e := range slices.Backward(d.events(since)) {
+		if len(found) < maxRecords && (kind == "" || e.Kind == kind) {
+			found = append(found, e)
+		}
+	}
+	return map[string]any{"events": found}, nil
 }
 
 func (d *Dashboard) pointsOf(r *http.Request) (any, error) {

@@ -76,7 +76,7 @@ func serveAsset(w http.ResponseWriter, r *http.Request) {
 
 // pageFolders lists the first path elements of pages; one file renders all
 // pages.
-var pageFolders = []string{"flows", "tunnels", "pairs", "transfers", "causes", "history"}
+var pageFolders = []string{"flows", "tunnels", "pairs", "transfers", "causes", "events", "history"}
 
 // servePage serves the file that renders every page from data.
 func servePage(w http.ResponseWriter, r *http.Request) {

@@ -33,6 +33,7 @@ func pages(record int64) map[string]string {
 		"/tunnels/to-site-b":            shown(".chain", "relay-c") + " && " + shown(".badge.warn", "0.21 % · raised") + " && " + shown("tbody th", "near end here"),
 		"/tunnels/replication":          shown(".alert", "standby.example.net:6000") + " && " + shown(".badge.bad", "high"),
 		"/pairs":                        shown("tbody th", "site-b") + " && " + shown(".badge.bad", "key-unknown") + " && " + shown("tbody small", "do not know each other's keys") + " && " + shown("tbody small", "network is unreachable") + " && " + shown(".facts", "41 MB"),
+		"/events":                       shown("tbody th", "standby.example.net:6000") + " && " + shown(".badge.bad", "lost") + " && " + shown("tbody td", "no answer in time"),
 		"/transfers":                    "document.querySelectorAll('tbody tr').length === 50",
 		"/causes":                       shown("tbody th", "lost packets") + " && " + shown(".bars", "flows"),
 		"/history":                      shown(".headline", "times as fast as before") + " && document.querySelectorAll('canvas').length === 6 && " + shown(".hint", "a point is of 2 h") + " && " + shown("tbody th", "Flows resumed by pairs"),

@@ -36,7 +36,7 @@ type dashboard struct {
 func serve(t testing.TB, flows int, past web.History) *dashboard {
 	t.Helper()
 	d := &dashboard{relay: webfake.New(flows)}
-	d.Dashboard = web.New(web.Options{Monitor: d.relay, History: past, Log: quiet})
+	d.Dashboard = web.New(web.Options{Monitor: d.relay, History: past, Events: d.relay.Events, Log: quiet})
 	d.address = listen(t, d.Handler(web.Access{}))
 	d.base = "http://" + d.address
 	ctx, stop := context.WithCancel(t.Context())

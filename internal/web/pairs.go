@@ -1,7 +1,6 @@
 package web
 
 import (
-	"fmt"
 	"net/url"
 	"slices"
 	"time"
@@ -71,22 +70,18 @@ func (d *Dashboard) pairs(s *monitor.Snapshot) (any, error) {
 	return v, nil
 }
 
-// pairGrace is how long a pair may be without a session before it is an alert: a
+// pairGrace is how long a far end or a path may be down before it is an alert: a
 // start, a reload or an upgrade takes less.
 const pairGrace = 2 * time.Second
 
 func pairAlerts(s *monitor.Snapshot, add func(level, link, format string, args ...any)) {
 	for i := range s.PairTotals {
 		p := &s.PairTotals[i]
-		text := pairDown(p, s.At)
-		if text == "" {
-			continue
+		// The near relay's tunnel is not usable, and says why.
+		if waiting := p.WaitingFlows(); p.End == flow.FarEnd && waiting > 0 && p.DownFor(s.At) >= pairGrace {
+			add("warning", "/tunnels/"+url.PathEscape(p.Tunnel), "Tunnel %s has no session with %s: %s. Its flows wait for one",
+				p.Tunnel, p.Peer, flow.PairProblemText(p.Problem, p.Peer))
 		}
-		level := "critical"
-		if p.End == flow.FarEnd {
-			level = "warning" // the near relay knows why, and says so
-		}
-		add(level, "/tunnels/"+url.PathEscape(p.Tunnel), "%s", text)
 	}
 	if s.Pairs == nil {
 		return
@@ -109,20 +104,4 @@ func pairAlerts(s *monitor.Snapshot, add func(level, link, format string, args .
 				display.Plural(int(n), "connection"), problem)
 		}
 	}
-}
-
-// pairDown says that a pair has no session, and why; empty: it has one.
-func pairDown(p *monitor.Pair, now time.Time) string {
-	waiting := p.WaitingFlows()
-	switch {
-	case p.Up || p.DownFor(now) < pairGrace || p.End == flow.FarEnd && waiting == 0:
-		return ""
-	case p.Problem == "" && p.Instance == "":
-		return "" // it connects for the first time
-	}
-	text := fmt.Sprintf("Tunnel %s has no session with %s: %s", p.Tunnel, p.Peer, flow.PairProblemText(p.Problem, p.Peer))
-	if waiting > 0 {
-		text += ". Its flows wait for one"
-	}
-	return text
 }

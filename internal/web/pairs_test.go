@@ -55,16 +55,12 @@ func TestPairAlerts(t *testing.T) {
 		total monitor.Pair
 		want  []string
 	}{
-		"up": {total: up},
-		"key": {total: down(flow.NearEnd, time.Minute, flow.PairKeyUnknown, "", 0),
-			want: []string{"critical Tunnel files has no session with site-b: site-b and this relay do not know each other's keys"}},
-		"outage": {total: down(flow.NearEnd, time.Minute, flow.PairPathDown, "1", 3),
-			want: []string{"critical Tunnel files has no session with site-b: site-b does not answer. Its flows wait for one"}},
+		"up":     {total: up},
+		"outage": {total: down(flow.NearEnd, time.Minute, flow.PairPathDown, "1", 3)}, // an alert of its tunnel
 		"outage seen from the far end": {total: down(flow.FarEnd, time.Minute, flow.PairPathDown, "1", 3),
 			want: []string{"warning Tunnel files has no session with site-b: site-b does not answer. Its flows wait for one"}},
 		"far end, nobody waits": {total: down(flow.FarEnd, time.Hour, flow.PairPathDown, "1", 0)},
-		"just now":              {total: down(flow.NearEnd, time.Second, flow.PairPathDown, "1", 3)},
-		"connecting":            {total: down(flow.NearEnd, time.Minute, "", "", 1)},
+		"just now":              {total: down(flow.FarEnd, time.Second, flow.PairPathDown, "1", 3)},
 		"store full": {total: up, pairs: flow.Pairs{RetainedBytes: 95, RetainedLimitBytes: 100},
 			want: []string{"warning Pairs hold nine tenths of the unacknowledged data that they may: senders are slowed down"}},
 		"store without a bound": {total: up, pairs: flow.Pairs{RetainedBytes: 95}},

@@ -55,12 +55,15 @@ type History interface {
 type Options struct {
 	Monitor Monitor
 	History History // nil: no history
-	Log     *slog.Logger
+	// Events returns the changes of state since a time, the oldest first; nil: there are none.
+	Events func(since time.Time) []flow.Event
+	Log    *slog.Logger
 }
 
 // Dashboard serves pages and data.
 type Dashboard struct {
 	monitor Monitor
+	events  func(since time.Time) []flow.Event
 	lines   *loglimit.Limiter
 
 	mu      sync.Mutex
@@ -81,7 +84,10 @@ func New(o Options) *Dashboard {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Dashboard{monitor: o.Monitor, history: o.History, lines: loglimit.New(o.Log)}
+	if o.Events == nil {
+		o.Events = func(time.Time) []flow.Event { return nil }
+	}
+	return &Dashboard{monitor: o.Monitor, events: o.Events, history: o.History, lines: loglimit.New(o.Log)}
 }
 
 // SetHistory replaces the source of records; nil: none.
@@ -117,6 +123,7 @@ func (d *Dashboard) Handler(a Access) http.Handler {
 		"tunnels/{id}": d.tunnelOf,
 		"causes":       d.causesOf,
 		"pairs":        d.pairsOf,
+		"events":       d.eventsOf,
 		"points":       d.pointsOf,
 		"records":      d.recordsOf,
 		"records/{id}": d.recordOf,

@@ -117,7 +117,7 @@ func TestREADME(t *testing.T) {
 			t.Errorf("%s: the copy differs", c.line)
 		}
 	}
-	counted := regexp.MustCompile(`(?m)^main +listening +0/- +[1-9]`)
+	counted := regexp.MustCompile(`(?m)^main +up +0/- +[1-9]`)
 	for _, c := range status { // the flow of each copy, with its bytes
 		for _, host := range c.hosts {
 			nettest.Eventually(t, 20*time.Second, func() bool { // the copy is done before the relays have counted it
@@ -126,7 +126,7 @@ func TestREADME(t *testing.T) {
 				return err == nil && counted.MatchString(out)
 			}, func() string { return host + " still has the flow" })
 		}
-		s.execute(c, `(?m)^main +listening +\d+/- +[1-9]\d* +[1-9][\d.]*M `, `:6000 -> \S+:`)
+		s.execute(c, `(?m)^main +up +\d+/- +[1-9]\d* +[1-9][\d.]*M `, `:6000 -> \S+:`)
 	}
 	for _, c := range servers {
 		s.daemon(c, measure.DefaultPort)

@@ -10,7 +10,8 @@ import (
 
 // write puts the batch into the file, all of it or nothing.
 func (w *writer) write() error {
-	if len(w.batch) == 0 && w.fits == w.maxBytes.Load() && !w.clock.due(w.opts.now()) {
+	events := w.eventsWaiting()
+	if len(w.batch) == 0 && len(events) == 0 && w.fits == w.maxBytes.Load() && !w.clock.due(w.opts.now()) {
 		return nil
 	}
 	if err := w.roomInLog(); err != nil {
@@ -26,12 +27,16 @@ func (w *writer) write() error {
 				return err
 			}
 		}
+		if err := w.insertEvents(events); err != nil {
+			return err
+		}
 		return w.prune()
 	})
 	if err != nil {
 		w.segment.last = 0 // it is not in the file
 		return err
 	}
+	w.eventsWritten(len(events))
 	for word, id := range words {
 		w.words[word] = id
 	}

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"longhaul/internal/flow"
 	"longhaul/internal/monitor"
 )
 
@@ -60,6 +61,7 @@ type Store struct {
 
 	mu      sync.Mutex
 	queue   []monitor.Record
+	events  []flow.Event // that are not in the file yet
 	closing bool
 	state   State
 	atFile  time.Time // since when the writer has waited for the file; zero: it does not

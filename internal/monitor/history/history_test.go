@@ -427,3 +427,32 @@ func TestNoFile(t *testing.T) {
 		t.Errorf("reading without a file: %v, want %v", err, ErrNoFile)
 	}
 }
+
+// The file keeps the latest changes of state, and gives them to the next process.
+func TestEvents(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history.db")
+	at := time.UnixMilli(1_800_000_000_000)
+	event := func(i int) flow.Event {
+		return flow.Event{At: at.Add(time.Duration(i) * time.Second), Kind: flow.EventHop, Tunnel: "a", Subject: "b:1", From: "up", To: "down", Reason: fmt.Sprint(i)}
+	}
+	const each = maxEventsWaiting
+	for round := range maxEvents/each + 1 {
+		s, err := Open(path, Options{})
+		nettest.Must(t, err)
+		for i := range each {
+			s.AddEvent(event(round*each + i))
+		}
+		nettest.Must(t, s.Close())
+	}
+	r, err := OpenReader(path)
+	nettest.Must(t, err)
+	defer r.Close()
+	got, err := r.Events(t.Context(), 2*maxEvents)
+	nettest.Must(t, err)
+	if len(got) != maxEvents || got[0] != event(each) || got[maxEvents-1] != event(maxEvents+each-1) {
+		t.Errorf("%d changes, from %+v to %+v", len(got), got[0], got[len(got)-1])
+	}
+	if got, err = r.Events(t.Context(), 2); err != nil || len(got) != 2 || got[1] != event(maxEvents+each-1) {
+		t.Errorf("the last two are %+v, %v", got, err)
+	}
+}

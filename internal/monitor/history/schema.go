@@ -223,10 +223,13 @@ func (d *database) begin(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		if known, err := knowsPairs(ctx, d.conn); known || err != nil {
-			return err
+		known, err := knowsPairs(ctx, d.conn)
+		if err == nil && !known {
+			_, err = d.conn.ExecContext(ctx, pairSchema)
 		}
-		_, err = d.conn.ExecContext(ctx, pairSchema)
+		if err == nil {
+			_, err = d.conn.ExecContext(ctx, eventSchema)
+		}
 		return err
 	})
 }

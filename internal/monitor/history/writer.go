@@ -253,7 +253,7 @@ func (w *writer) letGo() {
 func (w *writer) finish() {
 	deadline := time.Now().Add(w.opts.closing)
 	for time.Now().Before(deadline) {
-		if w.take(); len(w.batch) == 0 {
+		if w.take(); len(w.batch) == 0 && len(w.eventsWaiting()) == 0 {
 			break
 		}
 		if w.db == nil && !w.attempt(w.open) || !w.attempt(w.write) {

@@ -59,7 +59,8 @@ const (
 // Values of labels.
 var (
 	tunnelStates = []string{"listening", "waiting", "shedding", "paused", "drained", "draining", "removed"}
-	hopStates    = []string{"up", "returning", "down", "ejected", "drained"}
+	useStates    = []flow.UseState{flow.Untried, flow.Up, flow.Returning, flow.Down}
+	hopStates    = []flow.HopState{flow.HopUntried, flow.HopUp, flow.HopReturning, flow.HopDown, flow.HopEjected, flow.HopDrained}
 	commonErrnos = []string{"ECONNABORTED", "EMFILE", "ENFILE", "ENOBUFS", "ENOMEM"}
 	commonSheds  = []string{"descriptors", "memory", "cgroup_memory", "tcp_memory", "cpu"}
 )
@@ -173,6 +174,14 @@ var tunnelFamilies = []family{
 		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
 			for _, state := range tunnelStates {
 				emit(truth(t.State == state), t.Name, state)
+			}
+		})},
+	{"tunnel_usable", "1 if a tunnel serves new flows, as far as the relay knows; 0 if not. longhaul ready says why.", gauge, []string{"tunnel"},
+		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) { emit(truth(t.Usability.Usable), t.Name) })},
+	{"tunnel_usability", "1 for the state of a tunnel for new flows, 0 for the others.", gauge, []string{"tunnel", "state"},
+		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+			for _, state := range useStates {
+				emit(truth(t.Usability.State == state), t.Name, string(state))
 			}
 		})},
 	{"flows_active", "Flows that are connecting or connected.", gauge, []string{"tunnel"},
@@ -298,7 +307,7 @@ var legFamilies = []family{
 }
 
 var hopFamilies = []family{
-	{"hop_up", "1 if new flows go to a hop, 0 if not.", gauge, []string{"tunnel", "hop"},
+	{"hop_up", "1 if new flows are led to a hop, which is up or untried; 0 while nothing succeeds there.", gauge, []string{"tunnel", "hop"},
 		ofHop(func(h *monitor.Hop) (float64, bool) { return truth(h.Usable), true })},
 	{"hop_state",
 		"1 for the state that a hop is in, 0 for the others; drained is by the operator.",
@@ -306,7 +315,7 @@ var hopFamilies = []family{
 		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
 			for i := range t.Hops {
 				for _, state := range hopStates {
-					emit(truth(string(t.Hops[i].State) == state), t.Name, t.Hops[i].Name, state)
+					emit(truth(t.Hops[i].State == state), t.Name, t.Hops[i].Name, string(state))
 				}
 			}
 		})},

@@ -20,14 +20,16 @@ const (
 
 // Health configures when a hop gets no new flows.
 type Health struct {
-	// Probe checks every hop; nil: only the flows' connects count.
+	// Probe checks every hop; nil: only after connects of flows have failed, until one succeeds.
 	Probe Prober
+	// Blind: a probe from this host says nothing, since flows are dialed from clients' addresses.
+	Blind bool
 
 	Interval   time.Duration // between two probes of a hop; 0 means 2 s
 	Timeout    time.Duration // of a probe; 0 means 1 s
 	Rise, Fall int           // consecutive probes that bring a hop up or down; 0 means 2
 
-	EjectAfter int           // consecutive failed connects that eject a hop; 0 means 3, negative never
+	EjectAfter int           // consecutive failed connects that eject a hop; 0 means 3, negative: it returns at once
 	EjectFor   time.Duration // first ejection's duration, doubled each time in a row up to 64 times; 0 means 10 s
 	SlowReturn time.Duration // time in which a returning hop regains its share; 0 means 30 s, negative at once
 }

@@ -23,9 +23,14 @@ type Hop struct {
 
 	drained  atomic.Bool
 	down     atomic.Bool     // by probes
-	ejected  monotime.Atomic // end of the latest ejection; 0: never ejected
-	back     monotime.Atomic // when probes last brought it up; 0: never down
+	worked   atomic.Bool     // a connect or a probe has succeeded
+	failing  atomic.Bool     // connects failed one after another, and nothing has succeeded since
+	ejected  monotime.Atomic // end of the latest ejection; 0: none since the last success
+	back     monotime.Atomic // when a success last ended failing or down; 0: never
 	failures atomic.Int32    // consecutive failed connects
+	port     atomic.Uint32   // of the last failed connect
+	kept     atomic.Bool     // it gets flows while it returns
+	watched  atomic.Bool     // it is probed because connects failed
 
 	mu        sync.Mutex    // guards the fields below
 	ejections int           // in a row, without a success in between
@@ -53,8 +58,35 @@ func (h *Hop) Flows() int64 { return h.flows.Load() }
 func (h *Hop) Drained() bool { return h.drained.Load() }
 
 // Usable reports whether new flows should go to the hop.
-func (h *Hop) Usable(now time.Duration) bool {
-	return !h.drained.Load() && !h.down.Load() && now >= h.ejected.Load()
+func (h *Hop) Usable(now time.Duration) bool { return h.usable(h.state(now)) }
+
+func (h *Hop) usable(state flow.HopState) bool {
+	switch state {
+	case flow.HopUp, flow.HopUntried:
+		return true
+	case flow.HopReturning:
+		return h.kept.Load()
+	}
+	return false
+}
+
+// state is the only place that decides how a hop is.
+//
+//	untried ──success──▶ up ──failures──▶ ejected ──time──▶ returning ──success──▶ up
+func (h *Hop) state(now time.Duration) flow.HopState {
+	switch {
+	case h.drained.Load():
+		return flow.HopDrained
+	case h.down.Load():
+		return flow.HopDown
+	case h.failing.Load() && now < h.ejected.Load():
+		return flow.HopEjected
+	case h.failing.Load():
+		return flow.HopReturning
+	case !h.worked.Load():
+		return flow.HopUntried
+	}
+	return flow.HopUp
 }
 
 // share is the current fraction of the hop's weight: a returning hop gets its
@@ -68,32 +100,65 @@ func (h *Hop) share(now, slow time.Duration) float64 {
 }
 
 // Connected records a successful connect of a flow.
-func (h *Hop) Connected() {
+func (h *Hop) Connected(now time.Duration) {
 	h.total.Add(1)
-	if h.failures.Load() == 0 {
+	if h.failures.Load() == 0 && h.worked.Load() {
 		return
 	}
-	h.failures.Store(0)
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.ejections = 0
-	h.mu.Unlock()
+	h.succeeded(now)
+}
+
+// succeeded records that a connect or a probe has succeeded. It reports whether the hop
+// gets new flows again by that. The caller holds mu.
+func (h *Hop) succeeded(now time.Duration) (returned bool) {
+	returned = h.failing.Load()
+	if returned {
+		h.back.Store(now)
+	}
+	if returned || !h.worked.Load() {
+		h.since = now
+	}
+	h.failures.Store(0)
+	h.ejected.Store(0)
+	h.failing.Store(false)
+	h.worked.Store(true)
+	return returned
 }
 
 // connectFailed records a failed connect of a flow. It returns the duration of
 // the ejection that follows, 0 for none.
 func (h *Hop) connectFailed(now time.Duration, health *Health, err error) time.Duration {
 	h.failed.Add(1)
-	failures := h.failures.Add(1)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.failure(now, health, err)
+}
+
+// failure counts a failed connect, of a flow or a probe. The caller holds mu.
+func (h *Hop) failure(now time.Duration, health *Health, err error) time.Duration {
+	failures := int(h.failures.Add(1))
 	h.reason = fmt.Sprint(err)
-	if health.EjectAfter < 0 || int(failures) < health.EjectAfter || now < h.ejected.Load() {
+	ejectAfter := health.EjectAfter
+	if ejectAfter < 0 {
+		ejectAfter = DefaultEjectAfter
+	}
+	if failures < ejectAfter || h.failing.Load() && now < h.ejected.Load() {
+		return 0
+	}
+	if health.EjectAfter < 0 {
+		if !h.failing.Swap(true) {
+			h.since = now
+		}
 		return 0
 	}
 	span := health.EjectFor << min(h.ejections, ejectDoublings)
 	h.ejections++
 	h.since = now
 	h.ejected.Store(now + span)
+	h.failing.Store(true)
 	return span
 }
 
@@ -108,10 +173,11 @@ func (h *Hop) probedAs(now time.Duration, health *Health, rtt time.Duration, err
 		h.reason = err.Error()
 	} else {
 		h.rtt = rtt
+		changed = h.succeeded(now) && !h.down.Load()
 	}
 	if down := h.down.Load(); down == (err != nil) {
 		h.row = 0
-		return false
+		return changed
 	}
 	h.row++
 	need := health.Fall
@@ -121,7 +187,7 @@ func (h *Hop) probedAs(now time.Duration, health *Health, rtt time.Duration, err
 		need = 1 // a hop that was never up needs no second failure
 	}
 	if h.row < need {
-		return false
+		return changed
 	}
 	h.row, h.since = 0, now
 	if err == nil {
@@ -129,6 +195,23 @@ func (h *Hop) probedAs(now time.Duration, health *Health, rtt time.Duration, err
 	}
 	h.down.Store(err != nil)
 	return true
+}
+
+// retriedAs records the result of a probe that was made because connects failed. It reports
+// whether it changed the hop's state. Failures count as those of flows, until the hop is out.
+func (h *Hop) retriedAs(now time.Duration, health *Health, rtt time.Duration, err error) (changed bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case err == nil:
+		h.rtt = rtt
+		return h.succeeded(now)
+	case h.failing.Load():
+		h.reason = err.Error()
+		return false
+	}
+	h.failure(now, health, err)
+	return h.failing.Load()
 }
 
 // unprobed clears the results of probes when probing of the hop ends.
@@ -148,10 +231,10 @@ func (h *Hop) Drain(drained bool) {
 	}
 }
 
-func (h *Hop) snapshot(t *Target, slow, now time.Duration) flow.Hop {
+func (h *Hop) snapshot(t *Target, now time.Duration) flow.Hop {
 	s := flow.Hop{
 		Name:       h.name,
-		State:      flow.HopUp,
+		State:      h.state(now),
 		Weight:     t.Weight,
 		Priority:   t.Priority,
 		FlowsNow:   h.flows.Load(),
@@ -163,20 +246,12 @@ func (h *Hop) snapshot(t *Target, slow, now time.Duration) flow.Hop {
 	s.LastError, s.Checked, since = h.reason, h.probed, h.since
 	s.RTT = units.Seconds(h.rtt)
 	h.mu.Unlock()
-	switch {
-	case h.drained.Load():
-		s.State = flow.HopDrained
-	case h.down.Load():
-		s.State = flow.HopDown
-	case now < h.ejected.Load():
-		s.State = flow.HopEjected
-	case h.share(now, slow) < 1:
-		s.State = flow.HopReturning
+	if s.State == flow.HopReturning {
 		since = max(since, h.ejected.Load())
 	}
 	if since > 0 {
 		s.Since = time.Now().Add(since - now)
 	}
-	s.Usable = s.State.Usable()
+	s.Usable = h.usable(s.State)
 	return s
 }

@@ -54,9 +54,11 @@ func TestOrderOfHops(t *testing.T) {
 		{"down comes last", Ordered, targets([2]int{1, 1}, [2]int{1, 1}, [2]int{1, 2}),
 			func(h []*Hop) { h[0].down.Store(true) }, "bca"},
 		{"ejected comes last", Ordered, targets([2]int{1, 1}, [2]int{1, 1}),
-			func(h []*Hop) { h[0].ejected.Store(now + 1) }, "ba"},
-		{"an ejection ends", Ordered, targets([2]int{1, 1}, [2]int{1, 1}),
-			func(h []*Hop) { h[0].ejected.Store(now) }, "ab"},
+			func(h []*Hop) { h[0].failing.Store(true); h[0].ejected.Store(now + 1) }, "ba"},
+		{"and stays there when its time is over", Ordered, targets([2]int{1, 1}, [2]int{1, 1}),
+			func(h []*Hop) { h[0].failing.Store(true); h[0].ejected.Store(now) }, "ba"},
+		{"unless nobody else can try it", Ordered, targets([2]int{1, 1}, [2]int{1, 1}),
+			func(h []*Hop) { h[0].failing.Store(true); h[0].ejected.Store(now); h[0].kept.Store(true) }, "ab"},
 		{"drained is left out", Ordered, targets([2]int{1, 1}, [2]int{1, 1}),
 			func(h []*Hop) { h[0].Drain(true) }, "b"},
 		{"the only one drained", Ordered, targets([2]int{1, 1}), func(h []*Hop) { h[0].Drain(true) }, ""},
@@ -132,16 +134,23 @@ func TestHopHealth(t *testing.T) {
 	broken := fmt.Errorf("broken")
 	h := &Hop{}
 	now := second
-	if span := h.connectFailed(now, &health, broken); span != 0 || !h.Usable(now) {
+	is := func(want flow.HopState) {
+		t.Helper()
+		s := h.snapshot(&Target{}, now)
+		if s.State != want || s.Usable != (want == flow.HopUp || want == flow.HopUntried) || s.Usable != h.Usable(now) {
+			t.Errorf("the hop is %+v, want %s", s, want)
+		}
+	}
+	is(flow.HopUntried)
+	if span := h.connectFailed(now, &health, broken); span != 0 {
 		t.Fatalf("one failure ejects for %v", span)
 	}
+	is(flow.HopUntried)
 	var spans []time.Duration
 	for range 9 { // right after each ejection
 		now = max(now, h.ejected.Load())
 		spans = append(spans, h.connectFailed(now, &health, broken))
-		if h.Usable(now) || !h.Usable(h.ejected.Load()) {
-			t.Fatal("it is not out until the end of its time")
-		}
+		is(flow.HopEjected)
 		if span := h.connectFailed(now, &health, broken); span != 0 {
 			t.Fatalf("a failure while it is out adds %v", span)
 		}
@@ -153,11 +162,34 @@ func TestHopHealth(t *testing.T) {
 	if !slices.Equal(spans, want) {
 		t.Errorf("it is ejected for %v, want %v", spans, want)
 	}
-	h.Connected()
 	now = h.ejected.Load()
+	is(flow.HopReturning)
+	now += 1000 * time.Hour // until something succeeds, however long that takes
+	is(flow.HopReturning)
+	if h.retriedAs(now, &health, 0, broken) {
+		t.Error("a probe ejects a hop that returns")
+	}
+	is(flow.HopReturning)
+	h.Connected(now)
+	is(flow.HopUp)
+	if share := h.share(now, 30*second); share != minShare {
+		t.Errorf("it comes back with a share of %v", share)
+	}
 	h.connectFailed(now, &health, broken)
+	is(flow.HopUp)
 	if span := h.connectFailed(now, &health, broken); span != 10*time.Second {
 		t.Errorf("after a success it is ejected for %v", span)
+	}
+	if !h.retriedAs(now, &health, time.Millisecond, nil) {
+		t.Error("a probe that succeeds does not end the ejection")
+	}
+	is(flow.HopUp)
+	if h.connectFailed(now, &health, broken); !h.retriedAs(now, &health, 0, broken) {
+		t.Error("a failed probe does not count beside failed connects")
+	}
+	is(flow.HopEjected)
+	if until := h.ejected.Load() - now; until != 20*time.Second {
+		t.Errorf("a hop that answers probes, and not flows, is ejected for %v", until)
 	}
 
 	h = &Hop{}
@@ -167,6 +199,7 @@ func TestHopHealth(t *testing.T) {
 			t.Fatal("ejected although that is off")
 		}
 	}
+	is(flow.HopReturning)
 
 	// The first failed probe suffices; later changes take Fall and Rise.
 	probed := Health{Fall: 3, Rise: 2}.WithDefaults()
@@ -187,7 +220,7 @@ func TestHopHealth(t *testing.T) {
 	if want := "dduuuuuuuuuudd"; states != want {
 		t.Errorf("the states are %s, want %s", states, want)
 	}
-	if s := h.snapshot(&Target{}, 0, now); s.State != flow.HopDown || s.RTT.Duration() != time.Millisecond || s.LastError != "broken" || !s.Checked {
+	if s := h.snapshot(&Target{}, now); s.State != flow.HopDown || s.RTT.Duration() != time.Millisecond || s.LastError != "broken" || !s.Checked {
 		t.Errorf("the snapshot is %+v", s)
 	}
 	h.unprobed()

@@ -3,6 +3,7 @@ package hops
 import (
 	"time"
 
+	"longhaul/internal/flow"
 	"longhaul/internal/relay/monotime"
 )
 
@@ -12,30 +13,34 @@ type Name struct {
 	Hop    string `json:"hop"`
 }
 
-// Memory is the state of an unusable hop, for the succeeding process: its flows
-// need not discover the state again.
+// Memory is the state of a hop that was tried or drained, for the succeeding process: its
+// flows need not discover the state again.
 type Memory struct {
 	Name
 	Drained    bool          `json:"drained,omitempty"`
+	Worked     bool          `json:"worked,omitempty"`
+	Failing    bool          `json:"failing,omitempty"`
 	Down       bool          `json:"down,omitempty"` // by probes
 	EjectedFor time.Duration `json:"ejected_for_ns,omitempty"`
 	Ejections  int           `json:"ejections,omitempty"` // in a row
 	Reason     string        `json:"reason,omitempty"`
 }
 
-// Memory lists the hops of a tunnel that are not usable now.
+// Memory lists the hops of a tunnel that were tried or drained.
 func (s *Set) Memory(tunnel string) []Memory {
 	now := monotime.Now()
 	var all []Memory
 	for _, h := range s.hops {
-		if h.Usable(now) {
+		if h.state(now) == flow.HopUntried {
 			continue
 		}
-		m := Memory{Name: Name{tunnel, h.name}, Drained: h.drained.Load(), Down: h.down.Load()}
+		m := Memory{Name: Name{tunnel, h.name}, Drained: h.drained.Load(), Down: h.down.Load(), Worked: h.worked.Load()}
 		h.mu.Lock()
-		m.Reason = h.reason
-		if until := h.ejected.Load(); until > now {
-			m.EjectedFor, m.Ejections = until-now, h.ejections
+		if m.Failing = h.failing.Load(); m.Failing {
+			m.EjectedFor, m.Ejections = max(h.ejected.Load()-now, 0), h.ejections
+		}
+		if m.Failing || m.Down {
+			m.Reason = h.reason
 		}
 		h.mu.Unlock()
 		all = append(all, m)
@@ -58,7 +63,10 @@ func (s *Set) Remember(tunnel string, known []Memory) {
 			h.down.Store(true)
 			h.probed, h.since, h.reason = true, monotime.Now(), m.Reason
 		}
-		if m.EjectedFor > 0 {
+		h.worked.Store(m.Worked)
+		if m.Failing || m.EjectedFor > 0 { // an earlier program says the latter alone
+			h.failing.Store(true)
+			h.failures.Store(1)
 			h.ejected.Store(monotime.Now() + m.EjectedFor)
 			h.ejections, h.since, h.reason = m.Ejections, monotime.Now(), m.Reason
 		}

@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"longhaul/internal/halfopen"
@@ -60,6 +62,8 @@ type probing struct {
 	target Target
 	health Health
 	cancel context.CancelFunc
+	// until the hop answers; without it: as long as the tunnel is configured so
+	until bool
 }
 
 // NewProbes makes probes of no hop. resolve returns the addresses of a name.
@@ -80,29 +84,80 @@ func (p *Probes) Follow(tunnels map[string]*Set) {
 	wanted := map[*Hop]*probing{}
 	for name, s := range tunnels {
 		for i, h := range s.hops {
-			if s.health.Probe != nil {
-				wanted[h] = &probing{tunnel: name, target: s.forward[i], health: s.health}
+			if next := s.probing(name, i); next != nil && (!next.until || h.failures.Load() > 0) {
+				wanted[h] = next
 			}
 		}
 	}
 	for h, now := range p.running {
 		next := wanted[h]
-		if next != nil && next.health == now.health {
+		if next != nil && next.health == now.health && next.until == now.until {
 			delete(wanted, h)
 			continue
 		}
 		now.cancel()
 		delete(p.running, h)
-		if next == nil {
+		h.watched.Store(false)
+		if !now.until && next == nil {
 			h.unprobed()
 		}
 	}
 	for h, next := range wanted {
-		ctx, cancel := context.WithCancel(context.Background())
-		next.cancel = cancel
-		p.running[h] = next
-		p.ended.Go(func() { p.probe(ctx, h, next) })
+		p.start(h, next)
 	}
+}
+
+// probing is what probes of a hop are to be like; nil: it has none.
+func (s *Set) probing(tunnel string, i int) *probing {
+	one := &probing{tunnel: tunnel, target: s.forward[i], health: s.health}
+	if one.health.Probe == nil {
+		if one.target.Original || one.health.Blind {
+			return nil
+		}
+		one.until, one.health.Probe = true, ConnectProbe{}
+	}
+	return one
+}
+
+// start begins to probe a hop. The caller holds mu.
+func (p *Probes) start(h *Hop, next *probing) {
+	ctx, cancel := context.WithCancel(context.Background())
+	next.cancel = cancel
+	p.running[h] = next
+	h.watched.Store(next.until)
+	p.ended.Go(func() { p.probe(ctx, h, next) })
+}
+
+// Retry has a hop to which a flow could not connect probed until it answers: no client has
+// to find out.
+func (p *Probes) Retry(tunnel string, s *Set, h *Hop) {
+	if s.health.Probe != nil || h.watched.Load() {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.Index(s.hops, h)
+	if p.closed || p.running[h] != nil || i < 0 {
+		return
+	}
+	if next := s.probing(tunnel, i); next != nil {
+		p.start(h, next)
+	}
+}
+
+// retries reports whether a hop has still not answered. It ends its probes if it has.
+func (p *Probes) retries(h *Hop, about *probing) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if h.failures.Load() > 0 {
+		return true
+	}
+	if p.running[h] == about {
+		about.cancel()
+		delete(p.running, h)
+		h.watched.Store(false)
+	}
+	return false
 }
 
 // Close ends all probes and waits for them.
@@ -120,6 +175,10 @@ func (p *Probes) Close() {
 // interval, so that relays which start together spread their probes.
 func (p *Probes) probe(ctx context.Context, h *Hop, about *probing) {
 	wait := time.Duration(rand.Float64() * float64(about.health.Interval) / 10)
+	record := h.probedAs
+	if about.until {
+		wait, record = about.health.Interval, h.retriedAs // a flow may succeed before
+	}
 	for {
 		timer := time.NewTimer(wait)
 		select {
@@ -129,20 +188,46 @@ func (p *Probes) probe(ctx context.Context, h *Hop, about *probing) {
 		case <-timer.C:
 		}
 		began := time.Now()
-		rtt, err := p.probeOnce(ctx, about)
+		if about.until && !p.retries(h, about) {
+			return
+		}
+		rtt, err := p.probeOnce(ctx, h, about)
 		if ctx.Err() != nil {
 			return // a cancelled probe says nothing about the hop
 		}
-		if h.probedAs(monotime.Now(), &about.health, rtt, err) {
+		if isOfThisHost(err) {
+			wait = about.health.Interval
+			continue
+		}
+		if record(monotime.Now(), &about.health, rtt, err) {
 			p.changed(about.tunnel, h, err)
 		}
 		wait = max(0, about.health.Interval-time.Since(began))
 	}
 }
 
+// isOfThisHost reports whether a probe failed since this host lacks something, which says
+// nothing about the hop.
+func isOfThisHost(err error) bool {
+	for _, lack := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EAGAIN} {
+		if errors.Is(err, lack) {
+			return true
+		}
+	}
+	return false
+}
+
+// probePort is the port where the last flow failed, or else the first.
+func (h *Hop) probePort(about *probing) uint16 {
+	if port := h.port.Load(); port != 0 && h.failures.Load() > 0 {
+		return uint16(port)
+	}
+	return about.target.Port
+}
+
 // probeOnce probes all addresses of a hop at once. One success suffices: a flow
 // tries the next address by itself.
-func (p *Probes) probeOnce(ctx context.Context, about *probing) (time.Duration, error) {
+func (p *Probes) probeOnce(ctx context.Context, h *Hop, about *probing) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, about.health.Timeout)
 	defer cancel()
 	var addrs []netip.Addr
@@ -158,7 +243,7 @@ func (p *Probes) probeOnce(ctx context.Context, about *probing) (time.Duration, 
 	outcomes := make(chan outcome, len(addrs))
 	for _, a := range addrs {
 		go func() {
-			rtt, err := about.health.Probe.Probe(ctx, netip.AddrPortFrom(a, about.target.Port))
+			rtt, err := about.health.Probe.Probe(ctx, netip.AddrPortFrom(a, h.probePort(about)))
 			outcomes <- outcome{rtt, err}
 		}()
 	}

@@ -61,6 +61,7 @@ func New(forward []Target, balance Balance, health Health, was *Set) *Set {
 		if h == nil {
 			h = &Hop{name: t.String()}
 		}
+		h.kept.Store(health.EjectAfter < 0 || health.Blind)
 		s.hops = append(s.hops, h)
 	}
 	return s
@@ -84,9 +85,14 @@ func (s *Set) Find(name string) *Hop {
 	return nil
 }
 
-// ConnectFailed records that a flow could not connect to a hop. It returns the
+// ConnectFailed records that a flow could not connect to a port of a hop. It returns the
 // duration of the ejection that follows, 0 for none.
-func (s *Set) ConnectFailed(h *Hop, now time.Duration, err error) time.Duration {
+func (s *Set) ConnectFailed(h *Hop, port uint16, now time.Duration, err error) time.Duration {
+	if s.forward[0].Original { // an unreachable address says nothing of the others
+		h.failed.Add(1)
+		return 0
+	}
+	h.port.Store(uint32(port))
 	return h.connectFailed(now, &s.health, err)
 }
 
@@ -94,7 +100,7 @@ func (s *Set) ConnectFailed(h *Hop, now time.Duration, err error) time.Duration 
 func (s *Set) Snapshot(now time.Duration) []flow.Hop {
 	all := []flow.Hop{}
 	for i, h := range s.hops {
-		all = append(all, h.snapshot(&s.forward[i], s.health.SlowReturn, now))
+		all = append(all, h.snapshot(&s.forward[i], now))
 	}
 	return all
 }

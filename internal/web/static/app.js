@@ -9,6 +9,7 @@ import tunnel from './pages/tunnel.js';
 import transfers from './pages/transfers.js';
 import causes from './pages/causes.js';
 import pairs from './pages/pairs.js';
+import events from './pages/events.js';
 import history from './pages/history.js';
 import record from './pages/record.js';
 
@@ -21,11 +22,12 @@ const pages = [
   [/^\/transfers$/, transfers],
   [/^\/causes$/, causes],
   [/^\/pairs$/, pairs],
+  [/^\/events$/, events],
   [/^\/history$/, history],
   [/^\/history\/(\d+)$/, record],
 ];
 
-const places = [['/', 'Overview'], ['/flows', 'Flows'], ['/pairs', 'Pairs'], ['/transfers', 'Transfers'], ['/causes', 'Causes'], ['/history', 'History']];
+const places = [['/', 'Overview'], ['/flows', 'Flows'], ['/pairs', 'Pairs'], ['/transfers', 'Transfers'], ['/causes', 'Causes'], ['/events', 'Events'], ['/history', 'History']];
 const main = document.getElementById('main');
 const links = places.map(([path, name]) => h('a', { href: path }, name));
 document.getElementById('nav').append(...links.map((link) => h('li', {}, link)));

@@ -156,6 +156,7 @@ export const allCauses = Object.keys(causeWords);
 
 export function stateLevel(state) {
   switch (state) {
+    case 'untried': return 'none';
     case 'listening': case 'up': case 'open': case 'whole': return 'ok';
     case 'down': case 'ejected': case 'failed': case 'removed': case 'broken': return 'bad';
     case 'lost': case 'unpaired': case 'key-unknown': case 'version': case 'path-down': case 'denied': case 'encrypt': return 'bad'; // of pairs

@@ -160,7 +160,7 @@ func (m *Monitor) tunnel(i int, name string, now time.Time) monitor.Tunnel {
 	age := int64(now.Sub(m.began).Seconds())
 	t := monitor.Tunnel{
 		Tunnel: flow.Tunnel{
-			Name: name, State: "listening", Listen: []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("10.10.10.20"), uint16(6000+i))},
+			Name: name, State: "listening", Usability: flow.Usability{State: flow.Up, Usable: true, Since: m.began}, Listen: []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("10.10.10.20"), uint16(6000+i))},
 			Balance: "ordered", FlowsNow: p.Flows, FlowsPeak: p.Flows + 120, FlowsTotal: 81234 + age, BytesUp: age * 3e7, BytesDown: age * 8e6,
 			Denied: int64(3 * i), Limited: int64(i), Refused: 2, Errors: 17,
 			Ended: []flow.Ended{
@@ -299,4 +299,18 @@ func (m *Monitor) record(f monitor.Flow, end time.Time) monitor.Record {
 		r.CauseShare = 0.64
 	}
 	return r
+}
+
+// Events returns a failure of a hop, and a pair that was lost.
+func (m *Monitor) Events(since time.Time) (all []flow.Event) {
+	for _, e := range []flow.Event{
+		{At: m.began, Kind: flow.EventRelay, From: "stopped", To: "serving"},
+		{At: m.began.Add(time.Minute), Kind: flow.EventPair, Tunnel: "to-site-b", Subject: "site-b", From: "up", To: "lost", Reason: "connection reset by peer"},
+		{At: m.began.Add(2 * time.Minute), Kind: flow.EventHop, Tunnel: "replication", Subject: "standby.example.net:6000", From: "up", To: "down", Reason: "no answer in time"},
+	} {
+		if !e.At.Before(since) {
+			all = append(all, e)
+		}
+	}
+	return all
 }

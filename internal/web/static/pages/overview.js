@@ -118,6 +118,25 @@ function alerts(list, calm, all) {
   });
 }
 
+// useLevel is the colour of a tunnel: how it serves new flows, as the relay has decided.
+export function useLevel(t) {
+  const reason = t.usability.problems?.[0]?.reason;
+  return ['draining', 'drained', 'shedding', 'near-the-limit', 'max-flows'].includes(reason) ? 'warn' : f.stateLevel(t.usability.state);
+}
+
+export function useText(t) {
+  return t.usability.problems?.[0]?.reason ?? t.usability.state;
+}
+
+// hopsCell counts the hops of a tunnel by their states.
+function hopsCell(t) {
+  const counts = new Map();
+  for (const hop of t.hops) counts.set(hop.state, (counts.get(hop.state) ?? 0) + 1);
+  const [only] = counts.keys();
+  const level = counts.size > 1 ? 'warn' : f.stateLevel(only);
+  return { text: [...counts].map(([state, n]) => `${n} ${state}`).join(', '), level: level === 'warn' && t.hops.every((x) => x.usable) ? 'ok' : level };
+}
+
 export function showCauses(list, none, all, total) {
   const rows = Object.entries(all).sort((a, b) => b[1] - a[1] || a[0].localeCompare(b[0])).map(([cause, n]) => ({
     cause, name: f.causeName(cause), href: '/flows?cause=' + encodeURIComponent(cause), share: n / Math.max(1, total),
@@ -129,7 +148,7 @@ export function showCauses(list, none, all, total) {
 
 function columns(sparks) {
   return [
-    { title: 'Tunnel', cell: (t) => ({ text: t.name, href: '/tunnels/' + encodeURIComponent(t.name), below: t.state + ' since ' + f.moment(t.since), belowLevel: f.stateLevel(t.state) }) },
+    { title: 'Tunnel', cell: (t) => ({ text: t.name, href: '/tunnels/' + encodeURIComponent(t.name), below: useText(t) + ' since ' + f.moment(t.usability.since ?? t.since), belowLevel: useLevel(t) }) },
     { title: 'Last minute', hide: 'phone', cell: (t) => ({ draw: (td) => { const e = sparks.get(t.name).element; if (td.firstChild !== e) td.replaceChildren(e); } }) },
     { title: '↑ Up', number: true, cell: (t) => f.rate(t.up_bps) },
     { title: '↓ Down', number: true, cell: (t) => f.rate(t.down_bps) },
@@ -139,7 +158,7 @@ function columns(sparks) {
     { title: 'Total', number: true, hide: 'phone', cell: (t) => f.count(t.flows_total) },
     { title: 'RTT', number: true, hide: 'narrow', note: 'the median of the legs to targets', cell: (t) => f.delay(t.legs[1].median_rtt_seconds) },
     { title: 'Retransmitted', number: true, note: 'of the legs to targets, in the last second', cell: (t) => f.lossCell(t.legs[1].retransmitted_share) },
-    { title: 'Hops', hide: 'narrow', cell: (t) => { const up = t.hops.filter((x) => x.usable).length; return { text: `${up} of ${t.hops.length} up`, level: up === t.hops.length ? 'ok' : up ? 'warn' : 'bad' }; } },
+    { title: 'Hops', hide: 'narrow', cell: hopsCell },
     { title: 'Refused', number: true, hide: 'narrow', note: 'not allowed, over a limit, shed, or no target could be had', cell: (t) => f.count(t.denied_total + t.limited_total + t.shed_total + t.refused_total) },
     { title: 'Errors', number: true, hide: 'narrow', note: 'ended by a reset, a timeout or lack of resources', cell: (t) => f.count(t.errors_total) },
   ];

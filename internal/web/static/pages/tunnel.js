@@ -3,7 +3,7 @@ import { h, badge, table, keep, section, facts, setText } from '../dom.js';
 import { Live, get } from '../live.js';
 import { Timeline } from '../charts.js';
 import { chain, whereLoss } from '../chain.js';
-import { lossLevels, withHead, showCauses } from './overview.js';
+import { lossLevels, withHead, showCauses, useLevel, useText } from './overview.js';
 import { flowColumns } from './flows.js';
 import { pairColumns, pairKey, pathTable } from './pairs.js';
 import * as f from '../format.js';
@@ -51,9 +51,9 @@ export default function tunnel(content, frame, name) {
     frame.fine();
     frame.seen(data.head);
     const t = data.tunnel;
-    if (state.dataset.state !== t.state) {
-      state.dataset.state = t.state;
-      state.replaceChildren(badge(f.stateLevel(t.state), t.state, 'since ' + f.moment(t.since)));
+    if (state.dataset.state !== useText(t)) {
+      state.dataset.state = useText(t);
+      state.replaceChildren(badge(useLevel(t), useText(t), 'since ' + f.moment(t.usability.since ?? t.since)));
     }
     charts.add(data.points);
     const legs = chainOf(t);
@@ -94,14 +94,14 @@ function chainOf(t) {
     { key: 'clients', node: f.plural(t.flows_now, 'flow'), role: 'clients', level: 'none' },
     { key: 'client', leg: true, from: 'the clients', to: 'this relay', rtt: client.median_rtt_seconds, loss: client.retransmitted_share,
       lines: [client.p99_rtt_seconds && '99 % below ' + f.delay(client.p99_rtt_seconds), limited(client)] },
-    { key: 'relay', node: t.name, role: 'this relay', level: f.stateLevel(t.state), state: t.state },
+    { key: 'relay', node: t.name, role: 'this relay', level: useLevel(t), state: useText(t) },
   ];
   if (main) {
     items.push(
       { key: 'target', leg: true, from: 'this relay', to: main.name, rtt: main.rtt_seconds || target.median_rtt_seconds,
         loss: main.retransmitted_share >= 0 ? main.retransmitted_share : target.retransmitted_share,
         lines: [target.p99_rtt_seconds && '99 % below ' + f.delay(target.p99_rtt_seconds), limited(target)] },
-      { key: 'hop', node: main.name, role: 'next hop', level: main.usable ? f.stateLevel(main.state) : 'bad', state: main.state,
+      { key: 'hop', node: main.name, role: 'next hop', level: f.stateLevel(main.state), state: main.state,
         note: others.length ? 'and ' + others.map((x) => `${x.name} (${x.state})`).join(', ') : '' });
   }
   return items;
@@ -129,7 +129,7 @@ function showCheck(card, verdict, drawing, { name, last_check: check }, now) {
 
 const hopColumns = [
   { title: 'Hop', cell: (x) => ({ text: x.name, below: x.last_error }) },
-  { title: 'State', cell: (x) => ({ text: x.state, level: x.usable ? f.stateLevel(x.state) : 'bad' }) },
+  { title: 'State', cell: (x) => ({ text: x.state, level: f.stateLevel(x.state) }) },
   { title: 'Since', hide: 'phone', cell: (x) => (x.since ? f.moment(x.since) : 'the start') },
   { title: 'Flows now', number: true, cell: (x) => f.count(x.flows_now) },
   { title: 'Total', number: true, hide: 'phone', cell: (x) => f.count(x.flows_total) },

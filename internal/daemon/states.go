@@ -1,0 +1,63 @@
+package daemon
+
+import (
+	"context"
+	"net/url"
+	"sync"
+	"time"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/relay"
+	"longhaul/internal/resources"
+)
+
+// statesBeat is how often the states of the relay are looked at, so that no change stays
+// unseen because nobody asks.
+const statesBeat = 250 * time.Millisecond
+
+// overviewNow is the relay's overview with what is decided of its tunnels. It waits for who sets
+// rules of interception.
+func (d *daemon) overviewNow() relay.Snapshot {
+	s := d.rules.addBypasses(d.relay.Overview())
+	d.judge.Decide(s.Tunnels)
+	return s
+}
+
+// Events is the answer of POST /v1/events.
+type Events struct {
+	Events []flow.Event `json:"events"` // the oldest first
+}
+
+func (d *daemon) eventsVerb(_ context.Context, arguments url.Values) (any, error) {
+	var since time.Time
+	if text := arguments.Get("since"); text != "" {
+		var err error
+		if since, err = time.Parse(time.RFC3339Nano, text); err != nil {
+			return nil, err
+		}
+	}
+	d.overviewNow() // what has changed since the last look is among them
+	return Events{d.judge.Events(since)}, nil
+}
+
+// tight lists the resources that are short, or soon will be.
+func (d *daemon) tight() []resources.Resource { return d.shedder.monitor.State().Tight }
+
+// watchStates looks at the states until the returned function is called.
+func (d *daemon) watchStates() (stop func()) {
+	done := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		beat := time.NewTicker(statesBeat)
+		defer beat.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-beat.C:
+				d.overviewNow()
+			}
+		}
+	})
+	return func() { close(done); running.Wait() }
+}

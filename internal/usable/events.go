@@ -1,0 +1,161 @@
+package usable
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"longhaul/internal/flow"
+)
+
+// MaxEvents bounds the events that a Judge remembers; the oldest go.
+const MaxEvents = 1000
+
+// ring holds the latest events, the oldest first.
+type ring struct {
+	all []flow.Event
+	add func(flow.Event) // nil: nobody else keeps them
+}
+
+func (r *ring) put(e flow.Event) {
+	if len(r.all) >= MaxEvents {
+		r.all = slices.Delete(r.all, 0, len(r.all)-MaxEvents+1)
+	}
+	r.all = append(r.all, e)
+	if r.add != nil {
+		r.add(e)
+	}
+}
+
+// Memory is what a Judge knows of changes, for the succeeding process.
+type Memory struct {
+	Events []flow.Event `json:"events,omitempty"`
+	States []State      `json:"states,omitempty"`
+}
+
+// State is the present state of a subject of events.
+type State struct {
+	Kind    string      `json:"kind"`
+	Tunnel  string      `json:"tunnel,omitempty"`
+	Subject string      `json:"subject,omitempty"`
+	State   string      `json:"state"`
+	Reason  flow.Reason `json:"reason,omitempty"`
+	Since   time.Time   `json:"since"`
+}
+
+// Memory returns what the succeeding process has to know.
+func (j *Judge) Memory() Memory {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	m := Memory{Events: slices.Clone(j.log.all)}
+	for s, now := range j.known {
+		m.States = append(m.States, State{s.kind, s.tunnel, s.name, now.state, now.reason, now.since})
+	}
+	return m
+}
+
+// Remember takes over from the process before, or from a file, of whose events those count that
+// are older than any that this Judge has.
+func (j *Judge) Remember(m Memory) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range m.States {
+		j.known[subject{e.Kind, e.Tunnel, e.Subject}] = seen{state: e.State, reason: e.Reason, since: e.Since}
+	}
+	before := m.Events
+	if len(j.log.all) > 0 { // the file may have these already, of which it keeps milliseconds
+		began := j.log.all[0].At.Truncate(time.Millisecond)
+		before = slices.DeleteFunc(slices.Clone(before), func(e flow.Event) bool { return !e.At.Before(began) })
+	}
+	room := max(MaxEvents-len(j.log.all), 0)
+	j.log.all = append(slices.Clone(before[max(len(before)-room, 0):]), j.log.all...)
+}
+
+// Tell has add called with each event from now on. It must not wait, nor call this Judge.
+func (j *Judge) Tell(add func(flow.Event)) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.log.add = add
+}
+
+// Events returns those since a time that are remembered, the oldest first.
+func (j *Judge) Events(since time.Time) []flow.Event {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	at, _ := slices.BinarySearchFunc(j.log.all, since, func(e flow.Event, since time.Time) int { return e.At.Compare(since) })
+	return append([]flow.Event{}, j.log.all[at:]...)
+}
+
+// Begin notes that this process serves: for the first time, or in place of another.
+func (j *Judge) Begin(follows bool, version string, pid int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	from := "stopped"
+	if follows {
+		from = "another process"
+	}
+	j.log.put(flow.Event{At: time.Now(), Kind: flow.EventRelay, From: from, To: serving, Reason: fmt.Sprintf("%s, process %d", version, pid)})
+}
+
+// Note records the state of something that Decide does not see.
+func (j *Judge) Note(kind, tunnel, name, state, detail string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.see(subject{kind, tunnel, name}, seen{state: state, detail: detail}, time.Now())
+}
+
+// see records a state, and returns since when it holds. A change is an event, but for the first
+// state of a subject: nobody knows what it was before.
+func (j *Judge) see(s subject, next seen, now time.Time) time.Time {
+	was, known := j.known[s]
+	if next.since = now; known && was.state == next.state && was.reason == next.reason {
+		next.since = was.since
+	} else if known && !ofRelay[was.reason] && !ofRelay[next.reason] {
+		j.log.put(flow.Event{At: now, Kind: s.kind, Tunnel: s.tunnel, Subject: s.name, From: was.state, To: next.state, Reason: next.detail})
+	}
+	j.known[s] = next
+	return next.since
+}
+
+// ofRelay are the reasons that hold for all tunnels: one event tells of them.
+var ofRelay = map[flow.Reason]bool{flow.ReasonDraining: true, flow.ReasonPaused: true, flow.ReasonShedding: true, flow.ReasonResources: true}
+
+// serving is the state of a relay that none of these reasons holds for.
+const serving = "serving"
+
+// note compares the relay, its tunnels and their hops with what was known of them.
+func (j *Judge) note(tunnels []flow.Tunnel, now time.Time) {
+	here := map[subject]bool{}
+	see := func(s subject, state seen) time.Time {
+		here[s] = true
+		return j.see(s, state, now)
+	}
+	whole := seen{state: serving}
+	for i := range tunnels {
+		t := &tunnels[i]
+		if t.State == string(flow.ReasonRemoved) {
+			continue // only its flows are left
+		}
+		for _, p := range t.Usability.Problems {
+			if ofRelay[p.Reason] {
+				whole = seen{state: string(p.Reason), detail: p.Detail}
+			}
+		}
+		t.Usability.Since = see(subject{flow.EventTunnel, t.Name, ""},
+			seen{state: string(t.Usability.State), reason: t.Usability.Reason(), detail: t.Usability.Detail()})
+		for _, h := range t.Hops {
+			state := seen{state: string(h.State)}
+			if !h.Usable && h.State != flow.HopDrained {
+				state.detail = h.LastError
+			}
+			see(subject{flow.EventHop, t.Name, h.Name}, state)
+		}
+	}
+	see(subject{kind: flow.EventRelay}, whole)
+	for s := range j.known {
+		if (s.kind == flow.EventTunnel || s.kind == flow.EventHop) && !here[s] {
+			j.see(s, seen{state: string(flow.ReasonRemoved)}, now)
+			delete(j.known, s)
+		}
+	}
+}

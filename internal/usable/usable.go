@@ -1,0 +1,211 @@
+// Package usable decides for each tunnel whether it serves a new flow, and why not: from the
+// state of the relay, the pair, the hops, and from what the host has of a tunnel's listeners
+// and rules. It is the only place that decides that. Readiness, status, metrics, the dashboard
+// and `when_down` read the decision; balance reads that of a hop, which package hops makes.
+//
+//	untried ──flow, check or session──▶ up ◀──────┐
+//	   └───────────▶ down ──▶ returning ──success─┘
+//
+// Each change of a decision is an event (see [Judge.Events]).
+package usable
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/resources"
+)
+
+const (
+	// settles is how long a pair that has stood is away until its tunnel is down: a control
+	// connection that breaks is replaced in less time.
+	settles = 500 * time.Millisecond
+	// firstSettles is the same for a session whose relays have not met yet, as at the start or
+	// after an upgrade: a handshake over a long path.
+	firstSettles = 2 * time.Second
+)
+
+// Pair is what a near tunnel's pair is like.
+type Pair struct {
+	Peer     string
+	Takes    bool      // new flows
+	Fallback bool      // new flows go unpaired: the hops decide
+	Stood    bool      // at any time
+	Met      bool      // in this session
+	Since    time.Time // the session has stood, or not
+	Problem  string    // of flow.PairSession
+	Error    string
+}
+
+// Options are the sources of a [Judge].
+type Options struct {
+	Pair  func(tunnel string) *Pair   // nil: the tunnel is not a near one
+	Tight func() []resources.Resource // whose limits are reached or nearly reached
+}
+
+// Judge decides. Its methods may be called from any goroutine.
+type Judge struct {
+	o Options
+
+	mu    sync.Mutex // calls nobody
+	full  map[string]bool
+	known map[subject]seen
+	log   ring
+}
+
+// subject is something with a state.
+type subject struct{ kind, tunnel, name string }
+
+// seen is the state of a subject as a Judge saw it last.
+type seen struct {
+	state  string
+	reason flow.Reason // another reason is a change
+	detail string      // another detail is none
+	since  time.Time
+}
+
+// New makes a Judge that has decided nothing.
+func New(o Options) *Judge {
+	return &Judge{o: o, full: map[string]bool{}, known: map[subject]seen{}}
+}
+
+// Decide fills in the usability of every tunnel of the relay, and that of hops which a pair
+// replaces. What the host lacks is in the tunnels already. Changes since the last call become events.
+func (j *Judge) Decide(tunnels []flow.Tunnel) {
+	now := time.Now()
+	tight := j.o.Tight()
+	pairs := make([]*Pair, len(tunnels))
+	for i := range tunnels {
+		pairs[i] = j.o.Pair(tunnels[i].Name)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for i := range tunnels {
+		t := &tunnels[i]
+		j.full[t.Name] = isFull(t, j.full[t.Name])
+		t.Usability = j.decide(t, pairs[i], tight, now)
+	}
+	j.note(tunnels, now)
+}
+
+// decide lists the problems of a tunnel, those first that are the relay's own.
+func (j *Judge) decide(t *flow.Tunnel, p *Pair, tight []resources.Resource, now time.Time) (u flow.Usability) {
+	add := func(reason flow.Reason, format string, args ...any) {
+		u.Problems = append(u.Problems, flow.Problem{Reason: reason, Detail: fmt.Sprintf(format, args...)})
+	}
+	switch t.State {
+	case "listening", "waiting": // for an address of which the host tells
+	case "shedding":
+		add(flow.ReasonShedding, "is shedding")
+	default: // draining, drained, paused or removed
+		add(flow.Reason(t.State), "is %s", t.State)
+	}
+	for _, p := range t.Host {
+		if p.Blocks {
+			add(p.Part.Reason(), "is unreachable: %s", p.Problem)
+		}
+	}
+	if len(tight) > 0 && t.State == "listening" {
+		add(flow.ReasonResources, "is near a limit: %s", words(tight))
+	}
+	if j.full[t.Name] {
+		add(flow.ReasonMaxFlows, "is at max_flows: %d", t.FlowsLimit)
+	}
+	own := len(u.Problems)
+	if p != nil && !p.Fallback {
+		u.State = ofPair(t, p, now, add)
+	} else {
+		u.State = ofHops(t, add)
+	}
+	if own > 0 {
+		u.State = flow.Down // whatever lies behind
+	}
+	u.Usable = len(u.Problems) == 0
+	return u
+}
+
+// ofHops decides by the hops.
+func ofHops(t *flow.Tunnel, add func(flow.Reason, string, ...any)) flow.UseState {
+	var all []string
+	states := map[flow.HopState]bool{}
+	drained, usable := 0, false
+	for _, h := range t.Hops {
+		text := h.Name + " is " + string(h.State)
+		if h.State == flow.HopDrained {
+			drained++
+		} else if h.LastError != "" {
+			text += " (" + h.LastError + ")"
+		}
+		all, usable = append(all, text), usable || h.Usable
+		states[h.State] = states[h.State] || h.Usable || h.State == flow.HopReturning
+	}
+	switch {
+	case len(t.Hops) > 0 && drained == len(t.Hops):
+		add(flow.ReasonHopsDrained, "has no hop: %s", strings.Join(all, ", "))
+	case !usable && len(t.Hops) > 0:
+		add(flow.ReasonHopsDown, "has no hop: %s", strings.Join(all, ", "))
+	}
+	switch {
+	case states[flow.HopUp]:
+		return flow.Up
+	case states[flow.HopUntried], len(t.Hops) == 0:
+		return flow.Untried
+	case states[flow.HopReturning]:
+		return flow.Returning
+	}
+	return flow.Down
+}
+
+// ofPair decides by the pair, and gives its state to the hop, which is the far relay.
+func ofPair(t *flow.Tunnel, p *Pair, now time.Time, add func(flow.Reason, string, ...any)) flow.UseState {
+	within := settles
+	if !p.Met {
+		within = firstSettles
+	}
+	state, hop := flow.Down, flow.HopDown
+	switch settling := now.Sub(p.Since) < within; {
+	case p.Takes, p.Stood && settling:
+		state, hop = flow.Up, flow.HopUp
+	case settling:
+		state, hop = flow.Untried, flow.HopUntried
+	default:
+		text := flow.PairProblemText(p.Problem, p.Peer)
+		if p.Error != "" {
+			text += " (" + p.Error + ")"
+		}
+		add(flow.ReasonPairDown, "has no session: %s", text)
+	}
+	for i := range t.Hops {
+		h := &t.Hops[i]
+		if h.State == flow.HopDrained {
+			continue
+		}
+		h.State, h.Usable, h.Since, h.LastError = hop, hop != flow.HopDown, p.Since, ""
+		if !h.Usable {
+			h.LastError = flow.PairProblemText(p.Problem, p.Peer)
+		}
+	}
+	return state
+}
+
+// words joins the names of resources.
+func words(all []resources.Resource) string {
+	list := make([]string, len(all))
+	for i, r := range all {
+		list[i] = string(r)
+	}
+	return strings.Join(list, ", ")
+}
+
+// isFull reports whether a tunnel is at its limit of flows. One that was there takes
+// new flows once a tenth is free.
+func isFull(t *flow.Tunnel, was bool) bool {
+	limit := int64(t.FlowsLimit)
+	if was {
+		limit -= limit / 10
+	}
+	return t.FlowsLimit > 0 && t.FlowsNow >= limit
+}
