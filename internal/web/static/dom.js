@@ -40,6 +40,11 @@ export function badge(level, text, title) {
   return h('span', { class: 'badge ' + level, title }, text);
 }
 
+// stateMark is a state that has a colour only if it deviates.
+export function stateMark(level, text) {
+  return level === 'ok' || level === 'none' || !level ? h('span', {}, text) : badge(level, text);
+}
+
 // keep shows one child element per item. Elements are created once per key and
 // then updated; moved ones keep their focus.
 export function keep(parent, items, keyOf, make) {
@@ -133,7 +138,7 @@ function fill(cell, content) {
   const signature = JSON.stringify(content);
   if (cell.signature === signature) return;
   cell.signature = signature;
-  const main = content.href ? h('a', { href: content.href }, content.text) : content.level ? badge(content.level, content.text) : content.text;
+  const main = content.href ? h('a', { href: content.href }, content.text) : content.level ? stateMark(content.level, content.text) : content.text;
   if (content.title) cell.title = content.title;
   // A focused link stays the same element.
   const link = cell.firstElementChild;
@@ -144,7 +149,7 @@ function fill(cell, content) {
   } else {
     cell.replaceChildren(main);
   }
-  if (content.below) cell.append(h('small', {}, content.belowLevel ? badge(content.belowLevel, content.below) : content.below));
+  if (content.below) cell.append(h('small', {}, content.belowLevel ? stateMark(content.belowLevel, content.below) : content.below));
 }
 
 // facts is a list of names and values that can be updated.

@@ -5,12 +5,12 @@ import { Timeline, Sparkline, barRow } from '../charts.js';
 import { pairColumns, pairKey } from './pairs.js';
 import * as f from '../format.js';
 
-export const lossLevels = [[0.01, '1 % high', 'bad'], [0.001, '0.1 % raised', 'warn']];
+export const resentLevels = [[0.01, '1 %', 'bad'], [0.001, '0.1 %', 'warn']];
 
 export default function overview(content, frame) {
   frame.title('Overview');
   const sparks = new Map();
-  const charts = new Timeline({ load: (span) => get('points', { since: span }), levels: lossLevels, format: f.rate, share: f.share });
+  const charts = new Timeline({ load: (span) => get('points', { since: span }), levels: resentLevels, format: f.rate, share: f.share });
 
   const tiles = ['Goodput ↑ up', 'Goodput ↓ down', 'Flows now', 'Retransmitted', 'CPU', 'Memory'].map(tile);
   const alertList = h('ul', { class: 'alerts' });
@@ -81,10 +81,11 @@ function showTiles([up, down, flows, again, cpu, memory], { head, process, tunne
   setText(flows.value, f.count(head.flows_now));
   setText(flows.below, 'in ' + f.plural(tunnels.length, 'tunnel'));
   setText(again.value, f.share(head.retransmitted_share));
-  const { level, word } = f.lossLevel(head.retransmitted_share);
+  const level = head.retransmitted_level ?? '';
   if (again.below.dataset.level !== level) {
     again.below.dataset.level = level;
-    again.below.replaceChildren(badge(level, word));
+    const mark = f.resentMark(level);
+    again.below.replaceChildren(mark === 'none' ? 'in the last minute' : badge(mark, level + ' in the last minute'));
   }
   const at = Date.parse(head.at);
   if (before && at > before.at) {
@@ -138,7 +139,7 @@ function columns(sparks) {
     { title: 'Limit', number: true, hide: 'phone', cell: (t) => (t.flows_limit ? f.count(t.flows_limit) : 'none') },
     { title: 'Total', number: true, hide: 'phone', cell: (t) => f.count(t.flows_total) },
     { title: 'RTT', number: true, hide: 'narrow', note: 'the median of the legs to targets', cell: (t) => f.delay(t.legs[1].median_rtt_seconds) },
-    { title: 'Retransmitted', number: true, note: 'of the legs to targets, in the last second', cell: (t) => f.lossCell(t.legs[1].retransmitted_share) },
+    { title: 'Retransmitted', number: true, note: 'of the legs to targets, in the last minute', cell: (t) => f.resentCell(t.legs[1].retransmitted_share, t.legs[1].retransmitted_level) },
     { title: 'Hops', hide: 'narrow', cell: (t) => { const up = t.hops.filter((x) => x.usable).length; return { text: `${up} of ${t.hops.length} up`, level: up === t.hops.length ? 'ok' : up ? 'warn' : 'bad' }; } },
     { title: 'Refused', number: true, hide: 'narrow', note: 'not allowed, over a limit, shed, or no target could be had', cell: (t) => f.count(t.denied_total + t.limited_total + t.shed_total + t.refused_total) },
     { title: 'Errors', number: true, hide: 'narrow', note: 'ended by a reset, a timeout or lack of resources', cell: (t) => f.count(t.errors_total) },

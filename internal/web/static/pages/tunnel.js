@@ -2,19 +2,19 @@
 import { h, badge, table, keep, section, facts, setText } from '../dom.js';
 import { Live, get } from '../live.js';
 import { Timeline } from '../charts.js';
-import { chain, whereLoss } from '../chain.js';
-import { lossLevels, withHead, showCauses } from './overview.js';
+import { chain, whereResent } from '../chain.js';
+import { resentLevels, withHead, showCauses } from './overview.js';
 import { flowColumns } from './flows.js';
 import { pairColumns, pairKey, pathTable } from './pairs.js';
 import * as f from '../format.js';
 
 export default function tunnel(content, frame, name) {
   frame.title('Tunnel ' + name);
-  const charts = new Timeline({ load: (span) => get('points', { tunnel: name, since: span }), levels: lossLevels, format: f.rate, share: f.share });
+  const charts = new Timeline({ load: (span) => get('points', { tunnel: name, since: span }), levels: resentLevels, format: f.rate, share: f.share });
   const state = h('span');
   const alertList = h('ul', { class: 'alerts' });
   const now = chain('This relay’s legs of the tunnel');
-  const loss = h('p', { class: 'verdict' });
+  const resent = h('p', { class: 'verdict' });
   const checked = chain('The whole chain, as the last check saw it');
   const verdict = h('p', { class: 'verdict' });
   const checkCard = section('The whole chain, as the last integrity check saw it', verdict, checked.element);
@@ -32,7 +32,7 @@ export default function tunnel(content, frame, name) {
   content.append(
     h('h1', {}, name, ' ', state),
     alertList,
-    section('Where it leads', now.element, loss),
+    section('Where it leads', now.element, resent),
     checkCard,
     pairCard,
     paths.card,
@@ -58,7 +58,7 @@ export default function tunnel(content, frame, name) {
     charts.add(data.points);
     const legs = chainOf(t);
     now.update(legs);
-    setText(loss, whereLoss(legs.filter((x) => x.leg)));
+    setText(resent, whereResent(legs.filter((x) => x.leg)));
     showCheck(checkCard, verdict, checked, t, data.head.at);
     figures.update(
       t.listen.join(', '), f.count(t.flows_now), f.count(t.flows_peak), t.flows_limit ? f.count(t.flows_limit) : 'none', f.count(t.flows_total),
@@ -92,14 +92,14 @@ function chainOf(t) {
   };
   const items = [
     { key: 'clients', node: f.plural(t.flows_now, 'flow'), role: 'clients', level: 'none' },
-    { key: 'client', leg: true, from: 'the clients', to: 'this relay', rtt: client.median_rtt_seconds, loss: client.retransmitted_share,
+    { key: 'client', leg: true, from: 'the clients', to: 'this relay', rtt: client.median_rtt_seconds, resent: client.retransmitted_share, level: client.retransmitted_level,
       lines: [client.p99_rtt_seconds && '99 % below ' + f.delay(client.p99_rtt_seconds), limited(client)] },
     { key: 'relay', node: t.name, role: 'this relay', level: f.stateLevel(t.state), state: t.state },
   ];
   if (main) {
     items.push(
       { key: 'target', leg: true, from: 'this relay', to: main.name, rtt: main.rtt_seconds || target.median_rtt_seconds,
-        loss: main.retransmitted_share >= 0 ? main.retransmitted_share : target.retransmitted_share,
+        ...(main.retransmitted_share >= 0 ? { resent: main.retransmitted_share, level: main.retransmitted_level } : { resent: target.retransmitted_share, level: target.retransmitted_level }),
         lines: [target.p99_rtt_seconds && '99 % below ' + f.delay(target.p99_rtt_seconds), limited(target)] },
       { key: 'hop', node: main.name, role: 'next hop', level: main.usable ? f.stateLevel(main.state) : 'bad', state: main.state,
         note: others.length ? 'and ' + others.map((x) => `${x.name} (${x.state})`).join(', ') : '' });
@@ -114,12 +114,12 @@ function showCheck(card, verdict, drawing, { name, last_check: check }, now) {
   check.hops.forEach((hop, i) => {
     if (i === 0) items.push({ key: 'from', node: name, role: 'this relay', level: 'ok' });
     items.push(
-      { key: 'leg' + i, leg: true, from: hop.from, to: hop.to, rtt: hop.rtt_seconds, loss: hop.loss_share, lossName: 'loss',
+      { key: 'leg' + i, leg: true, from: hop.from, to: hop.to, rtt: hop.rtt_seconds, lost: hop.loss_share, lossy: hop.state === 'lossy',
         lines: [hop.up_bps && '↑ ' + f.rate(hop.up_bps), hop.down_bps && '↓ ' + f.rate(hop.down_bps)] },
       { key: 'to' + i, node: hop.to, role: i === check.hops.length - 1 ? 'target' : 'relay', level: f.stateLevel(hop.state), state: hop.state });
   });
   drawing.update(items);
-  const text = `${f.age(f.since(check.at, now))} ago: ${check.verdict}. ${whereLoss(items.filter((x) => x.leg))}`;
+  const text = `${f.age(f.since(check.at, now))} ago: ${check.verdict}.`;
   if (verdict.dataset.ok !== String(check.ok)) {
     verdict.dataset.ok = String(check.ok);
     verdict.replaceChildren(badge(check.ok ? 'ok' : 'bad', check.ok ? 'intact' : 'failed'), h('span'));
@@ -135,7 +135,7 @@ const hopColumns = [
   { title: 'Total', number: true, hide: 'phone', cell: (x) => f.count(x.flows_total) },
   { title: 'Failures', number: true, hide: 'phone', cell: (x) => f.count(x.failed_total) },
   { title: 'RTT', number: true, hide: 'phone', cell: (x) => f.delay(x.rtt_seconds) },
-  { title: 'Retransmitted', number: true, cell: (x) => f.lossCell(x.retransmitted_share) },
+  { title: 'Retransmitted', number: true, note: 'in the last minute', cell: (x) => f.resentCell(x.retransmitted_share, x.retransmitted_level) },
   { title: 'Priority', number: true, hide: 'narrow', cell: (x) => f.count(x.priority) },
   { title: 'Weight', number: true, hide: 'narrow', cell: (x) => f.count(x.weight) },
 ];
