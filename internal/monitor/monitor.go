@@ -77,6 +77,9 @@ type Process struct {
 	MemoryUsed      int64     `json:"memory_used_bytes"`  // by sockets and pipes; negative: not measured
 	MemoryLimit     int64     `json:"memory_limit_bytes"` // 0: no limit
 
+	// CertificateUntil is the end of the dashboard's certificate; zero: it has none.
+	CertificateUntil time.Time `json:"certificate_until,omitzero"`
+
 	LastReload      *Reload `json:"last_reload"` // nil: never
 	LogLinesDropped uint64  `json:"log_lines_dropped"`
 	RecordsDropped  uint64  `json:"records_dropped"` // flows without a record, because too many ended at once
