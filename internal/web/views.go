@@ -78,9 +78,10 @@ func (d *Dashboard) overview() view {
 			Head    head            `json:"head"`
 			Process monitor.Process `json:"process"`
 			Tunnels []overviewRow   `json:"tunnels"`
-			Pairs   []pairRow       `json:"pairs"`  // null: no tunnel is paired
-			Points  columns         `json:"points"` // since the last event; ten minutes at first
-		}{Head: d.headOf(s), Process: s.Process, Tunnels: make([]overviewRow, 0, len(s.Tunnels)), Pairs: pairRows(s, "")}
+			Pairs   []pairRow       `json:"pairs"`   // null: no tunnel is paired
+			Clients []clientRow     `json:"clients"` // those that move most now
+			Points  columns         `json:"points"`  // since the last event; ten minutes at first
+		}{Head: d.headOf(s), Clients: d.clientsOf(s), Process: s.Process, Tunnels: make([]overviewRow, 0, len(s.Tunnels)), Pairs: pairRows(s, "")}
 		first := course.shown.IsZero()
 		for i := range s.Tunnels {
 			row := overviewRow{Tunnel: s.Tunnels[i]}

@@ -48,15 +48,16 @@ function legElement() {
     update(item) {
       setText(rtt, item.rtt ? 'RTT ' + delay(item.rtt) : 'RTT not known');
       const mark = item.lossy ? 'warn' : resentMark(item.level);
+      const unused = item.lost === undefined && !(item.resent >= 0);
       const text = item.lost !== undefined
         ? (item.lost >= 0 ? `lost ${share(item.lost)}` : 'loss not measured')
-        : item.resent >= 0 ? `retransmitted ${share(item.resent)}` + (mark === 'none' ? '' : ' · ' + item.level) : 'nothing sent';
+        : !unused ? `retransmitted ${share(item.resent)}` + (mark === 'none' ? '' : ' · ' + item.level) : 'nothing sent';
       if (resent.signature !== mark + text) {
         resent.signature = mark + text;
         resent.replaceChildren(stateMark(mark, text));
       }
       setText(lines, (item.lines ?? []).filter(Boolean).join(' · '));
-      element.className = 'leg ' + mark;
+      element.className = 'leg ' + (unused ? 'unused' : mark);
     },
   };
 }

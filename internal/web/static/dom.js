@@ -40,6 +40,11 @@ export function badge(level, text, title) {
   return h('span', { class: 'badge ' + level, title }, text);
 }
 
+// titleBadge is a state beside the title of a page.
+export function titleBadge(level, text, title) {
+  return badge(level === 'ok' ? 'none' : level, text, title);
+}
+
 // stateMark is a state that has a colour only if it deviates.
 export function stateMark(level, text) {
   return level === 'ok' || level === 'none' || !level ? h('span', {}, text) : badge(level, text);
@@ -86,7 +91,7 @@ export function table({ caption, columns, keyOf, empty, rowClass, onsort }) {
     return h('th', { scope: 'col', role: 'columnheader', class: classes(column), title: column.note }, text);
   });
   const body = h('tbody', { role: 'rowgroup' });
-  const none = h('p', { class: 'empty', hidden: true }, empty ?? 'There is nothing to show.');
+  const none = h('p', { class: 'empty' }, 'Loading …'); // until the data comes
   const element = h('div', { class: 'scroll', role: 'region', tabindex: '0', 'aria-label': caption },
     h('table', { role: 'table', class: onsort && 'sortable' }, h('caption', { class: 'unseen' }, caption),
       h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)), body), none);
@@ -103,6 +108,7 @@ export function table({ caption, columns, keyOf, empty, rowClass, onsort }) {
     update(rows) {
       keep(body, rows, keyOf, () => newRow(columns, rowClass));
       none.hidden = rows.length > 0;
+      setText(none, empty ?? 'There is nothing to show.');
     },
   };
 }

@@ -1,5 +1,5 @@
 // One flow while it lasts, then its record.
-import { h, badge, section, facts, table, setText, setAttribute } from '../dom.js';
+import { h, titleBadge, section, facts, table, setText, setAttribute } from '../dom.js';
 import { Live } from '../live.js';
 import { Chart } from '../charts.js';
 import { chain, whereResent } from '../chain.js';
@@ -40,7 +40,7 @@ export function flowParts(content, title) {
   const ending = facts(['Ended', 'Reason', 'Ended by', 'Error', 'Resumed', 'Waited in outages']);
   const endCard = section('How it ended', ending.element);
   endCard.hidden = true;
-  const chart = new Chart({ title: 'Goodput over its life', titleX: 'From its start', format: f.rate, x: 'linear', formatX: f.elapsed,
+  const chart = new Chart({ title: 'Goodput over its life', titleX: 'From its start', format: f.rate, mirrored: true, least: 1000, x: 'linear', formatX: f.elapsed,
     series: [{ label: '↑ up', color: 'up', fill: true }, { label: '↓ down', color: 'down', fill: true }], height: 230 });
   content.append(
     h('h1', {}, title, ' ', state),
@@ -58,7 +58,7 @@ export function flowParts(content, title) {
   function show(x, series, what, now) {
     setText(state, '');
     const level = what.ended ? 'none' : f.stateLevel(x.state);
-    state.replaceChildren(badge(level, what.ended ? 'ended' : x.state));
+    state.replaceChildren(titleBadge(level, what.ended ? 'ended' : x.state));
     const both = what.legs;
     const items = [
       { key: 'client', node: x.client || 'not known', role: 'client', level: 'none' },

@@ -110,7 +110,7 @@ export default function history(content, frame) {
     loading.hidden = true;
     figures.update(compareRows(before, after));
     setText(headline, verdict);
-    keep(warnings, unlike ?? [], (text) => text, (text) => ({ element: h('li', { class: 'alert warning' }, badge('warn', 'warning'), text), update() {} }));
+    keep(warnings, unlike ?? [], (text) => text, (text) => ({ element: h('li', { class: 'alert' }, badge('warn', 'warning'), text), update() {} }));
     [before, after].forEach((one, i) => { causes[i].hidden = !one.flows; });
     timesChart.set(join(before.transfer_time_seconds, after.transfer_time_seconds));
     ratesChart.set(join(before.goodput_bps, after.goodput_bps));

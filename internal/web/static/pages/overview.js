@@ -14,9 +14,10 @@ export default function overview(content, frame) {
 
   const tiles = ['Goodput ↑ up', 'Goodput ↓ down', 'Flows now', 'Retransmitted', 'CPU', 'Memory'].map(tile);
   const alertList = h('ul', { class: 'alerts' });
-  const calm = h('p', { class: 'calm' }, badge('ok', 'nothing needs a look'));
+  const calm = h('p', { class: 'empty' }, 'Loading …');
   const causeList = h('ul', { class: 'bars' });
-  const noCauses = h('p', { class: 'empty' }, 'Nothing stands out: no flow is limited by anything that can be named.');
+  const noCauses = h('p', { class: 'empty' }, 'Loading …');
+  const clients = table({ caption: 'Clients that move most', empty: 'No client has a flow now.', keyOf: (c) => c.client, columns: clientColumns });
   const tunnels = table({
     caption: 'Tunnels', empty: 'There are no tunnels.', keyOf: (t) => t.name, columns: columns(sparks),
   });
@@ -32,7 +33,9 @@ export default function overview(content, frame) {
       section('Data retransmitted', charts.resent.element)),
     section('Tunnels', tunnels.element),
     pairCard,
-    section('What limits flows now', noCauses, causeList),
+    h('div', { class: 'pair' },
+      section('Clients that move most now', clients.element),
+      section('What limits flows now', noCauses, causeList)),
   );
 
   let process = null;
@@ -51,6 +54,7 @@ export default function overview(content, frame) {
     tunnels.update(data.tunnels);
     pairCard.hidden = !data.pairs;
     pairs.update(data.pairs ?? []);
+    clients.update(data.clients);
     alerts(alertList, calm, data.head.alerts);
     const all = {};
     for (const t of data.tunnels) for (const [cause, n] of Object.entries(t.causes ?? {})) all[cause] = (all[cause] ?? 0) + n;
@@ -101,6 +105,7 @@ function showTiles([up, down, flows, again, cpu, memory], { head, process, tunne
 
 function alerts(list, calm, all) {
   calm.hidden = all.length > 0;
+  setText(calm, 'No alerts.');
   keep(list, all, (a) => a.level + a.text.replace(/[\d.]+ %/, '') + a.link, () => {
     const mark = h('span');
     const text = h('span');
@@ -111,7 +116,7 @@ function alerts(list, calm, all) {
         const signature = JSON.stringify(a);
         if (element.signature === signature) return;
         element.signature = signature;
-        element.className = 'alert ' + a.level;
+        element.className = 'alert';
         mark.replaceChildren(badge({ critical: 'bad', warning: 'warn', notice: 'info' }[a.level], a.level));
         text.replaceChildren(a.link ? h('a', { href: a.link }, a.text) : a.text);
       },
@@ -125,8 +130,17 @@ export function showCauses(list, none, all, total) {
     text: f.plural(n, 'flow'), title: f.causeSentence(cause),
   }));
   none.hidden = rows.length > 0;
+  setText(none, 'No flow is limited by anything that can be named.');
   keep(list, rows, (row) => row.cause, barRow);
 }
+
+const clientColumns = [
+  { title: 'Client', cell: (c) => ({ text: c.client, href: '/flows?q=' + encodeURIComponent(c.client) }) },
+  { title: 'Flows', number: true, cell: (c) => f.count(c.flows) },
+  { title: '↑ Up', number: true, cell: (c) => f.rate(c.up_bps) },
+  { title: '↓ Down', number: true, cell: (c) => f.rate(c.down_bps) },
+  { title: 'Bytes', number: true, hide: 'phone', note: 'of its running flows', cell: (c) => f.bytes(c.bytes) },
+];
 
 function columns(sparks) {
   return [

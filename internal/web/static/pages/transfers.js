@@ -22,7 +22,7 @@ export default function transfers(content, frame) {
   const cause = select('Limited by', causeOptions, shown.cause, (v) => change({ cause: v }));
   const note = h('p', { class: 'hint' });
   const list = table({ caption: 'Transfers', keyOf: (r) => r.id || 'flow' + r.flow + r.start, empty: 'No flow of this kind has ended in this time.', columns });
-  const more = h('button', { type: 'button', onclick: () => change({ limit: '500' }) }, 'Show more');
+  const more = h('button', { type: 'button', hidden: true, onclick: () => change({ limit: '500' }) }, 'Show more');
   content.append(h('h1', {}, 'Transfers'),
     h('section', { class: 'card', 'aria-label': 'Flows that have ended' },
       h('div', { class: 'filters' }, order.element, span.element, tunnel.element, cause.element), list.element,

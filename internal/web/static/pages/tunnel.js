@@ -1,5 +1,5 @@
 // One tunnel: its legs, its hops and its figures.
-import { h, badge, table, keep, section, facts, setText } from '../dom.js';
+import { h, badge, titleBadge, table, keep, section, facts, setText } from '../dom.js';
 import { Live, get } from '../live.js';
 import { Timeline } from '../charts.js';
 import { chain, whereResent } from '../chain.js';
@@ -27,7 +27,7 @@ export default function tunnel(content, frame, name) {
   const fastest = table({ caption: 'Fastest flows', keyOf: (x) => x.id, empty: 'There are no flows now.', columns: flowColumns().filter((c) => c.title !== 'Tunnel').map((c) => ({ ...c, sort: undefined })) });
   const closed = table({ caption: 'How flows ended', keyOf: (x) => x.ended_by + x.reason, empty: 'No flow has ended yet.', columns: closedColumns });
   const causeList = h('ul', { class: 'bars' });
-  const noCauses = h('p', { class: 'empty' }, 'Nothing stands out.');
+  const noCauses = h('p', { class: 'empty' }, 'Loading …');
   const hopNote = h('p', { class: 'hint' });
   content.append(
     h('h1', {}, name, ' ', state),
@@ -53,7 +53,7 @@ export default function tunnel(content, frame, name) {
     const t = data.tunnel;
     if (state.dataset.state !== t.state) {
       state.dataset.state = t.state;
-      state.replaceChildren(badge(f.stateLevel(t.state), t.state, 'since ' + f.moment(t.since)));
+      state.replaceChildren(titleBadge(f.stateLevel(t.state), t.state, 'since ' + f.moment(t.since)));
     }
     charts.add(data.points);
     const legs = chainOf(t);
@@ -75,7 +75,7 @@ export default function tunnel(content, frame, name) {
     showCauses(causeList, noCauses, t.causes ?? {}, t.flows_now);
     const mine = data.head.alerts.filter((a) => a.link === '/tunnels/' + encodeURIComponent(name));
     keep(alertList, mine, (a) => a.text, (a) => ({
-      element: h('li', { class: 'alert ' + a.level }, badge({ critical: 'bad', warning: 'warn', notice: 'info' }[a.level], a.level), a.text), update() {},
+      element: h('li', { class: 'alert' }, badge({ critical: 'bad', warning: 'warn', notice: 'info' }[a.level], a.level), a.text), update() {},
     }));
   }, frame.trouble);
   return { close() { live.close(); charts.close(); } };
@@ -122,7 +122,7 @@ function showCheck(card, verdict, drawing, { name, last_check: check }, now) {
   const text = `${f.age(f.since(check.at, now))} ago: ${check.verdict}.`;
   if (verdict.dataset.ok !== String(check.ok)) {
     verdict.dataset.ok = String(check.ok);
-    verdict.replaceChildren(badge(check.ok ? 'ok' : 'bad', check.ok ? 'intact' : 'failed'), h('span'));
+    verdict.replaceChildren(titleBadge(check.ok ? 'ok' : 'bad', check.ok ? 'intact' : 'failed'), h('span'));
   }
   setText(verdict.lastElementChild, ' ' + text);
 }
