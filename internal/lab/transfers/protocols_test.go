@@ -101,3 +101,42 @@ func relayConfig(t *testing.T, tunnels string) string {
 	nettest.Must(t, os.WriteFile(path, []byte("control_socket: "+filepath.Join(dir, "c")+"\ntunnels:"+tunnels), 0o600))
 	return path
 }
+
+// TestRedisCluster holds docs/protocols.md: a node answers with the address of another one,
+// which passes the tunnel by; with the relay as the name that nodes announce, the client stays on it.
+func TestRedisCluster(t *testing.T) {
+	nettest.RequireRoot(t)
+	server := nettest.RequireProgram(t, "redis-server", "redis-server")
+	cli := nettest.RequireProgram(t, "redis-cli", "redis-tools")
+	s := newSites(t)
+	create := []string{"--cluster", "create", "--cluster-yes"}
+	for port := 7001; port <= 7003; port++ {
+		dir := t.TempDir()
+		s.spawn("host-b", uint16(port), server, "--port", fmt.Sprint(port), "--bind", lab.HostB.String(), "--dir", dir, "--save", "",
+			"--protected-mode", "no", "--cluster-enabled", "yes", "--cluster-announce-hostname", lab.RelayA.String())
+		create = append(create, fmt.Sprintf("%s:%d", lab.HostB, port))
+	}
+	s.must("host-b", nil, cli, create...)
+	s.spawn("relay-a", 7001, s.Program, "relay", "--config", relayConfig(t, fmt.Sprintf(`
+  - {name: redis, listen: "%v:7001-7003", forward: "%v:7001-7003"}
+`, lab.RelayA, lab.HostB)))
+	moved := func() (answer string) { // the key foo is on the third node
+		nettest.Eventually(t, time.Minute, func() bool {
+			answer = s.must("host-a", nil, cli, "-h", lab.RelayA.String(), "-p", "7001", "get", "foo")
+			return strings.HasPrefix(answer, "MOVED ")
+		}, func() string { return answer })
+		return answer
+	}
+	if got, want := moved(), fmt.Sprintf("MOVED 12182 %v:7003", lab.HostB); !strings.HasPrefix(got, want) {
+		t.Errorf("a node answers %q, want %q", got, want)
+	}
+	for port := 7001; port <= 7003; port++ {
+		s.must("host-b", nil, cli, "-h", lab.HostB.String(), "-p", fmt.Sprint(port), "config", "set", "cluster-preferred-endpoint-type", "hostname")
+	}
+	if got, want := moved(), fmt.Sprintf("MOVED 12182 %v:7003", lab.RelayA); !strings.HasPrefix(got, want) {
+		t.Errorf("a node answers %q, want %q", got, want)
+	}
+	if got := s.must("host-a", nil, cli, "-c", "-h", lab.RelayA.String(), "-p", "7001", "set", "foo", "bar"); strings.TrimSpace(got) != "OK" {
+		t.Errorf("set by way of the relay: %q", got)
+	}
+}
