@@ -61,7 +61,7 @@ func TestAlertsAreDocumentedAndTested(t *testing.T) {
 		if a.Annotations["summary"] == "" || a.Annotations["description"] == "" || a.Labels["severity"] != "warning" && a.Labels["severity"] != "critical" {
 			t.Errorf("%s: labels %v, annotations %v", a.Alert, a.Labels, a.Annotations)
 		}
-		if want := "{{ with $externalLabels.longhaul_runbooks }}{{ . }}{{ else }}file:///usr/share/doc/longhaul/metrics.md{{ end }}#" + strings.ToLower(a.Alert); a.Annotations["runbook_url"] != want {
+		if want := "{{ with $externalLabels.runbook_base }}{{ . }}{{ else }}file:///usr/share/doc/longhaul/metrics.md{{ end }}#" + strings.ToLower(a.Alert); a.Annotations["runbook_url"] != want {
 			t.Errorf("%s: runbook_url is %q, want %s", a.Alert, a.Annotations["runbook_url"], want)
 		}
 		if !bytes.Contains(page, []byte("\n### "+a.Alert+"\n")) {
