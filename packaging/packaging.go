@@ -12,7 +12,7 @@ import (
 	"longhaul/docs"
 )
 
-//go:embed longhaul.service longhaul.service.d examples kubernetes longhaul.schema.json prometheus/longhaul.rules.yml grafana
+//go:embed longhaul.service longhaul.service.d examples kubernetes longhaul.schema.json prometheus/longhaul.rules.yml prometheus/alertmanager.example.yml grafana
 var files embed.FS
 
 // PackagedProgram is where the packages have the program, and so where the

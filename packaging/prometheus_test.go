@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,7 +46,7 @@ func alerts(t *testing.T) (all []alert) {
 	return all
 }
 
-// Each alert has a summary, how bad it is, a section of docs/metrics.md that it
+// Each alert has a summary, a description, how bad it is, a section of docs/metrics.md that it
 // points to, and a test.
 func TestAlertsAreDocumentedAndTested(t *testing.T) {
 	tests, err := os.ReadFile("prometheus/longhaul.rules.test.yml")
@@ -56,10 +58,10 @@ func TestAlertsAreDocumentedAndTested(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range alerts(t) {
-		if a.Annotations["summary"] == "" || a.Labels["severity"] != "warning" && a.Labels["severity"] != "critical" {
+		if a.Annotations["summary"] == "" || a.Annotations["description"] == "" || a.Labels["severity"] != "warning" && a.Labels["severity"] != "critical" {
 			t.Errorf("%s: labels %v, annotations %v", a.Alert, a.Labels, a.Annotations)
 		}
-		if want := "file:///usr/share/doc/longhaul/metrics.md#" + strings.ToLower(a.Alert); a.Annotations["runbook_url"] != want {
+		if want := "{{ with $externalLabels.runbook_base }}{{ . }}{{ else }}file:///usr/share/doc/longhaul/metrics.md{{ end }}#" + strings.ToLower(a.Alert); a.Annotations["runbook_url"] != want {
 			t.Errorf("%s: runbook_url is %q, want %s", a.Alert, a.Annotations["runbook_url"], want)
 		}
 		if !bytes.Contains(page, []byte("\n### "+a.Alert+"\n")) {
@@ -80,12 +82,31 @@ func TestPromtool(t *testing.T) {
 	}
 }
 
+// The example for Alertmanager is valid, and names only alerts that there are.
+func TestAlertmanager(t *testing.T) {
+	const example = "prometheus/alertmanager.example.yml"
+	text, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := alerts(t)
+	for _, name := range regexp.MustCompile(`Longhaul\w+`).FindAllString(string(text), -1) {
+		if !slices.ContainsFunc(known, func(a alert) bool { return a.Alert == name }) {
+			t.Errorf("%s names %s, which is no alert", example, name)
+		}
+	}
+	amtool := nettest.RequireProgram(t, "amtool", "prometheus-alertmanager")
+	if out, err := exec.Command(amtool, "check-config", example).CombinedOutput(); err != nil {
+		t.Errorf("amtool check-config: %v\n%s", err, out)
+	}
+}
+
 func TestSharedHasWhatTheDocsName(t *testing.T) {
 	shared, err := Shared()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"doc/longhaul/metrics.md", "doc/longhaul/prometheus/longhaul.rules.yml", "doc/longhaul/grafana/longhaul.json"} {
+	for _, name := range []string{"doc/longhaul/metrics.md", "doc/longhaul/prometheus/longhaul.rules.yml", "doc/longhaul/prometheus/alertmanager.example.yml", "doc/longhaul/grafana/longhaul.json"} {
 		if len(shared[name]) == 0 {
 			t.Errorf("there is no %s", name)
 		}

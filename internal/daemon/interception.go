@@ -37,12 +37,12 @@ type interception struct {
 	err     error // of the last attempt
 	// errSince is since when each attempt has failed.
 	errSince time.Time
-	retryAt time.Time
-	kept    enforcement
-	held    bool // another process may have taken over
-	follows bool // another process still accepts
-	ending  bool // this process takes no new flow
-	passes  bool // the rules let every new connection pass, for good
+	retryAt  time.Time
+	kept     enforcement
+	held     bool // another process may have taken over
+	follows  bool // another process still accepts
+	ending   bool // this process takes no new flow
+	passes   bool // the rules let every new connection pass, for good
 
 	life    context.Context
 	end     context.CancelFunc

@@ -111,6 +111,9 @@ func (d *daemon) overview() monitor.Overview {
 	if descriptors.Used.Known() && descriptors.Capacity.Known() {
 		o.Process.Descriptors, o.Process.DescriptorLimit = int(descriptors.Used), int(descriptors.Capacity)
 	}
+	if c := d.pages.current.Load().certificate; c != nil {
+		o.Process.CertificateUntil = c.Until()
+	}
 	d.mu.Lock()
 	if r := d.lastReload; r != nil {
 		o.Process.LastReload = &monitor.Reload{At: r.At, OK: r.OK, Error: r.Error}

@@ -23,8 +23,12 @@ func Glance(before, after Sample) Cause {
 	switch {
 	case f.Queue > 0.5:
 		return Congestion
-	case c.lost > 0.0005:
+	case c.lost > 0.0005 && after.Info.Missed() >= before.Info.Missed()+fewMissed:
 		return RandomLoss
 	}
 	return ""
 }
+
+// fewMissed is the number of lost segments that a short look must see to name losses: a
+// busy host's timers make a sender retransmit one or two for nothing.
+const fewMissed = 3

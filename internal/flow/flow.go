@@ -123,7 +123,10 @@ type LegRecord struct {
 	MinRTT             units.Seconds `json:"min_rtt_seconds,omitempty"`
 	BytesSent          int64         `json:"bytes_sent"` // data, retransmissions included
 	BytesRetransmitted int64         `json:"bytes_retransmitted"`
-	Retransmits        int64         `json:"retransmits"` // segments
+	// Retransmits counts segments, without those that the peer had already (DSACK).
+	Retransmits int64 `json:"retransmits"`
+	// RetransmittedLevel is made for readers that show colours.
+	RetransmittedLevel Level `json:"retransmitted_level,omitempty"`
 }
 
 // UnknownLeg is a leg of which nothing is known.

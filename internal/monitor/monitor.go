@@ -77,6 +77,9 @@ type Process struct {
 	MemoryUsed      int64     `json:"memory_used_bytes"`  // by sockets and pipes; negative: not measured
 	MemoryLimit     int64     `json:"memory_limit_bytes"` // 0: no limit
 
+	// CertificateUntil is the end of the dashboard's certificate; zero: it has none.
+	CertificateUntil time.Time `json:"certificate_until,omitzero"`
+
 	LastReload *Reload `json:"last_reload"` // nil: never
 	// Restored are parts of this host's state, by kind, that were set again after another
 	// program removed them. Fights counts those who kept removing them.
@@ -122,8 +125,11 @@ type LegTotals struct {
 	Leg                flow.Leg `json:"leg"`
 	BytesSent          int64    `json:"bytes_sent"` // data, retransmissions included
 	BytesRetransmitted int64    `json:"bytes_retransmitted"`
-	// RetransmittedShare covers the last interval; negative: nothing was sent.
-	RetransmittedShare float64 `json:"retransmitted_share"`
+	// RetransmittedShare covers the last minute, as single seconds say little;
+	// negative: nothing was sent.
+	RetransmittedShare float64    `json:"retransmitted_share"`
+	RetransmittedLevel flow.Level `json:"retransmitted_level,omitempty"` // in the last minute
+	Recent             flow.Sent  `json:"-"`                             // in the last minute
 	// RTTs over the present flows; 0: no flow.
 	MinRTT    units.Seconds `json:"min_rtt_seconds"`
 	MedianRTT units.Seconds `json:"median_rtt_seconds"`
@@ -136,8 +142,9 @@ type LegTotals struct {
 type Hop struct {
 	flow.Hop
 	// RetransmittedShare is the share of retransmitted data in the last
-	// interval; negative: nothing was sent.
-	RetransmittedShare float64 `json:"retransmitted_share"`
+	// minute; negative: nothing was sent.
+	RetransmittedShare float64    `json:"retransmitted_share"`
+	RetransmittedLevel flow.Level `json:"retransmitted_level,omitempty"` // in the last minute
 	// Since the start; negative: unknown.
 	BytesSent          int64 `json:"bytes_sent"`
 	BytesRetransmitted int64 `json:"bytes_retransmitted"`
@@ -191,10 +198,13 @@ type FlowLeg struct {
 	MinRTT             units.Seconds `json:"min_rtt_seconds,omitempty"`
 	BytesSent          int64         `json:"bytes_sent"`
 	BytesRetransmitted int64         `json:"bytes_retransmitted"`
-	Cause              doctor.Cause  `json:"cause,omitempty"`
+	// Retransmits counts segments, without those that the peer had already (DSACK).
+	Retransmits        int64        `json:"retransmits"`
+	RetransmittedLevel flow.Level   `json:"retransmitted_level,omitempty"` // over its life
+	Cause              doctor.Cause `json:"cause,omitempty"`
 }
 
-// Point is a tunnel's goodput and loss over one step, for charts.
+// Point is a tunnel's goodput and retransmissions over one step, for charts.
 type Point struct {
 	At                 time.Time `json:"at"` // end of the step
 	Tunnel             string    `json:"tunnel"`

@@ -33,9 +33,6 @@ type limits struct {
 	causes []causeTime
 }
 
-// sentBytes are the bytes that a leg sent in an interval.
-type sentBytes struct{ sent, again int64 }
-
 // legTrack is the state of a leg.
 type legTrack struct {
 	// The samples to compare: base is one to two spans old, and next will
@@ -67,6 +64,7 @@ func (m *Monitor) visit(s *flow.Sample, at time.Duration) {
 	}
 	f.pass = m.pass
 	span := at - f.seen
+	var sent [2]flow.Sent
 	flow := &f.flow
 	flow.State = s.State
 	if flow.Target.AddrPort != s.Target {
@@ -78,7 +76,6 @@ func (m *Monitor) visit(s *flow.Sample, at time.Duration) {
 	flow.UpBps, flow.DownBps = bps(up, span), bps(down, span)
 	f.tunnel.moved(up, down)
 	f.series.add(m.opts.Interval, f.seen-f.born, at-f.born, up, down)
-	var sent [2]sentBytes
 	for i := range f.legs {
 		leg := &s.ClientLeg
 		if i == 1 {
@@ -132,7 +129,7 @@ func (m *Monitor) begun(s *flow.Sample, at time.Duration) *flowTrack {
 		Start:  s.Start,
 	}
 	for i := range f.flow.Legs {
-		f.flow.Legs[i] = FlowLeg{BytesSent: -1, BytesRetransmitted: -1}
+		f.flow.Legs[i] = FlowLeg{BytesSent: -1, BytesRetransmitted: -1, Retransmits: -1}
 	}
 	m.flows[s.ID] = f
 	return f
@@ -165,7 +162,7 @@ func bps(bytes int64, span time.Duration) float64 {
 func (t *legTrack) quiet() { t.base, t.next = nil, nil }
 
 // update processes the sample of a leg, and returns what it has sent since the last one.
-func (t *legTrack) update(leg *FlowLeg, s *flow.LegSample) (sent sentBytes) {
+func (t *legTrack) update(leg *FlowLeg, s *flow.LegSample) (sent flow.Sent) {
 	if s.Side != "" {
 		leg.Side = s.Side
 	}
@@ -183,19 +180,24 @@ func (t *legTrack) update(leg *FlowLeg, s *flow.LegSample) (sent sentBytes) {
 		leg.MinRTT = units.Seconds(s.Info.MinRTT)
 	}
 	if s.Info.Has(tcpinfo.FieldBytesSent) {
-		sent = leg.count(int64(s.Info.BytesSent), int64(s.Info.BytesRetrans))
+		sent = leg.count(flow.Sent{Bytes: int64(s.Info.BytesSent), Again: int64(s.Info.BytesRetrans), Missed: int64(s.Info.Missed())})
 	}
 	return sent
 }
 
 // count processes a leg's counters, and returns what is new; negative means unknown. A
 // counter that decreases starts a new count.
-func (l *FlowLeg) count(sent, again int64) (more sentBytes) {
-	if sent < 0 || again < 0 {
+func (l *FlowLeg) count(now flow.Sent) (more flow.Sent) {
+	if now.Bytes < 0 || now.Again < 0 {
 		return more
 	}
-	more = sentBytes{max(0, sent-max(0, l.BytesSent)), max(0, again-max(0, l.BytesRetransmitted))}
-	l.BytesSent, l.BytesRetransmitted = sent, again
+	more = flow.Sent{
+		Bytes:  max(0, now.Bytes-max(0, l.BytesSent)),
+		Again:  max(0, now.Again-max(0, l.BytesRetransmitted)),
+		Missed: max(0, now.Missed-max(0, l.Retransmits)),
+	}
+	l.BytesSent, l.BytesRetransmitted, l.Retransmits = now.Bytes, now.Again, now.Missed
+	l.RetransmittedLevel = now.Level()
 	return more
 }
 
@@ -210,7 +212,7 @@ func (f *flowTrack) unlimited() {
 // judge determines the cause that limits a flow. It is the cause of the leg
 // that sent most. If none sent, it is that of the leg with most unacknowledged
 // segments.
-func (f *flowTrack) judge(s *flow.Sample, at time.Duration, sent [2]sentBytes, glance glance) {
+func (f *flowTrack) judge(s *flow.Sample, at time.Duration, sent [2]flow.Sent, glance glance) {
 	f.unlimited()
 	f.judged = false
 	for i, leg := range [2]*flow.LegSample{&s.ClientLeg, &s.TargetLeg} {
@@ -221,7 +223,7 @@ func (f *flowTrack) judge(s *flow.Sample, at time.Duration, sent [2]sentBytes, g
 		}
 	}
 	most := 0
-	if a, b := sent[0].sent, sent[1].sent; b > a || a == b && s.TargetLeg.Unacked() > s.ClientLeg.Unacked() {
+	if a, b := sent[0].Bytes, sent[1].Bytes; b > a || a == b && s.TargetLeg.Unacked() > s.ClientLeg.Unacked() {
 		most = 1
 	}
 	if f.flow.Cause = f.flow.Legs[most].Cause; f.flow.Cause != "" {
@@ -286,9 +288,9 @@ func (m *Monitor) finish(r *Record) {
 	f.tunnel.moved(up, down)
 	f.series.add(m.opts.Interval, f.seen-f.born, r.Elapsed.Duration(), up, down)
 	r.Goodput = f.series.view(r.Elapsed.Duration())
-	var sent [2]sentBytes
+	var sent [2]flow.Sent
 	for i, leg := range [2]*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
-		sent[i] = f.flow.Legs[i].count(leg.BytesSent, leg.BytesRetransmitted)
+		sent[i] = f.flow.Legs[i].count(leg.Sent())
 		f.tunnel.sent(i, sent[i], false)
 		if leg.BytesSent < 0 {
 			f.remember(i, leg)
@@ -316,7 +318,7 @@ func (m *Monitor) finishUnseen(r *Record) {
 	t := m.tunnel(r.Tunnel)
 	t.moved(max(0, r.BytesUp), max(0, r.BytesDown))
 	for i, leg := range [2]*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
-		sent := (&FlowLeg{}).count(leg.BytesSent, leg.BytesRetransmitted)
+		sent := (&FlowLeg{}).count(leg.Sent())
 		t.sent(i, sent, false)
 		if i == 1 {
 			t.hopSent(r.Hop, sent)
@@ -336,7 +338,7 @@ func (m *Monitor) finishUnseen(r *Record) {
 // figures are missing.
 func (f *flowTrack) remember(i int, r *flow.LegRecord) {
 	leg := &f.flow.Legs[i]
-	r.BytesSent, r.BytesRetransmitted = leg.BytesSent, leg.BytesRetransmitted
+	r.BytesSent, r.BytesRetransmitted, r.Retransmits = leg.BytesSent, leg.BytesRetransmitted, leg.Retransmits
 	if r.Side == "" {
 		r.Side = leg.Side
 	}

@@ -28,19 +28,54 @@ type tunnelTrack struct {
 
 // legTotals sums all legs of one kind of a tunnel.
 type legTotals struct {
-	sent, again       int64
-	sentNow, againNow int64 // in the interval
-	unknown           bool  // the kernel does not count sent bytes
-	limited           map[doctor.Cause]time.Duration
-	rtts              []time.Duration
-	minRTT            time.Duration
+	sent    sentTotals
+	unknown bool // the kernel does not count sent bytes
+	limited map[doctor.Cause]time.Duration
+	rtts    []time.Duration
+	minRTT  time.Duration
 }
 
 // hopTrack sums the legs to a hop.
 type hopTrack struct {
-	sent, again       int64
-	sentNow, againNow int64 // in the interval
-	rtts              []time.Duration
+	sent sentTotals
+	rtts []time.Duration
+}
+
+// sentTotals counts what legs sent: ever, in the interval, and in the last minute.
+type sentTotals struct {
+	ever, now flow.Sent
+	parts     [recentParts]flow.Sent // of the last minute, the running one at 0
+	began     time.Duration          // of the running part
+}
+
+// The last minute has parts, so that its end moves on.
+const (
+	recentParts = 7 // the running one and a minute
+	recentPart  = 10 * time.Second
+)
+
+func (s *sentTotals) add(more flow.Sent) {
+	s.ever, s.now, s.parts[0] = s.ever.Plus(more), s.now.Plus(more), s.parts[0].Plus(more)
+}
+
+// recent is what was sent in the last minute.
+func (s *sentTotals) recent() (sum flow.Sent) {
+	for _, p := range s.parts {
+		sum = sum.Plus(p)
+	}
+	return sum
+}
+
+// next begins the next interval.
+func (s *sentTotals) next(at time.Duration) {
+	s.now = flow.Sent{}
+	if at-s.began >= recentParts*recentPart { // the host slept, or the leg is new
+		s.parts, s.began = [recentParts]flow.Sent{}, at
+	}
+	for ; at-s.began >= recentPart; s.began += recentPart {
+		copy(s.parts[1:], s.parts[:])
+		s.parts[0] = flow.Sent{}
+	}
 }
 
 func (m *Monitor) tunnel(name string) *tunnelTrack {
@@ -57,11 +92,10 @@ func (t *tunnelTrack) moved(up, down int64) { t.up, t.down = t.up+up, t.down+dow
 
 // sent counts the bytes that a leg sent in the last interval; uncounted: the
 // kernel does not count them.
-func (t *tunnelTrack) sent(i int, now sentBytes, uncounted bool) {
+func (t *tunnelTrack) sent(i int, now flow.Sent, uncounted bool) {
 	l := &t.legs[i]
 	l.unknown = l.unknown || uncounted
-	l.sent, l.again = l.sent+now.sent, l.again+now.again
-	l.sentNow, l.againNow = l.sentNow+now.sent, l.againNow+now.again
+	l.sent.add(now)
 }
 
 // update takes the state of the tunnel at the begin of an interval.
@@ -83,11 +117,9 @@ func (t *tunnelTrack) hop(name string) *hopTrack {
 	return h
 }
 
-func (t *tunnelTrack) hopSent(name string, now sentBytes) {
-	if name != "" && now.sent > 0 {
-		h := t.hop(name)
-		h.sent, h.again = h.sent+now.sent, h.again+now.again
-		h.sentNow, h.againNow = h.sentNow+now.sent, h.againNow+now.again
+func (t *tunnelTrack) hopSent(name string, now flow.Sent) {
+	if name != "" && now.Bytes > 0 {
+		t.hop(name).sent.add(now)
 	}
 }
 
@@ -151,7 +183,7 @@ func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
 		q := t.moment(at, span)
 		s.Tunnels = append(s.Tunnels, t.snapshot(span))
 		t.points.add(q)
-		t.next()
+		t.next(at)
 		sum.up, sum.down = sum.up+q.up, sum.down+q.down
 		sum.sent, sum.again = sum.sent+q.sent, sum.again+q.again
 		sum.flows += q.flows
@@ -192,10 +224,11 @@ func (f *flowTrack) tally() {
 
 func (t *tunnelTrack) moment(at, span time.Duration) moment {
 	t.settle()
+	now := t.legs[0].sent.now.Plus(t.legs[1].sent.now)
 	return moment{
 		at: at, span: float32(span.Seconds()),
 		up: float32(t.up - t.upBefore), down: float32(t.down - t.downBefore),
-		sent: float32(t.legs[0].sentNow + t.legs[1].sentNow), again: float32(t.legs[0].againNow + t.legs[1].againNow),
+		sent: float32(now.Bytes), again: float32(now.Again),
 		flows: int32(t.last.FlowsNow),
 	}
 }
@@ -227,8 +260,9 @@ func (t *tunnelTrack) snapshot(span time.Duration) Tunnel {
 			if rtt := quantile(now.rtts, 0.5); rtt > 0 {
 				h.RTT = units.Seconds(rtt)
 			}
-			h.RetransmittedShare = share(now.againNow, now.sentNow)
-			h.BytesSent, h.BytesRetransmitted = now.sent, now.again
+			recent := now.sent.recent()
+			h.RetransmittedShare, h.RetransmittedLevel = recent.Share(), recent.Level()
+			h.BytesSent, h.BytesRetransmitted = now.sent.ever.Bytes, now.sent.ever.Again
 		}
 		if t.legs[1].unknown {
 			h.BytesSent, h.BytesRetransmitted = -1, -1
@@ -238,7 +272,7 @@ func (t *tunnelTrack) snapshot(span time.Duration) Tunnel {
 }
 
 // next begins the next interval.
-func (t *tunnelTrack) next() {
+func (t *tunnelTrack) next(at time.Duration) {
 	t.upBefore, t.downBefore = t.up, t.down
 	t.flows, t.liveUp, t.liveDown = 0, 0, 0
 	clear(t.causes)
@@ -248,21 +282,26 @@ func (t *tunnelTrack) next() {
 		if len(h.rtts) == 0 && !slices.ContainsFunc(t.last.Tunnel.Hops, func(c flow.Hop) bool { return c.Name == name }) {
 			delete(t.hops, name)
 		}
-		h.rtts, h.sentNow, h.againNow = h.rtts[:0], 0, 0
+		h.rtts = h.rtts[:0]
+		h.sent.next(at)
 	}
 	for i := range t.legs {
 		l := &t.legs[i]
-		l.rtts, l.minRTT, l.sentNow, l.againNow = l.rtts[:0], 0, 0, 0
+		l.rtts, l.minRTT = l.rtts[:0], 0
+		l.sent.next(at)
 	}
 }
 
 func (l *legTotals) snapshot(leg flow.Leg) LegTotals {
 	slices.Sort(l.rtts)
+	recent := l.sent.recent()
 	out := LegTotals{
 		Leg:                leg,
-		BytesSent:          l.sent,
-		BytesRetransmitted: l.again,
-		RetransmittedShare: share(l.againNow, l.sentNow),
+		BytesSent:          l.sent.ever.Bytes,
+		BytesRetransmitted: l.sent.ever.Again,
+		RetransmittedShare: recent.Share(),
+		RetransmittedLevel: recent.Level(),
+		Recent:             recent,
 		MinRTT:             units.Seconds(l.minRTT),
 		MedianRTT:          units.Seconds(quantile(l.rtts, 0.5)),
 		P99RTT:             units.Seconds(quantile(l.rtts, 0.99)),
@@ -275,14 +314,6 @@ func (l *legTotals) snapshot(leg flow.Leg) LegTotals {
 		out.LimitedSeconds[cause] = t.Seconds()
 	}
 	return out
-}
-
-// share is part/whole, at most 1; negative if whole is 0.
-func share(part, whole int64) float64 {
-	if whole <= 0 {
-		return -1
-	}
-	return min(1, float64(part)/float64(whole))
 }
 
 // quantile returns a quantile of values in ascending order; 0 if there are

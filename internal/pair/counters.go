@@ -11,7 +11,7 @@ import (
 type Counters struct {
 	Sent          int64 // bytes, with those that were sent again
 	Retransmitted int64 // bytes
-	Retransmits   int64 // segments
+	Retransmits   int64 // segments, without those that the peer had already
 }
 
 func (c Counters) plus(o Counters, sign int64) Counters {
@@ -34,7 +34,7 @@ func (s *sentOver) load() Counters {
 // counters are those of the lane's connection; false: it is closed.
 func (l *lane) counters() (c Counters, known bool) {
 	known = kernelSays(l.bulk, func(i *tcpinfo.Info) bool {
-		c = Counters{int64(i.BytesSent), int64(i.BytesRetrans), int64(i.TotalRetrans)}
+		c = Counters{int64(i.BytesSent), int64(i.BytesRetrans), int64(i.Missed())}
 		return i.Has(tcpinfo.FieldBytesSent)
 	})
 	return c, known

@@ -122,6 +122,6 @@ func (l *leg) record(last *string) report.LegRecord {
 		r.MinRTT = units.Seconds(info.MinRTT)
 	}
 	r.BytesSent, r.BytesRetransmitted = int64(info.BytesSent), int64(info.BytesRetrans)
-	r.Retransmits = int64(info.TotalRetrans)
+	r.Retransmits = int64(info.Missed())
 	return r
 }

@@ -105,5 +105,11 @@ type Info struct {
 	known uint64 // bit per Field
 }
 
+// Missed counts the retransmitted packets without those that the peer reported to have
+// had already (RFC 2883).
+func (i *Info) Missed() uint32 {
+	return i.TotalRetrans - min(i.DSACKDups, i.TotalRetrans)
+}
+
 // Has reports whether the field is known.
 func (i *Info) Has(f Field) bool { return i.known&(1<<f) != 0 }

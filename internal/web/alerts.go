@@ -5,19 +5,11 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
-	"time"
 
 	"longhaul/internal/display"
 	"longhaul/internal/flow"
 	"longhaul/internal/monitor"
 )
-
-// highLoss is the loss at or above which a path gets a warning.
-// static/format.js repeats the value.
-const highLoss = 0.01
-
-// lossTime is the window in which loss is judged: single seconds say little.
-const lossTime = time.Minute
 
 // alert is a condition that an operator should look at.
 type alert struct {
@@ -28,7 +20,7 @@ type alert struct {
 
 var levels = []string{"critical", "warning", "notice"}
 
-func (d *Dashboard) alerts(s *monitor.Snapshot) []alert {
+func alerts(s *monitor.Snapshot) []alert {
 	all := []alert{}
 	add := func(level, link, format string, args ...any) {
 		all = append(all, alert{level, fmt.Sprintf(format, args...), link})
@@ -63,7 +55,7 @@ func (d *Dashboard) alerts(s *monitor.Snapshot) []alert {
 		add("notice", "", "%d log lines were dropped: the log is not read fast enough", p.LogLinesDropped)
 	}
 	for i := range s.Tunnels {
-		d.tunnelAlerts(&s.Tunnels[i], s.At, add)
+		tunnelAlerts(&s.Tunnels[i], add)
 	}
 	pairAlerts(s, add)
 	slices.SortStableFunc(all, func(a, b alert) int {
@@ -72,7 +64,7 @@ func (d *Dashboard) alerts(s *monitor.Snapshot) []alert {
 	return all
 }
 
-func (d *Dashboard) tunnelAlerts(t *monitor.Tunnel, now time.Time, add func(level, link, format string, args ...any)) {
+func tunnelAlerts(t *monitor.Tunnel, add func(level, link, format string, args ...any)) {
 	link := "/tunnels/" + url.PathEscape(t.Name)
 	levels := map[flow.Reason]string{
 		flow.ReasonDraining: "notice", flow.ReasonDrained: "notice", flow.ReasonRemoved: "notice",
@@ -99,12 +91,8 @@ func (d *Dashboard) tunnelAlerts(t *monitor.Tunnel, now time.Time, add func(leve
 	if c := t.LastCheck; c != nil && !c.OK {
 		add("critical", link, "The last integrity check of tunnel %s failed: %s", t.Name, display.FirstLine(c.Verdict))
 	}
-	var shares weighted
-	for _, p := range d.monitor.Points(t.Name, now.Add(-lossTime)) {
-		shares.add(p.RetransmittedShare, p.UpBps+p.DownBps)
-	}
-	if m := shares.mean(); m >= highLoss {
-		add("warning", link, "Tunnel %s sends %.1f %% of its data again, over the last minute", t.Name, m*100)
+	if sent := t.Legs[0].Recent.Plus(t.Legs[1].Recent); sent.Level() == flow.LevelHigh {
+		add("warning", link, "Tunnel %s sends %.1f %% of its data again, over the last minute", t.Name, sent.Share()*100)
 	}
 }
 

@@ -177,11 +177,25 @@ func (d *Dashboard) recordsOf(r *http.Request) (any, error) {
 	}
 	if h := d.past(); h != nil {
 		found, err := h.Query(r.Context(), want)
-		return records{true, append([]monitor.Record{}, found...)}, err
+		return records{true, judgeAll(append([]monitor.Record{}, found...))}, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return records{false, d.ended.query(want)}, nil
+	return records{false, judgeAll(d.ended.query(want))}, nil
+}
+
+func judgeAll(all []monitor.Record) []monitor.Record {
+	for i := range all {
+		judge(&all[i])
+	}
+	return all
+}
+
+// judge fills in the levels of a record.
+func judge(r *monitor.Record) {
+	if r != nil {
+		r.ClientLeg.RetransmittedLevel, r.TargetLeg.RetransmittedLevel = r.ClientLeg.Sent().Level(), r.TargetLeg.Sent().Level()
+	}
 }
 
 func (d *Dashboard) recordOf(r *http.Request) (any, error) {
@@ -193,7 +207,9 @@ func (d *Dashboard) recordOf(r *http.Request) (any, error) {
 	if h == nil {
 		return nil, errNoHistory
 	}
-	return h.Get(r.Context(), id)
+	record, err := h.Get(r.Context(), id)
+	judge(&record)
+	return record, err
 }
 
 func (d *Dashboard) summaryOf(r *http.Request) (any, error) {

@@ -10,6 +10,7 @@ import (
 
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
+	"longhaul/internal/nettest/browser"
 	"longhaul/internal/web/webfake"
 )
 
@@ -101,4 +102,35 @@ func TestFlowOfHistory(t *testing.T) {
 		t.Errorf("the live view of no flow has %v", v)
 	}
 	http.DefaultClient.CloseIdleConnections()
+}
+
+// On the first day History shows today's transfers, on the second yesterday's beside them.
+func TestHistoryOfFirstDays(t *testing.T) {
+	needsBrowser(t)
+	t.Parallel()
+	now := time.Now()
+	midnight := time.Date(now.Year(), now.Month(), now.Day(), 0, 0, 0, 0, time.Local)
+	today := webfake.New(0).Records(40)
+	for i := range today { // all ended since midnight
+		today[i].End = now.Add(-now.Sub(midnight) * time.Duration(len(today)-i) / time.Duration(len(today)+1))
+	}
+	both := webfake.New(0).Records(80)
+	for i := range both {
+		both[i].End = now.Add(-time.Duration(len(both)-i) * 20 * time.Minute)
+	}
+	both = append(both, today...)
+	for name, c := range map[string]struct {
+		records []monitor.Record
+		want    string
+	}{
+		"first":  {today, "No transfer ended in the period before. 40 ended after it"},
+		"second": {both, "half of them take at most"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := browser.Open(t, serve(t, 3, past(t, c.records)).base)
+			p.Go("/history")
+			p.Becomes(fmt.Sprintf("document.querySelector('.headline')?.innerText.includes(%q)", c.want))
+			p.Becomes("document.querySelector('select').value === 'today' && location.search.includes('days=today')")
+		})
+	}
 }

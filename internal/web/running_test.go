@@ -54,12 +54,12 @@ func lookAtRelays(t *testing.T, flows int, atUpdates func(t *testing.T, p *brows
 		{"/flows", "", "document.querySelectorAll('tbody tr').length === 30 && / flows, page 1 of (\\d+)/.exec(document.querySelector('.found').textContent)?.[1] >= " + fmt.Sprint(flows/30), 5},
 		{"/flows?tunnel=replication", first, shown(".chain", "this relay") + " && " + shown(".chain", "ms") + " && " + shown(".facts", "bit/s") + " && document.querySelector('canvas')", 3},
 		{"/tunnels/to-site-b", "", shown(".chain", "10.20.20.10:6000") + " && " + shown(".verdict", "intact") + " && !document.querySelector('.node.bad') && document.querySelectorAll('canvas').length === 2", 3},
-		{"/pairs", "", shown("tbody th", "site-b") + " && " + shown("tbody th", "near end here, to 10.") + " && document.querySelector('.badge.ok')?.textContent === 'up' && " +
+		{"/pairs", "", shown("tbody th", "site-b") + " && " + shown("tbody th", "near end here, to 10.") + " && document.querySelector('td[data-label=State] span')?.textContent === 'up' && " +
 			"[...document.querySelectorAll('td[data-label=Busy]')].some((e) => e.textContent === '" + fmt.Sprint(flows/40) + "') && /^\\d{2,3}(\\.\\d)? ms$/.test(document.querySelector('td[data-label=RTT]').textContent)", 3},
 		{"/causes", "", "document.querySelectorAll('tbody tr').length >= 2 && document.querySelector('.bars li')", 3},
 		{"/transfers?since=1h&order=newest", "", shown("tbody td", "zone-transfers"), 0},
 		{"/transfers?since=1h", first, shown(".facts", "both") + " && " + shown(".facts", "MB") + " && document.querySelector('canvas')", 0},
-		{"/history?days=1", "", shown(".headline", "0 flows before") + " && document.querySelectorAll('tbody tr').length >= 9 && document.querySelectorAll('canvas').length === 6", 0},
+		{"/history?days=1", "", shown(".headline", "No transfer ended in the period before.") + " && document.querySelectorAll('tbody tr').length >= 9 && document.querySelectorAll('canvas').length === 6", 0},
 	} {
 		t.Run(page.path, func(t *testing.T) {
 			p := p.For(t)

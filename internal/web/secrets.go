@@ -184,6 +184,12 @@ func (c *Certificate) TLS() *tls.Config {
 	}
 }
 
+// Until is the end of the certificate.
+func (c *Certificate) Until() time.Time {
+	_, leaf := c.current()
+	return leaf.NotAfter
+}
+
 // Names reports whether the certificate is valid for a host.
 func (c *Certificate) Names(host string) bool {
 	_, leaf := c.current()

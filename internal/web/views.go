@@ -19,19 +19,21 @@ type view func(*monitor.Snapshot) (any, error)
 
 // head is the part common to all pages.
 type head struct {
-	At                 time.Time `json:"at"`
-	IntervalSeconds    float64   `json:"interval_seconds"`
-	Sequence           uint64    `json:"sequence"`
-	Version            string    `json:"version"`
-	StartedAt          time.Time `json:"started_at"`
-	FlowsNow           int64     `json:"flows_now"`
-	UpBps              float64   `json:"up_bps"`
-	DownBps            float64   `json:"down_bps"`
-	RetransmittedShare float64   `json:"retransmitted_share"` // of the last interval; negative: nothing was sent
-	Tunnels            []string  `json:"tunnels"`
-	Alerts             []alert   `json:"alerts"`
-	History            bool      `json:"history"` // the relay keeps one
-	Pairs              bool      `json:"pairs"`   // a tunnel is paired
+	At              time.Time `json:"at"`
+	IntervalSeconds float64   `json:"interval_seconds"`
+	Sequence        uint64    `json:"sequence"`
+	Version         string    `json:"version"`
+	StartedAt       time.Time `json:"started_at"`
+	FlowsNow        int64     `json:"flows_now"`
+	UpBps           float64   `json:"up_bps"`
+	DownBps         float64   `json:"down_bps"`
+	// Of the last minute; a negative share: nothing was sent.
+	RetransmittedShare float64    `json:"retransmitted_share"`
+	RetransmittedLevel flow.Level `json:"retransmitted_level,omitempty"`
+	Tunnels            []string   `json:"tunnels"`
+	Alerts             []alert    `json:"alerts"`
+	History            bool       `json:"history"` // the relay keeps one
+	Pairs              bool       `json:"pairs"`   // a tunnel is paired
 }
 
 // headOf computes the head once per snapshot, for any number of readers.
@@ -54,36 +56,18 @@ func (d *Dashboard) makeHead(s *monitor.Snapshot) head {
 		StartedAt: s.Process.StartedAt, FlowsNow: s.FlowsNow, History: d.past() != nil, Pairs: s.Pairs != nil,
 		Tunnels: make([]string, 0, len(s.Tunnels)),
 	}
-	var shares weighted
+	var sent flow.Sent
 	for i := range s.Tunnels {
 		t := &s.Tunnels[i]
 		h.Tunnels = append(h.Tunnels, t.Name)
 		h.UpBps += t.UpBps
 		h.DownBps += t.DownBps
-		shares.add(t.Legs[0].RetransmittedShare, t.DownBps) // the client leg sends down
-		shares.add(t.Legs[1].RetransmittedShare, t.UpBps)
+		sent = sent.Plus(t.Legs[0].Recent).Plus(t.Legs[1].Recent)
 	}
-	h.UpBps, h.DownBps, h.RetransmittedShare = whole(h.UpBps), whole(h.DownBps), shares.mean()
-	h.Alerts = d.alerts(s)
+	h.UpBps, h.DownBps = whole(h.UpBps), whole(h.DownBps)
+	h.RetransmittedShare, h.RetransmittedLevel = sent.Share(), sent.Level()
+	h.Alerts = alerts(s)
 	return h
-}
-
-// weighted is a weighted mean of shares without the unknown ones.
-type weighted struct{ sum, weight float64 }
-
-func (m *weighted) add(share, weight float64) {
-	if share >= 0 {
-		weight = max(weight, 1)
-		m.sum += share * weight
-		m.weight += weight
-	}
-}
-
-func (m *weighted) mean() float64 {
-	if m.weight == 0 {
-		return -1
-	}
-	return m.sum / m.weight
 }
 
 // overview is the first page: all tunnels, and the new points of the charts.
@@ -94,9 +78,10 @@ func (d *Dashboard) overview() view {
 			Head    head            `json:"head"`
 			Process monitor.Process `json:"process"`
 			Tunnels []overviewRow   `json:"tunnels"`
-			Pairs   []pairRow       `json:"pairs"`  // null: no tunnel is paired
-			Points  columns         `json:"points"` // since the last event; ten minutes at first
-		}{Head: d.headOf(s), Process: s.Process, Tunnels: make([]overviewRow, 0, len(s.Tunnels)), Pairs: pairRows(s, "")}
+			Pairs   []pairRow       `json:"pairs"`   // null: no tunnel is paired
+			Clients []clientRow     `json:"clients"` // those that move most now
+			Points  columns         `json:"points"`  // since the last event; ten minutes at first
+		}{Head: d.headOf(s), Clients: d.clientsOf(s), Process: s.Process, Tunnels: make([]overviewRow, 0, len(s.Tunnels)), Pairs: pairRows(s, "")}
 		first := course.shown.IsZero()
 		for i := range s.Tunnels {
 			row := overviewRow{Tunnel: s.Tunnels[i]}
@@ -235,6 +220,7 @@ func (d *Dashboard) flow(ctx context.Context, text, start string) (view, error) 
 				return nil, err
 			}
 		}
+		judge(v.Record)
 		if v.Record == nil {
 			return nil, missing("there is no flow " + text + " now; if it has ended, Transfers and History may have it")
 		}

@@ -66,11 +66,13 @@ type Dashboard struct {
 	events  func(since time.Time) []flow.Event
 	lines   *loglimit.Limiter
 
-	mu      sync.Mutex
-	history History
-	ended   recent
-	headFor *monitor.Snapshot // the snapshot of headNow
-	headNow head
+	mu         sync.Mutex
+	history    History
+	ended      recent
+	headFor    *monitor.Snapshot // the snapshot of headNow
+	headNow    head
+	clientsFor *monitor.Snapshot // the snapshot of clientsNow
+	clientsNow []clientRow
 }
 
 // Limits are the limits of a server for a dashboard. A browser requests some

@@ -107,6 +107,9 @@ type EndCount struct {
 type Comparison struct {
 	Before Summary `json:"before"`
 	After  Summary `json:"after"`
+	// Verdict says in a sentence whether transfers are faster or slower.
+	Verdict  string   `json:"verdict"`
+	Warnings []string `json:"warnings,omitempty"` // loads that are not alike
 }
 
 // Chart is the course of a period in steps of the same length.

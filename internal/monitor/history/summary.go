@@ -29,6 +29,7 @@ func (r *Reader) Compare(ctx context.Context, before, after Period, tunnel strin
 		}
 		return err
 	})
+	c.judge()
 	return c, err
 }
 

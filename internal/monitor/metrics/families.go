@@ -117,6 +117,11 @@ var processFamilies = []family{
 			}
 			return unix(s.Process.StartedAt), !s.Process.StartedAt.IsZero()
 		})},
+	{"certificate_expiry_timestamp_seconds",
+		"When the dashboard's certificate ends, since 1970; only if it has one.", gauge, nil,
+		one(func(s *state) (float64, bool) {
+			return unix(s.Process.CertificateUntil), !s.Process.CertificateUntil.IsZero()
+		})},
 	{"accept_errors_total", "Failed accepts, by errno.", counter, []string{"errno"},
 		func(s *state, emit func(float64, ...string)) {
 			for word, n := range s.errnos.fold(s.Process.AcceptErrors) {

@@ -1,9 +1,10 @@
 // The drawing of a chain: nodes, and legs with their figures between them.
-import { h, badge, setText, keep } from './dom.js';
-import { delay, lossLevel, share } from './format.js';
+import { h, stateMark, setText, keep } from './dom.js';
+import { delay, resentMark, share } from './format.js';
 
 // chain draws items in order: {key, node: name, role, level, state, note} or
-// {key, leg: true, from, to, rtt, loss, lines}.
+// {key, leg: true, from, to, rtt, resent, level, lines}. level is that of the
+// retransmissions; a leg of a check has lost and lossy in place of resent and level.
 export function chain(label) {
   const list = h('ol', { class: 'chain', 'aria-label': label });
   return {
@@ -29,7 +30,7 @@ function nodeElement() {
       const signature = item.level + item.state;
       if (state.signature !== signature) {
         state.signature = signature;
-        state.replaceChildren(...(item.state ? [badge(item.level, item.state)] : []));
+        state.replaceChildren(...(item.state ? [stateMark(item.level, item.state)] : []));
       }
       element.className = 'node ' + (item.level ?? '');
     },
@@ -38,32 +39,35 @@ function nodeElement() {
 
 function legElement() {
   const rtt = h('span', { class: 'leg-rtt' });
-  const loss = h('span');
+  const resent = h('span');
   const lines = h('small');
-  const words = h('div', { class: 'leg-words' }, rtt, loss, lines);
+  const words = h('div', { class: 'leg-words' }, rtt, resent, lines);
   const element = h('li', { class: 'leg' }, h('span', { class: 'wire', 'aria-hidden': 'true' }), words);
   return {
     element,
     update(item) {
       setText(rtt, item.rtt ? 'RTT ' + delay(item.rtt) : 'RTT not known');
-      const { level, word } = lossLevel(item.loss);
-      const text = level === 'none' ? 'no data' : `${item.lossName ?? 'retransmitted'} ${share(item.loss)} · ${word}`;
-      if (loss.signature !== level + text) {
-        loss.signature = level + text;
-        loss.replaceChildren(badge(level, text));
+      const mark = item.lossy ? 'warn' : resentMark(item.level);
+      const unused = item.lost === undefined && !(item.resent >= 0);
+      const text = item.lost !== undefined
+        ? (item.lost >= 0 ? `lost ${share(item.lost)}` : 'loss not measured')
+        : !unused ? `retransmitted ${share(item.resent)}` + (mark === 'none' ? '' : ' · ' + item.level) : 'nothing sent';
+      if (resent.signature !== mark + text) {
+        resent.signature = mark + text;
+        resent.replaceChildren(stateMark(mark, text));
       }
       setText(lines, (item.lines ?? []).filter(Boolean).join(' · '));
-      element.className = 'leg ' + level;
+      element.className = 'leg ' + (unused ? 'unused' : mark);
     },
   };
 }
 
-// whereLoss describes the leg with the most loss in a sentence.
-export function whereLoss(legs) {
-  const measured = legs.filter((leg) => leg.loss >= 0);
-  if (!measured.length) return 'Nothing was sent lately, so nothing is known of losses.';
-  const worst = measured.reduce((a, b) => (b.loss > a.loss ? b : a));
-  const { level, word } = lossLevel(worst.loss);
-  if (level === 'ok') return 'No leg loses as much as 0.1 %.';
-  return `The loss sits between ${worst.from} and ${worst.to}: ${share(worst.loss)}, which is ${word}.`;
+// whereResent names the leg that retransmits most, if enough was sent to say so.
+export function whereResent(legs) {
+  const judged = legs.filter((leg) => leg.level);
+  if (!judged.length) return 'Too little was sent to say where data is retransmitted.';
+  const levels = ['low', 'raised', 'high'];
+  const worst = judged.reduce((a, b) => (levels.indexOf(b.level) - levels.indexOf(a.level) || b.resent - a.resent) > 0 ? b : a);
+  if (worst.level === 'low') return 'No leg retransmits as much as 0.1 % of its data.';
+  return `Data is retransmitted between ${worst.from} and ${worst.to}: ${share(worst.resent)}, which is ${worst.level}.`;
 }

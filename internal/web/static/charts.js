@@ -25,7 +25,8 @@ const sizes = new ResizeObserver((entries) => {
 // Chart shows series over a common x: {title, series: [{label, color, fill}],
 // format, x: 'time' | 'log' | 'linear' | 'span', formatX, levels: [[value,
 // word, color]], top, height, whole: values are counts, stacked: each series
-// stands on those behind it, logY, splits: [], splitsY: []}. splits are the grid lines of a logarithmic axis. Times are in
+// stands on those behind it, mirrored: the second series grows downward, so that it covers
+// nothing of the first, least: what the axis reaches at least, logY, splits: [], splitsY: []}. splits are the grid lines of a logarithmic axis. Times are in
 // seconds; a span is a time since a beginning. A null value is unknown, and
 // undefined does not belong to the series.
 export class Chart {
@@ -55,7 +56,7 @@ export class Chart {
     const width = Math.floor(this.place.clientWidth);
     if (!width) return;
     this.plot?.destroy();
-    const { series, format, x = 'time', levels = [], top, height, formatX, whole, logY, splits, splitsY } = this.options;
+    const { series, format, x = 'time', levels = [], top, height, formatX, whole, logY, splits, splitsY, mirrored, least = 1e-9 } = this.options;
     const axis = { stroke: style('--muted'), grid: { stroke: style('--line'), width: 1 }, ticks: { show: false }, font: '11px system-ui, sans-serif' };
     this.plot = new uPlot({
       width,
@@ -64,14 +65,15 @@ export class Chart {
       cursor: { y: false, drag: { setScale: false, x: false, y: false }, points: { size: 7 } },
       scales: {
         x: x === 'time' ? { time: true } : { time: false, distr: x === 'log' ? 3 : 1 },
-        y: logY ? { distr: 3, range: (u, low, high) => [low > 0 ? low / 1.5 : 0.1, high > 0 ? high * 1.5 : 10] } : { range: (u, low, high) => [0, top ?? Math.max(high * 1.12, levels[0]?.[0] * 1.15 || 0, 1e-9)] },
+        y: logY ? { distr: 3, range: (u, low, high) => [low > 0 ? low / 1.5 : 0.1, high > 0 ? high * 1.5 : 10] } : mirrored ? { range: (u, low, high) => [Math.min((low ?? 0) * 1.12, -least / 4), Math.max((high ?? 0) * 1.12, least)] }
+          : { range: (u, low, high) => [0, top ?? Math.max(high * 1.12, levels[0]?.[0] * 1.15 || 0, least)] },
       },
       axes: [
         { ...axis, size: 28, space: 64, ...(x === 'span' && { incrs: spans }), ...lines(splits), values: (u, at) => at.map((v) => v === null ? null : (formatX ?? clock)(v)) },
-        { ...axis, size: 74, space: 42, ...(whole && { incrs: counts }), ...lines(splitsY), values: (u, at) => at.map((v) => v === null ? null : format(v)) },
+        { ...axis, size: 74, space: 42, ...(whole && { incrs: counts }), ...lines(splitsY), values: (u, at) => at.map((v) => v === null ? null : format(mirrored ? Math.abs(v) : v)) },
       ],
       series: [{}, ...series.map((one) => ({
-        label: one.label, stroke: style('--' + one.color), width: 1.8, spanGaps: x === 'log', points: { show: false, filter: alone, size: 5 },
+        label: one.label, stroke: style('--' + one.color), width: 1.8, spanGaps: x === 'log', points: { show: false, filter: alone, size: 5 }, ...(mirrored && { fillTo: () => 0 }),
         fill: one.fill && style('--' + one.color + (this.options.stacked ? '-solid' : '-fill')), dash: one.dash,
       }))],
       hooks: {
@@ -149,6 +151,10 @@ export class Chart {
   // columns are those of the plot. A stacked series is drawn from the axis, and the ones
   // behind it cover all but its own part.
   columns() {
+    if (this.options.mirrored) {
+      const [x, up, down] = this.data;
+      return [x, up, down.map((v) => (v ? -v : v))];
+    }
     if (!this.options.stacked) return this.data;
     const [x, ...own] = this.data;
     const sums = own.map((column, k) => x.map((_, i) => (column[i] === undefined ? null : own.slice(k).reduce((all, c) => all + (c[i] ?? 0), 0))));
@@ -243,7 +249,7 @@ export class Timeline {
     this.span = 600;
     this.live = empty();
     this.goodput = new Chart({
-      title: 'Goodput', format, series: [{ label: '↑ up', color: 'up', fill: true }, { label: '↓ down', color: 'down', fill: true }],
+      title: 'Goodput', format, mirrored: true, least: 1000, series: [{ label: '↑ up', color: 'up', fill: true }, { label: '↓ down', color: 'down', fill: true }],
     });
     this.resent = new Chart({ title: 'Data retransmitted', format: share, series: [{ label: 'share', color: 'loss', fill: true }], levels });
     this.buttons = [['10 min', 600], ['24 h', 86400]].map(([text, span]) =>

@@ -1,7 +1,7 @@
 // Two periods as charts, overlaid from their beginnings.
 import { h, section, setText } from './dom.js';
 import { Chart, durations } from './charts.js';
-import { lossLevels } from './pages/overview.js';
+import { resentLevels } from './pages/overview.js';
 import * as f from './format.js';
 
 const both = [{ label: 'before', color: 'before' }, { label: 'after', color: 'after' }];
@@ -15,7 +15,7 @@ const charts = [
   { title: 'Transfer time', format: f.duration, logY: true, splitsY: durations, of: [(p) => p.transfer_time_median_seconds, (p) => p.transfer_time_p95_seconds],
     series: [{ label: 'before, median', color: 'before' }, { label: 'after, median', color: 'after' },
       { label: 'before, 95 %', color: 'before', dash }, { label: 'after, 95 %', color: 'after', dash }] },
-  { title: 'Data retransmitted', format: f.share, levels: lossLevels, of: [(p) => p.retransmitted_share] },
+  { title: 'Data retransmitted', format: f.share, levels: resentLevels, of: [(p) => p.retransmitted_share] },
 ];
 
 // course is a card with the charts. Its input is two charts of the API.

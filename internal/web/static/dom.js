@@ -40,6 +40,16 @@ export function badge(level, text, title) {
   return h('span', { class: 'badge ' + level, title }, text);
 }
 
+// titleBadge is a state beside the title of a page.
+export function titleBadge(level, text, title) {
+  return badge(level === 'ok' ? 'none' : level, text, title);
+}
+
+// stateMark is a state that has a colour only if it deviates.
+export function stateMark(level, text) {
+  return level === 'ok' || level === 'none' || !level ? h('span', {}, text) : badge(level, text);
+}
+
 // keep shows one child element per item. Elements are created once per key and
 // then updated; moved ones keep their focus.
 export function keep(parent, items, keyOf, make) {
@@ -81,7 +91,7 @@ export function table({ caption, columns, keyOf, empty, rowClass, onsort }) {
     return h('th', { scope: 'col', role: 'columnheader', class: classes(column), title: column.note }, text);
   });
   const body = h('tbody', { role: 'rowgroup' });
-  const none = h('p', { class: 'empty', hidden: true }, empty ?? 'There is nothing to show.');
+  const none = h('p', { class: 'empty' }, 'Loading …'); // until the data comes
   const element = h('div', { class: 'scroll', role: 'region', tabindex: '0', 'aria-label': caption },
     h('table', { role: 'table', class: onsort && 'sortable' }, h('caption', { class: 'unseen' }, caption),
       h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)), body), none);
@@ -98,6 +108,7 @@ export function table({ caption, columns, keyOf, empty, rowClass, onsort }) {
     update(rows) {
       keep(body, rows, keyOf, () => newRow(columns, rowClass));
       none.hidden = rows.length > 0;
+      setText(none, empty ?? 'There is nothing to show.');
     },
   };
 }
@@ -133,7 +144,7 @@ function fill(cell, content) {
   const signature = JSON.stringify(content);
   if (cell.signature === signature) return;
   cell.signature = signature;
-  const main = content.href ? h('a', { href: content.href }, content.text) : content.level ? badge(content.level, content.text) : content.text;
+  const main = content.href ? h('a', { href: content.href }, content.text) : content.level ? stateMark(content.level, content.text) : content.text;
   if (content.title) cell.title = content.title;
   // A focused link stays the same element.
   const link = cell.firstElementChild;
@@ -144,7 +155,7 @@ function fill(cell, content) {
   } else {
     cell.replaceChildren(main);
   }
-  if (content.below) cell.append(h('small', {}, content.belowLevel ? badge(content.belowLevel, content.below) : content.below));
+  if (content.below) cell.append(h('small', {}, content.belowLevel ? stateMark(content.belowLevel, content.below) : content.below));
 }
 
 // facts is a list of names and values that can be updated.

@@ -97,29 +97,32 @@ export function since(text, now) {
   return (new Date(now) - new Date(text)) / 1000;
 }
 
-// Thresholds of the share of lost or retransmitted data: at raised a path
-// deserves attention, at high it suffers.
-const raisedLoss = 0.001;
-const highLoss = 0.01;
-
-export function lossLevel(v) {
-  if (!known(v) || v < 0) return { level: 'none', word: 'no data' };
-  if (v >= highLoss) return { level: 'bad', word: 'high' };
-  if (v >= raisedLoss) return { level: 'warn', word: 'raised' };
-  return { level: 'ok', word: 'low' };
+// resentMark is the colour of a level of retransmissions; the relay decides the level. Low
+// and unknown have none: only what deviates has a colour.
+export function resentMark(level) {
+  return { raised: 'warn', high: 'bad' }[level] ?? 'none';
 }
 
-export function lossCell(v) {
-  const { level, word } = lossLevel(v);
-  return level === 'none' ? { text: unknown, title: 'nothing was sent' } : { text: share(v) + ' ' + word, level };
+export function resentCell(v, level) {
+  const mark = resentMark(level);
+  if (!known(v) || v < 0) return { text: unknown, title: 'nothing was sent' };
+  if (mark !== 'none') return { text: share(v) + ' ' + level, level: mark };
+  return { text: share(v), title: level ? '' : 'too little was sent to judge' };
 }
 
 export function resent(leg) {
   return leg.bytes_sent > 0 && leg.bytes_retransmitted >= 0 ? leg.bytes_retransmitted / leg.bytes_sent : -1;
 }
 
-export function worstResent(a, b) {
-  return Math.max(resent(a), resent(b));
+export function legResent(leg) {
+  return resentCell(resent(leg), leg.retransmitted_level);
+}
+
+// worseResent is of the leg with the worse level, or with the larger share.
+export function worseResent(a, b) {
+  const levels = ['low', 'raised', 'high'];
+  const rank = (leg) => levels.indexOf(leg.retransmitted_level);
+  return legResent(rank(a) > rank(b) || (rank(a) === rank(b) && resent(a) > resent(b)) ? a : b);
 }
 
 // Causes in words: a short name and its meaning.

@@ -125,7 +125,11 @@ func (m *Monitor) Step() {
 		f.BytesUp += int64(f.UpBps / 8)
 		f.BytesDown += int64(f.DownBps / 8)
 		f.Legs[0].BytesSent, f.Legs[1].BytesSent = f.BytesDown, f.BytesUp+f.BytesUp/900
-		f.Legs[1].BytesRetransmitted = f.BytesUp / 900
+		f.Legs[1].BytesRetransmitted, f.Legs[1].Retransmits = f.BytesUp/900, f.BytesUp/900/1448
+		for j := range f.Legs {
+			l := &f.Legs[j]
+			l.RetransmittedLevel = flow.Sent{Bytes: l.BytesSent, Again: l.BytesRetransmitted, Missed: l.Retransmits}.Level()
+		}
 		s := m.series[f.ID]
 		s.UpBps = append(slices.Clone(s.UpBps[max(0, len(s.UpBps)-monitor.SeriesLen+1):]), float32(f.UpBps))
 		s.DownBps = append(slices.Clone(s.DownBps[max(0, len(s.DownBps)-monitor.SeriesLen+1):]), float32(f.DownBps))
@@ -158,6 +162,9 @@ func (m *Monitor) Step() {
 func (m *Monitor) tunnel(i int, name string, now time.Time) monitor.Tunnel {
 	p := m.points[name][len(m.points[name])-1]
 	age := int64(now.Sub(m.began).Seconds())
+	up, down := flow.Sent{Bytes: int64(p.UpBps / 8 * 60)}, flow.Sent{Bytes: int64(p.DownBps / 8 * 60)}
+	up.Again = int64(float64(up.Bytes) * p.RetransmittedShare)
+	up.Missed = up.Again / 1448
 	t := monitor.Tunnel{
 		Tunnel: flow.Tunnel{
 			Name: name, State: "listening", Usability: flow.Usability{State: flow.Up, Usable: true, Since: m.began}, Listen: []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("10.10.10.20"), uint16(6000+i))},
@@ -171,10 +178,10 @@ func (m *Monitor) tunnel(i int, name string, now time.Time) monitor.Tunnel {
 		Since: m.began, UpBps: p.UpBps, DownBps: p.DownBps,
 		Causes: map[doctor.Cause]int{},
 		Legs: [2]monitor.LegTotals{
-			{Leg: flow.ClientLeg, BytesSent: age * 8e6, BytesRetransmitted: age * 40, RetransmittedShare: 0,
+			{Leg: flow.ClientLeg, BytesSent: age * 8e6, BytesRetransmitted: age * 40, RetransmittedShare: 0, RetransmittedLevel: down.Level(), Recent: down,
 				MinRTT: units.Seconds(80 * time.Microsecond), MedianRTT: units.Seconds(300 * time.Microsecond), P99RTT: units.Seconds(2 * time.Millisecond),
 				LimitedSeconds: map[doctor.Cause]float64{doctor.Application: float64(age) * 0.7}},
-			{Leg: flow.TargetLeg, BytesSent: age * 3e7, BytesRetransmitted: age * 40000, RetransmittedShare: p.RetransmittedShare,
+			{Leg: flow.TargetLeg, BytesSent: age * 3e7, BytesRetransmitted: age * 40000, RetransmittedShare: up.Share(), RetransmittedLevel: up.Level(), Recent: up,
 				MinRTT: units.Seconds(61 * time.Millisecond), MedianRTT: units.Seconds(63400 * time.Microsecond), P99RTT: units.Seconds(88 * time.Millisecond),
 				LimitedSeconds: map[doctor.Cause]float64{}},
 		},
@@ -183,7 +190,7 @@ func (m *Monitor) tunnel(i int, name string, now time.Time) monitor.Tunnel {
 				Name: "relay-b.example.net:6000", State: flow.HopUp, Usable: true, Since: m.began, Weight: 1, Priority: 1,
 				FlowsNow: p.Flows, FlowsTotal: 81000 + age, RTT: units.Seconds(63400 * time.Microsecond),
 			},
-			RetransmittedShare: p.RetransmittedShare,
+			RetransmittedShare: up.Share(), RetransmittedLevel: up.Level(),
 		}},
 	}
 	for j, c := range legCauses {

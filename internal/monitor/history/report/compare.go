@@ -36,6 +36,13 @@ func WriteComparison(w io.Writer, c history.Comparison, courses [2]history.Chart
 	row := func(label, one, other, change string) {
 		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%-*s %-*s %-*s %s", labelWidth, label, cellWidth, one, cellWidth, other, change), " "))
 	}
+	fmt.Fprintf(w, "\n%s\n", display.Fold(c.Verdict, screenWidth, 0))
+	for _, warning := range c.Warnings {
+		fmt.Fprintln(w, display.Fold("warning: "+warning, screenWidth, 0))
+	}
+	if len(c.Warnings) > 0 {
+		fmt.Fprintln(w, "compare transfers that are alike: --tunnel NAME, --min-bytes SIZE")
+	}
 	fmt.Fprintln(w)
 	row("", "BEFORE", "AFTER", "CHANGE")
 	count := func(n int64) string { return display.Quantity(n) }
@@ -51,7 +58,8 @@ func WriteComparison(w io.Writer, c history.Comparison, courses [2]history.Chart
 		one    *history.Distribution
 		other  *history.Distribution
 		format func(float64) string
-	}{{"time", &b.TransferTime, &a.TransferTime, seconds}, {"goodput", &b.Goodput, &a.Goodput, rate}} {
+		fast   float64 // 1: more is faster; -1: less is
+	}{{"time", &b.TransferTime, &a.TransferTime, seconds, -1}, {"goodput", &b.Goodput, &a.Goodput, rate, 1}} {
 		for _, q := range []struct {
 			name string
 			pick func(*history.Distribution) float64
@@ -68,7 +76,7 @@ func WriteComparison(w io.Writer, c history.Comparison, courses [2]history.Chart
 			}
 			change := ""
 			if of.one.Count > 0 && of.other.Count > 0 {
-				change = changeText(q.pick(of.one), q.pick(of.other))
+				change = changeText(math.Pow(q.pick(of.other)/q.pick(of.one), of.fast))
 			}
 			row(of.name+", "+q.name, text(of.one), text(of.other), change)
 		}
@@ -101,16 +109,21 @@ func writeResumed(row func(label, one, other, change string), before, after *his
 	row("outage, longest", longest(b), longest(a), "")
 }
 
-// changeText says how many times as much the one is, or a percentage.
-func changeText(before, after float64) string {
-	switch ratio := after / before; {
+// changeText says how much faster or slower something became, from the ratio of speeds.
+func changeText(ratio float64) string {
+	switch {
+	case math.IsNaN(ratio) || math.IsInf(ratio, 0) || ratio <= 0:
+		return ""
 	case ratio >= 1.995:
-		return fmt.Sprintf("%.3g times", ratio)
+		return history.Factor(ratio) + " times as fast"
 	case ratio <= 1/1.995:
-		return fmt.Sprintf("1/%.3g", 1/ratio)
-	default:
-		return fmt.Sprintf("%+.1f %%", 100*(ratio-1))
+		return history.Factor(1/ratio) + " times as slow"
+	case math.Abs(ratio-1) < 0.0005:
+		return "no change"
+	case ratio > 1:
+		return fmt.Sprintf("%.1f %% faster", 100*(ratio-1))
 	}
+	return fmt.Sprintf("%.1f %% slower", 100*(1/ratio-1))
 }
 
 // writeCourses draws the median of the transfer times over both periods, to the

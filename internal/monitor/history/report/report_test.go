@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -56,7 +57,7 @@ func TestTextsFitTheScreen(t *testing.T) {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
-	for _, want := range []string{"123 times", "from hourly summaries", "MEDIAN TIME"} {
+	for _, want := range []string{"123 times as fast", "from hourly summaries", "MEDIAN TIME"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not there:\n%s", want, out.String())
 		}
@@ -65,11 +66,11 @@ func TestTextsFitTheScreen(t *testing.T) {
 
 func TestChangeText(t *testing.T) {
 	for _, tt := range []struct {
-		before, after float64
-		want          string
-	}{{2, 4, "2 times"}, {10, 1, "1/10"}, {10, 11, "+10.0 %"}, {10, 9, "-10.0 %"}, {3, 3, "+0.0 %"}} {
-		if got := changeText(tt.before, tt.after); got != tt.want {
-			t.Errorf("%v to %v is %s, want %s", tt.before, tt.after, got, tt.want)
+		ratio float64
+		want  string
+	}{{2, "2 times as fast"}, {0.1, "10 times as slow"}, {1 / 1520., "1520 times as slow"}, {1.1, "10.0 % faster"}, {1 / 1.25, "25.0 % slower"}, {1, "no change"}, {math.Inf(1), ""}, {0, ""}} {
+		if got := changeText(tt.ratio); got != tt.want {
+			t.Errorf("%v is %q, want %q", tt.ratio, got, tt.want)
 		}
 	}
 }

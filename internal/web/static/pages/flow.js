@@ -1,8 +1,8 @@
 // One flow while it lasts, then its record.
-import { h, badge, section, facts, table, setText, setAttribute } from '../dom.js';
+import { h, titleBadge, section, facts, table, setText, setAttribute } from '../dom.js';
 import { Live } from '../live.js';
 import { Chart } from '../charts.js';
-import { chain, whereLoss } from '../chain.js';
+import { chain, whereResent } from '../chain.js';
 import * as f from '../format.js';
 
 export default function flow(content, frame, id) {
@@ -27,7 +27,7 @@ export default function flow(content, frame, id) {
 export function flowParts(content, title) {
   const state = h('span');
   const ways = chain('The flow’s two legs');
-  const loss = h('p', { class: 'verdict' });
+  const resent = h('p', { class: 'verdict' });
   const cause = h('p', { class: 'verdict' });
   const figures = facts(['Tunnel', 'Hop', 'Began', 'Lasts', 'Bytes ↑ up', 'Bytes ↓ down', 'Goodput ↑ up', 'Goodput ↓ down']);
   const legNames = ['Side', 'Congestion control', 'RTT', 'Least RTT', 'Data sent', 'Retransmitted'];
@@ -40,11 +40,11 @@ export function flowParts(content, title) {
   const ending = facts(['Ended', 'Reason', 'Ended by', 'Error', 'Resumed', 'Waited in outages']);
   const endCard = section('How it ended', ending.element);
   endCard.hidden = true;
-  const chart = new Chart({ title: 'Goodput over its life', titleX: 'From its start', format: f.rate, x: 'linear', formatX: f.elapsed,
+  const chart = new Chart({ title: 'Goodput over its life', titleX: 'From its start', format: f.rate, mirrored: true, least: 1000, x: 'linear', formatX: f.elapsed,
     series: [{ label: '↑ up', color: 'up', fill: true }, { label: '↓ down', color: 'down', fill: true }], height: 230 });
   content.append(
     h('h1', {}, title, ' ', state),
-    section('Its way', ways.element, loss),
+    section('Its way', ways.element, resent),
     section('What limits it', cause),
     section('Goodput over its life', chart.element),
     laneCard,
@@ -58,7 +58,7 @@ export function flowParts(content, title) {
   function show(x, series, what, now) {
     setText(state, '');
     const level = what.ended ? 'none' : f.stateLevel(x.state);
-    state.replaceChildren(badge(level, what.ended ? 'ended' : x.state));
+    state.replaceChildren(titleBadge(level, what.ended ? 'ended' : x.state));
     const both = what.legs;
     const items = [
       { key: 'client', node: x.client || 'not known', role: 'client', level: 'none' },
@@ -68,13 +68,13 @@ export function flowParts(content, title) {
       { key: 'target', node: x.target || 'not connected yet', role: 'target', level: 'none', note: x.hop && x.hop !== x.target ? x.hop : '' },
     ];
     ways.update(items);
-    setText(loss, whereLoss(items.filter((i) => i.leg)));
+    setText(resent, whereResent(items.filter((i) => i.leg)));
     const leg = { client: ' on the leg to the client', target: ' on the leg to the target' }[x.cause_leg] ?? '';
     const howLong = x.cause_share ? `, for ${(x.cause_share * 100).toFixed(0)} % of the time in which it moved data` : '';
     setText(cause, x.cause ? `Limited by ${f.causeName(x.cause)}${leg}${howLong}. ${f.causeSentence(x.cause)}` : 'Nothing stands out.');
     figures.update({ text: x.tunnel, href: '/tunnels/' + encodeURIComponent(x.tunnel) }, x.hop || f.unknown, f.moment(x.start), f.seconds(what.seconds),
       f.bytes(x.bytes_up), f.bytes(x.bytes_down), f.rate(what.up), f.rate(what.down));
-    both.forEach((l, i) => legs[i].update(l.side || f.unknown, l.congestion_control || f.unknown, f.delay(l.rtt_seconds), f.delay(l.min_rtt_seconds), f.bytes(l.bytes_sent), f.lossCell(f.resent(l))));
+    both.forEach((l, i) => legs[i].update(l.side || f.unknown, l.congestion_control || f.unknown, f.delay(l.rtt_seconds), f.delay(l.min_rtt_seconds), f.bytes(l.bytes_sent), f.legResent(l)));
     laneCard.hidden = !x.lanes;
     if (x.lanes) {
       const sum = (of) => x.lanes.each.reduce((all, l) => all + of(l), 0);
@@ -149,5 +149,5 @@ function mean(bytes, seconds) {
 }
 
 function legItem(key, from, to, leg) {
-  return { key, leg: true, from, to, rtt: leg.rtt_seconds, loss: f.resent(leg), lines: [leg.side && leg.side.toUpperCase(), leg.congestion_control, leg.cause && 'limited by ' + f.causeName(leg.cause)] };
+  return { key, leg: true, from, to, rtt: leg.rtt_seconds, resent: f.resent(leg), level: leg.retransmitted_level, lines: [leg.side && leg.side.toUpperCase(), leg.congestion_control, leg.cause && 'limited by ' + f.causeName(leg.cause)] };
 }

@@ -1,5 +1,5 @@
 // Two periods side by side: the effect of a change.
-import { announce, h, table, select, section, setText } from '../dom.js';
+import { announce, badge, h, keep, table, select, section, setText } from '../dom.js';
 import { Live, get } from '../live.js';
 import { Chart, decades, durations } from '../charts.js';
 import { course } from '../course.js';
@@ -7,19 +7,22 @@ import { showPast } from './causes.js';
 import * as f from '../format.js';
 
 const day = 86400e3;
-const presets = [['1', 'last day and the day before'], ['7', 'last 7 days and the 7 before'], ['30', 'last 30 days and the 30 before'], ['own', 'own times']];
+const presets = [['today', 'yesterday, and today so far'], ['1', 'last day and the day before'], ['7', 'last 7 days and the 7 before'], ['30', 'last 30 days and the 30 before'], ['own', 'own times']];
 
 export default function history(content, frame) {
   frame.title('History');
   const q = frame.query;
-  const shown = { days: q.get('days') ?? (q.get('after_since') ? 'own' : '7'), tunnel: q.get('tunnel') ?? '' };
+  // Without a choice, the longest of these that both periods have flows of.
+  const usual = q.get('days') || q.get('after_since') ? [] : ['7', 'today'];
+  const shown = { days: q.get('days') ?? (q.get('after_since') ? 'own' : usual.shift()), tunnel: q.get('tunnel') ?? '' };
   const times = ['before_since', 'before_until', 'after_since', 'after_until'];
   for (const name of times) shown[name] = q.get(name) ?? '';
 
-  const preset = select('Compare', presets, shown.days, (v) => { shown.days = v; setTimes(); load(true); });
+  const preset = select('Compare', presets, shown.days, (v) => { usual.length = 0; shown.days = v; setTimes(); load(true); });
   preset.element.classList.add('wide');
   const tunnel = select('Tunnel', [['', 'all'], ...(shown.tunnel ? [[shown.tunnel, shown.tunnel]] : [])], shown.tunnel, (v) => { shown.tunnel = v; load(true); });
   const inputs = times.map((name) => h('input', { type: 'datetime-local', onchange: () => {
+    usual.length = 0;
     shown.days = 'own';
     preset.set('own');
     shown[name] = inputs[times.indexOf(name)].value && new Date(inputs[times.indexOf(name)].value).toISOString();
@@ -27,6 +30,8 @@ export default function history(content, frame) {
   } }));
   const field = (text, input) => h('label', { class: 'field' }, h('span', {}, text), input);
   const headline = h('p', { class: 'headline' });
+  const warnings = h('ul', { class: 'alerts' });
+  const loading = h('p', { class: 'empty' }, 'Loading …');
   const figures = table({ caption: 'Before and after', keyOf: (row) => row.name, columns: [
     { title: 'Figure', cell: (r) => r.name },
     { title: 'Before', number: true, cell: (r) => r.before },
@@ -40,14 +45,15 @@ export default function history(content, frame) {
   const rough = h('p', { class: 'hint' });
   const over = course();
   const lists = [h('ul', { class: 'bars' }), h('ul', { class: 'bars' })];
+  const causes = [section('What limited flows before', lists[0]), section('What limited flows after', lists[1])];
   const result = h('div', { class: 'stack' },
-    headline,
+    headline, warnings,
     h('div', { class: 'pair' },
       section('Transfer times', h('p', { class: 'hint' }, 'The share of flows that took at most so long: further to the left is faster.'), timesChart.element),
       section('Goodput', h('p', { class: 'hint' }, 'The share of flows that had at most so much: further to the right is faster.'), ratesChart.element)),
     section('Figures', figures.element, rough),
     over.element,
-    h('div', { class: 'pair' }, section('What limited flows before', lists[0]), section('What limited flows after', lists[1])));
+    h('div', { class: 'pair' }, causes));
   result.hidden = true;
   content.append(h('h1', {}, 'History: before and after'),
     h('section', { class: 'card', 'aria-label': 'Periods' },
@@ -55,11 +61,16 @@ export default function history(content, frame) {
       h('div', { class: 'filters periods' },
         h('fieldset', {}, h('legend', {}, h('i', { class: 'swatch before' }), 'Before'), field('from', inputs[0]), field('to', inputs[1])),
         h('fieldset', {}, h('legend', {}, h('i', { class: 'swatch after' }), 'After'), field('from', inputs[2]), field('to', inputs[3])))),
-    result);
+    loading, result);
 
   function setTimes() {
-    if (shown.days !== 'own') {
-      const now = Math.ceil(Date.now() / 60e3) * 60e3;
+    const now = Math.ceil(Date.now() / 60e3) * 60e3;
+    if (shown.days === 'today') {
+      const midnight = new Date().setHours(0, 0, 0, 0);
+      const before = new Date(midnight);
+      before.setDate(before.getDate() - 1); // a day of a clock change has 23 or 25 hours
+      [before, midnight, midnight, now].forEach((at, i) => { shown[times[i]] = new Date(at).toISOString(); });
+    } else if (shown.days !== 'own') {
       const length = Number(shown.days) * day;
       [2 * length, length, length, 0].forEach((ago, i) => { shown[times[i]] = new Date(now - ago).toISOString(); });
     }
@@ -76,21 +87,31 @@ export default function history(content, frame) {
       const [both, before, after] = await Promise.all([get('compare', asked), period('before'), period('after')]);
       if (mine !== round) return;
       frame.fine();
+      if (!both.before.flows && usual.length) {
+        shown.days = usual.shift();
+        preset.set(shown.days);
+        setTimes();
+        load(said);
+        return;
+      }
       show(both);
       over.update(before, after);
       if (said) announce(headline.textContent);
     } catch (error) {
       if (mine === round) {
-        result.hidden = true;
+        result.hidden = loading.hidden = true;
         frame.trouble(error);
       }
     }
   }
 
-  function show({ before, after }) {
+  function show({ before, after, verdict, warnings: unlike }) {
     result.hidden = false;
+    loading.hidden = true;
     figures.update(compareRows(before, after));
-    setText(headline, sentence(before, after));
+    setText(headline, verdict);
+    keep(warnings, unlike ?? [], (text) => text, (text) => ({ element: h('li', { class: 'alert' }, badge('warn', 'warning'), text), update() {} }));
+    [before, after].forEach((one, i) => { causes[i].hidden = !one.flows; });
     timesChart.set(join(before.transfer_time_seconds, after.transfer_time_seconds));
     ratesChart.set(join(before.goodput_bps, after.goodput_bps));
     showPast(lists[0], before);
@@ -163,14 +184,4 @@ function times(a, b) {
   if (!(a > 0) || !(b > 0)) return f.unknown;
   const factor = b / a;
   return factor >= 1 ? '× ' + factor.toFixed(factor < 10 ? 2 : 0) : '÷ ' + (1 / factor).toFixed(1 / factor < 10 ? 2 : 0);
-}
-
-function sentence(before, after) {
-  const [a, b] = [before, after].map((x) => quantile(x.transfer_time_seconds, 'p50'));
-  if (!before.flows && !after.flows) return 'No flow has ended in either period.';
-  if (!(a > 0) || !(b > 0)) return `${f.plural(before.flows, 'flow')} before, ${f.plural(after.flows, 'flow')} after: there is nothing to compare.`;
-  const faster = a / b;
-  const words = faster >= 1.05 ? `${faster.toFixed(faster < 10 ? 1 : 0)} times as fast as before`
-    : faster <= 0.95 ? `${(1 / faster).toFixed(1 / faster < 10 ? 1 : 0)} times as slow as before` : 'as long as before';
-  return `Half of the transfers take at most ${f.seconds(b)}, where it was ${f.seconds(a)}: ${words}.`;
 }

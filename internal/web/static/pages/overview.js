@@ -5,18 +5,19 @@ import { Timeline, Sparkline, barRow } from '../charts.js';
 import { pairColumns, pairKey } from './pairs.js';
 import * as f from '../format.js';
 
-export const lossLevels = [[0.01, '1 % high', 'bad'], [0.001, '0.1 % raised', 'warn']];
+export const resentLevels = [[0.01, '1 %', 'bad'], [0.001, '0.1 %', 'warn']];
 
 export default function overview(content, frame) {
   frame.title('Overview');
   const sparks = new Map();
-  const charts = new Timeline({ load: (span) => get('points', { since: span }), levels: lossLevels, format: f.rate, share: f.share });
+  const charts = new Timeline({ load: (span) => get('points', { since: span }), levels: resentLevels, format: f.rate, share: f.share });
 
   const tiles = ['Goodput ↑ up', 'Goodput ↓ down', 'Flows now', 'Retransmitted', 'CPU', 'Memory'].map(tile);
   const alertList = h('ul', { class: 'alerts' });
-  const calm = h('p', { class: 'calm' }, badge('ok', 'nothing needs a look'));
+  const calm = h('p', { class: 'empty' }, 'Loading …');
   const causeList = h('ul', { class: 'bars' });
-  const noCauses = h('p', { class: 'empty' }, 'Nothing stands out: no flow is limited by anything that can be named.');
+  const noCauses = h('p', { class: 'empty' }, 'Loading …');
+  const clients = table({ caption: 'Clients that move most', empty: 'No client has a flow now.', keyOf: (c) => c.client, columns: clientColumns });
   const tunnels = table({
     caption: 'Tunnels', empty: 'There are no tunnels.', keyOf: (t) => t.name, columns: columns(sparks),
   });
@@ -32,7 +33,9 @@ export default function overview(content, frame) {
       section('Data retransmitted', charts.resent.element)),
     section('Tunnels', tunnels.element),
     pairCard,
-    section('What limits flows now', noCauses, causeList),
+    h('div', { class: 'pair' },
+      section('Clients that move most now', clients.element),
+      section('What limits flows now', noCauses, causeList)),
   );
 
   let process = null;
@@ -51,6 +54,7 @@ export default function overview(content, frame) {
     tunnels.update(data.tunnels);
     pairCard.hidden = !data.pairs;
     pairs.update(data.pairs ?? []);
+    clients.update(data.clients);
     alerts(alertList, calm, data.head.alerts);
     const all = {};
     for (const t of data.tunnels) for (const [cause, n] of Object.entries(t.causes ?? {})) all[cause] = (all[cause] ?? 0) + n;
@@ -81,10 +85,11 @@ function showTiles([up, down, flows, again, cpu, memory], { head, process, tunne
   setText(flows.value, f.count(head.flows_now));
   setText(flows.below, 'in ' + f.plural(tunnels.length, 'tunnel'));
   setText(again.value, f.share(head.retransmitted_share));
-  const { level, word } = f.lossLevel(head.retransmitted_share);
+  const level = head.retransmitted_level ?? '';
   if (again.below.dataset.level !== level) {
     again.below.dataset.level = level;
-    again.below.replaceChildren(badge(level, word));
+    const mark = f.resentMark(level);
+    again.below.replaceChildren(mark === 'none' ? 'in the last minute' : badge(mark, level + ' in the last minute'));
   }
   const at = Date.parse(head.at);
   if (before && at > before.at) {
@@ -100,6 +105,7 @@ function showTiles([up, down, flows, again, cpu, memory], { head, process, tunne
 
 function alerts(list, calm, all) {
   calm.hidden = all.length > 0;
+  setText(calm, 'No alerts.');
   keep(list, all, (a) => a.level + a.text.replace(/[\d.]+ %/, '') + a.link, () => {
     const mark = h('span');
     const text = h('span');
@@ -110,7 +116,7 @@ function alerts(list, calm, all) {
         const signature = JSON.stringify(a);
         if (element.signature === signature) return;
         element.signature = signature;
-        element.className = 'alert ' + a.level;
+        element.className = 'alert';
         mark.replaceChildren(badge({ critical: 'bad', warning: 'warn', notice: 'info' }[a.level], a.level));
         text.replaceChildren(a.link ? h('a', { href: a.link }, a.text) : a.text);
       },
@@ -143,8 +149,17 @@ export function showCauses(list, none, all, total) {
     text: f.plural(n, 'flow'), title: f.causeSentence(cause),
   }));
   none.hidden = rows.length > 0;
+  setText(none, 'No flow is limited by anything that can be named.');
   keep(list, rows, (row) => row.cause, barRow);
 }
+
+const clientColumns = [
+  { title: 'Client', cell: (c) => ({ text: c.client, href: '/flows?q=' + encodeURIComponent(c.client) }) },
+  { title: 'Flows', number: true, cell: (c) => f.count(c.flows) },
+  { title: '↑ Up', number: true, cell: (c) => f.rate(c.up_bps) },
+  { title: '↓ Down', number: true, cell: (c) => f.rate(c.down_bps) },
+  { title: 'Bytes', number: true, hide: 'phone', note: 'of its running flows', cell: (c) => f.bytes(c.bytes) },
+];
 
 function columns(sparks) {
   return [
@@ -157,7 +172,7 @@ function columns(sparks) {
     { title: 'Limit', number: true, hide: 'phone', cell: (t) => (t.flows_limit ? f.count(t.flows_limit) : 'none') },
     { title: 'Total', number: true, hide: 'phone', cell: (t) => f.count(t.flows_total) },
     { title: 'RTT', number: true, hide: 'narrow', note: 'the median of the legs to targets', cell: (t) => f.delay(t.legs[1].median_rtt_seconds) },
-    { title: 'Retransmitted', number: true, note: 'of the legs to targets, in the last second', cell: (t) => f.lossCell(t.legs[1].retransmitted_share) },
+    { title: 'Retransmitted', number: true, note: 'of the legs to targets, in the last minute', cell: (t) => f.resentCell(t.legs[1].retransmitted_share, t.legs[1].retransmitted_level) },
     { title: 'Hops', hide: 'narrow', cell: hopsCell },
     { title: 'Refused', number: true, hide: 'narrow', note: 'not allowed, over a limit, shed, or no target could be had', cell: (t) => f.count(t.denied_total + t.limited_total + t.shed_total + t.refused_total) },
     { title: 'Errors', number: true, hide: 'narrow', note: 'ended by a reset, a timeout or lack of resources', cell: (t) => f.count(t.errors_total) },

@@ -22,7 +22,7 @@ export default function transfers(content, frame) {
   const cause = select('Limited by', causeOptions, shown.cause, (v) => change({ cause: v }));
   const note = h('p', { class: 'hint' });
   const list = table({ caption: 'Transfers', keyOf: (r) => r.id || 'flow' + r.flow + r.start, empty: 'No flow of this kind has ended in this time.', columns });
-  const more = h('button', { type: 'button', onclick: () => change({ limit: '500' }) }, 'Show more');
+  const more = h('button', { type: 'button', hidden: true, onclick: () => change({ limit: '500' }) }, 'Show more');
   content.append(h('h1', {}, 'Transfers'),
     h('section', { class: 'card', 'aria-label': 'Flows that have ended' },
       h('div', { class: 'filters' }, order.element, span.element, tunnel.element, cause.element), list.element,
@@ -67,7 +67,7 @@ const columns = [
   { title: 'Time', number: true, cell: (r) => f.seconds(r.elapsed_seconds) },
   { title: 'Bytes', number: true, hide: 'phone', cell: (r) => f.bytes(r.bytes_up + r.bytes_down) },
   { title: 'Goodput', number: true, note: 'both directions together, the mean over its life', cell: (r) => f.rate(r.elapsed_seconds > 0 ? (r.bytes_up + r.bytes_down) * 8 / r.elapsed_seconds : null) },
-  { title: 'Retransmitted', number: true, hide: 'phone', note: 'of the worse leg', cell: (r) => f.lossCell(f.worstResent(r.client_leg, r.target_leg)) },
+  { title: 'Retransmitted', number: true, hide: 'phone', note: 'of the worse leg', cell: (r) => f.worseResent(r.client_leg, r.target_leg) },
   { title: 'Limited by', cell: (r) => ({ text: f.causeName(r.cause), title: f.causeSentence(r.cause) }) },
   { title: 'Ending', hide: 'narrow', cell: (r) => `${r.reason} (${r.ended_by})` },
 ];

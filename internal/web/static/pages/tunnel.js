@@ -1,20 +1,20 @@
 // One tunnel: its legs, its hops and its figures.
-import { h, badge, table, keep, section, facts, setText } from '../dom.js';
+import { h, badge, titleBadge, table, keep, section, facts, setText } from '../dom.js';
 import { Live, get } from '../live.js';
 import { Timeline } from '../charts.js';
-import { chain, whereLoss } from '../chain.js';
-import { lossLevels, withHead, showCauses, useLevel, useText } from './overview.js';
+import { chain, whereResent } from '../chain.js';
+import { resentLevels, withHead, showCauses, useLevel, useText } from './overview.js';
 import { flowColumns } from './flows.js';
 import { pairColumns, pairKey, pathTable } from './pairs.js';
 import * as f from '../format.js';
 
 export default function tunnel(content, frame, name) {
   frame.title('Tunnel ' + name);
-  const charts = new Timeline({ load: (span) => get('points', { tunnel: name, since: span }), levels: lossLevels, format: f.rate, share: f.share });
+  const charts = new Timeline({ load: (span) => get('points', { tunnel: name, since: span }), levels: resentLevels, format: f.rate, share: f.share });
   const state = h('span');
   const alertList = h('ul', { class: 'alerts' });
   const now = chain('This relay’s legs of the tunnel');
-  const loss = h('p', { class: 'verdict' });
+  const resent = h('p', { class: 'verdict' });
   const checked = chain('The whole chain, as the last check saw it');
   const verdict = h('p', { class: 'verdict' });
   const checkCard = section('The whole chain, as the last integrity check saw it', verdict, checked.element);
@@ -27,12 +27,12 @@ export default function tunnel(content, frame, name) {
   const fastest = table({ caption: 'Fastest flows', keyOf: (x) => x.id, empty: 'There are no flows now.', columns: flowColumns().filter((c) => c.title !== 'Tunnel').map((c) => ({ ...c, sort: undefined })) });
   const closed = table({ caption: 'How flows ended', keyOf: (x) => x.ended_by + x.reason, empty: 'No flow has ended yet.', columns: closedColumns });
   const causeList = h('ul', { class: 'bars' });
-  const noCauses = h('p', { class: 'empty' }, 'Nothing stands out.');
+  const noCauses = h('p', { class: 'empty' }, 'Loading …');
   const hopNote = h('p', { class: 'hint' });
   content.append(
     h('h1', {}, name, ' ', state),
     alertList,
-    section('Where it leads', now.element, loss),
+    section('Where it leads', now.element, resent),
     checkCard,
     pairCard,
     paths.card,
@@ -53,12 +53,12 @@ export default function tunnel(content, frame, name) {
     const t = data.tunnel;
     if (state.dataset.state !== useText(t)) {
       state.dataset.state = useText(t);
-      state.replaceChildren(badge(useLevel(t), useText(t), 'since ' + f.moment(t.usability.since ?? t.since)));
+      state.replaceChildren(titleBadge(useLevel(t), useText(t), 'since ' + f.moment(t.usability.since ?? t.since)));
     }
     charts.add(data.points);
     const legs = chainOf(t);
     now.update(legs);
-    setText(loss, whereLoss(legs.filter((x) => x.leg)));
+    setText(resent, whereResent(legs.filter((x) => x.leg)));
     showCheck(checkCard, verdict, checked, t, data.head.at);
     figures.update(
       t.listen.join(', '), f.count(t.flows_now), f.count(t.flows_peak), t.flows_limit ? f.count(t.flows_limit) : 'none', f.count(t.flows_total),
@@ -75,7 +75,7 @@ export default function tunnel(content, frame, name) {
     showCauses(causeList, noCauses, t.causes ?? {}, t.flows_now);
     const mine = data.head.alerts.filter((a) => a.link === '/tunnels/' + encodeURIComponent(name));
     keep(alertList, mine, (a) => a.text, (a) => ({
-      element: h('li', { class: 'alert ' + a.level }, badge({ critical: 'bad', warning: 'warn', notice: 'info' }[a.level], a.level), a.text), update() {},
+      element: h('li', { class: 'alert' }, badge({ critical: 'bad', warning: 'warn', notice: 'info' }[a.level], a.level), a.text), update() {},
     }));
   }, frame.trouble);
   return { close() { live.close(); charts.close(); } };
@@ -92,14 +92,14 @@ function chainOf(t) {
   };
   const items = [
     { key: 'clients', node: f.plural(t.flows_now, 'flow'), role: 'clients', level: 'none' },
-    { key: 'client', leg: true, from: 'the clients', to: 'this relay', rtt: client.median_rtt_seconds, loss: client.retransmitted_share,
+    { key: 'client', leg: true, from: 'the clients', to: 'this relay', rtt: client.median_rtt_seconds, resent: client.retransmitted_share, level: client.retransmitted_level,
       lines: [client.p99_rtt_seconds && '99 % below ' + f.delay(client.p99_rtt_seconds), limited(client)] },
     { key: 'relay', node: t.name, role: 'this relay', level: useLevel(t), state: useText(t) },
   ];
   if (main) {
     items.push(
       { key: 'target', leg: true, from: 'this relay', to: main.name, rtt: main.rtt_seconds || target.median_rtt_seconds,
-        loss: main.retransmitted_share >= 0 ? main.retransmitted_share : target.retransmitted_share,
+        ...(main.retransmitted_share >= 0 ? { resent: main.retransmitted_share, level: main.retransmitted_level } : { resent: target.retransmitted_share, level: target.retransmitted_level }),
         lines: [target.p99_rtt_seconds && '99 % below ' + f.delay(target.p99_rtt_seconds), limited(target)] },
       { key: 'hop', node: main.name, role: 'next hop', level: f.stateLevel(main.state), state: main.state,
         note: others.length ? 'and ' + others.map((x) => `${x.name} (${x.state})`).join(', ') : '' });
@@ -114,15 +114,15 @@ function showCheck(card, verdict, drawing, { name, last_check: check }, now) {
   check.hops.forEach((hop, i) => {
     if (i === 0) items.push({ key: 'from', node: name, role: 'this relay', level: 'ok' });
     items.push(
-      { key: 'leg' + i, leg: true, from: hop.from, to: hop.to, rtt: hop.rtt_seconds, loss: hop.loss_share, lossName: 'loss',
+      { key: 'leg' + i, leg: true, from: hop.from, to: hop.to, rtt: hop.rtt_seconds, lost: hop.loss_share, lossy: hop.state === 'lossy',
         lines: [hop.up_bps && '↑ ' + f.rate(hop.up_bps), hop.down_bps && '↓ ' + f.rate(hop.down_bps)] },
       { key: 'to' + i, node: hop.to, role: i === check.hops.length - 1 ? 'target' : 'relay', level: f.stateLevel(hop.state), state: hop.state });
   });
   drawing.update(items);
-  const text = `${f.age(f.since(check.at, now))} ago: ${check.verdict}. ${whereLoss(items.filter((x) => x.leg))}`;
+  const text = `${f.age(f.since(check.at, now))} ago: ${check.verdict}.`;
   if (verdict.dataset.ok !== String(check.ok)) {
     verdict.dataset.ok = String(check.ok);
-    verdict.replaceChildren(badge(check.ok ? 'ok' : 'bad', check.ok ? 'intact' : 'failed'), h('span'));
+    verdict.replaceChildren(titleBadge(check.ok ? 'ok' : 'bad', check.ok ? 'intact' : 'failed'), h('span'));
   }
   setText(verdict.lastElementChild, ' ' + text);
 }
@@ -135,7 +135,7 @@ const hopColumns = [
   { title: 'Total', number: true, hide: 'phone', cell: (x) => f.count(x.flows_total) },
   { title: 'Failures', number: true, hide: 'phone', cell: (x) => f.count(x.failed_total) },
   { title: 'RTT', number: true, hide: 'phone', cell: (x) => f.delay(x.rtt_seconds) },
-  { title: 'Retransmitted', number: true, cell: (x) => f.lossCell(x.retransmitted_share) },
+  { title: 'Retransmitted', number: true, note: 'in the last minute', cell: (x) => f.resentCell(x.retransmitted_share, x.retransmitted_level) },
   { title: 'Priority', number: true, hide: 'narrow', cell: (x) => f.count(x.priority) },
   { title: 'Weight', number: true, hide: 'narrow', cell: (x) => f.count(x.weight) },
 ];
