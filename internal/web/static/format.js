@@ -18,7 +18,7 @@ function scaled(v, step, units) {
 
 export function rate(bps) {
   if (!known(bps)) return unknown;
-  return scaled(bps, 1000, ['bit/s', 'kbit/s', 'Mbit/s', 'Gbit/s', 'Tbit/s']);
+  return scaled(bps, 1000, ['b/s', 'kb/s', 'Mb/s', 'Gb/s', 'Tb/s']);
 }
 
 export function bytes(n) {

@@ -12,7 +12,7 @@ export default function overview(content, frame) {
   const sparks = new Map();
   const charts = new Timeline({ load: (span) => get('points', { since: span }), levels: lossLevels, format: f.rate, share: f.share });
 
-  const tiles = ['Goodput ↑ up', 'Goodput ↓ down', 'Flows now', 'Retransmitted', 'CPU', 'Memory'].map(tile);
+  const tiles = ['Goodput ↑ up', 'Goodput ↓ down', 'Flows now', 'Retransmitted', 'CPU', 'Resident memory'].map(tile);
   const alertList = h('ul', { class: 'alerts' });
   const calm = h('p', { class: 'calm' }, badge('ok', 'nothing needs a look'));
   const causeList = h('ul', { class: 'bars' });
@@ -140,7 +140,8 @@ function columns(sparks) {
     { title: 'RTT', number: true, hide: 'narrow', note: 'the median of the legs to targets', cell: (t) => f.delay(t.legs[1].median_rtt_seconds) },
     { title: 'Retransmitted', number: true, note: 'of the legs to targets, in the last second', cell: (t) => f.lossCell(t.legs[1].retransmitted_share) },
     { title: 'Hops', hide: 'narrow', cell: (t) => { const up = t.hops.filter((x) => x.usable).length; return { text: `${up} of ${t.hops.length} up`, level: up === t.hops.length ? 'ok' : up ? 'warn' : 'bad' }; } },
-    { title: 'Refused', number: true, hide: 'narrow', note: 'not allowed, over a limit, shed, or no target could be had', cell: (t) => f.count(t.denied_total + t.limited_total + t.shed_total + t.refused_total) },
-    { title: 'Errors', number: true, hide: 'narrow', note: 'ended by a reset, a timeout or lack of resources', cell: (t) => f.count(t.errors_total) },
+    { title: 'Denied', number: true, hide: 'narrow', note: 'source or target not allowed, or a bad PROXY header', cell: (t) => f.count(t.denied_total) },
+    { title: 'Limited', number: true, hide: 'narrow', note: 'over a limit of the tunnel, or shed while a resource was short', cell: (t) => f.count(t.limited_total + t.shed_total) },
+    { title: 'Failed', number: true, hide: 'narrow', note: 'no target accepted, or ended by a reset, a timeout or lack of resources', cell: (t) => f.count(t.refused_total + t.errors_total) },
   ];
 }
