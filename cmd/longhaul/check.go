@@ -46,8 +46,8 @@ are noted; checks go on all the same.
 
 --all checks every tunnel of the relay, one after the other.
 
-Exit codes: 0 whole, or it accepts; 1 broken, or it could not be checked; 2 wrong
-command line; 3 whole, but a leg loses segments. With --all, the worst.`,
+Exit codes: 0 whole, or it accepts; 1 broken, or it could not be checked; 2
+wrong command line; 3 whole, but a leg loses segments. With --all, the worst.`,
 		Example: `  longhaul check to-site-b
   longhaul check --all
   longhaul check to-site-b --bytes 16MiB --json | jq .summary

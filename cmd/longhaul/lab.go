@@ -88,13 +88,7 @@ func labUp(ctx context.Context, env *env, conditions lab.Conditions, socket stri
 		if err := state.WriteText(env.stdout); err != nil {
 			return err
 		}
-		_, err := fmt.Fprint(env.stdout, `
-In another shell:  longhaul lab exec host-b -- longhaul measure --serve
-                   longhaul lab exec host-a -- longhaul measure host-b
-                   longhaul lab set --loss 1%
-                   longhaul lab status
-Interrupt to take it down.
-`)
+		_, err := fmt.Fprint(env.stdout, labNext)
 		return err
 	})
 	if err == nil {
@@ -102,6 +96,15 @@ Interrupt to take it down.
 	}
 	return err
 }
+
+// labNext has only commands that every host has.
+const labNext = `
+In another shell:  longhaul lab exec host-b -- longhaul measure --serve
+                   longhaul lab exec host-a -- longhaul measure host-b
+                   longhaul lab set --loss 1%
+                   longhaul lab status
+Interrupt to take it down.
+`
 
 const labDrawing = `
   host-a ─────── relay-a ═══════ WAN ═══════ relay-b ─────── host-b
