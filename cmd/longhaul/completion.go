@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"slices"
@@ -17,7 +18,7 @@ var shells = []struct {
 	name, path string
 	write      func(root *cobra.Command, w io.Writer) error
 }{
-	{"bash", "bash-completion/completions/longhaul", func(root *cobra.Command, w io.Writer) error { return root.GenBashCompletionV2(w, true) }},
+	{"bash", "bash-completion/completions/longhaul", writeBash},
 	{"zsh", "zsh/site-functions/_longhaul", func(root *cobra.Command, w io.Writer) error { return root.GenZshCompletion(w) }},
 	{"fish", "fish/vendor_completions.d/longhaul.fish", func(root *cobra.Command, w io.Writer) error { return root.GenFishCompletion(w, true) }},
 }
@@ -47,4 +48,26 @@ look for it.`,
 			return shells[i].write(cmd.Root(), env.stdout)
 		},
 	}
+}
+
+// writeBash writes bash's script. What cobra generates splits the line with a function of the
+// package bash-completion, and fails without it: there the script takes the line apart by itself.
+func writeBash(root *cobra.Command, w io.Writer) error {
+	var b bytes.Buffer
+	if err := root.GenBashCompletionV2(&b, true); err != nil {
+		return err
+	}
+	const splits = `_get_comp_words_by_ref "$@" cur prev words cword`
+	text := strings.Replace(b.String(), splits, `if declare -F _get_comp_words_by_ref >/dev/null; then
+        `+splits+`
+    else
+        local line="${COMP_LINE:0:COMP_POINT}"
+        read -r -a words <<<"$line"
+        [[ $line == *[[:space:]] ]] && words+=("")
+        cword=$((${#words[@]} - 1))
+        cur=${words[cword]}
+        prev=${words[cword - 1]}
+    fi`, 1)
+	_, err := io.WriteString(w, text)
+	return err
 }

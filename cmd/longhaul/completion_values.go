@@ -56,7 +56,7 @@ func completeValues(cmd *cobra.Command) {
 		cmd.ValidArgsFunction = completeTunnels
 	case "longhaul drain", "longhaul resume":
 		cmd.ValidArgsFunction = completeTunnelsAndHops
-	case "longhaul pair remove":
+	case "longhaul pair remove", "longhaul pair rename":
 		cmd.ValidArgsFunction = completePeers
 	case "longhaul cc load", "longhaul cc use":
 		cmd.ValidArgsFunction = completeAlgorithms

@@ -6,6 +6,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -18,6 +22,8 @@ import (
 	"longhaul/internal/intercept"
 	"longhaul/internal/kernel"
 	"longhaul/internal/ledger"
+	"longhaul/internal/pair/identity"
+	"longhaul/internal/portrange"
 	"longhaul/internal/remedy"
 	"longhaul/internal/service"
 )
@@ -53,13 +59,16 @@ func newConfigCheck(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "List every mistake in a configuration: file, line, column and fix",
-		Long: `check loads FILE as the relay would and resolves the names in listen. It prints
-every mistake with file, line, column and fix. It changes nothing.
+		Long: `check loads FILE as the relay would and looks up the names in listen and
+forward. It prints every mistake with file, line, column and fix. It changes
+nothing.
 
 It warns of a tunnel that listens on a wildcard or public address and has no
-allow, with the line to add. It also warns of a congestion control that this
-host does not know; the relay's host may know it. On the relay's host, as root,
-it warns of intercepted connections that the host's forward rules reject.
+allow, with the line to add. It also warns of what this host lacks, while the
+relay's host may have it: a listening address, the address of a name in forward,
+the key of a peer, a congestion control; and of listening ports that the kernel
+may give to outgoing connections. On the relay's host, as root, it warns of
+intercepted connections that the host's forward rules reject.
 
 Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 		Example: `  longhaul config check /etc/longhaul/longhaul.yaml && longhaul reload
@@ -68,17 +77,12 @@ Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the mistakes and warnings as JSON")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		l := loader()
-		l.Elsewhere = true
-		c, err := l.Load(cmd.Context(), args[0])
+		c, warnings, err := loader().Check(cmd.Context(), args[0])
 		var mistakes config.Errors
-		if err != nil && !(asJSON && errors.As(err, &mistakes)) {
-			return err
-		}
-		if asJSON {
-			checked := checkedConfig{File: args[0], Valid: err == nil, Mistakes: placed(mistakes), Warnings: []placedProblem{}}
+		if asJSON && (err == nil || errors.As(err, &mistakes)) {
+			checked := checkedConfig{File: args[0], Valid: err == nil, Mistakes: placed(mistakes), Warnings: placed(warnings)}
 			if err == nil {
-				checked.Warnings, checked.configSize = placed(c.Warnings), sizeOf(c)
+				checked.configSize = sizeOf(c)
 				for _, w := range forwardWarnings(env, c) {
 					checked.Warnings = append(checked.Warnings, placedProblem{args[0], w.Error(), remedy.Of(w)})
 				}
@@ -88,7 +92,10 @@ Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 			}
 			return &exitError{nil, exitUsage}
 		}
-		printWarnings(env, c.Warnings)
+		printWarnings(env, warnings)
+		if err != nil {
+			return err
+		}
 		for _, w := range forwardWarnings(env, c) {
 			writeWarning(env.stderr, args[0]+": "+w.Error(), remedy.Of(w))
 		}
@@ -143,7 +150,32 @@ func placed(all []*config.Error) []placedProblem {
 // loader reads configurations for this host.
 func loader() config.Loader {
 	return config.Loader{NoIPv6: !kernel.HasIPv6(), CheckKey: checkKeyFile, CheckDashboard: checkDashboardFiles,
-		CongestionControls: cc.NewHost(ledger.By{}).Known, OwnAddresses: daemon.OwnAddresses}
+		CongestionControls: cc.NewHost(ledger.By{}).Known, OwnAddresses: daemon.OwnAddresses,
+		HasAddress: hasAddress, OutgoingPorts: portrange.Outgoing, PeerKey: peerKey}
+}
+
+// hasAddress reports whether this host can listen on an address. A host with
+// net.ipv4.ip_nonlocal_bind can listen on any.
+func hasAddress(a netip.Addr) bool {
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 0)))
+	if err == nil {
+		conn.Close()
+	}
+	return !errors.Is(err, syscall.EADDRNOTAVAIL)
+}
+
+// peerKey returns why a directory of keys has none of a peer, or nil.
+func peerKey(dir, peer string) error {
+	if dir == "" {
+		dir = identity.Directory(os.Getenv)
+	}
+	if dir == "" {
+		return nil
+	}
+	if err := identity.New(dir).Known(peer); errors.Is(err, identity.ErrNoPeer) {
+		return fmt.Errorf("%w (in %s)", err, dir)
+	}
+	return nil
 }
 
 // configSize counts the parts of a configuration.

@@ -38,7 +38,7 @@ func toPairedTunnel(ctx context.Context, s *flow.PairSession, tunnels []flow.Tun
 	p := examine.PairedTunnel{Near: s.End == flow.NearEnd, Pair: doctor.Pair{Tunnel: s.Tunnel, Peer: s.Peer, Up: s.Up}}
 	if !s.Up && s.Problem != "" {
 		p.Problem, p.Error, p.Flows = s.Problem, s.Error, s.WaitingFlows()
-		p.Text, p.Remedy = flow.PairProblemText(s.Problem, s.Peer), flow.PairProblemRemedy(s.Problem)
+		p.Text, p.Remedy = flow.PairProblemText(s.Problem, s.Peer), s.Remedy()
 	}
 	if s.Remote.IsValid() {
 		p.Remote = examine.EndOf(s.Remote.AddrPort)

@@ -38,6 +38,34 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
+// TestLabNamesOwnCommands holds that what lab up suggests is there on a bare host: commands of this
+// program, in the hosts as well.
+func TestLabNamesOwnCommands(t *testing.T) {
+	lines := regexp.MustCompile(`longhaul .*`).FindAllString(labNext, -1)
+	if len(lines) != 4 {
+		t.Errorf("%d commands in %q", len(lines), labNext)
+	}
+	for _, line := range lines {
+		for command := range strings.SplitSeq(line, " -- ") {
+			words := strings.Fields(command)
+			if words[0] != "longhaul" {
+				t.Errorf("%s runs %s, which a bare host may lack", line, words[0])
+			}
+		}
+		outer, inner, _ := strings.Cut(line, " -- ")
+		args := strings.Fields(outer)[1:]
+		if inner != "" {
+			args = append(append(args, "--"), strings.Fields(inner)...)
+			if err := takes(testRoot(t), strings.Fields(inner)[1:]); err != nil {
+				t.Errorf("%s: %v", inner, err)
+			}
+		}
+		if err := takes(testRoot(t), args); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}
+
 var (
 	separators = regexp.MustCompile(`\||&&|;`)
 	inline     = regexp.MustCompile("`(longhaul [^`]*)`")

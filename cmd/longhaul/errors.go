@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"longhaul/internal/config"
+	"longhaul/internal/display"
 	"longhaul/internal/remedy"
 )
 
@@ -50,25 +52,39 @@ func printError(w io.Writer, err error) {
 	var bad config.Errors
 	if errors.As(err, &bad) {
 		for _, e := range bad {
-			fmt.Fprintf(w, "longhaul: %s: %s\nlonghaul: hint: %s\n", e.At, e.Problem, e.Fix)
+			writeMessage(w, fmt.Sprintf("%s: %s", e.At, e.Problem))
+			writeHint(w, e.Fix)
 		}
 		return
 	}
-	fmt.Fprintf(w, "longhaul: %v\n", err)
+	writeMessage(w, err.Error())
 	writeHint(w, remedy.Of(err))
 }
 
 // writeWarning writes a warning and its hint, as [printError] writes an error.
 func writeWarning(w io.Writer, warning, fix string) {
-	fmt.Fprintf(w, "longhaul: warning: %s\n", warning)
+	writeMessage(w, "warning: "+warning)
 	writeHint(w, fix)
 }
 
 func writeHint(w io.Writer, fix string) {
 	if fix != "" {
-		fmt.Fprintf(w, "longhaul: hint: %s\n", fix)
+		writeMessage(w, "hint: "+fix)
 	}
 }
+
+// writeMessage writes a message after the program's name. A terminal gets it folded, a file or
+// another program on one line.
+func writeMessage(w io.Writer, text string) {
+	const lead = "longhaul: "
+	if display.IsTerminal(w) && !strings.Contains(text, "\n") {
+		text = display.Fold(text, messageWidth, len(lead))
+	}
+	fmt.Fprintln(w, lead+text)
+}
+
+// messageWidth is the greatest width of messages on a terminal, in columns.
+const messageWidth = 80
 
 // problemOf splits an error into problem and remedy for the configuration. Both are
 // empty without an error.

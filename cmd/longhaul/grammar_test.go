@@ -112,7 +112,7 @@ var flagTable = []flagRow{
 	{"both", "", usual}, {"missing", "", usual}, {"in-turn", "", usual}, {"serve", " ADDRESS:PORT", optional}, {"no-delay", "", usual}, {"csv", "", usual},
 	{"default", "", usual}, {"lock", "", usual}, {"quickack", "", usual}, {"watch", "", usual},
 	{"clamp-to-pmtu", "", usual}, {"clamp-to-route", "", usual}, {"once", "", usual}, {"relay", "", usual},
-	{"now", "", usual}, {"purge", "", usual}, {"keep-config", "", usual}, {"classic", "", usual}, {"quick", "", usual},
+	{"now", "", usual}, {"all", "", usual}, {"purge", "", usual}, {"keep-config", "", usual}, {"classic", "", usual}, {"quick", "", usual},
 	{"grid", "", usual}, {"sharing", "", usual}, {"safety", "", usual}, {"traps", "", usual}, {"short", "", usual},
 	{"warm", "", usual}, {"outages", "", usual},
 	{"list", "", usual}, {"render", "", usual},
@@ -122,7 +122,7 @@ var flagTable = []flagRow{
 var forbiddenFlags = map[string]string{
 	"congestion-control": "cc", "congctl": "cc", "algorithm": "cc", "algorithms": "cc", "toward": "to",
 	"destination": "to", "for": "time", "duration": "time", "span": "time", "minutes": "time",
-	"within": "drain-timeout", "patience": "timeout", "every": "interval", "all": "limit", "force": "yes",
+	"within": "drain-timeout", "patience": "timeout", "every": "interval", "force": "yes",
 	"per-second": "new-flows-per-second", "keep": "out", "output": "out", "size": "bytes", "buffer": "queue",
 	"mtu-ab": "mtu", "mtu-ba": "mtu-back", "interface": "dev", "namespace": "netns", "order": "sort",
 	"slowest": "sort", "longest": "sort", "largest": "sort", "newest": "sort", "retransmitted": "sort",

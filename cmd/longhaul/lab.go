@@ -30,7 +30,7 @@ link. lab run repeats published experiments there; lab up keeps the sites up for
 programs of your own. When the command ends, everything is gone.`,
 		Example: `  longhaul lab run mitre
   longhaul lab up --rtt 300ms --rate 100Mbit --loss 10%
-  longhaul lab exec host-a -- ping -c 3 host-b`,
+  longhaul lab exec host-a -- longhaul measure host-b`,
 		Args: cobra.ArbitraryArgs,
 		RunE: needCommand,
 	}
@@ -88,12 +88,7 @@ func labUp(ctx context.Context, env *env, conditions lab.Conditions, socket stri
 		if err := state.WriteText(env.stdout); err != nil {
 			return err
 		}
-		_, err := fmt.Fprint(env.stdout, `
-In another shell:  longhaul lab exec host-a -- ping -c 3 host-b
-                   longhaul lab set --loss 1%
-                   longhaul lab status
-Interrupt to take it down.
-`)
+		_, err := fmt.Fprint(env.stdout, labNext)
 		return err
 	})
 	if err == nil {
@@ -101,6 +96,15 @@ Interrupt to take it down.
 	}
 	return err
 }
+
+// labNext has only commands that every host has.
+const labNext = `
+In another shell:  longhaul lab exec host-b -- longhaul measure --serve
+                   longhaul lab exec host-a -- longhaul measure host-b
+                   longhaul lab set --loss 1%
+                   longhaul lab status
+Interrupt to take it down.
+`
 
 const labDrawing = `
   host-a ─────── relay-a ═══════ WAN ═══════ relay-b ─────── host-b
@@ -124,7 +128,7 @@ Exit codes: those of the program; 1 if no lab is up.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 || len(args) == 2 && args[1] == "--" {
 				return usageError(remedy.New(errors.New("missing host or command"),
-					"for example: longhaul lab exec host-a -- ping -c 3 host-b"))
+					"for example: longhaul lab exec host-b -- longhaul measure --serve"))
 			}
 			return nil
 		},

@@ -32,8 +32,8 @@ A tunnel names its peer in the configuration, by pair or pair_from.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: needCommand,
 	}
-	cmd.AddCommand(newPairKey(env), newPairInvite(env), newPairJoin(env), newPairList(env), newPairRemove(env),
-		newPairRotate(env))
+	cmd.AddCommand(newPairKey(env), newPairInvite(env), newPairJoin(env), newPairList(env), newPairRename(env),
+		newPairRemove(env), newPairRotate(env))
 	return cmd
 }
 
@@ -128,6 +128,38 @@ shows which peers are connected.`,
 				return display.WriteJSON(env.stdout, list)
 			}
 			return list.WriteText(env.stdout, time.Now())
+		},
+	}
+	f.register(cmd.Flags())
+	return cmd
+}
+
+func newPairRename(env *env) *cobra.Command {
+	var f pairFlags
+	cmd := &cobra.Command{
+		Use:   "rename OLD NEW",
+		Short: "Give a peer another name here; its keys stay",
+		Long: `rename changes the name that this host has for a peer: the one of pair and
+pair_from in the configuration. The other host keeps its own name for this one.
+Running relays end the sessions of the former name, and reset their flows.`,
+		Example: "  longhaul pair rename vm2 site-b",
+		Args:    exactArgs(2, "the OLD name of a peer and the NEW one"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := identity.CheckName(args[1]); err != nil {
+				return usageError(err)
+			}
+			store, err := f.open(env)
+			if err != nil {
+				return err
+			}
+			if err := store.Rename(args[0], args[1]); err != nil {
+				return err
+			}
+			if f.json {
+				return display.WriteJSON(env.stdout, map[string]any{"renamed": args[0], "peer": args[1]})
+			}
+			_, err = fmt.Fprintf(env.stdout, "%s is %s now\n", args[0], args[1])
+			return err
 		},
 	}
 	f.register(cmd.Flags())

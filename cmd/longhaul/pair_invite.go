@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/control"
 	"longhaul/internal/flagvalue"
 	"longhaul/internal/pair/identity"
 	"longhaul/internal/remedy"
@@ -53,7 +55,7 @@ is a relay, and waits for it.`, int(identity.InvitationLife.Minutes())),
 			return nil
 		})
 	flags.StringVar(&f.serve, "serve", "", "take the join in this command, at `ADDRESS:PORT`")
-	flags.StringVar(&f.as, "as", "", "`NAME` of this host for the other site (default: the host's name)")
+	flags.StringVar(&f.as, "as", "", "`NAME` of this host for the other site (default: name of the running relay, or the host's name)")
 	f.register(flags)
 	return cmd
 }
@@ -69,7 +71,7 @@ type invited struct {
 }
 
 func (f *pairInvite) run(ctx context.Context, env *env, name string) error {
-	as, err := f.check(name)
+	as, err := f.check(ctx, env, name)
 	if err != nil {
 		return usageError(err)
 	}
@@ -100,6 +102,7 @@ func (f *pairInvite) run(ctx context.Context, env *env, name string) error {
 	} else {
 		_, err = fmt.Fprintln(env.stdout, inv.Line())
 		fmt.Fprintf(env.stderr, "at the other site, within %d minutes: longhaul pair join - < line\n", int(identity.InvitationLife.Minutes()))
+		fmt.Fprintf(env.stderr, "there this host becomes the peer %s; --as NAME proposes another name\n", inv.Name)
 	}
 	if err != nil || listener == nil {
 		return err
@@ -108,7 +111,7 @@ func (f *pairInvite) run(ctx context.Context, env *env, name string) error {
 }
 
 // check returns the name of this host for the other site.
-func (f *pairInvite) check(name string) (as string, err error) {
+func (f *pairInvite) check(ctx context.Context, env *env, name string) (as string, err error) {
 	if len(f.addresses) == 0 {
 		host, _, _ := net.SplitHostPort(f.serve)
 		if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
@@ -119,7 +122,7 @@ func (f *pairInvite) check(name string) (as string, err error) {
 		return "", err
 	}
 	if as = f.as; as == "" {
-		if as, err = identity.HostName(); err != nil {
+		if as, err = ownName(ctx, env); err != nil {
 			return "", err
 		}
 	}
@@ -127,6 +130,22 @@ func (f *pairInvite) check(name string) (as string, err error) {
 		return "", err
 	}
 	return as, identity.CheckName(as)
+}
+
+// ownName is the name of the relay that runs here, if there is one with a name of its own. Otherwise
+// it is the name of the host.
+func ownName(ctx context.Context, env *env) (string, error) {
+	dir := control.Directory(env.getenv)
+	names, _ := control.Running(ctx, dir) // an unreadable directory is another user's
+	names = slices.DeleteFunc(names, func(name string) bool {
+		return name == control.DefaultName || name == control.LabName || control.IsOwnName(name)
+	})
+	if len(names) == 1 && identity.CheckName(names[0]) == nil {
+		if _, err := control.PIDOf(ctx, control.PathIn(dir, names[0])); err == nil {
+			return names[0], nil
+		}
+	}
+	return identity.HostName()
 }
 
 // listen opens the listener of --serve, which is the address if none is given.

@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -103,7 +104,13 @@ or bad configuration, 3 stopped with flows reset at the drain deadline.`,
   longhaul relay --listen :6000-6010 --forward far:6000-6010 --allow 10.0.0.0/8
   longhaul relay --listen :9000 --forward relay-b:6000 --pair site-b
   longhaul relay --config /etc/longhaul/longhaul.yaml`,
-		Args: noArgs,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && (isConfiguration(args[0]) || isFile(args[0])) {
+				return usageError(remedy.New(fmt.Errorf("%s takes no argument, got %q", cmd.CommandPath(), args[0]),
+					"longhaul relay --config "+args[0]))
+			}
+			return noArgs(cmd, args)
+		},
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
@@ -166,4 +173,14 @@ func absolute(paths []string) []string {
 		}
 	}
 	return out
+}
+
+// isConfiguration reports whether a word looks like the name of a configuration.
+func isConfiguration(word string) bool {
+	return strings.HasSuffix(word, ".yaml") || strings.HasSuffix(word, ".yml")
+}
+
+func isFile(word string) bool {
+	info, err := os.Stat(word)
+	return err == nil && info.Mode().IsRegular()
 }

@@ -189,8 +189,8 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 		fmt.Fprintf(w, "keys of pairs: %s\n", display.FirstLine(s.Pairs.KeysProblem))
 	}
 
-	const tunnelRow = "%-14s %-9s %11s %7s %7s %7s %6s %6s %5s\n"
-	fmt.Fprintf(w, "\n"+tunnelRow, "TUNNEL", "STATE", "FLOWS/MAX", "TOTAL", "UP", "DOWN", "DENIED", "LIMIT", "FAIL")
+	const tunnelRow = "%-14s %-9s %11s %6s %6s %7s %6s %7s %6s\n"
+	fmt.Fprintf(w, "\n"+tunnelRow, "TUNNEL", "STATE", "FLOWS/MAX", "TOTAL", "UP", "DOWN", "DENIED", "LIMITED", "FAILED")
 	for _, t := range s.Tunnels {
 		limit := "-"
 		if t.FlowsLimit > 0 {
@@ -200,13 +200,13 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 			display.Quantity(t.FlowsTotal), display.Quantity(t.BytesUp), display.Quantity(t.BytesDown),
 			display.Quantity(t.Denied), display.Quantity(t.Limited+t.Shed), display.Quantity(t.Refused+t.Errors))
 		if t.Intercepts != "" {
-			fmt.Fprintln(w, display.Shorten("  intercepts "+t.Intercepts+" -> "+strings.Join(t.Forward, " "), 80))
+			fmt.Fprintln(w, display.Shorten("  intercepts "+t.Intercepts+" -> "+leadsTo(t.Forward), 80))
 		} else if listens := flow.PortRanges(t.Listen); len(listens) > 0 {
 			more := ""
 			if len(listens) > 1 {
 				more = fmt.Sprintf(" +%d", len(listens)-1)
 			}
-			fmt.Fprintln(w, display.Shorten("  "+listens[0]+more+" -> "+strings.Join(t.Forward, " "), 80))
+			fmt.Fprintln(w, display.Shorten("  "+listens[0]+more+" -> "+leadsTo(t.Forward), 80))
 		}
 		writeHost(w, t, now)
 		writeProblems(w, &t, now)
@@ -281,6 +281,14 @@ func writeProblems(w io.Writer, t *flow.Tunnel, now time.Time) {
 		}
 		fmt.Fprintln(w, display.Shorten("  "+p.Detail+since, 80))
 	}
+}
+
+// leadsTo says where a tunnel leads.
+func leadsTo(forward []string) string {
+	if len(forward) == 1 && forward[0] == "original" {
+		return "the address that each client dialed"
+	}
+	return strings.Join(forward, " ")
 }
 
 // writeInterception writes what keeps an intercepting tunnel from its best.

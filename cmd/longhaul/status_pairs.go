@@ -68,7 +68,7 @@ func writePairProblem(w io.Writer, s flow.PairSession) {
 	case !s.Up && s.Error != "":
 		display.WriteParagraph(w, lead, display.FirstLine(s.Error))
 	}
-	if remedy := flow.PairProblemRemedy(s.Problem); !s.Up && s.End == flow.NearEnd && remedy != "" {
+	if remedy := s.Remedy(); (!s.Up || s.LaneError != "") && s.End == flow.NearEnd && remedy != "" {
 		display.WriteParagraph(w, lead, remedy)
 	}
 }

@@ -71,6 +71,9 @@ func (c *relayChoice) paths(ctx context.Context, env *env) ([]string, error) {
 			if err := relayOfRoot(dir, c.name); err != nil {
 				return nil, err
 			}
+			if err := noRelayNamed(ctx, dir, c.name); err != nil {
+				return nil, err
+			}
 		}
 		return []string{path}, nil
 	}
@@ -87,6 +90,23 @@ func (c *relayChoice) paths(ctx context.Context, env *env) ([]string, error) {
 		paths[i] = control.PathIn(dir, name)
 	}
 	return paths, nil
+}
+
+// noRelayNamed is the error of a name that no running relay has, while others run; nil if none runs.
+func noRelayNamed(ctx context.Context, dir, name string) error {
+	names, _ := control.Running(ctx, dir) // an unreadable directory is another user's
+	names = slices.DeleteFunc(names, func(name string) bool {
+		_, err := control.PIDOf(ctx, control.PathIn(dir, name))
+		return errors.Is(err, control.ErrNotRunning)
+	})
+	if len(names) == 0 {
+		return nil
+	}
+	fix := "choose one of these: " + strings.Join(names, ", ")
+	if meant := remedy.Nearest(name, names); meant != "" && len(names) > 1 {
+		fix = "did you mean " + meant + "? These run: " + strings.Join(names, ", ")
+	}
+	return remedy.New(fmt.Errorf("%w by the name %s", control.ErrNotRunning, name), fix)
 }
 
 // relayOfRoot returns the error for a user without a relay of this name, or of any

@@ -21,6 +21,7 @@ type decoder struct {
 	errs   Errors
 
 	warnings []*Error
+	onHost   bool // warn of what this host lacks
 
 	// keys holds the known keys of every kind of mapping decoded so far.
 	keys map[string][]string

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"longhaul/internal/portrange"
 )
 
 // Loader loads configurations. The zero value uses the system's resolver.
@@ -39,6 +41,18 @@ type Loader struct {
 	// wildcard accepts connections to them. Nil lists none.
 	OwnAddresses func() []netip.Addr
 
+	// HasAddress reports whether this host can listen on an address. [Loader.Check] warns of others.
+	// Nil skips the check.
+	HasAddress func(netip.Addr) bool
+
+	// OutgoingPorts are those that this host's kernel gives to outgoing connections. [Loader.Check]
+	// warns of listening ports among them.
+	OutgoingPorts func() []portrange.Range
+
+	// PeerKey returns why this host has no key of a peer, or nil. An empty directory is the usual
+	// one. Nil skips the check.
+	PeerKey func(dir, peer string) error
+
 	// NoIPv6 is set on a host without IPv6: an address without a host, such as
 	// ":6000", then means IPv4 only.
 	NoIPv6 bool
@@ -60,6 +74,15 @@ func (l Loader) Load(ctx context.Context, path string, flags ...Flag) (*Config, 
 	if path == "" {
 		return l.decode(ctx, fromFlags(flags))
 	}
+	root, err := parseFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return l.decodeWith(ctx, root, flags)
+}
+
+// parseFile reads a file. The error is an [Errors].
+func parseFile(path string) (*node, error) {
 	data, err := readFile(path)
 	if err != nil {
 		fix := "check the path and its permissions"
@@ -69,15 +92,45 @@ func (l Loader) Load(ctx context.Context, path string, flags ...Flag) (*Config, 
 		}
 		return nil, Errors{{Position{File: path}, fmt.Sprintf("cannot be read: %v", err), fix}}
 	}
-	return l.Parse(ctx, path, data, flags...)
+	return parseText(path, data)
 }
 
-// Parse is Load for the content of a file.
-func (l Loader) Parse(ctx context.Context, path string, data []byte, flags ...Flag) (*Config, error) {
+// parseText parses the content of a file. The error is an [Errors].
+func parseText(path string, data []byte) (*node, error) {
 	root, fault := parseYAML(path, bytes.TrimPrefix(data, []byte("\ufeff")))
 	if fault != nil {
 		return nil, Errors{fault}
 	}
+	return root, nil
+}
+
+// Check loads a file that may be for another host. It returns the warnings of a file with mistakes,
+// too, and warns of what this host lacks for the file.
+func (l Loader) Check(ctx context.Context, path string) (c *Config, warnings Errors, err error) {
+	l.Elsewhere = true
+	root, err := parseFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	d := l.decoder(ctx)
+	d.onHost = true
+	loaded := d.config(root)
+	if len(d.errs) > 0 {
+		return nil, d.warnings, d.errs
+	}
+	return &loaded, d.warnings, nil
+}
+
+// Parse is Load for the content of a file.
+func (l Loader) Parse(ctx context.Context, path string, data []byte, flags ...Flag) (*Config, error) {
+	root, err := parseText(path, data)
+	if err != nil {
+		return nil, err
+	}
+	return l.decodeWith(ctx, root, flags)
+}
+
+func (l Loader) decodeWith(ctx context.Context, root *node, flags []Flag) (*Config, error) {
 	if len(flags) > 0 && root.kind == mapping {
 		root.overlay(fromFlags(flags))
 	}
@@ -95,15 +148,19 @@ func readFile(path string) ([]byte, error) {
 }
 
 func (l Loader) decode(ctx context.Context, root *node) (*Config, error) {
-	if l.Resolve == nil {
-		l.Resolve = SystemResolver
-	}
-	d := &decoder{ctx: ctx, loader: l, keys: map[string][]string{}}
+	d := l.decoder(ctx)
 	c := d.config(root)
 	if len(d.errs) > 0 {
 		return nil, d.errs
 	}
 	return &c, nil
+}
+
+func (l Loader) decoder(ctx context.Context) *decoder {
+	if l.Resolve == nil {
+		l.Resolve = SystemResolver
+	}
+	return &decoder{ctx: ctx, loader: l, keys: map[string][]string{}}
 }
 
 // mainTunnel is the name of a command line's one tunnel.

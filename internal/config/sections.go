@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -105,21 +106,28 @@ func (d *decoder) config(root *node) Config {
 			c.Tunnels = append(c.Tunnels, d.tunnel(n, base, names))
 		}
 		d.checkClashes()
+		d.warnPools(tunnels, c.Tunnels)
+		d.warnKeys(c.Tunnels, tunnels.items, c.PairKeys)
+		if d.onHost {
+			d.warnHost(c.Tunnels)
+		}
 		if len(d.errs) == 0 {
 			d.checkIntercepts(c.Tunnels)
-			d.warnPools(tunnels, c.Tunnels)
 			d.checkLoops(c.Tunnels)
 		}
 	}
+	inOrder(d.warnings)
 	c.Warnings = d.warnings
 	// The decoder read defaults out of order: sort the mistakes by position.
-	slices.SortStableFunc(d.errs, func(a, b *Error) int {
-		if a.At.Line != b.At.Line {
-			return a.At.Line - b.At.Line
-		}
-		return a.At.Column - b.At.Column
-	})
+	inOrder(d.errs)
 	return c
+}
+
+// inOrder sorts by position.
+func inOrder(all []*Error) {
+	slices.SortStableFunc(all, func(a, b *Error) int {
+		return cmp.Or(a.At.Line-b.At.Line, a.At.Column-b.At.Column)
+	})
 }
 
 func (d *decoder) socketPath(n *node, key string) (string, bool) {
@@ -226,13 +234,13 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 		d.checkIntercept(n, &t)
 		d.checkOriginal(n, &t)
 		d.checkPair(n, &t)
-		d.warnClear(n, &t)
-		d.warnBypass(n, &t)
-		d.warnLocalTargets(n, &t)
 		d.checkSettings(n, t.Settings)
-		if !t.PairFrom.Paired() { // only peers use the others
-			d.warnOpen(t, listens)
-		}
+	}
+	d.warnClear(n, &t)
+	d.warnBypass(n, &t)
+	d.warnLocalTargets(n, &t)
+	if !t.PairFrom.Paired() && n.lookup("pair_from") == nil && (len(d.errs) == before || n.lookup("allow") == nil) { // only peers use the others
+		d.warnOpen(t, listens)
 	}
 	d.listens = append(d.listens, listens...)
 	d.forwardNodes = append(d.forwardNodes, forwards)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -17,7 +18,7 @@ import (
 // stack and time from a hostile file.
 const (
 	maxFileBytes = 1 << 20
-	maxLineBytes = 4096
+	maxLineBytes = 64 << 10
 	maxNesting   = 32
 )
 
@@ -42,7 +43,7 @@ func parseYAML(file string, data []byte) (root *node, fault *Error) {
 	// Allow duplicates: the decoder reports them in more detail.
 	doc, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		return nil, syntaxError(file, err)
+		return nil, syntaxError(file, data, err)
 	}
 	c := converter{file: file}
 	var bodies []ast.Node
@@ -109,7 +110,28 @@ func checkNesting(file string, tokens token.Tokens) *Error {
 	return nil
 }
 
-func syntaxError(file string, err error) *Error {
+// bracketed is an address that YAML takes for a list, since it is not in quotes.
+var bracketed = regexp.MustCompile(`(?:^|[^"'0-9A-Za-z])(\[[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:%[^]"']+)?\]:[0-9-]+)`)
+
+// knownMistake names the two mistakes that the parser's own words hide; nil: it is another one.
+// The first tab in an indentation is one, wherever the parser stumbles over it.
+func knownMistake(file string, data []byte, at Position) *Error {
+	number := 0
+	for line := range bytes.Lines(data) {
+		number++
+		text := bytes.TrimLeft(line, " \t")
+		if tab := bytes.IndexByte(line[:len(line)-len(text)], '\t'); tab >= 0 && len(bytes.TrimSpace(text)) > 0 && text[0] != '#' {
+			return &Error{Position{File: file, Line: number, Column: tab + 1}, fmt.Sprintf("line %d is indented with a tab", number), "use spaces; YAML takes no tabs there"}
+		}
+		if found := bracketed.FindSubmatchIndex(line); number == at.Line && found != nil {
+			address := line[found[2]:found[3]]
+			return &Error{Position{File: file, Line: number, Column: found[2] + 1}, fmt.Sprintf("%s is not in quotes, and YAML takes the brackets for a list", address), fmt.Sprintf("write %q", address)}
+		}
+	}
+	return nil
+}
+
+func syntaxError(file string, data []byte, err error) *Error {
 	at := Position{File: file, Line: 1, Column: 1}
 	problem := err.Error()
 	var positioned yaml.Error
@@ -118,6 +140,9 @@ func syntaxError(file string, err error) *Error {
 		if t := positioned.GetToken(); t != nil && t.Position != nil {
 			at.Line, at.Column = max(t.Position.Line, 1), max(t.Position.Column, 1)
 		}
+	}
+	if known := knownMistake(file, data, at); known != nil {
+		return known
 	}
 	problem, _, _ = strings.Cut(problem, "\n")
 	return &Error{at, "this is not valid YAML: " + strings.ToLower(problem), "check indentation, colons, quotes and brackets here and on the line above"}

@@ -269,8 +269,12 @@ func (t *tunnelIntegrity) tell(before, now *integrity.Report) {
 		return
 	}
 	attrs := []any{"tunnel", t.tunnel, "state", string(now.State), "found", now.Summary}
-	if now.State == integrity.Whole {
+	switch now.State {
+	case integrity.Whole:
 		t.log.Info("check: the tunnel is whole", attrs...)
+		return
+	case integrity.Accepts:
+		t.log.Info("check: the target accepts", attrs...)
 		return
 	}
 	t.log.Warn("check: the tunnel is "+string(now.State), append(attrs, "hint", now.Hint)...)

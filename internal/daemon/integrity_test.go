@@ -133,7 +133,9 @@ func TestOnlyChangesAreLogged(t *testing.T) {
 	var log strings.Builder
 	one := &tunnelIntegrity{integritySettings: integritySettings{tunnel: "t"}, log: slog.New(slog.NewTextHandler(&log, nil))}
 	report := func(state integrity.State, f *integrity.Fault) *integrity.Report {
-		r := integrity.NewReport("t", time.Now(), []integrity.Chain{{State: state, Fault: f, Hops: []integrity.Hop{{Kind: integrity.KindTarget}}}})
+		passed := &integrity.Direction{Bytes: 1}
+		r := integrity.NewReport("t", time.Now(), []integrity.Chain{{State: state, Fault: f, Hops: []integrity.Hop{
+			{Kind: integrity.KindRelay, Up: passed, Down: passed}, {Kind: integrity.KindTarget}}}})
 		return &r
 	}
 	whole, down := report(integrity.Whole, nil), report(integrity.Broken, &integrity.Fault{Reason: integrity.Refused, Hop: 1, Text: "refused"})

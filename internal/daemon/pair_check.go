@@ -34,7 +34,7 @@ func (p *pairs) check(ctx context.Context, tunnel, forward string) (*integrity.R
 		}
 	}
 	r := integrity.NewReport(tunnel, began, []integrity.Chain{chain})
-	if r.State == integrity.Whole {
+	if r.State == integrity.Accepts { // no bytes of a check pass a pair
 		r.Summary = fmt.Sprintf("the pair with %s stands, %.1f ms away, and ", s.Peer, s.RTT.Seconds()*1e3)
 		if len(chain.Hops) > 1 {
 			r.Summary += chain.Hops[1].Address.String() + " accepts"
@@ -110,7 +110,7 @@ func pairChain(s flow.PairSession, forward string) integrity.Chain {
 		To:     forward,
 		Detail: s.Error,
 		Text:   pairProblemText(s, forward),
-		Hint:   flow.PairProblemRemedy(s.Problem),
+		Hint:   s.Remedy(),
 	}}
 }
 

@@ -74,6 +74,7 @@ func toPairSession(s pair.SessionState) flow.PairSession {
 		RTT:          units.Seconds(s.RTT),
 		Overload:     units.Seconds(s.Overload),
 		LaneError:    s.LaneError,
+		LaneProblem:  string(s.LaneProblem),
 		LanesWarm:    s.LanesWarm,
 		LanesBusy:    s.LanesBusy,
 		FlowsMoving:  s.FlowsLane,
@@ -234,12 +235,14 @@ func (p *pairs) tell(was *watched, s pair.SessionState, now time.Time) {
 		p.sessionLine(slog.LevelWarn, "session lost", s, failure, flows)
 		was.down = now
 	case !s.Up && s.Near && s.Problem != was.told && now.Sub(was.down) >= problemSettles:
-		p.sessionLine(slog.LevelWarn, "no session: "+string(s.Problem), s, failure, slog.String("remedy", flow.PairProblemRemedy(string(s.Problem))))
+		shown := toPairSession(s)
+		p.sessionLine(slog.LevelWarn, "no session: "+string(s.Problem), s, failure, slog.String("remedy", shown.Remedy()))
 		was.told = s.Problem
 	case s.Up && s.Draining && !was.Draining:
 		p.sessionLine(slog.LevelInfo, "the other relay takes no new flows", s)
 	case s.Up && s.LaneError != "" && was.LaneError == "":
-		p.sessionLine(slog.LevelWarn, "no new lane", s, slog.String("error", s.LaneError))
+		shown := toPairSession(s)
+		p.sessionLine(slog.LevelWarn, "no new lane", s, slog.String("error", s.LaneError), slog.String("remedy", shown.Remedy()))
 	case s.Up && s.LaneError == "" && was.LaneError != "":
 		p.sessionLine(slog.LevelInfo, "new lanes again", s)
 	}

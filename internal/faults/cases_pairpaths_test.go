@@ -446,3 +446,37 @@ func TestCase62FirewallDropsData(t *testing.T) {
 	}
 	p.expectNoFlows()
 }
+
+// TestPathDropsLargeSegments holds that a path whose MTU is smaller than its ends believe is told
+// from a firewall, before a session stands and after.
+func TestPathDropsLargeSegments(t *testing.T) {
+	t.Parallel()
+	p, _ := loopbackPair(t)
+	p.forward = p.wan
+	p.target = echo(t, p.target)
+	p.withoutWaitForPair = true
+	p.settings = "    connect_timeout: 2s\n"
+	p.startFar()
+	listening := func(s socketOf) bool { return s.info.State == tcpinfo.Listen }
+	p.far.filter(dropLarge, listening)
+	p.startNear()
+	p.expectProblem(flow.PairPathMTU)
+	if s := p.near.session(); !strings.Contains(s.Error, "small segments cross the path") || !strings.Contains(s.Remedy(), "mtu_probing") {
+		t.Errorf("the error does not name the fault: %s; %s", s.Error, s.Remedy())
+	}
+	p.far.filter(nil, listening)
+	p.expectUp()
+	p.far.filter(dropLarge, listening)
+	var running []held
+	for range warmLanes {
+		running = append(running, hold(t, p.dial()))
+	}
+	expectReset(t, p.dial(), patience)
+	p.near.expectLog(`msg="pair: no new lane" .*small segments cross the path.* remedy=.*mtu_probing`)
+	p.far.filter(nil, listening)
+	p.expectServed(p.dial())
+	for _, h := range running {
+		h.release(t)
+	}
+	p.expectNoFlows()
+}

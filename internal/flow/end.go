@@ -32,6 +32,7 @@ const (
 
 	// Of flows that a pair of relays carries.
 	EndWANLost       EndReason = "wan-lost"       // no connection between the relays for the time of resume
+	EndPeerRefused   EndReason = "peer-refused"   // the same, and the host of the other relay refuses connections
 	EndPeerRestarted EndReason = "peer-restarted" // the other relay lost the flow with its process
 	EndDamaged       EndReason = "damaged"        // length or checksum of the stream were wrong at its end
 	EndPairDown      EndReason = "pair-down"      // no session with the other relay when the client came
@@ -42,7 +43,7 @@ var EndReasons = func() []EndReason {
 	all := []EndReason{EndClean, EndClientReset, EndTargetReset, EndClientTimeout, EndTargetTimeout, EndTargetRefused,
 		EndTargetUnreached, EndTargetUnknown, EndLoop, EndNoHop, EndNoLocalPort, EndNoResources, EndIdle, EndHalfClosed, EndStalled, EndDrain,
 		EndCheck, EndDenied, EndFlowLimit, EndRateLimit, EndShed, EndBadProxyHeader,
-		EndWANLost, EndPeerRestarted, EndDamaged, EndPairDown}
+		EndWANLost, EndPeerRefused, EndPeerRestarted, EndDamaged, EndPairDown}
 	slices.Sort(all)
 	return all
 }()

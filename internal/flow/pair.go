@@ -51,7 +51,8 @@ type PairSession struct {
 	Compress string `json:"compress"`
 
 	RTT           units.Seconds `json:"rtt_seconds,omitempty"`
-	LaneError     string        `json:"lane_error,omitempty"` // why lanes that it lacks cannot be made, though it is up
+	LaneError     string        `json:"lane_error,omitempty"`   // why lanes that it lacks cannot be made, though it is up
+	LaneProblem   string        `json:"lane_problem,omitempty"` // of LaneError
 	LanesWarm     int           `json:"lanes_warm"`
 	LanesBusy     int           `json:"lanes_busy"`
 	FlowsMoving   int           `json:"flows_moving"`   // with a lane
@@ -137,6 +138,7 @@ const (
 	PairKeyUnknown = "key-unknown" // one relay does not know the key of the other
 	PairVersion    = "version"     // the relays have no version of the protocol in common
 	PairPathDown   = "path-down"   // nothing answers
+	PairPathMTU    = "path-mtu"    // the path drops large packets
 	PairDenied     = "denied"      // the far tunnel does not take this relay's flows
 	PairDraining   = "draining"    // the far process takes no new sessions
 	PairEncrypt    = "encrypt"     // one relay has encrypt: off, the other has not
@@ -159,7 +161,7 @@ func (s *PairSession) State() string {
 		return "draining"
 	case s.Up:
 		return "up"
-	case s.Instance != "" && (s.Problem == "" || s.Problem == PairPathDown):
+	case s.Instance != "" && (s.Problem == "" || s.Problem == PairPathDown || s.Problem == PairPathMTU):
 		return "lost"
 	case s.Problem != "":
 		return s.Problem
@@ -226,6 +228,8 @@ func PairProblemText(problem, relay string) string {
 		return relay + " speaks another version of the pair protocol"
 	case PairPathDown:
 		return relay + " does not answer"
+	case PairPathMTU:
+		return "the path to " + relay + " drops large packets without an ICMP message"
 	case PairDenied:
 		return relay + " does not take this relay's flows"
 	case PairDraining:
@@ -240,19 +244,31 @@ func PairProblemText(problem, relay string) string {
 	return "no session with " + relay + " stands"
 }
 
-// PairProblemRemedy says what to do about a problem; empty: nothing is known.
-func PairProblemRemedy(problem string) string {
+// Remedy says what to do about the problem of a session or of its lanes, and at which of the two relays;
+// empty: nothing is known.
+func (s *PairSession) Remedy() string {
+	other := "far"
+	if s.End == FarEnd {
+		other = "near"
+	}
+	problem := s.Problem
+	if s.Up { // with a session, only lanes can have one
+		problem = s.LaneProblem
+	}
 	switch problem {
 	case PairUnpaired:
 		return "check forward: what listens there must be a tunnel with pair_from, of a longhaul that knows pairs"
 	case PairKeyUnknown:
-		return "compare the keys of both hosts (longhaul pair list), or pair them: longhaul pair invite here, longhaul pair join there"
+		return s.keyRemedy()
 	case PairVersion:
 		return "upgrade the older of the two relays"
 	case PairPathDown:
-		return "check that the far relay runs, and that no firewall stands between"
+		return "check that the " + other + " relay runs, and that no firewall stands between"
+	case PairPathMTU:
+		return "have both relays probe for the size: sysctl -w net.ipv4.tcp_mtu_probing=1, and wan: {mtu_probing: true} in both tunnels; " +
+			"or lower the MSS (longhaul mss set). What drops the packets is a tunnel or a firewall on the path with a smaller MTU"
 	case PairDenied:
-		return "add this relay's name to pair_from of the far tunnel"
+		return "at the far relay, add to pair_from the name that longhaul pair list shows there for this relay"
 	case PairEncrypt:
 		return "write the same encrypt in pair of the near tunnel and in pair_from of the far one"
 	case PairBusy:
@@ -261,4 +277,14 @@ func PairProblemRemedy(problem string) string {
 		return "give both relays more CPU, or fewer clients (max_flows, rate); flows wait, and go on by themselves"
 	}
 	return ""
+}
+
+// keyRemedy is how both relays come to know each other's key. The far relay invites, since only
+// that one has a port that takes a join.
+func (s *PairSession) keyRemedy() string {
+	if s.End == FarEnd {
+		return "pair again: here longhaul pair invite " + s.Peer + " --address HOST:PORT, at the near relay longhaul pair join - < line"
+	}
+	return "compare longhaul pair list at both relays. If the peer has another name here: longhaul pair rename OLD " + s.Peer +
+		". Otherwise pair: at the far relay longhaul pair invite NAME --address HOST:PORT, here longhaul pair join - --as " + s.Peer + " < line"
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"longhaul/internal/cc"
 	"longhaul/internal/display"
@@ -15,23 +16,24 @@ import (
 // WriteList writes changes as a table that fits a terminal of 80 columns. The lines
 // below a change have its command, earlier claims, the former value and users.
 func WriteList(w io.Writer, changes []Change, now time.Time) error {
-	const (
-		row    = "%-9s  %-30s  %-17s  %-10s  %s"
-		indent = "    "
-	)
+	const indent = "    "
 	var b strings.Builder
-	line := func(values ...any) { b.WriteString(strings.TrimRight(fmt.Sprintf(row, values...), " ") + "\n") }
-	below := func(text string) {
-		b.WriteString(indent + display.Fold(text, 80, len(indent)) + "\n")
-	}
-	line("KIND", "WHAT", "VALUE", "OWNER", "SINCE")
+	rows := [][5]string{{"KIND", "WHAT", "VALUE", "OWNER", "SINCE"}}
 	for _, c := range changes {
 		owner, since := "-", "-"
 		if n := len(c.Claims); n > 0 {
 			owner = c.Claims[n-1].Owner
 			since = sinceText(c.Claims[n-1], now)
 		}
-		line(c.Kind, c.What, c.Value, owner, since)
+		rows = append(rows, [5]string{string(c.Kind), c.What, c.Value, owner, since})
+	}
+	line := tableOf(rows)
+	below := func(text string) {
+		b.WriteString(indent + display.Fold(text, 80, len(indent)) + "\n")
+	}
+	b.WriteString(line(0))
+	for i, c := range changes {
+		b.WriteString(line(i + 1))
 		switch {
 		case c.Deleted:
 			below("its network namespace is deleted: " + c.NetNS)
@@ -70,6 +72,24 @@ func WriteList(w io.Writer, changes []Change, now time.Time) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// tableOf returns the lines of a table by their number. Each column is as wide as its widest value,
+// and at least as wide as in a list of the usual values.
+func tableOf(rows [][5]string) func(i int) string {
+	widths := [5]int{9, 30, 17, 10, 0}
+	for _, r := range rows {
+		for i, value := range r {
+			widths[i] = max(widths[i], utf8.RuneCountInString(value))
+		}
+	}
+	return func(i int) string {
+		r, text := rows[i], ""
+		for column, value := range r {
+			text += fmt.Sprintf("%-*s  ", widths[column], value)
+		}
+		return strings.TrimRight(text, " ") + "\n"
+	}
 }
 
 func sinceText(c ledger.Claim, now time.Time) string {

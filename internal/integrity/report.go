@@ -26,11 +26,13 @@ const (
 // State is the result for a tunnel, a chain or a hop.
 type State string
 
-// The states. A lossy chain is whole, but loses segments.
+// The states. A lossy chain is whole, but loses segments. One that accepts has no fault, and no
+// byte has passed it.
 const (
-	Whole  State = "whole"
-	Lossy  State = "lossy"
-	Broken State = "broken"
+	Whole   State = "whole"
+	Accepts State = "accepts"
+	Lossy   State = "lossy"
+	Broken  State = "broken"
 )
 
 // Reason is the cause of a fault.

@@ -42,14 +42,18 @@ func (r Report) Line(now time.Time) string {
 // writeTable writes a row for each hop, and notes below.
 func (c Chain) writeTable(b *bytes.Buffer) {
 	const (
-		labelWidth, stateWidth = 32, 7
-		row                    = "%2s  %-*s %-*s %8s %8s %8s %6s\n"
+		labelsAndStates = 39 // columns of both
+		row             = "%2s  %-*s %-*s %8s %8s %8s %6s\n"
 	)
+	stateWidth := 7
+	for i := range c.Hops {
+		stateWidth = max(stateWidth, len(c.hopState(i))) // a long word takes the room of the names
+	}
+	labelWidth := labelsAndStates - stateWidth
 	fmt.Fprintf(b, row, "", labelWidth, "HOP", stateWidth, "STATE", "RTT", "UP", "DOWN", "LOSS")
 	for i, h := range c.Hops {
-		state := c.hopState(i)
-		label := labelWidth - max(0, len(state)-stateWidth) // a long word takes the room of the name
-		fmt.Fprintf(b, row, strconv.Itoa(i+1), label, display.Shorten(h.label(), label), stateWidth, state, h.rttText(), h.Up.goodputText(), h.Down.goodputText(), h.lossText())
+		fmt.Fprintf(b, row, strconv.Itoa(i+1), labelWidth, display.Shorten(h.label(), labelWidth), stateWidth, c.hopState(i),
+			h.rttText(), h.Up.goodputText(), h.Down.goodputText(), h.lossText())
 	}
 	for _, h := range c.Hops {
 		if ahead, off := h.ClockIsOff(); off {

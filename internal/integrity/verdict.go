@@ -184,11 +184,14 @@ func lossOf(h *Hop, direction string) string {
 // NewReport sums up the chains of a tunnel.
 func NewReport(tunnel string, begin time.Time, chains []Chain) Report {
 	r := Report{Tunnel: tunnel, At: begin, ElapsedSeconds: time.Since(begin).Seconds(), State: Whole, Chains: chains}
-	worse := map[State]int{Whole: 0, Lossy: 1, Broken: 2}
+	worse := map[State]int{Whole: 0, Accepts: 1, Lossy: 2, Broken: 3}
 	var worst *Chain
 	whole := 0
 	for i := range chains {
 		c := &chains[i]
+		if c.State == Whole && !c.passed() {
+			c.State = Accepts
+		}
 		if c.State != Broken {
 			whole++
 		}
@@ -206,9 +209,19 @@ func NewReport(tunnel string, begin time.Time, chains []Chain) Report {
 		r.Summary = worst.summary()
 	}
 	if len(chains) > 1 && whole < len(chains) {
-		r.Summary += fmt.Sprintf(" (%d of %d paths are whole)", whole, len(chains))
+		r.Summary += fmt.Sprintf(" (%d of %d paths have no fault)", whole, len(chains))
 	}
 	return r
+}
+
+// passed reports whether bytes of the check passed the chain both ways.
+func (c *Chain) passed() bool {
+	for _, h := range c.Hops {
+		if h.Up != nil && h.Up.Bytes > 0 && h.Down != nil && h.Down.Bytes > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // summary describes a chain without a fault.
@@ -222,7 +235,7 @@ func (c *Chain) summary() string {
 	}
 	switch relays {
 	case 0:
-		return last.name() + " accepts, and was sent nothing"
+		return last.name() + " accepts connections; no byte was sent to it"
 	case 1:
 		return fmt.Sprintf("one relay on, %s accepts, and all bytes pass unaltered", last.name())
 	}

@@ -38,6 +38,9 @@ func (s Status) WriteText(w io.Writer) error {
 	}
 	if s.Problem != "" {
 		b.WriteString("  " + s.Problem + "\n")
+		if !s.HasEnded() {
+			b.WriteString("  remedy: restart the relay, which sets it again: systemctl restart longhaul for the service\n")
+		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -68,6 +68,7 @@ type bulkConn struct {
 	// The writing side, under the caller's lock.
 	out        []byte
 	corked     bool   // Write waits for flush
+	tailApart  bool   // the next flush ends with a small segment, see unheard
 	flushReads bool   // a read flushes: one goroutine does both, in the handshake
 	turns      *turns // the handshake has one of them, but for the time that it waits
 	waited     bool   // a write had to wait for room
@@ -352,12 +353,24 @@ func (c *bulkConn) writeSocket(p []byte) (n int, err error) {
 	return n, nil
 }
 
+// smallTail is the length of the segment that ends the first bytes of a near end. It crosses every path.
+const smallTail = 64
+
 // flush writes what Write collected.
 func (c *bulkConn) flush() error {
 	if c.out == nil {
 		return nil
 	}
-	_, err := c.writeSocket(c.out)
+	out := c.out
+	var err error
+	if c.tailApart && len(out) > smallTail {
+		_, err = c.writeSocket(out[:len(out)-smallTail])
+		out = out[len(out)-smallTail:]
+	}
+	c.tailApart = false
+	if err == nil {
+		_, err = c.writeSocket(out)
+	}
 	giveBuffer(c.out)
 	c.out = nil
 	return err

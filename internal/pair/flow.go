@@ -557,8 +557,8 @@ func (f *Flow) passEnd() bool {
 	if f.sf.Out.Ended() {
 		setReset(f.leg.fd, false) // in LAST_ACK the kernel cannot reset; its rest is whole
 	}
-	if err := unix.Shutdown(f.leg.fd, unix.SHUT_WR); err != nil {
-		f.failLeg(os.NewSyscallError("shutdown", err))
+	if err := f.leg.shut(f.sf.Out.Ended(), !f.near); err != nil {
+		f.failLeg(err)
 	} else {
 		f.sf.EndPassed()
 		f.moved = stampNow()

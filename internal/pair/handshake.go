@@ -91,13 +91,13 @@ type dialer struct {
 
 // dial returns nil without an error if it is not the attempt's turn.
 func (d dialer) dial(ctx context.Context) (*connection, error) {
-	keys := d.node.identity.PeerKeys(d.options.Peer)
-	if len(keys) == 0 {
-		return nil, problem(ProblemKeyUnknown, "no key of peer %q", d.options.Peer)
-	}
 	config, err := d.node.identity.ClientTLS(d.options.Peer)
 	if err != nil {
 		return nil, problem(ProblemKeyUnknown, "%w", err)
+	}
+	keys := d.node.identity.PeerKeys(d.options.Peer)
+	if len(keys) == 0 { // taken out meanwhile
+		return nil, problem(ProblemKeyUnknown, "no key of peer %q", d.options.Peer)
 	}
 	tcp, at, err := d.connect(ctx)
 	if err != nil {
@@ -168,7 +168,7 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	if d.options.Established != nil {
 		bulk.control(d.options.Established)
 	}
-	bulk.corked, bulk.flushReads = true, true
+	bulk.corked, bulk.flushReads, bulk.tailApart = true, true, true
 	if d.preface.Kind == preface.Lane {
 		bulk.turns = d.node.turns
 	}
@@ -298,9 +298,21 @@ func handshakeProblem(err error) error {
 }
 
 // unheard finds that the other end has not even acknowledged what was sent to it: its
-// handshake of TCP alone came through.
+// handshake of TCP alone came through. If it has the small segment that ends what was sent, and
+// not the large one before it, the size is the reason.
 func unheard(bulk *bulkConn, err error) error {
-	if errors.Is(err, os.ErrDeadlineExceeded) && kernelSays(bulk, func(i *tcpinfo.Info) bool { return i.Unacked > 0 && i.Retransmits > 0 }) {
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	var sacked, mss uint32
+	lost := kernelSays(bulk, func(i *tcpinfo.Info) bool {
+		sacked, mss = i.Sacked, i.SndMSS
+		return i.Unacked > 0 && i.Retransmits > 0
+	})
+	switch {
+	case lost && sacked > 0:
+		return problem(ProblemPathMTU, "connected, and small segments cross the path, but one of up to %d bytes does not, and no ICMP message says why: %w", mss, err)
+	case lost:
 		return problem(ProblemPathDown, "connected, but what is sent then is dropped on the way, as by a firewall: %w", err)
 	}
 	return err

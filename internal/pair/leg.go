@@ -1,6 +1,8 @@
 package pair
 
 import (
+	"os"
+
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/socket"
@@ -67,6 +69,33 @@ func (l *leg) failure() error {
 		return unix.ECONNRESET
 	}
 	return unix.Errno(errno)
+}
+
+// shut ends the stream to the socket's peer. A peer that has ended its own stream, has every byte and
+// has reset the connection since lacks nothing: then shut succeeds. dialed says that this end made the
+// connection.
+func (l *leg) shut(ended, dialed bool) error {
+	err := unix.Shutdown(l.fd, unix.SHUT_WR)
+	if err != unix.ENOTCONN {
+		return os.NewSyscallError("shutdown", err)
+	}
+	if ended && l.delivered(dialed) {
+		return nil
+	}
+	return unix.ECONNRESET
+}
+
+// delivered reports whether the peer of a socket that the kernel has closed has acknowledged all bytes.
+func (l *leg) delivered(dialed bool) bool {
+	info, err := tcpinfo.Get(l.fd)
+	if err != nil || !info.Has(tcpinfo.FieldBytesSent) || !info.Has(tcpinfo.FieldBytesAcked) {
+		return false
+	}
+	acked := info.BytesAcked
+	if dialed {
+		acked-- // of the SYN
+	}
+	return acked+info.BytesRetrans >= info.BytesSent && info.NotsentBytes == 0
 }
 
 // isClosed reports whether the kernel has closed the socket, by a reset or a timeout. What its

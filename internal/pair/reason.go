@@ -20,6 +20,7 @@ var codes = []flow.EndReason{
 	13: flow.EndHalfClosed, 14: flow.EndStalled, 15: flow.EndDrain, 16: flow.EndDenied,
 	17: flow.EndFlowLimit, 18: flow.EndRateLimit, 19: flow.EndShed, 20: flow.EndBadProxyHeader,
 	21: flow.EndWANLost, 22: flow.EndPeerRestarted, 23: flow.EndDamaged, 24: flow.EndPairDown,
+	25: flow.EndPeerRefused,
 }
 
 // cause makes a cause for both ends of a reason and an error; err may be nil.

@@ -39,7 +39,7 @@ func (s *session) overview() SessionState {
 		Plain: s.compressed.plain.Load(), Packed: s.compressed.packed.Load(), Fallback: fallback, RTT: s.rtt(), Flows: len(s.flows),
 		FlowsTotal: s.flowsTotal.Load(), Resumes: s.resumes.Load(), Outage: s.outage, Problem: s.problem, ProblemText: s.text}
 	if s.ctl != nil && s.laneErr != nil && time.Since(s.laneErrSince) > laneErrSettles {
-		st.LaneError = s.laneErr.Error()
+		st.LaneError, st.LaneProblem = s.laneErr.Error(), problemOf(s.laneErr)
 	}
 	if s.ctl == nil && s.stood {
 		st.Outage += time.Since(s.since)

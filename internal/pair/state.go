@@ -16,6 +16,7 @@ const (
 	ProblemKeyUnknown Problem = "key-unknown" // one end does not know the other's key
 	ProblemVersion    Problem = "version"     // the versions of both ends do not overlap
 	ProblemPathDown   Problem = "path-down"   // nobody answers
+	ProblemPathMTU    Problem = "path-mtu"    // small segments cross the path, large ones vanish
 	ProblemDenied     Problem = "denied"      // the far tunnel does not admit this peer
 	ProblemDraining   Problem = "draining"    // the far process takes no new sessions
 	ProblemEncrypt    Problem = "encrypt"     // one end has lanes in clear, the other one encrypts
@@ -37,7 +38,7 @@ func toldProblem(text string) Problem {
 // refuses reports whether somebody answers, and no session will stand until something is
 // changed there or here.
 func (p Problem) refuses() bool {
-	return p != ProblemNone && p != ProblemPathDown && p != ProblemDraining && !p.waits()
+	return p != ProblemNone && p != ProblemPathDown && p != ProblemPathMTU && p != ProblemDraining && !p.waits()
 }
 
 // waits reports whether the far relay has more work than it does.
@@ -81,6 +82,7 @@ type SessionState struct {
 	Outage       time.Duration // together, without a control connection after the first
 	Problem      Problem
 	ProblemText  string
+	LaneProblem  Problem     // of LaneError
 	LaneError    string      // why a session that stands cannot make the lanes that it lacks
 	Paths        []PathState // near end of a link with configured paths
 }

@@ -275,7 +275,7 @@ func (f *Flow) watch(now time.Time, w wait) {
 	f.adjustLanes(now)
 	switch {
 	case (f.sent || !f.near) && (w.down && !f.onOwn() || f.tooLate(w.resume) || f.needSince.waited(now, w.resume) && (w.outage || f.s.stands(w.resume, now))):
-		f.giveUp(cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits")))
+		f.giveUp(f.s.whyLost())
 	case f.unserved(now, w):
 		f.giveUp(f.s.whyDown())
 	case !f.sf.Dead() && !f.sf.Clean():
@@ -411,6 +411,16 @@ func (f *Flow) watchWake(now time.Time) {
 	if f.sf.NeedsLane() {
 		f.wake()
 	}
+}
+
+// whyLost is why a flow has had no lane for as long as it waits.
+func (s *session) whyLost() stream.Cause {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctl == nil && errors.Is(s.laneErr, unix.ECONNREFUSED) {
+		return cause(flow.EndPeerRefused, fmt.Errorf("no lane for the time that a flow waits: %w", s.laneErr))
+	}
+	return cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits"))
 }
 
 // whyDown is why a flow has got no lane.

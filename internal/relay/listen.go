@@ -224,6 +224,12 @@ func listenError(addr netip.AddrPort, errno unix.Errno) error {
 	switch errno {
 	case unix.EADDRINUSE:
 		remedy = "; stop what listens there (ss -ltnp shows it) or choose another port"
+		if c, held := outgoingOn(addr); held {
+			return fmt.Errorf("listen on %s: %w: nothing listens there, but a connection from %s to %s has the port; "+
+				"end it (ss -tnp sport = :%d shows whose it is), and keep the kernel from giving the port out: "+
+				"sysctl -w net.ipv4.ip_local_reserved_ports=%[5]d, beside those that it lists; or choose another port",
+				addr, errno, c.Local, c.Remote, addr.Port())
+		}
 	case unix.EADDRNOTAVAIL:
 		remedy = "; give this machine the address first (ip addr shows what it has) or listen on another"
 	case unix.EACCES:

@@ -3,12 +3,12 @@ package relay
 import (
 	"encoding/binary"
 	"net/netip"
-	"os"
 	"strconv"
-	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/portrange"
 )
 
 // The calls below never block: all descriptors are non-blocking. So they skip
@@ -183,15 +183,8 @@ func (r portRange) has(port uint16) bool { return r[0] <= port && port <= r[1] }
 // localPortRange is the kernel's range of ephemeral ports; every port if it
 // cannot be read.
 func localPortRange() portRange {
-	text, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
-	if f := strings.Fields(string(text)); len(f) == 2 {
-		first, err1 := strconv.ParseUint(f[0], 10, 16)
-		last, err2 := strconv.ParseUint(f[1], 10, 16)
-		if err1 == nil && err2 == nil {
-			return portRange{uint16(first), uint16(last)}
-		}
-	}
-	return portRange{0, 0xffff}
+	r := portrange.Local()
+	return portRange{r.First, r.Last}
 }
 
 // setTransparent lets a socket use addresses that this host does not have.

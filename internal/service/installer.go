@@ -290,6 +290,9 @@ func (n *installation) notes(result *Installed) (notes []string) {
 	if n.dynamic {
 		notes = append(notes, "this program needs shared libraries, which the unit does not execute: build it with CGO_ENABLED=0")
 	}
+	if n.Host.Root == "" && !Booted() { // only a dry run comes here
+		return append(notes, "systemd does not run this machine: run longhaul relay under the init that does")
+	}
 	switch {
 	case !result.Enabled:
 		notes = append(notes, "edit "+ConfigFile+", then run longhaul service install --now again")

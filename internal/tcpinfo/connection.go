@@ -113,8 +113,9 @@ type connectionParser struct {
 	// names interns the names of congestion controls, so that a connection
 	// costs no allocation.
 	names map[string]string
-	// handshakes includes connections in SYN-RECEIVED, which have no tcp_info.
-	handshakes bool
+	// bare are states whose sockets are included without their tcp_info, such as SYN-RECEIVED,
+	// which have none.
+	bare StateSet
 }
 
 // parse fills in c. It returns false for a malformed message, or one without
@@ -154,7 +155,7 @@ func (p *connectionParser) parse(b []byte, c *Connection) bool {
 		}
 		b = b[min((length+3)&^3, len(b)):]
 	}
-	if p.handshakes && state == SynReceived {
+	if p.bare&States(state) != 0 {
 		return true
 	}
 	return found && c.Info.Has(FieldState) && c.Info.State != Listen

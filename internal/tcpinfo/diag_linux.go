@@ -73,14 +73,24 @@ func (d *Diag) Each(states StateSet, visit func(*Connection)) error {
 // Handshakes calls visit with the local address of every connection in
 // SYN-RECEIVED.
 func (d *Diag) Handshakes(visit func(local netip.AddrPort)) error {
+	return d.eachBare(SynReceived, "handshakes", visit)
+}
+
+// Listeners calls visit with the local address of every listening socket.
+func (d *Diag) Listeners(visit func(local netip.AddrPort)) error {
+	return d.eachBare(Listen, "listeners", visit)
+}
+
+// eachBare calls visit for every socket in a state without tcp_info.
+func (d *Diag) eachBare(state State, what string, visit func(local netip.AddrPort)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.parser.handshakes = true
-	defer func() { d.parser.handshakes = false }()
+	d.parser.bare = States(state)
+	defer func() { d.parser.bare = 0 }()
 	for _, family := range []uint8{familyINET, familyINET6} {
-		err := d.dump(family, States(SynReceived), func(c *Connection) { visit(c.Local) })
+		err := d.dump(family, States(state), func(c *Connection) { visit(c.Local) })
 		if err != nil {
-			return fmt.Errorf("list TCP handshakes: %w", err)
+			return fmt.Errorf("list TCP %s: %w", what, err)
 		}
 	}
 	return nil

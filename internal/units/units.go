@@ -61,7 +61,7 @@ var rateUnits = []unit{{"k", 1e3}, {"m", 1e6}, {"g", 1e9}, {"t", 1e12}, {"", 1}}
 var ErrByteRate = errors.New("rates are in bits per second")
 
 // ParseRate reads a number of bits per second: "1Gbit", "100Mbit/s", "2.5Gb/s",
-// "64kbit". Prefixes are decimal.
+// "64kbit", or "100M" as iperf3 has it. Prefixes are decimal.
 func ParseRate(s string) (Rate, error) {
 	bad := fmt.Errorf("invalid rate %q", s)
 	body := strings.TrimSuffix(s, "/s")
@@ -74,7 +74,7 @@ func ParseRate(s string) (Rate, error) {
 	case perSecond && strings.HasSuffix(body, "B"), strings.HasSuffix(s, "Bps"), strings.HasSuffix(s, "bps"):
 		// "bps" is bits to some tools and bytes to tc, so it is not guessed.
 		return 0, ErrByteRate
-	default:
+	case perSecond || !strings.ContainsAny(body[max(0, len(body)-1):], "kKMGT"):
 		return 0, bad
 	}
 	for _, u := range rateUnits {

@@ -48,7 +48,7 @@ func pairRows(s *monitor.Snapshot, tunnel string) []pairRow {
 		}
 		row := pairRow{PairSession: one, State: one.State(), Notes: one.Notes()}
 		if !one.Up && one.Problem != "" {
-			row.ProblemText, row.Remedy = flow.PairProblemText(one.Problem, one.Peer), flow.PairProblemRemedy(one.Problem)
+			row.ProblemText, row.Remedy = flow.PairProblemText(one.Problem, one.Peer), one.Remedy()
 		}
 		for _, p := range one.Paths {
 			row.Paths = append(row.Paths, pathRow{p, p.State()})

@@ -109,7 +109,7 @@ func TestREADME(t *testing.T) {
 		s.daemon(c, lab.RelayPort)
 	}
 	for _, c := range checks {
-		s.execute(c, `(?m)^main: whole: .* accepts`)
+		s.execute(c, `(?m)^main: accepts: .* accepts`)
 	}
 	for _, c := range copies {
 		s.execute(c)

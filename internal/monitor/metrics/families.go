@@ -266,7 +266,7 @@ var tunnelFamilies = []family{
 				}
 			}
 		}},
-	{"flows_limited",
+	{"flows_moving",
 		"Flows that move data now, by the cause that limits their sender.", gauge, []string{"tunnel", "cause"},
 		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
 			for cause, n := range t.Causes {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"longhaul/internal/remedy"
@@ -100,4 +101,71 @@ func (s *Store) Remove(name string) error {
 		c.peers, c.invitations = c.peers.without(name), invitations
 		return nil
 	})
+}
+
+// Rename gives a peer another name. Its keys stay. Running relays end the sessions that have the
+// former name, and begin those of tunnels that have the new one.
+func (s *Store) Rename(old, name string) error {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	peers, err := s.Peers()
+	if err != nil {
+		return err
+	}
+	if peerList(peers).named(old) == nil { // changing would make a missing directory
+		return remedy.New(fmt.Errorf("%w: %s", ErrNoPeer, old), "longhaul pair list prints the peers")
+	}
+	return s.change(func(c *changing) error {
+		p := c.peers.named(old)
+		if p == nil || old == name {
+			return nil
+		}
+		renamed := *p
+		renamed.Name = name
+		peers, err := c.peers.without(old).with(renamed)
+		if err != nil {
+			return takenRemedy(err)
+		}
+		c.peers = peers
+		return nil
+	})
+}
+
+// unknownPeer is the error of a name that no peer has. It says which names there are.
+type unknownPeer struct {
+	name  string
+	peers peerList
+}
+
+// maxNamed bounds the names in an error.
+const maxNamed = 8
+
+func (e *unknownPeer) Error() string {
+	names := make([]string, len(e.peers))
+	for i, p := range e.peers {
+		names[i] = p.Name
+	}
+	known := "there is no peer"
+	switch more := len(names) - maxNamed; {
+	case more > 0:
+		known = fmt.Sprintf("the peers here are %s and %d more", strings.Join(names[:maxNamed], ", "), more)
+	case len(names) > 1:
+		known = "the peers here are " + strings.Join(names, ", ")
+	case len(names) == 1:
+		known = "the only peer here is " + names[0]
+	}
+	return fmt.Sprintf("no key of peer %q: %s", e.name, known)
+}
+
+func (e *unknownPeer) Is(target error) bool { return target == ErrNoPeer }
+
+// Known returns an error that names the peers if none has this name. A directory that cannot be
+// read, or is missing, has none.
+func (s *Store) Known(name string) error {
+	c, err := s.load()
+	if err == nil && c.peers.named(name) == nil {
+		err = &unknownPeer{name, c.peers}
+	}
+	return err
 }

@@ -96,7 +96,7 @@ func (s *Store) ClientTLS(peer string) (*tls.Config, error) {
 		return nil, err
 	}
 	if c.peers.named(peer) == nil {
-		return nil, fmt.Errorf("%w: %s", ErrNoPeer, peer)
+		return nil, &unknownPeer{peer, c.peers}
 	}
 	return newConfig(&c.certificates[c.inUse()], func(key PublicKey) error {
 		c, err := s.load()

@@ -199,7 +199,7 @@ const counts = [1, 2, 5].flatMap((n) => Array.from({ length: 12 }, (_, i) => n *
 // durations are usual times, for logarithmic axes.
 export const durations = [0.0001, 0.001, 0.01, 0.1, 1, 10, 60, 600, 3600, 36000, 172800, 1728000];
 
-// decades are the rates from 1 bit/s, for logarithmic axes.
+// decades are the rates from 1 b/s, for logarithmic axes.
 export const decades = Array.from({ length: 14 }, (_, i) => 10 ** i);
 
 // lines are the default grid lines of an axis.

@@ -18,7 +18,7 @@ function scaled(v, step, units) {
 
 export function rate(bps) {
   if (!known(bps)) return unknown;
-  return scaled(bps, 1000, ['bit/s', 'kbit/s', 'Mbit/s', 'Gbit/s', 'Tbit/s']);
+  return scaled(bps, 1000, ['b/s', 'kb/s', 'Mb/s', 'Gb/s', 'Tb/s']);
 }
 
 export function bytes(n) {
@@ -162,7 +162,7 @@ export function stateLevel(state) {
     case 'untried': return 'none';
     case 'listening': case 'up': case 'open': case 'whole': return 'ok';
     case 'down': case 'ejected': case 'failed': case 'removed': case 'broken': return 'bad';
-    case 'lost': case 'unpaired': case 'key-unknown': case 'version': case 'path-down': case 'denied': case 'encrypt': return 'bad'; // of pairs
+    case 'lost': case 'unpaired': case 'key-unknown': case 'version': case 'path-down': case 'path-mtu': case 'denied': case 'encrypt': return 'bad'; // of pairs
     case 'lossy': case 'shedding': case 'waiting': case 'paused': case 'draining': case 'drained': case 'returning': case 'resetting': case 'resuming': case 'connecting': case 'busy': return 'warn';
   }
   return 'none';

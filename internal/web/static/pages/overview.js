@@ -12,7 +12,7 @@ export default function overview(content, frame) {
   const sparks = new Map();
   const charts = new Timeline({ load: (span) => get('points', { since: span }), levels: resentLevels, format: f.rate, share: f.share });
 
-  const tiles = ['Goodput ↑ up', 'Goodput ↓ down', 'Flows now', 'Retransmitted', 'CPU', 'Memory'].map(tile);
+  const tiles = ['Goodput ↑ up', 'Goodput ↓ down', 'Flows now', 'Retransmitted', 'CPU', 'Resident memory'].map(tile);
   const alertList = h('ul', { class: 'alerts' });
   const calm = h('p', { class: 'empty' }, 'Loading …');
   const causeList = h('ul', { class: 'bars' });
@@ -174,7 +174,8 @@ function columns(sparks) {
     { title: 'RTT', number: true, hide: 'narrow', note: 'the median of the legs to targets', cell: (t) => f.delay(t.legs[1].median_rtt_seconds) },
     { title: 'Retransmitted', number: true, note: 'of the legs to targets, in the last minute', cell: (t) => f.resentCell(t.legs[1].retransmitted_share, t.legs[1].retransmitted_level) },
     { title: 'Hops', hide: 'narrow', cell: hopsCell },
-    { title: 'Refused', number: true, hide: 'narrow', note: 'not allowed, over a limit, shed, or no target could be had', cell: (t) => f.count(t.denied_total + t.limited_total + t.shed_total + t.refused_total) },
-    { title: 'Errors', number: true, hide: 'narrow', note: 'ended by a reset, a timeout or lack of resources', cell: (t) => f.count(t.errors_total) },
+    { title: 'Denied', number: true, hide: 'narrow', note: 'source or target not allowed, or a bad PROXY header', cell: (t) => f.count(t.denied_total) },
+    { title: 'Limited', number: true, hide: 'narrow', note: 'over a limit of the tunnel, or shed while a resource was short', cell: (t) => f.count(t.limited_total + t.shed_total) },
+    { title: 'Failed', number: true, hide: 'narrow', note: 'no target accepted, or ended by a reset, a timeout or lack of resources', cell: (t) => f.count(t.refused_total + t.errors_total) },
   ];
 }

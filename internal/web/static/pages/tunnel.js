@@ -18,7 +18,7 @@ export default function tunnel(content, frame, name) {
   const checked = chain('The whole chain, as the last check saw it');
   const verdict = h('p', { class: 'verdict' });
   const checkCard = section('The whole chain, as the last integrity check saw it', verdict, checked.element);
-  const figures = facts(['Listens on', 'Flows now', 'Peak', 'Limit', 'Total', 'Bytes ↑ up', 'Bytes ↓ down', 'Not allowed', 'Over a limit', 'Shed', 'No target', 'Errors']);
+  const figures = facts(['Listens on', 'Flows now', 'Peak', 'Limit', 'Total', 'Bytes ↑ up', 'Bytes ↓ down', 'Denied', 'Limited', 'Limited: shed', 'Failed: no target', 'Failed: errors']);
   const hops = table({ caption: 'Next hops', keyOf: (x) => x.name, columns: hopColumns });
   const pairs = table({ caption: 'Pair', keyOf: pairKey, columns: pairColumns.filter((c) => c.title !== 'Tunnel') });
   const pairCard = section('Its pair', pairs.element);
