@@ -140,3 +140,32 @@ func TestPathIsDead(t *testing.T) {
 		})
 	}
 }
+
+// A path that has become slower than the relays know takes lanes again.
+func TestLaneWithin(t *testing.T) {
+	now := time.Now()
+	for _, test := range []struct {
+		name  string
+		stand bool
+		err   error
+		since time.Duration
+		want  time.Duration
+	}{
+		{"lanes are made", true, nil, 0, handshakeTimeout},
+		{"lanes have just failed", true, errors.New("i/o timeout"), time.Second, time.Second},
+		{"lanes have failed for a while", true, errors.New("i/o timeout"), 5 * time.Second, 5 * time.Second},
+		{"lanes have failed for long", true, errors.New("i/o timeout"), time.Minute, handshakeTimeout},
+		{"in an outage", false, errors.New("i/o timeout"), 5 * time.Second, time.Second},
+	} {
+		s := newSession(&Node{}, "b", 1, true)
+		if test.err != nil {
+			s.srtt.Store(int64(time.Millisecond))
+		}
+		if s.laneErr, s.laneErrSince = test.err, now.Add(-test.since); test.stand {
+			s.ctl = &control{}
+		}
+		if got := s.laneWithin(now); got != test.want {
+			t.Errorf("%s: %v, want %v", test.name, got, test.want)
+		}
+	}
+}

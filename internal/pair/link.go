@@ -935,7 +935,7 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool, overdue func()) (*lane
 	if pool {
 		hello.Features |= wire.FeaturePad
 	}
-	d := dialer{node: l.node, session: s, options: o, path: p, addresses: addresses, hello: hello, within: s.connectWithin(),
+	d := dialer{node: l.node, session: s, options: o, path: p, addresses: addresses, hello: hello, within: s.laneWithin(time.Now()),
 		preface: preface.Preface{Kind: preface.Lane, Instance: instance},
 		early:   !s.clear, overdue: overdue}
 	c, err := d.dial(l.node.ctx)

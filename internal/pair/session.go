@@ -160,6 +160,18 @@ func (s *session) connectWithin() time.Duration {
 	return s.patience(time.Second, 4) + late
 }
 
+// laneWithin is connectWithin for a lane. While no lane can be made although the control connection
+// stands, the path may have become slower than that: each connect gets as long as that has lasted.
+func (s *session) laneWithin(now time.Time) time.Duration {
+	within := s.connectWithin()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctl == nil || s.laneErr == nil {
+		return within
+	}
+	return max(within, min(now.Sub(s.laneErrSince), handshakeTimeout))
+}
+
 // begin makes c the control connection, which replaces an older one.
 func (s *session) begin(c *connection) {
 	ctl := newControl(c)
