@@ -117,7 +117,7 @@ func TestDashboard(t *testing.T) {
 	browser.Eval[any](p, "document.querySelector('tbody th a').click()")
 	p.Becomes("document.querySelector('h1').textContent.includes('Record') && document.body.innerText.includes('How it ended')")
 	p.Go("/history?days=1")
-	p.Becomes("document.querySelector('.headline')?.textContent.includes('2 flows after')")
+	p.Becomes("document.querySelector('.headline')?.textContent.includes('2 ended after it')")
 	for _, problem := range append(p.Problems(), p.Audit()...) {
 		t.Error(problem)
 	}

@@ -386,11 +386,13 @@ func TestEventsGoOn(t *testing.T) {
 		var out string
 		nettest.Eventually(t, patience, func() bool {
 			out, _ = command(t, "events", "--limit", "0", "--control-socket", w.relay.socket())
-			rest, found := out, true
+			rest := out
 			for _, one := range want {
-				if _, rest, found = strings.Cut(rest, one); !found {
+				_, after, found := strings.Cut(rest, one)
+				if !found {
 					return false
 				}
+				rest = after
 			}
 			return true
 		}, func() string { return fmt.Sprintf("%s, want %q in\n%s", when, want, out) })

@@ -39,7 +39,7 @@ func (s Status) WriteText(w io.Writer) error {
 	if s.Problem != "" {
 		b.WriteString("  " + s.Problem + "\n")
 		if !s.HasEnded() {
-			b.WriteString("  remedy: restart the relay, which sets it again: systemctl restart longhaul for the service\n")
+			b.WriteString("  remedy: longhaul reload has a running relay set it again\n")
 		}
 	}
 	_, err := io.WriteString(w, b.String())
