@@ -286,7 +286,7 @@ func writeProblems(w io.Writer, t *flow.Tunnel, now time.Time) {
 // leadsTo says where a tunnel leads.
 func leadsTo(forward []string) string {
 	if len(forward) == 1 && forward[0] == "original" {
-		return "the address that each client dialed"
+		return "as dialed"
 	}
 	return strings.Join(forward, " ")
 }

@@ -203,7 +203,7 @@ func TestInterceptedFlow(t *testing.T) {
 		h.release(t)
 	}
 	output, status := command(t, "status", "--control-socket", s.relay.socket())
-	if want := "  intercepts left>10.9.2.0/24,fd09:2::/64:5000 -> original\n"; status != 0 || !bytes.Contains([]byte(output), []byte(want)) {
+	if want := "  intercepts left>10.9.2.0/24,fd09:2::/64:5000 -> as dialed\n"; status != 0 || !bytes.Contains([]byte(output), []byte(want)) {
 		t.Errorf("status does not print %q:\n%s", want, output)
 	}
 	s.relay.expectLog(`msg=flow .*\bclient=10\.9\.1\.2:\d+ .*\btarget=10\.9\.2\.2:5000 .*\bend=end `)

@@ -22,10 +22,10 @@ import (
 // relay, the program hands on to a real successor, but for the item that the rest of the name says.
 const withholding = "withholds-"
 
-// handedOver are the items of a handover's state. A new one needs a row of TestHandover. The last three
-// have none yet: TestNameMemory of package relay holds what takes the names, and
-// TestCase67InterceptingRelayIsUpgraded upgrades an intercepting relay with all of them.
-var handedOver = []string{"control_socket", "elders", "drained", "hops", "pairs", "links", "names", "intercepted", "dialers"}
+// handedOver are the items of a handover's state. A new one needs a row of TestHandover. The last five
+// have none yet: TestNameMemory of package relay holds what takes the names, TestEventsGoOn what takes the
+// states, and TestCase67InterceptingRelayIsUpgraded upgrades an intercepting relay with all others.
+var handedOver = []string{"control_socket", "elders", "drained", "hops", "pairs", "links", "names", "intercepted", "dialers", "cleared", "states"}
 
 // withhold is the program of such a link.
 func withhold(item string) error {

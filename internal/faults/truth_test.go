@@ -194,7 +194,7 @@ func TestTruthTable(t *testing.T) {
 		{"upgraded while the pair is down", func(w *truthWorld) {
 			w.startPair(func(p *pairOf) { p.withoutWaitForPair = false }, true)
 			w.pair.far.signal(syscall.SIGKILL)
-			w.relay.expectLog("session lost")
+			nettest.Eventually(w.T, patience, func() bool { return !w.pair.near.session().Up }, func() string { return "the session stands" })
 			_, err := w.relay.upgrade("")
 			nettest.Must(w.T, err)
 		}, truth{down, flow.ReasonPairDown, "down", bothAlerts}},

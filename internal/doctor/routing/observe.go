@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -20,7 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/checksum"
-	"longhaul/internal/halfopen"
 	"longhaul/internal/intercept"
 	"longhaul/internal/remedy"
 	"longhaul/internal/tcpinfo"
@@ -200,22 +200,31 @@ func (p *prober) toward(ctx context.Context) {
 	}
 }
 
-// connect asks whether the target accepts a connection.
+// connect makes one connection, and closes it politely: it reads what the target has to
+// say, and sends its end.
 func connect(ctx context.Context, from, to netip.AddrPort) (c Connect, source netip.AddrPort) {
-	var o halfopen.Options
+	d := net.Dialer{Timeout: connectPatience}
+	d.SetMultipathTCP(false)
 	if from.IsValid() {
-		o.Local = from
-		o.Prepare = func(fd int) error { return transparent(fd, from.Addr()) }
+		d.LocalAddr = net.TCPAddrFromAddrPort(from)
+		d.Control = func(_, _ string, raw syscall.RawConn) (err error) {
+			return errors.Join(raw.Control(func(fd uintptr) { err = transparent(int(fd), from.Addr()) }), err)
+		}
+		source = from
 	} else if own := ownAddress(to); own.IsValid() {
-		o.Local = netip.AddrPortFrom(own, clientPort())
+		source = netip.AddrPortFrom(own, clientPort())
+		d.LocalAddr = net.TCPAddrFromAddrPort(source)
 	}
-	ctx, cancel := context.WithTimeout(ctx, connectPatience)
-	defer cancel()
-	_, err := halfopen.Ask(ctx, to.String(), o)
+	conn, err := d.DialContext(ctx, "tcp", to.String())
 	switch {
 	case err == nil:
 		c.Result = Connected
-		return c, o.Local
+		tcp := conn.(*net.TCPConn)
+		_ = tcp.CloseWrite()
+		_ = tcp.SetReadDeadline(time.Now().Add(connectPatience))
+		_, _ = io.Copy(io.Discard, tcp)
+		tcp.Close()
+		return c, source
 	case errors.Is(err, syscall.ECONNREFUSED):
 		c.Result = Refused
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH),
@@ -225,7 +234,7 @@ func connect(ctx context.Context, from, to netip.AddrPort) (c Connect, source ne
 		c.Result = Silent
 	}
 	c.Error = err.Error()
-	return c, o.Local
+	return c, source
 }
 
 // ownAddress returns this host's address toward another; the zero address without a route.

@@ -45,7 +45,7 @@ func (ConnectProbe) Probe(ctx context.Context, to netip.AddrPort) (time.Duration
 	return rtt, nil
 }
 
-// Probes runs a goroutine for every probed hop.
+// Probes asks hops at intervals. Between two questions a hop costs a timer.
 type Probes struct {
 	resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	changed func(tunnel string, h *Hop, err error)
@@ -62,6 +62,7 @@ type probing struct {
 	target Target
 	health Health
 	cancel context.CancelFunc
+	timer  *time.Timer // until the next probe
 	// until the hop answers; without it: as long as the tunnel is configured so
 	until bool
 }
@@ -95,7 +96,7 @@ func (p *Probes) Follow(tunnels map[string]*Set) {
 			delete(wanted, h)
 			continue
 		}
-		now.cancel()
+		p.stop(now)
 		delete(p.running, h)
 		h.watched.Store(false)
 		if !now.until && next == nil {
@@ -125,7 +126,35 @@ func (p *Probes) start(h *Hop, next *probing) {
 	next.cancel = cancel
 	p.running[h] = next
 	h.watched.Store(next.until)
-	p.ended.Go(func() { p.probe(ctx, h, next) })
+	// The first probe comes within a tenth of the interval, so that relays which start together
+	// spread their probes.
+	wait := time.Duration(rand.Float64() * float64(next.health.Interval) / 10)
+	if next.until {
+		wait = next.health.Interval // a flow may succeed before
+	}
+	p.after(ctx, wait, h, next)
+}
+
+// after probes a hop in some time. The caller holds mu.
+func (p *Probes) after(ctx context.Context, wait time.Duration, h *Hop, about *probing) {
+	p.ended.Add(1)
+	about.timer = time.AfterFunc(wait, func() {
+		defer p.ended.Done()
+		wait, again := p.probe(ctx, h, about)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if again && ctx.Err() == nil {
+			p.after(ctx, wait, h, about)
+		}
+	})
+}
+
+// stop ends the probes of a hop. The caller holds mu.
+func (p *Probes) stop(one *probing) {
+	one.cancel()
+	if one.timer.Stop() {
+		p.ended.Done()
+	}
 }
 
 // Retry has a hop to which a flow could not connect probed until it answers: no client has
@@ -153,7 +182,7 @@ func (p *Probes) retries(h *Hop, about *probing) bool {
 		return true
 	}
 	if p.running[h] == about {
-		about.cancel()
+		p.stop(about)
 		delete(p.running, h)
 		h.watched.Store(false)
 	}
@@ -165,45 +194,33 @@ func (p *Probes) Close() {
 	p.mu.Lock()
 	p.closed = true
 	for _, one := range p.running {
-		one.cancel()
+		p.stop(one)
 	}
 	p.mu.Unlock()
 	p.ended.Wait()
 }
 
-// probe probes one hop repeatedly. The first probe comes within a tenth of the
-// interval, so that relays which start together spread their probes.
-func (p *Probes) probe(ctx context.Context, h *Hop, about *probing) {
-	wait := time.Duration(rand.Float64() * float64(about.health.Interval) / 10)
+// probe probes one hop once. It returns when to do so again, and whether.
+func (p *Probes) probe(ctx context.Context, h *Hop, about *probing) (wait time.Duration, again bool) {
+	began := time.Now()
 	record := h.probedAs
 	if about.until {
-		wait, record = about.health.Interval, h.retriedAs // a flow may succeed before
+		record = h.retriedAs
+		if !p.retries(h, about) {
+			return 0, false
+		}
 	}
-	for {
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-timer.C:
-		}
-		began := time.Now()
-		if about.until && !p.retries(h, about) {
-			return
-		}
-		rtt, err := p.probeOnce(ctx, h, about)
-		if ctx.Err() != nil {
-			return // a cancelled probe says nothing about the hop
-		}
-		if isOfThisHost(err) {
-			wait = about.health.Interval
-			continue
-		}
-		if record(monotime.Now(), &about.health, rtt, err) {
-			p.changed(about.tunnel, h, err)
-		}
-		wait = max(0, about.health.Interval-time.Since(began))
+	rtt, err := p.probeOnce(ctx, h, about)
+	if ctx.Err() != nil {
+		return 0, false // a cancelled probe says nothing about the hop
 	}
+	if isOfThisHost(err) {
+		return about.health.Interval, true
+	}
+	if record(monotime.Now(), &about.health, rtt, err) {
+		p.changed(about.tunnel, h, err)
+	}
+	return max(0, about.health.Interval-time.Since(began)), true
 }
 
 // isOfThisHost reports whether a probe failed since this host lacks something, which says
