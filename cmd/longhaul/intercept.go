@@ -131,10 +131,11 @@ forwarded packets would do with each tunnel's connections, which pass them.`,
 			if err != nil {
 				return err
 			}
+			has, _ := host.HasRecord(o.Relay) // without a ledger as at a first start
 			notes := append(host.Notes(o), daemon.DeniedTargets(c)...)
 			for _, v := range verdicts {
 				switch problem := v.Problem(); {
-				case problem != nil && v.Rejects() && !host.HasRecord(o.Relay): // as a first start
+				case problem != nil && v.Rejects() && !has: // as a first start
 					return problem
 				case problem != nil:
 					notes = append(notes, problem)

@@ -70,17 +70,14 @@ func (b *bypass) state() *flow.Bypass {
 
 // addBypasses fills in what only the rules of interception know of tunnels.
 func (i *interception) addBypasses(s relay.Snapshot) relay.Snapshot {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.fill(s.Tunnels)
-	return i.forward.add(s)
-}
-
-// fill is addBypasses but for rules of others. The caller holds mu.
-func (i *interception) fill(tunnels []flow.Tunnel) {
-	for n := range tunnels {
-		t := &tunnels[n]
-		t.Bypass = i.bypass[t.Name].state()
-		t.Host = append(t.Host, i.problems(t.Name)...)
+	v := i.view()
+	for n := range s.Tunnels {
+		t := &s.Tunnels[n]
+		if t.Bypass = nil; v.bypass[t.Name] != nil {
+			now := *v.bypass[t.Name]
+			t.Bypass = &now
+		}
+		t.Host = append(t.Host, v.problems[t.Name]...)
 	}
+	return i.forward.add(s)
 }

@@ -82,7 +82,7 @@ func (i *interception) beginEnforcing() {
 // changed looks at the host after a change of it.
 func (i *interception) changed(seen hostevents.Seen) {
 	i.mu.Lock()
-	defer i.mu.Unlock()
+	defer i.unlock()
 	if seen.Links || seen.Lost {
 		i.lookAtInterfaces()
 	}
@@ -106,7 +106,7 @@ func (i *interception) due() time.Time {
 	defer i.mu.Unlock()
 	e := &i.kept
 	switch {
-	case e.cleared || e.yielded:
+	case !i.enforces():
 		return time.Time{}
 	case !e.nextAt.IsZero():
 		return e.nextAt
@@ -118,13 +118,18 @@ func (i *interception) due() time.Time {
 	return time.Time{}
 }
 
+// enforces reports whether rules are in force that this process sets again. The caller holds mu.
+func (i *interception) enforces() bool {
+	return !i.kept.cleared && !i.kept.yielded && !i.inForce.IsEmpty() && i.inForce.Relay != ""
+}
+
 // enforce compares the host with the rules in force and sets again what is missing. The caller
 // holds mu.
 func (i *interception) enforce(look intercept.Look, by string) {
-	e := &i.kept
-	if e.cleared || e.yielded || i.inForce.IsEmpty() || i.inForce.Relay == "" {
+	if !i.enforces() {
 		return
 	}
+	e := &i.kept
 	now := time.Now()
 	e.restored = slices.DeleteFunc(e.restored, func(at time.Time) bool { return now.Sub(at) >= fightWithin })
 	if len(e.restored) == 0 && e.opponent != "" && e.missing == nil {
@@ -262,7 +267,7 @@ func (i *interception) lookAtInterfaces() {
 // foundSettings notes settings of the host with which interception does not work.
 func (i *interception) foundSettings(problems []error) {
 	i.mu.Lock()
-	defer i.mu.Unlock()
+	defer i.unlock()
 	var now []flow.HostProblem
 	has := func(all []flow.HostProblem, text string) int {
 		return slices.IndexFunc(all, func(p flow.HostProblem) bool { return p.Problem == text })
@@ -384,17 +389,53 @@ func runningHere() (names []string) {
 // restoredParts says what a reload has set again.
 func (i *interception) restoredParts() []string {
 	i.mu.Lock()
-	defer i.mu.Unlock()
+	defer i.unlock()
 	return slices.Clone(i.kept.reported)
 }
 
-// hostCounts are the numbers of parts that were set again, and of fights.
-func (i *interception) hostCounts() (restored map[string]int64, fights int64) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	restored = map[string]int64{}
-	for part, n := range i.kept.counts {
-		restored[string(part)] = n
+// hostView is what the screens show of the host. Who sets rules may hold the lock for long: they
+// read this in place of waiting.
+type hostView struct {
+	bypass   map[string]*flow.Bypass
+	problems map[string][]flow.HostProblem
+	restored map[string]int64 // parts that were set again, by kind
+	fights   int64
+}
+
+// counts are the numbers of parts that were set again, and of fights.
+func (v *hostView) counts() (restored map[string]int64, fights int64) { return v.restored, v.fights }
+
+// unlock ends a change of what the host has.
+func (i *interception) unlock() {
+	i.publish()
+	i.mu.Unlock()
+}
+
+// publish has the screens show the present state. The caller holds mu.
+func (i *interception) publish() {
+	e := &i.kept
+	v := &hostView{bypass: map[string]*flow.Bypass{}, problems: map[string][]flow.HostProblem{}, restored: map[string]int64{}, fights: e.fights}
+	for name, b := range i.bypass {
+		v.bypass[name] = b.state()
 	}
-	return restored, i.kept.fights
+	for part, n := range e.counts {
+		v.restored[string(part)] = n
+	}
+	if i.err != nil || e.cleared || e.missing != nil || len(e.absent) > 0 || len(e.settings) > 0 {
+		for _, t := range i.wanted.Tunnels {
+			v.problems[t.Name] = i.problems(t.Name)
+		}
+		for _, d := range i.wanted.Dialers {
+			v.problems[d.Name] = i.problems(d.Name)
+		}
+	}
+	i.seen.Store(v)
+}
+
+// view is what publish has stored last.
+func (i *interception) view() *hostView {
+	if v := i.seen.Load(); v != nil {
+		return v
+	}
+	return &hostView{}
 }

@@ -49,7 +49,7 @@ func (r *forwardRules) check(host ruler, wanted intercept.Options, succeeds bool
 	r.mu.Lock()
 	first := r.kept == 0
 	r.mu.Unlock()
-	if !first || succeeds || host.HasRecord(wanted.Relay) || r.ranBefore() {
+	if has, err := host.HasRecord(wanted.Relay); !first || succeeds || err == nil && has || r.ranBefore() {
 		return verdicts, nil
 	}
 	for _, v := range verdicts {

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"longhaul/internal/config"
@@ -37,6 +38,7 @@ type interception struct {
 	err     error // of the last attempt
 	// errSince is since when each attempt has failed.
 	errSince time.Time
+	seen     atomic.Pointer[hostView]
 	retryAt  time.Time
 	kept     enforcement
 	held     bool // another process may have taken over
@@ -54,8 +56,10 @@ type interceptionOptions struct {
 	getenv func(string) string
 	relay  func() *relay.Relay
 	others func() bool // whether an older process has flows
-	judge  *usable.Judge
-	left   intercept.Options // removed tunnels that may still have flows; guarded by mu
+	// overview is the relay's, with what is decided of its tunnels. It takes no lock of this type.
+	overview func() relay.Snapshot
+	judge    *usable.Judge
+	left     intercept.Options // removed tunnels that may still have flows; guarded by mu
 	// cleared: the operator has taken the rules back from the process before this one.
 	cleared bool
 }
@@ -65,7 +69,7 @@ type ruler interface {
 	Check(intercept.Options) error
 	Notes(intercept.Options) []error
 	ForwardRules(intercept.Options) ([]intercept.ForwardVerdict, error)
-	HasRecord(relay string) bool
+	HasRecord(relay string) (bool, error)
 	Set(intercept.Options) error
 	Missing(intercept.Options, intercept.Look, *intercept.Standing) ([]intercept.Missing, error)
 	Restore(intercept.Options, []intercept.Missing, *intercept.Standing) error
@@ -83,7 +87,9 @@ const (
 func newInterception(o interceptionOptions) *interception {
 	i := &interception{interceptionOptions: o, mirror: &mirror{lines: loglimit.New(o.log), relay: o.relay},
 		forward: forwardRules{log: o.log, getenv: o.getenv}}
-	i.kept.cleared = o.cleared
+	if i.kept.cleared = o.cleared; o.cleared {
+		i.kept.since = time.Now()
+	}
 	i.life, i.end = context.WithCancel(context.Background())
 	return i
 }
@@ -138,7 +144,7 @@ func transparentListens(to []netip.Prefix) (all []netip.AddrPort) {
 // follow puts the tunnels of a configuration into force.
 func (i *interception) follow(host ruler, wanted intercept.Options, tunnels []config.Tunnel) {
 	i.mu.Lock()
-	defer i.mu.Unlock()
+	defer i.unlock()
 	if !i.inForce.IsEmpty() {
 		i.left = i.inForce
 		i.left.Tunnels, i.left.Dialers = slices.Clone(i.inForce.Tunnels), slices.Clone(i.inForce.Dialers)
@@ -193,7 +199,7 @@ func (i *interception) watch() {
 // turn is one of watch, and reports whether it was the last.
 func (i *interception) turn() (last bool) {
 	i.mu.Lock()
-	defer i.mu.Unlock()
+	defer i.unlock()
 	i.refresh()
 	if i.idle() {
 		return true
@@ -214,7 +220,7 @@ func (i *interception) turn() (last bool) {
 // update is refresh for a change of the relay's state that cannot wait for the watch.
 func (i *interception) update() {
 	i.mu.Lock()
-	defer i.mu.Unlock()
+	defer i.unlock()
 	i.refresh()
 }
 
@@ -232,9 +238,15 @@ func (i *interception) refresh() {
 	case err != nil:
 	case reflect.DeepEqual(next, i.inForce):
 		return
-	case i.inForce.Relay != "" && !i.inForce.IsEmpty() && !i.host.HasRecord(i.inForce.Relay):
-		i.wasCleared()
-		return
+	case i.inForce.Relay != "" && !i.inForce.IsEmpty():
+		var has bool
+		if has, err = i.host.HasRecord(i.inForce.Relay); err == nil && !has {
+			i.wasCleared()
+			return
+		}
+	}
+	switch {
+	case err != nil:
 	case next.IsEmpty():
 		err = i.host.Clear(next.Relay)
 	default:
@@ -264,7 +276,7 @@ func (i *interception) waits() bool {
 // begin has the rules follow the relay once no other process accepts.
 func (i *interception) begin() {
 	i.mu.Lock()
-	defer i.mu.Unlock()
+	defer i.unlock()
 	i.follows = false
 	i.refresh()
 }
@@ -275,9 +287,8 @@ func (i *interception) now() intercept.Options {
 	o.Tunnels, o.Dialers = nil, append(slices.Clip(o.Dialers), i.left.Dialers...)
 	o.AnswerPorts = o.AnswerPorts && !i.anyPort
 	states := map[string]flow.Tunnel{}
-	overview := i.relay().Overview()
-	i.fill(overview.Tunnels)
-	i.judge.Decide(overview.Tunnels)
+	i.publish() // what the overview reads
+	overview := i.overview()
 	for _, t := range overview.Tunnels {
 		states[t.Name] = t
 	}
@@ -344,7 +355,7 @@ func (i *interception) failure() error {
 // stop has every new connection pass, before the relay stops accepting.
 func (i *interception) stop() {
 	i.mu.Lock()
-	defer i.mu.Unlock()
+	defer i.unlock()
 	i.ending, i.retryAt = true, time.Time{}
 	i.refresh()
 }
@@ -355,7 +366,7 @@ func (i *interception) stop() {
 // again what is missing of its own.
 func (i *interception) hold() (inForce intercept.Options, cleared bool) {
 	i.mu.Lock()
-	defer i.mu.Unlock()
+	defer i.unlock()
 	i.held = true
 	return i.inForce, i.kept.cleared
 }
@@ -363,7 +374,7 @@ func (i *interception) hold() (inForce intercept.Options, cleared bool) {
 // reclaim ends a hold after the other process has failed. It may have set rules.
 func (i *interception) reclaim() {
 	i.mu.Lock()
-	defer i.mu.Unlock()
+	defer i.unlock()
 	i.held, i.retryAt, i.kept.yielded = false, time.Time{}, false
 	if !i.inForce.IsEmpty() && !i.kept.cleared {
 		i.inForce.Relay = "" // unequal to every other
@@ -376,7 +387,7 @@ func (i *interception) close() {
 	i.end()
 	i.running.Wait()
 	i.mu.Lock()
-	defer i.mu.Unlock()
+	defer i.unlock()
 	defer i.mirror.close()
 	if i.held || i.inForce.IsEmpty() && i.err == nil {
 		return

@@ -119,7 +119,7 @@ func (d *daemon) overview() monitor.Overview {
 		o.Process.LastReload = &monitor.Reload{At: r.At, OK: r.OK, Error: r.Error}
 	}
 	d.mu.Unlock()
-	o.Process.Restored, o.Process.Fights = d.rules.hostCounts()
+	o.Process.Restored, o.Process.Fights = d.rules.view().counts()
 	reports := map[string]*monitor.Check{}
 	for _, r := range d.integrity.reports() {
 		reports[r.Tunnel] = toCheck(&r)

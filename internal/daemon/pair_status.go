@@ -186,14 +186,15 @@ func (p *pairs) watchSessions(known map[sessionKey]*watched, sessions []pair.Ses
 }
 
 // noteStates notes the states of pairs and their paths. Several sessions with a paired relay are
-// one pair: one that is up counts, or else the last.
+// one pair: one that is up and takes flows counts, or else one that is up, or else the latest.
 func (p *pairs) noteStates(sessions []pair.SessionState) {
 	type key struct{ tunnel, peer string }
 	pairs := map[key]flow.PairSession{}
 	for _, one := range sessions {
 		s := toPairSession(one)
-		if was, has := pairs[key{s.Tunnel, s.Peer}]; !has || !was.Up {
-			pairs[key{s.Tunnel, s.Peer}] = s
+		k := key{s.Tunnel, s.Peer}
+		if was, has := pairs[k]; !has || countsBefore(s, was) {
+			pairs[k] = s
 		}
 	}
 	for _, s := range pairs {
@@ -202,6 +203,20 @@ func (p *pairs) noteStates(sessions []pair.SessionState) {
 			p.note(flow.EventPath, s.Tunnel, path.Path, path.State(), path.Error)
 		}
 	}
+}
+
+// countsBefore orders the sessions of a pair, whichever way they are listed.
+func countsBefore(one, other flow.PairSession) bool {
+	rank := func(s flow.PairSession) int {
+		switch {
+		case s.Up && !s.Draining:
+			return 0
+		case s.Up:
+			return 1
+		}
+		return 2
+	}
+	return cmp.Or(cmp.Compare(rank(one), rank(other)), other.Since.Compare(one.Since), cmp.Compare(one.Session, other.Session)) < 0
 }
 
 // tell logs how a session has changed, and remembers it.

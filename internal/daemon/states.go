@@ -15,9 +15,11 @@ import (
 // unseen because nobody asks.
 const statesBeat = 250 * time.Millisecond
 
-// overviewNow is the relay's overview with what is decided of its tunnels. It waits for who sets
-// rules of interception.
+// overviewNow is the relay's overview with what is decided of its tunnels. It waits for nobody but
+// others that decide: an older overview must not be decided on after a newer one.
 func (d *daemon) overviewNow() relay.Snapshot {
+	d.deciding.Lock()
+	defer d.deciding.Unlock()
 	s := d.rules.addBypasses(d.relay.Overview())
 	d.judge.Decide(s.Tunnels)
 	return s

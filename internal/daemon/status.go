@@ -95,7 +95,7 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 	ask(parts, partPairs, d.pairs.status, func(v *flow.Pairs) { s.Pairs = v })
 	ask(parts, partFlows, d.snapshotNow, func(v relay.Snapshot) { s.Snapshot = v })
 	s.Missing = append([]string{}, parts.wait()...)
-	s.Restored, s.Fights = d.rules.hostCounts()
+	s.Restored, s.Fights = d.rules.view().counts()
 	if d.shedder != nil {
 		state := d.shedder.monitor.State()
 		s.Resources = &state
@@ -109,10 +109,27 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 	return s
 }
 
-// snapshotNow waits for every event loop, and for who sets rules of interception.
+// snapshotNow waits for every event loop. What is decided is as new as its end.
 func (d *daemon) snapshotNow() relay.Snapshot {
 	s := d.rules.addBypasses(d.relay.Snapshot())
-	d.judge.Decide(s.Tunnels)
+	decided := map[string]*flow.Tunnel{}
+	now := d.overviewNow().Tunnels
+	for i := range now {
+		decided[now[i].Name] = &now[i]
+	}
+	for i := range s.Tunnels {
+		t := &s.Tunnels[i]
+		d := decided[t.Name]
+		if d == nil {
+			continue // removed meanwhile
+		}
+		t.Usability = d.Usability
+		for n := range min(len(t.Hops), len(d.Hops)) {
+			if h := d.Hops[n]; h.Name == t.Hops[n].Name {
+				t.Hops[n].State, t.Hops[n].Usable, t.Hops[n].Since, t.Hops[n].LastError = h.State, h.Usable, h.Since, h.LastError
+			}
+		}
+	}
 	return s
 }
 

@@ -302,6 +302,7 @@ func (d *daemon) handOver(successor *handover.Successor) {
 	// The successor answers health checks. A check that just reached this process
 	// must not report its end.
 	then := d.overviewNow()
+	d.judge.Tell(nil) // the rest is the successor's
 	d.atHandOver.Store(&then)
 	d.http.leave(time.Second)
 	d.pages.leave(time.Second)

@@ -22,13 +22,16 @@ func (h *Host) key(relay string) (ledger.Key, error) {
 }
 
 // HasRecord reports whether a relay of that name intercepts here, or was killed while it did.
-func (h *Host) HasRecord(relay string) bool {
+func (h *Host) HasRecord(relay string) (bool, error) {
 	key, err := h.key(relay)
 	if err != nil {
-		return false
+		return false, err
 	}
 	book, err := ledger.Read(h.Ledger)
-	return err == nil && book.Find(key) != nil
+	if err != nil {
+		return false, err
+	}
+	return book.Find(key) != nil, nil
 }
 
 // Set has the host intercept exactly what o says, in place of what the relay of that

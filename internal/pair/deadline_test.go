@@ -72,7 +72,8 @@ func TestClientsOfAnOutage(t *testing.T) {
 				synctest.Wait()
 				n.strain.note(test.late, time.Now())
 				if test.proven > 0 {
-					time.AfterFunc(test.proven, s.greets())
+					s.proven.Add(1)
+					time.AfterFunc(test.proven, func() { s.proven.Add(-1) })
 				}
 				for at := time.Duration(0); at <= test.served && test.served > 0; at += deadline / 2 {
 					time.AfterFunc(at, func() { s.served.Store(int64(stampNow())) })

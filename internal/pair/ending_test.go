@@ -366,9 +366,10 @@ func TestOutcomes(t *testing.T) {
 			o.add(2, stream.Cause{}, time.Hour)
 			o.add(5, refused, time.Hour)
 		}, want: []uint64{2, 5, 9}},
-		"answered":         {add: func(o *outcomes) { o.add(1, refused, time.Hour); o.answered(1) }, none: true},
-		"the first counts": {add: func(o *outcomes) { o.add(1, drained, time.Hour); o.add(1, stream.Cause{}, time.Hour) }, none: true},
-		"long ago":         {add: func(o *outcomes) { o.add(1, refused, time.Hour) }, keep: time.Nanosecond, none: true},
+		"answered":          {add: func(o *outcomes) { o.add(1, refused, time.Hour); o.answered(1) }, none: true},
+		"the first counts":  {add: func(o *outcomes) { o.add(1, drained, time.Hour); o.add(1, stream.Cause{}, time.Hour) }, none: true},
+		"given up long ago": {add: func(o *outcomes) { o.add(1, stream.Cause{}, time.Hour) }, keep: time.Nanosecond, none: true},
+		"refused long ago":  {add: func(o *outcomes) { o.add(1, refused, time.Hour) }, keep: time.Nanosecond, want: []uint64{1}},
 		"too many for HELLO": {add: func(o *outcomes) {
 			for id := range uint64(1000) {
 				o.add(1+id, refused, time.Hour)
@@ -376,9 +377,15 @@ func TestOutcomes(t *testing.T) {
 		}},
 		"too many": {add: func(o *outcomes) {
 			for id := range uint64(maxBuried + 1) {
-				o.add(1+id, drained, time.Hour)
+				o.add(1+id, refused, time.Hour)
 			}
 		}},
+		"too many of which nothing was dialed": {add: func(o *outcomes) {
+			o.add(1, refused, time.Hour)
+			for id := range uint64(maxBuried) {
+				o.add(2+id, drained, time.Hour)
+			}
+		}, want: []uint64{1}},
 	} {
 		o := &outcomes{}
 		c.add(o)

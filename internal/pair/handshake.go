@@ -82,9 +82,8 @@ type dialer struct {
 	early bool
 	// overdue is called if the handshake takes longer than an answer; nil: nobody asks.
 	overdue func()
-	// proven is called once the far relay's key has proved that it is there, and what it returns when the
-	// attempt is over; nil: nobody asks.
-	proven func() (over func())
+	// proven is called once the far relay's key has proved that it is there; nil: nobody asks.
+	proven func()
 	// turn asks, once connected, whether to go on; nil: yes.
 	turn func() (leave func(), mine bool)
 }
@@ -188,7 +187,7 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 		return nil, d.overloaded(handshakeProblem(unheard(bulk, err)))
 	}
 	if d.proven != nil {
-		defer d.proven()()
+		d.proven()
 	}
 	if _, err := conn.Write(d.hello.Append(nil)); err != nil {
 		return nil, handshakeProblem(err)

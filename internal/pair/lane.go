@@ -376,7 +376,7 @@ func (l *lane) greet() error {
 		l.answered.Store(true)
 		return nil
 	}
-	_ = l.bulk.SetReadDeadline(time.Now().Add(handshakeTimeout))
+	_ = l.bulk.SetReadDeadline(time.Now().Add(handshakeTimeout + l.s.strained()))
 	hello, err := readHello(l.conn, l.s.features())
 	if err != nil {
 		return err

@@ -689,7 +689,16 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	s.mu.Unlock()
 	d := dialer{node: l.node, session: s, options: o, path: p, addresses: addresses, hello: l.node.nearHello(s, o), within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Control, Instance: instance}}
-	d.proven = s.greets
+	proven := false
+	d.proven = func() {
+		s.proven.Add(1)
+		proven = true
+	}
+	defer func() {
+		if proven {
+			s.proven.Add(-1)
+		}
+	}()
 	if replace == nil {
 		d.turn = func() (leave func(), mine bool) { return l.controlTurn(s) }
 	}
@@ -698,6 +707,8 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 		return err
 	}
 	defer c.leave()
+	s.beginning.Lock() // attempts run side by side
+	defer s.beginning.Unlock()
 	s.mu.Lock()
 	// Another attempt may have found another process meanwhile. Then this answer says nothing of that: it
 	// may live, with flows.
@@ -718,12 +729,6 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 		l.leavePath(p, errPathGone)
 	}
 	return nil
-}
-
-// greets takes the news that an attempt for the control connection needs no more than the far relay's HELLO.
-func (s *session) greets() (over func()) {
-	s.proven.Add(1)
-	return func() { s.proven.Add(-1) }
 }
 
 // controlTurn lets one attempt at a time go beyond the connect: the far relay takes the

@@ -230,22 +230,28 @@ func TestLanesLost(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
 	s.serve(echo)
-	const flows, size = 8, 2 << 20
+	const flows, size, cuts = 8, 2 << 20, 8
 	var all sync.WaitGroup
 	var received atomic.Int64
+	var happened [cuts]chan struct{} // each cut meets all flows: none is so far ahead that it has ended
+	for i := range happened {
+		happened[i] = make(chan struct{})
+	}
 	for i := range flows {
 		c := s.dial()
 		want := make([]byte, size)
 		random := mathrand.NewChaCha8([32]byte{byte(i)})
 		_, _ = random.Read(want)
 		all.Go(func() {
-			for rest := want; len(rest) > 0; { // not all at once, so that cuts meet it
-				n := min(len(rest), 64<<10)
-				if _, err := c.Write(rest[:n]); err != nil {
+			for at := 0; at < size; {
+				if cut := at*10/size - 2; cut >= 0 && cut < cuts {
+					<-happened[cut]
+				}
+				n := min(size-at, 64<<10)
+				if _, err := c.Write(want[at : at+n]); err != nil {
 					t.Error(err)
 				}
-				rest = rest[n:]
-				time.Sleep(5 * time.Millisecond)
+				at += n
 			}
 			_ = c.CloseWrite()
 		})
@@ -258,10 +264,11 @@ func TestLanesLost(t *testing.T) {
 			checkEqual(t, got, want)
 		})
 	}
-	for i := range int64(8) {
+	for i := range int64(cuts) {
 		at := (i + mathrand.Int64N(2)) * flows * size / 10
 		nettest.Eventually(t, 60*time.Second, func() bool { return received.Load() >= at }, s.dump)
 		s.path.cut(false)
+		close(happened[i])
 	}
 	all.Wait()
 	resumes := 0

@@ -54,15 +54,11 @@ func (o *outcomes) add(id uint64, c stream.Cause, keep time.Duration) {
 	if !known && len(o.flows) >= maxBuried {
 		o.prune(now, keep)
 	}
-	for other := range o.flows {
-		if known || len(o.flows) < maxBuried {
-			break
-		}
-		delete(o.flows, other)
-		o.dropped = stampOf(now)
+	if !known && len(o.flows) >= maxBuried {
+		o.evict(now)
 	}
 	o.flows[id] = outcome{c.Code, stampOf(now)}
-	if len(o.texts) < maxTexts {
+	if c.Text != "" && len(o.texts) < maxTexts {
 		o.texts[id] = c.Text
 	}
 	if len(o.due) >= maxBuried {
@@ -72,16 +68,39 @@ func (o *outcomes) add(id uint64, c stream.Cause, keep time.Duration) {
 	o.due = append(o.due, id)
 }
 
-// prune drops those for which nobody can wait any more.
+// evict drops one, if possible of a flow for which nothing was dialed.
+func (o *outcomes) evict(now time.Time) {
+	victim, dialed := uint64(0), true
+	for id, one := range o.flows {
+		if victim, dialed = id, one.dialed(); !dialed {
+			break
+		}
+	}
+	o.drop(victim)
+	if dialed {
+		o.dropped = stampOf(now)
+	}
+}
+
+func (o *outcomes) drop(id uint64) {
+	delete(o.flows, id)
+	delete(o.texts, id)
+}
+
+// prune drops flows that were given up, for which nobody can wait any more. A REFUSED has an answer.
 func (o *outcomes) prune(now time.Time, keep time.Duration) {
-	maps.DeleteFunc(o.flows, func(_ uint64, one outcome) bool { return one.at.waited(now, keep) })
+	for id, one := range o.flows {
+		if one.code == 0 && one.at.waited(now, keep) {
+			o.drop(id)
+		}
+	}
 }
 
 // answered takes the near relay's word that it knows.
 func (o *outcomes) answered(id uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.flows, id)
+	o.drop(id)
 }
 
 // again has everything sent again that a lost control connection may have lost.

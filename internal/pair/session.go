@@ -57,6 +57,7 @@ type session struct {
 	tails             tails
 	waiting           atomic.Int64 // flows that need a lane and have none
 	proven            atomic.Int64 // near relay: attempts for the control connection that lack HELLO alone
+	beginning         sync.Mutex   // near relay: held by the attempt that takes over
 	compresses        atomic.Bool  // both ends know compressed records, and the near one wants them
 	compressed        compressed
 	reportsHeld       atomic.Bool // the other end takes HELD

@@ -47,6 +47,11 @@ func (f *Flow) noteSent(st *strand, item stream.Item) {
 // something to send now. The caller holds f.mu.
 func (f *Flow) noteAck() {
 	f.ackedBase, f.ackedAt = f.sf.Out.Acknowledged(), stampNow()
+	for _, st := range f.strands { // room may come with the next segment
+		if st.roomAt != 0 {
+			st.roomAt = f.ackedAt
+		}
+	}
 	f.feed()
 }
 

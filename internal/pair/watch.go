@@ -478,7 +478,6 @@ func (s *session) dropAll() { s.endAll(cause(flow.EndDrain, nil)) }
 
 // close ends the session's connections, and flows that are left.
 func (s *session) close() {
-	defer s.dropAll()
 	s.mu.Lock()
 	s.closed = true
 	ctl, timer := s.ctl, s.timer
@@ -492,6 +491,7 @@ func (s *session) close() {
 		ctl.close()
 	}
 	s.closeLanes(func(*lane) bool { return true })
+	s.dropAll() // whose outcomes are left with the others
 	owesFor := s.owesFor()
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()

@@ -113,6 +113,7 @@ func (w *worker) raced(f *flow) {
 		default:
 			o.beside = append(left, o.beside[i+1:]...)
 			f.legs[target], f.target, o.began = a.leg, a.to, a.began
+			w.raceWon = append(w.raceWon, f)
 			w.won(f, events)
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,6 +50,8 @@ type worker struct {
 	clock func() time.Duration // monotonic
 	now   time.Duration
 	batch uint64 // number of the current or latest batch of events
+	// raceWon are flows of which an attempt has won in this batch: a further event may be a loser's.
+	raceWon []*flow
 
 	slots []slot
 	free  []uint32
@@ -175,6 +178,8 @@ func (w *worker) loop() {
 			w.noteActivity()
 		}
 		w.batch++
+		clear(w.raceWon)
+		w.raceWon = w.raceWon[:0]
 		for i := 0; i < n; i++ {
 			w.dispatch(&w.events[i])
 		}
@@ -244,6 +249,9 @@ func (w *worker) dispatch(ev *unix.EpollEvent) {
 
 func (w *worker) legEvent(f *flow, s side, events uint32) {
 	l := &f.legs[s]
+	if s == target && slices.Contains(w.raceWon, f) {
+		return // won has what the kernel knows of the winner
+	}
 	switch f.phase {
 	case phaseRecognizing, phaseMoving:
 		l.note(events)
