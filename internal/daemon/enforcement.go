@@ -34,7 +34,7 @@ type enforcement struct {
 
 	restored []time.Time // of the last minute
 	delay    time.Duration
-	opponent string // of a fight; empty: there is none
+	opponent string // of a fight; empty: nobody fights
 
 	cleared bool // by the operator
 	yielded bool // to another process of this relay
@@ -62,6 +62,11 @@ var everything = intercept.Look{Table: true, Routing: true}
 // set forgets what was known of the host, after other rules were set. The caller holds mu.
 func (e *enforcement) set() {
 	e.standing, e.missing, e.since, e.nextAt, e.err = intercept.Standing{}, nil, time.Time{}, time.Time{}, ""
+}
+
+// whole forgets what was missing: nothing is any more. The caller holds mu.
+func (e *enforcement) whole() {
+	e.missing, e.since, e.nextAt, e.err, e.by = nil, time.Time{}, time.Time{}, "", ""
 }
 
 // beginEnforcing begins anew with a configuration. The caller holds mu.
@@ -156,7 +161,7 @@ func (i *interception) enforce(look intercept.Look, by string) {
 		i.cannotRestore(err)
 		return
 	case len(missing) == 0:
-		e.missing, e.since, e.nextAt, e.err, e.by = nil, time.Time{}, time.Time{}, "", ""
+		e.whole()
 		return
 	}
 	if e.missing == nil {
@@ -204,7 +209,7 @@ func (i *interception) restore(now time.Time) {
 	}
 	e.restored = append(e.restored, now)
 	missing, by := e.missing, e.by
-	e.missing, e.since, e.nextAt, e.err, e.by = nil, time.Time{}, time.Time{}, "", ""
+	e.whole()
 	if len(e.restored) < fightAfter && e.opponent == "" {
 		return
 	}
@@ -389,7 +394,7 @@ func runningHere() (names []string) {
 // restoredParts says what a reload has set again.
 func (i *interception) restoredParts() []string {
 	i.mu.Lock()
-	defer i.unlock()
+	defer i.mu.Unlock()
 	return slices.Clone(i.kept.reported)
 }
 
