@@ -220,7 +220,9 @@ func TestHopMemory(t *testing.T) {
 	}
 	g.addr = g.relay.Snapshot().Tunnels[1].Listen[0]
 	g.pair() // discovers that the first hop refuses
-	nettest.Eventually(t, patience, func() bool { return states() == "down ejected drained" }, states)
+	nettest.Eventually(t, patience, func() bool {
+		return states() == "down ejected drained" && len(g.relay.Hops()) == 5 // the check of the second hop has passed too
+	}, states)
 
 	knew := g.relay.Hops()
 	old := g.relay
