@@ -2,12 +2,16 @@ package daemon
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/pair"
 )
@@ -45,19 +49,41 @@ type news struct {
 // endings are those that a process knows of.
 type endings struct {
 	mu        sync.Mutex
-	known     []ending            // the latest last
-	followed  map[string]net.Conn // by instance: those that have not ended
-	before    string              // the instance of the process before this one, which knows of all before it
-	lost      []string            // instances of which that one may still tell
+	known     []ending             // the latest last
+	followed  map[string]*followed // by instance: those that have not ended
+	before    string               // the instance of the process before this one, which knows of all before it
+	second    []string             // instances of which that one may tell; of some of them this one hears only so
+	heard     chan struct{}        // closed once that one has told what it knows
 	followers []*net.UnixConn
 	closed    bool
+}
+
+// followed is a process that tells its end.
+type followed struct {
+	conn *net.UnixConn
+	over chan struct{} // closed once nobody reads any more
+}
+
+// unread is the next message that has not been read; nil: there is none.
+func (f *followed) unread() (told []byte) {
+	raw, err := f.conn.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	b := make([]byte, maxPassed)
+	_ = raw.Control(func(fd uintptr) {
+		if n, _, err := unix.Recvfrom(int(fd), b, unix.MSG_DONTWAIT); err == nil {
+			told = b[:n]
+		}
+	})
+	return told
 }
 
 // follow asks older processes, the oldest first, for their endings.
 func (e *endings) follow(all []olderPair, failed func(error)) (read []func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.followed = map[string]net.Conn{}
+	e.followed, e.heard = map[string]*followed{}, make(chan struct{})
 	for i, one := range slices.Backward(all) {
 		if !one.Tells {
 			continue
@@ -68,70 +94,104 @@ func (e *endings) follow(all []olderPair, failed func(error)) (read []func()) {
 				_ = c.Close()
 			}
 		}
-		switch {
-		case err == nil:
-			_ = c.SetDeadline(time.Time{})
-			e.followed[one.Instance] = c
-			read = append(read, func() { e.read(one.Instance, c, failed) })
-		case e.before != "":
-			e.lost = append(e.lost, one.Instance)
+		if e.before != "" {
+			e.second = append(e.second, one.Instance)
 		}
-		if err == nil && i == len(all)-1 {
+		if err != nil {
+			continue
+		}
+		_ = c.SetDeadline(time.Time{})
+		f := &followed{c, make(chan struct{})}
+		e.followed[one.Instance] = f
+		read = append(read, func() { e.read(one.Instance, f, failed) })
+		if i == len(all)-1 {
 			e.before = one.Instance
 		}
+	}
+	if e.before == "" {
+		close(e.heard)
 	}
 	return read
 }
 
+// hear waits until the process before has told what it knows. It ends once this process serves, and need
+// not look at its door before.
+func (e *endings) hear() {
+	select {
+	case <-e.heard:
+	case <-time.After(doorTime):
+	}
+}
+
 // read takes what another process tells, until it ends.
-func (e *endings) read(instance string, c net.Conn, failed func(error)) {
+func (e *endings) read(instance string, f *followed, failed func(error)) {
+	defer close(f.over)
 	for b := make([]byte, maxPassed); ; {
-		n, err := c.Read(b)
+		n, err := f.conn.Read(b)
+		if errors.Is(err, os.ErrDeadlineExceeded) { // close reads on
+			return
+		}
 		if err != nil || n == 0 {
 			break
 		}
-		var told news
-		if err := json.Unmarshal(b[:n], &told); err != nil {
-			failed(fmt.Errorf("read how a process has ended: %w", err))
-			continue
-		}
-		switch {
-		case !told.Complete:
-			e.tell(told.ending)
-		case instance == e.before:
-			e.await(told.Open)
+		if err := e.take(instance, b[:n]); err != nil {
+			failed(err)
 		}
 	}
-	_ = c.Close()
+	_ = f.conn.Close()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
 		return
 	}
 	delete(e.followed, instance)
-	died := []string{instance}
 	if instance == e.before {
-		died = append(died, e.lost...)
+		e.hearFrom(nil)
 	}
-	for _, one := range died {
-		e.note(ending{Instance: one})
+	e.concludeFor(instance)
+}
+
+// take takes a message of another process.
+func (e *endings) take(instance string, message []byte) error {
+	var told news
+	if err := json.Unmarshal(message, &told); err != nil {
+		return fmt.Errorf("read how a process has ended: %w", err)
 	}
+	switch {
+	case !told.Complete:
+		e.tell(told.ending)
+	case instance == e.before:
+		e.await(told.Open)
+	}
+	return nil
 }
 
 // await takes the instances of which the process before may still tell. One whose door is closed may be
-// ending, and is not among those that this process has asked. Of others there will be no news.
+// ending, and is not among those that this process has asked.
 func (e *endings) await(open []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, one := range slices.Clone(e.lost) {
-		if !slices.Contains(open, one) {
-			e.note(ending{Instance: one})
-		}
+	e.hearFrom(open)
+}
+
+// hearFrom sets the instances of which the process before may still tell.
+func (e *endings) hearFrom(open []string) {
+	select {
+	case <-e.heard:
+	default:
+		close(e.heard)
 	}
-	for _, one := range open {
-		if e.find(one) == nil && e.followed[one] == nil && !slices.Contains(e.lost, one) {
-			e.lost = append(e.lost, one)
-		}
+	was := e.second
+	e.second = slices.DeleteFunc(slices.Clone(open), func(one string) bool { return e.find(one) != nil })
+	for _, one := range was {
+		e.concludeFor(one)
+	}
+}
+
+// concludeFor notes that a process has died if nobody is left to tell how it has ended.
+func (e *endings) concludeFor(instance string) {
+	if e.followed[instance] == nil && !slices.Contains(e.second, instance) {
+		e.note(ending{Instance: instance})
 	}
 }
 
@@ -147,7 +207,7 @@ func (e *endings) note(told ending) {
 	if e.find(told.Instance) != nil {
 		return
 	}
-	e.lost = slices.DeleteFunc(e.lost, func(one string) bool { return one == told.Instance })
+	e.second = slices.DeleteFunc(e.second, func(one string) bool { return one == told.Instance })
 	if len(e.known) >= maxEndings {
 		e.known = slices.Delete(e.known, 0, 1)
 	}
@@ -199,7 +259,7 @@ func (e *endings) enter(c *net.UnixConn) bool {
 			return false
 		}
 	}
-	open := append(slices.Collect(maps.Keys(e.followed)), e.lost...)
+	open := slices.Compact(slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(e.followed)), e.second...))))
 	if e.closed || !send(c, news{Complete: true, Open: open}) {
 		return false
 	}
@@ -221,7 +281,7 @@ func (e *endings) fate(number uint64, near pair.NearSession) (fate pair.Fate, ow
 	switch {
 	case told != nil && told.InOrder:
 		return pair.FateOf(told.Owed, near)
-	case told == nil && (e.followed[instance] != nil || slices.Contains(e.lost, instance)):
+	case told == nil && (e.followed[instance] != nil || slices.Contains(e.second, instance)):
 		return pair.FateOpen, nil
 	}
 	return pair.FateUnknown, nil
@@ -239,8 +299,19 @@ func wholePeers(owed []pair.Owed) (peers []pair.Owed) {
 	return peers
 }
 
-// close tells the followers of this process's end, if it had a node, and goes.
+// close tells the followers of this process's end, if it had a node, and goes. What older processes have
+// told is passed on before: they may be gone, so a follower hears it from here or never.
 func (e *endings) close(node *pair.Node) {
+	e.mu.Lock()
+	followed := maps.Clone(e.followed)
+	e.mu.Unlock()
+	for instance, f := range followed {
+		_ = f.conn.SetReadDeadline(time.Unix(1, 0))
+		<-f.over
+		for message := f.unread(); len(message) > 0; message = f.unread() {
+			_ = e.take(instance, message)
+		}
+	}
 	if node != nil {
 		owed := node.Owed()
 		if len(owed) > maxOwed {
@@ -256,7 +327,7 @@ func (e *endings) close(node *pair.Node) {
 	for _, c := range e.followers {
 		_ = c.Close()
 	}
-	for _, c := range e.followed {
-		_ = c.Close()
+	for _, f := range e.followed {
+		_ = f.conn.Close()
 	}
 }

@@ -102,25 +102,27 @@ func (e *endings) awaitFate(t *testing.T, instance uint64, want pair.Fate) {
 		func() string { return fmt.Sprintf("the fate is %v, and not %v", fate(), want) })
 }
 
+// has waits until so many processes follow this one.
+func (o *told) has(t *testing.T, want int) {
+	t.Helper()
+	nettest.Eventually(t, time.Minute, func() bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return len(o.followers) == want
+	}, func() string { return fmt.Sprintf("not %d followers", want) })
+}
+
 // TestFollowersThatFailed holds that processes whose start failed take no place of the one that serves.
 func TestFollowersThatFailed(t *testing.T) {
 	older := tells(t, 1)
-	has := func(want int) {
-		t.Helper()
-		nettest.Eventually(t, time.Minute, func() bool {
-			older.mu.Lock()
-			defer older.mu.Unlock()
-			return len(older.followers) == want
-		}, func() string { return fmt.Sprintf("not %d followers", want) })
-	}
 	serves := follows(t, older)
 	defer serves.end()
-	has(1)
+	older.has(t, 1)
 	for range 2 * maxFollowers {
 		failed := follows(t, older)
-		has(2)
+		older.has(t, 2)
 		failed.end()
-		has(1)
+		older.has(t, 1)
 	}
 	serves.awaitFate(t, 1, pair.FateOpen)
 	older.tell(ending{Instance: older.Instance, InOrder: true})
@@ -133,7 +135,7 @@ func TestFateOfOneThatIsLost(t *testing.T) {
 	lost := &told{olderPair: olderPair{instanceText(1), "@longhaul-test-none", true}}
 	before := tells(t, 2)
 	before.mu.Lock()
-	before.lost = []string{lost.Instance}
+	before.second = []string{lost.Instance}
 	before.mu.Unlock()
 	early := follows(t, lost, before)
 	defer early.end()
@@ -189,6 +191,33 @@ func TestOwedFlowsArePassedOn(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestLastWordsArePassedOn holds that a process that ends passes on what it was told and has not read, to
+// one that found the door of the teller closed, or was not let in before it closed.
+func TestLastWordsArePassedOn(t *testing.T) {
+	first, second := tells(t, 1), tells(t, 2)
+	second.follow([]olderPair{first.olderPair}, nil)
+	close(second.followed[first.Instance].over) // it has read nothing
+	first.has(t, 1)
+	gone := &told{olderPair: olderPair{first.Instance, "@longhaul-test-none", true}}
+	third := follows(t, gone, second)
+	defer third.end()
+	third.hear()
+
+	unheard := tells(t, 1) // lets fourth in, and ends without a word
+	unheard.mu.Lock()
+	unheard.closed = true
+	unheard.mu.Unlock()
+	fourth := follows(t, unheard, second)
+	defer fourth.end()
+	fourth.hear()
+
+	first.tell(ending{Instance: first.Instance, InOrder: true})
+	first.close(nil)
+	second.close(nil)
+	third.awaitFate(t, 1, pair.FateInOrder)
+	fourth.awaitFate(t, 1, pair.FateInOrder)
 }
 
 // TestWholePeers holds what a message has whose sessions would be too many.

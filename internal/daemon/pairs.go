@@ -92,6 +92,7 @@ func (p *pairs) follow(all []olderPair, stood []linkMemory) {
 	for _, read := range p.endings.follow(all, p.notPassed) {
 		p.running.Go(read)
 	}
+	p.endings.hear()
 }
 
 // equip gives paired tunnels what carries or brings their flows. Links to far
@@ -252,13 +253,13 @@ func (p *pairs) close() {
 	node, door := p.node, p.door
 	p.mu.Unlock()
 	p.end()
-	if door != nil {
-		door.close()
-	}
 	if node != nil {
 		node.Close()
 	}
 	p.endings.close(node) // without a node too: older processes are followed
+	if door != nil {
+		door.close() // last: who finds it closed follows a process that has been told
+	}
 	p.running.Wait()
 	p.lines.Close()
 }
