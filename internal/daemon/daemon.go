@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -228,12 +229,20 @@ func (d *daemon) workers() int {
 	return runtime.GOMAXPROCS(0)
 }
 
+// garbagePercent is what the Go heap may grow by until it is collected. Payload lies outside of it, so a
+// relay makes garbage only where flows begin: with thousands at once, half of the usual 100 % saves a
+// seventh of the memory for 2 % of the CPU (lab run pairs --case storm).
+const garbagePercent = 50
+
 // serve commits the configuration and runs until the relay has ended.
 func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	workers := d.workers()
 	// One more than the loops. If waiting loops hold every P of the scheduler, its
 	// monitor retakes the Ps each time, and each wakeup costs some 40 µs more.
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), workers+1))
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(garbagePercent)
+	}
 
 	follows := d.predecessor != nil
 	prepared, err := prepare(ctx, d.parts, d.config)
