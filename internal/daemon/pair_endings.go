@@ -174,11 +174,20 @@ func (e *endings) await(open []string) {
 	e.hearFrom(open)
 }
 
-// hearFrom sets the instances of which the process before may still tell.
-func (e *endings) hearFrom(open []string) {
+// hasHeard reports whether the process before, if there is one, has told what it knows. The caller holds
+// mu.
+func (e *endings) hasHeard() bool {
 	select {
 	case <-e.heard:
+		return true
 	default:
+		return e.heard == nil // it follows none
+	}
+}
+
+// hearFrom sets the instances of which the process before may still tell.
+func (e *endings) hearFrom(open []string) {
+	if !e.hasHeard() {
 		close(e.heard)
 	}
 	was := e.second
@@ -281,7 +290,7 @@ func (e *endings) fate(number uint64, near pair.NearSession) (fate pair.Fate, ow
 	switch {
 	case told != nil && told.InOrder:
 		return pair.FateOf(told.Owed, near)
-	case told == nil && (e.followed[instance] != nil || slices.Contains(e.second, instance)):
+	case told == nil && (!e.hasHeard() || e.followed[instance] != nil || slices.Contains(e.second, instance)):
 		return pair.FateOpen, nil
 	}
 	return pair.FateUnknown, nil
