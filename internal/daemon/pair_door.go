@@ -51,7 +51,7 @@ type pairDoor struct {
 func (p *pairs) bequeath() ([]olderPair, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := p.older.list()
+	all := p.endings.living(p.older.list())
 	if p.node == nil || len(p.current.far) == 0 && len(all) == 0 {
 		return all, nil
 	}

@@ -24,7 +24,7 @@ import (
 // Bounds of what a process keeps of others that have ended, and of who asks for it.
 const (
 	maxEndings   = 64
-	maxFollowers = 16
+	maxFollowers = 64
 	maxOwed      = 128 // sessions in one message
 )
 
@@ -49,7 +49,7 @@ type news struct {
 // endings are those that a process knows of.
 type endings struct {
 	mu        sync.Mutex
-	known     []ending             // the latest last
+	known     []ending             // in order, the latest last
 	followed  map[string]*followed // by instance: those that have not ended
 	before    string               // the instance of the process before this one, which knows of all before it
 	second    []string             // instances of which that one may tell; of some of them this one hears only so
@@ -197,11 +197,16 @@ func (e *endings) hearFrom(open []string) {
 	}
 }
 
-// concludeFor notes that a process has died if nobody is left to tell how it has ended.
+// concludeFor passes on that a process has died if nobody is left to tell how it has ended.
 func (e *endings) concludeFor(instance string) {
-	if e.followed[instance] == nil && !slices.Contains(e.second, instance) {
-		e.note(ending{Instance: instance})
+	if !e.mayHear(instance) && e.find(instance) == nil {
+		e.pass(ending{Instance: instance})
 	}
+}
+
+// mayHear reports whether there may be news of a process. The caller holds mu.
+func (e *endings) mayHear(instance string) bool {
+	return e.followed[instance] != nil || slices.Contains(e.second, instance)
 }
 
 // tell notes how a process has ended, and passes it on.
@@ -211,17 +216,36 @@ func (e *endings) tell(told ending) {
 	e.note(told)
 }
 
-// note is tell for a caller that holds mu. The first news of a process counts.
+// note is tell for a caller that holds mu. Of one that has died nothing is kept: that is the fate of all
+// that are not known.
 func (e *endings) note(told ending) {
-	if e.find(told.Instance) != nil {
+	e.second = slices.DeleteFunc(e.second, func(one string) bool { return one == told.Instance })
+	switch {
+	case e.find(told.Instance) != nil:
+		return
+	case told.InOrder:
+		if len(e.known) >= maxEndings {
+			e.known = slices.Delete(e.known, 0, 1)
+		}
+		e.known = append(e.known, told)
+	case e.mayHear(told.Instance): // from itself
 		return
 	}
-	e.second = slices.DeleteFunc(e.second, func(one string) bool { return one == told.Instance })
-	if len(e.known) >= maxEndings {
-		e.known = slices.Delete(e.known, 0, 1)
-	}
-	e.known = append(e.known, told)
+	e.pass(told)
+}
+
+// pass has the followers know. The caller holds mu.
+func (e *endings) pass(told ending) {
 	e.followers = slices.DeleteFunc(e.followers, func(c *net.UnixConn) bool { return !send(c, news{ending: told}) })
+}
+
+// living are those of other processes that may not have ended.
+func (e *endings) living(all []olderPair) []olderPair {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.DeleteFunc(all, func(one olderPair) bool {
+		return one.Tells && (!e.mayHear(one.Instance) || e.find(one.Instance) != nil)
+	})
 }
 
 func (e *endings) find(instance string) *ending {
@@ -269,12 +293,8 @@ func (e *endings) enter(c *net.UnixConn) bool {
 		}
 	}
 	open := slices.Compact(slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(e.followed)), e.second...))))
-	if e.closed || !send(c, news{Complete: true, Open: open}) {
+	if e.closed || len(e.followers) >= maxFollowers || !send(c, news{Complete: true, Open: open}) {
 		return false
-	}
-	if len(e.followers) >= maxFollowers {
-		_ = e.followers[0].Close()
-		e.followers = slices.Delete(e.followers, 0, 1)
 	}
 	e.followers = append(e.followers, c)
 	return true
@@ -288,9 +308,9 @@ func (e *endings) fate(number uint64, near pair.NearSession) (fate pair.Fate, ow
 	defer e.mu.Unlock()
 	told := e.find(instance)
 	switch {
-	case told != nil && told.InOrder:
+	case told != nil:
 		return pair.FateOf(told.Owed, near)
-	case told == nil && (!e.hasHeard() || e.followed[instance] != nil || slices.Contains(e.second, instance)):
+	case !e.hasHeard() || e.mayHear(instance):
 		return pair.FateOpen, nil
 	}
 	return pair.FateUnknown, nil

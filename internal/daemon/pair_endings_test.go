@@ -220,6 +220,35 @@ func TestLastWordsArePassedOn(t *testing.T) {
 	fourth.awaitFate(t, 1, pair.FateInOrder)
 }
 
+// TestManyUpgrades holds that the latest process knows how the last ones before it have ended, however many
+// there were, and asks only those that live.
+func TestManyUpgrades(t *testing.T) {
+	stays, before := tells(t, 1), tells(t, 2)
+	var running sync.WaitGroup
+	defer running.Wait()
+	older := []olderPair{stays.olderPair, before.olderPair}
+	const first, last = 3, 3 + maxEndings + 8
+	for instance := uint64(first); instance <= last; instance++ {
+		next := tells(t, instance)
+		for _, read := range next.follow(older, func(err error) { t.Error(err) }) {
+			running.Go(read)
+		}
+		next.hear()
+		before.tell(ending{Instance: before.Instance, InOrder: true})
+		before.close(nil)
+		next.awaitFate(t, instance-1, pair.FateInOrder)
+		if older = append(next.living(older), next.olderPair); len(older) != 2 {
+			t.Fatalf("upgrade %d leaves %d processes to ask", instance, len(older))
+		}
+		before = next
+	}
+	before.awaitFate(t, 1, pair.FateOpen)
+	for instance := uint64(last - maxEndings); instance < last; instance++ {
+		before.awaitFate(t, instance, pair.FateInOrder)
+	}
+	before.close(nil)
+}
+
 // TestWholePeers holds what a message has whose sessions would be too many.
 func TestWholePeers(t *testing.T) {
 	var owed []pair.Owed
