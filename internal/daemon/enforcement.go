@@ -312,7 +312,7 @@ func (i *interception) problems(tunnel string) (all []flow.HostProblem) {
 	case e.missing != nil:
 		p := flow.HostProblem{Part: flow.HostRules, Problem: intercept.Describe(e.missing), Fix: "longhaul reload sets them again", Since: e.since, Blocks: true}
 		if e.opponent != "" {
-			p.Fix = "have " + e.opponent + " leave them alone"
+			p.Fix = "have what removes them leave them alone: " + e.opponent
 		}
 		all = append(all, p)
 	}

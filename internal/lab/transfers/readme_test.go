@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/measure"
