@@ -184,6 +184,10 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 	if s.LogLinesDropped > 0 {
 		fmt.Fprintf(w, "log lines dropped: %d\n", s.LogLinesDropped)
 	}
+	for _, p := range s.Waiting {
+		fmt.Fprintln(w, display.Fold(fmt.Sprintf("%s, for %s", p.Problem, display.Age(now.Sub(p.Since).Seconds())), 78, 2))
+		display.WriteParagraph(w, "  ", p.Fix)
+	}
 	writeHistoryState(w, s.History)
 	if s.Pairs != nil && s.Pairs.KeysProblem != "" {
 		fmt.Fprintln(w, display.Fold("keys of pairs: "+display.FirstLine(s.Pairs.KeysProblem), 78, 2))

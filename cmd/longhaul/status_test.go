@@ -101,7 +101,9 @@ func TestStatusTable(t *testing.T) {
 		Tunnels: []flow.Tunnel{{Name: "a", State: "draining", Forward: []string{"h:1"}}}}}
 	broken := daemon.Status{Version: "longhaul v1.0.0", PID: 1, LastReload: busy.LastReload,
 		History: &history.State{File: "/var/lib/longhaul/history.db", Problem: "database or disk is full (13)", Remedy: "make room on the disk, or lower max_size of history"},
-		Pairs:   &flow.Pairs{KeysProblem: "/var/lib/longhaul/pair/peers: group or others may read it, so the keys from before are in use"},
+		Waiting: []flow.HostProblem{{Problem: "the dashboard waits for address 10.10.10.77:9465: this host does not have the address", Since: since,
+			Fix: "give this host the address (ip addr shows what it has), or listen on another"}},
+		Pairs: &flow.Pairs{KeysProblem: "/var/lib/longhaul/pair/peers: group or others may read it, so the keys from before are in use"},
 		Snapshot: relay.Snapshot{Workers: 1, Tunnels: []flow.Tunnel{
 			{Name: "files", State: "listening", Usability: flow.Usability{State: flow.Down, Since: since, Problems: []flow.Problem{
 				{Reason: flow.ReasonShedding, Detail: "sheds new flows: descriptors, memory and tcp_memory are at their limits, as the lines above say"},
