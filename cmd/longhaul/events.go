@@ -98,7 +98,7 @@ func writeEvents(w io.Writer, all []flow.Event) {
 		of := strings.Join(slices.DeleteFunc([]string{e.Tunnel, e.Subject}, func(s string) bool { return s == "" }), " ")
 		fmt.Fprintf(w, row, e.At.Local().Format(time.DateTime), e.Kind, display.Shorten(of, 24), e.From+" -> "+e.To)
 		if e.Reason != "" {
-			fmt.Fprintln(w, display.Shorten("    "+display.FirstLine(e.Reason), 80))
+			display.WriteParagraph(w, "    ", display.FirstLine(e.Reason))
 		}
 	}
 }

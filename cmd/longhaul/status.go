@@ -184,9 +184,13 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 	if s.LogLinesDropped > 0 {
 		fmt.Fprintf(w, "log lines dropped: %d\n", s.LogLinesDropped)
 	}
+	for _, p := range s.Waiting {
+		fmt.Fprintln(w, display.Fold(fmt.Sprintf("%s, for %s", p.Problem, display.Age(now.Sub(p.Since).Seconds())), 78, 2))
+		display.WriteParagraph(w, "  ", p.Fix)
+	}
 	writeHistoryState(w, s.History)
 	if s.Pairs != nil && s.Pairs.KeysProblem != "" {
-		fmt.Fprintf(w, "keys of pairs: %s\n", display.FirstLine(s.Pairs.KeysProblem))
+		fmt.Fprintln(w, display.Fold("keys of pairs: "+display.FirstLine(s.Pairs.KeysProblem), 78, 2))
 	}
 
 	const tunnelRow = "%-14s %-9s %11s %6s %6s %7s %6s %7s %6s\n"
@@ -253,9 +257,9 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 // writeHost writes what this host lacks of what the tunnel needs.
 func writeHost(w io.Writer, t flow.Tunnel, now time.Time) {
 	for _, p := range t.Host {
-		fmt.Fprintf(w, "  %s, for %s\n", p.Problem, display.Age(now.Sub(p.Since).Seconds()))
+		display.WriteParagraph(w, "  ", fmt.Sprintf("%s, for %s", p.Problem, display.Age(now.Sub(p.Since).Seconds())))
 		if p.Fix != "" {
-			fmt.Fprintf(w, "    %s\n", p.Fix)
+			display.WriteParagraph(w, "    ", p.Fix)
 		}
 	}
 }
@@ -268,18 +272,19 @@ func stateOf(t *flow.Tunnel) string {
 	return string(t.Usability.State)
 }
 
-// writeProblems says why a tunnel is not usable. The lines of the host and of the hops say it of them.
+// writeProblems says why a tunnel is not usable. The lines of the host, of the hops and of the pair say it
+// of them.
 func writeProblems(w io.Writer, t *flow.Tunnel, now time.Time) {
 	for i, p := range t.Usability.Problems {
 		switch p.Reason {
-		case flow.ReasonHopsDown, flow.ReasonHopsDrained, flow.ReasonListener, flow.ReasonNoRules, flow.Reason(t.State):
+		case flow.ReasonHopsDown, flow.ReasonHopsDrained, flow.ReasonPairDown, flow.ReasonListener, flow.ReasonNoRules, flow.Reason(t.State):
 			continue
 		}
 		since := ""
 		if i == 0 && !t.Usability.Since.IsZero() {
 			since = ", for " + display.Age(now.Sub(t.Usability.Since).Seconds())
 		}
-		fmt.Fprintln(w, display.Shorten("  "+p.Detail+since, 80))
+		display.WriteParagraph(w, "  ", p.Detail+since)
 	}
 }
 
@@ -294,14 +299,15 @@ func leadsTo(forward []string) string {
 // writeInterception writes what keeps an intercepting tunnel from its best.
 func writeInterception(w io.Writer, t flow.Tunnel, now time.Time) {
 	if b := t.Bypass; b != nil && b.Reason != "" {
-		fmt.Fprintf(w, "  %s: new connections go directly, for %s\n", b.Reason, display.Age(now.Sub(b.Since).Seconds()))
+		display.WriteParagraph(w, "  ", fmt.Sprintf("%s: new connections go directly, for %s", b.Reason, display.Age(now.Sub(b.Since).Seconds())))
 	}
 	for _, said := range t.DeadFamilies {
-		fmt.Fprintln(w, display.Shorten("  "+said, 80))
+		display.WriteParagraph(w, "  ", said)
 	}
 	for _, r := range t.ForwardRules {
 		if r.Problem != "" {
-			fmt.Fprintf(w, "  %s\n    %s\n", r.Problem, r.Fix)
+			display.WriteParagraph(w, "  ", r.Problem)
+			display.WriteParagraph(w, "    ", r.Fix)
 		}
 	}
 	if t.Relayed > 0 {
@@ -319,10 +325,10 @@ func writeHops(w io.Writer, hops []flow.Hop, now time.Time) {
 		if !h.Since.IsZero() {
 			since = " for " + display.Age(now.Sub(h.Since).Seconds())
 		}
-		fmt.Fprintf(w, "  hop %-27s %-18s %6s now %6s total %5s failed\n", display.Shorten(h.Name, 27), string(h.State)+since,
+		fmt.Fprintf(w, "  hop %-21s %-17s %5s now %5s total %5s failed\n", display.Shorten(h.Name, 21), string(h.State)+since,
 			display.Quantity(h.FlowsNow), display.Quantity(h.FlowsTotal), display.Quantity(h.Failed))
 		if h.LastError != "" && h.State != flow.HopUp {
-			fmt.Fprintln(w, display.Shorten("    "+h.LastError, 80))
+			display.WriteParagraph(w, "    ", h.LastError)
 		}
 	}
 }
@@ -337,7 +343,8 @@ func writeReload(w io.Writer, r *daemon.Reload, now time.Time) {
 	case r == nil:
 		fmt.Fprintln(w, "last reload: none since the start")
 	case !r.OK:
-		fmt.Fprintf(w, "last reload: failed: %s\n  %s ago; the configuration before it is in force\n", r.Error, display.Age(now.Sub(r.At).Seconds()))
+		fmt.Fprintln(w, display.Fold("last reload: failed: "+r.Error, 78, 2))
+		fmt.Fprintf(w, "  %s ago; the configuration before it is in force\n", display.Age(now.Sub(r.At).Seconds()))
 	default:
 		fmt.Fprintf(w, "last reload: ok, %s ago: %d added, %d changed, %d removed, %d unchanged\n", display.Age(now.Sub(r.At).Seconds()),
 			len(r.Added), len(r.Changed), len(r.Removed), r.Unchanged)
@@ -428,7 +435,10 @@ func writeHistoryState(w io.Writer, s *history.State) {
 		return
 	}
 	if s.Problem != "" {
-		fmt.Fprintf(w, "history: %s is not written: %s\n", s.File, display.FirstLine(s.Problem))
+		fmt.Fprintln(w, display.Fold("history: "+s.File+" is not written: "+display.FirstLine(s.Problem), 78, 2))
+		if s.Remedy != "" {
+			fmt.Fprintf(w, "  remedy: %s\n", s.Remedy)
+		}
 	}
 	if s.Dropped > 0 {
 		fmt.Fprintf(w, "history: records dropped: %d\n", s.Dropped)

@@ -68,7 +68,7 @@ func writePairProblem(w io.Writer, s flow.PairSession) {
 	case !s.Up && s.Error != "":
 		display.WriteParagraph(w, lead, display.FirstLine(s.Error))
 	}
-	if remedy := s.Remedy(); (!s.Up || s.LaneError != "") && s.End == flow.NearEnd && remedy != "" {
+	if remedy := s.Remedy(); (!s.Up || s.LaneError != "") && remedy != "" {
 		display.WriteParagraph(w, lead, remedy)
 	}
 }
@@ -81,7 +81,7 @@ func pairLine(s flow.PairSession, now time.Time) string {
 			line = "connecting"
 		}
 		if waiting := s.FlowsMoving + s.FlowsParked + s.FlowsResuming; waiting > 0 {
-			line += ", " + display.Plural(waiting, "flow") + " wait"
+			line += ", " + display.Plural(waiting, "flow") + " waiting"
 		}
 		return line
 	}

@@ -18,6 +18,7 @@ import (
 	"longhaul/internal/daemon"
 	"longhaul/internal/display"
 	"longhaul/internal/flow"
+	"longhaul/internal/monitor/history"
 	"longhaul/internal/mss"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
@@ -85,20 +86,37 @@ func TestStatusTable(t *testing.T) {
 			FlowsMoving: 2, FlowsParked: 1000, FlowsResuming: 1, RetainedBytes: 12 << 20, Resumes: 3, Outage: units.Seconds(21 * time.Second), Draining: true,
 			Paths: []flow.PairPath{
 				{Path: "192.0.2.10", Use: flow.PathAlways, Up: true, Active: true, Control: true, RTT: units.Seconds(20 * time.Millisecond), Busy: 2, Sent: 5 << 30, Received: 9000},
-				{Path: "wan1 to [2001:db8::6]:6000", Use: flow.PathOverflow, Error: "dial tcp [2001:db8::6]:6000: connect: network is unreachable"},
+				{Path: "wan1 to [2001:db8::6]:6000", Use: flow.PathOverflow, Error: "connect to [2001:db8::6]:6000: network is unreachable"},
 				{Path: "198.51.100.20", Use: flow.PathStandby, Up: true, RTT: units.Seconds(80 * time.Millisecond)},
 			}},
 		{Tunnel: "quiet", Peer: "a-peer-with-a-very-long-name-that-nobody-types", End: flow.FarEnd, Encrypted: true, Resumable: true, Problem: flow.PairPathDown, FlowsParked: 2,
-			Error: "dial tcp 10.0.0.2:6000: i/o timeout"},
+			Error: "connect to 10.0.0.2:6000: i/o timeout"},
 		{Tunnel: "quiet", Peer: "site-c", End: flow.NearEnd, Fallback: true, Problem: flow.PairUnpaired,
 			Error: "the port answers, but no pair protocol: read tcp 10.0.0.1:40000->10.0.0.2:6000: read: connection reset by peer"},
 		{Tunnel: "quiet", Peer: "site-e", End: flow.FarEnd, EndsInClear: true, HeadsUnchecked: true, Twin: true, Resumable: true, Up: true, Since: now.Add(-time.Hour), LanesWarm: 4},
 		{Tunnel: "quiet", Peer: "site-d", End: flow.NearEnd, Encrypted: true, Resumable: true, Up: true, Since: now.Add(-time.Hour), LanesBusy: 28232, FlowsMoving: 28232, FlowsResuming: 7,
-			LaneError: "dial tcp 10.0.0.2:6000: connect: cannot assign requested address"},
+			LaneError: "connect to 10.0.0.2:6000: cannot assign requested address"},
 	}}
 	idle := daemon.Status{Version: "longhaul v1.0.0", PID: 1, Snapshot: relay.Snapshot{Workers: 1, Draining: true, AcceptPaused: true,
 		Tunnels: []flow.Tunnel{{Name: "a", State: "draining", Forward: []string{"h:1"}}}}}
-	for name, s := range map[string]daemon.Status{"busy": busy, "idle": idle} {
+	broken := daemon.Status{Version: "longhaul v1.0.0", PID: 1, LastReload: busy.LastReload,
+		History: &history.State{File: "/var/lib/longhaul/history.db", Problem: "database or disk is full (13)", Remedy: "make room on the disk, or lower max_size of history"},
+		Waiting: []flow.HostProblem{{Problem: "the dashboard waits for address 10.10.10.77:9465: this host does not have the address", Since: since,
+			Fix: "give this host the address (ip addr shows what it has), or listen on another"}},
+		Pairs: &flow.Pairs{KeysProblem: "/var/lib/longhaul/pair/peers: group or others may read it, so the keys from before are in use"},
+		Snapshot: relay.Snapshot{Workers: 1, Tunnels: []flow.Tunnel{
+			{Name: "files", State: "listening", Usability: flow.Usability{State: flow.Down, Since: since, Problems: []flow.Problem{
+				{Reason: flow.ReasonShedding, Detail: "sheds new flows: descriptors, memory and tcp_memory are at their limits, as the lines above say"},
+				{Reason: flow.ReasonPairDown, Detail: "has no session: the lines of the pair say it"}}},
+				Hops: []flow.Hop{
+					{Name: "relay-b.example.net:6000", State: flow.HopDown, Since: since, FlowsNow: 12345, FlowsTotal: 123456, Failed: 123456, LastError: "site-b cannot be reached"},
+					{Name: "10.20.20.20:6000", State: flow.HopReturning, Since: now.Add(-59 * time.Minute), LastError: "connect to [2001:db8:1234:5678:9abc:def0:1234:5678]:60000: connection refused"}},
+				Host: []flow.HostProblem{
+					{Problem: "another program has removed the nftables table longhaul-site-a: new connections go directly, and flows of the relay break", Since: since,
+						Fix: "have what removes them leave them alone: nft, as nftables.service or a script runs it"},
+					{Problem: "waiting for address 10.10.10.77:7000: this host does not have the address", Since: since}}},
+		}}}
+	for name, s := range map[string]daemon.Status{"busy": busy, "idle": idle, "broken": broken} {
 		var b bytes.Buffer
 		writeStatus(&b, s, s.Flows[:min(1, len(s.Flows))], now)
 		if name == "busy" {
@@ -119,8 +137,8 @@ func TestStatusTable(t *testing.T) {
 			t.Errorf("%s (-want +got)\n%s", file, diff)
 		}
 		for line := range strings.Lines(b.String()) {
-			// Errors and remedies are for copying and are never cut.
-			free := strings.HasPrefix(line, "last reload") || strings.HasPrefix(line, "  remedy")
+			// Remedies are for copying and are never folded.
+			free := strings.HasPrefix(line, "  remedy")
 			if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 && !free {
 				t.Errorf("%s: %d columns: %s", name, n, line)
 			}
@@ -187,6 +205,23 @@ func TestNothingForTheTerminal(t *testing.T) {
 		run(&env{ctx: t.Context(), args: args, stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }})
 		if out.Len() == 0 || strings.ContainsAny(out.String(), "\x1b\x07\r\u009b") {
 			t.Errorf("%q prints %q", args[0], out.String())
+		}
+	}
+}
+
+// Reasons are whole, however long, in lines of 80 columns.
+func TestEventsTable(t *testing.T) {
+	reason := "has no session: site-b cannot be reached (connect to [2001:db8:1234:5678:9abc:def0:1234:5678]:60000: connection refused)"
+	var b bytes.Buffer
+	writeEvents(&b, []flow.Event{{At: time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC), Kind: "interception", Tunnel: "a-tunnel-with-a-long-name",
+		Subject: "relay-b.example.net:60000", From: "untried", To: "returning", Reason: reason}})
+	said := strings.Join(strings.Fields(b.String()), " ")
+	if !strings.Contains(said, reason) {
+		t.Errorf("the reason is cut:\n%s", &b)
+	}
+	for line := range strings.Lines(b.String()) {
+		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
 		}
 	}
 }

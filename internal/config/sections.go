@@ -149,7 +149,7 @@ func (d *decoder) socketPath(n *node, key string) (string, bool) {
 func (d *decoder) relayName(n *node, key string) (string, bool) {
 	s, ok := d.tunnelName(n, key)
 	if s == "lab" { // the socket of `longhaul lab`
-		d.errorf(n, "use another name", "%s cannot be %q", key, s)
+		d.errorf(n, "use another name: the socket of longhaul lab has this one", "%s cannot be %q", key, s)
 		return "", false
 	}
 	return s, ok

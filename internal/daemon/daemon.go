@@ -183,7 +183,8 @@ func (d *daemon) assemble() (closeAll func()) {
 	})
 	d.rules.follows = d.predecessor != nil
 	closing(d.rules.close) // after the relay, whose flows need the rules
-	d.keeper = newHostKeeper(d.log, d.rules, func() *relay.Relay { return d.relay })
+	d.keeper = newHostKeeper(d.log, d.rules, func() *relay.Relay { return d.relay },
+		func() []*httpSite { return []*httpSite{d.http, d.pages.httpSite} })
 	closing(d.keeper.close)
 	d.relay = relay.New(relay.Options{
 		Workers:           d.workers(),

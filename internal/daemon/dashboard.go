@@ -45,7 +45,7 @@ func (s *dashboardSecrets) wanted() bool { return s.certificate != nil }
 func newDashboard(log *slog.Logger, m board.Monitor, events func(since time.Time) []flow.Event) *dashboard {
 	d := &dashboard{board: board.New(board.Options{Monitor: m, Events: events, Log: log}), token: board.NewToken("")}
 	d.current.Store(&dashboardSecrets{})
-	d.httpSite = &httpSite{log: log, what: "the dashboard", serving: map[netip.AddrPort]siteServer{}, serve: func(l net.Listener) *httpd.Server {
+	d.httpSite = &httpSite{log: log, what: "the dashboard", serve: func(l net.Listener) *httpd.Server {
 		secrets := d.current.Load()
 		if !secrets.wanted() {
 			return httpd.Serve(l, d.board.Handler(board.Access{Refusal: refuseOtherUsers}), log, board.Limits)

@@ -24,24 +24,24 @@ import (
 //	   └─ another process of the relay has set its rules ──▶ yielded
 type enforcement struct {
 	standing intercept.Standing
-	missing  []intercept.Missing // and not yet set again
-	since    time.Time           // of missing
-	by       string              // who removed it, if known
-	err      string              // of the last attempt
-	nextAt   time.Time           // of the next attempt; zero: nothing is missing
-	pace     pace
-	look     intercept.Look // left for then
+	missing  []intercept.Missing // what another program removed, and is not yet set again
+	since    time.Time           // when missing began
+	by       string              // the program that removed it, if known
+	err      string              // error of the last attempt to set it again
+	nextAt   time.Time           // time of the next attempt; zero: nothing is missing
+	pace     pace                // bounds how often the host is looked at
+	look     intercept.Look      // what the next look must cover
 
-	restored []time.Time // of the last minute
-	delay    time.Duration
-	opponent string // of a fight; empty: nobody fights
+	restored []time.Time   // when rules were set again, in the last minute
+	delay    time.Duration // in a fight: from one time to the next
+	opponent string        // the program of a fight; empty: there is no fight
 
-	cleared bool // by the operator
-	yielded bool // to another process of this relay
+	cleared bool // the operator has taken the rules back
+	yielded bool // another process of this relay has set its rules
 
 	counts   map[intercept.Part]int64
 	fights   int64
-	reported []string // what was set again since a reload began
+	reported []string // what was set again during a reload, for its answer
 	settings []flow.HostProblem
 	absent   map[string]flow.HostProblem // interfaces that are not there, by name
 }
@@ -56,15 +56,15 @@ const (
 	maxReported = 16 // parts that a reload names
 )
 
-// everything is a look after a change that nobody has seen.
+// everything looks at all that the relay has set, since it is unknown what has changed.
 var everything = intercept.Look{Table: true, Routing: true}
 
-// set forgets what was known of the host, after other rules were set. The caller holds mu.
+// set forgets what was known of the host: new rules were set. The caller holds mu.
 func (e *enforcement) set() {
 	e.standing, e.missing, e.since, e.nextAt, e.err = intercept.Standing{}, nil, time.Time{}, time.Time{}, ""
 }
 
-// whole forgets what was missing: nothing is any more. The caller holds mu.
+// whole notes that the host has all rules. The caller holds mu.
 func (e *enforcement) whole() {
 	e.missing, e.since, e.nextAt, e.err, e.by = nil, time.Time{}, time.Time{}, "", ""
 }
@@ -73,7 +73,7 @@ func (e *enforcement) whole() {
 func (i *interception) beginEnforcing() {
 	e := &i.kept
 	e.reported = nil
-	if i.cleared { // by the order to the process before, which this one's start does not take back
+	if i.cleared { // the operator cleared the process before this one; an upgrade does not undo that
 		i.cleared = false
 		return
 	}
@@ -235,7 +235,7 @@ func (i *interception) wasCleared() {
 	e := &i.kept
 	i.log.Warn("the operator has taken the rules of interception back: new connections go directly until a reload", "remedy", "longhaul reload")
 	e.cleared, e.missing, e.since, e.nextAt = true, nil, time.Now(), time.Time{}
-	i.inForce.Relay = "" // unequal to every other
+	i.inForce.Relay = "" // differs from every configuration, so a reload sets the rules
 }
 
 // lookAtInterfaces finds interfaces that tunnels intercept at and that this host does not have.
@@ -312,7 +312,7 @@ func (i *interception) problems(tunnel string) (all []flow.HostProblem) {
 	case e.missing != nil:
 		p := flow.HostProblem{Part: flow.HostRules, Problem: intercept.Describe(e.missing), Fix: "longhaul reload sets them again", Since: e.since, Blocks: true}
 		if e.opponent != "" {
-			p.Fix = "have " + e.opponent + " leave them alone"
+			p.Fix = "have what removes them leave them alone: " + e.opponent
 		}
 		all = append(all, p)
 	}

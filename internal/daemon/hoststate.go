@@ -20,6 +20,7 @@ type hostKeeper struct {
 	log   *slog.Logger
 	rules *interception
 	relay func() *relay.Relay
+	sites func() []*httpSite // that listen on addresses of this host
 
 	mu      sync.Mutex
 	watch   *hostevents.Watch
@@ -36,8 +37,8 @@ const (
 	listenAgain = time.Second
 )
 
-func newHostKeeper(log *slog.Logger, rules *interception, relay func() *relay.Relay) *hostKeeper {
-	return &hostKeeper{log: log, rules: rules, relay: relay}
+func newHostKeeper(log *slog.Logger, rules *interception, relay func() *relay.Relay, sites func() []*httpSite) *hostKeeper {
+	return &hostKeeper{log: log, rules: rules, relay: relay, sites: sites}
 }
 
 // follow watches what a configuration needs. tables: it intercepts.
@@ -109,8 +110,8 @@ func (k *hostKeeper) run(watch *hostevents.Watch, end <-chan struct{}) {
 	}
 }
 
-// lookAtListeners logs which listening addresses have gone or come. again: not all of them
-// could be looked at.
+// lookAtListeners logs which listening addresses have gone or come, of tunnels and of HTTP. again:
+// not all of them could be looked at.
 func (k *hostKeeper) lookAtListeners() (again bool) {
 	changes, again := k.relay().LookAtListeners()
 	for _, c := range changes {
@@ -119,10 +120,13 @@ func (k *hostKeeper) lookAtListeners() (again bool) {
 			k.log.Error("cannot listen at an address that has come", "tunnel", c.Tunnel, "listen", c.Listen.String(), "error", c.Err)
 		case c.Absent != "":
 			k.log.Warn("waiting for a listening address, the relay serves without it", "tunnel", c.Tunnel, "listen", c.Listen.String(),
-				"reason", c.Absent, "remedy", "give this host the address (ip addr shows what it has), or listen on another")
+				"reason", c.Absent, "remedy", relay.AbsenceFix)
 		default:
 			k.log.Info("the listening address has come", "tunnel", c.Tunnel, "listen", c.Listen.String())
 		}
+	}
+	for _, w := range k.sites() {
+		again = w.look() || again
 	}
 	return again
 }

@@ -11,28 +11,36 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/internal/flow"
 	"longhaul/internal/handover"
 	"longhaul/internal/httpd"
+	"longhaul/internal/relay"
 )
 
-// httpSite serves one HTTP handler on every address of the configuration.
+// httpSite serves one HTTP handler on every address of the configuration. It waits for those that
+// this host does not have.
 type httpSite struct {
 	log     *slog.Logger
 	what    string        // the name of the service
 	scheme  func() string // of URLs in the log; nil: no URLs
 	serve   func(net.Listener) *httpd.Server
-	serving map[netip.AddrPort]siteServer
 	handed  []handover.Socket // by another process; some may belong to HTTP
 	leaving sync.WaitGroup
+
+	mu      sync.Mutex // reloads and the keeper of the host change what follows
+	wanted  []netip.AddrPort
+	serving map[netip.AddrPort]siteServer
+	waiting map[netip.AddrPort]flow.HostProblem
 }
 
 type siteServer struct {
 	*httpd.Server
 	listener net.Listener
+	scope    uint32 // index of the interface that the address names; 0: it names none
 }
 
 func newHTTPSite(log *slog.Logger, handler http.Handler) *httpSite {
-	return &httpSite{log: log, what: "http", serving: map[netip.AddrPort]siteServer{}, serve: func(l net.Listener) *httpd.Server {
+	return &httpSite{log: log, what: "http", serve: func(l net.Listener) *httpd.Server {
 		return httpd.Serve(l, handler, log, httpd.DefaultLimits)
 	}}
 }
@@ -44,7 +52,7 @@ type siteChange struct {
 	fresh  map[netip.AddrPort]net.Listener
 }
 
-// prepare listens on every new address, or on none.
+// prepare listens on every new address that this host has, or on none.
 func (w *httpSite) prepare(ctx context.Context, wanted []netip.AddrPort) (*siteChange, error) {
 	return w.prepareAnew(ctx, wanted, false)
 }
@@ -52,6 +60,8 @@ func (w *httpSite) prepare(ctx context.Context, wanted []netip.AddrPort) (*siteC
 // prepareAnew is like prepare. With anew set it prepares a new server on every
 // address.
 func (w *httpSite) prepareAnew(ctx context.Context, wanted []netip.AddrPort, anew bool) (*siteChange, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	c := &siteChange{site: w, wanted: wanted, fresh: map[netip.AddrPort]net.Listener{}}
 	for _, at := range wanted {
 		if w.serving[at].Server != nil && !anew || c.fresh[at] != nil {
@@ -65,6 +75,9 @@ func (w *httpSite) prepareAnew(ctx context.Context, wanted []netip.AddrPort, ane
 			l, err = httpd.Listen(ctx, at)
 		}
 		if err != nil {
+			if relay.Absence(at.Addr()) != nil {
+				continue // it waits
+			}
 			c.Abort()
 			return nil, err
 		}
@@ -84,16 +97,11 @@ func (c *siteChange) Abort() {
 // Commit serves on the new addresses and closes removed ones.
 func (c *siteChange) Commit() error {
 	w := c.site
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wanted = c.wanted
 	for at, l := range c.fresh {
-		if before := w.serving[at]; before.Server != nil {
-			before.Close()
-		}
-		w.serving[at] = siteServer{w.serve(l), l}
-		attrs := []any{"address", at}
-		if w.scheme != nil {
-			attrs = append(attrs, "url", w.scheme()+"://"+l.Addr().String()+"/")
-		}
-		w.log.Info("serving "+w.what, attrs...)
+		w.begin(at, l)
 	}
 	c.fresh = nil
 	for at, s := range w.serving {
@@ -103,7 +111,81 @@ func (c *siteChange) Commit() error {
 			w.log.Info("no longer serving "+w.what, "address", at)
 		}
 	}
+	for at := range w.waiting {
+		if !slices.Contains(c.wanted, at) {
+			delete(w.waiting, at)
+		}
+	}
+	w.lookLocked()
 	return nil
+}
+
+// begin serves on an address. The caller holds mu.
+func (w *httpSite) begin(at netip.AddrPort, l net.Listener) {
+	if before := w.serving[at]; before.Server != nil {
+		before.Close()
+	}
+	if w.serving == nil {
+		w.serving = map[netip.AddrPort]siteServer{}
+	}
+	w.serving[at] = siteServer{w.serve(l), l, relay.Scope(at.Addr())}
+	attrs := []any{"address", at}
+	if w.scheme != nil {
+		attrs = append(attrs, "url", w.scheme()+"://"+l.Addr().String()+"/")
+	}
+	w.log.Info("serving "+w.what, attrs...)
+}
+
+// look serves on addresses that this host has got, also on those of an interface that was made anew,
+// and logs those that it has not. again: the site cannot listen on one.
+func (w *httpSite) look() (again bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lookLocked()
+}
+
+func (w *httpSite) lookLocked() (again bool) {
+	for _, at := range w.wanted {
+		why := relay.Absence(at.Addr())
+		s := w.serving[at]
+		if why == nil && (s.Server == nil || s.scope != relay.Scope(at.Addr())) {
+			l, err := httpd.Listen(context.Background(), at)
+			if err == nil {
+				w.begin(at, l)
+			} else {
+				text := err.Error()
+				why, again = &text, true
+			}
+		}
+		before, waited := w.waiting[at]
+		switch {
+		case why == nil:
+			delete(w.waiting, at)
+		case !waited || before.Problem != w.waitsFor(at, *why):
+			if w.waiting == nil {
+				w.waiting = map[netip.AddrPort]flow.HostProblem{}
+			}
+			w.waiting[at] = flow.HostProblem{Part: flow.HostAddress, Problem: w.waitsFor(at, *why), Fix: relay.AbsenceFix, Since: time.Now()}
+			w.log.Warn("waiting for an address, the relay goes on without it", "service", w.what, "address", at, "reason", *why, "remedy", relay.AbsenceFix)
+		}
+	}
+	return again
+}
+
+func (w *httpSite) waitsFor(at netip.AddrPort, why string) string {
+	return fmt.Sprintf("%s waits for address %s: %s", w.what, at, why)
+}
+
+// lacks lists the addresses that the site waits for.
+func (w *httpSite) lacks() (all []flow.HostProblem) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, at := range w.wanted {
+		if p, ok := w.waiting[at]; ok {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // again returns a second listener on an address in service; nil: not in service.
@@ -136,6 +218,8 @@ func (w *httpSite) handedOver(at netip.AddrPort) (net.Listener, error) {
 
 // sockets returns the listening sockets for another process.
 func (w *httpSite) sockets() (all []handover.Socket, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for at, s := range w.serving {
 		f, err := s.listener.(*net.TCPListener).File()
 		if err != nil {
@@ -161,6 +245,9 @@ func (w *httpSite) leave(within time.Duration) {
 		case <-time.After(within / 10):
 		}
 	}()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wanted = nil
 	for at, s := range w.serving {
 		w.leaving.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -172,8 +259,11 @@ func (w *httpSite) leave(within time.Duration) {
 }
 
 func (w *httpSite) close() {
+	w.mu.Lock()
+	w.wanted = nil
 	for _, s := range w.serving {
 		s.Close()
 	}
+	w.mu.Unlock()
 	w.leaving.Wait()
 }

@@ -193,7 +193,8 @@ func (d *daemon) checkVerb(ctx context.Context, arguments url.Values) (any, erro
 		return nil, err
 	}
 	if forward, paired := d.pairedTo(t.tunnel); paired {
-		return d.pairs.check(ctx, t.tunnel, forward)
+		r, err := d.pairs.check(ctx, t.tunnel, forward)
+		return d.withClients(r), err
 	}
 	bytes := int64(0)
 	if text := arguments.Get("bytes"); text != "" {
@@ -202,7 +203,30 @@ func (d *daemon) checkVerb(ctx context.Context, arguments url.Values) (any, erro
 			return nil, remedy.New(fmt.Errorf("a check cannot send %s bytes", text), fmt.Sprintf("choose %d to %d", integrity.MinBytes, integrity.MaxBytes))
 		}
 	}
-	return t.run(ctx, bytes)
+	r, err := t.run(ctx, bytes)
+	return d.withClients(r), err
+}
+
+// withClients adds to what a check found behind the relay why the relay takes no clients, which the
+// check does not meet.
+func (d *daemon) withClients(r *integrity.Report) *integrity.Report {
+	if r == nil {
+		return nil
+	}
+	all := d.overviewNow().Tunnels
+	i := slices.IndexFunc(all, func(t flow.Tunnel) bool { return t.Name == r.Tunnel })
+	if i < 0 {
+		return r
+	}
+	said := *r
+	for _, p := range all[i].Usability.Problems {
+		switch p.Reason {
+		case flow.ReasonPairDown, flow.ReasonHopsDown, flow.ReasonHopsDrained:
+		default:
+			said.Summary += "; but this tunnel takes no new clients: it " + p.Detail
+		}
+	}
+	return &said
 }
 
 func (t *tunnelIntegrity) report() *integrity.Report {

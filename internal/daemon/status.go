@@ -56,8 +56,10 @@ type Status struct {
 	History         *history.State     `json:"history"`               // null: no history
 	Pairs           *flow.Pairs        `json:"pairs"`                 // null: no tunnel is paired
 	Missing         []string           `json:"missing"`               // parts that were not known in time
-	Restored        map[string]int64   `json:"restored_total"`        // of the host's state, by part: set again after other programs removed it
-	Fights          int64              `json:"fights_total"`          // with programs that kept removing it
+	// Waiting lists addresses of HTTP and of the dashboard that this host does not have.
+	Waiting  []flow.HostProblem `json:"waiting,omitempty"`
+	Restored map[string]int64   `json:"restored_total"` // of the host's state, by part: set again after other programs removed it
+	Fights   int64              `json:"fights_total"`   // with programs that kept removing it
 	relay.Snapshot
 }
 
@@ -96,6 +98,7 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 	ask(parts, partFlows, d.snapshotNow, func(v relay.Snapshot) { s.Snapshot = v })
 	s.Missing = append([]string{}, parts.wait()...)
 	s.Restored, s.Fights = d.rules.view().counts()
+	s.Waiting = append(d.http.lacks(), d.pages.lacks()...)
 	if d.shedder != nil {
 		state := d.shedder.monitor.State()
 		s.Resources = &state

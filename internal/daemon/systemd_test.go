@@ -100,7 +100,7 @@ func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 	d := &daemon{
 		relay: r, config: &config.Config{}, writer: &asyncWriter{}, legs: &transports{}, integrity: &integrityChecks{},
 		history: newHistoryKeeper(quiet, os.Getenv), pairs: newPairs(quiet, "", nil, nil), rules: &interception{}, judge: usable.New(unpaired),
-		Options: Options{Getenv: os.Getenv},
+		http: &httpSite{}, pages: &dashboard{httpSite: &httpSite{}}, Options: Options{Getenv: os.Getenv},
 	}
 
 	talked := make(chan struct{})

@@ -213,6 +213,7 @@ func TestCase110ListeningAddressIsAbsent(t *testing.T) {
 	s.shellOn(s.R, "ip -6 addr add fe80::1/64 dev left nodad")
 	s.relay = startDaemon(t, s.R, unsupervised, `control_socket: SOCKET
 workers: 1
+http_listen: ["10.9.8.1:9464", "[fe80::99%extra]:9464"]
 tunnels:
   - {name: here, listen: "10.9.1.1:6000", forward: "10.9.2.2:5000"}
   - {name: absent, listen: "10.9.8.1:6000", forward: "10.9.2.2:5000"}
@@ -254,6 +255,10 @@ tunnels:
 	}
 	await("listening", "here")
 	await("waiting", "absent", "zone")
+	s.relay.expectLog(`level=WARN msg="waiting for an address, the relay goes on without it" service=http address=10\.9\.8\.1:9464 reason="this host does not have the address"`)
+	if output, status := command(t, "status", "--control-socket", s.relay.socket()); status != 0 || !strings.Contains(output, "http waits for address 10.9.8.1:9464: this host does not have the address") {
+		t.Errorf("status says %q", output)
+	}
 	if output, status := command(t, "ready", "absent", "--control-socket", s.relay.socket()); status == 0 || !strings.Contains(output, "waiting for address 10.9.8.1:6000") {
 		t.Errorf("ready says %q", output)
 	}
@@ -266,6 +271,8 @@ tunnels:
 	await("listening", "absent", "zone")
 	reach("10.9.8.1:6000")
 	reach("[fe80::99%extra]:6000")
+	reach("10.9.8.1:9464")
+	reach("[fe80::99%extra]:9464")
 	s.shellOn(s.R, "ip link del extra")
 	await("waiting", "absent", "zone")
 	_, err := s.relay.upgrade("")
@@ -275,6 +282,8 @@ tunnels:
 	await("listening", "absent", "zone")
 	reach("10.9.8.1:6000")
 	reach("[fe80::99%extra]:6000")
+	reach("10.9.8.1:9464")
+	reach("[fe80::99%extra]:9464")
 	if listen := s.relay.status().tunnel("zone").Listen; len(listen) != 1 || listen[0] != "[fe80::99%extra]:6000" {
 		t.Errorf("the tunnel listens on %s", listen)
 	}

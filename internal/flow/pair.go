@@ -227,7 +227,7 @@ func PairProblemText(problem, relay string) string {
 	case PairVersion:
 		return relay + " speaks another version of the pair protocol"
 	case PairPathDown:
-		return relay + " does not answer"
+		return relay + " cannot be reached"
 	case PairPathMTU:
 		return "the path to " + relay + " drops large packets without an ICMP message"
 	case PairDenied:

@@ -6,6 +6,7 @@ import (
 	"longhaul/internal/portrange"
 	"net/netip"
 	"strings"
+	"unicode/utf8"
 
 	"longhaul/internal/display"
 )
@@ -15,7 +16,7 @@ func (s Status) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "relay %s  mark %#x, table %d\n", s.Relay, s.Mark, s.Table)
 	for _, t := range s.Tunnels {
-		fmt.Fprintf(&b, "  %s  %s  %s\n", t.Name, t.Tunnel, display.Plural(int(t.Connections), "connection"))
+		writeRow(&b, t.Name, t.Tunnel.String(), t.Connections)
 		if t.Bypassed > 0 {
 			fmt.Fprintf(&b, "    %s went directly while it was paused\n", display.Plural(int(t.Bypassed), "connection"))
 		}
@@ -27,23 +28,35 @@ func (s Status) WriteText(w io.Writer) error {
 		}
 	}
 	for _, d := range s.Dialers {
-		fmt.Fprintf(&b, "  %s  %s  %s\n", d.Name, d.Dialer, display.Plural(int(d.Connections), "connection"))
+		writeRow(&b, d.Name, d.Dialer.String(), d.Connections)
 	}
 	if s.HasEnded() {
 		ended := "the relay has ended"
 		if len(s.Tunnels) > 0 {
 			ended += ": new connections go directly"
 		}
-		fmt.Fprintf(&b, "  %s; longhaul intercept clear %s removes the rules\n", ended, s.Relay)
+		display.WriteParagraph(&b, "  ", ended+"; longhaul intercept clear "+s.Relay+" removes the rules")
 	}
 	if s.Problem != "" {
-		b.WriteString("  " + s.Problem + "\n")
+		display.WriteParagraph(&b, "  ", s.Problem)
 		if !s.HasEnded() {
 			b.WriteString("  remedy: longhaul reload has a running relay set it again\n")
 		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// writeRow writes a tunnel with its connections, these on a line of their own if it would be too long.
+func writeRow(b *strings.Builder, name, what string, connections uint64) {
+	const width = 80
+	row, count := "  "+name+"  "+what, display.Plural(int(connections), "connection")
+	if utf8.RuneCountInString(row+"  "+count) > width {
+		display.WriteParagraph(b, "  "+name+"  ", what)
+		fmt.Fprintf(b, "    %s\n", count)
+		return
+	}
+	fmt.Fprintf(b, "%s  %s\n", row, count)
 }
 
 // String is what the tunnel intercepts: "lan0: 10.1.0.0/16 > 10.2.0.0/16 ports 22, 5432-5440".

@@ -153,9 +153,25 @@ func (d dialer) attempt(ctx context.Context, to netip.AddrPort) (*net.TCPConn, e
 	nd.SetMultipathTCP(false)
 	conn, err := nd.DialContext(ctx, "tcp", to.String())
 	if err != nil {
-		return nil, err
+		return nil, connectError(to, err)
 	}
 	return conn.(*net.TCPConn), nil
+}
+
+// connectError says why a connect failed in the words of the relay's other dials.
+func connectError(to netip.AddrPort, err error) error {
+	var op *net.OpError
+	var call *os.SyscallError
+	switch {
+	case errors.As(err, &call):
+		err = call.Err
+	case errors.As(err, &op):
+		err = op.Err
+	}
+	if errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("connect to %s: %w, as by a blackhole route of this host", to, err)
+	}
+	return fmt.Errorf("connect to %s: %w", to, err)
 }
 
 // greet sends the preface, goes through the TLS handshake and exchanges HELLO.

@@ -11,22 +11,23 @@ import (
 	"longhaul/internal/pair/wire"
 )
 
-// maxTexts bounds the outcomes of a session that wait with their texts. Further ones are sent with
-// the reason alone.
+// maxTexts bounds the texts that a session keeps for outcomes not yet sent. Beyond it an outcome is
+// sent with its reason alone.
 const maxTexts = 256
 
-// outcomes are the flows of a far session that are over, while their near relay may not know it. At most
-// maxBuried are remembered.
+// outcomes lists the flows of a far session that are over at the far relay, until the near relay
+// knows it. It remembers at most maxBuried.
 type outcomes struct {
 	mu      sync.Mutex
 	flows   map[uint64]outcome
-	due     []uint64          // to be sent
-	texts   map[uint64]string // of some of those that are due
-	dropped stamp             // when the latest one was, for want of room; zero: none was
+	due     []uint64          // flows whose outcome is to be sent
+	texts   map[uint64]string // error texts of some of the due ones
+	dropped stamp             // when an outcome was last dropped for lack of room; zero: never
 }
 
-// outcome is that of one flow. A near relay answers REFUSED with RESET, or with GONE. It answers no GONE:
-// its outcome is kept for the time that is given.
+// outcome says how one flow ended at the far relay. It is sent as REFUSED or as GONE. The near relay
+// answers a REFUSED with RESET or GONE, and the outcome is forgotten. It does not answer a GONE, so
+// that outcome is forgotten after the time keep, which callers give.
 type outcome struct {
 	code byte // the reason of a REFUSED; 0: the flow was given up, and GONE says so
 	at   stamp
@@ -38,8 +39,8 @@ func (o outcome) dialed() bool {
 	return reason != flow.EndDrain && reason != flow.EndDenied
 }
 
-// add notes an outcome. The zero cause is that of a flow that was given up; an outcome that says more
-// stays.
+// add notes an outcome. The zero cause stands for a flow that was given up. It does not replace the
+// reason of a REFUSED.
 func (o *outcomes) add(id uint64, c stream.Cause, keep time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -68,7 +69,7 @@ func (o *outcomes) add(id uint64, c stream.Cause, keep time.Duration) {
 	o.due = append(o.due, id)
 }
 
-// evict drops one, if possible of a flow for which nothing was dialed.
+// evict drops one outcome, preferably of a flow whose target was not dialed.
 func (o *outcomes) evict(now time.Time) {
 	victim, dialed := uint64(0), true
 	for id, one := range o.flows {
@@ -87,7 +88,7 @@ func (o *outcomes) drop(id uint64) {
 	delete(o.texts, id)
 }
 
-// prune drops flows that were given up, for which nobody can wait any more. A REFUSED has an answer.
+// prune drops flows that were given up longer than keep ago. Refused ones stay until they are answered.
 func (o *outcomes) prune(now time.Time, keep time.Duration) {
 	for id, one := range o.flows {
 		if one.code == 0 && one.at.waited(now, keep) {
@@ -96,14 +97,14 @@ func (o *outcomes) prune(now time.Time, keep time.Duration) {
 	}
 }
 
-// answered takes the near relay's word that it knows.
+// answered forgets a flow, since the near relay has confirmed its outcome.
 func (o *outcomes) answered(id uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.drop(id)
 }
 
-// again has everything sent again that a lost control connection may have lost.
+// again makes every outcome due again: a lost control connection may have lost any of them.
 func (o *outcomes) again(keep time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -111,7 +112,7 @@ func (o *outcomes) again(keep time.Duration) {
 	o.due = slices.Collect(maps.Keys(o.flows))
 }
 
-// fill appends the messages that are due, until they have so many bytes, and reports whether more are.
+// fill appends due messages until out has most bytes, and reports whether more are due.
 func (o *outcomes) fill(out []byte, most int) (filled []byte, more bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -129,7 +130,7 @@ func (o *outcomes) fill(out []byte, most int) (filled []byte, more bool) {
 	return out, len(o.due) > 0
 }
 
-// codes are the reasons of REFUSED by flow, and 0 for those that were given up.
+// codes returns the REFUSED reason of each flow, and 0 for a flow that was given up.
 func (o *outcomes) codes() map[uint64]byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -140,15 +141,15 @@ func (o *outcomes) codes() map[uint64]byte {
 	return all
 }
 
-// incomplete reports that an outcome was dropped for which somebody may wait.
+// incomplete reports whether an outcome was dropped that the near relay may still wait for.
 func (o *outcomes) incomplete(now time.Time, keep time.Duration) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return !o.dropped.IsZero() && !o.dropped.waited(now, keep)
 }
 
-// owed are the flows that may have had their target dialed, and whether there are any; some, and none
-// named: any may be one.
+// owed returns the flows whose target may have been dialed, and whether there are any. If some is
+// true and flows is empty, the list is not complete: any flow of the session may be one.
 func (o *outcomes) owed(now time.Time, keep time.Duration) (flows wire.Flows, some bool) {
 	if o.incomplete(now, keep) {
 		return "", true

@@ -42,8 +42,8 @@ type PathOptions struct {
 	Use       PathUse
 }
 
-// suspectFor is how long a path on which a lane was given up is chosen last, unless its probe
-// finds it dead before.
+// suspectFor is the time after the loss of a lane for which its path is chosen last, unless the
+// path's probe finds it dead before.
 const suspectFor = time.Second
 
 // wanPath is one way of a link to its far relay.
@@ -54,23 +54,23 @@ type wanPath struct {
 	hosts   *eyeballs.Host // what is known of the addresses
 	remote  netip.AddrPort // of the latest connection that stood
 	up      bool
-	since   time.Time // of up, or of its end
+	since   time.Time // when up last changed
 	err     error     // why it is not up; nil: nothing was tried yet
-	suspect time.Time // a lane on it was given up
+	suspect time.Time // when a lane on it was last given up
 	rtt     time.Duration
-	redials int // attempts for a control connection that run
-	pools   int // dials for the pool that run
+	redials int // attempts for a control connection under way
+	pools   int // dials for the pool under way
 
-	kept      int       // lanes that a flow had over it, which the pool keeps
-	keptUntil time.Time // then no longer
+	kept      int       // lanes that the pool keeps, since a flow had as many over the path
+	keptUntil time.Time // when the pool goes back to its usual number
 
 	probe   *lane     // nil: none
-	probing bool      // it is dialed
-	tried   time.Time // it was
-	probed  time.Time // bytes were sent on it
-	asked   time.Time // the first of them that lack an acknowledgement were; zero: none do
-	told    bool      // by the log, whether it is up
-	heard   bool      // the log has told something
+	probing bool      // a probe is being dialed
+	tried   time.Time // when one was last dialed
+	probed  time.Time // when bytes were last sent on the probe
+	asked   time.Time // when the first of its unacknowledged bytes were sent; zero: all are acknowledged
+	told    bool      // the value of up in the latest line of the log
+	heard   bool      // the log has such a line
 
 	lanes    map[*lane]struct{}
 	sent     int64 // bytes, over lanes that are closed
@@ -122,7 +122,7 @@ func (p *wanPath) options() PathOptions {
 	return p.o
 }
 
-// stood takes the news that a connection over the path has been through its handshake.
+// stood notes that a handshake over the path has succeeded.
 func (p *wanPath) stood(c *connection) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,8 +138,8 @@ func (p *wanPath) stood(c *connection) {
 	})
 }
 
-// failed takes the news that no connection over the path could be made. One that stands says
-// more.
+// failed notes that no connection over the path could be made. It changes nothing while one
+// stands.
 func (p *wanPath) failed(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,7 +148,7 @@ func (p *wanPath) failed(err error) {
 	}
 }
 
-// fall has the path down. The caller holds p.mu.
+// fall marks the path as down. The caller holds p.mu.
 func (p *wanPath) fall(err error) {
 	if p.up {
 		p.up, p.since = false, time.Now()
@@ -156,7 +156,7 @@ func (p *wanPath) fall(err error) {
 	p.err, p.rtt = err, 0
 }
 
-// suspicious takes the news that a lane on the path was given up.
+// suspicious notes that a lane on the path was given up.
 func (p *wanPath) suspicious() {
 	if p == nil {
 		return
@@ -208,7 +208,7 @@ func (l *Link) preferred() []*wanPath {
 	return all
 }
 
-// bestPath is the path for what waits for nothing but delay.
+// bestPath is the path of the least delay, for small messages and the control connection.
 func (l *Link) bestPath() *wanPath {
 	if all := l.preferred(); len(all) > 0 {
 		return all[0]
@@ -216,8 +216,8 @@ func (l *Link) bestPath() *wanPath {
 	return l.pathsNow()[0]
 }
 
-// quickPaths are those of the preferred paths whose warm lanes are better than a new one on the
-// first: that takes two round trips more.
+// quickPaths are the preferred paths on which a warm lane has less delay than a new lane on the
+// first path. The new one takes two more round trips for its handshake.
 func (l *Link) quickPaths() []*wanPath {
 	all := l.preferred()
 	if len(all) < 2 {
@@ -314,7 +314,8 @@ var errPathGone = errors.New("the configuration has the path no more")
 
 var errNoAddress = errors.New("none of the path's family")
 
-// reaches reports whether a connection from the path's local address can lead to another.
+// reaches reports whether a connection from the path's local address can lead to a: both must be
+// of one family.
 func (o PathOptions) reaches(a netip.AddrPort) bool {
 	return !o.Local.IsValid() || o.Local.Is4() == a.Addr().Unmap().Is4()
 }
@@ -538,9 +539,9 @@ func (s *session) warmOver(p *wanPath) (n int) {
 	return n + s.warmOf(p)
 }
 
-// keepAsMany has the pool keep as many lanes over the path as a flow has now, for as long as what
-// was found of the path counts: their windows are open and, where the path has several links, their
-// ports are those that lead to each.
+// keepAsMany has the pool keep as many lanes over the path as a flow has now, for tuneMemory. The next
+// flow profits from them: their windows are open and, on a group of links, their ports lead to each
+// link.
 func (p *wanPath) keepAsMany(lanes int, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -594,10 +595,11 @@ func (l *Link) moveControl(s *session, now time.Time) {
 	})
 }
 
-// betterBy is how much less delay is worth another control connection.
+// betterBy is the least gain in delay for which the control connection moves.
 const betterBy = 10 * time.Millisecond
 
-// better reports whether a path has been so for long enough for a move.
+// better reports whether the control connection should move: to is up for a second, and comes
+// earlier by its use, or has much less delay.
 func better(to, from *wanPath, now time.Time) bool {
 	from.mu.Lock()
 	use, rtt := from.o.Use, from.rtt
@@ -690,10 +692,10 @@ func btoi(b bool) int {
 	return 0
 }
 
-// overflow is how long a flow's lanes have been full of late.
+// overflow counts for how long a flow's lanes have been full.
 type overflow struct {
-	ticks int       // at which they were, less those at which they were not
-	until time.Time // paths for overflow carry the flow
+	ticks int       // ticks with full lanes, minus ticks without
+	until time.Time // until then paths for overflow carry the flow
 }
 
 const (
@@ -702,7 +704,7 @@ const (
 )
 
 // overflows reports whether the flow may use paths for overflow: its lanes on the others have
-// been full for a second, of late.
+// lately been full for a second.
 func (f *Flow) overflows(large bool, now time.Time) bool {
 	if !large || !slices.ContainsFunc(f.s.link.pathsNow(), func(p *wanPath) bool { return p.options().Use == PathOverflow }) {
 		return false

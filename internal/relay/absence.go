@@ -19,30 +19,43 @@ import (
 // that interface: its socket is made anew when the interface is.
 
 // waits reports whether this host may lack the address.
-func (k listenKey) waits() bool {
-	a := k.addr.Addr()
-	return k.tunnel == "" && !a.IsUnspecified() && !a.Unmap().IsLoopback()
-}
+func (k listenKey) waits() bool { return k.tunnel == "" && mayBeAbsent(k.addr.Addr()) }
+
+func mayBeAbsent(a netip.Addr) bool { return !a.IsUnspecified() && !a.Unmap().IsLoopback() }
 
 // absence says why this host does not have the address; nil if it has.
 func (k listenKey) absence() *string {
-	if !k.waits() {
+	if k.tunnel != "" {
+		return nil
+	}
+	return Absence(k.addr.Addr())
+}
+
+// Scope is the index of the interface that an address names; 0: it names none, or none that is there.
+func Scope(a netip.Addr) uint32 { return scopeOf(a.Zone()) }
+
+// AbsenceFix is what to do about an address that this host does not have.
+const AbsenceFix = "give this host the address (ip addr shows what it has), or listen on another"
+
+// Absence says why this host does not have an address to listen on; nil if it has.
+func Absence(a netip.Addr) *string {
+	if !mayBeAbsent(a) {
 		return nil
 	}
 	why := "this host does not have the address"
-	if zone := k.addr.Addr().Zone(); zone != "" && scopeOf(zone) == 0 {
+	if zone := a.Zone(); zone != "" && scopeOf(zone) == 0 {
 		why = "this host has no interface " + zone
 		return &why
 	}
 	// What the kernel would bind, it has: also a prefix of a local route, and each address
 	// with net.ipv4.ip_nonlocal_bind.
-	as := family(k.addr.Addr())
+	as := family(a)
 	fd, errno := newSocket(as)
 	if errno != 0 {
 		return nil // unknown
 	}
 	defer closeFD(fd)
-	sa := toSockaddr(netip.AddrPortFrom(k.addr.Addr(), 0), as)
+	sa := toSockaddr(netip.AddrPortFrom(a, 0), as)
 	switch bind(fd, &sa) {
 	case unix.EADDRNOTAVAIL, unix.ENODEV:
 		return &why
@@ -57,7 +70,7 @@ func (in *installed) waits(all bool) (problems []report.HostProblem) {
 		if why := l.absent.Load(); why != nil {
 			problems = append(problems, report.HostProblem{
 				Part: report.HostAddress, Problem: fmt.Sprintf("waiting for address %s: %s", l.bound, *why),
-				Fix: "give this host the address (ip addr shows what it has), or listen on another", Since: l.absentSince(), Blocks: all,
+				Fix: AbsenceFix, Since: l.absentSince(), Blocks: all,
 			})
 		}
 	}

@@ -71,7 +71,7 @@ func TestDecide(t *testing.T) {
 		{"the listener's address is missing", in("waiting", listening(flow.HopUp)), nil, nil, lack(flow.HostAddress, true), flow.Down, flow.ReasonListener, "is unreachable: gone"},
 		{"one of its addresses is missing", listening(flow.HopUp), nil, nil, lack(flow.HostAddress, false), flow.Up, "", ""},
 		{"the pair connects", listening(flow.HopUntried), &Pair{Since: ago(firstSettles / 2)}, nil, nil, flow.Untried, "", ""},
-		{"the pair never stood", listening(flow.HopUntried), &Pair{Peer: "b", Since: ago(firstSettles), Problem: flow.PairPathDown, Error: "timeout"}, nil, nil, flow.Down, flow.ReasonPairDown, "has no session: b does not answer (timeout)"},
+		{"the pair never stood", listening(flow.HopUntried), &Pair{Peer: "b", Since: ago(firstSettles), Problem: flow.PairPathDown, Error: "timeout"}, nil, nil, flow.Down, flow.ReasonPairDown, "has no session: b cannot be reached (timeout)"},
 		{"the pair stands", listening(flow.HopUntried), &Pair{Takes: true, Stood: true, Met: true, Since: ago(0)}, nil, nil, flow.Up, "", ""},
 		{"the pair was just lost", listening(flow.HopUntried), &Pair{Stood: true, Met: true, Since: ago(settles / 4)}, nil, nil, flow.Up, "", ""},
 		{"the pair is lost", listening(flow.HopUntried), &Pair{Peer: "b", Stood: true, Met: true, Since: ago(settles), Problem: flow.PairDraining}, nil, nil, flow.Down, flow.ReasonPairDown, "has no session: b takes no new sessions"},

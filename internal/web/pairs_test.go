@@ -58,7 +58,7 @@ func TestPairAlerts(t *testing.T) {
 		"up":     {total: up},
 		"outage": {total: down(flow.NearEnd, time.Minute, flow.PairPathDown, "1", 3)}, // an alert of its tunnel
 		"outage seen from the far end": {total: down(flow.FarEnd, time.Minute, flow.PairPathDown, "1", 3),
-			want: []string{"warning Tunnel files has no session with site-b: site-b does not answer. Its flows wait for one"}},
+			want: []string{"warning Tunnel files has no session with site-b: site-b cannot be reached. Its flows wait for one"}},
 		"far end, nobody waits": {total: down(flow.FarEnd, time.Hour, flow.PairPathDown, "1", 0)},
 		"just now":              {total: down(flow.FarEnd, time.Second, flow.PairPathDown, "1", 3)},
 		"store full": {total: up, pairs: flow.Pairs{RetainedBytes: 95, RetainedLimitBytes: 100},

@@ -15,7 +15,7 @@ func TestPairs(t *testing.T) {
 	}
 	down := func(name string, near bool, remote, listen string) PairedTunnel {
 		p := up(name, near, remote, listen)
-		p.Up, p.Problem, p.Text = false, "path-down", "site-b does not answer"
+		p.Up, p.Problem, p.Text = false, "path-down", "site-b cannot be reached"
 		return p
 	}
 	near, lost := up("files", true, "192.0.2.2:6000", "127.0.0.1:9000"), down("files", true, "192.0.2.2:6000", "127.0.0.1:9000")

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -119,51 +118,33 @@ func TestInterceptionPages(t *testing.T) {
 		nettest.RequireProgram(t, name, debianPackage)
 	}
 	for page, section := range map[string]string{
-		"README.md":            "\n## Deploy it where no address may change\n",
-		"docs/interception.md": "\n## Set it up\n",
+		"README.md":            "Deploy it where no address may change",
+		"docs/interception.md": "Set it up",
 	} {
-		t.Run(page, func(t *testing.T) {
-			text, err := os.ReadFile(filepath.Join("../../..", page))
-			nettest.Must(t, err)
-			_, setUp, _ := strings.Cut(string(text), section)
-			setUp, _, _ = strings.Cut(setUp, "\n## ")
-			followSetUp(t, setUp)
-		})
+		t.Run(page, func(t *testing.T) { followSetUp(t, readPage(t, page, section)) })
 	}
 }
 
-var pageConfig = regexp.MustCompile("(?s)```yaml\n(.*?)```")
-
-func followSetUp(t *testing.T, setUp string) {
-	config := pageConfig.FindStringSubmatch(setUp)
-	if config == nil {
-		t.Fatal("the page has no configuration")
-	}
-	var commands []string
-	for line := range strings.Lines(setUp) {
-		if command, indented := strings.CutPrefix(strings.TrimRight(line, "\n"), "    longhaul "); indented {
-			commands = append(commands, "longhaul "+command)
-		}
-	}
-	if len(commands) != 3 || len(commands) > maxCommands {
-		t.Fatalf("%d commands: %q", len(commands), commands)
+func followSetUp(t *testing.T, p *page) {
+	configs := p.configs()
+	if len(configs) != 1 || len(p.commands) > maxCommands {
+		t.Fatalf("%d configurations and %d commands: %+v", len(configs), len(p.commands), p.commands)
 	}
 
-	bin := t.TempDir()
-	s := newREADMESites(t, bin)
-	nettest.Must(t, os.Symlink(s.Program, filepath.Join(bin, "longhaul")))
+	s := newPageSites(t, t.TempDir())
+	s.useProgram()
 	for router, device := range map[string]string{"relay-a": "lan", "relay-b": "wan"} {
 		path := filepath.Join(t.TempDir(), "longhaul.yaml")
-		nettest.Must(t, os.WriteFile(path, []byte(strings.ReplaceAll(config[1], "lan0", device)), 0o600))
-		for _, command := range commands {
-			c := readmeCommand{line: strings.ReplaceAll(command, "/etc/longhaul/longhaul.yaml", path), hosts: []string{router}}
+		nettest.Must(t, os.WriteFile(path, []byte(strings.ReplaceAll(configs[0].line, "lan0", device)), 0o600))
+		for _, c := range p.commands {
+			command := c.line
+			c := pageCommand{line: strings.ReplaceAll(command, "/etc/longhaul/longhaul.yaml", path), hosts: []string{router}}
 			switch {
 			case strings.HasPrefix(command, "longhaul intercept check"):
 				s.execute(c, `^relay site-a: ok, 1 tunnel may intercept here`)
 			case strings.HasPrefix(command, "longhaul service install"):
 				s.execute(c.with("--root " + t.TempDir()))
-				relay := readmeCommand{line: "exec longhaul relay --config " + path}
-				args := s.shell(relay)
+				args := s.shellArgs(router, "exec longhaul relay --config "+path)
 				shows := func() (bool, error) {
 					_, err := s.run(router, nil, s.Program, "status")
 					return err == nil, nil
@@ -175,15 +156,13 @@ func followSetUp(t *testing.T, setUp string) {
 			}
 		}
 	}
-	s.execute(readmeCommand{line: "scp my.data root@host-b:/srv/", hosts: []string{"host-a"}})
-	if fileSum(t, "/srv/my.data") != s.sum {
-		t.Error("the copy differs")
-	}
+	s.execute(pageCommand{line: "scp my.data root@host-b:/srv/", hosts: []string{"host-a"}})
+	s.copied()
 	for _, router := range []string{"relay-a", "relay-b"} {
 		if n := s.intercepted(router); n != 1 {
 			t.Errorf("%s took %d connections, want 1", router, n)
 		}
-		s.execute(readmeCommand{line: "longhaul stop", hosts: []string{router}})
-		s.execute(readmeCommand{line: "longhaul intercept show", hosts: []string{router}}, `^no relay intercepts here\n$`)
+		s.execute(pageCommand{line: "longhaul stop", hosts: []string{router}})
+		s.execute(pageCommand{line: "longhaul intercept show", hosts: []string{router}}, `^no relay intercepts here\n$`)
 	}
 }

@@ -1,8 +1,6 @@
 package transfers
 
 import (
-	"bytes"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,8 +10,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
@@ -54,7 +50,12 @@ var shortened = map[string]struct {
 func TestREADME(t *testing.T) {
 	checkout, err := filepath.Abs("../../..")
 	nettest.Must(t, err)
-	page := readREADME(t, checkout)
+	page := readPage(t, "README.md", "")
+	page.configs() // TestInterceptionPages writes it
+	page.addInline()
+	if lines := strings.Count(page.text, "\n"); lines > maxREADME {
+		t.Errorf("README.md has %d lines, more than %d", lines, maxREADME)
+	}
 	ci := page.take("go run ./cmd/longhaul demo", "go test ./...")
 	builds := page.take(withoutC + "go build ")
 	experiments := page.take("longhaul lab run ")
@@ -94,7 +95,7 @@ func TestREADME(t *testing.T) {
 	for _, c := range builds {
 		buildIn(t, bin, checkout, c)
 	}
-	s := newREADMESites(t, bin)
+	s := newPageSites(t, bin)
 	for _, c := range installs {
 		s.execute(c.with("--root " + t.TempDir()))
 	}
@@ -121,8 +122,7 @@ func TestREADME(t *testing.T) {
 	for _, c := range status { // the flow of each copy, with its bytes
 		for _, host := range c.hosts {
 			nettest.Eventually(t, 20*time.Second, func() bool { // the copy is done before the relays have counted it
-				args := s.shell(c)
-				out, err := s.run(host, nil, args[0], args[1:]...)
+				out, err := s.shell(host, c.line)
 				return err == nil && counted.MatchString(out)
 			}, func() string { return host + " still has the flow" })
 		}
@@ -144,89 +144,12 @@ func TestREADME(t *testing.T) {
 	}
 }
 
-// readmeCommand is a command of the README.
-type readmeCommand struct {
-	line  string
-	hosts []string // hosts that the comment above the command names
-}
-
-// with adds flags to a command.
-func (c readmeCommand) with(flags string) readmeCommand {
-	c.line += " " + flags
-	return c
-}
-
-// readme has the README's commands that no part of the test has taken.
-type readme struct {
-	t        *testing.T
-	commands []readmeCommand
-}
-
-var (
-	inlineCommand = regexp.MustCompile("`(longhaul [^`]+)`")
-	labHost       = regexp.MustCompile(`\b(host|relay)-[ab]\b`)
-)
-
-// readREADME reads the indented lines, and the commands in the text and the tables. Lines
-// below a comment belong to the hosts that it names, up to the next empty line.
-func readREADME(t *testing.T, checkout string) *readme {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(checkout, "README.md"))
-	nettest.Must(t, err)
-	if lines := bytes.Count(text, []byte("\n")); lines > maxREADME {
-		t.Errorf("README.md has %d lines, more than %d", lines, maxREADME)
-	}
-	page := &readme{t: t}
-	var hosts []string
-	drawing := false
-	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "```") {
-			drawing = !drawing
-		}
-		command, indented := strings.CutPrefix(strings.TrimRight(line, "\n"), "    ")
-		switch {
-		case drawing:
-		case indented && strings.HasPrefix(command, "#"):
-			hosts = labHost.FindAllString(command, -1)
-		case indented:
-			page.commands = append(page.commands, readmeCommand{command, hosts})
-		default:
-			hosts = nil
-			for _, m := range inlineCommand.FindAllStringSubmatch(line, -1) {
-				page.commands = append(page.commands, readmeCommand{line: m[1]})
-			}
-		}
-	}
-	return page
-}
-
-// take removes the commands that begin with one of the prefixes and returns them. It fails
-// the test if a prefix has no command.
-func (r *readme) take(prefixes ...string) []readmeCommand {
-	r.t.Helper()
-	var taken []readmeCommand
-	for _, prefix := range prefixes {
-		before := len(taken)
-		r.commands = slices.DeleteFunc(r.commands, func(c readmeCommand) bool {
-			has := strings.HasPrefix(c.line, prefix)
-			if has {
-				taken = append(taken, c)
-			}
-			return has
-		})
-		if len(taken) == before {
-			r.t.Errorf("README.md has no command that begins with %q", prefix)
-		}
-	}
-	return taken
-}
-
 // withoutC begins the README's build.
 const withoutC = "CGO_ENABLED=0 "
 
 // holdInCI fails the test if .ci/run does not execute a command. .ci/run has an ordinary
 // user run the demo, and builds the program as root before.
-func holdInCI(t *testing.T, checkout string, c readmeCommand) {
+func holdInCI(t *testing.T, checkout string, c pageCommand) {
 	t.Helper()
 	script, err := os.ReadFile(filepath.Join(checkout, ".ci/run"))
 	nettest.Must(t, err)
@@ -245,7 +168,7 @@ func holdInCI(t *testing.T, checkout string, c readmeCommand) {
 }
 
 // buildIn executes the README's build, with or without C, and has it leave the program in dir.
-func buildIn(t *testing.T, dir, checkout string, c readmeCommand) {
+func buildIn(t *testing.T, dir, checkout string, c pageCommand) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", strings.TrimPrefix(c.line, withoutC))
 	cmd.Dir = checkout
@@ -256,105 +179,9 @@ func buildIn(t *testing.T, dir, checkout string, c readmeCommand) {
 	}
 }
 
-// readmeSites are two sites with the names of the README, sshd on host-b, and my.data in
-// the working directory.
-type readmeSites struct {
-	*sites
-	bin string // first directory of PATH
-	key string // logs in to host-b
-	sum [32]byte
-}
-
-// newREADMESites returns sites whose hosts run the programs of the directory bin.
-func newREADMESites(t *testing.T, bin string) *readmeSites {
-	t.Helper()
-	s := &readmeSites{sites: newSites(t), bin: bin}
-	nettest.Must(t, s.NameHosts())
-	// Only this sandbox has the mount: nothing is left on the machine.
-	nettest.Must(t, unix.Mount("tmpfs", "/srv", "tmpfs", 0, ""))
-	t.Cleanup(func() {
-		for _, path := range []string{"/srv", "/etc/hosts"} {
-			nettest.Must(t, unix.Unmount(path, unix.MNT_DETACH))
-		}
-	})
-
-	var err error
-	s.key, err = startSSHD(s.ctx, s.Stage, "host-b")
-	nettest.Must(t, err)
-	// The reader of the README has a key, and knows the server by its own name alone.
-	server, err := os.ReadFile(filepath.Join(filepath.Dir(s.key), "host.pub"))
-	nettest.Must(t, err)
-	known := filepath.Join(s.bin, "known_hosts")
-	nettest.Must(t, os.WriteFile(known, append([]byte("host-b "), server...), 0o600))
-	scp := fmt.Sprintf("#!/bin/sh\nexec %s -F none -i %s -o UserKnownHostsFile=%s -o StrictHostKeyChecking=yes \"$@\"\n",
-		lab.FindProgram("scp"), s.key, known)
-	nettest.WriteProgram(t, filepath.Join(s.bin, "scp"), []byte(scp))
-	data, sum := randomFile(t, 8*miB)
-	s.sum = sum
-	t.Chdir(filepath.Dir(data))
-	nettest.Must(t, os.Rename(data, "my.data"))
-	for _, host := range []string{"host-a", "relay-a", "relay-b", "host-b"} {
-		nettest.Must(t, s.Host(host).OwnRuntime())
-	}
-	return s
-}
-
-// shell returns the arguments of a shell that runs a command.
-func (s *readmeSites) shell(c readmeCommand) []string {
-	return []string{"env", "PATH=" + s.bin + ":" + os.Getenv("PATH"), "sh", "-c", c.line}
-}
-
-// daemon starts a command in its hosts, and waits until it listens on port.
-func (s *readmeSites) daemon(c readmeCommand, port uint16) {
-	s.t.Helper()
-	if len(c.hosts) == 0 {
-		s.t.Fatalf("no comment above %q names its host", c.line)
-	}
-	c.line = "exec " + c.line // the signal that ends the shell must end the command
-	for _, host := range c.hosts {
-		args := s.shell(c)
-		s.spawn(host, port, args[0], args[1:]...)
-	}
-}
-
-// execute runs a command to its end in each of its hosts, or beside them if it has none. It
-// fails the test on a bad exit status, or if the output lacks a match of a pattern.
-func (s *readmeSites) execute(c readmeCommand, patterns ...string) {
-	s.t.Helper()
-	hosts := c.hosts
-	if len(hosts) == 0 {
-		hosts = []string{"machine"}
-	}
-	for _, host := range hosts {
-		var out, errs bytes.Buffer
-		args := s.shell(c)
-		cmd := exec.CommandContext(s.ctx, args[0], args[1:]...)
-		cmd.Stdout, cmd.Stderr = &out, &errs
-		cmd.WaitDelay = time.Second // after the shell was killed, for what it started
-		start := cmd.Start
-		if h := s.Host(host); h != nil {
-			start = func() error { return h.Start(cmd) }
-		}
-		err := start()
-		if err == nil {
-			err = cmd.Wait()
-		}
-		if err != nil {
-			s.t.Errorf("%s: %s: %v\n%s%s", host, c.line, err, &out, &errs)
-			continue
-		}
-		s.t.Logf("%s: %s\n%s%s", host, c.line, &out, &errs)
-		for _, pattern := range patterns {
-			if !regexp.MustCompile(pattern).Match(out.Bytes()) {
-				s.t.Errorf("%s: %s prints nothing that matches %q", host, c.line, pattern)
-			}
-		}
-	}
-}
-
 // transfer sends data by ssh from host-a to host-b, without a relay, and captures it on
 // host-a, until stop.
-func (s *readmeSites) transfer(capture string) (stop func()) {
+func (s *pageSites) transfer(capture string) (stop func()) {
 	s.t.Helper()
 	var started []*exec.Cmd
 	stop = sync.OnceFunc(func() {

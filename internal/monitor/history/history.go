@@ -75,6 +75,7 @@ type Store struct {
 type State struct {
 	File    string `json:"file"`
 	Problem string `json:"problem,omitempty"` // why nothing is being written; empty: it is
+	Remedy  string `json:"remedy,omitempty"`  // of Problem
 	Written int64  `json:"written"`           // records
 	Dropped int64  `json:"dropped"`           // records
 	Waiting int    `json:"waiting"`           // records
@@ -194,9 +195,9 @@ func (s *Store) Close() error {
 }
 
 // problem notes why nothing is written.
-func (s *Store) problem(text string) {
+func (s *Store) problem(text, remedy string) {
 	s.mu.Lock()
-	s.state.Problem = text
+	s.state.Problem, s.state.Remedy = text, remedy
 	s.mu.Unlock()
 }
 

@@ -134,7 +134,7 @@ func (w *writer) recovered() {
 		return
 	}
 	w.troubled, w.retryPause = false, 0
-	w.problem("")
+	w.problem("", "")
 	w.log.Info("the history is written again", "file", w.path, "records_dropped", w.Dropped()-w.lost)
 	w.lost = w.Dropped()
 }
@@ -169,7 +169,7 @@ func (w *writer) trouble(err error) {
 		w.retryPause = min(max(2*w.retryPause, firstRetry), lastRetry)
 	}
 	w.retryAt = time.Now().Add(w.retryPause)
-	w.problem(err.Error())
+	w.problem(err.Error(), remedy(err))
 	if !w.troubled || time.Since(w.reported) >= reportInterval {
 		w.log.Error("the history cannot be written, forwarding goes on without it", "file", w.path, "error", err,
 			"remedy", remedy(err), "records_dropped", w.Dropped()-w.lost)

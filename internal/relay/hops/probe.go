@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -33,8 +34,12 @@ func (ConnectProbe) Probe(ctx context.Context, to netip.AddrPort) (time.Duration
 	rtt, err := halfopen.Ask(ctx, to.String(), halfopen.Options{})
 	if err != nil {
 		var op *net.OpError
+		var call *os.SyscallError
 		if errors.As(err, &op) {
 			err = op.Err
+		}
+		if errors.As(err, &call) {
+			err = call.Err
 		}
 		// The dialer may notice the deadline before ctx does.
 		if ctx.Err() != nil || op != nil && op.Timeout() {

@@ -20,6 +20,36 @@ export async function get(path, parameters) {
   return value;
 }
 
+// polling requests JSON again and again, at intervals in milliseconds, while the page is shown. The
+// last request alone counts: load begins one at once, for update to know that somebody asked.
+export function polling(path, parameters, interval, update, trouble) {
+  let timer;
+  let round = 0;
+  async function load(asked) {
+    const mine = ++round;
+    clearTimeout(timer);
+    try {
+      const data = await get(path, parameters);
+      if (mine !== round) return;
+      update(data, asked);
+    } catch (error) {
+      if (mine === round) trouble(error);
+    }
+    if (mine === round && !document.hidden) timer = setTimeout(load, interval);
+  }
+  const shown = () => { if (!document.hidden) load(); };
+  document.addEventListener('visibilitychange', shown);
+  load();
+  return {
+    load,
+    close() {
+      round++;
+      clearTimeout(timer);
+      document.removeEventListener('visibilitychange', shown);
+    },
+  };
+}
+
 let paused = false;
 let current = null;
 

@@ -1,6 +1,6 @@
 // Changes of the relay's state, newest first.
 import { announce, h, table, select, setText } from '../dom.js';
-import { Live, get } from '../live.js';
+import { Live, polling } from '../live.js';
 import * as f from '../format.js';
 
 const kinds = [['', 'all'], ['relay', 'the relay'], ['tunnel', 'tunnels'], ['hop', 'hops'], ['pair', 'pairs'], ['path', 'paths of pairs'], ['interception', 'interception']];
@@ -11,7 +11,7 @@ export default function events(content, frame) {
   const kind = select('Changes of', kinds, shown.kind, (v) => {
     shown.kind = v;
     frame.address(shown);
-    load(true);
+    asked.load(true);
   });
   const note = h('p', { class: 'hint' }, 'Loading …');
   const list = table({ caption: 'Events', keyOf: (e) => [e.at, e.kind, e.tunnel, e.subject, e.to].join(), empty: 'Nothing has changed.', columns });
@@ -19,27 +19,15 @@ export default function events(content, frame) {
   content.append(h('h1', {}, 'Events'),
     h('section', { class: 'card', 'aria-label': 'Changes of state' }, h('div', { class: 'filters' }, kind.element), list.element, note));
 
-  let timer;
-  let round = 0;
-  async function load(said) {
-    const mine = ++round;
-    clearTimeout(timer);
-    try {
-      const data = await get('events', shown);
-      if (mine !== round) return;
-      frame.fine();
-      list.element.hidden = false;
-      list.update(data.events);
-      setText(note, data.events.length ? `The last ${data.events.length} changes that the relay remembers.` : '');
-      if (said) announce(f.plural(data.events.length, 'change'));
-    } catch (error) {
-      if (mine === round) frame.trouble(error);
-    }
-    if (mine === round && !document.hidden) timer = setTimeout(load, 2000);
-  }
-  load();
+  const asked = polling('events', shown, 2000, (data, said) => {
+    frame.fine();
+    list.element.hidden = false;
+    list.update(data.events);
+    setText(note, data.events.length ? `The last ${data.events.length} changes that the relay remembers.` : '');
+    if (said) announce(f.plural(data.events.length, 'change'));
+  }, frame.trouble);
   const live = new Live({ view: 'head' }, (data) => frame.seen(data.head), frame.trouble);
-  return { close() { round++; clearTimeout(timer); live.close(); } };
+  return { close() { asked.close(); live.close(); } };
 }
 
 const columns = [

@@ -1,6 +1,6 @@
 // Ended flows, slowest first or in another order.
 import { announce, h, table, select, setText } from '../dom.js';
-import { Live, get } from '../live.js';
+import { Live, polling } from '../live.js';
 import { causeOptions, flowLink } from './flows.js';
 import * as f from '../format.js';
 
@@ -14,45 +14,35 @@ export default function transfers(content, frame) {
   const change = (what) => {
     Object.assign(shown, what);
     frame.address(shown);
-    load(true);
+    asked.load(true);
   };
   const order = select('Order', orders, shown.order, (v) => change({ order: v }));
   const span = select('Ended in the', spans, shown.since, (v) => change({ since: v }));
   const tunnel = select('Tunnel', [['', 'all'], ...(shown.tunnel ? [[shown.tunnel, shown.tunnel]] : [])], shown.tunnel, (v) => change({ tunnel: v }));
   const cause = select('Limited by', causeOptions, shown.cause, (v) => change({ cause: v }));
-  const note = h('p', { class: 'hint' });
+  const note = h('p', { class: 'hint' }, 'Loading …');
   const list = table({ caption: 'Transfers', keyOf: (r) => r.id || 'flow' + r.flow + r.start, empty: 'No flow of this kind has ended in this time.', columns });
+  list.element.hidden = true;
   const more = h('button', { type: 'button', hidden: true, onclick: () => change({ limit: '500' }) }, 'Show more');
   content.append(h('h1', {}, 'Transfers'),
     h('section', { class: 'card', 'aria-label': 'Flows that have ended' },
       h('div', { class: 'filters' }, order.element, span.element, tunnel.element, cause.element), list.element,
       h('div', { class: 'pages' }, more), note));
 
-  let timer;
-  let round = 0;
-  async function load(said) {
-    const mine = ++round;
-    clearTimeout(timer);
-    try {
-      const data = await get('records', shown);
-      if (mine !== round) return;
-      frame.fine();
-      list.update(data.records);
-      more.hidden = shown.limit !== '' || data.records.length < 50;
-      const small = shown.order === 'slowest' || shown.order === 'retransmitted' ? 'Flows of less than 1 MiB are left out: they say little of a path. ' : '';
-      setText(note, small + (data.history ? '' : 'This relay keeps no history: these are of its last 500 flows. Set history in its configuration to keep more.'));
-      if (said) announce(f.plural(data.records.length, 'transfer'));
-    } catch (error) {
-      if (mine === round) frame.trouble(error);
-    }
-    if (mine === round && !document.hidden) timer = setTimeout(load, 10000);
-  }
-  load();
+  const asked = polling('records', shown, 10000, (data, said) => {
+    frame.fine();
+    list.element.hidden = false;
+    list.update(data.records);
+    more.hidden = shown.limit !== '' || data.records.length < 50;
+    const small = shown.order === 'slowest' || shown.order === 'retransmitted' ? 'Flows of less than 1 MiB are left out: they say little of a path. ' : '';
+    setText(note, small + (data.history ? '' : 'This relay keeps no history: these are of its last 500 flows. Set history in its configuration to keep more.'));
+    if (said) announce(f.plural(data.records.length, 'transfer'));
+  }, frame.trouble);
   const live = new Live({ view: 'head' }, (data) => {
     frame.seen(data.head);
     tunnel.options([['', 'all'], ...data.head.tunnels.map((t) => [t, t])], shown.tunnel);
   }, frame.trouble);
-  return { close() { round++; clearTimeout(timer); live.close(); } };
+  return { close() { asked.close(); live.close(); } };
 }
 
 export function recordLink(r) {
