@@ -297,6 +297,9 @@ func (w *worker) detach(f *flow) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.serving = &serving{cancel: cancel}
 	setsockoptInt(int(f.legs[client].fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
+	if f.route.tunnel.SourceClient { // the server could not connect from the client's address
+		setsockoptInt(int(f.legs[target].fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
+	}
 	for s := client; s <= target; s++ {
 		if fd := int(f.legs[s].fd); fd >= 0 {
 			epollDel(w.epfd, fd)
