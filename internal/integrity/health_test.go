@@ -2,7 +2,6 @@ package integrity
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -118,10 +117,8 @@ func TestTargetIsAskedHalfOpen(t *testing.T) {
 			if report.State != want {
 				t.Errorf("a target that says %q: %s: %s", greeting, report.State, report.Summary)
 			}
-			nettest.Eventually(t, patience, func() bool { return accepted.Load() == seen+1 },
-				func() string {
-					return fmt.Sprintf("the target has seen %d connections of a walk", accepted.Load()-seen)
-				})
+			nettest.Eventually(t, patience, func() bool { return accepted.Load() > seen },
+				func() string { return "the target has seen no connection of a walk" })
 		})
 	}
 }
