@@ -35,8 +35,9 @@ func newCheck(env *env) *cobra.Command {
 to relay, as a flow would, to what the last one leads to. It says whether each
 hop is up, whether the target accepts, and whether bytes pass every leg and
 every relay unaltered in both directions, with round-trip time, goodput and
-loss. The target is connected to, and sent nothing. A tunnel whose relays have
-passed bytes is whole; one whose target has only been connected to accepts.
+loss. The target is connected to once, and sent nothing. A tunnel is whole if
+its relays have passed bytes both ways and its target has sent some, as one
+that greets does. Of a target that says nothing it is known that it accepts.
 
 The relays of a chain share a key (check.key_file in their configuration), which
 --new-key makes; nobody else can have them answer. The file may hold two keys, a

@@ -329,7 +329,7 @@ func (c *integrityServer) Serve(ctx context.Context, flow relay.IntegrityCheck) 
 
 func (t *tunnelIntegrity) newServer() *integrityServer {
 	server := &integrity.Server{Identity: t.self, Keys: t.keys, Next: integrity.Next(t.check.Next),
-		Dial: func(ctx context.Context, to netip.AddrPort) (integrity.Conn, error) { return t.dialAddress(ctx, to) }}
+		Dial: t.dialOne}
 	var strangers, refused pause
 	server.Guard = integrity.NewGuard(t.memory, func(what string, peer netip.AddrPort) {
 		if refused.over() {

@@ -34,9 +34,7 @@ func (t *tunnelIntegrity) dial(ctx context.Context, hop hops.Target) (integrity.
 	if err != nil {
 		return nil, to, err
 	}
-	if raw, err := conn.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { halfopen.Complete(int(fd)) })
-	}
+	complete(conn)
 	if preamble := integrityPreamble(t.proxyOut); len(preamble) > 0 {
 		if _, err := conn.Write(preamble); err != nil {
 			conn.Close()
@@ -46,6 +44,25 @@ func (t *tunnelIntegrity) dial(ctx context.Context, hop hops.Target) (integrity.
 	return conn, to, nil
 }
 
+// dialOne connects to an address.
+func (t *tunnelIntegrity) dialOne(ctx context.Context, to netip.AddrPort) (integrity.Conn, error) {
+	conn, err := t.dialAddress(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	complete(conn)
+	return conn, nil
+}
+
+// complete completes the handshake of a connection that dialAddress has made.
+func complete(conn *net.TCPConn) {
+	if raw, err := conn.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { halfopen.Complete(int(fd)) })
+	}
+}
+
+// dialAddress connects to an address, and leaves the handshake's ACK out: the connection may lose
+// a race.
 func (t *tunnelIntegrity) dialAddress(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
 	dialer := net.Dialer{KeepAlive: -1}
 	dialer.SetMultipathTCP(false)

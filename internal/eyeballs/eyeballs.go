@@ -6,7 +6,7 @@
 // background finds out when one answers again: no connection waits for that. So a family that
 // is dead costs the first connection [AttemptDelay] and those behind it nothing.
 //
-// Who dials decides how: an event loop asks for [Host.Order] and [Host.Delay] and reports what
+// Who dials decides how: an event loop asks for [Host.Order] and [Host.Next] and reports what
 // became of each attempt; a goroutine calls [Dial].
 package eyeballs
 
@@ -29,7 +29,8 @@ const (
 	maxDelay     = 2 * time.Second
 )
 
-// MaxBeside bounds the attempts of one connection at the same time.
+// MaxBeside bounds the attempts of one connection at the same time. With more addresses the next
+// attempt replaces the oldest.
 const MaxBeside = 4
 
 const (
@@ -231,6 +232,17 @@ func (h *Host) Delay(a netip.AddrPort) time.Duration {
 		return min(max(2*k.rtt, minDelay), maxDelay)
 	}
 	return AttemptDelay
+}
+
+// Next is the time until the attempt behind that at an address, with inFlight attempts that have no
+// answer and rest addresses that were not tried. At MaxBeside the next one replaces the oldest: then
+// these addresses share the time that is left.
+func (h *Host) Next(a netip.AddrPort, inFlight, rest int, left time.Duration) time.Duration {
+	delay := h.Delay(a)
+	if inFlight < MaxBeside {
+		return delay
+	}
+	return max(delay, left/time.Duration(1+rest))
 }
 
 // Connected takes the news that an attempt has connected, how long it took, and in the time

@@ -71,6 +71,8 @@ type world struct {
 	addrs []netip.AddrPort
 	ended sync.WaitGroup
 
+	within time.Duration // bounds a connect
+
 	mu     sync.Mutex
 	rtt    map[netip.AddrPort]time.Duration // missing: no answer; negative: refused
 	asked  int                              // checks
@@ -83,7 +85,7 @@ type world struct {
 var errRefused = errors.New("refused")
 
 func newWorld(t *testing.T, addrs string) *world {
-	w := &world{t: t, addrs: at(addrs), rtt: map[netip.AddrPort]time.Duration{}}
+	w := &world{t: t, addrs: at(addrs), within: 5 * time.Second, rtt: map[netip.AddrPort]time.Duration{}}
 	w.host = New(Options{
 		Background: func(check func(context.Context)) { w.ended.Go(func() { check(t.Context()) }) },
 		Ask: func(ctx context.Context, a netip.AddrPort) error {
@@ -130,7 +132,9 @@ func (w *world) dial() (to string, took time.Duration) {
 	w.t.Helper()
 	w.begun = nil
 	began := time.Now()
-	_, a, err := Dial(w.t.Context(), w.host, w.host.Order(nil, w.addrs, 0), func(ctx context.Context, a netip.AddrPort) (int, error) {
+	ctx, cancel := context.WithTimeout(w.t.Context(), w.within)
+	defer cancel()
+	_, a, err := Dial(ctx, w.host, w.host.Order(nil, w.addrs, 0), func(ctx context.Context, a netip.AddrPort) (int, error) {
 		w.mu.Lock()
 		w.begun = append(w.begun, a)
 		w.mu.Unlock()
@@ -264,20 +268,22 @@ func TestMeasuredDelay(t *testing.T) {
 	}
 }
 
-// TestNothingAnswers: the error is that of the last address, the number of attempts at a time is
-// bounded, and the end of the context ends them.
+// TestNothingAnswers: every address is tried within the time, with a bounded number of attempts at
+// once. The error is that of the last address, and the end of the context ends them.
 func TestNothingAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, "6.1 6.2 6.3 6.4 6.5 4.1 4.2 4.3")
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		var attempts atomic.Int32
+		var tried, now, most atomic.Int32
 		_, _, err := Dial(ctx, w.host, w.addrs, func(ctx context.Context, a netip.AddrPort) (int, error) {
-			attempts.Add(1)
+			tried.Add(1)
+			most.Store(max(most.Load(), now.Add(1)))
+			defer now.Add(-1)
 			return 0, w.answer(ctx, a)
 		}, func(int) {})
-		if !errors.Is(err, context.DeadlineExceeded) || attempts.Load() != MaxBeside {
-			t.Errorf("%d attempts, %v", attempts.Load(), err)
+		if !errors.Is(err, context.DeadlineExceeded) || tried.Load() != 8 || most.Load() > MaxBeside {
+			t.Errorf("%d attempts, %d at once, %v", tried.Load(), most.Load(), err)
 		}
 		for a := range 8 {
 			w.set(named(w.addrs[a:a+1]), -1)
@@ -291,4 +297,29 @@ func TestNothingAnswers(t *testing.T) {
 			t.Error("connected to nothing")
 		}
 	})
+}
+
+// TestManySilent: whichever of many addresses answers, the first connection finds it in time, and the
+// second one at once.
+func TestManySilent(t *testing.T) {
+	const names = "6.1 6.2 6.3 6.4 6.5 6.6 6.7 6.8"
+	for at, name := range strings.Fields(names) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, names)
+				w.set(name, 5*time.Millisecond)
+				if to, took := w.dial(); to != name || took > w.within || len(w.begun) != at+1 {
+					t.Errorf("connected to %s after %v by %d attempts", to, took, len(w.begun))
+				}
+				w.ended.Wait()
+				if to, took := w.dial(); to != name || took != 5*time.Millisecond {
+					t.Errorf("then connected to %s after %v", to, took)
+				}
+				if w.stands != 2 || w.taken != 0 {
+					t.Errorf("%d connections stood, %d were taken back", w.stands, w.taken)
+				}
+				w.ended.Wait()
+			})
+		})
+	}
 }

@@ -408,6 +408,36 @@ func TestCase57UpgradeInAnOutage(t *testing.T) {
 	}
 }
 
+// expectNamed breaks the path with fault, before a session stands and after. Each time the problem
+// is named, with these words, flows are reset with the same reason, and all is well once the fault
+// is over. It returns the flows that have gone on over lanes that stood.
+func (p *pairOf) expectNamed(dial dialFunc, fault func(on bool), problem, words, remedy string) (running []held) {
+	p.t.Helper()
+	p.withoutWaitForPair = true
+	p.settings = "    connect_timeout: 2s\n"
+	p.startFar()
+	fault(true)
+	p.startNear()
+	p.expectProblem(problem)
+	if s := p.near.session(); !strings.Contains(s.Error, words) || !strings.Contains(s.Remedy(), remedy) {
+		p.t.Errorf("the error does not name the fault: %s; %s", s.Error, s.Remedy())
+	}
+	expectReset(p.t, dial, patience)
+	p.near.expectLog(`msg=flow .*\bend=pair-down .*` + words)
+	fault(false)
+	p.expectUp()
+	// Flows have their lanes, new ones take those that are warm, and what cannot be made is named.
+	fault(true)
+	for range warmLanes {
+		running = append(running, hold(p.t, dial))
+	}
+	expectReset(p.t, dial, patience)
+	p.near.expectLog(`msg="pair: no new lane" .*` + words + `.* remedy=.*` + remedy)
+	fault(false)
+	p.expectServed(dial)
+	return running
+}
+
 // Case 62: a firewall lets handshakes through, and drops packets with data. That has a
 // name of its own, and a session stands once the firewall lets it.
 func TestCase62FirewallDropsData(t *testing.T) {
@@ -415,31 +445,13 @@ func TestCase62FirewallDropsData(t *testing.T) {
 	p, _ := loopbackPair(t)
 	p.forward = p.wan
 	p.target = echo(t, p.target)
-	p.withoutWaitForPair = true
-	p.settings = "    connect_timeout: 2s\n"
-	p.startFar()
-	listening := func(s socketOf) bool { return s.info.State == tcpinfo.Listen }
-	p.far.filter(dropPayload, listening)
-	p.startNear()
-	p.expectProblem(flow.PairPathDown)
-	if s := p.near.session(); !strings.Contains(s.Error, "dropped on the way") {
-		t.Errorf("the error does not name the fault: %s", s.Error)
-	}
-	expectReset(t, p.dial(), patience)
-	p.near.expectLog(`msg=flow .*\bend=pair-down .*dropped on the way`)
-	p.far.filter(nil, listening)
-	p.expectUp()
-	// The firewall gets its rule while the pair stands: flows have their lanes, new ones
-	// take those that are warm, and what cannot be made is named.
-	p.far.filter(dropPayload, listening)
-	var running []held
-	for range warmLanes {
-		running = append(running, hold(t, p.dial()))
-	}
-	expectReset(t, p.dial(), patience)
-	p.near.expectLog(`msg="pair: no new lane" .*dropped on the way`)
-	p.far.filter(nil, listening)
-	p.expectServed(p.dial())
+	running := p.expectNamed(p.dial(), func(on bool) {
+		program := dropPayload
+		if !on {
+			program = nil
+		}
+		p.far.filter(program, func(s socketOf) bool { return s.info.State == tcpinfo.Listen })
+	}, flow.PairPathDown, "dropped on the way", "firewall")
 	for _, h := range running {
 		h.alive(t, "behind a firewall")
 		h.release(t)
@@ -447,36 +459,33 @@ func TestCase62FirewallDropsData(t *testing.T) {
 	p.expectNoFlows()
 }
 
-// TestPathDropsLargeSegments holds that a path whose MTU is smaller than its ends believe is told
-// from a firewall, before a session stands and after.
+// TestPathDropsLargeSegments holds that a path whose MTU is smaller than its ends believe, in one
+// direction, is told from a firewall.
 func TestPathDropsLargeSegments(t *testing.T) {
 	t.Parallel()
-	p, _ := loopbackPair(t)
-	p.forward = p.wan
-	p.target = echo(t, p.target)
-	p.withoutWaitForPair = true
-	p.settings = "    connect_timeout: 2s\n"
-	p.startFar()
-	listening := func(s socketOf) bool { return s.info.State == tcpinfo.Listen }
-	p.far.filter(dropLarge, listening)
-	p.startNear()
-	p.expectProblem(flow.PairPathMTU)
-	if s := p.near.session(); !strings.Contains(s.Error, "small segments cross the path") || !strings.Contains(s.Remedy(), "mtu_probing") {
-		t.Errorf("the error does not name the fault: %s; %s", s.Error, s.Remedy())
+	for name, c := range map[string]struct {
+		narrow link.Direction
+		words  string
+	}{
+		"to the far relay":   {link.AToB, "one of up to 1448 bytes does not"},
+		"from the far relay": {link.BToA, "one of up to 1448 bytes from the far relay does not"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPairPath(t)
+			p.echo()
+			running := p.expectNamed(p.dial, func(on bool) {
+				s := p.Link("wan").Settings(c.narrow)
+				if s.MTU = 1500; on {
+					s.MTU = 1000
+				}
+				nettest.Must(t, p.Link("wan").Set(c.narrow, s))
+			}, flow.PairPathMTU, c.words, "mtu_probing")
+			for _, h := range running {
+				h.alive(t, "on a narrow path")
+				h.release(t)
+			}
+			p.expectNoFlows()
+		})
 	}
-	p.far.filter(nil, listening)
-	p.expectUp()
-	p.far.filter(dropLarge, listening)
-	var running []held
-	for range warmLanes {
-		running = append(running, hold(t, p.dial()))
-	}
-	expectReset(t, p.dial(), patience)
-	p.near.expectLog(`msg="pair: no new lane" .*small segments cross the path.* remedy=.*mtu_probing`)
-	p.far.filter(nil, listening)
-	p.expectServed(p.dial())
-	for _, h := range running {
-		h.release(t)
-	}
-	p.expectNoFlows()
 }

@@ -403,7 +403,8 @@ func TestHealthyWaysUnderLoad(t *testing.T) {
 	newcomers.end()
 }
 
-// doctor --intercept names nothing on healthy ways, and leaves nothing behind.
+// doctor --intercept names nothing on healthy ways, leaves nothing behind, and connects to no
+// target: a probe does so only if doctor gets no processor for 200 ms.
 func TestHealthyWays(t *testing.T) {
 	t.Parallel()
 	s := newRouted(t).serve()
@@ -414,6 +415,7 @@ func TestHealthyWays(t *testing.T) {
 		return s.run("nft", "nftables", "list", "ruleset") + runOn(t, s.R, "/bin/sh", "-c", "PATH=$PATH:/sbin; ip rule; ip route show table all")
 	}
 	s.start("")
+	probes := 0
 	for _, more := range []string{"", "    source: relay"} {
 		s.relay.reload(s.config(more))
 		for _, firewall := range []string{"", "masquerade"} {
@@ -426,6 +428,7 @@ func TestHealthyWays(t *testing.T) {
 				for _, args := range [][]string{{"--client", client}, nil} {
 					v := judge(t, s.R, append([]string{routedAddress(target)}, args...)...)
 					v.expect(t, "healthy", true)
+					probes++
 				}
 			}
 			silent("1")
@@ -439,6 +442,11 @@ func TestHealthyWays(t *testing.T) {
 				s.run("nft", "nftables", "delete table ip nat; delete table inet f")
 			}
 		}
+	}
+	seen := 0
+	s.peers.Range(func(any, any) bool { seen++; return true })
+	if seen > probes/2 {
+		t.Errorf("the target's program has seen %d of %d probes", seen, probes)
 	}
 	// Of a flow, without arguments.
 	h := hold(t, s.dial(routedTargets[0]))

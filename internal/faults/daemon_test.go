@@ -313,6 +313,7 @@ type tunnelStatus struct {
 	} `json:"accept_queues"`
 	Refused int64 `json:"refused_total"`
 	Errors  int64 `json:"errors_total"`
+	Checks  int64 `json:"checks_total"`
 }
 
 func (d *daemon) status() daemonStatus {

@@ -3,11 +3,14 @@ package faults
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +20,7 @@ import (
 
 	"longhaul/internal/httpd"
 	"longhaul/internal/lab/hosts"
+	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 	"longhaul/internal/tcpscript"
 )
@@ -213,4 +217,49 @@ func healthUnderFlood(t *testing.T) (slowest time.Duration) {
 func askFrom(from, address, target string) (status int, text string, err error) {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext}
 	return askWithToken(&http.Client{Transport: transport, Timeout: patience}, "http://"+address+target)
+}
+
+// TestTargetSeesNoHealthCheck: end-to-end checks ask the target's kernel alone, and find out when it
+// dies. An operator's check connects, and says whole only if bytes of the target came back.
+func TestTargetSeesNoHealthCheck(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ greeting, says string }{
+		"a target that greets":       {"220 ready\r\n", "main: whole: one relay on, "},
+		"a target that says nothing": {"", "main: accepts: one relay on, "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := nettest.ListenTCP(t, "127.0.0.1:0")
+			var accepted atomic.Int64
+			stop := tcpserver.Serve(l, func(c2 net.Conn) {
+				accepted.Add(1)
+				_, _ = io.WriteString(c2, c.greeting)
+				tcpserver.Discard(c2)
+			})
+			defer stop()
+			key := filepath.Join(t.TempDir(), "key")
+			if out, code := command(t, "check", "--new-key", key); code != 0 {
+				t.Fatal(out)
+			}
+			middle := nettest.FreeAddress(t, "127.0.0.1")
+			far := startDaemon(t, nil, unsupervised, single(middle, l.Addr().String(), "check: {key_file: "+key+", next: target}"))
+			near := startDaemon(t, nil, unsupervised, single(nettest.FreeAddress(t, "127.0.0.1"), middle,
+				"check: {key_file: "+key+", next: relay}\n    health: {check: end-to-end, interval: 100ms, timeout: 10s, fall: 1}"))
+			const checks = 20
+			nettest.Eventually(t, patience, func() bool { return far.status().tunnel("main").Checks >= checks },
+				func() string { return "the far relay gets no checks" })
+			seen := accepted.Load()
+			if seen > checks/2 {
+				t.Errorf("the target's program has seen %d of %d checks", seen, checks)
+			}
+			if out, code := command(t, "check", "main", "--control-socket", near.socket()); code != 0 || !strings.HasPrefix(out, c.says) {
+				t.Errorf("check ends with %d and says %s, want %s", code, out, c.says)
+			}
+			if accepted.Load() == seen {
+				t.Error("the target has seen nothing of an operator's check")
+			}
+			stop()
+			near.expectLog("hop gets no new flows.*refuses the connection")
+		})
+	}
 }

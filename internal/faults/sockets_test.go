@@ -35,14 +35,6 @@ var (
 		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 18},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	}
-	// dropLarge drops what is longer than 1000 bytes with the TCP header, as a path does whose MTU is
-	// smaller than its ends believe.
-	dropLarge = []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_LEN},
-		{Code: unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K, K: 1000, Jt: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 18},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-	}
 )
 
 // filterSocket has the kernel run a program for what comes for a socket, and for the

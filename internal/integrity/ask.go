@@ -15,7 +15,7 @@ import (
 var wait = waits{
 	connect: 2 * time.Second, reply: 3 * time.Second, answer: 3 * time.Second, hello: 5 * time.Second,
 	proof: 3 * time.Second, refuse: 10 * time.Millisecond,
-	sent: 1300 * time.Millisecond, stalled: 2 * time.Second, exchange: 15 * time.Second, settled: 100 * time.Millisecond,
+	sent: 1300 * time.Millisecond, stalled: 2 * time.Second, exchange: 15 * time.Second, settled: 300 * time.Millisecond,
 }
 
 type waits struct {
@@ -46,6 +46,8 @@ type Answer struct {
 	Forward  string         `json:"forward"` // the chosen hop as configured
 	Dialed   netip.AddrPort `json:"dialed"`  // zero: nothing was dialed
 	RTT      time.Duration  `json:"rtt_ns"`  // to the next hop; 0: unknown
+	// Greeting is the number of bytes that the target has sent.
+	Greeting int64 `json:"greeting,omitempty"`
 	// Reason is the cause if the next hop did not accept, otherwise empty.
 	Reason Reason `json:"reason,omitempty"`
 	Detail string `json:"detail,omitempty"`
@@ -56,7 +58,7 @@ func (a *Answer) bound() error {
 	for _, s := range []*string{&a.Version, &a.Host, &a.Tunnel, &a.Instance, &a.Forward, &a.Detail, (*string)(&a.Reason)} {
 		*s = clean(*s)
 	}
-	a.RTT = max(a.RTT, 0)
+	a.RTT, a.Greeting = max(a.RTT, 0), max(a.Greeting, 0)
 	if a.Next != NextRelay && a.Next != NextTarget {
 		return errProtocol
 	}

@@ -49,6 +49,24 @@ func (f figures) has(fields ...tcpinfo.Field) bool {
 	return f.known
 }
 
+// unacknowledged reports whether a connection that was made has sent SYNs alone: neither data nor the
+// handshake's ACK.
+func (f figures) unacknowledged() bool {
+	return f.has(tcpinfo.FieldSegsOut, tcpinfo.FieldTotalRetrans, tcpinfo.FieldBytesReceived) &&
+		f.SegsOut == 1+f.TotalRetrans && f.BytesReceived == 0
+}
+
+// acknowledge sends an ACK that the kernel holds back for data that may carry it.
+func acknowledge(conn Conn) {
+	onSocket(conn, func(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) })
+}
+
+// withFirstBytes has a socket that is to connect hold the handshake's ACK back for its first bytes: a
+// relay that accepts has them at once.
+func withFirstBytes(_, _ string, c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0) })
+}
+
 // lost returns the segments sent and retransmitted between two moments, without
 // spurious retransmissions that the receiver reported (RFC 2883).
 func lost(before, after figures) sent {

@@ -12,7 +12,8 @@ import (
 const healthBytes = 16 << 10
 
 // Health checks whether flows can pass a relay. It must answer, bytes must pass
-// in both directions, and its next hop must accept. Health is comparable.
+// in both directions, and its next hop must accept; a target's program sees no connection. Health
+// is comparable.
 type Health struct {
 	Key      Key
 	Preamble string  // bytes to send first: a PROXY header
@@ -24,7 +25,7 @@ func (h Health) Probe(ctx context.Context, to netip.AddrPort) (time.Duration, er
 	w := &walker{Walk: Walk{
 		Self: Identity{Host: "this relay"}, Forward: to.String(), Next: NextRelay, Key: h.Key, Bytes: healthBytes, Memory: h.Memory,
 		Dial: func(ctx context.Context) (Conn, netip.AddrPort, error) {
-			var d net.Dialer
+			d := net.Dialer{Control: withFirstBytes} // so that the relay need not connect to its target to know
 			d.SetMultipathTCP(false)
 			conn, err := d.DialContext(ctx, "tcp", to.String())
 			if err != nil {

@@ -2,12 +2,17 @@ package integrity
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"longhaul/internal/halfopen"
+	"longhaul/internal/nettest"
 	"longhaul/internal/proxyproto"
 )
 
@@ -63,5 +68,57 @@ func TestHealthPreamble(t *testing.T) {
 	defer cancel()
 	if _, err := (Health{testKey, header, NewMemory()}).Probe(ctx, to); err == nil || !strings.Contains(err.Error(), "refuses") {
 		t.Error(err)
+	}
+}
+
+// TestTargetIsAskedHalfOpen: the program of a target whose relay has not yet completed the handshake
+// sees no health check, and a single connection of a walk, by which alone a chain is whole or not.
+func TestTargetIsAskedHalfOpen(t *testing.T) {
+	for greeting, want := range map[string]State{"220 ready\r\n": Whole, "": Accepts} {
+		t.Run(string(want), func(t *testing.T) {
+			before := wait
+			t.Cleanup(func() { wait = before })
+			if greeting != "" {
+				wait.settled = time.Hour
+			}
+			s := newStand(t)
+			var accepted atomic.Int32
+			target := s.listen(func(c *net.TCPConn) {
+				accepted.Add(1)
+				_, _ = io.WriteString(c, greeting)
+				_, _ = io.Copy(io.Discard, c)
+			})
+			last := server("b", NextTarget)
+			last.Dial = dialTCP
+			relay := s.listen(func(client *net.TCPConn) {
+				d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+					return c.Control(func(fd uintptr) { _ = halfopen.Hold(int(fd)) })
+				}}
+				d.SetMultipathTCP(false)
+				conn, err := d.Dial("tcp", target.String())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				last.Serve(t.Context(), Flow{Client: client, Target: conn.(*net.TCPConn), Dialed: target, Since: time.Now(), Source: target.Addr()})
+			})
+			h := Health{Key: testKey, Memory: NewMemory()}
+			const checks = 20
+			for range checks {
+				if rtt, err := h.Probe(t.Context(), relay); err != nil || rtt <= 0 {
+					t.Fatal(rtt, err)
+				}
+			}
+			if seen := accepted.Load(); seen > checks/2 { // a process without a processor for 200 ms sends the ACK
+				t.Errorf("the target has seen %d of %d health checks", seen, checks)
+			}
+			seen := accepted.Load()
+			report := NewReport("t", time.Now(), []Chain{s.walk(relay, NextRelay, MinBytes)})
+			if report.State != want {
+				t.Errorf("a target that says %q: %s: %s", greeting, report.State, report.Summary)
+			}
+			nettest.Eventually(t, patience, func() bool { return accepted.Load() > seen },
+				func() string { return "the target has seen no connection of a walk" })
+		})
 	}
 }

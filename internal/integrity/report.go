@@ -3,7 +3,8 @@
 // the worst fault and its leg.
 //
 // A relay answers only askers that share its key, and each hello once. The
-// target at the end of the chain receives no byte.
+// target at the end of the chain receives no byte. A health check asks its kernel alone: the last
+// relay's SYN is answered, and a reset follows.
 package integrity
 
 import (
@@ -26,8 +27,9 @@ const (
 // State is the result for a tunnel, a chain or a hop.
 type State string
 
-// The states. A lossy chain is whole, but loses segments. One that accepts has no fault, and no
-// byte has passed it.
+// The states. Bytes have passed all of a whole chain: both ways between the relays, and from the
+// target. A lossy chain loses segments. One that accepts has no fault; of its target nothing is known
+// but that it accepts.
 const (
 	Whole   State = "whole"
 	Accepts State = "accepts"
@@ -54,7 +56,7 @@ const (
 	Foreign     Reason = "foreign"       // the answer is not from a relay with this key
 	Altered     Reason = "altered"       // received bytes differ from the sent ones
 	Stalled     Reason = "stalled"       // some bytes pass, then no more
-	Losing      Reason = "loss"          // segments are lost; the chain is whole
+	Losing      Reason = "loss"          // segments are lost
 	Loop        Reason = "loop"          // the chain leads back into itself
 	TooLong     Reason = "too-long"      // more relays than a check follows
 	Failed      Reason = "failed"        // anything else
@@ -124,6 +126,8 @@ type Hop struct {
 	// ClockAheadSeconds is the lead of the relay's clock over that of the
 	// checking relay.
 	ClockAheadSeconds *int64 `json:"clock_ahead_seconds"`
+
+	Greeting int64 `json:"greeting_bytes,omitempty"` // that a target has sent
 
 	Up      *Direction `json:"up"` // over the leg to this hop
 	Down    *Direction `json:"down"`

@@ -52,6 +52,12 @@ type Flow struct {
 	Before   int64  // bytes sent to the client so far
 	ToClient []byte // bytes to send to it first: a greeting of the target
 	ToTarget []byte // bytes to send to the target first: a PROXY header
+
+	halfOpen bool          // the target has answered, and its program sees no connection
+	rtt      time.Duration // of that answer
+	passed   bool          // bytes of a check have passed: the asker wants to know more of the target
+	greeting int64         // bytes of the target
+	end      func()        // ends the connection to the target that this check has made; nil: it has none
 }
 
 // Serve answers a check on a flow, and reports whether the flow continues as an
@@ -59,6 +65,12 @@ type Flow struct {
 func (s *Server) Serve(ctx context.Context, f Flow) (goOn bool) {
 	p := s.Guard.place(f.Source)
 	defer p.leave()
+	s.takeBack(&f)
+	defer func() {
+		if f.end != nil {
+			f.end()
+		}
+	}()
 	within := wait.hello
 	for range maxSessions {
 		_ = f.Client.SetDeadline(time.Now().Add(within))
@@ -73,6 +85,39 @@ func (s *Server) Serve(ctx context.Context, f Flow) (goOn bool) {
 		within = requestWithin // the asker has proved to have the key
 	}
 	return false
+}
+
+// takeBack resets the connection to a target before its handshake is complete, if that is still
+// possible: whether it accepts is known. A connection to a relay is completed at once.
+func (s *Server) takeBack(f *Flow) {
+	if f.Target == nil {
+		return
+	}
+	if now := figuresOf(f.Target); s.Next == NextTarget && now.unacknowledged() {
+		f.halfOpen, f.rtt = true, now.minRTT()
+		f.Target.Close()
+		f.Target = nil
+		return
+	}
+	acknowledge(f.Target)
+}
+
+// connect makes a whole connection to a target that was asked half-open.
+func (s *Server) connect(ctx context.Context, f *Flow) {
+	dialing, cancel := context.WithTimeout(ctx, wait.connect)
+	defer cancel()
+	conn, err := s.Dial(dialing, f.Dialed)
+	f.halfOpen = false
+	if err != nil {
+		f.Reason, f.Detail = ReasonOf(err), detail(err)
+		return
+	}
+	f.Target, f.Since, f.end = conn, time.Now(), closeWith(ctx, conn)
+	if len(f.ToTarget) > 0 {
+		_ = conn.SetDeadline(f.Since.Add(wait.hello))
+		_, _ = conn.Write(f.ToTarget) // a target that has gone is found by settle
+		f.ToTarget = nil
+	}
 }
 
 // deliver sends the first bytes to both sides.
@@ -90,7 +135,10 @@ func (f *Flow) deliver() bool {
 		}
 		f.Before += int64(len(f.ToClient))
 	}
-	f.ToClient, f.ToTarget = nil, nil
+	f.ToClient = nil
+	if !f.halfOpen {
+		f.ToTarget = nil
+	}
 	return true
 }
 
@@ -124,6 +172,7 @@ func (s *Server) welcome(f *Flow, p *place) *session {
 		return nil
 	}
 	answer.before = uint64(f.Before)
+	f.greeting += f.Before
 	if answer.refuse != noRefusal {
 		_ = f.Client.SetWriteDeadline(time.Now().Add(wait.refuse))
 	}
@@ -187,6 +236,7 @@ func (s *Server) request(ctx context.Context, session *session, f *Flow, k kind,
 			return session.send(kindRefused, refusedError{"the order exceeds the bounds of an exchange"})
 		}
 		if k == kindExchange {
+			f.passed = true
 			return session.serveExchange(o)
 		}
 		if s.Next != NextRelay {
@@ -201,27 +251,38 @@ func (s *Server) request(ctx context.Context, session *session, f *Flow, k kind,
 	return errProtocol
 }
 
-// answer describes this relay and its next hop.
+// answer describes this relay and its next hop. A health check asks once, before bytes have passed,
+// and whether the target accepts is enough for it. Who asks again gets to know what the target does with
+// a connection.
 func (s *Server) answer(ctx context.Context, f *Flow) Answer {
+	if f.halfOpen && f.passed && s.Dial != nil {
+		s.connect(ctx, f)
+	}
 	a := Answer{
 		Version: s.Version, Host: s.Host, Tunnel: s.Tunnel, Instance: s.Instance, Local: f.Local, Peer: f.Peer,
 		Next: s.Next, Forward: f.Forward, Dialed: f.Dialed, Reason: f.Reason, Detail: clean(f.Detail),
+	}
+	if f.halfOpen {
+		a.RTT = f.rtt
 	}
 	if f.Target == nil {
 		return a
 	}
 	a.RTT = figuresOf(f.Target).minRTT()
 	if s.Next == NextTarget {
-		if t := settle(ctx, f.Target, f.Since); t != nil {
+		n, t := settle(ctx, f.Target, f.Since)
+		if t != nil {
 			a.Reason, a.Detail = t.Reason, t.Detail
 		}
+		f.greeting += n
+		a.Greeting = f.greeting
 	}
 	return a
 }
 
 // settle waits a moment whether a target ends or resets the connection: a proxy
-// often accepts for a target that is down. It discards received bytes.
-func settle(ctx context.Context, target Conn, since time.Time) *trouble {
+// often accepts for a target that is down. It counts and discards the bytes that come.
+func settle(ctx context.Context, target Conn, since time.Time) (sent int64, t *trouble) {
 	_ = target.SetReadDeadline(since.Add(wait.settled))
 	if time.Since(since) >= wait.settled {
 		_ = target.SetReadDeadline(time.Now().Add(time.Millisecond))
@@ -229,12 +290,12 @@ func settle(ctx context.Context, target Conn, since time.Time) *trouble {
 	greeting := make([]byte, 4<<10)
 	n, err := target.Read(greeting)
 	if n > 0 || err == nil || ctx.Err() != nil {
-		return nil
+		return int64(n), nil
 	}
 	if t := troubleOf(err, ""); t.Reason != "" {
-		return t
+		return 0, t
 	}
-	return nil
+	return 0, nil
 }
 
 // next checks the leg to the next relay.

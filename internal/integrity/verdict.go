@@ -2,6 +2,7 @@ package integrity
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -214,30 +215,34 @@ func NewReport(tunnel string, begin time.Time, chains []Chain) Report {
 	return r
 }
 
-// passed reports whether bytes of the check passed the chain both ways.
+// passed reports whether bytes of the check have passed the chain both ways, and the target has sent
+// some.
 func (c *Chain) passed() bool {
-	for _, h := range c.Hops {
-		if h.Up != nil && h.Up.Bytes > 0 && h.Down != nil && h.Down.Bytes > 0 {
-			return true
-		}
-	}
-	return false
+	both := slices.ContainsFunc(c.Hops, func(h Hop) bool {
+		return h.Up != nil && h.Up.Bytes > 0 && h.Down != nil && h.Down.Bytes > 0
+	})
+	return both && c.Hops[len(c.Hops)-1].Greeting > 0
 }
 
 // summary describes a chain without a fault.
 func (c *Chain) summary() string {
 	last := &c.Hops[len(c.Hops)-1]
-	relays := 0
+	relays, nearest := 0, ""
 	for _, h := range c.Hops {
 		if h.Kind == KindRelay {
 			relays++
+			nearest = h.name()
 		}
 	}
-	switch relays {
-	case 0:
+	if relays == 0 {
 		return last.name() + " accepts connections; no byte was sent to it"
-	case 1:
-		return fmt.Sprintf("one relay on, %s accepts, and all bytes pass unaltered", last.name())
 	}
-	return fmt.Sprintf("%d relays on, %s accepts, and all bytes pass unaltered", relays, last.name())
+	on := fmt.Sprintf("%d relays on", relays)
+	if relays == 1 {
+		on = "one relay on"
+	}
+	if c.State == Accepts {
+		return fmt.Sprintf("%s, %s accepts and says nothing; all bytes pass unaltered to %s", on, last.name(), nearest)
+	}
+	return fmt.Sprintf("%s, %s answers, and all bytes pass unaltered", on, last.name())
 }

@@ -90,7 +90,7 @@ func (w *walker) walk(ctx context.Context) {
 
 	if w.Next == NextTarget {
 		h := w.hop(Hop{Kind: KindTarget, Address: l.Dialed, State: Whole, Connect: inSeconds(l.Connect), RTT: inSeconds(figuresOf(conn).minRTT())})
-		if t := settle(ctx, conn, time.Now()); t != nil {
+		if _, t := settle(ctx, conn, time.Now()); t != nil {
 			h.State = Broken
 			w.fault(t)
 		}
@@ -113,10 +113,23 @@ func (w *walker) walk(ctx context.Context) {
 	if l.Ahead != nil {
 		w.ahead = *l.Ahead
 	}
-	for !w.end(l) && !w.one {
+	wrong := func(err error) {
+		w.hop(Hop{Kind: KindUnknown, State: Broken})
+		w.fault(troubleOf(err, Silent))
+	}
+	for {
+		if a := l.Answer; a.Next == NextTarget && a.Reason == "" && !w.one {
+			// By now bytes have passed the relay, and it connects to the target.
+			if l.Answer, err = s.ask(); err != nil {
+				wrong(err)
+				return
+			}
+		}
+		if w.end(l) || w.one {
+			break
+		}
 		if l, err = s.next(o); err != nil {
-			w.hop(Hop{Kind: KindUnknown, State: Broken})
-			w.fault(troubleOf(err, Silent))
+			wrong(err)
 			return
 		}
 		if !w.leg(l) {
@@ -218,7 +231,7 @@ func (w *walker) end(l *leg) bool {
 	if a.Next == NextRelay && a.Reason == "" {
 		return false
 	}
-	h := Hop{Kind: KindTarget, Address: a.Dialed, State: Whole, RTT: inSeconds(a.RTT)}
+	h := Hop{Kind: KindTarget, Address: a.Dialed, State: Whole, RTT: inSeconds(a.RTT), Greeting: a.Greeting}
 	if !a.Dialed.IsValid() {
 		h.Host = a.Forward
 	}

@@ -68,7 +68,7 @@ type bulkConn struct {
 	// The writing side, under the caller's lock.
 	out        []byte
 	corked     bool   // Write waits for flush
-	tailApart  bool   // the next flush ends with a small segment, see unheard
+	tailApart  bool   // the next flush ends with a small segment, see vanished
 	flushReads bool   // a read flushes: one goroutine does both, in the handshake
 	turns      *turns // the handshake has one of them, but for the time that it waits
 	waited     bool   // a write had to wait for room
@@ -353,7 +353,7 @@ func (c *bulkConn) writeSocket(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// smallTail is the length of the segment that ends the first bytes of a near end. It crosses every path.
+// smallTail is the length of the segment that ends the first bytes of an end. It crosses every path.
 const smallTail = 64
 
 // flush writes what Write collected.

@@ -200,7 +200,7 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	}
 	conn := tls.Client(bulk, config)
 	if err := conn.Handshake(); err != nil {
-		return nil, d.overloaded(handshakeProblem(unheard(bulk, err)))
+		return nil, d.overloaded(handshakeProblem(vanished(bulk, err)))
 	}
 	if d.proven != nil {
 		d.proven()
@@ -312,23 +312,27 @@ func handshakeProblem(err error) error {
 	return problem(ProblemKeyUnknown, "%w", err) // of Identity's check
 }
 
-// unheard finds that the other end has not even acknowledged what was sent to it: its
-// handshake of TCP alone came through. If it has the small segment that ends what was sent, and
-// not the large one before it, the size is the reason.
-func unheard(bulk *bulkConn, err error) error {
+// vanished finds that the path drops what was sent after the handshake of TCP. What each end sends
+// first ends with a small segment. If that arrives, and the large one before it does not, the size is
+// the reason: of this end's segments the other one acknowledges the small one alone, and of the other
+// one's this end has the small one out of order, and no byte in order.
+func vanished(bulk *bulkConn, err error) error {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
 	}
-	var sacked, mss uint32
-	lost := kernelSays(bulk, func(i *tcpinfo.Info) bool {
-		sacked, mss = i.Sacked, i.SndMSS
-		return i.Unacked > 0 && i.Retransmits > 0
-	})
+	var info tcpinfo.Info
+	if !kernelSays(bulk, func(i *tcpinfo.Info) bool { info = *i; return true }) {
+		return err
+	}
+	const drops = "connected, and small segments cross the path, but one of up to %d bytes%s does not, and no ICMP message says why: %w"
+	lost := info.Unacked > 0 && info.Retransmits > 0
 	switch {
-	case lost && sacked > 0:
-		return problem(ProblemPathMTU, "connected, and small segments cross the path, but one of up to %d bytes does not, and no ICMP message says why: %w", mss, err)
+	case lost && info.Sacked > 0:
+		return problem(ProblemPathMTU, drops, info.SndMSS, "", err)
 	case lost:
 		return problem(ProblemPathDown, "connected, but what is sent then is dropped on the way, as by a firewall: %w", err)
+	case info.RcvOOOPack > 0 && info.BytesReceived == 0:
+		return problem(ProblemPathMTU, drops, info.AdvMSS, " from the far relay", err)
 	}
 	return err
 }
@@ -382,7 +386,7 @@ func broken(err error) error {
 // accept goes through the handshake of an accepted connection behind its preface.
 func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Preface) (*connection, error) {
 	lane := p.Kind == preface.Lane
-	bulk.corked, bulk.flushReads, bulk.turns = true, true, n.controls
+	bulk.corked, bulk.flushReads, bulk.tailApart, bulk.turns = true, true, true, n.controls
 	if lane {
 		bulk.turns = n.turns
 	}

@@ -24,8 +24,8 @@ type IntegrityServer interface {
 
 	// Serve answers a check in its own goroutine, and bounds the number of
 	// concurrent checks. It reports whether the flow continues as an ordinary
-	// flow. It must return soon after ctx has ended, and leaves the sockets
-	// open.
+	// flow. It must return soon after ctx has ended, and leaves the client's socket open, and that of
+	// the target of a flow that continues. The handshake with the target may still lack its ACK.
 	Serve(ctx context.Context, c IntegrityCheck) (goOn bool)
 }
 
@@ -296,10 +296,13 @@ func (w *worker) endOpening(f *flow) (report.EndReason, error) {
 func (w *worker) detach(f *flow) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.serving = &serving{cancel: cancel}
+	setsockoptInt(int(f.legs[client].fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
+	if f.route.tunnel.SourceClient { // the server could not connect from the client's address
+		setsockoptInt(int(f.legs[target].fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
+	}
 	for s := client; s <= target; s++ {
 		if fd := int(f.legs[s].fd); fd >= 0 {
 			epollDel(w.epfd, fd)
-			setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
 			f.serving.files[s] = os.NewFile(uintptr(fd), "check")
 			f.legs[s].fd = -1
 		}

@@ -55,11 +55,7 @@ func (w *worker) attemptBegan(f *flow) {
 	}
 	o.began, o.nextAt = w.now, 0
 	if len(o.addrs) > 0 {
-		delay := o.host.Delay(f.target)
-		if len(o.beside)+1 == eyeballs.MaxBeside { // the next one replaces the oldest
-			delay = max(delay, (o.attempt-w.now)/time.Duration(1+len(o.addrs)))
-		}
-		o.nextAt = w.now + delay
+		o.nextAt = w.now + o.host.Next(f.target, len(o.beside)+1, len(o.addrs), o.attempt-w.now)
 	}
 	w.scheduleAttempt(f)
 }

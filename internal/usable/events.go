@@ -3,6 +3,7 @@ package usable
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"longhaul/internal/flow"
@@ -110,7 +111,7 @@ func (j *Judge) see(s subject, next seen, now time.Time) time.Time {
 	was, known := j.known[s]
 	if next.since = now; known && was.state == next.state && was.reason == next.reason {
 		next.since = was.since
-	} else if known && !ofRelay[was.reason] && !ofRelay[next.reason] {
+	} else if known {
 		j.log.put(flow.Event{At: now, Kind: s.kind, Tunnel: s.tunnel, Subject: s.name, From: was.state, To: next.state, Reason: next.detail})
 	}
 	j.known[s] = next
@@ -123,14 +124,35 @@ var ofRelay = map[flow.Reason]bool{flow.ReasonDraining: true, flow.ReasonPaused:
 // serving is the state of a relay that none of these reasons holds for.
 const serving = "serving"
 
+// ownState is that of a tunnel without the reasons that hold for all tunnels. All others count, not
+// the first alone: an outage that begins while a tunnel is drained is a change.
+func ownState(t *flow.Tunnel, behind flow.UseState) seen {
+	own := seen{state: string(behind)}
+	var details []string
+	for _, p := range t.Usability.Problems {
+		if ofRelay[p.Reason] {
+			continue
+		}
+		if own.reason != "" {
+			own.reason += " "
+		}
+		own.reason += p.Reason
+		details = append(details, p.Detail)
+	}
+	own.detail = strings.Join(details, "; ")
+	return own
+}
+
 // note compares the relay, its tunnels and their hops with what was known of them.
-func (j *Judge) note(tunnels []flow.Tunnel, now time.Time) {
+// behind has the state of each tunnel without those reasons that hold for all.
+func (j *Judge) note(tunnels []flow.Tunnel, behind []flow.UseState, now time.Time) {
 	here := map[subject]bool{}
 	see := func(s subject, state seen) time.Time {
 		here[s] = true
 		return j.see(s, state, now)
 	}
 	whole := seen{state: serving}
+	since := make([]time.Time, len(tunnels))
 	for i := range tunnels {
 		t := &tunnels[i]
 		if t.State == string(flow.ReasonRemoved) {
@@ -141,8 +163,7 @@ func (j *Judge) note(tunnels []flow.Tunnel, now time.Time) {
 				whole = seen{state: string(p.Reason), detail: p.Detail}
 			}
 		}
-		t.Usability.Since = see(subject{flow.EventTunnel, t.Name, ""},
-			seen{state: string(t.Usability.State), reason: t.Usability.Reason(), detail: t.Usability.Detail()})
+		since[i] = see(subject{flow.EventTunnel, t.Name, ""}, ownState(t, behind[i]))
 		for _, h := range t.Hops {
 			state := seen{state: string(h.State)}
 			if !h.Usable && h.State != flow.HopDrained {
@@ -151,7 +172,13 @@ func (j *Judge) note(tunnels []flow.Tunnel, now time.Time) {
 			see(subject{flow.EventHop, t.Name, h.Name}, state)
 		}
 	}
-	see(subject{kind: flow.EventRelay}, whole)
+	relaySince := see(subject{kind: flow.EventRelay}, whole)
+	for i := range tunnels {
+		t := &tunnels[i]
+		if t.Usability.Since = since[i]; ofRelay[t.Usability.Reason()] {
+			t.Usability.Since = relaySince
+		}
+	}
 	for s := range j.known {
 		if (s.kind == flow.EventTunnel || s.kind == flow.EventHop) && !here[s] {
 			j.see(s, seen{state: string(flow.ReasonRemoved)}, now)

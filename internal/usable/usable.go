@@ -11,6 +11,7 @@ package usable
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -83,16 +84,18 @@ func (j *Judge) Decide(tunnels []flow.Tunnel) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	behind := make([]flow.UseState, len(tunnels))
 	for i := range tunnels {
 		t := &tunnels[i]
 		j.full[t.Name] = isFull(t, j.full[t.Name])
-		t.Usability = j.decide(t, pairs[i], tight, now)
+		t.Usability, behind[i] = j.decide(t, pairs[i], tight, now)
 	}
-	j.note(tunnels, now)
+	j.note(tunnels, behind, now)
 }
 
-// decide lists the problems of a tunnel, those first that are the relay's own.
-func (j *Judge) decide(t *flow.Tunnel, p *Pair, tight []resources.Resource, now time.Time) (u flow.Usability) {
+// decide lists the problems of a tunnel, those first that are the relay's own. behind is the state
+// without the reasons that hold for all tunnels.
+func (j *Judge) decide(t *flow.Tunnel, p *Pair, tight []resources.Resource, now time.Time) (u flow.Usability, behind flow.UseState) {
 	add := func(reason flow.Reason, format string, args ...any) {
 		u.Problems = append(u.Problems, flow.Problem{Reason: reason, Detail: fmt.Sprintf(format, args...)})
 	}
@@ -120,11 +123,15 @@ func (j *Judge) decide(t *flow.Tunnel, p *Pair, tight []resources.Resource, now 
 	} else {
 		u.State = ofHops(t, add)
 	}
+	behind = u.State
 	if own > 0 {
 		u.State = flow.Down // whatever lies behind
 	}
+	if slices.ContainsFunc(u.Problems[:own], func(p flow.Problem) bool { return !ofRelay[p.Reason] }) {
+		behind = flow.Down
+	}
 	u.Usable = len(u.Problems) == 0
-	return u
+	return u, behind
 }
 
 // ofHops decides by the hops.

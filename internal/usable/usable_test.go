@@ -179,6 +179,39 @@ pair a site-b: up to lost (reset)
 		t.Errorf("afterwards it has\n%s", got)
 	}
 
+	// A relay that sheds, or a tunnel that is drained, hides the beginning of no outage.
+	for state, want := range map[string]string{
+		"shedding": `relay  : serving to shedding (is shedding)
+tunnel a : up to down (has no hop: b:1 is down (refused))
+hop a b:1: up to down (refused)
+relay  : shedding to serving ()
+tunnel a : down to up ()
+hop a b:1: down to up ()
+`,
+		"drained": `tunnel a : up to down (is drained)
+tunnel a : down to down (is drained; has no hop: b:1 is down (refused))
+hop a b:1: up to down (refused)
+tunnel a : down to down (has no hop: b:1 is down (refused))
+tunnel a : down to up ()
+hop a b:1: down to up ()
+`,
+	} {
+		j := judge(&pair, &tight)
+		up := []flow.Tunnel{a("listening", flow.HopUp)}
+		j.Decide(up)
+		hidden := []flow.Tunnel{a(state, flow.HopUp)}
+		j.Decide(hidden)
+		if since := hidden[0].Usability.Since; since.Before(up[0].Usability.Since) || since.Equal(up[0].Usability.Since) {
+			t.Errorf("%s since %v, up since %v", state, since, up[0].Usability.Since)
+		}
+		j.Decide([]flow.Tunnel{a(state, flow.HopDown)})
+		j.Decide([]flow.Tunnel{a("listening", flow.HopDown)})
+		j.Decide([]flow.Tunnel{a("listening", flow.HopUp)})
+		if got := texts(j.Events(time.Time{})); got != want {
+			t.Errorf("%s: the events are\n%swant\n%s", state, got, want)
+		}
+	}
+
 	// However much changes, the latest are there.
 	for i := range 2 * MaxEvents {
 		next.Note(flow.EventPair, "a", "site-b", fmt.Sprint(i), "")

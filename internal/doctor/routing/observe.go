@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -21,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/checksum"
+	"longhaul/internal/halfopen"
 	"longhaul/internal/intercept"
 	"longhaul/internal/remedy"
 	"longhaul/internal/tcpinfo"
@@ -187,6 +187,7 @@ func (p *prober) toward(ctx context.Context) {
 		control, _ := connect(ctx, netip.AddrPort{}, p.Target)
 		p.Control = &control
 	}
+	p.watch.await(ended)
 	// By the ports alone, since a NAT may have changed the address. An answer after the
 	// end of the connect finds no socket, and passes on to the client.
 	toTarget := func(q *packet) bool { return q.at.Before(ended) && q.to == p.Target && q.from.Port() == from.Port() }
@@ -200,31 +201,21 @@ func (p *prober) toward(ctx context.Context) {
 	}
 }
 
-// connect makes one connection, and closes it politely: it reads what the target has to
-// say, and sends its end.
+// connect finds out whether a SYN is answered. The target's program sees no connection.
 func connect(ctx context.Context, from, to netip.AddrPort) (c Connect, source netip.AddrPort) {
-	d := net.Dialer{Timeout: connectPatience}
-	d.SetMultipathTCP(false)
+	var o halfopen.Options
 	if from.IsValid() {
-		d.LocalAddr = net.TCPAddrFromAddrPort(from)
-		d.Control = func(_, _ string, raw syscall.RawConn) (err error) {
-			return errors.Join(raw.Control(func(fd uintptr) { err = transparent(int(fd), from.Addr()) }), err)
-		}
-		source = from
+		o.Local, o.Prepare = from, func(fd int) error { return transparent(fd, from.Addr()) }
 	} else if own := ownAddress(to); own.IsValid() {
-		source = netip.AddrPortFrom(own, clientPort())
-		d.LocalAddr = net.TCPAddrFromAddrPort(source)
+		o.Local = netip.AddrPortFrom(own, clientPort())
 	}
-	conn, err := d.DialContext(ctx, "tcp", to.String())
+	ctx, cancel := context.WithTimeout(ctx, connectPatience)
+	defer cancel()
+	_, err := halfopen.Ask(ctx, to.String(), o)
 	switch {
 	case err == nil:
 		c.Result = Connected
-		tcp := conn.(*net.TCPConn)
-		_ = tcp.CloseWrite()
-		_ = tcp.SetReadDeadline(time.Now().Add(connectPatience))
-		_, _ = io.Copy(io.Discard, tcp)
-		tcp.Close()
-		return c, source
+		return c, o.Local
 	case errors.Is(err, syscall.ECONNREFUSED):
 		c.Result = Refused
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH),
@@ -234,7 +225,7 @@ func connect(ctx context.Context, from, to netip.AddrPort) (c Connect, source ne
 		c.Result = Silent
 	}
 	c.Error = err.Error()
-	return c, source
+	return c, o.Local
 }
 
 // ownAddress returns this host's address toward another; the zero address without a route.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
@@ -48,6 +49,9 @@ type watch struct {
 
 	mu      sync.Mutex
 	packets []packet
+	read    time.Time  // what passed before is in packets
+	more    *sync.Cond // read has moved, or nothing more comes
+	ended   bool
 	names   map[int]string
 }
 
@@ -68,6 +72,7 @@ func startWatch(ports []uint16) (*watch, error) {
 			unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
 				&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}),
 			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1<<20),
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
 			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 20_000}),
 			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: networkOrder(unix.ETH_P_ALL)}),
 		)
@@ -77,6 +82,7 @@ func startWatch(ports []uint16) (*watch, error) {
 		return nil, fmt.Errorf("watch packets: %w", err)
 	}
 	w := &watch{fd: fd, began: time.Now(), done: make(chan struct{}), names: map[int]string{}}
+	w.more = sync.NewCond(&w.mu)
 	devices, err := net.Interfaces()
 	if err != nil {
 		unix.Close(fd)
@@ -146,25 +152,64 @@ func filter(ports []uint16) ([]unix.SockFilter, error) {
 
 func (w *watch) run() {
 	defer close(w.done)
-	b := make([]byte, 256)
+	defer w.caughtUp(time.Time{}, true)
+	b, control := make([]byte, 256), make([]byte, 128)
 	for {
-		n, from, err := unix.Recvfrom(w.fd, b, 0)
+		asked := time.Now()
+		n, controls, _, from, err := unix.Recvmsg(w.fd, b, control, 0)
 		switch {
 		case err == nil:
+			at := passedAt(control[:controls])
 			ll, ok := from.(*unix.SockaddrLinklayer)
 			if p, parsed := parsePacket(b[:n]); ok && parsed {
-				p.at, p.device, p.outgoing = time.Now(), w.names[ll.Ifindex], ll.Pkttype == unix.PACKET_OUTGOING
+				p.at, p.device, p.outgoing = at, w.names[ll.Ifindex], ll.Pkttype == unix.PACKET_OUTGOING
 				w.mu.Lock()
 				if len(w.packets) < maxPackets {
 					w.packets = append(w.packets, p)
 				}
 				w.mu.Unlock()
 			}
+			w.caughtUp(at, false)
 		case !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENETDOWN):
 			return
 		case w.stopped.Load():
 			return
+		case errors.Is(err, unix.EAGAIN):
+			w.caughtUp(asked, false)
 		}
+	}
+}
+
+// passedAt is the kernel's time of a packet.
+func passedAt(control []byte) time.Time {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err == nil {
+		for _, m := range messages {
+			if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SCM_TIMESTAMPNS && len(m.Data) >= int(unsafe.Sizeof(unix.Timespec{})) {
+				return time.Unix((*unix.Timespec)(unsafe.Pointer(&m.Data[0])).Unix())
+			}
+		}
+	}
+	return time.Now()
+}
+
+// caughtUp notes until when all packets were read.
+func (w *watch) caughtUp(until time.Time, ended bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if until.After(w.read) {
+		w.read = until
+	}
+	w.ended = w.ended || ended
+	w.more.Broadcast()
+}
+
+// await waits until what passed before a moment was read.
+func (w *watch) await(moment time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.read.Before(moment) && !w.ended {
+		w.more.Wait()
 	}
 }
 

@@ -279,6 +279,7 @@ func (w *world) serveTarget(ctx context.Context) error {
 			serving.Go(func() {
 				defer conn.Close()
 				_ = conn.SetDeadline(time.Now().Add(time.Minute))
+				_, _ = conn.Write([]byte("220 ready\r\n"))
 				for b := make([]byte, 1<<10); ; {
 					if _, err := conn.Read(b); err != nil {
 						return

@@ -41,10 +41,16 @@ type sites struct {
 
 func newSites(t *testing.T) *sites {
 	t.Helper()
+	return newSitesOver(t, 20*time.Millisecond)
+}
+
+// newSitesOver is newSites over a WAN of another round trip.
+func newSitesOver(t *testing.T, rtt time.Duration) *sites {
+	t.Helper()
 	linktest.PrivateRun(t)
 	binary := nettest.Longhaul(t)
 	c := lab.MitreConditions()
-	c.RTT = 20 * time.Millisecond
+	c.RTT = rtt
 	built := linktest.TwoSites(t, c)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	s := &sites{Stage: &lab.Stage{Lab: built, Program: binary}, t: t, ctx: ctx}
@@ -299,6 +305,13 @@ func TestPostgreSQL(t *testing.T) {
 // programs.
 func (s *sites) postgres() (bin string) {
 	s.t.Helper()
+	bin, _ = s.postgresWithLog()
+	return bin
+}
+
+// postgresWithLog is postgres, and returns the file in which it logs each connection.
+func (s *sites) postgresWithLog() (bin, log string) {
+	s.t.Helper()
 	nettest.RequireRoot(s.t)
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
 	if len(found) == 0 {
@@ -321,8 +334,9 @@ func (s *sites) postgres() (bin string) {
 		s.t.Fatal(err)
 	}
 	s.must("host-b", nil, "chown", "postgres", dir+"/data/pg_hba.conf")
-	s.spawn("host-b", 5432, setpriv, as(bin+"/postgres", "-D", dir+"/data", "-h", "*", "-k", dir, "-c", "fsync=off")...)
-	return bin
+	s.spawn("host-b", 5432, setpriv, as(bin+"/postgres", "-D", dir+"/data", "-h", "*", "-k", dir, "-c", "fsync=off",
+		"-c", "log_connections=on", "-c", "logging_collector=on", "-c", "log_directory="+dir, "-c", "log_filename=log")...)
+	return bin, dir + "/log"
 }
 
 // A download whose relay is killed fails, and is resumed.
