@@ -360,7 +360,7 @@ func TestCase22MemoryLimit(t *testing.T) {
 	const rounds = 100 // in which no sender moves, of one that is paused
 	last, still := int64(-1), 0
 	var s daemonStatus
-	nettest.Eventually(t, patience, func() bool {
+	nettest.Repeatedly(t, patience, func() bool {
 		s = relay.status()
 		most = max(most, s.Memory.UsedBytes)
 		if now := written.Load(); now != last || !s.Memory.Short {

@@ -117,7 +117,7 @@ func shedBeforeDescriptorsAreUsedUp(t *testing.T) (times shedTimes) {
 		t.Errorf("%d clients were reset: %+v", reset, tun)
 	}
 	// What was open for a moment when the room was measured is free now.
-	nettest.Eventually(t, patience, func() bool {
+	nettest.Repeatedly(t, patience, func() bool {
 		h, err := tryHold(t.Context(), dial, patience)
 		if err == nil {
 			served = append(served, h)

@@ -159,7 +159,7 @@ func (d *daemon) expectAsleep(when string) {
 	d.t.Helper()
 	const looks = 20
 	asleep := 0
-	nettest.Eventually(d.t, patience, func() bool {
+	nettest.Repeatedly(d.t, patience, func() bool {
 		if asleep++; !d.asleep() {
 			asleep = 0
 		}

@@ -335,7 +335,7 @@ func (b *bulk) expectStuck(t *testing.T) {
 	t.Helper()
 	const looks = 50
 	before, same := int64(-1), 0
-	nettest.Eventually(t, patience, func() bool {
+	nettest.Repeatedly(t, patience, func() bool {
 		now := b.sent.Load()
 		if same++; now != before {
 			before, same = now, 0

@@ -68,16 +68,36 @@ func (h held) leaked() string {
 	return "leaked:\n" + b.String() + string(stacks[:runtime.Stack(stacks, true)])
 }
 
+// The pauses between two looks of Eventually, and of Repeatedly.
+const (
+	minPause  = 2 * time.Millisecond
+	maxPause  = 25 * time.Millisecond
+	evenPause = 5 * time.Millisecond
+)
+
 // Eventually polls cond until it holds, and fails the test with what after
-// within.
+// within. A look may cost a relay's status or a call of a browser: the pauses grow, so
+// that tests that wait for seconds leave the CPUs to what they wait for.
 func Eventually(t testing.TB, within time.Duration, cond func() bool, what func() string) {
 	t.Helper()
+	poll(t, within, minPause, maxPause, cond, what)
+}
+
+// Repeatedly is Eventually for a cond that counts its looks, or does a part of the work at
+// each: the pauses do not grow.
+func Repeatedly(t testing.TB, within time.Duration, cond func() bool, what func() string) {
+	t.Helper()
+	poll(t, within, evenPause, evenPause, cond, what)
+}
+
+func poll(t testing.TB, within, first, last time.Duration, cond func() bool, what func() string) {
+	t.Helper()
 	deadline := time.Now().Add(within)
-	for !cond() {
+	for pause := first; !cond(); pause = min(pause+pause/8, last) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not so within %v: %s", within, what())
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(pause)
 	}
 }
 

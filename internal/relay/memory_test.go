@@ -52,7 +52,7 @@ func TestMemoryLimit(t *testing.T) {
 	var written [flows]int
 	var m MemorySnapshot
 	total, idle := 0, 0
-	nettest.Eventually(t, 6*patience, func() bool {
+	nettest.Repeatedly(t, 6*patience, func() bool {
 		before := total
 		for i, c := range clients {
 			n := writeSome(t, c, data[written[i]:min(written[i]+4<<10, each)])

@@ -1,8 +1,11 @@
 package web_test
 
 import (
+	"flag"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +44,8 @@ func pages(record int64) map[string]string {
 	}
 }
 
+var allAudits = flag.Bool("all-audits", false, "look for accessibility findings of every page on every screen, not on one of them")
+
 // Every page shows its content, in both themes and on a phone. It causes no
 // error, no violation of the content security policy, no request to another
 // host, and no accessibility finding.
@@ -50,14 +55,15 @@ func TestPages(t *testing.T) {
 	fake := webfake.New(0)
 	d := serve(t, 200, past(t, fake.Records(1000)))
 	p := browser.Open(t, d.base)
-	for _, screen := range []struct {
+	all := pages(1000)
+	for i, screen := range []struct {
 		theme         string
 		width, height int64
-		audit         bool
-	}{{"light", 1280, 900, false}, {"dark", 1280, 900, true}, {"light", 360, 740, true}} { // TestRunningRelays audits the first
+	}{{"light", 1280, 900}, {"dark", 1280, 900}, {"light", 360, 740}} {
 		p.Theme(screen.theme)
 		p.Size(screen.width, screen.height)
-		for path, shown := range pages(1000) {
+		for k, path := range slices.Sorted(maps.Keys(all)) {
+			shown, audit := all[path], *allAudits || i == k%3
 			t.Run(fmt.Sprint(screen.theme, screen.width, path), func(t *testing.T) {
 				p := p.For(t)
 				p.Go(path)
@@ -67,7 +73,7 @@ func TestPages(t *testing.T) {
 					t.Errorf("the page is %d wide on a screen of %d", wide, screen.width)
 				}
 				problems := p.Problems()
-				if screen.audit {
+				if audit {
 					problems = append(problems, p.Audit()...)
 				}
 				for _, problem := range problems {

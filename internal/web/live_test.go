@@ -146,7 +146,7 @@ func TestReaders(t *testing.T) {
 	reading.Wait()
 	// No reader reads any more: the server drops them when their buffers are
 	// full.
-	nettest.Eventually(t, 3*time.Minute, func() bool {
+	nettest.Repeatedly(t, 3*time.Minute, func() bool {
 		d.relay.Step()
 		got, _ := status()
 		return got == 200

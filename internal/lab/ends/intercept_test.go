@@ -21,7 +21,8 @@ func TestIntercept(t *testing.T) {
 	if os.Geteuid() != 0 || sandbox.UserNamespace() { // refuse: mirror loads BPF programs
 		through = slices.DeleteFunc(through, func(way string) bool { return strings.Contains(way, "mirror") })
 	}
-	r, err := Run(t.Context(), Options{Seed: 5, Scripts: 200, Through: through, Lanes: 4, Program: nettest.Longhaul(t)})
+	scripts := 100 * *manyScripts
+	r, err := Run(t.Context(), Options{Seed: 5, Scripts: uint64(scripts), Through: through, Lanes: 4, Program: nettest.Longhaul(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +30,7 @@ func TestIntercept(t *testing.T) {
 		t.Fatalf("%d ways", len(r.Ways))
 	}
 	for _, w := range r.Ways {
-		if w.Scripts != 200 || w.Violations > 0 {
+		if w.Scripts != scripts || w.Violations > 0 {
 			t.Errorf("%s: %d scripts, %d violations: %v", w.Name, w.Scripts, w.Violations, w.Kinds)
 		}
 		for _, f := range w.Findings {

@@ -23,13 +23,14 @@ func TestPair(t *testing.T) {
 		scripts uint64
 		Options
 	}{
-		{"calm", 30, Options{Through: slices.Sorted(maps.Keys(pairModes)), Lanes: 8}},
-		{"outages", 30, Options{Through: outlive, Outages: true, Lanes: 8}},
-		{"upgrades", 100, Options{Through: []string{"pair"}, Upgrades: true, Outages: true, Lanes: 4}},
-		{"long path", 30, Options{Through: []string{"pair"}, RTT: 20 * time.Millisecond, Lanes: 8}},
+		{"calm", 15, Options{Through: slices.Sorted(maps.Keys(pairModes)), Lanes: 8}},
+		{"outages", 15, Options{Through: outlive, Outages: true, Lanes: 8}},
+		{"upgrades", 40, Options{Through: []string{"pair"}, Upgrades: true, Outages: true, Lanes: 4}},
+		{"long path", 15, Options{Through: []string{"pair"}, RTT: 20 * time.Millisecond, Lanes: 8}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			nettest.CheckLeaks(t)
+			tt.scripts *= uint64(*manyScripts)
 			tt.Seed, tt.Scripts, tt.Program = 3, tt.scripts, nettest.Longhaul(t)
 			r, err := Run(t.Context(), tt.Options)
 			if err != nil {
