@@ -169,7 +169,7 @@ func (b *bench) start(ctx context.Context) error {
 	if err := b.relay.Start(); err != nil {
 		return err
 	}
-	b.table = &nftables.Table{Family: nftables.TableFamilyINet, Name: intercept.TablePrefix + relayName}
+	b.table = &nftables.Table{Family: nftables.TableFamilyINet, Name: intercept.TableOf(relayName)}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	b.ended = make(chan struct{})

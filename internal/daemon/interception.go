@@ -42,10 +42,11 @@ type interception struct {
 	seen     atomic.Pointer[hostView]
 	retryAt  time.Time
 	kept     enforcement
-	held     bool // another process may have taken over
-	follows  bool // another process still accepts
-	ending   bool // this process takes no new flow
-	passes   bool // the rules let every new connection pass, for good
+	wake     chan struct{} // has room for one: there is something to look at
+	held     bool          // another process may have taken over
+	follows  bool          // another process still accepts
+	ending   bool          // this process takes no new flow
+	passes   bool          // the rules let every new connection pass, for good
 
 	life    context.Context
 	end     context.CancelFunc
@@ -87,7 +88,7 @@ const (
 )
 
 func newInterception(o interceptionOptions) *interception {
-	i := &interception{interceptionOptions: o, mirror: &mirror{lines: loglimit.New(o.log), relay: o.relay},
+	i := &interception{interceptionOptions: o, wake: make(chan struct{}, 1), mirror: &mirror{lines: loglimit.New(o.log), relay: o.relay},
 		forward: forwardRules{log: o.log, getenv: o.getenv}}
 	if i.kept.cleared = o.cleared; o.cleared {
 		i.kept.since = time.Now()
@@ -127,7 +128,11 @@ func (d interceptionPart) Prepare(_ context.Context, c *config.Config) (Change, 
 		}
 		d.rules.forward.keep(verdicts)
 		d.rules.follow(host, wanted, c.Tunnels)
-		d.keeper.follow(!d.rules.isIdle())
+		table := ""
+		if !d.rules.isIdle() {
+			table = intercept.TableOf(name)
+		}
+		d.keeper.follow(table)
 	}), nil
 }
 
@@ -272,6 +277,10 @@ func (i *interception) refresh() (news bool) {
 	i.tell(next)
 	i.inForce, i.spare, i.passes = next, nil, i.ending
 	i.kept.set()
+	select {
+	case i.wake <- struct{}{}:
+	default:
+	}
 	return true
 }
 
