@@ -27,6 +27,9 @@ type Ruleset struct {
 
 	byName map[chainKey]*Chain
 	sets   map[setKey]*set
+	// devices and ways are read when they are asked for.
+	devices map[uint32]*device
+	ways    map[byte]routing
 	// untracks is set if a rule keeps connection tracking off some packets.
 	untracks bool
 	// unseen is what may have rules and cannot be read; empty: nothing.
@@ -176,7 +179,7 @@ func Read(leave func(family, table string) bool) (*Ruleset, error) {
 }
 
 func readOnce(leave func(family, table string) bool) (*Ruleset, error) {
-	r := &Ruleset{byName: map[chainKey]*Chain{}, sets: map[setKey]*set{}}
+	r := &Ruleset{byName: map[chainKey]*Chain{}, sets: map[setKey]*set{}, ways: map[byte]routing{}}
 	if err := r.readNFTables(leave); err != nil {
 		return nil, fmt.Errorf("read nftables: %w", err)
 	}
