@@ -2,7 +2,7 @@
 // until a removed part of the host's state is set again, and the CPU time of a relay whose
 // host changes many times a second without concerning it.
 //
-//	go run ./bench/hoststate --tunnels 500 --time 20s --changes 200
+//	go run ./bench/hoststate --tunnels 500 --runs 5 --time 20s --changes 200
 package main
 
 import (
@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -29,7 +30,6 @@ import (
 	"longhaul/bench/peers"
 	"longhaul/bench/program"
 	"longhaul/internal/intercept"
-	"longhaul/internal/lab/sandbox"
 	"longhaul/internal/netfilter"
 )
 
@@ -37,9 +37,10 @@ func main() { program.Main("hoststate", run) }
 
 // bench is what to measure.
 type bench struct {
+	program.Longhaul
 	tunnels, changes int
+	runs             int
 	time             time.Duration
-	binary, dir      string
 	relay            *exec.Cmd
 	ended            chan struct{}
 	table            *nftables.Table
@@ -57,42 +58,22 @@ const (
 )
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	var b bench
 	flags := flag.NewFlagSet("hoststate", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+	b := bench{Longhaul: program.Longhaul{Flags: flags}}
 	flags.IntVar(&b.tunnels, "tunnels", 500, "that intercept")
 	flags.IntVar(&b.changes, "changes", 200, "of the host's other state, a second")
+	flags.IntVar(&b.runs, "runs", 5, "of each damage")
 	flags.DurationVar(&b.time, "time", 20*time.Second, "how long to watch a quiet host, and a busy one")
-	flags.StringVar(&b.binary, "longhaul", "", "longhaul binary to run (default: built from this tree)")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	if b.tunnels < 1 || b.tunnels > 5000 || b.changes < 4 || b.time < time.Second {
-		return errors.New("--tunnels takes 1 to 5000, --changes 4 or more, --time 1s or more")
-	}
-	if !sandbox.Inside() {
-		if b.binary == "" {
-			if err := peers.Fetch(ctx); err != nil {
-				return err
-			}
+	b.Check = func() error {
+		if b.tunnels < 1 || b.tunnels > 5000 || b.changes < 4 || b.runs < 1 || b.time < time.Second {
+			return errors.New("--tunnels takes 1 to 5000, --changes 4 or more, --runs 1 or more, --time 1s or more")
 		}
-		return program.InSandbox(args, stdout, stderr)
+		return nil
 	}
-	return b.run(ctx, stdout)
+	return b.Run(ctx, args, stdout, stderr, func() error { return b.run(ctx, stdout) })
 }
 
-func (b *bench) run(ctx context.Context, stdout io.Writer) (err error) {
-	if b.dir, err = os.MkdirTemp("", "hs"); err != nil {
-		return err
-	}
-	defer os.RemoveAll(b.dir)
-	if b.binary == "" {
-		b.binary = filepath.Join(b.dir, "longhaul")
-		build := exec.CommandContext(ctx, "go", "build", "-o", b.binary, "longhaul/cmd/longhaul")
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build longhaul: %w\n%s", err, out)
-		}
-	}
+func (b *bench) run(ctx context.Context, stdout io.Writer) error {
 	if err := b.start(ctx); err != nil {
 		return err
 	}
@@ -137,9 +118,6 @@ func (b *bench) run(ctx context.Context, stdout io.Writer) (err error) {
 
 // start makes the host and starts the relay on it.
 func (b *bench) start(ctx context.Context) error {
-	if lo, err := netlink.LinkByName("lo"); err != nil || netlink.LinkSetUp(lo) != nil {
-		return fmt.Errorf("set the loopback device up: %w", err)
-	}
 	for name, address := range map[string]string{"lan0": "10.9.1.1/24", "wan0": "10.9.2.1/24"} {
 		if err := device(name, address); err != nil {
 			return err
@@ -155,7 +133,7 @@ func (b *bench) start(ctx context.Context) error {
 	for i := range b.tunnels {
 		fmt.Fprintf(&config, "  - {name: t%d, intercept: {interface: lan0, from: ['10.9.1.0/24', 'fd09:1::/64'], to: ['10.9.2.0/24', 'fd09:2::/64'], ports: %d}}\n", i, 10000+i)
 	}
-	file := filepath.Join(b.dir, "longhaul.yaml")
+	file := filepath.Join(b.Dir, "longhaul.yaml")
 	if err := os.WriteFile(file, []byte(config.String()), 0o600); err != nil {
 		return err
 	}
@@ -164,12 +142,12 @@ func (b *bench) start(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	b.relay = exec.CommandContext(ctx, b.binary, "relay", "--config", file)
-	b.relay.Stderr, b.relay.Env = log, append(os.Environ(), "XDG_RUNTIME_DIR="+b.dir)
+	b.relay = exec.CommandContext(ctx, b.Binary, "relay", "--config", file)
+	b.relay.Stderr, b.relay.Env = log, append(os.Environ(), "XDG_RUNTIME_DIR="+b.Dir)
 	if err := b.relay.Start(); err != nil {
 		return err
 	}
-	b.table = &nftables.Table{Family: nftables.TableFamilyINet, Name: intercept.TablePrefix + relayName}
+	b.table = &nftables.Table{Family: nftables.TableFamilyINet, Name: intercept.TableOf(relayName)}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	b.ended = make(chan struct{})
@@ -204,7 +182,7 @@ func device(name, address string) error {
 	return netlink.LinkSetUp(link)
 }
 
-func (b *bench) log() string { return filepath.Join(b.dir, "log") }
+func (b *bench) log() string { return filepath.Join(b.Dir, "log") }
 
 func (b *bench) logged(text string) int {
 	log, _ := os.ReadFile(b.log())
@@ -214,14 +192,17 @@ func (b *bench) logged(text string) int {
 // until returns how long it took until a condition held.
 func (b *bench) until(ctx context.Context, what string, holds func() bool) (time.Duration, error) {
 	began := time.Now()
-	for !holds() {
+	for {
+		looked := time.Now()
+		if holds() {
+			return time.Since(began), nil
+		}
 		if ctx.Err() != nil || time.Since(began) > patience {
 			log, _ := os.ReadFile(b.log())
 			return 0, fmt.Errorf("%s takes more than %v\n%s", what, patience, log[max(0, len(log)-4096):])
 		}
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(max(2*time.Millisecond, time.Since(looked))) // or looking would take the processor
 	}
-	return time.Since(began), nil
 }
 
 // rules counts the rules of the relay's table.
@@ -317,16 +298,21 @@ func (b *bench) all() []damage {
 		{"routes, IPv6", routing(unix.AF_INET6, deleteRoutes), hasRouting},
 		{"listener whose interface comes", func() error { return device("extra", "fe80::99/64") }, connects},
 		{"listener whose interface is made anew", func() error {
-			link, err := netlink.LinkByName("extra")
-			if err == nil {
-				err = netlink.LinkDel(link)
-			}
-			if err != nil {
+			if err := deleteExtra(); err != nil {
 				return err
 			}
 			return device("extra", "fe80::99/64")
 		}, connects},
 	}
+}
+
+// deleteExtra deletes the interface of the listener.
+func deleteExtra() error {
+	link, err := netlink.LinkByName("extra")
+	if err != nil {
+		return err
+	}
+	return netlink.LinkDel(link)
 }
 
 // connects reports whether the listener takes a connection. The package net remembers the
@@ -346,28 +332,77 @@ func connects() bool {
 	return unix.Connect(fd, &unix.SockaddrInet6{Port: 6000, Addr: netip.MustParseAddr("fe80::99").As16(), ZoneId: uint32(link.Attrs().Index)}) == nil
 }
 
-// damages prints how long each takes to be undone.
+// damages prints how long each takes to be undone, and the relay's CPU time for it.
 func (b *bench) damages(ctx context.Context, stdout io.Writer) (slow bool, err error) {
-	for _, d := range b.all() {
-		// A reload ends what else would be a fight.
-		before := b.logged("msg=reloaded")
-		if err := b.relay.Process.Signal(syscall.SIGHUP); err != nil {
+	all := b.all()
+	waits, cpu := make([][]float64, len(all)), make([][]float64, len(all))
+	for range b.runs {
+		for i, d := range all {
+			took, used, err := b.damage(ctx, d)
+			if err != nil {
+				return slow, err
+			}
+			waits[i], cpu[i] = append(waits[i], took.Seconds()), append(cpu[i], used)
+			slow = slow || took > maxTime
+		}
+		if err := deleteExtra(); err != nil { // which comes in the next run
 			return slow, err
 		}
-		if _, err := b.until(ctx, "a reload", func() bool { return b.logged("msg=reloaded") > before }); err != nil {
-			return slow, err
-		}
-		if err := d.do(); err != nil {
-			return slow, fmt.Errorf("%s: %w", d.name, err)
-		}
-		took, err := b.until(ctx, d.name, d.mend)
-		if err != nil {
-			return slow, err
-		}
-		fmt.Fprintf(stdout, "%-40s as before after %4d ms\n", d.name, took.Milliseconds())
-		slow = slow || took > maxTime
+	}
+	const ms = 1e3
+	fmt.Fprintf(stdout, "%-40s %10s %8s %8s %8s  (ms, %d runs)\n", "damage", "as before", "fastest", "slowest", "CPU", b.runs)
+	for i, d := range all {
+		slices.Sort(waits[i])
+		slices.Sort(cpu[i])
+		fmt.Fprintf(stdout, "%-40s %10.0f %8.0f %8.0f %8.0f\n", d.name, ms*waits[i][b.runs/2], ms*waits[i][0], ms*waits[i][b.runs-1], ms*cpu[i][b.runs/2])
 	}
 	return slow, nil
+}
+
+// damage returns how long a damage takes to be undone, and the relay's CPU time until it rests.
+func (b *bench) damage(ctx context.Context, d damage) (took time.Duration, used float64, err error) {
+	// A reload ends what else would be a fight.
+	before := b.logged("msg=reloaded")
+	if err := b.relay.Process.Signal(syscall.SIGHUP); err != nil {
+		return 0, 0, err
+	}
+	if _, err := b.until(ctx, "a reload", func() bool { return b.logged("msg=reloaded") > before }); err != nil {
+		return 0, 0, err
+	}
+	if _, err := b.rests(ctx); err != nil {
+		return 0, 0, err
+	}
+	began, err := b.cpu()
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := d.do(); err != nil {
+		return 0, 0, fmt.Errorf("%s: %w", d.name, err)
+	}
+	if took, err = b.until(ctx, d.name, d.mend); err != nil {
+		return 0, 0, err
+	}
+	ended, err := b.rests(ctx)
+	return took, ended - began, err
+}
+
+// rests waits until the relay takes a small part of a core, and returns its CPU time until then.
+func (b *bench) rests(ctx context.Context) (used float64, err error) {
+	const look, most = 300 * time.Millisecond, 0.02 // seconds of it
+	for {
+		before, err := b.cpu()
+		if err != nil {
+			return 0, err
+		}
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-time.After(look):
+		}
+		if used, err = b.cpu(); err != nil || used-before <= most {
+			return used, err
+		}
+	}
 }
 
 // share returns the share of a core that the relay takes while something is done.

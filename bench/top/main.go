@@ -17,15 +17,11 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"longhaul/bench/peers"
 	"longhaul/bench/program"
-	"longhaul/internal/lab/sandbox"
 	"longhaul/internal/pty"
 )
 
@@ -33,60 +29,30 @@ func main() { program.Main("top", run) }
 
 // bench is what to measure.
 type bench struct {
+	program.Longhaul
 	connections int
 	time        time.Duration
-	bytes       int // that each pair of them sends a second
-	binary      string
+	bytes       int      // that each pair of them sends a second
 	args        []string // for longhaul top
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	var b bench
 	flags := flag.NewFlagSet("top", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+	b := bench{Longhaul: program.Longhaul{Flags: flags}}
 	flags.IntVar(&b.connections, "connections", 10_000, "how many, both ends of each pair counted")
 	flags.DurationVar(&b.time, "time", 30*time.Second, "how long to watch them")
 	flags.IntVar(&b.bytes, "bytes", 1000, "that each pair sends a second; 0: all are idle")
-	flags.StringVar(&b.binary, "longhaul", "", "longhaul binary to run (default: built from this tree)")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	b.args = flags.Args()
-	switch {
-	case b.connections < 2 || b.time < time.Second || b.bytes < 0:
-		return errors.New("--connections takes 2 or more, --time 1s or more, --bytes 0 or more")
-	}
-	if !sandbox.Inside() {
-		if b.binary == "" {
-			if err := peers.Fetch(ctx); err != nil {
-				return err
-			}
+	b.Check = func() error {
+		b.args = flags.Args()
+		if b.connections < 2 || b.time < time.Second || b.bytes < 0 {
+			return errors.New("--connections takes 2 or more, --time 1s or more, --bytes 0 or more")
 		}
-		return program.InSandbox(args, stdout, stderr)
+		return nil
 	}
-	lo, err := netlink.LinkByName("lo")
-	if err == nil {
-		err = netlink.LinkSetUp(lo)
-	}
-	if err != nil {
-		return fmt.Errorf("set the loopback device up: %w", err)
-	}
-	return b.run(ctx, stdout)
+	return b.Run(ctx, args, stdout, stderr, func() error { return b.run(ctx, stdout) })
 }
 
-func (b bench) run(ctx context.Context, stdout io.Writer) error {
-	if b.binary == "" {
-		dir, err := os.MkdirTemp("", "longhaul-top-")
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
-		b.binary = filepath.Join(dir, "longhaul")
-		build := exec.CommandContext(ctx, "go", "build", "-o", b.binary, "longhaul/cmd/longhaul")
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build longhaul: %w\n%s", err, out)
-		}
-	}
+func (b *bench) run(ctx context.Context, stdout io.Writer) error {
 	pairs := b.connections / 2
 	clients, err := connect(ctx, pairs)
 	if err != nil {
@@ -152,8 +118,8 @@ func send(clients []net.Conn, size int) {
 }
 
 // count is how many connections are listed.
-func (b bench) count(ctx context.Context) (int, error) {
-	table, err := exec.CommandContext(ctx, b.binary, "top", "--once").Output()
+func (b *bench) count(ctx context.Context) (int, error) {
+	table, err := exec.CommandContext(ctx, b.Binary, "top", "--once").Output()
 	if err != nil {
 		return 0, fmt.Errorf("longhaul top --once: %w", err)
 	}
@@ -162,7 +128,7 @@ func (b bench) count(ctx context.Context) (int, error) {
 
 // watch runs the live view, and returns its processor time and its memory at
 // most, in bytes.
-func (b bench) watch(ctx context.Context) (used time.Duration, memory int64, err error) {
+func (b *bench) watch(ctx context.Context) (used time.Duration, memory int64, err error) {
 	screen, terminal, err := pty.Open()
 	if err != nil {
 		return 0, 0, err
@@ -171,7 +137,7 @@ func (b bench) watch(ctx context.Context) (used time.Duration, memory int64, err
 	if err := pty.Resize(terminal, 80, 24); err != nil {
 		return 0, 0, err
 	}
-	cmd := exec.CommandContext(ctx, b.binary, append([]string{"top", "--interval", "1s"}, b.args...)...)
+	cmd := exec.CommandContext(ctx, b.Binary, append([]string{"top", "--interval", "1s"}, b.args...)...)
 	cmd.Env = append(os.Environ(), "TERM=xterm-256color")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, terminal, os.Stderr
 	err = cmd.Start()

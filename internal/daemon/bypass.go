@@ -5,7 +5,6 @@ import (
 
 	"longhaul/internal/config"
 	"longhaul/internal/flow"
-	"longhaul/internal/relay"
 )
 
 // bypass says when new connections are to pass a tunnel with when_down. The methods of nil
@@ -57,6 +56,14 @@ func (b *bypass) update(u *flow.Usability, now time.Time) bool {
 	return reason != ""
 }
 
+// reason is why new connections pass the relay; empty: they do not.
+func (b *bypass) reason() string {
+	if b == nil {
+		return ""
+	}
+	return b.now.Reason
+}
+
 // atLimits reports whether new connections pass a tunnel that takes no more of them.
 func (b *bypass) atLimits() bool { return b == nil || !b.refuses }
 
@@ -69,15 +76,27 @@ func (b *bypass) state() *flow.Bypass {
 }
 
 // addBypasses fills in what only the rules of interception know of tunnels.
-func (i *interception) addBypasses(s relay.Snapshot) relay.Snapshot {
+func (i *interception) addBypasses(tunnels []flow.Tunnel) {
 	v := i.view()
-	for n := range s.Tunnels {
-		t := &s.Tunnels[n]
+	for n := range tunnels {
+		t := &tunnels[n]
 		if t.Bypass = nil; v.bypass[t.Name] != nil {
 			now := *v.bypass[t.Name]
 			t.Bypass = &now
 		}
+	}
+	i.addProblems(tunnels)
+	i.forward.add(tunnels)
+}
+
+// addProblems fills in what this host lacks of what tunnels need.
+func (i *interception) addProblems(tunnels []flow.Tunnel) {
+	v := i.view()
+	if len(v.problems) == 0 {
+		return
+	}
+	for n := range tunnels {
+		t := &tunnels[n]
 		t.Host = append(t.Host, v.problems[t.Name]...)
 	}
-	return i.forward.add(s)
 }

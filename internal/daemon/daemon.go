@@ -75,6 +75,7 @@ type daemon struct {
 	keeper    *hostKeeper
 	judge     *usable.Judge
 	deciding  sync.Mutex
+	decided   time.Time // guarded by deciding
 	started   time.Time
 	parts     []part
 
@@ -171,13 +172,13 @@ func (d *daemon) assemble() (closeAll func()) {
 	d.judge.Tell(d.history.addEvent)
 	d.pairs.note = d.judge.Note
 	d.rules = newInterception(interceptionOptions{
-		log:      d.log,
-		getenv:   d.Getenv,
-		relay:    func() *relay.Relay { return d.relay },
-		others:   func() bool { return len(d.older.living()) > 0 },
-		overview: d.overviewNow,
-		judge:    d.judge,
-		left:     intercept.Options{Tunnels: d.inherited.Intercepted, Dialers: d.inherited.Dialers},
+		log:    d.log,
+		getenv: d.Getenv,
+		relay:  func() *relay.Relay { return d.relay },
+		others: func() bool { return len(d.older.living()) > 0 },
+		decide: d.decide,
+		judge:  d.judge,
+		left:   intercept.Options{Tunnels: d.inherited.Intercepted, Dialers: d.inherited.Dialers},
 
 		cleared: d.inherited.Cleared,
 	})

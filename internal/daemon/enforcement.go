@@ -31,6 +31,7 @@ type enforcement struct {
 	nextAt   time.Time           // time of the next attempt; zero: nothing is missing
 	pace     pace                // bounds how often the host is looked at
 	look     intercept.Look      // what the next look must cover
+	learn    bool                // the look is for what this process has set, and waits for nothing
 
 	restored []time.Time   // when rules were set again, in the last minute
 	delay    time.Duration // in a fight: from one time to the next
@@ -59,9 +60,11 @@ const (
 // everything looks at all that the relay has set, since it is unknown what has changed.
 var everything = intercept.Look{Table: true, Routing: true}
 
-// set forgets what was known of the host: new rules were set. The caller holds mu.
+// set forgets what was known of the host, after other rules were set, and has them looked at. The
+// caller holds mu.
 func (e *enforcement) set() {
 	e.standing, e.missing, e.since, e.nextAt, e.err = intercept.Standing{}, nil, time.Time{}, time.Time{}, ""
+	e.look.Table, e.learn = true, true
 }
 
 // whole notes that the host has all rules. The caller holds mu.
@@ -115,6 +118,8 @@ func (i *interception) due() time.Time {
 		return time.Time{}
 	case !e.nextAt.IsZero():
 		return e.nextAt
+	case e.learn:
+		return time.Now()
 	case e.look != intercept.Look{}:
 		return e.pace.at
 	case e.opponent != "" && len(e.restored) > 0: // the end of a fight
@@ -145,16 +150,19 @@ func (i *interception) enforce(look intercept.Look, by string) {
 	if by != "" {
 		e.by = by
 	}
-	if (e.look == intercept.Look{}) && e.missing == nil || now.Before(e.pace.at) || !e.nextAt.IsZero() && now.Before(e.nextAt) {
+	if (e.look == intercept.Look{}) && e.missing == nil || !e.learn && now.Before(e.pace.at) || !e.nextAt.IsZero() && now.Before(e.nextAt) {
 		return
 	}
 	look = e.look
 	if e.missing != nil {
 		look = everything
 	}
-	e.look = intercept.Look{}
+	learns := e.learn
+	e.look, e.learn = intercept.Look{}, false
 	missing, err := i.host.Missing(i.inForce, look, &e.standing)
-	e.pace.took(time.Since(now), now)
+	if len(missing) == 0 && !learns {
+		e.pace.took(time.Since(now), now)
+	}
 	switch {
 	case err != nil:
 		e.look = look
@@ -210,6 +218,7 @@ func (i *interception) restore(now time.Time) {
 	e.restored = append(e.restored, now)
 	missing, by := e.missing, e.by
 	e.whole()
+	e.look.Table, e.learn = true, true
 	if len(e.restored) < fightAfter && e.opponent == "" {
 		return
 	}

@@ -9,7 +9,6 @@ import (
 
 	"longhaul/internal/flow"
 	"longhaul/internal/intercept"
-	"longhaul/internal/relay"
 	"longhaul/internal/remedy"
 )
 
@@ -20,9 +19,9 @@ type forwardRules struct {
 	getenv func(string) string
 
 	mu      sync.Mutex
-	now     []intercept.ForwardVerdict
-	said    map[string]string // of the log, by tunnel and family
-	kept    int               // configurations that this process has had in force
+	shown   map[string][]flow.ForwardRules // by tunnel; readers keep it, so it never changes
+	said    map[string]string              // of the log, by tunnel and family
+	kept    int                            // configurations that this process has had in force
 	looking bool
 	next    time.Time // of the next look
 }
@@ -30,8 +29,8 @@ type forwardRules struct {
 const (
 	// forwardRulesBeat is the least time between two looks at the rules.
 	forwardRulesBeat = 10 * time.Second
-	// forwardRulesShare bounds the time that looking takes: one in a hundred.
-	forwardRulesShare = 100
+	// forwardRulesShare bounds the time that looking takes: one part in as many.
+	forwardRulesShare = 200
 )
 
 // check looks at the rules for a configuration. On a first start it refuses tunnels whose
@@ -100,13 +99,15 @@ func (r *forwardRules) keep(verdicts []intercept.ForwardVerdict) {
 
 // tell logs what has changed. The caller holds mu.
 func (r *forwardRules) tell(verdicts []intercept.ForwardVerdict) {
-	r.now = verdicts
-	said := map[string]string{}
+	shown, said := map[string][]flow.ForwardRules{}, map[string]string{}
 	for _, v := range verdicts {
 		key, line, problem := v.Tunnel+" "+v.Family, "", v.Problem()
 		if problem != nil {
 			line = problem.Error()
 		}
+		shown[v.Tunnel] = append(shown[v.Tunnel], flow.ForwardRules{
+			Family: v.Family, Outcome: string(v.Outcome), Detail: v.String(), Problem: line, Fix: remedy.Of(problem),
+		})
 		if said[key] = line; r.said[key] == line {
 			continue
 		}
@@ -119,7 +120,7 @@ func (r *forwardRules) tell(verdicts []intercept.ForwardVerdict) {
 			r.log.Info("what the tunnel takes, this host's forward rules accept, or the file lets it pass", "tunnel", v.Tunnel, "family", v.Family)
 		}
 	}
-	r.said = said
+	r.said, r.shown = said, shown
 }
 
 // isDue reports whether to look at the rules again, which [forwardRules.look] then must, with
@@ -145,27 +146,17 @@ func (r *forwardRules) look(host ruler, wanted intercept.Options, of int) {
 	r.next = time.Now().Add(max(forwardRulesBeat, forwardRulesShare*took))
 	if err == nil {
 		r.tell(verdicts)
-	} else if r.now = nil; r.said[""] != err.Error() {
+	} else if r.shown = nil; r.said[""] != err.Error() {
 		r.said = map[string]string{"": err.Error()}
 		r.log.Warn("cannot read this host's forward rules, which intercepted connections pass", "error", err)
 	}
 }
 
 // add fills in what the rules say of the tunnels.
-func (r *forwardRules) add(s relay.Snapshot) relay.Snapshot {
+func (r *forwardRules) add(tunnels []flow.Tunnel) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for n := range s.Tunnels {
-		t := &s.Tunnels[n]
-		for _, v := range r.now {
-			if v.Tunnel == t.Name {
-				one := flow.ForwardRules{Family: v.Family, Outcome: string(v.Outcome), Detail: v.String()}
-				if problem := v.Problem(); problem != nil {
-					one.Problem, one.Fix = problem.Error(), remedy.Of(problem)
-				}
-				t.ForwardRules = append(t.ForwardRules, one)
-			}
-		}
+	for n := range tunnels {
+		tunnels[n].ForwardRules = r.shown[tunnels[n].Name]
 	}
-	return s
 }

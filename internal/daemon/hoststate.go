@@ -24,8 +24,8 @@ type hostKeeper struct {
 
 	mu      sync.Mutex
 	watch   *hostevents.Watch
-	tables  bool // watch has the tables of nftables
-	blind   bool // there is no watch, and the log says so
+	table   string // of nftables, which watch has
+	blind   bool   // there is no watch, and the log says so
 	end     chan struct{}
 	running sync.WaitGroup
 }
@@ -41,25 +41,22 @@ func newHostKeeper(log *slog.Logger, rules *interception, relay func() *relay.Re
 	return &hostKeeper{log: log, rules: rules, relay: relay, sites: sites}
 }
 
-// follow watches what a configuration needs. tables: it intercepts.
-func (k *hostKeeper) follow(tables bool) {
+// follow watches what a configuration needs, with the table of nftables of that name if there is
+// one.
+func (k *hostKeeper) follow(table string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.lookAtListeners() // of the configuration
-	if k.end != nil && k.tables == tables {
+	if k.end != nil && k.table == table {
 		return
 	}
 	k.stop()
-	o := hostevents.Options{}
-	if tables {
-		o.TablePrefix = intercept.TablePrefix
-	}
-	watch, err := hostevents.Open(o)
+	watch, err := hostevents.Open(hostevents.Options{Table: table, Own: intercept.OwnPort})
 	if err != nil && !k.blind {
 		k.blind = true
 		k.log.Warn("cannot see changes of this host, so it is looked at every ten seconds", "error", err)
 	}
-	k.watch, k.tables, k.end = watch, tables, make(chan struct{})
+	k.watch, k.table, k.end = watch, table, make(chan struct{})
 	end := k.end
 	k.running.Go(func() { k.run(watch, end) })
 }
@@ -103,6 +100,7 @@ func (k *hostKeeper) run(watch *hostevents.Watch, end <-chan struct{}) {
 			return
 		case <-timer.C:
 			seen.Lost = watch == nil
+		case <-k.rules.wake:
 		case <-changes:
 			seen = watch.Take()
 		}

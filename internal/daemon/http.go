@@ -75,7 +75,7 @@ func (w *httpSite) prepareAnew(ctx context.Context, wanted []netip.AddrPort, ane
 			l, err = httpd.Listen(ctx, at)
 		}
 		if err != nil {
-			if relay.Absence(at.Addr()) != nil {
+			if why, _ := relay.Absence(at.Addr()); why != nil {
 				continue // it waits
 			}
 			c.Abort()
@@ -146,7 +146,11 @@ func (w *httpSite) look() (again bool) {
 
 func (w *httpSite) lookLocked() (again bool) {
 	for _, at := range w.wanted {
-		why := relay.Absence(at.Addr())
+		why, known := relay.Absence(at.Addr())
+		if !known {
+			again = true
+			continue
+		}
 		s := w.serving[at]
 		if why == nil && (s.Server == nil || s.scope != relay.Scope(at.Addr())) {
 			l, err := httpd.Listen(context.Background(), at)

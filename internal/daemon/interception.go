@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
-	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -35,16 +34,19 @@ type interception struct {
 	bypass  map[string]*bypass // tunnels with when_down
 	anyPort bool               // flows may be left of other ports than the tunnels'
 	inForce intercept.Options
-	err     error // of the last attempt
+	tunnels []flow.Tunnel      // of the last look, whose room the next one takes
+	spare   []intercept.Tunnel // room for what now returns
+	err     error              // of the last attempt
 	// errSince is since when each attempt has failed.
 	errSince time.Time
 	seen     atomic.Pointer[hostView]
 	retryAt  time.Time
 	kept     enforcement
-	held     bool // another process may have taken over
-	follows  bool // another process still accepts
-	ending   bool // this process takes no new flow
-	passes   bool // the rules let every new connection pass, for good
+	wake     chan struct{} // has room for one: there is something to look at
+	held     bool          // another process may have taken over
+	follows  bool          // another process still accepts
+	ending   bool          // this process takes no new flow
+	passes   bool          // the rules let every new connection pass, for good
 
 	life    context.Context
 	end     context.CancelFunc
@@ -56,10 +58,11 @@ type interceptionOptions struct {
 	getenv func(string) string
 	relay  func() *relay.Relay
 	others func() bool // whether an older process has flows
-	// overview is the relay's, with what is decided of its tunnels. It takes no lock of this type.
-	overview func() relay.Snapshot
-	judge    *usable.Judge
-	left     intercept.Options // removed tunnels that may still have flows; guarded by mu
+	// decide lists the relay's tunnels with what is decided of them, see [daemon.decide]. It takes
+	// no lock of this type.
+	decide func(into []flow.Tunnel) []flow.Tunnel
+	judge  *usable.Judge
+	left   intercept.Options // removed tunnels that may still have flows; guarded by mu
 	// cleared: the operator has taken the rules back from the process before this one.
 	cleared bool
 }
@@ -85,7 +88,7 @@ const (
 )
 
 func newInterception(o interceptionOptions) *interception {
-	i := &interception{interceptionOptions: o, mirror: &mirror{lines: loglimit.New(o.log), relay: o.relay},
+	i := &interception{interceptionOptions: o, wake: make(chan struct{}, 1), mirror: &mirror{lines: loglimit.New(o.log), relay: o.relay},
 		forward: forwardRules{log: o.log, getenv: o.getenv}}
 	if i.kept.cleared = o.cleared; o.cleared {
 		i.kept.since = time.Now()
@@ -125,7 +128,11 @@ func (d interceptionPart) Prepare(_ context.Context, c *config.Config) (Change, 
 		}
 		d.rules.forward.keep(verdicts)
 		d.rules.follow(host, wanted, c.Tunnels)
-		d.keeper.follow(!d.rules.isIdle())
+		table := ""
+		if !d.rules.isIdle() {
+			table = intercept.TableOf(name)
+		}
+		d.keeper.follow(table)
 	}), nil
 }
 
@@ -199,8 +206,10 @@ func (i *interception) watch() {
 // turn is one of watch, and reports whether it was the last.
 func (i *interception) turn() (last bool) {
 	i.mu.Lock()
-	defer i.unlock()
-	i.refresh()
+	defer i.mu.Unlock()
+	if i.refresh() {
+		i.publish()
+	}
 	if i.idle() {
 		return true
 	}
@@ -220,29 +229,32 @@ func (i *interception) turn() (last bool) {
 // update is refresh for a change of the relay's state that cannot wait for the watch.
 func (i *interception) update() {
 	i.mu.Lock()
-	defer i.unlock()
-	i.refresh()
+	defer i.mu.Unlock()
+	if i.refresh() {
+		i.publish()
+	}
 }
 
-// refresh has the host's rules follow the relay. The caller holds mu.
-func (i *interception) refresh() {
+// refresh has the host's rules follow the relay, and reports whether the screens have something
+// new to show. The caller holds mu.
+func (i *interception) refresh() (news bool) {
 	if i.held || i.waits() || i.idle() || i.passes || i.kept.cleared || time.Now().Before(i.retryAt) {
-		return
+		return false
 	}
 	if (!i.left.IsEmpty() || i.anyPort) && i.relay().FlowsNow() == 0 && !i.others() {
 		i.left, i.anyPort = intercept.Options{}, false
 	}
 	err := i.mirror.follow(i.wanted.Tunnels)
-	next := i.now()
+	next, news := i.now()
 	switch {
 	case err != nil:
-	case reflect.DeepEqual(next, i.inForce):
-		return
+	case next.Equal(i.inForce):
+		return news
 	case i.inForce.Relay != "" && !i.inForce.IsEmpty():
 		var has bool
 		if has, err = i.host.HasRecord(i.inForce.Relay); err == nil && !has {
 			i.wasCleared()
-			return
+			return true
 		}
 	}
 	switch {
@@ -258,13 +270,18 @@ func (i *interception) refresh() {
 			i.log.Error("cannot set the rules of interception", "error", err, "remedy", remedy.Of(err))
 		}
 		i.err, i.retryAt = err, time.Now().Add(interceptionRetry)
-		return
+		return true
 	}
 	i.err = nil
 	i.mirror.forget(i.wanted.Tunnels)
 	i.tell(next)
-	i.inForce, i.passes = next, i.ending
+	i.inForce, i.spare, i.passes = next, nil, i.ending
 	i.kept.set()
+	select {
+	case i.wake <- struct{}{}:
+	default:
+	}
+	return true
 }
 
 // waits reports whether the rules are left to the process that this one follows: the
@@ -281,19 +298,16 @@ func (i *interception) begin() {
 	i.refresh()
 }
 
-// now is what the host's rules should be. The caller holds mu.
-func (i *interception) now() intercept.Options {
-	o := i.wanted
-	o.Tunnels, o.Dialers = nil, append(slices.Clip(o.Dialers), i.left.Dialers...)
+// now is what the host's rules should be, until its next call. news: the state of a bypass has
+// changed. The caller holds mu.
+func (i *interception) now() (o intercept.Options, news bool) {
+	o = i.wanted
+	o.Tunnels, o.Dialers = i.spare[:0], append(slices.Clip(o.Dialers), i.left.Dialers...)
 	o.AnswerPorts = o.AnswerPorts && !i.anyPort
-	states := map[string]flow.Tunnel{}
-	i.publish() // what the overview reads
-	overview := i.overview()
-	for _, t := range overview.Tunnels {
-		states[t.Name] = t
-	}
+	i.tunnels = i.decide(i.tunnels)
+	at := 0
 	for _, t := range i.wanted.Tunnels {
-		state := states[t.Name]
+		state := seek(i.tunnels, t.Name, &at)
 		for _, at := range state.Listen {
 			if at.Addr().Is4() {
 				t.ListenPort = at.Port()
@@ -304,7 +318,9 @@ func (i *interception) now() intercept.Options {
 		holds := i.mirror.ports[t.Name]
 		t.HoldPort, t.HoldPort6 = holds.four, holds.six
 		b := i.bypass[t.Name]
+		before := b.reason()
 		t.Paused = b.update(&state.Usability, time.Now()) || i.ending
+		news = news || b.reason() != before
 		switch state.State {
 		case "listening":
 			t.Paused = t.Paused || state.Usability.Has(flow.ReasonMaxFlows) && b.atLimits()
@@ -319,7 +335,19 @@ func (i *interception) now() intercept.Options {
 		t.Paused = true
 		o.Tunnels = append(o.Tunnels, t)
 	}
-	return o
+	i.spare = o.Tunnels
+	return o, news
+}
+
+// seek finds a tunnel from at on, where it is in a list of the same order.
+func seek(tunnels []flow.Tunnel, name string, at *int) *flow.Tunnel {
+	for range tunnels {
+		t := &tunnels[*at%len(tunnels)]
+		if *at++; t.Name == name {
+			return t
+		}
+	}
+	return &flow.Tunnel{}
 }
 
 // tell logs which tunnels began or ceased to intercept.

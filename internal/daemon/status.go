@@ -114,9 +114,10 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 
 // snapshotNow waits for every event loop. What is decided is as new as its end.
 func (d *daemon) snapshotNow() relay.Snapshot {
-	s := d.rules.addBypasses(d.relay.Snapshot())
+	s := d.relay.Snapshot()
+	d.rules.addBypasses(s.Tunnels)
 	decided := map[string]*flow.Tunnel{}
-	now := d.overviewNow().Tunnels
+	now := d.decide(nil)
 	for i := range now {
 		decided[now[i].Name] = &now[i]
 	}

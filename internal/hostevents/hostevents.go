@@ -21,9 +21,12 @@ import (
 
 // Options say what to watch.
 type Options struct {
-	// TablePrefix begins the names of the tables of nftables to watch; empty: none is
-	// watched. It takes CAP_NET_ADMIN.
-	TablePrefix string
+	// Table is the name of the table of nftables to watch; empty: none is watched. It takes
+	// CAP_NET_ADMIN.
+	Table string
+	// Own is the netlink port of changes of nftables that are not to be seen, since the listener
+	// makes them itself; 0: all are seen.
+	Own uint32
 }
 
 // Seen is what has changed since it was taken last.
@@ -31,7 +34,7 @@ type Seen struct {
 	Links     bool // of any interface: made, deleted, up, down
 	Addresses bool
 	Routing   bool // rules, or routes that deliver to this host
-	Table     bool // one of the watched tables
+	Table     bool // the watched table
 	Lost      bool // messages were lost: anything may have changed
 	// By names the programs that did it, as far as the kernel or /proc says.
 	RoutingBy, TableBy string
@@ -45,10 +48,10 @@ type Watch struct {
 	// C gets a value when there is something to take. It has room for one.
 	C chan struct{}
 
-	prefix string
-	files  []*os.File
-	end    chan struct{}
-	ended  sync.WaitGroup
+	table string
+	files []*os.File
+	end   chan struct{}
+	ended sync.WaitGroup
 
 	mu   sync.Mutex
 	seen Seen
@@ -66,17 +69,17 @@ const (
 
 // Open begins to watch the network namespace of the process.
 func Open(o Options) (*Watch, error) {
-	w := &Watch{C: make(chan struct{}, 1), prefix: o.TablePrefix, end: make(chan struct{})}
-	routing, err := subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+	w := &Watch{C: make(chan struct{}, 1), table: o.Table, end: make(chan struct{})}
+	routing, err := subscribe(unix.NETLINK_ROUTE, localRoutes, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE)
 	if err != nil {
 		return nil, fmt.Errorf("watch links, addresses and routes: %w", err)
 	}
 	w.follow(routing, w.routing)
-	if o.TablePrefix == "" {
+	if o.Table == "" {
 		return w, nil
 	}
-	tables, err := subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
+	tables, err := subscribe(unix.NETLINK_NETFILTER, notFrom(o.Own), unix.NFNLGRP_NFTABLES)
 	if err != nil {
 		w.Close()
 		return nil, fmt.Errorf("watch nftables: %w", err)
@@ -85,8 +88,9 @@ func Open(o Options) (*Watch, error) {
 	return w, nil
 }
 
-// subscribe opens a socket that gets the messages of the groups.
-func subscribe(protocol int, groups ...int) (*os.File, error) {
+// subscribe opens a socket that gets the messages of the groups which pass the filter. Without the
+// filter more comes, which is looked at for nothing.
+func subscribe(protocol int, filter []unix.SockFilter, groups ...int) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
@@ -94,11 +98,8 @@ func subscribe(protocol int, groups ...int) (*os.File, error) {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil { // without privilege
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, room)
 	}
-	if protocol == unix.NETLINK_ROUTE {
-		// Without the filter more comes, which is looked at for nothing.
-		program := unix.SockFprog{Len: uint16(len(localRoutes)), Filter: &localRoutes[0]}
-		_ = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
-	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	_ = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
 	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	for _, g := range groups {
 		if err == nil {
@@ -135,6 +136,18 @@ var localRoutes = []unix.SockFilter{
 	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 1, K: unix.RT_TABLE_LOCAL},
 	{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
 	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+}
+
+// notFrom is a filter of what was not changed by way of a socket of that port: the rules of many
+// tunnels are more messages than the listener has room for. What the kernel sends at once is of one
+// change.
+func notFrom(port uint32) []unix.SockFilter {
+	return []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: portAt},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 1, K: binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	}
 }
 
 // asLoaded is a number of this machine's byte order as a filter loads it.
@@ -235,7 +248,7 @@ func (w *Watch) tables(kind uint16, _ uint32, body []byte) {
 		if w.seen.Table && w.seen.TableBy == "" {
 			w.seen.TableBy = text(name, genProcess)
 		}
-	case strings.HasPrefix(text(name, tableNameA), w.prefix):
+	case text(name, tableNameA) == w.table:
 		w.seen.Table = true
 	}
 }

@@ -2,10 +2,12 @@ package hostevents
 
 import (
 	"errors"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/nftables"
+	mdlayher "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -22,8 +24,17 @@ func TestWatch(t *testing.T) {
 	nettest.Must(t, err)
 	t.Cleanup(host.Close)
 	var w *Watch
+	var own *nftables.Conn
 	nettest.Must(t, host.Do(func() (err error) {
-		w, err = Open(Options{TablePrefix: "longhaul-"})
+		var port uint32
+		own, err = nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *mdlayher.Conn) (err error) {
+			port, err = portOf(c)
+			return err
+		}))
+		if err != nil {
+			return err
+		}
+		w, err = Open(Options{Table: "longhaul-a", Own: port})
 		return err
 	}))
 	t.Cleanup(w.Close)
@@ -48,14 +59,18 @@ func TestWatch(t *testing.T) {
 			}
 		}
 	}
+	t.Cleanup(func() { nettest.Must(t, own.CloseLasting()) })
+	tableBy := func(c *nftables.Conn, name string) error {
+		c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: name})
+		return c.Flush()
+	}
 	table := func(name string) func() error {
 		return func() error {
 			c, err := nftables.New()
 			if err != nil {
 				return err
 			}
-			c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: name})
-			return c.Flush()
+			return tableBy(c, name)
 		}
 	}
 	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "one"}, PeerName: "two"}
@@ -87,6 +102,33 @@ func TestWatch(t *testing.T) {
 		return netlink.RuleAdd(rule)
 	})
 	until("a rule", func(s Seen) bool { return s.Routing && !s.Table && !s.Addresses })
-	do(table("longhaul-a"))
+	// Neither its own changes of the table nor one whose name begins alike.
+	do(func() error {
+		return errors.Join(tableBy(own, "longhaul-a"), table("longhaul-ab")(), netlink.AddrDel(veth, address))
+	})
+	until("an address that is gone", func(s Seen) bool { return s.Addresses && !s.Table })
+	do(func() error {
+		c, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		c.AddChain(&nftables.Chain{Table: &nftables.Table{Family: nftables.TableFamilyINet, Name: "longhaul-a"}, Name: "c"})
+		return c.Flush()
+	})
 	until("a table", func(s Seen) bool { return s.Table && s.TableBy != "" && !s.Routing })
+}
+
+// portOf is the port that the kernel chose for a netlink socket.
+func portOf(c syscall.Conn) (port uint32, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var name unix.Sockaddr
+	var failed error
+	err = raw.Control(func(fd uintptr) { name, failed = unix.Getsockname(int(fd)) })
+	if at, ok := name.(*unix.SockaddrNetlink); ok {
+		port = at.Pid
+	}
+	return port, errors.Join(err, failed)
 }

@@ -1,6 +1,7 @@
 package intercept
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"time"
@@ -36,11 +37,14 @@ func (f family) begunText() string {
 	return fmt.Sprintf("{ type %s ; size %d ; flags dynamic,timeout ; timeout %ds ; }", f.begunType().Name, begunSize, int(begunFor.Seconds()))
 }
 
-func (f family) begunSet(table *nftables.Table) *nftables.Set {
-	return &nftables.Set{
-		Table: table, Name: f.begun(), KeyType: f.begunType(), Concatenation: true,
-		Dynamic: true, HasTimeout: true, Timeout: begunFor, Size: begunSize,
+func (f family) addBegun(t *transaction) {
+	var fields [][]byte
+	for _, part := range nftables.ConcatSetTypeElements(f.begunType()) { // without their lengths nft cannot list the set
+		fields = append(fields, nested(unix.NFTA_LIST_ELEM, numberAttribute(fieldBytes, part.Bytes)))
 	}
+	t.addSet(f.begun(), 0, f.begunType(), unix.NFT_SET_EVAL|unix.NFT_SET_TIMEOUT|setConcatenation,
+		attribute(unix.NFTA_SET_TIMEOUT, binary.BigEndian.AppendUint64(nil, uint64(begunFor.Milliseconds()))),
+		nested(setDescription, numberAttribute(unix.NFTA_SET_DESC_SIZE, begunSize), nested(concatenation, fields...)))
 }
 
 // connection loads the key of the set, each part on a register's border.

@@ -300,14 +300,7 @@ func (c checking) firewall() error {
 
 // foreignRules are the rules of other programs.
 func foreignRules() (*netfilter.Ruleset, error) {
-	rules, err := netfilter.Read()
-	if err != nil {
-		return nil, err
-	}
-	rules.Without(func(c netfilter.ChainName) bool {
-		return c.Program == netfilter.NFTables && c.Family == "inet" && strings.HasPrefix(c.Table, tablePrefix)
-	})
-	return rules, nil
+	return netfilter.Read(func(family, table string) bool { return family == "inet" && strings.HasPrefix(table, tablePrefix) })
 }
 
 // sample is a client's first packet to the tunnel.
@@ -396,7 +389,7 @@ func richRule(t Tunnel, f family) string {
 // unrecorded returns the deliveries of a table of longhaul's without a record: those of
 // the mark that its rules set.
 func unrecorded(table string) (found []delivery, err error) {
-	rules, err := netfilter.Read()
+	rules, err := netfilter.Read(nil)
 	if err != nil {
 		return nil, err
 	}

@@ -87,6 +87,23 @@ type Options struct {
 // IsEmpty reports whether a relay needs no rules.
 func (o Options) IsEmpty() bool { return len(o.Tunnels)+len(o.Dialers) == 0 }
 
+// Equal reports whether two relays intercept the same in the same way.
+func (o Options) Equal(p Options) bool {
+	return o.Relay == p.Relay && o.Mark == p.Mark && o.Table == p.Table && o.AnswerPorts == p.AnswerPorts &&
+		slices.EqualFunc(o.Tunnels, p.Tunnels, Tunnel.equal) && slices.EqualFunc(o.Dialers, p.Dialers, Dialer.equal)
+}
+
+func (t Tunnel) equal(u Tunnel) bool {
+	return t.Name == u.Name && t.Interface == u.Interface && t.ListenPort == u.ListenPort && t.ListenPort6 == u.ListenPort6 &&
+		t.Mirror == u.Mirror && t.HoldPort == u.HoldPort && t.HoldPort6 == u.HoldPort6 && t.SourceRelay == u.SourceRelay &&
+		t.PastForwardRules == u.PastForwardRules && t.Paused == u.Paused &&
+		slices.Equal(t.From, u.From) && slices.Equal(t.To, u.To) && slices.Equal(t.Ports, u.Ports)
+}
+
+func (d Dialer) equal(e Dialer) bool {
+	return d.Name == e.Name && slices.Equal(d.From, e.From) && slices.Equal(d.To, e.To) && slices.Equal(d.Ports, e.Ports)
+}
+
 // has reports whether there are targets of the family.
 func (o Options) has(f family) bool {
 	return slices.ContainsFunc(o.Tunnels, func(t Tunnel) bool { return f.in(t.To) }) ||

@@ -1,10 +1,7 @@
 package intercept
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
-	"errors"
 	"fmt"
 	"longhaul/internal/portrange"
 	"net/netip"
@@ -14,8 +11,6 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
-	"github.com/google/nftables/userdata"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -79,7 +74,7 @@ type ruleset struct {
 func newRuleset(o Options) ruleset {
 	r := ruleset{table: tablePrefix + o.Relay}
 	divert := chain{name: "divert", hook: nftables.ChainHookPrerouting, hookName: "prerouting", priority: beforeConntrack}
-	deliver := chain{name: deliverName, hook: nftables.ChainHookPrerouting, hookName: "prerouting", priority: afterAll}
+	deliver := chain{name: "deliver", hook: nftables.ChainHookPrerouting, hookName: "prerouting", priority: afterAll}
 	answer := chain{name: "answer", hook: nftables.ChainHookOutput, hookName: "output", priority: beforeConntrack}
 	divert.rules = []rule{{isUDP, accept}}
 	deliver.rules = []rule{{isUDP, accept}}
@@ -111,11 +106,13 @@ func newRuleset(o Options) ruleset {
 			tunnels = append(tunnels, syns, of)
 			// A rule that names no addresses of one family names the family.
 			from, to := f.ranges(t.From), f.ranges(t.To)
-			clients, targets := f.addresses("saddr", from), f.addresses("daddr", to)
+			clients := f.addresses("saddr", from, false)
+			targets := f.addresses("daddr", to, clients != nil)
 			divert.rules = append(divert.rules, join(
 				device("iifname", expr.MetaKeyIIFNAME, t.Interface), f.match(len(clients)+len(targets) == 0), clients, targets,
 				ports("dport", t.Ports), rule{jump(of.name)}))
-			targets, clients = f.addresses("saddr", to), f.addresses("daddr", from)
+			targets = f.addresses("saddr", to, false)
+			clients = f.addresses("daddr", from, targets != nil)
 			answer.rules = append(answer.rules, join(
 				device("oifname", expr.MetaKeyOIFNAME, t.Interface), f.match(len(clients)+len(targets) == 0), targets, clients,
 				ports("sport", t.Ports), rule{notFromThisHost, notrack}))
@@ -137,7 +134,8 @@ func newRuleset(o Options) ruleset {
 			if !f.in(d.To) {
 				continue
 			}
-			targets, clients := f.addresses("saddr", f.ranges(d.To)), f.addresses("daddr", f.ranges(d.From))
+			targets := f.addresses("saddr", f.ranges(d.To), false)
+			clients := f.addresses("daddr", f.ranges(d.From), targets != nil)
 			deliver.rules = append(deliver.rules, join(f.match(len(clients)+len(targets) == 0), targets, clients,
 				someOf("sport", d.Ports), rule{firstAnswer, ofTransparentSocket, countIn(counterName(d.Name))}))
 		}
@@ -186,28 +184,8 @@ func (r rule) text() string {
 	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " ")
 }
 
-// deliverName is the chain that every table has. Its first rule has the digest of them all
-// as its comment.
-const deliverName = "deliver"
-
-// digest tells rulesets apart.
-func (r ruleset) digest() string {
-	sum := sha256.Sum256([]byte(strings.Join(r.plainCommands(), "\n")))
-	return hex.EncodeToString(sum[:8])
-}
-
 // commands returns the arguments of nft that make the table.
-func (r ruleset) commands() []string {
-	lines := r.plainCommands()
-	first := slices.IndexFunc(lines, func(line string) bool {
-		return strings.HasPrefix(line, fmt.Sprintf("add rule inet %s %s ", r.table, deliverName))
-	})
-	lines[first] += fmt.Sprintf(" comment %q", r.digest())
-	return lines
-}
-
-// plainCommands are the commands without the comment.
-func (r ruleset) plainCommands() (lines []string) {
+func (r ruleset) commands() (lines []string) {
 	table := "inet " + r.table
 	lines = append(lines, "add table "+table)
 	for _, f := range r.begun {
@@ -231,13 +209,6 @@ func (r ruleset) plainCommands() (lines []string) {
 	return lines
 }
 
-// transaction is a change of nftables that happens as a whole.
-type transaction struct {
-	conn  *nftables.Conn
-	table *nftables.Table
-	err   error
-}
-
 // replace puts the ruleset in place of what the table of that name has, in one step.
 // Counters go on, and so does the memory of the connections that have begun. With only, it
 // leaves the rules of the other chains: of many tunnels they are thousands.
@@ -246,113 +217,85 @@ func (r ruleset) replace(only ...string) error {
 	if err != nil {
 		return err
 	}
-	t, err := newTransaction(r.table)
-	if err != nil {
-		return err
-	}
-	t.conn.AddTable(t.table)
+	t := newTransaction(r.table)
+	t.addTable()
 	chosen := func(chain string) bool { return len(only) == 0 || slices.Contains(only, chain) }
 	if len(only) == 0 {
-		t.conn.FlushTable(t.table)
+		t.flush()
 	}
-	for _, c := range former.chains {
-		if len(only) > 0 && chosen(c.name) {
-			t.conn.FlushChain(&nftables.Chain{Table: t.table, Name: c.name})
+	stay := map[string]bool{} // chains
+	for _, c := range r.chains {
+		was, stands := former.chains[c.name]
+		stay[c.name] = stands && was.is(c)
+	}
+	for name := range former.chains {
+		if len(only) > 0 && chosen(name) {
+			t.flushChain(name)
 		}
 	}
-	for _, c := range former.chains {
-		if !slices.ContainsFunc(r.chains, c.is) {
-			t.conn.DelChain(&nftables.Chain{Table: t.table, Name: c.name})
+	for name := range former.chains {
+		if !stay[name] {
+			t.deleteChain(name)
 		}
 	}
 	for _, name := range former.sets {
 		if !slices.ContainsFunc(r.begun, func(f family) bool { return f.begun() == name }) {
-			t.conn.DelSet(&nftables.Set{Table: t.table, Name: name})
+			t.deleteSet(name)
 		}
 	}
+	counters := map[string]bool{}
+	for _, name := range r.counters {
+		counters[name] = true
+	}
 	for name := range former.counters {
-		if !slices.Contains(r.counters, name) {
-			t.conn.DeleteObject(&nftables.NamedObj{Table: t.table, Name: name, Type: nftables.ObjTypeCounter})
+		if !counters[name] {
+			t.deleteCounter(name)
 		}
 	}
 	for _, f := range r.begun {
 		if !slices.Contains(former.sets, f.begun()) {
-			t.addSet(f.begunSet(t.table))
+			f.addBegun(t)
 		}
 	}
 	for _, name := range r.counters {
 		if _, stands := former.counters[name]; !stands {
-			t.conn.AddObj(&nftables.NamedObj{Table: t.table, Name: name, Type: nftables.ObjTypeCounter, Obj: &expr.Counter{}})
+			t.addCounter(name)
 		}
 	}
-	policy := nftables.ChainPolicyAccept
 	for _, c := range r.chains {
-		if slices.ContainsFunc(former.chains, func(f formerChain) bool { return f.is(c) }) {
-			continue
+		if !stay[c.name] {
+			t.addChain(c)
 		}
-		nc := &nftables.Chain{Table: t.table, Name: c.name}
-		if c.hook != nil {
-			nc.Type, nc.Hooknum, nc.Priority, nc.Policy = nftables.ChainTypeFilter, c.hook, &c.priority, &policy
-		}
-		t.conn.AddChain(nc)
 	}
 	for _, c := range r.chains {
 		if !chosen(c.name) {
 			continue
 		}
-		for i, rule := range c.rules {
-			var all []expr.Any
-			for _, s := range rule {
-				all = append(all, s.kernel(t)...)
-			}
-			var comment []byte
-			if c.name == deliverName && i == 0 {
-				comment = userdata.AppendString(nil, userdata.TypeComment, r.digest())
-			}
-			t.conn.AddRule(&nftables.Rule{Table: t.table, Chain: &nftables.Chain{Name: c.name}, Exprs: all, UserData: comment})
+		for _, rule := range c.rules {
+			t.addRule(c.name, rule)
 		}
 	}
-	// Answers that find no room in the socket's buffer are an error of a change that the
-	// kernel has made.
-	if err := t.commit(); err != nil && !r.stands() {
-		return err
-	}
-	return nil
-}
-
-// stands reports whether the kernel has the rules.
-func (r ruleset) stands() bool {
-	conn, err := nftables.New()
-	if err != nil {
-		return false
-	}
-	rules, err := conn.GetRules(&nftables.Table{Family: nftables.TableFamilyINet, Name: r.table}, &nftables.Chain{Name: deliverName})
-	if err != nil || len(rules) == 0 {
-		return false
-	}
-	comment, _ := userdata.GetString(rules[0].UserData, userdata.TypeComment)
-	return comment == r.digest()
+	return t.commit()
 }
 
 // contents are what a table of longhaul's has beside its rules.
 type contents struct {
-	chains   []formerChain
+	chains   map[string]formerChain
 	sets     []string
 	counters map[string]expr.Counter
 }
 
 // formerChain is a chain of a table of longhaul's.
 type formerChain struct {
-	name     string
 	base     bool
 	hook     nftables.ChainHook
 	priority nftables.ChainPriority
 	drops    bool // by its policy, which another program has set
 }
 
-// is reports whether a chain can stay as c.
+// is reports whether a chain can stay as the chain c of its name.
 func (f formerChain) is(c chain) bool {
-	return f.name == c.name && f.base == (c.hook != nil) && !f.drops &&
+	return f.base == (c.hook != nil) && !f.drops &&
 		(!f.base || f.hook == *c.hook && f.priority == c.priority)
 }
 
@@ -369,16 +312,17 @@ func contentsOf(table string) (all contents, err error) {
 	if err != nil {
 		return all, fmt.Errorf("list the chains of %s: %w", table, err)
 	}
+	all.chains = map[string]formerChain{}
 	for _, c := range chains {
 		if c.Table.Name != table {
 			continue
 		}
-		f := formerChain{name: c.Name, base: c.Hooknum != nil && c.Priority != nil}
+		f := formerChain{base: c.Hooknum != nil && c.Priority != nil}
 		if f.base {
 			f.hook, f.priority = *c.Hooknum, *c.Priority
 			f.drops = c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop
 		}
-		all.chains = append(all.chains, f)
+		all.chains[c.Name] = f
 	}
 	sets, err := conn.GetSets(&nftables.Table{Family: nftables.TableFamilyINet, Name: table})
 	if err != nil {
@@ -394,55 +338,10 @@ func contentsOf(table string) (all contents, err error) {
 
 // deleteTable removes a table, in one step.
 func deleteTable(name string) error {
-	t, err := newTransaction(name)
-	if err != nil {
-		return err
-	}
-	t.conn.AddTable(t.table) // or its deletion would fail
-	t.conn.DelTable(t.table)
-	if err := t.commit(); err != nil {
-		if left, e := tables(); e != nil || slices.Contains(left, name) {
-			return err
-		}
-	}
-	return nil
-}
-
-// changeBytes is room for a transaction.
-const changeBytes = 16 << 20
-
-// answerBytes is room for the answers to its messages, which the kernel sends all at once:
-// some thousand of them. In a user namespace it is net.core.rmem_max at most. Tests have less.
-var answerBytes = 16 << 20
-
-func newTransaction(table string) (*transaction, error) {
-	conn, err := nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
-		return errors.Join(
-			c.SetReadBuffer(answerBytes), c.SetWriteBuffer(changeBytes),
-			c.SetOption(netlink.CapAcknowledge, true)) // without the messages themselves
-	}))
-	return &transaction{conn: conn, table: &nftables.Table{Family: nftables.TableFamilyINet, Name: table}}, err
-}
-
-func (t *transaction) commit() error {
-	if t.err != nil {
-		return t.err
-	}
-	return t.conn.Flush()
-}
-
-// set adds an anonymous set, of ranges or of single values, and returns the expression that looks the value
-// in register 1 up in it.
-func (t *transaction) set(of nftables.SetDatatype, elements []nftables.SetElement, interval bool) *expr.Lookup {
-	s := &nftables.Set{Table: t.table, Anonymous: true, Constant: true, Interval: interval, KeyType: of}
-	t.addSet(s, elements...)
-	return &expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID}
-}
-
-func (t *transaction) addSet(s *nftables.Set, elements ...nftables.SetElement) {
-	if err := t.conn.AddSet(s, elements); err != nil {
-		t.err = err
-	}
+	t := newTransaction(name)
+	t.addTable() // or its deletion would fail
+	t.deleteTable()
+	return t.commit()
 }
 
 // plain is a statement with the same expressions in every transaction.
@@ -642,8 +541,9 @@ func (f family) ranges(prefixes []netip.Prefix) (merged []addressRange) {
 	return merged
 }
 
-// addresses matches one of the ranges; an empty rule matches all.
-func (f family) addresses(which string, ranges []addressRange) rule {
+// addresses matches one of the ranges; an empty rule matches all. matched: the rule has matched
+// the family already.
+func (f family) addresses(which string, ranges []addressRange, matched bool) rule {
 	if len(ranges) == 0 {
 		return nil
 	}
@@ -667,9 +567,10 @@ func (f family) addresses(which string, ranges []addressRange) rule {
 	return rule{{
 		fmt.Sprintf("%s %s %s", f.word, which, setText(texts)),
 		func(t *transaction) []expr.Any {
-			load := append(f.expressions(), &expr.Payload{
-				DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length,
-			})
+			load := []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length}}
+			if !matched {
+				load = append(f.expressions(), load...)
+			}
 			if len(ranges) > 1 {
 				return append(load, t.set(f.set, elements, true))
 			}

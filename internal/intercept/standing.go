@@ -29,8 +29,8 @@ type Missing struct {
 	chains []string // of PartRules: those to set again
 }
 
-// TablePrefix begins the names of the tables of all relays.
-const TablePrefix = tablePrefix
+// TableOf is the name of a relay's table of nftables.
+func TableOf(relay string) string { return tablePrefix + relay }
 
 // ErrCleared reports that the operator has taken back what the relay set.
 var ErrCleared = errors.New("its rules were taken back")

@@ -27,6 +27,9 @@ type Ruleset struct {
 
 	byName map[chainKey]*Chain
 	sets   map[setKey]*set
+	// devices and ways are read when they are asked for.
+	devices map[uint32]*device
+	ways    map[byte]routing
 	// untracks is set if a rule keeps connection tracking off some packets.
 	untracks bool
 	// unseen is what may have rules and cannot be read; empty: nothing.
@@ -165,18 +168,19 @@ func settled[T any](read func() (T, error)) (all T, err error) {
 	return all, err
 }
 
-// Read reads the rules of the calling thread's network namespace.
-func Read() (*Ruleset, error) {
-	r, err := settled(readOnce)
+// Read reads the rules of the calling thread's network namespace, without the tables of nftables
+// that leave chooses. Nil: it reads all.
+func Read(leave func(family, table string) bool) (*Ruleset, error) {
+	r, err := settled(func() (*Ruleset, error) { return readOnce(leave) })
 	if errors.Is(err, errInterrupted) {
 		return nil, fmt.Errorf("read the packet filter: %w, %d times", errInterrupted, maxReads)
 	}
 	return r, err
 }
 
-func readOnce() (*Ruleset, error) {
-	r := &Ruleset{byName: map[chainKey]*Chain{}, sets: map[setKey]*set{}}
-	if err := r.readNFTables(); err != nil {
+func readOnce(leave func(family, table string) bool) (*Ruleset, error) {
+	r := &Ruleset{byName: map[chainKey]*Chain{}, sets: map[setKey]*set{}, ways: map[byte]routing{}}
+	if err := r.readNFTables(leave); err != nil {
 		return nil, fmt.Errorf("read nftables: %w", err)
 	}
 	if err := r.readLegacy(); err != nil {
@@ -189,12 +193,6 @@ func readOnce() (*Ruleset, error) {
 func (r *Ruleset) add(c *Chain) {
 	r.Chains = append(r.Chains, c)
 	r.byName[c.key()] = c
-}
-
-// Without leaves out the chains for which leave returns true.
-func (r *Ruleset) Without(leave func(ChainName) bool) {
-	r.Chains = slices.DeleteFunc(r.Chains, func(c *Chain) bool { return leave(c.ChainName) })
-	r.index()
 }
 
 func (r *Ruleset) index() {

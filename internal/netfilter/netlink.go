@@ -147,3 +147,6 @@ func attribute(kind uint16, data []byte) []byte {
 	b = append(binary.NativeEndian.AppendUint16(b, kind), data...)
 	return append(b, make([]byte, aligned(len(data))-len(data))...)
 }
+
+// nameAttribute is the attribute of a name in a request.
+func nameAttribute(kind uint16, name string) []byte { return attribute(kind, append([]byte(name), 0)) }

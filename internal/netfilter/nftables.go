@@ -45,15 +45,21 @@ func IsAbsent(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT)
 }
 
-func (r *Ruleset) readNFTables() error {
+// readNFTables reads all tables but those that leave chooses, if it is not nil.
+func (r *Ruleset) readNFTables(leave func(family, table string) bool) error {
 	type tableKey struct {
 		family byte
 		name   string
 	}
-	dormant := map[tableKey]bool{}
+	active := map[tableKey]bool{}
+	var tables []tableKey // of active, in the kernel's order
 	err := dumpNFTables(unix.NFT_MSG_GETTABLE, unix.NFPROTO_UNSPEC, nil, func(family byte, body []byte) error {
 		a := parse(body)
-		dormant[tableKey{family, a.text(unix.NFTA_TABLE_NAME)}] = a.number(unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
+		key := tableKey{family, a.text(unix.NFTA_TABLE_NAME)}
+		dormant := a.number(unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
+		if isRouted(family) && !dormant && (leave == nil || !leave(familyWord(family), key.name)) {
+			active[key], tables = true, append(tables, key)
+		}
 		return nil
 	})
 	if IsAbsent(err) {
@@ -63,7 +69,7 @@ func (r *Ruleset) readNFTables() error {
 		return err
 	}
 	err = dumpNFTables(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, nil, func(family byte, body []byte) error {
-		if a := parse(body); isRouted(family) && !dormant[tableKey{family, a.text(unix.NFTA_CHAIN_TABLE)}] {
+		if a := parse(body); active[tableKey{family, a.text(unix.NFTA_CHAIN_TABLE)}] {
 			r.add(nftablesChain(family, a))
 		}
 		return nil
@@ -72,18 +78,25 @@ func (r *Ruleset) readNFTables() error {
 		return err
 	}
 	count := 0
-	return dumpNFTables(unix.NFT_MSG_GETRULE, unix.NFPROTO_UNSPEC, nil, func(family byte, body []byte) error {
-		a := parse(body)
-		c := r.byName[chainKey{NFTables, family, a.text(unix.NFTA_RULE_TABLE), a.text(unix.NFTA_RULE_CHAIN)}]
-		if c == nil {
+	for _, t := range tables {
+		err := dumpNFTables(unix.NFT_MSG_GETRULE, t.family, nameAttribute(unix.NFTA_RULE_TABLE, t.name), func(family byte, body []byte) error {
+			a := parse(body)
+			key := chainKey{NFTables, family, a.text(unix.NFTA_RULE_TABLE), a.text(unix.NFTA_RULE_CHAIN)}
+			c := r.byName[key]
+			if c == nil || key.table != t.name { // kernels before 4.7 list all tables
+				return nil
+			}
+			if count++; count > maxRules {
+				return errTooMany
+			}
+			c.Rules = append(c.Rules, Rule{len(c.Rules) + 1, a.long(unix.NFTA_RULE_HANDLE), nftablesExpressions(a[unix.NFTA_RULE_EXPRESSIONS])})
 			return nil
+		})
+		if err != nil {
+			return err
 		}
-		if count++; count > maxRules {
-			return errTooMany
-		}
-		c.Rules = append(c.Rules, Rule{len(c.Rules) + 1, a.long(unix.NFTA_RULE_HANDLE), nftablesExpressions(a[unix.NFTA_RULE_EXPRESSIONS])})
-		return nil
-	})
+	}
+	return nil
 }
 
 func nftablesChain(family byte, a attributes) *Chain {
@@ -144,7 +157,7 @@ func (r *Ruleset) set(family byte, table, name string) *set {
 func readSet(key setKey) (s *set, err error) {
 	s = &set{}
 	found, interval, objects := false, false, false
-	request := attribute(unix.NFTA_SET_TABLE, append([]byte(key.table), 0))
+	request := nameAttribute(unix.NFTA_SET_TABLE, key.table)
 	err = dumpNFTables(unix.NFT_MSG_GETSET, key.family, request, func(_ byte, body []byte) error {
 		a := parse(body)
 		if a.text(unix.NFTA_SET_NAME) != key.name {
@@ -172,7 +185,7 @@ func readSet(key setKey) (s *set, err error) {
 		return s, nil
 	}
 	var raw []rawElement
-	request = append(request, attribute(unix.NFTA_SET_ELEM_LIST_SET, append([]byte(key.name), 0))...)
+	request = append(request, nameAttribute(unix.NFTA_SET_ELEM_LIST_SET, key.name)...)
 	err = dumpNFTables(unix.NFT_MSG_GETSETELEM, key.family, request, func(_ byte, body []byte) error {
 		walk(body, func(kind uint16, list []byte) {
 			if kind == unix.NFTA_SET_ELEM_LIST_ELEMENTS {

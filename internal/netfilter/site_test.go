@@ -77,7 +77,7 @@ func (c Connection) family() byte {
 func (s *site) forward(family byte, f Flows) (v Verdict) {
 	s.t.Helper()
 	must(s.t, s.R.Do(func() error {
-		r, err := Read()
+		r, err := Read(nil)
 		if err != nil {
 			return err
 		}

@@ -48,7 +48,7 @@ func readTable(name string) (*Table, error) {
 		return nil, err
 	}
 	// A chain without a rule is none of a relay's, so the rules name all chains.
-	request := attribute(unix.NFTA_RULE_TABLE, append([]byte(name), 0))
+	request := nameAttribute(unix.NFTA_RULE_TABLE, name)
 	err = dumpNFTables(unix.NFT_MSG_GETRULE, unix.NFPROTO_INET, request, func(_ byte, body []byte) error {
 		var table, chain string
 		var digest uint64

@@ -106,11 +106,11 @@ const maxDevices = 64
 // or that this host does not forward, do not count: from addresses that are routed
 // elsewhere, to this host's addresses and to those without a route.
 func (r *Ruleset) Forward(family byte, f Flows) (Verdict, error) {
-	devices, in, err := devicesWith(f.Interface)
+	devices, in, err := r.devicesWith(f.Interface)
 	if err != nil {
 		return Verdict{}, err
 	}
-	ways, err := settled(func() (routing, error) { return readRouting(family) })
+	ways, err := r.routing(family)
 	if err != nil {
 		return Verdict{}, err
 	}
@@ -217,11 +217,25 @@ func sortedKeys(m map[uint32]ranges) (keys []uint32) {
 	return keys
 }
 
-// devicesWith reads the devices, of which one has to have a name.
-func devicesWith(name string) (all map[uint32]*device, one *device, err error) {
-	if all, err = settled(readDevices); err != nil {
-		return nil, nil, err
+// routing reads where packets go, once.
+func (r *Ruleset) routing(family byte) (ways routing, err error) {
+	ways, known := r.ways[family]
+	if !known {
+		if ways, err = settled(func() (routing, error) { return readRouting(family) }); err == nil {
+			r.ways[family] = ways
+		}
 	}
+	return ways, err
+}
+
+// devicesWith reads the devices, once, of which one has to have a name.
+func (r *Ruleset) devicesWith(name string) (all map[uint32]*device, one *device, err error) {
+	if r.devices == nil {
+		if r.devices, err = settled(readDevices); err != nil {
+			return nil, nil, err
+		}
+	}
+	all = r.devices
 	for _, d := range all {
 		if d.name == name {
 			return all, d, nil
@@ -288,7 +302,7 @@ type Packet struct {
 
 // Input returns what the chains of the input hook do with a packet.
 func (r *Ruleset) Input(p Packet) (Verdict, error) {
-	_, in, err := devicesWith(p.Interface)
+	_, in, err := r.devicesWith(p.Interface)
 	if err != nil {
 		return Verdict{}, err
 	}

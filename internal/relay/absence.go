@@ -23,10 +23,11 @@ func (k listenKey) waits() bool { return k.tunnel == "" && mayBeAbsent(k.addr.Ad
 
 func mayBeAbsent(a netip.Addr) bool { return !a.IsUnspecified() && !a.Unmap().IsLoopback() }
 
-// absence says why this host does not have the address; nil if it has.
-func (k listenKey) absence() *string {
+// absence says why this host does not have the address; nil if it has. known: it could be looked
+// at, which takes a socket.
+func (k listenKey) absence() (why *string, known bool) {
 	if k.tunnel != "" {
-		return nil
+		return nil, true
 	}
 	return Absence(k.addr.Addr())
 }
@@ -37,30 +38,37 @@ func Scope(a netip.Addr) uint32 { return scopeOf(a.Zone()) }
 // AbsenceFix is what to do about an address that this host does not have.
 const AbsenceFix = "give this host the address (ip addr shows what it has), or listen on another"
 
-// Absence says why this host does not have an address to listen on; nil if it has.
-func Absence(a netip.Addr) *string {
+// Absence says why this host does not have an address to listen on; nil if it has. known: it could be
+// looked at, which takes a socket.
+func Absence(a netip.Addr) (why *string, known bool) {
 	if !mayBeAbsent(a) {
-		return nil
+		return nil, true
 	}
-	why := "this host does not have the address"
-	if zone := a.Zone(); zone != "" && scopeOf(zone) == 0 {
-		why = "this host has no interface " + zone
-		return &why
+	text := "this host does not have the address"
+	if zone := a.Zone(); zone != "" {
+		index, known := lookUpScope(zone)
+		if index == 0 && known {
+			text = "this host has no interface " + zone
+			return &text, true
+		}
+		if !known {
+			return nil, false
+		}
 	}
 	// What the kernel would bind, it has: also a prefix of a local route, and each address
 	// with net.ipv4.ip_nonlocal_bind.
 	as := family(a)
 	fd, errno := newSocket(as)
 	if errno != 0 {
-		return nil // unknown
+		return nil, false
 	}
 	defer closeFD(fd)
 	sa := toSockaddr(netip.AddrPortFrom(a, 0), as)
 	switch bind(fd, &sa) {
 	case unix.EADDRNOTAVAIL, unix.ENODEV:
-		return &why
+		return &text, true
 	}
-	return nil
+	return nil, true
 }
 
 // waits lists the listening addresses that this host does not have. all: it has none of the
@@ -104,18 +112,26 @@ func (r *Relay) LookAtListeners() (changes []ListenerChange, again bool) {
 	if r.change != nil { // it has listeners that may not change
 		return nil, true
 	}
-	known := map[netip.Addr]*string{} // many listeners may have one address
+	type absence struct {
+		why   *string
+		known bool
+	}
+	looked := map[netip.Addr]absence{} // many listeners may have one address
 	for _, in := range r.table.Load().tunnels {
 		for _, l := range in.listeners {
 			if !l.key.waits() {
 				continue
 			}
-			why, ok := known[l.key.addr.Addr()]
+			found, ok := looked[l.key.addr.Addr()]
 			if !ok {
-				why = l.key.absence()
-				known[l.key.addr.Addr()] = why
+				found.why, found.known = l.key.absence()
+				looked[l.key.addr.Addr()] = found
 			}
-			var err error
+			if !found.known {
+				again = true
+				continue
+			}
+			why, err := found.why, error(nil)
 			if why == nil {
 				if l, err = r.renew(in, l); err != nil {
 					text := err.Error()

@@ -141,7 +141,8 @@ func (r *Relay) handedOver(p *plan, key listenKey, tr Transport) (*listener, err
 		p.undo = append(p.undo, func() { r.opts.Listeners = append(r.opts.Listeners, h) })
 		l.key, l.inherited = key, h.Inherited
 		l.know()
-		l.absent.Store(key.absence())
+		why, _ := key.absence()
+		l.absent.Store(why)
 		if err := l.takeUp(tr); err != nil {
 			closeFD(l.fd)
 			return nil, err

@@ -115,7 +115,8 @@ func openListener(key listenKey, v6only bool, tr Transport) (*listener, error) {
 		return nil, err
 	}
 	if key.waits() {
-		l.absent.Store(key.absence())
+		why, _ := key.absence()
+		l.absent.Store(why)
 		if l.unbound = key.addr.Addr().Zone() != "" && scopeOf(key.addr.Addr().Zone()) == 0; l.unbound {
 			l.bound = key.addr
 			return l, nil

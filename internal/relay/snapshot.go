@@ -3,6 +3,7 @@ package relay
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"sort"
 	"time"
 
@@ -87,7 +88,9 @@ func (r *Relay) Snapshot() Snapshot {
 		if !ok {
 			i = len(s.Tunnels)
 			index[st] = i
-			s.Tunnels = append(s.Tunnels, tunnelSnapshot(st, t, set, "removed", now))
+			removed := tunnelSnapshot(st, t)
+			removed.State, removed.Hops = "removed", set.Snapshot(removed.Hops, now)
+			s.Tunnels = append(s.Tunnels, removed)
 		}
 		return i
 	}
@@ -116,10 +119,12 @@ func (r *Relay) Overview() Snapshot {
 
 // overview is Overview with the index of each tunnel.
 func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
+	now := r.now()
 	s = Snapshot{
 		Workers:      r.opts.Workers,
-		Draining:     r.draining.Load(),
-		AcceptPaused: r.pausedWorkers.Load() > 0,
+		Draining:     now.draining,
+		AcceptPaused: now.paused,
+		Shedding:     now.shedding,
 		FlowsNow:     r.live.Load(),
 		AcceptErrors: r.acceptErrors.byName(),
 		Tunnels:      []report.Tunnel{},
@@ -129,37 +134,13 @@ func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
 		s.PipesLimit = r.pipesMost
 		s.PipesOpen = r.pipesMost - r.pipeBudget.Load()
 	}
-	if shed := r.sheds(); shed != nil {
-		s.Shedding = shed.reason
-	}
 	if limit := r.memory.limit.Load(); limit > 0 {
 		s.Memory = &MemorySnapshot{LimitBytes: limit, UsedBytes: r.memory.held.bytes.Load(), Short: r.memory.short.Load()}
 	}
-	now := monotime.Now()
 	index = map[*tunnelState]int{}
 	for _, in := range r.table.Load().tunnels {
-		state := "listening"
-		switch {
-		case s.Draining:
-			state = "draining"
-		case in.state.drained.Load():
-			state = "drained"
-		case s.AcceptPaused:
-			state = "paused"
-		case s.Shedding != "":
-			state = "shedding"
-		}
-		t := tunnelSnapshot(in.state, in.tunnel, in.hops, state, now)
-		absent := 0
-		for _, l := range in.listeners {
-			t.Listen = append(t.Listen, l.bound)
-			if l.absent.Load() != nil {
-				absent++
-			}
-		}
-		if t.Host = in.waits(absent == len(in.listeners)); state == "listening" && absent > 0 && absent == len(in.listeners) {
-			t.State = "waiting"
-		}
+		t := tunnelSnapshot(in.state, in.tunnel)
+		in.standing(&t, now)
 		t.DeadFamilies = in.deadFamilies()
 		index[in.state] = len(s.Tunnels)
 		s.Tunnels = append(s.Tunnels, t)
@@ -167,15 +148,73 @@ func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
 	return s, index
 }
 
-func tunnelSnapshot(st *tunnelState, t *Tunnel, set *hops.Set, state string, now time.Duration) report.Tunnel {
+// Standing lists the tunnels with what decides whether they serve new flows, and nothing else:
+// name, state, listening addresses, hops, flows now and their limit, and what the host lacks.
+// It never waits. The result reuses into.
+func (r *Relay) Standing(into []report.Tunnel) []report.Tunnel {
+	now, tunnels := r.now(), r.table.Load().tunnels
+	into = slices.Grow(into[:0], len(tunnels))[:len(tunnels)]
+	for i, in := range tunnels {
+		t := &into[i]
+		*t = report.Tunnel{Name: in.tunnel.Name, Listen: t.Listen[:0], Hops: t.Hops[:0], FlowsNow: in.state.flows.Load(), FlowsLimit: in.tunnel.MaxFlows}
+		in.standing(t, now)
+	}
+	return into
+}
+
+// relayNow is what holds for all tunnels at a moment.
+type relayNow struct {
+	at               time.Duration
+	draining, paused bool
+	shedding         string // why; empty: it does not
+}
+
+func (r *Relay) now() relayNow {
+	now := relayNow{at: monotime.Now(), draining: r.draining.Load(), paused: r.pausedWorkers.Load() > 0}
+	if shed := r.sheds(); shed != nil {
+		now.shedding = shed.reason
+	}
+	return now
+}
+
+// standing fills in the state of a tunnel, its listening addresses, its hops, and what the host
+// lacks of them.
+func (in *installed) standing(t *report.Tunnel, now relayNow) {
+	t.State = "listening"
+	switch {
+	case now.draining:
+		t.State = "draining"
+	case in.state.drained.Load():
+		t.State = "drained"
+	case now.paused:
+		t.State = "paused"
+	case now.shedding != "":
+		t.State = "shedding"
+	}
+	t.Hops = in.hops.Snapshot(t.Hops, now.at)
+	absent := 0
+	for _, l := range in.listeners {
+		t.Listen = append(t.Listen, l.bound)
+		if l.absent.Load() != nil {
+			absent++
+		}
+	}
+	if absent == 0 {
+		return
+	}
+	if t.Host = in.waits(absent == len(in.listeners)); t.State == "listening" && absent == len(in.listeners) {
+		t.State = "waiting"
+	}
+}
+
+func tunnelSnapshot(st *tunnelState, t *Tunnel) report.Tunnel {
 	ts := report.Tunnel{
 		Name:       t.Name,
-		State:      state,
 		Listen:     []netip.AddrPort{},
 		Intercepts: t.Intercepts,
 		Forward:    []string{},
 		Balance:    string(t.Balance),
-		Hops:       set.Snapshot(now),
+		Hops:       []report.Hop{},
 		FlowsNow:   st.flows.Load(),
 		FlowsPeak:  st.peak.Load(),
 		FlowsLimit: t.MaxFlows,

@@ -142,27 +142,34 @@ func networkOrder(port uint16) uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
+// scopeOf is the index of an interface; 0: there is none, or nobody knows.
 func scopeOf(zone string) uint32 {
+	index, _ := lookUpScope(zone)
+	return index
+}
+
+// lookUpScope reports the index of an interface, 0 if there is none, and whether that is known.
+func lookUpScope(zone string) (index uint32, known bool) {
 	if zone == "" {
-		return 0
+		return 0, true
 	}
 	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
-		return uint32(n)
+		return uint32(n), true
 	}
 	// Package net would list all interfaces.
 	request, err := unix.NewIfreq(zone)
 	if err != nil {
-		return 0
+		return 0, true // no interface has such a name
 	}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return 0
+		return 0, false
 	}
 	defer unix.Close(fd)
-	if unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request) != nil {
-		return 0
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request); err != nil {
+		return 0, err == unix.ENODEV
 	}
-	return request.Uint32()
+	return request.Uint32(), true
 }
 
 func connect(fd int, to *rawSockaddr) unix.Errno {

@@ -9,23 +9,53 @@ import (
 	"longhaul/internal/flow"
 )
 
-// MaxEvents bounds the events that a Judge remembers; the oldest go.
+// MaxEvents bounds the events that a Judge remembers. Of the subject that has most of them the
+// oldest goes, so that one that flaps takes no room from the others.
 const MaxEvents = 1000
 
 // ring holds the latest events, the oldest first.
 type ring struct {
-	all []flow.Event
-	add func(flow.Event) // nil: nobody else keeps them
+	all   []flow.Event
+	count map[subject]int  // of all
+	add   func(flow.Event) // nil: nobody else keeps them
 }
 
+func subjectOf(e *flow.Event) subject { return subject{e.Kind, e.Tunnel, e.Subject} }
+
 func (r *ring) put(e flow.Event) {
-	if len(r.all) >= MaxEvents {
-		r.all = slices.Delete(r.all, 0, len(r.all)-MaxEvents+1)
-	}
-	r.all = append(r.all, e)
+	r.append(e)
 	if r.add != nil {
 		r.add(e)
 	}
+}
+
+// append adds the events at the end.
+func (r *ring) append(events ...flow.Event) {
+	if r.count == nil {
+		r.count = map[subject]int{}
+	}
+	for i := range events {
+		r.all = append(r.all, events[i])
+		r.count[subjectOf(&events[i])]++
+	}
+	for len(r.all) > MaxEvents {
+		r.drop()
+	}
+}
+
+// drop forgets the oldest event of the subject that has most of them.
+func (r *ring) drop() {
+	most := 0
+	for _, n := range r.count {
+		most = max(most, n)
+	}
+	at := slices.IndexFunc(r.all, func(e flow.Event) bool { return r.count[subjectOf(&e)] == most })
+	if of := subjectOf(&r.all[at]); most > 1 {
+		r.count[of]--
+	} else {
+		delete(r.count, of)
+	}
+	r.all = slices.Delete(r.all, at, at+1)
 }
 
 // Memory is what a Judge knows of changes, for the succeeding process.
@@ -61,15 +91,18 @@ func (j *Judge) Remember(m Memory) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, e := range m.States {
-		j.known[subject{e.Kind, e.Tunnel, e.Subject}] = seen{state: e.State, reason: e.Reason, since: e.Since}
+		s := subject{e.Kind, e.Tunnel, e.Subject}
+		j.known[s] = &seen{subject: s, state: e.State, reason: e.Reason, since: e.Since}
 	}
 	before := m.Events
 	if len(j.log.all) > 0 { // the file may have these already, of which it keeps milliseconds
 		began := j.log.all[0].At.Truncate(time.Millisecond)
 		before = slices.DeleteFunc(slices.Clone(before), func(e flow.Event) bool { return !e.At.Before(began) })
 	}
-	room := max(MaxEvents-len(j.log.all), 0)
-	j.log.all = append(slices.Clone(before[max(len(before)-room, 0):]), j.log.all...)
+	j.order = nil
+	own := j.log.all
+	j.log.all, j.log.count = nil, nil
+	j.log.append(slices.Concat(before, own)...)
 }
 
 // Tell has add called with each event from now on. It must not wait, nor call this Judge.
@@ -105,17 +138,26 @@ func (j *Judge) Note(kind, tunnel, name, state, detail string) {
 	j.see(subject{kind, tunnel, name}, seen{state: state, detail: detail}, time.Now())
 }
 
-// see records a state, and returns since when it holds. A change is an event, but for the first
-// state of a subject: nobody knows what it was before.
-func (j *Judge) see(s subject, next seen, now time.Time) time.Time {
-	was, known := j.known[s]
-	if next.since = now; known && was.state == next.state && was.reason == next.reason {
-		next.since = was.since
-	} else if known {
-		j.log.put(flow.Event{At: now, Kind: s.kind, Tunnel: s.tunnel, Subject: s.name, From: was.state, To: next.state, Reason: next.detail})
+// see records a state, and returns what is known of its subject now.
+func (j *Judge) see(s subject, next seen, now time.Time) *seen {
+	known := j.known[s]
+	if known == nil {
+		known = &seen{subject: s, state: next.state, reason: next.reason, since: now}
+		j.known[s] = known
 	}
-	j.known[s] = next
-	return next.since
+	j.change(known, next, now)
+	return known
+}
+
+// change records a state. Another one is an event, but for the first of a subject: nobody knows
+// what it was before.
+func (j *Judge) change(known *seen, next seen, now time.Time) {
+	if known.state == next.state && known.reason == next.reason {
+		return
+	}
+	s := known.subject
+	j.log.put(flow.Event{At: now, Kind: s.kind, Tunnel: s.tunnel, Subject: s.name, From: known.state, To: next.state, Reason: next.detail})
+	known.state, known.reason, known.since = next.state, next.reason, now
 }
 
 // ofRelay are the reasons that hold for all tunnels: one event tells of them.
@@ -146,10 +188,18 @@ func ownState(t *flow.Tunnel, behind flow.UseState) seen {
 // note compares the relay, its tunnels and their hops with what was known of them.
 // behind has the state of each tunnel without those reasons that hold for all.
 func (j *Judge) note(tunnels []flow.Tunnel, behind []flow.UseState, now time.Time) {
-	here := map[subject]bool{}
+	at, same := 0, true
 	see := func(s subject, state seen) time.Time {
-		here[s] = true
-		return j.see(s, state, now)
+		var known *seen
+		if same = same && at < len(j.order) && j.order[at].subject == s; same {
+			known = j.order[at]
+			j.change(known, state, now)
+		} else {
+			known = j.see(s, state, now)
+			j.order = append(j.order[:at], known)
+		}
+		at++
+		return known.since
 	}
 	whole := seen{state: serving}
 	since := make([]time.Time, len(tunnels))
@@ -164,7 +214,8 @@ func (j *Judge) note(tunnels []flow.Tunnel, behind []flow.UseState, now time.Tim
 			}
 		}
 		since[i] = see(subject{flow.EventTunnel, t.Name, ""}, ownState(t, behind[i]))
-		for _, h := range t.Hops {
+		for k := range t.Hops {
+			h := &t.Hops[k]
 			state := seen{state: string(h.State)}
 			if !h.Usable && h.State != flow.HopDrained {
 				state.detail = h.LastError
@@ -179,9 +230,17 @@ func (j *Judge) note(tunnels []flow.Tunnel, behind []flow.UseState, now time.Tim
 			t.Usability.Since = relaySince
 		}
 	}
-	for s := range j.known {
-		if (s.kind == flow.EventTunnel || s.kind == flow.EventHop) && !here[s] {
-			j.see(s, seen{state: string(flow.ReasonRemoved)}, now)
+	if same && at == len(j.order) {
+		return
+	}
+	j.order = j.order[:at]
+	here := map[*seen]bool{}
+	for _, known := range j.order {
+		here[known] = true
+	}
+	for s, known := range j.known {
+		if (s.kind == flow.EventTunnel || s.kind == flow.EventHop) && !here[known] {
+			j.change(known, seen{state: string(flow.ReasonRemoved)}, now)
 			delete(j.known, s)
 		}
 	}

@@ -51,9 +51,10 @@ type Options struct {
 type Judge struct {
 	o Options
 
-	mu    sync.Mutex // calls nobody
-	full  map[string]bool
-	known map[subject]seen
+	mu    sync.Mutex      // calls nobody
+	full  map[string]bool // tunnels at their limit
+	known map[subject]*seen
+	order []*seen // of the last Decide: most find the same subjects in the same order
 	log   ring
 }
 
@@ -62,6 +63,7 @@ type subject struct{ kind, tunnel, name string }
 
 // seen is the state of a subject as a Judge saw it last.
 type seen struct {
+	subject
 	state  string
 	reason flow.Reason // another reason is a change
 	detail string      // another detail is none
@@ -70,7 +72,7 @@ type seen struct {
 
 // New makes a Judge that has decided nothing.
 func New(o Options) *Judge {
-	return &Judge{o: o, full: map[string]bool{}, known: map[subject]seen{}}
+	return &Judge{o: o, full: map[string]bool{}, known: map[subject]*seen{}}
 }
 
 // Decide fills in the usability of every tunnel of the relay, and that of hops which a pair
@@ -87,7 +89,11 @@ func (j *Judge) Decide(tunnels []flow.Tunnel) {
 	behind := make([]flow.UseState, len(tunnels))
 	for i := range tunnels {
 		t := &tunnels[i]
-		j.full[t.Name] = isFull(t, j.full[t.Name])
+		if isFull(t, j.full[t.Name]) {
+			j.full[t.Name] = true
+		} else {
+			delete(j.full, t.Name)
+		}
 		t.Usability, behind[i] = j.decide(t, pairs[i], tight, now)
 	}
 	j.note(tunnels, behind, now)
@@ -136,34 +142,49 @@ func (j *Judge) decide(t *flow.Tunnel, p *Pair, tight []resources.Resource, now 
 
 // ofHops decides by the hops.
 func ofHops(t *flow.Tunnel, add func(flow.Reason, string, ...any)) flow.UseState {
-	var all []string
-	states := map[flow.HopState]bool{}
 	drained, usable := 0, false
-	for _, h := range t.Hops {
-		text := h.Name + " is " + string(h.State)
-		if h.State == flow.HopDrained {
+	var up, untried, returning bool
+	for i := range t.Hops {
+		h := &t.Hops[i]
+		usable = usable || h.Usable
+		switch h.State {
+		case flow.HopDrained:
 			drained++
-		} else if h.LastError != "" {
-			text += " (" + h.LastError + ")"
+		case flow.HopUp:
+			up = up || h.Usable
+		case flow.HopUntried:
+			untried = untried || h.Usable
+		case flow.HopReturning:
+			returning = true
 		}
-		all, usable = append(all, text), usable || h.Usable
-		states[h.State] = states[h.State] || h.Usable || h.State == flow.HopReturning
 	}
 	switch {
 	case len(t.Hops) > 0 && drained == len(t.Hops):
-		add(flow.ReasonHopsDrained, "has no hop: %s", strings.Join(all, ", "))
+		add(flow.ReasonHopsDrained, "has no hop: %s", hopsText(t.Hops))
 	case !usable && len(t.Hops) > 0:
-		add(flow.ReasonHopsDown, "has no hop: %s", strings.Join(all, ", "))
+		add(flow.ReasonHopsDown, "has no hop: %s", hopsText(t.Hops))
 	}
 	switch {
-	case states[flow.HopUp]:
+	case up:
 		return flow.Up
-	case states[flow.HopUntried], len(t.Hops) == 0:
+	case untried, len(t.Hops) == 0:
 		return flow.Untried
-	case states[flow.HopReturning]:
+	case returning:
 		return flow.Returning
 	}
 	return flow.Down
+}
+
+// hopsText lists hops with their states.
+func hopsText(hops []flow.Hop) string {
+	all := make([]string, len(hops))
+	for i, h := range hops {
+		all[i] = h.Name + " is " + string(h.State)
+		if h.State != flow.HopDrained && h.LastError != "" {
+			all[i] += " (" + h.LastError + ")"
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // ofPair decides by the pair, and gives its state to the hop, which is the far relay.

@@ -2,6 +2,7 @@ package usable
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -212,12 +213,22 @@ hop a b:1: down to up ()
 		}
 	}
 
-	// However much changes, the latest are there.
+	// However much changes, the latest are there. One that flaps takes no room from the others.
+	before := slices.DeleteFunc(next.Events(time.Time{}), func(e flow.Event) bool { return e.Kind == flow.EventPair })
 	for i := range 2 * MaxEvents {
 		next.Note(flow.EventPair, "a", "site-b", fmt.Sprint(i), "")
 	}
 	all := next.Events(time.Time{})
 	if len(all) != MaxEvents || all[MaxEvents-1].To != fmt.Sprint(2*MaxEvents-1) {
 		t.Errorf("%d events, the last is %+v", len(all), all[len(all)-1])
+	}
+	again := judge(&pair, &tight) // which a file tells of the events
+	again.Note(flow.EventPair, "a", "site-b", "up", "")
+	again.Remember(Memory{Events: all})
+	for of, j := range map[string]*Judge{"a process": next, "the next process": again} {
+		all := j.Events(time.Time{})
+		if got := texts(all[:len(before)]); len(all) > MaxEvents || got != texts(before) {
+			t.Errorf("%s has %d events, the first are\n%swant\n%s", of, len(all), got, texts(before))
+		}
 	}
 }

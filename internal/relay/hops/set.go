@@ -96,9 +96,8 @@ func (s *Set) ConnectFailed(h *Hop, port uint16, now time.Duration, err error) t
 	return h.connectFailed(now, &s.health, err)
 }
 
-// Snapshot describes the hops at now.
-func (s *Set) Snapshot(now time.Duration) []flow.Hop {
-	all := []flow.Hop{}
+// Snapshot adds the hops as they are at now to all.
+func (s *Set) Snapshot(all []flow.Hop, now time.Duration) []flow.Hop {
 	for i, h := range s.hops {
 		all = append(all, h.snapshot(&s.forward[i], now))
 	}

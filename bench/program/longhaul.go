@@ -1,0 +1,65 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/vishvananda/netlink"
+
+	"longhaul/bench/peers"
+	"longhaul/internal/lab/sandbox"
+)
+
+// Longhaul is a benchmark of the longhaul binary, in namespaces of its own.
+type Longhaul struct {
+	Flags  *flag.FlagSet // beside --longhaul
+	Check  func() error  // of the flags; nil: all are valid
+	Binary string
+	Dir    string // of its own, which is removed afterwards
+}
+
+// Run parses the arguments and measures in the namespaces, whose loopback device is up.
+func (l *Longhaul) Run(ctx context.Context, args []string, stdout, stderr io.Writer, measure func() error) (err error) {
+	l.Flags.SetOutput(stderr)
+	l.Flags.StringVar(&l.Binary, "longhaul", "", "longhaul binary to run (default: built from this tree)")
+	if err := l.Flags.Parse(args); err != nil {
+		return err
+	}
+	if l.Check != nil {
+		if err := l.Check(); err != nil {
+			return err
+		}
+	}
+	if !sandbox.Inside() {
+		if l.Binary == "" {
+			if err := peers.Fetch(ctx); err != nil {
+				return err
+			}
+		}
+		return InSandbox(args, stdout, stderr)
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		return fmt.Errorf("set the loopback device up: %w", err)
+	}
+	if l.Dir, err = os.MkdirTemp("", "lh"); err != nil { // short: it has sockets
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(l.Dir)) }()
+	if l.Binary == "" {
+		l.Binary = filepath.Join(l.Dir, "longhaul")
+		if out, err := exec.CommandContext(ctx, "go", "build", "-o", l.Binary, "longhaul/cmd/longhaul").CombinedOutput(); err != nil {
+			return fmt.Errorf("build longhaul: %w\n%s", err, out)
+		}
+	}
+	return measure()
+}
