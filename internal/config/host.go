@@ -39,7 +39,7 @@ func (d *decoder) warnAddresses() {
 			continue
 		}
 		warned[l.at] = true
-		d.warn(l.at, "give the host the address before the relay starts, or listen on one of those that ip addr shows",
+		d.warn(l.at, "the relay waits for it: give the host the address, or listen on one of those that ip addr shows",
 			"%s is no address of this host", l.Addr)
 	}
 }

@@ -223,7 +223,7 @@ func (d *daemon) withClients(r *integrity.Report) *integrity.Report {
 		switch p.Reason {
 		case flow.ReasonPairDown, flow.ReasonHopsDown, flow.ReasonHopsDrained:
 		default:
-			said.Summary += "; but this tunnel takes no new clients: it " + p.Detail
+			said.Summary += "; but this tunnel " + p.Detail
 		}
 	}
 	return &said

@@ -114,7 +114,7 @@ func (j *Judge) decide(t *flow.Tunnel, p *Pair, tight []resources.Resource, now 
 	}
 	for _, p := range t.Host {
 		if p.Blocks {
-			add(p.Part.Reason(), "is unreachable: %s", p.Problem)
+			add(p.Part.Reason(), "takes no clients: %s", p.Problem)
 		}
 	}
 	if len(tight) > 0 && t.State == "listening" {

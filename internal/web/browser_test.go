@@ -179,6 +179,29 @@ func TestLive(t *testing.T) {
 	p.Problems()
 }
 
+// A page that asks again and again pauses while it is hidden, and goes on when it is shown.
+func TestPollingPauses(t *testing.T) {
+	needsBrowser(t)
+	t.Parallel()
+	d := serve(t, 3, nil)
+	p := browser.Open(t, d.base)
+	const asked = "performance.getEntriesByType('resource').filter((e) => e.name.includes('/api/v1/events')).length"
+	hide := func(hidden bool) {
+		browser.Eval[any](p, fmt.Sprintf("Object.defineProperty(document, 'hidden', { value: %v, configurable: true })", hidden))
+		browser.Eval[any](p, "document.dispatchEvent(new Event('visibilitychange'))")
+	}
+	p.Go("/events")
+	p.Becomes(asked + " >= 1")
+	before := browser.Eval[int](p, asked)
+	hide(true)
+	p.Becomes(fmt.Sprintf("%s > %d", asked, before)) // the one that was due, and the last one
+	hide(false)
+	p.Becomes(fmt.Sprintf("%s >= %d", asked, browser.Eval[int](p, asked)+2))
+	for _, problem := range p.Problems() {
+		t.Error(problem)
+	}
+}
+
 // The chosen theme persists.
 func TestTheme(t *testing.T) {
 	needsBrowser(t)

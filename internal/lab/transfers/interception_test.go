@@ -112,7 +112,8 @@ const maxCommands = 5
 // TestInterceptionPages executes the set-up of the pages that describe it, on the routers
 // of both sites, as it is written, with these exceptions: the devices have the lab's names,
 // service install installs into an empty directory, and the relay is started by hand, since
-// there is no systemd.
+// there is no systemd. Of the page on interception it executes all commands: those of "On the host",
+// and of "With a pair" the rules of nftables.
 func TestInterceptionPages(t *testing.T) {
 	nettest.RequireRoot(t)
 	for name, debianPackage := range map[string]string{"sshd": "openssh-server", "scp": "openssh-client"} {
@@ -126,6 +127,33 @@ func TestInterceptionPages(t *testing.T) {
 	}
 }
 
+// onHost executes the commands of a page beside a relay that intercepts on relay-a: each takes back
+// nothing of what runs.
+func (s *pageSites) onHost(name, config string) {
+	s.t.Helper()
+	p := readPage(s.t, name, "On the host")
+	p.addInline()
+	prints := map[string]string{
+		"longhaul intercept plan --config FILE":  `(?m)^nft 'add table inet longhaul-site-a'$`,
+		"longhaul intercept check --config FILE": `^relay site-a: ok, 1 tunnel may intercept here`,
+		"longhaul intercept show":                `(?m)^relay site-a  mark 0x1000, table 1812`,
+		"longhaul intercept clear":               `(?m)^intercept relay site-a: stays to-site-b, set by relay site-a; --yes takes it back$`,
+		"longhaul host list":                     `(?m)^intercept +relay site-a +to-site-b +relay site-a`,
+		"longhaul host undo":                     `(?m)^Dry run: nothing changes`,
+	}
+	for command, pattern := range prints {
+		line := strings.ReplaceAll(p.take(command)[0].line, "FILE", config)
+		if command == "longhaul host undo" {
+			line += " --dry-run" // it asks, and would take the rules of the relay that runs
+		}
+		s.execute(pageCommand{line: line, hosts: []string{"relay-a"}}, pattern)
+	}
+	for _, c := range readPage(s.t, name, "With a pair").take("nft ") {
+		s.execute(pageCommand{line: strings.ReplaceAll(c.line, "lan0", "lan"), hosts: []string{"relay-a"}})
+	}
+	s.execute(pageCommand{line: "nft list chain inet only-by-pair forward", hosts: []string{"relay-a"}}, `iifname "lan" ip daddr 10\.20\.20\.0/24 .*drop`)
+}
+
 func followSetUp(t *testing.T, p *page) {
 	configs := p.configs()
 	if len(configs) != 1 || len(p.commands) > maxCommands {
@@ -134,9 +162,13 @@ func followSetUp(t *testing.T, p *page) {
 
 	s := newPageSites(t, t.TempDir())
 	s.useProgram()
+	var configOfA string
 	for router, device := range map[string]string{"relay-a": "lan", "relay-b": "wan"} {
 		path := filepath.Join(t.TempDir(), "longhaul.yaml")
 		nettest.Must(t, os.WriteFile(path, []byte(strings.ReplaceAll(configs[0].line, "lan0", device)), 0o600))
+		if router == "relay-a" {
+			configOfA = path
+		}
 		for _, c := range p.commands {
 			command := c.line
 			c := pageCommand{line: strings.ReplaceAll(command, "/etc/longhaul/longhaul.yaml", path), hosts: []string{router}}
@@ -159,6 +191,9 @@ func followSetUp(t *testing.T, p *page) {
 	}
 	s.execute(pageCommand{line: "scp my.data root@host-b:/srv/", hosts: []string{"host-a"}})
 	s.copied()
+	if p.name != "README.md" {
+		s.onHost(p.name, configOfA)
+	}
 	for _, router := range []string{"relay-a", "relay-b"} {
 		if n := s.intercepted(router); n != 1 {
 			t.Errorf("%s took %d connections, want 1", router, n)

@@ -47,12 +47,15 @@ var (
 	pageFile      = regexp.MustCompile("`([a-z-]+\\.yaml)`")
 )
 
+// checkout is known before a test changes its directory.
+var checkout, _ = filepath.Abs("../../..")
+
 // readPage reads the indented lines of a page below a heading, up to the next one of its level, or
 // of all of it. Lines below a comment belong to the hosts that it names, up to the next empty line.
 // A block in YAML is a configuration: it belongs into the file whose name stands before it.
 func readPage(t *testing.T, name, heading string) *page {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../../..", name))
+	text, err := os.ReadFile(filepath.Join(checkout, name))
 	nettest.Must(t, err)
 	p := &page{t: t, name: name, text: string(text)}
 	if heading != "" {

@@ -48,8 +48,6 @@ var shortened = map[string]struct {
 //   - The build is .ci/run's with CGO_ENABLED=0, which compiles every package once more. This
 //     test builds with what go test has compiled.
 func TestREADME(t *testing.T) {
-	checkout, err := filepath.Abs("../../..")
-	nettest.Must(t, err)
 	page := readPage(t, "README.md", "")
 	page.configs() // TestInterceptionPages writes it
 	page.addInline()

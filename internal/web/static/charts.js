@@ -91,7 +91,8 @@ export class Chart {
     c.textBaseline = 'alphabetic';
     c.lineWidth = devicePixelRatio;
     c.font = 10 * devicePixelRatio + 'px system-ui, sans-serif';
-    for (const [value, word, color] of levels) {
+    let free = u.bbox.top; // below the word before
+    for (const [value, word, color] of [...levels].sort((a, b) => b[0] - a[0])) {
       const y = u.valToPos(value, 'y', true);
       if (y < u.bbox.top) continue;
       c.strokeStyle = c.fillStyle = style('--' + color);
@@ -100,7 +101,10 @@ export class Chart {
       c.moveTo(u.bbox.left, y);
       c.lineTo(u.bbox.left + u.bbox.width, y);
       c.stroke();
-      c.setLineDash([]); // an edge has the word be read before a line
+      c.setLineDash([]);
+      if (y < free) continue; // no room for the word
+      free = y + 14 * devicePixelRatio;
+      // An edge has the word be read before a line.
       c.strokeStyle = style('--surface');
       c.lineWidth = 3 * devicePixelRatio;
       c.strokeText(word, u.bbox.left + 4 * devicePixelRatio, y - 4 * devicePixelRatio);
