@@ -218,7 +218,9 @@ func (i *interception) restore(now time.Time) {
 	e.restored = append(e.restored, now)
 	missing, by := e.missing, e.by
 	e.whole()
-	e.look.Table, e.learn = true, true
+	if slices.ContainsFunc(missing, intercept.Missing.InTable) {
+		e.look.Table, e.learn = true, true
+	}
 	if len(e.restored) < fightAfter && e.opponent == "" {
 		return
 	}
@@ -362,9 +364,7 @@ func opponent(missing []intercept.Missing, by string) string {
 	default:
 		return by
 	}
-	routing := !slices.ContainsFunc(missing, func(m intercept.Missing) bool {
-		return m.Part == intercept.PartTable || m.Part == intercept.PartRules
-	})
+	routing := !slices.ContainsFunc(missing, intercept.Missing.InTable)
 	running := runningHere()
 	var names []string
 	for _, s := range suspects {

@@ -29,6 +29,9 @@ type Missing struct {
 	chains []string // of PartRules: those to set again
 }
 
+// InTable reports whether the part is in nftables, and not in routing.
+func (m Missing) InTable() bool { return m.Part == PartTable || m.Part == PartRules }
+
 // TableOf is the name of a relay's table of nftables.
 func TableOf(relay string) string { return tablePrefix + relay }
 
@@ -155,7 +158,7 @@ func (h *Host) Restore(o Options, missing []Missing, s *Standing) error {
 			return err
 		}
 	}
-	at := slices.IndexFunc(missing, func(m Missing) bool { return m.Part == PartTable || m.Part == PartRules })
+	at := slices.IndexFunc(missing, Missing.InTable)
 	if at < 0 {
 		return nil
 	}
