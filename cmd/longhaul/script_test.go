@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"io"
 	"net"
 	"net/http"
@@ -28,10 +27,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Most of these tests wait for other programs, which leaves CPUs to others.
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err)
-	}
+	nettest.AtOnce(8) // most of them wait for other programs
 	testscript.Main(m, map[string]func(){"longhaul": main, "longhaul-activated": activatedMain, "longhaul-watched": watchedMain, "longhaul-linked": linkedMain, "longhaul-panics": topPanicsMain})
 }
 

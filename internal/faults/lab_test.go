@@ -2,7 +2,6 @@ package faults
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"net"
 	"net/netip"
@@ -22,10 +21,6 @@ import (
 // patience is after how long a test gives up waiting for what has to happen. A test
 // that passes never waits for it.
 const patience = time.Minute
-
-// parallelTests is how many tests run at the same time unless -parallel says otherwise:
-// most of them wait for timers.
-const parallelTests = "8"
 
 func init() {
 	if os.Getenv(launchRole) != "" {
@@ -52,10 +47,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	if err := flag.Set("test.parallel", parallelTests); err != nil { // the command line is parsed later
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	nettest.AtOnce(8) // most of them wait for timers
 	nettest.Main(m)
 }
 

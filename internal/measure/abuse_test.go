@@ -140,7 +140,7 @@ func serves(t *testing.T, address string, token Token) {
 
 // TestVanishingClients: at every step, with an end and with a reset.
 func TestVanishingClients(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	address, _ := serve(t)
 	for _, step := range steps {
 		for _, reset := range []bool{false, true} {
@@ -161,7 +161,7 @@ func TestVanishingClients(t *testing.T) {
 // TestHalfOpenConnections: more connections than are kept, each silent at some
 // point before it has a test, hold up nobody and are let go.
 func TestHalfOpenConnections(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	address, _ := serve(t)
 	var idle []net.Conn
 	for i := range 3 * maxUnplaced {
@@ -198,7 +198,7 @@ func TestHalfOpenConnections(t *testing.T) {
 
 // TestSilentClientsWithTokens: a token is in use only once it has been shown.
 func TestSilentClientsWithTokens(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	token := Token{"a", goodSecret}
 	address, _ := serve(t, token)
 	var idle []net.Conn
@@ -218,7 +218,7 @@ func TestSilentClientsWithTokens(t *testing.T) {
 // TestTooManyStreams: of connections beyond those of a test, with its cookie, some
 // are kept and closed with it, and more are closed at once.
 func TestTooManyStreams(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	s, address, _ := startServer(t)
 	a := newAbuser(t, address)
 	conns := a.reach("running", Options{Streams: 2, Duration: time.Minute})
@@ -262,7 +262,7 @@ func isTimeout(err error) bool {
 // TestGarbage: random bytes, alone and in the place of every message, and
 // messages that say they are huge.
 func TestGarbage(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	address, _ := serve(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	garbage := func(n int) []byte {
@@ -334,7 +334,7 @@ func TestSlowSenders(t *testing.T) {
 
 // TestSlowSendersHoldUpNobody: while bytes of some come one by one, others are served.
 func TestSlowSendersHoldUpNobody(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	address, _ := serve(t)
 	var slow []net.Conn
 	for range 10 {
@@ -353,7 +353,7 @@ func TestSlowSendersHoldUpNobody(t *testing.T) {
 // TestConnectionsAtOnce: many clients at once, of which one at a time is served
 // and the others learn that it is.
 func TestConnectionsAtOnce(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	address, _ := serve(t)
 	var group sync.WaitGroup
 	var mu sync.Mutex

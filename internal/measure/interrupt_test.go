@@ -52,7 +52,7 @@ func runWhenFree(t *testing.T, address string, o Options) (s Summary, err error)
 
 // TestInterrupt: both sides' counts come, and the server takes the next client at once.
 func TestInterrupt(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	for name, o := range map[string]Options{
 		"send": {Duration: time.Hour}, "receive": {Direction: Receive, Duration: time.Hour}, "both": {Direction: Both, Duration: time.Hour, Streams: 2},
 		"amount": {Bytes: 1 << 40}, "amount back": {Bytes: 1 << 40, Direction: Receive},
@@ -75,8 +75,8 @@ func TestInterrupt(t *testing.T) {
 
 // TestInterruptWithIperf3 interrupts a test to an ordinary server.
 func TestInterruptWithIperf3(t *testing.T) {
+	t.Parallel()
 	program := nettest.RequireProgram(t, "iperf3", "iperf3")
-	nettest.CheckLeaks(t)
 	for _, direction := range []Direction{Send, Receive} {
 		t.Run(string(direction), func(t *testing.T) {
 			t.Parallel()
@@ -125,7 +125,7 @@ func startIperf3(t *testing.T, program string) (address string) {
 // TestInterruptWithoutAnswer: the server does not send its counts. The client tells it
 // that the test is over, and has its own.
 func TestInterruptWithoutAnswer(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	told := make(chan []byte, 1)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -173,7 +173,7 @@ func muteServer(l net.Listener, told chan<- []byte) error {
 
 // TestInterruptEarly: nothing has been counted before data moves.
 func TestInterruptEarly(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	interrupt := make(chan struct{})
 	said := make(chan []byte, 1)
 	address := answering(t, func(conn net.Conn) {
@@ -192,7 +192,7 @@ func TestInterruptEarly(t *testing.T) {
 
 // TestServerStops: the server counts until then, and so does its client.
 func TestServerStops(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	for _, direction := range []Direction{Send, Receive} {
 		t.Run(string(direction), func(t *testing.T) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -231,7 +231,7 @@ func TestPacing(t *testing.T) {
 
 // TestServerStopsAtFullSpeed: the end of a stream often arrives before the reason.
 func TestServerStopsAtFullSpeed(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	for range 10 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		must(t, err)

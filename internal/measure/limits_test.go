@@ -78,7 +78,7 @@ func TestLimits(t *testing.T) {
 // allow, and is served what it does. At 1818be3 the server served all of these,
 // for a day and by brutal.
 func TestStrangersDemands(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	address, ended := serve(t)
 	for _, test := range []struct {
 		o    Options
@@ -114,7 +114,7 @@ func TestStrangersDemands(t *testing.T) {
 // TestStrangersAmount: an amount takes no longer than a time may. At 1818be3 a
 // client that read a little each minute was served for ever.
 func TestStrangersAmount(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	for _, direction := range []Direction{Send, Receive, Both} {
 		s, address, ended := startServer(t)
 		s.Limits.Duration = time.Second
@@ -131,8 +131,8 @@ func TestStrangersAmount(t *testing.T) {
 
 // TestIperf3IsRefused: an ordinary client says what it was refused.
 func TestIperf3IsRefused(t *testing.T) {
+	t.Parallel()
 	program := nettest.RequireProgram(t, "iperf3", "iperf3")
-	nettest.CheckLeaks(t)
 	address, ended := serve(t)
 	port := netip.MustParseAddrPort(address).Port()
 	available, err := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
@@ -163,7 +163,7 @@ func TestIperf3IsRefused(t *testing.T) {
 
 // TestAvoid: a connection that the system gave one algorithm sends by another.
 func TestAvoid(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
 	defer unix.Close(fd)

@@ -13,8 +13,8 @@ import (
 // TestLowWater: a receiver is woken for more once its buffer has room for many
 // times that, and a buffer that was asked for stays as it is.
 func TestLowWater(t *testing.T) {
+	t.Parallel()
 	nettest.RequireRoot(t) // to ask for more than net.core.rmem_max
-	nettest.CheckLeaks(t)
 	for _, test := range []struct {
 		name   string
 		buffer int // bytes, as SO_RCVBUF reads; half of it is asked for

@@ -17,7 +17,10 @@ import (
 	"longhaul/internal/nettest"
 )
 
-func TestMain(m *testing.M) { nettest.Main(m) }
+func TestMain(m *testing.M) {
+	nettest.AtOnce(4) // most of them wait
+	nettest.MainWithoutLeaks(m)
+}
 
 var must = nettest.Must
 
@@ -104,7 +107,7 @@ func checkPacing(t *testing.T, id int, received int64, within time.Duration) {
 const mostOfRate = 1.6
 
 func TestOurOwn(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
@@ -154,7 +157,7 @@ func runOurOwn(t *testing.T, address string, ended <-chan error, o Options) (s S
 
 // TestAtOnce makes many connections at the same time, either way.
 func TestAtOnce(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	address, _ := serve(t)
 	for _, direction := range []Direction{Send, Receive} {
 		summary, err := Run(t.Context(), address, Options{Direction: direction, Streams: 64, Bytes: 10_000_000, AtOnce: true})
@@ -176,8 +179,8 @@ func TestAtOnce(t *testing.T) {
 
 // TestIperf3Server measures to an ordinary iperf3.
 func TestIperf3Server(t *testing.T) {
+	t.Parallel()
 	program := nettest.RequireProgram(t, "iperf3", "iperf3")
-	nettest.CheckLeaks(t)
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
@@ -215,8 +218,8 @@ func runToIperf3(t *testing.T, program string, o Options) Summary {
 
 // TestIperf3Client serves an ordinary iperf3.
 func TestIperf3Client(t *testing.T) {
+	t.Parallel()
 	program := nettest.RequireProgram(t, "iperf3", "iperf3")
-	nettest.CheckLeaks(t)
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
@@ -265,7 +268,7 @@ func runFromIperf3(t *testing.T, program, address string, ended <-chan error, ki
 
 // TestBusy: a second client is told so, and the first goes on.
 func TestBusy(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	address, ended := serve(t)
 	first := newAbuser(t, address)
 	conns := first.reach("running", Options{Streams: 2, Duration: time.Minute})
@@ -284,7 +287,7 @@ func TestBusy(t *testing.T) {
 
 // TestServerSurvives: garbage, silence and vanishing clients leave it ready.
 func TestServerSurvives(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	address, ended := serve(t)
 	c := newCookie()
 	for _, said := range [][]byte{
@@ -351,7 +354,7 @@ func FuzzMessage(f *testing.F) {
 // TestOrderOfStreams: both sides must agree which stream goes which way, however
 // the server's connections are scheduled.
 func TestOrderOfStreams(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	address, ended := serve(t)
 	for range 40 {
 		_, err := Run(t.Context(), address, Options{Direction: Both, Streams: 3, Bytes: 60_000})

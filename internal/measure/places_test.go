@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"longhaul/internal/connsource"
-	"longhaul/internal/nettest"
 )
 
 // guest is a connection from an address, and nothing else.
@@ -184,7 +183,6 @@ func (c stepConn) Write(b []byte) (int, error) {
 // any two steps of a client from another, whose test goes through. At 1818be3 the
 // client's connection gave way to the first of these floods.
 func TestFlood(t *testing.T) {
-	nettest.CheckLeaks(t)
 	token := Token{"a", goodSecret}
 	for name, tokens := range map[string][]Token{"with tokens": {token}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -223,7 +221,6 @@ func TestFlood(t *testing.T) {
 // it is for, and then others flood. At 1818be3 only the last 64 were kept, without
 // any flood.
 func TestStreamsInAFlood(t *testing.T) {
-	nettest.CheckLeaks(t)
 	token := Token{"a", goodSecret}
 	address, _ := serve(t, token)
 	client := newAbuser(t, address)

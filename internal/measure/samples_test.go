@@ -11,14 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/nettest"
 	"longhaul/internal/tcpinfo"
 )
 
 // TestSamples: the caller sees what the kernels of both sides say of what they
 // sent.
 func TestSamples(t *testing.T) {
-	nettest.CheckLeaks(t)
 	address, ended := serve(t)
 	runSampled(t, address, ended)
 }

@@ -68,7 +68,7 @@ func FuzzReadTokens(f *testing.F) {
 
 // TestTokens: those who show one are served, one at a time for each.
 func TestTokens(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	a, b := Token{"a", goodSecret + "a"}, Token{"b", goodSecret + "b"}
 	address, ended := serve(t, a, b)
 
@@ -118,7 +118,7 @@ func TestTokens(t *testing.T) {
 
 // TestReplay: what showed a token once does not show it again.
 func TestReplay(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	token := Token{"a", goodSecret}
 	address, ended := serve(t, token)
 	k := newCookie()
@@ -162,8 +162,8 @@ func readStates(t *testing.T, conn net.Conn, want ...state) {
 
 // TestIperf3HasNoToken: an ordinary client learns that it is not authorized.
 func TestIperf3HasNoToken(t *testing.T) {
+	t.Parallel()
 	program := nettest.RequireProgram(t, "iperf3", "iperf3")
-	nettest.CheckLeaks(t)
 	address, ended := serve(t, Token{"a", goodSecret})
 	port := netip.MustParseAddrPort(address).Port()
 	out, err := exec.Command(program, "-c", "127.0.0.1", "-p", fmt.Sprint(port), "-t", "1").CombinedOutput()

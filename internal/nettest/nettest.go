@@ -3,12 +3,14 @@
 package nettest
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -25,10 +27,15 @@ var unavailable error
 // Main is a TestMain that runs the package's tests inside a sandbox. There they
 // may make devices, namespaces and routes, as root or as an ordinary user.
 // Without a sandbox, the tests run outside, and RequireSandbox skips.
-func Main(m *testing.M) {
+func Main(m *testing.M) { inSandbox(m.Run) }
+
+// MainWithoutLeaks is Main with [RunWithoutLeaks], for a package with parallel tests.
+func MainWithoutLeaks(m *testing.M) { inSandbox(func() int { return RunWithoutLeaks(m) }) }
+
+func inSandbox(run func() int) {
 	sandbox.Init()
 	if slices.ContainsFunc(os.Args, isFuzzing) {
-		os.Exit(m.Run())
+		os.Exit(run())
 	}
 	if !sandbox.Inside() {
 		code, err := sandbox.Run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
@@ -36,13 +43,22 @@ func Main(m *testing.M) {
 			os.Exit(code)
 		}
 		unavailable = err
-		os.Exit(m.Run())
+		os.Exit(run())
 	}
 	if err := loopbackUp(); err != nil {
 		fmt.Fprintln(os.Stderr, "nettest: cannot bring the loopback device up:", err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	os.Exit(run())
+}
+
+// AtOnce has so many parallel tests run at the same time, unless -parallel says otherwise: for a
+// package whose tests wait more than they compute. TestMain calls it before anything parses the
+// command line.
+func AtOnce(tests int) {
+	if err := flag.Set("test.parallel", strconv.Itoa(tests)); err != nil {
+		panic(err)
+	}
 }
 
 // isFuzzing reports whether an argument starts fuzzing. Fuzzing workers use

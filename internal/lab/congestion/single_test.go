@@ -23,7 +23,10 @@ const patience = 2 * time.Minute
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-func TestMain(m *testing.M) { nettest.Main(m) }
+func TestMain(m *testing.M) {
+	nettest.AtOnce(8) // most of them wait
+	nettest.MainWithoutLeaks(m)
+}
 
 // quick is a path on which a test does not wait.
 func quick() Path {
@@ -49,8 +52,8 @@ func TestBuffersHoldTheWindow(t *testing.T) {
 // The figures of lossless runs fit each other and the link's hard bounds: its rate,
 // its round trip, and the room of its queue.
 func TestSingle(t *testing.T) {
+	t.Parallel()
 	nettest.RequireSandbox(t)
-	nettest.CheckLeaks(t)
 	p := quick()
 	var reports []progress.Report
 	o := options(time.Second, "cubic", "reno")
@@ -110,6 +113,7 @@ func TestSingle(t *testing.T) {
 // What the link loses is sent again: the figures show at least as much as the link
 // counts. Timeouts that come too early add to that on a busy machine.
 func TestLossIsSeen(t *testing.T) {
+	t.Parallel()
 	nettest.RequireSandbox(t)
 	p := quick()
 	p.Loss.Probability = 0.1
@@ -165,8 +169,8 @@ func TestPathCheck(t *testing.T) {
 
 // A connection that is broken off is an error, not a slow flow.
 func TestFlowReportsABrokenConnection(t *testing.T) {
+	t.Parallel()
 	nettest.RequireSandbox(t)
-	nettest.CheckLeaks(t)
 	n, err := build(quick(), lab.TwoSites(quick().Conditions))
 	if err != nil {
 		t.Fatal(err)
@@ -194,8 +198,8 @@ func TestFlowReportsABrokenConnection(t *testing.T) {
 }
 
 func TestFlowsEndWithTheirContext(t *testing.T) {
+	t.Parallel()
 	nettest.RequireSandbox(t)
-	nettest.CheckLeaks(t)
 	n, err := build(quick(), lab.TwoSites(quick().Conditions))
 	if err != nil {
 		t.Fatal(err)

@@ -142,8 +142,8 @@ func TestTrapSharedSending(t *testing.T) {
 // Real flows go through shortened traps; what comes of them is measured by
 // `longhaul lab run lossy-lfn --traps`.
 func TestTrapRuns(t *testing.T) {
+	t.Parallel()
 	nettest.RequireSandbox(t)
-	nettest.CheckLeaks(t)
 	for _, name := range []string{"longer-route", "detour", "beside-cubic", "four-flows"} {
 		t.Run(name, func(t *testing.T) {
 			trap := trapNamed(t, name)

@@ -14,8 +14,8 @@ import (
 // A trial has every kind of flow: on each leg of two links, from afar, bounded ones again
 // and again, and a real-time flow.
 func TestTrial(t *testing.T) {
+	t.Parallel()
 	nettest.RequireSandbox(t)
-	nettest.CheckLeaks(t)
 	trial := Trial{
 		Path: quick(), Time: 4 * time.Second, SecondLink: true, NoTimestamps: true,
 		Groups: []Group{

@@ -20,7 +20,6 @@ func Fast() lab.Conditions {
 func TwoSites(t testing.TB, c lab.Conditions) *lab.Lab {
 	t.Helper()
 	nettest.RequireSandbox(t)
-	nettest.CheckLeaks(t)
 	built, err := lab.Build(lab.TwoSites(c))
 	if err != nil {
 		t.Fatal(err)

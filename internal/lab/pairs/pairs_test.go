@@ -24,7 +24,10 @@ import (
 	"longhaul/internal/nettest"
 )
 
-func TestMain(m *testing.M) { nettest.Main(m) }
+func TestMain(m *testing.M) {
+	nettest.AtOnce(8) // most of them wait
+	nettest.MainWithoutLeaks(m)
+}
 
 // prepare skips the test outside a sandbox, and returns the options of a run.
 func prepare(t *testing.T) Options {
@@ -36,13 +39,14 @@ func prepare(t *testing.T) Options {
 
 // Bytes pass on every way that this machine has, both ways.
 func TestWaysCarryBytes(t *testing.T) {
+	t.Parallel()
 	o := prepare(t)
 	for _, way := range append(pairsSuite().ways(), stripesSuite().ways()...) {
 		t.Run(way, func(t *testing.T) {
 			if reason := missing(way); reason != "" {
 				t.Skip(reason)
 			}
-			nettest.CheckLeaks(t)
+			t.Parallel()
 			w, err := newWorld(t.Context(), o, conditions(2*time.Millisecond, 1e9), way, tcpserver.Echo)
 			if err != nil {
 				t.Fatal(err)
@@ -63,8 +67,8 @@ func TestWaysCarryBytes(t *testing.T) {
 
 // A crowd meets an outage, and every byte of it arrives once.
 func TestCrowdThroughAnOutage(t *testing.T) {
+	t.Parallel()
 	o := prepare(t)
-	nettest.CheckLeaks(t)
 	w, c, err := crowded(t.Context(), o, WayPlain, crowdOptions{flows: 8, opening: 200 * time.Millisecond, minLife: 300 * time.Millisecond, maxLife: 2 * time.Second,
 		pace: pace{every: 20 * time.Millisecond, bytes: 3000}, seed: 7})
 	if err != nil {
@@ -98,8 +102,8 @@ func TestCrowdThroughAnOutage(t *testing.T) {
 
 // A crowd whose relay dies does not wait for its flows.
 func TestCrowdOfADeadRelay(t *testing.T) {
+	t.Parallel()
 	o := prepare(t)
-	nettest.CheckLeaks(t)
 	w, c, err := crowded(t.Context(), o, WayPlain, crowdOptions{flows: 5, opening: time.Millisecond, minLife: time.Hour, maxLife: time.Hour, once: true, pace: steady, seed: 7})
 	if err != nil {
 		t.Fatal(err)
@@ -127,8 +131,8 @@ func TestCrowdOfADeadRelay(t *testing.T) {
 
 // A NAT that has forgotten a connection drops its packets both ways.
 func TestForgottenConnectionIsDead(t *testing.T) {
+	t.Parallel()
 	o := prepare(t)
-	nettest.CheckLeaks(t)
 	w, err := newWorld(t.Context(), o, conditions(2*time.Millisecond, 1e9), WayPlain, tcpserver.Echo)
 	if err != nil {
 		t.Fatal(err)
@@ -350,8 +354,8 @@ func TestDigits(t *testing.T) {
 
 // An interrupt ends a run soon.
 func TestInterrupt(t *testing.T) {
+	t.Parallel()
 	o := prepare(t)
-	nettest.CheckLeaks(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(100*time.Millisecond, cancel)
 	if err := outage(ctx, o, WayDirect, 1, func(measured) {}); !errors.Is(err, context.Canceled) {
@@ -366,7 +370,6 @@ func TestSoak(t *testing.T) {
 	if reason := missing(WayPair); reason != "" {
 		t.Skip(reason)
 	}
-	nettest.CheckLeaks(t)
 	c := CaseResult{}
 	if err := soak(t.Context(), o, WayPair, 1, func(m measured) { c.add(WayPair, m) }); err != nil {
 		t.Fatal(err)
@@ -384,11 +387,11 @@ func TestSoak(t *testing.T) {
 // A flow goes on when the near site gets another address, and none of the bytes that the
 // path alters reaches it.
 func TestFlowsOutlastTheSoaksFaults(t *testing.T) {
+	t.Parallel()
 	o := prepare(t)
 	if reason := missing(WayPair); reason != "" {
 		t.Skip(reason)
 	}
-	nettest.CheckLeaks(t)
 	w, err := buildWorld(t.Context(), o, lab.TwoSites(conditions(10*time.Millisecond, soakRateBps)), WayPair, tcpserver.Echo, settings{})
 	nettest.Must(t, err)
 	defer w.close()

@@ -18,8 +18,8 @@ import (
 // Bytes in the hands of a stopped process stay there, and nobody is told; new connections
 // go by the box.
 func TestBoxStops(t *testing.T) {
+	t.Parallel()
 	o := prepare(t)
-	nettest.CheckLeaks(t)
 	w, err := buildWorld(t.Context(), o, lab.TwoSites(conditions(2*time.Millisecond, 1e9)), WayPlain, tcpserver.Echo, settings{box: boxPort})
 	nettest.Must(t, err)
 	defer w.close()
@@ -42,8 +42,8 @@ func TestBoxStops(t *testing.T) {
 // A pair's control connection is told from its lanes, and requests are answered through the
 // box.
 func TestStoppedBox(t *testing.T) {
+	t.Parallel()
 	o := prepare(t)
-	nettest.CheckLeaks(t)
 	c := CaseResult{}
 	got, err := boxTrial{lanes: 2, stops: 1, between: 200 * time.Millisecond, minLife: 100 * time.Millisecond, maxLife: time.Second, hang: time.Second}.run(
 		t.Context(), o, WayPair, 1, func(m measured) { c.add(WayPair, m) })
@@ -55,8 +55,8 @@ func TestStoppedBox(t *testing.T) {
 
 // Flows whose readers pause in an outage lose nothing.
 func TestPausedReaders(t *testing.T) {
+	t.Parallel()
 	o := prepare(t)
-	nettest.CheckLeaks(t)
 	p := &pausedTrial{fault: pausedOutage(pausedEarly + time.Second/2), lanes: 1, flows: 4}
 	nettest.Must(t, atOnce(1, func(_ int, filling *sync.Mutex) error { return p.run(t.Context(), o, WayPair, 1, filling) }))
 	if p.slow[0].flows != 2 || p.slow[1].flows != 2 {
@@ -70,8 +70,8 @@ func TestPausedReaders(t *testing.T) {
 // A connection that a firewall has forgotten carries nothing; its successor has a port
 // that no forgotten one has.
 func TestForgetConnections(t *testing.T) {
+	t.Parallel()
 	o := prepare(t)
-	nettest.CheckLeaks(t)
 	w, err := newWorld(t.Context(), o, conditions(2*time.Millisecond, 1e9), WayPlain, tcpserver.Echo)
 	nettest.Must(t, err)
 	defer w.close()
@@ -93,9 +93,9 @@ func TestForgetConnections(t *testing.T) {
 // After a NAT has given the near site another address, the far host does not know the
 // connections that stood.
 func TestRebind(t *testing.T) {
+	t.Parallel()
 	o := prepare(t)
 	nettest.RequireProgram(t, "nft", "nftables")
-	nettest.CheckLeaks(t)
 	w, err := newWorld(t.Context(), o, conditions(2*time.Millisecond, 1e9), WayPlain, tcpserver.Echo)
 	nettest.Must(t, err)
 	defer w.close()
@@ -116,8 +116,8 @@ func TestRebind(t *testing.T) {
 
 // Relays are upgraded under short flows, and in an outage, and no byte is wrong.
 func TestUpgradesUnderShortFlows(t *testing.T) {
+	t.Parallel()
 	o := prepare(t)
-	nettest.CheckLeaks(t)
 	trial := &churnTrial{name: "20 ms", rtt: 20 * time.Millisecond, every: 50 * time.Millisecond, script: func(ctx context.Context, w *world, upgrade func(upgraded) error) error {
 		for _, u := range upgradedRelays {
 			if err := upgrade(u); err != nil {

@@ -15,7 +15,7 @@ import (
 	"longhaul/internal/nettest"
 )
 
-func TestMain(m *testing.M) { nettest.Main(m) }
+func TestMain(m *testing.M) { nettest.MainWithoutLeaks(m) }
 
 func TestProgramsReachHostsByName(t *testing.T) {
 	ping := nettest.RequireProgram(t, "ping", "iputils-ping")

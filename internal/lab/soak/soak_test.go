@@ -21,7 +21,8 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	nettest.Main(m)
+	nettest.AtOnce(3) // they mostly wait
+	nettest.MainWithoutLeaks(m)
 }
 
 // options are those of a run that takes little time.
@@ -42,7 +43,6 @@ func shorten(t *testing.T) {
 func runPart(t *testing.T, o Options) Result {
 	t.Helper()
 	nettest.RequireSandbox(t)
-	nettest.CheckLeaks(t)
 	o.Program = nettest.Longhaul(t)
 	var said []string
 	o.Report = func(r progress.Report) { said = append(said, r.Text) }
@@ -56,13 +56,21 @@ func runPart(t *testing.T, o Options) Result {
 	return r
 }
 
+// The parts hold in short runs, each in a lab of its own.
+func TestParts(t *testing.T) {
+	shorten(t)
+	t.Run(PartMixed, mixed)
+	t.Run(PartSlow, slowReader)
+	t.Run(PartChurn, churn)
+}
+
 // Most of what can happen happens to the relays of a short mixed run, and no flow
 // is lied to. How long a closed way keeps a flow from its target, which lines a
 // relay that is killed has not yet written, and whether everything has its turn are
 // matters of time: a run of 20 s under the tag timed and `longhaul lab run soak`
 // hold them.
-func TestMixed(t *testing.T) {
-	shorten(t)
+func mixed(t *testing.T) {
+	t.Parallel()
 	o := options(PartMixed)
 	o.Seed = uint64(time.Now().UnixNano())%1_000_000 + 1
 	o.without = []eventKind{outageEvent, drainEvent, drainHopEvent, killNearEvent}
@@ -86,8 +94,8 @@ func TestMixed(t *testing.T) {
 
 // Every byte comes through full queues to readers that are slow. How flat the
 // relays' memory is meanwhile is measured by `longhaul lab run soak`.
-func TestSlowReader(t *testing.T) {
-	shorten(t)
+func slowReader(t *testing.T) {
+	t.Parallel()
 	s := runPart(t, options(PartSlow)).Slow
 	for _, v := range s.Violations {
 		if !strings.Contains(v, "varies by") {
@@ -99,7 +107,8 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-func TestChurn(t *testing.T) {
+func churn(t *testing.T) {
+	t.Parallel()
 	o := options(PartChurn)
 	c := runPart(t, o).Churn
 	if len(c.Violations) > 0 {

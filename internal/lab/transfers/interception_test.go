@@ -19,6 +19,7 @@ import (
 // that intercept at both sites, by both families. The servers must see the client, or with
 // source: relay the router next to them.
 func TestInterceptedPrograms(t *testing.T) {
+	t.Parallel()
 	nettest.RequireRoot(t)
 	for name, debianPackage := range map[string]string{
 		"sshd": "openssh-server", "scp": "openssh-client", "nginx": "nginx-light", "curl": "curl",

@@ -16,6 +16,7 @@ import (
 // A transfer ends when its time is up, with what has arrived, and says so: also while it
 // connects.
 func TestMaxTime(t *testing.T) {
+	t.Parallel()
 	slow := linktest.Fast()
 	slow.RTT = 10 * time.Second
 	for name, conditions := range map[string]lab.Conditions{"while it sends": linktest.Fast(), "while it connects": slow} {
@@ -25,7 +26,6 @@ func TestMaxTime(t *testing.T) {
 
 func maxTime(t *testing.T, conditions lab.Conditions) {
 	nettest.RequireSandbox(t)
-	nettest.CheckLeaks(t)
 	const endless = 1 << 40
 	e := Experiment{Name: "endless", Conditions: conditions, Cases: []Case{{
 		Name: "direct", Bytes: endless, QuickBytes: endless,

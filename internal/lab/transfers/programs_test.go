@@ -144,6 +144,7 @@ const (
 )
 
 func TestSSHPrograms(t *testing.T) {
+	t.Parallel()
 	nettest.RequireRoot(t)
 	for name, debianPackage := range map[string]string{"sshd": "openssh-server", "scp": "openssh-client", "rsync": "rsync"} {
 		nettest.RequireProgram(t, name, debianPackage)
@@ -220,6 +221,7 @@ func TestSSHPrograms(t *testing.T) {
 }
 
 func TestIperf3(t *testing.T) {
+	t.Parallel()
 	iperf3 := nettest.RequireProgram(t, "iperf3", "iperf3")
 	s := newSites(t)
 	s.spawn("host-b", 5201, iperf3, "-s")
@@ -245,6 +247,7 @@ func TestIperf3(t *testing.T) {
 
 // nc ends its stream, and the target, which only then knows the sum, replies.
 func TestNetcatHalfClose(t *testing.T) {
+	t.Parallel()
 	nc := nettest.RequireProgram(t, "nc", "netcat-openbsd")
 	socat := nettest.RequireProgram(t, "socat", "socat")
 	s := newSites(t)
@@ -263,6 +266,7 @@ func TestNetcatHalfClose(t *testing.T) {
 }
 
 func TestPostgreSQL(t *testing.T) {
+	t.Parallel()
 	s := newSites(t)
 	bin := s.postgres()
 	s.relay(5432)
@@ -327,6 +331,7 @@ func (s *sites) postgres() (bin string) {
 
 // A download whose relay is killed fails, and is resumed.
 func TestHTTPResume(t *testing.T) {
+	t.Parallel()
 	nginx := nettest.RequireProgram(t, "nginx", "nginx-light")
 	curl := nettest.RequireProgram(t, "curl", "curl")
 	s := newSites(t)
@@ -422,6 +427,7 @@ http {
 
 // 500 flows at once, each with a stream of its own.
 func TestManyFlows(t *testing.T) {
+	t.Parallel()
 	s := newSites(t)
 	listener := s.listen("host-b", 5001)
 	defer tcpserver.Serve(listener, func(conn net.Conn) {
@@ -481,6 +487,7 @@ func oneOfMany(s *sites, i int, connected *sync.WaitGroup, open <-chan struct{})
 // Both ends see a reset, never only an end, when a relay is killed while data
 // flow both ways.
 func TestKilledRelayResets(t *testing.T) {
+	t.Parallel()
 	for _, victim := range []string{"relay-a", "relay-b"} {
 		t.Run(victim, func(t *testing.T) {
 			s := newSites(t)
@@ -571,6 +578,7 @@ func (s *sites) dial(host string, addr netip.AddrPort) (net.Conn, error) {
 // The headline's two cases, with little data. What the relays bring is measured
 // by `longhaul lab run mitre`, and held under the tag timed.
 func TestMitre(t *testing.T) {
+	t.Parallel()
 	linktest.PrivateRun(t)
 	binary := nettest.Longhaul(t)
 	mitre := Mitre()

@@ -15,6 +15,7 @@ import (
 // TestBINDSecondary holds docs/protocols.md: BIND asks for the SOA by UDP and never transfers
 // through a listening tunnel, unless its configuration has tcp-only for the relay.
 func TestBINDSecondary(t *testing.T) {
+	t.Parallel()
 	nettest.RequireRoot(t)
 	named := nettest.RequireProgram(t, "named", "bind9")
 	s := newSites(t)
@@ -58,6 +59,7 @@ REST
 // TestFTP holds docs/protocols.md: the passive mode passes tunnels for its ports, and a server
 // refuses the active mode, as it comes for another address.
 func TestFTP(t *testing.T) {
+	t.Parallel()
 	nettest.RequireRoot(t)
 	vsftpd := nettest.RequireProgram(t, "vsftpd", "vsftpd")
 	curl := nettest.RequireProgram(t, "curl", "curl")
@@ -105,6 +107,7 @@ func relayConfig(t *testing.T, tunnels string) string {
 // TestRedisCluster holds docs/protocols.md: a node answers with the address of another one,
 // which passes the tunnel by; with the relay as the name that nodes announce, the client stays on it.
 func TestRedisCluster(t *testing.T) {
+	t.Parallel()
 	nettest.RequireRoot(t)
 	server := nettest.RequireProgram(t, "redis-server", "redis-server")
 	cli := nettest.RequireProgram(t, "redis-cli", "redis-tools")

@@ -16,9 +16,13 @@ import (
 	"longhaul/internal/nettest"
 )
 
-func TestMain(m *testing.M) { nettest.Main(m) }
+func TestMain(m *testing.M) {
+	nettest.AtOnce(6) // most of them wait
+	nettest.MainWithoutLeaks(m)
+}
 
 func TestBulkArrivesWhole(t *testing.T) {
+	t.Parallel()
 	built := linktest.TwoSites(t, linktest.Fast())
 	for _, to := range []netip.Addr{lab.HostB, lab.HostB6} {
 		var received atomic.Int64
@@ -56,6 +60,7 @@ func mayOpenTUN() bool {
 }
 
 func TestBulkEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	built := linktest.TwoSites(t, linktest.Fast())
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("the user's wish")
@@ -93,6 +98,7 @@ func goodput(t *testing.T, c lab.Conditions, bytes int64) float64 {
 
 // The end hosts of the report are held to one window per round trip.
 func TestClassicEndHosts(t *testing.T) {
+	t.Parallel()
 	c, window := classicPath()
 	c.ClassicEndHost = true
 	if got := goodput(t, c, 2<<20); got > window {

@@ -34,6 +34,7 @@ func TestMain(m *testing.M) {
 	if file := os.Getenv(otherUser); file != "" {
 		readAsOther(file)
 	}
+	nettest.AtOnce(8) // most of them wait for the disk
 	nettest.Main(m)
 }
 
