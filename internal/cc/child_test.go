@@ -205,7 +205,7 @@ func killed(t *testing.T, h *Host) {
 
 // TestKilledReplacing kills a process that replaces one build by another, after some
 // of its steps and at moments in between. Load and unload complete what is left.
-func TestKilledReplacing(t *testing.T) { eachWay(t, killedReplacing) }
+func TestKilledReplacing(t *testing.T) { eachWayAtOnce(t, killedReplacing) }
 
 func killedReplacing(t *testing.T, h *Host) {
 	exists := func(path ...string) bool {

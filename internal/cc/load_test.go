@@ -24,6 +24,7 @@ import (
 // TestEveryAlgorithm holds that the verifier takes every program of every
 // object, in both variants of cong_control.
 func TestEveryAlgorithm(t *testing.T) {
+	t.Parallel()
 	h := testHost(t)
 	names, err := h.Names()
 	must(t, err)
@@ -209,7 +210,7 @@ func TestDefault(t *testing.T) {
 
 // TestUnloadInUse holds that connections keep an unloaded algorithm, sockets
 // that listen with it hand it on, and new sockets cannot have it.
-func TestUnloadInUse(t *testing.T) { eachWay(t, testUnloadInUse) }
+func TestUnloadInUse(t *testing.T) { eachWayAtOnce(t, testUnloadInUse) }
 
 func testUnloadInUse(t *testing.T, h *Host) {
 	name := testName()
@@ -279,9 +280,10 @@ func otherBuild(h *Host) fs.FS {
 }
 
 func TestReplace(t *testing.T) {
+	t.Parallel()
 	for _, algorithm := range []string{"hybla", "brutal"} {
 		t.Run(algorithm, func(t *testing.T) {
-			eachWay(t, func(t *testing.T, h *Host) {
+			eachWayAtOnce(t, func(t *testing.T, h *Host) {
 				name := load(t, h, algorithm)
 				l, _ := listen(t, loopback, nil)
 				conn, err := dial(l.Addr().String(), withAlgorithm(name))
@@ -316,7 +318,7 @@ func TestReplace(t *testing.T) {
 // TestReplacedWithoutRecord has a replacement killed before it records its build: a load
 // of either build replaces it.
 func TestReplacedWithoutRecord(t *testing.T) {
-	eachWay(t, func(t *testing.T, h *Host) {
+	eachWayAtOnce(t, func(t *testing.T, h *Host) {
 		name := load(t, h, "hybla")
 		b, err := h.readBuild(name)
 		must(t, err)
@@ -370,6 +372,7 @@ func nameTaken(t *testing.T, h *Host) {
 // TestAbandoned holds that what another process has just given up is waited for
 // and not taken for somebody else's.
 func TestAbandoned(t *testing.T) {
+	t.Parallel()
 	eachWay(t, abandoned)
 }
 
@@ -411,6 +414,7 @@ func abandoned(t *testing.T, h *Host) {
 // TestInterrupted makes what a load that is killed half-way can leave behind,
 // step by step.
 func TestInterrupted(t *testing.T) {
+	t.Parallel()
 	pinMap := func(t *testing.T, h *Host, name, pin string) {
 		t.Helper()
 		m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
@@ -464,7 +468,7 @@ func TestInterrupted(t *testing.T) {
 	} {
 		for _, then := range []string{"load", "unload"} {
 			t.Run(state.name+" then "+then, func(t *testing.T) {
-				eachWay(t, func(t *testing.T, h *Host) {
+				eachWayAtOnce(t, func(t *testing.T, h *Host) {
 					requirePaced(t)
 					name := testName()
 					state.make(t, h, name)
@@ -501,7 +505,7 @@ func pinOps(t *testing.T, h *Host, name, pin string) {
 }
 
 // TestManyAtOnce has several processes' worth of loads and unloads contend.
-func TestManyAtOnce(t *testing.T) { eachWay(t, testManyAtOnce) }
+func TestManyAtOnce(t *testing.T) { eachWayAtOnce(t, testManyAtOnce) }
 
 func testManyAtOnce(t *testing.T, h *Host) {
 	name := testName()

@@ -27,6 +27,7 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(childRole); role != "" {
 		os.Exit(child(role))
 	}
+	nettest.AtOnce(8) // most of them wait for the kernel
 	nettest.Main(m)
 }
 
@@ -71,6 +72,16 @@ func eachWay(t *testing.T, test func(t *testing.T, h *Host)) {
 			test(t, h)
 		})
 	}
+}
+
+// eachWayAtOnce is eachWay for a test that leaves the system's default alone.
+func eachWayAtOnce(t *testing.T, test func(t *testing.T, h *Host)) {
+	t.Helper()
+	t.Parallel()
+	eachWay(t, func(t *testing.T, h *Host) {
+		t.Parallel()
+		test(t, h)
+	})
 }
 
 // otherHost is a host with another BPF filesystem and ledger, which registers as h

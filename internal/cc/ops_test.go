@@ -26,6 +26,7 @@ func unlinkedHost(t *testing.T) *Host {
 // without a link. The host that has loaded it lists, replaces and unloads it; to
 // another host it is somebody else's.
 func TestOrphan(t *testing.T) {
+	t.Parallel()
 	h := unlinkedHost(t)
 	other := otherHost(t, h)
 	other.abandonedPatience, h.abandonedPatience = 0, 0
@@ -74,6 +75,7 @@ func TestOrphan(t *testing.T) {
 // TestReplacedBeforeRename completes a replacement that was killed between the
 // registration of the new map and the rename of its pin.
 func TestReplacedBeforeRename(t *testing.T) {
+	t.Parallel()
 	for _, then := range []string{"load", "replace", "unload"} {
 		t.Run(then, func(t *testing.T) {
 			h := unlinkedHost(t)
@@ -105,6 +107,7 @@ func TestReplacedBeforeRename(t *testing.T) {
 // TestReplaceFails has another owner take the name between the two steps of a
 // replacement, and the kernel refuse the new table.
 func TestReplaceFails(t *testing.T) {
+	t.Parallel()
 	h := unlinkedHost(t)
 	newer := *h
 	newer.Objects = otherBuild(h)
@@ -162,7 +165,7 @@ func TestReplaceFails(t *testing.T) {
 
 // TestLooksRegisterNothing watches the kernel's table during what only looks.
 func TestLooksRegisterNothing(t *testing.T) {
-	eachWay(t, func(t *testing.T, h *Host) {
+	eachWayAtOnce(t, func(t *testing.T, h *Host) {
 		seen := map[string]bool{}
 		stop, stopped := make(chan struct{}), make(chan struct{})
 		go func() {

@@ -31,6 +31,7 @@ func countPaths(t *testing.T, m *ebpf.Map, to netip.Addr) (n int, has bool) {
 // and leave their paths behind. (Which are forgotten is the kernel's choice, of those that were
 // not in use lately.)
 func TestPathsOfManyDestinations(t *testing.T) {
+	t.Parallel()
 	h := testHost(t)
 	name := load(t, h, "haul")
 	p, err := h.Paths(name)

@@ -28,6 +28,7 @@ func putPath(t *testing.T, p *Paths, key pathKey, r carriedRecord) {
 }
 
 func TestPaths(t *testing.T) {
+	t.Parallel()
 	h := testHost(t)
 	name := load(t, h, "haul")
 	p, err := h.Paths(name)
@@ -82,7 +83,7 @@ func TestPaths(t *testing.T) {
 
 // The switch holds over a replacement of the build, and ends with the algorithm.
 func TestPathsSwitch(t *testing.T) {
-	eachWay(t, func(t *testing.T, h *Host) {
+	eachWayAtOnce(t, func(t *testing.T, h *Host) {
 		name := load(t, h, "haul")
 		resumes := func() bool {
 			t.Helper()
@@ -138,6 +139,7 @@ func reload(h *Host, name string) error {
 
 // A build with another format of the paths replaces a loaded one, and forgets them.
 func TestPathsFormat(t *testing.T) {
+	t.Parallel()
 	h := testHost(t)
 	name := load(t, h, "haul")
 	pin := h.dir(name, "paths")

@@ -62,6 +62,7 @@ func (p testPath) dial(t *testing.T, control func(string, string, syscall.RawCon
 // at no other time, that a connection is not given up sooner for it, and that a
 // program's own settings stay.
 func TestHaulTimer(t *testing.T) {
+	t.Parallel()
 	const (
 		rtoMax      = 44 // TCP_RTO_MAX_MS, which x/sys does not have yet
 		userTimeout = unix.TCP_USER_TIMEOUT
@@ -166,7 +167,7 @@ func brutalOption(bytesPerSecond uint64) func(fd int) error {
 func paced(t *testing.T, conn net.Conn, want uint64) {
 	t.Helper()
 	var is uint64
-	nettest.Eventually(t, patience, func() bool {
+	nettest.Repeatedly(t, patience, func() bool {
 		if is = infoOf(t, conn).Pacing_rate; is != want {
 			_, err := conn.Write([]byte{0})
 			must(t, err)
@@ -336,6 +337,7 @@ func TestBrutalMakesUpForLoss(t *testing.T) {
 // TestEveryAlgorithmDeliversOverLoss holds that data arrive over a path that
 // loses packets, and that the connection keeps its algorithm.
 func TestEveryAlgorithmDeliversOverLoss(t *testing.T) {
+	t.Parallel()
 	h := testHost(t)
 	names, err := h.Names()
 	must(t, err)
