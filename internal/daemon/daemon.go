@@ -214,7 +214,7 @@ func (d *daemon) assemble() (closeAll func()) {
 
 	d.parts = []part{
 		tunnelsPart{d}, // first: only this part may fail to commit
-		interceptionPart{d}, limitsPart{d}, historyPart{d}, monitorPart{d}, httpPart{d}, dashboardPart{d}, controlPart{d}, logPart{d},
+		interceptionPart{d}, limitsPart{d}, historyPart{d}, monitorPart{d}, httpPart{d}, dashboardPart{d}, controlPart{d}, logPart{d}, hostPart{d},
 	}
 	return func() {
 		for _, closeOne := range slices.Backward(closers) {

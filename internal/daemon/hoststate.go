@@ -24,8 +24,9 @@ type hostKeeper struct {
 
 	mu      sync.Mutex
 	watch   *hostevents.Watch
-	table   string // of nftables, which watch has
-	blind   bool   // there is no watch, and the log says so
+	table   string        // of nftables, which watch has
+	blind   bool          // there is no watch, and the log says so
+	soon    chan struct{} // has the addresses looked at
 	end     chan struct{}
 	running sync.WaitGroup
 }
@@ -38,7 +39,16 @@ const (
 )
 
 func newHostKeeper(log *slog.Logger, rules *interception, relay func() *relay.Relay, sites func() []*httpSite) *hostKeeper {
-	return &hostKeeper{log: log, rules: rules, relay: relay, sites: sites}
+	return &hostKeeper{log: log, rules: rules, relay: relay, sites: sites, soon: make(chan struct{}, 1)}
+}
+
+// lookSoon has the addresses looked at again, after a configuration came into force: what it could not
+// have at once is tried again.
+func (k *hostKeeper) lookSoon() {
+	select {
+	case k.soon <- struct{}{}:
+	default:
+	}
 }
 
 // follow watches what a configuration needs, with the table of nftables of that name if there is
@@ -100,6 +110,8 @@ func (k *hostKeeper) run(watch *hostevents.Watch, end <-chan struct{}) {
 			return
 		case <-timer.C:
 			seen.Lost = watch == nil
+		case <-k.soon:
+			look = true
 		case <-k.rules.wake:
 		case <-changes:
 			seen = watch.Take()

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"longhaul/internal/handover"
 	"longhaul/internal/httpd"
 	"longhaul/internal/relay"
+	"longhaul/internal/remedy"
 )
 
 // httpSite serves one HTTP handler on every address of the configuration. It waits for those that
@@ -49,6 +51,7 @@ func newHTTPSite(log *slog.Logger, handler http.Handler) *httpSite {
 type siteChange struct {
 	site   *httpSite
 	wanted []netip.AddrPort
+	anew   bool // with a new server on each
 	fresh  map[netip.AddrPort]net.Listener
 }
 
@@ -62,7 +65,7 @@ func (w *httpSite) prepare(ctx context.Context, wanted []netip.AddrPort) (*siteC
 func (w *httpSite) prepareAnew(ctx context.Context, wanted []netip.AddrPort, anew bool) (*siteChange, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c := &siteChange{site: w, wanted: wanted, fresh: map[netip.AddrPort]net.Listener{}}
+	c := &siteChange{site: w, wanted: wanted, anew: anew, fresh: map[netip.AddrPort]net.Listener{}}
 	for _, at := range wanted {
 		if w.serving[at].Server != nil && !anew || c.fresh[at] != nil {
 			continue
@@ -103,9 +106,12 @@ func (c *siteChange) Commit() error {
 	for at, l := range c.fresh {
 		w.begin(at, l)
 	}
-	c.fresh = nil
 	for at, s := range w.serving {
-		if !slices.Contains(c.wanted, at) {
+		switch {
+		case c.anew && c.fresh[at] == nil && slices.Contains(c.wanted, at): // it came since prepare
+			s.Close()
+			delete(w.serving, at)
+		case !slices.Contains(c.wanted, at):
 			s.Close()
 			delete(w.serving, at)
 			w.log.Info("no longer serving "+w.what, "address", at)
@@ -116,7 +122,8 @@ func (c *siteChange) Commit() error {
 			delete(w.waiting, at)
 		}
 	}
-	w.lookLocked()
+	c.fresh = nil
+	w.lookLocked() // what cannot be served yet, the keeper looks at again
 	return nil
 }
 
@@ -151,33 +158,35 @@ func (w *httpSite) lookLocked() (again bool) {
 			again = true
 			continue
 		}
+		var problem, said, reason, fix string
+		if why != nil {
+			problem = fmt.Sprintf("%s waits for address %s: %s", w.what, at, *why)
+			said, reason, fix = "waiting for an address, the relay goes on without it", *why, relay.AbsenceFix
+		}
 		s := w.serving[at]
 		if why == nil && (s.Server == nil || s.scope != relay.Scope(at.Addr())) {
 			l, err := httpd.Listen(context.Background(), at)
 			if err == nil {
 				w.begin(at, l)
 			} else {
-				text := err.Error()
-				why, again = &text, true
+				problem = fmt.Sprintf("%s is not served on %s: %v", w.what, at, err)
+				said, reason, fix = "cannot listen on an address, the relay goes on without it", err.Error(), cmp.Or(remedy.Of(err), "see with ss -ltnp what listens there")
+				again = true
 			}
 		}
 		before, waited := w.waiting[at]
 		switch {
-		case why == nil:
+		case problem == "":
 			delete(w.waiting, at)
-		case !waited || before.Problem != w.waitsFor(at, *why):
+		case !waited || before.Problem != problem:
 			if w.waiting == nil {
 				w.waiting = map[netip.AddrPort]flow.HostProblem{}
 			}
-			w.waiting[at] = flow.HostProblem{Part: flow.HostAddress, Problem: w.waitsFor(at, *why), Fix: relay.AbsenceFix, Since: time.Now()}
-			w.log.Warn("waiting for an address, the relay goes on without it", "service", w.what, "address", at, "reason", *why, "remedy", relay.AbsenceFix)
+			w.waiting[at] = flow.HostProblem{Part: flow.HostAddress, Problem: problem, Fix: fix, Since: time.Now()}
+			w.log.Warn(said, "service", w.what, "address", at, "reason", reason, "remedy", fix)
 		}
 	}
 	return again
-}
-
-func (w *httpSite) waitsFor(at netip.AddrPort, why string) string {
-	return fmt.Sprintf("%s waits for address %s: %s", w.what, at, why)
 }
 
 // lacks lists the addresses that the site waits for.

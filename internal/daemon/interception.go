@@ -248,7 +248,7 @@ func (i *interception) refresh() (news bool) {
 	next, news := i.now()
 	switch {
 	case err != nil:
-	case next.Equal(i.inForce):
+	case i.err == nil && next.Equal(i.inForce): // what failed may have set other rules than those
 		return news
 	case i.inForce.Relay != "" && !i.inForce.IsEmpty():
 		var has bool

@@ -175,6 +175,13 @@ func (d historyPart) Prepare(_ context.Context, c *config.Config) (Change, error
 	}), nil
 }
 
+// hostPart comes last: it has the host looked at for what the other parts could not have at once.
+type hostPart struct{ *daemon }
+
+func (d hostPart) Prepare(context.Context, *config.Config) (Change, error) {
+	return setting(d.keeper.lookSoon), nil
+}
+
 // httpPart serves health checks and metrics at http_listen.
 type httpPart struct{ *daemon }
 

@@ -142,6 +142,9 @@ var localRoutes = []unix.SockFilter{
 // tunnels are more messages than the listener has room for. What the kernel sends at once is of one
 // change.
 func notFrom(port uint32) []unix.SockFilter {
+	if port == 0 { // the kernel's own
+		return []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff}}
+	}
 	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: portAt},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 1, K: binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))},

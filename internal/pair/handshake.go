@@ -168,7 +168,7 @@ func connectError(to netip.AddrPort, err error) error {
 	case errors.As(err, &op):
 		err = op.Err
 	}
-	if errors.Is(err, unix.EINVAL) {
+	if call != nil && call.Syscall == "connect" && errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("connect to %s: %w, as by a blackhole route of this host", to, err)
 	}
 	return fmt.Errorf("connect to %s: %w", to, err)

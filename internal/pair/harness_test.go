@@ -32,7 +32,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	nettest.AtOnce(12) // most of them wait for timers
+	nettest.AtOnce(8) // most of them wait for timers
 	os.Exit(nettest.RunWithoutLeaks(m))
 }
 

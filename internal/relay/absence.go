@@ -48,7 +48,7 @@ func Absence(a netip.Addr) (why *string, known bool) {
 	if zone := a.Zone(); zone != "" {
 		index, known := lookUpScope(zone)
 		if index == 0 && known {
-			text = "this host has no interface " + zone
+			text = noInterface(zone)
 			return &text, true
 		}
 		if !known {
@@ -70,6 +70,8 @@ func Absence(a netip.Addr) (why *string, known bool) {
 	}
 	return nil, true
 }
+
+func noInterface(zone string) string { return "this host has no interface " + zone }
 
 // waits lists the listening addresses that this host does not have. all: it has none of the
 // tunnel's.

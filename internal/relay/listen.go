@@ -115,9 +115,19 @@ func openListener(key listenKey, v6only bool, tr Transport) (*listener, error) {
 		return nil, err
 	}
 	if key.waits() {
-		why, _ := key.absence()
+		why, known := key.absence()
+		if zone := key.addr.Addr().Zone(); zone != "" {
+			if !known { // it cannot be bound to an interface that nobody can ask for
+				closeFD(fd)
+				return nil, listenError(key.addr, unix.EMFILE)
+			}
+			if l.unbound = scopeOf(zone) == 0; l.unbound && why == nil {
+				text := noInterface(zone) // it has gone just now
+				why = &text
+			}
+		}
 		l.absent.Store(why)
-		if l.unbound = key.addr.Addr().Zone() != "" && scopeOf(key.addr.Addr().Zone()) == 0; l.unbound {
+		if l.unbound {
 			l.bound = key.addr
 			return l, nil
 		}
