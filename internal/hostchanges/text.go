@@ -3,6 +3,8 @@ package hostchanges
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -122,7 +124,15 @@ func (o Outcome) WriteText(w io.Writer) error {
 	for _, u := range o.Algorithms {
 		b.WriteString(algorithmText(u) + "\n")
 	}
+	times := map[string]int{}
 	for _, label := range o.Forgotten {
+		times[label]++
+	}
+	for _, label := range slices.Sorted(maps.Keys(times)) {
+		if n := times[label]; n > 1 {
+			fmt.Fprintf(&b, "forgot %s, %d times: its network namespaces are deleted\n", label, n)
+			continue
+		}
 		fmt.Fprintf(&b, "forgot %s: its network namespace is deleted\n", label)
 	}
 	for _, label := range o.Unreachable {
