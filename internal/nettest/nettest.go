@@ -27,15 +27,15 @@ var unavailable error
 // Main is a TestMain that runs the package's tests inside a sandbox. There they
 // may make devices, namespaces and routes, as root or as an ordinary user.
 // Without a sandbox, the tests run outside, and RequireSandbox skips.
-func Main(m *testing.M) { inSandbox(m.Run) }
+func Main(m *testing.M) { inSandbox(m, m.Run) }
 
 // MainWithoutLeaks is Main with [RunWithoutLeaks], for a package with parallel tests.
-func MainWithoutLeaks(m *testing.M) { inSandbox(func() int { return RunWithoutLeaks(m) }) }
+func MainWithoutLeaks(m *testing.M) { inSandbox(m, func() int { return RunWithoutLeaks(m) }) }
 
-func inSandbox(run func() int) {
+func inSandbox(m *testing.M, run func() int) {
 	sandbox.Init()
 	if slices.ContainsFunc(os.Args, isFuzzing) {
-		os.Exit(run())
+		os.Exit(m.Run()) // which leaves a goroutine of its own
 	}
 	if !sandbox.Inside() {
 		code, err := sandbox.Run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)

@@ -226,8 +226,8 @@ func (j *Judge) note(tunnels []flow.Tunnel, behind []flow.UseState, now time.Tim
 	relaySince := see(subject{kind: flow.EventRelay}, whole)
 	for i := range tunnels {
 		t := &tunnels[i]
-		if t.Usability.Since = since[i]; ofRelay[t.Usability.Reason()] {
-			t.Usability.Since = relaySince
+		if t.Usability.Since = since[i]; ofRelay[t.Usability.Reason()] || t.State != string(flow.ReasonRemoved) && relaySince.After(since[i]) {
+			t.Usability.Since = relaySince // also of a relay that serves again
 		}
 	}
 	if same && at == len(j.order) {
