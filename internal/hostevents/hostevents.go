@@ -61,6 +61,9 @@ const (
 	// pause is between two readings of the kernel's messages, so that many changes cost
 	// as few wakeups as one.
 	pause = 100 * time.Millisecond
+	// settle is left to a command for the rest of its changes: ip route flush deletes until it
+	// finds nothing, also what was set again meanwhile.
+	settle = 50 * time.Millisecond
 	// room is for the messages of a pause.
 	room = 4 << 20
 	// messageBytes is room for what the kernel sends at once.
@@ -178,6 +181,11 @@ func (w *Watch) follow(f *os.File, each func(kind uint16, port uint32, body []by
 				return
 			}
 			w.take(buffer[:max(0, got)], failed, each)
+			select {
+			case <-w.end:
+				return
+			case <-time.After(settle):
+			}
 			for failed == nil { // what has come meanwhile
 				if err := conn.Control(func(fd uintptr) { got, _, failed = unix.Recvfrom(int(fd), buffer, unix.MSG_DONTWAIT) }); err != nil {
 					return

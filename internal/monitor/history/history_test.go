@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	if file := os.Getenv(otherUser); file != "" {
 		readAsOther(file)
 	}
-	nettest.AtOnce(8) // most of them wait for the disk
+	nettest.AtOnce(4) // most of them wait for the disk
 	nettest.Main(m)
 }
 
