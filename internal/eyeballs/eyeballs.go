@@ -239,8 +239,11 @@ func (h *Host) Delay(a netip.AddrPort) time.Duration {
 // these addresses share the time that is left.
 func (h *Host) Next(a netip.AddrPort, inFlight, rest int, left time.Duration) time.Duration {
 	delay := h.Delay(a)
-	if inFlight < MaxBeside {
+	switch {
+	case inFlight < MaxBeside:
 		return delay
+	case left <= 0: // without a deadline
+		return maxDelay
 	}
 	return max(delay, left/time.Duration(1+rest))
 }

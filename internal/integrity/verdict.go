@@ -242,7 +242,7 @@ func (c *Chain) summary() string {
 		on = "one relay on"
 	}
 	if c.State == Accepts {
-		return fmt.Sprintf("%s, %s accepts and says nothing; all bytes pass unaltered to %s", on, last.name(), nearest)
+		return fmt.Sprintf("%s, %s accepts; all bytes pass unaltered to %s", on, last.name(), nearest)
 	}
 	return fmt.Sprintf("%s, %s answers, and all bytes pass unaltered", on, last.name())
 }
