@@ -135,7 +135,7 @@ func TestOnlyChangesAreLogged(t *testing.T) {
 	report := func(state integrity.State, f *integrity.Fault) *integrity.Report {
 		passed := &integrity.Direction{Bytes: 1}
 		r := integrity.NewReport("t", time.Now(), []integrity.Chain{{State: state, Fault: f, Hops: []integrity.Hop{
-			{Kind: integrity.KindRelay, Up: passed, Down: passed}, {Kind: integrity.KindTarget}}}})
+			{Kind: integrity.KindRelay, Up: passed, Down: passed}, {Kind: integrity.KindTarget, Greeting: 1}}}})
 		return &r
 	}
 	whole, down := report(integrity.Whole, nil), report(integrity.Broken, &integrity.Fault{Reason: integrity.Refused, Hop: 1, Text: "refused"})

@@ -177,6 +177,8 @@ func TestUndecidedOpensAreBounded(t *testing.T) {
 		if admits {
 			want = opens
 		}
+		begun := func() bool { return len(sessionsOf(s.far, "hostile")) > 0 }
+		nettest.Eventually(t, time.Minute, begun, func() string { return "the far node has no session" })
 		one := sessionsOf(s.far, "hostile")[0]
 		nettest.Eventually(t, time.Minute, func() bool { return s.far.Flows() == want && (admits || len(one.asking) == maxAsking) },
 			func() string { return "the far node has another number of flows" })

@@ -208,7 +208,7 @@ func TestUpgradeOvertakesOpen(t *testing.T) {
 // however short its deadline: the flows that stand wait as well.
 func TestNewFlowInAnOutage(t *testing.T) {
 	t.Parallel()
-	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = 200 * time.Millisecond })
+	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = 2 * time.Second })
 	s.serve(echo)
 	s.awaitWarm(2)
 	s.path.cut(true)
@@ -216,7 +216,7 @@ func TestNewFlowInAnOutage(t *testing.T) {
 	nettest.Eventually(t, 30*time.Second, down, s.dump)
 	c := s.dial()
 	defer c.Close()
-	if b, err := readFor(c, time.Second); err == nil || !netTimeout(err) {
+	if b, err := readFor(c, 3*time.Second); err == nil || !netTimeout(err) { // longer than the deadline
 		t.Fatalf("the client sees %q, %v in the outage", b, err)
 	}
 	s.path.cut(false)
