@@ -65,7 +65,7 @@ func wordsOfStates(t *testing.T) []string {
 		file, begin, end, pattern string
 		atLeast                   int
 	}{
-		{"relay/snapshot.go", "state := \"listening\"", "tunnelSnapshot(", `state :?= "([a-z-]+)"`, 5},
+		{"relay/snapshot.go", "t.State = \"listening\"", "tunnelSnapshot(", `State = "([a-z-]+)"`, 6},
 		{"relay/snapshot.go", "func (f *flow) state()", "\n}\n", `return "([a-z-]+)"`, 7},
 		{"flow/tunnel.go", "HopState = ", "\n)\n", `= "([a-z-]+)"`, 4},
 		{"flow/pair.go", "PairUnpaired ", "\n)\n", `= "([a-z-]+)"`, 10},

@@ -241,6 +241,18 @@ func (i *interception) cannotRestore(err error) {
 	e.err, e.nextAt = err.Error(), time.Now().Add(interceptionRetry)
 }
 
+// findCleared finds that the operator has taken the rules back. The caller holds mu.
+func (i *interception) findCleared() error {
+	if i.kept.cleared || i.inForce.Relay == "" || i.inForce.IsEmpty() {
+		return nil
+	}
+	has, err := i.host.HasRecord(i.inForce.Relay)
+	if err == nil && !has {
+		i.wasCleared()
+	}
+	return err
+}
+
 // wasCleared leaves the host as the operator wants it. The caller holds mu.
 func (i *interception) wasCleared() {
 	e := &i.kept

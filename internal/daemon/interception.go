@@ -167,6 +167,7 @@ func (i *interception) follow(host ruler, wanted intercept.Options, tunnels []co
 	})
 	i.bypass = bypasses(tunnels, i.bypass)
 	idle := i.idle()
+	_ = i.findCleared() // the event may be on its way, and the reload is to set the rules again
 	i.host, i.wanted, i.retryAt = host, wanted, time.Time{}
 	i.beginEnforcing()
 	i.refresh()
@@ -250,10 +251,8 @@ func (i *interception) refresh() (news bool) {
 	case err != nil:
 	case i.err == nil && next.Equal(i.inForce): // what failed may have set other rules than those
 		return news
-	case i.inForce.Relay != "" && !i.inForce.IsEmpty():
-		var has bool
-		if has, err = i.host.HasRecord(i.inForce.Relay); err == nil && !has {
-			i.wasCleared()
+	default:
+		if err = i.findCleared(); i.kept.cleared {
 			return true
 		}
 	}
@@ -395,6 +394,7 @@ func (i *interception) stop() {
 func (i *interception) hold() (inForce intercept.Options, cleared bool) {
 	i.mu.Lock()
 	defer i.unlock()
+	_ = i.findCleared() // the event may be on its way
 	i.held = true
 	return i.inForce, i.kept.cleared
 }
