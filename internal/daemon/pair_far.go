@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/config"
+	"longhaul/internal/flow"
 	"longhaul/internal/pair"
 	"longhaul/internal/pair/identity"
 	"longhaul/internal/pair/preface"
@@ -30,7 +31,8 @@ type farTunnel struct {
 	pairs   *pairs
 	server  *pairServer
 	admits  atomic.Pointer[farSettings]
-	removed atomic.Bool  // by a reload
+	removed atomic.Bool // by a reload
+	trouble atomic.Pointer[string]
 	next    *farSettings // to put into force
 
 	mu    sync.Mutex
@@ -59,7 +61,9 @@ func (p *pairs) far(c *config.Tunnel) *farTunnel {
 
 func (t *farTunnel) keep() {
 	t.admits.Store(t.next)
-	t.removed.Store(false)
+	if t.removed.Swap(false) {
+		t.trouble.Store(nil) // nobody has looked meanwhile
+	}
 }
 
 // pairServer adapts a far tunnel to relay's PairServer. It has functions because
@@ -135,6 +139,43 @@ func (t *farTunnel) Admits(peer string) bool { return slices.Contains(t.admits.L
 
 // Removed implements pair.Acceptor.
 func (t *farTunnel) Removed() bool { return t.removed.Load() }
+
+// Trouble implements pair.Acceptor.
+func (t *farTunnel) Trouble() (text string, known bool) {
+	if now := t.trouble.Load(); now != nil {
+		return *now, true
+	}
+	return "", false
+}
+
+// isTrouble are the reasons for which each client of a far tunnel is reset. One that is at a limit, or
+// near it, still serves some.
+var isTrouble = map[flow.Reason]bool{flow.ReasonDrained: true, flow.ReasonHopsDown: true, flow.ReasonHopsDrained: true}
+
+// noteTroubles has near relays know what is decided of the far tunnels.
+func (p *pairs) noteTroubles(tunnels []flow.Tunnel) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.current.far) == 0 {
+		return
+	}
+	for i := range tunnels {
+		far := p.current.far[tunnels[i].Name]
+		if far == nil {
+			continue
+		}
+		text := ""
+		for _, problem := range tunnels[i].Usability.Problems {
+			if isTrouble[problem.Reason] {
+				text = problem.Detail
+				break
+			}
+		}
+		if was, known := far.Trouble(); !known || was != text {
+			far.trouble.Store(&text)
+		}
+	}
+}
 
 // Clear implements pair.Acceptor.
 func (t *farTunnel) Clear() bool { return t.admits.Load().clear }

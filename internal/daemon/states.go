@@ -23,6 +23,7 @@ func (d *daemon) overviewNow() relay.Snapshot {
 	s := d.relay.Overview()
 	d.rules.addBypasses(s.Tunnels)
 	d.judge.Decide(s.Tunnels)
+	d.pairs.noteTroubles(s.Tunnels)
 	d.decided = time.Now()
 	return s
 }
@@ -35,6 +36,7 @@ func (d *daemon) decide(into []flow.Tunnel) []flow.Tunnel {
 	into = d.relay.Standing(into)
 	d.rules.addProblems(into)
 	d.judge.Decide(into)
+	d.pairs.noteTroubles(into)
 	d.decided = time.Now()
 	return into
 }

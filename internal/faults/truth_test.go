@@ -236,6 +236,26 @@ func TestTruthTable(t *testing.T) {
 			w.upgrade()
 		}, truth{up, "", "up", "", lack{}}},
 		{"pair stands", func(w *truthWorld) { w.startPair(func(*pairOf) {}, true) }, truth{up, "", "up", "", lack{}}},
+		{"target of the far relay dead", func(w *truthWorld) {
+			w.startPair(func(p *pairOf) {
+				p.withoutWaitForPair, p.moreFar = false, "defaults: {health: {eject_after: 1, eject_for: 1h, interval: 1h}}\n"
+			}, true)
+			w.fail(1)
+		}, truth{down, flow.ReasonHopsDown, "down", bothAlerts, lack{}}},
+		{"target of the far relay back, and no client", func(w *truthWorld) {
+			w.startPair(func(p *pairOf) {
+				p.withoutWaitForPair, p.moreFar = false, "defaults: {health: {eject_after: 1, eject_for: 1h, interval: 100ms}}\n"
+			}, true)
+			w.fail(1)
+			w.expect(truth{down, flow.ReasonHopsDown, "down", bothAlerts, lack{}})
+			w.open()
+		}, truth{up, "", "up", "", lack{}}},
+		{"far tunnel drained", func(w *truthWorld) {
+			w.startPair(func(p *pairOf) { p.withoutWaitForPair = false }, true)
+			if out, code := command(w.T, "drain", "main", "--control-socket", w.pair.far.socket()); code != 0 {
+				w.Fatal(out)
+			}
+		}, truth{down, flow.ReasonHopsDown, "down", bothAlerts, lack{}}},
 		{"far relay never up", func(w *truthWorld) { w.startPair(func(*pairOf) {}, false) },
 			truth{down, flow.ReasonPairDown, "down", bothAlerts, lack{}}},
 		{"far relay dead", func(w *truthWorld) {

@@ -416,7 +416,7 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 	}
 	older := !lane && n.known(peer, hello)
 	mine := n.hello(hello.Session, a.Tunnel())
-	mine.Features = hello.Features & (wire.FeaturePad | wire.FeatureNoResume | wire.FeatureLanes | wire.FeatureAhead | wire.FeatureCompress | wire.FeatureHeld | wire.FeatureSealed | wire.FeatureSums | wire.FeatureSent)
+	mine.Features = hello.Features & (wire.FeaturePad | wire.FeatureNoResume | wire.FeatureLanes | wire.FeatureAhead | wire.FeatureCompress | wire.FeatureHeld | wire.FeatureSealed | wire.FeatureSums | wire.FeatureSent | wire.FeatureTrouble)
 	if a.Clear() || older { // the tunnel may have had the session's mode before
 		mine.Features |= hello.Features & wire.FeatureClear
 	}
@@ -492,7 +492,7 @@ func (n *Node) peerOf(conn *tls.Conn) (string, error) {
 // lane, since the far end waits as long, and of which tunnel it is.
 func (n *Node) nearHello(s *session, o LinkOptions) wire.Hello {
 	h := n.hello(s.id, o.Tunnel)
-	h.Resume, h.Features, h.Origin = s.waits(o), s.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld|wire.FeatureSent, o.Origin
+	h.Resume, h.Features, h.Origin = s.waits(o), s.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld|wire.FeatureSent|wire.FeatureTrouble, o.Origin
 	h.Features &^= n.options.Without
 	h.Boot = n.options.Boot
 	return h

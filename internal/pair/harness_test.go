@@ -146,6 +146,7 @@ type stand struct {
 	mu         sync.Mutex
 	admit      bool
 	removed    atomic.Bool
+	trouble    atomic.Value // a string
 	opens      []Open
 	halfClose  time.Duration
 	resetDrain time.Duration
@@ -280,6 +281,11 @@ func (s *stand) Admits(string) bool {
 	return s.admit
 }
 func (s *stand) Removed() bool { return s.removed.Load() }
+
+func (s *stand) Trouble() (text string, known bool) {
+	text, known = s.trouble.Load().(string)
+	return text, known
+}
 func (s *stand) Clear() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -169,6 +169,9 @@ type Acceptor interface {
 	// Removed reports whether the tunnel is gone: nobody may open flows. Those that exist
 	// go on.
 	Removed() bool
+	// Trouble says why the tunnel takes no flows now, so that each client would be reset; empty: it takes
+	// them. known is false while nobody knows. It is asked for often.
+	Trouble() (text string, known bool)
 	// Clear reports whether lanes go in clear. A peer that wants it otherwise is refused.
 	Clear() bool
 	// Dial connects to the tunnel's target; ctx has the near relay's deadline. An

@@ -82,6 +82,7 @@ type session struct {
 	draining   bool
 	ended      bool // near relay: the far process has said its last
 	lastDue    bool // far relay: that is to be said
+	trouble    trouble
 	closed     bool
 	revoked    bool          // of the watching goroutine
 	greeting   time.Time     // near relay: an attempt for ctl is in its handshake since; zero: none
@@ -126,11 +127,12 @@ func newSession(n *Node, peer string, id uint64, near bool) *session {
 	return s
 }
 
-// goesOnFrom has a new session take what an older one of its link knows of outages. The caller holds the
-// link's lock.
+// goesOnFrom has a new session take what an older one of its link knows of outages and of the far
+// tunnel. The caller holds the link's lock.
 func (s *session) goesOnFrom(old *session) {
 	old.mu.Lock()
 	defer old.mu.Unlock()
+	s.trouble = old.trouble
 	if s.stood = old.stood; old.ctl == nil && old.stood {
 		s.since = old.since
 	}
@@ -200,6 +202,9 @@ func (s *session) begin(c *connection) {
 	s.tellsSent.Store(s.sealed.Load() || c.hello.Features&wire.FeatureSent != 0)
 	s.summed.Store(s.summedWith(c.hello))
 	s.ahead = c.hello.Features&wire.FeatureAhead != 0 && !s.noResume
+	if s.trouble.both = c.both&wire.FeatureTrouble != 0; !s.trouble.both {
+		s.trouble = trouble{}
+	}
 	s.problem, s.text, s.laneErr = ProblemNone, "", nil
 	flows := slices.Collect(maps.Values(s.flows))
 	s.mu.Unlock()
@@ -476,6 +481,8 @@ func (s *session) handle(ctl *control, m wire.Message) {
 		ctl.answerPing(binary.BigEndian.Uint64(m.Bytes))
 	case wire.MessagePong:
 		s.pong(ctl, binary.BigEndian.Uint64(m.Bytes))
+	case wire.MessageTrouble:
+		s.takeTrouble(ctl, m.Text)
 	case wire.MessageDrain:
 		s.drained(m.Flags&wire.FlagLast != 0)
 	case wire.MessageKey:

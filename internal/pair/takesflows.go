@@ -9,9 +9,10 @@ type Taking struct {
 	Fallback bool      // new flows go unpaired
 	Stood    bool      // the pair has stood, in this process or the one before
 	Met      bool      // in this session
-	Since    time.Time // the session has stood, or not
+	Since    time.Time // the session has stood, or not, or the far tunnel has had its trouble, or none again
 	Problem  Problem   // of one that does not
 	Text     string    // the error behind Problem
+	Trouble  string    // why the far tunnel takes no flows, in its relay's words; empty: it takes them
 }
 
 // Taking says it of the session that takes new flows. It looks at nothing else: callers ask
@@ -24,6 +25,10 @@ func (l *Link) Taking() Taking {
 	defer s.mu.Unlock()
 	t := Taking{Peer: s.peer, Takes: s.ctl != nil && !s.draining, Stood: s.stood, Met: s.instance != 0,
 		Since: s.since, Problem: s.problem, Text: s.text}
+	trouble, since := s.trouble.now(time.Now())
+	if t.Trouble = trouble; t.Takes && since.After(t.Since) {
+		t.Since = since
+	}
 	if s.draining {
 		t.Problem = ProblemDraining
 	}

@@ -66,6 +66,7 @@ func (s *session) watch(now time.Time, slow, sweep bool) {
 		return
 	}
 	s.revoked = s.revoked && !slow // the peer is admitted again
+	s.tellTrouble()
 	s.watchControl(now, slow)
 	if slow {
 		s.renew(now)

@@ -39,6 +39,7 @@ type Pair struct {
 	Since    time.Time // the session has stood, or not
 	Problem  string    // of flow.PairSession
 	Error    string
+	Trouble  string // why the far tunnel takes no flows; empty: it takes them
 }
 
 // Options are the sources of a [Judge].
@@ -193,8 +194,11 @@ func ofPair(t *flow.Tunnel, p *Pair, now time.Time, add func(flow.Reason, string
 	if !p.Met {
 		within = firstSettles
 	}
-	state, hop := flow.Down, flow.HopDown
+	state, hop, why := flow.Down, flow.HopDown, ""
 	switch settling := now.Sub(p.Since) < within; {
+	case p.Trouble != "" && (p.Takes || p.Stood && settling):
+		why = fmt.Sprintf("the tunnel of %s %s", p.Peer, p.Trouble)
+		add(flow.ReasonHopsDown, "has no hop: %s", why)
 	case p.Takes, p.Stood && settling:
 		state, hop = flow.Up, flow.HopUp
 	case settling:
@@ -204,6 +208,7 @@ func ofPair(t *flow.Tunnel, p *Pair, now time.Time, add func(flow.Reason, string
 		if p.Error != "" {
 			text += " (" + p.Error + ")"
 		}
+		why = flow.PairProblemText(p.Problem, p.Peer)
 		add(flow.ReasonPairDown, "has no session: %s", text)
 	}
 	for i := range t.Hops {
@@ -211,10 +216,7 @@ func ofPair(t *flow.Tunnel, p *Pair, now time.Time, add func(flow.Reason, string
 		if h.State == flow.HopDrained {
 			continue
 		}
-		h.State, h.Usable, h.Since, h.LastError = hop, hop != flow.HopDown, p.Since, ""
-		if !h.Usable {
-			h.LastError = flow.PairProblemText(p.Problem, p.Peer)
-		}
+		h.State, h.Usable, h.Since, h.LastError = hop, hop != flow.HopDown, p.Since, why
 	}
 	return state
 }

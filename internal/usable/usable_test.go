@@ -74,6 +74,7 @@ func TestDecide(t *testing.T) {
 		{"the pair connects", listening(flow.HopUntried), &Pair{Since: ago(firstSettles / 2)}, nil, nil, flow.Untried, "", ""},
 		{"the pair never stood", listening(flow.HopUntried), &Pair{Peer: "b", Since: ago(firstSettles), Problem: flow.PairPathDown, Error: "timeout"}, nil, nil, flow.Down, flow.ReasonPairDown, "has no session: b cannot be reached (timeout)"},
 		{"the pair stands", listening(flow.HopUntried), &Pair{Takes: true, Stood: true, Met: true, Since: ago(0)}, nil, nil, flow.Up, "", ""},
+		{"the far tunnel takes no flows", listening(flow.HopUntried), &Pair{Peer: "b", Takes: true, Stood: true, Met: true, Since: ago(time.Hour), Trouble: "is drained"}, nil, nil, flow.Down, flow.ReasonHopsDown, "has no hop: the tunnel of b is drained"},
 		{"the pair was just lost", listening(flow.HopUntried), &Pair{Stood: true, Met: true, Since: ago(settles / 4)}, nil, nil, flow.Up, "", ""},
 		{"the pair is lost", listening(flow.HopUntried), &Pair{Peer: "b", Stood: true, Met: true, Since: ago(settles), Problem: flow.PairDraining}, nil, nil, flow.Down, flow.ReasonPairDown, "has no session: b takes no new sessions"},
 		{"upgraded, the pair connects", listening(flow.HopUntried), &Pair{Stood: true, Since: ago(firstSettles / 2)}, nil, nil, flow.Up, "", ""},

@@ -49,6 +49,7 @@ const (
 	FeatureSealed                        // lanes in clear carry neither OPEN nor END: both come on the control connection
 	FeatureSums                          // frames of lanes in clear have sums, but of a stream's bytes
 	FeatureSent                          // either end may send SENT
+	FeatureTrouble                       // the far end may send TROUBLE
 )
 
 // Hello is what each end says of itself at first.

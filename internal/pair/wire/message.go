@@ -33,6 +33,7 @@ const (
 	MessageHeld    MessageType = 15 // spans beyond the sender's position that it holds
 	MessageEnd     MessageType = 16 // length and sum of the sender's stream, which may still be under way
 	MessageSent    MessageType = 17 // everything before the offset has left the sender
+	MessageTrouble MessageType = 18 // from the far relay: why its tunnel takes no flows; no text: it takes them
 )
 
 // FlagEnd on ACK: the end is passed on too. On RESET: the stream had ended at the
@@ -88,7 +89,7 @@ func (m Message) Append(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, m.Flow)
 	text := m.Text[:min(len(m.Text), maxText)]
 	switch m.Type {
-	case MessageOpened:
+	case MessageOpened, MessageTrouble:
 		dst = append(dst, text...)
 	case MessageRefused:
 		dst = append(append(dst, m.Reason), text...)
@@ -142,7 +143,7 @@ func ReadMessage(r io.Reader, buf *[]byte) (m Message, err error) {
 
 func (t MessageType) sizes() (low, high int) {
 	switch t {
-	case MessageOpened:
+	case MessageOpened, MessageTrouble:
 		return 0, maxText
 	case MessageRefused:
 		return 1, 1 + maxText
@@ -181,7 +182,7 @@ func (m *Message) set(b []byte) error {
 		m.Reason, b = b[0], b[1:]
 	}
 	switch m.Type {
-	case MessageOpened, MessageRefused, MessageReset:
+	case MessageOpened, MessageRefused, MessageReset, MessageTrouble:
 		m.Text = m.textOf(b)
 	case MessageWake, MessagePing, MessagePong, MessageKey, MessageKeyTaken:
 		m.Bytes = b

@@ -211,6 +211,8 @@ func TestFramesRefused(t *testing.T) {
 var messages = []Message{
 	{Type: MessageEnd, Flow: 1, Offset: 1 << 40, CRC: 0xdeadbeef},
 	{Type: MessageSent, Flow: 1, Offset: 1 << 40},
+	{Type: MessageTrouble, Text: "has no hop"},
+	{Type: MessageTrouble},
 	{Type: MessageOpened, Flow: 1, Text: "192.0.2.1:22"},
 	{Type: MessageRefused, Flow: 2, Reason: 3, Text: "connection refused"},
 	{Type: MessageAck, Flow: 3, Flags: FlagEnd, Offset: 1 << 40},
