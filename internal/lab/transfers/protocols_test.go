@@ -120,6 +120,12 @@ func TestRedisCluster(t *testing.T) {
 		create = append(create, fmt.Sprintf("%s:%d", lab.HostB, port))
 	}
 	s.must("host-b", nil, cli, create...)
+	for port := 7001; port <= 7003; port++ { // each node finds by itself that the cluster is up
+		state := func() string {
+			return s.must("host-b", nil, cli, "-h", lab.HostB.String(), "-p", fmt.Sprint(port), "cluster", "info")
+		}
+		nettest.Eventually(t, time.Minute, func() bool { return strings.Contains(state(), "cluster_state:ok") }, state)
+	}
 	s.spawn("relay-a", 7001, s.Program, "relay", "--config", relayConfig(t, fmt.Sprintf(`
   - {name: redis, listen: "%v:7001-7003", forward: "%v:7001-7003"}
 `, lab.RelayA, lab.HostB)))
