@@ -64,7 +64,7 @@ type followed struct {
 	over chan struct{} // closed once nobody reads any more
 }
 
-// unread is the next message that has not been read; nil: there is none.
+// unread reads the next message that waits in the socket. It returns nil if none waits.
 func (f *followed) unread() (told []byte) {
 	raw, err := f.conn.SyscallConn()
 	if err != nil {

@@ -459,8 +459,8 @@ func TestCase62FirewallDropsData(t *testing.T) {
 	p.expectNoFlows()
 }
 
-// TestPathDropsLargeSegments holds that a path whose MTU is smaller than its ends believe, in one
-// direction, is told from a firewall.
+// TestPathDropsLargeSegments holds that the problem is path-mtu, and not that of a firewall, if the MTU
+// of one direction of the path is smaller than its ends believe.
 func TestPathDropsLargeSegments(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -10,7 +10,7 @@ import (
 )
 
 // TestTrouble holds that the near relay knows why the far tunnel takes no flows, also after the control
-// connection was lost, and that one of an older release is told nothing.
+// connection was lost, and that the far relay sends TROUBLE to no near relay of an older release.
 func TestTrouble(t *testing.T) {
 	t.Parallel()
 	for name, without := range map[string]wire.Features{"both know": 0, "older": wire.FeatureTrouble} {

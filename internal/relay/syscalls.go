@@ -142,13 +142,14 @@ func networkOrder(port uint16) uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-// scopeOf is the index of an interface; 0: there is none, or nobody knows.
+// scopeOf returns the index of an interface, or 0 if there is none or the kernel could not be asked.
 func scopeOf(zone string) uint32 {
 	index, _ := lookUpScope(zone)
 	return index
 }
 
-// lookUpScope reports the index of an interface, 0 if there is none, and whether that is known.
+// lookUpScope returns the index of an interface, or 0 if this host has no such interface. known is false
+// if the kernel could not be asked.
 func lookUpScope(zone string) (index uint32, known bool) {
 	if zone == "" {
 		return 0, true
