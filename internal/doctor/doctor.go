@@ -113,6 +113,7 @@ type Capture struct {
 	// out. BurstBps is the goodput at which they crossed it; 0: unknown.
 	Bursts   int     `json:"bursts,omitempty"`
 	BurstBps float64 `json:"burst_bps,omitempty"`
+	Counts   Counts  `json:"counts"`
 }
 
 // Path has the sizes of IP packets on the path between the two hosts, in bytes. Zero
