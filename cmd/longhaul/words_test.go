@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/doctor"
 	"longhaul/internal/flow"
 	"longhaul/internal/hostchanges"
 	"longhaul/internal/integrity"
@@ -34,6 +35,19 @@ func TestWordsPage(t *testing.T) {
 	for _, word := range append(wordsOfStates(t), wordsOfColumns(t)...) {
 		if !explained[word] && !strings.Contains(page, "`"+word+"`") {
 			t.Errorf("docs/words.md does not explain %s", word)
+		}
+	}
+}
+
+// TestCausesHaveWords holds that doctor's page and the dashboard explain each cause.
+func TestCausesHaveWords(t *testing.T) {
+	page, dashboard := readSource(t, "../../docs/doctor.md"), readSource(t, "../../internal/web/static/format.js")
+	for _, cause := range doctor.Causes() {
+		if !strings.Contains(page, "\n| `"+string(cause)+"` |") {
+			t.Errorf("docs/doctor.md does not explain the cause %s", cause)
+		}
+		if !strings.Contains(dashboard, "'"+string(cause)+"': [") {
+			t.Errorf("the dashboard has no words for the cause %s", cause)
 		}
 	}
 }

@@ -23,8 +23,6 @@ type Finding struct {
 	// pathShare is the factor that the removal of the cause brings to the path's
 	// capacity, as the trial found it; 0: none.
 	pathShare float64
-	// slowReader: the receiving program is the application that limits.
-	slowReader bool
 }
 
 // Report is the doctor's report.
@@ -78,12 +76,11 @@ func Diagnose(o Observation) (Report, error) {
 	if c.receives() {
 		return c.diagnoseReceiver(r), nil
 	}
-	of := rules
-	if c.stands() {
-		of = standstill // the other rules need connections that move
-	}
-	for _, rule := range of {
-		if finding := rule(c); finding != nil {
+	for _, entry := range causes {
+		if entry.rule == nil || entry.standstill != c.stands() {
+			continue
+		}
+		if finding := entry.rule(c); finding != nil {
 			r.Findings = append(r.Findings, *finding)
 		}
 		if len(r.Findings) > 0 && r.Findings[0].Cause == ShortFlow {
@@ -277,9 +274,6 @@ func (c *patient) bufferBound() float64 {
 
 // stands reports whether the connection stands still.
 func (c *patient) stands() bool { return c.f.Stalled >= stallTime(c.f) && c.f.StalledAtTheEnd }
-
-// IsNone reports whether the cause needs no removal.
-func (c Cause) IsNone() bool { return c == Healthy || c == Congestion || c == Unexplained }
 
 // rank sorts the findings by the gain of their removal, highest first. On a full path
 // Healthy precedes causes whose removal brings little.

@@ -14,39 +14,6 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// Cause is what limits a connection.
-type Cause string
-
-// The causes. Healthy is a connection that fills its path and needs no remedy.
-// Congestion is a path full of other connections' data. Outage is a path that is down,
-// or that has forgotten the connection. PairDown is a pair of relays without a session.
-const (
-	Healthy        Cause = "healthy"
-	Application    Cause = "application"
-	ReceiverWindow Cause = "receiver-window"
-	WindowScaling  Cause = "window-scaling"
-	SendBuffer     Cause = "send-buffer"
-	RandomLoss     Cause = "random-loss"
-	Congestion     Cause = "congestion"
-	Policer        Cause = "policer"
-	Reordering     Cause = "reordering"
-	SegmentSize    Cause = "segment-size"
-	BlackHole      Cause = "black-hole"
-	AsymmetricMTU  Cause = "asymmetric-mtu"
-	Pacing         Cause = "pacing"
-	ShortFlow      Cause = "short-flow"
-	CPU            Cause = "cpu"
-	Outage         Cause = "outage"
-	PairDown       Cause = "pair-down"
-	Unexplained    Cause = "unexplained"
-)
-
-// Causes returns all causes.
-func Causes() []Cause {
-	return []Cause{Healthy, Application, ReceiverWindow, WindowScaling, SendBuffer, RandomLoss, Congestion, Policer,
-		Reordering, SegmentSize, BlackHole, AsymmetricMTU, Pacing, ShortFlow, CPU, Outage, PairDown, Unexplained}
-}
-
 // Sample is the state of a connection's sending end at one moment. Unknown fields
 // beside Info are negative.
 type Sample struct {

@@ -171,7 +171,7 @@ func TestRules(t *testing.T) {
 		}, capacity(400), ReceiverWindow, 17.9}, // one segment in 4316, by Mathis
 		{"window that goes up and down", func(k int, s *Sample) {
 			s.Info.SndWnd, s.Info.RwndLimited = 100_000+uint32(k%2)*100_000, s.At
-		}, capacity(40), Application, 40},
+		}, capacity(40), Reader, 40},
 		{"no window scaling", func(_ int, s *Sample) {
 			s.Info.Options &^= tcpinfo.OptWScale
 			s.Info.SndWnd, s.Info.RwndLimited = 65535, s.At
@@ -271,7 +271,7 @@ func TestReceiver(t *testing.T) {
 		remedies bool
 	}{
 		{"in time", func(*Sample) {}, Unexplained, false, false},
-		{"read slowly", func(s *Sample) { s.RecvQueue = 1 << 20 }, Application, true, true},
+		{"read slowly", func(s *Sample) { s.RecvQueue = 1 << 20 }, Reader, true, true},
 		{"window", func(s *Sample) { s.Info.RcvWnd = 80_000 }, ReceiverWindow, true, true},
 	} {
 		r, err := Diagnose(receiving(test.change))

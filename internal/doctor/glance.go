@@ -15,8 +15,11 @@ func Glance(before, after Sample) Cause {
 	case after.Info.Unacked > 0 && f.GoodputBps == 0 && after.Info.Has(tcpinfo.FieldBackoff) && after.Info.Backoff >= 2:
 		return BlackHole
 	}
-	for _, rule := range []rule{pacing, cpu, slowReader, windowScaling, receiverWindow, sendBuffer, application, reordering} {
-		if finding := rule(c); finding != nil {
+	for _, entry := range causes {
+		if !entry.glances {
+			continue
+		}
+		if finding := entry.rule(c); finding != nil {
 			return finding.Cause
 		}
 	}

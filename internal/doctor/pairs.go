@@ -46,26 +46,6 @@ func (p *Pair) diagnose(r Report) Report {
 	return r
 }
 
-// outage: nothing of the connection gets through, and the packets' size is not the
-// reason.
-func outage(c *patient) *Finding {
-	f, path := c.f, c.o.Path
-	size := f.MSS + f.Headers
-	if !c.stands() || path.DeviceMTU == 0 { // without probes nothing tells an outage from a black hole
-		return nil
-	}
-	evidence := []string{fmt.Sprintf("no acknowledgement for %s, though the sender retransmitted", seconds(f.Stalled))}
-	switch {
-	case path.MTU >= size:
-		evidence = append(evidence, fmt.Sprintf("other packets of %d bytes get through meanwhile: a NAT or a firewall on the path has forgotten the connection", size))
-	case path.MTU == 0 && !path.Answers:
-		evidence = append(evidence, "the far host answers nothing else either")
-	default:
-		return nil
-	}
-	return &Finding{Cause: Outage, Evidence: evidence}
-}
-
 // longPath is the least round trip at which a pair's warm connections are worth a
 // relay at each site.
 const longPath = 20 * time.Millisecond
@@ -132,7 +112,7 @@ func (p *Pair) ofLane(all []Remedy) []Remedy {
 	}
 	for k := range all {
 		r := &all[k]
-		if slices.Contains(r.Causes, Application) {
+		if slices.Contains(r.Causes, Application) || slices.Contains(r.Causes, Reader) {
 			r.Action = "look at the flows' other connections: a relay sends on a lane what its clients or targets give it"
 			r.Place, r.Command = Relay, "longhaul top --relay"
 		}

@@ -20,7 +20,7 @@ func (c *patient) diagnoseReceiver(r Report) Report {
 	window := f.Announced * 8 / f.RTT.Seconds()
 	switch {
 	case f.RecvQueue > 16*float64(f.MSS) && f.RecvQueue > 0.1*f.Announced:
-		r.Findings = []Finding{{Cause: Application, BoundBps: f.Received, Evidence: []string{
+		r.Findings = []Finding{{Cause: Reader, BoundBps: f.Received, Evidence: []string{
 			fmt.Sprintf("%s of received data usually wait to be read: the program of this end reads slowly",
 				units.FormatSize(f.RecvQueue)),
 		}}}

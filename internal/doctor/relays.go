@@ -7,10 +7,16 @@ import (
 	"time"
 )
 
-// relayRemoves are the causes that a relay at each site removes from the long leg: the
-// limits of both end hosts, and of the sender's congestion control. The path, the
-// program and the sizes of its transfers stay.
-var relayRemoves = []Cause{ReceiverWindow, WindowScaling, SendBuffer, SegmentSize, RandomLoss, Reordering, Policer}
+// relayed are the causes that a relay at each site removes from the long leg.
+func relayed() []Cause {
+	var all []Cause
+	for _, entry := range causes {
+		if entry.relayed {
+			all = append(all, entry.cause)
+		}
+	}
+	return all
+}
 
 // relays returns the outlook of a relay at each site, whether it is worth it or not.
 func (c *patient) relays(findings []Finding) *Outlook {
@@ -24,7 +30,7 @@ func (c *patient) relays(findings []Finding) *Outlook {
 	case c.readerInDoubt(findings):
 		return &Outlook{Unknown: "whether the program or its host's buffer limits"}
 	}
-	o := c.outlook(findings, relayRemoves)
+	o := c.outlook(findings, relayed())
 	return &o
 }
 
@@ -46,7 +52,7 @@ func (c *patient) relayPair(findings []Finding) *Remedy {
 	}
 	windowed := false
 	for _, finding := range findings {
-		if slices.Contains(relayRemoves, finding.Cause) {
+		if finding.Cause.entry().relayed {
 			r.Causes = append(r.Causes, finding.Cause)
 		}
 		windowed = windowed || slices.Contains([]Cause{ReceiverWindow, WindowScaling, SendBuffer}, finding.Cause)

@@ -78,7 +78,7 @@ func TestRelayPair(t *testing.T) {
 		}, capacity, nil, false, 10, string(CPU), false},
 		{"a program that reads slowly", func(k int, s *Sample) {
 			s.Info.SndWnd, s.Info.RwndLimited = 100_000+uint32(k%2)*100_000, s.At
-		}, capacity, nil, false, 10, string(Application), false},
+		}, capacity, nil, false, 10, string(Reader), false},
 		{"a window that also holds the trial", window, func(o *Observation) {
 			capacity(o)
 			o.Capacity.WindowLimited = true
@@ -185,10 +185,10 @@ func TestWindowOfHost(t *testing.T) {
 		known  bool
 		doubts bool
 	}{
-		{"without a trial", nil, false, false, Application, false, true},
-		{"without a trial, and it closes", nil, false, true, Application, true, false},
+		{"without a trial", nil, false, false, Reader, false, true},
+		{"without a trial, and it closes", nil, false, true, Reader, true, false},
 		{"doctor's own connection", nil, true, false, ReceiverWindow, false, false},
-		{"the trial's windows are larger", &Trial{GoodputBps: 40e6, PeerWindow: 1 << 20}, false, false, Application, true, false},
+		{"the trial's windows are larger", &Trial{GoodputBps: 40e6, PeerWindow: 1 << 20}, false, false, Reader, true, false},
 		{"the trial's are as small", &Trial{GoodputBps: 40e6, PeerWindow: 80_000, WindowLimited: true}, false, false, ReceiverWindow, true, false},
 	} {
 		o := bulk(func(k int, s *Sample) {

@@ -1,12 +1,9 @@
 package doctor
 
 import (
-	"fmt"
 	"math"
 	"net/netip"
 	"slices"
-
-	"longhaul/internal/units"
 )
 
 // Place is where a remedy is applied.
@@ -118,108 +115,27 @@ func (r Remedy) isSame(other Remedy) bool {
 	return r.Action == other.Action && r.Command == other.Command
 }
 
-// against returns the remedies of a cause, the usual one first.
-func (c *patient) against(cause Cause) []Remedy {
+// far returns the receiving host, and the prefix of it alone.
+func (c *patient) far() (host, prefix string) {
 	far := c.o.Remote.Addr()
-	host := far.String()
-	prefix := netip.PrefixFrom(far, far.BitLen()).String()
-	window := c.windowNeeded()
-	haul := Remedy{
+	return far.String(), netip.PrefixFrom(far, far.BitLen()).String()
+}
+
+// haul is the remedy of a sender that takes losses for congestion.
+func (c *patient) haul() Remedy {
+	host, _ := c.far()
+	return Remedy{
 		Action: "send there with haul, which does not treat every loss as congestion", Place: Sender,
 		Command: "longhaul cc use haul --to " + host,
 		Apply:   []string{"cc", "use", "haul", "--to", host}, Undo: []string{"cc", "undo", "--to", host},
 		Others: []string{"Linux without longhaul: sysctl -w net.ipv4.tcp_congestion_control=bbr"},
 	}
-	switch cause {
-	case ReceiverWindow:
-		return []Remedy{{
-			Action: fmt.Sprintf("let the receiver's window grow to %s", units.FormatSize(float64(window))), Place: Receiver,
-			Command: fmt.Sprintf("sysctl -w net.ipv4.tcp_rmem=\"4096 131072 %d\"", 2*window),
-			Others: []string{
-				fmt.Sprintf("AIX: no -o rfc1323=1 -o tcp_recvspace=%d -o sb_max=%d", window, 4*window),
-				"a program that sets SO_RCVBUF: have it set none, or this size",
-			},
-		}}
-	case WindowScaling:
-		return []Remedy{{
-			Action: "turn window scaling on, at both hosts", Place: Receiver,
-			Command: "sysctl -w net.ipv4.tcp_window_scaling=1",
-			Others: []string{"AIX: no -o rfc1323=1",
-				"a firewall that strips the option from SYNs: have it pass the option"},
-		}}
-	case SendBuffer:
-		return []Remedy{{
-			Action: "let the send buffer grow: have the program set no SO_SNDBUF, or " + units.FormatSize(float64(window)), Place: InProgram,
-			Others: []string{
-				fmt.Sprintf("Linux's bound on automatic buffers: sysctl -w net.ipv4.tcp_wmem=\"4096 16384 %d\"",
-					2*window),
-				fmt.Sprintf("AIX: no -o tcp_sendspace=%d -o sb_max=%d", window, 4*window),
-			},
-		}}
-	case RandomLoss:
-		return []Remedy{haul}
-	case Reordering:
-		if !c.looksOld() {
-			return []Remedy{haul}
-		}
-		return []Remedy{haul, {
-			Action: "turn TCP's timestamps off, at the receiver too: they can make both ends drop overtaken packets", Place: Sender,
-			Command: "sysctl -w net.ipv4.tcp_timestamps=0",
-		}}
-	case Policer:
-		held := math.Round(0.97*zeroIfInf(c.path)*float64(c.f.MSS+c.f.Headers)/float64(max(c.f.MSS, 1))/1e4) / 100
-		if held == 0 {
-			return []Remedy{haul}
-		}
-		return []Remedy{haul, {
-			Action: fmt.Sprintf("send at %.2f Mb/s, just below the policer's rate", held), Place: Sender,
-			Command: fmt.Sprintf("longhaul cc use brutal --to %s --rate %.2fMbit", host, held),
-			Apply:   []string{"cc", "use", "brutal", "--to", host, "--rate", fmt.Sprintf("%.2fMbit", held)},
-			Undo:    []string{"cc", "undo", "--to", host},
-			Others:  []string{"Linux without longhaul: tc qdisc replace dev DEVICE root fq maxrate " + fmt.Sprintf("%.2fmbit", held)},
-		}}
-	case SegmentSize, AsymmetricMTU:
-		mss := c.o.Path.MTU - c.headersOfSYN()
-		return []Remedy{{
-			Action: fmt.Sprintf("have the receiver announce an MSS of %d", mss), Place: Receiver,
-			Command: fmt.Sprintf("longhaul route set --to %s --advmss %d", netip.PrefixFrom(c.o.Local.Addr(), c.o.Local.Addr().BitLen()), mss),
-		}, {
-			Action: "raise the MSS that the receiver announces, on the path", Place: Sender,
-			Command: fmt.Sprintf("longhaul mss set --dev DEVICE --to %s --raise %d", prefix, mss),
-			Others:  []string{"AIX, towards other networks: no -o tcp_mssdflt=" + fmt.Sprint(mss)},
-		}}
-	case BlackHole:
-		mss := 1220 // from IPv6's minimum MTU, which every path carries
-		if c.o.Path.MTU > 0 {
-			mss = c.o.Path.MTU - c.headersOfSYN()
-		}
-		return []Remedy{{
-			Action: fmt.Sprintf("send smaller packets there: %d bytes", mss+c.headersOfSYN()), Place: Sender,
-			Command: fmt.Sprintf("longhaul route set --to %s --mtu %d", host, mss+c.headersOfSYN()),
-			Apply:   []string{"route", "set", "--to", host, "--mtu", fmt.Sprint(mss + c.headersOfSYN())},
-			Undo:    []string{"route", "undo", "--to", host},
-			Others: []string{
-				"Linux finds the size by itself with: sysctl -w net.ipv4.tcp_mtu_probing=1",
-				fmt.Sprintf("for all connections that a router forwards: longhaul mss set --dev DEVICE --to %s --clamp %d", prefix, mss),
-			},
-		}}
-	case Outage:
-		if c.o.Path.MTU == 0 {
-			return nil // the path is down
-		}
-		return []Remedy{{Action: "have the program send TCP keepalives more often than a NAT or a firewall on the path forgets connections", Place: InProgram}}
-	case Pacing:
-		return []Remedy{{Action: "have the program pace higher, or not at all (SO_MAX_PACING_RATE)", Place: InProgram}}
-	case Application:
-		return []Remedy{{Action: "have the program keep data ready: larger writes, more requests in flight, several connections, reading and writing at once", Place: InProgram}}
-	case CPU:
-		return []Remedy{{Action: "take work off the program's busy thread: a cheaper cipher or compression, or several threads", Place: InProgram}}
-	case ShortFlow:
-		return []Remedy{{
-			Action: fmt.Sprintf("begin with %d segments", largeInitialWindow), Place: Sender,
-			Command: fmt.Sprintf("longhaul route set --to %s --initcwnd %d", host, largeInitialWindow),
-			Apply:   []string{"route", "set", "--to", host, "--initcwnd", fmt.Sprint(largeInitialWindow)}, Undo: []string{"route", "undo", "--to", host},
-		}, {Action: "have the program keep and reuse its connections", Place: InProgram}}
+}
+
+// against returns the remedies of a cause, the usual one first.
+func (c *patient) against(cause Cause) []Remedy {
+	if entry := cause.entry(); entry.remedies != nil {
+		return entry.remedies(c)
 	}
 	return nil
 }

@@ -99,6 +99,7 @@ func (d dice) scenario(kind string) Scenario {
 	s := Scenario{Hindrances: []doctor.Cause{cause}}
 	s.setup = d.path(minBDPOf(cause))
 	d.hinder(&s.setup, cause, 0.08, 0.6)
+	s.nameReader()
 	return s
 }
 
@@ -190,5 +191,13 @@ func (d dice) mixed() Scenario {
 		s.Hindrances = append(s.Hindrances, cause)
 		d.hinder(&s.setup, cause, 0.1, 0.7)
 	}
+	s.nameReader()
 	return s
+}
+
+// nameReader names the program that limits: hinder draws either for doctor.Application.
+func (s *Scenario) nameReader() {
+	if i := slices.Index(s.Hindrances, doctor.Application); i >= 0 && s.readBps > 0 {
+		s.Hindrances[i] = doctor.Reader
+	}
 }

@@ -51,7 +51,9 @@ type setup struct {
 func (s setup) without(cause doctor.Cause) setup {
 	switch cause {
 	case doctor.Application:
-		s.traffic.OfferBps, s.traffic.ChunkBytes, s.readBps = 0, 0, 0
+		s.traffic.OfferBps, s.traffic.ChunkBytes = 0, 0
+	case doctor.Reader:
+		s.readBps = 0
 	case doctor.ReceiverWindow:
 		s.windowBytes, s.receiveBufferBytes, s.hostWindowBytes = 0, 0, 0
 	case doctor.WindowScaling:

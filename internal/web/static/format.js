@@ -128,7 +128,8 @@ export function worseResent(a, b) {
 // Causes in words: a short name and its meaning.
 const causeWords = {
   'healthy': ['nothing', 'It fills its path.'],
-  'application': ['the programs', 'The sending program has nothing to send, or the receiving one does not read. The network is not what limits it.'],
+  'application': ['the sender’s program', 'The sending program has nothing to send. The network is not what limits it.'],
+  'reader': ['the reader', 'The receiving program reads slowly. The network is not what limits it.'],
   'receiver-window': ['receiver’s window', 'The receiving host allows too little data under way for this distance.'],
   'window-scaling': ['no window scaling', 'The two hosts use no window scaling, which holds a connection back over this distance.'],
   'send-buffer': ['send buffer', 'The sending socket’s buffer is too small for this distance.'],
