@@ -32,8 +32,17 @@ func (h *half) heard(p *packet, t int64, shift int) {
 	case r.firstAt >= 0:
 		h.bursts.acknowledged(burstAck{t, ack, r.lastAt}, int64(h.sizes.segment()))
 	}
-	if r.newly || h.isDuplicate(p, ack) {
+	switch {
+	case r.newly:
 		h.progress = t
+		h.stall.ended(t)
+		h.recovery.duplicates = 0
+	case h.isDuplicate(p, ack):
+		h.progress = t
+		h.recovery.duplicates++
+	}
+	if !r.newly {
+		h.stall.heard++
 	}
 	if r.reordered {
 		h.count.reordSeen++
@@ -73,7 +82,7 @@ type rates struct {
 
 // pop removes acknowledged segments.
 func (h *half) pop(p *packet, ack, t int64, r *rates) {
-	cursor, n := h.una, 0
+	cursor, n, hole := h.una, 0, false
 	for n < len(h.segs) && h.segs[n].start < ack {
 		if h.segs[n].end > ack {
 			h.cut(n, ack)
@@ -84,12 +93,17 @@ func (h *half) pop(p *packet, ack, t int64, r *rates) {
 		}
 		cursor = s.end
 		h.unacked -= s.packets
-		switch {
-		case s.sacked:
+		overtaken := !s.sacked && !s.resent && s.end <= r.before
+		if overtaken && !hole {
+			h.count.overtaken++
+			h.count.extent = max(h.count.extent, h.sacked)
+		}
+		hole = overtaken
+		if s.sacked {
 			h.sacked -= s.packets
-		default:
+		} else {
 			h.deliver(s, t, r)
-			r.reordered = r.reordered || !s.resent && s.end <= r.before
+			r.reordered = r.reordered || overtaken
 		}
 		if s.resent {
 			r.resent, r.resentSeg = true, *s
@@ -121,6 +135,9 @@ func (h *half) deliver(s *segment, t int64, r *rates) {
 	h.count.deliveredSegs += s.packets
 	h.delivered += s.end - s.start
 	h.deliveredAt = t
+	if s.data {
+		h.stall.answered = max(h.stall.answered, min(s.end-s.start, int64(h.sizes.segment())))
+	}
 	if s.data && (r.newest.end == 0 || s.at >= r.newest.at) {
 		r.newest = *s
 	}
@@ -136,6 +153,9 @@ func (h *half) selective(p *packet, ack, t int64, r *rates) {
 		if i == 0 && h.isDSACK(p, b, ack) {
 			n := max(1, h.packets(b.end-b.start))
 			h.count.dsackSegs += n
+			if b.end-b.start > 1 || h.count.probes == 0 {
+				h.count.dsackData += n
+			}
 			h.count.deliveredSegs += n // the kernel counts duplicates as delivered
 			continue
 		}
@@ -177,6 +197,7 @@ func (h *half) news(b sackRange, n int, fn func(sackRange)) {
 // mark marks the segments of a block as received.
 func (h *half) mark(b sackRange, t int64, r *rates) {
 	i := sort.Search(len(h.segs), func(i int) bool { return h.segs[i].end > b.start })
+	hole := false
 	for ; i < len(h.segs) && h.segs[i].start < b.end && h.spend(1); i++ {
 		if h.segs[i].sacked {
 			continue
@@ -190,7 +211,11 @@ func (h *half) mark(b sackRange, t int64, r *rates) {
 		h.sacked += s.packets
 		h.deliver(s, t, r)
 		if !s.resent {
-			r.reordered = r.reordered || s.end <= r.before
+			if s.end <= r.before && !hole {
+				r.reordered, hole = true, true
+				h.count.overtaken++
+				h.count.extent = max(h.count.extent, h.sacked-1)
+			}
 			if r.sackedAt < 0 {
 				r.sackedAt = s.at
 			}
@@ -206,6 +231,7 @@ func (h *half) measure(p *packet, t int64, r *rates) {
 	case r.firstAt >= 0 && !r.resent:
 		sample = t - r.firstAt
 		h.minRTT = lesser(h.minRTT, t-r.lastAt)
+		h.rtts.add(max(1, t-r.lastAt))
 	case r.resent && p.timestamps && p.tsecr == r.resentSeg.tsval && r.resentSeg.tsval != r.resentSeg.firstTS:
 		sample = t - r.resentSeg.at // the echo identifies the transmission (RFC 7323, section 4)
 	case r.sackedAt >= 0:
@@ -244,13 +270,19 @@ func (h *half) window(p *packet, t int64, shift int) {
 	if p.syn {
 		shift = 0 // RFC 7323, section 2.2
 	}
-	if p.window == 0 && h.wndRaw != 0 {
-		h.count.zeroWindows++
+	if !p.syn {
+		h.closed.window(p.window == 0, t)
 	}
 	h.wndRaw = p.window
 	h.wndKnown = shift >= 0
 	h.wnd = int64(p.window) << max(shift, 0)
-	if h.idleSince < 0 || !h.wndKnown {
+	if h.wndKnown {
+		h.wndMax = max(h.wndMax, h.wnd)
+	}
+	if !p.syn && (h.wndKnown || p.window == 0) {
+		h.windows.add(h.wnd)
+	}
+	if h.idleSince < 0 || !h.wndKnown && p.window > 0 && h.shutAt < 0 {
 		return
 	}
 	switch {

@@ -15,8 +15,9 @@ type connection struct {
 	half        [2]half
 	client      int // index of the end that connected; -1: not seen
 
-	closer int // index of the end that sent the first FIN or RST; -1: none yet
-	reset  bool
+	closer  int // index of the end that sent the first FIN or RST; -1: none yet
+	reset   bool
+	resetBy int // index of the end that reset it; -1: none
 
 	synAt, synAckAt int64 // first transmissions; negative: not seen
 	handshakeRTT    int64 // 0: unknown
@@ -52,7 +53,7 @@ const (
 func newConnection(k key, at int64, room *int) *connection {
 	return &connection{
 		key: k, first: at, last: at, half: [2]half{newHalf(at, room), newHalf(at, room)},
-		client: -1, closer: -1, synAt: -1, synAckAt: -1, next: at, every: int64(minInterval),
+		client: -1, closer: -1, resetBy: -1, synAt: -1, synAckAt: -1, next: at, every: int64(minInterval),
 	}
 }
 
@@ -88,7 +89,13 @@ func (c *connection) carried() int64 {
 func (c *connection) packet(p *packet, from int) bool {
 	// Packets of several queues may be out of order in the file.
 	t := max(p.at, c.last)
+	if back := t - p.at; back > 0 {
+		n := &c.half[from].count
+		n.backward++
+		n.backwardBy = max(n.backwardBy, back)
+	}
 	if c.isCopy(p, from, t) {
+		c.half[from].count.copies++
 		return false
 	}
 	c.sampleUntil(t)
@@ -106,7 +113,9 @@ func (c *connection) packet(p *packet, from int) bool {
 	}
 	b.heard(p, t, c.shift(from))
 	a.path = a.toPeer() + b.toPeer()
-	a.sent(p, t)
+	if a.sent(p, t) {
+		b.peerSpoke, b.peerSpokeAt = true, t
+	}
 	n := a.packets(int64(p.payload))
 	b.count.dataSegsIn += n
 	b.count.segsIn += max(1, n)
@@ -245,14 +254,17 @@ func (c *connection) closes(p *packet, from int) {
 		c.closer = from
 	}
 	if p.rst && !c.over() {
-		c.reset = true
+		c.reset, c.resetBy = true, from
+		for i := range c.half {
+			c.half[i].resetOutstanding = c.half[i].dataOutstanding()
+		}
 	}
 }
 
 // handshake measures the round trip at the end of a handshake. After a
 // retransmitted SYN it is unknown which SYN was answered.
 func (c *connection) handshake(t int64) {
-	if c.synAt >= 0 && c.half[0].count.segsResent+c.half[1].count.segsResent == 0 {
+	if c.synAt >= 0 && c.half[0].count.flagsResent+c.half[1].count.flagsResent == 0 {
 		c.handshakeRTT = t - c.synAt
 	}
 }
@@ -320,10 +332,12 @@ func (c *connection) direction(of int) Direction {
 		Place: c.place(of), Packets: n.packets, Bytes: n.bytesSent,
 		Delivered:     h.dataAcknowledged(),
 		Retransmitted: n.segsResent + n.segsFilled, LostBefore: n.segsFilled, Reordered: n.reordered,
-		ZeroWindows: n.zeroWindows, Probes: n.probes, SuperPackets: n.superPackets,
+		ZeroWindows: h.closed.times, Probes: n.probes, SuperPackets: n.superPackets,
 		Missing: n.missing > 0, MissingBytes: n.missing, Stray: n.stray, Merged: n.merged,
 	}
-	capture := &doctor.Capture{AtSender: d.Place == AtSender, Handshake: h.offer.Seen && c.half[1-of].offer.Seen}
+	capture := &doctor.Capture{
+		AtSender: d.Place == AtSender, Handshake: h.offer.Seen && c.half[1-of].offer.Seen, Counts: c.counts(of, d.Place),
+	}
 	if capture.AtSender {
 		capture.BurstBps, capture.Bursts = h.bursts.rate()
 	}

@@ -46,7 +46,10 @@ type half struct {
 	// The peer's window; its bytes are known if the scale is.
 	wnd      int64
 	wndRaw   uint16 // from the header
+	wndSeen  bool
 	wndKnown bool
+	wndMax   int64
+	closed   zeroWindows
 	probeEnd int64 // sequence number after a zero window probe
 
 	// The times are counted up to clock.
@@ -67,6 +70,14 @@ type half struct {
 	sizes  sizes
 	bursts bursts
 
+	rtts, windows    histogram
+	recovery         recovery
+	stall            stall
+	dataAt           int64 // time of its latest data
+	peerSpoke        bool  // the peer has sent data since
+	peerSpokeAt      int64
+	resetOutstanding int64 // bytes outstanding when the connection was reset
+
 	count counts
 }
 
@@ -76,14 +87,27 @@ type counts struct {
 	segsOut, dataSegsOut    int64
 	segsIn, dataSegsIn      int64
 	bytesSent               int64
-	bytesResent, segsResent int64 // retransmitted, and captured before
-	bytesFilled, segsFilled int64 // retransmitted, and missing before
+	bytesResent, segsResent int64 // data retransmitted, and captured before
+	bytesFilled, segsFilled int64 // data retransmitted, and missing before
+	flagsResent             int64 // SYN and FIN without data, retransmitted
+	segsNeedless            int64 // of segsResent, acknowledged before
+	because                 [reasons]int64
 	reordered               int64 // packets sent in order that arrived late
+	overtaken, extent       int64
+	fullSegs                int64
+	windowFull              int64
+	maxFlight               int64 // bytes
+	pauses, turns           int64
+	pauseTime               int64 // ns
+	waitedForPeer           int64 // ns
+	copies, backward        int64 // packets
+	backwardBy              int64 // ns
 	deliveredSegs           int64
 	dsackSegs               int64
+	dsackData               int64 // of those, not of a probe
 	reordSeen               int64
 	timeouts                int64
-	zeroWindows, probes     int64
+	probes, windowProbes    int64
 	superPackets            int64
 	missing                 int64 // acknowledged bytes that were not captured
 	stray                   int64 // packets with sequence numbers outside any window
@@ -134,7 +158,7 @@ const (
 )
 
 func newHalf(at int64, room *int) half {
-	return half{room: room, sizes: sizes{usual: ethernetSegment4}, clock: at, idleSince: at, shutAt: -1, openedAt: -1}
+	return half{room: room, sizes: sizes{usual: ethernetSegment4}, clock: at, idleSince: at, shutAt: -1, openedAt: -1, closed: zeroWindows{since: -1, until: -1}, stall: stall{progress: at}}
 }
 
 // begin adopts a sequence number as the first.
@@ -165,13 +189,25 @@ func (h *half) outstanding() bool {
 	return h.nxt > h.una && !(h.isnKnown && h.una == h.isn)
 }
 
-// sent processes a packet of this end.
-func (h *half) sent(p *packet, t int64) {
+// dataOutstanding is the number of outstanding bytes, without SYN and FIN.
+func (h *half) dataOutstanding() int64 {
+	n := h.nxt - h.una
+	if h.isnKnown && h.una == h.isn {
+		n--
+	}
+	if h.finSent && h.una < h.finEnd {
+		n--
+	}
+	return max(0, n)
+}
+
+// sent processes a packet of this end, and reports whether it has new data.
+func (h *half) sent(p *packet, t int64) bool {
 	c := &h.count
 	c.packets++
 	if p.rst {
 		c.segsOut++
-		return
+		return false
 	}
 	if !h.begun {
 		h.begin(p.seq)
@@ -179,7 +215,7 @@ func (h *half) sent(p *packet, t int64) {
 	start := h.number(p.seq)
 	if far(start, h.nxt) {
 		c.stray++
-		return
+		return false
 	}
 	if !h.sends {
 		h.sends = true
@@ -197,23 +233,42 @@ func (h *half) sent(p *packet, t int64) {
 	switch {
 	case h.isProbe(p, start):
 		h.probe(start+int64(p.payload), t)
-		return
+		return false
 	case p.space() == 0:
-		return
+		return false
 	}
-	h.resume(start+p.space(), t)
+	end := start + p.space()
+	isNew := p.payload > 0 && end > h.nxt
+	if isNew {
+		h.spoke(t)
+	}
+	h.resume(end, t)
 	if p.payload > 0 {
 		c.dataSegsOut += packets
+		c.fullSegs += int64(p.payload / h.sizes.segment())
 		c.bytesSent += int64(p.payload)
 		if packets > 1 {
 			c.superPackets++
 		}
 	}
 	if p.fin {
-		h.finSent, h.finEnd = true, start+p.space()
+		h.finSent, h.finEnd = true, end
 	}
-	h.place(p, start, start+p.space(), t)
+	w := &placed{start: start, bytes: int64(p.payload)}
+	if p.syn {
+		w.start++
+	}
+	h.place(p, w, start, end, t)
+	h.countAgain(w, t)
 	h.flew(t)
+	if p.payload > 0 {
+		h.dataAt = t
+		c.maxFlight = max(c.maxFlight, h.dataOutstanding())
+	}
+	if isNew && h.wndKnown && h.una+h.wnd-end < h.usefulWindow() {
+		c.windowFull++
+	}
+	return isNew
 }
 
 // The largest segments on Ethernet for IPv4 and IPv6.
@@ -241,13 +296,16 @@ func (h *half) isProbe(p *packet, start int64) bool {
 	if p.payload > 1 || p.syn || p.fin || !h.answered {
 		return false
 	}
-	return start == h.una-1 && (h.una == h.nxt || p.payload == 0) || h.wndRaw == 0 && start == h.una && p.payload == 1
+	return start == h.una-1 && (h.una == h.nxt || p.payload == 0) || h.closed.since >= 0 && start == h.una && p.payload == 1
 }
 
 // probe counts a probe. While the window is closed, a probe means that data
 // waits to be sent.
 func (h *half) probe(end, t int64) {
 	h.count.probes++
+	if h.closed.since >= 0 {
+		h.count.windowProbes++
+	}
 	h.probeEnd = end
 	if h.idleSince >= 0 && h.shutAt >= 0 && h.openedAt < 0 {
 		h.busy += t - h.idleSince
@@ -324,12 +382,36 @@ func (h *half) resume(end, t int64) {
 		h.busy += pause
 	}
 	h.idleSince, h.shutAt, h.openedAt = -1, -1, -1
+	h.stall.heard = 0
+}
+
+// placed has the data of a packet, and how much of it was sent before, in bytes.
+type placed struct {
+	start, bytes int64
+	resent       int64 // captured before
+	needless     int64 // of those, acknowledged before
+	filled       int64 // sent before and missed by the capture
+	late         int64 // sent once, before data that the capture has before it
+	flags        bool  // a SYN or a FIN was captured before
+	waiting      bool  // some of what was sent before waits for its acknowledgement
+	since        int64 // when the first outstanding data was sent first
+	why          reason
+}
+
+// data is the number of bytes of data between two sequence numbers.
+func (w *placed) data(start, end int64) int64 {
+	return max(0, min(end, w.start+w.bytes)-max(start, w.start))
 }
 
 // place inserts a packet into the outstanding segments.
-func (h *half) place(p *packet, start, end, t int64) {
+func (h *half) place(p *packet, w *placed, start, end, t int64) {
 	if start < h.una {
-		h.resent(p, start, min(end, h.una))
+		stop := min(end, h.una)
+		h.resent(w, start, stop)
+		w.needless = w.data(start, stop)
+		if w.needless > 0 {
+			w.why = h.why(start, stop, h.dataAt, t, false)
+		}
 		start = h.una
 	}
 	for start < end {
@@ -349,13 +431,35 @@ func (h *half) place(p *packet, start, end, t int64) {
 			start = h.nxt
 		case h.segs[i].start <= start:
 			stop := min(end, h.segs[i].end)
-			h.again(p, i, start, stop, t)
+			h.again(p, w, i, start, stop, t)
 			start = stop
 		default:
 			stop := min(end, h.segs[i].start)
-			h.fill(p, i, start, stop, t)
+			h.fill(p, w, i, start, stop, t)
 			start = stop
 		}
+	}
+}
+
+// countAgain counts what a packet has of data that was sent before. A packet counts
+// for all of its parts, however many segments they were before.
+func (h *half) countAgain(w *placed, t int64) {
+	n := &h.count
+	all := h.packets(w.bytes)
+	resent := h.packets(w.resent)
+	filled := min(h.packets(w.filled), all-resent)
+	n.bytesResent += w.resent
+	n.segsResent += resent
+	n.segsNeedless += h.packets(w.needless)
+	n.bytesFilled += w.filled
+	n.segsFilled += filled
+	n.reordered += min(h.packets(w.late), all-resent-filled)
+	n.because[w.why] += resent + filled
+	switch {
+	case w.flags && resent+filled == 0:
+		n.flagsResent++
+	case w.waiting && resent+filled > 0:
+		h.stall.sentAgain(w.since, t, resent+filled, min(w.bytes, int64(h.sizes.segment())))
 	}
 }
 
@@ -396,19 +500,20 @@ func (h *half) add(i int, s segment) {
 	}
 }
 
-// resent counts a retransmission. A SYN or a FIN is a packet without bytes.
-func (h *half) resent(p *packet, start, end int64) {
-	bytes := min(end-start, int64(p.payload))
-	h.count.bytesResent += bytes
-	h.count.segsResent += max(1, h.packets(bytes))
+// resent notes a retransmission.
+func (h *half) resent(w *placed, start, end int64) {
+	bytes := w.data(start, end)
+	w.resent += bytes
+	w.flags = w.flags || bytes < end-start
 }
 
 // again handles the retransmission of segment i or a part of it.
-func (h *half) again(p *packet, i int, start, end, t int64) {
-	if i == 0 && start == h.una && h.timedOut(t) {
-		h.count.timeouts++
+func (h *half) again(p *packet, w *placed, i int, start, end, t int64) {
+	if !w.waiting {
+		w.waiting, w.since = true, h.segs[0].firstAt
+		w.why = h.why(start, end, h.segs[i].at, t, h.segs[i].resent)
 	}
-	h.resent(p, start, end)
+	h.resent(w, start, end)
 	i = h.cut(i, start)
 	if end < h.segs[i].end {
 		h.cut(i, end)
@@ -442,19 +547,12 @@ func (h *half) cut(i int, at int64) int {
 	return i + 1
 }
 
-// timedOut reports whether the retransmission of the first outstanding segment
-// is a timeout: no feedback of the peer could have caused it. With SACK, the
-// first retransmission of a single segment counts as a tail loss probe (RFC
-// 8985, section 7). Such a probe comes no earlier than a timeout.
-func (h *half) timedOut(t int64) bool {
-	s := &h.segs[0]
-	quiet := t - max(s.at, h.progress)
-	rto := firstRTO
-	if h.srtt > 0 {
-		rto = max(minRTO, h.srtt+4*h.rttvar)
+// rto is the timeout of RFC 6298, with Linux's minimum.
+func (h *half) rto() int64 {
+	if h.srtt == 0 {
+		return firstRTO
 	}
-	probe := len(h.segs) == 1 && !s.resent && h.offer.SACK && h.srtt > 0
-	return !probe && quiet >= rto*9/10
+	return max(minRTO, h.srtt+4*h.rttvar)
 }
 
 // fill closes a gap before segment i. A packet sent later than the opener of
@@ -464,7 +562,7 @@ func (h *half) timedOut(t int64) bool {
 // Timestamps distinguish the two (RFC 3522), because a retransmission comes at
 // least a round trip after the opener. Without usable timestamps, the time
 // decides.
-func (h *half) fill(p *packet, i int, start, end, t int64) {
+func (h *half) fill(p *packet, w *placed, i int, start, end, t int64) {
 	opener := &h.segs[i]
 	late := t-opener.firstAt > max(h.path/2, int64(3*time.Millisecond))
 	if p.timestamps && (p.tsval != opener.firstTS || h.path > coarseTimestamp) {
@@ -472,13 +570,29 @@ func (h *half) fill(p *packet, i int, start, end, t int64) {
 	}
 	s := h.segment(p, start, end, t)
 	if late {
+		if !w.waiting {
+			w.waiting, w.since = true, h.segs[0].firstAt
+			w.why = h.why(start, end, h.dataAt, t, false)
+		}
 		s.resent = true
-		h.count.bytesFilled += end - start
-		h.count.segsFilled += s.packets
+		w.filled += w.data(start, end)
 	} else {
-		h.count.reordered += s.packets
+		w.late += w.data(start, end)
+		h.overtook(i)
 	}
 	h.add(i, s)
+}
+
+// overtook notes that the segments from i on have overtaken one before them.
+func (h *half) overtook(i int) {
+	if !h.spend(len(h.segs) - i) {
+		return
+	}
+	var n int64
+	for ; i < len(h.segs); i++ {
+		n += h.segs[i].packets
+	}
+	h.count.extent = max(h.count.extent, n)
 }
 
 // flew records the flight for the estimate of the congestion window.
@@ -489,11 +603,20 @@ func (h *half) flew(t int64) {
 	h.flightMax = max(h.flightMax, h.unacked-h.sacked)
 }
 
+// usefulWindow is the least room in the peer's window for which a sender sends: a
+// segment, or half of a window that is smaller (RFC 9293, section 3.8.6.2.1).
+func (h *half) usefulWindow() int64 {
+	return min(int64(h.sizes.segment()), max(h.wndMax/2, 1))
+}
+
 // shut reports whether the peer's window has no room for the next packet: a
 // segment, or one of the sender's super-packets. Linux waits for room for a
 // super-packet, up to a third of the window.
 func (h *half) shut() bool {
-	next := max(int64(h.sizes.segment()), min(int64(h.sizes.burst), h.wnd/3))
+	if h.closed.since >= 0 {
+		return true
+	}
+	next := max(h.usefulWindow(), min(int64(h.sizes.burst), h.wnd/3))
 	return h.wndKnown && h.una+h.wnd-h.nxt < next
 }
 

@@ -102,7 +102,7 @@ func (c *connection) snapshot(of int, at int64) snapshot {
 		MinRTT:       time.Duration(h.minRTT),
 		SndCwnd:      count32(max(h.flightMax, h.flightMaxBefore)),
 		SndWnd:       count32(h.wnd),
-		TotalRetrans: count32(n.segsResent + n.segsFilled),
+		TotalRetrans: count32(n.segsResent + n.segsFilled + n.flagsResent),
 		BytesAcked:   uint64(h.acknowledged()),
 		SegsOut:      count32(n.segsOut + n.segsFilled),
 		SegsIn:       count32(n.segsIn),
@@ -119,7 +119,7 @@ func (c *connection) snapshot(of int, at int64) snapshot {
 
 		DeliveryRateBps: h.rateBps,
 	}
-	if n.segsResent+n.segsFilled == 0 && h.isnKnown {
+	if n.segsResent+n.segsFilled+n.flagsResent == 0 && h.isnKnown {
 		info.SndSSThresh = noSSThresh
 	}
 	// An end has received the bytes it acknowledged, without the peer's SYN.
