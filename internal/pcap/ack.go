@@ -13,7 +13,7 @@ func (h *half) heard(p *packet, t int64, shift int) {
 		h.begin(p.ack)
 	}
 	ack := h.number(p.ack)
-	if far(ack, h.nxt) {
+	if h.waitsForSYN() && (ack <= h.isn || ack > h.nxt+firstWindow) || h.isForeign(ack) {
 		h.count.stray++
 		return
 	}

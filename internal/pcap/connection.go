@@ -1,6 +1,8 @@
 package pcap
 
 import (
+	"cmp"
+	"math"
 	"net/netip"
 	"time"
 
@@ -68,6 +70,9 @@ func (c *connection) isReuse(p *packet, from int) bool {
 	if h.isnKnown {
 		return isn != h.isn
 	}
+	if peer := &c.half[1-from]; p.hasAck && peer.waitsForSYN() && peer.number(p.ack) == peer.nxt {
+		return false // the end answered for an earlier connection before
+	}
 	return h.sends || isn != h.una-1 // unless the file has this SYN after its acknowledgement
 }
 
@@ -108,7 +113,7 @@ func (c *connection) packet(p *packet, from int) bool {
 	if p.syn {
 		c.syn(p, from, t)
 	}
-	if p.fin || p.rst {
+	if (p.fin || p.rst) && !(p.rst && c.isForeignReset(p, from)) {
 		c.closes(p, from)
 	}
 	b.heard(p, t, c.shift(from))
@@ -166,7 +171,7 @@ func (p *packet) flags() uint8 {
 // syn processes the offer in a SYN.
 func (c *connection) syn(p *packet, from int, t int64) {
 	h := &c.half[from]
-	if !h.begun {
+	if !h.begun || !h.isnKnown && h.count.bytesSent == 0 && h.number(p.seq) != h.una-1 {
 		h.begin(p.seq)
 	}
 	if !h.isnKnown {
@@ -183,8 +188,8 @@ func (c *connection) syn(p *packet, from int, t int64) {
 		Seen: true, MSS: p.mss, WScale: p.wscale, SACK: p.sackPermitted, Timestamps: p.timestamps,
 		ECN: p.ece && p.cwr != p.hasAck, // RFC 3168, section 6.1.1
 	}
-	if a, b := &c.half[0].offer, &c.half[1].offer; a.Seen && b.Seen {
-		c.agree(a, b)
+	if c.half[0].offer.Seen && c.half[1].offer.Seen {
+		c.agree()
 	}
 }
 
@@ -207,23 +212,16 @@ const (
 	timestampBytes           = 12 // with padding (RFC 7323, appendix A)
 )
 
-// agree sets the bound of both ends' segments.
-func (c *connection) agree(a, b *Offer) {
-	other := defaultMSS4
+// agree sets the bound of both ends' segments. An end announces the MSS it can
+// receive; with one device, it cannot send more.
+func (c *connection) agree() {
+	usual := defaultMSS4
 	if c.key.a.Addr().Is6() {
-		other = defaultMSS6
+		usual = defaultMSS6
 	}
-	mss := func(o *Offer) int {
-		if o.MSS == 0 {
-			return other
-		}
-		return o.MSS
-	}
-	// An end announces the MSS it can receive; with one device, it cannot send
-	// more.
-	bound := min(mss(a), mss(b)) - c.optionBytes()
 	for i := range c.half {
-		c.half[i].sizes.bound = max(bound, 1)
+		own, peers := c.half[i].offer.MSS, c.half[1-i].offer.MSS
+		c.half[i].sizes.agree(min(cmp.Or(peers, usual), cmp.Or(own, math.MaxInt)), peers == 0, c.optionBytes())
 	}
 }
 
@@ -259,6 +257,19 @@ func (c *connection) closes(p *packet, from int) {
 			c.half[i].resetOutstanding = c.half[i].dataOutstanding()
 		}
 	}
+}
+
+// isForeignReset reports whether a RST is of an earlier connection between the ports.
+func (c *connection) isForeignReset(p *packet, from int) bool {
+	h, peer := &c.half[from], &c.half[1-from]
+	if p.hasAck && peer.waitsForSYN() {
+		return peer.number(p.ack) != peer.nxt // RFC 9293, section 3.10.7.3
+	}
+	if !h.begun || !h.sends {
+		return false
+	}
+	n := h.number(p.seq)
+	return h.waitsForSYN() && n != h.nxt || h.isForeign(n)
 }
 
 // handshake measures the round trip at the end of a handshake. After a
@@ -341,7 +352,7 @@ func (c *connection) direction(of int) Direction {
 	if capture.AtSender {
 		capture.BurstBps, capture.Bursts = h.bursts.rate()
 	}
-	if capture.Handshake && h.offer.MSS > 0 {
+	if capture.Handshake && h.offer.MSS > 0 && !h.sizes.assumed {
 		capture.AgreedMSS, capture.SenderMSS = h.sizes.bound, h.offer.MSS-c.optionBytes()
 	}
 	d.Observation.Capture = capture

@@ -231,6 +231,43 @@ func TestCountsAtReceiver(t *testing.T) {
 	}
 }
 
+// TestLargerSegments sends segments that exceed what the handshake allows.
+func TestLargerSegments(t *testing.T) {
+	for name, test := range map[string]struct {
+		options [2][]layers.TCPOption // of the SYN and its answer
+		bytes   int
+		agreed  int // size of a segment by the handshake; 0: unknown
+	}{
+		"no MSS":                     {bytes: 1360},
+		"no MSS of the receiver":     {options: [2][]layers.TCPOption{{mssOption(1460)}}, bytes: 1360},
+		"no room for the timestamps": {options: [2][]layers.TCPOption{{mssOption(1392), stampOption(1, 0)}, {mssOption(1392), stampOption(1, 1)}}, bytes: 1392, agreed: 1392},
+		"sender announces less":      {options: [2][]layers.TCPOption{{mssOption(1000)}, {mssOption(1460)}}, bytes: 1460, agreed: 1460},
+		"as large as they announce":  {options: [2][]layers.TCPOption{{mssOption(1360)}, {mssOption(1460)}}, bytes: 1360, agreed: 1360},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCapture(t).add(
+				seg{ms: 0, from: client, flags: "S", options: test.options[client]},
+				seg{ms: 100, from: server, flags: "SA", ack: 1, window: 60000, options: test.options[server]},
+				seg{ms: 100.1, from: client, flags: "A", seq: 1, ack: 1},
+			)
+			for i := range uint32(30) {
+				data := seg{ms: 110 + float64(i), from: client, flags: "A", seq: 1 + i*uint32(test.bytes), ack: 1, bytes: test.bytes}
+				c.add(data)
+				if i%3 == 2 {
+					data.ms += 0.5
+					c.add(data)
+				}
+			}
+			d := c.add(seg{ms: 250, from: server, flags: "A", seq: 1, ack: 1 + 30*uint32(test.bytes), window: 60000}).read().Directions[client]
+			n := d.Observation.Capture.Counts
+			// Until three packets disprove what the ends announce, two may count twice.
+			if n.Segments < 40 || n.Segments > 42 || n.Retransmitted != 10 || n.FullSegments != 40 || d.SuperPackets > 2 || d.Observation.Capture.AgreedMSS != test.agreed {
+				t.Errorf("%d super-packets, %+v", d.SuperPackets, d.Observation.Capture)
+			}
+		})
+	}
+}
+
 // TestHistogram compares quantiles with those of the values.
 func TestHistogram(t *testing.T) {
 	var h histogram

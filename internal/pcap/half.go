@@ -22,6 +22,7 @@ type half struct {
 	sends    bool // a packet of it was seen
 	answered bool // an acknowledgement of the peer was seen
 	una, nxt int64
+	beyond   int64 // latest sequence number beyond the peer's windows; 0: none
 	finSent  bool
 	finEnd   int64 // sequence number after the FIN
 	segs     []segment
@@ -46,7 +47,6 @@ type half struct {
 	// The peer's window; its bytes are known if the scale is.
 	wnd      int64
 	wndRaw   uint16 // from the header
-	wndSeen  bool
 	wndKnown bool
 	wndMax   int64
 	closed   zeroWindows
@@ -213,7 +213,7 @@ func (h *half) sent(p *packet, t int64) bool {
 		h.begin(p.seq)
 	}
 	start := h.number(p.seq)
-	if far(start, h.nxt) {
+	if h.sends && h.isForeign(start+p.space()) {
 		c.stray++
 		return false
 	}
@@ -225,8 +225,9 @@ func (h *half) sent(p *packet, t int64) bool {
 	}
 	h.stamped(p, t)
 	h.sizes.usual = usualSegment(p)
+	var full int64
 	if p.payload > 0 {
-		h.sizes.saw(p.payload, p.push)
+		full = h.sizes.saw(p.payload, p.push)
 	}
 	packets := h.packets(int64(p.payload))
 	c.segsOut += max(1, packets)
@@ -245,7 +246,7 @@ func (h *half) sent(p *packet, t int64) bool {
 	h.resume(end, t)
 	if p.payload > 0 {
 		c.dataSegsOut += packets
-		c.fullSegs += int64(p.payload / h.sizes.segment())
+		c.fullSegs += full
 		c.bytesSent += int64(p.payload)
 		if packets > 1 {
 			c.superPackets++
@@ -287,6 +288,33 @@ func usualSegment(p *packet) int {
 }
 
 func far(a, b int64) bool { return a-b > farAway || b-a > farAway }
+
+// isForeign reports whether a sequence number, of a packet or of an acknowledgement,
+// is farther from this end's data than the peer's windows allow: an earlier connection
+// may have it (RFC 5961, section 5). A capture that lacks more than a window shows
+// several packets near each other beyond it.
+func (h *half) isForeign(n int64) bool {
+	allowed := int64(farAway)
+	if h.wndKnown {
+		allowed = 2*h.wndMax + firstWindow
+	}
+	switch {
+	case n >= h.una-allowed && n <= h.nxt+allowed, h.beyond > 0 && n != h.beyond && n > h.una && !far(n, h.nxt) &&
+		n >= h.beyond-allowed && n <= h.beyond+allowed:
+		h.beyond = 0
+		return false
+	case far(n, h.nxt), n <= h.nxt:
+		return true
+	}
+	h.beyond = n
+	return true
+}
+
+// waitsForSYN reports whether only the SYN was sent, and not acknowledged.
+func (h *half) waitsForSYN() bool { return h.isnKnown && h.una == h.isn && h.count.bytesSent == 0 }
+
+// firstWindow is the largest window without a scale.
+const firstWindow = 1 << 16
 
 // isProbe recognises keepalives and zero window probes. A keepalive has the
 // number before the first outstanding one, with or without a byte (RFC 9293,

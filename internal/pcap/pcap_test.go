@@ -572,6 +572,52 @@ func TestSYN(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	})
+	t.Run("answered for an earlier connection", func(t *testing.T) {
+		// RFC 5961, section 4: the server acknowledges data of a connection that the
+		// client has forgotten.
+		for _, foreign := range []uint32{900_000_000, 1<<32 - 900_000_000, 100_000} {
+			c := newCapture(t).add(
+				seg{ms: 0, from: client, flags: "S", window: 64000},
+				seg{ms: 100, from: server, flags: "A", seq: 2 * foreign, ack: foreign, window: 500},
+				seg{ms: 100.1, from: client, flags: "R", seq: foreign},
+				seg{ms: 1000, from: client, flags: "S", window: 64000},
+				seg{ms: 1100, from: server, flags: "SA", ack: 1, window: 60000},
+				seg{ms: 1100.1, from: client, flags: "A", seq: 1, ack: 1, bytes: 100, window: 64000},
+				seg{ms: 1200, from: server, flags: "A", seq: 1, ack: 101, bytes: 5000, window: 60000},
+				seg{ms: 1200.1, from: client, flags: "A", seq: 101, ack: 5001, window: 64000},
+			).read()
+			for i, bytes := range []int64{100, 5000} {
+				if d := c.Directions[i]; d.Delivered != bytes || d.Missing || d.Bytes != bytes || d.Observation.Capture.Counts.Reset != "" {
+					t.Errorf("acknowledged %d: %+v", foreign, d)
+				}
+			}
+			if c.Reset || !c.Handshake.Complete() || c.Directions[client].Stray != 1 {
+				t.Errorf("acknowledged %d: %+v", foreign, c)
+			}
+		}
+	})
+	t.Run("acknowledged beyond the window", func(t *testing.T) {
+		data := func(ms float64, seq uint32) seg {
+			return seg{ms: ms, from: client, flags: "A", seq: seq, ack: 1, bytes: 1448, window: 500}
+		}
+		c := newCapture(t).handshake().add(
+			data(110, 1),
+			seg{ms: 120, from: server, flags: "A", seq: 1, ack: 500_000_000, window: 5000},
+			seg{ms: 130, from: server, flags: "A", seq: 1, ack: 500_000_000, window: 5000},
+			seg{ms: 210, from: server, flags: "A", seq: 1, ack: 1449, window: 5000},
+		)
+		if d := c.read().Directions[client]; d.Delivered != 1448 || d.Missing || d.Stray != 2 {
+			t.Errorf("%+v", d)
+		}
+		// Of 2 MB, the capture has only the ends.
+		c.add(
+			data(300, 2_000_000), data(301, 2_001_448), data(302, 2_002_896),
+			seg{ms: 400, from: server, flags: "A", seq: 1, ack: 2_004_344, window: 5000},
+		)
+		if d := c.read().Directions[client]; d.Delivered != 2_004_343 || d.MissingBytes != 2_001_447-1448 || d.Bytes != 3*1448 {
+			t.Errorf("%+v", d)
+		}
+	})
 	t.Run("ports used again", func(t *testing.T) {
 		c := newCapture(t).handshake().add(
 			seg{ms: 110, from: client, flags: "PA", seq: 1, ack: 1, bytes: 10},
@@ -900,9 +946,11 @@ func TestSizes(t *testing.T) {
 		return all
 	}
 	for _, test := range []struct {
-		bound int
-		sent  []int
-		want  int
+		bound     int
+		sent      []int
+		want      int
+		assumed   bool // the bound is the standard's
+		announced int  // without the room for options; 0: bound
 	}{
 		{bound: 1448, want: 1448},
 		{bound: 1448, sent: repeat(40, 100), want: 1448}, // too small to be segments
@@ -912,8 +960,18 @@ func TestSizes(t *testing.T) {
 		{bound: 1448, sent: slices.Concat(repeat(40, 1348), repeat(40, 1448)), want: 1448},
 		{bound: 0, sent: repeat(40, 8948), want: 8948},
 		{bound: 0, sent: repeat(40, 1448, 2896, 14480), want: 1448},
+		{bound: 1448, sent: repeat(40, 2*1348), want: 1348},
+		{bound: 536, assumed: true, sent: repeat(40, 1360), want: 1360},
+		{bound: 536, assumed: true, sent: repeat(1, 1360), want: 1448}, // one suffices
+		{bound: 536, assumed: true, sent: repeat(40, 10*536), want: 536},
+		{bound: 536, assumed: true, sent: repeat(40, 10*1448), want: 1448},
+		{bound: 536, assumed: true, sent: repeat(40, 8948), want: 8948},
+		{bound: 1380, announced: 1392, sent: repeat(1, 1392), want: 1392}, // one suffices
+		{bound: 1380, sent: repeat(2, 1392), want: 1380},
+		{bound: 1380, sent: repeat(3, 1392), want: 1392},
+		{bound: 1380, sent: repeat(40, 2*1200), want: 1200},
 	} {
-		s := sizes{bound: test.bound, usual: 1448}
+		s := sizes{bound: test.bound, usual: 1448, assumed: test.assumed, announced: max(test.announced, test.bound)}
 		for _, n := range test.sent {
 			s.saw(n, false)
 		}

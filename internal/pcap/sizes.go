@@ -5,9 +5,15 @@ package pcap
 // packets show that the path carries less.
 type sizes struct {
 	bound int // from the announced MSS of both ends; 0: unknown
-	usual int // replaces an unknown bound
-	size  int // from the packets; 0: unknown
-	max   int // largest payload of one segment
+	// assumed: the peer announced none, so the bound is the standard's. announced is
+	// the bound without the room for options, which some senders use all the same.
+	assumed    bool
+	announced  int
+	exceeding  int // latest payload above the bound that a single packet can have
+	exceedings int // times that it was this
+	usual      int // replaces an unknown bound
+	size       int // from the packets; 0: unknown
+	max        int // largest payload of one segment
 	// burst is the largest payload among the latest packets.
 	burst, burstNow int
 
@@ -20,6 +26,37 @@ const (
 	minSegment = 256 // smaller common divisors are coincidence
 	sizesOver  = 16  // packets
 )
+
+// agree sets the bound.
+func (s *sizes) agree(announced int, assumed bool, options int) {
+	s.bound, s.assumed, s.announced = max(announced-options, 1), assumed, announced
+}
+
+// manyExceeding is the number of packets of one size above the bound that disprove it.
+const manyExceeding = 3
+
+// exceed lifts the bound if a packet disproves it: one that is larger, no multiple as
+// a super-packet is, and not the end of a write, at which a super-packet may have any
+// size. What an Ethernet packet cannot hold is a super-packet of other segments.
+func (s *sizes) exceed(payload int, push bool) {
+	switch {
+	case s.bound == 0, payload <= s.bound, payload%s.bound == 0, s.size > 0 && payload%s.size == 0:
+		return
+	case s.assumed:
+		if !push || payload <= s.usual {
+			s.bound, s.assumed = 0, false
+		}
+		return
+	case push, payload > max(s.usual, s.announced):
+		return
+	}
+	if payload != s.exceeding {
+		s.exceeding, s.exceedings = payload, 0
+	}
+	if s.exceedings++; payload <= s.announced || s.exceedings >= manyExceeding {
+		s.bound, s.size = payload, 0
+	}
+}
 
 // limit is the bound or its replacement.
 func (s *sizes) limit() int {
@@ -37,9 +74,26 @@ func (s *sizes) segment() int {
 	return s.limit()
 }
 
-// saw records the payload of a packet. A small packet with PSH ends a write of
-// the program, and may have any size.
-func (s *sizes) saw(payload int, push bool) {
+// saw records the payload of a packet, and returns the number of its full segments. A
+// small packet with PSH ends a write of the program, and may have any size.
+func (s *sizes) saw(payload int, push bool) (full int64) {
+	before := s.segment()
+	s.learn(payload, push)
+	full = int64(payload / s.segment())
+	if s.segment() == before || s.seen < sizesOver {
+		return full
+	}
+	for i, n := range s.last { // those before it, of another size than it seemed
+		if i != (s.seen-1)%sizesOver {
+			full += int64(n/s.segment() - n/before)
+		}
+	}
+	return full
+}
+
+// learn determines the size.
+func (s *sizes) learn(payload int, push bool) {
+	s.exceed(payload, push)
 	s.max = max(s.max, min(payload, s.limit()))
 	s.burstNow = max(s.burstNow, payload)
 	if s.total++; s.total%sizesOver == 0 {
