@@ -107,7 +107,7 @@ func (h *half) pop(p *packet, ack, t int64, r *rates) {
 		}
 		if s.resent {
 			r.resent, r.resentSeg = true, *s
-		} else if !s.sacked {
+		} else if !s.sacked && s.epoch == h.epoch {
 			if r.firstAt < 0 {
 				r.firstAt = s.at
 			}
@@ -138,7 +138,7 @@ func (h *half) deliver(s *segment, t int64, r *rates) {
 	if s.data {
 		h.stall.answered = max(h.stall.answered, min(s.end-s.start, int64(h.sizes.segment())))
 	}
-	if s.data && (r.newest.end == 0 || s.at >= r.newest.at) {
+	if s.data && s.epoch == h.epoch && (r.newest.end == 0 || s.at >= r.newest.at) {
 		r.newest = *s
 	}
 }
@@ -216,7 +216,7 @@ func (h *half) mark(b sackRange, t int64, r *rates) {
 				h.count.overtaken++
 				h.count.extent = max(h.count.extent, h.sacked-1)
 			}
-			if r.sackedAt < 0 {
+			if r.sackedAt < 0 && s.epoch == h.epoch {
 				r.sackedAt = s.at
 			}
 		}
@@ -232,7 +232,7 @@ func (h *half) measure(p *packet, t int64, r *rates) {
 		sample = t - r.firstAt
 		h.minRTT = lesser(h.minRTT, t-r.lastAt)
 		h.rtts.add(max(1, t-r.lastAt))
-	case r.resent && p.timestamps && p.tsecr == r.resentSeg.tsval && r.resentSeg.tsval != r.resentSeg.firstTS:
+	case r.resent && r.resentSeg.epoch == h.epoch && p.timestamps && p.tsecr == r.resentSeg.tsval && r.resentSeg.tsval != r.resentSeg.firstTS:
 		sample = t - r.resentSeg.at // the echo identifies the transmission (RFC 7323, section 4)
 	case r.sackedAt >= 0:
 		sample = t - r.sackedAt

@@ -24,33 +24,12 @@ type connection struct {
 	synAt, synAckAt int64 // first transmissions; negative: not seen
 	handshakeRTT    int64 // 0: unknown
 
-	recent     [recentPackets]fingerprint
-	recentNext int
+	copies copies
+	epoch  int // of the clock
 
 	next, every int64 // time of the next sample, and the interval
 	samples     [2][]snapshot
 }
-
-// fingerprint holds the fields that two captures of one packet share.
-type fingerprint struct {
-	at       int64
-	from     int8
-	seq, ack uint32
-	tsval    uint32
-	payload  int
-	window   uint16
-	ipID     uint16
-	flags    uint8
-	device   int
-}
-
-const (
-	recentPackets = 32
-	// Bounds of the time between two captures of a packet: on one interface it
-	// follows at once; on its way through a host it may wait.
-	sameDevice  = int64(time.Millisecond)
-	otherDevice = int64(500 * time.Millisecond)
-)
 
 func newConnection(k key, at int64, room *int) *connection {
 	return &connection{
@@ -92,14 +71,18 @@ func (c *connection) carried() int64 {
 // packet processes a packet of end from. It returns false for a packet captured
 // before.
 func (c *connection) packet(p *packet, from int) bool {
-	// Packets of several queues may be out of order in the file.
-	t := max(p.at, c.last)
-	if back := t - p.at; back > 0 {
+	t := max(p.at, c.last) // sorting is bounded
+	if back := max(p.behind, t-p.at); back > 0 {
 		n := &c.half[from].count
 		n.backward++
 		n.backwardBy = max(n.backwardBy, back)
 	}
-	if c.isCopy(p, from, t) {
+	if p.epoch != c.epoch {
+		c.epoch = p.epoch
+		c.half[0].clockChanged(p.epoch)
+		c.half[1].clockChanged(p.epoch)
+	}
+	if c.copies.has(p, from, t, c.half[0].room) {
 		c.half[from].count.copies++
 		return false
 	}
@@ -128,33 +111,6 @@ func (c *connection) packet(p *packet, from int) bool {
 		c.handshake(t)
 	}
 	return true
-}
-
-// isCopy recognises a packet captured twice: on several interfaces, or on both
-// ways through the loopback device. A retransmission differs in its timestamp
-// or IPv4 identification.
-func (c *connection) isCopy(p *packet, from int, t int64) bool {
-	f := fingerprint{
-		at: t, from: int8(from), seq: p.seq, ack: p.ack, tsval: p.tsval, payload: p.payload,
-		window: p.window, ipID: p.ipID, flags: p.flags(), device: p.device,
-	}
-	for i := range c.recent {
-		r := &c.recent[i]
-		within := sameDevice
-		if r.device != f.device {
-			within = otherDevice
-		} else if f.ipID == 0 && (f.payload == 0 || !p.timestamps) {
-			continue // could be a duplicate acknowledgement or a retransmission
-		}
-		was := *r
-		was.at, was.device = f.at, f.device
-		if was == f && r.flags != 0 && t-r.at <= within {
-			return true
-		}
-	}
-	c.recent[c.recentNext] = f
-	c.recentNext = (c.recentNext + 1) % recentPackets
-	return false
 }
 
 // flags returns the header's flags, and a bit that is always set.

@@ -43,6 +43,7 @@ type half struct {
 	echoNext             int
 	minEcho              int64
 	path                 int64 // whole round trip, as far as known
+	epoch                int   // of the clock
 
 	// The peer's window; its bytes are known if the scale is.
 	wnd      int64
@@ -120,6 +121,7 @@ type segment struct {
 	packets        int64
 	resent, sacked bool
 	data           bool   // not only a SYN or a FIN
+	epoch          int    // of the clock, at the last transmission
 	at, firstAt    int64  // of the last and the first transmission, ns
 	tsval, firstTS uint32 // of these
 	delivered      int64  // bytes delivered when it was sent
@@ -342,6 +344,13 @@ func (h *half) probe(end, t int64) {
 	}
 }
 
+// clockChanged forgets the times of what is outstanding.
+func (h *half) clockChanged(epoch int) {
+	h.epoch = epoch
+	h.echo = [echoes]stamp{}
+	h.bursts.interrupted()
+}
+
 // stamped records the first capture of a timestamp.
 func (h *half) stamped(p *packet, t int64) {
 	last := (h.echoNext + echoes - 1) % echoes
@@ -498,7 +507,7 @@ func (h *half) segment(p *packet, start, end, t int64) segment {
 	}
 	return segment{
 		start: start, end: end, packets: max(1, h.packets(end-start)), data: p.payload > 0,
-		at: t, firstAt: t, tsval: p.tsval, firstTS: p.tsval,
+		epoch: h.epoch, at: t, firstAt: t, tsval: p.tsval, firstTS: p.tsval,
 		delivered: h.delivered, deliveredAt: h.deliveredAt, firstSent: h.firstSent,
 	}
 }
@@ -547,7 +556,7 @@ func (h *half) again(p *packet, w *placed, i int, start, end, t int64) {
 		h.cut(i, end)
 	}
 	s := &h.segs[i]
-	s.resent, s.at, s.tsval = true, t, p.tsval
+	s.resent, s.at, s.tsval, s.epoch = true, t, p.tsval, h.epoch
 	s.delivered, s.deliveredAt, s.firstSent = h.delivered, h.deliveredAt, h.firstSent
 }
 
