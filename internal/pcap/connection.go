@@ -316,7 +316,19 @@ func (c *connection) direction(of int) Direction {
 	for _, s := range c.samples[of] {
 		d.Observation.Samples = append(d.Observation.Samples, s.sample(known, d.Place, c.half[1-of].toPeer(), c.first))
 	}
+	settle(d.Observation.Samples)
 	return d
+}
+
+// settle moves the times of the sender's clocks to where they passed. What a pause was
+// is known at its end, and no clock runs faster than time.
+func settle(samples []doctor.Sample) {
+	for i := len(samples) - 1; i > 0; i-- {
+		before, info := &samples[i-1].Info, &samples[i].Info
+		passed := samples[i].At - samples[i-1].At
+		before.BusyTime = max(before.BusyTime, info.BusyTime-passed)
+		before.RwndLimited = max(before.RwndLimited, info.RwndLimited-passed)
+	}
 }
 
 // acknowledged is the number of acknowledged bytes as the kernel counts them:

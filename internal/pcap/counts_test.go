@@ -268,6 +268,52 @@ func TestLargerSegments(t *testing.T) {
 	}
 }
 
+// TestShares has no share above 1: of a connection whose window was closed in a pause,
+// and of one whose SYN and FIN were sent again.
+func TestShares(t *testing.T) {
+	closed := newCapture(t).handshake().add(
+		seg{ms: 110, from: client, flags: "A", seq: 1, ack: 1, bytes: 1000},
+		seg{ms: 210, from: server, flags: "A", seq: 1, ack: 1001, window: 0},
+		seg{ms: 9210, from: server, flags: "A", seq: 1, ack: 1001, window: 1000},
+		seg{ms: 9250, from: client, flags: "A", seq: 1001, ack: 1, bytes: 1448},
+		seg{ms: 9350, from: server, flags: "A", seq: 1, ack: 2449, window: 1000},
+	).read().Directions[client].Observation
+	if last := closed.Samples[len(closed.Samples)-1].Info; last.BusyTime < 9*time.Second {
+		t.Errorf("busy for %v", last.BusyTime)
+	}
+	flags := newCapture(t).add(
+		seg{ms: 0, from: client, flags: "S", options: []layers.TCPOption{mssOption(1460)}},
+		seg{ms: 1000, from: client, flags: "S", options: []layers.TCPOption{mssOption(1460)}},
+		seg{ms: 3000, from: client, flags: "S", options: []layers.TCPOption{mssOption(1460)}},
+		seg{ms: 3100, from: server, flags: "SA", ack: 1, window: 60000, options: []layers.TCPOption{mssOption(1460)}},
+		seg{ms: 3110, from: client, flags: "PA", seq: 1, ack: 1, bytes: 10},
+		seg{ms: 3510, from: client, flags: "PA", seq: 1, ack: 1, bytes: 10},
+		seg{ms: 3610, from: server, flags: "A", seq: 1, ack: 11, window: 60000},
+		seg{ms: 3700, from: client, flags: "FA", seq: 11, ack: 1},
+		seg{ms: 4700, from: client, flags: "FA", seq: 11, ack: 1},
+		seg{ms: 6700, from: client, flags: "FA", seq: 11, ack: 1},
+	).read().Directions[client].Observation
+	for _, o := range []doctor.Observation{closed, flags} {
+		for i := range o.Samples {
+			some := o
+			some.Samples = o.Samples[i:]
+			f := some.Figures()
+			if f.Busy > 1 || f.Rwnd > 1 || f.LossShare > 1 || f.SpuriousShare > 1 {
+				t.Errorf("from sample %d: busy %.2f, limited by the window %.2f, lost %.2f", i, f.Busy, f.Rwnd, f.LossShare)
+			}
+			for k := 1; k < len(some.Samples); k++ {
+				a, b := &some.Samples[k-1], &some.Samples[k]
+				if passed := b.At - a.At; b.Info.BusyTime-a.Info.BusyTime > passed || b.Info.RwndLimited-a.Info.RwndLimited > passed || b.Info.BusyTime < a.Info.BusyTime {
+					t.Errorf("in %v, busy for %v, limited by the window for %v", passed, b.Info.BusyTime-a.Info.BusyTime, b.Info.RwndLimited-a.Info.RwndLimited)
+				}
+			}
+		}
+	}
+	if n := flags.Capture.Counts; n.Retransmitted != 1 || n.Segments != 2 {
+		t.Errorf("%d of %d segments retransmitted", n.Retransmitted, n.Segments)
+	}
+}
+
 // TestHistogram compares quantiles with those of the values.
 func TestHistogram(t *testing.T) {
 	var h histogram
