@@ -3,9 +3,10 @@ package pcap
 import "sort"
 
 // heard processes the peer's feedback in a packet about this end's data. shift
-// is the scale of the peer's window; negative: unknown.
-func (h *half) heard(p *packet, t int64, shift int) {
-	h.echoed(p, t)
+// is the scale of the peer's window; negative: unknown. A packet that is not
+// prompt comes when a timer of the peer expires.
+func (h *half) heard(p *packet, t int64, shift int, prompt bool) {
+	h.echoed(p, t, prompt)
 	if !p.hasAck || p.rst {
 		return
 	}

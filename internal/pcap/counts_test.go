@@ -8,6 +8,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"longhaul/internal/doctor"
+	"longhaul/internal/tcpinfo"
 )
 
 // flight is a number of full segments, one after the other within a millisecond.
@@ -311,6 +312,37 @@ func TestShares(t *testing.T) {
 	}
 	if n := flags.Capture.Counts; n.Retransmitted != 1 || n.Segments != 2 {
 		t.Errorf("%d of %d segments retransmitted", n.Retransmitted, n.Segments)
+	}
+}
+
+// TestWithoutHandshake has zero windows at the receiver, whose scale is unknown, and
+// probes by a timer of the sender.
+func TestWithoutHandshake(t *testing.T) {
+	stamp := func(value, echo uint32) []layers.TCPOption { return []layers.TCPOption{stampOption(value, echo)} }
+	c := newCapture(t).add(
+		seg{ms: 0, from: client, flags: "PA", seq: 1, ack: 1, bytes: 1344, window: 108, options: stamp(100, 50)},
+		seg{ms: 0.5, from: server, flags: "A", seq: 1, ack: 1345, options: stamp(1000, 100)},
+	)
+	at := 0.5
+	for i, after := range []float64{3410, 6780, 13500} {
+		at += after
+		c.add(
+			seg{ms: at, from: client, flags: "A", seq: 1344, ack: 1, window: 108, options: stamp(100+uint32(at), 1000+uint32(i))},
+			seg{ms: at + 0.5, from: server, flags: "A", seq: 1, ack: 1345, options: stamp(1001+uint32(i), 100+uint32(at))},
+		)
+	}
+	d := c.read().Directions[client]
+	want := doctor.Counts{
+		Segments: 1, Bytes: 1344, Delivered: 1344, MaxFlight: 1344, ZeroWindows: 1, ZeroWindowAtEnd: true, Probes: 3,
+		ZeroWindowTime: ms(23690.5), LongestZeroWindow: ms(23690.5), MinRTT: ms(0.5), MedianRTT: ms(0.5), P95RTT: ms(0.5),
+	}
+	if diff := cmp.Diff(want, d.Observation.Capture.Counts); diff != "" {
+		t.Error(diff)
+	}
+	for _, s := range d.Observation.Samples {
+		if s.Info.Has(tcpinfo.FieldMinRTT) && s.Info.MinRTT > ms(1) {
+			t.Errorf("the lowest round trip is %v, which is the time between two probes", s.Info.MinRTT)
+		}
 	}
 }
 

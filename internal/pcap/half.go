@@ -289,6 +289,16 @@ func usualSegment(p *packet) int {
 	return size
 }
 
+// isPrompt reports whether a packet of this end is no probe and no retransmission,
+// which a timer may have caused.
+func (h *half) isPrompt(p *packet) bool {
+	if !h.begun {
+		return true
+	}
+	start := h.number(p.seq)
+	return !h.isProbe(p, start) && (p.space() == 0 || start >= h.nxt)
+}
+
 func far(a, b int64) bool { return a-b > farAway || b-a > farAway }
 
 // isForeign reports whether a sequence number, of a packet or of an acknowledgement,
@@ -364,14 +374,16 @@ func (h *half) stamped(p *packet, t int64) {
 // echoed measures the way to the peer and back by the first echo of a
 // timestamp. It also works with pure acknowledgements: a blocked sender answers
 // them at once.
-func (h *half) echoed(p *packet, t int64) {
+func (h *half) echoed(p *packet, t int64, prompt bool) {
 	if !p.timestamps || !p.hasAck {
 		return
 	}
 	for i := range h.echo {
 		if s := &h.echo[i]; s.open && s.value == p.tsecr {
 			s.open = false
-			h.minEcho = lesser(h.minEcho, t-s.at)
+			if prompt {
+				h.minEcho = lesser(h.minEcho, t-s.at)
+			}
 		}
 	}
 }

@@ -207,7 +207,8 @@ func (c *connection) known(of int, place Place) []tcpinfo.Field {
 	know(peer.answered, tcpinfo.FieldBytesReceived)
 	know(peer.sends, tcpinfo.FieldSegsIn, tcpinfo.FieldDataSegsIn)
 	know(h.answered && (!syns || h.offer.SACK && peer.offer.SACK), tcpinfo.FieldDSACKDups)
-	know(both && h.answered, tcpinfo.FieldDelivered, tcpinfo.FieldReordSeen)
+	know(both && h.answered, tcpinfo.FieldDelivered)
+	know(both && h.answered && h.count.missing == 0, tcpinfo.FieldReordSeen) // a retransmission may be missing
 	// A capture elsewhere misses packets in flight, and underestimates the
 	// round trip.
 	if place == AtSender {
