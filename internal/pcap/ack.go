@@ -38,7 +38,7 @@ func (h *half) heard(p *packet, t int64, shift int, prompt bool) {
 		h.progress = t
 		h.stall.ended(t)
 		h.recovery.duplicates = 0
-	case h.isDuplicate(p, ack):
+	case h.isDuplicate(p, ack, shift):
 		h.progress = t
 		h.recovery.duplicates++
 	}
@@ -56,8 +56,8 @@ func (h *half) heard(p *packet, t int64, shift int, prompt bool) {
 
 // isDuplicate recognises a duplicate acknowledgement, which reports an arrival
 // without SACK (RFC 5681, section 2).
-func (h *half) isDuplicate(p *packet, ack int64) bool {
-	return !h.offer.SACK && ack == h.una && p.window == h.wndRaw && p.payload == 0 && !p.syn && !p.fin && h.outstanding()
+func (h *half) isDuplicate(p *packet, ack int64, shift int) bool {
+	return !h.offer.SACK && ack == h.una && int64(p.window)<<max(shift, 0) == h.wnd && p.payload == 0 && !p.syn && !p.fin && h.outstanding()
 }
 
 // unseen handles an acknowledgement of data that the capture missed, or of a
@@ -154,9 +154,7 @@ func (h *half) selective(p *packet, ack, t int64, r *rates) {
 		if i == 0 && h.isDSACK(p, b, ack) {
 			n := max(1, h.packets(b.end-b.start))
 			h.count.dsackSegs += n
-			if b.end-b.start > 1 || h.count.probes == 0 {
-				h.count.dsackData += n
-			}
+			h.count.dsackAgain += min(n, h.recovery.needless(b, h.packets))
 			h.count.deliveredSegs += n // the kernel counts duplicates as delivered
 			continue
 		}
@@ -274,7 +272,6 @@ func (h *half) window(p *packet, t int64, shift int) {
 	if !p.syn {
 		h.closed.window(p.window == 0, t)
 	}
-	h.wndRaw = p.window
 	h.wndKnown = shift >= 0
 	h.wnd = int64(p.window) << max(shift, 0)
 	if h.wndKnown {

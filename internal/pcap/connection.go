@@ -99,7 +99,7 @@ func (c *connection) packet(p *packet, from int) bool {
 	if (p.fin || p.rst) && !(p.rst && c.isForeignReset(p, from)) {
 		c.closes(p, from)
 	}
-	b.heard(p, t, c.shift(from), a.isPrompt(p))
+	b.heard(p, t, c.shift(from), a.isPrompt(p, t))
 	a.path = a.toPeer() + b.toPeer()
 	if a.sent(p, t) {
 		b.peerSpoke, b.peerSpokeAt = true, t

@@ -23,7 +23,7 @@ func (c *connection) counts(of int, place Place) doctor.Counts {
 		Pauses:    n.pauses, PauseTime: time.Duration(n.pauseTime), WaitedForPeer: time.Duration(n.waitedForPeer), Turns: n.turns,
 		Missing: n.missing, Copies: n.copies, BackwardSteps: n.backward, BackwardBy: time.Duration(n.backwardBy),
 	}
-	out.Spurious = min(max(n.dsackData, n.segsNeedless), out.Retransmitted)
+	out.Spurious = min(max(n.dsackAgain, n.segsNeedless), out.Retransmitted)
 	if place == AtReceiver && c.key.a.Addr() != c.key.b.Addr() {
 		// What the capture has, the receiver has.
 		out.Spurious = n.segsResent
@@ -166,6 +166,36 @@ type recovery struct {
 	duplicates int    // acknowledgements since the latest progress
 	why        reason // of the latest recovery
 	until      int64  // sequence number that ends it
+	// again is a ring of what was sent again and not reported as a duplicate yet.
+	again     []sackRange
+	nextAgain int
+}
+
+// maxAgain bounds the retransmissions of which a duplicate is expected.
+const maxAgain = 256
+
+// sentAgain notes a retransmission.
+func (r *recovery) sentAgain(b sackRange) {
+	if len(r.again) < maxAgain {
+		r.again = append(r.again, b)
+		return
+	}
+	r.again[r.nextAgain] = b
+	r.nextAgain = (r.nextAgain + 1) % maxAgain
+}
+
+// needless returns the segments of retransmissions that the receiver reports as
+// duplicates. Others are duplicates that the path made, or answers to probes.
+func (r *recovery) needless(b sackRange, packets func(int64) int64) (n int64) {
+	left := b.end - b.start
+	for i := range r.again {
+		if a := &r.again[i]; left > 0 && a.start < b.end && a.end > b.start {
+			bytes := min(a.end, b.end) - max(a.start, b.start)
+			n, left = n+packets(bytes), left-bytes
+			*a = sackRange{} // reported
+		}
+	}
+	return n
 }
 
 // manyDuplicates is the number of duplicate acknowledgements that show a loss (RFC

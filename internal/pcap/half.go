@@ -47,7 +47,6 @@ type half struct {
 
 	// The peer's window; its bytes are known if the scale is.
 	wnd      int64
-	wndRaw   uint16 // from the header
 	wndKnown bool
 	wndMax   int64
 	closed   zeroWindows
@@ -105,7 +104,7 @@ type counts struct {
 	backwardBy              int64 // ns
 	deliveredSegs           int64
 	dsackSegs               int64
-	dsackData               int64 // of those, not of a probe
+	dsackAgain              int64 // of segsResent and segsFilled, as reported by DSACK
 	reordSeen               int64
 	timeouts                int64
 	probes, windowProbes    int64
@@ -227,17 +226,18 @@ func (h *half) sent(p *packet, t int64) bool {
 	}
 	h.stamped(p, t)
 	h.sizes.usual = usualSegment(p)
+	if h.isProbe(p, start, t) {
+		c.segsOut++
+		h.probe(start+int64(p.payload), t)
+		return false
+	}
 	var full int64
 	if p.payload > 0 {
 		full = h.sizes.saw(p.payload, p.push)
 	}
 	packets := h.packets(int64(p.payload))
 	c.segsOut += max(1, packets)
-	switch {
-	case h.isProbe(p, start):
-		h.probe(start+int64(p.payload), t)
-		return false
-	case p.space() == 0:
+	if p.space() == 0 {
 		return false
 	}
 	end := start + p.space()
@@ -291,12 +291,12 @@ func usualSegment(p *packet) int {
 
 // isPrompt reports whether a packet of this end is no probe and no retransmission,
 // which a timer may have caused.
-func (h *half) isPrompt(p *packet) bool {
+func (h *half) isPrompt(p *packet, t int64) bool {
 	if !h.begun {
 		return true
 	}
 	start := h.number(p.seq)
-	return !h.isProbe(p, start) && (p.space() == 0 || start >= h.nxt)
+	return !h.isProbe(p, start, t) && (p.space() == 0 || start >= h.nxt)
 }
 
 func far(a, b int64) bool { return a-b > farAway || b-a > farAway }
@@ -331,19 +331,24 @@ const firstWindow = 1 << 16
 // isProbe recognises keepalives and zero window probes. A keepalive has the
 // number before the first outstanding one, with or without a byte (RFC 9293,
 // section 3.8.4). A zero window probe has a byte beyond the window (section
-// 3.8.6.1).
-func (h *half) isProbe(p *packet, start int64) bool {
+// 3.8.6.1); where the capture has the window's opening first, the probe was sent before.
+func (h *half) isProbe(p *packet, start, t int64) bool {
 	if p.payload > 1 || p.syn || p.fin || !h.answered {
 		return false
 	}
-	return start == h.una-1 && (h.una == h.nxt || p.payload == 0) || h.closed.since >= 0 && start == h.una && p.payload == 1
+	return start == h.una-1 && (h.una == h.nxt || p.payload == 0) || h.wasClosed(t) && start == h.una && p.payload == 1
+}
+
+// wasClosed reports whether the peer's window was 0 for the sender of a packet.
+func (h *half) wasClosed(t int64) bool {
+	return h.closed.since >= 0 || h.closed.until >= 0 && t-h.closed.until <= h.path
 }
 
 // probe counts a probe. While the window is closed, a probe means that data
 // waits to be sent.
 func (h *half) probe(end, t int64) {
 	h.count.probes++
-	if h.closed.since >= 0 {
+	if h.wasClosed(t) {
 		h.count.windowProbes++
 	}
 	h.probeEnd = end
@@ -456,8 +461,10 @@ func (w *placed) data(start, end int64) int64 {
 func (h *half) place(p *packet, w *placed, start, end, t int64) {
 	if start < h.una {
 		stop := min(end, h.una)
-		h.resent(w, start, stop)
-		w.needless = w.data(start, stop)
+		if start != h.probeEnd-1 || stop != h.probeEnd { // the peer has taken a probe's byte
+			h.resent(w, start, stop)
+			w.needless = w.data(start, stop)
+		}
 		if w.needless > 0 {
 			w.why = h.why(start, stop, h.dataAt, t, false)
 		}
@@ -504,6 +511,9 @@ func (h *half) countAgain(w *placed, t int64) {
 	n.segsFilled += filled
 	n.reordered += min(h.packets(w.late), all-resent-filled)
 	n.because[w.why] += resent + filled
+	if resent+filled > 0 {
+		h.recovery.sentAgain(sackRange{w.start, w.start + w.bytes})
+	}
 	switch {
 	case w.flags && resent+filled == 0:
 		n.flagsResent++

@@ -33,6 +33,7 @@ type capture struct {
 	isn     [2]uint32                    // of client and server
 	records []madeRecord
 	ipID    uint16
+	port    uint16 // of the client; 0: 40000
 }
 
 type madeRecord struct {
@@ -92,10 +93,14 @@ var addresses = [2][2]netip.AddrPort{
 }
 
 func (c *capture) addresses() [2]netip.AddrPort {
+	ends := addresses[0]
 	if c.six {
-		return addresses[1]
+		ends = addresses[1]
 	}
-	return addresses[0]
+	if c.port > 0 {
+		ends[client] = netip.AddrPortFrom(ends[client].Addr(), c.port)
+	}
+	return ends
 }
 
 // add captures segments.

@@ -201,7 +201,7 @@ func (c *connection) known(of int, place Place) []tcpinfo.Field {
 	know(syns, tcpinfo.FieldOptions)
 	know(c.shift(of) >= 0 && c.shift(1-of) >= 0, tcpinfo.FieldSndWScale, tcpinfo.FieldRcvWScale)
 	know(syns && h.offer.MSS > 0, tcpinfo.FieldAdvMSS)
-	know(syns && h.sizes.bound > 0 && !h.sizes.assumed || h.sizes.size > 0, tcpinfo.FieldSndMSS)
+	know(syns && h.sizes.bound > 0 && !h.sizes.assumed || h.sizes.size > 0 && h.sizes.seen >= sizesOver, tcpinfo.FieldSndMSS)
 	know(h.sends, tcpinfo.FieldSegsOut, tcpinfo.FieldDataSegsOut, tcpinfo.FieldBytesSent, tcpinfo.FieldTotalRetrans, tcpinfo.FieldBytesRetrans)
 	know(h.answered, tcpinfo.FieldBytesAcked)
 	know(peer.answered, tcpinfo.FieldBytesReceived)

@@ -25,6 +25,7 @@ type sizes struct {
 const (
 	minSegment = 256 // smaller common divisors are coincidence
 	sizesOver  = 16  // packets
+	fewSizes   = 2   // suffice without a bound, if they are the same
 )
 
 // agree sets the bound.
@@ -80,10 +81,10 @@ func (s *sizes) saw(payload int, push bool) (full int64) {
 	before := s.segment()
 	s.learn(payload, push)
 	full = int64(payload / s.segment())
-	if s.segment() == before || s.seen < sizesOver {
+	if s.segment() == before {
 		return full
 	}
-	for i, n := range s.last { // those before it, of another size than it seemed
+	for i, n := range s.last[:min(s.seen, sizesOver)] { // those before it, of another size than it seemed
 		if i != (s.seen-1)%sizesOver {
 			full += int64(n/s.segment() - n/before)
 		}
@@ -104,12 +105,29 @@ func (s *sizes) learn(payload int, push bool) {
 	}
 	s.last[s.seen%sizesOver] = payload
 	s.seen++
-	if s.seen < sizesOver || s.seen%(sizesOver/2) != 0 {
+	switch {
+	case s.bound == 0 && s.seen < sizesOver && s.seen >= fewSizes:
+		if size := s.same(); size > 0 || payload > s.size && payload <= s.usual {
+			s.size = size
+		}
+		return
+	case s.seen < sizesOver || s.seen%(sizesOver/2) != 0:
 		return
 	}
 	if size := s.found(); size > 0 {
 		s.size = size
 	}
+}
+
+// same is the payload of all packets so far, if it is one that a segment may have; 0:
+// they differ.
+func (s *sizes) same() int {
+	for _, n := range s.last[:s.seen] {
+		if n != s.last[0] || n < minSegment || n > s.usual {
+			return 0
+		}
+	}
+	return s.last[0]
 }
 
 // found is the size of which most of the latest packets are multiples.
@@ -134,7 +152,7 @@ func (s *sizes) found() int {
 				multiples++
 			}
 		}
-		if multiples > bestMultiples {
+		if best == 0 && multiples > bestMultiples || multiples > bestMultiples+bestMultiples/4 { // clearly more
 			best, bestMultiples = size, multiples
 		}
 	}
