@@ -11,7 +11,7 @@ func (c *connection) counts(of int, place Place) doctor.Counts {
 	h := &c.half[of]
 	n := &h.count
 	out := doctor.Counts{
-		Segments: n.dataSegsOut, FullSegments: n.fullSegs, Bytes: n.bytesSent - n.bytesResent, Delivered: h.dataAcknowledged(),
+		Segments: n.dataSegsOut, FullSegments: min(max(n.fullSegs, 0), n.dataSegsOut), Bytes: n.bytesSent - n.bytesResent, Delivered: h.dataAcknowledged(),
 		Retransmitted: n.segsResent + n.segsFilled,
 		Fast:          n.because[fastRetransmit], AfterTimeout: n.because[timeout], TailProbes: n.because[tailProbe],
 		OutOfOrder: n.reordered, Overtaken: n.overtaken, Extent: n.extent,

@@ -179,6 +179,7 @@ func TestOracle(t *testing.T) {
 		port := 20000 + n
 		want := s.truth()
 		d := own[port].Directions[client]
+		checkParts(t, &d.Observation.Capture.Counts)
 		for _, text := range compare(s, want, d.Observation.Capture.Counts) {
 			t.Errorf("%s\n  place %q, %s", s.name, d.Place, text)
 		}

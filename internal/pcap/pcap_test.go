@@ -20,6 +20,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 
+	"longhaul/internal/doctor"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -1090,9 +1091,25 @@ func FuzzRead(f *testing.F) {
 				if d.MissingBytes < 0 || d.Delivered < 0 || d.Bytes < 0 || len(d.Observation.Samples) == 0 || len(d.Observation.Samples) > maxSamples+1 {
 					t.Errorf("%+v", d)
 				}
+				checkParts(t, &d.Observation.Capture.Counts)
 			}
 		}
 	})
+}
+
+// checkParts checks that no part of a count exceeds the whole, and that none is negative.
+func checkParts(t *testing.T, n *doctor.Counts) {
+	t.Helper()
+	if max(n.FullSegments, n.Retransmitted+n.OutOfOrder, n.WindowFull) > n.Segments || n.Fast+n.AfterTimeout+n.TailProbes > n.Retransmitted ||
+		n.Spurious > n.Retransmitted || n.LongestZeroWindow > n.ZeroWindowTime || n.WaitedForPeer > n.PauseTime ||
+		n.MinRTT > n.P95RTT && n.P95RTT > 0 || n.MedianRTT > n.P95RTT || n.WindowMin > n.WindowMedian || n.WindowMedian > n.WindowMax {
+		t.Errorf("a part exceeds the whole: %+v", n)
+	}
+	if min(n.Segments, n.FullSegments, n.Bytes, n.Delivered, n.Retransmitted, n.Spurious, n.OutOfOrder, n.Overtaken, n.Extent, n.ZeroWindows, n.Probes, n.KeepAlives,
+		n.WindowMin, n.MaxFlight, n.Pauses, n.Turns, n.ResetOutstanding, n.Missing, n.Copies, n.BackwardSteps, n.Stall.Retransmissions, n.Stall.Heard,
+		int64(n.ZeroWindowTime), int64(n.MinRTT), int64(n.PauseTime), int64(n.WaitedForPeer), int64(n.Stall.Time), int64(n.BackwardBy)) < 0 {
+		t.Errorf("a count is negative: %+v", n)
+	}
 }
 
 func BenchmarkRead(b *testing.B) {
