@@ -395,7 +395,7 @@ func TestRules(t *testing.T) {
 				{ms: 220, from: server, flags: "A", seq: 1, ack: 3501, window: 1000},
 			}
 		}, check: func(_ *Connection, d *Direction, info *tcpinfo.Info) bool {
-			return d.Missing && d.MissingBytes == 1500 && d.Delivered == 3500 && info.BytesSent == 2000
+			return d.Missing && d.MissingBytes == 1500 && d.Delivered == 3500 && info.BytesSent == 2000 && !info.Has(tcpinfo.FieldReordSeen)
 		}},
 		"captured twice": {segs: func(*capture) []seg {
 			data := seg{ms: 110, from: client, flags: "A", seq: 1, ack: 1, bytes: 1000}

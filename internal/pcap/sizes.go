@@ -43,18 +43,18 @@ func (s *sizes) exceed(payload int, push bool) {
 	switch {
 	case s.bound == 0, payload <= s.bound, payload%s.bound == 0, s.size > 0 && payload%s.size == 0:
 		return
-	case s.assumed:
-		if !push || payload <= s.usual {
-			s.bound, s.assumed = 0, false
-		}
-		return
-	case push, payload > max(s.usual, s.announced):
+	case !s.assumed && (push || payload > max(s.usual, s.announced)):
 		return
 	}
 	if payload != s.exceeding {
 		s.exceeding, s.exceedings = payload, 0
 	}
-	if s.exceedings++; payload <= s.announced || s.exceedings >= manyExceeding {
+	s.exceedings++
+	many := s.exceedings >= manyExceeding
+	switch {
+	case s.assumed && (!push || payload <= s.usual || many):
+		s.bound, s.assumed = 0, false
+	case !s.assumed && (payload <= s.announced || many):
 		s.bound, s.size = payload, 0
 	}
 }
