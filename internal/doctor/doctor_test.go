@@ -103,9 +103,27 @@ func bulk(change func(k int, s *Sample)) Observation {
 		if change != nil {
 			change(k, &s)
 		}
+		s.Info.BytesRetrans = uint64(s.Info.TotalRetrans) * uint64(s.Info.SndMSS)
 		o.Samples = append(o.Samples, s)
 	}
 	return o
+}
+
+// TestShares has no share above 1 where a SYN and a FIN were sent again.
+func TestShares(t *testing.T) {
+	first, last := Sample{}, Sample{At: time.Second}
+	last.Info = tcpinfo.Info{SndMSS: 1448, DataSegsOut: 2, BytesSent: 200, TotalRetrans: 3, DSACKDups: 3, BusyTime: 1010 * time.Millisecond}
+	for f := tcpinfo.FieldState; f <= tcpinfo.FieldTotalRTOTime; f++ {
+		first.Info.Know(f)
+		last.Info.Know(f)
+	}
+	if f := (Observation{Samples: []Sample{first, last}}).Figures(); f.LossShare != 0 || f.Busy != 1 {
+		t.Errorf("without data sent again, %.2f are lost, busy for %.2f", f.LossShare, f.Busy)
+	}
+	last.Info.BytesRetrans = 100
+	if f := (Observation{Samples: []Sample{first, last}}).Figures(); f.LossShare != 1 || f.SpuriousShare > 1 {
+		t.Errorf("%.2f are lost, %.2f needlessly", f.LossShare, f.SpuriousShare)
+	}
 }
 
 // Where segments overtake others by more than the clock of TCP's timestamps shows, the

@@ -97,7 +97,7 @@ func (o Observation) Figures() Figures {
 		if !has(field) {
 			return unknown
 		}
-		return (now - then).Seconds() / seconds
+		return min((now-then).Seconds()/seconds, 1) // its clock has coarse steps
 	}
 	a, b := &first.Info, &last.Info
 	f.Busy = share(tcpinfo.FieldBusyTime, b.BusyTime, a.BusyTime)
@@ -168,10 +168,14 @@ func (f *Figures) losses(a, b *tcpinfo.Info) {
 	if !b.Has(tcpinfo.FieldDataSegsOut) || sent <= 0 {
 		return
 	}
-	again := float64(b.TotalRetrans - a.TotalRetrans)
+	// A SYN or a FIN without data counts as a retransmission, and not as a segment.
+	again := min(float64(b.TotalRetrans-a.TotalRetrans), sent)
+	if b.Has(tcpinfo.FieldBytesRetrans) && b.BytesSent > a.BytesSent && b.BytesRetrans == a.BytesRetrans {
+		again = 0
+	}
 	f.LossShare = again / sent
 	if b.Has(tcpinfo.FieldDSACKDups) && again > 0 {
-		f.SpuriousShare = float64(b.DSACKDups-a.DSACKDups) / again
+		f.SpuriousShare = min(float64(b.DSACKDups-a.DSACKDups)/again, 1)
 	}
 	if b.Has(tcpinfo.FieldReordSeen) {
 		f.Reordered = float64(b.ReordSeen-a.ReordSeen) * 1000 / sent

@@ -77,7 +77,8 @@ func lost(before, after figures) sent {
 	if before.has(tcpinfo.FieldDSACKDups) && after.has(tcpinfo.FieldDSACKDups) {
 		again -= int64(after.DSACKDups) - int64(before.DSACKDups)
 	}
-	return sent{int64(after.DataSegsOut) - int64(before.DataSegsOut), max(again, 0)}
+	segments := int64(after.DataSegsOut) - int64(before.DataSegsOut)
+	return sent{segments, max(min(again, segments), 0)} // a FIN is no segment
 }
 
 // receivedSince returns the segments received since an earlier moment, and

@@ -3,9 +3,10 @@ package pcap
 import "sort"
 
 // heard processes the peer's feedback in a packet about this end's data. shift
-// is the scale of the peer's window; negative: unknown.
-func (h *half) heard(p *packet, t int64, shift int) {
-	h.echoed(p, t)
+// is the scale of the peer's window; negative: unknown. A packet that is not
+// prompt comes when a timer of the peer expires.
+func (h *half) heard(p *packet, t int64, shift int, prompt bool) {
+	h.echoed(p, t, prompt)
 	if !p.hasAck || p.rst {
 		return
 	}
@@ -13,7 +14,7 @@ func (h *half) heard(p *packet, t int64, shift int) {
 		h.begin(p.ack)
 	}
 	ack := h.number(p.ack)
-	if far(ack, h.nxt) {
+	if h.waitsForSYN() && (ack <= h.isn || ack > h.nxt+firstWindow) || h.isForeign(ack) {
 		h.count.stray++
 		return
 	}
@@ -32,8 +33,17 @@ func (h *half) heard(p *packet, t int64, shift int) {
 	case r.firstAt >= 0:
 		h.bursts.acknowledged(burstAck{t, ack, r.lastAt}, int64(h.sizes.segment()))
 	}
-	if r.newly || h.isDuplicate(p, ack) {
+	switch {
+	case r.newly:
 		h.progress = t
+		h.stall.ended(t)
+		h.recovery.duplicates = 0
+	case h.isDuplicate(p, ack, shift):
+		h.progress = t
+		h.recovery.duplicates++
+	}
+	if !r.newly {
+		h.stall.heard++
 	}
 	if r.reordered {
 		h.count.reordSeen++
@@ -46,8 +56,8 @@ func (h *half) heard(p *packet, t int64, shift int) {
 
 // isDuplicate recognises a duplicate acknowledgement, which reports an arrival
 // without SACK (RFC 5681, section 2).
-func (h *half) isDuplicate(p *packet, ack int64) bool {
-	return !h.offer.SACK && ack == h.una && p.window == h.wndRaw && p.payload == 0 && !p.syn && !p.fin && h.outstanding()
+func (h *half) isDuplicate(p *packet, ack int64, shift int) bool {
+	return !h.offer.SACK && ack == h.una && int64(p.window)<<max(shift, 0) == h.wnd && p.payload == 0 && !p.syn && !p.fin && h.outstanding()
 }
 
 // unseen handles an acknowledgement of data that the capture missed, or of a
@@ -73,7 +83,7 @@ type rates struct {
 
 // pop removes acknowledged segments.
 func (h *half) pop(p *packet, ack, t int64, r *rates) {
-	cursor, n := h.una, 0
+	cursor, n, hole := h.una, 0, false
 	for n < len(h.segs) && h.segs[n].start < ack {
 		if h.segs[n].end > ack {
 			h.cut(n, ack)
@@ -84,16 +94,21 @@ func (h *half) pop(p *packet, ack, t int64, r *rates) {
 		}
 		cursor = s.end
 		h.unacked -= s.packets
-		switch {
-		case s.sacked:
+		overtaken := !s.sacked && !s.resent && s.end <= r.before
+		if overtaken && !hole {
+			h.count.overtaken++
+			h.count.extent = max(h.count.extent, h.sacked)
+		}
+		hole = overtaken
+		if s.sacked {
 			h.sacked -= s.packets
-		default:
+		} else {
 			h.deliver(s, t, r)
-			r.reordered = r.reordered || !s.resent && s.end <= r.before
+			r.reordered = r.reordered || overtaken
 		}
 		if s.resent {
 			r.resent, r.resentSeg = true, *s
-		} else if !s.sacked {
+		} else if !s.sacked && s.epoch == h.epoch {
 			if r.firstAt < 0 {
 				r.firstAt = s.at
 			}
@@ -121,7 +136,10 @@ func (h *half) deliver(s *segment, t int64, r *rates) {
 	h.count.deliveredSegs += s.packets
 	h.delivered += s.end - s.start
 	h.deliveredAt = t
-	if s.data && (r.newest.end == 0 || s.at >= r.newest.at) {
+	if s.data {
+		h.stall.answered = max(h.stall.answered, min(s.end-s.start, int64(h.sizes.segment())))
+	}
+	if s.data && s.epoch == h.epoch && (r.newest.end == 0 || s.at >= r.newest.at) {
 		r.newest = *s
 	}
 }
@@ -136,6 +154,7 @@ func (h *half) selective(p *packet, ack, t int64, r *rates) {
 		if i == 0 && h.isDSACK(p, b, ack) {
 			n := max(1, h.packets(b.end-b.start))
 			h.count.dsackSegs += n
+			h.count.dsackAgain += min(n, h.recovery.needless(b, h.packets))
 			h.count.deliveredSegs += n // the kernel counts duplicates as delivered
 			continue
 		}
@@ -177,6 +196,7 @@ func (h *half) news(b sackRange, n int, fn func(sackRange)) {
 // mark marks the segments of a block as received.
 func (h *half) mark(b sackRange, t int64, r *rates) {
 	i := sort.Search(len(h.segs), func(i int) bool { return h.segs[i].end > b.start })
+	hole := false
 	for ; i < len(h.segs) && h.segs[i].start < b.end && h.spend(1); i++ {
 		if h.segs[i].sacked {
 			continue
@@ -190,8 +210,12 @@ func (h *half) mark(b sackRange, t int64, r *rates) {
 		h.sacked += s.packets
 		h.deliver(s, t, r)
 		if !s.resent {
-			r.reordered = r.reordered || s.end <= r.before
-			if r.sackedAt < 0 {
+			if s.end <= r.before && !hole {
+				r.reordered, hole = true, true
+				h.count.overtaken++
+				h.count.extent = max(h.count.extent, h.sacked-1)
+			}
+			if r.sackedAt < 0 && s.epoch == h.epoch {
 				r.sackedAt = s.at
 			}
 		}
@@ -206,7 +230,8 @@ func (h *half) measure(p *packet, t int64, r *rates) {
 	case r.firstAt >= 0 && !r.resent:
 		sample = t - r.firstAt
 		h.minRTT = lesser(h.minRTT, t-r.lastAt)
-	case r.resent && p.timestamps && p.tsecr == r.resentSeg.tsval && r.resentSeg.tsval != r.resentSeg.firstTS:
+		h.rtts.add(max(1, t-r.lastAt))
+	case r.resent && r.resentSeg.epoch == h.epoch && p.timestamps && p.tsecr == r.resentSeg.tsval && r.resentSeg.tsval != r.resentSeg.firstTS:
 		sample = t - r.resentSeg.at // the echo identifies the transmission (RFC 7323, section 4)
 	case r.sackedAt >= 0:
 		sample = t - r.sackedAt
@@ -244,13 +269,18 @@ func (h *half) window(p *packet, t int64, shift int) {
 	if p.syn {
 		shift = 0 // RFC 7323, section 2.2
 	}
-	if p.window == 0 && h.wndRaw != 0 {
-		h.count.zeroWindows++
+	if !p.syn {
+		h.closed.window(p.window == 0, t)
 	}
-	h.wndRaw = p.window
 	h.wndKnown = shift >= 0
 	h.wnd = int64(p.window) << max(shift, 0)
-	if h.idleSince < 0 || !h.wndKnown {
+	if h.wndKnown {
+		h.wndMax = max(h.wndMax, h.wnd)
+	}
+	if !p.syn && (h.wndKnown || p.window == 0) {
+		h.windows.add(h.wnd)
+	}
+	if h.idleSince < 0 || !h.wndKnown && p.window > 0 && h.shutAt < 0 {
 		return
 	}
 	switch {

@@ -1,6 +1,8 @@
 package pcap
 
 import (
+	"cmp"
+	"math"
 	"net/netip"
 	"time"
 
@@ -15,44 +17,24 @@ type connection struct {
 	half        [2]half
 	client      int // index of the end that connected; -1: not seen
 
-	closer int // index of the end that sent the first FIN or RST; -1: none yet
-	reset  bool
+	closer  int // index of the end that sent the first FIN or RST; -1: none yet
+	reset   bool
+	resetBy int // index of the end that reset it; -1: none
 
 	synAt, synAckAt int64 // first transmissions; negative: not seen
 	handshakeRTT    int64 // 0: unknown
 
-	recent     [recentPackets]fingerprint
-	recentNext int
+	copies copies
+	epoch  int // of the clock
 
 	next, every int64 // time of the next sample, and the interval
 	samples     [2][]snapshot
 }
 
-// fingerprint holds the fields that two captures of one packet share.
-type fingerprint struct {
-	at       int64
-	from     int8
-	seq, ack uint32
-	tsval    uint32
-	payload  int
-	window   uint16
-	ipID     uint16
-	flags    uint8
-	device   int
-}
-
-const (
-	recentPackets = 32
-	// Bounds of the time between two captures of a packet: on one interface it
-	// follows at once; on its way through a host it may wait.
-	sameDevice  = int64(time.Millisecond)
-	otherDevice = int64(500 * time.Millisecond)
-)
-
 func newConnection(k key, at int64, room *int) *connection {
 	return &connection{
 		key: k, first: at, last: at, half: [2]half{newHalf(at, room), newHalf(at, room)},
-		client: -1, closer: -1, synAt: -1, synAckAt: -1, next: at, every: int64(minInterval),
+		client: -1, closer: -1, resetBy: -1, synAt: -1, synAckAt: -1, next: at, every: int64(minInterval),
 	}
 }
 
@@ -66,6 +48,9 @@ func (c *connection) isReuse(p *packet, from int) bool {
 	isn := h.number(p.seq)
 	if h.isnKnown {
 		return isn != h.isn
+	}
+	if peer := &c.half[1-from]; p.hasAck && peer.waitsForSYN() && peer.number(p.ack) == peer.nxt {
+		return false // the end answered for an earlier connection before
 	}
 	return h.sends || isn != h.una-1 // unless the file has this SYN after its acknowledgement
 }
@@ -86,9 +71,19 @@ func (c *connection) carried() int64 {
 // packet processes a packet of end from. It returns false for a packet captured
 // before.
 func (c *connection) packet(p *packet, from int) bool {
-	// Packets of several queues may be out of order in the file.
-	t := max(p.at, c.last)
-	if c.isCopy(p, from, t) {
+	t := max(p.at, c.last) // sorting is bounded
+	if back := max(p.behind, t-p.at); back > 0 {
+		n := &c.half[from].count
+		n.backward++
+		n.backwardBy = max(n.backwardBy, back)
+	}
+	if p.epoch != c.epoch {
+		c.epoch = p.epoch
+		c.half[0].clockChanged(p.epoch)
+		c.half[1].clockChanged(p.epoch)
+	}
+	if c.copies.has(p, from, t, c.half[0].room) {
+		c.half[from].count.copies++
 		return false
 	}
 	c.sampleUntil(t)
@@ -101,12 +96,14 @@ func (c *connection) packet(p *packet, from int) bool {
 	if p.syn {
 		c.syn(p, from, t)
 	}
-	if p.fin || p.rst {
+	if (p.fin || p.rst) && !(p.rst && c.isForeignReset(p, from)) {
 		c.closes(p, from)
 	}
-	b.heard(p, t, c.shift(from))
+	b.heard(p, t, c.shift(from), a.isPrompt(p, t))
 	a.path = a.toPeer() + b.toPeer()
-	a.sent(p, t)
+	if a.sent(p, t) {
+		b.peerSpoke, b.peerSpokeAt = true, t
+	}
 	n := a.packets(int64(p.payload))
 	b.count.dataSegsIn += n
 	b.count.segsIn += max(1, n)
@@ -114,33 +111,6 @@ func (c *connection) packet(p *packet, from int) bool {
 		c.handshake(t)
 	}
 	return true
-}
-
-// isCopy recognises a packet captured twice: on several interfaces, or on both
-// ways through the loopback device. A retransmission differs in its timestamp
-// or IPv4 identification.
-func (c *connection) isCopy(p *packet, from int, t int64) bool {
-	f := fingerprint{
-		at: t, from: int8(from), seq: p.seq, ack: p.ack, tsval: p.tsval, payload: p.payload,
-		window: p.window, ipID: p.ipID, flags: p.flags(), device: p.device,
-	}
-	for i := range c.recent {
-		r := &c.recent[i]
-		within := sameDevice
-		if r.device != f.device {
-			within = otherDevice
-		} else if f.ipID == 0 && (f.payload == 0 || !p.timestamps) {
-			continue // could be a duplicate acknowledgement or a retransmission
-		}
-		was := *r
-		was.at, was.device = f.at, f.device
-		if was == f && r.flags != 0 && t-r.at <= within {
-			return true
-		}
-	}
-	c.recent[c.recentNext] = f
-	c.recentNext = (c.recentNext + 1) % recentPackets
-	return false
 }
 
 // flags returns the header's flags, and a bit that is always set.
@@ -157,7 +127,7 @@ func (p *packet) flags() uint8 {
 // syn processes the offer in a SYN.
 func (c *connection) syn(p *packet, from int, t int64) {
 	h := &c.half[from]
-	if !h.begun {
+	if !h.begun || !h.isnKnown && h.count.bytesSent == 0 && h.number(p.seq) != h.una-1 {
 		h.begin(p.seq)
 	}
 	if !h.isnKnown {
@@ -174,8 +144,8 @@ func (c *connection) syn(p *packet, from int, t int64) {
 		Seen: true, MSS: p.mss, WScale: p.wscale, SACK: p.sackPermitted, Timestamps: p.timestamps,
 		ECN: p.ece && p.cwr != p.hasAck, // RFC 3168, section 6.1.1
 	}
-	if a, b := &c.half[0].offer, &c.half[1].offer; a.Seen && b.Seen {
-		c.agree(a, b)
+	if c.half[0].offer.Seen && c.half[1].offer.Seen {
+		c.agree()
 	}
 }
 
@@ -198,23 +168,16 @@ const (
 	timestampBytes           = 12 // with padding (RFC 7323, appendix A)
 )
 
-// agree sets the bound of both ends' segments.
-func (c *connection) agree(a, b *Offer) {
-	other := defaultMSS4
+// agree sets the bound of both ends' segments. An end announces the MSS it can
+// receive; with one device, it cannot send more.
+func (c *connection) agree() {
+	usual := defaultMSS4
 	if c.key.a.Addr().Is6() {
-		other = defaultMSS6
+		usual = defaultMSS6
 	}
-	mss := func(o *Offer) int {
-		if o.MSS == 0 {
-			return other
-		}
-		return o.MSS
-	}
-	// An end announces the MSS it can receive; with one device, it cannot send
-	// more.
-	bound := min(mss(a), mss(b)) - c.optionBytes()
 	for i := range c.half {
-		c.half[i].sizes.bound = max(bound, 1)
+		own, peers := c.half[i].offer.MSS, c.half[1-i].offer.MSS
+		c.half[i].sizes.agree(min(cmp.Or(peers, usual), cmp.Or(own, math.MaxInt)), peers == 0, c.optionBytes())
 	}
 }
 
@@ -245,14 +208,30 @@ func (c *connection) closes(p *packet, from int) {
 		c.closer = from
 	}
 	if p.rst && !c.over() {
-		c.reset = true
+		c.reset, c.resetBy = true, from
+		for i := range c.half {
+			c.half[i].resetOutstanding = c.half[i].dataOutstanding()
+		}
 	}
+}
+
+// isForeignReset reports whether a RST is of an earlier connection between the ports.
+func (c *connection) isForeignReset(p *packet, from int) bool {
+	h, peer := &c.half[from], &c.half[1-from]
+	if p.hasAck && peer.waitsForSYN() {
+		return peer.number(p.ack) != peer.nxt // RFC 9293, section 3.10.7.3
+	}
+	if !h.begun || !h.sends {
+		return false
+	}
+	n := h.number(p.seq)
+	return h.waitsForSYN() && n != h.nxt || h.isForeign(n)
 }
 
 // handshake measures the round trip at the end of a handshake. After a
 // retransmitted SYN it is unknown which SYN was answered.
 func (c *connection) handshake(t int64) {
-	if c.synAt >= 0 && c.half[0].count.segsResent+c.half[1].count.segsResent == 0 {
+	if c.synAt >= 0 && c.half[0].count.flagsResent+c.half[1].count.flagsResent == 0 {
 		c.handshakeRTT = t - c.synAt
 	}
 }
@@ -320,14 +299,16 @@ func (c *connection) direction(of int) Direction {
 		Place: c.place(of), Packets: n.packets, Bytes: n.bytesSent,
 		Delivered:     h.dataAcknowledged(),
 		Retransmitted: n.segsResent + n.segsFilled, LostBefore: n.segsFilled, Reordered: n.reordered,
-		ZeroWindows: n.zeroWindows, Probes: n.probes, SuperPackets: n.superPackets,
+		ZeroWindows: h.closed.times, Probes: n.probes, SuperPackets: n.superPackets,
 		Missing: n.missing > 0, MissingBytes: n.missing, Stray: n.stray, Merged: n.merged,
 	}
-	capture := &doctor.Capture{AtSender: d.Place == AtSender, Handshake: h.offer.Seen && c.half[1-of].offer.Seen}
+	capture := &doctor.Capture{
+		AtSender: d.Place == AtSender, Handshake: h.offer.Seen && c.half[1-of].offer.Seen, Counts: c.counts(of, d.Place),
+	}
 	if capture.AtSender {
 		capture.BurstBps, capture.Bursts = h.bursts.rate()
 	}
-	if capture.Handshake && h.offer.MSS > 0 {
+	if capture.Handshake && h.offer.MSS > 0 && !h.sizes.assumed {
 		capture.AgreedMSS, capture.SenderMSS = h.sizes.bound, h.offer.MSS-c.optionBytes()
 	}
 	d.Observation.Capture = capture
@@ -335,7 +316,19 @@ func (c *connection) direction(of int) Direction {
 	for _, s := range c.samples[of] {
 		d.Observation.Samples = append(d.Observation.Samples, s.sample(known, d.Place, c.half[1-of].toPeer(), c.first))
 	}
+	settle(d.Observation.Samples)
 	return d
+}
+
+// settle moves the times of the sender's clocks to where they passed. What a pause was
+// is known at its end, and no clock runs faster than time.
+func settle(samples []doctor.Sample) {
+	for i := len(samples) - 1; i > 0; i-- {
+		before, info := &samples[i-1].Info, &samples[i].Info
+		passed := samples[i].At - samples[i-1].At
+		before.BusyTime = max(before.BusyTime, info.BusyTime-passed)
+		before.RwndLimited = max(before.RwndLimited, info.RwndLimited-passed)
+	}
 }
 
 // acknowledged is the number of acknowledged bytes as the kernel counts them:

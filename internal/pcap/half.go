@@ -22,6 +22,7 @@ type half struct {
 	sends    bool // a packet of it was seen
 	answered bool // an acknowledgement of the peer was seen
 	una, nxt int64
+	beyond   int64 // latest sequence number beyond the peer's windows; 0: none
 	finSent  bool
 	finEnd   int64 // sequence number after the FIN
 	segs     []segment
@@ -42,11 +43,13 @@ type half struct {
 	echoNext             int
 	minEcho              int64
 	path                 int64 // whole round trip, as far as known
+	epoch                int   // of the clock
 
 	// The peer's window; its bytes are known if the scale is.
 	wnd      int64
-	wndRaw   uint16 // from the header
 	wndKnown bool
+	wndMax   int64
+	closed   zeroWindows
 	probeEnd int64 // sequence number after a zero window probe
 
 	// The times are counted up to clock.
@@ -67,6 +70,14 @@ type half struct {
 	sizes  sizes
 	bursts bursts
 
+	rtts, windows    histogram
+	recovery         recovery
+	stall            stall
+	dataAt           int64 // time of its latest data
+	peerSpoke        bool  // the peer has sent data since
+	peerSpokeAt      int64
+	resetOutstanding int64 // bytes outstanding when the connection was reset
+
 	count counts
 }
 
@@ -76,14 +87,27 @@ type counts struct {
 	segsOut, dataSegsOut    int64
 	segsIn, dataSegsIn      int64
 	bytesSent               int64
-	bytesResent, segsResent int64 // retransmitted, and captured before
-	bytesFilled, segsFilled int64 // retransmitted, and missing before
+	bytesResent, segsResent int64 // data retransmitted, and captured before
+	bytesFilled, segsFilled int64 // data retransmitted, and missing before
+	flagsResent             int64 // SYN and FIN without data, retransmitted
+	segsNeedless            int64 // of segsResent, acknowledged before
+	because                 [reasons]int64
 	reordered               int64 // packets sent in order that arrived late
+	overtaken, extent       int64
+	fullSegs                int64
+	windowFull              int64
+	maxFlight               int64 // bytes
+	pauses, turns           int64
+	pauseTime               int64 // ns
+	waitedForPeer           int64 // ns
+	copies, backward        int64 // packets
+	backwardBy              int64 // ns
 	deliveredSegs           int64
 	dsackSegs               int64
+	dsackAgain              int64 // of segsResent and segsFilled, as reported by DSACK
 	reordSeen               int64
 	timeouts                int64
-	zeroWindows, probes     int64
+	probes, windowProbes    int64
 	superPackets            int64
 	missing                 int64 // acknowledged bytes that were not captured
 	stray                   int64 // packets with sequence numbers outside any window
@@ -96,6 +120,7 @@ type segment struct {
 	packets        int64
 	resent, sacked bool
 	data           bool   // not only a SYN or a FIN
+	epoch          int    // of the clock, at the last transmission
 	at, firstAt    int64  // of the last and the first transmission, ns
 	tsval, firstTS uint32 // of these
 	delivered      int64  // bytes delivered when it was sent
@@ -134,7 +159,7 @@ const (
 )
 
 func newHalf(at int64, room *int) half {
-	return half{room: room, sizes: sizes{usual: ethernetSegment4}, clock: at, idleSince: at, shutAt: -1, openedAt: -1}
+	return half{room: room, sizes: sizes{usual: ethernetSegment4}, clock: at, idleSince: at, shutAt: -1, openedAt: -1, closed: zeroWindows{since: -1, until: -1}, stall: stall{progress: at}}
 }
 
 // begin adopts a sequence number as the first.
@@ -165,21 +190,33 @@ func (h *half) outstanding() bool {
 	return h.nxt > h.una && !(h.isnKnown && h.una == h.isn)
 }
 
-// sent processes a packet of this end.
-func (h *half) sent(p *packet, t int64) {
+// dataOutstanding is the number of outstanding bytes, without SYN and FIN.
+func (h *half) dataOutstanding() int64 {
+	n := h.nxt - h.una
+	if h.isnKnown && h.una == h.isn {
+		n--
+	}
+	if h.finSent && h.una < h.finEnd {
+		n--
+	}
+	return max(0, n)
+}
+
+// sent processes a packet of this end, and reports whether it has new data.
+func (h *half) sent(p *packet, t int64) bool {
 	c := &h.count
 	c.packets++
 	if p.rst {
 		c.segsOut++
-		return
+		return false
 	}
 	if !h.begun {
 		h.begin(p.seq)
 	}
 	start := h.number(p.seq)
-	if far(start, h.nxt) {
+	if h.sends && h.isForeign(start+p.space()) {
 		c.stray++
-		return
+		return false
 	}
 	if !h.sends {
 		h.sends = true
@@ -189,31 +226,52 @@ func (h *half) sent(p *packet, t int64) {
 	}
 	h.stamped(p, t)
 	h.sizes.usual = usualSegment(p)
+	if h.isProbe(p, start, t) {
+		c.segsOut++
+		h.probe(start+int64(p.payload), t)
+		return false
+	}
+	var full int64
 	if p.payload > 0 {
-		h.sizes.saw(p.payload, p.push)
+		full = h.sizes.saw(p.payload, p.push)
 	}
 	packets := h.packets(int64(p.payload))
 	c.segsOut += max(1, packets)
-	switch {
-	case h.isProbe(p, start):
-		h.probe(start+int64(p.payload), t)
-		return
-	case p.space() == 0:
-		return
+	if p.space() == 0 {
+		return false
 	}
-	h.resume(start+p.space(), t)
+	end := start + p.space()
+	isNew := p.payload > 0 && end > h.nxt
+	if isNew {
+		h.spoke(t)
+	}
+	h.resume(end, t)
 	if p.payload > 0 {
 		c.dataSegsOut += packets
+		c.fullSegs += full
 		c.bytesSent += int64(p.payload)
 		if packets > 1 {
 			c.superPackets++
 		}
 	}
 	if p.fin {
-		h.finSent, h.finEnd = true, start+p.space()
+		h.finSent, h.finEnd = true, end
 	}
-	h.place(p, start, start+p.space(), t)
+	w := &placed{start: start, bytes: int64(p.payload)}
+	if p.syn {
+		w.start++
+	}
+	h.place(p, w, start, end, t)
+	h.countAgain(w, t)
 	h.flew(t)
+	if p.payload > 0 {
+		h.dataAt = t
+		c.maxFlight = max(c.maxFlight, h.dataOutstanding())
+	}
+	if isNew && h.wndKnown && h.una+h.wnd-end < h.usefulWindow() {
+		c.windowFull++
+	}
+	return isNew
 }
 
 // The largest segments on Ethernet for IPv4 and IPv6.
@@ -231,29 +289,81 @@ func usualSegment(p *packet) int {
 	return size
 }
 
+// isPrompt reports whether a packet of this end is no probe and no retransmission,
+// which a timer may have caused.
+func (h *half) isPrompt(p *packet, t int64) bool {
+	if !h.begun {
+		return true
+	}
+	start := h.number(p.seq)
+	return !h.isProbe(p, start, t) && (p.space() == 0 || start >= h.nxt)
+}
+
 func far(a, b int64) bool { return a-b > farAway || b-a > farAway }
+
+// isForeign reports whether a sequence number, of a packet or of an acknowledgement,
+// is farther from this end's data than the peer's windows allow: an earlier connection
+// may have it (RFC 5961, section 5). A capture that lacks more than a window shows
+// several packets near each other beyond it.
+func (h *half) isForeign(n int64) bool {
+	allowed := int64(farAway)
+	if h.wndKnown {
+		allowed = 2*h.wndMax + firstWindow
+	}
+	switch {
+	case n >= h.una-allowed && n <= h.nxt+allowed, h.beyond > 0 && n != h.beyond && n > h.una && !far(n, h.nxt) &&
+		n >= h.beyond-allowed && n <= h.beyond+allowed:
+		h.beyond = 0
+		return false
+	case far(n, h.nxt), n <= h.nxt:
+		return true
+	}
+	h.beyond = n
+	return true
+}
+
+// waitsForSYN reports whether only the SYN was sent, and not acknowledged.
+func (h *half) waitsForSYN() bool { return h.isnKnown && h.una == h.isn && h.count.bytesSent == 0 }
+
+// firstWindow is the largest window without a scale.
+const firstWindow = 1 << 16
 
 // isProbe recognises keepalives and zero window probes. A keepalive has the
 // number before the first outstanding one, with or without a byte (RFC 9293,
 // section 3.8.4). A zero window probe has a byte beyond the window (section
-// 3.8.6.1).
-func (h *half) isProbe(p *packet, start int64) bool {
+// 3.8.6.1); where the capture has the window's opening first, the probe was sent before.
+func (h *half) isProbe(p *packet, start, t int64) bool {
 	if p.payload > 1 || p.syn || p.fin || !h.answered {
 		return false
 	}
-	return start == h.una-1 && (h.una == h.nxt || p.payload == 0) || h.wndRaw == 0 && start == h.una && p.payload == 1
+	return start == h.una-1 && (h.una == h.nxt || p.payload == 0) || h.wasClosed(t) && start == h.una && p.payload == 1
+}
+
+// wasClosed reports whether the peer's window was 0 for the sender of a packet.
+func (h *half) wasClosed(t int64) bool {
+	return h.closed.since >= 0 || h.closed.until >= 0 && t-h.closed.until <= h.path
 }
 
 // probe counts a probe. While the window is closed, a probe means that data
 // waits to be sent.
 func (h *half) probe(end, t int64) {
 	h.count.probes++
+	if h.wasClosed(t) {
+		h.count.windowProbes++
+	}
 	h.probeEnd = end
 	if h.idleSince >= 0 && h.shutAt >= 0 && h.openedAt < 0 {
 		h.busy += t - h.idleSince
 		h.rwndLimited += t - max(h.shutAt, h.idleSince)
 		h.idleSince, h.shutAt = t, t
 	}
+}
+
+// clockChanged forgets the times of what is outstanding.
+func (h *half) clockChanged(epoch int) {
+	h.epoch = epoch
+	h.echo = [echoes]stamp{}
+	h.bursts.interrupted()
 }
 
 // stamped records the first capture of a timestamp.
@@ -269,14 +379,16 @@ func (h *half) stamped(p *packet, t int64) {
 // echoed measures the way to the peer and back by the first echo of a
 // timestamp. It also works with pure acknowledgements: a blocked sender answers
 // them at once.
-func (h *half) echoed(p *packet, t int64) {
+func (h *half) echoed(p *packet, t int64, prompt bool) {
 	if !p.timestamps || !p.hasAck {
 		return
 	}
 	for i := range h.echo {
 		if s := &h.echo[i]; s.open && s.value == p.tsecr {
 			s.open = false
-			h.minEcho = lesser(h.minEcho, t-s.at)
+			if prompt {
+				h.minEcho = lesser(h.minEcho, t-s.at)
+			}
 		}
 	}
 }
@@ -324,12 +436,38 @@ func (h *half) resume(end, t int64) {
 		h.busy += pause
 	}
 	h.idleSince, h.shutAt, h.openedAt = -1, -1, -1
+	h.stall.heard = 0
+}
+
+// placed has the data of a packet, and how much of it was sent before, in bytes.
+type placed struct {
+	start, bytes int64
+	resent       int64 // captured before
+	needless     int64 // of those, acknowledged before
+	filled       int64 // sent before and missed by the capture
+	late         int64 // sent once, before data that the capture has before it
+	flags        bool  // a SYN or a FIN was captured before
+	waiting      bool  // some of what was sent before waits for its acknowledgement
+	since        int64 // when the first outstanding data was sent first
+	why          reason
+}
+
+// data is the number of bytes of data between two sequence numbers.
+func (w *placed) data(start, end int64) int64 {
+	return max(0, min(end, w.start+w.bytes)-max(start, w.start))
 }
 
 // place inserts a packet into the outstanding segments.
-func (h *half) place(p *packet, start, end, t int64) {
+func (h *half) place(p *packet, w *placed, start, end, t int64) {
 	if start < h.una {
-		h.resent(p, start, min(end, h.una))
+		stop := min(end, h.una)
+		if start != h.probeEnd-1 || stop != h.probeEnd { // the peer has taken a probe's byte
+			h.resent(w, start, stop)
+			w.needless = w.data(start, stop)
+		}
+		if w.needless > 0 {
+			w.why = h.why(start, stop, h.dataAt, t, false)
+		}
 		start = h.una
 	}
 	for start < end {
@@ -349,13 +487,38 @@ func (h *half) place(p *packet, start, end, t int64) {
 			start = h.nxt
 		case h.segs[i].start <= start:
 			stop := min(end, h.segs[i].end)
-			h.again(p, i, start, stop, t)
+			h.again(p, w, i, start, stop, t)
 			start = stop
 		default:
 			stop := min(end, h.segs[i].start)
-			h.fill(p, i, start, stop, t)
+			h.fill(p, w, i, start, stop, t)
 			start = stop
 		}
+	}
+}
+
+// countAgain counts what a packet has of data that was sent before. A packet counts
+// for all of its parts, however many segments they were before.
+func (h *half) countAgain(w *placed, t int64) {
+	n := &h.count
+	all := h.packets(w.bytes)
+	resent := h.packets(w.resent)
+	filled := min(h.packets(w.filled), all-resent)
+	n.bytesResent += w.resent
+	n.segsResent += resent
+	n.segsNeedless += h.packets(w.needless)
+	n.bytesFilled += w.filled
+	n.segsFilled += filled
+	n.reordered += min(h.packets(w.late), all-resent-filled)
+	n.because[w.why] += resent + filled
+	if resent+filled > 0 {
+		h.recovery.sentAgain(sackRange{w.start, w.start + w.bytes})
+	}
+	switch {
+	case w.flags && resent+filled == 0:
+		n.flagsResent++
+	case w.waiting && resent+filled > 0:
+		h.stall.sentAgain(w.since, t, resent+filled, min(w.bytes, int64(h.sizes.segment())))
 	}
 }
 
@@ -366,7 +529,7 @@ func (h *half) segment(p *packet, start, end, t int64) segment {
 	}
 	return segment{
 		start: start, end: end, packets: max(1, h.packets(end-start)), data: p.payload > 0,
-		at: t, firstAt: t, tsval: p.tsval, firstTS: p.tsval,
+		epoch: h.epoch, at: t, firstAt: t, tsval: p.tsval, firstTS: p.tsval,
 		delivered: h.delivered, deliveredAt: h.deliveredAt, firstSent: h.firstSent,
 	}
 }
@@ -396,25 +559,26 @@ func (h *half) add(i int, s segment) {
 	}
 }
 
-// resent counts a retransmission. A SYN or a FIN is a packet without bytes.
-func (h *half) resent(p *packet, start, end int64) {
-	bytes := min(end-start, int64(p.payload))
-	h.count.bytesResent += bytes
-	h.count.segsResent += max(1, h.packets(bytes))
+// resent notes a retransmission.
+func (h *half) resent(w *placed, start, end int64) {
+	bytes := w.data(start, end)
+	w.resent += bytes
+	w.flags = w.flags || bytes < end-start
 }
 
 // again handles the retransmission of segment i or a part of it.
-func (h *half) again(p *packet, i int, start, end, t int64) {
-	if i == 0 && start == h.una && h.timedOut(t) {
-		h.count.timeouts++
+func (h *half) again(p *packet, w *placed, i int, start, end, t int64) {
+	if !w.waiting {
+		w.waiting, w.since = true, h.segs[0].firstAt
+		w.why = h.why(start, end, h.segs[i].at, t, h.segs[i].resent)
 	}
-	h.resent(p, start, end)
+	h.resent(w, start, end)
 	i = h.cut(i, start)
 	if end < h.segs[i].end {
 		h.cut(i, end)
 	}
 	s := &h.segs[i]
-	s.resent, s.at, s.tsval = true, t, p.tsval
+	s.resent, s.at, s.tsval, s.epoch = true, t, p.tsval, h.epoch
 	s.delivered, s.deliveredAt, s.firstSent = h.delivered, h.deliveredAt, h.firstSent
 }
 
@@ -442,19 +606,12 @@ func (h *half) cut(i int, at int64) int {
 	return i + 1
 }
 
-// timedOut reports whether the retransmission of the first outstanding segment
-// is a timeout: no feedback of the peer could have caused it. With SACK, the
-// first retransmission of a single segment counts as a tail loss probe (RFC
-// 8985, section 7). Such a probe comes no earlier than a timeout.
-func (h *half) timedOut(t int64) bool {
-	s := &h.segs[0]
-	quiet := t - max(s.at, h.progress)
-	rto := firstRTO
-	if h.srtt > 0 {
-		rto = max(minRTO, h.srtt+4*h.rttvar)
+// rto is the timeout of RFC 6298, with Linux's minimum.
+func (h *half) rto() int64 {
+	if h.srtt == 0 {
+		return firstRTO
 	}
-	probe := len(h.segs) == 1 && !s.resent && h.offer.SACK && h.srtt > 0
-	return !probe && quiet >= rto*9/10
+	return max(minRTO, h.srtt+4*h.rttvar)
 }
 
 // fill closes a gap before segment i. A packet sent later than the opener of
@@ -464,7 +621,7 @@ func (h *half) timedOut(t int64) bool {
 // Timestamps distinguish the two (RFC 3522), because a retransmission comes at
 // least a round trip after the opener. Without usable timestamps, the time
 // decides.
-func (h *half) fill(p *packet, i int, start, end, t int64) {
+func (h *half) fill(p *packet, w *placed, i int, start, end, t int64) {
 	opener := &h.segs[i]
 	late := t-opener.firstAt > max(h.path/2, int64(3*time.Millisecond))
 	if p.timestamps && (p.tsval != opener.firstTS || h.path > coarseTimestamp) {
@@ -472,13 +629,29 @@ func (h *half) fill(p *packet, i int, start, end, t int64) {
 	}
 	s := h.segment(p, start, end, t)
 	if late {
+		if !w.waiting {
+			w.waiting, w.since = true, h.segs[0].firstAt
+			w.why = h.why(start, end, h.dataAt, t, false)
+		}
 		s.resent = true
-		h.count.bytesFilled += end - start
-		h.count.segsFilled += s.packets
+		w.filled += w.data(start, end)
 	} else {
-		h.count.reordered += s.packets
+		w.late += w.data(start, end)
+		h.overtook(i)
 	}
 	h.add(i, s)
+}
+
+// overtook notes that the segments from i on have overtaken one before them.
+func (h *half) overtook(i int) {
+	if !h.spend(len(h.segs) - i) {
+		return
+	}
+	var n int64
+	for ; i < len(h.segs); i++ {
+		n += h.segs[i].packets
+	}
+	h.count.extent = max(h.count.extent, n)
 }
 
 // flew records the flight for the estimate of the congestion window.
@@ -489,11 +662,20 @@ func (h *half) flew(t int64) {
 	h.flightMax = max(h.flightMax, h.unacked-h.sacked)
 }
 
+// usefulWindow is the least room in the peer's window for which a sender sends: a
+// segment, or half of a window that is smaller (RFC 9293, section 3.8.6.2.1).
+func (h *half) usefulWindow() int64 {
+	return min(int64(h.sizes.segment()), max(h.wndMax/2, 1))
+}
+
 // shut reports whether the peer's window has no room for the next packet: a
 // segment, or one of the sender's super-packets. Linux waits for room for a
 // super-packet, up to a third of the window.
 func (h *half) shut() bool {
-	next := max(int64(h.sizes.segment()), min(int64(h.sizes.burst), h.wnd/3))
+	if h.closed.since >= 0 {
+		return true
+	}
+	next := max(h.usefulWindow(), min(int64(h.sizes.burst), h.wnd/3))
 	return h.wndKnown && h.una+h.wnd-h.nxt < next
 }
 

@@ -10,7 +10,9 @@ import (
 
 // packet is the content of a TCP packet.
 type packet struct {
-	at       int64 // ns since the capture's first packet
+	at       int64 // ns since table.origin
+	behind   int64 // how much earlier it is than one before it in the file, ns
+	epoch    int   // number of changes of the clock before it
 	src, dst netip.AddrPort
 
 	seq, ack                              uint32
@@ -28,9 +30,10 @@ type packet struct {
 	sacks         int
 	optionsCut    bool // some were not captured
 
-	// To recognise a packet captured twice: IPv4 identification, and place of
-	// the capture.
+	// To recognise a packet captured twice: IPv4 identification, hops left, and
+	// place of the capture.
 	ipID   uint16
+	ttl    uint8
 	device int
 }
 
@@ -102,7 +105,7 @@ func (d *decoder) decode(r record, p *packet) verdict {
 		}
 		tcp, length = d.ip4.Payload, length-len(d.ip4.Contents)
 		src, dst = address(d.ip4.SrcIP), address(d.ip4.DstIP)
-		p.ipID = d.ip4.Id
+		p.ipID, p.ttl = d.ip4.Id, d.ip4.TTL
 	case 6:
 		// Linux sets length 0 without the jumbo option for its largest
 		// super-packets. The decoder sets all fields before its error.
@@ -119,6 +122,7 @@ func (d *decoder) decode(r record, p *packet) verdict {
 		}
 		length -= before
 		src, dst = address(d.ip6.SrcIP), address(d.ip6.DstIP)
+		p.ttl = d.ip6.HopLimit
 	default:
 		return notTCP
 	}

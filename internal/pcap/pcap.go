@@ -179,7 +179,9 @@ func Read(r io.Reader, o Options) (Result, error) {
 		o.MaxConnections = DefaultConnections
 	}
 	t := &table{options: o, open: map[key]*connection{}, leftOut: map[key]struct{}{}, room: maxAllSegments}
+	t.order.pass = t.packet
 	err = t.read(f)
+	t.order.flush()
 	result := t.result(f.counted.n)
 	if len(result.Connections) > 0 {
 		return result, err
@@ -196,8 +198,10 @@ func Read(r io.Reader, o Options) (Result, error) {
 // table holds the connections of a capture.
 type table struct {
 	options   Options
-	began     time.Time
+	began     time.Time // of the first packet
 	last      time.Time
+	origin    time.Time // of packets' times
+	order     order
 	open      map[key]*connection
 	ended     []*connection
 	packets   int64
@@ -254,9 +258,13 @@ func (t *table) record(r record, d *decoder, p *packet) {
 	}
 	if t.began.IsZero() {
 		t.began, t.last = r.at, r.at
+		t.origin = r.at.Add(-time.Duration(sortWithin))
 	}
 	if r.at.After(t.last) {
 		t.last = r.at
+	}
+	if r.at.Before(t.began) {
+		t.began = r.at
 	}
 	switch d.decode(r, p) {
 	case notTCP:
@@ -273,8 +281,8 @@ func (t *table) record(r record, d *decoder, p *packet) {
 		t.left.Unwanted++
 		return
 	}
-	p.at = max(0, int64(r.at.Sub(t.began)))
-	t.packet(p)
+	p.at = int64(r.at.Sub(t.origin))
+	t.order.add(p)
 }
 
 // unread counts a packet with an unsupported link type.
@@ -369,7 +377,7 @@ func (t *table) prune(now int64) {
 	for _, c := range all[keep:] {
 		t.left.Connections++
 		t.left.Packets += c.half[0].count.packets + c.half[1].count.packets
-		t.room += len(c.half[0].segs) + len(c.half[1].segs)
+		t.room += len(c.half[0].segs) + len(c.half[1].segs) + c.copies.extra()
 	}
 	t.ended = all[:keep:keep]
 }
@@ -385,7 +393,7 @@ func (t *table) result(bytes int64) Result {
 		return cmp.Or(cmp.Compare(b.carried(), a.carried()), cmp.Compare(a.first, b.first), a.key.a.Compare(b.key.a), a.key.b.Compare(b.key.b))
 	})
 	for _, c := range all {
-		result.Connections = append(result.Connections, c.finish(t.began))
+		result.Connections = append(result.Connections, c.finish(t.origin))
 	}
 	return result
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 
+	"longhaul/internal/doctor"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -33,6 +34,7 @@ type capture struct {
 	isn     [2]uint32                    // of client and server
 	records []madeRecord
 	ipID    uint16
+	port    uint16 // of the client; 0: 40000
 }
 
 type madeRecord struct {
@@ -92,10 +94,14 @@ var addresses = [2][2]netip.AddrPort{
 }
 
 func (c *capture) addresses() [2]netip.AddrPort {
+	ends := addresses[0]
 	if c.six {
-		return addresses[1]
+		ends = addresses[1]
 	}
-	return addresses[0]
+	if c.port > 0 {
+		ends[client] = netip.AddrPortFrom(ends[client].Addr(), c.port)
+	}
+	return ends
 }
 
 // add captures segments.
@@ -389,7 +395,7 @@ func TestRules(t *testing.T) {
 				{ms: 220, from: server, flags: "A", seq: 1, ack: 3501, window: 1000},
 			}
 		}, check: func(_ *Connection, d *Direction, info *tcpinfo.Info) bool {
-			return d.Missing && d.MissingBytes == 1500 && d.Delivered == 3500 && info.BytesSent == 2000
+			return d.Missing && d.MissingBytes == 1500 && d.Delivered == 3500 && info.BytesSent == 2000 && !info.Has(tcpinfo.FieldReordSeen)
 		}},
 		"captured twice": {segs: func(*capture) []seg {
 			data := seg{ms: 110, from: client, flags: "A", seq: 1, ack: 1, bytes: 1000}
@@ -570,6 +576,52 @@ func TestSYN(t *testing.T) {
 		).read()
 		if c.Client.Port() != 40000 || c.Directions[client].Delivered != 10 || !c.Handshake.Complete() || end(c, server).State != tcpinfo.Established {
 			t.Errorf("%+v", c)
+		}
+	})
+	t.Run("answered for an earlier connection", func(t *testing.T) {
+		// RFC 5961, section 4: the server acknowledges data of a connection that the
+		// client has forgotten.
+		for _, foreign := range []uint32{900_000_000, 1<<32 - 900_000_000, 100_000} {
+			c := newCapture(t).add(
+				seg{ms: 0, from: client, flags: "S", window: 64000},
+				seg{ms: 100, from: server, flags: "A", seq: 2 * foreign, ack: foreign, window: 500},
+				seg{ms: 100.1, from: client, flags: "R", seq: foreign},
+				seg{ms: 1000, from: client, flags: "S", window: 64000},
+				seg{ms: 1100, from: server, flags: "SA", ack: 1, window: 60000},
+				seg{ms: 1100.1, from: client, flags: "A", seq: 1, ack: 1, bytes: 100, window: 64000},
+				seg{ms: 1200, from: server, flags: "A", seq: 1, ack: 101, bytes: 5000, window: 60000},
+				seg{ms: 1200.1, from: client, flags: "A", seq: 101, ack: 5001, window: 64000},
+			).read()
+			for i, bytes := range []int64{100, 5000} {
+				if d := c.Directions[i]; d.Delivered != bytes || d.Missing || d.Bytes != bytes || d.Observation.Capture.Counts.Reset != "" {
+					t.Errorf("acknowledged %d: %+v", foreign, d)
+				}
+			}
+			if c.Reset || !c.Handshake.Complete() || c.Directions[client].Stray != 1 {
+				t.Errorf("acknowledged %d: %+v", foreign, c)
+			}
+		}
+	})
+	t.Run("acknowledged beyond the window", func(t *testing.T) {
+		data := func(ms float64, seq uint32) seg {
+			return seg{ms: ms, from: client, flags: "A", seq: seq, ack: 1, bytes: 1448, window: 500}
+		}
+		c := newCapture(t).handshake().add(
+			data(110, 1),
+			seg{ms: 120, from: server, flags: "A", seq: 1, ack: 500_000_000, window: 5000},
+			seg{ms: 130, from: server, flags: "A", seq: 1, ack: 500_000_000, window: 5000},
+			seg{ms: 210, from: server, flags: "A", seq: 1, ack: 1449, window: 5000},
+		)
+		if d := c.read().Directions[client]; d.Delivered != 1448 || d.Missing || d.Stray != 2 {
+			t.Errorf("%+v", d)
+		}
+		// Of 2 MB, the capture has only the ends.
+		c.add(
+			data(300, 2_000_000), data(301, 2_001_448), data(302, 2_002_896),
+			seg{ms: 400, from: server, flags: "A", seq: 1, ack: 2_004_344, window: 5000},
+		)
+		if d := c.read().Directions[client]; d.Delivered != 2_004_343 || d.MissingBytes != 2_001_447-1448 || d.Bytes != 3*1448 {
+			t.Errorf("%+v", d)
 		}
 	})
 	t.Run("ports used again", func(t *testing.T) {
@@ -900,9 +952,11 @@ func TestSizes(t *testing.T) {
 		return all
 	}
 	for _, test := range []struct {
-		bound int
-		sent  []int
-		want  int
+		bound     int
+		sent      []int
+		want      int
+		assumed   bool // the bound is the standard's
+		announced int  // without the room for options; 0: bound
 	}{
 		{bound: 1448, want: 1448},
 		{bound: 1448, sent: repeat(40, 100), want: 1448}, // too small to be segments
@@ -912,8 +966,18 @@ func TestSizes(t *testing.T) {
 		{bound: 1448, sent: slices.Concat(repeat(40, 1348), repeat(40, 1448)), want: 1448},
 		{bound: 0, sent: repeat(40, 8948), want: 8948},
 		{bound: 0, sent: repeat(40, 1448, 2896, 14480), want: 1448},
+		{bound: 1448, sent: repeat(40, 2*1348), want: 1348},
+		{bound: 536, assumed: true, sent: repeat(40, 1360), want: 1360},
+		{bound: 536, assumed: true, sent: repeat(1, 1360), want: 1448}, // one suffices
+		{bound: 536, assumed: true, sent: repeat(40, 10*536), want: 536},
+		{bound: 536, assumed: true, sent: repeat(40, 10*1448), want: 1448},
+		{bound: 536, assumed: true, sent: repeat(40, 8948), want: 8948},
+		{bound: 1380, announced: 1392, sent: repeat(1, 1392), want: 1392}, // one suffices
+		{bound: 1380, sent: repeat(2, 1392), want: 1380},
+		{bound: 1380, sent: repeat(3, 1392), want: 1392},
+		{bound: 1380, sent: repeat(40, 2*1200), want: 1200},
 	} {
-		s := sizes{bound: test.bound, usual: 1448}
+		s := sizes{bound: test.bound, usual: 1448, assumed: test.assumed, announced: max(test.announced, test.bound)}
 		for _, n := range test.sent {
 			s.saw(n, false)
 		}
@@ -1027,9 +1091,25 @@ func FuzzRead(f *testing.F) {
 				if d.MissingBytes < 0 || d.Delivered < 0 || d.Bytes < 0 || len(d.Observation.Samples) == 0 || len(d.Observation.Samples) > maxSamples+1 {
 					t.Errorf("%+v", d)
 				}
+				checkParts(t, &d.Observation.Capture.Counts)
 			}
 		}
 	})
+}
+
+// checkParts checks that no part of a count exceeds the whole, and that none is negative.
+func checkParts(t *testing.T, n *doctor.Counts) {
+	t.Helper()
+	if max(n.FullSegments, n.Retransmitted+n.OutOfOrder, n.WindowFull) > n.Segments || n.Fast+n.AfterTimeout+n.TailProbes > n.Retransmitted ||
+		n.Spurious > n.Retransmitted || n.LongestZeroWindow > n.ZeroWindowTime || n.WaitedForPeer > n.PauseTime ||
+		n.MinRTT > n.P95RTT && n.P95RTT > 0 || n.MedianRTT > n.P95RTT || n.WindowMin > n.WindowMedian || n.WindowMedian > n.WindowMax {
+		t.Errorf("a part exceeds the whole: %+v", n)
+	}
+	if min(n.Segments, n.FullSegments, n.Bytes, n.Delivered, n.Retransmitted, n.Spurious, n.OutOfOrder, n.Overtaken, n.Extent, n.ZeroWindows, n.Probes, n.KeepAlives,
+		n.WindowMin, n.MaxFlight, n.Pauses, n.Turns, n.ResetOutstanding, n.Missing, n.Copies, n.BackwardSteps, n.Stall.Retransmissions, n.Stall.Heard,
+		int64(n.ZeroWindowTime), int64(n.MinRTT), int64(n.PauseTime), int64(n.WaitedForPeer), int64(n.Stall.Time), int64(n.BackwardBy)) < 0 {
+		t.Errorf("a count is negative: %+v", n)
+	}
 }
 
 func BenchmarkRead(b *testing.B) {

@@ -102,7 +102,7 @@ func (c *connection) snapshot(of int, at int64) snapshot {
 		MinRTT:       time.Duration(h.minRTT),
 		SndCwnd:      count32(max(h.flightMax, h.flightMaxBefore)),
 		SndWnd:       count32(h.wnd),
-		TotalRetrans: count32(n.segsResent + n.segsFilled),
+		TotalRetrans: count32(n.segsResent + n.segsFilled + n.flagsResent),
 		BytesAcked:   uint64(h.acknowledged()),
 		SegsOut:      count32(n.segsOut + n.segsFilled),
 		SegsIn:       count32(n.segsIn),
@@ -119,7 +119,7 @@ func (c *connection) snapshot(of int, at int64) snapshot {
 
 		DeliveryRateBps: h.rateBps,
 	}
-	if n.segsResent+n.segsFilled == 0 && h.isnKnown {
+	if n.segsResent+n.segsFilled+n.flagsResent == 0 && h.isnKnown {
 		info.SndSSThresh = noSSThresh
 	}
 	// An end has received the bytes it acknowledged, without the peer's SYN.
@@ -201,13 +201,14 @@ func (c *connection) known(of int, place Place) []tcpinfo.Field {
 	know(syns, tcpinfo.FieldOptions)
 	know(c.shift(of) >= 0 && c.shift(1-of) >= 0, tcpinfo.FieldSndWScale, tcpinfo.FieldRcvWScale)
 	know(syns && h.offer.MSS > 0, tcpinfo.FieldAdvMSS)
-	know(syns || h.sizes.size > 0, tcpinfo.FieldSndMSS)
+	know(syns && h.sizes.bound > 0 && !h.sizes.assumed || h.sizes.size > 0 && h.sizes.seen >= sizesOver, tcpinfo.FieldSndMSS)
 	know(h.sends, tcpinfo.FieldSegsOut, tcpinfo.FieldDataSegsOut, tcpinfo.FieldBytesSent, tcpinfo.FieldTotalRetrans, tcpinfo.FieldBytesRetrans)
 	know(h.answered, tcpinfo.FieldBytesAcked)
 	know(peer.answered, tcpinfo.FieldBytesReceived)
 	know(peer.sends, tcpinfo.FieldSegsIn, tcpinfo.FieldDataSegsIn)
 	know(h.answered && (!syns || h.offer.SACK && peer.offer.SACK), tcpinfo.FieldDSACKDups)
-	know(both && h.answered, tcpinfo.FieldDelivered, tcpinfo.FieldReordSeen)
+	know(both && h.answered, tcpinfo.FieldDelivered)
+	know(both && h.answered && h.count.missing == 0, tcpinfo.FieldReordSeen) // a retransmission may be missing
 	// A capture elsewhere misses packets in flight, and underestimates the
 	// round trip.
 	if place == AtSender {

@@ -115,5 +115,6 @@ func (e *Examiner) busiest(result pcap.Result) (doctor.Observation, error) {
 	if most.Missing {
 		e.Note(fmt.Errorf("the capture lacks %d bytes that were acknowledged", most.MissingBytes))
 	}
+	e.doubts(most.connection)
 	return o, nil
 }

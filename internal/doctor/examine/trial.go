@@ -183,7 +183,7 @@ func trialOf(summary measure.Summary, options measure.Options, own []delivered) 
 	// Buffers of the sending host bound it as the windows do.
 	result.WindowLimited = windowLimited.Seconds() > 0.3*float64(result.Streams)*half.Seconds() || bufferLimited > 0.6*float64(len(rtts))
 	if sent > 0 {
-		result.LossShare = again / sent
+		result.LossShare = min(again/sent, 1) // a FIN is no segment
 	}
 	if len(own) >= 2 && own[1].bytes > own[0].bytes {
 		all.bytes, all.segments = all.bytes+own[1].bytes-own[0].bytes, all.segments+own[1].segments-own[0].segments
