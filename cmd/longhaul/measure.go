@@ -164,6 +164,10 @@ func readRate(text, flag string, into *units.Rate) (err error) {
 	if text == "" {
 		return nil
 	}
+	if rate, burst, ok := strings.Cut(text, "/"); ok && burst != "" && strings.Trim(burst, "0123456789") == "" {
+		return remedy.New(fmt.Errorf("--%s %s asks for bursts of %s writes: the kernel paces, without bursts", flag, text, burst),
+			"write "+rate)
+	}
 	full := text
 	if strings.Trim(strings.TrimRight(text, "kmgtKMGT"), "0123456789.") == "" {
 		full += "bit"

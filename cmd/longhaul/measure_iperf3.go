@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -35,7 +36,10 @@ var iperf3Flags = []struct{ letter, name, instead string }{
 	{"", "sctp", "leave it out: longhaul measures TCP only"},
 	{"", "nstreams", "leave it out: longhaul measures TCP only"},
 	{"X", "xbind", "leave it out: longhaul measures TCP only"},
+	{"m", "mptcp", "leave it out: longhaul measures plain TCP"},
 	{"Z", "zerocopy", "leave it out: longhaul always copies what it sends"},
+	{"", "skip-rx-copy", "leave it out: longhaul always copies what it receives"},
+	{"", "gsro", "leave it out: the kernel offloads TCP by itself, see ethtool -k"},
 	{"F", "file", "leave it out: longhaul measures from memory to memory"},
 	{"", "repeating-payload", "leave it out: the data is a repeated pattern"},
 	{"", "bidir", "use --both"},
@@ -56,6 +60,8 @@ var iperf3Flags = []struct{ letter, name, instead string }{
 	{"I", "pidfile", "leave it out: a service of systemd has the process's ID"},
 	{"1", "one-off", "leave it out: the server serves tests until Ctrl-C"},
 	{"", "idle-timeout", "leave it out: the server ends a test whose client is silent"},
+	{"", "cntl-ka", "use --timeout DURATION: it bounds the wait for the other side"},
+	{"", "server-max-duration", "use --max-time DURATION"},
 	{"", "server-bitrate-limit", "use --max-time, --max-streams and --max-window"},
 	{"B", "bind", "for a server use --listen ADDRESS; a client's address is the route's (ip route, src)"},
 	{"", "bind-dev", "choose the device by a route (ip route, dev), or use --netns NAME"},
@@ -73,6 +79,7 @@ var iperf3Flags = []struct{ letter, name, instead string }{
 	{"V", "verbose", "leave it out: the summary has all figures"},
 	{"d", "debug", "leave it out"},
 	{"", "json-stream", "use --csv for a line per interval, or --json"},
+	{"", "json-stream-full-output", "use --csv for a line per interval, or --json"},
 	{"", "logfile", "redirect the output: > FILE"},
 	{"", "forceflush", "leave it out: each line is written at once"},
 	{"", "timestamps", "pipe the output through ts, of moreutils"},
@@ -84,6 +91,7 @@ var iperf3Flags = []struct{ letter, name, instead string }{
 	{"", "rsa-public-key-path", "use --token FILE"},
 	{"", "rsa-private-key-path", "use --tokens FILE"},
 	{"", "authorized-users-path", "use --tokens FILE"},
+	{"", "use-pkcs1-padding", "use --token FILE, or --tokens FILE at the server"},
 	{"", "time-skew-threshold", "use --tokens FILE, which needs no clock"},
 	{"v", "", "see longhaul version"},
 }
@@ -100,6 +108,9 @@ func explainFlag(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
 		name, isLetter := unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames() != ""
+		if !isLetter {
+			name = iperf3Name(name)
+		}
 		for _, f := range iperf3Flags {
 			given := "--" + f.name
 			if isLetter {
@@ -111,4 +122,21 @@ func explainFlag(cmd *cobra.Command, err error) error {
 		}
 	}
 	return cmd.Parent().FlagErrorFunc()(cmd, err)
+}
+
+// iperf3Name completes the name of a flag: iperf3 takes any beginning that only one flag has.
+func iperf3Name(name string) string {
+	whole, found := name, 0
+	for _, f := range iperf3Flags {
+		switch {
+		case f.name == name:
+			return name
+		case f.name != "" && strings.HasPrefix(f.name, name):
+			whole, found = f.name, found+1
+		}
+	}
+	if found != 1 {
+		return name
+	}
+	return whole
 }

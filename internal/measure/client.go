@@ -524,6 +524,9 @@ func Explain(server string, err error) error {
 // Hint returns the hint for an error of [Run]; empty without one.
 func Hint(err error) string {
 	var dns *net.DNSError
+	if fix, ok := fixOf(err); ok {
+		return fix
+	}
 	switch {
 	case errors.As(err, &dns):
 		return "is the name right?"

@@ -69,15 +69,17 @@ type refusal struct {
 
 func (r *refusal) Unwrap() error { return r.error }
 
-// The numbers of iperf3's errors that fit, as its client prints them.
+// The numbers of iperf3's errors that are used by name; iperfErrors says what all mean.
 const (
-	iperfTooLong       = 5   // "test duration too long"
-	iperfStreams       = 6   // "number of parallel streams too large"
-	iperfBlockSize     = 7   // "block size too large"
-	iperfBuffer        = 8   // "socket buffer size too large"
-	iperfUnimplemented = 13  // "an option you are trying to set is not implemented yet"
-	iperfCongestion    = 134 // "unable to set TCP_CONGESTION"
-	iperfUnauthorized  = 142 // "test authorization failed"
+	iperfTooLong       = 5
+	iperfStreams       = 6
+	iperfBlockSize     = 7
+	iperfBuffer        = 8
+	iperfUnimplemented = 13
+	iperfBusy          = 121
+	iperfCongestion    = 134
+	iperfWindow        = 141
+	iperfUnauthorized  = 142
 )
 
 // check refuses what a server does not do, or not so much of.

@@ -3,11 +3,17 @@ package measure
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -158,6 +164,55 @@ func TestIperf3IsRefused(t *testing.T) {
 		if err := <-ended; err == nil {
 			t.Errorf("%s: it was served", test.flags)
 		}
+	}
+}
+
+// TestIperf3Refuses: what an ordinary server refuses becomes a sentence and what to do.
+func TestIperf3Refuses(t *testing.T) {
+	t.Parallel()
+	program := nettest.RequireProgram(t, "iperf3", "iperf3")
+	dir := t.TempDir()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	must(t, err)
+	private, users := filepath.Join(dir, "private.pem"), filepath.Join(dir, "users.csv")
+	must(t, os.WriteFile(private, pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}), 0o600))
+	must(t, os.WriteFile(users, fmt.Appendf(nil, "somebody,%x\n", sha256.Sum256([]byte("{somebody}secret"))), 0o600))
+	for _, test := range []struct {
+		name      string
+		o         Options
+		flags     []string
+		want, fix string
+	}{
+		{"a password", Options{}, []string{"--rsa-private-key-path", private, "--authorized-users-path", users},
+			"it refuses the test: it wants a user name and a password", "longhaul measure --serve --tokens"},
+		{"a window", Options{WindowBytes: 500 << 20}, nil,
+			"it refuses the test: its kernel allows smaller socket buffers than --window asks for (iperf3's error 141)", "net.core.rmem_max"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.o.Duration = time.Second
+			address, _, err := tryIperf3(t, program, test.o, test.flags...)
+			expectTrouble(t, address, err, test.want)
+			if fix := Hint(err); !strings.Contains(fix, test.fix) {
+				t.Errorf("hint %q, want %q", fix, test.fix)
+			}
+		})
+	}
+}
+
+// TestIperf3Errors: each number has a meaning and what to do.
+func TestIperf3Errors(t *testing.T) {
+	t.Parallel()
+	for number, e := range iperfErrors {
+		if e.meaning == "" || e.fix == "" || strings.HasSuffix(e.meaning+e.fix, ".") {
+			t.Errorf("error %d: %+v", number, e)
+		}
+	}
+	if err := error(&iperfRefusal{number: iperfBusy}); !errors.Is(err, ErrBusy) || errors.Is(err, ErrCongestionControl) {
+		t.Error("a busy server is not taken for one")
+	}
+	if err := error(&iperfRefusal{number: iperfCongestion}); !errors.Is(err, ErrCongestionControl) || errors.Is(err, ErrBusy) {
+		t.Error("a refused congestion control is not taken for one")
 	}
 }
 

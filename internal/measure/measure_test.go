@@ -10,9 +10,10 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/nettest"
 )
@@ -192,8 +193,22 @@ func TestIperf3Server(t *testing.T) {
 // runToIperf3 runs a test with an iperf3 that serves.
 func runToIperf3(t *testing.T, program string, o Options) Summary {
 	t.Helper()
-	address := nettest.FreeAddress(t, "127.0.0.1")
-	server := exec.Command(program, "-s", "-1", "-p", fmt.Sprint(netip.MustParseAddrPort(address).Port()))
+	o.PacingBps = testRate
+	began := time.Now()
+	_, s, err := tryIperf3(t, program, o)
+	if err != nil {
+		t.Fatalf("a test with iperf3's server: %v", err)
+	}
+	check(t, o, s, began)
+	return s
+}
+
+// tryIperf3 runs a test with an iperf3 that serves it alone, with flags of its own.
+func tryIperf3(t *testing.T, program string, o Options, flags ...string) (address string, s Summary, err error) {
+	t.Helper()
+	address = nettest.FreeAddress(t, "127.0.0.1")
+	flags = append([]string{"-s", "-1", "-p", fmt.Sprint(netip.MustParseAddrPort(address).Port())}, flags...)
+	server := exec.Command(program, flags...)
 	var said bytes.Buffer
 	server.Stdout, server.Stderr = &said, &said
 	must(t, server.Start())
@@ -201,19 +216,11 @@ func runToIperf3(t *testing.T, program string, o Options) Summary {
 		_ = server.Process.Kill()
 		_ = server.Wait()
 	}()
-	o.PacingBps = testRate
-	began := time.Now()
-	var s Summary
-	var err error
 	nettest.Eventually(t, patience, func() bool {
 		s, err = Run(t.Context(), address, o)
-		return err == nil || !strings.Contains(err.Error(), "refused")
+		return err == nil || !errors.Is(err, unix.ECONNREFUSED)
 	}, func() string { return "iperf3 does not listen" })
-	if err != nil {
-		t.Fatalf("a test with iperf3's server: %v", err)
-	}
-	check(t, o, s, began)
-	return s
+	return address, s, err
 }
 
 // TestIperf3Client serves an ordinary iperf3.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -170,28 +171,31 @@ func (t *test) listen() (gone <-chan error, end func()) {
 }
 
 // readRefusal reads why a server serves no test: iperf3's error number, the
-// system's, and what another longhaul says of it.
+// system's, and what another longhaul says of it. iperf3 sends no number of the
+// system's if it refuses the client's user.
 func (t *test) readRefusal() error {
-	var numbers [8]byte
-	if _, err := io.ReadFull(t.control, numbers[:]); err != nil {
+	var number, system [4]byte
+	if _, err := io.ReadFull(t.control, number[:]); err != nil {
 		return fmt.Errorf("%w: it refuses without a reason", errNotIperf)
 	}
+	refusal := &iperfRefusal{number: binary.BigEndian.Uint32(number[:])}
+	if _, err := io.ReadFull(t.control, system[:]); err != nil {
+		return refusal
+	}
+	refusal.system = syscall.Errno(binary.BigEndian.Uint32(system[:]))
 	text, _ := io.ReadAll(io.LimitReader(t.control, 300))
 	for i, b := range text {
 		if b < ' ' || b > '~' {
 			text[i] = '?'
 		}
 	}
-	number := binary.BigEndian.Uint32(numbers[:])
 	switch {
-	case len(text) > 0 && number == iperfCongestion:
+	case len(text) == 0:
+		return refusal
+	case refusal.number == iperfCongestion:
 		return fmt.Errorf("%w: %s", ErrCongestionControl, text)
-	case len(text) > 0:
-		return fmt.Errorf("it refuses the test: %s", text)
-	case number != iperfUnauthorized:
-		return fmt.Errorf("it refuses the test: iperf3's error %d", number)
 	}
-	return errors.New("it refuses the test: we are not authorized")
+	return fmt.Errorf("it refuses the test: %s", text)
 }
 
 // Errors that callers tell apart.

@@ -94,7 +94,11 @@ func TestSilence(t *testing.T) {
 	}{
 		{"silent", "it accepts the connection and sends nothing for 2s", afterCookie(says(""))},
 		{"HTTP", "it accepts the connection and sends nothing for 2s", web},
-		{"iperf3's error", "it refuses the test: iperf3's error 121", afterCookie(says("\xfe\x00\x00\x00\x79\x00\x00\x00\x00"))},
+		{"iperf3's error", "it refuses the test: its kernel allows smaller socket buffers than --window asks for (iperf3's error 141)",
+			afterCookie(says("\xfe\x00\x00\x00\x8d\x00\x00\x00\x00"))},
+		{"iperf3's error and the system's", "congestion control, or does not allow it (iperf3's error 134: no such file or directory)",
+			afterCookie(says("\xfe\x00\x00\x00\x86\x00\x00\x00\x02"))},
+		{"another error of iperf3", "it refuses the test: iperf3's error 199", afterCookie(says("\xfe\x00\x00\x00\xc7\x00\x00\x00\x00"))},
 		{"silent later", "stopped answering during the test", afterCookie(says("\x09"))},
 	} {
 		t.Run(test.name, func(t *testing.T) {
