@@ -53,6 +53,8 @@ type causeEntry struct {
 	remedies func(*patient) []Remedy
 	// doubt says how to make the verdict certain; empty, or nil: it is.
 	doubt func(*patient) string
+	// likely: the evidence is strong in spite of the doubt; nil: never.
+	likely func(*patient) bool
 	// relayed: a relay at each site removes it from the long leg. Those are the limits of
 	// both end hosts and of the sender's congestion control. The path, the program and
 	// the sizes of its transfers stay.

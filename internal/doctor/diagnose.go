@@ -23,6 +23,10 @@ type Finding struct {
 	// pathShare is the factor that the removal of the cause brings to the path's
 	// capacity, as the trial found it; 0: none.
 	pathShare float64
+	// strength and doubt are those of a rule that knows them itself; empty: those of the
+	// cause.
+	strength Strength
+	doubt    string
 }
 
 // Report is the doctor's report.
@@ -42,10 +46,10 @@ type Report struct {
 	// Together: several causes limit the connection to about the same rate, so
 	// removing one alone brings little.
 	Together bool `json:"together,omitempty"`
-	// Certain is false if another cause would show the same figures. Doubt then
-	// says how to distinguish them.
-	Certain bool   `json:"certain"`
-	Doubt   string `json:"doubt,omitempty"`
+	// Strength is how far the evidence goes. Doubt says what else would show the same
+	// figures, and how to distinguish them; empty if the verdict is certain.
+	Strength Strength `json:"strength"`
+	Doubt    string   `json:"doubt,omitempty"`
 	// Unpredicted says why remedies have no prediction, and how to get one.
 	Unpredicted string `json:"unpredicted,omitempty"`
 }
@@ -94,8 +98,7 @@ func Diagnose(o Observation) (Report, error) {
 	}
 	r.Cause = r.Findings[0].Cause
 	r.Together = len(r.Findings) > 1 && c.gain(r.Findings[0]) == 0
-	r.Doubt = c.doubt(r.Findings)
-	r.Certain = r.Doubt == "" && r.Cause != Unexplained
+	r.Strength, r.Doubt = c.strength(r.Findings)
 	r.Remedies = c.remedies(r.Findings)
 	r.RelayPair = c.relays(r.Findings)
 	if slices.ContainsFunc(r.Remedies, func(r Remedy) bool { return r.Unknown != "" }) {

@@ -44,8 +44,9 @@ func TestRecords(t *testing.T) {
 				Sentence string
 				Findings []Finding
 				Remedies []Remedy
+				Strength Strength
 				Doubt    string
-			}{r.Sentence(), r.Findings, r.Remedies, r.Doubt}, "", "  ")
+			}{r.Sentence(), r.Findings, r.Remedies, r.Strength, r.Doubt}, "", "  ")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -285,19 +286,19 @@ func TestReceiver(t *testing.T) {
 		name     string
 		change   func(*Sample)
 		cause    Cause
-		certain  bool
+		strength Strength
 		remedies bool
 	}{
-		{"in time", func(*Sample) {}, Unexplained, false, false},
-		{"read slowly", func(s *Sample) { s.RecvQueue = 1 << 20 }, Reader, true, true},
-		{"window", func(s *Sample) { s.Info.RcvWnd = 80_000 }, ReceiverWindow, true, true},
+		{"in time", func(*Sample) {}, Unexplained, NotCertain, false},
+		{"read slowly", func(s *Sample) { s.RecvQueue = 1 << 20 }, Reader, Certain, true},
+		{"window", func(s *Sample) { s.Info.RcvWnd = 80_000 }, ReceiverWindow, Certain, true},
 	} {
 		r, err := Diagnose(receiving(test.change))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Cause != test.cause || r.Certain != test.certain || (len(r.Remedies) > 0) != test.remedies || math.Abs(r.GoodputBps-10e6) > 1e5 {
-			t.Errorf("%s: %s at %.0f b/s, certain %v, %d remedies", test.name, r.Cause, r.GoodputBps, r.Certain, len(r.Remedies))
+		if r.Cause != test.cause || r.Strength != test.strength || (len(r.Remedies) > 0) != test.remedies || math.Abs(r.GoodputBps-10e6) > 1e5 {
+			t.Errorf("%s: %s at %.0f b/s, %s, %d remedies", test.name, r.Cause, r.GoodputBps, r.Strength, len(r.Remedies))
 		}
 	}
 }
