@@ -34,6 +34,8 @@ type Report struct {
 	// Observation is the observed connection, without the samples.
 	Observation Observation `json:"observation"`
 	Figures     Figures     `json:"figures"`
+	// Counts is what was counted: by the capture, or by the kernel meanwhile.
+	Counts Counts `json:"counts"`
 
 	GoodputBps float64 `json:"goodput_bps"`
 	Cause      Cause   `json:"cause"`
@@ -67,7 +69,7 @@ const Worthwhile = 1.2
 // Diagnose names the cause that limits the connection. The error is an *ErrTooLittle.
 func Diagnose(o Observation) (Report, error) {
 	f := o.Figures()
-	r := Report{Observation: o, Figures: f, GoodputBps: zeroIfNaN(f.GoodputBps)}
+	r := Report{Observation: o, Figures: f, Counts: o.counts(&f), GoodputBps: zeroIfNaN(f.GoodputBps)}
 	r.Observation.Samples = nil
 	if o.Pair.isDown() {
 		return o.Pair.diagnose(r), nil
@@ -94,7 +96,7 @@ func Diagnose(o Observation) (Report, error) {
 	c.predict(r.Findings)
 	r.Findings = c.rank(r.Findings)
 	if len(r.Findings) == 0 {
-		r.Findings = []Finding{{Cause: Unexplained, Evidence: []string{"no figure stands out"}}}
+		r.Findings = []Finding{c.unexplained()}
 	}
 	r.Cause = r.Findings[0].Cause
 	r.Together = len(r.Findings) > 1 && c.gain(r.Findings[0]) == 0
@@ -149,11 +151,12 @@ type patient struct {
 	// path is the best known capacity of the path for one connection, for predictions: by a
 	// trial, or by the bursts of a capture; +Inf if unknown.
 	path float64
-	lost float64 // share of segments really lost; 0 if unknown
+	lost   float64 // share of segments really lost; 0 if unknown
+	counts Counts
 }
 
 func newPatient(o Observation, f Figures) *patient {
-	c := &patient{o: o, f: f, goodput: zeroIfNaN(f.GoodputBps), capacity: math.Inf(1)}
+	c := &patient{o: o, f: f, goodput: zeroIfNaN(f.GoodputBps), capacity: math.Inf(1), counts: o.counts(&f)}
 	if o.shortConnections(f) && o.Time > 0 {
 		c.goodput = float64(o.TotalBytes) * 8 / o.Time.Seconds()
 	}

@@ -25,6 +25,7 @@ type Figures struct {
 	Sndbuf float64 // the send buffer limited it
 
 	RTT, MinRTT time.Duration // median of the smoothed, and the minimum
+	P95RTT      time.Duration // 95th percentile of the smoothed
 	RTTSpread   float64       // (95th - 5th percentile of the smoothed) ÷ MinRTT
 	// Queue is the queueing delay of packets ÷ MinRTT. It uses the median, or the
 	// first quartile with few segments in flight: delayed acknowledgements look
@@ -45,6 +46,7 @@ type Figures struct {
 
 	Cwnd          float64 // segments, median
 	InFlight      float64 // segments, median
+	MaxInFlight   float64 // segments
 	CwndUsed      float64 // share of samples with a congestion window in use
 	NotSent       float64 // bytes waiting to be sent, median
 	Idle          float64 // share of samples with no unsent data and room in the congestion window
@@ -200,6 +202,7 @@ func (f *Figures) rtts(samples []Sample) {
 	}
 	slices.Sort(smoothed)
 	f.RTT = time.Duration(quantile(smoothed, 0.5) * float64(time.Second))
+	f.P95RTT = time.Duration(quantile(smoothed, 0.95) * float64(time.Second))
 	if f.MinRTT == 0 {
 		f.MinRTT = time.Duration(smoothed[0] * float64(time.Second))
 	}
@@ -251,7 +254,7 @@ func (f *Figures) windows(samples []Sample) {
 			received = append(received, float64(s.RecvQueue))
 		}
 	}
-	f.Cwnd, f.InFlight, f.CwndUsed = median(cwnd), median(inFlight), cwndUsed/counted
+	f.Cwnd, f.InFlight, f.CwndUsed, f.MaxInFlight = median(cwnd), median(inFlight), cwndUsed/counted, slices.Max(inFlight)
 	if len(notSent) > 0 {
 		f.NotSent, f.Idle = median(notSent), idle/counted
 	}

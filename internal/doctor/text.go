@@ -35,6 +35,9 @@ func (r Report) write(b *bytes.Buffer) {
 			display.WriteParagraph(b, "  - ", clause)
 		}
 	}
+	if r.Strength != Certain {
+		r.Counts.writeCounts(b)
+	}
 	if len(r.Remedies) > 0 {
 		fmt.Fprintln(b, "\nRemedies, most effective first:")
 	}
