@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"longhaul/internal/units"
+	"math"
 )
 
 var receiverWindowCause = causeEntry{
@@ -17,22 +18,44 @@ func receiverWindow(c *patient) *Finding {
 	if !c.windowLimited() || slowReader(c) != nil || windowScaling(c) != nil {
 		return nil
 	}
-	return &Finding{Cause: ReceiverWindow, BoundBps: c.windowBound(), Evidence: append([]string{
+	finding := &Finding{Cause: ReceiverWindow, BoundBps: c.windowBound(), Evidence: append([]string{
 		fmt.Sprintf("the receiver's window of %s limited the sender %s of the time",
 			units.FormatSize(f.PeerWindowMax), percent(f.Rwnd))}, c.windowEvidence()...)}
+	if math.IsNaN(f.Rwnd) {
+		finding.Evidence[0] = fmt.Sprintf("the receiver's window was full after %s of the segments", percent(c.windowFullShare()))
+		finding.strength, finding.doubt = Likely, "the capture is not from the sending host: only one from there shows what the sender waits for"
+	}
+	return finding
 }
 
+// windowLimited reports whether the peer's window limits the sender: it waits for it, and
+// gets most of what one window per round trip allows.
 func (c *patient) windowLimited() bool {
-	return c.f.Rwnd > 0.15
+	waits := c.f.Rwnd > 0.15 && (!c.captured() || c.counts.WindowFull > 0)
+	if math.IsNaN(c.f.Rwnd) && c.captured() && c.o.Capture.Handshake {
+		waits = c.windowFullShare() > 0.3
+	}
+	return waits && c.goodput >= usedWindow*c.usualWindowBps() && c.usualWindowBps() > 0 && !c.exchanges()
 }
+
+// usedWindow is the least share of a window per round trip that a sender gets whom the
+// window limits.
+const usedWindow = 0.5
 
 // windowBound returns the rate of a window per round trip.
 func (c *patient) windowBound() float64 {
+	if c.f.MinRTT <= 0 {
+		return 0
+	}
 	return c.f.PeerWindowMax * 8 / c.f.MinRTT.Seconds()
 }
 
 func (c *patient) windowEvidence() []string {
-	return []string{fmt.Sprintf("%s per round trip of %s are %s; the connection gets %s", units.FormatSize(c.f.PeerWindowMax), milliseconds(c.f.MinRTT), units.FormatRate(c.windowBound()), units.FormatRate(c.goodput))}
+	window := c.f.PeerWindow
+	if !(window > 0) {
+		window = float64(c.counts.WindowMedian)
+	}
+	return []string{fmt.Sprintf("%s per round trip of %s are %s; the connection gets %s", units.FormatSize(window), milliseconds(max(c.f.RTT, c.f.MinRTT)), units.FormatRate(c.usualWindowBps()), units.FormatRate(c.goodput))}
 }
 
 func receiverWindowRemedies(c *patient) []Remedy {

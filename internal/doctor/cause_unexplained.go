@@ -24,7 +24,7 @@ func (c *patient) unexplained() Finding {
 
 func unexplainedDoubt(c *patient) string {
 	capture := c.o.Capture
-	if c.o.Capacity != nil || capture == nil || !capture.AtSender || !capture.Handshake {
+	if c.o.Capacity != nil || c.lacks() || capture == nil || !capture.AtSender || !capture.Handshake {
 		return capacityDoubt(c)
 	}
 	if c.goodput < ownQueue*c.path && !math.IsInf(c.path, 1) {

@@ -74,15 +74,22 @@ func Diagnose(o Observation) (Report, error) {
 	if o.Pair.isDown() {
 		return o.Pair.diagnose(r), nil
 	}
-	if err := enough(o, f); err != nil {
+	c := newPatient(o, f)
+	err := enough(o, f)
+	if c.captured() {
+		err = c.enoughCaptured()
+	}
+	if err != nil {
 		return r, err
 	}
-	c := newPatient(o, f)
 	r.GoodputBps = c.goodput
-	if c.receives() {
+	if !c.captured() && c.receives() {
 		return c.diagnoseReceiver(r), nil
 	}
 	for _, entry := range causes {
+		if c.lacks() && entry != &readerCause {
+			continue
+		}
 		if entry.rule == nil || entry.standstill != c.stands() {
 			continue
 		}
@@ -150,7 +157,7 @@ type patient struct {
 	capacity float64
 	// path is the best known capacity of the path for one connection, for predictions: by a
 	// trial, or by the bursts of a capture; +Inf if unknown.
-	path float64
+	path   float64
 	lost   float64 // share of segments really lost; 0 if unknown
 	counts Counts
 }
@@ -164,6 +171,12 @@ func newPatient(o Observation, f Figures) *patient {
 		c.capacity = max(o.Capacity.GoodputBps, c.goodput)
 	}
 	c.lost = zeroIfNaN(f.LossShare) * (1 - min(zeroIfNaN(f.SpuriousShare), 1))
+	if o.Capture != nil {
+		c.lost = max(0, c.counts.lossShare()*(1-min(float64(c.counts.Spurious)/float64(max(c.counts.Retransmitted, 1)), 1)))
+		if !(c.goodput > 0) && c.duration() > 0 {
+			c.goodput = float64(c.counts.Delivered) * 8 / c.duration().Seconds()
+		}
+	}
 	c.path = c.capacity
 	if c.policesConnections() {
 		c.path = max(o.MoreStreams.each(), c.goodput)
@@ -178,7 +191,7 @@ func newPatient(o Observation, f Figures) *patient {
 func (c *patient) predict(findings []Finding) {
 	for k := range findings {
 		finding := &findings[k]
-		if finding.Cause.IsNone() || finding.PredictedBps != 0 {
+		if finding.Cause.IsNone() || finding.Cause.entry().ends || finding.PredictedBps != 0 {
 			continue
 		}
 		if bps, next := c.without(findings, []Cause{finding.Cause}); !math.IsInf(bps, 1) {
@@ -209,6 +222,9 @@ func (c *patient) without(findings []Finding, removed []Cause) (bps float64, nex
 		}
 	}
 	least, next := c.path, "the path"
+	if c.captured() && (math.IsInf(c.path, 1) || !c.sendsFull() || c.exchanges()) {
+		return math.Inf(1), "" // nothing in the capture shows what the path carries
+	}
 	if c.o.Capacity != nil && c.o.Capacity.WindowLimited {
 		next = trialBound
 	}
@@ -279,7 +295,10 @@ func (c *patient) bufferBound() float64 {
 }
 
 // stands reports whether the connection stands still.
-func (c *patient) stands() bool { return c.f.Stalled >= stallTime(c.f) && c.f.StalledAtTheEnd }
+func (c *patient) stands() bool {
+	stalled := c.stallAtTheEnd()
+	return stalled >= stallTime(c.f)
+}
 
 // rank sorts the findings by the gain of their removal, highest first. On a full path
 // Healthy precedes causes whose removal brings little.

@@ -178,7 +178,14 @@ func TestRules(t *testing.T) {
 		{"others fill the queue", func(_ int, s *Sample) { s.Info.RTT = 90 * time.Millisecond }, capacity(40), Congestion, 0},
 		{"losses without a queue", lose(10), capacity(40), RandomLoss, 40},
 		{"losses without a queue, nothing tried", lose(10), nil, RandomLoss, 0},
-		{"losses that were none", func(k int, s *Sample) { lose(30)(k, s); s.Info.DSACKDups = s.Info.TotalRetrans }, capacity(40), Reordering, 40},
+		{"losses that were none", func(k int, s *Sample) {
+			lose(30)(k, s)
+			s.Info.DSACKDups, s.Info.ReordSeen = s.Info.TotalRetrans, s.Info.TotalRetrans
+		}, capacity(40), Reordering, 40},
+		{"losses that were none, and the order did not change", func(k int, s *Sample) { lose(30)(k, s); s.Info.DSACKDups = s.Info.TotalRetrans }, capacity(40), SpuriousRetransmissions, 40},
+		{"one loss that was none", func(k int, s *Sample) {
+			s.Info.TotalRetrans, s.Info.DSACKDups = uint32(k/50), uint32(k/50)
+		}, capacity(10.5), Healthy, 0},
 		{"losses that grow with the rate, and no queue", lose(5), func(o *Observation) {
 			capacity(14)(o)
 			o.Capacity.LossShare, o.Capacity.RTT = 0.08, 52*time.Millisecond

@@ -99,7 +99,7 @@ func (o Observation) Figures() Figures {
 		if !has(field) {
 			return unknown
 		}
-		return min((now-then).Seconds()/seconds, 1) // its clock has coarse steps
+		return min(max((now-then).Seconds()/seconds, 0), 1) // its clock has coarse steps
 	}
 	a, b := &first.Info, &last.Info
 	f.Busy = share(tcpinfo.FieldBusyTime, b.BusyTime, a.BusyTime)
