@@ -136,11 +136,11 @@ func (c *patient) windowFullShare() float64 {
 // a program that reads slowly has its host do that.
 func (c *patient) closes() bool {
 	n := &c.counts
-	if !c.captured() {
+	if !c.captured() || n.ZeroWindows == 0 {
 		return false
 	}
 	return n.ZeroWindowAtEnd && n.ZeroWindowTime >= time.Second && (n.Probes > 0 || n.Reset == "") ||
-		n.ZeroWindows > 0 && n.ZeroWindowTime >= 100*time.Millisecond && c.shareOfTime(n.ZeroWindowTime) >= 0.1 ||
+		n.ZeroWindowTime >= 100*time.Millisecond && c.shareOfTime(n.ZeroWindowTime) >= 0.1 ||
 		n.ZeroWindows >= 3 && n.WindowFull >= 10 && c.windowFullShare() >= 0.1
 }
 

@@ -22,7 +22,7 @@ func slowReader(c *patient) *Finding {
 	if c.closes() {
 		return c.closedWindow()
 	}
-	if !(c.windowLimited() && (c.lost < 0.002 || c.lost < 0.02 && f.ZeroWindow >= 0.01)) {
+	if !(f.Rwnd > 0.15 && (c.lost < 0.002 || c.lost < 0.02 && f.ZeroWindow >= 0.01)) {
 		return nil
 	}
 	// A buffer of fixed size gives a constant window. The window of a host's small

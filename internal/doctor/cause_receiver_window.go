@@ -35,7 +35,9 @@ func (c *patient) windowLimited() bool {
 	if math.IsNaN(c.f.Rwnd) && c.captured() && c.o.Capture.Handshake {
 		waits = c.windowFullShare() > 0.3
 	}
-	return waits && c.goodput >= usedWindow*c.usualWindowBps() && c.usualWindowBps() > 0 && !c.exchanges()
+	// More than the window allows shows that the window, or the round trip, is not the usual.
+	allows := c.usualWindowBps()
+	return waits && allows > 0 && c.goodput >= usedWindow*allows && c.goodput <= 2*max(allows, c.windowBound()) && !c.exchanges()
 }
 
 // usedWindow is the least share of a window per round trip that a sender gets whom the

@@ -135,7 +135,9 @@ func (c *Counts) dataText() string {
 func (c *Counts) againText() string {
 	var t clauses
 	t.say(c.Retransmitted > 0, "%s (%s)", plural(c.Retransmitted, "segment"), percent(c.lossShare()))
-	t = append(t, c.reasons()...)
+	if c.Retransmitted > 0 {
+		t = append(t, c.reasons()...)
+	}
 	t.say(c.KeepAlives > 0, "%s", plural(c.KeepAlives, "keepalive"))
 	return t.String()
 }

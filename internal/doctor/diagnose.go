@@ -310,6 +310,10 @@ func (c *patient) rank(findings []Finding) []Finding {
 		findings = append([]Finding{{Cause: Healthy,
 			Evidence: []string{"the removal of no found cause would bring a fifth more"}}}, findings...)
 	}
+	if len(findings) > 0 && findings[0].Cause == Healthy {
+		// A window that is as large as the path needs is no limit.
+		findings = slices.DeleteFunc(findings, func(f Finding) bool { return f.Cause == ReceiverWindow || f.Cause == WindowScaling })
+	}
 	return findings
 }
 

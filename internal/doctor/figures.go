@@ -53,7 +53,7 @@ type Figures struct {
 	PeerWindow    float64 // bytes, median
 	PeerWindowMin float64
 	PeerWindowMax float64
-	ZeroWindow    float64 // share of samples in which the peer's window held less than two segments
+	ZeroWindow    float64 // share of samples in which the peer's window held less than two segments, or half of its most
 	BufferLow     float64 // 10th percentile of the share of the send buffer in use
 	BufferHigh    float64 // 90th
 	SendBuffer    float64 // bytes at the end
@@ -167,7 +167,7 @@ func (f *Figures) header(o Observation, last *Sample) {
 func (f *Figures) losses(a, b *tcpinfo.Info) {
 	f.Timeouts = int(b.TotalRTO - a.TotalRTO)
 	sent := float64(b.DataSegsOut - a.DataSegsOut)
-	if !b.Has(tcpinfo.FieldDataSegsOut) || sent <= 0 {
+	if !b.Has(tcpinfo.FieldDataSegsOut) || !b.Has(tcpinfo.FieldTotalRetrans) || sent <= 0 {
 		return
 	}
 	// A SYN or a FIN without data counts as a retransmission, and not as a segment.
@@ -219,7 +219,7 @@ func (f *Figures) rtts(samples []Sample) {
 // windows computes the figures of windows and data in flight.
 func (f *Figures) windows(samples []Sample) {
 	var cwnd, inFlight, notSent, peer, used, received, announced []float64
-	var cwndUsed, idle, zero, counted float64
+	var cwndUsed, idle, counted float64
 	for _, s := range samples {
 		i := &s.Info
 		flying := float64(i.Unacked) - float64(i.Sacked) - float64(i.Lost) + float64(i.Retrans)
@@ -237,9 +237,6 @@ func (f *Figures) windows(samples []Sample) {
 		}
 		if i.Has(tcpinfo.FieldSndWnd) {
 			peer = append(peer, float64(i.SndWnd))
-			if i.SndWnd < 2*i.SndMSS {
-				zero++
-			}
 		}
 		if i.Has(tcpinfo.FieldReordering) {
 			f.Reordering = math.Max(float64(i.Reordering), zeroIfNaN(f.Reordering))
@@ -260,6 +257,13 @@ func (f *Figures) windows(samples []Sample) {
 	}
 	if len(peer) > 0 {
 		f.PeerWindow, f.PeerWindowMin, f.PeerWindowMax = median(peer), slices.Min(peer), slices.Max(peer)
+		// On a device with large segments a usual window holds less than two.
+		closed, zero := min(2*float64(f.MSS), f.PeerWindowMax/2), 0.0
+		for _, window := range peer {
+			if window < closed || window == 0 {
+				zero++
+			}
+		}
 		f.ZeroWindow = zero / float64(len(peer))
 	}
 	if len(used) > 0 {
