@@ -150,7 +150,10 @@ func (c *patient) stallAtTheEnd() time.Duration {
 	if c.captured() {
 		// A reset of the receiver is an answer, and so is a closed window.
 		s, n := c.counts.Stall, &c.counts
-		atEnd := s.AtEnd && !n.ZeroWindowAtEnd && s.Retransmissions >= 2 && n.Reset != ResetByReceiver
+		if n.Reset == ResetByReceiver {
+			return 0
+		}
+		atEnd := s.AtEnd && !n.ZeroWindowAtEnd && s.Retransmissions >= 2
 		long := s.Retransmissions >= 3 && s.Heard == 0 && c.shareOfTime(s.Time) >= 0.5 && c.shareOfTime(n.ZeroWindowTime) < 0.1
 		if atEnd || long {
 			return s.Time

@@ -6,7 +6,7 @@ var spuriousCause = causeEntry{
 	cause: SpuriousRetransmissions, rule: spurious, doubt: spuriousDoubt, relayed: true,
 	remedies: func(c *patient) []Remedy { return []Remedy{c.haul()} },
 	likely: func(c *patient) bool {
-		return c.counts.Spurious >= severalSpurious
+		return c.counts.Spurious >= severalSpurious && c.counts.Segments >= 2*manyFull
 	},
 	sentence: limited("The sender retransmits what has arrived, and slows down for it: it gets %s."),
 }
@@ -41,7 +41,7 @@ func spurious(c *patient) *Finding {
 }
 
 func spuriousDoubt(c *patient) string {
-	if c.counts.Spurious < severalSpurious {
+	if c.counts.Spurious < severalSpurious || c.counts.Segments < 2*manyFull {
 		return "few retransmissions were needless: something else may limit the connection"
 	}
 	return "retransmission time-outs that are too short, and acknowledgements that get lost or delayed, look alike: capture at both ends"

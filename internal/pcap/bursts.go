@@ -52,6 +52,7 @@ const (
 )
 
 func (s *sustained) acknowledged(at, end int64) {
+	at = max(at, 0) // a capture may have packets from before its first
 	part := at * sustainedParts / int64(sustainedSpan)
 	for k := max(s.part+1, part-sustainedParts+1); k <= part; k++ {
 		s.bytes[k%sustainedParts] = 0
