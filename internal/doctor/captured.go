@@ -132,9 +132,9 @@ func (c *patient) windowFullShare() float64 {
 	return min(float64(n.WindowFull)/float64(sent), 1)
 }
 
-// closes reports whether the receiver closes its window again and again, or for long. Only
+// closesCaptured reports whether the receiver closes its window again and again, or for long. Only
 // a program that reads slowly has its host do that.
-func (c *patient) closes() bool {
+func (c *patient) closesCaptured() bool {
 	n := &c.counts
 	if !c.captured() || n.ZeroWindows == 0 {
 		return false
@@ -185,7 +185,7 @@ func (c *patient) enoughCaptured() error {
 		return &ErrTooLittle{fmt.Sprintf("none of %s has an answer in the capture, and the sender went on", plural(n.Segments, "segment")),
 			"a capture of both directions"}
 	}
-	if c.stands() || c.closes() || c.wasCut() || c.exchanges() {
+	if c.stands() || c.closesCaptured() || c.wasCut() || c.exchanges() {
 		return nil
 	}
 	took := length(c.duration())
@@ -193,13 +193,12 @@ func (c *patient) enoughCaptured() error {
 	case n.Segments > 0 && n.Segments < minSegments && f.Samples < minSamples:
 		return &ErrTooLittle{fmt.Sprintf("%s in %s", plural(n.Segments, "segment"), took), fmt.Sprintf("%d segments of data", minSegments)}
 	case c.duration() < minTime:
-		return &ErrTooLittle{fmt.Sprintf("%s of a connection", took), fmt.Sprintf("%.1f s with data in flight", minTime.Seconds())}
+		return &ErrTooLittle{fmt.Sprintf("%s of a connection", full(c.duration())), fmt.Sprintf("%s with data in flight", full(minTime))}
 	case c.duration() < minRoundTrips*f.MinRTT:
 		return &ErrTooLittle{fmt.Sprintf("%s of a connection with a round trip of %s", took, length(f.MinRTT)),
 			fmt.Sprintf("%d round trips", minRoundTrips)}
 	case f.Samples < minSamples && c.pausing() < 0.5 && n.Retransmitted == 0:
-		return &ErrTooLittle{fmt.Sprintf("data moved in only %s of %s", length(time.Duration(f.Samples)*100*time.Millisecond), took),
-			"data in flight for more of the time"}
+		return &ErrTooLittle{fmt.Sprintf("%s in %s, with long gaps", plural(n.Segments, "segment"), took), "data in flight for more of the time"}
 	case n.Delivered == 0 && f.Bytes == 0 && n.Retransmitted == 0:
 		return &ErrTooLittle{fmt.Sprintf("none of %s was acknowledged, and none was sent again", plural(n.Segments, "segment")),
 			"a capture of both directions"}

@@ -122,10 +122,13 @@ func enough(o Observation, f Figures) error {
 	if o.shortConnections(f) || f.Stalled >= stallTime(f) {
 		return nil
 	}
-	wanted := fmt.Sprintf("%.1f s with data in flight", needed.Seconds())
+	wanted := fmt.Sprintf("%s with data in flight", full((needed + 99*time.Millisecond).Truncate(100*time.Millisecond)))
 	switch {
 	case f.Samples < minSamples || f.Time < needed:
-		seen := fmt.Sprintf("%.1f s of a connection", f.Time.Seconds())
+		seen := fmt.Sprintf("%s of a connection", full(f.Time))
+		if f.Time >= needed { // few moments were looked at
+			seen, wanted = fmt.Sprintf("%d samples in %.1f s", f.Samples, f.Time.Seconds()), fmt.Sprintf("%d samples", minSamples)
+		}
 		if o.Ended {
 			seen += " that ended meanwhile"
 		}

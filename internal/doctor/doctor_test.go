@@ -316,7 +316,21 @@ func TestTooLittle(t *testing.T) {
 		cut    func(*Observation)
 		reason string
 	}{
-		{"no time", func(o *Observation) { o.Samples = o.Samples[:5] }, "0.4 s of a connection"},
+		{"no time", func(o *Observation) { o.Samples = o.Samples[:5] }, "0.40 s of a connection; needed: 1.50 s"},
+		{"few samples", func(o *Observation) {
+			o.Samples = []Sample{o.Samples[0], o.Samples[20], o.Samples[40]}
+		}, "3 samples in 4.0 s; needed: 10 samples"},
+		{"few samples of a long capture", func(o *Observation) {
+			o.Samples = o.Samples[:3]
+			o.Capture = &Capture{Time: 90 * time.Second, Counts: Counts{Segments: 12, Delivered: 17000, MinRTT: time.Millisecond}}
+		}, "12 segments in 90.0 s, with long gaps; needed: data in flight for more"},
+		{"few segments of a capture", func(o *Observation) {
+			o.Samples = o.Samples[:3]
+			o.Capture = &Capture{Time: 90 * time.Second, Counts: Counts{Segments: 3, Delivered: 1700, MinRTT: time.Millisecond}}
+		}, "3 segments in 90.0 s; needed: 10 segments"},
+		{"one direction of a capture", func(o *Observation) {
+			o.Capture = &Capture{Time: 90 * time.Second, Counts: Counts{Segments: 3000, Bytes: 4e6, MaxFlight: 4e6}}
+		}, "none of 3000 segments has an answer"},
 		{"it ended", func(o *Observation) { o.Samples, o.Ended = o.Samples[:5], true }, "ended meanwhile"},
 		{"nothing moved", func(o *Observation) {
 			for k := range o.Samples {

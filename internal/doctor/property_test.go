@@ -24,8 +24,8 @@ func TestProperties(t *testing.T) {
 		o := randomObservation(rand.New(rand.NewPCG(49, seed)))
 		r, err := Diagnose(o)
 		if err != nil {
-			if strings.Contains(err.Error(), "NaN") {
-				t.Fatalf("seed %d: %v", seed, err)
+			if problem := contradiction(err.Error()); problem != "" {
+				t.Fatalf("seed %d: %s: %v", seed, problem, err)
 			}
 			continue
 		}
@@ -52,6 +52,26 @@ var (
 	shares    = regexp.MustCompile(`(-?[\d.e+-]+) %`)
 	notFigure = regexp.MustCompile(`NaN|Inf|%!|-\d+(\.\d+)? ([kMGT]?b/s|s|ms|segments|bytes|[KMGT]?i?B)\b`)
 )
+
+// contradiction returns what is wrong with a refusal: it has as much as it needs.
+func contradiction(refusal string) string {
+	if found := notFigure.FindString(refusal); found != "" {
+		return "it says " + found
+	}
+	seen, needed, _ := strings.Cut(refusal, "; needed: ")
+	for _, unit := range []string{"s", "segments of data", "samples"} {
+		figure := regexp.MustCompile(`([\d.]+) ` + unit + `\b`)
+		has, needs := figure.FindStringSubmatch(seen), figure.FindStringSubmatch(needed)
+		if has == nil || needs == nil {
+			continue
+		}
+		a, _ := strconv.ParseFloat(has[1], 64)
+		if b, _ := strconv.ParseFloat(needs[1], 64); a >= b {
+			return has[0] + " of " + needs[0]
+		}
+	}
+	return ""
+}
 
 func problemsOfText(text string) (problems []string) {
 	if found := notFigure.FindString(text); found != "" {
