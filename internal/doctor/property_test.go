@@ -20,7 +20,7 @@ import (
 // contradict them.
 func TestProperties(t *testing.T) {
 	named := map[Cause]int{}
-	for seed := range uint64(10_000) {
+	for seed := range uint64(5_000) {
 		o := randomObservation(rand.New(rand.NewPCG(49, seed)))
 		r, err := Diagnose(o)
 		if err != nil {

@@ -53,7 +53,7 @@ const (
 
 func (s *sustained) acknowledged(at, end int64) {
 	at = max(at, 0) // a capture may have packets from before its first
-	part := at * sustainedParts / int64(sustainedSpan)
+	part := at / (int64(sustainedSpan) / sustainedParts)
 	for k := max(s.part+1, part-sustainedParts+1); k <= part; k++ {
 		s.bytes[k%sustainedParts] = 0
 	}
