@@ -83,7 +83,24 @@ func (c *patient) pausing() float64 {
 	if !c.captured() {
 		return 0
 	}
-	return c.shareOfTime(n.PauseTime - n.Stall.Time - n.ZeroWindowTime)
+	paused, active := n.PauseTime-n.Stall.Time-n.ZeroWindowTime, c.active()
+	if paused <= 0 || active <= 0 {
+		return 0
+	}
+	return min(paused.Seconds()/active.Seconds(), 1)
+}
+
+// active is the time until the last data was acknowledged: a connection that stays open
+// afterwards does not pause.
+func (c *patient) active() time.Duration {
+	samples := c.o.Samples
+	for k := len(samples) - 1; k > 0; k-- {
+		if samples[k].Info.BytesAcked > samples[k-1].Info.BytesAcked {
+			// The samples may leave out the start.
+			return c.duration() - (samples[len(samples)-1].At - samples[k].At)
+		}
+	}
+	return c.duration()
 }
 
 // waitsFor says who waits for whom in an exchange.
@@ -98,13 +115,13 @@ func (c *patient) waitsFor() []string {
 		evidence = append(evidence, fmt.Sprintf("of %s %d are full, and at most %s were under way at once: the program writes little at a time",
 			plural(n.Segments, "segment"), n.FullSegments, size(n.MaxFlight)))
 	}
-	if c.shareOfTime(n.PauseTime) >= 0.05 {
+	if c.pausing() >= 0.05 {
 		who := "the sending program"
 		if n.WaitedForPeer > n.PauseTime/2 {
 			who = "the peer's program, whose data it answers"
 		}
 		evidence = append(evidence, fmt.Sprintf("it had nothing to send for %s of %s, and waited for %s",
-			length(min(n.PauseTime, c.duration())), length(c.duration()), who))
+			length(min(n.PauseTime, c.active())), length(c.active()), who))
 	}
 	return evidence
 }
@@ -214,11 +231,8 @@ func (c *patient) capturedApplication() *Finding {
 	n := &c.counts
 	finding := &Finding{Cause: Application, BoundBps: c.goodput, Evidence: c.waitsFor(), strength: NotCertain,
 		doubt: "it paused for a part of the time, and a capture does not show what the program had to send: longhaul doctor --remote on the sending host does"}
-	if len(finding.Evidence) == 0 {
-		finding.Evidence = []string{c.idleEvidence()}
-	}
 	disturbed := n.lossShare() > 0.02 || n.Stall.Retransmissions > 2 || n.ZeroWindows > 0 || n.Missing > 0
-	idle := c.pausing() >= 0.5 || c.f.Busy < 0.5 && c.o.Capture.AtSender
+	idle := c.pausing() >= 0.5
 	switch {
 	case !disturbed && (idle && c.o.Capture.AtSender || c.exchanges() && n.Turns >= 20):
 		finding.strength, finding.doubt = Certain, ""

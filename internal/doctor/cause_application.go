@@ -22,7 +22,7 @@ func application(c *patient) *Finding {
 func (c *patient) idle() bool {
 	f := c.f
 	if c.captured() {
-		return c.exchanges() || c.trickles() || c.pausing() > 0.2 || f.Busy < 0.8 && !c.closesCaptured()
+		return c.exchanges() || c.trickles() || c.pausing() > 0.2
 	}
 	return f.Busy < 0.8 || f.Idle > 0.6 && !(f.Rwnd > 0.15) && !c.bufferFull() || c.runsDry()
 }

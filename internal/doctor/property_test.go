@@ -153,7 +153,7 @@ func problemsOfCauses(o Observation, r Report) (problems []string) {
 	case Reader:
 		holds(o.Capture == nil || n.ZeroWindows > 0 || f.Rwnd > 0.15, "the window stayed open")
 	case Application:
-		holds(o.Capture == nil || n.Turns > 0 || n.PauseTime > 0 || f.Busy < 0.8 || n.FullSegments*20 < n.Segments, "it had data to send all the time")
+		holds(o.Capture == nil || n.Turns > 0 || n.PauseTime > 0 || n.FullSegments*20 < n.Segments, "it had data to send all the time")
 	case Unexplained:
 		evidence := strings.Join(r.Findings[0].Evidence, " ")
 		holds(!strings.Contains(evidence, "no figure stands out") || n.lossShare() <= 0.005 && n.ZeroWindows == 0 && n.WindowFull == 0 && n.Reset == "", "figures stand out")
