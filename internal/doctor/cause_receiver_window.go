@@ -23,7 +23,10 @@ func receiverWindow(c *patient) *Finding {
 			units.FormatSize(f.PeerWindowMax), percent(f.Rwnd))}, c.windowEvidence()...)}
 	if math.IsNaN(f.Rwnd) {
 		finding.Evidence[0] = fmt.Sprintf("the receiver's window was full after %s of the segments", percent(c.windowFullShare()))
-		finding.strength, finding.doubt = Likely, "the capture is not from the sending host: only one from there shows what the sender waits for"
+		if c.fillsWindow() {
+			finding.Evidence[0] = "about one window arrives per round trip, and the window hardly changes"
+		}
+		finding.strength, finding.doubt = Likely, notFromSender
 	}
 	return finding
 }
@@ -33,7 +36,7 @@ func receiverWindow(c *patient) *Finding {
 func (c *patient) windowLimited() bool {
 	waits := c.f.Rwnd > 0.15 && (!c.captured() || c.counts.WindowFull > 0)
 	if math.IsNaN(c.f.Rwnd) && c.captured() && c.o.Capture.Handshake {
-		waits = c.windowFullShare() > 0.3
+		waits = c.windowFullShare() > 0.3 || c.fillsWindow()
 	}
 	// More than the window allows shows that the window, or the round trip, is not the usual.
 	allows := c.usualWindowBps()
@@ -49,7 +52,11 @@ func (c *patient) windowBound() float64 {
 	if c.f.MinRTT <= 0 {
 		return 0
 	}
-	return c.f.PeerWindowMax * 8 / c.f.MinRTT.Seconds()
+	window := c.f.PeerWindowMax
+	if math.IsNaN(window) {
+		window = float64(c.counts.WindowMax)
+	}
+	return window * 8 / c.f.MinRTT.Seconds()
 }
 
 func (c *patient) windowEvidence() []string {
@@ -70,4 +77,11 @@ func receiverWindowRemedies(c *patient) []Remedy {
 			"a program that sets SO_RCVBUF: have it set none, or this size",
 		},
 	}}
+}
+
+// fillsWindow reports whether a capture at the receiver has as much data as one window per
+// round trip allows, of a window that is constant.
+func (c *patient) fillsWindow() bool {
+	n, allows := &c.counts, c.usualWindowBps()
+	return c.captured() && c.sendsFull() && c.goodput > 0.8*allows && c.goodput < 1.1*allows && 10*n.WindowMedian > 9*n.WindowMax
 }
