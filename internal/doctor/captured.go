@@ -65,14 +65,16 @@ func (c *patient) trickles() bool {
 }
 
 // exchanges reports whether a capture shows requests and answers that take turns, each
-// smaller than two segments: the programs wait for each other.
+// small enough to be under way at once: the programs wait for each other.
 func (c *patient) exchanges() bool {
 	n := &c.counts
 	if !c.captured() || n.Turns < few || n.Bytes <= 0 {
 		return false
 	}
 	segment := max(c.f.MSS, 536)
-	return n.Bytes < 2*n.Turns*int64(segment) && 2*n.Turns >= n.Segments-n.Retransmitted-n.FullSegments
+	small := n.Bytes < 2*n.Turns*int64(segment) ||
+		c.o.Capture.AtSender && n.MaxFlight <= initialWindow*int64(segment) && n.Bytes <= (n.Turns+1)*n.MaxFlight
+	return small && 2*n.Turns >= n.Segments-n.Retransmitted-n.FullSegments
 }
 
 // pausing is the share of time in which a capture shows that the sender had nothing to

@@ -41,6 +41,13 @@ func TestCapturedRules(t *testing.T) {
 		{"a queue of half a millisecond", func(_ int, s *Sample) { s.Info.MinRTT, s.Info.RTT = time.Millisecond, 1500*time.Microsecond }, full, false, Unexplained, NotCertain},
 		{"a queue, and closed windows", queue, with(func(n *Counts) { n.ZeroWindows = 2 }), false, Unexplained, NotCertain},
 		{"requests and answers", queue, with(func(n *Counts) { n.Segments, n.FullSegments, n.Bytes, n.Turns = 430, 0, 36_000, 429 }), false, Application, Certain},
+		{"requests and answers of some segments", queue, with(func(n *Counts) {
+			n.Segments, n.FullSegments, n.Bytes, n.Turns, n.MaxFlight = 1200, 900, 1_500_000, 300, 5500
+		}), false, Application, Certain},
+		{"answers of some segments, at the receiver, where no flight shows", queue, with(func(n *Counts) {
+			n.Segments, n.FullSegments, n.Bytes, n.Turns, n.MaxFlight = 1200, 900, 1_500_000, 300, 5500
+		}), true, Unexplained, NotCertain},
+		{"data in two bursts", queue, with(func(n *Counts) { n.Turns = 2 }), false, Healthy, NotCertain},
 		// 4: the window
 		{"the window allows as much", window(62_500), with(func(n *Counts) { n.WindowFull = 400 }), false, ReceiverWindow, Certain},
 		{"the window allows far more", window(1 << 30), with(func(n *Counts) { n.WindowFull = 400 }), false, Unexplained, NotCertain},
