@@ -61,7 +61,10 @@ carries (--no-probe: none). With --test it sends data to find the throughput.
 With --intercept, on the host of a relay that intercepts, it sends one probe
 toward the targets that are given, or toward those of a flow of each tunnel, and
 one toward a client. It names routes, filters and firewalls because of which
-packets of one direction do not pass this host.`,
+packets of one direction do not pass this host.
+
+Exit codes: 0 a certain verdict, or done (--apply, --undo); 4 a likely verdict;
+5 one that is not certain; 1 no verdict, or failed; 2 wrong command line.`,
 		Example: `  longhaul doctor far.example.net
   longhaul doctor --remote 203.0.113.9:5432 --test
   longhaul doctor --pid 4711 --time 20s
@@ -107,10 +110,13 @@ packets of one direction do not pass this host.`,
 			if err != nil {
 				return remedy.New(err, f.moreData())
 			}
-			if err := f.print(env, report); err != nil || !f.apply {
+			if err := f.print(env, report); err != nil {
 				return err
 			}
-			return applyRemedies(env, report, &f)
+			if f.apply {
+				return applyRemedies(env, report, &f)
+			}
+			return verdictStatus(report.Strength)
 		},
 	}
 	flags := cmd.Flags()
@@ -136,6 +142,14 @@ packets of one direction do not pass this host.`,
 	namespaceFlag(flags, &f.namespace)
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 	return cmd
+}
+
+// verdictStatus returns the end of the command with a verdict of some strength.
+func verdictStatus(s doctor.Strength) error {
+	if status := s.ExitStatus(); status != exitOK {
+		return &exitError{status: status}
+	}
+	return nil
 }
 
 // print prints a report, or a survey.

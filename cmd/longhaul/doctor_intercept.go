@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"longhaul/internal/display"
+	"longhaul/internal/doctor"
 	"longhaul/internal/doctor/examine"
 	"longhaul/internal/doctor/routing"
 	"longhaul/internal/intercept"
@@ -67,8 +68,15 @@ func examineInterception(ctx context.Context, cmd *cobra.Command, env *env, f *d
 		}
 		note(env, err)
 	}
+	weakest := doctor.Certain
+	for _, v := range verdicts {
+		weakest = weakest.Weaker(v.Strength)
+	}
 	if f.json {
-		return display.WriteJSON(env.stdout, map[string]any{"ways": verdicts})
+		if err := display.WriteJSON(env.stdout, map[string]any{"ways": verdicts}); err != nil {
+			return err
+		}
+		return verdictStatus(weakest)
 	}
 	for i, v := range verdicts {
 		if i > 0 {
@@ -78,7 +86,7 @@ func examineInterception(ctx context.Context, cmd *cobra.Command, env *env, f *d
 			return err
 		}
 	}
-	return nil
+	return verdictStatus(weakest)
 }
 
 // interceptionFlags reads the flags that --intercept takes, and refuses others.

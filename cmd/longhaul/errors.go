@@ -17,6 +17,7 @@ const (
 	exitFailure = 1
 	exitUsage   = 2 // a wrong command line or a bad configuration
 	exitDrained = 3 // relay: the drain deadline passed before every flow had ended
+	// 4 and 5 are those of doctor's verdicts: doctor.Strength.
 )
 
 // exitError ends the program with a status. Without an error nothing is left to

@@ -158,7 +158,7 @@ var commandsWith = map[string][]string{
 // meaning of their own for 1.
 var exitStatuses = []string{
 	"relay", "reload", "stop", "check", "ready", "service status", "config check", "lab exec", "lab run check", "lab run soak",
-	"lab run transparent-ends", "lab run pairs", "lab run stripes", "lab run interception", "history check", "host check",
+	"lab run transparent-ends", "lab run pairs", "lab run stripes", "lab run interception", "history check", "host check", "doctor",
 }
 
 // grammarRun runs a command line in this process.

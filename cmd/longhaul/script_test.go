@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -39,7 +40,7 @@ func TestMain(m *testing.M) {
 //	exits NAME CODE         wait for it to end, with this exit code
 //	adopt NAME SOCKET       give a name to the relay that answers there, which an upgrade started
 //	logs NAME REGEX         wait for its stderr to match
-//	code CODE ARG...        run longhaul to its end, with this exit code
+//	code CODE ARG...        run longhaul to its end, with this exit code, or one of A|B
 //	until REGEX ARG...      run longhaul until its stdout or stderr matches
 //	port VAR...             find free ports
 //	echo VAR                start a target that sends back what it gets, NAME:PORT in VAR
@@ -256,7 +257,7 @@ func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func checkCode(ts *testscript.TestScript, got int, want string) {
-	if strconv.Itoa(got) != want {
+	if !slices.Contains(strings.Split(want, "|"), strconv.Itoa(got)) {
 		ts.Fatalf("exit code %d, want %s", got, want)
 	}
 }

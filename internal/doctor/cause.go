@@ -11,27 +11,29 @@ type Cause string
 // The causes. Healthy is a connection that fills its path and needs no remedy.
 // Congestion is a path full of other connections' data. Reader is the receiving program,
 // and Application the sending one. Outage is a path that is down, or that has forgotten
-// the connection. PairDown is a pair of relays without a session.
+// the connection. Reset is an end that cut a transfer. PairDown is a pair of relays without a session.
 const (
-	Healthy        Cause = "healthy"
-	Application    Cause = "application"
-	Reader         Cause = "reader"
-	ReceiverWindow Cause = "receiver-window"
-	WindowScaling  Cause = "window-scaling"
-	SendBuffer     Cause = "send-buffer"
-	RandomLoss     Cause = "random-loss"
-	Congestion     Cause = "congestion"
-	Policer        Cause = "policer"
-	Reordering     Cause = "reordering"
-	SegmentSize    Cause = "segment-size"
-	BlackHole      Cause = "black-hole"
-	AsymmetricMTU  Cause = "asymmetric-mtu"
-	Pacing         Cause = "pacing"
-	ShortFlow      Cause = "short-flow"
-	CPU            Cause = "cpu"
-	Outage         Cause = "outage"
-	PairDown       Cause = "pair-down"
-	Unexplained    Cause = "unexplained"
+	Healthy                 Cause = "healthy"
+	Application             Cause = "application"
+	Reader                  Cause = "reader"
+	ReceiverWindow          Cause = "receiver-window"
+	WindowScaling           Cause = "window-scaling"
+	SendBuffer              Cause = "send-buffer"
+	RandomLoss              Cause = "random-loss"
+	Congestion              Cause = "congestion"
+	Policer                 Cause = "policer"
+	Reordering              Cause = "reordering"
+	SpuriousRetransmissions Cause = "spurious-retransmissions"
+	SegmentSize             Cause = "segment-size"
+	BlackHole               Cause = "black-hole"
+	AsymmetricMTU           Cause = "asymmetric-mtu"
+	Pacing                  Cause = "pacing"
+	ShortFlow               Cause = "short-flow"
+	CPU                     Cause = "cpu"
+	Outage                  Cause = "outage"
+	Reset                   Cause = "reset"
+	PairDown                Cause = "pair-down"
+	Unexplained             Cause = "unexplained"
 )
 
 // rule looks for one cause, and returns nil if the figures do not indicate it.
@@ -53,10 +55,14 @@ type causeEntry struct {
 	remedies func(*patient) []Remedy
 	// doubt says how to make the verdict certain; empty, or nil: it is.
 	doubt func(*patient) string
+	// likely: the evidence is strong in spite of the doubt; nil: never.
+	likely func(*patient) bool
 	// relayed: a relay at each site removes it from the long leg. Those are the limits of
 	// both end hosts and of the sender's congestion control. The path, the program and
 	// the sizes of its transfers stay.
 	relayed bool
+	// ends: nothing moves after it, so no rate is predicted without it.
+	ends bool
 	// needsNone: there is nothing to remove.
 	needsNone bool
 }
@@ -67,9 +73,9 @@ var causes []*causeEntry
 
 func init() {
 	causes = []*causeEntry{
-		&blackHoleCause, &outageCause,
+		&blackHoleCause, &outageCause, &resetCause,
 		&shortFlowCause, &pacingCause, &cpuCause, &readerCause, &windowScalingCause, &receiverWindowCause,
-		&sendBufferCause, &applicationCause, &segmentSizeCause, &asymmetricMTUCause, &reorderingCause,
+		&sendBufferCause, &applicationCause, &segmentSizeCause, &asymmetricMTUCause, &reorderingCause, &spuriousCause,
 		&policerCause, &congestionCause, &randomLossCause, &healthyCause,
 		&pairDownCause, &unexplainedCause,
 	}

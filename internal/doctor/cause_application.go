@@ -12,12 +12,18 @@ func application(c *patient) *Finding {
 	if !c.idle() || c.f.CPU > 0.85 {
 		return nil
 	}
+	if c.captured() {
+		return c.capturedApplication()
+	}
 	return &Finding{Cause: Application, BoundBps: c.goodput, Evidence: []string{c.idleEvidence()}}
 }
 
 // idle reports whether the connection could send more than the program writes.
 func (c *patient) idle() bool {
 	f := c.f
+	if c.captured() {
+		return c.exchanges() || c.trickles() || c.pausing() > 0.2
+	}
 	return f.Busy < 0.8 || f.Idle > 0.6 && !(f.Rwnd > 0.15) && !c.bufferFull() || c.runsDry()
 }
 

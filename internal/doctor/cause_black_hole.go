@@ -14,6 +14,9 @@ func blackHole(c *patient) *Finding {
 	if !c.stands() {
 		return nil
 	}
+	if c.captured() {
+		return c.capturedBlackHole()
+	}
 	size := f.MSS + f.Headers
 	stalled := fmt.Sprintf("no acknowledgement for %s, though the sender retransmitted", seconds(f.Stalled))
 	switch {
@@ -26,6 +29,34 @@ func blackHole(c *patient) *Finding {
 	}
 	return nil
 }
+
+// capturedBlackHole: full segments get no answer in a capture, although smaller ones did,
+// or the peer is heard meanwhile.
+func (c *patient) capturedBlackHole() *Finding {
+	s, n := c.counts.Stall, &c.counts
+	full := s.AtEnd && s.SegmentBytes >= smallSegment && 10*s.SegmentBytes >= 9*int64(c.f.MSS)
+	if !full || 10*s.AnsweredBytes >= 9*s.SegmentBytes || s.AnsweredBytes == 0 && s.Heard == 0 && !c.o.Capture.Handshake {
+		return nil
+	}
+	finding := &Finding{Cause: BlackHole, Evidence: []string{c.stallEvidence(), ""},
+		strength: Likely, doubt: "a path that went down at that moment shows the same: see whether ping -M do -s SIZE gets through, or run longhaul doctor --remote on the sending host"}
+	switch {
+	case s.AnsweredBytes > 0:
+		finding.Evidence[1] = fmt.Sprintf("segments of %d bytes get no answer; %d bytes were acknowledged before", s.SegmentBytes, s.AnsweredBytes)
+	default:
+		finding.Evidence[1] = fmt.Sprintf("segments of %d bytes get no answer, and none of that size ever got one; the handshake did", s.SegmentBytes)
+	}
+	if s.Heard > 0 {
+		finding.Evidence = append(finding.Evidence, fmt.Sprintf("%s of the peer arrived meanwhile: the path itself is up", plural(s.Heard, "packet")))
+	}
+	if s.Heard > 0 && s.AnsweredBytes > 0 && s.Retransmissions >= 4 && n.Missing == 0 {
+		finding.strength, finding.doubt = Certain, ""
+	}
+	return finding
+}
+
+// smallSegment is the data that every path carries (RFC 9293, section 3.7.1).
+const smallSegment = 536
 
 func blackHoleRemedies(c *patient) []Remedy {
 	host, prefix := c.far()

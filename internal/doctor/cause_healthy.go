@@ -4,11 +4,15 @@ import (
 	"fmt"
 	"longhaul/internal/units"
 	"math"
+	"time"
 )
 
 var healthyCause = causeEntry{
 	cause: Healthy, rule: healthy, needsNone: true, doubt: capacityDoubt,
 	sentence: func(r *Report) string {
+		if r.Strength != Certain {
+			return fmt.Sprintf("Nothing to fix, as far as these figures show: the connection gets %s, and fills a queue on the path.", r.gets())
+		}
 		return fmt.Sprintf("Nothing to fix: the connection gets %s, which is what the path carries.", r.gets())
 	},
 }
@@ -26,10 +30,28 @@ func healthy(c *patient) *Finding {
 		return &Finding{Cause: Healthy, Evidence: []string{
 			fmt.Sprintf("it gets %s; several connections at once get %s", units.FormatRate(c.goodput), units.FormatRate(c.capacity)),
 		}}
-	case math.IsInf(c.capacity, 1) && f.Queue > 0.1 && f.CwndUsed > 0.5 && !(c.goodput < ownQueue*c.path && !math.IsInf(c.path, 1)):
+	case math.IsInf(c.capacity, 1) && f.Queue > 0.1 && f.CwndUsed > 0.5 && c.fillsQueue() && !(c.goodput < ownQueue*c.path && !math.IsInf(c.path, 1)):
 		return &Finding{Cause: Healthy, Evidence: []string{
 			fmt.Sprintf("it fills the path: packets wait %s in its queue", milliseconds(f.RTT-f.MinRTT)),
 		}}
 	}
 	return nil
+}
+
+// leastQueue is the delay below which a queue is none: programs and acknowledgements take
+// as long.
+const leastQueue = 5 * time.Millisecond
+
+// fillsQueue reports whether a queue is the connection's own: without a trial only a
+// connection with much under way, for which nothing at the ends waits, fills one.
+func (c *patient) fillsQueue() bool {
+	f, n := c.f, &c.counts
+	if f.RTT-f.MinRTT < leastQueue || f.Rwnd > 0.15 || c.idle() || c.bufferFull() {
+		return false
+	}
+	if !c.captured() {
+		return f.InFlight >= manyFull
+	}
+	return c.sendsFull() && (n.MaxFlight >= manyFull*int64(f.MSS) || c.o.Capture.Bursts > 1) &&
+		n.ZeroWindows == 0 && c.windowFullShare() < 0.15 && n.lossShare() < 0.05
 }

@@ -12,7 +12,7 @@ var pacingCause = causeEntry{
 
 // pacing: the socket may not send faster (SO_MAX_PACING_RATE).
 func pacing(c *patient) *Finding {
-	if !(c.goodput > 0.85*c.f.PacedBps) {
+	if !(c.goodput > 0.85*c.f.PacedBps && c.goodput < 1.2*c.f.PacedBps) {
 		return nil
 	}
 	return &Finding{Cause: Pacing, BoundBps: c.f.PacedBps, Evidence: []string{

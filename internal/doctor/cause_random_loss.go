@@ -15,7 +15,7 @@ var randomLossCause = causeEntry{
 // randomLoss: the path loses segments without a full queue.
 func randomLoss(c *patient) *Finding {
 	f := c.f
-	if !(c.lost > 0 && f.Queue < queued) || f.SlowStart || reordering(c) != nil || policer(c) != nil || c.idle() || math.IsInf(c.lossBound(), 1) {
+	if !(c.lost > 0 && f.Queue < queued) || f.SlowStart || reordering(c) != nil || spurious(c) != nil || !c.lossLimits() || policer(c) != nil || c.idle() || math.IsInf(c.lossBound(), 1) {
 		return nil
 	}
 	return &Finding{Cause: RandomLoss, BoundBps: max(c.goodput, c.lossBound()), Evidence: []string{
@@ -23,3 +23,13 @@ func randomLoss(c *patient) *Finding {
 		fmt.Sprintf("%s reaches %s with that, by its model", orDefault(c.o.CongestionControl, "the congestion control"), units.FormatRate(c.lossBound())),
 	}}
 }
+
+// lossLimits reports whether a capture shows enough losses to limit the sender: several, of
+// full segments, for which the congestion control's model is not far above the goodput.
+func (c *patient) lossLimits() bool {
+	n := &c.counts
+	return !c.captured() || n.Retransmitted-n.Spurious >= severalLost && c.sendsFull() && c.lossBound() < 2.5*c.goodput
+}
+
+// severalLost is the number of losses that are no accident.
+const severalLost = 3

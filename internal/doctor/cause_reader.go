@@ -19,7 +19,10 @@ func slowReader(c *patient) *Finding {
 	if c.o.Own || c.windowOfHost() {
 		return nil
 	}
-	if !(f.Rwnd > 0.15 && c.lost < 0.002) {
+	if c.closesCaptured() {
+		return c.closedWindow()
+	}
+	if !(f.Rwnd > 0.15 && (c.lost < 0.002 || c.lost < 0.02 && f.ZeroWindow >= 0.01)) {
 		return nil
 	}
 	// A buffer of fixed size gives a constant window. The window of a host's small
@@ -51,7 +54,7 @@ func (c *patient) windowVaries() bool { return c.f.PeerWindow < 0.98*c.f.PeerWin
 // the window of both varies. Only a slow reader closes it, and only a trial shows
 // another program's window.
 func (c *patient) readerInDoubt(findings []Finding) bool {
-	if c.o.Capacity != nil || c.o.Own || c.f.ZeroWindow >= 0.01 {
+	if c.o.Capacity != nil || c.o.Own || c.f.ZeroWindow >= 0.01 || c.closesCaptured() {
 		return false
 	}
 	return slices.ContainsFunc(findings, func(f Finding) bool {

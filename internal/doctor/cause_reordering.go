@@ -13,7 +13,7 @@ var reorderingCause = causeEntry{
 // reordering: the sender takes overtaken segments for lost ones.
 func reordering(c *patient) *Finding {
 	f := c.f
-	if !(f.SpuriousShare > 0.3 && f.LossShare > 0.001 || f.Reordered > 3) {
+	if !c.reorders() {
 		return nil
 	}
 	finding := &Finding{Cause: Reordering, BoundBps: c.goodput}
@@ -22,8 +22,20 @@ func reordering(c *patient) *Finding {
 		finding.pathShare = 1.05
 		finding.PredictedBps, finding.Next = max(finding.pathShare*c.capacity, c.goodput), "the path"
 	}
+	if c.captured() {
+		finding.Evidence = append(finding.Evidence, "segments changed their order: "+c.counts.orderText(),
+			fmt.Sprintf("the receiver already had %d of %s", min(c.counts.Spurious, c.counts.Retransmitted), plural(c.counts.Retransmitted, "retransmitted segment")))
+		if n := &c.counts; n.OutOfOrder+n.Overtaken < 10 || 2*n.Spurious < n.Retransmitted {
+			finding.strength, finding.doubt = Likely, "few segments changed their order: losses may limit it more"
+		}
+		return finding
+	}
 	if f.Reordered > 0 {
-		finding.Evidence = append(finding.Evidence, fmt.Sprintf("%.0f of a thousand segments overtook others, by up to %.0f", f.Reordered, f.Reordering))
+		overtook := fmt.Sprintf("%.0f of a thousand segments overtook others", f.Reordered)
+		if f.Reordering > 0 {
+			overtook += fmt.Sprintf(", by up to %.0f", f.Reordering)
+		}
+		finding.Evidence = append(finding.Evidence, overtook)
 	}
 	if f.SpuriousShare > 0 {
 		finding.Evidence = append(finding.Evidence, fmt.Sprintf("%s of the segments were retransmitted, and the receiver had %s of those already (DSACK)", percent(f.LossShare), percent(f.SpuriousShare)))
@@ -33,6 +45,18 @@ func reordering(c *patient) *Finding {
 			milliseconds(c.overtakes())))
 	}
 	return finding
+}
+
+// reorders reports whether segments overtake others, and the sender retransmits for it
+// what the receiver already had. The latter alone also comes from a time-out or a probe
+// that was too early. A capture shows the order, and a kernel counts what it learns of it.
+func (c *patient) reorders() bool {
+	f, n := c.f, &c.counts
+	if c.captured() {
+		return n.Spurious >= severalSpurious && n.OutOfOrder+n.Overtaken >= severalSpurious && 10*n.Spurious >= 3*n.Retransmitted && n.lossShare() > 0.001
+	}
+	needless := f.SpuriousShare > 0.3 && f.LossShare > 0.001 && n.Spurious >= severalSpurious
+	return needless && !(f.Reordered == 0) || f.Reordered > 3
 }
 
 // overtakes returns the time by which segments overtake others: the kernel's estimate of

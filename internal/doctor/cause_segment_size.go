@@ -28,7 +28,7 @@ func segmentSize(c *patient) *Finding {
 		// The sender announces what its own device carries.
 		size, mtu = o.Capture.AgreedMSS+f.Headers, o.Capture.SenderMSS+f.Headers
 	}
-	if f.MSS == 0 || mtu == 0 || float64(size) >= 0.95*float64(mtu) {
+	if f.MSS == 0 || mtu <= f.Headers || !c.sendsFull() || c.exchanges() || float64(size) >= 0.95*float64(mtu) {
 		return nil
 	}
 	larger := float64(mtu-f.Headers) / float64(f.MSS)
@@ -57,6 +57,9 @@ func segmentSize(c *patient) *Finding {
 func segmentSizeRemedies(c *patient) []Remedy {
 	_, prefix := c.far()
 	mss := c.o.Path.MTU - c.headersOfSYN()
+	if c.captured() {
+		mss = c.o.Capture.SenderMSS + c.f.Headers - c.headersOfSYN()
+	}
 	return []Remedy{{
 		Action: fmt.Sprintf("have the receiver announce an MSS of %d", mss), Place: Receiver,
 		Command: fmt.Sprintf("longhaul route set --to %s --advmss %d", netip.PrefixFrom(c.o.Local.Addr(), c.o.Local.Addr().BitLen()), mss),

@@ -13,9 +13,18 @@ var unexplainedCause = causeEntry{
 	},
 }
 
+// unexplained names what was counted.
+func (c *patient) unexplained() Finding {
+	evidence := c.counts.facts()
+	if len(evidence) == 0 {
+		evidence = []string{"no figure stands out"}
+	}
+	return Finding{Cause: Unexplained, Evidence: evidence}
+}
+
 func unexplainedDoubt(c *patient) string {
 	capture := c.o.Capture
-	if c.o.Capacity != nil || capture == nil || !capture.AtSender || !capture.Handshake {
+	if c.o.Capacity != nil || c.lacks() || capture == nil || !capture.AtSender || !capture.Handshake {
 		return capacityDoubt(c)
 	}
 	if c.goodput < ownQueue*c.path && !math.IsInf(c.path, 1) {

@@ -1,5 +1,7 @@
 package doctor
 
+import "math"
+
 var windowScalingCause = causeEntry{
 	cause: WindowScaling, rule: windowScaling, glances: true, relayed: true, remedies: windowScalingRemedies,
 	sentence: limited("The two hosts use no window scaling: over this distance that limits a connection to %s."),
@@ -14,8 +16,12 @@ func windowScaling(c *patient) *Finding {
 	if f.WindowScaling || !c.windowLimited() || !(f.PeerWindowMax <= maxUnscaled) {
 		return nil
 	}
-	return &Finding{Cause: WindowScaling, BoundBps: c.windowBound(), Evidence: append([]string{
+	finding := &Finding{Cause: WindowScaling, BoundBps: c.windowBound(), Evidence: append([]string{
 		"the two hosts agreed on no window scaling, which bounds the window to 65535 bytes"}, c.windowEvidence()...)}
+	if math.IsNaN(f.Rwnd) {
+		finding.strength, finding.doubt = Likely, notFromSender
+	}
+	return finding
 }
 
 func windowScalingRemedies(*patient) []Remedy {

@@ -23,6 +23,10 @@ type Finding struct {
 	// pathShare is the factor that the removal of the cause brings to the path's
 	// capacity, as the trial found it; 0: none.
 	pathShare float64
+	// strength and doubt are those of a rule that knows them itself; empty: those of the
+	// cause.
+	strength Strength
+	doubt    string
 }
 
 // Report is the doctor's report.
@@ -30,6 +34,8 @@ type Report struct {
 	// Observation is the observed connection, without the samples.
 	Observation Observation `json:"observation"`
 	Figures     Figures     `json:"figures"`
+	// Counts is what was counted: by the capture, or by the kernel meanwhile.
+	Counts Counts `json:"counts"`
 
 	GoodputBps float64 `json:"goodput_bps"`
 	Cause      Cause   `json:"cause"`
@@ -42,10 +48,10 @@ type Report struct {
 	// Together: several causes limit the connection to about the same rate, so
 	// removing one alone brings little.
 	Together bool `json:"together,omitempty"`
-	// Certain is false if another cause would show the same figures. Doubt then
-	// says how to distinguish them.
-	Certain bool   `json:"certain"`
-	Doubt   string `json:"doubt,omitempty"`
+	// Strength is how far the evidence goes. Doubt says what else would show the same
+	// figures, and how to distinguish them; empty if the verdict is certain.
+	Strength Strength `json:"strength"`
+	Doubt    string   `json:"doubt,omitempty"`
 	// Unpredicted says why remedies have no prediction, and how to get one.
 	Unpredicted string `json:"unpredicted,omitempty"`
 }
@@ -63,20 +69,27 @@ const Worthwhile = 1.2
 // Diagnose names the cause that limits the connection. The error is an *ErrTooLittle.
 func Diagnose(o Observation) (Report, error) {
 	f := o.Figures()
-	r := Report{Observation: o, Figures: f, GoodputBps: zeroIfNaN(f.GoodputBps)}
+	r := Report{Observation: o, Figures: f, Counts: o.counts(&f), GoodputBps: zeroIfNaN(f.GoodputBps)}
 	r.Observation.Samples = nil
 	if o.Pair.isDown() {
 		return o.Pair.diagnose(r), nil
 	}
-	if err := enough(o, f); err != nil {
+	c := newPatient(o, f)
+	err := enough(o, f)
+	if c.captured() {
+		err = c.enoughCaptured()
+	}
+	if err != nil {
 		return r, err
 	}
-	c := newPatient(o, f)
 	r.GoodputBps = c.goodput
-	if c.receives() {
+	if !c.captured() && c.receives() {
 		return c.diagnoseReceiver(r), nil
 	}
 	for _, entry := range causes {
+		if c.lacks() && entry != &readerCause {
+			continue
+		}
 		if entry.rule == nil || entry.standstill != c.stands() {
 			continue
 		}
@@ -90,12 +103,11 @@ func Diagnose(o Observation) (Report, error) {
 	c.predict(r.Findings)
 	r.Findings = c.rank(r.Findings)
 	if len(r.Findings) == 0 {
-		r.Findings = []Finding{{Cause: Unexplained, Evidence: []string{"no figure stands out"}}}
+		r.Findings = []Finding{c.unexplained()}
 	}
 	r.Cause = r.Findings[0].Cause
 	r.Together = len(r.Findings) > 1 && c.gain(r.Findings[0]) == 0
-	r.Doubt = c.doubt(r.Findings)
-	r.Certain = r.Doubt == "" && r.Cause != Unexplained
+	r.Strength, r.Doubt = c.strength(r.Findings)
 	r.Remedies = c.remedies(r.Findings)
 	r.RelayPair = c.relays(r.Findings)
 	if slices.ContainsFunc(r.Remedies, func(r Remedy) bool { return r.Unknown != "" }) {
@@ -110,10 +122,13 @@ func enough(o Observation, f Figures) error {
 	if o.shortConnections(f) || f.Stalled >= stallTime(f) {
 		return nil
 	}
-	wanted := fmt.Sprintf("%.1f s with data in flight", needed.Seconds())
+	wanted := fmt.Sprintf("%s with data in flight", full((needed + 99*time.Millisecond).Truncate(100*time.Millisecond)))
 	switch {
 	case f.Samples < minSamples || f.Time < needed:
-		seen := fmt.Sprintf("%.1f s of a connection", f.Time.Seconds())
+		seen := fmt.Sprintf("%s of a connection", full(f.Time))
+		if f.Time >= needed { // few moments were looked at
+			seen, wanted = fmt.Sprintf("%d samples in %.1f s", f.Samples, f.Time.Seconds()), fmt.Sprintf("%d samples", minSamples)
+		}
 		if o.Ended {
 			seen += " that ended meanwhile"
 		}
@@ -145,12 +160,13 @@ type patient struct {
 	capacity float64
 	// path is the best known capacity of the path for one connection, for predictions: by a
 	// trial, or by the bursts of a capture; +Inf if unknown.
-	path float64
-	lost float64 // share of segments really lost; 0 if unknown
+	path   float64
+	lost   float64 // share of segments really lost; 0 if unknown
+	counts Counts
 }
 
 func newPatient(o Observation, f Figures) *patient {
-	c := &patient{o: o, f: f, goodput: zeroIfNaN(f.GoodputBps), capacity: math.Inf(1)}
+	c := &patient{o: o, f: f, goodput: zeroIfNaN(f.GoodputBps), capacity: math.Inf(1), counts: o.counts(&f)}
 	if o.shortConnections(f) && o.Time > 0 {
 		c.goodput = float64(o.TotalBytes) * 8 / o.Time.Seconds()
 	}
@@ -158,6 +174,12 @@ func newPatient(o Observation, f Figures) *patient {
 		c.capacity = max(o.Capacity.GoodputBps, c.goodput)
 	}
 	c.lost = zeroIfNaN(f.LossShare) * (1 - min(zeroIfNaN(f.SpuriousShare), 1))
+	if o.Capture != nil {
+		c.lost = max(0, c.counts.lossShare()*(1-min(float64(c.counts.Spurious)/float64(max(c.counts.Retransmitted, 1)), 1)))
+		if !(c.goodput > 0) && c.duration() > 0 {
+			c.goodput = float64(c.counts.Delivered) * 8 / c.duration().Seconds()
+		}
+	}
 	c.path = c.capacity
 	if c.policesConnections() {
 		c.path = max(o.MoreStreams.each(), c.goodput)
@@ -172,7 +194,7 @@ func newPatient(o Observation, f Figures) *patient {
 func (c *patient) predict(findings []Finding) {
 	for k := range findings {
 		finding := &findings[k]
-		if finding.Cause.IsNone() || finding.PredictedBps != 0 {
+		if finding.Cause.IsNone() || finding.Cause.entry().ends || finding.PredictedBps != 0 {
 			continue
 		}
 		if bps, next := c.without(findings, []Cause{finding.Cause}); !math.IsInf(bps, 1) {
@@ -203,6 +225,9 @@ func (c *patient) without(findings []Finding, removed []Cause) (bps float64, nex
 		}
 	}
 	least, next := c.path, "the path"
+	if c.captured() && (math.IsInf(c.path, 1) || !c.sendsFull() || c.exchanges()) {
+		return math.Inf(1), "" // nothing in the capture shows what the path carries
+	}
 	if c.o.Capacity != nil && c.o.Capacity.WindowLimited {
 		next = trialBound
 	}
@@ -273,7 +298,10 @@ func (c *patient) bufferBound() float64 {
 }
 
 // stands reports whether the connection stands still.
-func (c *patient) stands() bool { return c.f.Stalled >= stallTime(c.f) && c.f.StalledAtTheEnd }
+func (c *patient) stands() bool {
+	stalled := c.stallAtTheEnd()
+	return stalled >= stallTime(c.f)
+}
 
 // rank sorts the findings by the gain of their removal, highest first. On a full path
 // Healthy precedes causes whose removal brings little.
@@ -284,6 +312,10 @@ func (c *patient) rank(findings []Finding) []Finding {
 	if len(findings) > 0 && c.gain(findings[0]) == 0 && c.goodput >= ownQueue*c.capacity {
 		findings = append([]Finding{{Cause: Healthy,
 			Evidence: []string{"the removal of no found cause would bring a fifth more"}}}, findings...)
+	}
+	if len(findings) > 0 && findings[0].Cause == Healthy {
+		// A window that is as large as the path needs is no limit.
+		findings = slices.DeleteFunc(findings, func(f Finding) bool { return f.Cause == ReceiverWindow || f.Cause == WindowScaling })
 	}
 	return findings
 }

@@ -81,6 +81,10 @@ type Capture struct {
 	Bursts   int     `json:"bursts,omitempty"`
 	BurstBps float64 `json:"burst_bps,omitempty"`
 	Counts   Counts  `json:"counts"`
+	// Time is that from the connection's first packet to its last.
+	Time time.Duration `json:"time_ns,omitempty"`
+	// PlaceUnknown: no packets show at which host it was taken.
+	PlaceUnknown bool `json:"place_unknown,omitempty"`
 }
 
 // Path has the sizes of IP packets on the path between the two hosts, in bytes. Zero

@@ -44,8 +44,9 @@ func TestRecords(t *testing.T) {
 				Sentence string
 				Findings []Finding
 				Remedies []Remedy
+				Strength Strength
 				Doubt    string
-			}{r.Sentence(), r.Findings, r.Remedies, r.Doubt}, "", "  ")
+			}{r.Sentence(), r.Findings, r.Remedies, r.Strength, r.Doubt}, "", "  ")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -177,7 +178,14 @@ func TestRules(t *testing.T) {
 		{"others fill the queue", func(_ int, s *Sample) { s.Info.RTT = 90 * time.Millisecond }, capacity(40), Congestion, 0},
 		{"losses without a queue", lose(10), capacity(40), RandomLoss, 40},
 		{"losses without a queue, nothing tried", lose(10), nil, RandomLoss, 0},
-		{"losses that were none", func(k int, s *Sample) { lose(30)(k, s); s.Info.DSACKDups = s.Info.TotalRetrans }, capacity(40), Reordering, 40},
+		{"losses that were none", func(k int, s *Sample) {
+			lose(30)(k, s)
+			s.Info.DSACKDups, s.Info.ReordSeen = s.Info.TotalRetrans, s.Info.TotalRetrans
+		}, capacity(40), Reordering, 40},
+		{"losses that were none, and the order did not change", func(k int, s *Sample) { lose(30)(k, s); s.Info.DSACKDups = s.Info.TotalRetrans }, capacity(40), SpuriousRetransmissions, 40},
+		{"one loss that was none", func(k int, s *Sample) {
+			s.Info.TotalRetrans, s.Info.DSACKDups = uint32(k/50), uint32(k/50)
+		}, capacity(10.5), Healthy, 0},
 		{"losses that grow with the rate, and no queue", lose(5), func(o *Observation) {
 			capacity(14)(o)
 			o.Capacity.LossShare, o.Capacity.RTT = 0.08, 52*time.Millisecond
@@ -285,19 +293,19 @@ func TestReceiver(t *testing.T) {
 		name     string
 		change   func(*Sample)
 		cause    Cause
-		certain  bool
+		strength Strength
 		remedies bool
 	}{
-		{"in time", func(*Sample) {}, Unexplained, false, false},
-		{"read slowly", func(s *Sample) { s.RecvQueue = 1 << 20 }, Reader, true, true},
-		{"window", func(s *Sample) { s.Info.RcvWnd = 80_000 }, ReceiverWindow, true, true},
+		{"in time", func(*Sample) {}, Unexplained, NotCertain, false},
+		{"read slowly", func(s *Sample) { s.RecvQueue = 1 << 20 }, Reader, Certain, true},
+		{"window", func(s *Sample) { s.Info.RcvWnd = 80_000 }, ReceiverWindow, Certain, true},
 	} {
 		r, err := Diagnose(receiving(test.change))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Cause != test.cause || r.Certain != test.certain || (len(r.Remedies) > 0) != test.remedies || math.Abs(r.GoodputBps-10e6) > 1e5 {
-			t.Errorf("%s: %s at %.0f b/s, certain %v, %d remedies", test.name, r.Cause, r.GoodputBps, r.Certain, len(r.Remedies))
+		if r.Cause != test.cause || r.Strength != test.strength || (len(r.Remedies) > 0) != test.remedies || math.Abs(r.GoodputBps-10e6) > 1e5 {
+			t.Errorf("%s: %s at %.0f b/s, %s, %d remedies", test.name, r.Cause, r.GoodputBps, r.Strength, len(r.Remedies))
 		}
 	}
 }
@@ -308,7 +316,21 @@ func TestTooLittle(t *testing.T) {
 		cut    func(*Observation)
 		reason string
 	}{
-		{"no time", func(o *Observation) { o.Samples = o.Samples[:5] }, "0.4 s of a connection"},
+		{"no time", func(o *Observation) { o.Samples = o.Samples[:5] }, "0.40 s of a connection; needed: 1.50 s"},
+		{"few samples", func(o *Observation) {
+			o.Samples = []Sample{o.Samples[0], o.Samples[20], o.Samples[40]}
+		}, "3 samples in 4.0 s; needed: 10 samples"},
+		{"few samples of a long capture", func(o *Observation) {
+			o.Samples = o.Samples[:3]
+			o.Capture = &Capture{Time: 90 * time.Second, Counts: Counts{Segments: 12, Delivered: 17000, MinRTT: time.Millisecond}}
+		}, "12 segments in 90.0 s, with long gaps; needed: data in flight for more"},
+		{"few segments of a capture", func(o *Observation) {
+			o.Samples = o.Samples[:3]
+			o.Capture = &Capture{Time: 90 * time.Second, Counts: Counts{Segments: 3, Delivered: 1700, MinRTT: time.Millisecond}}
+		}, "3 segments in 90.0 s; needed: 10 segments"},
+		{"one direction of a capture", func(o *Observation) {
+			o.Capture = &Capture{Time: 90 * time.Second, Counts: Counts{Segments: 3000, Bytes: 4e6, MaxFlight: 4e6}}
+		}, "none of 3000 segments has an answer"},
 		{"it ended", func(o *Observation) { o.Samples, o.Ended = o.Samples[:5], true }, "ended meanwhile"},
 		{"nothing moved", func(o *Observation) {
 			for k := range o.Samples {

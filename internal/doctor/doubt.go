@@ -15,16 +15,24 @@ func (c *patient) doubt(findings []Finding) string {
 	return ""
 }
 
+// notFromSender is the doubt about a capture of another place.
+const notFromSender = "the capture is not from the sending host: only one from there shows what the sender waits for"
+
 // capacityDoubt is that of a cause that only the capacity of the path makes certain.
 func capacityDoubt(c *patient) string {
+	if c.lacks() {
+		return "the capture lacks much of the data: capture with a larger buffer (tcpdump -B), and headers alone (-s 128)"
+	}
 	if c.o.Capacity != nil {
 		return ""
 	}
 	switch capture := c.o.Capture; {
 	case capture == nil:
 		return c.capacityUnknown()
+	case capture.PlaceUnknown:
+		return "no packets show at which host the capture was taken: only one from the sending host shows what the sender waits for"
 	case !capture.AtSender:
-		return "the capture is not from the sending host: only one from there shows what the sender waits for"
+		return notFromSender
 	case !capture.Handshake:
 		return "the capture lacks the handshake, and with it the windows: capture from the connection's start"
 	}

@@ -25,6 +25,7 @@ type Figures struct {
 	Sndbuf float64 // the send buffer limited it
 
 	RTT, MinRTT time.Duration // median of the smoothed, and the minimum
+	P95RTT      time.Duration // 95th percentile of the smoothed
 	RTTSpread   float64       // (95th - 5th percentile of the smoothed) ÷ MinRTT
 	// Queue is the queueing delay of packets ÷ MinRTT. It uses the median, or the
 	// first quartile with few segments in flight: delayed acknowledgements look
@@ -45,13 +46,14 @@ type Figures struct {
 
 	Cwnd          float64 // segments, median
 	InFlight      float64 // segments, median
+	MaxInFlight   float64 // segments
 	CwndUsed      float64 // share of samples with a congestion window in use
 	NotSent       float64 // bytes waiting to be sent, median
 	Idle          float64 // share of samples with no unsent data and room in the congestion window
 	PeerWindow    float64 // bytes, median
 	PeerWindowMin float64
 	PeerWindowMax float64
-	ZeroWindow    float64 // share of samples in which the peer's window held less than two segments
+	ZeroWindow    float64 // share of samples in which the peer's window held less than two segments, or half of its most
 	BufferLow     float64 // 10th percentile of the share of the send buffer in use
 	BufferHigh    float64 // 90th
 	SendBuffer    float64 // bytes at the end
@@ -97,7 +99,7 @@ func (o Observation) Figures() Figures {
 		if !has(field) {
 			return unknown
 		}
-		return min((now-then).Seconds()/seconds, 1) // its clock has coarse steps
+		return min(max((now-then).Seconds()/seconds, 0), 1) // its clock has coarse steps
 	}
 	a, b := &first.Info, &last.Info
 	f.Busy = share(tcpinfo.FieldBusyTime, b.BusyTime, a.BusyTime)
@@ -165,7 +167,7 @@ func (f *Figures) header(o Observation, last *Sample) {
 func (f *Figures) losses(a, b *tcpinfo.Info) {
 	f.Timeouts = int(b.TotalRTO - a.TotalRTO)
 	sent := float64(b.DataSegsOut - a.DataSegsOut)
-	if !b.Has(tcpinfo.FieldDataSegsOut) || sent <= 0 {
+	if !b.Has(tcpinfo.FieldDataSegsOut) || !b.Has(tcpinfo.FieldTotalRetrans) || sent <= 0 {
 		return
 	}
 	// A SYN or a FIN without data counts as a retransmission, and not as a segment.
@@ -200,6 +202,7 @@ func (f *Figures) rtts(samples []Sample) {
 	}
 	slices.Sort(smoothed)
 	f.RTT = time.Duration(quantile(smoothed, 0.5) * float64(time.Second))
+	f.P95RTT = time.Duration(quantile(smoothed, 0.95) * float64(time.Second))
 	if f.MinRTT == 0 {
 		f.MinRTT = time.Duration(smoothed[0] * float64(time.Second))
 	}
@@ -216,7 +219,7 @@ func (f *Figures) rtts(samples []Sample) {
 // windows computes the figures of windows and data in flight.
 func (f *Figures) windows(samples []Sample) {
 	var cwnd, inFlight, notSent, peer, used, received, announced []float64
-	var cwndUsed, idle, zero, counted float64
+	var cwndUsed, idle, counted float64
 	for _, s := range samples {
 		i := &s.Info
 		flying := float64(i.Unacked) - float64(i.Sacked) - float64(i.Lost) + float64(i.Retrans)
@@ -234,9 +237,6 @@ func (f *Figures) windows(samples []Sample) {
 		}
 		if i.Has(tcpinfo.FieldSndWnd) {
 			peer = append(peer, float64(i.SndWnd))
-			if i.SndWnd < 2*i.SndMSS {
-				zero++
-			}
 		}
 		if i.Has(tcpinfo.FieldReordering) {
 			f.Reordering = math.Max(float64(i.Reordering), zeroIfNaN(f.Reordering))
@@ -251,12 +251,19 @@ func (f *Figures) windows(samples []Sample) {
 			received = append(received, float64(s.RecvQueue))
 		}
 	}
-	f.Cwnd, f.InFlight, f.CwndUsed = median(cwnd), median(inFlight), cwndUsed/counted
+	f.Cwnd, f.InFlight, f.CwndUsed, f.MaxInFlight = median(cwnd), median(inFlight), cwndUsed/counted, slices.Max(inFlight)
 	if len(notSent) > 0 {
 		f.NotSent, f.Idle = median(notSent), idle/counted
 	}
 	if len(peer) > 0 {
 		f.PeerWindow, f.PeerWindowMin, f.PeerWindowMax = median(peer), slices.Min(peer), slices.Max(peer)
+		// On a device with large segments a usual window holds less than two.
+		closed, zero := min(2*float64(f.MSS), f.PeerWindowMax/2), 0.0
+		for _, window := range peer {
+			if window < closed || window == 0 {
+				zero++
+			}
+		}
 		f.ZeroWindow = zero / float64(len(peer))
 	}
 	if len(used) > 0 {

@@ -38,3 +38,8 @@ func percent(share float64) string {
 		return fmt.Sprintf("%.2g %%", p)
 	}
 }
+
+// full writes a time that must not look longer than it is.
+func full(d time.Duration) string {
+	return fmt.Sprintf("%.2f s", d.Truncate(10*time.Millisecond).Seconds())
+}

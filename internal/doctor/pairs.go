@@ -38,7 +38,7 @@ func (p *Pair) diagnose(r Report) Report {
 	if p.Flows > 0 {
 		evidence = append(evidence, fmt.Sprintf("flows that wait for a session: %d", p.Flows))
 	}
-	r.Cause, r.Certain = PairDown, true
+	r.Cause, r.Strength = PairDown, Certain
 	r.Findings = []Finding{{Cause: PairDown, Evidence: evidence}}
 	if p.Remedy != "" {
 		r.Remedies = []Remedy{{Causes: []Cause{PairDown}, Action: p.Remedy, Place: Relay, Command: "longhaul check " + p.Tunnel}}

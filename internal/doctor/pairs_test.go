@@ -161,9 +161,11 @@ Remedies, most effective first:
   1. compare the keys
      on the relay's host:
        longhaul check files
+
+Certain.
 `
-		if r.Cause != PairDown || !r.Certain || text.String() != want {
-			t.Errorf("%s, certain %v:\n%s", r.Cause, r.Certain, text.String())
+		if r.Cause != PairDown || r.Strength != Certain || text.String() != want {
+			t.Errorf("%s, %s:\n%s", r.Cause, r.Strength, text.String())
 		}
 	}
 }

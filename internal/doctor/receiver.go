@@ -16,7 +16,7 @@ func (c *patient) receives() bool { return c.f.Received > 3*c.goodput }
 func (c *patient) diagnoseReceiver(r Report) Report {
 	f := c.f
 	c.goodput, r.GoodputBps = f.Received, f.Received
-	r.Observation.Elsewhere, r.Certain = true, true
+	r.Observation.Elsewhere, r.Strength = true, Certain
 	window := f.Announced * 8 / f.RTT.Seconds()
 	switch {
 	case f.RecvQueue > 16*float64(f.MSS) && f.RecvQueue > 0.1*f.Announced:
@@ -40,7 +40,7 @@ func (c *patient) diagnoseReceiver(r Report) Report {
 		r.Findings = []Finding{{Cause: Unexplained, Evidence: []string{
 			"this end reads the received data in time, and its window has room for more",
 		}}}
-		r.Certain, r.Doubt = false,
+		r.Strength, r.Doubt = NotCertain,
 			"only the far host, which sends, shows the limit: run doctor there, or longhaul doctor HOST --receive here"
 	}
 	r.Cause = r.Findings[0].Cause

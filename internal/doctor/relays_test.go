@@ -42,7 +42,7 @@ func TestRelayPair(t *testing.T) {
 	}
 	capture := func(bps float64) func(*Observation) {
 		return func(o *Observation) {
-			o.Elsewhere, o.Capture = true, &Capture{AtSender: true, Handshake: true, BurstBps: bps}
+			o.Elsewhere, o.Capture = true, &Capture{AtSender: true, Handshake: true, BurstBps: bps, Counts: Counts{Segments: 4316, FullSegments: 4316, WindowFull: 400}}
 			for k := range o.Samples {
 				o.Samples[k].SendBuffer, o.Samples[k].SendQueued, o.Samples[k].CPU = -1, -1, -1
 			}
@@ -130,7 +130,7 @@ func TestRelayPair(t *testing.T) {
 func TestRemediesMerge(t *testing.T) {
 	o := bulk(func(k int, s *Sample) { // half of the losses were none
 		lose(60)(k, s)
-		s.Info.DSACKDups = s.Info.TotalRetrans / 2
+		s.Info.DSACKDups, s.Info.ReordSeen = s.Info.TotalRetrans/2, s.Info.TotalRetrans/2
 	})
 	o.Capacity = &Trial{Streams: 4, GoodputBps: 40e6, MinRTT: 50 * time.Millisecond, RTT: 51 * time.Millisecond, SegmentBytes: 1448, LossShare: 0.2}
 	r, err := Diagnose(o)

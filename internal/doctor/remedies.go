@@ -55,8 +55,8 @@ const unknownCapacity = "the path's capacity"
 
 // outlook returns the expected effect of removing causes.
 func (c *patient) outlook(findings []Finding, removed []Cause) Outlook {
-	if slices.Contains(removed, Outage) {
-		return Outlook{} // a path that is down has no figures
+	if slices.ContainsFunc(removed, func(cause Cause) bool { return cause.entry().ends }) {
+		return Outlook{} // a path that is down, or a connection that is, has no figures
 	}
 	bps, next := c.without(findings, removed)
 	if math.IsInf(bps, 1) {

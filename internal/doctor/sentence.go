@@ -6,8 +6,15 @@ import (
 	"longhaul/internal/units"
 )
 
-// Sentence returns the verdict for a reader without knowledge of TCP.
-func (r Report) Sentence() string { return r.Cause.entry().sentence(&r) }
+// Sentence returns the verdict for a reader without knowledge of TCP, in the conditional
+// unless it is certain.
+func (r Report) Sentence() string {
+	sentence := r.Cause.entry().sentence(&r)
+	if r.Cause == Unexplained {
+		return sentence // it states what was measured
+	}
+	return r.Strength.hedged(sentence)
+}
 
 func (r *Report) gets() string { return units.FormatRate(r.GoodputBps) }
 

@@ -35,6 +35,9 @@ func (r Report) write(b *bytes.Buffer) {
 			display.WriteParagraph(b, "  - ", clause)
 		}
 	}
+	if r.Strength != Certain {
+		r.Counts.writeCounts(b)
+	}
 	if len(r.Remedies) > 0 {
 		fmt.Fprintln(b, "\nRemedies, most effective first:")
 	}
@@ -52,13 +55,25 @@ func (r Report) write(b *bytes.Buffer) {
 		display.WriteParagraph(b, "",
 			"Several causes limit it to about the same rate: removing one alone brings little.")
 	}
-	if r.Unpredicted != "" {
+	if r.Unpredicted != "" && r.Unpredicted != r.Doubt {
 		fmt.Fprintln(b)
 		display.WriteParagraph(b, "", "No figure for some gains: "+r.Unpredicted+".")
 	}
-	if r.Doubt != "" && r.Doubt != r.Unpredicted {
-		fmt.Fprintln(b)
+	fmt.Fprintln(b)
+	r.writeStrength(b)
+}
+
+// writeStrength says how far the evidence goes.
+func (r Report) writeStrength(b *bytes.Buffer) {
+	switch {
+	case r.Strength == Certain:
+		fmt.Fprintln(b, "Certain.")
+	case r.Strength == Likely:
+		display.WriteParagraph(b, "Likely: ", r.Doubt)
+	case r.Doubt != "":
 		display.WriteParagraph(b, "Not certain: ", r.Doubt)
+	default:
+		fmt.Fprintln(b, "Not certain: no rule fits these figures.")
 	}
 }
 

@@ -32,14 +32,55 @@ type bursts struct {
 	rates []float64 // bits per second
 	// steady are the rates of segments that came about as fast as they were sent.
 	// The path carries at least that.
-	steady []float64
+	steady  []float64
+	carried sustained
 }
+
+// sustained finds the most bytes that were acknowledged within a span of time. A device
+// that hands over packets together makes short bursts faster than the path.
+type sustained struct {
+	bytes [sustainedParts]int64 // acknowledged in each of the latest parts of the span
+	part  int64                 // the latest
+	at    int64                 // of the latest acknowledgement
+	end   int64                 // what it acknowledges; 0: none
+	most  int64
+}
+
+const (
+	sustainedSpan  = 10 * time.Millisecond
+	sustainedParts = 10
+)
+
+func (s *sustained) acknowledged(at, end int64) {
+	at = max(at, 0) // a capture may have packets from before its first
+	part := at / (int64(sustainedSpan) / sustainedParts)
+	for k := max(s.part+1, part-sustainedParts+1); k <= part; k++ {
+		s.bytes[k%sustainedParts] = 0
+	}
+	s.part = part
+	if s.end > 0 {
+		// One acknowledgement of much data says nothing of when it arrived since the last.
+		waited := max(at-s.at, int64(sustainedSpan))
+		s.bytes[part%sustainedParts] += int64(float64(end-s.end) * float64(sustainedSpan) / float64(waited))
+	}
+	s.at, s.end = at, end
+	// Segments that arrive together at both ends of the span would count once too often.
+	var sum, together int64
+	for _, n := range s.bytes {
+		sum, together = sum+n, max(together, n)
+	}
+	s.most = max(s.most, (sum-together)*sustainedParts/(sustainedParts-1))
+}
+
+// bps is the rate of the span with the most bytes.
+func (s *sustained) bps() float64 { return float64(s.most) * 8 / sustainedSpan.Seconds() }
 
 // burstAck is an acknowledgement, with the time at which its last segment was sent.
 type burstAck struct{ at, end, sent int64 }
 
 // acknowledged processes an acknowledgement of data that was sent once and in order.
 func (b *bursts) acknowledged(ack burstAck, segment int64) {
+	b.carried.acknowledged(ack.at, ack.end)
 	if len(b.rates) >= maxBursts {
 		return
 	}
@@ -78,7 +119,10 @@ func (b *bursts) isEven(bytes, spread int64) bool {
 }
 
 // interrupted forgets the acknowledgements: a loss delays those that follow.
-func (b *bursts) interrupted() { b.acks = b.acks[:0] }
+func (b *bursts) interrupted() {
+	b.acks = b.acks[:0]
+	b.carried.end = 0
+}
 
 // burstQuantile is above the median: a short pause within a burst lowers its rate, and
 // little raises one.
@@ -93,6 +137,7 @@ func (b *bursts) rate() (bps float64, count int) {
 	if len(b.steady) >= minSteady {
 		bps = max(bps, quantile(b.steady, 0.5))
 	}
+	bps = min(bps, b.carried.bps())
 	return bps, len(b.rates)
 }
 

@@ -55,3 +55,41 @@ func TestBursts(t *testing.T) {
 		}
 	}
 }
+
+// TestSustained has a path of 8 Mb/s whose last device hands segments over together. What
+// counts is the rate over a span of time.
+func TestSustained(t *testing.T) {
+	const ms = int64(time.Millisecond)
+	for _, test := range []struct {
+		name     string
+		together int64 // segments of 1000 bytes that arrive at once, and are acknowledged 20 µs apart
+		stretch  bool  // one acknowledgement for all of them
+		most     float64
+	}{
+		{"each by itself", 1, false, 8.8},
+		{"three together", 3, false, 8.9},
+		{"ten together", 10, false, 9.0},
+		{"a hundred, with one acknowledgement", 100, true, 9.0},
+	} {
+		var b bursts
+		// A capture may begin later than its earliest packet, and with any clock.
+		b.carried.acknowledged(math.MaxInt64/2, 1)
+		b = bursts{}
+		end, at := int64(1), -10*ms
+		for range 600 / test.together {
+			at += test.together * ms
+			for k := range test.together {
+				end += 1000
+				if !test.stretch || k == test.together-1 {
+					b.acknowledged(burstAck{at: at + k*ms/50, end: end, sent: at - 50*ms}, 1000)
+				}
+			}
+		}
+		if got := b.carried.bps() / 1e6; got > test.most {
+			t.Errorf("%s: %.1f Mb/s, want at most %.1f", test.name, got, test.most)
+		}
+		if rate, _ := b.rate(); rate > b.carried.bps() {
+			t.Errorf("%s: bursts at %.1f Mb/s, and %.1f sustained", test.name, rate/1e6, b.carried.bps()/1e6)
+		}
+	}
+}

@@ -304,6 +304,7 @@ func (c *connection) direction(of int) Direction {
 	}
 	capture := &doctor.Capture{
 		AtSender: d.Place == AtSender, Handshake: h.offer.Seen && c.half[1-of].offer.Seen, Counts: c.counts(of, d.Place),
+		Time: time.Duration(c.last - c.first), PlaceUnknown: d.Place == PlaceUnknown,
 	}
 	if capture.AtSender {
 		capture.BurstBps, capture.Bursts = h.bursts.rate()

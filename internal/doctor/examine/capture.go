@@ -70,19 +70,37 @@ func withoutStart(samples []doctor.Sample) []doctor.Sample {
 		return samples
 	}
 	after := slices.IndexFunc(samples, func(s doctor.Sample) bool { return s.At >= start })
+	if rest := last.Info.BytesAcked - samples[after].Info.BytesAcked; rest < (last.Info.BytesAcked-samples[0].Info.BytesAcked)/2 {
+		return samples // most of it happened at the start
+	}
 	return samples[after:]
 }
 
 // startOf returns the duration of a connection's start.
 func startOf(rtt time.Duration) time.Duration { return max(time.Second, 10*rtt) }
 
-// busiest returns the direction that carried the most data, and counts the
+// direction is one direction of data of a connection.
+type direction struct {
+	connection *pcap.Connection
+	*pcap.Direction
+}
+
+// leastStall is the time without an answer after which a direction suffers.
+const leastStall = 2 * time.Second
+
+// suffers reports whether the data of a direction waits for an answer in vain, and is more
+// than another direction has moved, or stands for most of the time of the same connection.
+func (d direction) suffers(busiest *pcap.Direction, same bool) bool {
+	n, s := &d.Observation.Capture.Counts, d.Observation.Capture.Counts.Stall
+	if !s.AtEnd || s.Time < leastStall || s.Retransmissions < 2 || n.ZeroWindowAtEnd {
+		return false
+	}
+	return n.Bytes-d.Delivered > busiest.Delivered || same && 3*s.Time > d.Observation.Capture.Time
+}
+
+// busiest returns the direction that carried the most data, or one that suffers, and counts the
 // connections between the same hosts to the same server port.
 func (e *Examiner) busiest(result pcap.Result) (doctor.Observation, error) {
-	type direction struct {
-		connection *pcap.Connection
-		*pcap.Direction
-	}
 	var directions []direction
 	for _, c := range result.Connections {
 		for i := range c.Directions {
@@ -90,6 +108,11 @@ func (e *Examiner) busiest(result pcap.Result) (doctor.Observation, error) {
 		}
 	}
 	most := slices.MaxFunc(directions, func(a, b direction) int { return cmp.Compare(a.Delivered, b.Delivered) })
+	for _, d := range directions {
+		if d.suffers(most.Direction, d.connection == most.connection) {
+			most = d
+		}
+	}
 	o := most.Observation
 	o.Elsewhere = true
 	o.Time = result.End.Sub(result.Start)
@@ -104,8 +127,10 @@ func (e *Examiner) busiest(result pcap.Result) (doctor.Observation, error) {
 		}
 	}
 	switch {
-	case len(o.Samples) == 0 || most.Delivered == 0:
+	case len(o.Samples) == 0 || o.Capture.Counts.Bytes == 0 && most.Delivered == 0:
 		return o, &doctor.ErrTooLittle{Seen: "no data in the capture", Needed: "a capture of a transfer"}
+	case most.Place == pcap.PlaceUnknown:
+		e.Note(errors.New("no packets show at which host the capture was taken: one of the sending host shows most"))
 	case most.Place != pcap.AtSender:
 		e.Note(errors.New("the capture is not from the sending host: it does not show every limit there"))
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"longhaul/internal/display"
+	"longhaul/internal/doctor"
 )
 
 // Cause is why intercepted connections fail, or are not intercepted.
@@ -51,13 +52,13 @@ const (
 type Verdict struct {
 	Observation Observation `json:"observation"`
 	Cause       Cause       `json:"cause"`
-	// Certain is false if something else would show the same. Doubt then says how to
-	// distinguish them.
-	Certain  bool     `json:"certain"`
-	Sentence string   `json:"sentence"`
-	Evidence []string `json:"evidence"` // a clause each
-	Remedies []Remedy `json:"remedies,omitempty"`
-	Doubt    string   `json:"doubt,omitempty"`
+	// Strength is not certain if something else would show the same. Doubt then says how
+	// to distinguish them.
+	Strength doctor.Strength `json:"strength"`
+	Sentence string          `json:"sentence"`
+	Evidence []string        `json:"evidence"` // a clause each
+	Remedies []Remedy        `json:"remedies,omitempty"`
+	Doubt    string          `json:"doubt,omitempty"`
 }
 
 // Judge names the cause that an observation shows.
@@ -70,7 +71,7 @@ func Judge(o Observation) Verdict {
 			return *v
 		}
 	}
-	v := Verdict{Observation: o, Cause: Healthy, Certain: true,
+	v := Verdict{Observation: o, Cause: Healthy, Strength: doctor.Certain,
 		Sentence: "Nothing to fix: the packets of both directions pass this host.", Evidence: []string{answered(&o)}}
 	switch {
 	case o.Back != nil && len(o.Back.RepliedAt) > 0:
@@ -107,7 +108,7 @@ func rulesMissing(o *Observation) *Verdict {
 	if o.Problem == "" {
 		return nil
 	}
-	v := &Verdict{Cause: RulesMissing, Certain: true,
+	v := &Verdict{Cause: RulesMissing, Strength: doctor.Certain,
 		Sentence: "The relay's rules are not as it set them.",
 		Evidence: []string{o.Problem},
 		Remedies: []Remedy{{"restart the relay", Here, "systemctl restart longhaul"}}}
@@ -127,7 +128,7 @@ func clientRoute(o *Observation) *Verdict {
 	if o.Proxy || o.ClientDevice == "" || o.ClientDevice == o.Interface {
 		return nil
 	}
-	return &Verdict{Cause: ClientRoute, Certain: true,
+	return &Verdict{Cause: ClientRoute, Strength: doctor.Certain,
 		Sentence: fmt.Sprintf("The route to the client leads by %s, and the tunnel intercepts at %s: the relay's answers leave by the wrong side.", o.ClientDevice, o.Interface),
 		Evidence: []string{fmt.Sprintf("the route to %s leads by %s", o.Client, o.ClientDevice)},
 		Remedies: []Remedy{
@@ -147,31 +148,31 @@ func failedConnect(o *Observation) *Verdict {
 	case o.Proxy && has(c.AnsweredAt, o.Interface) && by != o.Interface:
 		return nil // returnByClients
 	case by == "" && c.Result == Rejected:
-		return &Verdict{Cause: NoRoute, Certain: true,
+		return &Verdict{Cause: NoRoute, Strength: doctor.Certain,
 			Sentence: fmt.Sprintf("This host sends nothing to %s: it has no route there, or its firewall forbids it.", o.Target.Addr()),
 			Evidence: []string{"the connect failed before a packet left: " + c.Error},
 			Remedies: []Remedy{{"add the route, or allow it", Here, "ip route get " + o.Target.Addr().String()}}}
 	case by == "":
-		return &Verdict{Cause: Firewall, Certain: true,
+		return &Verdict{Cause: Firewall, Strength: doctor.Certain,
 			Sentence: fmt.Sprintf("This host's firewall drops what the relay sends to %s.", o.Target),
 			Evidence: []string{"no packet of the connect left this host"},
 			Remedies: []Remedy{{fmt.Sprintf("accept TCP to port %d in the output chain", o.Target.Port()), Here, "nft list ruleset"}}}
 	case at != "" && c.FilterDrops > 0:
-		return &Verdict{Cause: ReversePathFilter, Certain: true,
+		return &Verdict{Cause: ReversePathFilter, Strength: doctor.Certain,
 			Sentence: fmt.Sprintf("This host drops the target's answers by its reverse-path filter: they come by %s, and the route to the target leads by %s.", at, by),
 			Evidence: []string{
 				fmt.Sprintf("the SYN to %s left by %s, and the answer arrived at %s", o.Target, by, at),
 				fmt.Sprintf("the kernel's counter IPReversePathFilter went up by %d", c.FilterDrops)},
 			Remedies: []Remedy{{fmt.Sprintf("accept answers at %s to which another route leads", at), Here, fmt.Sprintf("sysctl -w net.ipv4.conf.%s.rp_filter=2", at)}}}
 	case len(c.ForwardedBy) > 0:
-		return &Verdict{Cause: RulesMissing, Certain: true,
+		return &Verdict{Cause: RulesMissing, Strength: doctor.Certain,
 			Sentence: "This host passes the target's answers on to the client, past the relay: a rule of the relay is without effect.",
 			Evidence: []string{fmt.Sprintf("the answer of %s arrived at %s, and left by %s", o.Target, at, first(c.ForwardedBy))},
 			Remedies: []Remedy{{"look for routing rules before 1812 that take marked packets, then restart the relay", Here, "ip rule"}}}
 	case at != "":
 		return firewall(o, at)
 	case !o.Control.ok():
-		return &Verdict{Cause: TargetSilent, Certain: true,
+		return &Verdict{Cause: TargetSilent, Strength: doctor.Certain,
 			Sentence: fmt.Sprintf("%s does not answer this host at all: the way there is down, or the target is.", o.Target),
 			Evidence: []string{
 				fmt.Sprintf("the SYN from %s left by %s, without an answer", o.source(), by),
@@ -182,7 +183,7 @@ func failedConnect(o *Observation) *Verdict {
 }
 
 func firewall(o *Observation, at string) *Verdict {
-	v := &Verdict{Cause: Firewall, Certain: true,
+	v := &Verdict{Cause: Firewall, Strength: doctor.Certain,
 		Sentence: fmt.Sprintf("This host's firewall drops the target's answers, which arrive at %s.", at),
 		Evidence: []string{fmt.Sprintf("the answer of %s arrived at %s, and the connect failed", o.Target, at)},
 		Remedies: []Remedy{{fmt.Sprintf("accept the relay's answers before the rule that drops them: iifname %q tcp sport %d", at, o.Target.Port()), Here, "nft list ruleset"}}}
@@ -209,7 +210,7 @@ func unanswered(o *Observation, by string) *Verdict {
 	_, others := o.masters(by)
 	switch {
 	case others != nil && mine != nil && here == nil:
-		return &Verdict{Cause: VRRPSplit, Certain: reset != "",
+		return &Verdict{Cause: VRRPSplit, Strength: certainIf(reset != ""),
 			Sentence: fmt.Sprintf("Two VRRP routers share the way: this host is the master at %s, and %s is at %s, where the answers go.", o.Interface, others.Address, by),
 			Evidence: append(evidence,
 				fmt.Sprintf("this host sends adverts of virtual router %d at %s", mine.ID, o.Interface),
@@ -220,11 +221,11 @@ func unanswered(o *Observation, by string) *Verdict {
 	case others != nil && here != nil:
 		return standby(o, here, evidence...)
 	case reset != "":
-		return &Verdict{Cause: AsymmetricReturn, Certain: true,
+		return &Verdict{Cause: AsymmetricReturn, Strength: doctor.Certain,
 			Sentence: "The target's answers reach the client by another way, past this host: the relay never gets them.",
 			Evidence: evidence, Remedies: []Remedy{back, own}}
 	}
-	return &Verdict{Cause: AnswersLost,
+	return &Verdict{Cause: AnswersLost, Strength: doctor.NotCertain,
 		Sentence: "The target answers this host, but its answers for the client's address never come: they take another way, or a router drops one of the two packets.",
 		Evidence: evidence,
 		Remedies: []Remedy{back,
@@ -232,6 +233,13 @@ func unanswered(o *Observation, by string) *Verdict {
 			{"a router that sees the answer alone drops it if its firewall drops what conntrack calls invalid", Between, "conntrack -S; nft list ruleset"},
 			own},
 		Doubt: fmt.Sprintf("one probe each way cannot tell these from each other: nothing after the SYN passed this host. Look on each router which packets pass it: tcpdump -ni any host %s and port %d", o.Client, o.Target.Port())}
+}
+
+func certainIf(certain bool) doctor.Strength {
+	if certain {
+		return doctor.Certain
+	}
+	return doctor.NotCertain
 }
 
 func doubtUnless(certain bool, doubt string) string {
@@ -242,7 +250,7 @@ func doubtUnless(certain bool, doubt string) string {
 }
 
 func standby(o *Observation, master *Master, evidence ...string) *Verdict {
-	return &Verdict{Cause: Standby, Certain: true,
+	return &Verdict{Cause: Standby, Strength: doctor.Certain,
 		Sentence: fmt.Sprintf("This host is the backup of %s: clients' connections do not come here now. Run it there.", master.Address),
 		Evidence: append(evidence, fmt.Sprintf("%s sends adverts of virtual router %d at %s", master.Address, master.ID, o.Interface))}
 }
@@ -254,7 +262,7 @@ func returnByClients(o *Observation) *Verdict {
 	if !o.Proxy || c == nil || !has(c.AnsweredAt, o.Interface) || has(c.SentBy, o.Interface) {
 		return nil
 	}
-	return &Verdict{Cause: AsymmetricReturn, Certain: true,
+	return &Verdict{Cause: AsymmetricReturn, Strength: doctor.Certain,
 		Sentence: "The target's answers come to the clients' network by another way: the relay never gets those for clients.",
 		Evidence: []string{fmt.Sprintf("the SYN from %s left by %s, and the answer of %s arrived at %s", o.source(), first(c.SentBy), o.Target, o.Interface)},
 		Remedies: []Remedy{
@@ -267,7 +275,7 @@ func clientSide(o *Observation) *Verdict {
 	mine, other := o.masters(o.Interface)
 	gateway := Remedy{fmt.Sprintf("route the targets' network %s by this host there", o.Targets), AtClients, fmt.Sprintf("ip route replace %s via %s", o.Targets, o.InterfaceAddress)}
 	if o.Strays > 1 {
-		return &Verdict{Cause: ClientsElsewhere, Certain: true,
+		return &Verdict{Cause: ClientsElsewhere, Strength: doctor.Certain,
 			Sentence: "Clients' packets take another way: only the targets' answers pass this host, so it intercepts nothing.",
 			Evidence: []string{fmt.Sprintf("%d answers of targets to clients passed whose connects did not", o.Strays)},
 			Remedies: []Remedy{gateway}}
@@ -279,7 +287,7 @@ func clientSide(o *Observation) *Verdict {
 		if has(o.Back.RepliedAt, o.Interface) {
 			return nil
 		}
-		return &Verdict{Cause: ClientInterface, Certain: true,
+		return &Verdict{Cause: ClientInterface, Strength: doctor.Certain,
 			Sentence: fmt.Sprintf("The clients' packets arrive at %s, and the tunnel intercepts at %s: it takes none of them.", at, o.Interface),
 			Evidence: []string{fmt.Sprintf("an echo reply of %s to %s arrived at %s", o.Client, o.Target.Addr(), at)},
 			Remedies: []Remedy{{fmt.Sprintf("intercept at %s: a tunnel with interface: %s", at, at), Here, "longhaul reload"}}}
@@ -293,7 +301,7 @@ func clientSide(o *Observation) *Verdict {
 	if other != nil && mine == nil {
 		return standby(o, other, evidence...)
 	}
-	return &Verdict{Cause: ClientsElsewhere,
+	return &Verdict{Cause: ClientsElsewhere, Strength: doctor.NotCertain,
 		Sentence: fmt.Sprintf("The packets of %s to the target do not pass this host: the relay intercepts nothing of it.", o.Client),
 		Evidence: evidence, Remedies: []Remedy{gateway},
 		Doubt: fmt.Sprintf("a client that answers echo requests of its own network alone shows the same; see the route there: ip route get %s", o.Target.Addr())}
@@ -305,7 +313,7 @@ func handshakes(o *Observation) *Verdict {
 		return nil
 	}
 	h := o.Handshakes[0]
-	v := &Verdict{Cause: HandshakesHang,
+	v := &Verdict{Cause: HandshakesHang, Strength: doctor.NotCertain,
 		Evidence: []string{fmt.Sprintf("%s, such as from %s to %s: %s came, %s left by %s, and nothing after that came",
 			display.Plural(len(o.Handshakes), "handshake"), h.Client, h.Target,
 			display.Plural(h.SYNs, "SYN"), display.Plural(h.Answers, "answer"), o.Interface)}}
@@ -331,7 +339,7 @@ func routeChanged(o *Observation) *Verdict {
 	if by == "" {
 		by = first(o.Toward.SentBy)
 	}
-	v := &Verdict{Cause: RouteChanged,
+	v := &Verdict{Cause: RouteChanged, Strength: doctor.NotCertain,
 		Sentence: fmt.Sprintf("%s to the target get no answer, while new connections do: their route changed, and a router on the new one does not know them.", display.Plural(len(o.Stalled), "flow")),
 		Evidence: []string{
 			fmt.Sprintf("%s: the target has acknowledged nothing for %s, though the relay sent again", s.Source, display.Span(s.Silence)),
@@ -342,7 +350,7 @@ func routeChanged(o *Observation) *Verdict {
 		v.Sentence = strings.NewReplacer("1 flow to the target get", "1 flow to the target gets", "their route", "its route", "know them", "know it").Replace(v.Sentence)
 	}
 	if at := last(s.ArrivedAt); at != "" && at != by && o.FilterDrops > 0 {
-		v.Certain, v.Doubt = true, ""
+		v.Strength, v.Doubt = doctor.Certain, ""
 		v.Sentence = fmt.Sprintf("The route to the target changed under a flow: its packets still come by %s, and this host's reverse-path filter drops them.", at)
 		v.Evidence = append(v.Evidence, fmt.Sprintf("packets of the flow arrive at %s, and leave by %s", at, by),
 			fmt.Sprintf("the kernel's counter IPReversePathFilter went up by %d", o.FilterDrops))

@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/doctor"
 )
 
 var update = flag.Bool("update", false, "write the verdicts to testdata")
@@ -124,11 +126,11 @@ func TestJudge(t *testing.T) {
 			o := base()
 			j.change(&o)
 			v := Judge(o)
-			if v.Cause != j.cause || v.Certain != j.certain {
-				t.Errorf("got %s (certain: %v), want %s (certain: %v)", v.Cause, v.Certain, j.cause, j.certain)
+			if v.Cause != j.cause || (v.Strength == doctor.Certain) != j.certain {
+				t.Errorf("got %s (%s), want %s (certain: %v)", v.Cause, v.Strength, j.cause, j.certain)
 			}
-			if v.Certain == (v.Doubt != "") {
-				t.Errorf("certain: %v, with the doubt %q", v.Certain, v.Doubt)
+			if (v.Strength == doctor.Certain) == (v.Doubt != "") {
+				t.Errorf("%s, with the doubt %q", v.Strength, v.Doubt)
 			}
 			if needs := v.Cause != Healthy && v.Cause != Standby; needs != (len(v.Remedies) > 0) {
 				t.Errorf("%s has the remedies %v", v.Cause, v.Remedies)

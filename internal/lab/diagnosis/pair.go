@@ -181,7 +181,7 @@ func runDoctor(ctx context.Context, h *hosts.Host, program string, report *docto
 	if err := start(); err != nil {
 		return err
 	}
-	if err := cmd.Wait(); err != nil {
+	if err := cmd.Wait(); err != nil && !doctor.HasVerdict(cmd.ProcessState.ExitCode()) {
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
 	}
 	return json.Unmarshal(stdout.Bytes(), report)

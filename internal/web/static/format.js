@@ -137,6 +137,7 @@ const causeWords = {
   'congestion': ['a full path', 'The path is full: a queue builds up before its narrowest part.'],
   'policer': ['a policer', 'Something on the path drops what exceeds a rate.'],
   'reordering': ['reordering', 'The path changes the order of packets, and the sender takes that for loss.'],
+  'spurious-retransmissions': ['needless repeats', 'The sender repeats what has arrived, and slows down for it.'],
   'segment-size': ['small segments', 'Packets are smaller than the path carries.'],
   'black-hole': ['a black hole', 'Large packets vanish on the path, and nobody tells the sender.'],
   'asymmetric-mtu': ['small way back', 'Packets are as small as the way back needs them.'],
@@ -144,6 +145,7 @@ const causeWords = {
   'short-flow': ['shortness', 'It was too short to get up to speed over this distance.'],
   'cpu': ['CPU time', 'The program’s busiest thread has no CPU time left.'],
   'outage': ['an outage', 'Nothing gets through: the path is down, or something on it has forgotten the connection.'],
+  'reset': ['a reset', 'One of the two hosts cut the transfer.'],
   'pair-down': ['a pair that is down', 'The two relays of the pair have no session.'],
   'unexplained': ['unexplained', 'Nothing that was seen explains it.'],
 };

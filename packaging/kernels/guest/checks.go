@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/doctor"
 	"longhaul/packaging/kernels/result"
 )
 
@@ -98,7 +99,7 @@ func longhaul(ctx context.Context, args ...string) (string, error) {
 	err := cmd.Run()
 	var exit *exec.ExitError
 	switch {
-	case err == nil:
+	case err == nil, errors.As(err, &exit) && args[0] == "doctor" && doctor.HasVerdict(exit.ExitCode()):
 		return stdout.String(), nil
 	case errors.As(err, &exit) && exit.ExitCode() == 1 && isLacking(stderr.String()):
 		return "", lacking(sentence(stderr.String()))
