@@ -20,7 +20,7 @@ func (h *half) heard(p *packet, t int64, shift int, prompt bool) {
 	}
 	h.answered = true
 	if ack > h.nxt {
-		h.unseen(ack)
+		h.unseen(ack, t)
 	}
 	r := rates{before: h.highSacked, firstAt: -1, lastAt: -1, sackedAt: -1}
 	if ack > h.una {
@@ -62,9 +62,10 @@ func (h *half) isDuplicate(p *packet, ack int64, shift int) bool {
 
 // unseen handles an acknowledgement of data that the capture missed, or of a
 // probe's byte.
-func (h *half) unseen(ack int64) {
+func (h *half) unseen(ack, t int64) {
 	if ack != h.probeEnd {
 		h.count.missing += ack - h.nxt
+		h.lack(sackRange{h.nxt, ack}, t)
 	}
 	h.nxt = ack
 }
@@ -91,6 +92,7 @@ func (h *half) pop(p *packet, ack, t int64, r *rates) {
 		s := &h.segs[n]
 		if s.start > cursor {
 			h.count.missing += s.start - cursor
+			h.lack(sackRange{cursor, s.start}, t)
 		}
 		cursor = s.end
 		h.unacked -= s.packets

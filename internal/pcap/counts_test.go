@@ -85,6 +85,23 @@ func TestCounts(t *testing.T) {
 			w.Segments, w.FullSegments, w.Bytes, w.Delivered = 4, 4, 5792, 7240
 			w.MaxFlight, w.Extent, w.Missing = 5792, 0, 1448
 		}},
+		"acknowledged before it is in the file": {func(*capture) []seg {
+			all := append(flight(110, 1, 2), acknowledged(210, 2897+1448))
+			all = append(all, flight(210.1, 2897, 1)...)
+			return append(all, acknowledged(310, 2897+1448))
+		}, func(w *doctor.Counts) {
+			w.Segments, w.FullSegments, w.Bytes, w.Delivered, w.MaxFlight = 3, 3, 4344, 4344, 2896
+			w.MinRTT, w.MedianRTT, w.P95RTT = ms(99.99), ms(99.99), ms(99.99)
+		}},
+		"missing, and needlessly sent again": {func(*capture) []seg {
+			all := append(flight(110, 1, 2), acknowledged(210, 2897+1448))
+			all = append(all, flight(410, 2897, 1)...)
+			return append(all, acknowledged(510, 2897+1448))
+		}, func(w *doctor.Counts) {
+			w.Segments, w.FullSegments, w.Bytes, w.Delivered, w.MaxFlight = 3, 3, 2896, 4344, 2896
+			w.MinRTT, w.MedianRTT, w.P95RTT = ms(99.99), ms(99.99), ms(99.99)
+			w.Retransmitted, w.TailProbes, w.Spurious, w.Missing = 1, 1, 1, 1448
+		}},
 		"closed window": {func(*capture) []seg {
 			return []seg{
 				{ms: 110, from: client, flags: "A", seq: 1, ack: 1, bytes: 1000},

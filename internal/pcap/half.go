@@ -70,6 +70,8 @@ type half struct {
 	sizes  sizes
 	bursts bursts
 
+	lacks            [16]lack // the latest that the capture lacks, a ring
+	nextLack         int
 	rtts, windows    histogram
 	recovery         recovery
 	stall            stall
@@ -152,6 +154,8 @@ const (
 	// firstRTO is the timeout before the first measurement (RFC 6298, section
 	// 2.1).
 	firstRTO = int64(time.Second)
+	// hostDelay bounds the time by which a host captures packets in another order.
+	hostDelay = int64(3 * time.Millisecond)
 	// coarseTimestamp exceeds the tick of usual timestamp clocks.
 	coarseTimestamp = int64(2 * time.Millisecond)
 	// farAway exceeds every window (RFC 7323, section 2.3).
@@ -268,7 +272,7 @@ func (h *half) sent(p *packet, t int64) bool {
 		h.dataAt = t
 		c.maxFlight = max(c.maxFlight, h.dataOutstanding())
 	}
-	if isNew && h.wndKnown && h.una+h.wnd-end < h.usefulWindow() {
+	if left := h.una + h.wnd - end; isNew && h.wndKnown && left >= 0 && left < h.usefulWindow() {
 		c.windowFull++
 	}
 	return isNew
@@ -461,7 +465,11 @@ func (w *placed) data(start, end int64) int64 {
 func (h *half) place(p *packet, w *placed, start, end, t int64) {
 	if start < h.una {
 		stop := min(end, h.una)
-		if start != h.probeEnd-1 || stop != h.probeEnd { // the peer has taken a probe's byte
+		switch {
+		case start == h.probeEnd-1 && stop == h.probeEnd: // the peer has taken a probe's byte
+		case h.lacked(start, stop, t): // the file has it behind its acknowledgement
+			h.count.missing -= stop - start
+		default:
 			h.resent(w, start, stop)
 			w.needless = w.data(start, stop)
 		}
@@ -495,6 +503,38 @@ func (h *half) place(p *packet, w *placed, start, end, t int64) {
 			start = stop
 		}
 	}
+}
+
+// lack is data that was acknowledged before the capture had it.
+type lack struct {
+	sackRange
+	at int64
+}
+
+// lacked reports whether the capture lacked data until now, and has it too soon for a
+// retransmission: acknowledgements may come before it in the file.
+func (h *half) lacked(start, end, t int64) bool {
+	for i := range h.lacks {
+		l := &h.lacks[i]
+		if l.start > start || l.end < end || t-l.at > max(h.path/2, hostDelay) {
+			continue
+		}
+		rest := sackRange{end, l.end}
+		l.end = start
+		if l.start == l.end {
+			l.sackRange = rest
+		} else if rest.start < rest.end {
+			h.lack(rest, l.at)
+		}
+		return true
+	}
+	return false
+}
+
+// lack notes data that the capture lacks.
+func (h *half) lack(b sackRange, t int64) {
+	h.lacks[h.nextLack] = lack{b, t}
+	h.nextLack = (h.nextLack + 1) % len(h.lacks)
 }
 
 // countAgain counts what a packet has of data that was sent before. A packet counts
@@ -623,7 +663,7 @@ func (h *half) rto() int64 {
 // decides.
 func (h *half) fill(p *packet, w *placed, i int, start, end, t int64) {
 	opener := &h.segs[i]
-	late := t-opener.firstAt > max(h.path/2, int64(3*time.Millisecond))
+	late := t-opener.firstAt > max(h.path/2, hostDelay)
 	if p.timestamps && (p.tsval != opener.firstTS || h.path > coarseTimestamp) {
 		late = int32(p.tsval-opener.firstTS) > 0
 	}

@@ -135,7 +135,7 @@ func (s *simulation) truth() (want doctor.Counts) {
 		case m.seq < highest:
 			want.OutOfOrder++
 		}
-		if !m.again && m.end > highest && window >= 0 && acked+window-m.end < min(int64(s.segment), int64(s.buffer)/2) {
+		if left := acked + window - m.end; !m.again && m.end > highest && left >= 0 && left < min(int64(s.segment), int64(s.buffer)/2) {
 			want.WindowFull++
 		}
 		highest = max(highest, m.end)

@@ -103,6 +103,9 @@ func (s *sizes) learn(payload int, push bool) {
 	if push && payload <= s.limit() {
 		return
 	}
+	if payload > s.size && payload <= s.limit() && s.size > 0 && payload%s.size != 0 {
+		s.size = 0 // it is a segment, and larger
+	}
 	s.last[s.seen%sizesOver] = payload
 	s.seen++
 	switch {
@@ -141,7 +144,10 @@ func (s *sizes) found() int {
 			largest = max(largest, n)
 		}
 	}
-	best, bestMultiples := 0, sizesOver/4
+	best, bestMultiples := 0, sizesOver/2
+	if s.bound == 0 {
+		bestMultiples = sizesOver / 4 // the default is a guess
+	}
 	for _, size := range []int{s.limit(), largest, common, common / max(1, (common+s.limit()-1)/s.limit())} {
 		if size < minSegment || s.bound > 0 && size > s.bound {
 			continue
