@@ -48,7 +48,9 @@ func (h *half) heard(p *packet, t int64, shift int, prompt bool) {
 	if r.reordered {
 		h.count.reordSeen++
 	}
-	h.measure(p, t, &r)
+	if ack != h.probeEnd { // else a probe's byte may be taken, sent long before the data
+		h.measure(p, t, &r)
+	}
 	if ack >= h.una {
 		h.window(p, t, shift)
 	}

@@ -118,6 +118,20 @@ func TestCounts(t *testing.T) {
 			w.ZeroWindows, w.ZeroWindowTime, w.LongestZeroWindow, w.ZeroWindowAtEnd = 2, ms(1500), ms(1000), true
 			w.Probes, w.WindowMin, w.WindowMedian = 2, 0, 0
 		}},
+		"probe taken after the window opened": {func(*capture) []seg {
+			return []seg{
+				{ms: 110, from: client, flags: "A", seq: 1, ack: 1, bytes: 1000},
+				{ms: 210, from: server, flags: "A", seq: 1, ack: 1001, window: 0},
+				{ms: 510, from: client, flags: "A", seq: 1001, ack: 1, bytes: 1},
+				acknowledged(600, 1001),
+				{ms: 600, from: client, flags: "A", seq: 1001, ack: 1, bytes: 1448},
+				acknowledged(610, 1002),
+				acknowledged(700, 2449),
+			}
+		}, func(w *doctor.Counts) {
+			w.Segments, w.FullSegments, w.Bytes, w.Delivered, w.MaxFlight = 2, 1, 2448, 2448, 1448
+			w.ZeroWindows, w.ZeroWindowTime, w.LongestZeroWindow, w.Probes, w.WindowMin, w.WindowMedian = 1, ms(390), ms(390), 1, 0, 19968
+		}},
 		"window filled": {func(*capture) []seg {
 			return append(flight(110, 1, 1), seg{ms: 210, from: server, flags: "A", seq: 1, ack: 1449, window: 2 * 1448 / 4},
 				flight(210, 1449, 1)[0], flight(260, 2897, 1)[0], acknowledged(360, 4345))

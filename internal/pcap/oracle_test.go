@@ -254,6 +254,7 @@ func compare(s *simulation, want, got doctor.Counts) (differences []string) {
 			differences = append(differences, fmt.Sprintf("%s: %v, want %v", name, got, want))
 		}
 	}
+	near("lowest round trip", time.Duration(float64(s.trip)*(1-s.place)), got.MinRTT)
 	near("time of zero windows", want.ZeroWindowTime, got.ZeroWindowTime)
 	near("longest zero window", want.LongestZeroWindow, got.LongestZeroWindow)
 	return differences
