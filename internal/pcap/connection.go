@@ -16,6 +16,9 @@ type connection struct {
 	first, last int64 // ns since the capture's first packet
 	half        [2]half
 	client      int // index of the end that connected; -1: not seen
+	// The ends that were heard, and the network in which each sends.
+	heard    [2]bool
+	networks [2]network
 
 	closer  int // index of the end that sent the first FIN or RST; -1: none yet
 	reset   bool
@@ -276,6 +279,7 @@ func (c *connection) finish(began time.Time) *Connection {
 		Start: began.Add(time.Duration(c.first)), End: began.Add(time.Duration(c.last)),
 		Handshake: Handshake{Client: c.half[client].offer, Server: c.half[1-client].offer, RTT: time.Duration(c.handshakeRTT)},
 		Reset:     c.reset,
+		Network:   c.network(),
 	}
 	switch c.closer {
 	case client:
@@ -289,6 +293,21 @@ func (c *connection) finish(began time.Time) *Connection {
 		out.Directions[i].Observation.Remote = addresses[1-end]
 	}
 	return out
+}
+
+// network names the networks of the connection's packets.
+func (c *connection) network() string {
+	a, b := c.networks[0], c.networks[1]
+	switch {
+	case !c.heard[0]:
+		a = b
+	case !c.heard[1]:
+		b = a
+	}
+	if a == b {
+		return a.String()
+	}
+	return cmp.Or(a.String(), "none") + " and " + cmp.Or(b.String(), "none")
 }
 
 // direction makes the result for the data of an end.

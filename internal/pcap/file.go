@@ -53,26 +53,10 @@ func (e *LinkTypeError) Error() string {
 	return fmt.Sprintf("unsupported link type %s (%d)", e.Name, e.Number)
 }
 
-// The numbers of raw IP in files of BSD (12) and OpenBSD (14).
-const (
-	linkRawBSD     layers.LinkType = 12
-	linkRawOpenBSD layers.LinkType = 14
-)
-
-// readable lists the supported link types.
-var readable = map[layers.LinkType]bool{
-	layers.LinkTypeNull: true, layers.LinkTypeLoop: true,
-	layers.LinkTypeEthernet: true,
-	layers.LinkTypeLinuxSLL: true, layers.LinkTypeLinuxSLL2: true,
-	layers.LinkTypeRaw: true, linkRawBSD: true, linkRawOpenBSD: true,
-	layers.LinkTypeIPv4: true, layers.LinkTypeIPv6: true,
-}
-
 // linkTypeError makes the error for an unsupported link type.
 func linkTypeError(t layers.LinkType) *LinkTypeError {
 	name := map[layers.LinkType]string{
-		layers.LinkTypePPP: "PPP", layers.LinkTypePPP_HDLC: "PPP over HDLC", layers.LinkTypePPPEthernet: "PPP over Ethernet",
-		layers.LinkTypeTokenRing: "Token Ring", layers.LinkTypeFDDI: "FDDI", layers.LinkTypeATM_RFC1483: "ATM",
+		layers.LinkTypeTokenRing: "Token Ring", layers.LinkTypeFDDI: "FDDI",
 		layers.LinkTypeIEEE802_11: "802.11", layers.LinkTypeIEEE80211Radio: "802.11 with radiotap", layers.LinkTypePrismHeader: "802.11 with Prism",
 		layers.LinkTypeFRelay: "Frame Relay", layers.LinkTypePFLog: "pflog", layers.LinkTypeLinuxUSB: "USB",
 		187: "Bluetooth", 195: "802.15.4", 227: "SocketCAN", 239: "NFLOG", 247: "InfiniBand", 253: "netlink",

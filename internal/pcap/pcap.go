@@ -69,16 +69,19 @@ type Result struct {
 
 // LeftOut counts the packets and connections without a place in Connections.
 type LeftOut struct {
-	Connections       int64    `json:"connections"`         // beyond Options.MaxConnections
-	Packets           int64    `json:"packets"`             // of those
-	Unwanted          int64    `json:"unwanted"`            // TCP packets of connections outside Options.Between
-	NotTCP            int64    `json:"not_tcp"`             // packets
-	Fragments         int64    `json:"fragments"`           // fragments of IP packets
-	HeadersCut        int64    `json:"headers_cut"`         // truncated or malformed packets
-	WithoutTime       int64    `json:"without_time"`        // packets
-	Duplicates        int64    `json:"duplicates"`          // packets captured twice
-	UnreadLinkTypes   []string `json:"unread_link_types"`   // unsupported link types of interfaces
-	UnreadLinkPackets int64    `json:"unread_link_packets"` // their packets
+	Connections int64 `json:"connections"` // beyond Options.MaxConnections
+	Packets     int64 `json:"packets"`     // of those
+	Unwanted    int64 `json:"unwanted"`    // TCP packets of connections outside Options.Between
+	NotTCP      int64 `json:"not_tcp"`     // packets
+	// Content splits NotTCP by what the packets carry.
+	Content           map[string]int64 `json:"content"`
+	Fragments         int64            `json:"fragments"`           // fragments of IP packets
+	HeadersCut        int64            `json:"headers_cut"`         // packets cut off before the end of TCP's header
+	Malformed         int64            `json:"malformed"`           // packets with an invalid header
+	WithoutTime       int64            `json:"without_time"`        // packets
+	Duplicates        int64            `json:"duplicates"`          // packets captured twice
+	UnreadLinkTypes   []string         `json:"unread_link_types"`   // unsupported link types of interfaces
+	UnreadLinkPackets int64            `json:"unread_link_packets"` // their packets
 }
 
 // Side is an end of a connection.
@@ -110,6 +113,8 @@ type Connection struct {
 	Handshake Handshake      `json:"handshake"`
 	ClosedBy  Side           `json:"closed_by,omitempty"` // the side with the first FIN or RST
 	Reset     bool           `json:"reset,omitempty"`     // it ended by RST
+	// Network names the VLANs and tunnels of its packets.
+	Network string `json:"network,omitempty"`
 	// Directions are the two directions of data: from the client, and from
 	// the server.
 	Directions [2]Direction `json:"directions"`
@@ -178,7 +183,8 @@ func Read(r io.Reader, o Options) (Result, error) {
 	if o.MaxConnections <= 0 {
 		o.MaxConnections = DefaultConnections
 	}
-	t := &table{options: o, open: map[key]*connection{}, leftOut: map[key]struct{}{}, room: maxAllSegments}
+	t := &table{options: o, open: map[way]*connection{}, lone: map[key]*connection{}, leftOut: map[way]struct{}{}, room: maxAllSegments}
+	t.left.Content = map[string]int64{}
 	t.order.pass = t.packet
 	err = t.read(f)
 	t.order.flush()
@@ -202,13 +208,15 @@ type table struct {
 	last      time.Time
 	origin    time.Time // of packets' times
 	order     order
-	open      map[key]*connection
+	open      map[way]*connection // by the ways of both ends, as far as they were heard
+	lone      map[key]*connection // the latest of which one end was heard
+	count     int                 // open connections
 	ended     []*connection
 	packets   int64
 	left      LeftOut
 	linkError *LinkTypeError
 	// leftOut holds the connections without a place, up to a bound.
-	leftOut map[key]struct{}
+	leftOut map[way]struct{}
 	room    int   // segments that the connections may still have
 	pruneAt int64 // earliest next prune, ns since the capture's first packet
 }
@@ -248,7 +256,7 @@ func (t *table) read(f *file) error {
 
 // record processes one record.
 func (t *table) record(r record, d *decoder, p *packet) {
-	if !readable[r.link] {
+	if readable[r.link] == noHeader {
 		t.unread(r.link)
 		return
 	}
@@ -269,12 +277,16 @@ func (t *table) record(r record, d *decoder, p *packet) {
 	switch d.decode(r, p) {
 	case notTCP:
 		t.left.NotTCP++
+		t.left.Content[d.content]++
 		return
 	case isFragment:
 		t.left.Fragments++
 		return
 	case headersCut:
 		t.left.HeadersCut++
+		return
+	case malformed:
+		t.left.Malformed++
 		return
 	}
 	if !t.options.wants(p.src, p.dst) {
@@ -304,14 +316,14 @@ func (t *table) packet(p *packet) {
 	if p.dst.Compare(p.src) < 0 {
 		k, from = key{p.dst, p.src}, 1
 	}
-	c := t.open[k]
+	c := t.find(k, p, from)
 	if c != nil && c.isReuse(p, from) {
 		t.ended = append(t.ended, c)
-		delete(t.open, k)
+		t.forget(c)
 		c = nil
 	}
 	if c == nil {
-		if c = t.admit(k, p); c == nil {
+		if c = t.admit(way{k, p.network, int8(from)}, p); c == nil {
 			t.left.Packets++
 			return
 		}
@@ -323,12 +335,14 @@ func (t *table) packet(p *packet) {
 
 // admit makes room for a connection; nil if there is none. A connection without
 // a place is left out up to its end.
-func (t *table) admit(k key, p *packet) *connection {
-	if _, ok := t.leftOut[k]; ok {
+func (t *table) admit(w way, p *packet) *connection {
+	out := w
+	out.from = 0
+	if _, ok := t.leftOut[out]; ok {
 		if !p.syn || p.hasAck {
 			return nil
 		}
-		delete(t.leftOut, k)
+		delete(t.leftOut, out)
 	}
 	if t.full() && p.at >= t.pruneAt {
 		t.prune(p.at)
@@ -336,16 +350,17 @@ func (t *table) admit(k key, p *packet) *connection {
 	if t.full() {
 		t.left.Connections++
 		if len(t.leftOut) < maxLeftOut {
-			t.leftOut[k] = struct{}{}
+			t.leftOut[out] = struct{}{}
 		}
 		return nil
 	}
-	c := newConnection(k, p.at, &t.room)
-	t.open[k] = c
+	c := newConnection(w.key, p.at, &t.room)
+	t.count++
+	t.join(c, w)
 	return c
 }
 
-func (t *table) full() bool { return len(t.open)+len(t.ended) >= t.options.MaxConnections }
+func (t *table) full() bool { return t.count+len(t.ended) >= t.options.MaxConnections }
 
 const (
 	// maxLeftOut bounds the left-out connections that are distinguished; beyond
@@ -362,10 +377,10 @@ const (
 func (t *table) prune(now int64) {
 	all := t.ended
 	t.ended = nil
-	for k, c := range t.open {
+	for _, c := range t.connections() {
 		if c.over() || now-c.last > idleAfter {
 			all = append(all, c)
-			delete(t.open, k)
+			t.forget(c)
 		}
 	}
 	if len(all) == 0 {
@@ -385,10 +400,7 @@ func (t *table) prune(now int64) {
 // result finishes all connections.
 func (t *table) result(bytes int64) Result {
 	result := Result{Packets: t.packets, Bytes: bytes, Start: t.began, End: t.last, LeftOut: t.left}
-	all := t.ended
-	for _, c := range t.open {
-		all = append(all, c)
-	}
+	all := append(t.ended, t.connections()...)
 	slices.SortFunc(all, func(a, b *connection) int {
 		return cmp.Or(cmp.Compare(b.carried(), a.carried()), cmp.Compare(a.first, b.first), a.key.a.Compare(b.key.a), a.key.b.Compare(b.key.b))
 	})
