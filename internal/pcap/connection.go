@@ -24,6 +24,7 @@ type connection struct {
 	reset   bool
 	resetBy int // index of the end that reset it; -1: none
 
+	optionsCut      bool  // of a SYN
 	synAt, synAckAt int64 // first transmissions; negative: not seen
 	handshakeRTT    int64 // 0: unknown
 
@@ -141,6 +142,7 @@ func (c *connection) syn(p *packet, from int, t int64) {
 		h.synData = h.isn + 1 + int64(p.payload)
 	}
 	if h.offer.Seen || p.optionsCut {
+		c.optionsCut = c.optionsCut || p.optionsCut
 		return
 	}
 	h.offer = Offer{
@@ -277,7 +279,7 @@ func (c *connection) finish(began time.Time) *Connection {
 	out := &Connection{
 		Client: addresses[client], Server: addresses[1-client],
 		Start: began.Add(time.Duration(c.first)), End: began.Add(time.Duration(c.last)),
-		Handshake: Handshake{Client: c.half[client].offer, Server: c.half[1-client].offer, RTT: time.Duration(c.handshakeRTT)},
+		Handshake: Handshake{Client: c.half[client].offer, Server: c.half[1-client].offer, RTT: time.Duration(c.handshakeRTT), OptionsCut: c.optionsCut},
 		Reset:     c.reset,
 		Network:   c.network(),
 	}
@@ -287,12 +289,31 @@ func (c *connection) finish(began time.Time) *Connection {
 	case 1 - client:
 		out.ClosedBy = Server
 	}
+	for i, side := range []Side{Client, Server} {
+		if c.oneWay(ends[i]) {
+			out.OneWay = side
+		}
+	}
 	for i, end := range ends {
 		out.Directions[i] = c.direction(end)
 		out.Directions[i].Observation.Local = addresses[end]
 		out.Directions[i].Observation.Remote = addresses[1-end]
 	}
 	return out
+}
+
+// answeredBytes are more than an end sends without an answer, if it repeats few of them.
+const answeredBytes = 64 << 10
+
+// oneWay reports whether packets of an end alone were captured, and show answers.
+func (c *connection) oneWay(of int) bool {
+	h, peer := &c.half[of], &c.half[1-of]
+	if !c.heard[of] || c.heard[1-of] {
+		return false
+	}
+	handshake := h.isnKnown && !h.answers && peer.begun
+	goesOn := h.count.bytesSent > answeredBytes && h.count.bytesResent < h.count.bytesSent/10
+	return handshake || goesOn || peer.count.missing > 0
 }
 
 // network names the networks of the connection's packets.

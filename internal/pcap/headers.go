@@ -89,6 +89,15 @@ var extensions = map[layers.IPProtocol]bool{
 	layers.IPProtocolIPv6HopByHop: true, layers.IPProtocolIPv6Routing: true, layers.IPProtocolIPv6Destination: true,
 }
 
+// Contents that are named in several places.
+const (
+	greUnknown    = "GRE with unknown content"
+	mplsUnknown   = "MPLS with unknown content"
+	geneveUnknown = "Geneve with unknown content"
+	tooDeep       = "more headers than are read"
+	otherType     = "another Ethernet type"
+)
+
 // maxHeaders bounds the headers of a packet. Real packets have fewer than twenty.
 const maxHeaders = 32
 
@@ -141,7 +150,7 @@ func (d *decoder) decode(r record, p *packet) verdict {
 			return v
 		}
 	}
-	return d.without("more headers than are read")
+	return d.without(tooDeep)
 }
 
 // step decodes a header, and returns the next one.
@@ -194,7 +203,7 @@ func (d *decoder) step(h header, p *packet) (header, verdict) {
 	case hGeneve:
 		return d.geneve(p)
 	}
-	return noHeader, d.without("other")
+	return noHeader, d.without("another protocol")
 }
 
 // rest is what follows the headers so far.
@@ -236,7 +245,7 @@ func (d *decoder) typed(offset, n int) (header, verdict) {
 		return d.short()
 	}
 	d.at += n
-	return d.ofType(layers.EthernetType(binary.BigEndian.Uint16(rest[offset:])), "other Ethernet type")
+	return d.ofType(layers.EthernetType(binary.BigEndian.Uint16(rest[offset:])), otherType)
 }
 
 // firstType is the smallest Ethernet type; less is the length of an LLC packet.
@@ -265,7 +274,7 @@ func (d *decoder) frame() (header, verdict) {
 		return d.short()
 	}
 	d.enter(&d.ethernet.BaseLayer)
-	return d.ofType(d.ethernet.EthernetType, "other Ethernet type")
+	return d.ofType(d.ethernet.EthernetType, otherType)
 }
 
 // cooked decodes a header of Linux for several devices.
@@ -276,14 +285,14 @@ func (d *decoder) cooked(h header, p *packet) (header, verdict) {
 		}
 		d.enter(&d.sll.BaseLayer)
 		p.device = int(d.sll.PacketType)
-		return d.ofType(d.sll.EthernetType, "other Ethernet type")
+		return d.ofType(d.sll.EthernetType, otherType)
 	}
 	if d.sll2.DecodeFromBytes(d.rest(), gopacket.NilDecodeFeedback) != nil {
 		return d.short()
 	}
 	d.enter(&d.sll2.BaseLayer)
 	p.device = int(d.sll2.InterfaceIndex)<<8 | int(d.sll2.PacketType)
-	return d.ofType(d.sll2.ProtocolType, "other Ethernet type")
+	return d.ofType(d.sll2.ProtocolType, otherType)
 }
 
 func (d *decoder) tag(p *packet) (header, verdict) {
@@ -294,7 +303,7 @@ func (d *decoder) tag(p *packet) (header, verdict) {
 	if id := d.vlan.VLANIdentifier; id != 0 { // with 0 it only has a priority
 		p.network.within(inVLAN, uint32(id))
 	}
-	return d.ofType(d.vlan.Type, "other Ethernet type")
+	return d.ofType(d.vlan.Type, otherType)
 }
 
 // snap decodes LLC and SNAP (RFC 1042).
@@ -327,7 +336,7 @@ func (d *decoder) label(p *packet) (header, verdict) {
 	case 6:
 		return hIPv6, isTCP
 	}
-	return noHeader, d.without("MPLS with unknown content")
+	return noHeader, d.without(mplsUnknown)
 }
 
 // session decodes a PPPoE header (RFC 2516).
@@ -382,7 +391,7 @@ func (d *decoder) ip() (header, verdict) {
 	case 6:
 		return hIPv6, isTCP
 	}
-	return noHeader, d.without("other")
+	return noHeader, d.without("another protocol")
 }
 
 // inside returns the header of an IP protocol. Within IP, IP is in a network of its own.
@@ -394,7 +403,7 @@ func (d *decoder) inside(protocol layers.IPProtocol, p *packet) (header, verdict
 		}
 		return h, isTCP
 	}
-	name := "other IP protocol"
+	name := "another IP protocol"
 	switch protocol {
 	case layers.IPProtocolICMPv4, layers.IPProtocolICMPv6:
 		name = "ICMP"
@@ -501,10 +510,10 @@ func (d *decoder) tunnel(p *packet) (header, verdict) {
 		return d.short()
 	}
 	d.enter(&d.gre.BaseLayer)
-	next, v := d.ofType(d.gre.Protocol, "GRE with unknown content")
+	next, v := d.ofType(d.gre.Protocol, greUnknown)
 	switch {
 	case v != isTCP, next == hLLC:
-		return noHeader, d.without("GRE with unknown content")
+		return noHeader, d.without(greUnknown)
 	case next == hERSPAN2 && !d.gre.SeqPresent: // of type I, without a header
 		next = hEthernet
 	case next == hERSPAN2, next == hERSPAN3:
@@ -536,7 +545,7 @@ const (
 
 // onPort names what a port of UDP usually has.
 var onPort = map[layers.UDPPort]string{
-	53: "DNS", 443: "QUIC or other UDP of port 443", 1194: "OpenVPN", 1701: "L2TP", 2152: "GTP-U", 4500: "IPsec in UDP",
+	53: "DNS", 443: "UDP port 443 (QUIC)", 1194: "OpenVPN", 1701: "L2TP", 2152: "GTP-U", 4500: "IPsec in UDP",
 }
 
 func (d *decoder) datagram() (header, verdict) {
@@ -607,9 +616,9 @@ func (d *decoder) geneve(p *packet) (header, verdict) {
 	}
 	p.network.within(inGeneve, binary.BigEndian.Uint32(rest[4:])>>8)
 	d.at += n
-	next, v := d.ofType(layers.EthernetType(binary.BigEndian.Uint16(rest[2:])), "Geneve with unknown content")
+	next, v := d.ofType(layers.EthernetType(binary.BigEndian.Uint16(rest[2:])), geneveUnknown)
 	if next == hLLC {
-		return noHeader, d.without("Geneve with unknown content")
+		return noHeader, d.without(geneveUnknown)
 	}
 	return next, v
 }

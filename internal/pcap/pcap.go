@@ -67,23 +67,6 @@ type Result struct {
 	LeftOut     LeftOut       `json:"left_out"`
 }
 
-// LeftOut counts the packets and connections without a place in Connections.
-type LeftOut struct {
-	Connections int64 `json:"connections"` // beyond Options.MaxConnections
-	Packets     int64 `json:"packets"`     // of those
-	Unwanted    int64 `json:"unwanted"`    // TCP packets of connections outside Options.Between
-	NotTCP      int64 `json:"not_tcp"`     // packets
-	// Content splits NotTCP by what the packets carry.
-	Content           map[string]int64 `json:"content"`
-	Fragments         int64            `json:"fragments"`           // fragments of IP packets
-	HeadersCut        int64            `json:"headers_cut"`         // packets cut off before the end of TCP's header
-	Malformed         int64            `json:"malformed"`           // packets with an invalid header
-	WithoutTime       int64            `json:"without_time"`        // packets
-	Duplicates        int64            `json:"duplicates"`          // packets captured twice
-	UnreadLinkTypes   []string         `json:"unread_link_types"`   // unsupported link types of interfaces
-	UnreadLinkPackets int64            `json:"unread_link_packets"` // their packets
-}
-
 // Side is an end of a connection.
 type Side string
 
@@ -113,6 +96,9 @@ type Connection struct {
 	Handshake Handshake      `json:"handshake"`
 	ClosedBy  Side           `json:"closed_by,omitempty"` // the side with the first FIN or RST
 	Reset     bool           `json:"reset,omitempty"`     // it ended by RST
+	// OneWay is the side of which alone packets were captured, although the other
+	// one answered.
+	OneWay Side `json:"one_way,omitempty"`
 	// Network names the VLANs and tunnels of its packets.
 	Network string `json:"network,omitempty"`
 	// Directions are the two directions of data: from the client, and from
@@ -127,6 +113,8 @@ type Handshake struct {
 	// RTT is the time from the SYN to the acknowledgement of its answer; 0:
 	// unknown.
 	RTT time.Duration `json:"rtt_ns"`
+	// OptionsCut: a SYN was captured without all of its options.
+	OptionsCut bool `json:"options_cut,omitempty"`
 }
 
 // Complete reports whether both SYNs were captured with all options, so that

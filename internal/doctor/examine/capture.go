@@ -27,17 +27,24 @@ func (e *Examiner) Capture(ctx context.Context, path string, local, remote End) 
 		Between: [2]pcap.End{{Hosts: local.Addresses, Port: local.Port}, {Hosts: remote.Addresses, Port: remote.Port}},
 	})
 	var truncated *pcap.TruncatedError
+	var link *pcap.LinkTypeError
 	switch {
 	case ctx.Err() != nil:
 		return doctor.Observation{}, context.Cause(ctx)
 	case errors.As(err, &truncated) && len(result.Connections) > 0:
 		e.Note(fmt.Errorf("%s: %w", path, err))
 	case errors.Is(err, pcap.ErrNoTCP):
-		return doctor.Observation{}, remedy.New(fmt.Errorf("%s: %w", path, err), "leave --local and --remote out to read all of it")
+		return doctor.Observation{}, nothing(path, &result)
+	case errors.As(err, &link):
+		return doctor.Observation{}, remedy.New(fmt.Errorf("%s: %w", path, err), linkAdvice(link.Name))
 	case errors.Is(err, pcap.ErrManyInterfaces):
 		return doctor.Observation{}, remedy.New(fmt.Errorf("%s: %w", path, err), "capture again as FILE.pcap with tcpdump -w: that format has no list of interfaces")
 	case err != nil:
 		return doctor.Observation{}, fmt.Errorf("%s: %w", path, err)
+	}
+	e.leftOut(&result)
+	if err := e.oneWay(&result); err != nil {
+		return doctor.Observation{}, err
 	}
 	return e.busiest(result)
 }
@@ -110,7 +117,7 @@ func (e *Examiner) busiest(result pcap.Result) (doctor.Observation, error) {
 		e.Note(errors.New("the capture is not from the sending host: it does not show every limit there"))
 	}
 	if !most.connection.Handshake.Complete() {
-		e.Note(errors.New("the capture lacks the handshake, so the windows are unknown: capture from the connection's start"))
+		e.Note(handshakeNote(&most.connection.Handshake))
 	}
 	if most.Missing {
 		e.Note(fmt.Errorf("the capture lacks %d bytes that were acknowledged", most.MissingBytes))
