@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/gopacket/gopacket/layers"
-	"github.com/gopacket/gopacket/pcapgo"
 )
 
 // ErrNotCapture is returned for input in an unknown format.
@@ -74,11 +73,11 @@ type record struct {
 	device int
 }
 
-// file reads the records of a capture in either format.
+// file reads the records of a capture in any format.
 type file struct {
 	counted *counter
-	classic *pcapgo.Reader
-	ng      *ngFile
+	// next reads a record. The error is io.EOF at the regular end.
+	next func() (record, error)
 }
 
 // counter counts the bytes read.
@@ -99,13 +98,7 @@ func (c *counter) skip(n int) error {
 	return err
 }
 
-// The first four bytes of the formats; pcap uses either byte order.
-const (
-	magicMicroseconds = 0xa1b2c3d4
-	magicNanoseconds  = 0xa1b23c4d
-	magicNg           = 0x0a0d0d0a
-	magicGzip         = 0x1f8b // two bytes
-)
+const magicGzip = 0x1f8b // the first two bytes
 
 // open detects the format, and decompresses gzip.
 func open(r io.Reader) (*file, error) {
@@ -117,7 +110,7 @@ func open(r io.Reader) (*file, error) {
 		}
 		head = bufio.NewReader(unzipped)
 	}
-	b, err := head.Peek(4)
+	b, err := head.Peek(len(magicSnoop))
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, err
 	}
@@ -125,17 +118,22 @@ func open(r io.Reader) (*file, error) {
 		return nil, ErrNotCapture
 	}
 	f := &file{counted: &counter{r: head}}
-	switch big, little := binary.BigEndian.Uint32(b), binary.LittleEndian.Uint32(b); {
-	case big == magicNg:
-		f.ng = &ngFile{in: f.counted}
-	case big == magicMicroseconds, big == magicNanoseconds, little == magicMicroseconds, little == magicNanoseconds:
-		if f.classic, err = pcapgo.NewReader(f.counted); err != nil {
-			return nil, &TruncatedError{Bytes: f.counted.n, Err: unexpected(err)}
-		}
-		f.classic.SetSnaplen(min(f.classic.Snaplen(), maxPacketBytes))
-	default:
+	if binary.BigEndian.Uint32(b) == ngSection {
+		f.next = (&ngFile{in: f.counted}).next
+		return f, nil
+	}
+	var classic *classicFile
+	if order := classicOrder(b); order != nil {
+		classic, err = newClassic(f.counted, order)
+	} else if string(b) == magicSnoop {
+		classic, err = newSnoop(f.counted)
+	} else {
 		return nil, ErrNotCapture
 	}
+	if err != nil {
+		return nil, &TruncatedError{Bytes: f.counted.n, Err: unexpected(err)}
+	}
+	f.next = classic.next
 	return f, nil
 }
 
@@ -148,21 +146,6 @@ func unexpected(err error) error {
 		return io.ErrUnexpectedEOF
 	}
 	return err
-}
-
-// next reads a record. The error is io.EOF at the regular end.
-func (f *file) next() (record, error) {
-	if f.ng != nil {
-		return f.ng.next()
-	}
-	data, ci, err := f.classic.ZeroCopyReadPacketData()
-	if err != nil {
-		if err == io.EOF && ci.CaptureLength > 0 {
-			err = io.ErrUnexpectedEOF // after the record's header
-		}
-		return record{}, err
-	}
-	return record{data: data, wire: wireLength(int64(ci.Length), len(data)), at: ci.Timestamp, link: f.classic.LinkType()}, nil
 }
 
 // wireLength is the length of a packet on the wire, of which n bytes were captured.
