@@ -174,10 +174,10 @@ func FuzzClassic(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := open(bytes.NewReader(data))
-		if err != nil || len(data) > 2 && binary.BigEndian.Uint16(data) == magicGzip {
+		if err != nil {
 			return
 		}
-		for {
+		for range 1000 { // a compressed file may have many
 			r, err := file.next()
 			if len(r.data) > maxPacketBytes || r.wire < len(r.data) {
 				t.Fatalf("%+v", r)

@@ -2,7 +2,7 @@ package pcap
 
 import (
 	"bufio"
-	"compress/gzip"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -22,17 +22,19 @@ var ErrNoTCP = errors.New("no TCP packet is in the capture")
 // TruncatedError is returned for an incomplete or damaged capture. The Result
 // beside it covers the packets before the damage.
 type TruncatedError struct {
-	Packets int64 // read
-	Bytes   int64 // read of the uncompressed file
-	Err     error // the reader's error
+	File    string // of several; empty: the only one
+	Packets int64  // read
+	Bytes   int64  // read of the uncompressed file
+	Err     error  // the reader's error
 }
 
 // Error names the end of the readable part.
 func (e *TruncatedError) Error() string {
+	name := cmp.Or(e.File, "the capture")
 	if errors.Is(e.Err, io.ErrUnexpectedEOF) {
-		return fmt.Sprintf("the capture ends unexpectedly after %d packets (%d bytes)", e.Packets, e.Bytes)
+		return fmt.Sprintf("%s ends unexpectedly after %d packets (%d bytes)", name, e.Packets, e.Bytes)
 	}
-	return fmt.Sprintf("the capture is damaged after %d packets (%d bytes): %v", e.Packets, e.Bytes, e.Err)
+	return fmt.Sprintf("%s is damaged after %d packets (%d bytes): %v", name, e.Packets, e.Bytes, e.Err)
 }
 
 // Unwrap returns the reader's error.
@@ -98,21 +100,15 @@ func (c *counter) skip(n int) error {
 	return err
 }
 
-const magicGzip = 0x1f8b // the first two bytes
-
-// open detects the format, and decompresses gzip.
+// open detects the format, also behind a compression.
 func open(r io.Reader) (*file, error) {
-	head := bufio.NewReader(r)
-	if b, err := head.Peek(2); err == nil && binary.BigEndian.Uint16(b) == magicGzip {
-		unzipped, err := gzip.NewReader(head)
-		if err != nil {
-			return nil, ErrNotCapture
-		}
-		head = bufio.NewReader(unzipped)
+	head, err := decompressed(r)
+	if err != nil {
+		return nil, err
 	}
 	b, err := head.Peek(len(magicSnoop))
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, err
+		return nil, &TruncatedError{Err: err}
 	}
 	if len(b) < 4 {
 		return nil, ErrNotCapture

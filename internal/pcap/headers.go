@@ -277,6 +277,10 @@ func (d *decoder) frame() (header, verdict) {
 	return d.ofType(d.ethernet.EthernetType, otherType)
 }
 
+// cookedBits are the bits of a device by a header of Linux: a file may have several
+// interfaces with such headers.
+const cookedBits = 40
+
 // cooked decodes a header of Linux for several devices.
 func (d *decoder) cooked(h header, p *packet) (header, verdict) {
 	if h == hSLL {
@@ -284,14 +288,14 @@ func (d *decoder) cooked(h header, p *packet) (header, verdict) {
 			return d.short()
 		}
 		d.enter(&d.sll.BaseLayer)
-		p.device = int(d.sll.PacketType)
+		p.device = p.device<<cookedBits | int(d.sll.PacketType)
 		return d.ofType(d.sll.EthernetType, otherType)
 	}
 	if d.sll2.DecodeFromBytes(d.rest(), gopacket.NilDecodeFeedback) != nil {
 		return d.short()
 	}
 	d.enter(&d.sll2.BaseLayer)
-	p.device = int(d.sll2.InterfaceIndex)<<8 | int(d.sll2.PacketType)
+	p.device = p.device<<cookedBits | int(d.sll2.InterfaceIndex)<<8 | int(d.sll2.PacketType)
 	return d.ofType(d.sll2.ProtocolType, otherType)
 }
 

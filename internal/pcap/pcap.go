@@ -9,7 +9,6 @@ package pcap
 
 import (
 	"cmp"
-	"errors"
 	"io"
 	"net/netip"
 	"slices"
@@ -164,19 +163,29 @@ type Direction struct {
 // errors are ErrNotCapture, ErrNoTCP, ErrManyInterfaces, and a *LinkTypeError if
 // every packet has an unsupported link type.
 func Read(r io.Reader, o Options) (Result, error) {
-	f, err := open(r)
+	return ReadFiles([]Source{{Open: func() (io.ReadCloser, error) { return io.NopCloser(r), nil }}}, o)
+}
+
+// ReadFiles reads several files as one capture. Its errors are those of Read,
+// ErrManyTogether and ErrNoCapture.
+func ReadFiles(sources []Source, o Options) (Result, error) {
+	files, err := newParts(sources)
 	if err != nil {
 		return Result{}, err
 	}
+	defer files.close()
 	if o.MaxConnections <= 0 {
 		o.MaxConnections = DefaultConnections
 	}
 	t := &table{options: o, open: map[way]*connection{}, lone: map[key]*connection{}, leftOut: map[way]struct{}{}, room: maxAllSegments}
 	t.left.Content = map[string]int64{}
 	t.order.pass = t.packet
-	err = t.read(f)
+	err = t.read(files)
 	t.order.flush()
-	result := t.result(f.counted.n)
+	if err == nil && files.damage != nil {
+		err = files.damage
+	}
+	result := t.result(files.read())
 	if len(result.Connections) > 0 {
 		return result, err
 	}
@@ -216,25 +225,22 @@ type key struct{ a, b netip.AddrPort }
 const progressEvery = 4 << 20
 
 // read processes the records up to the end.
-func (t *table) read(f *file) error {
+func (t *table) read(files *parts) error {
 	var d decoder
 	var p packet
 	var reported int64
 	for {
-		r, err := f.next()
+		r, err := files.next()
 		if err == io.EOF {
 			return nil
 		}
-		if errors.Is(err, ErrManyInterfaces) {
-			return err
-		}
 		if err != nil {
-			return &TruncatedError{Packets: t.packets, Bytes: f.counted.n, Err: err}
+			return err
 		}
 		t.packets++
 		t.record(r, &d, &p)
-		if f.counted.n-reported >= progressEvery {
-			reported = f.counted.n
+		if read := files.read(); read-reported >= progressEvery {
+			reported = read
 			if t.options.Progress != nil {
 				t.options.Progress(Progress{Packets: t.packets, Bytes: reported})
 			}

@@ -8,6 +8,7 @@ package examine
 
 import (
 	"context"
+	"io"
 	"time"
 
 	"longhaul/internal/measure"
@@ -27,6 +28,9 @@ type Examiner struct {
 
 	// Pairs returns the paired tunnels of this host's relays; nil: no relay has any.
 	Pairs func(context.Context) []PairedTunnel
+
+	// Stdin is what Capture reads as standard input.
+	Stdin io.Reader
 
 	// Progress receives a message, without a full stop, as each long step begins.
 	Progress func(format string, args ...any)

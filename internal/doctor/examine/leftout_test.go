@@ -116,7 +116,7 @@ func TestCaptureSaysWhatItHas(t *testing.T) {
 			}
 			var notes []string
 			e := Examiner{Progress: func(string, ...any) {}, Note: func(err error) { notes = append(notes, err.Error()) }}
-			_, err := e.Capture(t.Context(), path, test.local, End{})
+			_, err := e.Capture(t.Context(), []string{path}, test.local, End{})
 			if test.withoutErr != (err == nil) || err != nil && (!strings.Contains(err.Error(), test.err) || !strings.Contains(remedy.Of(err), test.fix)) {
 				t.Errorf("got %v, hint: %s", err, remedy.Of(err))
 			}
