@@ -353,9 +353,11 @@ func (c *connection) direction(of int) Direction {
 	}
 	d.Observation.Capture = capture
 	known := c.known(of, d.Place)
+	d.Observation.Samples = make([]doctor.Sample, 0, len(c.samples[of]))
 	for _, s := range c.samples[of] {
 		d.Observation.Samples = append(d.Observation.Samples, s.sample(known, d.Place, c.half[1-of].toPeer(), c.first))
 	}
+	c.samples[of] = nil
 	settle(d.Observation.Samples)
 	return d
 }

@@ -215,6 +215,7 @@ type table struct {
 	// leftOut holds the connections without a place, up to a bound.
 	leftOut map[way]struct{}
 	room    int   // segments that the connections may still have
+	samples int   // of all connections
 	pruneAt int64 // earliest next prune, ns since the capture's first packet
 }
 
@@ -322,8 +323,13 @@ func (t *table) packet(p *packet) {
 			return
 		}
 	}
+	before := c.held()
 	if !c.packet(p, from) {
 		t.left.Duplicates++
+	}
+	t.samples += c.held() - before
+	if t.samples > t.maxSamples() {
+		t.thinOut()
 	}
 }
 
@@ -387,6 +393,7 @@ func (t *table) prune(now int64) {
 		t.left.Connections++
 		t.left.Packets += c.half[0].count.packets + c.half[1].count.packets
 		t.room += len(c.half[0].segs) + len(c.half[1].segs) + c.copies.extra()
+		t.samples -= c.held()
 	}
 	t.ended = all[:keep:keep]
 }

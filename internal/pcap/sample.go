@@ -1,7 +1,9 @@
 package pcap
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"time"
 
 	"longhaul/internal/doctor"
@@ -14,6 +16,14 @@ const (
 	// maxSamples bounds the samples of a direction. At the bound, every second
 	// one is removed and the interval doubles.
 	maxSamples = 600
+	// minSamples is the number below which the samples of a direction are not thinned out:
+	// diagnosis needs ten.
+	minSamples = 20
+	// samplesEach bounds the samples of all connections, by the average of as many as are
+	// kept. It exceeds what thinning out leaves.
+	samplesEach = 80
+	// largest is the number of connections whose samples are never thinned out for others.
+	largest = 16
 	// noSSThresh is the kernel's value before the first reduction.
 	noSSThresh = 0x7fffffff
 	// unknown marks the unknown fields of a sample beside Info.
@@ -66,6 +76,44 @@ func (c *connection) sampleAt(at int64) {
 	c.every = 2 * c.interval()
 	for i := range c.samples {
 		c.samples[i] = everySecond(c.samples[i])
+	}
+}
+
+// held is the number of samples of both directions.
+func (c *connection) held() int { return len(c.samples[0]) + len(c.samples[1]) }
+
+// maxSamples bounds the samples of all connections.
+func (t *table) maxSamples() int {
+	return samplesEach * max(t.options.MaxConnections, DefaultConnections)
+}
+
+// thinOut removes every second sample of connections until a quarter of the bound is free,
+// the smallest connections first. The largest ones keep all.
+func (t *table) thinOut() {
+	all := append(t.connections(), t.ended...)
+	slices.SortFunc(all, func(a, b *connection) int { return cmp.Compare(a.carried(), b.carried()) })
+	all = all[:max(0, len(all)-largest)]
+	for thinner := true; thinner; {
+		thinner = false
+		for _, c := range all {
+			if t.samples <= t.maxSamples()*3/4 {
+				return
+			}
+			if max(len(c.samples[0]), len(c.samples[1])) >= minSamples {
+				before := c.held()
+				c.thin()
+				t.samples -= before - c.held()
+				thinner = true
+			}
+		}
+	}
+}
+
+// thin removes every second sample, and doubles the interval.
+func (c *connection) thin() {
+	c.every = 2 * c.interval()
+	for i := range c.samples {
+		c.samples[i] = slices.Clip(slices.Clone(everySecond(c.samples[i])))
 	}
 }
 
