@@ -61,7 +61,9 @@ carries (--no-probe: none). With --test it sends data to find the throughput.
 
 With --pcap it reads a capture of headers: pcap, pcapng or snoop, also with
 gzip, zstd, xz or bzip2, and - for standard input. Several files, or directories
-of them, are one capture, in the order of time.
+of them, are one capture, in the order of time. With --export it also saves the
+headers of the selected connections for a bug report: payload is left out, and
+addresses and times are replaced.
 
 With --intercept, on the host of a relay that intercepts, it sends one probe
 toward the targets that are given, or toward those of a flow of each tunnel, and
@@ -134,6 +136,7 @@ packets of one direction do not pass this host.`,
 	flags.StringVar(&f.tokenFile, "token", "", "`FILE` with the token for it")
 	flags.BoolVar(&f.SkipProbe, "no-probe", false, "do not probe packet sizes")
 	flags.StringArrayVar(&f.pcap, "pcap", nil, "read a capture in this `FILE`, taken elsewhere")
+	flags.StringVar(&f.Export, "export", "", "with --pcap: save headers alone in this `FILE`, with other addresses")
 	flags.StringVar(&f.record, "record", "", "save the observation in this `FILE`")
 	flags.StringVar(&f.replay, "replay", "", "read an observation of --record from this `FILE`")
 	flags.BoolVar(&f.apply, "apply", false, "perform the remedies for this host, after asking")
@@ -212,6 +215,8 @@ func (f *doctorFlags) checkSource() error {
 	switch {
 	case len(f.pcap) > 0:
 		source = "--pcap"
+	case f.Export != "":
+		return usageError(remedy.New(errors.New("--export needs --pcap: it saves the headers of a capture"), "see longhaul doctor --help"))
 	case f.replay != "":
 		source = "--replay"
 	default:

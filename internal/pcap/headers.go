@@ -28,6 +28,7 @@ const (
 	hIPv4
 	hIPv6
 	hExtension
+	hFragment
 	hAuthentication
 	hGRE
 	hERSPAN2
@@ -186,6 +187,8 @@ func (d *decoder) step(h header, p *packet) (header, verdict) {
 		return d.six(p)
 	case hExtension:
 		return d.extension(p)
+	case hFragment:
+		return d.fragment(p)
 	case hAuthentication:
 		return d.authentication(p)
 	case hGRE:
@@ -470,7 +473,7 @@ func (d *decoder) after(protocol layers.IPProtocol, p *packet) (header, verdict)
 	case extensions[protocol]:
 		return hExtension, isTCP
 	case protocol == layers.IPProtocolIPv6Fragment:
-		return d.fragment(p)
+		return hFragment, isTCP
 	}
 	return d.inside(protocol, p)
 }

@@ -35,7 +35,7 @@ func words(all ...uint16) (b []byte) {
 
 // ethernet makes a frame of an Ethernet type.
 func ethernet(kind uint16, payload ...[]byte) []byte {
-	return slices.Concat([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2}, words(kind), slices.Concat(payload...))
+	return slices.Concat([]byte{0xac, 1, 2, 3, 4, 1, 0xac, 1, 2, 3, 4, 2}, words(kind), slices.Concat(payload...))
 }
 
 // ofIP is the Ethernet type of an IP packet.
@@ -54,7 +54,7 @@ func outer4(protocol byte, payload ...[]byte) []byte {
 
 func outer6(next byte, payload ...[]byte) []byte {
 	all := slices.Concat(payload...)
-	addresses := [32]byte{0xfd, 15: 1, 16: 0xfd, 31: 2}
+	addresses := [32]byte{0x20, 1, 0xd, 0xb8, 15: 1, 16: 0x20, 17: 1, 18: 0xd, 19: 0xb8, 31: 2}
 	return slices.Concat([]byte{0x60, 0, 0, 0}, words(uint16(len(all))), []byte{next, 64}, addresses[:], all)
 }
 

@@ -28,6 +28,9 @@ type Options struct {
 	// little data are removed, and then new ones are left out. 0 means
 	// DefaultConnections.
 	MaxConnections int
+	// Export, if set, receives the headers of the selected packets as a pcapng file, with
+	// other addresses and times.
+	Export io.Writer
 	// Progress, if set, is called every few megabytes.
 	Progress func(Progress)
 }
@@ -64,6 +67,7 @@ type Result struct {
 	End         time.Time     `json:"end"`
 	Connections []*Connection `json:"connections"` // largest first
 	LeftOut     LeftOut       `json:"left_out"`
+	Exported    int64         `json:"exported,omitempty"` // packets, to Options.Export
 }
 
 // Side is an end of a connection.
@@ -180,6 +184,9 @@ func ReadFiles(sources []Source, o Options) (Result, error) {
 	t := &table{options: o, open: map[way]*connection{}, lone: map[key]*connection{}, leftOut: map[way]struct{}{}, room: maxAllSegments}
 	t.left.Content = map[string]int64{}
 	t.order.pass = t.packet
+	if o.Export != nil {
+		t.export = newExporter(o.Export)
+	}
 	err = t.read(files)
 	t.order.flush()
 	if err == nil && files.damage != nil {
@@ -212,6 +219,7 @@ type table struct {
 	packets   int64
 	left      LeftOut
 	linkError *LinkTypeError
+	export    *exporter // nil: none
 	// leftOut holds the connections without a place, up to a bound.
 	leftOut map[way]struct{}
 	room    int   // segments that the connections may still have
@@ -233,13 +241,15 @@ func (t *table) read(files *parts) error {
 	for {
 		r, err := files.next()
 		if err == io.EOF {
-			return nil
+			return t.endExport()
 		}
 		if err != nil {
 			return err
 		}
 		t.packets++
-		t.record(r, &d, &p)
+		if err := t.record(r, &d, &p); err != nil {
+			return err
+		}
 		if read := files.read(); read-reported >= progressEvery {
 			reported = read
 			if t.options.Progress != nil {
@@ -249,19 +259,43 @@ func (t *table) read(files *parts) error {
 	}
 }
 
+// endExport completes the export, if there is one.
+func (t *table) endExport() error {
+	if t.export == nil || t.began.IsZero() {
+		return nil
+	}
+	if err := t.export.end(t.last); err != nil {
+		return &ExportError{err}
+	}
+	return nil
+}
+
+// ExportError is returned if the export fails.
+type ExportError struct{ Err error }
+
+func (e *ExportError) Error() string { return "write the export: " + e.Err.Error() }
+
+// Unwrap returns the writer's error.
+func (e *ExportError) Unwrap() error { return e.Err }
+
 // record processes one record.
-func (t *table) record(r record, d *decoder, p *packet) {
+func (t *table) record(r record, d *decoder, p *packet) error {
 	if readable[r.link] == noHeader {
 		t.unread(r.link)
-		return
+		return nil
 	}
 	if r.at.IsZero() {
 		t.left.WithoutTime++
-		return
+		return nil
 	}
 	if t.began.IsZero() {
 		t.began, t.last = r.at, r.at
 		t.origin = r.at.Add(-time.Duration(sortWithin))
+		if t.export != nil {
+			if err := t.export.begin(r.at); err != nil {
+				return &ExportError{err}
+			}
+		}
 	}
 	if r.at.After(t.last) {
 		t.last = r.at
@@ -273,23 +307,29 @@ func (t *table) record(r record, d *decoder, p *packet) {
 	case notTCP:
 		t.left.NotTCP++
 		t.left.Content[d.content]++
-		return
+		return nil
 	case isFragment:
 		t.left.Fragments++
-		return
+		return nil
 	case headersCut:
 		t.left.HeadersCut++
-		return
+		return nil
 	case malformed:
 		t.left.Malformed++
-		return
+		return nil
 	}
 	if !t.options.wants(p.src, p.dst) {
 		t.left.Unwanted++
-		return
+		return nil
+	}
+	if t.export != nil {
+		if err := t.export.packet(r, d); err != nil {
+			return &ExportError{err}
+		}
 	}
 	p.at = int64(r.at.Sub(t.origin))
 	t.order.add(p)
+	return nil
 }
 
 // unread counts a packet with an unsupported link type.
@@ -400,7 +440,11 @@ func (t *table) prune(now int64) {
 
 // result finishes all connections.
 func (t *table) result(bytes int64) Result {
-	result := Result{Packets: t.packets, Bytes: bytes, Start: t.began, End: t.last, LeftOut: t.left}
+	exported := int64(0)
+	if t.export != nil {
+		exported = t.export.packets
+	}
+	result := Result{Exported: exported, Packets: t.packets, Bytes: bytes, Start: t.began, End: t.last, LeftOut: t.left}
 	all := append(t.ended, t.connections()...)
 	slices.SortFunc(all, func(a, b *connection) int {
 		return cmp.Or(cmp.Compare(b.carried(), a.carried()), cmp.Compare(a.first, b.first), a.key.a.Compare(b.key.a), a.key.b.Compare(b.key.b))

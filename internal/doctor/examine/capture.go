@@ -30,9 +30,10 @@ func (e *Examiner) Capture(ctx context.Context, paths []string, local, remote En
 		path = fmt.Sprintf("%s and %d other files", paths[0], len(paths)-1)
 	}
 	e.Progress("reading %s", path)
-	result, err := pcap.ReadFiles(sources, pcap.Options{
+	options := pcap.Options{
 		Between: [2]pcap.End{{Hosts: local.Addresses, Port: local.Port}, {Hosts: remote.Addresses, Port: remote.Port}},
-	})
+	}
+	result, err := e.read(sources, options)
 	var truncated *pcap.TruncatedError
 	var link *pcap.LinkTypeError
 	switch {
@@ -40,6 +41,8 @@ func (e *Examiner) Capture(ctx context.Context, paths []string, local, remote En
 		return doctor.Observation{}, context.Cause(ctx)
 	case errors.As(err, &truncated) && len(result.Connections) > 0:
 		e.Note(fmt.Errorf("%s: %w", path, err))
+	case isExport(err):
+		return doctor.Observation{}, err
 	case errors.Is(err, pcap.ErrNoTCP):
 		return doctor.Observation{}, nothing(path, &result)
 	case errors.As(err, &link):

@@ -31,6 +31,8 @@ type Examiner struct {
 
 	// Stdin is what Capture reads as standard input.
 	Stdin io.Reader
+	// Export is a file that Capture makes of the headers that it reads; empty: none.
+	Export string
 
 	// Progress receives a message, without a full stop, as each long step begins.
 	Progress func(format string, args ...any)

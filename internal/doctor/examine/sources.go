@@ -49,7 +49,7 @@ func (e *Examiner) sources(ctx context.Context, paths []string) ([]pcap.Source, 
 	case len(all) > maxFiles:
 		return nil, remedy.New(fmt.Errorf("%d files are more than the %d that are read", len(all), maxFiles), "join some of them first: mergecap -w FILE ...")
 	case len(all) > 1 && hasStdin(paths):
-		return nil, remedy.New(errors.New(stdinName + " is read with no other file"), "join them first: mergecap -w FILE ...")
+		return nil, remedy.New(errors.New(stdinName+" is read with no other file"), "join them first: mergecap -w FILE ...")
 	}
 	return all, nil
 }

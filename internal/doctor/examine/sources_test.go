@@ -2,13 +2,17 @@ package examine
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"longhaul/internal/doctor"
 	"longhaul/internal/nettest"
 	"longhaul/internal/remedy"
 )
@@ -81,4 +85,70 @@ func TestStdinIsInterrupted(t *testing.T) {
 	if _, err := e.Capture(ctx, []string{Stdin}, End{}, End{}); !errors.Is(err, stop) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// TestExportHasTheSameVerdict diagnoses captures and their exports.
+func TestExportHasTheSameVerdict(t *testing.T) {
+	names, err := filepath.Glob("../../pcap/testdata/*.pcap")
+	nettest.Must(t, err)
+	more, err := filepath.Glob("../testdata/*.pcap")
+	nettest.Must(t, err)
+	if len(names) == 0 || len(more) == 0 {
+		t.Fatal("no captures")
+	}
+	for _, name := range append(names, more...) {
+		export := filepath.Join(t.TempDir(), "export.pcap")
+		var texts [2]string
+		for i, path := range []string{name, export} {
+			var notes []string
+			e := Examiner{Progress: func(string, ...any) {}, Note: func(err error) { notes = append(notes, err.Error()) }}
+			if i == 0 {
+				e.Export = export
+			}
+			o, err := e.Capture(t.Context(), []string{path}, End{}, End{})
+			nettest.Must(t, err)
+			if i == 0 {
+				if !slices.ContainsFunc(notes, func(s string) bool { return strings.HasPrefix(s, export+" has the headers of ") }) {
+					t.Errorf("notes %q", notes)
+				}
+			}
+			o.Local, o.Remote = netip.AddrPort{}, netip.AddrPort{}
+			report, err := doctor.Diagnose(o)
+			if err != nil { // the same one, then
+				texts[i] = err.Error()
+				continue
+			}
+			text, err := json.Marshal(report)
+			nettest.Must(t, err)
+			texts[i] = string(text)
+		}
+		if texts[0] != texts[1] {
+			t.Errorf("%s: another verdict of the export:\n%s\n%s", name, texts[0], texts[1])
+		}
+	}
+}
+
+// TestExportNeedsANewFile overwrites no file, and leaves none without packets.
+func TestExportNeedsANewFile(t *testing.T) {
+	dir := t.TempDir()
+	capture, text, other := filepath.Join(dir, "capture.pcap"), filepath.Join(dir, "text"), filepath.Join(dir, "other.pcap")
+	nettest.Must(t, os.WriteFile(capture, file(raw, 128, handshakeAndData()...), 0o600))
+	nettest.Must(t, os.WriteFile(text, []byte("taken on Monday"), 0o600))
+	export := func(path, to string, remote End) error {
+		e := Examiner{Progress: func(string, ...any) {}, Note: func(error) {}, Export: to}
+		_, err := e.Capture(t.Context(), []string{path}, End{}, remote)
+		return err
+	}
+	if err := export(capture, text, End{}); err == nil || err.Error() != "write the export: "+text+" is there already" || remedy.Of(err) == "" {
+		t.Errorf("got %v", err)
+	}
+	if err := export(capture, filepath.Join(dir, "gone", "x"), End{}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+	for _, err := range []error{export(text, other, End{}), export(capture, other, End{Port: 9})} {
+		if _, missing := os.Stat(other); err == nil || !errors.Is(missing, os.ErrNotExist) {
+			t.Errorf("got %v, and of the export %v", err, missing)
+		}
+	}
+	nettest.Must(t, export(capture, other, End{}))
 }
