@@ -281,7 +281,7 @@ func (c *connection) finish(began time.Time) *Connection {
 		Start: began.Add(time.Duration(c.first)), End: began.Add(time.Duration(c.last)),
 		Handshake: Handshake{Client: c.half[client].offer, Server: c.half[1-client].offer, RTT: time.Duration(c.handshakeRTT), OptionsCut: c.optionsCut},
 		Reset:     c.reset,
-		Network:   c.network(),
+		Network:   c.network(client),
 	}
 	switch c.closer {
 	case client:
@@ -316,13 +316,13 @@ func (c *connection) oneWay(of int) bool {
 	return handshake || goesOn || peer.count.missing > 0
 }
 
-// network names the networks of the connection's packets.
-func (c *connection) network() string {
-	a, b := c.networks[0], c.networks[1]
+// network names the networks of the connection's packets, the client's first.
+func (c *connection) network(client int) string {
+	a, b := c.networks[client], c.networks[1-client]
 	switch {
-	case !c.heard[0]:
+	case !c.heard[client]:
 		a = b
-	case !c.heard[1]:
+	case !c.heard[1-client]:
 		b = a
 	}
 	if a == b {

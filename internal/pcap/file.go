@@ -60,6 +60,7 @@ func linkTypeError(t layers.LinkType) *LinkTypeError {
 		layers.LinkTypeTokenRing: "Token Ring", layers.LinkTypeFDDI: "FDDI",
 		layers.LinkTypeIEEE802_11: "802.11", layers.LinkTypeIEEE80211Radio: "802.11 with radiotap", layers.LinkTypePrismHeader: "802.11 with Prism",
 		layers.LinkTypeFRelay: "Frame Relay", layers.LinkTypePFLog: "pflog", layers.LinkTypeLinuxUSB: "USB",
+		8: "SLIP", 192: "PPI, mostly of 802.11", 226: "IPNET", 258: "PKTAP", 281: "Broadcom tags", 284: "DSA tags", 285: "EDSA tags",
 		187: "Bluetooth", 195: "802.15.4", 227: "SocketCAN", 239: "NFLOG", 247: "InfiniBand", 253: "netlink",
 	}[t]
 	return &LinkTypeError{Number: int(t), Name: name}

@@ -420,3 +420,28 @@ func FuzzHeaders(f *testing.F) {
 		}
 	})
 }
+
+func TestParts(t *testing.T) {
+	l := LeftOut{
+		Unwanted: 3, Fragments: 11, HeadersCut: 1, Malformed: 2, WithoutTime: 4,
+		UnreadLinkPackets: 5, UnreadLinkTypes: []string{"USB", "NFLOG"}, Content: map[string]int64{"UDP": 20, "WireGuard": 6},
+	}
+	var got, hidden []string
+	for _, p := range l.Parts() {
+		got = append(got, p.String())
+		if p.HidesTCP() {
+			hidden = append(hidden, string(p.Reason))
+		}
+	}
+	want := []string{
+		"20 packets of UDP", "11 fragments of IP packets", "6 packets of WireGuard", "5 packets of USB and NFLOG",
+		"4 packets without a time (simple packet blocks)", "3 packets of TCP between other ends", "2 packets with an invalid header",
+		"1 packet with headers cut by the snap length",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if want := []string{"fragment", "not TCP", "link type", "without a time", "headers cut"}; !slices.Equal(hidden, want) {
+		t.Errorf("TCP may be in %q, want %q", hidden, want)
+	}
+}

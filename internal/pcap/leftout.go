@@ -81,18 +81,14 @@ var opaque = map[string]bool{
 
 // String says how many packets they are.
 func (p Part) String() string {
-	packets := "packets"
-	if p.Packets == 1 {
-		packets = "packet"
-	}
-	of := ""
+	noun, of := "packet", ""
 	switch p.Reason {
 	case NotTCP, UnreadLink:
 		of = " of " + p.Content
 	case Unwanted:
 		of = " of TCP between other ends"
 	case Fragment:
-		return strings.Replace(fmt.Sprintf("%d fragments of IP packets", p.Packets), "1 fragments", "1 fragment", 1)
+		noun, of = "fragment", " of IP packets"
 	case HeadersCut:
 		of = " with headers cut by the snap length"
 	case Malformed:
@@ -100,5 +96,8 @@ func (p Part) String() string {
 	case WithoutTime:
 		of = " without a time (simple packet blocks)"
 	}
-	return fmt.Sprintf("%d %s%s", p.Packets, packets, of)
+	if p.Packets != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s%s", p.Packets, noun, of)
 }
