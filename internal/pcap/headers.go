@@ -36,6 +36,7 @@ const (
 	hEtherIP
 	hVXLAN
 	hGeneve
+	hGTP
 	hUDP
 	hTCP
 )
@@ -205,6 +206,8 @@ func (d *decoder) step(h header, p *packet) (header, verdict) {
 		return d.virtual(p)
 	case hGeneve:
 		return d.geneve(p)
+	case hGTP:
+		return d.mobile(p)
 	}
 	return noHeader, d.without("another protocol")
 }
@@ -548,11 +551,12 @@ const (
 	portVXLAN      = 4789
 	portVXLANLinux = 8472
 	portGeneve     = 6081
+	portGTP        = 2152
 )
 
 // onPort names what a port of UDP usually has.
 var onPort = map[layers.UDPPort]string{
-	53: "DNS", 443: "UDP port 443 (QUIC)", 1194: "OpenVPN", 1701: "L2TP", 2152: "GTP-U", 4500: "IPsec in UDP",
+	53: "DNS", 443: "UDP port 443 (QUIC)", 1194: "OpenVPN", 1701: "L2TP", 4500: "IPsec in UDP",
 }
 
 func (d *decoder) datagram() (header, verdict) {
@@ -568,6 +572,10 @@ func (d *decoder) datagram() (header, verdict) {
 		}
 	case portGeneve:
 		return hGeneve, isTCP
+	case portGTP:
+		if len(rest) < 2 || rest[0]>>4 == 3 && rest[1] == 255 { // version 1, a packet of a user
+			return hGTP, isTCP
+		}
 	}
 	if isWireGuard(rest, int(d.udp.Length)-8) {
 		return noHeader, d.without("WireGuard")
@@ -628,6 +636,33 @@ func (d *decoder) geneve(p *packet) (header, verdict) {
 		return noHeader, d.without(geneveUnknown)
 	}
 	return next, v
+}
+
+// mobile decodes a header of GTP-U (3GPP TS 29.281). Each direction has its own number of
+// the tunnel.
+func (d *decoder) mobile(p *packet) (header, verdict) {
+	rest := d.rest()
+	n, extension := 8, byte(0)
+	if len(rest) < n {
+		return d.short()
+	}
+	if rest[0]&7 != 0 { // more fields
+		if n = 12; len(rest) < n {
+			return d.short()
+		}
+		if rest[0]&4 != 0 {
+			extension = rest[11]
+		}
+	}
+	for extension != 0 {
+		if n >= len(rest) || rest[n] == 0 || n+int(rest[n])*4 > len(rest) {
+			return d.short()
+		}
+		n += int(rest[n]) * 4
+		extension = rest[n-1]
+	}
+	p.network.within(inGTP, 0)
+	return d.over(n, hIP)
 }
 
 func address(b []byte) netip.Addr {

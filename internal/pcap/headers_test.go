@@ -129,6 +129,13 @@ var wrappings = map[string]struct {
 	"Geneve of IP": {network: "Geneve 42", wrap: func(ip []byte, _ int) []byte {
 		return ethernet(0x800, outer4(17, udp(6081, words(0, ofIP(ip), 0, 42<<8), ip)))
 	}},
+	"GTP-U": {network: "GTP", wrap: func(ip []byte, from int) []byte {
+		return ethernet(0x800, outer4(17, udp(2152, []byte{0x30, 255}, words(uint16(len(ip)), 0, uint16(7+from)), ip)))
+	}},
+	"GTP-U with more fields": {network: "GTP", wrap: func(ip []byte, from int) []byte {
+		more := []byte{0, 1, 0, 0x85, 1, 0, 9, 0x85, 2, 0, 0, 0, 0, 0, 0, 0}
+		return ethernet(0x800, outer4(17, udp(2152, []byte{0x36, 255}, words(uint16(len(more)+len(ip)), 0, uint16(7+from)), more, ip)))
+	}},
 	"authentication": {wrap: func(ip []byte, _ int) []byte {
 		// Between the IP header and TCP's.
 		n, next := 20, 9
@@ -295,7 +302,7 @@ func TestContent(t *testing.T) {
 		"another IP protocol":         ethernet(0x800, outer4(89, make([]byte, 40))),
 		"UDP":                         ethernet(0x800, outer4(17, udp(9999, make([]byte, 40)))),
 		"DNS":                         ethernet(0x800, outer4(17, udp(53, make([]byte, 40)))),
-		"GTP-U":                       ethernet(0x800, outer4(17, udp(2152, make([]byte, 40)))),
+		"OpenVPN":                     ethernet(0x800, outer4(17, udp(1194, make([]byte, 40)))),
 		"WireGuard":                   ethernet(0x800, outer4(17, udp(51820, wireguard))),
 		"GRE with unknown content":    ethernet(0x800, outer4(47, words(0, 0xabcd), make([]byte, 40))),
 		"MPLS with unknown content":   ethernet(0x8847, label(16, true), make([]byte, 40)),

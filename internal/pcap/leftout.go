@@ -75,7 +75,7 @@ func (p *Part) HidesTCP() bool {
 
 // opaque lists contents that may have TCP inside.
 var opaque = map[string]bool{
-	"WireGuard": true, "IPsec (ESP)": true, "IPsec in UDP": true, "OpenVPN": true, "L2TP": true, "GTP-U": true,
+	"WireGuard": true, "IPsec (ESP)": true, "IPsec in UDP": true, "OpenVPN": true, "L2TP": true,
 	greUnknown: true, mplsUnknown: true, geneveUnknown: true, tooDeep: true, "PPP with other content": true,
 }
 

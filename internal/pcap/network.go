@@ -25,10 +25,11 @@ const (
 	inGRE
 	inVXLAN
 	inGeneve
+	inGTP
 )
 
 var wrappingNames = [...]string{
-	inVLAN: "VLAN", inMPLS: "MPLS", inPPPoE: "PPPoE", inIP: "IP in IP", inGRE: "GRE", inVXLAN: "VXLAN", inGeneve: "Geneve",
+	inVLAN: "VLAN", inMPLS: "MPLS", inPPPoE: "PPPoE", inIP: "IP in IP", inGRE: "GRE", inVXLAN: "VXLAN", inGeneve: "Geneve", inGTP: "GTP",
 }
 
 // within adds a wrapping. More than fit do not tell networks apart.

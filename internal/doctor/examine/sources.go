@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"longhaul/internal/pcap"
@@ -48,14 +49,10 @@ func (e *Examiner) sources(ctx context.Context, paths []string) ([]pcap.Source, 
 	switch {
 	case len(all) > maxFiles:
 		return nil, remedy.New(fmt.Errorf("%d files are more than the %d that are read", len(all), maxFiles), "join some of them first: mergecap -w FILE ...")
-	case len(all) > 1 && hasStdin(paths):
+	case len(all) > 1 && slices.Contains(paths, Stdin):
 		return nil, remedy.New(errors.New(stdinName+" is read with no other file"), "join them first: mergecap -w FILE ...")
 	}
 	return all, nil
-}
-
-func hasStdin(paths []string) bool {
-	return strings.Contains("\x00"+strings.Join(paths, "\x00")+"\x00", "\x00"+Stdin+"\x00")
 }
 
 // source is a file.
