@@ -20,6 +20,10 @@ const (
 	hDirection
 	hCiscoHDLC
 	hVLAN
+	hETag
+	hVNTag
+	hService
+	hFabricPath
 	hLLC
 	hMPLS
 	hPPPoE
@@ -60,18 +64,24 @@ var readable = map[layers.LinkType]header{
 	layers.LinkTypePPPEthernet: hPPPoE, layers.LinkTypeC_HDLC: hCiscoHDLC, layers.LinkTypeATM_RFC1483: hLLC,
 }
 
-// Ethernet types that package layers does not name: VLANs of older switches, and mirrors of
-// switches in GRE.
+// Ethernet types that package layers does not name: VLANs of older switches, mirrors of
+// switches in GRE, port extenders (802.1BR and Cisco's), provider bridges (802.1ah), and
+// Cisco's fabric.
 const (
-	typeQinQ9100 layers.EthernetType = 0x9100
-	typeQinQ9200 layers.EthernetType = 0x9200
-	typeERSPAN3  layers.EthernetType = 0x22eb
+	typeQinQ9100   layers.EthernetType = 0x9100
+	typeQinQ9200   layers.EthernetType = 0x9200
+	typeERSPAN3    layers.EthernetType = 0x22eb
+	typeETag       layers.EthernetType = 0x893f
+	typeVNTag      layers.EthernetType = 0x8926
+	typeService    layers.EthernetType = 0x88e7
+	typeFabricPath layers.EthernetType = 0x8903
 )
 
 // byType maps Ethernet types to headers.
 var byType = map[layers.EthernetType]header{
 	layers.EthernetTypeIPv4: hIPv4, layers.EthernetTypeIPv6: hIPv6,
 	layers.EthernetTypeDot1Q: hVLAN, layers.EthernetTypeQinQ: hVLAN, typeQinQ9100: hVLAN, typeQinQ9200: hVLAN,
+	typeETag: hETag, typeVNTag: hVNTag, typeService: hService, typeFabricPath: hFabricPath,
 	layers.EthernetTypeMPLSUnicast: hMPLS, layers.EthernetTypeMPLSMulticast: hMPLS,
 	layers.EthernetTypePPPoESession: hPPPoE, layers.EthernetTypePPP: hPPP,
 	layers.EthernetTypeTransparentEthernetBridging: hEthernet,
@@ -172,6 +182,14 @@ func (d *decoder) step(h header, p *packet) (header, verdict) {
 		return d.typed(2, 4)
 	case hVLAN:
 		return d.tag(p)
+	case hETag:
+		return d.typed(6, 8)
+	case hVNTag:
+		return d.typed(4, 6)
+	case hService:
+		return d.service(p)
+	case hFabricPath:
+		return d.over(2, hEthernet)
 	case hLLC:
 		return d.snap()
 	case hMPLS:
@@ -314,6 +332,14 @@ func (d *decoder) tag(p *packet) (header, verdict) {
 		p.network.within(inVLAN, uint32(id))
 	}
 	return d.ofType(d.vlan.Type, otherType)
+}
+
+// service decodes the tag of a service of provider bridges.
+func (d *decoder) service(p *packet) (header, verdict) {
+	if rest := d.rest(); len(rest) >= 4 {
+		p.network.within(inService, binary.BigEndian.Uint32(rest)&0xffffff)
+	}
+	return d.over(4, hEthernet)
 }
 
 // snap decodes LLC and SNAP (RFC 1042).

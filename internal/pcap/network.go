@@ -26,10 +26,11 @@ const (
 	inVXLAN
 	inGeneve
 	inGTP
+	inService
 )
 
 var wrappingNames = [...]string{
-	inVLAN: "VLAN", inMPLS: "MPLS", inPPPoE: "PPPoE", inIP: "IP in IP", inGRE: "GRE", inVXLAN: "VXLAN", inGeneve: "Geneve", inGTP: "GTP",
+	inVLAN: "VLAN", inMPLS: "MPLS", inPPPoE: "PPPoE", inIP: "IP in IP", inGRE: "GRE", inVXLAN: "VXLAN", inGeneve: "Geneve", inGTP: "GTP", inService: "service",
 }
 
 // within adds a wrapping. More than fit do not tell networks apart.
