@@ -32,7 +32,7 @@ type connection struct {
 	epoch  int // of the clock
 
 	next, every int64 // time of the next sample, and the interval
-	samples     [2][]snapshot
+	samples     [2][]doctor.Sample
 }
 
 func newConnection(k key, at int64, room *int) *connection {
@@ -353,11 +353,10 @@ func (c *connection) direction(of int) Direction {
 	}
 	d.Observation.Capture = capture
 	known := c.known(of, d.Place)
-	d.Observation.Samples = make([]doctor.Sample, 0, len(c.samples[of]))
-	for _, s := range c.samples[of] {
-		d.Observation.Samples = append(d.Observation.Samples, s.sample(known, d.Place, c.half[1-of].toPeer(), c.first))
+	d.Observation.Samples = c.samples[of] // without a copy: all together are many
+	for i := range d.Observation.Samples {
+		complete(&d.Observation.Samples[i], known, d.Place, c.half[1-of].toPeer(), c.first)
 	}
-	c.samples[of] = nil
 	settle(d.Observation.Samples)
 	return d
 }

@@ -121,7 +121,7 @@ func TestCrowd(t *testing.T) {
 	if len(result.Connections) != connections || total > samplesEach*connections+2*connections {
 		t.Errorf("%d connections with %d samples", len(result.Connections), total)
 	}
-	if held, max := after.HeapAlloc-before.HeapAlloc, uint64(total)*uint64(unsafe.Sizeof(doctor.Sample{}))*3/2; held > max {
+	if held, max := after.HeapAlloc-before.HeapAlloc, uint64(total)*uint64(unsafe.Sizeof(doctor.Sample{}))*9/4; held > max {
 		t.Errorf("%d bytes of memory are held, want at most %d", held, max)
 	}
 	runtime.KeepAlive(result)
@@ -133,7 +133,7 @@ func TestThinOut(t *testing.T) {
 	for i := range 2 * largest {
 		c := newConnection(key{addresses[0][client], addresses[0][server]}, 0, &table.room)
 		c.half[0].count.bytesSent = int64(1000 * i)
-		c.samples[0] = make([]snapshot, maxSamples)
+		c.samples[0] = make([]doctor.Sample, maxSamples)
 		table.ended = append(table.ended, c)
 		table.samples += maxSamples
 	}
