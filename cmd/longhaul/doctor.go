@@ -31,7 +31,8 @@ type doctorFlags struct {
 	examine.Examiner
 	local, remote string
 	pid           int
-	replay, pcap  string
+	replay        string
+	pcap          []string
 	record        string
 	tokenFile     string
 	receive       bool
@@ -58,6 +59,12 @@ With --remote, --local or --pid it only watches and does not change the
 connections. It sends a few probe packets to find the packet sizes that the path
 carries (--no-probe: none). With --test it sends data to find the throughput.
 
+With --pcap it reads a capture of headers: pcap, pcapng or snoop, also with
+gzip, zstd, xz or bzip2, and - for standard input. Several files, or directories
+of them, are one capture, in the order of time. With --export it also saves the
+headers of the selected connections for a bug report: payload is left out, and
+addresses and times are replaced.
+
 With --intercept, on the host of a relay that intercepts, it sends one probe
 toward the targets that are given, or toward those of a flow of each tunnel, and
 one toward a client. It names routes, filters and firewalls because of which
@@ -69,6 +76,8 @@ Exit codes: 0 a certain verdict, or done (--apply, --undo); 4 a likely verdict;
   longhaul doctor --remote 203.0.113.9:5432 --test
   longhaul doctor --pid 4711 --time 20s
   longhaul doctor --pcap sender.pcap
+  longhaul doctor --pcap trace.pcap0 trace.pcap1
+  ssh HOST tcpdump -i any -s 128 -c 100000 -w - tcp | longhaul doctor --pcap -
   longhaul doctor --intercept 10.20.20.5:22 --client 10.10.10.7`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -132,7 +141,8 @@ Exit codes: 0 a certain verdict, or done (--apply, --undo); 4 a likely verdict;
 	flags.Uint16Var(&f.TestPort, "test-port", measure.DefaultPort, "`PORT` of that longhaul measure")
 	flags.StringVar(&f.tokenFile, "token", "", "`FILE` with the token for it")
 	flags.BoolVar(&f.SkipProbe, "no-probe", false, "do not probe packet sizes")
-	flags.StringVar(&f.pcap, "pcap", "", "read a capture in this `FILE`, taken elsewhere")
+	flags.StringArrayVar(&f.pcap, "pcap", nil, "read a capture in this `FILE`, taken elsewhere")
+	flags.StringVar(&f.Export, "export", "", "with --pcap: save headers alone in this `FILE`, with other addresses")
 	flags.StringVar(&f.record, "record", "", "save the observation in this `FILE`")
 	flags.StringVar(&f.replay, "replay", "", "read an observation of --record from this `FILE`")
 	flags.BoolVar(&f.apply, "apply", false, "perform the remedies for this host, after asking")
@@ -165,14 +175,15 @@ func note(env *env, err error) { fmt.Fprintf(env.stderr, "longhaul: %v\n", err) 
 
 // observe watches, measures or reads what the flags name.
 func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doctor.Observation, error) {
-	passive := f.pcap == "" && (f.remote != "" || f.local != "" || f.pid != 0)
+	capture := len(f.pcap) > 0
+	passive := !capture && (f.remote != "" || f.local != "" || f.pid != 0)
 	ways := 0
-	for _, chosen := range []bool{len(args) > 0, passive, f.replay != "", f.pcap != ""} {
+	for _, chosen := range []bool{len(args) > 0 && !capture, passive, f.replay != "", capture} {
 		if chosen {
 			ways++
 		}
 	}
-	if ways != 1 || len(args) > 1 {
+	if ways != 1 || len(args) > 1 && !capture {
 		return doctor.Observation{},
 			usageError(remedy.New(errors.New("longhaul doctor needs one host, or connections to watch"),
 				"see longhaul doctor --help"))
@@ -191,10 +202,10 @@ func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doc
 	switch {
 	case f.replay != "":
 		return examine.ReadRecord(f.replay)
-	case len(args) == 1:
+	case len(args) == 1 && !capture:
 		return f.transfer(ctx, args[0])
 	}
-	if f.pcap == "" && f.During < examine.MinWatch {
+	if !capture && f.During < examine.MinWatch {
 		return doctor.Observation{}, usageError(fmt.Errorf("--time %v is too short: use 1s or more", f.During))
 	}
 	local, err := parseEnd(ctx, "local", f.local)
@@ -205,8 +216,9 @@ func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doc
 	if err != nil {
 		return doctor.Observation{}, err
 	}
-	if f.pcap != "" {
-		return f.Capture(ctx, f.pcap, local, remote)
+	if capture {
+		f.Stdin = env.stdin
+		return f.Capture(ctx, slices.Concat(f.pcap, args), local, remote)
 	}
 	return f.Watch(ctx, examine.Connections{Local: local, Remote: remote, PID: f.pid})
 }
@@ -215,8 +227,10 @@ func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doc
 func (f *doctorFlags) checkSource() error {
 	source := ""
 	switch {
-	case f.pcap != "":
+	case len(f.pcap) > 0:
 		source = "--pcap"
+	case f.Export != "":
+		return usageError(remedy.New(errors.New("--export needs --pcap: it saves the headers of a capture"), "see longhaul doctor --help"))
 	case f.replay != "":
 		source = "--replay"
 	default:
@@ -239,7 +253,7 @@ func (f *doctorFlags) checkSource() error {
 
 // moreData says how to get an observation that suffices.
 func (f *doctorFlags) moreData() string {
-	if f.pcap != "" || f.replay != "" {
+	if len(f.pcap) > 0 || f.replay != "" {
 		return "capture longer, at the sending host, while data are moving"
 	}
 	return "watch longer with --time, while data are moving"

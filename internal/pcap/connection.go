@@ -16,11 +16,15 @@ type connection struct {
 	first, last int64 // ns since the capture's first packet
 	half        [2]half
 	client      int // index of the end that connected; -1: not seen
+	// The ends that were heard, and the network in which each sends.
+	heard    [2]bool
+	networks [2]network
 
 	closer  int // index of the end that sent the first FIN or RST; -1: none yet
 	reset   bool
 	resetBy int // index of the end that reset it; -1: none
 
+	optionsCut      bool  // of a SYN
 	synAt, synAckAt int64 // first transmissions; negative: not seen
 	handshakeRTT    int64 // 0: unknown
 
@@ -28,7 +32,7 @@ type connection struct {
 	epoch  int // of the clock
 
 	next, every int64 // time of the next sample, and the interval
-	samples     [2][]snapshot
+	samples     [2][]doctor.Sample
 }
 
 func newConnection(k key, at int64, room *int) *connection {
@@ -138,6 +142,7 @@ func (c *connection) syn(p *packet, from int, t int64) {
 		h.synData = h.isn + 1 + int64(p.payload)
 	}
 	if h.offer.Seen || p.optionsCut {
+		c.optionsCut = c.optionsCut || p.optionsCut
 		return
 	}
 	h.offer = Offer{
@@ -274,8 +279,9 @@ func (c *connection) finish(began time.Time) *Connection {
 	out := &Connection{
 		Client: addresses[client], Server: addresses[1-client],
 		Start: began.Add(time.Duration(c.first)), End: began.Add(time.Duration(c.last)),
-		Handshake: Handshake{Client: c.half[client].offer, Server: c.half[1-client].offer, RTT: time.Duration(c.handshakeRTT)},
+		Handshake: Handshake{Client: c.half[client].offer, Server: c.half[1-client].offer, RTT: time.Duration(c.handshakeRTT), OptionsCut: c.optionsCut},
 		Reset:     c.reset,
+		Network:   c.network(client),
 	}
 	switch c.closer {
 	case client:
@@ -283,12 +289,46 @@ func (c *connection) finish(began time.Time) *Connection {
 	case 1 - client:
 		out.ClosedBy = Server
 	}
+	for i, side := range []Side{Client, Server} {
+		if c.oneWay(ends[i]) {
+			out.OneWay = side
+		}
+	}
 	for i, end := range ends {
 		out.Directions[i] = c.direction(end)
 		out.Directions[i].Observation.Local = addresses[end]
 		out.Directions[i].Observation.Remote = addresses[1-end]
 	}
 	return out
+}
+
+// answeredBytes are more than an end sends without an answer, if it repeats few of them.
+const answeredBytes = 64 << 10
+
+// oneWay reports whether packets of an end alone were captured, and show answers.
+func (c *connection) oneWay(of int) bool {
+	h, peer := &c.half[of], &c.half[1-of]
+	if !c.heard[of] || c.heard[1-of] {
+		return false
+	}
+	handshake := h.isnKnown && !h.answers && peer.begun
+	goesOn := h.count.bytesSent > answeredBytes && h.count.bytesResent < h.count.bytesSent/10
+	return handshake || goesOn || peer.count.missing > 0
+}
+
+// network names the networks of the connection's packets, the client's first.
+func (c *connection) network(client int) string {
+	a, b := c.networks[client], c.networks[1-client]
+	switch {
+	case !c.heard[client]:
+		a = b
+	case !c.heard[1-client]:
+		b = a
+	}
+	if a == b {
+		return a.String()
+	}
+	return cmp.Or(a.String(), "none") + " and " + cmp.Or(b.String(), "none")
 }
 
 // direction makes the result for the data of an end.
@@ -314,8 +354,9 @@ func (c *connection) direction(of int) Direction {
 	}
 	d.Observation.Capture = capture
 	known := c.known(of, d.Place)
-	for _, s := range c.samples[of] {
-		d.Observation.Samples = append(d.Observation.Samples, s.sample(known, d.Place, c.half[1-of].toPeer(), c.first))
+	d.Observation.Samples = c.samples[of] // without a copy: all together are many
+	for i := range d.Observation.Samples {
+		complete(&d.Observation.Samples[i], known, d.Place, c.half[1-of].toPeer(), c.first)
 	}
 	settle(d.Observation.Samples)
 	return d

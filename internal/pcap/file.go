@@ -2,7 +2,7 @@ package pcap
 
 import (
 	"bufio"
-	"compress/gzip"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/gopacket/gopacket/layers"
-	"github.com/gopacket/gopacket/pcapgo"
 )
 
 // ErrNotCapture is returned for input in an unknown format.
@@ -23,17 +22,19 @@ var ErrNoTCP = errors.New("no TCP packet is in the capture")
 // TruncatedError is returned for an incomplete or damaged capture. The Result
 // beside it covers the packets before the damage.
 type TruncatedError struct {
-	Packets int64 // read
-	Bytes   int64 // read of the uncompressed file
-	Err     error // the reader's error
+	File    string // of several; empty: the only one
+	Packets int64  // read
+	Bytes   int64  // read of the uncompressed file
+	Err     error  // the reader's error
 }
 
 // Error names the end of the readable part.
 func (e *TruncatedError) Error() string {
+	name := cmp.Or(e.File, "the capture")
 	if errors.Is(e.Err, io.ErrUnexpectedEOF) {
-		return fmt.Sprintf("the capture ends unexpectedly after %d packets (%d bytes)", e.Packets, e.Bytes)
+		return fmt.Sprintf("%s ends unexpectedly after %d packets (%d bytes)", name, e.Packets, e.Bytes)
 	}
-	return fmt.Sprintf("the capture is damaged after %d packets (%d bytes): %v", e.Packets, e.Bytes, e.Err)
+	return fmt.Sprintf("%s is damaged after %d packets (%d bytes): %v", name, e.Packets, e.Bytes, e.Err)
 }
 
 // Unwrap returns the reader's error.
@@ -53,28 +54,13 @@ func (e *LinkTypeError) Error() string {
 	return fmt.Sprintf("unsupported link type %s (%d)", e.Name, e.Number)
 }
 
-// The numbers of raw IP in files of BSD (12) and OpenBSD (14).
-const (
-	linkRawBSD     layers.LinkType = 12
-	linkRawOpenBSD layers.LinkType = 14
-)
-
-// readable lists the supported link types.
-var readable = map[layers.LinkType]bool{
-	layers.LinkTypeNull: true, layers.LinkTypeLoop: true,
-	layers.LinkTypeEthernet: true,
-	layers.LinkTypeLinuxSLL: true, layers.LinkTypeLinuxSLL2: true,
-	layers.LinkTypeRaw: true, linkRawBSD: true, linkRawOpenBSD: true,
-	layers.LinkTypeIPv4: true, layers.LinkTypeIPv6: true,
-}
-
 // linkTypeError makes the error for an unsupported link type.
 func linkTypeError(t layers.LinkType) *LinkTypeError {
 	name := map[layers.LinkType]string{
-		layers.LinkTypePPP: "PPP", layers.LinkTypePPP_HDLC: "PPP over HDLC", layers.LinkTypePPPEthernet: "PPP over Ethernet",
-		layers.LinkTypeTokenRing: "Token Ring", layers.LinkTypeFDDI: "FDDI", layers.LinkTypeATM_RFC1483: "ATM",
+		layers.LinkTypeTokenRing: "Token Ring", layers.LinkTypeFDDI: "FDDI",
 		layers.LinkTypeIEEE802_11: "802.11", layers.LinkTypeIEEE80211Radio: "802.11 with radiotap", layers.LinkTypePrismHeader: "802.11 with Prism",
 		layers.LinkTypeFRelay: "Frame Relay", layers.LinkTypePFLog: "pflog", layers.LinkTypeLinuxUSB: "USB",
+		8: "SLIP", 192: "PPI, mostly of 802.11", 226: "IPNET", 258: "PKTAP", 281: "Broadcom tags", 284: "DSA tags", 285: "EDSA tags",
 		187: "Bluetooth", 195: "802.15.4", 227: "SocketCAN", 239: "NFLOG", 247: "InfiniBand", 253: "netlink",
 	}[t]
 	return &LinkTypeError{Number: int(t), Name: name}
@@ -90,11 +76,11 @@ type record struct {
 	device int
 }
 
-// file reads the records of a capture in either format.
+// file reads the records of a capture in any format.
 type file struct {
 	counted *counter
-	classic *pcapgo.Reader
-	ng      *ngFile
+	// next reads a record. The error is io.EOF at the regular end.
+	next func() (record, error)
 }
 
 // counter counts the bytes read.
@@ -115,43 +101,36 @@ func (c *counter) skip(n int) error {
 	return err
 }
 
-// The first four bytes of the formats; pcap uses either byte order.
-const (
-	magicMicroseconds = 0xa1b2c3d4
-	magicNanoseconds  = 0xa1b23c4d
-	magicNg           = 0x0a0d0d0a
-	magicGzip         = 0x1f8b // two bytes
-)
-
-// open detects the format, and decompresses gzip.
+// open detects the format, also behind a compression.
 func open(r io.Reader) (*file, error) {
-	head := bufio.NewReader(r)
-	if b, err := head.Peek(2); err == nil && binary.BigEndian.Uint16(b) == magicGzip {
-		unzipped, err := gzip.NewReader(head)
-		if err != nil {
-			return nil, ErrNotCapture
-		}
-		head = bufio.NewReader(unzipped)
-	}
-	b, err := head.Peek(4)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+	head, err := decompressed(r)
+	if err != nil {
 		return nil, err
+	}
+	b, err := head.Peek(len(magicSnoop))
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, &TruncatedError{Err: err}
 	}
 	if len(b) < 4 {
 		return nil, ErrNotCapture
 	}
 	f := &file{counted: &counter{r: head}}
-	switch big, little := binary.BigEndian.Uint32(b), binary.LittleEndian.Uint32(b); {
-	case big == magicNg:
-		f.ng = &ngFile{in: f.counted}
-	case big == magicMicroseconds, big == magicNanoseconds, little == magicMicroseconds, little == magicNanoseconds:
-		if f.classic, err = pcapgo.NewReader(f.counted); err != nil {
-			return nil, &TruncatedError{Bytes: f.counted.n, Err: unexpected(err)}
-		}
-		f.classic.SetSnaplen(min(f.classic.Snaplen(), maxPacketBytes))
-	default:
+	if binary.BigEndian.Uint32(b) == ngSection {
+		f.next = (&ngFile{in: f.counted}).next
+		return f, nil
+	}
+	var classic *classicFile
+	if order := classicOrder(b); order != nil {
+		classic, err = newClassic(f.counted, order)
+	} else if string(b) == magicSnoop {
+		classic, err = newSnoop(f.counted)
+	} else {
 		return nil, ErrNotCapture
 	}
+	if err != nil {
+		return nil, &TruncatedError{Bytes: f.counted.n, Err: unexpected(err)}
+	}
+	f.next = classic.next
 	return f, nil
 }
 
@@ -164,21 +143,6 @@ func unexpected(err error) error {
 		return io.ErrUnexpectedEOF
 	}
 	return err
-}
-
-// next reads a record. The error is io.EOF at the regular end.
-func (f *file) next() (record, error) {
-	if f.ng != nil {
-		return f.ng.next()
-	}
-	data, ci, err := f.classic.ZeroCopyReadPacketData()
-	if err != nil {
-		if err == io.EOF && ci.CaptureLength > 0 {
-			err = io.ErrUnexpectedEOF // after the record's header
-		}
-		return record{}, err
-	}
-	return record{data: data, wire: wireLength(int64(ci.Length), len(data)), at: ci.Timestamp, link: f.classic.LinkType()}, nil
 }
 
 // wireLength is the length of a packet on the wire, of which n bytes were captured.

@@ -41,7 +41,7 @@ var ErrManyInterfaces = fmt.Errorf("more than %d interfaces are in the capture",
 
 // Types of blocks, and codes of options of an interface.
 const (
-	ngSection   = magicNg
+	ngSection   = 0x0a0d0d0a // the same in both byte orders
 	ngInterface = 1
 	ngOldPacket = 2
 	ngSimple    = 3
@@ -102,7 +102,7 @@ func (f *ngFile) block() (uint32, error) {
 	if _, err := io.ReadFull(f.in, f.buf[:8]); err != nil {
 		return 0, err
 	}
-	if binary.BigEndian.Uint32(f.buf[:]) == ngSection { // the same in both orders
+	if binary.BigEndian.Uint32(f.buf[:]) == ngSection {
 		return ngSection, unexpected(f.beginSection())
 	}
 	kind, length := f.order.Uint32(f.buf[:]), f.order.Uint32(f.buf[4:])

@@ -247,7 +247,7 @@ func FuzzNg(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file := &ngFile{in: &counter{r: bufio.NewReader(bytes.NewReader(data))}}
-		if len(data) < 4 || binary.BigEndian.Uint32(data) != magicNg {
+		if len(data) < 4 || binary.BigEndian.Uint32(data) != ngSection {
 			return
 		}
 		for {

@@ -9,7 +9,6 @@ package pcap
 
 import (
 	"cmp"
-	"errors"
 	"io"
 	"net/netip"
 	"slices"
@@ -29,6 +28,9 @@ type Options struct {
 	// little data are removed, and then new ones are left out. 0 means
 	// DefaultConnections.
 	MaxConnections int
+	// Export, if set, receives the headers of the selected packets as a pcapng file, with
+	// other addresses and times.
+	Export io.Writer
 	// Progress, if set, is called every few megabytes.
 	Progress func(Progress)
 }
@@ -65,20 +67,7 @@ type Result struct {
 	End         time.Time     `json:"end"`
 	Connections []*Connection `json:"connections"` // largest first
 	LeftOut     LeftOut       `json:"left_out"`
-}
-
-// LeftOut counts the packets and connections without a place in Connections.
-type LeftOut struct {
-	Connections       int64    `json:"connections"`         // beyond Options.MaxConnections
-	Packets           int64    `json:"packets"`             // of those
-	Unwanted          int64    `json:"unwanted"`            // TCP packets of connections outside Options.Between
-	NotTCP            int64    `json:"not_tcp"`             // packets
-	Fragments         int64    `json:"fragments"`           // fragments of IP packets
-	HeadersCut        int64    `json:"headers_cut"`         // truncated or malformed packets
-	WithoutTime       int64    `json:"without_time"`        // packets
-	Duplicates        int64    `json:"duplicates"`          // packets captured twice
-	UnreadLinkTypes   []string `json:"unread_link_types"`   // unsupported link types of interfaces
-	UnreadLinkPackets int64    `json:"unread_link_packets"` // their packets
+	Exported    int64         `json:"exported,omitempty"` // packets, to Options.Export
 }
 
 // Side is an end of a connection.
@@ -110,6 +99,11 @@ type Connection struct {
 	Handshake Handshake      `json:"handshake"`
 	ClosedBy  Side           `json:"closed_by,omitempty"` // the side with the first FIN or RST
 	Reset     bool           `json:"reset,omitempty"`     // it ended by RST
+	// OneWay is the side of which alone packets were captured, although the other
+	// one answered.
+	OneWay Side `json:"one_way,omitempty"`
+	// Network names the VLANs and tunnels of its packets.
+	Network string `json:"network,omitempty"`
 	// Directions are the two directions of data: from the client, and from
 	// the server.
 	Directions [2]Direction `json:"directions"`
@@ -122,6 +116,8 @@ type Handshake struct {
 	// RTT is the time from the SYN to the acknowledgement of its answer; 0:
 	// unknown.
 	RTT time.Duration `json:"rtt_ns"`
+	// OptionsCut: a SYN was captured without all of its options.
+	OptionsCut bool `json:"options_cut,omitempty"`
 }
 
 // Complete reports whether both SYNs were captured with all options, so that
@@ -171,18 +167,32 @@ type Direction struct {
 // errors are ErrNotCapture, ErrNoTCP, ErrManyInterfaces, and a *LinkTypeError if
 // every packet has an unsupported link type.
 func Read(r io.Reader, o Options) (Result, error) {
-	f, err := open(r)
+	return ReadFiles([]Source{{Open: func() (io.ReadCloser, error) { return io.NopCloser(r), nil }}}, o)
+}
+
+// ReadFiles reads several files as one capture. Its errors are those of Read,
+// ErrManyTogether and ErrNoCapture.
+func ReadFiles(sources []Source, o Options) (Result, error) {
+	files, err := newParts(sources)
 	if err != nil {
 		return Result{}, err
 	}
+	defer files.close()
 	if o.MaxConnections <= 0 {
 		o.MaxConnections = DefaultConnections
 	}
-	t := &table{options: o, open: map[key]*connection{}, leftOut: map[key]struct{}{}, room: maxAllSegments}
+	t := &table{options: o, open: map[way]*connection{}, lone: map[key]*connection{}, leftOut: map[way]struct{}{}, room: maxAllSegments}
+	t.left.Content = map[string]int64{}
 	t.order.pass = t.packet
-	err = t.read(f)
+	if o.Export != nil {
+		t.export = newExporter(o.Export)
+	}
+	err = t.read(files)
 	t.order.flush()
-	result := t.result(f.counted.n)
+	if err == nil && files.damage != nil {
+		err = files.damage
+	}
+	result := t.result(files.read())
 	if len(result.Connections) > 0 {
 		return result, err
 	}
@@ -202,14 +212,18 @@ type table struct {
 	last      time.Time
 	origin    time.Time // of packets' times
 	order     order
-	open      map[key]*connection
+	open      map[way]*connection // by the ways of both ends, as far as they were heard
+	lone      map[key]*connection // the latest of which one end was heard
+	count     int                 // open connections
 	ended     []*connection
 	packets   int64
 	left      LeftOut
 	linkError *LinkTypeError
+	export    *exporter // nil: none
 	// leftOut holds the connections without a place, up to a bound.
-	leftOut map[key]struct{}
+	leftOut map[way]struct{}
 	room    int   // segments that the connections may still have
+	samples int   // of all connections
 	pruneAt int64 // earliest next prune, ns since the capture's first packet
 }
 
@@ -220,25 +234,24 @@ type key struct{ a, b netip.AddrPort }
 const progressEvery = 4 << 20
 
 // read processes the records up to the end.
-func (t *table) read(f *file) error {
+func (t *table) read(files *parts) error {
 	var d decoder
 	var p packet
 	var reported int64
 	for {
-		r, err := f.next()
+		r, err := files.next()
 		if err == io.EOF {
-			return nil
-		}
-		if errors.Is(err, ErrManyInterfaces) {
-			return err
+			return t.endExport()
 		}
 		if err != nil {
-			return &TruncatedError{Packets: t.packets, Bytes: f.counted.n, Err: err}
+			return err
 		}
 		t.packets++
-		t.record(r, &d, &p)
-		if f.counted.n-reported >= progressEvery {
-			reported = f.counted.n
+		if err := t.record(r, &d, &p); err != nil {
+			return err
+		}
+		if read := files.read(); read-reported >= progressEvery {
+			reported = read
 			if t.options.Progress != nil {
 				t.options.Progress(Progress{Packets: t.packets, Bytes: reported})
 			}
@@ -246,19 +259,43 @@ func (t *table) read(f *file) error {
 	}
 }
 
+// endExport completes the export, if there is one.
+func (t *table) endExport() error {
+	if t.export == nil || t.began.IsZero() {
+		return nil
+	}
+	if err := t.export.end(t.last); err != nil {
+		return &ExportError{err}
+	}
+	return nil
+}
+
+// ExportError is returned if the export fails.
+type ExportError struct{ Err error }
+
+func (e *ExportError) Error() string { return "write the export: " + e.Err.Error() }
+
+// Unwrap returns the writer's error.
+func (e *ExportError) Unwrap() error { return e.Err }
+
 // record processes one record.
-func (t *table) record(r record, d *decoder, p *packet) {
-	if !readable[r.link] {
+func (t *table) record(r record, d *decoder, p *packet) error {
+	if readable[r.link] == noHeader {
 		t.unread(r.link)
-		return
+		return nil
 	}
 	if r.at.IsZero() {
 		t.left.WithoutTime++
-		return
+		return nil
 	}
 	if t.began.IsZero() {
 		t.began, t.last = r.at, r.at
 		t.origin = r.at.Add(-time.Duration(sortWithin))
+		if t.export != nil {
+			if err := t.export.begin(r.at); err != nil {
+				return &ExportError{err}
+			}
+		}
 	}
 	if r.at.After(t.last) {
 		t.last = r.at
@@ -269,20 +306,30 @@ func (t *table) record(r record, d *decoder, p *packet) {
 	switch d.decode(r, p) {
 	case notTCP:
 		t.left.NotTCP++
-		return
+		t.left.Content[d.content]++
+		return nil
 	case isFragment:
 		t.left.Fragments++
-		return
+		return nil
 	case headersCut:
 		t.left.HeadersCut++
-		return
+		return nil
+	case malformed:
+		t.left.Malformed++
+		return nil
 	}
 	if !t.options.wants(p.src, p.dst) {
 		t.left.Unwanted++
-		return
+		return nil
+	}
+	if t.export != nil {
+		if err := t.export.packet(r, d); err != nil {
+			return &ExportError{err}
+		}
 	}
 	p.at = int64(r.at.Sub(t.origin))
 	t.order.add(p)
+	return nil
 }
 
 // unread counts a packet with an unsupported link type.
@@ -304,31 +351,38 @@ func (t *table) packet(p *packet) {
 	if p.dst.Compare(p.src) < 0 {
 		k, from = key{p.dst, p.src}, 1
 	}
-	c := t.open[k]
+	c := t.find(k, p, from)
 	if c != nil && c.isReuse(p, from) {
 		t.ended = append(t.ended, c)
-		delete(t.open, k)
+		t.forget(c)
 		c = nil
 	}
 	if c == nil {
-		if c = t.admit(k, p); c == nil {
+		if c = t.admit(way{k, p.network, int8(from)}, p); c == nil {
 			t.left.Packets++
 			return
 		}
 	}
+	before := c.held()
 	if !c.packet(p, from) {
 		t.left.Duplicates++
+	}
+	t.samples += c.held() - before
+	if t.samples > t.maxSamples() {
+		t.thinOut()
 	}
 }
 
 // admit makes room for a connection; nil if there is none. A connection without
 // a place is left out up to its end.
-func (t *table) admit(k key, p *packet) *connection {
-	if _, ok := t.leftOut[k]; ok {
+func (t *table) admit(w way, p *packet) *connection {
+	out := w
+	out.from = 0
+	if _, ok := t.leftOut[out]; ok {
 		if !p.syn || p.hasAck {
 			return nil
 		}
-		delete(t.leftOut, k)
+		delete(t.leftOut, out)
 	}
 	if t.full() && p.at >= t.pruneAt {
 		t.prune(p.at)
@@ -336,16 +390,17 @@ func (t *table) admit(k key, p *packet) *connection {
 	if t.full() {
 		t.left.Connections++
 		if len(t.leftOut) < maxLeftOut {
-			t.leftOut[k] = struct{}{}
+			t.leftOut[out] = struct{}{}
 		}
 		return nil
 	}
-	c := newConnection(k, p.at, &t.room)
-	t.open[k] = c
+	c := newConnection(w.key, p.at, &t.room)
+	t.count++
+	t.join(c, w)
 	return c
 }
 
-func (t *table) full() bool { return len(t.open)+len(t.ended) >= t.options.MaxConnections }
+func (t *table) full() bool { return t.count+len(t.ended) >= t.options.MaxConnections }
 
 const (
 	// maxLeftOut bounds the left-out connections that are distinguished; beyond
@@ -362,10 +417,10 @@ const (
 func (t *table) prune(now int64) {
 	all := t.ended
 	t.ended = nil
-	for k, c := range t.open {
+	for _, c := range t.connections() {
 		if c.over() || now-c.last > idleAfter {
 			all = append(all, c)
-			delete(t.open, k)
+			t.forget(c)
 		}
 	}
 	if len(all) == 0 {
@@ -378,17 +433,19 @@ func (t *table) prune(now int64) {
 		t.left.Connections++
 		t.left.Packets += c.half[0].count.packets + c.half[1].count.packets
 		t.room += len(c.half[0].segs) + len(c.half[1].segs) + c.copies.extra()
+		t.samples -= c.held()
 	}
 	t.ended = all[:keep:keep]
 }
 
 // result finishes all connections.
 func (t *table) result(bytes int64) Result {
-	result := Result{Packets: t.packets, Bytes: bytes, Start: t.began, End: t.last, LeftOut: t.left}
-	all := t.ended
-	for _, c := range t.open {
-		all = append(all, c)
+	exported := int64(0)
+	if t.export != nil {
+		exported = t.export.packets
 	}
+	result := Result{Exported: exported, Packets: t.packets, Bytes: bytes, Start: t.began, End: t.last, LeftOut: t.left}
+	all := append(t.ended, t.connections()...)
 	slices.SortFunc(all, func(a, b *connection) int {
 		return cmp.Or(cmp.Compare(b.carried(), a.carried()), cmp.Compare(a.first, b.first), a.key.a.Compare(b.key.a), a.key.b.Compare(b.key.b))
 	})

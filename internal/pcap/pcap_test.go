@@ -155,6 +155,23 @@ func (c *capture) raw(ms float64, ip []byte) *capture {
 		header = []byte{0, 0, 0, 24}
 	case layers.LinkTypeLinuxSLL:
 		header = slices.Concat([]byte{0, 0, 0, 1, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0}, kind)
+	case layers.LinkTypePPP, layers.LinkTypePPP_HDLC, linkPPPDirection, layers.LinkTypePPPEthernet:
+		header = []byte{0, 0x21}
+		if c.six {
+			header[1] = 0x57
+		}
+		switch c.link {
+		case layers.LinkTypePPP_HDLC:
+			header = slices.Concat([]byte{0xff, 3}, header)
+		case linkPPPDirection:
+			header = slices.Concat([]byte{1}, header)
+		case layers.LinkTypePPPEthernet:
+			header = slices.Concat([]byte{0x11, 0, 0, 7}, binary.BigEndian.AppendUint16(nil, uint16(2+len(ip))), header)
+		}
+	case layers.LinkTypeC_HDLC:
+		header = slices.Concat([]byte{0x0f, 0}, kind)
+	case layers.LinkTypeATM_RFC1483:
+		header = slices.Concat([]byte{0xaa, 0xaa, 3, 0, 0, 0}, kind)
 	case layers.LinkTypeLinuxSLL2:
 		header = slices.Concat(kind, []byte{0, 0, 0, 0, 0, 2, 0, 1, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0})
 	}

@@ -1,7 +1,9 @@
 package pcap
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"time"
 
 	"longhaul/internal/doctor"
@@ -14,19 +16,19 @@ const (
 	// maxSamples bounds the samples of a direction. At the bound, every second
 	// one is removed and the interval doubles.
 	maxSamples = 600
+	// minSamples is the number below which the samples of a direction are not thinned out:
+	// diagnosis needs ten.
+	minSamples = 20
+	// samplesEach bounds the samples of all connections, by the average of as many as are
+	// kept. It exceeds what thinning out leaves.
+	samplesEach = 60
+	// largest is the number of connections whose samples are never thinned out for others.
+	largest = 16
 	// noSSThresh is the kernel's value before the first reduction.
 	noSSThresh = 0x7fffffff
 	// unknown marks the unknown fields of a sample beside Info.
 	unknown = -1
 )
-
-// snapshot is the state of a half at one moment, with no field marked as known
-// yet.
-type snapshot struct {
-	at     int64
-	info   tcpinfo.Info
-	window bool // SndWnd is known
-}
 
 // sampleUntil takes the samples due before t; for a pause, only the first and
 // the last.
@@ -69,7 +71,45 @@ func (c *connection) sampleAt(at int64) {
 	}
 }
 
-func everySecond(s []snapshot) []snapshot {
+// held is the number of samples of both directions.
+func (c *connection) held() int { return len(c.samples[0]) + len(c.samples[1]) }
+
+// maxSamples bounds the samples of all connections.
+func (t *table) maxSamples() int {
+	return samplesEach * max(t.options.MaxConnections, DefaultConnections)
+}
+
+// thinOut removes every second sample of connections until a quarter of the bound is free,
+// the smallest connections first. The largest ones keep all.
+func (t *table) thinOut() {
+	all := append(t.connections(), t.ended...)
+	slices.SortFunc(all, func(a, b *connection) int { return cmp.Compare(a.carried(), b.carried()) })
+	all = all[:max(0, len(all)-largest)]
+	for thinner := true; thinner; {
+		thinner = false
+		for _, c := range all {
+			if t.samples <= t.maxSamples()*3/4 {
+				return
+			}
+			if max(len(c.samples[0]), len(c.samples[1])) >= minSamples {
+				before := c.held()
+				c.thin()
+				t.samples -= before - c.held()
+				thinner = true
+			}
+		}
+	}
+}
+
+// thin removes every second sample, and doubles the interval.
+func (c *connection) thin() {
+	c.every = 2 * c.interval()
+	for i := range c.samples {
+		c.samples[i] = slices.Clip(slices.Clone(everySecond(c.samples[i])))
+	}
+}
+
+func everySecond(s []doctor.Sample) []doctor.Sample {
 	n := 0
 	for i := 0; i < len(s); i += 2 {
 		s[n] = s[i]
@@ -81,8 +121,9 @@ func everySecond(s []snapshot) []snapshot {
 // count32 clamps a count to 32 bits.
 func count32(n int64) uint32 { return uint32(max(0, min(n, math.MaxUint32))) }
 
-// snapshot makes the tcp_info of an end.
-func (c *connection) snapshot(of int, at int64) snapshot {
+// snapshot samples an end, with no field marked as known yet but that of the window, which
+// is known from some time on. complete does the rest, when all packets are known.
+func (c *connection) snapshot(of int, at int64) doctor.Sample {
 	h, peer := &c.half[of], &c.half[1-of]
 	n := &h.count
 	segment := int64(h.sizes.segment())
@@ -126,7 +167,10 @@ func (c *connection) snapshot(of int, at int64) snapshot {
 	if peer.begun {
 		info.BytesReceived = uint64(max(0, peer.una-peer.firstByte()))
 	}
-	return snapshot{at: at, info: info, window: h.wndKnown}
+	if h.wndKnown {
+		info.Know(tcpinfo.FieldSndWnd)
+	}
+	return doctor.Sample{At: time.Duration(at), Info: info, SendBuffer: unknown, SendQueued: unknown, CPU: unknown}
 }
 
 // firstByte is the number of the first data byte, or the first number in the
@@ -218,9 +262,11 @@ func (c *connection) known(of int, place Place) []tcpinfo.Field {
 	return fields
 }
 
-// sample makes a doctor.Sample and marks the known fields.
-func (s *snapshot) sample(known []tcpinfo.Field, place Place, toSender, start int64) doctor.Sample {
-	info := s.info
+// complete marks the known fields of a sample, and counts its time from the connection's
+// start.
+func complete(s *doctor.Sample, known []tcpinfo.Field, place Place, toSender, start int64) {
+	s.At -= time.Duration(start)
+	info := &s.Info
 	info.Know(known...)
 	if info.MinRTT > 0 && place != AtSender {
 		// Add the part of the path on the other side of the capture.
@@ -236,11 +282,9 @@ func (s *snapshot) sample(known []tcpinfo.Field, place Place, toSender, start in
 		{info.RTT > 0 && place == AtSender, tcpinfo.FieldRTT},
 		{info.RTT > 0 && place == AtSender, tcpinfo.FieldRTTVar},
 		{info.SndSSThresh > 0 && place == AtSender, tcpinfo.FieldSndSSThresh},
-		{s.window, tcpinfo.FieldSndWnd},
 	} {
 		if f.cond {
 			info.Know(f.field)
 		}
 	}
-	return doctor.Sample{At: time.Duration(s.at - start), Info: info, SendBuffer: unknown, SendQueued: unknown, CPU: unknown}
 }

@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"longhaul/internal/doctor"
@@ -14,45 +14,58 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// Capture observes the direction of a capture file that carried the most data, among
-// connections between two ends.
-func (e *Examiner) Capture(ctx context.Context, path string, local, remote End) (doctor.Observation, error) {
-	file, err := os.Open(path)
+// Capture observes the direction of a capture that carried the most data, among
+// connections between two ends. It may be in several files, of which directories stand for
+// all captures in them.
+func (e *Examiner) Capture(ctx context.Context, paths []string, local, remote End) (doctor.Observation, error) {
+	sources, err := e.sources(ctx, paths)
 	if err != nil {
 		return doctor.Observation{}, err
 	}
-	defer file.Close()
+	path := strings.Join(paths, ", ")
+	if path == Stdin {
+		path = stdinName
+	}
+	if len(paths) > 2 {
+		path = fmt.Sprintf("%s and %d other files", paths[0], len(paths)-1)
+	}
 	e.Progress("reading %s", path)
-	result, err := pcap.Read(cancelledFile{ctx, file}, pcap.Options{
+	options := pcap.Options{
 		Between: [2]pcap.End{{Hosts: local.Addresses, Port: local.Port}, {Hosts: remote.Addresses, Port: remote.Port}},
-	})
+	}
+	result, err := e.read(sources, options)
 	var truncated *pcap.TruncatedError
+	var link *pcap.LinkTypeError
 	switch {
 	case ctx.Err() != nil:
 		return doctor.Observation{}, context.Cause(ctx)
 	case errors.As(err, &truncated) && len(result.Connections) > 0:
 		e.Note(fmt.Errorf("%s: %w", path, err))
+	case isExport(err):
+		return doctor.Observation{}, err
 	case errors.Is(err, pcap.ErrNoTCP):
-		return doctor.Observation{}, remedy.New(fmt.Errorf("%s: %w", path, err), "leave --local and --remote out to read all of it")
+		return doctor.Observation{}, nothing(path, &result)
+	case errors.As(err, &link):
+		return doctor.Observation{}, remedy.New(fmt.Errorf("%s: %w", path, err), linkAdvice(link.Name))
 	case errors.Is(err, pcap.ErrManyInterfaces):
 		return doctor.Observation{}, remedy.New(fmt.Errorf("%s: %w", path, err), "capture again as FILE.pcap with tcpdump -w: that format has no list of interfaces")
+	case errors.Is(err, pcap.ErrManyTogether):
+		return doctor.Observation{}, remedy.New(fmt.Errorf("%s: %w", path, err), "join them first: mergecap -w FILE ...")
+	case errors.Is(err, pcap.ErrNoCapture):
+		return doctor.Observation{}, remedy.New(fmt.Errorf("%s: %w", path, err), "name files that tcpdump -w or Wireshark wrote")
+	case errors.Is(err, pcap.ErrNotCapture) && len(sources) > 1:
+		return doctor.Observation{}, remedy.New(fmt.Errorf("%w, and doctor reads all files as one capture", err), "leave it out")
+	case errors.Is(err, pcap.ErrNotCapture):
+		return doctor.Observation{}, remedy.New(fmt.Errorf("%s: %w", path, err),
+			"convert it first: editcap FILE OUT.pcap; or decompress it: lz4 -dc FILE | longhaul doctor --pcap -")
 	case err != nil:
 		return doctor.Observation{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return e.busiest(result)
-}
-
-// cancelledFile is a file whose reads fail once the context ends.
-type cancelledFile struct {
-	ctx  context.Context
-	file *os.File
-}
-
-func (f cancelledFile) Read(b []byte) (int, error) {
-	if f.ctx.Err() != nil {
-		return 0, context.Cause(f.ctx)
+	e.leftOut(&result)
+	if err := e.oneWay(&result); err != nil {
+		return doctor.Observation{}, err
 	}
-	return f.file.Read(b)
+	return e.busiest(result)
 }
 
 // minRest is the minimum duration of the samples that withoutStart leaves.
@@ -121,7 +134,7 @@ func (e *Examiner) busiest(result pcap.Result) (doctor.Observation, error) {
 	}
 	for _, d := range directions {
 		if d.Delivered > 0 && d.Observation.Local.Addr() == o.Local.Addr() && d.Observation.Remote.Addr() == o.Remote.Addr() &&
-			d.connection.Server == most.connection.Server {
+			d.connection.Server == most.connection.Server && d.connection.Network == most.connection.Network {
 			o.Connections++
 			o.TotalBytes += d.Delivered
 		}
@@ -135,7 +148,7 @@ func (e *Examiner) busiest(result pcap.Result) (doctor.Observation, error) {
 		e.Note(errors.New("the capture is not from the sending host: it does not show every limit there"))
 	}
 	if !most.connection.Handshake.Complete() {
-		e.Note(errors.New("the capture lacks the handshake, so the windows are unknown: capture from the connection's start"))
+		e.Note(handshakeNote(&most.connection.Handshake))
 	}
 	if most.Missing {
 		e.Note(fmt.Errorf("the capture lacks %d bytes that were acknowledged", most.MissingBytes))

@@ -30,7 +30,7 @@ func TestCaptureOfManyInterfaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := Examiner{Progress: func(string, ...any) {}}
-	_, err := e.Capture(t.Context(), path, End{}, End{})
+	_, err := e.Capture(t.Context(), []string{path}, End{}, End{})
 	if !errors.Is(err, pcap.ErrManyInterfaces) || !strings.HasPrefix(err.Error(), path+": ") || remedy.Of(err) == "" {
 		t.Errorf("got %v", err)
 	}

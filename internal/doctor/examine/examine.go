@@ -8,6 +8,7 @@ package examine
 
 import (
 	"context"
+	"io"
 	"time"
 
 	"longhaul/internal/measure"
@@ -27,6 +28,11 @@ type Examiner struct {
 
 	// Pairs returns the paired tunnels of this host's relays; nil: no relay has any.
 	Pairs func(context.Context) []PairedTunnel
+
+	// Stdin is what Capture reads as standard input.
+	Stdin io.Reader
+	// Export is a file that Capture makes of the headers that it reads; empty: none.
+	Export string
 
 	// Progress receives a message, without a full stop, as each long step begins.
 	Progress func(format string, args ...any)

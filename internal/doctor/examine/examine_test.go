@@ -156,7 +156,7 @@ func TestCapture(t *testing.T) {
 		"loss-receiver.pcap": "the capture is not from the sending host",
 	} {
 		var notes []string
-		o, err := newExaminer(&notes).Capture(t.Context(), filepath.Join("../../pcap/testdata", name), End{}, End{})
+		o, err := newExaminer(&notes).Capture(t.Context(), []string{filepath.Join("../../pcap/testdata", name)}, End{}, End{})
 		if err == nil && (o.Capture == nil || o.Capture.AtSender != (want == "") || !o.Capture.Handshake || (o.Capture.BurstBps > 0) != (want == "")) {
 			t.Errorf("%s: %+v", name, o.Capture)
 		}
@@ -169,7 +169,7 @@ func TestCapture(t *testing.T) {
 	}
 	var notes []string
 	elsewhere := EndOf(netip.MustParseAddrPort("192.0.2.1:9"))
-	if _, err := newExaminer(&notes).Capture(t.Context(), "../../pcap/testdata/queue-sender.pcap", End{}, elsewhere); remedy.Of(err) == "" {
+	if _, err := newExaminer(&notes).Capture(t.Context(), []string{"../../pcap/testdata/queue-sender.pcap"}, End{}, elsewhere); remedy.Of(err) == "" {
 		t.Errorf("ends that are not in the capture: %v", err)
 	}
 }
