@@ -58,7 +58,7 @@ func TestCaptures(t *testing.T) {
 		e := Examiner{Progress: func(string, ...any) {}}
 		var notes strings.Builder
 		e.Note = func(err error) { notes.WriteString(err.Error() + "\n") }
-		o, err := e.Capture(t.Context(), filepath.Join("testdata", test.file+".pcap.gz"), End{}, End{})
+		o, err := e.Capture(t.Context(), []string{filepath.Join("testdata", test.file+".pcap.gz")}, End{}, End{})
 		if err != nil {
 			t.Errorf("%s: %v", test.file, err)
 			continue
