@@ -199,7 +199,7 @@ The order is newest (latest end first), slowest (least goodput), longest,
 largest (most bytes) or retransmitted (highest share). Without --min-bytes,
 slowest and retransmitted leave out flows that moved less than 1 MiB.`,
 		Example: `  longhaul history --since 24h --sort slowest
-  longhaul history --tunnel to-site-b --cause random-loss --since 2026-11-20
+  longhaul history --tunnel to-site-b --cause loss --since 2026-11-20
   longhaul history compare --at 2026-11-20T14:30 --tunnel to-site-b
   longhaul history show 4711`,
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -10,12 +10,14 @@ type Cause string
 
 // The causes. Healthy is a connection that fills its path and needs no remedy.
 // Congestion is a path full of other connections' data. Reader is the receiving program,
-// and Application the sending one. Outage is a path that is down, or that has forgotten
-// the connection. Reset is an end that cut a transfer. PairDown is a pair of relays without a session.
+// and Application the sending one. Nagle is TCP's wait for an acknowledgement before it
+// sends less than a segment. Outage is a path that is down, or that has forgotten the
+// connection. Reset is an end that cut a transfer. PairDown is a pair of relays without a session.
 const (
 	Healthy                 Cause = "healthy"
 	Application             Cause = "application"
 	Reader                  Cause = "reader"
+	Nagle                   Cause = "nagle"
 	ReceiverWindow          Cause = "receiver-window"
 	WindowScaling           Cause = "window-scaling"
 	SendBuffer              Cause = "send-buffer"
@@ -34,6 +36,12 @@ const (
 	Reset                   Cause = "reset"
 	PairDown                Cause = "pair-down"
 	Unexplained             Cause = "unexplained"
+	// Loss is lost segments without a queue. Only a glance names it: to tell random loss
+	// from a policer takes a trial.
+	Loss Cause = "loss"
+	// Stalled is a connection without acknowledgements. Only a glance names it: to tell a
+	// black hole from an outage takes probes.
+	Stalled Cause = "stall"
 )
 
 // rule looks for one cause, and returns nil if the figures do not indicate it.
@@ -57,6 +65,11 @@ type causeEntry struct {
 	doubt func(*patient) string
 	// likely: the evidence is strong in spite of the doubt; nil: never.
 	likely func(*patient) bool
+	// byTiming: its figures are delays and gaps, which a host without CPU time to spare
+	// makes itself.
+	byTiming bool
+	// byProgram: the same of gaps that only the program makes.
+	byProgram bool
 	// relayed: a relay at each site removes it from the long leg. Those are the limits of
 	// both end hosts and of the sender's congestion control. The path, the program and
 	// the sizes of its transfers stay.
@@ -74,10 +87,10 @@ var causes []*causeEntry
 func init() {
 	causes = []*causeEntry{
 		&blackHoleCause, &outageCause, &resetCause,
-		&shortFlowCause, &pacingCause, &cpuCause, &readerCause, &windowScalingCause, &receiverWindowCause,
+		&shortFlowCause, &pacingCause, &nagleCause, &cpuCause, &readerCause, &windowScalingCause, &receiverWindowCause,
 		&sendBufferCause, &applicationCause, &segmentSizeCause, &asymmetricMTUCause, &reorderingCause, &spuriousCause,
 		&policerCause, &congestionCause, &randomLossCause, &healthyCause,
-		&pairDownCause, &unexplainedCause,
+		&pairDownCause, &lossCause, &stallCause, &unexplainedCause,
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 var congestionCause = causeEntry{
-	cause: Congestion, rule: congestion, needsNone: true, doubt: capacityDoubt,
+	cause: Congestion, rule: congestion, byTiming: true, needsNone: true, doubt: capacityDoubt,
 	sentence: func(r *Report) string {
 		return fmt.Sprintf("Nothing to fix at the hosts: the path is full of other traffic, and the connection gets %s as its share.", r.gets())
 	},
@@ -16,10 +16,13 @@ var congestionCause = causeEntry{
 // queued is the threshold of Queue for a queue.
 const queued = 0.27
 
+// steadyQueue is the threshold of Steady for a queue.
+const steadyQueue = 0.15
+
 // congestion: there is a queue of other connections.
 func congestion(c *patient) *Finding {
 	f := c.f
-	if policer(c) != nil || !(f.Queue > queued && f.CwndUsed > 0.5 && c.goodput < ownQueue*c.capacity && !math.IsInf(c.capacity, 1)) {
+	if policer(c) != nil || !(f.Queue > queued && f.Steady > steadyQueue && f.CwndUsed > 0.5 && !c.oftenPauses() && c.goodput < ownQueue*c.capacity && !math.IsInf(c.capacity, 1)) {
 		return nil
 	}
 	return &Finding{Cause: Congestion, Evidence: []string{

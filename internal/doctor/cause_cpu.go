@@ -7,13 +7,27 @@ var cpuCause = causeEntry{
 	sentence: limited("The program limits it, not the network: its busiest thread has no CPU time left at %s."),
 }
 
+// maxCPU is the share of time of a thread, running or waiting for a CPU, above which it has
+// none left, and mostWaited that of its waits alone.
+const (
+	maxCPU     = 0.85
+	mostWaited = 0.5
+)
+
+// lacksCPU reports whether the program's busiest thread has no CPU time left.
+func (c *patient) lacksCPU() bool { return c.f.CPU > maxCPU || c.f.Waited > mostWaited }
+
 // cpu: the program's busiest thread has no time left.
 func cpu(c *patient) *Finding {
-	if !(c.f.CPU > 0.85 && (c.f.Busy < 0.8 || c.f.Idle > 0.6 || c.runsDry())) {
+	if !(c.lacksCPU() && nagle(c) == nil && (c.f.Busy < 0.8 || c.pauses() > 0.6 || c.runsDry())) {
 		return nil
 	}
+	busy := fmt.Sprintf("one thread of the program is busy %s of the time", percent(c.f.CPU))
+	if !(c.f.CPU > maxCPU) {
+		busy = fmt.Sprintf("one thread of the program waits for a CPU %s of the time", percent(c.f.Waited))
+	}
 	return &Finding{Cause: CPU, BoundBps: c.goodput, Evidence: []string{
-		fmt.Sprintf("one thread of the program is busy %s of the time", percent(c.f.CPU)),
+		busy,
 		"the connection waits for it: " + c.idleEvidence(),
 	}}
 }

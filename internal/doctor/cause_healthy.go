@@ -8,7 +8,7 @@ import (
 )
 
 var healthyCause = causeEntry{
-	cause: Healthy, rule: healthy, needsNone: true, doubt: capacityDoubt,
+	cause: Healthy, rule: healthy, byTiming: true, needsNone: true, doubt: capacityDoubt,
 	sentence: func(r *Report) string {
 		if r.Strength != Certain {
 			return fmt.Sprintf("Nothing to fix, as far as these figures show: the connection gets %s, and fills a queue on the path.", r.gets())
@@ -30,7 +30,7 @@ func healthy(c *patient) *Finding {
 		return &Finding{Cause: Healthy, Evidence: []string{
 			fmt.Sprintf("it gets %s; several connections at once get %s", units.FormatRate(c.goodput), units.FormatRate(c.capacity)),
 		}}
-	case math.IsInf(c.capacity, 1) && f.Queue > 0.1 && f.CwndUsed > 0.5 && c.fillsQueue() && !(c.goodput < ownQueue*c.path && !math.IsInf(c.path, 1)):
+	case math.IsInf(c.capacity, 1) && c.fillsQueue() && f.CwndUsed > 0.5 && !(c.goodput < ownQueue*c.path && !math.IsInf(c.path, 1)):
 		return &Finding{Cause: Healthy, Evidence: []string{
 			fmt.Sprintf("it fills the path: packets wait %s in its queue", milliseconds(f.RTT-f.MinRTT)),
 		}}
@@ -50,8 +50,15 @@ func (c *patient) fillsQueue() bool {
 		return false
 	}
 	if !c.captured() {
-		return f.InFlight >= manyFull
+		return f.Steady > 0.1 && f.InFlight >= manyFull && c.alone() && !c.oftenPauses()
 	}
-	return c.sendsFull() && (n.MaxFlight >= manyFull*int64(f.MSS) || c.o.Capture.Bursts > 1) &&
+	return f.Queue > 0.1 && c.sendsFull() && (n.MaxFlight >= manyFull*int64(f.MSS) || c.o.Capture.Bursts > 1) &&
 		n.ZeroWindows == 0 && c.windowFullShare() < 0.15 && n.lossShare() < 0.05
 }
+
+// steadyRate is the coefficient of variation of a rate that a link keeps.
+const steadyRate = 0.02
+
+// alone reports whether the goodput keeps to one rate while the congestion window moves:
+// that is the rate of a link with one connection on it. A share of a link varies.
+func (c *patient) alone() bool { return c.f.Variation < steadyRate }

@@ -8,7 +8,7 @@ import (
 )
 
 var policerCause = causeEntry{
-	cause: Policer, rule: policer, relayed: true, remedies: policerRemedies,
+	cause: Policer, rule: policer, byTiming: true, relayed: true, remedies: policerRemedies,
 	sentence: limited("A policer on the path drops packets above a rate. The sender loses more than necessary: it gets %s."),
 }
 
@@ -17,7 +17,7 @@ func policer(c *patient) *Finding {
 	f, t := c.f, c.o.Capacity
 	// With few segments under way, acknowledgements that wait for a second
 	// segment look like a queue.
-	if t == nil || f.Queue > 0.5 || f.SlowStart || !(f.CwndUsed > 0.5) {
+	if t == nil || f.Steady > 0.5 || f.SlowStart || !(f.CwndUsed > 0.5) {
 		return nil
 	}
 	if !(t.LossShare > 2*c.lost && t.DropsWithoutQueue() && t.RTT-t.MinRTT < noQueue+t.MinRTT/30) {

@@ -7,15 +7,21 @@ import (
 )
 
 var randomLossCause = causeEntry{
-	cause: RandomLoss, rule: randomLoss, relayed: true, doubt: capacityDoubt,
+	cause: RandomLoss, rule: randomLoss, byTiming: true, relayed: true, doubt: capacityDoubt,
 	remedies: func(c *patient) []Remedy { return []Remedy{c.haul()} },
 	sentence: limited("The path loses packets. The sender takes that for congestion and slows down to %s."),
+}
+
+// hardlyQueued reports whether packets do not wait in a queue. Without a trial a delay that
+// varies from packet to packet may still be one.
+func (c *patient) hardlyQueued() bool {
+	return c.f.Steady < queued && (c.f.Queue < queued || !math.IsInf(c.capacity, 1))
 }
 
 // randomLoss: the path loses segments without a full queue.
 func randomLoss(c *patient) *Finding {
 	f := c.f
-	if !(c.lost > 0 && f.Queue < queued) || f.SlowStart || reordering(c) != nil || spurious(c) != nil || !c.lossLimits() || policer(c) != nil || c.idle() || math.IsInf(c.lossBound(), 1) {
+	if !(c.lost > 0 && c.hardlyQueued()) || f.SlowStart || reordering(c) != nil || spurious(c) != nil || !c.lossLimits() || policer(c) != nil || c.idle() || math.IsInf(c.lossBound(), 1) {
 		return nil
 	}
 	return &Finding{Cause: RandomLoss, BoundBps: max(c.goodput, c.lossBound()), Evidence: []string{

@@ -15,7 +15,7 @@ var receiverWindowCause = causeEntry{
 // product.
 func receiverWindow(c *patient) *Finding {
 	f := c.f
-	if !c.windowLimited() || slowReader(c) != nil || windowScaling(c) != nil {
+	if !c.windowLimited() || slowReader(c) != nil || windowScaling(c) != nil || c.glances() && c.windowMoves() {
 		return nil
 	}
 	finding := &Finding{Cause: ReceiverWindow, BoundBps: c.windowBound(), Evidence: append([]string{

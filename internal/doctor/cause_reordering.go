@@ -6,7 +6,7 @@ import (
 )
 
 var reorderingCause = causeEntry{
-	cause: Reordering, rule: reordering, glances: true, relayed: true, remedies: reorderingRemedies,
+	cause: Reordering, rule: reordering, byTiming: true, relayed: true, remedies: reorderingRemedies,
 	sentence: limited("The path reorders packets. The sender takes that for loss and slows down to %s."),
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 var unexplainedCause = causeEntry{
-	cause: Unexplained, needsNone: true, doubt: unexplainedDoubt,
+	cause: Unexplained, byTiming: true, needsNone: true, doubt: unexplainedDoubt,
 	sentence: func(r *Report) string {
 		return fmt.Sprintf("The connection gets %s, and no figure explains its limit.", r.gets())
 	},
@@ -15,7 +15,10 @@ var unexplainedCause = causeEntry{
 
 // unexplained names what was counted.
 func (c *patient) unexplained() Finding {
-	evidence := c.counts.facts()
+	f, evidence := c.f, c.counts.facts()
+	if f.Steady > steadyQueue && f.CwndUsed > 0.5 && math.IsInf(c.capacity, 1) && !c.captured() {
+		evidence = append(evidence, fmt.Sprintf("packets wait %s in a queue, which this connection or others fill", milliseconds(f.RTT-f.MinRTT)))
+	}
 	if len(evidence) == 0 {
 		evidence = []string{"no figure stands out"}
 	}

@@ -27,6 +27,8 @@ type Finding struct {
 	// cause.
 	strength Strength
 	doubt    string
+	// unpredicted is why no figure shows the goodput without the cause; empty: one may.
+	unpredicted string
 }
 
 // Report is the doctor's report.
@@ -110,8 +112,13 @@ func Diagnose(o Observation) (Report, error) {
 	r.Strength, r.Doubt = c.strength(r.Findings)
 	r.Remedies = c.remedies(r.Findings)
 	r.RelayPair = c.relays(r.Findings)
-	if slices.ContainsFunc(r.Remedies, func(r Remedy) bool { return r.Unknown != "" }) {
-		r.Unpredicted = c.capacityUnknown()
+	for _, remedy := range r.Remedies {
+		switch {
+		case remedy.Unknown == unknownCapacity && math.IsInf(c.path, 1):
+			r.Unpredicted = c.capacityUnknown()
+		case remedy.Unknown != "" && r.Unpredicted == "":
+			r.Unpredicted = remedy.Unknown
+		}
 	}
 	return r, nil
 }
@@ -135,7 +142,7 @@ func enough(o Observation, f Figures) error {
 		return &ErrTooLittle{seen, wanted}
 	case math.IsNaN(f.GoodputBps):
 		return &ErrTooLittle{"this kernel does not count acknowledged bytes", "Linux 4.1 or later"}
-	case f.GoodputBps == 0 && f.Received == 0:
+	case f.GoodputBps == 0 && f.Received == 0 && !(&patient{f: f}).closed():
 		return &ErrTooLittle{fmt.Sprintf("no data moved in %.1f s", f.Time.Seconds()), "a running transfer"}
 	}
 	return nil
@@ -194,7 +201,7 @@ func newPatient(o Observation, f Figures) *patient {
 func (c *patient) predict(findings []Finding) {
 	for k := range findings {
 		finding := &findings[k]
-		if finding.Cause.IsNone() || finding.Cause.entry().ends || finding.PredictedBps != 0 {
+		if finding.Cause.IsNone() || finding.Cause.entry().ends || finding.PredictedBps != 0 || finding.unpredicted != "" {
 			continue
 		}
 		if bps, next := c.without(findings, []Cause{finding.Cause}); !math.IsInf(bps, 1) {
@@ -234,6 +241,8 @@ func (c *patient) without(findings []Finding, removed []Cause) (bps float64, nex
 	for _, f := range findings {
 		switch {
 		case !gone(f.Cause):
+		case f.unpredicted != "":
+			return math.Inf(1), ""
 		case f.pathShare > 0:
 			least *= f.pathShare
 			next = f.Next
@@ -298,10 +307,14 @@ func (c *patient) bufferBound() float64 {
 }
 
 // stands reports whether the connection stands still.
+// A sender whose peer's window is closed has nothing to wait for on the path.
 func (c *patient) stands() bool {
 	stalled := c.stallAtTheEnd()
-	return stalled >= stallTime(c.f)
+	return stalled >= stallTime(c.f) && !c.closed()
 }
+
+// glances reports whether there are only two samples.
+func (c *patient) glances() bool { return c.f.Samples == 2 && !c.captured() }
 
 // rank sorts the findings by the gain of their removal, highest first. On a full path
 // Healthy precedes causes whose removal brings little.

@@ -28,6 +28,15 @@ type Sample struct {
 	// CPU is the time for which the program's busiest thread has been running or
 	// waiting for a CPU.
 	CPU time.Duration `json:"cpu_ns"`
+	// Waited is the time for which a thread of the program has been waiting for a CPU, of
+	// the one that waited longest, and Pressure that in which any of this host's programs
+	// did (pressure stall information). Constant zeros are unknown.
+	Waited   time.Duration `json:"waited_ns,omitempty"`
+	Pressure time.Duration `json:"pressure_ns,omitempty"`
+	// PeerWindowLow and PeerWindowHigh are the extremes of the peer's window between the
+	// sample before and this one, where somebody looked. High 0: nobody did.
+	PeerWindowLow  uint32 `json:"-"`
+	PeerWindowHigh uint32 `json:"-"`
 }
 
 // Observation is the observed data of one connection.

@@ -1,5 +1,10 @@
 package doctor
 
+import (
+	"fmt"
+	"strings"
+)
+
 // doubt returns how to make a verdict certain.
 func (c *patient) doubt(findings []Finding) string {
 	if c.readerInDoubt(findings[:1]) {
@@ -17,6 +22,30 @@ func (c *patient) doubt(findings []Finding) string {
 
 // notFromSender is the doubt about a capture of another place.
 const notFromSender = "the capture is not from the sending host: only one from there shows what the sender waits for"
+
+// Shares of the time in which a thread of the program, or any program of this host, waits for
+// a CPU, above which delays and gaps may be this host's own.
+const (
+	maxWaited   = 0.1
+	maxPressure = 0.8
+)
+
+// starved reports whether delays and gaps of a cause may be this host's own, which has no CPU
+// time to spare.
+func (c *patient) starved(e *causeEntry) bool {
+	return (e.byTiming || e.byProgram) && c.f.Waited > maxWaited || e.byTiming && c.f.Pressure > maxPressure
+}
+
+func (c *patient) starvedDoubt() string {
+	var waits []string
+	if c.f.Waited > maxWaited {
+		waits = append(waits, fmt.Sprintf("a thread of the program waited for a CPU %s of the time", percent(c.f.Waited)))
+	}
+	if c.f.Pressure > maxPressure {
+		waits = append(waits, fmt.Sprintf("programs of this host waited for a CPU %s of the time", percent(c.f.Pressure)))
+	}
+	return strings.Join(waits, ", and ") + ": what is late may be late here, and not on the path. Look again when this host has CPU time to spare"
+}
 
 // capacityDoubt is that of a cause that only the capacity of the path makes certain.
 func capacityDoubt(c *patient) string {

@@ -27,10 +27,15 @@ type Figures struct {
 	RTT, MinRTT time.Duration // median of the smoothed, and the minimum
 	P95RTT      time.Duration // 95th percentile of the smoothed
 	RTTSpread   float64       // (95th - 5th percentile of the smoothed) ÷ MinRTT
+	RTTVar      time.Duration // median of the mean deviation: between packets, not over seconds
 	// Queue is the queueing delay of packets ÷ MinRTT. It uses the median, or the
 	// first quartile with few segments in flight: delayed acknowledgements look
 	// like a queue then.
 	Queue float64
+	// Steady is the part of Queue beyond the variation from one packet to the next. A
+	// queue grows and shrinks over several round trips. Jitter, delayed acknowledgements and
+	// those that come in bunches vary with each packet.
+	Steady float64
 
 	MSS             int     // data of a full segment, bytes
 	Headers         int     // of IP and TCP, bytes, of a full segment
@@ -50,6 +55,9 @@ type Figures struct {
 	CwndUsed      float64 // share of samples with a congestion window in use
 	NotSent       float64 // bytes waiting to be sent, median
 	Idle          float64 // share of samples with no unsent data and room in the congestion window
+	Held          float64 // share of samples with less than a segment unsent, though both windows have room: Nagle's algorithm
+	HeldBytes     float64 // unsent in those samples, median
+	Sent, Answers int     // segments of data sent, and those that came back
 	PeerWindow    float64 // bytes, median
 	PeerWindowMin float64
 	PeerWindowMax float64
@@ -64,6 +72,8 @@ type Figures struct {
 	PacedBps        float64 // goodput that SO_MAX_PACING_RATE allows; +Inf without
 	Variation       float64 // coefficient of variation of the goodput over seconds
 	CPU             float64 // share of Time in which the busiest thread ran or waited for a CPU
+	Waited          float64 // share of Time in which a thread of the program waited for a CPU
+	Pressure        float64 // share of Time in which some program of this host waited for a CPU
 	RecvQueue       float64 // bytes that this end's program has not read, median
 	Announced       float64 // window that this end announces, bytes, median
 
@@ -82,7 +92,7 @@ func (o Observation) Figures() Figures {
 		Samples: len(o.Samples), Rwnd: unknown, Sndbuf: unknown, Busy: unknown, LossShare: unknown, SpuriousShare: unknown,
 		Reordered: unknown, PacedBps: math.Inf(1), CPU: unknown, Variation: unknown, NotSent: unknown, BufferLow: unknown, BufferHigh: unknown,
 		PeerWindow: unknown, PeerWindowMin: unknown, PeerWindowMax: unknown, GoodputBps: unknown, LossEventRate: unknown,
-		Idle: unknown, Reordering: unknown, RecvQueue: unknown, Announced: unknown, ZeroWindow: unknown, WindowScaling: true,
+		Idle: unknown, Held: unknown, Waited: unknown, Pressure: unknown, Reordering: unknown, RecvQueue: unknown, Announced: unknown, ZeroWindow: unknown, WindowScaling: true,
 	}
 	if len(o.Samples) == 0 {
 		return f
@@ -112,7 +122,12 @@ func (o Observation) Figures() Figures {
 	if has(tcpinfo.FieldBytesReceived) {
 		f.Received = float64(b.BytesReceived-a.BytesReceived) * 8 / seconds
 	}
+	if has(tcpinfo.FieldDataSegsIn) {
+		f.Sent, f.Answers = int(b.DataSegsOut-a.DataSegsOut), int(b.DataSegsIn-a.DataSegsIn)
+	}
 	f.CPU = cpuShare(o.Samples)
+	f.Waited = grown(first.Waited, last.Waited, f.Time)
+	f.Pressure = grown(first.Pressure, last.Pressure, f.Time)
 	f.losses(a, b)
 	f.windows(o.Samples)
 	f.rtts(o.Samples)
@@ -121,21 +136,38 @@ func (o Observation) Figures() Figures {
 }
 
 // cpuShare returns the share of time in which the busiest thread ran or waited for a
-// CPU, beginning with the first sample that has it.
+// CPU, between the first sample that has it and the last. The kernel counts a wait when it
+// ends: the share is that between two ends, if most of the time lies between them.
 func cpuShare(samples []Sample) float64 {
-	var first, last *Sample
+	var known, ends []*Sample
 	for i := range samples {
-		if s := &samples[i]; s.CPU >= 0 {
-			if first == nil {
-				first = s
-			}
-			last = s
+		s := &samples[i]
+		if s.CPU < 0 {
+			continue
 		}
+		if len(known) > 0 && s.CPU > known[len(known)-1].CPU {
+			ends = append(ends, s)
+		}
+		known = append(known, s)
 	}
-	if first == last {
+	if len(known) < 2 {
 		return unknown
 	}
-	return float64(last.CPU-first.CPU) / float64(last.At-first.At)
+	first, last := known[0], known[len(known)-1]
+	if len(ends) > 2 {
+		if a, b := ends[0], ends[len(ends)-1]; b.At-a.At > (last.At-first.At)/2 {
+			first, last = a, b
+		}
+	}
+	return min(float64(last.CPU-first.CPU)/float64(last.At-first.At), 1)
+}
+
+// grown returns the share of a time by which a clock has gone on; unknown if it stands.
+func grown(from, to, during time.Duration) float64 {
+	if to <= from {
+		return unknown
+	}
+	return min(float64(to-from)/float64(during), 1)
 }
 
 // header reads the constant properties.
@@ -188,10 +220,13 @@ func (f *Figures) losses(a, b *tcpinfo.Info) {
 const fewSegments = 20
 
 func (f *Figures) rtts(samples []Sample) {
-	var smoothed []float64
+	var smoothed, deviations []float64
 	for _, s := range samples {
 		if s.Info.Has(tcpinfo.FieldRTT) {
 			smoothed = append(smoothed, s.Info.RTT.Seconds())
+		}
+		if s.Info.Has(tcpinfo.FieldRTTVar) {
+			deviations = append(deviations, s.Info.RTTVar.Seconds())
 		}
 		if s.Info.Has(tcpinfo.FieldMinRTT) && s.Info.MinRTT > 0 && (f.MinRTT == 0 || s.Info.MinRTT < f.MinRTT) {
 			f.MinRTT = s.Info.MinRTT
@@ -213,12 +248,22 @@ func (f *Figures) rtts(samples []Sample) {
 			usual = quantile(smoothed, 0.25)
 		}
 		f.Queue = max(usual-least, 0) / least
+		f.Steady = f.Queue
+		if len(deviations) > 0 {
+			deviation := median(deviations)
+			f.RTTVar = time.Duration(deviation * float64(time.Second))
+			f.Steady = max(usual-least-perPacket*deviation, 0) / least
+		}
 	}
 }
 
+// perPacket is the number of mean deviations that the variation from one packet to the next
+// reaches, as the retransmission timer has it (RFC 6298).
+const perPacket = 4
+
 // windows computes the figures of windows and data in flight.
 func (f *Figures) windows(samples []Sample) {
-	var cwnd, inFlight, notSent, peer, used, received, announced []float64
+	var cwnd, inFlight, notSent, held, peer, between, used, received, announced []float64
 	var cwndUsed, idle, counted float64
 	for _, s := range samples {
 		i := &s.Info
@@ -231,12 +276,19 @@ func (f *Figures) windows(samples []Sample) {
 		}
 		if i.Has(tcpinfo.FieldNotsentBytes) {
 			notSent = append(notSent, float64(i.NotsentBytes))
-			if i.NotsentBytes < i.SndMSS && !full && i.CAState == tcpinfo.CAOpen {
+			switch {
+			case i.NotsentBytes >= i.SndMSS || full || i.CAState != tcpinfo.CAOpen:
+			case i.NotsentBytes > 0 && i.Unacked > 0 && uint64(i.SndWnd) > uint64(i.Unacked+1)*uint64(i.SndMSS):
+				held = append(held, float64(i.NotsentBytes))
+			default:
 				idle++
 			}
 		}
 		if i.Has(tcpinfo.FieldSndWnd) {
 			peer = append(peer, float64(i.SndWnd))
+			if s.PeerWindowHigh > 0 {
+				between = append(between, float64(s.PeerWindowLow), float64(s.PeerWindowHigh))
+			}
 		}
 		if i.Has(tcpinfo.FieldReordering) {
 			f.Reordering = math.Max(float64(i.Reordering), zeroIfNaN(f.Reordering))
@@ -253,10 +305,14 @@ func (f *Figures) windows(samples []Sample) {
 	}
 	f.Cwnd, f.InFlight, f.CwndUsed, f.MaxInFlight = median(cwnd), median(inFlight), cwndUsed/counted, slices.Max(inFlight)
 	if len(notSent) > 0 {
-		f.NotSent, f.Idle = median(notSent), idle/counted
+		f.NotSent, f.Idle, f.Held = median(notSent), idle/counted, float64(len(held))/counted
+	}
+	if len(held) > 0 {
+		f.HeldBytes = median(held)
 	}
 	if len(peer) > 0 {
-		f.PeerWindow, f.PeerWindowMin, f.PeerWindowMax = median(peer), slices.Min(peer), slices.Max(peer)
+		all := append(between, peer...)
+		f.PeerWindow, f.PeerWindowMin, f.PeerWindowMax = median(all), slices.Min(all), slices.Max(all)
 		// On a device with large segments a usual window holds less than two.
 		closed, zero := min(2*float64(f.MSS), f.PeerWindowMax/2), 0.0
 		for _, window := range peer {

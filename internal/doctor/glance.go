@@ -10,10 +10,12 @@ func Glance(before, after Sample) Cause {
 	f := o.Figures()
 	c := newPatient(o, f)
 	switch {
+	case c.closed():
+		return Reader
 	case f.Busy < 0.02 || f.GoodputBps == 0 && after.Info.Unacked == 0:
 		return ""
 	case after.Info.Unacked > 0 && f.GoodputBps == 0 && after.Info.Has(tcpinfo.FieldBackoff) && after.Info.Backoff >= 2:
-		return BlackHole
+		return Stalled
 	}
 	for _, entry := range causes {
 		if !entry.glances {
@@ -23,11 +25,10 @@ func Glance(before, after Sample) Cause {
 			return finding.Cause
 		}
 	}
-	switch {
-	case f.Queue > 0.5:
-		return Congestion
-	case c.lost > 0.0005 && after.Info.Missed() >= before.Info.Missed()+fewMissed:
-		return RandomLoss
+	// A queue may be the connection's own, and losses those that it takes to find the
+	// path's rate. After a time-out it may be the end of all that gets through.
+	if after.Info.Backoff == 0 && f.Queue < queued && c.lost > 0.0005 && after.Info.Missed() >= before.Info.Missed()+fewMissed {
+		return Loss
 	}
 	return ""
 }

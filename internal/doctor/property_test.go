@@ -42,7 +42,7 @@ func TestProperties(t *testing.T) {
 		}
 	}
 	for _, cause := range Causes() {
-		if cause != PairDown && cause != AsymmetricMTU && named[cause] == 0 {
+		if cause != PairDown && cause != AsymmetricMTU && cause != Loss && cause != Stalled && named[cause] == 0 {
 			t.Errorf("no random figures show %s", cause)
 		}
 	}
@@ -203,6 +203,11 @@ func randomObservation(r *rand.Rand) Observation {
 		}
 	}
 	capture := chance(0.6)
+	answers, shut := 0.0, chance(0.03) // segments back for each one sent; the window stays closed
+	if chance(0.3) {
+		answers = log(0.01, 2)
+	}
+	deviation, waited, pressure := time.Duration(float64(queue)*r.Float64()), r.Float64()*r.Float64(), r.Float64()
 	queued := r.Float64()
 	for k := range 1 + r.IntN(60) {
 		at := time.Duration(k) * step
@@ -223,7 +228,11 @@ func randomObservation(r *rand.Rand) Observation {
 			TotalRetrans: uint32(segments * loss * (1 + r.Float64()*0.2)), DSACKDups: uint32(segments * loss * needless), ReordSeen: uint32(segments * loss * late),
 			Reordering: uint32(r.IntN(100)), NotsentBytes: uint32(notSent), MaxPacingRateBps: tcpinfo.Unlimited,
 			BusyTime: time.Duration(float64(at) * busy), RwndLimited: time.Duration(float64(at) * rwnd * 1.1), SndbufLimited: time.Duration(float64(at) * sndbuf * 0.2),
-			Backoff: uint8(r.IntN(3)), RcvWnd: uint32(window),
+			Backoff: uint8(r.IntN(3)), RcvWnd: uint32(window), RTTVar: deviation, DataSegsIn: uint32(segments * answers),
+		}
+		s.Waited, s.Pressure = time.Duration(float64(at)*waited), time.Duration(float64(at)*pressure)
+		if shut {
+			s.Info.SndWnd, s.Info.RwndLimited, s.Info.BytesAcked, s.Info.Unacked = 0, at, 1, 0
 		}
 		if chance(0.02) {
 			s.Info.SndWnd = 0

@@ -60,6 +60,11 @@ func (c *patient) outlook(findings []Finding, removed []Cause) Outlook {
 	}
 	bps, next := c.without(findings, removed)
 	if math.IsInf(bps, 1) {
+		for _, f := range findings {
+			if f.unpredicted != "" && slices.Contains(removed, f.Cause) {
+				return Outlook{Unknown: f.unpredicted}
+			}
+		}
 		return Outlook{Unknown: unknownCapacity}
 	}
 	o := Outlook{PredictedBps: bps, Next: next, AtLeast: next == trialBound}

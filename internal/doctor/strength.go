@@ -64,6 +64,8 @@ func (c *patient) strength(findings []Finding) (Strength, string) {
 	switch entry := first.Cause.entry(); {
 	case first.Cause == Unexplained:
 		return NotCertain, doubt
+	case c.starved(entry):
+		return NotCertain, c.starvedDoubt()
 	case first.strength != "":
 		return first.strength, first.doubt
 	case doubt == "":

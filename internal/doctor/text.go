@@ -97,6 +97,8 @@ func (o Outlook) text() string {
 	switch {
 	case o.PredictedBps == 0:
 		return ""
+	case o.Gain == 0: // nothing moves today
+		return fmt.Sprintf(": about %s, then limited by %s", display.Rate(o.PredictedBps), o.Next)
 	case o.AtLeast:
 		return fmt.Sprintf(": at least %s, %.1f × today's", display.Rate(o.PredictedBps), o.Gain)
 	}

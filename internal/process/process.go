@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"strconv"
 	"strings"
 	"syscall"
@@ -55,19 +56,24 @@ func Sockets(pid int) (map[uint32]bool, error) {
 	return inodes, nil
 }
 
-// Threads returns for each thread of a process the time for which it has been running
-// or waiting for a CPU since its start.
-func Threads(pid int) (map[int]time.Duration, error) {
+// ThreadTime is the time of a thread since its start.
+type ThreadTime struct {
+	Running time.Duration
+	Waiting time.Duration // for a CPU
+}
+
+// Threads returns the times of a process's threads.
+func Threads(pid int) (map[int]ThreadTime, error) {
 	threads, err := procfs.AllThreads(pid)
 	if err != nil {
 		return nil, explain(pid, err)
 	}
-	times := make(map[int]time.Duration, len(threads))
+	times := make(map[int]ThreadTime, len(threads))
 	for _, thread := range threads {
 		s, err := thread.Schedstat()
 		switch {
 		case err == nil:
-			times[thread.PID] = time.Duration(s.RunningNanoseconds + s.WaitingNanoseconds)
+			times[thread.PID] = ThreadTime{time.Duration(s.RunningNanoseconds), time.Duration(s.WaitingNanoseconds)}
 		case !isGone(err):
 			return nil, explain(pid, err)
 		}
@@ -102,14 +108,62 @@ func whyNoTimes(pid int) error {
 	return errors.New("the kernel keeps no times of threads (CONFIG_SCHED_INFO)")
 }
 
-// Busiest returns the longest time for which a thread was running or waiting for a CPU
-// between two calls of Threads. A new thread counts from its start.
-func Busiest(before, after map[int]time.Duration) time.Duration {
-	var most time.Duration
-	for tid, t := range after {
-		most = max(most, t-before[tid])
+// Busiest returns the longest time for which one thread was running or waiting for a CPU
+// between two looks, and the longest for which one was waiting. A new thread counts
+// from its start.
+func Busiest(before, after map[int]ThreadTime) (busy, waiting time.Duration) {
+	for id, now := range after {
+		then := before[id]
+		busy = max(busy, now.Running-then.Running+now.Waiting-then.Waiting)
+		waiting = max(waiting, now.Waiting-then.Waiting)
 	}
-	return most
+	return busy, waiting
+}
+
+// Clocks has the times of processes' threads since each was first asked for. The zero value
+// is ready.
+type Clocks struct{ first map[int]map[int]ThreadTime }
+
+// Of returns [Busiest] of a process since the first call for it; ok is false if that is
+// unknown.
+func (c *Clocks) Of(pid int) (busy, waiting time.Duration, ok bool) {
+	now, err := Threads(pid)
+	if err != nil {
+		delete(c.first, pid)
+		return 0, 0, false
+	}
+	first, known := c.first[pid]
+	if !known {
+		if c.first == nil {
+			c.first = map[int]map[int]ThreadTime{}
+		}
+		c.first[pid] = now
+		return 0, 0, true
+	}
+	busy, waiting = Busiest(first, now)
+	return busy, waiting, true
+}
+
+// Keep forgets the processes that a function does not want.
+func (c *Clocks) Keep(wanted func(pid int) bool) {
+	maps.DeleteFunc(c.first, func(pid int, _ map[int]ThreadTime) bool { return !wanted(pid) })
+}
+
+// CPUPressure returns the time for which at least one program of this host has been waiting
+// for a CPU since its start (pressure stall information, Linux 4.20).
+func CPUPressure() (time.Duration, error) {
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return 0, err
+	}
+	stats, err := fs.PSIStatsForResource("cpu")
+	switch {
+	case err != nil:
+		return 0, err
+	case stats.Some == nil:
+		return 0, errors.New("/proc/pressure/cpu has no line of some")
+	}
+	return time.Duration(stats.Some.Total) * time.Microsecond, nil
 }
 
 // isGone reports whether an error means that the process or thread has ended.

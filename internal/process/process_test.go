@@ -115,7 +115,8 @@ func TestThreads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return Busiest(before, after) >= busy
+		most, _ := Busiest(before, after)
+		return most >= busy
 	}, func() string { return "no thread has been busy" })
 	if _, err := Threads(ended(t)); !errors.Is(err, ErrNoProcess) {
 		t.Errorf("of a process that has ended: %v", err)
@@ -141,10 +142,45 @@ func TestCPUTime(t *testing.T) {
 }
 
 func TestBusiest(t *testing.T) {
-	before := map[int]time.Duration{1: 5 * time.Second, 2: time.Second, 3: time.Hour}
-	after := map[int]time.Duration{1: 6 * time.Second, 2: 4 * time.Second, 4: time.Second}
-	if got := Busiest(before, after); got != 3*time.Second {
-		t.Errorf("%v, want 3s", got)
+	of := func(running, waiting time.Duration) ThreadTime {
+		return ThreadTime{running * time.Second, waiting * time.Second}
+	}
+	before := map[int]ThreadTime{1: of(2, 3), 2: of(1, 0), 3: of(3600, 0)}
+	after := map[int]ThreadTime{1: of(2, 5), 2: of(3, 1), 4: of(0, 1)}
+	if busy, waiting := Busiest(before, after); busy != 3*time.Second || waiting != 2*time.Second {
+		t.Errorf("%v and %v, want 3s and 2s", busy, waiting)
+	}
+}
+
+// The clocks of a process begin with the first look at it.
+func TestClocks(t *testing.T) {
+	var c Clocks
+	if busy, waiting, ok := c.Of(os.Getpid()); busy != 0 || waiting != 0 || !ok {
+		t.Errorf("%v, %v, %v at first", busy, waiting, ok)
+	}
+	nettest.Eventually(t, time.Minute, func() bool {
+		busy, _, ok := c.Of(os.Getpid())
+		return ok && busy > 0
+	}, func() string { return "no thread has been busy" })
+	c.Keep(func(int) bool { return false })
+	if busy, _, ok := c.Of(os.Getpid()); busy != 0 || !ok {
+		t.Errorf("%v, %v after it was forgotten", busy, ok)
+	}
+	if _, _, ok := c.Of(ended(t)); ok {
+		t.Error("clocks of a process that has ended")
+	}
+}
+
+func TestCPUPressure(t *testing.T) {
+	if _, err := os.Stat("/proc/pressure/cpu"); err != nil {
+		t.Skip("this kernel has no pressure stall information (CONFIG_PSI)")
+	}
+	before, err := CPUPressure()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after, err := CPUPressure(); err != nil || after < before {
+		t.Errorf("%v after %v, %v", after, before, err)
 	}
 }
 

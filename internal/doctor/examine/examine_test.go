@@ -107,6 +107,9 @@ func TestWatch(t *testing.T) {
 	if o.Local != near.LocalAddr().(*net.TCPAddr).AddrPort() || len(o.Samples) < 5 || o.TotalBytes == 0 || o.Program == "" || len(notes) > 0 {
 		t.Errorf("%d samples of %v, %d bytes, program %q, notes %q", len(o.Samples), o.Local, o.TotalBytes, o.Program, notes)
 	}
+	if _, err := os.Stat("/proc/pressure/cpu"); err == nil && o.Samples[len(o.Samples)-1].Pressure == 0 {
+		t.Error("no pressure stall information")
+	}
 	var hinted *remedy.Error
 	_, err = newExaminer(&notes).Watch(t.Context(), Connections{Remote: EndOf(netip.MustParseAddrPort("192.0.2.1:9"))})
 	if !errors.As(err, &hinted) || err.Error() != "no connection to 192.0.2.1:9 in 1s" {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"longhaul/internal/doctor"
+	"longhaul/internal/process"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -22,8 +23,9 @@ type sampling struct {
 	during time.Duration
 	every  time.Duration // between two samples
 	// cpu returns the time for which the busiest thread of a socket's program has
-	// been running or waiting for a CPU; negative: unknown. It may be nil.
-	cpu func(*tcpinfo.Connection) time.Duration
+	// been running or waiting for a CPU, negative if unknown, and that for which one has
+	// been waiting. It may be nil.
+	cpu func(*tcpinfo.Connection) (busy, waiting time.Duration)
 	// each calls a function for every connection.
 	each func(visit func(*tcpinfo.Connection)) error
 }
@@ -56,6 +58,7 @@ func observe(ctx context.Context, w sampling) (doctor.Observation, error) {
 	defer ticker.Stop()
 	var at time.Duration // exactly 0 for connections of the first list
 	for {
+		pressure, _ := process.CPUPressure() // a kernel without it leaves it unknown
 		err := w.each(func(c *tcpinfo.Connection) {
 			if !w.wanted(c) {
 				return
@@ -65,7 +68,7 @@ func observe(ctx context.Context, w sampling) (doctor.Observation, error) {
 				one = &series{since: at}
 				seen[c.Cookie] = one
 			}
-			one.add(c, at, w.cpu)
+			one.add(c, at, w.cpu, pressure)
 		})
 		if err != nil {
 			return doctor.Observation{}, err
@@ -85,16 +88,16 @@ func observe(ctx context.Context, w sampling) (doctor.Observation, error) {
 	return pick(seen, at)
 }
 
-func (s *series) add(c *tcpinfo.Connection, at time.Duration, cpu func(*tcpinfo.Connection) time.Duration) {
+func (s *series) add(c *tcpinfo.Connection, at time.Duration, cpu func(*tcpinfo.Connection) (busy, waiting time.Duration), pressure time.Duration) {
 	if len(s.samples) > 0 && s.last == at {
 		return // twice in one list
 	}
-	sample := doctor.Sample{At: at, Info: c.Info, SendBuffer: -1, SendQueued: -1, RecvQueue: int64(c.RecvQueue), CPU: -1}
+	sample := doctor.Sample{At: at, Info: c.Info, SendBuffer: -1, SendQueued: -1, RecvQueue: int64(c.RecvQueue), CPU: -1, Pressure: pressure}
 	if c.Memory.Known {
 		sample.SendBuffer, sample.SendQueued = int64(c.Memory.SndBuf), int64(c.Memory.SndQueued)
 	}
 	if cpu != nil {
-		sample.CPU = cpu(c)
+		sample.CPU, sample.Waited = cpu(c)
 	}
 	s.connection, s.last = *c, at
 	s.samples = append(s.samples, sample)
@@ -117,7 +120,7 @@ func pick(seen map[uint64]*series, at time.Duration) (doctor.Observation, error)
 		return max(sent, received)
 	}
 	slices.SortFunc(all, func(a, b *series) int {
-		return cmp.Or(cmp.Compare(amount(b), amount(a)), cmp.Compare(len(b.samples), len(a.samples)), cmp.Compare(a.connection.Cookie, b.connection.Cookie))
+		return cmp.Or(cmp.Compare(amount(b), amount(a)), cmp.Compare(b.connection.SendQueue, a.connection.SendQueue), cmp.Compare(len(b.samples), len(a.samples)), cmp.Compare(a.connection.Cookie, b.connection.Cookie))
 	})
 	most := all[0]
 	o := doctor.Observation{

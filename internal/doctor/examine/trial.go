@@ -54,7 +54,8 @@ type delivered struct{ bytes, segments float64 }
 
 // try measures the capacity of an observation's path. It measures again with twice as many
 // connections if packets were dropped without a queue, and with smaller segments if the
-// observed segments leave room in the packets.
+// observed segments leave room in the packets. If a further measurement fails, it notes that:
+// a server may refuse so many connections.
 func (e *Examiner) try(ctx context.Context, o *doctor.Observation, t trial) error {
 	figures := o.Figures()
 	t.rtt = figures.RTT
@@ -78,18 +79,26 @@ func (e *Examiner) try(ctx context.Context, o *doctor.Observation, t trial) erro
 		twice := t
 		twice.streams = 2 * got.Streams
 		more, err := e.run(ctx, twice)
-		if err != nil {
-			return fmt.Errorf("test with more connections: %w", measure.Explain(t.server, err))
+		switch {
+		case ctx.Err() != nil:
+			return err
+		case err != nil:
+			e.Note(fmt.Errorf("test with more connections: %w", measure.Explain(t.server, err)))
+		default:
+			o.MoreStreams = &more
 		}
-		o.MoreStreams = &more
 	}
 	if small {
 		t.mss = max((figures.MSS+figures.Headers-40)/2, 88)
 		half, err := e.run(ctx, t)
-		if err != nil {
-			return fmt.Errorf("test smaller segments: %w", measure.Explain(t.server, err))
+		switch {
+		case ctx.Err() != nil:
+			return err
+		case err != nil:
+			e.Note(fmt.Errorf("test smaller segments: %w", measure.Explain(t.server, err)))
+		default:
+			o.SmallSegments = &half
 		}
-		o.SmallSegments = &half
 	}
 	return nil
 }

@@ -93,9 +93,12 @@ func (e *Examiner) Watch(ctx context.Context, c Connections) (doctor.Observation
 			return d
 		}
 		server := net.JoinHostPort(o.Remote.Addr().String(), strconv.Itoa(int(e.TestPort)))
-		if err := e.try(ctx, &o, trial{server: server, own: own}); err != nil {
-			return o, err
+		err := e.try(ctx, &o, trial{server: server, own: own})
+		if err != nil && ctx.Err() == nil && o.Samples[len(o.Samples)-1].Info.Backoff > 0 {
+			e.Note(err) // it stands still, and the trial's connections do no better
+			return o, nil
 		}
+		return o, err
 	}
 	return o, nil
 }
@@ -134,31 +137,29 @@ func (c Connections) filter() (func(*tcpinfo.Connection) bool, error) {
 type busyThreads struct {
 	owners proc.Owners
 	inode  uint32
-	before map[int]time.Duration
+	clocks proc.Clocks
 	pid    int
 }
 
-// of returns the time for which the busiest thread of the connection's program has
-// been running since the first call; -1: unknown.
-func (b *busyThreads) of(c *tcpinfo.Connection) time.Duration {
+// of returns the times since the first call for which the busiest thread of the
+// connection's program has been running or waiting for a CPU, and for which one has been
+// waiting; -1 and 0: unknown.
+func (b *busyThreads) of(c *tcpinfo.Connection) (busy, waiting time.Duration) {
 	if b.pid == 0 {
 		owner, ok := b.owners.Of(c.Inode)
 		if !ok {
 			if _, err := b.owners.Refresh(time.Now()); err != nil {
-				return -1
+				return -1, 0
 			}
 			if owner, ok = b.owners.Of(c.Inode); !ok {
-				return -1
+				return -1, 0
 			}
 		}
 		b.pid, b.inode = owner.PID, c.Inode
 	}
-	now, err := proc.Threads(b.pid)
-	if err != nil {
-		return -1
+	busy, waiting, ok := b.clocks.Of(b.pid)
+	if !ok {
+		return -1, 0
 	}
-	if b.before == nil {
-		b.before = now
-	}
-	return proc.Busiest(b.before, now)
+	return busy, waiting
 }

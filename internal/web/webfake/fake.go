@@ -36,8 +36,8 @@ type Monitor struct {
 var Tunnels = []string{"to-site-b", "from-site-b", "replication", "zone-transfers"}
 
 var (
-	flowCauses = []doctor.Cause{"", doctor.ReceiverWindow, doctor.RandomLoss, doctor.Application, doctor.Congestion, doctor.SendBuffer}
-	legCauses  = []doctor.Cause{doctor.ReceiverWindow, doctor.RandomLoss, doctor.Congestion}
+	flowCauses = []doctor.Cause{"", doctor.ReceiverWindow, doctor.Loss, doctor.Application, doctor.Reader, doctor.SendBuffer}
+	legCauses  = []doctor.Cause{doctor.ReceiverWindow, doctor.Loss, doctor.Reader}
 )
 
 // New makes a Monitor with a number of flows and ten minutes of points.
