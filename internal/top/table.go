@@ -18,7 +18,11 @@ type Glance func(before, after doctor.Sample) doctor.Cause
 
 // Table has the TCP connections of the last refresh.
 type Table struct {
-	glance      Glance
+	glance Glance
+	// busy returns the time for which the busiest thread of a connection's program has been
+	// running or waiting for a CPU, negative if unknown, and that for which one has been
+	// waiting. Nil: unknown of all.
+	busy        func(*Connection) (busy, waiting time.Duration)
 	byCookie    map[uint64]*Connection
 	connections []*Connection
 	refreshes   uint64
@@ -52,10 +56,11 @@ type Connection struct {
 	measured bool // last is of the previous refresh
 
 	// The samples for the cause: base is between one and two spans old, and next
-	// will replace it.
-	base, next doctor.Sample
-	cause      doctor.Cause
-	causeOf    uint64 // refresh of cause
+	// will replace it. The extremes are of the peer's window after each.
+	base, next           doctor.Sample
+	afterBase, afterNext extremes
+	cause                doctor.Cause
+	causeOf              uint64 // refresh of cause
 
 	sortKey float64
 }
@@ -105,7 +110,7 @@ func (t *Table) Refresh(at time.Duration, each func(visit func(*tcpinfo.Connecti
 // pause.
 func (t *Table) Restart() {
 	for _, c := range t.connections {
-		c.measured, c.base = false, doctor.Sample{}
+		c.measured, c.base, c.afterBase, c.afterNext = false, doctor.Sample{}, extremes{}, extremes{}
 	}
 }
 
@@ -204,6 +209,19 @@ func countersOf(i *tcpinfo.Info) counters {
 	}
 }
 
+// extremes are the smallest and the largest of some windows.
+type extremes struct {
+	low, high uint32
+	any       bool
+}
+
+func (e *extremes) add(window uint32) {
+	if !e.any || window < e.low {
+		e.low = window
+	}
+	e.high, e.any = max(e.high, window), true
+}
+
 // sample keeps the samples for the cause.
 func (c *Connection) sample(at time.Duration) {
 	if c.base.Info.State == 0 {
@@ -211,8 +229,21 @@ func (c *Connection) sample(at time.Duration) {
 		c.next = c.base
 		return
 	}
+	c.afterBase.add(c.Info.SndWnd)
+	c.afterNext.add(c.Info.SndWnd)
 	if at-c.next.At >= max(minSpan, spanRTTs*c.Info.RTT) {
 		c.base, c.next = c.next, c.sampleAt(at)
+		c.afterBase, c.afterNext = c.afterNext, extremes{}
+	}
+}
+
+// timeThreads adds the time of threads to samples that were taken before the program of the
+// connection was known.
+func (c *Connection) timeThreads() {
+	for _, s := range []*doctor.Sample{&c.base, &c.next} {
+		if s.At == c.table.at && s.CPU < 0 {
+			s.CPU, s.Waited = c.table.busy(c)
+		}
 	}
 }
 
@@ -220,6 +251,9 @@ func (c *Connection) sampleAt(at time.Duration) doctor.Sample {
 	s := doctor.Sample{At: at, Info: c.Info, SendBuffer: -1, SendQueued: -1, CPU: -1}
 	if c.Memory.Known {
 		s.SendBuffer, s.SendQueued = int64(c.Memory.SndBuf), int64(c.Memory.SndQueued)
+	}
+	if c.table.busy != nil {
+		s.CPU, s.Waited = c.table.busy(c)
 	}
 	return s
 }
@@ -231,7 +265,9 @@ func (c *Connection) Cause() doctor.Cause {
 	if c.causeOf != c.refresh {
 		c.cause, c.causeOf = "", c.refresh
 		if c.table.at > c.base.At && !c.Ended() {
-			c.cause = c.table.glance(c.base, c.sampleAt(c.table.at))
+			now := c.sampleAt(c.table.at)
+			now.PeerWindowLow, now.PeerWindowHigh = c.afterBase.low, c.afterBase.high
+			c.cause = c.table.glance(c.base, now)
 		}
 	}
 	return c.cause

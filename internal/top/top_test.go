@@ -356,3 +356,56 @@ func BenchmarkRefresh(b *testing.B) {
 		table.Select(Filter{}, ByGoodput)
 	}
 }
+
+// The cause's samples have the extremes of the peer's window since the earlier one, whichever
+// refresh saw them.
+func TestWindowExtremes(t *testing.T) {
+	var got [][2]uint32
+	glance := func(_, after doctor.Sample) doctor.Cause {
+		got = append(got, [2]uint32{after.PeerWindowLow, after.PeerWindowHigh})
+		return ""
+	}
+	table := NewTable(glance)
+	for i, window := range []uint32{5000, 0, 9000, 4000, 4000, 6000} {
+		c := seen(1, "10.0.0.1:40000", "192.0.2.1:22")
+		c.Info.SndWnd = window
+		if err := table.Refresh(time.Duration(i)*time.Second, list{c}.each); err != nil {
+			t.Fatal(err)
+		}
+		table.Connections()[0].Cause()
+	}
+	// The base is the first sample for four seconds, then that of 9000.
+	if want := [][2]uint32{{0, 0}, {0, 9000}, {0, 9000}, {4000, 4000}, {4000, 6000}}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// A program whose thread has no time left is told from one that has nothing to send, also if
+// it becomes known only behind the refresh.
+func TestBusyThread(t *testing.T) {
+	for _, test := range []struct {
+		share float64
+		want  doctor.Cause
+	}{{0.95, doctor.CPU}, {0.1, doctor.Application}} {
+		table := NewTable(doctor.Glance)
+		known := false
+		table.busy = func(c *Connection) (busy, waiting time.Duration) {
+			if !known {
+				return -1, 0
+			}
+			return time.Duration(test.share * float64(table.at)), 0
+		}
+		for i := range 4 {
+			c := seen(1, "10.0.0.1:40000", "192.0.2.1:22")
+			c.Info.BytesAcked, c.Info.BusyTime = uint64(i)*100_000, time.Duration(i)*100*time.Millisecond
+			if err := table.Refresh(time.Duration(i)*time.Second, list{c}.each); err != nil {
+				t.Fatal(err)
+			}
+			known = true
+			table.Connections()[0].timeThreads()
+		}
+		if got := table.Connections()[0].Cause(); got != test.want {
+			t.Errorf("busy %v of the time: %q, want %s", test.share, got, test.want)
+		}
+	}
+}

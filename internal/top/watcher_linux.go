@@ -20,6 +20,7 @@ type Watcher struct {
 	table   *Table
 	started time.Time
 	owners  process.Owners
+	threads threads
 	relay   process.Process // only its connections, unless it is zero
 }
 
@@ -27,6 +28,7 @@ type Watcher struct {
 // those of the process pid unless that is 0.
 func Watch(glance Glance, pid int) (*Watcher, error) {
 	w := &Watcher{table: NewTable(glance), started: time.Now()}
+	w.table.busy = w.threads.busy
 	var err error
 	if pid != 0 {
 		w.relay.PID = pid
@@ -48,6 +50,7 @@ func (w *Watcher) Table() *Table { return w.table }
 
 // Refresh reads all connections.
 func (w *Watcher) Refresh() error {
+	clear(w.threads.now)
 	if w.relay.PID != 0 {
 		return w.refreshRelay()
 	}
@@ -62,7 +65,19 @@ func (w *Watcher) Refresh() error {
 	if found {
 		w.identify()
 	}
+	w.timeThreads()
 	return err
+}
+
+// timeThreads has the connections' samples know the times of their programs' threads, and
+// forgets those of other programs.
+func (w *Watcher) timeThreads() {
+	programs := map[int]bool{}
+	for _, c := range w.table.Connections() {
+		c.timeThreads()
+		programs[c.Process.PID] = true
+	}
+	w.threads.clocks.Keep(func(pid int) bool { return programs[pid] })
 }
 
 // identify sets the known processes of the connections.
@@ -93,7 +108,45 @@ func (w *Watcher) refreshRelay() error {
 	for _, c := range w.table.Connections() {
 		c.Process = w.relay
 	}
+	w.timeThreads()
 	return err
+}
+
+// threads has the times of the threads of programs that send.
+type threads struct {
+	clocks process.Clocks
+	now    map[int]threadTimes // since the last refresh
+}
+
+// threadTimes are the times of the threads of a program, see [process.Busiest].
+type threadTimes struct{ busy, waiting time.Duration }
+
+// maxTimed is the most programs whose threads a refresh reads, which takes some 50 µs each.
+const maxTimed = 64
+
+// busy returns the time for which the busiest thread of a connection's program has been
+// running or waiting for a CPU since it was first asked for, -1 if unknown, and that for which
+// one has been waiting. It reads the threads only of programs that have data under way.
+func (t *threads) busy(c *Connection) (busy, waiting time.Duration) {
+	pid := c.Process.PID
+	if pid == 0 || c.SendQueue == 0 && c.SentBps == 0 {
+		return -1, 0
+	}
+	if known, ok := t.now[pid]; ok {
+		return known.busy, known.waiting
+	}
+	if len(t.now) >= maxTimed {
+		return -1, 0
+	}
+	busy, waiting, ok := t.clocks.Of(pid)
+	if !ok {
+		busy, waiting = -1, 0
+	}
+	if t.now == nil {
+		t.now = map[int]threadTimes{}
+	}
+	t.now[pid] = threadTimes{busy, waiting}
+	return busy, waiting
 }
 
 // Unseen returns a sentence on missing figures, or empty.
