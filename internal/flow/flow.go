@@ -62,13 +62,13 @@ type LegSample struct {
 	SendQueued        int64 // bytes; negative: unknown
 }
 
-// Unacked is the number of segments that wait for the peer's acknowledgement, 0
-// if it is unknown.
-func (l *LegSample) Unacked() uint32 {
+// Waiting is about the number of bytes that wait for the peer: for its acknowledgement, or for
+// room in its window. 0 if it is unknown.
+func (l *LegSample) Waiting() uint64 {
 	if !l.Known {
 		return 0
 	}
-	return l.Info.Unacked
+	return uint64(l.Info.Unacked)*uint64(max(l.Info.SndMSS, 1)) + uint64(l.Info.NotsentBytes)
 }
 
 // Record is the account of a flow that has ended, or of a connection that was

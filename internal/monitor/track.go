@@ -22,7 +22,7 @@ type flowTrack struct {
 	lanesAt time.Duration // of the lanes of flow
 
 	moved    bool    // it moved data in the last interval, or data is unacknowledged
-	underWay bool    // data is unacknowledged
+	underWay bool    // data waits for a peer
 	judged   bool    // there were two samples to compare
 	limits   *limits // nil: it has not moved data while judged
 }
@@ -97,7 +97,7 @@ func (m *Monitor) visit(s *flow.Sample, at time.Duration) {
 		f.lanesAt = at
 	}
 	if !s.Skipped {
-		f.underWay = !s.Unchanged && (s.ClientLeg.Unacked() > 0 || s.TargetLeg.Unacked() > 0)
+		f.underWay = !s.Unchanged && (s.ClientLeg.Waiting() > 0 || s.TargetLeg.Waiting() > 0)
 	}
 	f.moved = up+down > 0 || f.underWay
 	switch {
@@ -223,7 +223,7 @@ func (f *flowTrack) judge(s *flow.Sample, at time.Duration, sent [2]flow.Sent, g
 		}
 	}
 	most := 0
-	if a, b := sent[0].Bytes, sent[1].Bytes; b > a || a == b && s.TargetLeg.Unacked() > s.ClientLeg.Unacked() {
+	if a, b := sent[0].Bytes, sent[1].Bytes; b > a || a == b && s.TargetLeg.Waiting() > s.ClientLeg.Waiting() {
 		most = 1
 	}
 	if f.flow.Cause = f.flow.Legs[most].Cause; f.flow.Cause != "" {

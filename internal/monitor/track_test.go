@@ -142,7 +142,18 @@ func TestNothingStoodOut(t *testing.T) {
 
 // TestAStalledFlowIsLimited: a flow with unacknowledged data counts as moving
 // data, so that it gets a cause.
+// A flow that moves nothing is limited while data waits: for an acknowledgement, or for room in
+// the peer's window.
 func TestAStalledFlowIsLimited(t *testing.T) {
+	for name, waits := range map[string]func(*tcpinfo.Info){
+		"for an acknowledgement": func(i *tcpinfo.Info) { i.Unacked = 3 },
+		"for a window":           func(i *tcpinfo.Info) { i.NotsentBytes = 3000 },
+	} {
+		t.Run(name, func(t *testing.T) { stalledFlow(t, waits) })
+	}
+}
+
+func stalledFlow(t *testing.T, waits func(*tcpinfo.Info)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t"})}}
 		opts := s.options()
@@ -153,7 +164,7 @@ func TestAStalledFlowIsLimited(t *testing.T) {
 		f := flowNow(1, 10, 0)
 		for i := range 4 {
 			f.TargetLeg.Known, f.TargetLeg.Info = true, info(time.Millisecond, 10, 0, time.Duration(i)*time.Second)
-			f.TargetLeg.Info.Unacked = 3
+			waits(&f.TargetLeg.Info)
 			s.flows = []flow.Sample{f}
 			settled(s)
 		}
