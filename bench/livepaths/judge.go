@@ -12,13 +12,13 @@ import (
 
 // verdict is what doctor says of a path.
 type verdict struct {
-	Cause        doctor.Cause `json:"cause,omitempty"`
-	Strength     string       `json:"strength,omitempty"`
-	Refusal      string       `json:"refusal,omitempty"` // in place of a cause
-	GoodputBps   float64      `json:"goodput_bps"`
-	PredictedBps float64      `json:"predicted_bps,omitempty"`
-	Evidence     []string     `json:"evidence,omitempty"`
-	Judged       judgement    `json:"judged"`
+	Cause        doctor.Cause    `json:"cause,omitempty"`
+	Strength     doctor.Strength `json:"strength,omitempty"`
+	Refusal      string          `json:"refusal,omitempty"` // in place of a cause
+	GoodputBps   float64         `json:"goodput_bps"`
+	PredictedBps float64         `json:"predicted_bps,omitempty"`
+	Evidence     []string        `json:"evidence,omitempty"`
+	Judged       judgement       `json:"judged"`
 }
 
 // judgement is what a verdict is worth.
@@ -46,8 +46,6 @@ type outcome struct {
 	Error           string   `json:"error,omitempty"`
 }
 
-const isCertain = "certain"
-
 // judge holds what was said against the truth.
 func (o *outcome) judge(p path) {
 	for _, v := range []*verdict{&o.Watched, &o.Tested} {
@@ -61,20 +59,33 @@ func (o *outcome) judge(p path) {
 			o.TopWrong = append(o.TopWrong, cause)
 		}
 		for _, v := range []verdict{o.Watched, o.Tested} {
-			if v.Strength == isCertain && v.Cause != doctor.Cause(cause) && !slices.Contains(o.TopContradicted, cause) {
+			if v.Strength == doctor.Certain && !agree(doctor.Cause(cause), v.Cause) && !slices.Contains(o.TopContradicted, cause) {
 				o.TopContradicted = append(o.TopContradicted, cause)
 			}
 		}
 	}
 }
 
-func (p path) accepts(c doctor.Cause) bool { return slices.Contains(p.truth, c) }
+func (p path) accepts(c doctor.Cause) bool {
+	return slices.ContainsFunc(p.truth, func(truth doctor.Cause) bool { return agree(c, truth) })
+}
+
+// agree reports whether a cause of top, which may be one that covers several, is doctor's.
+func agree(glanced, cause doctor.Cause) bool {
+	switch glanced {
+	case doctor.Loss:
+		return cause == doctor.RandomLoss || cause == doctor.Policer
+	case doctor.Stalled:
+		return cause == doctor.BlackHole || cause == doctor.Outage
+	}
+	return glanced == cause
+}
 
 func (p path) judge(v verdict) judgement {
 	switch {
 	case p.accepts(v.Cause):
 		return right
-	case p.starved && v.Strength != isCertain:
+	case p.starved && v.Refusal == "" && v.Strength != doctor.Certain:
 		return right
 	case v.Refusal != "" && len(p.truth) == 0:
 		return right
@@ -89,10 +100,10 @@ func (v verdict) text() string {
 	switch {
 	case v.Refusal != "":
 		return "no verdict"
-	case v.Strength == isCertain:
+	case v.Strength == doctor.Certain:
 		return string(v.Cause)
 	}
-	return string(v.Cause) + ", " + v.Strength
+	return string(v.Cause) + ", " + string(v.Strength)
 }
 
 // line is an outcome in a line.
@@ -117,7 +128,7 @@ func (t *tally) add(v verdict) {
 		t.cautious++
 	default:
 		t.wrong++
-		if v.Strength == isCertain {
+		if v.Strength == doctor.Certain {
 			t.wrongCertain++
 		}
 	}

@@ -68,23 +68,24 @@ func TestJudge(t *testing.T) {
 		v    verdict
 		want judgement
 	}{
-		{"the truth", loss, verdict{Cause: doctor.RandomLoss, Strength: isCertain}, right},
+		{"the truth", loss, verdict{Cause: doctor.RandomLoss, Strength: doctor.Certain}, right},
 		{"the truth, not certain", loss, verdict{Cause: doctor.RandomLoss, Strength: "not certain"}, right},
-		{"another", loss, verdict{Cause: doctor.Congestion, Strength: isCertain}, wrong},
+		{"another", loss, verdict{Cause: doctor.Congestion, Strength: doctor.Certain}, wrong},
 		{"another, not certain", loss, verdict{Cause: doctor.Healthy, Strength: "not certain"}, wrong},
 		{"nothing", loss, verdict{Cause: doctor.Unexplained}, cautious},
 		{"a refusal", loss, verdict{Refusal: "no data moved"}, cautious},
 		{"a refusal where nothing moves", path{}, verdict{Refusal: "no data moved"}, right},
-		{"a cause where nothing moves", path{}, verdict{Cause: doctor.Application, Strength: isCertain}, wrong},
+		{"a cause where nothing moves", path{}, verdict{Cause: doctor.Application, Strength: doctor.Certain}, wrong},
 		{"anything not certain on a starved host", starved, verdict{Cause: doctor.Congestion, Strength: "not certain"}, right},
-		{"anything certain on a starved host", starved, verdict{Cause: doctor.Congestion, Strength: isCertain}, wrong},
+		{"a refusal on a starved host", starved, verdict{Refusal: "no data moved"}, cautious},
+		{"anything certain on a starved host", starved, verdict{Cause: doctor.Congestion, Strength: doctor.Certain}, wrong},
 	} {
 		if got := test.path.judge(test.v); got != test.want {
 			t.Errorf("%s: %s, want %s", test.name, got, test.want)
 		}
 	}
 	o := outcome{
-		Watched: verdict{Cause: doctor.RandomLoss, Strength: isCertain}, Tested: verdict{Cause: doctor.RandomLoss, Strength: "not certain"},
+		Watched: verdict{Cause: doctor.RandomLoss, Strength: doctor.Certain}, Tested: verdict{Cause: doctor.RandomLoss, Strength: "not certain"},
 		Top: []string{"-", "random-loss", "congestion", "congestion"},
 	}
 	o.judge(loss)

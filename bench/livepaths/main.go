@@ -49,22 +49,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if b.runs < 1 || b.runs > 100 {
 			return errors.New("--runs takes 1 to 100")
 		}
-		b.paths, err = choose(paths(), b.only)
+		if b.paths, err = choose(paths(), b.only); err == nil && b.list {
+			for i, p := range b.paths {
+				fmt.Fprintf(stdout, "%2d %-22s %-34s %s\n", i+1, p.name, p.truthText(), p.what)
+			}
+			return flag.ErrHelp // there is nothing else to do
+		}
 		return err
 	}
 	if !sandbox.Inside() {
 		removeCgroups() // those of a run that was killed
 		defer removeCgroups()
 	}
-	return b.Run(ctx, args, stdout, stderr, func() error {
-		if b.list {
-			for i, p := range b.paths {
-				fmt.Fprintf(stdout, "%2d %-22s %-34s %s\n", i+1, p.name, p.truthText(), p.what)
-			}
-			return nil
-		}
-		return b.run(ctx, stdout, stderr)
-	})
+	return b.Run(ctx, args, stdout, stderr, func() error { return b.run(ctx, stdout, stderr) })
 }
 
 // choose returns the named or numbered paths; all if text is empty.

@@ -147,9 +147,9 @@ func paths() []path {
 				}
 				return s.client("host-a", "iperf3", "-c", "10.20.20.10", "-p", "5301", "-t", "600", "--fq-rate", "6M")
 			}},
-		{name: "cpu-cgroup", what: "ssh in a control group with 1.2 % of a CPU", truth: []doctor.Cause{doctor.CPU}, needs: shell, remote: sshEnd,
-			conditions: way(24*ms, 60), start: func(s *scene) error {
-				dir, err := s.cgroup(0.012)
+		{name: "cpu-cgroup", what: "ssh in a control group with 1.5 % of a CPU", truth: []doctor.Cause{doctor.CPU}, needs: shell, remote: sshEnd,
+			conditions: way(24*ms, 90), start: func(s *scene) error {
+				dir, err := s.cgroup(0.015)
 				if err != nil {
 					return err
 				}
@@ -174,14 +174,14 @@ func paths() []path {
 			needs: []string{"scp", "sshd"}, remote: sshEnd,
 			conditions: with(way(34*ms, 30), func(c *lab.Conditions) { c.Loss.Probability = 0.006; c.AggregateBack = 18 * ms }),
 			start:      func(s *scene) error { return s.scp("") }},
-		{name: "wifi", what: "nginx to curl, acknowledgements come in bunches each 20 ms, nobody else", truth: healthy, needs: web, local: nginxEnd,
-			conditions: with(way(30*ms, 22), func(c *lab.Conditions) { c.AggregateBack = 20 * ms }), start: plain},
+		{name: "wifi", what: "nginx to curl, acknowledgements come in bunches each 20 ms, a deep queue, nobody else", truth: healthy, needs: web, local: nginxEnd,
+			conditions: with(way(30*ms, 22), func(c *lab.Conditions) { c.AggregateBack, c.QueueBDP = 20*ms, 4 }), start: plain},
 		{name: "jitter", what: "nginx to curl, each packet takes up to 4 ms more or less, nobody else", truth: append(slices.Clone(healthy), doctor.Reordering),
 			needs: web, local: nginxEnd, conditions: with(way(27*ms, 15), func(c *lab.Conditions) { c.Jitter = 4 * ms }), start: plain},
-		{name: "policer", what: "nginx to curl, policed to 7 Mb/s with bursts of 36 kB", truth: []doctor.Cause{doctor.Policer}, needs: web, local: nginxEnd,
-			conditions: with(way(42*ms, 50), func(c *lab.Conditions) { c.Policer = link.Policer{RateBps: 7e6, BurstBytes: 36_000} }), start: plain},
-		{name: "reordering", what: "scp, 1.5 % of the packets are held back for 14 ms", truth: []doctor.Cause{doctor.Reordering}, needs: []string{"scp", "sshd"}, remote: sshEnd,
-			conditions: with(way(45*ms, 35), func(c *lab.Conditions) { c.Reorder = link.Reorder{Probability: 0.015, Hold: 14 * ms} }),
+		{name: "policer", what: "nginx to curl, policed to 9 Mb/s with bursts of 15 kB", truth: []doctor.Cause{doctor.Policer}, needs: web, local: nginxEnd,
+			conditions: with(way(56*ms, 50), func(c *lab.Conditions) { c.Policer = link.Policer{RateBps: 9e6, BurstBytes: 15_000} }), start: plain},
+		{name: "reordering", what: "scp, 3 % of the packets are held back for 40 ms", truth: []doctor.Cause{doctor.Reordering}, needs: []string{"scp", "sshd"}, remote: sshEnd,
+			conditions: with(way(45*ms, 35), func(c *lab.Conditions) { c.Reorder = link.Reorder{Probability: 0.03, Hold: 40 * ms} }),
 			start:      func(s *scene) error { return s.scp("") }},
 		{name: "small-segments", what: "nginx to curl, the receiver's route has advmss 536, 850 packets a second", truth: []doctor.Cause{doctor.SegmentSize},
 			needs: web, local: nginxEnd, conditions: with(way(33*ms, 30), func(c *lab.Conditions) { c.PacketsPerSecond = 850 }),
@@ -230,7 +230,7 @@ func paths() []path {
 			start: func(s *scene) error { return s.upload("") }},
 		{name: "healthy-bloat", what: "nginx to curl, the queue holds 4 bandwidth-delay products", truth: healthy, needs: web, local: nginxEnd,
 			conditions: with(way(40*ms, 10), func(c *lab.Conditions) { c.QueueBDP = 4 }), start: plain},
-		{name: "healthy-slow", what: "rsync over ssh, 2 Mb/s", truth: healthy, needs: append([]string{"rsync"}, shell...), remote: sshEnd, conditions: way(20*ms, 2),
+		{name: "healthy-slow", what: "rsync over ssh, 2 Mb/s, a queue of 64 packets", truth: healthy, needs: append([]string{"rsync"}, shell...), remote: sshEnd, conditions: with(way(20*ms, 2), func(c *lab.Conditions) { c.QueueBDP = 0 }),
 			start: func(s *scene) error { return s.rsync("--inplace") }},
 		{name: "idle", what: "a connection on which only keep-alives move", needs: []string{"python3"}, remote: sinkEnd, conditions: way(50*ms, 20),
 			start: func(s *scene) error {

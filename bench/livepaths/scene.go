@@ -158,6 +158,7 @@ func (s *scene) spawn(host, name string, args ...string) (*exec.Cmd, *output, er
 	cmd.Stdout, cmd.Stderr = said, said
 	cmd.Dir = s.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = time.Second // its children may have its output open, in other groups
 	if err := s.Host(host).Start(cmd); err != nil {
 		return nil, nil, fmt.Errorf("start %s: %w", name, err)
 	}
@@ -259,17 +260,18 @@ func (s *scene) doctor(host, record string, args ...string) (v verdict, err erro
 		args = append(args, "--record", record)
 	}
 	out, errs, err := s.run(host, args...)
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && len(out) == 0 {
+	exit := (*exec.ExitError)(nil)
+	switch {
+	case errors.As(err, &exit) && doctor.HasVerdict(exit.ExitCode()):
+	case exit != nil && len(out) == 0:
 		v.Refusal, _, _ = strings.Cut(strings.TrimSpace(string(errs)), "\n")
 		return v, nil
-	}
-	if err != nil {
+	case err != nil:
 		return v, fmt.Errorf("longhaul %s: %w: %s", strings.Join(args, " "), err, errs)
 	}
 	var report struct {
 		Cause      doctor.Cause
-		Certain    bool
-		Strength   string
+		Strength   doctor.Strength
 		GoodputBps float64 `json:"goodput_bps"`
 		Remedies   []doctor.Remedy
 		Findings   []doctor.Finding
@@ -278,12 +280,6 @@ func (s *scene) doctor(host, record string, args ...string) (v verdict, err erro
 		return v, err
 	}
 	v = verdict{Cause: report.Cause, Strength: report.Strength, GoodputBps: report.GoodputBps}
-	if v.Strength == "" {
-		v.Strength = "not certain"
-		if report.Certain {
-			v.Strength = "certain"
-		}
-	}
 	for _, f := range report.Findings {
 		v.Evidence = append(v.Evidence, f.Evidence...)
 	}
