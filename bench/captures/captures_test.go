@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/nettest"
+	"longhaul/test/nettest"
 )
 
 // The test binary is the reader too.
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 // TestAgree compares the captures of the tree.
 func TestAgree(t *testing.T) {
 	nettest.RequireProgram(t, "tshark", "tshark")
-	const captures = "../../internal/pcap/testdata"
+	const captures = "../../internal/find/pcap/testdata"
 	empty := filepath.Join(t.TempDir(), "no capture")
 	nettest.Must(t, os.WriteFile(empty, []byte("text\n"), 0o600))
 	var out bytes.Buffer

@@ -7,8 +7,8 @@ import (
 	"os"
 	"time"
 
-	"longhaul/internal/doctor"
-	"longhaul/internal/pcap"
+	"longhaul/internal/find/doctor"
+	"longhaul/internal/find/pcap"
 )
 
 // counted is what longhaul counted of a file.

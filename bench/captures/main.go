@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"longhaul/bench/program"
-	"longhaul/internal/units"
+	"longhaul/internal/words/units"
 )
 
 func main() { program.Main("captures", run) }

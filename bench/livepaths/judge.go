@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"longhaul/internal/display"
-	"longhaul/internal/doctor"
+	"longhaul/internal/find/doctor"
+	"longhaul/internal/words/display"
 )
 
 // verdict is what doctor says of a path.

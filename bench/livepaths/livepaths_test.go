@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"longhaul/internal/doctor"
+	"longhaul/internal/find/doctor"
 )
 
 func TestPaths(t *testing.T) {

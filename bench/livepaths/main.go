@@ -20,8 +20,8 @@ import (
 
 	"longhaul/bench/peers"
 	"longhaul/bench/program"
-	"longhaul/internal/lab"
-	"longhaul/internal/lab/sandbox"
+	"longhaul/lab"
+	"longhaul/lab/sandbox"
 )
 
 func main() { program.Main("livepaths", run) }

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"longhaul/internal/doctor"
-	"longhaul/internal/lab"
-	"longhaul/internal/lab/link"
+	"longhaul/internal/find/doctor"
+	"longhaul/lab"
+	"longhaul/lab/link"
 )
 
 // way returns a WAN without a hindrance, with a queue of one bandwidth-delay product.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"longhaul/internal/lab"
+	"longhaul/lab"
 )
 
 // nginx serves the scene's directory on port 8080 of a host, with options of the listener

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/internal/doctor"
-	"longhaul/internal/lab"
+	"longhaul/internal/find/doctor"
+	"longhaul/lab"
 )
 
 // path is a path with programs whose limit is known by construction.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"longhaul/internal/nettest"
+	"longhaul/test/nettest"
 )
 
 // TestIperf3CommandLines holds what users of iperf3 are told about what measure does not have.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"longhaul/internal/doctor"
+	"longhaul/internal/find/doctor"
 	"longhaul/packaging/kernels/result"
 )
 

@@ -1,0 +1,41 @@
+package doctor
+
+import (
+	"fmt"
+	"longhaul/internal/words/units"
+	"math"
+)
+
+var randomLossCause = causeEntry{
+	cause: RandomLoss, rule: randomLoss, byTiming: true, relayed: true, doubt: capacityDoubt,
+	remedies: func(c *patient) []Remedy { return []Remedy{c.haul()} },
+	sentence: limited("The path loses packets. The sender takes that for congestion and slows down to %s."),
+}
+
+// hardlyQueued reports whether packets do not wait in a queue. Without a trial a delay that
+// varies from packet to packet may still be one.
+func (c *patient) hardlyQueued() bool {
+	return c.f.Steady < queued && (c.f.Queue < queued || !math.IsInf(c.capacity, 1))
+}
+
+// randomLoss: the path loses segments without a full queue.
+func randomLoss(c *patient) *Finding {
+	f := c.f
+	if !(c.lost > 0 && c.hardlyQueued()) || f.SlowStart || reordering(c) != nil || spurious(c) != nil || !c.lossLimits() || policer(c) != nil || c.idle() || math.IsInf(c.lossBound(), 1) {
+		return nil
+	}
+	return &Finding{Cause: RandomLoss, BoundBps: max(c.goodput, c.lossBound()), Evidence: []string{
+		fmt.Sprintf("%s of the segments are lost while packets hardly wait (%s at least, %s usually)", percent(c.lost), milliseconds(f.MinRTT), milliseconds(f.RTT)),
+		fmt.Sprintf("%s reaches %s with that, by its model", orDefault(c.o.CongestionControl, "the congestion control"), units.FormatRate(c.lossBound())),
+	}}
+}
+
+// lossLimits reports whether a capture shows enough losses to limit the sender: several, of
+// full segments, for which the congestion control's model is not far above the goodput.
+func (c *patient) lossLimits() bool {
+	n := &c.counts
+	return !c.captured() || n.Retransmitted-n.Spurious >= severalLost && c.sendsFull() && c.lossBound() < 2.5*c.goodput
+}
+
+// severalLost is the number of losses that are no accident.
+const severalLost = 3
