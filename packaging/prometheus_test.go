@@ -12,7 +12,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"longhaul/docs"
-	"longhaul/internal/nettest"
+	"longhaul/test/nettest"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

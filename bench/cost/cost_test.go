@@ -16,7 +16,7 @@ import (
 
 	"longhaul/bench/peers"
 	"longhaul/bench/program"
-	"longhaul/internal/nettest"
+	"longhaul/test/nettest"
 )
 
 // The test binary is the program too: in the sandbox, and as target and copy

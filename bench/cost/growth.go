@@ -5,7 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"longhaul/internal/plot"
+	"longhaul/internal/words/plot"
 )
 
 // growthReply is the reply of the growth measures: large enough that moving

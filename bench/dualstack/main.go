@@ -23,10 +23,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/bench/program"
-	"longhaul/internal/lab/tcpserver"
-	"longhaul/internal/relay"
-	"longhaul/internal/relay/hops"
-	"longhaul/internal/relay/names"
+	"longhaul/internal/carry/relay"
+	"longhaul/internal/carry/relay/hops"
+	"longhaul/internal/carry/relay/names"
+	"longhaul/lab/tcpserver"
 )
 
 // most is how much longer than with one family a flow behind the first one may wait.

@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"longhaul/bench/peers"
-	"longhaul/internal/nettest"
-	"longhaul/internal/tcpscript"
+	"longhaul/test/nettest"
+	"longhaul/test/tcpscript"
 )
 
 // The test binary is the copy loop too.

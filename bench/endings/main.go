@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"longhaul/bench/peers"
-	"longhaul/internal/flagvalue"
+	"longhaul/internal/words/flagvalue"
 )
 
 func main() {

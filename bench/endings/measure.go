@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"longhaul/bench/peers"
-	"longhaul/internal/tcpscript"
+	"longhaul/test/tcpscript"
 )
 
 //go:embed sequences/*.tcp

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"longhaul/internal/tcpscript"
+	"longhaul/test/tcpscript"
 )
 
 // result is what the program prints as JSON.

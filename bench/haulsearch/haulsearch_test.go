@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"longhaul/internal/nettest"
+	"longhaul/test/nettest"
 )
 
 // TestDraw: a path of a seed, a kind and a number is the same in every run, is of

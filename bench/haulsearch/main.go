@@ -24,7 +24,7 @@ import (
 	"syscall"
 	"time"
 
-	"longhaul/internal/flagvalue"
+	"longhaul/internal/words/flagvalue"
 
 	"golang.org/x/term"
 )

@@ -20,11 +20,11 @@ import (
 	"time"
 
 	"longhaul/bench/program"
-	"longhaul/internal/doctor"
-	"longhaul/internal/monitor"
-	"longhaul/internal/monitor/history"
-	"longhaul/internal/monitor/history/synthetic"
-	"longhaul/internal/units"
+	"longhaul/internal/find/doctor"
+	"longhaul/internal/watch/monitor"
+	"longhaul/internal/watch/monitor/history"
+	"longhaul/internal/watch/monitor/history/synthetic"
+	"longhaul/internal/words/units"
 )
 
 func main() { program.Main("history", run) }

@@ -17,8 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"longhaul/internal/pair/hostile"
-	"longhaul/internal/pair/identity"
+	"longhaul/internal/carry/pair/hostile"
+	"longhaul/internal/carry/pair/identity"
 )
 
 // attackCommand is the first argument by which this program becomes the attacker: it has a

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/nettest"
-	"longhaul/internal/pair/hostile"
+	"longhaul/internal/carry/pair/hostile"
+	"longhaul/test/nettest"
 )
 
 // The test binary is the attacker too.

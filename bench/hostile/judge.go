@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"longhaul/internal/pair/hostile"
+	"longhaul/internal/carry/pair/hostile"
 )
 
 // The bounds.

@@ -19,8 +19,8 @@ import (
 
 	"longhaul/bench/peers"
 	"longhaul/bench/program"
-	"longhaul/internal/flagvalue"
-	"longhaul/internal/lab/sandbox"
+	"longhaul/internal/words/flagvalue"
+	"longhaul/lab/sandbox"
 )
 
 func main() { program.Main("hostile", run) }

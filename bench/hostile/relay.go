@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"longhaul/internal/control"
-	"longhaul/internal/lab/relays"
+	"longhaul/internal/run/control"
+	"longhaul/lab/relays"
 )
 
 // relay is a process of longhaul, whose log is counted.

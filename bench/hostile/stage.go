@@ -14,8 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"longhaul/internal/pair/hostile"
-	"longhaul/internal/pair/identity"
+	"longhaul/internal/carry/pair/hostile"
+	"longhaul/internal/carry/pair/identity"
 )
 
 // Where everybody is, all on the loopback of the sandbox.

@@ -29,8 +29,8 @@ import (
 
 	"longhaul/bench/peers"
 	"longhaul/bench/program"
-	"longhaul/internal/intercept"
-	"longhaul/internal/netfilter"
+	"longhaul/internal/carry/intercept"
+	"longhaul/internal/sys/netfilter"
 )
 
 func main() { program.Main("hoststate", run) }

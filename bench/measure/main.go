@@ -25,10 +25,10 @@ import (
 
 	"longhaul/bench/peers"
 	"longhaul/bench/program"
-	"longhaul/internal/flagvalue"
-	"longhaul/internal/lab"
-	"longhaul/internal/lab/hosts"
-	"longhaul/internal/lab/sandbox"
+	"longhaul/internal/words/flagvalue"
+	"longhaul/lab"
+	"longhaul/lab/hosts"
+	"longhaul/lab/sandbox"
 )
 
 func main() { program.Main("measure", run) }

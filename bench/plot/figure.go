@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// figure is what a file of longhaul/internal/plot holds.
+// figure is what a file of longhaul/internal/words/plot holds.
 type figure struct {
 	title, note string
 	columns     int

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// written is where longhaul/internal/plot keeps what it writes.
-const written = "../../internal/plot/testdata"
+// written is where longhaul/internal/words/plot keeps what it writes.
+const written = "../../internal/words/plot/testdata"
 
 func TestDraw(t *testing.T) {
 	for name, want := range map[string][]string{

@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"longhaul/bench/peers"
-	"longhaul/internal/lab/sandbox"
+	"longhaul/lab/sandbox"
 )
 
 // Longhaul is a benchmark of the longhaul binary, in namespaces of its own.

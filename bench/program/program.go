@@ -11,7 +11,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"longhaul/internal/lab/sandbox"
+	"longhaul/lab/sandbox"
 )
 
 // ErrReported is a failure that the run inside the namespace has told.

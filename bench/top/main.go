@@ -22,7 +22,7 @@ import (
 
 	"longhaul/bench/peers"
 	"longhaul/bench/program"
-	"longhaul/internal/pty"
+	"longhaul/internal/sys/pty"
 )
 
 func main() { program.Main("top", run) }

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"longhaul/internal/nettest"
+	"longhaul/test/nettest"
 )
 
 var allPaths = flag.Bool("all", false, "simulate all paths, not only a share of them")
@@ -27,7 +27,7 @@ func TestArithmetic(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Every algorithm has its test. What rewrites packets is tested with them,
-	// in internal/mss.
+	// in internal/tune/mss.
 	for _, algorithm := range algorithms {
 		name := strings.TrimSuffix(filepath.Base(algorithm), ".bpf.c")
 		if name != "mss" && !slices.Contains(programs, name+".c") {

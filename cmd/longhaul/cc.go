@@ -11,12 +11,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/cc"
-	"longhaul/internal/destination"
-	"longhaul/internal/display"
-	"longhaul/internal/kernel"
-	"longhaul/internal/ledger"
-	"longhaul/internal/remedy"
+	"longhaul/internal/sys/kernel"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/tune/cc"
+	"longhaul/internal/tune/destination"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
 )
 
 func newCC(env *env) *cobra.Command {

@@ -9,11 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/cc"
-	"longhaul/internal/display"
-	"longhaul/internal/kernel"
-	"longhaul/internal/ledger"
-	"longhaul/internal/remedy"
+	"longhaul/internal/sys/kernel"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/tune/cc"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
 )
 
 // ccLoaded is one algorithm in the output of load.

@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/cc"
-	"longhaul/internal/display"
-	"longhaul/internal/remedy"
+	"longhaul/internal/tune/cc"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
 )
 
 // pathsFlags are the flags of the commands on what haul remembers.

@@ -7,13 +7,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/cc"
-	"longhaul/internal/destination"
-	"longhaul/internal/display"
-	"longhaul/internal/ledger"
-	"longhaul/internal/remedy"
-	"longhaul/internal/route"
-	"longhaul/internal/units"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/tune/cc"
+	"longhaul/internal/tune/destination"
+	"longhaul/internal/tune/route"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/units"
 )
 
 // destUsage is the help of --to.

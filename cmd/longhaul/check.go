@@ -12,11 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/daemon"
-	"longhaul/internal/display"
-	"longhaul/internal/integrity"
-	"longhaul/internal/remedy"
-	"longhaul/internal/units"
+	"longhaul/internal/carry/integrity"
+	"longhaul/internal/run/daemon"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/units"
 )
 
 // exitLossy says that a tunnel is whole and loses segments.

@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/control"
-	"longhaul/internal/integrity"
-	"longhaul/internal/lab/tcpserver"
-	"longhaul/internal/nettest"
+	"longhaul/internal/carry/integrity"
+	"longhaul/internal/run/control"
+	"longhaul/lab/tcpserver"
+	"longhaul/test/nettest"
 )
 
 // relayPair are two relays: the first asks the second about its health, by way of

@@ -17,11 +17,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/destination"
-	"longhaul/internal/display"
-	"longhaul/internal/hostchanges"
-	"longhaul/internal/ledger"
-	"longhaul/internal/remedy"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/tune/destination"
+	"longhaul/internal/tune/hostchanges"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
 )
 
 // by returns who makes the claims of this command.

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"longhaul/internal/hostchanges"
-	"longhaul/internal/ledger"
-	"longhaul/internal/nettest"
-	"longhaul/internal/pty"
-	"longhaul/internal/remedy"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/sys/pty"
+	"longhaul/internal/tune/hostchanges"
+	"longhaul/internal/words/remedy"
+	"longhaul/test/nettest"
 )
 
 // TestConfirm: an undo of all owners' changes lists them and takes only y for an answer.

@@ -3,8 +3,8 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/cc"
-	"longhaul/internal/lab/sandbox"
+	"longhaul/internal/tune/cc"
+	"longhaul/lab/sandbox"
 )
 
 // prepare runs first in the program. It does not return in a process that a

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/remedy"
+	"longhaul/internal/words/remedy"
 )
 
 // shells are the shells with completion, each with the script's path below share/

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/hostchanges"
-	"longhaul/internal/ledger"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/tune/hostchanges"
 )
 
 // completeChanges completes the names of what longhaul has changed on this host.

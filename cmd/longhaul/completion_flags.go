@@ -11,13 +11,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/cc"
-	"longhaul/internal/lab"
-	"longhaul/internal/lab/congestion"
-	"longhaul/internal/lab/experiments"
-	"longhaul/internal/lab/link"
-	"longhaul/internal/ledger"
-	"longhaul/internal/monitor/history"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/tune/cc"
+	"longhaul/internal/watch/monitor/history"
+	"longhaul/lab"
+	"longhaul/lab/congestion"
+	"longhaul/lab/experiments"
+	"longhaul/lab/link"
 )
 
 // netnsDir has a file for each namespace of ip netns.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/pair/identity"
+	"longhaul/internal/carry/pair/identity"
 )
 
 func TestCompleteWords(t *testing.T) {

@@ -13,12 +13,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/cc"
-	"longhaul/internal/config"
-	"longhaul/internal/control"
-	"longhaul/internal/hostcheck"
-	"longhaul/internal/ledger"
-	"longhaul/internal/service"
+	"longhaul/internal/find/hostcheck"
+	"longhaul/internal/run/config"
+	"longhaul/internal/run/control"
+	"longhaul/internal/run/service"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/tune/cc"
 )
 
 // flagValues are the values of flags that take one of a few words.

@@ -13,19 +13,19 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/cc"
-	"longhaul/internal/config"
-	"longhaul/internal/control"
-	"longhaul/internal/daemon"
-	"longhaul/internal/display"
-	"longhaul/internal/integrity"
-	"longhaul/internal/intercept"
-	"longhaul/internal/kernel"
-	"longhaul/internal/ledger"
-	"longhaul/internal/pair/identity"
-	"longhaul/internal/portrange"
-	"longhaul/internal/remedy"
-	"longhaul/internal/service"
+	"longhaul/internal/carry/integrity"
+	"longhaul/internal/carry/intercept"
+	"longhaul/internal/carry/pair/identity"
+	"longhaul/internal/run/config"
+	"longhaul/internal/run/control"
+	"longhaul/internal/run/daemon"
+	"longhaul/internal/run/service"
+	"longhaul/internal/sys/kernel"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/tune/cc"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/portrange"
+	"longhaul/internal/words/remedy"
 )
 
 func newConfig(env *env) *cobra.Command {

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/internal/nettest"
+	"longhaul/test/nettest"
 )
 
 // Without a token the dashboard is for root and the relay's user, as the control

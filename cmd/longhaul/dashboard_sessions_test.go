@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"longhaul/internal/nettest"
+	"longhaul/test/nettest"
 )
 
 // A running relay ends sessions, and live updates with them: at a logout those of

@@ -13,9 +13,9 @@ import (
 	"syscall"
 	"testing"
 
-	"longhaul/internal/httpd"
-	"longhaul/internal/nettest"
-	"longhaul/internal/nettest/browser"
+	"longhaul/internal/sys/httpd"
+	"longhaul/test/nettest"
+	"longhaul/test/nettest/browser"
 )
 
 // carry sends blocks through a flow and takes the echo of each until ctx ends, and

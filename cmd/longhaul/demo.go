@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/display"
-	"longhaul/internal/lab/experiment"
-	"longhaul/internal/lab/transfers"
+	"longhaul/internal/words/display"
+	"longhaul/lab/experiment"
+	"longhaul/lab/transfers"
 )
 
 func newDemo(env *env) *cobra.Command {

@@ -17,13 +17,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/display"
-	"longhaul/internal/doctor"
-	"longhaul/internal/doctor/examine"
-	"longhaul/internal/flagvalue"
-	"longhaul/internal/ledger"
-	"longhaul/internal/measure"
-	"longhaul/internal/remedy"
+	"longhaul/internal/find/doctor"
+	"longhaul/internal/find/doctor/examine"
+	"longhaul/internal/find/measure"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/flagvalue"
+	"longhaul/internal/words/remedy"
 )
 
 // doctorFlags are the flags of doctor.

@@ -12,11 +12,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/display"
-	"longhaul/internal/doctor/examine"
-	"longhaul/internal/doctor/routing"
-	"longhaul/internal/intercept"
-	"longhaul/internal/remedy"
+	"longhaul/internal/carry/intercept"
+	"longhaul/internal/find/doctor/examine"
+	"longhaul/internal/find/doctor/routing"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
 )
 
 // examineInterception judges the way to each target, or to one of each tunnel.

@@ -6,11 +6,11 @@ import (
 	"context"
 	"encoding/json"
 
-	"longhaul/internal/control"
-	"longhaul/internal/daemon"
-	"longhaul/internal/doctor"
-	"longhaul/internal/doctor/examine"
-	"longhaul/internal/flow"
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/find/doctor"
+	"longhaul/internal/find/doctor/examine"
+	"longhaul/internal/run/control"
+	"longhaul/internal/run/daemon"
 )
 
 // pairedTunnels asks the running relays of this user for their paired tunnels. A

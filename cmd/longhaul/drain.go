@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/config"
-	"longhaul/internal/daemon"
-	"longhaul/internal/flagvalue"
-	"longhaul/internal/remedy"
+	"longhaul/internal/run/config"
+	"longhaul/internal/run/daemon"
+	"longhaul/internal/words/flagvalue"
+	"longhaul/internal/words/remedy"
 )
 
 func newDrain(env *env) *cobra.Command {

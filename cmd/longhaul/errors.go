@@ -6,9 +6,9 @@ import (
 	"io"
 	"strings"
 
-	"longhaul/internal/config"
-	"longhaul/internal/display"
-	"longhaul/internal/remedy"
+	"longhaul/internal/run/config"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
 )
 
 // The exit codes of every command.

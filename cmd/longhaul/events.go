@@ -13,12 +13,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/control"
-	"longhaul/internal/daemon"
-	"longhaul/internal/display"
-	"longhaul/internal/flow"
-	"longhaul/internal/remedy"
-	"longhaul/internal/units"
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/run/control"
+	"longhaul/internal/run/daemon"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/units"
 )
 
 func newEvents(env *env) *cobra.Command {

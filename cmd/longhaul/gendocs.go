@@ -14,11 +14,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/docs"
-	"longhaul/internal/control"
-	"longhaul/internal/manpage"
-	"longhaul/internal/manpage/commandpage"
-	"longhaul/internal/pair/identity"
-	"longhaul/internal/service"
+	"longhaul/internal/carry/pair/identity"
+	"longhaul/internal/run/control"
+	"longhaul/internal/run/service"
+	"longhaul/internal/words/manpage"
+	"longhaul/internal/words/manpage/commandpage"
 	"longhaul/packaging"
 )
 

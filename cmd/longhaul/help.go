@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/display"
+	"longhaul/internal/words/display"
 )
 
 // helpWidth is the maximum width of help, in columns.

@@ -14,13 +14,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/display"
-	"longhaul/internal/doctor"
-	"longhaul/internal/flagvalue"
-	"longhaul/internal/monitor/history"
-	"longhaul/internal/monitor/history/report"
-	"longhaul/internal/remedy"
-	"longhaul/internal/units"
+	"longhaul/internal/find/doctor"
+	"longhaul/internal/watch/monitor/history"
+	"longhaul/internal/watch/monitor/history/report"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/flagvalue"
+	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/units"
 )
 
 // servicesHistory is the history file of the packages' service.

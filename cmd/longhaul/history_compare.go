@@ -10,12 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/display"
-	"longhaul/internal/flagvalue"
-	"longhaul/internal/monitor/history"
-	"longhaul/internal/monitor/history/report"
-	"longhaul/internal/remedy"
-	"longhaul/internal/units"
+	"longhaul/internal/watch/monitor/history"
+	"longhaul/internal/watch/monitor/history/report"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/flagvalue"
+	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/units"
 )
 
 func newHistoryCompare(env *env) *cobra.Command {

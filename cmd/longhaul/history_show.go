@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/display"
-	"longhaul/internal/monitor/history"
-	"longhaul/internal/monitor/history/report"
-	"longhaul/internal/remedy"
+	"longhaul/internal/watch/monitor/history"
+	"longhaul/internal/watch/monitor/history/report"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
 )
 
 func newHistoryShow(env *env) *cobra.Command {

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/display"
-	"longhaul/internal/hostchanges"
-	"longhaul/internal/ledger"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/tune/hostchanges"
+	"longhaul/internal/words/display"
 )
 
 func newHost(env *env) *cobra.Command {

@@ -14,14 +14,14 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/cc"
-	"longhaul/internal/display"
-	"longhaul/internal/flagvalue"
-	"longhaul/internal/hostcheck"
-	"longhaul/internal/lab/linkflag"
-	"longhaul/internal/lab/sandbox"
-	"longhaul/internal/remedy"
-	"longhaul/internal/units"
+	"longhaul/internal/find/hostcheck"
+	"longhaul/internal/tune/cc"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/flagvalue"
+	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/units"
+	"longhaul/lab/linkflag"
+	"longhaul/lab/sandbox"
 )
 
 // usualPath is the path of which host check says what a lack costs.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/nettest"
+	"longhaul/test/nettest"
 )
 
 // A page that had its own name lead to the relay reads no metrics; Prometheus does,

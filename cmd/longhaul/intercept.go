@@ -12,13 +12,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/config"
-	"longhaul/internal/control"
-	"longhaul/internal/daemon"
-	"longhaul/internal/display"
-	"longhaul/internal/intercept"
-	"longhaul/internal/ledger"
-	"longhaul/internal/remedy"
+	"longhaul/internal/carry/intercept"
+	"longhaul/internal/run/config"
+	"longhaul/internal/run/control"
+	"longhaul/internal/run/daemon"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
 )
 
 func newIntercept(env *env) *cobra.Command {

@@ -11,14 +11,14 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/display"
-	"longhaul/internal/lab"
-	"longhaul/internal/lab/calibrate"
-	"longhaul/internal/lab/diagnosis"
-	"longhaul/internal/lab/experiment"
-	"longhaul/internal/lab/link"
-	"longhaul/internal/lab/session"
-	"longhaul/internal/remedy"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
+	"longhaul/lab"
+	"longhaul/lab/calibrate"
+	"longhaul/lab/diagnosis"
+	"longhaul/lab/experiment"
+	"longhaul/lab/link"
+	"longhaul/lab/session"
 )
 
 func newLab(env *env) *cobra.Command {

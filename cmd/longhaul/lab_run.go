@@ -11,12 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/display"
-	"longhaul/internal/lab/experiment"
-	"longhaul/internal/lab/experiments"
-	"longhaul/internal/lab/progress"
-	"longhaul/internal/lab/sandbox"
-	"longhaul/internal/remedy"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
+	"longhaul/lab/experiment"
+	"longhaul/lab/experiments"
+	"longhaul/lab/progress"
+	"longhaul/lab/sandbox"
 )
 
 func newLabList(env *env) *cobra.Command {

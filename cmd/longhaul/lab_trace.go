@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/flagvalue"
-	"longhaul/internal/lab/tracemodel"
+	"longhaul/internal/words/flagvalue"
+	"longhaul/lab/tracemodel"
 )
 
 func newLabTrace(env *env) *cobra.Command {

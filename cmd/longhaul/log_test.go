@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"longhaul/internal/nettest"
+	"longhaul/test/nettest"
 )
 
 // TestForwardingGoesOnWithoutALogReader runs the program with a stderr that is

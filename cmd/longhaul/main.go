@@ -9,8 +9,8 @@ import (
 	"os/signal"
 	"syscall"
 
-	"longhaul/internal/printable"
-	"longhaul/internal/remedy"
+	"longhaul/internal/words/printable"
+	"longhaul/internal/words/remedy"
 )
 
 func main() {

@@ -14,12 +14,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/display"
-	"longhaul/internal/flagvalue"
-	"longhaul/internal/measure"
-	"longhaul/internal/measure/report"
-	"longhaul/internal/remedy"
-	"longhaul/internal/units"
+	"longhaul/internal/find/measure"
+	"longhaul/internal/find/measure/report"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/flagvalue"
+	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/units"
 )
 
 // measureFlags are the flags of measure.

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/remedy"
+	"longhaul/internal/words/remedy"
 )
 
 // iperf3Letters are iperf3's letters for flags of measure that mean the same.

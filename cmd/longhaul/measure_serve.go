@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/display"
-	"longhaul/internal/measure"
-	"longhaul/internal/remedy"
+	"longhaul/internal/find/measure"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
 )
 
 func (f *measureFlags) runServer(cmd *cobra.Command, env *env) error {

@@ -12,11 +12,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/display"
-	"longhaul/internal/kernel"
-	"longhaul/internal/ledger"
-	"longhaul/internal/mss"
-	"longhaul/internal/remedy"
+	"longhaul/internal/sys/kernel"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/tune/mss"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
 )
 
 func newMSS(env *env) *cobra.Command {

@@ -12,12 +12,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/display"
-	"longhaul/internal/flagvalue"
-	"longhaul/internal/ledger"
-	"longhaul/internal/mss"
-	"longhaul/internal/mss/pathprobe"
-	"longhaul/internal/remedy"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/tune/mss"
+	"longhaul/internal/tune/mss/pathprobe"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/flagvalue"
+	"longhaul/internal/words/remedy"
 )
 
 // mssSet holds the flags of set.

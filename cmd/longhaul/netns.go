@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/vishvananda/netns"
 
-	"longhaul/internal/remedy"
+	"longhaul/internal/words/remedy"
 )
 
 func namespaceFlag(flags *pflag.FlagSet, name *string) {

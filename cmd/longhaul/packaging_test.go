@@ -20,11 +20,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/config"
-	"longhaul/internal/manpage/commandpage"
-	"longhaul/internal/nettest"
-	"longhaul/internal/service"
+	"longhaul/internal/run/config"
+	"longhaul/internal/run/service"
+	"longhaul/internal/words/manpage/commandpage"
 	"longhaul/packaging"
+	"longhaul/test/nettest"
 )
 
 // TestUnitStartsTheRelay runs the unit's command line as far as reading the
@@ -141,7 +141,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestExamplesOfFaultsLoad checks those that internal/faults runs.
+// TestExamplesOfFaultsLoad checks those that test/faults runs.
 func TestExamplesOfFaultsLoad(t *testing.T) {
 	for _, pattern := range []string{"ha/longhaul*.yaml", "routed/*.yaml"} {
 		files, err := filepath.Glob("../../packaging/examples/" + pattern)

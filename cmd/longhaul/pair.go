@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/display"
-	"longhaul/internal/pair/identity"
-	"longhaul/internal/remedy"
+	"longhaul/internal/carry/pair/identity"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
 )
 
 func newPair(env *env) *cobra.Command {

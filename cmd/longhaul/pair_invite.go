@@ -15,10 +15,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/control"
-	"longhaul/internal/flagvalue"
-	"longhaul/internal/pair/identity"
-	"longhaul/internal/remedy"
+	"longhaul/internal/carry/pair/identity"
+	"longhaul/internal/run/control"
+	"longhaul/internal/words/flagvalue"
+	"longhaul/internal/words/remedy"
 )
 
 // pairInvite are the flags of pair invite.

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/display"
-	"longhaul/internal/pair/identity"
-	"longhaul/internal/remedy"
+	"longhaul/internal/carry/pair/identity"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
 )
 
 // maxLine bounds a line that is read from stdin, in bytes.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/display"
-	"longhaul/internal/pair/identity"
+	"longhaul/internal/carry/pair/identity"
+	"longhaul/internal/words/display"
 )
 
 func newPairRotate(env *env) *cobra.Command {

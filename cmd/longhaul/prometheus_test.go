@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/nettest"
-	"longhaul/internal/pair/identity"
+	"longhaul/internal/carry/pair/identity"
+	"longhaul/test/nettest"
 )
 
 const promPatience = time.Minute

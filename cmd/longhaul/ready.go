@@ -15,12 +15,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/control"
-	"longhaul/internal/daemon"
-	"longhaul/internal/display"
-	"longhaul/internal/flagvalue"
-	"longhaul/internal/httpd"
-	"longhaul/internal/remedy"
+	"longhaul/internal/run/control"
+	"longhaul/internal/run/daemon"
+	"longhaul/internal/sys/httpd"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/flagvalue"
+	"longhaul/internal/words/remedy"
 )
 
 // maxHealth bounds the answer of a health check, in bytes.

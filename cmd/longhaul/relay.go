@@ -11,11 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/config"
-	"longhaul/internal/daemon"
-	"longhaul/internal/display"
-	"longhaul/internal/remedy"
-	"longhaul/internal/service"
+	"longhaul/internal/run/config"
+	"longhaul/internal/run/daemon"
+	"longhaul/internal/run/service"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
 )
 
 // settingFlag is a flag of `longhaul relay` for a key of the configuration file. The

@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/config"
-	"longhaul/internal/daemon"
-	"longhaul/internal/remedy"
+	"longhaul/internal/run/config"
+	"longhaul/internal/run/daemon"
+	"longhaul/internal/words/remedy"
 )
 
 func newReload(env *env) *cobra.Command {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/remedy"
+	"longhaul/internal/words/remedy"
 )
 
 // newRoot assembles the command line.

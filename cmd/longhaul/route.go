@@ -12,13 +12,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/destination"
-	"longhaul/internal/display"
-	"longhaul/internal/flagvalue"
-	"longhaul/internal/ledger"
-	"longhaul/internal/remedy"
-	"longhaul/internal/route"
-	"longhaul/internal/units"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/tune/destination"
+	"longhaul/internal/tune/route"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/flagvalue"
+	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/units"
 )
 
 func newRoute(env *env) *cobra.Command {

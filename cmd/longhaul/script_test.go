@@ -21,9 +21,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"longhaul/internal/control"
-	"longhaul/internal/lab/tcpserver"
-	"longhaul/internal/nettest"
+	"longhaul/internal/run/control"
+	"longhaul/lab/tcpserver"
+	"longhaul/test/nettest"
 )
 
 func TestMain(m *testing.M) {
@@ -81,7 +81,7 @@ func runScripts(t *testing.T, dir string) {
 				return err
 			}
 			e.Setenv("PACKAGING", packaging)
-			records, err := filepath.Abs("../../internal/doctor/testdata")
+			records, err := filepath.Abs("../../internal/find/doctor/testdata")
 			if err != nil {
 				return err
 			}

@@ -13,14 +13,14 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/cc"
-	"longhaul/internal/config"
-	"longhaul/internal/daemon"
-	"longhaul/internal/display"
-	"longhaul/internal/hostchanges"
-	"longhaul/internal/ledger"
-	"longhaul/internal/remedy"
-	"longhaul/internal/service"
+	"longhaul/internal/run/config"
+	"longhaul/internal/run/daemon"
+	"longhaul/internal/run/service"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/tune/cc"
+	"longhaul/internal/tune/hostchanges"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
 )
 
 func newService(env *env) *cobra.Command {

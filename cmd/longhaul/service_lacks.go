@@ -5,12 +5,12 @@ package main
 import (
 	"slices"
 
-	"longhaul/internal/cc"
-	"longhaul/internal/config"
-	"longhaul/internal/hostcheck"
-	"longhaul/internal/ledger"
-	"longhaul/internal/service"
-	"longhaul/internal/units"
+	"longhaul/internal/find/hostcheck"
+	"longhaul/internal/run/config"
+	"longhaul/internal/run/service"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/tune/cc"
+	"longhaul/internal/words/units"
 )
 
 // hostNeed is a part of [hostcheck.Report] that a configuration needs.

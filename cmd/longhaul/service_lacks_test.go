@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"longhaul/internal/config"
-	"longhaul/internal/nettest"
+	"longhaul/internal/run/config"
+	"longhaul/test/nettest"
 )
 
 func TestConfigNeeds(t *testing.T) {

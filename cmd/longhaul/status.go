@@ -17,15 +17,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/control"
-	"longhaul/internal/daemon"
-	"longhaul/internal/display"
-	"longhaul/internal/flow"
-	"longhaul/internal/monitor/history"
-	"longhaul/internal/relay"
-	"longhaul/internal/remedy"
-	"longhaul/internal/resources"
-	"longhaul/internal/route"
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/relay"
+	"longhaul/internal/run/control"
+	"longhaul/internal/run/daemon"
+	"longhaul/internal/sys/resources"
+	"longhaul/internal/tune/route"
+	"longhaul/internal/watch/monitor/history"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
 )
 
 func newStatus(env *env) *cobra.Command {

@@ -7,8 +7,8 @@ import (
 	"io"
 	"time"
 
-	"longhaul/internal/display"
-	"longhaul/internal/flow"
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/words/display"
 )
 
 // writePairs prints the sessions of a tunnel with paired relays.

@@ -14,17 +14,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"longhaul/internal/control"
-	"longhaul/internal/daemon"
-	"longhaul/internal/display"
-	"longhaul/internal/flow"
-	"longhaul/internal/monitor/history"
-	"longhaul/internal/mss"
-	"longhaul/internal/relay"
-	"longhaul/internal/resources"
-	"longhaul/internal/route"
-	"longhaul/internal/transport"
-	"longhaul/internal/units"
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/relay"
+	"longhaul/internal/carry/transport"
+	"longhaul/internal/run/control"
+	"longhaul/internal/run/daemon"
+	"longhaul/internal/sys/resources"
+	"longhaul/internal/tune/mss"
+	"longhaul/internal/tune/route"
+	"longhaul/internal/watch/monitor/history"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/units"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")

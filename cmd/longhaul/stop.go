@@ -12,12 +12,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/control"
-	"longhaul/internal/daemon"
-	"longhaul/internal/display"
-	"longhaul/internal/flagvalue"
-	"longhaul/internal/process"
-	"longhaul/internal/remedy"
+	"longhaul/internal/run/control"
+	"longhaul/internal/run/daemon"
+	"longhaul/internal/sys/process"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/flagvalue"
+	"longhaul/internal/words/remedy"
 )
 
 func newStop(env *env) *cobra.Command {

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"longhaul/internal/nettest"
+	"longhaul/test/nettest"
 )
 
 // TestStopUnderSystemd: systemd would start the relay again, so it refuses to stop.

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/remedy"
+	"longhaul/internal/words/remedy"
 )
 
 // verbSynonyms are verbs of other tools, and of what a reader may expect, with the

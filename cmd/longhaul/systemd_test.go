@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/internal/lab/tcpserver"
-	"longhaul/internal/nettest"
+	"longhaul/lab/tcpserver"
+	"longhaul/test/nettest"
 )
 
 // activatedMain is the program as systemd's socket activation starts it:

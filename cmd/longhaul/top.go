@@ -14,12 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/display"
-	"longhaul/internal/doctor"
-	"longhaul/internal/flagvalue"
-	"longhaul/internal/remedy"
-	"longhaul/internal/top"
-	"longhaul/internal/top/screen"
+	"longhaul/internal/find/doctor"
+	"longhaul/internal/watch/top"
+	"longhaul/internal/watch/top/screen"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/flagvalue"
+	"longhaul/internal/words/remedy"
 )
 
 // minTopInterval is the shortest time between two refreshes. The kernel's clocks of

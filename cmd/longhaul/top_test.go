@@ -20,11 +20,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/internal/doctor"
-	"longhaul/internal/nettest"
-	"longhaul/internal/pty"
-	"longhaul/internal/top"
-	"longhaul/internal/top/screen"
+	"longhaul/internal/find/doctor"
+	"longhaul/internal/sys/pty"
+	"longhaul/internal/watch/top"
+	"longhaul/internal/watch/top/screen"
+	"longhaul/test/nettest"
 )
 
 var escapes = regexp.MustCompile(`\x1b\[[0-9;?]*[a-zA-Z]`)

@@ -14,11 +14,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/daemon"
-	"longhaul/internal/display"
-	"longhaul/internal/flagvalue"
-	"longhaul/internal/handover"
-	"longhaul/internal/remedy"
+	"longhaul/internal/carry/handover"
+	"longhaul/internal/run/daemon"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/flagvalue"
+	"longhaul/internal/words/remedy"
 )
 
 func newUpgrade(env *env) *cobra.Command {

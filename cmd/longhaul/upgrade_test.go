@@ -20,11 +20,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/internal/control"
-	"longhaul/internal/daemon"
-	"longhaul/internal/httpd"
-	"longhaul/internal/nettest"
-	"longhaul/internal/resources"
+	"longhaul/internal/run/control"
+	"longhaul/internal/run/daemon"
+	"longhaul/internal/sys/httpd"
+	"longhaul/internal/sys/resources"
+	"longhaul/test/nettest"
 )
 
 // watchedMain is the program as systemd starts it with a watchdog, and with

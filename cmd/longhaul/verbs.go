@@ -15,8 +15,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/control"
-	"longhaul/internal/remedy"
+	"longhaul/internal/run/control"
+	"longhaul/internal/words/remedy"
 )
 
 // relayChoice selects the relay of a command.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/display"
+	"longhaul/internal/words/display"
 )
 
 // packaging/build sets these through the linker; they are empty in other builds.

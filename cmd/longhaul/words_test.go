@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/doctor"
-	"longhaul/internal/flow"
-	"longhaul/internal/hostchanges"
-	"longhaul/internal/integrity"
-	"longhaul/internal/pair"
-	"longhaul/internal/pair/identity"
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/integrity"
+	"longhaul/internal/carry/pair"
+	"longhaul/internal/carry/pair/identity"
+	"longhaul/internal/find/doctor"
+	"longhaul/internal/tune/hostchanges"
 )
 
 // TestWordsPage holds that docs/words.md explains each column that these commands print, and each
@@ -41,7 +41,7 @@ func TestWordsPage(t *testing.T) {
 
 // TestCausesHaveWords holds that doctor's page and the dashboard explain each cause.
 func TestCausesHaveWords(t *testing.T) {
-	page, dashboard := readSource(t, "../../docs/doctor.md"), readSource(t, "../../internal/web/static/format.js")
+	page, dashboard := readSource(t, "../../docs/doctor.md"), readSource(t, "../../internal/watch/web/static/format.js")
 	for _, cause := range doctor.Causes() {
 		if !strings.Contains(page, "\n| `"+string(cause)+"` |") {
 			t.Errorf("docs/doctor.md does not explain the cause %s", cause)
@@ -79,14 +79,14 @@ func wordsOfStates(t *testing.T) []string {
 		file, begin, end, pattern string
 		atLeast                   int
 	}{
-		{"relay/snapshot.go", "t.State = \"listening\"", "tunnelSnapshot(", `State = "([a-z-]+)"`, 6},
-		{"relay/snapshot.go", "func (f *flow) state()", "\n}\n", `return "([a-z-]+)"`, 7},
-		{"flow/tunnel.go", "HopState = ", "\n)\n", `= "([a-z-]+)"`, 4},
-		{"flow/pair.go", "PairUnpaired ", "\n)\n", `= "([a-z-]+)"`, 10},
-		{"flow/pair.go", "func (s *PairSession) State()", "\n}\n", `return "([a-z-]+)"`, 4},
-		{"flow/pair.go", "PathAlways ", "\n)\n", `= "([a-z-]+)"`, 3},
-		{"flow/pair.go", "func (p *PairPath) State()", "\n}\n", `return "([a-z-]+)"`, 3},
-		{"integrity/report.go", "Whole ", "\n)\n", `= "([a-z-]+)"`, 4},
+		{"carry/relay/snapshot.go", "t.State = \"listening\"", "tunnelSnapshot(", `State = "([a-z-]+)"`, 6},
+		{"carry/relay/snapshot.go", "func (f *flow) state()", "\n}\n", `return "([a-z-]+)"`, 7},
+		{"carry/flow/tunnel.go", "HopState = ", "\n)\n", `= "([a-z-]+)"`, 4},
+		{"carry/flow/pair.go", "PairUnpaired ", "\n)\n", `= "([a-z-]+)"`, 10},
+		{"carry/flow/pair.go", "func (s *PairSession) State()", "\n}\n", `return "([a-z-]+)"`, 4},
+		{"carry/flow/pair.go", "PathAlways ", "\n)\n", `= "([a-z-]+)"`, 3},
+		{"carry/flow/pair.go", "func (p *PairPath) State()", "\n}\n", `return "([a-z-]+)"`, 3},
+		{"carry/integrity/report.go", "Whole ", "\n)\n", `= "([a-z-]+)"`, 4},
 	} {
 		_, text, found := strings.Cut(readSource(t, "../../internal/"+from.file), from.begin)
 		text, _, ended := strings.Cut(from.begin+text, from.end)

@@ -41,7 +41,7 @@ func TestCommandLine(t *testing.T) {
 		{"--kernels ci", ""},
 		{"--kernels 2.6", `no kernel "2.6"`},
 		{"--checks nothing", `no check "nothing"`},
-		{"--tests internal/web", `no tests of "internal/web"`},
+		{"--tests internal/watch/web", `no tests of "internal/watch/web"`},
 		{"--jobs 0", "at least 1"},
 		{"more", `unexpected "more"`},
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // tested are the packages that touch the kernel. Their tests run in the guests.
-var tested = []string{"internal/cc", "internal/mss", "internal/route", "internal/transport", "internal/tcpinfo", "internal/relay",
-	"internal/lab/link", "internal/lab/hosts", "internal/pathmtu", "internal/handover", "internal/intercept", "internal/intercept/hold"}
+var tested = []string{"internal/tune/cc", "internal/tune/mss", "internal/tune/route", "internal/carry/transport", "internal/sys/tcpinfo", "internal/carry/relay",
+	"lab/link", "lab/hosts", "internal/sys/pathmtu", "internal/carry/handover", "internal/carry/intercept", "internal/carry/intercept/hold"}
 
 // buildOurs builds longhaul, the guest's first program and the test binaries of
 // packages for an architecture, and packs them.

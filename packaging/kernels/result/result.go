@@ -13,7 +13,7 @@ import (
 type Plan struct {
 	Checks []string `json:"checks"`
 	// Tests are compiled test binaries, by the folder of their package in the
-	// repository: internal/cc. The binary is /src/internal/cc/test.
+	// repository: internal/tune/cc. The binary is /src/internal/tune/cc/test.
 	Tests []string `json:"tests"`
 	// Seconds that a transfer of the check figures takes, the bottleneck's rate there,
 	// and its algorithms.

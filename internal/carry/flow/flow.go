@@ -1,0 +1,135 @@
+// Package flow is the vocabulary of flows that relay, monitor, history, web and
+// daemon share: an end-to-end byte stream with the two TCP connections, its legs,
+// that carry it.
+package flow
+
+import (
+	"net/netip"
+	"time"
+
+	"longhaul/internal/sys/tcpinfo"
+	"longhaul/internal/words/units"
+)
+
+// ID identifies a flow of one relay process; it is never used twice.
+type ID uint64
+
+// Address is an address with a port, empty in JSON if it is missing.
+type Address struct{ netip.AddrPort }
+
+// Leg names one of the two legs of a flow.
+type Leg string
+
+// The legs.
+const (
+	ClientLeg Leg = "client"
+	TargetLeg Leg = "target"
+)
+
+// Sample is the state of a flow at one moment.
+type Sample struct {
+	ID     ID
+	Tunnel string
+	State  string // header, dialing, check, open, client-ended, target-ended, delivering, resetting, parked or resuming
+	Client netip.AddrPort
+	Listen netip.AddrPort
+	Target netip.AddrPort // zero: not dialed yet
+	Hop    string         // the hop of Target, as configured
+	Start  time.Time
+
+	BytesUp   int64 // client to target, handed to the target's socket
+	BytesDown int64
+
+	// Unchanged: everything was acknowledged at the previous sample and no byte
+	// has moved since. The kernel was not queried again, and the legs' figures
+	// are missing.
+	Unchanged bool
+	// Skipped: too many flows are busy to query the kernel about all of them.
+	// Another pass samples this flow; the legs' figures are missing.
+	Skipped   bool
+	ClientLeg LegSample
+	TargetLeg LegSample
+	Lanes     *Lanes // of a flow of a pair that has several
+}
+
+// LegSample is one connection of a flow at this host's end.
+type LegSample struct {
+	Side              string // lan or wan; empty: not yet known
+	CongestionControl string
+	Known             bool // Info was read
+	Info              tcpinfo.Info
+	SendBuffer        int64 // bound of the send queue in bytes as the kernel counts; negative: unknown
+	SendQueued        int64 // bytes; negative: unknown
+}
+
+// Unacked is the number of segments that wait for the peer's acknowledgement, 0
+// if it is unknown.
+func (l *LegSample) Unacked() uint32 {
+	if !l.Known {
+		return 0
+	}
+	return l.Info.Unacked
+}
+
+// Record is the account of a flow that has ended, or of a connection that was
+// refused admission.
+type Record struct {
+	Flow    ID            `json:"flow"` // 0: refused admission
+	Tunnel  string        `json:"tunnel"`
+	Client  Address       `json:"client"` // from the PROXY header where one was required
+	Listen  Address       `json:"-"`      // the address that the client connected to
+	Target  Address       `json:"target"` // empty: none was dialed
+	Hop     string        `json:"hop,omitempty"`
+	Start   time.Time     `json:"start"`
+	Elapsed units.Seconds `json:"elapsed_seconds"` // by a clock that does not step
+
+	BytesUp   int64     `json:"bytes_up"` // client to target, handed to the target's socket
+	BytesDown int64     `json:"bytes_down"`
+	ClientLeg LegRecord `json:"client_leg"`
+	TargetLeg LegRecord `json:"target_leg"`
+
+	Reason EndReason `json:"reason"`
+	Err    error     `json:"-"` // the system's, behind Reason; nil for a clean end
+	ByPeer bool      `json:"-"` // Reason and Err are the word of the other relay of a pair
+
+	// Of a flow that a pair of relays carried.
+	Resumes int64         `json:"resumes,omitempty"`        // lost connections over the WAN that others replaced
+	Outage  units.Seconds `json:"outage_seconds,omitempty"` // without a connection that it needed
+}
+
+// EndedBy returns the party that caused the end: client, target, both or relay; or peer.
+func (r *Record) EndedBy() string {
+	if r.ByPeer {
+		return EndedByPeer
+	}
+	return r.Reason.EndedBy()
+}
+
+// GoodputBps is the mean rate of both directions together, in bits per second;
+// 0 for a flow without duration.
+func (r *Record) GoodputBps() float64 {
+	if r.Elapsed <= 0 {
+		return 0
+	}
+	return float64(r.BytesUp+r.BytesDown) * 8 / r.Elapsed.Duration().Seconds()
+}
+
+// LegRecord is the state of a leg at its end. Zero means unknown; for the
+// counts, a negative value does.
+type LegRecord struct {
+	Side               string        `json:"side,omitempty"` // lan or wan
+	CongestionControl  string        `json:"congestion_control,omitempty"`
+	RTT                units.Seconds `json:"rtt_seconds,omitempty"` // smoothed
+	MinRTT             units.Seconds `json:"min_rtt_seconds,omitempty"`
+	BytesSent          int64         `json:"bytes_sent"` // data, retransmissions included
+	BytesRetransmitted int64         `json:"bytes_retransmitted"`
+	// Retransmits counts segments, without those that the peer had already (DSACK).
+	Retransmits int64 `json:"retransmits"`
+	// RetransmittedLevel is made for readers that show colours.
+	RetransmittedLevel Level `json:"retransmitted_level,omitempty"`
+}
+
+// UnknownLeg is a leg of which nothing is known.
+func UnknownLeg() LegRecord {
+	return LegRecord{BytesSent: -1, BytesRetransmitted: -1, Retransmits: -1}
+}

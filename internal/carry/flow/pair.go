@@ -1,0 +1,290 @@
+package flow
+
+import (
+	"fmt"
+	"time"
+
+	"longhaul/internal/words/units"
+)
+
+// Pairs are the pairs of a relay process at one moment.
+type Pairs struct {
+	Instance           string           `json:"instance"` // random, of this process
+	RetainedBytes      int64            `json:"retained_bytes"`
+	RetainedLimitBytes int64            `json:"retained_limit_bytes,omitempty"` // a quarter of memory_limit, or of the host's or cgroup's memory
+	Sessions           []PairSession    `json:"sessions"`
+	Strangers          map[string]int64 `json:"strangers_total"`        // connections that became part of no session, by problem
+	KeysProblem        string           `json:"keys_problem,omitempty"` // why the files of keys cannot be read; the relay goes on with those it has
+}
+
+// PairSession is what relates a tunnel of this relay to one process of a paired
+// relay, whether it stands or not.
+type PairSession struct {
+	Tunnel   string    `json:"tunnel"`
+	Peer     string    `json:"peer"`
+	Session  string    `json:"session"` // number, of the near relay
+	End      PairRole  `json:"end"`     // this relay's
+	Up       bool      `json:"up"`
+	Since    time.Time `json:"since,omitzero"` // of Up, true or false
+	Problem  string    `json:"problem,omitempty"`
+	Error    string    `json:"error,omitempty"`    // behind Problem
+	Remote   Address   `json:"remote,omitzero"`    // of the control connection
+	Instance string    `json:"instance,omitempty"` // of the other process
+	Release  string    `json:"release,omitempty"`  // of the other process
+	Draining bool      `json:"draining"`           // it takes no new flows
+
+	Encrypted bool `json:"encrypted"` // false: bytes cross the WAN in clear
+	// EndsInClear: beginnings and ends of flows cross the WAN in clear as well, since the other
+	// relay is of an older release.
+	EndsInClear bool `json:"ends_in_clear"`
+	// Twin: another relay with the same key, host name and entrance is connected.
+	Twin bool `json:"twin"`
+	// HeadsUnchecked: nothing finds bytes that are altered in the heads of frames in clear, since
+	// the other relay is of an older release.
+	HeadsUnchecked bool `json:"heads_unchecked"`
+	Resumable      bool `json:"resumable"` // false: a flow ends with its connection over the WAN
+	Fallback       bool `json:"fallback"`  // new flows go unpaired now
+	// Overload is how late answers come because a relay waits for a processor; 0: less than a second.
+	Overload units.Seconds `json:"overload_seconds,omitempty"`
+	// Compress is auto if both relays may send compressed records, and unsupported if the
+	// near one would, and the far one is of an older release; or off.
+	Compress string `json:"compress"`
+
+	RTT           units.Seconds `json:"rtt_seconds,omitempty"`
+	LaneError     string        `json:"lane_error,omitempty"`   // why lanes that it lacks cannot be made, though it is up
+	LaneProblem   string        `json:"lane_problem,omitempty"` // of LaneError
+	LanesWarm     int           `json:"lanes_warm"`
+	LanesBusy     int           `json:"lanes_busy"`
+	FlowsMoving   int           `json:"flows_moving"`   // with a lane
+	FlowsStriped  int           `json:"flows_striped"`  // of these, with several lanes
+	FlowsParked   int           `json:"flows_parked"`   // silent, without a lane
+	FlowsResuming int           `json:"flows_resuming"` // without a lane that they need
+	FlowsTotal    int64         `json:"flows_total"`
+	RetainedBytes int64         `json:"retained_bytes"` // sent, and not acknowledged by the other relay
+	Resumes       int64         `json:"resumes_total"`  // lost lanes that others replaced
+	Outage        units.Seconds `json:"outage_seconds"` // together
+	// CompressedBytes, both ways, crossed the WAN as CompressedToBytes.
+	CompressedBytes   int64 `json:"compressed_bytes"`
+	CompressedToBytes int64 `json:"compressed_to_bytes"`
+
+	Paths []PairPath `json:"paths,omitempty"` // of a near tunnel that configures them
+}
+
+// PairPath is a path from a near tunnel to its far relay.
+type PairPath struct {
+	Path     string        `json:"path"` // as the configuration names it
+	Use      string        `json:"use"`  // always, overflow or standby
+	Up       bool          `json:"up"`
+	Since    time.Time     `json:"since,omitzero"` // of Up, true or false
+	Active   bool          `json:"active"`         // flows may use it now
+	Control  bool          `json:"control"`        // the control connection is on it
+	Error    string        `json:"error,omitempty"`
+	RTT      units.Seconds `json:"rtt_seconds,omitempty"`
+	Lanes    int           `json:"lanes"`      // connections for data
+	Busy     int           `json:"lanes_busy"` // of these, with a flow
+	Sent     int64         `json:"sent_bytes_total"`
+	Received int64         `json:"received_bytes_total"`
+}
+
+// The uses of a path.
+const (
+	PathAlways   = "always"
+	PathOverflow = "overflow"
+	PathStandby  = "standby"
+)
+
+// State names how a path is.
+func (p *PairPath) State() string {
+	switch {
+	case p.Up && !p.Active:
+		return p.Use
+	case p.Up:
+		return "up"
+	case p.Error == "":
+		return "connecting"
+	}
+	return "down"
+}
+
+// Lanes are the connections over the WAN of a flow that has several.
+type Lanes struct {
+	Each []Lane `json:"each"`
+	Why  string `json:"why,omitempty"` // why their number is what it is
+}
+
+// Lane is one of them. Its bytes are those of its connection, for all flows that had it.
+type Lane struct {
+	Local         Address       `json:"local"`
+	BytesSent     int64         `json:"bytes_sent"` // acknowledged by the other host
+	BytesReceived int64         `json:"bytes_received"`
+	SentBps       float64       `json:"sent_bps"` // since the sample before
+	ReceivedBps   float64       `json:"received_bps"`
+	RTT           units.Seconds `json:"rtt_seconds,omitempty"`
+	Leaving       bool          `json:"leaving,omitempty"` // another takes its place
+}
+
+// PairRole is an end of a pair.
+type PairRole string
+
+// The ends of a pair.
+const (
+	NearEnd PairRole = "near" // has the clients, and makes the connections
+	FarEnd  PairRole = "far"  // has the targets
+)
+
+// The problems that keep a session from standing.
+const (
+	PairUnpaired   = "unpaired"    // what answers is no paired relay
+	PairKeyUnknown = "key-unknown" // one relay does not know the key of the other
+	PairVersion    = "version"     // the relays have no version of the protocol in common
+	PairPathDown   = "path-down"   // nothing answers
+	PairPathMTU    = "path-mtu"    // the path drops large packets
+	PairDenied     = "denied"      // the far tunnel does not take this relay's flows
+	PairDraining   = "draining"    // the far process takes no new sessions
+	PairEncrypt    = "encrypt"     // one relay has encrypt: off, the other has not
+	PairBusy       = "busy"        // the far relay has too many handshakes or sessions
+	PairOverloaded = "overloaded"  // one of the relays has no CPU for its answers
+)
+
+// The values of PairSession.Compress.
+const (
+	CompressOff         = "off"
+	CompressAuto        = "auto"
+	CompressUnsupported = "unsupported"
+)
+
+// State names how a session is: up, draining, lost (it was up), connecting, or its
+// problem.
+func (s *PairSession) State() string {
+	switch {
+	case s.Up && s.Draining:
+		return "draining"
+	case s.Up:
+		return "up"
+	case s.Instance != "" && (s.Problem == "" || s.Problem == PairPathDown || s.Problem == PairPathMTU):
+		return "lost"
+	case s.Problem != "":
+		return s.Problem
+	}
+	return "connecting"
+}
+
+// ClearWarning is what users of a pair without encryption must know.
+const ClearWarning = "encrypt: off: bytes cross the WAN unprotected and unauthenticated"
+
+// ClearEndsWarning is what they must know of one with a relay that knows no other way.
+const ClearEndsWarning = "the other relay is of an older release: clients' addresses, and the beginnings and ends of flows, " +
+	"also cross the WAN in clear; upgrade it"
+
+// ClearHeadsWarning is the other thing that they must know of such a relay.
+const ClearHeadsWarning = "the other relay is of an older release: a byte that is altered on the way can make a flow stand still; " +
+	"upgrade it"
+
+// TwinWarning is what the users of relays must know that are copies of one another.
+const TwinWarning = "another relay with the same key, host name and listen is connected: each relay needs its own key; " +
+	"give one of them an empty key directory, and pair it"
+
+// Notes tells the mode of a session, if it is not the usual one, and what is wrong with it.
+func (s *PairSession) Notes() (notes []string) {
+	if s.Fallback {
+		notes = append(notes, "fallback: new flows go unpaired and in clear")
+	}
+	if !s.Encrypted {
+		notes = append(notes, ClearWarning)
+	}
+	if s.EndsInClear {
+		notes = append(notes, ClearEndsWarning)
+	}
+	if s.HeadsUnchecked {
+		notes = append(notes, ClearHeadsWarning)
+	}
+	if s.Twin {
+		notes = append(notes, TwinWarning)
+	}
+	if s.Up && s.Overload > 0 {
+		notes = append(notes, fmt.Sprintf("overloaded: answers come %.1f s late; this relay or the other one gets too little CPU", float64(s.Overload)))
+	}
+	if !s.Resumable {
+		notes = append(notes, "resume: off: a flow ends with its connection over the WAN")
+	}
+	if s.Up && s.Compress == CompressUnsupported {
+		notes = append(notes, "compress: auto has no effect: the other relay is of an older release")
+	}
+	return notes
+}
+
+// WaitingFlows is the number of flows that go on when the session is back.
+func (s *PairSession) WaitingFlows() int { return s.FlowsMoving + s.FlowsParked + s.FlowsResuming }
+
+// PairProblemText says in words what keeps a session with a relay from standing.
+// The relay is given by its name or its address.
+func PairProblemText(problem, relay string) string {
+	switch problem {
+	case PairUnpaired:
+		return "what answers at " + relay + " is no paired relay"
+	case PairKeyUnknown:
+		return relay + " and this relay do not know each other's keys"
+	case PairVersion:
+		return relay + " speaks another version of the pair protocol"
+	case PairPathDown:
+		return relay + " cannot be reached"
+	case PairPathMTU:
+		return "the path to " + relay + " drops large packets without an ICMP message"
+	case PairDenied:
+		return relay + " does not take this relay's flows"
+	case PairDraining:
+		return relay + " takes no new sessions"
+	case PairEncrypt:
+		return relay + " and this relay differ in encrypt, so they exchange nothing"
+	case PairBusy:
+		return relay + " has too many connections in their handshakes, or too many sessions of this host"
+	case PairOverloaded:
+		return relay + " or this relay gets too little CPU for its answers"
+	}
+	return "no session with " + relay + " stands"
+}
+
+// Remedy says what to do about the problem of a session or of its lanes, and at which of the two relays;
+// empty: nothing is known.
+func (s *PairSession) Remedy() string {
+	other := "far"
+	if s.End == FarEnd {
+		other = "near"
+	}
+	problem := s.Problem
+	if s.Up { // with a session, only lanes can have one
+		problem = s.LaneProblem
+	}
+	switch problem {
+	case PairUnpaired:
+		return "check forward: what listens there must be a tunnel with pair_from, of a longhaul that knows pairs"
+	case PairKeyUnknown:
+		return s.keyRemedy()
+	case PairVersion:
+		return "upgrade the older of the two relays"
+	case PairPathDown:
+		return "check that the " + other + " relay runs, and that no firewall stands between"
+	case PairPathMTU:
+		return "have both relays probe for the size: sysctl -w net.ipv4.tcp_mtu_probing=1, and wan: {mtu_probing: true} in both tunnels; " +
+			"or lower the MSS (longhaul mss set). What drops the packets is a tunnel or a firewall on the path with a smaller MTU"
+	case PairDenied:
+		return "at the far relay, add to pair_from the name that longhaul pair list shows there for this relay"
+	case PairEncrypt:
+		return "write the same encrypt in pair of the near tunnel and in pair_from of the far one"
+	case PairBusy:
+		return "see the far relay's log for who floods it; this relay goes on trying"
+	case PairOverloaded:
+		return "give both relays more CPU, or fewer clients (max_flows, rate); flows wait, and go on by themselves"
+	}
+	return ""
+}
+
+// keyRemedy is how both relays come to know each other's key. The far relay invites, since only
+// that one has a port that takes a join.
+func (s *PairSession) keyRemedy() string {
+	if s.End == FarEnd {
+		return "pair again: here longhaul pair invite " + s.Peer + " --address HOST:PORT, at the near relay longhaul pair join - < line"
+	}
+	return "compare longhaul pair list at both relays. If the peer has another name here: longhaul pair rename OLD " + s.Peer +
+		". Otherwise pair: at the far relay longhaul pair invite NAME --address HOST:PORT, here longhaul pair join - --as " + s.Peer + " < line"
+}

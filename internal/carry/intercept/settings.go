@@ -1,0 +1,121 @@
+package intercept
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/words/remedy"
+)
+
+// bridges finds bridges whose packets pass nftables' chains for routed packets before the
+// bridge hands them up. The kernel then forgets the socket that tproxy has chosen, and
+// nobody gets the packet. Kernels with Docker often have this setting.
+func (c checking) bridges() error {
+	devices := map[string]netlink.Link{} // many tunnels may have one
+	for _, t := range c.Tunnels {
+		device, err := devices[t.Interface], error(nil)
+		if device == nil {
+			if device, err = netlink.LinkByName(t.Interface); err != nil {
+				return fmt.Errorf("find the interface %s of tunnel %s: %w", t.Interface, t.Name, err)
+			}
+			devices[t.Interface] = device
+		}
+		if device.Type() != "bridge" {
+			continue
+		}
+		own, err := bridgeSettings(device)
+		if err != nil {
+			return fmt.Errorf("read the settings of the bridge %s: %w", t.Interface, err)
+		}
+		for i, by := range []struct {
+			program string
+			setting uint16
+		}{{"iptables", brNfCallIptables}, {"ip6tables", brNfCallIP6tables}} {
+			all, name := "net.bridge.bridge-nf-call-"+by.program, "nf_call_"+by.program
+			var set, fix string
+			switch {
+			case !families[i].in(t.To):
+				continue
+			case sysctl(strings.ReplaceAll(all, ".", "/")) == "1":
+				set, fix = all, fmt.Sprintf("sysctl -w %s=0, and for bridges that need it, as Docker's may, ip link set BRIDGE type bridge %s 1", all, name)
+			case own[by.setting]:
+				set, fix = name+" of "+t.Interface, fmt.Sprintf("ip link set %s type bridge %s 0", t.Interface, name)
+			default:
+				continue
+			}
+			return remedy.New(fmt.Errorf("%s is 1, and tunnel %s intercepts at the bridge %s: nobody would get its connections", set, t.Name, t.Interface), fix)
+		}
+	}
+	return nil
+}
+
+// Attributes of a bridge in linux/if_link.h.
+const (
+	brNfCallIptables  = 36
+	brNfCallIP6tables = 37
+)
+
+// bridgeSettings are the attributes of a bridge that are on.
+func bridgeSettings(device netlink.Link) (on map[uint16]bool, err error) {
+	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
+	about := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	about.Index = int32(device.Attrs().Index)
+	request.AddData(about)
+	answers, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err != nil {
+		return nil, err
+	}
+	on = map[uint16]bool{}
+	for _, answer := range answers {
+		if len(answer) < unix.SizeofIfInfomsg {
+			continue
+		}
+		within := answer[unix.SizeofIfInfomsg:]
+		for _, kind := range []uint16{unix.IFLA_LINKINFO, unix.IFLA_INFO_DATA} {
+			all, err := nl.ParseRouteAttrAsMap(within)
+			if err != nil {
+				return nil, err
+			}
+			within = all[kind].Value
+		}
+		all, err := nl.ParseRouteAttrAsMap(within)
+		if err != nil {
+			return nil, err
+		}
+		for kind, a := range all {
+			on[kind] = len(a.Value) == 1 && a.Value[0] == 1
+		}
+	}
+	return on, nil
+}
+
+// Notes returns what an operator should know of the host's settings, each with its remedy.
+// Interception works with them.
+func (h *Host) Notes(o Options) (all []error) {
+	if len(o.Tunnels) == 0 {
+		return nil
+	}
+	if sysctl("net/ipv4/tcp_syncookies") == "2" {
+		all = append(all, remedy.New(errors.New("net.ipv4.tcp_syncookies is 2: every intercepted connection begins with a cookie, and of clients without time stamps it has no window scaling"),
+			"sysctl -w net.ipv4.tcp_syncookies=1"))
+	}
+	return all
+}
+
+// Settings returns the settings of this host with which interception does not work, each with
+// its remedy: one of a kind. An administrator has set them, so nobody sets them back.
+func (h *Host) Settings(o Options) (all []error) {
+	c := checking{Options: o}
+	for _, step := range []func() error{c.forwarding, c.reversePath, c.bridges} {
+		// An interface that is gone has no settings.
+		if err := step(); err != nil && remedy.Of(err) != "" {
+			all = append(all, err)
+		}
+	}
+	return all
+}

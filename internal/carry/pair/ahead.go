@@ -1,0 +1,196 @@
+package pair
+
+import (
+	"slices"
+	"time"
+
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/socket"
+)
+
+// Bytes of a flow that waits for its lane go ahead on the control connection. After an
+// outage a crowd of flows waits: their lanes need a thousand handshakes, a few bytes of each
+// fit in the control connection's first round trips.
+
+const (
+	// maxAhead bounds the bytes of streams on a control connection that have not
+	// arrived: messages wait behind them.
+	maxAhead = 64 << 10
+	// crowd is the least number of flows without a lane that share what goes ahead, so
+	// that all go on soon: all together twice maxAhead.
+	crowd = 32
+	// crowdShare is what one of them gets at most, and crowdAhead is about what all get:
+	// with their heads the bytes of a thousand flows fit in three round trips of a new
+	// connection, whose window begins with 14 kB and doubles.
+	crowdShare = 64
+	crowdLeast = 16
+	crowdAhead = 32 << 10
+	// aheadFirst is the least time for which a crowd has a new control connection to
+	// itself: the handshakes of its lanes begin then. It is for a path without delay.
+	aheadFirst = 100 * time.Millisecond
+)
+
+// room is how many bytes of one stream may go ahead of its lane while so many flows wait
+// for theirs. If they are few, that is no more than a quarter of what is left for all.
+func (c *control) room(waiting int) int {
+	c.mu.Lock()
+	queued := len(c.queue)
+	c.mu.Unlock()
+	c.c.bulk.control(func(fd int) { queued += socket.Unacknowledged(fd) })
+	if waiting >= crowd {
+		return min(max(2*maxAhead-queued, 0), max(min(crowdAhead/waiting, crowdShare), crowdLeast))
+	}
+	return min(max(maxAhead-queued, 0)/4, wire.MaxWake)
+}
+
+// crowded reports that a crowd of a near session waits for lanes whose handshakes would
+// delay what goes ahead: they begin once that had its three round trips.
+func (s *session) crowded(now time.Time) bool {
+	if int(s.waiting.Load()) < crowd {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.instance != 0 && (s.ctl == nil || now.Sub(s.since) < max(aheadFirst, 3*s.rtt()))
+}
+
+// crowdedOut reports that the flow's client waits with what it sends: a crowd waits for lanes, and the
+// flow has its first bytes here. The kernel keeps the others, and no goroutine.
+func (f *Flow) crowdedOut() bool {
+	return f.lane == nil && f.sf.Out.Kept() > 0 && !f.leg.failed && int(f.s.waiting.Load()) >= crowd
+}
+
+// goAhead sends the first bytes ahead of the lane that the flow needs. At the near relay
+// the flow may have that lane in place of a lost one, but the far relay has not come to it.
+func (f *Flow) goAhead() {
+	switch {
+	case f.near && !f.known:
+		if f.lane == nil && !f.needSince.IsZero() {
+			f.s.openAhead(f)
+		}
+	case f.lane == nil && !f.needSince.IsZero() || f.lane != nil && f.lost && f.attaching && !f.s.noResume:
+		f.s.wakePeer(f)
+	}
+}
+
+// openAhead sends a flow's OPEN ahead of its lane, if a crowd waits for lanes. The caller
+// holds f.mu.
+func (s *session) openAhead(f *Flow) {
+	ctl := s.control()
+	waiting := int(s.waiting.Load())
+	if ctl == nil || f.opening == nil || !f.wokeAt.IsZero() || waiting < crowd || !s.opensAhead() {
+		return
+	}
+	room := ctl.room(waiting)
+	if room == 0 {
+		return
+	}
+	_, b := f.sf.Out.Peek(room)
+	if ctl.offer(wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.opening, Bytes: b}) {
+		f.begin()
+		f.wokeAt = stampNow()
+		s.link.sentAhead(f)
+	}
+}
+
+// sentAhead takes note that a flow's OPEN needs no lane any more.
+func (l *Link) sentAhead(f *Flow) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f.needsOpen = false
+}
+
+// wakePeer sends bytes ahead of the flow's lane; at the far relay it asks for the lane,
+// with or without bytes. The caller holds f.mu.
+func (s *session) wakePeer(f *Flow) {
+	ctl := s.control()
+	if ctl == nil || !f.wokeAt.IsZero() {
+		return
+	}
+	waiting := int(s.waiting.Load())
+	offset, b := f.sf.Out.Peek(ctl.room(waiting))
+	if len(b) == 0 && (f.near || b != nil && waiting >= crowd) {
+		return // nothing, or no room yet
+	}
+	if ctl.offer(wire.Message{Type: wire.MessageWake, Flow: f.id, Offset: offset, Bytes: b}) {
+		f.wokeAt = stampNow()
+	}
+}
+
+// wentAhead takes an acknowledgement that has moved: what went ahead is there, or came too
+// late to be of use. More may follow. The caller holds f.mu and wakes the flow.
+func (f *Flow) wentAhead() {
+	if f.lane == nil {
+		f.wokeAt = 0
+	}
+}
+
+// takeWake takes bytes that came ahead of a lane.
+func (f *Flow) takeWake(offset uint64, b []byte) {
+	f.known = true
+	within := f.s.answerWithin(wakeStale, 2)
+	if f.attaching || f.s.sealed.Load() && !f.opened {
+		within = f.s.answerWithin(pongWithin, 8) // a far relay with many lanes may not have come to it
+	}
+	if f.lane != nil && f.near && f.laneSince.since() > within {
+		// The far relay has lost the lane. Nobody here saw it: the reader waits for
+		// the client, and nothing is left to write.
+		f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", "the other relay asks for one")
+		f.loseLanes()
+	}
+	f.dropForgotten()
+	f.takeAhead(offset, b)
+	if f.lane == nil && f.near && !f.queued {
+		f.wanted = true
+		f.s.link.want(f)
+	}
+}
+
+// dropForgotten has the far relay give up lanes of which the near one, as it sends bytes
+// ahead, has none any more: else the target's bytes go to a dead lane. A young lane may be
+// one that the near relay has got since.
+func (f *Flow) dropForgotten() {
+	if f.near || f.lane == nil || !f.opened || f.s.noResume || f.strands[0].since.since() <= f.s.answerWithin(pongWithin, 8) {
+		return
+	}
+	f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", "the other relay has lost it")
+	f.loseLanes()
+}
+
+// takeAhead writes bytes that came ahead of a lane, as far as the socket takes them. The
+// flow may have a lane: perhaps a dead one, of which this end does not know. Bytes that
+// were there before are skipped. Without resumption a lane alone brings bytes.
+func (f *Flow) takeAhead(offset uint64, b []byte) {
+	if f.lane != nil && f.s.noResume || !f.leg.open() || f.leg.busyOut || !f.leg.writable {
+		return
+	}
+	if rest, err := f.sf.In.Data(offset, b); err == nil && len(rest) > 0 {
+		f.writeLeg(rest)
+		f.received()
+	}
+}
+
+// takeOpen takes an OPEN that came ahead of its flow's lane; the flow may be known.
+func (s *session) takeOpen(m wire.Message) {
+	s.mu.Lock()
+	a := s.acceptor
+	s.mu.Unlock()
+	f, fresh, err := s.admit(nil, *m.Open, a)
+	if err != nil {
+		s.decline(m.Flow, err)
+	}
+	s.opened(m.Flow)
+	switch {
+	case err != nil:
+	case fresh:
+		f.ask(*m.Open, a, slices.Clone(m.Bytes))
+	default:
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if !s.sealed.Load() || len(m.Bytes) > 0 { // else it may be repeated, beside a lane
+			f.dropForgotten()
+		}
+		f.takeAhead(0, m.Bytes)
+		f.wake()
+	}
+}

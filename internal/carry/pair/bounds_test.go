@@ -1,0 +1,193 @@
+package pair
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/preface"
+	"longhaul/test/nettest"
+)
+
+// fill writes until nothing more goes, and returns how much went.
+func fill(c *net.TCPConn) (n int) {
+	b := make([]byte, 64<<10)
+	for {
+		_ = c.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
+		m, err := c.Write(b)
+		n += m
+		if err != nil {
+			return n
+		}
+	}
+}
+
+// stall accepts and reads nothing until the test ends.
+func (s *stand) stall() {
+	done := make(chan struct{})
+	s.serve(func(*net.TCPConn) { <-done })
+	s.t.Cleanup(func() { close(done) })
+}
+
+// TestStalledTarget holds that a client that sends to a target that reads nothing is
+// stopped, with bounded memory, and that its reset still arrives.
+func TestStalledTarget(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.resetDrain = 300 * time.Millisecond })
+	s.stall()
+	c := s.dial()
+	n := fill(c)
+	if kept := s.near.State().Retained; kept > 64<<20 {
+		t.Errorf("%d bytes kept of %d", kept, n)
+	}
+	nettest.Eventually(t, 30*time.Second, func() bool { // else the far relay never hears of the flow
+		all := s.far.State().Sessions
+		return len(all) > 0 && all[0].FlowsTotal > 0
+	}, s.dump)
+	nettest.Must(t, c.SetLinger(0))
+	c.Close()
+	s.ends(flow.EndClientReset)
+}
+
+// TestMemoryLimit holds all stores to a quarter of the limit in an outage, and that
+// flows go on behind it.
+func TestMemoryLimit(t *testing.T) {
+	t.Parallel()
+	const limit = 8 << 20
+	s := newStand(t, func(_ *stand, o *Options, _ *LinkOptions) { o.RetainedLimit = func() int64 { return limit / 4 } })
+	s.serve(func(c *net.TCPConn) {
+		n, _ := io.Copy(io.Discard, c)
+		_, _ = c.Write(pattern(int(n%1000), 0))
+	})
+	var clients []*net.TCPConn
+	for range 4 {
+		c := s.dial()
+		defer c.Close()
+		_, err := c.Write([]byte("x"))
+		nettest.Must(t, err)
+		clients = append(clients, c)
+	}
+	nettest.Eventually(t, 20*time.Second, func() bool {
+		st := s.near.State()
+		return st.Sessions[0].FlowsLane == 4 && st.Sessions[0].Retained == 0 && st.RetainedLimit > 0
+	}, s.dump)
+	s.path.cut(true)
+	sent := make([]int, len(clients))
+	for i, c := range clients {
+		sent[i] = 1 + fill(c)
+	}
+	if kept := s.near.State().Retained; kept > limit/4+4*smallBuffer {
+		t.Errorf("%d bytes kept under a limit of %d", kept, limit)
+	}
+	s.path.cut(false)
+	for i, c := range clients {
+		_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+		nettest.Must(t, c.CloseWrite())
+		if b, err := io.ReadAll(c); err != nil || len(b) != sent[i]%1000 {
+			t.Errorf("flow %d: answer of %d bytes for %d sent, %v", i, len(b), sent[i], err)
+		}
+		s.ends(flow.EndClean)
+	}
+}
+
+func TestSilenceEnds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		legs LegOptions
+		end  bool // of the client
+		want flow.EndReason
+	}{
+		{LegOptions{Idle: time.Second}, false, flow.EndIdle},
+		{LegOptions{HalfClose: time.Second}, true, flow.EndHalfClosed},
+	} {
+		t.Run(string(c.want), func(t *testing.T) {
+			t.Parallel()
+			s := newStand(t, parkSoon, func(s *stand, _ *Options, _ *LinkOptions) {
+				s.idle, s.halfClose = c.legs.Idle, c.legs.HalfClose
+			})
+			s.stall()
+			s.awaitWarm(1) // the far relay learns of the flow before its silence ends
+			client := s.dial()
+			defer client.Close()
+			_, err := client.Write([]byte("x"))
+			nettest.Must(t, err)
+			if c.end {
+				nettest.Must(t, client.CloseWrite())
+			}
+			if _, err := io.ReadAll(client); err == nil {
+				t.Error("the client sees an end")
+			}
+			s.ends(c.want)
+		})
+	}
+}
+
+// TestReset holds that an operator's reset reaches both ends with its reason, and that
+// the flow's figures can be read.
+func TestReset(t *testing.T) {
+	t.Parallel()
+	flows := make(chan *Flow, 1)
+	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.carried = func(f *Flow) { flows <- f } })
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "hello")
+	f := <-flows
+	f.Inspect(func(leg, lane int, _ Counters) {
+		if leg < 0 || lane < 0 {
+			t.Errorf("descriptors %d and %d", leg, lane)
+		}
+	})
+	nettest.Eventually(t, 20*time.Second, func() bool {
+		g := f.Figures()
+		return g.BytesUp == 5 && g.BytesDown == 5 && g.Retained == 0 && g.State == FlowOpen && g.Target == s.target.String()
+	}, func() string { return fmt.Sprintf("%+v", f.Figures()) })
+	f.Reset(flow.EndShed, nil)
+	if _, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
+		t.Errorf("the client sees %v", err)
+	}
+	s.ends(flow.EndShed)
+}
+
+// TestNoSession holds that a client is reset when no session stands in its time.
+func TestNoSession(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = 300 * time.Millisecond; s.admit = false })
+	c := s.dial()
+	defer c.Close()
+	if _, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
+		t.Errorf("the client sees %v", err)
+	}
+	if e := <-s.nearEnds; e.Reason != flow.EndPairDown || e.Err == nil {
+		t.Errorf("ended by %q, %v", e.Reason, e.Err)
+	}
+}
+
+// TestStrangers holds that what is no handshake of a peer gets nothing.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.awaitWarm(1)
+	valid := preface.Preface{Kind: preface.Lane}.Append(nil, s.farKeys.public())
+	for name, b := range map[string][]byte{
+		"garbage":          pattern(100, 0),
+		"a foreign key":    preface.Preface{Kind: preface.Lane}.Append(nil, s.nearKeys.public()),
+		"a replay":         append(valid, pattern(100, 0)...),
+		"kind of a join":   preface.Preface{Kind: preface.Join}.Append(nil, s.farKeys.public()),
+		"a preface, alone": valid,
+	} {
+		c, err := net.Dial("tcp", s.lanes.Addr().String())
+		nettest.Must(t, err)
+		_, err = c.Write(b)
+		nettest.Must(t, err)
+		_ = c.(*net.TCPConn).CloseWrite()
+		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+		if got, _ := io.ReadAll(c); len(got) > 7 { // an alert of TLS
+			t.Errorf("%s got %d bytes", name, len(got))
+		}
+		c.Close()
+	}
+}

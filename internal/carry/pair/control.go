@@ -1,0 +1,186 @@
+package pair
+
+import (
+	"bufio"
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/socket"
+)
+
+// ackDelay is how long an ACK waits for others.
+const ackDelay = 20 * time.Millisecond
+
+// writeTimeout bounds a write to the control connection, whose reader never pauses.
+const writeTimeout = 30 * time.Second
+
+const (
+	// maxQueued bounds the messages that wait for the writer, in bytes. Who causes answers
+	// and reads none is read no more; messages that are repeated anyway are left out.
+	maxQueued = 256 << 10
+	// maxFill bounds the messages of flows in one write, but for those of the last flow.
+	maxFill = 64 << 10
+)
+
+// control is the control connection of a session: one goroutine reads, one writes.
+type control struct {
+	c    *connection
+	kick chan struct{}
+	gone chan struct{} // closed by close
+	once sync.Once
+
+	heard atomic.Int64 // stamp of the latest message of the other end
+
+	mu     sync.Mutex
+	drain  cond    // of mu: the queue has room, or the connection is closed
+	queue  []byte  // messages that wait, besides those of flows
+	pong   *uint64 // the number of the latest PING without an answer; nil: none
+	pinged time.Time
+	ping   uint64 // the number of the ping that is under way; 0: none
+	// repeats are the segments that the kernel had sent again when it went out.
+	repeats uint32
+	keys    string // the key that was announced on this connection
+	// announced is when.
+	announced time.Time
+}
+
+func newControl(c *connection) *control {
+	c.bulk.corked = false
+	return &control{c: c, kick: make(chan struct{}, 1), gone: make(chan struct{})}
+}
+
+func (c *control) close() {
+	c.once.Do(func() {
+		close(c.gone)
+		c.c.bulk.Close()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.drain.broadcast()
+	})
+}
+
+func (c *control) isClosed() bool {
+	select {
+	case <-c.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// answered reports that no PING is without an answer, or that there will be none.
+func (c *control) answered() bool {
+	if c.isClosed() {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ping == 0
+}
+
+// silent reports that the other end has said nothing for so long. What it has said may
+// wait here: a process that gets no processor does not look at it.
+func (c *control) silent(now time.Time, within time.Duration) bool {
+	if stamp(c.heard.Load()).until(now) <= within {
+		return false
+	}
+	unseen := 0
+	c.c.bulk.control(func(fd int) { unseen = socket.Unread(fd) })
+	return unseen == 0
+}
+
+// post sends a message soon. What the other end can cause at will is a matter of reply.
+func (c *control) post(m wire.Message) {
+	c.mu.Lock()
+	c.queue = m.Append(c.queue)
+	c.mu.Unlock()
+	c.flush()
+}
+
+// offer is post for a message that its sender repeats: it reports false if too much waits.
+func (c *control) offer(m wire.Message) bool {
+	c.mu.Lock()
+	full := len(c.queue) > maxQueued
+	if !full {
+		c.queue = m.Append(c.queue)
+	}
+	c.mu.Unlock()
+	c.flush()
+	return !full
+}
+
+// reply is post for an answer. It waits until the other end has read most answers before it:
+// the reader of a connection that brings questions reads no more of them meanwhile.
+func (c *control) reply(m wire.Message) {
+	c.post(m)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.queue) > maxQueued && !c.isClosed() {
+		c.drain.wait(&c.mu)
+	}
+}
+
+// answerPing answers a PING. Of several without an answer the latest counts: who sent them
+// waits for that one.
+func (c *control) answerPing(number uint64) {
+	c.mu.Lock()
+	c.pong = &number
+	c.mu.Unlock()
+	c.flush()
+}
+
+func (c *control) flush() {
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
+}
+
+// read handles messages until the connection ends.
+func (c *control) read(handle func(wire.Message)) error {
+	r := bufio.NewReaderSize(c.c.stream, 4<<10)
+	buf := make([]byte, 512) // room for most messages
+	for {
+		m, err := wire.ReadMessage(r, &buf)
+		if err != nil {
+			return err
+		}
+		c.heard.Store(int64(stampNow()))
+		handle(m)
+	}
+}
+
+// write sends what waits, until the connection ends. fill appends the messages of flows.
+func (c *control) write(fill func([]byte) []byte) error {
+	var out []byte
+	for {
+		select {
+		case <-c.gone:
+			return nil
+		case <-c.kick:
+		}
+		c.mu.Lock()
+		out = append(out[:0], c.queue...)
+		c.queue = c.queue[:0]
+		if c.pong != nil {
+			out = wire.Message{Type: wire.MessagePong, Bytes: binary.BigEndian.AppendUint64(nil, *c.pong)}.Append(out)
+			c.pong = nil
+		}
+		c.drain.broadcast()
+		c.mu.Unlock()
+		before := len(out)
+		if out = fill(out); len(out) == 0 {
+			continue
+		}
+		if len(out)-before > maxFill {
+			c.flush() // other flows may have more
+		}
+		_ = c.c.bulk.SetWriteDeadline(time.Now().Add(writeTimeout))
+		if _, err := c.c.stream.Write(out); err != nil {
+			return err
+		}
+	}
+}

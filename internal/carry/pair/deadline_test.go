@@ -1,0 +1,172 @@
+package pair
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/socket"
+	"longhaul/test/nettest"
+)
+
+// TestClientsOfAnOutage holds how long a client waits that comes before a session, in an
+// outage, or while nothing is wrong but that no lane can be made.
+func TestClientsOfAnOutage(t *testing.T) {
+	const deadline, resume = 10 * time.Second, time.Minute
+	failed := errors.New("no port is free")
+	for _, test := range []struct {
+		name    string
+		late    time.Duration // for which the relay waits for a processor, until the client has come
+		proven  time.Duration // after that, while an attempt for the first session lacks HELLO alone; 0: none does
+		before  time.Duration // until the first session stands
+		comes   time.Duration // after that
+		outage  time.Duration // after the client has come; it begins at once
+		laneErr error         // why no lane could be made; nil: lanes are being made
+		served  time.Duration // until the latest other flow gets a lane, after the client has come
+		waits   time.Duration
+	}{
+		{"while the session stands", 0, 0, 0, time.Minute, 0, failed, 0, deadline},
+		{"before the first session", 0, 0, 9 * time.Second, -5 * time.Second, 0, failed, 0, deadline},
+		{"before the first session, of which a handshake is under way", 0, 25 * time.Second, 2 * resume, -2 * resume, 0, failed, 0, 25 * time.Second},
+		{"before the first session, of which a handshake hangs", 0, 2 * resume, 4 * resume, -4 * resume, 0, failed, 0, resume},
+		{"before the first session, at a relay without a processor", 8 * time.Second, 0, 2 * resume, -2 * resume, 0, failed, 0, deadline + 250*time.Millisecond},
+		{"in a short outage", 0, 0, 0, time.Second, 2 * time.Second, failed, 0, 2*time.Second + deadline},
+		{"in an outage beyond its deadline", 0, 0, 0, time.Second, 20 * time.Second, failed, 0, 20*time.Second + deadline},
+		{"in an outage of almost resume", 0, 0, 0, time.Second, resume - time.Second, failed, 0, resume},
+		{"in an outage beyond resume", 0, 0, 0, time.Second, 2 * resume, failed, 0, resume},
+		{"in a crowd", 0, 0, 0, time.Second, 0, nil, 0, resume},
+		{"while the other relay is overloaded", 0, 0, 0, time.Second, 0, problem(ProblemOverloaded, "late"), 0, resume},
+		{"beside flows that get lanes", 0, 0, 0, time.Second, 0, failed, 30 * time.Second, 30*time.Second + deadline},
+		{"in a crowd that gets lanes", 0, 0, 0, time.Second, 0, nil, 2 * resume, 2*resume + deadline},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &Node{}
+				s := newSession(n, "b", 1, true)
+				s.link = &Link{node: n, s: s, kick: make(chan struct{}, 1)}
+				s.link.setPaths(nil)
+				s.laneErr = test.laneErr
+				stands := func(on bool) {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					if s.ctl = nil; !on {
+						s.since = time.Now()
+						return
+					}
+					if s.ctl = (&control{}); s.stood {
+						s.outage += time.Since(s.since)
+					}
+					s.stood, s.since = true, time.Now()
+				}
+				came := test.before + test.comes
+				time.AfterFunc(test.before, func() { stands(true) })
+				if test.outage > 0 {
+					time.AfterFunc(came, func() { stands(false) })
+					time.AfterFunc(came+test.outage, func() { stands(true) })
+				}
+				time.Sleep(came)
+				synctest.Wait()
+				n.strain.note(test.late, time.Now())
+				if test.proven > 0 {
+					s.proven.Add(1)
+					time.AfterFunc(test.proven, func() { s.proven.Add(-1) })
+				}
+				for at := time.Duration(0); at <= test.served && test.served > 0; at += deadline / 2 {
+					time.AfterFunc(at, func() { s.served.Store(int64(stampNow())) })
+				}
+				f := newFlow(s, 1, true, LegOptions{})
+				f.opening = &wire.Open{Deadline: deadline}
+				began := time.Now()
+				for !f.over.Load() {
+					time.Sleep(tickEvery)
+					w, _, _ := s.waitAt(time.Now(), resume)
+					f.watch(time.Now(), w)
+					synctest.Wait()
+				}
+				if waited := time.Since(began); waited < test.waits || waited > test.waits+2*tickEvery {
+					t.Errorf("the client waits %v, want %v", waited, test.waits)
+				}
+			})
+		})
+	}
+}
+
+// TestPathIsDead holds that a PING without an answer ends a control connection, but for
+// one of which other messages come, or wait to be read by a process that is slow.
+func TestPathIsDead(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		heard time.Duration // the latest message, before now
+		waits bool          // a message waits to be read
+		dead  bool
+	}{
+		{"silence", time.Minute, false, true},
+		{"other messages come", time.Second, false, false},
+		{"a message waits", time.Minute, true, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			nettest.Must(t, err)
+			defer l.Close()
+			here, err := net.Dial("tcp", l.Addr().String())
+			nettest.Must(t, err)
+			defer here.Close()
+			there, err := l.Accept()
+			nettest.Must(t, err)
+			defer there.Close()
+			bulk, err := newBulkConn(here.(*net.TCPConn))
+			nettest.Must(t, err)
+			s := newSession(&Node{log: slog.New(slog.DiscardHandler)}, "b", 1, false)
+			now := time.Now()
+			ctl := newControl(&connection{bulk: bulk})
+			ctl.ping, ctl.pinged = 1, now.Add(-time.Minute)
+			ctl.heard.Store(int64(stampOf(now.Add(-test.heard))))
+			s.ctl = ctl
+			if test.waits {
+				_, err := there.Write([]byte{1})
+				nettest.Must(t, err)
+				nettest.Eventually(t, 10*time.Second, func() (waits bool) {
+					bulk.control(func(fd int) { waits = socket.Unread(fd) > 0 })
+					return waits
+				}, func() string { return "the byte does not arrive" })
+			}
+			s.watchControl(now, false)
+			if dead := s.control() == nil; dead != test.dead {
+				t.Errorf("the path is dead: %v, want %v", dead, test.dead)
+			}
+		})
+	}
+}
+
+// A path that has become slower than the relays know takes lanes again.
+func TestLaneWithin(t *testing.T) {
+	now := time.Now()
+	for _, test := range []struct {
+		name  string
+		stand bool
+		err   error
+		since time.Duration
+		want  time.Duration
+	}{
+		{"lanes are made", true, nil, 0, handshakeTimeout},
+		{"lanes have just failed", true, errors.New("i/o timeout"), time.Second, time.Second},
+		{"lanes have failed for a while", true, errors.New("i/o timeout"), 5 * time.Second, 5 * time.Second},
+		{"lanes have failed for long", true, errors.New("i/o timeout"), time.Minute, handshakeTimeout},
+		{"in an outage", false, errors.New("i/o timeout"), 5 * time.Second, time.Second},
+	} {
+		s := newSession(&Node{}, "b", 1, true)
+		if test.err != nil {
+			s.srtt.Store(int64(time.Millisecond))
+		}
+		if s.laneErr, s.laneErrSince = test.err, now.Add(-test.since); test.stand {
+			s.ctl = &control{}
+		}
+		if got := s.laneWithin(now); got != test.want {
+			t.Errorf("%s: %v, want %v", test.name, got, test.want)
+		}
+	}
+}

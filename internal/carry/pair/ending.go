@@ -1,0 +1,185 @@
+package pair
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"longhaul/internal/carry/pair/stream"
+	"longhaul/internal/carry/pair/wire"
+)
+
+// The end of a process is a state of its own. From its last flow until it exits, a far process refuses
+// each OPEN as one that drains. Behind all that it has to say of flows it says its last: a DRAIN with
+// FlagLast. What the near relay then has without an answer was never dialed for, so it goes on to the
+// next process. A near relay that does not hear it, in an outage, hears it from the next process: the
+// HELLO there names the process that it follows, and the flows that this owed: those that had ended
+// there, perhaps without the near relay's knowledge. Without this the OPENs under way would be lost
+// with the process.
+
+// sayLast tells a near relay that this process has said all that it will ever know of flows: all outcomes
+// go out before it. It says nothing if one was dropped.
+func (s *session) sayLast() {
+	if s.near || s.outcomes.incomplete(time.Now(), s.owesFor()) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctl != nil {
+		s.lastDue = true
+		s.ctl.flush()
+	}
+}
+
+// lastIsDue reports whether the message of sayLast has not gone out yet.
+func (s *session) lastIsDue() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lastDue
+}
+
+// owesFor is for how long a near relay may wait for news of a flow that has ended here: that gives the
+// flow up as well, but may have lost the path later.
+func (s *session) owesFor() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return 2 * cmp.Or(s.resume, DefaultResume)
+}
+
+// owe notes the outcome of a far flow of which the near relay may not know.
+func (s *session) owe(id uint64, c stream.Cause) {
+	s.outcomes.add(id, c, s.owesFor())
+	if ctl := s.control(); ctl != nil {
+		ctl.flush()
+	}
+}
+
+// NearSession names a session as its far relay knows it.
+type NearSession struct {
+	Peer     string `json:"peer"`
+	Instance uint64 `json:"near_instance,omitempty"`
+	Session  uint64 `json:"session,omitempty"`
+}
+
+// Owed are flows that have ended in a process, while their near relay may wait for news of them.
+type Owed struct {
+	NearSession        // of all sessions of the peer, if it has no numbers
+	Flows       []byte `json:"flows,omitempty"` // as HELLO has them; none: any flow may be owed
+}
+
+// FateOf is the fate of a process that has ended in order and owed this.
+func FateOf(owed []Owed, near NearSession) (fate Fate, flows []byte) {
+	for _, one := range owed {
+		switch {
+		case one.NearSession == (NearSession{Peer: near.Peer}), one.NearSession == near && len(one.Flows) == 0:
+			return FateUnknown, nil
+		case one.NearSession == near:
+			flows = one.Flows
+		}
+	}
+	return FateInOrder, flows
+}
+
+// maxLeft bounds the closed sessions of one peer whose outcomes are kept.
+const maxLeft = 64
+
+// left are the outcomes of a session that is closed.
+type left struct {
+	near     NearSession
+	outcomes *outcomes
+	owesFor  time.Duration
+	until    time.Time
+}
+
+// leave keeps the outcomes of a session that is closed. The caller holds the node's lock.
+func (u *peerUse) leave(one left) {
+	now := time.Now()
+	one.until = now.Add(one.owesFor)
+	u.left = slices.DeleteFunc(u.left, func(old left) bool {
+		_, some := old.outcomes.owed(now, old.owesFor)
+		return !some
+	})
+	if len(u.left) >= maxLeft {
+		if oldest := u.left[0]; oldest.until.After(u.dropped) {
+			u.dropped = oldest.until
+		}
+		u.left = slices.Delete(u.left, 0, 1)
+	}
+	u.left = append(u.left, one)
+}
+
+// takeLeft gives a session that begins again what it had left; nil: nothing. The caller holds the node's
+// lock.
+func (u *peerUse) takeLeft(near NearSession) *outcomes {
+	i := slices.IndexFunc(u.left, func(old left) bool { return old.near == near })
+	if i < 0 {
+		return nil
+	}
+	o := u.left[i].outcomes
+	u.left = slices.Delete(u.left, i, i+1)
+	return o
+}
+
+// Owed lists what this process owes. It is for the time after Close: all other flows that a near relay
+// still has without an answer were never dialed for here.
+func (n *Node) Owed() (all []Owed) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := time.Now()
+	for peer, use := range n.uses {
+		if now.Before(use.dropped) {
+			all = append(all, Owed{NearSession: NearSession{Peer: peer}})
+			continue
+		}
+		for _, one := range use.left {
+			if flows, some := one.outcomes.owed(now, one.owesFor); some {
+				all = append(all, Owed{one.near, []byte(flows)})
+			}
+		}
+	}
+	return all
+}
+
+// follows is the instance that a near relay asks for, if that has ended in order and this process
+// follows it, and the flows that it owed the session; 0: it does not. While nobody knows, the near relay
+// has to ask again.
+func (n *Node) follows(instance uint64, near NearSession) (uint64, wire.Flows, error) {
+	if instance == 0 || instance == n.instance || n.options.Fate == nil {
+		return 0, "", nil
+	}
+	switch fate, owed := n.options.Fate(instance, near); fate {
+	case FateInOrder:
+		return instance, wire.Flows(owed), nil
+	case FateOpen:
+		return 0, "", problem(ProblemPathDown, "the process before this one has not ended yet")
+	}
+	return 0, "", nil
+}
+
+// drained takes a DRAIN: the other process takes no new flows. With last it has also said all that it
+// will ever know of flows.
+func (s *session) drained(last bool) {
+	s.mu.Lock()
+	s.draining = true
+	s.ended = s.ended || last && s.near
+	s.mu.Unlock()
+	if !s.near {
+		return
+	}
+	s.link.leave(s) // at once: the other process may end as soon as it has a PONG
+	if last {
+		for _, f := range s.allFlows() {
+			f.mu.Lock()
+			s.link.followEnd(f)
+			f.mu.Unlock()
+		}
+	}
+	s.link.poke()
+}
+
+// hasEnded reports that the far process has said its last.
+func (s *session) hasEnded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
+}

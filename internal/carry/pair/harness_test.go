@@ -1,0 +1,669 @@
+package pair
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	mathrand "math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/test/nettest"
+)
+
+func TestMain(m *testing.M) {
+	nettest.AtOnce(8) // most of them wait for timers
+	os.Exit(nettest.RunWithoutLeaks(m))
+}
+
+// keyring is an Identity in memory.
+type keyring struct {
+	mu        sync.Mutex
+	private   ed25519.PrivateKey
+	cert      tls.Certificate
+	peers     map[string][]ed25519.PublicKey
+	announced ed25519.PublicKey
+	taken     []string
+}
+
+func newKeyring(t testing.TB) *keyring {
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	nettest.Must(t, err)
+	template := x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "longhaul"}}
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, public, private)
+	nettest.Must(t, err)
+	return &keyring{private: private, cert: tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private},
+		peers: map[string][]ed25519.PublicKey{}}
+}
+
+func (k *keyring) public() ed25519.PublicKey { return k.private.Public().(ed25519.PublicKey) }
+
+func (k *keyring) trust(name string, other *keyring) {
+	k.peers[name] = append(k.peers[name], other.public())
+}
+
+func (k *keyring) forget(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.peers, name)
+}
+
+func (k *keyring) config(check func(ed25519.PublicKey) bool) *tls.Config {
+	return &tls.Config{Certificates: []tls.Certificate{k.cert}, InsecureSkipVerify: true, ClientAuth: tls.RequireAnyClientCert,
+		MinVersion: tls.VersionTLS13, NextProtos: []string{preface.ALPN}, SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if key, ok := s.PeerCertificates[0].PublicKey.(ed25519.PublicKey); !ok || !check(key) {
+				return errors.New("key unknown")
+			}
+			return nil
+		}}
+}
+
+func (k *keyring) ServerTLS() *tls.Config {
+	return k.config(func(key ed25519.PublicKey) bool { _, ok := k.PeerOf(key); return ok })
+}
+
+func (k *keyring) ClientTLS(peer string) (*tls.Config, error) {
+	return k.config(func(key ed25519.PublicKey) bool { name, _ := k.PeerOf(key); return name == peer }), nil
+}
+
+func (k *keyring) PeerOf(key ed25519.PublicKey) (string, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for name, keys := range k.peers {
+		if slices.ContainsFunc(keys, func(known ed25519.PublicKey) bool { return known.Equal(key) }) {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+func (k *keyring) PublicKeys() []ed25519.PublicKey { return []ed25519.PublicKey{k.public()} }
+
+func (k *keyring) PeerKeys(peer string) []ed25519.PublicKey {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.peers[peer])
+}
+
+func (k *keyring) Announced(string) ed25519.PublicKey {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.announced
+}
+
+func (k *keyring) Taken(peer string, key ed25519.PublicKey) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.taken = append(k.taken, peer+string(key))
+	k.announced = nil
+	return nil
+}
+
+func (k *keyring) Learn(peer string, key ed25519.PublicKey) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.peers[peer] = append(k.peers[peer], key)
+	return nil
+}
+
+// stand is a near and a far node with a listener each, and a path between them that
+// can be cut.
+type stand struct {
+	t          testing.TB
+	near, far  *Node
+	nearKeys   *keyring
+	farKeys    *keyring
+	link       *Link
+	path       *path
+	clients    *net.TCPListener // of the near tunnel
+	lanes      *net.TCPListener // of the far tunnel
+	target     netip.AddrPort
+	clear      bool
+	tasks      sync.WaitGroup
+	nearEnds   chan End
+	farEnds    chan End
+	mu         sync.Mutex
+	admit      bool
+	removed    atomic.Bool
+	trouble    atomic.Value // a string
+	opens      []Open
+	halfClose  time.Duration
+	resetDrain time.Duration
+	idle       time.Duration
+	deadline   time.Duration
+	carried    func(*Flow)
+	acceptor   Acceptor     // nil: the stand itself
+	log        *slog.Logger // nil: the test's output
+}
+
+type standOption func(*stand, *Options, *LinkOptions)
+
+func newStand(t testing.TB, options ...standOption) *stand {
+	s := &stand{t: t, admit: true, nearEnds: make(chan End, 10000), farEnds: make(chan End, 10000),
+		nearKeys: newKeyring(t), farKeys: newKeyring(t)}
+	s.nearKeys.trust("far", s.farKeys)
+	s.farKeys.trust("near", s.nearKeys)
+	s.clients, s.lanes = nettest.ListenTCP(t, "127.0.0.1:0"), nettest.ListenTCP(t, "127.0.0.1:0")
+	s.path = newPath(t, s.lanes.Addr().String())
+	var o Options
+	lo := LinkOptions{Tunnel: "up", Peer: "far", Resume: time.Minute, Warm: 2, Addresses: func(context.Context) ([]netip.AddrPort, error) {
+		return []netip.AddrPort{s.path.address}, nil
+	}}
+	for _, option := range options {
+		option(s, &o, &lo)
+	}
+	if s.acceptor == nil {
+		s.acceptor = s
+	}
+	s.path.setSums(o.Without&wire.FeatureSums == 0)
+	s.far = s.node(o, s.farKeys)
+	s.near = s.node(o, s.nearKeys)
+	s.link = s.near.Link(lo)
+	s.accept(s.clients, func(fd int, from netip.AddrPort) {
+		c := Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Legs: s.legs()}
+		s.mu.Lock()
+		link := s.link
+		s.mu.Unlock()
+		f := link.Carry(c, func(_ *Flow, e End) { s.nearEnds <- e })
+		if s.carried != nil {
+			s.carried(f)
+		}
+	})
+	s.accept(s.lanes, func(fd int, _ netip.AddrPort) {
+		s.mu.Lock()
+		n, a := s.far, s.acceptor
+		s.mu.Unlock()
+		n.Serve(fd, nil, a)
+	})
+	t.Cleanup(func() {
+		s.near.Close()
+		s.farNode().Close()
+		s.clients.Close()
+		s.lanes.Close()
+		s.path.close()
+		s.tasks.Wait()
+		s.checkDials()
+	})
+	return s
+}
+
+// checkDials holds that no attempt for a connection counts any more once none runs: each that did would
+// take the place of another for ever.
+func (s *stand) checkDials() {
+	s.t.Helper()
+	if n := s.near.dials.Load(); n != 0 {
+		s.t.Errorf("%d attempts count at the end", n)
+	}
+	if n := s.link.laneDials; n != 0 {
+		s.t.Errorf("%d handshakes of lanes count at the end", n)
+	}
+	for _, session := range append(s.link.old, s.link.s) {
+		if session.laneDials != 0 || session.padding != 0 || session.proven.Load() != 0 || !session.greeting.IsZero() {
+			s.t.Errorf("at the end count %d handshakes for flows and %d lanes for the pool, and an attempt since %v",
+				session.laneDials, session.padding, session.greeting)
+		}
+	}
+	for _, p := range s.link.pathsNow() {
+		if p.pools != 0 || p.redials != 0 {
+			s.t.Errorf("on path %q count %d handshakes for the pool and %d attempts at the end", p.o.Name, p.pools, p.redials)
+		}
+	}
+}
+
+func (s *stand) node(o Options, k *keyring) *Node {
+	o.Identity, o.Release = k, "test"
+	if o.Log = s.log; o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(s.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	n, err := New(o)
+	nettest.Must(s.t, err)
+	return n
+}
+
+func (s *stand) farNode() *Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.far
+}
+
+func (s *stand) legs() LegOptions {
+	return LegOptions{HalfClose: s.halfClose, ResetDrain: s.resetDrain, Idle: s.idle}
+}
+
+func addrOf(l *net.TCPListener) netip.AddrPort { return netip.MustParseAddrPort(l.Addr().String()) }
+
+// accept gives away the descriptors of accepted connections.
+func (s *stand) accept(l *net.TCPListener, take func(fd int, from netip.AddrPort)) {
+	s.tasks.Go(func() {
+		for {
+			c, err := l.AcceptTCP()
+			if err != nil {
+				return
+			}
+			take(fdOf(c), netip.MustParseAddrPort(c.RemoteAddr().String()))
+		}
+	})
+}
+
+// fdOf takes the descriptor out of a connection.
+func fdOf(c *net.TCPConn) (fd int) {
+	raw, _ := c.SyscallConn()
+	_ = raw.Control(func(d uintptr) { fd, _ = unix.FcntlInt(d, unix.F_DUPFD_CLOEXEC, 0) })
+	c.Close()
+	return fd
+}
+
+func (s *stand) Tunnel() string { return "down" }
+func (s *stand) Admits(string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.admit
+}
+func (s *stand) Removed() bool { return s.removed.Load() }
+
+func (s *stand) Trouble() (text string, known bool) {
+	text, known = s.trouble.Load().(string)
+	return text, known
+}
+func (s *stand) Clear() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.clear
+}
+
+func (s *stand) setClear(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clear = on
+}
+
+func (s *stand) Dial(ctx context.Context, o Open) (Target, error) {
+	s.mu.Lock()
+	s.opens = append(s.opens, o)
+	target := s.target
+	s.mu.Unlock()
+	var d net.Dialer
+	d.SetMultipathTCP(false)
+	c, err := d.DialContext(ctx, "tcp", target.String())
+	if err != nil {
+		return Target{}, &Refusal{Reason: flow.EndTargetRefused, Err: err}
+	}
+	return Target{FD: fdOf(c.(*net.TCPConn)), To: target, Legs: s.legs()}, nil
+}
+
+func (s *stand) Ended(_ *Flow, e End) { s.farEnds <- e }
+
+func (s *stand) setTarget(a netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.target = a
+}
+
+// serve answers each connection of the target.
+func (s *stand) serve(handle func(*net.TCPConn)) {
+	l := nettest.ListenTCP(s.t, "127.0.0.1:0")
+	s.setTarget(addrOf(l))
+	s.t.Cleanup(func() { l.Close() })
+	s.tasks.Go(func() {
+		for {
+			c, err := l.AcceptTCP()
+			if err != nil {
+				return
+			}
+			s.tasks.Go(func() {
+				defer c.Close()
+				handle(c)
+			})
+		}
+	})
+}
+
+func echo(c *net.TCPConn) {
+	_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) // no splice, whose pipes stay
+	_ = c.CloseWrite()
+}
+
+func (s *stand) dial() *net.TCPConn {
+	s.t.Helper()
+	c, err := net.Dial("tcp", s.clients.Addr().String())
+	nettest.Must(s.t, err)
+	_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+	return c.(*net.TCPConn)
+}
+
+// roundTrip sends bytes and reads them back.
+func (s *stand) roundTrip(c net.Conn, b string) {
+	s.t.Helper()
+	_, err := io.WriteString(c, b)
+	nettest.Must(s.t, err)
+	got := make([]byte, len(b))
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != b {
+		s.t.Fatalf("got %q, %v, want %q; ends %+v %+v", got, err, b, receive(s.nearEnds), receive(s.farEnds))
+	}
+}
+
+func (s *stand) ends(reason flow.EndReason) {
+	s.t.Helper()
+	for name, ends := range map[string]chan End{"near": s.nearEnds, "far": s.farEnds} {
+		select {
+		case e := <-ends:
+			if e.Reason != reason {
+				s.t.Errorf("%s relay ended by %q (%v), want %q", name, e.Reason, e.Err, reason)
+			}
+		case <-time.After(30 * time.Second):
+			s.t.Fatalf("%s relay has no end of the flow: %s", name, s.dump())
+		}
+	}
+}
+
+// receive takes what is there.
+func receive(ends chan End) (all []End) {
+	for {
+		select {
+		case e := <-ends:
+			all = append(all, e)
+		case <-time.After(100 * time.Millisecond):
+			return all
+		}
+	}
+}
+
+func (s *stand) dump() string {
+	return fmt.Sprintf("near %+v\nfar %+v", s.near.State(), s.farNode().State())
+}
+
+// path forwards connections and breaks them on demand.
+type path struct {
+	t       testing.TB
+	address netip.AddrPort
+	l       *net.TCPListener
+	to      string
+	tasks   sync.WaitGroup
+	mu      sync.Mutex
+	down    bool
+	pace    time.Duration // longest pause of a connection between two pieces
+	box     box           // on the way of connections that come; nil: none
+	sums    bool          // frames of lanes in clear have sums
+	delay   time.Duration // of each byte, each way, of connections to come
+	pairs   map[*hop]bool
+}
+
+// box is something on the path that does not pass on all that comes: before gives a writer to have in
+// place of one towards the far relay, or the near one.
+type box interface {
+	before(h *hop, w io.Writer, toFar bool) io.Writer
+}
+
+type hop struct {
+	a, b    *net.TCPConn
+	carried atomic.Int64 // bytes to b
+	stalled atomic.Bool
+	silent  atomic.Bool // by a box, in both directions
+	sums    bool
+	held    atomic.Pointer[chan struct{}] // until it is closed, nothing more goes to b
+}
+
+// toFar writes to the far relay.
+type toFar struct{ *hop }
+
+func (h toFar) Write(b []byte) (int, error) {
+	if h.stalled.Load() {
+		return len(b), nil
+	}
+	h.carried.Add(int64(len(b)))
+	if held := h.held.Load(); held != nil {
+		<-*held
+	}
+	return h.b.Write(b)
+}
+
+func newPath(t testing.TB, to string) *path {
+	l := nettest.ListenTCP(t, "127.0.0.1:0")
+	p := &path{t: t, l: l, to: to, address: addrOf(l), pairs: map[*hop]bool{}}
+	p.tasks.Go(func() {
+		for {
+			c, err := l.AcceptTCP()
+			if err != nil {
+				return
+			}
+			p.tasks.Go(func() { p.carry(c) })
+		}
+	})
+	return p
+}
+
+func (p *path) carry(a *net.TCPConn) {
+	defer a.Close()
+	b, err := net.Dial("tcp", p.to)
+	if err != nil {
+		return
+	}
+	defer b.Close()
+	h := &hop{a: a, b: b.(*net.TCPConn)}
+	p.mu.Lock()
+	p.pairs[h] = true
+	h.sums = p.sums
+	dead := p.down
+	p.mu.Unlock()
+	if dead {
+		h.reset()
+	}
+	var both sync.WaitGroup
+	pace := p.paceNow()
+	p.mu.Lock()
+	box, delay := p.box, p.delay
+	p.mu.Unlock()
+	toB, toA := io.Writer(toFar{h}), io.Writer(onlyWriter{h.a})
+	if box != nil {
+		toB, toA = box.before(h, toB, true), box.before(h, toA, false)
+	}
+	both.Go(func() { late(toB, paced{h.a, pace}, delay); _ = h.b.CloseWrite() })
+	both.Go(func() { late(toA, paced{h.b, pace}, delay); _ = h.a.CloseWrite() })
+	both.Wait()
+	p.mu.Lock()
+	delete(p.pairs, h)
+	p.mu.Unlock()
+}
+
+// late copies each piece after a delay, as a long wire does.
+func late(w io.Writer, r io.Reader, delay time.Duration) {
+	if delay == 0 {
+		_, _ = io.Copy(w, r)
+		return
+	}
+	type piece struct {
+		b   []byte
+		due time.Time
+	}
+	wire, done := make(chan piece, 1024), make(chan struct{})
+	go func() {
+		defer close(done)
+		var err error
+		for p := range wire {
+			if time.Sleep(time.Until(p.due)); err == nil {
+				_, err = w.Write(p.b)
+			}
+		}
+	}()
+	for buf := make([]byte, 64<<10); ; {
+		n, err := r.Read(buf)
+		if n > 0 {
+			wire <- piece{bytes.Clone(buf[:n]), time.Now().Add(delay)}
+		}
+		if err != nil {
+			break
+		}
+	}
+	close(wire)
+	<-done
+}
+
+// hold keeps back what the connections that are there carry to the far relay, until release.
+func (p *path) hold() (release func()) {
+	held := make(chan struct{})
+	release = sync.OnceFunc(func() { close(held) })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for h := range p.pairs {
+		h.held.Store(&held)
+	}
+	p.t.Cleanup(release) // before the path is closed
+	return release
+}
+
+// No splice, whose pipes outlive a test.
+type (
+	onlyReader struct{ io.Reader }
+	onlyWriter struct{ io.Writer }
+)
+
+// paced is a reader that pauses now and then, each connection for as long as it likes.
+type paced struct {
+	io.Reader
+	longest time.Duration
+}
+
+func (r paced) Read(b []byte) (int, error) {
+	if r.longest > 0 {
+		time.Sleep(mathrand.N(r.longest))
+	}
+	return r.Reader.Read(b)
+}
+
+func (p *path) setPace(longest time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pace = longest
+}
+
+func (p *path) setSums(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sums = on
+}
+
+func (p *path) setDelay(delay time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = delay
+}
+
+func (p *path) paceNow() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pace == 0 {
+		return 0
+	}
+	return mathrand.N(p.pace)
+}
+
+// stallBusiest has the connection that has carried most pass nothing more on, and take all that
+// comes: nobody but the relays can know.
+func (p *path) stallBusiest() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var most *hop
+	for h := range p.pairs {
+		if most == nil || h.carried.Load() > most.carried.Load() {
+			most = h
+		}
+	}
+	most.stalled.Store(true)
+}
+
+// cutOne resets one of the connections.
+func (p *path) cutOne() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for h := range p.pairs {
+		h.reset()
+		return
+	}
+}
+
+func (h *hop) reset() {
+	for _, c := range []*net.TCPConn{h.a, h.b} {
+		_ = c.SetLinger(0)
+		c.Close()
+	}
+}
+
+// end ends the connections that are there in good order, as a proxy does.
+func (p *path) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for h := range p.pairs {
+		for _, c := range []*net.TCPConn{h.a, h.b} {
+			_ = c.CloseWrite()
+		}
+	}
+}
+
+// cut resets the connections that are there; down also those that come.
+func (p *path) cut(down bool) {
+	p.mu.Lock()
+	p.down = down
+	for h := range p.pairs {
+		h.reset()
+	}
+	p.mu.Unlock()
+}
+
+func (p *path) close() {
+	p.l.Close()
+	p.cut(true)
+	p.tasks.Wait()
+}
+
+// pattern is n bytes that show where they are from.
+func pattern(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i>>16) ^ byte(i>>8) ^ byte(i) ^ seed
+	}
+	return b
+}
+
+// readCounting reads until the end, at most most bytes at once, and counts them as they come.
+func readCounting(r io.Reader, most int, received *atomic.Int64) (got []byte, err error) {
+	buf := make([]byte, most)
+	for {
+		n, err := r.Read(buf)
+		got = append(got, buf[:n]...)
+		received.Add(int64(n))
+		if err == io.EOF {
+			return got, nil
+		}
+		if err != nil {
+			return got, err
+		}
+	}
+}
+
+func checkEqual(t testing.TB, got, want []byte) {
+	t.Helper()
+	if !bytes.Equal(got, want) {
+		t.Errorf("%d bytes differ from the %d sent", len(got), len(want))
+	}
+}

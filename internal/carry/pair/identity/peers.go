@@ -1,0 +1,210 @@
+package identity
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"longhaul/internal/words/remedy"
+)
+
+const peersFileHead = "# Peers of this host's relays: name, since when, keys (the newest first), and which key of this host\n" +
+	"# the peer has. longhaul pair list prints them.\n"
+
+// holdsWord begins the last word of a peer's line.
+const holdsWord = "has="
+
+// maxName is the greatest length of a peer's name in bytes.
+const maxName = 64
+
+// Peer is another host with its pinned keys.
+type Peer struct {
+	Name  string
+	Since time.Time   // when it was pinned, in whole seconds
+	Keys  []PublicKey // the newest first: one, or two while the peer rotates its key
+
+	// Holds is the newest of this host's keys that the peer is known to have pinned;
+	// zero if the peer has not said.
+	Holds PublicKey
+}
+
+// CheckName refuses names that are not 1 to 64 letters, digits, dots, hyphens and
+// underscores, beginning with a letter or digit. The error is a [*remedy.Error].
+func CheckName(name string) error {
+	ok := name != "" && len(name) <= maxName
+	for i, c := range []byte(name) {
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		ok = ok && (alnum || i > 0 && strings.IndexByte("._-", c) >= 0)
+	}
+	if !ok {
+		return remedy.New(fmt.Errorf("invalid name %q of a peer", name),
+			"use up to 64 letters, digits, dots, hyphens and underscores, such as site-b")
+	}
+	return nil
+}
+
+// format is the line of a peer.
+func (p *Peer) format() string {
+	keys := make([]string, len(p.Keys))
+	for i, key := range p.Keys {
+		keys[i] = key.String()
+	}
+	line := p.Name + " " + p.Since.UTC().Format(time.RFC3339) + " " + strings.Join(keys, ",")
+	if !p.Holds.IsZero() {
+		line += " " + holdsWord + p.Holds.String()
+	}
+	return line
+}
+
+// parsePeer reads the line of a peer.
+func parsePeer(line string) (p Peer, err error) {
+	words := strings.Fields(line)
+	if len(words) < 3 || len(words) > 4 {
+		return p, fmt.Errorf("%d words, want name, time, keys and has=KEY", len(words))
+	}
+	if err := CheckName(words[0]); err != nil {
+		return p, err
+	}
+	p.Name = words[0]
+	if p.Since, err = parseTime(words[1]); err != nil {
+		return p, err
+	}
+	for word := range strings.SplitSeq(words[2], ",") {
+		key, err := ParsePublicKey(word)
+		switch {
+		case err != nil:
+			return p, err
+		case slices.Contains(p.Keys, key):
+			return p, errors.New("the same key twice")
+		case len(p.Keys) == maxKeys:
+			return p, errors.New("more than two keys")
+		}
+		p.Keys = append(p.Keys, key)
+	}
+	if len(words) == 4 {
+		word, ok := strings.CutPrefix(words[3], holdsWord)
+		if !ok {
+			return p, fmt.Errorf("the last word does not begin with %s", holdsWord)
+		}
+		p.Holds, err = ParsePublicKey(word)
+	}
+	return p, err
+}
+
+// parseTime reads a time in UTC and whole seconds.
+func parseTime(word string) (time.Time, error) {
+	t, err := time.Parse("2006-01-02T15:04:05Z", word)
+	if err != nil || t.Format(time.RFC3339) != word {
+		return time.Time{}, fmt.Errorf("invalid time %q, want one like 2026-11-20T14:30:00Z", word)
+	}
+	return t, nil
+}
+
+// peerList are the peers of this host by name.
+type peerList []Peer
+
+// format is the text that parsePeers reads.
+func (l peerList) format() []byte {
+	var b bytes.Buffer
+	b.WriteString(peersFileHead)
+	for i := range l {
+		b.WriteString(l[i].format() + "\n")
+	}
+	return b.Bytes()
+}
+
+// parsePeers reads the file of peers.
+func parsePeers(text []byte) (l peerList, err error) {
+	err = eachLine(text, func(line string) error {
+		p, err := parsePeer(line)
+		if err != nil {
+			return err
+		}
+		l, err = l.with(p)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// with adds a peer. It refuses a name or key that another one has.
+func (l peerList) with(p Peer) (peerList, error) {
+	if l.named(p.Name) != nil {
+		return nil, &TakenError{Name: p.Name}
+	}
+	for _, key := range p.Keys {
+		if other := l.ofKey(key); other != nil {
+			return nil, &TakenError{Name: other.Name, Key: key}
+		}
+	}
+	l = append(slices.Clone(l), p)
+	slices.SortFunc(l, func(a, b Peer) int { return strings.Compare(a.Name, b.Name) })
+	return l, nil
+}
+
+// without removes a peer.
+func (l peerList) without(name string) peerList {
+	return slices.DeleteFunc(slices.Clone(l), func(p Peer) bool { return p.Name == name })
+}
+
+// named returns the peer of a name, or nil.
+func (l peerList) named(name string) *Peer {
+	if i := slices.IndexFunc(l, func(p Peer) bool { return p.Name == name }); i >= 0 {
+		return &l[i]
+	}
+	return nil
+}
+
+// ofKey returns the peer that has a key, or nil.
+func (l peerList) ofKey(key PublicKey) *Peer {
+	if i := slices.IndexFunc(l, func(p Peer) bool { return slices.Contains(p.Keys, key) }); i >= 0 {
+		return &l[i]
+	}
+	return nil
+}
+
+// claim is the key that a peer has announced and that nobody has seen in use; zero: none.
+// Once the peer uses it, its former key goes. So it is only the peer's word, which counts
+// less than who proves to have the key.
+func (p *Peer) claim() PublicKey {
+	if len(p.Keys) < maxKeys {
+		return PublicKey{}
+	}
+	return p.Keys[0]
+}
+
+// disown takes a key away from peers of other names that have only announced it.
+func (l peerList) disown(key PublicKey, name string) {
+	for i := range l {
+		if p := &l[i]; p.Name != name && p.claim() == key {
+			p.Keys = p.Keys[1:]
+		}
+	}
+}
+
+// TakenError is returned if a peer has the name already, or the key.
+type TakenError struct {
+	Name string
+	Key  PublicKey // zero: the name is taken
+}
+
+func (e *TakenError) Error() string {
+	if e.Key.IsZero() {
+		return "there is a peer " + e.Name + " already"
+	}
+	return fmt.Sprintf("the peer %s has the key %s already", e.Name, e.Key.Short())
+}
+
+// clonePeers copies peers with their keys.
+func clonePeers(l peerList) peerList {
+	copied := slices.Clone(l)
+	for i := range copied {
+		copied[i].Keys = slices.Clone(copied[i].Keys)
+	}
+	return copied
+}

@@ -1,0 +1,519 @@
+package pair
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/stream"
+	"longhaul/internal/carry/pair/wire"
+)
+
+// errOtherProcess is the error of a lane that another far process than the session's has
+// answered.
+var errOtherProcess = errors.New("another process answers")
+
+// errUnbound is the error of a send on a lane that the flow has no more.
+var errUnbound = errors.New("the lane is another flow's")
+
+// lane is one WAN connection that carries one flow at a time. Its goroutine reads;
+// whoever has something to send writes.
+type lane struct {
+	s        *session
+	bulk     *bulkConn
+	conn     io.ReadWriter // TLS, or bulk in clear
+	acceptor Acceptor      // far relay: the tunnel that accepted it
+	path     *wanPath      // near relay
+	sums     bool          // of frames
+	ended    chan struct{} // the reader has returned
+	// instance is that of the far process which the reader expects in a HELLO, at
+	// first; 0: HELLO was read.
+	instance uint64
+	answered atomic.Bool // HELLO was read
+
+	tuned readerWait // at the last look at how many lanes help; under the flow's lock
+
+	wmu      sync.Mutex // serializes writes; taken before mu
+	recorded readerWait // when a write last had to wait; under wmu
+
+	mu   sync.Mutex
+	flow *Flow // set by carry
+	// idleSince is since when an accepted lane has no flow.
+	idleSince stamp
+	counted   bool // among the idle lanes of its peer
+	// settled are the connection's counters up to which its flows have their shares.
+	settled Counters
+	sawEnd  bool   // of the flow, on this lane: nothing of it follows
+	reached uint64 // in a sealed session: behind the latest bytes that the lane has brought of the flow
+	// reachedAt is when reached moved, or the lane came to the flow.
+	reachedAt stamp
+	offer     wire.Frame // far: a RELEASE of the flow without an answer yet
+	// draining: a final RELEASE was sent; bytes are dropped until its answer.
+	draining bool
+	retired  bool      // no flow is to have it again
+	since    time.Time // of draining, or before it of pads
+	warm     bool      // in the pool
+	used     bool      // it has carried a flow
+	pads     bool      // on its way to the pool; under the session's lock
+	closed   bool
+	dead     bool // its reader has returned
+}
+
+func newLane(s *session, c *connection, a Acceptor) *lane {
+	l := &lane{s: s, bulk: c.bulk, conn: c.stream, acceptor: a, path: c.path, sums: c.sums(), ended: make(chan struct{})}
+	if l.spliced() {
+		l.bulk.exact, l.bulk.linger = true, &s.node.linger
+	}
+	return l
+}
+
+func (l *lane) close() {
+	l.mu.Lock()
+	closed := l.closed
+	l.closed = true
+	l.settle()
+	l.mu.Unlock()
+	if !closed {
+		l.path.leave(l)
+		l.bulk.Close()
+	}
+}
+
+// closeByReset closes the lane so that nothing the kernel has queued comes late, behind what
+// another lane carries.
+func (l *lane) closeByReset() {
+	l.bulk.control(func(fd int) { setReset(fd, true) })
+	l.close()
+}
+
+// bind gives the lane to a flow, nil: to none. It reports false if the lane has ended.
+func (l *lane) bind(f *Flow) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dead {
+		return false
+	}
+	l.settle()
+	if f != nil && f != l.flow {
+		l.settled, _ = l.counters()
+	}
+	l.carry(f)
+	l.sawEnd, l.reached, l.reachedAt, l.used = false, 0, stampNow(), l.used || f != nil
+	l.offer = wire.Frame{}
+	return true
+}
+
+// enter counts a lane that its session has got.
+func (l *lane) enter() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.count(l.flow == nil && !l.dead)
+}
+
+// carry sets the lane's flow. The caller holds l.mu.
+func (l *lane) carry(f *Flow) {
+	l.flow = f
+	l.count(f == nil && !l.dead)
+}
+
+// count has an accepted lane counted among the idle ones of its peer, or not. The caller holds
+// l.mu.
+func (l *lane) count(idle bool) {
+	use := l.s.use
+	if use == nil || l.counted == idle {
+		return
+	}
+	if l.counted = idle; idle {
+		l.idleSince = stampNow()
+		use.idle.Add(1)
+	} else {
+		use.idle.Add(-1)
+	}
+}
+
+// idle reports whether an accepted lane carries no flow, and since when.
+func (l *lane) idle() (since stamp, yes bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.idleSince, l.counted
+}
+
+// die ends the lane, whose reader has returned, and returns its flow.
+func (l *lane) die() *Flow {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f := l.flow
+	l.settle()
+	l.dead = true
+	l.carry(nil)
+	return f
+}
+
+func (l *lane) isDead() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.dead
+}
+
+// unbind takes the lane from a flow, if it has it.
+func (l *lane) unbind(f *Flow) {
+	l.mu.Lock()
+	if l.flow == f {
+		l.settle()
+		l.carry(nil)
+	}
+	l.mu.Unlock()
+}
+
+func (l *lane) bound() *Flow {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.flow
+}
+
+// send writes a frame of a flow, then an item; each may be nil. Its error closes the lane.
+func (l *lane) send(f *Flow, greet []byte, item *stream.Item) error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	if l.bound() != f {
+		return errUnbound
+	}
+	l.bulk.waited = false
+	record := l.compressed(f, item)
+	defer giveBuffer(record)
+	err := l.write(l.framed(greet), item, record)
+	if l.bulk.waited {
+		f.laneFull(l)
+	}
+	return err
+}
+
+// awaitRoom waits until the kernel takes more of a flow. Its error closes the lane.
+func (l *lane) awaitRoom(f *Flow) error {
+	waited, err := l.bulk.awaitRoom()
+	if err != nil {
+		l.close()
+	}
+	if waited {
+		l.wmu.Lock()
+		defer l.wmu.Unlock()
+		f.laneFull(l)
+	}
+	return err
+}
+
+// release answers or begins a RELEASE behind which nothing of the flow is sent.
+func (l *lane) release(f *Flow, flags byte, received uint64) error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	l.unbind(f)
+	return l.write(l.framed(wire.AppendRelease(nil, flags, received)), nil, nil)
+}
+
+// framed is a frame as the lane has it.
+func (l *lane) framed(frame []byte) []byte {
+	if !l.sums || len(frame) == 0 {
+		return frame
+	}
+	return wire.WithSums(frame)
+}
+
+// putHead writes a frame's head to b as the lane has it, and returns its length there.
+func (l *lane) putHead(b []byte, frame wire.Frame) int {
+	frame.Put(b)
+	if !l.sums {
+		return wire.HeadSize
+	}
+	return wire.PutSum(b, wire.HeadSize)
+}
+
+// write sends bytes of frames, then an item, in place of whose bytes goes their record if there is
+// one.
+func (l *lane) write(frames []byte, item *stream.Item, record []byte) error {
+	err := l.writeCorked(frames, item, record)
+	if err == nil {
+		err = l.bulk.flush()
+	}
+	if err != nil {
+		l.close()
+	}
+	return err
+}
+
+func (l *lane) writeCorked(frames []byte, item *stream.Item, record []byte) error {
+	if len(frames) > 0 {
+		if _, err := l.conn.Write(frames); err != nil {
+			return err
+		}
+	}
+	switch {
+	case item == nil:
+		return nil
+	case item.End:
+		_, err := l.conn.Write(l.framed(wire.AppendEnd(nil, item.Offset, item.CRC)))
+		return err
+	}
+	// The head goes with the bytes of the first record: one of its own would cost as much
+	// as a full one.
+	first := takeBuffer(false)
+	defer giveBuffer(first)
+	frame, b := wire.Frame{Type: wire.FrameData, Offset: item.Offset}, item.Bytes
+	if record != nil {
+		frame.Flags, b = wire.FlagCompressed, record
+	}
+	frame.Length = len(b)
+	head := l.putHead(first, frame)
+	l.bulk.expected = head + len(b)
+	most := recordAt(item.Offset)
+	n := copy(first[head:most], b)
+	_, err := l.conn.Write(first[:head+n])
+	for b = b[n:]; err == nil && len(b) > 0; b = b[n:] {
+		if n = len(b); most < maxRecord {
+			n = min(n, most)
+		}
+		_, err = l.conn.Write(b[:n])
+	}
+	return err
+}
+
+// maxHead is the most bytes of a frame's head with its sum.
+const maxHead = wire.HeadSize + wire.SumSize
+
+const (
+	// maxRecord is the most bytes of a TLS record (RFC 8446, section 5.1).
+	maxRecord = 16 << 10
+	// smallRecord is that of the records in which the first bytes of a flow go, up to smallUntil:
+	// crypto/tls keeps a buffer of the largest record that a connection has brought. A crowd of small
+	// flows takes a quarter of the memory.
+	smallRecord = 4 << 10
+	smallUntil  = 64 << 10
+)
+
+// recordAt is the size of TLS records at an offset of a stream.
+func recordAt(offset uint64) int {
+	if offset < smallUntil {
+		return smallRecord
+	}
+	return maxRecord
+}
+
+// flush sends what waits to be sent with a flow's first bytes.
+func (l *lane) flush() {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	_ = l.write(nil, nil, nil)
+}
+
+// padPiece is what pad writes at a time, in bytes: while the other end reads nothing, no more
+// waits in memory.
+const padPiece = 8 << 10
+
+var zeros [padPiece]byte
+
+// pad sends n bytes that the other end skips. An end that takes none of them for
+// writeTimeout loses the lane.
+func (l *lane) pad(n int) {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	defer l.bulk.SetWriteDeadline(time.Time{})
+	var head [maxHead]byte
+	size := l.putHead(head[:], wire.Frame{Type: wire.FramePad, Length: n})
+	_ = l.bulk.SetWriteDeadline(time.Now().Add(writeTimeout))
+	err := l.write(head[:size], nil, nil)
+	for ; n > 0 && err == nil; n -= padPiece {
+		_ = l.bulk.SetWriteDeadline(time.Now().Add(writeTimeout))
+		err = l.write(zeros[:min(n, padPiece)], nil, nil)
+	}
+}
+
+// run reads the lane until it ends.
+func (l *lane) run() {
+	defer close(l.ended)
+	err := l.greet()
+	if err != nil {
+		l.s.link.laneFailed(l.s, err)
+	} else {
+		err = l.read()
+	}
+	if errors.Is(err, wire.ErrSum) {
+		l.altered()
+	}
+	l.close()
+	l.s.laneEnded(l, err)
+}
+
+// altered takes the news that nobody knows any more where the lane's next frame begins.
+func (l *lane) altered() {
+	l.s.tell(slog.LevelWarn, "bytes of a connection in clear were altered on the way: it is closed", nil)
+	f := l.bound()
+	if f == nil || !f.cannotDoWithout(l) {
+		return
+	}
+	f.Reset(flow.EndDamaged, wire.ErrSum)
+	if l.s.control() == nil {
+		return
+	}
+	// The other end takes the lane's end for an outage. The cause goes ahead of it.
+	_ = l.bulk.SetReadDeadline(time.Now().Add(drainWithin))
+	_, _ = io.Copy(io.Discard, l.conn)
+}
+
+// cannotDoWithout reports that a flow is cut with its lane: one of its ends may keep no copy of
+// what the lane had.
+func (f *Flow) cannotDoWithout(l *lane) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.s.noResume && f.has(l) && (f.sf.Out.AtRisk() || f.sf.In.Position() > 0)
+}
+
+// greet reads the HELLO of a lane that was used before it came.
+func (l *lane) greet() error {
+	if l.instance == 0 {
+		l.answered.Store(true)
+		return nil
+	}
+	_ = l.bulk.SetReadDeadline(time.Now().Add(handshakeTimeout + l.s.strained()))
+	hello, err := readHello(l.conn, l.s.features())
+	if err != nil {
+		return err
+	}
+	if hello.Instance != l.instance {
+		return errOtherProcess
+	}
+	l.answered.Store(true)
+	return l.bulk.SetReadDeadline(time.Time{})
+}
+
+func (l *lane) read() error {
+	var head [maxHead]byte
+	var small [512]byte
+	for {
+		if err := l.readPart(head[:], wire.HeadSize); err != nil {
+			return err
+		}
+		frame, err := wire.ParseFrame(head[:])
+		if err != nil {
+			return err
+		}
+		if frame.Compressed() {
+			if err := l.readRecord(frame); err != nil {
+				return err
+			}
+			continue
+		}
+		if frame.Type == wire.FrameData || frame.Type == wire.FramePad {
+			if err := l.readBytes(frame); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := l.readPart(small[:], frame.Length); err != nil {
+			return err
+		}
+		if err := l.handle(frame, small[:frame.Length]); err != nil {
+			return err
+		}
+	}
+}
+
+// readPart reads a head, or what follows that of a frame without bytes of a stream, and its sum.
+func (l *lane) readPart(b []byte, n int) error {
+	if !l.sums || n == 0 {
+		_, err := io.ReadFull(l.conn, b[:n])
+		return err
+	}
+	if _, err := io.ReadFull(l.conn, b[:n+wire.SumSize]); err != nil {
+		return err
+	}
+	return wire.CheckSum(b[:n+wire.SumSize])
+}
+
+// readBytes delivers the bytes of a frame as they come, in as large pieces as are here.
+func (l *lane) readBytes(frame wire.Frame) error {
+	buf := takeBuffer(frame.Length > smallBuffer)
+	defer giveBuffer(buf)
+	f := l.bound()
+	for left, offset := frame.Length, frame.Offset; left > 0; {
+		if frame.Type == wire.FrameData {
+			n, err := l.passIn(f, offset, left)
+			if err != nil {
+				return err
+			}
+			if n > 0 {
+				left, offset = left-n, offset+uint64(n)
+				continue
+			}
+		}
+		var spill *stream.Early
+		skip := false
+		if f != nil && frame.Type == wire.FrameData {
+			spill, skip = f.early(l, offset, left)
+		}
+		want := buf[:min(left, len(buf))]
+		if spill != nil {
+			want = spill.Space()
+			want = want[:min(left, len(want))]
+		}
+		n, err := l.readHere(want, left)
+		if frame.Type == wire.FrameData {
+			l.noteReached(f, offset+uint64(n))
+		}
+		switch {
+		case spill != nil:
+			f.spilled(spill, n)
+		case f != nil && frame.Type == wire.FrameData && err == nil && !skip:
+			err = f.deliver(l, offset, want[:n])
+		}
+		if err != nil {
+			return err
+		}
+		left, offset = left-n, offset+uint64(n)
+	}
+	if frame.Type == wire.FramePad {
+		l.s.padded(l)
+	}
+	return nil
+}
+
+// readHere waits for bytes and reads those that are here, of a frame of which so many are
+// left.
+func (l *lane) readHere(want []byte, left int) (n int, err error) {
+	l.bulk.due = left
+	n, err = l.conn.Read(want)
+	for err == nil && n < len(want) && l.bulk.ready() {
+		var more int
+		l.bulk.due = left - n
+		more, err = l.conn.Read(want[n:])
+		n += more
+	}
+	l.bulk.due = 0
+	return n, err
+}
+
+func (l *lane) handle(frame wire.Frame, b []byte) error {
+	if l.s.sealed.Load() && (frame.Type == wire.FrameOpen || frame.Type == wire.FrameEnd) {
+		return errUnsealed
+	}
+	f := l.bound()
+	switch frame.Type {
+	case wire.FrameOpen:
+		return l.s.open(l, frame, b)
+	case wire.FrameAttach:
+		return l.s.attach(l, wire.ParseAttach(b), frame)
+	case wire.FrameEnd:
+		if f == nil {
+			return nil
+		}
+		l.mu.Lock()
+		l.sawEnd = l.sawEnd || l.flow == f
+		l.mu.Unlock()
+		return f.deliverEnd(l, frame.Offset, wire.ParseEnd(b))
+	case wire.FrameRelease:
+		return l.s.released(l, f, frame)
+	}
+	return nil
+}

@@ -1,0 +1,335 @@
+package pair
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/test/nettest"
+)
+
+// namedMode is a mode with its name in tests.
+type namedMode struct {
+	name string
+	mode
+	lanes int
+	older bool // a release that has beginnings and ends on lanes in clear
+}
+
+var modes = []namedMode{
+	{"tls", mode{}, 1, false},
+	{"clear", mode{clear: true}, 1, false},
+	{"tls, resume off", mode{noResume: true}, 1, false},
+	{"clear, resume off", mode{clear: true, noResume: true}, 1, false},
+	{"tls, lanes", mode{}, 5, false},
+	{"clear, lanes", mode{clear: true}, 5, false},
+	{"clear, lanes, compressed", mode{clear: true, compress: true}, 5, false},
+	{"clear, older", mode{clear: true}, 1, true},
+	{"clear, resume off, older", mode{clear: true, noResume: true}, 1, true},
+	{"clear, lanes, older", mode{clear: true}, 5, true},
+}
+
+// in makes both ends want the mode.
+func (m mode) in() standOption {
+	return func(s *stand, o *Options, l *LinkOptions) {
+		s.clear, l.Clear, l.NoResume = m.clear, m.clear, m.noResume
+		o.CompressAlways, l.Compress = m.compress, m.compress
+	}
+}
+
+// in makes both ends want the mode, and the near one many lanes early.
+func (m namedMode) in() standOption {
+	return func(s *stand, o *Options, l *LinkOptions) {
+		m.mode.in()(s, o, l)
+		if m.older {
+			o.Without = wire.FeatureSealed | wire.FeatureSums | wire.FeatureSent
+		}
+		if l.Lanes = m.lanes; m.lanes > 1 {
+			o.StripeAfter = 1
+		}
+	}
+}
+
+func eachMode(t *testing.T, test func(*testing.T, standOption)) {
+	t.Parallel()
+	for _, m := range modes {
+		t.Run(m.name, func(t *testing.T) { test(t, m.in()) })
+	}
+}
+
+// eachWithoutResume runs a test with lanes that are copied and with spliced ones.
+func eachWithoutResume(t *testing.T, test func(*testing.T, standOption)) {
+	t.Parallel()
+	for _, m := range modes {
+		if m.noResume {
+			t.Run(m.name, func(t *testing.T) { test(t, m.in()) })
+		}
+	}
+}
+
+// TestBulk moves many bytes both ways at the same time, and uses lanes again.
+func TestBulk(t *testing.T) {
+	eachMode(t, func(t *testing.T, in standOption) {
+		t.Parallel()
+		s := newStand(t, in)
+		s.serve(echo)
+		for round := range 3 {
+			c := s.dial()
+			s.roundTrip(c, "hello")
+			want := pattern(12<<20, byte(round))
+			go func() {
+				_, _ = c.Write(want)
+				_ = c.CloseWrite()
+			}()
+			got, err := io.ReadAll(c)
+			nettest.Must(t, err)
+			checkEqual(t, got, want)
+			c.Close()
+			s.ends(flow.EndClean)
+		}
+		if st := s.near.State(); st.Retained != 0 {
+			t.Errorf("%d bytes are kept after the last flow", st.Retained)
+		}
+	})
+}
+
+// TestUrgentByte sends an urgent byte behind bulk. It arrives, although splice stops before
+// an urgent byte as if nothing had come.
+func TestUrgentByte(t *testing.T) {
+	eachMode(t, func(t *testing.T, in standOption) {
+		t.Parallel()
+		s := newStand(t, in)
+		s.serve(echo)
+		c := s.dial()
+		defer c.Close()
+		raw, err := c.SyscallConn()
+		nettest.Must(t, err)
+		for range 4 {
+			s.roundTrip(c, string(pattern(64<<10, 1))) // by splice, if the mode has it
+			nettest.Must(t, raw.Control(func(fd uintptr) { err = unix.Sendto(int(fd), []byte("!"), unix.MSG_OOB, nil) }))
+			nettest.Must(t, err)
+			got := make([]byte, 1)
+			if _, err := io.ReadFull(c, got); err != nil || got[0] != '!' {
+				t.Fatalf("%q, %v in place of the urgent byte", got, err)
+			}
+		}
+	})
+}
+
+// TestLaneIsCut holds that a flow that does not resume ends with its lane by a reset at both
+// peers, whether the lane was reset or ended in good order: never by an end.
+func TestLaneIsCut(t *testing.T) {
+	eachWithoutResume(t, func(t *testing.T, in standOption) {
+		for name, break_ := range map[string]func(*path){"reset": func(p *path) { p.cut(false) }, "ended": (*path).end} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				s := newStand(t, in, func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = time.Minute })
+				saw := make(chan error, 2)
+				s.serve(func(c *net.TCPConn) { saw <- bothWays(c, nil) })
+				c := s.dial()
+				defer c.Close()
+				broke := false
+				breaks := func() {
+					s.awaitProven()
+					break_(s.path)
+					broke = true
+				}
+				switch err := bothWays(c, breaks); {
+				case !broke: // the target may never have been dialed
+					t.Fatalf("%v, %s", err, s.dump())
+				case err == nil:
+					t.Error("the client sees an end")
+				}
+				if <-saw == nil {
+					t.Error("the target sees an end")
+				}
+				s.ends(flow.EndWANLost)
+				fresh := s.dial()
+				defer fresh.Close()
+				_, err := io.ReadFull(fresh, make([]byte, 1<<20))
+				nettest.Must(t, err)
+			})
+		}
+	})
+}
+
+// awaitProven waits until both ends of the flows keep nothing any more.
+func (s *stand) awaitProven() {
+	s.t.Helper()
+	nettest.Eventually(s.t, 30*time.Second, func() bool {
+		proven := 0
+		for _, n := range []*Node{s.near, s.far} {
+			for _, x := range n.sessions() {
+				for _, f := range x.allFlows() {
+					f.mu.Lock()
+					if f.sf.Out.Proven() {
+						proven++
+					}
+					f.mu.Unlock()
+				}
+			}
+		}
+		return proven == 2
+	}, s.dump)
+}
+
+// bothWays sends and receives many bytes, and calls then after some of them. It returns the
+// reset that either direction meets: the kernel tells it once.
+func bothWays(c *net.TCPConn, then func()) error {
+	sent := make(chan error, 1)
+	go func() {
+		var err error
+		for chunk, n := pattern(256<<10, 1), 0; n < 1024 && err == nil; n++ {
+			_, err = c.Write(chunk)
+		}
+		sent <- err
+	}()
+	if then != nil {
+		if _, err := io.ReadFull(c, make([]byte, 4<<20)); err != nil {
+			return fmt.Errorf("before the break: %w", err)
+		}
+		then()
+	}
+	_, received := io.Copy(io.Discard, onlyReader{c})
+	_ = c.SetWriteDeadline(time.Now().Add(10 * time.Second)) // behind an end
+	if err := <-sent; !errors.Is(err, os.ErrDeadlineExceeded) {
+		return cmp.Or(received, err)
+	}
+	return received
+}
+
+// TestOpenOnDeadLane holds that a flow that does not resume begins although the pool's lanes
+// are dead: nothing is lost before the first acknowledgement.
+func TestOpenOnDeadLane(t *testing.T) {
+	needsDeaf(t)
+	eachWithoutResume(t, func(t *testing.T, in standOption) {
+		s := newStand(t, in, direct)
+		s.serve(echo)
+		s.awaitWarm(2)
+		s.deafenFar(true, false)
+		c := s.dial()
+		defer c.Close()
+		s.roundTrip(c, "hello")
+	})
+}
+
+// TestAloneWithoutControl holds that a flow that does not resume goes on without a
+// control connection for longer than flows wait, as a TCP connection does.
+func TestAloneWithoutControl(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, modes[3].in(), direct)
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "hello")
+	past := time.Now().Add(-time.Minute)
+	for _, n := range []*Node{s.near, s.far} {
+		for _, x := range n.sessions() {
+			for _, f := range x.allFlows() {
+				f.watch(past.Add(time.Minute), wait{resume: waitNoResume, down: true})
+			}
+		}
+	}
+	s.roundTrip(c, "still here")
+}
+
+// TestEncryptDiffers holds that ends with different encrypt carry nothing and say why, and
+// that a flow is carried once they agree.
+func TestEncryptDiffers(t *testing.T) {
+	t.Parallel()
+	for name, clear := range map[string]bool{"near in clear": true, "far in clear": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var options LinkOptions
+			s := newStand(t, func(s *stand, _ *Options, o *LinkOptions) { s.clear, o.Clear, options = !clear, clear, *o }, direct,
+				func(s *stand, _ *Options, o *LinkOptions) { options = *o; s.deadline = time.Second })
+			s.serve(echo)
+			nettest.Eventually(t, 20*time.Second, func() bool { return s.near.State().Sessions[0].Problem == ProblemEncrypt }, s.dump)
+			c := s.dial()
+			defer c.Close()
+			if n, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
+				t.Errorf("the client gets %d bytes, %v", n, err)
+			}
+			if e := <-s.nearEnds; e.Reason != flow.EndPairDown {
+				t.Errorf("ended by %q", e.Reason)
+			}
+			if n := s.far.State().Strangers[ProblemEncrypt]; n == 0 {
+				t.Error("the far relay does not count it")
+			}
+			options.Clear = !clear
+			s.link.Update(options)
+			ready := func() bool { // within the client's second no handshake may be needed
+				all := s.near.State().Sessions
+				return all[len(all)-1].Up && all[len(all)-1].LanesWarm > 0
+			}
+			nettest.Eventually(t, 20*time.Second, ready, s.dump)
+			fresh := s.dial()
+			defer fresh.Close()
+			s.roundTrip(fresh, "hello")
+		})
+	}
+}
+
+// TestEncryptChanges holds that flows go on when first the far end and then the near one
+// change encrypt, and that new ones wait for the second change.
+func TestEncryptChanges(t *testing.T) {
+	t.Parallel()
+	var options LinkOptions
+	s := newStand(t, direct, func(_ *stand, _ *Options, o *LinkOptions) { options = *o })
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "encrypted")
+	s.setClear(true)
+	problems := func() (all []Problem) {
+		for _, one := range s.near.State().Sessions {
+			all = append(all, one.Problem)
+		}
+		return all
+	}
+	nettest.Eventually(t, 20*time.Second, func() bool {
+		p := problems()
+		return len(p) == 2 && p[0] == ProblemNone && p[1] == ProblemEncrypt
+	}, s.dump)
+	s.roundTrip(c, "still encrypted")
+	for _, x := range s.near.sessions() {
+		if ctl := x.control(); ctl != nil {
+			ctl.close() // the older session gets another
+		}
+	}
+	options.Clear = true
+	s.link.Update(options)
+	fresh := s.dial()
+	defer fresh.Close()
+	s.roundTrip(fresh, "in clear")
+	nettest.Eventually(t, 20*time.Second, func() bool {
+		now := s.near.State().Sessions
+		return len(now) == 2 && now[0].Up && !now[0].Clear && now[1].Up && now[1].Clear
+	}, s.dump)
+	s.roundTrip(c, "goes on")
+}
+
+// TestSealed holds that both ends say whether beginnings and ends of flows go in clear, and heads
+// of frames without sums.
+func TestSealed(t *testing.T) {
+	eachMode(t, func(t *testing.T, in standOption) {
+		t.Parallel()
+		want := false
+		s := newStand(t, in, func(_ *stand, o *Options, l *LinkOptions) { want = l.Clear && o.Without == 0 })
+		s.awaitWarm(1)
+		for _, n := range []*Node{s.near, s.far} {
+			if got := n.State().Sessions[0]; got.Sealed != want || got.Summed != want {
+				t.Errorf("%+v, want sealed and summed %v", got, want)
+			}
+		}
+	})
+}

@@ -1,0 +1,224 @@
+// Package pair is the node of a process in the pair protocol: links to far relays,
+// accepted lanes, flows that resume and park. docs/design/pairs.md has the protocol.
+//
+// The near relay gives each admitted client to a Link. The far relay gives each
+// connection that begins with a preface (package preface) to Serve.
+package pair
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/stream"
+	"longhaul/internal/carry/pair/wire"
+)
+
+// Defaults of options that are zero.
+const (
+	DefaultResume        = 2 * time.Minute
+	DefaultParkAfter     = 30 * time.Second
+	DefaultStripeAfter   = 512 << 10
+	DefaultReplacedAfter = 10 * time.Second
+	DefaultLateNoResume  = 30 * time.Second
+	DefaultResetDrain    = 10 * time.Second
+	DefaultHalfClose     = time.Hour
+)
+
+// waitNoResume is how long a flow that does not resume waits for its first lane, or for
+// another while nothing was lost with the one before.
+const waitNoResume = 10 * time.Second
+
+// Options are what all links and sessions of a process share.
+type Options struct {
+	Identity Identity
+	Release  string // longhaul's version, as text
+	Log      *slog.Logger
+	// RetainedLimit bounds the memory of all stores together, in bytes. It is asked for again
+	// each second; 0: none.
+	RetainedLimit func() int64
+	// Boot is the same for each process of this host until the host restarts, and of no other host;
+	// 0: unknown.
+	Boot uint64
+	// Elsewhere takes a socket whose preface names another instance, such as the
+	// process that this one replaces. It reports whether it took the descriptor;
+	// first are the bytes that were read of it. Nil: there is none.
+	Elsewhere func(instance uint64, fd int, first []byte) bool
+	// Fate is what became of another process that this one follows, as far as it concerns a session of
+	// a near relay. With FateInOrder come the flows of it that are owed, as Owed has them. Nil: this
+	// process follows none.
+	Fate func(instance uint64, near NearSession) (fate Fate, owed []byte)
+	// ParkAfter is the silence after which a flow gives its lane back.
+	ParkAfter time.Duration
+	// StripeAfter is how many bytes a flow moves before it gets more than one lane.
+	StripeAfter uint64
+	// CompressAlways: sessions that compress make records of all bytes, whether that gains
+	// anything or not.
+	CompressAlways bool
+	// Without are features that links do not offer, as those of an older release.
+	Without wire.Features
+	// LateNoResume is the shortest time for what is under way in a flow that ends with its lane; 0:
+	// DefaultLateNoResume.
+	LateNoResume time.Duration
+	// MaxBegun is how many handshakes may be in the middle of TLS; 0: maxBegun for every two CPUs.
+	MaxBegun int
+	// ReplacedAfter is how long a near process may be away whose successor is here.
+	ReplacedAfter time.Duration
+}
+
+// Fate is what became of a process before this one.
+type Fate byte
+
+// The fates.
+const (
+	FateUnknown Fate = iota // it has died, or this process does not know it, or not what it owed
+	FateOpen                // it has not ended yet, or it is not known yet how
+	FateInOrder             // it has ended, and what it owed is known
+)
+
+// LinkOptions are the way of one near tunnel to its far relay.
+type LinkOptions struct {
+	Tunnel string
+	Peer   string // its name in Identity
+	// Addresses are those of the far relay now, the one to try first first.
+	Addresses func(context.Context) ([]netip.AddrPort, error)
+	Paths     []PathOptions // none: one, by the host's routes
+	Warm      int           // idle lanes, on each path
+	Lanes     int           // of a flow that moves much; 0: 1
+	AutoLanes bool          // as many lanes as help; Lanes has no meaning then
+	Resume    time.Duration // how long a flow waits for a lane; 0: DefaultResume
+	NoResume  bool          // a flow ends with its lane; Resume has no meaning then
+	Clear     bool          // lanes in clear; the far relay must want the same
+	Compress  bool          // records that become smaller are compressed while lanes are what limits a flow
+	Fallback  bool          // hand flows back, in their end, while something unpaired answers
+	// Origin is the same for each process of this near tunnel, also after a restart. By it, and by
+	// Boot, the far relay finds the flows of processes that have died; empty: they wait for Resume.
+	Origin string
+	// Stood: the pair stood before this process began, as the process before it says, and has been away
+	// for Away.
+	Stood bool
+	Away  time.Duration
+	// Prepare sets options of a socket before it connects; nil: none.
+	Prepare func(fd int) error
+	// Established sets options of a lane or control connection that stands; nil: none.
+	Established func(fd int)
+}
+
+// Client is a near flow's client.
+type Client struct {
+	FD     int // a connected non-blocking TCP socket; the flow owns it from Carry on
+	From   netip.AddrPort
+	Listen netip.AddrPort // the address that the client dialed
+	Early  []byte         // bytes of the client that were read already, without a PROXY header
+	// Deadline is how long the far relay may take to reach the target, and how
+	// long the client waits for a session, but for an outage, which it waits for as
+	// long as other flows; 0: 10 s.
+	Deadline time.Duration
+	Legs     LegOptions
+}
+
+// LegOptions are what a flow does with its socket at this end.
+type LegOptions struct {
+	HalfClose  time.Duration // silence of a half-closed flow; 0: DefaultHalfClose
+	Idle       time.Duration // silence of a flow; 0: unbounded
+	ResetDrain time.Duration // for a peer to acknowledge what comes before a reset; 0: DefaultResetDrain
+	// Closing sees the socket just before it is closed, to read its figures; nil: none.
+	Closing func(fd int)
+}
+
+func (o LegOptions) withDefaults() *LegOptions {
+	if o.HalfClose == 0 {
+		o.HalfClose = DefaultHalfClose
+	}
+	if o.ResetDrain == 0 {
+		o.ResetDrain = DefaultResetDrain
+	}
+	return &o
+}
+
+// Open is what a near relay asks a far one to dial.
+type Open struct {
+	Peer   string
+	Client netip.AddrPort // at the near relay
+	Listen netip.AddrPort // that the client dialed there
+	Flow   *Flow          // known before its target is
+	// Admitted may be called once the flow counts, before its target has accepted: the next
+	// OPEN of the session need not wait for that.
+	Admitted func()
+}
+
+// Target is a far flow's target.
+type Target struct {
+	FD   int // a connected non-blocking TCP socket; the flow owns it
+	To   netip.AddrPort
+	Legs LegOptions
+	// Reset is why the target has reset since it accepted, if somebody has taken
+	// that from the socket already: an end that is read then is no end.
+	Reset error
+}
+
+// Acceptor is a far tunnel. Its methods are called again for each connection and
+// each flow, from many goroutines, so that a reload reaches sessions that stand.
+type Acceptor interface {
+	Tunnel() string
+	// Admits reports whether a peer may open flows here.
+	Admits(peer string) bool
+	// Removed reports whether the tunnel is gone: nobody may open flows. Those that exist
+	// go on.
+	Removed() bool
+	// Trouble says why the tunnel takes no flows now, so that each client would be reset; empty: it takes
+	// them. known is false while nobody knows. It is asked for often.
+	Trouble() (text string, known bool)
+	// Clear reports whether lanes go in clear. A peer that wants it otherwise is refused.
+	Clear() bool
+	// Dial connects to the tunnel's target; ctx has the near relay's deadline. An
+	// error that is a *Refusal has the reason that both relays record; any other
+	// counts as flow.EndTargetUnreached.
+	Dial(ctx context.Context, o Open) (Target, error)
+	// Ended gets each flow that Dial was asked for, once, after its socket is closed.
+	Ended(f *Flow, e End)
+}
+
+// Refusal is an error of Acceptor.Dial with its reason.
+type Refusal struct {
+	Reason flow.EndReason
+	Err    error
+	// Dialed: an end of the process cut the dial short. No other process is to dial for the flow.
+	Dialed bool
+}
+
+func (r *Refusal) Error() string { return string(r.Reason) + ": " + r.Err.Error() }
+
+// refusal is the cause of an error of Acceptor.Dial.
+func refusal(err error) stream.Cause {
+	var r *Refusal
+	if errors.As(err, &r) {
+		return cause(r.Reason, r.Err)
+	}
+	return cause(flow.EndTargetUnreached, err)
+}
+
+// Unwrap returns the system's error.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// End is how a flow ended. Both relays have the same reason.
+type End struct {
+	Reason    flow.EndReason
+	Err       error // behind the reason; nil for a clean end
+	Far       bool  // the far relay found it
+	ByPeer    bool  // Reason and Err are the other relay's word
+	BytesUp   int64 // client to target: at the far relay handed to the target's socket, at the near one acknowledged
+	BytesDown int64
+	Target    string // address, as text; empty: not dialed
+	Start     time.Time
+	Elapsed   time.Duration
+	Resumes   int           // lanes that were lost and replaced
+	Outage    time.Duration // time without a lane that was needed
+	Back      *Back         // the flow has not ended: its client is handed back; nil: it has
+	Lanes     Counters      // of this end
+	// CongestionControl is that of the session's lanes; empty: there was none.
+	CongestionControl string
+}

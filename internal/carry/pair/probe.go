@@ -1,0 +1,186 @@
+package pair
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"longhaul/internal/sys/tcpinfo"
+)
+
+// Each of several paths has a lane that carries no flow, its probe. A few bytes on it now and
+// then, which the far relay skips, tell whether the path stands and how long its round trip is:
+// the kernel of the far host acknowledges them.
+
+const (
+	// probeBusy is the time between two writes while flows are not parked, probeIdle
+	// while they are. A path for standby costs money by the byte, perhaps: probeStandby.
+	probeBusy    = tickEvery
+	probeIdle    = 2 * time.Second
+	probeStandby = 10 * time.Second
+	// silentAfter is how long a write on a probe may lack an acknowledgement while nothing
+	// comes over the path's other lanes either.
+	silentAfter = 400 * time.Millisecond
+	// probeRetry is the time between two attempts to reach a path that is down.
+	probeRetry = time.Second
+)
+
+var errPathSilent = errors.New("no acknowledgement of anything")
+
+// watchPaths looks after the probes of several paths.
+func (l *Link) watchPaths(now time.Time) {
+	if !l.several() {
+		l.pathsNow()[0].closeProbe()
+		return
+	}
+	s := l.current()
+	stands := s.control() != nil // else its own attempts try the paths
+	every := probeIdle
+	if l.busy() {
+		every = probeBusy
+	}
+	usable := l.usable(false)
+	spare := len(usable) > 0 && usable[0].options().Use != PathStandby
+	for _, p := range l.pathsNow() {
+		l.tellPath(p)
+		if len(usable) > 0 && !slices.Contains(usable, p) {
+			s.dropWarm(p)
+		}
+		p.mu.Lock()
+		probe := p.probe
+		dial := stands && probe == nil && !p.probing && now.Sub(p.tried) >= probeRetry
+		if dial {
+			p.probing, p.tried = true, now
+		}
+		wait := every
+		if p.o.Use == PathStandby && spare {
+			wait = probeStandby
+		}
+		write := probe != nil && now.Sub(p.probed) >= wait-tickEvery/4 // ticks are not exact
+		if write {
+			p.probed = now
+			if p.asked.IsZero() {
+				p.asked = now
+			}
+		}
+		p.mu.Unlock()
+		switch {
+		case dial:
+			l.node.tasks.Go(func() { l.dialProbe(s, p) })
+		case probe != nil && p.lost(probe, now):
+			l.leavePath(p, errPathSilent)
+		case write:
+			probe.pad(0)
+		}
+	}
+}
+
+// busy reports whether a flow of the link is not parked.
+func (l *Link) busy() bool {
+	for _, s := range l.sessions() {
+		s.mu.Lock()
+		n := len(s.watched)
+		s.mu.Unlock()
+		if n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// lost reports that nothing comes over the path: what its probe sends is not acknowledged, and
+// its other lanes hear nothing either. Otherwise it takes note of the round trip.
+func (p *wanPath) lost(probe *lane, now time.Time) bool {
+	silent, within := false, silentAfter
+	kernelSays(probe.bulk, func(i *tcpinfo.Info) bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.rtt = i.RTT
+		if i.Unacked == 0 && i.NotsentBytes == 0 { // a host without the path's address sends nothing
+			p.asked = time.Time{}
+		}
+		within = max(within, 4*i.RTT, i.RTT+4*i.RTTVar)
+		silent = !p.asked.IsZero() && now.Sub(p.asked) > within && i.LastAckRecv > within
+		return true
+	})
+	if !silent {
+		return false
+	}
+	for _, l := range p.allLanes() {
+		if l == probe || !heardOf(l, within) {
+			continue
+		}
+		if stuck(probe.bulk, 4*within) {
+			probe.close() // it alone is dead
+		}
+		return false
+	}
+	return true
+}
+
+// heardOf reports that something has come over a lane of late.
+func heardOf(l *lane, within time.Duration) bool {
+	return kernelSays(l.bulk, func(i *tcpinfo.Info) bool { return min(i.LastAckRecv, i.LastDataRecv) < within })
+}
+
+// dialProbe makes the probe of a path.
+func (l *Link) dialProbe(s *session, p *wanPath) {
+	lane, err := l.newLane(s, p, false, nil)
+	p.mu.Lock()
+	p.probing = false
+	if err == nil {
+		p.probe, p.asked = lane, time.Time{}
+	}
+	p.mu.Unlock()
+	if err != nil {
+		l.node.log.Debug("path not reached", "peer", s.peer, "tunnel", s.tunnel, "path", p.options().Name, "error", err)
+		return
+	}
+	lane.flush() // what is left of the handshake
+	if lane.isDead() {
+		p.probeEnded(lane)
+	}
+	l.poke() // the pool lacks lanes
+}
+
+// closeProbe closes the probe of a path that others were beside.
+func (p *wanPath) closeProbe() {
+	p.mu.Lock()
+	probe := p.probe
+	p.mu.Unlock()
+	if probe != nil {
+		probe.close()
+	}
+}
+
+// probeEnded takes the news that a lane has ended, if it is the path's probe.
+func (p *wanPath) probeEnded(l *lane) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.probe == l {
+		p.probe = nil
+	}
+}
+
+// tellPath logs how a path has changed.
+func (l *Link) tellPath(p *wanPath) {
+	p.mu.Lock()
+	up, err, name := p.up, p.err, p.o.Name
+	news := up != p.told && (up || p.heard) || !p.heard && err != nil
+	if news {
+		p.told, p.heard = up, true
+	}
+	p.mu.Unlock()
+	if !news {
+		return
+	}
+	o := l.options()
+	if up {
+		l.node.log.Info("pair: path up", "peer", o.Peer, "tunnel", o.Tunnel, "path", name)
+	} else {
+		l.node.log.Warn("pair: path down", "peer", o.Peer, "tunnel", o.Tunnel, "path", name, "error", err)
+	}
+}

@@ -1,0 +1,279 @@
+package pair
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/preface"
+	"longhaul/test/nettest"
+)
+
+func withOrigin(_ *stand, o *Options, lo *LinkOptions) {
+	o.ReplacedAfter, lo.Origin = 100*time.Millisecond, "near host"
+}
+
+// die closes a node's connections without a message to the other end, as the death of its
+// process does.
+func die(n *Node) {
+	for _, x := range n.sessions() {
+		x.close()
+	}
+}
+
+// TestNearRestarts holds that the flows of a near process that died are reset at the far
+// relay once the next one is there, long before resume.
+func TestNearRestarts(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, withOrigin)
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "hello")
+	die(s.near)
+	next := s.node(Options{}, s.nearKeys)
+	defer next.Close()
+	next.Link(s.link.options())
+	if e := <-s.farEnds; e.Reason != flow.EndPeerRestarted {
+		t.Errorf("the far relay's flow ended by %q (%v)", e.Reason, e.Err)
+	}
+}
+
+// TestTwins holds that an outage of one of two near relays with the same key and origin, as clones of
+// a host have them, resets none of its flows, also if the other one begins anew meanwhile; and that
+// the far relay names both. A process that drains is no twin of its successor.
+func TestTwins(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		boot, other uint64
+		drains      bool // the first one, before the outage
+		twins, ends bool
+	}{
+		"two hosts":                    {boot: 1, other: 2, twins: true},
+		"two containers of a host":     {boot: 1, other: 1, twins: true},
+		"an older release":             {twins: true},
+		"an upgrade, then kill":        {boot: 1, other: 1, drains: true, ends: true},
+		"an upgrade to a newer one":    {other: 1, drains: true},
+		"a host drains, another is up": {boot: 1, other: 2, drains: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStand(t, withOrigin, func(_ *stand, o *Options, _ *LinkOptions) { o.Boot = c.boot })
+			s.serve(echo)
+			client := s.dial()
+			defer client.Close()
+			s.roundTrip(client, "hello")
+			first := s.far.sessions()[0]
+			twin := s.node(Options{Boot: c.other}, s.nearKeys)
+			defer twin.Close()
+			options := s.link.options()
+			direct(s, nil, &options)
+			twin.Link(options)
+			if c.drains {
+				s.near.Drain()
+			}
+			nettest.Eventually(t, time.Minute, func() bool { return len(s.far.sessions()) == 2 }, s.dump)
+			nettest.Eventually(t, time.Minute, func() bool {
+				all := s.far.State().Sessions
+				long := func(s SessionState) bool { return s.Up && time.Since(s.Since) > 5*pingEvery }
+				return all[0].Twin && all[1].Twin || c.drains && long(all[0]) && long(all[1])
+			}, s.dump)
+			for _, one := range s.far.State().Sessions {
+				if one.Twin != c.twins {
+					t.Errorf("%+v, want twin %v", one, c.twins)
+				}
+			}
+			s.path.cut(true)
+			nettest.Eventually(t, time.Minute, func() bool { return first.control() == nil }, s.dump)
+			if c.ends {
+				if e := <-s.farEnds; e.Reason != flow.EndPeerRestarted {
+					t.Errorf("the far relay's flow ended by %q (%v)", e.Reason, e.Err)
+				}
+				return
+			}
+			third := s.node(Options{Boot: c.other}, s.nearKeys)
+			defer third.Close()
+			third.Link(options)
+			nettest.Eventually(t, time.Minute, func() bool {
+				all := s.far.sessions()
+				return len(all) == 3 && !slices.ContainsFunc(all, func(x *session) bool {
+					return x != first && x.upSince(time.Now()) <= s.far.options.ReplacedAfter
+				})
+			}, s.dump)
+			if s.far.replaced(first, time.Now(), 0) {
+				t.Error("the far relay takes another process for a successor")
+			}
+			s.path.cut(false)
+			s.roundTrip(client, "still here")
+		})
+	}
+}
+
+// TestLaneForAnotherProcess holds that a lane whose preface names another process than
+// this one is closed before anything of it is read: an OPEN may have been carried out.
+func TestLaneForAnotherProcess(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c, err := net.Dial("tcp", s.lanes.Addr().String())
+	nettest.Must(t, err)
+	defer c.Close()
+	p := preface.Preface{Kind: preface.Lane, Instance: s.farNode().Instance() + 1}
+	_, err = c.Write(p.Append(nil, s.farKeys.public()))
+	nettest.Must(t, err)
+	nettest.Must(t, c.SetReadDeadline(time.Now().Add(30*time.Second)))
+	if b, err := io.ReadAll(c); len(b) > 0 || netTimeout(err) {
+		t.Errorf("the far relay answers %q, %v", b, err)
+	}
+}
+
+func netTimeout(err error) bool {
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
+}
+
+// TestFullPool holds that a lane that has carried a flow takes an unused one's place.
+func TestFullPool(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.serve(echo)
+	s.awaitWarm(2)
+	c := s.dial()
+	s.roundTrip(c, "hello")
+	s.awaitWarm(2) // another in the place of the one that is busy
+	nettest.Must(t, c.CloseWrite())
+	s.ends(flow.EndClean)
+	x := s.link.sessions()[0]
+	last := func() bool {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		n := len(x.warm)
+		return n == 2 && x.warm[1].used && !x.warm[0].used
+	}
+	nettest.Eventually(t, 30*time.Second, last, s.dump)
+}
+
+func TestRedialEvery(t *testing.T) {
+	t.Parallel()
+	for away, want := range map[time.Duration]time.Duration{
+		0: 100 * time.Millisecond, time.Minute: 500 * time.Millisecond, time.Hour: 2 * time.Second,
+	} {
+		if got := redialEvery(away); got != want {
+			t.Errorf("a far relay that is away for %v is tried each %v, want %v", away, got, want)
+		}
+	}
+}
+
+// drainedAcceptor refuses the first flow, as a process that an upgrade has replaced.
+type drainedAcceptor struct {
+	*stand
+	refused atomic.Bool
+}
+
+func (a *drainedAcceptor) Dial(ctx context.Context, o Open) (Target, error) {
+	if a.refused.CompareAndSwap(false, true) {
+		return Target{}, &Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
+	}
+	return a.stand.Dial(ctx, o)
+}
+
+// TestUpgradeOvertakesOpen holds that a flow goes on to the next session if its OPEN came
+// to a far process that takes no new flows any more.
+func TestUpgradeOvertakesOpen(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.acceptor = &drainedAcceptor{stand: s} })
+	s.serve(echo)
+	s.awaitWarm(1)
+	before := s.near.State().Sessions[0].Session
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "hello")
+	if e := <-s.farEnds; e.Reason != flow.EndDrain {
+		t.Errorf("the first attempt ended by %q", e.Reason)
+	}
+	nettest.Must(t, c.CloseWrite())
+	s.ends(flow.EndClean)
+	nettest.Eventually(t, 20*time.Second, func() bool {
+		all := s.near.State().Sessions
+		return len(all) == 1 && all[0].Session != before && all[0].Flows == 0
+	}, s.dump)
+}
+
+// TestNewFlowInAnOutage holds that a client that comes in an outage is served after it,
+// however short its deadline: the flows that stand wait as well.
+func TestNewFlowInAnOutage(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = 2 * time.Second })
+	s.serve(echo)
+	s.awaitWarm(2)
+	s.path.cut(true)
+	down := func() bool { return !s.near.State().Sessions[0].Up }
+	nettest.Eventually(t, 30*time.Second, down, s.dump)
+	c := s.dial()
+	defer c.Close()
+	if b, err := readFor(c, 3*time.Second); err == nil || !netTimeout(err) { // longer than the deadline
+		t.Fatalf("the client sees %q, %v in the outage", b, err)
+	}
+	s.path.cut(false)
+	s.roundTrip(c, "hello")
+}
+
+func readFor(c net.Conn, d time.Duration) ([]byte, error) {
+	defer func() { _ = c.SetReadDeadline(time.Time{}) }()
+	if err := c.SetReadDeadline(time.Now().Add(d)); err != nil {
+		return nil, err
+	}
+	b := make([]byte, 1)
+	n, err := c.Read(b)
+	return b[:n], err
+}
+
+// TestStaleAttempt holds that the answer to an attempt that asked for another far process than the session
+// has come to know meanwhile is no news of that: its flows may go on there.
+func TestStaleAttempt(t *testing.T) {
+	t.Parallel()
+	const since = 77 // the process that the session knows once the attempt has begun
+	s := newStand(t)
+	s.awaitWarm(2) // no lane is dialed later
+	x, ctl := s.link.current(), s.link.current().control()
+	o := s.link.options()
+	o.Prepare = func(int) error {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.instance = since
+		return nil
+	}
+	s.link.Update(o)
+	s.link.mu.Lock()
+	x.redialed = time.Now().Add(time.Hour) // the far relay ends the control connection that stands
+	s.link.mu.Unlock()
+	nettest.Must(t, s.link.dialControl(x, s.link.pathsNow()[0], ctl))
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.instance != since {
+		t.Errorf("the session takes the process %x for the one after %x", x.instance, since)
+	}
+}
+
+// TestEachSessionRedials holds that sessions of one tunnel, as several upgrades leave them, do
+// not wait for each other's attempts to connect.
+func TestEachSessionRedials(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.path.cut(true)
+	now := time.Now()
+	for i := range 3 {
+		x := s.link.newSession()
+		s.link.redial(x, now)
+		s.link.mu.Lock()
+		if !x.redialed.Equal(now) {
+			t.Errorf("session %d does not try", i)
+		}
+		s.link.mu.Unlock()
+	}
+}

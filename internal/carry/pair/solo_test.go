@@ -1,0 +1,193 @@
+package pair
+
+import (
+	"hash/crc32"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/pair/stream"
+	"longhaul/test/nettest"
+)
+
+// solo is a far flow whose lanes end in the test, and so does its own socket. Its goroutine waits
+// until the end of the test, as if it had just found nothing to do.
+type solo struct {
+	t      *testing.T
+	f      *Flow
+	lanes  []*lane
+	target *net.TCPConn
+}
+
+// newSolo makes a flow with n lanes that carry whatever the test has it take or send.
+func newSolo(t *testing.T, node *Node, n int) *solo {
+	s := newSession(node, "near", 1, false)
+	f := newFlow(s, 1, false, LegOptions{})
+	f.known, f.opened, f.running = true, true, true
+	own, target := tcpPair(t)
+	x := &solo{t: t, f: f, target: target}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	nettest.Must(t, f.takeLeg(fdOf(own)))
+	f.sf.In.Merge(maxSpill)
+	node.flowsNow.Add(1)
+	for range n {
+		near, other := tcpPair(t)
+		bulk, err := newBulkConn(near)
+		nettest.Must(t, err)
+		go func() { _, _ = io.Copy(io.Discard, onlyReader{other}) }()
+		l := newLane(s, &connection{bulk: bulk, stream: bulk}, nil)
+		l.bind(f)
+		x.lanes = append(x.lanes, l)
+		f.addStrand(l, nil, true)
+	}
+	nettest.Must(t, f.sf.Attach(0))
+	t.Cleanup(func() {
+		f.mu.Lock()
+		f.running = false
+		f.giveUp(stream.Cause{Code: 1})
+		f.mu.Unlock()
+		nettest.Eventually(t, 10*time.Second, f.over.Load, func() string { return "the flow does not end" })
+		for _, l := range x.lanes {
+			l.close()
+		}
+	})
+	return x
+}
+
+// tcpPair are the two ends of a connection.
+func tcpPair(t *testing.T) (a, b *net.TCPConn) {
+	l := nettest.ListenTCP(t, "127.0.0.1:0")
+	defer l.Close()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	nettest.Must(t, err)
+	b, err = l.AcceptTCP()
+	nettest.Must(t, err)
+	t.Cleanup(func() { conn.Close(); b.Close() })
+	return conn.(*net.TCPConn), b
+}
+
+func newNode(t *testing.T) *Node {
+	n, err := New(Options{Identity: newKeyring(t)})
+	nettest.Must(t, err)
+	t.Cleanup(n.Close)
+	return n
+}
+
+// TestLaneLostInWrite holds that what waits behind a lane's bytes is delivered although the lane is
+// lost while they are written.
+func TestLaneLostInWrite(t *testing.T) {
+	t.Parallel()
+	x := newSolo(t, newNode(t), 2)
+	f, first, second := x.f, x.lanes[0], x.lanes[1]
+	f.mu.Lock()
+	fd := f.leg.fd
+	f.mu.Unlock()
+	// One write takes all, and so some time, in which the loop below sees it.
+	nettest.Must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 8<<20))
+	go func() { _, _ = io.Copy(io.Discard, onlyReader{x.target}) }()
+	position := func() uint64 {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.sf.In.Position()
+	}
+	chunk := pattern(1<<20, 1)
+	for lost := false; !lost; {
+		at := position()
+		behind := at + uint64(len(chunk))
+		e, _ := f.early(second, behind, 1)
+		e.Space()[0] = 'b'
+		f.spilled(e, 1)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			nettest.Must(t, f.deliver(first, at, chunk))
+		}()
+		for writes := true; writes && !lost; {
+			select {
+			case <-done:
+				writes = false
+			default:
+			}
+			f.mu.Lock()
+			if lost = f.leg.busyOut && f.sf.In.Position() == at; lost {
+				f.loseLane(first)
+			}
+			f.mu.Unlock()
+		}
+		<-done
+		if pos := position(); pos < behind { // the socket took a part
+			nettest.Must(t, f.deliver(second, pos, chunk[pos-at:]))
+		}
+		if pos := position(); pos != behind+1 {
+			t.Fatalf("%d bytes of %d are delivered", pos-at, behind+1-at)
+		}
+	}
+}
+
+// TestAheadOfSpill holds that bytes that come ahead of a lane are followed by those that have come
+// behind them already, with the end, although the flow's goroutine is busy elsewhere.
+func TestAheadOfSpill(t *testing.T) {
+	t.Parallel()
+	x := newSolo(t, newNode(t), 2)
+	f := x.f
+	want := pattern(3000, 1)
+	e, _ := f.early(x.lanes[1], 1000, 2000)
+	f.spilled(e, copy(e.Space(), want[1000:]))
+	nettest.Must(t, f.deliverEnd(x.lanes[1], 3000, crc32.Checksum(want, crc32.MakeTable(crc32.Castagnoli))))
+	f.mu.Lock()
+	f.takeAhead(0, want[:1000])
+	f.mu.Unlock()
+	got, err := io.ReadAll(x.target)
+	nettest.Must(t, err)
+	checkEqual(t, got, want)
+}
+
+// TestPausedLanesLeaveOne holds that a flow sends although its further lanes pause, of which one is
+// the quickest.
+func TestPausedLanesLeaveOne(t *testing.T) {
+	t.Parallel()
+	x := newSolo(t, newNode(t), 2)
+	f := x.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := stampNow()
+	for i, rtt := range []time.Duration{80 * time.Millisecond, 20 * time.Millisecond} {
+		f.strands[i].paced = pace{at: now + stamp(time.Hour), rtt: rtt, rate: 12.5e6}
+	}
+	f.mix = &mix{quickest: f.strands[1], uneven: true}
+	f.sf.Out.Keep([]byte("little"))
+	may := func() (all []bool) {
+		for _, st := range f.strands {
+			all = append(all, f.mayTake(st))
+		}
+		return all
+	}
+	if got := may(); got[0] || !got[1] {
+		t.Errorf("lanes may take: %v, want the quick one", got)
+	}
+	f.auto = &auto{alone: stampOf(time.Now())}
+	if got := may(); !got[0] || got[1] {
+		t.Errorf("lanes may take: %v while the further ones pause, want the main one", got)
+	}
+}
+
+// TestLastLaneStays holds that a lane that is to move stays if it is the only one left.
+func TestLastLaneStays(t *testing.T) {
+	t.Parallel()
+	x := newSolo(t, newNode(t), 2)
+	f := x.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wantLanes = 2
+	f.auto = &auto{moving: moving{lanes: x.lanes[1:], emptied: true, since: time.Now().Add(-time.Minute)}}
+	f.strands[1].leaving = true
+	f.loseLane(x.lanes[0])
+	f.moveOver(time.Now())
+	if len(f.strands) != 1 || f.strands[0].leaving || len(f.auto.moving.lanes) > 0 {
+		t.Errorf("%d lanes are left, %d are to move", len(f.strands), len(f.auto.moving.lanes))
+	}
+}

@@ -1,0 +1,65 @@
+package pair
+
+import (
+	"time"
+
+	"longhaul/internal/carry/pair/wire"
+)
+
+// trouble is why the far tunnel of a session takes no flows: its hops are down, say, or it is drained.
+// Without it the near relay would count as usable while each of its clients is reset. The far relay says
+// it at first on each control connection, and then each change; until it does, its last word holds.
+type trouble struct {
+	text  string    // empty: it takes flows
+	since time.Time // it has had trouble, or none; zero: never
+	was   string    // the last text that was not empty
+	both  bool      // both ends know TROUBLE
+	told  *control  // far relay: the connection over which the near one knows text
+}
+
+// troubleHolds is how long trouble holds after the far relay's word that it is over, so that one which
+// changes its mind all the time makes no events.
+const troubleHolds = time.Second
+
+// now is the text at a moment, and since when there has been trouble, or none.
+func (t *trouble) now(now time.Time) (text string, since time.Time) {
+	if t.text == "" && t.was != "" && now.Sub(t.since) < troubleHolds {
+		return t.was, t.since
+	}
+	return t.text, t.since
+}
+
+// take takes another text.
+func (t *trouble) take(text string, now time.Time) {
+	if (text == "") != (t.text == "") {
+		t.since = now
+	}
+	if t.text = text; text != "" {
+		t.was = text
+	}
+}
+
+// tellTrouble has the near relay know what it does not yet.
+func (s *session) tellTrouble() {
+	if s.near {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctl == nil || !s.trouble.both {
+		return
+	}
+	if now, known := s.acceptor.Trouble(); known && (now != s.trouble.text || s.trouble.told != s.ctl) {
+		s.trouble.text, s.trouble.told = now, s.ctl
+		s.ctl.post(wire.Message{Type: wire.MessageTrouble, Text: now})
+	}
+}
+
+// takeTrouble takes the far relay's word.
+func (s *session) takeTrouble(ctl *control, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.near && s.ctl == ctl {
+		s.trouble.take(text, time.Now())
+	}
+}

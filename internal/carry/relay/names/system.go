@@ -1,0 +1,123 @@
+package names
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"sync"
+	"time"
+
+	"longhaul/internal/words/units"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+// system resolves as the system is configured (/etc/hosts,
+// /etc/resolv.conf). The standard library's resolver does not report TTLs, so
+// the function reads them from the DNS messages that pass.
+func system(ctx context.Context, host string) (Answer, error) {
+	var heard lowestTTL
+	r := net.Resolver{
+		PreferGo: true,
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			// The resolver frames messages by the type of connection.
+			if udp, ok := conn.(*net.UDPConn); ok {
+				return &overhearUDP{udp, &heard}, nil
+			}
+			return &overhearTCP{Conn: conn, heard: &heard}, nil
+		},
+	}
+	addrs, err := units.LookupAddresses(ctx, &r, host)
+	if isNotFound(err) {
+		// The resolver also reports this if one of several questions (A and
+		// AAAA, each search domain) stayed without an answer. In strict mode,
+		// it reports it only if all questions were answered.
+		r.StrictErrors = true
+		addrs, err = units.LookupAddresses(ctx, &r, host)
+	}
+	return Answer{Addrs: addrs, TTL: heard.ttl()}, err
+}
+
+// lowestTTL is the lowest TTL of all address and alias records seen.
+type lowestTTL struct {
+	mu    sync.Mutex
+	known bool
+	least uint32 // seconds
+}
+
+// ttl returns 0 if no record was seen, and at least 1 ms otherwise. A TTL of 0
+// must not read as unknown.
+func (l *lowestTTL) ttl() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.known {
+		return 0
+	}
+	return max(time.Duration(l.least)*time.Second, time.Millisecond)
+}
+
+// message reads the TTLs of the address and alias records in a response. It
+// ignores messages that are not responses.
+func (l *lowestTTL) message(data []byte) {
+	var p dnsmessage.Parser
+	h, err := p.Start(data)
+	if err != nil || !h.Response || p.SkipAllQuestions() != nil {
+		return
+	}
+	for {
+		r, err := p.AnswerHeader()
+		if err != nil {
+			return
+		}
+		switch r.Type {
+		case dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeCNAME:
+			l.mu.Lock()
+			if !l.known || r.TTL < l.least {
+				l.known, l.least = true, r.TTL
+			}
+			l.mu.Unlock()
+		}
+		if p.SkipAnswer() != nil {
+			return
+		}
+	}
+}
+
+type overhearUDP struct {
+	*net.UDPConn
+	heard *lowestTTL
+}
+
+func (c *overhearUDP) Read(b []byte) (int, error) {
+	n, err := c.UDPConn.Read(b)
+	if err == nil {
+		c.heard.message(b[:n])
+	}
+	return n, err
+}
+
+// overhearTCP reads a stream of messages, each behind its length (RFC 1035,
+// section 4.2.2).
+type overhearTCP struct {
+	net.Conn
+	heard *lowestTTL
+	seen  []byte
+}
+
+func (c *overhearTCP) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.seen = append(c.seen, b[:n]...)
+	for len(c.seen) >= 2 {
+		end := 2 + int(binary.BigEndian.Uint16(c.seen))
+		if len(c.seen) < end {
+			break
+		}
+		c.heard.message(c.seen[2:end])
+		c.seen = c.seen[end:]
+	}
+	return n, err
+}

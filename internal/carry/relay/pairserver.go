@@ -1,0 +1,357 @@
+package relay
+
+import (
+	"cmp"
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"longhaul/internal/sys/socket"
+	"longhaul/internal/words/portrange"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	report "longhaul/internal/carry/flow"
+	"longhaul/internal/carry/proxyproto"
+)
+
+// PairServer takes the connections of near relays to a far tunnel.
+type PairServer interface {
+	// Recognize classifies the first bytes of a connection, at most prefacePeek.
+	// It runs on an event loop and must not block.
+	Recognize(first []byte) Recognition
+
+	// Serve takes over a connection that was recognized; nothing of it was
+	// read. It was accepted before the time waited. Serve runs on an event loop
+	// and must not block.
+	Serve(fd int, waited time.Duration)
+}
+
+const (
+	prefacePeek    = 64               // bytes of a connection to inspect
+	prefaceTimeout = 10 * time.Second // for a connection to send its preface
+	maxPrefaces    = 2048             // connections of one tunnel without a preface yet
+)
+
+var (
+	errNoPreface    = errors.New("it does not begin as a paired relay's")
+	errSilent       = fmt.Errorf("no preface of a paired relay within %v", prefaceTimeout)
+	errManyPrefaces = fmt.Errorf("%d connections of the tunnel have sent no preface yet", maxPrefaces)
+)
+
+// stranger is a connection to a far tunnel that has not sent its preface. It is
+// no flow: the limits on flows bound those that lanes bring, and a flow that
+// exists gets its new lane even if none is free.
+type stranger struct {
+	fd    int
+	route *route
+	from  netip.AddrPort
+	until time.Duration
+	place *list.Element // in worker.strangersByAge
+}
+
+// admitStranger waits for the preface of a connection to a far tunnel.
+func (w *worker) admitStranger(rt *route, fd int, from netip.AddrPort) {
+	if rt.state.prefaces.Add(1) > maxPrefaces && !w.turnAwayOldest(rt) {
+		rt.state.prefaces.Add(-1)
+		rt.state.limited.Add(1)
+		w.refuse(rt, fd, from, report.EndFlowLimit, errManyPrefaces)
+		return
+	}
+	s := &stranger{fd: fd, route: rt, from: from, until: w.now + prefaceTimeout}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(fd), Pad: kindStranger}
+	if errno := epollAdd(w.epfd, fd, &ev); errno != 0 {
+		rt.state.prefaces.Add(-1)
+		w.refuse(rt, fd, from, report.EndNoResources, errno)
+		return
+	}
+	w.strangers[fd] = s
+	s.place = w.strangersByAge.PushBack(s)
+	if w.strangersAt == 0 {
+		w.strangersAt = s.until
+	}
+}
+
+// recognizeStranger looks at the first bytes of a connection to a far tunnel.
+func (w *worker) recognizeStranger(s *stranger, events uint32) {
+	n, errno := socket.Peek(s.fd, w.buf[:prefacePeek])
+	switch {
+	case errno == unix.EAGAIN || errno == unix.EINTR:
+		return
+	case errno != 0:
+		w.turnAway(s, report.EndDenied, errno)
+		return
+	case n == 0:
+		w.turnAway(s, report.EndDenied, errNoPreface)
+		return
+	}
+	t := s.route.tunnel
+	switch t.PairServer.Recognize(w.buf[:n]) {
+	case IsHello:
+		epollDel(w.epfd, s.fd)
+		w.forgetStranger(s)
+		if t.Transport != nil {
+			t.Transport.Established(s.fd, false)
+		}
+		t.PairServer.Serve(s.fd, w.now-(s.until-prefaceTimeout))
+	case NoHello:
+		w.turnAway(s, report.EndDenied, errNoPreface)
+	case MaybeHello:
+		if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+			w.turnAway(s, report.EndDenied, errNoPreface)
+		}
+	}
+}
+
+func (w *worker) forgetStranger(s *stranger) {
+	delete(w.strangers, s.fd)
+	w.strangersByAge.Remove(s.place)
+	s.route.state.prefaces.Add(-1)
+}
+
+// turnAway resets a connection that is no near relay's.
+func (w *worker) turnAway(s *stranger, reason report.EndReason, err error) {
+	w.forgetStranger(s)
+	s.route.state.denied.Add(1)
+	w.refuse(s.route, s.fd, s.from, reason, err)
+}
+
+// turnAwayOldest makes room for a new connection: a paired relay's has its preface with
+// it, so who has waited longest is none. It returns false if none waits on this loop.
+func (w *worker) turnAwayOldest(rt *route) bool {
+	e := w.strangersByAge.Front()
+	for e != nil && e.Value.(*stranger).route.state != rt.state {
+		e = e.Next()
+	}
+	if e == nil {
+		return false
+	}
+	oldest := e.Value.(*stranger)
+	w.forgetStranger(oldest)
+	rt.state.limited.Add(1)
+	w.refuse(rt, oldest.fd, oldest.from, report.EndFlowLimit, errManyPrefaces)
+	return true
+}
+
+// strangersDue turns away the connections that have not sent a preface in time.
+func (w *worker) strangersDue() {
+	w.strangersAt = 0
+	for e := w.strangersByAge.Front(); e != nil; e = w.strangersByAge.Front() {
+		s := e.Value.(*stranger)
+		if w.now < s.until {
+			w.strangersAt = s.until
+			return
+		}
+		w.turnAway(s, report.EndDenied, errSilent)
+	}
+}
+
+// dropStrangers resets all of them. It runs in the loop that ends.
+func (w *worker) dropStrangers() {
+	for _, s := range w.strangers {
+		w.forgetStranger(s)
+		closeFD(s.fd)
+	}
+}
+
+// PairOpen is a flow that a near relay asks for.
+type PairOpen struct {
+	Tunnel         string
+	Client, Listen netip.AddrPort // at the near relay; zero: it checks whether the target accepts
+	Carrier        PairFlow
+
+	// Peer is the near relay's name if the tunnel has several: each has its share of flows and
+	// memory. Empty: there is one.
+	Peer string
+	// Admitted is called on the event loop once the flow counts; nil: nobody asks.
+	Admitted func()
+}
+
+// PairTarget is the connection to the target of a flow that a near relay asked
+// for. Its socket belongs to the carrier, which calls Ended once.
+type PairTarget struct {
+	FD    int // non-blocking
+	To    netip.AddrPort
+	Reset unix.Errno // the target has reset since: an end that is read from FD is none
+	Legs  PairLegs
+
+	worker    *worker
+	slot, gen uint32
+}
+
+// Ended reports the end of the flow to the relay.
+func (t *PairTarget) Ended(e PairEnd) {
+	t.worker.post(func() { t.worker.carried(t.slot, t.gen, e) })
+}
+
+// pairAnswer is the result of OpenPaired: a target, or why none accepted.
+type pairAnswer struct {
+	target *PairTarget
+	reason report.EndReason
+	err    error
+}
+
+// ErrDialCut is the error of OpenPaired if the relay ended while the target was dialed.
+var ErrDialCut = errors.New("the relay ended while it dialed")
+
+// OpenPaired admits a flow that a near relay asks for, under the limits of the
+// tunnel, and connects it to a target as any other flow. The end of ctx gives
+// it up. An error is a [Refusal].
+func (r *Relay) OpenPaired(ctx context.Context, o PairOpen) (*PairTarget, error) {
+	rt, err := r.farRoute(o.Tunnel)
+	if err != nil {
+		return nil, err
+	}
+	w := slices.MinFunc(*r.loops.Load(), func(a, b *worker) int { return cmp.Compare(a.load.Load(), b.load.Load()) })
+	answers := make(chan pairAnswer, 1)
+	ended := &Refusal{report.EndDrain, ErrDialCut}
+	var until time.Duration
+	if at, bounded := ctx.Deadline(); bounded {
+		until = time.Until(at)
+	}
+	var slot, gen uint32
+	var began bool
+	if !w.post(func() { slot, gen, began = w.openPaired(rt, o, until, answers) }) {
+		return nil, &Refusal{report.EndDrain, ErrClosed}
+	}
+	var a pairAnswer
+	select {
+	case a = <-answers:
+	case <-ctx.Done():
+		w.do(func() {
+			if f := w.lookup(slot, gen); began && f != nil && f.paired != nil && f.paired.answer != nil {
+				w.abort(f, gaveUp(ctx), context.Cause(ctx))
+			}
+		})
+		select {
+		case a = <-answers:
+		default:
+			return nil, ended // the loop ended
+		}
+	}
+	if a.target == nil && a.reason == report.EndDrain {
+		return nil, &Refusal{a.reason, errors.Join(ErrDialCut, a.err)}
+	}
+	if a.target == nil {
+		return nil, &Refusal{a.reason, a.err}
+	}
+	return a.target, nil
+}
+
+// farRoute is the route of a far tunnel's flows.
+func (r *Relay) farRoute(tunnel string) (*route, error) {
+	for _, in := range r.table.Load().tunnels {
+		switch {
+		case in.tunnel.Name != tunnel:
+		case r.draining.Load() || len(in.listeners) == 0 || r.loops.Load() == nil:
+			return nil, &Refusal{report.EndDrain, ErrClosed}
+		case in.tunnel.PairServer == nil:
+			return nil, &Refusal{report.EndDenied, errors.New("the tunnel takes no paired flows any more")}
+		case in.state.drained.Load():
+			return nil, &Refusal{report.EndNoHop, errors.New("the far tunnel is drained")}
+		default:
+			return in.listeners[0].route.Load(), nil
+		}
+	}
+	return nil, &Refusal{report.EndDenied, fmt.Errorf("there is no tunnel %s any more", tunnel)}
+}
+
+// gaveUp is the reason to end a flow that still waits for its target.
+func gaveUp(ctx context.Context) report.EndReason {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return report.EndTargetUnreached
+	}
+	return report.EndClientReset // the near relay did, for its client
+}
+
+// openPaired begins a flow without a client's leg. It returns false if the flow
+// is refused.
+func (w *worker) openPaired(rt *route, o PairOpen, until time.Duration, answers chan<- pairAnswer) (slot, gen uint32, began bool) {
+	var e entry
+	refused := rt.notDialable(o)
+	if refused != nil {
+		rt.state.denied.Add(1)
+	} else {
+		e, refused = w.enterFor(rt, o.Client.Addr(), o.Peer)
+	}
+	if refused != nil {
+		w.recordRefusal(rt, o.Client, o.Listen, refused.Reason, refused.Err)
+		answers <- pairAnswer{reason: refused.Reason, err: refused.Err}
+		return 0, 0, false
+	}
+	f := w.begin(rt, e.share, o.Client)
+	f.listen, f.isIntegrity = o.Listen, !o.Client.IsValid()
+	if f.isIntegrity {
+		rt.state.integrity.total.Add(1)
+	}
+	f.paired = &paired{carrier: o.Carrier, leg: target, answer: answers}
+	if e.limit != e.share {
+		f.paired.client = e.limit
+	}
+	slot, gen = f.slot, f.gen
+	f.opening.within = until
+	w.startDialing(f)
+	if o.Admitted != nil {
+		o.Admitted()
+	}
+	return slot, gen, true
+}
+
+// notDialable returns why a far tunnel does not dial the address that a client dialed.
+func (rt *route) notDialable(o PairOpen) *Refusal {
+	d, to := &rt.tunnel.Dialable, o.Listen.Addr().Unmap()
+	switch {
+	case !rt.targets[0].original:
+		return nil
+	case !o.Client.IsValid() || !o.Listen.IsValid():
+		return &Refusal{report.EndDenied, errors.New("the near relay names no address that a client dialed")}
+	case len(d.To) == 0 || !contains(d.To, to) || !to.IsGlobalUnicast() || !d.hasPort(o.Listen.Port()):
+		return &Refusal{report.EndDenied, fmt.Errorf("the far tunnel does not dial %s: see its original", o.Listen)}
+	case rt.tunnel.SourceClient && (!o.Client.Addr().Unmap().IsGlobalUnicast() || o.Client.Port() == 0):
+		return &Refusal{report.EndDenied, fmt.Errorf("the far tunnel does not dial from %s: it is no client's address and port", o.Client)}
+	case !contains(d.From, o.Client.Addr().Unmap()):
+		return &Refusal{report.EndDenied, fmt.Errorf("the far tunnel does not dial for %s: see from of its original", o.Client.Addr())}
+	}
+	return nil
+}
+
+func (d *Dialable) hasPort(p uint16) bool {
+	return portrange.Has(d.Ports, p)
+}
+
+// handTarget gives the connected target of a far flow to its carrier.
+func (w *worker) handTarget(f *flow) {
+	p, l := f.paired, &f.legs[target]
+	if !w.sendHeader(f) {
+		return
+	}
+	w.beginPaired(f, p)
+	t := &PairTarget{To: f.target, Legs: w.pairLegs(f), worker: w, slot: f.slot, gen: f.gen}
+	if l.failed != 0 && !l.fin {
+		t.Reset = l.failed
+	}
+	t.FD = w.releaseLeg(l)
+	answer := p.answer
+	p.answer = nil
+	answer <- pairAnswer{target: t}
+}
+
+// sendHeader sends the PROXY header for the target. A new socket has room for it.
+func (w *worker) sendHeader(f *flow) bool {
+	version := f.route.tunnel.ProxyOut
+	if version == ProxyNone {
+		return true
+	}
+	header := proxyproto.AppendHeader(nil, int(version), proxyproto.Header{Source: f.client, Destination: f.listen})
+	n, errno := socket.Send(int(f.legs[target].fd), header, 0)
+	switch {
+	case errno != 0:
+		w.abort(f, legFailure(target, errno), errno)
+	case n < len(header):
+		w.abort(f, report.EndNoResources, errors.New("no room for the PROXY header"))
+	}
+	return errno == 0 && n == len(header)
+}

@@ -1,0 +1,155 @@
+package relay
+
+import (
+	"sync"
+	"time"
+
+	report "longhaul/internal/carry/flow"
+	"longhaul/internal/carry/relay/monotime"
+	"longhaul/internal/sys/tcpinfo"
+)
+
+// An event loop samples one portion of its flows per turn and does nothing else
+// meanwhile. A portion ends at portionFlows flows or after portionTime.
+const (
+	portionFlows = 128
+	portionTime  = 50 * time.Microsecond
+)
+
+// maxQueried is the approximate number of flows for which one EachFlow queries
+// the kernel. A query takes about 7 µs per flow, and processing the answer as
+// long again.
+const maxQueried = 500
+
+// sampling is the state that one EachFlow hands to the next.
+type sampling struct {
+	mu      sync.Mutex // one at a time
+	samples []report.Sample
+	pass    uint64
+	busy    int // flows that were not quiet
+}
+
+// turn selects one of several equal parts of the flows.
+type turn struct{ this, of uint64 }
+
+// EachFlow visits every flow once; it may miss flows that begin or end
+// meanwhile. An event loop samples one portion of its flows at a time and moves
+// bytes in between. visit runs outside the loop, and EachFlow reuses the sample
+// once visit returns. Which flows the kernel is queried about depends on the
+// previous EachFlow of any caller.
+func (r *Relay) EachFlow(visit func(*report.Sample)) error {
+	c := &r.sampling
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	loops := r.loops.Load()
+	if loops == nil {
+		return ErrClosed
+	}
+	if c.samples == nil {
+		c.samples = make([]report.Sample, portionFlows)
+	}
+	c.pass++
+	turns := uint64(c.busy/maxQueried + 1)
+	c.busy = 0
+	for _, w := range *loops {
+		for next := 0; next >= 0; {
+			n := 0
+			if !w.do(func() { n, next = w.sample(next, c.samples, turn{c.pass % turns, turns}) }) {
+				return ErrClosed
+			}
+			for i := range c.samples[:n] {
+				if !c.samples[i].Unchanged {
+					c.busy++
+				}
+				visit(&c.samples[i])
+			}
+		}
+	}
+	return nil
+}
+
+// sample fills in samples of the flows, beginning at slot from. It returns
+// their number and the slot to continue with; negative after the last.
+func (w *worker) sample(from int, into []report.Sample, t turn) (n, next int) {
+	now, wall := monotime.Now(), time.Now().Round(0)
+	for at := from; at < len(w.slots); at++ {
+		f := w.slots[at].flow
+		if f == nil {
+			continue
+		}
+		if n == len(into) || n > 0 && monotime.Now()-now >= portionTime {
+			return n, at
+		}
+		w.sampleFlow(f, &into[n], t, now, wall)
+		n++
+	}
+	return n, -1
+}
+
+func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now time.Duration, wall time.Time) {
+	w.lookAtPaired(f)
+	s.Lanes = nil
+	s.ID = report.ID(f.id)
+	s.Tunnel = f.route.tunnel.Name
+	s.State = f.state()
+	s.Client, s.Listen, s.Target = f.client, w.listenAddr(f), f.target
+	s.Hop = f.hopName()
+	s.Start = wall.Add(f.start - now)
+	s.BytesUp, s.BytesDown = max(0, f.dirs[up].bytes), max(0, f.dirs[down].bytes)
+	moving := f.connected() || f.phase == phasePaired
+	s.Unchanged = moving && f.settled != 0 && f.active <= f.settled
+	s.Skipped = !s.Unchanged && f.id%t.of != t.this
+	if s.Unchanged || s.Skipped {
+		s.ClientLeg.Known, s.TargetLeg.Known = false, false
+		return
+	}
+	f.sockets(func(fds [2]int) {
+		f.legs[client].sample(fds[client], &s.ClientLeg)
+		if moving {
+			f.legs[target].sample(fds[target], &s.TargetLeg)
+		} else {
+			s.TargetLeg = report.LegSample{SendBuffer: -1, SendQueued: -1} // missing while the target leg connects
+		}
+	})
+	if f.phase == phasePaired {
+		f.sampleLane(s)
+	}
+	f.settled = 0
+	if moving && f.dirs[up].held == 0 && f.dirs[down].held == 0 && f.settledLeg(client, &s.ClientLeg) && f.settledLeg(target, &s.TargetLeg) {
+		f.settled = w.now - 1 // bytes that move later in this turn carry this turn's time
+	}
+}
+
+// settledLeg reports whether nothing is under way on a leg. A paired flow that is parked has
+// none at the lane's side.
+func (f *flow) settledLeg(s side, l *report.LegSample) bool {
+	parked := f.phase == phasePaired && s == f.paired.lane() && !l.Known && f.paired.seen.retained == 0
+	return parked || settled(l)
+}
+
+// settled reports whether the leg's peer has acknowledged everything.
+func settled(l *report.LegSample) bool {
+	return l.Known && l.Info.Unacked == 0 && l.Info.NotsentBytes == 0
+}
+
+// sample fills in what the kernel knows of a leg; a negative fd means that the
+// leg has no socket.
+func (l *leg) sample(fd int, s *report.LegSample) {
+	likely := s.CongestionControl // the value of another flow
+	s.Side, s.CongestionControl, s.Known, s.SendBuffer, s.SendQueued = "", "", false, -1, -1
+	if l.setup != nil {
+		s.Side = l.setup.side
+	}
+	if fd < 0 {
+		return
+	}
+	var err error
+	if s.Info, err = tcpinfo.Get(fd); err != nil {
+		return
+	}
+	s.Known = true
+	s.CongestionControl, _ = tcpinfo.LikelyCongestionControl(fd, likely)
+	if m, ok := socketMemory(fd); ok {
+		s.SendBuffer, s.SendQueued = int64(m[skSendBound]), int64(m[skSendQueued])
+	}
+}

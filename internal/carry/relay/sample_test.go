@@ -1,0 +1,374 @@
+package relay
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	report "longhaul/internal/carry/flow"
+	"longhaul/internal/carry/relay/names"
+	"longhaul/internal/sys/tcpinfo"
+	"longhaul/test/nettest"
+)
+
+// sampled returns the samples of EachFlow by the flows' IDs.
+func (g *rig) sampled() map[report.ID]report.Sample {
+	g.t.Helper()
+	all := map[report.ID]report.Sample{}
+	if err := g.relay.EachFlow(func(s *report.Sample) {
+		if _, twice := all[s.ID]; twice || s.ID == 0 {
+			g.t.Errorf("flow %d is visited twice, or has no name", s.ID)
+		}
+		all[s.ID] = *s
+	}); err != nil {
+		g.t.Fatal(err)
+	}
+	return all
+}
+
+// theOne waits until the sample of the only flow satisfies want.
+func (g *rig) theOne(what string, want func(*report.Sample) bool) report.Sample {
+	g.t.Helper()
+	var last map[report.ID]report.Sample
+	nettest.Eventually(g.t, patience, func() bool {
+		last = g.sampled()
+		for _, s := range last {
+			return len(last) == 1 && want(&s)
+		}
+		return false
+	}, func() string { return what })
+	for _, s := range last {
+		return s
+	}
+	panic("no flow")
+}
+
+func TestEachFlow(t *testing.T) {
+	nettest.CheckLeaks(t)
+	began := time.Now()
+	g := newRig(t, nil)
+	if got := g.sampled(); len(got) != 0 {
+		t.Errorf("%d flows before the first", len(got))
+	}
+	c, s := g.pair()
+	fresh := g.theOne("the flow is not open", func(s *report.Sample) bool { return s.State == "open" })
+	if fresh.Tunnel != "t" || fresh.Client != c.LocalAddr().(*net.TCPAddr).AddrPort() || fresh.Listen != g.addr || fresh.Target != addrOf(g.target) || fresh.Hop != addrOf(g.target).String() {
+		t.Errorf("the sample of a new flow is not of this flow: %+v", fresh)
+	}
+	if now := time.Now(); fresh.Start.Before(began.Round(0)) || fresh.Start.After(now.Round(0)) {
+		t.Errorf("it began at %v, the relay was started after %v and it is %v", fresh.Start, began, now)
+	}
+	for _, leg := range []report.LegSample{fresh.ClientLeg, fresh.TargetLeg} {
+		if !leg.Known || leg.Info.State != tcpinfo.Established || leg.CongestionControl == "" || leg.SendBuffer <= 0 || leg.SendQueued < 0 {
+			t.Errorf("leg %+v", leg)
+		}
+	}
+
+	write(t, c, pattern(5000))
+	expect(t, s, pattern(5000))
+	moved := g.theOne("the bytes are not counted", func(s *report.Sample) bool { return s.BytesUp == 5000 && !s.Unchanged })
+	if moved.BytesDown != 0 || moved.ID != fresh.ID {
+		t.Errorf("5000 bytes have gone up on the same flow, the sample is %+v", moved)
+	}
+	g.theOne("it does not fall quiet", func(s *report.Sample) bool {
+		return s.Unchanged && !s.ClientLeg.Known && !s.TargetLeg.Known && s.BytesUp == 5000
+	})
+	write(t, s, pattern(1))
+	expect(t, c, pattern(1))
+	if woken := g.sampled()[fresh.ID]; woken.Unchanged || woken.BytesDown != 1 || !woken.ClientLeg.Known || woken.ClientLeg.Info.BytesSent != 1 {
+		t.Errorf("after another byte: %+v", woken)
+	}
+
+	// A flow with unacknowledged bytes is not quiet.
+	s.SetReadBuffer(1)
+	go func() { _, _ = c.Write(make([]byte, 64<<20)) }()
+	g.theOne("nothing is stuck", func(s *report.Sample) bool { return s.TargetLeg.Known && s.TargetLeg.Info.NotsentBytes > 0 })
+	for range 3 {
+		if g.sampled()[fresh.ID].Unchanged {
+			t.Error("a flow with data under way is quiet")
+		}
+	}
+	reset(t, s)
+	if r := g.expectReason(report.EndTargetReset); r.Flow != fresh.ID || r.ClientLeg.BytesSent < 0 && r.TargetLeg.BytesSent < 0 {
+		t.Errorf("record %+v", r)
+	}
+	if got := g.sampled(); len(got) != 0 {
+		t.Errorf("%d flows after the end", len(got))
+	}
+	g.relay.Close()
+	if err := g.relay.EachFlow(func(*report.Sample) {}); err != ErrClosed {
+		t.Errorf("a closed relay: %v", err)
+	}
+}
+
+func TestEachFlowOfAConnectingOne(t *testing.T) {
+	nettest.CheckLeaks(t)
+	answer := make(chan struct{})
+	g := newRig(t, func(o *rigOptions) {
+		o.Tunnels[0].Forward[0].Host = "slow.example"
+		o.Resolve = func(ctx context.Context, _ string) (names.Answer, error) {
+			select {
+			case <-answer:
+			case <-ctx.Done():
+			}
+			return names.Answer{}, ctx.Err()
+		}
+	})
+	defer close(answer)
+	dial(t, g.addr)
+	s := g.theOne("it is not being connected", func(s *report.Sample) bool { return s.State == "dialing" })
+	if s.Target.IsValid() || s.TargetLeg.Known || s.TargetLeg.SendBuffer >= 0 || !s.ClientLeg.Known || s.Unchanged {
+		t.Errorf("a flow that is being connected has the sample %+v", s)
+	}
+}
+
+// TestEachFlowWhileFlowsComeAndGo is mainly for the race detector.
+func TestEachFlowWhileFlowsComeAndGo(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, nil)
+	g.echo()
+	stop := make(chan struct{})
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				c, err := tryDial(g.addr)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = c.Write([]byte{1})
+				_, _ = c.Read(make([]byte, 1))
+				c.Close()
+			}
+		})
+	}
+	visited := map[report.ID]int64{}
+	nettest.Eventually(t, patience, func() bool {
+		for id, s := range g.sampled() {
+			if s.BytesUp < visited[id] {
+				t.Errorf("flow %d had moved %d bytes and now %d", id, visited[id], s.BytesUp)
+			}
+			visited[id] = s.BytesUp
+		}
+		return len(visited) > 200
+	}, func() string { return "few flows are visited" })
+	close(stop)
+	clients.Wait()
+	nettest.Eventually(t, patience, func() bool { return g.relay.FlowsNow() == 0 }, func() string { return "flows are left" })
+	told := map[report.ID]bool{}
+	nettest.Eventually(t, patience, func() bool { return int64(len(g.flows.all())) == g.relay.Overview().Tunnels[0].FlowsTotal },
+		func() string { return "flows have no record" })
+	for _, r := range g.flows.all() {
+		if r.Flow == 0 || told[r.Flow] {
+			t.Errorf("record of flow %d", r.Flow)
+		}
+		told[r.Flow] = true
+	}
+	for id := range visited {
+		if !told[id] {
+			t.Errorf("flow %d was visited and has no record", id)
+		}
+	}
+}
+
+// TestSamplesComeInPortions: an event loop samples a bounded number of its
+// flows at a time, and every flow is visited. TestASampleHoldsNoLoopUp measures
+// the duration of a portion.
+func TestSamplesComeInPortions(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, flows := crowd(t, 6*portionFlows)
+	for _, pass := range []string{"the kernel is asked about each", "all are quiet"} {
+		visited, turns := 0, 0
+		g.eachPortion(func(n int, _ time.Duration) {
+			if n > portionFlows {
+				t.Errorf("%s: a portion of %d flows, want %d at most", pass, n, portionFlows)
+			}
+			visited += n
+			turns++
+		})
+		if visited != flows || turns < flows/portionFlows {
+			t.Errorf("%s: %d flows were visited in %d portions, want %d flows in %d portions or more", pass, visited, turns, flows, flows/portionFlows)
+		}
+	}
+}
+
+// eachPortion visits all flows like EachFlow, and reports the number of flows
+// and the duration of each portion.
+func (g *rig) eachPortion(visit func(flows int, took time.Duration)) {
+	buf := make([]report.Sample, portionFlows)
+	for _, w := range g.relay.workers {
+		for next := 0; next >= 0; {
+			n := 0
+			var took time.Duration
+			w.do(func() {
+				begin := time.Now()
+				n, next = w.sample(next, buf, turn{0, 1})
+				took = time.Since(begin)
+			})
+			visit(n, took)
+		}
+	}
+}
+
+// crowd makes a relay with idle flows, as many as requested or as this
+// process's descriptors allow.
+func crowd(t testing.TB, flows int) (g *rig, made int) {
+	t.Helper()
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	const others = 1000
+	more := was
+	more.Cur = max(was.Cur, uint64(4*flows+others))
+	more.Max = max(was.Max, more.Cur)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &more); err != nil {
+		more.Cur = was.Max
+		more.Max = was.Max
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &more); err != nil {
+			t.Fatal(err)
+		}
+		flows = min(flows, int(more.Cur-others)/4)
+	}
+	t.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: was.Cur, Max: more.Max}) })
+	g = newRig(t, nil)
+	clients, targets := make([]net.Conn, flows), make([]net.Conn, flows)
+	t.Cleanup(func() {
+		for i := range flows {
+			for _, c := range []net.Conn{clients[i], targets[i]} {
+				if c != nil {
+					c.Close()
+				}
+			}
+		}
+	})
+	for i := range flows {
+		var err error
+		if clients[i], err = tryDial(g.addr); err != nil {
+			t.Fatal(err)
+		}
+		if targets[i], err = g.target.Accept(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return g, flows
+}
+
+// TestEachFlowAsksInTurns: with very many busy flows, the kernel is queried
+// about some of them each time, and about all after several times.
+func TestEachFlowAsksInTurns(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, flows := crowd(t, 300)
+	g.sampled()
+	asked := map[report.ID]int{}
+	const turns = 3
+	for range turns {
+		g.relay.sampling.busy = (turns - 1) * maxQueried // as if there were so many
+		for _, w := range g.relay.workers {
+			w.do(func() { w.eachFlow(func(f *flow) { f.settled = 0 }) })
+		}
+		all := g.sampled()
+		if len(all) != flows {
+			t.Errorf("%d of %d flows are visited", len(all), flows)
+		}
+		for id, s := range all {
+			if s.Skipped == s.ClientLeg.Known || s.Unchanged {
+				t.Errorf("a flow is either skipped or its leg known, the sample is %+v", s)
+			}
+			if !s.Skipped {
+				asked[id]++
+			}
+		}
+	}
+	for id, times := range asked {
+		if times != 1 {
+			t.Errorf("the kernel was asked about flow %d %d times in %d", id, times, turns)
+		}
+	}
+	if len(asked) != flows {
+		t.Errorf("it was asked about %d of %d flows", len(asked), flows)
+	}
+}
+
+func BenchmarkEachFlow(b *testing.B) {
+	g, flows := crowd(b, 10_000)
+	for _, quiet := range []bool{false, true} {
+		name := "busy"
+		if quiet {
+			name = "quiet"
+		}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for range b.N {
+				if !quiet {
+					for _, w := range g.relay.workers {
+						w.do(func() { w.eachFlow(func(f *flow) { f.settled = 0 }) })
+					}
+				}
+				_ = g.relay.EachFlow(func(*report.Sample) {})
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(flows), "ns/flow")
+		})
+	}
+}
+
+func TestEndsAreCounted(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, nil)
+	for i := range 3 {
+		c, s := g.pair()
+		if i == 0 {
+			reset(t, c)
+			expectReset(t, s)
+			continue
+		}
+		c.CloseWrite()
+		expectEnd(t, s)
+		s.CloseWrite()
+		expectEnd(t, c)
+	}
+	want := []report.Ended{{Reason: report.EndClientReset, EndedBy: "client", Flows: 1}, {Reason: report.EndClean, EndedBy: "both", Flows: 2}}
+	var got []report.Ended
+	nettest.Eventually(t, patience, func() bool {
+		got = g.relay.Overview().Tunnels[0].Ended
+		return slices.Equal(got, want)
+	}, func() string { return "the ends are not counted" })
+}
+
+func TestEveryReasonIsCounted(t *testing.T) {
+	if len(report.EndReasons) > maxReasons {
+		t.Fatalf("%d reasons, room for %d", len(report.EndReasons), maxReasons)
+	}
+	var c endCounts
+	for i, r := range report.EndReasons {
+		for range i + 1 {
+			c.add(r)
+		}
+	}
+	var byPeer endCounts
+	byPeer.add(report.EndIdle)
+	list := endList(&c, &byPeer)
+	if want := (report.Ended{Reason: report.EndIdle, EndedBy: "peer", Flows: 1}); list[len(list)-1] != want {
+		t.Errorf("told by the peer: %+v, want %+v", list[len(list)-1], want)
+	}
+	list = list[:len(list)-1]
+	if len(list) != len(report.EndReasons) {
+		t.Fatalf("%d of %d reasons", len(list), len(report.EndReasons))
+	}
+	for i, e := range list {
+		if e.Flows != int64(i+1) || e.Reason != report.EndReasons[i] || !slices.Contains([]string{"client", "target", "both", "relay"}, e.EndedBy) {
+			t.Errorf("a reason is out of order or counted wrong: %+v", e)
+		}
+	}
+}

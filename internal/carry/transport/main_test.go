@@ -1,0 +1,9 @@
+package transport
+
+import (
+	"testing"
+
+	"longhaul/test/nettest"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }

@@ -1,0 +1,47 @@
+package doctor
+
+import (
+	"fmt"
+	"longhaul/internal/words/units"
+)
+
+var sendBufferCause = causeEntry{
+	cause: SendBuffer, rule: sendBuffer, glances: true, relayed: true, remedies: sendBufferRemedies,
+	sentence: limited("The sending program's socket buffer is too small for this distance: that limits it to %s."),
+}
+
+// sendBuffer: the socket's buffer is smaller than the bandwidth-delay product.
+func sendBuffer(c *patient) *Finding {
+	f := c.f
+	if !c.bufferFull() || f.Busy < 0.8 || f.CPU > 0.85 {
+		return nil
+	}
+	evidence := []string{fmt.Sprintf("the send buffer limited the sender %s of the time", percent(f.Sndbuf))}
+	if !(f.Sndbuf > 0.1) {
+		evidence = []string{fmt.Sprintf("all data of the send buffer is in flight, %s of the %.0f segments that the congestion window allows", count(f.InFlight), f.Cwnd)}
+	}
+	return &Finding{Cause: SendBuffer, BoundBps: c.goodput, Evidence: evidence}
+}
+
+// bufferFull reports whether all data of the send buffer is in flight, and the
+// congestion window has room for more. The kernel wakes a waiting writer when a third
+// of the buffer is free, so the buffer never holds much less.
+func (c *patient) bufferFull() bool { return c.f.BufferFull() }
+
+// BufferFull reports whether all data of the send buffer is in flight, and the
+// congestion window has room for more.
+func (f *Figures) BufferFull() bool {
+	return f.Sndbuf > 0.1 || f.BufferLow > 0.65 && f.BufferHigh > 0.85 && f.NotSent < 4*float64(f.MSS) && f.CwndUsed < 0.9 && !(f.Rwnd > 0.15)
+}
+
+func sendBufferRemedies(c *patient) []Remedy {
+	window := c.windowNeeded()
+	return []Remedy{{
+		Action: "let the send buffer grow: have the program set no SO_SNDBUF, or " + units.FormatSize(float64(window)), Place: InProgram,
+		Others: []string{
+			fmt.Sprintf("Linux's bound on automatic buffers: sysctl -w net.ipv4.tcp_wmem=\"4096 16384 %d\"",
+				2*window),
+			fmt.Sprintf("AIX: no -o tcp_sendspace=%d -o sb_max=%d", window, 4*window),
+		},
+	}}
+}

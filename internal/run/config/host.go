@@ -1,0 +1,140 @@
+package config
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"longhaul/internal/words/portrange"
+)
+
+// maxLookups bounds the names that are looked up at a time.
+const maxLookups = 16
+
+// warnHost warns of what this host lacks for the configuration. All of it may come later, or be
+// there on the relay's host, so nothing of it is a mistake.
+func (d *decoder) warnHost(tunnels []Tunnel) {
+	d.warnAddresses()
+	d.warnOutgoingPorts()
+	d.warnNames(tunnels)
+}
+
+// warnAddresses warns of listening addresses that this host does not have.
+func (d *decoder) warnAddresses() {
+	if d.loader.HasAddress == nil {
+		return
+	}
+	has := map[netip.Addr]bool{}
+	warned := map[*node]bool{}
+	for _, l := range d.listens {
+		known, asked := has[l.Addr]
+		if !asked {
+			known = d.loader.HasAddress(l.Addr)
+			has[l.Addr] = known
+		}
+		if known || warned[l.at] {
+			continue
+		}
+		warned[l.at] = true
+		d.warn(l.at, "the relay waits for it: give the host the address, or listen on one of those that ip addr shows",
+			"%s is no address of this host", l.Addr)
+	}
+}
+
+// warnOutgoingPorts warns of listening ports that the kernel may give to an outgoing connection
+// before the relay starts.
+func (d *decoder) warnOutgoingPorts() {
+	if d.loader.OutgoingPorts == nil {
+		return
+	}
+	outgoing := d.loader.OutgoingPorts()
+	var at *node
+	var ports []string
+	for _, l := range d.listens {
+		if len(outgoing) == 0 || !portrange.Overlap(outgoing, []portrange.Range{l.Ports}) {
+			continue
+		}
+		if at == nil {
+			at = l.at
+		}
+		if text := l.Ports.String(); !slices.Contains(ports, text) {
+			ports = append(ports, text)
+		}
+	}
+	if at == nil {
+		return
+	}
+	d.warn(at, "reserve them: sysctl -w net.ipv4.ip_local_reserved_ports="+strings.Join(ports, ",")+", beside those that it lists",
+		"listening on %s fails while an outgoing connection of this host has a port of net.ipv4.ip_local_port_range there", strings.Join(ports, ", "))
+}
+
+// warnNames warns of names of next hops that have no address.
+func (d *decoder) warnNames(tunnels []Tunnel) {
+	places := map[string]*node{}
+	var names []string
+	for i, t := range tunnels {
+		for hop, f := range t.Forward {
+			if _, err := netip.ParseAddr(f.Host); err == nil || f.Host == "" || places[f.Host] != nil || hop >= len(d.forwardNodes[i]) {
+				continue
+			}
+			places[f.Host] = d.forwardNodes[i][hop]
+			names = append(names, f.Host)
+		}
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, resolveTimeout)
+	defer cancel()
+	found := make([]error, len(names))
+	turns := make(chan struct{}, maxLookups)
+	var looking sync.WaitGroup
+	for i, name := range names {
+		looking.Go(func() {
+			turns <- struct{}{}
+			defer func() { <-turns }()
+			_, found[i] = d.loader.Resolve(ctx, name)
+		})
+	}
+	looking.Wait()
+	for i, err := range found {
+		if err != nil {
+			d.warn(places[names[i]], "check the name, and the DNS of this host; the relay looks it up again for each flow",
+				"the name %s has no address: %v", names[i], err)
+		}
+	}
+}
+
+// warnKeys warns of peers whose keys this host does not have: nothing of theirs passes.
+func (d *decoder) warnKeys(tunnels []Tunnel, nodes []*node, dir string) {
+	if d.loader.PeerKey == nil {
+		return
+	}
+	for i, t := range tunnels {
+		if i >= len(nodes) {
+			return
+		}
+		key, peers := "pair", []string{t.Pair.Peer}
+		fix := "pair them: at the far relay longhaul pair invite NAME --address HOST:PORT, here longhaul pair join - --as %s < line"
+		switch {
+		case t.PairFrom.Paired():
+			key, peers = "pair_from", t.PairFrom.Peers
+			fix = "pair them: here longhaul pair invite %s --address HOST:PORT, at the near relay longhaul pair join - < line"
+		case !t.Pair.Paired():
+			continue
+		}
+		at := nodes[i].lookup(key)
+		if at == nil {
+			at = nodes[i]
+		}
+		for _, peer := range peers {
+			if err := d.loader.PeerKey(dir, peer); err != nil {
+				d.warn(at, fmt.Sprintf(fix, peer), "%v", err)
+			}
+		}
+	}
+}
+
+func (d *decoder) warn(n *node, fix, format string, args ...any) {
+	d.warnings = append(d.warnings, &Error{n.at, oneLine(fmt.Sprintf(format, args...)), oneLine(fix)})
+}

@@ -1,0 +1,582 @@
+package config
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/units"
+)
+
+// Bounds of values; the comment names the kernel's bound if there is one.
+const (
+	maxWorkers     = 1024
+	maxFlows       = 10_000_000
+	minBuffer      = 4 << 10
+	maxBuffer      = 1023 << 20 // SO_SNDBUF and SO_RCVBUF are doubled in an int
+	minMemory      = 1 << 20
+	maxMemory      = 1 << 40
+	minMSS         = 88    // TCP_MAXSEG, lower bound
+	maxMSS         = 32767 // TCP_MAXSEG, upper bound
+	minRate        = units.Rate(8_000)
+	maxRate        = units.Rate(10_000_000_000_000)
+	maxKeepalive   = 32767 * time.Second // TCP_KEEPIDLE and TCP_KEEPINTVL
+	maxProbes      = 127                 // TCP_KEEPCNT
+	maxUserTimeout = 24 * 24 * time.Hour // TCP_USER_TIMEOUT is an int of milliseconds
+	maxCCName      = 15                  // TCP_CA_NAME_MAX less its terminator
+	maxSocketPath  = 107                 // sun_path less its terminator
+	maxNameLength  = 63
+)
+
+const (
+	never    = time.Duration(0)
+	forever  = time.Duration(-1)
+	thirtyDs = 30 * 24 * time.Hour
+)
+
+// config decodes the whole tree.
+func (d *decoder) config(root *node) Config {
+	c := Default()
+	base := DefaultSettings()
+	off := forever
+
+	// Decode defaults first, wherever the file has them.
+	if n := root.lookup("defaults"); n != nil && n.kind != null {
+		d.mapping(n, "defaults", d.settingsFields(&base)...)
+	} else {
+		d.mapping(&node{kind: mapping}, "defaults", d.settingsFields(&base)...)
+	}
+
+	var tunnels *node
+	var listenNames []string
+	d.mapping(root, "the configuration",
+		into("name", &c.Name, d.relayName),
+		into("control_socket", &c.ControlSocket, d.socketPath),
+		into("drain_timeout", &c.DrainTimeout, d.duration(0, thirtyDs, &off)),
+		into("half_close_timeout", &c.HalfCloseTimeout, d.duration(time.Millisecond, thirtyDs, &off)),
+		into("reset_drain_timeout", &c.ResetDrainTimeout, d.duration(time.Millisecond, time.Hour, nil)),
+		into("memory_limit", &c.MemoryLimit, d.memoryLimit),
+		into("stall_timeout", &c.StallTimeout, d.duration(time.Second, time.Hour, &off)),
+		field{"limits", func(n *node) { d.limits(n, &c.Limits) }},
+		field{"http_listen", func(n *node) {
+			if all, ok := d.httpListen(n, "http_listen"); ok {
+				c.HTTPListen = all
+				listenNames = namesOf(n)
+			}
+		}},
+		into("http_names", &c.HTTPNames, d.httpNames),
+		field{"dashboard", func(n *node) { d.dashboard(n, &c.Dashboard) }},
+		field{"history", func(n *node) { d.history(n, &c.History) }},
+		into("pair_keys", &c.PairKeys, d.pairKeys),
+		field{"interception", func(n *node) { d.interception(n, &c.Interception) }},
+		into("workers", &c.Workers, d.workers),
+		field{"log", func(n *node) {
+			d.mapping(n, "log",
+				into("format", &c.Log.Format, oneOf(d, "logfmt", "json")),
+				into("level", &c.Log.Level, oneOf(d, "debug", "info", "warn", "error")))
+		}},
+		field{"defaults", func(*node) {}},
+		field{"tunnels", func(n *node) { tunnels = n }},
+	)
+	c.HTTPNames = append(c.HTTPNames, listenNames...)
+	if c.Name != "" && c.ControlSocket != "" {
+		d.errorf(root.lookup("name"), "leave one of them out", "name and control_socket both say where the control socket is")
+	}
+	switch {
+	case root.kind != mapping:
+	case tunnels == nil:
+		if root.lookup("tunnels") == nil {
+			d.errorf(root, "add a list with at least one tunnel: its name, listen and forward", "there are no tunnels")
+		}
+	case tunnels.kind != list:
+		d.errorf(tunnels, "put a dash before each tunnel", "tunnels must be a list, not %s", tunnels.kind)
+	case len(tunnels.items) == 0:
+		d.errorf(tunnels, "add at least one tunnel: its name, listen and forward", "tunnels is empty")
+	default:
+		names := map[string]Position{}
+		for _, n := range tunnels.items {
+			c.Tunnels = append(c.Tunnels, d.tunnel(n, base, names))
+		}
+		d.checkClashes()
+		d.warnPools(tunnels, c.Tunnels)
+		d.warnKeys(c.Tunnels, tunnels.items, c.PairKeys)
+		if d.onHost {
+			d.warnHost(c.Tunnels)
+		}
+		if len(d.errs) == 0 {
+			d.checkIntercepts(c.Tunnels)
+			d.checkLoops(c.Tunnels)
+		}
+	}
+	inOrder(d.warnings)
+	c.Warnings = d.warnings
+	// The decoder read defaults out of order: sort the mistakes by position.
+	inOrder(d.errs)
+	return c
+}
+
+// inOrder sorts by position.
+func inOrder(all []*Error) {
+	slices.SortStableFunc(all, func(a, b *Error) int {
+		return cmp.Or(a.At.Line-b.At.Line, a.At.Column-b.At.Column)
+	})
+}
+
+func (d *decoder) socketPath(n *node, key string) (string, bool) {
+	s, ok := d.text(n, key)
+	switch {
+	case !ok:
+		return "", false
+	case s == Off:
+	case !filepath.IsAbs(s):
+		d.errorf(n, "use an absolute path such as /run/longhaul/control.sock, or off", "%s cannot be %q", key, s)
+		return "", false
+	case len(s) > maxSocketPath:
+		d.errorf(n, fmt.Sprintf("use one of at most %d bytes", maxSocketPath), "%s has %d bytes, too long for a unix socket", key, len(s))
+		return "", false
+	}
+	return s, true
+}
+
+func (d *decoder) relayName(n *node, key string) (string, bool) {
+	s, ok := d.tunnelName(n, key)
+	if s == "lab" { // the socket of `longhaul lab`
+		d.errorf(n, "use another name: the socket of longhaul lab has this one", "%s cannot be %q", key, s)
+		return "", false
+	}
+	return s, ok
+}
+
+func (d *decoder) memoryLimit(n *node, key string) (units.Size, bool) {
+	if n.kind == scalar && n.text == Off {
+		return 0, true
+	}
+	return d.size(minMemory, maxMemory)(n, key)
+}
+
+func (d *decoder) workers(n *node, key string) (int, bool) {
+	if n.kind == scalar && n.text == "auto" {
+		return 0, true
+	}
+	return d.integer(1, maxWorkers)(n, key)
+}
+
+// tunnel decodes one entry of `tunnels`.
+func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunnel {
+	t := Tunnel{Settings: base}
+	var listens []placedListen
+	var forwards []*node
+	fields := []field{
+		into("name", &t.Name, d.tunnelName),
+		{"listen", func(n *node) {
+			d.each(n, "listen", func(n *node, s string) {
+				found, bad := d.listen(s)
+				if bad != nil {
+					d.mistake(n, bad)
+					return
+				}
+				d.keepName(s, found)
+				for _, l := range found {
+					listens = append(listens, placedListen{l, n, &t.Name, ""})
+					t.Listen = append(t.Listen, l)
+				}
+			})
+		}},
+		{"intercept", func(n *node) { d.intercept(n, &t.Intercept) }},
+		into("source", &t.Source, oneOf(d, SourceClient, SourceRelay)),
+		into("refuse", &t.Refuse, oneOf(d, RefuseAfter, RefuseMirror)),
+		into("when_down", &t.WhenDown, oneOf(d, WhenDownBypass, WhenDownRefuse)),
+		{"forward", func(n *node) { t.Forward, forwards = d.forwards(n) }},
+		{"original", func(n *node) { d.original(n, &t.Original) }},
+		{"pair", func(n *node) { d.pair(n, &t.Pair) }},
+		{"pair_from", func(n *node) { d.pairFrom(n, &t.PairFrom) }},
+		{"destinations", func(*node) {}}, // after what they replace
+	}
+	before := len(d.errs)
+	d.mapping(n, "a tunnel", append(fields, d.settingsFields(&t.Settings)...)...)
+	if n.kind != mapping {
+		return t
+	}
+	d.destinations(n.lookup("destinations"), &t)
+	for _, required := range []struct{ key, fix string }{
+		{"name", "add a name; logs and status use it"},
+		{"listen", "add where it listens, such as listen: 10.10.10.20:6000"},
+		{"forward", "add where it leads, such as forward: rhel-vm-2:6000"},
+	} {
+		replaced := required.key != "name" && n.lookup("intercept") != nil || required.key == "forward" && n.lookup("original") != nil
+		if n.lookup(required.key) == nil && !replaced {
+			// The position of a tunnel from flags is the first flag.
+			if n.at.Flag != "" {
+				d.errs = append(d.errs, &Error{Position{Flag: "command line"}, "--" + required.key + " is missing", strings.Replace(required.fix, required.key+": ", "--"+required.key+" ", 1)})
+				continue
+			}
+			d.errorf(n, required.fix, "the tunnel has no %s", required.key)
+		}
+	}
+	if v := n.lookup("intercept"); v != nil && n.lookup("listen") != nil {
+		d.errorf(v, "remove one, or make two tunnels", "a tunnel cannot listen and intercept")
+	}
+	if at, again := names[t.Name]; again && t.Name != "" {
+		d.errorf(n.lookup("name"), "give each tunnel its own name", "the name %s is taken by the tunnel on line %d", t.Name, at.Line)
+	} else {
+		names[t.Name] = n.at
+	}
+	if len(d.errs) == before {
+		d.checkPorts(t, listens, forwards)
+		d.checkIntercept(n, &t)
+		d.checkOriginal(n, &t)
+		d.checkPair(n, &t)
+		d.checkSettings(n, t.Settings)
+	}
+	d.warnClear(n, &t)
+	d.warnBypass(n, &t)
+	d.warnLocalTargets(n, &t)
+	if !t.PairFrom.Paired() && n.lookup("pair_from") == nil && (len(d.errs) == before || n.lookup("allow") == nil) { // only peers use the others
+		d.warnOpen(t, listens)
+	}
+	d.listens = append(d.listens, listens...)
+	d.forwardNodes = append(d.forwardNodes, forwards)
+	d.intercepts = append(d.intercepts, n.lookup("intercept"))
+	return t
+}
+
+func (d *decoder) listen(s string) ([]Listen, *mistake) {
+	ctx, cancel := context.WithTimeout(d.ctx, resolveTimeout)
+	defer cancel()
+	return d.loader.parseListen(ctx, s)
+}
+
+func (d *decoder) tunnelName(n *node, key string) (string, bool) {
+	s, ok := d.text(n, key)
+	if !ok {
+		return "", false
+	}
+	valid := s != "" && len(s) <= maxNameLength
+	for _, c := range s {
+		valid = valid && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-_.", c))
+	}
+	if !valid {
+		d.errorf(n, fmt.Sprintf("use 1 to %d letters, digits, hyphens, underscores and dots", maxNameLength), "%s cannot be %q", key, s)
+	}
+	return s, valid
+}
+
+// settingsFields lists the keys that tunnels and defaults share.
+func (d *decoder) settingsFields(s *Settings) []field {
+	off := never
+	return []field{
+		into("allow", &s.Allow, d.prefixes),
+		into("max_flows", &s.MaxFlows, d.flowLimit),
+		into("max_flows_per_source", &s.MaxFlowsPerSource, orOff(-1, d.integer(1, maxFlows))),
+		into("new_flows_per_second", &s.NewFlowsPerSecond, d.perSecond),
+		into("new_flows_per_second_per_source", &s.NewFlowsPerSecondPerSource, orOff(-1, d.sourcePerSecond)),
+		into("connect_timeout", &s.ConnectTimeout, d.duration(time.Millisecond, time.Hour, nil)),
+		into("idle_timeout", &s.IdleTimeout, d.duration(time.Millisecond, thirtyDs, &off)),
+		into("balance", &s.Balance, oneOf(d, BalanceOrdered, BalanceLeastFlows, BalanceRoundRobin, BalanceSource)),
+		{"health", func(n *node) { d.health(n, &s.Health) }},
+		{"proxy_protocol", func(n *node) { d.proxyProtocol(n, s) }},
+		{"check", func(n *node) { d.check(n, &s.Check) }},
+		into("transport", &s.Transport, oneOf(d, TransportAuto, TransportKernel)),
+		into("wan_side", &s.WANSide, oneOf(d, WANAuto, WANListen, WANForward, WANBoth, WANNone)),
+		{"lan", func(n *node) { d.leg(n, "lan", &s.LAN) }},
+		{"wan", func(n *node) { d.leg(n, "wan", &s.WAN) }},
+	}
+}
+
+func (d *decoder) flowLimit(n *node, key string) (int, bool) {
+	if n.kind == scalar && n.text == "0" {
+		d.errorf(n, "remove the line for no bound; to let nobody in, remove the tunnel", "%s cannot be 0", key)
+		return 0, false
+	}
+	return d.integer(1, maxFlows)(n, key)
+}
+
+func (d *decoder) perSecond(n *node, key string) (float64, bool) {
+	s, ok := d.text(n, key)
+	if !ok {
+		return 0, false
+	}
+	v, err := strconv.ParseFloat(s, 64)
+	switch {
+	case err != nil || math.IsNaN(v) || strings.Trim(s, "0123456789.") != "":
+		d.errorf(n, "use a number such as 200 or 0.5", "%s must be a number, not %q", key, s)
+	case v < 0.001 || v > 1e7:
+		d.errorf(n, "use 0.001 to 10000000, or remove the line for no bound", "%s cannot be %s", key, s)
+	default:
+		return v, true
+	}
+	return 0, false
+}
+
+// sourcePerSecond decodes a rate of at least one per second.
+func (d *decoder) sourcePerSecond(n *node, key string) (float64, bool) {
+	v, ok := d.perSecond(n, key)
+	if ok && v < 1 {
+		d.errorf(n, "use 1 or more, or off for no bound", "%s cannot be %s", key, n.text)
+		return 0, false
+	}
+	return v, ok
+}
+
+// orOff decodes "off" as a given value, and everything else with read.
+func orOff[T any](off T, read func(*node, string) (T, bool)) func(*node, string) (T, bool) {
+	return func(n *node, key string) (T, bool) {
+		if n.kind == scalar && n.text == "off" {
+			return off, true
+		}
+		return read(n, key)
+	}
+}
+
+func (d *decoder) proxyProtocol(n *node, s *Settings) {
+	d.mapping(n, "proxy_protocol",
+		field{"in", func(n *node) {
+			d.mapping(n, "proxy_protocol.in", field{"trusted", func(n *node) {
+				if n.kind == scalar && n.text == "any" {
+					s.ProxyIn = ProxyIn{Required: true}
+					return
+				}
+				if trusted, ok := d.prefixes(n, "trusted"); ok {
+					s.ProxyIn = ProxyIn{Required: true, Trusted: trusted}
+				}
+			}})
+			if n.kind == mapping && n.lookup("trusted") == nil {
+				d.errorf(n, "add trusted: with the sources that send the header, or trusted: any", "proxy_protocol.in has no trusted sources")
+			}
+		}},
+		field{"out", func(n *node) {
+			versions := []string{Off, "v1", "v2"}
+			if v, ok := oneOf(d, versions...)(n, "out"); ok {
+				s.ProxyOut = slices.Index(versions, v)
+			}
+		}},
+	)
+}
+
+// leg decodes the `lan` or `wan` mapping.
+func (d *decoder) leg(n *node, what string, l *Leg) {
+	d.mapping(n, what,
+		into("congestion_control", &l.CongestionControl, d.congestionControl),
+		into("rate", &l.Rate, d.rate(minRate, maxRate)),
+		into("pacing_rate", &l.PacingRate, d.rate(minRate, maxRate)),
+		into("send_buffer", &l.SendBuffer, d.size(minBuffer, maxBuffer)),
+		into("receive_buffer", &l.ReceiveBuffer, d.size(minBuffer, maxBuffer)),
+		into("mss", &l.MSS, d.integer(minMSS, maxMSS)),
+		into("mtu_probing", &l.MTUProbing, d.boolean),
+		field{"keepalive", func(n *node) { d.keepalive(n, &l.Keepalive) }},
+		into("user_timeout", &l.UserTimeout, d.duration(time.Second, maxUserTimeout, nil)),
+		into("dscp", &l.DSCP, d.dscp),
+	)
+	if n.kind == mapping && l.Rate > 0 && l.PacingRate > l.Rate {
+		at := n.lookup("pacing_rate")
+		if at == nil {
+			at = n
+		}
+		d.errorf(at, "lower pacing_rate, or raise rate to what the path carries", "pacing_rate %s is above the path's rate of %s", l.PacingRate, l.Rate)
+	}
+}
+
+func (d *decoder) congestionControl(n *node, key string) (string, bool) {
+	s, ok := d.text(n, key)
+	if !ok {
+		return "", false
+	}
+	valid := s != ""
+	for _, c := range s {
+		valid = valid && c > ' ' && c < 0x7f && c != '/'
+	}
+	switch {
+	case !valid:
+		d.errorf(n, "use a name such as bbr or cubic; `sysctl net.ipv4.tcp_available_congestion_control` lists them", "%s cannot be %q", key, s)
+	case len(s) > maxCCName:
+		d.errorf(n, "check the name; `sysctl net.ipv4.tcp_available_congestion_control` lists them", "%s %q has more than the %d characters the kernel allows", key, s, maxCCName)
+		return "", false
+	}
+	if valid {
+		d.checkKnownCC(n, key, s)
+	}
+	return s, valid
+}
+
+// checkKnownCC finds a congestion control that neither this kernel nor longhaul knows.
+func (d *decoder) checkKnownCC(n *node, key, name string) {
+	if d.loader.CongestionControls == nil {
+		return
+	}
+	known := d.loader.CongestionControls()
+	if slices.Contains(known, name) {
+		return
+	}
+	fix := "longhaul cc list lists those of longhaul and this kernel"
+	if meant := remedy.Nearest(name, known); meant != "" {
+		fix = "did you mean " + meant + "? " + fix
+	}
+	if d.loader.Elsewhere {
+		d.warnings = append(d.warnings, &Error{n.at, fmt.Sprintf("%s is %q, which neither this kernel nor longhaul knows", key, name), fix})
+		return
+	}
+	d.errorf(n, fix, "%s cannot be %q: neither this kernel nor longhaul knows it", key, name)
+}
+
+func (d *decoder) keepalive(n *node, k *Keepalive) {
+	if n.kind == scalar && n.text == Off {
+		*k = Keepalive{Disabled: true}
+		return
+	}
+	if n.kind == scalar {
+		d.errorf(n, "write off, or a mapping such as {idle: 60s, interval: 10s, count: 6}", "keepalive cannot be %q", n.text)
+		return
+	}
+	k.Disabled = false
+	d.mapping(n, "keepalive",
+		into("idle", &k.Idle, d.seconds),
+		into("interval", &k.Interval, d.seconds),
+		into("count", &k.Count, d.integer(1, maxProbes)),
+	)
+}
+
+// seconds decodes a duration that the kernel counts in whole seconds.
+func (d *decoder) seconds(n *node, key string) (time.Duration, bool) {
+	v, ok := d.duration(time.Second, maxKeepalive, nil)(n, key)
+	if ok && v%time.Second != 0 {
+		d.errorf(n, "round it; the kernel counts keepalive in seconds", "%s cannot be %s", key, n.text)
+		return 0, false
+	}
+	return v, ok
+}
+
+func (d *decoder) dscp(n *node, key string) (*uint8, bool) {
+	s, ok := d.text(n, key)
+	if !ok {
+		return nil, false
+	}
+	v, ok := parseDSCP(s)
+	if !ok {
+		d.errorf(n, "use a number from 0 to 63, or a name such as ef, af21 or cs1", "%s cannot be %q", key, s)
+		return nil, false
+	}
+	return &v, true
+}
+
+// placedListen is a listening address with its position.
+type placedListen struct {
+	Listen
+	at     *node
+	tunnel *string // its name; nil: the address belongs to a server
+	server string  // its key, such as http_listen
+}
+
+// checkPorts compares a tunnel's port ranges: all listening addresses need
+// equal ports, and every target as many.
+func (d *decoder) checkPorts(t Tunnel, listens []placedListen, forwards []*node) {
+	if len(listens) == 0 {
+		return
+	}
+	ports := listens[0].Ports
+	for _, l := range listens[1:] {
+		if l.Ports != ports {
+			d.errorf(l.at, "listen on the same ports everywhere, or make a second tunnel", "the tunnel listens on ports %s and on ports %s", ports, l.Ports)
+			return
+		}
+	}
+	for i, f := range t.Forward {
+		if f.Ports.Len() == ports.Len() {
+			continue
+		}
+		high := int(f.Ports.First) + ports.Len() - 1
+		fix := "listen on fewer ports; ports map one to one"
+		if high <= 65535 {
+			f.Ports.Last = uint16(high)
+			fix = fmt.Sprintf("write %s; ports map one to one", f)
+		}
+		d.errorf(forwards[i], fix, "listen has %s and forward has %s", count(ports.Len(), "port"), count(t.Forward[i].Ports.Len(), "port"))
+	}
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// checkClashes finds listening addresses that one host cannot have at the same
+// time.
+func (d *decoder) checkClashes() {
+	for i, l := range d.listens {
+		for _, o := range d.listens[:i] {
+			if !l.overlaps(o.Listen) {
+				continue
+			}
+			other := "of " + o.server
+			switch {
+			case o.tunnel == nil:
+			case o.tunnel == l.tunnel:
+				other = "of the same tunnel"
+			default:
+				other = fmt.Sprintf("of tunnel %s", *o.tunnel)
+			}
+			where := ""
+			if o.at.at.Line > 0 {
+				where = fmt.Sprintf(" on line %d", o.at.at.Line)
+			}
+			fix := "change one of them, or remove it"
+			if l.Addr != o.Addr {
+				fix = "a wildcard takes every address of the host; name the addresses, or use another port"
+			}
+			d.errorf(l.at, fix, "%s clashes with %s %s%s", l.Listen, o.Listen, other, where)
+			break
+		}
+	}
+}
+
+// checkSettings finds settings of a tunnel that contradict each other. Settings
+// from defaults may have no effect: other tunnels use them.
+func (d *decoder) checkSettings(n *node, s Settings) {
+	d.checkSettingsOfCheck(n, s.Check)
+	d.checkHealth(n, s)
+	if s.Transport == TransportKernel {
+		for _, key := range []string{"lan", "wan", "wan_side"} {
+			if v := n.lookup(key); v != nil {
+				d.errorf(v, fmt.Sprintf("remove %s, or transport: kernel", key), "%s has no effect with transport: kernel", key)
+			}
+		}
+	}
+	if v := n.lookup("wan"); v != nil && s.WANSide == WANNone {
+		d.errorf(v, "remove wan, or choose another wan_side", "wan has no effect with wan_side: none")
+	}
+	if v := n.lookup("lan"); v != nil && s.WANSide == WANBoth {
+		d.errorf(v, "remove lan, or choose another wan_side", "lan has no effect with wan_side: both")
+	}
+	if s.Transport == TransportAuto && s.WANSide == WANAuto && s.LAN.MSS != s.WAN.MSS {
+		at := n
+		for _, leg := range []string{"lan", "wan"} {
+			if v := n.lookup(leg).lookup("mss"); v != nil {
+				at = v
+			}
+		}
+		d.errorf(at, "say which side is the WAN with wan_side, or give lan and wan the same mss",
+			"lan and wan differ in mss, which is announced before the round-trip time tells them apart")
+	}
+	if len(s.Allow) > 0 {
+		for _, p := range s.ProxyIn.Trusted {
+			if !slices.ContainsFunc(s.Allow, func(a netip.Prefix) bool { return a.Overlaps(p) }) {
+				at := n // both may come from defaults
+				for _, key := range []string{"allow", "proxy_protocol"} {
+					if v := n.lookup(key); v != nil {
+						at = v
+					}
+				}
+				d.errorf(at, fmt.Sprintf("add %s to allow, or remove it from trusted", p), "trusted source %s is not allowed to connect", p)
+			}
+		}
+	}
+}

@@ -1,0 +1,244 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/transport"
+	"longhaul/internal/run/config"
+	"longhaul/internal/sys/ledger"
+	"longhaul/internal/tune/cc"
+	"longhaul/internal/words/units"
+	"longhaul/lab/tcpserver"
+	"longhaul/test/nettest"
+)
+
+// sharedRates loads brutal, by one of its names. The returned function translates a configuration with
+// shared rates, as at a reload, and returns the legs of the first tunnel.
+func sharedRates(t *testing.T, name string) (shared func(rate string) *legs) {
+	t.Helper()
+	if ok, err := nettest.MachineRoot(); err != nil {
+		t.Fatal(err)
+	} else if !ok {
+		t.Skip("only root over the machine may load BPF")
+	}
+	host := cc.NewHost(ledger.By{Owner: "test", Means: ledger.Command})
+	result, err := host.Load(t.Context(), name, name)
+	if errors.Is(err, cc.ErrTaken) {
+		t.Skip("another program's brutal is loaded")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result.Outcome == cc.Loaded { // not if it was already loaded
+		t.Cleanup(func() {
+			if _, err := host.Unload(t.Context(), name); err != nil && !errors.Is(err, cc.ErrUnknown) {
+				t.Errorf("unload %s: %v", name, err)
+			}
+		})
+	}
+
+	all := newTransports(host, slog.New(slog.DiscardHandler))
+	t.Cleanup(all.budgets.close)
+	return func(rate string) *legs {
+		t.Helper()
+		tunnels, err := all.translate(budgetConfig(t, rate, name, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.keep()
+		if tunnels[0].Transport == tunnels[1].Transport {
+			t.Error("two tunnels share one rate")
+		}
+		return tunnels[0].Transport.(*legs)
+	}
+}
+
+// TestTunnelSharesARate sends on connections of a tunnel with brutal. They share its
+// rate, which a reload changes for all.
+func TestTunnelSharesARate(t *testing.T) {
+	for _, name := range []string{ratedCC, units.SecondName(ratedCC)} {
+		t.Run(name, func(t *testing.T) { tunnelSharesARate(t, name) })
+	}
+}
+
+func tunnelSharesARate(t *testing.T, name string) {
+	shared := sharedRates(t, name)
+	l := shared("80Mbit")
+	if again := shared("80Mbit"); again != l {
+		t.Error("a reload without a change makes the tunnel another")
+	}
+	address := discard(t)
+	conn := dialLeg(t, l, address)
+	defer conn.Close()
+	if got := algorithmOf(t, conn); got != name {
+		t.Fatalf("a leg uses %s", got)
+	}
+	pumps := []*net.TCPConn{pumpThrough(t, l, address), pumpThrough(t, l, address)}
+	// The kernel paces each with its share of the rate, and leaves some for the third.
+	// Without a rate it would be 1 Mb/s.
+	pacedWith := func(bps float64) {
+		t.Helper()
+		var got []float64
+		nettest.Eventually(t, patience, func() bool {
+			got = nil
+			for _, conn := range pumps {
+				got = append(got, pacingRate(t, conn)*8)
+			}
+			return slices.Min(got) >= bps/4 && slices.Max(got) <= 1.1*bps
+		}, func() string { return fmt.Sprintf("connections that share %.0f b/s are paced with %.0f b/s", bps, got) })
+	}
+	pacedWith(80e6)
+	shared("8Mbit")
+	pacedWith(8e6)
+}
+
+func pacingRate(t *testing.T, conn *net.TCPConn) (bytesPerSecond float64) {
+	t.Helper()
+	withFD(t, conn, func(fd int) {
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			t.Errorf("read TCP_INFO: %v", err)
+			return
+		}
+		bytesPerSecond = float64(info.Pacing_rate)
+	})
+	return bytesPerSecond
+}
+
+// TestTunnelWithoutARate checks the status without a brutal whose rate this relay may
+// set.
+func TestTunnelWithoutARate(t *testing.T) {
+	var log bytes.Buffer
+	all := newTransports(&cc.Host{BPFFS: t.TempDir()}, slog.New(slog.NewTextHandler(&log, nil)))
+	defer all.budgets.close()
+	if _, err := all.translate(budgetConfig(t, "80Mbit", ratedCC, ratedCC)); err != nil {
+		t.Fatal(err)
+	}
+	all.keep()
+	want := transport.Lack{What: "a rate that the flows of a share with brutal; they use another congestion control", Remedy: "longhaul cc load brutal (as root), then reload the relay"}
+	// Without a rate a loaded brutal would send 1 Mb/s.
+	for key, l := range all.current {
+		conn := dialLeg(t, l, discard(t))
+		if name := algorithmOf(t, conn); name == ratedCC {
+			t.Errorf("tunnel %s uses %s", key.tunnel, name)
+		}
+		conn.Close()
+	}
+	if !slices.Contains(all.lacks(), want) || !strings.Contains(log.String(), want.What) {
+		t.Errorf("lacks %v, log %s", all.lacks(), log.String())
+	}
+}
+
+// TestBothNamesOfBrutal checks a configuration that names brutal twice: as one, it
+// would have two sets of rates.
+func TestBothNamesOfBrutal(t *testing.T) {
+	var log bytes.Buffer
+	all := newTransports(&cc.Host{BPFFS: t.TempDir()}, slog.New(slog.NewTextHandler(&log, nil)))
+	defer all.budgets.close()
+	if _, err := all.translate(budgetConfig(t, "80Mbit", "brutal", "lh_brutal")); err != nil {
+		t.Fatal(err)
+	}
+	all.keep()
+	if want := "the configuration names both brutal and lh_brutal: name one of them"; !strings.Contains(log.String(), want) {
+		t.Errorf("log %s, want %q", log.String(), want)
+	}
+}
+
+// budgetConfig is a configuration of two tunnels, each with a rate and a name of brutal.
+func budgetConfig(t *testing.T, rate string, names ...string) *config.Config {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "longhaul.yaml")
+	text := "tunnels:\n"
+	for i, name := range []string{"a", "b"} {
+		text += fmt.Sprintf("  - name: %s\n    listen: 127.0.0.1:%d\n    forward: 127.0.0.1:9\n    wan_side: forward\n    wan: {congestion_control: %s, rate: %s}\n", name, 6000+i, names[i], rate)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Loader{}.Load(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// discard reads and drops everything, until the test ends.
+func discard(t *testing.T) string {
+	t.Helper()
+	l := nettest.ListenTCP(t, "127.0.0.1:0")
+	t.Cleanup(tcpserver.Serve(l, tcpserver.Discard))
+	return l.Addr().String()
+}
+
+// pumpThrough sends on a leg at full speed, until the test ends.
+func pumpThrough(t *testing.T, l *legs, address string) *net.TCPConn {
+	t.Helper()
+	conn := dialLeg(t, l, address)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(conn, endless{}) // until conn is closed
+	}()
+	t.Cleanup(func() { conn.Close(); <-done })
+	return conn
+}
+
+// dialLeg dials a leg like the relay.
+func dialLeg(t *testing.T, l *legs, address string) *net.TCPConn {
+	t.Helper()
+	var setUp error
+	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		return errors.Join(c.Control(func(fd uintptr) { setUp = l.Prepare(int(fd), true) }), setUp)
+	}}
+	dialer.SetMultipathTCP(false)
+	conn, err := dialer.DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	withFD(t, conn.(*net.TCPConn), func(fd int) {
+		if _, degraded := l.Established(fd, true); degraded != "" {
+			t.Error(degraded)
+		}
+	})
+	return conn.(*net.TCPConn)
+}
+
+func algorithmOf(t *testing.T, conn *net.TCPConn) (name string) {
+	t.Helper()
+	withFD(t, conn, func(fd int) {
+		var err error
+		if name, err = unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION); err != nil {
+			t.Errorf("read the congestion control: %v", err)
+		}
+	})
+	return name
+}
+
+func withFD(t *testing.T, conn *net.TCPConn, f func(fd int)) {
+	t.Helper()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) { f(int(fd)) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// endless is a source without an end.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }

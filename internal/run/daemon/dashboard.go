@@ -1,0 +1,183 @@
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/run/config"
+	"longhaul/internal/sys/httpd"
+	"longhaul/internal/sys/localsocket"
+	"longhaul/internal/sys/tcpinfo"
+	"longhaul/internal/watch/monitor"
+	"longhaul/internal/watch/monitor/history"
+	board "longhaul/internal/watch/web"
+)
+
+// dashboard serves the dashboard on every address of the configuration.
+type dashboard struct {
+	*httpSite
+	board   *board.Dashboard
+	current atomic.Pointer[dashboardSecrets] // those in force
+	token   *board.Token                     // the one in force, and its sessions
+	past    *history.Reader                  // nil: records are not kept
+}
+
+// dashboardSecrets are a certificate and a token; the zero value is for
+// addresses that only this host reaches.
+type dashboardSecrets struct {
+	certificate *board.Certificate
+	token       string
+}
+
+func (s *dashboardSecrets) wanted() bool { return s.certificate != nil }
+
+// newDashboard returns a dashboard without addresses.
+func newDashboard(log *slog.Logger, m board.Monitor, events func(since time.Time) []flow.Event) *dashboard {
+	d := &dashboard{board: board.New(board.Options{Monitor: m, Events: events, Log: log}), token: board.NewToken("")}
+	d.current.Store(&dashboardSecrets{})
+	d.httpSite = &httpSite{log: log, what: "the dashboard", serve: func(l net.Listener) *httpd.Server {
+		secrets := d.current.Load()
+		if !secrets.wanted() {
+			return httpd.Serve(l, d.board.Handler(board.Access{Refusal: refuseOtherUsers}), log, board.Limits)
+		}
+		// The certificate may change while the server runs.
+		access := board.Access{
+			Token: d.token,
+			Named: func(host string) bool { return d.current.Load().certificate.Names(host) },
+		}
+		secured := secrets.certificate.TLS()
+		secured.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return d.current.Load().certificate.For(hello), nil
+		}
+		return httpd.ServeTLS(l, secured, d.board.Handler(access), log, board.Limits)
+	}}
+	d.scheme = func() string {
+		if d.current.Load().wanted() {
+			return "https"
+		}
+		return "http"
+	}
+	return d
+}
+
+// refuseOtherUsers returns why the request's user of this host may not read; "" for
+// root and the relay's user. Other users need the token. The control socket has the
+// same two users.
+func refuseOtherUsers(r *http.Request) string {
+	const remedy = "set dashboard.token_file, tls_cert and tls_key, and log in with the token"
+	uid, err := clientUser(r)
+	switch {
+	case errors.Is(err, tcpinfo.ErrNoConnection):
+		return "the kernel knows no user of this host who sent this request (it may come through a forwarded port): " + remedy
+	case err != nil:
+		return "without a token the dashboard is for root and the relay's user, and it is unknown who asks: " + err.Error() + "; " + remedy
+	case !localsocket.Trusted(uid):
+		return fmt.Sprintf("without a token the dashboard is for root and the relay's user (%d), and user %d asks: ask as one of them, or %s",
+			os.Geteuid(), uid, remedy)
+	}
+	return ""
+}
+
+// clientUser returns the user of this host who sent a request.
+func clientUser(r *http.Request) (uid int, err error) {
+	remote, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return 0, err
+	}
+	local := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr).AddrPort()
+	d, err := tcpinfo.OpenDiag()
+	if err != nil {
+		return 0, err
+	}
+	defer d.Close()
+	return d.PeerOwner(local, remote)
+}
+
+// recordsMade is the monitor's OnRecords.
+func (d *daemon) recordsMade(records []monitor.Record) {
+	d.history.add(records)
+	d.pages.board.Ended(records)
+}
+
+// readHistory has the dashboard read the current history file.
+func (d *dashboard) readHistory(s *history.State) {
+	switch {
+	case s == nil && d.past == nil, s != nil && d.past != nil && d.past.Path() == s.File:
+		return
+	}
+	before := d.past
+	d.past = nil
+	d.board.SetHistory(nil)
+	if s != nil {
+		r, err := history.OpenReader(s.File)
+		if err != nil {
+			d.log.Error("the dashboard cannot show the history", "file", s.File, "error", err)
+		} else {
+			d.past = r
+			d.board.SetHistory(r)
+		}
+	}
+	if before != nil {
+		before.Close()
+	}
+}
+
+func (d *dashboard) close() {
+	d.httpSite.close()
+	d.readHistory(nil)
+}
+
+// dashboardChange is a prepared dashboard before its commit.
+type dashboardChange struct {
+	*siteChange
+	to      *dashboard
+	secrets *dashboardSecrets
+}
+
+// prepare reads the files and listens. After an error it has changed nothing.
+func (d *dashboard) prepare(ctx context.Context, c config.Dashboard) (*dashboardChange, error) {
+	s, err := readDashboardSecrets(c, d.log)
+	if err != nil {
+		return nil, err
+	}
+	change, err := d.prepareAnew(ctx, c.Listen, s.wanted() != d.current.Load().wanted())
+	if err != nil {
+		return nil, err
+	}
+	return &dashboardChange{change, d, s}, nil
+}
+
+func (c *dashboardChange) Commit() error {
+	c.to.current.Store(c.secrets)
+	c.to.token.Set(c.secrets.token)
+	return c.siteChange.Commit()
+}
+
+func readDashboardSecrets(c config.Dashboard, log *slog.Logger) (*dashboardSecrets, error) {
+	s := &dashboardSecrets{}
+	if len(c.Listen) == 0 || c.TLSCert == "" {
+		return s, nil
+	}
+	var err error
+	if s.token, err = board.ReadToken(c.TokenFile); err != nil {
+		return nil, err
+	}
+	s.certificate, err = board.LoadCertificate(c.TLSCert, c.TLSKey, log)
+	return s, err
+}
+
+// CheckDashboard returns the error of the dashboard's files.
+func CheckDashboard(c config.Dashboard) error {
+	_, err := readDashboardSecrets(c, slog.New(slog.DiscardHandler))
+	return err
+}

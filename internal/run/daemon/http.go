@@ -1,0 +1,282 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/handover"
+	"longhaul/internal/carry/relay"
+	"longhaul/internal/sys/httpd"
+	"longhaul/internal/words/remedy"
+)
+
+// httpSite serves one HTTP handler on every address of the configuration. It waits for those that
+// this host does not have.
+type httpSite struct {
+	log     *slog.Logger
+	what    string        // the name of the service
+	scheme  func() string // of URLs in the log; nil: no URLs
+	serve   func(net.Listener) *httpd.Server
+	handed  []handover.Socket // by another process; some may belong to HTTP
+	leaving sync.WaitGroup
+
+	mu      sync.Mutex // reloads and the keeper of the host change what follows
+	wanted  []netip.AddrPort
+	serving map[netip.AddrPort]siteServer
+	waiting map[netip.AddrPort]flow.HostProblem
+}
+
+type siteServer struct {
+	*httpd.Server
+	listener net.Listener
+	scope    uint32 // index of the interface that the address names; 0: it names none
+}
+
+func newHTTPSite(log *slog.Logger, handler http.Handler) *httpSite {
+	return &httpSite{log: log, what: "http", serve: func(l net.Listener) *httpd.Server {
+		return httpd.Serve(l, handler, log, httpd.DefaultLimits)
+	}}
+}
+
+// siteChange is a set of prepared addresses before its commit.
+type siteChange struct {
+	site   *httpSite
+	wanted []netip.AddrPort
+	anew   bool // with a new server on each
+	fresh  map[netip.AddrPort]net.Listener
+}
+
+// prepare listens on every new address that this host has, or on none.
+func (w *httpSite) prepare(ctx context.Context, wanted []netip.AddrPort) (*siteChange, error) {
+	return w.prepareAnew(ctx, wanted, false)
+}
+
+// prepareAnew is like prepare. With anew set it prepares a new server on every
+// address.
+func (w *httpSite) prepareAnew(ctx context.Context, wanted []netip.AddrPort, anew bool) (*siteChange, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := &siteChange{site: w, wanted: wanted, anew: anew, fresh: map[netip.AddrPort]net.Listener{}}
+	for _, at := range wanted {
+		if w.serving[at].Server != nil && !anew || c.fresh[at] != nil {
+			continue
+		}
+		l, err := w.again(at)
+		if l == nil && err == nil {
+			l, err = w.handedOver(at)
+		}
+		if l == nil && err == nil {
+			l, err = httpd.Listen(ctx, at)
+		}
+		if err != nil {
+			if why, _ := relay.Absence(at.Addr()); why != nil {
+				continue // it waits
+			}
+			c.Abort()
+			return nil, err
+		}
+		c.fresh[at] = l
+	}
+	return c, nil
+}
+
+// Abort closes the new listeners.
+func (c *siteChange) Abort() {
+	for _, l := range c.fresh {
+		l.Close()
+	}
+	c.fresh = nil
+}
+
+// Commit serves on the new addresses and closes removed ones.
+func (c *siteChange) Commit() error {
+	w := c.site
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wanted = c.wanted
+	for at, l := range c.fresh {
+		w.begin(at, l)
+	}
+	for at, s := range w.serving {
+		switch {
+		case c.anew && c.fresh[at] == nil && slices.Contains(c.wanted, at): // it came since prepare
+			s.Close()
+			delete(w.serving, at)
+		case !slices.Contains(c.wanted, at):
+			s.Close()
+			delete(w.serving, at)
+			w.log.Info("no longer serving "+w.what, "address", at)
+		}
+	}
+	for at := range w.waiting {
+		if !slices.Contains(c.wanted, at) {
+			delete(w.waiting, at)
+		}
+	}
+	c.fresh = nil
+	w.lookLocked() // what cannot be served yet, the keeper looks at again
+	return nil
+}
+
+// begin serves on an address. The caller holds mu.
+func (w *httpSite) begin(at netip.AddrPort, l net.Listener) {
+	if before := w.serving[at]; before.Server != nil {
+		before.Close()
+	}
+	if w.serving == nil {
+		w.serving = map[netip.AddrPort]siteServer{}
+	}
+	w.serving[at] = siteServer{w.serve(l), l, relay.Scope(at.Addr())}
+	attrs := []any{"address", at}
+	if w.scheme != nil {
+		attrs = append(attrs, "url", w.scheme()+"://"+l.Addr().String()+"/")
+	}
+	w.log.Info("serving "+w.what, attrs...)
+}
+
+// look serves on addresses that this host has got, also on those of an interface that was made anew,
+// and logs those that it has not. again: the site cannot listen on one.
+func (w *httpSite) look() (again bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lookLocked()
+}
+
+func (w *httpSite) lookLocked() (again bool) {
+	for _, at := range w.wanted {
+		why, known := relay.Absence(at.Addr())
+		if !known {
+			again = true
+			continue
+		}
+		var problem, said, reason, fix string
+		if why != nil {
+			problem = fmt.Sprintf("%s waits for address %s: %s", w.what, at, *why)
+			said, reason, fix = "waiting for an address, the relay goes on without it", *why, relay.AbsenceFix
+		}
+		s := w.serving[at]
+		if why == nil && (s.Server == nil || s.scope != relay.Scope(at.Addr())) {
+			l, err := httpd.Listen(context.Background(), at)
+			if err == nil {
+				w.begin(at, l)
+			} else {
+				problem = fmt.Sprintf("%s is not served on %s: %v", w.what, at, err)
+				said, reason, fix = "cannot listen on an address, the relay goes on without it", err.Error(), cmp.Or(remedy.Of(err), "see with ss -ltnp what listens there")
+				again = true
+			}
+		}
+		before, waited := w.waiting[at]
+		switch {
+		case problem == "":
+			delete(w.waiting, at)
+		case !waited || before.Problem != problem:
+			if w.waiting == nil {
+				w.waiting = map[netip.AddrPort]flow.HostProblem{}
+			}
+			w.waiting[at] = flow.HostProblem{Part: flow.HostAddress, Problem: problem, Fix: fix, Since: time.Now()}
+			w.log.Warn(said, "service", w.what, "address", at, "reason", reason, "remedy", fix)
+		}
+	}
+	return again
+}
+
+// lacks lists the addresses that the site waits for.
+func (w *httpSite) lacks() (all []flow.HostProblem) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, at := range w.wanted {
+		if p, ok := w.waiting[at]; ok {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// again returns a second listener on an address in service; nil: not in service.
+func (w *httpSite) again(at netip.AddrPort) (net.Listener, error) {
+	s := w.serving[at]
+	if s.Server == nil {
+		return nil, nil
+	}
+	f, err := s.listener.(*net.TCPListener).File()
+	if err != nil {
+		return nil, fmt.Errorf("serve %s again on %s: %w", w.what, at, err)
+	}
+	defer f.Close()
+	return net.FileListener(f)
+}
+
+// handedOver returns another process's listener on an address; nil: none.
+func (w *httpSite) handedOver(at netip.AddrPort) (net.Listener, error) {
+	for _, s := range w.handed {
+		if s.Configured == at {
+			l, err := net.FileListener(s.File)
+			if err != nil {
+				return nil, fmt.Errorf("take over HTTP on %s: %w", at, err)
+			}
+			return l, nil
+		}
+	}
+	return nil, nil
+}
+
+// sockets returns the listening sockets for another process.
+func (w *httpSite) sockets() (all []handover.Socket, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for at, s := range w.serving {
+		f, err := s.listener.(*net.TCPListener).File()
+		if err != nil {
+			handover.CloseAll(all)
+			return nil, fmt.Errorf("hand over HTTP on %s: %w", at, err)
+		}
+		all = append(all, handover.Socket{Configured: at, Bound: s.listener.Addr().(*net.TCPAddr).AddrPort(), File: f})
+	}
+	return all, nil
+}
+
+// leave leaves the addresses to another process. Most requests in progress finish
+// before it returns. The others get a grace period, which close waits out.
+func (w *httpSite) leave(within time.Duration) {
+	answered := make(chan struct{})
+	defer func() {
+		go func() {
+			w.leaving.Wait()
+			close(answered)
+		}()
+		select {
+		case <-answered:
+		case <-time.After(within / 10):
+		}
+	}()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wanted = nil
+	for at, s := range w.serving {
+		w.leaving.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), within)
+			defer cancel()
+			s.Finish(ctx)
+		})
+		delete(w.serving, at)
+	}
+}
+
+func (w *httpSite) close() {
+	w.mu.Lock()
+	w.wanted = nil
+	for _, s := range w.serving {
+		s.Close()
+	}
+	w.mu.Unlock()
+	w.leaving.Wait()
+}

@@ -1,0 +1,75 @@
+package daemon
+
+import (
+	"io"
+	"log/slog"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/integrity"
+	"longhaul/internal/watch/monitor"
+	"longhaul/internal/words/units"
+)
+
+func TestToRecord(t *testing.T) {
+	f := flow.Record{Flow: 7, Tunnel: "t", Elapsed: units.Seconds(time.Second), Reason: flow.EndTargetReset, Err: syscall.ECONNRESET}
+	if got := toRecord(&f); got.Flow != 7 || got.EndedBy != "target" || got.Error != "connection reset by peer" {
+		t.Errorf("got %+v", got)
+	}
+	f.Reason, f.Err = flow.EndClean, nil
+	if got := toRecord(&f); got.EndedBy != "both" || got.Error != "" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestLegsOfShortFlows checks that the legs of at most maxGlances short flows are read
+// if the log does not want them, and the legs of other flows always.
+func TestLegsOfShortFlows(t *testing.T) {
+	for _, tt := range []struct {
+		level slog.Level
+		want  int
+	}{{slog.LevelInfo, 1000}, {slog.LevelWarn, maxGlances}} {
+		d := &daemon{flows: newFlowLog(slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: tt.level})))}
+		defer d.flows.close()
+		for range 2 {
+			d.glances.Store(maxGlances) // like each sample
+			read := 0
+			for range 1000 {
+				if d.legsWanted(time.Millisecond) {
+					read++
+				}
+			}
+			if read != tt.want {
+				t.Errorf("at %v the legs of %d of 1000 short flows are read, want %d", tt.level, read, tt.want)
+			}
+			if !d.legsWanted(briefly) {
+				t.Errorf("at %v those of a flow that has lasted are not", tt.level)
+			}
+		}
+	}
+}
+
+func TestToCheck(t *testing.T) {
+	rtt, goodput, lost, segments := units.Seconds(80*time.Millisecond), 1e6, int64(1), int64(1000)
+	whole := integrity.Chain{State: integrity.Whole, Hops: []integrity.Hop{{Host: "b"}}}
+	broken := integrity.Chain{State: integrity.Broken, Hops: []integrity.Hop{
+		{Host: "c", State: integrity.Lossy, RTT: &rtt, Up: &integrity.Direction{GoodputBps: &goodput, Segments: &segments, LostSegments: &lost}},
+		{Address: netip.MustParseAddrPort("192.0.2.9:80"), State: integrity.Broken},
+	}}
+	r := integrity.Report{At: time.Unix(1e9, 0), State: integrity.Broken, Summary: "no way is whole", Chains: []integrity.Chain{whole, broken}}
+	want := &monitor.Check{At: r.At, Verdict: "no way is whole", Hops: []monitor.CheckHop{
+		{From: "this relay", To: "c", State: "lossy", RTT: rtt, LossShare: 0.001, UpBps: 1e6},
+		{From: "c", To: "192.0.2.9:80", State: "broken", LossShare: -1},
+	}}
+	if d := cmp.Diff(want, toCheck(&r)); d != "" {
+		t.Errorf("what the monitor gets differs (-want +got):\n%s", d)
+	}
+	if got := toCheck(&integrity.Report{State: integrity.Lossy}); !got.OK || got.Hops == nil {
+		t.Errorf("a chain that loses segments is not OK, or has no list of hops: %+v", got)
+	}
+}

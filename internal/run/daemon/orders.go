@@ -1,0 +1,250 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"longhaul/internal/run/config"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
+)
+
+// Reload is the outcome of a reload.
+type Reload struct {
+	At           time.Time `json:"at"`
+	OK           bool      `json:"ok"`
+	Error        string    `json:"error,omitempty"` // with its hint
+	Hint         string    `json:"hint,omitempty"`
+	Mistakes     []Mistake `json:"mistakes,omitempty"` // of the configuration
+	Warnings     []Mistake `json:"warnings,omitempty"`
+	Added        []string  `json:"added,omitempty"` // tunnels
+	Changed      []string  `json:"changed,omitempty"`
+	Removed      []string  `json:"removed,omitempty"`
+	Unchanged    int       `json:"unchanged"`
+	Settings     []string  `json:"settings,omitempty"`      // other settings that have changed
+	NeedsRestart []string  `json:"needs_restart,omitempty"` // those that wait for a restart
+	Restored     []string  `json:"restored,omitempty"`      // what other programs had removed from this host
+}
+
+// Mistake is a mistake in a configuration, or a setting that is rarely intended.
+type Mistake struct {
+	File    string `json:"file,omitempty"` // absolute
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"`
+	Flag    string `json:"flag,omitempty"`
+	Problem string `json:"problem"`
+	Fix     string `json:"fix"`
+}
+
+// mistakesOf describes mistakes for clients in any directory.
+func mistakesOf(all []*config.Error) (out []Mistake) {
+	for _, e := range all {
+		m := Mistake{File: e.At.File, Line: e.At.Line, Column: e.At.Column, Flag: e.At.Flag, Problem: e.Problem, Fix: e.Fix}
+		if absolute, err := filepath.Abs(m.File); m.File != "" && err == nil {
+			m.File = absolute
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// Errors returns mistakes as the configuration reports them.
+func Errors(all []Mistake) config.Errors {
+	var out config.Errors
+	for _, m := range all {
+		at := config.Position{File: m.File, Line: m.Line, Column: m.Column, Flag: m.Flag}
+		out = append(out, &config.Error{At: at, Problem: m.Problem, Fix: m.Fix})
+	}
+	return out
+}
+
+// Err returns why the reload failed: [config.Errors] for a bad configuration.
+func (r *Reload) Err() error {
+	switch {
+	case r.OK:
+		return nil
+	case len(r.Mistakes) > 0:
+		return Errors(r.Mistakes)
+	case r.Hint != "":
+		return remedy.New(errors.New(strings.TrimSuffix(r.Error, "; "+r.Hint)), r.Hint)
+	}
+	return errors.New(r.Error)
+}
+
+// String returns the outcome of a reload that succeeded, in lines.
+func (r *Reload) String() string {
+	var b strings.Builder
+	for _, part := range []struct {
+		what string
+		all  []string
+	}{
+		{"added", r.Added}, {"removed", r.Removed}, {"changed", r.Changed}, {"changed settings", r.Settings}, {"set again", r.Restored},
+	} {
+		if len(part.all) > 0 {
+			fmt.Fprintf(&b, "%s: %s\n", part.what, strings.Join(part.all, ", "))
+		}
+	}
+	tunnels := display.Plural(r.Unchanged, "tunnel")
+	if b.Len() == 0 {
+		return "no change: " + tunnels + " as before\n"
+	}
+	fmt.Fprintf(&b, "unchanged: %s\n", tunnels)
+	if len(r.NeedsRestart) > 0 {
+		fmt.Fprintf(&b, "waiting for a restart: %s\n", strings.Join(r.NeedsRestart, ", "))
+	}
+	return b.String()
+}
+
+// reloadRequest asks the daemon's loop for a reload.
+type reloadRequest struct{ answer chan *Reload }
+
+func (d *daemon) reloadVerb(ctx context.Context, _ url.Values) (any, error) {
+	d.mu.Lock()
+	err := d.busy()
+	d.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	r := reloadRequest{make(chan *Reload, 1)}
+	select {
+	case d.reloads <- r:
+		return <-r.answer, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// reload loads the configuration again. An invalid one changes nothing.
+func (d *daemon) reload(ctx context.Context) *Reload {
+	d.manager.reloading("reloading")
+	defer func() { d.manager.ready(d.statusLine()) }()
+
+	began := time.Now()
+	before := d.config
+	after, err := d.Loader.Load(ctx, d.ConfigFile, d.Flags...)
+	if err == nil {
+		err = change(ctx, d.parts, after)
+	}
+	if err != nil {
+		d.logFailedReload(err)
+		outcome := d.failedReload(began, err)
+		d.mu.Lock()
+		d.lastReload = outcome
+		d.mu.Unlock()
+		return outcome
+	}
+	changes := config.Diff(before, after)
+	outcome := &Reload{At: began, OK: true, Warnings: mistakesOf(after.Warnings),
+		Added: changes.Added, Changed: changes.Changed, Removed: changes.Removed, Unchanged: len(changes.Unchanged),
+		Settings: config.ChangedSettings(before, after), NeedsRestart: config.NeedsRestart(before, after), Restored: d.rules.restoredParts()}
+	d.mu.Lock()
+	d.config, d.lastReload = after, outcome
+	d.mu.Unlock()
+
+	d.log.Info("reloaded",
+		"added", strings.Join(changes.Added, ","), "changed", strings.Join(changes.Changed, ","),
+		"removed", strings.Join(changes.Removed, ","), "unchanged", len(changes.Unchanged))
+	d.warn()
+	if len(outcome.NeedsRestart) > 0 {
+		d.log.Warn("some changed settings wait for a restart", "settings", strings.Join(outcome.NeedsRestart, ","))
+	}
+	return outcome
+}
+
+func (d *daemon) failedReload(at time.Time, err error) *Reload {
+	outcome := &Reload{At: at, Error: remedy.Line(err), Hint: remedy.Of(err)}
+	if mistakes := (config.Errors)(nil); errors.As(err, &mistakes) {
+		outcome.Mistakes = mistakesOf(mistakes)
+	}
+	return outcome
+}
+
+// logFailedReload logs each mistake.
+func (d *daemon) logFailedReload(err error) {
+	const text = "reload failed, the old configuration stays"
+	var mistakes config.Errors
+	if errors.As(err, &mistakes) {
+		for _, e := range mistakes {
+			d.log.Error(text, "at", e.At.String(), "error", e.Problem, "hint", e.Fix)
+		}
+		return
+	}
+	attributes := []any{"error", err}
+	if fix := remedy.Of(err); fix != "" {
+		attributes = append(attributes, "hint", fix)
+	}
+	d.log.Error(text, attributes...)
+}
+
+// Stopped is the answer of POST /v1/stop. It comes at the end of the process.
+type Stopped struct {
+	PID     int     `json:"pid"`
+	Seconds float64 `json:"seconds"` // that the flows had
+	Leftovers
+}
+
+// String returns the outcome in a line.
+func (s Stopped) String() string {
+	text := fmt.Sprintf("process %d stopped after %.1f s", s.PID, s.Seconds)
+	if s.Reset+s.Left == 0 {
+		return text + ", every flow had ended"
+	}
+	return text + ": " + s.Leftovers.String()
+}
+
+// stopVerb stops the process as SIGTERM does, and returns at its end.
+func (d *daemon) stopVerb(ctx context.Context, arguments url.Values) (any, error) {
+	d.mu.Lock()
+	stage, err := d.stage, d.busy()
+	r := finishRequest{usual: !arguments.Has("drain_timeout"), within: d.config.DrainTimeout, replaced: stage == replaced}
+	d.mu.Unlock()
+	if stage == upgrading {
+		return nil, err
+	}
+	if unit, ok := ownUnit(d.Getenv); ok && stage == serving {
+		return nil, remedy.New(fmt.Errorf("systemd runs this relay as %s, and may start it again", cmp.Or(unit, "a service")),
+			"systemctl stop "+cmp.Or(unit, "with the name of that service"))
+	}
+	if r.within, err = drainTimeout(arguments, r.within); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	all, err := d.askToFinish(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return Stopped{os.Getpid(), display.Round(time.Since(began).Seconds(), 1e3), all.Leftovers}, nil
+}
+
+// drainTimeout returns the time of a request for the flows to finish, negative for no
+// bound, or else the usual one.
+func drainTimeout(arguments url.Values, usual time.Duration) (time.Duration, error) {
+	text := arguments.Get("drain_timeout")
+	if text == "" {
+		return usual, nil
+	}
+	return time.ParseDuration(text)
+}
+
+// ownUnit reports whether systemd runs this process, and as which unit, empty if the
+// control group does not tell.
+func ownUnit(getenv func(string) string) (unit string, ok bool) {
+	if getenv("NOTIFY_SOCKET") == "" {
+		return "", false
+	}
+	group, _ := os.ReadFile("/proc/self/cgroup")
+	for line := range strings.Lines(string(group)) {
+		if name := path.Base(strings.TrimSpace(line)); strings.HasSuffix(name, ".service") {
+			return name, true
+		}
+	}
+	return "", true
+}

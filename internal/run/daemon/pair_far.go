@@ -1,0 +1,221 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
+	"longhaul/internal/carry/pair/identity"
+	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/carry/relay"
+	"longhaul/internal/run/config"
+)
+
+// farTunnel is a tunnel that takes the flows of paired relays. There is one for each name,
+// also if a reload removes the tunnel and another adds it: sessions that stand ask it for
+// each flow.
+type farTunnel struct {
+	name    string
+	pairs   *pairs
+	server  *pairServer
+	admits  atomic.Pointer[farSettings]
+	removed atomic.Bool // by a reload
+	trouble atomic.Pointer[string]
+	next    *farSettings // to put into force
+
+	mu    sync.Mutex
+	flows map[*pair.Flow]*relay.PairTarget
+}
+
+// farSettings are what a reload may change of a far tunnel.
+type farSettings struct {
+	peers  []string
+	listen []config.Listen
+	clear  bool // lanes in clear
+}
+
+// far returns the far tunnel of a configuration. The caller holds mu.
+func (p *pairs) far(c *config.Tunnel) *farTunnel {
+	t := cmp.Or(p.current.far[c.Name], p.removed[c.Name])
+	if t == nil {
+		t = &farTunnel{name: c.Name, pairs: p, flows: map[*pair.Flow]*relay.PairTarget{}}
+		t.admits.Store(&farSettings{})
+		t.server = &pairServer{recognize: p.recognize, serve: t.serve}
+	}
+	t.next = &farSettings{peers: slices.Clone(c.PairFrom.Peers), listen: slices.Clone(c.Listen),
+		clear: c.PairFrom.Encrypt == config.EncryptOff}
+	return t
+}
+
+func (t *farTunnel) keep() {
+	t.admits.Store(t.next)
+	if t.removed.Swap(false) {
+		t.trouble.Store(nil) // nobody has looked meanwhile
+	}
+}
+
+// pairServer adapts a far tunnel to relay's PairServer. It has functions because
+// relay compares tunnels deeply at a reload.
+type pairServer struct {
+	recognize func(first []byte) relay.Recognition
+	serve     func(fd int, waited time.Duration)
+}
+
+func (s *pairServer) Recognize(first []byte) relay.Recognition { return s.recognize(first) }
+func (s *pairServer) Serve(fd int, waited time.Duration)       { s.serve(fd, waited) }
+
+func (p *pairs) recognize(first []byte) relay.Recognition {
+	switch _, verdict := p.keys.Recognize(first); verdict {
+	case preface.Yes:
+		return relay.IsHello
+	case preface.Maybe:
+		return relay.MaybeHello
+	}
+	return relay.NoHello
+}
+
+// serve gives a connection to the node, or to the keys if it is for an
+// invitation.
+func (t *farTunnel) serve(fd int, waited time.Duration) {
+	first := make([]byte, preface.Size)
+	n, _, err := unix.Recvfrom(fd, first, unix.MSG_PEEK)
+	if err == nil && n == len(first) {
+		if p, verdict := t.pairs.keys.Recognize(first); verdict == preface.Yes && p.Kind == preface.Join {
+			until := time.Now().Add(identity.JoinTimeout - waited)
+			t.pairs.running.Go(func() { t.pairs.join(fd, until) })
+			return
+		}
+	}
+	t.pairs.node.Serve(fd, nil, t)
+}
+
+// join serves a host that answers an invitation, until a time at most.
+func (p *pairs) join(fd int, until time.Time) {
+	const refused = "an answer to an invitation was refused"
+	file := os.NewFile(uintptr(fd), "join")
+	conn, err := net.FileConn(file)
+	_ = file.Close()
+	if err != nil {
+		p.lines.Log(slog.LevelWarn, refused, nil, slog.Any("error", err))
+		return
+	}
+	defer conn.Close()
+	remote := conn.RemoteAddr()
+	if remote == nil { // it was reset since it was accepted
+		return
+	}
+	ctx, cancel := context.WithDeadlineCause(p.life, until, os.ErrDeadlineExceeded)
+	defer cancel()
+	first := make([]byte, preface.Size) // it has arrived: serve saw it
+	if _, err := io.ReadFull(conn, first); err != nil {
+		return
+	}
+	from := slog.String("from", remote.String())
+	peer, err := p.keys.ServeJoin(ctx, conn, first)
+	if err != nil {
+		p.lines.Log(slog.LevelWarn, refused, nil, from, slog.Any("error", err))
+		return
+	}
+	p.lines.Log(slog.LevelInfo, "paired with a host that answered an invitation", []string{"peer"}, slog.String("peer", peer), from)
+}
+
+// Tunnel implements pair.Acceptor.
+func (t *farTunnel) Tunnel() string { return t.name }
+
+// Admits implements pair.Acceptor.
+func (t *farTunnel) Admits(peer string) bool { return slices.Contains(t.admits.Load().peers, peer) }
+
+// Removed implements pair.Acceptor.
+func (t *farTunnel) Removed() bool { return t.removed.Load() }
+
+// Trouble implements pair.Acceptor.
+func (t *farTunnel) Trouble() (text string, known bool) {
+	if now := t.trouble.Load(); now != nil {
+		return *now, true
+	}
+	return "", false
+}
+
+// isTrouble are the reasons for which each client of a far tunnel is reset. One that is at a limit, or
+// near it, still serves some.
+var isTrouble = map[flow.Reason]bool{flow.ReasonDrained: true, flow.ReasonHopsDown: true, flow.ReasonHopsDrained: true}
+
+// noteTroubles has near relays know what is decided of the far tunnels.
+func (p *pairs) noteTroubles(tunnels []flow.Tunnel) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.current.far) == 0 {
+		return
+	}
+	for i := range tunnels {
+		far := p.current.far[tunnels[i].Name]
+		if far == nil {
+			continue
+		}
+		text := ""
+		for _, problem := range tunnels[i].Usability.Problems {
+			if isTrouble[problem.Reason] {
+				text = problem.Detail
+				break
+			}
+		}
+		if was, known := far.Trouble(); !known || was != text {
+			far.trouble.Store(&text)
+		}
+	}
+}
+
+// Clear implements pair.Acceptor.
+func (t *farTunnel) Clear() bool { return t.admits.Load().clear }
+
+// Dial implements pair.Acceptor.
+func (t *farTunnel) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
+	open := relay.PairOpen{Tunnel: t.name, Client: o.Client, Listen: o.Listen, Carrier: pairFlow{o.Flow}, Admitted: o.Admitted}
+	if len(t.admits.Load().peers) > 1 {
+		open.Peer = o.Peer
+	}
+	target, err := t.pairs.relay().OpenPaired(ctx, open)
+	var refusal *relay.Refusal
+	if errors.As(err, &refusal) {
+		return pair.Target{}, &pair.Refusal{Reason: refusal.Reason, Err: refusal.Err, Dialed: errors.Is(err, relay.ErrDialCut)}
+	}
+	if err != nil {
+		return pair.Target{}, err
+	}
+	t.mu.Lock()
+	t.flows[o.Flow] = target
+	t.mu.Unlock()
+	out := pair.Target{FD: target.FD, To: target.To, Legs: legsOfPair(target.Legs)}
+	if target.Reset != 0 {
+		out.Reset = target.Reset
+	}
+	return out, nil
+}
+
+// Ended implements pair.Acceptor.
+func (t *farTunnel) Ended(f *pair.Flow, e pair.End) {
+	t.mu.Lock()
+	target := t.flows[f]
+	delete(t.flows, f)
+	t.mu.Unlock()
+	if target != nil { // else the relay has recorded why there was none
+		target.Ended(toPairEnd(e))
+	}
+}
+
+var (
+	_ relay.PairServer = (*pairServer)(nil)
+	_ pair.Acceptor    = (*farTunnel)(nil)
+)

@@ -1,0 +1,79 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
+	"longhaul/internal/sys/descriptor"
+)
+
+// probe asks the far relay for a flow of no client, as a check, and resets it once
+// the target has accepted. It returns the target's address, or why
+// no target accepted.
+func (t *nearTunnel) probe(ctx context.Context, timeout time.Duration) (target string, end flow.EndReason, err error) {
+	fd, other, err := loopbackPair()
+	if err != nil {
+		return "", "", fmt.Errorf("make a connection to check with: %w", err)
+	}
+	defer other.Close()
+	ended := make(chan pair.End, 1)
+	f := t.link.Carry(pair.Client{FD: fd, Deadline: timeout}, func(_ *pair.Flow, e pair.End) { ended <- e })
+	defer f.Reset(flow.EndCheck, nil)
+	tick := time.NewTicker(pairWatch / 25)
+	defer tick.Stop()
+	for {
+		if target := f.Figures().Target; target != "" {
+			return target, "", nil
+		}
+		select {
+		case e := <-ended:
+			if e.Back != nil {
+				_ = unix.Close(e.Back.FD)
+			}
+			if e.Target != "" {
+				return e.Target, "", nil
+			}
+			return "", e.Reason, e.Err
+		case <-ctx.Done():
+			return "", "", ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// loopbackPair connects two sockets of this process. The first is non-blocking and
+// not registered with the runtime.
+func loopbackPair() (fd int, other *net.TCPConn, err error) {
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return -1, nil, err
+	}
+	defer l.Close()
+	dialed, err := net.DialTCP("tcp4", nil, l.Addr().(*net.TCPAddr))
+	if err != nil {
+		return -1, nil, err
+	}
+	for { // another process may connect first
+		accepted, err := l.AcceptTCP()
+		if err != nil {
+			dialed.Close()
+			return -1, nil, err
+		}
+		if accepted.RemoteAddr().String() != dialed.LocalAddr().String() {
+			accepted.Close()
+			continue
+		}
+		fd, err := descriptor.Duplicate(accepted)
+		accepted.Close()
+		if err != nil {
+			dialed.Close()
+		}
+		return fd, dialed, err
+	}
+}

@@ -1,0 +1,319 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
+	"longhaul/internal/words/units"
+)
+
+// status is the state of the pairs; nil if no tunnel was ever paired.
+func (p *pairs) status() *flow.Pairs {
+	p.mu.Lock()
+	node := p.node
+	p.mu.Unlock()
+	if node == nil {
+		return nil
+	}
+	now := node.State()
+	s := &flow.Pairs{
+		Instance:           instanceText(now.Instance),
+		RetainedBytes:      now.Retained,
+		RetainedLimitBytes: now.RetainedLimit,
+		Sessions:           []flow.PairSession{},
+		Strangers:          map[string]int64{},
+	}
+	if err := p.keys.Problem(); err != nil {
+		s.KeysProblem = err.Error()
+	}
+	for _, one := range now.Sessions {
+		s.Sessions = append(s.Sessions, toPairSession(one))
+	}
+	slices.SortStableFunc(s.Sessions, func(a, b flow.PairSession) int {
+		return cmp.Or(cmp.Compare(a.Tunnel, b.Tunnel), cmp.Compare(a.Peer, b.Peer), cmp.Compare(a.Instance, b.Instance))
+	})
+	for problem, n := range now.Strangers {
+		s.Strangers[string(problem)] = n
+	}
+	return s
+}
+
+func toPairSession(s pair.SessionState) flow.PairSession {
+	end := flow.FarEnd
+	if s.Near {
+		end = flow.NearEnd
+	}
+	out := flow.PairSession{
+		Tunnel:   s.Tunnel,
+		Peer:     s.Peer,
+		Session:  instanceText(s.Session),
+		End:      end,
+		Up:       s.Up,
+		Since:    s.Since,
+		Problem:  string(s.Problem),
+		Error:    s.ProblemText,
+		Remote:   flow.Address{AddrPort: s.Remote},
+		Release:  s.Release,
+		Draining: s.Draining,
+
+		Encrypted:      !s.Clear,
+		EndsInClear:    s.Up && s.Clear && !s.Sealed,
+		HeadsUnchecked: s.Up && s.Clear && !s.Summed,
+		Twin:           s.Twin,
+		Resumable:      !s.NoResume,
+		Compress:       compressOf(s),
+		Fallback:       s.Fallback,
+
+		RTT:          units.Seconds(s.RTT),
+		Overload:     units.Seconds(s.Overload),
+		LaneError:    s.LaneError,
+		LaneProblem:  string(s.LaneProblem),
+		LanesWarm:    s.LanesWarm,
+		LanesBusy:    s.LanesBusy,
+		FlowsMoving:  s.FlowsLane,
+		FlowsStriped: s.FlowsStriped,
+
+		CompressedBytes:   s.Plain,
+		CompressedToBytes: s.Packed,
+
+		FlowsParked:   s.FlowsParked,
+		FlowsResuming: s.FlowsWaiting,
+		FlowsTotal:    s.FlowsTotal,
+		RetainedBytes: s.Retained,
+		Resumes:       s.Resumes,
+		Outage:        units.Seconds(s.Outage),
+	}
+	if s.Instance != 0 {
+		out.Instance = instanceText(s.Instance)
+	}
+	for _, p := range s.Paths {
+		out.Paths = append(out.Paths, toPairPath(p))
+	}
+	return out
+}
+
+func toPairPath(p pair.PathState) flow.PairPath {
+	return flow.PairPath{
+		Path:     p.Name,
+		Use:      pathUses[p.Use],
+		Up:       p.Up,
+		Since:    p.Since,
+		Active:   p.Active,
+		Control:  p.Control,
+		Error:    p.Error,
+		RTT:      units.Seconds(p.RTT),
+		Lanes:    p.Lanes,
+		Busy:     p.Busy,
+		Sent:     p.Sent,
+		Received: p.Received,
+	}
+}
+
+var pathUses = map[pair.PathUse]string{
+	pair.PathAlways: flow.PathAlways, pair.PathOverflow: flow.PathOverflow, pair.PathStandby: flow.PathStandby}
+
+const (
+	pairWatch      = 250 * time.Millisecond // between two looks at the sessions
+	problemSettles = time.Second            // until the log tells why a session does not stand
+	strangersPause = 10 * time.Second       // between two lines about connections that are no session's
+)
+
+// watched is a session as the log last told of it.
+type watched struct {
+	pair.SessionState
+	down time.Time // since when it does not stand
+	told pair.Problem
+}
+
+type sessionKey struct {
+	peer, tunnel string
+	session      uint64
+}
+
+// watch logs every change of a session's state until the pairs are closed.
+func (p *pairs) watch(node *pair.Node) {
+	tick := time.NewTicker(pairWatch)
+	defer tick.Stop()
+	known := map[sessionKey]*watched{}
+	strangers, strangersAt := map[pair.Problem]int64{}, time.Time{}
+	for {
+		var now time.Time
+		select {
+		case <-p.life.Done():
+			return
+		case now = <-tick.C:
+		}
+		p.lines.Flush()
+		state := node.Overview()
+		p.watchSessions(known, state.Sessions, now)
+		p.noteStates(state.Sessions)
+		if now.Sub(strangersAt) >= strangersPause && !maps.Equal(strangers, state.Strangers) {
+			for problem, n := range state.Strangers {
+				if more := n - strangers[problem]; more > 0 {
+					p.log.Warn("pair: connections are part of no session", "problem", string(problem), "connections", more)
+				}
+			}
+			strangers, strangersAt = state.Strangers, now
+		}
+	}
+}
+
+func (p *pairs) watchSessions(known map[sessionKey]*watched, sessions []pair.SessionState, now time.Time) {
+	here := map[sessionKey]bool{}
+	for _, s := range sessions {
+		key := sessionKey{s.Peer, s.Tunnel, s.Session}
+		here[key] = true
+		was := known[key]
+		if was == nil {
+			was = &watched{down: now}
+			known[key] = was
+		}
+		p.tell(was, s, now)
+	}
+	for key, was := range known {
+		if !here[key] {
+			delete(known, key)
+			p.sessionLine(slog.LevelInfo, "session ended", was.SessionState)
+		}
+	}
+}
+
+// noteStates notes the states of pairs and their paths. Several sessions with a paired relay are
+// one pair: one that is up and takes flows counts, or else one that is up, or else the latest.
+func (p *pairs) noteStates(sessions []pair.SessionState) {
+	type key struct{ tunnel, peer string }
+	pairs := map[key]flow.PairSession{}
+	for _, one := range sessions {
+		s := toPairSession(one)
+		k := key{s.Tunnel, s.Peer}
+		if was, has := pairs[k]; !has || countsBefore(s, was) {
+			pairs[k] = s
+		}
+	}
+	for _, s := range pairs {
+		p.note(flow.EventPair, s.Tunnel, s.Peer, s.State(), s.Error)
+		for _, path := range s.Paths {
+			p.note(flow.EventPath, s.Tunnel, path.Path, path.State(), path.Error)
+		}
+	}
+}
+
+// countsBefore orders the sessions of a pair, whichever way they are listed.
+func countsBefore(one, other flow.PairSession) bool {
+	rank := func(s flow.PairSession) int {
+		switch {
+		case s.Up && !s.Draining:
+			return 0
+		case s.Up:
+			return 1
+		}
+		return 2
+	}
+	return cmp.Or(cmp.Compare(rank(one), rank(other)), other.Since.Compare(one.Since), cmp.Compare(one.Session, other.Session)) < 0
+}
+
+// tell logs how a session has changed, and remembers it.
+func (p *pairs) tell(was *watched, s pair.SessionState, now time.Time) {
+	failure, flows := slog.String("error", s.ProblemText), slog.Int("flows", s.Flows)
+	rtt := slog.Float64("rtt_seconds", s.RTT.Seconds())
+	switch {
+	case s.Up && !was.Up:
+		p.sessionLine(slog.LevelInfo, "session up", s, slog.String("release", s.Release), rtt)
+		if s.Clear {
+			p.sessionLine(slog.LevelWarn, flow.ClearWarning, s)
+		}
+		if s.Clear && !s.Sealed {
+			p.sessionLine(slog.LevelWarn, flow.ClearEndsWarning, s)
+		}
+		if s.Clear && !s.Summed {
+			p.sessionLine(slog.LevelWarn, flow.ClearHeadsWarning, s)
+		}
+		was.told = pair.ProblemNone
+	case s.Up && was.Up && !s.Since.Equal(was.Since):
+		p.sessionLine(slog.LevelInfo, "session up again, at once", s, rtt, flows)
+	case s.Fallback && !was.Fallback:
+		p.sessionLine(slog.LevelWarn, "what answers is no paired relay: new flows go to it unpaired and in clear", s, failure)
+		was.told = s.Problem
+	case was.Fallback && !s.Fallback:
+		p.sessionLine(slog.LevelInfo, "new flows do not go unpaired any more", s)
+	case !s.Up && was.Up && s.ProblemText == "" && s.Flows == 0:
+		// This host has closed the session, as when a reload has replaced it.
+		was.down = now
+	case !s.Up && was.Up:
+		p.sessionLine(slog.LevelWarn, "session lost", s, failure, flows)
+		was.down = now
+	case !s.Up && s.Near && s.Problem != was.told && now.Sub(was.down) >= problemSettles:
+		shown := toPairSession(s)
+		p.sessionLine(slog.LevelWarn, "no session: "+string(s.Problem), s, failure, slog.String("remedy", shown.Remedy()))
+		was.told = s.Problem
+	case s.Up && s.Draining && !was.Draining:
+		p.sessionLine(slog.LevelInfo, "the other relay takes no new flows", s)
+	case s.Up && s.LaneError != "" && was.LaneError == "":
+		shown := toPairSession(s)
+		p.sessionLine(slog.LevelWarn, "no new lane", s, slog.String("error", s.LaneError), slog.String("remedy", shown.Remedy()))
+	case s.Up && s.LaneError == "" && was.LaneError != "":
+		p.sessionLine(slog.LevelInfo, "new lanes again", s)
+	}
+	if s.Twin && !was.Twin {
+		p.sessionLine(slog.LevelWarn, flow.TwinWarning, s)
+	}
+	was.SessionState = s
+}
+
+// sessionBurst is the number of lines of a kind about one tunnel of a peer in a
+// [loglimit.Pause]. An outage of a path may honestly cause some.
+const sessionBurst = 5
+
+// sessionLine writes a line about a session. A peer may begin and end sessions as fast as
+// it likes, so few are written.
+func (p *pairs) sessionLine(level slog.Level, what string, s pair.SessionState, more ...slog.Attr) {
+	attrs := []slog.Attr{slog.String("peer", s.Peer), slog.String("tunnel", s.Tunnel), slog.String("session", instanceText(s.Session))}
+	if s.Remote.IsValid() {
+		attrs = append(attrs, slog.String("remote", s.Remote.String()))
+	}
+	p.lines.LogBurst(sessionBurst, level, "pair: "+what, []string{"peer", "tunnel"}, append(attrs, more...)...)
+}
+
+// problemOf waits until a near tunnel has a session or a reason for having none.
+func (p *pairs) problemOf(ctx context.Context, tunnel string) (flow.PairSession, error) {
+	tick := time.NewTicker(pairWatch / 5)
+	defer tick.Stop()
+	var last flow.PairSession
+	for {
+		if s := p.status(); s != nil {
+			for _, one := range s.Sessions {
+				if one.Tunnel == tunnel && one.End == flow.NearEnd {
+					last = one
+					if one.Up {
+						return one, nil
+					}
+				}
+			}
+		}
+		if last.Problem != "" {
+			return last, nil
+		}
+		select {
+		case <-ctx.Done():
+			return last, fmt.Errorf("the pair of tunnel %s has no session, and no reason yet: %w", tunnel, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+func compressOf(s pair.SessionState) string {
+	switch {
+	case s.Compress && s.CompressKnown:
+		return flow.CompressAuto
+	case s.Compress:
+		return flow.CompressUnsupported
+	}
+	return flow.CompressOff
+}

@@ -1,0 +1,49 @@
+package daemon
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"longhaul/internal/carry/pair"
+	"longhaul/internal/sys/loglimit"
+)
+
+// TestFlappingSessions holds that a peer which begins and ends sessions without a pause
+// gets few lines of each kind, the first ones at once. Another peer has its own.
+func TestFlappingSessions(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	now := time.Unix(1000, 0)
+	p := &pairs{log: log, lines: loglimit.NewWithClock(log, func() time.Time { return now })}
+	known := map[sessionKey]*watched{}
+	session := func(peer string, number uint64) pair.SessionState {
+		return pair.SessionState{Peer: peer, Tunnel: "from-a", Session: number, Up: true, Since: now}
+	}
+	for i := range uint64(1000) {
+		now = now.Add(10 * time.Millisecond) // 10 s in all
+		s := session("hostile", i)
+		p.watchSessions(known, []pair.SessionState{s}, now)
+		s.Up, s.ProblemText = false, "reset"
+		p.watchSessions(known, []pair.SessionState{s}, now)
+	}
+	p.watchSessions(known, []pair.SessionState{session("honest", 1)}, now)
+	for line, want := range map[string]int{
+		`msg="pair: session up" peer=hostile`:    sessionBurst,
+		`msg="pair: session lost" peer=hostile`:  sessionBurst,
+		`msg="pair: session ended" peer=hostile`: sessionBurst,
+		`msg="pair: session up" peer=honest`:     1,
+	} {
+		if got := strings.Count(out.String(), line); got < want || got > 2*want {
+			t.Errorf("%d lines %s, want %d", got, line, want)
+		}
+	}
+	out.Reset()
+	now = now.Add(loglimit.Pause)
+	p.lines.Flush()
+	if got := strings.Count(out.String(), "\n"); got != 3 || !strings.Contains(out.String(), `msg="more: pair: session up" peer=hostile tunnel=from-a suppressed=`) {
+		t.Errorf("the lines left out are counted so:\n%s", out.String())
+	}
+}

@@ -1,0 +1,290 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"longhaul/internal/carry/relay"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
+)
+
+// finished is the outcome of a drain.
+type finished struct {
+	Leftovers
+	err error // of the relay
+}
+
+// Leftovers are the flows that had not ended at the end of the drain.
+type Leftovers struct {
+	Reset int    `json:"flows_reset"`
+	Left  int    `json:"flows_left"`        // to the kernel, which delivers their buffered bytes
+	Bytes int64  `json:"undelivered_bytes"` // received for a peer, not yet acknowledged by it
+	Most  string `json:"most"`              // peer that lacks the most bytes, and its tunnel
+}
+
+func (l Leftovers) and(o Leftovers) Leftovers {
+	if o.Bytes > 0 && o.Bytes >= l.Bytes {
+		l.Most = o.Most
+	}
+	l.Reset, l.Left, l.Bytes = l.Reset+o.Reset, l.Left+o.Left, l.Bytes+o.Bytes
+	return l
+}
+
+// UndrainedError reports flows that had not ended when the relay ended.
+type UndrainedError struct{ Leftovers }
+
+func (e *UndrainedError) Error() string { return e.Leftovers.String() }
+
+// maxLoggedLeftovers is the maximum number of unended flows that get a log line each.
+const maxLoggedLeftovers = 20
+
+// tellLeftovers logs the flows that had not ended, most bytes first, and adds them
+// up.
+func (d *daemon) tellLeftovers(all []relay.Leftover) (sum Leftovers) {
+	bytes := func(l relay.Leftover) int64 { return l.ToClientBytes + l.ToTargetBytes }
+	slices.SortStableFunc(all, func(a, b relay.Leftover) int { return cmp.Compare(bytes(b), bytes(a)) })
+	for i, l := range all {
+		outcome := "reset"
+		if l.Delivering {
+			sum.Left++
+			outcome = "left to the kernel"
+		} else {
+			sum.Reset++
+		}
+		sum.Bytes += bytes(l)
+		if i == 0 && bytes(l) > 0 {
+			peer := l.Client
+			if l.ToTargetBytes > l.ToClientBytes {
+				peer = l.Target
+			}
+			sum.Most = fmt.Sprintf("%s of tunnel %s", peer, l.Tunnel)
+		}
+		if i < maxLoggedLeftovers {
+			d.log.Warn("a flow had not ended", "tunnel", l.Tunnel, "client", l.Client.String(), "target", l.Target.String(),
+				"undelivered_to_client_bytes", l.ToClientBytes, "undelivered_to_target_bytes", l.ToTargetBytes, "outcome", outcome)
+		}
+	}
+	return sum
+}
+
+// String returns the outcome of the flows and the bytes that had not arrived.
+func (l Leftovers) String() string {
+	var text string
+	switch {
+	case l.Left == 0:
+		text = display.Plural(l.Reset, "flow") + " did not end in time and were reset"
+		if l.Reset == 1 {
+			text = "1 flow did not end in time and was reset"
+		}
+	case l.Reset == 0:
+		text = display.Plural(l.Left, "flow") + " did not end in time, left to the kernel to deliver"
+	default:
+		text = fmt.Sprintf("%s did not end in time: %d were reset, %d are left to the kernel to deliver",
+			display.Plural(l.Reset+l.Left, "flow"), l.Reset, l.Left)
+	}
+	if l.Bytes > 0 {
+		text += fmt.Sprintf("; %d bytes had not arrived, the most of them for %s", l.Bytes, l.Most)
+	}
+	return text
+}
+
+// olderGrace is the time after the deadline within which an older process must end.
+const olderGrace = 5 * time.Second
+
+// finishRequest asks this process to end once its flows have ended.
+type finishRequest struct {
+	within   time.Duration // for the flows; negative: no bound
+	usual    bool          // within is the configured time, and shortens no drain under way
+	replaced bool          // meant for a process that has a successor
+	answer   chan finished
+}
+
+// finishVerb asks a process that has a successor to end: the successor is stopping.
+func (d *daemon) finishVerb(ctx context.Context, arguments url.Values) (any, error) {
+	within, err := time.ParseDuration(arguments.Get("within"))
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	finishing := d.stage == replaced
+	d.mu.Unlock()
+	if !finishing {
+		return nil, remedy.New(fmt.Errorf("no process has taken over from %d", os.Getpid()), "stop it with longhaul stop")
+	}
+	all, err := d.askToFinish(ctx, finishRequest{within: within, replaced: true})
+	return all.Leftovers, err
+}
+
+// askToFinish has the daemon's loop end, and returns the outcome at the end of the
+// process.
+func (d *daemon) askToFinish(ctx context.Context, r finishRequest) (finished, error) {
+	r.answer = make(chan finished, 1)
+	select {
+	case d.finishing <- r:
+	case <-ctx.Done():
+		return finished{}, ctx.Err()
+	}
+	select {
+	case all := <-r.answer:
+		return all, all.err
+	case <-ctx.Done():
+	}
+	// The end of the process also ends ctx, after the answer.
+	select {
+	case all := <-r.answer:
+		return all, all.err
+	default:
+		return finished{}, ctx.Err()
+	}
+}
+
+// drain stops accepting and waits for the flows, including those of older processes,
+// until the deadline or a second signal. It answers the askers at the end.
+func (d *daemon) drain(signals <-chan os.Signal, askers ...finishRequest) error {
+	_ = d.enter(stopping)
+	close(d.ending)
+	d.manager.stopping("draining, " + display.Plural(int(d.relay.Flows()), "flow") + " left")
+	within := d.config.DrainTimeout
+	for _, r := range askers {
+		if !r.usual {
+			within = r.within
+		}
+	}
+	return d.finish(signals, within, true, askers...)
+}
+
+// outlive waits for the flows after another process has taken over, at most for the
+// upgrade's time. A signal sets the usual deadline.
+func (d *daemon) outlive(signals <-chan os.Signal) error {
+	d.mu.Lock()
+	within := d.within
+	d.mu.Unlock()
+	return d.finish(signals, within, false)
+}
+
+// finish waits for the flows at most within, or without bound if that is negative.
+// stopping is set after the first signal: older processes then finish as part of it.
+func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping bool, askers ...finishRequest) error {
+	d.integrity.close() // an ending process no longer checks the tunnels
+	d.pairs.drain()
+	if stopping {
+		d.rules.stop()
+	}
+	ctx, reset := context.WithCancel(context.Background())
+	defer reset()
+	own := make(chan finished, 1)
+	go func() {
+		left, err := d.relay.Drain(ctx)
+		own <- finished{d.tellLeftovers(left), err}
+	}()
+	// Older processes keep the deadline themselves. Do not wait for one that does
+	// not answer then.
+	askCtx, giveUp := context.WithCancel(context.Background())
+	defer giveUp()
+	older := make(chan finished, 1)
+	if stopping {
+		go func() {
+			left, err := d.older.finish(askCtx, within)
+			older <- finished{left, err}
+		}()
+	} else {
+		older <- finished{}
+	}
+
+	var at time.Time
+	var deadline <-chan time.Time
+	limit := func(within time.Duration) {
+		if end := time.Now().Add(within); within >= 0 && (at.IsZero() || end.Before(at)) {
+			at, deadline = end, time.After(within)
+			time.AfterFunc(within+olderGrace, giveUp)
+		}
+		d.mu.Lock()
+		d.endsAt = at
+		d.mu.Unlock()
+	}
+	limit(within)
+	extend := time.NewTicker(drainExtension / 3)
+	defer extend.Stop()
+	var all finished
+	for waiting := 2; waiting > 0; {
+		var r finished
+		select {
+		case r = <-own:
+			waiting--
+			own = nil
+		case r = <-older:
+			waiting--
+			older = nil
+		case <-deadline:
+			deadline = nil
+			reset()
+			continue
+		case sig := <-signals:
+			switch {
+			case sig == syscall.SIGHUP:
+			case stopping:
+				d.log.Warn("a second signal ends the drain", "signal", sig.String())
+				limit(0)
+				go d.older.finish(askCtx, 0) // the answer goes to the first request
+			default:
+				d.log.Info("stopping", "signal", sig.String())
+				stopping = true
+				limit(d.config.DrainTimeout)
+			}
+			continue
+		case r := <-d.finishing:
+			d.mu.Lock()
+			busy := d.busy()
+			follows := d.stage == replaced
+			d.mu.Unlock()
+			if follows && !r.replaced { // it came during the upgrade
+				r.answer <- finished{err: busy}
+				continue
+			}
+			askers = append(askers, r)
+			if stopping && !r.usual && !follows {
+				go d.older.finish(askCtx, r.within)
+			}
+			if !stopping || !r.usual {
+				limit(r.within)
+			}
+			stopping = true
+			continue
+		case r := <-d.reloads:
+			d.mu.Lock()
+			r.answer <- d.failedReload(time.Now(), d.busy())
+			d.mu.Unlock()
+			continue
+		case <-extend.C:
+			d.manager.extend()
+			continue
+		}
+		all.Leftovers = all.and(r.Leftovers)
+		if r.err != nil && !errors.Is(r.err, context.DeadlineExceeded) && !errors.Is(r.err, context.Canceled) {
+			all.err = errors.Join(all.err, r.err)
+		}
+	}
+	for _, r := range askers {
+		r.answer <- all
+	}
+	switch {
+	case all.Reset > 0:
+		d.log.Warn("stopped, flows were reset", "flows", all.Reset, "left_to_kernel", all.Left, "undelivered_bytes", all.Bytes)
+		return &UndrainedError{all.Leftovers}
+	case all.Left > 0:
+		d.log.Warn("stopped before all bytes had arrived", "left_to_kernel", all.Left, "undelivered_bytes", all.Bytes)
+		return &UndrainedError{all.Leftovers}
+	case all.err != nil:
+		return all.err
+	}
+	d.log.Info("stopped, every flow had ended")
+	return nil
+}

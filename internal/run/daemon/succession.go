@@ -1,0 +1,408 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"longhaul/internal/carry/handover"
+	"longhaul/internal/carry/intercept"
+	"longhaul/internal/carry/relay"
+	"longhaul/internal/carry/relay/hops"
+	"longhaul/internal/carry/relay/names"
+	"longhaul/internal/carry/usable"
+	"longhaul/internal/run/control"
+	"longhaul/internal/words/display"
+	"longhaul/internal/words/remedy"
+)
+
+// Timeouts of the steps of an upgrade.
+const (
+	ReadyPatience   = 30 * time.Second // for the new process to read its configuration
+	ServingPatience = 10 * time.Second // for each process, for a step of the handover
+)
+
+// inheritance is the state that passes to the successor, beside the sockets.
+type inheritance struct {
+	ControlSocket string         `json:"control_socket,omitempty"` // of the old process before the handover
+	Older         []olderProcess `json:"elders,omitempty"`         // the old process itself is the last; the key is that of earlier programs
+	Drained       []string       `json:"drained,omitempty"`        // tunnels
+	Hops          []hops.Memory  `json:"hops,omitempty"`
+	Names         []names.Memory `json:"names,omitempty"`
+	Pairs         []olderPair    `json:"pairs,omitempty"` // of all processes with flows of pairs
+	Links         []linkMemory   `json:"links,omitempty"` // of near tunnels whose pair has stood
+	States        usable.Memory  `json:"states,omitzero"`
+
+	Intercepted []intercept.Tunnel `json:"intercepted,omitempty"` // that may have flows
+	Dialers     []intercept.Dialer `json:"dialers,omitempty"`     // likewise
+	Cleared     bool               `json:"cleared,omitempty"`     // the operator has taken the rules of interception back
+}
+
+// introduction is the message of a successor that is ready.
+type introduction struct {
+	Version string `json:"version"`
+}
+
+// Upgraded is the answer of POST /v1/upgrade.
+type Upgraded struct {
+	OldPID        int     `json:"old_pid"`
+	OldVersion    string  `json:"old_version"`
+	NewPID        int     `json:"new_pid"`
+	NewVersion    string  `json:"new_version"`
+	Seconds       float64 `json:"seconds"`
+	FlowsLeft     int64   `json:"flows_left"`               // in the old process
+	ControlSocket string  `json:"control_socket,omitempty"` // of the old process after the handover
+}
+
+// upgradeRequest asks the daemon's loop for an upgrade.
+type upgradeRequest struct {
+	ctx     context.Context // ends when the client disconnects
+	program string          // empty: the path that started this process
+	within  time.Duration   // for the flows left in this process; negative: no bound
+	answer  chan upgradeAnswer
+}
+
+type upgradeAnswer struct {
+	Upgraded
+	err error
+}
+
+// stage is the stage of the daemon's life.
+type stage int
+
+const (
+	serving stage = iota
+	upgrading
+	replaced
+	stopping
+)
+
+// enter moves the daemon to another stage of its life, or returns why it cannot.
+func (d *daemon) enter(next stage) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.busy(); err != nil && next == upgrading {
+		return err
+	}
+	d.stage = next
+	return nil
+}
+
+// busy returns why the daemon cannot change its stage. The caller holds the lock.
+func (d *daemon) busy() error {
+	switch d.stage {
+	case upgrading:
+		return remedy.New(errors.New("an upgrade is under way"), "try again when it is done")
+	case replaced:
+		return remedy.New(fmt.Errorf("process %d has taken over from this one, which only finishes its flows", d.successor), "ask that one: leave --control-socket out, or name its own")
+	case stopping:
+		return remedy.New(errors.New("the relay is stopping"), "start it again")
+	}
+	return nil
+}
+
+func (d *daemon) upgradeVerb(ctx context.Context, arguments url.Values) (any, error) {
+	r := upgradeRequest{ctx: ctx, program: arguments.Get("binary"), within: -1, answer: make(chan upgradeAnswer, 1)}
+	var err error
+	if r.within, err = drainTimeout(arguments, r.within); err != nil {
+		return nil, err
+	}
+	if os.Getpid() == 1 {
+		return nil, remedy.New(errors.New("this relay is the first process of its container, which ends with it"), "replace the container instead")
+	}
+	if err := d.enter(upgrading); err != nil {
+		return nil, err
+	}
+	select {
+	case d.upgrades <- r:
+	case <-d.ending:
+		return nil, remedy.New(errors.New("the relay is stopping"), "start it again")
+	}
+	a := <-r.answer
+	return a.Upgraded, a.err
+}
+
+// upgrade starts a successor of this process. It returns false if that failed and
+// nothing has changed, with the signal that interrupted it, if any.
+func (d *daemon) upgrade(ctx context.Context, signals <-chan os.Signal, r upgradeRequest) (done bool, stop os.Signal) {
+	began := time.Now()
+	raising, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.ctx, cancel)()
+	d.manager.reloading("upgrading")
+
+	type outcome struct {
+		successor *handover.Successor
+		about     introduction
+		err       error
+	}
+	ended := make(chan outcome, 1)
+	go func() {
+		successor, about, err := d.raise(raising, r.program)
+		ended <- outcome{successor, about, err}
+	}()
+	hangup := false
+	var o outcome
+	for waiting := true; waiting; {
+		select {
+		case o = <-ended:
+			waiting = false
+		case sig := <-signals:
+			if sig == syscall.SIGHUP {
+				hangup = true
+				continue
+			}
+			stop = sig
+			cancel()
+		}
+	}
+	if o.err != nil {
+		if err := d.relay.Reclaim(); err != nil {
+			d.log.Error("cannot restore a listener after a failed upgrade", "error", err)
+		}
+		d.rules.reclaim()
+		_ = d.enter(serving)
+		d.manager.ready(d.statusLine())
+		d.log.Error("upgrade failed, this process serves on", "error", o.err)
+		r.answer <- upgradeAnswer{err: failedUpgrade(o.err)}
+		if hangup && stop == nil {
+			d.log.Info("reloading", "signal", syscall.SIGHUP.String())
+			d.reload(ctx)
+		}
+		return false, stop
+	}
+	// The successor accepts: the upgrade can no longer be undone.
+	a := Upgraded{OldPID: os.Getpid(), OldVersion: d.Version, NewPID: o.successor.PID(), NewVersion: o.about.Version}
+	d.handOver(o.successor)
+	if hangup {
+		_ = syscall.Kill(a.NewPID, syscall.SIGHUP)
+	}
+	a.FlowsLeft, a.ControlSocket = d.relay.Flows(), d.aside()
+	a.Seconds = display.Round(time.Since(began).Seconds(), 1e3)
+	d.log.Info("upgraded: another process has taken over", "pid", a.NewPID, "version", a.NewVersion, "flows", a.FlowsLeft, "seconds", a.Seconds)
+	d.mu.Lock()
+	d.within = r.within
+	d.mu.Unlock()
+	r.answer <- upgradeAnswer{Upgraded: a}
+	return true, stop
+}
+
+// raise starts the successor and returns when it accepts.
+func (d *daemon) raise(ctx context.Context, program string) (s *handover.Successor, about introduction, err error) {
+	p := handover.Program{Path: d.program, Args: slices.Clone(os.Args), Env: successorEnvironment(os.Environ()), Log: os.Stderr}
+	if program != "" {
+		p.Path, p.Args[0] = program, program
+	}
+	d.overviewNow() // a change that nobody has seen is not the next process's
+	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Names: d.relay.Names(),
+		Older: d.older.living(), Links: d.pairs.links(), States: d.judge.Memory()}
+	inForce, cleared := d.rules.hold()
+	bequest.Intercepted, bequest.Dialers, bequest.Cleared = inForce.Tunnels, inForce.Dialers, cleared
+	if bequest.Pairs, err = d.pairs.bequeath(); err != nil {
+		return nil, about, err
+	}
+	if d.server != nil {
+		if err := d.server.StepAside(d.socket); err != nil {
+			return nil, about, err
+		}
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, d.server.StepBack(d.socket))
+			}
+		}()
+		bequest.ControlSocket = d.socket
+		bequest.Older = append(bequest.Older, olderProcess{os.Getpid(), d.aside()})
+	}
+	state, err := json.Marshal(bequest)
+	if err != nil {
+		return nil, about, err
+	}
+	listeners, err := d.relay.Listeners()
+	if err != nil {
+		return nil, about, err
+	}
+	offer := handover.Offer{State: state}
+	for _, l := range listeners {
+		offer.Sockets = append(offer.Sockets, handover.Socket(l))
+	}
+	defer func() { handover.CloseAll(offer.Sockets) }()
+	pages, err := d.http.sockets()
+	if err != nil {
+		return nil, about, err
+	}
+	offer.Sockets = append(offer.Sockets, pages...)
+	if pages, err = d.pages.sockets(); err != nil {
+		return nil, about, err
+	}
+	offer.Sockets = append(offer.Sockets, pages...)
+
+	ready, cancel := context.WithTimeout(ctx, ReadyPatience)
+	defer cancel()
+	if s, err = handover.Start(ready, p, offer, d.Stderr); err != nil {
+		return nil, about, err
+	}
+	said, err := s.Ready(ready)
+	if err != nil {
+		return nil, about, err
+	}
+	if err := json.Unmarshal(said, &about); err != nil {
+		s.Kill()
+		return nil, about, fmt.Errorf("read the answer of the new process: %w", err)
+	}
+	step, cancel := context.WithTimeout(ctx, ServingPatience)
+	defer cancel()
+	return s, about, s.Serve(step)
+}
+
+// successorEnvironment returns this process's environment without systemd's variables
+// for this process.
+func successorEnvironment(environment []string) []string {
+	return slices.DeleteFunc(slices.Clone(environment), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		switch name {
+		case "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID", handover.Variable:
+			return true
+		}
+		return false
+	})
+}
+
+// failedUpgrade returns the client's error of a failed upgrade.
+func failedUpgrade(err error) error {
+	text := fmt.Sprintf("the upgrade failed, process %d serves on: %v", os.Getpid(), err)
+	var failure *handover.Failure
+	if errors.As(err, &failure) && failure.LastWords != "" {
+		text += "; its last output:\n" + failure.LastWords
+	}
+	return remedy.New(errors.New(text), "fix that, and try again")
+}
+
+// aside returns the control socket of this process after the handover.
+func (d *daemon) aside() string {
+	if d.server == nil {
+		return ""
+	}
+	return control.PathOf(d.socket, os.Getpid())
+}
+
+// handOver leaves the service to a successor that already accepts.
+func (d *daemon) handOver(successor *handover.Successor) {
+	d.mu.Lock()
+	d.stage, d.successor, d.replacedAt = replaced, successor.PID(), time.Now()
+	d.mu.Unlock()
+	// The successor answers health checks. A check that just reached this process
+	// must not report its end.
+	then := d.overviewNow()
+	d.judge.Tell(nil) // the rest is the successor's
+	d.atHandOver.Store(&then)
+	d.http.leave(time.Second)
+	d.pages.leave(time.Second)
+	if err := d.relay.Relinquish(); err != nil {
+		d.log.Error("cannot stop accepting", "error", err)
+	}
+	d.pairs.drain()
+	d.keeper.close() // the host is the successor's business
+	// Before the successor's first message: systemd listens to one process.
+	d.manager.passOn(successor.PID())
+	if err := successor.Leave(); err != nil {
+		d.log.Warn("cannot notify the new process of the handover's end", "error", err)
+	}
+	if d.server != nil {
+		if err := d.server.LeavePlace(d.socket); err != nil {
+			d.log.Warn("cannot remove the old control socket", "path", d.socket, "error", err)
+		}
+	}
+}
+
+// follow takes the sockets and the state of the predecessor, if there is one.
+func (d *daemon) follow(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, ServingPatience)
+	defer cancel()
+	p, err := handover.Receive(ctx)
+	if p == nil || err != nil {
+		return err
+	}
+	d.predecessor, d.logTo = p, p.Log
+	if err := json.Unmarshal(p.State, &d.inherited); err != nil {
+		return fmt.Errorf("read the running relay's state: %w", err)
+	}
+	d.older.all = d.inherited.Older
+	return nil
+}
+
+// introduce reports this process ready, and waits for the order to serve.
+func (d *daemon) introduce(ctx context.Context) error {
+	if d.predecessor == nil {
+		return nil
+	}
+	about, err := json.Marshal(introduction{Version: d.Version})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, ReadyPatience)
+	defer cancel()
+	return d.predecessor.Ready(ctx, about)
+}
+
+// takeOver runs once this process accepts. It moves the control socket to its path,
+// and returns when the predecessor no longer accepts.
+func (d *daemon) takeOver(ctx context.Context) {
+	p := d.predecessor
+	if p == nil {
+		return
+	}
+	if d.server != nil && d.socket == d.inherited.ControlSocket {
+		if err := d.server.TakePlace(d.socket); err != nil {
+			d.log.Error("cannot move the control socket to its usual path", "error", err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, ServingPatience)
+	defer cancel()
+	if err := p.Serving(ctx); err != nil {
+		d.log.Warn("the old process may still accept", "error", err)
+	}
+	d.rules.begin()
+	p.Close()
+	d.predecessor, d.http.handed, d.pages.handed = nil, nil, nil
+	d.relay.Sweep()
+	d.manager.begin()
+}
+
+// handedOver returns the predecessor's listeners of the relay.
+func (d *daemon) handedOver() []relay.Listener {
+	if d.predecessor == nil {
+		return nil
+	}
+	var all []relay.Listener
+	for _, s := range d.predecessor.Sockets {
+		all = append(all, relay.Listener(s))
+	}
+	return all
+}
+
+// startedAs returns the path of this program as started, with its links: an upgrade
+// starts the file that is there then. If the path is unknown it returns the
+// program's own file.
+func startedAs() string {
+	running, err := os.Stat("/proc/self/exe")
+	path := os.Args[0]
+	if !strings.Contains(path, "/") {
+		path, _ = exec.LookPath(path)
+	}
+	if path, absErr := filepath.Abs(path); err == nil && absErr == nil {
+		if there, err := os.Stat(path); err == nil && os.SameFile(running, there) {
+			return path
+		}
+	}
+	path, _ = os.Executable()
+	return strings.TrimSuffix(path, " (deleted)") // replaced while it started
+}

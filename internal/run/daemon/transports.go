@@ -1,0 +1,218 @@
+package daemon
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	"longhaul/internal/carry/relay"
+	"longhaul/internal/carry/relay/hops"
+	"longhaul/internal/carry/transport"
+	"longhaul/internal/run/config"
+	"longhaul/internal/tune/cc"
+)
+
+// transports makes the socket settings of the tunnels' legs. Tunnels with the same
+// settings share one, so each lack is reported once.
+type transports struct {
+	log     *slog.Logger
+	budgets *budgets
+
+	mu      sync.Mutex // guards current, which status reads from other goroutines
+	current map[transportKey]*legs
+	next    map[transportKey]*legs // of the last translate
+}
+
+// transportKey is a tunnel's settings of its legs, as a comparable value.
+type transportKey struct {
+	lan, wan         transport.Options // without DSCP,
+	lanDSCP, wanDSCP int               // kept separately; -1 leaves the mark unchanged
+	side             config.WANSide
+	tunnel           string // set if its connections share a rate of their own
+}
+
+// legs adapts a transport.Tunnel to relay's Transport. It has functions in place of
+// the tunnel itself: relay compares tunnels deeply at a reload, and must not read
+// one in use.
+type legs struct {
+	prepare     func(fd int, dialed bool) error
+	established func(fd int, dialed bool) (side, degraded string)
+	lasting     func(fd int, side string) error
+	lacks       func() []transport.Lack
+	rates       *cc.Rates // that its connections share, nil for none
+}
+
+func (l *legs) Prepare(fd int, dialed bool) error { return l.prepare(fd, dialed) }
+
+func (l *legs) Established(fd int, dialed bool) (side, degraded string) {
+	return l.established(fd, dialed)
+}
+
+func (l *legs) Lasting(fd int, side string) error { return l.lasting(fd, side) }
+
+func newTransports(host *cc.Host, log *slog.Logger) *transports {
+	return &transports{log: log, budgets: newBudgets(host, log)}
+}
+
+// translate converts a configuration into the relay's types. It keeps transports in
+// use, except those with a lack: the host may have changed since.
+func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
+	t.next = map[transportKey]*legs{}
+	t.budgets.begin(c)
+	var out []relay.Tunnel
+	for _, tun := range c.Tunnels {
+		rt := relay.Tunnel{
+			Name:              tun.Name,
+			Listen:            tun.Addresses(),
+			Allow:             slices.Clone(tun.Allow),
+			MaxFlows:          tun.MaxFlows,
+			NewFlowsPerSecond: tun.NewFlowsPerSecond,
+
+			MaxFlowsPerSource:          tun.MaxFlowsPerSource,
+			NewFlowsPerSecondPerSource: tun.NewFlowsPerSecondPerSource,
+
+			ConnectTimeout: tun.ConnectTimeout,
+			IdleTimeout:    tun.IdleTimeout,
+			Balance:        hops.Balance(tun.Balance),
+			Health:         health(tun.Health),
+			ProxyIn:        relay.ProxyIn{Required: tun.ProxyIn.Required, Trusted: slices.Clone(tun.ProxyIn.Trusted)},
+			ProxyOut:       relay.ProxyVersion(tun.ProxyOut),
+		}
+		if tun.Intercept.Enabled() {
+			rt.Listen, rt.Transparent = transparentListens(tun.Intercept.To), true
+			rt.Intercepts = tun.Intercept.String()
+		}
+		rt.SourceClient = tun.Source == config.SourceClient
+		rt.Health.Blind = rt.SourceClient
+		rt.LocalTargets = tun.Intercept.LocalTargets || tun.Original.LocalTargets
+		rt.Dialable = relay.Dialable{From: tun.Original.From, To: tun.Original.To, Ports: tun.Original.Ports}
+		if len(tun.Forward) == 0 {
+			rt.Forward = []hops.Target{{Original: true}}
+		}
+		for _, f := range tun.Forward {
+			rt.Forward = append(rt.Forward, hops.Target{Host: f.Host, Port: f.Ports.First, Ports: f.Ports.Len(), Weight: f.Weight, Priority: f.Priority})
+		}
+		if tun.Transport != config.TransportKernel {
+			l, err := t.legs(tun.Name, tun.Settings)
+			if err != nil {
+				return nil, fmt.Errorf("tunnel %s: %w", tun.Name, err)
+			}
+			rt.Transport = l
+			for _, d := range tun.Destinations {
+				there := tun.Settings
+				there.LAN, there.WAN = d.LAN, d.WAN
+				// A rate that connections share is one of each destination.
+				l, err := t.legs(fmt.Sprintf("%s to %s", tun.Name, d.Prefix), there)
+				if err != nil {
+					return nil, fmt.Errorf("tunnel %s: destination %s: %w", tun.Name, d.Prefix, err)
+				}
+				rt.Destinations = append(rt.Destinations, relay.Destination{Prefix: d.Prefix, Transport: l})
+			}
+		}
+		out = append(out, rt)
+	}
+	return out, nil
+}
+
+func (t *transports) legs(tunnelName string, s config.Settings) (*legs, error) {
+	key := transportKey{lan: legOptions(s.LAN), wan: legOptions(s.WAN), lanDSCP: -1, wanDSCP: -1, side: s.WANSide}
+	if s.LAN.DSCP != nil {
+		key.lanDSCP = int(*s.LAN.DSCP)
+	}
+	if s.WAN.DSCP != nil {
+		key.wanDSCP = int(*s.WAN.DSCP)
+	}
+	shared := wantedBudgets(s)
+	if len(shared) > 0 {
+		key.tunnel = tunnelName
+	}
+	if l := t.next[key]; l != nil {
+		return l, nil
+	}
+	l := t.current[key]
+	if l == nil || len(l.lacks()) > 0 || (len(shared) > 0 && l.rates != t.budgets.rates) {
+		lan, wan := key.lan, key.wan
+		lan.DSCP, wan.DSCP = s.LAN.DSCP, s.WAN.DSCP
+		ids, noRate := t.budgets.find(tunnelName, shared)
+		if noRate != nil {
+			// Brutal without a rate sends almost nothing.
+			for kind, leg := range map[string]*transport.Options{transport.LAN: &lan, transport.WAN: &wan} {
+				if _, ok := shared[kind]; ok && leg.PacingRateBps == 0 {
+					leg.CongestionControl = ""
+				}
+			}
+		}
+		tunnel, err := transport.New(lan, wan, transport.WANSide(s.WANSide), t.log)
+		if err != nil {
+			return nil, err
+		}
+		l = &legs{prepare: tunnel.Prepare, established: tunnel.Established, lasting: tunnel.Lasting, lacks: tunnel.Lacks}
+		switch {
+		case noRate != nil:
+			l = t.budgets.without(tunnelName, l, noRate)
+		case len(ids) > 0:
+			l = t.budgets.share(ids, l)
+		}
+	}
+	t.next[key] = l
+	return l, nil
+}
+
+// keep makes the transports of the last translate the current ones.
+func (t *transports) keep() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.current, t.next = t.next, nil
+	t.budgets.keep()
+}
+
+// lacks lists the lacks of the tunnels' legs, each once.
+func (t *transports) lacks() []transport.Lack {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := []transport.Lack{}
+	for _, l := range t.current {
+		for _, missing := range l.lacks() {
+			if !slices.Contains(all, missing) {
+				all = append(all, missing)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b transport.Lack) int { return strings.Compare(a.What, b.What) })
+	return all
+}
+
+// health converts the configuration's health settings into the relay's types.
+func health(h config.Health) hops.Health {
+	out := hops.Health{
+		Interval:   h.Interval,
+		Timeout:    h.Timeout,
+		Rise:       h.Rise,
+		Fall:       h.Fall,
+		EjectAfter: h.EjectAfter,
+		EjectFor:   h.EjectFor,
+		SlowReturn: h.SlowReturn,
+	}
+	if h.Check == config.HealthConnect {
+		out.Probe = hops.ConnectProbe{}
+	}
+	return out
+}
+
+func legOptions(l config.Leg) transport.Options {
+	return transport.Options{
+		CongestionControl: l.CongestionControl,
+		PathRateBps:       int64(l.Rate),
+		PacingRateBps:     int64(l.PacingRate),
+		SendBuffer:        int(l.SendBuffer),
+		ReceiveBuffer:     int(l.ReceiveBuffer),
+		MSS:               l.MSS,
+		MTUProbing:        l.MTUProbing,
+		Keepalive:         transport.Keepalive(l.Keepalive),
+		UserTimeout:       l.UserTimeout,
+	}
+}
+
+var _ relay.Transport = (*legs)(nil)

@@ -1,9 +1,0 @@
-package transport
-
-import (
-	"testing"
-
-	"longhaul/internal/nettest"
-)
-
-func TestMain(m *testing.M) { nettest.Main(m) }

@@ -1,0 +1,46 @@
+package cc
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/sys/ledger"
+	"longhaul/test/nettest"
+)
+
+func TestKnown(t *testing.T) {
+	known := NewHost(ledger.By{}).Known()
+	for name, want := range map[string]bool{"cubic": true, "westwood": true, "haul": true, "lh_haul": true, "lh_cubic": false, "nosuch": false, "bbrr": false, "": false} {
+		if got := slices.Contains(known, name); got != want {
+			t.Errorf("%q is known: %v, want %v", name, got, want)
+		}
+	}
+	available, err := Available()
+	nettest.Must(t, err)
+	for _, name := range available {
+		if !slices.Contains(known, name) {
+			t.Errorf("the kernel's %s is unknown", name)
+		}
+	}
+}
+
+func TestModuleNames(t *testing.T) {
+	var name unix.Utsname
+	nettest.Must(t, unix.Uname(&name))
+	root := t.TempDir()
+	dir := filepath.Join(root, unix.ByteSliceToString(name.Release[:]))
+	nettest.Must(t, os.Mkdir(dir, 0o755))
+	nettest.Must(t, os.WriteFile(filepath.Join(dir, "modules.dep"), []byte(
+		"kernel/net/ipv4/tcp_vegas.ko.zst:\nkernel/net/ipv4/tcp_diag.ko: kernel/net/ipv4/inet_diag.ko\nupdates/dkms/tcp_bbr3.ko:\n"), 0o644))
+	nettest.Must(t, os.WriteFile(filepath.Join(dir, "modules.builtin"), []byte("kernel/net/ipv4/tcp_cubic.ko\n"), 0o644))
+	if got := moduleNames(root); !slices.Equal(got, []string{"vegas", "bbr3", "cubic"}) {
+		t.Errorf("the modules are %v", got)
+	}
+	if got := moduleNames(filepath.Join(root, "missing")); got != nil {
+		t.Errorf("a host without modules has %v", got)
+	}
+}

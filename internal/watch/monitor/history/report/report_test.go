@@ -1,0 +1,146 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"longhaul/internal/words/units"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/watch/monitor"
+	"longhaul/internal/watch/monitor/history"
+	"longhaul/internal/watch/monitor/history/synthetic"
+)
+
+// TestTextsFitTheScreen holds that no line of what people read has more than
+// 80 columns, whatever is in the records.
+func TestTextsFitTheScreen(t *testing.T) {
+	maker := synthetic.NewMaker(3)
+	now := time.Now()
+	var records []monitor.Record
+	for i := range 200 {
+		r := maker.Record(now.Add(-time.Duration(i) * time.Hour))
+		r.ID = int64(9_999_900 + i)
+		if i%3 == 0 {
+			r.Tunnel = strings.Repeat("long-name-", 6)
+		}
+		records = append(records, r)
+	}
+	var out bytes.Buffer
+	WriteList(&out, records, history.Query{Limit: 200, Order: history.Slowest}, history.Extent{Records: 1_000_000}, now)
+	for i := range records {
+		records[i].Hop = ""
+		WriteRecord(&out, &records[i])
+	}
+	var c history.Comparison
+	for i := range 30 {
+		c.Before.TransferTime.Bins = append(c.Before.TransferTime.Bins, history.Bin{From: float64(i), To: float64(i + 1), Count: int64(i)})
+		c.Before.TransferTime.Count += int64(i)
+	}
+	c.Before.Flows, c.Before.Causes = 10, []history.CauseCount{{Cause: "receiver-window", Flows: 3}}
+	c.Before.Goodput = history.Distribution{Count: 1, P50: 1e9, P90: 9.99e11, P10: 1}
+	c.After = c.Before
+	c.After.Goodput.P50 = 123e9
+	c.After.Approximate = true
+	chart := history.Chart{}
+	for i := range 121 {
+		chart.Points = append(chart.Points, history.Point{Transfers: int64(i % 3), TransferTimeMedian: float64(i) - 1})
+	}
+	WriteComparison(&out, c, [2]history.Chart{chart, {}})
+	for line := range strings.Lines(out.String()) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	for _, want := range []string{"123 times as fast", "from hourly summaries", "MEDIAN TIME"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not there:\n%s", want, out.String())
+		}
+	}
+}
+
+func TestChangeText(t *testing.T) {
+	for _, tt := range []struct {
+		ratio float64
+		want  string
+	}{{2, "2 times as fast"}, {0.1, "10 times as slow"}, {1 / 1520., "1520 times as slow"}, {1.1, "10.0 % faster"}, {1 / 1.25, "25.0 % slower"}, {1, "no change"}, {math.Inf(1), ""}, {0, ""}} {
+		if got := changeText(tt.ratio); got != tt.want {
+			t.Errorf("%v is %q, want %q", tt.ratio, got, tt.want)
+		}
+	}
+}
+
+func TestUnknownIsNotZero(t *testing.T) {
+	r := monitor.Record{Record: flow.Record{ClientLeg: flow.UnknownLeg(), TargetLeg: flow.UnknownLeg()}}
+	var table, csv, all bytes.Buffer
+	WriteList(&table, []monitor.Record{r}, history.Query{}, history.Extent{}, time.Now())
+	if !strings.HasSuffix(strings.TrimSpace(table.String()), "0     -    - -") {
+		t.Errorf("unknown figures are not dashes:\n%s", table.String())
+	}
+	c := NewCSV(&csv)
+	c.Write(&r)
+	if err := c.Flush(); err != nil || !strings.Contains(csv.String(), ",,,,,,,") {
+		t.Errorf("unknown figures are not empty, %v:\n%s", err, csv.String())
+	}
+	WriteRecord(&all, &r)
+	if text := all.String(); strings.Contains(text, "leg") || strings.Contains(text, "goodput") || strings.Contains(text, fmt.Sprint(-1)) {
+		t.Error(text)
+	}
+}
+
+func TestRecordHasTheStepOfItsCourse(t *testing.T) {
+	r := monitor.Record{
+		Record:  flow.Record{Elapsed: units.Seconds(time.Minute), ClientLeg: flow.UnknownLeg(), TargetLeg: flow.UnknownLeg()},
+		Goodput: monitor.Series{Step: units.Seconds(4 * time.Second), UpBps: []float32{1e6, 2e6}, DownBps: []float32{0, 0}},
+	}
+	var b bytes.Buffer
+	WriteRecord(&b, &r)
+	if !strings.Contains(b.String(), "4s a column") {
+		t.Errorf("the record does not name its step:\n%s", b.String())
+	}
+}
+
+// A flow that a pair resumed shows how often and how long it waited; other flows,
+// and periods without any, show nothing of pairs.
+func TestResumedFlows(t *testing.T) {
+	plain := monitor.Record{Record: flow.Record{Tunnel: "files", ClientLeg: flow.UnknownLeg(), TargetLeg: flow.UnknownLeg()}}
+	resumed := plain
+	resumed.Resumes, resumed.Outage = 3, units.Seconds(2250*time.Millisecond)
+	texts := func(r *monitor.Record) (record, line string) {
+		var all, csv bytes.Buffer
+		WriteRecord(&all, r)
+		c := NewCSV(&csv)
+		c.Write(r)
+		if err := c.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSpace(csv.String()), "\n")
+		return all.String(), lines[len(lines)-1]
+	}
+	if record, line := texts(&resumed); !strings.Contains(record, "resumed      3 times, waited 2.2s in outages between the relays\n") || !strings.HasSuffix(line, ",3,2.25") {
+		t.Errorf("%s\n%s", record, line)
+	}
+	if record, line := texts(&plain); strings.Contains(record, "resumed") || !strings.HasSuffix(line, ",,") {
+		t.Errorf("%s\n%s", record, line)
+	}
+	compared := func(r *history.Resumed) string {
+		var b bytes.Buffer
+		WriteComparison(&b, history.Comparison{After: history.Summary{Resumed: r}}, [2]history.Chart{})
+		return b.String()
+	}
+	if text := compared(nil); strings.Contains(text, "resume") {
+		t.Error(text)
+	}
+	const want = `flows resumed        0                  4
+resumes              0                  9
+outage, longest      -                  20s
+`
+	if text := compared(&history.Resumed{Flows: 4, Resumes: 9, Longest: units.Seconds(20 * time.Second)}); !strings.Contains(text, want) {
+		t.Error(text)
+	}
+}

@@ -1,0 +1,259 @@
+package history
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"longhaul/internal/words/units"
+)
+
+// Summary is what there is to say of the flows of a tunnel, or of all if it is
+// empty, that ended in a period.
+func (r *Reader) Summary(ctx context.Context, p Period, tunnel string) (Summary, error) {
+	var s Summary
+	err := r.look(ctx, func(v *view) (err error) {
+		s, err = v.summary(p, tunnel)
+		return err
+	})
+	return s, err
+}
+
+// Compare is the summaries of two periods, as of one moment.
+func (r *Reader) Compare(ctx context.Context, before, after Period, tunnel string) (Comparison, error) {
+	var c Comparison
+	err := r.look(ctx, func(v *view) (err error) {
+		if c.Before, err = v.summary(before, tunnel); err == nil {
+			c.After, err = v.summary(after, tunnel)
+		}
+		return err
+	})
+	c.judge()
+	return c, err
+}
+
+func (v *view) summary(p Period, tunnel string) (Summary, error) {
+	c := v.choice(p.Since, p.Until, tunnel, "")
+	s, err := v.summaryOf(c, p, tunnel)
+	if err == nil {
+		s.Resumed, err = v.resumed(c)
+	}
+	return s, err
+}
+
+// resumed counts the resumed flows of a choice.
+func (v *view) resumed(c choice) (*Resumed, error) {
+	if !v.pairs {
+		return nil, nil
+	}
+	var r Resumed
+	var outage, longest int64
+	err := v.tx.QueryRowContext(v.ctx, `SELECT count(*), ifnull(sum(resumes), 0), ifnull(sum(outage_us), 0), ifnull(max(outage_us), 0)
+		FROM records WHERE outage_us IS NOT NULL AND end_ms >= ? AND end_ms < ? AND (? = 0 OR tunnel_id = ?)`,
+		c.span.from, c.span.to, c.tunnel, c.tunnel).Scan(&r.Flows, &r.Resumes, &outage, &longest)
+	if err != nil || r.Flows == 0 {
+		return nil, err
+	}
+	r.Outage, r.Longest = units.Seconds(time.Duration(outage)*time.Microsecond), units.Seconds(time.Duration(longest)*time.Microsecond)
+	return &r, nil
+}
+
+func (v *view) summaryOf(c choice, p Period, tunnel string) (Summary, error) {
+	whole, err := v.covers(c.span)
+	if err != nil {
+		return Summary{}, err
+	}
+	if whole {
+		a := newAggregate(fine)
+		if err := v.scan(c, func(f *facts) { a.add(f, p.MinBytes) }, nil); err != nil {
+			return Summary{}, err
+		}
+		return a.summary(p, tunnel, v.words), nil
+	}
+	a := newAggregate(coarse)
+	err = v.hours(c, true, func(_, _, _ int64, ended []byte) error {
+		if len(ended) == 0 {
+			return nil
+		}
+		return a.read(ended)
+	})
+	s := a.summary(p, tunnel, v.words)
+	s.Approximate = true
+	s.Period.MinBytes = 0
+	return s, err
+}
+
+// covers is whether every record of a span that ever was is still there.
+func (v *view) covers(s span) (bool, error) {
+	var hours *int64
+	if err := v.tx.QueryRowContext(v.ctx, `SELECT min(at) FROM hours`).Scan(&hours); err != nil || hours == nil {
+		return hours == nil, err
+	}
+	first, err := v.factsFrom(1)
+	switch {
+	case errors.Is(err, ErrNoRecord):
+		return false, nil
+	case err != nil:
+		return false, err
+	case first.id == 1:
+		return true, nil
+	}
+	oldest := first.endMs
+	// Hours older than the first record tell of more than there is.
+	from := max(s.from, *hours*1000)
+	return from >= oldest, nil
+}
+
+// hours visits the summaries of the hours that begin in a span, in their order:
+// what was carried and, if it is wanted and there are any, the flows that ended.
+func (v *view) hours(c choice, ended bool, visit func(at, up, down int64, ended []byte) error) error {
+	from, to := c.seconds(hour)
+	what := "at, bytes_up, bytes_down, NULL"
+	if ended {
+		what = "at, bytes_up, bytes_down, ended"
+	}
+	return v.each("SELECT "+what+" FROM hours WHERE at >= ? AND at < ? AND (? = 0 OR tunnel = ?) ORDER BY at",
+		[]any{from, to, c.tunnel, c.tunnel}, func(row scanner) error {
+			var at, up, down int64
+			var stored sql.RawBytes
+			if err := row.Scan(&at, &up, &down, &stored); err != nil {
+				return err
+			}
+			return visit(at, up, down, stored)
+		})
+}
+
+// seconds is the span in whole steps.
+func (s span) seconds(step int64) (from, to int64) {
+	from, to = floor(s.from/1000, step), s.to/1000
+	if rest := to % step; rest > 0 && to < 1<<50 {
+		to += step - rest
+	}
+	return from, to
+}
+
+// chartPoints is about how many points a chart has.
+const chartPoints = 120
+
+// chartSteps are the lengths of a chart's steps, in seconds.
+var chartSteps = []int64{60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 2592000}
+
+// Series is the course of a period for charts: what was carried, and how the
+// flows did that ended.
+func (r *Reader) Series(ctx context.Context, p Period, tunnel string) (Chart, error) {
+	var chart Chart
+	err := r.look(ctx, func(v *view) (err error) {
+		chart, err = v.chart(p, tunnel)
+		return err
+	})
+	return chart, err
+}
+
+func (v *view) chart(p Period, tunnel string) (Chart, error) {
+	chart := Chart{Tunnel: tunnel, Points: []Point{}}
+	if p.Until.IsZero() {
+		p.Until = time.Now()
+	}
+	if p.Since.IsZero() {
+		var first *int64
+		if err := v.tx.QueryRowContext(v.ctx, "SELECT min(at) FROM hours").Scan(&first); err != nil {
+			return chart, err
+		}
+		if first == nil {
+			return chart, nil
+		}
+		p.Since = time.Unix(*first, 0)
+	}
+	chart.Period = p
+	if !p.Until.After(p.Since) {
+		return chart, nil
+	}
+	c := v.choice(p.Since, p.Until, tunnel, "")
+	whole, err := v.covers(c.span)
+	if err != nil {
+		return chart, err
+	}
+	var firstMinute, firstHour *int64
+	if err := v.tx.QueryRowContext(v.ctx, "SELECT (SELECT min(at) FROM minutes), (SELECT min(at) FROM hours)").Scan(&firstMinute, &firstHour); err != nil {
+		return chart, err
+	}
+	seconds := int64(p.Until.Sub(p.Since) / time.Second)
+	step := chartSteps[len(chartSteps)-1]
+	for _, s := range chartSteps {
+		if seconds <= s*chartPoints {
+			step = s
+			break
+		}
+	}
+	// Minutes are kept for some days only. Before that, flows of which there are
+	// records are laid evenly over their lives; of others hours are all there is.
+	minutes := firstMinute != nil && (*firstMinute <= p.Since.Unix() || floor(*firstMinute, hour) == *firstHour)
+	if !whole && !minutes {
+		step = max(step, hour)
+	}
+	chart.Step = units.Seconds(time.Duration(step) * time.Second)
+	fromHours := step >= hour && (!whole || p.MinBytes <= 1)
+	from, to := c.seconds(step)
+	points := make([]struct {
+		up, down int64
+		ended    *aggregate
+	}, (to-from)/step)
+	at := func(second int64) int { return int((second - from) / step) }
+	carry := func(second, up, down int64) {
+		if i := at(second); i >= 0 && i < len(points) {
+			points[i].up += up
+			points[i].down += down
+		}
+	}
+	for i := range points {
+		points[i].ended = newAggregate(coarse)
+	}
+	switch {
+	case step < hour && minutes:
+		err = v.each("SELECT at, bytes_up, bytes_down FROM minutes WHERE at >= ? AND at < ? AND (? = 0 OR tunnel = ?)", []any{from, to, c.tunnel, c.tunnel}, func(row scanner) error {
+			var second, up, down int64
+			if err := row.Scan(&second, &up, &down); err != nil {
+				return err
+			}
+			carry(second, up, down)
+			return nil
+		})
+	case step >= hour:
+		err = v.hours(c, fromHours, func(second, up, down int64, ended []byte) error {
+			carry(second, up, down)
+			if i := at(second); len(ended) > 0 && i >= 0 && i < len(points) {
+				return points[i].ended.read(ended)
+			}
+			return nil
+		})
+	}
+	if err == nil && !fromHours {
+		c.span = span{from * 1000, to * 1000}
+		err = v.scan(c, func(f *facts) {
+			points[at(floor(f.endMs, 1000)/1000)].ended.add(f, p.MinBytes)
+			if step < hour && !minutes {
+				begin := floor(f.endMs-f.elapsedUs/1000, 1000) / 1000
+				first, last := max(at(floor(begin, step)), 0), at(floor(f.endMs/1000, step))
+				all := (floor(f.endMs/1000, step)-floor(begin, step))/step + 1
+				for i := first; i <= last; i++ {
+					points[i].up += f.up / all
+					points[i].down += f.down / all
+				}
+			}
+		}, nil)
+	}
+	if err != nil {
+		return chart, err
+	}
+	for i, point := range points {
+		a := point.ended
+		chart.Points = append(chart.Points, Point{
+			At:    time.Unix(from+int64(i)*step, 0).UTC(),
+			UpBps: float64(point.up) * 8 / float64(step), DownBps: float64(point.down) * 8 / float64(step),
+			Flows: a.flows, Transfers: a.time.count, RetransmittedShare: a.retransmittedShare(),
+			TransferTimeMedian: a.time.quantile(.5), TransferTimeP95: a.time.quantile(.95), GoodputMedian: a.goodput.quantile(.5),
+		})
+	}
+	return chart, nil
+}

@@ -1,0 +1,373 @@
+package monitor
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/find/doctor"
+	"longhaul/internal/words/units"
+)
+
+// DefaultInterval is the time between two samples.
+const DefaultInterval = time.Second
+
+const (
+	endedPause = 100 * time.Millisecond // a wakeup per ended flow would cost more than its record
+	maxEnded   = 1 << 15                // records waiting to be processed
+)
+
+// Options are the sources and the consumers of a Monitor.
+type Options struct {
+	// Interval is the time between two samples; 0 means DefaultInterval.
+	Interval time.Duration
+
+	// Sample visits every flow once; it may miss flows that begin or end
+	// meanwhile. Sample reuses the flow.Sample when visit returns.
+	Sample func(visit func(*flow.Sample)) error
+
+	// Overview describes the process and its tunnels without rates, legs and
+	// causes. A tunnel's bytes include only ended flows.
+	Overview func() Overview
+
+	// Glance returns the cause that limits a leg's sender between two samples;
+	// nil means [doctor.Glance].
+	Glance func(before, after doctor.Sample) doctor.Cause
+
+	// OnRecords receives the records of flows soon after they end. The monitor
+	// reuses the slice, but not its contents, once OnRecords returns. Samples
+	// wait for it.
+	OnRecords func([]Record)
+
+	// Recorded reports whether to make a record of a flow; nil means of every
+	// flow.
+	Recorded func(*Record) bool
+
+	// Log receives failures to take samples. Nil discards it.
+	Log *slog.Logger
+}
+
+// Overview is the state of a relay without its flows.
+type Overview struct {
+	Process  Process
+	FlowsNow int64
+	Tunnels  []Tunnel
+	Pairs    *flow.Pairs // nil: no tunnel is paired
+}
+
+// Monitor samples a relay from Start to Close. Its methods may be called from
+// any goroutine.
+type Monitor struct {
+	opts  Options
+	log   *slog.Logger
+	begin time.Time // zero of the monotonic times
+
+	totals  atomic.Pointer[Snapshot] // the latest, without flows
+	full    atomic.Pointer[Snapshot] // with flows, if requested
+	dropped atomic.Uint64            // records
+	failing bool                     // the latest sample failed
+
+	ended struct {
+		sync.Mutex
+		waiting []Record
+		spare   []Record
+		ready   chan struct{}
+	}
+
+	mu         sync.Mutex // guards the fields below
+	flows      map[flow.ID]*flowTrack
+	tunnels    map[string]*tunnelTrack
+	pairTracks map[pairKey]*pairTrack
+	all        points // of all tunnels together
+	pass       uint64
+	at         time.Duration // of the latest pass
+	passBegan  time.Duration
+	subs       map[chan *Snapshot]struct{}
+	stopping   chan struct{}
+	stopOnce   sync.Once
+	done       chan struct{} // nil before Start
+}
+
+// New makes a monitor. Before Start it only collects the records passed to
+// Ended.
+func New(opts Options) *Monitor {
+	if opts.Interval <= 0 {
+		opts.Interval = DefaultInterval
+	}
+	if opts.Glance == nil {
+		opts.Glance = doctor.Glance
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	m := &Monitor{
+		opts:       opts,
+		log:        opts.Log,
+		begin:      time.Now(),
+		flows:      map[flow.ID]*flowTrack{},
+		tunnels:    map[string]*tunnelTrack{},
+		pairTracks: map[pairKey]*pairTrack{},
+		subs:       map[chan *Snapshot]struct{}{},
+		stopping:   make(chan struct{}),
+	}
+	m.ended.ready = make(chan struct{}, 1)
+	nothing := &Snapshot{At: time.Now(), Interval: units.Seconds(opts.Interval), Tunnels: []Tunnel{}, Flows: []Flow{}}
+	m.totals.Store(nothing)
+	m.full.Store(nothing)
+	return m
+}
+
+// Start takes the first sample and starts the sampling loop.
+func (m *Monitor) Start() {
+	m.mu.Lock()
+	if m.done != nil {
+		m.mu.Unlock()
+		return
+	}
+	m.done = make(chan struct{})
+	m.mu.Unlock()
+	m.sample()
+	go m.loop()
+}
+
+// Close ends sampling, delivers the remaining records and closes the channels
+// of Subscribe. Later calls answer from the latest sample.
+func (m *Monitor) Close() {
+	m.stopOnce.Do(func() { close(m.stopping) })
+	m.mu.Lock()
+	done := m.done
+	m.mu.Unlock()
+	if done != nil {
+		<-done
+	}
+	m.takeEnded()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for c := range m.subs {
+		delete(m.subs, c)
+		close(c)
+	}
+}
+
+func (m *Monitor) loop() {
+	defer close(m.done)
+	tick := time.NewTicker(m.opts.Interval)
+	defer tick.Stop()
+	pause := time.NewTimer(endedPause)
+	pause.Stop()
+	defer pause.Stop()
+	for {
+		select {
+		case <-m.stopping:
+			return
+		case <-tick.C:
+			m.sample()
+		case <-m.ended.ready:
+			pause.Reset(endedPause)
+		case <-pause.C:
+			m.takeEnded()
+		}
+	}
+}
+
+// now is the time since the monitor was made, by a clock that does not step.
+func (m *Monitor) now() time.Duration { return time.Since(m.begin) }
+
+// Ended adds the records of ended flows; the monitor fills in Goodput and
+// Cause. It never waits for the consumers of records.
+func (m *Monitor) Ended(flows []Record) {
+	e := &m.ended
+	e.Lock()
+	taken := min(len(flows), maxEnded-len(e.waiting))
+	first := len(e.waiting) == 0 && taken > 0
+	e.waiting = append(e.waiting, flows[:taken]...)
+	e.Unlock()
+	m.dropped.Add(uint64(len(flows) - taken))
+	if first {
+		select {
+		case e.ready <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Dropped counts the flows without a record, because too many ended at once.
+func (m *Monitor) Dropped() uint64 { return m.dropped.Load() }
+
+// takeEnded completes the waiting records and delivers them.
+func (m *Monitor) takeEnded() {
+	e := &m.ended
+	e.Lock()
+	records := e.waiting
+	e.waiting, e.spare = e.spare, nil
+	e.Unlock()
+	if len(records) == 0 {
+		e.Lock()
+		e.spare = records
+		e.Unlock()
+		return
+	}
+	whole := len(records)
+	m.mu.Lock()
+	kept := records[:0]
+	for i := range records {
+		r := &records[i]
+		m.finish(r)
+		if m.opts.OnRecords != nil && (m.opts.Recorded == nil || m.opts.Recorded(r)) {
+			kept = append(kept, *r)
+		}
+	}
+	m.mu.Unlock()
+	if len(kept) > 0 {
+		m.opts.OnRecords(kept)
+	}
+	clear(records[:whole])
+	e.Lock()
+	if cap(records) <= maxEnded/4 { // release the memory of a flood
+		e.spare = records[:0]
+	}
+	e.Unlock()
+}
+
+// sample samples everything and publishes a snapshot.
+func (m *Monitor) sample() {
+	// Ended flows first, then running flows: a flow that ends in between is
+	// missing from both, and never in both.
+	o := m.opts.Overview()
+	m.mu.Lock()
+	m.beginPass(&o)
+	m.mu.Unlock()
+	err := m.opts.Sample(func(s *flow.Sample) {
+		at := m.now()
+		m.mu.Lock()
+		m.visit(s, at)
+		m.mu.Unlock()
+	})
+	if failing := err != nil; failing != m.failing {
+		m.failing = failing
+		if failing {
+			m.log.Debug("cannot sample the flows", "error", err)
+		}
+	}
+	m.takeEnded()
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.endPass(&o, err == nil)
+	m.totals.Store(s)
+	if len(m.subs) == 0 {
+		return
+	}
+	full := m.fill(s)
+	for c := range m.subs {
+		offer(c, full)
+	}
+}
+
+// offer replaces the snapshot that a subscriber has not yet received. Only one
+// goroutine at a time may call it for a channel.
+func offer(c chan *Snapshot, s *Snapshot) {
+	select {
+	case <-c:
+	default:
+	}
+	c <- s
+}
+
+// Totals is the latest snapshot without its flows, whose listing is expensive
+// if there are many.
+func (m *Monitor) Totals() *Snapshot { return m.totals.Load() }
+
+// Snapshot is the result of the latest sample. Before the first sample it is
+// empty, with Sequence 0.
+func (m *Monitor) Snapshot() *Snapshot {
+	if s := m.full.Load(); s.Sequence == m.totals.Load().Sequence {
+		return s
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.fill(m.totals.Load())
+}
+
+// fill returns a copy of a snapshot with the flows.
+func (m *Monitor) fill(s *Snapshot) *Snapshot {
+	if full := m.full.Load(); full.Sequence == s.Sequence {
+		return full
+	}
+	full := *s
+	full.Flows = make([]Flow, 0, len(m.flows))
+	for _, id := range slices.Sorted(maps.Keys(m.flows)) { // flows are large: sort their IDs
+		full.Flows = append(full.Flows, m.flows[id].flow)
+	}
+	m.full.Store(&full)
+	return &full
+}
+
+// Subscribe returns a channel that delivers the latest snapshot at once and
+// then every new one. A slow reader misses some. The channel is closed when ctx
+// ends or the monitor is closed.
+func (m *Monitor) Subscribe(ctx context.Context) <-chan *Snapshot {
+	c := make(chan *Snapshot, 1)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	select {
+	case <-m.stopping:
+		close(c)
+		return c
+	default:
+	}
+	c <- m.fill(m.totals.Load())
+	m.subs[c] = struct{}{}
+	context.AfterFunc(ctx, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if _, ok := m.subs[c]; ok {
+			delete(m.subs, c)
+			close(c)
+		}
+	})
+	return c
+}
+
+// Flow is one running flow with its goodput so far. It returns false if the
+// flow has ended.
+func (m *Monitor) Flow(id flow.ID) (Flow, Series, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f := m.flows[id]
+	if f == nil {
+		return Flow{}, Series{}, false
+	}
+	return f.flow, f.series.view(f.seen - f.born), true
+}
+
+// Points returns the points of a tunnel since a time, oldest first; an empty
+// name means all tunnels together. The step is a second if that time is at most
+// ten minutes ago, otherwise a minute.
+func (m *Monitor) Points(tunnel string, since time.Time) []Point {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := &m.all
+	if tunnel != "" {
+		t := m.tunnels[tunnel]
+		if t == nil {
+			return []Point{}
+		}
+		p = &t.points
+	}
+	// Both times are the wall clock's at this moment, so that a step of it
+	// moves all points together.
+	now, at := time.Now().Round(0), m.now()
+	points := p.since(at - now.Sub(since))
+	out := make([]Point, len(points))
+	for i, q := range points {
+		out[i] = q.point(tunnel)
+		out[i].At = now.Add(q.at - at)
+	}
+	return out
+}

@@ -1,0 +1,287 @@
+package monitor
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/find/doctor"
+	"longhaul/internal/sys/tcpinfo"
+	"longhaul/internal/words/units"
+)
+
+// info is a leg's TCP_INFO as tcpinfo reads it.
+func info(rtt time.Duration, sent, again uint64, busy time.Duration) tcpinfo.Info {
+	i := tcpinfo.Info{RTT: rtt, MinRTT: rtt, BytesSent: sent, BytesRetrans: again, BusyTime: busy}
+	for _, f := range []tcpinfo.Field{tcpinfo.FieldRTT, tcpinfo.FieldMinRTT, tcpinfo.FieldBytesSent, tcpinfo.FieldBytesRetrans, tcpinfo.FieldBusyTime} {
+		i.Know(f)
+	}
+	return i
+}
+
+func TestCauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{overview: Overview{FlowsNow: 1, Tunnels: tunnels(flow.Tunnel{Name: "t", State: "listening", FlowsNow: 1, Hops: []flow.Hop{{Name: "far:80"}}})}}
+		opts := s.options()
+		cause := map[time.Duration]doctor.Cause{} // by the leg's RTT
+		var spans []time.Duration
+		opts.Glance = func(before, after doctor.Sample) doctor.Cause {
+			if before.SendBuffer != 1000 || after.SendQueued != 10 || after.CPU >= 0 || after.RecvQueue >= 0 {
+				t.Errorf("glance at %+v", after)
+			}
+			spans = append(spans, after.At-before.At)
+			return cause[after.Info.RTT]
+		}
+		var records []Record
+		opts.OnRecords = func(r []Record) { records = append(records, r...) }
+		m := New(opts)
+		m.Start()
+		defer m.Close()
+
+		const near, far = 2 * time.Millisecond, 80 * time.Millisecond
+		f := flowNow(1, 0, 0)
+		busy := time.Duration(0)
+		sent := uint64(0)
+		step := func(moves bool) {
+			if moves {
+				busy += time.Second
+				sent += 1000
+				f.BytesUp += 900
+			}
+			f.Unchanged = !moves
+			f.ClientLeg = flow.LegSample{Side: "lan", CongestionControl: "cubic", Known: true, Info: info(near, 0, 0, 0), SendBuffer: 1000, SendQueued: 10}
+			f.TargetLeg = flow.LegSample{Side: "wan", CongestionControl: "haul", Known: true, Info: info(far, sent, sent/10, busy), SendBuffer: 1000, SendQueued: 10}
+			if !moves {
+				f.ClientLeg, f.TargetLeg = flow.LegSample{}, flow.LegSample{}
+			}
+			s.flows = []flow.Sample{f}
+			settled(s)
+		}
+		cause[far], cause[near] = doctor.RandomLoss, doctor.Application
+		step(true) // the first sample gives no cause
+		if now := m.Snapshot().Flows[0]; now.Cause != "" {
+			t.Errorf("after one sample: %+v", now)
+		}
+		for range 6 {
+			step(true)
+		}
+		got := m.Snapshot()
+		now := got.Flows[0]
+		if now.Cause != doctor.RandomLoss || now.CauseLeg != flow.TargetLeg || now.Legs[0].Cause != "" || now.Legs[1].Cause != doctor.RandomLoss {
+			t.Errorf("the flow does not show what its legs say: %+v", now)
+		}
+		want := FlowLeg{Side: "wan", CongestionControl: "haul", RTT: units.Seconds(far), MinRTT: units.Seconds(far), BytesSent: 7000, BytesRetransmitted: 700, Retransmits: 0, Cause: doctor.RandomLoss}
+		if now.Legs[1] != want {
+			t.Errorf("leg %+v, want %+v", now.Legs[1], want)
+		}
+		tunnel := got.Tunnels[0]
+		if !reflect.DeepEqual(tunnel.Causes, map[doctor.Cause]int{doctor.RandomLoss: 1}) {
+			t.Errorf("causes %v", tunnel.Causes)
+		}
+		leg := tunnel.Legs[1]
+		if leg.BytesSent != 7000 || leg.BytesRetransmitted != 700 || leg.RetransmittedShare != 0.1 || leg.MedianRTT.Duration() != far || leg.MinRTT.Duration() != far || leg.P99RTT.Duration() != far ||
+			!reflect.DeepEqual(leg.LimitedSeconds, map[doctor.Cause]float64{doctor.RandomLoss: 6}) {
+			t.Errorf("leg %+v", leg)
+		}
+		if hop := tunnel.Hops[0]; hop.RTT.Duration() != far || hop.RetransmittedShare != 0.1 || hop.BytesSent != 7000 || hop.BytesRetransmitted != 700 {
+			t.Errorf("hop %+v", hop)
+		}
+		if longest := spans[len(spans)-1]; longest < minSpan || longest > 2*minSpan+time.Second {
+			t.Errorf("causes are told from %v", spans)
+		}
+
+		cause[far] = doctor.Pacing
+		step(true)
+		step(true)
+		for range 80 { // more than a minute without activity
+			step(false)
+		}
+		if got := m.Totals().Tunnels[0]; len(got.Causes) != 0 || got.Legs[1].RetransmittedShare != -1 || got.Legs[1].MedianRTT.Duration() != far {
+			t.Errorf("idle: %+v", got)
+		}
+		s.flows = nil
+		r := record(f, time.Since(f.Start))
+		r.TargetLeg = flow.LegRecord{BytesSent: 9500, BytesRetransmitted: 950, Retransmits: 3}
+		m.Ended([]Record{r})
+		settled(s)
+		if len(records) != 1 {
+			t.Fatalf("%d records", len(records))
+		}
+		r = records[0]
+		if r.Cause != doctor.RandomLoss || r.CauseLeg != flow.TargetLeg || r.CauseShare != 0.75 {
+			t.Errorf("cause %s of %s leg, share %v", r.Cause, r.CauseLeg, r.CauseShare)
+		}
+		// The end of the client's leg was unreadable.
+		if r.ClientLeg.Side != "lan" || r.ClientLeg.CongestionControl != "cubic" || r.ClientLeg.RTT.Duration() != near || r.ClientLeg.BytesSent != 0 {
+			t.Errorf("client leg %+v", r.ClientLeg)
+		}
+		leg = m.Totals().Tunnels[0].Legs[1]
+		if leg.BytesSent != 9500 || leg.BytesRetransmitted != 950 || leg.LimitedSeconds[doctor.Pacing] != 2 {
+			t.Errorf("after the end: %+v", leg)
+		}
+	})
+}
+
+// TestNothingStoodOut: a flow has no cause if no cause held longer than none
+// did.
+func TestNothingStoodOut(t *testing.T) {
+	m := New((&script{}).options())
+	f := &flowTrack{tunnel: m.tunnel("t")}
+	f.limited("", "", 6*time.Second)
+	f.limited(flow.ClientLeg, doctor.Application, 4*time.Second)
+	m.flows[1] = f
+	r := Record{Record: flow.Record{Flow: 1, Elapsed: units.Seconds(time.Second)}}
+	m.finish(&r)
+	if r.Cause != "" || r.CauseLeg != "" || r.CauseShare != 0 {
+		t.Errorf("the record has a cause that held for less of the time than none: %+v", r)
+	}
+}
+
+// TestAStalledFlowIsLimited: a flow with unacknowledged data counts as moving
+// data, so that it gets a cause.
+func TestAStalledFlowIsLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t"})}}
+		opts := s.options()
+		opts.Glance = func(_, _ doctor.Sample) doctor.Cause { return doctor.BlackHole }
+		m := New(opts)
+		m.Start()
+		defer m.Close()
+		f := flowNow(1, 10, 0)
+		for i := range 4 {
+			f.TargetLeg.Known, f.TargetLeg.Info = true, info(time.Millisecond, 10, 0, time.Duration(i)*time.Second)
+			f.TargetLeg.Info.Unacked = 3
+			s.flows = []flow.Sample{f}
+			settled(s)
+		}
+		f.Skipped, f.TargetLeg.Known = true, false
+		s.flows[0] = f
+		settled(s)
+		if got := m.Snapshot(); got.Flows[0].Cause != doctor.BlackHole || got.Tunnels[0].Causes[doctor.BlackHole] != 1 {
+			t.Errorf("a stalled flow has not the cause that holds it up: %+v", got.Flows[0])
+		}
+	})
+}
+
+func TestCountersThatGoBackwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t"})}}
+		m := New(s.options())
+		m.Start()
+		defer m.Close()
+		for i, tt := range []struct {
+			up    int64
+			sent  uint64
+			total int64
+			legs  int64
+			bps   float64
+		}{
+			{1000, 1000, 1000, 1000, 0},
+			{400, 300, 1000, 1000, 0},
+			{500, 350, 1100, 1050, 800},
+		} {
+			f := flowNow(1, tt.up, 0)
+			f.TargetLeg.Known, f.TargetLeg.Info = true, info(time.Millisecond, tt.sent, tt.sent/2, 0)
+			s.flows = []flow.Sample{f}
+			settled(s)
+			got := m.Totals().Tunnels[0]
+			if got.BytesUp != tt.total || got.Legs[1].BytesSent != tt.legs {
+				t.Errorf("step %d: %d bytes up, %d sent; want %d and %d", i, got.BytesUp, got.Legs[1].BytesSent, tt.total, tt.legs)
+			}
+			if i > 0 && got.UpBps != tt.bps {
+				t.Errorf("step %d: %v b/s, want %v", i, got.UpBps, tt.bps)
+			}
+		}
+	})
+}
+
+// TestClockSteps: when the wall clock steps, a flow keeps its start, duration
+// and rates; only its end uses the new clock.
+func TestClockSteps(t *testing.T) {
+	for _, by := range []time.Duration{time.Hour, -time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t"})}}
+			var records []Record
+			opts := s.options()
+			opts.OnRecords = func(r []Record) { records = append(records, r...) }
+			m := New(opts)
+			m.Start()
+			defer m.Close()
+			f := flowNow(1, 0, 0)
+			began := f.Start
+			for range 3 {
+				f.BytesUp += 1000
+				s.flows = []flow.Sample{f}
+				settled(s)
+				f.Start = began.Add(by) // the relay computes it from the present
+			}
+			if now := m.Snapshot().Flows[0]; !now.Start.Equal(began) || now.UpBps != 8000 {
+				t.Errorf("a step of the clock changes the beginning or the rate of a flow: %+v", now)
+			}
+			r := record(f, 3*time.Second)
+			s.flows = nil
+			m.Ended([]Record{r})
+			settled(s)
+			if r = records[0]; !r.Start.Equal(began) || !r.End.Equal(began.Add(by+3*time.Second)) || r.Elapsed.Duration() != 3*time.Second || len(r.Goodput.UpBps) != 3 {
+				t.Errorf("a step of the clock changes more of a record than its end: %+v", r)
+			}
+		})
+	}
+}
+
+// TestFlowsBetweenTwoSamples: such flows count in every total and have a
+// record.
+func TestFlowsBetweenTwoSamples(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t", Hops: []flow.Hop{{Name: "far:80"}}})}}
+		var records []Record
+		opts := s.options()
+		opts.OnRecords = func(r []Record) { records = append(records, r...) }
+		m := New(opts)
+		m.Start()
+		defer m.Close()
+		for i, tt := range []struct {
+			elapsed time.Duration
+			steps   int
+			first   float32
+		}{{500 * time.Millisecond, 1, 16000}, {time.Second, 1, 8000}, {2500 * time.Millisecond, 3, 3200}, {0, 1, 0}} {
+			r := record(flowNow(flow.ID(i+1), 1000, 500), tt.elapsed)
+			r.TargetLeg.BytesSent, r.TargetLeg.BytesRetransmitted = 1100, 100
+			m.Ended([]Record{r})
+			settled(s)
+			if len(records) != i+1 {
+				t.Fatalf("%d records", len(records))
+			}
+			if r = records[i]; len(r.Goodput.UpBps) != tt.steps || len(r.Goodput.DownBps) != tt.steps || r.Goodput.UpBps[0] != tt.first || r.Goodput.DownBps[0] != tt.first/2 ||
+				r.Goodput.Step.Duration() != time.Second || r.Cause != "" || !r.End.Equal(r.Start.Add(tt.elapsed)) {
+				t.Errorf("the record of a flow between two samples is wrong: %+v", r)
+			}
+			n := int64(i + 1)
+			got := m.Totals().Tunnels[0]
+			if got.BytesUp != 1000*n || got.BytesDown != 500*n || got.Legs[1].BytesSent != 1100*n || got.Legs[1].RetransmittedShare < 0.09 ||
+				got.Hops[0].BytesSent != 1100*n || got.Hops[0].BytesRetransmitted != 100*n {
+				t.Errorf("after %d: %+v", n, got)
+			}
+		}
+	})
+}
+
+func TestCarriedBy(t *testing.T) {
+	lane := func(port uint16, sent, received int64) flow.Lane {
+		return flow.Lane{Local: flow.Address{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), port)}, BytesSent: sent, BytesReceived: received}
+	}
+	before := &flow.Lanes{Each: []flow.Lane{lane(1, 1000, 0), lane(2, 1000, 500)}}
+	now := carriedBy(&flow.Lanes{Each: []flow.Lane{lane(2, 3000, 1000), lane(3, 9000, 9000)}}, before, 2*time.Second)
+	if got := now.Each[0]; got.SentBps != 8000 || got.ReceivedBps != 2000 {
+		t.Errorf("%+v", got)
+	}
+	if got := now.Each[1]; got.SentBps != 0 || got.ReceivedBps != 0 {
+		t.Errorf("a new lane has a rate: %+v", got)
+	}
+	if carriedBy(nil, before, time.Second) != nil {
+		t.Error("a flow with one lane has several")
+	}
+}

@@ -1,0 +1,326 @@
+package monitor
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/find/doctor"
+	"longhaul/internal/words/units"
+)
+
+// tunnelTrack is the state of a tunnel.
+type tunnelTrack struct {
+	last     Tunnel // from the overview
+	here     bool   // in the latest overview
+	up, down int64  // of all its flows so far
+	legs     [2]legTotals
+	points   points
+
+	// Of the current interval.
+	upBefore, downBefore int64
+	flows                int64
+	liveUp, liveDown     int64
+	causes               map[doctor.Cause]int
+	hops                 map[string]*hopTrack // by name
+}
+
+// legTotals sums all legs of one kind of a tunnel.
+type legTotals struct {
+	sent    sentTotals
+	unknown bool // the kernel does not count sent bytes
+	limited map[doctor.Cause]time.Duration
+	rtts    []time.Duration
+	minRTT  time.Duration
+}
+
+// hopTrack sums the legs to a hop.
+type hopTrack struct {
+	sent sentTotals
+	rtts []time.Duration
+}
+
+// sentTotals counts what legs sent: ever, in the interval, and in the last minute.
+type sentTotals struct {
+	ever, now flow.Sent
+	parts     [recentParts]flow.Sent // of the last minute, the running one at 0
+	began     time.Duration          // of the running part
+}
+
+// The last minute has parts, so that its end moves on.
+const (
+	recentParts = 7 // the running one and a minute
+	recentPart  = 10 * time.Second
+)
+
+func (s *sentTotals) add(more flow.Sent) {
+	s.ever, s.now, s.parts[0] = s.ever.Plus(more), s.now.Plus(more), s.parts[0].Plus(more)
+}
+
+// recent is what was sent in the last minute.
+func (s *sentTotals) recent() (sum flow.Sent) {
+	for _, p := range s.parts {
+		sum = sum.Plus(p)
+	}
+	return sum
+}
+
+// next begins the next interval.
+func (s *sentTotals) next(at time.Duration) {
+	s.now = flow.Sent{}
+	if at-s.began >= recentParts*recentPart { // the host slept, or the leg is new
+		s.parts, s.began = [recentParts]flow.Sent{}, at
+	}
+	for ; at-s.began >= recentPart; s.began += recentPart {
+		copy(s.parts[1:], s.parts[:])
+		s.parts[0] = flow.Sent{}
+	}
+}
+
+func (m *Monitor) tunnel(name string) *tunnelTrack {
+	t := m.tunnels[name]
+	if t == nil {
+		t = &tunnelTrack{last: Tunnel{Tunnel: flow.Tunnel{Name: name, State: "removed"}}, causes: map[doctor.Cause]int{}, hops: map[string]*hopTrack{}}
+		m.tunnels[name] = t
+	}
+	return t
+}
+
+// moved counts bytes of a flow.
+func (t *tunnelTrack) moved(up, down int64) { t.up, t.down = t.up+up, t.down+down }
+
+// sent counts the bytes that a leg sent in the last interval; uncounted: the
+// kernel does not count them.
+func (t *tunnelTrack) sent(i int, now flow.Sent, uncounted bool) {
+	l := &t.legs[i]
+	l.unknown = l.unknown || uncounted
+	l.sent.add(now)
+}
+
+// update takes the state of the tunnel at the begin of an interval.
+func (t *tunnelTrack) update(now *Tunnel) {
+	since := t.last.Since
+	if since.IsZero() || t.last.State != now.State {
+		since = time.Now()
+	}
+	t.here, t.last = true, *now
+	t.last.Since = since
+}
+
+func (t *tunnelTrack) hop(name string) *hopTrack {
+	h := t.hops[name]
+	if h == nil {
+		h = &hopTrack{}
+		t.hops[name] = h
+	}
+	return h
+}
+
+func (t *tunnelTrack) hopSent(name string, now flow.Sent) {
+	if name != "" && now.Bytes > 0 {
+		t.hop(name).sent.add(now)
+	}
+}
+
+func (t *tunnelTrack) limitedSeconds(i int, cause doctor.Cause, span time.Duration) {
+	if cause == "" {
+		return
+	}
+	if t.legs[i].limited == nil {
+		t.legs[i].limited = map[doctor.Cause]time.Duration{}
+	}
+	t.legs[i].limited[cause] += span
+}
+
+// beginPass begins an interval.
+func (m *Monitor) beginPass(o *Overview) {
+	m.pass++
+	m.passBegan = m.now()
+	for _, t := range m.tunnels {
+		t.here = false
+	}
+	for i := range o.Tunnels {
+		t := m.tunnel(o.Tunnels[i].Name)
+		t.update(&o.Tunnels[i])
+	}
+}
+
+// endPass makes a snapshot from the samples of a pass. whole is true if all
+// flows were visited.
+func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
+	at := m.now()
+	span := at - m.at
+	m.at = at
+	s := &Snapshot{At: time.Now(), Interval: units.Seconds(span), Sequence: m.pass, Took: units.Seconds(at - m.passBegan), Process: o.Process, FlowsNow: o.FlowsNow, Flows: []Flow{},
+		Pairs: o.Pairs, PairTotals: m.pairs(o.Pairs)}
+	for id, f := range m.flows {
+		if whole && m.pass-f.pass > 1 {
+			delete(m.flows, id) // its end was not reported
+			continue
+		}
+		f.tally()
+	}
+	order := make([]string, 0, len(m.tunnels))
+	for i := range o.Tunnels {
+		order = append(order, o.Tunnels[i].Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.tunnels)) {
+		t := m.tunnels[name]
+		switch {
+		case t.here:
+		case t.flows == 0:
+			delete(m.tunnels, name)
+		default:
+			t.last.State, t.last.Listen, t.last.Tunnel.Hops = "removed", nil, nil
+			t.last.Usability = flow.Usability{State: flow.Down, Problems: []flow.Problem{{Reason: flow.ReasonRemoved, Detail: "is removed"}}}
+			order = append(order, name)
+		}
+	}
+	var sum moment
+	for _, name := range order {
+		t := m.tunnels[name]
+		q := t.moment(at, span)
+		s.Tunnels = append(s.Tunnels, t.snapshot(span))
+		t.points.add(q)
+		t.next(at)
+		sum.up, sum.down = sum.up+q.up, sum.down+q.down
+		sum.sent, sum.again = sum.sent+q.sent, sum.again+q.again
+		sum.flows += q.flows
+	}
+	if s.Tunnels == nil {
+		s.Tunnels = []Tunnel{}
+	}
+	sum.at, sum.span = at, float32(span.Seconds())
+	m.all.add(sum)
+	return s
+}
+
+// tally adds a running flow to its tunnel's sums.
+func (f *flowTrack) tally() {
+	t := f.tunnel
+	t.flows++
+	t.liveUp, t.liveDown = t.liveUp+f.flow.BytesUp, t.liveDown+f.flow.BytesDown
+	if f.moved && f.flow.Cause != "" {
+		t.causes[f.flow.Cause]++
+	}
+	for i := range f.flow.Legs {
+		leg, totals := &f.flow.Legs[i], &t.legs[i]
+		if leg.RTT > 0 {
+			totals.rtts = append(totals.rtts, leg.RTT.Duration())
+		}
+		if leg.MinRTT > 0 && (totals.minRTT == 0 || leg.MinRTT.Duration() < totals.minRTT) {
+			totals.minRTT = leg.MinRTT.Duration()
+		}
+	}
+	if f.flow.Hop == "" {
+		return
+	}
+	if rtt := f.flow.Legs[1].RTT; rtt > 0 {
+		h := t.hop(f.flow.Hop)
+		h.rtts = append(h.rtts, rtt.Duration())
+	}
+}
+
+func (t *tunnelTrack) moment(at, span time.Duration) moment {
+	t.settle()
+	now := t.legs[0].sent.now.Plus(t.legs[1].sent.now)
+	return moment{
+		at: at, span: float32(span.Seconds()),
+		up: float32(t.up - t.upBefore), down: float32(t.down - t.downBefore),
+		sent: float32(now.Bytes), again: float32(now.Again),
+		flows: int32(t.last.FlowsNow),
+	}
+}
+
+// settle corrects the sums for flows whose end was not reported. The monitor's
+// sums and the relay's counters never exceed the true values.
+func (t *tunnelTrack) settle() {
+	if t.here {
+		t.up, t.down = max(t.up, t.last.BytesUp+t.liveUp), max(t.down, t.last.BytesDown+t.liveDown)
+	} else {
+		t.last.FlowsNow = t.flows
+	}
+}
+
+func (t *tunnelTrack) snapshot(span time.Duration) Tunnel {
+	out := t.last
+	out.BytesUp, out.BytesDown = t.up, t.down
+	out.UpBps, out.DownBps = bps(t.up-t.upBefore, span), bps(t.down-t.downBefore, span)
+	out.Causes = maps.Clone(t.causes)
+	for i := range t.legs {
+		out.Legs[i] = t.legs[i].snapshot(legNames[i])
+	}
+	out.Hops = make([]Hop, len(out.Tunnel.Hops))
+	for i := range out.Hops {
+		h := &out.Hops[i]
+		*h = Hop{Hop: out.Tunnel.Hops[i], RetransmittedShare: -1}
+		if now := t.hops[h.Name]; now != nil {
+			slices.Sort(now.rtts)
+			if rtt := quantile(now.rtts, 0.5); rtt > 0 {
+				h.RTT = units.Seconds(rtt)
+			}
+			recent := now.sent.recent()
+			h.RetransmittedShare, h.RetransmittedLevel = recent.Share(), recent.Level()
+			h.BytesSent, h.BytesRetransmitted = now.sent.ever.Bytes, now.sent.ever.Again
+		}
+		if t.legs[1].unknown {
+			h.BytesSent, h.BytesRetransmitted = -1, -1
+		}
+	}
+	return out
+}
+
+// next begins the next interval.
+func (t *tunnelTrack) next(at time.Duration) {
+	t.upBefore, t.downBefore = t.up, t.down
+	t.flows, t.liveUp, t.liveDown = 0, 0, 0
+	clear(t.causes)
+	for name, h := range t.hops {
+		// A hop that was removed from the configuration is forgotten with its
+		// flows.
+		if len(h.rtts) == 0 && !slices.ContainsFunc(t.last.Tunnel.Hops, func(c flow.Hop) bool { return c.Name == name }) {
+			delete(t.hops, name)
+		}
+		h.rtts = h.rtts[:0]
+		h.sent.next(at)
+	}
+	for i := range t.legs {
+		l := &t.legs[i]
+		l.rtts, l.minRTT = l.rtts[:0], 0
+		l.sent.next(at)
+	}
+}
+
+func (l *legTotals) snapshot(leg flow.Leg) LegTotals {
+	slices.Sort(l.rtts)
+	recent := l.sent.recent()
+	out := LegTotals{
+		Leg:                leg,
+		BytesSent:          l.sent.ever.Bytes,
+		BytesRetransmitted: l.sent.ever.Again,
+		RetransmittedShare: recent.Share(),
+		RetransmittedLevel: recent.Level(),
+		Recent:             recent,
+		MinRTT:             units.Seconds(l.minRTT),
+		MedianRTT:          units.Seconds(quantile(l.rtts, 0.5)),
+		P99RTT:             units.Seconds(quantile(l.rtts, 0.99)),
+		LimitedSeconds:     make(map[doctor.Cause]float64, len(l.limited)),
+	}
+	if l.unknown {
+		out.BytesSent, out.BytesRetransmitted = -1, -1
+	}
+	for cause, t := range l.limited {
+		out.LimitedSeconds[cause] = t.Seconds()
+	}
+	return out
+}
+
+// quantile returns a quantile of values in ascending order; 0 if there are
+// none.
+func quantile(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[int(q*float64(len(sorted)-1)+0.5)]
+}

@@ -1,0 +1,148 @@
+// Package web is the dashboard: pages that show the state of a relay, a JSON
+// API below /api/v1/ and its live updates. It reads snapshots and records; no
+// request changes anything.
+//
+//	browser ──GET /assets, pages──▶ the same for everybody, nothing secret
+//	        ──GET /api/v1/…───────▶ checked: Host, origin, token ──▶ snapshot, history
+//	        ──GET /api/v1/live?view=flows&sort=-rate&page=2 ──▶ an event each second
+//
+// The server sorts, filters and pages the flows, so that thousands of flows
+// cost a browser no more than thirty.
+package web
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/sys/httpd"
+	"longhaul/internal/sys/loglimit"
+	"longhaul/internal/watch/monitor"
+	"longhaul/internal/watch/monitor/history"
+)
+
+// Monitor is the source of present data.
+type Monitor interface {
+	// Snapshot is the latest snapshot; before the first sample its Sequence is
+	// 0.
+	Snapshot() *monitor.Snapshot
+	// Subscribe delivers the latest snapshot and then each new one, until ctx
+	// ends. A slow reader gets the newest.
+	Subscribe(ctx context.Context) <-chan *monitor.Snapshot
+	Flow(flow.ID) (monitor.Flow, monitor.Series, bool)
+	// Points returns the points of a tunnel since a time, oldest first; an
+	// empty name means all together.
+	Points(tunnel string, since time.Time) []monitor.Point
+}
+
+// History is the source of past data: a [history.Reader].
+type History interface {
+	Query(context.Context, history.Query) ([]monitor.Record, error)
+	// Get returns the record with an ID, or [history.ErrNoRecord].
+	Get(ctx context.Context, id int64) (monitor.Record, error)
+	// Find returns the record of the flow that began at start, or
+	// [history.ErrNoRecord].
+	Find(ctx context.Context, flow flow.ID, start time.Time) (monitor.Record, error)
+	Summary(ctx context.Context, period history.Period, tunnel string) (history.Summary, error)
+	Compare(ctx context.Context, before, after history.Period, tunnel string) (history.Comparison, error)
+	Series(ctx context.Context, period history.Period, tunnel string) (history.Chart, error)
+}
+
+// Options are the sources of a dashboard.
+type Options struct {
+	Monitor Monitor
+	History History // nil: no history
+	// Events returns the changes of state since a time, the oldest first; nil: there are none.
+	Events func(since time.Time) []flow.Event
+	Log    *slog.Logger
+}
+
+// Dashboard serves pages and data.
+type Dashboard struct {
+	monitor Monitor
+	events  func(since time.Time) []flow.Event
+	lines   *loglimit.Limiter
+
+	mu         sync.Mutex
+	history    History
+	ended      recent
+	headFor    *monitor.Snapshot // the snapshot of headNow
+	headNow    head
+	clientsFor *monitor.Snapshot // the snapshot of clientsNow
+	clientsNow []clientRow
+}
+
+// Limits are the limits of a server for a dashboard. A browser requests some
+// files at once, and holds one connection for live updates.
+var Limits = httpd.Limits{
+	Request: 5 * time.Second, Reply: 20 * time.Second, HeaderBytes: 8 << 10, BodyBytes: 4 << 10, Connections: 64, Kept: 32,
+}
+
+// New makes a dashboard.
+func New(o Options) *Dashboard {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Events == nil {
+		o.Events = func(time.Time) []flow.Event { return nil }
+	}
+	return &Dashboard{monitor: o.Monitor, events: o.Events, history: o.History, lines: loglimit.New(o.Log)}
+}
+
+// SetHistory replaces the source of records; nil: none.
+func (d *Dashboard) SetHistory(h History) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.history = h
+}
+
+// Ended adds the records of ended flows. The dashboard remembers some hundreds,
+// so that the page of a flow outlives it without a history.
+func (d *Dashboard) Ended(records []monitor.Record) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	// Only the latest records of a flood fit.
+	d.ended.add(records[max(0, len(records)-recentRecords):])
+}
+
+func (d *Dashboard) past() History {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.history
+}
+
+// Handler serves the dashboard under an access policy.
+func (d *Dashboard) Handler(a Access) http.Handler {
+	data := http.NewServeMux()
+	for target, answer := range map[string]func(*http.Request) (any, error){
+		"overview":     d.overviewOf,
+		"flows":        d.flowsOf,
+		"flows/{id}":   d.flowOf,
+		"tunnels":      d.tunnelsOf,
+		"tunnels/{id}": d.tunnelOf,
+		"causes":       d.causesOf,
+		"pairs":        d.pairsOf,
+		"events":       d.eventsOf,
+		"points":       d.pointsOf,
+		"records":      d.recordsOf,
+		"records/{id}": d.recordOf,
+		"summary":      d.summaryOf,
+		"compare":      d.compareOf,
+		"chart":        d.chartOf,
+	} {
+		data.HandleFunc("/api/v1/"+target, d.json(answer))
+	}
+	data.HandleFunc("/api/v1/live", d.live)
+	data.HandleFunc("/api/", func(w http.ResponseWriter, _ *http.Request) { fail(w, http.StatusNotFound, "there is nothing here") })
+
+	all := http.NewServeMux()
+	all.Handle("/api/", a.authorized(data))
+	all.HandleFunc("/assets/{name...}", serveAsset)
+	all.HandleFunc("/login", a.login)
+	all.HandleFunc("/logout", a.logout)
+	all.HandleFunc("/", servePage)
+	return a.guard(all)
+}

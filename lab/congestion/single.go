@@ -1,0 +1,166 @@
+package congestion
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"longhaul/internal/words/plot"
+	"longhaul/lab/stats"
+	"longhaul/lab/tcpcc"
+)
+
+// Result is the outcome of one path with every algorithm.
+type Result struct {
+	Experiment string         `json:"experiment"`
+	Conditions map[string]any `json:"conditions"`
+	Cases      []CaseResult   `json:"cases"`
+
+	path Path
+}
+
+// CaseResult is the outcome of an algorithm: medians over its runs.
+type CaseResult struct {
+	Name          string  `json:"name"` // of the algorithm
+	LimitBps      float64 `json:"limit_bps"`
+	GoodputBps    float64 `json:"goodput_bps"`
+	GoodputMinBps float64 `json:"goodput_min_bps"`
+	GoodputMaxBps float64 `json:"goodput_max_bps"`
+	SteadyBps     float64 `json:"steady_bps"`
+
+	SecondsTo50      Value `json:"seconds_to_50_percent"`
+	SecondsTo90      Value `json:"seconds_to_90_percent"`
+	QueueP50Ms       Value `json:"queue_delay_p50_ms"`
+	QueueP95Ms       Value `json:"queue_delay_p95_ms"`
+	SentPerDelivered Value `json:"sent_per_delivered"`
+	RetransmitRatio  Value `json:"retransmit_ratio"`
+	Timeouts         Value `json:"rto_count"`
+	WindowLimited    Value `json:"rwnd_limited_share"`
+	BufferLimited    Value `json:"sndbuf_limited_share"`
+	SenderCPUPerGB   Value `json:"sender_cpu_seconds_per_gb"`
+	LabCPUPerGB      Value `json:"lab_cpu_seconds_per_gb"`
+
+	Reference string `json:"reference,omitempty"` // what the report says, in its own units
+	Runs      []Run  `json:"runs"`
+}
+
+// references are the report's figures of its algorithms on its path.
+var references = map[string]string{"cubic": "10 KB/s", "illinois": "15-20 KB/s", "hybla": "60-80 KB/s"}
+
+// Single runs each algorithm alone on a path. Each repeat runs all algorithms in turn,
+// so that a change of the machine's speed affects all. A repeat has the same losses for
+// all.
+func Single(ctx context.Context, p Path, o Options) (Result, error) {
+	result := Result{Experiment: "lossy-lfn", Conditions: p.conditions(o), path: p}
+	algorithms, err := tcpcc.Choose(o.Algorithms)
+	if err != nil {
+		return result, err
+	}
+	runs := make([][]Run, len(algorithms))
+	for repeat := range o.Repeat {
+		for i, algorithm := range algorithms {
+			path := p
+			path.Seed += uint64(repeat)
+			r, err := oneFlow(ctx, path, algorithm, o, repeat*len(algorithms)+i+1, o.Repeat*len(algorithms))
+			if err != nil {
+				return result, fmt.Errorf("%s: %w", algorithm, err)
+			}
+			runs[i] = append(runs[i], r)
+		}
+	}
+	for i, algorithm := range algorithms {
+		c := summarize(algorithm, p.LimitBps(), runs[i])
+		c.Reference = references[algorithm]
+		result.Cases = append(result.Cases, c)
+	}
+	return result, nil
+}
+
+func summarize(name string, limitBps float64, runs []Run) CaseResult {
+	of := func(figure func(Run) Value) Value {
+		return Value(stats.Median(runs, func(r Run) float64 { return float64(figure(r)) }))
+	}
+	goodput := func(r Run) float64 { return r.GoodputBps }
+	c := CaseResult{
+		Name: name, LimitBps: limitBps, Runs: runs,
+		GoodputBps:       stats.Median(runs, goodput),
+		SteadyBps:        stats.Median(runs, func(r Run) float64 { return r.SteadyBps }),
+		SecondsTo50:      of(func(r Run) Value { return r.SecondsTo50 }),
+		SecondsTo90:      of(func(r Run) Value { return r.SecondsTo90 }),
+		QueueP50Ms:       of(func(r Run) Value { return Value(r.QueueP50Ms) }),
+		QueueP95Ms:       of(func(r Run) Value { return Value(r.QueueP95Ms) }),
+		SentPerDelivered: of(func(r Run) Value { return r.SentPerDelivered }),
+		RetransmitRatio:  of(func(r Run) Value { return r.RetransmitRatio }),
+		Timeouts:         of(func(r Run) Value { return r.Timeouts }),
+		WindowLimited:    of(func(r Run) Value { return r.WindowLimited }),
+		BufferLimited:    of(func(r Run) Value { return r.BufferLimited }),
+		SenderCPUPerGB:   of(func(r Run) Value { return r.SenderCPUPerGB }),
+		LabCPUPerGB:      of(func(r Run) Value { return r.LabCPUPerGB }),
+	}
+	c.GoodputMinBps, c.GoodputMaxBps = stats.Spread(runs, goodput)
+	return c
+}
+
+// plotEvery is the interval of a plot's points.
+const plotEvery = time.Second
+
+// Plot plots delivery and queue over time. Goodput at the receiver would show waits for
+// retransmissions instead of the rate.
+func (r Result) Plot() plot.Figure {
+	delivery := plot.Panel{Title: "delivery to the receiving host", X: timeAxis, Y: plot.Axis{Label: "payload, each once", Unit: "Mb/s"},
+		Levels: []plot.Level{{Name: "limit", Y: r.path.LimitBps() / 1e6}}}
+	queue := plot.Panel{Title: "delay in the bottleneck's queue", X: timeAxis, Y: plot.Axis{Label: "delay", Unit: "ms"}}
+	n := 0
+	for _, c := range r.Cases {
+		n = max(n, len(c.Runs))
+		rates, delays := make([][]float64, len(c.Runs)), make([][]float64, len(c.Runs))
+		for i, run := range c.Runs {
+			rates[i], delays[i] = scaled(run.DeliverySeriesBps, 1e-6), run.QueueSeriesMs
+		}
+		delivery.Series = append(delivery.Series, overTime(c.Name, rates, plotEvery))
+		queue.Series = append(queue.Series, overTime(c.Name, delays, plotEvery))
+	}
+	note := r.path.String()
+	if n > 1 {
+		note += fmt.Sprintf("; medians of %d runs, with their range", n)
+	}
+	return plot.Figure{Title: "One flow on a lossy long fat path", Note: note, Columns: 1, Panels: []plot.Panel{delivery, queue}}
+}
+
+var timeAxis = plot.Axis{Label: "time", Unit: "s"}
+
+func scaled(values []float64, by float64) []float64 {
+	out := make([]float64, len(values))
+	for i, v := range values {
+		out[i] = v * by
+	}
+	return out
+}
+
+// overTime returns a line of several runs' series: the median over the runs of each
+// run's mean over the interval, with the range as its spread.
+func overTime(name string, runs [][]float64, interval time.Duration) plot.Series {
+	per := int(interval / sampleEvery)
+	s := plot.Series{Name: name}
+	for i := 0; ; i += per {
+		var means []float64
+		for _, values := range runs {
+			if i+per > len(values) {
+				continue
+			}
+			total := 0.0
+			for _, v := range values[i : i+per] {
+				total += v
+			}
+			means = append(means, total/float64(per))
+		}
+		if len(means) == 0 {
+			return s
+		}
+		at := (time.Duration(i)*sampleEvery + interval/2).Seconds()
+		same := func(v float64) float64 { return v }
+		point := plot.Point{X: at, Y: stats.Median(means, same)}
+		point.Lo, point.Hi = stats.Spread(means, same)
+		s.Points = append(s.Points, point)
+	}
+}

@@ -1,0 +1,9 @@
+package link
+
+import (
+	"testing"
+
+	"longhaul/test/nettest"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }

@@ -1,0 +1,47 @@
+package transfers
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"longhaul/test/nettest"
+)
+
+// TestPairsPage executes every command of docs/pairs.md in its order, as it is written, on two hosts
+// that have no keys yet: each at the host that the comment above it names. The invitation's line goes
+// into the file line.
+func TestPairsPage(t *testing.T) {
+	nettest.RequireRoot(t)
+	p := readPage(t, "docs/pairs.md", "")
+	s := newPageSites(t, t.TempDir())
+	s.useProgram()
+	stands := func() {
+		s.t.Helper()
+		check := pageCommand{line: "longhaul check files", hosts: []string{"relay-a"}}
+		nettest.Eventually(t, time.Minute, func() bool { // a relay looks at its keys each second
+			_, err := s.shell("relay-a", check.line)
+			return err == nil
+		}, func() string { return "no session stands" })
+	}
+	s.follow(p, []place{
+		{begins: "longhaul pair invite ", prints: `^longhaul-pair-invite-\S+\n$`, then: func(said string) {
+			nettest.Must(t, os.WriteFile("line", []byte(said), 0o600))
+		}},
+		{begins: "longhaul pair join - <", prints: `^site-b is a peer now, and has the key\s+of\s+this\s+host\n$`},
+		{begins: "longhaul pair join - --as", prints: `^(vm2|site-a) is a peer now`},
+		{begins: "longhaul pair remove ", prints: `site-[abc]`},
+		{begins: "longhaul pair key >", prints: `^$`},
+		{begins: "longhaul pair rename vm2 site-b", prints: `site-b`, then: func(string) { stands() }},
+		{begins: "longhaul pair list", prints: `^PEER +KEY +SINCE +NOTE\nsite-a .*\ninvited: site-c, for \d+ min\n$`},
+		{begins: "longhaul pair rotate --now", prints: `site-b`},
+		{begins: "longhaul pair rotate", prints: `(?i)key`, then: func(string) { stands() }},
+		{begins: "longhaul status", prints: `\n +pair site-b \(near\): `},
+		{begins: "longhaul check files", instead: func(c pageCommand) {
+			stands()
+			s.execute(c, `^files: accepts: the pair with site-b stands, (?s:.*)accepts`)
+		}},
+	})
+	s.execute(pageCommand{line: "scp -P 9000 -o HostKeyAlias=host-b my.data root@relay-a:/srv/", hosts: []string{"host-a"}})
+	s.copied()
+}
