@@ -86,7 +86,7 @@ var documents = map[string][]string{
 	"check": {"check.md", "words.md"}, "ready": {"availability.md"}, "events": {"availability.md"}, "drain": {"availability.md"}, "resume": {"availability.md"},
 	"upgrade": {"upgrade.md"}, "reload": {"relay.md"}, "stop": {"relay.md"}, "pair": {"pairs.md"}, "intercept": {"interception.md"}, "doctor": {"doctor.md", "doctor-accuracy.md"}, "measure": {"measure.md"},
 	"top": {"top.md"}, "cc": {"cc.md"}, "route": {"route.md"}, "mss": {"mss.md"}, "host": {"host.md", "cc.md", "route.md", "mss.md"}, "demo": {"lab.md"},
-	"lab": {"lab.md", "soak.md"},
+	"lab": {"lab.md"},
 }
 
 // docDir has the documents in the packages.

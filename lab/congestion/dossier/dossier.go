@@ -44,7 +44,7 @@ and makes only runs that are missing. The whole takes many hours: --item and
   longhaul lab run dossier --list --item 7.8
   longhaul lab run dossier --render --doc dossier.md`,
 		New: func() experiment.Run {
-			return &command{algorithm: "haul", rivals: usualRivals(), repeat: 5, parallel: 1, dir: "congestion-dossier", doc: "docs/congestion-dossier.md"}
+			return &command{algorithm: "haul", rivals: usualRivals(), repeat: 5, parallel: 1, dir: "congestion-dossier", doc: "docs/records/congestion-dossier.md"}
 		},
 	}
 }
