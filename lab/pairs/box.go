@@ -113,7 +113,7 @@ func (b *box) pass(p *passage, to, from *net.TCPConn, first bool) {
 
 // isControl reports whether a connection that begins so is a control connection.
 func isControl(begin []byte) bool {
-	const kindAt = 9 // in the preface (docs/design/pairs.md, connections)
+	const kindAt = 9 // in the preface (docs/design/pairs-wire.md, connections)
 	return len(begin) > kindAt && preface.Kind(begin[kindAt]) == preface.Control
 }
 

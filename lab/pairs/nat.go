@@ -21,7 +21,7 @@ import (
 const natTimeout = 45 * time.Second
 
 // parkedAfter is for how long a flow must be silent to hold no WAN connection
-// (docs/design/pairs.md, rule 5 of lanes).
+// (docs/design/pairs-wire.md, rule 5 of lanes).
 const parkedAfter = 30 * time.Second
 
 // firstByteWithin is how long the echo of the first byte after a silence may take, in
