@@ -62,6 +62,24 @@ func TestMentions(t *testing.T) {
 	}
 }
 
+// TestDesignIsShort holds that a page of the design fits a head.
+func TestDesignIsShort(t *testing.T) {
+	const most = 300
+	names, err := fs.Glob(Pages, "design/*.md")
+	if err != nil || len(names) < 15 {
+		t.Fatalf("%d pages: %v", len(names), err)
+	}
+	for _, name := range names {
+		text, err := Pages.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lines := strings.Count(string(text), "\n"); lines > most {
+			t.Errorf("%s has %d lines, more than %d: trials and dated figures belong into docs/records/", name, lines, most)
+		}
+	}
+}
+
 // texts returns the files of the repository whose names end so, by path.
 func texts(t *testing.T, ends ...string) map[string]string {
 	t.Helper()
