@@ -38,7 +38,7 @@ buffers: 300 ms, 100 Mb/s, 10 % of the packets lost.
 --grid runs a matrix of paths instead, --sharing has flows meet others,
 --safety puts them through faults, --short times transfers of a few sizes,
 --traps holds them to bounds on paths that trapped an algorithm before.
-docs/lab.md has the defaults.`,
+lab/README.md has the defaults.`,
 		Example: `  longhaul lab run lossy-lfn
   longhaul lab run lossy-lfn --cc cubic,bbr --series lossy.csv
   longhaul lab run lossy-lfn --grid --rate 100Mbit --queue 1 --out grid/
