@@ -97,7 +97,7 @@ func newLabRunExperiment(env *env, e experiment.Experiment) *cobra.Command {
 				return usageError(err)
 			}
 			if user, ok := run.(experiment.AlgorithmUser); ok {
-				unload, err := experiments.LoadAlgorithms(cmd.Context(), user.Algorithms(), progress.NewPrinter(env.stderr).Report)
+				unload, err := experiment.LoadAlgorithms(cmd.Context(), user.Algorithms(), progress.NewPrinter(env.stderr).Report)
 				if err != nil {
 					return ccError(err)
 				}
