@@ -18,7 +18,7 @@ import (
 // command "code CODE PROGRAM ARG..." runs one to its end, with this exit code; its output
 // is in out and err.
 func TestScripts(t *testing.T) {
-	runScripts(t, "testdata/script", "check", "diagnosis", "dossier", "ends", "pairs")
+	runScripts(t, "testdata/script", "check", "congestion", "diagnosis", "dossier", "ends", "pairs")
 }
 
 func runScripts(t *testing.T, dir string, programs ...string) {

@@ -90,9 +90,9 @@ var flagTable = []flagRow{
 
 	// Files and directories.
 	{"config", "FILE", optional}, {"token", "FILE", optional}, {"tokens", "FILE", optional}, {"file", "FILE", usual},
-	{"history", "FILE", optional}, {"series", "FILE", optional}, {"binary", "FILE", optional}, {"pcap", "FILE", optional},
+	{"history", "FILE", optional}, {"binary", "FILE", optional}, {"pcap", "FILE", optional},
 	{"record", "FILE", optional}, {"trace", "FILE", optional}, {"trace-back", "FILE", optional}, {"replay", "FILE", optional}, {"new-key", "FILE", optional},
-	{"check-key", "FILE", usual}, {"out", "DIR", optional}, {"objects", "DIR", usual}, {"prefix", "DIR", usual},
+	{"check-key", "FILE", usual}, {"objects", "DIR", usual}, {"prefix", "DIR", usual},
 	{"root", "DIR", optional}, {"dir", "DIR", usual}, {"pair-keys", "DIR", usual},
 
 	// One of a few words, and several names.
@@ -101,8 +101,7 @@ var flagTable = []flagRow{
 	{"check-next", "KIND", usual}, {"transport", "MODE", usual}, {"log-format", "FORMAT", usual},
 	{"log-level", "LEVEL", usual}, {"loss-place", "PLACE", usual}, {"aqm", "AQM", usual}, {"atm", "STATE", usual},
 	{"ecn", "STATE", usual}, {"host-ecn", "ECN", usual},
-	{"down", "DIRECTION", usual}, {"grant", "LIST", usual}, {"case", "LIST", usual}, {"against", "LIST", usual},
-	{"scenario", "LIST", usual}, {"fault", "LIST", usual},
+	{"down", "DIRECTION", usual}, {"grant", "LIST", usual}, {"case", "LIST", usual},
 
 	// Switches.
 	{"apply", "", usual}, {"undo", "", usual}, {"test", "", usual}, {"intercept", "", usual}, {"receive", "", usual}, {"no-probe", "", usual},
@@ -110,8 +109,6 @@ var flagTable = []flagRow{
 	{"default", "", usual}, {"lock", "", usual}, {"quickack", "", usual}, {"watch", "", usual},
 	{"clamp-to-pmtu", "", usual}, {"clamp-to-route", "", usual}, {"once", "", usual}, {"relay", "", usual},
 	{"now", "", usual}, {"all", "", usual}, {"purge", "", usual}, {"keep-config", "", usual}, {"classic", "", usual}, {"quick", "", usual},
-	{"grid", "", usual}, {"sharing", "", usual}, {"safety", "", usual}, {"traps", "", usual}, {"short", "", usual},
-	{"warm", "", usual},
 }
 
 // forbiddenFlags are names that a thing had, or has elsewhere, with the right one.
@@ -119,7 +116,7 @@ var forbiddenFlags = map[string]string{
 	"congestion-control": "cc", "congctl": "cc", "algorithm": "cc", "algorithms": "cc", "toward": "to",
 	"destination": "to", "for": "time", "duration": "time", "span": "time", "minutes": "time",
 	"within": "drain-timeout", "patience": "timeout", "every": "interval", "force": "yes",
-	"per-second": "new-flows-per-second", "keep": "out", "output": "out", "size": "bytes", "buffer": "queue",
+	"per-second": "new-flows-per-second", "size": "bytes", "buffer": "queue",
 	"mtu-ab": "mtu", "mtu-ba": "mtu-back", "interface": "dev", "namespace": "netns", "order": "sort",
 	"slowest": "sort", "longest": "sort", "largest": "sort", "newest": "sort", "retransmitted": "sort",
 }

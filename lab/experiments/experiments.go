@@ -2,7 +2,6 @@
 package experiments
 
 import (
-	"longhaul/lab/congestion"
 	"longhaul/lab/experiment"
 	"longhaul/lab/transfers"
 	"longhaul/lab/zonetransfer"
@@ -15,5 +14,5 @@ func All() []experiment.Experiment {
 	for _, e := range transfers.Experiments() {
 		all = append(all, e.Entry())
 	}
-	return append(all, congestion.Experiment(), zonetransfer.Experiment())
+	return append(all, zonetransfer.Experiment())
 }
