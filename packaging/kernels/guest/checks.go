@@ -91,7 +91,13 @@ func report(name string, limit time.Duration, f func(context.Context) (outcome, 
 // longhaul runs a command of longhaul that should succeed and returns what it prints.
 // If it fails with one sentence that says what it needs, the error is [lacking].
 func longhaul(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "longhaul", args...)
+	return output(ctx, "longhaul", args...)
+}
+
+// output runs a program, and returns what it prints. The error is lacking for a feature that
+// the kernel lacks.
+func output(ctx context.Context, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.WaitDelay = time.Second
@@ -103,7 +109,7 @@ func longhaul(ctx context.Context, args ...string) (string, error) {
 	case errors.As(err, &exit) && exit.ExitCode() == 1 && isLacking(stderr.String()):
 		return "", lacking(sentence(stderr.String()))
 	}
-	return "", fmt.Errorf("longhaul %s: %w: %s", strings.Join(args, " "), err, stderr.String())
+	return "", fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, stderr.String())
 }
 
 // isLacking reports whether a command's errors are one line about a need, and perhaps a
@@ -187,7 +193,7 @@ func skips(out string) string {
 
 // checkDiagnosis has doctor look at the lab's connections of 15 known causes.
 func checkDiagnosis(ctx context.Context, _ result.Plan) (outcome, error) {
-	out, err := longhaul(ctx, "lab", "run", "diagnosis", "--sample", "15", "--parallel", "1", "--seed", "21", "--json")
+	out, err := output(ctx, "diagnosis", "--longhaul", "/usr/bin/longhaul", "--sample", "15", "--parallel", "1", "--seed", "21", "--json")
 	if err != nil {
 		return outcome{}, err
 	}
