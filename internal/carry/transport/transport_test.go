@@ -241,10 +241,10 @@ func TestAuto(t *testing.T) {
 			t.Errorf("%s: %s, want %s", tt.name, tt.leg.side, tt.side)
 		}
 		cc := tt.leg.congestionControl(t)
-		if paces(cc) && tt.side == LAN {
+		if Paces(cc) && tt.side == LAN {
 			t.Errorf("%s: %s", tt.name, cc)
 		}
-		if tryCC("bbr") == nil && tt.side == WAN && !paces(cc) {
+		if tryCC("bbr") == nil && tt.side == WAN && !Paces(cc) {
 			t.Errorf("%s: %s, although there is bbr", tt.name, cc)
 		}
 		bound := tt.leg.option(t, unix.SOL_TCP, unix.TCP_NOTSENT_LOWAT)
