@@ -25,6 +25,7 @@ import (
 	"longhaul/internal/tune/route"
 	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/words/display"
+	"longhaul/internal/words/portrange"
 	"longhaul/internal/words/remedy"
 )
 
@@ -205,7 +206,7 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 			display.Quantity(t.Denied), display.Quantity(t.Limited+t.Shed), display.Quantity(t.Refused+t.Errors))
 		if t.Intercepts != "" {
 			fmt.Fprintln(w, display.Shorten("  intercepts "+t.Intercepts+" -> "+leadsTo(t.Forward), 80))
-		} else if listens := flow.PortRanges(t.Listen); len(listens) > 0 {
+		} else if listens := portrange.Addresses(t.Listen); len(listens) > 0 {
 			more := ""
 			if len(listens) > 1 {
 				more = fmt.Sprintf(" +%d", len(listens)-1)
