@@ -227,7 +227,7 @@ func TestPrepareAgain(t *testing.T) {
 	}
 }
 
-// WANAuto decides by the round trip: loopback is a LAN, a path of 20 ms is not.
+// TestAuto holds that WANAuto decides by the round trip: loopback is a LAN, a path of 20 ms is not.
 func TestAuto(t *testing.T) {
 	dialed, accepted, _ := connectLocal(t, "127.0.0.1:0", withRTT(newTestTunnel(t, Options{}, Options{}, WANAuto), near))
 	a, b, _ := newPath(t, link.Settings{Delay: 10 * time.Millisecond, RateBps: 1e9})
@@ -267,7 +267,7 @@ func withRTT(tunnel *Tunnel, rtt time.Duration) *Tunnel {
 // near is a round trip on a LAN.
 const near = 100 * time.Microsecond
 
-// handshakeRTT equals the kernel's value.
+// TestHandshakeRTT holds that handshakeRTT equals the kernel's value.
 func TestHandshakeRTT(t *testing.T) {
 	begun := time.Now()
 	dialed, accepted, _ := connectLocal(t, "127.0.0.1:0", nil)
