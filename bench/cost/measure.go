@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/bench/peers"
+	"longhaul/lab/peers"
 )
 
 // bench is one run of the program.

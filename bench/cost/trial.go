@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"longhaul/bench/peers"
+	"longhaul/lab/peers"
 )
 
 const (
