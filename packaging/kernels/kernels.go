@@ -26,7 +26,8 @@ type kernel struct {
 }
 
 // The checks of longhaul on a kernel, in the order in which they run.
-var allChecks = slices.Concat([]string{"host", "relay", "measure", "route", "doctor", "mss"}, transport.OwnNames(), []string{"demo", "tests"})
+var allChecks = slices.Concat(
+	[]string{"host", "relay", "measure", "route", "doctor", "mss"}, transport.OwnNames(), []string{"demo", "tests"})
 
 // Checks that run only when they are named: they take minutes and depend on speed.
 var slowChecks = []string{"mitre", "diagnosis", "figures"}

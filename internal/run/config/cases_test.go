@@ -50,7 +50,7 @@ func (c fileCase) check(t *testing.T, got string) {
 	if i := slices.IndexFunc(a.Files, func(f txtar.File) bool { return f.Name == want.Name }); i >= 0 {
 		a.Files[i] = want
 	} else {
-		i := slices.IndexFunc(a.Files, func(f txtar.File) bool { name, _, _ := strings.Cut(f.Name, "."); return name == c.name })
+		i := slices.IndexFunc(a.Files, func(f txtar.File) bool { return strings.HasPrefix(f.Name, c.name+".") })
 		a.Files = slices.Insert(a.Files, i+1, want)
 	}
 	if err := os.WriteFile(c.archive, txtar.Format(a), 0o644); err != nil {
@@ -76,10 +76,11 @@ func fileCases(t testing.TB, dir string) []fileCase {
 		for _, f := range a.Files {
 			name, kind, _ := strings.Cut(f.Name, ".")
 			if kind == "want" {
-				if n := len(cases); n == 0 || cases[n-1].archive != archive || cases[n-1].name != name || cases[n-1].want != "" {
+				last := len(cases) - 1
+				if last < 0 || cases[last].archive != archive || cases[last].name != name || cases[last].want != "" {
 					t.Fatalf("%s: %s does not follow its file", archive, f.Name)
 				}
-				cases[len(cases)-1].want = string(f.Data)
+				cases[last].want = string(f.Data)
 				continue
 			}
 			if names[name] {
@@ -122,7 +123,8 @@ func findCase(t testing.TB, dir, name string) fileCase {
 
 // differences lists the settings that are not the defaults, one on a line.
 func differences(c *Config) string {
-	return listing{tunnel: Tunnel{Settings: DefaultSettings()}, forward: Forward{Weight: 1, Priority: 1}}.of(c, Default())
+	l := listing{tunnel: Tunnel{Settings: DefaultSettings()}, forward: Forward{Weight: 1, Priority: 1}}
+	return l.of(c, Default())
 }
 
 // listing lists the values in which a configuration differs from another one.

@@ -84,13 +84,15 @@ type coursePoint struct {
 
 // newCourse chooses the steps of a period, and where their figures come from.
 func (v *view) newCourse(p Period, tunnel string) (*course, error) {
-	c := &course{v: v, choice: v.choice(p.Since, p.Until, tunnel, ""), minBytes: p.MinBytes, step: chartStep(p.Until.Sub(p.Since))}
+	c := &course{v: v, choice: v.choice(p.Since, p.Until, tunnel, ""), minBytes: p.MinBytes}
+	c.step = chartStep(p.Until.Sub(p.Since))
 	whole, err := v.covers(c.choice.span)
 	if err != nil {
 		return nil, err
 	}
 	var firstMinute, firstHour *int64
-	if err := v.tx.QueryRowContext(v.ctx, "SELECT (SELECT min(at) FROM minutes), (SELECT min(at) FROM hours)").Scan(&firstMinute, &firstHour); err != nil {
+	err = v.tx.QueryRowContext(v.ctx, "SELECT (SELECT min(at) FROM minutes), (SELECT min(at) FROM hours)").Scan(&firstMinute, &firstHour)
+	if err != nil {
 		return nil, err
 	}
 	// Minutes are kept for some days only. Before that, flows of which there are
