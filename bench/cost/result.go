@@ -10,7 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"longhaul/bench/peers"
+	"longhaul/lab/peers"
 )
 
 // result is what the program prints as JSON.

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/bench/peers"
+	"longhaul/lab/peers"
 )
 
 // serveCommand is the first argument by which this program becomes the target:

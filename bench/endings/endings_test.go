@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"longhaul/bench/peers"
+	"longhaul/lab/peers"
 	"longhaul/test/nettest"
 	"longhaul/test/tcpscript"
 )

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"longhaul/bench/peers"
+	"longhaul/lab/peers"
 	"longhaul/test/tcpscript"
 )
 

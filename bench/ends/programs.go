@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"longhaul/bench/peers"
+	"longhaul/lab/peers"
 )
 
 // programs are what scripts can be run through besides relays in this process.

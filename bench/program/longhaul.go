@@ -12,7 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"longhaul/bench/peers"
+	"longhaul/lab/peers"
 	"longhaul/lab/sandbox"
 )
 

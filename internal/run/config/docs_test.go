@@ -14,11 +14,7 @@ func TestPageNamesEveryKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile("testdata/good/full.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree, fault := parseYAML("full.yaml", data)
+	tree, fault := parseYAML("full.yaml", findCase(t, "good", "full").yaml)
 	if fault != nil {
 		t.Fatal(fault)
 	}

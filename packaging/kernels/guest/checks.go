@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/carry/transport"
+	"longhaul/internal/words/units"
 	"longhaul/packaging/kernels/result"
 )
 
@@ -26,27 +28,37 @@ type lacking string
 
 func (l lacking) Error() string { return string(l) }
 
-// checks by name. Each leaves the guest as it was.
-var checks = map[string]struct {
+// check is a check with its limit.
+type check struct {
 	limit time.Duration
 	run   func(context.Context, result.Plan) (outcome, error)
-}{
-	"host":    {3 * time.Minute, checkHost},
-	"relay":   {3 * time.Minute, checkRelay},
-	"measure": {2 * time.Minute, checkMeasure},
-	"route":   {2 * time.Minute, checkRoute},
-	"doctor":  {2 * time.Minute, checkDoctor},
-	"mss":     {3 * time.Minute, checkMSS},
-	"haul":    {3 * time.Minute, checkAlgorithm("haul")},
-	"bbr3":    {3 * time.Minute, checkAlgorithm("bbr3")},
-	"brutal":  {3 * time.Minute, checkAlgorithm("brutal")},
-	// The kernel has modules of these two: longhaul's by their second names.
-	"hybla":     {3 * time.Minute, checkAlgorithm("lh_hybla")},
-	"illinois":  {3 * time.Minute, checkAlgorithm("lh_illinois")},
+}
+
+// checks by name, beside those of the algorithms. Each leaves the guest as it was.
+var checks = map[string]check{
+	"host":      {3 * time.Minute, checkHost},
+	"relay":     {3 * time.Minute, checkRelay},
+	"measure":   {2 * time.Minute, checkMeasure},
+	"route":     {2 * time.Minute, checkRoute},
+	"doctor":    {2 * time.Minute, checkDoctor},
+	"mss":       {3 * time.Minute, checkMSS},
 	"demo":      {4 * time.Minute, checkProgram("longhaul", "demo")},
 	"mitre":     {40 * time.Minute, checkProgram("longhaul", "lab", "run", "mitre", "--quick")},
 	"diagnosis": {20 * time.Minute, checkDiagnosis},
 	"figures":   {time.Hour, checkFigures},
+}
+
+// findCheck returns the check of a name.
+func findCheck(name string) (c check, ok bool) {
+	own, ok := transport.OwnAlgorithm(name)
+	if !ok {
+		c, ok = checks[name]
+		return c, ok
+	}
+	if own.InLinux { // the kernel has a module of this name
+		name = units.SecondName(name)
+	}
+	return check{3 * time.Minute, checkAlgorithm(name)}, true
 }
 
 // testLimit bounds the tests of a package. They are some ten times slower here.
@@ -60,7 +72,7 @@ func run(name string, plan result.Plan) {
 		}
 		return
 	}
-	c, ok := checks[name]
+	c, ok := findCheck(name)
 	if !ok {
 		say(result.Message{Check: &result.Check{Name: name, Status: result.Failed, Detail: "the guest has no such check"}})
 		return
