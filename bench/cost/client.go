@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/lab/peers"
+	"longhaul/bench/peers"
 )
 
 // load is what the clients do: each of them sends a request, reads the reply,

@@ -14,8 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"longhaul/bench/peers"
 	"longhaul/bench/program"
-	"longhaul/lab/peers"
 	"longhaul/test/nettest"
 )
 

@@ -19,9 +19,9 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/bench/peers"
 	"longhaul/bench/program"
 	"longhaul/internal/words/flagvalue"
-	"longhaul/lab/peers"
 	"longhaul/lab/sandbox"
 )
 

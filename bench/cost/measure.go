@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/lab/peers"
+	"longhaul/bench/peers"
 )
 
 // bench is one run of the program.

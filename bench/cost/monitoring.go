@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"longhaul/lab/peers"
+	"longhaul/bench/peers"
 )
 
 // monitoringContenders are the relay of this tree with all of its monitoring and

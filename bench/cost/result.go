@@ -10,7 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"longhaul/lab/peers"
+	"longhaul/bench/peers"
 )
 
 // result is what the program prints as JSON.

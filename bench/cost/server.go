@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/lab/peers"
+	"longhaul/bench/peers"
 )
 
 // serveCommand is the first argument by which this program becomes the target:

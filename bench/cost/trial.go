@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"longhaul/lab/peers"
+	"longhaul/bench/peers"
 )
 
 const (

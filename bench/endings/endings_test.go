@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"longhaul/lab/peers"
+	"longhaul/bench/peers"
 	"longhaul/test/nettest"
 	"longhaul/test/tcpscript"
 )

@@ -18,8 +18,8 @@ import (
 	"syscall"
 	"time"
 
+	"longhaul/bench/peers"
 	"longhaul/internal/words/flagvalue"
-	"longhaul/lab/peers"
 )
 
 func main() {

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"longhaul/lab/peers"
+	"longhaul/bench/peers"
 	"longhaul/test/tcpscript"
 )
 

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"longhaul/lab/peers"
+	"longhaul/bench/peers"
 )
 
 // programs are what scripts can be run through besides relays in this process.

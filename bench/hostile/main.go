@@ -17,9 +17,9 @@ import (
 	"os"
 	"time"
 
+	"longhaul/bench/peers"
 	"longhaul/bench/program"
 	"longhaul/internal/words/flagvalue"
-	"longhaul/lab/peers"
 	"longhaul/lab/sandbox"
 )
 

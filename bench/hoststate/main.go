@@ -27,10 +27,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"longhaul/bench/peers"
 	"longhaul/bench/program"
 	"longhaul/internal/carry/intercept"
 	"longhaul/internal/sys/netfilter"
-	"longhaul/lab/peers"
 )
 
 func main() { program.Main("hoststate", run) }

@@ -23,11 +23,11 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"longhaul/bench/peers"
 	"longhaul/bench/program"
 	"longhaul/internal/words/flagvalue"
 	"longhaul/lab"
 	"longhaul/lab/hosts"
-	"longhaul/lab/peers"
 	"longhaul/lab/sandbox"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"longhaul/lab/peers"
+	"longhaul/bench/peers"
 	"longhaul/lab/sandbox"
 )
 

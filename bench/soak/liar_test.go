@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/bench/peers"
 	"longhaul/internal/run/control"
-	"longhaul/lab/peers"
 	"longhaul/lab/relays"
 	"longhaul/test/nettest"
 )

@@ -20,9 +20,9 @@ import (
 	"syscall"
 	"time"
 
+	"longhaul/bench/peers"
 	"longhaul/bench/program"
 	"longhaul/internal/sys/pty"
-	"longhaul/lab/peers"
 )
 
 func main() { program.Main("top", run) }
