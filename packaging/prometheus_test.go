@@ -46,14 +46,14 @@ func alerts(t *testing.T) (all []alert) {
 	return all
 }
 
-// Each alert has a summary, a description, how bad it is, a section of docs/metrics.md that it
+// Each alert has a summary, a description, how bad it is, a section of docs/alerts.md that it
 // points to, and a test.
 func TestAlertsAreDocumentedAndTested(t *testing.T) {
 	tests, err := os.ReadFile("prometheus/longhaul.rules.test.yml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := docs.Pages.ReadFile("metrics.md")
+	page, err := docs.Pages.ReadFile("alerts.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,11 +61,11 @@ func TestAlertsAreDocumentedAndTested(t *testing.T) {
 		if a.Annotations["summary"] == "" || a.Annotations["description"] == "" || a.Labels["severity"] != "warning" && a.Labels["severity"] != "critical" {
 			t.Errorf("%s: labels %v, annotations %v", a.Alert, a.Labels, a.Annotations)
 		}
-		if want := "{{ with $externalLabels.runbook_base }}{{ . }}{{ else }}file:///usr/share/doc/longhaul/metrics.md{{ end }}#" + strings.ToLower(a.Alert); a.Annotations["runbook_url"] != want {
+		if want := "{{ with $externalLabels.runbook_base }}{{ . }}{{ else }}file:///usr/share/doc/longhaul/alerts.md{{ end }}#" + strings.ToLower(a.Alert); a.Annotations["runbook_url"] != want {
 			t.Errorf("%s: runbook_url is %q, want %s", a.Alert, a.Annotations["runbook_url"], want)
 		}
-		if !bytes.Contains(page, []byte("\n### "+a.Alert+"\n")) {
-			t.Errorf("docs/metrics.md has no section %s", a.Alert)
+		if !bytes.Contains(page, []byte("\n## "+a.Alert+"\n")) {
+			t.Errorf("docs/alerts.md has no section %s", a.Alert)
 		}
 		if !bytes.Contains(tests, []byte("alertname: "+a.Alert+"\n")) {
 			t.Errorf("%s has no test", a.Alert)
@@ -106,7 +106,7 @@ func TestSharedHasWhatTheDocsName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"doc/longhaul/metrics.md", "doc/longhaul/prometheus/longhaul.rules.yml", "doc/longhaul/prometheus/alertmanager.example.yml", "doc/longhaul/grafana/longhaul.json"} {
+	for _, name := range []string{"doc/longhaul/metrics.md", "doc/longhaul/alerts.md", "doc/longhaul/prometheus/longhaul.rules.yml", "doc/longhaul/prometheus/alertmanager.example.yml", "doc/longhaul/grafana/longhaul.json"} {
 		if len(shared[name]) == 0 {
 			t.Errorf("there is no %s", name)
 		}

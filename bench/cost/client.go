@@ -267,13 +267,13 @@ func sockaddr(a peers.Address) unix.Sockaddr {
 	return &unix.SockaddrInet4{Port: a.Port, Addr: netip.MustParseAddr(a.Host).As4()}
 }
 
-// read and write are called on sockets that do not block.
-
+// read reads from a socket that does not block.
 func read(fd int, b []byte) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), 0, 0, 0)
 	return int(n), errno
 }
 
+// write writes to a socket that does not block.
 func write(fd int, b []byte) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), unix.MSG_NOSIGNAL, 0, 0)
 	return int(n), errno

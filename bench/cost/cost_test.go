@@ -217,12 +217,8 @@ func TestChanges(t *testing.T) {
 // TestRate has clients that could do more keep to what they are told.
 func TestRate(t *testing.T) {
 	t.Setenv("COST_TEST_ROLE", "program")
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	to := peers.Address{Host: "127.0.0.1", Port: freePort(t)}
-	target, err := startTarget(t.Context(), self, to)
+	target, err := startTarget(t.Context(), to)
 	if err != nil {
 		t.Fatal(err)
 	}

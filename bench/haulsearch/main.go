@@ -24,9 +24,9 @@ import (
 	"syscall"
 	"time"
 
-	"longhaul/internal/words/flagvalue"
-
 	"golang.org/x/term"
+
+	"longhaul/internal/words/flagvalue"
 )
 
 const usage = `usage: haulsearch [flags]

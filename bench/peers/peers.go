@@ -73,10 +73,10 @@ func Longhaul(binary string) Relay {
 	}}
 }
 
-// Unmonitored is the relay of this tree, built without its monitor.
+// Unmonitored is the relay of this tree, built so that its monitor does nothing.
 func Unmonitored(name string, more ...string) Relay {
 	return Relay{Name: name, Prepare: func(ctx context.Context, dir string) (Program, error) {
-		return prepareLonghaul(ctx, dir, "", "nomonitor", more...)
+		return prepareLonghaul(ctx, dir, "", "-X longhaul/internal/run/daemon.monitoring=off", more...)
 	}}
 }
 
@@ -102,12 +102,12 @@ const (
 	DashboardPort = 9464
 )
 
-func prepareLonghaul(ctx context.Context, dir, binary, tags string, more ...string) (Program, error) {
+func prepareLonghaul(ctx context.Context, dir, binary, ldflags string, more ...string) (Program, error) {
 	version := "of " + binary
 	if binary == "" {
 		version = "this tree"
 		binary = filepath.Join(dir, "longhaul")
-		build := exec.CommandContext(ctx, "go", "build", "-tags", tags, "-o", binary, "longhaul/cmd/longhaul")
+		build := exec.CommandContext(ctx, "go", "build", "-ldflags", ldflags, "-o", binary, "longhaul/cmd/longhaul")
 		if out, err := build.CombinedOutput(); err != nil {
 			return Program{}, fmt.Errorf("build longhaul: %w\n%s", err, out)
 		}

@@ -1,5 +1,5 @@
-// Command plot draws the series that experiments write as CSV: "longhaul lab run
-// lossy-lfn --series FILE" does, and bench/cost with --series. It is a module of
+// Command plot draws the series that experiments write as CSV: "go run
+// ./bench/congestion --series FILE" does, and bench/cost with --series. It is a module of
 // its own, so that longhaul's needs no library for drawing.
 //
 //	go run . lossy.csv    # writes lossy.svg

@@ -1,5 +1,5 @@
 // Command yamuxtunnel carries TCP connections over one connection with yamux, as the
-// usual multiplexing tunnels do: a rival of `longhaul lab run stripes`.
+// usual multiplexing tunnels do: a rival of `go run ./bench/pairs stripes`.
 //
 //	yamuxtunnel far ADDRESS TARGET     takes the tunnel, and dials the target for each stream
 //	yamuxtunnel near ADDRESS FAR       takes clients, and opens a stream for each

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/carry/transport"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/tune/cc"
 	"longhaul/internal/tune/destination"
@@ -74,7 +75,7 @@ brutal needs a --rate, which all connections to the prefix share.`,
 			if f.json {
 				return display.WriteJSON(env.stdout, map[string]any{"uses": all, "dry_run": f.dryRun})
 			}
-			if units.FirstName(args[0]) == "brutal" && rate == "" {
+			if transport.NeedsRate(args[0]) && rate == "" {
 				writeNotes(env.stderr, []string{"without --rate each connection there sends 1 Mb/s, unless its program sets a rate"})
 			}
 			for _, used := range all {

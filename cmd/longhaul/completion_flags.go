@@ -15,7 +15,6 @@ import (
 	"longhaul/internal/tune/cc"
 	"longhaul/internal/watch/monitor/history"
 	"longhaul/lab"
-	"longhaul/lab/congestion"
 	"longhaul/lab/experiments"
 	"longhaul/lab/link"
 )
@@ -80,16 +79,6 @@ func flagWords(cmd *cobra.Command, flag string) func() []string {
 	switch cmd.CommandPath() + " --" + flag {
 	case "longhaul history --sort":
 		return fixed(strings.Split(joinWords(history.Orders()), ", ")...)
-	case "longhaul lab run lossy-lfn --case":
-		return func() []string { return namesOf(congestion.Traps(), func(t congestion.Trap) string { return t.Name }) }
-	case "longhaul lab run lossy-lfn --fault":
-		return func() []string {
-			return namesOf(congestion.Faults(), func(f congestion.Fault) string { return f.Name })
-		}
-	case "longhaul lab run lossy-lfn --scenario":
-		return func() []string {
-			return namesOf(congestion.Scenarios(), func(s congestion.Scenario) string { return s.Name })
-		}
 	}
 	if parent := cmd.Parent(); flag == "case" && parent != nil && parent.CommandPath() == "longhaul lab run" {
 		return func() []string {

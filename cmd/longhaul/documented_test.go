@@ -19,7 +19,7 @@ func TestDocumentedCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	taken := 0
-	for _, page := range append(pages, "../../README.md", "../../bench/README.md") {
+	for _, page := range append(pages, "../../README.md", "../../bench/README.md", "../../bench/experiments.md") {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
@@ -93,4 +93,47 @@ func commandLines(page string, tables bool) []string {
 		}
 	}
 	return slices.DeleteFunc(lines, notLiteral.MatchString)
+}
+
+// TestArchitecture holds that ARCHITECTURE.md has each package of the repository, and names no folder
+// that is missing.
+func TestArchitecture(t *testing.T) {
+	text := readSource(t, "../../ARCHITECTURE.md")
+	named := map[string]bool{}
+	for _, m := range regexp.MustCompile("`([a-z]+[a-z0-9_/]*/)(?:\\{([a-z0-9_,/]+)\\}/)?`").FindAllStringSubmatch(text, -1) {
+		for name := range strings.SplitSeq(m[2], ",") {
+			named[filepath.Join(m[1], name)] = true
+		}
+	}
+	for name := range named {
+		if info, err := os.Stat(filepath.Join("../..", name)); err != nil || !info.IsDir() {
+			t.Errorf("ARCHITECTURE.md names %s, which is no folder", name)
+		}
+	}
+	packages := 0
+	for _, wing := range []string{"bench", "bpf", "internal", "lab", "packaging", "test"} {
+		err := filepath.WalkDir("../../"+wing, func(path string, entry os.DirEntry, err error) error {
+			if err != nil || !entry.IsDir() {
+				return err
+			}
+			if entry.Name() == "testdata" {
+				return filepath.SkipDir
+			}
+			files, err := filepath.Glob(filepath.Join(path, "*.go"))
+			if len(files) == 0 {
+				return err
+			}
+			packages++
+			if name := strings.TrimPrefix(path, "../../"); !named[name] {
+				t.Errorf("ARCHITECTURE.md lacks the package %s", name)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if packages < 100 {
+		t.Errorf("only %d packages found", packages)
+	}
 }

@@ -82,20 +82,18 @@ var flagTable = []flagRow{
 	{"raise", "BYTES", optional}, {"clamp", "BYTES", optional},
 	{"initcwnd", "N", optional}, {"initrwnd", "N", optional},
 	{"limit", "N", usual}, {"count", "N", usual}, {"streams", "N", usual}, {"max-streams", "N", usual},
-	{"repeat", "N", usual}, {"seed", "N", usual}, {"sample", "N", usual}, {"parallel", "N", usual},
-	{"flows", "N", usual}, {"connections", "N", usual}, {"standing", "N", usual}, {"bulk", "N", usual},
+	{"repeat", "N", usual}, {"seed", "N", usual},
 	{"new-flows-per-second", "N", usual}, {"max-flows", "N", usual}, {"max-flows-per-source", "N", usual},
-	{"upgrades", "N ", usual}, // a number, or whether there are any
-	{"reloads", "N", usual}, {"names", "N", usual}, {"changes", "N", usual},
-	{"scripts", "N", usual}, {"script", "N", usual}, {"workers", "N", usual}, {"loss-burst", "N", usual},
+	{"names", "N", usual}, {"changes", "N", usual},
+	{"workers", "N", usual}, {"loss-burst", "N", usual},
 	{"loss", "SHARE LIST", usual}, {"loss-back", "SHARE", usual}, {"reorder", "SHARE", usual},
 
 	// Files and directories.
 	{"config", "FILE", optional}, {"token", "FILE", optional}, {"tokens", "FILE", optional}, {"file", "FILE", usual},
-	{"history", "FILE", optional}, {"series", "FILE", optional}, {"binary", "FILE", optional}, {"pcap", "FILE", optional}, {"export", "FILE", optional},
+	{"history", "FILE", optional}, {"binary", "FILE", optional}, {"pcap", "FILE", optional}, {"export", "FILE", optional},
 	{"record", "FILE", optional}, {"trace", "FILE", optional}, {"trace-back", "FILE", optional}, {"replay", "FILE", optional}, {"new-key", "FILE", optional},
-	{"check-key", "FILE", usual}, {"out", "DIR", optional}, {"objects", "DIR", usual}, {"prefix", "DIR", usual},
-	{"root", "DIR", optional}, {"dir", "DIR", usual}, {"pair-keys", "DIR", usual}, {"doc", "FILE", usual},
+	{"check-key", "FILE", usual}, {"objects", "DIR", usual}, {"prefix", "DIR", usual},
+	{"root", "DIR", optional}, {"dir", "DIR", usual}, {"pair-keys", "DIR", usual},
 
 	// One of a few words, and several names.
 	{"sort", "ORDER", usual}, {"balance", "WAY", usual}, {"cause", "CAUSE", optional}, {"filter", "WORDS", usual},
@@ -103,9 +101,7 @@ var flagTable = []flagRow{
 	{"check-next", "KIND", usual}, {"transport", "MODE", usual}, {"log-format", "FORMAT", usual},
 	{"log-level", "LEVEL", usual}, {"loss-place", "PLACE", usual}, {"aqm", "AQM", usual}, {"atm", "STATE", usual},
 	{"ecn", "STATE", usual}, {"host-ecn", "ECN", usual},
-	{"down", "DIRECTION", usual}, {"grant", "LIST", usual}, {"case", "LIST", usual}, {"against", "LIST", usual},
-	{"scenario", "LIST", usual}, {"fault", "LIST", usual}, {"relays", "LIST", usual}, {"through", "LIST", usual},
-	{"item", "LIST", usual},
+	{"down", "DIRECTION", usual}, {"grant", "LIST", usual}, {"case", "LIST", usual},
 
 	// Switches.
 	{"apply", "", usual}, {"undo", "", usual}, {"test", "", usual}, {"intercept", "", usual}, {"receive", "", usual}, {"no-probe", "", usual},
@@ -113,9 +109,6 @@ var flagTable = []flagRow{
 	{"default", "", usual}, {"lock", "", usual}, {"quickack", "", usual}, {"watch", "", usual},
 	{"clamp-to-pmtu", "", usual}, {"clamp-to-route", "", usual}, {"once", "", usual}, {"relay", "", usual},
 	{"now", "", usual}, {"all", "", usual}, {"purge", "", usual}, {"keep-config", "", usual}, {"classic", "", usual}, {"quick", "", usual},
-	{"grid", "", usual}, {"sharing", "", usual}, {"safety", "", usual}, {"traps", "", usual}, {"short", "", usual},
-	{"warm", "", usual}, {"outages", "", usual},
-	{"list", "", usual}, {"render", "", usual},
 }
 
 // forbiddenFlags are names that a thing had, or has elsewhere, with the right one.
@@ -123,7 +116,7 @@ var forbiddenFlags = map[string]string{
 	"congestion-control": "cc", "congctl": "cc", "algorithm": "cc", "algorithms": "cc", "toward": "to",
 	"destination": "to", "for": "time", "duration": "time", "span": "time", "minutes": "time",
 	"within": "drain-timeout", "patience": "timeout", "every": "interval", "force": "yes",
-	"per-second": "new-flows-per-second", "keep": "out", "output": "out", "size": "bytes", "buffer": "queue",
+	"per-second": "new-flows-per-second", "size": "bytes", "buffer": "queue",
 	"mtu-ab": "mtu", "mtu-ba": "mtu-back", "interface": "dev", "namespace": "netns", "order": "sort",
 	"slowest": "sort", "longest": "sort", "largest": "sort", "newest": "sort", "retransmitted": "sort",
 }
@@ -141,7 +134,6 @@ var withoutJSON = map[string]string{
 	"longhaul history export": "prints lines of JSON",
 	"longhaul help":           "prints help",
 	"longhaul gen-docs":       "writes files",
-	"longhaul lab traffic":    "prints nothing",
 }
 
 // The commands that have a flag because of what they do.
@@ -157,8 +149,8 @@ var commandsWith = map[string][]string{
 // exitStatuses are commands with statuses beside 0, 1 for a failure and 2, or with a
 // meaning of their own for 1.
 var exitStatuses = []string{
-	"relay", "reload", "stop", "check", "ready", "service status", "config check", "lab exec", "lab run check", "lab run soak",
-	"lab run transparent-ends", "lab run pairs", "lab run stripes", "lab run interception", "history check", "host check", "doctor",
+	"relay", "reload", "stop", "check", "ready", "service status", "config check", "lab exec",
+	"history check", "host check", "doctor",
 }
 
 // grammarRun runs a command line in this process.

@@ -164,7 +164,7 @@ func historyError(err error) error {
 	return err
 }
 
-// historyRun returns the RunE of a command that reads the history.
+// run opens the history for a command that reads it.
 func (s *historySelection) run(env *env, do func(ctx context.Context, r *history.Reader) error) error {
 	ctx, stop := untilSignal(env.ctx)
 	defer stop()

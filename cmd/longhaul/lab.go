@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -15,7 +14,6 @@ import (
 	"longhaul/internal/words/remedy"
 	"longhaul/lab"
 	"longhaul/lab/calibrate"
-	"longhaul/lab/diagnosis"
 	"longhaul/lab/experiment"
 	"longhaul/lab/link"
 	"longhaul/lab/session"
@@ -43,7 +41,6 @@ programs of your own. When the command ends, everything is gone.`,
 		newLabRun(env),
 		newLabCalibrate(env),
 		newLabTrace(env),
-		newLabTraffic(env),
 	)
 	return cmd
 }
@@ -245,20 +242,4 @@ property does not hold. Run it on an otherwise idle machine.`,
 	conditions.Flags(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the rows as JSON")
 	return cmd
-}
-
-// newLabTraffic returns the command that sends in a scenario. It is not for users.
-func newLabTraffic(env *env) *cobra.Command {
-	return &cobra.Command{
-		Use: "traffic", Hidden: true, Args: noArgs,
-		Short:   "Send the transfers of standard input, for lab run diagnosis",
-		Example: `  echo '{"to":"10.20.20.10:5001","transfer_bytes":10000}' | longhaul lab traffic`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var traffic diagnosis.Traffic
-			if err := json.NewDecoder(env.stdin).Decode(&traffic); err != nil {
-				return usageError(errors.New("missing transfers on standard input"))
-			}
-			return traffic.Send(cmd.Context())
-		},
-	}
 }

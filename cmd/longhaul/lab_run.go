@@ -63,7 +63,7 @@ func newLabRun(env *env) *cobra.Command {
 its own sites. The table shows medians over the repeats, and their spread.`,
 		Example: `  longhaul lab run mitre
   longhaul lab run mitre --repeat 5 --json > mitre.json
-  longhaul lab run lossy-lfn --repeat 5 --series lossy.csv`,
+  longhaul lab run lossy-lfn --case cubic,haul`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -97,7 +97,7 @@ func newLabRunExperiment(env *env, e experiment.Experiment) *cobra.Command {
 				return usageError(err)
 			}
 			if user, ok := run.(experiment.AlgorithmUser); ok {
-				unload, err := experiments.LoadAlgorithms(cmd.Context(), user.Algorithms(), progress.NewPrinter(env.stderr).Report)
+				unload, err := experiment.LoadAlgorithms(cmd.Context(), user.Algorithms(), progress.NewPrinter(env.stderr).Report)
 				if err != nil {
 					return ccError(err)
 				}

@@ -40,7 +40,7 @@ delay, another rate up to --rate, and often a short gap. Give the two ways the
 same seed, and each its rate.`,
 			`  longhaul lab trace leo > down.csv
   longhaul lab trace leo --rate 15Mbit > up.csv
-  longhaul lab run lossy-lfn --trace down.csv --trace-back up.csv --loss 0`,
+  longhaul lab up --trace down.csv --trace-back up.csv --loss 0`,
 			tracemodel.LEOPeakBps, tracemodel.WriteLEO),
 	)
 	return cmd

@@ -92,7 +92,7 @@ func runScripts(t *testing.T, dir string) {
 		Condition: func(name string) (bool, error) {
 			switch name {
 			case "namespaces":
-				return canMakeNamespaces()
+				return nettest.CanMakeNamespaces()
 			case "machine-root":
 				return nettest.MachineRoot()
 			}
@@ -104,22 +104,6 @@ func runScripts(t *testing.T, dir string) {
 			"http": cmdHTTP, "fetches": cmdFetches, "hold": cmdHold, "alive": cmdAlive, "reset": cmdReset, "release": cmdRelease,
 		},
 	})
-}
-
-// canMakeNamespaces says whether a lab can be built here. Under CI=true it is
-// an error that it cannot.
-func canMakeNamespaces() (bool, error) {
-	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
-		UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}},
-	}
-	err := cmd.Run()
-	if err != nil && os.Getenv("CI") == "true" {
-		return false, err
-	}
-	return err == nil, nil
 }
 
 // patience bounds every wait of a script. None that passes comes near it.

@@ -25,6 +25,7 @@ import (
 	"longhaul/internal/tune/route"
 	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/words/display"
+	"longhaul/internal/words/portrange"
 	"longhaul/internal/words/remedy"
 )
 
@@ -151,6 +152,32 @@ func goodput(f relay.FlowSnapshot) float64 {
 
 // writeStatus prints tables that fit a terminal of 80 columns.
 func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now time.Time) {
+	writeProcess(w, s)
+	writeResources(w, s.Resources, now)
+	writeQueues(w, s.Tunnels)
+	writeReload(w, s.LastReload, now)
+	writeLacks(w, s, now)
+	writeHistoryState(w, s.History)
+	if s.Pairs != nil && s.Pairs.KeysProblem != "" {
+		fmt.Fprintln(w, display.Fold("keys of pairs: "+display.FirstLine(s.Pairs.KeysProblem), 78, 2))
+	}
+	fmt.Fprintf(w, "\n"+tunnelRow, "TUNNEL", "STATE", "FLOWS/MAX", "TOTAL", "UP", "DOWN", "DENIED", "LIMITED", "FAILED")
+	for _, t := range s.Tunnels {
+		writeTunnel(w, s, t, now)
+	}
+	if len(s.Missing) > 0 {
+		fmt.Fprintf(w, "\nmissing, since not known within a second: %s\n", strings.Join(s.Missing, ", "))
+	}
+	switch {
+	case len(s.Flows) > 0:
+		writeFlows(w, flows, len(s.Flows)-len(flows))
+	case !slices.Contains(s.Missing, "flows"):
+		fmt.Fprintln(w, "\nno flows")
+	}
+}
+
+// writeProcess writes what the process is, and whether it accepts.
+func writeProcess(w io.Writer, s daemon.Status) {
 	fmt.Fprintf(w, "%s\n", s.Version)
 	fmt.Fprintf(w, "pid %d, up %s, %s", s.PID, display.Age(s.UptimeSeconds), display.Plural(s.Workers, "worker"))
 	if s.ConfigFile != "" {
@@ -174,9 +201,10 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 		}
 		fmt.Fprintf(w, "memory: %s of %s%s\n", display.Quantity(m.UsedBytes), display.Quantity(m.LimitBytes), short)
 	}
-	writeResources(w, s.Resources, now)
-	writeQueues(w, s.Tunnels)
-	writeReload(w, s.LastReload, now)
+}
+
+// writeLacks writes what the relay does without, and what it waits for.
+func writeLacks(w io.Writer, s daemon.Status, now time.Time) {
 	for _, l := range s.Lacks {
 		fmt.Fprintf(w, "lacking: %s\n  remedy: %s\n", l.What, l.Remedy)
 	}
@@ -188,51 +216,44 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 		fmt.Fprintln(w, display.Fold(fmt.Sprintf("%s, for %s", p.Problem, display.Age(now.Sub(p.Since).Seconds())), 78, 2))
 		display.WriteParagraph(w, "  ", p.Fix)
 	}
-	writeHistoryState(w, s.History)
-	if s.Pairs != nil && s.Pairs.KeysProblem != "" {
-		fmt.Fprintln(w, display.Fold("keys of pairs: "+display.FirstLine(s.Pairs.KeysProblem), 78, 2))
-	}
+}
 
-	const tunnelRow = "%-14s %-9s %11s %6s %6s %7s %6s %7s %6s\n"
-	fmt.Fprintf(w, "\n"+tunnelRow, "TUNNEL", "STATE", "FLOWS/MAX", "TOTAL", "UP", "DOWN", "DENIED", "LIMITED", "FAILED")
-	for _, t := range s.Tunnels {
-		limit := "-"
-		if t.FlowsLimit > 0 {
-			limit = fmt.Sprint(t.FlowsLimit)
+const tunnelRow = "%-14s %-9s %11s %6s %6s %7s %6s %7s %6s\n"
+
+// writeTunnel writes a tunnel's row, and below it what is not as usual.
+func writeTunnel(w io.Writer, s daemon.Status, t flow.Tunnel, now time.Time) {
+	limit := "-"
+	if t.FlowsLimit > 0 {
+		limit = fmt.Sprint(t.FlowsLimit)
+	}
+	fmt.Fprintf(w, tunnelRow, display.Shorten(t.Name, 14), display.Shorten(stateOf(&t), 9), fmt.Sprintf("%d/%s", t.FlowsNow, limit),
+		display.Quantity(t.FlowsTotal), display.Quantity(t.BytesUp), display.Quantity(t.BytesDown),
+		display.Quantity(t.Denied), display.Quantity(t.Limited+t.Shed), display.Quantity(t.Refused+t.Errors))
+	if t.Intercepts != "" {
+		fmt.Fprintln(w, display.Shorten("  intercepts "+t.Intercepts+" -> "+leadsTo(t.Forward), 80))
+	} else if listens := portrange.Addresses(t.Listen); len(listens) > 0 {
+		more := ""
+		if len(listens) > 1 {
+			more = fmt.Sprintf(" +%d", len(listens)-1)
 		}
-		fmt.Fprintf(w, tunnelRow, display.Shorten(t.Name, 14), display.Shorten(stateOf(&t), 9), fmt.Sprintf("%d/%s", t.FlowsNow, limit),
-			display.Quantity(t.FlowsTotal), display.Quantity(t.BytesUp), display.Quantity(t.BytesDown),
-			display.Quantity(t.Denied), display.Quantity(t.Limited+t.Shed), display.Quantity(t.Refused+t.Errors))
-		if t.Intercepts != "" {
-			fmt.Fprintln(w, display.Shorten("  intercepts "+t.Intercepts+" -> "+leadsTo(t.Forward), 80))
-		} else if listens := flow.PortRanges(t.Listen); len(listens) > 0 {
-			more := ""
-			if len(listens) > 1 {
-				more = fmt.Sprintf(" +%d", len(listens)-1)
-			}
-			fmt.Fprintln(w, display.Shorten("  "+listens[0]+more+" -> "+leadsTo(t.Forward), 80))
-		}
-		writeHost(w, t, now)
-		writeProblems(w, &t, now)
-		writeInterception(w, t, now)
-		writeHops(w, t.Hops, now)
-		writePairs(w, s.Pairs, t.Name, now)
-		for _, r := range s.Integrity {
-			if r.Tunnel == t.Name {
-				fmt.Fprintln(w, r.Line(now))
-			}
+		fmt.Fprintln(w, display.Shorten("  "+listens[0]+more+" -> "+leadsTo(t.Forward), 80))
+	}
+	writeHost(w, t, now)
+	writeProblems(w, &t, now)
+	writeInterception(w, t, now)
+	writeHops(w, t.Hops, now)
+	writePairs(w, s.Pairs, t.Name, now)
+	for _, r := range s.Integrity {
+		if r.Tunnel == t.Name {
+			fmt.Fprintln(w, r.Line(now))
 		}
 	}
-	if len(s.Missing) > 0 {
-		fmt.Fprintf(w, "\nmissing, since not known within a second: %s\n", strings.Join(s.Missing, ", "))
-	}
-	if len(s.Flows) == 0 {
-		if !slices.Contains(s.Missing, "flows") {
-			fmt.Fprintln(w, "\nno flows")
-		}
-		return
-	}
-	const flowRow = "%-8s %-21s %-21s %4s %6s %8s %-6s\n"
+}
+
+const flowRow = "%-8s %-21s %-21s %4s %6s %8s %-6s\n"
+
+// writeFlows writes a row for each flow, and how many have none.
+func writeFlows(w io.Writer, flows []relay.FlowSnapshot, hidden int) {
 	fmt.Fprintf(w, "\n"+flowRow, "TUNNEL", "CLIENT", "TARGET", "AGE", "BYTES", "GOODPUT", "STATE")
 	for _, f := range flows {
 		target, rate := "-", "-"
@@ -249,7 +270,7 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 		fmt.Fprintf(w, flowRow, display.Shorten(f.Tunnel, 8), display.Shorten(f.Client.String(), 21), display.Shorten(target, 21),
 			display.Age(f.AgeSeconds), display.Quantity(moved(f)), rate, display.Shorten(state, 6))
 	}
-	if hidden := len(s.Flows) - len(flows); hidden > 0 {
+	if hidden > 0 {
 		fmt.Fprintf(w, "%d more; --limit 0 lists them\n", hidden)
 	}
 }

@@ -26,28 +26,28 @@ func Experiment() experiment.Experiment {
 		cases = []string{"one for every congestion control of the kernel"}
 	}
 	return experiment.Experiment{
-		Name:    "lossy-lfn",
+		Name:    "congestion",
 		Summary: "congestion control algorithms on a lossy long fat path: 100 Mb/s, 300 ms, 10 % loss",
 		Source:  "DNS zone transfers to far name servers: 10 KB/s with CUBIC, 15-20 with Illinois, 60-80 with Hybla",
 		Cases:   cases,
 		Short:   "Congestion control algorithms on a lossy long fat path",
-		Long: `lossy-lfn sends from host-a to host-b with each congestion control that the
+		Long: `congestion sends from host-a to host-b with each congestion control that the
 kernel has, and with longhaul's own where they can be loaded, all with equal
 buffers: 300 ms, 100 Mb/s, 10 % of the packets lost.
 
 --grid runs a matrix of paths instead, --sharing has flows meet others,
 --safety puts them through faults, --short times transfers of a few sizes,
 --traps holds them to bounds on paths that trapped an algorithm before.
-docs/lab.md has the defaults.`,
-		Example: `  longhaul lab run lossy-lfn
-  longhaul lab run lossy-lfn --cc cubic,bbr --series lossy.csv
-  longhaul lab run lossy-lfn --grid --rate 100Mbit --queue 1 --out grid/
-  longhaul lab run lossy-lfn --sharing --queue 0.5,1,4 --against cubic
-  longhaul lab run lossy-lfn --sharing --scenario 1v1 --queue 4 --aqm codel
-  longhaul lab run lossy-lfn --safety --fault outage,policer
-  longhaul lab run lossy-lfn --traps --case slow,four-flows --cc haul
-  longhaul lab run lossy-lfn --short --repeat 20
-  longhaul lab run lossy-lfn --warm --cc haul --rtt 600ms --loss 0`,
+bench/README.md has the defaults.`,
+		Example: `  go run ./bench/congestion
+  go run ./bench/congestion --cc cubic,bbr --series lossy.csv
+  go run ./bench/congestion --grid --rate 100Mbit --queue 1 --out grid/
+  go run ./bench/congestion --sharing --queue 0.5,1,4 --against cubic
+  go run ./bench/congestion --sharing --scenario 1v1 --queue 4 --aqm codel
+  go run ./bench/congestion --safety --fault outage,policer
+  go run ./bench/congestion --traps --case slow,four-flows --cc haul
+  go run ./bench/congestion --short --repeat 20
+  go run ./bench/congestion --warm --cc haul --rtt 600ms --loss 0`,
 		New: func() experiment.Run { return &command{path: LossyLFN(), during: time.Minute, repeat: 1} },
 	}
 }

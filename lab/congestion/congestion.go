@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"longhaul/internal/words/units"
 	"longhaul/lab"
 	"longhaul/lab/link"
 	"longhaul/lab/progress"
@@ -81,9 +80,6 @@ type Options struct {
 // warmUp is the time of the connection that uses a path before a warm run. At 600 ms and
 // 1 Gb/s haul's start-up takes 9 s.
 func (p Path) warmUp() time.Duration { return 5*time.Second + 20*p.RTT }
-
-// rateIsTold lists the algorithms that need a rate.
-func rateIsTold(algorithm string) bool { return units.FirstName(algorithm) == "brutal" }
 
 // conditions describes the path for a result.
 func (p Path) conditions(o Options) map[string]any {

@@ -35,9 +35,8 @@ type flowSpec struct {
 
 	idleFrom, idleTill time.Duration // of the run: the program sends nothing; equal for never
 
-	// arrived counts the bytes at a receiver that is no socket, at remote.
-	remote  netip.AddrPort
-	arrived func() int64
+	remote  netip.AddrPort // of a receiver that is no socket
+	arrived func() int64   // counts the bytes there
 
 	brutalBps   int64 // rate of payload for brutal; 0: none
 	unsentBytes int   // TCP_NOTSENT_LOWAT

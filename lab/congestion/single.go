@@ -51,7 +51,7 @@ var references = map[string]string{"cubic": "10 KB/s", "illinois": "15-20 KB/s",
 // so that a change of the machine's speed affects all. A repeat has the same losses for
 // all.
 func Single(ctx context.Context, p Path, o Options) (Result, error) {
-	result := Result{Experiment: "lossy-lfn", Conditions: p.conditions(o), path: p}
+	result := Result{Experiment: "congestion", Conditions: p.conditions(o), path: p}
 	algorithms, err := tcpcc.Choose(o.Algorithms)
 	if err != nil {
 		return result, err

@@ -140,7 +140,7 @@ func TestTrapSharedSending(t *testing.T) {
 }
 
 // Real flows go through shortened traps; what comes of them is measured by
-// `longhaul lab run lossy-lfn --traps`.
+// `go run ./bench/congestion --traps`.
 func TestTrapRuns(t *testing.T) {
 	t.Parallel()
 	nettest.RequireSandbox(t)

@@ -2,18 +2,8 @@
 package experiments
 
 import (
-	"longhaul/lab/chain"
-	"longhaul/lab/congestion"
-	"longhaul/lab/congestion/dossier"
-	"longhaul/lab/diagnosis"
-	"longhaul/lab/ends"
 	"longhaul/lab/experiment"
-	"longhaul/lab/failover"
-	"longhaul/lab/interception"
-	"longhaul/lab/pairs"
-	"longhaul/lab/soak"
 	"longhaul/lab/transfers"
-	"longhaul/lab/upgrade"
 	"longhaul/lab/zonetransfer"
 )
 
@@ -24,19 +14,5 @@ func All() []experiment.Experiment {
 	for _, e := range transfers.Experiments() {
 		all = append(all, e.Entry())
 	}
-	all = append(all,
-		congestion.Experiment(),
-		dossier.Experiment(),
-		zonetransfer.Experiment(),
-		diagnosis.Experiment(),
-		chain.Experiment(),
-		failover.Experiment(),
-		upgrade.Experiment(),
-	)
-	all = append(all, pairs.Experiments()...)
-	return append(all,
-		interception.Experiment(),
-		soak.Experiment(),
-		ends.Experiment(),
-	)
+	return append(all, zonetransfer.Experiment())
 }

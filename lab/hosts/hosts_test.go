@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/test/nettest"
-
 	"golang.org/x/sys/unix"
+
+	"longhaul/test/nettest"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

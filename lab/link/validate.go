@@ -1,8 +1,10 @@
 package link
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -24,100 +26,119 @@ const (
 	minQueuePackets = 64 // of the default queue limit, in full packets
 )
 
+// setting is a condition that a setting must meet.
+type setting struct {
+	field string
+	value any
+	ok    bool
+	want  string // valid values
+}
+
 // Validate returns an error that names an invalid field and its valid values.
 func (s Settings) Validate() error {
-	refuse := func(field string, value any, want string) error {
-		return fmt.Errorf("link settings: %s is %v, set it to %s", field, value, want)
-	}
-	share := func(v float64) bool { return v >= 0 && v <= 1 } // false for NaN
-
-	switch {
-	case s.Delay < 0 || s.Delay > maxDelay:
-		return refuse("Delay", s.Delay, fmt.Sprintf("between 0 and %v", maxDelay))
-	case s.Jitter < 0 || s.Jitter > s.Delay:
-		return refuse("Jitter", s.Jitter, fmt.Sprintf("between 0 and Delay, which is %v", s.Delay))
-	case s.RateBps != 0 && (s.RateBps < minRateBps || s.RateBps > maxRateBps):
-		return refuse("RateBps", s.RateBps, fmt.Sprintf("0 for no bound, or between %d and %d", minRateBps, int64(maxRateBps)))
-	case s.Trace != nil && s.RateBps != 0:
-		return refuse("RateBps", s.RateBps, "0, because Trace is set as well")
-	case s.PacketsPerSecond != 0 && (s.PacketsPerSecond < 1 || s.PacketsPerSecond > maxPacketsPerSecond):
-		return refuse("PacketsPerSecond", s.PacketsPerSecond, fmt.Sprintf("0 for no bound, or between 1 and %d", maxPacketsPerSecond))
-	case s.PacketsPerSecond != 0 && s.RateBps == 0:
-		return refuse("PacketsPerSecond", s.PacketsPerSecond, "0, or set RateBps as well")
-	case s.ATM && s.RateBps == 0:
-		return refuse("ATM", s.ATM, "false, or set RateBps as well")
-	case !share(s.Loss.Probability):
-		return refuse("Loss.Probability", s.Loss.Probability, "between 0 and 1")
-	case !share(s.Loss.ToBad):
-		return refuse("Loss.ToBad", s.Loss.ToBad, "between 0 and 1")
-	case !share(s.Loss.ToGood):
-		return refuse("Loss.ToGood", s.Loss.ToGood, "between 0 and 1")
-	case !share(s.Loss.BadProbability):
-		return refuse("Loss.BadProbability", s.Loss.BadProbability, "between 0 and 1")
-	case s.Loss.ToBad > 0 && s.Loss.ToGood == 0:
-		return refuse("Loss.ToGood", 0, "above 0, because Loss.ToBad is set and the bad state must end")
-	case s.Loss.ToBad == 0 && s.Loss.ToGood > 0:
-		return refuse("Loss.ToGood", s.Loss.ToGood, "0, or set Loss.ToBad as well")
-	case s.Loss.ToBad == 0 && s.Loss.BadProbability > 0:
-		return refuse("Loss.BadProbability", s.Loss.BadProbability, "0, or set Loss.ToBad as well")
-	case s.RateLoss != (RateLoss{}) && !(s.RateLoss.FromBps >= 0 && s.RateLoss.FromBps < s.RateLoss.ToBps && s.RateLoss.ToBps <= maxRateBps):
-		return refuse("RateLoss", fmt.Sprintf("from %d to %d", s.RateLoss.FromBps, s.RateLoss.ToBps), fmt.Sprintf("a rate from 0 and a higher one up to %d", int64(maxRateBps)))
-	case !share(s.RateLoss.Share):
-		return refuse("RateLoss.Share", s.RateLoss.Share, "between 0 and 1")
-	case !share(s.Alter):
-		return refuse("Alter", s.Alter, "between 0 and 1")
-	case s.ACKThinning < 0 || s.ACKThinning > maxACKThinning:
-		return refuse("ACKThinning", s.ACKThinning, fmt.Sprintf("between 0 and %d", maxACKThinning))
-	case s.Aggregate.Every < 0 || s.Aggregate.Every > time.Second:
-		return refuse("Aggregate.Every", s.Aggregate.Every, fmt.Sprintf("between 0 and %v", time.Second))
-	case s.Aggregate.Bytes < 0 || s.Aggregate.Bytes > maxHeldBytes:
-		return refuse("Aggregate.Bytes", s.Aggregate.Bytes, fmt.Sprintf("between 0 and %d", maxHeldBytes))
-	case s.Aggregate.Bytes > 0 && s.Aggregate.Every == 0:
-		return refuse("Aggregate.Bytes", s.Aggregate.Bytes, "0, or set Aggregate.Every as well, which ends a burst that stays small")
-	case s.LossPlace > LossAfter:
-		return refuse("LossPlace", uint8(s.LossPlace), "LossBefore or LossAfter")
-	case s.MTU != 0 && (s.MTU < minMTU || s.MTU > maxMTU):
-		return refuse("MTU", s.MTU, fmt.Sprintf("0 for %d, or between %d and %d", DefaultMTU, minMTU, maxMTU))
-	case s.QueueBytes < 0 || s.QueueBytes > 0 && s.QueueBytes < s.mtu():
-		return refuse("QueueBytes", s.QueueBytes, fmt.Sprintf("0, or at least the MTU of %d so that one packet fits", s.mtu()))
-	case !(s.QueueBDP >= 0) || math.IsInf(s.QueueBDP, 1):
-		return refuse("QueueBDP", s.QueueBDP, "0 or a positive number")
-	case s.QueueBytes > 0 && s.QueueBDP > 0:
-		return refuse("QueueBDP", s.QueueBDP, "0, because QueueBytes is set as well")
-	case int(s.AQM.Algorithm) >= len(aqmNames):
-		return refuse("AQM.Algorithm", uint8(s.AQM.Algorithm), "NoAQM, CoDel, FQCoDel or PIE")
-	case s.AQM.Target < 0 || s.AQM.Target > maxDelay:
-		return refuse("AQM.Target", s.AQM.Target, fmt.Sprintf("0 for the algorithm's default, or up to %v", maxDelay))
-	case s.AQM.Interval < 0 || s.AQM.Interval > maxDelay:
-		return refuse("AQM.Interval", s.AQM.Interval, fmt.Sprintf("0 for %v, or up to %v", codelInterval, maxDelay))
-	case s.AQM.Algorithm == NoAQM && s.AQM.Target != 0:
-		return refuse("AQM.Target", s.AQM.Target, "0, or set AQM.Algorithm as well")
-	case s.AQM.Algorithm != CoDel && s.AQM.Algorithm != FQCoDel && s.AQM.Interval != 0:
-		return refuse("AQM.Interval", s.AQM.Interval, "0, or set AQM.Algorithm to CoDel or FQCoDel")
-	case s.AQM.Algorithm == NoAQM && s.AQM.ECN:
-		return refuse("AQM.ECN", s.AQM.ECN, "false, or set AQM.Algorithm as well")
-	case s.MarkAbove < 0 || s.MarkAbove > maxDelay:
-		return refuse("MarkAbove", s.MarkAbove, fmt.Sprintf("0 for no marks, or up to %v", maxDelay))
-	case s.MarkAbove != 0 && !s.bounded():
-		return refuse("MarkAbove", s.MarkAbove, "0, or set RateBps as well")
-	case s.AQM.Algorithm != NoAQM && !s.bounded():
-		return refuse("AQM.Algorithm", s.AQM.Algorithm, "NoAQM, or set RateBps as well")
-	case !share(s.Reorder.Probability):
-		return refuse("Reorder.Probability", s.Reorder.Probability, "between 0 and 1")
-	case s.Reorder.Hold < 0 || s.Reorder.Hold > maxDelay:
-		return refuse("Reorder.Hold", s.Reorder.Hold, fmt.Sprintf("between 0 and %v", maxDelay))
-	case s.Reorder.Probability > 0 && s.Reorder.Hold == 0:
-		return refuse("Reorder.Hold", s.Reorder.Hold, "above 0, because Reorder.Probability is set")
-	case s.Policer.RateBps != 0 && (s.Policer.RateBps < minRateBps || s.Policer.RateBps > maxRateBps):
-		return refuse("Policer.RateBps", s.Policer.RateBps, fmt.Sprintf("0 for no policer, or between %d and %d", minRateBps, int64(maxRateBps)))
-	case s.Policer.RateBps != 0 && (s.Policer.BurstBytes < s.mtu() || s.Policer.BurstBytes > maxHeldBytes):
-		return refuse("Policer.BurstBytes", s.Policer.BurstBytes, fmt.Sprintf("at least the MTU of %d, so that a packet can pass, and at most %d", s.mtu(), maxHeldBytes))
-	case s.Policer.RateBps == 0 && s.Policer.PerFlow:
-		return refuse("Policer.PerFlow", s.Policer.PerFlow, "false, or set Policer.RateBps as well")
-	case s.Policer.RateBps == 0 && s.Policer.BurstBytes != 0:
-		return refuse("Policer.BurstBytes", s.Policer.BurstBytes, "0, or set Policer.RateBps as well")
+	for _, one := range slices.Concat(s.rateSettings(), s.lossSettings(), s.queueSettings(), s.orderSettings()) {
+		if !one.ok {
+			return fmt.Errorf("link settings: %s is %v, set it to %s", one.field, one.value, one.want)
+		}
 	}
 	return nil
+}
+
+// share is a setting of a part of the packets. NaN is none.
+func share(field string, value float64) setting {
+	return setting{field, value, value >= 0 && value <= 1, "between 0 and 1"}
+}
+
+// upTo is a setting from 0 to a bound.
+func upTo[T int | time.Duration](field string, value, high T) setting {
+	return setting{field, value, within(value, 0, high), fmt.Sprintf("between 0 and %v", high)}
+}
+
+// within reports whether a value is from low to high.
+func within[T cmp.Ordered](value, low, high T) bool { return low <= value && value <= high }
+
+// zeroOr reports whether a value is 0 or from low to high.
+func zeroOr[T int | int64 | time.Duration](value, low, high T) bool {
+	return value == 0 || within(value, low, high)
+}
+
+func (s Settings) rateSettings() []setting {
+	return []setting{
+		upTo("Delay", s.Delay, maxDelay),
+		{"Jitter", s.Jitter, within(s.Jitter, 0, s.Delay), fmt.Sprintf("between 0 and Delay, which is %v", s.Delay)},
+		{"RateBps", s.RateBps, zeroOr(s.RateBps, minRateBps, maxRateBps),
+			fmt.Sprintf("0 for no bound, or between %d and %d", minRateBps, int64(maxRateBps))},
+		{"RateBps", s.RateBps, s.Trace == nil || s.RateBps == 0, "0, because Trace is set as well"},
+		{"PacketsPerSecond", s.PacketsPerSecond, zeroOr(s.PacketsPerSecond, 1, maxPacketsPerSecond),
+			fmt.Sprintf("0 for no bound, or between 1 and %d", maxPacketsPerSecond)},
+		{"PacketsPerSecond", s.PacketsPerSecond, s.PacketsPerSecond == 0 || s.RateBps != 0, "0, or set RateBps as well"},
+		{"ATM", s.ATM, !s.ATM || s.RateBps != 0, "false, or set RateBps as well"},
+	}
+}
+
+func (s Settings) lossSettings() []setting {
+	l, r := s.Loss, s.RateLoss
+	return []setting{
+		share("Loss.Probability", l.Probability),
+		share("Loss.ToBad", l.ToBad),
+		share("Loss.ToGood", l.ToGood),
+		share("Loss.BadProbability", l.BadProbability),
+		{"Loss.ToGood", l.ToGood, l.ToBad == 0 || l.ToGood > 0,
+			"above 0, because Loss.ToBad is set and the bad state must end"},
+		{"Loss.ToGood", l.ToGood, l.ToBad > 0 || l.ToGood == 0, "0, or set Loss.ToBad as well"},
+		{"Loss.BadProbability", l.BadProbability, l.ToBad > 0 || l.BadProbability == 0, "0, or set Loss.ToBad as well"},
+		{"RateLoss", fmt.Sprintf("from %d to %d", r.FromBps, r.ToBps),
+			r == RateLoss{} || r.FromBps >= 0 && r.FromBps < r.ToBps && r.ToBps <= maxRateBps,
+			fmt.Sprintf("a rate from 0 and a higher one up to %d", int64(maxRateBps))},
+		share("RateLoss.Share", r.Share),
+		share("Alter", s.Alter),
+		upTo("ACKThinning", s.ACKThinning, maxACKThinning),
+		upTo("Aggregate.Every", s.Aggregate.Every, time.Second),
+		upTo("Aggregate.Bytes", s.Aggregate.Bytes, maxHeldBytes),
+		{"Aggregate.Bytes", s.Aggregate.Bytes, s.Aggregate.Bytes == 0 || s.Aggregate.Every != 0,
+			"0, or set Aggregate.Every as well, which ends a burst that stays small"},
+		{"LossPlace", uint8(s.LossPlace), s.LossPlace <= LossAfter, "LossBefore or LossAfter"},
+	}
+}
+
+func (s Settings) queueSettings() []setting {
+	a := s.AQM
+	return []setting{
+		{"MTU", s.MTU, zeroOr(s.MTU, minMTU, maxMTU),
+			fmt.Sprintf("0 for %d, or between %d and %d", DefaultMTU, minMTU, maxMTU)},
+		{"QueueBytes", s.QueueBytes, s.QueueBytes == 0 || s.QueueBytes >= s.mtu(),
+			fmt.Sprintf("0, or at least the MTU of %d so that one packet fits", s.mtu())},
+		{"QueueBDP", s.QueueBDP, s.QueueBDP >= 0 && !math.IsInf(s.QueueBDP, 1), "0 or a positive number"},
+		{"QueueBDP", s.QueueBDP, s.QueueBytes == 0 || s.QueueBDP == 0, "0, because QueueBytes is set as well"},
+		{"AQM.Algorithm", uint8(a.Algorithm), int(a.Algorithm) < len(aqmNames), "NoAQM, CoDel, FQCoDel or PIE"},
+		{"AQM.Target", a.Target, within(a.Target, 0, maxDelay),
+			fmt.Sprintf("0 for the algorithm's default, or up to %v", maxDelay)},
+		{"AQM.Interval", a.Interval, within(a.Interval, 0, maxDelay),
+			fmt.Sprintf("0 for %v, or up to %v", codelInterval, maxDelay)},
+		{"AQM.Target", a.Target, a.Algorithm != NoAQM || a.Target == 0, "0, or set AQM.Algorithm as well"},
+		{"AQM.Interval", a.Interval, a.Algorithm == CoDel || a.Algorithm == FQCoDel || a.Interval == 0,
+			"0, or set AQM.Algorithm to CoDel or FQCoDel"},
+		{"AQM.ECN", a.ECN, a.Algorithm != NoAQM || !a.ECN, "false, or set AQM.Algorithm as well"},
+		{"MarkAbove", s.MarkAbove, within(s.MarkAbove, 0, maxDelay),
+			fmt.Sprintf("0 for no marks, or up to %v", maxDelay)},
+		{"MarkAbove", s.MarkAbove, s.MarkAbove == 0 || s.bounded(), "0, or set RateBps as well"},
+		{"AQM.Algorithm", a.Algorithm, a.Algorithm == NoAQM || s.bounded(), "NoAQM, or set RateBps as well"},
+	}
+}
+
+func (s Settings) orderSettings() []setting {
+	r, p := s.Reorder, s.Policer
+	return []setting{
+		share("Reorder.Probability", r.Probability),
+		upTo("Reorder.Hold", r.Hold, maxDelay),
+		{"Reorder.Hold", r.Hold, r.Probability == 0 || r.Hold != 0, "above 0, because Reorder.Probability is set"},
+		{"Policer.RateBps", p.RateBps, zeroOr(p.RateBps, minRateBps, maxRateBps),
+			fmt.Sprintf("0 for no policer, or between %d and %d", minRateBps, int64(maxRateBps))},
+		{"Policer.BurstBytes", p.BurstBytes, p.RateBps == 0 || within(p.BurstBytes, s.mtu(), maxHeldBytes),
+			fmt.Sprintf("at least the MTU of %d, so that a packet can pass, and at most %d", s.mtu(), maxHeldBytes)},
+		{"Policer.PerFlow", p.PerFlow, p.RateBps != 0 || !p.PerFlow, "false, or set Policer.RateBps as well"},
+		{"Policer.BurstBytes", p.BurstBytes, p.RateBps != 0 || p.BurstBytes == 0, "0, or set Policer.RateBps as well"},
+	}
 }
 
 func (s Settings) mtu() int {

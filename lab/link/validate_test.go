@@ -100,7 +100,7 @@ func TestQueueLimitBytes(t *testing.T) {
 	}
 }
 
-// Change changes both directions, and leaves their other settings.
+// TestChange holds that Change changes both directions, and leaves their other settings.
 func TestChange(t *testing.T) {
 	l := &Link{settings: [2]Settings{{Delay: 1}, {Delay: 2}}}
 	for i := range l.workers {

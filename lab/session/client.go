@@ -11,9 +11,9 @@ import (
 	"strings"
 	"syscall"
 
-	"longhaul/internal/sys/localsocket"
-
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/sys/localsocket"
 )
 
 // ErrNoLab reports that no lab of the calling user is up.

@@ -20,12 +20,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/sys/localsocket"
 	"longhaul/lab"
 	"longhaul/lab/link"
-
-	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 )
 
 // A running lab listens on a Unix socket for commands in other shells. A client sends

@@ -172,7 +172,7 @@ func settings(d Direction) Direction {
 	return d
 }
 
-// Status reports the changed settings, and no other change.
+// TestSetAndStatus holds that Status reports the changed settings, and no other change.
 func TestSetAndStatus(t *testing.T) {
 	built := linktest.TwoSites(t, linktest.Fast())
 	socket := serve(t, built)

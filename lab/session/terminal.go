@@ -5,10 +5,10 @@ import (
 	"os"
 	"os/signal"
 
-	"longhaul/internal/sys/pty"
-
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+
+	"longhaul/internal/sys/pty"
 )
 
 // Exec runs a program in a host of the lab at a socket, with this process's

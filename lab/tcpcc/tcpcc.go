@@ -8,12 +8,24 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/carry/transport"
 	"longhaul/internal/tune/cc"
 	"longhaul/internal/words/units"
 )
 
-// usualOrder is the order of the documents; other algorithms come after.
-var usualOrder = []string{"cubic", "reno", "hybla", "illinois", "bbr", "bbr3", "brutal", "haul"}
+// usualOrder is the order of the documents: those that keep a window, then those that keep a
+// rate, and of each the kernel's before longhaul's. Other algorithms come after.
+func usualOrder() []string {
+	windows, rates := []string{"cubic", "reno"}, []string{"bbr"}
+	for _, name := range transport.OwnNames() {
+		if transport.Paces(name) {
+			rates = append(rates, name)
+		} else {
+			windows = append(windows, name)
+		}
+	}
+	return append(windows, rates...)
+}
 
 // Available returns the kernel's congestion controls, in the order of the documents.
 func Available() ([]string, error) {
@@ -21,11 +33,12 @@ func Available() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	order := usualOrder()
 	place := func(name string) int {
-		if i := slices.Index(usualOrder, units.FirstName(name)); i >= 0 {
+		if i := slices.Index(order, units.FirstName(name)); i >= 0 {
 			return i
 		}
-		return len(usualOrder)
+		return len(order)
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return place(a) - place(b) })
 	return names, nil

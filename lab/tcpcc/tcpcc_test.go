@@ -1,6 +1,7 @@
 package tcpcc
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -20,5 +21,12 @@ func TestChoose(t *testing.T) {
 		if _, err := Choose(names); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%v: %v", names, err)
 		}
+	}
+}
+
+func TestUsualOrder(t *testing.T) {
+	want := []string{"cubic", "reno", "hybla", "illinois", "bbr", "bbr3", "brutal", "haul"}
+	if got := usualOrder(); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

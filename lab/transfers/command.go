@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -42,6 +43,9 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.Quick, "quick", false, "send less data: a first look, not a measurement")
 	flagvalue.AddCount(flags, &o.Repeat, "repeat", "run each case this many times")
 	flagvalue.AddCount(flags, &o.Seed, "seed", "seed of the random choices (0: the usual)")
+	if slices.ContainsFunc(c.experiment.Cases, func(c Case) bool { return c.During > 0 }) {
+		flagvalue.AddDuration(flags, &o.During, "time", "how long each run sends (1m, with --quick 15s)")
+	}
 	flagvalue.AddNames(flags, &o.Cases, "case", "run only these cases (all)")
 }
 
@@ -49,19 +53,20 @@ func (c *command) Check(*pflag.FlagSet) error {
 	if c.options.Repeat < 1 {
 		return fmt.Errorf("--repeat %d: choose 1 or more", c.options.Repeat)
 	}
+	if c.options.During != 0 && c.options.During < time.Second {
+		return fmt.Errorf("--time %v: choose 1s or more", c.options.During)
+	}
 	return c.experiment.Check(c.options)
 }
 
-// Algorithms is haul for its case, which says so where it cannot be loaded.
+// Algorithms are those of the cases that have their names. A case says so where its own
+// cannot be loaded.
 func (c *command) Algorithms() experiment.Algorithms {
 	cases := c.options.Cases
 	if len(cases) == 0 {
 		cases = c.experiment.CaseNames()
 	}
-	if !slices.Contains(cases, "haul") {
-		return experiment.Algorithms{}
-	}
-	return experiment.Algorithms{Names: []string{"haul"}}
+	return experiment.Algorithms{Names: slices.Clone(cases)}
 }
 
 func (c *command) Run(ctx context.Context, env experiment.Environment) (experiment.Result, error) {

@@ -55,6 +55,9 @@ type Case struct {
 	// they are empty.
 	From, To string
 	Sockets  lab.Sockets
+	// During ends a case with what has arrived by then, if its data take longer; 0 waits
+	// for the end. QuickDuring is that of a first look.
+	During, QuickDuring time.Duration
 	// GiveUp ends a case that is expected to hang, with what has arrived by
 	// then; 0 waits for the end.
 	GiveUp time.Duration
@@ -81,7 +84,7 @@ func (c Case) hosts() (from, to string) { return cmp.Or(c.From, "host-a"), cmp.O
 
 // Experiments are all of them, in the order of their reports.
 func Experiments() []Experiment {
-	return []Experiment{Mitre(), asymmetricMTU(), segmentSize(), lossyRelay()}
+	return []Experiment{Mitre(), asymmetricMTU(), segmentSize(), lossyRelay(), lossyLFN()}
 }
 
 // Options say how an experiment is run.
@@ -92,6 +95,8 @@ type Options struct {
 	Seed    uint64   // of the link's random choices; 0 keeps the experiment's own
 	Cases   []string // names of the cases to run; empty means all
 
+	// During replaces that of the cases that have one; 0 keeps theirs.
+	During time.Duration
 	// MaxTime ends each transfer, with what has arrived by then; 0 waits for the
 	// end of the data.
 	MaxTime time.Duration
@@ -191,8 +196,11 @@ func (e Experiment) Run(ctx context.Context, o Options) (Result, error) {
 	samples := make([][]sample, len(cases))
 	for run := 1; run <= o.Repeat; run++ {
 		for i, c := range cases {
+			if o.During > 0 && c.During > 0 {
+				c.During, c.QuickDuring = o.During, o.During
+			}
 			if o.Quick {
-				c.Bytes = c.QuickBytes
+				c.Bytes, c.During = c.QuickBytes, c.QuickDuring
 			}
 			s, err := e.runCase(ctx, c, c.conditions(conditions), run, o)
 			if err != nil {
@@ -241,7 +249,13 @@ func (e Experiment) CaseNames() []string {
 // runCase builds a lab of its own for one run, so that no run learns from
 // another.
 func (e Experiment) runCase(ctx context.Context, c Case, conditions lab.Conditions, run int, o Options) (s sample, err error) {
-	built, err := lab.Build(lab.TwoSites(conditions))
+	topology := lab.TwoSites(conditions)
+	if c.Sockets.CongestionControl != "" {
+		for i := range topology.Hosts {
+			topology.Hosts[i].TCP.CongestionControl = "" // a route's would replace the socket's
+		}
+	}
+	built, err := lab.Build(topology)
 	if err != nil {
 		return s, err
 	}
@@ -300,7 +314,7 @@ var errTimeUp = errors.New("the transfer's time is up")
 
 // transfer moves the case's data, for as long as the case and the options allow.
 func (c Case) transfer(ctx context.Context, o Options, from, to *hosts.Host, addr netip.AddrPort, received *atomic.Int64) (transfer, error) {
-	longest := c.GiveUp
+	longest := cmp.Or(c.GiveUp, c.During)
 	if o.MaxTime > 0 && (longest == 0 || o.MaxTime < longest) {
 		longest = o.MaxTime
 	}

@@ -8,12 +8,13 @@ import (
 	"longhaul/test/nettest"
 )
 
-// TestPairsPage executes every command of docs/pairs.md in its order, as it is written, on two hosts
-// that have no keys yet: each at the host that the comment above it names. The invitation's line goes
-// into the file line.
+// TestPairsPage executes every command of docs/pairs.md and then of docs/pair-keys.md in its order, as
+// it is written, on two hosts that have no keys yet: each at the host that the comment above it names.
+// The invitation's line goes into the file line.
 func TestPairsPage(t *testing.T) {
 	nettest.RequireRoot(t)
-	p := readPage(t, "docs/pairs.md", "")
+	p, keys := readPage(t, "docs/pairs.md", ""), readPage(t, "docs/pair-keys.md", "")
+	p.commands = append(p.commands, keys.commands...)
 	s := newPageSites(t, t.TempDir())
 	s.useProgram()
 	stands := func() {
@@ -42,6 +43,7 @@ func TestPairsPage(t *testing.T) {
 			s.execute(c, `^files: accepts: the pair with site-b stands, (?s:.*)accepts`)
 		}},
 	})
+	stands()
 	s.execute(pageCommand{line: "scp -P 9000 -o HostKeyAlias=host-b my.data root@relay-a:/srv/", hosts: []string{"host-a"}})
 	s.copied()
 }

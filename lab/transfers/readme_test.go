@@ -30,7 +30,7 @@ var shortened = map[string]struct {
 	},
 	"longhaul lab run lossy-lfn": {
 		// Without haul: tests load nothing under its real name into the kernel's one table.
-		"--time 1s --cc cubic,reno", []string{`(?m)^ +cubic +\d`, `(?m)^ +reno +\d`},
+		"--time 1s --case cubic,reno", []string{`(?m)^ +cubic +\d`, `(?m)^ +reno +\d`},
 	},
 	"longhaul lab run asymmetric-mtu": {
 		"--quick --case negotiated@0ms --case ebpf-sender@0ms",

@@ -16,9 +16,9 @@ import (
 	"strings"
 	"time"
 
-	"longhaul/lab"
-
 	"golang.org/x/net/dns/dnsmessage"
+
+	"longhaul/lab"
 )
 
 // zoneOrigin is the experiment's zone (a name of RFC 6761).

@@ -3,6 +3,8 @@ package main
 import (
 	"slices"
 	"strings"
+
+	"longhaul/internal/carry/transport"
 )
 
 // A kernel is one of Debian's, as its package index has it.
@@ -24,18 +26,22 @@ type kernel struct {
 }
 
 // The checks of longhaul on a kernel, in the order in which they run.
-var allChecks = []string{"host", "relay", "measure", "route", "doctor", "mss", "bbr3", "brutal", "haul", "hybla", "illinois", "demo", "tests"}
+var allChecks = slices.Concat(
+	[]string{"host", "relay", "measure", "route", "doctor", "mss"}, transport.OwnNames(), []string{"demo", "tests"})
 
 // Checks that run only when they are named: they take minutes and depend on speed.
 var slowChecks = []string{"mitre", "diagnosis", "figures"}
 
 // Debian builds its kernels for s390x for the z10, for which BPF has no compiler
 // (CONFIG_BPF_JIT), and so no struct_ops.
-var withoutStructOps = []string{"bbr3", "brutal", "haul", "hybla", "illinois"}
+var withoutStructOps = transport.OwnNames()
+
+// Before Linux 6.0 BPF cannot set a connection's pacing.
+var withoutPacing = slices.DeleteFunc(transport.OwnNames(), func(name string) bool { return !transport.Paces(name) })
 
 var kernels = []kernel{
 	{name: "5.10", arch: "amd64", archive: "debian-security", suite: "bullseye-security", pack: "linux-image-cloud-amd64",
-		lacks: []string{"bbr3", "brutal", "haul"}},
+		lacks: withoutPacing},
 	{name: "6.1", arch: "amd64", archive: "debian-security", suite: "bookworm-security", pack: "linux-image-cloud-amd64", ci: true},
 	{name: "6.12-deb12", arch: "amd64", archive: "debian-security", suite: "bookworm-security", pack: "linux-image-6.12-cloud-amd64"},
 	{name: "6.12", arch: "amd64", archive: "debian-security", suite: "trixie-security", pack: "linux-image-cloud-amd64"},

@@ -16,14 +16,14 @@ import (
 	"testing"
 	"time"
 
+	gocmp "github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
 	"longhaul/lab/hosts"
 	"longhaul/lab/linktest"
 	"longhaul/lab/tcpserver"
 	"longhaul/test/nettest"
 	"longhaul/test/tcpscript"
-
-	gocmp "github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 )
 
 // routed is a client and a target, each at a site of its own, that know nothing of the

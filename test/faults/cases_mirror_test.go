@@ -2,9 +2,10 @@ package faults
 
 import (
 	"errors"
-	"longhaul/test/nettest"
 	"syscall"
 	"testing"
+
+	"longhaul/test/nettest"
 )
 
 // mirrored are the ways in which a target fails, with the errno of connect as the client

@@ -26,7 +26,7 @@ import (
 
 // Case 30: reloads under load. No connection fails, no byte is wrong, and the
 // process holds afterwards what it held before. For 1000 reloads see
-// `longhaul lab run soak --case churn`.
+// `go run ./bench/soak --case churn`.
 func TestCase30ReloadsUnderLoad(t *testing.T) {
 	t.Parallel()
 	const reloads = 100

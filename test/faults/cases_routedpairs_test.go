@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"longhaul/lab/linktest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/lab/linktest"
 	"longhaul/test/nettest"
 )
 

@@ -15,9 +15,9 @@ import (
 	"time"
 	"unsafe"
 
-	"longhaul/test/nettest"
-
 	"golang.org/x/sys/unix"
+
+	"longhaul/test/nettest"
 )
 
 // A supervisor stands between a real longhaul and the kernel for some system

@@ -42,9 +42,8 @@ type received struct {
 	Within  int           `json:"within"` // precision of First in bytes
 	Elapsed time.Duration `json:"elapsed_ns"`
 	// Cut means that the framing was altered, so the rest was unreadable.
-	// Stalled means that no more bytes came.
 	Cut     bool `json:"cut,omitempty"`
-	Stalled bool `json:"stalled,omitempty"`
+	Stalled bool `json:"stalled,omitempty"` // no more bytes came
 	// Segments and OutOfOrder are the kernel's counts during the exchange;
 	// negative: unknown.
 	Segments   int64 `json:"segments"`

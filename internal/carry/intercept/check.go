@@ -3,7 +3,6 @@ package intercept
 import (
 	"errors"
 	"fmt"
-	"longhaul/internal/words/portrange"
 	"math/bits"
 	"net/netip"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/sys/netfilter"
+	"longhaul/internal/words/portrange"
 	"longhaul/internal/words/remedy"
 )
 

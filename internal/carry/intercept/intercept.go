@@ -8,11 +8,11 @@ package intercept
 
 import (
 	"cmp"
-	"longhaul/internal/words/portrange"
 	"net/netip"
 	"slices"
 
 	"longhaul/internal/sys/ledger"
+	"longhaul/internal/words/portrange"
 )
 
 // DefaultMark is the bit of a packet's mark that has the kernel deliver a packet to the

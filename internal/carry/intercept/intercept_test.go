@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"longhaul/internal/words/portrange"
 	"net"
 	"net/netip"
 	"os"
@@ -18,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"longhaul/internal/sys/ledger"
+	"longhaul/internal/words/portrange"
 	"longhaul/internal/words/remedy"
 	"longhaul/lab/hosts"
 	"longhaul/test/nettest"

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"longhaul/internal/words/portrange"
 	"net"
 	"net/netip"
 	"os"
@@ -25,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/sys/ledger"
+	"longhaul/internal/words/portrange"
 	"longhaul/lab/linktest"
 	"longhaul/test/nettest"
 )

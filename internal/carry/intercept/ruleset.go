@@ -3,7 +3,6 @@ package intercept
 import (
 	"encoding/binary"
 	"fmt"
-	"longhaul/internal/words/portrange"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,6 +11,8 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/words/portrange"
 )
 
 // Priorities of the chains, among those of other programs at the same hook.

@@ -3,12 +3,12 @@ package intercept
 import (
 	"fmt"
 	"io"
-	"longhaul/internal/words/portrange"
 	"net/netip"
 	"strings"
 	"unicode/utf8"
 
 	"longhaul/internal/words/display"
+	"longhaul/internal/words/portrange"
 )
 
 // WriteText writes what a relay intercepts, a line for each tunnel.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"longhaul/internal/carry/pair/preface"
 	"net"
 	"os"
 	"sync"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/pair/preface"
 )
 
 // The sizes of a connection's buffers in bytes. A read takes many TLS records, and a

@@ -387,9 +387,9 @@ func (s *session) takeWarm(paths ...*wanPath) *lane {
 	return nil
 }
 
-// putWarm puts a lane into the pool: behind all others, if it has carried no flow. In a
-// pool with as many of its path as there may be, one that has takes the place of the one that
-// was used longest ago: its window is open.
+// putWarm puts a lane into the pool: behind all others, if it has carried no flow. A full pool
+// drops its oldest lane of the path in favour of one that has carried a flow, because that one's
+// window is open.
 func (s *session) putWarm(l *lane, limit int) {
 	wanted := s.link.current() != s || slices.Contains(s.link.usable(false), l.path)
 	s.mu.Lock()

@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/sys/socket"
 	"longhaul/test/nettest"
-
-	"golang.org/x/sys/unix"
 )
 
 func TestEcho(t *testing.T) { eachMode(t, testEcho) }

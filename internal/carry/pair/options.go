@@ -1,5 +1,5 @@
 // Package pair is the node of a process in the pair protocol: links to far relays,
-// accepted lanes, flows that resume and park. docs/design/pairs.md has the protocol.
+// accepted lanes, flows that resume and park. docs/design/pairs-wire.md has the protocol.
 //
 // The near relay gives each admitted client to a Link. The far relay gives each
 // connection that begins with a preface (package preface) to Serve.

@@ -19,7 +19,7 @@ import (
 // nobody knows any more. So what counts is what the other relay acknowledges. A sender whose bytes
 // make no progress says on the control connection what is on its way (SENT). A receiver that has room
 // and gets none of it says so (LATE), and another lane takes the place of the one that has it.
-// docs/design/pairs.md has the table of all that a flow may wait for.
+// docs/design/pairs-outage.md has the table of all that a flow may wait for.
 
 const (
 	// suspectAfter is the shortest time without progress after which a lane is looked at.

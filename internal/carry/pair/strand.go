@@ -34,9 +34,9 @@ type strand struct {
 	ready   bool   // bytes may follow: the other end knows that the flow has the lane
 	gone    bool   // the flow has it no more
 	leaving bool   // another lane has taken its place: nothing more is to be sent on it
-	pumped  bool   // it has a goroutine of its own, which sends
-	idle    bool   // and which waits
-	busy    bool   // and which writes, or waits for room
+	pumped  bool   // a goroutine sends on it
+	idle    bool   // that goroutine waits for data
+	busy    bool   // a write is in progress, or waits for room
 	further bool   // its memory counts
 	cond    cond   // of the flow's mu, for that goroutine
 	since   stamp  // of its first frame, or of the answer

@@ -103,8 +103,8 @@ type sight struct {
 	rtt     time.Duration
 	queue   func(since time.Time) time.Duration // that has stood on the path; 0: none
 	// hush has the flow be silent until a queue of its own has drained; nil: it cannot.
+	hush func(queue time.Duration, rate float64) (until time.Time, ok bool)
 	// drained reports whether a round trip that began between two moments met no queue.
-	hush    func(queue time.Duration, rate float64) (until time.Time, ok bool)
 	drained func(from, until time.Time) bool
 }
 

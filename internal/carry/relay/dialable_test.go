@@ -1,11 +1,11 @@
 package relay
 
 import (
-	"longhaul/internal/words/portrange"
 	"net/netip"
 	"testing"
 
 	report "longhaul/internal/carry/flow"
+	"longhaul/internal/words/portrange"
 )
 
 // A far tunnel that dials what clients dialed is bounded, and dials nothing without bounds.

@@ -10,7 +10,6 @@ package relay
 
 import (
 	"log/slog"
-	"longhaul/internal/words/portrange"
 	"net/netip"
 	"os"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"longhaul/internal/carry/relay/hops"
 	"longhaul/internal/carry/relay/names"
 	"longhaul/internal/sys/splice"
+	"longhaul/internal/words/portrange"
 )
 
 // Options describe a relay. The zero value of every field is usable.

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"longhaul/internal/sys/socket"
-	"longhaul/internal/words/portrange"
 	"net/netip"
 	"slices"
 	"time"
@@ -16,6 +14,8 @@ import (
 
 	report "longhaul/internal/carry/flow"
 	"longhaul/internal/carry/proxyproto"
+	"longhaul/internal/sys/socket"
+	"longhaul/internal/words/portrange"
 )
 
 // PairServer takes the connections of near relays to a far tunnel.

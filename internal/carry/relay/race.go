@@ -47,7 +47,7 @@ func (w *worker) putBack(f *flow) {
 	}
 }
 
-// began notes that an attempt has begun, and when the next one follows beside it.
+// attemptBegan notes that an attempt has begun, and when the next one follows beside it.
 func (w *worker) attemptBegan(f *flow) {
 	o := f.opening
 	if len(o.beside) == 0 {

@@ -12,7 +12,7 @@ import (
 )
 
 // Sizes in bandwidth-delay products of the path (PathRateBps times the
-// handshake's round trip). docs/design/transport.md has the measurements.
+// handshake's round trip). docs/design/transport.md has the reasons.
 const (
 	// sendBDP: an ideal sender on a path with 10 % random loss needs 5 to 6.
 	// Unneeded space stays empty, because notsentBound limits unsent data.

@@ -3,12 +3,8 @@ package transport
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"longhaul/internal/words/units"
 )
 
 // bestOnWAN lists the algorithms for a WAN leg, best first. BBR v1 does not
@@ -22,9 +18,6 @@ var bestOnWAN = []string{"bbr", "cubic"}
 // and on idle CPUs, and BBR's estimate collapses. Reno is always available and
 // allowed.
 var bestOnLAN = []string{"cubic", "reno"}
-
-// ours lists the algorithms that longhaul can load.
-var ours = []string{"bbr3", "brutal", "haul", "hybla", "illinois"}
 
 // choice is a congestion control and the reason for it.
 type choice struct {
@@ -42,7 +35,7 @@ func chooseCC(kind, wanted string, h host, try func(name string) error) choice {
 		candidates = []string{wanted}
 	case kind == WAN:
 		candidates = bestOnWAN
-	case paces(h.defaultCC):
+	case Paces(h.defaultCC):
 		candidates = bestOnLAN
 	}
 	c := choice{name: h.defaultCC}
@@ -70,8 +63,9 @@ func chooseCC(kind, wanted string, h host, try func(name string) error) choice {
 }
 
 func ccRemedy(name string, err error) string {
+	_, isOwn := OwnAlgorithm(name)
 	switch {
-	case !errors.Is(err, unix.EPERM) && slices.Contains(ours, units.FirstName(name)):
+	case !errors.Is(err, unix.EPERM) && isOwn:
 		return "longhaul cc load " + name + " (as root), then reload the relay"
 	case !errors.Is(err, unix.EPERM):
 		return "modprobe tcp_" + name
@@ -83,21 +77,14 @@ func ccRemedy(name string, err error) string {
 	return fmt.Sprintf("sysctl -w net.ipv4.tcp_allowed_congestion_control='%s %s'", allowed, name)
 }
 
-// paces reports whether the algorithm sets the sending rate directly, not
-// through the window.
-func paces(name string) bool {
-	name = units.FirstName(name)
-	return strings.HasPrefix(name, "bbr") || name == "haul" || name == "brutal"
-}
-
 // fillsLossyPaths reports whether the algorithm keeps the path's rate while a
 // tenth of the packets is lost.
 func fillsLossyPaths(name string) bool {
-	name = units.FirstName(name)
-	return name == "haul" || name == "brutal"
+	a, _ := OwnAlgorithm(name)
+	return a.fillsLossyPaths
 }
 
 // windowSurvivesIdle reports whether the algorithm keeps its window over an
 // idle time regardless of tcp_slow_start_after_idle. The kernel exempts
 // algorithms that control the rate themselves.
-func windowSurvivesIdle(name string) bool { return paces(name) }
+func windowSurvivesIdle(name string) bool { return Paces(name) }

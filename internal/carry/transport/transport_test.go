@@ -227,7 +227,7 @@ func TestPrepareAgain(t *testing.T) {
 	}
 }
 
-// WANAuto decides by the round trip: loopback is a LAN, a path of 20 ms is not.
+// TestAuto holds that WANAuto decides by the round trip: loopback is a LAN, a path of 20 ms is not.
 func TestAuto(t *testing.T) {
 	dialed, accepted, _ := connectLocal(t, "127.0.0.1:0", withRTT(newTestTunnel(t, Options{}, Options{}, WANAuto), near))
 	a, b, _ := newPath(t, link.Settings{Delay: 10 * time.Millisecond, RateBps: 1e9})
@@ -241,10 +241,10 @@ func TestAuto(t *testing.T) {
 			t.Errorf("%s: %s, want %s", tt.name, tt.leg.side, tt.side)
 		}
 		cc := tt.leg.congestionControl(t)
-		if paces(cc) && tt.side == LAN {
+		if Paces(cc) && tt.side == LAN {
 			t.Errorf("%s: %s", tt.name, cc)
 		}
-		if tryCC("bbr") == nil && tt.side == WAN && !paces(cc) {
+		if tryCC("bbr") == nil && tt.side == WAN && !Paces(cc) {
 			t.Errorf("%s: %s, although there is bbr", tt.name, cc)
 		}
 		bound := tt.leg.option(t, unix.SOL_TCP, unix.TCP_NOTSENT_LOWAT)
@@ -267,7 +267,7 @@ func withRTT(tunnel *Tunnel, rtt time.Duration) *Tunnel {
 // near is a round trip on a LAN.
 const near = 100 * time.Microsecond
 
-// handshakeRTT equals the kernel's value.
+// TestHandshakeRTT holds that handshakeRTT equals the kernel's value.
 func TestHandshakeRTT(t *testing.T) {
 	begun := time.Now()
 	dialed, accepted, _ := connectLocal(t, "127.0.0.1:0", nil)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"longhaul/internal/carry/transport"
 	"longhaul/internal/sys/bpffs"
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/tune/cc"
@@ -62,7 +63,7 @@ func (c *checker) ours(name string) {
 			Remedy: "load it outside of the container or of ip netns exec, or mount the host's there"})
 	case len(notes) > 0:
 		c.add(Part{Name: name, State: Limited, Why: strings.Join(notes, "; "), Remedy: c.kernelRemedy()})
-	case name == "brutal" && !hasCgroup2():
+	case transport.NeedsRate(name) && !hasCgroup2():
 		c.add(Part{Name: name, State: Limited, Why: "programs cannot set its rate by a socket option: no cgroup2 file system at /sys/fs/cgroup",
 			Remedy: "mount -t cgroup2 none /sys/fs/cgroup"})
 	case isTaken:

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+
+	"longhaul/internal/carry/transport"
 )
 
 // Cost is what a lack costs in goodput on the path.
@@ -106,7 +108,7 @@ func (c *checker) algorithmCost(missing Part) *Cost {
 	best, bestSource := c.goodput("cubic")
 	instead := "cubic"
 	for _, p := range c.parts {
-		if p.Feature != "cc" || p.Name == missing.Name || p.Name == "brutal" || p.State != Yes && p.State != Limited || missing.kernels {
+		if p.Feature != "cc" || p.Name == missing.Name || transport.NeedsRate(p.Name) || p.State != Yes && p.State != Limited || missing.kernels {
 			continue
 		}
 		bps, from := c.goodput(p.Name)

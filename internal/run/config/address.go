@@ -3,14 +3,14 @@ package config
 import (
 	"context"
 	"fmt"
-	"longhaul/internal/words/portrange"
 	"net"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
-	"longhaul/internal/words/units"
+	"longhaul/internal/carry/relay/names"
+	"longhaul/internal/words/portrange"
 )
 
 // maxRange bounds a port range: every port costs a listening socket.
@@ -147,7 +147,7 @@ type Resolver func(ctx context.Context, host string) ([]netip.Addr, error)
 
 // SystemResolver queries the system for A and AAAA records.
 func SystemResolver(ctx context.Context, host string) ([]netip.Addr, error) {
-	return units.LookupAddresses(ctx, net.DefaultResolver, host)
+	return names.Lookup(ctx, net.DefaultResolver, host)
 }
 
 // PlaceholderResolver makes a resolver that asks nobody: it gives every name an

@@ -7,11 +7,11 @@
 package config
 
 import (
-	"longhaul/internal/words/portrange"
 	"net/netip"
 	"slices"
 	"time"
 
+	"longhaul/internal/words/portrange"
 	"longhaul/internal/words/units"
 )
 

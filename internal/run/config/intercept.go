@@ -2,12 +2,13 @@ package config
 
 import (
 	"fmt"
-	"longhaul/internal/words/portrange"
 	"math/bits"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	"longhaul/internal/words/portrange"
 )
 
 // Intercept selects the routed connections that a tunnel takes, in place of listening

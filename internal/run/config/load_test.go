@@ -2,12 +2,10 @@ package config
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write what loading the files gives into the archives")
 
 // testLoader resolves only a few names.
 func testLoader() Loader {
@@ -31,59 +29,20 @@ func testLoader() Loader {
 	}}
 }
 
-func load(t *testing.T, path string) (*Config, error) {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return testLoader().Parse(t.Context(), filepath.Base(path), data)
-}
-
-func golden(t *testing.T, path, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s differs (-want +got):\n%s", path, diff)
-	}
-}
-
-func glob(t *testing.T, pattern string) []string {
-	t.Helper()
-	files, err := filepath.Glob(pattern)
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no files match %s", pattern)
-	}
-	return files
-}
-
-func name(path string) string {
-	return strings.TrimSuffix(filepath.Base(path), ".yaml")
-}
-
 func TestEveryMistakeHasItsMessage(t *testing.T) {
-	for _, file := range glob(t, "testdata/bad/*.yaml") {
-		t.Run(name(file), func(t *testing.T) {
-			c, err := load(t, file)
+	for _, c := range fileCases(t, "bad") {
+		t.Run(c.subject+"/"+c.name, func(t *testing.T) {
+			loaded, err := c.load(t)
 			if err == nil {
-				t.Fatalf("loaded as %+v", c)
+				t.Fatalf("loaded as %+v", loaded)
 			}
 			checkErrors(t, err)
-			golden(t, strings.TrimSuffix(file, "yaml")+"golden", err.Error()+"\n")
+			c.check(t, err.Error()+"\n")
 			var all Errors
 			if !errors.As(err, &all) {
 				t.Fatalf("%T has no positions", err)
 			}
-			if n := len(all); n != 1 && name(file) != "several" {
+			if n := len(all); n != 1 && c.name != "several" {
 				t.Errorf("one mistake gives %d errors:\n%v", n, err)
 			}
 		})
@@ -112,18 +71,25 @@ func checkErrors(t *testing.T, err error) {
 }
 
 func TestGoodFilesLoad(t *testing.T) {
-	for _, file := range glob(t, "testdata/good/*.yaml") {
-		t.Run(name(file), func(t *testing.T) {
-			c, err := load(t, file)
+	for _, c := range fileCases(t, "good") {
+		t.Run(c.subject+"/"+c.name, func(t *testing.T) {
+			loaded, err := c.load(t)
 			if err != nil {
 				t.Fatal(err)
 			}
-			out, err := json.MarshalIndent(c, "", "  ")
-			if err != nil {
-				t.Fatal(err)
-			}
-			golden(t, strings.TrimSuffix(file, "yaml")+"golden", string(out)+"\n")
+			c.check(t, differences(loaded))
 		})
+	}
+}
+
+// TestDefaults holds every default that is not zero.
+func TestDefaults(t *testing.T) {
+	for _, c := range fileCases(t, "defaults") {
+		loaded, err := c.load(t)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.check(t, listing{}.of(loaded, Config{}))
 	}
 }
 
@@ -241,13 +207,8 @@ func TestFileThatCannotBeRead(t *testing.T) {
 
 func FuzzLoad(f *testing.F) {
 	for _, dir := range []string{"good", "bad"} {
-		files, _ := filepath.Glob("testdata/" + dir + "/*.yaml")
-		for _, file := range files {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				f.Fatal(err)
-			}
-			f.Add(data)
+		for _, c := range fileCases(f, dir) {
+			f.Add(c.yaml)
 		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

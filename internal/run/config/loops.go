@@ -1,10 +1,11 @@
 package config
 
 import (
-	"longhaul/internal/words/portrange"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"longhaul/internal/words/portrange"
 )
 
 // placedTunnel is a tunnel with the node of each hop.

@@ -2,8 +2,9 @@ package config
 
 import (
 	"fmt"
-	"longhaul/internal/words/portrange"
 	"net/netip"
+
+	"longhaul/internal/words/portrange"
 )
 
 // Original has a far tunnel dial the address that the client dialed at the near relay, in

@@ -1,10 +1,10 @@
 package config
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -134,11 +134,7 @@ func (root *schema) check(s *schema, at string, v any) error {
 
 func TestSchemaHasExactlyTheKnownKeys(t *testing.T) {
 	root := readSchema(t)
-	data, err := os.ReadFile("testdata/good/full.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree, fault := parseYAML("full.yaml", data)
+	tree, fault := parseYAML("full.yaml", findCase(t, "good", "full").yaml)
 	if fault != nil {
 		t.Fatal(fault)
 	}
@@ -175,7 +171,7 @@ func TestSchemaHasExactlyTheKnownKeys(t *testing.T) {
 		}
 	}
 	if len(d.keys) != len(sections) {
-		t.Errorf("testdata/good/full.yaml uses %d of %d sections", len(d.keys), len(sections))
+		t.Errorf("the case full uses %d of %d sections", len(d.keys), len(sections))
 	}
 	for _, word := range root.Defs["leg"].Properties["dscp"].AnyOf[1].Enum {
 		if _, ok := parseDSCP(word); !ok {
@@ -189,16 +185,12 @@ func TestSchemaHasExactlyTheKnownKeys(t *testing.T) {
 
 func TestSchemaAllowsWhatTheProgramLoads(t *testing.T) {
 	root := readSchema(t)
-	for _, file := range append(glob(t, "testdata/good/*.yaml"), "example.yaml") {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, c := range append(fileCases(t, "good"), fileCase{name: "example", yaml: Example}) {
 		var v map[string]any
-		if err := yaml.Unmarshal([]byte(strings.TrimPrefix(string(data), "\ufeff")), &v); err != nil {
-			t.Fatalf("%s: %v", file, err)
+		if err := yaml.Unmarshal(bytes.TrimPrefix(c.yaml, []byte("\ufeff")), &v); err != nil {
+			t.Fatalf("%s: %v", c.file(), err)
 		}
-		if err := root.check(root, filepath.Base(file), v); err != nil {
+		if err := root.check(root, c.file(), v); err != nil {
 			t.Error(err)
 		}
 	}
@@ -218,12 +210,8 @@ func TestSchemaFindsMistakes(t *testing.T) {
 		"control-socket-relative", "control-socket-long", "workers-range", "limits-share-bad", "limits-share-range", "limits-no-amount", "limits-no-share", "limits-unknown", "history-word", "history-file-relative", "history-file-suffix", "history-size-bad", "history-age-bad", "history-unknown", "drain-timeout-negative", "defaults-name", "pair-word", "pair-no-peer", "pair-unknown-key", "pair-warm", "pair-resume", "pair-encrypt", "pair-fallback-word", "pair-paths-empty", "pair-path-unknown-key", "pair-from-encrypt", "pair-from-no-peer", "pair-from-unknown-key", "pair-from-empty", "pair-keys-relative",
 		"intercept-word", "intercept-unknown-key", "intercept-no-interface", "intercept-no-to", "intercept-interface-long", "intercept-port-word", "source-word", "when-down-word", "original-no-to", "original-unknown-key", "interception-table-word",
 	} {
-		data, err := os.ReadFile("testdata/bad/" + name + ".yaml")
-		if err != nil {
-			t.Fatal(err)
-		}
 		var v map[string]any
-		if err := yaml.Unmarshal(data, &v); err != nil {
+		if err := yaml.Unmarshal(findCase(t, "bad", name).yaml, &v); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if err := root.check(root, name, v); err == nil {

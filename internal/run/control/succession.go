@@ -13,10 +13,10 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/sys/dirlock"
 	"longhaul/internal/sys/localsocket"
-
-	"golang.org/x/sys/unix"
 )
 
 // A relay replaces another at the same path without a moment in which no

@@ -25,6 +25,9 @@ import (
 	"longhaul/test/nettest"
 )
 
+// ratedCC is the algorithm that needs a rate.
+const ratedCC = "brutal"
+
 // sharedRates loads brutal, by one of its names. The returned function translates a configuration with
 // shared rates, as at a reload, and returns the legs of the first tunnel.
 func sharedRates(t *testing.T, name string) (shared func(rate string) *legs) {

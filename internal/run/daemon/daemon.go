@@ -233,7 +233,7 @@ func (d *daemon) workers() int {
 
 // garbagePercent is what the Go heap may grow by until it is collected. Payload lies outside of it, so a
 // relay makes garbage only where flows begin: with thousands at once, half of the usual 100 % saves a
-// seventh of the memory for 2 % of the CPU (lab run pairs --case storm).
+// seventh of the memory for 2 % of the CPU (bench/pairs --case storm).
 const garbagePercent = 50
 
 // serve commits the configuration and runs until the relay has ended.

@@ -1,12 +1,12 @@
 package daemon
 
 import (
-	"longhaul/internal/words/portrange"
 	"net/netip"
 	"strings"
 	"testing"
 
 	"longhaul/internal/run/config"
+	"longhaul/internal/words/portrange"
 	"longhaul/internal/words/remedy"
 )
 

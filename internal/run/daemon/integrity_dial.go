@@ -10,9 +10,9 @@ import (
 	"longhaul/internal/carry/proxyproto"
 	"longhaul/internal/carry/relay"
 	"longhaul/internal/carry/relay/hops"
+	"longhaul/internal/carry/relay/names"
 	"longhaul/internal/sys/eyeballs"
 	"longhaul/internal/sys/halfopen"
-	"longhaul/internal/words/units"
 )
 
 // dial connects to a hop as a flow of the tunnel would: with the same socket
@@ -22,7 +22,7 @@ func (t *tunnelIntegrity) dial(ctx context.Context, hop hops.Target) (integrity.
 	var addrs []netip.Addr
 	if a, err := netip.ParseAddr(hop.Host); err == nil {
 		addrs = []netip.Addr{a.Unmap()}
-	} else if addrs, err = units.LookupAddresses(ctx, net.DefaultResolver, hop.Host); err != nil {
+	} else if addrs, err = names.Lookup(ctx, net.DefaultResolver, hop.Host); err != nil {
 		return nil, netip.AddrPort{}, err
 	}
 	all := make([]netip.AddrPort, len(addrs))

@@ -57,7 +57,7 @@ func (m *mirror) follow(tunnels []intercept.Tunnel) error {
 	return nil
 }
 
-// forget stops to hold the SYNs of tunnels that do not mirror any more.
+// forget closes the listeners of tunnels that no longer mirror: their SYNs pass.
 func (m *mirror) forget(tunnels []intercept.Tunnel) {
 	for name := range m.ports {
 		if !slices.ContainsFunc(tunnels, func(t intercept.Tunnel) bool { return t.Mirror && t.Name == name }) {

@@ -9,6 +9,7 @@ import (
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/relay"
+	"longhaul/internal/carry/relay/names"
 	"longhaul/internal/run/config"
 	"longhaul/internal/words/units"
 )
@@ -83,7 +84,7 @@ func addressesOf(f config.Forward) func(context.Context) ([]netip.AddrPort, erro
 		return func(context.Context) ([]netip.AddrPort, error) { return one, nil }
 	}
 	return func(ctx context.Context) ([]netip.AddrPort, error) {
-		found, err := units.LookupAddresses(ctx, net.DefaultResolver, f.Host)
+		found, err := names.Lookup(ctx, net.DefaultResolver, f.Host)
 		if err != nil {
 			return nil, err
 		}

@@ -153,7 +153,7 @@ type monitorPart struct{ *daemon }
 
 func (d monitorPart) Prepare(context.Context, *config.Config) (Change, error) {
 	return setting(func() {
-		if monitoring {
+		if monitors() {
 			d.monitor.Start()
 		}
 	}), nil

@@ -3,12 +3,10 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"slices"
-	"syscall"
 	"time"
 
 	"longhaul/internal/carry/relay"
@@ -199,92 +197,47 @@ func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping
 		older <- finished{}
 	}
 
-	var at time.Time
 	var deadline <-chan time.Time
-	limit := func(within time.Duration) {
-		if end := time.Now().Add(within); within >= 0 && (at.IsZero() || end.Before(at)) {
-			at, deadline = end, time.After(within)
+	w := &drain{log: d.log, usual: d.config.DrainTimeout, stopping: stopping, waiting: 2, askers: askers,
+		setDeadline: func(end time.Time) {
+			within := time.Until(end)
+			deadline = time.After(within)
 			time.AfterFunc(within+olderGrace, giveUp)
-		}
-		d.mu.Lock()
-		d.endsAt = at
-		d.mu.Unlock()
+			d.mu.Lock()
+			d.endsAt = end
+			d.mu.Unlock()
+		},
+		askOlder: func(within time.Duration) { go d.older.finish(askCtx, within) }, // the answer goes to the first request
 	}
-	limit(within)
+	w.limit(time.Now(), within)
 	extend := time.NewTicker(drainExtension / 3)
 	defer extend.Stop()
-	var all finished
-	for waiting := 2; waiting > 0; {
-		var r finished
+	for w.waiting > 0 {
 		select {
-		case r = <-own:
-			waiting--
-			own = nil
-		case r = <-older:
-			waiting--
-			older = nil
+		case r := <-own:
+			w.ended(r)
+		case r := <-older:
+			w.ended(r)
 		case <-deadline:
-			deadline = nil
 			reset()
-			continue
 		case sig := <-signals:
-			switch {
-			case sig == syscall.SIGHUP:
-			case stopping:
-				d.log.Warn("a second signal ends the drain", "signal", sig.String())
-				limit(0)
-				go d.older.finish(askCtx, 0) // the answer goes to the first request
-			default:
-				d.log.Info("stopping", "signal", sig.String())
-				stopping = true
-				limit(d.config.DrainTimeout)
-			}
-			continue
+			w.signal(time.Now(), sig)
 		case r := <-d.finishing:
 			d.mu.Lock()
-			busy := d.busy()
-			follows := d.stage == replaced
+			busy, follows := d.busy(), d.stage == replaced
 			d.mu.Unlock()
 			if follows && !r.replaced { // it came during the upgrade
 				r.answer <- finished{err: busy}
-				continue
+			} else {
+				w.asked(time.Now(), r, follows)
 			}
-			askers = append(askers, r)
-			if stopping && !r.usual && !follows {
-				go d.older.finish(askCtx, r.within)
-			}
-			if !stopping || !r.usual {
-				limit(r.within)
-			}
-			stopping = true
-			continue
 		case r := <-d.reloads:
 			d.mu.Lock()
 			r.answer <- d.failedReload(time.Now(), d.busy())
 			d.mu.Unlock()
-			continue
 		case <-extend.C:
 			d.manager.extend()
-			continue
-		}
-		all.Leftovers = all.and(r.Leftovers)
-		if r.err != nil && !errors.Is(r.err, context.DeadlineExceeded) && !errors.Is(r.err, context.Canceled) {
-			all.err = errors.Join(all.err, r.err)
 		}
 	}
-	for _, r := range askers {
-		r.answer <- all
-	}
-	switch {
-	case all.Reset > 0:
-		d.log.Warn("stopped, flows were reset", "flows", all.Reset, "left_to_kernel", all.Left, "undelivered_bytes", all.Bytes)
-		return &UndrainedError{all.Leftovers}
-	case all.Left > 0:
-		d.log.Warn("stopped before all bytes had arrived", "left_to_kernel", all.Left, "undelivered_bytes", all.Bytes)
-		return &UndrainedError{all.Leftovers}
-	case all.err != nil:
-		return all.err
-	}
-	d.log.Info("stopped, every flow had ended")
-	return nil
+	return w.conclude()
 }

@@ -11,7 +11,7 @@ import (
 	"longhaul/internal/words/remedy"
 )
 
-// TestGrants holds what of a configuration asks for which drop-in.
+// TestNeededDropIns holds what of a configuration asks for which drop-in.
 func TestNeededDropIns(t *testing.T) {
 	own := []string{"brutal", "haul", "hybla", "illinois", "lh_brutal", "lh_haul"}
 	for name, test := range map[string]struct {

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/internal/sys/dirlock"
 	"longhaul/internal/sys/undo"
 )
 
@@ -159,5 +161,9 @@ func (h Host) lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	return undo.Lock(filepath.Dir(at))
+	unlock, err = dirlock.Make(context.Background(), filepath.Dir(at), 0o755)
+	if err != nil {
+		return nil, fmt.Errorf("record the changes to undo: %w", err)
+	}
+	return unlock, nil
 }

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/sys/dirlock"
 	"longhaul/internal/sys/kernel"
 )
 
@@ -69,70 +70,30 @@ const lockTimeout = 30 * time.Second
 func (d Dir) Lock(ctx context.Context) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
-	for {
-		dir, err := d.lock(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if dir == nil {
-			time.Sleep(time.Millisecond)
-			continue
-		}
-		return func() {
-			// Fails if pins are left, as intended.
-			if os.Remove(d.Path()) == nil {
-				_ = os.Remove(filepath.Dir(d.Path()))
-			}
-			dir.Close()
-		}, nil
+	release, err := dirlock.Make(ctx, d.Path(), 0o700)
+	if err != nil {
+		return nil, d.lockError(err)
 	}
+	return func() {
+		// Fails if pins are left, as intended.
+		if os.Remove(d.Path()) == nil {
+			_ = os.Remove(filepath.Dir(d.Path()))
+		}
+		release()
+	}, nil
 }
 
-// lock locks the directory. It returns nil if another process removes the
-// directory or its parent meanwhile.
-func (d Dir) lock(ctx context.Context) (*os.File, error) {
-	err := os.MkdirAll(d.Path(), 0o700)
-	// Another process removed a directory between two steps of MkdirAll.
-	removed := errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist)
-	if removed && ctx.Err() == nil {
-		return nil, nil
+func (d Dir) lockError(err error) error {
+	failed, ok := errors.AsType[*fs.PathError](err)
+	switch {
+	case errors.Is(err, dirlock.ErrHeld):
+		return fmt.Errorf("another process holds the lock on %s: try again, or find it with fuser", d.Path())
+	case ok && failed.Op == "open":
+		return fmt.Errorf("open the directory of pins: %w", err)
+	case ok:
+		return fmt.Errorf("make the directory of pins: %w", err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("make the directory of pins: %w", err)
-	}
-	dir, err := os.Open(d.Path())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open the directory of pins: %w", err)
-	}
-	for {
-		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			dir.Close()
-			return nil, fmt.Errorf("lock %s: %w", d.Path(), err)
-		}
-		select {
-		case <-ctx.Done():
-			dir.Close()
-			return nil, fmt.Errorf("another process holds the lock on %s: try again, or find it with fuser", d.Path())
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-	locked, err := dir.Stat()
-	if err != nil {
-		dir.Close()
-		return nil, err
-	}
-	if inPlace, err := os.Stat(d.Path()); err != nil || !os.SameFile(locked, inPlace) {
-		dir.Close()
-		return nil, nil
-	}
-	return dir, nil
+	return err
 }
 
 // Names lists the entries of the directory in alphabetical order; none if it

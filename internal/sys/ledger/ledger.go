@@ -11,6 +11,7 @@ package ledger
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/sys/dirlock"
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/sys/undo"
 	"longhaul/internal/words/remedy"
@@ -193,12 +195,12 @@ func Open(dir string, dryRun bool) (*Book, error) {
 	if dryRun {
 		return Read(dir)
 	}
-	unlock, err := undo.Lock(dir)
+	unlock, err := dirlock.Make(context.Background(), dir, 0o755)
 	if errors.Is(err, fs.ErrPermission) {
 		return nil, notPermitted(dir)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("record the changes to undo: %w", err)
 	}
 	if err := unix.Access(dir, unix.W_OK); err != nil {
 		unlock()

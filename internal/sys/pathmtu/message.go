@@ -6,9 +6,9 @@ import (
 	"net"
 	"net/netip"
 
-	"longhaul/internal/sys/checksum"
-
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/sys/checksum"
 )
 
 // ICMP types and codes (RFC 792, RFC 4443).

@@ -167,8 +167,8 @@ func TestDiagBoundToDevice(t *testing.T) {
 	}
 }
 
-// PeerOwner returns the owner of the other end. It never returns root for an
-// end that no program has open.
+// TestDiagPeerOwner holds that PeerOwner returns the owner of the other end. It never returns root
+// for an end that no program has open.
 func TestDiagPeerOwner(t *testing.T) {
 	nettest.RequireRoot(t)
 	d := openDiag(t)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/internal/carry/transport"
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/words/units"
@@ -57,15 +58,6 @@ type Algorithm struct {
 
 	// Notes list degraded features of one that is not loaded, a sentence each.
 	Notes []string `json:"notes,omitempty"`
-}
-
-// summaries describe each algorithm in a few words.
-var summaries = map[string]string{
-	"bbr3":     "BBR version 3: models the path, tolerates 2 % of loss",
-	"brutal":   "holds a given rate despite loss",
-	"haul":     "finds the rate of a lossy path, keeps queues short",
-	"hybla":    "long round trips grow like short ones",
-	"illinois": "grows by delay, falls by loss; for fast clean paths",
 }
 
 // List returns the registered and loadable algorithms: the kernel's first, in its own
@@ -154,7 +146,7 @@ func (h *Host) List(tryOut bool) ([]Algorithm, error) {
 
 // describeLoaded describes an algorithm with pins.
 func (h *Host) describeLoaded(name string, registered bool) Algorithm {
-	a := Algorithm{Name: name, Origin: FromLonghaul, State: Ready, Summary: summaries[name]}
+	a := Algorithm{Name: name, Origin: FromLonghaul, State: Ready, Summary: summary(name)}
 	if !registered {
 		a.State, a.Why = Incomplete, "a load was interrupted: load it again, or unload it"
 		return a
@@ -171,7 +163,7 @@ func (h *Host) describeLoaded(name string, registered bool) Algorithm {
 	}
 	a.LoadedAt = &b.loadedAt
 	if b.algorithm != name {
-		a.Algorithm, a.Summary = b.algorithm, summaries[b.algorithm]
+		a.Algorithm, a.Summary = b.algorithm, summary(b.algorithm)
 	}
 	o, err := h.object(b.algorithm)
 	a.Outdated = err != nil || o.sum != b.sum
@@ -180,7 +172,7 @@ func (h *Host) describeLoaded(name string, registered bool) Algorithm {
 
 // describeBuilt describes an algorithm that is not loaded, by its first or second name.
 func (h *Host) describeBuilt(name string, tryOut bool) Algorithm {
-	a := Algorithm{Name: name, Origin: FromLonghaul, State: Loadable, Summary: summaries[units.FirstName(name)]}
+	a := Algorithm{Name: name, Origin: FromLonghaul, State: Loadable, Summary: summary(name)}
 	if algorithm := units.FirstName(name); algorithm != name {
 		a.Algorithm = algorithm
 	}
@@ -193,6 +185,12 @@ func (h *Host) describeBuilt(name string, tryOut bool) Algorithm {
 		}
 	}
 	return a
+}
+
+// summary describes one of longhaul's algorithms in a few words.
+func summary(name string) string {
+	a, _ := transport.OwnAlgorithm(name)
+	return a.Summary
 }
 
 // whyNot returns why an algorithm cannot be loaded, or which features are degraded.

@@ -2,9 +2,9 @@ package cc
 
 import (
 	"errors"
-	"slices"
 	"testing"
 
+	"longhaul/internal/carry/transport"
 	"longhaul/internal/sys/kernel"
 	"longhaul/test/nettest"
 )
@@ -36,7 +36,7 @@ func requirePaced(t testing.TB) {
 
 // mustPace reports whether an algorithm cannot work without setting a socket's pacing.
 func mustPace(algorithm string) bool {
-	return slices.Contains([]string{"bbr3", "brutal", "haul"}, algorithm)
+	return transport.Paces(algorithm)
 }
 
 // requireAlgorithm skips a test where this kernel cannot have an algorithm.

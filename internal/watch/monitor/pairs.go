@@ -114,7 +114,7 @@ func (t *pairTrack) update(now []flow.PairSession) Pair {
 	return out
 }
 
-// downFor is how long a pair has had no session; 0: it has one, or never had one.
+// DownFor is how long a pair has had no session; 0: it has one, or never had one.
 func (p *Pair) DownFor(now time.Time) time.Duration {
 	if p.Up || p.Since.IsZero() {
 		return 0

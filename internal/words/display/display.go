@@ -11,9 +11,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"longhaul/internal/words/printable"
-
 	"golang.org/x/term"
+
+	"longhaul/internal/words/printable"
 )
 
 // Plural writes a number of things: "1 flow", "2 flows".

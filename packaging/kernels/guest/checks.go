@@ -12,7 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/carry/transport"
 	"longhaul/internal/find/doctor"
+	"longhaul/internal/words/units"
 	"longhaul/packaging/kernels/result"
 )
 
@@ -27,27 +29,37 @@ type lacking string
 
 func (l lacking) Error() string { return string(l) }
 
-// checks by name. Each leaves the guest as it was.
-var checks = map[string]struct {
+// check is a check with its limit.
+type check struct {
 	limit time.Duration
 	run   func(context.Context, result.Plan) (outcome, error)
-}{
-	"host":    {3 * time.Minute, checkHost},
-	"relay":   {3 * time.Minute, checkRelay},
-	"measure": {2 * time.Minute, checkMeasure},
-	"route":   {2 * time.Minute, checkRoute},
-	"doctor":  {2 * time.Minute, checkDoctor},
-	"mss":     {3 * time.Minute, checkMSS},
-	"haul":    {3 * time.Minute, checkAlgorithm("haul")},
-	"bbr3":    {3 * time.Minute, checkAlgorithm("bbr3")},
-	"brutal":  {3 * time.Minute, checkAlgorithm("brutal")},
-	// The kernel has modules of these two: longhaul's by their second names.
-	"hybla":     {3 * time.Minute, checkAlgorithm("lh_hybla")},
-	"illinois":  {3 * time.Minute, checkAlgorithm("lh_illinois")},
+}
+
+// checks by name, beside those of the algorithms. Each leaves the guest as it was.
+var checks = map[string]check{
+	"host":      {3 * time.Minute, checkHost},
+	"relay":     {3 * time.Minute, checkRelay},
+	"measure":   {2 * time.Minute, checkMeasure},
+	"route":     {2 * time.Minute, checkRoute},
+	"doctor":    {2 * time.Minute, checkDoctor},
+	"mss":       {3 * time.Minute, checkMSS},
 	"demo":      {4 * time.Minute, checkProgram("longhaul", "demo")},
 	"mitre":     {40 * time.Minute, checkProgram("longhaul", "lab", "run", "mitre", "--quick")},
 	"diagnosis": {20 * time.Minute, checkDiagnosis},
 	"figures":   {time.Hour, checkFigures},
+}
+
+// findCheck returns the check of a name.
+func findCheck(name string) (c check, ok bool) {
+	own, ok := transport.OwnAlgorithm(name)
+	if !ok {
+		c, ok = checks[name]
+		return c, ok
+	}
+	if own.InLinux { // the kernel has a module of this name
+		name = units.SecondName(name)
+	}
+	return check{3 * time.Minute, checkAlgorithm(name)}, true
 }
 
 // testLimit bounds the tests of a package. They are some ten times slower here.
@@ -61,7 +73,7 @@ func run(name string, plan result.Plan) {
 		}
 		return
 	}
-	c, ok := checks[name]
+	c, ok := findCheck(name)
 	if !ok {
 		say(result.Message{Check: &result.Check{Name: name, Status: result.Failed, Detail: "the guest has no such check"}})
 		return
@@ -92,7 +104,13 @@ func report(name string, limit time.Duration, f func(context.Context) (outcome, 
 // longhaul runs a command of longhaul that should succeed and returns what it prints.
 // If it fails with one sentence that says what it needs, the error is [lacking].
 func longhaul(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "longhaul", args...)
+	return output(ctx, "longhaul", args...)
+}
+
+// output runs a program, and returns what it prints. The error is lacking for a feature that
+// the kernel lacks.
+func output(ctx context.Context, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.WaitDelay = time.Second
@@ -104,7 +122,7 @@ func longhaul(ctx context.Context, args ...string) (string, error) {
 	case errors.As(err, &exit) && exit.ExitCode() == 1 && isLacking(stderr.String()):
 		return "", lacking(sentence(stderr.String()))
 	}
-	return "", fmt.Errorf("longhaul %s: %w: %s", strings.Join(args, " "), err, stderr.String())
+	return "", fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, stderr.String())
 }
 
 // isLacking reports whether a command's errors are one line about a need, and perhaps a
@@ -188,7 +206,7 @@ func skips(out string) string {
 
 // checkDiagnosis has doctor look at the lab's connections of 15 known causes.
 func checkDiagnosis(ctx context.Context, _ result.Plan) (outcome, error) {
-	out, err := longhaul(ctx, "lab", "run", "diagnosis", "--sample", "15", "--parallel", "1", "--seed", "21", "--json")
+	out, err := output(ctx, "diagnosis", "--longhaul", "/usr/bin/longhaul", "--sample", "15", "--parallel", "1", "--seed", "21", "--json")
 	if err != nil {
 		return outcome{}, err
 	}

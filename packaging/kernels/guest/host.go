@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"longhaul/internal/carry/transport"
+	"longhaul/internal/words/units"
 	"longhaul/packaging/kernels/result"
 )
 
@@ -65,8 +67,9 @@ func checkHost(ctx context.Context, _ result.Plan) (outcome, error) {
 // proofs returns a command that works where a part does, and the one that undoes it.
 func proofs(feature, part string) (does, undo []string) {
 	switch {
-	case feature == "cc" && slices.Contains([]string{"bbr3", "brutal", "haul", "hybla", "illinois"}, part):
-		return []string{"cc", "load", "lh_" + part}, []string{"cc", "unload", "lh_" + part}
+	case feature == "cc" && slices.Contains(transport.OwnNames(), part):
+		second := units.SecondName(part)
+		return []string{"cc", "load", second}, []string{"cc", "unload", second}
 	case feature == "mss":
 		return []string{"mss", "set", "--dev", "lo", "--clamp", "1200"}, []string{"mss", "undo", "--yes"}
 	case feature == "route":

@@ -205,7 +205,7 @@ func listen(six bool, filter int) (fd int, port uint16, err error) {
 	return fd, port, nil
 }
 
-// Forget stops to hold the SYNs of a tunnel: they pass.
+// Forget closes the listener of a tunnel: its SYNs pass.
 func (h *Holder) Forget(tunnel string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

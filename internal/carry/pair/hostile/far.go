@@ -137,7 +137,7 @@ func (f *Far) session(number uint64) *FarSession {
 
 // kindOf is the kind in a preface. Whether its tag is right does not matter here.
 func kindOf(first []byte) preface.Kind {
-	const at = 9 // docs/design/pairs.md
+	const at = 9 // docs/design/pairs-wire.md
 	return preface.Kind(first[at])
 }
 

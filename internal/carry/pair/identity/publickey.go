@@ -1,6 +1,6 @@
 // Package identity has the keys of paired relays: those of this host and of its peers on
 // disk, the certificates and TLS configurations made of them, invitations, and the
-// rotation of keys. docs/design/pairs.md has the protocol.
+// rotation of keys. docs/design/pairs-wire.md has the protocol.
 //
 // Whoever is pinned here under a name may open connections as that peer, and nobody else.
 // Names and dates in certificates do not count.

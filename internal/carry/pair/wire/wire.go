@@ -1,6 +1,6 @@
 // Package wire has the parts of the pair protocol that follow the TLS handshake:
 // HELLO, frames of lanes, messages of the control connection. Numbers are big
-// endian. docs/design/pairs.md describes them.
+// endian. docs/design/pairs-wire.md describes them.
 package wire
 
 import (

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"longhaul/internal/words/units"
-
 	"golang.org/x/net/dns/dnsmessage"
 )
 
@@ -31,13 +29,13 @@ func system(ctx context.Context, host string) (Answer, error) {
 			return &overhearTCP{Conn: conn, heard: &heard}, nil
 		},
 	}
-	addrs, err := units.LookupAddresses(ctx, &r, host)
+	addrs, err := Lookup(ctx, &r, host)
 	if isNotFound(err) {
 		// The resolver also reports this if one of several questions (A and
 		// AAAA, each search domain) stayed without an answer. In strict mode,
 		// it reports it only if all questions were answered.
 		r.StrictErrors = true
-		addrs, err = units.LookupAddresses(ctx, &r, host)
+		addrs, err = Lookup(ctx, &r, host)
 	}
 	return Answer{Addrs: addrs, TTL: heard.ttl()}, err
 }

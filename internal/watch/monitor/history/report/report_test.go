@@ -9,12 +9,11 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"longhaul/internal/words/units"
-
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/watch/monitor"
 	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/watch/monitor/history/synthetic"
+	"longhaul/internal/words/units"
 )
 
 // TestTextsFitTheScreen holds that no line of what people read has more than

@@ -1,0 +1,376 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"longhaul/internal/carry/integrity"
+	"longhaul/lab"
+	"longhaul/lab/link"
+	"longhaul/lab/progress"
+	"longhaul/lab/relays"
+	"longhaul/lab/sandbox"
+)
+
+// Within is the maximum duration of a check.
+const Within = 5 * time.Second
+
+// Options are the options of a run.
+type Options struct {
+	Program string // the longhaul binary
+	Seed    uint64 // of losses and alterations
+	Report  progress.Reporter
+}
+
+// Result is a check's result of a case.
+type Result struct {
+	Case    string  `json:"case"`
+	Want    Verdict `json:"want"`
+	Got     Verdict `json:"got"`
+	Right   bool    `json:"right"` // and in time
+	Seconds float64 `json:"seconds"`
+	Said    string  `json:"said"`
+	Skipped string  `json:"skipped,omitempty"` // why it was not run
+	Error   string  `json:"error,omitempty"`
+
+	Report *integrity.Report `json:"report"` // null: no report
+}
+
+// Outcome has the results of all cases.
+type Outcome struct {
+	Right          int      `json:"right"`
+	Run            int      `json:"run"`
+	SlowestSeconds float64  `json:"slowest_seconds"`
+	Cases          []Result `json:"cases"`
+}
+
+// The hosts and their addresses.
+var (
+	aOnAB    = netip.MustParseAddr("10.51.0.1")
+	bOnAB    = netip.MustParseAddr("10.51.0.2")
+	bOnBC    = netip.MustParseAddr("10.52.0.1")
+	cOnBC    = netip.MustParseAddr("10.52.0.2")
+	cOnCT    = netip.MustParseAddr("10.53.0.1")
+	targetAt = netip.MustParseAddr("10.53.0.2")
+
+	hostOf = map[netip.Addr]string{
+		aOnAB: "relay-a", bOnAB: "relay-b", bOnBC: "relay-b", cOnBC: "relay-c", cOnCT: "relay-c", targetAt: "target",
+	}
+)
+
+const (
+	relayPort  = 6000
+	middlePort = 6001
+	targetPort = 5000
+)
+
+// Run runs cases, one after the other. The process must be inside a sandbox.
+func Run(ctx context.Context, cases []Case, o Options) (Outcome, error) {
+	var outcome Outcome
+	// In the sandbox's own /run, which disappears with the sandbox.
+	if err := sandbox.PrivateRun(); err != nil {
+		return outcome, err
+	}
+	for i, c := range cases {
+		r := c.run(ctx, o)
+		if ctx.Err() != nil {
+			return outcome, ctx.Err()
+		}
+		outcome.Cases = append(outcome.Cases, r)
+		if r.Skipped == "" {
+			outcome.Run++
+			outcome.SlowestSeconds = max(outcome.SlowestSeconds, r.Seconds)
+		}
+		if r.Right {
+			outcome.Right++
+		}
+		o.Report.Notef("%d/%d %s, %.2f s", i+1, len(cases), r.Case, r.Seconds)
+	}
+	return outcome, nil
+}
+
+func (c Case) run(ctx context.Context, o Options) Result {
+	r := Result{Case: c.Name, Want: c.want}
+	if c.socat != "" {
+		if _, err := exec.LookPath("socat"); err != nil {
+			r.Skipped = "socat is not installed"
+			return r
+		}
+	}
+	w, err := c.build(ctx, o)
+	if err == nil {
+		defer w.close()
+		err = w.check(ctx, &r)
+	}
+	if err != nil {
+		r.Error = err.Error()
+	}
+	r.Right = r.Error == "" && r.Got == r.Want && r.Seconds <= Within.Seconds()
+	return r
+}
+
+// world is a built chain.
+type world struct {
+	Case
+	lab     *lab.Lab
+	program string
+	dir     string
+	relays  []*relays.Process
+	closers []func()
+}
+
+func (w *world) close() {
+	w.kill()
+	for _, c := range slices.Backward(w.closers) {
+		c()
+	}
+}
+
+// kill ends the relays.
+func (w *world) kill() {
+	for _, p := range w.relays {
+		if p.Running() {
+			_ = p.Kill() // no failure leaves it running
+		}
+	}
+}
+
+func (c Case) build(ctx context.Context, o Options) (*world, error) {
+	built, err := lab.Build(c.topology(o.Seed))
+	if err != nil {
+		return nil, err
+	}
+	w := &world{Case: c, lab: built, program: o.Program}
+	w.closers = append(w.closers, func() { built.Close() })
+	if w.dir, err = os.MkdirTemp("/run", "chain-"); err != nil {
+		w.close()
+		return nil, err
+	}
+	w.closers = append(w.closers, func() { os.RemoveAll(w.dir) })
+	if err := w.start(ctx, o.Seed); err != nil {
+		w.close()
+		return nil, err
+	}
+	return w, nil
+}
+
+func (c Case) topology(seed uint64) lab.Topology {
+	end := func(host, device string, a netip.Addr) lab.Endpoint {
+		return lab.Endpoint{Host: host, Device: device, Addresses: []netip.Prefix{netip.PrefixFrom(a, 24)}}
+	}
+	each := func(name string, s link.Settings, place uint64) (ab, ba link.Settings) {
+		ab, ba = s, s
+		ab.Loss, ba.Loss = c.loss[name][0], c.loss[name][1]
+		ab.Seed, ba.Seed = seed+place, seed+place+1
+		return ab, ba
+	}
+	t := lab.Topology{
+		Hosts: []lab.HostSpec{
+			{Name: "relay-a", Address: aOnAB}, {Name: "relay-b", Address: bOnAB}, {Name: "relay-c", Address: cOnBC}, {Name: "target", Address: targetAt},
+		},
+		Links: []lab.LinkSpec{
+			{Name: "ab", A: end("relay-a", "ab", aOnAB), B: end("relay-b", "ab", bOnAB)},
+			{Name: "bc", A: end("relay-b", "bc", bOnBC), B: end("relay-c", "bc", cOnBC)},
+			{Name: "ct", A: end("relay-c", "ct", cOnCT), B: end("target", "ct", targetAt)},
+		},
+	}
+	for i, s := range []link.Settings{pathAB, pathBC, pathCT} {
+		l := &t.Links[i]
+		if l.Name == "bc" && c.narrow {
+			s = narrow
+		}
+		l.AB, l.BA = each(l.Name, s, uint64(10*i))
+	}
+	return t
+}
+
+// start starts the target, the relays, and the programs between them.
+func (w *world) start(ctx context.Context, seed uint64) error {
+	key := filepath.Join(w.dir, "key")
+	if err := integrity.NewKey().Create(key); err != nil {
+		return err
+	}
+	if w.down != "target" {
+		if err := w.serveTarget(ctx); err != nil {
+			return err
+		}
+	}
+	to := netip.AddrPortFrom
+	toB, toC := to(bOnAB, relayPort), to(cOnBC, relayPort)
+	if w.alter.leg != "" {
+		host, at, lead := "relay-b", bOnAB, &toB
+		if w.alter.leg == "bc" {
+			host, at, lead = "relay-c", cOnBC, &toC
+		}
+		m, err := startMiddle(ctx, w.lab.Host(host), to(at, middlePort).String(), lead.String(), w.alter, seed)
+		if err != nil {
+			return err
+		}
+		w.closers = append(w.closers, m.close)
+		*lead = to(at, middlePort)
+	}
+	if w.socat != "" {
+		toC = to(cOnBC, middlePort)
+		if err := w.startSocat(ctx, toC, to(cOnBC, relayPort)); err != nil {
+			return err
+		}
+	}
+	headers := [3]string{}
+	if w.proxy {
+		headers = [3]string{"proxy_protocol: {out: v2}", "proxy_protocol: {in: {trusted: any}, out: v1}", "proxy_protocol: {in: {trusted: any}}"}
+	}
+	for _, r := range []struct {
+		name     string
+		listen   netip.Addr
+		to       netip.AddrPort
+		next, on string
+	}{
+		{"relay-a", aOnAB, toB, "relay", headers[0]},
+		{"relay-b", bOnAB, toC, "relay", headers[1]},
+		{"relay-c", cOnBC, to(targetAt, targetPort), "target", headers[2]},
+	} {
+		if w.down == r.name {
+			continue
+		}
+		p := &relays.Process{Name: r.name, Host: w.lab.Host(r.name), Program: w.program, Dir: w.dir}
+		w.relays = append(w.relays, p)
+		config := fmt.Sprintf("control_socket: %s\nworkers: 1\ntunnels:\n  - name: main\n    listen: %v\n    forward: %v\n    check: {key_file: %s, next: %s}\n    %s\n",
+			p.Socket(), to(r.listen, relayPort), r.to, key, r.next, r.on)
+		if err := p.Start(ctx, config); err != nil {
+			return err
+		}
+	}
+	if w.cut != "" {
+		return w.lab.Link(w.cut).Change(func(s *link.Settings) { s.Down = true })
+	}
+	return nil
+}
+
+// serveTarget accepts connections, and sends and expects nothing.
+func (w *world) serveTarget(ctx context.Context) error {
+	l, err := w.lab.Host("target").ListenTCP(ctx, targetPort)
+	if err != nil {
+		return err
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if w.resets {
+				_ = conn.(*net.TCPConn).SetLinger(0)
+				conn.Close()
+				continue
+			}
+			serving.Go(func() {
+				defer conn.Close()
+				_ = conn.SetDeadline(time.Now().Add(time.Minute))
+				_, _ = conn.Write([]byte("220 ready\r\n"))
+				for b := make([]byte, 1<<10); ; {
+					if _, err := conn.Read(b); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	w.closers = append(w.closers, func() {
+		l.Close()
+		w.kill() // this closes the served connections
+		serving.Wait()
+	})
+	return nil
+}
+
+func (w *world) startSocat(ctx context.Context, at, to netip.AddrPort) error {
+	cmd := exec.Command("socat", fmt.Sprintf("TCP4-LISTEN:%d,bind=%s,reuseaddr,fork", at.Port(), at.Addr()), "TCP4:"+to.String())
+	host := w.lab.Host("relay-c")
+	if err := host.Start(cmd); err != nil {
+		return err
+	}
+	w.closers = append(w.closers, func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return until(ctx, "socat does not listen", func() (bool, error) { return host.Listening(at.Port()) })
+}
+
+// check has relay-a check its tunnel.
+func (w *world) check(ctx context.Context, r *Result) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, w.program, "check", "main", "--json", "--control-socket", w.relays[0].Socket())
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	begin := time.Now()
+	err := w.lab.Host("relay-a").Start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	r.Seconds = time.Since(begin).Seconds()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return err
+	}
+	var report integrity.Report
+	if err := json.Unmarshal(stdout.Bytes(), &report); err != nil {
+		return fmt.Errorf("longhaul check: %v: %s", cmd.ProcessState, strings.TrimSpace(stderr.String()))
+	}
+	if want := map[integrity.State]int{integrity.Whole: 0, integrity.Broken: 1, integrity.Lossy: 3}[report.State]; cmd.ProcessState.ExitCode() != want {
+		return fmt.Errorf("longhaul check ends with %d for a tunnel that is %s", cmd.ProcessState.ExitCode(), report.State)
+	}
+	r.Got, r.Said, r.Report = verdictOf(report), report.Summary, &report
+	if w.socat != "" && (len(report.Chains[0].Hops) != 4 || report.Chains[0].Hops[1].Kind != integrity.KindOther) {
+		return errors.New("longhaul check does not report the socat")
+	}
+	return nil
+}
+
+// verdictOf returns the hosts on either side of a report's fault.
+func verdictOf(r integrity.Report) Verdict {
+	v := Verdict{State: r.State}
+	c := r.Chains[0]
+	if c.Fault == nil {
+		return v
+	}
+	v.Reason, v.From, v.Direction = c.Fault.Reason, "relay-a", c.Fault.Direction
+	v.To = hostOf[c.Hops[c.Fault.Hop-1].Address.Addr()]
+	for _, h := range c.Hops[:c.Fault.Hop-1] {
+		if h.Kind == integrity.KindRelay {
+			v.From = hostOf[h.Address.Addr()]
+		}
+	}
+	return v
+}
+
+// until polls a condition until a timeout.
+func until(ctx context.Context, otherwise string, cond func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		if ok, err := cond(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return errors.New(otherwise)
+		}
+	}
+}

@@ -1,0 +1,386 @@
+//go:build linux
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/lab"
+	"longhaul/lab/hosts"
+	"longhaul/lab/link"
+	"longhaul/lab/relays"
+	"longhaul/lab/wan"
+)
+
+// pairModes are the pairs that Options.Through can name.
+var pairModes = map[string]pairMode{
+	"pair":                 {},
+	"pair-no-resume":       {near: ", resume: off", mortal: true},
+	"pair-clear":           {near: ", encrypt: off", far: ", encrypt: off"},
+	"pair-lanes":           {near: ", lanes: 4"},
+	"pair-paths":           {near: ", lanes: 4", paths: true},
+	"pair-clear-no-resume": {near: ", encrypt: off, resume: off", far: ", encrypt: off", mortal: true},
+}
+
+func pairNames() string { return strings.Join(slices.Sorted(maps.Keys(pairModes)), ", ") }
+
+// pairMode is how two relays carry flows.
+type pairMode struct {
+	near, far string // settings of both tunnels' pair
+	mortal    bool   // an outage cuts flows
+	paths     bool   // two, over a WAN each
+}
+
+// pair is two paired relays, each a process on a host of its own, with a WAN between
+// them. Clients are on the near relay's host and targets on the far one's, so that
+// both legs are like those of the other ways. It has a tunnel for every lane, and another to
+// what refuses there.
+type pair struct {
+	name string
+	pairMode
+	lab                 *lab.Lab
+	dir                 string
+	nearRelay, farRelay *relays.Process
+	targets             []*lane  // on the far relay's host
+	busy                []string // by lane, who still had the script's flow when its client was done
+	rtt                 time.Duration
+	weather             *weather
+	upgrades            *upgrades
+	calm                func() error // ends both
+	observer            observer
+}
+
+var (
+	pairNear = netip.MustParsePrefix("10.1.0.1/24")
+	pairFar  = netip.MustParsePrefix("10.1.0.2/24")
+
+	// Of the second WAN.
+	pairNear2 = netip.MustParsePrefix("10.2.0.1/24")
+	pairFar2  = netip.MustParsePrefix("10.2.0.2/24")
+)
+
+const (
+	pairWAN  = "wan"
+	pairWAN2 = "wan2"
+	// pairRTT is the usual one of the WAN: what one end does must be able to overtake what
+	// is under way from the other.
+	pairRTT = time.Millisecond
+
+	// Of tunnels; they are below the ports that the kernel chooses.
+	nearPorts, farPorts = 10_000, 20_000
+	mostPorts           = 10_000
+
+	slowRTTs         = 50               // round trips that the slowest script waits for
+	outageTime       = time.Minute      // in which a script must end, whatever happens to the WAN
+	pairShrinkWays   = 5 * time.Second  // as shrinkWays
+	outageShrinkWays = 20 * time.Second // the same
+	outageShrinkTime = 3 * time.Minute  // as shrinkTime
+)
+
+// startPair starts a pair for scripts in some lanes, and the weather and the upgrades if there
+// are to be some.
+func startPair(ctx context.Context, name string, o Options, lanes int) (p *pair, err error) {
+	p = &pair{name: name, pairMode: pairModes[name], rtt: cmp.Or(o.RTT, pairRTT), calm: func() error { return nil }}
+	defer func() {
+		if err != nil {
+			p.close()
+			err = fmt.Errorf("%s: %w", name, err)
+		}
+	}()
+	if p.dir, err = os.MkdirTemp("", "longhaul-ends-"); err != nil {
+		return p, err
+	}
+	if err := p.build(); err != nil {
+		return p, err
+	}
+	for range lanes {
+		var l *lane
+		err := p.farHost().Do(func() (err error) {
+			l, err = newLane(onLoopback)
+			return err
+		})
+		if err != nil {
+			return p, err
+		}
+		p.targets = append(p.targets, l)
+	}
+	p.busy = make([]string, lanes)
+	if err := p.start(ctx, o.Program); err != nil {
+		return p, err
+	}
+	if o.Outages {
+		p.weather = p.newWeather(o.Seed)
+	}
+	if o.Upgrades {
+		p.upgrades = newUpgrades(o.Seed, p.nearRelay, p.farRelay)
+	}
+	p.startTrouble(ctx)
+	return p, nil
+}
+
+func (p *pair) nearHost() *hosts.Host { return p.lab.Host("near") }
+func (p *pair) farHost() *hosts.Host  { return p.lab.Host("far") }
+
+// build builds the two hosts and the WAN, or two.
+func (p *pair) build() (err error) {
+	settings := link.Settings{MTU: 1500, Delay: p.rtt / 2}
+	fastOpen := []lab.Sysctl{{Name: "net.ipv4.tcp_fastopen", Value: fastOpenBoth}}
+	over := func(name string, near, far netip.Prefix) lab.LinkSpec {
+		return lab.LinkSpec{
+			Name: name,
+			A:    lab.Endpoint{Host: "near", Device: name, Addresses: []netip.Prefix{near}},
+			B:    lab.Endpoint{Host: "far", Device: name, Addresses: []netip.Prefix{far}},
+			AB:   settings, BA: settings,
+		}
+	}
+	links := []lab.LinkSpec{over(pairWAN, pairNear, pairFar)}
+	if p.paths {
+		links = append(links, over(pairWAN2, pairNear2, pairFar2))
+	}
+	p.lab, err = lab.Build(lab.Topology{
+		Hosts: []lab.HostSpec{
+			{Name: "near", Address: pairNear.Addr(), Sysctls: fastOpen},
+			{Name: "far", Address: pairFar.Addr(), Sysctls: fastOpen},
+		},
+		Links: links,
+	})
+	return err
+}
+
+// pairTunnel is one tunnel of both relays. Each has a session of its own.
+type pairTunnel struct {
+	name    string
+	listen  []netip.AddrPort // of the near relay
+	far     netip.AddrPort   // of the far one
+	target  Family           // of the target
+	forward netip.AddrPort
+}
+
+// tunnel returns a lane's tunnel for clients of all families. From lane to lane it differs
+// whether one socket of the near relay takes all of them, and of which family targets are.
+func (p *pair) tunnel(lane int, refused bool) (t pairTunnel) {
+	number := uint16(lane*2 + flag(refused))
+	t.name = fmt.Sprintf("t%d", number)
+	for _, f := range [...][]Family{{IPv4, IPv6}, {Mapped}}[lane/int(families)%2] {
+		t.listen = append(t.listen, netip.AddrPortFrom(bindTo[f], nearPorts+number))
+	}
+	t.far = netip.AddrPortFrom(pairFar.Addr(), farPorts+number)
+	t.target = Family(lane) % families
+	target := p.targets[lane].target(t.target, refused)
+	t.forward = netip.AddrPortFrom(target.Addr().Unmap(), target.Port())
+	return t
+}
+
+// start makes the keys and starts both relays.
+func (p *pair) start(ctx context.Context, program string) error {
+	near := relays.Peer{Host: p.nearHost(), Name: "near", Keys: filepath.Join(p.dir, "near-keys")}
+	far := relays.Peer{Host: p.farHost(), Name: "far", Keys: filepath.Join(p.dir, "far-keys")}
+	if err := relays.Introduce(ctx, program, far, near, netip.AddrPortFrom(pairFar.Addr(), farPorts).String()); err != nil {
+		return err
+	}
+	p.nearRelay = &relays.Process{Name: "near", Host: near.Host, Program: program, Dir: p.dir, Line: p.observer.listener("near")}
+	p.farRelay = &relays.Process{Name: "far", Host: far.Host, Program: program, Dir: p.dir, Line: p.observer.listener("far")}
+	p.observer.relays = []*relays.Process{p.nearRelay, p.farRelay}
+	nearConfig, farConfig := p.config(p.nearRelay, near.Keys), p.config(p.farRelay, far.Keys)
+	for i := range p.targets {
+		for _, refused := range []bool{false, true} {
+			t := p.tunnel(i, refused)
+			fmt.Fprintf(nearConfig, "  - {name: %s, listen: %s, forward: %q, allow: [0.0.0.0/0, \"::/0\"], pair: {peer: far, warm: 1%s}}\n",
+				t.name, listOf(t.listen), t.far, p.near+p.pathsTo(t))
+			fmt.Fprintf(farConfig, "  - {name: %s, listen: %s, forward: %q, pair_from: {peer: near%s}}\n", t.name, listOf(p.listens(t)), t.forward, p.far)
+		}
+	}
+	if err := p.farRelay.Start(ctx, farConfig.String()); err != nil {
+		return err
+	}
+	return p.nearRelay.Start(ctx, nearConfig.String())
+}
+
+// pathsTo is the near relay's setting of the two paths, if there are two.
+func (p *pair) pathsTo(t pairTunnel) string {
+	if !p.paths {
+		return ""
+	}
+	return fmt.Sprintf(", paths: [{from: %v}, {from: %v, to: \"%v:%d\"}]", pairNear.Addr(), pairNear2.Addr(), pairFar2.Addr(), t.far.Port())
+}
+
+// listens are the addresses of a tunnel of the far relay.
+func (p *pair) listens(t pairTunnel) []netip.AddrPort {
+	all := []netip.AddrPort{t.far}
+	if p.paths {
+		all = append(all, netip.AddrPortFrom(pairFar2.Addr(), t.far.Port()))
+	}
+	return all
+}
+
+// listOf writes addresses as a list of YAML.
+func listOf(all []netip.AddrPort) string {
+	quoted := make([]string, len(all))
+	for i, a := range all {
+		quoted[i] = strconv.Quote(a.String())
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+// config is what a relay's configuration begins with.
+func (p *pair) config(r *relays.Process, keys string) *strings.Builder {
+	b := &strings.Builder{}
+	fmt.Fprintf(b, "control_socket: %s\npair_keys: %s\nreset_drain_timeout: %s\ndefaults: {connect_timeout: %s}\ntunnels:\n", r.Socket(), keys, resetDrain, outageTime)
+	return b
+}
+
+func (p *pair) newWeather(seed uint64) *weather {
+	over := func(name string) *wan.Path {
+		return &wan.Path{
+			Near: p.nearHost(), Far: p.farHost(), Link: p.lab.Link(name),
+			Serves: func(port uint16) bool { return port >= farPorts && port < farPorts+mostPorts },
+		}
+	}
+	paths := []*wan.Path{over(pairWAN)}
+	if p.paths {
+		paths = append(paths, over(pairWAN2))
+	}
+	return newWeather(seed, paths...)
+}
+
+// startTrouble starts the weather and the upgrades.
+func (p *pair) startTrouble(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	var errs [2]error
+	if p.weather != nil {
+		running.Go(func() { errs[0] = p.weather.run(ctx) })
+	}
+	if p.upgrades != nil {
+		running.Go(func() { errs[1] = p.upgrades.run(ctx) })
+	}
+	p.calm = sync.OnceValue(func() error {
+		cancel()
+		running.Wait()
+		return errors.Join(errs[:]...)
+	})
+}
+
+func (p *pair) close() {
+	_ = p.calm() // whoever needs its error has asked before
+	for _, r := range []*relays.Process{p.nearRelay, p.farRelay} {
+		if r != nil && r.Running() {
+			_ = r.Kill()
+		}
+	}
+	for _, l := range p.targets {
+		l.close()
+	}
+	if p.lab != nil {
+		p.lab.Close()
+	}
+	os.RemoveAll(p.dir)
+}
+
+// check returns an error if a relay has died, or if the weather or the upgrades could not be made.
+func (p *pair) check() error {
+	err := p.calm()
+	for _, r := range []*relays.Process{p.nearRelay, p.farRelay} {
+		if !r.Running() {
+			err = errors.Join(err, fmt.Errorf("the %s relay has ended:\n%s", r.Name, r.Log()))
+		}
+	}
+	return err
+}
+
+func (p *pair) way() *way {
+	w := &way{name: p.name, flag: "--through " + p.name, shrinkWays: pairShrinkWays, shrinkTime: shrinkTime, route: p.route, said: p.said,
+		weather: p.weather, upgrades: p.upgrades}
+	w.calmly = scriptTime + slowRTTs*p.rtt
+	w.within = w.calmly
+	var with []string
+	if p.weather != nil {
+		with, w.flag = append(with, "outages"), w.flag+" --outages"
+	}
+	if p.upgrades != nil {
+		with, w.flag = append(with, "upgrades"), w.flag+" --upgrades"
+		w.settled = func(i int, s *Script) string { return p.settled(i, s, w.calmly) }
+	}
+	if p.rtt != pairRTT {
+		w.flag += fmt.Sprintf(" --rtt %v", p.rtt)
+	}
+	if len(with) > 0 {
+		w.name += " with " + strings.Join(with, " and ")
+		w.flag += " --repeat 100"
+		w.within, w.shrinkWays, w.shrinkTime = outageTime+slowRTTs*p.rtt, outageShrinkWays, outageShrinkTime
+	}
+	if p.rtt != pairRTT {
+		w.name += fmt.Sprintf(" at %v", p.rtt)
+	}
+	return w
+}
+
+func (p *pair) route(_ *lane, i int, s *Script) (route, func(), error) {
+	l, t := p.targets[i], p.tunnel(i, s.Refused)
+	at := *s
+	at.Family = t.target
+	r := l.direct(&at)
+	r.dial = netip.AddrPortFrom(dialTo[s.Family], t.listen[0].Port())
+	r.socket = socketsOf(p.nearHost())
+	p.busy[i] = ""
+	r.quiet = twice(func() bool {
+		idle := p.observer.idle(t.name)
+		p.busy[i] = p.observer.where(t.name)
+		return idle
+	})
+	return r, l.empty, nil
+}
+
+// leftTime is longer than the resume of the pairs, after which a relay gives a flow up in any case.
+const leftTime = 3 * time.Minute
+
+// settled is that of a way. A relay may have the flow for a time, beyond what faults of the WAN
+// excuse.
+func (p *pair) settled(i int, s *Script, calmly time.Duration) (left string) {
+	tunnel := p.tunnel(i, s.Refused).name
+	over := twice(func() bool { return p.observer.idle(tunnel) })
+	for began := time.Now(); !over() && time.Since(began) < leftTime; time.Sleep(slice) {
+		excused := time.Duration(0)
+		if p.weather != nil {
+			excused = p.weather.delay(began)
+		}
+		if left == "" && time.Since(began)-excused > calmly {
+			left = p.observer.where(tunnel)
+		}
+	}
+	return left
+}
+
+// said returns what both relays say of the flow of a lane's last script.
+func (p *pair) said(i int, s *Script, since time.Time) string {
+	return p.busy[i] + p.observer.said(p.tunnel(i, s.Refused).name, since)
+}
+
+// socketsOf makes a client's sockets on a host.
+func socketsOf(h *hosts.Host) func(family int) (int, error) {
+	return func(family int) (fd int, err error) {
+		err = h.Do(func() error {
+			fd, err = newSocket(family)
+			return err
+		})
+		return fd, err
+	}
+}
+
+func newSocket(family int) (int, error) {
+	return unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+}

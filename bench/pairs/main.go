@@ -1,0 +1,5 @@
+package main
+
+import "longhaul/bench/kit"
+
+func main() { kit.Main(Experiments()...) }

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"longhaul/lab"
+	"longhaul/lab/relays"
+)
+
+// The crowd of case memory.
+const (
+	memoryFlows = 1000
+	memoryLimit = 512 << 20 // bytes, of each relay
+)
+
+// memory measures what relays hold of one bulk flow, and how a crowd of bulk flows keeps
+// to memory_limit.
+func memory(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
+	c := conditions(stripeRTT, stripeRate(o))
+	c.Policer = perConnection(c.RateBps / 8)
+	bdp := c.LimitBps() / 8 * stripeRTT.Seconds()
+	if way == WayPair {
+		bdp /= 8 // its connection gets no more
+	}
+	one, err := holdFlows(ctx, o, c, way, 1, pick(o, 20*time.Second, 10*time.Second), settings{})
+	if err != nil {
+		return err
+	}
+	for i, site := range farNear {
+		note(measured{name: site + ": one flow, most held ÷ BDP", value: float64(one.held[i]) / bdp, bound: atMost(stripeMemoryBDPs)})
+	}
+	flows := pick(o, memoryFlows, memoryFlows/10)
+	if o.Flows > 0 {
+		flows = o.Flows
+	}
+	limit := pick(o, int64(memoryLimit), int64(memoryLimit)/4)
+	many, err := holdFlows(ctx, o, c, way, flows, pick(o, 40*time.Second, 20*time.Second),
+		settings{process: fmt.Sprintf("memory_limit: %dMiB", limit>>20)})
+	if err != nil {
+		return err
+	}
+	note(measured{name: "flows at once", value: float64(flows)})
+	if way == WayLanes {
+		note(measured{name: "lanes of all, at most", value: float64(many.lanes)})
+	}
+	note(measured{name: "flows that failed", value: float64(many.failed), bound: atMost(0), exact: true, example: many.example})
+	note(measured{name: "goodput of all, of the limit", value: many.goodputBps / c.LimitBps()})
+	for i, site := range farNear {
+		note(measured{name: site + ": most held ÷ memory_limit", value: float64(many.held[i]) / float64(limit), bound: atMost(0.25)})
+		note(measured{name: site + ": most memory ÷ memory_limit", value: float64(many.memory[i]) / float64(limit), bound: atMost(1)})
+	}
+	return nil
+}
+
+// farNear are the sites in the order of a world's relays.
+var farNear = [2]string{"far", "near"}
+
+// holding is what relays held at most, far and near.
+type holding struct {
+	held       [2]int64 // bytes of streams
+	memory     [2]int64 // of the processes: heap, stacks
+	lanes      int      // busy ones of the near relay
+	failed     int64    // flows that ended before they were to
+	example    string   // of what the near relay says of them
+	goodputBps float64
+}
+
+// holdFlows sends on some flows at once, as fast as they go.
+func holdFlows(ctx context.Context, o Options, c lab.Conditions, way string, flows int, lasts time.Duration, s settings) (h holding, err error) {
+	var received, failed atomic.Int64
+	w, err := buildWorld(ctx, o, lab.TwoSites(c), way, func(conn net.Conn) { countAll(conn, &received) }, s)
+	if err != nil {
+		return h, err
+	}
+	defer w.close()
+	var senders sync.WaitGroup
+	var conns []*net.TCPConn
+	defer func() {
+		for _, conn := range conns {
+			_ = conn.SetLinger(0)
+			conn.Close()
+		}
+		senders.Wait()
+	}()
+	for range flows { // before any of them takes memory
+		conn, err := w.dial(ctx)
+		if err != nil {
+			return h, w.errorf("dial: %w", err)
+		}
+		conns = append(conns, conn)
+	}
+	for _, conn := range conns {
+		senders.Go(func() {
+			if sendForever(conn) != nil {
+				failed.Add(1)
+			}
+		})
+	}
+	for began := time.Now(); time.Since(began) < lasts; {
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return h, err
+		}
+		for i, r := range []*relays.Process{w.far(), w.near()} {
+			used, err := usageOf(r.PID())
+			if err != nil {
+				return h, err
+			}
+			status, err := r.Status(ctx)
+			if err != nil {
+				return h, w.errorf("status: %w", err)
+			}
+			h.memory[i] = max(h.memory[i], used.memoryBytes)
+			if status.Pairs == nil {
+				continue
+			}
+			h.held[i] = max(h.held[i], status.Pairs.RetainedBytes)
+			for _, session := range status.Pairs.Sessions {
+				if r == w.near() {
+					h.lanes = max(h.lanes, session.LanesBusy)
+				}
+			}
+		}
+		h.goodputBps = float64(received.Load()) * 8 / time.Since(began).Seconds()
+	}
+	h.failed = failed.Load()
+	for _, line := range w.heard("msg=flow ") {
+		h.example = line
+	}
+	return h, nil
+}

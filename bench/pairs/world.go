@@ -1,0 +1,299 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"longhaul/lab"
+	"longhaul/lab/relays"
+	"longhaul/lab/tcpserver"
+	"longhaul/lab/wan"
+)
+
+// world is two sites with a way between them, and a target on host-b:
+//
+//	client on host-a ── relay-a ══WAN══ relay-b ── target on host-b
+type world struct {
+	*lab.Stage
+	way string
+	dir string
+	settings
+	to netip.AddrPort // where clients connect
+
+	relays []*relays.Process // the far one first; none on ways without longhaul
+	boxed  *box              // between the relays; may be nil
+	stop   func()            // of the target
+	before func()            // what close does first; may be nil
+	after  func()            // and what once all processes have ended; may be nil
+
+	mu   sync.Mutex
+	said []string // lines of the near relay's log
+}
+
+// settings are those of longhaul's relays, beside the usual ones.
+type settings struct {
+	env     []string // of the processes
+	process string   // lines of both configurations
+	pair    string   // of the near tunnel's pair, like ", resume: 5s"
+	tunnel  string   // of the near tunnel, like ", wan: {rate: 100Mbit}"
+	both    string   // of both tunnels
+	tunnels uint16   // 0: one
+	wans    bool     // the far relay listens on the second WAN too
+	box     uint16   // port of a box at site B, to which the near relay connects; 0: none
+}
+
+const (
+	port       = lab.RelayPort
+	targetPort = 5000
+	// refusedTunnel is the number of a tunnel whose target refuses. The ports of a tunnel
+	// are those of the first one and its number.
+	refusedTunnel = 1
+)
+
+// The addresses of the near relay, of the far one, and of the target.
+var (
+	addressNear = lab.RelayAListens.String()
+	addressFar  = netip.AddrPortFrom(lab.WANB, port).String()
+	addressTo   = netip.AddrPortFrom(lab.HostB, targetPort).String()
+)
+
+// patience bounds every step that nothing delays on purpose.
+const patience = time.Minute
+
+// newWorld builds the sites and starts what the way needs. serve is the target.
+func newWorld(ctx context.Context, o Options, c lab.Conditions, way string, serve func(net.Conn)) (*world, error) {
+	return buildWorld(ctx, o, lab.TwoSites(c), way, serve, settings{})
+}
+
+// buildWorld is newWorld with any topology of the two sites, and with settings for
+// longhaul's relays.
+func buildWorld(ctx context.Context, o Options, t lab.Topology, way string, serve func(net.Conn), s settings) (w *world, err error) {
+	dir, err := os.MkdirTemp("/run", "pairs-")
+	if err != nil {
+		return nil, err
+	}
+	built, err := lab.Build(t)
+	if err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	w = &world{Stage: &lab.Stage{Lab: built, Program: o.Program, Report: o.Report}, way: way, dir: dir, settings: s}
+	defer func() {
+		if err != nil {
+			err = w.explain(err)
+			w.close()
+		}
+	}()
+	listen := built.Host("host-b").ListenTCP
+	if way == WayMPTCP {
+		listen = built.Host("host-b").ListenMPTCP
+	}
+	l, err := listen(ctx, targetPort)
+	if err != nil {
+		return nil, err
+	}
+	w.stop = tcpserver.Serve(l, serve)
+	return w, w.start(ctx)
+}
+
+// start starts what stands between the sites.
+func (w *world) start(ctx context.Context) error {
+	w.to = lab.RelayAListens
+	switch w.way {
+	case WayDirect:
+		w.to = netip.AddrPortFrom(lab.HostB, targetPort)
+		return nil
+	case WayHAProxy:
+		return w.startHAProxy(ctx)
+	case WayStunnel:
+		return w.startStunnel(ctx)
+	case WayWireGuard:
+		w.to = netip.AddrPortFrom(lab.HostB, targetPort)
+		return w.startWireGuard(ctx)
+	case WayMPTCP:
+		w.to = netip.AddrPortFrom(lab.HostB, targetPort)
+		return w.startMPTCP(ctx)
+	case WayYamux:
+		return w.startYamux(ctx)
+	}
+	return w.startRelays(ctx)
+}
+
+// near and far are the relays of both sites.
+func (w *world) near() *relays.Process { return w.relays[1] }
+func (w *world) far() *relays.Process  { return w.relays[0] }
+
+// startRelays starts longhaul at both sites.
+func (w *world) startRelays(ctx context.Context) error {
+	if w.way != WayPlain {
+		if err := w.makeKeys(ctx); err != nil {
+			return err
+		}
+	}
+	if w.box > 0 {
+		var err error
+		if w.boxed, err = startBox(ctx, w.Host("relay-b"), w.box, netip.AddrPortFrom(lab.WANB, port)); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"relay-b", "relay-a"} {
+		r := &relays.Process{Name: name, Host: w.Host(name), Program: w.Program, Dir: w.dir, Env: w.env}
+		if name == "relay-a" {
+			r.Line = w.hear
+		}
+		w.relays = append(w.relays, r)
+		if err := w.startRelay(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startRelay starts one of the relays, or starts it again.
+func (w *world) startRelay(ctx context.Context, r *relays.Process) error {
+	return r.Start(ctx, w.config(r, ""))
+}
+
+// reload gives a relay another number of warm connections, if it is the near one, and
+// its configuration in any case.
+func (w *world) reload(ctx context.Context, r *relays.Process, warm int) error {
+	return r.Reload(ctx, w.config(r, fmt.Sprintf(", warm: %d", warm)))
+}
+
+// config is the configuration of a relay, with more settings for the near one's pair.
+func (w *world) config(r *relays.Process, more string) string {
+	keys := ""
+	if w.way != WayPlain {
+		keys = "pair_keys: " + w.keys(r.Name)
+	}
+	config := fmt.Sprintf("control_socket: %s\n%s\n%s\ntunnels:\n", r.Socket(), keys, w.process)
+	for n := range max(w.tunnels, 1) {
+		tunnel := farTunnel(w.way, n, w.wans)
+		if r.Name == "relay-a" {
+			tunnel = nearTunnel(w.way, n, cmp.Or(w.box, port), w.pair+more) + w.tunnel
+		}
+		config += fmt.Sprintf("  - {name: %s, allow: [0.0.0.0/0], %s%s}\n", tunnelName(n), tunnel, w.both)
+	}
+	return config
+}
+
+func tunnelName(n uint16) string {
+	if n == 0 {
+		return "main"
+	}
+	return fmt.Sprintf("tunnel-%d", n)
+}
+
+// hear keeps a line of the near relay's log.
+func (w *world) hear(line string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.said = append(w.said, line)
+}
+
+// heard returns the lines of the near relay's log that contain a text.
+func (w *world) heard(text string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var lines []string
+	for _, line := range w.said {
+		if strings.Contains(line, text) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// dial connects from host-a to the target, over the way.
+func (w *world) dial(ctx context.Context) (*net.TCPConn, error) {
+	if w.way == WayMPTCP {
+		return w.Host("host-a").DialMPTCP(ctx, w.to, patience)
+	}
+	return w.Host("host-a").DialTCP(ctx, w.to, patience)
+}
+
+// path is the WAN between the relays.
+func (w *world) path() *wan.Path { return w.pathOver(lab.WAN) }
+
+// pathOver is one of several.
+func (w *world) pathOver(link string) *wan.Path {
+	return &wan.Path{Near: w.Host("relay-a"), Far: w.Host("relay-b"), Link: w.Link(link),
+		Serves: func(p uint16) bool { return p == port || p == port+refusedTunnel }}
+}
+
+// cut cuts the WAN in both directions, or mends it.
+func (w *world) cut(down bool) error {
+	w.Report.Linef("  %s: the WAN is %s", time.Now().Format(clock), map[bool]string{true: "cut", false: "mended"}[down])
+	return w.path().Cut(down, wan.BothWays...)
+}
+
+// explain adds the ends of all logs to an error.
+func (w *world) explain(err error) error {
+	err = w.Explain(err)
+	for _, r := range w.relays {
+		if said := r.Log(); said != "" && !errors.Is(err, context.Canceled) && !strings.Contains(err.Error(), said) {
+			err = fmt.Errorf("%w\n%s said:\n%s", err, r.Name, said)
+		}
+	}
+	return err
+}
+
+// errorf is an error with the log of what ran.
+func (w *world) errorf(format string, args ...any) error {
+	return w.explain(fmt.Errorf(format, args...))
+}
+
+// pids returns the processes of the way.
+func (w *world) pids() []int {
+	var all []int
+	for _, r := range w.relays {
+		all = append(all, r.PID())
+	}
+	for _, d := range w.Running() {
+		all = append(all, d.PID())
+	}
+	return all
+}
+
+func (w *world) close() {
+	if w.before != nil {
+		w.before()
+	}
+	for _, r := range w.relays {
+		if r.Running() {
+			_ = r.Kill() // no failure leaves it running
+		}
+	}
+	w.Stop()
+	if w.boxed != nil {
+		w.boxed.stop()
+	}
+	if w.stop != nil {
+		w.stop()
+	}
+	if w.after != nil {
+		w.after()
+	}
+	w.Lab.Close()
+	os.RemoveAll(w.dir)
+}
+
+// pause waits, unless the context ends first.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,68 @@
+package transport
+
+import (
+	"slices"
+	"strings"
+
+	"longhaul/internal/words/units"
+)
+
+// Algorithm is one of longhaul's own congestion controls.
+type Algorithm struct {
+	Name    string
+	Summary string // in a few words
+
+	InLinux   bool // Linux has one of the same name: longhaul's goes by its second name beside it
+	NeedsRate bool // it finds no rate by itself
+
+	paces           bool // it sets the sending rate directly, not through the window
+	fillsLossyPaths bool // it keeps the path's rate while a tenth of the packets is lost
+}
+
+// own is the list of longhaul's congestion controls, by name. The objects in tune/cc are
+// compiled from bpf/.
+var own = []Algorithm{
+	{Name: "bbr3", Summary: "BBR version 3: models the path, tolerates 2 % of loss", paces: true},
+	{Name: "brutal", Summary: "holds a given rate despite loss", NeedsRate: true, paces: true, fillsLossyPaths: true},
+	{Name: "haul", Summary: "finds the rate of a lossy path, keeps queues short", paces: true, fillsLossyPaths: true},
+	{Name: "hybla", Summary: "long round trips grow like short ones", InLinux: true},
+	{Name: "illinois", Summary: "grows by delay, falls by loss; for fast clean paths", InLinux: true},
+}
+
+// OwnAlgorithms returns longhaul's congestion controls, by name.
+func OwnAlgorithms() []Algorithm { return slices.Clone(own) }
+
+// OwnNames returns the first names of longhaul's congestion controls, sorted.
+func OwnNames() []string {
+	names := make([]string, len(own))
+	for i, a := range own {
+		names[i] = a.Name
+	}
+	return names
+}
+
+// OwnAlgorithm returns the one of longhaul's congestion controls with this first or second
+// name.
+func OwnAlgorithm(name string) (a Algorithm, ok bool) {
+	name = units.FirstName(name)
+	i := slices.IndexFunc(own, func(a Algorithm) bool { return a.Name == name })
+	if i < 0 {
+		return Algorithm{}, false
+	}
+	return own[i], true
+}
+
+// NeedsRate reports whether a congestion control sends at a rate that somebody gives it.
+func NeedsRate(name string) bool {
+	a, _ := OwnAlgorithm(name)
+	return a.NeedsRate
+}
+
+// Paces reports whether a congestion control sets the sending rate directly, not through the
+// window.
+func Paces(name string) bool {
+	if a, ok := OwnAlgorithm(name); ok {
+		return a.paces
+	}
+	return strings.HasPrefix(name, "bbr") // all versions
+}

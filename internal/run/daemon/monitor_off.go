@@ -1,5 +1,0 @@
-//go:build linux && nomonitor
-
-package daemon
-
-const monitoring = false
