@@ -82,12 +82,12 @@ func longhaulDirection(c *pcap.Connection, i int) direction {
 
 // verdict is what longhaul doctor said of a file.
 type verdict struct {
-	Cause   string        `json:"cause,omitempty"` // empty: it refused
-	Certain bool          `json:"certain,omitempty"`
-	Refusal string        `json:"refusal,omitempty"`
-	Status  int           `json:"status"`
-	Time    time.Duration `json:"time_ns"`
-	Memory  int64         `json:"memory_bytes"` // largest resident set
+	Cause    string          `json:"cause,omitempty"` // empty: it refused
+	Strength doctor.Strength `json:"strength,omitempty"`
+	Refusal  string          `json:"refusal,omitempty"`
+	Status   int             `json:"status"`
+	Time     time.Duration   `json:"time_ns"`
+	Memory   int64           `json:"memory_bytes"` // largest resident set
 	// Crashed and TimedOut are ways in which it did not end.
 	Crashed  bool `json:"crashed,omitempty"`
 	TimedOut bool `json:"timed_out,omitempty"`

@@ -177,13 +177,26 @@ func note(env *env, err error) { fmt.Fprintf(env.stderr, "longhaul: %v\n", err) 
 func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doctor.Observation, error) {
 	capture := len(f.pcap) > 0
 	passive := !capture && (f.remote != "" || f.local != "" || f.pid != 0)
-	ways := 0
-	for _, chosen := range []bool{len(args) > 0 && !capture, passive, f.replay != "", capture} {
-		if chosen {
-			ways++
+	var ways []string
+	for _, way := range []struct {
+		name   string
+		chosen bool
+	}{
+		{"HOST", len(args) > 0 && !capture}, {"--remote, --local or --pid", passive}, {"--replay", f.replay != ""}, {"--pcap", capture},
+	} {
+		if way.chosen {
+			ways = append(ways, way.name)
 		}
 	}
-	if ways != 1 || len(args) > 1 && !capture {
+	switch {
+	case len(ways) > 1:
+		return doctor.Observation{}, usageError(remedy.New(fmt.Errorf("%s are different ways to observe", strings.Join(ways, " and ")), "give one of them"))
+	case f.Export != "" && !capture:
+		return doctor.Observation{}, usageError(errors.New("--export needs a capture: add --pcap FILE"))
+	case f.dryRun && !f.apply:
+		return doctor.Observation{}, usageError(errors.New("--dry-run says what --apply or --undo would change: add one"))
+	}
+	if len(ways) != 1 || len(args) > 1 && !capture {
 		return doctor.Observation{},
 			usageError(remedy.New(errors.New("longhaul doctor needs one host, or connections to watch"),
 				"see longhaul doctor --help"))
@@ -282,6 +295,9 @@ func (f *doctorFlags) transfer(ctx context.Context, host string) (doctor.Observa
 func parseEnd(ctx context.Context, flag, text string) (examine.End, error) {
 	if text == "" {
 		return examine.End{}, nil
+	}
+	if strings.HasPrefix(text, "-") {
+		return examine.End{}, usageError(fmt.Errorf("--%s needs HOST[:PORT] or a port, and got %q", flag, text))
 	}
 	end, err := examine.ParseEnd(ctx, text)
 	var unresolved *examine.UnresolvedError

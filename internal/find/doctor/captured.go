@@ -232,7 +232,7 @@ const minSegments = 10
 func (c *patient) capturedApplication() *Finding {
 	n := &c.counts
 	finding := &Finding{Cause: Application, BoundBps: c.goodput, Evidence: c.waitsFor(), strength: NotCertain,
-		doubt: "it paused for a part of the time, and a capture does not show what the program had to send: longhaul doctor --remote on the sending host does"}
+		doubt: "it paused for a part of the time, and a capture does not show what the program had to send: " + c.live() + " on the sending host does"}
 	disturbed := n.lossShare() > 0.02 || n.Stall.Retransmissions > 2 || n.ZeroWindows > 0 || n.Missing > 0
 	idle := c.pausing() >= 0.5
 	switch {
@@ -242,7 +242,7 @@ func (c *patient) capturedApplication() *Finding {
 		finding.strength = Likely
 		finding.doubt = "the capture is not from the sending host: losses before it look like pauses"
 		if c.o.Capture.AtSender {
-			finding.doubt = "a capture does not show what the program had to send: longhaul doctor --remote on the sending host does"
+			finding.doubt = "a capture does not show what the program had to send: " + c.live() + " on the sending host does"
 		}
 		if disturbed {
 			finding.doubt = "segments were also retransmitted or missed, or the window closed: those times may count as pauses"
@@ -255,7 +255,7 @@ func (c *patient) capturedApplication() *Finding {
 func (c *patient) closedWindow() *Finding {
 	n := &c.counts
 	finding := &Finding{Cause: Reader, BoundBps: c.goodput, strength: Certain, Evidence: []string{
-		fmt.Sprintf("the receiver closed its window: %s; its program did not read", c.closedShare()),
+		fmt.Sprintf("the receiver closed its window: %s; its program reads slowly", c.closedShare()),
 	}}
 	if n.WindowFull > 0 {
 		finding.Evidence = append(finding.Evidence, fmt.Sprintf("the window was full after %s of %s", plural(n.WindowFull, "segment"), plural(n.Segments, "segment")))
@@ -271,7 +271,7 @@ func (c *patient) closedWindow() *Finding {
 func (c *patient) closedShare() string {
 	text := c.counts.closedText()
 	if share := c.shareOfTime(c.counts.ZeroWindowTime); share > 0 {
-		text += fmt.Sprintf(", %s of the time", percent(share))
+		text += fmt.Sprintf(" (closed %s of the time)", percent(share))
 	}
 	return text
 }

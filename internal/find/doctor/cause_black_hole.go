@@ -4,7 +4,9 @@ import "fmt"
 
 var blackHoleCause = causeEntry{
 	cause: BlackHole, rule: blackHole, standstill: true, remedies: blackHoleRemedies,
-	sentence: limited("Large packets vanish on the path, and the sender gets no error: the connection stands still at %s."),
+	sentence: func(r *Report) string {
+		return "Large packets vanish on the path, and the sender gets no error: the connection stands still." + r.could()
+	},
 }
 
 // blackHole: the handshake got through, and full segments never do. If path MTU
@@ -35,11 +37,11 @@ func blackHole(c *patient) *Finding {
 func (c *patient) capturedBlackHole() *Finding {
 	s, n := c.counts.Stall, &c.counts
 	full := s.AtEnd && s.SegmentBytes >= smallSegment && 10*s.SegmentBytes >= 9*int64(c.f.MSS)
-	if !full || 10*s.AnsweredBytes >= 9*s.SegmentBytes || s.AnsweredBytes == 0 && s.Heard == 0 && !c.o.Capture.Handshake {
+	if !full || c.arrived() || 10*s.AnsweredBytes >= 9*s.SegmentBytes || s.AnsweredBytes == 0 && s.Heard == 0 && !c.o.Capture.Handshake {
 		return nil
 	}
 	finding := &Finding{Cause: BlackHole, Evidence: []string{c.stallEvidence(), ""},
-		strength: Likely, doubt: "a path that went down at that moment shows the same: see whether ping -M do -s SIZE gets through, or run longhaul doctor --remote on the sending host"}
+		strength: Likely, doubt: "a path that went down at that moment shows the same: see whether ping -M do -s SIZE gets through, or run " + c.live() + " on the sending host"}
 	switch {
 	case s.AnsweredBytes > 0:
 		finding.Evidence[1] = fmt.Sprintf("segments of %d bytes get no answer; %d bytes were acknowledged before", s.SegmentBytes, s.AnsweredBytes)
@@ -55,12 +57,22 @@ func (c *patient) capturedBlackHole() *Finding {
 	return finding
 }
 
+// arrived reports whether a capture shows that the data arrived, at it or at the receiver:
+// it is not from the sending host, or the receiver had what was retransmitted.
+func (c *patient) arrived() bool {
+	capture, n := c.o.Capture, &c.counts
+	return !capture.AtSender && !capture.PlaceUnknown || n.Spurious > 0 && 2*n.Spurious >= n.Retransmitted
+}
+
 // smallSegment is the data that every path carries (RFC 9293, section 3.7.1).
 const smallSegment = 536
 
 func blackHoleRemedies(c *patient) []Remedy {
 	host, prefix := c.far()
-	mss := 1220 // from IPv6's minimum MTU, which every path carries
+	mss := 1220 // from IPv6's minimum MTU, which nearly every path carries
+	if mss >= c.f.MSS {
+		mss = smallSegment
+	}
 	if c.o.Path.MTU > 0 {
 		mss = c.o.Path.MTU - c.headersOfSYN()
 	}

@@ -2,8 +2,9 @@ package doctor
 
 import (
 	"fmt"
-	"longhaul/internal/words/units"
 	"math"
+
+	"longhaul/internal/words/units"
 )
 
 var congestionCause = causeEntry{

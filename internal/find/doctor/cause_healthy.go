@@ -2,16 +2,20 @@ package doctor
 
 import (
 	"fmt"
-	"longhaul/internal/words/units"
 	"math"
 	"time"
+
+	"longhaul/internal/words/units"
 )
 
 var healthyCause = causeEntry{
 	cause: Healthy, rule: healthy, byTiming: true, needsNone: true, doubt: capacityDoubt,
 	sentence: func(r *Report) string {
-		if r.Strength != Certain {
-			return fmt.Sprintf("Nothing to fix, as far as these figures show: the connection gets %s, and fills a queue on the path.", r.gets())
+		if len(r.Findings) > 1 {
+			return fmt.Sprintf("Little to fix: the connection gets %s, and no remedy would bring a fifth more.", r.gets())
+		}
+		if r.Strength != Certain && r.Observation.Capacity == nil {
+			return fmt.Sprintf("Nothing to fix: the connection gets %s, and fills a queue on the path.", r.gets())
 		}
 		return fmt.Sprintf("Nothing to fix: the connection gets %s, which is what the path carries.", r.gets())
 	},

@@ -29,11 +29,14 @@ func nagle(c *patient) *Finding {
 		finding.Evidence = append(finding.Evidence, fmt.Sprintf("round trips take %s, and %s at least: the other end delays acknowledgements",
 			milliseconds(f.RTT), milliseconds(f.MinRTT)))
 	}
-	if f.Held < 0.99 {
+	if f.MinRTT > 0 {
 		// What is left of an exchange is the time in which nothing was held back, and at
 		// least a round trip.
-		trips := c.exchange() * 8 / f.MinRTT.Seconds()
-		finding.PredictedBps, finding.Next = max(min(c.goodput/(1-f.Held), trips, c.path), c.goodput), "the round trips of the exchange"
+		left := min(c.exchange()*8/f.MinRTT.Seconds(), c.path)
+		if f.Held < 0.99 {
+			left = min(left, c.goodput/(1-f.Held))
+		}
+		finding.PredictedBps, finding.Next = max(left, c.goodput), "the round trips of the exchange"
 	}
 	return finding
 }

@@ -50,6 +50,8 @@ func (c *patient) capturedOutage() *Finding {
 	}
 	finding := &Finding{Cause: Outage, Evidence: []string{c.stallEvidence(), "nothing of the peer was captured meanwhile"}}
 	switch {
+	case c.arrived():
+		finding.strength, finding.doubt = Likely, "the data reached the capture: the receiving host may be down, or the way back"
 	case !c.peerHeard():
 		finding.strength, finding.doubt = Likely, "the capture has no packet of the peer: it may lack that direction"
 	case !s.AtEnd:

@@ -2,9 +2,10 @@ package doctor
 
 import (
 	"fmt"
-	"longhaul/internal/words/units"
 	"math"
 	"time"
+
+	"longhaul/internal/words/units"
 )
 
 var policerCause = causeEntry{

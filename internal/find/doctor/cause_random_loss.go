@@ -2,8 +2,9 @@ package doctor
 
 import (
 	"fmt"
-	"longhaul/internal/words/units"
 	"math"
+
+	"longhaul/internal/words/units"
 )
 
 var randomLossCause = causeEntry{
@@ -21,7 +22,7 @@ func (c *patient) hardlyQueued() bool {
 // randomLoss: the path loses segments without a full queue.
 func randomLoss(c *patient) *Finding {
 	f := c.f
-	if !(c.lost > 0 && c.hardlyQueued()) || f.SlowStart || reordering(c) != nil || spurious(c) != nil || !c.lossLimits() || policer(c) != nil || c.idle() || math.IsInf(c.lossBound(), 1) {
+	if !(c.lost > 0 && c.hardlyQueued()) || f.SlowStart || reorders(c) || spurious(c) != nil || !c.lossLimits() || policer(c) != nil || c.idle() || math.IsInf(c.lossBound(), 1) {
 		return nil
 	}
 	return &Finding{Cause: RandomLoss, BoundBps: max(c.goodput, c.lossBound()), Evidence: []string{
@@ -34,8 +35,18 @@ func randomLoss(c *patient) *Finding {
 // full segments, for which the congestion control's model is not far above the goodput.
 func (c *patient) lossLimits() bool {
 	n := &c.counts
-	return !c.captured() || n.Retransmitted-n.Spurious >= severalLost && c.sendsFull() && c.lossBound() < 2.5*c.goodput
+	return !c.captured() || n.Retransmitted-n.Spurious >= severalLost && c.sendsFull() && c.lossBound() < maxOfModel*c.goodput
 }
+
+// maxOfModel is how far a congestion control's model may be above the goodput for losses to
+// be the limit.
+const maxOfModel = 2.5
 
 // severalLost is the number of losses that are no accident.
 const severalLost = 3
+
+// reorders reports whether reordering explains the retransmissions.
+func reorders(c *patient) bool {
+	finding := reordering(c)
+	return finding != nil && finding.strength != NotCertain
+}

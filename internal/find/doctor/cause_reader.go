@@ -2,14 +2,15 @@ package doctor
 
 import (
 	"fmt"
-	"longhaul/internal/words/units"
 	"slices"
+
+	"longhaul/internal/words/units"
 )
 
 var readerCause = causeEntry{
 	cause: Reader, rule: slowReader, glances: true, remedies: readerRemedies,
 	sentence: func(r *Report) string {
-		if r.GoodputBps == 0 {
+		if r.GoodputBps == 0 || r.Counts.ZeroWindowAtEnd && r.Counts.ZeroWindowTime > 9*r.Figures.Time/10 {
 			return "The receiving program reads nothing, so its host lets no more data come: the connection stands still."
 		}
 		return limited("The receiving program limits it, not the network: it reads only %s.")(r)

@@ -25,7 +25,10 @@ func reordering(c *patient) *Finding {
 	if c.captured() {
 		finding.Evidence = append(finding.Evidence, "segments changed their order: "+c.counts.orderText(),
 			fmt.Sprintf("the receiver already had %d of %s", min(c.counts.Spurious, c.counts.Retransmitted), plural(c.counts.Retransmitted, "retransmitted segment")))
-		if n := &c.counts; n.OutOfOrder+n.Overtaken < 10 || 2*n.Spurious < n.Retransmitted {
+		switch n := &c.counts; {
+		case 2*n.Spurious < n.Retransmitted:
+			finding.strength, finding.doubt = NotCertain, "most retransmissions were needed: losses may limit it more"
+		case n.OutOfOrder+n.Overtaken < 10:
 			finding.strength, finding.doubt = Likely, "few segments changed their order: losses may limit it more"
 		}
 		return finding

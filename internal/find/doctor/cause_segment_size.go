@@ -2,9 +2,10 @@ package doctor
 
 import (
 	"fmt"
-	"longhaul/internal/words/units"
 	"math"
 	"net/netip"
+
+	"longhaul/internal/words/units"
 )
 
 var segmentSizeCause = causeEntry{
@@ -75,5 +76,5 @@ func segmentSizeDoubt(c *patient) string {
 		return ""
 	}
 	return "a capture does not show whether the path carries larger packets: " +
-		"longhaul doctor --remote --test on the sending host finds out"
+		c.live() + " --test on the sending host finds out"
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+
 	"longhaul/internal/words/units"
 )
 

@@ -3,11 +3,9 @@ package doctor
 import "fmt"
 
 var spuriousCause = causeEntry{
-	cause: SpuriousRetransmissions, rule: spurious, doubt: spuriousDoubt, relayed: true,
+	cause: SpuriousRetransmissions, rule: spurious, doubt: spuriousDoubt, byTiming: true, relayed: true,
 	remedies: func(c *patient) []Remedy { return []Remedy{c.haul()} },
-	likely: func(c *patient) bool {
-		return c.counts.Spurious >= severalSpurious && c.counts.Segments >= 2*manyFull
-	},
+	likely:   func(c *patient) bool { return c.counts.Segments >= 2*manyFull },
 	sentence: limited("The sender retransmits what has arrived, and slows down for it: it gets %s."),
 }
 
@@ -18,7 +16,7 @@ const severalSpurious = 3
 // overtaken: time-outs and tail loss probes came too early, or acknowledgements were lost.
 func spurious(c *patient) *Finding {
 	f, n := c.f, &c.counts
-	if n.Spurious == 0 || reordering(c) != nil {
+	if n.Spurious < severalSpurious || reordering(c) != nil || healthy(c) != nil {
 		return nil
 	}
 	share, least := f.SpuriousShare, 0.001
@@ -26,8 +24,10 @@ func spurious(c *patient) *Finding {
 		share, least = float64(n.Spurious)/float64(max(n.Retransmitted, 1)), 0.005
 	}
 	// Each time-out cuts the window to one segment.
-	timeouts := n.Spurious >= severalSpurious && n.AfterTimeout >= severalSpurious
-	if !(share >= 0.5 && (timeouts || max(n.lossShare(), zeroIfNaN(f.LossShare)) > least)) {
+	timeouts := n.AfterTimeout >= severalSpurious
+	needless := share * max(n.lossShare(), zeroIfNaN(f.LossShare))
+	slows := needless > least && lossBoundBps(c.o.CongestionControl, f.MSS, max(f.RTT, f.MinRTT), needless) < maxOfModel*c.goodput
+	if !(share >= 0.5 && (timeouts || slows)) {
 		return nil
 	}
 	evidence := []string{fmt.Sprintf("the receiver already had %d of %s", min(n.Spurious, n.Retransmitted), plural(n.Retransmitted, "retransmitted segment"))}
@@ -41,8 +41,8 @@ func spurious(c *patient) *Finding {
 }
 
 func spuriousDoubt(c *patient) string {
-	if c.counts.Spurious < severalSpurious || c.counts.Segments < 2*manyFull {
-		return "few retransmissions were needless: something else may limit the connection"
+	if c.counts.Segments < 2*manyFull {
+		return "few segments were sent: something else may limit the connection"
 	}
 	return "retransmission time-outs that are too short, and acknowledgements that get lost or delayed, look alike: capture at both ends"
 }

@@ -2,8 +2,9 @@ package doctor
 
 import (
 	"fmt"
-	"longhaul/internal/words/units"
 	"math"
+
+	"longhaul/internal/words/units"
 )
 
 var unexplainedCause = causeEntry{
@@ -32,7 +33,7 @@ func unexplainedDoubt(c *patient) string {
 	}
 	if c.goodput < ownQueue*c.path && !math.IsInf(c.path, 1) {
 		return fmt.Sprintf("bursts cross the path at %s, so the program, its pacing or its send buffer may limit it: "+
-			"longhaul doctor --remote on the sending host tells them apart", units.FormatRate(c.path))
+			"%s on the sending host tells them apart", units.FormatRate(c.path), c.live())
 	}
-	return "a capture does not show the program and its buffers: run longhaul doctor --remote on the sending host"
+	return "a capture does not show the program and its buffers: run " + c.live() + " on the sending host"
 }

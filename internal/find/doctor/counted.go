@@ -147,7 +147,7 @@ func (c *Counts) reasons() clauses {
 	var t clauses
 	t.say(c.Fast > 0, "%d fast", c.Fast)
 	t.say(c.AfterTimeout > 0, "%d after a time-out", c.AfterTimeout)
-	t.say(c.TailProbes > 0, "%d as tail loss probes", c.TailProbes)
+	t.say(c.TailProbes > 0, "%s", plural(c.TailProbes, "tail loss probe"))
 	t.say(c.Spurious > 0, "%d needlessly", c.Spurious)
 	return t
 }
@@ -237,8 +237,8 @@ func (c *Counts) doubtfulText() string {
 // facts are the counts that stand out, a clause each.
 func (c *Counts) facts() []string {
 	var t clauses
-	t.say(c.lossShare() > 0.005, "%s", strings.TrimSuffix(fmt.Sprintf("%d of %s were retransmitted, %s: %s", c.Retransmitted, plural(c.Segments, "segment"), percent(c.lossShare()), c.reasons()), ": "))
-	t.say(c.Spurious > 0 && c.lossShare() <= 0.005, "the receiver already had %d of %s", c.Spurious, plural(c.Retransmitted, "retransmitted segment"))
+	t.say(c.lossShare() > 0.005, "%s", strings.TrimSuffix(fmt.Sprintf("retransmissions are %d of %s, %s: %s", c.Retransmitted, plural(c.Segments, "segment"), percent(c.lossShare()), c.reasons()), ": "))
+	t.say(c.Spurious > 0 && c.Retransmitted > 0 && c.lossShare() <= 0.005, "the receiver already had %d of %s", min(c.Spurious, c.Retransmitted), plural(c.Retransmitted, "retransmitted segment"))
 	t.say(c.OutOfOrder+c.Overtaken > 0, "segments changed their order: %s", c.orderText())
 	t.say(c.ZeroWindows > 0, "the receiver closed its window: %s", c.closedText())
 	t.say(c.WindowFull > 0, "the receiver's window was full after %s", plural(c.WindowFull, "segment"))

@@ -20,9 +20,9 @@ func TestCounted(t *testing.T) {
 	}{
 		{"nothing", Counts{}, []string{"no figure stands out"}, nil},
 		{"retransmissions", Counts{Segments: 654, FullSegments: 100, Bytes: 880_000, Delivered: 870_000, Retransmitted: 51, Fast: 40, AfterTimeout: 9, TailProbes: 2, Spurious: 4},
-			[]string{"51 of 654 segments were retransmitted, 7.8 %: 40 fast"},
+			[]string{"retransmissions are 51 of 654 segments, 7.8 %: 40 fast"},
 			[]string{"data 859 KiB in 654 segments, 100 of them full, 850 KiB acknowledged sent again",
-				"sent again 51 segments (7.8 %), 40 fast, 9 after a time-out, 2 as tail loss probes, 4 needlessly"}},
+				"sent again 51 segments (7.8 %), 40 fast, 9 after a time-out, 2 tail loss probes, 4 needlessly"}},
 		{"closed windows", Counts{ZeroWindows: 96, ZeroWindowTime: 30 * time.Millisecond, LongestZeroWindow: 12 * time.Millisecond, Probes: 4, ZeroWindowAtEnd: true},
 			[]string{"the receiver closed its window: 96 times, 30 ms in all"}, []string{"12 ms at most, 4 probes, closed at the end"}},
 		{"full windows", Counts{WindowFull: 579, WindowMin: 1000, WindowMedian: 60000, WindowMax: 65535},

@@ -76,5 +76,15 @@ func (c *patient) capacityUnknown() string {
 	case !capture.AtSender:
 		return "the path's capacity is unknown: capture at the sending host, whose bursts may show it"
 	}
-	return "no bursts show the path's capacity: longhaul doctor --remote --test on the sending host measures it"
+	return "no bursts show the path's capacity: " + c.live() + " --test on the sending host measures it"
+}
+
+// live is the command that watches the connection, or the next ones to the same place.
+func (c *patient) live() string {
+	if service := c.service(); service == c.o.Remote && service.IsValid() {
+		return "longhaul doctor --remote " + service.String()
+	} else if service.IsValid() {
+		return "longhaul doctor --local " + service.String()
+	}
+	return "longhaul doctor --remote HOST"
 }

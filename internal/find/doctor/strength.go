@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -64,6 +65,8 @@ func (c *patient) strength(findings []Finding) (Strength, string) {
 	switch entry := first.Cause.entry(); {
 	case first.Cause == Unexplained:
 		return NotCertain, doubt
+	case c.captured() && c.counts.MinRTT > 0 && c.counts.MinRTT < time.Microsecond:
+		return NotCertain, "round trips below a microsecond show that the times in the capture are not those of a network"
 	case c.starved(entry):
 		return NotCertain, c.starvedDoubt()
 	case first.strength != "":

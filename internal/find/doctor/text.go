@@ -19,6 +19,9 @@ func (r Report) WriteText(w io.Writer) error {
 }
 
 func (r Report) write(b *bytes.Buffer) {
+	if text := r.Observation.name(); text != "" {
+		display.WriteParagraph(b, "", text)
+	}
 	display.WriteParagraph(b, "", r.Sentence())
 	if text := r.Observation.Pair.text(); text != "" {
 		display.WriteParagraph(b, "", text)
@@ -103,4 +106,16 @@ func (o Outlook) text() string {
 		return fmt.Sprintf(": at least %s, %.1f × today's", display.Rate(o.PredictedBps), o.Gain)
 	}
 	return fmt.Sprintf(": about %s, %.1f × today's, then limited by %s", display.Rate(o.PredictedBps), o.Gain, o.Next)
+}
+
+// name says which connection the report is of, if it was one of several, or of a file.
+func (o *Observation) name() string {
+	if !o.Local.IsValid() || !o.Remote.IsValid() || o.Capture == nil && o.Connections < 2 {
+		return ""
+	}
+	text := fmt.Sprintf("%s > %s", o.Local, o.Remote)
+	if o.Connections > 1 {
+		text += fmt.Sprintf(", which moved the most of %d connections", o.Connections)
+	}
+	return text + ":"
 }

@@ -61,7 +61,7 @@ var iperfErrors = map[uint32]iperfError{
 	143: {"it cannot bind to its device", "start it without --bind-dev"},
 	144: {"it received no data for its --idle-timeout or --rcv-timeout", "is the way there open for data?"},
 	145: {"it cannot forbid fragments", seeServer},
-	148: {"it cannot set the segment size", "leave --mss out"},
+	148: {"it cannot set its time-out for unacknowledged data (TCP_USER_TIMEOUT)", seeServer},
 	200: {"it cannot make a stream", seeServer},
 	201: {"it cannot prepare a stream", seeServer},
 	202: {"it cannot listen for the streams", seeServer},

@@ -71,8 +71,11 @@ func (e *Examiner) try(ctx context.Context, o *doctor.Observation, t trial) erro
 	}
 	got, err := e.run(ctx, t)
 	if err != nil {
-		return remedy.New(fmt.Errorf("test the path's throughput: %w", measure.Explain(t.server, err)),
-			"run longhaul measure --serve or iperf3 -s there")
+		hint := "run longhaul measure --serve or iperf3 -s there"
+		if errors.Is(err, measure.ErrBusy) {
+			hint = "wait until its test has ended, or start another server on another port and name it with --test-port"
+		}
+		return remedy.New(fmt.Errorf("test the path's throughput: %w", measure.Explain(t.server, err)), hint)
 	}
 	o.Capacity = &got
 	if got.DropsWithoutQueue() {
