@@ -188,11 +188,12 @@ func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doc
 			ways = append(ways, way.name)
 		}
 	}
+	if f.Export != "" && !capture {
+		return doctor.Observation{}, f.checkSource()
+	}
 	switch {
 	case len(ways) > 1:
 		return doctor.Observation{}, usageError(remedy.New(fmt.Errorf("%s are different ways to observe", strings.Join(ways, " and ")), "give one of them"))
-	case f.Export != "" && !capture:
-		return doctor.Observation{}, usageError(errors.New("--export needs a capture: add --pcap FILE"))
 	case f.dryRun && !f.apply:
 		return doctor.Observation{}, usageError(errors.New("--dry-run says what --apply or --undo would change: add one"))
 	}

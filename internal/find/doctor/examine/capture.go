@@ -134,7 +134,7 @@ func (e *Examiner) busiest(result pcap.Result) (doctor.Observation, error) {
 	}
 	for _, d := range directions {
 		if d.Delivered > 0 && d.Observation.Local.Addr() == o.Local.Addr() && d.Observation.Remote.Addr() == o.Remote.Addr() &&
-			d.connection.Server == most.connection.Server && d.connection.Network == most.connection.Network {
+			(d.connection != most.connection || d.Direction == most.Direction) && d.connection.Server == most.connection.Server && d.connection.Network == most.connection.Network {
 			o.Connections++
 			o.TotalBytes += d.Delivered
 		}
