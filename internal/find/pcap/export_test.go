@@ -2,6 +2,7 @@ package pcap
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net/netip"
@@ -180,6 +181,28 @@ func TestExportFails(t *testing.T) {
 	failed := (*ExportError)(nil)
 	if _, err := Read(bytes.NewReader(seeds(t)["queue-sender.pcap"]), Options{Export: w}); !errors.Is(err, full) || !errors.As(err, &failed) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestExportOfDamaged has the packets before an error that ends the reading.
+func TestExportOfDamaged(t *testing.T) {
+	g := ng{binary.LittleEndian}
+	one := newCapture(t).handshake().records
+	head := slices.Concat(g.section(), g.device(layers.LinkTypeRaw))
+	for i, r := range one {
+		head = append(head, g.packet(0, uint64(1e9+i), r.data, r.wire)...)
+	}
+	for name, rest := range map[string][]byte{
+		"many interfaces": bytes.Repeat(g.device(layers.LinkTypeRaw), maxDevices),
+		"damage":          g.words(ngPacket, 1),
+		"cut off":         {6, 0, 0},
+	} {
+		var out bytes.Buffer
+		result, err := Read(bytes.NewReader(slices.Concat(head, rest)), Options{Export: &out})
+		got, again := Read(&out, Options{})
+		if err == nil || again != nil || result.Exported != int64(len(one)) || len(got.Connections) != 1 {
+			t.Errorf("%s: %v, %d packets exported; then %v, %d packets", name, err, result.Exported, again, got.Packets)
+		}
 	}
 }
 

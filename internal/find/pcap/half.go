@@ -218,13 +218,13 @@ func (h *half) sent(p *packet, t int64) bool {
 		h.begin(p.seq)
 	}
 	start := h.number(p.seq)
-	if h.sends && h.isForeign(start+p.space()) {
+	if (h.sends || h.answered) && h.isForeign(start+p.space()) {
 		c.stray++
 		return false
 	}
 	if !h.sends {
 		h.sends = true
-		if start > h.nxt {
+		if start > h.nxt && !h.answered { // else what is before it was sent since the capture began
 			h.skipTo(start)
 		}
 	}

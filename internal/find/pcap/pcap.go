@@ -9,6 +9,7 @@ package pcap
 
 import (
 	"cmp"
+	"errors"
 	"io"
 	"net/netip"
 	"slices"
@@ -188,6 +189,12 @@ func ReadFiles(sources []Source, o Options) (Result, error) {
 		t.export = newExporter(o.Export)
 	}
 	err = t.read(files)
+	if failed := (*ExportError)(nil); !errors.As(err, &failed) {
+		// What was read before an error is exported too.
+		if ended := t.endExport(); ended != nil {
+			err = ended
+		}
+	}
 	t.order.flush()
 	if err == nil && files.damage != nil {
 		err = files.damage
@@ -241,7 +248,7 @@ func (t *table) read(files *parts) error {
 	for {
 		r, err := files.next()
 		if err == io.EOF {
-			return t.endExport()
+			return nil
 		}
 		if err != nil {
 			return err
