@@ -1,6 +1,10 @@
 package pcap
 
-import "testing"
+import (
+	"bytes"
+	"slices"
+	"testing"
+)
 
 // late has acknowledgements of data that the capture lacks, before the sender's first
 // captured packet.
@@ -40,6 +44,33 @@ func TestMissing(t *testing.T) {
 				t.Errorf("%s: %d bytes acknowledged, and %d before", name, s.Info.BytesAcked, before)
 			}
 			before = s.Info.BytesAcked
+		}
+	}
+}
+
+// TestLostFile has a file of a rotated capture missing. What the others lack of the
+// acknowledged data is counted, and is not in flight.
+func TestLostFile(t *testing.T) {
+	for name, data := range seeds(t) {
+		whole := newCapture(t)
+		f, err := open(bytes.NewReader(data))
+		must(t, err)
+		for r, err := f.next(); err == nil; r, err = f.next() {
+			whole.link = r.link
+			whole.records = append(whole.records, madeRecord{bytes.Clone(r.data), r.wire, r.at})
+		}
+		want := whole.read()
+		for _, lost := range [][2]int{{100, 200}, {200, 300}, {300, 400}, {100, 500}} {
+			rest := *whole
+			rest.records = slices.Concat(whole.records[:lost[0]], whole.records[lost[1]:])
+			got := rest.read()
+			for i := range got.Directions {
+				n, all := got.Directions[i].Observation.Capture.Counts, want.Directions[i].Observation.Capture.Counts
+				if n.Missing < n.Delivered-n.Bytes || n.MaxFlight > all.MaxFlight || n.Delivered != all.Delivered {
+					t.Errorf("%s without packets %d: %d bytes delivered of %d, %d captured, %d missing, %d in flight of %d",
+						name, lost, n.Delivered, all.Delivered, n.Bytes, n.Missing, n.MaxFlight, all.MaxFlight)
+				}
+			}
 		}
 	}
 }
