@@ -231,7 +231,7 @@ type table struct {
 	leftOut map[way]struct{}
 	room    int   // segments that the connections may still have
 	samples int   // of all connections
-	pruneAt int64 // earliest next prune, ns since the capture's first packet
+	pruneAt int64 // earliest next prune, ns since table.origin
 }
 
 // key identifies a connection by its ends, the lower address first.
@@ -425,7 +425,7 @@ func (t *table) prune(now int64) {
 	all := t.ended
 	t.ended = nil
 	for _, c := range t.connections() {
-		if c.over() || now-c.last > idleAfter {
+		if c.over() || now-c.ended() > idleAfter {
 			all = append(all, c)
 			t.forget(c)
 		}
