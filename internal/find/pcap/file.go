@@ -101,9 +101,9 @@ func (c *counter) skip(n int) error {
 	return err
 }
 
-// open detects the format, also behind a compression.
-func open(r io.Reader) (*file, error) {
-	head, err := decompressed(r)
+// open detects the format, also behind a compression that looks back by at most a window.
+func open(r io.Reader, window int) (*file, error) {
+	head, err := decompressed(r, window)
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,7 @@ func TestMissing(t *testing.T) {
 func TestLostFile(t *testing.T) {
 	for name, data := range seeds(t) {
 		whole := newCapture(t)
-		f, err := open(bytes.NewReader(data))
+		f, err := open(bytes.NewReader(data), maxZstd)
 		must(t, err)
 		for r, err := f.next(); err == nil; r, err = f.next() {
 			whole.link = r.link

@@ -194,7 +194,7 @@ func TestNgRecords(t *testing.T) {
 }
 
 func records(r io.Reader) (all []record, err error) {
-	f, err := open(r)
+	f, err := open(r, maxZstd)
 	if err != nil {
 		return nil, err
 	}

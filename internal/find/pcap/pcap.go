@@ -182,7 +182,7 @@ func ReadFiles(sources []Source, o Options) (Result, error) {
 	if o.MaxConnections <= 0 {
 		o.MaxConnections = DefaultConnections
 	}
-	t := &table{options: o, open: map[way]*connection{}, lone: map[key]*connection{}, leftOut: map[way]struct{}{}, room: maxAllSegments}
+	t := &table{options: o, open: map[way]*connection{}, lone: map[key]*connection{}, leftOut: map[way]int64{}, room: maxAllSegments}
 	t.left.Content = map[string]int64{}
 	t.order.pass = t.packet
 	if o.Export != nil {
@@ -227,8 +227,9 @@ type table struct {
 	left      LeftOut
 	linkError *LinkTypeError
 	export    *exporter // nil: none
-	// leftOut holds the connections without a place, up to a bound.
-	leftOut map[way]struct{}
+	// leftOut holds the connections without a place, up to a bound, each with the number
+	// of its SYN.
+	leftOut map[way]int64
 	room    int   // segments that the connections may still have
 	samples int   // of all connections
 	pruneAt int64 // earliest next prune, ns since table.origin
@@ -385,8 +386,8 @@ func (t *table) packet(p *packet) {
 func (t *table) admit(w way, p *packet) *connection {
 	out := w
 	out.from = 0
-	if _, ok := t.leftOut[out]; ok {
-		if !p.syn || p.hasAck {
+	if isn, ok := t.leftOut[out]; ok {
+		if !p.syn || p.hasAck || int64(p.seq) == isn { // the latter is a SYN sent again
 			return nil
 		}
 		delete(t.leftOut, out)
@@ -397,7 +398,10 @@ func (t *table) admit(w way, p *packet) *connection {
 	if t.full() {
 		t.left.Connections++
 		if len(t.leftOut) < maxLeftOut {
-			t.leftOut[out] = struct{}{}
+			t.leftOut[out] = unknown
+			if p.syn && !p.hasAck {
+				t.leftOut[out] = int64(p.seq)
+			}
 		}
 		return nil
 	}
@@ -416,8 +420,10 @@ const (
 	// idleAfter is the silence after which a connection without FIN or RST may
 	// be pruned.
 	idleAfter = int64(time.Minute)
-	// pruneRetry is the pause after a prune that removed nothing.
+	// pruneRetry is the pause after a prune that removed nothing, or less than a share:
+	// each one looks at all connections.
 	pruneRetry = int64(time.Second)
+	pruneShare = 16
 )
 
 // prune removes ended connections with the least data, up to a quarter of all.
@@ -430,9 +436,8 @@ func (t *table) prune(now int64) {
 			t.forget(c)
 		}
 	}
-	if len(all) == 0 {
+	if len(all) <= t.options.MaxConnections/pruneShare {
 		t.pruneAt = now + pruneRetry
-		return
 	}
 	slices.SortFunc(all, func(a, b *connection) int { return cmp.Compare(b.carried(), a.carried()) })
 	keep := max(0, len(all)-max(1, t.options.MaxConnections/4))
