@@ -34,6 +34,9 @@ func (e *TruncatedError) Error() string {
 	if errors.Is(e.Err, io.ErrUnexpectedEOF) {
 		return fmt.Sprintf("%s ends unexpectedly after %d packets (%d bytes)", name, e.Packets, e.Bytes)
 	}
+	if version := (*versionError)(nil); errors.As(e.Err, &version) {
+		return fmt.Sprintf("%s has %v", name, version)
+	}
 	return fmt.Sprintf("%s is damaged after %d packets (%d bytes): %v", name, e.Packets, e.Bytes, e.Err)
 }
 
