@@ -20,7 +20,8 @@ func (h *half) heard(p *packet, t int64, shift int, prompt bool) {
 	}
 	h.answered = true
 	if ack > h.nxt {
-		h.unseen(ack, t)
+		h.holes += ack - h.nxt
+		h.nxt = ack
 	}
 	r := rates{before: h.highSacked, firstAt: -1, lastAt: -1, sackedAt: -1}
 	if ack > h.una {
@@ -62,14 +63,20 @@ func (h *half) isDuplicate(p *packet, ack int64, shift int) bool {
 	return !h.offer.SACK && ack == h.una && int64(p.window)<<max(shift, 0) == h.wnd && p.payload == 0 && !p.syn && !p.fin && h.outstanding()
 }
 
-// unseen handles an acknowledgement of data that the capture missed, or of a
-// probe's byte.
-func (h *half) unseen(ack, t int64) {
-	if ack != h.probeEnd {
-		h.count.missing += ack - h.nxt
-		h.lack(sackRange{h.nxt, ack}, t)
+// unseen handles acknowledged data that the capture missed, or a probe's byte. What was
+// sent before much of it may have been acknowledged long ago, and shows no round trip.
+func (h *half) unseen(start, end, t int64, r *rates) {
+	h.holes, h.flightWithHoles = max(0, h.holes-(end-start)), 0
+	if end == h.probeEnd {
+		end--
 	}
-	h.nxt = ack
+	if start < end {
+		h.count.missing += end - start
+		h.lack(sackRange{start, end}, t)
+	}
+	if end-start > burstSegments*int64(h.sizes.segment()) {
+		r.firstAt, r.lastAt = -1, -1
+	}
 }
 
 // rates collects the information of one acknowledgement.
@@ -93,8 +100,7 @@ func (h *half) pop(p *packet, ack, t int64, r *rates) {
 		}
 		s := &h.segs[n]
 		if s.start > cursor {
-			h.count.missing += s.start - cursor
-			h.lack(sackRange{cursor, s.start}, t)
+			h.unseen(cursor, s.start, t, r)
 		}
 		cursor = s.end
 		h.unacked -= s.packets
@@ -120,6 +126,9 @@ func (h *half) pop(p *packet, ack, t int64, r *rates) {
 		}
 		n++
 	}
+	if cursor < ack {
+		h.unseen(cursor, ack, t, r)
+	}
 	h.segs = h.segs[n:]
 	*h.room += n
 	if len(h.segs) == 0 {
@@ -131,7 +140,7 @@ func (h *half) pop(p *packet, ack, t int64, r *rates) {
 	h.una, r.newly = ack, true
 	h.highSacked = max(h.highSacked, ack)
 	if h.una == h.nxt {
-		h.idleSince = t
+		h.idleSince, h.holes = t, 0
 	}
 }
 

@@ -18,6 +18,9 @@ const (
 	// burstEvenness is the maximum time of an acknowledgement ÷ the usual one for as
 	// much data. A link spreads segments evenly; a pause of the sender does not.
 	burstEvenness = 2.5
+	// maxBurstAcks bounds the acknowledgements of a burst. Smaller segments show no rate,
+	// and each acknowledgement is compared with all.
+	maxBurstAcks = 8 * burstSegments
 	// minBursts is the minimum number of bursts that show a rate together, and
 	// maxBursts bounds those kept.
 	minBursts, maxBursts = 2, 1000
@@ -52,7 +55,6 @@ const (
 )
 
 func (s *sustained) acknowledged(at, end int64) {
-	at = max(at, 0) // a capture may have packets from before its first
 	part := at / (int64(sustainedSpan) / sustainedParts)
 	for k := max(s.part+1, part-sustainedParts+1); k <= part; k++ {
 		s.bytes[k%sustainedParts] = 0
@@ -88,6 +90,9 @@ func (b *bursts) acknowledged(ack burstAck, segment int64) {
 	first := b.acks[0]
 	bytes := ack.end - first.end
 	if bytes < burstSegments*segment {
+		if len(b.acks) >= maxBurstAcks {
+			b.acks = append(b.acks[:0], ack)
+		}
 		return
 	}
 	spread, sent := ack.at-first.at, ack.sent-first.sent

@@ -72,10 +72,9 @@ func TestSustained(t *testing.T) {
 		{"a hundred, with one acknowledgement", 100, true, 9.0},
 	} {
 		var b bursts
-		// A capture may begin later than its earliest packet, and with any clock.
-		b.carried.acknowledged(math.MaxInt64/2, 1)
+		b.carried.acknowledged(math.MaxInt64/2, 1) // of any clock
 		b = bursts{}
-		end, at := int64(1), -10*ms
+		end, at := int64(1), int64(0)
 		for range 600 / test.together {
 			at += test.together * ms
 			for k := range test.together {
@@ -90,6 +89,22 @@ func TestSustained(t *testing.T) {
 		}
 		if rate, _ := b.rate(); rate > b.carried.bps() {
 			t.Errorf("%s: bursts at %.1f Mb/s, and %.1f sustained", test.name, rate/1e6, b.carried.bps()/1e6)
+		}
+	}
+}
+
+// TestBurstAcks bounds the acknowledgements that a new one is compared with, however
+// little each of them acknowledges.
+func TestBurstAcks(t *testing.T) {
+	for _, bytes := range []int64{1, 2, 100} {
+		var b bursts
+		most := 0
+		for k := range int64(10_000) {
+			b.acknowledged(burstAck{at: k * 1e5, end: k * bytes, sent: k*1e5 - 1e6}, 65495)
+			most = max(most, len(b.acks))
+		}
+		if most > maxBurstAcks {
+			t.Errorf("%d acknowledgements of %d bytes are held", most, bytes)
 		}
 	}
 }

@@ -173,7 +173,7 @@ func FuzzClassic(f *testing.F) {
 		f.Add(test.file)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		file, err := open(bytes.NewReader(data))
+		file, err := open(bytes.NewReader(data), maxZstd)
 		if err != nil {
 			return
 		}

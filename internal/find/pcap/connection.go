@@ -13,7 +13,8 @@ import (
 // key.b.
 type connection struct {
 	key         key
-	first, last int64 // ns since the capture's first packet
+	first, last int64 // ns since table.origin, without steps of the clock
+	stepped     int64 // by how much the clock was set forward since the first packet, ns
 	half        [2]half
 	client      int // index of the end that connected; -1: not seen
 	// The ends that were heard, and the network in which each sends.
@@ -29,7 +30,8 @@ type connection struct {
 	handshakeRTT    int64 // 0: unknown
 
 	copies copies
-	epoch  int // of the clock
+	epoch  int // of the clock, in the file
+	steps  int // of the clock, in the connection
 
 	next, every int64 // time of the next sample, and the interval
 	samples     [2][]doctor.Sample
@@ -72,19 +74,32 @@ func (c *connection) carried() int64 {
 	return moved(&c.half[0]) + moved(&c.half[1])
 }
 
+// maxSilence is the longest time between two packets of a connection. More is a step of
+// the clock, and no time.
+const maxSilence = int64(24 * time.Hour)
+
+// ended is the time of the last packet, in ns since table.origin.
+func (c *connection) ended() int64 { return c.last + c.stepped }
+
 // packet processes a packet of end from. It returns false for a packet captured
 // before.
 func (c *connection) packet(p *packet, from int) bool {
-	t := max(p.at, c.last) // sorting is bounded
-	if back := max(p.behind, t-p.at); back > 0 {
+	step := p.at - c.stepped - c.last
+	if step > maxSilence {
+		c.stepped += step
+	}
+	at := p.at - c.stepped
+	t := max(at, c.last) // sorting is bounded
+	if back := max(p.behind, t-at); back > 0 {
 		n := &c.half[from].count
 		n.backward++
 		n.backwardBy = max(n.backwardBy, back)
 	}
-	if p.epoch != c.epoch {
+	if p.epoch != c.epoch || step > maxSilence {
 		c.epoch = p.epoch
-		c.half[0].clockChanged(p.epoch)
-		c.half[1].clockChanged(p.epoch)
+		c.steps++
+		c.half[0].clockChanged(c.steps)
+		c.half[1].clockChanged(c.steps)
 	}
 	if c.copies.has(p, from, t, c.half[0].room) {
 		c.half[from].count.copies++
@@ -278,7 +293,7 @@ func (c *connection) finish(began time.Time) *Connection {
 	addresses := [2]netip.AddrPort{c.key.a, c.key.b}
 	out := &Connection{
 		Client: addresses[client], Server: addresses[1-client],
-		Start: began.Add(time.Duration(c.first)), End: began.Add(time.Duration(c.last)),
+		Start: began.Add(time.Duration(c.first)), End: began.Add(time.Duration(c.ended())),
 		Handshake: Handshake{Client: c.half[client].offer, Server: c.half[1-client].offer, RTT: time.Duration(c.handshakeRTT), OptionsCut: c.optionsCut},
 		Reset:     c.reset,
 		Network:   c.network(client),

@@ -165,6 +165,10 @@ func (x *exporter) hide(h header, b []byte) error {
 		clearFrom(b, 4)
 	case hGRE:
 		hideGRE(b)
+	case hERSPAN2:
+		clearFrom(b, 4) // a port of the switch
+	case hERSPAN3:
+		hideERSPAN3(b)
 	case hGeneve:
 		clearFrom(b, 8)
 	case hUDP:
@@ -197,7 +201,7 @@ func hideGRE(b []byte) {
 	}
 	for routes && at+4 <= len(b) {
 		n := min(int(b[at+3]), len(b)-at-4)
-		if n == 0 {
+		if n == 0 && b[at] == 0 && b[at+1] == 0 { // the end, as the decoder has it
 			return
 		}
 		clear(b[at+4 : at+4+n])
@@ -205,14 +209,34 @@ func hideGRE(b []byte) {
 	}
 }
 
-// plainOptions are the options of TCP that name no host.
-var plainOptions = map[layers.TCPOptionKind]bool{
-	layers.TCPOptionKindMSS: true, layers.TCPOptionKindWindowScale: true, layers.TCPOptionKindSACKPermitted: true,
-	layers.TCPOptionKindSACK: true, layers.TCPOptionKindTimestamps: true,
+// hideERSPAN3 clears what switches say of themselves: times, groups, and what depends on the
+// platform. The bit that says whether the latter is there remains.
+func hideERSPAN3(b []byte) {
+	clear(b[4:10])
+	b[10], b[11] = 0, b[11]&1
+	clearFrom(b, 12)
+}
+
+// isPlain reports whether an option of TCP names no host: by its kind, and by the length
+// that this kind has.
+func isPlain(kind layers.TCPOptionKind, length byte) bool {
+	switch kind {
+	case layers.TCPOptionKindMSS:
+		return length == 4
+	case layers.TCPOptionKindWindowScale:
+		return length == 3
+	case layers.TCPOptionKindSACKPermitted:
+		return length == 2
+	case layers.TCPOptionKindSACK:
+		return length >= 10 && length <= 34 && length%8 == 2
+	case layers.TCPOptionKindTimestamps:
+		return length == 10
+	}
+	return false
 }
 
 // hideOptions clears the content of TCP's other options: addresses of MPTCP and of proxies,
-// cookies, signatures.
+// cookies, signatures. Of one that is cut off nothing is read.
 func hideOptions(b []byte) {
 	for len(b) > 0 {
 		kind := layers.TCPOptionKind(b[0])
@@ -224,12 +248,10 @@ func hideOptions(b []byte) {
 			b = b[1:]
 			continue
 		case len(b) < 2, b[1] < 2, int(b[1]) > len(b): // cut off, or invalid
-			if !plainOptions[kind] {
-				clearFrom(b, 2)
-			}
+			clearFrom(b, 2)
 			return
 		}
-		if !plainOptions[kind] {
+		if !isPlain(kind, b[1]) {
 			clear(b[2:b[1]])
 		}
 		b = b[b[1]:]

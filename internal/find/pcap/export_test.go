@@ -2,6 +2,7 @@ package pcap
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net/netip"
@@ -123,16 +124,38 @@ func TestExportHides(t *testing.T) {
 			}
 		}
 	}
-	if hidden := []byte("\x02\x04\x05\xb4\x1e\x08secret\x01\x22\x04ab\x00more"); true {
-		hideOptions(hidden)
-		if string(hidden) != "\x02\x04\x05\xb4\x1e\x08\x00\x00\x00\x00\x00\x00\x01\x22\x04\x00\x00\x00\x00\x00\x00\x00" {
-			t.Errorf("options %q", hidden)
+}
+
+// TestHide clears what names hosts in a header, and nothing else.
+func TestHide(t *testing.T) {
+	for name, test := range map[string]struct {
+		header     header
+		have, want string
+	}{
+		"options of TCP": {
+			hTCP, "\x02\x04\x05\xb4\x1e\x08secret\x01\x22\x04ab\x00more",
+			"\x02\x04\x05\xb4\x1e\x08\x00\x00\x00\x00\x00\x00\x01\x22\x04\x00\x00\x00\x00\x00\x00\x00",
+		},
+		"of another length than they have": {
+			hTCP, "\x04\x08secret\x02\x06host\x03\x04ab\x08\x06host\x05\x06host\x01\x04\x02",
+			"\x04\x08\x00\x00\x00\x00\x00\x00\x02\x06\x00\x00\x00\x00\x03\x04\x00\x00\x08\x06\x00\x00\x00\x00\x05\x06\x00\x00\x00\x00\x01\x04\x02",
+		},
+		"of their length":   {hTCP, "\x05\x12edgesofseventeen\x03\x03\x07\x08\x0atwostamp", "\x05\x12edgesofseventeen\x03\x03\x07\x08\x0atwostamp"},
+		"cut off":           {hTCP, "\x05\x12host", "\x05\x12\x00\x00\x00\x00"},
+		"of no length":      {hTCP, "\x02\x00host", "\x02\x00\x00\x00\x00\x00"},
+		"GRE with a route":  {hGRE, "\xf0\x00\x08\x00\x01\x02\x00\x00keyyseqq\x08\x00\x00\x04host\x00\x00\x00\x00", "\xf0\x00\x08\x00\x00\x00\x00\x00keyyseqq\x08\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00"},
+		"GRE with an empty": {hGRE, "\x40\x00\x08\x00\x01\x02\x00\x00\x08\x00\x00\x00\x08\x00\x00\x04host\x00\x00\x00\x00", "\x40\x00\x08\x00\x00\x00\x00\x00\x08\x00\x00\x00\x08\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00"},
+		"ERSPAN type II":    {hERSPAN2, "\x10\x05\x00\x07port", "\x10\x05\x00\x07\x00\x00\x00\x00"},
+		"ERSPAN type III":   {hERSPAN3, "\x20\x05\x00\x07timegr\x80\x8f", "\x20\x05\x00\x07\x00\x00\x00\x00\x00\x00\x00\x01"},
+		"and of a platform": {hERSPAN3, "\x20\x05\x00\x07timegr\x80\x8fplatform", "\x20\x05\x00\x07\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00"},
+	} {
+		b := []byte(test.have)
+		if test.header == hTCP {
+			b = append(make([]byte, 20), b...)
 		}
-	}
-	if route := []byte("\xf0\x00\x08\x00\x01\x02\x00\x00keyyseqq\x08\x00\x00\x04host\x00\x00\x00\x00"); true {
-		hideGRE(route)
-		if string(route) != "\xf0\x00\x08\x00\x00\x00\x00\x00keyyseqq\x08\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00" {
-			t.Errorf("GRE %q", route)
+		must(t, newExporter(io.Discard).hide(test.header, b))
+		if got := string(b[len(b)-len(test.have):]); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}
 }
@@ -180,6 +203,28 @@ func TestExportFails(t *testing.T) {
 	failed := (*ExportError)(nil)
 	if _, err := Read(bytes.NewReader(seeds(t)["queue-sender.pcap"]), Options{Export: w}); !errors.Is(err, full) || !errors.As(err, &failed) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestExportOfDamaged has the packets before an error that ends the reading.
+func TestExportOfDamaged(t *testing.T) {
+	g := ng{binary.LittleEndian}
+	one := newCapture(t).handshake().records
+	head := slices.Concat(g.section(), g.device(layers.LinkTypeRaw))
+	for i, r := range one {
+		head = append(head, g.packet(0, uint64(1e9+i), r.data, r.wire)...)
+	}
+	for name, rest := range map[string][]byte{
+		"many interfaces": bytes.Repeat(g.device(layers.LinkTypeRaw), maxDevices),
+		"damage":          g.words(ngPacket, 1),
+		"cut off":         {6, 0, 0},
+	} {
+		var out bytes.Buffer
+		result, err := Read(bytes.NewReader(slices.Concat(head, rest)), Options{Export: &out})
+		got, again := Read(&out, Options{})
+		if err == nil || again != nil || result.Exported != int64(len(one)) || len(got.Connections) != 1 {
+			t.Errorf("%s: %v, %d packets exported; then %v, %d packets", name, err, result.Exported, again, got.Packets)
+		}
 	}
 }
 

@@ -34,6 +34,9 @@ func (e *TruncatedError) Error() string {
 	if errors.Is(e.Err, io.ErrUnexpectedEOF) {
 		return fmt.Sprintf("%s ends unexpectedly after %d packets (%d bytes)", name, e.Packets, e.Bytes)
 	}
+	if version := (*versionError)(nil); errors.As(e.Err, &version) {
+		return fmt.Sprintf("%s has %v", name, version)
+	}
 	return fmt.Sprintf("%s is damaged after %d packets (%d bytes): %v", name, e.Packets, e.Bytes, e.Err)
 }
 
@@ -101,9 +104,9 @@ func (c *counter) skip(n int) error {
 	return err
 }
 
-// open detects the format, also behind a compression.
-func open(r io.Reader) (*file, error) {
-	head, err := decompressed(r)
+// open detects the format, also behind a compression that looks back by at most a window.
+func open(r io.Reader, window int) (*file, error) {
+	head, err := decompressed(r, window)
 	if err != nil {
 		return nil, err
 	}

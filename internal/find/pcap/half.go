@@ -22,13 +22,16 @@ type half struct {
 	sends    bool // a packet of it was seen
 	answered bool // an acknowledgement of the peer was seen
 	una, nxt int64
-	beyond   int64 // latest sequence number beyond the peer's windows; 0: none
-	finSent  bool
-	finEnd   int64 // sequence number after the FIN
-	segs     []segment
-	room     *int  // segments that all connections may still have
-	seen     int64 // packets of both ends
-	steps    int64 // over segments, for them
+	holes    int64 // bytes of the outstanding ones that were not captured
+	// flightWithHoles is the maximum of outstanding bytes since there are holes.
+	flightWithHoles int64
+	beyond          int64 // latest sequence number beyond the peer's windows; 0: none
+	finSent         bool
+	finEnd          int64 // sequence number after the FIN
+	segs            []segment
+	room            *int  // segments that all connections may still have
+	seen            int64 // packets of both ends
+	steps           int64 // over segments, for them
 
 	// Outstanding packets, and the extent of selective acknowledgements.
 	unacked, sacked int64
@@ -174,7 +177,7 @@ func (h *half) begin(seq uint32) {
 
 // skipTo skips data that was sent before the capture began.
 func (h *half) skipTo(n int64) {
-	h.began, h.una, h.nxt, h.highSacked = n, n, n, n
+	h.began, h.una, h.nxt, h.highSacked, h.holes = n, n, n, n, 0
 }
 
 // number extends a sequence number relative to nxt.
@@ -206,6 +209,22 @@ func (h *half) dataOutstanding() int64 {
 	return max(0, n)
 }
 
+// inFlight counts the bytes in flight. Those that the capture lacks count once it has them:
+// they may have been acknowledged long ago.
+func (h *half) inFlight() {
+	all := h.dataOutstanding()
+	if h.holes > 0 && h.wndKnown && h.nxt-h.una > h.wndMax {
+		return
+	}
+	if h.holes == 0 {
+		h.count.maxFlight = max(h.count.maxFlight, all, h.flightWithHoles)
+		h.flightWithHoles = 0
+		return
+	}
+	h.count.maxFlight = max(h.count.maxFlight, all-h.holes)
+	h.flightWithHoles = max(h.flightWithHoles, all)
+}
+
 // sent processes a packet of this end, and reports whether it has new data.
 func (h *half) sent(p *packet, t int64) bool {
 	c := &h.count
@@ -218,13 +237,13 @@ func (h *half) sent(p *packet, t int64) bool {
 		h.begin(p.seq)
 	}
 	start := h.number(p.seq)
-	if h.sends && h.isForeign(start+p.space()) {
+	if (h.sends || h.answered) && h.isForeign(start+p.space()) {
 		c.stray++
 		return false
 	}
 	if !h.sends {
 		h.sends = true
-		if start > h.nxt {
+		if start > h.nxt && !h.answered { // else what is before it was sent since the capture began
 			h.skipTo(start)
 		}
 	}
@@ -270,7 +289,7 @@ func (h *half) sent(p *packet, t int64) bool {
 	h.flew(t)
 	if p.payload > 0 {
 		h.dataAt = t
-		c.maxFlight = max(c.maxFlight, h.dataOutstanding())
+		h.inFlight()
 	}
 	if left := h.una + h.wnd - end; isNew && h.wndKnown && left >= 0 && left < h.usefulWindow() {
 		c.windowFull++
@@ -486,6 +505,7 @@ func (h *half) place(p *packet, w *placed, start, end, t int64) {
 		}
 		if start >= h.nxt {
 			h.add(len(h.segs), h.segment(p, start, end, t))
+			h.holes += start - h.nxt
 			h.nxt = end
 			return
 		}
@@ -662,6 +682,7 @@ func (h *half) rto() int64 {
 // least a round trip after the opener. Without usable timestamps, the time
 // decides.
 func (h *half) fill(p *packet, w *placed, i int, start, end, t int64) {
+	h.holes = max(0, h.holes-(end-start))
 	opener := &h.segs[i]
 	late := t-opener.firstAt > max(h.path/2, hostDelay)
 	if p.timestamps && (p.tsval != opener.firstTS || h.path > coarseTimestamp) {

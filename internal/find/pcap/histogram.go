@@ -3,14 +3,15 @@ package pcap
 import "math/bits"
 
 // histogram has the distribution of positive values, whose quantiles are right within
-// a thirtieth. Its size is bounded, however many values it has.
+// a sixtieth. Its size is bounded, however many values it has.
 type histogram struct {
-	buckets  []uint32 // sixteen for each power of two
+	first    int      // number of the first of the buckets, which begins a power of two
+	buckets  []uint32 // 32 for each power of two
 	total    int64
 	min, max int64
 }
 
-const bucketBits = 4
+const bucketBits = 5
 
 // add adds a value.
 func (h *histogram) add(v int64) {
@@ -21,7 +22,15 @@ func (h *histogram) add(v int64) {
 	h.total++
 	h.min, h.max = min(h.min, v), max(h.max, v)
 	i := bucket(v)
-	if i >= len(h.buckets) {
+	first := i &^ (1<<bucketBits - 1)
+	if len(h.buckets) == 0 {
+		h.first = first
+	}
+	if first < h.first {
+		h.buckets = append(make([]uint32, h.first-first), h.buckets...)
+		h.first = first
+	}
+	if i -= h.first; i >= len(h.buckets) {
 		h.buckets = append(h.buckets, make([]uint32, i+1-len(h.buckets))...)
 	}
 	h.buckets[i]++
@@ -50,7 +59,7 @@ func (h *histogram) quantile(q float64) int64 {
 	rank := int64(q * float64(h.total-1))
 	for i, n := range h.buckets {
 		if rank -= int64(n); rank < 0 {
-			return min(max(middle(i), h.min), h.max)
+			return min(max(middle(h.first+i), h.min), h.max)
 		}
 	}
 	return h.max

@@ -20,6 +20,7 @@ type ngFile struct {
 	rest    uint32     // bytes of the current block that were not read
 	devices []ngDevice // of the section
 	unread  bool       // the section is of a version that has other blocks
+	skipped error      // the first such section
 	buf     [24]byte
 	packet  []byte // reused
 }
@@ -65,10 +66,14 @@ const (
 
 var errBlockLength = errors.New("a block's length does not match its content")
 
-// next reads a packet. The error is io.EOF at the regular end.
+// next reads a packet. The error is io.EOF at the regular end, and a *versionError at that
+// of a file with sections that were passed over.
 func (f *ngFile) next() (record, error) {
 	for {
 		kind, err := f.block()
+		if err == io.EOF && f.skipped != nil {
+			return record{}, f.skipped
+		}
 		if err != nil {
 			return record{}, err
 		}
@@ -143,8 +148,19 @@ func (f *ngFile) beginSection() error {
 	}
 	f.rest = length - 24
 	f.devices = f.devices[:0]
-	f.unread = f.order.Uint16(f.buf[12:]) != 1 || f.order.Uint16(f.buf[14:]) != 0
+	major, minor := f.order.Uint16(f.buf[12:]), f.order.Uint16(f.buf[14:])
+	f.unread = major != 1 || minor != 0 && minor != 2 // both are the same
+	if f.unread && f.skipped == nil {
+		f.skipped = &versionError{major, minor}
+	}
 	return nil
+}
+
+// versionError reports a section of another version, which was passed over.
+type versionError struct{ major, minor uint16 }
+
+func (e *versionError) Error() string {
+	return fmt.Sprintf("a section of version %d.%d of pcapng, which is not read", e.major, e.minor)
 }
 
 // device reads a description of an interface.

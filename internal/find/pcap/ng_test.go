@@ -37,13 +37,13 @@ func (g ng) block(kind uint32, body ...[]byte) []byte {
 	return slices.Concat(g.words(kind, length), b, g.words(length))
 }
 
-func (g ng) version(major uint16, options ...[]byte) []byte {
+func (g ng) version(major, minor uint16, options ...[]byte) []byte {
 	head := g.words(ngOrder)
-	head = g.AppendUint16(g.AppendUint16(head, major), 0)
+	head = g.AppendUint16(g.AppendUint16(head, major), minor)
 	return g.block(ngSection, head, g.words(0xffffffff, 0xffffffff), slices.Concat(options...))
 }
 
-func (g ng) section(options ...[]byte) []byte { return g.version(1, options...) }
+func (g ng) section(options ...[]byte) []byte { return g.version(1, 0, options...) }
 
 func (g ng) device(link layers.LinkType, options ...[]byte) []byte {
 	return g.block(ngInterface, g.AppendUint16(g.AppendUint16(nil, uint16(link)), 0), g.words(0), slices.Concat(options...))
@@ -168,7 +168,7 @@ func TestNgRecords(t *testing.T) {
 			g.oldPacket(1, 5, []byte("four")),
 			g.block(ngSimple, g.words(4), []byte("five")),
 			g.block(0xbad, []byte("anything")),
-			g.version(9), g.block(ngInterface), g.block(ngPacket), // of an unknown version
+			g.version(9, 0), g.block(ngInterface), g.block(ngPacket), // of an unknown version
 			other.section(),
 			other.device(layers.LinkTypeIPv6),
 			other.packet(0, 7_000_000, []byte("six"), 3),
@@ -181,12 +181,13 @@ func TestNgRecords(t *testing.T) {
 			{data: []byte("five"), wire: 4, link: layers.LinkTypeRaw},
 			{data: []byte("six"), wire: 3, at: at(7, 0), link: layers.LinkTypeIPv6},
 		}
+		version := (*versionError)(nil)
 		got, err := records(bytes.NewReader(file))
-		if err != nil || !reflect.DeepEqual(got, want) {
+		if !errors.As(err, &version) || !reflect.DeepEqual(got, want) {
 			t.Errorf("%v: %v\n%v\nwant\n%v", order, err, got, want)
 		}
 		for cut := 1; cut < len(file); cut++ {
-			if _, err := records(bytes.NewReader(file[:cut])); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, ErrNotCapture) {
+			if _, err := records(bytes.NewReader(file[:cut])); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, ErrNotCapture) && !errors.As(err, &version) {
 				t.Errorf("%v, the first %d bytes: %v", order, cut, err)
 			}
 		}
@@ -194,7 +195,7 @@ func TestNgRecords(t *testing.T) {
 }
 
 func records(r io.Reader) (all []record, err error) {
-	f, err := open(r)
+	f, err := open(r, maxZstd)
 	if err != nil {
 		return nil, err
 	}
@@ -243,7 +244,7 @@ func FuzzNg(f *testing.F) {
 	for _, order := range []byteOrder{binary.LittleEndian, binary.BigEndian} {
 		g := ng{order}
 		f.Add(slices.Concat(g.section(g.option(1, 'a')), g.device(layers.LinkTypeRaw, g.option(ngResolution, 9), g.option(0)),
-			g.packet(0, 1, []byte("one"), 3, g.option(1, 'a')), g.oldPacket(0, 1, nil), g.block(ngSimple, g.words(0)), g.version(2), g.section()))
+			g.packet(0, 1, []byte("one"), 3, g.option(1, 'a')), g.oldPacket(0, 1, nil), g.block(ngSimple, g.words(0)), g.version(2, 0), g.section()))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file := &ngFile{in: &counter{r: bufio.NewReader(bytes.NewReader(data))}}

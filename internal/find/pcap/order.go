@@ -27,6 +27,9 @@ const (
 	// another clock. maxSorted bounds the packets held for that.
 	sortWithin = int64(time.Second)
 	maxSorted  = 1 << 15
+	// largeStep exceeds the usual pauses in a capture. A clock that was set back by more, and
+	// then seems to have passed that time at once, was set right.
+	largeStep = int64(time.Minute)
 	// maxTime bounds times, so that sums of them stay valid.
 	maxTime = math.MaxInt64 / 8
 )
@@ -40,6 +43,10 @@ func (o *order) add(p *packet) {
 	switch {
 	case o.count == 0, fits(o.offset):
 	case fits(o.before):
+		o.offset, o.before = o.before, o.offset
+		o.epoch++
+	case own+o.before >= o.newest-sortWithin && o.offset-o.before > largeStep && own+o.offset > o.newest:
+		// It was set back, and is right again: the step is no time.
 		o.offset, o.before = o.before, o.offset
 		o.epoch++
 	case own+o.offset < o.newest:

@@ -25,6 +25,8 @@ func TestOrder(t *testing.T) {
 		"and again":             {[]int64{9000, 5000, 5010, 1000, 1010}, []int64{9000, 9000, 9010, 9010, 9020}, 2},
 		"one wrong time":        {[]int64{9000, 100, 9020, 9030}, []int64{9000, 9000, 9020, 9030}, 2},
 		"two clocks":            {[]int64{9000, 100, 9020, 130, 9040}, []int64{9000, 9000, 9020, 9030, 9040}, 4},
+		"set back and right":    {[]int64{900_000, 100_000, 100_010, 905_000, 905_010}, []int64{900_000, 900_000, 900_010, 905_000, 905_010}, 2},
+		"set back, and a pause": {[]int64{900_000, 100_000, 500_000, 900_500}, []int64{900_000, 900_000, 1_300_000, 1_700_500}, 1},
 		"earlier than the file": {[]int64{100, 0, 200}, []int64{0, 100, 200}, 0},
 	} {
 		var got []int64
@@ -119,4 +121,42 @@ func TestNotInOrder(t *testing.T) {
 			t.Errorf("%d steps back, up to %v\n%s", got[client].BackwardSteps, got[client].BackwardBy, diff)
 		}
 	})
+}
+
+// TestClockSteps has no time pass while the clock is set, whatever the transfer waits for.
+func TestClockSteps(t *testing.T) {
+	const day = 86400e3                            // ms
+	for name, steps := range map[string][]float64{ // at each of the packets after the handshake
+		"set right":                    {20000 * day, 20000 * day, 20000 * day, 20000 * day, 20000 * day, 20000 * day},
+		"within a pause":               {0, 0, 0, 0, 20000 * day, 20000 * day},
+		"before data is sent again":    {0, 0, 20000 * day, 20000 * day, 20000 * day, 20000 * day},
+		"set back":                     {0, 0, -20000 * day, -20000 * day, -20000 * day, -20000 * day},
+		"set back and right":           {0, 0, -20000 * day, 0, 0, 0},
+		"set back by hours, and right": {0, 0, -0.5 * day, -0.5 * day, 0, 0},
+		"with a closed window":         {0, 0, 0, 0, 0, 20000 * day},
+	} {
+		c := newCapture(t).handshake().add(
+			seg{ms: 110, from: client, flags: "A", seq: 1, ack: 1, bytes: 1000},
+			seg{ms: 210, from: server, flags: "A", seq: 1, ack: 1001, window: 1000},
+			seg{ms: 220, from: client, flags: "A", seq: 1001, ack: 1, bytes: 1000},
+			seg{ms: 620, from: client, flags: "A", seq: 1001, ack: 1, bytes: 1000},
+			seg{ms: 720, from: server, flags: "A", seq: 1, ack: 2001, window: 0},
+			seg{ms: 820, from: server, flags: "A", seq: 1, ack: 2001, window: 1000},
+		)
+		for i, step := range steps {
+			r := &c.records[len(c.records)-len(steps)+i]
+			r.at = r.at.Add(time.Duration(step * 1e6))
+		}
+		d := &c.read().Directions[client]
+		n := d.Observation.Capture
+		last := d.Observation.Samples[len(d.Observation.Samples)-1]
+		for what, got := range map[string]time.Duration{
+			"in all": n.Time, "a stall": n.Counts.Stall.Time, "pauses": n.Counts.PauseTime, "a closed window": n.Counts.ZeroWindowTime,
+			"round trips": n.Counts.P95RTT, "busy": last.Info.BusyTime, "samples": last.At, "RTT": last.Info.RTT,
+		} {
+			if got > time.Second {
+				t.Errorf("%s: %s take %v", name, what, got)
+			}
+		}
+	}
 }

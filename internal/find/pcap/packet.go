@@ -98,7 +98,7 @@ func (d *decoder) segment(p *packet) verdict {
 		case o.OptionType == layers.TCPOptionKindTimestamps && len(v) == 8:
 			p.timestamps = true
 			p.tsval, p.tsecr = binary.BigEndian.Uint32(v), binary.BigEndian.Uint32(v[4:])
-		case o.OptionType == layers.TCPOptionKindSACK:
+		case o.OptionType == layers.TCPOptionKindSACK && isPlain(o.OptionType, o.OptionLength):
 			for ; len(v) >= 8 && p.sacks < len(p.sack); v = v[8:] {
 				p.sack[p.sacks] = block{binary.BigEndian.Uint32(v), binary.BigEndian.Uint32(v[4:])}
 				p.sacks++

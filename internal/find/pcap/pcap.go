@@ -9,6 +9,7 @@ package pcap
 
 import (
 	"cmp"
+	"errors"
 	"io"
 	"net/netip"
 	"slices"
@@ -181,13 +182,19 @@ func ReadFiles(sources []Source, o Options) (Result, error) {
 	if o.MaxConnections <= 0 {
 		o.MaxConnections = DefaultConnections
 	}
-	t := &table{options: o, open: map[way]*connection{}, lone: map[key]*connection{}, leftOut: map[way]struct{}{}, room: maxAllSegments}
+	t := &table{options: o, open: map[way]*connection{}, lone: map[key]*connection{}, leftOut: map[way]int64{}, room: maxAllSegments}
 	t.left.Content = map[string]int64{}
 	t.order.pass = t.packet
 	if o.Export != nil {
 		t.export = newExporter(o.Export)
 	}
 	err = t.read(files)
+	if failed := (*ExportError)(nil); !errors.As(err, &failed) {
+		// What was read before an error is exported too.
+		if ended := t.endExport(); ended != nil {
+			err = ended
+		}
+	}
 	t.order.flush()
 	if err == nil && files.damage != nil {
 		err = files.damage
@@ -220,11 +227,12 @@ type table struct {
 	left      LeftOut
 	linkError *LinkTypeError
 	export    *exporter // nil: none
-	// leftOut holds the connections without a place, up to a bound.
-	leftOut map[way]struct{}
+	// leftOut holds the connections without a place, up to a bound, each with the number
+	// of its SYN.
+	leftOut map[way]int64
 	room    int   // segments that the connections may still have
 	samples int   // of all connections
-	pruneAt int64 // earliest next prune, ns since the capture's first packet
+	pruneAt int64 // earliest next prune, ns since table.origin
 }
 
 // key identifies a connection by its ends, the lower address first.
@@ -241,7 +249,7 @@ func (t *table) read(files *parts) error {
 	for {
 		r, err := files.next()
 		if err == io.EOF {
-			return t.endExport()
+			return nil
 		}
 		if err != nil {
 			return err
@@ -378,8 +386,8 @@ func (t *table) packet(p *packet) {
 func (t *table) admit(w way, p *packet) *connection {
 	out := w
 	out.from = 0
-	if _, ok := t.leftOut[out]; ok {
-		if !p.syn || p.hasAck {
+	if isn, ok := t.leftOut[out]; ok {
+		if !p.syn || p.hasAck || int64(p.seq) == isn { // the latter is a SYN sent again
 			return nil
 		}
 		delete(t.leftOut, out)
@@ -390,7 +398,10 @@ func (t *table) admit(w way, p *packet) *connection {
 	if t.full() {
 		t.left.Connections++
 		if len(t.leftOut) < maxLeftOut {
-			t.leftOut[out] = struct{}{}
+			t.leftOut[out] = unknown
+			if p.syn && !p.hasAck {
+				t.leftOut[out] = int64(p.seq)
+			}
 		}
 		return nil
 	}
@@ -409,8 +420,10 @@ const (
 	// idleAfter is the silence after which a connection without FIN or RST may
 	// be pruned.
 	idleAfter = int64(time.Minute)
-	// pruneRetry is the pause after a prune that removed nothing.
+	// pruneRetry is the pause after a prune that removed nothing, or less than a share:
+	// each one looks at all connections.
 	pruneRetry = int64(time.Second)
+	pruneShare = 16
 )
 
 // prune removes ended connections with the least data, up to a quarter of all.
@@ -418,14 +431,13 @@ func (t *table) prune(now int64) {
 	all := t.ended
 	t.ended = nil
 	for _, c := range t.connections() {
-		if c.over() || now-c.last > idleAfter {
+		if c.over() || now-c.ended() > idleAfter {
 			all = append(all, c)
 			t.forget(c)
 		}
 	}
-	if len(all) == 0 {
+	if len(all) <= t.options.MaxConnections/pruneShare {
 		t.pruneAt = now + pruneRetry
-		return
 	}
 	slices.SortFunc(all, func(a, b *connection) int { return cmp.Compare(b.carried(), a.carried()) })
 	keep := max(0, len(all)-max(1, t.options.MaxConnections/4))

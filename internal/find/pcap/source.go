@@ -75,7 +75,7 @@ func newParts(sources []Source) (*parts, error) {
 
 // look finds the time of the first packet. Damage shows when the file is read.
 func (p *part) look() error {
-	if err := p.begin(); err != nil {
+	if err := p.begin(maxZstd); err != nil {
 		if truncated := (*TruncatedError)(nil); errors.As(err, &truncated) {
 			return nil
 		}
@@ -97,13 +97,13 @@ func (p *part) look() error {
 	}
 }
 
-// begin opens the file.
-func (p *part) begin() error {
+// begin opens the file, with a bound of the window in which a decompressor looks back.
+func (p *part) begin(window int) error {
 	body, err := p.Open()
 	if err != nil {
 		return err
 	}
-	file, err := open(body)
+	file, err := open(body, window)
 	if err != nil {
 		body.Close()
 		return err
@@ -159,7 +159,11 @@ func (p *parts) earliest() *part {
 
 // enter opens a file and reads its first record.
 func (p *parts) enter(o *part) error {
-	if err := o.begin(); err != nil {
+	window := maxZstd
+	if len(p.open) > 0 {
+		window = maxBeside
+	}
+	if err := o.begin(window); err != nil {
 		return p.ended(o, err)
 	}
 	for slices.ContainsFunc(p.open, func(other *part) bool { return other.lane == o.lane }) {

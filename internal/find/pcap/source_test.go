@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 // source is a file of a capture in memory.
@@ -181,6 +183,38 @@ func TestLargeWindow(t *testing.T) {
 	}
 }
 
+// TestWindowsTogether divides the memory of the windows among the files that are open at a
+// time. Those that follow each other may each have a large one.
+func TestWindowsTogether(t *testing.T) {
+	shrunk := func(from, to, window int) []byte {
+		c := newCapture(t).handshake()
+		c.records = c.records[from:to]
+		var b bytes.Buffer
+		w, err := zstd.NewWriter(&b, zstd.WithWindowSize(window))
+		must(t, err)
+		_, err = w.Write(c.file(128))
+		must(t, err)
+		must(t, w.Flush()) // else the window is no larger than the content
+		must(t, w.Close())
+		return b.Bytes()
+	}
+	for name, test := range map[string]struct {
+		sources []Source
+		packets int64
+		want    string
+	}{
+		"alone":      {[]Source{source("a", shrunk(0, 3, 16<<20))}, 3, ""},
+		"in turn":    {[]Source{source("a", shrunk(0, 1, 16<<20)), source("b", shrunk(1, 2, 16<<20))}, 2, ""},
+		"together":   {[]Source{source("a", shrunk(0, 3, 16<<20)), source("b", shrunk(1, 2, 16<<20))}, 3, "b is damaged after 0 packets (0 bytes): it is read beside others"},
+		"small ones": {[]Source{source("a", shrunk(0, 3, 8<<20)), source("b", shrunk(1, 2, 8<<20))}, 4, ""},
+	} {
+		got, err := ReadFiles(test.sources, Options{})
+		if got.Packets != test.packets || (err == nil) != (test.want == "") || err != nil && !strings.HasPrefix(err.Error(), test.want) {
+			t.Errorf("%s: %d packets, %v", name, got.Packets, err)
+		}
+	}
+}
+
 // FuzzCompressed decompresses anything.
 func FuzzCompressed(f *testing.F) {
 	for name, data := range compressed(f) {
@@ -189,7 +223,7 @@ func FuzzCompressed(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		content, err := decompressed(bytes.NewReader(data))
+		content, err := decompressed(bytes.NewReader(data), maxZstd)
 		if err != nil {
 			return
 		}
