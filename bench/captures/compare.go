@@ -317,7 +317,7 @@ func (r *report) flow(path string, p pair) {
 // pair is a direction as both count it; nil: a program does not have it.
 type pair struct{ ours, theirs *direction }
 
-// match finds the directions of the same connections. Connections between the same ports are told
+// match finds the directions of the same connections. Connections between the same ports are kept
 // apart by when they begin.
 func match(ours, theirs []direction) []pair {
 	type ends struct{ from, to netip.AddrPort }

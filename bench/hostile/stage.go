@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -14,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"longhaul/bench/program"
 	"longhaul/internal/carry/pair/hostile"
 	"longhaul/internal/carry/pair/identity"
 )
@@ -102,10 +102,7 @@ func (b *bench) prepare(ctx context.Context) error {
 		return nil
 	}
 	b.binary = filepath.Join(b.dir, "longhaul")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", b.binary, "longhaul/cmd/longhaul").CombinedOutput(); err != nil {
-		return fmt.Errorf("build longhaul: %w\n%s", err, out)
-	}
-	return nil
+	return program.Build(ctx, b.binary)
 }
 
 // site are the relays of one scenario, each with keys of its own.

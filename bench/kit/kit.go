@@ -8,14 +8,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/pflag"
 
+	"longhaul/bench/program"
 	"longhaul/internal/words/display"
 	"longhaul/internal/words/remedy"
 	"longhaul/lab/experiment"
@@ -48,7 +47,7 @@ func run(ctx context.Context, experiments []experiment.Experiment, args []string
 			}
 		}
 	}
-	p := &program{Experiment: e, run: e.New(), stdout: os.Stdout, stderr: os.Stderr}
+	p := &execution{Experiment: e, run: e.New(), stdout: os.Stdout, stderr: os.Stderr}
 	err := p.main(ctx, args)
 	var ended statusError
 	var usage usageError
@@ -68,8 +67,8 @@ func run(ctx context.Context, experiments []experiment.Experiment, args []string
 	return exitFailure
 }
 
-// program is one run of an experiment.
-type program struct {
+// execution is one run of an experiment.
+type execution struct {
 	experiment.Experiment
 	run            experiment.Run
 	stdout, stderr io.Writer
@@ -87,7 +86,7 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-func (p *program) main(ctx context.Context, args []string) (err error) {
+func (p *execution) main(ctx context.Context, args []string) (err error) {
 	flags := pflag.NewFlagSet(p.Name, pflag.ContinueOnError)
 	flags.SetOutput(p.stderr)
 	flags.Usage = func() {
@@ -127,7 +126,7 @@ func (p *program) main(ctx context.Context, args []string) (err error) {
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 		built := filepath.Join(dir, "longhaul")
-		if err := build(ctx, built); err != nil {
+		if err := program.Build(ctx, built); err != nil {
 			return err
 		}
 		args = append(args, "--longhaul", built)
@@ -139,18 +138,8 @@ func (p *program) main(ctx context.Context, args []string) (err error) {
 	return err
 }
 
-// build builds longhaul from the checkout around the working directory.
-func build(ctx context.Context, file string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", file, "longhaul/cmd/longhaul")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return remedy.New(fmt.Errorf("build longhaul: %w\n%s", err, strings.TrimSpace(string(out))), "run it in a checkout, or name a binary with --longhaul")
-	}
-	return nil
-}
-
 // measure runs the experiment in the sandbox.
-func (p *program) measure(ctx context.Context) error {
+func (p *execution) measure(ctx context.Context) error {
 	if err := sandbox.PrivateRun(); err != nil {
 		return err
 	}

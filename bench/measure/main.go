@@ -133,8 +133,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	defer os.RemoveAll(b.dir)
 	binary := filepath.Join(b.dir, "longhaul")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "longhaul/cmd/longhaul").CombinedOutput(); err != nil {
-		return fmt.Errorf("build longhaul: %w\n%s", err, out)
+	if err := program.Build(ctx, binary); err != nil {
+		return err
 	}
 	b.tools, b.progress = tools(binary, iperf3), stderr
 	r := result{Kernel: peers.KernelVersion(), CPUs: runtime.NumCPU(), Repeat: b.repeat, Seconds: b.seconds}

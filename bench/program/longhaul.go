@@ -9,10 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
 	"longhaul/bench/peers"
+	"longhaul/internal/words/remedy"
 	"longhaul/lab/sandbox"
 )
 
@@ -57,9 +59,17 @@ func (l *Longhaul) Run(ctx context.Context, args []string, stdout, stderr io.Wri
 	defer func() { err = errors.Join(err, os.RemoveAll(l.Dir)) }()
 	if l.Binary == "" {
 		l.Binary = filepath.Join(l.Dir, "longhaul")
-		if out, err := exec.CommandContext(ctx, "go", "build", "-o", l.Binary, "longhaul/cmd/longhaul").CombinedOutput(); err != nil {
-			return fmt.Errorf("build longhaul: %w\n%s", err, out)
+		if err := Build(ctx, l.Binary); err != nil {
+			return err
 		}
 	}
 	return measure()
+}
+
+// Build builds longhaul from the checkout around the working directory.
+func Build(ctx context.Context, file string) error {
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", file, "longhaul/cmd/longhaul").CombinedOutput(); err != nil {
+		return remedy.New(fmt.Errorf("build longhaul: %w\n%s", err, strings.TrimSpace(string(out))), "run it in a checkout, or name a binary with --longhaul")
+	}
+	return nil
 }
