@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -22,12 +23,12 @@ func (c *patient) hardlyQueued() bool {
 // randomLoss: the path loses segments without a full queue.
 func randomLoss(c *patient) *Finding {
 	f := c.f
-	if !(c.lost > 0 && c.hardlyQueued()) || f.SlowStart || reorders(c) || spurious(c) != nil || !c.lossLimits() || policer(c) != nil || c.idle() || math.IsInf(c.lossBound(), 1) {
+	if !(c.lost > 0 && c.hardlyQueued()) || f.SlowStart || c.reorderingExplains() || spurious(c) != nil || !c.lossLimits() || policer(c) != nil || c.idle() || math.IsInf(c.lossBound(), 1) {
 		return nil
 	}
 	return &Finding{Cause: RandomLoss, BoundBps: max(c.goodput, c.lossBound()), Evidence: []string{
 		fmt.Sprintf("%s of the segments are lost while packets hardly wait (%s at least, %s usually)", percent(c.lost), milliseconds(f.MinRTT), milliseconds(f.RTT)),
-		fmt.Sprintf("%s reaches %s with that, by its model", orDefault(c.o.CongestionControl, "the congestion control"), units.FormatRate(c.lossBound())),
+		fmt.Sprintf("%s reaches %s with that, by its model", cmp.Or(c.o.CongestionControl, "the congestion control"), units.FormatRate(c.lossBound())),
 	}}
 }
 
@@ -45,8 +46,8 @@ const maxOfModel = 2.5
 // severalLost is the number of losses that are no accident.
 const severalLost = 3
 
-// reorders reports whether reordering explains the retransmissions.
-func reorders(c *patient) bool {
+// reorderingExplains reports whether reordering explains most retransmissions.
+func (c *patient) reorderingExplains() bool {
 	finding := reordering(c)
 	return finding != nil && finding.strength != NotCertain
 }

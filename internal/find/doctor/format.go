@@ -13,13 +13,6 @@ func zeroIfInf(v float64) float64 {
 	return v
 }
 
-func orDefault(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
-}
-
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
 func milliseconds(d time.Duration) string {
