@@ -11,7 +11,7 @@ import (
 	"longhaul/test/nettest"
 )
 
-// TestIperf3CommandLines holds what users of iperf3 are told about what measure does not have.
+// TestIperf3CommandLines holds the message for each option of iperf3 that measure lacks.
 func TestIperf3CommandLines(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"-m far", "-m of iperf3 is no flag of longhaul measure\nlonghaul: hint: leave it out: longhaul measures plain TCP"},

@@ -220,7 +220,7 @@ func writeLacks(w io.Writer, s daemon.Status, now time.Time) {
 
 const tunnelRow = "%-14s %-9s %11s %6s %6s %7s %6s %7s %6s\n"
 
-// writeTunnel writes a tunnel's row, and below it what is not as usual.
+// writeTunnel writes a tunnel's row, and below it a line for each problem.
 func writeTunnel(w io.Writer, s daemon.Status, t flow.Tunnel, now time.Time) {
 	limit := "-"
 	if t.FlowsLimit > 0 {
