@@ -350,9 +350,12 @@ func TestCase66InterceptionIsBypassedWhileShedding(t *testing.T) {
 		return capacity == most && limit > 0
 	}, func() string { return "the limit is not seen" })
 
+	// What is short comes and goes by the few descriptors of the relay's own, and with it the
+	// bypass; a flow keeps what it has.
+	const passes, limit = 10, most * 8 / 10
 	var flows []held
-	reset := 0
-	for bypassed := false; !bypassed; {
+	passed, reset := 0, 0
+	for passed < passes {
 		before := s.relay.status().tunnel("main").FlowsTotal
 		h, err := tryHold(t.Context(), s.dial(routedTargets[len(flows)%2]), patience)
 		switch {
@@ -365,13 +368,13 @@ func TestCase66InterceptionIsBypassedWhileShedding(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.expectSeen(h)
-		flows = append(flows, h)
-		bypassed = s.relay.status().tunnel("main").FlowsTotal == before
+		if flows = append(flows, h); s.relay.status().tunnel("main").FlowsTotal == before {
+			passed++
+		}
 	}
-	if n := len(flows); n < 20 || n > most/2 {
-		t.Errorf("%d connections until they pass a relay with %d descriptors", n, most)
+	if taken := len(flows) - passed; taken < 20 || taken > limit/2 {
+		t.Errorf("a relay that may use %d descriptors took %d connections", limit, taken)
 	}
-	s.expect(false, "while it sheds")
 	s.relay.expectLog(`resource=descriptors`)
 	for _, h := range flows {
 		h.alive(t, "while it sheds")

@@ -67,6 +67,20 @@ type field struct {
 // placeOf are the mappings of keys that are looked for elsewhere.
 var placeOf = map[string]string{"local_targets": "original, or in intercept of a tunnel without forward"}
 
+// firstRelease is the release before which the configuration had more than it has.
+const firstRelease = "1.0"
+
+// removed are the keys that longhaul has had, and what to do without each.
+var removed = map[string]string{
+	"fallback": "remove it; to let flows pass while the pair is down, use intercept with when_down: bypass",
+	"overflow": "remove it: paths without standby share the flows; or write standby: true",
+}
+
+// wasRemoved is the mistake of using what a release took away.
+func (d *decoder) wasRemoved(n *node, what, fix string) {
+	d.errorf(n, fix, "%s was removed in release %s", what, firstRelease)
+}
+
 // mapping decodes a mapping strictly: unknown and repeated keys are mistakes.
 func (d *decoder) mapping(n *node, what string, fields ...field) {
 	known := make([]string, len(fields))
@@ -88,6 +102,8 @@ func (d *decoder) mapping(n *node, what string, fields ...field) {
 		seen[key] = e.key.at
 		i := slices.Index(known, key)
 		switch {
+		case i < 0 && removed[key] != "":
+			d.wasRemoved(e.key, key, removed[key])
 		case i < 0:
 			fix := "known keys: " + strings.Join(known, ", ")
 			if meant := remedy.Nearest(key, known); meant != "" {
