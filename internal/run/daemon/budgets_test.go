@@ -53,15 +53,13 @@ func sharedRates(t *testing.T, name string) (shared func(rate string) *legs) {
 		})
 	}
 
-	all := newTransports(host, slog.New(slog.DiscardHandler))
+	all := newTransports(host, os.Getenv, slog.New(slog.DiscardHandler))
 	t.Cleanup(all.budgets.close)
 	return func(rate string) *legs {
 		t.Helper()
-		tunnels, err := all.translate(budgetConfig(t, rate, name, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		all.keep()
+		change, tunnels, err := all.prepare(budgetConfig(t, rate, name, name))
+		nettest.Must(t, err)
+		change.Commit()
 		if tunnels[0].Transport == tunnels[1].Transport {
 			t.Error("two tunnels share one rate")
 		}
@@ -125,12 +123,11 @@ func pacingRate(t *testing.T, conn *net.TCPConn) (bytesPerSecond float64) {
 // set.
 func TestTunnelWithoutARate(t *testing.T) {
 	var log bytes.Buffer
-	all := newTransports(&cc.Host{BPFFS: t.TempDir()}, slog.New(slog.NewTextHandler(&log, nil)))
+	all := newTransports(&cc.Host{BPFFS: t.TempDir()}, os.Getenv, slog.New(slog.NewTextHandler(&log, nil)))
 	defer all.budgets.close()
-	if _, err := all.translate(budgetConfig(t, "80Mbit", ratedCC, ratedCC)); err != nil {
-		t.Fatal(err)
-	}
-	all.keep()
+	change, _, err := all.prepare(budgetConfig(t, "80Mbit", ratedCC, ratedCC))
+	nettest.Must(t, err)
+	change.Commit()
 	want := transport.Lack{What: "a rate that the flows of a share with brutal; they use another congestion control", Remedy: "longhaul cc load brutal (as root), then reload the relay"}
 	// Without a rate a loaded brutal would send 1 Mb/s.
 	for key, l := range all.current {
@@ -149,12 +146,11 @@ func TestTunnelWithoutARate(t *testing.T) {
 // would have two sets of rates.
 func TestBothNamesOfBrutal(t *testing.T) {
 	var log bytes.Buffer
-	all := newTransports(&cc.Host{BPFFS: t.TempDir()}, slog.New(slog.NewTextHandler(&log, nil)))
+	all := newTransports(&cc.Host{BPFFS: t.TempDir()}, os.Getenv, slog.New(slog.NewTextHandler(&log, nil)))
 	defer all.budgets.close()
-	if _, err := all.translate(budgetConfig(t, "80Mbit", "brutal", "lh_brutal")); err != nil {
-		t.Fatal(err)
-	}
-	all.keep()
+	change, _, err := all.prepare(budgetConfig(t, "80Mbit", "brutal", "lh_brutal"))
+	nettest.Must(t, err)
+	change.Commit()
 	if want := "the configuration names both brutal and lh_brutal: name one of them"; !strings.Contains(log.String(), want) {
 		t.Errorf("log %s, want %q", log.String(), want)
 	}

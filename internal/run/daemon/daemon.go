@@ -27,8 +27,8 @@ import (
 	"longhaul/internal/carry/relay"
 	"longhaul/internal/carry/usable"
 	"longhaul/internal/run/config"
-	"longhaul/internal/run/control"
 	"longhaul/internal/sys/ledger"
+	"longhaul/internal/sys/resources"
 	"longhaul/internal/tune/cc"
 	"longhaul/internal/watch/monitor"
 )
@@ -56,8 +56,7 @@ type daemon struct {
 	Options
 
 	log       *slog.Logger
-	level     *slog.LevelVar
-	writer    *asyncWriter
+	output    *logOutput
 	flows     *flowLog
 	monitor   *monitor.Monitor
 	history   *historyKeeper
@@ -66,8 +65,7 @@ type daemon struct {
 	relay     *relay.Relay
 	legs      *transports
 	shedder   *shedder
-	http      *httpSite
-	names     httpNames // of http_listen
+	http      *healthSite
 	pages     *dashboard
 	integrity *integrityChecks
 	pairs     *pairs
@@ -79,14 +77,10 @@ type daemon struct {
 	started   time.Time
 	parts     []part
 
-	activated []inheritedSocket // by systemd, until tunnels claim them
+	control *controlSocket
 
 	logTo   io.Writer
-	program string          // path that an upgrade starts
-	server  *control.Server // nil: no control socket
-	socket  string          // its path
-
-	controlOpened bool // or given up: no second attempt
+	program string // path that an upgrade starts
 
 	predecessor *handover.Predecessor // while this process prepares to succeed it
 	inherited   inheritance
@@ -135,39 +129,44 @@ func Run(ctx context.Context, o Options) error {
 	if d.config, err = o.Loader.Load(ctx, o.ConfigFile, o.Flags...); err != nil {
 		return err
 	}
-	d.openLog()
-	defer d.writer.close(2 * time.Second)
-	if d.activated, err = inheritedSockets(); err != nil {
+	d.log, d.output = openLog(d.logTo, d.config.Log)
+	defer d.output.close(2 * time.Second)
+	activated, err := inheritedSockets()
+	if err != nil {
 		return err
 	}
-	closeAll := d.assemble()
+	closeAll := d.assemble(activated)
 	defer closeAll()
 	return d.serve(ctx, signals)
 }
 
 // assemble makes the daemon's parts without a configuration. The returned function
 // closes them.
-func (d *daemon) assemble() (closeAll func()) {
+func (d *daemon) assemble(activated []inheritedSocket) (closeAll func()) {
 	var closers []func()
 	closing := func(f func()) { closers = append(closers, f) }
+	follows := d.predecessor != nil
 
 	d.manager = newServiceManager(d.log)
-	d.manager.silent = d.predecessor != nil
+	d.manager.silent = follows
 	d.flows = newFlowLog(d.log)
 	closing(d.flows.close)
-	d.legs = newTransports(cc.NewHost(ledger.By{}), d.log)
+	d.legs = newTransports(cc.NewHost(ledger.By{}), d.Getenv, d.log)
 	closing(d.legs.budgets.close)
 	d.integrity = newIntegrityChecks(d.log, d.Version, d.ReadablePath)
 	d.history = newHistoryKeeper(d.log, d.Getenv)
+	if d.inherited.States.Events == nil {
+		d.history.earlier = func(all []flow.Event) { d.judge.Remember(usable.Memory{Events: all}) }
+	}
 	closing(d.history.close)
 	d.monitor = d.newMonitor()
 	closing(d.monitor.Close)
-	d.pages = newDashboard(d.log, d.monitor, func(since time.Time) []flow.Event { return d.judge.Events(since) })
+	d.pages = newDashboard(d.log, d.monitor, func(since time.Time) []flow.Event { return d.judge.Events(since) }, d.history, d.ReadablePath)
 	closing(d.pages.close)
 	d.pairs = newPairs(d.log, d.Version, func() string { return identity.Directory(d.Getenv) }, func() *relay.Relay { return d.relay })
 	d.pairs.follow(d.inherited.Pairs, d.inherited.Links)
 	closing(d.pairs.close)
-	d.judge = usable.New(usable.Options{Pair: d.pairs.taking, Tight: d.tight})
+	d.judge = usable.New(usable.Options{Pair: d.pairs.taking, Tight: func() []resources.Resource { return d.shedder.tight() }})
 	d.judge.Remember(d.inherited.States)
 	d.judge.Tell(d.history.addEvent)
 	d.pairs.note = d.judge.Note
@@ -181,11 +180,11 @@ func (d *daemon) assemble() (closeAll func()) {
 		left:   intercept.Options{Tunnels: d.inherited.Intercepted, Dialers: d.inherited.Dialers},
 
 		cleared: d.inherited.Cleared,
+		follows: follows,
 	})
-	d.rules.follows = d.predecessor != nil
 	closing(d.rules.close) // after the relay, whose flows need the rules
 	d.keeper = newHostKeeper(d.log, d.rules, func() *relay.Relay { return d.relay },
-		func() []*httpSite { return []*httpSite{d.http, d.pages.httpSite} })
+		func() []*httpSite { return []*httpSite{d.http.httpSite, d.pages.httpSite} })
 	closing(d.keeper.close)
 	d.relay = relay.New(relay.Options{
 		Workers:           d.workers(),
@@ -204,23 +203,45 @@ func (d *daemon) assemble() (closeAll func()) {
 	closing(d.relay.Close)
 	d.shedder = newShedder(d.relay, d.log, d.config.Limits)
 	closing(d.shedder.monitor.Close)
-	d.http = newHTTPSite(d.log, d.withMetrics(d.readinessOverHTTP().handler()))
+	d.http = &healthSite{}
+	d.http.httpSite = newHTTPSite(d.log, d.withMetrics(d.readinessOverHTTP().handler()))
 	closing(d.http.close)
-	if d.predecessor != nil {
+	if follows {
 		d.http.handed, d.pages.handed = d.predecessor.Sockets, d.predecessor.Sockets
 	}
-	closing(d.closeControl)
+	d.control = &controlSocket{log: d.log, getenv: d.Getenv, before: d.inherited.ControlSocket, follows: follows, handlers: d.handlers()}
+	closing(d.control.close)
 	closing(d.integrity.close)
 
 	d.parts = []part{
-		tunnelsPart{d}, // first: only this part may fail to commit
-		interceptionPart{d}, limitsPart{d}, historyPart{d}, monitorPart{d}, httpPart{d}, dashboardPart{d}, controlPart{d}, logPart{d}, hostPart{d},
+		// Each of these completes the tunnels that the first one makes, and the relay takes them.
+		d.legs,
+		d.integrity, // after the legs: a check dials as they do
+		&activatedSockets{activated},
+		d.pairs, // likewise
+		relayTunnels{d.relay},
+
+		d.rules,             // once the relay listens where the rules lead
+		hostWatch{d.keeper}, // after the rules, which it watches
+		d.shedder,
+		d.history,
+		sampling{d.monitor}, // once the history takes records, and before a server shows samples
+		d.http,
+		d.pages, // after the history, which it reads
+		d.control,
+		d.output,
+		secondLook{d.keeper}, // last: at what the others could not have at once
 	}
 	return func() {
 		for _, closeOne := range slices.Backward(closers) {
 			closeOne()
 		}
 	}
+}
+
+// plan is what the parts prepare of a configuration.
+func (d *daemon) plan(c *config.Config) *plan {
+	return &plan{Config: c, relayName: d.control.relayName(c)}
 }
 
 // workers returns the number of event loops.
@@ -247,7 +268,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	}
 
 	follows := d.predecessor != nil
-	prepared, err := prepare(ctx, d.parts, d.config)
+	prepared, err := prepare(ctx, d.parts, d.plan(d.config))
 	if err != nil {
 		return err
 	}
@@ -325,30 +346,4 @@ func join[T fmt.Stringer](all []T) string {
 		words[i] = v.String()
 	}
 	return strings.Join(words, " ")
-}
-
-// openLog logs to stderr and never waits for it.
-func (d *daemon) openLog() {
-	d.level = new(slog.LevelVar)
-	d.setLevel(d.config.Log.Level)
-	direct := newLogger(d.logTo, d.config.Log.Format, d.level)
-	d.writer = newAsyncWriter(d.logTo, func(n uint64) {
-		direct.Warn("dropped log lines: the log's reader is too slow", "lines", n)
-	})
-	d.log = newLogger(d.writer, d.config.Log.Format, d.level)
-}
-
-func newLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: level}
-	if format == "json" {
-		return slog.New(slog.NewJSONHandler(w, opts))
-	}
-	return slog.New(slog.NewTextHandler(w, opts))
-}
-
-func (d *daemon) setLevel(name string) {
-	var l slog.Level
-	// The configuration accepts only slog's names.
-	_ = l.UnmarshalText([]byte(name))
-	d.level.Set(l)
 }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"sync"
@@ -42,13 +43,30 @@ func newHostKeeper(log *slog.Logger, rules *interception, relay func() *relay.Re
 	return &hostKeeper{log: log, rules: rules, relay: relay, sites: sites, soon: make(chan struct{}, 1)}
 }
 
-// lookSoon has the addresses looked at again, after a configuration came into force: what it could not
-// have at once is tried again.
-func (k *hostKeeper) lookSoon() {
-	select {
-	case k.soon <- struct{}{}:
-	default:
-	}
+// hostWatch is the part that has the keeper watch what a configuration needs.
+type hostWatch struct{ *hostKeeper }
+
+func (w hostWatch) Prepare(_ context.Context, p *plan) (Change, error) {
+	return setting(func() {
+		table := ""
+		if !w.rules.isIdle() {
+			table = intercept.TableOf(p.relayName)
+		}
+		w.follow(table)
+	}), nil
+}
+
+// secondLook is the part that has the addresses looked at again: what a configuration could not have at
+// once is tried again.
+type secondLook struct{ *hostKeeper }
+
+func (s secondLook) Prepare(context.Context, *plan) (Change, error) {
+	return setting(func() {
+		select {
+		case s.soon <- struct{}{}:
+		default:
+		}
+	}), nil
 }
 
 // follow watches what a configuration needs, with the table of nftables of that name if there is

@@ -20,7 +20,7 @@ import (
 	"longhaul/internal/words/remedy"
 )
 
-// interception is the host's rules that bring connections to the intercepting tunnels,
+// interception is the part of the host's rules that bring connections to the intercepting tunnels,
 // and targets' answers to tunnels that dial from their clients' addresses. A tunnel that
 // takes no new flow is paused there: new connections pass the relay.
 type interception struct {
@@ -44,7 +44,6 @@ type interception struct {
 	kept     enforcement
 	wake     chan struct{} // has room for one: there is something to look at
 	held     bool          // another process may have taken over
-	follows  bool          // another process still accepts
 	ending   bool          // this process takes no new flow
 	passes   bool          // the rules let every new connection pass, for good
 
@@ -65,6 +64,7 @@ type interceptionOptions struct {
 	left   intercept.Options // removed tunnels that may still have flows; guarded by mu
 	// cleared: the operator has taken the rules back from the process before this one.
 	cleared bool
+	follows bool // another process still accepts; guarded by mu
 }
 
 // ruler sets this host's rules.
@@ -97,23 +97,19 @@ func newInterception(o interceptionOptions) *interception {
 	return i
 }
 
-// interceptionPart brings connections to the intercepting tunnels, once the relay
-// listens.
-type interceptionPart struct{ *daemon }
-
-func (d interceptionPart) Prepare(_ context.Context, c *config.Config) (Change, error) {
-	name := d.nameOf(c)
-	wanted := InterceptOptions(name, c)
-	host := intercept.NewHost(ledger.OfRelay(d.Getenv, name))
+// Prepare checks whether this host can have the rules of a configuration.
+func (i *interception) Prepare(_ context.Context, p *plan) (Change, error) {
+	wanted := InterceptOptions(p.relayName, p.Config)
+	host := intercept.NewHost(ledger.OfRelay(i.getenv, p.relayName))
 	var verdicts []intercept.ForwardVerdict
 	if !wanted.IsEmpty() {
-		if path, _ := d.controlSocket(c); path == config.Off {
+		if p.ControlSocket == config.Off {
 			return nil, remedy.New(errors.New("a relay without a control socket has no name for its rules of interception"),
 				"remove control_socket: off")
 		}
 		err := host.Check(wanted)
 		if err == nil {
-			verdicts, err = d.rules.forward.check(host, wanted, d.predecessor != nil)
+			verdicts, err = i.forward.check(host, wanted, i.succeeds())
 		}
 		if err != nil {
 			return nil, err
@@ -121,19 +117,21 @@ func (d interceptionPart) Prepare(_ context.Context, c *config.Config) (Change, 
 	}
 	return setting(func() {
 		for _, note := range host.Notes(wanted) {
-			d.log.Warn(note.Error(), "remedy", remedy.Of(note))
+			i.log.Warn(note.Error(), "remedy", remedy.Of(note))
 		}
-		for _, note := range DeniedTargets(c) {
-			d.log.Info(note.Error(), "remedy", remedy.Of(note))
+		for _, note := range DeniedTargets(p.Config) {
+			i.log.Info(note.Error(), "remedy", remedy.Of(note))
 		}
-		d.rules.forward.keep(verdicts)
-		d.rules.follow(host, wanted, c.Tunnels)
-		table := ""
-		if !d.rules.isIdle() {
-			table = intercept.TableOf(name)
-		}
-		d.keeper.follow(table)
+		i.forward.keep(verdicts)
+		i.follow(host, wanted, p.Tunnels)
 	}), nil
+}
+
+// succeeds reports whether another process still accepts.
+func (i *interception) succeeds() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.follows
 }
 
 // transparentListens are the addresses where an intercepting tunnel listens: one for

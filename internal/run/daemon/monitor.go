@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"net/http"
 	"os"
 	"time"
@@ -18,12 +19,23 @@ var monitoring = "on"
 
 func monitors() bool { return monitoring != "off" }
 
+// sampling is the part of the monitor, which samples from the first configuration on.
+type sampling struct{ *monitor.Monitor }
+
+func (s sampling) Prepare(context.Context, *plan) (Change, error) {
+	return setting(func() {
+		if monitors() {
+			s.Start()
+		}
+	}), nil
+}
+
 // newMonitor returns a monitor of the daemon's relay, which may still be nil.
 func (d *daemon) newMonitor() *monitor.Monitor {
 	return monitor.New(monitor.Options{
 		Sample:    func(visit func(*flow.Sample)) error { return d.relay.EachFlow(visit) },
 		Overview:  d.overview,
-		OnRecords: d.recordsMade,
+		OnRecords: func(records []monitor.Record) { d.history.add(records); d.pages.board.Ended(records) },
 		Recorded:  func(r *monitor.Record) bool { return r.Reason != flow.EndCheck },
 		Log:       d.log,
 	})
@@ -33,7 +45,7 @@ func (d *daemon) newMonitor() *monitor.Monitor {
 func (d *daemon) withMetrics(next http.Handler) http.Handler {
 	handler := metrics.Handler(metrics.Options{Snapshot: d.monitor.Totals, History: d.history.metrics, Log: d.log})
 	mux := http.NewServeMux()
-	mux.Handle("GET "+metricsTarget, d.names.guard(handler))
+	mux.Handle("GET "+metricsTarget, d.http.names.guard(handler))
 	mux.Handle("/", next)
 	return mux
 }
@@ -104,7 +116,7 @@ func (d *daemon) overview() monitor.Overview {
 			ResidentBytes:     resident,
 			CPUSeconds:        cpu.Seconds(),
 			MemoryUsed:        -1,
-			LogLinesDropped:   d.writer.total.Load(),
+			LogLinesDropped:   d.output.total.Load(),
 			RecordsDropped:    d.monitor.Dropped(),
 			AcceptErrors:      s.AcceptErrors,
 			CongestionControl: d.congestionControls(),

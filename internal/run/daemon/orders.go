@@ -131,7 +131,7 @@ func (d *daemon) reload(ctx context.Context) *Reload {
 	before := d.config
 	after, err := d.Loader.Load(ctx, d.ConfigFile, d.Flags...)
 	if err == nil {
-		err = change(ctx, d.parts, after)
+		err = change(ctx, d.parts, d.plan(after))
 	}
 	if err != nil {
 		d.logFailedReload(err)

@@ -98,7 +98,7 @@ func (t *farTunnel) serve(fd int, waited time.Duration) {
 			return
 		}
 	}
-	t.pairs.node.Serve(fd, nil, t)
+	t.pairs.serve(fd, nil, t)
 }
 
 // join serves a host that answers an invitation, until a time at most.

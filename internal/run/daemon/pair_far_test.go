@@ -25,8 +25,9 @@ func TestFarTunnelIsAddedAgain(t *testing.T) {
 		for i := range tunnels {
 			built[i].Name = tunnels[i].Name
 		}
-		nettest.Must(t, p.equip(&config.Config{Tunnels: tunnels}, built))
-		p.keep(0)
+		change, err := p.Prepare(t.Context(), &plan{Config: &config.Config{Tunnels: tunnels}, tunnels: built})
+		nettest.Must(t, err)
+		change.Commit()
 		for _, b := range built {
 			servers = append(servers, b.PairServer)
 		}

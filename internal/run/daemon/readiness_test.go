@@ -103,7 +103,7 @@ func TestChecksOutlastAHandOver(t *testing.T) {
 	shedder, r, _ := shedderOf(t)
 	shedder.monitor = resources.Start(resources.Options{})
 	t.Cleanup(shedder.monitor.Close)
-	d := &daemon{relay: r, shedder: shedder, pairs: &pairs{}, rules: newInterception(interceptionOptions{log: slog.New(slog.DiscardHandler)})}
+	d := &daemon{relay: r, shedder: shedder, pairs: &pairs{}, http: &healthSite{}, rules: newInterception(interceptionOptions{log: slog.New(slog.DiscardHandler)})}
 	d.judge = usable.New(unpaired)
 	then := d.overviewNow()
 	d.atHandOver.Store(&then)

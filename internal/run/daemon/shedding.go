@@ -37,7 +37,16 @@ func newShedder(r *relay.Relay, log *slog.Logger, limits config.Limits) *shedder
 	return s
 }
 
-func (s *shedder) setLimits(l config.Limits) { s.monitor.SetLimits(resourceLimits(l)) }
+// Prepare is that of the part of the limits above which new flows are shed.
+func (s *shedder) Prepare(_ context.Context, p *plan) (Change, error) {
+	return setting(func() {
+		s.monitor.SetLimits(resourceLimits(p.Limits))
+		s.monitor.BoundRuntime(runtimeBound(int64(p.MemoryLimit)))
+	}), nil
+}
+
+// tight lists the resources that are short, or soon will be.
+func (s *shedder) tight() []resources.Resource { return s.monitor.State().Tight }
 
 // leastRuntime is a memory in bytes for which the garbage collector need not work harder.
 const leastRuntime = 64 << 20

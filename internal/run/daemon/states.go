@@ -8,7 +8,6 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/relay"
-	"longhaul/internal/sys/resources"
 )
 
 // statesBeat is how often the states of the relay are looked at, so that no change stays
@@ -64,9 +63,6 @@ func (d *daemon) eventsVerb(_ context.Context, arguments url.Values) (any, error
 	d.overviewNow() // what has changed since the last look is among them
 	return Events{d.judge.Events(since)}, nil
 }
-
-// tight lists the resources that are short, or soon will be.
-func (d *daemon) tight() []resources.Resource { return d.shedder.monitor.State().Tight }
 
 // watchStates looks at the states that nobody else looks at, until the returned function is called.
 func (d *daemon) watchStates() (stop func()) {

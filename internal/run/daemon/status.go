@@ -12,7 +12,6 @@ import (
 	"longhaul/internal/carry/integrity"
 	"longhaul/internal/carry/relay"
 	"longhaul/internal/carry/transport"
-	"longhaul/internal/run/control"
 	"longhaul/internal/sys/resources"
 	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/words/display"
@@ -74,7 +73,7 @@ func (d *daemon) status() Status {
 // loops, the tunnels are those of an overview.
 func (d *daemon) statusUntil(late <-chan time.Time) Status {
 	s := Status{
-		Name:            control.NameIn(control.Directory(d.Getenv), d.socket),
+		Name:            d.control.name(),
 		Version:         d.Version,
 		GoVersion:       runtime.Version(),
 		PID:             os.Getpid(),
@@ -82,7 +81,7 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 		UptimeSeconds:   time.Since(d.started).Seconds(),
 		ConfigFile:      d.ConfigFile,
 		Lacks:           []transport.Lack{},
-		LogLinesDropped: d.writer.total.Load(),
+		LogLinesDropped: d.output.total.Load(),
 		Process:         resources.Own(),
 		OlderProcesses:  []OlderProcess{},
 		Integrity:       []integrity.Report{},
@@ -148,7 +147,7 @@ func (d *daemon) readiness() *readiness {
 func (d *daemon) readinessOverHTTP() *readiness {
 	r := d.readiness()
 	// Load balancers may send any Host or none; a browser always sends one.
-	r.showsReasons = func(r *http.Request) bool { return r.Host == "" || d.names.asked(r) }
+	r.showsReasons = func(r *http.Request) bool { return r.Host == "" || d.http.names.asked(r) }
 	r.overview = func() relay.Snapshot {
 		now := d.overviewNow()
 		if then := d.atHandOver.Load(); then != nil { // set before the relay drains

@@ -20,7 +20,6 @@ import (
 	"longhaul/internal/carry/relay/hops"
 	"longhaul/internal/carry/relay/names"
 	"longhaul/internal/carry/usable"
-	"longhaul/internal/run/control"
 	"longhaul/internal/words/display"
 	"longhaul/internal/words/remedy"
 )
@@ -186,7 +185,7 @@ func (d *daemon) upgrade(ctx context.Context, signals <-chan os.Signal, r upgrad
 	if hangup {
 		_ = syscall.Kill(a.NewPID, syscall.SIGHUP)
 	}
-	a.FlowsLeft, a.ControlSocket = d.relay.Flows(), d.aside()
+	a.FlowsLeft, a.ControlSocket = d.relay.Flows(), d.control.aside()
 	a.Seconds = display.Round(time.Since(began).Seconds(), 1e3)
 	d.log.Info("upgraded: another process has taken over", "pid", a.NewPID, "version", a.NewVersion, "flows", a.FlowsLeft, "seconds", a.Seconds)
 	d.mu.Lock()
@@ -210,17 +209,17 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 	if bequest.Pairs, err = d.pairs.bequeath(); err != nil {
 		return nil, about, err
 	}
-	if d.server != nil {
-		if err := d.server.StepAside(d.socket); err != nil {
+	if c := d.control; c.server != nil {
+		if err := c.server.StepAside(c.path); err != nil {
 			return nil, about, err
 		}
 		defer func() {
 			if err != nil {
-				err = errors.Join(err, d.server.StepBack(d.socket))
+				err = errors.Join(err, c.server.StepBack(c.path))
 			}
 		}()
-		bequest.ControlSocket = d.socket
-		bequest.Older = append(bequest.Older, olderProcess{os.Getpid(), d.aside()})
+		bequest.ControlSocket = c.path
+		bequest.Older = append(bequest.Older, olderProcess{os.Getpid(), c.aside()})
 	}
 	state, err := json.Marshal(bequest)
 	if err != nil {
@@ -286,14 +285,6 @@ func failedUpgrade(err error) error {
 	return remedy.New(errors.New(text), "fix that, and try again")
 }
 
-// aside returns the control socket of this process after the handover.
-func (d *daemon) aside() string {
-	if d.server == nil {
-		return ""
-	}
-	return control.PathOf(d.socket, os.Getpid())
-}
-
 // handOver leaves the service to a successor that already accepts.
 func (d *daemon) handOver(successor *handover.Successor) {
 	d.mu.Lock()
@@ -316,11 +307,7 @@ func (d *daemon) handOver(successor *handover.Successor) {
 	if err := successor.Leave(); err != nil {
 		d.log.Warn("cannot notify the new process of the handover's end", "error", err)
 	}
-	if d.server != nil {
-		if err := d.server.LeavePlace(d.socket); err != nil {
-			d.log.Warn("cannot remove the old control socket", "path", d.socket, "error", err)
-		}
-	}
+	d.control.leavePlace()
 }
 
 // follow takes the sockets and the state of the predecessor, if there is one.
@@ -360,11 +347,7 @@ func (d *daemon) takeOver(ctx context.Context) {
 	if p == nil {
 		return
 	}
-	if d.server != nil && d.socket == d.inherited.ControlSocket {
-		if err := d.server.TakePlace(d.socket); err != nil {
-			d.log.Error("cannot move the control socket to its usual path", "error", err)
-		}
-	}
+	d.control.takePlace()
 	ctx, cancel := context.WithTimeout(ctx, ServingPatience)
 	defer cancel()
 	if err := p.Serving(ctx); err != nil {

@@ -98,9 +98,9 @@ func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 	defer letGo() // before the relay's Close, which waits for its loop
 	quiet := slog.New(slog.DiscardHandler)
 	d := &daemon{
-		relay: r, config: &config.Config{}, writer: &asyncWriter{}, legs: &transports{}, integrity: &integrityChecks{},
+		relay: r, config: &config.Config{}, output: &logOutput{asyncWriter: &asyncWriter{}}, control: &controlSocket{getenv: os.Getenv}, legs: &transports{}, integrity: &integrityChecks{},
 		history: newHistoryKeeper(quiet, os.Getenv), pairs: newPairs(quiet, "", nil, nil), rules: &interception{}, judge: usable.New(unpaired),
-		http: &httpSite{}, pages: &dashboard{httpSite: &httpSite{}}, Options: Options{Getenv: os.Getenv},
+		http: &healthSite{httpSite: &httpSite{}}, pages: &dashboard{httpSite: &httpSite{}}, Options: Options{Getenv: os.Getenv},
 	}
 
 	talked := make(chan struct{})

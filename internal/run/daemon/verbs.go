@@ -21,6 +21,16 @@ var verbs = map[string]func(*daemon, context.Context, url.Values) (any, error){
 	"events":  (*daemon).eventsVerb,
 }
 
+// handlers are what the control socket answers.
+func (d *daemon) handlers() control.Handlers {
+	all := control.Handlers{Status: func() any { return d.status() }, Do: d.do}
+	checks := d.readiness().handler()
+	for _, target := range healthTargets {
+		all.More = append(all.More, control.Endpoint{Pattern: target, Handler: checks})
+	}
+	return all
+}
+
 // do carries out a verb. The client gets an error's hint.
 func (d *daemon) do(ctx context.Context, verb string, arguments url.Values) (any, error) {
 	carryOut := verbs[verb]
