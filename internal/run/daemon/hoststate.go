@@ -20,8 +20,8 @@ import (
 type hostKeeper struct {
 	log   *slog.Logger
 	rules *interception
-	relay func() *relay.Relay
-	sites func() []*httpSite // that listen on addresses of this host
+	relay *relay.Relay
+	sites []*httpSite // that listen on addresses of this host
 
 	mu      sync.Mutex
 	watch   *hostevents.Watch
@@ -39,7 +39,7 @@ const (
 	listenAgain = time.Second
 )
 
-func newHostKeeper(log *slog.Logger, rules *interception, relay func() *relay.Relay, sites func() []*httpSite) *hostKeeper {
+func newHostKeeper(log *slog.Logger, rules *interception, relay *relay.Relay, sites ...*httpSite) *hostKeeper {
 	return &hostKeeper{log: log, rules: rules, relay: relay, sites: sites, soon: make(chan struct{}, 1)}
 }
 
@@ -141,7 +141,7 @@ func (k *hostKeeper) run(watch *hostevents.Watch, end <-chan struct{}) {
 // lookAtListeners logs which listening addresses have gone or come, of tunnels and of HTTP. again:
 // not all of them could be looked at.
 func (k *hostKeeper) lookAtListeners() (again bool) {
-	changes, again := k.relay().LookAtListeners()
+	changes, again := k.relay.LookAtListeners()
 	for _, c := range changes {
 		switch {
 		case c.Err != nil:
@@ -153,7 +153,7 @@ func (k *hostKeeper) lookAtListeners() (again bool) {
 			k.log.Info("the listening address has come", "tunnel", c.Tunnel, "listen", c.Listen.String())
 		}
 	}
-	for _, w := range k.sites() {
+	for _, w := range k.sites {
 		again = w.look() || again
 	}
 	return again

@@ -185,13 +185,13 @@ func (c *integrityChecks) find(tunnel string) (*tunnelIntegrity, error) {
 	return nil, remedy.New(fmt.Errorf("there is no tunnel %q", tunnel), "choose from "+strings.Join(names, ", "))
 }
 
-// checkVerb checks a tunnel at once.
-func (d *daemon) checkVerb(ctx context.Context, arguments url.Values) (any, error) {
+// check checks a tunnel at once.
+func (d *daemon) check(ctx context.Context, arguments url.Values) (any, error) {
 	t, err := d.integrity.find(arguments.Get("tunnel"))
 	if err != nil {
 		return nil, err
 	}
-	if forward, paired := d.pairedTo(t.tunnel); paired {
+	if forward, paired := pairedTo(d.life.inForce(), t.tunnel); paired {
 		r, err := d.pairs.check(ctx, t.tunnel, forward)
 		return d.withClients(r), err
 	}
@@ -212,7 +212,7 @@ func (d *daemon) withClients(r *integrity.Report) *integrity.Report {
 	if r == nil {
 		return nil
 	}
-	all := d.overviewNow().Tunnels
+	all := d.states.overview().Tunnels
 	i := slices.IndexFunc(all, func(t flow.Tunnel) bool { return t.Name == r.Tunnel })
 	if i < 0 {
 		return r

@@ -55,7 +55,7 @@ type interception struct {
 type interceptionOptions struct {
 	log    *slog.Logger
 	getenv func(string) string
-	relay  func() *relay.Relay
+	relay  *relay.Relay
 	others func() bool // whether an older process has flows
 	// decide lists the relay's tunnels with what is decided of them, see [daemon.decide]. It takes
 	// no lock of this type.
@@ -240,7 +240,7 @@ func (i *interception) refresh() (news bool) {
 	if i.held || i.waits() || i.idle() || i.passes || i.kept.cleared || time.Now().Before(i.retryAt) {
 		return false
 	}
-	if (!i.left.IsEmpty() || i.anyPort) && i.relay().FlowsNow() == 0 && !i.others() {
+	if (!i.left.IsEmpty() || i.anyPort) && i.relay.FlowsNow() == 0 && !i.others() {
 		i.left, i.anyPort = intercept.Options{}, false
 	}
 	err := i.mirror.follow(i.wanted.Tunnels)

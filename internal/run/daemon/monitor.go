@@ -4,10 +4,12 @@ import (
 	"context"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/integrity"
+	"longhaul/internal/run/config"
 	"longhaul/internal/sys/resources"
 	"longhaul/internal/tune/cc"
 	"longhaul/internal/watch/monitor"
@@ -30,20 +32,9 @@ func (s sampling) Prepare(context.Context, *plan) (Change, error) {
 	}), nil
 }
 
-// newMonitor returns a monitor of the daemon's relay, which may still be nil.
-func (d *daemon) newMonitor() *monitor.Monitor {
-	return monitor.New(monitor.Options{
-		Sample:    func(visit func(*flow.Sample)) error { return d.relay.EachFlow(visit) },
-		Overview:  d.overview,
-		OnRecords: func(records []monitor.Record) { d.history.add(records); d.pages.board.Ended(records) },
-		Recorded:  func(r *monitor.Record) bool { return r.Reason != flow.EndCheck },
-		Log:       d.log,
-	})
-}
-
 // withMetrics serves /metrics and passes other paths to next.
 func (d *daemon) withMetrics(next http.Handler) http.Handler {
-	handler := metrics.Handler(metrics.Options{Snapshot: d.monitor.Totals, History: d.history.metrics, Log: d.log})
+	handler := metrics.Handler(metrics.Options{Snapshot: d.ended.monitor.Totals, History: d.history.metrics, Log: d.log})
 	mux := http.NewServeMux()
 	mux.Handle("GET "+metricsTarget, d.http.names.guard(handler))
 	mux.Handle("/", next)
@@ -56,18 +47,25 @@ const metricsTarget = "/metrics"
 // briefly are read for the monitor alone. With thousands of flows a second, reading
 // all would take a tenth of their time.
 const (
-	briefly    = time.Second
-	maxGlances = 200
+	briefly       = time.Second
+	maxBriefReads = 200
 )
 
-// legsWanted implements relay's LegStats.
-func (d *daemon) legsWanted(lasted time.Duration) bool {
-	return d.flows.wanted() || monitors() && (lasted >= briefly || d.glances.Add(-1) >= 0)
+// endedFlows takes from the relay the flows that have ended, for the log and the monitor.
+type endedFlows struct {
+	log        *flowLog
+	monitor    *monitor.Monitor
+	briefReads atomic.Int64 // of short flows' legs, left until the next sample
 }
 
-// flowsEnded implements relay's OnFlows.
-func (d *daemon) flowsEnded(flows []flow.Record) {
-	d.flows.add(flows)
+// legsWanted implements relay's LegStats.
+func (e *endedFlows) legsWanted(lasted time.Duration) bool {
+	return e.log.wanted() || monitors() && (lasted >= briefly || e.briefReads.Add(-1) >= 0)
+}
+
+// add implements relay's OnFlows.
+func (e *endedFlows) add(flows []flow.Record) {
+	e.log.add(flows)
 	if !monitors() {
 		return
 	}
@@ -79,12 +77,12 @@ func (d *daemon) flowsEnded(flows []flow.Record) {
 		}
 		batch[n] = toRecord(&flows[i])
 		if n++; n == len(batch) {
-			d.monitor.Ended(batch[:n])
+			e.monitor.Ended(batch[:n])
 			n = 0
 		}
 	}
 	if n > 0 {
-		d.monitor.Ended(batch[:n])
+		e.monitor.Ended(batch[:n])
 	}
 }
 
@@ -99,8 +97,8 @@ func toRecord(f *flow.Record) monitor.Record {
 
 // overview returns the monitor's input for each sample.
 func (d *daemon) overview() monitor.Overview {
-	d.glances.Store(maxGlances)
-	s := d.overviewNow()
+	d.ended.briefReads.Store(maxBriefReads)
+	s, c := d.states.overview(), d.life.inForce()
 	resident, cpu := resources.Used()
 	descriptors := d.shedder.monitor.State().Figure(resources.Descriptors)
 	o := monitor.Overview{
@@ -111,15 +109,15 @@ func (d *daemon) overview() monitor.Overview {
 			PID:               os.Getpid(),
 			StartedAt:         d.started,
 			Draining:          s.Draining,
-			OlderProcesses:    len(d.older.living()),
+			OlderProcesses:    len(d.past.older.living()),
 			Shedding:          s.Shedding,
 			ResidentBytes:     resident,
 			CPUSeconds:        cpu.Seconds(),
 			MemoryUsed:        -1,
 			LogLinesDropped:   d.output.total.Load(),
-			RecordsDropped:    d.monitor.Dropped(),
+			RecordsDropped:    d.ended.monitor.Dropped(),
 			AcceptErrors:      s.AcceptErrors,
-			CongestionControl: d.congestionControls(),
+			CongestionControl: usableCC(c),
 		},
 	}
 	if s.Memory != nil {
@@ -128,14 +126,12 @@ func (d *daemon) overview() monitor.Overview {
 	if descriptors.Used.Known() && descriptors.Capacity.Known() {
 		o.Process.Descriptors, o.Process.DescriptorLimit = int(descriptors.Used), int(descriptors.Capacity)
 	}
-	if c := d.pages.current.Load().certificate; c != nil {
-		o.Process.CertificateUntil = c.Until()
+	if cert := d.pages.current.Load().certificate; cert != nil {
+		o.Process.CertificateUntil = cert.Until()
 	}
-	d.mu.Lock()
-	if r := d.lastReload; r != nil {
+	if r := d.life.reload(); r != nil {
 		o.Process.LastReload = &monitor.Reload{At: r.At, OK: r.OK, Error: r.Error}
 	}
-	d.mu.Unlock()
 	o.Process.Restored, o.Process.Fights = d.rules.view().counts()
 	reports := map[string]*monitor.Check{}
 	for _, r := range d.integrity.reports() {
@@ -148,11 +144,8 @@ func (d *daemon) overview() monitor.Overview {
 	return o
 }
 
-// congestionControls returns which of the configured algorithms are usable.
-func (d *daemon) congestionControls() map[string]bool {
-	d.mu.Lock()
-	c := d.config
-	d.mu.Unlock()
+// usableCC returns which of the configured congestion controls are usable.
+func usableCC(c *config.Config) map[string]bool {
 	usable := map[string]bool{}
 	for _, name := range c.CongestionControls() {
 		usable[name] = cc.MayUse(name)

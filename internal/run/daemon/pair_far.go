@@ -186,7 +186,7 @@ func (t *farTunnel) Dial(ctx context.Context, o pair.Open) (pair.Target, error) 
 	if len(t.admits.Load().peers) > 1 {
 		open.Peer = o.Peer
 	}
-	target, err := t.pairs.relay().OpenPaired(ctx, open)
+	target, err := t.pairs.relay.OpenPaired(ctx, open)
 	var refusal *relay.Refusal
 	if errors.As(err, &refusal) {
 		return pair.Target{}, &pair.Refusal{Reason: refusal.Reason, Err: refusal.Err, Dialed: errors.Is(err, relay.ErrDialCut)}

@@ -32,7 +32,7 @@ type pairs struct {
 	release string
 	host    string        // its name; empty: unknown
 	keysDir func() string // the default directory of the keys
-	relay   func() *relay.Relay
+	relay   *relay.Relay
 	note    func(kind, tunnel, name, state, detail string) // takes a state that may have changed
 	memory  atomic.Int64                                   // memory_limit in bytes; 0: none
 	older   olderPairs
@@ -58,7 +58,7 @@ type tunnelPairs struct {
 	far  map[string]*farTunnel
 }
 
-func newPairs(log *slog.Logger, release string, keysDir func() string, relay func() *relay.Relay) *pairs {
+func newPairs(log *slog.Logger, release string, keysDir func() string, relay *relay.Relay) *pairs {
 	p := &pairs{log: log, lines: loglimit.New(log), release: release, keysDir: keysDir, relay: relay, note: func(_, _, _, _, _ string) {}, removed: map[string]*farTunnel{}}
 	p.host, _ = os.Hostname() // without it, the listening address alone tells near tunnels apart
 	p.life, p.end = context.WithCancel(context.Background())

@@ -91,7 +91,8 @@ tunnels:
 			if before != "" {
 				now = load(t, before)
 			}
-			d := &daemon{Options: Options{Version: "test", Getenv: func(string) string { return "" }, ReadablePath: func(path string) string { return path }}, config: now}
+			d := &daemon{Options: Options{Version: "test", Getenv: func(string) string { return "" }, ReadablePath: func(path string) string { return path }}, life: life{config: now}}
+			d.orders = newOrders(&d.life, d.Getenv)
 			d.log, d.output = openLog(discardLog{}, now.Log)
 			defer d.output.close(0)
 			defer d.assemble(nil)()

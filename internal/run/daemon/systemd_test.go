@@ -98,10 +98,11 @@ func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 	defer letGo() // before the relay's Close, which waits for its loop
 	quiet := slog.New(slog.DiscardHandler)
 	d := &daemon{
-		relay: r, config: &config.Config{}, output: &logOutput{asyncWriter: &asyncWriter{}}, control: &controlSocket{getenv: os.Getenv}, legs: &transports{}, integrity: &integrityChecks{},
-		history: newHistoryKeeper(quiet, os.Getenv), pairs: newPairs(quiet, "", nil, nil), rules: &interception{}, judge: usable.New(unpaired),
+		relay: r, life: life{config: &config.Config{}}, output: &logOutput{asyncWriter: &asyncWriter{}}, control: &controlSocket{getenv: os.Getenv}, legs: &transports{}, integrity: &integrityChecks{},
+		history: newHistoryKeeper(quiet, os.Getenv), pairs: newPairs(quiet, "", nil, nil), rules: &interception{},
 		http: &healthSite{httpSite: &httpSite{}}, pages: &dashboard{httpSite: &httpSite{}}, Options: Options{Getenv: os.Getenv},
 	}
+	d.states = &states{relay: r, rules: d.rules, pairs: d.pairs, judge: usable.New(unpaired)}
 
 	talked := make(chan struct{})
 	go func() { // the flow's last step waits for the loop
