@@ -91,7 +91,7 @@ func TestStatusTable(t *testing.T) {
 			}},
 		{Tunnel: "quiet", Peer: "a-peer-with-a-very-long-name-that-nobody-types", End: flow.FarEnd, Encrypted: true, Resumable: true, Problem: flow.PairPathDown, FlowsParked: 2,
 			Error: "connect to 10.0.0.2:6000: i/o timeout"},
-		{Tunnel: "quiet", Peer: "site-c", End: flow.NearEnd, Fallback: true, Problem: flow.PairUnpaired,
+		{Tunnel: "quiet", Peer: "site-c", End: flow.NearEnd, Problem: flow.PairUnpaired,
 			Error: "the port answers, but no pair protocol: read tcp 10.0.0.1:40000->10.0.0.2:6000: read: connection reset by peer"},
 		{Tunnel: "quiet", Peer: "site-e", End: flow.FarEnd, EndsInClear: true, HeadsUnchecked: true, Twin: true, Resumable: true, Up: true, Since: now.Add(-time.Hour), LanesWarm: 4},
 		{Tunnel: "quiet", Peer: "site-d", End: flow.NearEnd, Encrypted: true, Resumable: true, Up: true, Since: now.Add(-time.Hour), LanesBusy: 28232, FlowsMoving: 28232, FlowsResuming: 7,

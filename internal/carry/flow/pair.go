@@ -43,7 +43,6 @@ type PairSession struct {
 	// the other relay is of an older release.
 	HeadsUnchecked bool `json:"heads_unchecked"`
 	Resumable      bool `json:"resumable"` // false: a flow ends with its connection over the WAN
-	Fallback       bool `json:"fallback"`  // new flows go unpaired now
 	// Overload is how late answers come because a relay waits for a processor; 0: less than a second.
 	Overload units.Seconds `json:"overload_seconds,omitempty"`
 	// Compress is auto if both relays may send compressed records, and unsupported if the
@@ -186,9 +185,6 @@ const TwinWarning = "another relay with the same key, host name and listen is co
 
 // Notes tells the mode of a session, if it is not the usual one, and what is wrong with it.
 func (s *PairSession) Notes() (notes []string) {
-	if s.Fallback {
-		notes = append(notes, "fallback: new flows go unpaired and in clear")
-	}
 	if !s.Encrypted {
 		notes = append(notes, ClearWarning)
 	}

@@ -530,9 +530,6 @@ func (l *Link) tick() (ended bool) {
 	all := append(slices.Clone(l.old), l.s)
 	closed := l.closed
 	l.mu.Unlock()
-	if l.InFallback() {
-		l.current().handBack()
-	}
 	l.watchPaths(now)
 	for _, s := range all {
 		if s.control() == nil {
@@ -623,9 +620,6 @@ func (l *Link) redial(s *session, now time.Time) {
 	}
 	s.mu.Unlock()
 	l.mu.Lock()
-	if l.o.Fallback && s.inFallback() {
-		every = fallbackRetry
-	}
 	due := now.Sub(s.redialed) >= every-tickEvery/4 // ticks are not exact
 	if due {
 		s.redialed = now
@@ -653,13 +647,12 @@ func (l *Link) redial(s *session, now time.Time) {
 }
 
 func (s *session) note(err error) {
-	fallback := s.link.options().Fallback
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctl != nil || s.node.closing.Load() {
 		return
 	}
-	if s.instance != 0 && !(fallback && time.Since(s.since) > unpairedAfter) {
+	if s.instance != 0 {
 		err = broken(err)
 	}
 	if problemOf(err) == ProblemPathDown && time.Since(s.refused) < 2*refusedEvery {
