@@ -71,8 +71,8 @@ type PairSession struct {
 
 // PairPath is a path from a near tunnel to its far relay.
 type PairPath struct {
-	Path     string        `json:"path"` // as the configuration names it
-	Use      string        `json:"use"`  // always, overflow or standby
+	Path     string        `json:"path"`    // as the configuration names it
+	Standby  bool          `json:"standby"` // used while all others are lost
 	Up       bool          `json:"up"`
 	Since    time.Time     `json:"since,omitzero"` // of Up, true or false
 	Active   bool          `json:"active"`         // flows may use it now
@@ -85,18 +85,11 @@ type PairPath struct {
 	Received int64         `json:"received_bytes_total"`
 }
 
-// The uses of a path.
-const (
-	PathAlways   = "always"
-	PathOverflow = "overflow"
-	PathStandby  = "standby"
-)
-
 // State names how a path is.
 func (p *PairPath) State() string {
 	switch {
 	case p.Up && !p.Active:
-		return p.Use
+		return "standby"
 	case p.Up:
 		return "up"
 	case p.Error == "":

@@ -89,7 +89,7 @@ type SessionState struct {
 // PathState is one of a link's paths at one moment.
 type PathState struct {
 	Name     string
-	Use      PathUse
+	Standby  bool
 	Up       bool
 	Since    time.Time      // of Up
 	Active   bool           // flows may use it now

@@ -101,7 +101,7 @@ func toPairSession(s pair.SessionState) flow.PairSession {
 func toPairPath(p pair.PathState) flow.PairPath {
 	return flow.PairPath{
 		Path:     p.Name,
-		Use:      pathUses[p.Use],
+		Standby:  p.Standby,
 		Up:       p.Up,
 		Since:    p.Since,
 		Active:   p.Active,
@@ -114,9 +114,6 @@ func toPairPath(p pair.PathState) flow.PairPath {
 		Received: p.Received,
 	}
 }
-
-var pathUses = map[pair.PathUse]string{
-	pair.PathAlways: flow.PathAlways, pair.PathOverflow: flow.PathOverflow, pair.PathStandby: flow.PathStandby}
 
 const (
 	pairWatch      = 250 * time.Millisecond // between two looks at the sessions
