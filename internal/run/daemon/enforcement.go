@@ -190,7 +190,7 @@ func (i *interception) restore(now time.Time) {
 	e := &i.kept
 	err := i.host.Restore(i.inForce, e.missing, &e.standing)
 	switch {
-	case errors.Is(err, intercept.ErrTaken), errors.Is(err, intercept.ErrCleared) && i.held:
+	case errors.Is(err, intercept.ErrTaken), errors.Is(err, intercept.ErrCleared) && i.turn == heldTurn:
 		e.yielded, e.missing, e.nextAt = true, nil, time.Time{}
 		return
 	case errors.Is(err, intercept.ErrCleared):

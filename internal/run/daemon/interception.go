@@ -43,9 +43,7 @@ type interception struct {
 	retryAt  time.Time
 	kept     enforcement
 	wake     chan struct{} // has room for one: there is something to look at
-	held     bool          // another process may have taken over
-	ending   bool          // this process takes no new flow
-	passes   bool          // the rules let every new connection pass, for good
+	turn     turn
 
 	life    context.Context
 	end     context.CancelFunc
@@ -64,8 +62,19 @@ type interceptionOptions struct {
 	left   intercept.Options // removed tunnels that may still have flows; guarded by mu
 	// cleared: the operator has taken the rules back from the process before this one.
 	cleared bool
-	follows bool // another process still accepts; guarded by mu
+	follows bool // another process still accepts
 }
+
+// turn is whose turn it is to set the host's rules.
+type turn int
+
+const (
+	ourTurn    turn = iota
+	theirTurn       // the process before this one still accepts
+	heldTurn        // the next process prepares to take over, or has
+	endingTurn      // this process takes no new flow
+	passedTurn      // the rules let every new connection pass, for good
+)
 
 // ruler sets this host's rules.
 type ruler interface {
@@ -92,6 +101,9 @@ func newInterception(o interceptionOptions) *interception {
 		forward: forwardRules{log: o.log, getenv: o.getenv}}
 	if i.kept.cleared = o.cleared; o.cleared {
 		i.kept.since = time.Now()
+	}
+	if o.follows {
+		i.turn = theirTurn
 	}
 	i.life, i.end = context.WithCancel(context.Background())
 	return i
@@ -131,7 +143,7 @@ func (i *interception) Prepare(_ context.Context, p *plan) (Change, error) {
 func (i *interception) succeeds() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.follows
+	return i.turn == theirTurn
 }
 
 // transparentListens are the addresses where an intercepting tunnel listens: one for
@@ -196,14 +208,14 @@ func (i *interception) watch() {
 			return
 		case <-beat.C:
 		}
-		if i.turn() {
+		if i.beat() {
 			return
 		}
 	}
 }
 
-// turn is one of watch, and reports whether it was the last.
-func (i *interception) turn() (last bool) {
+// beat is one look of watch, and reports whether it was the last.
+func (i *interception) beat() (last bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.refresh() {
@@ -212,7 +224,7 @@ func (i *interception) turn() (last bool) {
 	if i.idle() {
 		return true
 	}
-	if i.held || i.passes { // the host's rules are another process's business
+	if i.turn == heldTurn || i.turn == passedTurn { // the host's rules are another process's business
 		return false
 	}
 	if of, due := i.forward.isDue(time.Now()); due {
@@ -237,7 +249,7 @@ func (i *interception) update() {
 // refresh has the host's rules follow the relay, and reports whether the screens have something
 // new to show. The caller holds mu.
 func (i *interception) refresh() (news bool) {
-	if i.held || i.waits() || i.idle() || i.passes || i.kept.cleared || time.Now().Before(i.retryAt) {
+	if i.turn == heldTurn || i.turn == passedTurn || i.waits() || i.idle() || i.kept.cleared || time.Now().Before(i.retryAt) {
 		return false
 	}
 	if (!i.left.IsEmpty() || i.anyPort) && i.relay.FlowsNow() == 0 && !i.others() {
@@ -272,7 +284,10 @@ func (i *interception) refresh() (news bool) {
 	i.err = nil
 	i.mirror.forget(i.wanted.Tunnels)
 	i.tell(next)
-	i.inForce, i.spare, i.passes = next, nil, i.ending
+	i.inForce, i.spare = next, nil
+	if i.turn == endingTurn {
+		i.turn = passedTurn
+	}
 	i.kept.set()
 	select {
 	case i.wake <- struct{}{}:
@@ -284,14 +299,14 @@ func (i *interception) refresh() (news bool) {
 // waits reports whether the rules are left to the process that this one follows: the
 // connection of a held SYN must come to the process that dialed its target.
 func (i *interception) waits() bool {
-	return i.follows && slices.ContainsFunc(i.wanted.Tunnels, func(t intercept.Tunnel) bool { return t.Mirror })
+	return i.turn == theirTurn && slices.ContainsFunc(i.wanted.Tunnels, func(t intercept.Tunnel) bool { return t.Mirror })
 }
 
 // begin has the rules follow the relay once no other process accepts.
 func (i *interception) begin() {
 	i.mu.Lock()
 	defer i.unlock()
-	i.follows = false
+	i.turn = ourTurn
 	i.refresh()
 }
 
@@ -316,7 +331,7 @@ func (i *interception) now() (o intercept.Options, news bool) {
 		t.HoldPort, t.HoldPort6 = holds.four, holds.six
 		b := i.bypass[t.Name]
 		before := b.reason()
-		t.Paused = b.update(&state.Usability, time.Now()) || i.ending
+		t.Paused = b.update(&state.Usability, time.Now()) || i.turn == endingTurn
 		news = news || b.reason() != before
 		switch state.State {
 		case "listening":
@@ -359,9 +374,8 @@ func (i *interception) tell(next intercept.Options) {
 			i.log.Info("intercepting", "tunnel", t.Name, "interface", t.Interface)
 			i.judge.Note(flow.EventInterception, t.Name, "", "intercepting", "")
 		case !live && before[t.Name]:
-			attrs, reason := []any{"tunnel", t.Name}, ""
-			if now := i.bypass[t.Name].state(); now != nil && now.Reason != "" {
-				reason = now.Reason
+			attrs, reason := []any{"tunnel", t.Name}, i.bypass[t.Name].reason()
+			if reason != "" {
 				attrs = append(attrs, "reason", reason)
 			}
 			i.judge.Note(flow.EventInterception, t.Name, "", "passed by", reason)
@@ -381,7 +395,7 @@ func (i *interception) failure() error {
 func (i *interception) stop() {
 	i.mu.Lock()
 	defer i.unlock()
-	i.ending, i.retryAt = true, time.Time{}
+	i.turn, i.retryAt = endingTurn, time.Time{}
 	i.refresh()
 }
 
@@ -393,7 +407,7 @@ func (i *interception) hold() (inForce intercept.Options, cleared bool) {
 	i.mu.Lock()
 	defer i.unlock()
 	_ = i.findCleared() // the event may be on its way
-	i.held = true
+	i.turn = heldTurn
 	return i.inForce, i.kept.cleared
 }
 
@@ -401,7 +415,7 @@ func (i *interception) hold() (inForce intercept.Options, cleared bool) {
 func (i *interception) reclaim() {
 	i.mu.Lock()
 	defer i.unlock()
-	i.held, i.retryAt, i.kept.yielded = false, time.Time{}, false
+	i.turn, i.retryAt, i.kept.yielded = ourTurn, time.Time{}, false
 	if !i.inForce.IsEmpty() && !i.kept.cleared {
 		i.inForce.Relay = "" // unequal to every other
 		i.refresh()
@@ -415,7 +429,7 @@ func (i *interception) close() {
 	i.mu.Lock()
 	defer i.unlock()
 	defer i.mirror.close()
-	if i.held || i.inForce.IsEmpty() && i.err == nil {
+	if i.turn == heldTurn || i.inForce.IsEmpty() && i.err == nil {
 		return
 	}
 	if err := i.host.Clear(i.wanted.Relay); err != nil {
