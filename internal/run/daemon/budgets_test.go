@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -117,6 +118,32 @@ func pacingRate(t *testing.T, conn *net.TCPConn) (bytesPerSecond float64) {
 		bytesPerSecond = float64(info.Pacing_rate)
 	})
 	return bytesPerSecond
+}
+
+// TestAbortedRates holds that a reload that fails removes the rates that it has made, and no others.
+func TestAbortedRates(t *testing.T) {
+	sharedRates(t, ratedCC)
+	all := newTransports(cc.NewHost(ledger.By{}), os.Getenv, slog.New(slog.DiscardHandler))
+	t.Cleanup(all.budgets.close)
+	first := budgetConfig(t, "80Mbit", ratedCC, ratedCC)
+	both := *first
+	first.Tunnels = first.Tunnels[:1]
+	change, _, err := all.prepare(first)
+	nettest.Must(t, err)
+	change.Commit()
+	was := maps.Clone(all.budgets.has)
+	change, _, err = all.prepare(&both)
+	nettest.Must(t, err)
+	made := change.budgets.made
+	change.Abort()
+	if len(made) != 1 || !maps.Equal(all.budgets.has, was) {
+		t.Errorf("%d rates are new, and in force are %v in place of %v", len(made), all.budgets.has, was)
+	}
+	for id, want := range map[uint32]bool{made[0]: false, was[budgetKey{"a", transport.WAN}]: true} {
+		if err := all.budgets.rates.SetBudget(id, cc.Rate{BitsPerSecond: 1e6}); (err == nil) != want {
+			t.Errorf("rate %d is there: %v, want %v", id, err == nil, want)
+		}
+	}
 }
 
 // TestTunnelWithoutARate checks the status without a brutal whose rate this relay may

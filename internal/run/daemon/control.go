@@ -17,8 +17,7 @@ import (
 type controlSocket struct {
 	log      *slog.Logger
 	getenv   func(string) string
-	before   string // that of the process before this one; empty: there is none
-	follows  bool   // that process still accepts
+	past     *past // from the process before this one comes the path, and a name of its own
 	handlers control.Handlers
 
 	server *control.Server // nil: no control socket
@@ -35,7 +34,7 @@ func (s *controlSocket) Prepare(ctx context.Context, p *plan) (Change, error) {
 	}
 	path, asked := s.pathFor(p.Config)
 	listen := control.Listen
-	if s.follows && path == s.before {
+	if s.past.predecessor != nil && path == s.past.inherited.ControlSocket {
 		listen = control.ListenAside
 	}
 	l, err := listen(ctx, path)
@@ -78,8 +77,8 @@ func (s *controlSocket) pathFor(c *config.Config) (path string, asked bool) {
 		return c.ControlSocket, true
 	case c.Name != "":
 		return control.PathIn(dir, c.Name), true
-	case control.IsOwnName(control.NameIn(dir, s.before)):
-		return s.before, false
+	case control.IsOwnName(control.NameIn(dir, s.past.inherited.ControlSocket)):
+		return s.past.inherited.ControlSocket, false
 	}
 	return control.PathIn(dir, control.DefaultName), false
 }
@@ -116,8 +115,7 @@ func (s *controlSocket) leavePlace() {
 
 // takePlace takes the path of the process before, which has left it.
 func (s *controlSocket) takePlace() {
-	s.follows = false
-	if s.server == nil || s.path != s.before {
+	if s.server == nil || s.path != s.past.inherited.ControlSocket {
 		return
 	}
 	if err := s.server.TakePlace(s.path); err != nil {

@@ -114,14 +114,13 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	closeAll := d.assemble(activated)
-	defer closeAll()
+	d.assemble(activated)
+	defer d.close()
 	return d.serve(ctx, signals)
 }
 
-// assemble makes the daemon's parts without a configuration. The returned function
-// closes them.
-func (d *daemon) assemble(activated []inheritedSocket) (closeAll func()) {
+// assemble makes the daemon's parts without a configuration, for close to end them.
+func (d *daemon) assemble(activated []inheritedSocket) {
 	c, past, follows := d.life.config, &d.past.inherited, d.past.predecessor != nil
 	d.manager = newServiceManager(d.log)
 	d.manager.silent = follows
@@ -176,14 +175,18 @@ func (d *daemon) assemble(activated []inheritedSocket) (closeAll func()) {
 		Recorded:  func(r *monitor.Record) bool { return r.Reason != flow.EndCheck },
 		Log:       d.log,
 	})
-	d.pages = newDashboard(d.log, d.ended.monitor, judge.Events, d.history, d.ReadablePath)
+	d.pages = newDashboard(d.log, d.ended.monitor, judge.Events, d.history, &d.past, d.ReadablePath)
 	d.http = &healthSite{}
-	d.http.httpSite = newHTTPSite(d.log, d.withMetrics(d.readinessOverHTTP().handler()))
-	d.http.handed, d.pages.handed = d.past.sockets(), d.past.sockets()
+	d.http.httpSite = newHTTPSite(d.log, &d.past, d.withMetrics(d.readinessOverHTTP().handler()))
 	d.keeper = newHostKeeper(d.log, d.rules, d.relay, d.http.httpSite, d.pages.httpSite)
-	d.control = &controlSocket{log: d.log, getenv: d.Getenv, before: past.ControlSocket, follows: follows, handlers: d.handlers()}
+	d.control = &controlSocket{log: d.log, getenv: d.Getenv, past: &d.past, handlers: d.handlers()}
 
-	d.parts = []part{
+	d.parts = d.list(activated)
+}
+
+// list is the order in which parts are prepared and committed.
+func (d *daemon) list(activated []inheritedSocket) []part {
+	return []part{
 		// Each of these completes the tunnels that the first one makes, and the relay takes them.
 		d.legs,
 		d.integrity, // after the legs: a check dials as they do
@@ -202,21 +205,22 @@ func (d *daemon) assemble(activated []inheritedSocket) (closeAll func()) {
 		d.output,
 		secondLook{d.keeper}, // last: at what the others could not have at once
 	}
-	return func() {
-		d.integrity.close()
-		d.control.close()
-		d.http.close()
-		d.shedder.monitor.Close()
-		d.relay.Close()
-		d.keeper.close()
-		d.rules.close() // after the relay, whose flows need the rules
-		d.pairs.close() // after the relay, which has reset their flows
-		d.pages.close()
-		d.ended.monitor.Close()
-		d.history.close() // after the monitor, which gives it records
-		d.legs.budgets.close()
-		d.ended.log.close()
-	}
+}
+
+func (d *daemon) close() {
+	d.integrity.close()
+	d.control.close()
+	d.http.close()
+	d.shedder.monitor.Close()
+	d.relay.Close()
+	d.keeper.close()
+	d.rules.close() // after the relay, whose flows need the rules
+	d.pairs.close() // after the relay, which has reset their flows
+	d.pages.close()
+	d.ended.monitor.Close()
+	d.history.close() // after the monitor, which gives it records
+	d.legs.budgets.close()
+	d.ended.log.close()
 }
 
 // plan is what the parts prepare of a configuration.

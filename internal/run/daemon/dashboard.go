@@ -30,7 +30,7 @@ type dashboard struct {
 	board        *board.Dashboard
 	current      atomic.Pointer[dashboardSecrets] // those in force
 	token        *board.Token                     // the one in force, and its sessions
-	past         *history.Reader                  // nil: records are not kept
+	reader       *history.Reader                  // nil: records are not kept
 }
 
 // dashboardSecrets are a certificate and a token; the zero value is for
@@ -43,10 +43,10 @@ type dashboardSecrets struct {
 func (s *dashboardSecrets) wanted() bool { return s.certificate != nil }
 
 // newDashboard returns a dashboard without addresses.
-func newDashboard(log *slog.Logger, m board.Monitor, events func(since time.Time) []flow.Event, past *historyKeeper, readablePath func(string) string) *dashboard {
-	d := &dashboard{history: past, readablePath: readablePath, board: board.New(board.Options{Monitor: m, Events: events, Log: log}), token: board.NewToken("")}
+func newDashboard(log *slog.Logger, m board.Monitor, events func(since time.Time) []flow.Event, records *historyKeeper, past *past, readablePath func(string) string) *dashboard {
+	d := &dashboard{history: records, readablePath: readablePath, board: board.New(board.Options{Monitor: m, Events: events, Log: log}), token: board.NewToken("")}
 	d.current.Store(&dashboardSecrets{})
-	d.httpSite = &httpSite{log: log, what: "the dashboard", serve: func(l net.Listener) *httpd.Server {
+	d.httpSite = &httpSite{log: log, past: past, what: "the dashboard", serve: func(l net.Listener) *httpd.Server {
 		secrets := d.current.Load()
 		if !secrets.wanted() {
 			return httpd.Serve(l, d.board.Handler(board.Access{Refusal: refuseOtherUsers}), log, board.Limits)
@@ -107,18 +107,18 @@ func clientUser(r *http.Request) (uid int, err error) {
 // readHistory has the dashboard read the current history file.
 func (d *dashboard) readHistory(s *history.State) {
 	switch {
-	case s == nil && d.past == nil, s != nil && d.past != nil && d.past.Path() == s.File:
+	case s == nil && d.reader == nil, s != nil && d.reader != nil && d.reader.Path() == s.File:
 		return
 	}
-	before := d.past
-	d.past = nil
+	before := d.reader
+	d.reader = nil
 	d.board.SetHistory(nil)
 	if s != nil {
 		r, err := history.OpenReader(s.File)
 		if err != nil {
 			d.log.Error("the dashboard cannot show the history", "file", s.File, "error", err)
 		} else {
-			d.past = r
+			d.reader = r
 			d.board.SetHistory(r)
 		}
 	}

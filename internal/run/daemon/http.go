@@ -26,7 +26,7 @@ type httpSite struct {
 	what    string        // the name of the service
 	scheme  func() string // of URLs in the log; nil: no URLs
 	serve   func(net.Listener) *httpd.Server
-	handed  []handover.Socket // by another process; some may belong to HTTP
+	past    *past
 	leaving sync.WaitGroup
 
 	mu      sync.Mutex // reloads and the keeper of the host change what follows
@@ -41,8 +41,8 @@ type siteServer struct {
 	scope    uint32 // index of the interface that the address names; 0: it names none
 }
 
-func newHTTPSite(log *slog.Logger, handler http.Handler) *httpSite {
-	return &httpSite{log: log, what: "http", serve: func(l net.Listener) *httpd.Server {
+func newHTTPSite(log *slog.Logger, past *past, handler http.Handler) *httpSite {
+	return &httpSite{log: log, past: past, what: "http", serve: func(l net.Listener) *httpd.Server {
 		return httpd.Serve(l, handler, log, httpd.DefaultLimits)
 	}}
 }
@@ -236,7 +236,7 @@ func (w *httpSite) again(at netip.AddrPort) (net.Listener, error) {
 
 // handedOver returns another process's listener on an address; nil: none.
 func (w *httpSite) handedOver(at netip.AddrPort) (net.Listener, error) {
-	for _, s := range w.handed {
+	for _, s := range w.past.sockets() {
 		if s.Configured == at {
 			l, err := net.FileListener(s.File)
 			if err != nil {

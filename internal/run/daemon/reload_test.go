@@ -95,7 +95,8 @@ tunnels:
 			d.orders = newOrders(&d.life, d.Getenv)
 			d.log, d.output = openLog(discardLog{}, now.Log)
 			defer d.output.close(0)
-			defer d.assemble(nil)()
+			d.assemble(nil)
+			defer d.close()
 			if before != "" {
 				nettest.Must(t, change(t.Context(), d.parts, d.plan(now)))
 			}
@@ -159,7 +160,7 @@ func inForce(d *daemon) string {
 	}
 	fmt.Fprintln(&b, "interception", d.rules.wanted.Relay, len(d.rules.wanted.Tunnels))
 	fmt.Fprintln(&b, "limits", debug.SetMemoryLimit(-1))
-	fmt.Fprintln(&b, "history", d.history.state() != nil, "dashboard", d.pages.wanted, d.pages.past != nil)
+	fmt.Fprintln(&b, "history", d.history.state() != nil, "dashboard", d.pages.wanted, d.pages.reader != nil)
 	fmt.Fprintln(&b, "http", d.http.wanted, len(d.http.serving), d.http.names.configured.Load())
 	fmt.Fprintln(&b, "control socket", d.control.opened, d.control.server != nil)
 	fmt.Fprintln(&b, "log", d.output.level.Level())

@@ -96,10 +96,8 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 	s.Missing = append([]string{}, parts.wait()...)
 	s.Restored, s.Fights = d.rules.view().counts()
 	s.Waiting = append(d.http.lacks(), d.pages.lacks()...)
-	if d.shedder != nil {
-		state := d.shedder.monitor.State()
-		s.Resources = &state
-	}
+	state := d.shedder.monitor.State()
+	s.Resources = &state
 	d.life.mu.Lock()
 	defer d.life.mu.Unlock()
 	s.LastReload = d.life.lastReload

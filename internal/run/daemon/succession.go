@@ -305,7 +305,8 @@ func (p *past) introduce(ctx context.Context, version string) error {
 	return p.predecessor.Ready(ctx, about)
 }
 
-// sockets are those that the predecessor has passed on.
+// sockets are those of the relay, of HTTP and of the dashboard that the predecessor has passed on, as long
+// as it may accept at them.
 func (p *past) sockets() []handover.Socket {
 	if p.predecessor == nil {
 		return nil
@@ -313,7 +314,7 @@ func (p *past) sockets() []handover.Socket {
 	return p.predecessor.Sockets
 }
 
-// listeners are the relay's among them, and others.
+// listeners are these sockets for the relay, which takes its own.
 func (p *past) listeners() (all []relay.Listener) {
 	for _, s := range p.sockets() {
 		all = append(all, relay.Listener(s))
@@ -336,7 +337,7 @@ func (d *daemon) takeOver(ctx context.Context) {
 	}
 	d.rules.begin()
 	p.Close()
-	d.past.predecessor, d.http.handed, d.pages.handed = nil, nil, nil
+	d.past.predecessor = nil
 	d.relay.Sweep()
 	d.manager.begin()
 }

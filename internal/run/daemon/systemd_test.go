@@ -22,6 +22,7 @@ import (
 	"longhaul/internal/carry/relay/hops"
 	"longhaul/internal/carry/usable"
 	"longhaul/internal/run/config"
+	"longhaul/internal/sys/resources"
 	"longhaul/lab/tcpserver"
 	"longhaul/test/nettest"
 )
@@ -97,8 +98,11 @@ func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 	letGo := sync.OnceFunc(func() { close(release) })
 	defer letGo() // before the relay's Close, which waits for its loop
 	quiet := slog.New(slog.DiscardHandler)
+	monitor := resources.Start(resources.Options{})
+	defer monitor.Close()
 	d := &daemon{
-		relay: r, life: life{config: &config.Config{}}, output: &logOutput{asyncWriter: &asyncWriter{}}, control: &controlSocket{getenv: os.Getenv}, legs: &transports{}, integrity: &integrityChecks{},
+		shedder: &shedder{monitor: monitor},
+		relay:   r, life: life{config: &config.Config{}}, output: &logOutput{asyncWriter: &asyncWriter{}}, control: &controlSocket{getenv: os.Getenv, past: &past{}}, legs: &transports{}, integrity: &integrityChecks{},
 		history: newHistoryKeeper(quiet, os.Getenv), pairs: newPairs(quiet, "", nil, nil), rules: &interception{},
 		http: &healthSite{httpSite: &httpSite{}}, pages: &dashboard{httpSite: &httpSite{}}, Options: Options{Getenv: os.Getenv},
 	}
