@@ -93,8 +93,7 @@ func (f *Flow) hedges() bool {
 	if !f.near {
 		return f.s.manyLanes() // the near relay decides
 	}
-	o := f.s.link.options()
-	return (o.AutoLanes || o.Lanes > 1) && f.s.manyLanes()
+	return f.s.link.options().Lanes > 1 && f.s.manyLanes()
 }
 
 // heldLane is the lane that holds up the other end; nil: none does.
