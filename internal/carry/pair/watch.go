@@ -179,7 +179,7 @@ func (s *session) watchControl(now time.Time, slow bool) {
 		s.controlLost(ctl, err) // before the close, of which the reader tells
 		ctl.close()
 		s.dropWarm(ctl.c.path)
-	case !waiting && (since > pingEvery || s.near && s.link.tries(now)):
+	case !waiting && (since > pingEvery):
 		s.sendPing(ctl)
 	}
 	if slow {
@@ -268,7 +268,6 @@ func (f *Flow) watch(now time.Time, w wait) {
 	if base := f.sf.Out.Acknowledged(); base != f.ackedBase || !f.sf.Out.InFlight() && !f.sf.Out.EndInFlight() {
 		f.ackedBase, f.ackedAt = base, stampOf(now)
 	}
-	f.doubleTail(now, true)
 	f.watchLanes(now)
 	f.watchOpen(now)
 	f.watchGap(now)
