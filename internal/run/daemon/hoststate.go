@@ -2,12 +2,9 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/intercept"
 	"longhaul/internal/carry/relay"
@@ -176,28 +173,6 @@ func (k *hostKeeper) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.stop()
-}
-
-// interfaceState says whether an interface is there and up, and else how it is.
-func interfaceState(name string) (state string, ok bool) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return "", true // unknown
-	}
-	defer unix.Close(fd)
-	request, err := unix.NewIfreq(name)
-	if err != nil {
-		return "", true
-	}
-	switch err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, request); {
-	case errors.Is(err, unix.ENODEV):
-		return "gone", false
-	case err != nil:
-		return "", true
-	case request.Uint16()&unix.IFF_UP == 0:
-		return "down", false
-	}
-	return "", true
 }
 
 // pace bounds the time that looking at the host takes: one part in lookShare, after some looks

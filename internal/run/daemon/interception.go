@@ -42,6 +42,7 @@ type interception struct {
 	seen     atomic.Pointer[hostView]
 	retryAt  time.Time
 	kept     enforcement
+	faults   hostFaults
 	wake     chan struct{} // has room for one: there is something to look at
 	turn     turn
 
@@ -98,7 +99,7 @@ const (
 
 func newInterception(o interceptionOptions) *interception {
 	i := &interception{interceptionOptions: o, wake: make(chan struct{}, 1), mirror: &mirror{lines: loglimit.New(o.log), relay: o.relay},
-		forward: forwardRules{log: o.log, getenv: o.getenv}}
+		forward: forwardRules{log: o.log, getenv: o.getenv}, faults: hostFaults{log: o.log}}
 	if i.kept.cleared = o.cleared; o.cleared {
 		i.kept.since = time.Now()
 	}
@@ -231,7 +232,10 @@ func (i *interception) beat() (last bool) {
 		host, wanted := i.host, i.wanted
 		i.running.Go(func() {
 			i.forward.look(host, wanted, of)
-			i.foundSettings(host.Settings(wanted))
+			found := host.Settings(wanted)
+			i.mu.Lock()
+			defer i.unlock()
+			i.faults.foundSettings(found)
 		})
 	}
 	return false
