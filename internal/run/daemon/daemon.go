@@ -184,29 +184,6 @@ func (d *daemon) assemble(activated []inheritedSocket) {
 	d.parts = d.list(activated)
 }
 
-// list is the order in which parts are prepared and committed.
-func (d *daemon) list(activated []inheritedSocket) []part {
-	return []part{
-		// Each of these completes the tunnels that the first one makes, and the relay takes them.
-		d.legs,
-		d.integrity, // after the legs: a check dials as they do
-		&activatedSockets{activated},
-		d.pairs, // likewise
-		relayTunnels{d.relay},
-
-		d.rules,             // once the relay listens where the rules lead
-		hostWatch{d.keeper}, // after the rules, which it watches
-		d.shedder,
-		d.history,
-		sampling{d.ended.monitor}, // once the history takes records, and before a server shows samples
-		d.http,
-		d.pages, // after the history, which it reads
-		d.control,
-		d.output,
-		secondLook{d.keeper}, // last: at what the others could not have at once
-	}
-}
-
 func (d *daemon) close() {
 	d.integrity.close()
 	d.control.close()
