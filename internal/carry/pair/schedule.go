@@ -33,7 +33,6 @@ const (
 type mix struct {
 	quickest   *strand // which gets what is little; nil: the main one
 	uneven     bool    // the lanes differ much in delay
-	overflow   overflow
 	window     window
 	farLimited stamp // near: the far relay's latest word that it lacks room on the lanes
 }

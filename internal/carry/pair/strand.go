@@ -422,7 +422,7 @@ func (f *Flow) adjustLanes(now time.Time) {
 	case !f.near:
 	case f.hedged(now) && !large:
 	case f.s.link.several():
-		f.spreadLanes(large, now)
+		f.spreadLanes(large)
 	default:
 		f.moveLanes(now)
 		f.slowestLast()

@@ -352,16 +352,6 @@ func (s *Sender) Peek(max int) (offset uint64, b []byte) {
 	return offset, b[:min(len(b), most)]
 }
 
-// Bytes returns a copy of all bytes that are kept.
-func (s *Sender) Bytes() (all []byte) {
-	for at := s.base; at < s.length; {
-		b, _ := s.store.at(at)
-		all = append(all, b...)
-		at += uint64(len(b))
-	}
-	return all
-}
-
 // Unacknowledged reports whether the other end lacks bytes or the end.
 func (s *Sender) Unacknowledged() bool { return s.needsLane() || !s.dropped && s.ended && !s.endAcked }
 
