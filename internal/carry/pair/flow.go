@@ -211,7 +211,7 @@ func (f *Flow) sendNext() bool {
 	if f.releasing {
 		return false
 	}
-	some := f.sf.Out.HasFor(&st.sent)
+	some := f.sf.Out.Pending()
 	switch {
 	case f.releaseDue && (some || st.greet != nil || !f.sf.Quiet() || len(f.strands) > 1):
 		f.releaseDue = false

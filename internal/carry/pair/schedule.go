@@ -191,7 +191,7 @@ func (f *Flow) leavesRecord(st *strand) bool {
 	}
 	others := make([]pace, 0, maxLanes)
 	for _, o := range f.strands {
-		if o != st && o.ready && !o.leaving && f.sf.Out.HasFor(&o.sent) {
+		if o != st && o.ready && !o.leaving {
 			others = append(others, o.pace())
 		}
 	}
