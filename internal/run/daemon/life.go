@@ -15,7 +15,7 @@ import (
 type life struct {
 	mu         sync.Mutex
 	config     *config.Config // the main loop reads it without mu
-	lastReload *Reload        // nil: never reloaded
+	reload     *Reload        // the last one; nil: never reloaded
 	stage      stage
 	successor  int // the process that has taken over
 	replacedAt time.Time
@@ -87,13 +87,13 @@ func (l *life) inForce() *config.Config {
 func (l *life) reloaded(outcome *Reload, c *config.Config) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.lastReload = outcome; outcome.OK {
+	if l.reload = outcome; outcome.OK {
 		l.config = c
 	}
 }
 
-func (l *life) reload() *Reload {
+func (l *life) lastReload() *Reload {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.lastReload
+	return l.reload
 }

@@ -129,7 +129,7 @@ func (d *daemon) overview() monitor.Overview {
 	if cert := d.pages.current.Load().certificate; cert != nil {
 		o.Process.CertificateUntil = cert.Until()
 	}
-	if r := d.life.reload(); r != nil {
+	if r := d.life.lastReload(); r != nil {
 		o.Process.LastReload = &monitor.Reload{At: r.At, OK: r.OK, Error: r.Error}
 	}
 	o.Process.Restored, o.Process.Fights = d.rules.view().counts()

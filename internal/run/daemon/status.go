@@ -26,7 +26,7 @@ func (d *daemon) statusLine() string {
 	if s.Draining {
 		line = "draining, " + display.Plural(int(s.FlowsNow), "flow") + " left"
 	}
-	if r := d.life.reload(); r != nil && !r.OK {
+	if r := d.life.lastReload(); r != nil && !r.OK {
 		line += ", last reload: failed: " + display.FirstLine(r.Error)
 	}
 	return line
@@ -100,7 +100,7 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 	s.Resources = &state
 	d.life.mu.Lock()
 	defer d.life.mu.Unlock()
-	s.LastReload = d.life.lastReload
+	s.LastReload = d.life.reload
 	if d.life.stage == replaced {
 		s.ReplacedBy = d.life.successor
 	}

@@ -68,8 +68,9 @@ func newTransports(host *cc.Host, getenv func(string) string, log *slog.Logger) 
 
 // Prepare loads the congestion controls that the configuration names, and makes its tunnels.
 func (t *transports) Prepare(ctx context.Context, p *plan) (Change, error) {
-	t.host.By = ledger.OfRelay(t.getenv, p.relayName)
-	loadNamedCC(ctx, t.host, p.Config, t.log)
+	host := *t.host
+	host.By = ledger.OfRelay(t.getenv, p.relayName)
+	loadNamedCC(ctx, &host, p.Config, t.log)
 	change, tunnels, err := t.prepare(p.Config)
 	if err != nil {
 		return nil, err
