@@ -202,25 +202,6 @@ func (d *neverDecides) Dial(ctx context.Context, o Open) (Target, error) {
 
 func (d *neverDecides) Ended(*Flow, End) {}
 
-// TestDropped holds how many flows that are over a session remembers, and why they were refused.
-func TestDropped(t *testing.T) {
-	var d dropped
-	const n = 5 * maxBuried
-	for id := range uint64(n) {
-		d.add(id, byte(id%3))
-		d.add(id, 0) // the end of the flow comes after its refusal
-		if code, known := d.has(id); !known || code != byte(id%3) {
-			t.Fatalf("flow %d: %d, %v", id, code, known)
-		}
-		if kept := len(d.now) + len(d.before); kept > 2*maxBuried {
-			t.Fatalf("%d flows are remembered", kept)
-		}
-	}
-	if _, known := d.has(n - maxBuried); !known {
-		t.Error("a late flow is forgotten")
-	}
-}
-
 // TestDrainingFarRelay holds that a far relay which drains each new session at once gets a bounded
 // number of them.
 func TestDrainingFarRelay(t *testing.T) {

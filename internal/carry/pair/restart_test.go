@@ -158,17 +158,6 @@ func TestFullPool(t *testing.T) {
 	nettest.Eventually(t, 30*time.Second, last, s.dump)
 }
 
-func TestRedialEvery(t *testing.T) {
-	t.Parallel()
-	for away, want := range map[time.Duration]time.Duration{
-		0: 100 * time.Millisecond, time.Minute: 500 * time.Millisecond, time.Hour: 2 * time.Second,
-	} {
-		if got := redialEvery(away); got != want {
-			t.Errorf("a far relay that is away for %v is tried each %v, want %v", away, got, want)
-		}
-	}
-}
-
 // drainedAcceptor refuses the first flow, as a process that an upgrade has replaced.
 type drainedAcceptor struct {
 	*stand
