@@ -1,70 +1,76 @@
-package pair
+package pair_test
 
 import (
-	"crypto/tls"
 	"io"
 	"math/rand/v2"
 	"net"
 	"testing"
-	"time"
 
-	"longhaul/internal/carry/pair/wire"
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/pair"
 	"longhaul/test/nettest"
 )
 
-// TestBatch holds that a reader that waits for many bytes gets each frame whole without
-// anything behind it, on a socket with a small buffer too.
-func TestBatch(t *testing.T) {
-	for name, clear := range map[string]bool{"tls": false, "clear": true} {
-		t.Run(name, func(t *testing.T) {
-			nettest.CheckLeaks(t)
-			l := nettest.ListenTCP(t, "127.0.0.1:0")
-			defer l.Close()
-			out, err := net.Dial("tcp", l.Addr().String())
-			nettest.Must(t, err)
-			defer out.Close()
-			in, err := l.AcceptTCP()
-			nettest.Must(t, err)
-			nettest.Must(t, in.SetReadBuffer(32<<10))
-			bulk, err := newBulkConn(in)
-			nettest.Must(t, err)
-			var write io.Writer = out
-			read := &counted{ReadWriter: bulk}
-			if bulk.clear = clear; !clear {
-				config := newKeyring(t).config(nil)
-				config.ClientAuth, config.VerifyConnection = tls.NoClientCert, nil
-				write = tls.Client(out, config)
-				read.ReadWriter = tls.Server(bulk, config)
-			}
-			lane := &lane{bulk: bulk, conn: read}
-			ended := make(chan error)
-			go func() {
-				ended <- lane.read()
-				in.Close()
-			}()
-			want := int64(0)
+// halves is a box that passes on what comes in two pieces.
+type halves struct{}
+
+func (halves) before(_ *hop, w io.Writer, _ bool) io.Writer { return halved{w} }
+
+type halved struct{ io.Writer }
+
+func (h halved) Write(b []byte) (n int, err error) {
+	if n, err = h.Writer.Write(b[:len(b)/2]); err == nil {
+		var more int
+		more, err = h.Writer.Write(b[len(b)/2:])
+		n += more
+	}
+	return n, err
+}
+
+// TestFramesArrive holds that a relay that waits for many bytes of a fast lane passes on each frame
+// without any behind it, on a socket with a small buffer too, and one that comes in pieces.
+func TestFramesArrive(t *testing.T) {
+	t.Parallel()
+	for _, m := range modes {
+		if m.older || m.noResume || m.lanes > 1 {
+			continue
+		}
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStand(t, m.in(), func(s *stand, _ *pair.Options, l *pair.LinkOptions) {
+				s.path.box = halves{}
+				l.Established = func(fd int) { _ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 32<<10) }
+			})
+			s.serve(func(c *net.TCPConn) {
+				random, buffer := rand.New(rand.NewPCG(1, 2)), make([]byte, 1)
+				for i := range 300 {
+					if _, err := io.ReadFull(c, buffer); err != nil {
+						return
+					}
+					_, _ = c.Write(pattern(frameSize(random, i), byte(i)))
+				}
+			})
+			c := s.dial()
+			defer c.Close()
+			random := rand.New(rand.NewPCG(1, 2))
 			for i := range 300 {
-				size := rand.IntN(wire.MaxPayload) + 1
-				if i%3 == 0 {
-					size = rand.IntN(2000) + 1
-				}
-				b := make([]byte, wire.HeadSize+size)
-				wire.Frame{Type: wire.FrameData, Length: size}.Put(b)
-				if clear && i%2 == 0 { // in pieces
-					_, err := write.Write(b[:len(b)/2])
-					nettest.Must(t, err)
-					b = b[len(b)/2:]
-					want += int64(wire.HeadSize+size) - int64(len(b))
-				}
-				_, err := write.Write(b)
+				_, err := c.Write([]byte{1})
 				nettest.Must(t, err)
-				want += int64(len(b))
-				nettest.Eventually(t, 10*time.Second, func() bool { return read.n.Load() == want }, func() string { return "the reader waits" })
-			}
-			out.Close()
-			if err := <-ended; err == nil {
-				t.Error("no end")
+				got := make([]byte, frameSize(random, i))
+				if n, err := io.ReadFull(c, got); err != nil {
+					t.Fatalf("message %d: %d bytes of %d, %v: %s", i, n, len(got), err, s.dump())
+				}
+				checkEqual(t, got, pattern(len(got), byte(i)))
 			}
 		})
 	}
+}
+
+// frameSize is the size of a message: of one that fills many reads, or of one that fills none.
+func frameSize(random *rand.Rand, i int) int {
+	if i%3 == 0 {
+		return 1 + random.IntN(2000)
+	}
+	return 1 + random.IntN(256<<10)
 }

@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"testing"
@@ -15,13 +15,9 @@ func TestHush(t *testing.T) {
 	s.serve(echo)
 	c := s.dial()
 	s.roundTrip(c, "hello")
-	near := s.link.current().allFlows()[0]
+	near := s.flow(0)
 	began := time.Now()
-	near.mu.Lock()
-	near.auto = &auto{}
-	_, ok := near.hushNow(20*time.Millisecond, 1e6)
-	silent := near.hushes()
-	near.mu.Unlock()
+	ok, silent := near.Hush(20*time.Millisecond, 1e6)
 	if !ok || !silent {
 		t.Errorf("the flow is to be silent: %v, and is: %v", ok, silent)
 	}
@@ -30,6 +26,6 @@ func TestHush(t *testing.T) {
 		t.Errorf("the flow was silent for %v, want 24 ms at least", took)
 	}
 	nettest.Eventually(t, 30*time.Second, func() bool {
-		return near.s.delays.drained(began, began.Add(time.Minute))
+		return near.Drained(began, began.Add(time.Minute))
 	}, s.dump)
 }

@@ -1,11 +1,12 @@
-package pair
+package pair_test
 
 import (
-	"io"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"longhaul/internal/carry/pair"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/test/nettest"
@@ -16,7 +17,7 @@ import (
 func TestStripedUnderMemory(t *testing.T) {
 	t.Parallel()
 	const first, flows, limit = 6, 40, 8 << 20
-	s := newStand(t, striped(4), func(s *stand, o *Options, _ *LinkOptions) {
+	s := newStand(t, striped(4), func(s *stand, o *pair.Options, _ *pair.LinkOptions) {
 		s.deadline = time.Minute
 		o.RetainedLimit = func() int64 { return limit / 4 }
 	})
@@ -70,11 +71,11 @@ func TestStripedUnderMemory(t *testing.T) {
 	for range flows {
 		s.ends(flow.EndClean)
 	}
-	if bound := int64(limit/4 + 2*flows*leastHeld); most > bound {
+	if bound := int64(limit/4 + 2*flows*pair.LeastHeld); most > bound {
 		t.Errorf("%d bytes were held, bound %d", most, bound)
 	}
 	nettest.Eventually(t, 30*time.Second, func() bool {
-		return s.near.budget.used.Load() == 0 && s.farNode().budget.used.Load() == 0
+		return s.near.State().Retained == 0 && s.farNode().State().Retained == 0
 	}, func() string { return "memory is lost: " + s.dump() })
 }
 
@@ -82,13 +83,12 @@ func TestStripedUnderMemory(t *testing.T) {
 // waits for the path, and that one in an outage does.
 func TestWaitsForPath(t *testing.T) {
 	t.Parallel()
-	flows := make(chan *Flow, 1)
-	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.carried = func(f *Flow) { flows <- f } })
+	s := newStand(t)
 	s.stall()
 	c := s.dial()
 	defer c.Close()
 	fill(c)
-	f := <-flows
+	f := s.flow(0)
 	nettest.Eventually(t, 30*time.Second, func() bool {
 		fill(c) // on a busy machine the first one ended before the target's buffers were full
 		return f.Figures().Retained > 0 && !f.WaitsForPath()
@@ -99,68 +99,4 @@ func TestWaitsForPath(t *testing.T) {
 	nettest.Must(t, c.SetLinger(0))
 	c.Close()
 	s.ends(flow.EndClientReset)
-}
-
-// TestHeldAcrossLanes holds that what the far relay holds before its turn need not be kept at the
-// near one, and that the flow goes on when all lanes are lost then.
-func TestHeldAcrossLanes(t *testing.T) {
-	t.Parallel()
-	s := newStand(t, striped(4))
-	s.path.setPace(2 * time.Millisecond)
-	flows := make(chan *Flow, 1)
-	s.carried = func(f *Flow) { flows <- f }
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	f := <-flows
-	stop := make(chan struct{})
-	var sent atomic.Int64
-	go func() {
-		defer func() { _ = c.CloseWrite() }()
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			b := make([]byte, 64<<10)
-			for i := range b {
-				b[i] = byte((sent.Load() + int64(i)) % 251)
-			}
-			if _, err := c.Write(b); err != nil {
-				t.Error(err)
-				return
-			}
-			sent.Add(int64(len(b)))
-		}
-	}()
-	same := make(chan bool, 1)
-	go func() {
-		b, n, good := make([]byte, 64<<10), int64(0), true
-		for {
-			m, err := c.Read(b)
-			for i := range m {
-				good = good && b[i] == byte((n+int64(i))%251)
-			}
-			if n += int64(m); err != nil {
-				same <- good && err == io.EOF && n == sent.Load()
-				return
-			}
-		}
-	}()
-	held := func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return int64(f.sf.Out.Length()-f.sf.Out.Acknowledged()) > f.sf.Out.Kept()
-	}
-	for range 3 {
-		nettest.Eventually(t, 60*time.Second, held, s.dump)
-		s.path.cut(true)
-		s.path.cut(false)
-	}
-	close(stop)
-	if !<-same {
-		t.Error("the stream came back changed")
-	}
-	s.ends(flow.EndClean)
 }

@@ -2,6 +2,7 @@ package pair
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -55,6 +56,18 @@ func TestOutcomes(t *testing.T) {
 		if got := flows.Numbers(); some == c.none || !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v are owed, %v", name, got, some)
 		}
+	}
+}
+
+// TestRefusalsAreBounded holds what a session keeps of refusals that its peer does not read.
+func TestRefusalsAreBounded(t *testing.T) {
+	t.Parallel()
+	var o outcomes
+	for id := range uint64(5 * maxBuried) {
+		o.add(1+id, cause(flow.EndTargetRefused, errors.New("why")), time.Hour)
+	}
+	if len(o.flows) > maxBuried || len(o.due) > maxBuried || len(o.texts) > maxTexts {
+		t.Errorf("%d refusals, of which %d are due, and %d texts", len(o.flows), len(o.due), len(o.texts))
 	}
 }
 

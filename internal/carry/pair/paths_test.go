@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"context"
@@ -10,30 +10,33 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/carry/pair"
+	"longhaul/internal/carry/pair/preface"
+
 	"longhaul/internal/carry/flow"
 	"longhaul/test/nettest"
 )
 
 // twoPaths gives the link two paths, from addresses of their own, the second one with a use.
-func twoPaths(second **path, use PathUse) standOption {
-	return func(s *stand, _ *Options, l *LinkOptions) {
+func twoPaths(second **path, use pair.PathUse) standOption {
+	return func(s *stand, _ *pair.Options, l *pair.LinkOptions) {
 		*second = newPath(s.t, s.lanes.Addr().String())
 		s.t.Cleanup((*second).close)
 		for i, p := range []*path{s.path, *second} {
-			l.Paths = append(l.Paths, PathOptions{Name: []string{"first", "second"}[i], Local: netip.MustParseAddr([]string{"127.0.0.2", "127.0.0.3"}[i]),
+			l.Paths = append(l.Paths, pair.PathOptions{Name: []string{"first", "second"}[i], Local: netip.MustParseAddr([]string{"127.0.0.2", "127.0.0.3"}[i]),
 				Addresses: func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{p.address}, nil }})
 		}
 		l.Paths[1].Use = use
 	}
 }
 
-func (s *stand) paths() []PathState {
+func (s *stand) paths() []pair.PathState {
 	sessions := s.near.State().Sessions
 	return sessions[len(sessions)-1].Paths
 }
 
 // awaitPaths waits until the two paths are as they are to be.
-func (s *stand) awaitPaths(ok func(first, second PathState) bool) {
+func (s *stand) awaitPaths(ok func(first, second pair.PathState) bool) {
 	s.t.Helper()
 	nettest.Eventually(s.t, 20*time.Second, func() bool {
 		all := s.paths()
@@ -98,14 +101,14 @@ func (s *stand) awaitMore(moved *atomic.Int64) {
 func TestSeveralPaths(t *testing.T) {
 	t.Parallel()
 	var second *path
-	s := newStand(t, striped(1), twoPaths(&second, PathAlways))
+	s := newStand(t, striped(1), twoPaths(&second, pair.PathAlways))
 	stop := make(chan struct{})
 	moved, same := s.stream(stop)
-	both := func(a, b PathState) bool { return a.Busy == 1 && b.Busy == 1 && a.Control != b.Control }
+	both := func(a, b pair.PathState) bool { return a.Busy == 1 && b.Busy == 1 && a.Control != b.Control }
 	s.awaitPaths(both)
 	for _, lost := range []*path{s.path, second} {
 		lost.cut(true)
-		s.awaitPaths(func(a, b PathState) bool {
+		s.awaitPaths(func(a, b pair.PathState) bool {
 			gone, stays := a, b
 			if lost == second {
 				gone, stays = b, a
@@ -129,8 +132,8 @@ func TestSeveralPaths(t *testing.T) {
 func TestLocalAddresses(t *testing.T) {
 	t.Parallel()
 	var second *path
-	s := newStand(t, striped(1), twoPaths(&second, PathAlways))
-	s.awaitPaths(func(a, b PathState) bool { return a.Lanes == 2 && b.Lanes == 2 })
+	s := newStand(t, striped(1), twoPaths(&second, pair.PathAlways))
+	s.awaitPaths(func(a, b pair.PathState) bool { return a.Lanes == 2 && b.Lanes == 2 })
 	for want, p := range map[string]*path{"127.0.0.2": s.path, "127.0.0.3": second} {
 		p.mu.Lock()
 		for h := range p.pairs {
@@ -150,16 +153,16 @@ func TestStandby(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var second *path
-			s := newStand(t, append(options, twoPaths(&second, PathStandby))...)
+			s := newStand(t, append(options, twoPaths(&second, pair.PathStandby))...)
 			stop := make(chan struct{})
 			moved, same := s.stream(stop)
-			first := func(a, b PathState) bool {
+			first := func(a, b pair.PathState) bool {
 				return a.Up && a.Control && a.Busy > 0 && b.Up && !b.Active && b.Lanes == 0
 			}
 			s.awaitPaths(first)
 			s.awaitMore(moved)
 			s.path.cut(true)
-			s.awaitPaths(func(a, b PathState) bool { return !a.Up && b.Control && b.Active && b.Busy > 0 })
+			s.awaitPaths(func(a, b pair.PathState) bool { return !a.Up && b.Control && b.Active && b.Busy > 0 })
 			s.awaitMore(moved)
 			s.path.cut(false)
 			s.awaitPaths(first)
@@ -173,24 +176,20 @@ func TestStandby(t *testing.T) {
 func TestPathsOfReload(t *testing.T) {
 	t.Parallel()
 	var second *path
-	s := newStand(t, striped(1), twoPaths(&second, PathAlways))
+	s := newStand(t, striped(1), twoPaths(&second, pair.PathAlways))
 	stop := make(chan struct{})
 	moved, same := s.stream(stop)
-	s.awaitPaths(func(a, b PathState) bool { return a.Busy == 1 && b.Busy == 1 })
-	o := s.link.options()
-	o.Paths = o.Paths[1:]
-	s.link.Update(o)
+	s.awaitPaths(func(a, b pair.PathState) bool { return a.Busy == 1 && b.Busy == 1 })
+	s.change(func(o *pair.LinkOptions) { o.Paths = o.Paths[1:] })
 	nettest.Eventually(t, 30*time.Second, func() bool {
 		s.path.mu.Lock()
 		defer s.path.mu.Unlock()
 		return len(s.path.pairs) == 0
 	}, s.dump)
 	nettest.Eventually(t, 10*time.Second, func() bool {
-		only := s.link.pathsNow()[0]
-		only.mu.Lock()
-		defer only.mu.Unlock()
-		return only.probe == nil
-	}, func() string { return "the only path keeps its probe" })
+		st := s.session() // a probe is neither
+		return len(second.of(preface.Lane)) == st.LanesBusy+st.LanesWarm
+	}, func() string { return "the only path keeps its probe: " + s.dump() })
 	s.awaitMore(moved)
 	s.endStream(stop, same)
 }
@@ -199,7 +198,7 @@ func TestPathsOfReload(t *testing.T) {
 func TestOverflow(t *testing.T) {
 	t.Parallel()
 	var second *path
-	s := newStand(t, striped(1), twoPaths(&second, PathOverflow))
+	s := newStand(t, striped(1), twoPaths(&second, pair.PathOverflow))
 	s.path.setPace(20 * time.Millisecond)
 	s.serve(func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, onlyReader{c}); _ = c.CloseWrite() })
 	c := s.dial()
@@ -211,5 +210,5 @@ func TestOverflow(t *testing.T) {
 			}
 		}
 	}()
-	s.awaitPaths(func(a, b PathState) bool { return a.Busy == 1 && b.Busy == 1 })
+	s.awaitPaths(func(a, b pair.PathState) bool { return a.Busy == 1 && b.Busy == 1 })
 }

@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"context"
@@ -35,18 +35,16 @@ func TestLanesPause(t *testing.T) {
 		<-read
 	}()
 	// moved reports which lanes carry bytes each way, from one call to the next.
-	var near *Flow
-	before := [2]map[*lane]uint64{{}, {}}
+	near := s.flow(0)
+	before := [2]map[any]uint64{{}, {}}
 	moved := func() (main, further [2]bool) {
-		near.mu.Lock()
-		defer near.mu.Unlock()
-		for way, each := range [2][]laneBytes{near.acknowledgedEach(), near.receivedEach()} {
+		for way, each := range near.LaneBytes() {
 			for i, l := range each {
 				// A paused lane still carries small frames.
-				if l.bytes-before[way][l.of] > 32<<10 {
+				if l.Bytes-before[way][l.Of] > 32<<10 {
 					main[way], further[way] = main[way] || i == 0, further[way] || i > 0
 				}
-				before[way][l.of] = l.bytes
+				before[way][l.Of] = l.Bytes
 			}
 		}
 		return main, further
@@ -56,28 +54,14 @@ func TestLanesPause(t *testing.T) {
 		main, further := moved()
 		return main == both && further == both
 	}
-	nettest.Eventually(t, 30*time.Second, func() bool {
-		flows := s.link.current().allFlows()
-		if len(flows) == 0 {
-			return false
-		}
-		near = flows[0]
-		return several()
-	}, s.dump)
-
+	nettest.Eventually(t, 30*time.Second, several, s.dump)
 	pausing, stop := context.WithCancel(t.Context())
 	defer stop()
-	word := func(alone bool) {
-		near.mu.Lock()
-		defer near.mu.Unlock()
-		near.pauseHere(alone, time.Now())
-		near.pauseThere(alone)
-	}
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		for ticker := time.NewTicker(tickEvery / 2); pausing.Err() == nil; <-ticker.C {
-			word(true)
+		for ticker := time.NewTicker(50 * time.Millisecond); pausing.Err() == nil; <-ticker.C {
+			near.Pause(true)
 		}
 	}()
 	nettest.Eventually(t, 30*time.Second, func() bool {
@@ -86,6 +70,6 @@ func TestLanesPause(t *testing.T) {
 	}, s.dump)
 	stop()
 	<-stopped
-	word(false)
+	near.Pause(false)
 	nettest.Eventually(t, 30*time.Second, several, s.dump)
 }

@@ -1,11 +1,12 @@
-package pair
+package pair_test
 
 import (
 	"testing"
 	"time"
 
+	"longhaul/internal/carry/pair"
+
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/wire"
 	"longhaul/test/nettest"
 )
 
@@ -38,9 +39,7 @@ func TestForgedReasons(t *testing.T) {
 			if !c.byNear {
 				from, ends = s.far, s.nearEnds
 			}
-			session := from.sessions()[0]
-			f := session.allFlows()[0]
-			session.message(wire.Message{Type: wire.MessageReset, Flow: f.id, Reason: cause(c.code, nil).Code, Text: "e\u202evil\x1b[2J"})
+			from.SayReset(c.code, "e\u202evil\x1b[2J")
 			select {
 			case e := <-ends:
 				if e.Reason != c.want || !e.ByPeer || e.Err == nil || e.Err.Error() != "e?vil?[2J" {
@@ -62,7 +61,7 @@ func TestOwnReasons(t *testing.T) {
 	s.roundTrip(client, "x")
 	nettest.Must(t, client.SetLinger(0))
 	client.Close()
-	for name, ends := range map[string]chan End{"near": s.nearEnds, "far": s.farEnds} {
+	for name, ends := range map[string]chan pair.End{"near": s.nearEnds, "far": s.farEnds} {
 		e := <-ends
 		if e.Reason != flow.EndClientReset || e.ByPeer != (name == "far") {
 			t.Errorf("%s: %s, by the peer: %v", name, e.Reason, e.ByPeer)

@@ -1,20 +1,14 @@
-package pair
+package pair_test
 
 import (
 	"testing"
 	"time"
 
+	"longhaul/internal/carry/pair"
+
 	"longhaul/internal/carry/flow"
 	"longhaul/test/nettest"
 )
-
-// patient has sessions take no lane for dead, so that only a second one can carry what a silent one
-// has.
-func patient(sessions ...*session) {
-	for _, s := range sessions {
-		s.rttvar.Store(int64(time.Minute))
-	}
-}
 
 // TestDoubledTail holds that what a lane carries that falls silent goes out on another one, which a
 // flow with one lane gets for that, from either relay.
@@ -34,43 +28,30 @@ func TestDoubledTail(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStand(t, direct, func(_ *stand, o *Options, l *LinkOptions) { o.StripeAfter, l.Lanes = c.after, 2 })
+			s := newStand(t, direct, func(_ *stand, o *pair.Options, l *pair.LinkOptions) { o.StripeAfter, l.Lanes = c.after, 2 })
 			s.serve(echo)
 			client := s.dial()
 			defer client.Close()
 			s.roundTrip(client, "before")
 			s.awaitWarm(1)
-			near, far := s.near.sessions()[0], s.farNode().sessions()[0]
+			near, far := s.near, s.farNode()
 			nettest.Eventually(t, 30*time.Second, func() bool {
-				return settled(near, c.lanes) && settled(far, c.lanes)
+				return near.Settled(c.lanes) && far.Settled(c.lanes)
 			}, s.dump)
-			patient(near, far)
+			near.BePatient()
+			far.BePatient()
 			deaf, sender := far, near
 			if c.fromFar {
 				deaf, sender = near, far
 			}
-			before := sender.tails.doubled.Load() // acknowledgements may be late
-			deaf.allFlows()[0].mainLane().bulk.control(deafen)
+			before := sender.Doubled() // acknowledgements may be late
+			deaf.MainLane(deafenFD)
 			s.roundTrip(client, "behind")
-			if n := sender.tails.doubled.Load() - before; n != int64(len("behind")) {
+			if n := sender.Doubled() - before; n != int64(len("behind")) {
 				t.Errorf("%d bytes went out twice", n)
 			}
 			nettest.Must(t, client.CloseWrite())
 			s.ends(flow.EndClean)
 		})
 	}
-}
-
-// settled reports whether the session's flow has so many lanes, and everything is acknowledged.
-func settled(s *session, lanes int) bool {
-	f := s.allFlows()[0]
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.readyStrands() == lanes && !f.sf.Out.Unacknowledged()
-}
-
-func (f *Flow) mainLane() *lane {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.lane
 }
