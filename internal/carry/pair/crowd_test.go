@@ -132,13 +132,7 @@ func TestHandshakeIsOverdue(t *testing.T) {
 	c := s.dial()
 	defer c.Close()
 	nettest.Eventually(t, 30*time.Second, func() bool {
-		waiting := 0
-		for _, h := range s.path.of(preface.Lane) {
-			if h.wanted() {
-				waiting++
-			}
-		}
-		return waiting > 1
+		return len(s.path.kept(preface.Lane)) > 1
 	}, s.dump)
 	release()
 	s.roundTrip(c, "hello")

@@ -462,6 +462,8 @@ type hop struct {
 	stalled  atomic.Bool
 	silent   atomic.Bool // by a box, in both directions
 	sums     bool
+	dead     bool                          // under the path\'s lock
+	waits    bool                          // the same: the far relay is not to see it yet
 	held     atomic.Pointer[chan struct{}] // until it is closed, nothing more goes to b
 }
 
@@ -495,22 +497,42 @@ func newPath(t testing.TB, to string) *path {
 	return p
 }
 
+// carry dials the far relay once it knows by the preface what a connection is for.
 func (p *path) carry(a *net.TCPConn) {
 	defer a.Close()
+	h := &hop{a: a}
+	p.mu.Lock()
+	p.pairs[h] = true
+	h.sums = p.sums
+	if p.down {
+		h.reset()
+	}
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.pairs, h)
+	}()
+	const kindAt, instanceAt, nonceAt = 9, 16, 24 // docs/design/pairs-wire.md
+	first := make([]byte, 4<<10)
+	n, err := io.ReadAtLeast(a, first, nonceAt)
+	if err != nil {
+		return
+	}
+	h.instance.Store(binary.BigEndian.Uint64(first[instanceAt:]))
+	if until := p.greeted(h, preface.Kind(first[kindAt])); until != nil {
+		<-until
+	}
 	b, err := net.Dial("tcp", p.to)
 	if err != nil {
 		return
 	}
 	defer b.Close()
-	h := &hop{a: a, b: b.(*net.TCPConn)}
 	p.mu.Lock()
-	p.pairs[h] = true
-	h.sums = p.sums
-	dead := p.down
-	p.mu.Unlock()
-	if dead {
+	if h.b = b.(*net.TCPConn); h.dead {
 		h.reset()
 	}
+	p.mu.Unlock()
 	var both sync.WaitGroup
 	pace := p.paceNow()
 	p.mu.Lock()
@@ -520,12 +542,12 @@ func (p *path) carry(a *net.TCPConn) {
 	if box != nil {
 		toB, toA = box.before(h, toB, true), box.before(h, toA, false)
 	}
-	both.Go(func() { late(toB, paced{named{p, h}, pace}, delay); _ = h.b.CloseWrite() })
+	both.Go(func() {
+		late(toB, paced{io.MultiReader(bytes.NewReader(first[:n]), h.a), pace}, delay)
+		_ = h.b.CloseWrite()
+	})
 	both.Go(func() { late(toA, paced{h.b, pace}, delay); _ = h.a.CloseWrite() })
 	both.Wait()
-	p.mu.Lock()
-	delete(p.pairs, h)
-	p.mu.Unlock()
 }
 
 // late copies each piece after a delay, as a long wire does.
@@ -574,33 +596,18 @@ func (p *path) hold() (release func()) {
 	return release
 }
 
-// named reads what a near relay sends, and finds out by the preface what the connection is for.
-type named struct {
-	p *path
-	h *hop
-}
-
-func (n named) Read(b []byte) (int, error) {
-	got, err := n.h.a.Read(b)
-	const kindAt, instanceAt, nonceAt = 9, 16, 24 // docs/design/pairs-wire.md
-	if n.h.kind.Load() == 0 && got >= nonceAt {
-		n.h.instance.Store(binary.BigEndian.Uint64(b[instanceAt:]))
-		n.p.greeted(n.h, preface.Kind(b[kindAt]))
-	}
-	return got, err
-}
-
-// greeted treats a connection as the path is to treat those of its kind.
-func (p *path) greeted(h *hop, kind preface.Kind) {
+// greeted treats a connection as the path is to treat those of its kind. The far relay is not to see it
+// until the channel is closed; nil: at once.
+func (p *path) greeted(h *hop, kind preface.Kind) (until chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h.kind.Store(int32(kind))
 	if p.refuses[kind] {
 		h.reset()
 	}
-	if until := p.keeps[kind]; until != nil {
-		h.held.Store(&until)
-	}
+	until = p.keeps[kind]
+	h.waits = until != nil
+	return until
 }
 
 // of are the connections of a kind that are there.
@@ -631,6 +638,15 @@ func (p *path) keep(kind preface.Kind) (release func()) {
 	return release
 }
 
+// kept are the connections of a kind that wait, and that the near relay has not given up.
+func (p *path) kept(kind preface.Kind) []*hop {
+	return slices.DeleteFunc(p.of(kind), func(h *hop) bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return !h.waits || h.dead || !h.wanted()
+	})
+}
+
 // keepNoMore has connections of a kind that come pass, and keeps those that wait.
 func (p *path) keepNoMore(kind preface.Kind) {
 	p.mu.Lock()
@@ -642,10 +658,10 @@ func (p *path) keepNoMore(kind preface.Kind) {
 // again.
 func (p *path) refuse(kind preface.Kind, on bool) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.refuses[kind] = on
-	p.mu.Unlock()
-	for _, h := range p.of(kind) {
-		if h.held.Load() == nil {
+	for h := range p.pairs {
+		if h.kind.Load() == int32(kind) && !h.waits {
 			h.reset()
 		}
 	}
@@ -654,8 +670,10 @@ func (p *path) refuse(kind preface.Kind, on bool) {
 // deafen makes black holes of the connections of a kind that are there: nobody acknowledges what either
 // relay sends, and neither is told.
 func (p *path) deafen(kinds ...preface.Kind) {
-	for _, kind := range kinds {
-		for _, h := range p.of(kind) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for h := range p.pairs {
+		if slices.Contains(kinds, preface.Kind(h.kind.Load())) && h.b != nil {
 			deafen(p.t, h.a)
 			deafen(p.t, h.b)
 		}
@@ -748,9 +766,12 @@ func (h *hop) wanted() (yes bool) {
 }
 
 func (h *hop) reset() {
+	h.dead = true
 	for _, c := range []*net.TCPConn{h.a, h.b} {
-		_ = c.SetLinger(0)
-		c.Close()
+		if c != nil {
+			_ = c.SetLinger(0)
+			c.Close()
+		}
 	}
 }
 
@@ -760,7 +781,9 @@ func (p *path) end() {
 	defer p.mu.Unlock()
 	for h := range p.pairs {
 		for _, c := range []*net.TCPConn{h.a, h.b} {
-			_ = c.CloseWrite()
+			if c != nil {
+				_ = c.CloseWrite()
+			}
 		}
 	}
 }

@@ -231,7 +231,7 @@ func TestStaleAttempt(t *testing.T) {
 	first := s.farNode().Instance()
 	release := s.path.keep(preface.Control)
 	s.path.refuse(preface.Control, false)
-	nettest.Eventually(t, time.Minute, func() bool { return len(s.path.of(preface.Control)) > 0 }, s.dump) // asks for the first
+	nettest.Eventually(t, time.Minute, func() bool { return len(s.path.kept(preface.Control)) > 0 }, s.dump) // asks for the first
 	s.path.keepNoMore(preface.Control)
 	s.killFar()
 	nettest.Eventually(t, time.Minute, func() bool { st := s.session(); return st.Up && st.Instance != first }, s.dump)
@@ -271,8 +271,8 @@ func TestEachSessionRedials(t *testing.T) {
 	s.path.cut(false)
 	nettest.Eventually(t, time.Minute, func() bool {
 		asked := map[uint64]bool{} // of which far process
-		for _, h := range s.path.of(preface.Control) {
-			asked[h.instance.Load()] = h.held.Load() != nil
+		for _, h := range s.path.kept(preface.Control) {
+			asked[h.instance.Load()] = true
 		}
 		return len(asked) == upgrades+1
 	}, s.dump)
