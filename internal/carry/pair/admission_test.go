@@ -1,8 +1,6 @@
 package pair
 
 import (
-	"net/netip"
-	"sync"
 	"testing"
 	"time"
 
@@ -166,30 +164,4 @@ func TestLatePong(t *testing.T) {
 			t.Errorf("a PONG %v beyond the round trip shows a strain of %v", late, s.strained())
 		}
 	}
-}
-
-// TestNoLaneWithoutControl holds that a lane for a flow with several which cannot be dialed counts as no
-// handshake: those would take all places one after the other.
-func TestNoLaneWithoutControl(t *testing.T) {
-	l := &Link{node: &Node{}}
-	l.setPaths(nil)
-	l.s = l.newSession()
-	if lane := l.laneOver(l.s, l.pathsNow()[0]); lane != nil || l.laneDials != 0 {
-		t.Errorf("%d handshakes count, and there is a lane: %t", l.laneDials, lane != nil)
-	}
-}
-
-// hold takes all turns of a node on which no handshake runs. The function that it returns gives them back.
-func (t *turns) hold() (release func()) {
-	t.mu.Lock()
-	n := t.free
-	t.mu.Unlock()
-	for range n {
-		t.begin(netip.Addr{})
-	}
-	return sync.OnceFunc(func() {
-		for range n {
-			t.give()
-		}
-	})
 }

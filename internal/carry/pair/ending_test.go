@@ -294,7 +294,6 @@ func TestOwedFlow(t *testing.T) {
 		outcome  error // of the owed one; nil: the process closes before there is any
 		upgrades int
 	}{
-		{"given up", nil, 1},
 		{"given up, and three upgrades", nil, 3},
 		{"refused by its target", refused, 1},
 	} {

@@ -44,7 +44,7 @@ func TestFramesArrive(t *testing.T) {
 			})
 			s.serve(func(c *net.TCPConn) {
 				random, buffer := rand.New(rand.NewPCG(1, 2)), make([]byte, 1)
-				for i := range 300 {
+				for i := range 100 {
 					if _, err := io.ReadFull(c, buffer); err != nil {
 						return
 					}
@@ -54,7 +54,7 @@ func TestFramesArrive(t *testing.T) {
 			c := s.dial()
 			defer c.Close()
 			random := rand.New(rand.NewPCG(1, 2))
-			for i := range 300 {
+			for i := range 100 {
 				_, err := c.Write([]byte{1})
 				nettest.Must(t, err)
 				got := make([]byte, frameSize(random, i))
@@ -72,5 +72,5 @@ func frameSize(random *rand.Rand, i int) int {
 	if i%3 == 0 {
 		return 1 + random.IntN(2000)
 	}
-	return 1 + random.IntN(256<<10)
+	return 1 + random.IntN(128<<10)
 }

@@ -1,6 +1,7 @@
 package pair_test
 
 import (
+	"io"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -99,4 +100,64 @@ func TestWaitsForPath(t *testing.T) {
 	nettest.Must(t, c.SetLinger(0))
 	c.Close()
 	s.ends(flow.EndClientReset)
+}
+
+// TestHeldAcrossLanes holds that what the far relay holds before its turn need not be kept at the
+// near one, and that the flow goes on when all lanes are lost then.
+func TestHeldAcrossLanes(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, striped(4))
+	s.path.setPace(2 * time.Millisecond)
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	f := s.flow(0)
+	stop := make(chan struct{})
+	var sent atomic.Int64
+	go func() {
+		defer func() { _ = c.CloseWrite() }()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			b := make([]byte, 64<<10)
+			for i := range b {
+				b[i] = byte((sent.Load() + int64(i)) % 251)
+			}
+			if _, err := c.Write(b); err != nil {
+				t.Error(err)
+				return
+			}
+			sent.Add(int64(len(b)))
+		}
+	}()
+	var back atomic.Int64
+	same := make(chan bool, 1)
+	go func() {
+		b, n, good := make([]byte, 64<<10), int64(0), true
+		for {
+			m, err := c.Read(b)
+			for i := range m {
+				good = good && b[i] == byte((n+int64(i))%251)
+			}
+			back.Add(int64(m))
+			if n += int64(m); err != nil {
+				same <- good && err == io.EOF && n == sent.Load()
+				return
+			}
+		}
+	}()
+	for range 6 { // on lanes of such a pace something is held nearly always
+		from := back.Load()
+		nettest.Eventually(t, 60*time.Second, func() bool { return f.Figures().Lanes == 4 && back.Load() > from+1<<20 }, s.dump)
+		s.path.cut(true)
+		s.path.cut(false)
+	}
+	close(stop)
+	if !<-same {
+		t.Error("the stream came back changed")
+	}
+	s.ends(flow.EndClean)
 }
