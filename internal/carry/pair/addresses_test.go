@@ -6,10 +6,9 @@ import (
 	"net/netip"
 	"testing"
 
-	"longhaul/internal/carry/pair"
-
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/carry/pair"
 	"longhaul/lab/tcpserver"
 	"longhaul/test/nettest"
 )

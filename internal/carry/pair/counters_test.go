@@ -4,9 +4,8 @@ import (
 	"io"
 	"testing"
 
-	"longhaul/internal/carry/pair"
-
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/test/nettest"
 )
 

@@ -9,7 +9,6 @@ import (
 
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/preface"
-
 	"longhaul/test/nettest"
 )
 

@@ -4,30 +4,7 @@ import (
 	"time"
 )
 
-// What tests of the search for lanes and of second copies reach into. It goes with them.
-
-// BePatient has sessions take no lane for dead, so that only a second one can carry what a silent one has.
-func (n *Node) BePatient() {
-	for _, s := range n.sessions() {
-		s.rttvar.Store(int64(time.Minute))
-	}
-}
-
-// Doubled is how many bytes the node's only session has sent twice.
-func (n *Node) Doubled() int64 { return n.sessions()[0].tails.doubled.Load() }
-
-// Settled reports whether the node's only flow has so many lanes, and everything is acknowledged.
-func (n *Node) Settled(lanes int) bool {
-	f := n.sessions()[0].allFlows()[0]
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.readyStrands() == lanes && !f.sf.Out.Unacknowledged()
-}
-
-// MainLane gives the descriptor of the main lane of the node's only flow.
-func (n *Node) MainLane(look func(fd int)) {
-	n.sessions()[0].allFlows()[0].Inspect(func(_, lane int, _ Counters) { look(lane) })
-}
+// What tests of the search for a number of lanes reach into. It goes with them.
 
 // Hush has the flow send nothing for a moment, and reports whether it does.
 func (f *Flow) Hush(queue time.Duration, rate float64) (begun, silent bool) {

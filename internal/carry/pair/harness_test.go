@@ -24,11 +24,10 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/carry/pair"
-
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/test/nettest"

@@ -11,8 +11,7 @@ import (
 	"time"
 
 	"longhaul/internal/carry/pair"
-
-	"longhaul/internal/carry/pair/hostile"
+	"longhaul/test/hostile"
 	"longhaul/test/nettest"
 )
 

@@ -11,10 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/wire"
-
-	"longhaul/internal/carry/flow"
 	"longhaul/test/nettest"
 )
 

@@ -7,9 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/carry/pair"
-
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/test/nettest"
 )
 

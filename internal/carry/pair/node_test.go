@@ -12,11 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/carry/pair"
-
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/internal/sys/socket"
 	"longhaul/test/nettest"
 )

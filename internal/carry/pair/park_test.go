@@ -13,11 +13,10 @@ import (
 	"time"
 	"unsafe"
 
-	"longhaul/internal/carry/pair"
-
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/test/nettest"
 )
 

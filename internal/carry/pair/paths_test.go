@@ -2,7 +2,6 @@ package pair_test
 
 import (
 	"context"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -10,15 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/preface"
-
-	"longhaul/internal/carry/flow"
 	"longhaul/test/nettest"
 )
 
-// twoPaths gives the link two paths, from addresses of their own, the second one with a use.
-func twoPaths(second **path, use pair.PathUse) standOption {
+// twoPaths gives the link two paths, from addresses of their own, the second one perhaps for standby.
+func twoPaths(second **path, standby bool) standOption {
 	return func(s *stand, _ *pair.Options, l *pair.LinkOptions) {
 		*second = newPath(s.t, s.lanes.Addr().String())
 		s.t.Cleanup((*second).close)
@@ -26,7 +24,7 @@ func twoPaths(second **path, use pair.PathUse) standOption {
 			l.Paths = append(l.Paths, pair.PathOptions{Name: []string{"first", "second"}[i], Local: netip.MustParseAddr([]string{"127.0.0.2", "127.0.0.3"}[i]),
 				Addresses: func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{p.address}, nil }})
 		}
-		l.Paths[1].Use = use
+		l.Paths[1].Standby = standby
 	}
 }
 
@@ -101,7 +99,7 @@ func (s *stand) awaitMore(moved *atomic.Int64) {
 func TestSeveralPaths(t *testing.T) {
 	t.Parallel()
 	var second *path
-	s := newStand(t, striped(1), twoPaths(&second, pair.PathAlways))
+	s := newStand(t, striped(1), twoPaths(&second, false))
 	stop := make(chan struct{})
 	moved, same := s.stream(stop)
 	both := func(a, b pair.PathState) bool { return a.Busy == 1 && b.Busy == 1 && a.Control != b.Control }
@@ -132,7 +130,7 @@ func TestSeveralPaths(t *testing.T) {
 func TestLocalAddresses(t *testing.T) {
 	t.Parallel()
 	var second *path
-	s := newStand(t, striped(1), twoPaths(&second, pair.PathAlways))
+	s := newStand(t, striped(1), twoPaths(&second, false))
 	s.awaitPaths(func(a, b pair.PathState) bool { return a.Lanes == 2 && b.Lanes == 2 })
 	for want, p := range map[string]*path{"127.0.0.2": s.path, "127.0.0.3": second} {
 		p.mu.Lock()
@@ -153,7 +151,7 @@ func TestStandby(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var second *path
-			s := newStand(t, append(options, twoPaths(&second, pair.PathStandby))...)
+			s := newStand(t, append(options, twoPaths(&second, true))...)
 			stop := make(chan struct{})
 			moved, same := s.stream(stop)
 			first := func(a, b pair.PathState) bool {
@@ -176,7 +174,7 @@ func TestStandby(t *testing.T) {
 func TestPathsOfReload(t *testing.T) {
 	t.Parallel()
 	var second *path
-	s := newStand(t, striped(1), twoPaths(&second, pair.PathAlways))
+	s := newStand(t, striped(1), twoPaths(&second, false))
 	stop := make(chan struct{})
 	moved, same := s.stream(stop)
 	s.awaitPaths(func(a, b pair.PathState) bool { return a.Busy == 1 && b.Busy == 1 })
@@ -192,23 +190,4 @@ func TestPathsOfReload(t *testing.T) {
 	}, func() string { return "the only path keeps its probe: " + s.dump() })
 	s.awaitMore(moved)
 	s.endStream(stop, same)
-}
-
-// TestOverflow holds that a path for overflow is used once the other one is full.
-func TestOverflow(t *testing.T) {
-	t.Parallel()
-	var second *path
-	s := newStand(t, striped(1), twoPaths(&second, pair.PathOverflow))
-	s.path.setPace(20 * time.Millisecond)
-	s.serve(func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, onlyReader{c}); _ = c.CloseWrite() })
-	c := s.dial()
-	defer c.Close()
-	go func() {
-		for b := pattern(1<<20, 1); ; {
-			if _, err := c.Write(b); err != nil {
-				return
-			}
-		}
-	}()
-	s.awaitPaths(func(a, b pair.PathState) bool { return a.Busy == 1 && b.Busy == 1 })
 }

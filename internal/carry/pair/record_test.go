@@ -12,14 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/carry/pair"
-
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/compress"
-	"longhaul/internal/carry/pair/hostile"
 	"longhaul/internal/carry/pair/wire"
+	"longhaul/test/hostile"
 	"longhaul/test/nettest"
 )
 

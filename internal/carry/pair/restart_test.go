@@ -10,9 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/carry/pair"
-
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/test/nettest"
 )

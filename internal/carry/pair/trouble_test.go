@@ -10,25 +10,24 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/carry/pair"
-	"longhaul/internal/carry/pair/preface"
-
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
+	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/test/hostile"
 	"longhaul/test/nettest"
 )
 
 // deafen makes the kernel drop everything that comes for a socket.
 func deafen(t testing.TB, c *net.TCPConn) {
+	drop := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
 	raw, err := c.SyscallConn()
 	nettest.Must(t, err)
-	_ = raw.Control(func(fd uintptr) { deafenFD(int(fd)) })
-}
-
-func deafenFD(fd int) {
-	drop := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
-	_ = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
+	})
 }
 
 // needsDeaf skips a test that proves nothing where the kernel lets this user drop no packets of a
@@ -78,6 +77,44 @@ func TestBlackHoles(t *testing.T) {
 			s.ends(flow.EndClean)
 			s.ends(flow.EndClean)
 		})
+	}
+}
+
+// TestPathIsDead holds that a control connection ends on which a PING has no answer and nothing else
+// comes, and that one stays on which other messages come.
+func TestPathIsDead(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	begin := func() (number uint64, control *hostile.Conn) {
+		peer := s.hostilePeer()
+		hello := peer.Hello()
+		session, err := peer.Begin(ctx, hello, hostile.Dialing{})
+		nettest.Must(t, err)
+		return hello.Session, session.Control
+	}
+	up := func(number uint64) bool {
+		return slices.ContainsFunc(s.sessionsOf("hostile"), func(one pair.SessionState) bool { return one.Session == number && one.Up })
+	}
+	talks, control := begin()
+	s.tasks.Go(func() {
+		ticker := time.NewTicker(50 * time.Millisecond)
+		defer ticker.Stop()
+		for control.Send(wire.Message{Type: wire.MessageAck, Flow: 1, Offset: 1}) == nil {
+			<-ticker.C
+		}
+	})
+	control.Discard()
+	defer control.Close()
+	silent, other := begin() // later, so that the first one's PING waits for longer
+	defer other.Close()
+	if !up(talks) || !up(silent) {
+		t.Fatal(s.dump())
+	}
+	nettest.Eventually(t, 30*time.Second, func() bool { return !up(silent) }, s.dump)
+	if !up(talks) {
+		t.Error("the connection on which messages come has ended")
 	}
 }
 

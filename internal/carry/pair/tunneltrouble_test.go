@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"longhaul/internal/carry/pair"
-
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/test/nettest"
