@@ -103,8 +103,8 @@ func TestFlowMessagesInTurns(t *testing.T) {
 	t.Parallel()
 	var targets local
 	o := &opensTogether{local: &targets, all: make(chan struct{})}
+	t.Cleanup(targets.close) // behind the nodes
 	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { o.stand, s.acceptor = s, o })
-	t.Cleanup(targets.close)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	peer := s.hostilePeer()
