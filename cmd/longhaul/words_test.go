@@ -12,7 +12,6 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/integrity"
-	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/find/doctor"
 	"longhaul/internal/tune/hostchanges"
@@ -84,6 +83,7 @@ func wordsOfStates(t *testing.T) []string {
 		{"carry/flow/tunnel.go", "HopState = ", "\n)\n", `= "([a-z-]+)"`, 4},
 		{"carry/flow/pair.go", "PairUnpaired ", "\n)\n", `= "([a-z-]+)"`, 10},
 		{"carry/flow/pair.go", "func (s *PairSession) State()", "\n}\n", `return "([a-z-]+)"`, 4},
+		{"carry/flow/carrier.go", "StateDialing ", "\n)\n", `= "([a-z-]+)"`, 5},
 		{"carry/flow/pair.go", "PathAlways ", "\n)\n", `= "([a-z-]+)"`, 3},
 		{"carry/flow/pair.go", "func (p *PairPath) State()", "\n}\n", `return "([a-z-]+)"`, 3},
 		{"carry/integrity/report.go", "Whole ", "\n)\n", `= "([a-z-]+)"`, 4},
@@ -100,9 +100,6 @@ func wordsOfStates(t *testing.T) []string {
 	}
 	for full, short := range flowStates {
 		words = append(words, full, short)
-	}
-	for _, s := range []pair.FlowState{pair.FlowOpening, pair.FlowOpen, pair.FlowParked, pair.FlowResumes, pair.FlowEnding} {
-		words = append(words, string(s))
 	}
 	return append(words, string(flow.NearEnd), string(flow.FarEnd))
 }

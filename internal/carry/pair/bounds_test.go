@@ -96,12 +96,12 @@ func TestMemoryLimit(t *testing.T) {
 func TestSilenceEnds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		legs LegOptions
+		legs flow.LegOptions
 		end  bool // of the client
 		want flow.EndReason
 	}{
-		{LegOptions{Idle: time.Second}, false, flow.EndIdle},
-		{LegOptions{HalfClose: time.Second}, true, flow.EndHalfClosed},
+		{flow.LegOptions{Idle: time.Second}, false, flow.EndIdle},
+		{flow.LegOptions{HalfClose: time.Second}, true, flow.EndHalfClosed},
 	} {
 		t.Run(string(c.want), func(t *testing.T) {
 			t.Parallel()
@@ -136,14 +136,14 @@ func TestReset(t *testing.T) {
 	defer c.Close()
 	s.roundTrip(c, "hello")
 	f := <-flows
-	f.Inspect(func(leg, lane int, _ Counters) {
+	f.Inspect(func(leg, lane int, _ flow.Counters) {
 		if leg < 0 || lane < 0 {
 			t.Errorf("descriptors %d and %d", leg, lane)
 		}
 	})
 	nettest.Eventually(t, 20*time.Second, func() bool {
 		g := f.Figures()
-		return g.BytesUp == 5 && g.BytesDown == 5 && g.Retained == 0 && g.State == FlowOpen && g.Target == s.target.String()
+		return g.BytesUp == 5 && g.BytesDown == 5 && g.Retained == 0 && g.State == flow.StateOpen && g.Target == s.target
 	}, func() string { return fmt.Sprintf("%+v", f.Figures()) })
 	f.Reset(flow.EndShed, nil)
 	if _, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/socket"
 	"longhaul/test/nettest"
@@ -78,7 +79,7 @@ func TestClientsOfAnOutage(t *testing.T) {
 				for at := time.Duration(0); at <= test.served && test.served > 0; at += deadline / 2 {
 					time.AfterFunc(at, func() { s.served.Store(int64(stampNow())) })
 				}
-				f := newFlow(s, 1, true, LegOptions{})
+				f := newFlow(s, 1, true, flow.LegOptions{})
 				f.opening = &wire.Open{Deadline: deadline}
 				began := time.Now()
 				for !f.over.Load() {

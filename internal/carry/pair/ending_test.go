@@ -32,13 +32,13 @@ func newUpgradable(s *stand) upgradable {
 	return upgradable{s, new(atomic.Bool), new(atomic.Int64), new(atomic.Pointer[Node])}
 }
 
-func (u upgradable) Dial(ctx context.Context, o Open) (Target, error) {
+func (u upgradable) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	if u.drained.Load() {
 		u.asked.Add(1)
 		if n := u.refuses.Load(); n != nil {
 			nettest.Eventually(u.t, time.Minute, n.closing.Load, u.dump)
 		}
-		return Target{}, &Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
+		return flow.Target{}, &flow.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
 	}
 	return u.stand.Dial(ctx, o)
 }

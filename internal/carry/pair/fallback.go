@@ -14,15 +14,8 @@ const fallbackRetry = 30 * time.Second
 // it counts as unpaired, for a link with a fallback.
 const unpairedAfter = 10 * time.Second
 
-// Back is the client of a flow that its link hands back: the far end is not paired, and
-// nothing of the flow was sent.
-type Back struct {
-	FD    int    // belongs to the receiver
-	Early []byte // what was read of the client's stream
-}
-
-// InFallback reports whether new flows are to go unpaired now.
-func (l *Link) InFallback() bool {
+// Plain implements flow.Carrier.
+func (l *Link) Plain() bool {
 	l.mu.Lock()
 	s, fallback := l.s, l.o.Fallback && !l.closed
 	l.mu.Unlock()
@@ -49,7 +42,7 @@ func (f *Flow) handBack() {
 		return
 	}
 	f.s.node.poller.remove(f.leg.fd)
-	f.back = &Back{f.leg.fd, f.sf.Out.Bytes()}
+	f.back = &flow.Back{FD: f.leg.fd, Early: f.sf.Out.Bytes()}
 	f.leg.fd = -1
 	f.giveUp(cause(flow.EndPairDown, nil))
 }

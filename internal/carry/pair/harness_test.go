@@ -141,13 +141,13 @@ type stand struct {
 	target     netip.AddrPort
 	clear      bool
 	tasks      sync.WaitGroup
-	nearEnds   chan End
-	farEnds    chan End
+	nearEnds   chan flow.End
+	farEnds    chan flow.End
 	mu         sync.Mutex
 	admit      bool
 	removed    atomic.Bool
 	trouble    atomic.Value // a string
-	opens      []Open
+	opens      []flow.Open
 	halfClose  time.Duration
 	resetDrain time.Duration
 	idle       time.Duration
@@ -160,7 +160,7 @@ type stand struct {
 type standOption func(*stand, *Options, *LinkOptions)
 
 func newStand(t testing.TB, options ...standOption) *stand {
-	s := &stand{t: t, admit: true, nearEnds: make(chan End, 10000), farEnds: make(chan End, 10000),
+	s := &stand{t: t, admit: true, nearEnds: make(chan flow.End, 10000), farEnds: make(chan flow.End, 10000),
 		nearKeys: newKeyring(t), farKeys: newKeyring(t)}
 	s.nearKeys.trust("far", s.farKeys)
 	s.farKeys.trust("near", s.nearKeys)
@@ -181,11 +181,11 @@ func newStand(t testing.TB, options ...standOption) *stand {
 	s.near = s.node(o, s.nearKeys)
 	s.link = s.near.Link(lo)
 	s.accept(s.clients, func(fd int, from netip.AddrPort) {
-		c := Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Legs: s.legs()}
+		c := flow.Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Legs: s.legs()}
 		s.mu.Lock()
 		link := s.link
 		s.mu.Unlock()
-		f := link.Carry(c, func(_ *Flow, e End) { s.nearEnds <- e })
+		f := link.carry(c, func(e flow.End) { s.nearEnds <- e })
 		if s.carried != nil {
 			s.carried(f)
 		}
@@ -247,8 +247,8 @@ func (s *stand) farNode() *Node {
 	return s.far
 }
 
-func (s *stand) legs() LegOptions {
-	return LegOptions{HalfClose: s.halfClose, ResetDrain: s.resetDrain, Idle: s.idle}
+func (s *stand) legs() flow.LegOptions {
+	return flow.LegOptions{HalfClose: s.halfClose, ResetDrain: s.resetDrain, Idle: s.idle}
 }
 
 func addrOf(l *net.TCPListener) netip.AddrPort { return netip.MustParseAddrPort(l.Addr().String()) }
@@ -298,7 +298,7 @@ func (s *stand) setClear(on bool) {
 	s.clear = on
 }
 
-func (s *stand) Dial(ctx context.Context, o Open) (Target, error) {
+func (s *stand) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	s.mu.Lock()
 	s.opens = append(s.opens, o)
 	target := s.target
@@ -307,12 +307,18 @@ func (s *stand) Dial(ctx context.Context, o Open) (Target, error) {
 	d.SetMultipathTCP(false)
 	c, err := d.DialContext(ctx, "tcp", target.String())
 	if err != nil {
-		return Target{}, &Refusal{Reason: flow.EndTargetRefused, Err: err}
+		return flow.Target{}, s.refuse(flow.EndTargetRefused, err)
 	}
-	return Target{FD: fdOf(c.(*net.TCPConn)), To: target, Legs: s.legs()}, nil
+	return flow.Target{FD: fdOf(c.(*net.TCPConn)), To: target, Legs: s.legs(), Ended: s.ended}, nil
 }
 
-func (s *stand) Ended(_ *Flow, e End) { s.farEnds <- e }
+func (s *stand) ended(e flow.End) { s.farEnds <- e }
+
+// refuse is a refusal of the target, which ends the flow as well.
+func (s *stand) refuse(reason flow.EndReason, err error) error {
+	s.ended(flow.End{Reason: reason, Err: err})
+	return &flow.Refusal{Reason: reason, Err: err}
+}
 
 func (s *stand) setTarget(a netip.AddrPort) {
 	s.mu.Lock()
@@ -365,7 +371,7 @@ func (s *stand) roundTrip(c net.Conn, b string) {
 
 func (s *stand) ends(reason flow.EndReason) {
 	s.t.Helper()
-	for name, ends := range map[string]chan End{"near": s.nearEnds, "far": s.farEnds} {
+	for name, ends := range map[string]chan flow.End{"near": s.nearEnds, "far": s.farEnds} {
 		select {
 		case e := <-ends:
 			if e.Reason != reason {
@@ -378,7 +384,7 @@ func (s *stand) ends(reason flow.EndReason) {
 }
 
 // receive takes what is there.
-func receive(ends chan End) (all []End) {
+func receive(ends chan flow.End) (all []flow.End) {
 	for {
 		select {
 		case e := <-ends:

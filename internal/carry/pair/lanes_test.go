@@ -92,7 +92,7 @@ func testManyLanes(t *testing.T, lanes int, in standOption) {
 	}
 	all.Wait()
 	for range flows {
-		for name, ends := range map[string]chan End{"near": s.nearEnds, "far": s.farEnds} {
+		for name, ends := range map[string]chan flow.End{"near": s.nearEnds, "far": s.farEnds} {
 			if e := <-ends; e.Reason != flow.EndClean {
 				t.Errorf("%s relay ended by %q: %v", name, e.Reason, e.Err)
 			}

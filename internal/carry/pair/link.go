@@ -165,15 +165,17 @@ func (l *Link) poke() {
 	}
 }
 
-// Carry takes over a client. done gets the flow's end, once.
-func (l *Link) Carry(c Client, done func(*Flow, End)) *Flow {
+// Carry implements flow.Carrier.
+func (l *Link) Carry(c flow.Client, ended func(flow.End)) flow.Carried { return l.carry(c, ended) }
+
+func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	l.mu.Lock()
 	s, refuse := l.s, l.closed || l.node.draining.Load() || l.node.closing.Load()
 	l.mu.Unlock()
 	f := newFlow(s, l.flowID.Add(1), true, c.Legs)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.done = done
+	f.done = ended
 	f.opening = &wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}
 	if s.noResume {
 		f.sf.NoResume()
@@ -530,7 +532,7 @@ func (l *Link) tick() (ended bool) {
 	all := append(slices.Clone(l.old), l.s)
 	closed := l.closed
 	l.mu.Unlock()
-	if l.InFallback() {
+	if l.Plain() {
 		l.current().handBack()
 	}
 	l.watchPaths(now)

@@ -131,7 +131,7 @@ type hastyAcceptor struct {
 	dialed chan struct{} // closed when the target may reset
 }
 
-func (a *hastyAcceptor) Dial(ctx context.Context, o Open) (Target, error) {
+func (a *hastyAcceptor) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	target, err := a.stand.Dial(ctx, o)
 	if err != nil {
 		return target, err
@@ -204,7 +204,7 @@ func testClientResetsAfterBothEnds(t *testing.T, in standOption) {
 	nettest.Must(t, c.CloseWrite())
 	nettest.Eventually(t, time.Minute, func() bool {
 		flows := s.link.current().allFlows()
-		return len(flows) == 1 && flows[0].Figures().State == FlowEnding
+		return len(flows) == 1 && flows[0].Figures().State == flow.StateDelivering
 	}, s.dump)
 	nettest.Must(t, c.SetLinger(0))
 	c.Close()

@@ -62,7 +62,7 @@ func pausedReader(t *testing.T, m namedMode, target bool) {
 	}
 	f := s.link.current().allFlows()[0]
 	lasts := pongWithin + pongWithin/2 // longer than any answer
-	nettest.Eventually(t, 30*time.Second, func() bool { return f.Idle() > lasts }, s.dump)
+	nettest.Eventually(t, 30*time.Second, func() bool { return f.Figures().Idle > lasts }, s.dump)
 	before := s.link.current().resumes.Load() + s.farNode().sessions()[0].resumes.Load()
 	close(reads)
 	checkEqual(t, <-got, want)

@@ -192,15 +192,13 @@ type neverDecides struct {
 	admits bool // they are admitted at once
 }
 
-func (d *neverDecides) Dial(ctx context.Context, o Open) (Target, error) {
+func (d *neverDecides) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	if d.admits {
 		o.Admitted()
 	}
 	<-ctx.Done()
-	return Target{}, &Refusal{Reason: flow.EndTargetUnreached, Err: ctx.Err()}
+	return flow.Target{}, &flow.Refusal{Reason: flow.EndTargetUnreached, Err: ctx.Err()}
 }
-
-func (d *neverDecides) Ended(*Flow, End) {}
 
 // TestDropped holds how many flows that are over a session remembers, and why they were refused.
 func TestDropped(t *testing.T) {
@@ -409,7 +407,7 @@ func TestBusyIsNamed(t *testing.T) {
 		o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{addrOf(l)}, nil }
 	})
 	nettest.Eventually(t, time.Minute, func() bool { return s.near.State().Sessions[0].Problem == ProblemBusy }, s.dump)
-	if s.link.InFallback() {
+	if s.link.Plain() {
 		t.Error("a busy relay is taken for an unpaired one")
 	}
 }
@@ -474,17 +472,15 @@ type cuts struct {
 	far func() *Node
 }
 
-func (c *cuts) Dial(context.Context, Open) (Target, error) {
+func (c *cuts) Dial(context.Context, flow.Open) (flow.Target, error) {
 	for _, one := range sessionsOf(c.far(), "near") {
 		if ctl := one.control(); ctl != nil {
 			one.controlLost(ctl, io.EOF)
 			ctl.close()
 		}
 	}
-	return Target{}, &Refusal{Reason: flow.EndTargetRefused, Err: io.EOF}
+	return flow.Target{}, &flow.Refusal{Reason: flow.EndTargetRefused, Err: io.EOF}
 }
-
-func (c *cuts) Ended(*Flow, End) {}
 
 // TestRefusalOfALostControlConnection holds that a refusal comes through although the control
 // connection was lost just then, and the lane that brought the OPEN stands.
@@ -516,12 +512,10 @@ func TestRefusalOfALostControlConnection(t *testing.T) {
 // admitsThenRefuses is an acceptor whose targets refuse.
 type admitsThenRefuses struct{ *stand }
 
-func (d admitsThenRefuses) Dial(_ context.Context, o Open) (Target, error) {
+func (d admitsThenRefuses) Dial(_ context.Context, o flow.Open) (flow.Target, error) {
 	o.Admitted()
-	return Target{}, &Refusal{Reason: flow.EndTargetRefused, Err: errors.New(strings.Repeat("x", 250))}
+	return flow.Target{}, &flow.Refusal{Reason: flow.EndTargetRefused, Err: errors.New(strings.Repeat("x", 250))}
 }
-
-func (d admitsThenRefuses) Ended(*Flow, End) {}
 
 // TestRefusalsAreBounded holds what a session keeps of refusals that its peer does not read.
 func TestRefusalsAreBounded(t *testing.T) {

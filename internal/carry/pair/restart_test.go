@@ -175,9 +175,9 @@ type drainedAcceptor struct {
 	refused atomic.Bool
 }
 
-func (a *drainedAcceptor) Dial(ctx context.Context, o Open) (Target, error) {
+func (a *drainedAcceptor) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	if a.refused.CompareAndSwap(false, true) {
-		return Target{}, &Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
+		return flow.Target{}, &flow.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
 	}
 	return a.stand.Dial(ctx, o)
 }

@@ -3,6 +3,8 @@ package pair
 import (
 	"maps"
 	"time"
+
+	"longhaul/internal/carry/flow"
 )
 
 // laneErrSettles is how long no lane can be made until a session's state says so.
@@ -27,7 +29,7 @@ func (n *Node) snapshot(of func(*session) SessionState) State {
 }
 
 func (s *session) overview() SessionState {
-	fallback := s.near && s.link.current() == s && s.link.InFallback()
+	fallback := s.near && s.link.current() == s && s.link.Plain()
 	var paths []PathState
 	if s.near && len(s.link.options().Paths) > 0 {
 		paths = s.link.pathStates(s.control())
@@ -64,7 +66,7 @@ func (s *session) state() SessionState {
 			if g.Lanes > 1 {
 				st.FlowsStriped++
 			}
-		case g.State == FlowParked:
+		case g.State == flow.StateParked:
 			st.FlowsParked++
 		default:
 			st.FlowsWaiting++

@@ -114,29 +114,3 @@ type State struct {
 	// session, by cause.
 	Strangers map[Problem]int64
 }
-
-// FlowState names what a flow is about.
-type FlowState string
-
-// The states of a flow.
-const (
-	FlowOpening FlowState = "dialing"
-	FlowOpen    FlowState = "open"
-	FlowParked  FlowState = "parked"
-	FlowResumes FlowState = "resuming" // without a lane that it needs
-	FlowEnding  FlowState = "delivering"
-)
-
-// Figures are a flow at one moment.
-type Figures struct {
-	State     FlowState
-	BytesUp   int64
-	BytesDown int64
-	Retained  int64 // bytes sent and not acknowledged by the far relay
-	Target    string
-	Lanes     int
-	LanesWhy  string // of a near flow: why their number is what it is; empty: it moves too little for a choice
-	Resumes   int
-	Outage    time.Duration
-	RTT       time.Duration // of the session
-}

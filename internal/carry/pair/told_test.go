@@ -98,7 +98,7 @@ func TestOwnReasons(t *testing.T) {
 	s.roundTrip(client, "x")
 	nettest.Must(t, client.SetLinger(0))
 	client.Close()
-	for name, ends := range map[string]chan End{"near": s.nearEnds, "far": s.farEnds} {
+	for name, ends := range map[string]chan flow.End{"near": s.nearEnds, "far": s.farEnds} {
 		e := <-ends
 		if e.Reason != flow.EndClientReset || e.ByPeer != (name == "far") {
 			t.Errorf("%s: %s, by the peer: %v", name, e.Reason, e.ByPeer)

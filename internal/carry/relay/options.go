@@ -153,10 +153,10 @@ type Tunnel struct {
 	// Integrity answers integrity checks. Nil forwards them as any other bytes.
 	Integrity IntegrityServer
 
-	// Pairing makes this a near tunnel: it carries the flows to a far relay at
+	// Carrier makes this a near tunnel: it carries the flows to a far relay at
 	// the first of Forward. PairServer makes it a far tunnel, which takes only
 	// the flows of near relays. Nil: the tunnel is not paired.
-	Pairing    Pairing
+	Carrier    report.Carrier
 	PairServer PairServer
 	// Dialable bounds what near relays may have a far tunnel dial whose hop is the
 	// address that the client dialed.
@@ -187,7 +187,7 @@ func (t *Tunnel) Equal(o *Tunnel) bool {
 		t.Transport == o.Transport &&
 		slices.Equal(t.Destinations, o.Destinations) &&
 		t.Integrity == o.Integrity &&
-		t.Pairing == o.Pairing &&
+		t.Carrier == o.Carrier &&
 		t.PairServer == o.PairServer &&
 		t.Dialable.equal(&o.Dialable)
 }

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -60,9 +61,9 @@ func (p *pairs) check(ctx context.Context, tunnel, forward string) (*integrity.R
 }
 
 // addTarget adds what a probe found behind the far relay.
-func addTarget(c *integrity.Chain, peer, target string, end flow.EndReason, err error) {
-	hop := integrity.Hop{Kind: integrity.KindTarget, Address: addressOrNone(target), State: integrity.Whole}
-	if target == "" {
+func addTarget(c *integrity.Chain, peer string, target netip.AddrPort, end flow.EndReason, err error) {
+	hop := integrity.Hop{Kind: integrity.KindTarget, Address: target, State: integrity.Whole}
+	if !target.IsValid() {
 		reason := integrityReason(end, err)
 		hop.Kind, hop.State, c.State = integrity.KindUnknown, integrity.Broken, integrity.Broken
 		detail := string(end)

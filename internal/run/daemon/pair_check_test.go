@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ func TestCheckOfAPairNamesTheSide(t *testing.T) {
 	} {
 		t.Run(string(test.end), func(t *testing.T) {
 			var c integrity.Chain
-			addTarget(&c, "site-b", "", test.end, errors.New("the cause"))
+			addTarget(&c, "site-b", netip.AddrPort{}, test.end, errors.New("the cause"))
 			if c.State != integrity.Broken || c.Fault == nil || len(c.Hops) != 1 {
 				t.Fatalf("the chain is %+v", c)
 			}

@@ -112,11 +112,11 @@ func (p *pairs) equip(from *config.Config, tunnels []relay.Tunnel) error {
 		if c.Pair.Paired() {
 			near := p.near(c, t.Transport)
 			p.next.near[t.Name] = near
-			t.Pairing = near.pairing
+			t.Carrier = near.link
 		} else {
 			far := p.far(c)
 			p.next.far[t.Name] = far
-			t.PairServer = far.server
+			t.PairServer = far
 		}
 	}
 	return nil
