@@ -82,10 +82,10 @@ func wordsOfStates(t *testing.T) []string {
 		{"carry/relay/snapshot.go", "func (f *flow) state()", "\n}\n", `return "([a-z-]+)"`, 7},
 		{"carry/flow/tunnel.go", "HopState = ", "\n)\n", `= "([a-z-]+)"`, 4},
 		{"carry/flow/pair.go", "PairUnpaired ", "\n)\n", `= "([a-z-]+)"`, 10},
-		{"carry/flow/pair.go", "func (s *PairSession) State()", "\n}\n", `return "([a-z-]+)"`, 4},
+		{"carry/flow/pair.go", "func (s *Session) State()", "\n}\n", `return "([a-z-]+)"`, 4},
 		{"carry/flow/carrier.go", "StateDialing ", "\n)\n", `= "([a-z-]+)"`, 5},
 		{"carry/flow/pair.go", "PathAlways ", "\n)\n", `= "([a-z-]+)"`, 3},
-		{"carry/flow/pair.go", "func (p *PairPath) State()", "\n}\n", `return "([a-z-]+)"`, 3},
+		{"carry/flow/pair.go", "func (p *Path) State()", "\n}\n", `return "([a-z-]+)"`, 3},
 		{"carry/integrity/report.go", "Whole ", "\n)\n", `= "([a-z-]+)"`, 4},
 	} {
 		_, text, found := strings.Cut(readSource(t, "../../internal/"+from.file), from.begin)

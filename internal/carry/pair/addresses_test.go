@@ -63,11 +63,7 @@ func TestSeveralAddresses(t *testing.T) {
 			c := s.dial()
 			defer c.Close()
 			s.roundTrip(c, "hello")
-			p := s.link.pathsNow()[0]
-			p.mu.Lock()
-			got := p.remote
-			p.mu.Unlock()
-			if got != s.path.address {
+			if got := s.near.State().Sessions[0].Remote.AddrPort; got != s.path.address {
 				t.Errorf("the path leads to %v, want %v", got, s.path.address)
 			}
 		})

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/test/nettest"
 )
 
@@ -125,9 +126,9 @@ func TestLateHandshake(t *testing.T) {
 		{"late", 0, made(rtt, 0), nil, 3*rtt + 9*time.Second, 8, false},
 		{"late, as PONGs are", time.Second, made(rtt, 0), nil, 3*rtt + 9*time.Second, 8, true},
 		{"late, with a repeated segment", time.Second, made(rtt, 1), nil, 3*rtt + 9*time.Second, 16, false},
-		{"no answer", 0, nil, problem(ProblemOverloaded, "late"), 9 * time.Second, 8, false},
-		{"no answer, and late PONGs", time.Second, nil, problem(ProblemOverloaded, "late"), 9 * time.Second, 8, true},
-		{"no path", time.Second, nil, problem(ProblemPathDown, "cut"), 9 * time.Second, 16, false},
+		{"no answer", 0, nil, problem(flow.PairOverloaded, "late"), 9 * time.Second, 8, false},
+		{"no answer, and late PONGs", time.Second, nil, problem(flow.PairOverloaded, "late"), 9 * time.Second, 8, true},
+		{"no path", time.Second, nil, problem(flow.PairPathDown, "cut"), 9 * time.Second, 16, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newSession(&Node{}, "b", 1, true)
@@ -189,7 +190,7 @@ func TestCrowdIsAdmitted(t *testing.T) {
 	session := s.link.current()
 	nettest.Eventually(t, 30*time.Second, func() bool {
 		st := s.near.State().Sessions[0] // of the first to come all may go ahead: they rest
-		return st.FlowsWaiting+st.FlowsParked >= flows-2*session.link.options().Warm
+		return st.FlowsResuming+st.FlowsParked >= flows-2*session.link.options().Warm
 	}, s.dump)
 	for range 3 { // it has seen all of them
 		s.link.dialLanes(session, time.Now())

@@ -40,7 +40,7 @@ func TestStalledTarget(t *testing.T) {
 	s.stall()
 	c := s.dial()
 	n := fill(c)
-	if kept := s.near.State().Retained; kept > 64<<20 {
+	if kept := s.near.State().RetainedBytes; kept > 64<<20 {
 		t.Errorf("%d bytes kept of %d", kept, n)
 	}
 	nettest.Eventually(t, 30*time.Second, func() bool { // else the far relay never hears of the flow
@@ -72,14 +72,14 @@ func TestMemoryLimit(t *testing.T) {
 	}
 	nettest.Eventually(t, 20*time.Second, func() bool {
 		st := s.near.State()
-		return st.Sessions[0].FlowsLane == 4 && st.Sessions[0].Retained == 0 && st.RetainedLimit > 0
+		return st.Sessions[0].FlowsMoving == 4 && st.Sessions[0].RetainedBytes == 0 && st.RetainedLimitBytes > 0
 	}, s.dump)
 	s.path.cut(true)
 	sent := make([]int, len(clients))
 	for i, c := range clients {
 		sent[i] = 1 + fill(c)
 	}
-	if kept := s.near.State().Retained; kept > limit/4+4*smallBuffer {
+	if kept := s.near.State().RetainedBytes; kept > limit/4+4*smallBuffer {
 		t.Errorf("%d bytes kept under a limit of %d", kept, limit)
 	}
 	s.path.cut(false)

@@ -490,7 +490,7 @@ func TestDialedFlowKeepsItsProcess(t *testing.T) {
 		}, s.dump)
 		s.path.cut(true)
 		old, end := s.upgrade()
-		nettest.Eventually(t, time.Minute, func() bool { return old.State().Sessions[0].Problem == ProblemPathDown }, s.dump)
+		nettest.Eventually(t, time.Minute, func() bool { return old.State().Sessions[0].Problem == flow.PairPathDown }, s.dump)
 		if old.Flows() != 1 {
 			t.Fatal("the old process has no flow, and would end")
 		}

@@ -25,7 +25,7 @@ func (l *Link) Plain() bool {
 func (s *session) inFallback() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ctl == nil && s.problem == ProblemUnpaired
+	return s.ctl == nil && s.problem == flow.PairUnpaired
 }
 
 // handBack hands back the flows of which nothing was sent.

@@ -620,7 +620,7 @@ func (l *Link) redial(s *session, now time.Time) {
 	s.mu.Lock()
 	away := now.Sub(s.since)
 	every := redialEvery(away)
-	if s.problem.refuses() {
+	if refuses(s.problem) {
 		every = max(every, refusedEvery)
 	}
 	s.mu.Unlock()
@@ -664,10 +664,10 @@ func (s *session) note(err error) {
 	if s.instance != 0 && !(fallback && time.Since(s.since) > unpairedAfter) {
 		err = broken(err)
 	}
-	if problemOf(err) == ProblemPathDown && time.Since(s.refused) < 2*refusedEvery {
+	if problemOf(err) == flow.PairPathDown && time.Since(s.refused) < 2*refusedEvery {
 		return // on another path somebody answers
 	}
-	if problemOf(err).refuses() && s.link.several() {
+	if refuses(problemOf(err)) && s.link.several() {
 		s.refused = time.Now()
 	}
 	if p := problemOf(err); p != s.problem {
@@ -896,7 +896,7 @@ func (l *Link) laneDialed(s *session, lane *lane, err error, began time.Time) {
 	case lane != nil && lane.bulk.repeats == 0:
 		late -= 3 * s.least(lane.bulk.rtt) // of TCP, of TLS, of HELLO
 	default:
-		says = err != nil && problemOf(err).waits()
+		says = err != nil && waits(problemOf(err))
 	}
 	if says {
 		s.noteDial(late, now)

@@ -96,8 +96,8 @@ func TestBulk(t *testing.T) {
 			c.Close()
 			s.ends(flow.EndClean)
 		}
-		if st := s.near.State(); st.Retained != 0 {
-			t.Errorf("%d bytes are kept after the last flow", st.Retained)
+		if st := s.near.State(); st.RetainedBytes != 0 {
+			t.Errorf("%d bytes are kept after the last flow", st.RetainedBytes)
 		}
 	})
 }
@@ -253,7 +253,7 @@ func TestEncryptDiffers(t *testing.T) {
 			s := newStand(t, func(s *stand, _ *Options, o *LinkOptions) { s.clear, o.Clear, options = !clear, clear, *o }, direct,
 				func(s *stand, _ *Options, o *LinkOptions) { options = *o; s.deadline = time.Second })
 			s.serve(echo)
-			nettest.Eventually(t, 20*time.Second, func() bool { return s.near.State().Sessions[0].Problem == ProblemEncrypt }, s.dump)
+			nettest.Eventually(t, 20*time.Second, func() bool { return s.near.State().Sessions[0].Problem == flow.PairEncrypt }, s.dump)
 			c := s.dial()
 			defer c.Close()
 			if n, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
@@ -262,7 +262,7 @@ func TestEncryptDiffers(t *testing.T) {
 			if e := <-s.nearEnds; e.Reason != flow.EndPairDown {
 				t.Errorf("ended by %q", e.Reason)
 			}
-			if n := s.far.State().Strangers[ProblemEncrypt]; n == 0 {
+			if n := s.far.State().Strangers[flow.PairEncrypt]; n == 0 {
 				t.Error("the far relay does not count it")
 			}
 			options.Clear = !clear
@@ -290,7 +290,7 @@ func TestEncryptChanges(t *testing.T) {
 	defer c.Close()
 	s.roundTrip(c, "encrypted")
 	s.setClear(true)
-	problems := func() (all []Problem) {
+	problems := func() (all []flow.PairProblem) {
 		for _, one := range s.near.State().Sessions {
 			all = append(all, one.Problem)
 		}
@@ -298,7 +298,7 @@ func TestEncryptChanges(t *testing.T) {
 	}
 	nettest.Eventually(t, 20*time.Second, func() bool {
 		p := problems()
-		return len(p) == 2 && p[0] == ProblemNone && p[1] == ProblemEncrypt
+		return len(p) == 2 && p[0] == "" && p[1] == flow.PairEncrypt
 	}, s.dump)
 	s.roundTrip(c, "still encrypted")
 	for _, x := range s.near.sessions() {
@@ -313,7 +313,7 @@ func TestEncryptChanges(t *testing.T) {
 	s.roundTrip(fresh, "in clear")
 	nettest.Eventually(t, 20*time.Second, func() bool {
 		now := s.near.State().Sessions
-		return len(now) == 2 && now[0].Up && !now[0].Clear && now[1].Up && now[1].Clear
+		return len(now) == 2 && now[0].Up && now[0].Encrypted && now[1].Up && !now[1].Encrypted
 	}, s.dump)
 	s.roundTrip(c, "goes on")
 }
@@ -324,11 +324,11 @@ func TestSealed(t *testing.T) {
 	eachMode(t, func(t *testing.T, in standOption) {
 		t.Parallel()
 		want := false
-		s := newStand(t, in, func(_ *stand, o *Options, l *LinkOptions) { want = l.Clear && o.Without == 0 })
+		s := newStand(t, in, func(_ *stand, o *Options, l *LinkOptions) { want = l.Clear && o.Without != 0 })
 		s.awaitWarm(1)
 		for _, n := range []*Node{s.near, s.far} {
-			if got := n.State().Sessions[0]; got.Sealed != want || got.Summed != want {
-				t.Errorf("%+v, want sealed and summed %v", got, want)
+			if got := n.State().Sessions[0]; !got.Up || got.EndsInClear != want || got.HeadsUnchecked != want {
+				t.Errorf("%+v, want ends in clear and heads unchecked: %v", got, want)
 			}
 		}
 	})

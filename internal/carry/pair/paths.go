@@ -13,9 +13,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/sys/eyeballs"
 	"longhaul/internal/sys/halfopen"
 	"longhaul/internal/sys/tcpinfo"
+	"longhaul/internal/words/units"
 )
 
 // A link has one path to its far relay, or several: local addresses, interfaces, addresses
@@ -31,6 +33,10 @@ const (
 	PathOverflow         // while those of PathAlways are lost, or full
 	PathStandby          // while all others are lost
 )
+
+func (u PathUse) String() string {
+	return [...]string{flow.PathAlways, flow.PathOverflow, flow.PathStandby}[u]
+}
 
 // PathOptions are one way to a far relay.
 type PathOptions struct {
@@ -52,7 +58,6 @@ type wanPath struct {
 	o       PathOptions
 	turn    uint           // of the address to try
 	hosts   *eyeballs.Host // what is known of the addresses
-	remote  netip.AddrPort // of the latest connection that stood
 	up      bool
 	since   time.Time // when up last changed
 	err     error     // why it is not up; nil: nothing was tried yet
@@ -129,7 +134,7 @@ func (p *wanPath) stood(c *connection) {
 	if !p.up {
 		p.up, p.since = true, time.Now()
 	}
-	p.err, p.remote = nil, addressOf(c)
+	p.err = nil
 	kernelSays(c.bulk, func(i *tcpinfo.Info) bool {
 		if p.rtt == 0 && i.Has(tcpinfo.FieldRTT) {
 			p.rtt = i.RTT
@@ -265,7 +270,7 @@ func (p *wanPath) addresses(ctx context.Context, o LinkOptions, host netip.AddrP
 	found, err := addresses(ctx)
 	found = slices.DeleteFunc(slices.Clone(found), func(a netip.AddrPort) bool { return !at.reaches(a) })
 	if err != nil || len(found) == 0 {
-		return nil, problem(ProblemPathDown, "no address of the far relay: %w", cmp.Or(err, errNoAddress))
+		return nil, problem(flow.PairPathDown, "no address of the far relay: %w", cmp.Or(err, errNoAddress))
 	}
 	if slices.Contains(found, host) {
 		return []netip.AddrPort{host}, nil
@@ -408,12 +413,12 @@ func (p *wanPath) allLanes() []*lane {
 }
 
 // pathStates are the link's paths at this moment.
-func (l *Link) pathStates(ctl *control) (all []PathState) {
+func (l *Link) pathStates(ctl *control) (all []flow.Path) {
 	usable := l.usable(true)
 	for _, p := range l.pathsNow() {
 		lanes := p.allLanes()
 		p.mu.Lock()
-		st := PathState{Name: p.o.Name, Use: p.o.Use, Up: p.up || !l.several(), Since: p.since, Remote: p.remote, RTT: p.rtt,
+		st := flow.Path{Path: p.o.Name, Use: p.o.Use.String(), Up: p.up || !l.several(), Since: p.since, RTT: units.Seconds(p.rtt),
 			Sent: p.sent, Received: p.received, Control: ctl != nil && ctl.c.path == p}
 		if !p.up && p.err != nil {
 			st.Error = p.err.Error()

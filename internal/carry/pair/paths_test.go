@@ -27,13 +27,13 @@ func twoPaths(second **path, use PathUse) standOption {
 	}
 }
 
-func (s *stand) paths() []PathState {
+func (s *stand) paths() []flow.Path {
 	sessions := s.near.State().Sessions
 	return sessions[len(sessions)-1].Paths
 }
 
 // awaitPaths waits until the two paths are as they are to be.
-func (s *stand) awaitPaths(ok func(first, second PathState) bool) {
+func (s *stand) awaitPaths(ok func(first, second flow.Path) bool) {
 	s.t.Helper()
 	nettest.Eventually(s.t, 20*time.Second, func() bool {
 		all := s.paths()
@@ -101,11 +101,11 @@ func TestSeveralPaths(t *testing.T) {
 	s := newStand(t, striped(1), twoPaths(&second, PathAlways))
 	stop := make(chan struct{})
 	moved, same := s.stream(stop)
-	both := func(a, b PathState) bool { return a.Busy == 1 && b.Busy == 1 && a.Control != b.Control }
+	both := func(a, b flow.Path) bool { return a.Busy == 1 && b.Busy == 1 && a.Control != b.Control }
 	s.awaitPaths(both)
 	for _, lost := range []*path{s.path, second} {
 		lost.cut(true)
-		s.awaitPaths(func(a, b PathState) bool {
+		s.awaitPaths(func(a, b flow.Path) bool {
 			gone, stays := a, b
 			if lost == second {
 				gone, stays = b, a
@@ -130,7 +130,7 @@ func TestLocalAddresses(t *testing.T) {
 	t.Parallel()
 	var second *path
 	s := newStand(t, striped(1), twoPaths(&second, PathAlways))
-	s.awaitPaths(func(a, b PathState) bool { return a.Lanes == 2 && b.Lanes == 2 })
+	s.awaitPaths(func(a, b flow.Path) bool { return a.Lanes == 2 && b.Lanes == 2 })
 	for want, p := range map[string]*path{"127.0.0.2": s.path, "127.0.0.3": second} {
 		p.mu.Lock()
 		for h := range p.pairs {
@@ -153,13 +153,13 @@ func TestStandby(t *testing.T) {
 			s := newStand(t, append(options, twoPaths(&second, PathStandby))...)
 			stop := make(chan struct{})
 			moved, same := s.stream(stop)
-			first := func(a, b PathState) bool {
+			first := func(a, b flow.Path) bool {
 				return a.Up && a.Control && a.Busy > 0 && b.Up && !b.Active && b.Lanes == 0
 			}
 			s.awaitPaths(first)
 			s.awaitMore(moved)
 			s.path.cut(true)
-			s.awaitPaths(func(a, b PathState) bool { return !a.Up && b.Control && b.Active && b.Busy > 0 })
+			s.awaitPaths(func(a, b flow.Path) bool { return !a.Up && b.Control && b.Active && b.Busy > 0 })
 			s.awaitMore(moved)
 			s.path.cut(false)
 			s.awaitPaths(first)
@@ -176,7 +176,7 @@ func TestPathsOfReload(t *testing.T) {
 	s := newStand(t, striped(1), twoPaths(&second, PathAlways))
 	stop := make(chan struct{})
 	moved, same := s.stream(stop)
-	s.awaitPaths(func(a, b PathState) bool { return a.Busy == 1 && b.Busy == 1 })
+	s.awaitPaths(func(a, b flow.Path) bool { return a.Busy == 1 && b.Busy == 1 })
 	o := s.link.options()
 	o.Paths = o.Paths[1:]
 	s.link.Update(o)
@@ -211,5 +211,5 @@ func TestOverflow(t *testing.T) {
 			}
 		}
 	}()
-	s.awaitPaths(func(a, b PathState) bool { return a.Busy == 1 && b.Busy == 1 })
+	s.awaitPaths(func(a, b flow.Path) bool { return a.Busy == 1 && b.Busy == 1 })
 }

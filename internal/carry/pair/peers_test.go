@@ -280,7 +280,7 @@ func TestSessionsOfOnePeer(t *testing.T) {
 		one.Control.Answer()
 		all = append(all, one)
 	}
-	if _, err := begin(); err == nil || !strings.Contains(err.Error(), string(ProblemBusy)) {
+	if _, err := begin(); err == nil || !strings.Contains(err.Error(), string(flow.PairBusy)) {
 		t.Errorf("one more session: %v", err)
 	}
 	all[0].Control.Close()
@@ -406,7 +406,7 @@ func TestBusyIsNamed(t *testing.T) {
 		o.Fallback = true
 		o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{addrOf(l)}, nil }
 	})
-	nettest.Eventually(t, time.Minute, func() bool { return s.near.State().Sessions[0].Problem == ProblemBusy }, s.dump)
+	nettest.Eventually(t, time.Minute, func() bool { return s.near.State().Sessions[0].Problem == flow.PairBusy }, s.dump)
 	if s.link.Plain() {
 		t.Error("a busy relay is taken for an unpaired one")
 	}

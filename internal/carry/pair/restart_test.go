@@ -81,7 +81,7 @@ func TestTwins(t *testing.T) {
 			nettest.Eventually(t, time.Minute, func() bool { return len(s.far.sessions()) == 2 }, s.dump)
 			nettest.Eventually(t, time.Minute, func() bool {
 				all := s.far.State().Sessions
-				long := func(s SessionState) bool { return s.Up && time.Since(s.Since) > 5*pingEvery }
+				long := func(s flow.Session) bool { return s.Up && time.Since(s.Since) > 5*pingEvery }
 				return all[0].Twin && all[1].Twin || c.drains && long(all[0]) && long(all[1])
 			}, s.dump)
 			for _, one := range s.far.State().Sessions {

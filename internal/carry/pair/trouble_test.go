@@ -159,7 +159,7 @@ func TestInOutage(t *testing.T) {
 	}
 	nettest.Eventually(t, 20*time.Second, func() bool {
 		st := s.near.State().Sessions[0]
-		return st.Retained == 0 && st.FlowsLane == 2
+		return st.RetainedBytes == 0 && st.FlowsMoving == 2
 	}, s.dump)
 	s.path.cut(true)
 	_, err := ended.Write([]byte(" world"))
@@ -207,20 +207,20 @@ func TestProblems(t *testing.T) {
 	}
 	for _, c := range []struct {
 		option standOption
-		want   Problem
+		want   flow.PairProblem
 	}{
-		{to(garbage), ProblemUnpaired},
-		{to(nobody), ProblemPathDown},
-		{func(s *stand, _ *Options, _ *LinkOptions) { s.farKeys.forget("near") }, ProblemKeyUnknown},
-		{func(s *stand, _ *Options, _ *LinkOptions) { s.nearKeys.forget("far") }, ProblemKeyUnknown},
-		{func(s *stand, _ *Options, _ *LinkOptions) { s.admit = false }, ProblemDenied},
+		{to(garbage), flow.PairUnpaired},
+		{to(nobody), flow.PairPathDown},
+		{func(s *stand, _ *Options, _ *LinkOptions) { s.farKeys.forget("near") }, flow.PairKeyUnknown},
+		{func(s *stand, _ *Options, _ *LinkOptions) { s.nearKeys.forget("far") }, flow.PairKeyUnknown},
+		{func(s *stand, _ *Options, _ *LinkOptions) { s.admit = false }, flow.PairDenied},
 	} {
 		t.Run(string(c.want), func(t *testing.T) {
 			t.Parallel()
 			s := newStand(t, c.option)
 			nettest.Eventually(t, 20*time.Second, func() bool { return s.near.State().Sessions[0].Problem == c.want }, s.dump)
-			if c.want.refuses() != (c.want != ProblemPathDown) {
-				t.Errorf("somebody answers: %v", c.want.refuses())
+			if refuses(c.want) != (c.want != flow.PairPathDown) {
+				t.Errorf("somebody answers: %v", refuses(c.want))
 			}
 		})
 	}
@@ -244,7 +244,7 @@ func TestTunnelRemoved(t *testing.T) {
 	s, c := greeted(t)
 	s.removed.Store(true)
 	nettest.Eventually(t, time.Minute, func() bool {
-		return slices.ContainsFunc(s.near.State().Sessions, func(n SessionState) bool { return n.Problem == ProblemDenied })
+		return slices.ContainsFunc(s.near.State().Sessions, func(n flow.Session) bool { return n.Problem == flow.PairDenied })
 	}, s.dump)
 	s.roundTrip(c, "and on")
 	nettest.Must(t, c.CloseWrite())

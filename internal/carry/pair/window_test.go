@@ -126,7 +126,7 @@ func TestStripedUnderMemory(t *testing.T) {
 	go func() { all.Wait(); done.Store(true) }()
 	most := int64(0)
 	nettest.Eventually(t, 3*time.Minute, func() bool {
-		most = max(most, s.near.State().Retained, s.farNode().State().Retained)
+		most = max(most, s.near.State().RetainedBytes, s.farNode().State().RetainedBytes)
 		return done.Load()
 	}, s.dump)
 	for range flows {

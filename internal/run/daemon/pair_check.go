@@ -97,7 +97,7 @@ func (d *daemon) pairedTo(tunnel string) (forward string, paired bool) {
 }
 
 // pairChain describes a session as a chain of one hop.
-func pairChain(s flow.PairSession, forward string) integrity.Chain {
+func pairChain(s flow.Session, forward string) integrity.Chain {
 	hop := integrity.Hop{Kind: integrity.KindUnknown, Host: s.Peer, Address: s.Remote.AddrPort, Version: s.Release, State: integrity.Whole}
 	if s.Up {
 		hop.Kind, hop.RTT = integrity.KindRelay, &s.RTT
@@ -116,8 +116,8 @@ func pairChain(s flow.PairSession, forward string) integrity.Chain {
 }
 
 // pairProblemText says in a sentence why a session does not stand.
-func pairProblemText(s flow.PairSession, forward string) string {
-	text := s.Problem + ": " + flow.PairProblemText(s.Problem, forward)
+func pairProblemText(s flow.Session, forward string) string {
+	text := string(s.Problem) + ": " + flow.PairProblemText(s.Problem, forward)
 	if s.Fallback {
 		text += "; new flows go to it unpaired and in clear"
 	}
