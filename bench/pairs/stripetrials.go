@@ -23,7 +23,6 @@ func stripeTrials() []trial {
 		{name: "two-paths", about: "two WANs: 100 Mb/s at 20 ms, and 50 Mb/s at 80 ms with 0.5 % loss", ways: []string{WayPair}, run: twoPaths},
 		{name: "path-dies", about: "one of two WANs is away for 10 s", ways: []string{WayPair}, run: pathDies},
 		{name: "standby", about: "the ordinary WAN is away for 10 s, and one for standby stands by", ways: []string{WayPair}, run: standby},
-		{name: "stalls", about: "1 MB transfers on the policed path while connections fall silent for 2 s, each for 1 % of the time", ways: beside, run: stalls},
 		{name: "echoes", about: "echoes of 64 bytes beside a bulk flow that takes half of the policed path", ways: beside, run: echoesBeside, compare: compareEchoes},
 		{name: "memory", about: "memory of one bulk flow on the policed path, and of 1000 at once under memory_limit", ways: []string{WayPair, WayLanes}, run: memory},
 		{name: "cpu", about: "CPU time of the programs at both sites, one flow over a cable", ways: programs, run: stripeCPU},
@@ -53,7 +52,6 @@ kernel with eight subflows (mptcp) and a multiplexing tunnel (yamux):
   two-paths  two WANs at once, one of them slow and lossy
   path-dies  one of two WANs is lost, and comes back
   standby    a WAN for standby takes over
-  stalls     connections fall silent for 2 s at random
   echoes     small messages beside a bulk flow
   memory     what the relays hold of one flow, and of many at once
   cpu        CPU time over a cable, and with cpu-wan over a WAN of 1 Gb/s
@@ -90,7 +88,6 @@ const (
 	stripeHashedShare = 0.9
 	stripeUnlimited   = 2    // lanes where one connection gets everything
 	stripeEchoFactor  = 1.1  // of the echoes beside a flow with one lane
-	stripeStallFactor = 1.3  // of the transfers without stalls
 	stripeMemoryBDPs  = 2.0  // of the path
 	stripeCost        = 0.45 // CPU s/GB of both sites
 	stripeCores       = 1.0  // at 1 Gb/s

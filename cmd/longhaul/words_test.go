@@ -84,8 +84,7 @@ func wordsOfStates(t *testing.T) []string {
 		{"carry/flow/pair.go", "PairUnpaired ", "\n)\n", `= "([a-z-]+)"`, 10},
 		{"carry/flow/pair.go", "func (s *Session) State()", "\n}\n", `return "([a-z-]+)"`, 4},
 		{"carry/flow/carrier.go", "StateDialing ", "\n)\n", `= "([a-z-]+)"`, 5},
-		{"carry/flow/pair.go", "PathAlways ", "\n)\n", `= "([a-z-]+)"`, 3},
-		{"carry/flow/pair.go", "func (p *Path) State()", "\n}\n", `return "([a-z-]+)"`, 3},
+		{"carry/flow/pair.go", "func (p *Path) State()", "\n}\n", `return "([a-z-]+)"`, 4},
 		{"carry/integrity/report.go", "Whole ", "\n)\n", `= "([a-z-]+)"`, 4},
 	} {
 		_, text, found := strings.Cut(readSource(t, "../../internal/"+from.file), from.begin)

@@ -18,10 +18,6 @@ import (
 type Carrier interface {
 	// Carry takes over an admitted client. ended gets the flow's end, once, from any goroutine.
 	Carry(c Client, ended func(End)) Carried
-
-	// Plain reports whether flows are to go unpaired now, because something unpaired
-	// answers at the far address.
-	Plain() bool
 }
 
 // Client is a client whose flow a carrier takes over.
@@ -119,16 +115,6 @@ type End struct {
 	Outage             units.Seconds
 	Lanes              Counters
 	CongestionControl  string // of the session's lanes; empty: there was none
-
-	// Back is the client of a flow that has not ended, and of which nothing was sent:
-	// the relay forwards it unpaired. Nil: the flow has ended.
-	Back *Back
-}
-
-// Back is a client that a carrier hands back.
-type Back struct {
-	FD    int
-	Early []byte // what was read of its stream
 }
 
 // Dialer has the targets of the flows that near relays ask for.

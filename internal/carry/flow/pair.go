@@ -44,7 +44,6 @@ type Session struct {
 	// the other relay is of an older release.
 	HeadsUnchecked bool `json:"heads_unchecked"`
 	Resumable      bool `json:"resumable"` // false: a flow ends with its connection over the WAN
-	Fallback       bool `json:"fallback"`  // new flows go unpaired now
 	// Overload is how late answers come because a relay waits for a processor; 0: less than a second.
 	Overload units.Seconds `json:"overload_seconds,omitempty"`
 	// Compress is auto if both relays may send compressed records, and unsupported if the
@@ -74,8 +73,8 @@ type Session struct {
 
 // Path is a path from a near tunnel to its far relay.
 type Path struct {
-	Path     string        `json:"path"` // as the configuration names it
-	Use      string        `json:"use"`  // always, overflow or standby
+	Path     string        `json:"path"`    // as the configuration names it
+	Standby  bool          `json:"standby"` // used while all others are lost
 	Up       bool          `json:"up"`
 	Since    time.Time     `json:"since,omitzero"` // of Up, true or false
 	Active   bool          `json:"active"`         // flows may use it now
@@ -88,18 +87,11 @@ type Path struct {
 	Received int64         `json:"received_bytes_total"`
 }
 
-// The uses of a path.
-const (
-	PathAlways   = "always"
-	PathOverflow = "overflow"
-	PathStandby  = "standby"
-)
-
 // State names how a path is.
 func (p *Path) State() string {
 	switch {
 	case p.Up && !p.Active:
-		return p.Use
+		return "standby"
 	case p.Up:
 		return "up"
 	case p.Error == "":
@@ -191,9 +183,6 @@ const TwinWarning = "another relay with the same key, host name and listen is co
 
 // Notes tells the mode of a session, if it is not the usual one, and what is wrong with it.
 func (s *Session) Notes() (notes []string) {
-	if s.Fallback {
-		notes = append(notes, "fallback: new flows go unpaired and in clear")
-	}
 	if !s.Encrypted {
 		notes = append(notes, ClearWarning)
 	}
@@ -330,13 +319,12 @@ func (s *Session) keyRemedy() string {
 
 // Taking says whether the pair of a near tunnel takes new flows.
 type Taking struct {
-	Peer     string
-	Takes    bool
-	Fallback bool        // new flows go unpaired: the hops decide
-	Stood    bool        // the pair has stood, in this process or the one before
-	Met      bool        // in this session
-	Since    time.Time   // the session has stood, or not, or the far tunnel has had its trouble, or none again
-	Problem  PairProblem // of one that does not
-	Error    string      // behind Problem
-	Trouble  string      // why the far tunnel takes no flows, in its relay's words; empty: it takes them
+	Peer    string
+	Takes   bool
+	Stood   bool        // the pair has stood, in this process or the one before
+	Met     bool        // in this session
+	Since   time.Time   // the session has stood, or not, or the far tunnel has had its trouble, or none again
+	Problem PairProblem // of one that does not
+	Error   string      // behind Problem
+	Trouble string      // why the far tunnel takes no flows, in its relay's words; empty: it takes them
 }

@@ -73,7 +73,6 @@ type Flow struct {
 	target  string
 	legs    *flow.LegOptions
 	done    func(flow.End)
-	back    *flow.Back
 
 	start     stamp
 	moved     stamp // the latest byte
@@ -214,7 +213,7 @@ func (f *Flow) sendNext() bool {
 	if f.releasing {
 		return false
 	}
-	some := f.sf.Out.HasFor(&st.sent)
+	some := f.sf.Out.Pending()
 	switch {
 	case f.releaseDue && (some || st.greet != nil || !f.sf.Quiet() || len(f.strands) > 1):
 		f.releaseDue = false
@@ -626,7 +625,7 @@ func (f *Flow) takeEnd() func() {
 
 func (f *Flow) end() flow.End {
 	e := flow.End{Reason: flow.EndClean, Target: f.targetAddress(), Resumes: int(f.resumes),
-		Outage: units.Seconds(f.outage.Truncate(time.Millisecond)), Back: f.back} // a lane at once is no outage
+		Outage: units.Seconds(f.outage.Truncate(time.Millisecond))} // a lane at once is no outage
 	e.Lanes, e.CongestionControl = f.lanes.load(), f.s.laneCongestionControl()
 	out, in := int64(f.sf.Out.Acknowledged()), int64(f.sf.In.Position())
 	e.BytesUp, e.BytesDown = in, out

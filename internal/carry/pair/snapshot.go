@@ -35,7 +35,6 @@ func (n *Node) snapshot(of func(*session) flow.Session) flow.Pairs {
 func NumberText(n uint64) string { return fmt.Sprintf("%016x", n) }
 
 func (s *session) overview() flow.Session {
-	fallback := s.near && s.link.current() == s && s.link.Plain()
 	var paths []flow.Path
 	if s.near && len(s.link.options().Paths) > 0 {
 		paths = s.link.pathStates(s.control())
@@ -61,7 +60,6 @@ func (s *session) overview() flow.Session {
 		Twin:           s.beside,
 		HeadsUnchecked: up && s.clear && !s.summed.Load(),
 		Resumable:      !s.noResume,
-		Fallback:       fallback,
 		Compress:       s.compressMode(),
 
 		RTT:               units.Seconds(s.rtt()),

@@ -10,7 +10,7 @@ import (
 // several times a second.
 func (l *Link) Taking() flow.Taking {
 	l.mu.Lock()
-	s, fallback := l.s, l.o.Fallback && !l.closed
+	s := l.s
 	l.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -23,6 +23,5 @@ func (l *Link) Taking() flow.Taking {
 	if s.draining {
 		t.Problem = flow.PairDraining
 	}
-	t.Fallback = fallback && s.ctl == nil && s.problem == flow.PairUnpaired
 	return t
 }

@@ -104,14 +104,7 @@ func (w *worker) pairLegs(f *flow) report.LegOptions {
 func (w *worker) carried(slot, gen uint32, e report.End) {
 	f := w.lookup(slot, gen)
 	if f == nil || f.phase != phasePaired {
-		if e.Back != nil {
-			closeFD(e.Back.FD)
-		}
 		return // the relay has ended it, and Reset told the carrier
-	}
-	if e.Back != nil {
-		w.unpair(f, e.Back)
-		return
 	}
 	p := f.paired
 	p.ended = true
@@ -128,18 +121,6 @@ func (w *worker) carried(slot, gen uint32, e report.End) {
 		f.fail(e.Reason, e.Err)
 	}
 	w.closeFlow(f, 0)
-}
-
-// unpair goes on with a flow that its carrier has handed back as with any other.
-func (w *worker) unpair(f *flow, back *report.Back) {
-	f.phase, f.paired, f.opening = phaseDialing, nil, w.openings.get()
-	f.opening.header = back.Early
-	f.legs[client].fd = int32(back.FD)
-	if errno := w.watch(back.FD, f, client); errno != 0 {
-		w.abort(f, report.EndNoResources, errno)
-		return
-	}
-	w.dialTarget(f)
 }
 
 // endPaired makes the carrier reset a flow that the relay ends.

@@ -112,7 +112,7 @@ func (j *Judge) decide(t *flow.Tunnel, p *flow.Taking, tight []resources.Resourc
 		add(flow.ReasonMaxFlows, "is at max_flows: %d", t.FlowsLimit)
 	}
 	own := len(u.Problems)
-	if p != nil && !p.Fallback {
+	if p != nil {
 		u.State = ofPair(t, p, now, add)
 	} else {
 		u.State = ofHops(t, add)

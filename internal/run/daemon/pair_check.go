@@ -118,9 +118,6 @@ func pairChain(s flow.Session, forward string) integrity.Chain {
 // pairProblemText says in a sentence why a session does not stand.
 func pairProblemText(s flow.Session, forward string) string {
 	text := string(s.Problem) + ": " + flow.PairProblemText(s.Problem, forward)
-	if s.Fallback {
-		text += "; new flows go to it unpaired and in clear"
-	}
 	if s.Error != "" {
 		text += " (" + s.Error + ")"
 	}

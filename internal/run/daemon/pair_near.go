@@ -36,7 +36,6 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 		NoResume:  c.Pair.Resume == 0,
 		Clear:     c.Pair.Encrypt == config.EncryptOff,
 		Compress:  c.Pair.Compress == config.CompressAuto,
-		Fallback:  c.Pair.Fallback == config.FallbackPlain,
 	}
 	if transport != nil {
 		o.Prepare = func(fd int) error { return transport.Prepare(fd, true) }
@@ -59,10 +58,8 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 func (t *nearTunnel) keep() { t.link.Update(t.options) }
 
 func pathsOf(paths []config.Path) (all []pair.PathOptions) {
-	uses := map[config.PathUse]pair.PathUse{
-		config.PathAlways: pair.PathAlways, config.PathOverflow: pair.PathOverflow, config.PathStandby: pair.PathStandby}
 	for _, p := range paths {
-		o := pair.PathOptions{Name: p.String(), Local: p.From, Interface: p.Interface, Use: uses[p.Use]}
+		o := pair.PathOptions{Name: p.String(), Local: p.From, Interface: p.Interface, Standby: p.Standby}
 		if p.To != nil {
 			o.Addresses = addressesOf(*p.To)
 		}

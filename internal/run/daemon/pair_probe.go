@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/sys/descriptor"
 )
@@ -33,9 +31,6 @@ func (t *nearTunnel) probe(ctx context.Context, timeout time.Duration) (target n
 		}
 		select {
 		case e := <-ended:
-			if e.Back != nil {
-				_ = unix.Close(e.Back.FD)
-			}
 			if e.Target.IsValid() {
 				return e.Target, "", nil
 			}

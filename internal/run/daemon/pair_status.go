@@ -146,11 +146,6 @@ func (p *pairs) tell(was *watched, s flow.Session, now time.Time) {
 		was.told = ""
 	case s.Up && was.Up && !s.Since.Equal(was.Since):
 		p.sessionLine(slog.LevelInfo, "session up again, at once", s, rtt, flows)
-	case s.Fallback && !was.Fallback:
-		p.sessionLine(slog.LevelWarn, "what answers is no paired relay: new flows go to it unpaired and in clear", s, failure)
-		was.told = s.Problem
-	case was.Fallback && !s.Fallback:
-		p.sessionLine(slog.LevelInfo, "new flows do not go unpaired any more", s)
 	case !s.Up && was.Up && s.Error == "" && s.Flows == 0:
 		// This host has closed the session, as when a reload has replaced it.
 		was.down = now
