@@ -77,12 +77,11 @@ type Figures struct {
 	Target    netip.AddrPort `json:"-"` // zero: none was dialed, as far as this relay knows
 	Idle      time.Duration  `json:"-"` // since a byte moved
 
-	Retained int64         `json:"retained_bytes"`      // sent, and not yet acknowledged by the other relay
-	Lanes    int           `json:"lanes"`               // connections over the WAN now
-	LanesWhy string        `json:"lanes_why,omitempty"` // of a near flow: why their number is what it is; empty: it moves too little for a choice
-	Resumes  int           `json:"resumes"`             // lost lanes that others replaced
-	Outage   units.Seconds `json:"outage_seconds"`      // without a lane that it needed
-	RTT      units.Seconds `json:"rtt_seconds"`         // between the relays
+	Retained int64         `json:"retained_bytes"` // sent, and not yet acknowledged by the other relay
+	Lanes    int           `json:"lanes"`          // connections over the WAN now
+	Resumes  int           `json:"resumes"`        // lost lanes that others replaced
+	Outage   units.Seconds `json:"outage_seconds"` // without a lane that it needed
+	RTT      units.Seconds `json:"rtt_seconds"`    // between the relays
 }
 
 // Counters are what the kernel has sent over lanes.

@@ -34,8 +34,6 @@ type Flow struct {
 	strands   []*strand // the lanes, the main one first
 	wantLanes int       // near: so many lanes are to carry the flow
 	burstFrom uint64    // what had been moved, both ways, when it last began to move
-	why       string    // near: why it has so many lanes
-	auto      *auto     // near: while the number of lanes is to be found
 	mix       *mix      // what is known of several lanes; nil: nothing
 	gapAt     uint64    // the position as a receiver
 	gapSince  stamp     // since when it stands there, though bytes beyond it are here
@@ -222,7 +220,7 @@ func (f *Flow) sendNext() bool {
 		st.greet = wire.AppendRelease(nil, 0, f.sf.In.Position())
 		st.cond.broadcast()
 	}
-	if st.pumped || st.greet == nil && (!some || f.hushes()) {
+	if st.pumped || st.greet == nil && !some {
 		return false
 	}
 	var item stream.Item
@@ -654,7 +652,7 @@ func (f *Flow) Figures() flow.Figures {
 		up, down = down, up
 	}
 	g := flow.Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Target: f.targetAddress(), Idle: f.moved.since(),
-		Lanes: len(f.strands), LanesWhy: f.whyLanes(), Resumes: int(f.resumes), Outage: units.Seconds(f.outage), RTT: units.Seconds(f.s.rtt())}
+		Lanes: len(f.strands), Resumes: int(f.resumes), Outage: units.Seconds(f.outage), RTT: units.Seconds(f.s.rtt())}
 	if !f.needSince.IsZero() {
 		g.Outage += units.Seconds(f.needSince.since())
 	}

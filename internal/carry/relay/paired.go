@@ -218,7 +218,7 @@ func (f *flow) sampleLane(s *report.Sample) {
 	l.Info.BytesRetrans += uint64(add.BytesRetransmitted)
 	l.Info.TotalRetrans += uint32(add.Retransmits)
 	if f.carried() && f.paired.seen.Lanes > 1 {
-		s.Lanes = &report.Lanes{Each: f.paired.carrier.EachLane(), Why: f.paired.seen.LanesWhy}
+		s.Lanes = f.paired.carrier.EachLane()
 	}
 }
 
