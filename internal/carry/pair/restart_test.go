@@ -177,7 +177,7 @@ type drainedAcceptor struct {
 
 func (a *drainedAcceptor) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	if a.refused.CompareAndSwap(false, true) {
-		return flow.Target{}, &flow.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
+		return flow.Target{}, a.stand.refuse(flow.EndDrain, errors.New("the relay is closed"))
 	}
 	return a.stand.Dial(ctx, o)
 }
