@@ -100,6 +100,7 @@ func (p *pairs) follow(all []olderPair, stood []linkMemory) {
 type pairsChange struct {
 	of     *pairs
 	next   tunnelPairs
+	far    map[*farTunnel]*farSettings
 	memory int64      // memory_limit in bytes
 	begun  *pair.Node // made for this change; nil: there was one, or no tunnel is paired
 	was    int64      // memory_limit before
@@ -110,7 +111,8 @@ type pairsChange struct {
 func (p *pairs) Prepare(_ context.Context, to *plan) (Change, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	change := &pairsChange{of: p, next: tunnelPairs{near: map[string]*nearTunnel{}, far: map[string]*farTunnel{}}, memory: int64(to.MemoryLimit), was: p.memory.Load()}
+	change := &pairsChange{of: p, next: tunnelPairs{near: map[string]*nearTunnel{}, far: map[string]*farTunnel{}},
+		far: map[*farTunnel]*farSettings{}, memory: int64(to.MemoryLimit), was: p.memory.Load()}
 	for i := range to.tunnels {
 		t, c := &to.tunnels[i], &to.Tunnels[i]
 		if !c.Pair.Paired() && !c.PairFrom.Paired() {
@@ -129,8 +131,8 @@ func (p *pairs) Prepare(_ context.Context, to *plan) (Change, error) {
 			change.next.near[t.Name] = near
 			t.Carrier = near.link
 		} else {
-			far := p.far(c)
-			change.next.far[t.Name] = far
+			far, settings := p.far(c)
+			change.next.far[t.Name], change.far[far] = far, settings
 			t.PairServer = far
 		}
 	}
@@ -223,10 +225,10 @@ func (c *pairsChange) Commit() {
 		}
 	}
 	for _, t := range c.next.near {
-		t.keep()
+		t.link.Update(t.options)
 	}
-	for _, t := range c.next.far {
-		t.keep()
+	for t, settings := range c.far {
+		t.put(settings)
 	}
 	for name, was := range p.current.far {
 		if c.next.far[name] == nil {
