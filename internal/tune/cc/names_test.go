@@ -12,7 +12,7 @@ import (
 	"testing/fstest"
 
 	"longhaul/internal/sys/ledger"
-	"longhaul/internal/words/units"
+	"longhaul/internal/words/ccnames"
 )
 
 // renamed is hybla as an algorithm of another name, of five letters.
@@ -34,7 +34,7 @@ func TestSecondName(t *testing.T) {
 		other := otherHost(t, h)
 		h.abandonedPatience = 0
 		first := fmt.Sprintf("t%04x", rand.Uint32()&0xffff)
-		second := units.SecondName(first)
+		second := ccnames.Second(first)
 		h.Objects = renamed(t, first)
 		if a, _ := describe(t, h, first); a.State != Loadable {
 			t.Errorf("listed as %+v", a)

@@ -1,10 +1,9 @@
-package transport
+// Package ccnames has the names of congestion controls.
+package ccnames
 
 import (
 	"slices"
 	"strings"
-
-	"longhaul/internal/words/units"
 )
 
 // Algorithm is one of longhaul's own congestion controls.
@@ -15,25 +14,25 @@ type Algorithm struct {
 	InLinux   bool // Linux has one of the same name: longhaul's goes by its second name beside it
 	NeedsRate bool // it finds no rate by itself
 
-	paces           bool // it sets the sending rate directly, not through the window
-	fillsLossyPaths bool // it keeps the path's rate while a tenth of the packets is lost
+	Paces           bool // it sets the sending rate directly, not through the window
+	FillsLossyPaths bool // it keeps the path's rate while a tenth of the packets is lost
 }
 
 // own is the list of longhaul's congestion controls, by name. The objects in tune/cc are
 // compiled from bpf/.
 var own = []Algorithm{
-	{Name: "bbr3", Summary: "BBR version 3: models the path, tolerates 2 % of loss", paces: true},
-	{Name: "brutal", Summary: "holds a given rate despite loss", NeedsRate: true, paces: true, fillsLossyPaths: true},
-	{Name: "haul", Summary: "finds the rate of a lossy path, keeps queues short", paces: true, fillsLossyPaths: true},
+	{Name: "bbr3", Summary: "BBR version 3: models the path, tolerates 2 % of loss", Paces: true},
+	{Name: "brutal", Summary: "holds a given rate despite loss", NeedsRate: true, Paces: true, FillsLossyPaths: true},
+	{Name: "haul", Summary: "finds the rate of a lossy path, keeps queues short", Paces: true, FillsLossyPaths: true},
 	{Name: "hybla", Summary: "long round trips grow like short ones", InLinux: true},
 	{Name: "illinois", Summary: "grows by delay, falls by loss; for fast clean paths", InLinux: true},
 }
 
-// OwnAlgorithms returns longhaul's congestion controls, by name.
-func OwnAlgorithms() []Algorithm { return slices.Clone(own) }
+// Algorithms returns longhaul's congestion controls, by name.
+func Algorithms() []Algorithm { return slices.Clone(own) }
 
-// OwnNames returns the first names of longhaul's congestion controls, sorted.
-func OwnNames() []string {
+// Own returns the first names of longhaul's congestion controls, sorted.
+func Own() []string {
 	names := make([]string, len(own))
 	for i, a := range own {
 		names[i] = a.Name
@@ -41,10 +40,10 @@ func OwnNames() []string {
 	return names
 }
 
-// OwnAlgorithm returns the one of longhaul's congestion controls with this first or second
+// FindOwn returns the one of longhaul's congestion controls with this first or second
 // name.
-func OwnAlgorithm(name string) (a Algorithm, ok bool) {
-	name = units.FirstName(name)
+func FindOwn(name string) (a Algorithm, ok bool) {
+	name = First(name)
 	i := slices.IndexFunc(own, func(a Algorithm) bool { return a.Name == name })
 	if i < 0 {
 		return Algorithm{}, false
@@ -54,15 +53,15 @@ func OwnAlgorithm(name string) (a Algorithm, ok bool) {
 
 // NeedsRate reports whether a congestion control sends at a rate that somebody gives it.
 func NeedsRate(name string) bool {
-	a, _ := OwnAlgorithm(name)
+	a, _ := FindOwn(name)
 	return a.NeedsRate
 }
 
 // Paces reports whether a congestion control sets the sending rate directly, not through the
 // window.
 func Paces(name string) bool {
-	if a, ok := OwnAlgorithm(name); ok {
-		return a.paces
+	if a, ok := FindOwn(name); ok {
+		return a.Paces
 	}
 	return strings.HasPrefix(name, "bbr") // all versions
 }

@@ -1,4 +1,5 @@
-package units
+// Package ipprefix reads IP prefixes.
+package ipprefix
 
 import (
 	"fmt"
@@ -7,9 +8,9 @@ import (
 	"longhaul/internal/words/remedy"
 )
 
-// ParsePrefix reads a prefix of addresses, or an address that stands for itself
+// Parse reads a prefix of addresses, or an address that stands for itself
 // alone. It refuses one with bits beyond its length, and IPv4 in IPv6 form.
-func ParsePrefix(s string) (netip.Prefix, error) {
+func Parse(s string) (netip.Prefix, error) {
 	if address, err := netip.ParseAddr(s); err == nil && address.Zone() == "" {
 		address = address.Unmap()
 		return netip.PrefixFrom(address, address.BitLen()), nil
