@@ -1,9 +1,3 @@
-// Package monitor watches a relay from the outside. Once per interval it
-// samples every flow and computes rates, series and limiting causes. For every
-// flow that has ended it makes a [Record].
-//
-// Metrics, the history and the dashboard read only its [Snapshot] and its
-// records, so none of them can block the data path.
 package monitor
 
 import (
