@@ -51,8 +51,6 @@ func nearTunnel(way string, n, to uint16, more string) string {
 		more += manyLanes
 	case WayClearLanes:
 		more += ", encrypt: off" + manyLanes
-	case WayAuto:
-		more += ", lanes: auto"
 	}
 	return t + ", pair: {peer: " + siteB + more + "}"
 }

@@ -30,7 +30,6 @@ const (
 // The ways of stripes, beside direct, plain and pair with its one lane.
 const (
 	WayLanes      = "pair-lanes"       // paired relays with manyLanes for each flow
-	WayAuto       = "pair-auto"        // paired relays that find the number of lanes
 	WayClearLanes = "pair-clear-lanes" // WayLanes with encrypt: off
 	WayMPTCP      = "mptcp"            // Multipath TCP of the kernel from end to end, no relay
 	WayYamux      = "yamux"            // a tunnel that multiplexes flows on one connection

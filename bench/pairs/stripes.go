@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"net"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,6 @@ type striped struct {
 	arrived  []arrival // that of each stripeTick
 	last     float64   // bytes a second of the last 4 s
 	lanes    int       // at the end
-	lanesWhy string    // as the near relay tells
 	cpuPerGB float64   // 0: no program has carried it
 }
 
@@ -80,15 +80,6 @@ func (w *world) stripe(ctx context.Context, received *atomic.Int64, lasts time.D
 	s.cpuPerGB = (after - before).Seconds() * 1e9 / float64(s.arrived[len(s.arrived)-1].total)
 	if len(w.relays) == 0 || w.way == WayPlain {
 		return s, nil
-	}
-	status, err := w.near().Status(ctx)
-	if err != nil {
-		return s, err
-	}
-	for _, f := range status.Flows {
-		if f.Pair != nil {
-			s.lanesWhy = f.Pair.LanesWhy
-		}
 	}
 	s.lanes, err = w.lanesBusy(ctx)
 	return s, err
@@ -158,4 +149,24 @@ func (w *world) echoes(ctx context.Context, lasts time.Duration) (median float64
 	}
 	slices.Sort(took)
 	return took[len(took)/2], nil
+}
+
+// sendOn sends on a connection until end, which resets it.
+func sendOn(conn *net.TCPConn) (end func()) {
+	sent := make(chan error, 1)
+	go func() { sent <- sendForever(conn) }()
+	return func() {
+		_ = conn.SetLinger(0)
+		conn.Close()
+		<-sent
+	}
+}
+
+// lanesBusy is the number of lanes that carry flows.
+func (w *world) lanesBusy(ctx context.Context) (n int, err error) {
+	status, err := w.near().Status(ctx)
+	if err == nil && status.Pairs != nil && len(status.Pairs.Sessions) > 0 {
+		n = status.Pairs.Sessions[0].LanesBusy
+	}
+	return n, err
 }

@@ -12,13 +12,11 @@ import (
 
 // stripeTrials are the cases of stripes, in the order of the table.
 func stripeTrials() []trial {
-	ways := []string{WayDirect, WayPlain, WayPair, WayLanes, WayAuto, WayMPTCP, WayYamux}
+	ways := []string{WayDirect, WayPlain, WayPair, WayLanes, WayMPTCP, WayYamux}
 	beside := []string{WayDirect, WayPlain, WayPair, WayLanes, WayMPTCP, WayYamux}
 	programs := []string{WayPlain, WayPair, WayLanes, WayClear, WayClearLanes, WayYamux}
 	return []trial{
 		{name: "policed", about: "400 Mb/s, 63 ms, and 50 Mb/s for each connection", ways: ways, run: policed},
-		{name: "unlimited", about: "the same path without a limit for connections", ways: ways, run: unlimited},
-		{name: "fair", about: "one flow over several lanes beside CUBIC flows, in one queue at 63 ms and 100 Mb/s", ways: []string{WayPair}, run: fairness},
 		{name: "hashed", about: "four links of 100 Mb/s, 63 ms; each connection stays on one of them", ways: ways, run: hashed},
 		{name: "two-paths", about: "two WANs: 100 Mb/s at 20 ms, and 50 Mb/s at 80 ms with 0.5 % loss", ways: []string{WayPair}, run: twoPaths},
 		{name: "path-dies", about: "one of two WANs is away for 10 s", ways: []string{WayPair}, run: pathDies},
@@ -41,13 +39,11 @@ func stripesEntry() experiment.Experiment {
 		Cases:   s.cases(),
 		Short:   "One flow over many connections, beside other ways to do that",
 		Long: `stripes sends flows over paths that bound each connection, through pairs of
-relays whose flows have one lane, eight (pair-lanes) or as many as pay
-(pair-auto), beside direct TCP, unpaired relays (plain), Multipath TCP of the
-kernel with eight subflows (mptcp) and a multiplexing tunnel (yamux):
+relays whose flows have one lane or eight (pair-lanes), beside direct TCP,
+unpaired relays (plain), Multipath TCP of the kernel with eight subflows (mptcp)
+and a multiplexing tunnel (yamux):
 
   policed    each connection has an eighth of the link
-  unlimited  no connection has a limit
-  fair       what a flow over several lanes takes from flows beside it
   hashed     four links, and each connection on one of them
   two-paths  two WANs at once, one of them slow and lossy
   path-dies  one of two WANs is lost, and comes back
@@ -56,10 +52,9 @@ kernel with eight subflows (mptcp) and a multiplexing tunnel (yamux):
   memory     what the relays hold of one flow, and of many at once
   cpu        CPU time over a cable, and with cpu-wan over a WAN of 1 Gb/s
 
-In policed, unlimited and hashed a second flow follows, which finds what the
-first has left: "cold" and "known" in the result. fair makes pairs with one
-lane, auto and eight by itself. --quick has a quarter of the rates. mptcp needs
-iproute2, and yamux the program of bench/yamux in PATH.
+In policed and hashed a second flow follows, which finds what the first has
+left: "cold" and "known" in the result. --quick has a quarter of the rates.
+mptcp needs iproute2, and yamux the program of bench/yamux in PATH.
 
 Exit codes: 0 every bound was kept, 1 one was not.`,
 		Example: `  go run ./bench/pairs stripes --quick
@@ -86,7 +81,6 @@ const (
 	stripeCold        = 6 * time.Second
 	stripeKnown       = time.Second
 	stripeHashedShare = 0.9
-	stripeUnlimited   = 2    // lanes where one connection gets everything
 	stripeEchoFactor  = 1.1  // of the echoes beside a flow with one lane
 	stripeMemoryBDPs  = 2.0  // of the path
 	stripeCost        = 0.45 // CPU s/GB of both sites
@@ -100,26 +94,13 @@ func policed(ctx context.Context, o Options, way string, _ int, note func(measur
 	return twoFlows(ctx, o, lab.TwoSites(c), way, func(run string, f striped) {
 		share := measured{name: run + ": last 4 s, of the limit", value: f.last * 8 / c.LimitBps()}
 		soon := measured{name: run + ": 95 % for a second, after", unit: "s", value: f.reached(stripeShare * c.LimitBps() / 8).Seconds()}
-		if way == WayLanes || way == WayAuto {
+		if way == WayLanes {
 			share.bound = atLeast(stripeShare)
 			soon.bound = atMost(map[string]time.Duration{runCold: stripeCold, runKnown: stripeKnown}[run].Seconds())
 		}
 		note(share)
 		note(soon)
-		noteLanes(way, run, f, note, nil)
-	})
-}
-
-// unlimited measures them where no connection has a limit.
-func unlimited(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
-	c := conditions(stripeRTT, stripeRate(o))
-	return twoFlows(ctx, o, lab.TwoSites(c), way, func(run string, f striped) {
-		note(measured{name: run + ": last 4 s, of the limit", value: f.last * 8 / c.LimitBps()})
-		var bound *Bound
-		if way == WayAuto {
-			bound = atMost(stripeUnlimited)
-		}
-		noteLanes(way, run, f, note, bound)
+		noteLanes(way, run, f, note)
 	})
 }
 
@@ -129,18 +110,18 @@ func hashed(ctx context.Context, o Options, way string, _ int, note func(measure
 	limit := stripeMembers * c.LimitBps()
 	return twoFlows(ctx, o, lab.HashedSites(c, stripeMembers), way, func(run string, f striped) {
 		share := measured{name: run + ": last 4 s, of all links", value: f.last * 8 / limit}
-		if way == WayLanes || way == WayAuto {
+		if way == WayLanes {
 			share.bound = atLeast(stripeHashedShare)
 		}
 		note(share)
-		noteLanes(way, run, f, note, nil)
+		noteLanes(way, run, f, note)
 	})
 }
 
 // noteLanes notes what relays tell of a flow.
-func noteLanes(way, run string, f striped, note func(measured), lanes *Bound) {
+func noteLanes(way, run string, f striped, note func(measured)) {
 	if ours(way) {
-		note(measured{name: run + ": lanes", value: float64(f.lanes), bound: lanes})
+		note(measured{name: run + ": lanes", value: float64(f.lanes)})
 	}
 	if f.cpuPerGB > 0 {
 		note(measured{name: run + ": " + figureCost, value: f.cpuPerGB})
@@ -168,9 +149,6 @@ func twoFlows(ctx context.Context, o Options, t lab.Topology, way string, done f
 			return err
 		}
 		done(run, f)
-		if f.lanesWhy != "" {
-			o.Report.Linef("  %s: %s", run, f.lanesWhy)
-		}
 	}
 	return nil
 }

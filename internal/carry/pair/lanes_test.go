@@ -221,7 +221,7 @@ func TestPoolKeepsLanes(t *testing.T) {
 	if n := used(); n != lanes {
 		t.Errorf("%d lanes are left", n)
 	}
-	s.link.trimPool(x, time.Now().Add(tuneMemory+time.Second))
+	s.link.trimPool(x, time.Now().Add(keptFor+time.Second))
 	if n := used(); n != warm {
 		t.Errorf("%d lanes are left when they count no longer, want %d", n, warm)
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/pair/stream"
+	"longhaul/internal/carry/pair/wire"
 	"longhaul/test/nettest"
 )
 
@@ -146,32 +147,19 @@ func TestAheadOfSpill(t *testing.T) {
 	checkEqual(t, got, want)
 }
 
-// TestPausedLanesLeaveOne holds that a flow sends although its further lanes pause, of which one is
-// the quickest.
-func TestPausedLanesLeaveOne(t *testing.T) {
+// TestPauseIsIgnored holds that a flow uses all its lanes although an older near relay, which tries
+// how many help, asks for a pause of the further ones.
+func TestPauseIsIgnored(t *testing.T) {
 	t.Parallel()
 	x := newSolo(t, newNode(t), 2)
 	f := x.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := stampNow()
-	for i, rtt := range []time.Duration{80 * time.Millisecond, 20 * time.Millisecond} {
-		f.strands[i].paced = pace{at: now + stamp(time.Hour), rtt: rtt, rate: 12.5e6}
-	}
-	f.mix = &mix{quickest: f.strands[1], uneven: true}
-	f.sf.Out.Keep([]byte("little"))
-	may := func() (all []bool) {
-		for _, st := range f.strands {
-			all = append(all, f.mayTake(st))
-		}
-		return all
-	}
-	if got := may(); got[0] || !got[1] {
-		t.Errorf("lanes may take: %v, want the quick one", got)
-	}
-	f.auto = &auto{alone: stampOf(time.Now())}
-	if got := may(); !got[0] || got[1] {
-		t.Errorf("lanes may take: %v while the further ones pause, want the main one", got)
+	f.take(wire.Message{Type: wire.MessageLimited, Flags: 1, Flow: f.id})
+	f.strands[0].busy = true
+	f.sf.Out.Keep([]byte("next"))
+	if !f.mayTake(f.strands[1]) {
+		t.Error("the further lane pauses")
 	}
 }
 
@@ -183,11 +171,11 @@ func TestLastLaneStays(t *testing.T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.wantLanes = 2
-	f.auto = &auto{moving: moving{lanes: x.lanes[1:], emptied: true, since: time.Now().Add(-time.Minute)}}
+	f.mix = &mix{moving: moving{lanes: x.lanes[1:], emptied: true, since: time.Now().Add(-time.Minute)}}
 	f.strands[1].leaving = true
 	f.loseLane(x.lanes[0])
 	f.moveOver(time.Now())
-	if len(f.strands) != 1 || f.strands[0].leaving || len(f.auto.moving.lanes) > 0 {
-		t.Errorf("%d lanes are left, %d are to move", len(f.strands), len(f.auto.moving.lanes))
+	if len(f.strands) != 1 || f.strands[0].leaving || len(f.mix.moving.lanes) > 0 {
+		t.Errorf("%d lanes are left, %d are to move", len(f.strands), len(f.mix.moving.lanes))
 	}
 }
