@@ -79,13 +79,6 @@ func ccRemedy(name string, err error) string {
 	return fmt.Sprintf("sysctl -w net.ipv4.tcp_allowed_congestion_control='%s %s'", allowed, name)
 }
 
-// fillsLossyPaths reports whether the algorithm keeps the path's rate while a
-// tenth of the packets is lost.
-func fillsLossyPaths(name string) bool {
-	a, _ := ccnames.FindOwn(name)
-	return a.FillsLossyPaths
-}
-
 // windowSurvivesIdle reports whether the algorithm keeps its window over an
 // idle time regardless of tcp_slow_start_after_idle. The kernel exempts
 // algorithms that control the rate themselves.

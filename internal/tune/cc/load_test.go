@@ -40,9 +40,8 @@ func TestEveryAlgorithm(t *testing.T) {
 			must(t, err)
 			must(t, o.prepare())
 			must(t, o.tryOut())
-			own, _ := ccnames.FindOwn(name)
-			if own.Summary == "" || own.InLinux != slices.Contains(kernelAlgorithms, name) {
-				t.Errorf("%+v: it has no summary, or InLinux is wrong", own)
+			if summary(name) == "" {
+				t.Error("it has no summary")
 			}
 		})
 		t.Run(name+before610, func(t *testing.T) {

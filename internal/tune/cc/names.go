@@ -49,3 +49,14 @@ func offered(own, available, loaded []string) (names []string) {
 	}
 	return names
 }
+
+// Known lists the names of congestion controls that can be meant on this host: those
+// that the kernel has, those of Linux, those of this host's kernel modules, and
+// longhaul's first and second names. Some of them may fail to load.
+func (h *Host) Known() []string {
+	available, _ := Available() // without TCP no name is refused by this list alone
+	own, _ := h.AllNames()
+	all := slices.Concat(available, own, ccnames.Linux(), moduleNames("/lib/modules"))
+	slices.Sort(all)
+	return slices.Compact(all)
+}

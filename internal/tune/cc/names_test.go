@@ -13,6 +13,7 @@ import (
 
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/words/ccnames"
+	"longhaul/test/nettest"
 )
 
 // renamed is hybla as an algorithm of another name, of five letters.
@@ -99,6 +100,22 @@ func TestIsOwn(t *testing.T) {
 	for _, name := range all {
 		if !h.IsOwn(name) || !slices.Contains(h.Known(), name) {
 			t.Errorf("%s is unknown", name)
+		}
+	}
+}
+
+func TestKnown(t *testing.T) {
+	known := NewHost(ledger.By{}).Known()
+	for name, want := range map[string]bool{"cubic": true, "westwood": true, "haul": true, "lh_haul": true, "lh_cubic": false, "nosuch": false, "bbrr": false, "": false} {
+		if got := slices.Contains(known, name); got != want {
+			t.Errorf("%q is known: %v, want %v", name, got, want)
+		}
+	}
+	available, err := Available()
+	nettest.Must(t, err)
+	for _, name := range available {
+		if !slices.Contains(known, name) {
+			t.Errorf("the kernel's %s is unknown", name)
 		}
 	}
 }

@@ -1,4 +1,5 @@
-// Package ccnames has the names of congestion controls.
+// Package ccnames has the names of congestion controls: longhaul's own with what each does, their
+// second names, and those of Linux. Whether a kernel has one is for tune/cc to find out.
 package ccnames
 
 import (
@@ -11,9 +12,7 @@ type Algorithm struct {
 	Name    string
 	Summary string // in a few words
 
-	InLinux   bool // Linux has one of the same name: longhaul's goes by its second name beside it
-	NeedsRate bool // it finds no rate by itself
-
+	NeedsRate       bool // it finds no rate by itself
 	Paces           bool // it sets the sending rate directly, not through the window
 	FillsLossyPaths bool // it keeps the path's rate while a tenth of the packets is lost
 }
@@ -24,12 +23,9 @@ var own = []Algorithm{
 	{Name: "bbr3", Summary: "BBR version 3: models the path, tolerates 2 % of loss", Paces: true},
 	{Name: "brutal", Summary: "holds a given rate despite loss", NeedsRate: true, Paces: true, FillsLossyPaths: true},
 	{Name: "haul", Summary: "finds the rate of a lossy path, keeps queues short", Paces: true, FillsLossyPaths: true},
-	{Name: "hybla", Summary: "long round trips grow like short ones", InLinux: true},
-	{Name: "illinois", Summary: "grows by delay, falls by loss; for fast clean paths", InLinux: true},
+	{Name: "hybla", Summary: "long round trips grow like short ones"},
+	{Name: "illinois", Summary: "grows by delay, falls by loss; for fast clean paths"},
 }
-
-// Algorithms returns longhaul's congestion controls, by name.
-func Algorithms() []Algorithm { return slices.Clone(own) }
 
 // Own returns the first names of longhaul's congestion controls, sorted.
 func Own() []string {
@@ -64,4 +60,11 @@ func Paces(name string) bool {
 		return a.Paces
 	}
 	return strings.HasPrefix(name, "bbr") // all versions
+}
+
+// FillsLossyPaths reports whether a congestion control keeps the path's rate while a tenth of the
+// packets is lost.
+func FillsLossyPaths(name string) bool {
+	a, _ := FindOwn(name)
+	return a.FillsLossyPaths
 }

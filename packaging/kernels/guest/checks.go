@@ -50,12 +50,11 @@ var checks = map[string]check{
 
 // findCheck returns the check of a name.
 func findCheck(name string) (c check, ok bool) {
-	own, ok := ccnames.FindOwn(name)
-	if !ok {
+	if !slices.Contains(ccnames.Own(), name) {
 		c, ok = checks[name]
 		return c, ok
 	}
-	if own.InLinux { // the kernel has a module of this name
+	if ccnames.InLinux(name) { // the kernel has a module of this name
 		name = ccnames.Second(name)
 	}
 	return check{3 * time.Minute, checkAlgorithm(name)}, true
