@@ -1,4 +1,4 @@
-// Package ipprefix reads IP prefixes.
+// Package ipprefix reads IP prefixes, and checks that they mean what they say.
 package ipprefix
 
 import (
@@ -8,22 +8,36 @@ import (
 	"longhaul/internal/words/remedy"
 )
 
-// Parse reads a prefix of addresses, or an address that stands for itself
-// alone. It refuses one with bits beyond its length, and IPv4 in IPv6 form.
+// Parse reads a prefix such as 10.0.0.0/8, or an address that stands for itself alone. The error
+// is a [*remedy.Error].
 func Parse(s string) (netip.Prefix, error) {
-	if address, err := netip.ParseAddr(s); err == nil && address.Zone() == "" {
-		address = address.Unmap()
-		return netip.PrefixFrom(address, address.BitLen()), nil
+	if a, err := netip.ParseAddr(s); err == nil {
+		if a.Zone() != "" {
+			return netip.Prefix{}, remedy.New(fmt.Errorf("%q names an interface", s), fmt.Sprintf("write %s", a.WithZone("")))
+		}
+		a = a.Unmap()
+		return netip.PrefixFrom(a, a.BitLen()), nil
 	}
-	prefix, err := netip.ParsePrefix(s)
+	p, err := netip.ParsePrefix(s)
 	if err != nil {
-		return prefix, remedy.New(fmt.Errorf("invalid prefix %q", s), "write it like 203.0.113.0/24 or 2001:db8::/32")
+		return p, remedy.New(fmt.Errorf("%q is not an address or prefix", s), "write it as 10.10.0.0/16, 2001:db8::/32 or 10.10.10.7")
 	}
-	if prefix.Addr().Is4In6() {
-		return prefix, remedy.New(fmt.Errorf("%s is an IPv4 prefix in IPv6 form", prefix), "write it as IPv4")
+	return p, Check(p)
+}
+
+// Check refuses a valid prefix with bits after its length, and IPv4 in IPv6 form. The error is a
+// [*remedy.Error].
+func Check(p netip.Prefix) error {
+	if p.Addr().Is4In6() {
+		fix := "write it in IPv4 form"
+		if p.Bits() >= 96 {
+			fix = fmt.Sprintf("write %s", netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96).Masked())
+		}
+		return remedy.New(fmt.Errorf("%q is in IPv4-mapped form, which never matches", p), fix)
 	}
-	if prefix != prefix.Masked() {
-		return prefix, remedy.New(fmt.Errorf("%s has bits beyond its length", prefix), fmt.Sprintf("did you mean %s?", prefix.Masked()))
+	if p != p.Masked() {
+		return remedy.New(fmt.Errorf("%q has bits set after its first %d", p, p.Bits()),
+			fmt.Sprintf("write %s for the network, or %s for the one host", p.Masked(), p.Addr()))
 	}
-	return prefix, nil
+	return nil
 }

@@ -15,11 +15,12 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for text, fix := range map[string]string{
-		"here": "write it like 203.0.113.0/24 or 2001:db8::/32", "fe80::1%eth0": "write it like 203.0.113.0/24 or 2001:db8::/32",
-		"::ffff:203.0.113.0/120": "write it as IPv4", "203.0.113.9/24": "did you mean 203.0.113.0/24?",
+		"here": "write it as 10.10.0.0/16, 2001:db8::/32 or 10.10.10.7", "10.0.0.0/33": "write it as 10.10.0.0/16, 2001:db8::/32 or 10.10.10.7",
+		"fe80::1%eth0": "write fe80::1", "::ffff:203.0.113.0/120": "write 203.0.113.0/24", "::ffff:0.0.0.0/95": "write it in IPv4 form",
+		"203.0.113.9/24": "write 203.0.113.0/24 for the network, or 203.0.113.9 for the one host",
 	} {
 		if got, err := Parse(text); err == nil || remedy.Of(err) != fix {
-			t.Errorf("%s: %v, %v", text, got, err)
+			t.Errorf("%s: %v, %v with %q, want %q", text, got, err, remedy.Of(err), fix)
 		}
 	}
 }
