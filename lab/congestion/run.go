@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/internal/carry/transport"
+	"longhaul/internal/words/ccnames"
 	"longhaul/internal/words/display"
 	"longhaul/lab"
 	"longhaul/lab/link"
@@ -107,7 +107,7 @@ func (n *network) flow(algorithm string) flowSpec {
 		algorithm: algorithm, from: n.Host("host-a"), to: n.Host("host-b"), address: lab.HostB,
 		unsentBytes: n.path.unsentBytes(),
 	}
-	if transport.NeedsRate(algorithm) {
+	if ccnames.NeedsRate(algorithm) {
 		s.brutalBps = int64(n.path.lossless().LimitBps())
 	}
 	return s

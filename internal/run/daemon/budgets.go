@@ -10,6 +10,7 @@ import (
 	"longhaul/internal/carry/transport"
 	"longhaul/internal/run/config"
 	"longhaul/internal/tune/cc"
+	"longhaul/internal/words/ccnames"
 )
 
 // budgetKey is a kind of leg of a tunnel, whose connections share a rate.
@@ -38,7 +39,7 @@ func newBudgets(host *cc.Host, log *slog.Logger) *budgets {
 func wantedBudgets(s config.Settings) map[string]cc.Rate {
 	var wanted map[string]cc.Rate
 	for kind, leg := range map[string]config.Leg{transport.LAN: s.LAN, transport.WAN: s.WAN} {
-		if transport.NeedsRate(leg.CongestionControl) && leg.Rate > 0 {
+		if ccnames.NeedsRate(leg.CongestionControl) && leg.Rate > 0 {
 			if wanted == nil {
 				wanted = map[string]cc.Rate{}
 			}
@@ -52,7 +53,7 @@ func wantedBudgets(s config.Settings) map[string]cc.Rate {
 // build may have replaced it.
 func (b *budgets) begin(c *config.Config) {
 	b.next, b.err = map[budgetKey]cc.Rate{}, nil
-	rated := slices.DeleteFunc(c.CongestionControls(), func(name string) bool { return !transport.NeedsRate(name) })
+	rated := slices.DeleteFunc(c.CongestionControls(), func(name string) bool { return !ccnames.NeedsRate(name) })
 	switch len(rated) {
 	case 0:
 		return

@@ -8,25 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/internal/sys/ledger"
 	"longhaul/test/nettest"
 )
-
-func TestKnown(t *testing.T) {
-	known := NewHost(ledger.By{}).Known()
-	for name, want := range map[string]bool{"cubic": true, "westwood": true, "haul": true, "lh_haul": true, "lh_cubic": false, "nosuch": false, "bbrr": false, "": false} {
-		if got := slices.Contains(known, name); got != want {
-			t.Errorf("%q is known: %v, want %v", name, got, want)
-		}
-	}
-	available, err := Available()
-	nettest.Must(t, err)
-	for _, name := range available {
-		if !slices.Contains(known, name) {
-			t.Errorf("the kernel's %s is unknown", name)
-		}
-	}
-}
 
 func TestModuleNames(t *testing.T) {
 	var name unix.Utsname
