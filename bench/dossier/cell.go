@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"longhaul/lab/congestion"
+	"longhaul/bench/kit/congestion"
 	"longhaul/lab/stats"
 )
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"longhaul/lab/congestion"
+	"longhaul/bench/kit/congestion"
 	"longhaul/lab/link"
 	"longhaul/lab/stats"
 )

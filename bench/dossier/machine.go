@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/lab/congestion"
+	"longhaul/bench/kit/congestion"
 	"longhaul/lab/stats"
 )
 

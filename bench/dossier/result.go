@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"longhaul/lab/congestion"
+	"longhaul/bench/kit/congestion"
 	"longhaul/lab/stats"
 )
 

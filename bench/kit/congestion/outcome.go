@@ -2,7 +2,9 @@ package congestion
 
 import (
 	"context"
+	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"longhaul/lab/stats"
@@ -18,6 +20,8 @@ type Outcome struct {
 	LabCPUPerGB   Value          `json:"lab_cpu_seconds_per_gb"` // both ends and the emulated links
 	LostByMachine uint64         `json:"packets_lost_by_machine"`
 	Broken        string         `json:"broken,omitempty"` // why a connection ended early
+
+	QueueSeriesMs []float64 `json:"queue_series_ms,omitempty"` // of the first bottleneck, every OutcomeSeconds
 }
 
 // GroupOutcome is the outcome of a group of flows.
@@ -43,7 +47,7 @@ type GroupOutcome struct {
 }
 
 // OutcomeSeconds is the interval of an outcome's series.
-const OutcomeSeconds = 1.0
+const OutcomeSeconds = 1
 
 // Run runs a trial. Options choose neither its algorithms nor its time.
 func (t Trial) Run(ctx context.Context, name string, o Options) (Outcome, error) {
@@ -54,13 +58,13 @@ func (t Trial) Run(ctx context.Context, name string, o Options) (Outcome, error)
 	return t.outcome(r), nil
 }
 
-// RunFault runs an algorithm's flow through a fault, as RunSafety does.
+// RunFault runs an algorithm's flow through a fault.
 func RunFault(ctx context.Context, p Path, fault, algorithm string, o Options) (FaultResult, error) {
-	faults, err := chooseFaults([]string{fault})
-	if err != nil {
-		return FaultResult{}, err
+	i := slices.IndexFunc(Faults(), func(f Fault) bool { return f.Name == fault })
+	if i < 0 {
+		return FaultResult{}, fmt.Errorf("no fault %q", fault)
 	}
-	return faults[0].run(ctx, usualShape, p, algorithm, o, 1, 1)
+	return Faults()[i].run(ctx, usualShape, p, algorithm, o, 1, 1)
 }
 
 // FaultTime returns the duration of a run with a fault.
@@ -73,6 +77,9 @@ func (t Trial) outcome(r ran) Outcome {
 	}
 	if r.wan.PacketsIn > 0 {
 		out.Marked = float64(r.wan.Marked) / float64(r.wan.PacketsIn)
+	}
+	for at := OutcomeSeconds * time.Second; at <= t.Time; at += OutcomeSeconds * time.Second {
+		out.QueueSeriesMs = append(out.QueueSeriesMs, math.Round(r.queue.when(at)))
 	}
 	var received float64
 	loss := lossOf(t.Path, t.Changes)

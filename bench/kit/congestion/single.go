@@ -3,9 +3,7 @@ package congestion
 import (
 	"context"
 	"fmt"
-	"time"
 
-	"longhaul/internal/words/plot"
 	"longhaul/lab/stats"
 	"longhaul/lab/tcpcc"
 )
@@ -99,68 +97,4 @@ func summarize(name string, limitBps float64, runs []Run) CaseResult {
 	}
 	c.GoodputMinBps, c.GoodputMaxBps = stats.Spread(runs, goodput)
 	return c
-}
-
-// plotEvery is the interval of a plot's points.
-const plotEvery = time.Second
-
-// Plot plots delivery and queue over time. Goodput at the receiver would show waits for
-// retransmissions instead of the rate.
-func (r Result) Plot() plot.Figure {
-	delivery := plot.Panel{Title: "delivery to the receiving host", X: timeAxis, Y: plot.Axis{Label: "payload, each once", Unit: "Mb/s"},
-		Levels: []plot.Level{{Name: "limit", Y: r.path.LimitBps() / 1e6}}}
-	queue := plot.Panel{Title: "delay in the bottleneck's queue", X: timeAxis, Y: plot.Axis{Label: "delay", Unit: "ms"}}
-	n := 0
-	for _, c := range r.Cases {
-		n = max(n, len(c.Runs))
-		rates, delays := make([][]float64, len(c.Runs)), make([][]float64, len(c.Runs))
-		for i, run := range c.Runs {
-			rates[i], delays[i] = scaled(run.DeliverySeriesBps, 1e-6), run.QueueSeriesMs
-		}
-		delivery.Series = append(delivery.Series, overTime(c.Name, rates, plotEvery))
-		queue.Series = append(queue.Series, overTime(c.Name, delays, plotEvery))
-	}
-	note := r.path.String()
-	if n > 1 {
-		note += fmt.Sprintf("; medians of %d runs, with their range", n)
-	}
-	return plot.Figure{Title: "One flow on a lossy long fat path", Note: note, Columns: 1, Panels: []plot.Panel{delivery, queue}}
-}
-
-var timeAxis = plot.Axis{Label: "time", Unit: "s"}
-
-func scaled(values []float64, by float64) []float64 {
-	out := make([]float64, len(values))
-	for i, v := range values {
-		out[i] = v * by
-	}
-	return out
-}
-
-// overTime returns a line of several runs' series: the median over the runs of each
-// run's mean over the interval, with the range as its spread.
-func overTime(name string, runs [][]float64, interval time.Duration) plot.Series {
-	per := int(interval / sampleEvery)
-	s := plot.Series{Name: name}
-	for i := 0; ; i += per {
-		var means []float64
-		for _, values := range runs {
-			if i+per > len(values) {
-				continue
-			}
-			total := 0.0
-			for _, v := range values[i : i+per] {
-				total += v
-			}
-			means = append(means, total/float64(per))
-		}
-		if len(means) == 0 {
-			return s
-		}
-		at := (time.Duration(i)*sampleEvery + interval/2).Seconds()
-		same := func(v float64) float64 { return v }
-		point := plot.Point{X: at, Y: stats.Median(means, same)}
-		point.Lo, point.Hi = stats.Spread(means, same)
-		s.Points = append(s.Points, point)
-	}
 }

@@ -5,7 +5,6 @@ package congestion
 import (
 	"fmt"
 	"math"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -57,39 +56,6 @@ func TestSingleWithLoss(t *testing.T) {
 	})
 }
 
-func TestShortTransfersAreQuick(t *testing.T) {
-	nettest.RequireSandbox(t)
-	p := quick()
-	nettest.MostOf(t, func() error {
-		result, err := RunShort(t.Context(), p, []int64{100e3, 100e6}, options(2*time.Second, "reno"))
-		if err != nil {
-			return err
-		}
-		sizes := result.Cases[0].Sizes
-		if sizes[0].Unfinished != 0 || sizes[0].SecondsMax > 1 || float64(sizes[1].UnfinishedBps) < 0.7*p.LimitBps() {
-			return fmt.Errorf("sizes %+v", sizes)
-		}
-		return nil
-	})
-}
-
-func TestSharingIsFair(t *testing.T) {
-	nettest.RequireSandbox(t)
-	nettest.MostOf(t, func() error {
-		result, err := RunSharing(t.Context(), quick(), sharing, options(2*time.Second, "reno"))
-		if err != nil {
-			return err
-		}
-		for _, m := range result.Cases[0].Meetings {
-			fair := m.Against != "reno" || m.Scenario != "1v1" || math.Abs(float64(m.Harm)-0.5) <= 0.4
-			if m.Used < 0.8 || m.Used > 1.1 || !fair {
-				return fmt.Errorf("%s beside %s: used %.2f, harm %.2f", m.Scenario, m.Against, m.Used, float64(m.Harm))
-			}
-		}
-		return nil
-	})
-}
-
 // Connections take a round trip, and not a second one.
 func TestFarHostIsNoFarther(t *testing.T) {
 	nettest.RequireSandbox(t)
@@ -111,24 +77,6 @@ func TestFarHostIsNoFarther(t *testing.T) {
 			if got := flows[i].connected; got > want+p.RTT {
 				return fmt.Errorf("flow %d connected after %v, want a round trip of %v", i, got, want)
 			}
-		}
-		return nil
-	})
-}
-
-func TestGridSeesLoss(t *testing.T) {
-	nettest.RequireSandbox(t)
-	nettest.MostOf(t, func() error {
-		store, err := NewStore(filepath.Join(t.TempDir(), "grid"))
-		if err != nil {
-			return err
-		}
-		result, err := RunGrid(t.Context(), smallGrid(), quick(), options(time.Second, "reno"), store)
-		if err != nil {
-			return err
-		}
-		if cells := result.Cases[0].Cells; cells[0].SteadyShare < 0.7 || cells[1].SteadyShare > cells[0].SteadyShare {
-			return fmt.Errorf("cells %+v", cells)
 		}
 		return nil
 	})

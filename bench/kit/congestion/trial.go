@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"longhaul/bench/kit/congestion/receiver"
 	"longhaul/lab"
-	"longhaul/lab/congestion/receiver"
 	"longhaul/lab/link"
 	"longhaul/lab/stats"
 )

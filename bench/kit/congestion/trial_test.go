@@ -7,7 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/lab/congestion/receiver"
+	"longhaul/bench/kit/congestion/receiver"
+	"longhaul/lab"
 	"longhaul/test/nettest"
 )
 
@@ -104,5 +105,35 @@ func TestUserReceivers(t *testing.T) {
 	two := Trial{Path: quick(), Time: time.Second, Groups: []Group{{Algorithm: "reno", Flows: 2, Receiver: receiver.Honest}}}
 	if _, err := two.Run(t.Context(), "two", options(time.Second)); err == nil {
 		t.Error("two flows to the receiver are accepted")
+	}
+}
+
+const rttRatio = 6
+
+// The far host's round trips are six times those of the near one, and its
+// connection crosses the same bottleneck.
+func TestFarHost(t *testing.T) {
+	t.Parallel()
+	nettest.RequireSandbox(t)
+	p := quick()
+	n, err := build(p, withFarHost(lab.TwoSites(p.Conditions), p.RTT, rttRatio))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	near, far := n.flow("reno"), n.flow("reno")
+	near.bytes, far.bytes = 1000, 1000
+	far.from = n.Host(farHost)
+	flows, err := runFlows(t.Context(), []flowSpec{near, far}, patience, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []time.Duration{p.RTT, rttRatio * p.RTT} {
+		if flows[i].finished == 0 || flows[i].err != nil {
+			t.Fatalf("flow %d finished after %v: %v", i, flows[i].finished, flows[i].err)
+		}
+		if got := flows[i].connected; got < want { // connect takes a round trip, at least
+			t.Errorf("flow %d connected after %v, before a round trip of %v", i, got, want)
+		}
 	}
 }

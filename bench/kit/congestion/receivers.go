@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/bench/kit/congestion/receiver"
 	"longhaul/lab"
-	"longhaul/lab/congestion/receiver"
 	"longhaul/lab/hosts"
 )
 

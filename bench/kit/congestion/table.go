@@ -97,14 +97,3 @@ func halfRange(lo, hi, mid float64, runs int) string {
 
 // wrapped joins sentences' parts and breaks them to lines of the tables' width.
 func wrapped(parts ...string) string { return display.Fold(strings.Join(parts, ""), 79, 0) }
-
-// tableOf returns a table of left-aligned words.
-func tableOf(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }
-
-// verdictOf returns the mark of a row within or outside its bounds.
-func verdictOf(ok bool) string {
-	if ok {
-		return "ok"
-	}
-	return "NO"
-}

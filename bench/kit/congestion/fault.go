@@ -3,7 +3,6 @@ package congestion
 import (
 	"time"
 
-	"longhaul/internal/words/flagvalue"
 	"longhaul/lab/link"
 )
 
@@ -82,10 +81,6 @@ func (p *Path) keepQueue() {
 		ab, ba := p.Directions()
 		p.QueueBytes, p.QueueBDP = ab.QueueLimitBytes(ba.Delay), 0
 	}
-}
-
-func chooseFaults(names []string) ([]Fault, error) {
-	return flagvalue.Choose("fault", Faults(), names, func(f Fault) string { return f.Name })
 }
 
 // paths returns the path of a run, and the path during its fault.

@@ -37,7 +37,7 @@ func TestParse(t *testing.T) {
 		{"queue-sender", false}, // of IPv6
 	} {
 		t.Run(test.capture, func(t *testing.T) {
-			file := "../../../internal/find/pcap/testdata/" + test.capture + ".pcap"
+			file := "../../../../internal/find/pcap/testdata/" + test.capture + ".pcap"
 			want := byPcap(t, file)
 			if len(want) != 2 {
 				t.Fatalf("package pcap finds %d ends, want those of one connection", len(want))
@@ -97,7 +97,7 @@ func byParse(t *testing.T, file string) map[netip.AddrPort]sentBy {
 func TestReplies(t *testing.T) {
 	for _, capture := range []string{"loss-receiver", "segment-receiver"} {
 		t.Run(capture, func(t *testing.T) {
-			file := "../../../internal/find/pcap/testdata/" + capture + ".pcap"
+			file := "../../../../internal/find/pcap/testdata/" + capture + ".pcap"
 			kernel, err := pcap.Read(open(t, file), pcap.Options{})
 			if err != nil {
 				t.Fatal(err)

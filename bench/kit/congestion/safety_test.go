@@ -1,12 +1,9 @@
 package congestion
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"math"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,37 +12,25 @@ import (
 
 func faultNamed(t *testing.T, name string) Fault {
 	t.Helper()
-	f, err := chooseFaults([]string{name})
-	if err != nil {
-		t.Fatal(err)
+	i := slices.IndexFunc(Faults(), func(f Fault) bool { return f.Name == name })
+	if i < 0 {
+		t.Fatalf("no fault %s", name)
 	}
-	return f[0]
+	return Faults()[i]
 }
 
 func TestFaultsAreValid(t *testing.T) {
-	for _, rate := range []int64{10e6, 100e6} {
-		p := SafetyPath()
-		p.RateBps = rate
-		if err := CheckSafety(p, SafetyOptions{}); err != nil {
-			t.Error(err)
-		}
-	}
 	for _, f := range Faults() {
 		base, bad := f.paths(SafetyPath())
+		if err := errors.Join(base.Check(), bad.Check()); err != nil {
+			t.Error(err)
+		}
 		if f.About == "" || (f.during != nil || f.idle || f.stays) && f.lasts == 0 || f.base == nil && f.during == nil && !f.idle && f.crossShare == 0 {
 			t.Errorf("fault %s is incomplete", f.Name)
 		}
 		if f.during != nil && base == bad {
 			t.Errorf("fault %s changes nothing", f.Name)
 		}
-	}
-	if err := CheckSafety(SafetyPath(), SafetyOptions{Faults: []string{"flood"}}); err == nil || !strings.Contains(err.Error(), "choose from outage, rate-cut") {
-		t.Errorf("got %v", err)
-	}
-	p := SafetyPath()
-	p.Loss.Probability = 3
-	if err := CheckSafety(p, SafetyOptions{}); err == nil || !strings.Contains(err.Error(), "fault outage: ") {
-		t.Errorf("got %v", err)
 	}
 }
 
@@ -119,19 +104,9 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestWorst(t *testing.T) {
-	a := FaultResult{BeforeShare: 0.9, DuringShare: None, RecoverySec: 1, Excess: 2, Excess10s: 3, StallSec: 0.1, Timeouts: 3, OK: true}
-	b := FaultResult{BeforeShare: 0.8, DuringShare: None, RecoverySec: None, Excess: 1, Excess10s: 4, StallSec: 0.4, Timeouts: 1}
-	got := worst([]FaultResult{a, b})
-	want := FaultResult{BeforeShare: 0.8, DuringShare: None, RecoverySec: None, Excess: 2, Excess10s: 4, StallSec: 0.4, Timeouts: 3}
-	if got.BeforeShare != want.BeforeShare || got.RecoverySec != want.RecoverySec || got.Excess != want.Excess || got.Excess10s != want.Excess10s || got.StallSec != want.StallSec || got.Timeouts != want.Timeouts || got.OK {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-}
-
 // Real flows go through shortened faults and are not broken off. That links follow
 // their schedule is TestFollow of package link; what the faults do to flows is
-// measured by `longhaul lab run lossy-lfn-safety`, and held under the tag timed.
+// measured by `go run ./bench/dossier --case transients`, and held under the tag timed.
 func TestFaultRuns(t *testing.T) {
 	t.Parallel()
 	nettest.RequireSandbox(t)
@@ -150,46 +125,6 @@ func TestFaultRuns(t *testing.T) {
 				t.Errorf("a run of %v was judged %+v, with %d points, want %d", when.time(f), r, len(r.delivery), want)
 			}
 		})
-	}
-}
-
-func TestSafetyTableAndPlot(t *testing.T) {
-	r := SafetyResult{path: SafetyPath()}
-	for i, name := range []string{"cubic", "illinois"} {
-		c := SafetyCase{Name: name}
-		for _, f := range Faults() {
-			result := FaultResult{Fault: f.Name, BeforeShare: 0.981, DuringShare: 0.0123, RecoverySec: 12.34, Excess: 1.26, Excess10s: 12.345, StallSec: 10.04, Timeouts: 123,
-				begins: usualShape.at, lasts: f.lasts, delivery: slices.Repeat([]float64{1e6}, 600)}
-			base, bad := f.paths(SafetyPath())
-			result.setBound(f, base, bad)
-			switch {
-			case f.lasts == 0:
-				result.BeforeShare, result.RecoverySec = None, None
-			case i == 1:
-				result.RecoverySec = None
-			}
-			if f.Name == "loss-50" && i == 1 {
-				result.Broken = "connection timed out"
-			}
-			result.OK = i == 0
-			c.Faults = append(c.Faults, result)
-		}
-		r.Cases = append(r.Cases, c)
-	}
-	var b strings.Builder
-	if err := r.WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "safety.table", b.String())
-	f := r.Plot()
-	if len(f.Panels) != len(Faults()) || len(f.Panels[0].Series) != 2 || len(f.Panels[0].Spans) != 1 {
-		t.Errorf("%d panels", len(f.Panels))
-	}
-	if err := f.WriteCSV(new(bytes.Buffer)); err != nil {
-		t.Error(err)
-	}
-	if _, err := json.Marshal(r); err != nil {
-		t.Error(err)
 	}
 }
 
