@@ -33,6 +33,7 @@ promises, beside unpaired relays, direct TCP and other programs:
   outage    the WAN is cut for 20 s under many flows, at random moments
   nat       a NAT forgets the connections of silent flows, then all
   upgrade   both relays are upgraded in turn, under load and in outages
+  upgrade-load  the same under 2000 flows and a full WAN
   death     the far relay is killed and started again
   soak      all of that and more at random moments
   answer    64 KiB on a new flow at 300 ms
@@ -42,14 +43,7 @@ promises, beside unpaired relays, direct TCP and other programs:
   compress  goodput of text and of random bytes, with compress: auto and off
   cost      CPU time over a cable, and with cost-wan over a WAN of 1 Gb/s
 
-and flows that should go on or end, and neither be cut nor stand still:
-
-  upgrade-churn   upgrades under short flows alone, at 0, 20 and 200 ms
-  upgrade-outage  upgrades in outages, in which new clients come
-  paused-readers  readers pause, the WAN fails, and both are back
-  stopped-box     a box between the relays acknowledges and delivers nothing
-
-In outage, upgrade, death, soak and these four, both ends of each flow compare
+In outage, upgrade, death and soak both ends of each flow compare
 every byte. --through chooses the ways from site to site: pair,
 plain (unpaired), direct, and for cost pair-no-resume (resume: off),
 pair-clear (encrypt: off), pair-clear-no-resume (both), haproxy, stunnel and
@@ -60,8 +54,7 @@ Exit codes: 0 every bound was kept, 1 one was not.`,
   go run ./bench/pairs --case cost --repeat 5 --json > cost.json
   go run ./bench/pairs --case outage --flows 5000 --through pair
   go run ./bench/pairs --case soak --time 30m
-  go run ./bench/pairs --case upgrade-churn --upgrades 300
-  go run ./bench/pairs --case paused-readers,stopped-box --json > flows.json`,
+  go run ./bench/pairs --case upgrade,upgrade-load --json > upgrades.json`,
 		New: func() experiment.Run {
 			return &command{suite: s, Options: Options{Repeat: 1, Seed: 1, Time: soakUsual}}
 		},
@@ -83,9 +76,6 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	if c.soaks() {
 		flagvalue.AddDuration(flags, &c.Options.Time, "time", "how long soak lasts; with --quick usually 1m")
 	}
-	if slices.Contains(c.cases(), "upgrade-churn") {
-		flagvalue.AddCount(flags, &c.Options.Upgrades, "upgrades", "upgrades of each pair of upgrade-churn (0: the usual)")
-	}
 	flagvalue.AddCount(flags, &c.Seed, "seed", "seed of the flows and of the moments")
 	flagvalue.AddNames(flags, &c.Options.Cases, "case", "run only these cases (all)")
 	flagvalue.AddNames(flags, &c.Through, "through", "run only these ways (all)")
@@ -101,10 +91,6 @@ func (c *command) Check(flags *pflag.FlagSet) error {
 	const maxFlows = 8000 // two descriptors each, in this process and in a relay
 	if c.Options.Flows < 0 || c.Options.Flows > maxFlows {
 		return fmt.Errorf("--flows %d: choose up to %d, or 0", c.Options.Flows, maxFlows)
-	}
-	const maxUpgrades = 10000
-	if c.Options.Upgrades < 0 || c.Options.Upgrades > maxUpgrades {
-		return fmt.Errorf("--upgrades %d: choose up to %d, or 0", c.Options.Upgrades, maxUpgrades)
 	}
 	if len(c.Options.Cases) == 0 {
 		c.Options.Cases = c.cases()

@@ -48,7 +48,8 @@ type crowd struct {
 	end    context.CancelFunc
 	all    sync.WaitGroup
 
-	interrupted func() bool // stops the reaction to an interrupt
+	interrupted func() bool    // stops the reaction to an interrupt
+	bulk        func(net.Conn) // takes the connections of bulkNumber; may be nil
 
 	mu      sync.Mutex
 	flows   map[uint64]*flow
@@ -245,8 +246,12 @@ func (c *crowd) serve(conn net.Conn) {
 		return // its client's side has the error
 	}
 	number := binary.BigEndian.Uint64(header[:])
-	if number == echoNumber {
+	switch number {
+	case echoNumber:
 		tcpserver.Echo(conn)
+		return
+	case bulkNumber:
+		c.bulk(conn)
 		return
 	}
 	f := c.take(number)
@@ -399,16 +404,6 @@ func (t tally) figures(note func(measured)) {
 	}
 }
 
-// add adds the outcome of another crowd.
-func (t *tally) add(other tally) {
-	t.flows, t.refused, t.cut, t.hung = t.flows+other.flows, t.refused+other.refused, t.cut+other.cut, t.hung+other.hung
-	t.wrong, t.lost = t.wrong+other.wrong, t.lost+other.lost
-	t.reasons = append(t.reasons, other.reasons...)
-	if t.example == "" {
-		t.example = other.example
-	}
-}
-
 // laterBy returns for each side that expected bytes after a moment how much later the
 // first came.
 func (c *crowd) laterBy(moment time.Time) []time.Duration {
@@ -425,24 +420,6 @@ func (c *crowd) laterBy(moment time.Time) []time.Duration {
 		}
 	}
 	return all
-}
-
-// silences returns how many flows have a side that got nothing for longer than a bound, and
-// the longest silence.
-func (c *crowd) silences(bound time.Duration) (flows int, longest time.Duration, example string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, f := range c.flows {
-		silence := max(f.client.silence(f.began, math.MaxInt64), f.target.silence(f.began, math.MaxInt64))
-		longest = max(longest, silence)
-		if silence <= bound {
-			continue
-		}
-		if flows++; flows == 1 {
-			example = fmt.Sprintf("flow %d of %s, begun at %s: %.1f s", f.number, f.local, f.began.Format(clock), silence.Seconds())
-		}
-	}
-	return flows, longest, example
 }
 
 // laterBy is how long after a moment a side received its first bytes. It is not ok if

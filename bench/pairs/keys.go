@@ -34,10 +34,9 @@ func farTunnel(way string, n uint16, wans bool) string {
 	return t + ", pair_from: " + siteA
 }
 
-// nearTunnel is the near relay's, to a port of site B, with more settings of its pair behind
-// the peer.
-func nearTunnel(way string, n, to uint16, more string) string {
-	t := fmt.Sprintf("listen: %v, forward: %v", netip.AddrPortFrom(lab.RelayA, port+n), netip.AddrPortFrom(lab.WANB, to+n))
+// nearTunnel is the near relay's, with more settings of its pair behind the peer.
+func nearTunnel(way string, n uint16, more string) string {
+	t := fmt.Sprintf("listen: %v, forward: %v", netip.AddrPortFrom(lab.RelayA, port+n), netip.AddrPortFrom(lab.WANB, port+n))
 	switch way {
 	case WayPlain:
 		return t
@@ -51,8 +50,6 @@ func nearTunnel(way string, n, to uint16, more string) string {
 		more += manyLanes
 	case WayClearLanes:
 		more += ", encrypt: off" + manyLanes
-	case WayAuto:
-		more += ", lanes: auto"
 	}
 	return t + ", pair: {peer: " + siteB + more + "}"
 }
@@ -86,8 +83,6 @@ func missing(way string) string {
 		}
 	case WayMPTCP:
 		return missingMPTCP()
-	case WayYamux:
-		return missingYamux()
 	}
 	return ""
 }

@@ -30,10 +30,8 @@ const (
 // The ways of stripes, beside direct, plain and pair with its one lane.
 const (
 	WayLanes      = "pair-lanes"       // paired relays with manyLanes for each flow
-	WayAuto       = "pair-auto"        // paired relays that find the number of lanes
 	WayClearLanes = "pair-clear-lanes" // WayLanes with encrypt: off
 	WayMPTCP      = "mptcp"            // Multipath TCP of the kernel from end to end, no relay
-	WayYamux      = "yamux"            // a tunnel that multiplexes flows on one connection
 )
 
 // ours are the ways whose figures have bounds.
@@ -49,8 +47,6 @@ type Options struct {
 	Flows   int           // of case outage; 0: the usual
 	Time    time.Duration // of case soak
 	Seed    uint64
-
-	Upgrades int // of each pair of case upgrade-churn; 0: the usual
 
 	Report progress.Reporter
 }
@@ -90,11 +86,8 @@ func pairsSuite() suite {
 		{name: "outage", about: "outages of 20 s at random moments, flows that begin and end all the time", ways: all, run: outage},
 		{name: "nat", about: "a NAT forgets silent connections, then all", ways: []string{WayPair}, run: nat},
 		{name: "upgrade", about: "upgrades of both relays, under load and in outages of 5 s", ways: relays, run: upgrade},
+		{name: "upgrade-load", about: "upgrades in turn under 2000 flows, 200 new ones a second, and a full WAN of 1 Gb/s", ways: relays, run: upgradeLoad},
 		{name: "death", about: "kill -9 of the far relay, which is started again", ways: relays, run: death},
-		{name: "upgrade-churn", about: "upgrades of far, near and both relays under 60 short flows a second", ways: []string{WayPair}, run: upgradeChurn},
-		{name: "upgrade-outage", about: "the same in outages, with 6 new clients a second", ways: []string{WayPair}, run: upgradeOutages},
-		{name: "paused-readers", about: "readers pause, the WAN fails, and both are back", ways: []string{WayPair, WayClear}, run: pausedReaders},
-		{name: "stopped-box", about: "a box between the relays, of whose processes some stop for good", ways: []string{WayPair, WayClear}, run: stoppedBox},
 		{name: "soak", about: "outages, resets, black holes, deaths, upgrades and strangers at random moments", ways: []string{WayPair, WayClear}, run: soak},
 		{name: "answer", about: "64 KiB on a new flow, after a request, at 300 ms and 100 Mb/s", ways: all, run: answer},
 		{name: "start", about: "the first second of a bulk flow at 300 ms and 100 Mb/s", ways: all, run: start},

@@ -475,3 +475,23 @@ func TestMayCut(t *testing.T) {
 		}
 	}
 }
+
+// A goodput that falls for half a second is a dip of that length.
+func TestDips(t *testing.T) {
+	var seen []arrival
+	total := int64(0)
+	for at := time.Duration(0); at <= 10*time.Second; at += progressTick {
+		if at < 5*time.Second || at >= 5500*time.Millisecond {
+			total += 1000
+		}
+		seen = append(seen, arrival{at, total})
+	}
+	usual, quiet := dipsOf(seen, 0, 4*time.Second, 0)
+	if usual != 5000 || quiet.longest > 0 || quiet.second > 0 {
+		t.Errorf("%v bytes in a bin, dips %+v", usual, quiet)
+	}
+	_, d := dipsOf(seen, 4*time.Second, 9*time.Second, usual)
+	if d.longest < 0.39 || d.longest > 0.61 || d.second < 0.45 || d.second > 0.55 {
+		t.Errorf("dips %+v, want 0.5 s and half of a second", d)
+	}
+}

@@ -12,19 +12,14 @@ import (
 
 // stripeTrials are the cases of stripes, in the order of the table.
 func stripeTrials() []trial {
-	ways := []string{WayDirect, WayPlain, WayPair, WayLanes, WayAuto, WayMPTCP, WayYamux}
-	beside := []string{WayDirect, WayPlain, WayPair, WayLanes, WayMPTCP, WayYamux}
-	programs := []string{WayPlain, WayPair, WayLanes, WayClear, WayClearLanes, WayYamux}
+	ways := []string{WayDirect, WayPlain, WayPair, WayLanes, WayMPTCP}
+	programs := []string{WayPlain, WayPair, WayLanes, WayClear, WayClearLanes}
 	return []trial{
 		{name: "policed", about: "400 Mb/s, 63 ms, and 50 Mb/s for each connection", ways: ways, run: policed},
-		{name: "unlimited", about: "the same path without a limit for connections", ways: ways, run: unlimited},
-		{name: "fair", about: "one flow over several lanes beside CUBIC flows, in one queue at 63 ms and 100 Mb/s", ways: []string{WayPair}, run: fairness},
 		{name: "hashed", about: "four links of 100 Mb/s, 63 ms; each connection stays on one of them", ways: ways, run: hashed},
 		{name: "two-paths", about: "two WANs: 100 Mb/s at 20 ms, and 50 Mb/s at 80 ms with 0.5 % loss", ways: []string{WayPair}, run: twoPaths},
 		{name: "path-dies", about: "one of two WANs is away for 10 s", ways: []string{WayPair}, run: pathDies},
 		{name: "standby", about: "the ordinary WAN is away for 10 s, and one for standby stands by", ways: []string{WayPair}, run: standby},
-		{name: "stalls", about: "1 MB transfers on the policed path while connections fall silent for 2 s, each for 1 % of the time", ways: beside, run: stalls},
-		{name: "echoes", about: "echoes of 64 bytes beside a bulk flow that takes half of the policed path", ways: beside, run: echoesBeside, compare: compareEchoes},
 		{name: "memory", about: "memory of one bulk flow on the policed path, and of 1000 at once under memory_limit", ways: []string{WayPair, WayLanes}, run: memory},
 		{name: "cpu", about: "CPU time of the programs at both sites, one flow over a cable", ways: programs, run: stripeCPU},
 		{name: "cpu-wan", about: "the same over a WAN of 1 Gb/s and 10 ms", ways: programs, run: stripeCPUOfWAN},
@@ -42,26 +37,21 @@ func stripesEntry() experiment.Experiment {
 		Cases:   s.cases(),
 		Short:   "One flow over many connections, beside other ways to do that",
 		Long: `stripes sends flows over paths that bound each connection, through pairs of
-relays whose flows have one lane, eight (pair-lanes) or as many as pay
-(pair-auto), beside direct TCP, unpaired relays (plain), Multipath TCP of the
-kernel with eight subflows (mptcp) and a multiplexing tunnel (yamux):
+relays whose flows have one lane or eight (pair-lanes), beside direct TCP,
+unpaired relays (plain) and Multipath TCP of the kernel with eight subflows
+(mptcp):
 
   policed    each connection has an eighth of the link
-  unlimited  no connection has a limit
-  fair       what a flow over several lanes takes from flows beside it
   hashed     four links, and each connection on one of them
   two-paths  two WANs at once, one of them slow and lossy
   path-dies  one of two WANs is lost, and comes back
   standby    a WAN for standby takes over
-  stalls     connections fall silent for 2 s at random
-  echoes     small messages beside a bulk flow
   memory     what the relays hold of one flow, and of many at once
   cpu        CPU time over a cable, and with cpu-wan over a WAN of 1 Gb/s
 
-In policed, unlimited and hashed a second flow follows, which finds what the
-first has left: "cold" and "known" in the result. fair makes pairs with one
-lane, auto and eight by itself. --quick has a quarter of the rates. mptcp needs
-iproute2, and yamux the program of bench/yamux in PATH.
+In policed and hashed a second flow follows, which finds what the first has
+left: "cold" and "known" in the result. --quick has a quarter of the rates.
+mptcp needs iproute2.
 
 Exit codes: 0 every bound was kept, 1 one was not.`,
 		Example: `  go run ./bench/pairs stripes --quick
@@ -103,7 +93,7 @@ func policed(ctx context.Context, o Options, way string, _ int, note func(measur
 	return twoFlows(ctx, o, lab.TwoSites(c), way, func(run string, f striped) {
 		share := measured{name: run + ": last 4 s, of the limit", value: f.last * 8 / c.LimitBps()}
 		soon := measured{name: run + ": 95 % for a second, after", unit: "s", value: f.reached(stripeShare * c.LimitBps() / 8).Seconds()}
-		if way == WayLanes || way == WayAuto {
+		if way == WayLanes {
 			share.bound = atLeast(stripeShare)
 			soon.bound = atMost(map[string]time.Duration{runCold: stripeCold, runKnown: stripeKnown}[run].Seconds())
 		}
@@ -113,26 +103,13 @@ func policed(ctx context.Context, o Options, way string, _ int, note func(measur
 	})
 }
 
-// unlimited measures them where no connection has a limit.
-func unlimited(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
-	c := conditions(stripeRTT, stripeRate(o))
-	return twoFlows(ctx, o, lab.TwoSites(c), way, func(run string, f striped) {
-		note(measured{name: run + ": last 4 s, of the limit", value: f.last * 8 / c.LimitBps()})
-		var bound *Bound
-		if way == WayAuto {
-			bound = atMost(stripeUnlimited)
-		}
-		noteLanes(way, run, f, note, bound)
-	})
-}
-
 // hashed measures them over a group of links that keeps each connection on one.
 func hashed(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
 	c := conditions(stripeRTT, stripeRate(o)/stripeMembers)
 	limit := stripeMembers * c.LimitBps()
 	return twoFlows(ctx, o, lab.HashedSites(c, stripeMembers), way, func(run string, f striped) {
 		share := measured{name: run + ": last 4 s, of all links", value: f.last * 8 / limit}
-		if way == WayLanes || way == WayAuto {
+		if way == WayLanes {
 			share.bound = atLeast(stripeHashedShare)
 		}
 		note(share)

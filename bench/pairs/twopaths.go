@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -364,6 +365,13 @@ func (p *growth) run() {
 		}
 		p.mu.Unlock()
 	}
+}
+
+// all is what was seen since it began.
+func (p *growth) all() []arrival {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.seen)
 }
 
 // rate is the bytes a second of the time just past.

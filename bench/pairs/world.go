@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +28,6 @@ type world struct {
 	to netip.AddrPort // where clients connect
 
 	relays []*relays.Process // the far one first; none on ways without longhaul
-	boxed  *box              // between the relays; may be nil
 	stop   func()            // of the target
 	before func()            // what close does first; may be nil
 	after  func()            // and what once all processes have ended; may be nil
@@ -47,7 +45,6 @@ type settings struct {
 	both    string   // of both tunnels
 	tunnels uint16   // 0: one
 	wans    bool     // the far relay listens on the second WAN too
-	box     uint16   // port of a box at site B, to which the near relay connects; 0: none
 }
 
 const (
@@ -121,8 +118,6 @@ func (w *world) start(ctx context.Context) error {
 	case WayMPTCP:
 		w.to = netip.AddrPortFrom(lab.HostB, targetPort)
 		return w.startMPTCP(ctx)
-	case WayYamux:
-		return w.startYamux(ctx)
 	}
 	return w.startRelays(ctx)
 }
@@ -135,12 +130,6 @@ func (w *world) far() *relays.Process  { return w.relays[0] }
 func (w *world) startRelays(ctx context.Context) error {
 	if w.way != WayPlain {
 		if err := w.makeKeys(ctx); err != nil {
-			return err
-		}
-	}
-	if w.box > 0 {
-		var err error
-		if w.boxed, err = startBox(ctx, w.Host("relay-b"), w.box, netip.AddrPortFrom(lab.WANB, port)); err != nil {
 			return err
 		}
 	}
@@ -178,7 +167,7 @@ func (w *world) config(r *relays.Process, more string) string {
 	for n := range max(w.tunnels, 1) {
 		tunnel := farTunnel(w.way, n, w.wans)
 		if r.Name == "relay-a" {
-			tunnel = nearTunnel(w.way, n, cmp.Or(w.box, port), w.pair+more) + w.tunnel
+			tunnel = nearTunnel(w.way, n, w.pair+more) + w.tunnel
 		}
 		config += fmt.Sprintf("  - {name: %s, allow: [0.0.0.0/0], %s%s}\n", tunnelName(n), tunnel, w.both)
 	}
@@ -273,9 +262,6 @@ func (w *world) close() {
 		}
 	}
 	w.Stop()
-	if w.boxed != nil {
-		w.boxed.stop()
-	}
 	if w.stop != nil {
 		w.stop()
 	}
@@ -296,4 +282,9 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// ports bounds the near relay's local ports.
+func (w *world) ports(least, most int) error {
+	return w.Host("relay-a").Sysctl("net.ipv4.ip_local_port_range", fmt.Sprint(least, " ", most))
 }
