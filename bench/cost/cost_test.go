@@ -14,8 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"longhaul/bench/kit"
 	"longhaul/bench/peers"
-	"longhaul/bench/program"
 	"longhaul/test/nettest"
 )
 
@@ -129,7 +129,7 @@ func TestUsage(t *testing.T) {
 	} {
 		var stdout, stderr bytes.Buffer
 		err := run(t.Context(), strings.Fields(args), &stdout, &stderr)
-		if err == nil || errors.Is(err, program.ErrReported) || !strings.Contains(err.Error(), want) {
+		if err == nil || errors.Is(err, kit.ErrReported) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: err = %v, want %s", args, err, want)
 		}
 	}

@@ -19,13 +19,13 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/bench/peers"
-	"longhaul/bench/program"
 	"longhaul/internal/words/flagvalue"
 	"longhaul/lab/sandbox"
 )
 
-func main() { program.Main("cost", run) }
+func main() { kit.Command("cost", run) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch {
@@ -97,7 +97,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 				return err
 			}
 		}
-		return program.InSandbox(args, stdout, stderr)
+		return kit.InSandbox(args, stdout, stderr)
 	}
 	if err := prepareHost(); err != nil {
 		return err

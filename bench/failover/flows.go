@@ -59,24 +59,24 @@ type attempt struct {
 }
 
 // stream opens connections at an even rate and waits for all of them.
-func (w *world) stream(ctx context.Context, name string, o Options) []attempt {
+func (w *world) stream(ctx context.Context, l load) []attempt {
 	var (
 		mu  sync.Mutex
 		all []attempt
 		wg  sync.WaitGroup
 	)
-	every := time.Second / time.Duration(o.PerSecond)
+	every := time.Second / time.Duration(l.perSecond)
 	began := time.Now()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	total := int((o.Before + o.After) / every)
-	touched := int((o.Before + halfASecond) / every) // connections that the death may cut
+	total := int((l.before + l.after) / every)
+	touched := int((l.before + halfASecond) / every) // connections that the death may cut
 	for n := 0; n < total && ctx.Err() == nil; {
 		// All that are due: a busy machine skips ticks.
 		for due := int(time.Since(began) / every); n <= due && n < total; n++ {
 			within := patience
 			if n < touched {
-				within = o.Patience
+				within = l.patience
 			}
 			wg.Go(func() {
 				a := attempt{began: time.Now()}
@@ -86,9 +86,6 @@ func (w *world) stream(ctx context.Context, name string, o Options) []attempt {
 				all = append(all, a)
 				mu.Unlock()
 			})
-		}
-		if n%o.PerSecond == 0 {
-			o.Report.Linef("%s, %3.0f s: %d connections", name, time.Since(began).Seconds(), n)
 		}
 		<-tick.C
 	}

@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"longhaul/bench/program"
+	"longhaul/bench/kit"
 	"longhaul/internal/find/doctor"
 	"longhaul/internal/watch/monitor"
 	"longhaul/internal/watch/monitor/history"
@@ -27,7 +27,7 @@ import (
 	"longhaul/internal/words/units"
 )
 
-func main() { program.Main("history", run) }
+func main() { kit.Command("history", run) }
 
 // Limits that the history must keep.
 const (

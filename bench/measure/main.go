@@ -23,15 +23,15 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/bench/peers"
-	"longhaul/bench/program"
 	"longhaul/internal/words/flagvalue"
 	"longhaul/lab"
 	"longhaul/lab/hosts"
 	"longhaul/lab/sandbox"
 )
 
-func main() { program.Main("measure", run) }
+func main() { kit.Command("measure", run) }
 
 // bench is what is run.
 type bench struct {
@@ -122,7 +122,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if err := peers.Fetch(ctx); err != nil {
 			return err
 		}
-		return program.InSandbox(args, stdout, stderr)
+		return kit.InSandbox(args, stdout, stderr)
 	}
 	iperf3, err := exec.LookPath("iperf3")
 	if err != nil {
@@ -133,7 +133,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	defer os.RemoveAll(b.dir)
 	binary := filepath.Join(b.dir, "longhaul")
-	if err := program.Build(ctx, binary); err != nil {
+	if err := kit.Build(ctx, binary); err != nil {
 		return err
 	}
 	b.tools, b.progress = tools(binary, iperf3), stderr

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/lab/tcpserver"
 )
 
@@ -67,7 +68,7 @@ func newCrowd(co crowdOptions) *crowd {
 
 // crowded builds a world with a path of 100 ms, and a crowd that goes over it. It returns
 // when the first of all flows have had the time to open.
-func crowded(ctx context.Context, o Options, way string, co crowdOptions) (*world, *crowd, error) {
+func crowded(ctx context.Context, o kit.Options, way string, co crowdOptions) (*world, *crowd, error) {
 	c := newCrowd(co)
 	w, err := newWorld(ctx, o, conditions(outageRTT, outageRateBps), way, c.serve)
 	if err != nil {
@@ -385,19 +386,19 @@ func (t *tally) count(f *flow) {
 func (a *account) cleanEnd() bool { return a.sawEnd && a.err == nil }
 
 // figures are those of the outcome: nothing may fail.
-func (t tally) figures(note func(measured)) {
-	note(measured{name: "flows", value: float64(t.flows)})
-	for _, m := range []measured{
-		{name: "connects refused", value: float64(t.refused)},
-		{name: "flows cut", value: float64(t.cut)},
-		{name: "flows that did not end", value: float64(t.hung)},
-		{name: "flows with wrong bytes or ends", value: float64(t.wrong)},
-		{name: "bytes lost or doubled", value: float64(t.lost)},
+func (t tally) figures(note func(kit.Measured)) {
+	note(kit.Measured{Name: "flows", Value: float64(t.flows)})
+	for _, m := range []kit.Measured{
+		{Name: "connects refused", Value: float64(t.refused)},
+		{Name: "flows cut", Value: float64(t.cut)},
+		{Name: "flows that did not end", Value: float64(t.hung)},
+		{Name: "flows with wrong bytes or ends", Value: float64(t.wrong)},
+		{Name: "bytes lost or doubled", Value: float64(t.lost)},
 	} {
-		if m.bound, m.exact = atMost(0), true; m.value > 0 {
-			m.example = t.example
+		if m.Bound, m.Exact = kit.AtMost(0), true; m.Value > 0 {
+			m.Example = t.example
 			if len(t.reasons) > 0 {
-				m.example = fmt.Sprintf("the near relay's log says %s; %s", t.said(), t.example)
+				m.Example = fmt.Sprintf("the near relay's log says %s; %s", t.said(), t.example)
 			}
 		}
 		note(m)

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/lab"
 	"longhaul/lab/stats"
 )
@@ -26,10 +27,10 @@ const (
 const bulkNumber = echoNumber - 1
 
 // upgradeLoad upgrades the relays in turn under thousands of flows and a full WAN.
-func upgradeLoad(ctx context.Context, o Options, way string, run int, note func(measured)) error {
-	perSecond := pick(o, loadFlows, loadFlows/10)
+func upgradeLoad(ctx context.Context, o kit.Options, way string, run int, note func(kit.Measured)) error {
+	perSecond := kit.Pick(o, loadFlows, loadFlows/10)
 	c := newCrowd(crowdOptions{every: time.Second / time.Duration(perSecond), minLife: loadLife, maxLife: loadLife, opening: loadLife,
-		pace: pace{every: 2 * time.Second, bytes: 500}, seed: o.seed(run)})
+		pace: pace{every: 2 * time.Second, bytes: 500}, seed: o.SeedOf(run)})
 	var arrived atomic.Int64
 	c.bulk = func(conn net.Conn) { countAll(conn, &arrived) }
 	// BBR, the default choice, nearly stops for 0.2 s in every 10 s to probe the round-trip
@@ -59,7 +60,7 @@ func upgradeLoad(ctx context.Context, o Options, way string, run int, note func(
 		return err
 	}
 	usual, quiet := dipsOf(progress.all(), 0, loadQuiet, 0)
-	longest, deepest, upgrades := 0.0, 0.0, pick(o, 6, 2)
+	longest, deepest, upgrades := 0.0, 0.0, kit.Pick(o, 6, 2)
 	for n := range upgrades {
 		from := time.Since(progress.began)
 		if _, err := w.step(ctx, w.relays[(n+1)%2], false); err != nil { // the clients' relay first
@@ -72,12 +73,12 @@ func upgradeLoad(ctx context.Context, o Options, way string, run int, note func(
 		longest, deepest = max(longest, d.longest), max(deepest, d.second)
 	}
 	c.finish()
-	note(measured{name: "upgrades", value: float64(upgrades)})
+	note(kit.Measured{Name: "upgrades", Value: float64(upgrades)})
 	c.tally().figures(note)
-	note(measured{name: "goodput of the bulk flows", unit: "Mb/s", value: usual * 8 / loadBin.Seconds() / 1e6})
-	note(measured{name: "below 90 % of it, longest", unit: "s", value: longest})
-	note(measured{name: "the same without an upgrade", unit: "s", value: quiet.longest})
-	note(measured{name: "deepest second, share below it", value: deepest})
+	note(kit.Measured{Name: "goodput of the bulk flows", Unit: "Mb/s", Value: usual * 8 / loadBin.Seconds() / 1e6})
+	note(kit.Measured{Name: "below 90 % of it, longest", Unit: "s", Value: longest})
+	note(kit.Measured{Name: "the same without an upgrade", Unit: "s", Value: quiet.longest})
+	note(kit.Measured{Name: "deepest second, share below it", Value: deepest})
 	return nil
 }
 
@@ -101,7 +102,7 @@ func dipsOf(seen []arrival, from, to time.Duration, usual float64) (median float
 		}
 		last, next = seen[at].total, next+loadBin
 	}
-	median = stats.Median(bins, itself)
+	median = stats.Median(bins, kit.Itself)
 	if usual == 0 {
 		usual = median
 	}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/lab"
 	"longhaul/lab/relays"
 	"longhaul/lab/tcpserver"
@@ -66,13 +67,13 @@ var (
 const patience = time.Minute
 
 // newWorld builds the sites and starts what the way needs. serve is the target.
-func newWorld(ctx context.Context, o Options, c lab.Conditions, way string, serve func(net.Conn)) (*world, error) {
+func newWorld(ctx context.Context, o kit.Options, c lab.Conditions, way string, serve func(net.Conn)) (*world, error) {
 	return buildWorld(ctx, o, lab.TwoSites(c), way, serve, settings{})
 }
 
 // buildWorld is newWorld with any topology of the two sites, and with settings for
 // longhaul's relays.
-func buildWorld(ctx context.Context, o Options, t lab.Topology, way string, serve func(net.Conn), s settings) (w *world, err error) {
+func buildWorld(ctx context.Context, o kit.Options, t lab.Topology, way string, serve func(net.Conn), s settings) (w *world, err error) {
 	dir, err := os.MkdirTemp("/run", "pairs-")
 	if err != nil {
 		return nil, err

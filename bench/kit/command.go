@@ -1,5 +1,4 @@
-// Package program is what the benchmarks that run in a sandbox begin with.
-package program
+package kit
 
 import (
 	"context"
@@ -17,9 +16,9 @@ import (
 // ErrReported is a failure that the run inside the namespace has told.
 var ErrReported = errors.New("failed")
 
-// Main runs a benchmark until it ends or is interrupted, and tells of its
-// failure on standard error.
-func Main(name string, run func(ctx context.Context, args []string, stdout, stderr io.Writer) error) {
+// Command runs a benchmark with flags of its own until it ends or is interrupted, and
+// prints its failure on standard error.
+func Command(name string, run func(ctx context.Context, args []string, stdout, stderr io.Writer) error) {
 	sandbox.Init()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
