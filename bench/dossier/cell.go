@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"longhaul/bench/kit/congestion"
-	"longhaul/lab/stats"
+	"longhaul/internal/words/stats"
 )
 
 // family is a set of cells that are judged alike: a table of the document.

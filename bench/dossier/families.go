@@ -8,9 +8,9 @@ import (
 
 	"longhaul/bench/kit/congestion"
 	"longhaul/bench/kit/congestion/receiver"
+	"longhaul/internal/words/stats"
 	"longhaul/lab"
 	"longhaul/lab/link"
-	"longhaul/lab/stats"
 )
 
 // subject is the algorithm that is evaluated, with those that it is held against.

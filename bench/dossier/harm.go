@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"longhaul/bench/kit/congestion"
+	"longhaul/internal/words/stats"
 	"longhaul/lab/link"
-	"longhaul/lab/stats"
 )
 
 // The roles of trials of flows that meet. In each the flow in the subject's place comes

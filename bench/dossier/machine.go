@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/bench/kit/congestion"
-	"longhaul/lab/stats"
+	"longhaul/internal/words/stats"
 )
 
 // machine watches how busy the machine is. The emulated links forward packets in threads

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"longhaul/bench/kit/congestion"
-	"longhaul/lab/stats"
+	"longhaul/internal/words/stats"
 )
 
 // Result is the outcome of the cells.

@@ -3,8 +3,9 @@ package main
 import (
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/bench/kit/congestion"
-	"longhaul/lab/stats"
+	"longhaul/internal/words/stats"
 )
 
 // traps are paths on which an algorithm got stuck or starved a neighbour: RFC 9743,
@@ -52,7 +53,7 @@ func (s subject) traps() family {
 		later := used(limit, at+15, c.till)
 		claims := []claim{atLeast("used from 15 s", percent, median(ours, later), constant(0.9))}
 		if c.queue == 4 {
-			queue := func(m measured) float64 { return quantile(0.95, m.QueueSeriesMs[at+30:]) }
+			queue := func(m measured) float64 { return stats.Quantile(m.QueueSeriesMs[at+30:], 0.95, kit.Itself) }
 			claims = append(claims, atMost("queue p95", ms, median(ours, queue), constant(25)))
 		} else {
 			claims = append(claims, atLeast("used 5-15 s", percent, median(ours, used(limit, at+5, at+15)), constant(0.8)))
@@ -67,8 +68,4 @@ func (s subject) traps() family {
 	shallow.about = shallow.path.String() + ", one flow beside one CUBIC"
 	f.cells = append(f.cells, s.harmOf(standard, []meeting{shallow})...)
 	return f
-}
-
-func quantile(q float64, values []float64) float64 {
-	return stats.Quantile(values, q, func(v float64) float64 { return v })
 }

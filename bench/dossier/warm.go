@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"longhaul/bench/kit/congestion"
-	"longhaul/lab/stats"
+	"longhaul/internal/words/stats"
 )
 
 // The roles of trials that begin with and without a connection before.

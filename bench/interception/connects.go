@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/bench/kit"
+	"longhaul/internal/words/stats"
 	"longhaul/lab"
 	"longhaul/lab/link"
-	"longhaul/lab/stats"
 	"longhaul/lab/tcpserver"
 )
 

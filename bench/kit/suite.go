@@ -16,11 +16,11 @@ import (
 	"longhaul/internal/words/display"
 	"longhaul/internal/words/flagvalue"
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/stats"
 	"longhaul/lab"
 	"longhaul/lab/experiment"
 	"longhaul/lab/progress"
 	"longhaul/lab/sandbox"
-	"longhaul/lab/stats"
 )
 
 // Suite is an experiment of cases, each a declaration: the ways that are measured, and

@@ -26,6 +26,7 @@ import (
 	"longhaul/bench/kit"
 	"longhaul/bench/peers"
 	"longhaul/internal/words/flagvalue"
+	"longhaul/internal/words/stats"
 	"longhaul/lab"
 	"longhaul/lab/hosts"
 	"longhaul/lab/sandbox"
@@ -304,5 +305,5 @@ func (r result) write(w io.Writer, begin, between, end, rule string) error {
 // spread is the median, the least and the most.
 func spread(values []float64, format string) string {
 	sorted := slices.Sorted(slices.Values(values))
-	return fmt.Sprintf(format+" ("+format+"–"+format+")", sorted[len(sorted)/2], sorted[0], sorted[len(sorted)-1])
+	return fmt.Sprintf(format+" ("+format+"–"+format+")", stats.At(sorted, 0.5), sorted[0], sorted[len(sorted)-1])
 }

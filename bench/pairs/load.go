@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"longhaul/bench/kit"
+	"longhaul/internal/words/stats"
 	"longhaul/lab"
-	"longhaul/lab/stats"
 )
 
 // What the case upgrade-load does.

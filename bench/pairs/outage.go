@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"longhaul/bench/kit"
+	"longhaul/internal/words/stats"
 	"longhaul/lab"
 )
 
@@ -66,7 +67,7 @@ func outage(ctx context.Context, o kit.Options, way string, run int, note func(k
 		return w.errorf("no flow went on")
 	}
 	slices.Sort(late)
-	note(kit.Measured{Name: "goes on after it, median", Unit: "s", Value: late[len(late)/2].Seconds()})
+	note(kit.Measured{Name: "goes on after it, median", Unit: "s", Value: stats.At(late, 0.5).Seconds()})
 	note(kit.Measured{Name: "goes on after it, slowest", Unit: "s", Value: late[len(late)-1].Seconds(), Bound: kit.AtMost(goOnWithin(outageRTT).Seconds()), Exact: true})
 	return nil
 }

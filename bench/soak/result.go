@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"longhaul/internal/words/stats"
 	"math"
 	"slices"
 	"strings"
@@ -110,7 +111,7 @@ func growth(samples []Sample) (grown []string) {
 			values[i] = what(s)
 		}
 		slices.Sort(values)
-		return values[len(values)/2]
+		return stats.At(values, 0.5)
 	}
 	early, late := samples[:len(samples)/2], samples[len(samples)/2:]
 	short := span < memoryTime.Seconds()

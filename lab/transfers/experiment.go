@@ -18,7 +18,7 @@ import (
 	"longhaul/lab/hosts"
 	"longhaul/lab/progress"
 	"longhaul/lab/sandbox"
-	"longhaul/lab/stats"
+	"longhaul/internal/words/stats"
 )
 
 // Experiment is a published measurement that the lab repeats: one bulk

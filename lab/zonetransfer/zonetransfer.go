@@ -18,7 +18,7 @@ import (
 	"longhaul/lab/link"
 	"longhaul/lab/progress"
 	"longhaul/lab/sandbox"
-	"longhaul/lab/stats"
+	"longhaul/internal/words/stats"
 )
 
 // Options say what is run: the experiment of the report on far name servers, with a

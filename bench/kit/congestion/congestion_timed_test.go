@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/words/stats"
 	"longhaul/lab"
-	"longhaul/lab/stats"
 	"longhaul/test/nettest"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/lab/stats"
+	"longhaul/internal/words/stats"
 )
 
 const ms = time.Millisecond

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"longhaul/lab/stats"
+	"longhaul/internal/words/stats"
 )
 
 // Outcome is the outcome of a trial. Steady figures are of the second half of the run.

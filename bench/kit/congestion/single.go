@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"longhaul/lab/stats"
+	"longhaul/internal/words/stats"
 	"longhaul/lab/tcpcc"
 )
 

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"longhaul/bench/kit/congestion/receiver"
+	"longhaul/internal/words/stats"
 	"longhaul/lab"
 	"longhaul/lab/link"
-	"longhaul/lab/stats"
 )
 
 // Trial is one run of flows over a path, as data: trials with equal fields are

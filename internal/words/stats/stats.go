@@ -55,3 +55,11 @@ func Sorted[T any](runs []T, figure func(T) float64) []float64 {
 	slices.Sort(values)
 	return values
 }
+
+// At returns a quantile of values in ascending order; zero of none.
+func At[T any](sorted []T, q float64) (v T) {
+	if len(sorted) == 0 {
+		return v
+	}
+	return sorted[int(math.Round(q*float64(len(sorted)-1)))]
+}
