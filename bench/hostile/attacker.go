@@ -17,8 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"longhaul/internal/carry/pair/hostile"
 	"longhaul/internal/carry/pair/identity"
+	"longhaul/test/hostile"
 )
 
 // attackCommand is the first argument by which this program becomes the attacker: it has a

@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"longhaul/internal/carry/pair/hostile"
+	"longhaul/test/hostile"
 )
 
 // The bounds.

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/bench/kit"
-	"longhaul/internal/carry/pair/hostile"
 	"longhaul/internal/carry/pair/identity"
+	"longhaul/test/hostile"
 )
 
 // Where everybody is, all on the loopback of the sandbox.

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"longhaul/internal/carry/pair/hostile"
+	"longhaul/test/hostile"
 )
 
 // target answers each connection as its first byte asks, until it is closed.

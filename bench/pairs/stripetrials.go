@@ -79,7 +79,6 @@ const (
 	stripeHashedShare = 0.9
 	stripeUnlimited   = 2    // lanes where one connection gets everything
 	stripeEchoFactor  = 1.1  // of the echoes beside a flow with one lane
-	stripeStallFactor = 1.3  // of the transfers without stalls
 	stripeMemoryBDPs  = 2.0  // of the path
 	stripeCost        = 0.45 // CPU s/GB of both sites
 	stripeCores       = 1.0  // at 1 Gb/s

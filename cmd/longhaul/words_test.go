@@ -84,8 +84,7 @@ func wordsOfStates(t *testing.T) []string {
 		{"carry/flow/tunnel.go", "HopState = ", "\n)\n", `= "([a-z-]+)"`, 4},
 		{"carry/flow/pair.go", "PairUnpaired ", "\n)\n", `= "([a-z-]+)"`, 10},
 		{"carry/flow/pair.go", "func (s *PairSession) State()", "\n}\n", `return "([a-z-]+)"`, 4},
-		{"carry/flow/pair.go", "PathAlways ", "\n)\n", `= "([a-z-]+)"`, 3},
-		{"carry/flow/pair.go", "func (p *PairPath) State()", "\n}\n", `return "([a-z-]+)"`, 3},
+		{"carry/flow/pair.go", "func (p *PairPath) State()", "\n}\n", `return "([a-z-]+)"`, 4},
 		{"carry/integrity/report.go", "Whole ", "\n)\n", `= "([a-z-]+)"`, 4},
 	} {
 		_, text, found := strings.Cut(readSource(t, "../../internal/"+from.file), from.begin)

@@ -71,7 +71,7 @@ func TestPairModes(t *testing.T) {
 			})
 			near, far := p.near.session(), p.far.session()
 			for _, s := range []flow.PairSession{near, far} {
-				if s.Encrypted == clear || s.Resumable != !strings.Contains(mode.near, "resume") || s.Fallback || s.EndsInClear {
+				if s.Encrypted == clear || s.Resumable != !strings.Contains(mode.near, "resume") || s.EndsInClear {
 					t.Errorf("status has %+v", s)
 				}
 			}
@@ -191,45 +191,4 @@ func TestPairReloadsToClear(t *testing.T) {
 		}
 		return len(modes) == 2 && modes[[2]bool{true, true}] && modes[[2]bool{false, false}]
 	}, func() string { return fmt.Sprintf("the sessions are %+v", p.near.status().Pairs) })
-}
-
-// TestPairFallsBack holds that a near tunnel with a fallback serves flows unpaired while
-// the far end is no pair, says so, and pairs again once the far end is one.
-func TestPairFallsBack(t *testing.T) {
-	t.Parallel()
-	p, _ := loopbackPair(t)
-	p.pairKeys()
-	p.in(inClear)
-	p.tunnelNear += ", fallback: plain"
-	p.forward, p.withoutWaitForPair = p.wan, true
-	echo(t, p.target)
-	plain := startDaemon(t, nil, unsupervised, single(p.wan, p.target, ""))
-	p.near = startDaemon(t, nil, unsupervised, p.nearConfig())
-	c, err := p.dial()(t.Context()) // before the near relay knows
-	nettest.Must(t, err)
-	defer c.Close()
-	nettest.Must(t, exchangeText(c, "waited for the finding"))
-	p.near.expectLog(`msg="pair: what answers is no paired relay`)
-	p.expectServed(p.dial())
-	if s := p.near.session(); !s.Fallback || s.Problem != flow.PairUnpaired {
-		t.Errorf("status has %+v", s)
-	}
-	output, _ := command(t, "status", "--control-socket", p.near.socket())
-	if !strings.Contains(output, "fallback: new flows go unpaired") {
-		t.Errorf("status prints %s", output)
-	}
-	output, status := command(t, "check", "main", "--control-socket", p.near.socket())
-	if status != 1 || !strings.Contains(output, "unpaired and in clear") {
-		t.Errorf("check exits with %d: %s", status, output)
-	}
-
-	plain.reload("control_socket: SOCKET\ntunnels: [{name: other, listen: " + nettest.FreeAddress(t, "127.79.0.1") + ", forward: " + p.target + "}]\n")
-	p.far = startDaemon(t, nil, unsupervised, p.farConfig())
-	nettest.Must(t, exchangeText(c, "goes on unpaired"))
-	p.near.reload(p.nearConfig()) // it need not wait for its next attempt
-	p.expectUp()
-	p.expectServed(p.dial())
-	if s := p.near.session(); s.Fallback {
-		t.Errorf("status has %+v", s)
-	}
 }

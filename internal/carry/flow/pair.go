@@ -43,7 +43,6 @@ type PairSession struct {
 	// the other relay is of an older release.
 	HeadsUnchecked bool `json:"heads_unchecked"`
 	Resumable      bool `json:"resumable"` // false: a flow ends with its connection over the WAN
-	Fallback       bool `json:"fallback"`  // new flows go unpaired now
 	// Overload is how late answers come because a relay waits for a processor; 0: less than a second.
 	Overload units.Seconds `json:"overload_seconds,omitempty"`
 	// Compress is auto if both relays may send compressed records, and unsupported if the
@@ -72,8 +71,8 @@ type PairSession struct {
 
 // PairPath is a path from a near tunnel to its far relay.
 type PairPath struct {
-	Path     string        `json:"path"` // as the configuration names it
-	Use      string        `json:"use"`  // always, overflow or standby
+	Path     string        `json:"path"`    // as the configuration names it
+	Standby  bool          `json:"standby"` // used while all others are lost
 	Up       bool          `json:"up"`
 	Since    time.Time     `json:"since,omitzero"` // of Up, true or false
 	Active   bool          `json:"active"`         // flows may use it now
@@ -86,18 +85,11 @@ type PairPath struct {
 	Received int64         `json:"received_bytes_total"`
 }
 
-// The uses of a path.
-const (
-	PathAlways   = "always"
-	PathOverflow = "overflow"
-	PathStandby  = "standby"
-)
-
 // State names how a path is.
 func (p *PairPath) State() string {
 	switch {
 	case p.Up && !p.Active:
-		return p.Use
+		return "standby"
 	case p.Up:
 		return "up"
 	case p.Error == "":
@@ -186,9 +178,6 @@ const TwinWarning = "another relay with the same key, host name and listen is co
 
 // Notes tells the mode of a session, if it is not the usual one, and what is wrong with it.
 func (s *PairSession) Notes() (notes []string) {
-	if s.Fallback {
-		notes = append(notes, "fallback: new flows go unpaired and in clear")
-	}
 	if !s.Encrypted {
 		notes = append(notes, ClearWarning)
 	}

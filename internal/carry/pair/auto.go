@@ -91,7 +91,7 @@ func (f *Flow) slowestLast() {
 
 // sights are what tuners and movers look at, by direction.
 func (f *Flow) sights(now time.Time) [2]sight {
-	least := len(f.s.link.usable(false)) // one on each path
+	least := len(f.s.link.usable()) // one on each path
 	return [2]sight{
 		directionUp:   {now, least, f.readyStrands(), f.acknowledgedEach, f.lanesFull(), f.s.rtt(), f.s.delays.standing, f.hushNow, f.s.delays.drained},
 		directionDown: {now, least, f.readyStrands(), f.receivedEach, f.farLacksRoom(now), f.s.rtt(), f.s.delays.standing, nil, nil},

@@ -71,7 +71,6 @@ type Flow struct {
 	target  string
 	legs    *LegOptions
 	done    func(*Flow, End)
-	back    *Back
 
 	start     stamp
 	moved     stamp // the latest byte
@@ -212,7 +211,7 @@ func (f *Flow) sendNext() bool {
 	if f.releasing {
 		return false
 	}
-	some := f.sf.Out.HasFor(&st.sent)
+	some := f.sf.Out.Pending()
 	switch {
 	case f.releaseDue && (some || st.greet != nil || !f.sf.Quiet() || len(f.strands) > 1):
 		f.releaseDue = false
@@ -624,7 +623,7 @@ func (f *Flow) takeEnd() func() {
 
 func (f *Flow) end() End {
 	e := End{Reason: flow.EndClean, Start: f.start.time(), Elapsed: f.start.since(), Target: f.target,
-		Resumes: int(f.resumes), Outage: f.outage.Truncate(time.Millisecond), Back: f.back} // a lane at once is no outage
+		Resumes: int(f.resumes), Outage: f.outage.Truncate(time.Millisecond)} // a lane at once is no outage
 	e.Lanes, e.CongestionControl = f.lanes.load(), f.s.laneCongestionControl()
 	out, in := int64(f.sf.Out.Acknowledged()), int64(f.sf.In.Position())
 	e.BytesUp, e.BytesDown = in, out

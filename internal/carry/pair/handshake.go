@@ -345,7 +345,7 @@ func (d dialer) overloaded(err error) error {
 	known := s.instance != 0
 	s.mu.Unlock()
 	late := problemOf(err) == ProblemUnpaired && errors.Is(err, os.ErrDeadlineExceeded)
-	if !late || !known || d.options.Fallback && s.strained() < overloadedFrom {
+	if !late || !known {
 		return err
 	}
 	return problem(ProblemOverloaded, "the other relay has no answer in its time: %w", err)

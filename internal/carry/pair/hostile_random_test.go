@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/carry/pair/hostile"
+	"longhaul/test/hostile"
 	"longhaul/test/nettest"
 )
 

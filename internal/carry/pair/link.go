@@ -199,7 +199,7 @@ func (l *Link) Carry(c Client, done func(*Flow, End)) *Flow {
 
 // want finds a lane for a flow, now or later. The caller holds f.mu.
 func (l *Link) want(f *Flow) {
-	if lane := f.s.takeWarm(l.quickPaths()...); lane != nil {
+	if lane := f.s.takeWarm(l.bestPath()); lane != nil {
 		if f.assign(lane) {
 			l.poke() // the pool lacks one
 			return
@@ -363,98 +363,6 @@ func (f *Flow) assign(l *lane) bool {
 	return true
 }
 
-// takeWarm takes a lane from the pool: on the first of these paths that has any, the one that
-// was used last. It returns nil if no path has one.
-func (s *session) takeWarm(paths ...*wanPath) *lane {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range paths {
-		for i := len(s.warm) - 1; i >= 0; i-- {
-			l := s.warm[i]
-			if l.path != p {
-				continue
-			}
-			s.warm = slices.Delete(s.warm, i, i+1)
-			l.mu.Lock()
-			closed := l.closed
-			l.warm = false
-			l.mu.Unlock()
-			if !closed {
-				return l
-			}
-		}
-	}
-	return nil
-}
-
-// putWarm puts a lane into the pool: behind all others, if it has carried no flow. A full pool
-// drops its oldest lane of the path in favour of one that has carried a flow, because that one's
-// window is open.
-func (s *session) putWarm(l *lane, limit int) {
-	wanted := s.link.current() != s || slices.Contains(s.link.usable(false), l.path)
-	s.mu.Lock()
-	l.mu.Lock()
-	spare := l
-	here := s.warmOf(l.path)
-	if !l.closed && !l.warm && wanted && (here < limit || l.used && limit > 0) {
-		l.warm = true
-		here++
-		if l.used {
-			s.warm = append(s.warm, l)
-		} else {
-			s.warm = slices.Insert(s.warm, 0, l)
-		}
-	}
-	if l.warm {
-		spare = nil // it is there, perhaps since before
-	}
-	l.mu.Unlock()
-	if here > limit {
-		i := slices.IndexFunc(s.warm, func(other *lane) bool { return other.path == l.path })
-		spare = s.warm[i]
-		s.warm = slices.Delete(s.warm, i, i+1)
-	}
-	s.mu.Unlock()
-	if spare != nil {
-		spare.close()
-	}
-}
-
-// trimPool closes lanes that the pool is to keep no longer, those first that were used longest ago.
-func (l *Link) trimPool(s *session, now time.Time) {
-	warm := l.options().Warm
-	var spare []*lane
-	s.mu.Lock()
-	for _, p := range l.pathsNow() {
-		over := s.warmOf(p) - p.poolLimit(warm, now)
-		s.warm = slices.DeleteFunc(s.warm, func(l *lane) bool {
-			if l.path != p || over <= 0 {
-				return false
-			}
-			over--
-			spare = append(spare, l)
-			return true
-		})
-	}
-	s.mu.Unlock()
-	for _, l := range spare {
-		l.close()
-	}
-}
-
-// warmOf is the number of lanes over a path that are in the pool. The caller holds s.mu.
-func (s *session) warmOf(p *wanPath) (n int) {
-	for _, l := range s.warm {
-		n += btoi(l.path == p)
-	}
-	return n
-}
-
-// pool takes back a lane that no flow has any more. The caller may hold a flow's lock.
-func (s *session) pool(l *lane) {
-	s.node.tasks.Go(func() { s.link.place(l) })
-}
-
 // padded takes the news that a lane's congestion window is open.
 func (s *session) padded(l *lane) {
 	if !s.near {
@@ -530,9 +438,6 @@ func (l *Link) tick() (ended bool) {
 	all := append(slices.Clone(l.old), l.s)
 	closed := l.closed
 	l.mu.Unlock()
-	if l.InFallback() {
-		l.current().handBack()
-	}
 	l.watchPaths(now)
 	for _, s := range all {
 		if s.control() == nil {
@@ -623,9 +528,6 @@ func (l *Link) redial(s *session, now time.Time) {
 	}
 	s.mu.Unlock()
 	l.mu.Lock()
-	if l.o.Fallback && s.inFallback() {
-		every = fallbackRetry
-	}
 	due := now.Sub(s.redialed) >= every-tickEvery/4 // ticks are not exact
 	if due {
 		s.redialed = now
@@ -653,13 +555,12 @@ func (l *Link) redial(s *session, now time.Time) {
 }
 
 func (s *session) note(err error) {
-	fallback := s.link.options().Fallback
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctl != nil || s.node.closing.Load() {
 		return
 	}
-	if s.instance != 0 && !(fallback && time.Since(s.since) > unpairedAfter) {
+	if s.instance != 0 {
 		err = broken(err)
 	}
 	if problemOf(err) == ProblemPathDown && time.Since(s.refused) < 2*refusedEvery {
@@ -755,7 +656,7 @@ func (l *Link) controlTurn(s *session) (leave func(), mine bool) {
 // reachable reports whether lanes may be dialed: the control connection stands, or the
 // far process is known and its host has just answered a connect, or answers on another path.
 func (s *session) reachable() bool {
-	elsewhere := s.link.several() && len(s.link.usable(false)) > 0
+	elsewhere := s.link.several() && len(s.link.usable()) > 0
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ctl != nil || s.instance != 0 && (!s.greeting.IsZero() || elsewhere)

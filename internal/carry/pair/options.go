@@ -93,7 +93,6 @@ type LinkOptions struct {
 	NoResume  bool          // a flow ends with its lane; Resume has no meaning then
 	Clear     bool          // lanes in clear; the far relay must want the same
 	Compress  bool          // records that become smaller are compressed while lanes are what limits a flow
-	Fallback  bool          // hand flows back, in their end, while something unpaired answers
 	// Origin is the same for each process of this near tunnel, also after a restart. By it, and by
 	// Boot, the far relay finds the flows of processes that have died; empty: they wait for Resume.
 	Origin string
@@ -217,7 +216,6 @@ type End struct {
 	Elapsed   time.Duration
 	Resumes   int           // lanes that were lost and replaced
 	Outage    time.Duration // time without a lane that was needed
-	Back      *Back         // the flow has not ended: its client is handed back; nil: it has
 	Lanes     Counters      // of this end
 	// CongestionControl is that of the session's lanes; empty: there was none.
 	CongestionControl string

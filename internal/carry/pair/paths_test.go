@@ -2,7 +2,6 @@ package pair
 
 import (
 	"context"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,8 +13,8 @@ import (
 	"longhaul/test/nettest"
 )
 
-// twoPaths gives the link two paths, from addresses of their own, the second one with a use.
-func twoPaths(second **path, use PathUse) standOption {
+// twoPaths gives the link two paths, from addresses of their own, the second one perhaps for standby.
+func twoPaths(second **path, standby bool) standOption {
 	return func(s *stand, _ *Options, l *LinkOptions) {
 		*second = newPath(s.t, s.lanes.Addr().String())
 		s.t.Cleanup((*second).close)
@@ -23,7 +22,7 @@ func twoPaths(second **path, use PathUse) standOption {
 			l.Paths = append(l.Paths, PathOptions{Name: []string{"first", "second"}[i], Local: netip.MustParseAddr([]string{"127.0.0.2", "127.0.0.3"}[i]),
 				Addresses: func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{p.address}, nil }})
 		}
-		l.Paths[1].Use = use
+		l.Paths[1].Standby = standby
 	}
 }
 
@@ -98,7 +97,7 @@ func (s *stand) awaitMore(moved *atomic.Int64) {
 func TestSeveralPaths(t *testing.T) {
 	t.Parallel()
 	var second *path
-	s := newStand(t, striped(1), twoPaths(&second, PathAlways))
+	s := newStand(t, striped(1), twoPaths(&second, false))
 	stop := make(chan struct{})
 	moved, same := s.stream(stop)
 	both := func(a, b PathState) bool { return a.Busy == 1 && b.Busy == 1 && a.Control != b.Control }
@@ -129,7 +128,7 @@ func TestSeveralPaths(t *testing.T) {
 func TestLocalAddresses(t *testing.T) {
 	t.Parallel()
 	var second *path
-	s := newStand(t, striped(1), twoPaths(&second, PathAlways))
+	s := newStand(t, striped(1), twoPaths(&second, false))
 	s.awaitPaths(func(a, b PathState) bool { return a.Lanes == 2 && b.Lanes == 2 })
 	for want, p := range map[string]*path{"127.0.0.2": s.path, "127.0.0.3": second} {
 		p.mu.Lock()
@@ -150,7 +149,7 @@ func TestStandby(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var second *path
-			s := newStand(t, append(options, twoPaths(&second, PathStandby))...)
+			s := newStand(t, append(options, twoPaths(&second, true))...)
 			stop := make(chan struct{})
 			moved, same := s.stream(stop)
 			first := func(a, b PathState) bool {
@@ -173,7 +172,7 @@ func TestStandby(t *testing.T) {
 func TestPathsOfReload(t *testing.T) {
 	t.Parallel()
 	var second *path
-	s := newStand(t, striped(1), twoPaths(&second, PathAlways))
+	s := newStand(t, striped(1), twoPaths(&second, false))
 	stop := make(chan struct{})
 	moved, same := s.stream(stop)
 	s.awaitPaths(func(a, b PathState) bool { return a.Busy == 1 && b.Busy == 1 })
@@ -193,23 +192,4 @@ func TestPathsOfReload(t *testing.T) {
 	}, func() string { return "the only path keeps its probe" })
 	s.awaitMore(moved)
 	s.endStream(stop, same)
-}
-
-// TestOverflow holds that a path for overflow is used once the other one is full.
-func TestOverflow(t *testing.T) {
-	t.Parallel()
-	var second *path
-	s := newStand(t, striped(1), twoPaths(&second, PathOverflow))
-	s.path.setPace(20 * time.Millisecond)
-	s.serve(func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, onlyReader{c}); _ = c.CloseWrite() })
-	c := s.dial()
-	defer c.Close()
-	go func() {
-		for b := pattern(1<<20, 1); ; {
-			if _, err := c.Write(b); err != nil {
-				return
-			}
-		}
-	}()
-	s.awaitPaths(func(a, b PathState) bool { return a.Busy == 1 && b.Busy == 1 })
 }

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/hostile"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/carry/pair/wire"
+	"longhaul/test/hostile"
 	"longhaul/test/nettest"
 )
 
@@ -388,7 +388,7 @@ func TestHandshakesThatStop(t *testing.T) {
 	client.Close()
 }
 
-// TestBusyIsNamed holds what a near relay makes of the alert: no other cause, and no fallback.
+// TestBusyIsNamed holds what a near relay makes of the alert: no other cause.
 func TestBusyIsNamed(t *testing.T) {
 	t.Parallel()
 	l := nettest.ListenTCP(t, "127.0.0.1:0")
@@ -405,13 +405,9 @@ func TestBusyIsNamed(t *testing.T) {
 		}
 	}()
 	s := newStand(t, func(_ *stand, _ *Options, o *LinkOptions) {
-		o.Fallback = true
 		o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{addrOf(l)}, nil }
 	})
 	nettest.Eventually(t, time.Minute, func() bool { return s.near.State().Sessions[0].Problem == ProblemBusy }, s.dump)
-	if s.link.InFallback() {
-		t.Error("a busy relay is taken for an unpaired one")
-	}
 }
 
 // TestLinesAreLimited holds that what a peer does wrong makes one line that names it and the rule.

@@ -39,8 +39,8 @@ func (l *Link) watchPaths(now time.Time) {
 	if l.busy() {
 		every = probeBusy
 	}
-	usable := l.usable(false)
-	spare := len(usable) > 0 && usable[0].options().Use != PathStandby
+	usable := l.usable()
+	spare := len(usable) > 0 && !usable[0].options().Standby
 	for _, p := range l.pathsNow() {
 		l.tellPath(p)
 		if len(usable) > 0 && !slices.Contains(usable, p) {
@@ -53,7 +53,7 @@ func (l *Link) watchPaths(now time.Time) {
 			p.probing, p.tried = true, now
 		}
 		wait := every
-		if p.o.Use == PathStandby && spare {
+		if p.o.Standby && spare {
 			wait = probeStandby
 		}
 		write := probe != nil && now.Sub(p.probed) >= wait-tickEvery/4 // ticks are not exact
@@ -168,19 +168,23 @@ func (p *wanPath) probeEnded(l *lane) {
 // tellPath logs how a path has changed.
 func (l *Link) tellPath(p *wanPath) {
 	p.mu.Lock()
-	up, err, name := p.up, p.err, p.o.Name
-	news := up != p.told && (up || p.heard) || !p.heard && err != nil
-	if news {
-		p.told, p.heard = up, true
+	now, err, name, before := p.told, p.err, p.o.Name, p.told
+	switch {
+	case p.up:
+		now = "up"
+	case err != nil:
+		now = "down"
 	}
+	p.told = now
 	p.mu.Unlock()
-	if !news {
+	if now == before {
 		return
 	}
 	o := l.options()
-	if up {
-		l.node.log.Info("pair: path up", "peer", o.Peer, "tunnel", o.Tunnel, "path", name)
+	about := []any{"peer", o.Peer, "tunnel", o.Tunnel, "path", name}
+	if now == "up" {
+		l.node.log.Info("pair: path up", about...)
 	} else {
-		l.node.log.Warn("pair: path down", "peer", o.Peer, "tunnel", o.Tunnel, "path", name, "error", err)
+		l.node.log.Warn("pair: path down", append(about, "error", err)...)
 	}
 }

@@ -147,6 +147,18 @@ func (f *Flow) whyDead(st *strand, now time.Time) string {
 	return ""
 }
 
+// noteAck notes that the other end has more than before: a lane that carried that may have
+// something to send now. The caller holds f.mu.
+func (f *Flow) noteAck() {
+	f.ackedBase, f.ackedAt = f.sf.Out.Acknowledged(), stampNow()
+	for _, st := range f.strands { // room may come with the next segment
+		if st.roomAt != 0 {
+			st.roomAt = f.ackedAt
+		}
+	}
+	f.feed()
+}
+
 // takesNothing reports that a lane has no room for what is to be sent although the other relay has
 // everything that went out, so that it can read what the lane has. Nothing is missing there, of which
 // it would tell.

@@ -33,7 +33,6 @@ const (
 type mix struct {
 	quickest   *strand // which gets what is little; nil: the main one
 	uneven     bool    // the lanes differ much in delay
-	overflow   overflow
 	window     window
 	farLimited stamp // near: the far relay's latest word that it lacks room on the lanes
 }
@@ -192,7 +191,7 @@ func (f *Flow) leavesRecord(st *strand) bool {
 	}
 	others := make([]pace, 0, maxLanes)
 	for _, o := range f.strands {
-		if o != st && o.ready && !o.leaving && f.sf.Out.HasFor(&o.sent) {
+		if o != st && o.ready && !o.leaving {
 			others = append(others, o.pace())
 		}
 	}

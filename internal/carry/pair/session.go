@@ -54,7 +54,6 @@ type session struct {
 	served            atomic.Int64           // stamp of when a flow last got a lane; 0: never
 	rttvar            atomic.Int64
 	delays            delays
-	tails             tails
 	waiting           atomic.Int64 // flows that need a lane and have none
 	proven            atomic.Int64 // near relay: attempts for the control connection that lack HELLO alone
 	beginning         sync.Mutex   // near relay: held by the attempt that takes over
@@ -575,10 +574,8 @@ func (f *Flow) take(m wire.Message) {
 		switch now := time.Now(); {
 		case !f.near:
 			f.pauseHere(m.Flags&wire.FlagAlone != 0, now)
-		case m.Flags&wire.FlagHedge == 0:
+		case m.Flags&wire.FlagSilent == 0:
 			f.mixed().farLimited = stampOf(now)
-		case f.hedges() && len(f.strands) == 1:
-			f.hedge(now)
 		}
 	}
 }

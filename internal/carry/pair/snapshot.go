@@ -27,7 +27,6 @@ func (n *Node) snapshot(of func(*session) SessionState) State {
 }
 
 func (s *session) overview() SessionState {
-	fallback := s.near && s.link.current() == s && s.link.InFallback()
 	var paths []PathState
 	if s.near && len(s.link.options().Paths) > 0 {
 		paths = s.link.pathStates(s.control())
@@ -36,7 +35,7 @@ func (s *session) overview() SessionState {
 	defer s.mu.Unlock()
 	st := SessionState{Peer: s.peer, Tunnel: s.tunnel, Near: s.near, Session: s.id, Instance: s.instance, Release: s.release,
 		Remote: s.remote, Up: s.ctl != nil, Since: s.since, Draining: s.draining, Clear: s.clear, Sealed: s.sealed.Load(), Summed: s.summed.Load(), Twin: s.beside, NoResume: s.noResume, Compress: s.compress, CompressKnown: s.compresses.Load(),
-		Plain: s.compressed.plain.Load(), Packed: s.compressed.packed.Load(), Fallback: fallback, RTT: s.rtt(), Flows: len(s.flows),
+		Plain: s.compressed.plain.Load(), Packed: s.compressed.packed.Load(), RTT: s.rtt(), Flows: len(s.flows),
 		FlowsTotal: s.flowsTotal.Load(), Resumes: s.resumes.Load(), Outage: s.outage, Problem: s.problem, ProblemText: s.text}
 	if s.ctl != nil && s.laneErr != nil && time.Since(s.laneErrSince) > laneErrSettles {
 		st.LaneError, st.LaneProblem = s.laneErr.Error(), problemOf(s.laneErr)

@@ -63,7 +63,6 @@ type SessionState struct {
 	NoResume      bool      // flows end with their lanes
 	Compress      bool      // the near end wants compressed records,
 	CompressKnown bool      // and both ends know them
-	Fallback      bool      // new flows go unpaired
 	RTT           time.Duration
 	Overload      time.Duration // by which answers come late for want of a processor; 0: less than a second
 
@@ -90,7 +89,7 @@ type SessionState struct {
 // PathState is one of a link's paths at one moment.
 type PathState struct {
 	Name     string
-	Use      PathUse
+	Standby  bool
 	Up       bool
 	Since    time.Time      // of Up
 	Active   bool           // flows may use it now

@@ -44,8 +44,6 @@ type strand struct {
 	unsent  int    // what the kernel takes beyond what it can send; 0: not bounded yet
 	sentAt  stamp  // of the latest item that went out
 	roomAt  stamp  // since when somebody writes on it or waits for its room; zero: nobody does
-	// hedgedAt is when, at the near relay, it was last silent and the flow's only lane.
-	hedgedAt stamp
 	// stuckAt is since when its reader has bytes that come before their turn, and no
 	// memory for them, while the flow's position is stuckPos.
 	stuckAt  stamp
@@ -196,18 +194,16 @@ func (f *Flow) sendOn(st *strand, item stream.Item, some bool) {
 	case err != nil && !st.gone:
 		f.loseLane(st.l)
 	case err == nil && some:
-		f.noteSent(st, item)
+		f.moved = stampNow()
+		st.sentAt = f.moved
 	}
 }
 
 // mayTake reports whether a strand gets what is to be sent next. A small message waits for
 // the first lane, unless that is busy, and a slow lane leaves a record to a faster one.
 func (f *Flow) mayTake(st *strand) bool {
-	if !st.ready || f.releasing || f.hushes() || !f.sf.Out.HasFor(&st.sent) {
+	if !st.ready || f.releasing || f.hushes() || !f.sf.Out.Pending() {
 		return false
-	}
-	if f.sf.Out.Doubles(&st.sent) {
-		return true
 	}
 	pauses := f.pauses()
 	if st != f.strands[0] && (st.leaving || pauses) {
@@ -220,7 +216,7 @@ func (f *Flow) mayTake(st *strand) bool {
 	if st != main && f.leavesRecord(st) {
 		return false
 	}
-	return st == main || main.busy || !main.ready || f.sf.Out.Unsent() > spread || !f.sf.Out.HasFor(&main.sent)
+	return st == main || main.busy || !main.ready || f.sf.Out.Unsent() > spread
 }
 
 // feed wakes a goroutine that may send. The caller holds f.mu.
@@ -277,7 +273,6 @@ func (f *Flow) joined(l *lane, received uint64) {
 	if err := f.sf.Arrived(received); err != nil {
 		f.abort(cause(flow.EndDamaged, errPosition(received)))
 	}
-	f.doubleTail(time.Now(), false)
 	f.feed()
 }
 
@@ -299,7 +294,6 @@ func (f *Flow) joinFar(l *lane, received uint64) {
 	} else if err := f.sf.Arrived(received); err != nil {
 		f.abort(cause(flow.EndDamaged, errPosition(received)))
 	}
-	f.doubleTail(time.Now(), false)
 	f.feed()
 }
 
@@ -420,9 +414,8 @@ func (f *Flow) adjustLanes(now time.Time) {
 	}
 	switch {
 	case !f.near:
-	case f.hedged(now) && !large:
 	case f.s.link.several():
-		f.spreadLanes(large, now)
+		f.spreadLanes(large)
 	default:
 		f.moveLanes(now)
 		f.slowestLast()

@@ -4,22 +4,21 @@ import "time"
 
 // Taking says whether the pair of a near tunnel takes new flows.
 type Taking struct {
-	Peer     string
-	Takes    bool
-	Fallback bool      // new flows go unpaired
-	Stood    bool      // the pair has stood, in this process or the one before
-	Met      bool      // in this session
-	Since    time.Time // the session has stood, or not, or the far tunnel has had its trouble, or none again
-	Problem  Problem   // of one that does not
-	Text     string    // the error behind Problem
-	Trouble  string    // why the far tunnel takes no flows, in its relay's words; empty: it takes them
+	Peer    string
+	Takes   bool
+	Stood   bool      // the pair has stood, in this process or the one before
+	Met     bool      // in this session
+	Since   time.Time // the session has stood, or not, or the far tunnel has had its trouble, or none again
+	Problem Problem   // of one that does not
+	Text    string    // the error behind Problem
+	Trouble string    // why the far tunnel takes no flows, in its relay's words; empty: it takes them
 }
 
 // Taking says it of the session that takes new flows. It looks at nothing else: callers ask
 // several times a second.
 func (l *Link) Taking() Taking {
 	l.mu.Lock()
-	s, fallback := l.s, l.o.Fallback && !l.closed
+	s := l.s
 	l.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -32,6 +31,5 @@ func (l *Link) Taking() Taking {
 	if s.draining {
 		t.Problem = ProblemDraining
 	}
-	t.Fallback = fallback && s.ctl == nil && s.problem == ProblemUnpaired
 	return t
 }

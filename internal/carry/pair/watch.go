@@ -268,7 +268,6 @@ func (f *Flow) watch(now time.Time, w wait) {
 	if base := f.sf.Out.Acknowledged(); base != f.ackedBase || !f.sf.Out.InFlight() && !f.sf.Out.EndInFlight() {
 		f.ackedBase, f.ackedAt = base, stampOf(now)
 	}
-	f.doubleTail(now, true)
 	f.watchLanes(now)
 	f.watchOpen(now)
 	f.watchGap(now)

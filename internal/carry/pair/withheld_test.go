@@ -191,3 +191,9 @@ func converse(c *net.TCPConn, end byte, park func()) error {
 	_ = c.CloseWrite()
 	return nil
 }
+
+func (f *Flow) mainLane() *lane {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lane
+}

@@ -31,10 +31,6 @@ type Pairing interface {
 	// Carry takes over an admitted client. It runs on an event loop and must
 	// not block. ended gets the flow's end, once, from any goroutine.
 	Carry(c PairClient, ended func(PairEnd)) PairFlow
-
-	// Plain reports whether flows are to go unpaired now, because something unpaired
-	// answers at the far address. It runs on an event loop and must not block.
-	Plain() bool
 }
 
 // PairClient is a client whose flow a pairing carries.
@@ -107,16 +103,6 @@ type PairEnd struct {
 	Outage             time.Duration
 	Lanes              PairCounters
 	CongestionControl  string // of lanes
-
-	// Back is the client of a flow that has not ended, and of which nothing was sent:
-	// the relay forwards it unpaired. Nil: the flow has ended.
-	Back *PairBack
-}
-
-// PairBack is a client that a pairing hands back.
-type PairBack struct {
-	FD    int
-	Early []byte // what was read of its stream
 }
 
 // paired is the state of a flow that a pairing carries, or that waits for its
@@ -213,14 +199,7 @@ func (w *worker) pairLegs(f *flow) PairLegs {
 func (w *worker) carried(slot, gen uint32, e PairEnd) {
 	f := w.lookup(slot, gen)
 	if f == nil || f.phase != phasePaired {
-		if e.Back != nil {
-			closeFD(e.Back.FD)
-		}
 		return // the relay has ended it, and Reset told the carrier
-	}
-	if e.Back != nil {
-		w.unpair(f, e.Back)
-		return
 	}
 	p := f.paired
 	p.ended = true
@@ -237,18 +216,6 @@ func (w *worker) carried(slot, gen uint32, e PairEnd) {
 		f.fail(e.Reason, e.Err)
 	}
 	w.closeFlow(f, 0)
-}
-
-// unpair goes on with a flow that its carrier has handed back as with any other.
-func (w *worker) unpair(f *flow, back *PairBack) {
-	f.phase, f.paired, f.opening = phaseDialing, nil, w.openings.get()
-	f.opening.header = back.Early
-	f.legs[client].fd = int32(back.FD)
-	if errno := w.watch(back.FD, f, client); errno != 0 {
-		w.abort(f, report.EndNoResources, errno)
-		return
-	}
-	w.dialTarget(f)
 }
 
 // endPaired makes the carrier reset a flow that the relay ends.

@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -91,10 +90,7 @@ func (f *carriedFlow) end(e PairEnd) {
 // carrier is a Pairing that hands its flows to the test.
 type carrier struct {
 	flows chan *carriedFlow
-	plain atomic.Bool
 }
-
-func (c *carrier) Plain() bool { return c.plain.Load() }
 
 func (c *carrier) Carry(client PairClient, ended func(PairEnd)) PairFlow {
 	f := &carriedFlow{client: client, ended: ended, leg: client.FD}
@@ -661,36 +657,5 @@ func TestTargetThatResetsAtOnce(t *testing.T) {
 			}, func() string { return "neither the relay nor the socket tells of the reset" })
 		}
 		f.end(PairEnd{Reason: report.EndTargetReset})
-	}
-}
-
-// TestPairingHandsBack holds that a flow that its pairing hands back is forwarded with all
-// its bytes, and that a pairing in fallback is not asked.
-func TestPairingHandsBack(t *testing.T) {
-	nettest.CheckLeaks(t)
-	g, carrier := newNearRig(t, nil)
-	g.echo()
-	c := dial(t, g.addr)
-	write(t, c, []byte("early, late"))
-	f := carrier.next(t)
-	early := make([]byte, len("early"))
-	nettest.Eventually(t, patience, func() bool { n, _ := unix.Read(f.leg, early); return n == len(early) }, func() string { return "no bytes" })
-	f.mu.Lock()
-	fd := f.leg
-	f.leg = -1
-	f.mu.Unlock()
-	f.ended(PairEnd{Back: &PairBack{FD: fd, Early: early}})
-	nettest.Must(t, c.CloseWrite())
-	got, err := io.ReadAll(c)
-	nettest.Must(t, err)
-	if string(got) != "early, late" {
-		t.Errorf("got %q", got)
-	}
-	c.Close()
-	carrier.plain.Store(true)
-	nettest.Must(t, exchange(g.addr, 1, 100_000))
-	nettest.Eventually(t, patience, func() bool { return g.relay.Snapshot().FlowsNow == 0 }, func() string { return "flows are left" })
-	if s := g.relay.Snapshot().Tunnels[0]; s.FlowsTotal != 2 {
-		t.Errorf("%d flows", s.FlowsTotal)
 	}
 }

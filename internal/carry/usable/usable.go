@@ -31,15 +31,14 @@ const (
 
 // Pair is what a near tunnel's pair is like.
 type Pair struct {
-	Peer     string
-	Takes    bool      // new flows
-	Fallback bool      // new flows go unpaired: the hops decide
-	Stood    bool      // at any time
-	Met      bool      // in this session
-	Since    time.Time // the session has stood, or not
-	Problem  string    // of flow.PairSession
-	Error    string
-	Trouble  string // why the far tunnel takes no flows; empty: it takes them
+	Peer    string
+	Takes   bool      // new flows
+	Stood   bool      // at any time
+	Met     bool      // in this session
+	Since   time.Time // the session has stood, or not
+	Problem string    // of flow.PairSession
+	Error   string
+	Trouble string // why the far tunnel takes no flows; empty: it takes them
 }
 
 // Options are the sources of a [Judge].
@@ -125,7 +124,7 @@ func (j *Judge) decide(t *flow.Tunnel, p *Pair, tight []resources.Resource, now 
 		add(flow.ReasonMaxFlows, "is at max_flows: %d", t.FlowsLimit)
 	}
 	own := len(u.Problems)
-	if p != nil && !p.Fallback {
+	if p != nil {
 		u.State = ofPair(t, p, now, add)
 	} else {
 		u.State = ofHops(t, add)

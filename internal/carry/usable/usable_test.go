@@ -79,7 +79,6 @@ func TestDecide(t *testing.T) {
 		{"the pair is lost", listening(flow.HopUntried), &Pair{Peer: "b", Stood: true, Met: true, Since: ago(settles), Problem: flow.PairDraining}, nil, nil, flow.Down, flow.ReasonPairDown, "has no session: b takes no new sessions"},
 		{"upgraded, the pair connects", listening(flow.HopUntried), &Pair{Stood: true, Since: ago(firstSettles / 2)}, nil, nil, flow.Up, "", ""},
 		{"upgraded while it was lost", listening(flow.HopUntried), &Pair{Peer: "b", Stood: true, Since: ago(firstSettles)}, nil, nil, flow.Down, flow.ReasonPairDown, "has no session: no session with b stands"},
-		{"unpaired flows are allowed", listening(flow.HopUp), &Pair{Fallback: true, Since: ago(firstSettles), Problem: flow.PairUnpaired}, nil, nil, flow.Up, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			j := judge(&c.pair, &c.tight)
@@ -90,7 +89,7 @@ func TestDecide(t *testing.T) {
 			if u.State != c.want || u.Reason() != c.reason || u.Detail() != c.detail || u.Usable != (c.reason == "") {
 				t.Errorf("the tunnel is %+v", u)
 			}
-			if c.pair != nil && !c.pair.Fallback && all[0].Hops[0].Usable != u.Usable {
+			if c.pair != nil && all[0].Hops[0].Usable != u.Usable {
 				t.Errorf("its hop is %+v", all[0].Hops[0])
 			}
 		})

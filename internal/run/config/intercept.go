@@ -328,10 +328,6 @@ func (d *decoder) checkInterceptPair(n *node, t *Tunnel) {
 	if v := n.lookup("source"); v != nil {
 		d.errorf(v, "remove source; the far relay's tunnel has it", "source has no effect with pair")
 	}
-	if t.Pair.Fallback == FallbackPlain {
-		d.errorf(n.lookup("pair").lookup("fallback"), "write when_down: bypass in place of it",
-			"fallback: plain with intercept would lead every flow to the far relay's address")
-	}
 }
 
 // clash reports a setting of a tunnel at a dotted path, unless it is absent or off.

@@ -16,8 +16,7 @@ type Pair struct {
 	Compress Compress
 	Resume   time.Duration // longest outage that a flow survives; 0: a flow ends with its connection
 	Encrypt  Encrypt       // the far relay must have the same
-	Fallback Fallback
-	Paths    []Path `json:",omitempty"` // to the far relay; empty: one, by the host's routes
+	Paths    []Path        `json:",omitempty"` // to the far relay; empty: one, by the host's routes
 }
 
 // Lanes is a number of WAN connections of one flow.
@@ -45,16 +44,6 @@ const (
 	EncryptOff Encrypt = Off
 )
 
-// Fallback is what becomes of flows if no paired relay answers at the far address, but
-// something else does.
-type Fallback string
-
-// The values of fallback.
-const (
-	FallbackNever Fallback = "never" // they wait
-	FallbackPlain Fallback = "plain" // they are forwarded unpaired
-)
-
 // PairFrom makes a tunnel the far end of pairs. The zero value means that it is none.
 type PairFrom struct {
 	Peers   []string // the near relays whose flows the tunnel takes; it takes no others
@@ -78,7 +67,7 @@ const (
 
 // DefaultPair is a pair without settings of its own, and without a peer.
 func DefaultPair() Pair {
-	return Pair{Lanes: 1, Warm: 4, Compress: CompressOff, Resume: 2 * time.Minute, Encrypt: EncryptOn, Fallback: FallbackNever}
+	return Pair{Lanes: 1, Warm: 4, Compress: CompressOff, Resume: 2 * time.Minute, Encrypt: EncryptOn}
 }
 
 // pair decodes `pair`: the name of the peer, or a mapping.
@@ -97,7 +86,6 @@ func (d *decoder) pair(n *node, p *Pair) {
 		into("warm", &p.Warm, d.integer(0, maxWarm)),
 		into("resume", &p.Resume, d.duration(minResume, maxResume, new(time.Duration))),
 		d.encrypt(&p.Encrypt),
-		into("fallback", &p.Fallback, oneOf(d, FallbackNever, FallbackPlain)),
 		into("paths", &p.Paths, d.paths),
 	)
 	if n.kind == mapping && n.lookup("peer") == nil {
@@ -112,10 +100,6 @@ func (d *decoder) pair(n *node, p *Pair) {
 	}
 	if len(p.Paths) > 1 && p.Resume == 0 {
 		d.errorf(n.lookup("paths"), "remove one of them", "several paths need resume: a lost one would end flows, and resume is off")
-	}
-	if p.Fallback == FallbackPlain && p.Encrypt == EncryptOn {
-		d.errorf(n.lookup("fallback"), "add encrypt: off at both relays if that may be, or remove fallback",
-			"fallback: plain would send flows without encryption, and encrypt is on")
 	}
 }
 

@@ -11,18 +11,8 @@ type Path struct {
 	From      netip.Addr `json:",omitzero"`  // local address that connections are bound to; invalid: any
 	Interface string     `json:",omitempty"` // through which packets leave; empty: any
 	To        *Forward   `json:",omitempty"` // another address of the far relay; nil: that of forward
-	Use       PathUse
+	Standby   bool       `json:",omitempty"` // used while all others are lost
 }
-
-// PathUse is when a path is used.
-type PathUse string
-
-// The uses of a path.
-const (
-	PathAlways   PathUse = "always"
-	PathOverflow PathUse = "overflow" // while those of PathAlways are lost, or full
-	PathStandby  PathUse = "standby"  // while all others are lost
-)
 
 // maxPaths bounds the paths of a pair.
 const maxPaths = 8
@@ -69,8 +59,8 @@ func (d *decoder) paths(n *node, key string) (all []Path, ok bool) {
 	if len(d.errs) > before {
 		return nil, false
 	}
-	if !slices.ContainsFunc(all, func(p Path) bool { return p.Use == PathAlways }) {
-		d.errorf(n, "remove standby and overflow from at least one", "every path is for standby or overflow")
+	if !slices.ContainsFunc(all, func(p Path) bool { return !p.Standby }) {
+		d.errorf(n, "remove standby from at least one", "every path is for standby")
 		return nil, false
 	}
 	return all, true
@@ -79,25 +69,14 @@ func (d *decoder) paths(n *node, key string) (all []Path, ok bool) {
 // path decodes one path.
 func (d *decoder) path(n *node) (p Path, ok bool) {
 	before := len(d.errs)
-	standby, overflow := false, false
 	d.mapping(n, "a path of pair",
 		into("from", &p.From, d.localAddress),
 		into("interface", &p.Interface, d.pathInterface),
 		field{"to", func(n *node) { p.To = d.pathTarget(n) }},
-		into("standby", &standby, d.boolean),
-		into("overflow", &overflow, d.boolean),
+		into("standby", &p.Standby, d.boolean),
 	)
 	if len(d.errs) > before {
 		return p, false
-	}
-	p.Use = PathAlways
-	switch {
-	case standby && overflow:
-		d.errorf(n, "remove one", "a path is for standby or for overflow, not for both")
-	case standby:
-		p.Use = PathStandby
-	case overflow:
-		p.Use = PathOverflow
 	}
 	switch {
 	case !p.From.IsValid() && p.Interface == "" && p.To == nil:

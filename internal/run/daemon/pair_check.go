@@ -117,9 +117,6 @@ func pairChain(s flow.PairSession, forward string) integrity.Chain {
 // pairProblemText says in a sentence why a session does not stand.
 func pairProblemText(s flow.PairSession, forward string) string {
 	text := s.Problem + ": " + flow.PairProblemText(s.Problem, forward)
-	if s.Fallback {
-		text += "; new flows go to it unpaired and in clear"
-	}
 	if s.Error != "" {
 		text += " (" + s.Error + ")"
 	}

@@ -40,7 +40,6 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 		NoResume:  c.Pair.Resume == 0,
 		Clear:     c.Pair.Encrypt == config.EncryptOff,
 		Compress:  c.Pair.Compress == config.CompressAuto,
-		Fallback:  c.Pair.Fallback == config.FallbackPlain,
 	}
 	if transport != nil {
 		o.Prepare = func(fd int) error { return transport.Prepare(fd, true) }
@@ -64,10 +63,8 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 func (t *nearTunnel) keep() { t.link.Update(t.options) }
 
 func pathsOf(paths []config.Path) (all []pair.PathOptions) {
-	uses := map[config.PathUse]pair.PathUse{
-		config.PathAlways: pair.PathAlways, config.PathOverflow: pair.PathOverflow, config.PathStandby: pair.PathStandby}
 	for _, p := range paths {
-		o := pair.PathOptions{Name: p.String(), Local: p.From, Interface: p.Interface, Use: uses[p.Use]}
+		o := pair.PathOptions{Name: p.String(), Local: p.From, Interface: p.Interface, Standby: p.Standby}
 		if p.To != nil {
 			o.Addresses = addressesOf(*p.To)
 		}
@@ -96,11 +93,10 @@ func addressesOf(f config.Forward) func(context.Context) ([]netip.AddrPort, erro
 	}
 }
 
-// pairing adapts a link to relay's Pairing. It has functions in place of the
+// pairing adapts a link to relay's Pairing. It has a function in place of the
 // link: relay compares tunnels deeply at a reload.
 type pairing struct {
 	carry func(relay.PairClient, func(relay.PairEnd)) relay.PairFlow
-	plain func() bool
 }
 
 func newPairing(link *pair.Link) *pairing {
@@ -114,12 +110,10 @@ func newPairing(link *pair.Link) *pairing {
 			Legs:     legsOfPair(c.Legs),
 		}, func(_ *pair.Flow, e pair.End) { ended(toPairEnd(e)) })}
 	}
-	return &pairing{carry, link.InFallback}
+	return &pairing{carry}
 }
 
-// Plain implements relay.Pairing.
-func (p *pairing) Plain() bool { return p.plain() }
-
+// Carry implements relay.Pairing.
 func (p *pairing) Carry(c relay.PairClient, ended func(relay.PairEnd)) relay.PairFlow {
 	return p.carry(c, ended)
 }
@@ -176,7 +170,6 @@ func toPairCounters(c pair.Counters) relay.PairCounters {
 
 func toPairEnd(e pair.End) relay.PairEnd {
 	return relay.PairEnd{
-		Back:      (*relay.PairBack)(e.Back),
 		Reason:    e.Reason,
 		Err:       e.Err,
 		ByPeer:    e.ByPeer,

@@ -6,8 +6,6 @@ import (
 	"net"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/sys/descriptor"
@@ -33,9 +31,6 @@ func (t *nearTunnel) probe(ctx context.Context, timeout time.Duration) (target s
 		}
 		select {
 		case e := <-ended:
-			if e.Back != nil {
-				_ = unix.Close(e.Back.FD)
-			}
 			if e.Target != "" {
 				return e.Target, "", nil
 			}

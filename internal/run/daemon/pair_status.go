@@ -69,7 +69,6 @@ func toPairSession(s pair.SessionState) flow.PairSession {
 		Twin:           s.Twin,
 		Resumable:      !s.NoResume,
 		Compress:       compressOf(s),
-		Fallback:       s.Fallback,
 
 		RTT:          units.Seconds(s.RTT),
 		Overload:     units.Seconds(s.Overload),
@@ -102,7 +101,7 @@ func toPairSession(s pair.SessionState) flow.PairSession {
 func toPairPath(p pair.PathState) flow.PairPath {
 	return flow.PairPath{
 		Path:     p.Name,
-		Use:      pathUses[p.Use],
+		Standby:  p.Standby,
 		Up:       p.Up,
 		Since:    p.Since,
 		Active:   p.Active,
@@ -115,9 +114,6 @@ func toPairPath(p pair.PathState) flow.PairPath {
 		Received: p.Received,
 	}
 }
-
-var pathUses = map[pair.PathUse]string{
-	pair.PathAlways: flow.PathAlways, pair.PathOverflow: flow.PathOverflow, pair.PathStandby: flow.PathStandby}
 
 const (
 	pairWatch      = 250 * time.Millisecond // between two looks at the sessions
@@ -238,11 +234,6 @@ func (p *pairs) tell(was *watched, s pair.SessionState, now time.Time) {
 		was.told = pair.ProblemNone
 	case s.Up && was.Up && !s.Since.Equal(was.Since):
 		p.sessionLine(slog.LevelInfo, "session up again, at once", s, rtt, flows)
-	case s.Fallback && !was.Fallback:
-		p.sessionLine(slog.LevelWarn, "what answers is no paired relay: new flows go to it unpaired and in clear", s, failure)
-		was.told = s.Problem
-	case was.Fallback && !s.Fallback:
-		p.sessionLine(slog.LevelInfo, "new flows do not go unpaired any more", s)
 	case !s.Up && was.Up && s.ProblemText == "" && s.Flows == 0:
 		// This host has closed the session, as when a reload has replaced it.
 		was.down = now

@@ -232,7 +232,7 @@ func (p *pairs) taking(tunnel string) *usable.Pair {
 		return nil
 	}
 	t := near.link.Taking()
-	return &usable.Pair{Peer: t.Peer, Takes: t.Takes, Fallback: t.Fallback, Stood: t.Stood, Met: t.Met, Since: t.Since, Trouble: t.Trouble,
+	return &usable.Pair{Peer: t.Peer, Takes: t.Takes, Stood: t.Stood, Met: t.Met, Since: t.Since, Trouble: t.Trouble,
 		Problem: string(t.Problem), Error: t.Text}
 }
 

@@ -340,7 +340,7 @@ func TestTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Out.Take(100)
-	if f.Out.HasFor(new(Lane)) {
+	if f.Out.Pending() {
 		t.Error("a lane is to carry bytes that nobody has")
 	}
 	if err := f.Attach(0); !errors.Is(err, ErrDamaged) {

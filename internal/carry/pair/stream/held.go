@@ -1,6 +1,9 @@
 package stream
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // While a lane repeats what was lost, the others bring bytes that come before their turn. The
 // receiver says which ones it holds, and never drops them before they are delivered. So the
@@ -91,7 +94,7 @@ func (s *Sender) restart() {
 	s.next, s.again = s.base, nil
 	if n := len(s.held); n > 0 {
 		s.next = s.held[n-1].to
-		s.again = spans{{s.base, s.next}}.minus(s.held)
+		s.again = slices.Collect(spans{{s.base, s.next}}.butNot(s.held))
 	}
 }
 

@@ -93,18 +93,7 @@ func (s spans) without(p span) spans {
 	return slices.Replace(s, i, k, rest[:n]...)
 }
 
-// minus returns the spans without others, in one pass over both; s stays as it is.
-func (s spans) minus(others spans) (rest spans) {
-	if len(s) == 0 || len(others) == 0 {
-		return slices.Clone(s)
-	}
-	for p := range s.butNot(others) {
-		rest = append(rest, p)
-	}
-	return rest
-}
-
-// butNot yields, in their order, the parts of the spans that others lack.
+// butNot yields, in their order, the parts of the spans that others lack, in one pass over both.
 func (s spans) butNot(others spans) iter.Seq[span] {
 	return func(yield func(span) bool) {
 		for _, p := range s {
@@ -130,10 +119,8 @@ func (s spans) butNot(others spans) iter.Seq[span] {
 // Lane is what one of a flow's lanes carries of the sender's stream. Its zero value
 // carries nothing.
 type Lane struct {
-	sent    spans // that may lack an acknowledgement
-	end     bool  // the end is under way on it
-	also    spans // that it is to carry as well as another lane
-	alsoEnd bool  // the end likewise
+	sent spans // that may lack an acknowledgement
+	end  bool  // the end is under way on it
 }
 
 // Lost takes the news that a lane is gone while others stay: what it carried is sent
@@ -147,9 +134,6 @@ func (s *Sender) Lost(l *Lane) {
 	}
 	*l = Lane{}
 }
-
-// Left takes the news that the other end has read everything that a lane carried.
-func (s *Sender) Left(l *Lane) { *l = Lane{} }
 
 // CarriesAt reports whether bytes at an offset, or the end there, which lack an acknowledgement, went
 // out on the lane.

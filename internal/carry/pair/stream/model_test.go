@@ -63,7 +63,6 @@ type world struct {
 	leaves   int
 	ctlLoss  int
 	doubles  int
-	tails    int // that go out on a second lane
 	aheads   int // bytes that go ahead of a lane
 	aborts   int
 	aborted  bool
@@ -113,7 +112,6 @@ func (w *world) clone(step string) *world {
 		for k := range e.lanes {
 			e.lanes[k].queue = slices.Clone(e.lanes[k].queue)
 			e.lanes[k].sent.sent = slices.Clone(e.lanes[k].sent.sent)
-			e.lanes[k].sent.also = slices.Clone(e.lanes[k].sent.also)
 		}
 		e.flow.Out.again, e.flow.Out.held = slices.Clone(e.flow.Out.again), slices.Clone(e.flow.Out.held)
 		e.flow.Out.store.chunks = cloneChunks(e.flow.Out.store.chunks)
@@ -137,7 +135,7 @@ func cloneChunks(chunks []*chunk) (all []*chunk) {
 
 // key holds everything in which two worlds may differ.
 func (w *world) key() string {
-	b := encode(nil, w.joins, w.laneLoss, w.leaves, w.ctlLoss, w.doubles, w.tails, w.aheads, w.aborts, w.aborted, w.tampers, w.silences)
+	b := encode(nil, w.joins, w.laneLoss, w.leaves, w.ctlLoss, w.doubles, w.aheads, w.aborts, w.aborted, w.tampers, w.silences)
 	for i := range w.ends {
 		e := &w.ends[i]
 		f := &e.flow
@@ -163,8 +161,8 @@ func (w *world) key() string {
 				b = encode(b, false)
 				continue
 			}
-			b = encode(b, w.laneUp[k], w.silent[k], l.has, l.ready, l.asks, l.sent.end, l.sent.alsoEnd)
-			b = encodeSpans(encodeSpans(b, l.sent.sent.after(o.base)), l.sent.also.after(o.base))
+			b = encode(b, w.laneUp[k], w.silent[k], l.has, l.ready, l.asks, l.sent.end)
+			b = encodeSpans(b, l.sent.sent.after(o.base))
 			b = encodePackets(b, l.queue)
 		}
 	}
@@ -233,7 +231,7 @@ type step struct {
 
 var names = [][2]string{{"read 0", "read 1"}, {"finish 0", "finish 1"}, {"send 0", "send 1"}, {"lane to 0", "lane to 1"},
 	{"lane twice to 0", "lane twice to 1"}, {"control to 0", "control to 1"}, {"flush 0", "flush 1"}, {"abort 0", "abort 1"},
-	{"double 0", "double 1"}, {"tell 0", "tell 1"}, {"ahead 0", "ahead 1"},
+	{"tell 0", "tell 1"}, {"ahead 0", "ahead 1"},
 	{"late 0", "late 1"}, {"keep back from 0", "keep back from 1"}, {"another position to 0", "another position to 1"}}
 
 var onLane = [maxLanes]string{"", " on the second"}
@@ -328,30 +326,14 @@ func (w *world) chancesOf(i int) (all []step) {
 	if e.gone {
 		return nil
 	}
-	if held, other := e.held(); w.tails > 0 && held >= 0 && !e.flow.Out.Pending() && e.lanes[other].ready {
-		all = append(all, step{names[8][i], func(w *world) {
-			w.tails--
-			e := &w.ends[i]
-			e.flow.Out.Double(&e.lanes[held].sent, &e.lanes[other].sent, 1<<20)
-		}})
-	}
 	if offset, b := e.flow.Out.Peek(1); w.aheads > 0 && len(b) > 0 && (i == 0 || !e.hasLane()) {
 		p := packet{kind: 'w', offset: offset, bytes: string(b)}
-		all = append(all, step{names[10][i], func(w *world) {
+		all = append(all, step{names[9][i], func(w *world) {
 			w.aheads--
 			w.ends[1-i].ctl = append(w.ends[1-i].ctl, p)
 		}})
 	}
 	return all
-}
-
-// held is the lane that holds up the other end, and the other one; -1: none does.
-func (e *end) held() (held, other int) {
-	if !e.lanes[0].has || !e.lanes[1].has {
-		return -1, -1
-	}
-	held = e.flow.Out.Held([]*Lane{&e.lanes[0].sent, &e.lanes[1].sent})
-	return held, 1 - held
 }
 
 // put has a packet under way on a lane.
@@ -429,13 +411,13 @@ func (w *world) stepsOf(i int) (all []step) {
 		}})
 	}
 	if to, end, some := e.flow.Out.OnTheWay(); some && !e.told && !e.gone && w.quiet() {
-		all = append(all, step{names[9][i], func(w *world) {
+		all = append(all, step{names[8][i], func(w *world) {
 			w.ends[i].told = true
 			w.ends[1-i].ctl = append(w.ends[1-i].ctl, packet{kind: 's', offset: to, flag: end})
 		}})
 	}
 	if w.late(i) {
-		all = append(all, step{names[11][i], func(w *world) {
+		all = append(all, step{names[10][i], func(w *world) {
 			w.ends[1-i].ctl = append(w.ends[1-i].ctl, packet{kind: 'l', offset: w.ends[i].flow.In.pos})
 		}})
 	}
@@ -456,7 +438,7 @@ func (w *world) quiet() bool {
 	for i := range w.ends {
 		e := &w.ends[i]
 		if len(e.ctl) > 0 || e.flushes() || e.any(func(l *strand) bool {
-			return len(l.queue) > 0 || l.ready && !e.gone && e.flow.Out.HasFor(&l.sent)
+			return len(l.queue) > 0 || l.ready && !e.gone && e.flow.Out.Pending()
 		}) {
 			return false
 		}
@@ -504,12 +486,12 @@ func (w *world) tampersOn(i, k int) (all []step) {
 	}
 	switch queue[0].kind {
 	case 'd':
-		all = append(all, step{names[12][i] + onLane[k], func(w *world) {
+		all = append(all, step{names[11][i] + onLane[k], func(w *world) {
 			w.tampers--
 			w.ends[i].lanes[k].queue = w.ends[i].lanes[k].queue[1:]
 		}})
 	case 'a', 'j':
-		all = append(all, step{names[13][i] + onLane[k], func(w *world) {
+		all = append(all, step{names[12][i] + onLane[k], func(w *world) {
 			w.tampers--
 			w.ends[i].lanes[k].queue[0].offset++
 		}})
@@ -520,7 +502,7 @@ func (w *world) tampersOn(i, k int) (all []step) {
 // stepsOn are the steps of one end with one lane.
 func (w *world) stepsOn(i, k int) (all []step) {
 	e, peer := &w.ends[i], 1-i
-	if l := &e.lanes[k]; l.ready && !e.gone && e.flow.Out.HasFor(&l.sent) {
+	if l := &e.lanes[k]; l.ready && !e.gone && e.flow.Out.Pending() {
 		all = append(all, step{names[2][i] + onLane[k], func(w *world) {
 			e := &w.ends[i]
 			item, _ := e.flow.Out.Next(&e.lanes[k].sent, 1)
@@ -545,6 +527,13 @@ func (w *world) stepsOn(i, k int) (all []step) {
 				w.doubles--
 				w.arriveLane(i, k, w.ends[i].lanes[k].queue[0])
 			}})
+			// An older release sends what a lane carries on the other one too.
+			if kind := e.lanes[k].queue[0].kind; w.ends[peer].lanes[1-k].ready && (kind == 'd' || kind == 'e') {
+				all = append(all, step{names[4][i] + onLane[k] + ", by the other", func(w *world) {
+					w.doubles--
+					w.put(i, 1-k, w.ends[i].lanes[k].queue[0])
+				}})
+			}
 		}
 	}
 	return all
@@ -895,26 +884,6 @@ func TestModelSilence(t *testing.T) {
 				w.seal(0)
 			}
 			w.silences, w.joins = c.silences, c.joins
-			t.Logf("%d states", explore(t, w))
-		})
-	}
-}
-
-// TestModelTails has what one lane carries go out on a second one as well.
-func TestModelTails(t *testing.T) {
-	for _, c := range []struct {
-		a, b                    script
-		leaves, laneLoss, tails int
-	}{
-		{script{2, 'e'}, script{0, 'e'}, 0, 1, 1},
-		{script{0, 'e'}, script{2, 'e'}, 0, 1, 1},
-		{script{1, 'e'}, script{0, 'e'}, 0, 1, 2},
-		{script{1, 'e'}, script{0, 'e'}, 1, 1, 1},
-		{script{1, 'e'}, script{0, 'r'}, 0, 1, 1},
-	} {
-		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			w := newWorld(c.a, c.b, false, c.laneLoss, 0, 0, 0)
-			w.joins, w.leaves, w.tails = 1, c.leaves, c.tails
 			t.Logf("%d states", explore(t, w))
 		})
 	}

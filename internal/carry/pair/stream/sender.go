@@ -238,10 +238,10 @@ func (s *Sender) ack(received uint64, end bool) error {
 	return nil
 }
 
-// Pending reports whether a lane may have something to send.
+// Pending reports whether Next has something for a lane.
 func (s *Sender) Pending() bool {
 	switch {
-	case !s.attached || s.dropped:
+	case !s.attached || s.dropped || s.taken:
 		return false
 	case len(s.again) > 0 || s.next < s.length:
 		return true
@@ -254,46 +254,18 @@ func (s *Sender) Unsent() int64 {
 	return s.again.size() + int64(s.length-s.next)
 }
 
-// HasFor reports whether Next has something for a lane. It has not if all that is to be sent
-// went out on that lane before.
-func (s *Sender) HasFor(l *Lane) bool {
-	switch {
-	case s.Doubles(l):
-		return true
-	case s.taken || !s.Pending():
-		return false
-	case s.next < s.length:
-		return true
-	}
-	_, lacks := s.lacking(l)
-	return lacks || s.endLeft() && !l.end
-}
-
-// lacking is the first part of what another lane lost that a lane does not carry. It may carry
-// what comes before that part.
-func (s *Sender) lacking(l *Lane) (p span, lacks bool) {
-	for p := range s.again.butNot(l.sent) {
-		return p, true
-	}
-	return span{}, false
-}
-
 // Next gives a lane what is to be sent next, at most so many bytes: what another one lost
-// comes first, and before it what another one has too. Sent follows. An item that could not be
-// sent is lost with its lane.
+// comes first. Sent follows. An item that could not be sent is lost with its lane.
 func (s *Sender) Next(l *Lane, bytes int) (Item, bool) {
-	if !s.HasFor(l) {
+	if !s.Pending() {
 		return Item{}, false
 	}
-	if s.Doubles(l) {
-		return s.nextDouble(l, bytes), true
-	}
 	var it Item
-	p, lacks := s.lacking(l)
 	switch {
-	case lacks:
+	case len(s.again) > 0:
+		p := s.again[0]
 		it = s.item(p.from, min(bytes, int(p.to-p.from)))
-		s.again = s.again.without(span{it.Offset, it.end()})
+		s.again = s.again.after(it.end())
 	case s.next < s.length:
 		it = s.item(s.next, bytes)
 		s.next = it.end()
@@ -350,16 +322,6 @@ func (s *Sender) Peek(max int) (offset uint64, b []byte) {
 	}
 	b, _ = s.store.at(offset)
 	return offset, b[:min(len(b), most)]
-}
-
-// Bytes returns a copy of all bytes that are kept.
-func (s *Sender) Bytes() (all []byte) {
-	for at := s.base; at < s.length; {
-		b, _ := s.store.at(at)
-		all = append(all, b...)
-		at += uint64(len(b))
-	}
-	return all
 }
 
 // Unacknowledged reports whether the other end lacks bytes or the end.

@@ -47,9 +47,8 @@ const FlagLast = 1
 // FlagAlone on LIMITED: further lanes of the flow are to pause for a moment.
 const FlagAlone = 1
 
-// FlagHedge on LIMITED from the far relay: the flow's only lane is silent. Older near relays take
-// it for a LIMITED without flag.
-const FlagHedge = 2
+// FlagSilent on LIMITED from a far relay of an older release: the flow's only lane is silent.
+const FlagSilent = 2
 
 // Span is the bytes of a stream from one offset to before another.
 type Span = struct{ From, To uint64 }

@@ -26,8 +26,6 @@ var pairFamilies = []family{
 		ofPair(func(p *monitor.Pair) (float64, bool) { return truth(p.Encrypted), true })},
 	{"pair_resumable", "1 if flows of a pair survive the loss of their connection, 0 if they end with it.", gauge, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return truth(p.Resumable), true })},
-	{"pair_fallback", "1 while new flows of a pair go unpaired, because what answers is no paired relay.", gauge, []string{"tunnel", "peer"},
-		ofPair(func(p *monitor.Pair) (float64, bool) { return truth(p.Fallback), true })},
 	{"pair_rtt_seconds", "Round-trip time between the relays of a pair.", gauge, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return p.RTT.Seconds(), p.RTT > 0 })},
 	{"pair_lanes", "Connections of a pair for data: warm ones wait for a flow, busy ones have one.", gauge, []string{"tunnel", "peer", "state"},

@@ -51,9 +51,9 @@ func (m *Monitor) paths(now time.Time) []flow.PairPath {
 	carried := now.Unix() % 1e6
 	return []flow.PairPath{
 		{
-			Path: "wan0", Use: flow.PathAlways, Up: true, Since: now.Add(-3 * time.Hour), Active: true, Control: true,
+			Path: "wan0", Up: true, Since: now.Add(-3 * time.Hour), Active: true, Control: true,
 			RTT: units.Seconds(62400 * time.Microsecond), Lanes: 41, Busy: 37, Sent: 11_000_000 * carried, Received: 500_000 * carried,
 		},
-		{Path: "lte0", Use: flow.PathAlways, Since: now.Add(-2 * time.Minute), Error: "network is unreachable"},
+		{Path: "lte0", Since: now.Add(-2 * time.Minute), Error: "network is unreachable"},
 	}
 }
