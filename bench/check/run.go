@@ -6,22 +6,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/internal/carry/integrity"
 	"longhaul/lab"
 	"longhaul/lab/link"
 	"longhaul/lab/progress"
-	"longhaul/lab/relays"
-	"longhaul/lab/sandbox"
 )
 
 // Within is the maximum duration of a check.
@@ -79,10 +76,6 @@ const (
 // Run runs cases, one after the other. The process must be inside a sandbox.
 func Run(ctx context.Context, cases []Case, o Options) (Outcome, error) {
 	var outcome Outcome
-	// In the sandbox's own /run, which disappears with the sandbox.
-	if err := sandbox.PrivateRun(); err != nil {
-		return outcome, err
-	}
 	for i, c := range cases {
 		r := c.run(ctx, o)
 		if ctx.Err() != nil {
@@ -111,7 +104,7 @@ func (c Case) run(ctx context.Context, o Options) Result {
 	}
 	w, err := c.build(ctx, o)
 	if err == nil {
-		defer w.close()
+		defer w.Close()
 		err = w.check(ctx, &r)
 	}
 	if err != nil {
@@ -123,44 +116,18 @@ func (c Case) run(ctx context.Context, o Options) Result {
 
 // world is a built chain.
 type world struct {
+	*kit.World
 	Case
-	lab     *lab.Lab
-	program string
-	dir     string
-	relays  []*relays.Process
-	closers []func()
-}
-
-func (w *world) close() {
-	w.kill()
-	for _, c := range slices.Backward(w.closers) {
-		c()
-	}
-}
-
-// kill ends the relays.
-func (w *world) kill() {
-	for _, p := range w.relays {
-		if p.Running() {
-			_ = p.Kill() // no failure leaves it running
-		}
-	}
 }
 
 func (c Case) build(ctx context.Context, o Options) (*world, error) {
-	built, err := lab.Build(c.topology(o.Seed))
+	built, err := kit.NewWorld(c.topology(o.Seed), o.Program, o.Report)
 	if err != nil {
 		return nil, err
 	}
-	w := &world{Case: c, lab: built, program: o.Program}
-	w.closers = append(w.closers, func() { built.Close() })
-	if w.dir, err = os.MkdirTemp("/run", "chain-"); err != nil {
-		w.close()
-		return nil, err
-	}
-	w.closers = append(w.closers, func() { os.RemoveAll(w.dir) })
+	w := &world{World: built, Case: c}
 	if err := w.start(ctx, o.Seed); err != nil {
-		w.close()
+		w.Close()
 		return nil, err
 	}
 	return w, nil
@@ -198,7 +165,7 @@ func (c Case) topology(seed uint64) lab.Topology {
 
 // start starts the target, the relays, and the programs between them.
 func (w *world) start(ctx context.Context, seed uint64) error {
-	key := filepath.Join(w.dir, "key")
+	key := filepath.Join(w.Dir, "key")
 	if err := integrity.NewKey().Create(key); err != nil {
 		return err
 	}
@@ -214,11 +181,11 @@ func (w *world) start(ctx context.Context, seed uint64) error {
 		if w.alter.leg == "bc" {
 			host, at, lead = "relay-c", cOnBC, &toC
 		}
-		m, err := startMiddle(ctx, w.lab.Host(host), to(at, middlePort).String(), lead.String(), w.alter, seed)
+		m, err := startMiddle(ctx, w.Host(host), to(at, middlePort).String(), lead.String(), w.alter, seed)
 		if err != nil {
 			return err
 		}
-		w.closers = append(w.closers, m.close)
+		w.AtClose(m.close)
 		*lead = to(at, middlePort)
 	}
 	if w.socat != "" {
@@ -244,8 +211,7 @@ func (w *world) start(ctx context.Context, seed uint64) error {
 		if w.down == r.name {
 			continue
 		}
-		p := &relays.Process{Name: r.name, Host: w.lab.Host(r.name), Program: w.program, Dir: w.dir}
-		w.relays = append(w.relays, p)
+		p := w.Relay(r.name, r.name)
 		config := fmt.Sprintf("control_socket: %s\nworkers: 1\ntunnels:\n  - name: main\n    listen: %v\n    forward: %v\n    check: {key_file: %s, next: %s}\n    %s\n",
 			p.Socket(), to(r.listen, relayPort), r.to, key, r.next, r.on)
 		if err := p.Start(ctx, config); err != nil {
@@ -253,56 +219,31 @@ func (w *world) start(ctx context.Context, seed uint64) error {
 		}
 	}
 	if w.cut != "" {
-		return w.lab.Link(w.cut).Change(func(s *link.Settings) { s.Down = true })
+		return w.Link(w.cut).Change(func(s *link.Settings) { s.Down = true })
 	}
 	return nil
 }
 
 // serveTarget accepts connections, and sends and expects nothing.
 func (w *world) serveTarget(ctx context.Context) error {
-	l, err := w.lab.Host("target").ListenTCP(ctx, targetPort)
-	if err != nil {
-		return err
-	}
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			if w.resets {
-				_ = conn.(*net.TCPConn).SetLinger(0)
-				conn.Close()
-				continue
-			}
-			serving.Go(func() {
-				defer conn.Close()
-				_ = conn.SetDeadline(time.Now().Add(time.Minute))
-				_, _ = conn.Write([]byte("220 ready\r\n"))
-				for b := make([]byte, 1<<10); ; {
-					if _, err := conn.Read(b); err != nil {
-						return
-					}
-				}
-			})
+	return w.Serve(ctx, "target", targetPort, func(conn net.Conn) {
+		if w.resets {
+			_ = conn.(*net.TCPConn).SetLinger(0)
+			return
 		}
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		_, _ = conn.Write([]byte("220 ready\r\n"))
+		_, _ = io.Copy(io.Discard, conn)
 	})
-	w.closers = append(w.closers, func() {
-		l.Close()
-		w.kill() // this closes the served connections
-		serving.Wait()
-	})
-	return nil
 }
 
 func (w *world) startSocat(ctx context.Context, at, to netip.AddrPort) error {
 	cmd := exec.Command("socat", fmt.Sprintf("TCP4-LISTEN:%d,bind=%s,reuseaddr,fork", at.Port(), at.Addr()), "TCP4:"+to.String())
-	host := w.lab.Host("relay-c")
+	host := w.Host("relay-c")
 	if err := host.Start(cmd); err != nil {
 		return err
 	}
-	w.closers = append(w.closers, func() {
+	w.AtClose(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
@@ -314,10 +255,10 @@ func (w *world) check(ctx context.Context, r *Result) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, w.program, "check", "main", "--json", "--control-socket", w.relays[0].Socket())
+	cmd := exec.CommandContext(ctx, w.Program, "check", "main", "--json", "--control-socket", w.Relays[0].Socket())
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	begin := time.Now()
-	err := w.lab.Host("relay-a").Start(cmd)
+	err := w.Host("relay-a").Start(cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}

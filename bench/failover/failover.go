@@ -7,15 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"time"
 
 	"longhaul/bench/kit"
 	"longhaul/lab"
 	"longhaul/lab/experiment"
 	"longhaul/lab/link"
-	"longhaul/lab/relays"
-	"longhaul/lab/tcpserver"
 )
 
 // The ways in which a relay dies.
@@ -75,11 +72,11 @@ const patience = time.Minute
 
 // die ends a relay in one way.
 func die(ctx context.Context, o kit.Options, way string, l load, note func(kit.Measured)) error {
-	w, err := newWorld(ctx, o.Program)
+	w, err := newWorld(ctx, o)
 	if err != nil {
 		return err
 	}
-	defer w.close()
+	defer w.Close()
 	standing, err := w.stand(ctx, l.standing)
 	if err != nil {
 		return err
@@ -164,40 +161,25 @@ func (s *standing) count(note func(kit.Measured)) {
 	note(kit.Measured{Name: "reset on the dead one", Value: float64(lost)})
 }
 
-// world is the lab with its relays and the target.
-type world struct {
-	lab    *lab.Lab
-	dir    string
-	relays []*relays.Process // relay-b, relay-b2, relay-a
-	stop   func()            // of the target; nil before it serves
-}
+// world is the lab with its relays: relay-b, relay-b2, relay-a.
+type world struct{ *kit.World }
 
-func newWorld(ctx context.Context, program string) (*world, error) {
-	dir, err := os.MkdirTemp("/run", "failover-")
-	if err != nil {
-		return nil, err
-	}
+func newWorld(ctx context.Context, o kit.Options) (w world, err error) {
 	c := lab.MitreConditions()
 	c.RTT, c.RateBps = rtt, rateBps
-	built, err := lab.Build(lab.TwoFarRelays(c))
-	if err != nil {
-		os.RemoveAll(dir)
-		return nil, err
+	if w.World, err = kit.NewWorld(lab.TwoFarRelays(c), o.Program, o.Report); err != nil {
+		return w, err
 	}
-	w := &world{lab: built, dir: dir}
-	if err := w.start(ctx, program); err != nil {
-		w.close()
-		return nil, err
+	if err = w.start(ctx); err != nil {
+		w.Close()
 	}
-	return w, nil
+	return w, err
 }
 
-func (w *world) start(ctx context.Context, program string) error {
-	l, err := w.lab.Host("host-b").ListenTCP(ctx, targetPort)
-	if err != nil {
+func (w world) start(ctx context.Context) error {
+	if err := w.Serve(ctx, "host-b", targetPort, answer); err != nil {
 		return err
 	}
-	w.stop = tcpserver.Serve(l, answer)
 	to := netip.AddrPortFrom
 	for _, one := range []struct{ name, tunnel string }{
 		{"relay-b", fmt.Sprintf("listen: %v, forward: %v", to(lab.WANB, port), to(lab.HostB, targetPort))},
@@ -205,8 +187,7 @@ func (w *world) start(ctx context.Context, program string) error {
 		{"relay-a", fmt.Sprintf("listen: %v, forward: [%v, %v], balance: least-flows, health: {check: connect, interval: 500ms, timeout: 500ms}",
 			to(lab.RelayA, port), to(lab.WANB, port), to(lab.WANB2, port))},
 	} {
-		r := &relays.Process{Name: one.name, Host: w.lab.Host(one.name), Program: program, Dir: w.dir}
-		w.relays = append(w.relays, r)
+		r := w.Relay(one.name, one.name)
 		text := fmt.Sprintf("control_socket: %s\nlog: {level: info}\ntunnels:\n  - {name: main, %s}\n", r.Socket(), one.tunnel)
 		if err := r.Start(ctx, text); err != nil {
 			return err
@@ -216,22 +197,9 @@ func (w *world) start(ctx context.Context, program string) error {
 }
 
 // die kills relay-b or cuts its WAN.
-func (w *world) die(name string) error {
+func (w world) die(name string) error {
 	if name == byProcess {
-		return w.relays[0].Kill()
+		return w.Relays[0].Kill()
 	}
-	return w.lab.Link(lab.WAN).Change(func(s *link.Settings) { s.Down = true })
-}
-
-func (w *world) close() {
-	for _, r := range w.relays {
-		if r.Running() {
-			_ = r.Kill()
-		}
-	}
-	if w.stop != nil {
-		w.stop()
-	}
-	w.lab.Close()
-	os.RemoveAll(w.dir)
+	return w.Link(lab.WAN).Change(func(s *link.Settings) { s.Down = true })
 }

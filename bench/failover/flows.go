@@ -59,7 +59,7 @@ type attempt struct {
 }
 
 // stream opens connections at an even rate and waits for all of them.
-func (w *world) stream(ctx context.Context, l load) []attempt {
+func (w world) stream(ctx context.Context, l load) []attempt {
 	var (
 		mu  sync.Mutex
 		all []attempt
@@ -93,8 +93,8 @@ func (w *world) stream(ctx context.Context, l load) []attempt {
 	return all
 }
 
-func (w *world) dial(ctx context.Context, within time.Duration) (conn *net.TCPConn, err error) {
-	conn, err = w.lab.Host("host-a").DialTCP(ctx, netip.AddrPortFrom(lab.RelayA, port), within)
+func (w world) dial(ctx context.Context, within time.Duration) (conn *net.TCPConn, err error) {
+	conn, err = w.Host("host-a").DialTCP(ctx, netip.AddrPortFrom(lab.RelayA, port), within)
 	if err == nil {
 		err = conn.SetDeadline(time.Now().Add(within))
 	}
@@ -102,7 +102,7 @@ func (w *world) dial(ctx context.Context, within time.Duration) (conn *net.TCPCo
 }
 
 // ask sends some bytes and compares the returned hash.
-func (w *world) ask(ctx context.Context, within time.Duration) (relay byte, err error) {
+func (w world) ask(ctx context.Context, within time.Duration) (relay byte, err error) {
 	conn, err := w.dial(ctx, within)
 	if err != nil {
 		return 0, err
@@ -143,7 +143,7 @@ type standingFlow struct {
 const standingEvery = 50 * time.Millisecond
 
 // stand opens the connections and finds the relay of each.
-func (w *world) stand(ctx context.Context, n int) (*standing, error) {
+func (w world) stand(ctx context.Context, n int) (*standing, error) {
 	s := &standing{}
 	var on [3]int
 	for range n {

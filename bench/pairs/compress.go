@@ -104,7 +104,7 @@ func (c cargo) carry(ctx context.Context, o kit.Options, way, setting string) (r
 		conn.Close()
 		<-sent
 	}()
-	if err := pause(ctx, 3*time.Second); err != nil { // start-up
+	if err := kit.Pause(ctx, 3*time.Second); err != nil { // start-up
 		return 0, 0, err
 	}
 	before, err := cpuTime(w.pids())
@@ -112,7 +112,7 @@ func (c cargo) carry(ctx context.Context, o kit.Options, way, setting string) (r
 		return 0, 0, err
 	}
 	from, began := received.Load(), time.Now()
-	if err := pause(ctx, kit.Pick(o, 20*time.Second, 8*time.Second)); err != nil {
+	if err := kit.Pause(ctx, kit.Pick(o, 20*time.Second, 8*time.Second)); err != nil {
 		return 0, 0, err
 	}
 	n, took := float64(received.Load()-from), time.Since(began)

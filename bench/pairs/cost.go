@@ -75,13 +75,13 @@ func costOver(ctx context.Context, o kit.Options, t lab.Topology, way string, no
 		conn.Close()
 		<-sent
 	}()
-	if err := pause(ctx, kit.Pick(o, 3*time.Second, time.Second)); err != nil {
+	if err := kit.Pause(ctx, kit.Pick(o, 3*time.Second, time.Second)); err != nil {
 		return err
 	}
 	before, err := cpuTime(w.pids())
 	bytes, began := received.Load(), time.Now()
 	if err == nil {
-		err = pause(ctx, kit.Pick(o, 15*time.Second, 4*time.Second))
+		err = kit.Pause(ctx, kit.Pick(o, 15*time.Second, 4*time.Second))
 	}
 	if err != nil {
 		return err

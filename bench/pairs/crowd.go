@@ -90,7 +90,7 @@ func (c *crowd) gather(ctx context.Context, w *world) error {
 		c.all.Go(func() { c.keep(i) })
 	}
 	w.before = c.finish
-	err := pause(ctx, c.opening+time.Second)
+	err := kit.Pause(ctx, c.opening+time.Second)
 	if err != nil {
 		w.close()
 	}
@@ -143,7 +143,7 @@ func (c *crowd) life(dice *rand.Rand) time.Duration {
 // keep keeps one flow open after the other.
 func (c *crowd) keep(place int) {
 	dice := rand.New(rand.NewPCG(c.seed, uint64(place)))
-	if pause(c.ending, time.Duration(dice.Int64N(int64(c.opening)+1))) != nil {
+	if kit.Pause(c.ending, time.Duration(dice.Int64N(int64(c.opening)+1))) != nil {
 		return
 	}
 	for turn := 0; c.ending.Err() == nil; turn++ {
@@ -152,7 +152,7 @@ func (c *crowd) keep(place int) {
 		if c.once {
 			return
 		}
-		if !came && pause(c.ending, time.Second/2) != nil {
+		if !came && kit.Pause(c.ending, time.Second/2) != nil {
 			return
 		}
 	}

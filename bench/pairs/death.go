@@ -34,7 +34,7 @@ func death(ctx context.Context, o kit.Options, way string, run int, note func(ki
 	if err := w.far().Kill(); err != nil {
 		return err
 	}
-	if err := pause(ctx, deadFor); err != nil {
+	if err := kit.Pause(ctx, deadFor); err != nil {
 		return err
 	}
 	if err := w.startRelay(ctx, w.far()); err != nil {
@@ -100,7 +100,7 @@ func (w *world) tryNew(ctx context.Context, c *crowd, until time.Time) []attempt
 			all = append(all, a)
 			mu.Unlock()
 		})
-		_ = pause(ctx, every) // the loop's condition has its error
+		_ = kit.Pause(ctx, every) // the loop's condition has its error
 	}
 	wg.Wait()
 	return all

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/lab/pattern"
 )
 
@@ -180,7 +181,7 @@ func (s *side) run(until context.Context, conn *net.TCPConn, out, in int64, p ma
 	var both sync.WaitGroup
 	both.Go(func() { s.write(until, conn, out, p, dice) })
 	if p.stall > 0 {
-		_ = pause(until, p.stall)
+		_ = kit.Pause(until, p.stall)
 	}
 	s.read(conn, in)
 	if s.failed() {

@@ -58,7 +58,7 @@ func nearTunnel(way string, n uint16, more string) string {
 const manyLanes = ", lanes: 8"
 
 // keys is the directory of a host's keys.
-func (w *world) keys(host string) string { return filepath.Join(w.dir, "keys-"+host) }
+func (w *world) keys(host string) string { return filepath.Join(w.Dir, "keys-"+host) }
 
 // makeKeys introduces the two sites.
 func (w *world) makeKeys(ctx context.Context) error {

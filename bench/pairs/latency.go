@@ -122,7 +122,7 @@ func (w *world) warmUp(ctx context.Context) error {
 			return w.errorf("warm up: %w", err)
 		}
 	}
-	return pause(ctx, 3*time.Second)
+	return kit.Pause(ctx, 3*time.Second)
 }
 
 func readOne(conn net.Conn) error {
@@ -147,7 +147,7 @@ func answer(ctx context.Context, o kit.Options, way string, _ int, note func(kit
 			return w.errorf("answer: %w", err)
 		}
 		took = append(took, t.Seconds())
-		if err := pause(ctx, time.Second); err != nil {
+		if err := kit.Pause(ctx, time.Second); err != nil {
 			return err
 		}
 	}
@@ -192,7 +192,7 @@ func start(ctx context.Context, o kit.Options, way string, _ int, note func(kit.
 				return w.errorf("bulk: %w", err)
 			}
 			noteStart(note, map[bool]string{true: "up", false: "down"}[up], got, c)
-			if err := pause(ctx, 2*time.Second); err != nil {
+			if err := kit.Pause(ctx, 2*time.Second); err != nil {
 				return err
 			}
 		}

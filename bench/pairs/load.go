@@ -56,17 +56,17 @@ func upgradeLoad(ctx context.Context, o kit.Options, way string, run int, note f
 	}
 	progress := watchProgress(&arrived)
 	defer progress.stop()
-	if err := pause(ctx, loadQuiet); err != nil {
+	if err := kit.Pause(ctx, loadQuiet); err != nil {
 		return err
 	}
 	usual, quiet := dipsOf(progress.all(), 0, loadQuiet, 0)
 	longest, deepest, upgrades := 0.0, 0.0, kit.Pick(o, 6, 2)
 	for n := range upgrades {
 		from := time.Since(progress.began)
-		if _, err := w.step(ctx, w.relays[(n+1)%2], false); err != nil { // the clients' relay first
+		if _, err := w.step(ctx, w.Relays[(n+1)%2], false); err != nil { // the clients' relay first
 			return err
 		}
-		if err := pause(ctx, loadEvery-time.Since(progress.began)+from); err != nil {
+		if err := kit.Pause(ctx, loadEvery-time.Since(progress.began)+from); err != nil {
 			return err
 		}
 		_, d := dipsOf(progress.all(), from, from+loadEvery, usual)

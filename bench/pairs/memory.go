@@ -103,7 +103,7 @@ func holdFlows(ctx context.Context, o kit.Options, c lab.Conditions, way string,
 		})
 	}
 	for began := time.Now(); time.Since(began) < lasts; {
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
+		if err := kit.Pause(ctx, 100*time.Millisecond); err != nil {
 			return h, err
 		}
 		for i, r := range []*relays.Process{w.far(), w.near()} {

@@ -51,13 +51,13 @@ func nat(ctx context.Context, o kit.Options, way string, _ int, note func(kit.Me
 	noteEchoes(note, "byte after the silence", all.sayInTurn(ctx), true)
 
 	// Again parked, and all connections are gone: the relay has ten seconds to notice.
-	if err := pause(ctx, parkedAfter+5*time.Second); err != nil {
+	if err := kit.Pause(ctx, parkedAfter+5*time.Second); err != nil {
 		return err
 	}
 	if forgotten, err = w.forgetFor(ctx, time.Second, everyConnection); err != nil {
 		return err
 	}
-	if err := pause(ctx, 10*time.Second); err != nil {
+	if err := kit.Pause(ctx, 10*time.Second); err != nil {
 		return err
 	}
 	note(kit.Measured{Name: "all connections forgotten", Value: float64(forgotten)})
@@ -93,7 +93,7 @@ func (w *world) forgetFor(ctx context.Context, lasts time.Duration, rule func(*t
 		if err != nil {
 			return len(done), err
 		}
-		if err := pause(ctx, time.Second); err != nil {
+		if err := kit.Pause(ctx, time.Second); err != nil {
 			return len(done), err
 		}
 	}
@@ -152,7 +152,7 @@ func (s standing) sayInTurn(ctx context.Context) []reply {
 	var replies []reply
 	for i, conn := range s {
 		replies = append(replies, echo(conn, byte(i)))
-		if pause(ctx, time.Second) != nil {
+		if kit.Pause(ctx, time.Second) != nil {
 			break
 		}
 	}

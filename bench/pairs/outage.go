@@ -48,7 +48,7 @@ func outage(ctx context.Context, o kit.Options, way string, run int, note func(k
 	dice := rand.New(rand.NewPCG(o.SeedOf(run), 0))
 	var late []time.Duration
 	for range times {
-		if err := pause(ctx, time.Second+time.Duration(dice.Int64N(int64(5*time.Second)))); err != nil {
+		if err := kit.Pause(ctx, time.Second+time.Duration(dice.Int64N(int64(5*time.Second)))); err != nil {
 			return err
 		}
 		over, err := w.outage(ctx, outageLasts)
@@ -77,7 +77,7 @@ func (w *world) outage(ctx context.Context, lasts time.Duration) (over time.Time
 	if err := w.cut(true); err != nil {
 		return over, err
 	}
-	interrupted := pause(ctx, lasts)
+	interrupted := kit.Pause(ctx, lasts)
 	if err := w.cut(false); err != nil {
 		return over, err
 	}
@@ -91,7 +91,7 @@ const slowestTCP = 30 * time.Second
 // settle waits until every flow that an outage met has gone on, or should have.
 func (w *world) settle(ctx context.Context, c *crowd, over time.Time) error {
 	for {
-		if err := pause(ctx, time.Second); err != nil {
+		if err := kit.Pause(ctx, time.Second); err != nil {
 			return err
 		}
 		if c.silentSince(over) == 0 || time.Since(over) > slowestTCP {

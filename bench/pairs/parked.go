@@ -83,7 +83,7 @@ func (w *world) park(ctx context.Context, n int) (p parking, err error) {
 		if p.of[0].descriptors != last[0].descriptors || p.of[1].descriptors != last[1].descriptors {
 			since = time.Now()
 		}
-		if err := pause(ctx, time.Second); err != nil {
+		if err := kit.Pause(ctx, time.Second); err != nil {
 			p.flows.close()
 			return p, err
 		}

@@ -106,11 +106,11 @@ func soak(ctx context.Context, o kit.Options, way string, run int, note func(kit
 	}
 	defer w.close()
 	if err := s.trouble(ctx, o.Time); err != nil {
-		return w.explain(err)
+		return w.Explain(err)
 	}
 	s.c.finish()
 	if err := s.left(ctx); err != nil {
-		return w.explain(err)
+		return w.Explain(err)
 	}
 	s.figures(note)
 	return ctx.Err()
@@ -288,7 +288,7 @@ func (s *soaking) refused(began time.Time, err error) {
 // tryRefused connects again and again to a target that refuses.
 func (s *soaking) tryRefused(ctx context.Context, _ *rand.Rand) error {
 	at := netip.AddrPortFrom(lab.RelayA, port+refusedTunnel)
-	for pause(ctx, time.Second/2) == nil {
+	for kit.Pause(ctx, time.Second/2) == nil {
 		began := time.Now()
 		conn, err := s.w.Host("host-a").DialTCP(ctx, at, patience)
 		if err != nil {
@@ -314,7 +314,7 @@ func (s *soaking) tryRefused(ctx context.Context, _ *rand.Rand) error {
 
 // left waits until the relays have no flows any more.
 func (s *soaking) left(ctx context.Context) error {
-	for _, r := range s.w.relays {
+	for _, r := range s.w.Relays {
 		var status relays.Status
 		for until := time.Now().Add(leftWithin); ; {
 			var err error
@@ -324,7 +324,7 @@ func (s *soaking) left(ctx context.Context) error {
 			if status.FlowsNow == 0 || time.Now().After(until) {
 				break
 			}
-			if err := pause(ctx, time.Second/4); err != nil {
+			if err := kit.Pause(ctx, time.Second/4); err != nil {
 				return err
 			}
 		}
@@ -341,8 +341,8 @@ func (s *soaking) left(ctx context.Context) error {
 func (s *soaking) watch(ctx context.Context, _ *rand.Rand) error {
 	began := time.Now()
 	until, _ := ctx.Deadline()
-	for pause(ctx, time.Second) == nil {
-		for _, r := range s.w.relays {
+	for kit.Pause(ctx, time.Second) == nil {
+		for _, r := range s.w.Relays {
 			status, err := r.Status(ctx)
 			s.mu.Lock()
 			if err == nil { // it may be dead at the moment

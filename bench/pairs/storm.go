@@ -50,14 +50,14 @@ func stormWith(ctx context.Context, o kit.Options, way string, cores float64, se
 	if err != nil {
 		return err
 	}
-	shares, err := mountCPUShares(w.dir)
+	shares, err := mountCPUShares(w.Dir)
 	if err != nil {
 		w.close()
 		return err
 	}
-	w.after = func() { err = errors.Join(err, shares.remove()) }
+	w.AtClose(func() { err = errors.Join(err, shares.remove()) })
 	defer w.close()
-	for _, r := range w.relays {
+	for _, r := range w.Relays {
 		if err := shares.put(r.PID(), r.Name, cores); err != nil {
 			return err
 		}

@@ -76,7 +76,7 @@ func (w *world) stripe(ctx context.Context, received *atomic.Int64, lasts time.D
 	}
 	s.last = s.rateOfLast(4 * time.Second)
 	s.cpuPerGB = (after - before).Seconds() * 1e9 / float64(s.arrived[len(s.arrived)-1].total)
-	if len(w.relays) == 0 || w.way == WayPlain {
+	if len(w.Relays) == 0 || w.way == WayPlain {
 		return s, nil
 	}
 	status, err := w.near().Status(ctx)

@@ -174,7 +174,7 @@ func losesPath(ctx context.Context, o kit.Options, way string, s settings, cut s
 	defer echoes.stop()
 	progress := watchProgress(&received)
 	defer progress.stop()
-	if err := pause(ctx, 8*time.Second); err != nil {
+	if err := kit.Pause(ctx, 8*time.Second); err != nil {
 		return err
 	}
 	before := progress.rate(4 * time.Second)
@@ -187,7 +187,7 @@ func losesPath(ctx context.Context, o kit.Options, way string, s settings, cut s
 	if err := w.cutPath(cut, true); err != nil {
 		return err
 	}
-	if err := pause(ctx, pathsLost); err != nil {
+	if err := kit.Pause(ctx, pathsLost); err != nil {
 		return errors.Join(err, w.cutPath(cut, false))
 	}
 	during := progress.rate(4 * time.Second)
@@ -200,7 +200,7 @@ func losesPath(ctx context.Context, o kit.Options, way string, s settings, cut s
 	echoes.reset()
 	soon := 2 * pathsBack
 	for time.Since(back) < 2*pathsBack {
-		if err := pause(ctx, stripeTick); err != nil {
+		if err := kit.Pause(ctx, stripeTick); err != nil {
 			return err
 		}
 		if progress.rate(time.Second) >= pathsOfSum*before && time.Since(back) > time.Second {
@@ -208,7 +208,7 @@ func losesPath(ctx context.Context, o kit.Options, way string, s settings, cut s
 			break
 		}
 	}
-	if err := pause(ctx, 2*time.Second); err != nil {
+	if err := kit.Pause(ctx, 2*time.Second); err != nil {
 		return err
 	}
 	paths, err := w.paths(ctx)

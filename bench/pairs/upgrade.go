@@ -44,7 +44,7 @@ func upgrade(ctx context.Context, o kit.Options, way string, run int, note func(
 		if step.relay != nil {
 			upgrades++
 		}
-		if err := pause(ctx, betweenSteps); err != nil {
+		if err := kit.Pause(ctx, betweenSteps); err != nil {
 			return err
 		}
 		if step.outage {
@@ -83,12 +83,12 @@ func (w *world) step(ctx context.Context, relay *relays.Process, outage bool) (o
 	if err := w.cut(true); err != nil {
 		return over, err
 	}
-	err = pause(ctx, upgradeOutage/2)
+	err = kit.Pause(ctx, upgradeOutage/2)
 	if err == nil {
 		err = upgrade()
 	}
 	if err == nil {
-		err = pause(ctx, upgradeOutage/2)
+		err = kit.Pause(ctx, upgradeOutage/2)
 	}
 	if mendErr := w.cut(false); mendErr != nil {
 		return over, mendErr

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -22,16 +20,12 @@ import (
 //
 //	client on host-a ── relay-a ══WAN══ relay-b ── target on host-b
 type world struct {
-	*lab.Stage
-	way string
-	dir string
+	*kit.World // the far relay first; no relays on ways without longhaul
+	way        string
 	settings
 	to netip.AddrPort // where clients connect
 
-	relays []*relays.Process // the far one first; none on ways without longhaul
-	stop   func()            // of the target
-	before func()            // what close does first; may be nil
-	after  func()            // and what once all processes have ended; may be nil
+	before func() // what close does first; may be nil
 
 	mu   sync.Mutex
 	said []string // lines of the near relay's log
@@ -74,31 +68,26 @@ func newWorld(ctx context.Context, o kit.Options, c lab.Conditions, way string, 
 // buildWorld is newWorld with any topology of the two sites, and with settings for
 // longhaul's relays.
 func buildWorld(ctx context.Context, o kit.Options, t lab.Topology, way string, serve func(net.Conn), s settings) (w *world, err error) {
-	dir, err := os.MkdirTemp("/run", "pairs-")
+	built, err := kit.NewWorld(t, o.Program, o.Report)
 	if err != nil {
 		return nil, err
 	}
-	built, err := lab.Build(t)
-	if err != nil {
-		os.RemoveAll(dir)
-		return nil, err
-	}
-	w = &world{Stage: &lab.Stage{Lab: built, Program: o.Program, Report: o.Report}, way: way, dir: dir, settings: s}
+	w = &world{World: built, way: way, settings: s}
 	defer func() {
 		if err != nil {
-			err = w.explain(err)
+			err = w.Explain(err)
 			w.close()
 		}
 	}()
-	listen := built.Host("host-b").ListenTCP
 	if way == WayMPTCP {
-		listen = built.Host("host-b").ListenMPTCP
+		l, err := built.Host("host-b").ListenMPTCP(ctx, targetPort)
+		if err != nil {
+			return w, err
+		}
+		w.AtClose(tcpserver.Serve(l, serve))
+	} else if err := w.Serve(ctx, "host-b", targetPort, serve); err != nil {
+		return w, err
 	}
-	l, err := listen(ctx, targetPort)
-	if err != nil {
-		return nil, err
-	}
-	w.stop = tcpserver.Serve(l, serve)
 	return w, w.start(ctx)
 }
 
@@ -124,8 +113,8 @@ func (w *world) start(ctx context.Context) error {
 }
 
 // near and far are the relays of both sites.
-func (w *world) near() *relays.Process { return w.relays[1] }
-func (w *world) far() *relays.Process  { return w.relays[0] }
+func (w *world) near() *relays.Process { return w.Relays[1] }
+func (w *world) far() *relays.Process  { return w.Relays[0] }
 
 // startRelays starts longhaul at both sites.
 func (w *world) startRelays(ctx context.Context) error {
@@ -135,11 +124,11 @@ func (w *world) startRelays(ctx context.Context) error {
 		}
 	}
 	for _, name := range []string{"relay-b", "relay-a"} {
-		r := &relays.Process{Name: name, Host: w.Host(name), Program: w.Program, Dir: w.dir, Env: w.env}
+		r := w.Relay(name, name)
+		r.Env = w.env
 		if name == "relay-a" {
 			r.Line = w.hear
 		}
-		w.relays = append(w.relays, r)
 		if err := w.startRelay(ctx, r); err != nil {
 			return err
 		}
@@ -225,26 +214,15 @@ func (w *world) cut(down bool) error {
 	return w.path().Cut(down, wan.BothWays...)
 }
 
-// explain adds the ends of all logs to an error.
-func (w *world) explain(err error) error {
-	err = w.Explain(err)
-	for _, r := range w.relays {
-		if said := r.Log(); said != "" && !errors.Is(err, context.Canceled) && !strings.Contains(err.Error(), said) {
-			err = fmt.Errorf("%w\n%s said:\n%s", err, r.Name, said)
-		}
-	}
-	return err
-}
-
 // errorf is an error with the log of what ran.
 func (w *world) errorf(format string, args ...any) error {
-	return w.explain(fmt.Errorf(format, args...))
+	return w.Explain(fmt.Errorf(format, args...))
 }
 
 // pids returns the processes of the way.
 func (w *world) pids() []int {
 	var all []int
-	for _, r := range w.relays {
+	for _, r := range w.Relays {
 		all = append(all, r.PID())
 	}
 	for _, d := range w.Running() {
@@ -257,32 +235,7 @@ func (w *world) close() {
 	if w.before != nil {
 		w.before()
 	}
-	for _, r := range w.relays {
-		if r.Running() {
-			_ = r.Kill() // no failure leaves it running
-		}
-	}
-	w.Stop()
-	if w.stop != nil {
-		w.stop()
-	}
-	if w.after != nil {
-		w.after()
-	}
-	w.Lab.Close()
-	os.RemoveAll(w.dir)
-}
-
-// pause waits, unless the context ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	w.Close()
 }
 
 // ports bounds the near relay's local ports.
