@@ -139,7 +139,7 @@ func (p *execution) main(ctx context.Context, args []string) (err error) {
 
 // measure runs the experiment in the sandbox.
 func (p *execution) measure(ctx context.Context) error {
-	if err := sandbox.PrivateRun(); err != nil {
+	if err := errors.Join(sandbox.PrivateRun(), loopbackUp()); err != nil {
 		return err
 	}
 	printer := progress.NewPrinter(p.stderr)

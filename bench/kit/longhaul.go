@@ -46,12 +46,8 @@ func (l *Longhaul) Run(ctx context.Context, args []string, stdout, stderr io.Wri
 		}
 		return InSandbox(args, stdout, stderr)
 	}
-	lo, err := netlink.LinkByName("lo")
-	if err == nil {
-		err = netlink.LinkSetUp(lo)
-	}
-	if err != nil {
-		return fmt.Errorf("set the loopback device up: %w", err)
+	if err = loopbackUp(); err != nil {
+		return err
 	}
 	if l.Dir, err = os.MkdirTemp("", "lh"); err != nil { // short: it has sockets
 		return err
@@ -64,6 +60,18 @@ func (l *Longhaul) Run(ctx context.Context, args []string, stdout, stderr io.Wri
 		}
 	}
 	return measure()
+}
+
+// loopbackUp sets the sandbox's loopback device up.
+func loopbackUp() error {
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		return fmt.Errorf("set the loopback device up: %w", err)
+	}
+	return nil
 }
 
 // Build builds longhaul from the checkout around the working directory.

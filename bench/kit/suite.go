@@ -208,7 +208,7 @@ func (s Suite) measure(ctx context.Context, e Trial, o Options) (CaseResult, err
 		return true
 	})
 	if e.All != nil {
-		ways = []string{"all"}
+		o.Through, ways = ways, []string{"all"}
 	}
 	for run := 1; run <= o.Repeat; run++ {
 		for _, way := range ways {
