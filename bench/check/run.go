@@ -17,41 +17,47 @@ import (
 	"longhaul/bench/kit"
 	"longhaul/internal/carry/integrity"
 	"longhaul/lab"
+	"longhaul/lab/experiment"
 	"longhaul/lab/link"
-	"longhaul/lab/progress"
 )
 
-// Within is the maximum duration of a check.
-const Within = 5 * time.Second
+// within is the maximum duration of a check.
+const within = 5 * time.Second
 
-// Options are the options of a run.
-type Options struct {
-	Program string // the longhaul binary
-	Seed    uint64 // of losses and alterations
-	Report  progress.Reporter
+func main() { kit.Main(suite().Entry()) }
+
+func suite() kit.Suite {
+	s := kit.Suite{Usual: kit.Options{Repeat: 1, Seed: 1}, Experiment: experiment.Experiment{
+		Name:    "check",
+		Summary: "longhaul check on a chain of relays with known faults",
+		Source:  "no report: each fault is known",
+		Short:   "Run longhaul check on a chain of relays with known faults",
+		Long: `check builds a chain of three relays and a target, each on its own host: 20 and
+30 ms apart, at 500 and 200 Mb/s. Each case has another fault, or none: a relay
+or the target is down, a link is cut or loses packets, a program between two
+relays alters bytes. The table shows whether longhaul check names the fault and
+its place, and the duration.
+
+Exit codes: 0 each case is right and took at most 5 s, 1 otherwise.`,
+		Example: `  go run ./bench/check
+  go run ./bench/check --case altered-bc-data --json`,
+	}, Missing: func(way string) string {
+		if way == withSocat {
+			return lab.MissingProgram("socat", "socat")
+		}
+		return ""
+	}}
+	for _, c := range Cases() {
+		way := "relays"
+		if c.socat != "" {
+			way = withSocat
+		}
+		s.Trials = append(s.Trials, kit.Trial{Name: c.Name, About: c.want.String(), Ways: []string{way}, Run: c.run})
+	}
+	return s
 }
 
-// Result is a check's result of a case.
-type Result struct {
-	Case    string  `json:"case"`
-	Want    Verdict `json:"want"`
-	Got     Verdict `json:"got"`
-	Right   bool    `json:"right"` // and in time
-	Seconds float64 `json:"seconds"`
-	Said    string  `json:"said"`
-	Skipped string  `json:"skipped,omitempty"` // why it was not run
-	Error   string  `json:"error,omitempty"`
-
-	Report *integrity.Report `json:"report"` // null: no report
-}
-
-// Outcome has the results of all cases.
-type Outcome struct {
-	Right          int      `json:"right"`
-	Run            int      `json:"run"`
-	SlowestSeconds float64  `json:"slowest_seconds"`
-	Cases          []Result `json:"cases"`
-}
+const withSocat = "socat"
 
 // The hosts and their addresses.
 var (
@@ -73,45 +79,23 @@ const (
 	targetPort = 5000
 )
 
-// Run runs cases, one after the other. The process must be inside a sandbox.
-func Run(ctx context.Context, cases []Case, o Options) (Outcome, error) {
-	var outcome Outcome
-	for i, c := range cases {
-		r := c.run(ctx, o)
-		if ctx.Err() != nil {
-			return outcome, ctx.Err()
-		}
-		outcome.Cases = append(outcome.Cases, r)
-		if r.Skipped == "" {
-			outcome.Run++
-			outcome.SlowestSeconds = max(outcome.SlowestSeconds, r.Seconds)
-		}
-		if r.Right {
-			outcome.Right++
-		}
-		o.Report.Notef("%d/%d %s, %.2f s", i+1, len(cases), r.Case, r.Seconds)
-	}
-	return outcome, nil
-}
-
-func (c Case) run(ctx context.Context, o Options) Result {
-	r := Result{Case: c.Name, Want: c.want}
-	if c.socat != "" {
-		if _, err := exec.LookPath("socat"); err != nil {
-			r.Skipped = "socat is not installed"
-			return r
-		}
-	}
-	w, err := c.build(ctx, o)
-	if err == nil {
-		defer w.Close()
-		err = w.check(ctx, &r)
-	}
+func (c Case) run(ctx context.Context, o kit.Options, _ string, run int, note func(kit.Measured)) error {
+	w, err := c.build(ctx, o, o.Seed+uint64(run)-1)
 	if err != nil {
-		r.Error = err.Error()
+		return err
 	}
-	r.Right = r.Error == "" && r.Got == r.Want && r.Seconds <= Within.Seconds()
-	return r
+	defer w.Close()
+	got, took, err := w.check(ctx)
+	if err != nil {
+		return w.Explain(err)
+	}
+	wrong := kit.Measured{Name: "wrong", Bound: kit.AtMost(0), Exact: true}
+	if got != c.want {
+		wrong.Value, wrong.Example = 1, fmt.Sprintf("%s, and not %s", got, c.want)
+	}
+	note(wrong)
+	note(kit.Measured{Name: "took", Unit: "s", Value: took.Seconds(), Bound: kit.AtMost(within.Seconds()), Exact: true})
+	return nil
 }
 
 // world is a built chain.
@@ -120,13 +104,13 @@ type world struct {
 	Case
 }
 
-func (c Case) build(ctx context.Context, o Options) (*world, error) {
-	built, err := kit.NewWorld(c.topology(o.Seed), o.Program, o.Report)
+func (c Case) build(ctx context.Context, o kit.Options, seed uint64) (*world, error) {
+	built, err := kit.NewWorld(c.topology(seed), o.Program, o.Report)
 	if err != nil {
 		return nil, err
 	}
 	w := &world{World: built, Case: c}
-	if err := w.start(ctx, o.Seed); err != nil {
+	if err := w.start(ctx, seed); err != nil {
 		w.Close()
 		return nil, err
 	}
@@ -251,34 +235,33 @@ func (w *world) startSocat(ctx context.Context, at, to netip.AddrPort) error {
 }
 
 // check has relay-a check its tunnel.
-func (w *world) check(ctx context.Context, r *Result) error {
+func (w *world) check(ctx context.Context) (v Verdict, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, w.Program, "check", "main", "--json", "--control-socket", w.Relays[0].Socket())
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	begin := time.Now()
-	err := w.Host("relay-a").Start(cmd)
+	err = w.Host("relay-a").Start(cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}
-	r.Seconds = time.Since(begin).Seconds()
+	took = time.Since(begin)
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		return err
+		return v, took, err
 	}
 	var report integrity.Report
 	if err := json.Unmarshal(stdout.Bytes(), &report); err != nil {
-		return fmt.Errorf("longhaul check: %v: %s", cmd.ProcessState, strings.TrimSpace(stderr.String()))
+		return v, took, fmt.Errorf("longhaul check: %v: %s", cmd.ProcessState, strings.TrimSpace(stderr.String()))
 	}
 	if want := map[integrity.State]int{integrity.Whole: 0, integrity.Broken: 1, integrity.Lossy: 3}[report.State]; cmd.ProcessState.ExitCode() != want {
-		return fmt.Errorf("longhaul check ends with %d for a tunnel that is %s", cmd.ProcessState.ExitCode(), report.State)
+		return v, took, fmt.Errorf("longhaul check ends with %d for a tunnel that is %s", cmd.ProcessState.ExitCode(), report.State)
 	}
-	r.Got, r.Said, r.Report = verdictOf(report), report.Summary, &report
 	if w.socat != "" && (len(report.Chains[0].Hops) != 4 || report.Chains[0].Hops[1].Kind != integrity.KindOther) {
-		return errors.New("longhaul check does not report the socat")
+		return v, took, errors.New("longhaul check does not report the socat")
 	}
-	return nil
+	return verdictOf(report), took, nil
 }
 
 // verdictOf returns the hosts on either side of a report's fault.
