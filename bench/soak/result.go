@@ -3,12 +3,13 @@ package main
 import (
 	"fmt"
 	"io"
-	"longhaul/internal/words/stats"
 	"math"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"longhaul/internal/words/stats"
 )
 
 const (

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"longhaul/lab"
-	"longhaul/lab/link"
 	"longhaul/lab/progress"
 )
 
@@ -80,62 +79,6 @@ type Options struct {
 // warmUp is the time of the connection that uses a path before a warm run. At 600 ms and
 // 1 Gb/s haul's start-up takes 9 s.
 func (p Path) warmUp() time.Duration { return 5*time.Second + 20*p.RTT }
-
-// conditions describes the path for a result.
-func (p Path) conditions(o Options) map[string]any {
-	loss := p.Loss.Probability
-	d := map[string]any{
-		"rtt_ms":       milliseconds(p.RTT),
-		"rate_bps":     p.RateBps,
-		"loss_ab":      loss,
-		"loss_ba":      p.LossBA.Probability,
-		"loss_place":   p.LossPlace.String(),
-		"queue_bdp":    p.QueueBDP,
-		"window_bdp":   p.WindowBDP,
-		"buffer_bytes": p.bufferBytes(),
-		"mtu":          p.MTUAB,
-		"jitter_ms":    milliseconds(p.Jitter),
-		"seed":         p.Seed,
-		"warm":         o.Warm,
-		"limit_bps":    p.LimitBps(),
-		"seconds":      o.Time.Seconds(),
-		"kernel":       lab.KernelRelease(),
-	}
-	if p.LossBurstPackets > 1 {
-		d["loss_burst_packets"] = p.LossBurstPackets
-	}
-	if p.QueueBytes > 0 {
-		d["queue_bytes"] = p.QueueBytes
-	}
-	for key, trace := range map[string]*link.Trace{"trace": p.Trace, "trace_back": p.TraceBack} {
-		if trace != nil {
-			d[key] = trace.Name()
-		}
-	}
-	if p.AQM.Algorithm != link.NoAQM {
-		d["aqm"], d["aqm_target_ms"] = p.AQM.Algorithm.String(), milliseconds(p.AQM.TargetOrDefault())
-	}
-	if p.AQM.ECN {
-		d["ecn"] = true
-	}
-	if l := p.RateLoss; l.Share > 0 {
-		d["rate_loss"] = map[string]any{"from_bps": l.FromBps, "to_bps": l.ToBps, "share": l.Share}
-	}
-	if p.ACKThinning > 1 {
-		d["ack_thinning"] = p.ACKThinning
-	}
-	if p.Aggregate+p.AggregateBack > 0 {
-		d["aggregate_ms"], d["aggregate_back_ms"] = milliseconds(p.Aggregate), milliseconds(p.AggregateBack)
-		d["aggregate_bytes"] = p.AggregateBytes
-	}
-	if p.MarkAbove > 0 {
-		d["mark_above_ms"] = milliseconds(p.MarkAbove)
-	}
-	if p.HostECN != lab.HostECNDefault {
-		d["host_ecn"] = p.HostECN.String()
-	}
-	return d
-}
 
 // String describes the path as the tables' captions do.
 func (p Path) String() string {

@@ -5,16 +5,18 @@ import (
 	"fmt"
 
 	"longhaul/internal/words/stats"
+	"longhaul/lab"
 	"longhaul/lab/tcpcc"
 )
 
 // Result is the outcome of one path with every algorithm.
 type Result struct {
-	Experiment string         `json:"experiment"`
-	Conditions map[string]any `json:"conditions"`
-	Cases      []CaseResult   `json:"cases"`
-
-	path Path
+	Experiment string       `json:"experiment"`
+	Kernel     string       `json:"kernel"`
+	Path       Path         `json:"path"`
+	Seconds    float64      `json:"seconds"` // of each run
+	Warm       bool         `json:"warm"`
+	Cases      []CaseResult `json:"cases"`
 }
 
 // CaseResult is the outcome of an algorithm: medians over its runs.
@@ -49,7 +51,7 @@ var references = map[string]string{"cubic": "10 KB/s", "illinois": "15-20 KB/s",
 // so that a change of the machine's speed affects all. A repeat has the same losses for
 // all.
 func Single(ctx context.Context, p Path, o Options) (Result, error) {
-	result := Result{Experiment: "congestion", Conditions: p.conditions(o), path: p}
+	result := Result{Experiment: "congestion", Kernel: lab.KernelRelease(), Path: p, Seconds: o.Time.Seconds(), Warm: o.Warm}
 	algorithms, err := tcpcc.Choose(o.Algorithms)
 	if err != nil {
 		return result, err

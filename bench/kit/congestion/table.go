@@ -27,8 +27,8 @@ func (r Result) WriteText(w io.Writer) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%s\n%s\n", wrapped(r.path.String(), "; ", r.runs(), "."), wrapped(
-		"whole, steady: goodput of the whole run and of its second half, of the limit: ", r.path.limitInWords(),
+	_, err := fmt.Fprintf(w, "%s\n%s\n", wrapped(r.Path.String(), "; ", r.runs(), "."), wrapped(
+		"whole, steady: goodput of the whole run and of its second half, of the limit: ", r.Path.limitInWords(),
 		"; to 50, 90: seconds of data until that share of the limit was delivered; queue delay in ms; ",
 		"sent: sent ÷ delivered; CPU: of the sending thread, s/GB."))
 	return err
@@ -36,7 +36,7 @@ func (r Result) WriteText(w io.Writer) error {
 
 // runs returns a text with the number and duration of runs.
 func (r Result) runs() string {
-	seconds := fmt.Sprintf("%v s", r.Conditions["seconds"])
+	seconds := fmt.Sprintf("%v s", r.Seconds)
 	if len(r.Cases) > 0 && len(r.Cases[0].Runs) > 1 {
 		return fmt.Sprintf("medians of %d runs of %s", len(r.Cases[0].Runs), seconds)
 	}

@@ -1,9 +1,10 @@
 package pcap
 
 import (
-	"longhaul/internal/words/stats"
 	"slices"
 	"time"
+
+	"longhaul/internal/words/stats"
 )
 
 const (
