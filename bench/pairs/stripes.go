@@ -20,7 +20,6 @@ type striped struct {
 	arrived  []arrival // that of each stripeTick
 	last     float64   // bytes a second of the last 4 s
 	lanes    int       // at the end
-	lanesWhy string    // as the near relay tells
 	cpuPerGB float64   // 0: no program has carried it
 }
 
@@ -78,15 +77,6 @@ func (w *world) stripe(ctx context.Context, received *atomic.Int64, lasts time.D
 	s.cpuPerGB = (after - before).Seconds() * 1e9 / float64(s.arrived[len(s.arrived)-1].total)
 	if len(w.Relays) == 0 || w.way == WayPlain {
 		return s, nil
-	}
-	status, err := w.near().Status(ctx)
-	if err != nil {
-		return s, err
-	}
-	for _, f := range status.Flows {
-		if f.Pair != nil {
-			s.lanesWhy = f.Pair.LanesWhy
-		}
 	}
 	s.lanes, err = w.lanesBusy(ctx)
 	return s, err

@@ -77,7 +77,6 @@ const (
 	stripeCold        = 6 * time.Second
 	stripeKnown       = time.Second
 	stripeHashedShare = 0.9
-	stripeUnlimited   = 2    // lanes where one connection gets everything
 	stripeEchoFactor  = 1.1  // of the echoes beside a flow with one lane
 	stripeMemoryBDPs  = 2.0  // of the path
 	stripeCost        = 0.45 // CPU s/GB of both sites
@@ -97,7 +96,7 @@ func policed(ctx context.Context, o kit.Options, way string, _ int, note func(ki
 		}
 		note(share)
 		note(soon)
-		noteLanes(way, run, f, note, nil)
+		noteLanes(way, run, f, note)
 	})
 }
 
@@ -111,14 +110,14 @@ func hashed(ctx context.Context, o kit.Options, way string, _ int, note func(kit
 			share.Bound = kit.AtLeast(stripeHashedShare)
 		}
 		note(share)
-		noteLanes(way, run, f, note, nil)
+		noteLanes(way, run, f, note)
 	})
 }
 
 // noteLanes notes what relays tell of a flow.
-func noteLanes(way, run string, f striped, note func(kit.Measured), lanes *kit.Bound) {
+func noteLanes(way, run string, f striped, note func(kit.Measured)) {
 	if ours(way) {
-		note(kit.Measured{Name: run + ": lanes", Value: float64(f.lanes), Bound: lanes})
+		note(kit.Measured{Name: run + ": lanes", Value: float64(f.lanes)})
 	}
 	if f.cpuPerGB > 0 {
 		note(kit.Measured{Name: run + ": " + figureCost, Value: f.cpuPerGB})
@@ -146,9 +145,6 @@ func twoFlows(ctx context.Context, o kit.Options, t lab.Topology, way string, do
 			return err
 		}
 		done(run, f)
-		if f.lanesWhy != "" {
-			o.Report.Linef("  %s: %s", run, f.lanesWhy)
-		}
 	}
 	return nil
 }

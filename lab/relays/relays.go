@@ -208,11 +208,6 @@ type Status struct {
 	Older   []struct {
 		ControlSocket string `json:"control_socket"`
 	} `json:"older_processes"` // that still have flows
-	Flows []struct {
-		Pair *struct {
-			LanesWhy string `json:"lanes_why"`
-		} `json:"pair"`
-	} `json:"flows"`
 }
 
 // TunnelStatus is a tunnel's part of Status.

@@ -49,7 +49,7 @@ type Sample struct {
 	Skipped   bool
 	ClientLeg LegSample
 	TargetLeg LegSample
-	Lanes     *Lanes // of a flow of a pair that has several
+	Lanes     []Lane // of a flow of a pair that has several
 }
 
 // LegSample is one connection of a flow at this host's end.

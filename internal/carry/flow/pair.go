@@ -98,13 +98,8 @@ func (p *PairPath) State() string {
 	return "down"
 }
 
-// Lanes are the connections over the WAN of a flow that has several.
-type Lanes struct {
-	Each []Lane `json:"each"`
-	Why  string `json:"why,omitempty"` // why their number is what it is
-}
-
-// Lane is one of them. Its bytes are those of its connection, for all flows that had it.
+// Lane is a connection over the WAN of a flow that has several. Its bytes are those of its
+// connection, for all flows that had it.
 type Lane struct {
 	Local         Address       `json:"local"`
 	BytesSent     int64         `json:"bytes_sent"` // acknowledged by the other host

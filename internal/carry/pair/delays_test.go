@@ -5,39 +5,33 @@ import (
 	"time"
 )
 
-// TestStandingQueue holds which round trips show a queue.
-func TestStandingQueue(t *testing.T) {
+// TestDelays holds which round trip counts as the one without queues.
+func TestDelays(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
 		name   string
 		before time.Duration   // the round trip until a while ago
 		ago    time.Duration   // how long
-		now    []time.Duration // those of the last second
+		now    []time.Duration // those since then, again and again
 		want   time.Duration
 	}{
-		{"none", 60 * ms, time.Minute, []time.Duration{60 * ms, 61 * ms, 60 * ms}, 0},
-		{"one that stands", 60 * ms, time.Minute, []time.Duration{90 * ms, 84 * ms, 100 * ms}, 24 * ms},
-		{"jitter", 60 * ms, time.Minute, []time.Duration{90 * ms, 61 * ms, 100 * ms}, 0},
-		{"too few round trips", 60 * ms, time.Minute, []time.Duration{90 * ms, 84 * ms}, 0},
-		{"a short one on a short path", ms, time.Minute, []time.Duration{3 * ms, 3 * ms, 3 * ms}, 0},
-		{"a path that became longer", 60 * ms, 2 * delayMemory, []time.Duration{90 * ms, 90 * ms, 91 * ms}, 0},
-		{"a path that became longer a while ago", 60 * ms, delayMemory / 2, []time.Duration{90 * ms, 90 * ms, 91 * ms}, 30 * ms},
+		{"always the same", 60 * ms, time.Minute, []time.Duration{60 * ms}, 60 * ms},
+		{"a queue stands", 60 * ms, time.Minute, []time.Duration{90 * ms, 84 * ms}, 60 * ms},
+		{"a path that became shorter", 60 * ms, time.Minute, []time.Duration{40 * ms, 41 * ms}, 40 * ms},
+		{"a path that became longer", 60 * ms, 2 * delayMemory, []time.Duration{90 * ms, 91 * ms}, 90 * ms},
+		{"a path that became longer a while ago", 60 * ms, delayMemory / 2, []time.Duration{90 * ms, 91 * ms}, 60 * ms},
 	} {
 		var d delays
 		now := time.Now()
-		// Round trips of a second each until now, and the last ones.
-		for at := now.Add(-2*delayMemory - time.Minute); at.Before(now.Add(-time.Second)); at = at.Add(time.Second) {
+		for i, at := 0, now.Add(-2*delayMemory-time.Minute); at.Before(now); i, at = i+1, at.Add(time.Second) {
 			rtt := c.before
 			if at.After(now.Add(-c.ago)) {
-				rtt = c.now[0]
+				rtt = c.now[i%len(c.now)]
 			}
 			d.note(at, rtt)
 		}
-		for i, rtt := range c.now {
-			d.note(now.Add(time.Duration(i-len(c.now))*100*ms), rtt)
-		}
-		if got := d.standing(now.Add(-time.Second)); got != c.want {
-			t.Errorf("%s: a queue of %v stands, want %v", c.name, got, c.want)
+		if got := d.without(); got != c.want {
+			t.Errorf("%s: %v without queues, want %v", c.name, got, c.want)
 		}
 	}
 }

@@ -32,8 +32,6 @@ type Flow struct {
 	strands   []*strand // the lanes, the main one first
 	wantLanes int       // near: so many lanes are to carry the flow
 	burstFrom uint64    // what had been moved, both ways, when it last began to move
-	why       string    // near: why it has so many lanes
-	auto      *auto     // near: while the number of lanes is to be found
 	mix       *mix      // what is known of several lanes; nil: nothing
 	gapAt     uint64    // the position as a receiver
 	gapSince  stamp     // since when it stands there, though bytes beyond it are here
@@ -220,7 +218,7 @@ func (f *Flow) sendNext() bool {
 		st.greet = wire.AppendRelease(nil, 0, f.sf.In.Position())
 		st.cond.broadcast()
 	}
-	if st.pumped || st.greet == nil && (!some || f.hushes()) {
+	if st.pumped || st.greet == nil && !some {
 		return false
 	}
 	var item stream.Item
@@ -646,7 +644,7 @@ func (f *Flow) Figures() Figures {
 		up, down = down, up
 	}
 	g := Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Target: f.target,
-		Lanes: len(f.strands), LanesWhy: f.whyLanes(), Resumes: int(f.resumes), Outage: f.outage, RTT: f.s.rtt()}
+		Lanes: len(f.strands), Resumes: int(f.resumes), Outage: f.outage, RTT: f.s.rtt()}
 	if !f.needSince.IsZero() {
 		g.Outage += f.needSince.since()
 	}

@@ -35,7 +35,7 @@ type lane struct {
 	instance uint64
 	answered atomic.Bool // HELLO was read
 
-	tuned readerWait // at the last look at how many lanes help; under the flow's lock
+	tuned readerWait // at the last look at whether lanes limit the flow; under the flow's lock
 
 	wmu      sync.Mutex // serializes writes; taken before mu
 	recorded readerWait // when a write last had to wait; under wmu

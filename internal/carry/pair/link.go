@@ -67,10 +67,6 @@ type Link struct {
 	laneDials int
 	admission admission // of handshakes of lanes
 	laneRetry time.Time // no lane is dialed before it
-
-	known   [2]known  // numbers of lanes that help, by direction
-	trial   *Flow     // that tries another number
-	trialAt time.Time // its latest look
 }
 
 func (o LinkOptions) withDefaults() LinkOptions {

@@ -2,9 +2,10 @@ package pair
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
+
+	"longhaul/internal/sys/tcpinfo"
 )
 
 // A path may keep each connection on one of several links, by a hash of its addresses and
@@ -30,6 +31,10 @@ const (
 	moveLoss   = 0.85
 	moveLosses = 8
 	moveRest   = 5 * time.Minute
+	// moveLimited is the share of looks at which a flow must lack room on its lanes.
+	moveLimited = 0.6
+	// movePatience bounds the wait for the lanes that are to join.
+	movePatience = 5 * time.Second
 	// moveEmptyWithin bounds the wait for what was sent on a lane that is to be closed.
 	moveEmptyWithin = 2 * time.Second
 )
@@ -46,10 +51,26 @@ type mover struct {
 	moved bool    // lanes have moved since the measurement before
 	tries int     // in vain
 	lost  int     // moves that lost a link
+}
 
-	// auto: lanes: auto found the lanes. It measures by itself, most often behind policers,
-	// where rates fall now and then: so losses count as moves in vain.
-	auto bool
+// sight is what a mover looks at, of one direction.
+type sight struct {
+	now     time.Time
+	each    func() []laneBytes // that the other end has got on each lane, the main one first
+	limited bool               // the lanes have no room for what there is to send
+	rtt     time.Duration
+}
+
+// laneBytes is what one lane has carried in a direction.
+type laneBytes struct {
+	of    *lane
+	bytes uint64
+}
+
+// laneRate is bytes a second of one lane over one measurement.
+type laneRate struct {
+	of   *lane
+	rate float64
 }
 
 // look takes a look at the flow, and returns the lanes that lag.
@@ -57,7 +78,7 @@ func (m *mover) look(s sight) []*lane {
 	if m.tries >= moveTries && s.now.Sub(m.began) < moveRest {
 		return nil
 	} else if m.tries >= moveTries {
-		*m = mover{auto: m.auto}
+		*m = mover{}
 	}
 	if m.began.IsZero() {
 		m.begin(s.now, s.each())
@@ -71,7 +92,7 @@ func (m *mover) look(s sight) []*lane {
 		return nil
 	}
 	now, then := s.each(), m.each
-	limited := float64(m.limited) >= tuneLimited*float64(m.looks)
+	limited := float64(m.limited) >= moveLimited*float64(m.looks)
 	m.begin(s.now, now)
 	rates := ratesBetween(then, now, elapsed)
 	if !limited || len(rates) < len(now) || len(rates) < 2 { // a new lane's window opens
@@ -86,7 +107,7 @@ func (m *mover) begin(now time.Time, each []laneBytes) {
 
 // judge returns the lanes that lag for the second time, the slowest ones first: behind a policer
 // each is slower now and then. The main lane stays.
-func (m *mover) judge(rates laneRates) (lag []*lane) {
+func (m *mover) judge(rates []laneRate) (lag []*lane) {
 	total, fastest := 0.0, 0.0
 	for _, r := range rates {
 		total, fastest = total+r.rate, max(fastest, r.rate)
@@ -94,7 +115,7 @@ func (m *mover) judge(rates laneRates) (lag []*lane) {
 	switch {
 	case total > moveGain*m.best:
 		m.best, m.tries, m.lost = total, 0, 0
-	case m.moved && total < moveLoss*m.best && m.lost < moveLosses && !m.auto:
+	case m.moved && total < moveLoss*m.best && m.lost < moveLosses:
 		m.lost++
 	case m.moved:
 		m.tries++
@@ -118,7 +139,7 @@ func (m *mover) judge(rates laneRates) (lag []*lane) {
 }
 
 // ratesBetween are the rates of the lanes that the flow had then and has now.
-func ratesBetween(then, now []laneBytes, elapsed time.Duration) (rates laneRates) {
+func ratesBetween(then, now []laneBytes, elapsed time.Duration) (rates []laneRate) {
 	for _, n := range now {
 		for _, was := range then {
 			if was.of == n.of {
@@ -134,7 +155,6 @@ type moving struct {
 	lanes   []*lane
 	since   time.Time
 	emptied bool // the others are there: nothing more is sent on these
-	count   int  // of those that have moved
 }
 
 // moveLanes moves the lanes that lag. The caller has decided how many the flow is to have, and
@@ -143,38 +163,27 @@ func (f *Flow) moveLanes(now time.Time) {
 	if f.wantLanes < 2 {
 		return
 	}
-	if f.auto == nil {
-		f.auto = &auto{}
-	}
-	a := f.auto
-	if f.tries() {
-		for _, st := range f.strands {
-			st.leaving = false
+	m := f.mixed()
+	m.moving.lanes = slices.DeleteFunc(m.moving.lanes, func(l *lane) bool { return !f.has(l) })
+	for i, s := range [...]sight{
+		{now, f.acknowledgedEach, f.lanesFull(), f.s.rtt()},
+		{now, f.receivedEach, f.farLacksRoom(now), f.s.rtt()},
+	} {
+		if f.moves() {
+			break
 		}
-		a.movers, a.moving = [2]mover{}, moving{count: a.moving.count} // it compares lanes itself
-		return
-	}
-	a.moving.lanes = slices.DeleteFunc(a.moving.lanes, func(l *lane) bool { return !f.has(l) })
-	if len(a.moving.lanes) == 0 {
-		finds := f.s.link.options().AutoLanes
-		for i, s := range f.sights(now) {
-			if finds && a.tuners[i].want() < 2 {
-				continue // this direction uses the main lane alone
-			}
-			a.movers[i].auto = finds
-			if a.moving.lanes = a.movers[i].look(s); len(a.moving.lanes) > 0 {
-				a.moving.since, a.moving.emptied = now, false
-				break
-			}
-		}
+		m.moving = moving{lanes: m.movers[i].look(s), since: now}
 	}
 	f.moveOver(now)
 }
 
+// moves reports whether lanes are to be replaced.
+func (f *Flow) moves() bool { return f.mix != nil && len(f.mix.moving.lanes) > 0 }
+
 // moveOver closes the lanes that lag once the others are there, and what was sent on them has
 // arrived. A flow with all lanes that it may have loses them first. If no others come, they stay.
 func (f *Flow) moveOver(now time.Time) {
-	m := &f.auto.moving
+	m := &f.mix.moving
 	n := len(m.lanes)
 	if n == 0 {
 		return
@@ -183,7 +192,7 @@ func (f *Flow) moveOver(now time.Time) {
 	if !m.emptied {
 		missing := f.readyStrands() < f.wantLanes+n && f.wantLanes+n <= maxLanes
 		switch {
-		case missing && waited > tunePatience:
+		case missing && waited > movePatience:
 			m.lanes = nil
 			return
 		case missing:
@@ -211,15 +220,6 @@ func (f *Flow) moveOver(now time.Time) {
 		f.releaseStrand(f.strand(l))
 	}
 	m.lanes, m.emptied = nil, false
-	m.count += n
-}
-
-// whyLanes says why the flow's lanes are as many as they are, and how many have moved.
-func (f *Flow) whyLanes() string {
-	if f.auto == nil || f.auto.moving.count == 0 {
-		return f.why
-	}
-	return fmt.Sprintf("%s; %d moved to other ports", f.why, f.auto.moving.count)
 }
 
 // retire has the lane closed when it has been drained: the pool would give it out again.
@@ -227,4 +227,67 @@ func (l *lane) retire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.retired = true
+}
+
+// acknowledgedEach is what the other end has got of each lane.
+func (f *Flow) acknowledgedEach() []laneBytes {
+	return f.carried(func(i *tcpinfo.Info) uint64 { return i.BytesAcked })
+}
+
+// receivedEach is what has come on each lane.
+func (f *Flow) receivedEach() []laneBytes {
+	return f.carried(func(i *tcpinfo.Info) uint64 { return i.BytesReceived })
+}
+
+func (f *Flow) carried(of func(*tcpinfo.Info) uint64) (each []laneBytes) {
+	for _, st := range f.strands {
+		if !st.ready {
+			continue
+		}
+		kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool {
+			each = append(each, laneBytes{st.l, of(i)})
+			return true
+		})
+	}
+	return each
+}
+
+// readyStrands is the number of lanes that may carry bytes.
+func (f *Flow) readyStrands() (n int) {
+	for _, st := range f.strands {
+		n += btoi(st.ready)
+	}
+	return n
+}
+
+// lanesFull reports that the flow has bytes to send and that its lanes have no room for them,
+// as the path limits them and not the other end's reading.
+func (f *Flow) lanesFull() bool { return f.lanesBusy() && !f.lane.tuned.since(f.lane.bulk) }
+
+// lanesBusy reports that the flow has bytes to send and that its lanes have no room for them.
+func (f *Flow) lanesBusy() bool {
+	if f.lane == nil || !f.sf.Out.Pending() && !(f.leg.readable && f.sf.Hungry()) {
+		return false
+	}
+	return !slices.ContainsFunc(f.strands, func(st *strand) bool { return st.ready && !f.hasEnough(st) })
+}
+
+// hasEnough reports that a lane has no room, or with the whole window as much as it can send.
+func (f *Flow) hasEnough(st *strand) bool {
+	return st.busy || f.sf.Out.Starved() && st.pace().queued > 0
+}
+
+// readerWait is how long the kernel has waited for the other end's window on a lane, and has
+// had something to send, at the last look.
+type readerWait struct{ rwndLimited, busyTime time.Duration }
+
+// since reports whether the lane has mostly waited for the other end's window since the last
+// look at it.
+func (w *readerWait) since(c *bulkConn) bool {
+	before := *w
+	kernelSays(c, func(i *tcpinfo.Info) bool {
+		w.rwndLimited, w.busyTime = i.RwndLimited, i.BusyTime
+		return true
+	})
+	return w.rwndLimited-before.rwndLimited > (w.busyTime-before.busyTime)/2
 }

@@ -74,7 +74,7 @@ func (p *hashedPath) move(lanes int, lasts float64, dice *rand.Rand) (share floa
 			moves, lag = moves+len(lag), nil
 		}
 		if len(lag) == 0 {
-			lag = m.look(sight{now: began.Add(time.Duration(seconds * 1e9)), lanes: len(each), limited: true, rtt: 60 * time.Millisecond,
+			lag = m.look(sight{now: began.Add(time.Duration(seconds * 1e9)), limited: true, rtt: 60 * time.Millisecond,
 				each: func() []laneBytes { return slices.Clone(each) }})
 			due = seconds + 0.5
 		}
@@ -118,7 +118,7 @@ func TestMover(t *testing.T) {
 // A mover rests after moves that bring nothing, and its main lane never moves.
 func TestMoverRests(t *testing.T) {
 	lanes := []*lane{{}, {}, {}}
-	rates := laneRates{{lanes[0], 1}, {lanes[1], 2}, {lanes[2], 9}}
+	rates := []laneRate{{lanes[0], 1}, {lanes[1], 2}, {lanes[2], 9}}
 	var m mover
 	moves := 0
 	for range 5 * moveTries {
@@ -137,8 +137,8 @@ func TestMoverRests(t *testing.T) {
 // Moves that lose a link do not count as moves in vain, up to a bound.
 func TestMoverFindsALostLink(t *testing.T) {
 	lanes := []*lane{{}, {}, {}}
-	rates := func(total float64) laneRates {
-		return laneRates{{lanes[0], total / 12}, {lanes[1], total / 6}, {lanes[2], total * 3 / 4}}
+	rates := func(total float64) []laneRate {
+		return []laneRate{{lanes[0], total / 12}, {lanes[1], total / 6}, {lanes[2], total * 3 / 4}}
 	}
 	var m mover
 	m.judge(rates(100))

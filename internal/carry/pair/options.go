@@ -88,7 +88,6 @@ type LinkOptions struct {
 	Paths     []PathOptions // none: one, by the host's routes
 	Warm      int           // idle lanes, on each path
 	Lanes     int           // of a flow that moves much; 0: 1
-	AutoLanes bool          // as many lanes as help; Lanes has no meaning then
 	Resume    time.Duration // how long a flow waits for a lane; 0: DefaultResume
 	NoResume  bool          // a flow ends with its lane; Resume has no meaning then
 	Clear     bool          // lanes in clear; the far relay must want the same

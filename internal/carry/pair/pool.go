@@ -123,14 +123,17 @@ func (s *session) warmOver(p *wanPath) (n int) {
 	return n + s.warmOf(p)
 }
 
-// keepAsMany has the pool keep as many lanes over the path as a flow has now, for tuneMemory. The next
+// keptFor is how long the pool keeps the lanes of a flow that had several.
+const keptFor = 10 * time.Minute
+
+// keepAsMany has the pool keep as many lanes over the path as a flow has now, for keptFor. The next
 // flow profits from them: their windows are open and, on a group of links, their ports lead to each
 // link.
 func (p *wanPath) keepAsMany(lanes int, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if lanes >= p.kept || now.After(p.keptUntil) {
-		p.kept, p.keptUntil = lanes, now.Add(tuneMemory)
+		p.kept, p.keptUntil = lanes, now.Add(keptFor)
 	}
 }
 

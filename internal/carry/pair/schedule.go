@@ -29,12 +29,17 @@ const (
 	silentLane = 200 * time.Millisecond
 )
 
+// limitedFor is how long the far relay's word that it lacks room counts. It repeats it at each tick.
+const limitedFor = 3 * tickEvery
+
 // mix is what a flow that moves knows of its lanes together. A parked flow has none.
 type mix struct {
 	quickest   *strand // which gets what is little; nil: the main one
 	uneven     bool    // the lanes differ much in delay
 	window     window
 	farLimited stamp // near: the far relay's latest word that it lacks room on the lanes
+	movers     [2]mover
+	moving     moving
 }
 
 func (f *Flow) mixed() *mix {
@@ -48,7 +53,7 @@ func (f *Flow) uneven() bool { return f.mix != nil && f.mix.uneven }
 
 // farLacksRoom reports that the far relay has said of late that it lacks room on the lanes.
 func (f *Flow) farLacksRoom(now time.Time) bool {
-	return f.mix != nil && f.mix.farLimited.isFresh(now)
+	return f.mix != nil && !f.mix.farLimited.IsZero() && f.mix.farLimited.until(now) < limitedFor
 }
 
 // pace is what a lane can do.

@@ -572,8 +572,7 @@ func (f *Flow) take(m wire.Message) {
 		f.takeLate(m.Offset, time.Now())
 	case wire.MessageLimited:
 		switch now := time.Now(); {
-		case !f.near:
-			f.pauseHere(m.Flags&wire.FlagAlone != 0, now)
+		case !f.near: // of an older near relay, which measures lanes by it
 		case m.Flags&wire.FlagSilent == 0:
 			f.mixed().farLimited = stampOf(now)
 		}

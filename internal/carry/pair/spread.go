@@ -1,7 +1,6 @@
 package pair
 
 import (
-	"fmt"
 	"slices"
 	"time"
 )
@@ -71,9 +70,6 @@ func (f *Flow) spreadLanes(large bool) {
 	paths := f.s.link.usable()
 	if len(paths) == 0 || f.lane == nil {
 		return
-	}
-	if large && f.why == "" && len(paths) > 1 {
-		f.why = fmt.Sprintf("one on each of %d paths", len(paths))
 	}
 	shares := f.shares(paths, large)
 	lacking, missing := false, 0

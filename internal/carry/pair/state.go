@@ -134,7 +134,6 @@ type Figures struct {
 	Retained  int64 // bytes sent and not acknowledged by the far relay
 	Target    string
 	Lanes     int
-	LanesWhy  string // of a near flow: why their number is what it is; empty: it moves too little for a choice
 	Resumes   int
 	Outage    time.Duration
 	RTT       time.Duration // of the session

@@ -2,7 +2,6 @@ package pair
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -202,15 +201,11 @@ func (f *Flow) sendOn(st *strand, item stream.Item, some bool) {
 // mayTake reports whether a strand gets what is to be sent next. A small message waits for
 // the first lane, unless that is busy, and a slow lane leaves a record to a faster one.
 func (f *Flow) mayTake(st *strand) bool {
-	if !st.ready || f.releasing || f.hushes() || !f.sf.Out.Pending() {
+	if !st.ready || f.releasing || !f.sf.Out.Pending() {
 		return false
 	}
-	pauses := f.pauses()
-	if st != f.strands[0] && (st.leaving || pauses) {
+	if st != f.strands[0] && st.leaving {
 		return false
-	}
-	if pauses {
-		return true // even where another lane would be faster
 	}
 	main := f.firstStrand()
 	if st != main && f.leavesRecord(st) {
@@ -306,16 +301,6 @@ func (f *Flow) releaseStrand(st *strand) {
 	f.s.drain(f, st.l)
 }
 
-// stripeAfter is how much the flow has to move before it gets more than one lane. Less is
-// enough if they are known to help.
-func (f *Flow) stripeAfter(now time.Time) uint64 {
-	after := f.s.node.options.StripeAfter
-	if f.near && f.s.link.options().AutoLanes && f.s.link.knowsLanes(now) {
-		return after / 8
-	}
-	return after
-}
-
 // releaseFrom gives back all lanes but the first n.
 func (f *Flow) releaseFrom(n int) {
 	for len(f.strands) > n {
@@ -390,42 +375,35 @@ const stripePause = 2 * time.Second
 func (f *Flow) adjustLanes(now time.Time) {
 	moved := f.sf.Out.Length() + f.sf.In.Position()
 	if f.lane == nil || f.moved.until(now) > stripePause {
-		f.burstFrom, f.auto, f.mix, f.why = moved, nil, nil, ""
+		f.burstFrom, f.mix = moved, nil
 	}
 	f.measureLanes()
 	if f.mix != nil && f.sf.Out.Limit() > limitStart {
 		f.setWindow()
 	}
 	f.wantLanes = 1
-	large := f.lane != nil && f.s.manyLanes() && moved-f.burstFrom >= f.stripeAfter(now)
-	switch {
-	case !large:
-	case !f.near:
-		if f.lanesFull() {
+	large := f.lane != nil && f.s.manyLanes() && moved-f.burstFrom >= f.s.node.options.StripeAfter
+	if !f.near {
+		if large && f.lanesFull() {
 			f.s.offer(wire.Message{Type: wire.MessageLimited, Flow: f.id})
 		}
-	case f.s.link.options().AutoLanes:
-		f.wantLanes = f.tune(now)
-	default:
-		if n := f.s.link.options().Lanes; n > 1 {
-			f.wantLanes = min(n, maxLanes)
-			f.why = fmt.Sprintf("%d configured", n)
-		}
+		return
+	}
+	if large {
+		f.wantLanes = min(max(f.s.link.options().Lanes, 1), maxLanes)
 	}
 	switch {
-	case !f.near:
 	case f.s.link.several():
 		f.spreadLanes(large)
 	default:
 		f.moveLanes(now)
-		f.slowestLast()
 		f.releaseFrom(max(f.wantLanes, 1))
 		for f.joinable() && len(f.strands)+int(f.joining) < f.wantLanes {
 			f.s.link.wantMore(f, f.s.link.bestPath())
 		}
 	}
-	if f.near && large && len(f.strands) > 1 && !f.s.link.options().AutoLanes && (f.auto == nil || len(f.auto.moving.lanes) == 0) {
-		f.keepAsMany(now) // what auto only tries it gives back
+	if large && len(f.strands) > 1 && !f.moves() {
+		f.keepAsMany(now)
 	}
 }
 

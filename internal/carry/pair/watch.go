@@ -179,7 +179,7 @@ func (s *session) watchControl(now time.Time, slow bool) {
 		s.controlLost(ctl, err) // before the close, of which the reader tells
 		ctl.close()
 		s.dropWarm(ctl.c.path)
-	case !waiting && (since > pingEvery || s.near && s.link.tries(now)):
+	case !waiting && (since > pingEvery):
 		s.sendPing(ctl)
 	}
 	if slow {

@@ -77,7 +77,6 @@ type PairFigures struct {
 	BytesUp, BytesDown int64
 	Retained           int64 // bytes sent that the other relay has not acknowledged
 	Lanes              int
-	LanesWhy           string // why not more or fewer, of a near flow; empty: nobody has thought about it
 	Target             netip.AddrPort
 	Idle               time.Duration // since a byte moved
 	Resumes            int           // lost lanes that others replaced
@@ -125,7 +124,6 @@ type pairSeen struct {
 	state       string
 	retained    int64
 	lanes       int
-	lanesWhy    string
 	resumes     int
 	outage, rtt time.Duration
 }
@@ -245,7 +243,7 @@ func (w *worker) lookAtPaired(f *flow) {
 	}
 	p := f.paired
 	now := p.carrier.Figures()
-	p.seen = pairSeen{state: now.State, retained: now.Retained, lanes: now.Lanes, lanesWhy: now.LanesWhy, resumes: now.Resumes, outage: now.Outage, rtt: now.RTT}
+	p.seen = pairSeen{state: now.State, retained: now.Retained, lanes: now.Lanes, resumes: now.Resumes, outage: now.Outage, rtt: now.RTT}
 	f.dirs[up].bytes, f.dirs[down].bytes = now.BytesUp, now.BytesDown
 	f.dirs[p.leg].held = int(now.Retained)
 	f.active = max(f.active, w.now-now.Idle)
@@ -313,7 +311,7 @@ func (f *flow) sampleLane(s *report.Sample) {
 	l.Info.BytesRetrans += uint64(add.BytesRetransmitted)
 	l.Info.TotalRetrans += uint32(add.Retransmits)
 	if f.carried() && f.paired.seen.lanes > 1 {
-		s.Lanes = &report.Lanes{Each: f.paired.carrier.EachLane(), Why: f.paired.seen.lanesWhy}
+		s.Lanes = f.paired.carrier.EachLane()
 	}
 }
 
@@ -343,7 +341,6 @@ func (f *flow) pairSnapshot() *PairSnapshot {
 	return &PairSnapshot{
 		RetainedBytes: s.retained,
 		Lanes:         s.lanes,
-		LanesWhy:      s.lanesWhy,
 		Resumes:       s.resumes,
 		OutageSeconds: s.outage.Seconds(),
 		RTTSeconds:    s.rtt.Seconds(),

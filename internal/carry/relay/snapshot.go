@@ -57,12 +57,11 @@ type FlowSnapshot struct {
 
 // PairSnapshot is what only a paired flow has.
 type PairSnapshot struct {
-	RetainedBytes int64   `json:"retained_bytes"`      // sent, and not yet acknowledged by the other relay
-	Lanes         int     `json:"lanes"`               // connections over the WAN now
-	LanesWhy      string  `json:"lanes_why,omitempty"` // why their number is what it is
-	Resumes       int     `json:"resumes"`             // lost connections over the WAN that others replaced
-	OutageSeconds float64 `json:"outage_seconds"`      // without a connection that it needed
-	RTTSeconds    float64 `json:"rtt_seconds"`         // between the relays
+	RetainedBytes int64   `json:"retained_bytes"` // sent, and not yet acknowledged by the other relay
+	Lanes         int     `json:"lanes"`          // connections over the WAN now
+	Resumes       int     `json:"resumes"`        // lost connections over the WAN that others replaced
+	OutageSeconds float64 `json:"outage_seconds"` // without a connection that it needed
+	RTTSeconds    float64 `json:"rtt_seconds"`    // between the relays
 }
 
 // LegSnapshot is the setup of a leg.

@@ -62,11 +62,13 @@ func trialQueue(t *Trial) float64 {
 
 func policerRemedies(c *patient) []Remedy {
 	host, _ := c.far()
+	haul := c.haul()
+	haul.Notes = c.lanesUnknown()
 	held := math.Round(0.97*zeroIfInf(c.path)*float64(c.f.MSS+c.f.Headers)/float64(max(c.f.MSS, 1))/1e4) / 100
 	if held == 0 {
-		return []Remedy{c.haul()}
+		return []Remedy{haul}
 	}
-	return []Remedy{c.haul(), {
+	return []Remedy{haul, {
 		Action: fmt.Sprintf("send at %.2f Mb/s, just below the policer's rate", held), Place: Sender,
 		Command: fmt.Sprintf("longhaul cc use brutal --to %s --rate %.2fMbit", host, held),
 		Apply:   []string{"cc", "use", "brutal", "--to", host, "--rate", fmt.Sprintf("%.2fMbit", held)},

@@ -50,9 +50,20 @@ func (p *Pair) diagnose(r Report) Report {
 // relay at each site.
 const longPath = 20 * time.Millisecond
 
-// pairing returns the remedy of two paired relays; nil if it would not help, or the
-// connection is a lane of a pair already.
+// pairing returns the remedy of two paired relays; nil if it would not help. A lane of a
+// pair has that already, and may lack others beside it.
 func (c *patient) pairing(findings []Finding) *Remedy {
+	lanes := 0
+	if findings[0].Cause == Policer && c.policesConnections() {
+		lanes = min(c.o.MoreStreams.Streams, mostLanes)
+	}
+	if p := c.o.Pair; p != nil && p.Lane && lanes > 0 {
+		return &Remedy{
+			Causes: []Cause{Policer}, Place: Relay, Outlook: c.onLanes(lanes),
+			Action: fmt.Sprintf("give each flow %d lanes: it then has so many connections, and the policer's rate of each", lanes),
+			Others: []string{fmt.Sprintf("that is lanes: %d of the near relay's tunnel; here the pair is that of tunnel %s with %s", lanes, p.Tunnel, p.Peer)},
+		}
+	}
 	r := Remedy{
 		Causes: []Cause{findings[0].Cause}, Place: BothSites,
 		Command: fmt.Sprintf("longhaul relay --listen :6000 --forward %s --pair-from NEAR-SITE", c.service()),
@@ -69,8 +80,7 @@ func (c *patient) pairing(findings []Finding) *Remedy {
 	case findings[0].Cause == ShortFlow && c.f.MinRTT >= longPath:
 		r.Action = "pair a longhaul relay at each site: a new flow begins on a connection that stands, with an open window"
 		r.Outlook = c.onWarmLanes()
-	case findings[0].Cause == Policer && c.policesConnections():
-		lanes := min(c.o.MoreStreams.Streams, mostLanes)
+	case lanes > 0:
 		r.Action = fmt.Sprintf("pair a longhaul relay at each site, with %d lanes: a flow then has so many connections, and the policer's rate of each", lanes)
 		r.Others = append(r.Others, fmt.Sprintf("the lanes are a setting of the near relay's tunnel: pair: {peer: FAR-SITE, lanes: %d}", lanes))
 		r.Outlook = c.onLanes(lanes)
@@ -95,6 +105,15 @@ func (c *patient) onWarmLanes() Outlook {
 
 // mostLanes is the largest number of lanes of a flow.
 const mostLanes = 16
+
+// lanesUnknown says how to learn how many lanes help past a policer, where no test has told.
+func (c *patient) lanesUnknown() []string {
+	if c.o.MoreStreams != nil {
+		return nil
+	}
+	return []string{fmt.Sprintf("If each connection has a rate of its own, several lanes of a pair get it several times. How many help says "+
+		"longhaul doctor --test, with a longhaul measure --serve there that takes %d connections at once.", 2*c.o.Capacity.Streams)}
+}
 
 // onLanes predicts the goodput of a flow with several connections, each with a limit of its own.
 func (c *patient) onLanes(n int) Outlook {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -196,6 +197,20 @@ func TestLanesPastAPolicer(t *testing.T) {
 		if r.Cause != test.cause || (pairing != nil) != (test.predicted > 0) {
 			t.Errorf("%s: %s, %+v", test.name, r.Cause, pairing)
 			continue
+		}
+		learn := slices.ContainsFunc(r.Remedies, func(r Remedy) bool {
+			return len(r.Notes) > 0 && strings.HasSuffix(r.Notes[0], "longhaul doctor --test, with a longhaul measure --serve there that takes 8 connections at once.")
+		})
+		if learn != (test.more == nil) {
+			t.Errorf("%s: how many lanes help is to be learnt: %v", test.name, learn)
+		}
+		o.Pair = &Pair{Tunnel: "files", Peer: "site-b", Up: true, Lane: true}
+		ofLane, err := Diagnose(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first := ofLane.Remedies[0]; strings.HasPrefix(first.Action, "give each flow 8 lanes") != (test.predicted > 0) {
+			t.Errorf("%s: a lane of a pair: %+v", test.name, first)
 		}
 		if pairing == nil {
 			continue

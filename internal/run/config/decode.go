@@ -164,12 +164,7 @@ func oneOf[T ~string](d *decoder, words ...T) func(*node, string) (T, bool) {
 
 // integer decodes a whole number within bounds.
 func (d *decoder) integer(low, high int) func(*node, string) (int, bool) {
-	return d.integerOr(low, high, "")
-}
-
-// integerOr is integer where the hint names what else may stand there.
-func (d *decoder) integerOr(low, high int, or string) func(*node, string) (int, bool) {
-	hint := fmt.Sprintf("use a number from %d to %d%s", low, high, or)
+	hint := fmt.Sprintf("use a number from %d to %d", low, high)
 	return func(n *node, key string) (int, bool) {
 		s, ok := d.text(n, key)
 		if !ok {

@@ -11,19 +11,13 @@ import (
 // that the tunnel is not paired.
 type Pair struct {
 	Peer     string // name of the far relay among the keys of this host
-	Lanes    Lanes  // WAN connections of a flow that moves much
+	Lanes    int    // WAN connections of a flow that moves much
 	Warm     int    // idle WAN connections that are kept ready
 	Compress Compress
 	Resume   time.Duration // longest outage that a flow survives; 0: a flow ends with its connection
 	Encrypt  Encrypt       // the far relay must have the same
 	Paths    []Path        `json:",omitempty"` // to the far relay; empty: one, by the host's routes
 }
-
-// Lanes is a number of WAN connections of one flow.
-type Lanes int
-
-// LanesAuto is as many as help.
-const LanesAuto Lanes = 0
 
 // Compress is whether bytes of flows are compressed.
 type Compress string
@@ -103,13 +97,13 @@ func (d *decoder) pair(n *node, p *Pair) {
 	}
 }
 
-// lanes decodes a number of lanes, or auto.
-func (d *decoder) lanes(n *node, key string) (Lanes, bool) {
+// lanes decodes a number of lanes.
+func (d *decoder) lanes(n *node, key string) (int, bool) {
 	if n.kind == scalar && n.text == "auto" {
-		return LanesAuto, true
+		d.wasRemoved(n, "lanes: auto", "write lanes: N; longhaul doctor --test says which N")
+		return 0, false
 	}
-	number, ok := d.integerOr(1, maxLanes, ", or auto")(n, key)
-	return Lanes(number), ok
+	return d.integer(1, maxLanes)(n, key)
 }
 
 func (d *decoder) encrypt(to *Encrypt) field {

@@ -186,7 +186,7 @@ type Flow struct {
 	Legs      [2]FlowLeg   `json:"legs"` // client, target
 	Cause     doctor.Cause `json:"cause,omitempty"`
 	CauseLeg  flow.Leg     `json:"cause_leg,omitempty"`
-	Lanes     *flow.Lanes  `json:"lanes,omitempty"` // of a flow of a pair that has several
+	Lanes     []flow.Lane  `json:"lanes,omitempty"` // of a flow of a pair that has several
 }
 
 // FlowLeg is a leg of a running flow. Unknown counts are negative, unknown

@@ -136,13 +136,10 @@ func (m *Monitor) begun(s *flow.Sample, at time.Duration) *flowTrack {
 }
 
 // carriedBy fills in the rates of lanes since a sample before.
-func carriedBy(now, before *flow.Lanes, span time.Duration) *flow.Lanes {
-	if now == nil || before == nil {
-		return now
-	}
-	for i := range now.Each {
-		n := &now.Each[i]
-		for _, was := range before.Each {
+func carriedBy(now, before []flow.Lane, span time.Duration) []flow.Lane {
+	for i := range now {
+		n := &now[i]
+		for _, was := range before {
 			if was.Local == n.Local {
 				n.SentBps, n.ReceivedBps = bps(max(0, n.BytesSent-was.BytesSent), span), bps(max(0, n.BytesReceived-was.BytesReceived), span)
 			}

@@ -284,12 +284,12 @@ func TestCarriedBy(t *testing.T) {
 	lane := func(port uint16, sent, received int64) flow.Lane {
 		return flow.Lane{Local: flow.Address{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), port)}, BytesSent: sent, BytesReceived: received}
 	}
-	before := &flow.Lanes{Each: []flow.Lane{lane(1, 1000, 0), lane(2, 1000, 500)}}
-	now := carriedBy(&flow.Lanes{Each: []flow.Lane{lane(2, 3000, 1000), lane(3, 9000, 9000)}}, before, 2*time.Second)
-	if got := now.Each[0]; got.SentBps != 8000 || got.ReceivedBps != 2000 {
+	before := []flow.Lane{lane(1, 1000, 0), lane(2, 1000, 500)}
+	now := carriedBy([]flow.Lane{lane(2, 3000, 1000), lane(3, 9000, 9000)}, before, 2*time.Second)
+	if got := now[0]; got.SentBps != 8000 || got.ReceivedBps != 2000 {
 		t.Errorf("%+v", got)
 	}
-	if got := now.Each[1]; got.SentBps != 0 || got.ReceivedBps != 0 {
+	if got := now[1]; got.SentBps != 0 || got.ReceivedBps != 0 {
 		t.Errorf("a new lane has a rate: %+v", got)
 	}
 	if carriedBy(nil, before, time.Second) != nil {

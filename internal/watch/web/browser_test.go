@@ -32,7 +32,7 @@ func pages(record int64) map[string]string {
 	return map[string]string{
 		"/":                             shown("tbody th", "to-site-b") + " && " + shown("tbody th", "site-c") + " && document.querySelectorAll('canvas').length === 2",
 		"/flows":                        "document.querySelectorAll('tbody tr').length === 30",
-		"/flows/7":                      shown(".chain", "this relay") + " && document.querySelectorAll('canvas').length === 2 && " + shown(".legend", ":40003") + " && " + shown(".verdict", "4 configured") + " && " + shown("tbody th", "10.10.10.20:40003"),
+		"/flows/7":                      shown(".chain", "this relay") + " && document.querySelectorAll('canvas').length === 2 && " + shown(".legend", ":40003") + " && " + shown(".verdict", "4 connections over the WAN") + " && " + shown("tbody th", "10.10.10.20:40003"),
 		"/tunnels/to-site-b":            shown(".chain", "relay-c") + " && " + shown(".badge.warn", "lost 0.21 %") + " && " + shown("tbody th", "near end here"),
 		"/tunnels/replication":          shown(".alert", "standby.example.net:6000") + " && " + shown(".badge.bad", "high"),
 		"/pairs":                        shown("tbody th", "site-b") + " && " + shown(".badge.bad", "key-unknown") + " && " + shown("tbody small", "do not know each other's keys") + " && " + shown("tbody small", "network is unreachable") + " && " + shown(".facts", "41 MB"),

@@ -25,8 +25,8 @@ const (
 	MessageKey      MessageType = 10 // a public key of the sender that it will use
 	MessageKeyTaken MessageType = 11 // the receiver has stored it
 	// MessageLimited from the far relay says that it has bytes for which the flow's lanes
-	// have no room. From the near one it says whether the far one may use all lanes
-	// (FlagAlone); older far relays ignore it.
+	// have no room. Older near relays with `lanes: auto` send it, with or without flag 1, to
+	// have the flow's further lanes pause: it is ignored, and they go on with one lane.
 	MessageLimited MessageType = 12
 	MessageLate    MessageType = 13 // bytes beyond the offset are here, and on its lane has come nothing for long
 	MessageOpen    MessageType = 14 // from the near relay: a flow's OPEN ahead of its lane, and its first bytes
@@ -43,9 +43,6 @@ const FlagEnd = 1
 // FlagLast on DRAIN: the process ends. What it has said of flows is all that it ever knew of them, and
 // it dials no target any more. Older near relays take it for a DRAIN without flag.
 const FlagLast = 1
-
-// FlagAlone on LIMITED: further lanes of the flow are to pause for a moment.
-const FlagAlone = 1
 
 // FlagSilent on LIMITED from a far relay of an older release: the flow's only lane is silent.
 const FlagSilent = 2

@@ -77,9 +77,8 @@ func (m *Monitor) newFlow() monitor.Flow {
 		{Side: "wan", CongestionControl: "bbr", RTT: units.Seconds(time.Duration(62+n%9) * time.Millisecond), MinRTT: units.Seconds(61 * time.Millisecond), Cause: f.Cause},
 	}
 	if n%10 == 7 { // paired, with several lanes
-		f.Lanes = &flow.Lanes{Why: "4 configured; 1 moved to other ports"}
 		for lane := range 4 {
-			f.Lanes.Each = append(f.Lanes.Each, flow.Lane{Local: address(fmt.Sprintf("10.10.10.20:%d", 40000+lane)), BytesSent: 40e6, BytesReceived: 1e6,
+			f.Lanes = append(f.Lanes, flow.Lane{Local: address(fmt.Sprintf("10.10.10.20:%d", 40000+lane)), BytesSent: 40e6, BytesReceived: 1e6,
 				SentBps: 5e6 + 1e6*float64(lane), ReceivedBps: 2e5, RTT: units.Seconds(62 * time.Millisecond), Leaving: lane == 3})
 		}
 	}

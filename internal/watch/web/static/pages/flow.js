@@ -33,9 +33,9 @@ export function flowParts(content, title) {
   const legNames = ['Side', 'Congestion control', 'RTT', 'Least RTT', 'Data sent', 'Retransmitted'];
   const legs = [facts(legNames), facts(legNames)];
   const lanes = table({ caption: 'Its lanes', keyOf: (l) => l.local, columns: laneColumns });
-  const lanesWhy = h('p', { class: 'verdict' });
+  const laneCount = h('p', { class: 'verdict' });
   const lanesCourse = laneChart();
-  const laneCard = section('Its lanes', lanesWhy, lanesCourse.element, lanes.element);
+  const laneCard = section('Its lanes', laneCount, lanesCourse.element, lanes.element);
   laneCard.hidden = true;
   const ending = facts(['Ended', 'Reason', 'Ended by', 'Error', 'Resumed', 'Waited in outages']);
   const endCard = section('How it ended', ending.element);
@@ -77,11 +77,11 @@ export function flowParts(content, title) {
     both.forEach((l, i) => legs[i].update(l.side || f.unknown, l.congestion_control || f.unknown, f.delay(l.rtt_seconds), f.delay(l.min_rtt_seconds), f.bytes(l.bytes_sent), f.legResent(l)));
     laneCard.hidden = !x.lanes;
     if (x.lanes) {
-      const sum = (of) => x.lanes.each.reduce((all, l) => all + of(l), 0);
+      const sum = (of) => x.lanes.reduce((all, l) => all + of(l), 0);
       const all = sum((l) => l.sent_bps + l.received_bps);
-      lanes.update(x.lanes.each.map((l) => ({ ...l, share: all > 0 ? (l.sent_bps + l.received_bps) / all : null })));
-      lanesCourse.add(Date.parse(now) / 1000, x.lanes.each);
-      setText(lanesWhy, f.plural(x.lanes.each.length, 'connection') + ' over the WAN' + (x.lanes.why ? ': ' + x.lanes.why : '') + '.');
+      lanes.update(x.lanes.map((l) => ({ ...l, share: all > 0 ? (l.sent_bps + l.received_bps) / all : null })));
+      lanesCourse.add(Date.parse(now) / 1000, x.lanes);
+      setText(laneCount, f.plural(x.lanes.length, 'connection') + ' over the WAN.');
     }
     const step = series.step_seconds;
     const n = Math.max(series.up_bps?.length ?? 0, series.down_bps?.length ?? 0);
