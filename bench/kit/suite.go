@@ -116,7 +116,7 @@ func (c *suiteRun) Flags(flags *pflag.FlagSet) {
 		flagvalue.AddCount(flags, &c.Flows, "flows", "flows at the same time of "+c.Crowds+" (0: the usual)")
 	}
 	if c.Usual.Time > 0 {
-		flagvalue.AddDuration(flags, &c.Time, "time", fmt.Sprintf("how long soak lasts; with --quick usually %v", c.QuickTime))
+		flagvalue.AddDuration(flags, &c.Time, "time", fmt.Sprintf("time of the cases that take one, like soak; with --quick usually %v", c.QuickTime))
 	}
 	flagvalue.AddCount(flags, &c.Seed, "seed", "seed of the flows and of the moments")
 	flagvalue.AddNames(flags, &c.Options.Cases, "case", "run only these cases (all)")
