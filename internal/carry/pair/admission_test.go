@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/test/nettest"
 )
 
@@ -122,9 +123,9 @@ func TestLateHandshake(t *testing.T) {
 		{"late", 0, made(rtt, 0), nil, 3*rtt + 9*time.Second, 8, false},
 		{"late, as PONGs are", time.Second, made(rtt, 0), nil, 3*rtt + 9*time.Second, 8, true},
 		{"late, with a repeated segment", time.Second, made(rtt, 1), nil, 3*rtt + 9*time.Second, 16, false},
-		{"no answer", 0, nil, problem(ProblemOverloaded, "late"), 9 * time.Second, 8, false},
-		{"no answer, and late PONGs", time.Second, nil, problem(ProblemOverloaded, "late"), 9 * time.Second, 8, true},
-		{"no path", time.Second, nil, problem(ProblemPathDown, "cut"), 9 * time.Second, 16, false},
+		{"no answer", 0, nil, problem(flow.PairOverloaded, "late"), 9 * time.Second, 8, false},
+		{"no answer, and late PONGs", time.Second, nil, problem(flow.PairOverloaded, "late"), 9 * time.Second, 8, true},
+		{"no path", time.Second, nil, problem(flow.PairPathDown, "cut"), 9 * time.Second, 16, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newSession(&Node{}, "b", 1, true)

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/wire"
 )
 
@@ -35,7 +36,7 @@ func TestClientsOfAnOutage(t *testing.T) {
 		{"in an outage of almost resume", 0, 0, 0, time.Second, resume - time.Second, failed, 0, resume},
 		{"in an outage beyond resume", 0, 0, 0, time.Second, 2 * resume, failed, 0, resume},
 		{"in a crowd", 0, 0, 0, time.Second, 0, nil, 0, resume},
-		{"while the other relay is overloaded", 0, 0, 0, time.Second, 0, problem(ProblemOverloaded, "late"), 0, resume},
+		{"while the other relay is overloaded", 0, 0, 0, time.Second, 0, problem(flow.PairOverloaded, "late"), 0, resume},
 		{"beside flows that get lanes", 0, 0, 0, time.Second, 0, failed, 30 * time.Second, 30*time.Second + deadline},
 		{"in a crowd that gets lanes", 0, 0, 0, time.Second, 0, nil, 2 * resume, 2*resume + deadline},
 	} {
@@ -74,7 +75,7 @@ func TestClientsOfAnOutage(t *testing.T) {
 				for at := time.Duration(0); at <= test.served && test.served > 0; at += deadline / 2 {
 					time.AfterFunc(at, func() { s.served.Store(int64(stampNow())) })
 				}
-				f := newFlow(s, 1, true, LegOptions{})
+				f := newFlow(s, 1, true, flow.LegOptions{})
 				f.opening = &wire.Open{Deadline: deadline}
 				began := time.Now()
 				for !f.over.Load() {

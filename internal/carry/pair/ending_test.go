@@ -31,13 +31,13 @@ func newUpgradable(s *stand) upgradable {
 	return upgradable{s, new(atomic.Bool), new(atomic.Int64), new(atomic.Pointer[pair.Node]), make(chan chan error, 8)}
 }
 
-func (u upgradable) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
+func (u upgradable) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	if u.drained.Load() {
 		u.asked.Add(1)
 		if n := u.refuses.Load(); n != nil {
 			nettest.Eventually(u.t, time.Minute, n.Closing, u.dump)
 		}
-		return pair.Target{}, &pair.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
+		return flow.Target{}, &flow.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
 	}
 	select {
 	case refusal := <-u.waits:
@@ -45,9 +45,9 @@ func (u upgradable) Dial(ctx context.Context, o pair.Open) (pair.Target, error) 
 		u.asked.Add(1)
 		select {
 		case err := <-refusal:
-			return pair.Target{}, err
+			return flow.Target{}, err
 		case <-ctx.Done(): // as the relay does
-			return pair.Target{}, &pair.Refusal{Reason: flow.EndDrain, Err: ctx.Err(), Dialed: true}
+			return flow.Target{}, &flow.Refusal{Reason: flow.EndDrain, Err: flow.ErrDialCut}
 		}
 	default:
 		return u.stand.Dial(ctx, o)
@@ -286,8 +286,8 @@ func TestOpenSpansTheOutage(t *testing.T) {
 // ended process owed, whatever that knew last of it, and that the others begin again: one of which the
 // process never heard, and one that it has refused because it ended.
 func TestOwedFlow(t *testing.T) {
-	refused := &pair.Refusal{Reason: flow.EndTargetRefused, Err: errors.New("connection refused")}
-	drained := &pair.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
+	refused := &flow.Refusal{Reason: flow.EndTargetRefused, Err: errors.New("connection refused")}
+	drained := &flow.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
 	for _, c := range []struct {
 		name     string
 		outcome  error // of the owed one; nil: the process closes before there is any
@@ -413,7 +413,7 @@ func TestDialedFlowKeepsItsProcess(t *testing.T) {
 		}, s.dump)
 		s.path.cut(true)
 		old, end := s.upgrade()
-		nettest.Eventually(t, time.Minute, func() bool { return old.State().Sessions[0].Problem == pair.ProblemPathDown }, s.dump)
+		nettest.Eventually(t, time.Minute, func() bool { return old.State().Sessions[0].Problem == flow.PairPathDown }, s.dump)
 		if old.Flows() != 1 {
 			t.Fatal("the old process has no flow, and would end")
 		}

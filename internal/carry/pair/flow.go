@@ -2,6 +2,7 @@ package pair
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/socket"
+	"longhaul/internal/words/units"
 )
 
 // Flow is one flow of a pair, at either end. While it has a lane or something to do, a
@@ -67,8 +69,8 @@ type Flow struct {
 
 	opening *wire.Open // near: the OPEN; nil once OPENED has come
 	target  string
-	legs    *LegOptions
-	done    func(*Flow, End)
+	legs    *flow.LegOptions
+	done    func(flow.End)
 
 	start     stamp
 	moved     stamp // the latest byte
@@ -85,10 +87,10 @@ type Flow struct {
 
 const ackEvery = 256 << 10
 
-func newFlow(s *session, id uint64, near bool, legs LegOptions) *Flow {
+func newFlow(s *session, id uint64, near bool, legs flow.LegOptions) *Flow {
 	now := stampNow()
 	f := &Flow{s: s, id: id, near: near, start: now, moved: now, ackedAt: now, leg: leg{fd: -1}}
-	f.legs = legs.withDefaults()
+	f.legs = withDefaults(legs)
 	f.sf.Init(&s.node.budget, limitStart)
 	return f
 }
@@ -614,72 +616,76 @@ func (f *Flow) takeEnd() func() {
 	return func() {
 		s.forget(f)
 		if done != nil {
-			done(f, e)
+			done(e)
 		}
 	}
 }
 
-func (f *Flow) end() End {
-	e := End{Reason: flow.EndClean, Start: f.start.time(), Elapsed: f.start.since(), Target: f.target,
-		Resumes: int(f.resumes), Outage: f.outage.Truncate(time.Millisecond)} // a lane at once is no outage
+func (f *Flow) end() flow.End {
+	e := flow.End{Reason: flow.EndClean, Target: f.targetAddress(), Resumes: int(f.resumes),
+		Outage: units.Seconds(f.outage.Truncate(time.Millisecond))} // a lane at once is no outage
 	e.Lanes, e.CongestionControl = f.lanes.load(), f.s.laneCongestionControl()
 	out, in := int64(f.sf.Out.Acknowledged()), int64(f.sf.In.Position())
 	e.BytesUp, e.BytesDown = in, out
 	if f.near {
 		e.BytesUp, e.BytesDown = out, in
 	}
-	if c, byPeer := f.sf.Cause(); !f.sf.Clean() {
+	if c, _ := f.sf.Cause(); !f.sf.Clean() {
 		e.Reason, e.Err = reasonOf(c)
-		e.Far, e.ByPeer = byPeer == f.near, f.told
+		e.ByPeer = f.told
 	}
 	return e
 }
 
-// Figures are the flow at this moment.
-func (f *Flow) Figures() Figures {
+// targetAddress is that of the target; zero: none was dialed. The other relay gives it as text.
+func (f *Flow) targetAddress() netip.AddrPort {
+	a, _ := netip.ParseAddrPort(f.target)
+	return a
+}
+
+// Figures implements flow.Carried.
+func (f *Flow) Figures() flow.Figures {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	up, down := int64(f.sf.In.Position()), int64(f.sf.Out.Acknowledged())
 	if f.near {
 		up, down = down, up
 	}
-	g := Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Target: f.target,
-		Lanes: len(f.strands), Resumes: int(f.resumes), Outage: f.outage, RTT: f.s.rtt()}
+	g := flow.Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Target: f.targetAddress(), Idle: f.moved.since(),
+		Lanes: len(f.strands), Resumes: int(f.resumes), Outage: units.Seconds(f.outage), RTT: units.Seconds(f.s.rtt())}
 	if !f.needSince.IsZero() {
-		g.Outage += f.needSince.since()
+		g.Outage += units.Seconds(f.needSince.since())
 	}
 	return g
 }
 
-func (f *Flow) state() FlowState {
+func (f *Flow) state() string {
 	switch {
 	case f.sf.Dead() || f.sf.Clean():
-		return FlowEnding
+		return flow.StateDelivering
 	case !f.opened:
-		return FlowOpening
+		return flow.StateDialing
 	case !f.needSince.IsZero():
-		return FlowResumes
+		return flow.StateResuming
 	case f.lane == nil:
-		return FlowParked
+		return flow.StateParked
 	}
-	return FlowOpen
+	return flow.StateOpen
 }
 
-// Inspect calls look with the flow's own socket and the socket of its lane, each -1
-// if it has none. The descriptors are valid during the call only. The lane's counters, with
-// add, are those of the flow.
-func (f *Flow) Inspect(look func(leg, lane int, add Counters)) {
+// Inspect implements flow.Carried.
+func (f *Flow) Inspect(look func(leg, lane int, add flow.Counters)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sent, looked := f.lanes.load(), false
 	for i, st := range f.strands {
 		if i > 0 {
-			sent = sent.plus(st.l.unsettled(), 1)
+			sent = sent.Plus(st.l.unsettled())
 		}
 	}
 	if l := f.lane; l != nil {
 		l.mu.Lock()
-		add := sent.plus(l.settled, -1)
+		add := sent.Minus(l.settled)
 		l.mu.Unlock()
 		l.bulk.control(func(fd int) { looked = true; look(f.leg.fd, fd, add) })
 	}
@@ -688,18 +694,11 @@ func (f *Flow) Inspect(look func(leg, lane int, add Counters)) {
 	}
 }
 
-// Reset ends the flow: both peers are reset, and both relays record the reason.
+// Reset implements flow.Carried.
 func (f *Flow) Reset(reason flow.EndReason, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.finished && !f.sf.Clean() {
 		f.abort(cause(reason, err))
 	}
-}
-
-// Idle is the time since a byte moved.
-func (f *Flow) Idle() time.Duration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.moved.since()
 }

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/eyeballs"
@@ -49,22 +50,22 @@ type connection struct {
 
 // problemError is an error of a handshake with the problem that it shows.
 type problemError struct {
-	problem Problem
+	problem flow.PairProblem
 	err     error
 }
 
 func (e *problemError) Error() string { return e.err.Error() }
 func (e *problemError) Unwrap() error { return e.err }
 
-func problemOf(err error) Problem {
+func problemOf(err error) flow.PairProblem {
 	var p *problemError
 	if errors.As(err, &p) {
 		return p.problem
 	}
-	return ProblemPathDown
+	return flow.PairPathDown
 }
 
-func problem(p Problem, format string, args ...any) error {
+func problem(p flow.PairProblem, format string, args ...any) error {
 	return &problemError{p, fmt.Errorf(format, args...)}
 }
 
@@ -92,15 +93,15 @@ type dialer struct {
 func (d dialer) dial(ctx context.Context) (*connection, error) {
 	config, err := d.node.identity.ClientTLS(d.options.Peer)
 	if err != nil {
-		return nil, problem(ProblemKeyUnknown, "%w", err)
+		return nil, problem(flow.PairKeyUnknown, "%w", err)
 	}
 	keys := d.node.identity.PeerKeys(d.options.Peer)
 	if len(keys) == 0 { // taken out meanwhile
-		return nil, problem(ProblemKeyUnknown, "no key of peer %q", d.options.Peer)
+		return nil, problem(flow.PairKeyUnknown, "no key of peer %q", d.options.Peer)
 	}
 	tcp, at, err := d.connect(ctx)
 	if err != nil {
-		return nil, problem(ProblemPathDown, "%w", err)
+		return nil, problem(flow.PairPathDown, "%w", err)
 	}
 	leave, mine := func() {}, true
 	if d.turn != nil {
@@ -273,7 +274,7 @@ func refusedBy(h wire.Hello) error {
 	case h.Problem != "":
 		return problem(toldProblem(h.Problem), "the other relay answers %q", h.Problem)
 	case !h.Speaks():
-		return problem(ProblemVersion, "the other relay speaks versions %d to %d, this one %d to %d",
+		return problem(flow.PairVersion, "the other relay speaks versions %d to %d, this one %d to %d",
 			h.Lowest, h.Highest, wire.LowestVersion, wire.HighestVersion)
 	}
 	return nil
@@ -300,16 +301,16 @@ func handshakeProblem(err error) error {
 	case errors.As(err, new(*problemError)):
 		return err
 	case alerted && certificateAlerts[alert]:
-		return problem(ProblemKeyUnknown, "the other relay does not know this host's key: %w", err)
+		return problem(flow.PairKeyUnknown, "the other relay does not know this host's key: %w", err)
 	case alerted && alert == alertBusy:
-		return problem(ProblemBusy, "the other relay has too many connections in their handshakes")
+		return problem(flow.PairBusy, "the other relay has too many connections in their handshakes")
 	case alerted && alert == alertNoProtocol:
-		return problem(ProblemVersion, "the other relay speaks another version: %w", err)
+		return problem(flow.PairVersion, "the other relay speaks another version: %w", err)
 	case errors.As(err, new(*net.OpError)), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
 		errors.As(err, new(tls.RecordHeaderError)), errors.Is(err, wire.ErrMalformed), isSystem(err):
-		return problem(ProblemUnpaired, "the port answers, but no pair protocol: %w", err)
+		return problem(flow.PairUnpaired, "the port answers, but no pair protocol: %w", err)
 	}
-	return problem(ProblemKeyUnknown, "%w", err) // of Identity's check
+	return problem(flow.PairKeyUnknown, "%w", err) // of Identity's check
 }
 
 // vanished finds that the path drops what was sent after the handshake of TCP. What each end sends
@@ -328,11 +329,11 @@ func vanished(bulk *bulkConn, err error) error {
 	lost := info.Unacked > 0 && info.Retransmits > 0
 	switch {
 	case lost && info.Sacked > 0:
-		return problem(ProblemPathMTU, drops, info.SndMSS, "", err)
+		return problem(flow.PairPathMTU, drops, info.SndMSS, "", err)
 	case lost:
-		return problem(ProblemPathDown, "connected, but what is sent then is dropped on the way, as by a firewall: %w", err)
+		return problem(flow.PairPathDown, "connected, but what is sent then is dropped on the way, as by a firewall: %w", err)
 	case info.RcvOOOPack > 0 && info.BytesReceived == 0:
-		return problem(ProblemPathMTU, drops, info.AdvMSS, " from the far relay", err)
+		return problem(flow.PairPathMTU, drops, info.AdvMSS, " from the far relay", err)
 	}
 	return err
 }
@@ -344,11 +345,11 @@ func (d dialer) overloaded(err error) error {
 	s.mu.Lock()
 	known := s.instance != 0
 	s.mu.Unlock()
-	late := problemOf(err) == ProblemUnpaired && errors.Is(err, os.ErrDeadlineExceeded)
+	late := problemOf(err) == flow.PairUnpaired && errors.Is(err, os.ErrDeadlineExceeded)
 	if !late || !known {
 		return err
 	}
-	return problem(ProblemOverloaded, "the other relay has no answer in its time: %w", err)
+	return problem(flow.PairOverloaded, "the other relay has no answer in its time: %w", err)
 }
 
 // pathOf is the round trip of a connection as the kernel knows it, and how many segments it has
@@ -377,8 +378,8 @@ func alertOf(err error) (number uint8, ok bool) {
 // broken is an error of a handshake with one that is known to speak the protocol: it was
 // the path.
 func broken(err error) error {
-	if problemOf(err) == ProblemUnpaired && (isSystem(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) {
-		return problem(ProblemPathDown, "%w", err)
+	if problemOf(err) == flow.PairUnpaired && (isSystem(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) {
+		return problem(flow.PairPathDown, "%w", err)
 	}
 	return err
 }
@@ -401,7 +402,7 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 	if err := conn.Handshake(); err != nil {
 		_ = bulk.flush() // the alert
 		if *offered {
-			return nil, problem(ProblemVersion, "the near relay speaks another version: %w", err)
+			return nil, problem(flow.PairVersion, "the near relay speaks another version: %w", err)
 		}
 		return nil, broken(handshakeProblem(err))
 	}
@@ -428,17 +429,17 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 	var refusal error
 	switch {
 	case !hello.Speaks():
-		refusal = problem(ProblemVersion, "peer %s speaks versions %d to %d", peer, hello.Lowest, hello.Highest)
+		refusal = problem(flow.PairVersion, "peer %s speaks versions %d to %d", peer, hello.Lowest, hello.Highest)
 	case !a.Admits(peer):
-		refusal = problem(ProblemDenied, "tunnel %s does not admit peer %s", a.Tunnel(), peer)
+		refusal = problem(flow.PairDenied, "tunnel %s does not admit peer %s", a.Tunnel(), peer)
 	case a.Removed() && !older:
-		refusal = problem(ProblemDenied, "tunnel %s was removed", a.Tunnel())
+		refusal = problem(flow.PairDenied, "tunnel %s was removed", a.Tunnel())
 	case modeOf(hello.Features).clear != a.Clear() && !older:
 		refusal = encryptRefusal(peer, !a.Clear(), a.Clear(), a.Tunnel())
 	case !older && n.full(peer, hello):
 		refusal = tooMany(peer)
 	case n.draining.Load() && !lane && !older:
-		refusal = problem(ProblemDraining, "this process takes no new sessions")
+		refusal = problem(flow.PairDraining, "this process takes no new sessions")
 	}
 	if refusal != nil {
 		mine.Follows, mine.Owed = 0, "" // there may be no room for both
@@ -475,15 +476,15 @@ func offersAnother(config *tls.Config, begun *atomic.Bool) *bool {
 func (n *Node) peerOf(conn *tls.Conn) (string, error) {
 	certificates := conn.ConnectionState().PeerCertificates
 	if len(certificates) == 0 {
-		return "", problem(ProblemKeyUnknown, "no certificate")
+		return "", problem(flow.PairKeyUnknown, "no certificate")
 	}
 	key, ok := certificates[0].PublicKey.(ed25519.PublicKey)
 	if !ok {
-		return "", problem(ProblemKeyUnknown, "key of type %T", certificates[0].PublicKey)
+		return "", problem(flow.PairKeyUnknown, "key of type %T", certificates[0].PublicKey)
 	}
 	peer, known := n.identity.PeerOf(key)
 	if !known {
-		return "", problem(ProblemKeyUnknown, "a key of no peer")
+		return "", problem(flow.PairKeyUnknown, "a key of no peer")
 	}
 	return peer, nil
 }

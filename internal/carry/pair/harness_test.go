@@ -144,13 +144,13 @@ type stand struct {
 	target     netip.AddrPort
 	clear      bool
 	tasks      sync.WaitGroup
-	nearEnds   chan pair.End
-	farEnds    chan pair.End
+	nearEnds   chan flow.End
+	farEnds    chan flow.End
 	mu         sync.Mutex
 	admit      bool
 	removed    atomic.Bool
 	trouble    atomic.Value // a string
-	opens      []pair.Open
+	opens      []flow.Open
 	halfClose  time.Duration
 	resetDrain time.Duration
 	idle       time.Duration
@@ -165,7 +165,7 @@ type stand struct {
 type standOption func(*stand, *pair.Options, *pair.LinkOptions)
 
 func newStand(t testing.TB, options ...standOption) *stand {
-	s := &stand{t: t, admit: true, nearEnds: make(chan pair.End, 10000), farEnds: make(chan pair.End, 10000),
+	s := &stand{t: t, admit: true, nearEnds: make(chan flow.End, 10000), farEnds: make(chan flow.End, 10000),
 		nearKeys: newKeyring(t), farKeys: newKeyring(t)}
 	s.nearKeys.trust("far", s.farKeys)
 	s.farKeys.trust("near", s.nearKeys)
@@ -186,11 +186,11 @@ func newStand(t testing.TB, options ...standOption) *stand {
 	s.near = s.node(o, s.nearKeys)
 	s.link, s.way = s.near.Link(lo), lo
 	s.accept(s.clients, func(fd int, from netip.AddrPort) {
-		c := pair.Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Legs: s.legs()}
+		c := flow.Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Legs: s.legs()}
 		s.mu.Lock()
 		link := s.link
 		s.mu.Unlock()
-		f := link.Carry(c, func(_ *pair.Flow, e pair.End) { s.nearEnds <- e })
+		f := link.Carry(c, func(e flow.End) { s.nearEnds <- e }).(*pair.Flow)
 		s.mu.Lock()
 		s.flows = append(s.flows, f)
 		s.mu.Unlock()
@@ -243,7 +243,7 @@ func (s *stand) dialedFor(i int) (f *pair.Flow) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if len(s.opens) > i {
-			f = s.opens[i].Flow
+			f = s.opens[i].Carried.(*pair.Flow)
 		}
 		return f != nil
 	}, s.dump)
@@ -251,14 +251,14 @@ func (s *stand) dialedFor(i int) (f *pair.Flow) {
 }
 
 // session is the near relay's state of the session that takes new flows.
-func (s *stand) session() pair.SessionState {
+func (s *stand) session() flow.Session {
 	all := s.near.State().Sessions
 	return all[len(all)-1]
 }
 
 // sessionsOf are the far relay's sessions with a peer.
-func (s *stand) sessionsOf(peer string) (all []pair.SessionState) {
-	return slices.DeleteFunc(s.farNode().State().Sessions, func(one pair.SessionState) bool { return one.Peer != peer })
+func (s *stand) sessionsOf(peer string) (all []flow.Session) {
+	return slices.DeleteFunc(s.farNode().State().Sessions, func(one flow.Session) bool { return one.Peer != peer })
 }
 
 // change has the link go on with other options.
@@ -283,8 +283,8 @@ func (s *stand) farNode() *pair.Node {
 	return s.far
 }
 
-func (s *stand) legs() pair.LegOptions {
-	return pair.LegOptions{HalfClose: s.halfClose, ResetDrain: s.resetDrain, Idle: s.idle}
+func (s *stand) legs() flow.LegOptions {
+	return flow.LegOptions{HalfClose: s.halfClose, ResetDrain: s.resetDrain, Idle: s.idle}
 }
 
 func addrOf(l *net.TCPListener) netip.AddrPort { return netip.MustParseAddrPort(l.Addr().String()) }
@@ -334,7 +334,7 @@ func (s *stand) setClear(on bool) {
 	s.clear = on
 }
 
-func (s *stand) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
+func (s *stand) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	s.mu.Lock()
 	s.opens = append(s.opens, o)
 	target := s.target
@@ -343,12 +343,18 @@ func (s *stand) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
 	d.SetMultipathTCP(false)
 	c, err := d.DialContext(ctx, "tcp", target.String())
 	if err != nil {
-		return pair.Target{}, &pair.Refusal{Reason: flow.EndTargetRefused, Err: err}
+		return flow.Target{}, s.refuse(flow.EndTargetRefused, err)
 	}
-	return pair.Target{FD: fdOf(c.(*net.TCPConn)), To: target, Legs: s.legs()}, nil
+	return flow.Target{FD: fdOf(c.(*net.TCPConn)), To: target, Legs: s.legs(), Ended: s.ended}, nil
 }
 
-func (s *stand) Ended(_ *pair.Flow, e pair.End) { s.farEnds <- e }
+func (s *stand) ended(e flow.End) { s.farEnds <- e }
+
+// refuse is a refusal of the target, which ends the flow as well.
+func (s *stand) refuse(reason flow.EndReason, err error) error {
+	s.ended(flow.End{Reason: reason, Err: err})
+	return &flow.Refusal{Reason: reason, Err: err}
+}
 
 func (s *stand) setTarget(a netip.AddrPort) {
 	s.mu.Lock()
@@ -401,7 +407,7 @@ func (s *stand) roundTrip(c net.Conn, b string) {
 
 func (s *stand) ends(reason flow.EndReason) {
 	s.t.Helper()
-	for name, ends := range map[string]chan pair.End{"near": s.nearEnds, "far": s.farEnds} {
+	for name, ends := range map[string]chan flow.End{"near": s.nearEnds, "far": s.farEnds} {
 		select {
 		case e := <-ends:
 			if e.Reason != reason {
@@ -414,7 +420,7 @@ func (s *stand) ends(reason flow.EndReason) {
 }
 
 // receive takes what is there.
-func receive(ends chan pair.End) (all []pair.End) {
+func receive(ends chan flow.End) (all []flow.End) {
 	for {
 		select {
 		case e := <-ends:

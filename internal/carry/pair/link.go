@@ -161,15 +161,17 @@ func (l *Link) poke() {
 	}
 }
 
-// Carry takes over a client. done gets the flow's end, once.
-func (l *Link) Carry(c Client, done func(*Flow, End)) *Flow {
+// Carry implements flow.Carrier.
+func (l *Link) Carry(c flow.Client, ended func(flow.End)) flow.Carried { return l.carry(c, ended) }
+
+func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	l.mu.Lock()
 	s, refuse := l.s, l.closed || l.node.draining.Load() || l.node.closing.Load()
 	l.mu.Unlock()
 	f := newFlow(s, l.flowID.Add(1), true, c.Legs)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.done = done
+	f.done = ended
 	f.opening = &wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}
 	if s.noResume {
 		f.sf.NoResume()
@@ -519,7 +521,7 @@ func (l *Link) redial(s *session, now time.Time) {
 	s.mu.Lock()
 	away := now.Sub(s.since)
 	every := redialEvery(away)
-	if s.problem.refuses() {
+	if refuses(s.problem) {
 		every = max(every, refusedEvery)
 	}
 	s.mu.Unlock()
@@ -559,10 +561,10 @@ func (s *session) note(err error) {
 	if s.instance != 0 {
 		err = broken(err)
 	}
-	if problemOf(err) == ProblemPathDown && time.Since(s.refused) < 2*refusedEvery {
+	if problemOf(err) == flow.PairPathDown && time.Since(s.refused) < 2*refusedEvery {
 		return // on another path somebody answers
 	}
-	if problemOf(err).refuses() && s.link.several() {
+	if refuses(problemOf(err)) && s.link.several() {
 		s.refused = time.Now()
 	}
 	if p := problemOf(err); p != s.problem {
@@ -791,7 +793,7 @@ func (l *Link) laneDialed(s *session, lane *lane, err error, began time.Time) {
 	case lane != nil && lane.bulk.repeats == 0:
 		late -= 3 * s.least(lane.bulk.rtt) // of TCP, of TLS, of HELLO
 	default:
-		says = err != nil && problemOf(err).waits()
+		says = err != nil && waits(problemOf(err))
 	}
 	if says {
 		s.noteDial(late, now)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/wire"
 )
 
@@ -52,9 +53,9 @@ func (m mode) summedWith(h wire.Hello) bool { return m.clear && h.Features&wire.
 func agreed(want, got wire.Features) error {
 	switch missing := want & modeFeatures &^ got; {
 	case missing&wire.FeatureClear != 0:
-		return problem(ProblemEncrypt, "this relay has encrypt: off, the other one encrypts")
+		return problem(flow.PairEncrypt, "this relay has encrypt: off, the other one encrypts")
 	case missing != 0:
-		return problem(ProblemVersion, "the other relay does not know resume: off")
+		return problem(flow.PairVersion, "the other relay does not know resume: off")
 	}
 	return nil
 }
@@ -62,7 +63,7 @@ func agreed(want, got wire.Features) error {
 // encryptRefusal is why a far tunnel refuses a peer that wants it otherwise.
 func encryptRefusal(peer string, theirs, ours bool, tunnel string) error {
 	words := map[bool]string{true: "off", false: "on"}
-	return problem(ProblemEncrypt, "peer %s has encrypt: %s, tunnel %s has encrypt: %s", peer, words[theirs], tunnel, words[ours])
+	return problem(flow.PairEncrypt, "peer %s has encrypt: %s, tunnel %s has encrypt: %s", peer, words[theirs], tunnel, words[ours])
 }
 
 func (s *session) isStale() bool {

@@ -91,8 +91,8 @@ func TestBulk(t *testing.T) {
 			c.Close()
 			s.ends(flow.EndClean)
 		}
-		if st := s.near.State(); st.Retained != 0 {
-			t.Errorf("%d bytes are kept after the last flow", st.Retained)
+		if st := s.near.State(); st.RetainedBytes != 0 {
+			t.Errorf("%d bytes are kept after the last flow", st.RetainedBytes)
 		}
 	})
 }
@@ -244,7 +244,7 @@ func TestEncryptDiffers(t *testing.T) {
 			s := newStand(t, func(s *stand, _ *pair.Options, o *pair.LinkOptions) { s.clear, o.Clear, options = !clear, clear, *o }, direct,
 				func(s *stand, _ *pair.Options, o *pair.LinkOptions) { options = *o; s.deadline = time.Second })
 			s.serve(echo)
-			nettest.Eventually(t, 20*time.Second, func() bool { return s.near.State().Sessions[0].Problem == pair.ProblemEncrypt }, s.dump)
+			nettest.Eventually(t, 20*time.Second, func() bool { return s.near.State().Sessions[0].Problem == flow.PairEncrypt }, s.dump)
 			c := s.dial()
 			defer c.Close()
 			if n, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
@@ -253,7 +253,7 @@ func TestEncryptDiffers(t *testing.T) {
 			if e := <-s.nearEnds; e.Reason != flow.EndPairDown {
 				t.Errorf("ended by %q", e.Reason)
 			}
-			if n := s.far.State().Strangers[pair.ProblemEncrypt]; n == 0 {
+			if n := s.far.State().Strangers[flow.PairEncrypt]; n == 0 {
 				t.Error("the far relay does not count it")
 			}
 			options.Clear = !clear
@@ -281,7 +281,7 @@ func TestEncryptChanges(t *testing.T) {
 	defer c.Close()
 	s.roundTrip(c, "encrypted")
 	s.setClear(true)
-	problems := func() (all []pair.Problem) {
+	problems := func() (all []flow.PairProblem) {
 		for _, one := range s.near.State().Sessions {
 			all = append(all, one.Problem)
 		}
@@ -289,7 +289,7 @@ func TestEncryptChanges(t *testing.T) {
 	}
 	nettest.Eventually(t, 20*time.Second, func() bool {
 		p := problems()
-		return len(p) == 2 && p[0] == pair.ProblemNone && p[1] == pair.ProblemEncrypt
+		return len(p) == 2 && p[0] == "" && p[1] == flow.PairEncrypt
 	}, s.dump)
 	s.roundTrip(c, "still encrypted")
 	s.path.refuse(preface.Control, false) // the older session gets another
@@ -300,7 +300,7 @@ func TestEncryptChanges(t *testing.T) {
 	s.roundTrip(fresh, "in clear")
 	nettest.Eventually(t, 20*time.Second, func() bool {
 		now := s.near.State().Sessions
-		return len(now) == 2 && now[0].Up && !now[0].Clear && now[1].Up && now[1].Clear
+		return len(now) == 2 && now[0].Up && now[0].Encrypted && now[1].Up && !now[1].Encrypted
 	}, s.dump)
 	s.roundTrip(c, "goes on")
 }
@@ -311,11 +311,11 @@ func TestSealed(t *testing.T) {
 	eachMode(t, func(t *testing.T, in standOption) {
 		t.Parallel()
 		want := false
-		s := newStand(t, in, func(_ *stand, o *pair.Options, l *pair.LinkOptions) { want = l.Clear && o.Without == 0 })
+		s := newStand(t, in, func(_ *stand, o *pair.Options, l *pair.LinkOptions) { want = l.Clear && o.Without != 0 })
 		s.awaitWarm(1)
 		for _, n := range []*pair.Node{s.near, s.far} {
-			if got := n.State().Sessions[0]; got.Sealed != want || got.Summed != want {
-				t.Errorf("%+v, want sealed and summed %v", got, want)
+			if got := n.State().Sessions[0]; !got.Up || got.EndsInClear != want || got.HeadsUnchecked != want {
+				t.Errorf("%+v, want ends in clear and heads unchecked: %v", got, want)
 			}
 		}
 	})

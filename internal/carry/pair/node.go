@@ -95,7 +95,7 @@ type Node struct {
 	links     []*Link
 	accepted  map[NearSession]*session
 	uses      map[string]*peerUse // by peer
-	strangers map[Problem]int64
+	strangers map[flow.PairProblem]int64
 }
 
 // New starts a node.
@@ -126,7 +126,7 @@ func New(o Options) (*Node, error) {
 		// Lanes leave half of the processors to everything else.
 		turns: newTurns(runtime.GOMAXPROCS(0) / 2), controls: newTurns(runtime.GOMAXPROCS(0)),
 		handshakes: connsource.NewPlaces(maxHandshakes), begun: connsource.NewPlaces(o.MaxBegun),
-		accepted: map[NearSession]*session{}, uses: map[string]*peerUse{}, strangers: map[Problem]int64{}}
+		accepted: map[NearSession]*session{}, uses: map[string]*peerUse{}, strangers: map[flow.PairProblem]int64{}}
 	n.boundStores()
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.tasks.Go(n.watch)
@@ -193,7 +193,7 @@ type arrival struct {
 }
 
 // errBusy is the error of a handshake that was given up for another one.
-var errBusy = problem(ProblemBusy, "%d connections are in their handshakes", maxHandshakes)
+var errBusy = problem(flow.PairBusy, "%d connections are in their handshakes", maxHandshakes)
 
 // sourceOf is the source of an accepted connection.
 func sourceOf(fd int) netip.Addr {
@@ -222,7 +222,7 @@ func sayBusy(fd int) {
 
 func (n *Node) stranger(err error, a Acceptor) {
 	p := problemOf(err)
-	if p == ProblemPathDown {
+	if p == flow.PairPathDown {
 		n.log.Debug("pair connection broke in its handshake", "tunnel", a.Tunnel(), "error", err)
 		return
 	}
@@ -258,7 +258,7 @@ func (n *Node) serve(ctx context.Context, fd int, first []byte, from arrival, a 
 	if err == nil && p.Kind == preface.Lane && p.Instance != n.instance {
 		// Frames may follow before this end's HELLO, for a process that is gone: an OPEN
 		// among them may have been carried out.
-		err = problem(ProblemPathDown, "a lane for another process")
+		err = problem(flow.PairPathDown, "a lane for another process")
 	}
 	if err == nil {
 		if err = bulk.await(); err != nil {
@@ -281,11 +281,11 @@ func (n *Node) readPreface(bulk *bulkConn) (preface.Preface, error) {
 	defer func() { bulk.clear, bulk.exact = false, false }()
 	var b [preface.Size]byte
 	if _, err := io.ReadFull(bulk, b[:]); err != nil {
-		return preface.Preface{}, problem(ProblemUnpaired, "preface: %w", err)
+		return preface.Preface{}, problem(flow.PairUnpaired, "preface: %w", err)
 	}
 	p, verdict := preface.Recognize(b[:], n.identity.PublicKeys()...)
 	if verdict != preface.Yes || p.Kind == preface.Join {
-		return p, problem(ProblemUnpaired, "no preface for a session of this host")
+		return p, problem(flow.PairUnpaired, "no preface for a session of this host")
 	}
 	bulk.preface = b
 	return p, nil
@@ -322,7 +322,7 @@ func (n *Node) enter(c *connection, kind preface.Kind, a Acceptor) error {
 	defer n.trimIdle(s)
 	if modeOf(c.both) != s.mode {
 		c.bulk.Close()
-		return problem(ProblemEncrypt, "a lane of peer %s has another mode than its session", c.peer)
+		return problem(flow.PairEncrypt, "a lane of peer %s has another mode than its session", c.peer)
 	}
 	l := newLane(s, c, a)
 	if !s.join(l, false) {
@@ -376,7 +376,7 @@ func (s *session) abandoned() (since time.Time, yes bool) {
 
 // tooMany is why a peer gets no further session.
 func tooMany(peer string) error {
-	return problem(ProblemBusy, "peer %s has %d sessions, as many as one may have", peer, maxSessions)
+	return problem(flow.PairBusy, "peer %s has %d sessions, as many as one may have", peer, maxSessions)
 }
 
 // full reports that a HELLO asks for a session that the peer may not have.

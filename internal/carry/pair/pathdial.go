@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/sys/eyeballs"
 	"longhaul/internal/sys/halfopen"
 )
@@ -49,7 +50,7 @@ func (p *wanPath) addresses(ctx context.Context, o LinkOptions, host netip.AddrP
 	found, err := addresses(ctx)
 	found = slices.DeleteFunc(slices.Clone(found), func(a netip.AddrPort) bool { return !at.reaches(a) })
 	if err != nil || len(found) == 0 {
-		return nil, problem(ProblemPathDown, "no address of the far relay: %w", cmp.Or(err, errNoAddress))
+		return nil, problem(flow.PairPathDown, "no address of the far relay: %w", cmp.Or(err, errNoAddress))
 	}
 	if slices.Contains(found, host) {
 		return []netip.AddrPort{host}, nil

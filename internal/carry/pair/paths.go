@@ -9,8 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/sys/eyeballs"
 	"longhaul/internal/sys/tcpinfo"
+	"longhaul/internal/words/units"
 )
 
 // A link has one path to its far relay, or several: local addresses, interfaces, addresses
@@ -37,7 +39,6 @@ type wanPath struct {
 	o       PathOptions
 	turn    uint           // of the address to try
 	hosts   *eyeballs.Host // what is known of the addresses
-	remote  netip.AddrPort // of the latest connection that stood
 	up      bool
 	since   time.Time // when up last changed
 	err     error     // why it is not up; nil: nothing was tried yet
@@ -113,7 +114,7 @@ func (p *wanPath) stood(c *connection) {
 	if !p.up {
 		p.up, p.since = true, time.Now()
 	}
-	p.err, p.remote = nil, addressOf(c)
+	p.err = nil
 	kernelSays(c.bulk, func(i *tcpinfo.Info) bool {
 		if p.rtt == 0 && i.Has(tcpinfo.FieldRTT) {
 			p.rtt = i.RTT
@@ -253,12 +254,12 @@ func (p *wanPath) allLanes() []*lane {
 }
 
 // pathStates are the link's paths at this moment.
-func (l *Link) pathStates(ctl *control) (all []PathState) {
+func (l *Link) pathStates(ctl *control) (all []flow.Path) {
 	usable := l.usable()
 	for _, p := range l.pathsNow() {
 		lanes := p.allLanes()
 		p.mu.Lock()
-		st := PathState{Name: p.o.Name, Standby: p.o.Standby, Up: p.up || !l.several(), Since: p.since, Remote: p.remote, RTT: p.rtt,
+		st := flow.Path{Path: p.o.Name, Standby: p.o.Standby, Up: p.up || !l.several(), Since: p.since, RTT: units.Seconds(p.rtt),
 			Sent: p.sent, Received: p.received, Control: ctl != nil && ctl.c.path == p}
 		if !p.up && p.err != nil {
 			st.Error = p.err.Error()

@@ -86,16 +86,16 @@ type opensTogether struct {
 	all   chan struct{}
 }
 
-func (o *opensTogether) Dial(_ context.Context, open pair.Open) (pair.Target, error) {
+func (o *opensTogether) Dial(_ context.Context, open flow.Open) (flow.Target, error) {
 	open.Admitted()
 	o.count.Add(1)
 	<-o.all
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return pair.Target{FD: o.local.pair(o.t), To: netip.MustParseAddrPort("[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535")}, nil
+	return flow.Target{FD: o.local.pair(o.t), To: netip.MustParseAddrPort("[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535")}, nil
 }
 
-func (o *opensTogether) Ended(*pair.Flow, pair.End) {}
+func (o *opensTogether) Ended(*pair.Flow, flow.End) {}
 
 // TestFlowMessagesInTurns holds that of many flows' messages, which come to more than are written at once,
 // none is forgotten.
@@ -210,15 +210,15 @@ type neverDecides struct {
 	admits bool // they are admitted at once
 }
 
-func (d *neverDecides) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
+func (d *neverDecides) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	if d.admits {
 		o.Admitted()
 	}
 	<-ctx.Done()
-	return pair.Target{}, &pair.Refusal{Reason: flow.EndTargetUnreached, Err: ctx.Err()}
+	return flow.Target{}, &flow.Refusal{Reason: flow.EndTargetUnreached, Err: ctx.Err()}
 }
 
-func (d *neverDecides) Ended(*pair.Flow, pair.End) {}
+func (d *neverDecides) Ended(*pair.Flow, flow.End) {}
 
 // TestDrainingFarRelay holds that a far relay which drains each new session at once gets a bounded
 // number of them.
@@ -279,7 +279,7 @@ func TestSessionsOfOnePeer(t *testing.T) {
 		one.Control.Answer()
 		all = append(all, one)
 	}
-	if _, err := begin(); err == nil || !strings.Contains(err.Error(), string(pair.ProblemBusy)) {
+	if _, err := begin(); err == nil || !strings.Contains(err.Error(), string(flow.PairBusy)) {
 		t.Errorf("one more session: %v", err)
 	}
 	all[0].Control.Close()
@@ -406,7 +406,7 @@ func TestBusyIsNamed(t *testing.T) {
 	s := newStand(t, func(_ *stand, _ *pair.Options, o *pair.LinkOptions) {
 		o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{addrOf(l)}, nil }
 	})
-	nettest.Eventually(t, time.Minute, func() bool { return s.near.State().Sessions[0].Problem == pair.ProblemBusy }, s.dump)
+	nettest.Eventually(t, time.Minute, func() bool { return s.near.State().Sessions[0].Problem == flow.PairBusy }, s.dump)
 }
 
 // TestLinesAreLimited holds that what a peer does wrong makes one line that names it and the rule.
@@ -479,7 +479,7 @@ func TestRefusalOfALostControlConnection(t *testing.T) {
 	nettest.Eventually(t, time.Minute, func() bool { return u.asked.Load() > 0 }, s.dump)
 	s.path.refuse(preface.Control, true)
 	nettest.Eventually(t, time.Minute, func() bool { return !s.far.State().Sessions[0].Up }, s.dump)
-	refusal <- &pair.Refusal{Reason: flow.EndTargetRefused, Err: io.EOF}
+	refusal <- s.refuse(flow.EndTargetRefused, io.EOF)
 	nettest.Eventually(t, time.Minute, func() bool { return s.far.Flows() == 0 }, s.dump)
 	s.path.refuse(preface.Control, false)
 	s.ends(flow.EndTargetRefused)

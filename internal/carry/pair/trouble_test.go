@@ -95,7 +95,7 @@ func TestPathIsDead(t *testing.T) {
 		return hello.Session, session.Control
 	}
 	up := func(number uint64) bool {
-		return slices.ContainsFunc(s.sessionsOf("hostile"), func(one pair.SessionState) bool { return one.Session == number && one.Up })
+		return slices.ContainsFunc(s.sessionsOf("hostile"), func(one flow.Session) bool { return one.Session == pair.NumberText(number) && one.Up })
 	}
 	talks, control := begin()
 	s.tasks.Go(func() {
@@ -186,7 +186,7 @@ func TestInOutage(t *testing.T) {
 	}
 	nettest.Eventually(t, 20*time.Second, func() bool {
 		st := s.near.State().Sessions[0]
-		return st.Retained == 0 && st.FlowsLane == 2
+		return st.RetainedBytes == 0 && st.FlowsMoving == 2
 	}, s.dump)
 	s.path.cut(true)
 	_, err := ended.Write([]byte(" world"))
@@ -234,13 +234,13 @@ func TestProblems(t *testing.T) {
 	}
 	for _, c := range []struct {
 		option standOption
-		want   pair.Problem
+		want   flow.PairProblem
 	}{
-		{to(garbage), pair.ProblemUnpaired},
-		{to(nobody), pair.ProblemPathDown},
-		{func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.farKeys.forget("near") }, pair.ProblemKeyUnknown},
-		{func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.nearKeys.forget("far") }, pair.ProblemKeyUnknown},
-		{func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.admit = false }, pair.ProblemDenied},
+		{to(garbage), flow.PairUnpaired},
+		{to(nobody), flow.PairPathDown},
+		{func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.farKeys.forget("near") }, flow.PairKeyUnknown},
+		{func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.nearKeys.forget("far") }, flow.PairKeyUnknown},
+		{func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.admit = false }, flow.PairDenied},
 	} {
 		t.Run(string(c.want), func(t *testing.T) {
 			t.Parallel()
@@ -268,7 +268,7 @@ func TestTunnelRemoved(t *testing.T) {
 	s, c := greeted(t)
 	s.removed.Store(true)
 	nettest.Eventually(t, time.Minute, func() bool {
-		return slices.ContainsFunc(s.near.State().Sessions, func(n pair.SessionState) bool { return n.Problem == pair.ProblemDenied })
+		return slices.ContainsFunc(s.near.State().Sessions, func(n flow.Session) bool { return n.Problem == flow.PairDenied })
 	}, s.dump)
 	s.roundTrip(c, "and on")
 	nettest.Must(t, c.CloseWrite())
