@@ -11,6 +11,7 @@ import (
 	"longhaul/internal/carry/transport"
 	"longhaul/internal/run/config"
 	"longhaul/internal/tune/cc"
+	"longhaul/internal/words/ccnames"
 )
 
 // budgetKey is a kind of leg of a tunnel, whose connections share a rate.
@@ -47,7 +48,7 @@ func newBudgets(host *cc.Host, log *slog.Logger) *budgets {
 func wantedBudgets(s config.Settings) map[string]cc.Rate {
 	var wanted map[string]cc.Rate
 	for kind, leg := range map[string]config.Leg{transport.LAN: s.LAN, transport.WAN: s.WAN} {
-		if transport.NeedsRate(leg.CongestionControl) && leg.Rate > 0 {
+		if ccnames.NeedsRate(leg.CongestionControl) && leg.Rate > 0 {
 			if wanted == nil {
 				wanted = map[string]cc.Rate{}
 			}
@@ -60,7 +61,7 @@ func wantedBudgets(s config.Settings) map[string]cc.Rate {
 // prepare finds the loaded brutal: another build may have replaced it.
 func (b *budgets) prepare(c *config.Config) *budgetsChange {
 	next := &budgetsChange{of: b, rates: b.rates, has: maps.Clone(b.has), next: map[budgetKey]cc.Rate{}}
-	rated := slices.DeleteFunc(c.CongestionControls(), func(name string) bool { return !transport.NeedsRate(name) })
+	rated := slices.DeleteFunc(c.CongestionControls(), func(name string) bool { return !ccnames.NeedsRate(name) })
 	switch len(rated) {
 	case 0:
 		return next

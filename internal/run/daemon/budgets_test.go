@@ -21,7 +21,7 @@ import (
 	"longhaul/internal/run/config"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/tune/cc"
-	"longhaul/internal/words/units"
+	"longhaul/internal/words/ccnames"
 	"longhaul/lab/tcpserver"
 	"longhaul/test/nettest"
 )
@@ -71,7 +71,7 @@ func sharedRates(t *testing.T, name string) (shared func(rate string) *legs) {
 // TestTunnelSharesARate sends on connections of a tunnel with brutal. They share its
 // rate, which a reload changes for all.
 func TestTunnelSharesARate(t *testing.T) {
-	for _, name := range []string{ratedCC, units.SecondName(ratedCC)} {
+	for _, name := range []string{ratedCC, ccnames.Second(ratedCC)} {
 		t.Run(name, func(t *testing.T) { tunnelSharesARate(t, name) })
 	}
 }

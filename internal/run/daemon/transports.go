@@ -154,6 +154,7 @@ func (t *transportsChange) legs(tunnelName string, s config.Settings) (*legs, er
 	if s.WAN.DSCP != nil {
 		key.wanDSCP = int(*s.WAN.DSCP)
 	}
+	key.lan.DSCP, key.wan.DSCP = nil, nil // pointers differ where the marks are the same
 	shared := wantedBudgets(s)
 	if len(shared) > 0 {
 		key.tunnel = tunnelName
@@ -163,8 +164,7 @@ func (t *transportsChange) legs(tunnelName string, s config.Settings) (*legs, er
 	}
 	l := t.of.current[key]
 	if l == nil || len(l.lacks()) > 0 || (len(shared) > 0 && l.rates != t.budgets.rates) {
-		lan, wan := key.lan, key.wan
-		lan.DSCP, wan.DSCP = s.LAN.DSCP, s.WAN.DSCP
+		lan, wan := legOptions(s.LAN), legOptions(s.WAN)
 		ids, noRate := t.budgets.find(tunnelName, shared)
 		if noRate != nil {
 			// Brutal without a rate sends almost nothing.
@@ -245,6 +245,7 @@ func legOptions(l config.Leg) transport.Options {
 		MTUProbing:        l.MTUProbing,
 		Keepalive:         transport.Keepalive(l.Keepalive),
 		UserTimeout:       l.UserTimeout,
+		DSCP:              l.DSCP,
 	}
 }
 
