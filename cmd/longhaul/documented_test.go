@@ -38,6 +38,41 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
+// TestNamedCommands holds that each command that a sentence or a table names is there, with its flags.
+func TestNamedCommands(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named, root := 0, testRoot(t)
+	for _, page := range append(pages, "../../README.md") {
+		for _, m := range inline.FindAllStringSubmatch(readSource(t, page), -1) {
+			named++
+			cmd, rest, err := root.Find(strings.Fields(m[1])[1:])
+			if err != nil {
+				t.Errorf("%s: %s: %v", filepath.Base(page), m[1], err)
+				continue
+			}
+			if isGroup(cmd) && cmd.HasParent() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
+				t.Errorf("%s: %s: no such command", filepath.Base(page), m[1])
+			}
+			for _, word := range rest {
+				if word == "--" {
+					break
+				}
+				flag, is := strings.CutPrefix(strings.Trim(word, "[]"), "--")
+				flag, _, _ = strings.Cut(flag, "=")
+				if is && flag != "help" && cmd.Flags().Lookup(flag) == nil && cmd.InheritedFlags().Lookup(flag) == nil {
+					t.Errorf("%s: %s: no flag --%s", filepath.Base(page), m[1], flag)
+				}
+			}
+		}
+	}
+	if named < 100 {
+		t.Errorf("only %d commands found", named)
+	}
+}
+
 // TestLabNamesOwnCommands holds that what lab up suggests is there on a bare host: commands of this
 // program, in the hosts as well.
 func TestLabNamesOwnCommands(t *testing.T) {

@@ -79,6 +79,7 @@ func wordsOfStates(t *testing.T) []string {
 		atLeast                   int
 	}{
 		{"carry/relay/snapshot.go", "t.State = \"listening\"", "tunnelSnapshot(", `State = "([a-z-]+)"`, 6},
+		{"watch/monitor/metrics/families.go", "tunnelStates ", "\n", `"([a-z-]+)"`, 7},
 		{"carry/relay/snapshot.go", "func (f *flow) state()", "\n}\n", `return "([a-z-]+)"`, 7},
 		{"carry/flow/tunnel.go", "HopState = ", "\n)\n", `= "([a-z-]+)"`, 4},
 		{"carry/flow/pair.go", "PairUnpaired ", "\n)\n", `= "([a-z-]+)"`, 10},
