@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -68,18 +69,32 @@ type field struct {
 // placeOf are the mappings of keys that are looked for elsewhere.
 var placeOf = map[string]string{"local_targets": "original, or in intercept of a tunnel without forward"}
 
-// firstRelease is the release before which the configuration had more than it has.
-const firstRelease = "1.0"
+// removedIn is the section of CHANGELOG.md that has the removed keys: the release, once there is one.
+const removedIn = "Unreleased"
 
-// removed are the keys that longhaul has had, and what to do without each.
-var removed = map[string]string{
-	"fallback": "remove it; to let flows pass while the pair is down, use intercept with when_down: bypass",
-	"overflow": "remove it: paths without standby share the flows; or write standby: true",
+// removed are the keys that longhaul has had, and what to do without each, by its value. The empty value
+// stands for all others.
+var removed = map[string]map[string]string{
+	"fallback": {
+		"never": "remove it; pairs work like this now",
+		"": "remove it; without a paired relay at the far end, remove pair. " +
+			"What lets flows pass unencrypted while a pair is down is intercept with when_down: bypass",
+	},
+	"overflow": {
+		"false": "remove it; paths work like this now",
+		"":      "remove it: paths without standby share the flows; or write standby: true",
+	},
 }
 
-// wasRemoved is the mistake of using what a release took away.
+// removedFix is what to do without a removed key.
+func removedFix(key string, value *node) string {
+	fixes := removed[key]
+	return cmp.Or(fixes[value.text], fixes[""])
+}
+
+// wasRemoved is the mistake of using what longhaul has had.
 func (d *decoder) wasRemoved(n *node, what, fix string) {
-	d.errorf(n, fix, "%s was removed in release %s", what, firstRelease)
+	d.errorf(n, fix, "%s was removed, see CHANGELOG.md (%s)", what, removedIn)
 }
 
 // mapping decodes a mapping strictly: unknown and repeated keys are mistakes.
@@ -103,8 +118,8 @@ func (d *decoder) mapping(n *node, what string, fields ...field) {
 		seen[key] = e.key.at
 		i := slices.Index(known, key)
 		switch {
-		case i < 0 && removed[key] != "":
-			d.wasRemoved(e.key, key, removed[key])
+		case i < 0 && removed[key] != nil:
+			d.wasRemoved(e.key, key, removedFix(key, e.value))
 		case i < 0:
 			fix := "known keys: " + strings.Join(known, ", ")
 			if meant := remedy.Nearest(key, known); meant != "" {

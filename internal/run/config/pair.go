@@ -100,7 +100,7 @@ func (d *decoder) pair(n *node, p *Pair) {
 // lanes decodes a number of lanes.
 func (d *decoder) lanes(n *node, key string) (int, bool) {
 	if n.kind == scalar && n.text == "auto" {
-		d.wasRemoved(n, "lanes: auto", "write lanes: N; longhaul doctor --test says which N")
+		d.wasRemoved(n, "lanes: auto", "write lanes: N; longhaul doctor HOST, with longhaul measure --serve there, says which N")
 		return 0, false
 	}
 	return d.integer(1, maxLanes)(n, key)
