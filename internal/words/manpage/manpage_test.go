@@ -2,6 +2,7 @@ package manpage
 
 import (
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -23,7 +24,7 @@ func TestMarkdown(t *testing.T) {
 		"headings":   {"## Values\n\n### More of them\n\nText\n", ".SH VALUES\n.SS More of them\nText\n"},
 		"code":       {"Run `a-b`:\n\n    longhaul x \\\n      .y\n\n```yaml\na: 'b'\n```\nEnd\n", "Run \\fBa\\-b\\fR:\n.PP\n.RS 2\n.nf\nlonghaul x \\e\n  .y\n.fi\n.RE\n.PP\n.RS 2\n.nf\na: \\(aqb\\(aq\n.fi\n.RE\n.PP\nEnd\n"},
 		"emphasis":   {"A *leg* is **one** *of two*.\n", "A \\fIleg\\fR is \\fBone\\fR \\fIof two\\fR.\n"},
-		"links":      {"See [`x`](cc.md#a) and [there](https://example.net/).\n", "See \\fBx\\fR and there <https://example.net/>.\n"},
+		"links":      {"See [`x`](cc.md#a) and [there](https://example.net/).\n", "See \\fBx\\fR (cc.md) and there <https://example.net/>.\n"},
 		"list":       {"- one\n  more\n- two\n", ".IP \\(bu 2\none\nmore\n.IP \\(bu 2\ntwo\n"},
 		"table": {"| key | default | meaning |\n|---|---|---|\n| `a.b` R | `off` | a \\| b |\n| `c` | required | d |\n| `e` | | f |\n",
 			".TP\n\\fBa.b\\fR R (default \\fBoff\\fR)\na | b\n.TP\n\\fBc\\fR (required)\nd\n.TP\n\\fBe\\fR\nf\n"},
@@ -108,6 +109,14 @@ func TestPageOfTheConfiguration(t *testing.T) {
 	plain := strings.NewReplacer("`", "", "*", "", "|", " ", "-", "").Replace
 	text := plain(out.String())
 	_, page, _ := strings.Cut(docs.Configuration, "\n") // the title is another
+	for _, link := range regexp.MustCompile(`\]\(([a-z-]+\.md)`).FindAllStringSubmatch(page, -1) {
+		if !strings.Contains(text, plain(link[1])) {
+			t.Errorf("the page %s is not named", link[1])
+		}
+	}
+	if strings.Contains(text, "see right") {
+		t.Error("a default is looked for to the right, where a manual page has nothing")
+	}
 	for line := range strings.Lines(page) {
 		if strings.ContainsAny(line, "[]()#") || strings.HasPrefix(line, "|--") || strings.HasPrefix(line, "| k") || strings.HasPrefix(line, "```") {
 			continue // links, headings of pages and tables, and what only parts the rest

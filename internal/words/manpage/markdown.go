@@ -125,8 +125,8 @@ func cells(row string) []string {
 
 var spans = regexp.MustCompile("`([^`]+)`|\\*\\*([^*\\s][^*]*)\\*\\*|\\*([^*\\s][^*]*)\\*|\\[([^\\]]+)\\]\\(([^)]*)\\)")
 
-// inline writes text with its code, emphasis and links. Of a link to another
-// page of docs/ its words stay.
+// inline writes text with its code, emphasis and links. A link to another page of docs/ becomes
+// its words, with the page's name unless they have it.
 func inline(s string) string {
 	var b strings.Builder
 	for {
@@ -150,8 +150,12 @@ func inline(s string) string {
 			b.WriteString(`\fI` + escapeAll(group(3)) + `\fR`)
 		default:
 			b.WriteString(inline(group(4)))
-			if strings.HasPrefix(group(5), "http") {
+			page, _, _ := strings.Cut(group(5), "#")
+			switch {
+			case strings.HasPrefix(page, "http"):
 				b.WriteString(" <" + escapeAll(group(5)) + ">")
+			case page != "" && !strings.Contains(group(4), page):
+				b.WriteString(" (" + escapeAll(page) + ")")
 			}
 		}
 		s = s[at[1]:]
