@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"embed"
 	"io/fs"
+	"path"
 	"path/filepath"
 	"strings"
 
@@ -38,33 +39,36 @@ func execPaths(program string) []byte {
 func Shared() (map[string][]byte, error) {
 	all := map[string][]byte{}
 	add := func(from embed.FS, dir, to string) error {
-		return fs.WalkDir(from, dir, func(path string, d fs.DirEntry, err error) error {
+		return fs.WalkDir(from, dir, func(name string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return err
 			}
-			all[to+strings.TrimPrefix(path, dir)], err = from.ReadFile(path)
+			all[path.Join(to, strings.TrimPrefix(name, dir))], err = from.ReadFile(name)
 			return err
 		})
 	}
-	for _, page := range []string{"*.md", "design/*.md"} {
-		names, err := fs.Glob(docs.Pages, page)
-		if err != nil {
-			return nil, err
-		}
-		for _, name := range names {
-			if err := add(docs.Pages, name, "doc/longhaul/"+name); err != nil {
-				return nil, err
-			}
-		}
-	}
-	for from, to := range map[string]string{
-		"examples": "doc/longhaul/examples", "kubernetes": "doc/longhaul/kubernetes", "prometheus": "doc/longhaul/prometheus",
-		"grafana": "doc/longhaul/grafana", "longhaul.service.d": "longhaul/longhaul.service.d",
-		"longhaul.schema.json": "longhaul/longhaul.schema.json",
-	} {
+	for from, to := range sharedAs {
 		if err := add(files, from, to); err != nil {
 			return nil, err
 		}
 	}
+	if err := add(docs.Pages, ".", sharedPages); err != nil {
+		return nil, err
+	}
+	for name, text := range all {
+		if page, is := strings.CutPrefix(name, sharedPages+"/"); is && path.Ext(page) == ".md" {
+			all[name] = sharedPage(page, text, all)
+		}
+	}
 	return all, nil
+}
+
+// sharedPages is where the pages of docs/ are.
+const sharedPages = "doc/longhaul"
+
+// sharedAs is where the files of this directory are.
+var sharedAs = map[string]string{
+	"examples": sharedPages + "/examples", "kubernetes": sharedPages + "/kubernetes", "prometheus": sharedPages + "/prometheus",
+	"grafana": sharedPages + "/grafana", "longhaul.service.d": "longhaul/longhaul.service.d",
+	"longhaul.schema.json": "longhaul/longhaul.schema.json",
 }
