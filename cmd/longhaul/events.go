@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -86,17 +87,23 @@ remembers 1000 of them, also over upgrades; with a history also over restarts.`,
 	return cmd
 }
 
-// writeEvents prints a line for each change, and its reason on another.
+// writeEvents prints a line for each change, and its reason on another. A name that is wider than its
+// column stays whole on lines of its own: paths may differ in their middle alone.
 func writeEvents(w io.Writer, all []flow.Event) {
 	if len(all) == 0 {
 		fmt.Fprintln(w, "no changes")
 		return
 	}
-	const row = "%-19s  %-12s %-24s %s\n"
+	const row, names = "%-19s  %-12s %-24s %s\n", 24
 	fmt.Fprintf(w, row, "TIME", "KIND", "OF", "CHANGE")
 	for _, e := range all {
 		of := strings.Join(slices.DeleteFunc([]string{e.Tunnel, e.Subject}, func(s string) bool { return s == "" }), " ")
-		fmt.Fprintf(w, row, e.At.Local().Format(time.DateTime), e.Kind, display.Shorten(of, 24), e.From+" -> "+e.To)
+		at, change := e.At.Local().Format(time.DateTime), e.From+" -> "+e.To
+		if lead := fmt.Sprintf("%-19s  %-12s ", at, e.Kind); utf8.RuneCountInString(of) > names {
+			display.WriteParagraph(w, lead, of+": "+change)
+		} else {
+			fmt.Fprintf(w, row, at, e.Kind, of, change)
+		}
 		if e.Reason != "" {
 			display.WriteParagraph(w, "    ", display.FirstLine(e.Reason))
 		}

@@ -209,15 +209,15 @@ func TestNothingForTheTerminal(t *testing.T) {
 	}
 }
 
-// Reasons are whole, however long, in lines of 80 columns.
+// Names and reasons are whole, however long, in lines of 80 columns.
 func TestEventsTable(t *testing.T) {
 	reason := "has no session: site-b cannot be reached (connect to [2001:db8:1234:5678:9abc:def0:1234:5678]:60000: connection refused)"
 	var b bytes.Buffer
 	writeEvents(&b, []flow.Event{{At: time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC), Kind: "interception", Tunnel: "a-tunnel-with-a-long-name",
 		Subject: "relay-b.example.net:60000", From: "untried", To: "returning", Reason: reason}})
 	said := strings.Join(strings.Fields(b.String()), " ")
-	if !strings.Contains(said, reason) {
-		t.Errorf("the reason is cut:\n%s", &b)
+	if !strings.Contains(said, reason) || !strings.Contains(said, "a-tunnel-with-a-long-name relay-b.example.net:60000: untried -> returning") {
+		t.Errorf("the name or the reason is cut:\n%s", &b)
 	}
 	for line := range strings.Lines(b.String()) {
 		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 {

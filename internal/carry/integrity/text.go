@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"longhaul/internal/words/display"
@@ -80,7 +81,7 @@ func (h Hop) label() string {
 	}
 	switch {
 	case h.Kind == KindTarget && address == "":
-		return "target " + h.Host
+		return strings.TrimSpace("target " + h.Host)
 	case h.Kind == KindTarget:
 		return "target " + address
 	case h.Kind == KindOther:
@@ -88,7 +89,7 @@ func (h Hop) label() string {
 	case h.Host != "" && address != "":
 		return h.Host + " " + address
 	}
-	return address + h.Host
+	return cmp.Or(address+h.Host, "target") // one that was not reached
 }
 
 // hopState is "up", "lossy" or the reason of the fault at hop i, from 0.

@@ -32,3 +32,20 @@ func TestReportLine(t *testing.T) {
 		t.Errorf("%q", line)
 	}
 }
+
+// A hop that was not reached has a name in the table all the same.
+func TestReportNamesEveryHop(t *testing.T) {
+	for _, test := range []struct {
+		hop  Hop
+		want string
+	}{
+		{Hop{Kind: KindUnknown}, "target"},
+		{Hop{Kind: KindTarget}, "target"},
+		{Hop{Kind: KindTarget, Host: "server"}, "target server"},
+		{Hop{Kind: KindRelay, Host: "relay-b"}, "relay-b"},
+	} {
+		if got := test.hop.label(); got != test.want {
+			t.Errorf("%+v is %q, want %q", test.hop, got, test.want)
+		}
+	}
+}
