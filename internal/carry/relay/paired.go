@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"net/netip"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +31,7 @@ type paired struct {
 	seen    report.Figures                   // as of the latest look, and of its end
 	ended   bool                             // the carrier knows or has told
 	byPeer  bool                             // the end is the other relay's word
+	reached bool                             // near: the target has accepted, and the hop counts the flow
 	record  atomic.Pointer[report.LegRecord] // the leg's last figures; nil: not wanted, or the carrier still has the socket
 	add     report.Counters                  // to the lane's counters at the last look
 	sent    *report.LegRecord                // over lanes, at the end; nil: not known
@@ -112,10 +114,7 @@ func (w *worker) carried(slot, gen uint32, e report.End) {
 	p.sent = &report.LegRecord{CongestionControl: e.CongestionControl, BytesSent: e.Lanes.BytesSent,
 		BytesRetransmitted: e.Lanes.BytesRetransmitted, Retransmits: e.Lanes.Retransmits}
 	f.dirs[up].bytes, f.dirs[down].bytes, f.dirs[p.leg].held = e.BytesUp, e.BytesDown, 0
-	if p.leg == client && e.Target.IsValid() {
-		f.target = e.Target
-		f.hop.Connected(w.now)
-	}
+	w.reached(f, e.Target)
 	if e.Reason != report.EndClean {
 		p.byPeer = e.ByPeer && f.close().reason == ""
 		f.fail(e.Reason, e.Err)
@@ -154,8 +153,19 @@ func (w *worker) lookAtPaired(f *flow) {
 	f.dirs[up].bytes, f.dirs[down].bytes = now.BytesUp, now.BytesDown
 	f.dirs[p.leg].held = int(now.Retained)
 	f.active = max(f.active, w.now-now.Idle)
-	if p.leg == client && now.Target.IsValid() {
-		f.target = now.Target
+	w.reached(f, now.Target)
+}
+
+// reached notes the target that the far relay has connected to, and counts the flow at its hop, once.
+func (w *worker) reached(f *flow, at netip.AddrPort) {
+	p := f.paired
+	if p.leg != client || !at.IsValid() {
+		return
+	}
+	f.target = at
+	if !p.reached {
+		p.reached = true
+		f.hop.Connected(w.now)
 	}
 }
 

@@ -152,6 +152,9 @@ func TestPairingGetsAdmittedClients(t *testing.T) {
 	if len(s.Flows) != 1 || s.FlowsNow != 1 || s.Tunnels[0].Limited != 1 {
 		t.Fatalf("status has flows %+v of %d, limited %d", s.Flows, s.FlowsNow, s.Tunnels[0].Limited)
 	}
+	if hop := s.Tunnels[0].Hops[0]; hop.FlowsTotal != 1 || hop.State != report.HopUp {
+		t.Errorf("the hop of a flow that has begun is %+v", hop)
+	}
 	if one := s.Flows[0]; one.State != report.StateResuming || one.BytesUp != 10 || one.BytesDown != 20 || one.Client != from || one.Target != far ||
 		one.Hop == "" || one.Pair == nil || one.Pair.Retained != 5 || one.Pair.Resumes != 2 || one.Pair.Outage.Seconds() != 1 || one.Pair.RTT.Seconds() != 0.001 {
 		t.Errorf("status has the flow %+v, %+v", one, one.Pair)
@@ -176,7 +179,7 @@ func TestPairingGetsAdmittedClients(t *testing.T) {
 		r.TargetLeg.Side != "wan" || r.TargetLeg.BytesSent != 100 || r.TargetLeg.Retransmits != 1 || r.TargetLeg.CongestionControl != "haul" {
 		t.Errorf("the record is %+v", r)
 	}
-	if s := g.relay.Snapshot(); s.FlowsNow != 0 || len(s.Flows) != 0 || s.Tunnels[0].Hops[0].FlowsNow != 0 || s.Tunnels[0].Errors != 1 {
+	if s := g.relay.Snapshot(); s.FlowsNow != 0 || len(s.Flows) != 0 || s.Tunnels[0].Hops[0].FlowsNow != 0 || s.Tunnels[0].Hops[0].FlowsTotal != 1 || s.Tunnels[0].Errors != 1 {
 		t.Errorf("afterwards status has %+v", s)
 	}
 	f.expectResets(t)

@@ -96,6 +96,11 @@ func (r *Relay) Snapshot() Snapshot {
 			})
 		})
 	}
+	for _, in := range r.table.Load().tunnels { // again: looks at paired flows count them
+		if i, ok := index[in.state]; ok {
+			s.Tunnels[i].Hops = in.hops.Snapshot(s.Tunnels[i].Hops[:0], now)
+		}
+	}
 	sort.SliceStable(s.Flows, func(i, j int) bool { return s.Flows[i].AgeSeconds > s.Flows[j].AgeSeconds })
 	return s
 }
