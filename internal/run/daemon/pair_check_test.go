@@ -59,3 +59,39 @@ func TestPairTellsLosses(t *testing.T) {
 		})
 	}
 }
+
+// A check asks the session that takes new flows, not one that only keeps its old ones.
+func TestCheckAsksTheSessionOfNewFlows(t *testing.T) {
+	old := flow.Session{Tunnel: "t", End: flow.NearEnd, Session: "1", Up: true, Draining: true}
+	next := flow.Session{Tunnel: "t", End: flow.NearEnd, Session: "2", Problem: flow.PairPathDown}
+	up := flow.Session{Tunnel: "t", End: flow.NearEnd, Session: "3", Up: true}
+	far := flow.Session{Tunnel: "t", End: flow.FarEnd, Session: "4", Up: true}
+	other := flow.Session{Tunnel: "other", End: flow.NearEnd, Session: "5", Up: true}
+	for _, test := range []struct {
+		name string
+		all  []flow.Session
+		want string // session; empty: none
+	}{
+		{"only another tunnel's", []flow.Session{far, other}, ""},
+		{"one that drains", []flow.Session{old}, ""},
+		{"the far port is gone", []flow.Session{old, next}, "2"},
+		{"listed the other way", []flow.Session{next, old}, "2"},
+		{"one is up", []flow.Session{old, next, up}, "3"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got, has := takesFlows(test.all, "t"); got.Session != test.want || has != (test.want != "") {
+				t.Errorf("asks session %q, %v", got.Session, has)
+			}
+		})
+	}
+}
+
+// An error without words of its own is put into words; others stay.
+func TestLostSessionsHaveWords(t *testing.T) {
+	all := []flow.Session{{Error: "EOF"}, {Error: "read: connection reset by peer", Paths: []flow.Path{{Error: "unexpected EOF"}}}, {}}
+	putIntoWords(all)
+	if all[0].Error != all[1].Paths[0].Error || !strings.Contains(all[0].Error, "process has ended") ||
+		all[1].Error != "read: connection reset by peer" || all[2].Error != "" {
+		t.Errorf("%+v", all)
+	}
+}

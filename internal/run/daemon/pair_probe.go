@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -36,7 +37,7 @@ func (t *nearTunnel) probe(ctx context.Context, timeout time.Duration) (target n
 			}
 			return target, e.Reason, e.Err
 		case <-ctx.Done():
-			return target, "", ctx.Err()
+			return target, "", errors.New("the far relay has not answered in time")
 		case <-tick.C:
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
+	"longhaul/internal/words/remedy"
 )
 
 // status is the state of the pairs; nil if no tunnel was ever paired.
@@ -22,6 +24,7 @@ func (p *pairs) status() *flow.Pairs {
 		return nil
 	}
 	s := node.State()
+	putIntoWords(s.Sessions)
 	if err := p.keys.Problem(); err != nil {
 		s.KeysProblem = err.Error()
 	}
@@ -29,6 +32,24 @@ func (p *pairs) status() *flow.Pairs {
 		return cmp.Or(cmp.Compare(a.Tunnel, b.Tunnel), cmp.Compare(a.Peer, b.Peer), cmp.Compare(a.Instance, b.Instance))
 	})
 	return &s
+}
+
+// ends are errors of a lost session that say nothing to a reader, and what they mean.
+var ends = map[string]string{
+	io.EOF.Error():              "the other relay's process has ended, or has closed the connection",
+	io.ErrUnexpectedEOF.Error(): "the other relay's process has ended, or has closed the connection",
+}
+
+func inWords(text string) string { return cmp.Or(ends[text], text) }
+
+func putIntoWords(sessions []flow.Session) {
+	for i := range sessions {
+		s := &sessions[i]
+		s.Error = inWords(s.Error)
+		for k := range s.Paths {
+			s.Paths[k].Error = inWords(s.Paths[k].Error)
+		}
+	}
 }
 
 const (
@@ -61,6 +82,7 @@ func (p *pairs) watch(node *pair.Node) {
 		}
 		p.lines.Flush()
 		state := node.Overview()
+		putIntoWords(state.Sessions)
 		p.watchSessions(known, state.Sessions, now)
 		p.noteStates(state.Sessions)
 		if now.Sub(strangersAt) >= strangersPause && !maps.Equal(strangers, state.Strangers) {
@@ -182,29 +204,38 @@ func (p *pairs) sessionLine(level slog.Level, what string, s flow.Session, more 
 	p.lines.LogBurst(sessionBurst, level, "pair: "+what, []string{"peer", "tunnel"}, append(attrs, more...)...)
 }
 
-// problemOf waits until a near tunnel has a session or a reason for having none.
+// problemOf waits until a near tunnel has a session for new flows, or a reason for having none.
 func (p *pairs) problemOf(ctx context.Context, tunnel string) (flow.Session, error) {
 	tick := time.NewTicker(pairWatch / 5)
 	defer tick.Stop()
 	var last flow.Session
 	for {
 		if s := p.status(); s != nil {
-			for _, one := range s.Sessions {
-				if one.Tunnel == tunnel && one.End == flow.NearEnd {
-					last = one
-					if one.Up {
-						return one, nil
-					}
-				}
+			if one, has := takesFlows(s.Sessions, tunnel); has {
+				last = one
 			}
 		}
-		if last.Problem != "" {
+		if last.Up || last.Problem != "" {
 			return last, nil
 		}
 		select {
 		case <-ctx.Done():
-			return last, fmt.Errorf("the pair of tunnel %s has no session, and no reason yet: %w", tunnel, ctx.Err())
+			return last, remedy.New(fmt.Errorf("the pair of tunnel %s has no session yet, and no reason for it", tunnel), "check again")
 		case <-tick.C:
 		}
 	}
+}
+
+// takesFlows is the session of a near tunnel that takes its new flows, or is to: a session that drains
+// only keeps its old ones.
+func takesFlows(sessions []flow.Session, tunnel string) (found flow.Session, has bool) {
+	for _, s := range sessions {
+		if s.Tunnel != tunnel || s.End != flow.NearEnd || s.Draining {
+			continue
+		}
+		if !has || countsBefore(s, found) {
+			found, has = s, true
+		}
+	}
+	return found, has
 }

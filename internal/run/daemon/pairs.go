@@ -270,6 +270,7 @@ func (p *pairs) taking(tunnel string) *flow.Taking {
 		return nil
 	}
 	t := near.link.Taking()
+	t.Error = inWords(t.Error)
 	return &t
 }
 
