@@ -306,6 +306,8 @@ func handshakeProblem(err error) error {
 		return problem(flow.PairBusy, "the other relay has too many connections in their handshakes")
 	case alerted && alert == alertNoProtocol:
 		return problem(flow.PairVersion, "the other relay speaks another version: %w", err)
+	case errors.Is(err, unix.ECONNRESET):
+		return problem(flow.PairUnpaired, "the other host reset the connection in its handshake: %w", err)
 	case errors.As(err, new(*net.OpError)), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
 		errors.As(err, new(tls.RecordHeaderError)), errors.Is(err, wire.ErrMalformed), isSystem(err):
 		return problem(flow.PairUnpaired, "the port answers, but no pair protocol: %w", err)
