@@ -58,6 +58,8 @@ figures behind each finding, and the remedies with the gain of each.
 With --remote, --local or --pid it only watches and does not change the
 connections. It sends a few probe packets to find the packet sizes that the path
 carries (--no-probe: none). With --test it sends data to find the throughput.
+Where a policer limits each connection, HOST and --test tell how many lanes of a
+pair help.
 
 With --pcap it reads a capture of headers: pcap, pcapng or snoop, also with
 gzip, zstd, xz or bzip2, and - for standard input. Several files, or directories

@@ -112,7 +112,7 @@ func (c *patient) lanesUnknown() []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("If each connection has a rate of its own, several lanes of a pair get it several times. How many help says "+
-		"longhaul doctor --test, with a longhaul measure --serve there that takes %d connections at once.", 2*c.o.Capacity.Streams)}
+		"longhaul doctor HOST, with a longhaul measure --serve there that takes %d connections at once.", 2*c.o.Capacity.Streams)}
 }
 
 // onLanes predicts the goodput of a flow with several connections, each with a limit of its own.

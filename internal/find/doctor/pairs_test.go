@@ -199,7 +199,7 @@ func TestLanesPastAPolicer(t *testing.T) {
 			continue
 		}
 		learn := slices.ContainsFunc(r.Remedies, func(r Remedy) bool {
-			return len(r.Notes) > 0 && strings.HasSuffix(r.Notes[0], "longhaul doctor --test, with a longhaul measure --serve there that takes 8 connections at once.")
+			return len(r.Notes) > 0 && strings.HasSuffix(r.Notes[0], "longhaul doctor HOST, with a longhaul measure --serve there that takes 8 connections at once.")
 		})
 		if learn != (test.more == nil) {
 			t.Errorf("%s: how many lanes help is to be learnt: %v", test.name, learn)
