@@ -278,6 +278,9 @@ func TestGrammarHelp(t *testing.T) {
 		if found := pflagTypes.FindString(help); found != "" {
 			t.Errorf("%s --help prints a type of the flag library: %s", path, found)
 		}
+		for line, next := range broken(cmd.Long) {
+			t.Errorf("%s: the line %q of the description breaks early, before %q", path, line, next)
+		}
 		other := slices.Contains(exitStatuses, strings.TrimPrefix(path, "longhaul "))
 		if said := strings.Contains(cmd.Long, "Exit codes: "); other != said && cmd.HasParent() {
 			t.Errorf("%s: exit codes of its own: %v; its description must say so, and no other's", path, other)
@@ -288,6 +291,20 @@ func TestGrammarHelp(t *testing.T) {
 			}
 		}
 	})
+}
+
+// broken are the lines of paragraphs that the next line's first word would have fit by far.
+func broken(text string) map[string]string {
+	all := map[string]string{}
+	lines := strings.Split(text, "\n")
+	for i, line := range lines[:len(lines)-1] {
+		next := lines[i+1]
+		word, _, _ := strings.Cut(next, " ")
+		if line != "" && next != "" && line[0] != ' ' && next[0] != ' ' && len(line)+1+len(word) < helpWidth-20 {
+			all[line] = next
+		}
+	}
+	return all
 }
 
 // TestGrammarExamples holds that the examples of the help are command lines that the

@@ -20,9 +20,8 @@ func newHost(env *env) *cobra.Command {
 
 host list shows every change of this host by a command or relay of longhaul:
 loaded algorithms, defaults, metrics of routes, rules for the MSS, connections
-that relays intercept. Each has its
-owners, and what uses it. A change ends with its undo, or with a restart of the
-machine.`,
+that relays intercept. Each has its owners, and what uses it. A change ends with
+its undo, or with a restart of the machine.`,
 		Example: `  longhaul host check
   longhaul host list
   longhaul host undo --dry-run`,
