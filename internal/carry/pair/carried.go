@@ -34,8 +34,3 @@ func (f *Flow) EachLane() (all []LaneFigures) {
 	}
 	return all
 }
-
-func localAddress(bulk *bulkConn) netip.AddrPort {
-	a, _ := netip.ParseAddrPort(bulk.tcp.LocalAddr().String())
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
-}

@@ -17,19 +17,13 @@ import (
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
-	"longhaul/internal/sys/tcpinfo"
 )
 
 const (
-	pingEvery = time.Second
-	// maxRTT is the longest round trip that a path has. A PONG that takes longer has met
-	// a relay without a processor, of which no deadline may depend for long.
-	maxRTT        = 2 * time.Second
 	checkKeysTick = 10 // ticks
 	// wakeStale is the age of a lane beyond which a WAKE was sent in its knowledge.
 	wakeStale     = 100 * time.Millisecond
 	announceEvery = 10 * time.Second // a key that the peer has not taken
-	drainWithin   = 5 * time.Second  // of a lane that was released with bytes under way, or waits for PADs
 	renewEvery    = time.Hour        // of the pool's lanes, one at a time
 )
 
@@ -217,47 +211,6 @@ func (s *session) sendPing(ctl *control) {
 	ctl.post(wire.Message{Type: wire.MessagePing, Bytes: binary.BigEndian.AppendUint64(nil, id)})
 }
 
-// pong takes the answer to a PING. The round trip is smoothed as TCP's (RFC 6298).
-func (s *session) pong(ctl *control, id uint64) {
-	ctl.mu.Lock()
-	sent, repeats := ctl.pinged, ctl.repeats
-	ours, rtt := ctl.ping == id && id != 0, time.Since(sent)
-	if ours {
-		ctl.ping = 0
-	}
-	ctl.mu.Unlock()
-	if !ours {
-		return
-	}
-	s.delays.note(sent, rtt)
-	if known, now := pathOf(ctl.c.bulk); now == repeats {
-		s.strain.note(rtt-s.least(known), time.Now())
-	}
-	rtt = min(rtt, maxRTT)
-	old := time.Duration(s.srtt.Load())
-	if old == 0 {
-		s.srtt.Store(int64(rtt))
-		s.rttvar.Store(int64(rtt / 2))
-		return
-	}
-	deviation := (old - rtt).Abs()
-	s.rttvar.Store((3*s.rttvar.Load() + int64(deviation)) / 4)
-	s.srtt.Store((7*int64(old) + int64(rtt)) / 8)
-}
-
-// overdue reports that the far relay does not answer a final RELEASE, or that nothing comes any more of
-// the bytes that are to open the lane's window.
-func (l *lane) overdue(now time.Time) bool {
-	l.s.mu.Lock()
-	pads := l.pads
-	l.s.mu.Unlock()
-	l.mu.Lock()
-	waits := (l.draining || pads) && now.Sub(l.since) > drainWithin+l.s.strained()
-	draining := l.draining
-	l.mu.Unlock()
-	return waits && (draining || kernelSays(l.bulk, func(i *tcpinfo.Info) bool { return i.LastDataRecv > drainWithin }))
-}
-
 // watch finds what has taken too long.
 func (f *Flow) watch(now time.Time, w wait) {
 	f.mu.Lock()
@@ -368,16 +321,6 @@ func (f *Flow) watchReset(now time.Time) {
 	}
 }
 
-// parkAfter is the silence after which a flow gives its lane back: soon, while a crowd waits for
-// lanes. To wake takes far less than another handshake.
-func (s *session) parkAfter() time.Duration {
-	after := s.node.options.ParkAfter
-	if int(s.waiting.Load()) >= crowd {
-		after = min(after, s.answerWithin(time.Second, 8))
-	}
-	return after
-}
-
 // watchSilence ends or parks a flow that is silent.
 func (f *Flow) watchSilence(now time.Time) {
 	silent := f.moved.until(now)
@@ -436,12 +379,6 @@ func (s *session) whyDown() stream.Cause {
 		return cause(flow.EndPairDown, fmt.Errorf("no new lane: %w", s.laneErr))
 	}
 	return cause(flow.EndPairDown, errors.New("no lane to the far relay"))
-}
-
-func (s *session) allFlows() []*Flow {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Values(s.flows))
 }
 
 // closeLanes closes the lanes that are meant.

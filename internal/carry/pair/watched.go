@@ -1,25 +1,13 @@
 package pair
 
 import (
-	"maps"
 	"math"
-	"slices"
 	"time"
 )
 
 // sweepEvery is the time between two looks at flows that rest, in ticks. Others are
 // looked at each tick.
 const sweepEvery = 100
-
-// watchedFlows are the flows to look at now: those that do not rest, or all.
-func (s *session) watchedFlows(all bool) []*Flow {
-	if all {
-		return s.allFlows()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.watched))
-}
 
 // rest takes a parked flow from those that are looked at each tick, unless something is
 // due before the next sweep but one. wake undoes it. The caller holds f.mu.
