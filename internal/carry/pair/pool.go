@@ -3,6 +3,8 @@ package pair
 import (
 	"slices"
 	"time"
+
+	"longhaul/internal/carry/pair/wire"
 )
 
 // The pool of a session has warm lanes: idle ones that a flow takes without a handshake. Each
@@ -152,4 +154,13 @@ func (p *wanPath) countPool(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pools += n
+}
+
+// drain releases a lane on which something of the flow may be under way. It goes to the pool
+// once the far relay has answered.
+func (s *session) drain(f *Flow, l *lane) {
+	l.mu.Lock()
+	l.draining, l.since = true, time.Now()
+	l.mu.Unlock()
+	s.node.tasks.Go(func() { _ = l.release(f, wire.FlagFinal, 0) })
 }

@@ -3,8 +3,6 @@ package pair
 import (
 	"errors"
 	"time"
-
-	"longhaul/internal/carry/flow"
 )
 
 // Whoever is on the path of lanes in clear may read and change what they carry. So where both
@@ -24,14 +22,6 @@ const openWithin = handshakeTimeout
 type expected struct {
 	come  chan struct{} // closed when it is here
 	lanes int
-}
-
-// begin marks the flow as one of which the far relay hears from now on. The caller holds f.mu.
-func (f *Flow) begin() {
-	if !f.sent {
-		f.sent = true
-		f.sf.Seal(f.s.sealed.Load())
-	}
 }
 
 // beginOn takes the first frame of a flow's lane, whose OPEN is on the control connection.
@@ -101,21 +91,6 @@ func (s *session) opened(id uint64) {
 	}
 }
 
-// takeSealedEnd takes an end that came on the control connection. Bytes before it may be under way. The
-// caller holds f.mu and wakes the flow.
-func (f *Flow) takeSealedEnd(length uint64, crc uint32) {
-	f.known = true
-	err := errUnsealed
-	if f.s.sealed.Load() {
-		err = f.sf.In.End(length, crc)
-	}
-	if err != nil {
-		f.abort(cause(flow.EndDamaged, errEnd))
-		return
-	}
-	f.passEnd()
-}
-
 // noteReached notes up to where a lane of a sealed session has brought a flow's bytes.
 func (l *lane) noteReached(f *Flow, offset uint64) {
 	if f == nil || !l.s.sealed.Load() {
@@ -126,9 +101,4 @@ func (l *lane) noteReached(f *Flow, offset uint64) {
 	if l.flow == f && offset > l.reached {
 		l.reached, l.reachedAt = offset, stampNow()
 	}
-}
-
-// endsUntold reports that a beginning or an end of a sealed flow waits for the control connection.
-func (f *Flow) endsUntold() bool {
-	return f.s.sealed.Load() && (f.near && !f.known || f.sf.Out.Ended() && !f.sf.Out.Done())
 }
