@@ -53,25 +53,6 @@ func (s *session) crowded(now time.Time) bool {
 	return s.instance != 0 && (s.ctl == nil || now.Sub(s.since) < max(aheadFirst, 3*s.rtt()))
 }
 
-// crowdedOut reports that the flow's client waits with what it sends: a crowd waits for lanes, and the
-// flow has its first bytes here. The kernel keeps the others, and no goroutine.
-func (f *Flow) crowdedOut() bool {
-	return f.lane == nil && f.sf.Out.Kept() > 0 && !f.leg.failed && int(f.s.waiting.Load()) >= crowd
-}
-
-// goAhead sends the first bytes ahead of the lane that the flow needs. At the near relay
-// the flow may have that lane in place of a lost one, but the far relay has not come to it.
-func (f *Flow) goAhead() {
-	switch {
-	case f.near && !f.known:
-		if f.lane == nil && !f.needSince.IsZero() {
-			f.s.openAhead(f)
-		}
-	case f.lane == nil && !f.needSince.IsZero() || f.lane != nil && f.lost && f.attaching && !f.s.noResume:
-		f.s.wakePeer(f)
-	}
-}
-
 // openAhead sends a flow's OPEN ahead of its lane, if a crowd waits for lanes. The caller
 // holds f.mu.
 func (s *session) openAhead(f *Flow) {

@@ -144,3 +144,40 @@ func (f *Flow) giveLane(l *lane, final bool, received uint64) bool {
 	f.wake()
 	return true
 }
+
+// attachFar gives a far flow another lane; greet makes the answer, nil: none.
+func (f *Flow) attachFar(l *lane, received uint64, greet func([]byte, uint64, uint64) []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.replaceStrands(l)
+	for f.leg.busyOut {
+		f.await()
+		f.replaceStrands(l) // another one may have come meanwhile
+	}
+	if f.finished {
+		l.bind(nil) // the near relay gets the flow's end by its other messages
+		return
+	}
+	l.bind(f)
+	f.s.served.Store(int64(stampNow()))
+	var first []byte
+	if greet != nil {
+		first = greet(nil, f.id, f.sf.In.Position())
+	}
+	f.addStrand(l, first, true)
+	f.wokeAt = 0
+	f.attached(received)
+}
+
+// replaceStrands takes all lanes from the flow, in whose place another one comes.
+func (f *Flow) replaceStrands(by *lane) {
+	for _, st := range f.strands {
+		if st.l != by {
+			st.l.unbind(f)
+			st.l.close()
+			f.lost = true
+		}
+	}
+	f.dropStrands()
+	f.sf.Detach()
+}

@@ -363,14 +363,6 @@ func (l *lane) altered() {
 	_, _ = io.Copy(io.Discard, l.conn)
 }
 
-// cannotDoWithout reports that a flow is cut with its lane: one of its ends may keep no copy of
-// what the lane had.
-func (f *Flow) cannotDoWithout(l *lane) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.s.noResume && f.has(l) && (f.sf.Out.AtRisk() || f.sf.In.Position() > 0)
-}
-
 // greet reads the HELLO of a lane that was used before it came.
 func (l *lane) greet() error {
 	if l.instance == 0 {

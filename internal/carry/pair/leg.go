@@ -1,10 +1,14 @@
 package pair
 
 import (
+	"errors"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/sys/socket"
 	"longhaul/internal/sys/tcpinfo"
 )
@@ -22,39 +26,6 @@ type leg struct {
 }
 
 func (l *leg) open() bool { return l.fd >= 0 }
-
-// retry calls a system call that does not block until it is not interrupted.
-func retry(call func() (int, error)) (int, error) {
-	for {
-		if n, err := call(); err != unix.EINTR {
-			return n, err
-		}
-	}
-}
-
-func recv(fd int, b []byte) (int, error) {
-	return retry(func() (int, error) { return result(socket.Recv(fd, b)) })
-}
-
-func send(fd int, b []byte) (int, error) {
-	return retry(func() (int, error) { return result(socket.Send(fd, b, 0)) })
-}
-
-func result(n int, errno unix.Errno) (int, error) {
-	if errno != 0 {
-		return 0, errno
-	}
-	return n, nil
-}
-
-// setReset makes close, also that of a process that dies, a reset; or not.
-func setReset(fd int, on bool) {
-	linger := unix.Linger{}
-	if on {
-		linger.Onoff = 1
-	}
-	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger)
-}
 
 // failure is why the socket is broken; nil: it is not. An event alone is no proof: it
 // may have been of an earlier socket with the same number.
@@ -110,4 +81,246 @@ func prepareLeg(fd int) {
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	socket.KeepUrgentInLine(fd)
 	setReset(fd, true)
+}
+
+// takeLeg gives the flow its socket. The caller holds f.mu or is alone.
+func (f *Flow) takeLeg(fd int) error {
+	prepareLeg(fd)
+	f.leg = leg{fd: fd, readable: true, writable: true}
+	return f.s.node.poller.add(fd, f)
+}
+
+// event takes what the poller saw.
+func (f *Flow) event(fd int, events uint32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.leg.fd != fd {
+		return
+	}
+	was := f.leg
+	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		f.leg.readable = true
+	}
+	if events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		f.leg.writable = true
+	}
+	f.leg.failed = f.leg.failed || events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
+	if was.readable && was.writable && events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) == 0 {
+		f.mute(true) // bytes come faster than they are read
+		return
+	}
+	f.wake()
+}
+
+// mute has the poller report no bytes that arrive, while nobody waits for them.
+func (f *Flow) mute(on bool) {
+	if f.leg.muted == on {
+		return
+	}
+	f.leg.muted = on
+	f.s.node.poller.change(f.leg.fd, !on)
+}
+
+// release ends a call that uses the descriptor without the flow's lock. It wakes nobody who
+// does not wait for that: each wakeup costs more than the lock.
+func (f *Flow) release() {
+	f.leg.busy--
+	if f.leg.awaited {
+		f.leg.awaited = false
+		f.cond.broadcast()
+	}
+}
+
+// await waits for the end of such calls, or for any other news.
+func (f *Flow) await() {
+	f.leg.awaited = f.leg.awaited || f.leg.busy > 0
+	f.cond.wait(&f.mu)
+}
+
+// failLeg takes a failure of the flow's own socket.
+func (f *Flow) failLeg(err error) {
+	f.legFailed = true
+	f.sf.LocalReset(legCause(f.near, err))
+}
+
+// checkFailed looks at a socket that has an error and that nobody reads.
+func (f *Flow) checkFailed() bool {
+	if !f.leg.open() || !f.leg.failed || f.sf.Dead() {
+		return false
+	}
+	if f.sf.Hungry() {
+		return false // reading finds it, in its place
+	}
+	f.leg.failed = false
+	if f.sf.In.Ended() {
+		return false // both directions are shut down: the ordinary end
+	}
+	err := f.leg.failure()
+	if err != nil {
+		f.failLeg(err)
+	}
+	return err != nil
+}
+
+// closeLeg closes the socket once it has nothing left to do, and reports whether it
+// did something.
+func (f *Flow) closeLeg() bool {
+	if !f.leg.open() || !f.sf.Clean() && !f.sf.Dead() {
+		return false
+	}
+	if f.sf.Clean() {
+		f.leaveLane()
+	}
+	if f.leg.busy > 0 {
+		f.await()
+		return true
+	}
+	clean := f.sf.Clean() && !f.legFailed
+	if f.mustDrain(clean) {
+		if f.cutSince.IsZero() {
+			f.cutSince = stampNow()
+		}
+		f.sleep()
+		return true
+	}
+	setReset(f.leg.fd, !clean)
+	f.s.node.poller.remove(f.leg.fd)
+	if f.legs.Closing != nil {
+		f.legs.Closing(f.leg.fd)
+	}
+	unix.Close(f.leg.fd)
+	f.leg.fd = -1
+	return true
+}
+
+// mustDrain reports whether the socket's peer is to get more before the close.
+func (f *Flow) mustDrain(clean bool) bool {
+	_, byPeer := f.sf.Cause()
+	if f.legFailed || !clean && !byPeer || socket.Unacknowledged(f.leg.fd) == 0 || f.leg.isClosed() {
+		return false
+	}
+	within := f.legs.ResetDrain
+	if clean {
+		within = f.legs.HalfClose
+	}
+	return (f.cutSince.IsZero() || f.cutSince.since() < within) && !f.s.node.closing.Load()
+}
+
+// sleep waits a moment for an acknowledgement of the socket's peer, which is no event.
+func (f *Flow) sleep() {
+	wait := min(max(f.cutSince.since()/8, time.Millisecond), 200*time.Millisecond)
+	f.mu.Unlock()
+	time.Sleep(wait)
+	f.mu.Lock()
+}
+
+// writeLeg writes to the flow's own socket once, without waiting.
+func (f *Flow) writeLeg(b []byte) {
+	fd := f.leg.fd
+	f.leg.writable, f.leg.busyOut = false, true
+	f.leg.busy++
+	f.mu.Unlock()
+	n, err := send(fd, b)
+	f.mu.Lock()
+	f.leg.busyOut = false
+	f.release()
+	if n > 0 {
+		f.sf.Wrote(b[:n])
+		f.leg.writable = f.leg.writable || n == len(b)
+		f.moved = stampNow()
+	}
+	if err != nil && err != unix.EAGAIN {
+		f.failLeg(os.NewSyscallError("write", err))
+	}
+}
+
+// passEnd passes the end on to the flow's own socket if it is due, and reports whether it
+// did something.
+func (f *Flow) passEnd() bool {
+	if !f.leg.open() || f.leg.busyOut {
+		return false
+	}
+	pass, err := f.sf.In.EndDue()
+	if err != nil {
+		f.abort(cause(flow.EndDamaged, errEnd))
+		return true
+	}
+	if !pass {
+		return false
+	}
+	if f.sf.Out.Ended() {
+		setReset(f.leg.fd, false) // in LAST_ACK the kernel cannot reset; its rest is whole
+	}
+	if err := f.leg.shut(f.sf.Out.Ended(), !f.near); err != nil {
+		f.failLeg(err)
+	} else {
+		f.sf.EndPassed()
+		f.moved = stampNow()
+	}
+	f.wake()
+	return true
+}
+
+var errEnd = errors.New("length or sum of the stream differs")
+
+// legCause is the cause of a failure of a flow's own socket.
+func legCause(near bool, err error) stream.Cause {
+	timeout := errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.EHOSTUNREACH)
+	switch {
+	case near && timeout:
+		return cause(flow.EndClientTimeout, err)
+	case near:
+		return cause(flow.EndClientReset, err)
+	case timeout:
+		return cause(flow.EndTargetTimeout, err)
+	}
+	return cause(flow.EndTargetReset, err)
+}
+
+// readLeg reads the flow's own socket once, if it may have something.
+func (f *Flow) readLeg() bool {
+	if !f.leg.open() || !f.leg.readable || !f.sf.Hungry() || f.crowdedOut() {
+		return false
+	}
+	if f.sf.Out.Starved() && f.sf.Out.Limit() < limitMax {
+		f.setWindow()
+	}
+	b := f.sf.Out.Space()
+	if b == nil {
+		return false
+	}
+	f.leg.readable = false
+	f.leg.busy++
+	f.mu.Unlock()
+	n, err := recv(f.leg.fd, b)
+	f.mu.Lock()
+	f.release()
+	switch {
+	case n > 0:
+		f.leg.readable, f.copyNext = true, n < minSplice
+		f.sf.Out.Commit(n)
+		f.moved = stampNow()
+		f.feed()
+	case err == unix.EAGAIN:
+		f.sf.Out.Trim()
+		f.mute(false)
+	case err == nil && f.leg.reset != nil:
+		f.failLeg(f.leg.reset)
+	case err == nil:
+		// The kernel reports a reset to one call only. If a write on another thread has got
+		// it, this read returns 0 as at an end.
+		for f.leg.busyOut {
+			f.await()
+		}
+		if !f.leg.open() || !f.sf.Hungry() {
+			return true
+		}
+		f.leg.readable = true
+		f.sf.Out.End()
+		f.moved = stampNow()
+		f.feed()
+	default:
+		f.failLeg(err)
+	}
+	return true
 }

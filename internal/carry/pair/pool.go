@@ -1,7 +1,9 @@
 package pair
 
 import (
+	"longhaul/internal/carry/pair/wire"
 	"slices"
+	"time"
 )
 
 // The pool of a session has warm lanes: idle ones that a flow takes without a handshake. Each
@@ -84,4 +86,13 @@ func (s *session) warmOver(p *wanPath) (n int) {
 		}
 	}
 	return n + s.warmOf(p)
+}
+
+// drain releases a lane on which something of the flow may be under way. It goes to the pool
+// once the far relay has answered.
+func (s *session) drain(f *Flow, l *lane) {
+	l.mu.Lock()
+	l.draining, l.since = true, time.Now()
+	l.mu.Unlock()
+	s.node.tasks.Go(func() { _ = l.release(f, wire.FlagFinal, 0) })
 }

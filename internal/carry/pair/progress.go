@@ -252,21 +252,6 @@ func (f *Flow) tooLate(resume time.Duration) bool {
 	return f.lates == math.MaxUint8 || time.Duration(f.lates)*f.s.suspectWithin() > resume
 }
 
-// closeLanes closes the flow's lanes that are meant, by a reset, and reports whether there were any.
-func (f *Flow) closeLanes(meant func(*strand) bool) (some bool) {
-	for _, st := range slices.Clone(f.strands) {
-		if !st.gone && meant(st) {
-			some = true
-			st.l.closeByReset()
-			f.loseLane(st.l)
-		}
-	}
-	return some
-}
-
-// loseLanes closes all lanes of the flow.
-func (f *Flow) loseLanes() { f.closeLanes(func(*strand) bool { return true }) }
-
 // greeted reports that an OPEN that has no answer waits only for the far relay's
 // target: the far relay has all bytes, or somebody who acknowledges for it.
 func (f *Flow) greeted(l *lane) bool {

@@ -6,7 +6,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/pair/stream"
-	"longhaul/internal/sys/socket"
 	"longhaul/internal/sys/tcpinfo"
 )
 
@@ -28,33 +27,6 @@ const (
 	// beside two round trips.
 	silentLane = 200 * time.Millisecond
 )
-
-// limitedFor is how long the far relay's word that it lacks room counts. It repeats it at each tick.
-const limitedFor = 3 * tickEvery
-
-// mix is what a flow that moves knows of its lanes together. A parked flow has none.
-type mix struct {
-	quickest   *strand // which gets what is little; nil: the main one
-	uneven     bool    // the lanes differ much in delay
-	window     window
-	farLimited stamp // near: the far relay's latest word that it lacks room on the lanes
-	movers     [2]mover
-	moving     moving
-}
-
-func (f *Flow) mixed() *mix {
-	if f.mix == nil {
-		f.mix = &mix{}
-	}
-	return f.mix
-}
-
-func (f *Flow) uneven() bool { return f.mix != nil && f.mix.uneven }
-
-// farLacksRoom reports that the far relay has said of late that it lacks room on the lanes.
-func (f *Flow) farLacksRoom(now time.Time) bool {
-	return f.mix != nil && !f.mix.farLimited.IsZero() && f.mix.farLimited.until(now) < limitedFor
-}
 
 // pace is what a lane can do.
 type pace struct {
@@ -123,41 +95,6 @@ func (st *strand) pace() pace {
 	return st.paced
 }
 
-// measureLanes finds whether the flow's lanes differ, and which one is quickest.
-func (f *Flow) measureLanes() {
-	if len(f.strands) < 2 {
-		if f.mix != nil {
-			f.mix.quickest, f.mix.uneven = nil, false
-		}
-		return
-	}
-	var quickest *strand
-	var slowest time.Duration
-	for _, st := range f.strands {
-		p := st.pace()
-		if !st.ready || st.leaving || p.rtt == 0 {
-			continue
-		}
-		slowest = max(slowest, p.rtt)
-		if quickest == nil || p.rtt < quickest.paced.rtt {
-			quickest = st
-		}
-	}
-	if quickest == nil {
-		return
-	}
-	// Lanes of one path differ by what they queue, which is no reason to change.
-	m := f.mixed()
-	m.uneven = slowest > 2*quickest.paced.rtt && slowest-quickest.paced.rtt > betterBy
-	if !m.uneven {
-		quickest = f.strands[0]
-	}
-	if was := m.quickest; was == nil || was.gone || !m.uneven || 2*quickest.paced.rtt < was.paced.rtt {
-		m.quickest = quickest
-	}
-	f.feed() // a lane may have left a record to others that have become slower
-}
-
 // boundUnsent has the kernel take no more for a lane than what that sends in two records' time:
 // as soon as it has sent half of it, another record has room.
 func (st *strand) boundUnsent() {
@@ -167,42 +104,4 @@ func (st *strand) boundUnsent() {
 	}
 	st.unsent = bound
 	st.l.bulk.control(func(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bound) })
-}
-
-// slowestLane is the longest round trip of the flow's lanes, or the session's.
-func (f *Flow) slowestLane() time.Duration {
-	rtt := f.s.rtt()
-	for _, st := range f.strands {
-		rtt = max(rtt, st.paced.rtt)
-	}
-	return rtt
-}
-
-// firstStrand is the strand for what is little.
-func (f *Flow) firstStrand() *strand {
-	if f.mix == nil {
-		return f.strands[0]
-	}
-	if q := f.mix.quickest; q != nil && !q.gone && q.ready && !q.leaving {
-		return q
-	}
-	return f.strands[0]
-}
-
-// leavesRecord reports whether a strand leaves the next record to a faster one.
-func (f *Flow) leavesRecord(st *strand) bool {
-	if !f.uneven() {
-		return false
-	}
-	others := make([]pace, 0, maxLanes)
-	for _, o := range f.strands {
-		if o != st && o.ready && !o.leaving {
-			others = append(others, o.pace())
-		}
-	}
-	backlog := f.sf.Out.Unsent()
-	if f.leg.open() && f.leg.readable {
-		backlog += int64(socket.Unread(f.leg.fd))
-	}
-	return st.pace().leaves(others, backlog)
 }

@@ -2,7 +2,6 @@ package pair
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -11,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/compress"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
@@ -274,123 +272,6 @@ func (s *session) control() *control {
 	return s.ctl
 }
 
-// messages appends the flow's messages that are due.
-func (f *Flow) messages(out []byte) []byte {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.near && !f.sent {
-		return out // the far relay has never heard of the flow
-	}
-	if f.openDue && f.opening != nil {
-		out = wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.opening}.Append(out)
-	}
-	f.openDue = false
-	if !f.known && !f.s.sealed.Load() && !f.sf.ResetWaiting() {
-		return out // its OPEN may be under way, and an ACK would overtake it
-	}
-	if f.openedDue {
-		f.openedDue = false
-		out = wire.Message{Type: wire.MessageOpened, Flow: f.id, Text: f.target}.Append(out)
-	}
-	if a, ok := f.sf.TakeAck(); ok && f.known {
-		m := wire.Message{Type: wire.MessageAck, Flow: f.id, Offset: a.Received}
-		if a.End {
-			m.Flags = wire.FlagEnd
-		}
-		out = m.Append(out)
-	}
-	if f.known && f.s.reportsHeld.Load() {
-		if held := f.sf.TakeHeld(); len(held) > 0 {
-			out = wire.Message{Type: wire.MessageHeld, Flow: f.id, Spans: held}.Append(out)
-		}
-	}
-	if e, ok := f.sf.TakeEnd(); ok {
-		out = wire.Message{Type: wire.MessageEnd, Flow: f.id, Offset: e.Length, CRC: e.CRC}.Append(out)
-	}
-	if r, ok := f.sf.TakeReset(); ok {
-		m := wire.Message{Type: wire.MessageReset, Flow: f.id, Offset: r.Length, Reason: r.Cause.Code, Text: r.Cause.Text}
-		if r.End {
-			m.Flags = wire.FlagEnd
-		}
-		if reason, _ := reasonOf(r.Cause); !f.near && !f.opened && reason != flow.EndDrain {
-			m.Type = wire.MessageRefused // else the near relay would take it to the next process, and it may be dialed for here
-		}
-		out = m.Append(out)
-	}
-	if f.sf.Over() {
-		f.wake()
-	}
-	return out
-}
-
-// resync makes everything due again that a lost control connection may have lost.
-func (f *Flow) resync() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.finished {
-		return
-	}
-	f.sf.Resync()
-	f.wokeAt = 0
-	f.openedDue = !f.near && f.opened
-	f.toldSent = false
-	f.openDue = f.near && f.sent && !f.known && f.s.sealed.Load()
-	f.s.post(f, true)
-	f.wake()
-}
-
-// take takes a message for the flow. The caller holds f.mu and wakes the flow.
-func (f *Flow) take(m wire.Message) {
-	switch m.Type {
-	case wire.MessageOpened:
-		f.known, f.opened, f.target, f.opening = true, true, m.Text, nil
-	case wire.MessageRefused:
-		c := told(f.near, m)
-		if r, _ := reasonOf(c); f.near && r == flow.EndDrain && f.s.link.moveOn(f) {
-			return
-		}
-		f.known = true
-		f.resetByPeer(0, false, c)
-	case wire.MessageAck:
-		f.known = true
-		before := f.sf.Out.Acknowledged()
-		if err := f.sf.Ack(m.Offset, m.Flags&wire.FlagEnd != 0); err != nil {
-			f.sf.Abort(cause(flow.EndDamaged, errors.New("acknowledgement of bytes that were not sent")))
-		}
-		if f.sf.Out.Acknowledged() > before {
-			f.noteAck()
-			f.wentAhead()
-		}
-		if f.sf.Out.Acknowledged() > before || f.sf.Out.Done() {
-			f.lates = 0
-		}
-		f.takeOffer()
-	case wire.MessageEnd:
-		f.takeSealedEnd(m.Offset, m.CRC)
-	case wire.MessageSent:
-		f.sf.Told(m.Offset, m.Flags&wire.FlagEnd != 0)
-	case wire.MessageHeld:
-		if err := f.sf.Held(m.Spans); err != nil {
-			f.abort(cause(flow.EndDamaged, errors.New("the other relay holds bytes that were not sent")))
-		}
-	case wire.MessageReset:
-		f.known = true
-		f.resetByPeer(m.Offset, m.Flags&wire.FlagEnd != 0, told(f.near, m))
-	case wire.MessageGone:
-		f.sf.PeerGone(cause(flow.EndWANLost, errors.New("the other relay does not know the flow")))
-	case wire.MessageWake:
-		f.takeWake(m.Offset, m.Bytes)
-	case wire.MessageLate:
-		f.takeLate(m.Offset, time.Now())
-	case wire.MessageLimited:
-		switch now := time.Now(); {
-		case !f.near: // of an older near relay, which measures lanes by it
-		case m.Flags&wire.FlagSilent == 0:
-			f.mixed().farLimited = stampOf(now)
-		}
-	}
-}
-
 // join takes a lane whose HELLO names this session.
 func (s *session) join(l *lane, pads bool) bool {
 	s.mu.Lock()
@@ -408,71 +289,6 @@ func (s *session) join(l *lane, pads bool) bool {
 	}
 	s.node.tasks.Go(l.run)
 	return true
-}
-
-// attached takes the other end's position. The caller holds f.mu.
-func (f *Flow) attached(received uint64) {
-	var err error
-	if f.sf.Out.Attached() {
-		err = f.sf.Arrived(received)
-	} else {
-		err = f.sf.Attach(received)
-	}
-	switch {
-	case err != nil && f.s.noResume:
-		f.abort(cause(flow.EndWANLost, errNoResume))
-	case err != nil:
-		f.abort(cause(flow.EndDamaged, errPosition(received)))
-	}
-	f.ackedAt = stampNow()
-	if f.lost {
-		f.lost = false
-		f.resumes++
-		f.s.resumes.Add(1)
-	}
-	f.wake()
-	f.feed()
-}
-
-func errPosition(received uint64) error {
-	return fmt.Errorf("position %d of the other relay cannot be", received)
-}
-
-// attachFar gives a far flow another lane; greet makes the answer, nil: none.
-func (f *Flow) attachFar(l *lane, received uint64, greet func([]byte, uint64, uint64) []byte) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.replaceStrands(l)
-	for f.leg.busyOut {
-		f.await()
-		f.replaceStrands(l) // another one may have come meanwhile
-	}
-	if f.finished {
-		l.bind(nil) // the near relay gets the flow's end by its other messages
-		return
-	}
-	l.bind(f)
-	f.s.served.Store(int64(stampNow()))
-	var first []byte
-	if greet != nil {
-		first = greet(nil, f.id, f.sf.In.Position())
-	}
-	f.addStrand(l, first, true)
-	f.wokeAt = 0
-	f.attached(received)
-}
-
-// replaceStrands takes all lanes from the flow, in whose place another one comes.
-func (f *Flow) replaceStrands(by *lane) {
-	for _, st := range f.strands {
-		if st.l != by {
-			st.l.unbind(f)
-			st.l.close()
-			f.lost = true
-		}
-	}
-	f.dropStrands()
-	f.sf.Detach()
 }
 
 // laneCongestionControl names that of the session's lanes; empty: there was none.

@@ -1,9 +1,8 @@
 package pair
 
 import (
-	"errors"
+	"fmt"
 	"slices"
-	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
@@ -308,112 +307,123 @@ func (f *Flow) releaseFrom(n int) {
 	}
 }
 
-// early returns memory for up to n bytes of a lane that come before their turn; nil: they
-// are to be delivered, or, with skip, dropped. While the flow's own socket has no room,
-// it is that for which all lanes wait, and bytes stay with the kernel.
-func (f *Flow) early(l *lane, offset uint64, n int) (e *stream.Early, skip bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for {
-		st := f.strand(l)
-		if st == nil || !f.sf.In.IsEarly(offset) {
-			return nil, false
-		}
-		f.postDue()
-		if !f.leg.open() || !f.leg.writable && !f.leg.busyOut {
-			st.stuckAt = 0
-			f.cond.wait(&f.mu)
-			continue
-		}
-		e, skip, err := f.sf.Early(offset, n)
-		if err != nil {
-			f.abort(cause(flow.EndDamaged, errors.New("bytes behind the end")))
-			return nil, true
-		}
-		if e != nil || skip {
-			st.stuckAt = 0
-			f.heard(l)
-			return e, skip
-		}
-		if pos := f.sf.In.Position(); st.stuckAt.IsZero() || st.stuckPos != pos {
-			st.stuckAt, st.stuckPos = stampNow(), pos
-		}
-		f.leg.awaited = true // each write makes room
-		f.cond.wait(&f.mu)
-	}
-}
-
-// spilled counts bytes that were read to the memory of early.
-func (f *Flow) spilled(e *stream.Early, n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.sf.Spilled(e, n)
-	f.received()
-}
-
-// deliverSpill writes bytes whose turn has come to the flow's own socket, once, and
-// reports whether there were any and room for them.
-func (f *Flow) deliverSpill() bool {
-	if !f.leg.open() || !f.leg.writable || f.leg.busyOut {
-		return false
-	}
-	b, e := f.sf.Turn()
-	if e == nil {
-		return false
-	}
-	f.writeLeg(b)
-	f.sf.Turned(e)
-	return true
-}
-
-// stripePause is the silence after which a flow has to move StripeAfter bytes again before
-// it gets more than one lane.
-const stripePause = 2 * time.Second
-
-// adjustLanes gives a near flow the number of lanes that it should have. A far one tells
-// that it could use more.
-func (f *Flow) adjustLanes(now time.Time) {
-	moved := f.sf.Out.Length() + f.sf.In.Position()
-	if f.lane == nil || f.moved.until(now) > stripePause {
-		f.burstFrom, f.mix = moved, nil
-	}
-	f.measureLanes()
-	if f.mix != nil && f.sf.Out.Limit() > limitStart {
-		f.setWindow()
-	}
-	f.wantLanes = 1
-	large := f.lane != nil && f.s.manyLanes() && moved-f.burstFrom >= f.s.node.options.StripeAfter
-	if !f.near {
-		if large && f.lanesFull() {
-			f.s.offer(wire.Message{Type: wire.MessageLimited, Flow: f.id})
-		}
-		return
-	}
-	if large {
-		f.wantLanes = min(max(f.s.link.options().Lanes, 1), maxLanes)
+// attached takes the other end's position. The caller holds f.mu.
+func (f *Flow) attached(received uint64) {
+	var err error
+	if f.sf.Out.Attached() {
+		err = f.sf.Arrived(received)
+	} else {
+		err = f.sf.Attach(received)
 	}
 	switch {
-	case f.s.link.several():
-		f.spreadLanes(large)
-	default:
-		f.moveLanes(now)
-		f.releaseFrom(max(f.wantLanes, 1))
-		for f.joinable() && len(f.strands)+int(f.joining) < f.wantLanes {
-			f.s.link.wantMore(f, f.s.link.bestPath())
-		}
+	case err != nil && f.s.noResume:
+		f.abort(cause(flow.EndWANLost, errNoResume))
+	case err != nil:
+		f.abort(cause(flow.EndDamaged, errPosition(received)))
 	}
-	if large && len(f.strands) > 1 && !f.moves() {
-		f.keepAsMany(now)
+	f.ackedAt = stampNow()
+	if f.lost {
+		f.lost = false
+		f.resumes++
+		f.s.resumes.Add(1)
+	}
+	f.wake()
+	f.feed()
+}
+
+func errPosition(received uint64) error {
+	return fmt.Errorf("position %d of the other relay cannot be", received)
+}
+
+// cannotDoWithout reports that a flow is cut with its lane: one of its ends may keep no copy of
+// what the lane had.
+func (f *Flow) cannotDoWithout(l *lane) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.s.noResume && f.has(l) && (f.sf.Out.AtRisk() || f.sf.In.Position() > 0)
+}
+
+// closeStrands closes all lanes of a flow that goes on without what they carried.
+func (f *Flow) closeStrands() {
+	for _, st := range f.strands {
+		st.l.unbind(f)
+		st.l.close()
+	}
+	f.dropStrands()
+	f.sf.Detach()
+}
+
+// leaveLane gives the lanes back, or has them drained of what may still come.
+func (f *Flow) leaveLane() {
+	strands := f.strands
+	if len(strands) == 0 {
+		return
+	}
+	f.releasing = false
+	f.dropStrands()
+	f.sf.Detach()
+	f.cond.broadcast()
+	for _, st := range strands {
+		l := st.l
+		l.mu.Lock()
+		l.settle() // the release may come after the end
+		sawEnd := l.sawEnd || f.s.sealed.Load() && f.sf.In.Complete(l.reached)
+		reusable := sawEnd && f.sf.Clean() && !f.sf.In.Merges() // else something may follow the end
+		l.mu.Unlock()
+		switch {
+		case !f.near:
+			l.unbind(f)
+		case reusable:
+			l.unbind(f)
+			f.s.pool(l)
+		default:
+			f.s.drain(f, l)
+		}
 	}
 }
 
-// keepAsMany has the pool keep the lanes that the flow has now when it has ended.
-func (f *Flow) keepAsMany(now time.Time) {
-	lanes := map[*wanPath]int{}
-	for _, st := range f.strands {
-		lanes[st.l.path]++
-	}
-	for p, n := range lanes {
-		p.keepAsMany(n, now)
-	}
+// laneLost takes the news that a lane has ended.
+func (f *Flow) laneLost(l *lane) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.loseLane(l)
 }
+
+// loseLane is laneLost for a caller that holds f.mu.
+func (f *Flow) loseLane(l *lane) {
+	st := f.strand(l)
+	if st == nil {
+		return
+	}
+	l.unbind(f)
+	f.releasing, f.releaseDue = false, false
+	if f.dropStrand(st); f.lane != nil {
+		f.sf.Out.Lost(&st.sent)
+		f.feed()
+		f.wake()
+		return
+	}
+	f.attaching = false
+	atRisk := f.sf.Out.AtRisk()
+	f.sf.Detach()
+	f.lost = !f.sf.Over() && !atRisk
+	if atRisk {
+		f.abort(cause(flow.EndWANLost, errNoResume))
+	}
+	f.wake()
+}
+
+// closeLanes closes the flow's lanes that are meant, by a reset, and reports whether there were any.
+func (f *Flow) closeLanes(meant func(*strand) bool) (some bool) {
+	for _, st := range slices.Clone(f.strands) {
+		if !st.gone && meant(st) {
+			some = true
+			st.l.closeByReset()
+			f.loseLane(st.l)
+		}
+	}
+	return some
+}
+
+// loseLanes closes all lanes of the flow.
+func (f *Flow) loseLanes() { f.closeLanes(func(*strand) bool { return true }) }

@@ -108,17 +108,6 @@ func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time
 	return w, away, len(s.flows) == 0
 }
 
-// unserved reports that a near flow's client has waited long enough for a lane: for its
-// deadline, in which an outage does not count, since its end found no lane ready, nor a crowd
-// for which lanes are being made. With these that is no longer than others wait.
-func (f *Flow) unserved(now time.Time, w wait) bool {
-	if !f.near || f.sent || f.opening == nil {
-		return false
-	}
-	waited, deadline := f.start.until(now), f.opening.Deadline+f.s.strained()
-	return waited > deadline && (waited > w.resume || !w.outage && !w.makes && w.after > deadline) && f.s.stands(deadline, now)
-}
-
 // revoke ends the session of a peer that is admitted no more: its flows first, so that
 // it learns why, and its connections a second later.
 func (s *session) revoke() {
@@ -211,67 +200,6 @@ func (s *session) sendPing(ctl *control) {
 	ctl.post(wire.Message{Type: wire.MessagePing, Bytes: binary.BigEndian.AppendUint64(nil, id)})
 }
 
-// watch finds what has taken too long.
-func (f *Flow) watch(now time.Time, w wait) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.finished {
-		return
-	}
-	if base := f.sf.Out.Acknowledged(); base != f.ackedBase || !f.sf.Out.InFlight() && !f.sf.Out.EndInFlight() {
-		f.ackedBase, f.ackedAt = base, stampOf(now)
-	}
-	f.watchLanes(now)
-	f.watchOpen(now)
-	f.watchGap(now)
-	f.tellSent(now)
-	f.adjustLanes(now)
-	switch {
-	case (f.sent || !f.near) && (w.down && !f.onOwn() || f.tooLate(w.resume) || f.needSince.waited(now, w.resume) && (w.outage || f.s.stands(w.resume, now))):
-		f.giveUp(f.s.whyLost())
-	case f.unserved(now, w):
-		f.giveUp(f.s.whyDown())
-	case !f.sf.Dead() && !f.sf.Clean():
-		f.watchReset(now)
-		f.watchSilence(now)
-	}
-	if !f.running && !f.parkable() || f.leg.failed {
-		f.wake()
-	}
-	if f.sf.Out.Kept() > 0 && f.canRead() {
-		f.wake() // the budget may have held it back, or a crowd
-	}
-	f.watchWake(now)
-	f.goAhead() // there may be room by now
-	f.rest(now)
-}
-
-// onOwn reports that the flow goes on without a control connection: the kernel decides how
-// long its lane lives.
-func (f *Flow) onOwn() bool {
-	return f.lane != nil && f.s.noResume && !f.sf.Dead() && !f.endsUntold()
-}
-
-// giveUp ends the flow without its peer.
-func (f *Flow) giveUp(c stream.Cause) {
-	if !f.near && f.sf.Out.Acknowledged() == 0 { // else the near relay knows that the target was dialed
-		f.s.owe(f.id, stream.Cause{})
-	}
-	f.sf.Abort(c)
-	f.sf.PeerGone(c)
-	f.wake()
-}
-
-// closeStrands closes all lanes of a flow that goes on without what they carried.
-func (f *Flow) closeStrands() {
-	for _, st := range f.strands {
-		st.l.unbind(f)
-		st.l.close()
-	}
-	f.dropStrands()
-	f.sf.Detach()
-}
-
 // renew closes the lane of the pool that was used longest ago, each hour; another is
 // dialed. So each end sees the other's new key although no flow needs a lane.
 func (s *session) renew(now time.Time) {
@@ -293,66 +221,6 @@ func (s *session) renew(now time.Time) {
 func (s *session) dropWarm(p *wanPath) {
 	for l := s.takeWarm(p); l != nil; l = s.takeWarm(p) {
 		l.close()
-	}
-}
-
-// watchReset passes on a reset of the flow's own socket that nobody reads, because what
-// comes before it does not get away: after a time, without that.
-func (f *Flow) watchReset(now time.Time) {
-	if !f.leg.failed || f.sf.In.Ended() || !f.blocked && !f.sf.Out.Full() {
-		return
-	}
-	if f.cutSince.IsZero() {
-		f.cutSince = stampOf(now)
-	}
-	if f.cutSince.until(now) <= f.legs.ResetDrain {
-		return
-	}
-	err := f.leg.failure()
-	if err == nil {
-		f.leg.failed, f.cutSince = false, 0
-		return
-	}
-	f.legFailed = true
-	f.abort(legCause(f.near, err))
-	for _, l := range f.blockedLanes() {
-		l.close()
-		f.loseLane(l)
-	}
-}
-
-// watchSilence ends or parks a flow that is silent.
-func (f *Flow) watchSilence(now time.Time) {
-	silent := f.moved.until(now)
-	half := f.sf.Out.Ended() != f.sf.In.Ended()
-	cut := f.sf.Cutting()
-	if cut && f.cutSince.IsZero() {
-		f.cutSince = stampOf(now)
-	}
-	switch {
-	case cut && f.cutSince.until(now) > f.legs.ResetDrain && f.needSince.IsZero():
-		f.sf.CutNow()
-		f.wake()
-	case half && silent > f.legs.HalfClose:
-		f.abort(cause(flow.EndHalfClosed, nil))
-	case f.legs.Idle > 0 && silent > f.legs.Idle:
-		f.abort(cause(flow.EndIdle, nil))
-	case f.near && f.known && f.lane != nil && f.leg.writable && !f.releasing && silent > f.s.parkAfter() && f.sf.Quiet():
-		f.releaseFrom(1)
-		f.releaseDue, f.gaveBack = true, silent <= f.s.node.options.ParkAfter
-		f.wake()
-	}
-}
-
-// watchWake has bytes go ahead again, which the other end may have had no room for. The far
-// relay asks again for a lane.
-func (f *Flow) watchWake(now time.Time) {
-	if f.lane != nil || f.wokeAt.IsZero() || f.wokeAt.until(now) < f.s.answerWithin(time.Second, 4) {
-		return
-	}
-	f.wokeAt = 0
-	if f.sf.NeedsLane() {
-		f.wake()
 	}
 }
 
@@ -437,3 +305,7 @@ func (s *session) close() {
 		s.use.leave(left{near: key, outcomes: s.outcomes, owesFor: owesFor})
 	}
 }
+
+// sweepEvery is the time between two looks at flows that rest, in ticks. Others are
+// looked at each tick.
+const sweepEvery = 100
