@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/eyeballs"
@@ -42,15 +43,15 @@ type dialer struct {
 func (d dialer) dial(ctx context.Context) (*connection, error) {
 	config, err := d.node.identity.ClientTLS(d.options.Peer)
 	if err != nil {
-		return nil, problem(ProblemKeyUnknown, "%w", err)
+		return nil, problem(flow.PairKeyUnknown, "%w", err)
 	}
 	keys := d.node.identity.PeerKeys(d.options.Peer)
 	if len(keys) == 0 { // taken out meanwhile
-		return nil, problem(ProblemKeyUnknown, "no key of peer %q", d.options.Peer)
+		return nil, problem(flow.PairKeyUnknown, "no key of peer %q", d.options.Peer)
 	}
 	tcp, at, err := d.connect(ctx)
 	if err != nil {
-		return nil, problem(ProblemPathDown, "%w", err)
+		return nil, problem(flow.PairPathDown, "%w", err)
 	}
 	leave, mine := func() {}, true
 	if d.turn != nil {
@@ -176,9 +177,9 @@ func (d dialer) overloaded(err error) error {
 	s.mu.Lock()
 	known := s.instance != 0
 	s.mu.Unlock()
-	late := problemOf(err) == ProblemUnpaired && errors.Is(err, os.ErrDeadlineExceeded)
+	late := problemOf(err) == flow.PairUnpaired && errors.Is(err, os.ErrDeadlineExceeded)
 	if !late || !known {
 		return err
 	}
-	return problem(ProblemOverloaded, "the other relay has no answer in its time: %w", err)
+	return problem(flow.PairOverloaded, "the other relay has no answer in its time: %w", err)
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 )
@@ -117,7 +118,7 @@ func (n *Node) follows(instance uint64, near NearSession) (uint64, wire.Flows, e
 	case FateInOrder:
 		return instance, wire.Flows(owed), nil
 	case FateOpen:
-		return 0, "", problem(ProblemPathDown, "the process before this one has not ended yet")
+		return 0, "", problem(flow.PairPathDown, "the process before this one has not ended yet")
 	}
 	return 0, "", nil
 }

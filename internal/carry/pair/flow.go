@@ -9,6 +9,7 @@ import (
 	"longhaul/internal/carry/pair/compress"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
+	"net/netip"
 )
 
 // Flow is one flow of a pair, at either end. While it has a lane or something to do, a
@@ -62,8 +63,8 @@ type Flow struct {
 
 	opening *wire.Open // near: the OPEN; nil once OPENED has come
 	target  string
-	legs    *LegOptions
-	done    func(*Flow, End)
+	legs    *flow.LegOptions
+	done    func(flow.End)
 
 	start     stamp
 	moved     stamp // the latest byte
@@ -80,10 +81,10 @@ type Flow struct {
 
 const ackEvery = 256 << 10
 
-func newFlow(s *session, id uint64, near bool, legs LegOptions) *Flow {
+func newFlow(s *session, id uint64, near bool, legs flow.LegOptions) *Flow {
 	now := stampNow()
 	f := &Flow{s: s, id: id, near: near, start: now, moved: now, ackedAt: now, leg: leg{fd: -1}}
-	f.legs = legs.withDefaults()
+	f.legs = withDefaults(legs)
 	f.sf.Init(&s.node.budget, limitStart)
 	return f
 }
@@ -129,16 +130,22 @@ func (f *Flow) takeEnd() func() {
 	return func() {
 		s.forget(f)
 		if done != nil {
-			done(f, e)
+			done(e)
 		}
 	}
 }
 
-// Reset ends the flow: both peers are reset, and both relays record the reason.
+// Reset implements flow.Carried.
 func (f *Flow) Reset(reason flow.EndReason, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.finished && !f.sf.Clean() {
 		f.abort(cause(reason, err))
 	}
+}
+
+// targetAddress is that of the target; zero: none was dialed. The other relay gives it as text.
+func (f *Flow) targetAddress() netip.AddrPort {
+	a, _ := netip.ParseAddrPort(f.target)
+	return a
 }

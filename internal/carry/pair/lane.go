@@ -47,7 +47,7 @@ type lane struct {
 	idleSince stamp
 	counted   bool // among the idle lanes of its peer
 	// settled are the connection's counters up to which its flows have their shares.
-	settled Counters
+	settled flow.Counters
 	sawEnd  bool   // of the flow, on this lane: nothing of it follows
 	reached uint64 // in a sealed session: behind the latest bytes that the lane has brought of the flow
 	// reachedAt is when reached moved, or the lane came to the flow.

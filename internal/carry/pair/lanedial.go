@@ -123,7 +123,7 @@ func (l *Link) laneDialed(s *session, lane *lane, err error, began time.Time) {
 	case lane != nil && lane.bulk.repeats == 0:
 		late -= 3 * s.least(lane.bulk.rtt) // of TCP, of TLS, of HELLO
 	default:
-		says = err != nil && problemOf(err).waits()
+		says = err != nil && waits(problemOf(err))
 	}
 	if says {
 		s.noteDial(late, now)

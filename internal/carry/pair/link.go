@@ -132,37 +132,8 @@ func (l *Link) poke() {
 	}
 }
 
-// Carry takes over a client. done gets the flow's end, once.
-func (l *Link) Carry(c Client, done func(*Flow, End)) *Flow {
-	l.mu.Lock()
-	s, refuse := l.s, l.closed || l.node.draining.Load() || l.node.closing.Load()
-	l.mu.Unlock()
-	f := newFlow(s, l.flowID.Add(1), true, c.Legs)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.done = done
-	f.opening = &wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}
-	if s.noResume {
-		f.sf.NoResume()
-	}
-	f.sf.Out.Keep(c.Early)
-	l.node.flowsNow.Add(1)
-	s.add(f)
-	l.followEnd(f) // the far process may have ended since
-	err := f.takeLeg(c.FD)
-	if err != nil {
-		unix.Close(c.FD)
-		f.leg.fd = -1
-	}
-	switch {
-	case err != nil:
-		f.sf.LocalReset(cause(flow.EndNoResources, err))
-	case refuse:
-		f.sf.Abort(cause(flow.EndDrain, errors.New("the relay takes no new flows")))
-	}
-	f.wake()
-	return f
-}
+// Carry implements flow.Carrier.
+func (l *Link) Carry(c flow.Client, ended func(flow.End)) flow.Carried { return l.carry(c, ended) }
 
 func (l *Link) run() {
 	ticker := time.NewTicker(tickEvery)
@@ -251,4 +222,35 @@ func (n *Node) dropLink(l *Link) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.links = slices.DeleteFunc(n.links, func(x *Link) bool { return x == l })
+}
+
+func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
+	l.mu.Lock()
+	s, refuse := l.s, l.closed || l.node.draining.Load() || l.node.closing.Load()
+	l.mu.Unlock()
+	f := newFlow(s, l.flowID.Add(1), true, c.Legs)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.done = ended
+	f.opening = &wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}
+	if s.noResume {
+		f.sf.NoResume()
+	}
+	f.sf.Out.Keep(c.Early)
+	l.node.flowsNow.Add(1)
+	s.add(f)
+	l.followEnd(f) // the far process may have ended since
+	err := f.takeLeg(c.FD)
+	if err != nil {
+		unix.Close(c.FD)
+		f.leg.fd = -1
+	}
+	switch {
+	case err != nil:
+		f.sf.LocalReset(cause(flow.EndNoResources, err))
+	case refuse:
+		f.sf.Abort(cause(flow.EndDrain, errors.New("the relay takes no new flows")))
+	}
+	f.wake()
+	return f
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/sys/connsource"
 	"longhaul/internal/sys/loglimit"
 )
@@ -43,7 +44,7 @@ type Node struct {
 	links     []*Link
 	accepted  map[NearSession]*session
 	uses      map[string]*peerUse // by peer
-	strangers map[Problem]int64
+	strangers map[flow.PairProblem]int64
 }
 
 // New starts a node.
@@ -74,7 +75,7 @@ func New(o Options) (*Node, error) {
 		// Lanes leave half of the processors to everything else.
 		turns: newTurns(runtime.GOMAXPROCS(0) / 2), controls: newTurns(runtime.GOMAXPROCS(0)),
 		handshakes: connsource.NewPlaces(maxHandshakes), begun: connsource.NewPlaces(o.MaxBegun),
-		accepted: map[NearSession]*session{}, uses: map[string]*peerUse{}, strangers: map[Problem]int64{}}
+		accepted: map[NearSession]*session{}, uses: map[string]*peerUse{}, strangers: map[flow.PairProblem]int64{}}
 	n.boundStores()
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.tasks.Go(n.watch)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/sys/eyeballs"
 	"longhaul/internal/sys/tcpinfo"
 	"net"
@@ -25,7 +26,6 @@ type wanPath struct {
 	o       PathOptions
 	turn    uint           // of the address to try
 	hosts   *eyeballs.Host // what is known of the addresses
-	remote  netip.AddrPort // of the latest connection that stood
 	up      bool
 	since   time.Time // when up last changed
 	err     error     // why it is not up; nil: nothing was tried yet
@@ -62,7 +62,7 @@ func (p *wanPath) stood(c *connection) {
 	if !p.up {
 		p.up, p.since = true, time.Now()
 	}
-	p.err, p.remote = nil, addressOf(c)
+	p.err = nil
 	kernelSays(c.bulk, func(i *tcpinfo.Info) bool {
 		if p.rtt == 0 && i.Has(tcpinfo.FieldRTT) {
 			p.rtt = i.RTT
@@ -149,7 +149,7 @@ func (p *wanPath) addresses(ctx context.Context, o LinkOptions, host netip.AddrP
 	found, err := addresses(ctx)
 	found = slices.DeleteFunc(slices.Clone(found), func(a netip.AddrPort) bool { return !at.reaches(a) })
 	if err != nil || len(found) == 0 {
-		return nil, problem(ProblemPathDown, "no address of the far relay: %w", cmp.Or(err, errNoAddress))
+		return nil, problem(flow.PairPathDown, "no address of the far relay: %w", cmp.Or(err, errNoAddress))
 	}
 	if slices.Contains(found, host) {
 		return []netip.AddrPort{host}, nil

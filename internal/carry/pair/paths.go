@@ -2,6 +2,8 @@ package pair
 
 import (
 	"cmp"
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/words/units"
 	"slices"
 	"time"
 )
@@ -103,12 +105,12 @@ func (l *Link) bestPath() *wanPath {
 }
 
 // pathStates are the link's paths at this moment.
-func (l *Link) pathStates(ctl *control) (all []PathState) {
+func (l *Link) pathStates(ctl *control) (all []flow.Path) {
 	usable := l.usable()
 	for _, p := range l.pathsNow() {
 		lanes := p.allLanes()
 		p.mu.Lock()
-		st := PathState{Name: p.o.Name, Standby: p.o.Standby, Up: p.up || !l.several(), Since: p.since, Remote: p.remote, RTT: p.rtt,
+		st := flow.Path{Path: p.o.Name, Standby: p.o.Standby, Up: p.up || !l.several(), Since: p.since, RTT: units.Seconds(p.rtt),
 			Sent: p.sent, Received: p.received, Control: ctl != nil && ctl.c.path == p}
 		if !p.up && p.err != nil {
 			st.Error = p.err.Error()

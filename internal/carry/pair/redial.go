@@ -43,7 +43,7 @@ func (l *Link) redial(s *session, now time.Time) {
 	s.mu.Lock()
 	away := now.Sub(s.since)
 	every := redialEvery(away)
-	if s.problem.refuses() {
+	if refuses(s.problem) {
 		every = max(every, refusedEvery)
 	}
 	s.mu.Unlock()
@@ -83,10 +83,10 @@ func (s *session) note(err error) {
 	if s.instance != 0 {
 		err = broken(err)
 	}
-	if problemOf(err) == ProblemPathDown && time.Since(s.refused) < 2*refusedEvery {
+	if problemOf(err) == flow.PairPathDown && time.Since(s.refused) < 2*refusedEvery {
 		return // on another path somebody answers
 	}
-	if problemOf(err).refuses() && s.link.several() {
+	if refuses(problemOf(err)) && s.link.several() {
 		s.refused = time.Now()
 	}
 	if p := problemOf(err); p != s.problem {

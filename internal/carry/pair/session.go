@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/compress"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
@@ -100,7 +101,7 @@ type session struct {
 	renewed    time.Time // the latest renewal of one of warm
 	dirty      []*Flow
 	timer      *time.Timer // of a delayed flush; nil: none
-	problem    Problem
+	problem    flow.PairProblem
 	text       string
 	pings      uint64
 
@@ -172,7 +173,7 @@ func (s *session) begin(c *connection) {
 	if s.trouble.both = c.both&wire.FeatureTrouble != 0; !s.trouble.both {
 		s.trouble = trouble{}
 	}
-	s.problem, s.text, s.laneErr = ProblemNone, "", nil
+	s.problem, s.text, s.laneErr = "", "", nil
 	flows := slices.Collect(maps.Values(s.flows))
 	s.mu.Unlock()
 	if old != nil {

@@ -2,6 +2,7 @@ package pair
 
 import (
 	"cmp"
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/wire"
 	"net"
 	"slices"
@@ -43,7 +44,7 @@ func (n *Node) roomFor(peer string) (victim *session, ok bool) {
 
 // tooMany is why a peer gets no further session.
 func tooMany(peer string) error {
-	return problem(ProblemBusy, "peer %s has %d sessions, as many as one may have", peer, maxSessions)
+	return problem(flow.PairBusy, "peer %s has %d sessions, as many as one may have", peer, maxSessions)
 }
 
 // full reports that a HELLO asks for a session that the peer may not have.

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/test/nettest"
 )
 
@@ -34,7 +35,7 @@ func TestShutLane(t *testing.T) {
 				fillWindow(t, bulk)
 			}
 			s := newSession(&Node{}, "b", 1, true)
-			f := newFlow(s, 1, true, LegOptions{})
+			f := newFlow(s, 1, true, flow.LegOptions{})
 			f.known, f.leg.writable = true, true
 			l := &lane{s: s, bulk: bulk}
 			l.answered.Store(true)

@@ -98,7 +98,7 @@ func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w = wait{resume: resume, after: math.MaxInt64}
-	w.makes = s.ctl != nil && (s.laneErr == nil || problemOf(s.laneErr).waits()) || s.ctl == nil && s.proven.Load() > 0
+	w.makes = s.ctl != nil && (s.laneErr == nil || waits(problemOf(s.laneErr))) || s.ctl == nil && s.proven.Load() > 0
 	if s.ctl == nil {
 		away = now.Sub(s.since)
 		w.outage, w.down = s.stood && away <= resume, away > resume
@@ -157,7 +157,7 @@ func (s *session) watchControl(now time.Time, slow bool) {
 		s.node.log.Debug("path is dead", "peer", s.peer, "tunnel", s.tunnel)
 		err := errors.New("no answer to PING")
 		if !dead && s.strained() >= overloadedFrom {
-			err = problem(ProblemOverloaded, "%w", err)
+			err = problem(flow.PairOverloaded, "%w", err)
 		}
 		s.controlLost(ctl, err) // before the close, of which the reader tells
 		ctl.close()
@@ -241,7 +241,7 @@ func (s *session) whyDown() stream.Cause {
 	switch {
 	case errors.Is(s.laneErr, unix.EADDRNOTAVAIL):
 		return cause(flow.EndNoLocalPort, s.laneErr)
-	case s.problem != ProblemNone:
+	case s.problem != "":
 		return cause(flow.EndPairDown, errors.New(string(s.problem)+": "+s.text))
 	case s.laneErr != nil:
 		return cause(flow.EndPairDown, fmt.Errorf("no new lane: %w", s.laneErr))
