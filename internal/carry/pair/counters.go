@@ -47,7 +47,7 @@ func (l *lane) settle() {
 		return
 	}
 	if now, known := l.counters(); known {
-		l.flow.lanes.add(now.Minus(l.settled))
+		l.flow.credit(now.Minus(l.settled))
 		l.settled = now
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/eyeballs"
@@ -14,14 +13,17 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"syscall"
 	"time"
+
+	"longhaul/internal/carry/flow"
 
 	"golang.org/x/sys/unix"
 )
 
 // dialer makes connections of one link.
 type dialer struct {
-	node      *Node
+	node      *process
 	session   *session
 	options   LinkOptions
 	path      *wanPath
@@ -91,7 +93,7 @@ func (d dialer) connect(ctx context.Context) (*net.TCPConn, netip.AddrPort, erro
 // attempt connects to an address. If there are several, the connection is not acknowledged.
 func (d dialer) attempt(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
 	over := d.path.options()
-	nd := net.Dialer{Timeout: d.within, Control: func(_, _ string, c rawConn) error {
+	nd := net.Dialer{Timeout: d.within, Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		failed := c.Control(func(fd uintptr) {
 			if err = prepare(int(fd), over, d.options); err == nil && len(d.addresses) > 1 {
@@ -182,4 +184,14 @@ func (d dialer) overloaded(err error) error {
 		return err
 	}
 	return problem(flow.PairOverloaded, "the other relay has no answer in its time: %w", err)
+}
+
+// nearHello is the HELLO of a near end, which also says how long its flows wait for a
+// lane, since the far end waits as long, and of which tunnel it is.
+func (l *Link) nearHello(s *session, o LinkOptions) wire.Hello {
+	h := l.node.hello(s.id, o.Tunnel)
+	h.Resume, h.Features, h.Origin = s.waits(o), s.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld|wire.FeatureSent|wire.FeatureTrouble, o.Origin
+	h.Features &^= l.node.options.Without
+	h.Boot = l.node.options.Boot
+	return h
 }

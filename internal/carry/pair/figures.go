@@ -92,3 +92,5 @@ func (f *Flow) EachLane() (all []flow.Lane) {
 	}
 	return all
 }
+
+func (f *Flow) credit(c flow.Counters) { f.lanes.add(c) }

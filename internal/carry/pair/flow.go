@@ -102,7 +102,7 @@ func (f *Flow) wake() {
 // postDue tells the session that the control connection has something to carry.
 func (f *Flow) postDue() {
 	n, urgent := f.sf.AckWaiting()
-	if f.s.reportsHeld.Load() {
+	if f.s.knows(wire.FeatureHeld) {
 		n += uint64(f.sf.HeldWaiting())
 	}
 	now := urgent || f.sf.ResetWaiting() || f.sf.EndWaiting()

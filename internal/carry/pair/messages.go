@@ -20,7 +20,7 @@ func (f *Flow) messages(out []byte) []byte {
 		out = wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.opening}.Append(out)
 	}
 	f.openDue = false
-	if !f.known && !f.s.sealed.Load() && !f.sf.ResetWaiting() {
+	if !f.known && !f.s.sealed() && !f.sf.ResetWaiting() {
 		return out // its OPEN may be under way, and an ACK would overtake it
 	}
 	if f.openedDue {
@@ -34,7 +34,7 @@ func (f *Flow) messages(out []byte) []byte {
 		}
 		out = m.Append(out)
 	}
-	if f.known && f.s.reportsHeld.Load() {
+	if f.known && f.s.knows(wire.FeatureHeld) {
 		if held := f.sf.TakeHeld(); len(held) > 0 {
 			out = wire.Message{Type: wire.MessageHeld, Flow: f.id, Spans: held}.Append(out)
 		}
@@ -69,7 +69,7 @@ func (f *Flow) resync() {
 	f.wokeAt = 0
 	f.openedDue = !f.near && f.opened
 	f.toldSent = false
-	f.openDue = f.near && f.sent && !f.known && f.s.sealed.Load()
+	f.openDue = f.near && f.sent && !f.known && f.s.sealed()
 	f.s.post(f, true)
 	f.wake()
 }
@@ -139,7 +139,7 @@ func (f *Flow) resetByPeer(length uint64, end bool, c stream.Cause) {
 func (f *Flow) takeSealedEnd(length uint64, crc uint32) {
 	f.known = true
 	err := errUnsealed
-	if f.s.sealed.Load() {
+	if f.s.sealed() {
 		err = f.sf.In.End(length, crc)
 	}
 	if err != nil {
@@ -151,5 +151,5 @@ func (f *Flow) takeSealedEnd(length uint64, crc uint32) {
 
 // endsUntold reports that a beginning or an end of a sealed flow waits for the control connection.
 func (f *Flow) endsUntold() bool {
-	return f.s.sealed.Load() && (f.near && !f.known || f.sf.Out.Ended() && !f.sf.Out.Done())
+	return f.s.sealed() && (f.near && !f.known || f.sf.Out.Ended() && !f.sf.Out.Done())
 }

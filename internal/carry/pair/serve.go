@@ -213,7 +213,7 @@ func (n *Node) enter(c *connection, kind preface.Kind, a Acceptor) error {
 		c.bulk.Close()
 		return problem(flow.PairEncrypt, "a lane of peer %s has another mode than its session", c.peer)
 	}
-	l := newLane(s, c, a)
+	l := newLane(&s.relation, s, c, a)
 	if !s.join(l, false) {
 		c.bulk.Close()
 		return nil

@@ -29,7 +29,7 @@ type solo struct {
 
 // newSolo makes a flow with n lanes that carry whatever the test has it take or send.
 func newSolo(t *testing.T, node *Node, n int) *solo {
-	s := newSession(node, "near", 1, false)
+	s := newSession(&node.process, "near", 1, false)
 	f := newFlow(s, 1, false, flow.LegOptions{})
 	f.known, f.opened, f.running = true, true, true
 	own, target := tcpPair(t)
@@ -47,7 +47,7 @@ func newSolo(t *testing.T, node *Node, n int) *solo {
 		bulk, err := newBulkConn(near)
 		nettest.Must(t, err)
 		go func() { _, _ = io.Copy(io.Discard, struct{ io.Reader }{other}) }()
-		l := newLane(s, &connection{bulk: bulk, stream: bulk}, nil)
+		l := newLane(&s.relation, s, &connection{bulk: bulk, stream: bulk}, nil)
 		l.bind(f)
 		x.lanes = append(x.lanes, l)
 		f.addStrand(l, nil, true)

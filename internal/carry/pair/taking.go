@@ -14,7 +14,7 @@ func (l *Link) Taking() flow.Taking {
 	l.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := flow.Taking{Peer: s.peer, Takes: s.ctl != nil && !s.draining, Stood: s.stood, Met: s.instance != 0,
+	t := flow.Taking{Peer: s.peer, Takes: s.control() != nil && !s.draining, Stood: s.stood, Met: s.instance != 0,
 		Since: s.since, Problem: s.problem, Error: s.text}
 	trouble, since := s.trouble.now(time.Now())
 	if t.Trouble = trouble; t.Takes && since.After(t.Since) {
@@ -33,7 +33,6 @@ type trouble struct {
 	text  string    // empty: it takes flows
 	since time.Time // it has had trouble, or none; zero: never
 	was   string    // the last text that was not empty
-	both  bool      // both ends know TROUBLE
 	told  *control  // far relay: the connection over which the near one knows text
 }
 
@@ -61,17 +60,15 @@ func (t *trouble) take(text string, now time.Time) {
 
 // tellTrouble has the near relay know what it does not yet.
 func (s *session) tellTrouble() {
-	if s.near {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ctl == nil || !s.trouble.both {
+	ctl := s.control()
+	if ctl == nil || !s.knows(wire.FeatureTrouble) {
 		return
 	}
-	if now, known := s.acceptor.Trouble(); known && (now != s.trouble.text || s.trouble.told != s.ctl) {
-		s.trouble.text, s.trouble.told = now, s.ctl
-		s.ctl.post(wire.Message{Type: wire.MessageTrouble, Text: now})
+	if now, known := s.acceptor.Trouble(); known && (now != s.trouble.text || s.trouble.told != ctl) {
+		s.trouble.text, s.trouble.told = now, ctl
+		ctl.post(wire.Message{Type: wire.MessageTrouble, Text: now})
 	}
 }
 
@@ -79,7 +76,7 @@ func (s *session) tellTrouble() {
 func (s *session) takeTrouble(ctl *control, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.near && s.ctl == ctl {
+	if s.near && s.control() == ctl {
 		s.trouble.take(text, time.Now())
 	}
 }
