@@ -139,3 +139,6 @@ func (f *Flow) takeAhead(offset uint64, b []byte) {
 		f.received()
 	}
 }
+
+// wakeStale is the age of a lane beyond which a WAKE was sent in its knowledge.
+const wakeStale = 100 * time.Millisecond

@@ -1,21 +1,12 @@
 package pair
 
 import (
-	"cmp"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/wire"
-)
-
-const (
-	tickEvery = 100 * time.Millisecond
 )
 
 // Link is the way of a near tunnel to its far relay.
@@ -64,25 +55,6 @@ func (l *Link) newSession() *session {
 	return s
 }
 
-// Update changes options; flows go on.
-func (l *Link) Update(o LinkOptions) {
-	l.mu.Lock()
-	o = o.withDefaults()
-	if o.Peer != l.o.Peer || o.Tunnel != l.o.Tunnel || o.mode() != l.o.mode() {
-		l.old = append(l.old, l.s)
-		samePeer := o.Peer == l.o.Peer
-		l.o = o
-		if l.s = l.newSession(); samePeer {
-			l.s.goesOnFrom(l.old[len(l.old)-1])
-		}
-	}
-	l.o = o
-	l.setPaths(o.Paths)
-	l.redialNow() // a reload tries at once
-	l.mu.Unlock()
-	l.poke()
-}
-
 // Close stops taking clients. Connections end with their last flow.
 func (l *Link) Close() {
 	l.mu.Lock()
@@ -128,55 +100,6 @@ func (l *Link) poke() {
 	}
 }
 
-// Carry implements flow.Carrier.
-func (l *Link) Carry(c flow.Client, ended func(flow.End)) flow.Carried { return l.carry(c, ended) }
-
-func (l *Link) run() {
-	ticker := time.NewTicker(tickEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-l.node.ctx.Done():
-			return
-		case <-l.kick:
-		case <-ticker.C:
-		}
-		if l.tick() {
-			return
-		}
-	}
-}
-
-// tick dials what is missing. It reports true when a closed link has ended.
-func (l *Link) tick() (ended bool) {
-	now := time.Now()
-	l.mu.Lock()
-	l.replaceDrained()
-	l.waiting = slices.DeleteFunc(l.waiting, func(f *Flow) bool { return f.over.Load() })
-	all := append(slices.Clone(l.old), l.s)
-	closed := l.closed
-	l.mu.Unlock()
-	l.watchPaths(now)
-	for _, s := range all {
-		if s.control() == nil {
-			l.redial(s, now)
-		} else {
-			l.moveControl(s, now)
-		}
-		if s.reachable() {
-			l.dialLanes(s, now)
-		}
-	}
-	if closed && l.idle(all) {
-		for _, s := range all {
-			s.close()
-		}
-		l.drop()
-		return true
-	}
-	return false
-}
-
 // replace begins another session in place of the current one. It reports false if that would be one
 // too many: a far process that drains each session at once is no upgrade. The caller holds l.mu.
 func (l *Link) replace() bool {
@@ -190,57 +113,33 @@ func (l *Link) replace() bool {
 	return true
 }
 
-// replaceDrained begins a session for new flows if the far process takes none, and
-// ends drained ones with their last flow. The caller holds l.mu.
-func (l *Link) replaceDrained() {
-	l.s.mu.Lock()
-	draining := l.s.draining
-	l.s.mu.Unlock()
-	if draining {
-		l.replace()
-	}
-	l.old = slices.DeleteFunc(l.old, func(s *session) bool {
-		done := s.rested()
-		if done {
-			s.close()
-		}
-		return done
-	})
-}
-
-func (l *Link) idle(all []*session) bool {
-	return !slices.ContainsFunc(all, func(s *session) bool {
-		return !s.rested()
-	})
-}
-
-func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
+// Taking looks at the session that takes new flows. It looks at nothing else: callers ask
+// several times a second.
+func (l *Link) Taking() flow.Taking {
 	l.mu.Lock()
-	s, refuse := l.s, l.closed || l.node.draining.Load() || l.node.closing.Load()
+	s := l.s
 	l.mu.Unlock()
-	f := newFlow(s, l.flowID.Add(1), true, c.Legs)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.done = ended
-	f.opening = &wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}
-	if s.noResume {
-		f.sf.NoResume()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := flow.Taking{Peer: s.peer, Takes: s.control() != nil && !s.draining, Stood: s.stood, Met: s.instance != 0,
+		Since: s.since, Problem: s.problem, Error: s.text}
+	trouble, since := s.trouble.now(time.Now())
+	if t.Trouble = trouble; t.Takes && since.After(t.Since) {
+		t.Since = since
 	}
-	f.sf.Out.Keep(c.Early)
-	l.node.flowsNow.Add(1)
-	s.add(f)
-	l.followEnd(f) // the far process may have ended since
-	err := f.takeLeg(c.FD)
-	if err != nil {
-		unix.Close(c.FD)
-		f.leg.fd = -1
+	if s.draining {
+		t.Problem = flow.PairDraining
 	}
-	switch {
-	case err != nil:
-		f.sf.LocalReset(cause(flow.EndNoResources, err))
-	case refuse:
-		f.sf.Abort(cause(flow.EndDrain, errors.New("the relay takes no new flows")))
+	return t
+}
+
+// maxOldSessions bounds the sessions of a link beside the current one. While there are so
+// many, a far process that takes no new flows gets a further one each minute.
+const maxOldSessions = 16
+
+// redialNow has the next tick try at once. The caller holds l.mu.
+func (l *Link) redialNow() {
+	for _, s := range append(slices.Clone(l.old), l.s) {
+		s.redialed = time.Time{}
 	}
-	f.wake()
-	return f
 }

@@ -163,3 +163,16 @@ func (f *Flow) setResting(on bool) {
 	}
 	f.s.setResting(f, on)
 }
+
+// wait is what flows without a lane have to wait for.
+type wait struct {
+	resume time.Duration // so long at most
+	outage bool          // the control connection is away, for less than resume
+	down   bool          // for longer
+	makes  bool          // it stands, or is about to, and lanes are being made, as far as is known
+	after  time.Duration // since the end of the latest outage; without one, and after resume, endless
+}
+
+// sweepEvery is the time between two looks at flows that rest, in ticks. Others are
+// looked at each tick.
+const sweepEvery = 100

@@ -9,13 +9,10 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/stream"
 )
 
 const (
 	checkKeysTick = 10 // ticks
-	// wakeStale is the age of a lane beyond which a WAKE was sent in its knowledge.
-	wakeStale = 100 * time.Millisecond
 )
 
 // watch looks after sessions until the node closes.
@@ -77,15 +74,6 @@ func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
 	if empty && !s.near && away > min(resume, emptyFor) {
 		s.close()
 	}
-}
-
-// wait is what flows without a lane have to wait for.
-type wait struct {
-	resume time.Duration // so long at most
-	outage bool          // the control connection is away, for less than resume
-	down   bool          // for longer
-	makes  bool          // it stands, or is about to, and lanes are being made, as far as is known
-	after  time.Duration // since the end of the latest outage; without one, and after resume, endless
 }
 
 // waitAt is what flows wait for at a moment. away is how long the control connection has
@@ -167,40 +155,3 @@ func (s *session) watchControl(now time.Time, slow bool) {
 		ctl.announce(s.node.identity.Announced(s.peer))
 	}
 }
-
-// resetAll resets the flows at both ends.
-func (s *session) resetAll(r flow.EndReason, err error) {
-	for _, f := range s.allFlows() {
-		f.Reset(r, err)
-	}
-}
-
-// endAll ends the flows without the other end.
-func (s *session) endAll(c stream.Cause) {
-	for _, f := range s.allFlows() {
-		f.mu.Lock()
-		if !f.finished {
-			f.giveUp(c)
-		}
-		f.mu.Unlock()
-	}
-}
-
-func (s *session) dropAll() { s.endAll(cause(flow.EndDrain, nil)) }
-
-// close ends the session's connections, and flows that are left.
-func (s *session) close() {
-	s.mu.Lock()
-	s.closed.Store(true)
-	s.mu.Unlock()
-	s.shut()
-	s.closeLanes(func(*lane) bool { return true })
-	s.dropAll() // whose outcomes are left with the others
-	if !s.near && s.left != nil {
-		s.left(s)
-	}
-}
-
-// sweepEvery is the time between two looks at flows that rest, in ticks. Others are
-// looked at each tick.
-const sweepEvery = 100
