@@ -62,21 +62,28 @@ func TestMentions(t *testing.T) {
 	}
 }
 
-// TestDesignIsShort holds that a page of the design fits a head.
-func TestDesignIsShort(t *testing.T) {
-	const most = 300
-	names, err := fs.Glob(Pages, "design/*.md")
-	if err != nil || len(names) < 15 {
-		t.Fatalf("%d pages: %v", len(names), err)
-	}
-	for _, name := range names {
-		text, err := Pages.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
+// TestPagesAreShort holds that a page fits a head, and all of them an evening.
+func TestPagesAreShort(t *testing.T) {
+	const most, mostOfAll = 300, 5500
+	pages, all := 0, 0
+	err := fs.WalkDir(Pages, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
 		}
-		if lines := strings.Count(string(text), "\n"); lines > most {
+		text, err := Pages.ReadFile(name)
+		pages++
+		lines := strings.Count(string(text), "\n")
+		all += lines
+		if lines > most {
 			t.Errorf("%s has %d lines, more than %d: trials and dated figures belong into docs/records/", name, lines, most)
 		}
+		return err
+	})
+	if err != nil || pages < 40 {
+		t.Fatalf("%d pages: %v", pages, err)
+	}
+	if all > mostOfAll {
+		t.Errorf("all pages have %d lines, more than %d: say a thing on one page", all, mostOfAll)
 	}
 }
 

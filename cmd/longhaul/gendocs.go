@@ -85,7 +85,7 @@ var documents = map[string][]string{
 	"config": {"configuration.md"}, "status": {"relay.md", "words.md", "metrics.md", "alerts.md"}, "history": {"history.md", "dashboard.md"},
 	"check": {"check.md", "words.md"}, "ready": {"availability.md", "redundancy.md"}, "events": {"availability.md"}, "drain": {"upgrade.md"}, "resume": {"upgrade.md"},
 	"upgrade": {"upgrade.md"}, "reload": {"relay.md"}, "stop": {"relay.md"}, "pair": {"pairs.md", "pair-keys.md", "pair-options.md"}, "intercept": {"interception.md"}, "doctor": {"doctor.md"}, "measure": {"measure.md"},
-	"top": {"top.md"}, "cc": {"cc.md"}, "route": {"route.md"}, "mss": {"mss.md"}, "host": {"host.md", "cc.md", "route.md", "mss.md"}, "demo": {"lab.md"},
+	"top": {"top.md"}, "cc": {"cc.md"}, "route": {"mss.md"}, "mss": {"mss.md"}, "host": {"host.md", "cc.md", "mss.md"}, "demo": {"lab.md"},
 	"lab": {"lab.md"},
 }
 

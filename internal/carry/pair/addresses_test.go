@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/carry/pair"
 	"longhaul/lab/tcpserver"
 	"longhaul/test/nettest"
 )
@@ -56,19 +57,15 @@ func TestSeveralAddresses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bad := useless(t)
-			s := newStand(t, func(s *stand, _ *Options, o *LinkOptions) {
+			s := newStand(t, func(s *stand, _ *pair.Options, o *pair.LinkOptions) {
 				o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{bad, s.path.address}, nil }
 			})
 			s.serve(echo)
 			c := s.dial()
 			defer c.Close()
 			s.roundTrip(c, "hello")
-			p := s.link.pathsNow()[0]
-			p.mu.Lock()
-			got := p.remote
-			p.mu.Unlock()
-			if got != s.path.address {
-				t.Errorf("the path leads to %v, want %v", got, s.path.address)
+			if got := s.session().Remote; got != s.path.address {
+				t.Errorf("the session leads to %v, want %v", got, s.path.address)
 			}
 		})
 	}

@@ -1,9 +1,6 @@
 package pair
 
 import (
-	"net"
-	"net/netip"
-	"sync"
 	"testing"
 	"time"
 
@@ -167,104 +164,4 @@ func TestLatePong(t *testing.T) {
 			t.Errorf("a PONG %v beyond the round trip shows a strain of %v", late, s.strained())
 		}
 	}
-}
-
-// TestCrowdIsAdmitted holds that a crowd begins few handshakes while the far relay finishes none, that its
-// flows wait and keep little, and that all are served when the far relay goes on.
-func TestCrowdIsAdmitted(t *testing.T) {
-	t.Parallel()
-	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = 5 * time.Minute })
-	s.serve(echo)
-	s.awaitWarm(2)
-	release := s.far.turns.hold()
-	defer release()
-	const flows = 256
-	clients := make([]*net.TCPConn, flows)
-	for i := range clients {
-		clients[i] = s.dial()
-		defer clients[i].Close()
-		_, err := clients[i].Write(make([]byte, 16<<10))
-		nettest.Must(t, err)
-	}
-	session := s.link.current()
-	nettest.Eventually(t, 30*time.Second, func() bool {
-		st := s.near.State().Sessions[0] // of the first to come all may go ahead: they rest
-		return st.FlowsWaiting+st.FlowsParked >= flows-2*session.link.options().Warm
-	}, s.dump)
-	for range 3 { // it has seen all of them
-		s.link.dialLanes(session, time.Now())
-	}
-	s.link.mu.Lock()
-	dials := s.link.laneDials
-	s.link.mu.Unlock()
-	if dials > flows/2 {
-		t.Errorf("%d handshakes run for %d flows while none ends", dials, flows)
-	}
-	greedy := 0
-	for _, f := range session.allFlows() {
-		f.mu.Lock()
-		greedy += btoi(f.lane == nil && f.sf.Out.Kept() > 8<<10)
-		f.mu.Unlock()
-	}
-	if greedy > 2*crowd { // those that came before the crowd may keep all
-		t.Errorf("%d flows that wait for a lane keep more than their first bytes", greedy)
-	}
-	release()
-	buffer := make([]byte, 16<<10)
-	for _, c := range clients {
-		nettest.Must(t, c.CloseWrite())
-		for got := 0; got < len(buffer); {
-			n, err := c.Read(buffer)
-			if got += n; err != nil && got < len(buffer) {
-				t.Fatalf("after %d bytes: %v: %s", got, err, s.dump())
-			}
-		}
-	}
-}
-
-// TestNoLaneWithoutControl holds that a lane for a flow with several which cannot be dialed counts as no
-// handshake: those would take all places one after the other.
-func TestNoLaneWithoutControl(t *testing.T) {
-	l := &Link{node: &Node{}}
-	l.setPaths(nil)
-	l.s = l.newSession()
-	if lane := l.laneOver(l.s, l.pathsNow()[0]); lane != nil || l.laneDials != 0 {
-		t.Errorf("%d handshakes count, and there is a lane: %t", l.laneDials, lane != nil)
-	}
-}
-
-// TestHandshakeIsOverdue holds that a flow whose lane's handshake gets no answer for long gets another
-// attempt beside it.
-func TestHandshakeIsOverdue(t *testing.T) {
-	t.Parallel()
-	s := newStand(t, direct, func(s *stand, _ *Options, o *LinkOptions) { s.deadline, o.Warm = time.Minute, 0 })
-	s.serve(echo)
-	nettest.Eventually(t, 30*time.Second, func() bool { return s.link.current().control() != nil }, s.dump)
-	release := s.far.turns.hold()
-	defer release()
-	c := s.dial()
-	defer c.Close()
-	session := s.link.current()
-	nettest.Eventually(t, 30*time.Second, func() bool {
-		s.link.mu.Lock()
-		defer s.link.mu.Unlock()
-		return s.link.laneDials > session.laneDials
-	}, s.dump)
-	release()
-	s.roundTrip(c, "hello")
-}
-
-// hold takes all turns of a node on which no handshake runs. The function that it returns gives them back.
-func (t *turns) hold() (release func()) {
-	t.mu.Lock()
-	n := t.free
-	t.mu.Unlock()
-	for range n {
-		t.begin(netip.Addr{})
-	}
-	return sync.OnceFunc(func() {
-		for range n {
-			t.give()
-		}
-	})
 }

@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/test/nettest"
 )
 
@@ -61,7 +62,7 @@ func (a *altering) alter(b []byte, head int) {
 // none: then its length is right.
 func TestAltered(t *testing.T) {
 	t.Parallel()
-	var clear []namedMode
+	var clear []mode
 	for _, m := range modes {
 		if m.clear && !m.older {
 			clear = append(clear, m)
@@ -82,7 +83,7 @@ type dialings struct {
 	of map[netip.AddrPort]int
 }
 
-func (d *dialings) Dial(ctx context.Context, o Open) (Target, error) {
+func (d *dialings) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
 	d.mu.Lock()
 	d.of[o.Client]++
 	d.mu.Unlock()
@@ -90,10 +91,10 @@ func (d *dialings) Dial(ctx context.Context, o Open) (Target, error) {
 }
 
 // runAltered has so many flows pass a box that alters bytes.
-func runAltered(t *testing.T, m namedMode, flows int) {
+func runAltered(t *testing.T, m mode, flows int) {
 	box := &altering{random: rand.New(rand.NewPCG(1, uint64(flows)))}
 	d := &dialings{of: map[netip.AddrPort]int{}}
-	s := newStand(t, m.in(), func(s *stand, _ *Options, l *LinkOptions) {
+	s := newStand(t, m.in(), func(s *stand, _ *pair.Options, l *pair.LinkOptions) {
 		d.stand, s.acceptor, s.deadline, l.Warm = s, d, time.Minute, 4
 		s.log = slog.New(slog.DiscardHandler)
 	})
@@ -137,7 +138,7 @@ func runAltered(t *testing.T, m namedMode, flows int) {
 		}
 	}
 	nettest.Eventually(t, time.Minute, func() bool { return s.near.Flows()+s.far.Flows() == 0 && len(s.nearEnds) == flows }, s.dump)
-	for name, ends := range map[string]chan End{"near": s.nearEnds, "far": s.farEnds} {
+	for name, ends := range map[string]chan pair.End{"near": s.nearEnds, "far": s.farEnds} {
 		reasons := map[flow.EndReason]int{}
 		for range len(ends) {
 			reasons[(<-ends).Reason]++

@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"net"

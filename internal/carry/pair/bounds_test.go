@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/test/nettest"
 )
@@ -36,7 +37,7 @@ func (s *stand) stall() {
 // stopped, with bounded memory, and that its reset still arrives.
 func TestStalledTarget(t *testing.T) {
 	t.Parallel()
-	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.resetDrain = 300 * time.Millisecond })
+	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.resetDrain = 300 * time.Millisecond })
 	s.stall()
 	c := s.dial()
 	n := fill(c)
@@ -57,7 +58,9 @@ func TestStalledTarget(t *testing.T) {
 func TestMemoryLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 8 << 20
-	s := newStand(t, func(_ *stand, o *Options, _ *LinkOptions) { o.RetainedLimit = func() int64 { return limit / 4 } })
+	s := newStand(t, func(_ *stand, o *pair.Options, _ *pair.LinkOptions) {
+		o.RetainedLimit = func() int64 { return limit / 4 }
+	})
 	s.serve(func(c *net.TCPConn) {
 		n, _ := io.Copy(io.Discard, c)
 		_, _ = c.Write(pattern(int(n%1000), 0))
@@ -79,7 +82,7 @@ func TestMemoryLimit(t *testing.T) {
 	for i, c := range clients {
 		sent[i] = 1 + fill(c)
 	}
-	if kept := s.near.State().Retained; kept > limit/4+4*smallBuffer {
+	if kept := s.near.State().Retained; kept > limit/4+4*(20<<10) {
 		t.Errorf("%d bytes kept under a limit of %d", kept, limit)
 	}
 	s.path.cut(false)
@@ -96,16 +99,16 @@ func TestMemoryLimit(t *testing.T) {
 func TestSilenceEnds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		legs LegOptions
+		legs pair.LegOptions
 		end  bool // of the client
 		want flow.EndReason
 	}{
-		{LegOptions{Idle: time.Second}, false, flow.EndIdle},
-		{LegOptions{HalfClose: time.Second}, true, flow.EndHalfClosed},
+		{pair.LegOptions{Idle: time.Second}, false, flow.EndIdle},
+		{pair.LegOptions{HalfClose: time.Second}, true, flow.EndHalfClosed},
 	} {
 		t.Run(string(c.want), func(t *testing.T) {
 			t.Parallel()
-			s := newStand(t, parkSoon, func(s *stand, _ *Options, _ *LinkOptions) {
+			s := newStand(t, parkSoon, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) {
 				s.idle, s.halfClose = c.legs.Idle, c.legs.HalfClose
 			})
 			s.stall()
@@ -129,21 +132,20 @@ func TestSilenceEnds(t *testing.T) {
 // the flow's figures can be read.
 func TestReset(t *testing.T) {
 	t.Parallel()
-	flows := make(chan *Flow, 1)
-	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.carried = func(f *Flow) { flows <- f } })
+	s := newStand(t)
 	s.serve(echo)
 	c := s.dial()
 	defer c.Close()
 	s.roundTrip(c, "hello")
-	f := <-flows
-	f.Inspect(func(leg, lane int, _ Counters) {
+	f := s.flow(0)
+	f.Inspect(func(leg, lane int, _ pair.Counters) {
 		if leg < 0 || lane < 0 {
 			t.Errorf("descriptors %d and %d", leg, lane)
 		}
 	})
 	nettest.Eventually(t, 20*time.Second, func() bool {
 		g := f.Figures()
-		return g.BytesUp == 5 && g.BytesDown == 5 && g.Retained == 0 && g.State == FlowOpen && g.Target == s.target.String()
+		return g.BytesUp == 5 && g.BytesDown == 5 && g.Retained == 0 && g.State == pair.FlowOpen && g.Target == s.target.String()
 	}, func() string { return fmt.Sprintf("%+v", f.Figures()) })
 	f.Reset(flow.EndShed, nil)
 	if _, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
@@ -155,7 +157,10 @@ func TestReset(t *testing.T) {
 // TestNoSession holds that a client is reset when no session stands in its time.
 func TestNoSession(t *testing.T) {
 	t.Parallel()
-	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = 300 * time.Millisecond; s.admit = false })
+	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) {
+		s.deadline = 300 * time.Millisecond
+		s.admit = false
+	})
 	c := s.dial()
 	defer c.Close()
 	if _, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {

@@ -1,10 +1,11 @@
-package pair
+package pair_test
 
 import (
 	"io"
 	"testing"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/test/nettest"
 )
 
@@ -12,7 +13,7 @@ import (
 // for the flows before it, or to open its window.
 func TestCounters(t *testing.T) {
 	t.Parallel()
-	s := newStand(t, func(_ *stand, _ *Options, o *LinkOptions) { o.Warm = 1 })
+	s := newStand(t, func(_ *stand, _ *pair.Options, o *pair.LinkOptions) { o.Warm = 1 })
 	s.serve(echo)
 	s.awaitWarm(1)
 	for _, size := range []int{4 << 20, 1000, 2 << 20, 1000} {
@@ -32,7 +33,7 @@ func TestCounters(t *testing.T) {
 		nettest.Must(t, err)
 		checkEqual(t, got, want)
 		c.Close()
-		for name, ends := range map[string]chan End{"near": s.nearEnds, "far": s.farEnds} {
+		for name, ends := range map[string]chan pair.End{"near": s.nearEnds, "far": s.farEnds} {
 			e := <-ends
 			// At most: with heads and records, and bytes that were sent twice.
 			if e.Reason != flow.EndClean || e.Lanes.Sent < int64(size-ahead) || e.Lanes.Sent > 2*int64(size)+20_000 || e.CongestionControl == "" {

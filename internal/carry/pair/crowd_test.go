@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"io"
@@ -7,15 +7,17 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/carry/pair"
+	"longhaul/internal/carry/pair/preface"
 	"longhaul/test/nettest"
 )
 
 // TestCrowdGoesOn holds that many flows without a lane go on over the control connection.
 func TestCrowdGoesOn(t *testing.T) {
 	t.Parallel()
-	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = time.Minute }) // so many handshakes take long
+	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.deadline = time.Minute }) // so many handshakes take long
 	s.serve(echo)
-	clients := make([]*net.TCPConn, 2*crowd)
+	clients := make([]*net.TCPConn, 2*pair.Crowd)
 	for i := range clients {
 		clients[i] = s.dial()
 		defer clients[i].Close()
@@ -36,29 +38,20 @@ func TestCrowdGoesOn(t *testing.T) {
 			}
 		}
 	}
-	dialLanes := func(on bool) {
-		s.link.mu.Lock()
-		defer s.link.mu.Unlock()
-		if on {
-			s.link.laneDials -= maxLaneDials
-		} else {
-			s.link.laneDials += maxLaneDials
-		}
-	}
 	send("before")
 	receive("before")
-	dialLanes(false)
+	release := s.path.keep(preface.Lane)
 	s.path.cut(true)
-	for range crowd { // which come meanwhile
+	for range pair.Crowd { // which come meanwhile
 		clients = append(clients, s.dial())
 		defer clients[len(clients)-1].Close()
 	}
-	meanwhile := strings.Repeat("meanwhile", crowdShare) // more than goes ahead at once
+	meanwhile := strings.Repeat("meanwhile", pair.CrowdShare) // more than goes ahead at once
 	send(meanwhile)
-	nettest.Eventually(t, 30*time.Second, func() bool { return s.link.current().waiting.Load() == int64(len(clients)) }, s.dump)
+	nettest.Eventually(t, 30*time.Second, func() bool { return s.session().FlowsWaiting == len(clients) }, s.dump)
 	s.path.cut(false)
 	receive(meanwhile)
-	dialLanes(true)
+	release()
 	send("after")
 	receive("after")
 }
@@ -68,19 +61,78 @@ func TestCrowdGoesOn(t *testing.T) {
 func TestAheadOfDeadLane(t *testing.T) {
 	t.Parallel()
 	needsDeaf(t)
-	s := newStand(t, direct)
+	s := newStand(t)
 	s.serve(echo)
 	c := s.dial()
 	defer c.Close()
 	s.roundTrip(c, "before")
 	s.awaitWarm(2)
-	s.link.mu.Lock()
-	s.link.laneDials += maxLaneDials // none from now on
-	s.link.mu.Unlock()
-	s.deafenFar(true, false)
+	release := s.path.keep(preface.Lane) // none from now on
+	s.path.deafen(preface.Lane)
 	s.roundTrip(c, "ahead")
-	s.link.mu.Lock()
-	s.link.laneDials -= maxLaneDials
-	s.link.mu.Unlock()
+	release()
 	s.roundTrip(c, "after")
+}
+
+// TestCrowdIsAdmitted holds that a crowd begins few handshakes while the far relay finishes none, that its
+// flows wait and keep little, and that all are served when the far relay goes on.
+func TestCrowdIsAdmitted(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.deadline = 5 * time.Minute })
+	s.serve(echo)
+	s.awaitWarm(2)
+	release := s.path.keep(preface.Lane)
+	const flows = 256
+	clients := make([]*net.TCPConn, flows)
+	for i := range clients {
+		clients[i] = s.dial()
+		defer clients[i].Close()
+		_, err := clients[i].Write(make([]byte, 16<<10))
+		nettest.Must(t, err)
+	}
+	const first = 64 // handshakes at once, on a path without delay
+	nettest.Eventually(t, 30*time.Second, func() bool {
+		st := s.session() // of the first to come all may go ahead: they rest
+		return st.FlowsWaiting+st.FlowsParked >= flows-2*s.way.Warm && len(s.path.of(preface.Lane)) >= first
+	}, s.dump)
+	greedy := 0
+	for i := range flows {
+		if g := s.flow(i).Figures(); g.Lanes == 0 && g.Retained > 8<<10 {
+			greedy++
+		}
+	}
+	if greedy > 2*pair.Crowd { // those that came before the crowd may keep all
+		t.Errorf("%d flows that wait for a lane keep more than their first bytes", greedy)
+	}
+	if n := len(s.path.of(preface.Lane)); n > flows/2 {
+		t.Errorf("%d lanes are there or in their handshake for %d flows while none ends", n, flows)
+	}
+	release()
+	buffer := make([]byte, 16<<10)
+	for _, c := range clients {
+		nettest.Must(t, c.CloseWrite())
+		for got := 0; got < len(buffer); {
+			n, err := c.Read(buffer)
+			if got += n; err != nil && got < len(buffer) {
+				t.Fatalf("after %d bytes: %v: %s", got, err, s.dump())
+			}
+		}
+	}
+}
+
+// TestHandshakeIsOverdue holds that a flow whose lane's handshake gets no answer for long gets another
+// attempt beside it.
+func TestHandshakeIsOverdue(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, func(s *stand, _ *pair.Options, o *pair.LinkOptions) { s.deadline, o.Warm = time.Minute, 0 })
+	s.serve(echo)
+	nettest.Eventually(t, 30*time.Second, func() bool { return s.session().Up }, s.dump)
+	release := s.path.keep(preface.Lane)
+	c := s.dial()
+	defer c.Close()
+	nettest.Eventually(t, 30*time.Second, func() bool {
+		return len(s.path.kept(preface.Lane)) > 1
+	}, s.dump)
+	release()
+	s.roundTrip(c, "hello")
 }

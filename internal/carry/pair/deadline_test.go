@@ -2,15 +2,11 @@ package pair
 
 import (
 	"errors"
-	"log/slog"
-	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"longhaul/internal/carry/pair/wire"
-	"longhaul/internal/sys/socket"
-	"longhaul/test/nettest"
 )
 
 // TestClientsOfAnOutage holds how long a client waits that comes before a session, in an
@@ -91,53 +87,6 @@ func TestClientsOfAnOutage(t *testing.T) {
 					t.Errorf("the client waits %v, want %v", waited, test.waits)
 				}
 			})
-		})
-	}
-}
-
-// TestPathIsDead holds that a PING without an answer ends a control connection, but for
-// one of which other messages come, or wait to be read by a process that is slow.
-func TestPathIsDead(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		heard time.Duration // the latest message, before now
-		waits bool          // a message waits to be read
-		dead  bool
-	}{
-		{"silence", time.Minute, false, true},
-		{"other messages come", time.Second, false, false},
-		{"a message waits", time.Minute, true, false},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			nettest.Must(t, err)
-			defer l.Close()
-			here, err := net.Dial("tcp", l.Addr().String())
-			nettest.Must(t, err)
-			defer here.Close()
-			there, err := l.Accept()
-			nettest.Must(t, err)
-			defer there.Close()
-			bulk, err := newBulkConn(here.(*net.TCPConn))
-			nettest.Must(t, err)
-			s := newSession(&Node{log: slog.New(slog.DiscardHandler)}, "b", 1, false)
-			now := time.Now()
-			ctl := newControl(&connection{bulk: bulk})
-			ctl.ping, ctl.pinged = 1, now.Add(-time.Minute)
-			ctl.heard.Store(int64(stampOf(now.Add(-test.heard))))
-			s.ctl = ctl
-			if test.waits {
-				_, err := there.Write([]byte{1})
-				nettest.Must(t, err)
-				nettest.Eventually(t, 10*time.Second, func() (waits bool) {
-					bulk.control(func(fd int) { waits = socket.Unread(fd) > 0 })
-					return waits
-				}, func() string { return "the byte does not arrive" })
-			}
-			s.watchControl(now, false)
-			if dead := s.control() == nil; dead != test.dead {
-				t.Errorf("the path is dead: %v, want %v", dead, test.dead)
-			}
 		})
 	}
 }

@@ -1,7 +1,6 @@
-package pair
+package pair_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,8 +13,7 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/stream"
-	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/carry/pair"
 	"longhaul/test/nettest"
 )
 
@@ -24,57 +22,82 @@ import (
 type upgradable struct {
 	*stand
 	drained *atomic.Bool
-	asked   *atomic.Int64         // since
-	refuses *atomic.Pointer[Node] // only once that closes
+	asked   *atomic.Int64              // since
+	refuses *atomic.Pointer[pair.Node] // only once that closes
+	waits   chan chan error            // the next dials end by an element of these
 }
 
 func newUpgradable(s *stand) upgradable {
-	return upgradable{s, new(atomic.Bool), new(atomic.Int64), new(atomic.Pointer[Node])}
+	return upgradable{s, new(atomic.Bool), new(atomic.Int64), new(atomic.Pointer[pair.Node]), make(chan chan error, 8)}
 }
 
-func (u upgradable) Dial(ctx context.Context, o Open) (Target, error) {
+func (u upgradable) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
 	if u.drained.Load() {
 		u.asked.Add(1)
 		if n := u.refuses.Load(); n != nil {
-			nettest.Eventually(u.t, time.Minute, n.closing.Load, u.dump)
+			nettest.Eventually(u.t, time.Minute, n.Closing, u.dump)
 		}
-		return Target{}, &Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
+		return pair.Target{}, &pair.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
 	}
-	return u.stand.Dial(ctx, o)
+	select {
+	case refusal := <-u.waits:
+		o.Admitted()
+		u.asked.Add(1)
+		select {
+		case err := <-refusal:
+			return pair.Target{}, err
+		case <-ctx.Done(): // as the relay does
+			return pair.Target{}, &pair.Refusal{Reason: flow.EndDrain, Err: ctx.Err(), Dialed: true}
+		}
+	default:
+		return u.stand.Dial(ctx, o)
+	}
 }
 
 // upgrade has another process take the far relay's place, and returns the old one's end, which waits
 // for its last flow and closes it.
-func (s *stand) upgrade() (old *Node, end func()) {
+func (s *stand) upgrade() (old *pair.Node, end func()) {
+	old, closes := s.succeed()
+	return old, func() {
+		nettest.Eventually(s.t, time.Minute, func() bool { return old.Flows() == 0 }, s.dump)
+		closes()
+	}
+}
+
+// succeed is upgrade with an end that waits for no flow.
+func (s *stand) succeed() (old *pair.Node, closes func()) {
 	a := s.acceptor.(upgradable)
 	old = s.farNode()
-	before := old.options.Fate
+	before := s.fate
 	if before == nil {
-		before = func(uint64, NearSession) (Fate, []byte) { return FateUnknown, nil }
+		before = func(uint64, pair.NearSession) (pair.Fate, []byte) { return pair.FateUnknown, nil }
 	}
 	var gone, told atomic.Bool
-	next := s.node(Options{Elsewhere: func(instance uint64, fd int, first []byte) bool {
-		if gone.Load() || instance != old.Instance() {
-			return false
-		}
-		old.Serve(fd, first, a)
-		return true
-	}, Fate: func(instance uint64, near NearSession) (Fate, []byte) {
+	fate := func(instance uint64, near pair.NearSession) (pair.Fate, []byte) {
 		switch {
 		case instance != old.Instance():
 			return before(instance, near)
 		case !told.Load():
-			return FateOpen, nil
+			return pair.FateOpen, nil
 		}
-		return FateOf(old.Owed(), near)
-	}}, s.farKeys)
+		return pair.FateOf(old.Owed(), near)
+	}
+	further := s.elsewhere
+	elsewhere := func(instance uint64, fd int, first []byte) bool {
+		if gone.Load() || instance != old.Instance() {
+			return further != nil && further(instance, fd, first)
+		}
+		old.Serve(fd, first, a)
+		return true
+	}
+	next := s.node(pair.Options{Fate: fate, Elsewhere: elsewhere}, s.farKeys)
+	s.fate, s.elsewhere = fate, elsewhere
 	s.mu.Lock()
 	s.far, s.acceptor = next, newUpgradable(s)
 	s.mu.Unlock()
 	a.drained.Store(true)
 	old.Drain()
 	return old, func() {
-		nettest.Eventually(s.t, time.Minute, func() bool { return old.Flows() == 0 }, s.dump)
 		gone.Store(true)
 		old.Close()
 		told.Store(true)
@@ -88,8 +111,8 @@ var endings = []struct {
 	{"tls", modes[0].in()},
 	{"sealed", modes[1].in()},
 	{"no resume", modes[2].in()},
-	{"four lanes", namedMode{lanes: 4}.in()},
-	{"no warm lane", func(_ *stand, _ *Options, o *LinkOptions) { o.Warm = 0 }},
+	{"four lanes", mode{lanes: 4}.in()},
+	{"no warm lane", func(_ *stand, _ *pair.Options, o *pair.LinkOptions) { o.Warm = 0 }},
 	{"older", modes[7].in()},
 }
 
@@ -106,7 +129,7 @@ func eachEnding(t *testing.T, delays []time.Duration, test func(*testing.T, *sta
 		for _, rtt := range delays {
 			t.Run(fmt.Sprint(e.name, ", ", rtt), func(t *testing.T) {
 				t.Parallel()
-				s := newStand(t, e.in, func(s *stand, _ *Options, _ *LinkOptions) {
+				s := newStand(t, e.in, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) {
 					s.path.setDelay(rtt / 2)
 					s.deadline = time.Minute // beside any load
 					s.acceptor = newUpgradable(s)
@@ -133,22 +156,19 @@ func (s *stand) dialed(flows int) {
 	}
 }
 
-// sentOpen waits until the near relay has sent an OPEN that has no answer, or has it wait for a lane.
-func (s *stand) sentOpen() {
+// sentOpen waits until the near relay has sent the OPEN of a flow on a lane.
+func (s *stand) sentOpen(f *pair.Flow) {
 	s.t.Helper()
-	nettest.Eventually(s.t, time.Minute, func() bool {
-		for _, x := range s.near.sessions() {
-			for _, f := range x.allFlows() {
-				f.mu.Lock()
-				yes := f.sent || f.queued
-				f.mu.Unlock()
-				if yes {
-					return true
-				}
-			}
-		}
-		return false
-	}, s.dump)
+	nettest.Eventually(s.t, time.Minute, func() bool { return f.Figures().Lanes > 0 }, s.dump)
+}
+
+// killFar has the far process die in an outage, and another one in its place.
+func (s *stand) killFar() {
+	old, next := s.farNode(), s.node(pair.Options{}, s.farKeys)
+	s.mu.Lock()
+	s.far = next
+	s.mu.Unlock()
+	old.Close()
 }
 
 // TestOpenMeetsTheEnd holds that a flow goes on at the next process if its OPEN comes to the old one
@@ -159,11 +179,11 @@ func TestOpenMeetsTheEnd(t *testing.T) {
 		release := s.path.hold()
 		c := s.dial()
 		defer c.Close()
-		s.sentOpen()
+		s.sentOpen(s.flow(1))
 		old, end := s.upgrade()
 		var ends sync.WaitGroup
 		ends.Go(end)
-		nettest.Eventually(t, time.Minute, old.closing.Load, s.dump)
+		nettest.Eventually(t, time.Minute, old.Closing, s.dump)
 		release()
 		s.roundTrip(c, "hello")
 		ends.Wait()
@@ -179,7 +199,7 @@ func TestOpenMissesTheEnd(t *testing.T) {
 		release := s.path.hold()
 		c := s.dial()
 		defer c.Close()
-		s.sentOpen()
+		s.sentOpen(s.flow(1))
 		_, end := s.upgrade()
 		end()
 		release()
@@ -225,34 +245,12 @@ func TestOpenSpansTheOutage(t *testing.T) {
 			}
 		}, false},
 		{"a kill", func(_ *testing.T, s *stand) {
-			old := s.farNode()
-			next := s.node(Options{}, s.farKeys)
-			s.mu.Lock()
-			s.far = next
-			s.mu.Unlock()
-			die(old)
-			old.Close()
+			s.killFar()
 		}, true},
 		{"a kill after an upgrade", func(_ *testing.T, s *stand) {
 			_, end := s.upgrade()
 			end()
-			next := s.node(Options{}, s.farKeys)
-			s.mu.Lock()
-			old := s.far
-			s.far = next
-			s.mu.Unlock()
-			die(old)
-			old.Close()
-		}, true},
-		{"an upgrade of a process that has dropped an outcome", func(_ *testing.T, s *stand) {
-			for _, x := range s.farNode().sessions() {
-				x.owe(1<<40, stream.Cause{})
-				x.outcomes.mu.Lock()
-				x.outcomes.dropped = stampNow()
-				x.outcomes.mu.Unlock()
-			}
-			_, end := s.upgrade()
-			end()
+			s.killFar()
 		}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -263,7 +261,7 @@ func TestOpenSpansTheOutage(t *testing.T) {
 				defer client.Close()
 				_, err := io.WriteString(client, "early ")
 				nettest.Must(t, err)
-				s.sentOpen()
+				s.sentOpen(s.flow(1))
 				s.path.cut(true)
 				c.happens(t, s)
 				release()
@@ -285,52 +283,59 @@ func TestOpenSpansTheOutage(t *testing.T) {
 }
 
 // TestOwedFlow holds that of flows whose OPEN has no answer the near relay resets exactly the one that the
-// ended process owed, whatever that knew last of it, and that the others begin again.
+// ended process owed, whatever that knew last of it, and that the others begin again: one of which the
+// process never heard, and one that it has refused because it ended.
 func TestOwedFlow(t *testing.T) {
+	refused := &pair.Refusal{Reason: flow.EndTargetRefused, Err: errors.New("connection refused")}
+	drained := &pair.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
 	for _, c := range []struct {
 		name     string
-		outcome  stream.Cause // of the owed one
+		outcome  error // of the owed one; nil: the process closes before there is any
 		upgrades int
 	}{
-		{"given up", stream.Cause{}, 1},
-		{"given up, and three upgrades", stream.Cause{}, 3},
-		{"refused by its target", cause(flow.EndTargetRefused, nil), 1},
+		{"given up, and three upgrades", nil, 3},
+		{"refused by its target", refused, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			eachEnding(t, allDelays[1:2], func(t *testing.T, s *stand) {
-				const flows = 3
-				o := s.link.options()
-				o.Warm = flows
-				s.link.Update(o)
+				const unheard, owed, again, flows = 0, 1, 2, 3
+				s.change(func(o *pair.LinkOptions) { o.Warm = flows })
 				s.awaitWarm(flows) // a lane that is dialed later is not held
-				release := s.path.hold()
-				var clients []net.Conn
-				for range flows {
+				u := s.acceptor.(upgradable)
+				var clients [flows]net.Conn
+				var outcomes [flows]chan error
+				begun := 0
+				begin := func(i int) {
 					client := s.dial()
-					defer client.Close()
+					t.Cleanup(func() { client.Close() })
 					_, err := io.WriteString(client, "early ")
 					nettest.Must(t, err)
-					clients = append(clients, client)
+					clients[i], begun = client, begun+1
+					s.sentOpen(s.flow(begun)) // behind the first one of the test
 				}
-				var ids []uint64
-				nettest.Eventually(t, time.Minute, func() bool {
-					ids = nil
-					for _, f := range s.link.current().allFlows() {
-						f.mu.Lock()
-						if f.sent {
-							ids = append(ids, f.id)
-						}
-						f.mu.Unlock()
-					}
-					return len(ids) == flows
-				}, s.dump)
-				slices.Sort(ids)
+				for _, i := range []int{owed, again} {
+					asked := u.asked.Load()
+					outcomes[i] = make(chan error, 1)
+					u.waits <- outcomes[i]
+					begin(i)
+					nettest.Eventually(t, time.Minute, func() bool { return u.asked.Load() > asked }, s.dump)
+				}
+				s.awaitWarm(1)
+				release := s.path.hold()
+				begin(unheard)
 				s.path.cut(true)
-				for _, x := range s.farNode().sessions() {
-					x.owe(ids[1], c.outcome)
-					x.owe(ids[2], cause(flow.EndDrain, nil)) // nothing was dialed
+				down := func() bool { return !s.farNode().State().Sessions[0].Up } // no answer arrives
+				nettest.Eventually(t, time.Minute, down, s.dump)
+				outcomes[again] <- drained
+				left := 1
+				if c.outcome != nil {
+					outcomes[owed] <- c.outcome
+					left = 0
 				}
-				for range c.upgrades {
+				nettest.Eventually(t, time.Minute, func() bool { return s.farNode().Flows() == left }, s.dump)
+				_, closes := s.succeed()
+				closes()
+				for range c.upgrades - 1 {
 					_, end := s.upgrade()
 					end()
 				}
@@ -339,95 +344,13 @@ func TestOwedFlow(t *testing.T) {
 				for i, client := range clients {
 					got := make([]byte, len("early "))
 					_, err := io.ReadFull(client, got)
-					if cut := err != nil; cut != (i == 1) {
+					if cut := err != nil; cut != (i == owed) {
 						t.Errorf("flow %d got %q, %v: %s", i, got, err, s.dump())
 					}
 				}
 				s.dialed(flows)
 			}, "no warm lane", "no resume")
 		})
-	}
-}
-
-// TestOutcomes holds what counts as owed, and for how long.
-func TestOutcomes(t *testing.T) {
-	t.Parallel()
-	refused, drained := cause(flow.EndTargetRefused, nil), cause(flow.EndDrain, nil)
-	for name, c := range map[string]struct {
-		add  func(*outcomes)
-		keep time.Duration
-		want []uint64 // none: of all flows
-		none bool
-	}{
-		"nothing":        {add: func(*outcomes) {}, none: true},
-		"nothing dialed": {add: func(o *outcomes) { o.add(1, drained, time.Hour) }, none: true},
-		"three of them": {add: func(o *outcomes) {
-			o.add(9, refused, time.Hour)
-			o.add(2, stream.Cause{}, time.Hour)
-			o.add(5, refused, time.Hour)
-		}, want: []uint64{2, 5, 9}},
-		"answered":          {add: func(o *outcomes) { o.add(1, refused, time.Hour); o.answered(1) }, none: true},
-		"the first counts":  {add: func(o *outcomes) { o.add(1, drained, time.Hour); o.add(1, stream.Cause{}, time.Hour) }, none: true},
-		"given up long ago": {add: func(o *outcomes) { o.add(1, stream.Cause{}, time.Hour) }, keep: time.Nanosecond, none: true},
-		"refused long ago":  {add: func(o *outcomes) { o.add(1, refused, time.Hour) }, keep: time.Nanosecond, want: []uint64{1}},
-		"too many for HELLO": {add: func(o *outcomes) {
-			for id := range uint64(1000) {
-				o.add(1+id, refused, time.Hour)
-			}
-		}},
-		"too many": {add: func(o *outcomes) {
-			for id := range uint64(maxBuried + 1) {
-				o.add(1+id, refused, time.Hour)
-			}
-		}},
-		"too many of which nothing was dialed": {add: func(o *outcomes) {
-			o.add(1, refused, time.Hour)
-			for id := range uint64(maxBuried) {
-				o.add(2+id, drained, time.Hour)
-			}
-		}, want: []uint64{1}},
-	} {
-		o := &outcomes{}
-		c.add(o)
-		flows, some := o.owed(time.Now(), cmp.Or(c.keep, time.Hour))
-		if got := flows.Numbers(); some == c.none || !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v are owed, %v", name, got, some)
-		}
-	}
-}
-
-// TestLeftOutcomes holds that a session that begins again has what it had left, and that what does not fit
-// has any flow of the peer count as owed.
-func TestLeftOutcomes(t *testing.T) {
-	t.Parallel()
-	n := &Node{uses: map[string]*peerUse{"near": {}}}
-	use := n.uses["near"]
-	one := func(session uint64) left {
-		o := &outcomes{}
-		o.add(session, stream.Cause{}, time.Hour)
-		return left{near: NearSession{"near", 1, session}, outcomes: o, owesFor: time.Hour}
-	}
-	check := func(session uint64, want Fate, flows ...uint64) {
-		t.Helper()
-		fate, got := FateOf(n.Owed(), NearSession{"near", 1, session})
-		if fate != want || !slices.Equal(wire.Flows(got).Numbers(), flows) {
-			t.Errorf("session %d: %v, and flows %v are owed", session, fate, wire.Flows(got).Numbers())
-		}
-	}
-	for session := range uint64(maxLeft) {
-		use.leave(one(1 + session))
-	}
-	check(1, FateInOrder, 1)
-	check(maxLeft+1, FateInOrder)
-	if o := use.takeLeft(NearSession{"near", 1, 1}); o == nil || len(o.codes()) != 1 {
-		t.Errorf("the session has left %v", o)
-	}
-	check(1, FateInOrder)
-	use.leave(one(1))
-	use.leave(one(maxLeft + 1))
-	check(1, FateUnknown)
-	if fate, _ := FateOf(n.Owed(), NearSession{"other", 1, 1}); fate != FateInOrder {
-		t.Errorf("the fate for another peer is %v", fate)
 	}
 }
 
@@ -442,21 +365,22 @@ func TestClientsOfTheNextNearProcess(t *testing.T) {
 	}{{"told", true, flow.EndClean}, {"not told", false, flow.EndPairDown}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = time.Second })
+			s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.deadline = time.Second })
 			s.serve(echo)
 			s.awaitWarm(1)
 			s.path.cut(true)
 			nettest.Eventually(t, time.Minute, func() bool { return !s.near.State().Sessions[0].Up }, s.dump)
-			o := s.link.options()
+			o := s.way
 			if o.Away, o.Stood = s.link.Stood(); !o.Stood {
 				t.Error("the pair has not stood")
 			}
 			o.Stood = c.told
-			next := s.node(Options{}, s.nearKeys)
+			next := s.node(pair.Options{}, s.nearKeys)
 			defer next.Close()
 			s.mu.Lock()
 			s.link = next.Link(o)
 			s.mu.Unlock()
+			began := time.Now()
 			client := s.dial()
 			defer client.Close()
 			_, err := io.WriteString(client, "hello")
@@ -464,8 +388,7 @@ func TestClientsOfTheNextNearProcess(t *testing.T) {
 			nettest.Must(t, client.CloseWrite())
 			if c.told {
 				waits := func() bool { // for longer than without an outage
-					fs := next.sessions()[0].allFlows()
-					return len(fs) == 1 && fs[0].start.since() > 2*s.deadline
+					return next.Flows() == 1 && time.Since(began) > 3*s.deadline
 				}
 				nettest.Eventually(t, time.Minute, waits, s.dump)
 				s.path.cut(false)
@@ -490,7 +413,7 @@ func TestDialedFlowKeepsItsProcess(t *testing.T) {
 		}, s.dump)
 		s.path.cut(true)
 		old, end := s.upgrade()
-		nettest.Eventually(t, time.Minute, func() bool { return old.State().Sessions[0].Problem == ProblemPathDown }, s.dump)
+		nettest.Eventually(t, time.Minute, func() bool { return old.State().Sessions[0].Problem == pair.ProblemPathDown }, s.dump)
 		if old.Flows() != 1 {
 			t.Fatal("the old process has no flow, and would end")
 		}

@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/test/nettest"
@@ -131,43 +133,46 @@ func (k *keyring) Learn(peer string, key ed25519.PublicKey) error {
 // can be cut.
 type stand struct {
 	t          testing.TB
-	near, far  *Node
+	near, far  *pair.Node
 	nearKeys   *keyring
 	farKeys    *keyring
-	link       *Link
+	link       *pair.Link
+	way        pair.LinkOptions // of link
 	path       *path
 	clients    *net.TCPListener // of the near tunnel
 	lanes      *net.TCPListener // of the far tunnel
 	target     netip.AddrPort
 	clear      bool
 	tasks      sync.WaitGroup
-	nearEnds   chan End
-	farEnds    chan End
+	nearEnds   chan pair.End
+	farEnds    chan pair.End
 	mu         sync.Mutex
 	admit      bool
 	removed    atomic.Bool
 	trouble    atomic.Value // a string
-	opens      []Open
+	opens      []pair.Open
 	halfClose  time.Duration
 	resetDrain time.Duration
 	idle       time.Duration
 	deadline   time.Duration
-	carried    func(*Flow)
-	acceptor   Acceptor     // nil: the stand itself
-	log        *slog.Logger // nil: the test's output
+	flows      []*pair.Flow                                       // of the near relay
+	acceptor   pair.Acceptor                                      // nil: the stand itself
+	fate       func(uint64, pair.NearSession) (pair.Fate, []byte) // of the latest far process
+	elsewhere  func(uint64, int, []byte) bool                     // of it
+	log        *slog.Logger                                       // nil: the test's output
 }
 
-type standOption func(*stand, *Options, *LinkOptions)
+type standOption func(*stand, *pair.Options, *pair.LinkOptions)
 
 func newStand(t testing.TB, options ...standOption) *stand {
-	s := &stand{t: t, admit: true, nearEnds: make(chan End, 10000), farEnds: make(chan End, 10000),
+	s := &stand{t: t, admit: true, nearEnds: make(chan pair.End, 10000), farEnds: make(chan pair.End, 10000),
 		nearKeys: newKeyring(t), farKeys: newKeyring(t)}
 	s.nearKeys.trust("far", s.farKeys)
 	s.farKeys.trust("near", s.nearKeys)
 	s.clients, s.lanes = nettest.ListenTCP(t, "127.0.0.1:0"), nettest.ListenTCP(t, "127.0.0.1:0")
 	s.path = newPath(t, s.lanes.Addr().String())
-	var o Options
-	lo := LinkOptions{Tunnel: "up", Peer: "far", Resume: time.Minute, Warm: 2, Addresses: func(context.Context) ([]netip.AddrPort, error) {
+	var o pair.Options
+	lo := pair.LinkOptions{Tunnel: "up", Peer: "far", Resume: time.Minute, Warm: 2, Addresses: func(context.Context) ([]netip.AddrPort, error) {
 		return []netip.AddrPort{s.path.address}, nil
 	}}
 	for _, option := range options {
@@ -179,16 +184,16 @@ func newStand(t testing.TB, options ...standOption) *stand {
 	s.path.setSums(o.Without&wire.FeatureSums == 0)
 	s.far = s.node(o, s.farKeys)
 	s.near = s.node(o, s.nearKeys)
-	s.link = s.near.Link(lo)
+	s.link, s.way = s.near.Link(lo), lo
 	s.accept(s.clients, func(fd int, from netip.AddrPort) {
-		c := Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Legs: s.legs()}
+		c := pair.Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Legs: s.legs()}
 		s.mu.Lock()
 		link := s.link
 		s.mu.Unlock()
-		f := link.Carry(c, func(_ *Flow, e End) { s.nearEnds <- e })
-		if s.carried != nil {
-			s.carried(f)
-		}
+		f := link.Carry(c, func(_ *pair.Flow, e pair.End) { s.nearEnds <- e })
+		s.mu.Lock()
+		s.flows = append(s.flows, f)
+		s.mu.Unlock()
 	})
 	s.accept(s.lanes, func(fd int, _ netip.AddrPort) {
 		s.mu.Lock()
@@ -212,43 +217,74 @@ func newStand(t testing.TB, options ...standOption) *stand {
 // take the place of another for ever.
 func (s *stand) checkDials() {
 	s.t.Helper()
-	if n := s.near.dials.Load(); n != 0 {
-		s.t.Errorf("%d attempts count at the end", n)
-	}
-	if n := s.link.laneDials; n != 0 {
-		s.t.Errorf("%d handshakes of lanes count at the end", n)
-	}
-	for _, session := range append(s.link.old, s.link.s) {
-		if session.laneDials != 0 || session.padding != 0 || session.proven.Load() != 0 || !session.greeting.IsZero() {
-			s.t.Errorf("at the end count %d handshakes for flows and %d lanes for the pool, and an attempt since %v",
-				session.laneDials, session.padding, session.greeting)
-		}
-	}
-	for _, p := range s.link.pathsNow() {
-		if p.pools != 0 || p.redials != 0 {
-			s.t.Errorf("on path %q count %d handshakes for the pool and %d attempts at the end", p.o.Name, p.pools, p.redials)
-		}
+	for _, left := range s.link.Attempts() {
+		s.t.Errorf("at the end count %s", left)
 	}
 }
 
-func (s *stand) node(o Options, k *keyring) *Node {
+// flow is the near relay's flow of the client that came so many others after the first.
+func (s *stand) flow(i int) (f *pair.Flow) {
+	s.t.Helper()
+	nettest.Eventually(s.t, 30*time.Second, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.flows) > i {
+			f = s.flows[i]
+		}
+		return f != nil
+	}, s.dump)
+	return f
+}
+
+// dialedFor is the far relay's flow for which a target was dialed after so many others.
+func (s *stand) dialedFor(i int) (f *pair.Flow) {
+	s.t.Helper()
+	nettest.Eventually(s.t, 30*time.Second, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.opens) > i {
+			f = s.opens[i].Flow
+		}
+		return f != nil
+	}, s.dump)
+	return f
+}
+
+// session is the near relay's state of the session that takes new flows.
+func (s *stand) session() pair.SessionState {
+	all := s.near.State().Sessions
+	return all[len(all)-1]
+}
+
+// sessionsOf are the far relay's sessions with a peer.
+func (s *stand) sessionsOf(peer string) (all []pair.SessionState) {
+	return slices.DeleteFunc(s.farNode().State().Sessions, func(one pair.SessionState) bool { return one.Peer != peer })
+}
+
+// change has the link go on with other options.
+func (s *stand) change(to func(*pair.LinkOptions)) {
+	to(&s.way)
+	s.link.Update(s.way)
+}
+
+func (s *stand) node(o pair.Options, k *keyring) *pair.Node {
 	o.Identity, o.Release = k, "test"
 	if o.Log = s.log; o.Log == nil {
 		o.Log = slog.New(slog.NewTextHandler(s.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	n, err := New(o)
+	n, err := pair.New(o)
 	nettest.Must(s.t, err)
 	return n
 }
 
-func (s *stand) farNode() *Node {
+func (s *stand) farNode() *pair.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.far
 }
 
-func (s *stand) legs() LegOptions {
-	return LegOptions{HalfClose: s.halfClose, ResetDrain: s.resetDrain, Idle: s.idle}
+func (s *stand) legs() pair.LegOptions {
+	return pair.LegOptions{HalfClose: s.halfClose, ResetDrain: s.resetDrain, Idle: s.idle}
 }
 
 func addrOf(l *net.TCPListener) netip.AddrPort { return netip.MustParseAddrPort(l.Addr().String()) }
@@ -298,7 +334,7 @@ func (s *stand) setClear(on bool) {
 	s.clear = on
 }
 
-func (s *stand) Dial(ctx context.Context, o Open) (Target, error) {
+func (s *stand) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
 	s.mu.Lock()
 	s.opens = append(s.opens, o)
 	target := s.target
@@ -307,12 +343,12 @@ func (s *stand) Dial(ctx context.Context, o Open) (Target, error) {
 	d.SetMultipathTCP(false)
 	c, err := d.DialContext(ctx, "tcp", target.String())
 	if err != nil {
-		return Target{}, &Refusal{Reason: flow.EndTargetRefused, Err: err}
+		return pair.Target{}, &pair.Refusal{Reason: flow.EndTargetRefused, Err: err}
 	}
-	return Target{FD: fdOf(c.(*net.TCPConn)), To: target, Legs: s.legs()}, nil
+	return pair.Target{FD: fdOf(c.(*net.TCPConn)), To: target, Legs: s.legs()}, nil
 }
 
-func (s *stand) Ended(_ *Flow, e End) { s.farEnds <- e }
+func (s *stand) Ended(_ *pair.Flow, e pair.End) { s.farEnds <- e }
 
 func (s *stand) setTarget(a netip.AddrPort) {
 	s.mu.Lock()
@@ -365,7 +401,7 @@ func (s *stand) roundTrip(c net.Conn, b string) {
 
 func (s *stand) ends(reason flow.EndReason) {
 	s.t.Helper()
-	for name, ends := range map[string]chan End{"near": s.nearEnds, "far": s.farEnds} {
+	for name, ends := range map[string]chan pair.End{"near": s.nearEnds, "far": s.farEnds} {
 		select {
 		case e := <-ends:
 			if e.Reason != reason {
@@ -378,7 +414,7 @@ func (s *stand) ends(reason flow.EndReason) {
 }
 
 // receive takes what is there.
-func receive(ends chan End) (all []End) {
+func receive(ends chan pair.End) (all []pair.End) {
 	for {
 		select {
 		case e := <-ends:
@@ -407,6 +443,8 @@ type path struct {
 	sums    bool          // frames of lanes in clear have sums
 	delay   time.Duration // of each byte, each way, of connections to come
 	pairs   map[*hop]bool
+	refuses map[preface.Kind]bool
+	keeps   map[preface.Kind]chan struct{} // connections of the kind that come wait until it is closed
 }
 
 // box is something on the path that does not pass on all that comes: before gives a writer to have in
@@ -416,12 +454,16 @@ type box interface {
 }
 
 type hop struct {
-	a, b    *net.TCPConn
-	carried atomic.Int64 // bytes to b
-	stalled atomic.Bool
-	silent  atomic.Bool // by a box, in both directions
-	sums    bool
-	held    atomic.Pointer[chan struct{}] // until it is closed, nothing more goes to b
+	a, b     *net.TCPConn
+	kind     atomic.Int32  // that its preface says; 0: none has come
+	instance atomic.Uint64 // for which it asks
+	carried  atomic.Int64  // bytes to b
+	stalled  atomic.Bool
+	silent   atomic.Bool // by a box, in both directions
+	sums     bool
+	dead     bool                          // under the path\'s lock
+	waits    bool                          // the same: the far relay is not to see it yet
+	held     atomic.Pointer[chan struct{}] // until it is closed, nothing more goes to b
 }
 
 // toFar writes to the far relay.
@@ -440,7 +482,8 @@ func (h toFar) Write(b []byte) (int, error) {
 
 func newPath(t testing.TB, to string) *path {
 	l := nettest.ListenTCP(t, "127.0.0.1:0")
-	p := &path{t: t, l: l, to: to, address: addrOf(l), pairs: map[*hop]bool{}}
+	p := &path{t: t, l: l, to: to, address: addrOf(l), pairs: map[*hop]bool{}, refuses: map[preface.Kind]bool{},
+		keeps: map[preface.Kind]chan struct{}{}}
 	p.tasks.Go(func() {
 		for {
 			c, err := l.AcceptTCP()
@@ -453,22 +496,42 @@ func newPath(t testing.TB, to string) *path {
 	return p
 }
 
+// carry dials the far relay once it knows by the preface what a connection is for.
 func (p *path) carry(a *net.TCPConn) {
 	defer a.Close()
+	h := &hop{a: a}
+	p.mu.Lock()
+	p.pairs[h] = true
+	h.sums = p.sums
+	if p.down {
+		h.reset()
+	}
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.pairs, h)
+	}()
+	const kindAt, instanceAt, nonceAt = 9, 16, 24 // docs/design/pairs-wire.md
+	first := make([]byte, 4<<10)
+	n, err := io.ReadAtLeast(a, first, nonceAt)
+	if err != nil {
+		return
+	}
+	h.instance.Store(binary.BigEndian.Uint64(first[instanceAt:]))
+	if until := p.greeted(h, preface.Kind(first[kindAt])); until != nil {
+		<-until
+	}
 	b, err := net.Dial("tcp", p.to)
 	if err != nil {
 		return
 	}
 	defer b.Close()
-	h := &hop{a: a, b: b.(*net.TCPConn)}
 	p.mu.Lock()
-	p.pairs[h] = true
-	h.sums = p.sums
-	dead := p.down
-	p.mu.Unlock()
-	if dead {
+	if h.b = b.(*net.TCPConn); h.dead {
 		h.reset()
 	}
+	p.mu.Unlock()
 	var both sync.WaitGroup
 	pace := p.paceNow()
 	p.mu.Lock()
@@ -478,12 +541,12 @@ func (p *path) carry(a *net.TCPConn) {
 	if box != nil {
 		toB, toA = box.before(h, toB, true), box.before(h, toA, false)
 	}
-	both.Go(func() { late(toB, paced{h.a, pace}, delay); _ = h.b.CloseWrite() })
+	both.Go(func() {
+		late(toB, paced{io.MultiReader(bytes.NewReader(first[:n]), h.a), pace}, delay)
+		_ = h.b.CloseWrite()
+	})
 	both.Go(func() { late(toA, paced{h.b, pace}, delay); _ = h.a.CloseWrite() })
 	both.Wait()
-	p.mu.Lock()
-	delete(p.pairs, h)
-	p.mu.Unlock()
 }
 
 // late copies each piece after a delay, as a long wire does.
@@ -530,6 +593,90 @@ func (p *path) hold() (release func()) {
 	}
 	p.t.Cleanup(release) // before the path is closed
 	return release
+}
+
+// greeted treats a connection as the path is to treat those of its kind. The far relay is not to see it
+// until the channel is closed; nil: at once.
+func (p *path) greeted(h *hop, kind preface.Kind) (until chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h.kind.Store(int32(kind))
+	if p.refuses[kind] {
+		h.reset()
+	}
+	until = p.keeps[kind]
+	h.waits = until != nil
+	return until
+}
+
+// of are the connections of a kind that are there.
+func (p *path) of(kind preface.Kind) (all []*hop) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for h := range p.pairs {
+		if h.kind.Load() == int32(kind) {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+// keep has connections of a kind that come wait in front of the far relay, until release.
+func (p *path) keep(kind preface.Kind) (release func()) {
+	until := make(chan struct{})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.keeps[kind] = until
+	release = sync.OnceFunc(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		close(until)
+		delete(p.keeps, kind)
+	})
+	p.t.Cleanup(release) // before the path is closed
+	return release
+}
+
+// kept are the connections of a kind that wait, and that the near relay has not given up.
+func (p *path) kept(kind preface.Kind) []*hop {
+	return slices.DeleteFunc(p.of(kind), func(h *hop) bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return !h.waits || h.dead || !h.wanted()
+	})
+}
+
+// keepNoMore has connections of a kind that come pass, and keeps those that wait.
+func (p *path) keepNoMore(kind preface.Kind) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.keeps, kind)
+}
+
+// refuse resets the connections of a kind that do not wait; on: also those that come, until it is called
+// again.
+func (p *path) refuse(kind preface.Kind, on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refuses[kind] = on
+	for h := range p.pairs {
+		if h.kind.Load() == int32(kind) && !h.waits {
+			h.reset()
+		}
+	}
+}
+
+// deafen makes black holes of the connections of a kind that are there: nobody acknowledges what either
+// relay sends, and neither is told.
+func (p *path) deafen(kinds ...preface.Kind) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for h := range p.pairs {
+		if slices.Contains(kinds, preface.Kind(h.kind.Load())) && h.b != nil {
+			deafen(p.t, h.a)
+			deafen(p.t, h.b)
+		}
+	}
 }
 
 // No splice, whose pipes outlive a test.
@@ -581,15 +728,19 @@ func (p *path) paceNow() time.Duration {
 // stallBusiest has the connection that has carried most pass nothing more on, and take all that
 // comes: nobody but the relays can know.
 func (p *path) stallBusiest() {
+	p.busiest().stalled.Store(true)
+}
+
+// busiest is the connection that has carried most.
+func (p *path) busiest() (most *hop) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var most *hop
 	for h := range p.pairs {
 		if most == nil || h.carried.Load() > most.carried.Load() {
 			most = h
 		}
 	}
-	most.stalled.Store(true)
+	return most
 }
 
 // cutOne resets one of the connections.
@@ -602,10 +753,24 @@ func (p *path) cutOne() {
 	}
 }
 
+// wanted reports that the near relay has not given the connection up.
+func (h *hop) wanted() (yes bool) {
+	raw, _ := h.a.SyscallConn()
+	_ = raw.Control(func(fd uintptr) {
+		look := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		n, err := unix.Poll(look, 0)
+		yes = n == 0 && err == nil
+	})
+	return yes
+}
+
 func (h *hop) reset() {
+	h.dead = true
 	for _, c := range []*net.TCPConn{h.a, h.b} {
-		_ = c.SetLinger(0)
-		c.Close()
+		if c != nil {
+			_ = c.SetLinger(0)
+			c.Close()
+		}
 	}
 }
 
@@ -615,7 +780,9 @@ func (p *path) end() {
 	defer p.mu.Unlock()
 	for h := range p.pairs {
 		for _, c := range []*net.TCPConn{h.a, h.b} {
-			_ = c.CloseWrite()
+			if c != nil {
+				_ = c.CloseWrite()
+			}
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/carry/pair"
 	"longhaul/test/hostile"
 	"longhaul/test/nettest"
 )
@@ -69,7 +70,7 @@ func TestRandomFromFarPeer(t *testing.T) {
 	}
 	noisy := newKeyring(t)
 	attacker := &hostile.Attacker{Far: hostile.NewFar(nettest.ListenTCP(t, "127.0.0.1:0"), noisy.cert), Seed: 1}
-	s := newStand(t, func(s *stand, _ *Options, lo *LinkOptions) {
+	s := newStand(t, func(s *stand, _ *pair.Options, lo *pair.LinkOptions) {
 		s.nearKeys.trust("noisy", noisy)
 		lo.Peer = "noisy"
 		lo.Addresses = func(context.Context) ([]netip.AddrPort, error) {

@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"fmt"
@@ -12,19 +12,21 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
+	"longhaul/internal/carry/pair/wire"
 	"longhaul/test/nettest"
 )
 
 // striped gives flows n lanes as soon as they move.
 func striped(n int) standOption {
-	return func(_ *stand, o *Options, l *LinkOptions) { o.StripeAfter, l.Lanes = 1, n }
+	return func(_ *stand, o *pair.Options, l *pair.LinkOptions) { o.StripeAfter, l.Lanes = 1, n }
 }
 
 // TestManyLanes moves random bytes both ways over lanes of different and changing speed, of
 // which one after the other is lost, stalls, or all are lost at once.
 func TestManyLanes(t *testing.T) {
 	t.Parallel()
-	for n, m := range map[int]namedMode{3: modes[0], 16: modes[1]} {
+	for n, m := range map[int]mode{3: modes[0], 16: modes[1]} {
 		t.Run(fmt.Sprintf("%d lanes, %s", n, m.name), func(t *testing.T) {
 			t.Parallel()
 			testManyLanes(t, n, m.in())
@@ -33,7 +35,7 @@ func TestManyLanes(t *testing.T) {
 }
 
 func testManyLanes(t *testing.T, lanes int, in standOption) {
-	s := newStand(t, in, striped(lanes), func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = time.Minute })
+	s := newStand(t, in, striped(lanes), func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.deadline = time.Minute })
 	s.path.setPace(2 * time.Millisecond)
 	s.serve(echo)
 	const flows, size = 2, 4 << 20
@@ -92,14 +94,14 @@ func testManyLanes(t *testing.T, lanes int, in standOption) {
 	}
 	all.Wait()
 	for range flows {
-		for name, ends := range map[string]chan End{"near": s.nearEnds, "far": s.farEnds} {
+		for name, ends := range map[string]chan pair.End{"near": s.nearEnds, "far": s.farEnds} {
 			if e := <-ends; e.Reason != flow.EndClean {
 				t.Errorf("%s relay ended by %q: %v", name, e.Reason, e.Err)
 			}
 		}
 	}
 	nettest.Eventually(t, 30*time.Second, func() bool {
-		return s.near.budget.used.Load() == 0 && s.farNode().budget.used.Load() == 0
+		return s.near.State().Retained == 0 && s.farNode().State().Retained == 0
 	}, func() string { return "memory of stores is lost: " + s.dump() })
 }
 
@@ -170,14 +172,14 @@ func TestLaneThatSwallows(t *testing.T) {
 // TestOlderFarRelay holds that a far relay that knows one lane gets one.
 func TestOlderFarRelay(t *testing.T) {
 	t.Parallel()
-	s := newStand(t, striped(4))
+	s := newStand(t, striped(4), func(_ *stand, o *pair.Options, _ *pair.LinkOptions) { o.Without = wire.FeatureLanes })
 	s.serve(echo)
 	c := s.dial()
 	defer c.Close()
-	near := s.link.current()
-	near.mu.Lock()
-	near.lanesMany = false // its HELLO says so
-	near.mu.Unlock()
+	s.roundTrip(c, string(pattern(4<<20, 2)))
+	if n := s.flow(0).Figures().Lanes; n != 1 {
+		t.Errorf("the flow has %d lanes", n)
+	}
 	want := pattern(4<<20, 1)
 	go func() {
 		_, _ = c.Write(want)
@@ -196,33 +198,15 @@ func (w countWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestPoolKeepsLanes holds that the lanes of a flow with many wait for the next one, and are closed
-// when what was found of the path counts no longer.
+// TestPoolKeepsLanes holds that the lanes of a flow with many wait for the next one.
 func TestPoolKeepsLanes(t *testing.T) {
 	t.Parallel()
-	const lanes, warm = 6, 2
+	const lanes = 6
 	s := newStand(t, striped(lanes))
 	stop := make(chan struct{})
 	_, same := s.stream(stop)
-	only := s.link.pathsNow()[0]
-	nettest.Eventually(t, 20*time.Second, func() bool { return only.poolLimit(warm, time.Now()) == lanes }, s.dump)
+	f := s.flow(0)
+	nettest.Eventually(t, 20*time.Second, func() bool { return f.Figures().Lanes == lanes }, s.dump)
 	s.endStream(stop, same)
-	x := s.link.sessions()[0]
-	used := func() (n int) {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		for _, l := range x.warm {
-			n += btoi(l.used)
-		}
-		return n
-	}
-	nettest.Eventually(t, 20*time.Second, func() bool { return used() == lanes }, s.dump)
-	s.link.trimPool(x, time.Now())
-	if n := used(); n != lanes {
-		t.Errorf("%d lanes are left", n)
-	}
-	s.link.trimPool(x, time.Now().Add(keptFor+time.Second))
-	if n := used(); n != warm {
-		t.Errorf("%d lanes are left when they count no longer, want %d", n, warm)
-	}
+	s.awaitWarm(lanes)
 }

@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/test/nettest"
@@ -111,9 +112,17 @@ func (m *meddled) next() (n int, out []byte, head int) {
 		return n, nil, 0
 	}
 	if m.meddle == nil {
-		return n, b[:n], n - btoi(bulky(frame))*len(body)
+		return n, b[:n], n - unsummed(frame)
 	}
 	return n, m.framed(m.meddle(&m.lane, frame, body)), head
+}
+
+// unsummed is how many bytes behind a frame's head have no sum.
+func unsummed(f wire.Frame) int {
+	if bulky(f) {
+		return f.Length
+	}
+	return 0
 }
 
 // bulky reports whether what follows a frame's head has no sum.
@@ -262,7 +271,7 @@ func inSealed(t *testing.T, name string, test func(*testing.T, *stand)) {
 	}
 }
 
-func compressNothing(_ *stand, o *Options, l *LinkOptions) {
+func compressNothing(_ *stand, o *pair.Options, l *pair.LinkOptions) {
 	o.CompressAlways, l.Compress = false, false
 }
 
@@ -351,9 +360,7 @@ func TestEndAfterControl(t *testing.T) {
 			for range 10 {
 				c := s.dial()
 				s.roundTrip(c, "hello")
-				if ctl := s.link.current().control(); ctl != nil {
-					ctl.close()
-				}
+				s.path.refuse(preface.Control, false)
 				nettest.Must(t, c.CloseWrite())
 				if b, err := io.ReadAll(c); err != nil || len(b) > 0 {
 					t.Fatalf("%q, %v", b, err)
@@ -363,34 +370,6 @@ func TestEndAfterControl(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestEndWithoutControl holds that a flow whose end has no control connection for too long is
-// reset, although its lane stands.
-func TestEndWithoutControl(t *testing.T) {
-	t.Parallel()
-	s := newStand(t, modes[3].in(), direct)
-	s.serve(func(c *net.TCPConn) { echoOnce(c); _, _ = io.Copy(io.Discard, onlyReader{c}) })
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
-	past := time.Now().Add(-time.Minute)
-	for _, f := range s.link.current().allFlows() {
-		f.mu.Lock()
-		f.sf.Out.End()
-		f.sf.TakeEnd() // it was lost
-		f.mu.Unlock()
-		f.watch(past.Add(time.Minute), wait{resume: waitNoResume, down: true})
-	}
-	if _, err := io.ReadAll(c); err == nil || isTimeout(err) {
-		t.Errorf("the client sees %v", err)
-	}
-}
-
-func echoOnce(c *net.TCPConn) {
-	b := make([]byte, 5)
-	_, _ = io.ReadFull(c, b)
-	_, _ = c.Write(b)
 }
 
 // TestMeddledRequest: a client sends a request and waits, and nobody ends. Its lane is lost on the

@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"cmp"
@@ -13,47 +13,42 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
+	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/test/nettest"
 )
 
-// namedMode is a mode with its name in tests.
-type namedMode struct {
-	name string
-	mode
-	lanes int
-	older bool // a release that has beginnings and ends on lanes in clear
+// mode is how both ends carry flows.
+type mode struct {
+	name                      string
+	clear, noResume, compress bool
+	lanes                     int
+	older                     bool // a release that has beginnings and ends on lanes in clear
 }
 
-var modes = []namedMode{
-	{"tls", mode{}, 1, false},
-	{"clear", mode{clear: true}, 1, false},
-	{"tls, resume off", mode{noResume: true}, 1, false},
-	{"clear, resume off", mode{clear: true, noResume: true}, 1, false},
-	{"tls, lanes", mode{}, 5, false},
-	{"clear, lanes", mode{clear: true}, 5, false},
-	{"clear, lanes, compressed", mode{clear: true, compress: true}, 5, false},
-	{"clear, older", mode{clear: true}, 1, true},
-	{"clear, resume off, older", mode{clear: true, noResume: true}, 1, true},
-	{"clear, lanes, older", mode{clear: true}, 5, true},
-}
-
-// in makes both ends want the mode.
-func (m mode) in() standOption {
-	return func(s *stand, o *Options, l *LinkOptions) {
-		s.clear, l.Clear, l.NoResume = m.clear, m.clear, m.noResume
-		o.CompressAlways, l.Compress = m.compress, m.compress
-	}
+var modes = []mode{
+	{name: "tls"},
+	{name: "clear", clear: true},
+	{name: "tls, resume off", noResume: true},
+	{name: "clear, resume off", clear: true, noResume: true},
+	{name: "tls, lanes", lanes: 5},
+	{name: "clear, lanes", clear: true, lanes: 5},
+	{name: "clear, lanes, compressed", clear: true, compress: true, lanes: 5},
+	{name: "clear, older", clear: true, older: true},
+	{name: "clear, resume off, older", clear: true, noResume: true, older: true},
+	{name: "clear, lanes, older", clear: true, lanes: 5, older: true},
 }
 
 // in makes both ends want the mode, and the near one many lanes early.
-func (m namedMode) in() standOption {
-	return func(s *stand, o *Options, l *LinkOptions) {
-		m.mode.in()(s, o, l)
+func (m mode) in() standOption {
+	return func(s *stand, o *pair.Options, l *pair.LinkOptions) {
+		s.clear, l.Clear, l.NoResume = m.clear, m.clear, m.noResume
+		o.CompressAlways, l.Compress = m.compress, m.compress
 		if m.older {
 			o.Without = wire.FeatureSealed | wire.FeatureSums | wire.FeatureSent
 		}
-		if l.Lanes = m.lanes; m.lanes > 1 {
+		if l.Lanes = max(m.lanes, 1); m.lanes > 1 {
 			o.StripeAfter = 1
 		}
 	}
@@ -132,7 +127,7 @@ func TestLaneIsCut(t *testing.T) {
 		for name, break_ := range map[string]func(*path){"reset": func(p *path) { p.cut(false) }, "ended": (*path).end} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				s := newStand(t, in, func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = time.Minute })
+				s := newStand(t, in, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.deadline = time.Minute })
 				saw := make(chan error, 2)
 				s.serve(func(c *net.TCPConn) { saw <- bothWays(c, nil) })
 				c := s.dial()
@@ -162,23 +157,12 @@ func TestLaneIsCut(t *testing.T) {
 	})
 }
 
-// awaitProven waits until both ends of the flows keep nothing any more.
+// awaitProven waits until both ends of the flow keep nothing any more.
 func (s *stand) awaitProven() {
 	s.t.Helper()
+	near, far := s.flow(0), s.dialedFor(0)
 	nettest.Eventually(s.t, 30*time.Second, func() bool {
-		proven := 0
-		for _, n := range []*Node{s.near, s.far} {
-			for _, x := range n.sessions() {
-				for _, f := range x.allFlows() {
-					f.mu.Lock()
-					if f.sf.Out.Proven() {
-						proven++
-					}
-					f.mu.Unlock()
-				}
-			}
-		}
-		return proven == 2
+		return near.Figures().BytesUp > 0 && far.Figures().BytesDown > 0 // acknowledged
 	}, s.dump)
 }
 
@@ -212,34 +196,41 @@ func bothWays(c *net.TCPConn, then func()) error {
 func TestOpenOnDeadLane(t *testing.T) {
 	needsDeaf(t)
 	eachWithoutResume(t, func(t *testing.T, in standOption) {
-		s := newStand(t, in, direct)
+		s := newStand(t, in)
 		s.serve(echo)
 		s.awaitWarm(2)
-		s.deafenFar(true, false)
+		s.path.deafen(preface.Lane)
 		c := s.dial()
 		defer c.Close()
 		s.roundTrip(c, "hello")
 	})
 }
 
-// TestAloneWithoutControl holds that a flow that does not resume goes on without a
-// control connection for longer than flows wait, as a TCP connection does.
-func TestAloneWithoutControl(t *testing.T) {
+// TestWithoutControl holds that a flow that does not resume goes on without a control connection, as a TCP
+// connection does, and that one whose end lacks it for as long as flows wait is reset, although its lane
+// stands.
+func TestWithoutControl(t *testing.T) {
 	t.Parallel()
-	s := newStand(t, modes[3].in(), direct)
+	s := newStand(t, modes[3].in())
 	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
-	past := time.Now().Add(-time.Minute)
-	for _, n := range []*Node{s.near, s.far} {
-		for _, x := range n.sessions() {
-			for _, f := range x.allFlows() {
-				f.watch(past.Add(time.Minute), wait{resume: waitNoResume, down: true})
-			}
-		}
+	goesOn, ends := s.dial(), s.dial()
+	defer goesOn.Close()
+	defer ends.Close()
+	s.roundTrip(goesOn, "hello")
+	s.roundTrip(ends, "hello")
+	s.path.refuse(preface.Control, true)
+	nettest.Eventually(t, 20*time.Second, func() bool { return !s.session().Up }, s.dump)
+	nettest.Must(t, ends.CloseWrite())
+	if b, err := io.ReadAll(ends); err == nil || isTimeout(err) {
+		t.Errorf("the client that has ended sees %q, %v", b, err)
 	}
-	s.roundTrip(c, "still here")
+	s.roundTrip(goesOn, "still here")
+	s.path.refuse(preface.Control, false)
+	nettest.Eventually(t, 20*time.Second, func() bool { return s.session().Up }, s.dump)
+	nettest.Must(t, goesOn.CloseWrite())
+	if b, err := io.ReadAll(goesOn); err != nil || len(b) > 0 {
+		t.Errorf("the client that goes on sees %q, %v", b, err)
+	}
 }
 
 // TestEncryptDiffers holds that ends with different encrypt carry nothing and say why, and
@@ -249,11 +240,11 @@ func TestEncryptDiffers(t *testing.T) {
 	for name, clear := range map[string]bool{"near in clear": true, "far in clear": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var options LinkOptions
-			s := newStand(t, func(s *stand, _ *Options, o *LinkOptions) { s.clear, o.Clear, options = !clear, clear, *o }, direct,
-				func(s *stand, _ *Options, o *LinkOptions) { options = *o; s.deadline = time.Second })
+			var options pair.LinkOptions
+			s := newStand(t, func(s *stand, _ *pair.Options, o *pair.LinkOptions) { s.clear, o.Clear, options = !clear, clear, *o }, direct,
+				func(s *stand, _ *pair.Options, o *pair.LinkOptions) { options = *o; s.deadline = time.Second })
 			s.serve(echo)
-			nettest.Eventually(t, 20*time.Second, func() bool { return s.near.State().Sessions[0].Problem == ProblemEncrypt }, s.dump)
+			nettest.Eventually(t, 20*time.Second, func() bool { return s.near.State().Sessions[0].Problem == pair.ProblemEncrypt }, s.dump)
 			c := s.dial()
 			defer c.Close()
 			if n, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
@@ -262,7 +253,7 @@ func TestEncryptDiffers(t *testing.T) {
 			if e := <-s.nearEnds; e.Reason != flow.EndPairDown {
 				t.Errorf("ended by %q", e.Reason)
 			}
-			if n := s.far.State().Strangers[ProblemEncrypt]; n == 0 {
+			if n := s.far.State().Strangers[pair.ProblemEncrypt]; n == 0 {
 				t.Error("the far relay does not count it")
 			}
 			options.Clear = !clear
@@ -283,14 +274,14 @@ func TestEncryptDiffers(t *testing.T) {
 // change encrypt, and that new ones wait for the second change.
 func TestEncryptChanges(t *testing.T) {
 	t.Parallel()
-	var options LinkOptions
-	s := newStand(t, direct, func(_ *stand, _ *Options, o *LinkOptions) { options = *o })
+	var options pair.LinkOptions
+	s := newStand(t, func(_ *stand, _ *pair.Options, o *pair.LinkOptions) { options = *o })
 	s.serve(echo)
 	c := s.dial()
 	defer c.Close()
 	s.roundTrip(c, "encrypted")
 	s.setClear(true)
-	problems := func() (all []Problem) {
+	problems := func() (all []pair.Problem) {
 		for _, one := range s.near.State().Sessions {
 			all = append(all, one.Problem)
 		}
@@ -298,14 +289,10 @@ func TestEncryptChanges(t *testing.T) {
 	}
 	nettest.Eventually(t, 20*time.Second, func() bool {
 		p := problems()
-		return len(p) == 2 && p[0] == ProblemNone && p[1] == ProblemEncrypt
+		return len(p) == 2 && p[0] == pair.ProblemNone && p[1] == pair.ProblemEncrypt
 	}, s.dump)
 	s.roundTrip(c, "still encrypted")
-	for _, x := range s.near.sessions() {
-		if ctl := x.control(); ctl != nil {
-			ctl.close() // the older session gets another
-		}
-	}
+	s.path.refuse(preface.Control, false) // the older session gets another
 	options.Clear = true
 	s.link.Update(options)
 	fresh := s.dial()
@@ -324,9 +311,9 @@ func TestSealed(t *testing.T) {
 	eachMode(t, func(t *testing.T, in standOption) {
 		t.Parallel()
 		want := false
-		s := newStand(t, in, func(_ *stand, o *Options, l *LinkOptions) { want = l.Clear && o.Without == 0 })
+		s := newStand(t, in, func(_ *stand, o *pair.Options, l *pair.LinkOptions) { want = l.Clear && o.Without == 0 })
 		s.awaitWarm(1)
-		for _, n := range []*Node{s.near, s.far} {
+		for _, n := range []*pair.Node{s.near, s.far} {
 			if got := n.State().Sessions[0]; got.Sealed != want || got.Summed != want {
 				t.Errorf("%+v, want sealed and summed %v", got, want)
 			}

@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/internal/sys/socket"
 	"longhaul/test/nettest"
 )
@@ -131,14 +132,15 @@ type hastyAcceptor struct {
 	dialed chan struct{} // closed when the target may reset
 }
 
-func (a *hastyAcceptor) Dial(ctx context.Context, o Open) (Target, error) {
+func (a *hastyAcceptor) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
 	target, err := a.stand.Dial(ctx, o)
 	if err != nil {
 		return target, err
 	}
 	close(a.dialed)
 	look := []unix.PollFd{{Fd: int32(target.FD), Events: unix.POLLRDHUP}}
-	_, err = retry(func() (int, error) { return unix.Poll(look, 60_000) })
+	for _, err = unix.Poll(look, 60_000); err == unix.EINTR; _, err = unix.Poll(look, 60_000) {
+	}
 	nettest.Must(a.t, err)
 	errno, err := unix.GetsockoptInt(target.FD, unix.SOL_SOCKET, unix.SO_ERROR)
 	nettest.Must(a.t, err)
@@ -151,7 +153,7 @@ func (a *hastyAcceptor) Dial(ctx context.Context, o Open) (Target, error) {
 func TestTargetResetsBeforeHandOver(t *testing.T) {
 	t.Parallel()
 	dialed := make(chan struct{})
-	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.acceptor = &hastyAcceptor{s, dialed} })
+	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.acceptor = &hastyAcceptor{s, dialed} })
 	s.serve(func(c *net.TCPConn) {
 		<-dialed
 		_ = c.SetLinger(0)
@@ -202,10 +204,8 @@ func testClientResetsAfterBothEnds(t *testing.T, in standOption) {
 	defer c.Close()
 	nettest.Must(t, c.SetReadBuffer(4096)) // what does not fit waits at the near relay
 	nettest.Must(t, c.CloseWrite())
-	nettest.Eventually(t, time.Minute, func() bool {
-		flows := s.link.current().allFlows()
-		return len(flows) == 1 && flows[0].Figures().State == FlowEnding
-	}, s.dump)
+	f := s.flow(0)
+	nettest.Eventually(t, time.Minute, func() bool { return f.Figures().State == pair.FlowEnding }, s.dump)
 	nettest.Must(t, c.SetLinger(0))
 	c.Close()
 	s.ends(flow.EndClean)

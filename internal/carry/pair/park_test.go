@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"context"
@@ -16,10 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/test/nettest"
 )
 
-func parkSoon(_ *stand, o *Options, _ *LinkOptions) { o.ParkAfter = 50 * time.Millisecond }
+func parkSoon(_ *stand, o *pair.Options, _ *pair.LinkOptions) { o.ParkAfter = 50 * time.Millisecond }
 
 // awaitParked waits until n flows are parked at both ends.
 func (s *stand) awaitParked(n int) {
@@ -84,15 +85,21 @@ func (l *local) pair(t testing.TB) int {
 	return fds[1]
 }
 
+func (l *local) close() {
+	for _, fd := range l.mine {
+		unix.Close(fd)
+	}
+}
+
 type localAcceptor struct {
 	*stand
 	local *local
 }
 
-func (a *localAcceptor) Dial(context.Context, Open) (Target, error) {
+func (a *localAcceptor) Dial(context.Context, pair.Open) (pair.Target, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return Target{FD: a.local.pair(a.t), To: netip.MustParseAddrPort("192.0.2.1:1")}, nil
+	return pair.Target{FD: a.local.pair(a.t), To: netip.MustParseAddrPort("192.0.2.1:1")}, nil
 }
 
 func countDescriptors(t testing.TB) int {
@@ -114,7 +121,7 @@ func heap() int64 {
 // 704 bytes.
 func TestFlowFitsItsClass(t *testing.T) {
 	const class, header = 640, 8
-	if n := unsafe.Sizeof(Flow{}); n > class-header {
+	if n := unsafe.Sizeof(pair.Flow{}); n > class-header {
 		t.Errorf("a flow has %d bytes, %d fit", n, class-header)
 	}
 }
@@ -127,18 +134,15 @@ func TestParkedCost(t *testing.T) {
 		lanes = 2
 	)
 	var targets, clients local
-	s := newStand(t, parkSoon, func(s *stand, _ *Options, lo *LinkOptions) {
+	s := newStand(t, parkSoon, func(s *stand, _ *pair.Options, lo *pair.LinkOptions) {
 		lo.Warm = lanes // whose buffers are not the flows'
 		s.acceptor = &localAcceptor{s, &targets}
 	})
-	t.Cleanup(func() {
-		for _, fd := range append(targets.mine, clients.mine...) {
-			unix.Close(fd)
-		}
-	})
+	t.Cleanup(targets.close)
+	t.Cleanup(clients.close)
 	open := func(n int) {
 		for range n {
-			s.link.Carry(Client{FD: clients.pair(t), From: addrOf(s.clients), Listen: addrOf(s.clients), Early: []byte("hello")}, nil)
+			s.link.Carry(pair.Client{FD: clients.pair(t), From: addrOf(s.clients), Listen: addrOf(s.clients), Early: []byte("hello")}, nil)
 		}
 	}
 	for range 2 { // lanes and their buffers get their size

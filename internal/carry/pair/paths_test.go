@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"context"
@@ -10,29 +10,31 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
+	"longhaul/internal/carry/pair/preface"
 	"longhaul/test/nettest"
 )
 
 // twoPaths gives the link two paths, from addresses of their own, the second one perhaps for standby.
 func twoPaths(second **path, standby bool) standOption {
-	return func(s *stand, _ *Options, l *LinkOptions) {
+	return func(s *stand, _ *pair.Options, l *pair.LinkOptions) {
 		*second = newPath(s.t, s.lanes.Addr().String())
 		s.t.Cleanup((*second).close)
 		for i, p := range []*path{s.path, *second} {
-			l.Paths = append(l.Paths, PathOptions{Name: []string{"first", "second"}[i], Local: netip.MustParseAddr([]string{"127.0.0.2", "127.0.0.3"}[i]),
+			l.Paths = append(l.Paths, pair.PathOptions{Name: []string{"first", "second"}[i], Local: netip.MustParseAddr([]string{"127.0.0.2", "127.0.0.3"}[i]),
 				Addresses: func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{p.address}, nil }})
 		}
 		l.Paths[1].Standby = standby
 	}
 }
 
-func (s *stand) paths() []PathState {
+func (s *stand) paths() []pair.PathState {
 	sessions := s.near.State().Sessions
 	return sessions[len(sessions)-1].Paths
 }
 
 // awaitPaths waits until the two paths are as they are to be.
-func (s *stand) awaitPaths(ok func(first, second PathState) bool) {
+func (s *stand) awaitPaths(ok func(first, second pair.PathState) bool) {
 	s.t.Helper()
 	nettest.Eventually(s.t, 20*time.Second, func() bool {
 		all := s.paths()
@@ -100,11 +102,11 @@ func TestSeveralPaths(t *testing.T) {
 	s := newStand(t, striped(1), twoPaths(&second, false))
 	stop := make(chan struct{})
 	moved, same := s.stream(stop)
-	both := func(a, b PathState) bool { return a.Busy == 1 && b.Busy == 1 && a.Control != b.Control }
+	both := func(a, b pair.PathState) bool { return a.Busy == 1 && b.Busy == 1 && a.Control != b.Control }
 	s.awaitPaths(both)
 	for _, lost := range []*path{s.path, second} {
 		lost.cut(true)
-		s.awaitPaths(func(a, b PathState) bool {
+		s.awaitPaths(func(a, b pair.PathState) bool {
 			gone, stays := a, b
 			if lost == second {
 				gone, stays = b, a
@@ -129,7 +131,7 @@ func TestLocalAddresses(t *testing.T) {
 	t.Parallel()
 	var second *path
 	s := newStand(t, striped(1), twoPaths(&second, false))
-	s.awaitPaths(func(a, b PathState) bool { return a.Lanes == 2 && b.Lanes == 2 })
+	s.awaitPaths(func(a, b pair.PathState) bool { return a.Lanes == 2 && b.Lanes == 2 })
 	for want, p := range map[string]*path{"127.0.0.2": s.path, "127.0.0.3": second} {
 		p.mu.Lock()
 		for h := range p.pairs {
@@ -152,13 +154,13 @@ func TestStandby(t *testing.T) {
 			s := newStand(t, append(options, twoPaths(&second, true))...)
 			stop := make(chan struct{})
 			moved, same := s.stream(stop)
-			first := func(a, b PathState) bool {
+			first := func(a, b pair.PathState) bool {
 				return a.Up && a.Control && a.Busy > 0 && b.Up && !b.Active && b.Lanes == 0
 			}
 			s.awaitPaths(first)
 			s.awaitMore(moved)
 			s.path.cut(true)
-			s.awaitPaths(func(a, b PathState) bool { return !a.Up && b.Control && b.Active && b.Busy > 0 })
+			s.awaitPaths(func(a, b pair.PathState) bool { return !a.Up && b.Control && b.Active && b.Busy > 0 })
 			s.awaitMore(moved)
 			s.path.cut(false)
 			s.awaitPaths(first)
@@ -175,21 +177,17 @@ func TestPathsOfReload(t *testing.T) {
 	s := newStand(t, striped(1), twoPaths(&second, false))
 	stop := make(chan struct{})
 	moved, same := s.stream(stop)
-	s.awaitPaths(func(a, b PathState) bool { return a.Busy == 1 && b.Busy == 1 })
-	o := s.link.options()
-	o.Paths = o.Paths[1:]
-	s.link.Update(o)
+	s.awaitPaths(func(a, b pair.PathState) bool { return a.Busy == 1 && b.Busy == 1 })
+	s.change(func(o *pair.LinkOptions) { o.Paths = o.Paths[1:] })
 	nettest.Eventually(t, 30*time.Second, func() bool {
 		s.path.mu.Lock()
 		defer s.path.mu.Unlock()
 		return len(s.path.pairs) == 0
 	}, s.dump)
 	nettest.Eventually(t, 10*time.Second, func() bool {
-		only := s.link.pathsNow()[0]
-		only.mu.Lock()
-		defer only.mu.Unlock()
-		return only.probe == nil
-	}, func() string { return "the only path keeps its probe" })
+		st := s.session() // a probe is neither
+		return len(second.of(preface.Lane)) == st.LanesBusy+st.LanesWarm
+	}, func() string { return "the only path keeps its probe: " + s.dump() })
 	s.awaitMore(moved)
 	s.endStream(stop, same)
 }

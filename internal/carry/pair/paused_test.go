@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"io"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/test/nettest"
 )
 
@@ -27,8 +28,8 @@ func TestPausedReader(t *testing.T) {
 	}
 }
 
-func pausedReader(t *testing.T, m namedMode, target bool) {
-	s := newStand(t, m.in(), direct, func(_ *stand, o *Options, _ *LinkOptions) {
+func pausedReader(t *testing.T, m mode, target bool) {
+	s := newStand(t, m.in(), direct, func(_ *stand, o *pair.Options, _ *pair.LinkOptions) {
 		o.ParkAfter, o.LateNoResume = 100*time.Millisecond, 500*time.Millisecond
 	})
 	want := pattern(8<<20, 1)
@@ -60,10 +61,10 @@ func pausedReader(t *testing.T, m namedMode, target bool) {
 	} else {
 		s.tasks.Go(func() { receive(c) })
 	}
-	f := s.link.current().allFlows()[0]
-	lasts := pongWithin + pongWithin/2 // longer than any answer
+	f := s.flow(0)
+	lasts := pair.PongWithin + pair.PongWithin/2 // longer than any answer
 	nettest.Eventually(t, 30*time.Second, func() bool { return f.Idle() > lasts }, s.dump)
-	before := s.link.current().resumes.Load() + s.farNode().sessions()[0].resumes.Load()
+	before := s.session().Resumes + s.farNode().State().Sessions[0].Resumes
 	close(reads)
 	checkEqual(t, <-got, want)
 	_ = c.CloseWrite() // where it has not sent

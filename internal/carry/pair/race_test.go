@@ -1,5 +1,5 @@
 //go:build race
 
-package pair
+package pair_test
 
 const raceDetector = true

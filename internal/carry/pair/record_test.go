@@ -1,8 +1,10 @@
-package pair
+package pair_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"hash/crc32"
 	"io"
 	mathrand "math/rand/v2"
 	"net"
@@ -10,26 +12,21 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/compress"
 	"longhaul/internal/carry/pair/wire"
+	"longhaul/test/hostile"
 	"longhaul/test/nettest"
 )
 
-func compressing(_ *stand, _ *Options, l *LinkOptions) { l.Compress = true }
+func compressing(_ *stand, _ *pair.Options, l *pair.LinkOptions) { l.Compress = true }
 
-// full says all the time that the lanes of near flows are: on loopback the kernel does not.
-func full(s *stand, _ *Options, _ *LinkOptions) {
-	s.carried = func(f *Flow) {
-		s.tasks.Go(func() {
-			for !f.over.Load() {
-				if p := f.policy.Load(); p != nil {
-					p.Full()
-				}
-				time.Sleep(time.Millisecond)
-			}
-		})
-	}
+// full has lanes wait for room: the kernel keeps little that has not gone out.
+func full(_ *stand, _ *pair.Options, l *pair.LinkOptions) {
+	l.Established = func(fd int) { _ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 16<<10) }
 }
 
 // logLines is text that shrinks, no two lines alike.
@@ -48,7 +45,7 @@ func noise(n int) []byte {
 }
 
 // sendThroughEcho sends data through an echo on a slow path, and returns the near session's state.
-func (s *stand) sendThroughEcho(data []byte) SessionState {
+func (s *stand) sendThroughEcho(data []byte) pair.SessionState {
 	s.t.Helper()
 	s.path.setPace(time.Millisecond)
 	s.serve(echo)
@@ -75,7 +72,7 @@ func TestCompress(t *testing.T) {
 	t.Parallel()
 	for name, in := range map[string]standOption{
 		"tls": compressing,
-		"clear, lanes": func(s *stand, o *Options, l *LinkOptions) {
+		"clear, lanes": func(s *stand, o *pair.Options, l *pair.LinkOptions) {
 			compressing(s, o, l)
 			mode{clear: true, compress: true}.in()(s, o, l)
 			striped(3)(s, o, l)
@@ -107,8 +104,8 @@ func TestCompress(t *testing.T) {
 // TestCompressChanges turns compression on while a flow stands: a session of its own begins.
 func TestCompressChanges(t *testing.T) {
 	t.Parallel()
-	var options LinkOptions
-	s := newStand(t, func(_ *stand, _ *Options, l *LinkOptions) { options = *l })
+	var options pair.LinkOptions
+	s := newStand(t, func(_ *stand, _ *pair.Options, l *pair.LinkOptions) { options = *l })
 	s.serve(echo)
 	c := s.dial()
 	defer c.Close()
@@ -125,20 +122,8 @@ func TestCompressChanges(t *testing.T) {
 	}, s.dump)
 }
 
-// laneOf makes a lane that reads what the other connection writes.
-func laneOf(t *testing.T, compress bool) (*lane, *net.TCPConn) {
-	t.Helper()
-	out, in := tcpPair(t)
-	bulk, err := newBulkConn(in)
-	nettest.Must(t, err)
-	bulk.goClear()
-	s := &session{node: &Node{}, mode: mode{clear: true, compress: compress}}
-	s.compresses.Store(compress)
-	return newLane(s, &connection{bulk: bulk, stream: bulk}, nil), out
-}
-
 // TestMalformedRecords holds that a lane is closed by a compressed record that cannot be read,
-// and by one that this end did not ask for. Its flow then goes on over another lane, as after any loss.
+// and by one in a session that has none.
 func TestMalformedRecords(t *testing.T) {
 	t.Parallel()
 	frame := func(record []byte) []byte {
@@ -146,7 +131,8 @@ func TestMalformedRecords(t *testing.T) {
 		wire.Frame{Type: wire.FrameData, Flags: wire.FlagCompressed, Length: len(record)}.Put(b)
 		return append(b, record...)
 	}
-	good := compress.Append(nil, logLines(100000))
+	const plain = 60000
+	good := compress.Append(nil, logLines(plain))
 	bad := bytes.Clone(good)
 	bad[len(bad)/2] ^= 0xff
 	for name, c := range map[string]struct {
@@ -164,12 +150,44 @@ func TestMalformedRecords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l, out := laneOf(t, c.on)
-			_, err := out.Write(c.frame)
+			s := newStand(t)
+			got := make(chan int, 1)
+			s.serve(func(c *net.TCPConn) {
+				n, _ := io.Copy(io.Discard, onlyReader{c})
+				got <- int(n)
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			peer := s.hostilePeer()
+			hello := peer.Hello()
+			if !c.on {
+				hello.Features &^= wire.FeatureCompress
+			}
+			session, err := peer.Begin(ctx, hello, hostile.Dialing{})
 			nettest.Must(t, err)
-			nettest.Must(t, out.CloseWrite())
-			if err := l.read(); err == io.EOF != c.ok {
-				t.Errorf("the lane ends by %v", err)
+			defer session.Control.Close()
+			session.Control.Answer()
+			lane, err := session.Lane(ctx, hostile.Dialing{})
+			nettest.Must(t, err)
+			defer lane.Close()
+			nettest.Must(t, lane.Open(session.NextOpen(), nil))
+			_, err = lane.Write(c.frame)
+			if !c.ok { // it may be closed before all of it has gone
+				if _, err := io.Copy(io.Discard, onlyReader{lane}); ctx.Err() != nil {
+					t.Errorf("the lane stays: %v", err)
+				}
+				return
+			}
+			nettest.Must(t, err)
+			_, err = lane.Write(wire.AppendEnd(nil, plain, crc32.Checksum(logLines(plain), crc32.MakeTable(crc32.Castagnoli))))
+			nettest.Must(t, err)
+			select {
+			case n := <-got:
+				if n != plain {
+					t.Errorf("the target got %d bytes, want %d", n, plain)
+				}
+			case <-ctx.Done():
+				t.Errorf("the target got no end: %s", s.dump())
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"context"
@@ -11,20 +11,13 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/test/nettest"
 )
 
-func withOrigin(_ *stand, o *Options, lo *LinkOptions) {
+func withOrigin(_ *stand, o *pair.Options, lo *pair.LinkOptions) {
 	o.ReplacedAfter, lo.Origin = 100*time.Millisecond, "near host"
-}
-
-// die closes a node's connections without a message to the other end, as the death of its
-// process does.
-func die(n *Node) {
-	for _, x := range n.sessions() {
-		x.close()
-	}
 }
 
 // TestNearRestarts holds that the flows of a near process that died are reset at the far
@@ -36,10 +29,12 @@ func TestNearRestarts(t *testing.T) {
 	c := s.dial()
 	defer c.Close()
 	s.roundTrip(c, "hello")
-	die(s.near)
-	next := s.node(Options{}, s.nearKeys)
+	s.path.cut(true) // what its death looks like
+	next := s.node(pair.Options{}, s.nearKeys)
 	defer next.Close()
-	next.Link(s.link.options())
+	o := s.way
+	direct(s, nil, &o)
+	next.Link(o)
 	if e := <-s.farEnds; e.Reason != flow.EndPeerRestarted {
 		t.Errorf("the far relay's flow ended by %q (%v)", e.Reason, e.Err)
 	}
@@ -64,24 +59,24 @@ func TestTwins(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newStand(t, withOrigin, func(_ *stand, o *Options, _ *LinkOptions) { o.Boot = c.boot })
+			s := newStand(t, withOrigin, func(_ *stand, o *pair.Options, _ *pair.LinkOptions) { o.Boot = c.boot })
 			s.serve(echo)
 			client := s.dial()
 			defer client.Close()
 			s.roundTrip(client, "hello")
-			first := s.far.sessions()[0]
-			twin := s.node(Options{Boot: c.other}, s.nearKeys)
+			first := s.far.State().Sessions[0].Session
+			twin := s.node(pair.Options{Boot: c.other}, s.nearKeys)
 			defer twin.Close()
-			options := s.link.options()
+			options := s.way
 			direct(s, nil, &options)
 			twin.Link(options)
 			if c.drains {
 				s.near.Drain()
 			}
-			nettest.Eventually(t, time.Minute, func() bool { return len(s.far.sessions()) == 2 }, s.dump)
+			nettest.Eventually(t, time.Minute, func() bool { return len(s.far.State().Sessions) == 2 }, s.dump)
 			nettest.Eventually(t, time.Minute, func() bool {
 				all := s.far.State().Sessions
-				long := func(s SessionState) bool { return s.Up && time.Since(s.Since) > 5*pingEvery }
+				long := func(s pair.SessionState) bool { return s.Up && time.Since(s.Since) > 5*time.Second }
 				return all[0].Twin && all[1].Twin || c.drains && long(all[0]) && long(all[1])
 			}, s.dump)
 			for _, one := range s.far.State().Sessions {
@@ -90,25 +85,24 @@ func TestTwins(t *testing.T) {
 				}
 			}
 			s.path.cut(true)
-			nettest.Eventually(t, time.Minute, func() bool { return first.control() == nil }, s.dump)
+			nettest.Eventually(t, time.Minute, func() bool {
+				return slices.ContainsFunc(s.far.State().Sessions, func(one pair.SessionState) bool { return one.Session == first && !one.Up })
+			}, s.dump)
 			if c.ends {
 				if e := <-s.farEnds; e.Reason != flow.EndPeerRestarted {
 					t.Errorf("the far relay's flow ended by %q (%v)", e.Reason, e.Err)
 				}
 				return
 			}
-			third := s.node(Options{Boot: c.other}, s.nearKeys)
+			third := s.node(pair.Options{Boot: c.other}, s.nearKeys)
 			defer third.Close()
 			third.Link(options)
-			nettest.Eventually(t, time.Minute, func() bool {
-				all := s.far.sessions()
-				return len(all) == 3 && !slices.ContainsFunc(all, func(x *session) bool {
-					return x != first && x.upSince(time.Now()) <= s.far.options.ReplacedAfter
+			nettest.Eventually(t, time.Minute, func() bool { // the far relay has looked several times
+				all := s.far.State().Sessions
+				return len(all) == 3 && !slices.ContainsFunc(all, func(one pair.SessionState) bool {
+					return one.Session != first && !(one.Up && time.Since(one.Since) > time.Second)
 				})
 			}, s.dump)
-			if s.far.replaced(first, time.Now(), 0) {
-				t.Error("the far relay takes another process for a successor")
-			}
 			s.path.cut(false)
 			s.roundTrip(client, "still here")
 		})
@@ -137,35 +131,28 @@ func netTimeout(err error) bool {
 	return errors.As(err, &e) && e.Timeout()
 }
 
-// TestFullPool holds that a lane that has carried a flow takes an unused one's place.
+// TestFullPool holds that a lane that has carried a flow takes an unused one's place, and carries the next.
 func TestFullPool(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
 	s.serve(echo)
 	s.awaitWarm(2)
 	c := s.dial()
-	s.roundTrip(c, "hello")
+	s.roundTrip(c, string(pattern(1<<20, 1)))
+	used := s.path.busiest()
 	s.awaitWarm(2) // another in the place of the one that is busy
 	nettest.Must(t, c.CloseWrite())
 	s.ends(flow.EndClean)
-	x := s.link.sessions()[0]
-	last := func() bool {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		n := len(x.warm)
-		return n == 2 && x.warm[1].used && !x.warm[0].used
-	}
-	nettest.Eventually(t, 30*time.Second, last, s.dump)
-}
-
-func TestRedialEvery(t *testing.T) {
-	t.Parallel()
-	for away, want := range map[time.Duration]time.Duration{
-		0: 100 * time.Millisecond, time.Minute: 500 * time.Millisecond, time.Hour: 2 * time.Second,
-	} {
-		if got := redialEvery(away); got != want {
-			t.Errorf("a far relay that is away for %v is tried each %v, want %v", away, got, want)
-		}
+	nettest.Eventually(t, 30*time.Second, func() bool {
+		lanes := s.path.of(preface.Lane)
+		return len(lanes) == 2 && slices.Contains(lanes, used)
+	}, s.dump)
+	before := used.carried.Load()
+	next := s.dial()
+	defer next.Close()
+	s.roundTrip(next, "hello")
+	if used.carried.Load() == before {
+		t.Error("the next flow is on another lane")
 	}
 }
 
@@ -175,9 +162,9 @@ type drainedAcceptor struct {
 	refused atomic.Bool
 }
 
-func (a *drainedAcceptor) Dial(ctx context.Context, o Open) (Target, error) {
+func (a *drainedAcceptor) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
 	if a.refused.CompareAndSwap(false, true) {
-		return Target{}, &Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
+		return pair.Target{}, &pair.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
 	}
 	return a.stand.Dial(ctx, o)
 }
@@ -186,7 +173,7 @@ func (a *drainedAcceptor) Dial(ctx context.Context, o Open) (Target, error) {
 // to a far process that takes no new flows any more.
 func TestUpgradeOvertakesOpen(t *testing.T) {
 	t.Parallel()
-	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.acceptor = &drainedAcceptor{stand: s} })
+	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.acceptor = &drainedAcceptor{stand: s} })
 	s.serve(echo)
 	s.awaitWarm(1)
 	before := s.near.State().Sessions[0].Session
@@ -208,7 +195,7 @@ func TestUpgradeOvertakesOpen(t *testing.T) {
 // however short its deadline: the flows that stand wait as well.
 func TestNewFlowInAnOutage(t *testing.T) {
 	t.Parallel()
-	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = 2 * time.Second })
+	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.deadline = 2 * time.Second })
 	s.serve(echo)
 	s.awaitWarm(2)
 	s.path.cut(true)
@@ -234,46 +221,62 @@ func readFor(c net.Conn, d time.Duration) ([]byte, error) {
 }
 
 // TestStaleAttempt holds that the answer to an attempt that asked for another far process than the session
-// has come to know meanwhile is no news of that: its flows may go on there.
+// has come to know meanwhile is no news of that: its flows go on there.
 func TestStaleAttempt(t *testing.T) {
 	t.Parallel()
-	const since = 77 // the process that the session knows once the attempt has begun
-	s := newStand(t)
-	s.awaitWarm(2) // no lane is dialed later
-	x, ctl := s.link.current(), s.link.current().control()
-	o := s.link.options()
-	o.Prepare = func(int) error {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.instance = since
-		return nil
-	}
-	s.link.Update(o)
-	s.link.mu.Lock()
-	x.redialed = time.Now().Add(time.Hour) // the far relay ends the control connection that stands
-	s.link.mu.Unlock()
-	nettest.Must(t, s.link.dialControl(x, s.link.pathsNow()[0], ctl))
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.instance != since {
-		t.Errorf("the session takes the process %x for the one after %x", x.instance, since)
-	}
+	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.acceptor = newUpgradable(s) })
+	s.serve(echo)
+	s.awaitWarm(1)
+	first := s.farNode().Instance()
+	release := s.path.keep(preface.Control)
+	s.path.refuse(preface.Control, false)
+	nettest.Eventually(t, time.Minute, func() bool { return len(s.path.kept(preface.Control)) > 0 }, s.dump) // asks for the first
+	s.path.keepNoMore(preface.Control)
+	s.killFar()
+	nettest.Eventually(t, time.Minute, func() bool { st := s.session(); return st.Up && st.Instance != first }, s.dump)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "hello")
+	s.path.refuse(preface.Control, true)
+	nettest.Eventually(t, time.Minute, func() bool { return !s.session().Up }, s.dump)
+	_, closes := s.succeed()
+	t.Cleanup(closes)
+	release()
+	nettest.Eventually(t, time.Minute, func() bool { return len(s.path.of(preface.Control)) == 0 }, s.dump)
+	s.path.refuse(preface.Control, false)
+	s.roundTrip(c, "still here")
 }
 
 // TestEachSessionRedials holds that sessions of one tunnel, as several upgrades leave them, do
 // not wait for each other's attempts to connect.
 func TestEachSessionRedials(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
-	s.path.cut(true)
-	now := time.Now()
-	for i := range 3 {
-		x := s.link.newSession()
-		s.link.redial(x, now)
-		s.link.mu.Lock()
-		if !x.redialed.Equal(now) {
-			t.Errorf("session %d does not try", i)
+	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.acceptor = newUpgradable(s) })
+	s.serve(echo)
+	const upgrades = 3
+	var clients []*net.TCPConn
+	for range upgrades {
+		s.awaitWarm(1)
+		c := s.dial()
+		defer c.Close()
+		s.roundTrip(c, "hello")
+		clients = append(clients, c)
+		before := s.session().Session
+		old, _ := s.upgrade()
+		t.Cleanup(old.Close)
+		nettest.Eventually(t, time.Minute, func() bool { st := s.session(); return st.Session != before && st.Up }, s.dump)
+	}
+	release := s.path.keep(preface.Control)
+	s.path.cut(false)
+	nettest.Eventually(t, time.Minute, func() bool {
+		asked := map[uint64]bool{} // of which far process
+		for _, h := range s.path.kept(preface.Control) {
+			asked[h.instance.Load()] = true
 		}
-		s.link.mu.Unlock()
+		return len(asked) == upgrades+1
+	}, s.dump)
+	release()
+	for _, c := range clients {
+		s.roundTrip(c, "goes on")
 	}
 }

@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"bytes"
@@ -13,14 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
+	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/test/hostile"
 	"longhaul/test/nettest"
 )
 
-// deafen makes the kernel drop everything that comes for a socket: a black hole that
-// neither end is told of.
-func deafen(fd int) {
+// deafen makes the kernel drop everything that comes for a socket.
+func deafen(t testing.TB, c *net.TCPConn) {
 	drop := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
-	_ = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
+	raw, err := c.SyscallConn()
+	nettest.Must(t, err)
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
+	})
 }
 
 // needsDeaf skips a test that proves nothing where the kernel lets this user drop no packets of a
@@ -34,23 +41,7 @@ func needsDeaf(t *testing.T) {
 	}
 }
 
-// deafenFar makes the far relay's connections black holes.
-func (s *stand) deafenFar(lanes, control bool) {
-	for _, x := range s.farNode().sessions() {
-		x.mu.Lock()
-		if x.ctl != nil && control {
-			x.ctl.c.bulk.control(deafen)
-		}
-		for l := range x.lanes {
-			if lanes {
-				l.bulk.control(deafen)
-			}
-		}
-		x.mu.Unlock()
-	}
-}
-
-func direct(s *stand, _ *Options, o *LinkOptions) {
+func direct(s *stand, _ *pair.Options, o *pair.LinkOptions) {
 	address := addrOf(s.lanes)
 	o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{address}, nil }
 }
@@ -65,18 +56,18 @@ func TestBlackHoles(t *testing.T) {
 	t.Parallel()
 	needsDeaf(t)
 	for _, c := range []struct {
-		name           string
-		lanes, control bool
-	}{{"lanes", true, false}, {"control", false, true}, {"both", true, true}} {
+		name  string
+		kinds []preface.Kind
+	}{{"lanes", []preface.Kind{preface.Lane}}, {"control", []preface.Kind{preface.Control}}, {"both", []preface.Kind{preface.Lane, preface.Control}}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStand(t, direct)
+			s := newStand(t)
 			s.serve(echo)
 			client := s.dial()
 			defer client.Close()
 			s.roundTrip(client, "before")
 			s.awaitWarm(2)
-			s.deafenFar(c.lanes, c.control)
+			s.path.deafen(c.kinds...)
 			s.roundTrip(client, "behind")
 			fresh := s.dial()
 			defer fresh.Close()
@@ -86,6 +77,44 @@ func TestBlackHoles(t *testing.T) {
 			s.ends(flow.EndClean)
 			s.ends(flow.EndClean)
 		})
+	}
+}
+
+// TestPathIsDead holds that a control connection ends on which a PING has no answer and nothing else
+// comes, and that one stays on which other messages come.
+func TestPathIsDead(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	begin := func() (number uint64, control *hostile.Conn) {
+		peer := s.hostilePeer()
+		hello := peer.Hello()
+		session, err := peer.Begin(ctx, hello, hostile.Dialing{})
+		nettest.Must(t, err)
+		return hello.Session, session.Control
+	}
+	up := func(number uint64) bool {
+		return slices.ContainsFunc(s.sessionsOf("hostile"), func(one pair.SessionState) bool { return one.Session == number && one.Up })
+	}
+	talks, control := begin()
+	s.tasks.Go(func() {
+		ticker := time.NewTicker(50 * time.Millisecond)
+		defer ticker.Stop()
+		for control.Send(wire.Message{Type: wire.MessageAck, Flow: 1, Offset: 1}) == nil {
+			<-ticker.C
+		}
+	})
+	control.Discard()
+	defer control.Close()
+	silent, other := begin() // later, so that the first one's PING waits for longer
+	defer other.Close()
+	if !up(talks) || !up(silent) {
+		t.Fatal(s.dump())
+	}
+	nettest.Eventually(t, 30*time.Second, func() bool { return !up(silent) }, s.dump)
+	if !up(talks) {
+		t.Error("the connection on which messages come has ended")
 	}
 }
 
@@ -108,11 +137,9 @@ func TestFarRestarts(t *testing.T) {
 	// The old process dies without a word: its connections break, its flows are gone.
 	old := s.farNode()
 	s.mu.Lock()
-	s.far = s.node(Options{}, s.farKeys)
+	s.far = s.node(pair.Options{}, s.farKeys)
 	s.mu.Unlock()
-	for _, x := range old.sessions() {
-		x.close()
-	}
+	s.path.cut(false)
 	if _, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
 		t.Errorf("the client sees %v", err)
 	}
@@ -128,7 +155,7 @@ func TestFarRestarts(t *testing.T) {
 // TestOutageLongerThanResume holds that both ends give up.
 func TestOutageLongerThanResume(t *testing.T) {
 	t.Parallel()
-	s := newStand(t, func(_ *stand, _ *Options, o *LinkOptions) {
+	s := newStand(t, func(_ *stand, _ *pair.Options, o *pair.LinkOptions) {
 		o.Resume = 300 * time.Millisecond
 	})
 	s.serve(echo)
@@ -200,28 +227,25 @@ func TestProblems(t *testing.T) {
 	nobody := nettest.ListenTCP(t, "127.0.0.1:0")
 	nobody.Close()
 	to := func(l *net.TCPListener) standOption {
-		return func(_ *stand, _ *Options, o *LinkOptions) {
+		return func(_ *stand, _ *pair.Options, o *pair.LinkOptions) {
 			address := addrOf(l)
 			o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{address}, nil }
 		}
 	}
 	for _, c := range []struct {
 		option standOption
-		want   Problem
+		want   pair.Problem
 	}{
-		{to(garbage), ProblemUnpaired},
-		{to(nobody), ProblemPathDown},
-		{func(s *stand, _ *Options, _ *LinkOptions) { s.farKeys.forget("near") }, ProblemKeyUnknown},
-		{func(s *stand, _ *Options, _ *LinkOptions) { s.nearKeys.forget("far") }, ProblemKeyUnknown},
-		{func(s *stand, _ *Options, _ *LinkOptions) { s.admit = false }, ProblemDenied},
+		{to(garbage), pair.ProblemUnpaired},
+		{to(nobody), pair.ProblemPathDown},
+		{func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.farKeys.forget("near") }, pair.ProblemKeyUnknown},
+		{func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.nearKeys.forget("far") }, pair.ProblemKeyUnknown},
+		{func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.admit = false }, pair.ProblemDenied},
 	} {
 		t.Run(string(c.want), func(t *testing.T) {
 			t.Parallel()
 			s := newStand(t, c.option)
 			nettest.Eventually(t, 20*time.Second, func() bool { return s.near.State().Sessions[0].Problem == c.want }, s.dump)
-			if c.want.refuses() != (c.want != ProblemPathDown) {
-				t.Errorf("somebody answers: %v", c.want.refuses())
-			}
 		})
 	}
 }
@@ -244,7 +268,7 @@ func TestTunnelRemoved(t *testing.T) {
 	s, c := greeted(t)
 	s.removed.Store(true)
 	nettest.Eventually(t, time.Minute, func() bool {
-		return slices.ContainsFunc(s.near.State().Sessions, func(n SessionState) bool { return n.Problem == ProblemDenied })
+		return slices.ContainsFunc(s.near.State().Sessions, func(n pair.SessionState) bool { return n.Problem == pair.ProblemDenied })
 	}, s.dump)
 	s.roundTrip(c, "and on")
 	nettest.Must(t, c.CloseWrite())
@@ -280,7 +304,7 @@ func TestDrain(t *testing.T) {
 	s.roundTrip(c, "old")
 	old := s.farNode()
 	s.mu.Lock()
-	s.far = s.node(Options{Elsewhere: func(instance uint64, fd int, first []byte) bool {
+	s.far = s.node(pair.Options{Elsewhere: func(instance uint64, fd int, first []byte) bool {
 		if instance != old.Instance() {
 			return false
 		}

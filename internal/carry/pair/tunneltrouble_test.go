@@ -1,10 +1,12 @@
-package pair
+package pair_test
 
 import (
 	"fmt"
 	"testing"
 	"time"
 
+	"longhaul/internal/carry/pair"
+	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/test/nettest"
 )
@@ -15,7 +17,7 @@ func TestTrouble(t *testing.T) {
 	t.Parallel()
 	for name, without := range map[string]wire.Features{"both know": 0, "older": wire.FeatureTrouble} {
 		t.Run(name, func(t *testing.T) {
-			s := newStand(t, func(_ *stand, o *Options, _ *LinkOptions) { o.Without = without })
+			s := newStand(t, func(_ *stand, o *pair.Options, _ *pair.LinkOptions) { o.Without = without })
 			s.serve(echo)
 			s.awaitWarm(2)
 			is := func(want string) {
@@ -34,12 +36,9 @@ func TestTrouble(t *testing.T) {
 			if since := s.link.Taking().Since; without == 0 && !since.After(stood) {
 				t.Errorf("in trouble since %v, the session since %v", since, stood)
 			}
-			lost := s.link.current().control()
-			lost.close()
-			nettest.Eventually(t, time.Minute, func() bool {
-				now := s.link.current().control()
-				return now != nil && now != lost
-			}, s.dump)
+			s.path.refuse(preface.Control, true)
+			nettest.Eventually(t, time.Minute, func() bool { return !s.session().Up }, s.dump)
+			s.path.refuse(preface.Control, false)
 			is("is drained")
 			s.trouble.Store("has no hop")
 			is("has no hop")

@@ -1,4 +1,4 @@
-package pair
+package pair_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/test/nettest"
 )
 
@@ -100,9 +101,9 @@ func TestWithheld(t *testing.T) {
 
 // withhold carries a flow past a box, and reports how long it took and whether the box withheld
 // anything.
-func withhold(t *testing.T, m namedMode, b *holdBox) (took time.Duration, reached bool) {
+func withhold(t *testing.T, m mode, b *holdBox) (took time.Duration, reached bool) {
 	t.Run(fmt.Sprint(b.at), func(t *testing.T) {
-		s := newStand(t, m.in(), compressNothing, func(s *stand, o *Options, _ *LinkOptions) {
+		s := newStand(t, m.in(), compressNothing, func(s *stand, o *pair.Options, _ *pair.LinkOptions) {
 			o.ParkAfter, o.LateNoResume, s.path.box = 100*time.Millisecond, time.Second, b
 		})
 		t.Cleanup(func() { close(b.over) }) // before the path waits
@@ -136,9 +137,9 @@ func withhold(t *testing.T, m namedMode, b *holdBox) (took time.Duration, reache
 
 // letPark waits until the near flow has no lane, or is over.
 func (s *stand) letPark() {
+	f := s.flow(0)
 	nettest.Eventually(s.t, time.Minute, func() bool {
-		flows := s.link.current().allFlows()
-		return len(flows) == 0 || flows[0].mainLane() == nil
+		return s.near.Flows() == 0 || f.Figures().Lanes == 0
 	}, s.dump)
 }
 
@@ -190,10 +191,4 @@ func converse(c *net.TCPConn, end byte, park func()) error {
 	}
 	_ = c.CloseWrite()
 	return nil
-}
-
-func (f *Flow) mainLane() *lane {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.lane
 }

@@ -229,13 +229,13 @@ func TestAlgorithmCost(t *testing.T) {
 	}
 }
 
-// TestMeasuredFigures holds that the figures are those of docs/results.md.
+// TestMeasuredFigures holds that the figures are those of docs/records/results.md.
 func TestMeasuredFigures(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/results.md")
+	page, err := os.ReadFile("../../../docs/records/results.md")
 	nettest.Must(t, err)
 	_, section, found := strings.Cut(string(page), "\n## Loss\n")
 	if !found {
-		t.Fatal("docs/results.md has no section Loss")
+		t.Fatal("docs/records/results.md has no section Loss")
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
 	row := regexp.MustCompile(`(?m)^\| \**(\w+)[^|]*\| \**([\d.]+)`)
@@ -248,11 +248,11 @@ func TestMeasuredFigures(t *testing.T) {
 	path := Paths()["lossy-lfn"]
 	for name, want := range path.Measured {
 		if got[name] != want {
-			t.Errorf("%s: %g b/s, and docs/results.md has %g", name, want, got[name])
+			t.Errorf("%s: %g b/s, and docs/records/results.md has %g", name, want, got[name])
 		}
 	}
 	if !strings.Contains(section, "    "+path.By+"\n") {
-		t.Errorf("docs/results.md does not name %q", path.By)
+		t.Errorf("docs/records/results.md does not name %q", path.By)
 	}
 }
 

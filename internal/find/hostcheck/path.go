@@ -22,7 +22,7 @@ type Path struct {
 }
 
 // Paths are the known paths, by name: those of experiments of the lab. Their figures are
-// those of docs/results.md.
+// those of docs/records/results.md.
 func Paths() map[string]Path {
 	return map[string]Path{
 		"lossy-lfn": {Name: "lossy-lfn", RateBps: 100e6, RTT: units.Seconds(300e6), Loss: 0.1, MTU: 1500,

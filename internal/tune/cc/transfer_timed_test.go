@@ -220,7 +220,7 @@ func pump(conn net.Conn, d time.Duration) error {
 // TestHaulAfterOutage measures when a flow resumes after outages, with haul's bound of
 // the retransmission timer and without, as before Linux 6.15. A user timeout of a
 // program's own turns the bound off. It holds the median with the bound to its 4 s and
-// two round trips. The table in docs/cc.md is of this test.
+// two round trips. The figures in docs/cc.md are of this test.
 func TestHaulAfterOutage(t *testing.T) {
 	const runs, rtt = 7, 300 * time.Millisecond
 	h := testHost(t)

@@ -1,0 +1,89 @@
+package pair
+
+import (
+	"fmt"
+	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/wire"
+)
+
+// Bounds that tests exceed.
+const (
+	Crowd          = crowd
+	CrowdShare     = crowdShare
+	LeastHeld      = leastHeld
+	MaxAsking      = maxAsking
+	MaxBuried      = maxBuried
+	MaxGivenUp     = maxGivenUp
+	MaxHandshakes  = maxHandshakes
+	MaxIdleLanes   = maxIdleLanes
+	MaxOldSessions = maxOldSessions
+	MaxQueued      = maxQueued
+	MaxSessions    = maxSessions
+	PongWithin     = pongWithin
+)
+
+// Closing reports that the node has begun to close.
+func (n *Node) Closing() bool { return n.closing.Load() }
+
+// Attempts lists what counts as an attempt for a connection of the link, or of its node.
+func (l *Link) Attempts() (left []string) {
+	count := func(what string, n int) {
+		if n != 0 {
+			left = append(left, fmt.Sprintf("%d %s", n, what))
+		}
+	}
+	count("attempts of the node", int(l.node.dials.Load()))
+	count("handshakes of lanes", l.laneDials)
+	for _, s := range append(l.old, l.s) {
+		count("handshakes for flows", s.laneDials)
+		count("lanes for the pool", s.padding)
+		count("attempts that lack HELLO", int(s.proven.Load()))
+		count("attempts in their handshake", btoi(!s.greeting.IsZero()))
+	}
+	for _, p := range l.pathsNow() {
+		count("handshakes for the pool on a path", p.pools)
+		count("attempts on a path", p.redials)
+	}
+	return left
+}
+
+// Watched is how many flows the node looks at each tick.
+func (n *Node) Watched() (all int) {
+	for _, s := range n.sessions() {
+		all += len(s.watchedFlows(false))
+	}
+	return all
+}
+
+// Queued is how many bytes of answers wait for the peers that read least.
+func (n *Node) Queued() (most int) {
+	for _, s := range n.sessions() {
+		if ctl := s.control(); ctl != nil {
+			ctl.mu.Lock()
+			most = max(most, len(ctl.queue))
+			ctl.mu.Unlock()
+		}
+	}
+	return most
+}
+
+// Begun is how many handshakes are in the middle of TLS.
+func (n *Node) Begun() int { return n.begun.Taken() }
+
+// ResumeOf is how long the flows of a session wait for a lane; 0: there is no such session.
+func (n *Node) ResumeOf(session uint64) (resume time.Duration) {
+	for _, s := range n.sessions() {
+		if s.id == session {
+			resume, _ = s.rules(false)
+		}
+	}
+	return resume
+}
+
+// SayReset says of the node's only flow that it has ended, as a node would that means ill.
+func (n *Node) SayReset(reason flow.EndReason, text string) {
+	s := n.sessions()[0]
+	s.message(wire.Message{Type: wire.MessageReset, Flow: s.allFlows()[0].id, Reason: cause(reason, nil).Code, Text: text})
+}

@@ -1,0 +1,162 @@
+package pair_test
+
+import (
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
+	"longhaul/test/nettest"
+)
+
+// TestStripedUnderMemory holds that many flows, of which some are striped, go on under a small
+// bound of memory, slowly and all of them.
+func TestStripedUnderMemory(t *testing.T) {
+	t.Parallel()
+	const first, flows, limit = 6, 40, 8 << 20
+	s := newStand(t, striped(4), func(s *stand, o *pair.Options, _ *pair.LinkOptions) {
+		s.deadline = time.Minute
+		o.RetainedLimit = func() int64 { return limit / 4 }
+	})
+	s.path.setPace(time.Millisecond)
+	s.serve(echo)
+	data := pattern(1<<20, 3)
+	var all sync.WaitGroup
+	var crowded, done atomic.Bool
+	var received atomic.Int64
+	begin := func(goOn func() bool) {
+		c := s.dial()
+		_ = c.SetDeadline(time.Now().Add(3 * time.Minute))
+		all.Go(func() {
+			for again := true; again; again = goOn() {
+				if _, err := c.Write(data); err != nil {
+					t.Error(err)
+					break
+				}
+			}
+			_ = c.CloseWrite()
+		})
+		all.Go(func() {
+			defer c.Close()
+			got, err := readCounting(c, 64<<10, &received)
+			if err != nil || len(got) == 0 || len(got)%len(data) != 0 {
+				t.Errorf("%v after %d bytes", err, len(got))
+				return
+			}
+			for ; len(got) > 0; got = got[len(data):] {
+				checkEqual(t, got[:len(data)], data)
+			}
+		})
+	}
+	for range first {
+		begin(func() bool { return !crowded.Load() })
+	}
+	nettest.Eventually(t, 60*time.Second, func() bool {
+		st := s.near.State()
+		return len(st.Sessions) > 0 && st.Sessions[0].FlowsStriped > 0 // memory may not suffice for more
+	}, s.dump)
+	for range flows - first {
+		begin(func() bool { return false })
+	}
+	crowded.Store(true)
+	go func() { all.Wait(); done.Store(true) }()
+	most := int64(0)
+	nettest.Eventually(t, 3*time.Minute, func() bool {
+		most = max(most, s.near.State().Retained, s.farNode().State().Retained)
+		return done.Load()
+	}, s.dump)
+	for range flows {
+		s.ends(flow.EndClean)
+	}
+	if bound := int64(limit/4 + 2*flows*pair.LeastHeld); most > bound {
+		t.Errorf("%d bytes were held, bound %d", most, bound)
+	}
+	nettest.Eventually(t, 30*time.Second, func() bool {
+		return s.near.State().Retained == 0 && s.farNode().State().Retained == 0
+	}, func() string { return "memory is lost: " + s.dump() })
+}
+
+// TestWaitsForPath holds that a flow to a target that reads nothing does not count as one that
+// waits for the path, and that one in an outage does.
+func TestWaitsForPath(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.stall()
+	c := s.dial()
+	defer c.Close()
+	fill(c)
+	f := s.flow(0)
+	nettest.Eventually(t, 30*time.Second, func() bool {
+		fill(c) // on a busy machine the first one ended before the target's buffers were full
+		return f.Figures().Retained > 0 && !f.WaitsForPath()
+	}, s.dump)
+	s.path.cut(true)
+	nettest.Eventually(t, 30*time.Second, f.WaitsForPath, s.dump)
+	s.path.cut(false)
+	nettest.Must(t, c.SetLinger(0))
+	c.Close()
+	s.ends(flow.EndClientReset)
+}
+
+// TestHeldAcrossLanes holds that what the far relay holds before its turn need not be kept at the
+// near one, and that the flow goes on when all lanes are lost then.
+func TestHeldAcrossLanes(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, striped(4))
+	s.path.setPace(2 * time.Millisecond)
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	f := s.flow(0)
+	stop := make(chan struct{})
+	var sent atomic.Int64
+	go func() {
+		defer func() { _ = c.CloseWrite() }()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			b := make([]byte, 64<<10)
+			for i := range b {
+				b[i] = byte((sent.Load() + int64(i)) % 251)
+			}
+			if _, err := c.Write(b); err != nil {
+				t.Error(err)
+				return
+			}
+			sent.Add(int64(len(b)))
+		}
+	}()
+	var back atomic.Int64
+	same := make(chan bool, 1)
+	go func() {
+		b, n, good := make([]byte, 64<<10), int64(0), true
+		for {
+			m, err := c.Read(b)
+			for i := range m {
+				good = good && b[i] == byte((n+int64(i))%251)
+			}
+			back.Add(int64(m))
+			if n += int64(m); err != nil {
+				same <- good && err == io.EOF && n == sent.Load()
+				return
+			}
+		}
+	}()
+	for range 6 { // on lanes of such a pace something is held nearly always
+		from := back.Load()
+		nettest.Eventually(t, 60*time.Second, func() bool { return f.Figures().Lanes == 4 && back.Load() > from+1<<20 }, s.dump)
+		s.path.cut(true)
+		s.path.cut(false)
+	}
+	close(stop)
+	if !<-same {
+		t.Error("the stream came back changed")
+	}
+	s.ends(flow.EndClean)
+}
