@@ -1,7 +1,6 @@
 package pair
 
 import (
-	"slices"
 	"time"
 
 	"longhaul/internal/carry/pair/wire"
@@ -74,13 +73,6 @@ func (s *session) openAhead(f *Flow) {
 	}
 }
 
-// sentAhead takes note that a flow's OPEN needs no lane any more.
-func (l *Link) sentAhead(f *Flow) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	f.needsOpen = false
-}
-
 // wakePeer sends bytes ahead of the flow's lane; at the far relay it asks for the lane,
 // with or without bytes. The caller holds f.mu.
 func (s *session) wakePeer(f *Flow) {
@@ -148,30 +140,5 @@ func (f *Flow) takeAhead(offset uint64, b []byte) {
 	if rest, err := f.sf.In.Data(offset, b); err == nil && len(rest) > 0 {
 		f.writeLeg(rest)
 		f.received()
-	}
-}
-
-// takeOpen takes an OPEN that came ahead of its flow's lane; the flow may be known.
-func (s *session) takeOpen(m wire.Message) {
-	s.mu.Lock()
-	a := s.acceptor
-	s.mu.Unlock()
-	f, fresh, err := s.admit(nil, *m.Open, a)
-	if err != nil {
-		s.decline(m.Flow, err)
-	}
-	s.opened(m.Flow)
-	switch {
-	case err != nil:
-	case fresh:
-		f.ask(*m.Open, a, slices.Clone(m.Bytes))
-	default:
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if !s.sealed.Load() || len(m.Bytes) > 0 { // else it may be repeated, beside a lane
-			f.dropForgotten()
-		}
-		f.takeAhead(0, m.Bytes)
-		f.wake()
 	}
 }

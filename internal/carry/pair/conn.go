@@ -416,9 +416,14 @@ func (c *bulkConn) control(f func(fd int)) { _ = c.raw.Control(func(fd uintptr) 
 
 // The rest of net.Conn.
 
-func (c *bulkConn) Close() error                       { return c.tcp.Close() }
-func (c *bulkConn) LocalAddr() net.Addr                { return c.tcp.LocalAddr() }
-func (c *bulkConn) RemoteAddr() net.Addr               { return c.tcp.RemoteAddr() }
-func (c *bulkConn) SetDeadline(t time.Time) error      { return c.tcp.SetDeadline(t) }
-func (c *bulkConn) SetReadDeadline(t time.Time) error  { return c.tcp.SetReadDeadline(t) }
+func (c *bulkConn) Close() error { return c.tcp.Close() }
+
+func (c *bulkConn) LocalAddr() net.Addr { return c.tcp.LocalAddr() }
+
+func (c *bulkConn) RemoteAddr() net.Addr { return c.tcp.RemoteAddr() }
+
+func (c *bulkConn) SetDeadline(t time.Time) error { return c.tcp.SetDeadline(t) }
+
+func (c *bulkConn) SetReadDeadline(t time.Time) error { return c.tcp.SetReadDeadline(t) }
+
 func (c *bulkConn) SetWriteDeadline(t time.Time) error { return c.tcp.SetWriteDeadline(t) }

@@ -61,20 +61,3 @@ func (l *lane) settle() {
 		l.settled = now
 	}
 }
-
-// laneCongestionControl names that of the session's lanes; empty: there was none.
-func (s *session) laneCongestionControl() string {
-	if name := s.congestionControl.Load(); name != nil {
-		return *name
-	}
-	return ""
-}
-
-func (s *session) noteCongestionControl(l *lane) {
-	l.bulk.control(func(fd int) {
-		likely := s.laneCongestionControl()
-		if name, err := tcpinfo.LikelyCongestionControl(fd, likely); err == nil && name != likely {
-			s.congestionControl.Store(&name)
-		}
-	})
-}

@@ -17,27 +17,6 @@ import (
 // there, perhaps without the near relay's knowledge. Without this the OPENs under way would be lost
 // with the process.
 
-// sayLast tells a near relay that this process has said all that it will ever know of flows: all outcomes
-// go out before it. It says nothing if one was dropped.
-func (s *session) sayLast() {
-	if s.near || s.outcomes.incomplete(time.Now(), s.owesFor()) {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctl != nil {
-		s.lastDue = true
-		s.ctl.flush()
-	}
-}
-
-// lastIsDue reports whether the message of sayLast has not gone out yet.
-func (s *session) lastIsDue() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lastDue
-}
-
 // owesFor is for how long a near relay may wait for news of a flow that has ended here: that gives the
 // flow up as well, but may have lost the path later.
 func (s *session) owesFor() time.Duration {
@@ -52,19 +31,6 @@ func (s *session) owe(id uint64, c stream.Cause) {
 	if ctl := s.control(); ctl != nil {
 		ctl.flush()
 	}
-}
-
-// NearSession names a session as its far relay knows it.
-type NearSession struct {
-	Peer     string `json:"peer"`
-	Instance uint64 `json:"near_instance,omitempty"`
-	Session  uint64 `json:"session,omitempty"`
-}
-
-// Owed are flows that have ended in a process, while their near relay may wait for news of them.
-type Owed struct {
-	NearSession        // of all sessions of the peer, if it has no numbers
-	Flows       []byte `json:"flows,omitempty"` // as HELLO has them; none: any flow may be owed
 }
 
 // FateOf is the fate of a process that has ended in order and owed this.

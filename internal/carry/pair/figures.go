@@ -111,8 +111,3 @@ type LaneFigures struct {
 	RTT      time.Duration
 	Leaving  bool // another takes its place
 }
-
-func localAddress(bulk *bulkConn) netip.AddrPort {
-	a, _ := netip.ParseAddrPort(bulk.tcp.LocalAddr().String())
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
-}

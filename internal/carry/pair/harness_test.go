@@ -311,17 +311,20 @@ func fdOf(c *net.TCPConn) (fd int) {
 }
 
 func (s *stand) Tunnel() string { return "down" }
+
 func (s *stand) Admits(string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.admit
 }
+
 func (s *stand) Removed() bool { return s.removed.Load() }
 
 func (s *stand) Trouble() (text string, known bool) {
 	text, known = s.trouble.Load().(string)
 	return text, known
 }
+
 func (s *stand) Clear() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

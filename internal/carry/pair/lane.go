@@ -11,6 +11,7 @@ import (
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/tcpinfo"
 )
 
 // errOtherProcess is the error of a lane that another far process than the session's has
@@ -509,3 +510,58 @@ func (l *lane) handle(frame wire.Frame, b []byte) error {
 	}
 	return nil
 }
+
+// overdue reports that the far relay does not answer a final RELEASE, or that nothing comes any more of
+// the bytes that are to open the lane's window.
+func (l *lane) overdue(now time.Time) bool {
+	l.s.mu.Lock()
+	pads := l.pads
+	l.s.mu.Unlock()
+	l.mu.Lock()
+	waits := (l.draining || pads) && now.Sub(l.since) > drainWithin+l.s.strained()
+	draining := l.draining
+	l.mu.Unlock()
+	return waits && (draining || kernelSays(l.bulk, func(i *tcpinfo.Info) bool { return i.LastDataRecv > drainWithin }))
+}
+
+// noteReached notes up to where a lane of a sealed session has brought a flow's bytes.
+func (l *lane) noteReached(f *Flow, offset uint64) {
+	if f == nil || !l.s.sealed.Load() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.flow == f && offset > l.reached {
+		l.reached, l.reachedAt = offset, stampNow()
+	}
+}
+
+// retire has the lane closed when it has been drained: the pool would give it out again.
+func (l *lane) retire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.retired = true
+}
+
+// keepOffer keeps a RELEASE that has overtaken an acknowledgement.
+func (l *lane) keepOffer(f *Flow, offer wire.Frame) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.flow == f {
+		l.offer = offer
+	}
+}
+
+// carried are the bytes that the other end has acknowledged on the lane, and those that have
+// come.
+func (l *lane) carried() (sent, received int64) {
+	kernelSays(l.bulk, func(i *tcpinfo.Info) bool {
+		if i.Has(tcpinfo.FieldBytesAcked) {
+			sent, received = int64(i.BytesAcked), int64(i.BytesReceived)
+		}
+		return true
+	})
+	return sent, received
+}
+
+const drainWithin = 5 * time.Second // of a lane that was released with bytes under way, or waits for PADs

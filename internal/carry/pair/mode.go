@@ -1,7 +1,6 @@
 package pair
 
 import (
-	"errors"
 	"log/slog"
 
 	"longhaul/internal/carry/pair/wire"
@@ -14,10 +13,6 @@ type mode struct {
 	noResume bool // a flow ends with its lane
 	compress bool // the near end wants compressed records; an older far end knows none
 }
-
-const modeFeatures = wire.FeatureClear | wire.FeatureNoResume
-
-var errNoResume = errors.New("the lane was lost, and flows of this pair do not resume")
 
 func (o LinkOptions) mode() mode {
 	return mode{o.Clear, o.NoResume, o.Compress && !(o.Clear && o.NoResume)} // what is spliced nobody looks at
@@ -46,24 +41,6 @@ func (m mode) sealedWith(h wire.Hello) bool { return m.clear && h.Features&wire.
 
 // summedWith reports whether frames of the mode's lanes have sums, since the other end knows how.
 func (m mode) summedWith(h wire.Hello) bool { return m.clear && h.Features&wire.FeatureSums != 0 }
-
-// agreed reports why an answer does not have what the near end wants; nil: it has. A
-// far relay of this release has refused already; an older one leaves features out.
-func agreed(want, got wire.Features) error {
-	switch missing := want & modeFeatures &^ got; {
-	case missing&wire.FeatureClear != 0:
-		return problem(ProblemEncrypt, "this relay has encrypt: off, the other one encrypts")
-	case missing != 0:
-		return problem(ProblemVersion, "the other relay does not know resume: off")
-	}
-	return nil
-}
-
-// encryptRefusal is why a far tunnel refuses a peer that wants it otherwise.
-func encryptRefusal(peer string, theirs, ours bool, tunnel string) error {
-	words := map[bool]string{true: "off", false: "on"}
-	return problem(ProblemEncrypt, "peer %s has encrypt: %s, tunnel %s has encrypt: %s", peer, words[theirs], tunnel, words[ours])
-}
 
 func (s *session) isStale() bool {
 	s.mu.Lock()

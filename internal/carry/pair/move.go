@@ -222,13 +222,6 @@ func (f *Flow) moveOver(now time.Time) {
 	m.lanes, m.emptied = nil, false
 }
 
-// retire has the lane closed when it has been drained: the pool would give it out again.
-func (l *lane) retire() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.retired = true
-}
-
 // acknowledgedEach is what the other end has got of each lane.
 func (f *Flow) acknowledgedEach() []laneBytes {
 	return f.carried(func(i *tcpinfo.Info) uint64 { return i.BytesAcked })

@@ -58,36 +58,3 @@ func (f *Flow) assign(l *lane) bool {
 	f.wake()
 	return true
 }
-
-// releasedNear takes the far relay's answer to a RELEASE.
-func (s *session) releasedNear(l *lane, f *Flow, frame wire.Frame) {
-	if frame.Flags&wire.FlagFinal != 0 {
-		l.mu.Lock()
-		drained, retired := l.draining, l.retired
-		l.draining = false
-		l.mu.Unlock()
-		switch {
-		case drained && retired:
-			l.close()
-		case drained:
-			s.link.place(l)
-		}
-		return
-	}
-	if f == nil {
-		return
-	}
-	f.mu.Lock()
-	given := f.lane == l && f.releasing
-	if given {
-		f.releasing = false
-		f.dropStrands()
-		f.sf.Detach()
-		l.unbind(f)
-		f.wake()
-	}
-	f.mu.Unlock()
-	if given {
-		s.link.place(l)
-	}
-}

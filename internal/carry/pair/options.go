@@ -219,3 +219,26 @@ type End struct {
 	// CongestionControl is that of the session's lanes; empty: there was none.
 	CongestionControl string
 }
+
+// NearSession names a session as its far relay knows it.
+type NearSession struct {
+	Peer     string `json:"peer"`
+	Instance uint64 `json:"near_instance,omitempty"`
+	Session  uint64 `json:"session,omitempty"`
+}
+
+// Owed are flows that have ended in a process, while their near relay may wait for news of them.
+type Owed struct {
+	NearSession        // of all sessions of the peer, if it has no numbers
+	Flows       []byte `json:"flows,omitempty"` // as HELLO has them; none: any flow may be owed
+}
+
+// PathOptions are one way to a far relay.
+type PathOptions struct {
+	Name      string     // that no other of the link has
+	Local     netip.Addr // that connections are bound to; invalid: any
+	Interface string     // through which packets leave; empty: any
+	// Addresses are those of the far relay on this path; nil: those of the link.
+	Addresses func(context.Context) ([]netip.AddrPort, error)
+	Standby   bool // used while all others are lost
+}

@@ -2,64 +2,13 @@ package pair
 
 import (
 	"cmp"
-	"context"
-	"errors"
-	"net/netip"
 	"slices"
-	"sync"
 	"time"
-
-	"longhaul/internal/sys/eyeballs"
-	"longhaul/internal/sys/tcpinfo"
 )
 
 // A link has one path to its far relay, or several: local addresses, interfaces, addresses
 // of the far relay. Only the near end knows of them. Each of several has a connection of its
 // own that finds whether it stands (probe.go).
-
-// PathOptions are one way to a far relay.
-type PathOptions struct {
-	Name      string     // that no other of the link has
-	Local     netip.Addr // that connections are bound to; invalid: any
-	Interface string     // through which packets leave; empty: any
-	// Addresses are those of the far relay on this path; nil: those of the link.
-	Addresses func(context.Context) ([]netip.AddrPort, error)
-	Standby   bool // used while all others are lost
-}
-
-// suspectFor is the time after the loss of a lane for which its path is chosen last, unless the
-// path's probe finds it dead before.
-const suspectFor = time.Second
-
-// wanPath is one way of a link to its far relay.
-type wanPath struct {
-	mu      sync.Mutex // taken after all others
-	o       PathOptions
-	turn    uint           // of the address to try
-	hosts   *eyeballs.Host // what is known of the addresses
-	remote  netip.AddrPort // of the latest connection that stood
-	up      bool
-	since   time.Time // when up last changed
-	err     error     // why it is not up; nil: nothing was tried yet
-	suspect time.Time // when a lane on it was last given up
-	rtt     time.Duration
-	redials int // attempts for a control connection under way
-	pools   int // dials for the pool under way
-
-	kept      int       // lanes that the pool keeps, since a flow had as many over the path
-	keptUntil time.Time // when the pool goes back to its usual number
-
-	probe   *lane     // nil: none
-	probing bool      // a probe is being dialed
-	tried   time.Time // when one was last dialed
-	probed  time.Time // when bytes were last sent on the probe
-	asked   time.Time // when the first of its unacknowledged bytes were sent; zero: all are acknowledged
-	told    string    // the latest line of the log: up or down; empty: none
-
-	lanes    map[*lane]struct{}
-	sent     int64 // bytes, over lanes that are closed
-	received int64
-}
 
 // several reports whether the link has more than one path.
 func (l *Link) several() bool { return len(l.pathsNow()) > 1 }
@@ -98,56 +47,6 @@ func (l *Link) setPaths(options []PathOptions) {
 			l.node.tasks.Go(func() { l.leavePath(p, errPathGone) })
 		}
 	}
-}
-
-func (p *wanPath) options() PathOptions {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.o
-}
-
-// stood notes that a handshake over the path has succeeded.
-func (p *wanPath) stood(c *connection) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.up {
-		p.up, p.since = true, time.Now()
-	}
-	p.err, p.remote = nil, addressOf(c)
-	kernelSays(c.bulk, func(i *tcpinfo.Info) bool {
-		if p.rtt == 0 && i.Has(tcpinfo.FieldRTT) {
-			p.rtt = i.RTT
-		}
-		return true
-	})
-}
-
-// failed notes that no connection over the path could be made. It changes nothing while one
-// stands.
-func (p *wanPath) failed(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.probe == nil {
-		p.fall(err)
-	}
-}
-
-// fall marks the path as down. The caller holds p.mu.
-func (p *wanPath) fall(err error) {
-	if p.up {
-		p.up, p.since = false, time.Now()
-	}
-	p.err, p.rtt = err, 0
-}
-
-// suspicious notes that a lane on the path was given up.
-func (p *wanPath) suspicious() {
-	if p == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.suspect, p.probed = time.Now(), time.Time{}
 }
 
 // usable are the paths that flows may use now, in the order of the configuration: those for
@@ -203,55 +102,6 @@ func (l *Link) bestPath() *wanPath {
 	return l.pathsNow()[0]
 }
 
-var errPathGone = errors.New("the configuration has the path no more")
-
-// enter counts a lane on its path.
-func (p *wanPath) enter(l *lane) {
-	if p == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lanes[l] = struct{}{}
-}
-
-// leave counts what a lane has carried, just before it is closed.
-func (p *wanPath) leave(l *lane) {
-	if p == nil {
-		return
-	}
-	sent, received := l.carried()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if _, here := p.lanes[l]; here {
-		delete(p.lanes, l)
-		p.sent += sent
-		p.received += received
-	}
-}
-
-// carried are the bytes that the other end has acknowledged on the lane, and those that have
-// come.
-func (l *lane) carried() (sent, received int64) {
-	kernelSays(l.bulk, func(i *tcpinfo.Info) bool {
-		if i.Has(tcpinfo.FieldBytesAcked) {
-			sent, received = int64(i.BytesAcked), int64(i.BytesReceived)
-		}
-		return true
-	})
-	return sent, received
-}
-
-func (p *wanPath) allLanes() []*lane {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	all := make([]*lane, 0, len(p.lanes))
-	for l := range p.lanes {
-		all = append(all, l)
-	}
-	return all
-}
-
 // pathStates are the link's paths at this moment.
 func (l *Link) pathStates(ctl *control) (all []PathState) {
 	usable := l.usable()
@@ -300,11 +150,4 @@ func (l *Link) leavePath(p *wanPath, why error) {
 	l.redialNow()
 	l.mu.Unlock()
 	l.poke()
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

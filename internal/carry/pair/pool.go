@@ -1,10 +1,9 @@
 package pair
 
 import (
+	"longhaul/internal/carry/pair/wire"
 	"slices"
 	"time"
-
-	"longhaul/internal/carry/pair/wire"
 )
 
 // The pool of a session has warm lanes: idle ones that a flow takes without a handshake. Each
@@ -64,28 +63,6 @@ func (s *session) putWarm(l *lane, limit int) {
 	}
 }
 
-// trimPool closes lanes that the pool is to keep no longer, those first that were used longest ago.
-func (l *Link) trimPool(s *session, now time.Time) {
-	warm := l.options().Warm
-	var spare []*lane
-	s.mu.Lock()
-	for _, p := range l.pathsNow() {
-		over := s.warmOf(p) - p.poolLimit(warm, now)
-		s.warm = slices.DeleteFunc(s.warm, func(l *lane) bool {
-			if l.path != p || over <= 0 {
-				return false
-			}
-			over--
-			spare = append(spare, l)
-			return true
-		})
-	}
-	s.mu.Unlock()
-	for _, l := range spare {
-		l.close()
-	}
-}
-
 // warmOf is the number of lanes over a path that are in the pool. The caller holds s.mu.
 func (s *session) warmOf(p *wanPath) (n int) {
 	for _, l := range s.warm {
@@ -99,20 +76,6 @@ func (s *session) pool(l *lane) {
 	s.node.tasks.Go(func() { s.link.place(l) })
 }
 
-// poolLacks lists the path of each lane that the session's pool lacks.
-func (l *Link) poolLacks(s *session, warm int) (all []*wanPath) {
-	for _, p := range l.usable() {
-		n := s.warmOver(p)
-		p.mu.Lock()
-		n += p.pools
-		p.mu.Unlock()
-		for ; n < warm; n++ {
-			all = append(all, p)
-		}
-	}
-	return all
-}
-
 // warmOver is the number of lanes over a path that are in the pool, or on their way to it.
 func (s *session) warmOver(p *wanPath) (n int) {
 	s.mu.Lock()
@@ -123,37 +86,6 @@ func (s *session) warmOver(p *wanPath) (n int) {
 		}
 	}
 	return n + s.warmOf(p)
-}
-
-// keptFor is how long the pool keeps the lanes of a flow that had several.
-const keptFor = 10 * time.Minute
-
-// keepAsMany has the pool keep as many lanes over the path as a flow has now, for keptFor. The next
-// flow profits from them: their windows are open and, on a group of links, their ports lead to each
-// link.
-func (p *wanPath) keepAsMany(lanes int, now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if lanes >= p.kept || now.After(p.keptUntil) {
-		p.kept, p.keptUntil = lanes, now.Add(keptFor)
-	}
-}
-
-// poolLimit is how many lanes over the path the pool may have, where warm ones are dialed.
-func (p *wanPath) poolLimit(warm int, now time.Time) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if warm <= 0 || now.After(p.keptUntil) {
-		return warm
-	}
-	return max(warm, p.kept)
-}
-
-// countPool counts dials for the pool that begin or, with -1, end.
-func (p *wanPath) countPool(n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.pools += n
 }
 
 // drain releases a lane on which something of the flow may be under way. It goes to the pool

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"slices"
 	"time"
-
-	"longhaul/internal/sys/tcpinfo"
 )
 
 // Each of several paths has a lane that carries no flow, its probe. A few bytes on it now and
@@ -18,9 +16,6 @@ const (
 	probeBusy    = tickEvery
 	probeIdle    = 2 * time.Second
 	probeStandby = 10 * time.Second
-	// silentAfter is how long a write on a probe may lack an acknowledgement while nothing
-	// comes over the path's other lanes either.
-	silentAfter = 400 * time.Millisecond
 	// probeRetry is the time between two attempts to reach a path that is down.
 	probeRetry = time.Second
 )
@@ -88,41 +83,6 @@ func (l *Link) busy() bool {
 	return false
 }
 
-// lost reports that nothing comes over the path: what its probe sends is not acknowledged, and
-// its other lanes hear nothing either. Otherwise it takes note of the round trip.
-func (p *wanPath) lost(probe *lane, now time.Time) bool {
-	silent, within := false, silentAfter
-	kernelSays(probe.bulk, func(i *tcpinfo.Info) bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.rtt = i.RTT
-		if i.Unacked == 0 && i.NotsentBytes == 0 { // a host without the path's address sends nothing
-			p.asked = time.Time{}
-		}
-		within = max(within, 4*i.RTT, i.RTT+4*i.RTTVar)
-		silent = !p.asked.IsZero() && now.Sub(p.asked) > within && i.LastAckRecv > within
-		return true
-	})
-	if !silent {
-		return false
-	}
-	for _, l := range p.allLanes() {
-		if l == probe || !heardOf(l, within) {
-			continue
-		}
-		if stuck(probe.bulk, 4*within) {
-			probe.close() // it alone is dead
-		}
-		return false
-	}
-	return true
-}
-
-// heardOf reports that something has come over a lane of late.
-func heardOf(l *lane, within time.Duration) bool {
-	return kernelSays(l.bulk, func(i *tcpinfo.Info) bool { return min(i.LastAckRecv, i.LastDataRecv) < within })
-}
-
 // dialProbe makes the probe of a path.
 func (l *Link) dialProbe(s *session, p *wanPath) {
 	lane, err := l.newLane(s, p, false, nil)
@@ -141,28 +101,6 @@ func (l *Link) dialProbe(s *session, p *wanPath) {
 		p.probeEnded(lane)
 	}
 	l.poke() // the pool lacks lanes
-}
-
-// closeProbe closes the probe of a path that others were beside.
-func (p *wanPath) closeProbe() {
-	p.mu.Lock()
-	probe := p.probe
-	p.mu.Unlock()
-	if probe != nil {
-		probe.close()
-	}
-}
-
-// probeEnded takes the news that a lane has ended, if it is the path's probe.
-func (p *wanPath) probeEnded(l *lane) {
-	if p == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.probe == l {
-		p.probe = nil
-	}
 }
 
 // tellPath logs how a path has changed.

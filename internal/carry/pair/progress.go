@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/socket"
@@ -22,8 +20,6 @@ import (
 // docs/design/pairs-outage.md has the table of all that a flow may wait for.
 
 const (
-	// suspectAfter is the shortest time without progress after which a lane is looked at.
-	suspectAfter = 500 * time.Millisecond
 	// pongWithin is the shortest time for an answer of the other relay.
 	pongWithin = 2 * time.Second
 	// greetWithin is the shortest time for the HELLO of a lane that a flow has already.
@@ -36,67 +32,12 @@ const (
 
 var errMissing = errors.New("bytes are missing at the other relay, which a lane has not brought")
 
-// suspectWithin is how long what is under way may make no progress.
-func (s *session) suspectWithin() time.Duration { return s.patience(suspectAfter, 4) }
-
 // answerWithin is how long the other relay may take for an answer without which the lane is lost.
 func (f *Flow) answerWithin() time.Duration {
 	if f.s.noResume {
 		return f.s.answerWithin(f.s.node.options.LateNoResume, 8)
 	}
 	return f.s.answerWithin(pongWithin, 8)
-}
-
-// stuck reports that the kernel repeats what nobody acknowledges, or that it cannot send at
-// all although the other end has room: the connection's address or its route is gone.
-func stuck(bulk *bulkConn, within time.Duration) bool {
-	return kernelSays(bulk, func(i *tcpinfo.Info) bool {
-		repeats := i.Unacked > 0 && i.Retransmits > 0
-		cannotSend := i.Unacked == 0 && i.NotsentBytes > 0 && i.SndWnd > 0 && i.Probes > 0
-		return (repeats || cannotSend) && i.LastAckRecv > max(within, 4*i.RTT)
-	})
-}
-
-// isClosed reports that the kernel has closed the connection, by a reset or a timeout. A
-// reader that waits for the flow's own socket does not see it.
-func isClosed(bulk *bulkConn) bool {
-	return kernelSays(bulk, func(i *tcpinfo.Info) bool { return i.State == tcpinfo.Closed })
-}
-
-// holds reports that the kernel has bytes that the other end's has not acknowledged.
-func holds(bulk *bulkConn) bool {
-	return kernelSays(bulk, func(i *tcpinfo.Info) bool { return i.Unacked > 0 || i.NotsentBytes > 0 })
-}
-
-// moves reports that the kernel waits for acknowledgements, and gets some.
-func moves(bulk *bulkConn) bool {
-	return kernelSays(bulk, func(i *tcpinfo.Info) bool {
-		return i.Unacked > 0 && i.LastAckRecv < max(suspectAfter, 4*i.RTT)
-	})
-}
-
-// isShut reports that bytes wait for the other end's window alone, which is closed.
-func isShut(bulk *bulkConn) bool {
-	return kernelSays(bulk, func(i *tcpinfo.Info) bool {
-		return i.Unacked == 0 && i.NotsentBytes > 0 && i.SndWnd == 0
-	})
-}
-
-// keptShut reports that the other end's kernel has said within this time that its window is closed,
-// while bytes wait for it.
-func keptShut(bulk *bulkConn, within time.Duration) bool {
-	return kernelSays(bulk, func(i *tcpinfo.Info) bool {
-		return i.Unacked == 0 && i.NotsentBytes > 0 && i.SndWnd == 0 && i.LastAckRecv < within
-	})
-}
-
-// kernelSays asks the kernel about a connection; one that is closed here says nothing.
-func kernelSays(bulk *bulkConn, what func(*tcpinfo.Info) bool) (yes bool) {
-	bulk.control(func(fd int) {
-		info, err := tcpinfo.Get(fd)
-		yes = err == nil && what(&info)
-	})
-	return yes
 }
 
 // watchLanes closes lanes that carry nothing any more; others carry what was on them.
@@ -252,10 +193,6 @@ func (f *Flow) brings(within time.Duration, now time.Time) (yes bool) {
 	}
 	return yes
 }
-
-// readable reports that a reader of a socket that waits is to be woken: a part of what it waits for does
-// not do that (SO_RCVLOWAT).
-func readable(fd int) bool { return hasEvents(fd, unix.POLLIN, 0) }
 
 // tellSent tells the other end how much has gone out, if nothing shows that it has arrived: once,
 // until more does. The caller holds f.mu.

@@ -1,7 +1,6 @@
 package pair
 
 import (
-	"encoding/binary"
 	"errors"
 	"log/slog"
 	"maps"
@@ -12,9 +11,9 @@ import (
 	"time"
 
 	"longhaul/internal/carry/pair/compress"
-	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/tcpinfo"
 )
 
 // padSize is what opens the congestion window of an idle lane, in bytes: beyond it a
@@ -141,35 +140,6 @@ func (s *session) waits(o LinkOptions) time.Duration {
 		return waitNoResume
 	}
 	return o.Resume
-}
-
-func (s *session) rtt() time.Duration { return time.Duration(s.srtt.Load()) }
-
-// patience is max(floor, n round trips): how long an answer may take.
-func (s *session) patience(floor time.Duration, n int) time.Duration {
-	return max(floor, time.Duration(n)*s.rtt(), s.rtt()+4*time.Duration(s.rttvar.Load()))
-}
-
-// connectWithin bounds a connect: beyond it a fresh socket is faster than the kernel's
-// repeated SYN, and sooner than the path is known to be slow, it is not.
-func (s *session) connectWithin() time.Duration {
-	late := s.node.strained() // to see that the connection stands
-	if s.rtt() == 0 {
-		return handshakeTimeout + late
-	}
-	return s.patience(time.Second, 4) + late
-}
-
-// laneWithin is connectWithin for a lane. While no lane can be made although the control connection
-// stands, the path may have become slower than that: each connect gets as long as that has lasted.
-func (s *session) laneWithin(now time.Time) time.Duration {
-	within := s.connectWithin()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctl == nil || s.laneErr == nil {
-		return within
-	}
-	return max(within, min(now.Sub(s.laneErrSince), handshakeTimeout))
 }
 
 // begin makes c the control connection, which replaces an older one.
@@ -302,171 +272,6 @@ func (s *session) control() *control {
 	return s.ctl
 }
 
-// post notes that a flow has something for the control connection.
-func (s *session) post(f *Flow, urgent bool) { // with f.mu
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !f.dirty {
-		f.dirty = true
-		s.dirty = append(s.dirty, f)
-	}
-	if s.ctl == nil {
-		return
-	}
-	if urgent {
-		s.ctl.flush()
-	} else if s.timer == nil {
-		s.timer = time.AfterFunc(ackDelay, func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.timer = nil
-			if s.ctl != nil {
-				s.ctl.flush()
-			}
-		})
-	}
-}
-
-// message sends a message, if the control connection stands.
-func (s *session) message(m wire.Message) {
-	if ctl := s.control(); ctl != nil {
-		ctl.post(m)
-	}
-}
-
-// offer is message for one that is repeated: it reports whether it went.
-func (s *session) offer(m wire.Message) bool {
-	ctl := s.control()
-	return ctl != nil && ctl.offer(m)
-}
-
-// reply is message for an answer to what a lane brought: it waits as control's does.
-func (s *session) reply(m wire.Message) {
-	if ctl := s.control(); ctl != nil {
-		ctl.reply(m)
-	}
-}
-
-// fill appends the messages that flows have due, of so many flows that they come to about
-// maxFill.
-func (s *session) fill(out []byte) []byte {
-	before, more := len(out), false
-	s.mu.Lock()
-	if !s.near {
-		out, more = s.outcomes.fill(out, before+maxFill)
-	}
-	dirty := s.dirty
-	s.dirty = nil
-	last := s.lastDue && len(dirty) == 0 && !more
-	s.lastDue = s.lastDue && !last
-	s.mu.Unlock()
-	if last { // behind all that this end says of flows
-		return wire.Message{Type: wire.MessageDrain, Flags: wire.FlagLast}.Append(out)
-	}
-	for len(dirty) > 0 && len(out) <= before+maxFill {
-		f := dirty[0]
-		dirty = dirty[1:]
-		s.mu.Lock()
-		f.dirty = false
-		s.mu.Unlock()
-		out = f.messages(out)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dirty = append(dirty, s.dirty...) // they have waited longer
-	if s.lastDue && s.ctl != nil {
-		s.ctl.flush()
-	}
-	return out
-}
-
-func (s *session) flow(id uint64) *Flow {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.flows[id]
-}
-
-func (s *session) add(f *Flow) {
-	s.flowsTotal.Add(1)
-	s.mu.Lock()
-	s.flows[f.id] = f
-	s.watched[f] = struct{}{}
-	s.mu.Unlock()
-}
-
-// forget drops a flow that is over.
-func (s *session) forget(f *Flow) {
-	s.mu.Lock()
-	delete(s.flows, f.id)
-	delete(s.watched, f)
-	if !s.near {
-		s.buried.add(f.id, 0)
-	}
-	s.mu.Unlock()
-	s.node.flowsNow.Add(-1)
-}
-
-// handle takes a message of the other end.
-func (s *session) handle(ctl *control, m wire.Message) {
-	switch m.Type {
-	case wire.MessagePing:
-		ctl.answerPing(binary.BigEndian.Uint64(m.Bytes))
-	case wire.MessagePong:
-		s.pong(ctl, binary.BigEndian.Uint64(m.Bytes))
-	case wire.MessageTrouble:
-		s.takeTrouble(ctl, m.Text)
-	case wire.MessageDrain:
-		s.drained(m.Flags&wire.FlagLast != 0)
-	case wire.MessageKey:
-		err := s.node.identity.Learn(s.peer, slices.Clone(m.Bytes))
-		if errors.Is(err, identity.ErrTooSoon) {
-			return // the peer announces it again
-		}
-		if err != nil {
-			s.tell(slog.LevelWarn, "peer's new key is not stored", err)
-			return
-		}
-		ctl.reply(wire.Message{Type: wire.MessageKeyTaken, Bytes: slices.Clone(m.Bytes)})
-	case wire.MessageKeyTaken:
-		if err := s.node.identity.Taken(s.peer, slices.Clone(m.Bytes)); err != nil {
-			s.tell(slog.LevelWarn, "peer's receipt of the new key is not stored", err)
-		}
-	default:
-		s.handleFlow(ctl, m)
-	}
-}
-
-func (s *session) handleFlow(ctl *control, m wire.Message) {
-	if m.Type == wire.MessageOpen && !s.near {
-		s.takeOpen(m)
-		return
-	}
-	f := s.flow(m.Flow)
-	if f == nil {
-		if !s.near && (m.Type == wire.MessageReset || m.Type == wire.MessageGone) {
-			s.bury(m.Flow)
-		}
-		if m.Type != wire.MessageGone {
-			ctl.reply(wire.Message{Type: wire.MessageGone, Flow: m.Flow})
-		}
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.finished || f.s != s { // it has moved on
-		return
-	}
-	f.take(m)
-	f.wake()
-}
-
-func (s *session) bury(id uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.buried.add(id, 0)
-	s.outcomes.answered(id)
-}
-
 // join takes a lane whose HELLO names this session.
 func (s *session) join(l *lane, pads bool) bool {
 	s.mu.Lock()
@@ -486,75 +291,19 @@ func (s *session) join(l *lane, pads bool) bool {
 	return true
 }
 
-// laneEnded takes the news that a lane's reader has returned.
-func (s *session) laneEnded(l *lane, err error) {
-	s.blame(err)
-	s.mu.Lock()
-	delete(s.lanes, l)
-	if l.pads {
-		l.pads = false
-		s.padding--
+// laneCongestionControl names that of the session's lanes; empty: there was none.
+func (s *session) laneCongestionControl() string {
+	if name := s.congestionControl.Load(); name != nil {
+		return *name
 	}
-	s.warm = slices.DeleteFunc(s.warm, func(w *lane) bool { return w == l })
-	s.mu.Unlock()
-	l.path.probeEnded(l)
-	if f := l.die(); f != nil {
-		s.node.log.Debug("lane lost", "peer", s.peer, "tunnel", s.tunnel, "error", err)
-		f.laneLost(l)
-	}
-	if s.link != nil {
-		s.link.poke()
-	}
+	return ""
 }
 
-// attach takes an ATTACH: at the near relay the answer to its own.
-func (s *session) attach(l *lane, id uint64, frame wire.Frame) error {
-	received, join := frame.Offset, frame.Flags&wire.FlagJoin != 0
-	if s.near {
-		f := l.bound()
-		if f == nil || f.id != id {
-			return nil
+func (s *session) noteCongestionControl(l *lane) {
+	l.bulk.control(func(fd int) {
+		likely := s.laneCongestionControl()
+		if name, err := tcpinfo.LikelyCongestionControl(fd, likely); err == nil && name != likely {
+			s.congestionControl.Store(&name)
 		}
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.heard(l)
-		switch {
-		case join:
-			f.joined(l, received)
-		case f.lane == l:
-			f.attaching, f.laneSince, f.wokeAt = false, stampNow(), 0
-			f.attached(received)
-		}
-		return nil
-	}
-	if frame.Flags == wire.FlagBegin && s.sealed.Load() {
-		return s.beginOn(l, id)
-	}
-	f := s.flow(id)
-	if f == nil {
-		l.bind(nil)
-		s.reply(wire.Message{Type: wire.MessageGone, Flow: id})
-		return nil
-	}
-	if join {
-		f.joinFar(l, received)
-		return nil
-	}
-	f.attachFar(l, received, wire.AppendAttach)
-	return nil
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
-func addressOf(c *connection) netip.AddrPort {
-	a, err := netip.ParseAddrPort(c.bulk.RemoteAddr().String())
-	if err != nil {
-		return netip.AddrPort{}
-	}
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+	})
 }

@@ -1,11 +1,10 @@
 package pair
 
 import (
-	"slices"
-	"time"
-
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/socket"
+	"slices"
+	"time"
 )
 
 // A flow that moves much has lanes on each usable path of its link; one that moves little has one.
@@ -24,46 +23,6 @@ func (f *Flow) leavePath(l *lane) {
 		f.wanted = true
 		f.s.link.want(f)
 	}
-}
-
-// wantMore gets the flow one more lane, over a path. The caller holds f.mu.
-func (l *Link) wantMore(f *Flow, p *wanPath) {
-	f.joining++
-	s := f.s
-	l.node.tasks.Go(func() {
-		lane := l.laneOver(s, p)
-		f.mu.Lock()
-		taken := f.join(lane)
-		f.mu.Unlock()
-		switch {
-		case taken:
-		case lane != nil:
-			l.place(lane)
-		}
-		if lane != nil {
-			lane.flush() // what is left of the handshake, if no flow took the lane
-		}
-	})
-}
-
-// laneOver takes a lane over a path from the pool, or makes one; nil: it cannot be made.
-func (l *Link) laneOver(s *session, p *wanPath) *lane {
-	if lane := s.takeWarm(p); lane != nil {
-		l.poke() // the pool lacks one
-		return lane
-	}
-	reachable := s.reachable()
-	l.mu.Lock()
-	may := reachable && l.laneDials < l.admission.limit(time.Now(), s.delays.without(), l.laneDials) && !time.Now().Before(l.laneRetry) && !l.node.closing.Load()
-	if may {
-		l.laneDials++
-	}
-	l.mu.Unlock()
-	if !may {
-		return nil
-	}
-	lane, _ := l.dialCounted(s, p, false, nil)
-	return lane
 }
 
 // spreadLanes gives a near flow of a link with several paths its lanes: the same number on each

@@ -17,19 +17,13 @@ import (
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
-	"longhaul/internal/sys/tcpinfo"
 )
 
 const (
-	pingEvery = time.Second
-	// maxRTT is the longest round trip that a path has. A PONG that takes longer has met
-	// a relay without a processor, of which no deadline may depend for long.
-	maxRTT        = 2 * time.Second
 	checkKeysTick = 10 // ticks
 	// wakeStale is the age of a lane beyond which a WAKE was sent in its knowledge.
 	wakeStale     = 100 * time.Millisecond
 	announceEvery = 10 * time.Second // a key that the peer has not taken
-	drainWithin   = 5 * time.Second  // of a lane that was released with bytes under way, or waits for PADs
 	renewEvery    = time.Hour        // of the pool's lanes, one at a time
 )
 
@@ -206,47 +200,6 @@ func (s *session) sendPing(ctl *control) {
 	ctl.post(wire.Message{Type: wire.MessagePing, Bytes: binary.BigEndian.AppendUint64(nil, id)})
 }
 
-// pong takes the answer to a PING. The round trip is smoothed as TCP's (RFC 6298).
-func (s *session) pong(ctl *control, id uint64) {
-	ctl.mu.Lock()
-	sent, repeats := ctl.pinged, ctl.repeats
-	ours, rtt := ctl.ping == id && id != 0, time.Since(sent)
-	if ours {
-		ctl.ping = 0
-	}
-	ctl.mu.Unlock()
-	if !ours {
-		return
-	}
-	s.delays.note(sent, rtt)
-	if known, now := pathOf(ctl.c.bulk); now == repeats {
-		s.strain.note(rtt-s.least(known), time.Now())
-	}
-	rtt = min(rtt, maxRTT)
-	old := time.Duration(s.srtt.Load())
-	if old == 0 {
-		s.srtt.Store(int64(rtt))
-		s.rttvar.Store(int64(rtt / 2))
-		return
-	}
-	deviation := (old - rtt).Abs()
-	s.rttvar.Store((3*s.rttvar.Load() + int64(deviation)) / 4)
-	s.srtt.Store((7*int64(old) + int64(rtt)) / 8)
-}
-
-// overdue reports that the far relay does not answer a final RELEASE, or that nothing comes any more of
-// the bytes that are to open the lane's window.
-func (l *lane) overdue(now time.Time) bool {
-	l.s.mu.Lock()
-	pads := l.pads
-	l.s.mu.Unlock()
-	l.mu.Lock()
-	waits := (l.draining || pads) && now.Sub(l.since) > drainWithin+l.s.strained()
-	draining := l.draining
-	l.mu.Unlock()
-	return waits && (draining || kernelSays(l.bulk, func(i *tcpinfo.Info) bool { return i.LastDataRecv > drainWithin }))
-}
-
 // renew closes the lane of the pool that was used longest ago, each hour; another is
 // dialed. So each end sees the other's new key although no flow needs a lane.
 func (s *session) renew(now time.Time) {
@@ -269,16 +222,6 @@ func (s *session) dropWarm(p *wanPath) {
 	for l := s.takeWarm(p); l != nil; l = s.takeWarm(p) {
 		l.close()
 	}
-}
-
-// parkAfter is the silence after which a flow gives its lane back: soon, while a crowd waits for
-// lanes. To wake takes far less than another handshake.
-func (s *session) parkAfter() time.Duration {
-	after := s.node.options.ParkAfter
-	if int(s.waiting.Load()) >= crowd {
-		after = min(after, s.answerWithin(time.Second, 8))
-	}
-	return after
 }
 
 // whyLost is why a flow has had no lane for as long as it waits.
@@ -304,12 +247,6 @@ func (s *session) whyDown() stream.Cause {
 		return cause(flow.EndPairDown, fmt.Errorf("no new lane: %w", s.laneErr))
 	}
 	return cause(flow.EndPairDown, errors.New("no lane to the far relay"))
-}
-
-func (s *session) allFlows() []*Flow {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Values(s.flows))
 }
 
 // closeLanes closes the lanes that are meant.
@@ -372,13 +309,3 @@ func (s *session) close() {
 // sweepEvery is the time between two looks at flows that rest, in ticks. Others are
 // looked at each tick.
 const sweepEvery = 100
-
-// watchedFlows are the flows to look at now: those that do not rest, or all.
-func (s *session) watchedFlows(all bool) []*Flow {
-	if all {
-		return s.allFlows()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.watched))
-}

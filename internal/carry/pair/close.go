@@ -1,0 +1,113 @@
+package pair
+
+import (
+	"errors"
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/wire"
+	"slices"
+	"time"
+)
+
+// Drain tells all peers that this process takes no new flows. Links of this process
+// take none either; flows that exist go on, with new lanes if they need them.
+func (n *Node) Drain() {
+	n.draining.Store(true)
+	for _, s := range n.sessions() {
+		s.message(wire.Message{Type: wire.MessageDrain})
+	}
+}
+
+// Close resets all flows and closes all connections.
+func (n *Node) Close() {
+	n.mu.Lock()
+	n.closing.Store(true)
+	n.mu.Unlock()
+	n.decide()
+	for _, s := range n.sessions() {
+		s.resetAll(flow.EndDrain, errors.New("the relay ends"))
+	}
+	n.flushResets()
+	for _, s := range n.sessions() {
+		s.sayLast()
+	}
+	n.settle()
+	n.cancel()
+	for _, s := range n.sessions() {
+		s.close()
+	}
+	n.tasks.Wait()
+	n.pipes.close()
+	n.poller.close()
+	n.limited.Close()
+}
+
+// decide waits a moment for OPENs that are neither admitted nor refused: nothing was dialed for them, and
+// once they are refused they go on at the next process. No further ones come.
+func (n *Node) decide() {
+	undecided := func() (count int64) {
+		for _, s := range n.sessions() {
+			s.mu.Lock() // admit has seen closing, or has added its flow
+			count += s.undecided.Load()
+			s.mu.Unlock()
+		}
+		return count
+	}
+	for deadline := time.Now().Add(time.Second); undecided() > 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// settle waits until the other ends have taken the last messages: a PONG proves it.
+func (n *Node) settle() {
+	silent, began, asked := n.sessions(), time.Now(), map[*session]bool{}
+	for len(silent) > 0 {
+		silent = slices.DeleteFunc(silent, func(s *session) bool {
+			ctl := s.control()
+			switch {
+			case ctl == nil || ctl.isClosed() || time.Since(began) > s.patience(time.Second, 4):
+				return true
+			case asked[s]:
+				return ctl.answered()
+			case !s.lastIsDue(): // the PING goes behind it
+				asked[s] = true
+				s.sendPing(ctl)
+			}
+			return false
+		})
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// flushResets waits a moment for RESET messages to leave.
+func (n *Node) flushResets() {
+	for deadline := time.Now().Add(time.Second); n.Flows() > 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	for _, s := range n.sessions() {
+		s.dropAll()
+	}
+	for deadline := time.Now().Add(time.Second); n.Flows() > 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// sayLast tells a near relay that this process has said all that it will ever know of flows: all outcomes
+// go out before it. It says nothing if one was dropped.
+func (s *session) sayLast() {
+	if s.near || s.outcomes.incomplete(time.Now(), s.owesFor()) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctl != nil {
+		s.lastDue = true
+		s.ctl.flush()
+	}
+}
+
+// lastIsDue reports whether the message of sayLast has not gone out yet.
+func (s *session) lastIsDue() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lastDue
+}

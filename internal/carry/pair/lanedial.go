@@ -1,0 +1,328 @@
+package pair
+
+import (
+	"context"
+	"errors"
+	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/carry/pair/wire"
+	"slices"
+	"time"
+)
+
+// maxLaneDials bounds handshakes of lanes at the same time: after an outage each
+// flow needs one. It stays below the far relay's maxHandshakes.
+const maxLaneDials = 768
+
+// maxDials bounds the attempts of all links of a node together that nobody waits for:
+// further ones for a control connection, and lanes for pools. After an outage hundreds of
+// tunnels come back at once, and a far relay that is flooded answers too late for all.
+const maxDials = 256
+
+// dialLanes dials lanes that flows or the pool lack.
+func (l *Link) dialLanes(s *session, now time.Time) {
+	best := l.bestPath()
+	s.mu.Lock()
+	up, ahead := s.ctl != nil, s.ahead
+	s.mu.Unlock()
+	crowded := s.crowded(now)
+	l.mu.Lock()
+	waiting, fresh := 0, 0
+	for _, f := range l.waiting {
+		if f.s == s {
+			waiting++
+		}
+		if f.s == s && f.needsOpen && !ahead {
+			fresh++
+		}
+	}
+	if crowded {
+		waiting = fresh
+	}
+	forFlows := max(waiting-s.laneDials, 0)
+	var forPool []*wanPath
+	if s == l.s && !l.closed && up {
+		forPool = l.poolLacks(s, l.o.Warm)
+		forPool = forPool[min(max(s.laneDials-waiting, 0), len(forPool)):]
+	}
+	n := min(forFlows+len(forPool), l.admission.limit(now, s.delays.without(), l.laneDials)-l.laneDials)
+	enough := forFlows+len(forPool)+l.laneDials == 0 // attempts that run may fail
+	if now.Before(l.laneRetry) || l.node.closing.Load() {
+		n = 0
+	}
+	if l.node.dials.Load() >= maxDials {
+		n = min(n, forFlows)
+	}
+	n = max(n, 0)
+	l.laneDials += n
+	l.node.dials.Add(int64(n))
+	s.laneDials += min(n, forFlows)
+	for _, p := range forPool[:max(n-forFlows, 0)] {
+		p.countPool(1)
+	}
+	l.mu.Unlock()
+	if enough {
+		s.noteLane(nil)
+	}
+	for i := range n {
+		p, pool := best, i >= forFlows
+		if pool {
+			p = forPool[i-forFlows]
+		}
+		l.node.tasks.Go(func() { l.dialLane(s, p, pool) })
+	}
+}
+
+func (l *Link) dialLane(s *session, p *wanPath, pool bool) {
+	counted := !pool // under l.mu
+	uncount := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		s.laneDials -= btoi(counted)
+		counted = false
+	}
+	lane, err := l.dialCounted(s, p, pool, func() {
+		uncount() // the flow that waits for it gets another attempt beside it
+		l.poke()
+	})
+	l.node.dials.Add(-1)
+	uncount()
+	if pool {
+		p.countPool(-1)
+	}
+	if err != nil {
+		return
+	}
+	if pool {
+		lane.pad(padSize)
+		return
+	}
+	l.place(lane)
+	lane.flush() // what is left of the handshake, if no flow took the lane
+}
+
+// dialCounted makes a lane over a path for which the link's laneDials has been raised. overdue may be nil.
+func (l *Link) dialCounted(s *session, p *wanPath, pool bool, overdue func()) (*lane, error) {
+	began := time.Now()
+	lane, err := l.newLane(s, p, pool, overdue)
+	l.mu.Lock()
+	l.laneDialed(s, lane, err, began)
+	l.mu.Unlock()
+	if err != nil {
+		l.laneFailed(s, err)
+		return nil, err
+	}
+	s.noteLane(nil)
+	return lane, nil
+}
+
+// laneDialed takes the news that an attempt to make a lane is over. The caller holds l.mu.
+func (l *Link) laneDialed(s *session, lane *lane, err error, began time.Time) {
+	now := time.Now()
+	late, says := now.Sub(began), true
+	switch {
+	case lane != nil && lane.bulk.repeats == 0:
+		late -= 3 * s.least(lane.bulk.rtt) // of TCP, of TLS, of HELLO
+	default:
+		says = err != nil && problemOf(err).waits()
+	}
+	if says {
+		s.noteDial(late, now)
+		l.admission.ended(began, now, late, l.laneDials)
+	}
+	l.laneDials--
+}
+
+// laneFailed takes the news that a lane broke before the far relay's HELLO.
+func (l *Link) laneFailed(s *session, err error) {
+	l.node.log.Debug("lane not made", "peer", s.peer, "tunnel", s.tunnel, "error", err)
+	s.noteLane(err)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.laneRetry = time.Now().Add(tickEvery)
+}
+
+// noteLane takes note of whether another lane could be made; nil: it could, or none is
+// needed.
+func (s *session) noteLane(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil && s.laneErr == nil {
+		s.laneErrSince = time.Now()
+	}
+	s.laneErr = err
+}
+
+// newLane makes a lane over a path; pool has both ends open its window. overdue, unless nil, is called
+// if the far relay takes longer for the handshake than for an answer.
+func (l *Link) newLane(s *session, p *wanPath, pool bool, overdue func()) (*lane, error) {
+	ctx, cancel := context.WithTimeout(l.node.ctx, handshakeTimeout)
+	defer cancel()
+	o := l.options()
+	s.mu.Lock()
+	instance, remote, over := s.instance, s.remote, s.over
+	s.mu.Unlock()
+	addresses, err := p.addresses(ctx, o, remote, over)
+	if err != nil {
+		return nil, err
+	}
+	hello := l.node.nearHello(s, o)
+	if pool {
+		hello.Features |= wire.FeaturePad
+	}
+	d := dialer{node: l.node, session: s, options: o, path: p, addresses: addresses, hello: hello, within: s.laneWithin(time.Now()),
+		preface: preface.Preface{Kind: preface.Lane, Instance: instance},
+		early:   !s.clear, overdue: overdue}
+	c, err := d.dial(l.node.ctx)
+	if err != nil {
+		p.failed(err)
+		return nil, err
+	}
+	p.stood(c)
+	if !d.early && c.hello.Instance != instance {
+		c.bulk.Close()
+		return nil, errOtherProcess
+	}
+	lane := newLane(s, c, nil)
+	if d.early {
+		lane.instance = instance
+	}
+	if !s.join(lane, pool) {
+		c.bulk.Close()
+		return nil, errors.New("the session is closed")
+	}
+	if !slices.Contains(l.pathsNow(), p) { // whose other lanes are closed
+		lane.close()
+		return nil, errPathGone
+	}
+	return lane, nil
+}
+
+// laneOver takes a lane over a path from the pool, or makes one; nil: it cannot be made.
+func (l *Link) laneOver(s *session, p *wanPath) *lane {
+	if lane := s.takeWarm(p); lane != nil {
+		l.poke() // the pool lacks one
+		return lane
+	}
+	reachable := s.reachable()
+	l.mu.Lock()
+	may := reachable && l.laneDials < l.admission.limit(time.Now(), s.delays.without(), l.laneDials) && !time.Now().Before(l.laneRetry) && !l.node.closing.Load()
+	if may {
+		l.laneDials++
+	}
+	l.mu.Unlock()
+	if !may {
+		return nil
+	}
+	lane, _ := l.dialCounted(s, p, false, nil)
+	return lane
+}
+
+// wantMore gets the flow one more lane, over a path. The caller holds f.mu.
+func (l *Link) wantMore(f *Flow, p *wanPath) {
+	f.joining++
+	s := f.s
+	l.node.tasks.Go(func() {
+		lane := l.laneOver(s, p)
+		f.mu.Lock()
+		taken := f.join(lane)
+		f.mu.Unlock()
+		switch {
+		case taken:
+		case lane != nil:
+			l.place(lane)
+		}
+		if lane != nil {
+			lane.flush() // what is left of the handshake, if no flow took the lane
+		}
+	})
+}
+
+// laneWithin is connectWithin for a lane. While no lane can be made although the control connection
+// stands, the path may have become slower than that: each connect gets as long as that has lasted.
+func (s *session) laneWithin(now time.Time) time.Duration {
+	within := s.connectWithin()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctl == nil || s.laneErr == nil {
+		return within
+	}
+	return max(within, min(now.Sub(s.laneErrSince), handshakeTimeout))
+}
+
+// poolLacks lists the path of each lane that the session's pool lacks.
+func (l *Link) poolLacks(s *session, warm int) (all []*wanPath) {
+	for _, p := range l.usable() {
+		n := s.warmOver(p)
+		p.mu.Lock()
+		n += p.pools
+		p.mu.Unlock()
+		for ; n < warm; n++ {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// trimPool closes lanes that the pool is to keep no longer, those first that were used longest ago.
+func (l *Link) trimPool(s *session, now time.Time) {
+	warm := l.options().Warm
+	var spare []*lane
+	s.mu.Lock()
+	for _, p := range l.pathsNow() {
+		over := s.warmOf(p) - p.poolLimit(warm, now)
+		s.warm = slices.DeleteFunc(s.warm, func(l *lane) bool {
+			if l.path != p || over <= 0 {
+				return false
+			}
+			over--
+			spare = append(spare, l)
+			return true
+		})
+	}
+	s.mu.Unlock()
+	for _, l := range spare {
+		l.close()
+	}
+}
+
+// admission bounds the handshakes of a link's lanes that run at the same time, to about as many
+// as finish in half a second beyond their round trips. Further ones would only take memory and make all
+// late, until none ends in its time. Flows that wait meanwhile get lanes of flows that end.
+type admission struct {
+	most   int
+	cutAt  time.Time // of the latest reduction
+	usedAt time.Time
+}
+
+// limit is how many may run now, on a path with a round trip without queues. running are those that do.
+func (a *admission) limit(now time.Time, rtt time.Duration, running int) int {
+	if a.most == 0 || running == 0 && now.Sub(a.usedAt) > admissionRests {
+		a.most, a.usedAt = min(max(firstLaneDials, int(2*rtt/firstDialEvery)), maxLaneDials), now
+	}
+	return a.most
+}
+
+// ended takes the news of a handshake with the time that it took beyond its round trips. running
+// are those that ran at the same time.
+func (a *admission) ended(began, now time.Time, late time.Duration, running int) {
+	a.usedAt = now
+	switch {
+	case late > shrinksBeyond && began.After(a.cutAt):
+		// Once for all that ran then, and to no less than a half.
+		share := max(growsWithin.Seconds()/late.Seconds(), 0.5)
+		a.most, a.cutAt = max(int(share*float64(a.most)), leastLaneDials), now
+	case late <= growsWithin && 2*running >= a.most:
+		a.most = min(a.most+1, maxLaneDials)
+	}
+}
+
+const (
+	// leastLaneDials are the handshakes of lanes that may always run at the same time, and
+	// those for each round trip with which a link begins: one beginning each millisecond.
+	leastLaneDials = 8
+	firstLaneDials = 64
+	firstDialEvery = time.Millisecond
+	shrinksBeyond  = time.Second
+	// admissionRests is the time without a handshake after which a link begins as a new one.
+	admissionRests = 10 * time.Second
+)

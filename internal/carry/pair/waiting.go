@@ -1,0 +1,131 @@
+package pair
+
+import (
+	"longhaul/internal/carry/pair/wire"
+	"slices"
+	"time"
+)
+
+// want finds a lane for a flow, now or later. The caller holds f.mu.
+func (l *Link) want(f *Flow) {
+	if lane := f.s.takeWarm(l.bestPath()); lane != nil {
+		if f.assign(lane) {
+			l.poke() // the pool lacks one
+			return
+		}
+		lane.close()
+	}
+	f.queued = true
+	l.mu.Lock()
+	f.needsOpen = !f.known
+	if f.gaveBack {
+		l.waiting = slices.Insert(l.waiting, 0, f)
+	} else {
+		l.waiting = append(l.waiting, f)
+	}
+	l.mu.Unlock()
+	l.poke()
+}
+
+// takeWaiting takes a flow of a session that waits for a lane: first of those of which
+// nothing can go ahead on the control connection. The caller holds l.mu.
+func (l *Link) takeWaiting(s *session) *Flow {
+	i := slices.IndexFunc(l.waiting, func(f *Flow) bool { return f.s == s && f.needsOpen })
+	if i < 0 {
+		i = slices.IndexFunc(l.waiting, func(f *Flow) bool { return f.s == s })
+	}
+	if i < 0 {
+		return nil
+	}
+	f := l.waiting[i]
+	l.waiting = slices.Delete(l.waiting, i, i+1)
+	return f
+}
+
+// place gives a lane to a flow that waits for one of its session, or to the pool.
+func (l *Link) place(lane *lane) {
+	for {
+		l.mu.Lock()
+		f := l.takeWaiting(lane.s)
+		warm := l.o.Warm
+		l.mu.Unlock()
+		if f == nil {
+			lane.s.putWarm(lane, lane.path.poolLimit(warm, time.Now()))
+			return
+		}
+		f.mu.Lock()
+		elsewhere := f.s != lane.s // it has moved on
+		taken := !elsewhere && f.assign(lane)
+		again := !taken && (elsewhere || lane.isDead())
+		f.queued = again
+		f.mu.Unlock()
+		if again {
+			l.mu.Lock()
+			l.waiting = append(l.waiting, f)
+			l.mu.Unlock()
+		}
+		if taken || again && !elsewhere {
+			return
+		}
+	}
+}
+
+// moveOn takes a flow to the session after its own, whose far process takes no new flows
+// and has refused this one, or has ended and never heard of it: an upgrade overtook its OPEN. It
+// reports false if the flow has to end. The caller holds f.mu.
+func (l *Link) moveOn(f *Flow) bool {
+	if !f.untouched() {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.node.closing.Load() {
+		return false
+	}
+	was := f.s
+	if l.s == was && !l.replace() { // DRAIN comes later than this answer
+		return false
+	}
+	was.mu.Lock()
+	was.draining = true
+	delete(was.flows, f.id)
+	f.dirty = false
+	was.dirty = slices.DeleteFunc(was.dirty, func(other *Flow) bool { return other == f })
+	was.mu.Unlock()
+	was.message(wire.Message{Type: wire.MessageGone, Flow: f.id}) // the answer to its refusal
+	f.s = l.s
+	f.unsend()
+	if !f.needSince.IsZero() {
+		was.waiting.Add(-1)
+		f.s.waiting.Add(1)
+	}
+	f.s.add(f)
+	return true
+}
+
+// followEnd takes a flow on from a session whose far process has said its last and has not spoken of
+// this flow: it has not dialed for it, and never will. The caller holds f.mu.
+func (l *Link) followEnd(f *Flow) {
+	for !f.known && !f.finished && f.s.hasEnded() {
+		if !l.moveOn(f) {
+			return
+		}
+		f.wake()
+	}
+}
+
+// leave has new flows go to another session than one whose far process takes none.
+func (l *Link) leave(s *session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.s == s {
+		l.replace()
+	}
+}
+
+// sentAhead takes note that a flow's OPEN needs no lane any more.
+func (l *Link) sentAhead(f *Flow) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f.needsOpen = false
+}
