@@ -75,8 +75,8 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 	} else if s.closed || s.node.closing.Load() {
 		return nil, false, errEnding
 	}
-	f = newFlow(s, o.Flow, false, LegOptions{})
-	f.known, f.dialing, f.done = true, true, a.Ended
+	f = newFlow(s, o.Flow, LegOptions{})
+	f.phase, f.done = phaseDialing, a.Ended
 	if s.noResume {
 		f.sf.NoResume()
 	}

@@ -82,7 +82,7 @@ func (s *session) wakePeer(f *Flow) {
 	}
 	waiting := int(s.waiting.Load())
 	offset, b := f.sf.Out.Peek(ctl.room(waiting))
-	if len(b) == 0 && (f.near || b != nil && waiting >= crowd) {
+	if len(b) == 0 && (f.s.near || b != nil && waiting >= crowd) {
 		return // nothing, or no room yet
 	}
 	if ctl.offer(wire.Message{Type: wire.MessageWake, Flow: f.id, Offset: offset, Bytes: b}) {
@@ -93,19 +93,19 @@ func (s *session) wakePeer(f *Flow) {
 // wentAhead takes an acknowledgement that has moved: what went ahead is there, or came too
 // late to be of use. More may follow. The caller holds f.mu and wakes the flow.
 func (f *Flow) wentAhead() {
-	if f.lane == nil {
+	if f.lane() == nil {
 		f.wokeAt = 0
 	}
 }
 
 // takeWake takes bytes that came ahead of a lane.
 func (f *Flow) takeWake(offset uint64, b []byte) {
-	f.known = true
+	f.phase.take(eventHeard)
 	within := f.s.answerWithin(wakeStale, 2)
-	if f.attaching || f.s.sealed.Load() && !f.opened {
+	if f.attaching() || f.s.sealed.Load() && f.phase != phaseOpen {
 		within = f.s.answerWithin(pongWithin, 8) // a far relay with many lanes may not have come to it
 	}
-	if f.lane != nil && f.near && f.laneSince.since() > within {
+	if f.lane() != nil && f.s.near && f.strands[0].since.since() > within {
 		// The far relay has lost the lane. Nobody here saw it: the reader waits for
 		// the client, and nothing is left to write.
 		f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", "the other relay asks for one")
@@ -113,7 +113,7 @@ func (f *Flow) takeWake(offset uint64, b []byte) {
 	}
 	f.dropForgotten()
 	f.takeAhead(offset, b)
-	if f.lane == nil && f.near && !f.queued {
+	if f.lane() == nil && f.s.near && !f.queued {
 		f.wanted = true
 		f.s.link.want(f)
 	}
@@ -123,7 +123,7 @@ func (f *Flow) takeWake(offset uint64, b []byte) {
 // ahead, has none any more: else the target's bytes go to a dead lane. A young lane may be
 // one that the near relay has got since.
 func (f *Flow) dropForgotten() {
-	if f.near || f.lane == nil || !f.opened || f.s.noResume || f.strands[0].since.since() <= f.s.answerWithin(pongWithin, 8) {
+	if f.s.near || f.lane() == nil || f.phase != phaseOpen || f.s.noResume || f.strands[0].since.since() <= f.s.answerWithin(pongWithin, 8) {
 		return
 	}
 	f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", "the other relay has lost it")
@@ -134,7 +134,7 @@ func (f *Flow) dropForgotten() {
 // flow may have a lane: perhaps a dead one, of which this end does not know. Bytes that
 // were there before are skipped. Without resumption a lane alone brings bytes.
 func (f *Flow) takeAhead(offset uint64, b []byte) {
-	if f.lane != nil && f.s.noResume || !f.leg.open() || f.leg.busyOut || !f.leg.writable {
+	if f.lane() != nil && f.s.noResume || !f.leg.open() || f.leg.busyOut || !f.leg.writable {
 		return
 	}
 	if rest, err := f.sf.In.Data(offset, b); err == nil && len(rest) > 0 {

@@ -68,8 +68,8 @@ func (f *Flow) deliverEnd(l *lane, length uint64, crc uint32) error {
 
 // heard notes that the other end knows the flow, and that it voids a RELEASE.
 func (f *Flow) heard(l *lane) {
-	f.known = true
-	if l != nil && f.lane == l && f.releasing {
+	f.phase.take(eventHeard)
+	if l != nil && f.lane() == l && f.releasing {
 		f.releasing = false
 		f.wake()
 		f.feed()

@@ -65,9 +65,9 @@ func (f *Flow) takeTarget(t Target, ahead []byte) error {
 		f.leg.fd = -1
 		return err
 	}
-	f.dialing = false
 	f.leg.reset = t.Reset
-	f.opened, f.openedDue = true, true
+	f.openedDue = true
+	f.phase.take(eventOpened)
 	f.s.post(f, true)
 	f.takeAhead(0, ahead)
 	f.wake()
@@ -79,7 +79,8 @@ func (f *Flow) takeTarget(t Target, ahead []byte) error {
 func (f *Flow) endDial(c stream.Cause) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.dialing, f.legFailed = false, true
+	f.leg.broken = true
+	f.phase.take(eventRefused)
 	f.abort(c)
 }
 
@@ -89,7 +90,8 @@ func (f *Flow) refuse(c stream.Cause) {
 	f.s.refuse(f.id, c)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.dialing, f.legFailed = false, true
+	f.leg.broken = true
+	f.phase.take(eventRefused)
 	f.sf.LocalReset(c)
 	f.sf.PeerGone(c)
 	f.wake()
@@ -97,7 +99,7 @@ func (f *Flow) refuse(c stream.Cause) {
 
 // takeOffer answers a RELEASE that was kept. The caller holds f.mu.
 func (f *Flow) takeOffer() {
-	if f.near {
+	if f.s.near {
 		return
 	}
 	for _, st := range f.strands {
@@ -154,7 +156,7 @@ func (f *Flow) attachFar(l *lane, received uint64, greet func([]byte, uint64, ui
 		f.await()
 		f.replaceStrands(l) // another one may have come meanwhile
 	}
-	if f.finished {
+	if f.phase == phaseOver {
 		l.bind(nil) // the near relay gets the flow's end by its other messages
 		return
 	}

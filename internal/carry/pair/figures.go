@@ -14,12 +14,12 @@ func (f *Flow) end() End {
 	e.Lanes, e.CongestionControl = f.lanes.load(), f.s.laneCongestionControl()
 	out, in := int64(f.sf.Out.Acknowledged()), int64(f.sf.In.Position())
 	e.BytesUp, e.BytesDown = in, out
-	if f.near {
+	if f.s.near {
 		e.BytesUp, e.BytesDown = out, in
 	}
 	if c, byPeer := f.sf.Cause(); !f.sf.Clean() {
 		e.Reason, e.Err = reasonOf(c)
-		e.Far, e.ByPeer = byPeer == f.near, f.told
+		e.Far, e.ByPeer = byPeer == f.s.near, f.told
 	}
 	return e
 }
@@ -29,7 +29,7 @@ func (f *Flow) Figures() Figures {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	up, down := int64(f.sf.In.Position()), int64(f.sf.Out.Acknowledged())
-	if f.near {
+	if f.s.near {
 		up, down = down, up
 	}
 	g := Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Target: f.target,
@@ -44,11 +44,11 @@ func (f *Flow) state() FlowState {
 	switch {
 	case f.sf.Dead() || f.sf.Clean():
 		return FlowEnding
-	case !f.opened:
+	case f.phase != phaseOpen:
 		return FlowOpening
 	case !f.needSince.IsZero():
 		return FlowResumes
-	case f.lane == nil:
+	case f.lane() == nil:
 		return FlowParked
 	}
 	return FlowOpen
@@ -66,7 +66,7 @@ func (f *Flow) Inspect(look func(leg, lane int, add Counters)) {
 			sent = sent.plus(st.l.unsettled(), 1)
 		}
 	}
-	if l := f.lane; l != nil {
+	if l := f.lane(); l != nil {
 		l.mu.Lock()
 		add := sent.plus(l.settled, -1)
 		l.mu.Unlock()

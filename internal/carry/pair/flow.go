@@ -18,11 +18,11 @@ type Flow struct {
 	s  *session
 	id uint64
 
-	mu   sync.Mutex
-	cond cond // of mu: anything changed
-	sf   stream.Flow
-	leg  leg
-	lane *lane // the main one; nil: none
+	mu    sync.Mutex
+	phase phase
+	cond  cond // of mu: anything changed
+	sf    stream.Flow
+	leg   leg
 
 	strands   []*strand // the lanes, the main one first
 	wantLanes int       // near: so many lanes are to carry the flow
@@ -31,32 +31,23 @@ type Flow struct {
 	gapAt     uint64    // the position as a receiver
 	gapSince  stamp     // since when it stands there, though bytes beyond it are here
 
-	near       bool
-	known      bool  // near: the far relay knows the flow
-	sent       bool  // near: an OPEN was sent
-	dialing    bool  // far: Dial has not returned
-	opened     bool  // far: the target is connected; near: OPENED came
 	openedDue  bool  // far: OPENED is to be sent
 	openDue    bool  // near: OPEN is to be sent on the control connection
 	toldSent   bool  // the other end was told how much has gone out
 	lates      uint8 // how often the other end has said that bytes lack, since it last acknowledged some; 255: more often
 	running    bool  // the goroutine exists
-	finished   bool
-	legFailed  bool
-	told       bool // the other end has said why the flow is cut
-	blocked    bool // the goroutine writes to the lane
-	releasing  bool // near: RELEASE is offered, and unanswered
+	told       bool  // the other end has said why the flow is cut
+	releasing  bool  // near: RELEASE is offered, and unanswered
 	releaseDue bool
 	queued     bool        // waits for a lane (near)
 	needsOpen  bool        // near, under the link's lock: the lane that it waits for is to bring its OPEN
 	wanted     bool        // near: the far relay wants a lane for it
 	gaveBack   bool        // near: its latest lane, to a crowd, and has the first one when it needs one again
 	lost       bool        // a lane, and none has come in its place
-	attaching  bool        // near: the lane's ATTACH has no answer yet
 	copyNext   bool        // the next bytes of the flow's own socket are too few to pass unseen, or none
 	dirty      bool        // an ACK or RESET waits for the control connection
 	resting    bool        // parked: watch looks at it only now and then
-	over       atomic.Bool // finished, for those who cannot take mu
+	over       atomic.Bool // of phase, for those who cannot take mu
 	resumes    int32
 	joining    int32 // near: lanes that are on their way to it
 
@@ -67,7 +58,6 @@ type Flow struct {
 
 	start     stamp
 	moved     stamp // the latest byte
-	laneSince stamp // of the lane's OPEN, or the answer to its ATTACH
 	ackedAt   stamp // of the latest progress of what is unacknowledged
 	ackedBase uint64
 	needSince stamp // without a lane that it needs; zero: not so
@@ -80,9 +70,9 @@ type Flow struct {
 
 const ackEvery = 256 << 10
 
-func newFlow(s *session, id uint64, near bool, legs LegOptions) *Flow {
+func newFlow(s *session, id uint64, legs LegOptions) *Flow {
 	now := stampNow()
-	f := &Flow{s: s, id: id, near: near, start: now, moved: now, ackedAt: now, leg: leg{fd: -1}}
+	f := &Flow{s: s, id: id, start: now, moved: now, ackedAt: now, leg: leg{fd: -1}}
 	f.legs = legs.withDefaults()
 	f.sf.Init(&s.node.budget, limitStart)
 	return f
@@ -92,7 +82,7 @@ func newFlow(s *session, id uint64, near bool, legs LegOptions) *Flow {
 func (f *Flow) wake() {
 	f.cond.broadcast()
 	f.setResting(false)
-	if !f.running && !f.finished {
+	if !f.running && f.phase != phaseOver {
 		f.running = true
 		f.s.node.tasks.Go(f.run)
 	}
@@ -121,7 +111,7 @@ func (f *Flow) abort(c stream.Cause) {
 
 // takeEnd returns the report of the end, once.
 func (f *Flow) takeEnd() func() {
-	if !f.finished || f.s == nil {
+	if f.phase != phaseOver {
 		return nil
 	}
 	s, e, done := f.s, f.end(), f.done
@@ -138,7 +128,7 @@ func (f *Flow) takeEnd() func() {
 func (f *Flow) Reset(reason flow.EndReason, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.finished && !f.sf.Clean() {
+	if f.phase != phaseOver && !f.sf.Clean() {
 		f.abort(cause(reason, err))
 	}
 }

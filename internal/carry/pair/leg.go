@@ -21,6 +21,7 @@ type leg struct {
 	// What the poller saw since the last attempt.
 	readable, writable, failed bool
 	muted                      bool // the poller reports no bytes that arrive
+	broken                     bool // it has failed, or there will be none
 	busyOut                    bool // one of the calls writes
 	awaited                    bool // somebody waits for the end of such a call
 }
@@ -139,8 +140,8 @@ func (f *Flow) await() {
 
 // failLeg takes a failure of the flow's own socket.
 func (f *Flow) failLeg(err error) {
-	f.legFailed = true
-	f.sf.LocalReset(legCause(f.near, err))
+	f.leg.broken = true
+	f.sf.LocalReset(legCause(f.s.near, err))
 }
 
 // checkFailed looks at a socket that has an error and that nobody reads.
@@ -175,7 +176,7 @@ func (f *Flow) closeLeg() bool {
 		f.await()
 		return true
 	}
-	clean := f.sf.Clean() && !f.legFailed
+	clean := f.sf.Clean() && !f.leg.broken
 	if f.mustDrain(clean) {
 		if f.cutSince.IsZero() {
 			f.cutSince = stampNow()
@@ -196,7 +197,7 @@ func (f *Flow) closeLeg() bool {
 // mustDrain reports whether the socket's peer is to get more before the close.
 func (f *Flow) mustDrain(clean bool) bool {
 	_, byPeer := f.sf.Cause()
-	if f.legFailed || !clean && !byPeer || socket.Unacknowledged(f.leg.fd) == 0 || f.leg.isClosed() {
+	if f.leg.broken || !clean && !byPeer || socket.Unacknowledged(f.leg.fd) == 0 || f.leg.isClosed() {
 		return false
 	}
 	within := f.legs.ResetDrain
@@ -251,7 +252,7 @@ func (f *Flow) passEnd() bool {
 	if f.sf.Out.Ended() {
 		setReset(f.leg.fd, false) // in LAST_ACK the kernel cannot reset; its rest is whole
 	}
-	if err := f.leg.shut(f.sf.Out.Ended(), !f.near); err != nil {
+	if err := f.leg.shut(f.sf.Out.Ended(), !f.s.near); err != nil {
 		f.failLeg(err)
 	} else {
 		f.sf.EndPassed()

@@ -137,7 +137,7 @@ func (l *Link) Carry(c Client, done func(*Flow, End)) *Flow {
 	l.mu.Lock()
 	s, refuse := l.s, l.closed || l.node.draining.Load() || l.node.closing.Load()
 	l.mu.Unlock()
-	f := newFlow(s, l.flowID.Add(1), true, c.Legs)
+	f := newFlow(s, l.flowID.Add(1), c.Legs)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.done = done

@@ -255,11 +255,11 @@ func (f *Flow) readyStrands() (n int) {
 
 // lanesFull reports that the flow has bytes to send and that its lanes have no room for them,
 // as the path limits them and not the other end's reading.
-func (f *Flow) lanesFull() bool { return f.lanesBusy() && !f.lane.tuned.since(f.lane.bulk) }
+func (f *Flow) lanesFull() bool { return f.lanesBusy() && !f.lane().tuned.since(f.lane().bulk) }
 
 // lanesBusy reports that the flow has bytes to send and that its lanes have no room for them.
 func (f *Flow) lanesBusy() bool {
-	if f.lane == nil || !f.sf.Out.Pending() && !(f.leg.readable && f.sf.Hungry()) {
+	if f.lane() == nil || !f.sf.Out.Pending() && !(f.leg.readable && f.sf.Hungry()) {
 		return false
 	}
 	return !slices.ContainsFunc(f.strands, func(st *strand) bool { return st.ready && !f.hasEnough(st) })

@@ -69,9 +69,9 @@ func (f *Flow) whyDead(st *strand, now time.Time) string {
 		waits = st.since.until(now) > within && (!st.ready || f.sf.Out.Carries(&st.sent))
 	}
 	switch {
-	case !f.near && l.isDead(): // it went from this flow to another one before it ended
+	case !f.s.near && l.isDead(): // it went from this flow to another one before it ended
 		return "it has ended"
-	case l == f.lane && f.near && f.unheardOn(l) && f.askedFor(st, now) > f.s.answerWithin(hedgeAfter, 3) && !f.greeted(l):
+	case l == f.lane() && f.s.near && f.unheardOn(l) && f.askedFor(st, now) > f.s.answerWithin(hedgeAfter, 3) && !f.greeted(l):
 		return "no answer to OPEN"
 	case f.unanswered(st, now):
 		return "no answer of the other relay"
@@ -110,16 +110,16 @@ func (f *Flow) takesNothing(st *strand, now time.Time) bool {
 // unanswered reports that the far relay has not answered the ATTACH or the RELEASE that a lane has
 // brought to a kernel at least.
 func (f *Flow) unanswered(st *strand, now time.Time) bool {
-	main := st.l == f.lane
+	main := st.l == f.lane()
 	within := f.answerWithin()
 	if !st.l.answered.Load() { // the far relay computes the handshake first
 		within = max(within, f.s.answerWithin(greetWithin, 8))
 	}
 	switch {
-	case !f.near:
+	case !f.s.near:
 		return false
 	case main && f.releasing && st.sentAt.until(now) > within && f.arrived():
-	case (!st.ready || main && f.attaching) && st.since.until(now) > within:
+	case st.attaching && st.since.until(now) > within:
 	default:
 		return false
 	}
@@ -136,10 +136,10 @@ func (f *Flow) arrived() bool {
 // to a kernel and the far relay does not seem to have it: a repeated one dials nothing. Where it may
 // not, the flow ends when the far relay has had all its time, and a handshake's.
 func (f *Flow) watchOpen(now time.Time) {
-	if !f.near || !f.sent || f.known || f.lane == nil || f.s.sealed.Load() || f.opening == nil {
+	if f.phase != phaseAsked || f.lane() == nil || f.s.sealed.Load() || f.opening == nil {
 		return
 	}
-	waited := min(f.laneSince.until(now), f.s.upSince(now))
+	waited := min(f.strands[0].since.until(now), f.s.upSince(now))
 	switch {
 	case f.s.opensAhead() && f.wokeAt.IsZero() && waited > f.answerWithin():
 		f.wokeAt, f.openDue = stampOf(now), true
@@ -153,7 +153,7 @@ func (f *Flow) watchOpen(now time.Time) {
 // and it is not the flow's own socket that has no room.
 func (f *Flow) watchGap(now time.Time) {
 	pos := f.sf.In.Position()
-	if !f.sf.In.Lacks() || f.gapAt != pos || f.lane == nil || !f.leg.open() || !f.leg.writable {
+	if !f.sf.In.Lacks() || f.gapAt != pos || f.lane() == nil || !f.leg.open() || !f.leg.writable {
 		f.gapAt, f.gapSince = pos, stampOf(now)
 		return
 	}
@@ -198,7 +198,7 @@ func (f *Flow) brings(within time.Duration, now time.Time) (yes bool) {
 // until more does. The caller holds f.mu.
 func (f *Flow) tellSent(now time.Time) {
 	to, end, some := f.sf.Out.OnTheWay()
-	if !some || f.toldSent || !f.s.tellsSent.Load() || f.near && !f.known {
+	if !some || f.toldSent || !f.s.tellsSent.Load() || f.s.near && !f.phase.known() {
 		return
 	}
 	if !f.s.noResume && f.ackedAt.until(now) < f.s.answerWithin(suspectAfter, 4) {
@@ -221,7 +221,7 @@ func (f *Flow) tellSent(now time.Time) {
 // brings them; a flow that keeps nothing is cut, unless its kernel may still bring them.
 func (f *Flow) takeLate(offset uint64, now time.Time) {
 	if f.sf.Out.AtRisk() {
-		if f.lane != nil && (!holds(f.lane.bulk) || keptShut(f.lane.bulk, f.s.node.options.LateNoResume)) {
+		if f.lane() != nil && (!holds(f.lane().bulk) || keptShut(f.lane().bulk, f.s.node.options.LateNoResume)) {
 			f.abort(cause(flow.EndWANLost, errMissing))
 		}
 		return
@@ -264,15 +264,15 @@ func (f *Flow) greeted(l *lane) bool {
 // counts from the latest bytes that went out: a client may be silent for long before its first ones.
 func (f *Flow) askedFor(st *strand, now time.Time) time.Duration {
 	if !f.s.sealed.Load() {
-		return f.laneSince.until(now)
+		return f.strands[0].since.until(now)
 	}
-	return min(f.laneSince.until(now), st.sentAt.until(now))
+	return min(f.strands[0].since.until(now), st.sentAt.until(now))
 }
 
 // unheardOn reports that nothing shows that a near flow's first lane leads to the far relay.
 func (f *Flow) unheardOn(l *lane) bool {
 	if !f.s.sealed.Load() {
-		return !f.known
+		return !f.phase.known()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

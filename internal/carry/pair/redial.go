@@ -240,14 +240,15 @@ func (s *session) restarted(h wire.Hello) {
 	for _, f := range s.allFlows() {
 		f.mu.Lock()
 		switch {
-		case !f.sent || f.finished || f.s != s:
-		case inOrder && !f.known && f.untouched() && !slices.Contains(owed, f.id):
+		case f.phase.unheard() || f.phase == phaseOver || f.s != s:
+		case inOrder && f.phase == phaseAsked && f.untouched() && !slices.Contains(owed, f.id):
 			s.link.mu.Lock()
 			f.unsend()
 			s.link.mu.Unlock()
 			f.wake()
 		default:
-			f.sent = false // nor is the new process to hear of it: it would dial for an OPEN
+			f.openDue = false // nor is the new process to hear of it: it would dial for an OPEN
+			f.phase.take(eventGone)
 			f.sf.PeerGone(c)
 			f.wake()
 		}

@@ -56,7 +56,7 @@ func (s *session) handleFlow(ctl *control, m wire.Message) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.finished || f.s != s { // it has moved on
+	if f.phase == phaseOver || f.s != s { // it has moved on
 		return
 	}
 	f.take(m)
@@ -77,8 +77,9 @@ func (s *session) attach(l *lane, id uint64, frame wire.Frame) error {
 		switch {
 		case join:
 			f.joined(l, received)
-		case f.lane == l:
-			f.attaching, f.laneSince, f.wokeAt = false, stampNow(), 0
+		case f.lane() == l:
+			st := f.strands[0]
+			st.attaching, st.since, f.wokeAt = false, stampNow(), 0
 			f.attached(received)
 		}
 		return nil
@@ -150,7 +151,7 @@ func (s *session) releasedNear(l *lane, f *Flow, frame wire.Frame) {
 		return
 	}
 	f.mu.Lock()
-	given := f.lane == l && f.releasing
+	given := f.lane() == l && f.releasing
 	if given {
 		f.releasing = false
 		f.dropStrands()

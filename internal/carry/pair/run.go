@@ -20,35 +20,35 @@ func (f *Flow) run() {
 // step does the next thing and reports whether the goroutine stays.
 func (f *Flow) step() bool {
 	f.sf.Out.Trim()
-	if f.near && !f.sent && f.sf.Dead() {
+	if f.phase == phaseFresh && f.sf.Dead() {
 		f.sf.PeerGone(stream.Cause{}) // the far relay has never heard of it
 	}
 	f.sf.ResetLocal()
 	f.noteNeed()
 	f.postDue()
 	switch {
-	case f.finished:
+	case f.phase == phaseOver:
 		return false
 	case f.closeLeg():
 		return true
-	case f.sf.Over() && !f.leg.open() && !f.dialing:
+	case f.sf.Over() && !f.leg.open() && f.phase != phaseDialing:
 		f.leaveLane()
-		f.finished = true
+		f.phase.take(eventOver)
 		f.over.Store(true)
 		f.sf.Finish()
 		return false
 	case f.deliverSpill(), f.passEnd():
 		return true
-	case f.lane != nil && f.sendNext(), f.passOut():
+	case f.lane() != nil && f.sendNext(), f.passOut():
 		return true
 	case f.readLeg():
 		return true
 	case f.checkFailed():
 		return true
-	case f.lane == nil && f.parkable():
+	case f.lane() == nil && f.parkable():
 		return false
 	}
-	if f.lane == nil {
+	if f.lane() == nil {
 		f.await()
 	} else {
 		f.cond.wait(&f.mu)
@@ -92,8 +92,6 @@ func (f *Flow) sendNext() bool {
 		}
 		item, some = f.sf.Out.Next(&st.sent, stream.ChunkMax)
 	}
-	f.blocked = true
 	f.sendOn(st, item, some)
-	f.blocked = false
 	return true
 }

@@ -34,8 +34,8 @@ func TestShutLane(t *testing.T) {
 				fillWindow(t, bulk)
 			}
 			s := newSession(&Node{}, "b", 1, true)
-			f := newFlow(s, 1, true, LegOptions{})
-			f.known, f.leg.writable = true, true
+			f := newFlow(s, 1, LegOptions{})
+			f.phase, f.leg.writable = phaseKnown, true
 			l := &lane{s: s, bulk: bulk}
 			l.answered.Store(true)
 			st := f.addStrand(l, nil, true)

@@ -29,8 +29,8 @@ type solo struct {
 // newSolo makes a flow with n lanes that carry whatever the test has it take or send.
 func newSolo(t *testing.T, node *Node, n int) *solo {
 	s := newSession(node, "near", 1, false)
-	f := newFlow(s, 1, false, LegOptions{})
-	f.known, f.opened, f.running = true, true, true
+	f := newFlow(s, 1, LegOptions{})
+	f.phase, f.running = phaseOpen, true
 	own, target := tcpPair(t)
 	x := &solo{t: t, f: f, target: target}
 	f.mu.Lock()

@@ -73,13 +73,13 @@ func (p *pipes) close() {
 // passOut moves bytes of the flow's own socket to its lane unseen, if it may, and
 // reports whether it did something.
 func (f *Flow) passOut() bool {
-	if f.lane == nil || !f.lane.spliced() || f.greeting() || f.releasing || f.releaseDue || f.copyNext {
+	if f.lane() == nil || !f.lane().spliced() || f.greeting() || f.releasing || f.releaseDue || f.copyNext {
 		return false
 	}
 	if !f.leg.open() || !f.leg.readable || !f.sf.Hungry() || !f.sf.Out.Passable() {
 		return false
 	}
-	pipe, l := f.s.node.pipes.take(), f.lane
+	pipe, l := f.s.node.pipes.take(), f.lane()
 	if pipe == nil {
 		return false
 	}
@@ -108,7 +108,7 @@ func (f *Flow) passOut() bool {
 	}
 	f.leg.readable, f.copyNext = true, n < minSplice
 	f.mute(!f.copyNext)
-	if f.lane != l {
+	if f.lane() != l {
 		f.keepPipe(pipe, n)
 	} else {
 		f.passPipe(pipe, n)
@@ -130,17 +130,18 @@ func (f *Flow) keepPipe(pipe *splice.Pipe, n int) {
 
 // passPipe sends the n bytes of a pipe on the lane.
 func (f *Flow) passPipe(pipe *splice.Pipe, n int) {
-	l, offset := f.lane, f.sf.Out.Length()
+	l, offset := f.lane(), f.sf.Out.Length()
 	f.sf.Out.Take(n)
 	f.toldSent = false
-	f.blocked = true
+	st := f.strands[0]
+	st.busy = true
 	f.mu.Unlock()
 	err := l.sendPipe(f, offset, pipe, n)
 	f.s.node.pipes.give(pipe, err == nil)
 	f.mu.Lock()
-	f.blocked = false
+	st.busy = false
 	switch {
-	case f.lane != l: // given to another flow meanwhile, by whoever writes to lanes in clear
+	case f.lane() != l: // given to another flow meanwhile, by whoever writes to lanes in clear
 		f.abort(cause(flow.EndWANLost, errMissing))
 	case err != nil:
 		f.loseLane(l)
@@ -228,7 +229,7 @@ func (l *lane) passIn(f *Flow, offset uint64, n int) (int, error) {
 func (f *Flow) passable(l *lane, offset uint64, n int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.lane == l && f.leg.open() && f.sf.In.Passable(offset, n)
+	return f.lane() == l && f.leg.open() && f.sf.In.Passable(offset, n)
 }
 
 // fillPipe waits for bytes and moves up to n of them to a pipe; nil: none is to be had.
@@ -269,7 +270,7 @@ func (f *Flow) deliverPipe(l *lane, pipe *splice.Pipe, n int) (empty bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.heard(l)
-	for n > 0 && f.lane == l && !f.sf.Dead() {
+	for n > 0 && f.lane() == l && !f.sf.Dead() {
 		if !f.leg.open() || !f.leg.writable || f.leg.busyOut {
 			f.postDue()
 			f.await()

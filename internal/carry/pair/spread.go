@@ -19,7 +19,7 @@ func (f *Flow) leavePath(l *lane) {
 	}
 	l.closeByReset() // what the kernel has queued would come late
 	f.loseLane(l)
-	if f.lane == nil && f.known && !f.queued && !f.finished && f.moved.since() < stripePause {
+	if f.lane() == nil && f.phase.known() && !f.queued && f.phase != phaseOver && f.moved.since() < stripePause {
 		f.wanted = true
 		f.s.link.want(f)
 	}
@@ -30,7 +30,7 @@ func (f *Flow) leavePath(l *lane) {
 // are others.
 func (f *Flow) spreadLanes(large bool) {
 	paths := f.s.link.usable()
-	if len(paths) == 0 || f.lane == nil {
+	if len(paths) == 0 || f.lane() == nil {
 		return
 	}
 	shares := f.shares(paths, large)
@@ -99,7 +99,7 @@ func (f *Flow) shares(paths []*wanPath, large bool) []share {
 // that it could use more.
 func (f *Flow) adjustLanes(now time.Time) {
 	moved := f.sf.Out.Length() + f.sf.In.Position()
-	if f.lane == nil || f.moved.until(now) > stripePause {
+	if f.lane() == nil || f.moved.until(now) > stripePause {
 		f.burstFrom, f.mix = moved, nil
 	}
 	f.measureLanes()
@@ -107,8 +107,8 @@ func (f *Flow) adjustLanes(now time.Time) {
 		f.setWindow()
 	}
 	f.wantLanes = 1
-	large := f.lane != nil && f.s.manyLanes() && moved-f.burstFrom >= f.s.node.options.StripeAfter
-	if !f.near {
+	large := f.lane() != nil && f.s.manyLanes() && moved-f.burstFrom >= f.s.node.options.StripeAfter
+	if !f.s.near {
 		if large && f.lanesFull() {
 			f.s.offer(wire.Message{Type: wire.MessageLimited, Flow: f.id})
 		}

@@ -26,22 +26,23 @@ const (
 
 // strand is a lane while a flow has it.
 type strand struct {
-	l       *lane
-	sent    stream.Lane
-	greet   []byte // OPEN or ATTACH that goes first
-	ready   bool   // bytes may follow: the other end knows that the flow has the lane
-	gone    bool   // the flow has it no more
-	leaving bool   // another lane has taken its place: nothing more is to be sent on it
-	pumped  bool   // a goroutine sends on it
-	idle    bool   // that goroutine waits for data
-	busy    bool   // a write is in progress, or waits for room
-	further bool   // its memory counts
-	cond    cond   // of the flow's mu, for that goroutine
-	since   stamp  // of its first frame, or of the answer
-	paced   pace   // at the latest look
-	unsent  int    // what the kernel takes beyond what it can send; 0: not bounded yet
-	sentAt  stamp  // of the latest item that went out
-	roomAt  stamp  // since when somebody writes on it or waits for its room; zero: nobody does
+	l         *lane
+	sent      stream.Lane
+	greet     []byte // OPEN or ATTACH that goes first
+	attaching bool   // near: its ATTACH has no answer yet
+	ready     bool   // bytes may follow: the other end knows that the flow has the lane
+	gone      bool   // the flow has it no more
+	leaving   bool   // another lane has taken its place: nothing more is to be sent on it
+	pumped    bool   // a goroutine sends on it
+	idle      bool   // that goroutine waits for data
+	busy      bool   // a write is in progress, or waits for room
+	further   bool   // its memory counts
+	cond      cond   // of the flow's mu, for that goroutine
+	since     stamp  // of its first frame, or of the answer
+	paced     pace   // at the latest look
+	unsent    int    // what the kernel takes beyond what it can send; 0: not bounded yet
+	sentAt    stamp  // of the latest item that went out
+	roomAt    stamp  // since when somebody writes on it or waits for its room; zero: nobody does
 	// stuckAt is since when its reader has bytes that come before their turn, and no
 	// memory for them, while the flow's position is stuckPos.
 	stuckAt  stamp
@@ -67,7 +68,6 @@ func (f *Flow) has(l *lane) bool { return f.strand(l) != nil }
 func (f *Flow) addStrand(l *lane, greet []byte, ready bool) *strand {
 	st := &strand{l: l, greet: greet, ready: ready, since: stampNow()}
 	f.strands = append(f.strands, st)
-	f.lane = f.strands[0].l
 	if f.sf.In.Merges() {
 		f.pumpAll()
 	}
@@ -81,13 +81,10 @@ func (f *Flow) dropStrand(st *strand) {
 	f.giveMemory(st)
 	f.strands = slices.DeleteFunc(f.strands, func(other *strand) bool { return other == st })
 	if len(f.strands) == 0 {
-		f.strands, f.lane = nil, nil
+		f.strands = nil
 		return
 	}
-	if main := f.strands[0]; f.lane != main.l {
-		f.lane, f.laneSince, f.attaching = main.l, main.since, !main.ready
-		f.feed() // it takes small messages from now on
-	}
+	f.feed() // another one may be the main lane now, and takes small messages
 }
 
 // dropStrands takes all lanes from the flow.
@@ -97,7 +94,7 @@ func (f *Flow) dropStrands() {
 		st.cond.broadcast()
 		f.giveMemory(st)
 	}
-	f.strands, f.lane = nil, nil
+	f.strands = nil
 }
 
 // takeMemory counts what a further lane takes.
@@ -113,8 +110,22 @@ func (f *Flow) giveMemory(st *strand) {
 	}
 }
 
+// lane is the main lane; nil: there is none.
+func (f *Flow) lane() *lane {
+	if len(f.strands) == 0 {
+		return nil
+	}
+	return f.strands[0].l
+}
+
+// attaching reports whether the main lane's ATTACH has no answer yet.
+func (f *Flow) attaching() bool { return len(f.strands) > 0 && f.strands[0].attaching }
+
+// blocked reports whether somebody writes to the main lane or waits for its room.
+func (f *Flow) blocked() bool { return len(f.strands) > 0 && f.strands[0].busy }
+
 // greeting reports whether the main lane's first frame has not gone out yet.
-func (f *Flow) greeting() bool { return f.lane != nil && f.strands[0].greet != nil }
+func (f *Flow) greeting() bool { return f.lane() != nil && f.strands[0].greet != nil }
 
 // pumpAll has each lane send by a goroutine of its own: from the second lane on none may
 // wait for the room of another.
@@ -226,8 +237,8 @@ func (f *Flow) feed() {
 
 // blockedLanes are those on which somebody waits for room.
 func (f *Flow) blockedLanes() (all []*lane) {
-	for i, st := range f.strands {
-		if st.busy || i == 0 && f.blocked {
+	for _, st := range f.strands {
+		if st.busy {
 			all = append(all, st.l)
 		}
 	}
@@ -242,15 +253,17 @@ func (f *Flow) join(l *lane) bool {
 		return false
 	}
 	f.sf.In.Merge(maxSpill)
-	f.takeMemory(f.addStrand(l, wire.AppendJoin(nil, f.id, f.sf.In.Position()), false))
+	st := f.addStrand(l, wire.AppendJoin(nil, f.id, f.sf.In.Position()), false)
+	st.attaching = true
+	f.takeMemory(st)
 	f.pumpAll()
 	return true
 }
 
 // joinable reports whether lanes may join the flow now: both ends know its main lane.
 func (f *Flow) joinable() bool {
-	return f.near && f.known && f.opened && f.lane != nil && !f.attaching && !f.releasing && !f.releaseDue &&
-		!f.finished && !f.sf.Dead() && !f.sf.Clean() && f.s.manyLanes() && len(f.strands) < f.wantLanes &&
+	return f.s.near && f.phase == phaseOpen && f.lane() != nil && !f.strands[0].attaching && !f.releasing && !f.releaseDue &&
+		!f.sf.Dead() && !f.sf.Clean() && f.s.manyLanes() && len(f.strands) < f.wantLanes &&
 		f.s.node.budget.fits(laneMemory, laneRoom)
 }
 
@@ -260,10 +273,7 @@ func (f *Flow) joined(l *lane, received uint64) {
 	if st == nil {
 		return
 	}
-	st.ready, st.since = true, stampNow()
-	if st == f.strands[0] {
-		f.attaching, f.laneSince = false, st.since
-	}
+	st.ready, st.attaching, st.since = true, false, stampNow()
 	if err := f.sf.Arrived(received); err != nil {
 		f.abort(cause(flow.EndDamaged, errPosition(received)))
 	}
@@ -274,12 +284,12 @@ func (f *Flow) joined(l *lane, received uint64) {
 func (f *Flow) joinFar(l *lane, received uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.finished || !f.s.manyLanes() || len(f.strands) >= maxLanes || f.has(l) || !l.bind(f) {
+	if f.phase == phaseOver || !f.s.manyLanes() || len(f.strands) >= maxLanes || f.has(l) || !l.bind(f) {
 		l.close()
 		return
 	}
 	f.sf.In.Merge(maxSpill)
-	first := f.lane == nil
+	first := f.lane() == nil
 	f.takeMemory(f.addStrand(l, wire.AppendJoin(nil, f.id, f.sf.In.Position()), true))
 	f.pumpAll()
 	if first {
@@ -371,7 +381,7 @@ func (f *Flow) leaveLane() {
 		reusable := sawEnd && f.sf.Clean() && !f.sf.In.Merges() // else something may follow the end
 		l.mu.Unlock()
 		switch {
-		case !f.near:
+		case !f.s.near:
 			l.unbind(f)
 		case reusable:
 			l.unbind(f)
@@ -397,13 +407,12 @@ func (f *Flow) loseLane(l *lane) {
 	}
 	l.unbind(f)
 	f.releasing, f.releaseDue = false, false
-	if f.dropStrand(st); f.lane != nil {
+	if f.dropStrand(st); f.lane() != nil {
 		f.sf.Out.Lost(&st.sent)
 		f.feed()
 		f.wake()
 		return
 	}
-	f.attaching = false
 	atRisk := f.sf.Out.AtRisk()
 	f.sf.Detach()
 	f.lost = !f.sf.Over() && !atRisk

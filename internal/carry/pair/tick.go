@@ -12,7 +12,7 @@ import (
 func (f *Flow) watch(now time.Time, w wait) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.finished {
+	if f.phase == phaseOver {
 		return
 	}
 	if base := f.sf.Out.Acknowledged(); base != f.ackedBase || !f.sf.Out.InFlight() && !f.sf.Out.EndInFlight() {
@@ -24,7 +24,7 @@ func (f *Flow) watch(now time.Time, w wait) {
 	f.tellSent(now)
 	f.adjustLanes(now)
 	switch {
-	case (f.sent || !f.near) && (w.down && !f.onOwn() || f.tooLate(w.resume) || f.needSince.waited(now, w.resume) && (w.outage || f.s.stands(w.resume, now))):
+	case !f.phase.unheard() && (w.down && !f.onOwn() || f.tooLate(w.resume) || f.needSince.waited(now, w.resume) && (w.outage || f.s.stands(w.resume, now))):
 		f.giveUp(f.s.whyLost())
 	case f.unserved(now, w):
 		f.giveUp(f.s.whyDown())
@@ -47,7 +47,7 @@ func (f *Flow) watch(now time.Time, w wait) {
 // deadline, in which an outage does not count, since its end found no lane ready, nor a crowd
 // for which lanes are being made. With these that is no longer than others wait.
 func (f *Flow) unserved(now time.Time, w wait) bool {
-	if !f.near || f.sent || f.opening == nil {
+	if f.phase != phaseFresh || f.opening == nil {
 		return false
 	}
 	waited, deadline := f.start.until(now), f.opening.Deadline+f.s.strained()
@@ -57,12 +57,12 @@ func (f *Flow) unserved(now time.Time, w wait) bool {
 // onOwn reports that the flow goes on without a control connection: the kernel decides how
 // long its lane lives.
 func (f *Flow) onOwn() bool {
-	return f.lane != nil && f.s.noResume && !f.sf.Dead() && !f.endsUntold()
+	return f.lane() != nil && f.s.noResume && !f.sf.Dead() && !f.endsUntold()
 }
 
 // giveUp ends the flow without its peer.
 func (f *Flow) giveUp(c stream.Cause) {
-	if !f.near && f.sf.Out.Acknowledged() == 0 { // else the near relay knows that the target was dialed
+	if !f.s.near && f.sf.Out.Acknowledged() == 0 { // else the near relay knows that the target was dialed
 		f.s.owe(f.id, stream.Cause{})
 	}
 	f.sf.Abort(c)
@@ -73,7 +73,7 @@ func (f *Flow) giveUp(c stream.Cause) {
 // watchReset passes on a reset of the flow's own socket that nobody reads, because what
 // comes before it does not get away: after a time, without that.
 func (f *Flow) watchReset(now time.Time) {
-	if !f.leg.failed || f.sf.In.Ended() || !f.blocked && !f.sf.Out.Full() {
+	if !f.leg.failed || f.sf.In.Ended() || !f.blocked() && !f.sf.Out.Full() {
 		return
 	}
 	if f.cutSince.IsZero() {
@@ -87,8 +87,8 @@ func (f *Flow) watchReset(now time.Time) {
 		f.leg.failed, f.cutSince = false, 0
 		return
 	}
-	f.legFailed = true
-	f.abort(legCause(f.near, err))
+	f.leg.broken = true
+	f.abort(legCause(f.s.near, err))
 	for _, l := range f.blockedLanes() {
 		l.close()
 		f.loseLane(l)
@@ -111,7 +111,7 @@ func (f *Flow) watchSilence(now time.Time) {
 		f.abort(cause(flow.EndHalfClosed, nil))
 	case f.legs.Idle > 0 && silent > f.legs.Idle:
 		f.abort(cause(flow.EndIdle, nil))
-	case f.near && f.known && f.lane != nil && f.leg.writable && !f.releasing && silent > f.s.parkAfter() && f.sf.Quiet():
+	case f.s.near && f.phase.known() && f.lane() != nil && f.leg.writable && !f.releasing && silent > f.s.parkAfter() && f.sf.Quiet():
 		f.releaseFrom(1)
 		f.releaseDue, f.gaveBack = true, silent <= f.s.node.options.ParkAfter
 		f.wake()
@@ -121,7 +121,7 @@ func (f *Flow) watchSilence(now time.Time) {
 // watchWake has bytes go ahead again, which the other end may have had no room for. The far
 // relay asks again for a lane.
 func (f *Flow) watchWake(now time.Time) {
-	if f.lane != nil || f.wokeAt.IsZero() || f.wokeAt.until(now) < f.s.answerWithin(time.Second, 4) {
+	if f.lane() != nil || f.wokeAt.IsZero() || f.wokeAt.until(now) < f.s.answerWithin(time.Second, 4) {
 		return
 	}
 	f.wokeAt = 0
@@ -138,7 +138,7 @@ func (f *Flow) rest(now time.Time) {
 
 // quiet reports that the flow is parked and waits for events alone.
 func (f *Flow) quiet() bool {
-	return f.lane == nil && f.opened && !f.running && !f.queued && !f.wanted && !f.leg.failed &&
+	return f.lane() == nil && f.phase == phaseOpen && !f.running && !f.queued && !f.wanted && !f.leg.failed &&
 		f.needSince.IsZero() && f.wokeAt.IsZero() && f.sf.Quiet() && f.parkable()
 }
 

@@ -17,7 +17,7 @@ func (l *Link) want(f *Flow) {
 	}
 	f.queued = true
 	l.mu.Lock()
-	f.needsOpen = !f.known
+	f.needsOpen = !f.phase.known()
 	if f.gaveBack {
 		l.waiting = slices.Insert(l.waiting, 0, f)
 	} else {
@@ -106,7 +106,7 @@ func (l *Link) moveOn(f *Flow) bool {
 // followEnd takes a flow on from a session whose far process has said its last and has not spoken of
 // this flow: it has not dialed for it, and never will. The caller holds f.mu.
 func (l *Link) followEnd(f *Flow) {
-	for !f.known && !f.finished && f.s.hasEnded() {
+	for !f.phase.known() && f.phase != phaseOver && f.s.hasEnded() {
 		if !l.moveOn(f) {
 			return
 		}

@@ -24,7 +24,7 @@ func TestGaveBack(t *testing.T) {
 	s := &session{}
 	l := &Link{kick: make(chan struct{}, 1), node: &Node{}}
 	l.setPaths(nil)
-	flows := map[string]*Flow{"waits": {s: s, known: true}, "gave back": {s: s, known: true, gaveBack: true}, "comes": {s: s}}
+	flows := map[string]*Flow{"waits": {s: s, phase: phaseKnown}, "gave back": {s: s, phase: phaseKnown, gaveBack: true}, "comes": {s: s}}
 	for _, name := range []string{"waits", "gave back", "comes"} {
 		l.want(flows[name])
 	}

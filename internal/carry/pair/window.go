@@ -83,7 +83,7 @@ func (w *window) size(now stamp, rounds, open float64, rtt time.Duration) int {
 
 // setWindow bounds what the flow keeps.
 func (f *Flow) setWindow() {
-	if f.lane == nil || f.s.noResume {
+	if f.lane() == nil || f.s.noResume {
 		return
 	}
 	if f.s.compresses.Load() {
@@ -132,7 +132,7 @@ func (f *Flow) WaitsForPath() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case !f.needSince.IsZero(), !f.opened:
+	case !f.needSince.IsZero(), f.phase != phaseOpen:
 		return true
 	case f.leg.open():
 		if i, err := tcpinfo.Get(f.leg.fd); err == nil && waitsForReader(&i) {
