@@ -108,7 +108,7 @@ func rateOver(ctx context.Context, o Options, way string, second lab.Conditions,
 }
 
 // paths are the near relay's.
-func (w *world) paths(ctx context.Context) ([]status.PairPath, error) {
+func (w *world) paths(ctx context.Context) ([]status.Path, error) {
 	now, err := w.near().Status(ctx)
 	if err != nil || now.Pairs == nil || len(now.Pairs.Sessions) == 0 {
 		return nil, err

@@ -29,11 +29,8 @@ func writePairs(w io.Writer, p *flow.Pairs, tunnel string, now time.Time) {
 				s.LanesWarm, s.LanesBusy, s.FlowsMoving, s.FlowsParked, s.FlowsResuming)
 		}
 		writePaths(w, s.Paths)
-		if s.FlowsStriped > 0 {
-			fmt.Fprintf(w, "    %s with several lanes\n", display.Plural(s.FlowsStriped, "flow"))
-		}
-		if s.CompressedBytes > 0 {
-			fmt.Fprintf(w, "    compressed %s to %s\n", display.Quantity(s.CompressedBytes), display.Quantity(s.CompressedToBytes))
+		for _, fact := range s.Facts() {
+			fmt.Fprintf(w, "    %s\n", fact)
 		}
 		for _, note := range s.Notes() {
 			display.WriteParagraph(w, "    ", note)
@@ -46,7 +43,7 @@ func writePairs(w io.Writer, p *flow.Pairs, tunnel string, now time.Time) {
 }
 
 // writePaths prints how the paths of a near tunnel are.
-func writePaths(w io.Writer, paths []flow.PairPath) {
+func writePaths(w io.Writer, paths []flow.Path) {
 	for _, p := range paths {
 		line := fmt.Sprintf("path %s: %s", p.Path, p.State())
 		if p.Up {
@@ -60,7 +57,7 @@ func writePaths(w io.Writer, paths []flow.PairPath) {
 }
 
 // writePairProblem prints why a session does not stand, or makes no lanes, in whole.
-func writePairProblem(w io.Writer, s flow.PairSession) {
+func writePairProblem(w io.Writer, s flow.Session) {
 	const lead = "    "
 	switch {
 	case s.Up && s.LaneError != "":
@@ -74,9 +71,9 @@ func writePairProblem(w io.Writer, s flow.PairSession) {
 }
 
 // pairLine says how a session is.
-func pairLine(s flow.PairSession, now time.Time) string {
+func pairLine(s flow.Session, now time.Time) string {
 	if !s.Up {
-		line := s.Problem
+		line := string(s.Problem)
 		if line == "" {
 			line = "connecting"
 		}

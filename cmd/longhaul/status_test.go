@@ -81,10 +81,10 @@ func TestStatusTable(t *testing.T) {
 			},
 		},
 	}
-	busy.Pairs = &flow.Pairs{Sessions: []flow.PairSession{
+	busy.Pairs = &flow.Pairs{Sessions: []flow.Session{
 		{Tunnel: "quiet", Peer: "site-b", End: flow.NearEnd, Encrypted: true, Resumable: true, Up: true, Since: now.Add(-time.Hour), RTT: units.Seconds(60 * time.Millisecond), LanesWarm: 4, LanesBusy: 2,
 			FlowsMoving: 2, FlowsParked: 1000, FlowsResuming: 1, RetainedBytes: 12 << 20, Resumes: 3, Outage: units.Seconds(21 * time.Second), Draining: true,
-			Paths: []flow.PairPath{
+			Paths: []flow.Path{
 				{Path: "192.0.2.10", Up: true, Active: true, Control: true, RTT: units.Seconds(20 * time.Millisecond), Busy: 2, Sent: 5 << 30, Received: 9000},
 				{Path: "wan1 to [2001:db8::6]:6000", Error: "connect to [2001:db8::6]:6000: network is unreachable"},
 				{Path: "198.51.100.20", Standby: true, Up: true, RTT: units.Seconds(80 * time.Millisecond)},

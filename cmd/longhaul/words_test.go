@@ -12,7 +12,6 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/integrity"
-	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/find/doctor"
 	"longhaul/internal/tune/hostchanges"
@@ -83,8 +82,9 @@ func wordsOfStates(t *testing.T) []string {
 		{"carry/relay/snapshot.go", "func (f *flow) state()", "\n}\n", `return "([a-z-]+)"`, 7},
 		{"carry/flow/tunnel.go", "HopState = ", "\n)\n", `= "([a-z-]+)"`, 4},
 		{"carry/flow/pair.go", "PairUnpaired ", "\n)\n", `= "([a-z-]+)"`, 10},
-		{"carry/flow/pair.go", "func (s *PairSession) State()", "\n}\n", `return "([a-z-]+)"`, 4},
-		{"carry/flow/pair.go", "func (p *PairPath) State()", "\n}\n", `return "([a-z-]+)"`, 4},
+		{"carry/flow/pair.go", "func (s *Session) State()", "\n}\n", `return "([a-z-]+)"`, 4},
+		{"carry/flow/carrier.go", "StateDialing ", "\n)\n", `= "([a-z-]+)"`, 5},
+		{"carry/flow/pair.go", "func (p *Path) State()", "\n}\n", `return "([a-z-]+)"`, 4},
 		{"carry/integrity/report.go", "Whole ", "\n)\n", `= "([a-z-]+)"`, 4},
 	} {
 		_, text, found := strings.Cut(readSource(t, "../../internal/"+from.file), from.begin)
@@ -99,9 +99,6 @@ func wordsOfStates(t *testing.T) []string {
 	}
 	for full, short := range flowStates {
 		words = append(words, full, short)
-	}
-	for _, s := range []pair.FlowState{pair.FlowOpening, pair.FlowOpen, pair.FlowParked, pair.FlowResumes, pair.FlowEnding} {
-		words = append(words, string(s))
 	}
 	return append(words, string(flow.NearEnd), string(flow.FarEnd))
 }

@@ -411,7 +411,7 @@ func TestCase57UpgradeInAnOutage(t *testing.T) {
 // expectNamed breaks the path with fault, before a session stands and after. Each time the problem
 // is named, with these words, flows are reset with the same reason, and all is well once the fault
 // is over. It returns the flows that have gone on over lanes that stood.
-func (p *pairOf) expectNamed(dial dialFunc, fault func(on bool), problem, words, remedy string) (running []held) {
+func (p *pairOf) expectNamed(dial dialFunc, fault func(on bool), problem flow.PairProblem, words, remedy string) (running []held) {
 	p.t.Helper()
 	p.withoutWaitForPair = true
 	p.settings = "    connect_timeout: 2s\n"

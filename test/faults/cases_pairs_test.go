@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -490,23 +491,18 @@ func TestCase49UnknownKey(t *testing.T) {
 
 // expectProblem waits until the near relay names one of these problems. A client is
 // reset, and longhaul check says the same.
-func (p *pairOf) expectProblem(problems ...string) {
+func (p *pairOf) expectProblem(problems ...flow.PairProblem) {
 	p.t.Helper()
-	var found string
+	var found flow.PairProblem
 	nettest.Eventually(p.t, patience, func() bool {
 		found = p.near.session().Problem
-		for _, problem := range problems {
-			if found == problem {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(problems, found)
 	}, func() string { return fmt.Sprintf("the problem is %+v, want %v", p.near.session(), problems) })
 	output, status := command(p.t, "check", "main", "--control-socket", p.near.socket())
-	if status != 1 || !strings.Contains(output, found) {
+	if status != 1 || !strings.Contains(output, string(found)) {
 		p.t.Errorf("check exits with %d: %s", status, output)
 	}
-	p.near.expectLog(`msg="pair: no session: ` + found + `"`)
+	p.near.expectLog(`msg="pair: no session: ` + string(found) + `"`)
 }
 
 // Case 50: bytes of lanes are altered on the way. No altered byte arrives, and the
@@ -525,8 +521,9 @@ func TestCase50AlteredBytes(t *testing.T) {
 func TestCase51NoPairedRelayThere(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name, problem string
-		serve         func(net.Conn)
+		name    string
+		problem flow.PairProblem
+		serve   func(net.Conn)
 	}{
 		{"echo", flow.PairUnpaired, func(c net.Conn) { _, _ = io.Copy(c, c) }},
 		{"banner", flow.PairUnpaired, func(c net.Conn) {

@@ -36,7 +36,7 @@ func TestCase60OtherVersionAtFarRelay(t *testing.T) {
 		hello wire.Hello
 	}{
 		"its HELLO has later versions": {preface.ALPN, wire.Hello{Lowest: 8, Highest: 9, Instance: 1}},
-		"it refuses this one":          {preface.ALPN, wire.Hello{Lowest: 8, Highest: 9, Instance: 1, Problem: flow.PairVersion}},
+		"it refuses this one":          {preface.ALPN, wire.Hello{Lowest: 8, Highest: 9, Instance: 1, Problem: string(flow.PairVersion)}},
 		"its TLS has another ALPN":     {otherALPN, wire.Hello{}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestCase60OtherVersionAtNearRelay(t *testing.T) {
 			nettest.Must(t, err)
 			_, err = over.Write(c.hello.Append(nil))
 			nettest.Must(t, err)
-			if answer, err := wire.ReadHello(over); err != nil || answer.Problem != flow.PairVersion {
+			if answer, err := wire.ReadHello(over); err != nil || answer.Problem != string(flow.PairVersion) {
 				t.Errorf("the answer is %+v, %v", answer, err)
 			}
 		}

@@ -22,7 +22,7 @@ func severalPaths(t *testing.T, second string) *pairPath {
 }
 
 // expectPaths waits until both paths are as they should be.
-func (p *pairPath) expectPaths(what string, ok func(first, second flow.PairPath) bool) {
+func (p *pairPath) expectPaths(what string, ok func(first, second flow.Path) bool) {
 	p.t.Helper()
 	nettest.Eventually(p.t, patience, func() bool {
 		paths := p.near.session().Paths
@@ -30,7 +30,7 @@ func (p *pairPath) expectPaths(what string, ok func(first, second flow.PairPath)
 	}, func() string { return fmt.Sprintf("want %s: %+v", what, p.near.session()) })
 }
 
-func bothCarry(a, b flow.PairPath) bool { return a.Busy > 0 && b.Busy > 0 }
+func bothCarry(a, b flow.Path) bool { return a.Busy > 0 && b.Busy > 0 }
 
 // Case 92: one of two paths dies, and later the other one. Flows go on over what is left.
 func TestCase92PathDies(t *testing.T) {
@@ -40,7 +40,7 @@ func TestCase92PathDies(t *testing.T) {
 	for i, x := range providers {
 		p.expectPaths("flows on both paths", bothCarry)
 		p.setDown(x.name, true, bothWays)
-		p.expectPaths("one path that is down", func(a, b flow.PairPath) bool {
+		p.expectPaths("one path that is down", func(a, b flow.Path) bool {
 			lost, other := a, b
 			if i == 1 {
 				lost, other = b, a
@@ -65,10 +65,10 @@ func TestCase93PathComesBack(t *testing.T) {
 	c := p.gather(p.dial, 48<<20)
 	p.expectPaths("flows on both paths", bothCarry)
 	p.setDown(providers[1].name, true, bothWays)
-	p.expectPaths("one path that is down", func(a, b flow.PairPath) bool { return a.Up && !b.Up })
+	p.expectPaths("one path that is down", func(a, b flow.Path) bool { return a.Up && !b.Up })
 	before := p.near.session().Paths[1].Sent
 	p.setDown(providers[1].name, false, bothWays)
-	p.expectPaths("bytes on the path that is back", func(a, b flow.PairPath) bool {
+	p.expectPaths("bytes on the path that is back", func(a, b flow.Path) bool {
 		return a.Up && b.Up && b.Busy > 0 && b.Sent > before+256<<10
 	})
 	c.expectWhole()
@@ -80,10 +80,10 @@ func TestCase94StandbyTakesOver(t *testing.T) {
 	t.Parallel()
 	p := severalPaths(t, ", standby: true")
 	c := p.gather(p.dial, 32<<20)
-	first := func(a, b flow.PairPath) bool { return a.Busy > 0 && a.Control && b.Up && !b.Active && b.Lanes == 0 }
+	first := func(a, b flow.Path) bool { return a.Busy > 0 && a.Control && b.Up && !b.Active && b.Lanes == 0 }
 	p.expectPaths("a path that stands by", first)
 	p.setDown(providers[0].name, true, bothWays)
-	p.expectPaths("flows on the path that stood by", func(a, b flow.PairPath) bool { return !a.Up && b.Active && b.Control && b.Busy > 0 })
+	p.expectPaths("flows on the path that stood by", func(a, b flow.Path) bool { return !a.Up && b.Active && b.Control && b.Busy > 0 })
 	c.expectMore(1 << 20)
 	c.silent.alive(t, "over the path that stood by")
 	p.setDown(providers[0].name, false, bothWays)
@@ -101,7 +101,7 @@ func TestCase103AddressOfPathIsTaken(t *testing.T) {
 	p.expectPaths("flows on both paths", bothCarry)
 	x := providers[0]
 	nettest.Must(t, p.nearHost.DropAddress(x.name, x.near))
-	p.expectPaths("one path that is down", func(a, b flow.PairPath) bool {
+	p.expectPaths("one path that is down", func(a, b flow.Path) bool {
 		return !a.Up && a.Error != "" && a.Busy == 0 && b.Up && b.Control && b.Busy > 0
 	})
 	c.join()

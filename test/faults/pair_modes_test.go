@@ -70,7 +70,7 @@ func TestPairModes(t *testing.T) {
 				}
 			})
 			near, far := p.near.session(), p.far.session()
-			for _, s := range []flow.PairSession{near, far} {
+			for _, s := range []flow.Session{near, far} {
 				if s.Encrypted == clear || s.Resumable != !strings.Contains(mode.near, "resume") || s.EndsInClear {
 					t.Errorf("status has %+v", s)
 				}

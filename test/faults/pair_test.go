@@ -83,7 +83,7 @@ func (p *pairOf) farConfig() string {
 }
 
 // session is the session of a relay's tunnel; of several, one that stands.
-func (d *daemon) session() (s flow.PairSession) {
+func (d *daemon) session() (s flow.Session) {
 	now := d.status().Pairs
 	if now == nil {
 		return s

@@ -4,34 +4,35 @@ import (
 	"fmt"
 	"time"
 
+	"longhaul/internal/words/display"
 	"longhaul/internal/words/units"
 )
 
 // Pairs are the pairs of a relay process at one moment.
 type Pairs struct {
-	Instance           string           `json:"instance"` // random, of this process
-	RetainedBytes      int64            `json:"retained_bytes"`
-	RetainedLimitBytes int64            `json:"retained_limit_bytes,omitempty"` // a quarter of memory_limit, or of the host's or cgroup's memory
-	Sessions           []PairSession    `json:"sessions"`
-	Strangers          map[string]int64 `json:"strangers_total"`        // connections that became part of no session, by problem
-	KeysProblem        string           `json:"keys_problem,omitempty"` // why the files of keys cannot be read; the relay goes on with those it has
+	Instance           string                `json:"instance"` // random, of this process
+	RetainedBytes      int64                 `json:"retained_bytes"`
+	RetainedLimitBytes int64                 `json:"retained_limit_bytes,omitempty"` // a quarter of memory_limit, or of the host's or cgroup's memory
+	Sessions           []Session             `json:"sessions"`
+	Strangers          map[PairProblem]int64 `json:"strangers_total"`        // connections that became part of no session, by problem
+	KeysProblem        string                `json:"keys_problem,omitempty"` // why the files of keys cannot be read; the relay goes on with those it has
 }
 
-// PairSession is what relates a tunnel of this relay to one process of a paired
+// Session is what relates a tunnel of this relay to one process of a paired
 // relay, whether it stands or not.
-type PairSession struct {
-	Tunnel   string    `json:"tunnel"`
-	Peer     string    `json:"peer"`
-	Session  string    `json:"session"` // number, of the near relay
-	End      PairRole  `json:"end"`     // this relay's
-	Up       bool      `json:"up"`
-	Since    time.Time `json:"since,omitzero"` // of Up, true or false
-	Problem  string    `json:"problem,omitempty"`
-	Error    string    `json:"error,omitempty"`    // behind Problem
-	Remote   Address   `json:"remote,omitzero"`    // of the control connection
-	Instance string    `json:"instance,omitempty"` // of the other process
-	Release  string    `json:"release,omitempty"`  // of the other process
-	Draining bool      `json:"draining"`           // it takes no new flows
+type Session struct {
+	Tunnel   string      `json:"tunnel"`
+	Peer     string      `json:"peer"`
+	Session  string      `json:"session"` // number, of the near relay
+	End      PairRole    `json:"end"`     // this relay's
+	Up       bool        `json:"up"`
+	Since    time.Time   `json:"since,omitzero"` // of Up, true or false
+	Problem  PairProblem `json:"problem,omitempty"`
+	Error    string      `json:"error,omitempty"`    // behind Problem
+	Remote   Address     `json:"remote,omitzero"`    // of the control connection
+	Instance string      `json:"instance,omitempty"` // of the other process
+	Release  string      `json:"release,omitempty"`  // of the other process
+	Draining bool        `json:"draining"`           // it takes no new flows
 
 	Encrypted bool `json:"encrypted"` // false: bytes cross the WAN in clear
 	// EndsInClear: beginnings and ends of flows cross the WAN in clear as well, since the other
@@ -51,7 +52,8 @@ type PairSession struct {
 
 	RTT           units.Seconds `json:"rtt_seconds,omitempty"`
 	LaneError     string        `json:"lane_error,omitempty"`   // why lanes that it lacks cannot be made, though it is up
-	LaneProblem   string        `json:"lane_problem,omitempty"` // of LaneError
+	LaneProblem   PairProblem   `json:"lane_problem,omitempty"` // of LaneError
+	Flows         int           `json:"-"`                      // that have not ended
 	LanesWarm     int           `json:"lanes_warm"`
 	LanesBusy     int           `json:"lanes_busy"`
 	FlowsMoving   int           `json:"flows_moving"`   // with a lane
@@ -66,11 +68,11 @@ type PairSession struct {
 	CompressedBytes   int64 `json:"compressed_bytes"`
 	CompressedToBytes int64 `json:"compressed_to_bytes"`
 
-	Paths []PairPath `json:"paths,omitempty"` // of a near tunnel that configures them
+	Paths []Path `json:"paths,omitempty"` // of a near tunnel that configures them
 }
 
-// PairPath is a path from a near tunnel to its far relay.
-type PairPath struct {
+// Path is a path from a near tunnel to its far relay.
+type Path struct {
 	Path     string        `json:"path"`    // as the configuration names it
 	Standby  bool          `json:"standby"` // used while all others are lost
 	Up       bool          `json:"up"`
@@ -86,7 +88,7 @@ type PairPath struct {
 }
 
 // State names how a path is.
-func (p *PairPath) State() string {
+func (p *Path) State() string {
 	switch {
 	case p.Up && !p.Active:
 		return "standby"
@@ -119,21 +121,24 @@ const (
 	FarEnd  PairRole = "far"  // has the targets
 )
 
-// The problems that keep a session from standing.
+// PairProblem is the cause that keeps a session from standing.
+type PairProblem string
+
+// The problems of a session; none: "".
 const (
-	PairUnpaired   = "unpaired"    // what answers is no paired relay
-	PairKeyUnknown = "key-unknown" // one relay does not know the key of the other
-	PairVersion    = "version"     // the relays have no version of the protocol in common
-	PairPathDown   = "path-down"   // nothing answers
-	PairPathMTU    = "path-mtu"    // the path drops large packets
-	PairDenied     = "denied"      // the far tunnel does not take this relay's flows
-	PairDraining   = "draining"    // the far process takes no new sessions
-	PairEncrypt    = "encrypt"     // one relay has encrypt: off, the other has not
-	PairBusy       = "busy"        // the far relay has too many handshakes or sessions
-	PairOverloaded = "overloaded"  // one of the relays has no CPU for its answers
+	PairUnpaired   PairProblem = "unpaired"    // what answers is no paired relay
+	PairKeyUnknown PairProblem = "key-unknown" // one relay does not know the key of the other
+	PairVersion    PairProblem = "version"     // the relays have no version of the protocol in common
+	PairPathDown   PairProblem = "path-down"   // nothing answers
+	PairPathMTU    PairProblem = "path-mtu"    // the path drops large packets
+	PairDenied     PairProblem = "denied"      // the far tunnel does not take this relay's flows
+	PairDraining   PairProblem = "draining"    // the far process takes no new sessions
+	PairEncrypt    PairProblem = "encrypt"     // one relay has encrypt: off, the other has not
+	PairBusy       PairProblem = "busy"        // the far relay has too many handshakes or sessions
+	PairOverloaded PairProblem = "overloaded"  // one of the relays has no CPU for its answers
 )
 
-// The values of PairSession.Compress.
+// The values of Session.Compress.
 const (
 	CompressOff         = "off"
 	CompressAuto        = "auto"
@@ -142,7 +147,7 @@ const (
 
 // State names how a session is: up, draining, lost (it was up), connecting, or its
 // problem.
-func (s *PairSession) State() string {
+func (s *Session) State() string {
 	switch {
 	case s.Up && s.Draining:
 		return "draining"
@@ -151,7 +156,7 @@ func (s *PairSession) State() string {
 	case s.Instance != "" && (s.Problem == "" || s.Problem == PairPathDown || s.Problem == PairPathMTU):
 		return "lost"
 	case s.Problem != "":
-		return s.Problem
+		return string(s.Problem)
 	}
 	return "connecting"
 }
@@ -172,7 +177,7 @@ const TwinWarning = "another relay with the same key, host name and listen is co
 	"give one of them an empty key directory, and pair it"
 
 // Notes tells the mode of a session, if it is not the usual one, and what is wrong with it.
-func (s *PairSession) Notes() (notes []string) {
+func (s *Session) Notes() (notes []string) {
 	if !s.Encrypted {
 		notes = append(notes, ClearWarning)
 	}
@@ -198,11 +203,45 @@ func (s *PairSession) Notes() (notes []string) {
 }
 
 // WaitingFlows is the number of flows that go on when the session is back.
-func (s *PairSession) WaitingFlows() int { return s.FlowsMoving + s.FlowsParked + s.FlowsResuming }
+func (s *Session) WaitingFlows() int { return s.FlowsMoving + s.FlowsParked + s.FlowsResuming }
+
+// Add adds the figures of another session of the same pair.
+func (s *Session) Add(o *Session) {
+	s.Flows += o.Flows
+	s.LanesWarm += o.LanesWarm
+	s.LanesBusy += o.LanesBusy
+	s.FlowsMoving += o.FlowsMoving
+	s.FlowsStriped += o.FlowsStriped
+	s.FlowsParked += o.FlowsParked
+	s.FlowsResuming += o.FlowsResuming
+	s.RetainedBytes += o.RetainedBytes
+	s.AddTotals(o)
+}
+
+// AddTotals adds those figures of another session that only grow, so that they count when it has
+// ended.
+func (s *Session) AddTotals(o *Session) {
+	s.FlowsTotal += o.FlowsTotal
+	s.Resumes += o.Resumes
+	s.Outage += o.Outage
+	s.CompressedBytes += o.CompressedBytes
+	s.CompressedToBytes += o.CompressedToBytes
+}
+
+// Facts tells the figures in words that few sessions have.
+func (s *Session) Facts() (facts []string) {
+	if s.FlowsStriped > 0 {
+		facts = append(facts, display.Plural(s.FlowsStriped, "flow")+" with several lanes")
+	}
+	if s.CompressedBytes > 0 {
+		facts = append(facts, "compressed "+display.Quantity(s.CompressedBytes)+" to "+display.Quantity(s.CompressedToBytes))
+	}
+	return facts
+}
 
 // PairProblemText says in words what keeps a session with a relay from standing.
 // The relay is given by its name or its address.
-func PairProblemText(problem, relay string) string {
+func PairProblemText(problem PairProblem, relay string) string {
 	switch problem {
 	case PairUnpaired:
 		return "what answers at " + relay + " is no paired relay"
@@ -230,7 +269,7 @@ func PairProblemText(problem, relay string) string {
 
 // Remedy says what to do about the problem of a session or of its lanes, and at which of the two relays;
 // empty: nothing is known.
-func (s *PairSession) Remedy() string {
+func (s *Session) Remedy() string {
 	other := "far"
 	if s.End == FarEnd {
 		other = "near"
@@ -265,10 +304,22 @@ func (s *PairSession) Remedy() string {
 
 // keyRemedy is how both relays come to know each other's key. The far relay invites, since only
 // that one has a port that takes a join.
-func (s *PairSession) keyRemedy() string {
+func (s *Session) keyRemedy() string {
 	if s.End == FarEnd {
 		return "pair again: here longhaul pair invite " + s.Peer + " --address HOST:PORT, at the near relay longhaul pair join - < line"
 	}
 	return "compare longhaul pair list at both relays. If the peer has another name here: longhaul pair rename OLD " + s.Peer +
 		". Otherwise pair: at the far relay longhaul pair invite NAME --address HOST:PORT, here longhaul pair join - --as " + s.Peer + " < line"
+}
+
+// Taking says whether the pair of a near tunnel takes new flows.
+type Taking struct {
+	Peer    string
+	Takes   bool
+	Stood   bool        // the pair has stood, in this process or the one before
+	Met     bool        // in this session
+	Since   time.Time   // the session has stood, or not, or the far tunnel has had its trouble, or none again
+	Problem PairProblem // of one that does not
+	Error   string      // behind Problem
+	Trouble string      // why the far tunnel takes no flows, in its relay's words; empty: it takes them
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/test/nettest"
 )
 
@@ -122,12 +123,12 @@ func TestLateHandshake(t *testing.T) {
 		{"late", 0, made(rtt, 0), nil, 3*rtt + 9*time.Second, 8, false},
 		{"late, as PONGs are", time.Second, made(rtt, 0), nil, 3*rtt + 9*time.Second, 8, true},
 		{"late, with a repeated segment", time.Second, made(rtt, 1), nil, 3*rtt + 9*time.Second, 16, false},
-		{"no answer", 0, nil, problem(ProblemOverloaded, "late"), 9 * time.Second, 8, false},
-		{"no answer, and late PONGs", time.Second, nil, problem(ProblemOverloaded, "late"), 9 * time.Second, 8, true},
-		{"no path", time.Second, nil, problem(ProblemPathDown, "cut"), 9 * time.Second, 16, false},
+		{"no answer", 0, nil, problem(flow.PairOverloaded, "late"), 9 * time.Second, 8, false},
+		{"no answer, and late PONGs", time.Second, nil, problem(flow.PairOverloaded, "late"), 9 * time.Second, 8, true},
+		{"no path", time.Second, nil, problem(flow.PairPathDown, "cut"), 9 * time.Second, 16, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := newSession(&Node{}, "b", 1, true)
+			s := newSession(&process{}, "b", 1, true)
 			now := time.Now()
 			s.delays.note(now, rtt)
 			s.strain.note(test.slow, now)
@@ -155,11 +156,15 @@ func TestLatePong(t *testing.T) {
 		here, _ := tcpPair(t)
 		bulk, err := newBulkConn(here)
 		nettest.Must(t, err)
-		s := newSession(&Node{}, "b", 1, true)
+		s := newSession(&process{}, "b", 1, true)
 		s.delays.note(time.Now(), rtt)
 		ctl := newControl(&connection{bulk: bulk})
 		ctl.ping, ctl.pinged = 1, time.Now().Add(-rtt-late)
-		s.pong(ctl, 1)
+		sent, took, known, ok := ctl.takePong(1)
+		if !ok {
+			t.Fatal("the PONG is of another PING")
+		}
+		s.measured(sent, took, known)
 		if got := s.strained() > maxStrain/2; got != (late > 0) {
 			t.Errorf("a PONG %v beyond the round trip shows a strain of %v", late, s.strained())
 		}

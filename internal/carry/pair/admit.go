@@ -2,12 +2,11 @@ package pair
 
 import (
 	"errors"
+
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 )
-
-var errWrongEnd = errors.New("a frame that only a near relay sends")
 
 // open takes an OPEN of the near relay: a new flow, or a known one on another lane.
 func (s *session) open(l *lane, frame wire.Frame, b []byte) error {
@@ -57,11 +56,11 @@ func causeOf(err error) (c stream.Cause, refused bool) {
 // came ahead.
 func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, err error) {
 	admitted, removed := a.Admits(s.peer), a.Removed()
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if !admitted {
 		return nil, false, errDenied
 	}
+	s.registry.mu.Lock()
+	defer s.registry.mu.Unlock()
 	if removed && s.flows[o.Flow] == nil {
 		return nil, false, errRemoved
 	}
@@ -72,24 +71,22 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 		return nil, false, refusedBefore{code}
 	} else if over {
 		return nil, false, errOver
-	} else if s.closed || s.node.closing.Load() {
+	} else if s.closed.Load() || s.node.closing.Load() {
 		return nil, false, errEnding
 	}
-	f = newFlow(s, o.Flow, LegOptions{})
-	f.phase, f.done = phaseDialing, a.Ended
+	f = newFlow(s, o.Flow, flow.LegOptions{})
+	f.phase = phaseDialing
 	if s.noResume {
 		f.sf.NoResume()
 	}
-	f.sf.Seal(s.sealed.Load())
+	f.sf.Seal(s.sealed())
 	if l != nil {
 		l.bind(f)
 		f.addStrand(l, nil, true)
 		_ = f.sf.Attach(0)
 	}
-	s.flows[f.id] = f
-	s.watched[f] = struct{}{}
+	s.enroll(f)
 	s.undecided.Add(1)
-	s.flowsTotal.Add(1)
 	s.node.flowsNow.Add(1)
 	return f, true, nil
 }
@@ -101,15 +98,6 @@ func (s *session) decline(id uint64, err error) {
 		return
 	}
 	s.reply(wire.Message{Type: wire.MessageGone, Flow: id})
-}
-
-// refuse has the near relay get a REFUSED of a flow, also if its control connection is lost before
-// that arrives.
-func (s *session) refuse(id uint64, c stream.Cause) {
-	s.mu.Lock()
-	s.buried.add(id, c.Code)
-	s.mu.Unlock()
-	s.owe(id, c)
 }
 
 // The errors of admit.

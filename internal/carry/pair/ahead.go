@@ -15,9 +15,6 @@ const (
 	// maxAhead bounds the bytes of streams on a control connection that have not
 	// arrived: messages wait behind them.
 	maxAhead = 64 << 10
-	// crowd is the least number of flows without a lane that share what goes ahead, so
-	// that all go on soon: all together twice maxAhead.
-	crowd = 32
 	// crowdShare is what one of them gets at most, and crowdAhead is about what all get:
 	// with their heads the bytes of a thousand flows fit in three round trips of a new
 	// connection, whose window begins with 14 kB and doubles.
@@ -45,12 +42,12 @@ func (c *control) room(waiting int) int {
 // crowded reports that a crowd of a near session waits for lanes whose handshakes would
 // delay what goes ahead: they begin once that had its three round trips.
 func (s *session) crowded(now time.Time) bool {
-	if int(s.waiting.Load()) < crowd {
+	if !s.isCrowd() {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.instance != 0 && (s.ctl == nil || now.Sub(s.since) < max(aheadFirst, 3*s.rtt()))
+	return s.instance != 0 && (s.control() == nil || now.Sub(s.since) < max(aheadFirst, 3*s.rtt()))
 }
 
 // openAhead sends a flow's OPEN ahead of its lane, if a crowd waits for lanes. The caller
@@ -58,7 +55,7 @@ func (s *session) crowded(now time.Time) bool {
 func (s *session) openAhead(f *Flow) {
 	ctl := s.control()
 	waiting := int(s.waiting.Load())
-	if ctl == nil || f.opening == nil || !f.wokeAt.IsZero() || waiting < crowd || !s.opensAhead() {
+	if ctl == nil || f.opening == nil || !f.wokeAt.IsZero() || waiting < crowd || !s.knows(wire.FeatureAhead) {
 		return
 	}
 	room := ctl.room(waiting)
@@ -102,13 +99,13 @@ func (f *Flow) wentAhead() {
 func (f *Flow) takeWake(offset uint64, b []byte) {
 	f.phase.take(eventHeard)
 	within := f.s.answerWithin(wakeStale, 2)
-	if f.attaching() || f.s.sealed.Load() && f.phase != phaseOpen {
+	if f.attaching() || f.s.sealed() && f.phase != phaseOpen {
 		within = f.s.answerWithin(pongWithin, 8) // a far relay with many lanes may not have come to it
 	}
 	if f.lane() != nil && f.s.near && f.strands[0].since.since() > within {
 		// The far relay has lost the lane. Nobody here saw it: the reader waits for
 		// the client, and nothing is left to write.
-		f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", "the other relay asks for one")
+		f.s.debug("lane given up", "the other relay asks for one")
 		f.loseLanes()
 	}
 	f.dropForgotten()
@@ -126,7 +123,7 @@ func (f *Flow) dropForgotten() {
 	if f.s.near || f.lane() == nil || f.phase != phaseOpen || f.s.noResume || f.strands[0].since.since() <= f.s.answerWithin(pongWithin, 8) {
 		return
 	}
-	f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", "the other relay has lost it")
+	f.s.debug("lane given up", "the other relay has lost it")
 	f.loseLanes()
 }
 

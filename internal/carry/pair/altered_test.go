@@ -83,7 +83,7 @@ type dialings struct {
 	of map[netip.AddrPort]int
 }
 
-func (d *dialings) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
+func (d *dialings) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	d.mu.Lock()
 	d.of[o.Client]++
 	d.mu.Unlock()
@@ -138,7 +138,7 @@ func runAltered(t *testing.T, m mode, flows int) {
 		}
 	}
 	nettest.Eventually(t, time.Minute, func() bool { return s.near.Flows()+s.far.Flows() == 0 && len(s.nearEnds) == flows }, s.dump)
-	for name, ends := range map[string]chan pair.End{"near": s.nearEnds, "far": s.farEnds} {
+	for name, ends := range map[string]chan flow.End{"near": s.nearEnds, "far": s.farEnds} {
 		reasons := map[flow.EndReason]int{}
 		for range len(ends) {
 			reasons[(<-ends).Reason]++

@@ -41,7 +41,7 @@ func TestStalledTarget(t *testing.T) {
 	s.stall()
 	c := s.dial()
 	n := fill(c)
-	if kept := s.near.State().Retained; kept > 64<<20 {
+	if kept := s.near.State().RetainedBytes; kept > 64<<20 {
 		t.Errorf("%d bytes kept of %d", kept, n)
 	}
 	nettest.Eventually(t, 30*time.Second, func() bool { // else the far relay never hears of the flow
@@ -75,14 +75,14 @@ func TestMemoryLimit(t *testing.T) {
 	}
 	nettest.Eventually(t, 20*time.Second, func() bool {
 		st := s.near.State()
-		return st.Sessions[0].FlowsLane == 4 && st.Sessions[0].Retained == 0 && st.RetainedLimit > 0
+		return st.Sessions[0].FlowsMoving == 4 && st.Sessions[0].RetainedBytes == 0 && st.RetainedLimitBytes > 0
 	}, s.dump)
 	s.path.cut(true)
 	sent := make([]int, len(clients))
 	for i, c := range clients {
 		sent[i] = 1 + fill(c)
 	}
-	if kept := s.near.State().Retained; kept > limit/4+4*(20<<10) {
+	if kept := s.near.State().RetainedBytes; kept > limit/4+4*(20<<10) {
 		t.Errorf("%d bytes kept under a limit of %d", kept, limit)
 	}
 	s.path.cut(false)
@@ -99,12 +99,12 @@ func TestMemoryLimit(t *testing.T) {
 func TestSilenceEnds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		legs pair.LegOptions
+		legs flow.LegOptions
 		end  bool // of the client
 		want flow.EndReason
 	}{
-		{pair.LegOptions{Idle: time.Second}, false, flow.EndIdle},
-		{pair.LegOptions{HalfClose: time.Second}, true, flow.EndHalfClosed},
+		{flow.LegOptions{Idle: time.Second}, false, flow.EndIdle},
+		{flow.LegOptions{HalfClose: time.Second}, true, flow.EndHalfClosed},
 	} {
 		t.Run(string(c.want), func(t *testing.T) {
 			t.Parallel()
@@ -138,14 +138,14 @@ func TestReset(t *testing.T) {
 	defer c.Close()
 	s.roundTrip(c, "hello")
 	f := s.flow(0)
-	f.Inspect(func(leg, lane int, _ pair.Counters) {
+	f.Inspect(func(leg, lane int, _ flow.Counters) {
 		if leg < 0 || lane < 0 {
 			t.Errorf("descriptors %d and %d", leg, lane)
 		}
 	})
 	nettest.Eventually(t, 20*time.Second, func() bool {
 		g := f.Figures()
-		return g.BytesUp == 5 && g.BytesDown == 5 && g.Retained == 0 && g.State == pair.FlowOpen && g.Target == s.target.String()
+		return g.BytesUp == 5 && g.BytesDown == 5 && g.Retained == 0 && g.State == flow.StateOpen && g.Target == s.target
 	}, func() string { return fmt.Sprintf("%+v", f.Figures()) })
 	f.Reset(flow.EndShed, nil)
 	if _, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {

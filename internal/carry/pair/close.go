@@ -2,10 +2,11 @@ package pair
 
 import (
 	"errors"
-	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/wire"
 	"slices"
 	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/wire"
 )
 
 // Drain tells all peers that this process takes no new flows. Links of this process
@@ -28,7 +29,9 @@ func (n *Node) Close() {
 	}
 	n.flushResets()
 	for _, s := range n.sessions() {
-		s.sayLast()
+		if !s.near && !s.outcomes.incomplete(time.Now(), s.owesFor()) { // it says nothing if one was dropped
+			s.sayLast()
+		}
 	}
 	n.settle()
 	n.cancel()
@@ -46,9 +49,8 @@ func (n *Node) Close() {
 func (n *Node) decide() {
 	undecided := func() (count int64) {
 		for _, s := range n.sessions() {
-			s.mu.Lock() // admit has seen closing, or has added its flow
+			s.flowCount() // after that admit has seen closing, or has added its flow
 			count += s.undecided.Load()
-			s.mu.Unlock()
 		}
 		return count
 	}
@@ -70,7 +72,7 @@ func (n *Node) settle() {
 				return ctl.answered()
 			case !s.lastIsDue(): // the PING goes behind it
 				asked[s] = true
-				s.sendPing(ctl)
+				ctl.sendPing()
 			}
 			return false
 		})
@@ -89,25 +91,4 @@ func (n *Node) flushResets() {
 	for deadline := time.Now().Add(time.Second); n.Flows() > 0 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
-}
-
-// sayLast tells a near relay that this process has said all that it will ever know of flows: all outcomes
-// go out before it. It says nothing if one was dropped.
-func (s *session) sayLast() {
-	if s.near || s.outcomes.incomplete(time.Now(), s.owesFor()) {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctl != nil {
-		s.lastDue = true
-		s.ctl.flush()
-	}
-}
-
-// lastIsDue reports whether the message of sayLast has not gone out yet.
-func (s *session) lastIsDue() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lastDue
 }

@@ -33,10 +33,10 @@ func TestCounters(t *testing.T) {
 		nettest.Must(t, err)
 		checkEqual(t, got, want)
 		c.Close()
-		for name, ends := range map[string]chan pair.End{"near": s.nearEnds, "far": s.farEnds} {
+		for name, ends := range map[string]chan flow.End{"near": s.nearEnds, "far": s.farEnds} {
 			e := <-ends
 			// At most: with heads and records, and bytes that were sent twice.
-			if e.Reason != flow.EndClean || e.Lanes.Sent < int64(size-ahead) || e.Lanes.Sent > 2*int64(size)+20_000 || e.CongestionControl == "" {
+			if e.Reason != flow.EndClean || e.Lanes.BytesSent < int64(size-ahead) || e.Lanes.BytesSent > 2*int64(size)+20_000 || e.CongestionControl == "" {
 				t.Errorf("%d bytes: the %s flow ends by %q and sent %+v by %q", size, name, e.Reason, e.Lanes, e.CongestionControl)
 			}
 		}

@@ -48,7 +48,7 @@ func TestCrowdGoesOn(t *testing.T) {
 	}
 	meanwhile := strings.Repeat("meanwhile", pair.CrowdShare) // more than goes ahead at once
 	send(meanwhile)
-	nettest.Eventually(t, 30*time.Second, func() bool { return s.session().FlowsWaiting == len(clients) }, s.dump)
+	nettest.Eventually(t, 30*time.Second, func() bool { return s.session().FlowsResuming == len(clients) }, s.dump)
 	s.path.cut(false)
 	receive(meanwhile)
 	release()
@@ -93,7 +93,7 @@ func TestCrowdIsAdmitted(t *testing.T) {
 	const first = 64 // handshakes at once, on a path without delay
 	nettest.Eventually(t, 30*time.Second, func() bool {
 		st := s.session() // of the first to come all may go ahead: they rest
-		return st.FlowsWaiting+st.FlowsParked >= flows-2*s.way.Warm && len(s.path.of(preface.Lane)) >= first
+		return st.FlowsResuming+st.FlowsParked >= flows-2*s.way.Warm && len(s.path.of(preface.Lane)) >= first
 	}, s.dump)
 	greedy := 0
 	for i := range flows {

@@ -6,21 +6,24 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/eyeballs"
 	"longhaul/internal/sys/halfopen"
-	"net"
-	"net/netip"
-	"os"
-	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // dialer makes connections of one link.
 type dialer struct {
-	node      *Node
+	node      *process
 	session   *session
 	options   LinkOptions
 	path      *wanPath
@@ -42,15 +45,15 @@ type dialer struct {
 func (d dialer) dial(ctx context.Context) (*connection, error) {
 	config, err := d.node.identity.ClientTLS(d.options.Peer)
 	if err != nil {
-		return nil, problem(ProblemKeyUnknown, "%w", err)
+		return nil, problem(flow.PairKeyUnknown, "%w", err)
 	}
 	keys := d.node.identity.PeerKeys(d.options.Peer)
 	if len(keys) == 0 { // taken out meanwhile
-		return nil, problem(ProblemKeyUnknown, "no key of peer %q", d.options.Peer)
+		return nil, problem(flow.PairKeyUnknown, "no key of peer %q", d.options.Peer)
 	}
 	tcp, at, err := d.connect(ctx)
 	if err != nil {
-		return nil, problem(ProblemPathDown, "%w", err)
+		return nil, problem(flow.PairPathDown, "%w", err)
 	}
 	leave, mine := func() {}, true
 	if d.turn != nil {
@@ -90,7 +93,7 @@ func (d dialer) connect(ctx context.Context) (*net.TCPConn, netip.AddrPort, erro
 // attempt connects to an address. If there are several, the connection is not acknowledged.
 func (d dialer) attempt(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
 	over := d.path.options()
-	nd := net.Dialer{Timeout: d.within, Control: func(_, _ string, c rawConn) error {
+	nd := net.Dialer{Timeout: d.within, Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		failed := c.Control(func(fd uintptr) {
 			if err = prepare(int(fd), over, d.options); err == nil && len(d.addresses) > 1 {
@@ -176,9 +179,19 @@ func (d dialer) overloaded(err error) error {
 	s.mu.Lock()
 	known := s.instance != 0
 	s.mu.Unlock()
-	late := problemOf(err) == ProblemUnpaired && errors.Is(err, os.ErrDeadlineExceeded)
+	late := problemOf(err) == flow.PairUnpaired && errors.Is(err, os.ErrDeadlineExceeded)
 	if !late || !known {
 		return err
 	}
-	return problem(ProblemOverloaded, "the other relay has no answer in its time: %w", err)
+	return problem(flow.PairOverloaded, "the other relay has no answer in its time: %w", err)
+}
+
+// nearHello is the HELLO of a near end, which also says how long its flows wait for a
+// lane, since the far end waits as long, and of which tunnel it is.
+func (l *Link) nearHello(s *session, o LinkOptions) wire.Hello {
+	h := l.node.hello(s.id, o.Tunnel)
+	h.Resume, h.Features, h.Origin = s.waits(o), s.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld|wire.FeatureSent|wire.FeatureTrouble, o.Origin
+	h.Features &^= l.node.options.Without
+	h.Boot = l.node.options.Boot
+	return h
 }

@@ -1,11 +1,10 @@
 package pair
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
-	"longhaul/internal/carry/pair/stream"
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/wire"
 )
 
@@ -16,22 +15,6 @@ import (
 // HELLO there names the process that it follows, and the flows that this owed: those that had ended
 // there, perhaps without the near relay's knowledge. Without this the OPENs under way would be lost
 // with the process.
-
-// owesFor is for how long a near relay may wait for news of a flow that has ended here: that gives the
-// flow up as well, but may have lost the path later.
-func (s *session) owesFor() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return 2 * cmp.Or(s.resume, DefaultResume)
-}
-
-// owe notes the outcome of a far flow of which the near relay may not know.
-func (s *session) owe(id uint64, c stream.Cause) {
-	s.outcomes.add(id, c, s.owesFor())
-	if ctl := s.control(); ctl != nil {
-		ctl.flush()
-	}
-}
 
 // FateOf is the fate of a process that has ended in order and owed this.
 func FateOf(owed []Owed, near NearSession) (fate Fate, flows []byte) {
@@ -117,7 +100,7 @@ func (n *Node) follows(instance uint64, near NearSession) (uint64, wire.Flows, e
 	case FateInOrder:
 		return instance, wire.Flows(owed), nil
 	case FateOpen:
-		return 0, "", problem(ProblemPathDown, "the process before this one has not ended yet")
+		return 0, "", problem(flow.PairPathDown, "the process before this one has not ended yet")
 	}
 	return 0, "", nil
 }
@@ -127,10 +110,12 @@ func (n *Node) follows(instance uint64, near NearSession) (uint64, wire.Flows, e
 func (s *session) drained(last bool) {
 	s.mu.Lock()
 	s.draining = true
-	s.ended = s.ended || last && s.near
 	s.mu.Unlock()
 	if !s.near {
 		return
+	}
+	if last {
+		s.ended.Store(true)
 	}
 	s.link.leave(s) // at once: the other process may end as soon as it has a PONG
 	if last {
@@ -141,11 +126,4 @@ func (s *session) drained(last bool) {
 		}
 	}
 	s.link.poke()
-}
-
-// hasEnded reports that the far process has said its last.
-func (s *session) hasEnded() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ended
 }

@@ -31,13 +31,13 @@ func newUpgradable(s *stand) upgradable {
 	return upgradable{s, new(atomic.Bool), new(atomic.Int64), new(atomic.Pointer[pair.Node]), make(chan chan error, 8)}
 }
 
-func (u upgradable) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
+func (u upgradable) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	if u.drained.Load() {
 		u.asked.Add(1)
 		if n := u.refuses.Load(); n != nil {
 			nettest.Eventually(u.t, time.Minute, n.Closing, u.dump)
 		}
-		return pair.Target{}, &pair.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
+		return flow.Target{}, &flow.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
 	}
 	select {
 	case refusal := <-u.waits:
@@ -45,9 +45,9 @@ func (u upgradable) Dial(ctx context.Context, o pair.Open) (pair.Target, error) 
 		u.asked.Add(1)
 		select {
 		case err := <-refusal:
-			return pair.Target{}, err
+			return flow.Target{}, err
 		case <-ctx.Done(): // as the relay does
-			return pair.Target{}, &pair.Refusal{Reason: flow.EndDrain, Err: ctx.Err(), Dialed: true}
+			return flow.Target{}, &flow.Refusal{Reason: flow.EndDrain, Err: flow.ErrDialCut}
 		}
 	default:
 		return u.stand.Dial(ctx, o)
@@ -61,46 +61,6 @@ func (s *stand) upgrade() (old *pair.Node, end func()) {
 	return old, func() {
 		nettest.Eventually(s.t, time.Minute, func() bool { return old.Flows() == 0 }, s.dump)
 		closes()
-	}
-}
-
-// succeed is upgrade with an end that waits for no flow.
-func (s *stand) succeed() (old *pair.Node, closes func()) {
-	a := s.acceptor.(upgradable)
-	old = s.farNode()
-	before := s.fate
-	if before == nil {
-		before = func(uint64, pair.NearSession) (pair.Fate, []byte) { return pair.FateUnknown, nil }
-	}
-	var gone, told atomic.Bool
-	fate := func(instance uint64, near pair.NearSession) (pair.Fate, []byte) {
-		switch {
-		case instance != old.Instance():
-			return before(instance, near)
-		case !told.Load():
-			return pair.FateOpen, nil
-		}
-		return pair.FateOf(old.Owed(), near)
-	}
-	further := s.elsewhere
-	elsewhere := func(instance uint64, fd int, first []byte) bool {
-		if gone.Load() || instance != old.Instance() {
-			return further != nil && further(instance, fd, first)
-		}
-		old.Serve(fd, first, a)
-		return true
-	}
-	next := s.node(pair.Options{Fate: fate, Elsewhere: elsewhere}, s.farKeys)
-	s.fate, s.elsewhere = fate, elsewhere
-	s.mu.Lock()
-	s.far, s.acceptor = next, newUpgradable(s)
-	s.mu.Unlock()
-	a.drained.Store(true)
-	old.Drain()
-	return old, func() {
-		gone.Store(true)
-		old.Close()
-		told.Store(true)
 	}
 }
 
@@ -160,15 +120,6 @@ func (s *stand) dialed(flows int) {
 func (s *stand) sentOpen(f *pair.Flow) {
 	s.t.Helper()
 	nettest.Eventually(s.t, time.Minute, func() bool { return f.Figures().Lanes > 0 }, s.dump)
-}
-
-// killFar has the far process die in an outage, and another one in its place.
-func (s *stand) killFar() {
-	old, next := s.farNode(), s.node(pair.Options{}, s.farKeys)
-	s.mu.Lock()
-	s.far = next
-	s.mu.Unlock()
-	old.Close()
 }
 
 // TestOpenMeetsTheEnd holds that a flow goes on at the next process if its OPEN comes to the old one
@@ -286,8 +237,8 @@ func TestOpenSpansTheOutage(t *testing.T) {
 // ended process owed, whatever that knew last of it, and that the others begin again: one of which the
 // process never heard, and one that it has refused because it ended.
 func TestOwedFlow(t *testing.T) {
-	refused := &pair.Refusal{Reason: flow.EndTargetRefused, Err: errors.New("connection refused")}
-	drained := &pair.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
+	refused := &flow.Refusal{Reason: flow.EndTargetRefused, Err: errors.New("connection refused")}
+	drained := &flow.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
 	for _, c := range []struct {
 		name     string
 		outcome  error // of the owed one; nil: the process closes before there is any
@@ -413,7 +364,7 @@ func TestDialedFlowKeepsItsProcess(t *testing.T) {
 		}, s.dump)
 		s.path.cut(true)
 		old, end := s.upgrade()
-		nettest.Eventually(t, time.Minute, func() bool { return old.State().Sessions[0].Problem == pair.ProblemPathDown }, s.dump)
+		nettest.Eventually(t, time.Minute, func() bool { return old.State().Sessions[0].Problem == flow.PairPathDown }, s.dump)
 		if old.Flows() != 1 {
 			t.Fatal("the old process has no flow, and would end")
 		}
@@ -483,4 +434,53 @@ func (s *stand) exchange() error {
 		return errors.New("other bytes than were sent")
 	}
 	return nil
+}
+
+// succeed is upgrade with an end that waits for no flow.
+func (s *stand) succeed() (old *pair.Node, closes func()) {
+	a := s.acceptor.(upgradable)
+	old = s.farNode()
+	before := s.fate
+	if before == nil {
+		before = func(uint64, pair.NearSession) (pair.Fate, []byte) { return pair.FateUnknown, nil }
+	}
+	var gone, told atomic.Bool
+	fate := func(instance uint64, near pair.NearSession) (pair.Fate, []byte) {
+		switch {
+		case instance != old.Instance():
+			return before(instance, near)
+		case !told.Load():
+			return pair.FateOpen, nil
+		}
+		return pair.FateOf(old.Owed(), near)
+	}
+	further := s.elsewhere
+	elsewhere := func(instance uint64, fd int, first []byte) bool {
+		if gone.Load() || instance != old.Instance() {
+			return further != nil && further(instance, fd, first)
+		}
+		old.Serve(fd, first, a)
+		return true
+	}
+	next := s.node(pair.Options{Fate: fate, Elsewhere: elsewhere}, s.farKeys)
+	s.fate, s.elsewhere = fate, elsewhere
+	s.mu.Lock()
+	s.far, s.acceptor = next, newUpgradable(s)
+	s.mu.Unlock()
+	a.drained.Store(true)
+	old.Drain()
+	return old, func() {
+		gone.Store(true)
+		old.Close()
+		told.Store(true)
+	}
+}
+
+// killFar has the far process die in an outage, and another one in its place.
+func (s *stand) killFar() {
+	old, next := s.farNode(), s.node(pair.Options{}, s.farKeys)
+	s.mu.Lock()
+	s.far = next
+	s.mu.Unlock()
+	old.Close()
 }

@@ -39,11 +39,10 @@ func (f *Flow) ask(o wire.Open, a Acceptor, ahead []byte) {
 func (f *Flow) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) {
 	ctx, cancel := context.WithTimeout(f.s.node.ctx, min(o.Deadline, maxDeadline))
 	defer cancel()
-	t, err := a.Dial(ctx, Open{Peer: f.s.peer, Client: o.Client, Listen: o.Listen, Flow: f, Admitted: admitted})
-	var r *Refusal
+	t, err := a.Dial(ctx, flow.Open{Tunnel: a.Tunnel(), Peer: f.s.peer, Client: o.Client, Listen: o.Listen, Carried: f, Admitted: admitted})
 	switch {
-	case errors.As(err, &r) && r.Dialed:
-		f.endDial(cause(r.Reason, r.Err))
+	case errors.Is(err, flow.ErrDialCut):
+		f.endDial(refusal(err))
 		return
 	case err != nil:
 		f.refuse(refusal(err))
@@ -58,8 +57,9 @@ func (f *Flow) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) {
 }
 
 // takeTarget gives a far flow its target. The caller holds f.mu.
-func (f *Flow) takeTarget(t Target, ahead []byte) error {
-	f.legs, f.target = t.Legs.withDefaults(), t.To.String()
+func (f *Flow) takeTarget(t flow.Target, ahead []byte) error {
+	f.legs, f.target = withDefaults(t.Legs), t.To.String()
+	f.done = t.Ended
 	if err := f.takeLeg(t.FD); err != nil {
 		unix.Close(t.FD)
 		f.leg.fd = -1

@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,8 +54,8 @@ type Flow struct {
 
 	opening *wire.Open // near: the OPEN; nil once OPENED has come
 	target  string
-	legs    *LegOptions
-	done    func(*Flow, End)
+	legs    *flow.LegOptions
+	done    func(flow.End)
 
 	start     stamp
 	moved     stamp // the latest byte
@@ -70,10 +71,10 @@ type Flow struct {
 
 const ackEvery = 256 << 10
 
-func newFlow(s *session, id uint64, legs LegOptions) *Flow {
+func newFlow(s *session, id uint64, legs flow.LegOptions) *Flow {
 	now := stampNow()
 	f := &Flow{s: s, id: id, start: now, moved: now, ackedAt: now, leg: leg{fd: -1}}
-	f.legs = legs.withDefaults()
+	f.legs = withDefaults(legs)
 	f.sf.Init(&s.node.budget, limitStart)
 	return f
 }
@@ -91,7 +92,7 @@ func (f *Flow) wake() {
 // postDue tells the session that the control connection has something to carry.
 func (f *Flow) postDue() {
 	n, urgent := f.sf.AckWaiting()
-	if f.s.reportsHeld.Load() {
+	if f.s.knows(wire.FeatureHeld) {
 		n += uint64(f.sf.HeldWaiting())
 	}
 	now := urgent || f.sf.ResetWaiting() || f.sf.EndWaiting()
@@ -119,16 +120,22 @@ func (f *Flow) takeEnd() func() {
 	return func() {
 		s.forget(f)
 		if done != nil {
-			done(f, e)
+			done(e)
 		}
 	}
 }
 
-// Reset ends the flow: both peers are reset, and both relays record the reason.
+// Reset implements flow.Carried.
 func (f *Flow) Reset(reason flow.EndReason, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.phase != phaseOver && !f.sf.Clean() {
 		f.abort(cause(reason, err))
 	}
+}
+
+// targetAddress is that of the target; zero: none was dialed. The other relay gives it as text.
+func (f *Flow) targetAddress() netip.AddrPort {
+	a, _ := netip.ParseAddrPort(f.target)
+	return a
 }

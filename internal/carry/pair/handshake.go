@@ -2,7 +2,6 @@ package pair
 
 import (
 	"io"
-	"syscall"
 	"time"
 
 	"longhaul/internal/carry/pair/wire"
@@ -15,9 +14,6 @@ const handshakeTimeout = 10 * time.Second
 // nearHandshake is the near relay's bound: it gives up before the far one does, whose reset would say that
 // no relay is there.
 const nearHandshake = handshakeTimeout - handshakeTimeout/20
-
-// strained is how late this process is.
-func (n *Node) strained() time.Duration { return n.strain.now(time.Now()) }
 
 // connection is one that has been through its handshake.
 type connection struct {
@@ -60,20 +56,3 @@ func (c *connection) sums() bool {
 	const both = wire.FeatureClear | wire.FeatureSums
 	return c.both&both == both
 }
-
-// nearHello is the HELLO of a near end, which also says how long its flows wait for a
-// lane, since the far end waits as long, and of which tunnel it is.
-func (n *Node) nearHello(s *session, o LinkOptions) wire.Hello {
-	h := n.hello(s.id, o.Tunnel)
-	h.Resume, h.Features, h.Origin = s.waits(o), s.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld|wire.FeatureSent|wire.FeatureTrouble, o.Origin
-	h.Features &^= n.options.Without
-	h.Boot = n.options.Boot
-	return h
-}
-
-func (n *Node) hello(session uint64, tunnel string) wire.Hello {
-	return wire.Hello{Lowest: wire.LowestVersion, Highest: wire.HighestVersion, Instance: n.instance,
-		Session: session, Tunnel: tunnel, Release: n.options.Release}
-}
-
-type rawConn = syscall.RawConn

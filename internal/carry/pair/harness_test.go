@@ -144,13 +144,13 @@ type stand struct {
 	target     netip.AddrPort
 	clear      bool
 	tasks      sync.WaitGroup
-	nearEnds   chan pair.End
-	farEnds    chan pair.End
+	nearEnds   chan flow.End
+	farEnds    chan flow.End
 	mu         sync.Mutex
 	admit      bool
 	removed    atomic.Bool
 	trouble    atomic.Value // a string
-	opens      []pair.Open
+	opens      []flow.Open
 	halfClose  time.Duration
 	resetDrain time.Duration
 	idle       time.Duration
@@ -165,7 +165,7 @@ type stand struct {
 type standOption func(*stand, *pair.Options, *pair.LinkOptions)
 
 func newStand(t testing.TB, options ...standOption) *stand {
-	s := &stand{t: t, admit: true, nearEnds: make(chan pair.End, 10000), farEnds: make(chan pair.End, 10000),
+	s := &stand{t: t, admit: true, nearEnds: make(chan flow.End, 10000), farEnds: make(chan flow.End, 10000),
 		nearKeys: newKeyring(t), farKeys: newKeyring(t)}
 	s.nearKeys.trust("far", s.farKeys)
 	s.farKeys.trust("near", s.nearKeys)
@@ -186,11 +186,11 @@ func newStand(t testing.TB, options ...standOption) *stand {
 	s.near = s.node(o, s.nearKeys)
 	s.link, s.way = s.near.Link(lo), lo
 	s.accept(s.clients, func(fd int, from netip.AddrPort) {
-		c := pair.Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Legs: s.legs()}
+		c := flow.Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Legs: s.legs()}
 		s.mu.Lock()
 		link := s.link
 		s.mu.Unlock()
-		f := link.Carry(c, func(_ *pair.Flow, e pair.End) { s.nearEnds <- e })
+		f := link.Carry(c, func(e flow.End) { s.nearEnds <- e }).(*pair.Flow)
 		s.mu.Lock()
 		s.flows = append(s.flows, f)
 		s.mu.Unlock()
@@ -222,51 +222,6 @@ func (s *stand) checkDials() {
 	}
 }
 
-// flow is the near relay's flow of the client that came so many others after the first.
-func (s *stand) flow(i int) (f *pair.Flow) {
-	s.t.Helper()
-	nettest.Eventually(s.t, 30*time.Second, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if len(s.flows) > i {
-			f = s.flows[i]
-		}
-		return f != nil
-	}, s.dump)
-	return f
-}
-
-// dialedFor is the far relay's flow for which a target was dialed after so many others.
-func (s *stand) dialedFor(i int) (f *pair.Flow) {
-	s.t.Helper()
-	nettest.Eventually(s.t, 30*time.Second, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if len(s.opens) > i {
-			f = s.opens[i].Flow
-		}
-		return f != nil
-	}, s.dump)
-	return f
-}
-
-// session is the near relay's state of the session that takes new flows.
-func (s *stand) session() pair.SessionState {
-	all := s.near.State().Sessions
-	return all[len(all)-1]
-}
-
-// sessionsOf are the far relay's sessions with a peer.
-func (s *stand) sessionsOf(peer string) (all []pair.SessionState) {
-	return slices.DeleteFunc(s.farNode().State().Sessions, func(one pair.SessionState) bool { return one.Peer != peer })
-}
-
-// change has the link go on with other options.
-func (s *stand) change(to func(*pair.LinkOptions)) {
-	to(&s.way)
-	s.link.Update(s.way)
-}
-
 func (s *stand) node(o pair.Options, k *keyring) *pair.Node {
 	o.Identity, o.Release = k, "test"
 	if o.Log = s.log; o.Log == nil {
@@ -283,8 +238,8 @@ func (s *stand) farNode() *pair.Node {
 	return s.far
 }
 
-func (s *stand) legs() pair.LegOptions {
-	return pair.LegOptions{HalfClose: s.halfClose, ResetDrain: s.resetDrain, Idle: s.idle}
+func (s *stand) legs() flow.LegOptions {
+	return flow.LegOptions{HalfClose: s.halfClose, ResetDrain: s.resetDrain, Idle: s.idle}
 }
 
 func addrOf(l *net.TCPListener) netip.AddrPort { return netip.MustParseAddrPort(l.Addr().String()) }
@@ -337,7 +292,7 @@ func (s *stand) setClear(on bool) {
 	s.clear = on
 }
 
-func (s *stand) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
+func (s *stand) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	s.mu.Lock()
 	s.opens = append(s.opens, o)
 	target := s.target
@@ -346,12 +301,10 @@ func (s *stand) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
 	d.SetMultipathTCP(false)
 	c, err := d.DialContext(ctx, "tcp", target.String())
 	if err != nil {
-		return pair.Target{}, &pair.Refusal{Reason: flow.EndTargetRefused, Err: err}
+		return flow.Target{}, s.refuse(flow.EndTargetRefused, err)
 	}
-	return pair.Target{FD: fdOf(c.(*net.TCPConn)), To: target, Legs: s.legs()}, nil
+	return flow.Target{FD: fdOf(c.(*net.TCPConn)), To: target, Legs: s.legs(), Ended: s.ended}, nil
 }
-
-func (s *stand) Ended(_ *pair.Flow, e pair.End) { s.farEnds <- e }
 
 func (s *stand) setTarget(a netip.AddrPort) {
 	s.mu.Lock()
@@ -404,7 +357,7 @@ func (s *stand) roundTrip(c net.Conn, b string) {
 
 func (s *stand) ends(reason flow.EndReason) {
 	s.t.Helper()
-	for name, ends := range map[string]chan pair.End{"near": s.nearEnds, "far": s.farEnds} {
+	for name, ends := range map[string]chan flow.End{"near": s.nearEnds, "far": s.farEnds} {
 		select {
 		case e := <-ends:
 			if e.Reason != reason {
@@ -417,7 +370,7 @@ func (s *stand) ends(reason flow.EndReason) {
 }
 
 // receive takes what is there.
-func receive(ends chan pair.End) (all []pair.End) {
+func receive(ends chan flow.End) (all []flow.End) {
 	for {
 		select {
 		case e := <-ends:
@@ -598,6 +551,192 @@ func (p *path) hold() (release func()) {
 	return release
 }
 
+// No splice, whose pipes outlive a test.
+type (
+	onlyReader struct{ io.Reader }
+	onlyWriter struct{ io.Writer }
+)
+
+// paced is a reader that pauses now and then, each connection for as long as it likes.
+type paced struct {
+	io.Reader
+	longest time.Duration
+}
+
+func (r paced) Read(b []byte) (int, error) {
+	if r.longest > 0 {
+		time.Sleep(mathrand.N(r.longest))
+	}
+	return r.Reader.Read(b)
+}
+
+func (p *path) setPace(longest time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pace = longest
+}
+
+func (p *path) setSums(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sums = on
+}
+
+func (p *path) setDelay(delay time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = delay
+}
+
+func (p *path) paceNow() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pace == 0 {
+		return 0
+	}
+	return mathrand.N(p.pace)
+}
+
+// stallBusiest has the connection that has carried most pass nothing more on, and take all that
+// comes: nobody but the relays can know.
+func (p *path) stallBusiest() {
+	p.busiest().stalled.Store(true)
+}
+
+// cutOne resets one of the connections.
+func (p *path) cutOne() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for h := range p.pairs {
+		h.reset()
+		return
+	}
+}
+
+func (h *hop) reset() {
+	h.dead = true
+	for _, c := range []*net.TCPConn{h.a, h.b} {
+		if c != nil {
+			_ = c.SetLinger(0)
+			c.Close()
+		}
+	}
+}
+
+// end ends the connections that are there in good order, as a proxy does.
+func (p *path) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for h := range p.pairs {
+		for _, c := range []*net.TCPConn{h.a, h.b} {
+			if c != nil {
+				_ = c.CloseWrite()
+			}
+		}
+	}
+}
+
+// cut resets the connections that are there; down also those that come.
+func (p *path) cut(down bool) {
+	p.mu.Lock()
+	p.down = down
+	for h := range p.pairs {
+		h.reset()
+	}
+	p.mu.Unlock()
+}
+
+func (p *path) close() {
+	p.l.Close()
+	p.cut(true)
+	p.tasks.Wait()
+}
+
+// pattern is n bytes that show where they are from.
+func pattern(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i>>16) ^ byte(i>>8) ^ byte(i) ^ seed
+	}
+	return b
+}
+
+// readCounting reads until the end, at most most bytes at once, and counts them as they come.
+func readCounting(r io.Reader, most int, received *atomic.Int64) (got []byte, err error) {
+	buf := make([]byte, most)
+	for {
+		n, err := r.Read(buf)
+		got = append(got, buf[:n]...)
+		received.Add(int64(n))
+		if err == io.EOF {
+			return got, nil
+		}
+		if err != nil {
+			return got, err
+		}
+	}
+}
+
+func checkEqual(t testing.TB, got, want []byte) {
+	t.Helper()
+	if !bytes.Equal(got, want) {
+		t.Errorf("%d bytes differ from the %d sent", len(got), len(want))
+	}
+}
+
+// flow is the near relay's flow of the client that came so many others after the first.
+func (s *stand) flow(i int) (f *pair.Flow) {
+	s.t.Helper()
+	nettest.Eventually(s.t, 30*time.Second, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.flows) > i {
+			f = s.flows[i]
+		}
+		return f != nil
+	}, s.dump)
+	return f
+}
+
+// dialedFor is the far relay's flow for which a target was dialed after so many others.
+func (s *stand) dialedFor(i int) (f *pair.Flow) {
+	s.t.Helper()
+	nettest.Eventually(s.t, 30*time.Second, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.opens) > i {
+			f = s.opens[i].Carried.(*pair.Flow)
+		}
+		return f != nil
+	}, s.dump)
+	return f
+}
+
+// session is the near relay's state of the session that takes new flows.
+func (s *stand) session() flow.Session {
+	all := s.near.State().Sessions
+	return all[len(all)-1]
+}
+
+// sessionsOf are the far relay's sessions with a peer.
+func (s *stand) sessionsOf(peer string) (all []flow.Session) {
+	return slices.DeleteFunc(s.farNode().State().Sessions, func(one flow.Session) bool { return one.Peer != peer })
+}
+
+// change has the link go on with other options.
+func (s *stand) change(to func(*pair.LinkOptions)) {
+	to(&s.way)
+	s.link.Update(s.way)
+}
+
+func (s *stand) ended(e flow.End) { s.farEnds <- e }
+
+// refuse is a refusal of the target, which ends the flow as well.
+func (s *stand) refuse(reason flow.EndReason, err error) error {
+	s.ended(flow.End{Reason: reason, Err: err})
+	return &flow.Refusal{Reason: reason, Err: err}
+}
+
 // greeted treats a connection as the path is to treat those of its kind. The far relay is not to see it
 // until the channel is closed; nil: at once.
 func (p *path) greeted(h *hop, kind preface.Kind) (until chan struct{}) {
@@ -682,58 +821,6 @@ func (p *path) deafen(kinds ...preface.Kind) {
 	}
 }
 
-// No splice, whose pipes outlive a test.
-type (
-	onlyReader struct{ io.Reader }
-	onlyWriter struct{ io.Writer }
-)
-
-// paced is a reader that pauses now and then, each connection for as long as it likes.
-type paced struct {
-	io.Reader
-	longest time.Duration
-}
-
-func (r paced) Read(b []byte) (int, error) {
-	if r.longest > 0 {
-		time.Sleep(mathrand.N(r.longest))
-	}
-	return r.Reader.Read(b)
-}
-
-func (p *path) setPace(longest time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.pace = longest
-}
-
-func (p *path) setSums(on bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.sums = on
-}
-
-func (p *path) setDelay(delay time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.delay = delay
-}
-
-func (p *path) paceNow() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.pace == 0 {
-		return 0
-	}
-	return mathrand.N(p.pace)
-}
-
-// stallBusiest has the connection that has carried most pass nothing more on, and take all that
-// comes: nobody but the relays can know.
-func (p *path) stallBusiest() {
-	p.busiest().stalled.Store(true)
-}
-
 // busiest is the connection that has carried most.
 func (p *path) busiest() (most *hop) {
 	p.mu.Lock()
@@ -746,16 +833,6 @@ func (p *path) busiest() (most *hop) {
 	return most
 }
 
-// cutOne resets one of the connections.
-func (p *path) cutOne() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for h := range p.pairs {
-		h.reset()
-		return
-	}
-}
-
 // wanted reports that the near relay has not given the connection up.
 func (h *hop) wanted() (yes bool) {
 	raw, _ := h.a.SyscallConn()
@@ -765,75 +842,4 @@ func (h *hop) wanted() (yes bool) {
 		yes = n == 0 && err == nil
 	})
 	return yes
-}
-
-func (h *hop) reset() {
-	h.dead = true
-	for _, c := range []*net.TCPConn{h.a, h.b} {
-		if c != nil {
-			_ = c.SetLinger(0)
-			c.Close()
-		}
-	}
-}
-
-// end ends the connections that are there in good order, as a proxy does.
-func (p *path) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for h := range p.pairs {
-		for _, c := range []*net.TCPConn{h.a, h.b} {
-			if c != nil {
-				_ = c.CloseWrite()
-			}
-		}
-	}
-}
-
-// cut resets the connections that are there; down also those that come.
-func (p *path) cut(down bool) {
-	p.mu.Lock()
-	p.down = down
-	for h := range p.pairs {
-		h.reset()
-	}
-	p.mu.Unlock()
-}
-
-func (p *path) close() {
-	p.l.Close()
-	p.cut(true)
-	p.tasks.Wait()
-}
-
-// pattern is n bytes that show where they are from.
-func pattern(n int, seed byte) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(i>>16) ^ byte(i>>8) ^ byte(i) ^ seed
-	}
-	return b
-}
-
-// readCounting reads until the end, at most most bytes at once, and counts them as they come.
-func readCounting(r io.Reader, most int, received *atomic.Int64) (got []byte, err error) {
-	buf := make([]byte, most)
-	for {
-		n, err := r.Read(buf)
-		got = append(got, buf[:n]...)
-		received.Add(int64(n))
-		if err == io.EOF {
-			return got, nil
-		}
-		if err != nil {
-			return got, err
-		}
-	}
-}
-
-func checkEqual(t testing.TB, got, want []byte) {
-	t.Helper()
-	if !bytes.Equal(got, want) {
-		t.Errorf("%d bytes differ from the %d sent", len(got), len(want))
-	}
 }

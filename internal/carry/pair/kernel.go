@@ -1,11 +1,12 @@
 package pair
 
 import (
-	"longhaul/internal/sys/tcpinfo"
 	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/sys/tcpinfo"
 )
 
 // kernelSays asks the kernel about a connection; one that is closed here says nothing.
@@ -79,8 +80,8 @@ func localAddress(bulk *bulkConn) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-func addressOf(c *connection) netip.AddrPort {
-	a, err := netip.ParseAddrPort(c.bulk.RemoteAddr().String())
+func addressOf(bulk *bulkConn) netip.AddrPort {
+	a, err := netip.ParseAddrPort(bulk.RemoteAddr().String())
 	if err != nil {
 		return netip.AddrPort{}
 	}
@@ -107,3 +108,18 @@ const (
 	keepInterval = 5  // s
 	keepCount    = 4
 )
+
+// readerWait is how long the kernel has waited for the other end's window on a lane, and has
+// had something to send, at the last look.
+type readerWait struct{ rwndLimited, busyTime time.Duration }
+
+// since reports whether the lane has mostly waited for the other end's window since the last
+// look at it.
+func (w *readerWait) since(c *bulkConn) bool {
+	before := *w
+	kernelSays(c, func(i *tcpinfo.Info) bool {
+		w.rwndLimited, w.busyTime = i.RwndLimited, i.BusyTime
+		return true
+	})
+	return w.rwndLimited-before.rwndLimited > (w.busyTime-before.busyTime)/2
+}

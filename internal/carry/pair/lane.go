@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/compress"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/splice"
 	"longhaul/internal/sys/tcpinfo"
 )
 
@@ -21,10 +23,53 @@ var errOtherProcess = errors.New("another process answers")
 // errUnbound is the error of a send on a lane that the flow has no more.
 var errUnbound = errors.New("the lane is another flow's")
 
+// holder is the flow that has a lane.
+type holder interface {
+	// deliver, deliverEnd and deliverPipe take what the lane brings, and wait for room.
+	deliver(l *lane, offset uint64, b []byte) error
+	deliverEnd(l *lane, length uint64, crc uint32) error
+	deliverPipe(l *lane, pipe *splice.Pipe, n int) (empty bool)
+	// passable reports that bytes may go to the flow's own socket unseen.
+	passable(l *lane, offset uint64, n int) bool
+	// early returns memory for bytes that come before their turn, and spilled counts them.
+	early(l *lane, offset uint64, n int) (e *stream.Early, skip bool)
+	spilled(e *stream.Early, n int)
+	// answeredAttach takes the far relay's answer to an ATTACH or a JOIN.
+	answeredAttach(l *lane, id, received uint64, join bool)
+	// answeredRelease takes the far relay's answer to a RELEASE, and reports whether the lane is free.
+	answeredRelease(l *lane) (free bool)
+	// giveLane takes a RELEASE of the near relay, and reports whether the lane is free.
+	giveLane(l *lane, final bool, received uint64) bool
+	laneLost(l *lane)
+	leavePath(l *lane)
+	// cannotDoWithout reports that the flow is cut with its lane.
+	cannotDoWithout(l *lane) bool
+	Reset(reason flow.EndReason, err error)
+	// packing decides which of the flow's records are worth compressing; nil: none was yet, and none is begun.
+	packing(begin bool) *compress.Policy
+	// credit counts what the kernel has sent for the flow.
+	credit(c flow.Counters)
+}
+
+// home is the session that has a lane.
+type home interface {
+	// open, attach and released take frames that begin or end a flow's time on the lane.
+	open(l *lane, frame wire.Frame, b []byte) error
+	attach(l *lane, id uint64, frame wire.Frame) error
+	released(l *lane, f holder, frame wire.Frame) error
+	padded(l *lane)
+	// laneFailed takes the news that the lane broke before the far relay's HELLO, laneEnded that it has ended.
+	laneFailed(err error)
+	laneEnded(l *lane, err error)
+	// connected reports whether there is a control connection.
+	connected() bool
+}
+
 // lane is one WAN connection that carries one flow at a time. Its goroutine reads;
 // whoever has something to send writes.
 type lane struct {
-	s        *session
+	s        *relation
+	home     home
 	bulk     *bulkConn
 	conn     io.ReadWriter // TLS, or bulk in clear
 	acceptor Acceptor      // far relay: the tunnel that accepted it
@@ -35,6 +80,7 @@ type lane struct {
 	// first; 0: HELLO was read.
 	instance uint64
 	answered atomic.Bool // HELLO was read
+	pads     atomic.Bool // on its way to the pool
 
 	tuned readerWait // at the last look at whether lanes limit the flow; under the flow's lock
 
@@ -42,12 +88,12 @@ type lane struct {
 	recorded readerWait // when a write last had to wait; under wmu
 
 	mu   sync.Mutex
-	flow *Flow // set by carry
+	flow holder // set by carry; nil: none
 	// idleSince is since when an accepted lane has no flow.
 	idleSince stamp
 	counted   bool // among the idle lanes of its peer
 	// settled are the connection's counters up to which its flows have their shares.
-	settled Counters
+	settled flow.Counters
 	sawEnd  bool   // of the flow, on this lane: nothing of it follows
 	reached uint64 // in a sealed session: behind the latest bytes that the lane has brought of the flow
 	// reachedAt is when reached moved, or the lane came to the flow.
@@ -59,13 +105,12 @@ type lane struct {
 	since    time.Time // of draining, or before it of pads
 	warm     bool      // in the pool
 	used     bool      // it has carried a flow
-	pads     bool      // on its way to the pool; under the session's lock
 	closed   bool
 	dead     bool // its reader has returned
 }
 
-func newLane(s *session, c *connection, a Acceptor) *lane {
-	l := &lane{s: s, bulk: c.bulk, conn: c.stream, acceptor: a, path: c.path, sums: c.sums(), ended: make(chan struct{})}
+func newLane(s *relation, home home, c *connection, a Acceptor) *lane {
+	l := &lane{s: s, home: home, bulk: c.bulk, conn: c.stream, acceptor: a, path: c.path, sums: c.sums(), ended: make(chan struct{})}
 	if l.spliced() {
 		l.bulk.exact, l.bulk.linger = true, &s.node.linger
 	}
@@ -92,7 +137,7 @@ func (l *lane) closeByReset() {
 }
 
 // bind gives the lane to a flow, nil: to none. It reports false if the lane has ended.
-func (l *lane) bind(f *Flow) bool {
+func (l *lane) bind(f holder) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.dead {
@@ -108,15 +153,17 @@ func (l *lane) bind(f *Flow) bool {
 	return true
 }
 
-// enter counts a lane that its session has got.
-func (l *lane) enter() {
+// enter takes the news that the session has got the lane, and whether its window is opened first.
+func (l *lane) enter(pads bool) {
+	l.pads.Store(pads)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.since = time.Now()
 	l.count(l.flow == nil && !l.dead)
 }
 
 // carry sets the lane's flow. The caller holds l.mu.
-func (l *lane) carry(f *Flow) {
+func (l *lane) carry(f holder) {
 	l.flow = f
 	l.count(f == nil && !l.dead)
 }
@@ -124,15 +171,15 @@ func (l *lane) carry(f *Flow) {
 // count has an accepted lane counted among the idle ones of its peer, or not. The caller holds
 // l.mu.
 func (l *lane) count(idle bool) {
-	use := l.s.use
-	if use == nil || l.counted == idle {
+	lanes := l.s.idle
+	if lanes == nil || l.counted == idle {
 		return
 	}
 	if l.counted = idle; idle {
 		l.idleSince = stampNow()
-		use.idle.Add(1)
+		lanes.Add(1)
 	} else {
-		use.idle.Add(-1)
+		lanes.Add(-1)
 	}
 }
 
@@ -144,7 +191,7 @@ func (l *lane) idle() (since stamp, yes bool) {
 }
 
 // die ends the lane, whose reader has returned, and returns its flow.
-func (l *lane) die() *Flow {
+func (l *lane) die() holder {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.flow
@@ -161,7 +208,7 @@ func (l *lane) isDead() bool {
 }
 
 // unbind takes the lane from a flow, if it has it.
-func (l *lane) unbind(f *Flow) {
+func (l *lane) unbind(f holder) {
 	l.mu.Lock()
 	if l.flow == f {
 		l.settle()
@@ -170,14 +217,14 @@ func (l *lane) unbind(f *Flow) {
 	l.mu.Unlock()
 }
 
-func (l *lane) bound() *Flow {
+func (l *lane) bound() holder {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.flow
 }
 
 // send writes a frame of a flow, then an item; each may be nil. Its error closes the lane.
-func (l *lane) send(f *Flow, greet []byte, item *stream.Item) error {
+func (l *lane) send(f holder, greet []byte, item *stream.Item) error {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
 	if l.bound() != f {
@@ -188,13 +235,13 @@ func (l *lane) send(f *Flow, greet []byte, item *stream.Item) error {
 	defer giveBuffer(record)
 	err := l.write(l.framed(greet), item, record)
 	if l.bulk.waited {
-		f.laneFull(l)
+		l.full(f)
 	}
 	return err
 }
 
 // awaitRoom waits until the kernel takes more of a flow. Its error closes the lane.
-func (l *lane) awaitRoom(f *Flow) error {
+func (l *lane) awaitRoom(f holder) error {
 	waited, err := l.bulk.awaitRoom()
 	if err != nil {
 		l.close()
@@ -202,13 +249,13 @@ func (l *lane) awaitRoom(f *Flow) error {
 	if waited {
 		l.wmu.Lock()
 		defer l.wmu.Unlock()
-		f.laneFull(l)
+		l.full(f)
 	}
 	return err
 }
 
 // release answers or begins a RELEASE behind which nothing of the flow is sent.
-func (l *lane) release(f *Flow, flags byte, received uint64) error {
+func (l *lane) release(f holder, flags byte, received uint64) error {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
 	l.unbind(f)
@@ -336,7 +383,7 @@ func (l *lane) run() {
 	defer close(l.ended)
 	err := l.greet()
 	if err != nil {
-		l.s.link.laneFailed(l.s, err)
+		l.home.laneFailed(err)
 	} else {
 		err = l.read()
 	}
@@ -344,7 +391,7 @@ func (l *lane) run() {
 		l.altered()
 	}
 	l.close()
-	l.s.laneEnded(l, err)
+	l.home.laneEnded(l, err)
 }
 
 // altered takes the news that nobody knows any more where the lane's next frame begins.
@@ -355,7 +402,7 @@ func (l *lane) altered() {
 		return
 	}
 	f.Reset(flow.EndDamaged, wire.ErrSum)
-	if l.s.control() == nil {
+	if !l.home.connected() {
 		return
 	}
 	// The other end takes the lane's end for an outage. The cause goes ahead of it.
@@ -467,7 +514,7 @@ func (l *lane) readBytes(frame wire.Frame) error {
 		left, offset = left-n, offset+uint64(n)
 	}
 	if frame.Type == wire.FramePad {
-		l.s.padded(l)
+		l.home.padded(l)
 	}
 	return nil
 }
@@ -488,15 +535,15 @@ func (l *lane) readHere(want []byte, left int) (n int, err error) {
 }
 
 func (l *lane) handle(frame wire.Frame, b []byte) error {
-	if l.s.sealed.Load() && (frame.Type == wire.FrameOpen || frame.Type == wire.FrameEnd) {
+	if l.s.sealed() && (frame.Type == wire.FrameOpen || frame.Type == wire.FrameEnd) {
 		return errUnsealed
 	}
 	f := l.bound()
 	switch frame.Type {
 	case wire.FrameOpen:
-		return l.s.open(l, frame, b)
+		return l.home.open(l, frame, b)
 	case wire.FrameAttach:
-		return l.s.attach(l, wire.ParseAttach(b), frame)
+		return l.home.attach(l, wire.ParseAttach(b), frame)
 	case wire.FrameEnd:
 		if f == nil {
 			return nil
@@ -506,7 +553,7 @@ func (l *lane) handle(frame wire.Frame, b []byte) error {
 		l.mu.Unlock()
 		return f.deliverEnd(l, frame.Offset, wire.ParseEnd(b))
 	case wire.FrameRelease:
-		return l.s.released(l, f, frame)
+		return l.home.released(l, f, frame)
 	}
 	return nil
 }
@@ -514,9 +561,7 @@ func (l *lane) handle(frame wire.Frame, b []byte) error {
 // overdue reports that the far relay does not answer a final RELEASE, or that nothing comes any more of
 // the bytes that are to open the lane's window.
 func (l *lane) overdue(now time.Time) bool {
-	l.s.mu.Lock()
-	pads := l.pads
-	l.s.mu.Unlock()
+	pads := l.pads.Load()
 	l.mu.Lock()
 	waits := (l.draining || pads) && now.Sub(l.since) > drainWithin+l.s.strained()
 	draining := l.draining
@@ -525,8 +570,8 @@ func (l *lane) overdue(now time.Time) bool {
 }
 
 // noteReached notes up to where a lane of a sealed session has brought a flow's bytes.
-func (l *lane) noteReached(f *Flow, offset uint64) {
-	if f == nil || !l.s.sealed.Load() {
+func (l *lane) noteReached(f holder, offset uint64) {
+	if f == nil || !l.s.sealed() {
 		return
 	}
 	l.mu.Lock()
@@ -544,7 +589,7 @@ func (l *lane) retire() {
 }
 
 // keepOffer keeps a RELEASE that has overtaken an acknowledgement.
-func (l *lane) keepOffer(f *Flow, offer wire.Frame) {
+func (l *lane) keepOffer(f holder, offer wire.Frame) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.flow == f {
@@ -565,3 +610,18 @@ func (l *lane) carried() (sent, received int64) {
 }
 
 const drainWithin = 5 * time.Second // of a lane that was released with bytes under way, or waits for PADs
+
+// beginDrain has the lane drop bytes until the far relay has answered a final RELEASE.
+func (l *lane) beginDrain() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.draining, l.since = true, time.Now()
+}
+
+// endDrain reports whether the lane was drained, and whether it is to be closed then.
+func (l *lane) endDrain() (drained, retired bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	drained, l.draining = l.draining, false
+	return drained, l.retired
+}

@@ -3,10 +3,11 @@ package pair
 import (
 	"context"
 	"errors"
-	"longhaul/internal/carry/pair/preface"
-	"longhaul/internal/carry/pair/wire"
 	"slices"
 	"time"
+
+	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/carry/pair/wire"
 )
 
 // maxLaneDials bounds handshakes of lanes at the same time: after an outage each
@@ -20,9 +21,9 @@ const maxDials = 256
 
 // dialLanes dials lanes that flows or the pool lack.
 func (l *Link) dialLanes(s *session, now time.Time) {
-	best := l.bestPath()
+	best := l.paths.best()
 	s.mu.Lock()
-	up, ahead := s.ctl != nil, s.ahead
+	up, ahead := s.control() != nil, s.knows(wire.FeatureAhead)
 	s.mu.Unlock()
 	crowded := s.crowded(now)
 	l.mu.Lock()
@@ -41,7 +42,7 @@ func (l *Link) dialLanes(s *session, now time.Time) {
 	forFlows := max(waiting-s.laneDials, 0)
 	var forPool []*wanPath
 	if s == l.s && !l.closed && up {
-		forPool = l.poolLacks(s, l.o.Warm)
+		forPool = s.lacks(l.paths.usable(), l.o.Warm)
 		forPool = forPool[min(max(s.laneDials-waiting, 0), len(forPool)):]
 	}
 	n := min(forFlows+len(forPool), l.admission.limit(now, s.delays.without(), l.laneDials)-l.laneDials)
@@ -61,7 +62,7 @@ func (l *Link) dialLanes(s *session, now time.Time) {
 	}
 	l.mu.Unlock()
 	if enough {
-		s.noteLane(nil)
+		s.unmade.note(nil)
 	}
 	for i := range n {
 		p, pool := best, i >= forFlows
@@ -96,7 +97,7 @@ func (l *Link) dialLane(s *session, p *wanPath, pool bool) {
 		lane.pad(padSize)
 		return
 	}
-	l.place(lane)
+	l.place(s, lane)
 	lane.flush() // what is left of the handshake, if no flow took the lane
 }
 
@@ -111,7 +112,7 @@ func (l *Link) dialCounted(s *session, p *wanPath, pool bool, overdue func()) (*
 		l.laneFailed(s, err)
 		return nil, err
 	}
-	s.noteLane(nil)
+	s.unmade.note(nil)
 	return lane, nil
 }
 
@@ -123,7 +124,7 @@ func (l *Link) laneDialed(s *session, lane *lane, err error, began time.Time) {
 	case lane != nil && lane.bulk.repeats == 0:
 		late -= 3 * s.least(lane.bulk.rtt) // of TCP, of TLS, of HELLO
 	default:
-		says = err != nil && problemOf(err).waits()
+		says = err != nil && waits(problemOf(err))
 	}
 	if says {
 		s.noteDial(late, now)
@@ -135,21 +136,10 @@ func (l *Link) laneDialed(s *session, lane *lane, err error, began time.Time) {
 // laneFailed takes the news that a lane broke before the far relay's HELLO.
 func (l *Link) laneFailed(s *session, err error) {
 	l.node.log.Debug("lane not made", "peer", s.peer, "tunnel", s.tunnel, "error", err)
-	s.noteLane(err)
+	s.unmade.note(err)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.laneRetry = time.Now().Add(tickEvery)
-}
-
-// noteLane takes note of whether another lane could be made; nil: it could, or none is
-// needed.
-func (s *session) noteLane(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err != nil && s.laneErr == nil {
-		s.laneErrSince = time.Now()
-	}
-	s.laneErr = err
 }
 
 // newLane makes a lane over a path; pool has both ends open its window. overdue, unless nil, is called
@@ -165,7 +155,7 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool, overdue func()) (*lane
 	if err != nil {
 		return nil, err
 	}
-	hello := l.node.nearHello(s, o)
+	hello := l.nearHello(s, o)
 	if pool {
 		hello.Features |= wire.FeaturePad
 	}
@@ -182,7 +172,7 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool, overdue func()) (*lane
 		c.bulk.Close()
 		return nil, errOtherProcess
 	}
-	lane := newLane(s, c, nil)
+	lane := newLane(&s.relation, s, c, nil)
 	if d.early {
 		lane.instance = instance
 	}
@@ -190,7 +180,7 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool, overdue func()) (*lane
 		c.bulk.Close()
 		return nil, errors.New("the session is closed")
 	}
-	if !slices.Contains(l.pathsNow(), p) { // whose other lanes are closed
+	if !slices.Contains(l.paths.list(), p) { // whose other lanes are closed
 		lane.close()
 		return nil, errPathGone
 	}
@@ -229,7 +219,7 @@ func (l *Link) wantMore(f *Flow, p *wanPath) {
 		switch {
 		case taken:
 		case lane != nil:
-			l.place(lane)
+			l.place(s, lane)
 		}
 		if lane != nil {
 			lane.flush() // what is left of the handshake, if no flow took the lane
@@ -241,48 +231,11 @@ func (l *Link) wantMore(f *Flow, p *wanPath) {
 // stands, the path may have become slower than that: each connect gets as long as that has lasted.
 func (s *session) laneWithin(now time.Time) time.Duration {
 	within := s.connectWithin()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctl == nil || s.laneErr == nil {
+	err, since := s.unmade.now()
+	if s.control() == nil || err == nil {
 		return within
 	}
-	return max(within, min(now.Sub(s.laneErrSince), handshakeTimeout))
-}
-
-// poolLacks lists the path of each lane that the session's pool lacks.
-func (l *Link) poolLacks(s *session, warm int) (all []*wanPath) {
-	for _, p := range l.usable() {
-		n := s.warmOver(p)
-		p.mu.Lock()
-		n += p.pools
-		p.mu.Unlock()
-		for ; n < warm; n++ {
-			all = append(all, p)
-		}
-	}
-	return all
-}
-
-// trimPool closes lanes that the pool is to keep no longer, those first that were used longest ago.
-func (l *Link) trimPool(s *session, now time.Time) {
-	warm := l.options().Warm
-	var spare []*lane
-	s.mu.Lock()
-	for _, p := range l.pathsNow() {
-		over := s.warmOf(p) - p.poolLimit(warm, now)
-		s.warm = slices.DeleteFunc(s.warm, func(l *lane) bool {
-			if l.path != p || over <= 0 {
-				return false
-			}
-			over--
-			spare = append(spare, l)
-			return true
-		})
-	}
-	s.mu.Unlock()
-	for _, l := range spare {
-		l.close()
-	}
+	return max(within, min(now.Sub(since), handshakeTimeout))
 }
 
 // admission bounds the handshakes of a link's lanes that run at the same time, to about as many

@@ -94,14 +94,14 @@ func testManyLanes(t *testing.T, lanes int, in standOption) {
 	}
 	all.Wait()
 	for range flows {
-		for name, ends := range map[string]chan pair.End{"near": s.nearEnds, "far": s.farEnds} {
+		for name, ends := range map[string]chan flow.End{"near": s.nearEnds, "far": s.farEnds} {
 			if e := <-ends; e.Reason != flow.EndClean {
 				t.Errorf("%s relay ended by %q: %v", name, e.Reason, e.Err)
 			}
 		}
 	}
 	nettest.Eventually(t, 30*time.Second, func() bool {
-		return s.near.State().Retained == 0 && s.farNode().State().Retained == 0
+		return s.near.State().RetainedBytes == 0 && s.farNode().State().RetainedBytes == 0
 	}, func() string { return "memory of stores is lost: " + s.dump() })
 }
 

@@ -20,9 +20,9 @@ const (
 
 // Link is the way of a near tunnel to its far relay.
 type Link struct {
-	node   *Node
+	node   *process
+	drop   func() // takes the link from the node
 	kick   chan struct{}
-	stop   chan struct{}
 	flowID atomic.Uint64
 
 	mu  sync.Mutex
@@ -33,7 +33,7 @@ type Link struct {
 	replaced time.Time
 	waiting  []*Flow // for a lane
 	closed   bool
-	paths    atomic.Pointer[[]*wanPath] // at least one; changed under mu
+	paths    pathSet // changed under mu
 
 	laneDials int
 	admission admission // of handshakes of lanes
@@ -47,24 +47,20 @@ func (o LinkOptions) withDefaults() LinkOptions {
 	return o
 }
 
-// Link adds the way of a near tunnel to its far relay and starts to connect.
-func (n *Node) Link(o LinkOptions) *Link {
-	l := &Link{node: n, kick: make(chan struct{}, 1), stop: make(chan struct{}), o: o.withDefaults()}
+func newLink(n *process, o LinkOptions, drop func(l *Link)) *Link {
+	l := &Link{node: n, kick: make(chan struct{}, 1), o: o.withDefaults()}
+	l.drop = func() { drop(l) }
 	l.setPaths(o.Paths)
 	l.s = l.newSession()
 	if o.Stood {
 		l.s.stood, l.s.since = true, time.Now().Add(-o.Away)
 	}
-	n.mu.Lock()
-	n.links = append(n.links, l)
-	n.mu.Unlock()
-	n.tasks.Go(l.run)
 	return l
 }
 
 func (l *Link) newSession() *session {
 	s := newSession(l.node, l.o.Peer, randomID(), true)
-	s.link, s.tunnel, s.mode = l, l.o.Tunnel, l.o.mode()
+	s.link, s.paths, s.tunnel, s.mode = l, &l.paths, l.o.Tunnel, l.o.mode()
 	return s
 }
 
@@ -106,7 +102,7 @@ func (l *Link) Stood() (away time.Duration, stood bool) {
 	s := l.current()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ctl == nil {
+	if s.control() == nil {
 		away = time.Since(s.since)
 	}
 	return away, s.stood
@@ -132,37 +128,8 @@ func (l *Link) poke() {
 	}
 }
 
-// Carry takes over a client. done gets the flow's end, once.
-func (l *Link) Carry(c Client, done func(*Flow, End)) *Flow {
-	l.mu.Lock()
-	s, refuse := l.s, l.closed || l.node.draining.Load() || l.node.closing.Load()
-	l.mu.Unlock()
-	f := newFlow(s, l.flowID.Add(1), c.Legs)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.done = done
-	f.opening = &wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}
-	if s.noResume {
-		f.sf.NoResume()
-	}
-	f.sf.Out.Keep(c.Early)
-	l.node.flowsNow.Add(1)
-	s.add(f)
-	l.followEnd(f) // the far process may have ended since
-	err := f.takeLeg(c.FD)
-	if err != nil {
-		unix.Close(c.FD)
-		f.leg.fd = -1
-	}
-	switch {
-	case err != nil:
-		f.sf.LocalReset(cause(flow.EndNoResources, err))
-	case refuse:
-		f.sf.Abort(cause(flow.EndDrain, errors.New("the relay takes no new flows")))
-	}
-	f.wake()
-	return f
-}
+// Carry implements flow.Carrier.
+func (l *Link) Carry(c flow.Client, ended func(flow.End)) flow.Carried { return l.carry(c, ended) }
 
 func (l *Link) run() {
 	ticker := time.NewTicker(tickEvery)
@@ -204,7 +171,7 @@ func (l *Link) tick() (ended bool) {
 		for _, s := range all {
 			s.close()
 		}
-		l.node.dropLink(l)
+		l.drop()
 		return true
 	}
 	return false
@@ -247,8 +214,33 @@ func (l *Link) idle(all []*session) bool {
 	})
 }
 
-func (n *Node) dropLink(l *Link) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.links = slices.DeleteFunc(n.links, func(x *Link) bool { return x == l })
+func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
+	l.mu.Lock()
+	s, refuse := l.s, l.closed || l.node.draining.Load() || l.node.closing.Load()
+	l.mu.Unlock()
+	f := newFlow(s, l.flowID.Add(1), c.Legs)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.done = ended
+	f.opening = &wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}
+	if s.noResume {
+		f.sf.NoResume()
+	}
+	f.sf.Out.Keep(c.Early)
+	l.node.flowsNow.Add(1)
+	s.add(f)
+	l.followEnd(f) // the far process may have ended since
+	err := f.takeLeg(c.FD)
+	if err != nil {
+		unix.Close(c.FD)
+		f.leg.fd = -1
+	}
+	switch {
+	case err != nil:
+		f.sf.LocalReset(cause(flow.EndNoResources, err))
+	case refuse:
+		f.sf.Abort(cause(flow.EndDrain, errors.New("the relay takes no new flows")))
+	}
+	f.wake()
+	return f
 }

@@ -65,7 +65,7 @@ func TestStripedUnderMemory(t *testing.T) {
 	go func() { all.Wait(); done.Store(true) }()
 	most := int64(0)
 	nettest.Eventually(t, 3*time.Minute, func() bool {
-		most = max(most, s.near.State().Retained, s.farNode().State().Retained)
+		most = max(most, s.near.State().RetainedBytes, s.farNode().State().RetainedBytes)
 		return done.Load()
 	}, s.dump)
 	for range flows {
@@ -75,7 +75,7 @@ func TestStripedUnderMemory(t *testing.T) {
 		t.Errorf("%d bytes were held, bound %d", most, bound)
 	}
 	nettest.Eventually(t, 30*time.Second, func() bool {
-		return s.near.State().Retained == 0 && s.farNode().State().Retained == 0
+		return s.near.State().RetainedBytes == 0 && s.farNode().State().RetainedBytes == 0
 	}, func() string { return "memory is lost: " + s.dump() })
 }
 

@@ -20,7 +20,7 @@ func (f *Flow) messages(out []byte) []byte {
 		out = wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.opening}.Append(out)
 	}
 	f.openDue = false
-	if !f.phase.known() && !f.s.sealed.Load() && !f.sf.ResetWaiting() {
+	if !f.phase.known() && !f.s.sealed() && !f.sf.ResetWaiting() {
 		return out // its OPEN may be under way, and an ACK would overtake it
 	}
 	if f.openedDue {
@@ -34,7 +34,7 @@ func (f *Flow) messages(out []byte) []byte {
 		}
 		out = m.Append(out)
 	}
-	if f.phase.known() && f.s.reportsHeld.Load() {
+	if f.phase.known() && f.s.knows(wire.FeatureHeld) {
 		if held := f.sf.TakeHeld(); len(held) > 0 {
 			out = wire.Message{Type: wire.MessageHeld, Flow: f.id, Spans: held}.Append(out)
 		}
@@ -69,7 +69,7 @@ func (f *Flow) resync() {
 	f.wokeAt = 0
 	f.openedDue = !f.s.near && f.phase == phaseOpen
 	f.toldSent = false
-	f.openDue = f.phase == phaseAsked && f.s.sealed.Load()
+	f.openDue = f.phase == phaseAsked && f.s.sealed()
 	f.s.post(f, true)
 	f.wake()
 }
@@ -142,7 +142,7 @@ func (f *Flow) resetByPeer(length uint64, end bool, c stream.Cause) {
 func (f *Flow) takeSealedEnd(length uint64, crc uint32) {
 	f.phase.take(eventHeard)
 	err := errUnsealed
-	if f.s.sealed.Load() {
+	if f.s.sealed() {
 		err = f.sf.In.End(length, crc)
 	}
 	if err != nil {
@@ -154,5 +154,5 @@ func (f *Flow) takeSealedEnd(length uint64, crc uint32) {
 
 // endsUntold reports that a beginning or an end of a sealed flow waits for the control connection.
 func (f *Flow) endsUntold() bool {
-	return f.s.sealed.Load() && (f.s.near && !f.phase.known() || f.sf.Out.Ended() && !f.sf.Out.Done())
+	return f.s.sealed() && (f.s.near && !f.phase.known() || f.sf.Out.Ended() && !f.sf.Out.Done())
 }

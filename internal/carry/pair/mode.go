@@ -35,14 +35,29 @@ func (m mode) features() (f wire.Features) {
 	return f
 }
 
-// sealedWith reports whether lanes of the mode carry no OPEN and no END, since the other end knows
-// how.
-func (m mode) sealedWith(h wire.Hello) bool { return m.clear && h.Features&wire.FeatureSealed != 0 }
+// uses are those of the features that both ends know of which sessions of the mode make use. Flows
+// that do not resume have one lane each, and nothing goes ahead of it.
+func (m mode) uses(both wire.Features) wire.Features {
+	if !m.clear {
+		both &^= wire.FeatureSealed | wire.FeatureSums
+	}
+	if m.noResume {
+		both &^= wire.FeatureLanes | wire.FeatureAhead
+	}
+	if !m.compress {
+		both &^= wire.FeatureCompress
+	}
+	if both&wire.FeatureSealed != 0 {
+		both |= wire.FeatureSent // whoever knows the one knows the other
+	}
+	return both
+}
 
-// summedWith reports whether frames of the mode's lanes have sums, since the other end knows how.
-func (m mode) summedWith(h wire.Hello) bool { return m.clear && h.Features&wire.FeatureSums != 0 }
-
+// isStale reports that a far session is to take no new flows.
 func (s *session) isStale() bool {
+	if s.near {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stale

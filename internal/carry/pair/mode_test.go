@@ -19,14 +19,6 @@ import (
 	"longhaul/test/nettest"
 )
 
-// mode is how both ends carry flows.
-type mode struct {
-	name                      string
-	clear, noResume, compress bool
-	lanes                     int
-	older                     bool // a release that has beginnings and ends on lanes in clear
-}
-
 var modes = []mode{
 	{name: "tls"},
 	{name: "clear", clear: true},
@@ -91,8 +83,8 @@ func TestBulk(t *testing.T) {
 			c.Close()
 			s.ends(flow.EndClean)
 		}
-		if st := s.near.State(); st.Retained != 0 {
-			t.Errorf("%d bytes are kept after the last flow", st.Retained)
+		if st := s.near.State(); st.RetainedBytes != 0 {
+			t.Errorf("%d bytes are kept after the last flow", st.RetainedBytes)
 		}
 	})
 }
@@ -206,33 +198,6 @@ func TestOpenOnDeadLane(t *testing.T) {
 	})
 }
 
-// TestWithoutControl holds that a flow that does not resume goes on without a control connection, as a TCP
-// connection does, and that one whose end lacks it for as long as flows wait is reset, although its lane
-// stands.
-func TestWithoutControl(t *testing.T) {
-	t.Parallel()
-	s := newStand(t, modes[3].in())
-	s.serve(echo)
-	goesOn, ends := s.dial(), s.dial()
-	defer goesOn.Close()
-	defer ends.Close()
-	s.roundTrip(goesOn, "hello")
-	s.roundTrip(ends, "hello")
-	s.path.refuse(preface.Control, true)
-	nettest.Eventually(t, 20*time.Second, func() bool { return !s.session().Up }, s.dump)
-	nettest.Must(t, ends.CloseWrite())
-	if b, err := io.ReadAll(ends); err == nil || isTimeout(err) {
-		t.Errorf("the client that has ended sees %q, %v", b, err)
-	}
-	s.roundTrip(goesOn, "still here")
-	s.path.refuse(preface.Control, false)
-	nettest.Eventually(t, 20*time.Second, func() bool { return s.session().Up }, s.dump)
-	nettest.Must(t, goesOn.CloseWrite())
-	if b, err := io.ReadAll(goesOn); err != nil || len(b) > 0 {
-		t.Errorf("the client that goes on sees %q, %v", b, err)
-	}
-}
-
 // TestEncryptDiffers holds that ends with different encrypt carry nothing and say why, and
 // that a flow is carried once they agree.
 func TestEncryptDiffers(t *testing.T) {
@@ -244,7 +209,7 @@ func TestEncryptDiffers(t *testing.T) {
 			s := newStand(t, func(s *stand, _ *pair.Options, o *pair.LinkOptions) { s.clear, o.Clear, options = !clear, clear, *o }, direct,
 				func(s *stand, _ *pair.Options, o *pair.LinkOptions) { options = *o; s.deadline = time.Second })
 			s.serve(echo)
-			nettest.Eventually(t, 20*time.Second, func() bool { return s.near.State().Sessions[0].Problem == pair.ProblemEncrypt }, s.dump)
+			nettest.Eventually(t, 20*time.Second, func() bool { return s.near.State().Sessions[0].Problem == flow.PairEncrypt }, s.dump)
 			c := s.dial()
 			defer c.Close()
 			if n, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
@@ -253,7 +218,7 @@ func TestEncryptDiffers(t *testing.T) {
 			if e := <-s.nearEnds; e.Reason != flow.EndPairDown {
 				t.Errorf("ended by %q", e.Reason)
 			}
-			if n := s.far.State().Strangers[pair.ProblemEncrypt]; n == 0 {
+			if n := s.far.State().Strangers[flow.PairEncrypt]; n == 0 {
 				t.Error("the far relay does not count it")
 			}
 			options.Clear = !clear
@@ -281,7 +246,7 @@ func TestEncryptChanges(t *testing.T) {
 	defer c.Close()
 	s.roundTrip(c, "encrypted")
 	s.setClear(true)
-	problems := func() (all []pair.Problem) {
+	problems := func() (all []flow.PairProblem) {
 		for _, one := range s.near.State().Sessions {
 			all = append(all, one.Problem)
 		}
@@ -289,7 +254,7 @@ func TestEncryptChanges(t *testing.T) {
 	}
 	nettest.Eventually(t, 20*time.Second, func() bool {
 		p := problems()
-		return len(p) == 2 && p[0] == pair.ProblemNone && p[1] == pair.ProblemEncrypt
+		return len(p) == 2 && p[0] == "" && p[1] == flow.PairEncrypt
 	}, s.dump)
 	s.roundTrip(c, "still encrypted")
 	s.path.refuse(preface.Control, false) // the older session gets another
@@ -300,7 +265,7 @@ func TestEncryptChanges(t *testing.T) {
 	s.roundTrip(fresh, "in clear")
 	nettest.Eventually(t, 20*time.Second, func() bool {
 		now := s.near.State().Sessions
-		return len(now) == 2 && now[0].Up && !now[0].Clear && now[1].Up && now[1].Clear
+		return len(now) == 2 && now[0].Up && now[0].Encrypted && now[1].Up && !now[1].Encrypted
 	}, s.dump)
 	s.roundTrip(c, "goes on")
 }
@@ -311,12 +276,47 @@ func TestSealed(t *testing.T) {
 	eachMode(t, func(t *testing.T, in standOption) {
 		t.Parallel()
 		want := false
-		s := newStand(t, in, func(_ *stand, o *pair.Options, l *pair.LinkOptions) { want = l.Clear && o.Without == 0 })
+		s := newStand(t, in, func(_ *stand, o *pair.Options, l *pair.LinkOptions) { want = l.Clear && o.Without != 0 })
 		s.awaitWarm(1)
 		for _, n := range []*pair.Node{s.near, s.far} {
-			if got := n.State().Sessions[0]; got.Sealed != want || got.Summed != want {
-				t.Errorf("%+v, want sealed and summed %v", got, want)
+			if got := n.State().Sessions[0]; !got.Up || got.EndsInClear != want || got.HeadsUnchecked != want {
+				t.Errorf("%+v, want ends in clear and heads unchecked: %v", got, want)
 			}
 		}
 	})
+}
+
+// mode is how both ends carry flows.
+type mode struct {
+	name                      string
+	clear, noResume, compress bool
+	lanes                     int
+	older                     bool // a release that has beginnings and ends on lanes in clear
+}
+
+// TestWithoutControl holds that a flow that does not resume goes on without a control connection, as a TCP
+// connection does, and that one whose end lacks it for as long as flows wait is reset, although its lane
+// stands.
+func TestWithoutControl(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, modes[3].in())
+	s.serve(echo)
+	goesOn, ends := s.dial(), s.dial()
+	defer goesOn.Close()
+	defer ends.Close()
+	s.roundTrip(goesOn, "hello")
+	s.roundTrip(ends, "hello")
+	s.path.refuse(preface.Control, true)
+	nettest.Eventually(t, 20*time.Second, func() bool { return !s.session().Up }, s.dump)
+	nettest.Must(t, ends.CloseWrite())
+	if b, err := io.ReadAll(ends); err == nil || isTimeout(err) {
+		t.Errorf("the client that has ended sees %q, %v", b, err)
+	}
+	s.roundTrip(goesOn, "still here")
+	s.path.refuse(preface.Control, false)
+	nettest.Eventually(t, 20*time.Second, func() bool { return s.session().Up }, s.dump)
+	nettest.Must(t, goesOn.CloseWrite())
+	if b, err := io.ReadAll(goesOn); err != nil || len(b) > 0 {
+		t.Errorf("the client that goes on sees %q, %v", b, err)
+	}
 }

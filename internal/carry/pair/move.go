@@ -269,18 +269,3 @@ func (f *Flow) lanesBusy() bool {
 func (f *Flow) hasEnough(st *strand) bool {
 	return st.busy || f.sf.Out.Starved() && st.pace().queued > 0
 }
-
-// readerWait is how long the kernel has waited for the other end's window on a lane, and has
-// had something to send, at the last look.
-type readerWait struct{ rwndLimited, busyTime time.Duration }
-
-// since reports whether the lane has mostly waited for the other end's window since the last
-// look at it.
-func (w *readerWait) since(c *bulkConn) bool {
-	before := *w
-	kernelSays(c, func(i *tcpinfo.Info) bool {
-		w.rwndLimited, w.busyTime = i.RwndLimited, i.BusyTime
-		return true
-	})
-	return w.rwndLimited-before.rwndLimited > (w.busyTime-before.busyTime)/2
-}

@@ -6,7 +6,7 @@ import "longhaul/internal/carry/pair/wire"
 func (f *Flow) begin() {
 	if f.phase == phaseFresh {
 		f.phase.take(eventAsk)
-		f.sf.Seal(f.s.sealed.Load())
+		f.sf.Seal(f.s.sealed())
 	}
 }
 
@@ -43,7 +43,7 @@ func (f *Flow) assign(l *lane) bool {
 	switch {
 	case f.phase.known():
 		greet = wire.AppendAttach(nil, f.id, f.sf.In.Position())
-	case f.s.sealed.Load():
+	case f.s.sealed():
 		greet = wire.AppendBegin(nil, f.id)
 		f.openDue = f.openDue || f.phase == phaseFresh // a new control connection repeats it
 		f.begin()

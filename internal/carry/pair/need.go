@@ -24,7 +24,7 @@ func (f *Flow) noteNeed() {
 // crowdedOut reports that the flow's client waits with what it sends: a crowd waits for lanes, and the
 // flow has its first bytes here. The kernel keeps the others, and no goroutine.
 func (f *Flow) crowdedOut() bool {
-	return f.lane() == nil && f.sf.Out.Kept() > 0 && !f.leg.failed && int(f.s.waiting.Load()) >= crowd
+	return f.lane() == nil && f.sf.Out.Kept() > 0 && !f.leg.failed && f.s.isCrowd()
 }
 
 // goAhead sends the first bytes ahead of the lane that the flow needs. At the near relay

@@ -1,49 +1,29 @@
 package pair
 
 import (
-	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/sys/connsource"
-	"longhaul/internal/sys/loglimit"
 )
 
 // Node has the pairs of one process.
 type Node struct {
-	options  Options
-	identity Identity
-	log      *slog.Logger
-	limited  *loglimit.Limiter // for lines that another end can cause
-	instance uint64
-	poller   *poller
-	budget   budget
-	pipes    pipes
-	linger   linger
-	strain   strain          // of this process
-	turns    *turns          // of handshakes of lanes
-	controls *turns          // of those of accepted control connections
-	ctx      context.Context // ends with Close
-	cancel   context.CancelFunc
-	tasks    sync.WaitGroup
-
-	flowsNow   atomic.Int64
-	handshakes *connsource.Places
+	process
+	controls   *turns             // of handshakes of accepted control connections
+	handshakes *connsource.Places // of accepted connections
 	begun      *connsource.Places // of handshakes: those whose TLS has begun
 	serving    atomic.Int64       // handshakes, with those that were given up
-	dials      atomic.Int64       // attempts of near ends for connections
-	draining   atomic.Bool
-	closing    atomic.Bool
 
 	mu        sync.Mutex
 	links     []*Link
 	accepted  map[NearSession]*session
 	uses      map[string]*peerUse // by peer
-	strangers map[Problem]int64
+	strangers map[flow.PairProblem]int64
 }
 
 // New starts a node.
@@ -70,28 +50,12 @@ func New(o Options) (*Node, error) {
 	if o.MaxBegun == 0 {
 		o.MaxBegun = maxBegun * max(runtime.GOMAXPROCS(0)/2, 1)
 	}
-	n := &Node{options: o, identity: o.Identity, log: o.Log, limited: loglimit.New(o.Log), instance: randomID(), poller: p,
-		// Lanes leave half of the processors to everything else.
-		turns: newTurns(runtime.GOMAXPROCS(0) / 2), controls: newTurns(runtime.GOMAXPROCS(0)),
+	n := &Node{controls: newTurns(runtime.GOMAXPROCS(0)),
 		handshakes: connsource.NewPlaces(maxHandshakes), begun: connsource.NewPlaces(o.MaxBegun),
-		accepted: map[NearSession]*session{}, uses: map[string]*peerUse{}, strangers: map[Problem]int64{}}
-	n.boundStores()
-	n.ctx, n.cancel = context.WithCancel(context.Background())
+		accepted: map[NearSession]*session{}, uses: map[string]*peerUse{}, strangers: map[flow.PairProblem]int64{}}
+	n.init(o, p)
 	n.tasks.Go(n.watch)
 	return n, nil
-}
-
-func (n *Node) boundStores() {
-	if n.options.RetainedLimit != nil {
-		n.budget.limit.Store(n.options.RetainedLimit())
-	}
-}
-
-// randomID is a random number that is not 0.
-func randomID() uint64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return binary.BigEndian.Uint64(b[:]) | 1
 }
 
 // Instance is this process's random number, which prefaces name.
@@ -99,3 +63,17 @@ func (n *Node) Instance() uint64 { return n.instance }
 
 // Flows is the number of flows that have not ended.
 func (n *Node) Flows() int { return int(n.flowsNow.Load()) }
+
+// Link adds the way of a near tunnel to its far relay and starts to connect.
+func (n *Node) Link(o LinkOptions) *Link {
+	l := newLink(&n.process, o, func(l *Link) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.links = slices.DeleteFunc(n.links, func(x *Link) bool { return x == l })
+	})
+	n.mu.Lock()
+	n.links = append(n.links, l)
+	n.mu.Unlock()
+	n.tasks.Go(l.run)
+	return l
+}

@@ -132,7 +132,7 @@ type hastyAcceptor struct {
 	dialed chan struct{} // closed when the target may reset
 }
 
-func (a *hastyAcceptor) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
+func (a *hastyAcceptor) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	target, err := a.stand.Dial(ctx, o)
 	if err != nil {
 		return target, err
@@ -205,7 +205,7 @@ func testClientResetsAfterBothEnds(t *testing.T, in standOption) {
 	nettest.Must(t, c.SetReadBuffer(4096)) // what does not fit waits at the near relay
 	nettest.Must(t, c.CloseWrite())
 	f := s.flow(0)
-	nettest.Eventually(t, time.Minute, func() bool { return f.Figures().State == pair.FlowEnding }, s.dump)
+	nettest.Eventually(t, time.Minute, func() bool { return f.Figures().State == flow.StateDelivering }, s.dump)
 	nettest.Must(t, c.SetLinger(0))
 	c.Close()
 	s.ends(flow.EndClean)

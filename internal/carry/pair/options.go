@@ -105,59 +105,6 @@ type LinkOptions struct {
 	Established func(fd int)
 }
 
-// Client is a near flow's client.
-type Client struct {
-	FD     int // a connected non-blocking TCP socket; the flow owns it from Carry on
-	From   netip.AddrPort
-	Listen netip.AddrPort // the address that the client dialed
-	Early  []byte         // bytes of the client that were read already, without a PROXY header
-	// Deadline is how long the far relay may take to reach the target, and how
-	// long the client waits for a session, but for an outage, which it waits for as
-	// long as other flows; 0: 10 s.
-	Deadline time.Duration
-	Legs     LegOptions
-}
-
-// LegOptions are what a flow does with its socket at this end.
-type LegOptions struct {
-	HalfClose  time.Duration // silence of a half-closed flow; 0: DefaultHalfClose
-	Idle       time.Duration // silence of a flow; 0: unbounded
-	ResetDrain time.Duration // for a peer to acknowledge what comes before a reset; 0: DefaultResetDrain
-	// Closing sees the socket just before it is closed, to read its figures; nil: none.
-	Closing func(fd int)
-}
-
-func (o LegOptions) withDefaults() *LegOptions {
-	if o.HalfClose == 0 {
-		o.HalfClose = DefaultHalfClose
-	}
-	if o.ResetDrain == 0 {
-		o.ResetDrain = DefaultResetDrain
-	}
-	return &o
-}
-
-// Open is what a near relay asks a far one to dial.
-type Open struct {
-	Peer   string
-	Client netip.AddrPort // at the near relay
-	Listen netip.AddrPort // that the client dialed there
-	Flow   *Flow          // known before its target is
-	// Admitted may be called once the flow counts, before its target has accepted: the next
-	// OPEN of the session need not wait for that.
-	Admitted func()
-}
-
-// Target is a far flow's target.
-type Target struct {
-	FD   int // a connected non-blocking TCP socket; the flow owns it
-	To   netip.AddrPort
-	Legs LegOptions
-	// Reset is why the target has reset since it accepted, if somebody has taken
-	// that from the socket already: an end that is read then is no end.
-	Reset error
-}
-
 // Acceptor is a far tunnel. Its methods are called again for each connection and
 // each flow, from many goroutines, so that a reload reaches sessions that stand.
 type Acceptor interface {
@@ -172,52 +119,16 @@ type Acceptor interface {
 	Trouble() (text string, known bool)
 	// Clear reports whether lanes go in clear. A peer that wants it otherwise is refused.
 	Clear() bool
-	// Dial connects to the tunnel's target; ctx has the near relay's deadline. An
-	// error that is a *Refusal has the reason that both relays record; any other
-	// counts as flow.EndTargetUnreached.
-	Dial(ctx context.Context, o Open) (Target, error)
-	// Ended gets each flow that Dial was asked for, once, after its socket is closed.
-	Ended(f *Flow, e End)
+	flow.Dialer
 }
 
-// Refusal is an error of Acceptor.Dial with its reason.
-type Refusal struct {
-	Reason flow.EndReason
-	Err    error
-	// Dialed: an end of the process cut the dial short. No other process is to dial for the flow.
-	Dialed bool
-}
-
-func (r *Refusal) Error() string { return string(r.Reason) + ": " + r.Err.Error() }
-
-// refusal is the cause of an error of Acceptor.Dial.
+// refusal is the cause of an error of Dial.
 func refusal(err error) stream.Cause {
-	var r *Refusal
+	var r *flow.Refusal
 	if errors.As(err, &r) {
 		return cause(r.Reason, r.Err)
 	}
 	return cause(flow.EndTargetUnreached, err)
-}
-
-// Unwrap returns the system's error.
-func (r *Refusal) Unwrap() error { return r.Err }
-
-// End is how a flow ended. Both relays have the same reason.
-type End struct {
-	Reason    flow.EndReason
-	Err       error // behind the reason; nil for a clean end
-	Far       bool  // the far relay found it
-	ByPeer    bool  // Reason and Err are the other relay's word
-	BytesUp   int64 // client to target: at the far relay handed to the target's socket, at the near one acknowledged
-	BytesDown int64
-	Target    string // address, as text; empty: not dialed
-	Start     time.Time
-	Elapsed   time.Duration
-	Resumes   int           // lanes that were lost and replaced
-	Outage    time.Duration // time without a lane that was needed
-	Lanes     Counters      // of this end
-	// CongestionControl is that of the session's lanes; empty: there was none.
-	CongestionControl string
 }
 
 // NearSession names a session as its far relay knows it.
@@ -241,4 +152,20 @@ type PathOptions struct {
 	// Addresses are those of the far relay on this path; nil: those of the link.
 	Addresses func(context.Context) ([]netip.AddrPort, error)
 	Standby   bool // used while all others are lost
+}
+
+// unbounded is a time that never ends.
+const unbounded = 100 * 365 * 24 * time.Hour
+
+func withDefaults(o flow.LegOptions) *flow.LegOptions {
+	switch {
+	case o.HalfClose == 0:
+		o.HalfClose = DefaultHalfClose
+	case o.HalfClose < 0:
+		o.HalfClose = unbounded
+	}
+	if o.ResetDrain == 0 {
+		o.ResetDrain = DefaultResetDrain
+	}
+	return &o
 }

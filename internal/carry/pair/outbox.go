@@ -1,84 +1,143 @@
 package pair
 
 import (
-	"longhaul/internal/carry/pair/wire"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"longhaul/internal/carry/pair/wire"
 )
 
+// outbox is what a session has for the other end on the control connection.
+type outbox struct {
+	ctl atomic.Pointer[control] // nil: there is none
+
+	mu       sync.Mutex
+	dirty    []*Flow     // those that have messages due
+	timer    *time.Timer // of a delayed flush; nil: none
+	lastDue  bool        // far relay: the last message is to be said
+	outcomes *outcomes   // far relay
+}
+
+func (o *outbox) control() *control { return o.ctl.Load() }
+
+// flush has the control connection send what waits.
+func (o *outbox) flush() {
+	if ctl := o.control(); ctl != nil {
+		ctl.flush()
+	}
+}
+
 // post notes that a flow has something for the control connection.
-func (s *session) post(f *Flow, urgent bool) { // with f.mu
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (o *outbox) post(f *Flow, urgent bool) { // with f.mu
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if !f.dirty {
 		f.dirty = true
-		s.dirty = append(s.dirty, f)
+		o.dirty = append(o.dirty, f)
 	}
-	if s.ctl == nil {
-		return
-	}
-	if urgent {
-		s.ctl.flush()
-	} else if s.timer == nil {
-		s.timer = time.AfterFunc(ackDelay, func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.timer = nil
-			if s.ctl != nil {
-				s.ctl.flush()
-			}
+	switch {
+	case o.control() == nil:
+	case urgent:
+		o.flush()
+	case o.timer == nil:
+		o.timer = time.AfterFunc(ackDelay, func() {
+			o.mu.Lock()
+			o.timer = nil
+			o.mu.Unlock()
+			o.flush()
 		})
 	}
 }
 
+// withdraw takes a flow out that has moved on to another session.
+func (o *outbox) withdraw(f *Flow) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f.dirty = false
+	o.dirty = slices.DeleteFunc(o.dirty, func(other *Flow) bool { return other == f })
+}
+
 // message sends a message, if the control connection stands.
-func (s *session) message(m wire.Message) {
-	if ctl := s.control(); ctl != nil {
+func (o *outbox) message(m wire.Message) {
+	if ctl := o.control(); ctl != nil {
 		ctl.post(m)
 	}
 }
 
 // offer is message for one that is repeated: it reports whether it went.
-func (s *session) offer(m wire.Message) bool {
-	ctl := s.control()
+func (o *outbox) offer(m wire.Message) bool {
+	ctl := o.control()
 	return ctl != nil && ctl.offer(m)
 }
 
 // reply is message for an answer to what a lane brought: it waits as control's does.
-func (s *session) reply(m wire.Message) {
-	if ctl := s.control(); ctl != nil {
+func (o *outbox) reply(m wire.Message) {
+	if ctl := o.control(); ctl != nil {
 		ctl.reply(m)
 	}
 }
 
 // fill appends the messages that flows have due, of so many flows that they come to about
 // maxFill.
-func (s *session) fill(out []byte) []byte {
+func (o *outbox) fill(out []byte) []byte {
 	before, more := len(out), false
-	s.mu.Lock()
-	if !s.near {
-		out, more = s.outcomes.fill(out, before+maxFill)
+	o.mu.Lock()
+	if o.outcomes != nil {
+		out, more = o.outcomes.fill(out, before+maxFill)
 	}
-	dirty := s.dirty
-	s.dirty = nil
-	last := s.lastDue && len(dirty) == 0 && !more
-	s.lastDue = s.lastDue && !last
-	s.mu.Unlock()
+	dirty := o.dirty
+	o.dirty = nil
+	last := o.lastDue && len(dirty) == 0 && !more
+	o.lastDue = o.lastDue && !last
+	o.mu.Unlock()
 	if last { // behind all that this end says of flows
 		return wire.Message{Type: wire.MessageDrain, Flags: wire.FlagLast}.Append(out)
 	}
 	for len(dirty) > 0 && len(out) <= before+maxFill {
 		f := dirty[0]
 		dirty = dirty[1:]
-		s.mu.Lock()
+		o.mu.Lock()
 		f.dirty = false
-		s.mu.Unlock()
+		o.mu.Unlock()
 		out = f.messages(out)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dirty = append(dirty, s.dirty...) // they have waited longer
-	if s.lastDue && s.ctl != nil {
-		s.ctl.flush()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.dirty = append(dirty, o.dirty...) // they have waited longer
+	if o.lastDue {
+		o.flush()
 	}
 	return out
+}
+
+// sayLast tells a near relay that this process has said all that it will ever know of flows: all outcomes
+// go out before it.
+func (o *outbox) sayLast() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.lastDue = o.control() != nil; o.lastDue {
+		o.flush()
+	}
+}
+
+// lastIsDue reports whether the last message has not gone out yet.
+func (o *outbox) lastIsDue() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.lastDue
+}
+
+// shut ends the control connection and what waits for it.
+func (o *outbox) shut() {
+	o.mu.Lock()
+	timer := o.timer
+	o.mu.Unlock()
+	if timer != nil {
+		timer.Stop()
+	}
+	if ctl := o.ctl.Swap(nil); ctl != nil {
+		ctl.close()
+	}
 }

@@ -85,21 +85,15 @@ func (l *local) pair(t testing.TB) int {
 	return fds[1]
 }
 
-func (l *local) close() {
-	for _, fd := range l.mine {
-		unix.Close(fd)
-	}
-}
-
 type localAcceptor struct {
 	*stand
 	local *local
 }
 
-func (a *localAcceptor) Dial(context.Context, pair.Open) (pair.Target, error) {
+func (a *localAcceptor) Dial(context.Context, flow.Open) (flow.Target, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return pair.Target{FD: a.local.pair(a.t), To: netip.MustParseAddrPort("192.0.2.1:1")}, nil
+	return flow.Target{FD: a.local.pair(a.t), To: netip.MustParseAddrPort("192.0.2.1:1")}, nil
 }
 
 func countDescriptors(t testing.TB) int {
@@ -142,7 +136,7 @@ func TestParkedCost(t *testing.T) {
 	t.Cleanup(clients.close)
 	open := func(n int) {
 		for range n {
-			s.link.Carry(pair.Client{FD: clients.pair(t), From: addrOf(s.clients), Listen: addrOf(s.clients), Early: []byte("hello")}, nil)
+			s.link.Carry(flow.Client{FD: clients.pair(t), From: addrOf(s.clients), Listen: addrOf(s.clients), Early: []byte("hello")}, nil)
 		}
 	}
 	for range 2 { // lanes and their buffers get their size
@@ -179,4 +173,10 @@ func TestParkedCost(t *testing.T) {
 		n = runtime.NumGoroutine() - goroutines
 		return n <= 20
 	}, func() string { return fmt.Sprintf("%d goroutines for %d parked flows", n, flows) })
+}
+
+func (l *local) close() {
+	for _, fd := range l.mine {
+		unix.Close(fd)
+	}
 }

@@ -4,15 +4,19 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"longhaul/internal/sys/eyeballs"
-	"longhaul/internal/sys/tcpinfo"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/sys/eyeballs"
+	"longhaul/internal/sys/tcpinfo"
+	"longhaul/internal/words/units"
 )
 
 // suspectFor is the time after the loss of a lane for which its path is chosen last, unless the
@@ -25,7 +29,6 @@ type wanPath struct {
 	o       PathOptions
 	turn    uint           // of the address to try
 	hosts   *eyeballs.Host // what is known of the addresses
-	remote  netip.AddrPort // of the latest connection that stood
 	up      bool
 	since   time.Time // when up last changed
 	err     error     // why it is not up; nil: nothing was tried yet
@@ -62,7 +65,7 @@ func (p *wanPath) stood(c *connection) {
 	if !p.up {
 		p.up, p.since = true, time.Now()
 	}
-	p.err, p.remote = nil, addressOf(c)
+	p.err = nil
 	kernelSays(c.bulk, func(i *tcpinfo.Info) bool {
 		if p.rtt == 0 && i.Has(tcpinfo.FieldRTT) {
 			p.rtt = i.RTT
@@ -149,7 +152,7 @@ func (p *wanPath) addresses(ctx context.Context, o LinkOptions, host netip.AddrP
 	found, err := addresses(ctx)
 	found = slices.DeleteFunc(slices.Clone(found), func(a netip.AddrPort) bool { return !at.reaches(a) })
 	if err != nil || len(found) == 0 {
-		return nil, problem(ProblemPathDown, "no address of the far relay: %w", cmp.Or(err, errNoAddress))
+		return nil, problem(flow.PairPathDown, "no address of the far relay: %w", cmp.Or(err, errNoAddress))
 	}
 	if slices.Contains(found, host) {
 		return []netip.AddrPort{host}, nil
@@ -299,3 +302,117 @@ func btoi(b bool) int {
 // silentAfter is how long a write on a probe may lack an acknowledgement while nothing
 // comes over the path's other lanes either.
 const silentAfter = 400 * time.Millisecond
+
+// pathSet are the paths of a link: at least one.
+type pathSet struct{ all atomic.Pointer[[]*wanPath] }
+
+// several reports whether the link has more than one path.
+func (s *pathSet) several() bool { return len(s.list()) > 1 }
+
+func (s *pathSet) list() []*wanPath {
+	all := s.all.Load()
+	return *all
+}
+
+// usable are the paths that flows may use now, in the order of the configuration: those for
+// standby while no other is up.
+func (s *pathSet) usable() []*wanPath {
+	paths := s.list()
+	if len(paths) == 1 {
+		return paths
+	}
+	var ordinary, standby []*wanPath
+	for _, p := range paths {
+		p.mu.Lock()
+		switch {
+		case !p.up:
+		case p.o.Standby:
+			standby = append(standby, p)
+		default:
+			ordinary = append(ordinary, p)
+		}
+		p.mu.Unlock()
+	}
+	if len(ordinary) == 0 {
+		return standby
+	}
+	return ordinary
+}
+
+// preferred are the usable paths, that of the least delay first.
+func (s *pathSet) preferred() []*wanPath {
+	all := slices.Clone(s.usable())
+	if len(all) < 2 {
+		return all
+	}
+	now := time.Now()
+	worth := make(map[*wanPath]time.Duration, len(all))
+	for _, p := range all {
+		p.mu.Lock()
+		worth[p] = p.rtt
+		if now.Sub(p.suspect) < suspectFor {
+			worth[p] += time.Minute
+		}
+		p.mu.Unlock()
+	}
+	slices.SortStableFunc(all, func(a, b *wanPath) int { return cmp.Compare(worth[a], worth[b]) })
+	return all
+}
+
+// best is the path of the least delay, for small messages and the control connection.
+func (s *pathSet) best() *wanPath {
+	if all := s.preferred(); len(all) > 0 {
+		return all[0]
+	}
+	return s.list()[0]
+}
+
+// states are the link's paths at this moment.
+func (s *pathSet) states(ctl *control) (all []flow.Path) {
+	usable := s.usable()
+	for _, p := range s.list() {
+		lanes := p.allLanes()
+		p.mu.Lock()
+		st := flow.Path{Path: p.o.Name, Standby: p.o.Standby, Up: p.up || !s.several(), Since: p.since, RTT: units.Seconds(p.rtt),
+			Sent: p.sent, Received: p.received, Control: ctl != nil && ctl.c.path == p}
+		if !p.up && p.err != nil {
+			st.Error = p.err.Error()
+		}
+		probe := p.probe
+		p.mu.Unlock()
+		st.Active = slices.Contains(usable, p)
+		for _, lane := range lanes {
+			sent, received := lane.carried()
+			st.Sent += sent
+			st.Received += received
+			st.Lanes += btoi(lane != probe)
+			st.Busy += btoi(lane.bound() != nil)
+		}
+		all = append(all, st)
+	}
+	return all
+}
+
+// forControl are those on which a control connection is tried at once: the one that answers
+// first gets it. Those for standby wait until the others have had time to answer.
+func (s *pathSet) forControl(away time.Duration) (all []*wanPath) {
+	paths := s.list()
+	others := slices.ContainsFunc(paths, func(p *wanPath) bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return !p.o.Standby && (p.up || p.err == nil)
+	})
+	for _, p := range paths {
+		if !p.options().Standby || !others || away > time.Second {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// poolDials is the number of dials for the pool under way.
+func (p *wanPath) poolDials() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pools
+}

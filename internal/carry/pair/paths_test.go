@@ -28,13 +28,13 @@ func twoPaths(second **path, standby bool) standOption {
 	}
 }
 
-func (s *stand) paths() []pair.PathState {
+func (s *stand) paths() []flow.Path {
 	sessions := s.near.State().Sessions
 	return sessions[len(sessions)-1].Paths
 }
 
 // awaitPaths waits until the two paths are as they are to be.
-func (s *stand) awaitPaths(ok func(first, second pair.PathState) bool) {
+func (s *stand) awaitPaths(ok func(first, second flow.Path) bool) {
 	s.t.Helper()
 	nettest.Eventually(s.t, 20*time.Second, func() bool {
 		all := s.paths()
@@ -102,11 +102,11 @@ func TestSeveralPaths(t *testing.T) {
 	s := newStand(t, striped(1), twoPaths(&second, false))
 	stop := make(chan struct{})
 	moved, same := s.stream(stop)
-	both := func(a, b pair.PathState) bool { return a.Busy == 1 && b.Busy == 1 && a.Control != b.Control }
+	both := func(a, b flow.Path) bool { return a.Busy == 1 && b.Busy == 1 && a.Control != b.Control }
 	s.awaitPaths(both)
 	for _, lost := range []*path{s.path, second} {
 		lost.cut(true)
-		s.awaitPaths(func(a, b pair.PathState) bool {
+		s.awaitPaths(func(a, b flow.Path) bool {
 			gone, stays := a, b
 			if lost == second {
 				gone, stays = b, a
@@ -131,7 +131,7 @@ func TestLocalAddresses(t *testing.T) {
 	t.Parallel()
 	var second *path
 	s := newStand(t, striped(1), twoPaths(&second, false))
-	s.awaitPaths(func(a, b pair.PathState) bool { return a.Lanes == 2 && b.Lanes == 2 })
+	s.awaitPaths(func(a, b flow.Path) bool { return a.Lanes == 2 && b.Lanes == 2 })
 	for want, p := range map[string]*path{"127.0.0.2": s.path, "127.0.0.3": second} {
 		p.mu.Lock()
 		for h := range p.pairs {
@@ -154,13 +154,13 @@ func TestStandby(t *testing.T) {
 			s := newStand(t, append(options, twoPaths(&second, true))...)
 			stop := make(chan struct{})
 			moved, same := s.stream(stop)
-			first := func(a, b pair.PathState) bool {
+			first := func(a, b flow.Path) bool {
 				return a.Up && a.Control && a.Busy > 0 && b.Up && !b.Active && b.Lanes == 0
 			}
 			s.awaitPaths(first)
 			s.awaitMore(moved)
 			s.path.cut(true)
-			s.awaitPaths(func(a, b pair.PathState) bool { return !a.Up && b.Control && b.Active && b.Busy > 0 })
+			s.awaitPaths(func(a, b flow.Path) bool { return !a.Up && b.Control && b.Active && b.Busy > 0 })
 			s.awaitMore(moved)
 			s.path.cut(false)
 			s.awaitPaths(first)
@@ -177,7 +177,7 @@ func TestPathsOfReload(t *testing.T) {
 	s := newStand(t, striped(1), twoPaths(&second, false))
 	stop := make(chan struct{})
 	moved, same := s.stream(stop)
-	s.awaitPaths(func(a, b pair.PathState) bool { return a.Busy == 1 && b.Busy == 1 })
+	s.awaitPaths(func(a, b flow.Path) bool { return a.Busy == 1 && b.Busy == 1 })
 	s.change(func(o *pair.LinkOptions) { o.Paths = o.Paths[1:] })
 	nettest.Eventually(t, 30*time.Second, func() bool {
 		s.path.mu.Lock()

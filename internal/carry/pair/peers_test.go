@@ -78,25 +78,6 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// opensTogether is an acceptor whose targets have all accepted at the same moment.
-type opensTogether struct {
-	*stand
-	local *local
-	count atomic.Int64
-	all   chan struct{}
-}
-
-func (o *opensTogether) Dial(_ context.Context, open pair.Open) (pair.Target, error) {
-	open.Admitted()
-	o.count.Add(1)
-	<-o.all
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return pair.Target{FD: o.local.pair(o.t), To: netip.MustParseAddrPort("[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535")}, nil
-}
-
-func (o *opensTogether) Ended(*pair.Flow, pair.End) {}
-
 // TestFlowMessagesInTurns holds that of many flows' messages, which come to more than are written at once,
 // none is forgotten.
 func TestFlowMessagesInTurns(t *testing.T) {
@@ -210,15 +191,15 @@ type neverDecides struct {
 	admits bool // they are admitted at once
 }
 
-func (d *neverDecides) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
+func (d *neverDecides) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	if d.admits {
 		o.Admitted()
 	}
 	<-ctx.Done()
-	return pair.Target{}, &pair.Refusal{Reason: flow.EndTargetUnreached, Err: ctx.Err()}
+	return flow.Target{}, &flow.Refusal{Reason: flow.EndTargetUnreached, Err: ctx.Err()}
 }
 
-func (d *neverDecides) Ended(*pair.Flow, pair.End) {}
+func (d *neverDecides) Ended(*pair.Flow, flow.End) {}
 
 // TestDrainingFarRelay holds that a far relay which drains each new session at once gets a bounded
 // number of them.
@@ -279,7 +260,7 @@ func TestSessionsOfOnePeer(t *testing.T) {
 		one.Control.Answer()
 		all = append(all, one)
 	}
-	if _, err := begin(); err == nil || !strings.Contains(err.Error(), string(pair.ProblemBusy)) {
+	if _, err := begin(); err == nil || !strings.Contains(err.Error(), string(flow.PairBusy)) {
 		t.Errorf("one more session: %v", err)
 	}
 	all[0].Control.Close()
@@ -334,9 +315,6 @@ func TestIdleLanesOfOnePeer(t *testing.T) {
 	}
 	nettest.Eventually(t, time.Minute, func() bool { return idle() == 0 }, func() string { return "idle lanes are counted that are gone" })
 }
-
-// busyAlert is the alert that says that a handshake was given up for another one (docs/design/pairs-wire.md).
-var busyAlert = []byte{21, 3, 3, 0, 2, 2, 224}
 
 // TestStrangersLeaveRoom holds that a flood of prefaces costs its own source its handshakes and
 // no other, and that who is given up learns that the relay is busy.
@@ -406,7 +384,7 @@ func TestBusyIsNamed(t *testing.T) {
 	s := newStand(t, func(_ *stand, _ *pair.Options, o *pair.LinkOptions) {
 		o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{addrOf(l)}, nil }
 	})
-	nettest.Eventually(t, time.Minute, func() bool { return s.near.State().Sessions[0].Problem == pair.ProblemBusy }, s.dump)
+	nettest.Eventually(t, time.Minute, func() bool { return s.near.State().Sessions[0].Problem == flow.PairBusy }, s.dump)
 }
 
 // TestLinesAreLimited holds that what a peer does wrong makes one line that names it and the rule.
@@ -479,7 +457,7 @@ func TestRefusalOfALostControlConnection(t *testing.T) {
 	nettest.Eventually(t, time.Minute, func() bool { return u.asked.Load() > 0 }, s.dump)
 	s.path.refuse(preface.Control, true)
 	nettest.Eventually(t, time.Minute, func() bool { return !s.far.State().Sessions[0].Up }, s.dump)
-	refusal <- &pair.Refusal{Reason: flow.EndTargetRefused, Err: io.EOF}
+	refusal <- s.refuse(flow.EndTargetRefused, io.EOF)
 	nettest.Eventually(t, time.Minute, func() bool { return s.far.Flows() == 0 }, s.dump)
 	s.path.refuse(preface.Control, false)
 	s.ends(flow.EndTargetRefused)
@@ -489,3 +467,25 @@ func TestRefusalOfALostControlConnection(t *testing.T) {
 		t.Errorf("the near relay's answer is not taken: %+v", owed)
 	}
 }
+
+// opensTogether is an acceptor whose targets have all accepted at the same moment.
+type opensTogether struct {
+	*stand
+	local *local
+	count atomic.Int64
+	all   chan struct{}
+}
+
+func (o *opensTogether) Dial(_ context.Context, open flow.Open) (flow.Target, error) {
+	open.Admitted()
+	o.count.Add(1)
+	<-o.all
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return flow.Target{FD: o.local.pair(o.t), To: netip.MustParseAddrPort("[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535")}, nil
+}
+
+func (o *opensTogether) Ended(*pair.Flow, flow.End) {}
+
+// busyAlert is the alert that says that a handshake was given up for another one (docs/design/pairs-wire.md).
+var busyAlert = []byte{21, 3, 3, 0, 2, 2, 224}

@@ -24,8 +24,8 @@ var errPathSilent = errors.New("no acknowledgement of anything")
 
 // watchPaths looks after the probes of several paths.
 func (l *Link) watchPaths(now time.Time) {
-	if !l.several() {
-		l.pathsNow()[0].closeProbe()
+	if !l.paths.several() {
+		l.paths.list()[0].closeProbe()
 		return
 	}
 	s := l.current()
@@ -34,9 +34,9 @@ func (l *Link) watchPaths(now time.Time) {
 	if l.busy() {
 		every = probeBusy
 	}
-	usable := l.usable()
+	usable := l.paths.usable()
 	spare := len(usable) > 0 && !usable[0].options().Standby
-	for _, p := range l.pathsNow() {
+	for _, p := range l.paths.list() {
 		l.tellPath(p)
 		if len(usable) > 0 && !slices.Contains(usable, p) {
 			s.dropWarm(p)
@@ -73,10 +73,7 @@ func (l *Link) watchPaths(now time.Time) {
 // busy reports whether a flow of the link is not parked.
 func (l *Link) busy() bool {
 	for _, s := range l.sessions() {
-		s.mu.Lock()
-		n := len(s.watched)
-		s.mu.Unlock()
-		if n > 0 {
+		if s.active() {
 			return true
 		}
 	}

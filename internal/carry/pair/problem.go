@@ -5,17 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"longhaul/internal/carry/pair/wire"
-	"longhaul/internal/sys/tcpinfo"
 	"net"
 	"os"
 	"reflect"
+	"slices"
 	"syscall"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/tcpinfo"
 )
 
 // problemError is an error of a handshake with the problem that it shows.
 type problemError struct {
-	problem Problem
+	problem flow.PairProblem
 	err     error
 }
 
@@ -23,23 +26,23 @@ func (e *problemError) Error() string { return e.err.Error() }
 
 func (e *problemError) Unwrap() error { return e.err }
 
-func problemOf(err error) Problem {
+func problemOf(err error) flow.PairProblem {
 	var p *problemError
 	if errors.As(err, &p) {
 		return p.problem
 	}
-	return ProblemPathDown
+	return flow.PairPathDown
 }
 
-func problem(p Problem, format string, args ...any) error {
+func problem(p flow.PairProblem, format string, args ...any) error {
 	return &problemError{p, fmt.Errorf(format, args...)}
 }
 
 // broken is an error of a handshake with one that is known to speak the protocol: it was
 // the path.
 func broken(err error) error {
-	if problemOf(err) == ProblemUnpaired && (isSystem(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) {
-		return problem(ProblemPathDown, "%w", err)
+	if problemOf(err) == flow.PairUnpaired && (isSystem(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) {
+		return problem(flow.PairPathDown, "%w", err)
 	}
 	return err
 }
@@ -51,16 +54,16 @@ func handshakeProblem(err error) error {
 	case errors.As(err, new(*problemError)):
 		return err
 	case alerted && certificateAlerts[alert]:
-		return problem(ProblemKeyUnknown, "the other relay does not know this host's key: %w", err)
+		return problem(flow.PairKeyUnknown, "the other relay does not know this host's key: %w", err)
 	case alerted && alert == alertBusy:
-		return problem(ProblemBusy, "the other relay has too many connections in their handshakes")
+		return problem(flow.PairBusy, "the other relay has too many connections in their handshakes")
 	case alerted && alert == alertNoProtocol:
-		return problem(ProblemVersion, "the other relay speaks another version: %w", err)
+		return problem(flow.PairVersion, "the other relay speaks another version: %w", err)
 	case errors.As(err, new(*net.OpError)), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
 		errors.As(err, new(tls.RecordHeaderError)), errors.Is(err, wire.ErrMalformed), isSystem(err):
-		return problem(ProblemUnpaired, "the port answers, but no pair protocol: %w", err)
+		return problem(flow.PairUnpaired, "the port answers, but no pair protocol: %w", err)
 	}
-	return problem(ProblemKeyUnknown, "%w", err) // of Identity's check
+	return problem(flow.PairKeyUnknown, "%w", err) // of Identity's check
 }
 
 // vanished finds that the path drops what was sent after the handshake of TCP. What each end sends
@@ -79,11 +82,11 @@ func vanished(bulk *bulkConn, err error) error {
 	lost := info.Unacked > 0 && info.Retransmits > 0
 	switch {
 	case lost && info.Sacked > 0:
-		return problem(ProblemPathMTU, drops, info.SndMSS, "", err)
+		return problem(flow.PairPathMTU, drops, info.SndMSS, "", err)
 	case lost:
-		return problem(ProblemPathDown, "connected, but what is sent then is dropped on the way, as by a firewall: %w", err)
+		return problem(flow.PairPathDown, "connected, but what is sent then is dropped on the way, as by a firewall: %w", err)
 	case info.RcvOOOPack > 0 && info.BytesReceived == 0:
-		return problem(ProblemPathMTU, drops, info.AdvMSS, " from the far relay", err)
+		return problem(flow.PairPathMTU, drops, info.AdvMSS, " from the far relay", err)
 	}
 	return err
 }
@@ -132,7 +135,7 @@ func refusedBy(h wire.Hello) error {
 	case h.Problem != "":
 		return problem(toldProblem(h.Problem), "the other relay answers %q", h.Problem)
 	case !h.Speaks():
-		return problem(ProblemVersion, "the other relay speaks versions %d to %d, this one %d to %d",
+		return problem(flow.PairVersion, "the other relay speaks versions %d to %d, this one %d to %d",
 			h.Lowest, h.Highest, wire.LowestVersion, wire.HighestVersion)
 	}
 	return nil
@@ -141,7 +144,7 @@ func refusedBy(h wire.Hello) error {
 // encryptRefusal is why a far tunnel refuses a peer that wants it otherwise.
 func encryptRefusal(peer string, theirs, ours bool, tunnel string) error {
 	words := map[bool]string{true: "off", false: "on"}
-	return problem(ProblemEncrypt, "peer %s has encrypt: %s, tunnel %s has encrypt: %s", peer, words[theirs], tunnel, words[ours])
+	return problem(flow.PairEncrypt, "peer %s has encrypt: %s, tunnel %s has encrypt: %s", peer, words[theirs], tunnel, words[ours])
 }
 
 // agreed reports why an answer does not have what the near end wants; nil: it has. A
@@ -149,9 +152,9 @@ func encryptRefusal(peer string, theirs, ours bool, tunnel string) error {
 func agreed(want, got wire.Features) error {
 	switch missing := want & modeFeatures &^ got; {
 	case missing&wire.FeatureClear != 0:
-		return problem(ProblemEncrypt, "this relay has encrypt: off, the other one encrypts")
+		return problem(flow.PairEncrypt, "this relay has encrypt: off, the other one encrypts")
 	case missing != 0:
-		return problem(ProblemVersion, "the other relay does not know resume: off")
+		return problem(flow.PairVersion, "the other relay does not know resume: off")
 	}
 	return nil
 }
@@ -159,3 +162,23 @@ func agreed(want, got wire.Features) error {
 const modeFeatures = wire.FeatureClear | wire.FeatureNoResume
 
 var errNoResume = errors.New("the lane was lost, and flows of this pair do not resume")
+
+// farProblems are those that a far relay may name.
+var farProblems = []flow.PairProblem{flow.PairVersion, flow.PairDenied, flow.PairDraining, flow.PairEncrypt, flow.PairBusy}
+
+// toldProblem is the problem that the other relay names; any other one counts as denied.
+func toldProblem(text string) flow.PairProblem {
+	if p := flow.PairProblem(text); slices.Contains(farProblems, p) {
+		return p
+	}
+	return flow.PairDenied
+}
+
+// refuses reports whether somebody answers, and no session will stand until something is
+// changed there or here.
+func refuses(p flow.PairProblem) bool {
+	return p != "" && p != flow.PairPathDown && p != flow.PairPathMTU && p != flow.PairDraining && !waits(p)
+}
+
+// waits reports whether the far relay has more work than it does.
+func waits(p flow.PairProblem) bool { return p == flow.PairBusy || p == flow.PairOverloaded }

@@ -50,7 +50,7 @@ func (f *Flow) watchLanes(now time.Time) {
 		if why == "" {
 			continue
 		}
-		f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", why)
+		f.s.debug("lane given up", why)
 		alone := len(f.strands) == 1
 		st.l.closeByReset()
 		f.loseLane(st.l)
@@ -136,12 +136,12 @@ func (f *Flow) arrived() bool {
 // to a kernel and the far relay does not seem to have it: a repeated one dials nothing. Where it may
 // not, the flow ends when the far relay has had all its time, and a handshake's.
 func (f *Flow) watchOpen(now time.Time) {
-	if f.phase != phaseAsked || f.lane() == nil || f.s.sealed.Load() || f.opening == nil {
+	if f.phase != phaseAsked || f.lane() == nil || f.s.sealed() || f.opening == nil {
 		return
 	}
 	waited := min(f.strands[0].since.until(now), f.s.upSince(now))
 	switch {
-	case f.s.opensAhead() && f.wokeAt.IsZero() && waited > f.answerWithin():
+	case f.s.knows(wire.FeatureAhead) && f.wokeAt.IsZero() && waited > f.answerWithin():
 		f.wokeAt, f.openDue = stampOf(now), true
 		f.s.post(f, true)
 	case f.s.noResume && waited > f.opening.Deadline+f.answerWithin():
@@ -185,7 +185,7 @@ func (f *Flow) brings(within time.Duration, now time.Time) (yes bool) {
 		if since < within {
 			return true
 		}
-		if f.s.sealed.Load() && since > max(f.s.node.options.LateNoResume, within) {
+		if f.s.sealed() && since > max(f.s.node.options.LateNoResume, within) {
 			continue
 		}
 		yes = yes || kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool { return i.LastDataRecv < within })
@@ -198,7 +198,7 @@ func (f *Flow) brings(within time.Duration, now time.Time) (yes bool) {
 // until more does. The caller holds f.mu.
 func (f *Flow) tellSent(now time.Time) {
 	to, end, some := f.sf.Out.OnTheWay()
-	if !some || f.toldSent || !f.s.tellsSent.Load() || f.s.near && !f.phase.known() {
+	if !some || f.toldSent || !f.s.knows(wire.FeatureSent) || f.s.near && !f.phase.known() {
 		return
 	}
 	if !f.s.noResume && f.ackedAt.until(now) < f.s.answerWithin(suspectAfter, 4) {
@@ -237,7 +237,7 @@ func (f *Flow) takeLate(offset uint64, now time.Time) {
 	if f.lates < math.MaxUint8 {
 		f.lates++
 	}
-	if f.lates > maxLates && f.s.sealed.Load() {
+	if f.lates > maxLates && f.s.sealed() {
 		f.abort(cause(flow.EndDamaged, errMissing))
 		return
 	}
@@ -263,7 +263,7 @@ func (f *Flow) greeted(l *lane) bool {
 // askedFor is how long a near flow has waited for a sign of its first lane. In a sealed session it
 // counts from the latest bytes that went out: a client may be silent for long before its first ones.
 func (f *Flow) askedFor(st *strand, now time.Time) time.Duration {
-	if !f.s.sealed.Load() {
+	if !f.s.sealed() {
 		return f.strands[0].since.until(now)
 	}
 	return min(f.strands[0].since.until(now), st.sentAt.until(now))
@@ -271,7 +271,7 @@ func (f *Flow) askedFor(st *strand, now time.Time) time.Duration {
 
 // unheardOn reports that nothing shows that a near flow's first lane leads to the far relay.
 func (f *Flow) unheardOn(l *lane) bool {
-	if !f.s.sealed.Load() {
+	if !f.s.sealed() {
 		return !f.phase.known()
 	}
 	l.mu.Lock()

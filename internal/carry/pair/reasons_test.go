@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair"
 	"longhaul/test/nettest"
 )
 
@@ -60,7 +59,7 @@ func TestOwnReasons(t *testing.T) {
 	s.roundTrip(client, "x")
 	nettest.Must(t, client.SetLinger(0))
 	client.Close()
-	for name, ends := range map[string]chan pair.End{"near": s.nearEnds, "far": s.farEnds} {
+	for name, ends := range map[string]chan flow.End{"near": s.nearEnds, "far": s.farEnds} {
 		e := <-ends
 		if e.Reason != flow.EndClientReset || e.ByPeer != (name == "far") {
 			t.Errorf("%s: %s, by the peer: %v", name, e.Reason, e.ByPeer)

@@ -25,15 +25,11 @@ func (c *compressed) add(plain, packed int) {
 
 // compressed returns the record that is sent on the lane in place of an item's bytes; nil:
 // they are sent as they are. giveBuffer takes it back.
-func (l *lane) compressed(f *Flow, item *stream.Item) []byte {
-	if item == nil || item.End || !l.s.compresses.Load() {
+func (l *lane) compressed(f holder, item *stream.Item) []byte {
+	if item == nil || item.End || !l.s.knows(wire.FeatureCompress) {
 		return nil
 	}
-	policy := f.policy.Load()
-	if policy == nil {
-		f.policy.CompareAndSwap(nil, new(compress.Policy))
-		policy = f.policy.Load()
-	}
+	policy := f.packing(true)
 	buf := takeBuffer(len(item.Bytes) > smallBuffer/2)
 	var record []byte
 	if l.s.node.options.CompressAlways {
@@ -49,10 +45,10 @@ func (l *lane) compressed(f *Flow, item *stream.Item) []byte {
 	return record
 }
 
-// laneFull takes the news that a write on a lane had to wait for room. If the other end's
+// full takes the news that a write of a flow had to wait for room. If the other end's
 // reading is what holds the lane up, fewer bytes would not make it faster.
-func (f *Flow) laneFull(l *lane) {
-	if policy := f.policy.Load(); policy != nil && !l.recorded.since(l.bulk) {
+func (l *lane) full(f holder) {
+	if policy := f.packing(false); policy != nil && !l.recorded.since(l.bulk) {
 		policy.Full()
 	}
 }

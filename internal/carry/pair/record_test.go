@@ -45,7 +45,7 @@ func noise(n int) []byte {
 }
 
 // sendThroughEcho sends data through an echo on a slow path, and returns the near session's state.
-func (s *stand) sendThroughEcho(data []byte) pair.SessionState {
+func (s *stand) sendThroughEcho(data []byte) flow.Session {
 	s.t.Helper()
 	s.path.setPace(time.Millisecond)
 	s.serve(echo)
@@ -82,20 +82,20 @@ func TestCompress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := newStand(t, in, full).sendThroughEcho(logLines(16 << 20))
-			if !got.Compress || !got.CompressKnown || got.Plain == 0 || got.Packed > got.Plain/2 {
+			if got.Compress != flow.CompressAuto || got.CompressedBytes == 0 || got.CompressedToBytes > got.CompressedBytes/2 {
 				t.Errorf("text: %+v", got)
 			}
 		})
 	}
 	t.Run("noise", func(t *testing.T) {
 		t.Parallel()
-		if got := newStand(t, compressing, full).sendThroughEcho(noise(8 << 20)); got.Plain > 0 {
+		if got := newStand(t, compressing, full).sendThroughEcho(noise(8 << 20)); got.CompressedBytes > 0 {
 			t.Errorf("%+v", got)
 		}
 	})
 	t.Run("off", func(t *testing.T) {
 		t.Parallel()
-		if got := newStand(t, full).sendThroughEcho(logLines(8 << 20)); got.Compress || got.CompressKnown || got.Plain > 0 {
+		if got := newStand(t, full).sendThroughEcho(logLines(8 << 20)); got.Compress != flow.CompressOff || got.CompressedBytes > 0 {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -118,7 +118,7 @@ func TestCompressChanges(t *testing.T) {
 	s.roundTrip(c, "goes on")
 	nettest.Eventually(t, 20*time.Second, func() bool {
 		now := s.near.State().Sessions
-		return len(now) == 2 && !now[0].CompressKnown && now[1].CompressKnown
+		return len(now) == 2 && now[0].Compress == flow.CompressOff && now[1].Compress == flow.CompressAuto
 	}, s.dump)
 }
 

@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/preface"
-	"longhaul/internal/carry/pair/wire"
 	"net/netip"
 	"slices"
 	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/carry/pair/wire"
 )
 
 // maxRedials bounds attempts for a control connection at the same time, on each path.
@@ -43,7 +44,7 @@ func (l *Link) redial(s *session, now time.Time) {
 	s.mu.Lock()
 	away := now.Sub(s.since)
 	every := redialEvery(away)
-	if s.problem.refuses() {
+	if refuses(s.problem) {
 		every = max(every, refusedEvery)
 	}
 	s.mu.Unlock()
@@ -56,7 +57,7 @@ func (l *Link) redial(s *session, now time.Time) {
 	if !due {
 		return
 	}
-	for _, p := range l.controlPaths(away) {
+	for _, p := range l.paths.forControl(away) {
 		if !p.mayRedial(l.node.dials.Load() >= maxDials) {
 			continue
 		}
@@ -77,23 +78,24 @@ func (l *Link) redial(s *session, now time.Time) {
 func (s *session) note(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ctl != nil || s.node.closing.Load() {
+	if s.control() != nil || s.node.closing.Load() {
 		return
 	}
 	if s.instance != 0 {
 		err = broken(err)
 	}
-	if problemOf(err) == ProblemPathDown && time.Since(s.refused) < 2*refusedEvery {
+	if problemOf(err) == flow.PairPathDown && time.Since(s.refused) < 2*refusedEvery {
 		return // on another path somebody answers
 	}
-	if problemOf(err).refuses() && s.link.several() {
+	if refuses(problemOf(err)) && s.paths.several() {
 		s.refused = time.Now()
 	}
 	if p := problemOf(err); p != s.problem {
 		s.node.limited.Log(slog.LevelWarn, "far relay not reached", []string{"peer", "tunnel", "problem"}, slog.String("peer", s.peer), slog.String("tunnel", s.tunnel),
 			slog.String("problem", string(p)), slog.Any("error", err))
 	}
-	s.problem, s.text, s.laneErr = problemOf(err), err.Error(), err
+	s.problem, s.text = problemOf(err), err.Error()
+	s.unmade.note(err)
 }
 
 // dialControl makes a control connection over a path, in place of replace, if that still stands.
@@ -108,7 +110,7 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	s.mu.Lock()
 	instance := s.instance
 	s.mu.Unlock()
-	d := dialer{node: l.node, session: s, options: o, path: p, addresses: addresses, hello: l.node.nearHello(s, o), within: s.connectWithin(),
+	d := dialer{node: l.node, session: s, options: o, path: p, addresses: addresses, hello: l.nearHello(s, o), within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Control, Instance: instance}}
 	proven := false
 	d.proven = func() {
@@ -134,7 +136,7 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	// Another attempt may have found another process meanwhile. Then this answer says nothing of that: it
 	// may live, with flows.
 	stale := s.instance != instance && s.instance != c.hello.Instance
-	late := s.ctl != replace || s.closed || stale || l.node.closing.Load()
+	late := s.control() != replace || s.closed.Load() || stale || l.node.closing.Load()
 	restarted := s.instance != 0 && s.instance != c.hello.Instance
 	s.mu.Unlock()
 	if late {
@@ -143,10 +145,10 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	}
 	p.stood(c)
 	if restarted {
-		s.restarted(c.hello)
+		l.restarted(s, c.hello)
 	}
 	s.begin(c)
-	if !slices.Contains(l.pathsNow(), p) {
+	if !slices.Contains(l.paths.list(), p) {
 		l.leavePath(p, errPathGone)
 	}
 	return nil
@@ -158,7 +160,7 @@ func (l *Link) controlTurn(s *session) (leave func(), mine bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	within := s.answerWithin(handshakeTimeout/5, 8)
-	if s.ctl != nil || !s.greeting.IsZero() && time.Since(s.greeting) < within {
+	if s.control() != nil || !s.greeting.IsZero() && time.Since(s.greeting) < within {
 		return nil, false
 	}
 	began := time.Now()
@@ -177,12 +179,12 @@ func (l *Link) controlTurn(s *session) (leave func(), mine bool) {
 // another, or to one of much less delay.
 func (l *Link) moveControl(s *session, now time.Time) {
 	ctl := s.control()
-	if ctl == nil || !l.several() {
+	if ctl == nil || !l.paths.several() {
 		return
 	}
-	best := l.bestPath()
+	best := l.paths.best()
 	from, to := ctl.c.path, best
-	if from == nil || from == to || !slices.Contains(l.usable(), to) || !better(to, from, now) {
+	if from == nil || from == to || !slices.Contains(l.paths.usable(), to) || !better(to, from, now) {
 		return
 	}
 	s.mu.Lock()
@@ -201,39 +203,23 @@ func (l *Link) moveControl(s *session, now time.Time) {
 	})
 }
 
-// controlPaths are those on which a control connection is tried at once: the one that answers
-// first gets it. Those for standby wait until the others have had time to answer.
-func (l *Link) controlPaths(away time.Duration) (all []*wanPath) {
-	paths := l.pathsNow()
-	others := slices.ContainsFunc(paths, func(p *wanPath) bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return !p.o.Standby && (p.up || p.err == nil)
-	})
-	for _, p := range paths {
-		if !p.options().Standby || !others || away > time.Second {
-			all = append(all, p)
-		}
-	}
-	return all
-}
-
 // reachable reports whether lanes may be dialed: the control connection stands, or the
 // far process is known and its host has just answered a connect, or answers on another path.
 func (s *session) reachable() bool {
-	elsewhere := s.link.several() && len(s.link.usable()) > 0
+	elsewhere := s.paths.several() && len(s.paths.usable()) > 0
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ctl != nil || s.instance != 0 && (!s.greeting.IsZero() || elsewhere)
+	return s.control() != nil || s.instance != 0 && (!s.greeting.IsZero() || elsewhere)
 }
 
 // restarted drops everything that the far process had, which is gone. If that has ended in order, a
 // flow of which it has said nothing, and that it does not owe, was never dialed for, and begins again.
-func (s *session) restarted(h wire.Hello) {
+func (l *Link) restarted(s *session, h wire.Hello) {
 	s.mu.Lock()
 	inOrder := h.Follows == s.instance
 	owed := h.Owed.Numbers()
-	s.instance, s.draining, s.ended = h.Instance, false, false
+	s.instance, s.draining = h.Instance, false
+	s.ended.Store(false)
 	s.mu.Unlock()
 	s.closeLanes(func(*lane) bool { return true })
 	c := cause(flow.EndPeerRestarted, errors.New("the far relay was restarted"))
@@ -242,9 +228,9 @@ func (s *session) restarted(h wire.Hello) {
 		switch {
 		case f.phase.unheard() || f.phase == phaseOver || f.s != s:
 		case inOrder && f.phase == phaseAsked && f.untouched() && !slices.Contains(owed, f.id):
-			s.link.mu.Lock()
+			l.mu.Lock()
 			f.unsend()
-			s.link.mu.Unlock()
+			l.mu.Unlock()
 			f.wake()
 		default:
 			f.openDue = false // nor is the new process to hear of it: it would dial for an OPEN

@@ -1,80 +1,128 @@
 package pair
 
 import (
+	"context"
 	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
-func (s *session) flow(id uint64) *Flow {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.flows[id]
+const (
+	// maxBuried bounds the flows of a far session that are over and that it remembers, so that
+	// a late OPEN dials no target.
+	maxBuried = 4096
+	// maxAsking bounds the OPENs of a far session that are neither admitted nor refused yet.
+	maxAsking = 64
+)
+
+// registry has a session's flows by their numbers.
+type registry struct {
+	flowsTotal atomic.Int64
+	resumes    atomic.Int64
+
+	mu         sync.Mutex
+	flows      map[uint64]*Flow
+	watched    map[*Flow]struct{} // those that do not rest
+	emptySince time.Time          // of a session that ends: without flows since
+	// The rest is the far relay's.
+	asking    chan struct{} // has an element for each OPEN that is not decided
+	undecided atomic.Int64  // those, and further ones that wait to be asked for
+	buried    dropped
+	expects   map[uint64]*expected // by flow
 }
 
-func (s *session) add(f *Flow) {
-	s.flowsTotal.Add(1)
-	s.mu.Lock()
-	s.flows[f.id] = f
-	s.watched[f] = struct{}{}
-	s.mu.Unlock()
-}
-
-// forget drops a flow that is over.
-func (s *session) forget(f *Flow) {
-	s.mu.Lock()
-	delete(s.flows, f.id)
-	delete(s.watched, f)
-	if !s.near {
-		s.buried.add(f.id, 0)
+func (r *registry) init(near bool) {
+	r.flows, r.watched = map[uint64]*Flow{}, map[*Flow]struct{}{}
+	if !near {
+		r.asking = make(chan struct{}, maxAsking)
 	}
-	s.mu.Unlock()
-	s.node.flowsNow.Add(-1)
 }
 
-func (s *session) bury(id uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.buried.add(id, 0)
-	s.outcomes.answered(id)
+func (r *registry) flow(id uint64) *Flow {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.flows[id]
 }
 
-func (s *session) allFlows() []*Flow {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Values(s.flows))
+func (r *registry) add(f *Flow) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.enroll(f)
 }
 
-// watchedFlows are the flows to look at now: those that do not rest, or all.
-func (s *session) watchedFlows(all bool) []*Flow {
-	if all {
-		return s.allFlows()
+// enroll is add for a caller that holds r.mu.
+func (r *registry) enroll(f *Flow) {
+	r.flowsTotal.Add(1)
+	r.flows[f.id] = f
+	r.watched[f] = struct{}{}
+}
+
+// strike takes a flow out that is over, or has moved on.
+func (r *registry) strike(f *Flow) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.flows, f.id)
+	delete(r.watched, f)
+}
+
+// bury remembers that a flow is over, and the code of its REFUSED; 0: it had none.
+func (r *registry) bury(id uint64, code byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.buried.add(id, code)
+}
+
+func (r *registry) allFlows() []*Flow {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Values(r.flows))
+}
+
+// watchedFlows are those that do not rest.
+func (r *registry) watchedFlows() []*Flow {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.watched))
+}
+
+// active reports whether a flow does not rest.
+func (r *registry) active() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.watched) > 0
+}
+
+func (r *registry) flowCount() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.flows)
+}
+
+// setResting has the flow be watched or not.
+func (r *registry) setResting(f *Flow, on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if on {
+		delete(r.watched, f)
+	} else {
+		r.watched[f] = struct{}{}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.watched))
 }
 
-// rested reports that the session has had no flow for long enough that the other end
-// has the last acknowledgements: it would wait for a lost one until resume.
-func (s *session) rested() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.flows) > 0 {
-		s.emptySince = time.Time{}
-		return false
+// emptyFor is for how long a session that ends has had no flows, as far as that has been asked.
+func (r *registry) emptyFor() (long time.Duration, empty bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.flows) > 0 {
+		r.emptySince = time.Time{}
+		return 0, false
 	}
-	if s.emptySince.IsZero() {
-		s.emptySince = time.Now()
+	if r.emptySince.IsZero() {
+		r.emptySince = time.Now()
 	}
-	return s.ctl == nil || time.Since(s.emptySince) > s.patience(time.Second, 4)
-}
-
-// abandoned reports that the session has neither flows nor a control connection, and since when.
-func (s *session) abandoned() (since time.Time, yes bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.since, s.ctl == nil && len(s.flows) == 0
+	return time.Since(r.emptySince), true
 }
 
 // dropped are the numbers of flows that are over, of which a late OPEN may still come, each with
@@ -108,39 +156,39 @@ type expected struct {
 }
 
 // awaitOpen waits until the OPEN of a flow is here; nil: the flow is over.
-func (s *session) awaitOpen(id uint64) (*Flow, error) {
+func (r *registry) awaitOpen(ctx context.Context, id uint64) (*Flow, error) {
 	timeout := time.NewTimer(openWithin)
 	defer timeout.Stop()
 	for {
-		s.mu.Lock()
-		f := s.flows[id]
-		if _, over := s.buried.has(id); f != nil || over {
-			s.mu.Unlock()
+		r.mu.Lock()
+		f := r.flows[id]
+		if _, over := r.buried.has(id); f != nil || over {
+			r.mu.Unlock()
 			return f, nil
 		}
-		if s.expects == nil {
-			s.expects = map[uint64]*expected{}
+		if r.expects == nil {
+			r.expects = map[uint64]*expected{}
 		}
-		e := s.expects[id]
+		e := r.expects[id]
 		if e == nil {
 			e = &expected{come: make(chan struct{})}
-			s.expects[id] = e
+			r.expects[id] = e
 		}
 		e.lanes++
-		s.mu.Unlock()
+		r.mu.Unlock()
 		var err error
 		select {
 		case <-e.come:
 		case <-timeout.C:
 			err = errNoOpen
-		case <-s.node.ctx.Done():
-			err = s.node.ctx.Err()
+		case <-ctx.Done():
+			err = ctx.Err()
 		}
-		s.mu.Lock()
-		if e.lanes--; e.lanes == 0 && s.expects[id] == e {
-			delete(s.expects, id)
+		r.mu.Lock()
+		if e.lanes--; e.lanes == 0 && r.expects[id] == e {
+			delete(r.expects, id)
 		}
-		s.mu.Unlock()
+		r.mu.Unlock()
 		if err != nil {
 			return nil, err
 		}
@@ -148,11 +196,11 @@ func (s *session) awaitOpen(id uint64) (*Flow, error) {
 }
 
 // opened wakes the lanes that wait for the OPEN of a flow.
-func (s *session) opened(id uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e := s.expects[id]; e != nil {
+func (r *registry) opened(id uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.expects[id]; e != nil {
 		close(e.come)
-		delete(s.expects, id)
+		delete(r.expects, id)
 	}
 }

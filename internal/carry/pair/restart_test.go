@@ -76,7 +76,7 @@ func TestTwins(t *testing.T) {
 			nettest.Eventually(t, time.Minute, func() bool { return len(s.far.State().Sessions) == 2 }, s.dump)
 			nettest.Eventually(t, time.Minute, func() bool {
 				all := s.far.State().Sessions
-				long := func(s pair.SessionState) bool { return s.Up && time.Since(s.Since) > 5*time.Second }
+				long := func(s flow.Session) bool { return s.Up && time.Since(s.Since) > 5*time.Second }
 				return all[0].Twin && all[1].Twin || c.drains && long(all[0]) && long(all[1])
 			}, s.dump)
 			for _, one := range s.far.State().Sessions {
@@ -86,7 +86,7 @@ func TestTwins(t *testing.T) {
 			}
 			s.path.cut(true)
 			nettest.Eventually(t, time.Minute, func() bool {
-				return slices.ContainsFunc(s.far.State().Sessions, func(one pair.SessionState) bool { return one.Session == first && !one.Up })
+				return slices.ContainsFunc(s.far.State().Sessions, func(one flow.Session) bool { return one.Session == first && !one.Up })
 			}, s.dump)
 			if c.ends {
 				if e := <-s.farEnds; e.Reason != flow.EndPeerRestarted {
@@ -99,7 +99,7 @@ func TestTwins(t *testing.T) {
 			third.Link(options)
 			nettest.Eventually(t, time.Minute, func() bool { // the far relay has looked several times
 				all := s.far.State().Sessions
-				return len(all) == 3 && !slices.ContainsFunc(all, func(one pair.SessionState) bool {
+				return len(all) == 3 && !slices.ContainsFunc(all, func(one flow.Session) bool {
 					return one.Session != first && !(one.Up && time.Since(one.Since) > time.Second)
 				})
 			}, s.dump)
@@ -162,9 +162,9 @@ type drainedAcceptor struct {
 	refused atomic.Bool
 }
 
-func (a *drainedAcceptor) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
+func (a *drainedAcceptor) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	if a.refused.CompareAndSwap(false, true) {
-		return pair.Target{}, &pair.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
+		return flow.Target{}, a.stand.refuse(flow.EndDrain, errors.New("the relay is closed"))
 	}
 	return a.stand.Dial(ctx, o)
 }
@@ -233,7 +233,7 @@ func TestStaleAttempt(t *testing.T) {
 	nettest.Eventually(t, time.Minute, func() bool { return len(s.path.kept(preface.Control)) > 0 }, s.dump) // asks for the first
 	s.path.keepNoMore(preface.Control)
 	s.killFar()
-	nettest.Eventually(t, time.Minute, func() bool { st := s.session(); return st.Up && st.Instance != first }, s.dump)
+	nettest.Eventually(t, time.Minute, func() bool { st := s.session(); return st.Up && st.Instance != pair.NumberText(first) }, s.dump)
 	c := s.dial()
 	defer c.Close()
 	s.roundTrip(c, "hello")

@@ -4,9 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
+	"slices"
+
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/pair/wire"
-	"slices"
 )
 
 // handle takes a message of the other end.
@@ -15,7 +16,9 @@ func (s *session) handle(ctl *control, m wire.Message) {
 	case wire.MessagePing:
 		ctl.answerPing(binary.BigEndian.Uint64(m.Bytes))
 	case wire.MessagePong:
-		s.pong(ctl, binary.BigEndian.Uint64(m.Bytes))
+		if sent, rtt, known, ok := ctl.takePong(binary.BigEndian.Uint64(m.Bytes)); ok {
+			s.measured(sent, rtt, known)
+		}
 	case wire.MessageTrouble:
 		s.takeTrouble(ctl, m.Text)
 	case wire.MessageDrain:
@@ -47,7 +50,8 @@ func (s *session) handleFlow(ctl *control, m wire.Message) {
 	f := s.flow(m.Flow)
 	if f == nil {
 		if !s.near && (m.Type == wire.MessageReset || m.Type == wire.MessageGone) {
-			s.bury(m.Flow)
+			s.bury(m.Flow, 0)
+			s.outcomes.answered(m.Flow)
 		}
 		if m.Type != wire.MessageGone {
 			ctl.reply(wire.Message{Type: wire.MessageGone, Flow: m.Flow})
@@ -67,24 +71,12 @@ func (s *session) handleFlow(ctl *control, m wire.Message) {
 func (s *session) attach(l *lane, id uint64, frame wire.Frame) error {
 	received, join := frame.Offset, frame.Flags&wire.FlagJoin != 0
 	if s.near {
-		f := l.bound()
-		if f == nil || f.id != id {
-			return nil
-		}
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.heard(l)
-		switch {
-		case join:
-			f.joined(l, received)
-		case f.lane() == l:
-			st := f.strands[0]
-			st.attaching, st.since, f.wokeAt = false, stampNow(), 0
-			f.attached(received)
+		if f := l.bound(); f != nil {
+			f.answeredAttach(l, id, received, join)
 		}
 		return nil
 	}
-	if frame.Flags == wire.FlagBegin && s.sealed.Load() {
+	if frame.Flags == wire.FlagBegin && s.sealed() {
 		return s.beginOn(l, id)
 	}
 	f := s.flow(id)
@@ -106,7 +98,7 @@ func (s *session) beginOn(l *lane, id uint64) error {
 	if s.near {
 		return errWrongEnd
 	}
-	f, err := s.awaitOpen(id)
+	f, err := s.awaitOpen(s.node.ctx, id)
 	switch {
 	case err != nil:
 		return err
@@ -118,72 +110,39 @@ func (s *session) beginOn(l *lane, id uint64) error {
 	return nil
 }
 
-// released takes a RELEASE.
-func (s *session) released(l *lane, f *Flow, frame wire.Frame) error {
-	if s.near {
-		s.releasedNear(l, f, frame)
-		return nil
-	}
+// released takes a RELEASE, or at the near relay the answer to one. f is the flow that has the lane.
+func (s *session) released(l *lane, f holder, frame wire.Frame) error {
 	final := frame.Flags&wire.FlagFinal != 0
-	if f != nil && !f.giveLane(l, final, frame.Offset) {
-		l.keepOffer(f, frame)
-		return nil
-	}
-	return l.release(f, frame.Flags&wire.FlagFinal, 0)
-}
-
-// releasedNear takes the far relay's answer to a RELEASE.
-func (s *session) releasedNear(l *lane, f *Flow, frame wire.Frame) {
-	if frame.Flags&wire.FlagFinal != 0 {
-		l.mu.Lock()
-		drained, retired := l.draining, l.retired
-		l.draining = false
-		l.mu.Unlock()
-		switch {
+	switch {
+	case s.near && final:
+		switch drained, retired := l.endDrain(); {
 		case drained && retired:
 			l.close()
 		case drained:
-			s.link.place(l)
+			s.link.place(s, l)
 		}
-		return
+	case s.near:
+		if f != nil && f.answeredRelease(l) {
+			s.link.place(s, l)
+		}
+	case f != nil && !f.giveLane(l, final, frame.Offset):
+		l.keepOffer(f, frame)
+	default:
+		return l.release(f, frame.Flags&wire.FlagFinal, 0)
 	}
-	if f == nil {
-		return
-	}
-	f.mu.Lock()
-	given := f.lane() == l && f.releasing
-	if given {
-		f.releasing = false
-		f.dropStrands()
-		f.sf.Detach()
-		l.unbind(f)
-		f.wake()
-	}
-	f.mu.Unlock()
-	if given {
-		s.link.place(l)
-	}
+	return nil
 }
 
 // laneEnded takes the news that a lane's reader has returned.
 func (s *session) laneEnded(l *lane, err error) {
 	s.blame(err)
-	s.mu.Lock()
-	delete(s.lanes, l)
-	if l.pads {
-		l.pads = false
-		s.padding--
-	}
-	s.warm = slices.DeleteFunc(s.warm, func(w *lane) bool { return w == l })
-	s.mu.Unlock()
+	s.pool.leave(l)
 	l.path.probeEnded(l)
 	if f := l.die(); f != nil {
-		s.node.log.Debug("lane lost", "peer", s.peer, "tunnel", s.tunnel, "error", err)
+		s.debug("lane lost", err)
 		f.laneLost(l)
 	}
-	if s.link != nil {
-		s.link.poke()
-	}
+	s.poke()
 }
 
 // takeOpen takes an OPEN that came ahead of its flow's lane; the flow may be known.
@@ -203,7 +162,7 @@ func (s *session) takeOpen(m wire.Message) {
 	default:
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if !s.sealed.Load() || len(m.Bytes) > 0 { // else it may be repeated, beside a lane
+		if !s.sealed() || len(m.Bytes) > 0 { // else it may be repeated, beside a lane
 			f.dropForgotten()
 		}
 		f.takeAhead(0, m.Bytes)
@@ -211,19 +170,38 @@ func (s *session) takeOpen(m wire.Message) {
 	}
 }
 
-// padded takes the news that a lane's congestion window is open.
-func (s *session) padded(l *lane) {
-	if !s.near {
+// begin makes c the control connection, which replaces an older one.
+func (s *session) begin(c *connection) {
+	ctl := newControl(c)
+	old, oldWriter, writer, ok := s.stand(ctl)
+	if !ok {
+		ctl.close()
 		return
 	}
-	s.mu.Lock()
-	pads := l.pads
-	if pads {
-		l.pads = false
-		s.padding--
+	if old != nil {
+		old.close()
 	}
-	s.mu.Unlock()
-	if pads {
-		s.link.place(l)
+	if oldWriter != nil {
+		<-oldWriter // else it may take what becomes due again below
 	}
+	if s.node.draining.Load() || s.isStale() {
+		ctl.post(wire.Message{Type: wire.MessageDrain})
+	}
+	ctl.sendPing()
+	if !s.near {
+		s.outcomes.again(s.owesFor())
+	}
+	for _, f := range s.allFlows() {
+		f.resync()
+	}
+	s.node.tasks.Go(func() {
+		defer close(writer)
+		_ = ctl.write(s.fill)
+		ctl.close()
+	})
+	s.node.tasks.Go(func() {
+		err := ctl.read(func(m wire.Message) { s.handle(ctl, m) })
+		ctl.close()
+		s.controlLost(ctl, err)
+	})
 }

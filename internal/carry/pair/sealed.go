@@ -1,8 +1,6 @@
 package pair
 
-import (
-	"errors"
-)
+import "errors"
 
 // Whoever is on the path of lanes in clear may read and change what they carry. So where both
 // ends know how, a session in clear is sealed: OPEN and END go on the control connection, which

@@ -6,16 +6,18 @@ import (
 	"crypto/tls"
 	"io"
 	"log/slog"
-	"longhaul/internal/carry/pair/preface"
-	"longhaul/internal/carry/pair/wire"
-	"longhaul/internal/sys/connsource"
-	"longhaul/internal/sys/descriptor"
 	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/connsource"
+	"longhaul/internal/sys/descriptor"
 )
 
 // Bounds of what accepted connections take.
@@ -81,7 +83,7 @@ type arrival struct {
 }
 
 // errBusy is the error of a handshake that was given up for another one.
-var errBusy = problem(ProblemBusy, "%d connections are in their handshakes", maxHandshakes)
+var errBusy = problem(flow.PairBusy, "%d connections are in their handshakes", maxHandshakes)
 
 // sourceOf is the source of an accepted connection.
 func sourceOf(fd int) netip.Addr {
@@ -110,7 +112,7 @@ func sayBusy(fd int) {
 
 func (n *Node) stranger(err error, a Acceptor) {
 	p := problemOf(err)
-	if p == ProblemPathDown {
+	if p == flow.PairPathDown {
 		n.log.Debug("pair connection broke in its handshake", "tunnel", a.Tunnel(), "error", err)
 		return
 	}
@@ -146,7 +148,7 @@ func (n *Node) serve(ctx context.Context, fd int, first []byte, from arrival, a 
 	if err == nil && p.Kind == preface.Lane && p.Instance != n.instance {
 		// Frames may follow before this end's HELLO, for a process that is gone: an OPEN
 		// among them may have been carried out.
-		err = problem(ProblemPathDown, "a lane for another process")
+		err = problem(flow.PairPathDown, "a lane for another process")
 	}
 	if err == nil {
 		if err = bulk.await(); err != nil {
@@ -169,11 +171,11 @@ func (n *Node) readPreface(bulk *bulkConn) (preface.Preface, error) {
 	defer func() { bulk.clear, bulk.exact = false, false }()
 	var b [preface.Size]byte
 	if _, err := io.ReadFull(bulk, b[:]); err != nil {
-		return preface.Preface{}, problem(ProblemUnpaired, "preface: %w", err)
+		return preface.Preface{}, problem(flow.PairUnpaired, "preface: %w", err)
 	}
 	p, verdict := preface.Recognize(b[:], n.identity.PublicKeys()...)
 	if verdict != preface.Yes || p.Kind == preface.Join {
-		return p, problem(ProblemUnpaired, "no preface for a session of this host")
+		return p, problem(flow.PairUnpaired, "no preface for a session of this host")
 	}
 	bulk.preface = b
 	return p, nil
@@ -210,9 +212,9 @@ func (n *Node) enter(c *connection, kind preface.Kind, a Acceptor) error {
 	defer n.trimIdle(s)
 	if modeOf(c.both) != s.mode {
 		c.bulk.Close()
-		return problem(ProblemEncrypt, "a lane of peer %s has another mode than its session", c.peer)
+		return problem(flow.PairEncrypt, "a lane of peer %s has another mode than its session", c.peer)
 	}
-	l := newLane(s, c, a)
+	l := newLane(&s.relation, s, c, a)
 	if !s.join(l, false) {
 		c.bulk.Close()
 		return nil
@@ -241,7 +243,7 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 	if err := conn.Handshake(); err != nil {
 		_ = bulk.flush() // the alert
 		if *offered {
-			return nil, problem(ProblemVersion, "the near relay speaks another version: %w", err)
+			return nil, problem(flow.PairVersion, "the near relay speaks another version: %w", err)
 		}
 		return nil, broken(handshakeProblem(err))
 	}
@@ -268,17 +270,17 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 	var refusal error
 	switch {
 	case !hello.Speaks():
-		refusal = problem(ProblemVersion, "peer %s speaks versions %d to %d", peer, hello.Lowest, hello.Highest)
+		refusal = problem(flow.PairVersion, "peer %s speaks versions %d to %d", peer, hello.Lowest, hello.Highest)
 	case !a.Admits(peer):
-		refusal = problem(ProblemDenied, "tunnel %s does not admit peer %s", a.Tunnel(), peer)
+		refusal = problem(flow.PairDenied, "tunnel %s does not admit peer %s", a.Tunnel(), peer)
 	case a.Removed() && !older:
-		refusal = problem(ProblemDenied, "tunnel %s was removed", a.Tunnel())
+		refusal = problem(flow.PairDenied, "tunnel %s was removed", a.Tunnel())
 	case modeOf(hello.Features).clear != a.Clear() && !older:
 		refusal = encryptRefusal(peer, !a.Clear(), a.Clear(), a.Tunnel())
 	case !older && n.full(peer, hello):
 		refusal = tooMany(peer)
 	case n.draining.Load() && !lane && !older:
-		refusal = problem(ProblemDraining, "this process takes no new sessions")
+		refusal = problem(flow.PairDraining, "this process takes no new sessions")
 	}
 	if refusal != nil {
 		mine.Follows, mine.Owed = 0, "" // there may be no room for both
@@ -315,15 +317,15 @@ func offersAnother(config *tls.Config, begun *atomic.Bool) *bool {
 func (n *Node) peerOf(conn *tls.Conn) (string, error) {
 	certificates := conn.ConnectionState().PeerCertificates
 	if len(certificates) == 0 {
-		return "", problem(ProblemKeyUnknown, "no certificate")
+		return "", problem(flow.PairKeyUnknown, "no certificate")
 	}
 	key, ok := certificates[0].PublicKey.(ed25519.PublicKey)
 	if !ok {
-		return "", problem(ProblemKeyUnknown, "key of type %T", certificates[0].PublicKey)
+		return "", problem(flow.PairKeyUnknown, "key of type %T", certificates[0].PublicKey)
 	}
 	peer, known := n.identity.PeerOf(key)
 	if !known {
-		return "", problem(ProblemKeyUnknown, "a key of no peer")
+		return "", problem(flow.PairKeyUnknown, "a key of no peer")
 	}
 	return peer, nil
 }

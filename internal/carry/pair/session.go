@@ -1,124 +1,109 @@
 package pair
 
 import (
+	"cmp"
 	"errors"
-	"log/slog"
-	"maps"
+	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"longhaul/internal/carry/pair/compress"
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
-	"longhaul/internal/sys/tcpinfo"
-)
-
-// padSize is what opens the congestion window of an idle lane, in bytes: beyond it a
-// flow's first 64 kB need no second round trip.
-const padSize = 128 << 10
-
-const (
-	// maxBuried bounds the flows of a far session that are over and that it remembers, so that
-	// a late OPEN dials no target.
-	maxBuried = 4096
-	// maxAsking bounds the OPENs of a far session that are neither admitted nor refused yet.
-	maxAsking = 64
 )
 
 // session is one relation of two processes: a control connection, lanes, flows. It
-// outlives its connections.
+// outlives its connections. Its parts have locks of their own, which are taken after its own.
 type session struct {
-	node   *Node
-	near   bool
-	link   *Link  // near relay
-	peer   string // name in Identity
-	id     uint64
-	use    *peerUse // far relay
-	tunnel string   // of this host
-	origin origin   // far relay
-	boot   uint64   // far relay: of the near relay's host; 0: not said
-	mode            // of its lanes
+	relation
+	outbox
+	registry
+	pool
+	*nearSide
+	*farSide
 
-	resumes           atomic.Int64
-	flowsTotal        atomic.Int64
-	congestionControl atomic.Pointer[string] // of the latest lane
-	srtt              atomic.Int64           // nanoseconds; 0: not measured
-	strain            strain                 // of both processes, as PONGs show it
-	dialStrain        strain                 // as handshakes of lanes show it beside late PONGs
-	served            atomic.Int64           // stamp of when a flow last got a lane; 0: never
-	rttvar            atomic.Int64
-	delays            delays
-	waiting           atomic.Int64 // flows that need a lane and have none
-	proven            atomic.Int64 // near relay: attempts for the control connection that lack HELLO alone
-	beginning         sync.Mutex   // near relay: held by the attempt that takes over
-	compresses        atomic.Bool  // both ends know compressed records, and the near one wants them
-	compressed        compressed
-	reportsHeld       atomic.Bool // the other end takes HELD
-	tellsSent         atomic.Bool // the other end takes SENT, and answers with LATE
-	// sealed: lanes are in clear, and neither OPEN nor END comes on them.
-	sealed atomic.Bool
-	summed atomic.Bool // frames of lanes that are made now have sums
-
-	mu         sync.Mutex
-	instance   uint64 // of the other process; 0: not known yet
-	stood      bool   // the pair has stood, in this session or before it: without ctl there is an outage
-	release    string
-	remote     netip.AddrPort
-	over       *wanPath      // near relay: over which remote was reached
-	acceptor   Acceptor      // far relay: of the latest connection
-	resume     time.Duration // far relay: how long flows wait for a lane, as the near end says; 0: not said
-	ctl        *control
-	since      time.Time // of ctl, or of its loss
-	outage     time.Duration
-	lanesMany  bool // several lanes may carry a flow
-	ahead      bool // OPEN may go ahead of its lane
-	draining   bool
-	ended      bool // near relay: the far process has said its last
-	lastDue    bool // far relay: that is to be said
-	trouble    trouble
-	closed     bool
-	revoked    bool          // of the watching goroutine
-	greeting   time.Time     // near relay: an attempt for ctl is in its handshake since; zero: none
-	padding    int           // near relay: lanes on their way to the pool
-	writer     chan struct{} // closed when the goroutine that writes to ctl, or did, has ended; nil: none yet
-	stale      bool          // far relay: see setStale
-	asking     chan struct{} // far relay: has an element for each OPEN that is not decided
-	undecided  atomic.Int64  // far relay: those, and further ones that wait to be asked for
-	flows      map[uint64]*Flow
-	watched    map[*Flow]struct{} // those that do not rest
-	emptySince time.Time          // near relay, of a session that ends: without flows since
-	buried     dropped
-	outcomes   *outcomes            // far relay
-	expects    map[uint64]*expected // far relay: by flow
-	twin       bool                 // far relay: another relay of the same origin has lived beside the near one
-	beside     bool                 // and does now
-	lanes      map[*lane]struct{}
-	warm       []*lane   // near relay, the latest used last
-	renewed    time.Time // the latest renewal of one of warm
-	dirty      []*Flow
-	timer      *time.Timer // of a delayed flush; nil: none
-	problem    Problem
-	text       string
-	pings      uint64
-
-	moved   time.Time // near relay: of the latest move of ctl to a better path
-	refused time.Time // near relay with several paths: somebody refused
-
-	laneErr      error     // near relay: why no other connection could be made; nil: it could
-	laneErrSince time.Time // of it, while the control connection stands
-
-	laneDials int       // near relay, under the link's lock
-	redialed  time.Time // near relay, under the link's lock: the latest attempt for ctl
+	mu       sync.Mutex
+	instance uint64 // of the other process; 0: not known yet
+	release  string
+	remote   netip.AddrPort
+	stood    bool      // the pair has stood, in this session or before it: without a control connection there is an outage
+	since    time.Time // of the control connection, or of its loss
+	outage   time.Duration
+	writer   chan struct{} // closed when the goroutine that writes to the latest control connection has ended; nil: none yet
+	draining bool
+	trouble  trouble
+	problem  flow.PairProblem
+	text     string
 }
 
-func newSession(n *Node, peer string, id uint64, near bool) *session {
-	s := &session{node: n, near: near, peer: peer, id: id, since: time.Now(), renewed: time.Now(),
-		flows: map[uint64]*Flow{}, watched: map[*Flow]struct{}{}, lanes: map[*lane]struct{}{}}
-	if !near {
-		s.asking, s.use, s.outcomes = make(chan struct{}, maxAsking), &peerUse{}, &outcomes{}
+// nearSide is what only a near session has. Without another word it is under the session's lock.
+type nearSide struct {
+	link      supplier
+	paths     *pathSet
+	proven    atomic.Int64 // attempts for the control connection that lack HELLO alone
+	beginning sync.Mutex   // held by the attempt that takes over
+	ended     atomic.Bool  // the far process has said its last
+	unmade    unmade       // lanes
+
+	over     *wanPath  // over which remote was reached
+	greeting time.Time // an attempt for the control connection is in its handshake since; zero: none
+	moved    time.Time // of the latest move of the control connection to a better path
+	refused  time.Time // with several paths: somebody refused
+
+	laneDials int       // under the link's lock
+	redialed  time.Time // under the link's lock: the latest attempt for the control connection
+}
+
+// supplier is the link of a near session, which makes lanes and gives them to flows.
+type supplier interface {
+	options() LinkOptions
+	// poke has the link look at once at what is missing.
+	poke()
+	// want finds a lane for a flow, now or later, wantMore one more over a path. The caller holds f.mu.
+	want(f *Flow)
+	wantMore(f *Flow, p *wanPath)
+	// sentAhead takes note that a flow's OPEN needs no lane any more.
+	sentAhead(f *Flow)
+	// moveOn takes a flow to the next session, if it may, followEnd one of whose session the far process
+	// has said its last. The caller holds f.mu.
+	moveOn(f *Flow) bool
+	followEnd(f *Flow)
+	// leave has new flows go to another session.
+	leave(s *session)
+	// place gives a lane to a flow that waits for one, or to the pool.
+	place(s *session, l *lane)
+	// laneFailed takes the news that a lane broke before the far relay's HELLO.
+	laneFailed(s *session, err error)
+}
+
+// farSide is what only a far session has, under the session's lock.
+type farSide struct {
+	use      *peerUse
+	origin   origin
+	boot     uint64         // of the near relay's host; 0: not said
+	left     func(*session) // takes the news that the session has ended
+	acceptor Acceptor       // of the latest connection
+	resume   time.Duration  // how long flows wait for a lane, as the near end says; 0: not said
+	stale    bool           // see setStale
+	revoked  bool           // of the watching goroutine
+	twin     bool           // another relay of the same origin has lived beside the near one
+	beside   bool           // and does now
+}
+
+func newSession(n *process, peer string, id uint64, near bool) *session {
+	now := time.Now()
+	s := &session{relation: relation{node: n, near: near, peer: peer, id: id}, since: now}
+	s.here = &n.strain
+	s.pool.lanes, s.pool.renewed = map[*lane]struct{}{}, now
+	s.registry.init(near)
+	if near {
+		s.nearSide = &nearSide{}
+	} else {
+		s.farSide, s.outcomes = &farSide{use: &peerUse{}}, &outcomes{}
 	}
 	return s
 }
@@ -129,7 +114,7 @@ func (s *session) goesOnFrom(old *session) {
 	old.mu.Lock()
 	defer old.mu.Unlock()
 	s.trouble = old.trouble
-	if s.stood = old.stood; old.ctl == nil && old.stood {
+	if s.stood = old.stood; old.control() == nil && old.stood {
 		s.since = old.since
 	}
 }
@@ -142,17 +127,16 @@ func (s *session) waits(o LinkOptions) time.Duration {
 	return o.Resume
 }
 
-// begin makes c the control connection, which replaces an older one.
-func (s *session) begin(c *connection) {
-	ctl := newControl(c)
+// stand makes ctl the control connection, in place of old.
+func (s *session) stand(ctl *control) (old *control, oldWriter, writer chan struct{}, ok bool) {
+	c := ctl.c
 	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		ctl.close()
-		return
+	defer s.mu.Unlock()
+	if s.closed.Load() {
+		return nil, nil, nil, false
 	}
-	old, oldWriter, writer := s.ctl, s.writer, make(chan struct{})
-	s.ctl, s.writer = ctl, writer
+	old, oldWriter, writer = s.ctl.Swap(ctl), s.writer, make(chan struct{})
+	s.writer = writer
 	if old == nil {
 		if s.stood {
 			s.outage += time.Since(s.since)
@@ -161,53 +145,23 @@ func (s *session) begin(c *connection) {
 	} else if old.c.path != c.path {
 		s.srtt.Store(0)
 	}
-	s.instance, s.release = c.hello.Instance, c.hello.Release
-	s.remote, s.over, s.lanesMany = addressOf(c), c.path, c.hello.Features&wire.FeatureLanes != 0 && !s.noResume
-	s.compresses.Store(s.compress && c.hello.Features&wire.FeatureCompress != 0)
-	s.reportsHeld.Store(c.hello.Features&wire.FeatureHeld != 0)
-	s.sealed.Store(s.sealedWith(c.hello))
-	s.tellsSent.Store(s.sealed.Load() || c.hello.Features&wire.FeatureSent != 0)
-	s.summed.Store(s.summedWith(c.hello))
-	s.ahead = c.hello.Features&wire.FeatureAhead != 0 && !s.noResume
-	if s.trouble.both = c.both&wire.FeatureTrouble != 0; !s.trouble.both {
+	s.instance, s.release, s.remote = c.hello.Instance, c.hello.Release, addressOf(c.bulk)
+	s.agree(c.both)
+	if !s.knows(wire.FeatureTrouble) {
 		s.trouble = trouble{}
 	}
-	s.problem, s.text, s.laneErr = ProblemNone, "", nil
-	flows := slices.Collect(maps.Values(s.flows))
-	s.mu.Unlock()
-	if old != nil {
-		old.close()
+	s.problem, s.text = "", ""
+	if s.near {
+		s.over = c.path
+		s.unmade.note(nil)
 	}
-	if oldWriter != nil {
-		<-oldWriter // else it may take what becomes due again below
-	}
-	if s.node.draining.Load() || s.isStale() {
-		ctl.post(wire.Message{Type: wire.MessageDrain})
-	}
-	s.sendPing(ctl)
-	if !s.near {
-		s.outcomes.again(s.owesFor())
-	}
-	for _, f := range flows {
-		f.resync()
-	}
-	s.node.tasks.Go(func() {
-		defer close(writer)
-		_ = ctl.write(s.fill)
-		ctl.close()
-	})
-	s.node.tasks.Go(func() {
-		err := ctl.read(func(m wire.Message) { s.handle(ctl, m) })
-		ctl.close()
-		s.controlLost(ctl, err)
-	})
+	return old, oldWriter, writer, true
 }
 
 func (s *session) controlLost(ctl *control, err error) {
 	s.mu.Lock()
-	current := s.ctl == ctl
+	current := s.ctl.CompareAndSwap(ctl, nil)
 	if current {
-		s.ctl = nil
 		s.since = time.Now()
 		s.problem, s.text = problemOf(err), errorText(err)
 	}
@@ -215,30 +169,15 @@ func (s *session) controlLost(ctl *control, err error) {
 	if !current {
 		return
 	}
-	s.node.log.Debug("control connection lost", "peer", s.peer, "tunnel", s.tunnel, "error", err)
+	s.debug("control connection lost", err)
 	s.blame(err)
-	if s.link != nil {
+	s.poke()
+}
+
+// poke has the link of a near session look at what is missing.
+func (s *session) poke() {
+	if s.near {
 		s.link.poke()
-	}
-}
-
-// tell writes a line about the session's peer, unless one like it was written just now. err may be
-// nil.
-func (s *session) tell(level slog.Level, message string, err error) {
-	attrs := []slog.Attr{slog.String("peer", s.peer), slog.String("tunnel", s.tunnel)}
-	if err != nil {
-		attrs = append(attrs, slog.Any("error", err))
-	}
-	s.node.limited.Log(level, message, []string{"peer", "tunnel"}, attrs...)
-}
-
-// violations are the errors of connections whose other end breaks the protocol.
-var violations = []error{wire.ErrMalformed, errWrongEnd, errRecordUnasked, errUnsealed, compress.ErrRecord, stream.ErrGap}
-
-// blame tells which rule of the protocol the peer has broken, if err says so.
-func (s *session) blame(err error) {
-	if slices.ContainsFunc(violations, func(v error) bool { return errors.Is(err, v) }) {
-		s.tell(slog.LevelWarn, "peer breaks the pair protocol: its connection is closed", err)
 	}
 }
 
@@ -246,64 +185,138 @@ func (s *session) blame(err error) {
 func (s *session) upSince(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ctl == nil {
+	if s.control() == nil {
 		return 0
 	}
 	return now.Sub(s.since)
 }
 
-// manyLanes reports whether several lanes may carry a flow: both ends know how.
-func (s *session) manyLanes() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lanesMany
-}
-
-// opensAhead reports whether an OPEN may come ahead of its lane: both ends know how.
-func (s *session) opensAhead() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ahead
-}
-
-func (s *session) control() *control {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ctl
-}
-
 // join takes a lane whose HELLO names this session.
 func (s *session) join(l *lane, pads bool) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	if !s.enter(l, pads) {
 		return false
-	}
-	s.lanes[l] = struct{}{}
-	l.enter()
-	l.path.enter(l)
-	s.noteCongestionControl(l)
-	if l.pads = pads; pads {
-		s.padding++
-		l.since = time.Now()
 	}
 	s.node.tasks.Go(l.run)
 	return true
 }
 
-// laneCongestionControl names that of the session's lanes; empty: there was none.
-func (s *session) laneCongestionControl() string {
-	if name := s.congestionControl.Load(); name != nil {
-		return *name
-	}
-	return ""
+// drain releases a lane on which something of the flow may be under way. It goes to the pool
+// once the far relay has answered.
+func (s *session) drain(f *Flow, l *lane) {
+	l.beginDrain()
+	s.node.tasks.Go(func() { _ = l.release(f, wire.FlagFinal, 0) })
 }
 
-func (s *session) noteCongestionControl(l *lane) {
-	l.bulk.control(func(fd int) {
-		likely := s.laneCongestionControl()
-		if name, err := tcpinfo.LikelyCongestionControl(fd, likely); err == nil && name != likely {
-			s.congestionControl.Store(&name)
-		}
-	})
+// takeBack takes a lane that no flow has any more. The caller may hold a flow's lock.
+func (s *session) takeBack(l *lane) {
+	s.node.tasks.Go(func() { s.link.place(s, l) })
 }
+
+// padded takes the news that a lane's congestion window is open.
+func (s *session) padded(l *lane) {
+	if s.near && l.pads.CompareAndSwap(true, false) {
+		s.link.place(s, l)
+	}
+}
+
+// laneFailed takes the news that a lane broke before the far relay's HELLO.
+func (s *session) laneFailed(err error) { s.link.laneFailed(s, err) }
+
+// forget drops a flow that is over.
+func (s *session) forget(f *Flow) {
+	s.strike(f)
+	if !s.near {
+		s.bury(f.id, 0)
+	}
+	s.node.flowsNow.Add(-1)
+}
+
+// rested reports that the session has had no flow for long enough that the other end
+// has the last acknowledgements: it would wait for a lost one until resume.
+func (s *session) rested() bool {
+	long, empty := s.emptyFor()
+	return empty && (s.control() == nil || long > s.patience(time.Second, 4))
+}
+
+// abandoned reports that the session has neither flows nor a control connection, and since when.
+func (s *session) abandoned() (since time.Time, yes bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.since, s.control() == nil && s.flowCount() == 0
+}
+
+// owesFor is for how long a near relay may wait for news of a flow that has ended here: that gives the
+// flow up as well, but may have lost the path later.
+func (s *session) owesFor() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return 2 * cmp.Or(s.resume, DefaultResume)
+}
+
+// owe notes the outcome of a far flow of which the near relay may not know.
+func (s *session) owe(id uint64, c stream.Cause) {
+	s.outcomes.add(id, c, s.owesFor())
+	s.flush()
+}
+
+// refuse has the near relay get a REFUSED of a flow, also if its control connection is lost before
+// that arrives.
+func (s *session) refuse(id uint64, c stream.Cause) {
+	s.bury(id, c.Code)
+	s.owe(id, c)
+}
+
+// whyLost is why a flow has had no lane for as long as it waits.
+func (s *session) whyLost() stream.Cause {
+	if s.near && s.control() == nil {
+		if err := s.unmade.why(); errors.Is(err, unix.ECONNREFUSED) {
+			return cause(flow.EndPeerRefused, fmt.Errorf("no lane for the time that a flow waits: %w", err))
+		}
+	}
+	return cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits"))
+}
+
+// whyDown is why a near flow has got no lane.
+func (s *session) whyDown() stream.Cause {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.unmade.why()
+	switch {
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return cause(flow.EndNoLocalPort, err)
+	case s.problem != "":
+		return cause(flow.EndPairDown, errors.New(string(s.problem)+": "+s.text))
+	case err != nil:
+		return cause(flow.EndPairDown, fmt.Errorf("no new lane: %w", err))
+	}
+	return cause(flow.EndPairDown, errors.New("no lane to the far relay"))
+}
+
+// unmade is why no other lane could be made, or no control connection.
+type unmade struct {
+	mu    sync.Mutex
+	err   error // nil: it could, or none is needed
+	since time.Time
+}
+
+func (u *unmade) note(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if err != nil && u.err == nil {
+		u.since = time.Now()
+	}
+	u.err = err
+}
+
+func (u *unmade) why() error {
+	err, _ := u.now()
+	return err
+}
+
+func (u *unmade) now() (err error, since time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.err, u.since
+}
+
+func (s *session) connected() bool { return s.control() != nil }

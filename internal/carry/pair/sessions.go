@@ -2,11 +2,13 @@ package pair
 
 import (
 	"cmp"
-	"longhaul/internal/carry/pair/wire"
 	"net"
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/wire"
 )
 
 func keyOf(peer string, h wire.Hello) NearSession {
@@ -43,7 +45,7 @@ func (n *Node) roomFor(peer string) (victim *session, ok bool) {
 
 // tooMany is why a peer gets no further session.
 func tooMany(peer string) error {
-	return problem(ProblemBusy, "peer %s has %d sessions, as many as one may have", peer, maxSessions)
+	return problem(flow.PairBusy, "peer %s has %d sessions, as many as one may have", peer, maxSessions)
 }
 
 // full reports that a HELLO asks for a session that the peer may not have.
@@ -69,16 +71,16 @@ func (n *Node) trimIdle(s *session) {
 	}
 	var all []idle
 	for _, other := range n.sessions() {
-		if other.use != s.use {
+		if other.near || other.use != s.use {
 			continue
 		}
-		other.mu.Lock()
+		other.pool.mu.Lock()
 		for l := range other.lanes {
 			if since, yes := l.idle(); yes {
 				all = append(all, idle{l, since})
 			}
 		}
-		other.mu.Unlock()
+		other.pool.mu.Unlock()
 	}
 	slices.SortFunc(all, func(a, b idle) int { return cmp.Compare(a.since, b.since) })
 	for _, one := range all[:min(over+maxIdleLanes/16, len(all))] { // some more: the next look is not at once
@@ -109,15 +111,16 @@ func (n *Node) sessionOf(c *connection, a Acceptor) (*session, error) {
 		if n.uses[c.peer] == nil {
 			n.uses[c.peer] = &peerUse{}
 		}
-		s = newSession(n, c.peer, c.hello.Session, false)
-		s.use = n.uses[c.peer]
+		s = newSession(&n.process, c.peer, c.hello.Session, false)
+		s.use, s.left = n.uses[c.peer], n.sessionEnded
+		s.idle = &s.use.idle
 		s.tunnel, s.mode = a.Tunnel(), modeOf(c.hello.Features)
 		s.origin, s.boot = origin{c.peer, a.Tunnel(), c.hello.Origin}, c.hello.Boot
-		s.sealed.Store(s.sealedWith(c.hello)) // its first lane may come before begin
+		s.agree(c.both) // its first lane may come before begin
 		if o := s.use.takeLeft(key); o != nil {
 			s.outcomes = o
 			for id, code := range o.codes() { // a repeated OPEN dials nothing here either
-				s.buried.add(id, code)
+				s.bury(id, code)
 			}
 		}
 		n.accepted[key] = s
@@ -191,7 +194,7 @@ func (n *Node) findTwins(now time.Time) {
 		s.mu.Lock()
 		s.beside = false
 		// Who was heard since all of them were connected has not died meanwhile.
-		if s.ctl != nil && !s.draining && now.Sub(s.since) > within && stamp(s.ctl.heard.Load()).until(now) < within {
+		if s.control() != nil && !s.draining && now.Sub(s.since) > within && stamp(s.control().heard.Load()).until(now) < within {
 			if instances[s.origin] == nil {
 				instances[s.origin] = map[uint64]bool{}
 			}
@@ -216,4 +219,18 @@ func (n *Node) findTwins(now time.Time) {
 type origin struct {
 	peer, tunnel string // the tunnel of the far relay
 	name         string // that the near one gives itself; empty: none
+}
+
+// sessionEnded keeps the outcomes of a session that is closed.
+func (n *Node) sessionEnded(s *session) {
+	s.mu.Lock()
+	key := NearSession{s.peer, s.instance, s.id}
+	s.mu.Unlock()
+	owesFor := s.owesFor()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.accepted[key] == s {
+		delete(n.accepted, key)
+		s.use.leave(left{near: key, outcomes: s.outcomes, owesFor: owesFor})
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/test/nettest"
 )
 
@@ -33,10 +34,10 @@ func TestShutLane(t *testing.T) {
 			if test.shut {
 				fillWindow(t, bulk)
 			}
-			s := newSession(&Node{}, "b", 1, true)
-			f := newFlow(s, 1, LegOptions{})
+			s := newSession(&process{}, "b", 1, true)
+			f := newFlow(s, 1, flow.LegOptions{})
 			f.phase, f.leg.writable = phaseKnown, true
-			l := &lane{s: s, bulk: bulk}
+			l := &lane{s: &s.relation, home: s, bulk: bulk}
 			l.answered.Store(true)
 			st := f.addStrand(l, nil, true)
 			nettest.Must(t, f.sf.Attach(0))

@@ -1,22 +1,28 @@
 package pair
 
 import (
+	"fmt"
 	"maps"
 	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/words/units"
 )
 
 // laneErrSettles is how long no lane can be made until a session's state says so.
 const laneErrSettles = time.Second
 
 // State is the node at this moment. It looks at every flow.
-func (n *Node) State() State { return n.snapshot((*session).state) }
+func (n *Node) State() flow.Pairs { return n.snapshot((*session).state) }
 
 // Overview is State without a look at the flows: of a session's counts it has Flows,
 // FlowsTotal and Resumes.
-func (n *Node) Overview() State { return n.snapshot((*session).overview) }
+func (n *Node) Overview() flow.Pairs { return n.snapshot((*session).overview) }
 
-func (n *Node) snapshot(of func(*session) SessionState) State {
-	st := State{Instance: n.instance, Retained: n.budget.used.Load(), RetainedLimit: n.budget.limit.Load()}
+func (n *Node) snapshot(of func(*session) flow.Session) flow.Pairs {
+	st := flow.Pairs{Instance: NumberText(n.instance), RetainedBytes: n.budget.used.Load(), RetainedLimitBytes: n.budget.limit.Load(),
+		Sessions: []flow.Session{}}
 	for _, s := range n.sessions() {
 		st.Sessions = append(st.Sessions, of(s))
 	}
@@ -26,53 +32,98 @@ func (n *Node) snapshot(of func(*session) SessionState) State {
 	return st
 }
 
-func (s *session) overview() SessionState {
-	var paths []PathState
+func (s *session) overview() flow.Session {
+	var paths []flow.Path
 	if s.near && len(s.link.options().Paths) > 0 {
-		paths = s.link.pathStates(s.control())
+		paths = s.paths.states(s.control())
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := SessionState{Peer: s.peer, Tunnel: s.tunnel, Near: s.near, Session: s.id, Instance: s.instance, Release: s.release,
-		Remote: s.remote, Up: s.ctl != nil, Since: s.since, Draining: s.draining, Clear: s.clear, Sealed: s.sealed.Load(), Summed: s.summed.Load(), Twin: s.beside, NoResume: s.noResume, Compress: s.compress, CompressKnown: s.compresses.Load(),
-		Plain: s.compressed.plain.Load(), Packed: s.compressed.packed.Load(), RTT: s.rtt(), Flows: len(s.flows),
-		FlowsTotal: s.flowsTotal.Load(), Resumes: s.resumes.Load(), Outage: s.outage, Problem: s.problem, ProblemText: s.text}
-	if s.ctl != nil && s.laneErr != nil && time.Since(s.laneErrSince) > laneErrSettles {
-		st.LaneError, st.LaneProblem = s.laneErr.Error(), problemOf(s.laneErr)
+	up := s.control() != nil
+	st := flow.Session{
+		Tunnel:   s.tunnel,
+		Peer:     s.peer,
+		Session:  NumberText(s.id),
+		End:      flow.FarEnd,
+		Up:       up,
+		Since:    s.since,
+		Problem:  s.problem,
+		Error:    s.text,
+		Remote:   flow.Address{AddrPort: s.remote},
+		Release:  s.release,
+		Draining: s.draining,
+
+		Encrypted:      !s.clear,
+		EndsInClear:    up && s.clear && !s.sealed(),
+		HeadsUnchecked: up && s.clear && !s.knows(wire.FeatureSums),
+		Resumable:      !s.noResume,
+		Compress:       s.compressMode(),
+
+		RTT:               units.Seconds(s.rtt()),
+		Flows:             s.flowCount(),
+		FlowsTotal:        s.flowsTotal.Load(),
+		Resumes:           s.resumes.Load(),
+		CompressedBytes:   s.compressed.plain.Load(),
+		CompressedToBytes: s.compressed.packed.Load(),
+		Paths:             paths,
 	}
-	if s.ctl == nil && s.stood {
-		st.Outage += time.Since(s.since)
+	if s.near {
+		st.End = flow.NearEnd
+		if err, since := s.unmade.now(); up && err != nil && time.Since(since) > laneErrSettles {
+			st.LaneError, st.LaneProblem = err.Error(), problemOf(err)
+		}
+	} else {
+		st.Twin = s.beside
+	}
+	if s.instance != 0 {
+		st.Instance = NumberText(s.instance)
 	}
 	if late := s.strained(); late >= overloadedFrom {
-		st.Overload = late
+		st.Overload = units.Seconds(late)
 	}
-	st.Paths = paths
-	st.Outage = st.Outage.Truncate(time.Millisecond) // the far end's first connection takes microseconds
+	outage := s.outage
+	if !up && s.stood {
+		outage += time.Since(s.since)
+	}
+	st.Outage = units.Seconds(outage.Truncate(time.Millisecond)) // the far end's first connection takes microseconds
 	return st
 }
 
-func (s *session) state() SessionState {
+func (s *session) state() flow.Session {
 	st, flows := s.overview(), s.allFlows()
 	for _, f := range flows {
 		g := f.Figures()
-		st.Retained += g.Retained
+		st.RetainedBytes += g.Retained
 		switch {
 		case g.Lanes > 0:
-			st.FlowsLane++
+			st.FlowsMoving++
 			st.LanesBusy += g.Lanes
 			if g.Lanes > 1 {
 				st.FlowsStriped++
 			}
-		case g.State == FlowParked:
+		case g.State == flow.StateParked:
 			st.FlowsParked++
 		default:
-			st.FlowsWaiting++
+			st.FlowsResuming++
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if st.LanesWarm = len(s.warm); !s.near {
-		st.LanesWarm = max(len(s.lanes)-st.LanesBusy, 0)
+	lanes, warm := s.counts()
+	if st.LanesWarm = warm; !s.near {
+		st.LanesWarm = max(lanes-st.LanesBusy, 0)
 	}
 	return st
+}
+
+// NumberText is the text of a process's or session's number.
+func NumberText(n uint64) string { return fmt.Sprintf("%016x", n) }
+
+// compressMode is Session.Compress.
+func (s *session) compressMode() string {
+	switch {
+	case s.compress && s.knows(wire.FeatureCompress):
+		return flow.CompressAuto
+	case s.compress:
+		return flow.CompressUnsupported
+	}
+	return flow.CompressOff
 }

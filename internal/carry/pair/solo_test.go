@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/descriptor"
@@ -28,8 +29,8 @@ type solo struct {
 
 // newSolo makes a flow with n lanes that carry whatever the test has it take or send.
 func newSolo(t *testing.T, node *Node, n int) *solo {
-	s := newSession(node, "near", 1, false)
-	f := newFlow(s, 1, LegOptions{})
+	s := newSession(&node.process, "near", 1, false)
+	f := newFlow(s, 1, flow.LegOptions{})
 	f.phase, f.running = phaseOpen, true
 	own, target := tcpPair(t)
 	x := &solo{t: t, f: f, target: target}
@@ -46,7 +47,7 @@ func newSolo(t *testing.T, node *Node, n int) *solo {
 		bulk, err := newBulkConn(near)
 		nettest.Must(t, err)
 		go func() { _, _ = io.Copy(io.Discard, struct{ io.Reader }{other}) }()
-		l := newLane(s, &connection{bulk: bulk, stream: bulk}, nil)
+		l := newLane(&s.relation, s, &connection{bulk: bulk, stream: bulk}, nil)
 		l.bind(f)
 		x.lanes = append(x.lanes, l)
 		f.addStrand(l, nil, true)
@@ -76,11 +77,6 @@ func tcpPair(t *testing.T) (a, b *net.TCPConn) {
 	t.Cleanup(func() { conn.Close(); b.Close() })
 	return conn.(*net.TCPConn), b
 }
-
-// nobody is an Identity that knows no peers.
-type nobody struct{ Identity }
-
-func (nobody) PublicKeys() []ed25519.PublicKey { return nil }
 
 func newNode(t *testing.T) *Node {
 	n, err := New(Options{Identity: nobody{}})
@@ -195,3 +191,8 @@ func TestLastLaneStays(t *testing.T) {
 		t.Errorf("%d lanes are left, %d are to move", len(f.strands), len(f.mix.moving.lanes))
 	}
 }
+
+// nobody is an Identity that knows no peers.
+type nobody struct{ Identity }
+
+func (nobody) PublicKeys() []ed25519.PublicKey { return nil }

@@ -153,7 +153,7 @@ func (f *Flow) passPipe(pipe *splice.Pipe, n int) {
 }
 
 // sendPipe writes a DATA frame whose bytes a pipe holds. Its error closes the lane.
-func (l *lane) sendPipe(f *Flow, offset uint64, pipe *splice.Pipe, n int) error {
+func (l *lane) sendPipe(f holder, offset uint64, pipe *splice.Pipe, n int) error {
 	l.wmu.Lock()
 	defer l.wmu.Unlock()
 	if l.bound() != f {
@@ -212,7 +212,7 @@ func (l *lane) spliced() bool { return l.s.noResume && l.bulk.clear }
 
 // passIn moves at most n bytes of a DATA frame to the flow's own socket unseen. It
 // returns 0 if they are to be read.
-func (l *lane) passIn(f *Flow, offset uint64, n int) (int, error) {
+func (l *lane) passIn(f holder, offset uint64, n int) (int, error) {
 	if f == nil || n < minSplice || !l.spliced() || l.bulk.in != nil || !f.passable(l, offset, n) {
 		return 0, nil
 	}

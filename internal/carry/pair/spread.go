@@ -1,10 +1,11 @@
 package pair
 
 import (
-	"longhaul/internal/carry/pair/wire"
-	"longhaul/internal/sys/socket"
 	"slices"
 	"time"
+
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/socket"
 )
 
 // A flow that moves much has lanes on each usable path of its link; one that moves little has one.
@@ -29,7 +30,7 @@ func (f *Flow) leavePath(l *lane) {
 // usable path if it moves much. Lanes on a path that is not to be used any more go once there
 // are others.
 func (f *Flow) spreadLanes(large bool) {
-	paths := f.s.link.usable()
+	paths := f.s.paths.usable()
 	if len(paths) == 0 || f.lane() == nil {
 		return
 	}
@@ -84,7 +85,7 @@ func (f *Flow) shares(paths []*wanPath, large bool) []share {
 		}
 	}
 	if stays < 0 {
-		stays = max(slices.Index(paths, f.s.link.bestPath()), 0)
+		stays = max(slices.Index(paths, f.s.paths.best()), 0)
 	}
 	n := max(f.wantLanes, len(paths))
 	for i := range all {
@@ -107,7 +108,7 @@ func (f *Flow) adjustLanes(now time.Time) {
 		f.setWindow()
 	}
 	f.wantLanes = 1
-	large := f.lane() != nil && f.s.manyLanes() && moved-f.burstFrom >= f.s.node.options.StripeAfter
+	large := f.lane() != nil && f.s.knows(wire.FeatureLanes) && moved-f.burstFrom >= f.s.node.options.StripeAfter
 	if !f.s.near {
 		if large && f.lanesFull() {
 			f.s.offer(wire.Message{Type: wire.MessageLimited, Flow: f.id})
@@ -118,13 +119,13 @@ func (f *Flow) adjustLanes(now time.Time) {
 		f.wantLanes = min(max(f.s.link.options().Lanes, 1), maxLanes)
 	}
 	switch {
-	case f.s.link.several():
+	case f.s.paths.several():
 		f.spreadLanes(large)
 	default:
 		f.moveLanes(now)
 		f.releaseFrom(max(f.wantLanes, 1))
 		for f.joinable() && len(f.strands)+int(f.joining) < f.wantLanes {
-			f.s.link.wantMore(f, f.s.link.bestPath())
+			f.s.link.wantMore(f, f.s.paths.best())
 		}
 	}
 	if large && len(f.strands) > 1 && !f.moves() {

@@ -15,8 +15,6 @@ func stampNow() stamp { return stamp(time.Since(processBegan)) }
 // IsZero reports whether the stamp is of no moment.
 func (s stamp) IsZero() bool { return s == 0 }
 
-func (s stamp) time() time.Time { return processBegan.Add(time.Duration(s)) }
-
 // until is the time from the stamp to a later moment.
 func (s stamp) until(t time.Time) time.Duration { return time.Duration(stampOf(t) - s) }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/compress"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 )
@@ -249,7 +250,7 @@ func (f *Flow) blockedLanes() (all []*lane) {
 // wants none. The caller holds f.mu.
 func (f *Flow) join(l *lane) bool {
 	f.joining--
-	if l == nil || l.s != f.s || !f.joinable() || !l.bind(f) {
+	if l == nil || l.home != home(f.s) || !f.joinable() || !l.bind(f) {
 		return false
 	}
 	f.sf.In.Merge(maxSpill)
@@ -263,7 +264,7 @@ func (f *Flow) join(l *lane) bool {
 // joinable reports whether lanes may join the flow now: both ends know its main lane.
 func (f *Flow) joinable() bool {
 	return f.s.near && f.phase == phaseOpen && f.lane() != nil && !f.strands[0].attaching && !f.releasing && !f.releaseDue &&
-		!f.sf.Dead() && !f.sf.Clean() && f.s.manyLanes() && len(f.strands) < f.wantLanes &&
+		f.phase != phaseOver && !f.sf.Dead() && !f.sf.Clean() && f.s.knows(wire.FeatureLanes) && len(f.strands) < f.wantLanes &&
 		f.s.node.budget.fits(laneMemory, laneRoom)
 }
 
@@ -284,7 +285,7 @@ func (f *Flow) joined(l *lane, received uint64) {
 func (f *Flow) joinFar(l *lane, received uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.phase == phaseOver || !f.s.manyLanes() || len(f.strands) >= maxLanes || f.has(l) || !l.bind(f) {
+	if f.phase == phaseOver || !f.s.knows(wire.FeatureLanes) || len(f.strands) >= maxLanes || f.has(l) || !l.bind(f) {
 		l.close()
 		return
 	}
@@ -377,7 +378,7 @@ func (f *Flow) leaveLane() {
 		l := st.l
 		l.mu.Lock()
 		l.settle() // the release may come after the end
-		sawEnd := l.sawEnd || f.s.sealed.Load() && f.sf.In.Complete(l.reached)
+		sawEnd := l.sawEnd || f.s.sealed() && f.sf.In.Complete(l.reached)
 		reusable := sawEnd && f.sf.Clean() && !f.sf.In.Merges() // else something may follow the end
 		l.mu.Unlock()
 		switch {
@@ -385,7 +386,7 @@ func (f *Flow) leaveLane() {
 			l.unbind(f)
 		case reusable:
 			l.unbind(f)
-			f.s.pool(l)
+			f.s.takeBack(l)
 		default:
 			f.s.drain(f, l)
 		}
@@ -436,3 +437,44 @@ func (f *Flow) closeLanes(meant func(*strand) bool) (some bool) {
 
 // loseLanes closes all lanes of the flow.
 func (f *Flow) loseLanes() { f.closeLanes(func(*strand) bool { return true }) }
+
+// packing decides which of the flow's records are worth compressing.
+func (f *Flow) packing(begin bool) *compress.Policy {
+	if begin && f.policy.Load() == nil {
+		f.policy.CompareAndSwap(nil, new(compress.Policy))
+	}
+	return f.policy.Load()
+}
+
+// answeredAttach takes the far relay's answer to an ATTACH or a JOIN.
+func (f *Flow) answeredAttach(l *lane, id, received uint64, join bool) {
+	if f.id != id {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.heard(l)
+	switch {
+	case join:
+		f.joined(l, received)
+	case f.lane() == l:
+		st := f.strands[0]
+		st.attaching, st.since, f.wokeAt = false, stampNow(), 0
+		f.attached(received)
+	}
+}
+
+// answeredRelease takes the far relay's answer to a RELEASE, and reports whether the lane is free.
+func (f *Flow) answeredRelease(l *lane) (free bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lane() != l || !f.releasing {
+		return false
+	}
+	f.releasing = false
+	f.dropStrands()
+	f.sf.Detach()
+	l.unbind(f)
+	f.wake()
+	return true
+}

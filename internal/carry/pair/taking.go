@@ -1,38 +1,28 @@
 package pair
 
 import (
-	"longhaul/internal/carry/pair/wire"
 	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/wire"
 )
 
-// Taking says whether the pair of a near tunnel takes new flows.
-type Taking struct {
-	Peer    string
-	Takes   bool
-	Stood   bool      // the pair has stood, in this process or the one before
-	Met     bool      // in this session
-	Since   time.Time // the session has stood, or not, or the far tunnel has had its trouble, or none again
-	Problem Problem   // of one that does not
-	Text    string    // the error behind Problem
-	Trouble string    // why the far tunnel takes no flows, in its relay's words; empty: it takes them
-}
-
-// Taking says it of the session that takes new flows. It looks at nothing else: callers ask
+// Taking looks at the session that takes new flows. It looks at nothing else: callers ask
 // several times a second.
-func (l *Link) Taking() Taking {
+func (l *Link) Taking() flow.Taking {
 	l.mu.Lock()
 	s := l.s
 	l.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := Taking{Peer: s.peer, Takes: s.ctl != nil && !s.draining, Stood: s.stood, Met: s.instance != 0,
-		Since: s.since, Problem: s.problem, Text: s.text}
+	t := flow.Taking{Peer: s.peer, Takes: s.control() != nil && !s.draining, Stood: s.stood, Met: s.instance != 0,
+		Since: s.since, Problem: s.problem, Error: s.text}
 	trouble, since := s.trouble.now(time.Now())
 	if t.Trouble = trouble; t.Takes && since.After(t.Since) {
 		t.Since = since
 	}
 	if s.draining {
-		t.Problem = ProblemDraining
+		t.Problem = flow.PairDraining
 	}
 	return t
 }
@@ -44,7 +34,6 @@ type trouble struct {
 	text  string    // empty: it takes flows
 	since time.Time // it has had trouble, or none; zero: never
 	was   string    // the last text that was not empty
-	both  bool      // both ends know TROUBLE
 	told  *control  // far relay: the connection over which the near one knows text
 }
 
@@ -72,17 +61,15 @@ func (t *trouble) take(text string, now time.Time) {
 
 // tellTrouble has the near relay know what it does not yet.
 func (s *session) tellTrouble() {
-	if s.near {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ctl == nil || !s.trouble.both {
+	ctl := s.control()
+	if ctl == nil || !s.knows(wire.FeatureTrouble) {
 		return
 	}
-	if now, known := s.acceptor.Trouble(); known && (now != s.trouble.text || s.trouble.told != s.ctl) {
-		s.trouble.text, s.trouble.told = now, s.ctl
-		s.ctl.post(wire.Message{Type: wire.MessageTrouble, Text: now})
+	if now, known := s.acceptor.Trouble(); known && (now != s.trouble.text || s.trouble.told != ctl) {
+		s.trouble.text, s.trouble.told = now, ctl
+		ctl.post(wire.Message{Type: wire.MessageTrouble, Text: now})
 	}
 }
 
@@ -90,7 +77,7 @@ func (s *session) tellTrouble() {
 func (s *session) takeTrouble(ctl *control, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.near && s.ctl == ctl {
+	if s.near && s.control() == ctl {
 		s.trouble.take(text, time.Now())
 	}
 }

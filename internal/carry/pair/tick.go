@@ -111,7 +111,7 @@ func (f *Flow) watchSilence(now time.Time) {
 		f.abort(cause(flow.EndHalfClosed, nil))
 	case f.legs.Idle > 0 && silent > f.legs.Idle:
 		f.abort(cause(flow.EndIdle, nil))
-	case f.s.near && f.phase.known() && f.lane() != nil && f.leg.writable && !f.releasing && silent > f.s.parkAfter() && f.sf.Quiet():
+	case f.s.near && f.phase.known() && f.lane() != nil && f.leg.writable && !f.releasing && silent > f.s.parkAfter(f.s.node.options.ParkAfter) && f.sf.Quiet():
 		f.releaseFrom(1)
 		f.releaseDue, f.gaveBack = true, silent <= f.s.node.options.ParkAfter
 		f.wake()
@@ -161,11 +161,5 @@ func (f *Flow) setResting(on bool) {
 	if f.resting = on; on {
 		f.cond = cond{} // who waited was woken when the flow lost its lane
 	}
-	f.s.mu.Lock()
-	defer f.s.mu.Unlock()
-	if on {
-		delete(f.s.watched, f)
-	} else {
-		f.s.watched[f] = struct{}{}
-	}
+	f.s.setResting(f, on)
 }

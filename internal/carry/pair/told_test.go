@@ -36,7 +36,7 @@ func TestTold(t *testing.T) {
 }
 
 func TestToldProblem(t *testing.T) {
-	for text, want := range map[string]Problem{"denied": ProblemDenied, "encrypt": ProblemEncrypt, "version": ProblemVersion, "<b>": ProblemDenied, "": ProblemDenied} {
+	for text, want := range map[string]flow.PairProblem{"denied": flow.PairDenied, "encrypt": flow.PairEncrypt, "version": flow.PairVersion, "<b>": flow.PairDenied, "": flow.PairDenied} {
 		if got := toldProblem(text); got != want {
 			t.Errorf("%q is %q, want %q", text, got, want)
 		}

@@ -80,44 +80,6 @@ func TestBlackHoles(t *testing.T) {
 	}
 }
 
-// TestPathIsDead holds that a control connection ends on which a PING has no answer and nothing else
-// comes, and that one stays on which other messages come.
-func TestPathIsDead(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	begin := func() (number uint64, control *hostile.Conn) {
-		peer := s.hostilePeer()
-		hello := peer.Hello()
-		session, err := peer.Begin(ctx, hello, hostile.Dialing{})
-		nettest.Must(t, err)
-		return hello.Session, session.Control
-	}
-	up := func(number uint64) bool {
-		return slices.ContainsFunc(s.sessionsOf("hostile"), func(one pair.SessionState) bool { return one.Session == number && one.Up })
-	}
-	talks, control := begin()
-	s.tasks.Go(func() {
-		ticker := time.NewTicker(50 * time.Millisecond)
-		defer ticker.Stop()
-		for control.Send(wire.Message{Type: wire.MessageAck, Flow: 1, Offset: 1}) == nil {
-			<-ticker.C
-		}
-	})
-	control.Discard()
-	defer control.Close()
-	silent, other := begin() // later, so that the first one's PING waits for longer
-	defer other.Close()
-	if !up(talks) || !up(silent) {
-		t.Fatal(s.dump())
-	}
-	nettest.Eventually(t, 30*time.Second, func() bool { return !up(silent) }, s.dump)
-	if !up(talks) {
-		t.Error("the connection on which messages come has ended")
-	}
-}
-
 // greeted returns a stand whose target echoes, and a client that has an echo.
 func greeted(t *testing.T) (*stand, *net.TCPConn) {
 	t.Helper()
@@ -186,7 +148,7 @@ func TestInOutage(t *testing.T) {
 	}
 	nettest.Eventually(t, 20*time.Second, func() bool {
 		st := s.near.State().Sessions[0]
-		return st.Retained == 0 && st.FlowsLane == 2
+		return st.RetainedBytes == 0 && st.FlowsMoving == 2
 	}, s.dump)
 	s.path.cut(true)
 	_, err := ended.Write([]byte(" world"))
@@ -234,13 +196,13 @@ func TestProblems(t *testing.T) {
 	}
 	for _, c := range []struct {
 		option standOption
-		want   pair.Problem
+		want   flow.PairProblem
 	}{
-		{to(garbage), pair.ProblemUnpaired},
-		{to(nobody), pair.ProblemPathDown},
-		{func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.farKeys.forget("near") }, pair.ProblemKeyUnknown},
-		{func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.nearKeys.forget("far") }, pair.ProblemKeyUnknown},
-		{func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.admit = false }, pair.ProblemDenied},
+		{to(garbage), flow.PairUnpaired},
+		{to(nobody), flow.PairPathDown},
+		{func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.farKeys.forget("near") }, flow.PairKeyUnknown},
+		{func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.nearKeys.forget("far") }, flow.PairKeyUnknown},
+		{func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.admit = false }, flow.PairDenied},
 	} {
 		t.Run(string(c.want), func(t *testing.T) {
 			t.Parallel()
@@ -268,7 +230,7 @@ func TestTunnelRemoved(t *testing.T) {
 	s, c := greeted(t)
 	s.removed.Store(true)
 	nettest.Eventually(t, time.Minute, func() bool {
-		return slices.ContainsFunc(s.near.State().Sessions, func(n pair.SessionState) bool { return n.Problem == pair.ProblemDenied })
+		return slices.ContainsFunc(s.near.State().Sessions, func(n flow.Session) bool { return n.Problem == flow.PairDenied })
 	}, s.dump)
 	s.roundTrip(c, "and on")
 	nettest.Must(t, c.CloseWrite())
@@ -326,4 +288,42 @@ func TestDrain(t *testing.T) {
 	nettest.Must(t, c.CloseWrite())
 	s.ends(flow.EndClean)
 	nettest.Eventually(t, 20*time.Second, func() bool { return len(s.near.State().Sessions) == 1 }, s.dump)
+}
+
+// TestPathIsDead holds that a control connection ends on which a PING has no answer and nothing else
+// comes, and that one stays on which other messages come.
+func TestPathIsDead(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	begin := func() (number uint64, control *hostile.Conn) {
+		peer := s.hostilePeer()
+		hello := peer.Hello()
+		session, err := peer.Begin(ctx, hello, hostile.Dialing{})
+		nettest.Must(t, err)
+		return hello.Session, session.Control
+	}
+	up := func(number uint64) bool {
+		return slices.ContainsFunc(s.sessionsOf("hostile"), func(one flow.Session) bool { return one.Session == pair.NumberText(number) && one.Up })
+	}
+	talks, control := begin()
+	s.tasks.Go(func() {
+		ticker := time.NewTicker(50 * time.Millisecond)
+		defer ticker.Stop()
+		for control.Send(wire.Message{Type: wire.MessageAck, Flow: 1, Offset: 1}) == nil {
+			<-ticker.C
+		}
+	})
+	control.Discard()
+	defer control.Close()
+	silent, other := begin() // later, so that the first one's PING waits for longer
+	defer other.Close()
+	if !up(talks) || !up(silent) {
+		t.Fatal(s.dump())
+	}
+	nettest.Eventually(t, 30*time.Second, func() bool { return !up(silent) }, s.dump)
+	if !up(talks) {
+		t.Error("the connection on which messages come has ended")
+	}
 }

@@ -1,14 +1,15 @@
 package pair
 
 import (
-	"longhaul/internal/carry/pair/wire"
 	"slices"
 	"time"
+
+	"longhaul/internal/carry/pair/wire"
 )
 
 // want finds a lane for a flow, now or later. The caller holds f.mu.
 func (l *Link) want(f *Flow) {
-	if lane := f.s.takeWarm(l.bestPath()); lane != nil {
+	if lane := f.s.takeWarm(l.paths.best()); lane != nil {
 		if f.assign(lane) {
 			l.poke() // the pool lacks one
 			return
@@ -43,18 +44,22 @@ func (l *Link) takeWaiting(s *session) *Flow {
 }
 
 // place gives a lane to a flow that waits for one of its session, or to the pool.
-func (l *Link) place(lane *lane) {
+func (l *Link) place(s *session, lane *lane) {
 	for {
 		l.mu.Lock()
-		f := l.takeWaiting(lane.s)
+		f := l.takeWaiting(s)
 		warm := l.o.Warm
 		l.mu.Unlock()
 		if f == nil {
-			lane.s.putWarm(lane, lane.path.poolLimit(warm, time.Now()))
+			limit := 0
+			if l.current() != s || slices.Contains(l.paths.usable(), lane.path) {
+				limit = lane.path.poolLimit(warm, time.Now())
+			}
+			s.putWarm(lane, limit)
 			return
 		}
 		f.mu.Lock()
-		elsewhere := f.s != lane.s // it has moved on
+		elsewhere := f.s != s // it has moved on
 		taken := !elsewhere && f.assign(lane)
 		again := !taken && (elsewhere || lane.isDead())
 		f.queued = again
@@ -88,10 +93,9 @@ func (l *Link) moveOn(f *Flow) bool {
 	}
 	was.mu.Lock()
 	was.draining = true
-	delete(was.flows, f.id)
-	f.dirty = false
-	was.dirty = slices.DeleteFunc(was.dirty, func(other *Flow) bool { return other == f })
 	was.mu.Unlock()
+	was.strike(f)
+	was.withdraw(f)
 	was.message(wire.Message{Type: wire.MessageGone, Flow: f.id}) // the answer to its refusal
 	f.s = l.s
 	f.unsend()
@@ -106,7 +110,7 @@ func (l *Link) moveOn(f *Flow) bool {
 // followEnd takes a flow on from a session whose far process has said its last and has not spoken of
 // this flow: it has not dialed for it, and never will. The caller holds f.mu.
 func (l *Link) followEnd(f *Flow) {
-	for !f.phase.known() && f.phase != phaseOver && f.s.hasEnded() {
+	for !f.phase.known() && f.phase != phaseOver && f.s.ended.Load() {
 		if !l.moveOn(f) {
 			return
 		}

@@ -22,7 +22,7 @@ func TestFirstLanes(t *testing.T) {
 // of those that can go ahead, and that it comes to its turn as others do once it had that.
 func TestGaveBack(t *testing.T) {
 	s := &session{}
-	l := &Link{kick: make(chan struct{}, 1), node: &Node{}}
+	l := &Link{kick: make(chan struct{}, 1), node: &process{}}
 	l.setPaths(nil)
 	flows := map[string]*Flow{"waits": {s: s, phase: phaseKnown}, "gave back": {s: s, phase: phaseKnown, gaveBack: true}, "comes": {s: s}}
 	for _, name := range []string{"waits", "gave back", "comes"} {

@@ -2,29 +2,20 @@ package pair
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
 	"math"
 	"runtime"
-	"slices"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
-	"longhaul/internal/carry/pair/wire"
 )
 
 const (
 	checkKeysTick = 10 // ticks
 	// wakeStale is the age of a lane beyond which a WAKE was sent in its knowledge.
-	wakeStale     = 100 * time.Millisecond
-	announceEvery = 10 * time.Second // a key that the peer has not taken
-	renewEvery    = time.Hour        // of the pool's lanes, one at a time
+	wakeStale = 100 * time.Millisecond
 )
 
 // watch looks after sessions until the node closes.
@@ -47,34 +38,39 @@ func (n *Node) watch() {
 				n.findTwins(now)
 			}
 			for _, s := range n.sessions() {
-				s.watch(now, tick%checkKeysTick == 0, tick%sweepEvery == 0)
+				n.look(s, now, tick%checkKeysTick == 0, tick%sweepEvery == 0)
 			}
 		}
 	}
 }
 
-func (s *session) watch(now time.Time, slow, sweep bool) {
+// look looks after one session, slow each second, sweep now and then at flows that rest.
+func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
 	resume, admitted := s.rules(slow)
 	if !admitted {
 		s.revoke()
 		return
 	}
-	s.revoked = s.revoked && !slow // the peer is admitted again
-	s.tellTrouble()
+	if !s.near {
+		s.revoked = s.revoked && !slow // the peer is admitted again
+		s.tellTrouble()
+	}
 	s.watchControl(now, slow)
-	if slow {
+	if slow && s.near {
 		s.renew(now)
-		if s.near {
-			s.link.trimPool(s, now)
-		}
+		s.trim(s.paths.list(), s.link.options().Warm, now)
 	}
 	w, away, empty := s.waitAt(now, resume)
-	if long := s.node.options.ReplacedAfter; away > long && s.node.replaced(s, now, long) {
+	if long := n.options.ReplacedAfter; !s.near && away > long && n.replaced(s, now, long) {
 		s.endAll(cause(flow.EndPeerRestarted, errors.New("the near relay was restarted")))
 		s.close()
 		return
 	}
-	for _, f := range s.watchedFlows(sweep || w.down) {
+	flows := s.watchedFlows
+	if sweep || w.down {
+		flows = s.allFlows
+	}
+	for _, f := range flows() {
 		f.watch(now, w)
 	}
 	s.closeLanes(func(l *lane) bool { return l.overdue(now) })
@@ -98,14 +94,18 @@ func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w = wait{resume: resume, after: math.MaxInt64}
-	w.makes = s.ctl != nil && (s.laneErr == nil || problemOf(s.laneErr).waits()) || s.ctl == nil && s.proven.Load() > 0
-	if s.ctl == nil {
+	stands := s.control() != nil
+	if s.near {
+		err := s.unmade.why()
+		w.makes = stands && (err == nil || waits(problemOf(err))) || !stands && s.proven.Load() > 0
+	}
+	if !stands {
 		away = now.Sub(s.since)
 		w.outage, w.down = s.stood && away <= resume, away > resume
 	} else if s.outage > 0 {
 		w.after = now.Sub(s.since)
 	}
-	return w, away, len(s.flows) == 0
+	return w, away, s.flowCount() == 0
 }
 
 // revoke ends the session of a peer that is admitted no more: its flows first, so that
@@ -147,9 +147,7 @@ func (s *session) watchControl(now time.Time, slow bool) {
 	if ctl == nil {
 		return
 	}
-	ctl.mu.Lock()
-	waiting, since := ctl.ping != 0, now.Sub(ctl.pinged)
-	ctl.mu.Unlock()
+	since, waiting := ctl.waits(now)
 	within := s.suspectWithin()
 	dead := since > within && stuck(ctl.c.bulk, within)
 	switch {
@@ -157,107 +155,16 @@ func (s *session) watchControl(now time.Time, slow bool) {
 		s.node.log.Debug("path is dead", "peer", s.peer, "tunnel", s.tunnel)
 		err := errors.New("no answer to PING")
 		if !dead && s.strained() >= overloadedFrom {
-			err = problem(ProblemOverloaded, "%w", err)
+			err = problem(flow.PairOverloaded, "%w", err)
 		}
 		s.controlLost(ctl, err) // before the close, of which the reader tells
 		ctl.close()
 		s.dropWarm(ctl.c.path)
 	case !waiting && (since > pingEvery):
-		s.sendPing(ctl)
+		ctl.sendPing()
 	}
 	if slow {
-		s.announce(ctl)
-	}
-}
-
-// announce tells the peer a key that a rotation made, and again while one of them could
-// not store it.
-func (s *session) announce(ctl *control) {
-	key := s.node.identity.Announced(s.peer)
-	if key == nil {
-		return
-	}
-	ctl.mu.Lock()
-	due := ctl.keys != string(key) || time.Since(ctl.announced) > announceEvery
-	if due {
-		ctl.keys, ctl.announced = string(key), time.Now()
-	}
-	ctl.mu.Unlock()
-	if due {
-		ctl.post(wire.Message{Type: wire.MessageKey, Bytes: key})
-	}
-}
-
-func (s *session) sendPing(ctl *control) {
-	s.mu.Lock()
-	s.pings++
-	id := s.pings
-	s.mu.Unlock()
-	_, repeats := pathOf(ctl.c.bulk)
-	ctl.mu.Lock()
-	ctl.ping, ctl.pinged, ctl.repeats = id, time.Now(), repeats
-	ctl.mu.Unlock()
-	ctl.post(wire.Message{Type: wire.MessagePing, Bytes: binary.BigEndian.AppendUint64(nil, id)})
-}
-
-// renew closes the lane of the pool that was used longest ago, each hour; another is
-// dialed. So each end sees the other's new key although no flow needs a lane.
-func (s *session) renew(now time.Time) {
-	s.mu.Lock()
-	var old *lane
-	if now.Sub(s.renewed) > renewEvery {
-		s.renewed = now
-		if len(s.warm) > 0 {
-			old, s.warm = s.warm[0], s.warm[1:]
-		}
-	}
-	s.mu.Unlock()
-	if old != nil {
-		old.close()
-	}
-}
-
-// dropWarm closes the lanes of the pool that a path has; others are dialed.
-func (s *session) dropWarm(p *wanPath) {
-	for l := s.takeWarm(p); l != nil; l = s.takeWarm(p) {
-		l.close()
-	}
-}
-
-// whyLost is why a flow has had no lane for as long as it waits.
-func (s *session) whyLost() stream.Cause {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctl == nil && errors.Is(s.laneErr, unix.ECONNREFUSED) {
-		return cause(flow.EndPeerRefused, fmt.Errorf("no lane for the time that a flow waits: %w", s.laneErr))
-	}
-	return cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits"))
-}
-
-// whyDown is why a flow has got no lane.
-func (s *session) whyDown() stream.Cause {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case errors.Is(s.laneErr, unix.EADDRNOTAVAIL):
-		return cause(flow.EndNoLocalPort, s.laneErr)
-	case s.problem != ProblemNone:
-		return cause(flow.EndPairDown, errors.New(string(s.problem)+": "+s.text))
-	case s.laneErr != nil:
-		return cause(flow.EndPairDown, fmt.Errorf("no new lane: %w", s.laneErr))
-	}
-	return cause(flow.EndPairDown, errors.New("no lane to the far relay"))
-}
-
-// closeLanes closes the lanes that are meant.
-func (s *session) closeLanes(meant func(*lane) bool) {
-	s.mu.Lock()
-	lanes := slices.Collect(maps.Keys(s.lanes))
-	s.mu.Unlock()
-	for _, l := range lanes {
-		if meant(l) {
-			l.close()
-		}
+		ctl.announce(s.node.identity.Announced(s.peer))
 	}
 }
 
@@ -284,25 +191,13 @@ func (s *session) dropAll() { s.endAll(cause(flow.EndDrain, nil)) }
 // close ends the session's connections, and flows that are left.
 func (s *session) close() {
 	s.mu.Lock()
-	s.closed = true
-	ctl, timer := s.ctl, s.timer
-	s.ctl = nil
-	key := NearSession{s.peer, s.instance, s.id}
+	s.closed.Store(true)
 	s.mu.Unlock()
-	if timer != nil {
-		timer.Stop()
-	}
-	if ctl != nil {
-		ctl.close()
-	}
+	s.shut()
 	s.closeLanes(func(*lane) bool { return true })
 	s.dropAll() // whose outcomes are left with the others
-	owesFor := s.owesFor()
-	s.node.mu.Lock()
-	defer s.node.mu.Unlock()
-	if s.node.accepted[key] == s {
-		delete(s.node.accepted, key)
-		s.use.leave(left{near: key, outcomes: s.outcomes, owesFor: owesFor})
+	if !s.near && s.left != nil {
+		s.left(s)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/tcpinfo"
 )
 
@@ -86,7 +87,7 @@ func (f *Flow) setWindow() {
 	if f.lane() == nil || f.s.noResume {
 		return
 	}
-	if f.s.compresses.Load() {
+	if f.s.knows(wire.FeatureCompress) {
 		// The kernels count what was compressed, and only a lane whose socket is full says that
 		// it is worth that.
 		if f.sf.Out.Starved() {
@@ -115,7 +116,7 @@ func (f *Flow) setWindow() {
 	reach := kept
 	if len(f.strands) > 1 {
 		reach = w.size(now, reachRounds, 2*open, rtt)
-		if !f.s.reportsHeld.Load() {
+		if !f.s.knows(wire.FeatureHeld) {
 			kept = reach
 		}
 	}

@@ -107,24 +107,8 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	w.startDialing(f)
 }
 
-// Refusal is the reason that a flow is not admitted, or has no target.
-type Refusal struct {
-	Reason report.EndReason
-	Err    error // may be nil
-}
-
-func (r *Refusal) Error() string {
-	if r.Err == nil {
-		return string(r.Reason)
-	}
-	return string(r.Reason) + ": " + r.Err.Error()
-}
-
-// Unwrap returns the system's error.
-func (r *Refusal) Unwrap() error { return r.Err }
-
 // enter counts a new flow of a source, or returns why the limits refuse it.
-func (w *worker) enter(rt *route, from netip.Addr) (*source, *Refusal) {
+func (w *worker) enter(rt *route, from netip.Addr) (*source, *report.Refusal) {
 	entry, refusal := w.enterFor(rt, from, "")
 	return entry.share, refusal
 }
@@ -137,15 +121,15 @@ type entry struct {
 
 // enterFor is enter for a flow that a peer asks for, one of several of its tunnel: the peers have
 // shares then, since the addresses of clients are what a peer says. An empty peer is none.
-func (w *worker) enterFor(rt *route, from netip.Addr, peer string) (entry, *Refusal) {
+func (w *worker) enterFor(rt *route, from netip.Addr, peer string) (entry, *report.Refusal) {
 	t, st := rt.tunnel, rt.state
 	if shed := w.relay.shedsAll(); shed != nil {
 		st.shedFor(shed.reason)
-		return entry{}, &Refusal{report.EndShed, shed.err}
+		return entry{}, &report.Refusal{Reason: report.EndShed, Err: shed.err}
 	}
 	if !st.enter(t.MaxFlows) {
 		st.limited.Add(1)
-		return entry{}, &Refusal{report.EndFlowLimit, nil}
+		return entry{}, &report.Refusal{Reason: report.EndFlowLimit}
 	}
 	e := entry{limit: w.relay.sources.of(sourceKey{tunnel: st, from: connsource.OfAddr(from)}, w.now)}
 	if e.share = e.limit; peer != "" {
@@ -170,22 +154,22 @@ func (e entry) leave() {
 
 // overShares returns why a source gets no new flow although its tunnel has room.
 // The flow is already counted.
-func (w *worker) overShares(t *Tunnel, st *tunnelState, e entry) *Refusal {
+func (w *worker) overShares(t *Tunnel, st *tunnelState, e entry) *report.Refusal {
 	if err := t.overShareOf(st, e); err != nil {
 		st.limited.Add(1)
-		return &Refusal{report.EndFlowLimit, err}
+		return &report.Refusal{Reason: report.EndFlowLimit, Err: err}
 	}
 	if short, err := w.relay.shedsShare(t, st, e); err != nil {
 		st.shedFor(short)
-		return &Refusal{report.EndShed, err}
+		return &report.Refusal{Reason: report.EndShed, Err: err}
 	}
 	if err := w.relay.memory.full(e.share); err != nil {
 		st.shedFor("memory-share")
-		return &Refusal{report.EndShed, err}
+		return &report.Refusal{Reason: report.EndShed, Err: err}
 	}
 	if !w.relay.sources.rateAllows(t, st, e, w.now) {
 		st.limited.Add(1)
-		return &Refusal{report.EndRateLimit, nil}
+		return &report.Refusal{Reason: report.EndRateLimit}
 	}
 	return nil
 }

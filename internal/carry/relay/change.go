@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"reflect"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -238,7 +237,7 @@ func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 	for _, a := range addrs {
 		lowest = min(lowest, a.Port())
 	}
-	same := was != nil && sameTunnel(was.tunnel, t)
+	same := was != nil && was.tunnel.Equal(t)
 	if same {
 		in.tunnel = was.tunnel
 	}
@@ -364,12 +363,6 @@ func (t *Tunnel) listensDrained() bool { return t.Transparent || t.PairServer !=
 // near relays make anew.
 func (in *installed) needsLanes() bool {
 	return in.tunnel.PairServer != nil && in.state.flows.Load() > 0
-}
-
-func sameTunnel(a, b *Tunnel) bool {
-	x, y := *a, *b
-	x.Inherited, y.Inherited = nil, nil // the sockets are compared by address
-	return reflect.DeepEqual(x, y)
 }
 
 func containsAddr(addrs []netip.AddrPort, a netip.AddrPort) bool {

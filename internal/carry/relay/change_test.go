@@ -3,6 +3,8 @@ package relay
 import (
 	"errors"
 	"net/netip"
+	"reflect"
+	"slices"
 	"testing"
 
 	"longhaul/internal/carry/relay/hops"
@@ -100,5 +102,61 @@ func TestAbortKeepsHandedOverListeners(t *testing.T) {
 	}
 	for _, l := range handed {
 		l.File.Close()
+	}
+}
+
+// A reload sees a change of any field of a tunnel, also of one that is added later.
+func TestTunnelsThatDiffer(t *testing.T) {
+	for _, field := range fieldsOf(reflect.TypeFor[Tunnel](), nil) {
+		at := reflect.TypeFor[Tunnel]().FieldByIndex(field)
+		t.Run(at.Name, func(t *testing.T) {
+			one, other := new(Tunnel), new(Tunnel)
+			alter(t, reflect.ValueOf(other).Elem().FieldByIndex(field))
+			if want := at.Name == "Inherited"; one.Equal(other) != want || other.Equal(one) != want {
+				t.Errorf("with another %s it is equal: %v, want %v", at.Name, !want, want)
+			}
+			if !other.Equal(other) {
+				t.Errorf("with another %s it differs from itself", at.Name)
+			}
+		})
+	}
+}
+
+// fieldsOf are the fields of a struct, and of structs within it.
+func fieldsOf(t reflect.Type, of []int) (all [][]int) {
+	for i := range t.NumField() {
+		at := append(slices.Clone(of), i)
+		if f := t.Field(i).Type; f.Kind() == reflect.Struct {
+			all = append(all, fieldsOf(f, at)...)
+		} else {
+			all = append(all, at)
+		}
+	}
+	return all
+}
+
+// alter gives a field another value than zero.
+func alter(t *testing.T, field reflect.Value) {
+	switch {
+	case field.Kind() == reflect.Bool:
+		field.SetBool(true)
+	case field.CanInt():
+		field.SetInt(1)
+	case field.CanUint():
+		field.SetUint(1)
+	case field.CanFloat():
+		field.SetFloat(1)
+	case field.Kind() == reflect.String:
+		field.SetString("another")
+	case field.Kind() == reflect.Slice:
+		field.Set(reflect.MakeSlice(field.Type(), 1, 1))
+	default:
+		for _, one := range []any{hops.ConnectProbe{}, namedSides{}, newIntegrityServer(), &carrier{}, &farServer{}} {
+			if reflect.TypeOf(one).Implements(field.Type()) {
+				field.Set(reflect.ValueOf(one))
+				return
+			}
+		}
+		t.Fatalf("alter cannot set a %v", field.Type())
 	}
 }

@@ -50,7 +50,7 @@ func TestNotDialable(t *testing.T) {
 		{name: "from no port", d: everywhere, from: "10.1.0.1:0", to: "10.2.0.1:22", asClient: true},
 		{name: "another tunnel", from: "10.3.0.1:4000", to: "127.0.0.1:22", dialed: true, fixedThere: true},
 	} {
-		o := PairOpen{}
+		o := report.Open{}
 		if c.from != "" {
 			o.Client, o.Listen = netip.MustParseAddrPort(c.from), netip.MustParseAddrPort(c.to)
 		}

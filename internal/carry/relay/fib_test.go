@@ -176,8 +176,8 @@ func TestLocalTargets(t *testing.T) {
 			tun.LocalTargets = local
 		})
 		target := listen(t)
-		answers := make(chan *Refusal, 1)
-		g.relay.OpenHeld(HeldSYN{Tunnel: "t", From: clientPort(t), To: addrOf(target), Answer: func(r *Refusal) { answers <- r }})
+		answers := make(chan *report.Refusal, 1)
+		g.relay.OpenHeld(HeldSYN{Tunnel: "t", From: clientPort(t), To: addrOf(target), Answer: func(r *report.Refusal) { answers <- r }})
 		switch r := answerOf(t, answers); {
 		case local && r != nil:
 			t.Errorf("with local_targets: %v", r)

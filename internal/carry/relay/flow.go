@@ -22,7 +22,7 @@ const (
 	phaseRecognizing              // both legs are connected, and the client may be an integrity check
 	phaseMoving                   // both legs are connected
 	phaseIntegrity                // the integrity server has the sockets
-	phasePaired                   // a pairing has the socket
+	phasePaired                   // a carrier has the socket
 	phaseHeld                     // the target has accepted, and the client's SYN was held for that
 	phaseGone                     // closed; the struct is garbage
 )
@@ -63,7 +63,7 @@ type flow struct {
 
 	opening *opening // while dialing
 	serving *serving // while it is an integrity check
-	paired  *paired  // of a flow that a pairing carries
+	paired  *paired  // of a flow that a carrier carries
 	held    *held    // until the client connects, if its SYN was held
 	closing *closing // once the flow has failed
 	ration  *ration  // while memory is short

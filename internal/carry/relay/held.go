@@ -44,13 +44,13 @@ type HeldSYN struct {
 	// Answer gets nil if the client is to connect, or why it must not. It may run
 	// on an event loop: it must not block. It is not called if the answer to an
 	// earlier copy of the SYN is still to come.
-	Answer func(*Refusal)
+	Answer func(*report.Refusal)
 }
 
 // held is the state of a flow whose client has not connected.
 type held struct {
 	syn    heldKey
-	answer func(*Refusal) // nil once it was called
+	answer func(*report.Refusal) // nil once it was called
 }
 
 type heldKey struct{ from, to netip.AddrPort }
@@ -169,11 +169,11 @@ func (r *Relay) OpenHeld(s HeldSYN) {
 }
 
 // released is the answer to a SYN whose target this process does not dial.
-func (r *Relay) released() *Refusal {
+func (r *Relay) released() *report.Refusal {
 	if r.relinquished.Load() {
 		return nil // the process that accepts the client dials
 	}
-	return &Refusal{report.EndDrain, errReleased}
+	return &report.Refusal{Reason: report.EndDrain, Err: errReleased}
 }
 
 // heldRoute is the route of the tunnel's listener for the SYN's family; nil if the tunnel
@@ -211,13 +211,13 @@ func (w *worker) openHeld(rt *route, s HeldSYN, syn heldKey) {
 	w.dialTarget(f)
 }
 
-func (w *worker) mayOpen(rt *route, s HeldSYN) (*source, *Refusal) {
+func (w *worker) mayOpen(rt *route, s HeldSYN) (*source, *report.Refusal) {
 	if !contains(rt.tunnel.Allow, s.From.Addr()) {
 		rt.state.denied.Add(1)
-		return nil, &Refusal{report.EndDenied, nil}
+		return nil, &report.Refusal{Reason: report.EndDenied}
 	}
 	if w.relay.starved.Load() > 0 {
-		return nil, &Refusal{report.EndNoResources, unix.EMFILE}
+		return nil, &report.Refusal{Reason: report.EndNoResources, Err: unix.EMFILE}
 	}
 	return w.enter(rt, s.From.Addr())
 }
@@ -286,7 +286,7 @@ func (w *worker) endHeld(f *flow) {
 	case f.closing.err == errReleased:
 		h.answer(w.relay.released())
 	default:
-		h.answer(&Refusal{f.closing.reason, f.closing.err})
+		h.answer(&report.Refusal{Reason: f.closing.reason, Err: f.closing.err})
 	}
 }
 

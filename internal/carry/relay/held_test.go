@@ -30,9 +30,9 @@ func heldRig(t *testing.T, make func(testing.TB, func(*rigOptions)) *rig, change
 }
 
 // openHeld opens a held SYN and returns its answers.
-func (g *rig) openHeld(from netip.AddrPort) <-chan *Refusal {
-	answers := make(chan *Refusal, 2)
-	g.relay.OpenHeld(HeldSYN{Tunnel: "t", From: from, To: g.addr, Answer: func(r *Refusal) { answers <- r }})
+func (g *rig) openHeld(from netip.AddrPort) <-chan *report.Refusal {
+	answers := make(chan *report.Refusal, 2)
+	g.relay.OpenHeld(HeldSYN{Tunnel: "t", From: from, To: g.addr, Answer: func(r *report.Refusal) { answers <- r }})
 	return answers
 }
 
@@ -44,7 +44,7 @@ func clientPort(t *testing.T) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-func answerOf(t *testing.T, answers <-chan *Refusal) *Refusal {
+func answerOf(t *testing.T, answers <-chan *report.Refusal) *report.Refusal {
 	t.Helper()
 	select {
 	case r := <-answers:

@@ -96,7 +96,7 @@ func (w *worker) readHeader(f *flow) {
 // startDialing begins to connect to the target, if the far relay of a pair does
 // not.
 func (w *worker) startDialing(f *flow) {
-	if f.route.tunnel.Pairing != nil {
+	if f.route.tunnel.Carrier != nil {
 		w.carry(f)
 		return
 	}

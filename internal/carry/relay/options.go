@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	report "longhaul/internal/carry/flow"
@@ -152,14 +153,43 @@ type Tunnel struct {
 	// Integrity answers integrity checks. Nil forwards them as any other bytes.
 	Integrity IntegrityServer
 
-	// Pairing makes this a near tunnel: it carries the flows to a far relay at
+	// Carrier makes this a near tunnel: it carries the flows to a far relay at
 	// the first of Forward. PairServer makes it a far tunnel, which takes only
 	// the flows of near relays. Nil: the tunnel is not paired.
-	Pairing    Pairing
+	Carrier    report.Carrier
 	PairServer PairServer
 	// Dialable bounds what near relays may have a far tunnel dial whose hop is the
 	// address that the client dialed.
 	Dialable Dialable
+}
+
+// Equal reports whether a reload may leave the tunnel as it is. Transports and servers are equal
+// if they are the same one. Inherited does not count: Prepare compares those sockets by address.
+func (t *Tunnel) Equal(o *Tunnel) bool {
+	return t.Name == o.Name &&
+		slices.Equal(t.Listen, o.Listen) &&
+		t.Transparent == o.Transparent &&
+		t.Intercepts == o.Intercepts &&
+		t.SourceClient == o.SourceClient &&
+		t.LocalTargets == o.LocalTargets &&
+		slices.Equal(t.Forward, o.Forward) &&
+		t.Balance == o.Balance &&
+		t.Health == o.Health &&
+		slices.Equal(t.Allow, o.Allow) &&
+		t.MaxFlows == o.MaxFlows &&
+		t.MaxFlowsPerSource == o.MaxFlowsPerSource &&
+		t.NewFlowsPerSecond == o.NewFlowsPerSecond &&
+		t.NewFlowsPerSecondPerSource == o.NewFlowsPerSecondPerSource &&
+		t.ConnectTimeout == o.ConnectTimeout &&
+		t.IdleTimeout == o.IdleTimeout &&
+		t.ProxyIn.equal(&o.ProxyIn) &&
+		t.ProxyOut == o.ProxyOut &&
+		t.Transport == o.Transport &&
+		slices.Equal(t.Destinations, o.Destinations) &&
+		t.Integrity == o.Integrity &&
+		t.Carrier == o.Carrier &&
+		t.PairServer == o.PairServer &&
+		t.Dialable.equal(&o.Dialable)
 }
 
 // Dialable are the flows that a far tunnel dials as their clients did.
@@ -167,6 +197,10 @@ type Dialable struct {
 	From  []netip.Prefix    // clients; empty: all
 	To    []netip.Prefix    // targets; empty: none
 	Ports []portrange.Range // of the targets; empty: all
+}
+
+func (d *Dialable) equal(o *Dialable) bool {
+	return slices.Equal(d.From, o.From) && slices.Equal(d.To, o.To) && slices.Equal(d.Ports, o.Ports)
 }
 
 // Destination is the transport of legs to the targets in a prefix.
@@ -192,6 +226,10 @@ func (t *Tunnel) transportTo(target netip.Addr) (Transport, netip.Prefix) {
 type ProxyIn struct {
 	Required bool
 	Trusted  []netip.Prefix // empty: every source that Allow admits
+}
+
+func (p *ProxyIn) equal(o *ProxyIn) bool {
+	return p.Required == o.Required && slices.Equal(p.Trusted, o.Trusted)
 }
 
 // ProxyVersion is the PROXY protocol version that is sent to the target.

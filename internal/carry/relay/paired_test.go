@@ -17,37 +17,38 @@ import (
 	"longhaul/internal/carry/proxyproto"
 	"longhaul/internal/carry/relay/hops"
 	"longhaul/internal/carry/relay/names"
+	"longhaul/internal/words/units"
 	"longhaul/test/nettest"
 )
 
 // carriedFlow is a flow that the test carries.
 type carriedFlow struct {
-	client PairClient
-	ended  func(PairEnd)
+	client report.Client
+	ended  func(report.End)
 	leg    int // descriptor; -1: closed
 
 	mu      sync.Mutex
-	figures PairFigures
+	figures report.Figures
 	resets  []report.EndReason
 	waits   bool // for the path
 }
 
-func (f *carriedFlow) Figures() PairFigures {
+func (f *carriedFlow) Figures() report.Figures {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.figures
 }
 
-func (f *carriedFlow) set(figures PairFigures) {
+func (f *carriedFlow) set(figures report.Figures) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.figures = figures
 }
 
-func (f *carriedFlow) Inspect(look func(leg, lane int, add PairCounters)) {
+func (f *carriedFlow) Inspect(look func(leg, lane int, add report.Counters)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	look(f.leg, -1, PairCounters{})
+	look(f.leg, -1, report.Counters{})
 }
 
 func (f *carriedFlow) WaitsForPath() bool {
@@ -75,7 +76,7 @@ func (f *carriedFlow) expectResets(t *testing.T, want ...report.EndReason) {
 }
 
 // end ends the flow as its carrier.
-func (f *carriedFlow) end(e PairEnd) {
+func (f *carriedFlow) end(e report.End) {
 	f.mu.Lock()
 	fd, closing := f.leg, f.client.Legs.Closing
 	if fd >= 0 {
@@ -87,12 +88,12 @@ func (f *carriedFlow) end(e PairEnd) {
 	f.ended(e)
 }
 
-// carrier is a Pairing that hands its flows to the test.
+// carrier is a Carrier that hands its flows to the test.
 type carrier struct {
 	flows chan *carriedFlow
 }
 
-func (c *carrier) Carry(client PairClient, ended func(PairEnd)) PairFlow {
+func (c *carrier) Carry(client report.Client, ended func(report.End)) report.Carried {
 	f := &carriedFlow{client: client, ended: ended, leg: client.FD}
 	c.flows <- f
 	return f
@@ -119,7 +120,7 @@ func (c *carrier) next(t *testing.T) *carriedFlow {
 func newNearRig(t *testing.T, change func(*rigOptions)) (*rig, *carrier) {
 	c := &carrier{flows: make(chan *carriedFlow, 8)}
 	return newRig(t, func(o *rigOptions) {
-		o.Tunnels[0].Pairing = c
+		o.Tunnels[0].Carrier = c
 		if change != nil {
 			change(o)
 		}
@@ -146,13 +147,13 @@ func TestPairingGetsAdmittedClients(t *testing.T) {
 	expectResetOf(t, g.addr) // max_flows
 
 	far := netip.MustParseAddrPort("198.51.100.1:22")
-	f.set(PairFigures{State: PairResuming, BytesUp: 10, BytesDown: 20, Retained: 5, Target: far, Resumes: 2, Outage: time.Second, RTT: time.Millisecond})
+	f.set(report.Figures{State: report.StateResuming, BytesUp: 10, BytesDown: 20, Retained: 5, Target: far, Resumes: 2, Outage: units.Seconds(time.Second), RTT: units.Seconds(time.Millisecond)})
 	s := g.relay.Snapshot()
 	if len(s.Flows) != 1 || s.FlowsNow != 1 || s.Tunnels[0].Limited != 1 {
 		t.Fatalf("status has flows %+v of %d, limited %d", s.Flows, s.FlowsNow, s.Tunnels[0].Limited)
 	}
-	if one := s.Flows[0]; one.State != PairResuming || one.BytesUp != 10 || one.BytesDown != 20 || one.Client != from || one.Target != far ||
-		one.Hop == "" || *one.Pair != (PairSnapshot{RetainedBytes: 5, Resumes: 2, OutageSeconds: 1, RTTSeconds: 0.001}) {
+	if one := s.Flows[0]; one.State != report.StateResuming || one.BytesUp != 10 || one.BytesDown != 20 || one.Client != from || one.Target != far ||
+		one.Hop == "" || one.Pair == nil || one.Pair.Retained != 5 || one.Pair.Resumes != 2 || one.Pair.Outage.Seconds() != 1 || one.Pair.RTT.Seconds() != 0.001 {
 		t.Errorf("status has the flow %+v, %+v", one, one.Pair)
 	}
 	var sampled int
@@ -166,8 +167,8 @@ func TestPairingGetsAdmittedClients(t *testing.T) {
 		t.Errorf("%d samples", sampled)
 	}
 
-	f.end(PairEnd{Reason: report.EndWANLost, Err: errors.New("no path"), BytesUp: 11, BytesDown: 21, Target: far, Resumes: 3, Outage: 2 * time.Second,
-		Lanes: PairCounters{100, 10, 1}, CongestionControl: "haul"})
+	f.end(report.End{Reason: report.EndWANLost, Err: errors.New("no path"), BytesUp: 11, BytesDown: 21, Target: far, Resumes: 3, Outage: units.Seconds(2 * time.Second),
+		Lanes: report.Counters{BytesSent: 100, BytesRetransmitted: 10, Retransmits: 1}, CongestionControl: "haul"})
 	nettest.Eventually(t, patience, func() bool { return len(g.flows.all()) == 2 }, func() string { return "no record" })
 	r := g.flows.all()[1]
 	if r.Reason != report.EndWANLost || r.Err == nil || r.BytesUp != 11 || r.BytesDown != 21 || r.Target.AddrPort != far || r.Client.AddrPort != from ||
@@ -188,13 +189,13 @@ func TestParkedFlowsAreUnchanged(t *testing.T) {
 	g, carrier := newNearRig(t, nil)
 	dial(t, g.addr)
 	f := carrier.next(t)
-	f.set(PairFigures{State: PairResuming, Retained: 5, Idle: time.Hour})
+	f.set(report.Figures{State: report.StateResuming, Retained: 5, Idle: time.Hour})
 	for range 3 {
 		g.theOne("a flow whose bytes wait is quiet", func(s *report.Sample) bool { return !s.Unchanged && s.ClientLeg.Known })
 	}
-	f.set(PairFigures{State: "parked", Idle: time.Hour})
+	f.set(report.Figures{State: "parked", Idle: time.Hour})
 	g.theOne("it does not fall quiet", func(s *report.Sample) bool { return s.Unchanged && !s.ClientLeg.Known })
-	f.end(PairEnd{Reason: report.EndClean})
+	f.end(report.End{Reason: report.EndClean})
 	g.expectReason(report.EndClean)
 }
 
@@ -203,7 +204,7 @@ func TestPairedFlowsEndWithTheDrain(t *testing.T) {
 	g, carrier := newNearRig(t, nil)
 	dial(t, g.addr)
 	f := carrier.next(t)
-	f.set(PairFigures{State: "open", Retained: 7})
+	f.set(report.Figures{State: "open", Retained: 7})
 	ctx, end := context.WithCancel(t.Context())
 	done := g.drain(ctx)
 	end()
@@ -213,7 +214,7 @@ func TestPairedFlowsEndWithTheDrain(t *testing.T) {
 	}
 	f.expectResets(t, report.EndDrain)
 	g.expectReason(report.EndDrain)
-	f.end(PairEnd{Reason: report.EndDrain}) // told late
+	f.end(report.End{Reason: report.EndDrain}) // told late
 	if n := len(g.flows.all()); n != 1 {
 		t.Errorf("%d records of one flow", n)
 	}
@@ -224,20 +225,20 @@ func TestMemoryOfPairedFlows(t *testing.T) {
 	g, carrier := newNearRig(t, func(o *rigOptions) { o.MemoryLimitBytes = 8 << 20 })
 	dial(t, g.addr)
 	f := carrier.next(t)
-	f.set(PairFigures{State: PairResuming, Retained: 7 << 20})
+	f.set(report.Figures{State: report.StateResuming, Retained: 7 << 20})
 	g.relay.SetMemoryLimit(8 << 20)
 	nettest.Eventually(t, patience, func() bool {
 		g.turn()
 		s := g.relay.Snapshot()
 		return s.Memory.UsedBytes >= 7<<20 && s.Memory.Short
 	}, func() string { return "the relay does not count what the carrier retains" })
-	f.set(PairFigures{State: "open"})
+	f.set(report.Figures{State: "open"})
 	nettest.Eventually(t, patience, func() bool {
 		g.relay.SetMemoryLimit(8 << 20)
 		g.turn()
 		return !g.relay.Snapshot().Memory.Short
 	}, func() string { return "memory stays short" })
-	f.end(PairEnd{Reason: report.EndClean})
+	f.end(report.End{Reason: report.EndClean})
 	g.expectReason(report.EndClean)
 }
 
@@ -247,13 +248,13 @@ func TestStalledPairedFlows(t *testing.T) {
 	nettest.CheckLeaks(t)
 	carrier := &carrier{flows: make(chan *carriedFlow, 8)}
 	g := newStoppedRig(t, func(o *rigOptions) {
-		o.Tunnels[0].Pairing = carrier
+		o.Tunnels[0].Carrier = carrier
 		o.MemoryLimitBytes = 8 * mib
 	})
 	dial(t, g.addr)
 	f := carrier.next(t)
 	f.waits = true
-	f.set(PairFigures{State: "open", Retained: 9 * mib})
+	f.set(report.Figures{State: "open", Retained: 9 * mib})
 	g.look()
 	nettest.Eventually(t, patience, func() bool { g.look(); return g.relay.Snapshot().Memory.Short }, func() string { return "memory is not short" })
 	for range 3 {
@@ -269,7 +270,7 @@ func TestStalledPairedFlows(t *testing.T) {
 		g.look()
 	}
 	f.expectResets(t, report.EndStalled)
-	f.end(PairEnd{Reason: report.EndStalled})
+	f.end(report.End{Reason: report.EndStalled})
 	g.expectReason(report.EndStalled)
 }
 
@@ -421,15 +422,15 @@ func TestStrangersAreBounded(t *testing.T) {
 	}
 }
 
-var atNear = PairOpen{Tunnel: "t", Client: netip.MustParseAddrPort("192.0.2.1:1234"), Listen: netip.MustParseAddrPort("192.0.2.2:80")}
+var atNear = report.Open{Tunnel: "t", Client: netip.MustParseAddrPort("192.0.2.1:1234"), Listen: netip.MustParseAddrPort("192.0.2.2:80")}
 
 // open asks for a flow's target.
-func (g *rig) open(o PairOpen) (*PairTarget, *carriedFlow, error) {
+func (g *rig) open(o report.Open) (report.Target, *carriedFlow, error) {
 	f := &carriedFlow{leg: -1}
-	o.Carrier = f
+	o.Carried = f
 	target, err := g.relay.OpenPaired(g.t.Context(), o)
 	if err != nil {
-		return nil, nil, err
+		return target, nil, err
 	}
 	f.leg, f.ended, f.client.Legs = target.FD, target.Ended, target.Legs
 	return target, f, nil
@@ -438,7 +439,7 @@ func (g *rig) open(o PairOpen) (*PairTarget, *carriedFlow, error) {
 // refusal is the reason of an error of OpenPaired.
 func refusal(t *testing.T, err error) report.EndReason {
 	t.Helper()
-	var r *Refusal
+	var r *report.Refusal
 	if !errors.As(err, &r) {
 		t.Fatalf("%v is no refusal", err)
 	}
@@ -456,14 +457,14 @@ func TestFarFlows(t *testing.T) {
 	nettest.Must(t, err)
 	target := g.accept()
 	expect(t, target, proxyproto.AppendHeader(nil, 2, proxyproto.Header{Source: atNear.Client, Destination: atNear.Listen}))
-	if got.To != addrOf(g.target) || got.Reset != 0 {
+	if got.To != addrOf(g.target) || got.Reset != nil {
 		t.Errorf("the target is %+v", got)
 	}
 	if n, err := unix.Write(got.FD, []byte("up")); n != 2 {
 		t.Fatal(err)
 	}
 	expect(t, target, []byte("up"))
-	f.set(PairFigures{State: "open", BytesUp: 2})
+	f.set(report.Figures{State: "open", BytesUp: 2})
 	if s := g.relay.Snapshot(); len(s.Flows) != 1 || s.Flows[0].Client != atNear.Client || s.Flows[0].Listen != atNear.Listen ||
 		s.Flows[0].Target != addrOf(g.target) || s.Flows[0].BytesUp != 2 || s.Tunnels[0].Hops[0].FlowsNow != 1 {
 		t.Errorf("status has %+v", s.Flows)
@@ -472,7 +473,7 @@ func TestFarFlows(t *testing.T) {
 	if reason := refusal(t, err); reason != report.EndFlowLimit {
 		t.Errorf("a second flow is refused for %s", reason)
 	}
-	f.end(PairEnd{Reason: report.EndClean, BytesUp: 2})
+	f.end(report.End{Reason: report.EndClean, BytesUp: 2})
 	expectReset(t, target) // the test closes it with zero linger
 	nettest.Eventually(t, patience, func() bool { return len(g.flows.all()) == 2 }, func() string { return "no record" })
 	if r := g.flows.all()[1]; r.Reason != report.EndClean || r.BytesUp != 2 || r.Client.AddrPort != atNear.Client || r.TargetLeg.RTT == 0 || r.ClientLeg.Side != "wan" {
@@ -486,7 +487,7 @@ func TestFarFlows(t *testing.T) {
 	}
 	dial(t, g.addr) // lanes of flows that exist get in
 	nettest.Must(t, g.relay.ResumeTunnel("t"))
-	_, _, err = g.open(PairOpen{Tunnel: "other", Client: atNear.Client, Listen: atNear.Listen})
+	_, _, err = g.open(report.Open{Tunnel: "other", Client: atNear.Client, Listen: atNear.Listen})
 	if reason := refusal(t, err); reason != report.EndDenied {
 		t.Errorf("an unknown tunnel refuses for %s", reason)
 	}
@@ -529,7 +530,7 @@ func TestPeersShare(t *testing.T) {
 	f, err := ask("honest", 0)
 	nettest.Must(t, err)
 	for _, f := range append(flows, f) {
-		f.end(PairEnd{Reason: report.EndClean})
+		f.end(report.End{Reason: report.EndClean})
 	}
 	nettest.Eventually(t, patience, func() bool { return g.relay.FlowsNow() == 0 }, func() string { return "flows are left" })
 	g.relay.sources.mu.Lock()
@@ -594,7 +595,7 @@ func TestFarFlowIsGivenUpWhileItConnects(t *testing.T) {
 		giveUp()
 	}()
 	o := atNear
-	o.Carrier = &carriedFlow{leg: -1}
+	o.Carried = &carriedFlow{leg: -1}
 	_, err := g.relay.OpenPaired(ctx, o)
 	if reason := refusal(t, err); reason != report.EndClientReset {
 		t.Errorf("the reason is %s", reason)
@@ -620,7 +621,7 @@ func TestDrainingRelayKeepsTheWayOfLanes(t *testing.T) {
 	if reason := refusal(t, err); reason != report.EndDrain {
 		t.Errorf("a draining relay refuses for %s", reason)
 	}
-	f.end(PairEnd{Reason: report.EndClean})
+	f.end(report.End{Reason: report.EndClean})
 	if d := <-done; d.err != nil || len(d.left) > 0 {
 		t.Errorf("the drain ends with %+v", d)
 	}
@@ -650,12 +651,12 @@ func TestTargetThatResetsAtOnce(t *testing.T) {
 			}
 			continue
 		}
-		if target.Reset == 0 {
+		if target.Reset == nil {
 			nettest.Eventually(t, patience, func() bool {
 				_, err := unix.Read(target.FD, make([]byte, 1))
 				return errors.Is(err, unix.ECONNRESET)
 			}, func() string { return "neither the relay nor the socket tells of the reset" })
 		}
-		f.end(PairEnd{Reason: report.EndTargetReset})
+		f.end(report.End{Reason: report.EndTargetReset})
 	}
 }

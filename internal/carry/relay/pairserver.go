@@ -157,57 +157,23 @@ func (w *worker) dropStrangers() {
 	}
 }
 
-// PairOpen is a flow that a near relay asks for.
-type PairOpen struct {
-	Tunnel         string
-	Client, Listen netip.AddrPort // at the near relay; zero: it checks whether the target accepts
-	Carrier        PairFlow
-
-	// Peer is the near relay's name if the tunnel has several: each has its share of flows and
-	// memory. Empty: there is one.
-	Peer string
-	// Admitted is called on the event loop once the flow counts; nil: nobody asks.
-	Admitted func()
-}
-
-// PairTarget is the connection to the target of a flow that a near relay asked
-// for. Its socket belongs to the carrier, which calls Ended once.
-type PairTarget struct {
-	FD    int // non-blocking
-	To    netip.AddrPort
-	Reset unix.Errno // the target has reset since: an end that is read from FD is none
-	Legs  PairLegs
-
-	worker    *worker
-	slot, gen uint32
-}
-
-// Ended reports the end of the flow to the relay.
-func (t *PairTarget) Ended(e PairEnd) {
-	t.worker.post(func() { t.worker.carried(t.slot, t.gen, e) })
-}
-
 // pairAnswer is the result of OpenPaired: a target, or why none accepted.
 type pairAnswer struct {
-	target *PairTarget
-	reason report.EndReason
-	err    error
+	target  report.Target
+	refused *report.Refusal // nil: one accepted
 }
-
-// ErrDialCut is the error of OpenPaired if the relay ended while the target was dialed.
-var ErrDialCut = errors.New("the relay ended while it dialed")
 
 // OpenPaired admits a flow that a near relay asks for, under the limits of the
 // tunnel, and connects it to a target as any other flow. The end of ctx gives
-// it up. An error is a [Refusal].
-func (r *Relay) OpenPaired(ctx context.Context, o PairOpen) (*PairTarget, error) {
+// it up. An error is a [report.Refusal].
+func (r *Relay) OpenPaired(ctx context.Context, o report.Open) (report.Target, error) {
 	rt, err := r.farRoute(o.Tunnel)
 	if err != nil {
-		return nil, err
+		return report.Target{}, err
 	}
 	w := slices.MinFunc(*r.loops.Load(), func(a, b *worker) int { return cmp.Compare(a.load.Load(), b.load.Load()) })
 	answers := make(chan pairAnswer, 1)
-	ended := &Refusal{report.EndDrain, ErrDialCut}
+	ended := &report.Refusal{Reason: report.EndDrain, Err: report.ErrDialCut}
 	var until time.Duration
 	if at, bounded := ctx.Deadline(); bounded {
 		until = time.Until(at)
@@ -215,7 +181,7 @@ func (r *Relay) OpenPaired(ctx context.Context, o PairOpen) (*PairTarget, error)
 	var slot, gen uint32
 	var began bool
 	if !w.post(func() { slot, gen, began = w.openPaired(rt, o, until, answers) }) {
-		return nil, &Refusal{report.EndDrain, ErrClosed}
+		return report.Target{}, &report.Refusal{Reason: report.EndDrain, Err: ErrClosed}
 	}
 	var a pairAnswer
 	select {
@@ -229,16 +195,16 @@ func (r *Relay) OpenPaired(ctx context.Context, o PairOpen) (*PairTarget, error)
 		select {
 		case a = <-answers:
 		default:
-			return nil, ended // the loop ended
+			return report.Target{}, ended // the loop ended
 		}
 	}
-	if a.target == nil && a.reason == report.EndDrain {
-		return nil, &Refusal{a.reason, errors.Join(ErrDialCut, a.err)}
+	switch {
+	case a.refused == nil:
+		return a.target, nil
+	case a.refused.Reason == report.EndDrain:
+		return report.Target{}, &report.Refusal{Reason: report.EndDrain, Err: errors.Join(report.ErrDialCut, a.refused.Err)}
 	}
-	if a.target == nil {
-		return nil, &Refusal{a.reason, a.err}
-	}
-	return a.target, nil
+	return report.Target{}, a.refused
 }
 
 // farRoute is the route of a far tunnel's flows.
@@ -247,16 +213,16 @@ func (r *Relay) farRoute(tunnel string) (*route, error) {
 		switch {
 		case in.tunnel.Name != tunnel:
 		case r.draining.Load() || len(in.listeners) == 0 || r.loops.Load() == nil:
-			return nil, &Refusal{report.EndDrain, ErrClosed}
+			return nil, &report.Refusal{Reason: report.EndDrain, Err: ErrClosed}
 		case in.tunnel.PairServer == nil:
-			return nil, &Refusal{report.EndDenied, errors.New("the tunnel takes no paired flows any more")}
+			return nil, &report.Refusal{Reason: report.EndDenied, Err: errors.New("the tunnel takes no paired flows any more")}
 		case in.state.drained.Load():
-			return nil, &Refusal{report.EndNoHop, errors.New("the far tunnel is drained")}
+			return nil, &report.Refusal{Reason: report.EndNoHop, Err: errors.New("the far tunnel is drained")}
 		default:
 			return in.listeners[0].route.Load(), nil
 		}
 	}
-	return nil, &Refusal{report.EndDenied, fmt.Errorf("there is no tunnel %s any more", tunnel)}
+	return nil, &report.Refusal{Reason: report.EndDenied, Err: fmt.Errorf("there is no tunnel %s any more", tunnel)}
 }
 
 // gaveUp is the reason to end a flow that still waits for its target.
@@ -269,7 +235,7 @@ func gaveUp(ctx context.Context) report.EndReason {
 
 // openPaired begins a flow without a client's leg. It returns false if the flow
 // is refused.
-func (w *worker) openPaired(rt *route, o PairOpen, until time.Duration, answers chan<- pairAnswer) (slot, gen uint32, began bool) {
+func (w *worker) openPaired(rt *route, o report.Open, until time.Duration, answers chan<- pairAnswer) (slot, gen uint32, began bool) {
 	var e entry
 	refused := rt.notDialable(o)
 	if refused != nil {
@@ -279,7 +245,7 @@ func (w *worker) openPaired(rt *route, o PairOpen, until time.Duration, answers 
 	}
 	if refused != nil {
 		w.recordRefusal(rt, o.Client, o.Listen, refused.Reason, refused.Err)
-		answers <- pairAnswer{reason: refused.Reason, err: refused.Err}
+		answers <- pairAnswer{refused: refused}
 		return 0, 0, false
 	}
 	f := w.begin(rt, e.share, o.Client)
@@ -287,7 +253,7 @@ func (w *worker) openPaired(rt *route, o PairOpen, until time.Duration, answers 
 	if f.isIntegrity {
 		rt.state.integrity.total.Add(1)
 	}
-	f.paired = &paired{carrier: o.Carrier, leg: target, answer: answers}
+	f.paired = &paired{carrier: o.Carried, leg: target, answer: answers}
 	if e.limit != e.share {
 		f.paired.client = e.limit
 	}
@@ -301,19 +267,19 @@ func (w *worker) openPaired(rt *route, o PairOpen, until time.Duration, answers 
 }
 
 // notDialable returns why a far tunnel does not dial the address that a client dialed.
-func (rt *route) notDialable(o PairOpen) *Refusal {
+func (rt *route) notDialable(o report.Open) *report.Refusal {
 	d, to := &rt.tunnel.Dialable, o.Listen.Addr().Unmap()
 	switch {
 	case !rt.targets[0].original:
 		return nil
 	case !o.Client.IsValid() || !o.Listen.IsValid():
-		return &Refusal{report.EndDenied, errors.New("the near relay names no address that a client dialed")}
+		return &report.Refusal{Reason: report.EndDenied, Err: errors.New("the near relay names no address that a client dialed")}
 	case len(d.To) == 0 || !contains(d.To, to) || !to.IsGlobalUnicast() || !d.hasPort(o.Listen.Port()):
-		return &Refusal{report.EndDenied, fmt.Errorf("the far tunnel does not dial %s: see its original", o.Listen)}
+		return &report.Refusal{Reason: report.EndDenied, Err: fmt.Errorf("the far tunnel does not dial %s: see its original", o.Listen)}
 	case rt.tunnel.SourceClient && (!o.Client.Addr().Unmap().IsGlobalUnicast() || o.Client.Port() == 0):
-		return &Refusal{report.EndDenied, fmt.Errorf("the far tunnel does not dial from %s: it is no client's address and port", o.Client)}
+		return &report.Refusal{Reason: report.EndDenied, Err: fmt.Errorf("the far tunnel does not dial from %s: it is no client's address and port", o.Client)}
 	case !contains(d.From, o.Client.Addr().Unmap()):
-		return &Refusal{report.EndDenied, fmt.Errorf("the far tunnel does not dial for %s: see from of its original", o.Client.Addr())}
+		return &report.Refusal{Reason: report.EndDenied, Err: fmt.Errorf("the far tunnel does not dial for %s: see from of its original", o.Client.Addr())}
 	}
 	return nil
 }
@@ -329,7 +295,10 @@ func (w *worker) handTarget(f *flow) {
 		return
 	}
 	w.beginPaired(f, p)
-	t := &PairTarget{To: f.target, Legs: w.pairLegs(f), worker: w, slot: f.slot, gen: f.gen}
+	slot, gen := f.slot, f.gen
+	t := report.Target{To: f.target, Legs: w.pairLegs(f), Ended: func(e report.End) {
+		w.post(func() { w.carried(slot, gen, e) })
+	}}
 	if l.failed != 0 && !l.fin {
 		t.Reset = l.failed
 	}

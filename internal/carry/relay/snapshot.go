@@ -37,31 +37,22 @@ type MemorySnapshot struct {
 
 // FlowSnapshot is one flow.
 type FlowSnapshot struct {
-	ID          uint64         `json:"id"` // of this process
-	Tunnel      string         `json:"tunnel"`
-	State       string         `json:"state"` // header, dialing, check, open, client-ended, target-ended, delivering, resetting, parked or resuming
-	Client      netip.AddrPort `json:"client"`
-	Listen      netip.AddrPort `json:"listen"`
-	Target      netip.AddrPort `json:"target"`
-	Hop         string         `json:"hop,omitempty"` // the target's hop as configured
-	AgeSeconds  float64        `json:"age_seconds"`
-	IdleSeconds float64        `json:"idle_seconds"`
-	BytesUp     int64          `json:"bytes_up"`
-	BytesDown   int64          `json:"bytes_down"`
-	HeldUp      int            `json:"held_up_bytes"` // read, not yet written to the target's socket
-	HeldDown    int            `json:"held_down_bytes"`
-	ClientLeg   LegSnapshot    `json:"client_leg"`
-	TargetLeg   LegSnapshot    `json:"target_leg"`
-	Pair        *PairSnapshot  `json:"pair,omitempty"` // of a flow that a pair of relays carries
-}
-
-// PairSnapshot is what only a paired flow has.
-type PairSnapshot struct {
-	RetainedBytes int64   `json:"retained_bytes"` // sent, and not yet acknowledged by the other relay
-	Lanes         int     `json:"lanes"`          // connections over the WAN now
-	Resumes       int     `json:"resumes"`        // lost connections over the WAN that others replaced
-	OutageSeconds float64 `json:"outage_seconds"` // without a connection that it needed
-	RTTSeconds    float64 `json:"rtt_seconds"`    // between the relays
+	ID          uint64          `json:"id"` // of this process
+	Tunnel      string          `json:"tunnel"`
+	State       string          `json:"state"` // header, dialing, check, open, client-ended, target-ended, delivering, resetting, parked or resuming
+	Client      netip.AddrPort  `json:"client"`
+	Listen      netip.AddrPort  `json:"listen"`
+	Target      netip.AddrPort  `json:"target"`
+	Hop         string          `json:"hop,omitempty"` // the target's hop as configured
+	AgeSeconds  float64         `json:"age_seconds"`
+	IdleSeconds float64         `json:"idle_seconds"`
+	BytesUp     int64           `json:"bytes_up"`
+	BytesDown   int64           `json:"bytes_down"`
+	HeldUp      int             `json:"held_up_bytes"` // read, not yet written to the target's socket
+	HeldDown    int             `json:"held_down_bytes"`
+	ClientLeg   LegSnapshot     `json:"client_leg"`
+	TargetLeg   LegSnapshot     `json:"target_leg"`
+	Pair        *report.Figures `json:"pair,omitempty"` // of a flow that a pair of relays carries
 }
 
 // LegSnapshot is the setup of a leg.
@@ -270,7 +261,7 @@ func (f *flow) state() string {
 	case f.phase == phaseIntegrity:
 		return "check"
 	case f.phase == phasePaired:
-		return cmp.Or(f.paired.seen.state, "dialing")
+		return cmp.Or(f.paired.seen.State, "dialing")
 	case f.end.deadline:
 		return "resetting"
 	case f.end.delivering():

@@ -29,22 +29,10 @@ const (
 	firstSettles = 2 * time.Second
 )
 
-// Pair is what a near tunnel's pair is like.
-type Pair struct {
-	Peer    string
-	Takes   bool      // new flows
-	Stood   bool      // at any time
-	Met     bool      // in this session
-	Since   time.Time // the session has stood, or not
-	Problem string    // of flow.PairSession
-	Error   string
-	Trouble string // why the far tunnel takes no flows; empty: it takes them
-}
-
 // Options are the sources of a [Judge].
 type Options struct {
-	Pair  func(tunnel string) *Pair   // nil: the tunnel is not a near one
-	Tight func() []resources.Resource // whose limits are reached or nearly reached
+	Pair  func(tunnel string) *flow.Taking // nil: the tunnel is not a near one
+	Tight func() []resources.Resource      // whose limits are reached or nearly reached
 }
 
 // Judge decides. Its methods may be called from any goroutine.
@@ -80,7 +68,7 @@ func New(o Options) *Judge {
 func (j *Judge) Decide(tunnels []flow.Tunnel) {
 	now := time.Now()
 	tight := j.o.Tight()
-	pairs := make([]*Pair, len(tunnels))
+	pairs := make([]*flow.Taking, len(tunnels))
 	for i := range tunnels {
 		pairs[i] = j.o.Pair(tunnels[i].Name)
 	}
@@ -101,7 +89,7 @@ func (j *Judge) Decide(tunnels []flow.Tunnel) {
 
 // decide lists the problems of a tunnel, those first that are the relay's own. behind is the state
 // without the reasons that hold for all tunnels.
-func (j *Judge) decide(t *flow.Tunnel, p *Pair, tight []resources.Resource, now time.Time) (u flow.Usability, behind flow.UseState) {
+func (j *Judge) decide(t *flow.Tunnel, p *flow.Taking, tight []resources.Resource, now time.Time) (u flow.Usability, behind flow.UseState) {
 	add := func(reason flow.Reason, format string, args ...any) {
 		u.Problems = append(u.Problems, flow.Problem{Reason: reason, Detail: fmt.Sprintf(format, args...)})
 	}
@@ -188,7 +176,7 @@ func hopsText(hops []flow.Hop) string {
 }
 
 // ofPair decides by the pair, and gives its state to the hop, which is the far relay.
-func ofPair(t *flow.Tunnel, p *Pair, now time.Time, add func(flow.Reason, string, ...any)) flow.UseState {
+func ofPair(t *flow.Tunnel, p *flow.Taking, now time.Time, add func(flow.Reason, string, ...any)) flow.UseState {
 	within := settles
 	if !p.Met {
 		within = firstSettles

@@ -11,9 +11,9 @@ import (
 )
 
 // judge makes a Judge with a pair and resources as they are when it is asked.
-func judge(pair **Pair, tight *[]resources.Resource) *Judge {
+func judge(pair **flow.Taking, tight *[]resources.Resource) *Judge {
 	return New(Options{
-		Pair:  func(string) *Pair { return *pair },
+		Pair:  func(string) *flow.Taking { return *pair },
 		Tight: func() []resources.Resource { return *tight },
 	})
 }
@@ -46,7 +46,7 @@ func TestDecide(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		tunnel flow.Tunnel
-		pair   *Pair
+		pair   *flow.Taking
 		tight  []resources.Resource
 		lacks  []flow.HostProblem
 		want   flow.UseState
@@ -71,14 +71,14 @@ func TestDecide(t *testing.T) {
 		{"rules are missing", listening(flow.HopUp), nil, nil, lack(flow.HostRules, true), flow.Down, flow.ReasonNoRules, "takes no clients: gone"},
 		{"the listener's address is missing", in("waiting", listening(flow.HopUp)), nil, nil, lack(flow.HostAddress, true), flow.Down, flow.ReasonListener, "takes no clients: gone"},
 		{"one of its addresses is missing", listening(flow.HopUp), nil, nil, lack(flow.HostAddress, false), flow.Up, "", ""},
-		{"the pair connects", listening(flow.HopUntried), &Pair{Since: ago(firstSettles / 2)}, nil, nil, flow.Untried, "", ""},
-		{"the pair never stood", listening(flow.HopUntried), &Pair{Peer: "b", Since: ago(firstSettles), Problem: flow.PairPathDown, Error: "timeout"}, nil, nil, flow.Down, flow.ReasonPairDown, "has no session: b cannot be reached (timeout)"},
-		{"the pair stands", listening(flow.HopUntried), &Pair{Takes: true, Stood: true, Met: true, Since: ago(0)}, nil, nil, flow.Up, "", ""},
-		{"the far tunnel takes no flows", listening(flow.HopUntried), &Pair{Peer: "b", Takes: true, Stood: true, Met: true, Since: ago(time.Hour), Trouble: "is drained"}, nil, nil, flow.Down, flow.ReasonHopsDown, "has no hop: the tunnel of b is drained"},
-		{"the pair was just lost", listening(flow.HopUntried), &Pair{Stood: true, Met: true, Since: ago(settles / 4)}, nil, nil, flow.Up, "", ""},
-		{"the pair is lost", listening(flow.HopUntried), &Pair{Peer: "b", Stood: true, Met: true, Since: ago(settles), Problem: flow.PairDraining}, nil, nil, flow.Down, flow.ReasonPairDown, "has no session: b takes no new sessions"},
-		{"upgraded, the pair connects", listening(flow.HopUntried), &Pair{Stood: true, Since: ago(firstSettles / 2)}, nil, nil, flow.Up, "", ""},
-		{"upgraded while it was lost", listening(flow.HopUntried), &Pair{Peer: "b", Stood: true, Since: ago(firstSettles)}, nil, nil, flow.Down, flow.ReasonPairDown, "has no session: no session with b stands"},
+		{"the pair connects", listening(flow.HopUntried), &flow.Taking{Since: ago(firstSettles / 2)}, nil, nil, flow.Untried, "", ""},
+		{"the pair never stood", listening(flow.HopUntried), &flow.Taking{Peer: "b", Since: ago(firstSettles), Problem: flow.PairPathDown, Error: "timeout"}, nil, nil, flow.Down, flow.ReasonPairDown, "has no session: b cannot be reached (timeout)"},
+		{"the pair stands", listening(flow.HopUntried), &flow.Taking{Takes: true, Stood: true, Met: true, Since: ago(0)}, nil, nil, flow.Up, "", ""},
+		{"the far tunnel takes no flows", listening(flow.HopUntried), &flow.Taking{Peer: "b", Takes: true, Stood: true, Met: true, Since: ago(time.Hour), Trouble: "is drained"}, nil, nil, flow.Down, flow.ReasonHopsDown, "has no hop: the tunnel of b is drained"},
+		{"the pair was just lost", listening(flow.HopUntried), &flow.Taking{Stood: true, Met: true, Since: ago(settles / 4)}, nil, nil, flow.Up, "", ""},
+		{"the pair is lost", listening(flow.HopUntried), &flow.Taking{Peer: "b", Stood: true, Met: true, Since: ago(settles), Problem: flow.PairDraining}, nil, nil, flow.Down, flow.ReasonPairDown, "has no session: b takes no new sessions"},
+		{"upgraded, the pair connects", listening(flow.HopUntried), &flow.Taking{Stood: true, Since: ago(firstSettles / 2)}, nil, nil, flow.Up, "", ""},
+		{"upgraded while it was lost", listening(flow.HopUntried), &flow.Taking{Peer: "b", Stood: true, Since: ago(firstSettles)}, nil, nil, flow.Down, flow.ReasonPairDown, "has no session: no session with b stands"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			j := judge(&c.pair, &c.tight)
@@ -129,7 +129,7 @@ func texts(all []flow.Event) (lines string) {
 }
 
 func TestEvents(t *testing.T) {
-	var pair *Pair
+	var pair *flow.Taking
 	var tight []resources.Resource
 	j := judge(&pair, &tight)
 	step := func(tunnels ...flow.Tunnel) { j.Decide(tunnels) }

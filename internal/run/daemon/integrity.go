@@ -314,57 +314,55 @@ func verdict(r *integrity.Report) (v string) {
 	return v
 }
 
-// integrityServer answers integrity checks. Its fields are functions because
-// relay compares tunnels deeply at a reload.
+// integrityServer answers the integrity checks of a tunnel.
 type integrityServer struct {
-	recognize func(first []byte) relay.Recognition
-	serve     func(ctx context.Context, c relay.IntegrityCheck) bool
-}
-
-func (c *integrityServer) Recognize(first []byte) relay.Recognition { return c.recognize(first) }
-
-func (c *integrityServer) Serve(ctx context.Context, flow relay.IntegrityCheck) bool {
-	return c.serve(ctx, flow)
+	integrity *integrity.Server
+	log       *slog.Logger
+	tunnel    string
+	strangers pause
 }
 
 func (t *tunnelIntegrity) newServer() *integrityServer {
 	server := &integrity.Server{Identity: t.self, Keys: t.keys, Next: integrity.Next(t.check.Next),
 		Dial: t.dialOne}
-	var strangers, refused pause
+	var refused pause
 	server.Guard = integrity.NewGuard(t.memory, func(what string, peer netip.AddrPort) {
 		if refused.over() {
 			t.log.Warn(what, "tunnel", t.tunnel, "from", peer)
 		}
 	})
-	return &integrityServer{
-		recognize: func(first []byte) relay.Recognition {
-			switch server.Keys.Recognize(first) {
-			case integrity.IsHello:
-				return relay.IsHello
-			case integrity.MaybeHello:
-				return relay.MaybeHello
-			}
-			if integrity.Resembles(first) && strangers.over() {
-				t.log.Warn("what looks like a check was forwarded: it has another key, or was altered on the way", "tunnel", t.tunnel)
-			}
-			return relay.NoHello
-		},
-		serve: func(ctx context.Context, c relay.IntegrityCheck) bool {
-			flow := integrity.Flow{
-				Client: c.Client, Local: c.Listen, Peer: c.From, Source: c.Source, Forward: c.Forward, Dialed: c.Dialed, Since: time.Now(),
-				Before: c.Sent, ToClient: c.ToClient, ToTarget: c.ToTarget,
-			}
-			if c.Target != nil {
-				flow.Target = c.Target
-			} else {
-				flow.Reason = integrityReason(c.End, c.Err)
-				if flow.Reason == integrity.Failed && c.Err != nil {
-					flow.Detail = c.Err.Error()
-				}
-			}
-			return server.Serve(ctx, flow)
-		},
+	return &integrityServer{integrity: server, log: t.log, tunnel: t.tunnel}
+}
+
+// Recognize implements relay.IntegrityServer.
+func (s *integrityServer) Recognize(first []byte) relay.Recognition {
+	switch s.integrity.Keys.Recognize(first) {
+	case integrity.IsHello:
+		return relay.IsHello
+	case integrity.MaybeHello:
+		return relay.MaybeHello
 	}
+	if integrity.Resembles(first) && s.strangers.over() {
+		s.log.Warn("what looks like a check was forwarded: it has another key, or was altered on the way", "tunnel", s.tunnel)
+	}
+	return relay.NoHello
+}
+
+// Serve implements relay.IntegrityServer.
+func (s *integrityServer) Serve(ctx context.Context, c relay.IntegrityCheck) bool {
+	flow := integrity.Flow{
+		Client: c.Client, Local: c.Listen, Peer: c.From, Source: c.Source, Forward: c.Forward, Dialed: c.Dialed, Since: time.Now(),
+		Before: c.Sent, ToClient: c.ToClient, ToTarget: c.ToTarget,
+	}
+	if c.Target != nil {
+		flow.Target = c.Target
+	} else {
+		flow.Reason = integrityReason(c.End, c.Err)
+		if flow.Reason == integrity.Failed && c.Err != nil {
+			flow.Detail = c.Err.Error()
+		}
+	}
+	return s.integrity.Serve(ctx, flow)
 }
 
 // pause bounds how often the log tells of something.

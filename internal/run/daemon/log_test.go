@@ -17,6 +17,7 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/sys/loglimit"
+	"longhaul/internal/watch/monitor"
 	"longhaul/internal/words/units"
 	"longhaul/test/nettest"
 )
@@ -140,7 +141,7 @@ func TestEndByThePeersWord(t *testing.T) {
 	if want := "end=target-refused ended_by=peer error=\"connection refused\"\n"; !strings.HasSuffix(got, want) {
 		t.Errorf("the line is %s, want it to end in %s", got, want)
 	}
-	if m := toRecord(&r); m.EndedBy != flow.EndedByPeer {
+	if m := monitor.NewRecord(&r); m.EndedBy != flow.EndedByPeer {
 		t.Errorf("the monitor's record was ended by %s", m.EndedBy)
 	}
 }

@@ -69,7 +69,7 @@ func (m *mirror) forget(tunnels []intercept.Tunnel) {
 
 // opened has the relay dial the target of a SYN.
 func (m *mirror) opened(s hold.SYN) {
-	m.relay().OpenHeld(relay.HeldSYN{Tunnel: s.Tunnel, From: s.From, To: s.To, Sequence: s.Sequence(), Answer: func(r *relay.Refusal) {
+	m.relay().OpenHeld(relay.HeldSYN{Tunnel: s.Tunnel, From: s.From, To: s.To, Sequence: s.Sequence(), Answer: func(r *flow.Refusal) {
 		if as, ok := answerTo(r); ok {
 			m.holder.Answer(s, as)
 		}
@@ -90,7 +90,7 @@ func (m *mirror) close() {
 }
 
 // answerTo is what a client gets; nothing if its next SYN may fare better.
-func answerTo(r *relay.Refusal) (as hold.Answer, ok bool) {
+func answerTo(r *flow.Refusal) (as hold.Answer, ok bool) {
 	if r == nil {
 		return hold.Connect, true
 	}

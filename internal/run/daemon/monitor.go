@@ -65,7 +65,7 @@ func (d *daemon) flowsEnded(flows []flow.Record) {
 		if flows[i].Flow == 0 {
 			continue // refusals come in floods: only counted
 		}
-		batch[n] = toRecord(&flows[i])
+		batch[n] = monitor.NewRecord(&flows[i])
 		if n++; n == len(batch) {
 			d.monitor.Ended(batch[:n])
 			n = 0
@@ -74,15 +74,6 @@ func (d *daemon) flowsEnded(flows []flow.Record) {
 	if n > 0 {
 		d.monitor.Ended(batch[:n])
 	}
-}
-
-// toRecord begins the monitor's record of a flow that has ended.
-func toRecord(f *flow.Record) monitor.Record {
-	r := monitor.Record{Record: *f, EndedBy: f.EndedBy()}
-	if f.Err != nil {
-		r.Error = f.Err.Error()
-	}
-	return r
 }
 
 // overview returns the monitor's input for each sample.

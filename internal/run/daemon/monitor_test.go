@@ -18,11 +18,11 @@ import (
 
 func TestToRecord(t *testing.T) {
 	f := flow.Record{Flow: 7, Tunnel: "t", Elapsed: units.Seconds(time.Second), Reason: flow.EndTargetReset, Err: syscall.ECONNRESET}
-	if got := toRecord(&f); got.Flow != 7 || got.EndedBy != "target" || got.Error != "connection reset by peer" {
+	if got := monitor.NewRecord(&f); got.Flow != 7 || got.EndedBy != "target" || got.Error != "connection reset by peer" {
 		t.Errorf("got %+v", got)
 	}
 	f.Reason, f.Err = flow.EndClean, nil
-	if got := toRecord(&f); got.EndedBy != "both" || got.Error != "" {
+	if got := monitor.NewRecord(&f); got.EndedBy != "both" || got.Error != "" {
 		t.Errorf("got %+v", got)
 	}
 }

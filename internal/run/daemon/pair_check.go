@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -60,9 +61,9 @@ func (p *pairs) check(ctx context.Context, tunnel, forward string) (*integrity.R
 }
 
 // addTarget adds what a probe found behind the far relay.
-func addTarget(c *integrity.Chain, peer, target string, end flow.EndReason, err error) {
-	hop := integrity.Hop{Kind: integrity.KindTarget, Address: addressOrNone(target), State: integrity.Whole}
-	if target == "" {
+func addTarget(c *integrity.Chain, peer string, target netip.AddrPort, end flow.EndReason, err error) {
+	hop := integrity.Hop{Kind: integrity.KindTarget, Address: target, State: integrity.Whole}
+	if !target.IsValid() {
 		reason := integrityReason(end, err)
 		hop.Kind, hop.State, c.State = integrity.KindUnknown, integrity.Broken, integrity.Broken
 		detail := string(end)
@@ -96,7 +97,7 @@ func (d *daemon) pairedTo(tunnel string) (forward string, paired bool) {
 }
 
 // pairChain describes a session as a chain of one hop.
-func pairChain(s flow.PairSession, forward string) integrity.Chain {
+func pairChain(s flow.Session, forward string) integrity.Chain {
 	hop := integrity.Hop{Kind: integrity.KindUnknown, Host: s.Peer, Address: s.Remote.AddrPort, Version: s.Release, State: integrity.Whole}
 	if s.Up {
 		hop.Kind, hop.RTT = integrity.KindRelay, &s.RTT
@@ -115,8 +116,8 @@ func pairChain(s flow.PairSession, forward string) integrity.Chain {
 }
 
 // pairProblemText says in a sentence why a session does not stand.
-func pairProblemText(s flow.PairSession, forward string) string {
-	text := s.Problem + ": " + flow.PairProblemText(s.Problem, forward)
+func pairProblemText(s flow.Session, forward string) string {
+	text := string(s.Problem) + ": " + flow.PairProblemText(s.Problem, forward)
 	if s.Error != "" {
 		text += " (" + s.Error + ")"
 	}

@@ -3,13 +3,13 @@ package daemon
 import (
 	"errors"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/integrity"
-	"longhaul/internal/carry/pair"
 	"longhaul/internal/sys/loglimit"
 )
 
@@ -26,7 +26,7 @@ func TestCheckOfAPairNamesTheSide(t *testing.T) {
 	} {
 		t.Run(string(test.end), func(t *testing.T) {
 			var c integrity.Chain
-			addTarget(&c, "site-b", "", test.end, errors.New("the cause"))
+			addTarget(&c, "site-b", netip.AddrPort{}, test.end, errors.New("the cause"))
 			if c.State != integrity.Broken || c.Fault == nil || len(c.Hops) != 1 {
 				t.Fatalf("the chain is %+v", c)
 			}
@@ -41,17 +41,17 @@ func TestCheckOfAPairNamesTheSide(t *testing.T) {
 func TestPairTellsLosses(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		after pair.SessionState
+		after flow.Session
 		lost  bool
 	}{
-		{"closed by this host", pair.SessionState{}, false},
-		{"closed by this host, under flows", pair.SessionState{Flows: 1}, true},
-		{"lost", pair.SessionState{ProblemText: "read: connection reset by peer"}, true},
+		{"closed by this host", flow.Session{}, false},
+		{"closed by this host, under flows", flow.Session{Flows: 1}, true},
+		{"lost", flow.Session{Error: "read: connection reset by peer"}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var log strings.Builder
 			p := &pairs{lines: loglimit.New(slog.New(slog.NewTextHandler(&log, nil)))}
-			was := &watched{SessionState: pair.SessionState{Up: true}}
+			was := &watched{Session: flow.Session{Up: true}}
 			p.tell(was, test.after, time.Now())
 			if got := strings.Contains(log.String(), "session lost"); got != test.lost || was.Up {
 				t.Errorf("tells a loss: %v; up: %v; log %q", got, was.Up, log.String())

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/carry/pair"
 	"longhaul/internal/sys/localsocket"
 )
 
@@ -56,7 +57,7 @@ func (p *pairs) bequeath() ([]olderPair, error) {
 		return all, nil
 	}
 	if p.door == nil {
-		instance := instanceText(p.node.Instance())
+		instance := pair.NumberText(p.node.Instance())
 		name := fmt.Sprintf("@longhaul-pair-%d-%s", os.Getpid(), instance)
 		l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: name, Net: "unixpacket"})
 		if err != nil {
@@ -194,13 +195,11 @@ func (o *olderPairs) list() []olderPair {
 	return slices.Clone(o.all)
 }
 
-func instanceText(instance uint64) string { return fmt.Sprintf("%016x", instance) }
-
 // take passes a connection on to the process that its preface names. It returns
 // false if this host has no such process, or it has ended. Then the caller keeps the
 // connection.
 func (o *olderPairs) take(instance uint64, fd int, first []byte) bool {
-	all, name := o.list(), instanceText(instance)
+	all, name := o.list(), pair.NumberText(instance)
 	i := slices.IndexFunc(all, func(one olderPair) bool { return one.Instance == name })
 	if i < 0 {
 		return false

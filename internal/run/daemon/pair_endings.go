@@ -303,7 +303,7 @@ func (e *endings) enter(c *net.UnixConn) bool {
 // fate is what became of a process, as far as it concerns a session of a near relay, and the flows of it
 // that are owed.
 func (e *endings) fate(number uint64, near pair.NearSession) (fate pair.Fate, owed []byte) {
-	instance := instanceText(number)
+	instance := pair.NumberText(number)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	told := e.find(instance)
@@ -347,7 +347,7 @@ func (e *endings) close(node *pair.Node) {
 			owed = wholePeers(owed)
 		}
 		if len(owed) <= maxOwed {
-			e.tell(ending{Instance: instanceText(node.Instance()), InOrder: true, Owed: owed})
+			e.tell(ending{Instance: pair.NumberText(node.Instance()), InOrder: true, Owed: owed})
 		}
 	}
 	e.mu.Lock()

@@ -25,10 +25,10 @@ var lastDoor atomic.Int64
 
 func tells(t *testing.T, instance uint64) *told {
 	t.Helper()
-	name := fmt.Sprintf("@longhaul-test-%s-%d", instanceText(instance), lastDoor.Add(1))
+	name := fmt.Sprintf("@longhaul-test-%s-%d", pair.NumberText(instance), lastDoor.Add(1))
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: name, Net: "unixpacket"})
 	nettest.Must(t, err)
-	one := &told{olderPair: olderPair{instanceText(instance), name, true}}
+	one := &told{olderPair: olderPair{pair.NumberText(instance), name, true}}
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -132,7 +132,7 @@ func TestFollowersThatFailed(t *testing.T) {
 // TestFateOfOneThatIsLost holds that what became of a process without a door is open only while the
 // process before may tell it.
 func TestFateOfOneThatIsLost(t *testing.T) {
-	lost := &told{olderPair: olderPair{instanceText(1), "@longhaul-test-none", true}}
+	lost := &told{olderPair: olderPair{pair.NumberText(1), "@longhaul-test-none", true}}
 	before := tells(t, 2)
 	before.mu.Lock()
 	before.second = []string{lost.Instance}
@@ -147,7 +147,7 @@ func TestFateOfOneThatIsLost(t *testing.T) {
 	early.awaitFate(t, 1, pair.FateInOrder)
 	unaware.awaitFate(t, 1, pair.FateInOrder)
 	for i := range uint64(maxEndings) { // more than it keeps
-		before.tell(ending{Instance: instanceText(i + 10), InOrder: true})
+		before.tell(ending{Instance: pair.NumberText(i + 10), InOrder: true})
 	}
 	late := follows(t, lost, before)
 	defer late.end()

@@ -3,13 +3,11 @@ package daemon
 import (
 	"cmp"
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"os"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,14 +27,10 @@ import (
 type farTunnel struct {
 	name    string
 	pairs   *pairs
-	server  *pairServer
 	admits  atomic.Pointer[farSettings]
 	removed atomic.Bool // by a reload
 	trouble atomic.Pointer[string]
 	next    *farSettings // to put into force
-
-	mu    sync.Mutex
-	flows map[*pair.Flow]*relay.PairTarget
 }
 
 // farSettings are what a reload may change of a far tunnel.
@@ -50,9 +44,8 @@ type farSettings struct {
 func (p *pairs) far(c *config.Tunnel) *farTunnel {
 	t := cmp.Or(p.current.far[c.Name], p.removed[c.Name])
 	if t == nil {
-		t = &farTunnel{name: c.Name, pairs: p, flows: map[*pair.Flow]*relay.PairTarget{}}
+		t = &farTunnel{name: c.Name, pairs: p}
 		t.admits.Store(&farSettings{})
-		t.server = &pairServer{recognize: p.recognize, serve: t.serve}
 	}
 	t.next = &farSettings{peers: slices.Clone(c.PairFrom.Peers), listen: slices.Clone(c.Listen),
 		clear: c.PairFrom.Encrypt == config.EncryptOff}
@@ -66,18 +59,9 @@ func (t *farTunnel) keep() {
 	}
 }
 
-// pairServer adapts a far tunnel to relay's PairServer. It has functions because
-// relay compares tunnels deeply at a reload.
-type pairServer struct {
-	recognize func(first []byte) relay.Recognition
-	serve     func(fd int, waited time.Duration)
-}
-
-func (s *pairServer) Recognize(first []byte) relay.Recognition { return s.recognize(first) }
-func (s *pairServer) Serve(fd int, waited time.Duration)       { s.serve(fd, waited) }
-
-func (p *pairs) recognize(first []byte) relay.Recognition {
-	switch _, verdict := p.keys.Recognize(first); verdict {
+// Recognize implements relay.PairServer.
+func (t *farTunnel) Recognize(first []byte) relay.Recognition {
+	switch _, verdict := t.pairs.keys.Recognize(first); verdict {
 	case preface.Yes:
 		return relay.IsHello
 	case preface.Maybe:
@@ -86,9 +70,9 @@ func (p *pairs) recognize(first []byte) relay.Recognition {
 	return relay.NoHello
 }
 
-// serve gives a connection to the node, or to the keys if it is for an
-// invitation.
-func (t *farTunnel) serve(fd int, waited time.Duration) {
+// Serve implements relay.PairServer: it gives a connection to the node, or to the keys if it is
+// for an invitation.
+func (t *farTunnel) Serve(fd int, waited time.Duration) {
 	first := make([]byte, preface.Size)
 	n, _, err := unix.Recvfrom(fd, first, unix.MSG_PEEK)
 	if err == nil && n == len(first) {
@@ -181,41 +165,14 @@ func (p *pairs) noteTroubles(tunnels []flow.Tunnel) {
 func (t *farTunnel) Clear() bool { return t.admits.Load().clear }
 
 // Dial implements pair.Acceptor.
-func (t *farTunnel) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
-	open := relay.PairOpen{Tunnel: t.name, Client: o.Client, Listen: o.Listen, Carrier: pairFlow{o.Flow}, Admitted: o.Admitted}
-	if len(t.admits.Load().peers) > 1 {
-		open.Peer = o.Peer
+func (t *farTunnel) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
+	if len(t.admits.Load().peers) == 1 {
+		o.Peer = "" // all flows are its own, so it needs no share
 	}
-	target, err := t.pairs.relay().OpenPaired(ctx, open)
-	var refusal *relay.Refusal
-	if errors.As(err, &refusal) {
-		return pair.Target{}, &pair.Refusal{Reason: refusal.Reason, Err: refusal.Err, Dialed: errors.Is(err, relay.ErrDialCut)}
-	}
-	if err != nil {
-		return pair.Target{}, err
-	}
-	t.mu.Lock()
-	t.flows[o.Flow] = target
-	t.mu.Unlock()
-	out := pair.Target{FD: target.FD, To: target.To, Legs: legsOfPair(target.Legs)}
-	if target.Reset != 0 {
-		out.Reset = target.Reset
-	}
-	return out, nil
-}
-
-// Ended implements pair.Acceptor.
-func (t *farTunnel) Ended(f *pair.Flow, e pair.End) {
-	t.mu.Lock()
-	target := t.flows[f]
-	delete(t.flows, f)
-	t.mu.Unlock()
-	if target != nil { // else the relay has recorded why there was none
-		target.Ended(toPairEnd(e))
-	}
+	return t.pairs.relay().OpenPaired(ctx, o)
 }
 
 var (
-	_ relay.PairServer = (*pairServer)(nil)
+	_ relay.PairServer = (*farTunnel)(nil)
 	_ pair.Acceptor    = (*farTunnel)(nil)
 )

@@ -4,39 +4,39 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"time"
 
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair"
 	"longhaul/internal/sys/descriptor"
 )
 
 // probe asks the far relay for a flow of no client, as a check, and resets it once
 // the target has accepted. It returns the target's address, or why
 // no target accepted.
-func (t *nearTunnel) probe(ctx context.Context, timeout time.Duration) (target string, end flow.EndReason, err error) {
+func (t *nearTunnel) probe(ctx context.Context, timeout time.Duration) (target netip.AddrPort, end flow.EndReason, err error) {
 	fd, other, err := loopbackPair()
 	if err != nil {
-		return "", "", fmt.Errorf("make a connection to check with: %w", err)
+		return target, "", fmt.Errorf("make a connection to check with: %w", err)
 	}
 	defer other.Close()
-	ended := make(chan pair.End, 1)
-	f := t.link.Carry(pair.Client{FD: fd, Deadline: timeout}, func(_ *pair.Flow, e pair.End) { ended <- e })
+	ended := make(chan flow.End, 1)
+	f := t.link.Carry(flow.Client{FD: fd, Deadline: timeout}, func(e flow.End) { ended <- e })
 	defer f.Reset(flow.EndCheck, nil)
 	tick := time.NewTicker(pairWatch / 25)
 	defer tick.Stop()
 	for {
-		if target := f.Figures().Target; target != "" {
+		if target = f.Figures().Target; target.IsValid() {
 			return target, "", nil
 		}
 		select {
 		case e := <-ended:
-			if e.Target != "" {
+			if e.Target.IsValid() {
 				return e.Target, "", nil
 			}
-			return "", e.Reason, e.Err
+			return target, e.Reason, e.Err
 		case <-ctx.Done():
-			return "", "", ctx.Err()
+			return target, "", ctx.Err()
 		case <-tick.C:
 		}
 	}

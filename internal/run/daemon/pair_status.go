@@ -11,7 +11,6 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
-	"longhaul/internal/words/units"
 )
 
 // status is the state of the pairs; nil if no tunnel was ever paired.
@@ -22,97 +21,14 @@ func (p *pairs) status() *flow.Pairs {
 	if node == nil {
 		return nil
 	}
-	now := node.State()
-	s := &flow.Pairs{
-		Instance:           instanceText(now.Instance),
-		RetainedBytes:      now.Retained,
-		RetainedLimitBytes: now.RetainedLimit,
-		Sessions:           []flow.PairSession{},
-		Strangers:          map[string]int64{},
-	}
+	s := node.State()
 	if err := p.keys.Problem(); err != nil {
 		s.KeysProblem = err.Error()
 	}
-	for _, one := range now.Sessions {
-		s.Sessions = append(s.Sessions, toPairSession(one))
-	}
-	slices.SortStableFunc(s.Sessions, func(a, b flow.PairSession) int {
+	slices.SortStableFunc(s.Sessions, func(a, b flow.Session) int {
 		return cmp.Or(cmp.Compare(a.Tunnel, b.Tunnel), cmp.Compare(a.Peer, b.Peer), cmp.Compare(a.Instance, b.Instance))
 	})
-	for problem, n := range now.Strangers {
-		s.Strangers[string(problem)] = n
-	}
-	return s
-}
-
-func toPairSession(s pair.SessionState) flow.PairSession {
-	end := flow.FarEnd
-	if s.Near {
-		end = flow.NearEnd
-	}
-	out := flow.PairSession{
-		Tunnel:   s.Tunnel,
-		Peer:     s.Peer,
-		Session:  instanceText(s.Session),
-		End:      end,
-		Up:       s.Up,
-		Since:    s.Since,
-		Problem:  string(s.Problem),
-		Error:    s.ProblemText,
-		Remote:   flow.Address{AddrPort: s.Remote},
-		Release:  s.Release,
-		Draining: s.Draining,
-
-		Encrypted:      !s.Clear,
-		EndsInClear:    s.Up && s.Clear && !s.Sealed,
-		HeadsUnchecked: s.Up && s.Clear && !s.Summed,
-		Twin:           s.Twin,
-		Resumable:      !s.NoResume,
-		Compress:       compressOf(s),
-
-		RTT:          units.Seconds(s.RTT),
-		Overload:     units.Seconds(s.Overload),
-		LaneError:    s.LaneError,
-		LaneProblem:  string(s.LaneProblem),
-		LanesWarm:    s.LanesWarm,
-		LanesBusy:    s.LanesBusy,
-		FlowsMoving:  s.FlowsLane,
-		FlowsStriped: s.FlowsStriped,
-
-		CompressedBytes:   s.Plain,
-		CompressedToBytes: s.Packed,
-
-		FlowsParked:   s.FlowsParked,
-		FlowsResuming: s.FlowsWaiting,
-		FlowsTotal:    s.FlowsTotal,
-		RetainedBytes: s.Retained,
-		Resumes:       s.Resumes,
-		Outage:        units.Seconds(s.Outage),
-	}
-	if s.Instance != 0 {
-		out.Instance = instanceText(s.Instance)
-	}
-	for _, p := range s.Paths {
-		out.Paths = append(out.Paths, toPairPath(p))
-	}
-	return out
-}
-
-func toPairPath(p pair.PathState) flow.PairPath {
-	return flow.PairPath{
-		Path:     p.Name,
-		Standby:  p.Standby,
-		Up:       p.Up,
-		Since:    p.Since,
-		Active:   p.Active,
-		Control:  p.Control,
-		Error:    p.Error,
-		RTT:      units.Seconds(p.RTT),
-		Lanes:    p.Lanes,
-		Busy:     p.Busy,
-		Sent:     p.Sent,
-		Received: p.Received,
-	}
+	return &s
 }
 
 const (
@@ -123,22 +39,19 @@ const (
 
 // watched is a session as the log last told of it.
 type watched struct {
-	pair.SessionState
+	flow.Session
 	down time.Time // since when it does not stand
-	told pair.Problem
+	told flow.PairProblem
 }
 
-type sessionKey struct {
-	peer, tunnel string
-	session      uint64
-}
+type sessionKey struct{ peer, tunnel, number string }
 
 // watch logs every change of a session's state until the pairs are closed.
 func (p *pairs) watch(node *pair.Node) {
 	tick := time.NewTicker(pairWatch)
 	defer tick.Stop()
 	known := map[sessionKey]*watched{}
-	strangers, strangersAt := map[pair.Problem]int64{}, time.Time{}
+	strangers, strangersAt := map[flow.PairProblem]int64{}, time.Time{}
 	for {
 		var now time.Time
 		select {
@@ -161,7 +74,7 @@ func (p *pairs) watch(node *pair.Node) {
 	}
 }
 
-func (p *pairs) watchSessions(known map[sessionKey]*watched, sessions []pair.SessionState, now time.Time) {
+func (p *pairs) watchSessions(known map[sessionKey]*watched, sessions []flow.Session, now time.Time) {
 	here := map[sessionKey]bool{}
 	for _, s := range sessions {
 		key := sessionKey{s.Peer, s.Tunnel, s.Session}
@@ -176,18 +89,17 @@ func (p *pairs) watchSessions(known map[sessionKey]*watched, sessions []pair.Ses
 	for key, was := range known {
 		if !here[key] {
 			delete(known, key)
-			p.sessionLine(slog.LevelInfo, "session ended", was.SessionState)
+			p.sessionLine(slog.LevelInfo, "session ended", was.Session)
 		}
 	}
 }
 
 // noteStates notes the states of pairs and their paths. Several sessions with a paired relay are
 // one pair: one that is up and takes flows counts, or else one that is up, or else the latest.
-func (p *pairs) noteStates(sessions []pair.SessionState) {
+func (p *pairs) noteStates(sessions []flow.Session) {
 	type key struct{ tunnel, peer string }
-	pairs := map[key]flow.PairSession{}
-	for _, one := range sessions {
-		s := toPairSession(one)
+	pairs := map[key]flow.Session{}
+	for _, s := range sessions {
 		k := key{s.Tunnel, s.Peer}
 		if was, has := pairs[k]; !has || countsBefore(s, was) {
 			pairs[k] = s
@@ -202,8 +114,8 @@ func (p *pairs) noteStates(sessions []pair.SessionState) {
 }
 
 // countsBefore orders the sessions of a pair, whichever way they are listed.
-func countsBefore(one, other flow.PairSession) bool {
-	rank := func(s flow.PairSession) int {
+func countsBefore(one, other flow.Session) bool {
+	rank := func(s flow.Session) int {
 		switch {
 		case s.Up && !s.Draining:
 			return 0
@@ -216,46 +128,44 @@ func countsBefore(one, other flow.PairSession) bool {
 }
 
 // tell logs how a session has changed, and remembers it.
-func (p *pairs) tell(was *watched, s pair.SessionState, now time.Time) {
-	failure, flows := slog.String("error", s.ProblemText), slog.Int("flows", s.Flows)
+func (p *pairs) tell(was *watched, s flow.Session, now time.Time) {
+	failure, flows := slog.String("error", s.Error), slog.Int("flows", s.Flows)
 	rtt := slog.Float64("rtt_seconds", s.RTT.Seconds())
 	switch {
 	case s.Up && !was.Up:
 		p.sessionLine(slog.LevelInfo, "session up", s, slog.String("release", s.Release), rtt)
-		if s.Clear {
+		if !s.Encrypted {
 			p.sessionLine(slog.LevelWarn, flow.ClearWarning, s)
 		}
-		if s.Clear && !s.Sealed {
+		if s.EndsInClear {
 			p.sessionLine(slog.LevelWarn, flow.ClearEndsWarning, s)
 		}
-		if s.Clear && !s.Summed {
+		if s.HeadsUnchecked {
 			p.sessionLine(slog.LevelWarn, flow.ClearHeadsWarning, s)
 		}
-		was.told = pair.ProblemNone
+		was.told = ""
 	case s.Up && was.Up && !s.Since.Equal(was.Since):
 		p.sessionLine(slog.LevelInfo, "session up again, at once", s, rtt, flows)
-	case !s.Up && was.Up && s.ProblemText == "" && s.Flows == 0:
+	case !s.Up && was.Up && s.Error == "" && s.Flows == 0:
 		// This host has closed the session, as when a reload has replaced it.
 		was.down = now
 	case !s.Up && was.Up:
 		p.sessionLine(slog.LevelWarn, "session lost", s, failure, flows)
 		was.down = now
-	case !s.Up && s.Near && s.Problem != was.told && now.Sub(was.down) >= problemSettles:
-		shown := toPairSession(s)
-		p.sessionLine(slog.LevelWarn, "no session: "+string(s.Problem), s, failure, slog.String("remedy", shown.Remedy()))
+	case !s.Up && s.End == flow.NearEnd && s.Problem != was.told && now.Sub(was.down) >= problemSettles:
+		p.sessionLine(slog.LevelWarn, "no session: "+string(s.Problem), s, failure, slog.String("remedy", s.Remedy()))
 		was.told = s.Problem
 	case s.Up && s.Draining && !was.Draining:
 		p.sessionLine(slog.LevelInfo, "the other relay takes no new flows", s)
 	case s.Up && s.LaneError != "" && was.LaneError == "":
-		shown := toPairSession(s)
-		p.sessionLine(slog.LevelWarn, "no new lane", s, slog.String("error", s.LaneError), slog.String("remedy", shown.Remedy()))
+		p.sessionLine(slog.LevelWarn, "no new lane", s, slog.String("error", s.LaneError), slog.String("remedy", s.Remedy()))
 	case s.Up && s.LaneError == "" && was.LaneError != "":
 		p.sessionLine(slog.LevelInfo, "new lanes again", s)
 	}
 	if s.Twin && !was.Twin {
 		p.sessionLine(slog.LevelWarn, flow.TwinWarning, s)
 	}
-	was.SessionState = s
+	was.Session = s
 }
 
 // sessionBurst is the number of lines of a kind about one tunnel of a peer in a
@@ -264,8 +174,8 @@ const sessionBurst = 5
 
 // sessionLine writes a line about a session. A peer may begin and end sessions as fast as
 // it likes, so few are written.
-func (p *pairs) sessionLine(level slog.Level, what string, s pair.SessionState, more ...slog.Attr) {
-	attrs := []slog.Attr{slog.String("peer", s.Peer), slog.String("tunnel", s.Tunnel), slog.String("session", instanceText(s.Session))}
+func (p *pairs) sessionLine(level slog.Level, what string, s flow.Session, more ...slog.Attr) {
+	attrs := []slog.Attr{slog.String("peer", s.Peer), slog.String("tunnel", s.Tunnel), slog.String("session", s.Session)}
 	if s.Remote.IsValid() {
 		attrs = append(attrs, slog.String("remote", s.Remote.String()))
 	}
@@ -273,10 +183,10 @@ func (p *pairs) sessionLine(level slog.Level, what string, s pair.SessionState, 
 }
 
 // problemOf waits until a near tunnel has a session or a reason for having none.
-func (p *pairs) problemOf(ctx context.Context, tunnel string) (flow.PairSession, error) {
+func (p *pairs) problemOf(ctx context.Context, tunnel string) (flow.Session, error) {
 	tick := time.NewTicker(pairWatch / 5)
 	defer tick.Stop()
-	var last flow.PairSession
+	var last flow.Session
 	for {
 		if s := p.status(); s != nil {
 			for _, one := range s.Sessions {
@@ -297,14 +207,4 @@ func (p *pairs) problemOf(ctx context.Context, tunnel string) (flow.PairSession,
 		case <-tick.C:
 		}
 	}
-}
-
-func compressOf(s pair.SessionState) string {
-	switch {
-	case s.Compress && s.CompressKnown:
-		return flow.CompressAuto
-	case s.Compress:
-		return flow.CompressUnsupported
-	}
-	return flow.CompressOff
 }

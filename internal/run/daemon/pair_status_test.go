@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/sys/loglimit"
 )
@@ -19,17 +20,17 @@ func TestFlappingSessions(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := &pairs{log: log, lines: loglimit.NewWithClock(log, func() time.Time { return now })}
 	known := map[sessionKey]*watched{}
-	session := func(peer string, number uint64) pair.SessionState {
-		return pair.SessionState{Peer: peer, Tunnel: "from-a", Session: number, Up: true, Since: now}
+	session := func(peer string, number uint64) flow.Session {
+		return flow.Session{Peer: peer, Tunnel: "from-a", Session: pair.NumberText(number), Up: true, Since: now, Encrypted: true}
 	}
 	for i := range uint64(1000) {
 		now = now.Add(10 * time.Millisecond) // 10 s in all
 		s := session("hostile", i)
-		p.watchSessions(known, []pair.SessionState{s}, now)
-		s.Up, s.ProblemText = false, "reset"
-		p.watchSessions(known, []pair.SessionState{s}, now)
+		p.watchSessions(known, []flow.Session{s}, now)
+		s.Up, s.Error = false, "reset"
+		p.watchSessions(known, []flow.Session{s}, now)
 	}
-	p.watchSessions(known, []pair.SessionState{session("honest", 1)}, now)
+	p.watchSessions(known, []flow.Session{session("honest", 1)}, now)
 	for line, want := range map[string]int{
 		`msg="pair: session up" peer=hostile`:    sessionBurst,
 		`msg="pair: session lost" peer=hostile`:  sessionBurst,

@@ -12,10 +12,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/relay"
-	"longhaul/internal/carry/usable"
 	"longhaul/internal/run/config"
 	"longhaul/internal/sys/loglimit"
 	"longhaul/internal/sys/resources"
@@ -112,11 +112,11 @@ func (p *pairs) equip(from *config.Config, tunnels []relay.Tunnel) error {
 		if c.Pair.Paired() {
 			near := p.near(c, t.Transport)
 			p.next.near[t.Name] = near
-			t.Pairing = near.pairing
+			t.Carrier = near.link
 		} else {
 			far := p.far(c)
 			p.next.far[t.Name] = far
-			t.PairServer = far.server
+			t.PairServer = far
 		}
 	}
 	return nil
@@ -224,7 +224,7 @@ func (p *pairs) abandon() {
 }
 
 // taking is what the pair of a near tunnel is like; nil: it is not one.
-func (p *pairs) taking(tunnel string) *usable.Pair {
+func (p *pairs) taking(tunnel string) *flow.Taking {
 	p.mu.Lock()
 	near := p.current.near[tunnel]
 	p.mu.Unlock()
@@ -232,8 +232,7 @@ func (p *pairs) taking(tunnel string) *usable.Pair {
 		return nil
 	}
 	t := near.link.Taking()
-	return &usable.Pair{Peer: t.Peer, Takes: t.Takes, Stood: t.Stood, Met: t.Met, Since: t.Since, Trouble: t.Trouble,
-		Problem: string(t.Problem), Error: t.Text}
+	return &t
 }
 
 // drain has all peers bring their new flows elsewhere. Flows go on.

@@ -20,7 +20,7 @@ import (
 
 // unpaired are the sources of a relay without pairs, on a host that has enough of everything.
 var unpaired = usable.Options{
-	Pair:  func(string) *usable.Pair { return nil },
+	Pair:  func(string) *flow.Taking { return nil },
 	Tight: func() []resources.Resource { return nil },
 }
 

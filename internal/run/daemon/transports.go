@@ -33,9 +33,8 @@ type transportKey struct {
 	tunnel           string // set if its connections share a rate of their own
 }
 
-// legs adapts a transport.Tunnel to relay's Transport. It has functions in place of
-// the tunnel itself: relay compares tunnels deeply at a reload, and must not read
-// one in use.
+// legs is relay's Transport: the functions of a transport.Tunnel, or those that budgets puts
+// before them.
 type legs struct {
 	prepare     func(fd int, dialed bool) error
 	established func(fd int, dialed bool) (side, degraded string)

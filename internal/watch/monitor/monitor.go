@@ -33,6 +33,15 @@ type Record struct {
 	Error   string `json:"error,omitempty"` // the text of Err
 }
 
+// NewRecord begins the record of a flow that has ended.
+func NewRecord(f *flow.Record) Record {
+	r := Record{Record: *f, EndedBy: f.EndedBy()}
+	if f.Err != nil {
+		r.Error = f.Err.Error()
+	}
+	return r
+}
+
 // Series is the goodput of a flow over its life. It has at most [SeriesLen]
 // values per direction, one per step, in bits per second. A longer life has
 // longer steps.

@@ -6,16 +6,15 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/words/units"
 )
 
 // Pair is what the sessions between a tunnel and a paired relay add up to. There
 // are several for a while after an upgrade of either relay.
 type Pair struct {
-	// PairSession has the sums. What describes one session is of one that is up,
+	// Session has the sums. What describes one session is of one that is up,
 	// or else of the latest.
-	flow.PairSession
-	Problems []string // of sessions that are not up
+	flow.Session
+	Problems []flow.PairProblem // of sessions that are not up
 }
 
 // pairKey names a Pair.
@@ -26,20 +25,8 @@ type pairKey struct {
 
 // pairTrack remembers the sessions of a pair, so that its counts never decrease.
 type pairTrack struct {
-	last map[string]flow.PairSession // by number
-	gone pairCounts                  // of sessions that are no more
-}
-
-// pairCounts are counts that only grow in the life of a session.
-type pairCounts struct {
-	flows, resumes int64
-	outage         units.Seconds
-	plain, packed  int64
-}
-
-func (c *pairCounts) add(s *flow.PairSession) {
-	c.flows, c.resumes, c.outage = c.flows+s.FlowsTotal, c.resumes+s.Resumes, c.outage+s.Outage
-	c.plain, c.packed = c.plain+s.CompressedBytes, c.packed+s.CompressedToBytes
+	last map[string]flow.Session // by number
+	gone flow.Session            // the totals of sessions that are no more
 }
 
 // pairs adds the sessions up, in the order of tunnels and peers. A pair without a
@@ -49,7 +36,7 @@ func (m *Monitor) pairs(p *flow.Pairs) []Pair {
 		clear(m.pairTracks)
 		return nil
 	}
-	sessions := map[pairKey][]flow.PairSession{}
+	sessions := map[pairKey][]flow.Session{}
 	for _, s := range p.Sessions {
 		key := pairKey{s.Tunnel, s.Peer, s.End}
 		sessions[key] = append(sessions[key], s)
@@ -75,42 +62,34 @@ func (m *Monitor) pairs(p *flow.Pairs) []Pair {
 }
 
 // update takes the present sessions, of which there is at least one.
-func (t *pairTrack) update(now []flow.PairSession) Pair {
-	here := make(map[string]flow.PairSession, len(now))
+func (t *pairTrack) update(now []flow.Session) Pair {
+	here := make(map[string]flow.Session, len(now))
 	for _, s := range now {
 		here[s.Session] = s
 	}
 	for number, s := range t.last {
 		if _, still := here[number]; !still {
-			t.gone.add(&s)
+			t.gone.AddTotals(&s)
 		}
 	}
 	t.last = here
-	out := Pair{PairSession: now[0]}
-	for i := range now[1:] {
-		if s := &now[1+i]; !out.Up && s.Up || out.Up == s.Up && s.Since.After(out.Since) {
-			out.PairSession = *s
+	shown := 0
+	for i := range now {
+		if s, best := &now[i], &now[shown]; !best.Up && s.Up || best.Up == s.Up && s.Since.After(best.Since) {
+			shown = i
 		}
 	}
-	out.LanesWarm, out.LanesBusy, out.FlowsMoving, out.FlowsParked, out.FlowsResuming, out.RetainedBytes = 0, 0, 0, 0, 0, 0
-	out.FlowsStriped = 0
-	counts := t.gone
+	out := Pair{Session: now[shown]}
+	out.AddTotals(&t.gone)
 	for i := range now {
 		s := &now[i]
-		counts.add(s)
-		out.LanesWarm += s.LanesWarm
-		out.FlowsStriped += s.FlowsStriped
-		out.LanesBusy += s.LanesBusy
-		out.FlowsMoving += s.FlowsMoving
-		out.FlowsParked += s.FlowsParked
-		out.FlowsResuming += s.FlowsResuming
-		out.RetainedBytes += s.RetainedBytes
+		if i != shown {
+			out.Add(s)
+		}
 		if !s.Up && s.Problem != "" && !slices.Contains(out.Problems, s.Problem) {
 			out.Problems = append(out.Problems, s.Problem)
 		}
 	}
-	out.FlowsTotal, out.Resumes, out.Outage = counts.flows, counts.resumes, counts.outage
-	out.CompressedBytes, out.CompressedToBytes = counts.plain, counts.packed
 	return out
 }
 

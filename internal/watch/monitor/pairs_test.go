@@ -13,32 +13,32 @@ import (
 // come and go.
 func TestPairCounts(t *testing.T) {
 	m := New(Options{})
-	session := func(number string, up bool, flows, resumes int64, outage time.Duration) flow.PairSession {
-		return flow.PairSession{Tunnel: "to-b", Peer: "site-b", Session: number, End: flow.NearEnd, Up: up, FlowsMoving: 2, LanesBusy: 2,
+	session := func(number string, up bool, flows, resumes int64, outage time.Duration) flow.Session {
+		return flow.Session{Tunnel: "to-b", Peer: "site-b", Session: number, End: flow.NearEnd, Up: up, FlowsMoving: 2, LanesBusy: 2,
 			RetainedBytes: 10, FlowsTotal: flows, Resumes: resumes, Outage: units.Seconds(outage), Since: time.Unix(flows, 0)}
 	}
 	broken := session("2", false, 1, 0, 0)
 	broken.Problem = flow.PairVersion
 	for i, step := range []struct {
-		sessions                       []flow.PairSession
+		sessions                       []flow.Session
 		up                             bool
 		number                         string // of the session that describes the pair
 		moving                         int
 		flows, resumes, outage, retain int64
 	}{
-		{[]flow.PairSession{session("1", true, 5, 1, time.Second)}, true, "1", 2, 5, 1, 1, 10},
-		{[]flow.PairSession{session("1", true, 6, 2, time.Second), broken}, true, "1", 4, 7, 2, 1, 20},
-		{[]flow.PairSession{session("1", false, 6, 2, 3*time.Second), session("2", true, 4, 0, 0)}, true, "2", 4, 10, 2, 3, 20},
-		{[]flow.PairSession{session("2", true, 9, 0, 0)}, true, "2", 2, 15, 2, 3, 10},
-		{[]flow.PairSession{session("2", false, 9, 0, time.Second)}, false, "2", 2, 15, 2, 4, 10},
-		{[]flow.PairSession{session("3", true, 1, 0, 0)}, true, "3", 2, 16, 2, 4, 10},
+		{[]flow.Session{session("1", true, 5, 1, time.Second)}, true, "1", 2, 5, 1, 1, 10},
+		{[]flow.Session{session("1", true, 6, 2, time.Second), broken}, true, "1", 4, 7, 2, 1, 20},
+		{[]flow.Session{session("1", false, 6, 2, 3*time.Second), session("2", true, 4, 0, 0)}, true, "2", 4, 10, 2, 3, 20},
+		{[]flow.Session{session("2", true, 9, 0, 0)}, true, "2", 2, 15, 2, 3, 10},
+		{[]flow.Session{session("2", false, 9, 0, time.Second)}, false, "2", 2, 15, 2, 4, 10},
+		{[]flow.Session{session("3", true, 1, 0, 0)}, true, "3", 2, 16, 2, 4, 10},
 	} {
 		got := m.pairs(&flow.Pairs{Sessions: step.sessions})
 		if len(got) != 1 {
 			t.Fatalf("step %d: %d pairs", i, len(got))
 		}
 		p := got[0]
-		if p.Up != step.up || p.Session != step.number || p.FlowsMoving != step.moving || p.LanesBusy != step.moving || p.RetainedBytes != step.retain {
+		if p.Up != step.up || p.Session.Session != step.number || p.FlowsMoving != step.moving || p.LanesBusy != step.moving || p.RetainedBytes != step.retain {
 			t.Errorf("step %d: %+v", i, p)
 		}
 		if p.FlowsTotal != step.flows || p.Resumes != step.resumes || p.Outage != units.Seconds(time.Duration(step.outage)*time.Second) {
@@ -55,7 +55,7 @@ func TestPairCounts(t *testing.T) {
 
 // Pairs are in the order of tunnels, then peers.
 func TestPairOrder(t *testing.T) {
-	got := New(Options{}).pairs(&flow.Pairs{Sessions: []flow.PairSession{{Tunnel: "b", Peer: "x"}, {Tunnel: "a", Peer: "y"}, {Tunnel: "a", Peer: "x"}}})
+	got := New(Options{}).pairs(&flow.Pairs{Sessions: []flow.Session{{Tunnel: "b", Peer: "x"}, {Tunnel: "a", Peer: "y"}, {Tunnel: "a", Peer: "x"}}})
 	var order string
 	for _, p := range got {
 		order += p.Tunnel + p.Peer + " "

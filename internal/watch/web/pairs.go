@@ -1,6 +1,7 @@
 package web
 
 import (
+	"maps"
 	"net/url"
 	"slices"
 	"time"
@@ -12,27 +13,27 @@ import (
 
 // pairsShown are the pairs of the relay with their sessions in words.
 type pairsShown struct {
-	Instance           string           `json:"instance"`
-	RetainedBytes      int64            `json:"retained_bytes"`
-	RetainedLimitBytes int64            `json:"retained_limit_bytes"` // 0: only each flow has its bound
-	Sessions           []pairRow        `json:"sessions"`
-	Strangers          map[string]int64 `json:"strangers_total"`
+	Instance           string                     `json:"instance"`
+	RetainedBytes      int64                      `json:"retained_bytes"`
+	RetainedLimitBytes int64                      `json:"retained_limit_bytes"` // 0: only each flow has its bound
+	Sessions           []pairRow                  `json:"sessions"`
+	Strangers          map[flow.PairProblem]int64 `json:"strangers_total"`
 }
 
 // pairRow is a session with a paired relay.
 type pairRow struct {
-	flow.PairSession
+	flow.Session
 	State       string `json:"state"`
 	ProblemText string `json:"problem_text,omitempty"` // a clause; empty: there is none
 	Remedy      string `json:"remedy,omitempty"`
 
-	Notes []string  `json:"notes,omitempty"` // its mode, if it is not the usual one
+	Notes []string  `json:"notes,omitempty"` // figures and a mode that few sessions have
 	Paths []pathRow `json:"paths,omitempty"`
 }
 
 // pathRow is a path of a session.
 type pathRow struct {
-	flow.PairPath
+	flow.Path
 	State string `json:"state"`
 }
 
@@ -46,7 +47,7 @@ func pairRows(s *monitor.Snapshot, tunnel string) []pairRow {
 		if tunnel != "" && one.Tunnel != tunnel {
 			continue
 		}
-		row := pairRow{PairSession: one, State: one.State(), Notes: one.Notes()}
+		row := pairRow{Session: one, State: one.State(), Notes: append(one.Facts(), one.Notes()...)}
 		if !one.Up && one.Problem != "" {
 			row.ProblemText, row.Remedy = flow.PairProblemText(one.Problem, one.Peer), one.Remedy()
 		}
@@ -98,8 +99,8 @@ func pairAlerts(s *monitor.Snapshot, add func(level, link, format string, args .
 	if limit := s.Pairs.RetainedLimitBytes; limit > 0 && s.Pairs.RetainedBytes*10 >= limit*9 {
 		add("warning", "/pairs", "Pairs hold nine tenths of the unacknowledged data that they may: senders are slowed down")
 	}
-	for _, problem := range sortedKeys(s.Pairs.Strangers) {
-		if n := s.Pairs.Strangers[problem]; n > 0 && slices.Contains([]string{flow.PairKeyUnknown, flow.PairVersion, flow.PairDenied}, problem) {
+	for _, problem := range slices.Sorted(maps.Keys(s.Pairs.Strangers)) {
+		if n := s.Pairs.Strangers[problem]; n > 0 && slices.Contains([]flow.PairProblem{flow.PairKeyUnknown, flow.PairVersion, flow.PairDenied}, problem) {
 			add("notice", "/pairs", "%s from other relays since the start became part of no pair: %s",
 				display.Plural(int(n), "connection"), problem)
 		}

@@ -61,15 +61,15 @@ func everything() *monitor.Snapshot {
 			LogLinesDropped: 2, RecordsDropped: 3, AcceptErrors: map[string]int64{"EMFILE": 7}, CertificateUntil: at.Add(24 * time.Hour), Restored: map[string]int64{"rules": 1}, Fights: 1,
 			CongestionControl: map[string]bool{"haul": true, "bbr": false},
 		},
-		Pairs: &flow.Pairs{RetainedBytes: 1000, RetainedLimitBytes: 1 << 28, Strangers: map[string]int64{flow.PairUnpaired: 5}},
+		Pairs: &flow.Pairs{RetainedBytes: 1000, RetainedLimitBytes: 1 << 28, Strangers: map[flow.PairProblem]int64{flow.PairUnpaired: 5}},
 		PairTotals: []monitor.Pair{
 			{
-				PairSession: flow.PairSession{Tunnel: "to-b", Peer: "site-b", End: flow.NearEnd, Up: true, Release: "1.2", RTT: units.Seconds(60 * time.Millisecond),
+				Session: flow.Session{Tunnel: "to-b", Peer: "site-b", End: flow.NearEnd, Up: true, Release: "1.2", RTT: units.Seconds(60 * time.Millisecond),
 					LanesWarm: 4, LanesBusy: 2, FlowsMoving: 2, FlowsResuming: 1, RetainedBytes: 1000, Resumes: 3, Outage: units.Seconds(2 * time.Second),
-					Paths: []flow.PairPath{{Path: "192.0.2.10", Up: true, Active: true, RTT: units.Seconds(60 * time.Millisecond), Lanes: 3, Sent: 1000, Received: 10}}},
-				Problems: []string{flow.PairPathDown}, // of another session
+					Paths: []flow.Path{{Path: "192.0.2.10", Up: true, Active: true, RTT: units.Seconds(60 * time.Millisecond), Lanes: 3, Sent: 1000, Received: 10}}},
+				Problems: []flow.PairProblem{flow.PairPathDown}, // of another session
 			},
-			{PairSession: flow.PairSession{Tunnel: "to-c", Peer: "site-c", End: flow.NearEnd, Problem: flow.PairKeyUnknown}, Problems: []string{flow.PairKeyUnknown}},
+			{Session: flow.Session{Tunnel: "to-c", Peer: "site-c", End: flow.NearEnd, Problem: flow.PairKeyUnknown}, Problems: []flow.PairProblem{flow.PairKeyUnknown}},
 		},
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"longhaul/internal/watch/monitor"
 )
 
-var pairProblems = []string{flow.PairBusy, flow.PairDenied, flow.PairEncrypt, flow.PairKeyUnknown, flow.PairOverloaded, flow.PairPathDown, flow.PairPathMTU, flow.PairUnpaired, flow.PairVersion}
+var pairProblems = []flow.PairProblem{flow.PairBusy, flow.PairDenied, flow.PairEncrypt, flow.PairKeyUnknown, flow.PairOverloaded, flow.PairPathDown, flow.PairPathMTU, flow.PairUnpaired, flow.PairVersion}
 
 var pairFamilies = []family{
 	{"pair_up", "1 if a session with a paired relay stands, 0 if not.", gauge, []string{"tunnel", "peer"},
@@ -19,7 +19,7 @@ var pairFamilies = []family{
 	{"pair_problem", "1 for what keeps a session with a paired relay from standing, 0 for the others.", gauge, []string{"tunnel", "peer", "problem"},
 		pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
 			for _, problem := range pairProblems {
-				emit(truth(slices.Contains(p.Problems, problem) && !p.Up), p.Tunnel, p.Peer, problem)
+				emit(truth(slices.Contains(p.Problems, problem) && !p.Up), p.Tunnel, p.Peer, string(problem))
 			}
 		})},
 	{"pair_encrypted", "1 if flows between paired relays are encrypted, 0 if they cross the WAN in clear.", gauge, []string{"tunnel", "peer"},
@@ -43,17 +43,17 @@ var pairFamilies = []family{
 	{"pair_striped_flows", "Moving flows of a pair that have several lanes.", gauge, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.FlowsStriped), true })},
 	{"pair_path_up", "1 if a path to a paired relay stands, 0 if not.", gauge, []string{"tunnel", "peer", "path"},
-		ofPath(func(p *flow.PairPath) float64 { return truth(p.Up) })},
+		ofPath(func(p *flow.Path) float64 { return truth(p.Up) })},
 	{"pair_path_active", "1 if flows may use a path now, 0 if it is down or another one is to be used.", gauge, []string{"tunnel", "peer", "path"},
-		ofPath(func(p *flow.PairPath) float64 { return truth(p.Active) })},
+		ofPath(func(p *flow.Path) float64 { return truth(p.Active) })},
 	{"pair_path_rtt_seconds", "Round-trip time of a path; 0 while it is down.", gauge, []string{"tunnel", "peer", "path"},
-		ofPath(func(p *flow.PairPath) float64 { return p.RTT.Seconds() })},
+		ofPath(func(p *flow.Path) float64 { return p.RTT.Seconds() })},
 	{"pair_path_lanes", "Connections for data over a path.", gauge, []string{"tunnel", "peer", "path"},
-		ofPath(func(p *flow.PairPath) float64 { return float64(p.Lanes) })},
+		ofPath(func(p *flow.Path) float64 { return float64(p.Lanes) })},
 	{"pair_path_sent_bytes_total", "Data that the far relay has acknowledged on a path.", counter, []string{"tunnel", "peer", "path"},
-		ofPath(func(p *flow.PairPath) float64 { return float64(p.Sent) })},
+		ofPath(func(p *flow.Path) float64 { return float64(p.Sent) })},
 	{"pair_path_received_bytes_total", "Data that came over a path.", counter, []string{"tunnel", "peer", "path"},
-		ofPath(func(p *flow.PairPath) float64 { return float64(p.Received) })},
+		ofPath(func(p *flow.Path) float64 { return float64(p.Received) })},
 	{"pair_retained_bytes", "Data that was sent to a paired relay and not yet acknowledged.", gauge, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.RetainedBytes), true })},
 	{"pair_retained_limit_bytes", "Bound of that data of all pairs together: a quarter of memory_limit, or of the memory of the host or cgroup.", gauge, nil,
@@ -79,7 +79,7 @@ var pairFamilies = []family{
 				return
 			}
 			for _, problem := range pairProblems {
-				emit(float64(s.Pairs.Strangers[problem]), problem)
+				emit(float64(s.Pairs.Strangers[problem]), string(problem))
 			}
 		}},
 }
@@ -100,7 +100,7 @@ func ofPair(value func(*monitor.Pair) (float64, bool)) func(*state, func(float64
 	})
 }
 
-func ofPath(value func(*flow.PairPath) float64) func(*state, func(float64, ...string)) {
+func ofPath(value func(*flow.Path) float64) func(*state, func(float64, ...string)) {
 	return pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
 		for i := range p.Paths {
 			emit(value(&p.Paths[i]), p.Tunnel, p.Peer, p.Paths[i].Path)

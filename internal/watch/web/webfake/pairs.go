@@ -16,8 +16,8 @@ var Peers = []string{"site-b", "site-c"}
 func (m *Monitor) pairs(now time.Time) (*flow.Pairs, []monitor.Pair) {
 	p := &flow.Pairs{
 		Instance: "5ad1c0ffee5ad1c0", RetainedBytes: 41_000_000, RetainedLimitBytes: 128 << 20,
-		Strangers: map[string]int64{flow.PairUnpaired: 12, flow.PairKeyUnknown: 3},
-		Sessions: []flow.PairSession{
+		Strangers: map[flow.PairProblem]int64{flow.PairUnpaired: 12, flow.PairKeyUnknown: 3},
+		Sessions: []flow.Session{
 			{
 				Tunnel: Tunnels[0], Peer: Peers[0], Session: "01", End: flow.NearEnd, Up: true, Encrypted: true, Resumable: true, Since: now.Add(-3 * time.Hour), Release: "longhaul 0.8.0",
 				Instance: "beefbeefbeefbeef", Remote: address("10.20.20.20:6000"), RTT: units.Seconds(62400 * time.Microsecond), LanesWarm: 4, LanesBusy: 37,
@@ -37,9 +37,9 @@ func (m *Monitor) pairs(now time.Time) (*flow.Pairs, []monitor.Pair) {
 	}
 	var totals []monitor.Pair
 	for _, s := range p.Sessions {
-		one := monitor.Pair{PairSession: s}
+		one := monitor.Pair{Session: s}
 		if s.Problem != "" {
-			one.Problems = []string{s.Problem}
+			one.Problems = []flow.PairProblem{s.Problem}
 		}
 		totals = append(totals, one)
 	}
@@ -47,9 +47,9 @@ func (m *Monitor) pairs(now time.Time) (*flow.Pairs, []monitor.Pair) {
 }
 
 // paths are the two paths of a session, one of which is down.
-func (m *Monitor) paths(now time.Time) []flow.PairPath {
+func (m *Monitor) paths(now time.Time) []flow.Path {
 	carried := now.Unix() % 1e6
-	return []flow.PairPath{
+	return []flow.Path{
 		{
 			Path: "wan0", Up: true, Since: now.Add(-3 * time.Hour), Active: true, Control: true,
 			RTT: units.Seconds(62400 * time.Microsecond), Lanes: 41, Busy: 37, Sent: 11_000_000 * carried, Received: 500_000 * carried,
