@@ -24,9 +24,9 @@ func (s *session) open(l *lane, frame wire.Frame, b []byte) error {
 		l.bind(nil)
 		s.decline(o.Flow, err)
 	case fresh:
-		f.ask(o, a, nil)
+		f.far.ask(o, a, nil)
 	default:
-		f.attachFar(l, frame.Offset, nil)
+		f.far.attach(l, frame.Offset, nil)
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 	f.sf.Seal(s.sealed())
 	if l != nil {
 		l.bind(f)
-		f.addStrand(l, nil, true)
+		f.lanes.add(l, nil, true)
 		_ = f.sf.Attach(0)
 	}
 	s.enroll(f)

@@ -78,12 +78,12 @@ func TestClientsOfAnOutage(t *testing.T) {
 					time.AfterFunc(at, func() { s.served.Store(int64(stampNow())) })
 				}
 				f := newFlow(s, 1, flow.LegOptions{})
-				f.opening = &wire.Open{Deadline: deadline}
+				f.near.opening = &wire.Open{Deadline: deadline}
 				began := time.Now()
 				for !f.over.Load() {
 					time.Sleep(tickEvery)
 					w, _, _ := s.waitAt(time.Now(), resume)
-					f.watch(time.Now(), w)
+					f.watch.look(time.Now(), w)
 					synctest.Wait()
 				}
 				if waited := time.Since(began); waited < test.waits || waited > test.waits+2*tickEvery {

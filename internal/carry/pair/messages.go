@@ -16,15 +16,15 @@ func (f *Flow) messages(out []byte) []byte {
 	if f.phase.unheard() {
 		return out // the far relay has never heard of the flow
 	}
-	if f.openDue && f.opening != nil {
-		out = wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.opening}.Append(out)
+	if f.near.openDue && f.near.opening != nil {
+		out = wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.near.opening}.Append(out)
 	}
-	f.openDue = false
+	f.near.openDue = false
 	if !f.phase.known() && !f.s.sealed() && !f.sf.ResetWaiting() {
 		return out // its OPEN may be under way, and an ACK would overtake it
 	}
-	if f.openedDue {
-		f.openedDue = false
+	if f.leg.openedDue {
+		f.leg.openedDue = false
 		out = wire.Message{Type: wire.MessageOpened, Flow: f.id, Text: f.target}.Append(out)
 	}
 	if a, ok := f.sf.TakeAck(); ok && f.phase.known() {
@@ -66,10 +66,10 @@ func (f *Flow) resync() {
 		return
 	}
 	f.sf.Resync()
-	f.wokeAt = 0
-	f.openedDue = !f.s.near && f.phase == phaseOpen
-	f.toldSent = false
-	f.openDue = f.phase == phaseAsked && f.s.sealed()
+	f.need.wokeAt = 0
+	f.leg.openedDue = !f.s.near && f.phase == phaseOpen
+	f.watch.toldSent = false
+	f.near.openDue = f.phase == phaseAsked && f.s.sealed()
 	f.s.post(f, true)
 	f.wake()
 }
@@ -79,7 +79,7 @@ func (f *Flow) take(m wire.Message) {
 	switch m.Type {
 	case wire.MessageOpened:
 		if f.s.near {
-			f.target, f.opening = m.Text, nil
+			f.target, f.near.opening = m.Text, nil
 			f.phase.take(eventOpened)
 		}
 	case wire.MessageRefused:
@@ -96,13 +96,13 @@ func (f *Flow) take(m wire.Message) {
 			f.sf.Abort(cause(flow.EndDamaged, errors.New("acknowledgement of bytes that were not sent")))
 		}
 		if f.sf.Out.Acknowledged() > before {
-			f.noteAck()
-			f.wentAhead()
+			f.watch.noteAck()
+			f.need.wentAhead()
 		}
 		if f.sf.Out.Acknowledged() > before || f.sf.Out.Done() {
-			f.lates = 0
+			f.watch.lates = 0
 		}
-		f.takeOffer()
+		f.far.takeOffer()
 	case wire.MessageEnd:
 		f.takeSealedEnd(m.Offset, m.CRC)
 	case wire.MessageSent:
@@ -117,14 +117,14 @@ func (f *Flow) take(m wire.Message) {
 	case wire.MessageGone:
 		f.sf.PeerGone(cause(flow.EndWANLost, errors.New("the other relay does not know the flow")))
 	case wire.MessageWake:
-		f.takeWake(m.Offset, m.Bytes)
+		f.need.takeWake(m.Offset, m.Bytes)
 	case wire.MessageLate:
-		f.takeLate(m.Offset, time.Now())
+		f.watch.takeLate(m.Offset, time.Now())
 	case wire.MessageLimited:
 		switch now := time.Now(); {
 		case !f.s.near: // of an older near relay, which measures lanes by it
 		case m.Flags&wire.FlagSilent == 0:
-			f.mixed().farLimited = stampOf(now)
+			f.spread.mixed().farLimited = stampOf(now)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func (f *Flow) takeSealedEnd(length uint64, crc uint32) {
 		f.abort(cause(flow.EndDamaged, errEnd))
 		return
 	}
-	f.passEnd()
+	f.leg.passEnd()
 }
 
 // endsUntold reports that a beginning or an end of a sealed flow waits for the control connection.

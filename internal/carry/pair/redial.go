@@ -227,13 +227,13 @@ func (l *Link) restarted(s *session, h wire.Hello) {
 		f.mu.Lock()
 		switch {
 		case f.phase.unheard() || f.phase == phaseOver || f.s != s:
-		case inOrder && f.phase == phaseAsked && f.untouched() && !slices.Contains(owed, f.id):
+		case inOrder && f.phase == phaseAsked && f.near.untouched() && !slices.Contains(owed, f.id):
 			l.mu.Lock()
-			f.unsend()
+			f.near.unsend()
 			l.mu.Unlock()
 			f.wake()
 		default:
-			f.openDue = false // nor is the new process to hear of it: it would dial for an OPEN
+			f.near.openDue = false // nor is the new process to hear of it: it would dial for an OPEN
 			f.phase.take(eventGone)
 			f.sf.PeerGone(c)
 			f.wake()

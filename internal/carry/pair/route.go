@@ -86,10 +86,10 @@ func (s *session) attach(l *lane, id uint64, frame wire.Frame) error {
 		return nil
 	}
 	if join {
-		f.joinFar(l, received)
+		f.far.join(l, received)
 		return nil
 	}
-	f.attachFar(l, received, wire.AppendAttach)
+	f.far.attach(l, received, wire.AppendAttach)
 	return nil
 }
 
@@ -105,7 +105,7 @@ func (s *session) beginOn(l *lane, id uint64) error {
 	case f == nil:
 		l.bind(nil) // the near relay gets the flow's end by the answer to its OPEN
 	default:
-		f.attachFar(l, 0, nil)
+		f.far.attach(l, 0, nil)
 	}
 	return nil
 }
@@ -158,14 +158,14 @@ func (s *session) takeOpen(m wire.Message) {
 	switch {
 	case err != nil:
 	case fresh:
-		f.ask(*m.Open, a, slices.Clone(m.Bytes))
+		f.far.ask(*m.Open, a, slices.Clone(m.Bytes))
 	default:
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if !s.sealed() || len(m.Bytes) > 0 { // else it may be repeated, beside a lane
-			f.dropForgotten()
+			f.need.dropForgotten()
 		}
-		f.takeAhead(0, m.Bytes)
+		f.need.takeAhead(0, m.Bytes)
 		f.wake()
 	}
 }

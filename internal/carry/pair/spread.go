@@ -10,54 +10,64 @@ import (
 
 // A flow that moves much has lanes on each usable path of its link; one that moves little has one.
 
+// laneSpread is what decides how many lanes a flow is to have, and which.
+type laneSpread struct {
+	f         *Flow
+	want      int32  // near: so many lanes are to carry the flow
+	joining   int32  // near: lanes that are on their way to it
+	burstFrom uint64 // what had been moved, both ways, when it last began to move
+	mix       *mix   // what is known of several lanes; nil: nothing
+}
+
 // leavePath closes a lane whose path is lost. A flow that has moved of late gets another one
 // at once: it may be the far relay that has bytes.
 func (f *Flow) leavePath(l *lane) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.has(l) {
+	if !f.lanes.has(l) {
 		return
 	}
 	l.closeByReset() // what the kernel has queued would come late
-	f.loseLane(l)
-	if f.lane() == nil && f.phase.known() && !f.queued && f.phase != phaseOver && f.moved.since() < stripePause {
-		f.wanted = true
+	f.lanes.lose(l)
+	if f.lanes.main() == nil && f.phase.known() && !f.near.queued && f.phase != phaseOver && f.moved.since() < stripePause {
+		f.near.wanted = true
 		f.s.link.want(f)
 	}
 }
 
-// spreadLanes gives a near flow of a link with several paths its lanes: the same number on each
+// overPaths gives a near flow of a link with several paths its lanes: the same number on each
 // usable path if it moves much. Lanes on a path that is not to be used any more go once there
 // are others.
-func (f *Flow) spreadLanes(large bool) {
+func (sp *laneSpread) overPaths(large bool) {
+	f := sp.f
 	paths := f.s.paths.usable()
-	if len(paths) == 0 || f.lane() == nil {
+	if len(paths) == 0 || f.lanes.main() == nil {
 		return
 	}
-	shares := f.shares(paths, large)
+	shares := sp.shares(paths, large)
 	lacking, missing := false, 0
 	for _, s := range shares {
 		lacking = lacking || s.ready < s.want
 		missing += max(s.want-s.have, 0)
 	}
-	f.wantLanes = len(f.strands) + missing
+	sp.want = int32(len(f.lanes.strands) + missing)
 	for _, s := range shares {
-		for n := s.have; n < s.want && int(f.joining) < missing && f.joinable(); n++ {
+		for n := s.have; n < s.want && int(sp.joining) < missing && sp.joinable(); n++ {
 			f.s.link.wantMore(f, s.path)
 		}
 	}
 	if lacking {
 		return
 	}
-	for i := len(f.strands) - 1; i >= 0; i-- {
-		st := f.strands[i]
+	for i := len(f.lanes.strands) - 1; i >= 0; i-- {
+		st := f.lanes.strands[i]
 		k := slices.IndexFunc(shares, func(s share) bool { return s.path == st.l.path })
 		switch {
 		case k < 0:
-			f.releaseStrand(st)
+			f.lanes.giveBack(st)
 		case shares[k].have > shares[k].want:
 			shares[k].have--
-			f.releaseStrand(st)
+			f.lanes.giveBack(st)
 		}
 	}
 }
@@ -69,13 +79,14 @@ type share struct {
 }
 
 // shares divides the flow's lanes. One that moves little stays where it is, if it may.
-func (f *Flow) shares(paths []*wanPath, large bool) []share {
+func (sp *laneSpread) shares(paths []*wanPath, large bool) []share {
+	f := sp.f
 	all := make([]share, len(paths))
 	for i, p := range paths {
 		all[i].path = p
 	}
 	stays := -1
-	for _, st := range f.strands {
+	for _, st := range f.lanes.strands {
 		if i := slices.Index(paths, st.l.path); i >= 0 {
 			all[i].have++
 			all[i].ready += btoi(st.ready)
@@ -87,7 +98,7 @@ func (f *Flow) shares(paths []*wanPath, large bool) []share {
 	if stays < 0 {
 		stays = max(slices.Index(paths, f.s.paths.best()), 0)
 	}
-	n := max(f.wantLanes, len(paths))
+	n := max(int(sp.want), len(paths))
 	for i := range all {
 		if all[i].want = btoi(i == stays); large {
 			all[i].want = n/len(paths) + btoi(i < n%len(paths))
@@ -96,47 +107,48 @@ func (f *Flow) shares(paths []*wanPath, large bool) []share {
 	return all
 }
 
-// adjustLanes gives a near flow the number of lanes that it should have. A far one tells
+// adjust gives a near flow the number of lanes that it should have. A far one tells
 // that it could use more.
-func (f *Flow) adjustLanes(now time.Time) {
+func (sp *laneSpread) adjust(now time.Time) {
+	f := sp.f
 	moved := f.sf.Out.Length() + f.sf.In.Position()
-	if f.lane() == nil || f.moved.until(now) > stripePause {
-		f.burstFrom, f.mix = moved, nil
+	if f.lanes.main() == nil || f.moved.until(now) > stripePause {
+		sp.burstFrom, sp.mix = moved, nil
 	}
-	f.measureLanes()
-	if f.mix != nil && f.sf.Out.Limit() > limitStart {
-		f.setWindow()
+	sp.measure()
+	if sp.mix != nil && f.sf.Out.Limit() > limitStart {
+		sp.setWindow()
 	}
-	f.wantLanes = 1
-	large := f.lane() != nil && f.s.knows(wire.FeatureLanes) && moved-f.burstFrom >= f.s.node.options.StripeAfter
+	sp.want = 1
+	large := f.lanes.main() != nil && f.s.knows(wire.FeatureLanes) && moved-sp.burstFrom >= f.s.node.options.StripeAfter
 	if !f.s.near {
-		if large && f.lanesFull() {
+		if large && sp.lanesFull() {
 			f.s.offer(wire.Message{Type: wire.MessageLimited, Flow: f.id})
 		}
 		return
 	}
 	if large {
-		f.wantLanes = min(max(f.s.link.options().Lanes, 1), maxLanes)
+		sp.want = int32(min(max(f.s.link.options().Lanes, 1), maxLanes))
 	}
 	switch {
 	case f.s.paths.several():
-		f.spreadLanes(large)
+		sp.overPaths(large)
 	default:
-		f.moveLanes(now)
-		f.releaseFrom(max(f.wantLanes, 1))
-		for f.joinable() && len(f.strands)+int(f.joining) < f.wantLanes {
+		sp.moveLanes(now)
+		f.lanes.releaseFrom(max(int(sp.want), 1))
+		for sp.joinable() && int32(len(f.lanes.strands))+sp.joining < sp.want {
 			f.s.link.wantMore(f, f.s.paths.best())
 		}
 	}
-	if large && len(f.strands) > 1 && !f.moves() {
-		f.keepAsMany(now)
+	if large && len(f.lanes.strands) > 1 && !sp.moves() {
+		sp.keepAsMany(now)
 	}
 }
 
 // keepAsMany has the pool keep the lanes that the flow has now when it has ended.
-func (f *Flow) keepAsMany(now time.Time) {
+func (sp *laneSpread) keepAsMany(now time.Time) {
 	lanes := map[*wanPath]int{}
-	for _, st := range f.strands {
+	for _, st := range sp.f.lanes.strands {
 		lanes[st.l.path]++
 	}
 	for p, n := range lanes {
@@ -148,17 +160,18 @@ func (f *Flow) keepAsMany(now time.Time) {
 // it gets more than one lane.
 const stripePause = 2 * time.Second
 
-// measureLanes finds whether the flow's lanes differ, and which one is quickest.
-func (f *Flow) measureLanes() {
-	if len(f.strands) < 2 {
-		if f.mix != nil {
-			f.mix.quickest, f.mix.uneven = nil, false
+// measure finds whether the flow's lanes differ, and which one is quickest.
+func (sp *laneSpread) measure() {
+	f := sp.f
+	if len(f.lanes.strands) < 2 {
+		if sp.mix != nil {
+			sp.mix.quickest, sp.mix.uneven = nil, false
 		}
 		return
 	}
 	var quickest *strand
 	var slowest time.Duration
-	for _, st := range f.strands {
+	for _, st := range f.lanes.strands {
 		p := st.pace()
 		if !st.ready || st.leaving || p.rtt == 0 {
 			continue
@@ -172,44 +185,47 @@ func (f *Flow) measureLanes() {
 		return
 	}
 	// Lanes of one path differ by what they queue, which is no reason to change.
-	m := f.mixed()
+	m := sp.mixed()
 	m.uneven = slowest > 2*quickest.paced.rtt && slowest-quickest.paced.rtt > betterBy
 	if !m.uneven {
-		quickest = f.strands[0]
+		quickest = f.lanes.strands[0]
 	}
 	if was := m.quickest; was == nil || was.gone || !m.uneven || 2*quickest.paced.rtt < was.paced.rtt {
 		m.quickest = quickest
 	}
-	f.feed() // a lane may have left a record to others that have become slower
+	f.lanes.feed() // a lane may have left a record to others that have become slower
 }
 
 // slowestLane is the longest round trip of the flow's lanes, or the session's.
-func (f *Flow) slowestLane() time.Duration {
+func (sp *laneSpread) slowestLane() time.Duration {
+	f := sp.f
 	rtt := f.s.rtt()
-	for _, st := range f.strands {
+	for _, st := range f.lanes.strands {
 		rtt = max(rtt, st.paced.rtt)
 	}
 	return rtt
 }
 
-// firstStrand is the strand for what is little.
-func (f *Flow) firstStrand() *strand {
-	if f.mix == nil {
-		return f.strands[0]
+// quickest is the strand for what is little.
+func (sp *laneSpread) quickest() *strand {
+	f := sp.f
+	if sp.mix == nil {
+		return f.lanes.strands[0]
 	}
-	if q := f.mix.quickest; q != nil && !q.gone && q.ready && !q.leaving {
+	if q := sp.mix.quickest; q != nil && !q.gone && q.ready && !q.leaving {
 		return q
 	}
-	return f.strands[0]
+	return f.lanes.strands[0]
 }
 
 // leavesRecord reports whether a strand leaves the next record to a faster one.
-func (f *Flow) leavesRecord(st *strand) bool {
-	if !f.uneven() {
+func (sp *laneSpread) leavesRecord(st *strand) bool {
+	f := sp.f
+	if !sp.uneven() {
 		return false
 	}
 	others := make([]pace, 0, maxLanes)
-	for _, o := range f.strands {
+	for _, o := range f.lanes.strands {
 		if o != st && o.ready && !o.leaving {
 			others = append(others, o.pace())
 		}
@@ -221,18 +237,18 @@ func (f *Flow) leavesRecord(st *strand) bool {
 	return st.pace().leaves(others, backlog)
 }
 
-func (f *Flow) mixed() *mix {
-	if f.mix == nil {
-		f.mix = &mix{}
+func (sp *laneSpread) mixed() *mix {
+	if sp.mix == nil {
+		sp.mix = &mix{}
 	}
-	return f.mix
+	return sp.mix
 }
 
-func (f *Flow) uneven() bool { return f.mix != nil && f.mix.uneven }
+func (sp *laneSpread) uneven() bool { return sp.mix != nil && sp.mix.uneven }
 
 // farLacksRoom reports that the far relay has said of late that it lacks room on the lanes.
-func (f *Flow) farLacksRoom(now time.Time) bool {
-	return f.mix != nil && !f.mix.farLimited.IsZero() && f.mix.farLimited.until(now) < limitedFor
+func (sp *laneSpread) farLacksRoom(now time.Time) bool {
+	return sp.mix != nil && !sp.mix.farLimited.IsZero() && sp.mix.farLimited.until(now) < limitedFor
 }
 
 // mix is what a flow that moves knows of its lanes together. A parked flow has none.
