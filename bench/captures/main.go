@@ -21,11 +21,11 @@ import (
 	"path/filepath"
 	"time"
 
-	"longhaul/bench/program"
+	"longhaul/bench/kit"
 	"longhaul/internal/words/units"
 )
 
-func main() { program.Main("captures", run) }
+func main() { kit.Command("captures", run) }
 
 // bench is what to compare.
 type bench struct {

@@ -6,55 +6,58 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/internal/carry/integrity"
 	"longhaul/lab"
+	"longhaul/lab/experiment"
 	"longhaul/lab/link"
-	"longhaul/lab/progress"
-	"longhaul/lab/relays"
-	"longhaul/lab/sandbox"
 )
 
-// Within is the maximum duration of a check.
-const Within = 5 * time.Second
+// within is the maximum duration of a check.
+const within = 5 * time.Second
 
-// Options are the options of a run.
-type Options struct {
-	Program string // the longhaul binary
-	Seed    uint64 // of losses and alterations
-	Report  progress.Reporter
+func main() { kit.Main(suite().Entry()) }
+
+func suite() kit.Suite {
+	s := kit.Suite{Usual: kit.Options{Repeat: 1, Seed: 1}, Experiment: experiment.Experiment{
+		Name:    "check",
+		Summary: "longhaul check on a chain of relays with known faults",
+		Source:  "no report: each fault is known",
+		Short:   "Run longhaul check on a chain of relays with known faults",
+		Long: `check builds a chain of three relays and a target, each on its own host: 20 and
+30 ms apart, at 500 and 200 Mb/s. Each case has another fault, or none: a relay
+or the target is down, a link is cut or loses packets, a program between two
+relays alters bytes. The table shows whether longhaul check names the fault and
+its place, and the duration.
+
+Exit codes: 0 each case is right and took at most 5 s, 1 otherwise.`,
+		Example: `  go run ./bench/check
+  go run ./bench/check --case altered-bc-data --json`,
+	}, Missing: func(way string) string {
+		if way == withSocat {
+			return lab.MissingProgram("socat", "socat")
+		}
+		return ""
+	}}
+	for _, c := range Cases() {
+		way := "relays"
+		if c.socat != "" {
+			way = withSocat
+		}
+		s.Trials = append(s.Trials, kit.Trial{Name: c.Name, About: c.want.String(), Ways: []string{way}, Run: c.run})
+	}
+	return s
 }
 
-// Result is a check's result of a case.
-type Result struct {
-	Case    string  `json:"case"`
-	Want    Verdict `json:"want"`
-	Got     Verdict `json:"got"`
-	Right   bool    `json:"right"` // and in time
-	Seconds float64 `json:"seconds"`
-	Said    string  `json:"said"`
-	Skipped string  `json:"skipped,omitempty"` // why it was not run
-	Error   string  `json:"error,omitempty"`
-
-	Report *integrity.Report `json:"report"` // null: no report
-}
-
-// Outcome has the results of all cases.
-type Outcome struct {
-	Right          int      `json:"right"`
-	Run            int      `json:"run"`
-	SlowestSeconds float64  `json:"slowest_seconds"`
-	Cases          []Result `json:"cases"`
-}
+const withSocat = "socat"
 
 // The hosts and their addresses.
 var (
@@ -76,91 +79,39 @@ const (
 	targetPort = 5000
 )
 
-// Run runs cases, one after the other. The process must be inside a sandbox.
-func Run(ctx context.Context, cases []Case, o Options) (Outcome, error) {
-	var outcome Outcome
-	// In the sandbox's own /run, which disappears with the sandbox.
-	if err := sandbox.PrivateRun(); err != nil {
-		return outcome, err
-	}
-	for i, c := range cases {
-		r := c.run(ctx, o)
-		if ctx.Err() != nil {
-			return outcome, ctx.Err()
-		}
-		outcome.Cases = append(outcome.Cases, r)
-		if r.Skipped == "" {
-			outcome.Run++
-			outcome.SlowestSeconds = max(outcome.SlowestSeconds, r.Seconds)
-		}
-		if r.Right {
-			outcome.Right++
-		}
-		o.Report.Notef("%d/%d %s, %.2f s", i+1, len(cases), r.Case, r.Seconds)
-	}
-	return outcome, nil
-}
-
-func (c Case) run(ctx context.Context, o Options) Result {
-	r := Result{Case: c.Name, Want: c.want}
-	if c.socat != "" {
-		if _, err := exec.LookPath("socat"); err != nil {
-			r.Skipped = "socat is not installed"
-			return r
-		}
-	}
-	w, err := c.build(ctx, o)
-	if err == nil {
-		defer w.close()
-		err = w.check(ctx, &r)
-	}
+func (c Case) run(ctx context.Context, o kit.Options, _ string, run int, note func(kit.Measured)) error {
+	w, err := c.build(ctx, o, o.Seed+uint64(run)-1)
 	if err != nil {
-		r.Error = err.Error()
+		return err
 	}
-	r.Right = r.Error == "" && r.Got == r.Want && r.Seconds <= Within.Seconds()
-	return r
+	defer w.Close()
+	got, took, err := w.check(ctx)
+	if err != nil {
+		return w.Explain(err)
+	}
+	wrong := kit.Measured{Name: "wrong", Bound: kit.AtMost(0), Exact: true}
+	if got != c.want {
+		wrong.Value, wrong.Example = 1, fmt.Sprintf("%s, and not %s", got, c.want)
+	}
+	note(wrong)
+	note(kit.Measured{Name: "took", Unit: "s", Value: took.Seconds(), Bound: kit.AtMost(within.Seconds()), Exact: true})
+	return nil
 }
 
 // world is a built chain.
 type world struct {
+	*kit.World
 	Case
-	lab     *lab.Lab
-	program string
-	dir     string
-	relays  []*relays.Process
-	closers []func()
 }
 
-func (w *world) close() {
-	w.kill()
-	for _, c := range slices.Backward(w.closers) {
-		c()
-	}
-}
-
-// kill ends the relays.
-func (w *world) kill() {
-	for _, p := range w.relays {
-		if p.Running() {
-			_ = p.Kill() // no failure leaves it running
-		}
-	}
-}
-
-func (c Case) build(ctx context.Context, o Options) (*world, error) {
-	built, err := lab.Build(c.topology(o.Seed))
+func (c Case) build(ctx context.Context, o kit.Options, seed uint64) (*world, error) {
+	built, err := kit.NewWorld(c.topology(seed), o.Program, o.Report)
 	if err != nil {
 		return nil, err
 	}
-	w := &world{Case: c, lab: built, program: o.Program}
-	w.closers = append(w.closers, func() { built.Close() })
-	if w.dir, err = os.MkdirTemp("/run", "chain-"); err != nil {
-		w.close()
-		return nil, err
-	}
-	w.closers = append(w.closers, func() { os.RemoveAll(w.dir) })
-	if err := w.start(ctx, o.Seed); err != nil {
-		w.close()
+	w := &world{World: built, Case: c}
+	if err := w.start(ctx, seed); err != nil {
+		w.Close()
 		return nil, err
 	}
 	return w, nil
@@ -198,7 +149,7 @@ func (c Case) topology(seed uint64) lab.Topology {
 
 // start starts the target, the relays, and the programs between them.
 func (w *world) start(ctx context.Context, seed uint64) error {
-	key := filepath.Join(w.dir, "key")
+	key := filepath.Join(w.Dir, "key")
 	if err := integrity.NewKey().Create(key); err != nil {
 		return err
 	}
@@ -214,11 +165,11 @@ func (w *world) start(ctx context.Context, seed uint64) error {
 		if w.alter.leg == "bc" {
 			host, at, lead = "relay-c", cOnBC, &toC
 		}
-		m, err := startMiddle(ctx, w.lab.Host(host), to(at, middlePort).String(), lead.String(), w.alter, seed)
+		m, err := startMiddle(ctx, w.Host(host), to(at, middlePort).String(), lead.String(), w.alter, seed)
 		if err != nil {
 			return err
 		}
-		w.closers = append(w.closers, m.close)
+		w.AtClose(m.close)
 		*lead = to(at, middlePort)
 	}
 	if w.socat != "" {
@@ -244,8 +195,7 @@ func (w *world) start(ctx context.Context, seed uint64) error {
 		if w.down == r.name {
 			continue
 		}
-		p := &relays.Process{Name: r.name, Host: w.lab.Host(r.name), Program: w.program, Dir: w.dir}
-		w.relays = append(w.relays, p)
+		p := w.Relay(r.name, r.name)
 		config := fmt.Sprintf("control_socket: %s\nworkers: 1\ntunnels:\n  - name: main\n    listen: %v\n    forward: %v\n    check: {key_file: %s, next: %s}\n    %s\n",
 			p.Socket(), to(r.listen, relayPort), r.to, key, r.next, r.on)
 		if err := p.Start(ctx, config); err != nil {
@@ -253,56 +203,31 @@ func (w *world) start(ctx context.Context, seed uint64) error {
 		}
 	}
 	if w.cut != "" {
-		return w.lab.Link(w.cut).Change(func(s *link.Settings) { s.Down = true })
+		return w.Link(w.cut).Change(func(s *link.Settings) { s.Down = true })
 	}
 	return nil
 }
 
 // serveTarget accepts connections, and sends and expects nothing.
 func (w *world) serveTarget(ctx context.Context) error {
-	l, err := w.lab.Host("target").ListenTCP(ctx, targetPort)
-	if err != nil {
-		return err
-	}
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			if w.resets {
-				_ = conn.(*net.TCPConn).SetLinger(0)
-				conn.Close()
-				continue
-			}
-			serving.Go(func() {
-				defer conn.Close()
-				_ = conn.SetDeadline(time.Now().Add(time.Minute))
-				_, _ = conn.Write([]byte("220 ready\r\n"))
-				for b := make([]byte, 1<<10); ; {
-					if _, err := conn.Read(b); err != nil {
-						return
-					}
-				}
-			})
+	return w.Serve(ctx, "target", targetPort, func(conn net.Conn) {
+		if w.resets {
+			_ = conn.(*net.TCPConn).SetLinger(0)
+			return
 		}
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		_, _ = conn.Write([]byte("220 ready\r\n"))
+		_, _ = io.Copy(io.Discard, conn)
 	})
-	w.closers = append(w.closers, func() {
-		l.Close()
-		w.kill() // this closes the served connections
-		serving.Wait()
-	})
-	return nil
 }
 
 func (w *world) startSocat(ctx context.Context, at, to netip.AddrPort) error {
 	cmd := exec.Command("socat", fmt.Sprintf("TCP4-LISTEN:%d,bind=%s,reuseaddr,fork", at.Port(), at.Addr()), "TCP4:"+to.String())
-	host := w.lab.Host("relay-c")
+	host := w.Host("relay-c")
 	if err := host.Start(cmd); err != nil {
 		return err
 	}
-	w.closers = append(w.closers, func() {
+	w.AtClose(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
@@ -310,34 +235,33 @@ func (w *world) startSocat(ctx context.Context, at, to netip.AddrPort) error {
 }
 
 // check has relay-a check its tunnel.
-func (w *world) check(ctx context.Context, r *Result) error {
+func (w *world) check(ctx context.Context) (v Verdict, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, w.program, "check", "main", "--json", "--control-socket", w.relays[0].Socket())
+	cmd := exec.CommandContext(ctx, w.Program, "check", "main", "--json", "--control-socket", w.Relays[0].Socket())
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	begin := time.Now()
-	err := w.lab.Host("relay-a").Start(cmd)
+	err = w.Host("relay-a").Start(cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}
-	r.Seconds = time.Since(begin).Seconds()
+	took = time.Since(begin)
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		return err
+		return v, took, err
 	}
 	var report integrity.Report
 	if err := json.Unmarshal(stdout.Bytes(), &report); err != nil {
-		return fmt.Errorf("longhaul check: %v: %s", cmd.ProcessState, strings.TrimSpace(stderr.String()))
+		return v, took, fmt.Errorf("longhaul check: %v: %s", cmd.ProcessState, strings.TrimSpace(stderr.String()))
 	}
 	if want := map[integrity.State]int{integrity.Whole: 0, integrity.Broken: 1, integrity.Lossy: 3}[report.State]; cmd.ProcessState.ExitCode() != want {
-		return fmt.Errorf("longhaul check ends with %d for a tunnel that is %s", cmd.ProcessState.ExitCode(), report.State)
+		return v, took, fmt.Errorf("longhaul check ends with %d for a tunnel that is %s", cmd.ProcessState.ExitCode(), report.State)
 	}
-	r.Got, r.Said, r.Report = verdictOf(report), report.Summary, &report
 	if w.socat != "" && (len(report.Chains[0].Hops) != 4 || report.Chains[0].Hops[1].Kind != integrity.KindOther) {
-		return errors.New("longhaul check does not report the socat")
+		return v, took, errors.New("longhaul check does not report the socat")
 	}
-	return nil
+	return verdictOf(report), took, nil
 }
 
 // verdictOf returns the hosts on either side of a report's fault.

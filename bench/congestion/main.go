@@ -1,12 +1,11 @@
-// Command congestion runs congestion controls over lossy, shared, changing and policed
-// paths.
+// Command congestion runs congestion controls alone over a path that flags describe.
 //
-//	go run ./bench/congestion --sharing --queue 0.5,1,4 --against cubic
+//	go run ./bench/congestion --cc haul,cubic --rtt 600ms --loss 1%
 package main
 
 import (
 	"longhaul/bench/kit"
-	"longhaul/lab/congestion"
+	"longhaul/bench/kit/congestion"
 )
 
 func main() { kit.Main(congestion.Experiment()) }

@@ -14,8 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"longhaul/bench/kit"
 	"longhaul/bench/peers"
-	"longhaul/bench/program"
 	"longhaul/test/nettest"
 )
 
@@ -124,43 +124,13 @@ func TestUsage(t *testing.T) {
 		"--measures x":          `unknown measure "x": choose from bulk, bulk16`,
 		"--repeat 0":            "take 1 or more",
 		"--time 1ms":            "too short",
-		"--series dir":          "--series goes with --growth",
 		"--growth --measures x": `unknown measure "x": choose from 100-flows-1-threads`,
 		"extra":                 `unknown argument "extra"`,
 	} {
 		var stdout, stderr bytes.Buffer
 		err := run(t.Context(), strings.Fields(args), &stdout, &stderr)
-		if err == nil || errors.Is(err, program.ErrReported) || !strings.Contains(err.Error(), want) {
+		if err == nil || errors.Is(err, kit.ErrReported) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: err = %v, want %s", args, err, want)
-		}
-	}
-}
-
-func TestWriteGrowth(t *testing.T) {
-	b := &bench{repeat: 2, time: time.Second, measures: growthMeasures}
-	r := newResult(b)
-	r.addRelay(peers.Relay{Name: "a"}, peers.Program{})
-	for m, kind := range growthMeasures {
-		for i := range 2 {
-			s := sample{counted: counted{bytes: 1e9}, elapsed: time.Second, cpu: time.Second, flows: kind.load.clients}
-			s.latency.add(time.Duration(i+1) * time.Millisecond)
-			s.after.Memory = 1e7
-			r.add(m, 0, kind, s)
-		}
-	}
-	dir := t.TempDir()
-	if err := writeGrowth(dir, r); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range growthSeries {
-		table, err := os.ReadFile(dir + "/" + p.file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, want := range []string{`,"a, 1 thread",`, `,"a, 2 threads",`, p.y.Label} {
-			if !strings.Contains(string(table), want) {
-				t.Errorf("%s has no %q", p.file, want)
-			}
 		}
 	}
 }

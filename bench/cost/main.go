@@ -19,13 +19,13 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/bench/peers"
-	"longhaul/bench/program"
 	"longhaul/internal/words/flagvalue"
 	"longhaul/lab/sandbox"
 )
 
-func main() { program.Main("cost", run) }
+func main() { kit.Command("cost", run) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch {
@@ -44,7 +44,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	asMarkdown := flags.Bool("markdown", false, "print Markdown tables")
 	growth := flags.Bool("growth", false, "measure with 100, 1000 and 10 000 busy flows and 1 and 2 threads instead")
 	monitoring := flags.Bool("monitoring", false, "measure what metrics, history and dashboard cost instead")
-	series := flags.String("series", "", "with --growth: `directory` for the series, as CSV")
 	onlyRelays := flags.String("relays", "", "comma-separated names of the relays to run (default all)")
 	onlyMeasures := flags.String("measures", "", "comma-separated names of what to measure (default all)")
 	binary := flags.String("longhaul", "", "longhaul binary to run (default: built from this tree)")
@@ -65,8 +64,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return fmt.Errorf("--time %v is too short; use 100ms or more", b.time)
 	case *monitoring && (*growth || *binary != ""):
 		return errors.New("--monitoring goes with neither --growth nor --longhaul: it builds the program with and without")
-	case *series != "" && !*growth:
-		return errors.New("--series goes with --growth")
 	}
 
 	kinds := measures
@@ -100,7 +97,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 				return err
 			}
 		}
-		return program.InSandbox(args, stdout, stderr)
+		return kit.InSandbox(args, stdout, stderr)
 	}
 	if err := prepareHost(); err != nil {
 		return err
@@ -120,11 +117,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if *monitoring {
 		result.Changes = result.changes(monitoringPairs)
-	}
-	if *series != "" {
-		if err := writeGrowth(*series, result); err != nil {
-			return err
-		}
 	}
 	switch {
 	case *asJSON:

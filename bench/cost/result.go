@@ -6,11 +6,12 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
+	"longhaul/bench/kit"
 	"longhaul/bench/peers"
+	"longhaul/internal/words/stats"
 )
 
 // result is what the program prints as JSON.
@@ -92,9 +93,8 @@ func median(values []float64) (mid, least, most float64) {
 	if len(values) == 0 {
 		return 0, 0, 0
 	}
-	sorted := slices.Sorted(slices.Values(values))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2, sorted[0], sorted[n-1]
+	least, most = stats.Spread(values, kit.Itself)
+	return stats.Median(values, kit.Itself), least, most
 }
 
 func (m metric) format(values []float64) string {

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"longhaul/lab/congestion"
-	"longhaul/lab/stats"
+	"longhaul/bench/kit/congestion"
+	"longhaul/internal/words/stats"
 )
 
 // family is a set of cells that are judged alike: a table of the document.

@@ -17,8 +17,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"longhaul/bench/kit/congestion"
 	"longhaul/internal/words/flagvalue"
-	"longhaul/lab/congestion"
 	"longhaul/lab/experiment"
 	"longhaul/lab/tcpcc"
 )
@@ -56,7 +56,7 @@ var familyNames = []string{
 	"harm-cubic", "beside-bbr", "beside-bbr3", "harm-cubic-codel", "beside-bbr-codel", "beside-bbr3-codel",
 	"harm-cubic-fq-codel", "beside-bbr-fq-codel", "beside-bbr3-fq-codel", "harm-cubic-pie", "beside-bbr-pie", "beside-bbr3-pie",
 	"ecn", "misbehaving", "wired", "wireless", "traces", "pantheon", "satellite", "warm-start", "policers", "varying-delay",
-	"slow", "cpu", "high-delay", "reordering", "transients",
+	"slow", "cpu", "high-delay", "reordering", "transients", "traps",
 }
 
 // command is a run as flags describe it.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"longhaul/bench/kit/congestion"
 	"longhaul/lab"
-	"longhaul/lab/congestion"
 	"longhaul/lab/experiment"
 	"longhaul/lab/link"
 	"longhaul/lab/tracemodel"

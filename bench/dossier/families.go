@@ -6,11 +6,11 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/bench/kit/congestion"
+	"longhaul/bench/kit/congestion/receiver"
+	"longhaul/internal/words/stats"
 	"longhaul/lab"
-	"longhaul/lab/congestion"
-	"longhaul/lab/congestion/receiver"
 	"longhaul/lab/link"
-	"longhaul/lab/stats"
 )
 
 // subject is the algorithm that is evaluated, with those that it is held against.
@@ -33,7 +33,7 @@ func (s subject) families() []family {
 		all = append(all, s.harm(aqm), s.beside("bbr", aqm), s.beside("bbr3", aqm))
 	}
 	return append(all, s.ecn(), s.misbehaving(), s.wired(), s.wireless(), s.traces(), s.pantheon(), s.satellite(), s.warmStart(), s.circuitBreakers(), s.varyingDelay(), s.slowLinks(),
-		s.cpu(), s.highDelay(), s.reordering(), s.transients())
+		s.cpu(), s.highDelay(), s.reordering(), s.transients(), s.traps())
 }
 
 // Sizes of most cells. The rate lets several trials run at once on few CPUs.

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"time"
 
-	"longhaul/lab/congestion"
+	"longhaul/bench/kit/congestion"
+	"longhaul/internal/words/stats"
 	"longhaul/lab/link"
-	"longhaul/lab/stats"
 )
 
 // The roles of trials of flows that meet. In each the flow in the subject's place comes

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"longhaul/lab/congestion"
+	"longhaul/bench/kit/congestion"
 )
 
 // Verdict is the outcome of a cell.

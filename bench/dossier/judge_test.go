@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/lab/congestion"
+	"longhaul/bench/kit/congestion"
 )
 
 // bps returns runs of one flow with these goodputs.

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/lab/congestion"
-	"longhaul/lab/stats"
+	"longhaul/bench/kit/congestion"
+	"longhaul/internal/words/stats"
 )
 
 // machine watches how busy the machine is. The emulated links forward packets in threads

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"longhaul/lab/congestion"
+	"longhaul/bench/kit/congestion"
 	"longhaul/lab/link"
 )
 
@@ -266,7 +266,7 @@ func (s subject) faults(name, title, about string, items, names []string) family
 	return f
 }
 
-const faultsAbout = "One flow at 20 Mb/s, 100 ms and 0.1 % loss, with the faults and bounds of `bench/congestion --safety`: delivery is back at 80 % " +
+const faultsAbout = "One flow at 20 Mb/s, 100 ms and 0.1 % loss, with a fault: delivery is back at 80 % " +
 	"within 5 s, nothing stalls for 2 s on a path that is up, and sent ÷ delivered × (1 - random loss) is within its bound."
 
 // circuitBreakers: RFC 9743, section 7.2. A policer is the network's simplest breaker: it

@@ -8,8 +8,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"longhaul/lab/congestion"
-	"longhaul/lab/stats"
+	"longhaul/bench/kit/congestion"
+	"longhaul/internal/words/stats"
 )
 
 // Result is the outcome of the cells.

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/bench/kit/congestion"
 	"longhaul/lab"
-	"longhaul/lab/congestion"
 	"longhaul/lab/progress"
 )
 

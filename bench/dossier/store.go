@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"longhaul/lab/congestion"
+	"longhaul/bench/kit/congestion"
 )
 
 // store keeps the runs in a directory, a file for each, so that a run can be interrupted,

@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"longhaul/lab/congestion"
+	"longhaul/bench/kit/congestion"
 	"longhaul/lab/link"
 	"longhaul/lab/tracemodel"
 )

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"longhaul/lab/congestion"
-	"longhaul/lab/stats"
+	"longhaul/bench/kit/congestion"
+	"longhaul/internal/words/stats"
 )
 
 // The roles of trials that begin with and without a connection before.

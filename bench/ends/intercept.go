@@ -5,12 +5,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/lab"
 	"longhaul/lab/relays"
 )
@@ -35,8 +35,7 @@ type interceptMode struct {
 type interceptor struct {
 	name string
 	interceptMode
-	lab      *lab.Lab
-	dir      string
+	world    *kit.World
 	relay    *relays.Process
 	targets  []*lane // on the target's host
 	observer observer
@@ -51,16 +50,14 @@ func startInterceptor(ctx context.Context, name string, o Options, lanes int) (p
 			err = fmt.Errorf("%s: %w", name, err)
 		}
 	}()
-	if p.dir, err = os.MkdirTemp("", "longhaul-ends-"); err != nil {
-		return p, err
-	}
-	if p.lab, err = lab.Build(lab.OneRouter(lab.Sysctl{Name: "net.ipv4.tcp_fastopen", Value: fastOpenBoth})); err != nil {
+	router := lab.OneRouter(lab.Sysctl{Name: "net.ipv4.tcp_fastopen", Value: fastOpenBoth})
+	if p.world, err = kit.NewWorld(router, o.Program, nil); err != nil {
 		return p, err
 	}
 	used := map[uint16]bool{} // by lanes before: a tunnel's ports are those of all families
 	for len(p.targets) < lanes {
 		var l *lane
-		err := p.lab.Host("target").Do(func() (err error) {
+		err := p.world.Host("target").Do(func() (err error) {
 			l, err = newLane(placeOf(lab.RoutedTarget[0].Addr(), lab.RoutedTarget[1].Addr()))
 			return err
 		})
@@ -77,8 +74,8 @@ func startInterceptor(ctx context.Context, name string, o Options, lanes int) (p
 		}
 		p.targets = append(p.targets, l)
 	}
-	p.relay = &relays.Process{Name: "intercepting", Host: p.lab.Host("router"), Program: o.Program, Dir: p.dir, Line: p.observer.listener("intercepting")}
-	p.observer.relays = []*relays.Process{p.relay}
+	p.relay = p.world.Relay("intercepting", "router")
+	p.observer.listen(p.world.Relays)
 	return p, p.relay.Start(ctx, p.config())
 }
 
@@ -96,16 +93,15 @@ func (p *interceptor) config() string {
 }
 
 func (p *interceptor) close() {
-	if p.relay != nil && p.relay.Running() {
-		_ = p.relay.Kill()
+	if p.world != nil {
+		p.world.Kill()
 	}
 	for _, l := range p.targets {
 		l.close()
 	}
-	if p.lab != nil {
-		p.lab.Close()
+	if p.world != nil {
+		p.world.Close()
 	}
-	os.RemoveAll(p.dir)
 }
 
 // check returns an error if the relay has died, or if connections went past it.
@@ -142,7 +138,7 @@ func (p *interceptor) route(_ *lane, i int, s *Script) (route, func(), error) {
 	}
 	l := p.targets[i]
 	r := l.direct(s)
-	r.socket = socketsOf(p.lab.Host("client"))
+	r.socket = socketsOf(p.world.Host("client"))
 	r.quiet = twice(func() bool { return p.observer.idle(laneTunnel(i)) })
 	return r, l.empty, nil
 }

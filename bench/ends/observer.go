@@ -31,6 +31,14 @@ type ending struct {
 	at   time.Time
 }
 
+// listen observes relays that are still to be started.
+func (o *observer) listen(to []*relays.Process) {
+	o.relays = to
+	for _, r := range to {
+		r.Line = o.listener(r.Name)
+	}
+}
+
 // listener keeps what a relay's log says of the end of the last flow of each tunnel.
 func (o *observer) listener(relay string) func(string) {
 	return func(line string) {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -19,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/bench/kit"
 	"longhaul/lab"
 	"longhaul/lab/hosts"
 	"longhaul/lab/link"
@@ -52,8 +52,7 @@ type pairMode struct {
 type pair struct {
 	name string
 	pairMode
-	lab                 *lab.Lab
-	dir                 string
+	world               *kit.World
 	nearRelay, farRelay *relays.Process
 	targets             []*lane  // on the far relay's host
 	busy                []string // by lane, who still had the script's flow when its client was done
@@ -101,10 +100,7 @@ func startPair(ctx context.Context, name string, o Options, lanes int) (p *pair,
 			err = fmt.Errorf("%s: %w", name, err)
 		}
 	}()
-	if p.dir, err = os.MkdirTemp("", "longhaul-ends-"); err != nil {
-		return p, err
-	}
-	if err := p.build(); err != nil {
+	if err := p.build(o.Program); err != nil {
 		return p, err
 	}
 	for range lanes {
@@ -132,11 +128,11 @@ func startPair(ctx context.Context, name string, o Options, lanes int) (p *pair,
 	return p, nil
 }
 
-func (p *pair) nearHost() *hosts.Host { return p.lab.Host("near") }
-func (p *pair) farHost() *hosts.Host  { return p.lab.Host("far") }
+func (p *pair) nearHost() *hosts.Host { return p.world.Host("near") }
+func (p *pair) farHost() *hosts.Host  { return p.world.Host("far") }
 
 // build builds the two hosts and the WAN, or two.
-func (p *pair) build() (err error) {
+func (p *pair) build(program string) (err error) {
 	settings := link.Settings{MTU: 1500, Delay: p.rtt / 2}
 	fastOpen := []lab.Sysctl{{Name: "net.ipv4.tcp_fastopen", Value: fastOpenBoth}}
 	over := func(name string, near, far netip.Prefix) lab.LinkSpec {
@@ -151,13 +147,13 @@ func (p *pair) build() (err error) {
 	if p.paths {
 		links = append(links, over(pairWAN2, pairNear2, pairFar2))
 	}
-	p.lab, err = lab.Build(lab.Topology{
+	p.world, err = kit.NewWorld(lab.Topology{
 		Hosts: []lab.HostSpec{
 			{Name: "near", Address: pairNear.Addr(), Sysctls: fastOpen},
 			{Name: "far", Address: pairFar.Addr(), Sysctls: fastOpen},
 		},
 		Links: links,
-	})
+	}, program, nil)
 	return err
 }
 
@@ -187,14 +183,13 @@ func (p *pair) tunnel(lane int, refused bool) (t pairTunnel) {
 
 // start makes the keys and starts both relays.
 func (p *pair) start(ctx context.Context, program string) error {
-	near := relays.Peer{Host: p.nearHost(), Name: "near", Keys: filepath.Join(p.dir, "near-keys")}
-	far := relays.Peer{Host: p.farHost(), Name: "far", Keys: filepath.Join(p.dir, "far-keys")}
+	near := relays.Peer{Host: p.nearHost(), Name: "near", Keys: filepath.Join(p.world.Dir, "near-keys")}
+	far := relays.Peer{Host: p.farHost(), Name: "far", Keys: filepath.Join(p.world.Dir, "far-keys")}
 	if err := relays.Introduce(ctx, program, far, near, netip.AddrPortFrom(pairFar.Addr(), farPorts).String()); err != nil {
 		return err
 	}
-	p.nearRelay = &relays.Process{Name: "near", Host: near.Host, Program: program, Dir: p.dir, Line: p.observer.listener("near")}
-	p.farRelay = &relays.Process{Name: "far", Host: far.Host, Program: program, Dir: p.dir, Line: p.observer.listener("far")}
-	p.observer.relays = []*relays.Process{p.nearRelay, p.farRelay}
+	p.nearRelay, p.farRelay = p.world.Relay("near", "near"), p.world.Relay("far", "far")
+	p.observer.listen(p.world.Relays)
 	nearConfig, farConfig := p.config(p.nearRelay, near.Keys), p.config(p.farRelay, far.Keys)
 	for i := range p.targets {
 		for _, refused := range []bool{false, true} {
@@ -246,7 +241,7 @@ func (p *pair) config(r *relays.Process, keys string) *strings.Builder {
 func (p *pair) newWeather(seed uint64) *weather {
 	over := func(name string) *wan.Path {
 		return &wan.Path{
-			Near: p.nearHost(), Far: p.farHost(), Link: p.lab.Link(name),
+			Near: p.nearHost(), Far: p.farHost(), Link: p.world.Link(name),
 			Serves: func(port uint16) bool { return port >= farPorts && port < farPorts+mostPorts },
 		}
 	}
@@ -277,24 +272,21 @@ func (p *pair) startTrouble(ctx context.Context) {
 
 func (p *pair) close() {
 	_ = p.calm() // whoever needs its error has asked before
-	for _, r := range []*relays.Process{p.nearRelay, p.farRelay} {
-		if r != nil && r.Running() {
-			_ = r.Kill()
-		}
+	if p.world != nil {
+		p.world.Kill()
 	}
 	for _, l := range p.targets {
 		l.close()
 	}
-	if p.lab != nil {
-		p.lab.Close()
+	if p.world != nil {
+		p.world.Close()
 	}
-	os.RemoveAll(p.dir)
 }
 
 // check returns an error if a relay has died, or if the weather or the upgrades could not be made.
 func (p *pair) check() error {
 	err := p.calm()
-	for _, r := range []*relays.Process{p.nearRelay, p.farRelay} {
+	for _, r := range p.world.Relays {
 		if !r.Running() {
 			err = errors.Join(err, fmt.Errorf("the %s relay has ended:\n%s", r.Name, r.Log()))
 		}

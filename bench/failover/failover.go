@@ -3,70 +3,60 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/lab"
+	"longhaul/lab/experiment"
 	"longhaul/lab/link"
-	"longhaul/lab/progress"
-	"longhaul/lab/relays"
-	"longhaul/lab/sandbox"
-	"longhaul/lab/tcpserver"
 )
 
 // The ways in which a relay dies.
 const (
-	CaseProcess = "process" // killed by SIGKILL: its host answers with resets
-	CaseHost    = "host"    // its WAN is cut: nothing answers
+	byProcess = "process" // killed by SIGKILL: its host answers with resets
+	byHost    = "host"    // its WAN is cut: nothing answers
 )
 
-// Cases returns all cases.
-func Cases() []string { return []string{CaseProcess, CaseHost} }
+func main() { kit.Main(suite().Entry()) }
 
-// Options are the options of a run.
-type Options struct {
-	Program   string // the longhaul binary
-	PerSecond int    // new connections
-	Standing  int    // standing connections, on both relays in total
-	Before    time.Duration
-	After     time.Duration // the death; each at least a second
+func suite() kit.Suite {
+	usual := load{perSecond: 200, standing: 40, before: 3 * time.Second, after: 10 * time.Second, patience: 15 * time.Second}
+	quick := load{perSecond: 50, standing: 10, before: time.Second, after: 2 * time.Second, patience: 3 * time.Second}
+	run := func(ctx context.Context, o kit.Options, way string, _ int, note func(kit.Measured)) error {
+		return die(ctx, o, way, kit.Pick(o, usual, quick), note)
+	}
+	return kit.Suite{Usual: kit.Options{Repeat: 1}, Trials: []kit.Trial{
+		{Name: "death", About: "one of two far relays dies under 200 new connections a second", Ways: []string{byProcess, byHost}, Run: run},
+	}, Experiment: experiment.Experiment{
+		Name:    "failover",
+		Summary: "one of two far relays dies under a stream of new connections",
+		Source:  "no report: every connection is counted",
+		Short:   "One of two far relays dies under a stream of new connections",
+		Long: `failover sends a stream of short connections, and some standing ones, through a
+relay at site A and two at site B. Then one of these dies: its process is
+killed, or (through host) its WAN is cut and nothing answers. The table shows
+the failed connections and the slowest one, before the death, in the second
+after it, and later.
 
-	// Patience is the timeout of connections that the death may have cut off
-	// silently: those of the dead relay, and those begun until halfASecond after
-	// it. 0 means 15 s.
-	Patience time.Duration
-
-	Report progress.Reporter
+Exit codes: 0 no later connection failed, 1 one did.`,
+		Example: `  go run ./bench/failover
+  go run ./bench/failover --through host --json`,
+	}}
 }
 
-// Result is the result of one death.
-type Result struct {
-	Case      string `json:"case"`
-	Flows     int    `json:"flows"`       // new connections in all
-	FlowsOnB2 int    `json:"flows_on_b2"` // those that the other relay served
+// load is what goes through the relays.
+type load struct {
+	perSecond     int // new connections
+	standing      int // standing connections, on both relays in total
+	before, after time.Duration
 
-	// Failed connections by their start: before the death, in the second after it,
-	// and later.
-	FailedBefore      int `json:"failed_before"`
-	FailedFirstSecond int `json:"failed_first_second"`
-	FailedLater       int `json:"failed_later"`
-
-	// The slowest successful one, from connect to the last byte of the reply.
-	SlowestBeforeSeconds      float64 `json:"slowest_before_seconds"`
-	SlowestFirstSecondSeconds float64 `json:"slowest_first_second_seconds"`
-	SlowestLaterSeconds       float64 `json:"slowest_later_seconds"`
-
-	Standing          int     `json:"standing"`            // on the surviving relay
-	Disturbed         int     `json:"disturbed"`           // those that were cut or received wrong bytes
-	LongestGapSeconds float64 `json:"longest_gap_seconds"` // between two replies
-	Lost              int     `json:"lost"`                // connections of the dead relay that got a reset
-
-	FirstError string `json:"first_error,omitempty"`
+	// patience is the timeout of connections that the death may have cut off
+	// silently: those of the dead relay, and those begun until halfASecond after it.
+	patience time.Duration
 }
 
 // The ports, and the path.
@@ -80,117 +70,116 @@ const (
 // patience bounds each connection that the death does not affect, on a busy machine.
 const patience = time.Minute
 
-// Run ends a relay in one way. The process must be inside a sandbox.
-func Run(ctx context.Context, name string, o Options) (Result, error) {
-	r := Result{Case: name}
-	o.Patience = cmp.Or(o.Patience, 15*time.Second)
-	w, err := newWorld(ctx, o.Program)
+// die ends a relay in one way.
+func die(ctx context.Context, o kit.Options, way string, l load, note func(kit.Measured)) error {
+	w, err := newWorld(ctx, o)
 	if err != nil {
-		return r, err
+		return err
 	}
-	defer w.close()
-	standing, err := w.stand(ctx, o.Standing)
+	defer w.Close()
+	standing, err := w.stand(ctx, l.standing)
 	if err != nil {
-		return r, err
+		return err
 	}
-	stopStanding := standing.begin(ctx, o.Patience)
+	stopStanding := standing.begin(ctx, l.patience)
 	defer stopStanding()
 
 	var death time.Time
 	died := make(chan error, 1)
-	timer := time.AfterFunc(o.Before, func() {
+	timer := time.AfterFunc(l.before, func() {
 		death = time.Now()
-		died <- w.die(name)
+		died <- w.die(way)
 	})
 	defer timer.Stop()
-	flows := w.stream(ctx, name, o)
+	flows := w.stream(ctx, l)
 	if err := errors.Join(<-died, ctx.Err()); err != nil {
-		return r, err
+		return err
 	}
 	stopStanding()
-	r.count(flows, death)
-	r.countStanding(standing)
-	return r, nil
+	count(flows, death, note)
+	standing.count(note)
+	return nil
 }
 
-// count sorts the new connections by their start.
-func (r *Result) count(flows []attempt, death time.Time) {
-	r.Flows = len(flows)
+// count notes the new connections by their start: before the death, in the second after
+// it, and later.
+func count(flows []attempt, death time.Time, note func(kit.Measured)) {
+	times := []string{"before", "in the 1st second", "later"}
+	failed, slowest := make([]int, len(times)), make([]time.Duration, len(times))
+	other, example := 0, ""
 	for _, f := range flows {
-		failed, slowest := &r.FailedBefore, &r.SlowestBeforeSeconds
-		switch since := f.began.Sub(death); {
-		case since >= time.Second:
-			failed, slowest = &r.FailedLater, &r.SlowestLaterSeconds
-		case since >= 0:
-			failed, slowest = &r.FailedFirstSecond, &r.SlowestFirstSecondSeconds
+		at := 0
+		if since := f.began.Sub(death); since >= 0 {
+			at = 1 + min(int(since/time.Second), 1)
 		}
 		if f.err != nil {
-			*failed++
-			if r.FirstError == "" {
-				r.FirstError = fmt.Sprintf("%+.3f s: %v", f.began.Sub(death).Seconds(), f.err)
-			}
+			failed[at]++
+			example = fmt.Sprintf("%+.3f s: %v", f.began.Sub(death).Seconds(), f.err)
 			continue
 		}
 		if f.relay == 2 {
-			r.FlowsOnB2++
+			other++
 		}
-		*slowest = max(*slowest, f.took.Seconds())
+		slowest[at] = max(slowest[at], f.took)
+	}
+	note(kit.Measured{Name: "new connections", Value: float64(len(flows))})
+	note(kit.Measured{Name: "by the other relay", Value: float64(other)})
+	for i, name := range times {
+		m := kit.Measured{Name: "failed " + name, Value: float64(failed[i])}
+		if i != 1 {
+			m.Bound, m.Exact = kit.AtMost(0), true
+		}
+		if failed[i] > 0 {
+			m.Example = example
+		}
+		note(m)
+		note(kit.Measured{Name: "slowest " + name, Unit: "ms", Value: 1e3 * slowest[i].Seconds()})
 	}
 }
 
-func (r *Result) countStanding(s *standing) {
+// count notes the standing connections of the other relay, and those of the dead one that
+// got a reset.
+func (s *standing) count(note func(kit.Measured)) {
+	all, lost, longest := 0, 0, time.Duration(0)
+	disturbed := kit.Measured{Name: "of them disturbed", Bound: kit.AtMost(0), Exact: true}
 	for _, f := range s.flows {
 		switch {
 		case f.relay == 1 && f.err != nil:
-			r.Lost++
+			lost++
 		case f.relay == 2:
-			r.Standing++
+			all++
 			if f.err != nil {
-				r.Disturbed++
+				disturbed.Value++
+				disturbed.Example = f.err.Error()
 			}
-			r.LongestGapSeconds = max(r.LongestGapSeconds, f.longest.Seconds())
+			longest = max(longest, f.longest)
 		}
 	}
+	note(kit.Measured{Name: "standing on the other", Value: float64(all)})
+	note(disturbed)
+	note(kit.Measured{Name: "their longest gap between replies", Unit: "s", Value: longest.Seconds()})
+	note(kit.Measured{Name: "reset on the dead one", Value: float64(lost)})
 }
 
-// world is the lab with its relays and the target.
-type world struct {
-	lab    *lab.Lab
-	dir    string
-	relays []*relays.Process // relay-b, relay-b2, relay-a
-	stop   func()            // of the target; nil before it serves
-}
+// world is the lab with its relays: relay-b, relay-b2, relay-a.
+type world struct{ *kit.World }
 
-func newWorld(ctx context.Context, program string) (*world, error) {
-	// In the sandbox's own /run, which disappears with the sandbox.
-	if err := sandbox.PrivateRun(); err != nil {
-		return nil, err
-	}
-	dir, err := os.MkdirTemp("/run", "failover-")
-	if err != nil {
-		return nil, err
-	}
+func newWorld(ctx context.Context, o kit.Options) (w world, err error) {
 	c := lab.MitreConditions()
 	c.RTT, c.RateBps = rtt, rateBps
-	built, err := lab.Build(lab.TwoFarRelays(c))
-	if err != nil {
-		os.RemoveAll(dir)
-		return nil, err
+	if w.World, err = kit.NewWorld(lab.TwoFarRelays(c), o.Program, o.Report); err != nil {
+		return w, err
 	}
-	w := &world{lab: built, dir: dir}
-	if err := w.start(ctx, program); err != nil {
-		w.close()
-		return nil, err
+	if err = w.start(ctx); err != nil {
+		w.Close()
 	}
-	return w, nil
+	return w, err
 }
 
-func (w *world) start(ctx context.Context, program string) error {
-	l, err := w.lab.Host("host-b").ListenTCP(ctx, targetPort)
-	if err != nil {
+func (w world) start(ctx context.Context) error {
+	if err := w.Serve(ctx, "host-b", targetPort, answer); err != nil {
 		return err
 	}
-	w.stop = tcpserver.Serve(l, answer)
 	to := netip.AddrPortFrom
 	for _, one := range []struct{ name, tunnel string }{
 		{"relay-b", fmt.Sprintf("listen: %v, forward: %v", to(lab.WANB, port), to(lab.HostB, targetPort))},
@@ -198,8 +187,7 @@ func (w *world) start(ctx context.Context, program string) error {
 		{"relay-a", fmt.Sprintf("listen: %v, forward: [%v, %v], balance: least-flows, health: {check: connect, interval: 500ms, timeout: 500ms}",
 			to(lab.RelayA, port), to(lab.WANB, port), to(lab.WANB2, port))},
 	} {
-		r := &relays.Process{Name: one.name, Host: w.lab.Host(one.name), Program: program, Dir: w.dir}
-		w.relays = append(w.relays, r)
+		r := w.Relay(one.name, one.name)
 		text := fmt.Sprintf("control_socket: %s\nlog: {level: info}\ntunnels:\n  - {name: main, %s}\n", r.Socket(), one.tunnel)
 		if err := r.Start(ctx, text); err != nil {
 			return err
@@ -209,22 +197,9 @@ func (w *world) start(ctx context.Context, program string) error {
 }
 
 // die kills relay-b or cuts its WAN.
-func (w *world) die(name string) error {
-	if name == CaseProcess {
-		return w.relays[0].Kill()
+func (w world) die(name string) error {
+	if name == byProcess {
+		return w.Relays[0].Kill()
 	}
-	return w.lab.Link(lab.WAN).Change(func(s *link.Settings) { s.Down = true })
-}
-
-func (w *world) close() {
-	for _, r := range w.relays {
-		if r.Running() {
-			_ = r.Kill()
-		}
-	}
-	if w.stop != nil {
-		w.stop()
-	}
-	w.lab.Close()
-	os.RemoveAll(w.dir)
+	return w.Link(lab.WAN).Change(func(s *link.Settings) { s.Down = true })
 }

@@ -1,10 +1,11 @@
 package main
 
 import (
-	"fmt"
+	"errors"
 	"testing"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/test/nettest"
 )
 
@@ -13,24 +14,19 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 func TestNobodyIsRefused(t *testing.T) {
 	nettest.RequireSandbox(t)
 	nettest.CheckLeaks(t)
-	program := nettest.Longhaul(t)
-	for _, name := range Cases() {
-		t.Run(name, func(t *testing.T) {
-			r, err := Run(t.Context(), name, Options{Program: program, PerSecond: 50, Standing: 10, Before: time.Second, After: 2 * time.Second, Patience: 3 * time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("%+v", r)
-			if r.Flows == 0 || r.FlowsOnB2 == 0 || r.Standing == 0 {
-				t.Errorf("nothing was measured: %+v", r)
-			}
-			if r.FailedLater > 0 || r.Disturbed > 0 {
-				t.Errorf("%d connections failed after the first second, %d standing ones were disturbed: %s", r.FailedLater, r.Disturbed, r.FirstError)
-			}
-			if name == CaseProcess && r.Lost == 0 {
-				t.Error("no connection of the dead relay was reset")
-			}
-		})
+	r, err := suite().Run(t.Context(), kit.Options{Program: nettest.Longhaul(t), Cases: suite().CaseNames(), Through: suite().Ways(), Repeat: 1, Quick: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range r.Cases[0].Figures {
+		some := f.Name == "new connections" || f.Name == "by the other relay" || f.Name == "standing on the other" || f.Name == "reset on the dead one" && f.Way == byProcess
+		none := f.Name == "failed later" || f.Name == "of them disturbed"
+		if some && f.Median == 0 || none && f.Median > 0 {
+			t.Errorf("%s: %s: %v (%s)", f.Way, f.Name, f.Median, f.First)
+		}
+	}
+	if len(r.Cases[0].Errors) > 0 {
+		t.Error(r.Cases[0].Errors)
 	}
 }
 
@@ -39,12 +35,14 @@ func TestCount(t *testing.T) {
 	at := func(seconds float64, err error) attempt {
 		return attempt{began: death.Add(time.Duration(seconds * 1e9)), took: 20 * time.Millisecond, relay: 2, err: err}
 	}
-	broken := fmt.Errorf("broken")
-	var r Result
-	r.count([]attempt{at(-1, nil), at(-0.001, broken), at(0, broken), at(0.999, broken), at(1, broken), at(3, nil)}, death)
-	want := Result{Flows: 6, FlowsOnB2: 2, FailedBefore: 1, FailedFirstSecond: 2, FailedLater: 1,
-		SlowestBeforeSeconds: 0.02, SlowestLaterSeconds: 0.02, FirstError: "-0.001 s: broken"}
-	if r != want {
-		t.Errorf("%+v, want %+v", r, want)
+	broken := errors.New("broken")
+	got := map[string]float64{}
+	count([]attempt{at(-1, nil), at(-0.001, broken), at(0, broken), at(0.999, broken), at(1, broken), at(3, nil)}, death,
+		func(m kit.Measured) { got[m.Name] = m.Value })
+	for name, want := range map[string]float64{"new connections": 6, "by the other relay": 2, "failed before": 1, "failed in the 1st second": 2,
+		"failed later": 1, "slowest before": 20, "slowest in the 1st second": 0, "slowest later": 20} {
+		if got[name] != want {
+			t.Errorf("%s: %v, want %v", name, got[name], want)
+		}
 	}
 }

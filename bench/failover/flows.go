@@ -59,24 +59,24 @@ type attempt struct {
 }
 
 // stream opens connections at an even rate and waits for all of them.
-func (w *world) stream(ctx context.Context, name string, o Options) []attempt {
+func (w world) stream(ctx context.Context, l load) []attempt {
 	var (
 		mu  sync.Mutex
 		all []attempt
 		wg  sync.WaitGroup
 	)
-	every := time.Second / time.Duration(o.PerSecond)
+	every := time.Second / time.Duration(l.perSecond)
 	began := time.Now()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	total := int((o.Before + o.After) / every)
-	touched := int((o.Before + halfASecond) / every) // connections that the death may cut
+	total := int((l.before + l.after) / every)
+	touched := int((l.before + halfASecond) / every) // connections that the death may cut
 	for n := 0; n < total && ctx.Err() == nil; {
 		// All that are due: a busy machine skips ticks.
 		for due := int(time.Since(began) / every); n <= due && n < total; n++ {
 			within := patience
 			if n < touched {
-				within = o.Patience
+				within = l.patience
 			}
 			wg.Go(func() {
 				a := attempt{began: time.Now()}
@@ -87,17 +87,14 @@ func (w *world) stream(ctx context.Context, name string, o Options) []attempt {
 				mu.Unlock()
 			})
 		}
-		if n%o.PerSecond == 0 {
-			o.Report.Linef("%s, %3.0f s: %d connections", name, time.Since(began).Seconds(), n)
-		}
 		<-tick.C
 	}
 	wg.Wait()
 	return all
 }
 
-func (w *world) dial(ctx context.Context, within time.Duration) (conn *net.TCPConn, err error) {
-	conn, err = w.lab.Host("host-a").DialTCP(ctx, netip.AddrPortFrom(lab.RelayA, port), within)
+func (w world) dial(ctx context.Context, within time.Duration) (conn *net.TCPConn, err error) {
+	conn, err = w.Host("host-a").DialTCP(ctx, netip.AddrPortFrom(lab.RelayA, port), within)
 	if err == nil {
 		err = conn.SetDeadline(time.Now().Add(within))
 	}
@@ -105,7 +102,7 @@ func (w *world) dial(ctx context.Context, within time.Duration) (conn *net.TCPCo
 }
 
 // ask sends some bytes and compares the returned hash.
-func (w *world) ask(ctx context.Context, within time.Duration) (relay byte, err error) {
+func (w world) ask(ctx context.Context, within time.Duration) (relay byte, err error) {
 	conn, err := w.dial(ctx, within)
 	if err != nil {
 		return 0, err
@@ -146,7 +143,7 @@ type standingFlow struct {
 const standingEvery = 50 * time.Millisecond
 
 // stand opens the connections and finds the relay of each.
-func (w *world) stand(ctx context.Context, n int) (*standing, error) {
+func (w world) stand(ctx context.Context, n int) (*standing, error) {
 	s := &standing{}
 	var on [3]int
 	for range n {

@@ -19,15 +19,16 @@ import (
 	"syscall"
 	"time"
 
-	"longhaul/bench/program"
+	"longhaul/bench/kit"
 	"longhaul/internal/find/doctor"
 	"longhaul/internal/watch/monitor"
 	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/watch/monitor/history/synthetic"
+	"longhaul/internal/words/stats"
 	"longhaul/internal/words/units"
 )
 
-func main() { program.Main("history", run) }
+func main() { kit.Command("history", run) }
 
 // Limits that the history must keep.
 const (
@@ -282,8 +283,8 @@ func ask(ctx context.Context, file string, over time.Duration, runs int, stdout 
 		}
 		slices.Sort(times)
 		slices.Sort(cpu)
-		worst = max(worst, times[len(times)/2])
-		fmt.Fprintf(stdout, "| %-40s | %9d | %7.1f | %7.1f | %7.1f |\n", q.name, n, ms(times[len(times)/2]), ms(times[len(times)-1]), ms(cpu[len(cpu)/2]))
+		worst = max(worst, stats.At(times, 0.5))
+		fmt.Fprintf(stdout, "| %-40s | %9d | %7.1f | %7.1f | %7.1f |\n", q.name, n, ms(stats.At(times, 0.5)), ms(times[len(times)-1]), ms(stats.At(cpu, 0.5)))
 	}
 	fmt.Fprintf(stdout, "\nthe slowest question takes %.0f ms\n", ms(worst))
 	if worst > maxAnswerTime {

@@ -17,13 +17,13 @@ import (
 	"os"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/bench/peers"
-	"longhaul/bench/program"
 	"longhaul/internal/words/flagvalue"
 	"longhaul/lab/sandbox"
 )
 
-func main() { program.Main("hostile", run) }
+func main() { kit.Command("hostile", run) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == attackCommand {
@@ -68,7 +68,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 				return err
 			}
 		}
-		return program.InSandbox(args, stdout, stderr)
+		return kit.InSandbox(args, stdout, stderr)
 	}
 	if err := prepareHost(); err != nil {
 		return err

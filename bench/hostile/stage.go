@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"longhaul/bench/program"
+	"longhaul/bench/kit"
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/test/hostile"
 )
@@ -102,7 +102,7 @@ func (b *bench) prepare(ctx context.Context) error {
 		return nil
 	}
 	b.binary = filepath.Join(b.dir, "longhaul")
-	return program.Build(ctx, b.binary)
+	return kit.Build(ctx, b.binary)
 }
 
 // site are the relays of one scenario, each with keys of its own.

@@ -8,19 +8,18 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/bench/kit"
+	"longhaul/internal/words/stats"
 	"longhaul/lab"
 	"longhaul/lab/link"
-	"longhaul/lab/stats"
 	"longhaul/lab/tcpserver"
 )
 
 const (
-	connectCase = "connect"
 	connectRTT  = 20 * time.Millisecond // between router and target; the client is next to the router
 	runConnects = 200                   // of each way in a run
 
@@ -29,23 +28,6 @@ const (
 	mostOfConnect = 1.1
 )
 
-// Connect is how long clients wait for their connect.
-type Connect struct {
-	RTTMilliseconds float64       `json:"rtt_ms"`
-	Connects        int           `json:"connects"` // of each way in a run
-	Ways            []ConnectTime `json:"ways"`
-}
-
-// ConnectTime is that of one way: the median and the 99th percentile, over the runs.
-type ConnectTime struct {
-	Way      string   `json:"way"`
-	MedianMS Spread   `json:"median_ms"`
-	P99MS    Spread   `json:"p99_ms"`
-	Ratio    *float64 `json:"ratio,omitempty"` // of the medians, over that of direct connects
-	AtMost   *float64 `json:"at_most,omitempty"`
-	OK       *bool    `json:"ok,omitempty"`
-}
-
 // connects is a client whose connects take one way.
 type connects struct {
 	*lab.Stage
@@ -53,7 +35,7 @@ type connects struct {
 	stop func() // of the target
 }
 
-func startConnects(ctx context.Context, o Options, way string) (c *connects, err error) {
+func startConnects(ctx context.Context, o kit.Options, way string) (c *connects, err error) {
 	built, err := lab.Build(lab.OneFarRouter(link.Settings{Delay: connectRTT / 2, MTU: 1500}))
 	if err != nil {
 		return nil, err
@@ -106,99 +88,45 @@ func (c *connects) close() {
 	_ = c.Close()
 }
 
+var connectWays = []string{wayPlain, wayIntercept, wayMirror}
+
 // measureConnects has the ways take turns, a connect each.
-func measureConnects(ctx context.Context, o Options) (c Connect, err error) {
-	c = Connect{RTTMilliseconds: milliseconds(connectRTT), Connects: runConnects}
-	if o.Quick {
-		c.Connects /= 10
-	}
-	ways := []string{wayPlain, wayIntercept, wayMirror}
-	clients := make([]*connects, len(ways))
-	for i, way := range ways {
+func measureConnects(ctx context.Context, o kit.Options, _ int, note func(string, kit.Measured)) (err error) {
+	clients := make([]*connects, len(connectWays))
+	for i, way := range connectWays {
 		if clients[i], err = startConnects(ctx, o, way); err != nil {
-			return c, err
+			return err
 		}
 		defer clients[i].close()
 		if _, err = clients[i].connect(); err != nil { // neighbours become known
-			return c, fmt.Errorf("%s: connect: %w", way, err)
+			return fmt.Errorf("%s: connect: %w", way, err)
 		}
 	}
-	medians, slowest := make([][]float64, len(ways)), make([][]float64, len(ways))
-	itself := func(v float64) float64 { return v }
-	for run := range o.Repeat {
-		o.Report.Linef("%s, %d of %d", connectCase, run+1, o.Repeat)
-		times := make([][]float64, len(ways))
-		for range c.Connects {
-			for i, way := range ways {
-				if err := ctx.Err(); err != nil {
-					return c, err
-				}
-				took, err := clients[i].connect()
-				if err != nil {
-					return c, fmt.Errorf("%s: connect: %w", way, err)
-				}
-				times[i] = append(times[i], milliseconds(took))
+	times := make([][]float64, len(connectWays))
+	for range kit.Pick(o, runConnects, runConnects/10) {
+		for i, way := range connectWays {
+			if err := ctx.Err(); err != nil {
+				return err
 			}
-		}
-		for i := range ways {
-			medians[i] = append(medians[i], stats.Median(times[i], itself))
-			slowest[i] = append(slowest[i], stats.Quantile(times[i], 0.99, itself))
+			took, err := clients[i].connect()
+			if err != nil {
+				return fmt.Errorf("%s: connect: %w", way, err)
+			}
+			times[i] = append(times[i], took.Seconds()*1e3)
 		}
 	}
-	c.judge(ways, medians, slowest)
-	return c, nil
-}
-
-// judge compares the ways with the first one, which has no relay.
-func (c *Connect) judge(ways []string, medians, slowest [][]float64) {
-	for i, way := range ways {
-		t := ConnectTime{Way: way, MedianMS: spreadOf(medians[i]), P99MS: spreadOf(slowest[i])}
+	direct := stats.Median(times[0], kit.Itself)
+	for i, way := range connectWays {
+		median := stats.Median(times[i], kit.Itself)
+		note(way, kit.Measured{Name: "median", Unit: "ms", Value: median})
+		note(way, kit.Measured{Name: "99th percentile", Unit: "ms", Value: stats.Quantile(times[i], 0.99, kit.Itself)})
 		if i > 0 {
-			ratio := t.MedianMS.Median / c.Ways[0].MedianMS.Median
-			t.Ratio = &ratio
-		}
-		if way == wayMirror {
-			atMost, held := mostOfConnect, *t.Ratio <= mostOfConnect
-			t.AtMost, t.OK = &atMost, &held
-		}
-		c.Ways = append(c.Ways, t)
-	}
-}
-
-func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }
-
-// held reports whether every bound was kept.
-func (c *Connect) held() bool {
-	for _, t := range c.Ways {
-		if t.OK != nil && !*t.OK {
-			return false
-		}
-	}
-	return true
-}
-
-func (c *Connect) writeText(w io.Writer, repeat int) error {
-	fmt.Fprintf(w, "%s: time of a connect, the target %g ms away\n", connectCase, c.RTTMilliseconds)
-	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
-	fmt.Fprint(t, "\tway\tmedian, ms\t\t99 %, ms\t\tratio\tbound\n")
-	for _, f := range c.Ways {
-		mark, ratio, bound := "", "", ""
-		if f.Ratio != nil {
-			ratio = fmt.Sprintf("%.3f", *f.Ratio)
-		}
-		if f.OK != nil {
-			mark, bound = "NO", fmt.Sprintf("≤ %.2f", *f.AtMost)
-			if *f.OK {
-				mark = "ok"
+			ratio := kit.Measured{Name: "ratio of the medians", Value: median / direct}
+			if way == wayMirror {
+				ratio.Bound = kit.AtMost(mostOfConnect)
 			}
+			note(way, ratio)
 		}
-		span := func(s Spread) string { return fmt.Sprintf("%.2f-%.2f", s.Min, s.Max) }
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", mark, f.Way, fmt.Sprintf("%.2f", f.MedianMS.Median), span(f.MedianMS),
-			fmt.Sprintf("%.2f", f.P99MS.Median), span(f.P99MS), ratio, bound)
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(w, "\nMedians of %d runs of %d connects each, and their range.\n", repeat, c.Connects)
-	return err
+	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/internal/sys/process"
 	"longhaul/lab"
 	"longhaul/lab/pattern"
@@ -33,7 +34,7 @@ const (
 
 // startFlow starts a relay and opens a flow. mostSegments bounds the segments that the
 // kernel handles as one packet; 0 leaves its own bound.
-func startFlow(ctx context.Context, o Options, way string, mostSegments int) (m meter, err error) {
+func startFlow(ctx context.Context, o kit.Options, way string, mostSegments int) (m meter, err error) {
 	built, err := lab.Build(lab.OneRouter())
 	if err != nil {
 		return nil, err

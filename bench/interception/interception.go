@@ -7,24 +7,47 @@ package main
 
 import (
 	"context"
-	"slices"
+	"fmt"
 	"time"
 
 	"github.com/prometheus/procfs"
 
-	"longhaul/lab"
-	"longhaul/lab/progress"
-	"longhaul/lab/sandbox"
+	"longhaul/bench/kit"
+	"longhaul/lab/experiment"
 )
 
-// Options are the options of a run.
-type Options struct {
-	Program string // the longhaul binary
-	Cases   []string
-	Repeat  int
-	Quick   bool // fewer turns: a first look
+func main() { kit.Main(suite().Entry()) }
 
-	Report progress.Reporter
+func suite() kit.Suite {
+	s := kit.Suite{Usual: kit.Options{Repeat: 5}, Experiment: experiment.Experiment{
+		Name:    "interception",
+		Summary: "CPU time of relays that intercept and of packets that pass them, and what clients wait",
+		Source:  "no report: a relay that clients address, and a router without one",
+		Short:   "What relays that intercept cost",
+		Long: `interception compares CPU times, all of the kernel's work included:
+
+  relay    a bulk flow through a relay on a router that intercepts it, beside a
+           relay that the client addresses: of both ends and of the relay
+  forward  packets that a router forwards past the relay, beside a router
+           without one: of the sending thread, less that of packets which the
+           router drops at once. ended is a router whose relay has stopped
+  connect  how long clients wait for their connect, directly and through relays:
+           not CPU time, but time
+
+The ways take turns of some 50 ms, each between hosts of its own. control is
+another of the reference's kind: it shows what differs by chance. The machine's
+figures are those of all its CPUs: keep it idle otherwise.
+
+Exit codes: 0 every bound was kept, 1 one was not.`,
+		Example: `  go run ./bench/interception --repeat 5
+  go run ./bench/interception --case forward-udp4-64 --json`,
+	}}
+	for _, t := range trials() {
+		s.Trials = append(s.Trials, kit.Trial{Name: t.name, About: t.about, Ways: t.ways, All: t.measure})
+	}
+	s.Trials = append(s.Trials, kit.Trial{Name: "connect", About: fmt.Sprintf("time of a connect, the target %v away", connectRTT),
+		Ways: connectWays, All: measureConnects})
+	return s
 }
 
 // The ways of a case. Each has hosts of its own, so that they can take short turns.
@@ -43,14 +66,13 @@ const (
 type trial struct {
 	name, about string
 	unit        string // of the cost
-	per         float64
 	ways        []string
 	zero        string  // way whose cost is not the router's; empty: none
 	reference   string  // way that others are compared with
 	atMost      float64 // of a way that intercepts, over the reference
 	turns       int     // of each way in a run
 
-	start func(ctx context.Context, o Options, way string) (meter, error)
+	start func(ctx context.Context, o kit.Options, way string) (meter, error)
 }
 
 // meter is a way that runs.
@@ -77,9 +99,9 @@ func trials() (all []trial) {
 	} {
 		all = append(all, trial{
 			name: "relay" + segments.suffix, about: "a flow through a relay, " + segments.about,
-			unit: "s/GB", per: 1e9, ways: []string{wayAddressed, wayControl, wayIntercept, waySource},
+			unit: "s/GB", ways: []string{wayAddressed, wayControl, wayIntercept, waySource},
 			reference: wayAddressed, atMost: mostOfRelay, turns: segments.turns,
-			start: func(ctx context.Context, o Options, way string) (meter, error) {
+			start: func(ctx context.Context, o kit.Options, way string) (meter, error) {
 				return startFlow(ctx, o, way, segments.most)
 			},
 		})
@@ -89,48 +111,14 @@ func trials() (all []trial) {
 	} {
 		all = append(all, trial{
 			name: "forward-" + p.name(), about: "packets that a router forwards past its relay, " + p.about(),
-			unit: "ns/packet", per: 1e9, ways: []string{wayDropped, wayPlain, wayControl, wayIntercept, wayEnded},
+			unit: "ns/packet", ways: []string{wayDropped, wayPlain, wayControl, wayIntercept, wayEnded},
 			zero: wayDropped, reference: wayPlain, atMost: mostOfForward, turns: 20,
-			start: func(ctx context.Context, o Options, way string) (meter, error) {
+			start: func(ctx context.Context, o kit.Options, way string) (meter, error) {
 				return startPackets(ctx, o, way, p)
 			},
 		})
 	}
 	return all
-}
-
-// Cases returns the names of all cases.
-func Cases() (names []string) {
-	for _, t := range trials() {
-		names = append(names, t.name)
-	}
-	return append(names, connectCase)
-}
-
-// Run runs the cases. The process must be inside a sandbox.
-func Run(ctx context.Context, o Options) (Result, error) {
-	result := Result{Experiment: "interception", Kernel: lab.KernelRelease(), Quick: o.Quick, Repeat: o.Repeat}
-	if err := sandbox.PrivateRun(); err != nil {
-		return result, err
-	}
-	for _, t := range trials() {
-		if !slices.Contains(o.Cases, t.name) {
-			continue
-		}
-		c, err := t.measure(ctx, o)
-		if err != nil {
-			return result, err
-		}
-		result.Cases = append(result.Cases, c)
-	}
-	if slices.Contains(o.Cases, connectCase) {
-		c, err := measureConnects(ctx, o)
-		if err != nil {
-			return result, err
-		}
-		result.Connect = &c
-	}
-	return result, nil
 }
 
 // spent is what the turns of one way cost in one run.
@@ -139,10 +127,9 @@ type spent struct {
 	amount       float64
 }
 
-// measure runs a case. The ways take short turns, so that a slow second of the machine
+// measure runs a case once. The ways take short turns, so that a slow second of the machine
 // meets all of them.
-func (t trial) measure(ctx context.Context, o Options) (c Case, err error) {
-	c = Case{Name: t.name, About: t.about, Unit: t.unit}
+func (t trial) measure(ctx context.Context, o kit.Options, _ int, note func(string, kit.Measured)) (err error) {
 	meters := make([]meter, len(t.ways))
 	defer func() {
 		for _, m := range meters {
@@ -156,34 +143,54 @@ func (t trial) measure(ctx context.Context, o Options) (c Case, err error) {
 	}()
 	for i, way := range t.ways {
 		if meters[i], err = t.start(ctx, o, way); err != nil {
-			return c, err
+			return err
 		}
 		if _, _, err = meters[i].turn(ctx); err != nil { // caches and windows grow
-			return c, err
+			return err
 		}
 	}
-	turns := t.turns
-	if o.Quick {
-		turns = max(1, turns/10)
-	}
-	runs := make([][]spent, len(t.ways))
-	for run := range o.Repeat {
-		o.Report.Linef("%s, %d of %d", t.name, run+1, o.Repeat)
-		sums := make([]spent, len(t.ways))
-		for turn := range turns {
-			for k := range t.ways {
-				i := (k + turn) % len(t.ways)
-				if err := sums[i].take(ctx, meters[i]); err != nil {
-					return c, err
-				}
+	sums := map[string]*spent{}
+	for turn := range kit.Pick(o, t.turns, max(1, t.turns/10)) {
+		for k := range t.ways {
+			i := (k + turn) % len(t.ways)
+			if sums[t.ways[i]] == nil {
+				sums[t.ways[i]] = &spent{}
+			}
+			if err := sums[t.ways[i]].take(ctx, meters[i]); err != nil {
+				return err
 			}
 		}
-		for i := range sums {
-			runs[i] = append(runs[i], sums[i])
-		}
 	}
-	c.Figures = t.figures(runs)
-	return c, nil
+	t.figures(sums, note)
+	return nil
+}
+
+// figures compares the costs of the ways in a run: CPU time for an amount, of the threads
+// that take part and of the whole machine. A ratio leaves out the cost of the way zero.
+func (t trial) figures(sums map[string]*spent, note func(string, kit.Measured)) {
+	cost := func(way string) (own, machine float64) {
+		s := sums[way]
+		if s == nil {
+			return 0, 0
+		}
+		return s.own.Seconds() / s.amount, s.machine.Seconds() / s.amount
+	}
+	zero, zeroMachine := cost(t.zero)
+	reference, referenceMachine := cost(t.reference)
+	for _, way := range t.ways {
+		own, machine := cost(way)
+		note(way, kit.Measured{Name: "CPU", Unit: t.unit, Value: own})
+		note(way, kit.Measured{Name: "machine", Unit: t.unit, Value: machine})
+		if way == t.reference || way == t.zero {
+			continue
+		}
+		ratio := kit.Measured{Name: "ratio", Value: (own - zero) / (reference - zero)}
+		if way == wayIntercept || way == waySource {
+			ratio.Bound = kit.AtMost(t.atMost)
+		}
+		note(way, ratio)
+		note(way, kit.Measured{Name: "machine's ratio", Value: (machine - zeroMachine) / (referenceMachine - zeroMachine)})
+	}
 }
 
 // take adds a turn.

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/bench/kit"
 	"longhaul/lab"
 	"longhaul/lab/hosts"
 )
@@ -57,7 +58,7 @@ const (
 	tcpHeader   = 20
 )
 
-func startPackets(ctx context.Context, o Options, way string, p packets) (m meter, err error) {
+func startPackets(ctx context.Context, o kit.Options, way string, p packets) (m meter, err error) {
 	built, err := lab.Build(lab.OneRouter())
 	if err != nil {
 		return nil, err

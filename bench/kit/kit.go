@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"longhaul/bench/program"
 	"longhaul/internal/words/display"
 	"longhaul/internal/words/remedy"
 	"longhaul/lab/experiment"
@@ -126,7 +125,7 @@ func (p *execution) main(ctx context.Context, args []string) (err error) {
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 		built := filepath.Join(dir, "longhaul")
-		if err := program.Build(ctx, built); err != nil {
+		if err := Build(ctx, built); err != nil {
 			return err
 		}
 		args = append(args, "--longhaul", built)
@@ -140,7 +139,7 @@ func (p *execution) main(ctx context.Context, args []string) (err error) {
 
 // measure runs the experiment in the sandbox.
 func (p *execution) measure(ctx context.Context) error {
-	if err := sandbox.PrivateRun(); err != nil {
+	if err := errors.Join(sandbox.PrivateRun(), loopbackUp()); err != nil {
 		return err
 	}
 	printer := progress.NewPrinter(p.stderr)

@@ -18,17 +18,17 @@ import (
 	"slices"
 	"strings"
 
+	"longhaul/bench/kit"
 	"longhaul/bench/peers"
-	"longhaul/bench/program"
 	"longhaul/lab"
 	"longhaul/lab/sandbox"
 )
 
-func main() { program.Main("livepaths", run) }
+func main() { kit.Command("livepaths", run) }
 
 // bench is what to look at.
 type bench struct {
-	program.Longhaul
+	kit.Longhaul
 	only  string
 	runs  int
 	keep  string
@@ -39,7 +39,7 @@ type bench struct {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("livepaths", flag.ContinueOnError)
-	b := bench{Longhaul: program.Longhaul{Flags: flags}}
+	b := bench{Longhaul: kit.Longhaul{Flags: flags}}
 	flags.StringVar(&b.only, "only", "", "names of paths, or numbers, separated by commas (default: all)")
 	flags.IntVar(&b.runs, "runs", 1, "of each path")
 	flags.StringVar(&b.keep, "keep", "", "directory for doctor's observations, created if missing (default: keep none)")

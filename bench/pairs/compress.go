@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/docs"
 	"longhaul/lab"
 )
@@ -53,7 +54,7 @@ func cargoes() ([]cargo, error) {
 }
 
 // compressed measures flows of either kind with and without compress: auto.
-func compressed(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
+func compressed(ctx context.Context, o kit.Options, way string, _ int, note func(kit.Measured)) error {
 	all, err := cargoes()
 	if err != nil {
 		return err
@@ -66,17 +67,17 @@ func compressed(ctx context.Context, o Options, way string, _ int, note func(mea
 				return fmt.Errorf("%s, compress: %s: %w", c.name, setting, err)
 			}
 			name := c.name + ", compress: " + setting
-			note(measured{name: name, unit: "Mb/s", value: rate / 1e6})
-			note(measured{name: name + ": CPU of both sites", unit: "s/GB", value: cpuPerGB})
+			note(kit.Measured{Name: name, Unit: "Mb/s", Value: rate / 1e6})
+			note(kit.Measured{Name: name + ": CPU of both sites", Unit: "s/GB", Value: cpuPerGB})
 			if setting == "off" {
 				plain = rate
 				continue
 			}
-			bound := atLeast(textGain)
+			bound := kit.AtLeast(textGain)
 			if c.name != all[0].name {
-				bound = atLeast(randomLoss)
+				bound = kit.AtLeast(randomLoss)
 			}
-			note(measured{name: c.name + ": auto ÷ off", value: rate / plain, bound: bound})
+			note(kit.Measured{Name: c.name + ": auto ÷ off", Value: rate / plain, Bound: bound})
 		}
 	}
 	return nil
@@ -84,7 +85,7 @@ func compressed(ctx context.Context, o Options, way string, _ int, note func(mea
 
 // carry sends for a while, and returns the rate in bit/s after the first seconds. The target
 // compares every byte.
-func (c cargo) carry(ctx context.Context, o Options, way, setting string) (rateBps, cpuPerGB float64, err error) {
+func (c cargo) carry(ctx context.Context, o kit.Options, way, setting string) (rateBps, cpuPerGB float64, err error) {
 	var received atomic.Int64
 	w, err := buildWorld(ctx, o, lab.TwoSites(conditions(slowRTT, slowRateBps)), way, func(conn net.Conn) { c.count(conn, &received) },
 		settings{pair: ", compress: " + setting})
@@ -103,7 +104,7 @@ func (c cargo) carry(ctx context.Context, o Options, way, setting string) (rateB
 		conn.Close()
 		<-sent
 	}()
-	if err := pause(ctx, 3*time.Second); err != nil { // start-up
+	if err := kit.Pause(ctx, 3*time.Second); err != nil { // start-up
 		return 0, 0, err
 	}
 	before, err := cpuTime(w.pids())
@@ -111,7 +112,7 @@ func (c cargo) carry(ctx context.Context, o Options, way, setting string) (rateB
 		return 0, 0, err
 	}
 	from, began := received.Load(), time.Now()
-	if err := pause(ctx, pick(o, 20*time.Second, 8*time.Second)); err != nil {
+	if err := kit.Pause(ctx, kit.Pick(o, 20*time.Second, 8*time.Second)); err != nil {
 		return 0, 0, err
 	}
 	n, took := float64(received.Load()-from), time.Since(began)

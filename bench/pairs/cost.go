@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/lab"
 	"longhaul/lab/pattern"
 )
@@ -33,17 +34,17 @@ const (
 
 // cost measures the CPU time of the programs at both sites while one flow goes as fast
 // as it can over a cable between the relays' hosts.
-func cost(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
-	return costOver(ctx, o, cabled(lab.TwoSites(lab.MitreConditions())), way, func(m measured) {
-		if m.name == figureCost {
-			m.bound = atMost(map[string]float64{WayPair: costOfPair, WayNoResume: costOfPair, WayClear: costOfPairClear, WayClearNoResume: costOfSplicing}[way])
+func cost(ctx context.Context, o kit.Options, way string, _ int, note func(kit.Measured)) error {
+	return costOver(ctx, o, cabled(lab.TwoSites(lab.MitreConditions())), way, func(m kit.Measured) {
+		if m.Name == figureCost {
+			m.Bound = kit.AtMost(map[string]float64{WayPair: costOfPair, WayNoResume: costOfPair, WayClear: costOfPairClear, WayClearNoResume: costOfSplicing}[way])
 		}
 		note(m)
 	})
 }
 
 // costWAN does the same over a WAN.
-func costWAN(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
+func costWAN(ctx context.Context, o kit.Options, way string, _ int, note func(kit.Measured)) error {
 	return costOver(ctx, o, lab.TwoSites(conditions(costRTT, costRateBps)), way, note)
 }
 
@@ -57,7 +58,7 @@ func cabled(t lab.Topology) lab.Topology {
 	return t
 }
 
-func costOver(ctx context.Context, o Options, t lab.Topology, way string, note func(measured)) error {
+func costOver(ctx context.Context, o kit.Options, t lab.Topology, way string, note func(kit.Measured)) error {
 	var received atomic.Int64
 	w, err := buildWorld(ctx, o, t, way, func(conn net.Conn) { countAll(conn, &received) }, settings{})
 	if err != nil {
@@ -74,13 +75,13 @@ func costOver(ctx context.Context, o Options, t lab.Topology, way string, note f
 		conn.Close()
 		<-sent
 	}()
-	if err := pause(ctx, pick(o, 3*time.Second, time.Second)); err != nil {
+	if err := kit.Pause(ctx, kit.Pick(o, 3*time.Second, time.Second)); err != nil {
 		return err
 	}
 	before, err := cpuTime(w.pids())
 	bytes, began := received.Load(), time.Now()
 	if err == nil {
-		err = pause(ctx, pick(o, 15*time.Second, 4*time.Second))
+		err = kit.Pause(ctx, kit.Pick(o, 15*time.Second, 4*time.Second))
 	}
 	if err != nil {
 		return err
@@ -94,9 +95,9 @@ func costOver(ctx context.Context, o Options, t lab.Topology, way string, note f
 	if bytes <= 0 {
 		return w.errorf("no byte arrived in %v", took)
 	}
-	note(measured{name: figureCost, value: (after - before).Seconds() * 1e9 / float64(bytes)})
-	note(measured{name: figureCores, value: (after - before).Seconds() / took.Seconds()})
-	note(measured{name: "goodput, Mb/s", value: float64(bytes) * 8 / took.Seconds() / 1e6})
+	note(kit.Measured{Name: figureCost, Value: (after - before).Seconds() * 1e9 / float64(bytes)})
+	note(kit.Measured{Name: figureCores, Value: (after - before).Seconds() / took.Seconds()})
+	note(kit.Measured{Name: "goodput, Mb/s", Value: float64(bytes) * 8 / took.Seconds() / 1e6})
 	return nil
 }
 
@@ -127,15 +128,15 @@ func sendForever(conn net.Conn) error {
 }
 
 // compareCosts adds the pair's cost as a share of that of the others, in the same run.
-func compareCosts(c *CaseResult) {
-	pair := c.of(WayPair, figureCost)
+func compareCosts(c *kit.CaseResult) {
+	pair := c.Of(WayPair, figureCost)
 	for _, peer := range []struct {
 		way  string
 		most float64
 	}{{WayHAProxy, 1}, {WayStunnel, 0.7}, {WayWireGuard, 0.5}} {
-		theirs := c.of(peer.way, figureCost)
+		theirs := c.Of(peer.way, figureCost)
 		for run := range min(len(pair), len(theirs)) {
-			c.add(WayPair, measured{name: "CPU ÷ that of " + peer.way, value: pair[run] / theirs[run], bound: atMost(peer.most)})
+			c.Add(WayPair, kit.Measured{Name: "CPU ÷ that of " + peer.way, Value: pair[run] / theirs[run], Bound: kit.AtMost(peer.most)})
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/lab/tcpserver"
 )
 
@@ -48,7 +49,8 @@ type crowd struct {
 	end    context.CancelFunc
 	all    sync.WaitGroup
 
-	interrupted func() bool // stops the reaction to an interrupt
+	interrupted func() bool    // stops the reaction to an interrupt
+	bulk        func(net.Conn) // takes the connections of bulkNumber; may be nil
 
 	mu      sync.Mutex
 	flows   map[uint64]*flow
@@ -66,7 +68,7 @@ func newCrowd(co crowdOptions) *crowd {
 
 // crowded builds a world with a path of 100 ms, and a crowd that goes over it. It returns
 // when the first of all flows have had the time to open.
-func crowded(ctx context.Context, o Options, way string, co crowdOptions) (*world, *crowd, error) {
+func crowded(ctx context.Context, o kit.Options, way string, co crowdOptions) (*world, *crowd, error) {
 	c := newCrowd(co)
 	w, err := newWorld(ctx, o, conditions(outageRTT, outageRateBps), way, c.serve)
 	if err != nil {
@@ -88,7 +90,7 @@ func (c *crowd) gather(ctx context.Context, w *world) error {
 		c.all.Go(func() { c.keep(i) })
 	}
 	w.before = c.finish
-	err := pause(ctx, c.opening+time.Second)
+	err := kit.Pause(ctx, c.opening+time.Second)
 	if err != nil {
 		w.close()
 	}
@@ -141,7 +143,7 @@ func (c *crowd) life(dice *rand.Rand) time.Duration {
 // keep keeps one flow open after the other.
 func (c *crowd) keep(place int) {
 	dice := rand.New(rand.NewPCG(c.seed, uint64(place)))
-	if pause(c.ending, time.Duration(dice.Int64N(int64(c.opening)+1))) != nil {
+	if kit.Pause(c.ending, time.Duration(dice.Int64N(int64(c.opening)+1))) != nil {
 		return
 	}
 	for turn := 0; c.ending.Err() == nil; turn++ {
@@ -150,7 +152,7 @@ func (c *crowd) keep(place int) {
 		if c.once {
 			return
 		}
-		if !came && pause(c.ending, time.Second/2) != nil {
+		if !came && kit.Pause(c.ending, time.Second/2) != nil {
 			return
 		}
 	}
@@ -245,8 +247,12 @@ func (c *crowd) serve(conn net.Conn) {
 		return // its client's side has the error
 	}
 	number := binary.BigEndian.Uint64(header[:])
-	if number == echoNumber {
+	switch number {
+	case echoNumber:
 		tcpserver.Echo(conn)
+		return
+	case bulkNumber:
+		c.bulk(conn)
 		return
 	}
 	f := c.take(number)
@@ -380,32 +386,22 @@ func (t *tally) count(f *flow) {
 func (a *account) cleanEnd() bool { return a.sawEnd && a.err == nil }
 
 // figures are those of the outcome: nothing may fail.
-func (t tally) figures(note func(measured)) {
-	note(measured{name: "flows", value: float64(t.flows)})
-	for _, m := range []measured{
-		{name: "connects refused", value: float64(t.refused)},
-		{name: "flows cut", value: float64(t.cut)},
-		{name: "flows that did not end", value: float64(t.hung)},
-		{name: "flows with wrong bytes or ends", value: float64(t.wrong)},
-		{name: "bytes lost or doubled", value: float64(t.lost)},
+func (t tally) figures(note func(kit.Measured)) {
+	note(kit.Measured{Name: "flows", Value: float64(t.flows)})
+	for _, m := range []kit.Measured{
+		{Name: "connects refused", Value: float64(t.refused)},
+		{Name: "flows cut", Value: float64(t.cut)},
+		{Name: "flows that did not end", Value: float64(t.hung)},
+		{Name: "flows with wrong bytes or ends", Value: float64(t.wrong)},
+		{Name: "bytes lost or doubled", Value: float64(t.lost)},
 	} {
-		if m.bound, m.exact = atMost(0), true; m.value > 0 {
-			m.example = t.example
+		if m.Bound, m.Exact = kit.AtMost(0), true; m.Value > 0 {
+			m.Example = t.example
 			if len(t.reasons) > 0 {
-				m.example = fmt.Sprintf("the near relay's log says %s; %s", t.said(), t.example)
+				m.Example = fmt.Sprintf("the near relay's log says %s; %s", t.said(), t.example)
 			}
 		}
 		note(m)
-	}
-}
-
-// add adds the outcome of another crowd.
-func (t *tally) add(other tally) {
-	t.flows, t.refused, t.cut, t.hung = t.flows+other.flows, t.refused+other.refused, t.cut+other.cut, t.hung+other.hung
-	t.wrong, t.lost = t.wrong+other.wrong, t.lost+other.lost
-	t.reasons = append(t.reasons, other.reasons...)
-	if t.example == "" {
-		t.example = other.example
 	}
 }
 
@@ -425,24 +421,6 @@ func (c *crowd) laterBy(moment time.Time) []time.Duration {
 		}
 	}
 	return all
-}
-
-// silences returns how many flows have a side that got nothing for longer than a bound, and
-// the longest silence.
-func (c *crowd) silences(bound time.Duration) (flows int, longest time.Duration, example string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, f := range c.flows {
-		silence := max(f.client.silence(f.began, math.MaxInt64), f.target.silence(f.began, math.MaxInt64))
-		longest = max(longest, silence)
-		if silence <= bound {
-			continue
-		}
-		if flows++; flows == 1 {
-			example = fmt.Sprintf("flow %d of %s, begun at %s: %.1f s", f.number, f.local, f.began.Format(clock), silence.Seconds())
-		}
-	}
-	return flows, longest, example
 }
 
 // laterBy is how long after a moment a side received its first bytes. It is not ok if

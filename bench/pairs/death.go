@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"longhaul/bench/kit"
 )
 
 const (
@@ -22,9 +24,9 @@ const (
 const reasonRestarted = "peer-restarted"
 
 // death kills the far relay, and starts it again.
-func death(ctx context.Context, o Options, way string, run int, note func(measured)) error {
-	w, c, err := crowded(ctx, o, way, crowdOptions{flows: pick(o, 300, 60), opening: 2 * time.Second, minLife: time.Hour, maxLife: time.Hour,
-		once: true, pace: steady, seed: o.seed(run)})
+func death(ctx context.Context, o kit.Options, way string, run int, note func(kit.Measured)) error {
+	w, c, err := crowded(ctx, o, way, crowdOptions{flows: kit.Pick(o, 300, 60), opening: 2 * time.Second, minLife: time.Hour, maxLife: time.Hour,
+		once: true, pace: steady, seed: o.SeedOf(run)})
 	if err != nil {
 		return err
 	}
@@ -32,7 +34,7 @@ func death(ctx context.Context, o Options, way string, run int, note func(measur
 	if err := w.far().Kill(); err != nil {
 		return err
 	}
-	if err := pause(ctx, deadFor); err != nil {
+	if err := kit.Pause(ctx, deadFor); err != nil {
 		return err
 	}
 	if err := w.startRelay(ctx, w.far()); err != nil {
@@ -50,7 +52,7 @@ func death(ctx context.Context, o Options, way string, run int, note func(measur
 
 // noteResets notes when the flows of the dead relay were reset, and whether the near
 // relay says why.
-func (w *world) noteResets(c *crowd, answers time.Time, note func(measured)) {
+func (w *world) noteResets(c *crowd, answers time.Time, note func(kit.Measured)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	hanging, unnamed, slowest, example := 0, 0, time.Duration(0), ""
@@ -66,11 +68,11 @@ func (w *world) noteResets(c *crowd, answers time.Time, note func(measured)) {
 			example = fmt.Sprintf("%s: %q", f.local, lines)
 		}
 	}
-	note(measured{name: "flows", value: float64(len(c.flows))})
-	note(measured{name: "flows not reset", value: float64(hanging), bound: atMost(0), exact: true})
-	note(measured{name: "reset after its answer, slowest", unit: "s", value: slowest.Seconds(), bound: atMost(resetWithin.Seconds()), exact: true})
+	note(kit.Measured{Name: "flows", Value: float64(len(c.flows))})
+	note(kit.Measured{Name: "flows not reset", Value: float64(hanging), Bound: kit.AtMost(0), Exact: true})
+	note(kit.Measured{Name: "reset after its answer, slowest", Unit: "s", Value: slowest.Seconds(), Bound: kit.AtMost(resetWithin.Seconds()), Exact: true})
 	if ours(w.way) {
-		note(measured{name: "resets without " + reasonRestarted + " logged", value: float64(unnamed), bound: atMost(0), exact: true, example: example})
+		note(kit.Measured{Name: "resets without " + reasonRestarted + " logged", Value: float64(unnamed), Bound: kit.AtMost(0), Exact: true, Example: example})
 	}
 }
 
@@ -98,7 +100,7 @@ func (w *world) tryNew(ctx context.Context, c *crowd, until time.Time) []attempt
 			all = append(all, a)
 			mu.Unlock()
 		})
-		_ = pause(ctx, every) // the loop's condition has its error
+		_ = kit.Pause(ctx, every) // the loop's condition has its error
 	}
 	wg.Wait()
 	return all
@@ -129,7 +131,7 @@ func write(w io.Writer, p []byte) error {
 
 // noteServed notes when the first new flow was served, and how many failed that began a
 // second later than the answer.
-func noteServed(all []attempt, answers time.Time, note func(measured)) {
+func noteServed(all []attempt, answers time.Time, note func(kit.Measured)) {
 	first, failed, example := math.NaN(), 0, ""
 	for _, a := range all {
 		switch {
@@ -140,8 +142,8 @@ func noteServed(all []attempt, answers time.Time, note func(measured)) {
 			example = fmt.Sprintf("%+.3f s: %v", a.began.Sub(answers).Seconds(), a.err)
 		}
 	}
-	note(measured{name: "first new flow served, after its answer", unit: "s", value: first})
-	note(measured{name: "new flows failed, from 1 s after it", value: float64(failed), bound: atMost(0), exact: true, example: example})
+	note(kit.Measured{Name: "first new flow served, after its answer", Unit: "s", Value: first})
+	note(kit.Measured{Name: "new flows failed, from 1 s after it", Value: float64(failed), Bound: kit.AtMost(0), Exact: true, Example: example})
 }
 
 // fmin is the smaller number, or the one that is a number.

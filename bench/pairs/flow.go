@@ -8,10 +8,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/lab/pattern"
 )
 
@@ -41,7 +41,6 @@ type flow struct {
 type side struct {
 	mu   sync.Mutex
 	conn *net.TCPConn
-	came chan struct{} // has a token after each read
 	account
 }
 
@@ -55,8 +54,6 @@ type account struct {
 	err      error     // the first
 	failedAt time.Time
 	arrivals []time.Time
-	gotAt    []int64   // what it had at each of them
-	readTo   time.Time // it reads no more
 }
 
 // shift is the place in the pattern where the stream of a side begins: no two flows
@@ -80,15 +77,6 @@ type manner struct {
 	pace
 	stall time.Duration // for which it reads nothing in the beginning
 	reset bool          // it resets the flow in place of ending its stream
-
-	// reads, unless nil, ends when the side begins to read.
-	reads context.Context
-	// follows has the side end its stream after the other one, however long that takes.
-	follows bool
-	// awaits, unless 0, is the size of the other side's messages: each answers one of this
-	// side, or asks for it. All messages then have the mean size.
-	awaits int
-	asks   bool // the first message is this side's
 }
 
 // manners are those of both sides of a flow.
@@ -108,19 +96,16 @@ func (s *side) fail(err error) {
 func (s *side) write(until context.Context, conn *net.TCPConn, shift int64, p manner, dice *rand.Rand) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for message := int64(0); ; message++ {
+	for {
 		select {
 		case <-timer.C:
 		case <-until.Done():
 		}
-		if !s.mayWrite(until, p, message) {
+		if until.Err() != nil {
 			break
 		}
 		timer.Reset(time.Duration(dice.Int64N(2*int64(p.every)) + 1))
 		size := int64(dice.IntN(2*p.bytes) + 1)
-		if p.awaits > 0 {
-			size = int64(p.bytes)
-		}
 		for end := s.position() + size; s.position() < end; {
 			n, err := conn.Write(pattern.At(shift+s.position(), end-s.position()))
 			s.mu.Lock()
@@ -145,28 +130,6 @@ func (s *side) write(until context.Context, conn *net.TCPConn, shift int64, p ma
 	s.mu.Unlock()
 }
 
-// mayWrite waits until it is the side's turn to send a message. It returns false when the
-// side is to end its stream.
-func (s *side) mayWrite(until context.Context, p manner, message int64) bool {
-	due := message * int64(p.awaits)
-	if !p.asks {
-		due += int64(p.awaits)
-	}
-	for until.Err() == nil && s.received() < due {
-		select {
-		case <-s.came:
-		case <-until.Done():
-		}
-	}
-	return until.Err() == nil
-}
-
-func (s *side) received() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.got
-}
-
 func (s *side) position() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,11 +138,6 @@ func (s *side) position() int64 {
 
 // read compares everything until the other's end.
 func (s *side) read(conn net.Conn, shift int64) {
-	defer func() {
-		s.mu.Lock()
-		s.readTo = time.Now()
-		s.mu.Unlock()
-	}()
 	buffer := make([]byte, 16<<10)
 	for {
 		n, err := conn.Read(buffer)
@@ -190,14 +148,10 @@ func (s *side) read(conn net.Conn, shift int64) {
 		s.mu.Lock()
 		s.got += int64(n)
 		if n > 0 {
-			s.arrivals, s.gotAt = append(s.arrivals, time.Now()), append(s.gotAt, s.got)
+			s.arrivals = append(s.arrivals, time.Now())
 		}
 		s.sawEnd = err == io.EOF
 		s.mu.Unlock()
-		select {
-		case s.came <- struct{}{}:
-		default:
-		}
 		if err == io.EOF {
 			return
 		}
@@ -220,30 +174,16 @@ func (s *side) leave() {
 // run sends and compares until both directions have ended, or one side has failed.
 func (s *side) run(until context.Context, conn *net.TCPConn, out, in int64, p manner, dice *rand.Rand) {
 	s.mu.Lock()
-	s.conn, s.came = conn, make(chan struct{}, 1)
+	s.conn = conn
 	s.mu.Unlock()
-	if p.follows {
-		until = context.WithoutCancel(until)
-	}
 	until, cancel := context.WithCancel(until)
 	defer cancel()
 	var both sync.WaitGroup
 	both.Go(func() { s.write(until, conn, out, p, dice) })
 	if p.stall > 0 {
-		_ = pause(until, p.stall)
-	}
-	if p.reads != nil {
-		// Of a fixed size: one that the kernel had widened would drop what comes into its
-		// window, and the relay's kernel repeat that with pauses that double.
-		if err := conn.SetReadBuffer(64 << 10); err != nil {
-			s.fail(err)
-		}
-		<-p.reads.Done()
+		_ = kit.Pause(until, p.stall)
 	}
 	s.read(conn, in)
-	if p.follows {
-		cancel()
-	}
 	if s.failed() {
 		cancel()
 		_ = conn.SetLinger(0) // the other side learns that the flow is no more
@@ -260,28 +200,6 @@ func (s *side) giveUp() {
 	if s.conn != nil {
 		_ = s.conn.SetDeadline(time.Unix(1, 0))
 	}
-}
-
-// silence is the longest time without bytes between a moment and the end of what the side
-// reads, or its n-th byte, or now.
-func (s *side) silence(from time.Time, n int64) (longest time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	at, _ := slices.BinarySearchFunc(s.arrivals, from, time.Time.Compare)
-	if at > 0 && s.gotAt[at-1] >= n {
-		return 0
-	}
-	for ; at < len(s.arrivals); at++ {
-		longest, from = max(longest, s.arrivals[at].Sub(from)), s.arrivals[at]
-		if s.gotAt[at] >= n {
-			return longest
-		}
-	}
-	last := s.readTo
-	if last.IsZero() {
-		last = time.Now()
-	}
-	return max(longest, last.Sub(from))
 }
 
 func (s *side) failed() bool {

@@ -34,10 +34,9 @@ func farTunnel(way string, n uint16, wans bool) string {
 	return t + ", pair_from: " + siteA
 }
 
-// nearTunnel is the near relay's, to a port of site B, with more settings of its pair behind
-// the peer.
-func nearTunnel(way string, n, to uint16, more string) string {
-	t := fmt.Sprintf("listen: %v, forward: %v", netip.AddrPortFrom(lab.RelayA, port+n), netip.AddrPortFrom(lab.WANB, to+n))
+// nearTunnel is the near relay's, with more settings of its pair behind the peer.
+func nearTunnel(way string, n uint16, more string) string {
+	t := fmt.Sprintf("listen: %v, forward: %v", netip.AddrPortFrom(lab.RelayA, port+n), netip.AddrPortFrom(lab.WANB, port+n))
 	switch way {
 	case WayPlain:
 		return t
@@ -59,7 +58,7 @@ func nearTunnel(way string, n, to uint16, more string) string {
 const manyLanes = ", lanes: 8"
 
 // keys is the directory of a host's keys.
-func (w *world) keys(host string) string { return filepath.Join(w.dir, "keys-"+host) }
+func (w *world) keys(host string) string { return filepath.Join(w.Dir, "keys-"+host) }
 
 // makeKeys introduces the two sites.
 func (w *world) makeKeys(ctx context.Context) error {
@@ -84,8 +83,6 @@ func missing(way string) string {
 		}
 	case WayMPTCP:
 		return missingMPTCP()
-	case WayYamux:
-		return missingYamux()
 	}
 	return ""
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/bench/kit"
+	"longhaul/internal/words/stats"
 	"longhaul/lab"
 	"longhaul/lab/pattern"
 )
@@ -120,7 +122,7 @@ func (w *world) warmUp(ctx context.Context) error {
 			return w.errorf("warm up: %w", err)
 		}
 	}
-	return pause(ctx, 3*time.Second)
+	return kit.Pause(ctx, 3*time.Second)
 }
 
 func readOne(conn net.Conn) error {
@@ -129,7 +131,7 @@ func readOne(conn net.Conn) error {
 }
 
 // answer times answers on new flows, from connect to the last byte.
-func answer(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
+func answer(ctx context.Context, o kit.Options, way string, _ int, note func(kit.Measured)) error {
 	w, err := newWorld(ctx, o, conditions(longRTT, longRateBps), way, target{}.serve)
 	if err != nil {
 		return err
@@ -139,20 +141,20 @@ func answer(ctx context.Context, o Options, way string, _ int, note func(measure
 		return err
 	}
 	var took []float64
-	for range pick(o, 30, 8) {
+	for range kit.Pick(o, 30, 8) {
 		t, err := w.ask(ctx)
 		if err != nil {
 			return w.errorf("answer: %w", err)
 		}
 		took = append(took, t.Seconds())
-		if err := pause(ctx, time.Second); err != nil {
+		if err := kit.Pause(ctx, time.Second); err != nil {
 			return err
 		}
 	}
 	slices.Sort(took)
-	note(measured{name: "answers", value: float64(len(took))})
-	note(measured{name: "64 KiB complete, median", unit: "s", value: took[len(took)/2], bound: atMost(answerWithin)})
-	note(measured{name: "64 KiB complete, slowest", unit: "s", value: took[len(took)-1]})
+	note(kit.Measured{Name: "answers", Value: float64(len(took))})
+	note(kit.Measured{Name: "64 KiB complete, median", Unit: "s", Value: stats.At(took, 0.5), Bound: kit.AtMost(answerWithin)})
+	note(kit.Measured{Name: "64 KiB complete, slowest", Unit: "s", Value: took[len(took)-1]})
 	return nil
 }
 
@@ -172,7 +174,7 @@ func (w *world) ask(ctx context.Context) (time.Duration, error) {
 }
 
 // start measures the first bytes of bulk flows, in both directions.
-func start(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
+func start(ctx context.Context, o kit.Options, way string, _ int, note func(kit.Measured)) error {
 	c := conditions(longRTT, longRateBps)
 	t := target{make(chan []arrival, 1)}
 	w, err := newWorld(ctx, o, c, way, t.serve)
@@ -183,14 +185,14 @@ func start(ctx context.Context, o Options, way string, _ int, note func(measured
 	if err := w.warmUp(ctx); err != nil {
 		return err
 	}
-	for range pick(o, 5, 2) {
+	for range kit.Pick(o, 5, 2) {
 		for _, up := range []bool{true, false} {
 			got, err := w.bulk(ctx, up, t.arrivals)
 			if err != nil {
 				return w.errorf("bulk: %w", err)
 			}
 			noteStart(note, map[bool]string{true: "up", false: "down"}[up], got, c)
-			if err := pause(ctx, 2*time.Second); err != nil {
+			if err := kit.Pause(ctx, 2*time.Second); err != nil {
 				return err
 			}
 		}
@@ -241,7 +243,7 @@ const startShare = 0.9
 
 // noteStart notes the goodput of the first second after the first byte, as a share of
 // the limit.
-func noteStart(note func(measured), direction string, got []arrival, c lab.Conditions) {
+func noteStart(note func(kit.Measured), direction string, got []arrival, c lab.Conditions) {
 	first, second := got[0].at, int64(0)
 	for _, a := range got {
 		if a.at-first > time.Second {
@@ -249,5 +251,5 @@ func noteStart(note func(measured), direction string, got []arrival, c lab.Condi
 		}
 		second = a.total
 	}
-	note(measured{name: direction + ": first second, of the limit", value: float64(second) * 8 / c.LimitBps(), bound: atLeast(startShare)})
+	note(kit.Measured{Name: direction + ": first second, of the limit", Value: float64(second) * 8 / c.LimitBps(), Bound: kit.AtLeast(startShare)})
 }

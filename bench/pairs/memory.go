@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/lab"
 	"longhaul/lab/relays"
 )
@@ -20,39 +21,39 @@ const (
 
 // memory measures what relays hold of one bulk flow, and how a crowd of bulk flows keeps
 // to memory_limit.
-func memory(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
+func memory(ctx context.Context, o kit.Options, way string, _ int, note func(kit.Measured)) error {
 	c := conditions(stripeRTT, stripeRate(o))
 	c.Policer = perConnection(c.RateBps / 8)
 	bdp := c.LimitBps() / 8 * stripeRTT.Seconds()
 	if way == WayPair {
 		bdp /= 8 // its connection gets no more
 	}
-	one, err := holdFlows(ctx, o, c, way, 1, pick(o, 20*time.Second, 10*time.Second), settings{})
+	one, err := holdFlows(ctx, o, c, way, 1, kit.Pick(o, 20*time.Second, 10*time.Second), settings{})
 	if err != nil {
 		return err
 	}
 	for i, site := range farNear {
-		note(measured{name: site + ": one flow, most held ÷ BDP", value: float64(one.held[i]) / bdp, bound: atMost(stripeMemoryBDPs)})
+		note(kit.Measured{Name: site + ": one flow, most held ÷ BDP", Value: float64(one.held[i]) / bdp, Bound: kit.AtMost(stripeMemoryBDPs)})
 	}
-	flows := pick(o, memoryFlows, memoryFlows/10)
+	flows := kit.Pick(o, memoryFlows, memoryFlows/10)
 	if o.Flows > 0 {
 		flows = o.Flows
 	}
-	limit := pick(o, int64(memoryLimit), int64(memoryLimit)/4)
-	many, err := holdFlows(ctx, o, c, way, flows, pick(o, 40*time.Second, 20*time.Second),
+	limit := kit.Pick(o, int64(memoryLimit), int64(memoryLimit)/4)
+	many, err := holdFlows(ctx, o, c, way, flows, kit.Pick(o, 40*time.Second, 20*time.Second),
 		settings{process: fmt.Sprintf("memory_limit: %dMiB", limit>>20)})
 	if err != nil {
 		return err
 	}
-	note(measured{name: "flows at once", value: float64(flows)})
+	note(kit.Measured{Name: "flows at once", Value: float64(flows)})
 	if way == WayLanes {
-		note(measured{name: "lanes of all, at most", value: float64(many.lanes)})
+		note(kit.Measured{Name: "lanes of all, at most", Value: float64(many.lanes)})
 	}
-	note(measured{name: "flows that failed", value: float64(many.failed), bound: atMost(0), exact: true, example: many.example})
-	note(measured{name: "goodput of all, of the limit", value: many.goodputBps / c.LimitBps()})
+	note(kit.Measured{Name: "flows that failed", Value: float64(many.failed), Bound: kit.AtMost(0), Exact: true, Example: many.example})
+	note(kit.Measured{Name: "goodput of all, of the limit", Value: many.goodputBps / c.LimitBps()})
 	for i, site := range farNear {
-		note(measured{name: site + ": most held ÷ memory_limit", value: float64(many.held[i]) / float64(limit), bound: atMost(0.25)})
-		note(measured{name: site + ": most memory ÷ memory_limit", value: float64(many.memory[i]) / float64(limit), bound: atMost(1)})
+		note(kit.Measured{Name: site + ": most held ÷ memory_limit", Value: float64(many.held[i]) / float64(limit), Bound: kit.AtMost(0.25)})
+		note(kit.Measured{Name: site + ": most memory ÷ memory_limit", Value: float64(many.memory[i]) / float64(limit), Bound: kit.AtMost(1)})
 	}
 	return nil
 }
@@ -71,7 +72,7 @@ type holding struct {
 }
 
 // holdFlows sends on some flows at once, as fast as they go.
-func holdFlows(ctx context.Context, o Options, c lab.Conditions, way string, flows int, lasts time.Duration, s settings) (h holding, err error) {
+func holdFlows(ctx context.Context, o kit.Options, c lab.Conditions, way string, flows int, lasts time.Duration, s settings) (h holding, err error) {
 	var received, failed atomic.Int64
 	w, err := buildWorld(ctx, o, lab.TwoSites(c), way, func(conn net.Conn) { countAll(conn, &received) }, s)
 	if err != nil {
@@ -102,7 +103,7 @@ func holdFlows(ctx context.Context, o Options, c lab.Conditions, way string, flo
 		})
 	}
 	for began := time.Now(); time.Since(began) < lasts; {
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
+		if err := kit.Pause(ctx, 100*time.Millisecond); err != nil {
 			return h, err
 		}
 		for i, r := range []*relays.Process{w.far(), w.near()} {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/internal/sys/tcpinfo"
 	"longhaul/lab/tcpserver"
 	"longhaul/lab/wan"
@@ -30,13 +31,13 @@ const firstByteWithin = 1.5
 
 // nat has a NAT forget the connections of silent flows. After that it forgets all
 // connections, as if it had been started again.
-func nat(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
+func nat(ctx context.Context, o kit.Options, way string, _ int, note func(kit.Measured)) error {
 	w, err := newWorld(ctx, o, conditions(outageRTT, outageRateBps), way, tcpserver.Echo)
 	if err != nil {
 		return err
 	}
 	defer w.close()
-	all, err := w.open(ctx, pick(o, 50, 10))
+	all, err := w.open(ctx, kit.Pick(o, 50, 10))
 	if err != nil {
 		return err
 	}
@@ -45,21 +46,21 @@ func nat(ctx context.Context, o Options, way string, _ int, note func(measured))
 	if err != nil {
 		return err
 	}
-	note(measured{name: "flows", value: float64(len(all))})
-	note(measured{name: "silent connections forgotten", value: float64(forgotten)})
+	note(kit.Measured{Name: "flows", Value: float64(len(all))})
+	note(kit.Measured{Name: "silent connections forgotten", Value: float64(forgotten)})
 	noteEchoes(note, "byte after the silence", all.sayInTurn(ctx), true)
 
 	// Again parked, and all connections are gone: the relay has ten seconds to notice.
-	if err := pause(ctx, parkedAfter+5*time.Second); err != nil {
+	if err := kit.Pause(ctx, parkedAfter+5*time.Second); err != nil {
 		return err
 	}
 	if forgotten, err = w.forgetFor(ctx, time.Second, everyConnection); err != nil {
 		return err
 	}
-	if err := pause(ctx, 10*time.Second); err != nil {
+	if err := kit.Pause(ctx, 10*time.Second); err != nil {
 		return err
 	}
-	note(measured{name: "all connections forgotten", value: float64(forgotten)})
+	note(kit.Measured{Name: "all connections forgotten", Value: float64(forgotten)})
 	noteEchoes(note, "byte 10 s after that", all.sayInTurn(ctx), true)
 	// And while the flows have bytes under way.
 	if _, err = w.forgetFor(ctx, time.Second, everyConnection); err != nil {
@@ -92,7 +93,7 @@ func (w *world) forgetFor(ctx context.Context, lasts time.Duration, rule func(*t
 		if err != nil {
 			return len(done), err
 		}
-		if err := pause(ctx, time.Second); err != nil {
+		if err := kit.Pause(ctx, time.Second); err != nil {
 			return len(done), err
 		}
 	}
@@ -151,7 +152,7 @@ func (s standing) sayInTurn(ctx context.Context) []reply {
 	var replies []reply
 	for i, conn := range s {
 		replies = append(replies, echo(conn, byte(i)))
-		if pause(ctx, time.Second) != nil {
+		if kit.Pause(ctx, time.Second) != nil {
 			break
 		}
 	}
@@ -174,7 +175,7 @@ func echo(conn net.Conn, b byte) (r reply) {
 
 // noteEchoes notes how long the slowest echo took in round trips, and how many did not
 // come.
-func noteEchoes(note func(measured), what string, replies []reply, bounded bool) {
+func noteEchoes(note func(kit.Measured), what string, replies []reply, bounded bool) {
 	failed, example := 0, ""
 	var took []time.Duration
 	for _, r := range replies {
@@ -185,13 +186,13 @@ func noteEchoes(note func(measured), what string, replies []reply, bounded bool)
 		}
 		took = append(took, r.took)
 	}
-	note(measured{name: fmt.Sprintf("%s: no echo", what), value: float64(failed), bound: atMost(0), exact: true, example: example})
+	note(kit.Measured{Name: fmt.Sprintf("%s: no echo", what), Value: float64(failed), Bound: kit.AtMost(0), Exact: true, Example: example})
 	if len(took) == 0 {
 		return
 	}
-	m := measured{name: fmt.Sprintf("%s: slowest echo", what), unit: "RTT", value: slices.Max(took).Seconds() / outageRTT.Seconds()}
+	m := kit.Measured{Name: fmt.Sprintf("%s: slowest echo", what), Unit: "RTT", Value: slices.Max(took).Seconds() / outageRTT.Seconds()}
 	if bounded {
-		m.bound, m.exact = atMost(firstByteWithin), true
+		m.Bound, m.Exact = kit.AtMost(firstByteWithin), true
 	}
 	note(m)
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/bench/kit"
+	"longhaul/internal/words/stats"
 	"longhaul/lab"
 )
 
@@ -31,22 +33,22 @@ func goOnWithin(rtt time.Duration) time.Duration { return 3*rtt + time.Second/2 
 var steady = pace{every: 500 * time.Millisecond, bytes: 1000}
 
 // outage cuts the WAN under many flows.
-func outage(ctx context.Context, o Options, way string, run int, note func(measured)) error {
-	flows := pick(o, 1000, 100)
+func outage(ctx context.Context, o kit.Options, way string, run int, note func(kit.Measured)) error {
+	flows := kit.Pick(o, 1000, 100)
 	if o.Flows > 0 {
 		flows = o.Flows
 	}
-	times := pick(o, 3, 1)
+	times := kit.Pick(o, 3, 1)
 	w, c, err := crowded(ctx, o, way, crowdOptions{flows: flows, opening: 5 * time.Second, minLife: 5 * time.Second, maxLife: 2 * time.Minute,
-		pace: steady, seed: o.seed(run)})
+		pace: steady, seed: o.SeedOf(run)})
 	if err != nil {
 		return err
 	}
 	defer w.close()
-	dice := rand.New(rand.NewPCG(o.seed(run), 0))
+	dice := rand.New(rand.NewPCG(o.SeedOf(run), 0))
 	var late []time.Duration
 	for range times {
-		if err := pause(ctx, time.Second+time.Duration(dice.Int64N(int64(5*time.Second)))); err != nil {
+		if err := kit.Pause(ctx, time.Second+time.Duration(dice.Int64N(int64(5*time.Second)))); err != nil {
 			return err
 		}
 		over, err := w.outage(ctx, outageLasts)
@@ -65,8 +67,8 @@ func outage(ctx context.Context, o Options, way string, run int, note func(measu
 		return w.errorf("no flow went on")
 	}
 	slices.Sort(late)
-	note(measured{name: "goes on after it, median", unit: "s", value: late[len(late)/2].Seconds()})
-	note(measured{name: "goes on after it, slowest", unit: "s", value: late[len(late)-1].Seconds(), bound: atMost(goOnWithin(outageRTT).Seconds()), exact: true})
+	note(kit.Measured{Name: "goes on after it, median", Unit: "s", Value: stats.At(late, 0.5).Seconds()})
+	note(kit.Measured{Name: "goes on after it, slowest", Unit: "s", Value: late[len(late)-1].Seconds(), Bound: kit.AtMost(goOnWithin(outageRTT).Seconds()), Exact: true})
 	return nil
 }
 
@@ -75,7 +77,7 @@ func (w *world) outage(ctx context.Context, lasts time.Duration) (over time.Time
 	if err := w.cut(true); err != nil {
 		return over, err
 	}
-	interrupted := pause(ctx, lasts)
+	interrupted := kit.Pause(ctx, lasts)
 	if err := w.cut(false); err != nil {
 		return over, err
 	}
@@ -89,7 +91,7 @@ const slowestTCP = 30 * time.Second
 // settle waits until every flow that an outage met has gone on, or should have.
 func (w *world) settle(ctx context.Context, c *crowd, over time.Time) error {
 	for {
-		if err := pause(ctx, time.Second); err != nil {
+		if err := kit.Pause(ctx, time.Second); err != nil {
 			return err
 		}
 		if c.silentSince(over) == 0 || time.Since(over) > slowestTCP {

@@ -9,14 +9,12 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
-	"unicode/utf8"
 
+	"longhaul/bench/kit"
 	"longhaul/lab"
-	"longhaul/lab/experiment"
 	"longhaul/lab/link"
 	"longhaul/lab/pattern"
 	"longhaul/lab/sandbox"
@@ -30,18 +28,18 @@ func TestMain(m *testing.M) {
 }
 
 // prepare skips the test outside a sandbox, and returns the options of a run.
-func prepare(t *testing.T) Options {
+func prepare(t *testing.T) kit.Options {
 	t.Helper()
 	nettest.RequireSandbox(t)
 	nettest.Must(t, sandbox.PrivateRun())
-	return Options{Program: nettest.Longhaul(t), Quick: true, Repeat: 1}
+	return kit.Options{Program: nettest.Longhaul(t), Quick: true, Repeat: 1}
 }
 
 // Bytes pass on every way that this machine has, both ways.
 func TestWaysCarryBytes(t *testing.T) {
 	t.Parallel()
 	o := prepare(t)
-	for _, way := range append(pairsSuite().ways(), stripesSuite().ways()...) {
+	for _, way := range append(pairsSuite().Ways(), stripesSuite().Ways()...) {
 		t.Run(way, func(t *testing.T) {
 			if reason := missing(way); reason != "" {
 				t.Skip(reason)
@@ -113,8 +111,8 @@ func TestCrowdOfADeadRelay(t *testing.T) {
 	nettest.Must(t, w.startRelay(t.Context(), w.far()))
 	answers := time.Now()
 	served := w.tryNew(t.Context(), c, answers.Add(200*time.Millisecond))
-	w.noteResets(c, answers, func(m measured) {
-		if m.name == "flows not reset" && m.value != 0 || m.name == "flows" && m.value != 5 {
+	w.noteResets(c, answers, func(m kit.Measured) {
+		if m.Name == "flows not reset" && m.Value != 0 || m.Name == "flows" && m.Value != 5 {
 			t.Errorf("%+v", m)
 		}
 	})
@@ -261,8 +259,8 @@ func TestNoteStart(t *testing.T) {
 	c := conditions(longRTT, longRateBps)
 	second := int64(c.LimitBps() / 8)
 	got := []arrival{{300 * time.Millisecond, 1000}, {700 * time.Millisecond, second / 4}, {1300 * time.Millisecond, second / 2}, {1301 * time.Millisecond, second}}
-	noteStart(func(m measured) {
-		if m.name != "up: first second, of the limit" || fmt.Sprintf("%.3f", m.value) != "0.500" {
+	noteStart(func(m kit.Measured) {
+		if m.Name != "up: first second, of the limit" || fmt.Sprintf("%.3f", m.Value) != "0.500" {
 			t.Errorf("%+v", m)
 		}
 	}, "up", got, c)
@@ -295,60 +293,9 @@ func TestNoteServed(t *testing.T) {
 	at := func(seconds float64) time.Time { return answers.Add(time.Duration(seconds * 1e9)) }
 	values := map[string]float64{}
 	noteServed([]attempt{{at(0.1), time.Second, nil}, {at(0.5), time.Second / 10, nil}, {at(0.9), 0, io.EOF}, {at(1.5), 0, io.EOF}}, answers,
-		func(m measured) { values[m.name] = m.value })
+		func(m kit.Measured) { values[m.Name] = m.Value })
 	if fmt.Sprint(values) != "map[first new flow served, after its answer:0.6 new flows failed, from 1 s after it:1]" {
 		t.Error(values)
-	}
-}
-
-func TestResult(t *testing.T) {
-	c := CaseResult{Name: "outage", About: "outages of 20 s at random moments, flows that begin and end all the time, and a long text behind it"}
-	for _, seconds := range []float64{0.4, 0.9, 0.5} {
-		c.add(WayPair, measured{name: "goes on after it, slowest", unit: "s", value: seconds, bound: atMost(0.8), exact: true})
-		c.add(WayPair, measured{name: "goes on after it, median", unit: "s", value: seconds, bound: atMost(0.8)})
-		c.add(WayPlain, measured{name: "goes on after it, slowest", unit: "s", value: 12 * seconds, bound: atMost(0.8), exact: true})
-		c.add(WayPair, measured{name: "first second, of the limit", value: 0.95, bound: atLeast(0.9)})
-	}
-	c.Skipped = []Skipped{{WayStunnel, "needs stunnel4 (Debian package stunnel4)"}}
-	c.Figures[0].First = "flow 12: " + strings.Repeat("read: connection reset by peer ", 5)
-	c.finish()
-	verdicts := []string{}
-	for _, f := range c.Figures {
-		verdict := "-"
-		if f.OK != nil {
-			verdict = fmt.Sprint(*f.OK)
-		}
-		verdicts = append(verdicts, fmt.Sprintf("%s %s %.1f %s", f.Way, f.Name, f.Median, verdict))
-	}
-	want := []string{"pair goes on after it, slowest 0.5 false", "pair goes on after it, median 0.5 true",
-		"plain goes on after it, slowest 6.0 -", "pair first second, of the limit 0.9 true"}
-	if fmt.Sprint(verdicts) != fmt.Sprint(want) {
-		t.Errorf("%q, want %q", verdicts, want)
-	}
-	r := Result{Repeat: 3, Cases: []CaseResult{c}}
-	if !errors.Is(r.Judge(), experiment.ErrShown) {
-		t.Error("a bound was missed, and the result is right")
-	}
-	var text strings.Builder
-	nettest.Must(t, r.WriteText(&text))
-	for line := range strings.Lines(text.String()) {
-		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width {
-			t.Errorf("%d columns: %s", n, line)
-		}
-	}
-	for _, part := range []string{"NO  pair", "≤ 0.800", "0.400-0.900", "≥ 0.900", "not run: needs stunnel4", "Medians of 3 runs"} {
-		if !strings.Contains(text.String(), part) {
-			t.Errorf("the text lacks %q:\n%s", part, text.String())
-		}
-	}
-}
-
-// Names of figures leave room for the numbers beside them.
-func TestDigits(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", 1000: "1000", 0.1234: "0.123", 1.234: "1.23", 12.34: "12.3", 123.4: "123", -0.5: "-0.500"} {
-		if got := digits(v); got != want {
-			t.Errorf("%v: %s, want %s", v, got, want)
-		}
 	}
 }
 
@@ -358,7 +305,7 @@ func TestInterrupt(t *testing.T) {
 	o := prepare(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(100*time.Millisecond, cancel)
-	if err := outage(ctx, o, WayDirect, 1, func(measured) {}); !errors.Is(err, context.Canceled) {
+	if err := outage(ctx, o, WayDirect, 1, func(kit.Measured) {}); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 }
@@ -370,8 +317,8 @@ func TestSoak(t *testing.T) {
 	if reason := missing(WayPair); reason != "" {
 		t.Skip(reason)
 	}
-	c := CaseResult{}
-	if err := soak(t.Context(), o, WayPair, 1, func(m measured) { c.add(WayPair, m) }); err != nil {
+	c := kit.CaseResult{}
+	if err := soak(t.Context(), o, WayPair, 1, func(m kit.Measured) { c.Add(WayPair, m) }); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range c.Figures {
@@ -379,7 +326,7 @@ func TestSoak(t *testing.T) {
 			t.Errorf("%s: %v, like %s", f.Name, f.Runs, f.First)
 		}
 	}
-	if flows := c.of(WayPair, "flows"); len(flows) != 1 || flows[0] < 40 {
+	if flows := c.Of(WayPair, "flows"); len(flows) != 1 || flows[0] < 40 {
 		t.Errorf("%v flows", flows)
 	}
 }
@@ -473,5 +420,25 @@ func TestMayCut(t *testing.T) {
 		if got := mayCut(spells, at(tt.from), at(tt.to)); got != tt.want {
 			t.Errorf("%v to %v s: %t", tt.from, tt.to, got)
 		}
+	}
+}
+
+// A goodput that falls for half a second is a dip of that length.
+func TestDips(t *testing.T) {
+	var seen []arrival
+	total := int64(0)
+	for at := time.Duration(0); at <= 10*time.Second; at += progressTick {
+		if at < 5*time.Second || at >= 5500*time.Millisecond {
+			total += 1000
+		}
+		seen = append(seen, arrival{at, total})
+	}
+	usual, quiet := dipsOf(seen, 0, 4*time.Second, 0)
+	if usual != 5000 || quiet.longest > 0 || quiet.second > 0 {
+		t.Errorf("%v bytes in a bin, dips %+v", usual, quiet)
+	}
+	_, d := dipsOf(seen, 4*time.Second, 9*time.Second, usual)
+	if d.longest < 0.39 || d.longest > 0.61 || d.second < 0.45 || d.second > 0.55 {
+		t.Errorf("dips %+v, want 0.5 s and half of a second", d)
 	}
 }

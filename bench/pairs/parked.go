@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/lab"
 	"longhaul/lab/relays"
 	"longhaul/lab/tcpserver"
@@ -26,8 +27,8 @@ const spare = 16
 
 // parked measures what flows cost that are silent. The first half of the flows has the
 // processes grow to their usual size; the figures are those of the second half.
-func parked(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
-	n := pick(o, 2000, 1000)
+func parked(ctx context.Context, o kit.Options, way string, _ int, note func(kit.Measured)) error {
+	n := kit.Pick(o, 2000, 1000)
 	if o.Flows > 0 {
 		n = o.Flows
 	}
@@ -46,12 +47,12 @@ func parked(ctx context.Context, o Options, way string, _ int, note func(measure
 		return err
 	}
 	defer after.flows.close()
-	note(measured{name: "flows", value: float64(n)})
+	note(kit.Measured{Name: "flows", Value: float64(n)})
 	for i, site := range []string{"far", "near"} {
 		b, a := before.of[i], after.of[i]
-		note(measured{name: site + ": descriptors each", value: float64(a.descriptors-b.descriptors) / float64(n),
-			bound: atMost(parkedDescriptors + float64(spare)/float64(n))})
-		note(measured{name: site + ": memory each", unit: "bytes", value: float64(a.memoryBytes-b.memoryBytes) / float64(n), bound: atMost(parkedBytes)})
+		note(kit.Measured{Name: site + ": descriptors each", Value: float64(a.descriptors-b.descriptors) / float64(n),
+			Bound: kit.AtMost(parkedDescriptors + float64(spare)/float64(n))})
+		note(kit.Measured{Name: site + ": memory each", Unit: "bytes", Value: float64(a.memoryBytes-b.memoryBytes) / float64(n), Bound: kit.AtMost(parkedBytes)})
 	}
 	return nil
 }
@@ -82,7 +83,7 @@ func (w *world) park(ctx context.Context, n int) (p parking, err error) {
 		if p.of[0].descriptors != last[0].descriptors || p.of[1].descriptors != last[1].descriptors {
 			since = time.Now()
 		}
-		if err := pause(ctx, time.Second); err != nil {
+		if err := kit.Pause(ctx, time.Second); err != nil {
 			p.flows.close()
 			return p, err
 		}

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/bench/kit"
 	"longhaul/lab"
 	"longhaul/lab/relays"
 )
@@ -31,8 +32,6 @@ const (
 	// soakMemory leaves the stores of all flows a quarter, which a few of the greedy
 	// flows fill.
 	soakMemory = "256MiB"
-	soakUsual  = 10 * time.Minute
-	soakQuick  = time.Minute
 
 	// unnoticed is for how long after its return a relay that was killed, or a path
 	// that was longer away than resume, may still cost a flow.
@@ -89,10 +88,10 @@ var soakRules = []string{ruleConnect, ruleCut, ruleHang, ruleWrong, ruleLost, ru
 
 // soak has everything happen to a pair at random moments under a crowd whose every byte
 // is compared.
-func soak(ctx context.Context, o Options, way string, run int, note func(measured)) error {
-	s := &soaking{seed: o.seed(run), counts: map[string]int{}, broken: map[string]*breach{}}
+func soak(ctx context.Context, o kit.Options, way string, run int, note func(kit.Measured)) error {
+	s := &soaking{seed: o.SeedOf(run), counts: map[string]int{}, broken: map[string]*breach{}}
 	s.c = newCrowd(crowdOptions{
-		flows: pick(o, 120, 40), opening: pick(o, 2*time.Second, 200*time.Millisecond), minLife: 100 * time.Millisecond, maxLife: 40 * time.Second, pace: steady, seed: s.seed,
+		flows: kit.Pick(o, 120, 40), opening: kit.Pick(o, 2*time.Second, 200*time.Millisecond), minLife: 100 * time.Millisecond, maxLife: 40 * time.Second, pace: steady, seed: s.seed,
 		plan: soakPlan, ended: s.ended, refused: s.refused,
 	})
 	w, err := buildWorld(ctx, o, lab.TwoSites(conditions(soakRTT, soakRateBps)), way, s.c.serve, settings{
@@ -107,11 +106,11 @@ func soak(ctx context.Context, o Options, way string, run int, note func(measure
 	}
 	defer w.close()
 	if err := s.trouble(ctx, o.Time); err != nil {
-		return w.explain(err)
+		return w.Explain(err)
 	}
 	s.c.finish()
 	if err := s.left(ctx); err != nil {
-		return w.explain(err)
+		return w.Explain(err)
 	}
 	s.figures(note)
 	return ctx.Err()
@@ -289,7 +288,7 @@ func (s *soaking) refused(began time.Time, err error) {
 // tryRefused connects again and again to a target that refuses.
 func (s *soaking) tryRefused(ctx context.Context, _ *rand.Rand) error {
 	at := netip.AddrPortFrom(lab.RelayA, port+refusedTunnel)
-	for pause(ctx, time.Second/2) == nil {
+	for kit.Pause(ctx, time.Second/2) == nil {
 		began := time.Now()
 		conn, err := s.w.Host("host-a").DialTCP(ctx, at, patience)
 		if err != nil {
@@ -315,7 +314,7 @@ func (s *soaking) tryRefused(ctx context.Context, _ *rand.Rand) error {
 
 // left waits until the relays have no flows any more.
 func (s *soaking) left(ctx context.Context) error {
-	for _, r := range s.w.relays {
+	for _, r := range s.w.Relays {
 		var status relays.Status
 		for until := time.Now().Add(leftWithin); ; {
 			var err error
@@ -325,7 +324,7 @@ func (s *soaking) left(ctx context.Context) error {
 			if status.FlowsNow == 0 || time.Now().After(until) {
 				break
 			}
-			if err := pause(ctx, time.Second/4); err != nil {
+			if err := kit.Pause(ctx, time.Second/4); err != nil {
 				return err
 			}
 		}
@@ -342,8 +341,8 @@ func (s *soaking) left(ctx context.Context) error {
 func (s *soaking) watch(ctx context.Context, _ *rand.Rand) error {
 	began := time.Now()
 	until, _ := ctx.Deadline()
-	for pause(ctx, time.Second) == nil {
-		for _, r := range s.w.relays {
+	for kit.Pause(ctx, time.Second) == nil {
+		for _, r := range s.w.Relays {
 			status, err := r.Status(ctx)
 			s.mu.Lock()
 			if err == nil { // it may be dead at the moment
@@ -359,24 +358,24 @@ func (s *soaking) watch(ctx context.Context, _ *rand.Rand) error {
 	return nil
 }
 
-func (s *soaking) figures(note func(measured)) {
+func (s *soaking) figures(note func(kit.Measured)) {
 	twice := s.c.doubled()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, one := range twice {
 		s.breaks(ruleTwice, "%s", one)
 	}
-	note(measured{name: "flows", value: float64(s.flows)})
-	note(measured{name: "bytes compared, GB", value: float64(s.bytes) / 1e9})
+	note(kit.Measured{Name: "flows", Value: float64(s.flows)})
+	note(kit.Measured{Name: "bytes compared, GB", Value: float64(s.bytes) / 1e9})
 	for _, name := range slices.Sorted(maps.Keys(s.counts)) {
-		note(measured{name: name, value: float64(s.counts[name])})
+		note(kit.Measured{Name: name, Value: float64(s.counts[name])})
 	}
-	note(measured{name: "flows cut by a death or a long outage", value: float64(s.spared)})
-	note(measured{name: "memory of a relay, most", unit: "MB", value: float64(s.peak) / 1e6})
+	note(kit.Measured{Name: "flows cut by a death or a long outage", Value: float64(s.spared)})
+	note(kit.Measured{Name: "memory of a relay, most", Unit: "MB", Value: float64(s.peak) / 1e6})
 	for _, rule := range soakRules {
-		m := measured{name: rule, bound: atMost(0), exact: true}
+		m := kit.Measured{Name: rule, Bound: kit.AtMost(0), Exact: true}
 		if b := s.broken[rule]; b != nil {
-			m.value, m.example = float64(b.count), b.example
+			m.Value, m.Example = float64(b.count), b.example
 		}
 		note(m)
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/sys/tcpinfo"
 	"longhaul/lab"
@@ -64,7 +65,7 @@ func (f faults) pick(dice *rand.Rand) int {
 
 // makeAll makes one fault after the other, with pauses of random length between them.
 func (s *soaking) makeAll(ctx context.Context, dice *rand.Rand, all faults, least, most time.Duration) error {
-	for pause(ctx, between(dice, least, most)) == nil {
+	for kit.Pause(ctx, between(dice, least, most)) == nil {
 		one := all[all.pick(dice)]
 		end := s.begin(one.name, one.deadly)
 		err := one.make(ctx, dice)
@@ -123,7 +124,7 @@ func (s *soaking) wanTrouble(ctx context.Context, dice *rand.Rand) error {
 func (s *soaking) outage(ctx context.Context, lasts time.Duration, directions ...link.Direction) error {
 	path := s.w.path()
 	err := path.Cut(true, directions...)
-	_ = pause(ctx, lasts) // the WAN is mended in any case
+	_ = kit.Pause(ctx, lasts) // the WAN is mended in any case
 	return errors.Join(err, path.Cut(false, directions...))
 }
 
@@ -135,11 +136,11 @@ func (s *soaking) upgradeInOutage(ctx context.Context, dice *rand.Rand) error {
 	upgraded := [...][]*relays.Process{{far}, {near}, {far, near}}[dice.IntN(3)]
 	began := time.Now()
 	err := s.w.path().Cut(true, wan.BothWays...)
-	_ = pause(ctx, between(dice, 100*time.Millisecond, soakResume/10)) // the WAN is mended in any case
+	_ = kit.Pause(ctx, between(dice, 100*time.Millisecond, soakResume/10)) // the WAN is mended in any case
 	for _, r := range upgraded {
 		err = errors.Join(err, s.upgrade(ctx, r))
 	}
-	_ = pause(ctx, time.Until(began.Add(lasts)))
+	_ = kit.Pause(ctx, time.Until(began.Add(lasts)))
 	return errors.Join(err, s.w.path().Cut(false, wan.BothWays...))
 }
 
@@ -164,7 +165,7 @@ func (s *soaking) changed(ctx context.Context, dice *rand.Rand, change func(*lin
 		change(&during)
 		err = errors.Join(err, l.Set(d, during))
 	}
-	_ = pause(ctx, shortOutage(dice)) // the WAN is mended in any case
+	_ = kit.Pause(ctx, shortOutage(dice)) // the WAN is mended in any case
 	for i, d := range wan.BothWays {
 		err = errors.Join(err, l.Set(d, before[i]))
 	}
@@ -175,7 +176,7 @@ func (s *soaking) changed(ctx context.Context, dice *rand.Rand, change func(*lin
 // make another lane.
 func (s *soaking) lackPorts(ctx context.Context, dice *rand.Rand) error {
 	err := s.w.ports(40000, 40000+dice.IntN(8))
-	_ = pause(ctx, shortOutage(dice))
+	_ = kit.Pause(ctx, shortOutage(dice))
 	return errors.Join(err, s.w.ports(32768, 60999))
 }
 
@@ -220,7 +221,7 @@ func (s *soaking) forgotten(ctx context.Context, picked []wan.Connection, lasts 
 	for _, c := range picked {
 		err = errors.Join(err, s.w.path().Forget(c))
 	}
-	_ = pause(ctx, lasts)
+	_ = kit.Pause(ctx, lasts)
 	for _, c := range picked {
 		err = errors.Join(err, s.w.path().Remember(c))
 	}
@@ -262,7 +263,7 @@ func (s *soaking) blockNew(ctx context.Context, dice *rand.Rand) (err error) {
 			blocked = append(blocked, c)
 			err = errors.Join(err, path.Forget(c))
 		}
-		if pause(ctx, 10*time.Millisecond) != nil {
+		if kit.Pause(ctx, 10*time.Millisecond) != nil {
 			break
 		}
 	}
@@ -343,7 +344,7 @@ func (s *soaking) kill(ctx context.Context, r *relays.Process, dead time.Duratio
 	if err := r.Kill(); err != nil {
 		return err
 	}
-	_ = pause(ctx, dead)
+	_ = kit.Pause(ctx, dead)
 	// Even if the soak ends now: flows that are under way need it.
 	return s.w.startRelay(context.WithoutCancel(ctx), r)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/procfs"
 
+	"longhaul/bench/kit"
 	"longhaul/lab/pattern"
 	"longhaul/lab/relays"
 )
@@ -31,17 +32,17 @@ const (
 var stormCores = []float64{0, 0.5, 0.2}
 
 // storm has thousands of clients connect at once, while each relay has so much CPU.
-func storm(ctx context.Context, o Options, way string, run int, note func(measured)) error {
+func storm(ctx context.Context, o kit.Options, way string, run int, note func(kit.Measured)) error {
 	for _, cores := range stormCores {
-		if err := stormWith(ctx, o, way, cores, o.seed(run), note); err != nil {
+		if err := stormWith(ctx, o, way, cores, o.SeedOf(run), note); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func stormWith(ctx context.Context, o Options, way string, cores float64, seed uint64, note func(measured)) (err error) {
-	n := pick(o, stormFlows, 1000)
+func stormWith(ctx context.Context, o kit.Options, way string, cores float64, seed uint64, note func(kit.Measured)) (err error) {
+	n := kit.Pick(o, stormFlows, 1000)
 	if o.Flows > 0 {
 		n = o.Flows
 	}
@@ -49,14 +50,14 @@ func stormWith(ctx context.Context, o Options, way string, cores float64, seed u
 	if err != nil {
 		return err
 	}
-	shares, err := mountCPUShares(w.dir)
+	shares, err := mountCPUShares(w.Dir)
 	if err != nil {
 		w.close()
 		return err
 	}
-	w.after = func() { err = errors.Join(err, shares.remove()) }
+	w.AtClose(func() { err = errors.Join(err, shares.remove()) })
 	defer w.close()
-	for _, r := range w.relays {
+	for _, r := range w.Relays {
 		if err := shares.put(r.PID(), r.Name, cores); err != nil {
 			return err
 		}
@@ -74,24 +75,24 @@ func stormWith(ctx context.Context, o Options, way string, cores float64, seed u
 		said = fmt.Sprintf("%g cores each", cores)
 	}
 	failed := slices.DeleteFunc(ends, func(e stormEnd) bool { return e.err == nil })
-	failures := measured{name: said + ": flows not served", value: float64(len(failed)), bound: atMost(0), exact: true}
+	failures := kit.Measured{Name: said + ": flows not served", Value: float64(len(failed)), Bound: kit.AtMost(0), Exact: true}
 	if len(failed) > 0 {
-		failures.example = w.whyFailed(failed)
+		failures.Example = w.whyFailed(failed)
 	}
-	note(measured{name: said + ": flows served", value: float64(n - len(failed))})
+	note(kit.Measured{Name: said + ": flows served", Value: float64(n - len(failed))})
 	note(failures)
-	note(measured{name: said + ": all done after", unit: "s", value: took.Seconds()})
+	note(kit.Measured{Name: said + ": all done after", Unit: "s", Value: took.Seconds()})
 	after, err := cpuTime(w.pids())
 	if err != nil {
 		return err
 	}
-	note(measured{name: said + ": CPU of both relays", unit: "s", value: (after - before).Seconds()})
+	note(kit.Measured{Name: said + ": CPU of both relays", Unit: "s", Value: (after - before).Seconds()})
 	for i, r := range []*relays.Process{w.far(), w.near()} {
 		peak, err := peakRSS(r.PID())
 		if err != nil {
 			return err
 		}
-		note(measured{name: fmt.Sprintf("%s: most memory, %s relay", said, farNear[i]), unit: "MB", value: peak / 1e6, bound: atMost(stormRSS / 1e6)})
+		note(kit.Measured{Name: fmt.Sprintf("%s: most memory, %s relay", said, farNear[i]), Unit: "MB", Value: peak / 1e6, Bound: kit.AtMost(stormRSS / 1e6)})
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/lab"
@@ -34,7 +35,7 @@ func (s *soaking) strangers(ctx context.Context, dice *rand.Rand) error {
 		{1, "strangers that say nothing", false, s.strange(func(context.Context, net.Conn) error { return nil })},
 		{1, "strangers with a slow preface", false, s.strange(func(ctx context.Context, c net.Conn) error {
 			for i := range replayed {
-				if err := write(c, replayed[i:i+1]); err != nil || pause(ctx, 10*time.Millisecond) != nil {
+				if err := write(c, replayed[i:i+1]); err != nil || kit.Pause(ctx, 10*time.Millisecond) != nil {
 					return err
 				}
 			}

@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"io"
 	"net"
 	"slices"
 	"sync/atomic"
 	"time"
 
-	"longhaul/lab"
 	"longhaul/lab/link"
-	"longhaul/lab/tcpserver"
 )
 
 // perConnection is a policer that gives each connection a rate.
@@ -78,77 +75,11 @@ func (w *world) stripe(ctx context.Context, received *atomic.Int64, lasts time.D
 	}
 	s.last = s.rateOfLast(4 * time.Second)
 	s.cpuPerGB = (after - before).Seconds() * 1e9 / float64(s.arrived[len(s.arrived)-1].total)
-	if len(w.relays) == 0 || w.way == WayPlain {
+	if len(w.Relays) == 0 || w.way == WayPlain {
 		return s, nil
 	}
 	s.lanes, err = w.lanesBusy(ctx)
 	return s, err
-}
-
-const figureEcho = "echo, median"
-
-// echoesBeside times echoes of 64 bytes beside a bulk flow. Eight connections of it take
-// half of the link, so that its queue is empty: what is left are the relays.
-func echoesBeside(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
-	c := conditions(stripeRTT, stripeRate(o))
-	c.Policer = perConnection(c.RateBps / 16)
-	w, err := buildWorld(ctx, o, lab.TwoSites(c), way, tcpserver.Echo, settings{})
-	if err != nil {
-		return err
-	}
-	defer w.close()
-	median, err := w.echoes(ctx, pick(o, 12*time.Second, 6*time.Second))
-	if err != nil {
-		return err
-	}
-	note(measured{name: figureEcho, unit: "s", value: median})
-	return nil
-}
-
-// compareEchoes holds the echoes beside many lanes against those beside one.
-func compareEchoes(c *CaseResult) {
-	one, many := c.of(WayPair, figureEcho), c.of(WayLanes, figureEcho)
-	for run := range min(len(one), len(many)) {
-		c.add(WayLanes, measured{name: "echo ÷ that beside one lane", value: many[run] / one[run], bound: atMost(stripeEchoFactor)})
-	}
-}
-
-func (w *world) echoes(ctx context.Context, lasts time.Duration) (median float64, err error) {
-	bulk, err := w.dial(ctx)
-	if err != nil {
-		return 0, w.errorf("dial: %w", err)
-	}
-	sent := make(chan error, 1)
-	go func() { sent <- sendForever(bulk) }()
-	go func() { _, _ = io.Copy(io.Discard, bulk) }()
-	defer func() {
-		_ = bulk.SetLinger(0)
-		bulk.Close()
-		<-sent
-	}()
-	if err := pause(ctx, 3*time.Second); err != nil {
-		return 0, err
-	}
-	conn, err := w.dial(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close()
-	var took []float64
-	message := make([]byte, 64)
-	for began := time.Now(); time.Since(began) < lasts; {
-		at := time.Now()
-		_ = conn.SetDeadline(at.Add(patience))
-		if _, err := conn.Write(message); err != nil {
-			return 0, err
-		}
-		if _, err := io.ReadFull(conn, message); err != nil {
-			return 0, err
-		}
-		took = append(took, time.Since(at).Seconds())
-	}
-	slices.Sort(took)
-	return took[len(took)/2], nil
 }
 
 // sendOn sends on a connection until end, which resets it.

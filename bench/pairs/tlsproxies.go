@@ -94,7 +94,7 @@ ciphersuites = %s
 
 // write writes a file of the world.
 func (w *world) write(name, text string) (string, error) {
-	path := filepath.Join(w.dir, name)
+	path := filepath.Join(w.Dir, name)
 	return path, os.WriteFile(path, []byte(text), 0o600)
 }
 

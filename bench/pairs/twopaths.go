@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"longhaul/bench/kit"
 	status "longhaul/internal/carry/flow"
 	"longhaul/lab"
 	"longhaul/lab/link"
@@ -61,7 +63,7 @@ func overPaths(first, second bool, more string) settings {
 
 // twoPaths measures one flow over either WAN and over both, then beside a second one that is
 // hardly worth it.
-func twoPaths(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
+func twoPaths(ctx context.Context, o kit.Options, way string, _ int, note func(kit.Measured)) error {
 	second := secondWAN(lossOf2nd)
 	var rates [3]float64
 	for i, over := range []struct {
@@ -73,30 +75,30 @@ func twoPaths(ctx context.Context, o Options, way string, _ int, note func(measu
 			return fmt.Errorf("%s: %w", over.name, err)
 		}
 		rates[i] = rate
-		note(measured{name: over.name + ": last 4 s", unit: "Mb/s", value: rate})
+		note(kit.Measured{Name: over.name + ": last 4 s", Unit: "Mb/s", Value: rate})
 	}
 	better := max(rates[0], rates[1])
-	note(measured{name: "both ÷ sum of each alone", value: rates[2] / (rates[0] + rates[1]), bound: atLeast(pathsOfSum)})
-	note(measured{name: "both ÷ the better alone", value: rates[2] / better, bound: atLeast(pathsOfBetter)})
+	note(kit.Measured{Name: "both ÷ sum of each alone", Value: rates[2] / (rates[0] + rates[1]), Bound: kit.AtLeast(pathsOfSum)})
+	note(kit.Measured{Name: "both ÷ the better alone", Value: rates[2] / better, Bound: kit.AtLeast(pathsOfBetter)})
 	slow := conditions(crawlingRTT, crawlingBps)
 	rate, err := rateOver(ctx, o, way, slow, overPaths(true, true, ""), "slow second WAN")
 	if err != nil {
 		return fmt.Errorf("slow second WAN: %w", err)
 	}
-	note(measured{name: "with a second one of 2 Mb/s, 300 ms: last 4 s", unit: "Mb/s", value: rate})
-	note(measured{name: "with a second one of 2 Mb/s ÷ the first alone", value: rate / rates[0], bound: atLeast(pathsOfBetter)})
+	note(kit.Measured{Name: "with a second one of 2 Mb/s, 300 ms: last 4 s", Unit: "Mb/s", Value: rate})
+	note(kit.Measured{Name: "with a second one of 2 Mb/s ÷ the first alone", Value: rate / rates[0], Bound: kit.AtLeast(pathsOfBetter)})
 	return nil
 }
 
 // rateOver is the rate of one flow in its last 4 s, in Mb/s.
-func rateOver(ctx context.Context, o Options, way string, second lab.Conditions, s settings, name string) (float64, error) {
+func rateOver(ctx context.Context, o kit.Options, way string, second lab.Conditions, s settings, name string) (float64, error) {
 	var received atomic.Int64
 	w, err := buildWorld(ctx, o, lab.TwoWANs(firstWAN(), second), way, func(conn net.Conn) { countAll(conn, &received) }, s)
 	if err != nil {
 		return 0, err
 	}
 	defer w.close()
-	f, err := w.stripe(ctx, &received, pick(o, 20*time.Second, 12*time.Second))
+	f, err := w.stripe(ctx, &received, kit.Pick(o, 20*time.Second, 12*time.Second))
 	if err != nil {
 		return 0, err
 	}
@@ -117,10 +119,10 @@ func (w *world) paths(ctx context.Context) ([]status.Path, error) {
 }
 
 // pathDies cuts one of two WANs under a bulk flow and under echoes, and mends it.
-func pathDies(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
+func pathDies(ctx context.Context, o kit.Options, way string, _ int, note func(kit.Measured)) error {
 	for _, cut := range []string{lab.WAN, lab.WAN2} {
-		err := losesPath(ctx, o, way, overPaths(true, true, ""), cut, func(name string, m measured) {
-			m.name = name + " without " + cut
+		err := losesPath(ctx, o, way, overPaths(true, true, ""), cut, func(name string, m kit.Measured) {
+			m.Name = name + " without " + cut
 			note(m)
 		})
 		if err != nil {
@@ -131,16 +133,16 @@ func pathDies(ctx context.Context, o Options, way string, _ int, note func(measu
 }
 
 // standby cuts the ordinary WAN while another one stands by.
-func standby(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
-	return losesPath(ctx, o, way, overPaths(true, true, ", standby: true"), lab.WAN, func(name string, m measured) {
-		m.name = name
+func standby(ctx context.Context, o kit.Options, way string, _ int, note func(kit.Measured)) error {
+	return losesPath(ctx, o, way, overPaths(true, true, ", standby: true"), lab.WAN, func(name string, m kit.Measured) {
+		m.Name = name
 		note(m)
 	})
 }
 
 // losesPath measures how long flows stall when a WAN is lost, and how soon all is as before
 // once it is back.
-func losesPath(ctx context.Context, o Options, way string, s settings, cut string, note func(string, measured)) error {
+func losesPath(ctx context.Context, o kit.Options, way string, s settings, cut string, note func(string, kit.Measured)) error {
 	var received atomic.Int64
 	w, err := buildWorld(ctx, o, lab.TwoWANs(firstWAN(), secondWAN(0)), way, func(conn net.Conn) {
 		var first [1]byte
@@ -172,7 +174,7 @@ func losesPath(ctx context.Context, o Options, way string, s settings, cut strin
 	defer echoes.stop()
 	progress := watchProgress(&received)
 	defer progress.stop()
-	if err := pause(ctx, 8*time.Second); err != nil {
+	if err := kit.Pause(ctx, 8*time.Second); err != nil {
 		return err
 	}
 	before := progress.rate(4 * time.Second)
@@ -185,7 +187,7 @@ func losesPath(ctx context.Context, o Options, way string, s settings, cut strin
 	if err := w.cutPath(cut, true); err != nil {
 		return err
 	}
-	if err := pause(ctx, pathsLost); err != nil {
+	if err := kit.Pause(ctx, pathsLost); err != nil {
 		return errors.Join(err, w.cutPath(cut, false))
 	}
 	during := progress.rate(4 * time.Second)
@@ -198,7 +200,7 @@ func losesPath(ctx context.Context, o Options, way string, s settings, cut strin
 	echoes.reset()
 	soon := 2 * pathsBack
 	for time.Since(back) < 2*pathsBack {
-		if err := pause(ctx, stripeTick); err != nil {
+		if err := kit.Pause(ctx, stripeTick); err != nil {
 			return err
 		}
 		if progress.rate(time.Second) >= pathsOfSum*before && time.Since(back) > time.Second {
@@ -206,7 +208,7 @@ func losesPath(ctx context.Context, o Options, way string, s settings, cut strin
 			break
 		}
 	}
-	if err := pause(ctx, 2*time.Second); err != nil {
+	if err := kit.Pause(ctx, 2*time.Second); err != nil {
 		return err
 	}
 	paths, err := w.paths(ctx)
@@ -219,13 +221,13 @@ func losesPath(ctx context.Context, o Options, way string, s settings, cut strin
 	for _, line := range w.heard("path") {
 		w.Report.Linef("  %s", line)
 	}
-	note("rate before", measured{unit: "Mb/s", value: before * 8 / 1e6})
-	note("rate", measured{unit: "Mb/s", value: during * 8 / 1e6})
-	note("bulk flow: longest stall", measured{unit: "s", value: stall.Seconds(), bound: atMost(pathsStall.Seconds()), exact: true})
-	note("echoes: slowest", measured{unit: "s", value: slowest.Seconds(), bound: atMost(pathsStall.Seconds()), exact: true})
-	note("90 % of the rate before, after its return", measured{unit: "s", value: soon.Seconds(), bound: atMost(pathsBack.Seconds()), exact: true})
-	note("bulk flow: longest stall on its return", measured{unit: "s", value: progress.longest().Seconds(), bound: atMost(pathsStall.Seconds()), exact: true})
-	note("flows that broke", measured{value: float64(echoes.broken() + btoi(progress.longest() > pathsBack)), bound: atMost(0), exact: true})
+	note("rate before", kit.Measured{Unit: "Mb/s", Value: before * 8 / 1e6})
+	note("rate", kit.Measured{Unit: "Mb/s", Value: during * 8 / 1e6})
+	note("bulk flow: longest stall", kit.Measured{Unit: "s", Value: stall.Seconds(), Bound: kit.AtMost(pathsStall.Seconds()), Exact: true})
+	note("echoes: slowest", kit.Measured{Unit: "s", Value: slowest.Seconds(), Bound: kit.AtMost(pathsStall.Seconds()), Exact: true})
+	note("90 % of the rate before, after its return", kit.Measured{Unit: "s", Value: soon.Seconds(), Bound: kit.AtMost(pathsBack.Seconds()), Exact: true})
+	note("bulk flow: longest stall on its return", kit.Measured{Unit: "s", Value: progress.longest().Seconds(), Bound: kit.AtMost(pathsStall.Seconds()), Exact: true})
+	note("flows that broke", kit.Measured{Value: float64(echoes.broken() + btoi(progress.longest() > pathsBack)), Bound: kit.AtMost(0), Exact: true})
 	return nil
 }
 
@@ -364,6 +366,13 @@ func (p *growth) run() {
 		}
 		p.mu.Unlock()
 	}
+}
+
+// all is what was seen since it began.
+func (p *growth) all() []arrival {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.seen)
 }
 
 // rate is the bytes a second of the time just past.

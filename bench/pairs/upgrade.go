@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/lab/relays"
 )
 
@@ -15,9 +16,9 @@ const (
 )
 
 // upgrade replaces both relays by new processes, under load and while the WAN is cut.
-func upgrade(ctx context.Context, o Options, way string, run int, note func(measured)) error {
-	w, c, err := crowded(ctx, o, way, crowdOptions{flows: pick(o, 300, 60), opening: 3 * time.Second, minLife: 3 * time.Second, maxLife: 2 * time.Minute,
-		pace: pace{every: 200 * time.Millisecond, bytes: 4000}, seed: o.seed(run)})
+func upgrade(ctx context.Context, o kit.Options, way string, run int, note func(kit.Measured)) error {
+	w, c, err := crowded(ctx, o, way, crowdOptions{flows: kit.Pick(o, 300, 60), opening: 3 * time.Second, minLife: 3 * time.Second, maxLife: 2 * time.Minute,
+		pace: pace{every: 200 * time.Millisecond, bytes: 4000}, seed: o.SeedOf(run)})
 	if err != nil {
 		return err
 	}
@@ -43,7 +44,7 @@ func upgrade(ctx context.Context, o Options, way string, run int, note func(meas
 		if step.relay != nil {
 			upgrades++
 		}
-		if err := pause(ctx, betweenSteps); err != nil {
+		if err := kit.Pause(ctx, betweenSteps); err != nil {
 			return err
 		}
 		if step.outage {
@@ -54,12 +55,12 @@ func upgrade(ctx context.Context, o Options, way string, run int, note func(meas
 		}
 	}
 	c.finish()
-	note(measured{name: "upgrades", value: float64(upgrades)})
+	note(kit.Measured{Name: "upgrades", Value: float64(upgrades)})
 	c.tally().figures(note)
 	if len(late) == 0 {
 		return w.errorf("no flow went on after an outage")
 	}
-	note(measured{name: "goes on after an outage, slowest", unit: "s", value: slices.Max(late).Seconds(), bound: atMost(goOnWithin(outageRTT).Seconds()), exact: true})
+	note(kit.Measured{Name: "goes on after an outage, slowest", Unit: "s", Value: slices.Max(late).Seconds(), Bound: kit.AtMost(goOnWithin(outageRTT).Seconds()), Exact: true})
 	return nil
 }
 
@@ -82,12 +83,12 @@ func (w *world) step(ctx context.Context, relay *relays.Process, outage bool) (o
 	if err := w.cut(true); err != nil {
 		return over, err
 	}
-	err = pause(ctx, upgradeOutage/2)
+	err = kit.Pause(ctx, upgradeOutage/2)
 	if err == nil {
 		err = upgrade()
 	}
 	if err == nil {
-		err = pause(ctx, upgradeOutage/2)
+		err = kit.Pause(ctx, upgradeOutage/2)
 	}
 	if mendErr := w.cut(false); mendErr != nil {
 		return over, mendErr

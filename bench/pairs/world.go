@@ -1,17 +1,15 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/lab"
 	"longhaul/lab/relays"
 	"longhaul/lab/tcpserver"
@@ -22,17 +20,12 @@ import (
 //
 //	client on host-a ── relay-a ══WAN══ relay-b ── target on host-b
 type world struct {
-	*lab.Stage
-	way string
-	dir string
+	*kit.World // the far relay first; no relays on ways without longhaul
+	way        string
 	settings
 	to netip.AddrPort // where clients connect
 
-	relays []*relays.Process // the far one first; none on ways without longhaul
-	boxed  *box              // between the relays; may be nil
-	stop   func()            // of the target
-	before func()            // what close does first; may be nil
-	after  func()            // and what once all processes have ended; may be nil
+	before func() // what close does first; may be nil
 
 	mu   sync.Mutex
 	said []string // lines of the near relay's log
@@ -47,7 +40,6 @@ type settings struct {
 	both    string   // of both tunnels
 	tunnels uint16   // 0: one
 	wans    bool     // the far relay listens on the second WAN too
-	box     uint16   // port of a box at site B, to which the near relay connects; 0: none
 }
 
 const (
@@ -69,38 +61,33 @@ var (
 const patience = time.Minute
 
 // newWorld builds the sites and starts what the way needs. serve is the target.
-func newWorld(ctx context.Context, o Options, c lab.Conditions, way string, serve func(net.Conn)) (*world, error) {
+func newWorld(ctx context.Context, o kit.Options, c lab.Conditions, way string, serve func(net.Conn)) (*world, error) {
 	return buildWorld(ctx, o, lab.TwoSites(c), way, serve, settings{})
 }
 
 // buildWorld is newWorld with any topology of the two sites, and with settings for
 // longhaul's relays.
-func buildWorld(ctx context.Context, o Options, t lab.Topology, way string, serve func(net.Conn), s settings) (w *world, err error) {
-	dir, err := os.MkdirTemp("/run", "pairs-")
+func buildWorld(ctx context.Context, o kit.Options, t lab.Topology, way string, serve func(net.Conn), s settings) (w *world, err error) {
+	built, err := kit.NewWorld(t, o.Program, o.Report)
 	if err != nil {
 		return nil, err
 	}
-	built, err := lab.Build(t)
-	if err != nil {
-		os.RemoveAll(dir)
-		return nil, err
-	}
-	w = &world{Stage: &lab.Stage{Lab: built, Program: o.Program, Report: o.Report}, way: way, dir: dir, settings: s}
+	w = &world{World: built, way: way, settings: s}
 	defer func() {
 		if err != nil {
-			err = w.explain(err)
+			err = w.Explain(err)
 			w.close()
 		}
 	}()
-	listen := built.Host("host-b").ListenTCP
 	if way == WayMPTCP {
-		listen = built.Host("host-b").ListenMPTCP
+		l, err := built.Host("host-b").ListenMPTCP(ctx, targetPort)
+		if err != nil {
+			return w, err
+		}
+		w.AtClose(tcpserver.Serve(l, serve))
+	} else if err := w.Serve(ctx, "host-b", targetPort, serve); err != nil {
+		return w, err
 	}
-	l, err := listen(ctx, targetPort)
-	if err != nil {
-		return nil, err
-	}
-	w.stop = tcpserver.Serve(l, serve)
 	return w, w.start(ctx)
 }
 
@@ -121,15 +108,13 @@ func (w *world) start(ctx context.Context) error {
 	case WayMPTCP:
 		w.to = netip.AddrPortFrom(lab.HostB, targetPort)
 		return w.startMPTCP(ctx)
-	case WayYamux:
-		return w.startYamux(ctx)
 	}
 	return w.startRelays(ctx)
 }
 
 // near and far are the relays of both sites.
-func (w *world) near() *relays.Process { return w.relays[1] }
-func (w *world) far() *relays.Process  { return w.relays[0] }
+func (w *world) near() *relays.Process { return w.Relays[1] }
+func (w *world) far() *relays.Process  { return w.Relays[0] }
 
 // startRelays starts longhaul at both sites.
 func (w *world) startRelays(ctx context.Context) error {
@@ -138,18 +123,12 @@ func (w *world) startRelays(ctx context.Context) error {
 			return err
 		}
 	}
-	if w.box > 0 {
-		var err error
-		if w.boxed, err = startBox(ctx, w.Host("relay-b"), w.box, netip.AddrPortFrom(lab.WANB, port)); err != nil {
-			return err
-		}
-	}
 	for _, name := range []string{"relay-b", "relay-a"} {
-		r := &relays.Process{Name: name, Host: w.Host(name), Program: w.Program, Dir: w.dir, Env: w.env}
+		r := w.Relay(name, name)
+		r.Env = w.env
 		if name == "relay-a" {
 			r.Line = w.hear
 		}
-		w.relays = append(w.relays, r)
 		if err := w.startRelay(ctx, r); err != nil {
 			return err
 		}
@@ -178,7 +157,7 @@ func (w *world) config(r *relays.Process, more string) string {
 	for n := range max(w.tunnels, 1) {
 		tunnel := farTunnel(w.way, n, w.wans)
 		if r.Name == "relay-a" {
-			tunnel = nearTunnel(w.way, n, cmp.Or(w.box, port), w.pair+more) + w.tunnel
+			tunnel = nearTunnel(w.way, n, w.pair+more) + w.tunnel
 		}
 		config += fmt.Sprintf("  - {name: %s, allow: [0.0.0.0/0], %s%s}\n", tunnelName(n), tunnel, w.both)
 	}
@@ -235,26 +214,15 @@ func (w *world) cut(down bool) error {
 	return w.path().Cut(down, wan.BothWays...)
 }
 
-// explain adds the ends of all logs to an error.
-func (w *world) explain(err error) error {
-	err = w.Explain(err)
-	for _, r := range w.relays {
-		if said := r.Log(); said != "" && !errors.Is(err, context.Canceled) && !strings.Contains(err.Error(), said) {
-			err = fmt.Errorf("%w\n%s said:\n%s", err, r.Name, said)
-		}
-	}
-	return err
-}
-
 // errorf is an error with the log of what ran.
 func (w *world) errorf(format string, args ...any) error {
-	return w.explain(fmt.Errorf(format, args...))
+	return w.Explain(fmt.Errorf(format, args...))
 }
 
 // pids returns the processes of the way.
 func (w *world) pids() []int {
 	var all []int
-	for _, r := range w.relays {
+	for _, r := range w.Relays {
 		all = append(all, r.PID())
 	}
 	for _, d := range w.Running() {
@@ -267,33 +235,10 @@ func (w *world) close() {
 	if w.before != nil {
 		w.before()
 	}
-	for _, r := range w.relays {
-		if r.Running() {
-			_ = r.Kill() // no failure leaves it running
-		}
-	}
-	w.Stop()
-	if w.boxed != nil {
-		w.boxed.stop()
-	}
-	if w.stop != nil {
-		w.stop()
-	}
-	if w.after != nil {
-		w.after()
-	}
-	w.Lab.Close()
-	os.RemoveAll(w.dir)
+	w.Close()
 }
 
-// pause waits, unless the context ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+// ports bounds the near relay's local ports.
+func (w *world) ports(least, most int) error {
+	return w.Host("relay-a").Sysctl("net.ipv4.ip_local_port_range", fmt.Sprint(least, " ", most))
 }

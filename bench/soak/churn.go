@@ -47,8 +47,8 @@ type ChurnCounts struct {
 // back, while the relays are reloaded again and again.
 func runChurn(ctx context.Context, w *world, seed uint64, connections int64, reloads int) (ChurnResult, error) {
 	result := ChurnResult{Violations: []string{}}
-	for _, host := range w.lab.HostNames() { // ports in TIME_WAIT cannot be used again for a minute
-		if err := w.lab.Host(host).Sysctl("net.ipv4.ip_local_port_range", "10000 65535"); err != nil {
+	for _, host := range w.HostNames() { // ports in TIME_WAIT cannot be used again for a minute
+		if err := w.Host(host).Sysctl("net.ipv4.ip_local_port_range", "10000 65535"); err != nil {
 			return result, err
 		}
 	}
@@ -85,7 +85,7 @@ func runChurn(ctx context.Context, w *world, seed uint64, connections int64, rel
 	for range churnClients {
 		clients.Go(func() {
 			// One thread inside the host for all of a client's connections.
-			_ = w.lab.Host("host-a").Do(func() error {
+			_ = w.Host("host-a").Do(func() error {
 				for ctx.Err() == nil && (busy.Load() || made.Load() < connections) {
 					n, err := askForHash(ctx, newPattern(seed, uint64(made.Add(1)), true))
 					moved.Add(n)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"longhaul/internal/words/stats"
 )
 
 const (
@@ -110,7 +112,7 @@ func growth(samples []Sample) (grown []string) {
 			values[i] = what(s)
 		}
 		slices.Sort(values)
-		return values[len(values)/2]
+		return stats.At(values, 0.5)
 	}
 	early, late := samples[:len(samples)/2], samples[len(samples)/2:]
 	short := span < memoryTime.Seconds()

@@ -126,7 +126,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		if err == nil {
 			err = w.stop(ctx)
 		}
-		w.close()
+		w.Close()
 		if err != nil {
 			return r, fmt.Errorf("%s: %w", part, err)
 		}

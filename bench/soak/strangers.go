@@ -59,7 +59,7 @@ func (s *strangers) halfOpen(ctx context.Context, w *world) error {
 	ctx, cancel := context.WithTimeout(ctx, spell)
 	defer cancel()
 	to := netip.AddrPortFrom(lab.RelayA, mainPort)
-	err := w.lab.Host("host-a").Do(func() error {
+	err := w.Host("host-a").Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 		if err != nil {
 			return err

@@ -6,16 +6,15 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/internal/carry/integrity"
 	"longhaul/lab"
 	"longhaul/lab/link"
 	"longhaul/lab/relays"
-	"longhaul/lab/sandbox"
 )
 
 // world is two sites with one relay at site A, two at site B, and a WAN to
@@ -25,8 +24,7 @@ import (
 //	client on host-a ── relay-a ══╣                 ├── target on host-b
 //	                              ╚═wan2═ relay-b2 ─┘
 type world struct {
-	lab  *lab.Lab
-	dir  string
+	*kit.World
 	near *relays.Process    // relay-a
 	far  [2]*relays.Process // relay-b, relay-b2
 
@@ -60,35 +58,23 @@ const checkInterval = 2 * time.Second
 // newWorld builds the lab and starts the relays. The process must be inside a
 // sandbox.
 func newWorld(ctx context.Context, program string, seed uint64, checks bool) (*world, error) {
-	// In a /run that goes with the sandbox, however that ends.
-	if err := sandbox.PrivateRun(); err != nil {
-		return nil, err
-	}
-	dir, err := os.MkdirTemp("/run", "soak-")
-	if err != nil {
-		return nil, err
-	}
 	c := lab.MitreConditions()
 	c.RTT, c.RateBps, c.Seed = wanRTT, wanRateBps, seed
-	built, err := lab.Build(lab.TwoFarRelays(c))
+	built, err := kit.NewWorld(lab.TwoFarRelays(c), program, nil)
 	if err != nil {
-		os.RemoveAll(dir)
 		return nil, err
 	}
-	w := &world{lab: built, dir: dir, checks: checks, reasons: map[netip.AddrPort][]string{}}
-	one := func(name string) *relays.Process {
-		return &relays.Process{Name: name, Host: built.Host(name), Program: program, Dir: dir}
-	}
-	w.near, w.far = one("relay-a"), [2]*relays.Process{one("relay-b"), one("relay-b2")}
+	w := &world{World: built, checks: checks, reasons: map[netip.AddrPort][]string{}}
+	w.near, w.far = built.Relay("relay-a", "relay-a"), [2]*relays.Process{built.Relay("relay-b", "relay-b"), built.Relay("relay-b2", "relay-b2")}
 	w.near.Line = w.nearSays
 	if err := integrity.NewKey().Create(w.keyFile()); err != nil {
-		w.close()
+		w.Close()
 		return nil, err
 	}
 	// The far ones first: the near one checks them at once.
 	for _, r := range []*relays.Process{w.far[0], w.far[1], w.near} {
 		if err := r.Start(ctx, w.config(r, 0)); err != nil {
-			w.close()
+			w.Close()
 			return nil, err
 		}
 	}
@@ -119,16 +105,6 @@ func (w *world) stop(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func (w *world) close() {
-	for _, r := range w.all() {
-		if r.Running() {
-			_ = r.Kill()
-		}
-	}
-	w.lab.Close()
-	os.RemoveAll(w.dir)
 }
 
 // config is a relay's configuration. Variants differ in limits, in timeouts
@@ -174,7 +150,7 @@ tunnels:
 }
 
 // keyFile holds the secret of the relays' integrity checks.
-func (w *world) keyFile() string { return filepath.Join(w.dir, "check.key") }
+func (w *world) keyFile() string { return filepath.Join(w.Dir, "check.key") }
 
 // hopOf is the near relay's hop that leads to a far one.
 func (w *world) hopOf(far int) string {
@@ -187,15 +163,15 @@ func (w *world) dial(ctx context.Context, port uint16) (conn *net.TCPConn, err e
 }
 
 func (w *world) dialTo(ctx context.Context, host string, to netip.AddrPort) (*net.TCPConn, error) {
-	return w.lab.Host(host).DialTCP(ctx, to, stallLimit)
+	return w.Host(host).DialTCP(ctx, to, stallLimit)
 }
 
 // listen opens the target's socket on host-b, for both relays there.
 func (w *world) listen(ctx context.Context) (*net.TCPListener, error) {
-	return w.lab.Host("host-b").ListenTCP(ctx, targetPort)
+	return w.Host("host-b").ListenTCP(ctx, targetPort)
 }
 
 // setWAN changes both directions of one of the links between the sites.
 func (w *world) setWAN(name string, change func(*link.Settings)) error {
-	return w.lab.Link(name).Change(change)
+	return w.Link(name).Change(change)
 }

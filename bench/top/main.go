@@ -20,16 +20,16 @@ import (
 	"syscall"
 	"time"
 
+	"longhaul/bench/kit"
 	"longhaul/bench/peers"
-	"longhaul/bench/program"
 	"longhaul/internal/sys/pty"
 )
 
-func main() { program.Main("top", run) }
+func main() { kit.Command("top", run) }
 
 // bench is what to measure.
 type bench struct {
-	program.Longhaul
+	kit.Longhaul
 	connections int
 	time        time.Duration
 	bytes       int      // that each pair of them sends a second
@@ -38,7 +38,7 @@ type bench struct {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("top", flag.ContinueOnError)
-	b := bench{Longhaul: program.Longhaul{Flags: flags}}
+	b := bench{Longhaul: kit.Longhaul{Flags: flags}}
 	flags.IntVar(&b.connections, "connections", 10_000, "how many, both ends of each pair counted")
 	flags.DurationVar(&b.time, "time", 30*time.Second, "how long to watch them")
 	flags.IntVar(&b.bytes, "bytes", 1000, "that each pair sends a second; 0: all are idle")

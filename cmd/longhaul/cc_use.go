@@ -7,11 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/carry/transport"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/tune/cc"
 	"longhaul/internal/tune/destination"
 	"longhaul/internal/tune/route"
+	"longhaul/internal/words/ccnames"
 	"longhaul/internal/words/display"
 	"longhaul/internal/words/remedy"
 	"longhaul/internal/words/units"
@@ -75,7 +75,7 @@ brutal needs a --rate, which all connections to the prefix share.`,
 			if f.json {
 				return display.WriteJSON(env.stdout, map[string]any{"uses": all, "dry_run": f.dryRun})
 			}
-			if transport.NeedsRate(args[0]) && rate == "" {
+			if ccnames.NeedsRate(args[0]) && rate == "" {
 				writeNotes(env.stderr, []string{"without --rate each connection there sends 1 Mb/s, unless its program sets a rate"})
 			}
 			for _, used := range all {

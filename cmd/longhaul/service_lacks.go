@@ -10,7 +10,7 @@ import (
 	"longhaul/internal/run/service"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/tune/cc"
-	"longhaul/internal/words/units"
+	"longhaul/internal/words/ccnames"
 )
 
 // hostNeed is a part of [hostcheck.Report] that a configuration needs.
@@ -37,7 +37,7 @@ func configNeeds(c *config.Config) []hostNeed {
 		}
 		for _, leg := range []config.Leg{t.LAN, t.WAN} {
 			if name := leg.CongestionControl; name != "" {
-				add(hostNeed{"cc", units.FirstName(name), "tunnel " + t.Name + " uses " + name, true})
+				add(hostNeed{"cc", ccnames.First(name), "tunnel " + t.Name + " uses " + name, true})
 			}
 			if leg.UserTimeout > 0 {
 				add(hostNeed{"relay", "user timeout", "tunnel " + t.Name + " sets user_timeout", false})

@@ -40,7 +40,7 @@ func TestWordsPage(t *testing.T) {
 
 // TestCausesHaveWords holds that doctor's page and the dashboard explain each cause.
 func TestCausesHaveWords(t *testing.T) {
-	page, dashboard := readSource(t, "../../docs/doctor.md"), readSource(t, "../../internal/watch/web/static/format.js")
+	page, dashboard := readSource(t, "../../docs/doctor.md"), readSource(t, "../../internal/watch/web/static/causewords.js")
 	for _, cause := range doctor.Causes() {
 		if !strings.Contains(page, "\n| `"+string(cause)+"` |") {
 			t.Errorf("docs/doctor.md does not explain the cause %s", cause)

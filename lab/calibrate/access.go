@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/net/ipv4"
 
+	"longhaul/internal/words/stats"
 	"longhaul/lab/link"
 )
 
@@ -153,7 +154,7 @@ func (p Path) Aggregation(ctx context.Context, dir link.Direction) (Row, error) 
 		gaps = []time.Duration{0}
 	}
 	slices.Sort(gaps)
-	got := gaps[len(gaps)/2]
+	got := stats.At(gaps, 0.5)
 	tolerance := perPacket + 300*time.Microsecond
 	return Row{
 		What:  fmt.Sprintf("time between bursts %v", dir),

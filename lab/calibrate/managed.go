@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/words/stats"
 	"longhaul/lab/link"
 )
 
@@ -95,12 +96,7 @@ func (p Path) load(ctx context.Context, dir link.Direction, senders int) (goodpu
 	for some := range slices.Chunk(waits, int(standingTime/queueLook)) {
 		least = append(least, slices.Min(some))
 	}
-	return goodputs, median(least), median(waits), nil
-}
-
-func median(values []time.Duration) time.Duration {
-	slices.Sort(values)
-	return values[len(values)/2]
+	return goodputs, stats.At(slices.Sorted(slices.Values(least)), 0.5), stats.At(slices.Sorted(slices.Values(waits)), 0.5), nil
 }
 
 func total(values []float64) (all float64) {

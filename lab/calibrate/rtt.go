@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/sys/checksum"
+	"longhaul/internal/words/stats"
 	"longhaul/lab/link"
 )
 
@@ -54,7 +55,7 @@ func (p Path) IdleRTT(ctx context.Context) (Row, error) {
 		return Row{}, fmt.Errorf("idle RTT: none of %d echo requests to %v was answered, look at the link's counters", rttProbes, p.B.Addr)
 	}
 	slices.Sort(trips)
-	got := trips[len(trips)/2]
+	got := stats.At(trips, 0.5)
 	return Row{
 		What:  "idle RTT",
 		Asked: fmt.Sprintf("%.3f ms", asked.Seconds()*1e3),
@@ -75,7 +76,7 @@ func timerLateness() time.Duration {
 		late = append(late, time.Since(began)-sleep)
 	}
 	slices.Sort(late)
-	return min(max(0, late[len(late)/2]), RTTTolerance/2)
+	return min(max(0, stats.At(late, 0.5)), RTTTolerance/2)
 }
 
 // echo runs in the namespace of the calling thread. Times are those of the

@@ -8,17 +8,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/internal/carry/transport"
 	"longhaul/internal/tune/cc"
-	"longhaul/internal/words/units"
+	"longhaul/internal/words/ccnames"
 )
 
 // usualOrder is the order of the documents: those that keep a window, then those that keep a
 // rate, and of each the kernel's before longhaul's. Other algorithms come after.
 func usualOrder() []string {
 	windows, rates := []string{"cubic", "reno"}, []string{"bbr"}
-	for _, name := range transport.OwnNames() {
-		if transport.Paces(name) {
+	for _, name := range ccnames.Own() {
+		if ccnames.Paces(name) {
 			rates = append(rates, name)
 		} else {
 			windows = append(windows, name)
@@ -35,7 +34,7 @@ func Available() ([]string, error) {
 	}
 	order := usualOrder()
 	place := func(name string) int {
-		if i := slices.Index(order, units.FirstName(name)); i >= 0 {
+		if i := slices.Index(order, ccnames.First(name)); i >= 0 {
 			return i
 		}
 		return len(order)

@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"longhaul/internal/words/display"
+	"longhaul/internal/words/stats"
 	"longhaul/lab"
 	"longhaul/lab/hosts"
 	"longhaul/lab/progress"
 	"longhaul/lab/sandbox"
-	"longhaul/lab/stats"
 )
 
 // Experiment is a published measurement that the lab repeats: one bulk

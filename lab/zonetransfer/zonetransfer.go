@@ -14,11 +14,11 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/words/stats"
 	"longhaul/lab"
 	"longhaul/lab/link"
 	"longhaul/lab/progress"
 	"longhaul/lab/sandbox"
-	"longhaul/lab/stats"
 )
 
 // Options say what is run: the experiment of the report on far name servers, with a

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"longhaul/internal/carry/transport"
+	"longhaul/internal/words/ccnames"
 )
 
 // A kernel is one of Debian's, as its package index has it.
@@ -27,17 +27,17 @@ type kernel struct {
 
 // The checks of longhaul on a kernel, in the order in which they run.
 var allChecks = slices.Concat(
-	[]string{"host", "relay", "measure", "route", "doctor", "mss"}, transport.OwnNames(), []string{"demo", "tests"})
+	[]string{"host", "relay", "measure", "route", "doctor", "mss"}, ccnames.Own(), []string{"demo", "tests"})
 
 // Checks that run only when they are named: they take minutes and depend on speed.
 var slowChecks = []string{"mitre", "diagnosis", "figures"}
 
 // Debian builds its kernels for s390x for the z10, for which BPF has no compiler
 // (CONFIG_BPF_JIT), and so no struct_ops.
-var withoutStructOps = transport.OwnNames()
+var withoutStructOps = ccnames.Own()
 
 // Before Linux 6.0 BPF cannot set a connection's pacing.
-var withoutPacing = slices.DeleteFunc(transport.OwnNames(), func(name string) bool { return !transport.Paces(name) })
+var withoutPacing = slices.DeleteFunc(ccnames.Own(), func(name string) bool { return !ccnames.Paces(name) })
 
 var kernels = []kernel{
 	{name: "5.10", arch: "amd64", archive: "debian-security", suite: "bullseye-security", pack: "linux-image-cloud-amd64",

@@ -2,6 +2,7 @@ package pair
 
 import (
 	"errors"
+
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
@@ -23,9 +24,9 @@ func (s *session) open(l *lane, frame wire.Frame, b []byte) error {
 		l.bind(nil)
 		s.decline(o.Flow, err)
 	case fresh:
-		f.ask(o, a, nil)
+		f.far.ask(o, a, nil)
 	default:
-		f.attachFar(l, frame.Offset, nil)
+		f.far.attach(l, frame.Offset, nil)
 	}
 	return nil
 }
@@ -73,15 +74,15 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 	} else if s.closed.Load() || s.node.closing.Load() {
 		return nil, false, errEnding
 	}
-	f = newFlow(s, o.Flow, false, flow.LegOptions{})
-	f.known, f.dialing = true, true
+	f = newFlow(s, o.Flow, flow.LegOptions{})
+	f.phase = phaseDialing
 	if s.noResume {
 		f.sf.NoResume()
 	}
 	f.sf.Seal(s.sealed())
 	if l != nil {
 		l.bind(f)
-		f.addStrand(l, nil, true)
+		f.lanes.add(l, nil, true)
 		_ = f.sf.Attach(0)
 	}
 	s.enroll(f)

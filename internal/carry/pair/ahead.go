@@ -55,7 +55,7 @@ func (s *session) crowded(now time.Time) bool {
 func (s *session) openAhead(f *Flow) {
 	ctl := s.control()
 	waiting := int(s.waiting.Load())
-	if ctl == nil || f.opening == nil || !f.wokeAt.IsZero() || waiting < crowd || !s.knows(wire.FeatureAhead) {
+	if ctl == nil || f.near.opening == nil || !f.need.wokeAt.IsZero() || waiting < crowd || !s.knows(wire.FeatureAhead) {
 		return
 	}
 	room := ctl.room(waiting)
@@ -63,9 +63,9 @@ func (s *session) openAhead(f *Flow) {
 		return
 	}
 	_, b := f.sf.Out.Peek(room)
-	if ctl.offer(wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.opening, Bytes: b}) {
-		f.begin()
-		f.wokeAt = stampNow()
+	if ctl.offer(wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.near.opening, Bytes: b}) {
+		f.near.begin()
+		f.need.wokeAt = stampNow()
 		s.link.sentAhead(f)
 	}
 }
@@ -74,44 +74,48 @@ func (s *session) openAhead(f *Flow) {
 // with or without bytes. The caller holds f.mu.
 func (s *session) wakePeer(f *Flow) {
 	ctl := s.control()
-	if ctl == nil || !f.wokeAt.IsZero() {
+	if ctl == nil || !f.need.wokeAt.IsZero() {
 		return
 	}
 	waiting := int(s.waiting.Load())
 	offset, b := f.sf.Out.Peek(ctl.room(waiting))
-	if len(b) == 0 && (f.near || b != nil && waiting >= crowd) {
+	if len(b) == 0 && (f.s.near || b != nil && waiting >= crowd) {
 		return // nothing, or no room yet
 	}
 	if ctl.offer(wire.Message{Type: wire.MessageWake, Flow: f.id, Offset: offset, Bytes: b}) {
-		f.wokeAt = stampNow()
+		f.need.wokeAt = stampNow()
 	}
 }
 
+// wakeStale is the age of a lane beyond which a WAKE was sent in its knowledge.
+const wakeStale = 100 * time.Millisecond
+
 // wentAhead takes an acknowledgement that has moved: what went ahead is there, or came too
 // late to be of use. More may follow. The caller holds f.mu and wakes the flow.
-func (f *Flow) wentAhead() {
-	if f.lane == nil {
-		f.wokeAt = 0
+func (nd *laneNeed) wentAhead() {
+	if nd.f.lanes.main() == nil {
+		nd.wokeAt = 0
 	}
 }
 
 // takeWake takes bytes that came ahead of a lane.
-func (f *Flow) takeWake(offset uint64, b []byte) {
-	f.known = true
+func (nd *laneNeed) takeWake(offset uint64, b []byte) {
+	f := nd.f
+	f.phase.take(eventHeard)
 	within := f.s.answerWithin(wakeStale, 2)
-	if f.attaching || f.s.sealed() && !f.opened {
+	if f.lanes.attaching() || f.s.sealed() && f.phase != phaseOpen {
 		within = f.s.answerWithin(pongWithin, 8) // a far relay with many lanes may not have come to it
 	}
-	if f.lane != nil && f.near && f.laneSince.since() > within {
+	if f.lanes.main() != nil && f.s.near && f.lanes.strands[0].since.since() > within {
 		// The far relay has lost the lane. Nobody here saw it: the reader waits for
 		// the client, and nothing is left to write.
 		f.s.debug("lane given up", "the other relay asks for one")
-		f.loseLanes()
+		f.lanes.loseAll()
 	}
-	f.dropForgotten()
-	f.takeAhead(offset, b)
-	if f.lane == nil && f.near && !f.queued {
-		f.wanted = true
+	nd.dropForgotten()
+	nd.takeAhead(offset, b)
+	if f.lanes.main() == nil && f.s.near && !f.near.queued {
+		f.near.wanted = true
 		f.s.link.want(f)
 	}
 }
@@ -119,26 +123,25 @@ func (f *Flow) takeWake(offset uint64, b []byte) {
 // dropForgotten has the far relay give up lanes of which the near one, as it sends bytes
 // ahead, has none any more: else the target's bytes go to a dead lane. A young lane may be
 // one that the near relay has got since.
-func (f *Flow) dropForgotten() {
-	if f.near || f.lane == nil || !f.opened || f.s.noResume || f.strands[0].since.since() <= f.s.answerWithin(pongWithin, 8) {
+func (nd *laneNeed) dropForgotten() {
+	f := nd.f
+	if f.s.near || f.lanes.main() == nil || f.phase != phaseOpen || f.s.noResume || f.lanes.strands[0].since.since() <= f.s.answerWithin(pongWithin, 8) {
 		return
 	}
 	f.s.debug("lane given up", "the other relay has lost it")
-	f.loseLanes()
+	f.lanes.loseAll()
 }
 
 // takeAhead writes bytes that came ahead of a lane, as far as the socket takes them. The
 // flow may have a lane: perhaps a dead one, of which this end does not know. Bytes that
 // were there before are skipped. Without resumption a lane alone brings bytes.
-func (f *Flow) takeAhead(offset uint64, b []byte) {
-	if f.lane != nil && f.s.noResume || !f.leg.open() || f.leg.busyOut || !f.leg.writable {
+func (nd *laneNeed) takeAhead(offset uint64, b []byte) {
+	f := nd.f
+	if f.lanes.main() != nil && f.s.noResume || !f.leg.open() || f.leg.busyOut || !f.leg.writable {
 		return
 	}
 	if rest, err := f.sf.In.Data(offset, b); err == nil && len(rest) > 0 {
-		f.writeLeg(rest)
+		f.leg.write(rest)
 		f.received()
 	}
 }
-
-// wakeStale is the age of a lane beyond which a WAKE was sent in its knowledge.
-const wakeStale = 100 * time.Millisecond

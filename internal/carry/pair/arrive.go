@@ -12,7 +12,7 @@ func (f *Flow) deliver(l *lane, offset uint64, b []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.heard(l)
-	for f.has(l) {
+	for f.lanes.has(l) {
 		rest, err := f.sf.In.Data(offset, b)
 		switch {
 		case errors.Is(err, stream.ErrDamaged):
@@ -25,9 +25,9 @@ func (f *Flow) deliver(l *lane, offset uint64, b []byte) error {
 			return nil
 		case !f.leg.open() || !f.leg.writable || f.leg.busy > 0 && f.leg.busyOut:
 			f.postDue()
-			f.await()
+			f.leg.await()
 		default:
-			f.writeLeg(rest)
+			f.leg.write(rest)
 		}
 	}
 	f.received() // the lane may have been lost while its bytes were written
@@ -36,10 +36,10 @@ func (f *Flow) deliver(l *lane, offset uint64, b []byte) error {
 
 // received follows each arrival: the flow's state may have changed.
 func (f *Flow) received() {
-	for f.deliverSpill() {
+	for f.leg.deliverSpill() {
 	}
 	f.postDue()
-	if f.passEnd() {
+	if f.leg.passEnd() {
 		return
 	}
 	if f.sf.ResetLocal() || !f.running && (f.sf.Dead() || f.sf.Over()) {
@@ -52,27 +52,27 @@ func (f *Flow) deliverEnd(l *lane, length uint64, crc uint32) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.heard(l)
-	for f.has(l) && !f.sf.Dead() && (!f.leg.open() || f.leg.busyOut) {
-		f.await()
+	for f.lanes.has(l) && !f.sf.Dead() && (!f.leg.open() || f.leg.busyOut) {
+		f.leg.await()
 	}
-	if !f.has(l) {
+	if !f.lanes.has(l) {
 		return nil
 	}
 	if err := f.sf.In.End(length, crc); err != nil {
 		f.abort(cause(flow.EndDamaged, errEnd))
 		return nil
 	}
-	f.passEnd()
+	f.leg.passEnd()
 	return nil
 }
 
 // heard notes that the other end knows the flow, and that it voids a RELEASE.
 func (f *Flow) heard(l *lane) {
-	f.known = true
-	if l != nil && f.lane == l && f.releasing {
-		f.releasing = false
+	f.phase.take(eventHeard)
+	if l != nil && f.lanes.main() == l && f.near.releasing {
+		f.near.releasing = false
 		f.wake()
-		f.feed()
+		f.lanes.feed()
 	}
 }
 
@@ -83,7 +83,7 @@ func (f *Flow) early(l *lane, offset uint64, n int) (e *stream.Early, skip bool)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for {
-		st := f.strand(l)
+		st := f.lanes.of(l)
 		if st == nil || !f.sf.In.IsEarly(offset) {
 			return nil, false
 		}
@@ -121,15 +121,16 @@ func (f *Flow) spilled(e *stream.Early, n int) {
 
 // deliverSpill writes bytes whose turn has come to the flow's own socket, once, and
 // reports whether there were any and room for them.
-func (f *Flow) deliverSpill() bool {
-	if !f.leg.open() || !f.leg.writable || f.leg.busyOut {
+func (lg *leg) deliverSpill() bool {
+	f := lg.f
+	if !lg.open() || !lg.writable || lg.busyOut {
 		return false
 	}
 	b, e := f.sf.Turn()
 	if e == nil {
 		return false
 	}
-	f.writeLeg(b)
+	lg.write(b)
 	f.sf.Turned(e)
 	return true
 }

@@ -77,13 +77,13 @@ func TestClientsOfAnOutage(t *testing.T) {
 				for at := time.Duration(0); at <= test.served && test.served > 0; at += deadline / 2 {
 					time.AfterFunc(at, func() { s.served.Store(int64(stampNow())) })
 				}
-				f := newFlow(s, 1, true, flow.LegOptions{})
-				f.opening = &wire.Open{Deadline: deadline}
+				f := newFlow(s, 1, flow.LegOptions{})
+				f.near.opening = &wire.Open{Deadline: deadline}
 				began := time.Now()
 				for !f.over.Load() {
 					time.Sleep(tickEvery)
 					w, _, _ := s.waitAt(time.Now(), resume)
-					f.watch(time.Now(), w)
+					f.watch.look(time.Now(), w)
 					synctest.Wait()
 				}
 				if waited := time.Since(began); waited < test.waits || waited > test.waits+2*tickEvery {

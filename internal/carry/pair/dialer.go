@@ -6,19 +6,19 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"longhaul/internal/carry/pair/preface"
-	"longhaul/internal/carry/pair/wire"
-	"longhaul/internal/sys/eyeballs"
-	"longhaul/internal/sys/halfopen"
 	"net"
 	"net/netip"
 	"os"
 	"syscall"
 	"time"
 
-	"longhaul/internal/carry/flow"
-
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/eyeballs"
+	"longhaul/internal/sys/halfopen"
 )
 
 // dialer makes connections of one link.

@@ -42,14 +42,15 @@
 // A lane knows its flow as a holder and its session as a home, and a session knows its link as a supplier:
 // interfaces which say what the lower one asks of the upper one. These are the files from the bottom up:
 //
-//	words:     identity reason options stamp cond mode turns
+//	words:     identity reason options stamp cond mode phase turns
 //	sockets:   syscalls linger batch poller conn kernel problem pipes
 //	bounds:    budget admission delays outcomes
 //	process:   process timing relation
 //	lanes:     frames handshake control path lane lanewrite laneread
+//	a flow:    counters flow
 //	sessions:  outbox registry pool session
-//	flows:     counters flow leg window move spread schedule strand near need ahead
-//	and:       arrive progress messages splice run tick figures
-//	links:     link node ending far admit route waiting paths dialer redial lanedial probe linkrun
+//	flows:     schedule strand leg move spread need near arrive ahead far
+//	and:       progress messages splice run tick figures window
+//	links:     link node ending admit route waiting paths dialer redial lanedial probe linkrun
 //	nodes:     sessions serve snapshot watch life
 package pair

@@ -99,7 +99,7 @@ func (s *session) resetAll(r flow.EndReason, err error) {
 func (s *session) endAll(c stream.Cause) {
 	for _, f := range s.allFlows() {
 		f.mu.Lock()
-		if !f.finished {
+		if f.phase != phaseOver {
 			f.giveUp(c)
 		}
 		f.mu.Unlock()

@@ -12,10 +12,45 @@ import (
 	"longhaul/internal/carry/pair/wire"
 )
 
+// giveLane takes the lane from a far flow that needs it no more, and reports whether
+// it did.
+func (f *Flow) giveLane(l *lane, final bool, received uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	st := f.lanes.of(l)
+	if st == nil {
+		return true
+	}
+	if final && len(f.lanes.strands) > 1 {
+		f.lanes.drop(st)
+		f.sf.Out.Lost(&st.sent)
+		f.lanes.feed()
+		return true
+	}
+	if !final && (!f.sf.Quiet() || f.sf.Out.Length() != received || st.greet != nil || !f.leg.open()) {
+		return false
+	}
+	for _, other := range f.lanes.strands { // the near relay has released them already
+		if other != st {
+			other.l.unbind(f)
+		}
+	}
+	f.lanes.dropAll()
+	f.sf.Detach()
+	f.wake()
+	return true
+}
+
+// farPart is what only a far flow has.
+type farPart struct {
+	f *Flow
+}
+
 // ask dials the target of a new flow in a goroutine. While too many flows of the session are
 // neither admitted nor refused, it waits, and so does the reader of the connection that brought
 // the OPEN.
-func (f *Flow) ask(o wire.Open, a Acceptor, ahead []byte) {
+func (fr *farPart) ask(o wire.Open, a Acceptor, ahead []byte) {
+	f := fr.f
 	asking := f.s.asking
 	select {
 	case asking <- struct{}{}:
@@ -30,77 +65,84 @@ func (f *Flow) ask(o wire.Open, a Acceptor, ahead []byte) {
 	})
 	f.s.node.tasks.Go(func() {
 		defer decided()
-		f.dial(o, a, ahead, decided)
+		fr.dial(o, a, ahead, decided)
 	})
 }
 
 // dial connects to the target, for which ahead came with the OPEN. It calls admitted once the
 // relay has counted the flow.
-func (f *Flow) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) {
+func (fr *farPart) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) {
+	f := fr.f
 	ctx, cancel := context.WithTimeout(f.s.node.ctx, min(o.Deadline, maxDeadline))
 	defer cancel()
 	t, err := a.Dial(ctx, flow.Open{Tunnel: a.Tunnel(), Peer: f.s.peer, Client: o.Client, Listen: o.Listen, Carried: f, Admitted: admitted})
 	switch {
 	case errors.Is(err, flow.ErrDialCut):
-		f.endDial(refusal(err))
+		fr.endDial(refusal(err))
 		return
 	case err != nil:
-		f.refuse(refusal(err))
+		fr.refuse(refusal(err))
 		return
 	}
 	f.mu.Lock()
-	err = f.takeTarget(t, ahead)
+	err = fr.takeTarget(t, ahead)
 	f.mu.Unlock()
 	if err != nil {
-		f.refuse(cause(flow.EndNoResources, err))
+		fr.refuse(cause(flow.EndNoResources, err))
 	}
 }
 
 // takeTarget gives a far flow its target. The caller holds f.mu.
-func (f *Flow) takeTarget(t flow.Target, ahead []byte) error {
-	f.legs, f.target = withDefaults(t.Legs), t.To.String()
+func (fr *farPart) takeTarget(t flow.Target, ahead []byte) error {
+	f := fr.f
+	f.leg.options, f.target = withDefaults(t.Legs), t.To.String()
 	f.done = t.Ended
-	if err := f.takeLeg(t.FD); err != nil {
+	if err := f.leg.take(t.FD); err != nil {
 		unix.Close(t.FD)
 		f.leg.fd = -1
 		return err
 	}
-	f.dialing = false
 	f.leg.reset = t.Reset
-	f.opened, f.openedDue = true, true
+	f.leg.openedDue = true
+	f.phase.take(eventOpened)
 	f.s.post(f, true)
-	f.takeAhead(0, ahead)
+	f.need.takeAhead(0, ahead)
 	f.wake()
 	return nil
 }
 
 // endDial ends a far flow whose target may have been dialed. A REFUSED might have the near relay take
 // it to the next process.
-func (f *Flow) endDial(c stream.Cause) {
+func (fr *farPart) endDial(c stream.Cause) {
+	f := fr.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.dialing, f.legFailed = false, true
+	f.leg.broken = true
+	f.phase.take(eventRefused)
 	f.abort(c)
 }
 
 // refuse ends a far flow that has no target. It does not live until the near relay has answered:
 // its number is enough for that.
-func (f *Flow) refuse(c stream.Cause) {
+func (fr *farPart) refuse(c stream.Cause) {
+	f := fr.f
 	f.s.refuse(f.id, c)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.dialing, f.legFailed = false, true
+	f.leg.broken = true
+	f.phase.take(eventRefused)
 	f.sf.LocalReset(c)
 	f.sf.PeerGone(c)
 	f.wake()
 }
 
 // takeOffer answers a RELEASE that was kept. The caller holds f.mu.
-func (f *Flow) takeOffer() {
-	if f.near {
+func (fr *farPart) takeOffer() {
+	f := fr.f
+	if f.s.near {
 		return
 	}
-	for _, st := range f.strands {
+	for _, st := range f.lanes.strands {
 		l := st.l
 		l.mu.Lock()
 		offer := l.offer
@@ -116,45 +158,17 @@ func (f *Flow) takeOffer() {
 	}
 }
 
-// giveLane takes the lane from a far flow that needs it no more, and reports whether
-// it did.
-func (f *Flow) giveLane(l *lane, final bool, received uint64) bool {
+// attach gives a far flow another lane; greet makes the answer, nil: none.
+func (fr *farPart) attach(l *lane, received uint64, greet func([]byte, uint64, uint64) []byte) {
+	f := fr.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	st := f.strand(l)
-	if st == nil {
-		return true
-	}
-	if final && len(f.strands) > 1 {
-		f.dropStrand(st)
-		f.sf.Out.Lost(&st.sent)
-		f.feed()
-		return true
-	}
-	if !final && (!f.sf.Quiet() || f.sf.Out.Length() != received || st.greet != nil || !f.leg.open()) {
-		return false
-	}
-	for _, other := range f.strands { // the near relay has released them already
-		if other != st {
-			other.l.unbind(f)
-		}
-	}
-	f.dropStrands()
-	f.sf.Detach()
-	f.wake()
-	return true
-}
-
-// attachFar gives a far flow another lane; greet makes the answer, nil: none.
-func (f *Flow) attachFar(l *lane, received uint64, greet func([]byte, uint64, uint64) []byte) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.replaceStrands(l)
+	f.lanes.replace(l)
 	for f.leg.busyOut {
-		f.await()
-		f.replaceStrands(l) // another one may have come meanwhile
+		f.leg.await()
+		f.lanes.replace(l) // another one may have come meanwhile
 	}
-	if f.finished {
+	if f.phase == phaseOver {
 		l.bind(nil) // the near relay gets the flow's end by its other messages
 		return
 	}
@@ -164,20 +178,21 @@ func (f *Flow) attachFar(l *lane, received uint64, greet func([]byte, uint64, ui
 	if greet != nil {
 		first = greet(nil, f.id, f.sf.In.Position())
 	}
-	f.addStrand(l, first, true)
-	f.wokeAt = 0
-	f.attached(received)
+	f.lanes.add(l, first, true)
+	f.need.wokeAt = 0
+	f.lanes.attached(received)
 }
 
-// replaceStrands takes all lanes from the flow, in whose place another one comes.
-func (f *Flow) replaceStrands(by *lane) {
-	for _, st := range f.strands {
+// replace takes all lanes from the flow, in whose place another one comes.
+func (ls *laneSet) replace(by *lane) {
+	f := ls.f
+	for _, st := range ls.strands {
 		if st.l != by {
 			st.l.unbind(f)
 			st.l.close()
-			f.lost = true
+			f.need.lost = true
 		}
 	}
-	f.dropStrands()
+	ls.dropAll()
 	f.sf.Detach()
 }

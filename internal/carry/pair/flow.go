@@ -1,15 +1,13 @@
 package pair
 
 import (
+	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/compress"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
-	"net/netip"
 )
 
 // Flow is one flow of a pair, at either end. While it has a lane or something to do, a
@@ -20,71 +18,36 @@ type Flow struct {
 	id uint64
 
 	mu   sync.Mutex
-	cond cond // of mu: anything changed
-	sf   stream.Flow
-	leg  leg
-	lane *lane // the main one; nil: none
+	cond cond        // of mu: anything changed
+	sf   stream.Flow // what is sent and received, and the ends
 
-	strands   []*strand // the lanes, the main one first
-	wantLanes int       // near: so many lanes are to carry the flow
-	burstFrom uint64    // what had been moved, both ways, when it last began to move
-	mix       *mix      // what is known of several lanes; nil: nothing
-	gapAt     uint64    // the position as a receiver
-	gapSince  stamp     // since when it stands there, though bytes beyond it are here
+	leg    leg        // its own socket
+	lanes  laneSet    // those that it has
+	spread laneSpread // how many it is to have, and which
+	need   laneNeed   // of a lane
+	watch  flowWatch  // what is looked at each tick
+	near   nearPart   // what only a near flow has
+	far    farPart    // what only a far flow has
 
-	near       bool
-	known      bool  // near: the far relay knows the flow
-	sent       bool  // near: an OPEN was sent
-	dialing    bool  // far: Dial has not returned
-	opened     bool  // far: the target is connected; near: OPENED came
-	openedDue  bool  // far: OPENED is to be sent
-	openDue    bool  // near: OPEN is to be sent on the control connection
-	toldSent   bool  // the other end was told how much has gone out
-	lates      uint8 // how often the other end has said that bytes lack, since it last acknowledged some; 255: more often
-	running    bool  // the goroutine exists
-	finished   bool
-	legFailed  bool
-	told       bool // the other end has said why the flow is cut
-	blocked    bool // the goroutine writes to the lane
-	releasing  bool // near: RELEASE is offered, and unanswered
-	releaseDue bool
-	queued     bool        // waits for a lane (near)
-	needsOpen  bool        // near, under the link's lock: the lane that it waits for is to bring its OPEN
-	wanted     bool        // near: the far relay wants a lane for it
-	gaveBack   bool        // near: its latest lane, to a crowd, and has the first one when it needs one again
-	lost       bool        // a lane, and none has come in its place
-	attaching  bool        // near: the lane's ATTACH has no answer yet
-	copyNext   bool        // the next bytes of the flow's own socket are too few to pass unseen, or none
-	dirty      bool        // an ACK or RESET waits for the control connection
-	resting    bool        // parked: watch looks at it only now and then
-	over       atomic.Bool // finished, for those who cannot take mu
-	resumes    int32
-	joining    int32 // near: lanes that are on their way to it
-
-	opening *wire.Open // near: the OPEN; nil once OPENED has come
+	phase   phase
+	running bool        // the goroutine exists
+	dirty   bool        // an ACK or RESET waits for the control connection
+	told    bool        // the other end has said why the flow is cut
+	over    atomic.Bool // of phase, for those who cannot take mu
 	target  string
-	legs    *flow.LegOptions
+	start   stamp
+	moved   stamp // the latest byte
 	done    func(flow.End)
-
-	start     stamp
-	moved     stamp // the latest byte
-	laneSince stamp // of the lane's OPEN, or the answer to its ATTACH
-	ackedAt   stamp // of the latest progress of what is unacknowledged
-	ackedBase uint64
-	needSince stamp // without a lane that it needs; zero: not so
-	wokeAt    stamp // of the latest WAKE; zero: none is waiting for its lane
-	cutSince  stamp // a reset waits for bytes before it
-	outage    time.Duration
-	lanes     sentOver
-	policy    atomic.Pointer[compress.Policy] // of what it sends; nil: it has sent nothing that may be compressed
 }
 
 const ackEvery = 256 << 10
 
-func newFlow(s *session, id uint64, near bool, legs flow.LegOptions) *Flow {
+func newFlow(s *session, id uint64, legs flow.LegOptions) *Flow {
 	now := stampNow()
-	f := &Flow{s: s, id: id, near: near, start: now, moved: now, ackedAt: now, leg: leg{fd: -1}}
-	f.legs = withDefaults(legs)
+	f := &Flow{s: s, id: id, start: now, moved: now}
+	f.leg = leg{f: f, fd: -1, options: withDefaults(legs)}
+	f.lanes.f, f.spread.f, f.need.f, f.near.f, f.far.f = f, f, f, f, f
+	f.watch = flowWatch{f: f, ackedAt: now}
 	f.sf.Init(&s.node.budget, limitStart)
 	return f
 }
@@ -92,8 +55,8 @@ func newFlow(s *session, id uint64, near bool, legs flow.LegOptions) *Flow {
 // wake makes the flow's goroutine look again. The caller holds f.mu.
 func (f *Flow) wake() {
 	f.cond.broadcast()
-	f.setResting(false)
-	if !f.running && !f.finished {
+	f.watch.setResting(false)
+	if !f.running && f.phase != phaseOver {
 		f.running = true
 		f.s.node.tasks.Go(f.run)
 	}
@@ -114,7 +77,7 @@ func (f *Flow) postDue() {
 // abort resets both peers at once. The caller holds f.mu.
 func (f *Flow) abort(c stream.Cause) {
 	f.sf.Abort(c)
-	for _, l := range f.blockedLanes() {
+	for _, l := range f.lanes.blockedLanes() {
 		l.close() // nobody is to wait for its room
 	}
 	f.wake()
@@ -122,7 +85,7 @@ func (f *Flow) abort(c stream.Cause) {
 
 // takeEnd returns the report of the end, once.
 func (f *Flow) takeEnd() func() {
-	if !f.finished || f.s == nil {
+	if f.phase != phaseOver {
 		return nil
 	}
 	s, e, done := f.s, f.end(), f.done
@@ -139,7 +102,7 @@ func (f *Flow) takeEnd() func() {
 func (f *Flow) Reset(reason flow.EndReason, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.finished && !f.sf.Clean() {
+	if f.phase != phaseOver && !f.sf.Clean() {
 		f.abort(cause(reason, err))
 	}
 }

@@ -1,11 +1,12 @@
 package pair
 
 import (
-	"longhaul/internal/sys/tcpinfo"
 	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/sys/tcpinfo"
 )
 
 // kernelSays asks the kernel about a connection; one that is closed here says nothing.

@@ -3,10 +3,11 @@ package pair
 import (
 	"context"
 	"errors"
-	"longhaul/internal/carry/pair/preface"
-	"longhaul/internal/carry/pair/wire"
 	"slices"
 	"time"
+
+	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/carry/pair/wire"
 )
 
 // dialLanes dials lanes that flows or the pool lack.
@@ -22,7 +23,7 @@ func (l *Link) dialLanes(s *session, now time.Time) {
 		if f.s == s {
 			waiting++
 		}
-		if f.s == s && f.needsOpen && !ahead {
+		if f.s == s && f.near.needsOpen && !ahead {
 			fresh++
 		}
 	}
@@ -199,12 +200,12 @@ func (l *Link) laneOver(s *session, p *wanPath) *lane {
 
 // wantMore gets the flow one more lane, over a path. The caller holds f.mu.
 func (l *Link) wantMore(f *Flow, p *wanPath) {
-	f.joining++
+	f.spread.joining++
 	s := f.s
 	l.node.tasks.Go(func() {
 		lane := l.laneOver(s, p)
 		f.mu.Lock()
-		taken := f.join(lane)
+		taken := f.spread.join(lane)
 		f.mu.Unlock()
 		switch {
 		case taken:

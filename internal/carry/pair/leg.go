@@ -15,27 +15,33 @@ import (
 
 // leg is a flow's own socket, the client's or the target's.
 type leg struct {
+	f     *Flow
 	fd    int   // -1: none
 	reset error // that the socket does not tell any more: what it shows as an end is this
 	busy  int16 // calls that use the descriptor without the flow's lock
 	// What the poller saw since the last attempt.
 	readable, writable, failed bool
 	muted                      bool // the poller reports no bytes that arrive
+	broken                     bool // it has failed, or there will be none
 	busyOut                    bool // one of the calls writes
+	copyNext                   bool // the next bytes are too few to pass unseen, or none
+	openedDue                  bool // far: OPENED is to be sent for it
 	awaited                    bool // somebody waits for the end of such a call
+	options                    *flow.LegOptions
+	cutSince                   stamp // a reset waits for bytes before it; zero: none
 }
 
-func (l *leg) open() bool { return l.fd >= 0 }
+func (lg *leg) open() bool { return lg.fd >= 0 }
 
 // failure is why the socket is broken; nil: it is not. An event alone is no proof: it
 // may have been of an earlier socket with the same number.
-func (l *leg) failure() error {
-	look := []unix.PollFd{{Fd: int32(l.fd)}}
+func (lg *leg) failure() error {
+	look := []unix.PollFd{{Fd: int32(lg.fd)}}
 	_, _ = retry(func() (int, error) { return unix.Poll(look, 0) })
 	if look[0].Revents&(unix.POLLERR|unix.POLLHUP) == 0 {
 		return nil
 	}
-	errno, err := unix.GetsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	errno, err := unix.GetsockoptInt(lg.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil || errno == 0 {
 		return unix.ECONNRESET
 	}
@@ -45,20 +51,20 @@ func (l *leg) failure() error {
 // shut ends the stream to the socket's peer. A peer that has ended its own stream, has every byte and
 // has reset the connection since lacks nothing: then shut succeeds. dialed says that this end made the
 // connection.
-func (l *leg) shut(ended, dialed bool) error {
-	err := unix.Shutdown(l.fd, unix.SHUT_WR)
+func (lg *leg) shut(ended, dialed bool) error {
+	err := unix.Shutdown(lg.fd, unix.SHUT_WR)
 	if err != unix.ENOTCONN {
 		return os.NewSyscallError("shutdown", err)
 	}
-	if ended && l.delivered(dialed) {
+	if ended && lg.delivered(dialed) {
 		return nil
 	}
 	return unix.ECONNRESET
 }
 
 // delivered reports whether the peer of a socket that the kernel has closed has acknowledged all bytes.
-func (l *leg) delivered(dialed bool) bool {
-	info, err := tcpinfo.Get(l.fd)
+func (lg *leg) delivered(dialed bool) bool {
+	info, err := tcpinfo.Get(lg.fd)
 	if err != nil || !info.Has(tcpinfo.FieldBytesSent) || !info.Has(tcpinfo.FieldBytesAcked) {
 		return false
 	}
@@ -71,8 +77,8 @@ func (l *leg) delivered(dialed bool) bool {
 
 // isClosed reports whether the kernel has closed the socket, by a reset or a timeout. What its
 // peer lacks it never gets then.
-func (l *leg) isClosed() bool {
-	info, err := tcpinfo.Get(l.fd)
+func (lg *leg) isClosed() bool {
+	info, err := tcpinfo.Get(lg.fd)
 	return err == nil && info.State == tcpinfo.Closed
 }
 
@@ -81,184 +87,6 @@ func prepareLeg(fd int) {
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	socket.KeepUrgentInLine(fd)
 	setReset(fd, true)
-}
-
-// takeLeg gives the flow its socket. The caller holds f.mu or is alone.
-func (f *Flow) takeLeg(fd int) error {
-	prepareLeg(fd)
-	f.leg = leg{fd: fd, readable: true, writable: true}
-	return f.s.node.poller.add(fd, f)
-}
-
-// event takes what the poller saw.
-func (f *Flow) event(fd int, events uint32) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.leg.fd != fd {
-		return
-	}
-	was := f.leg
-	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-		f.leg.readable = true
-	}
-	if events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-		f.leg.writable = true
-	}
-	f.leg.failed = f.leg.failed || events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
-	if was.readable && was.writable && events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) == 0 {
-		f.mute(true) // bytes come faster than they are read
-		return
-	}
-	f.wake()
-}
-
-// mute has the poller report no bytes that arrive, while nobody waits for them.
-func (f *Flow) mute(on bool) {
-	if f.leg.muted == on {
-		return
-	}
-	f.leg.muted = on
-	f.s.node.poller.change(f.leg.fd, !on)
-}
-
-// release ends a call that uses the descriptor without the flow's lock. It wakes nobody who
-// does not wait for that: each wakeup costs more than the lock.
-func (f *Flow) release() {
-	f.leg.busy--
-	if f.leg.awaited {
-		f.leg.awaited = false
-		f.cond.broadcast()
-	}
-}
-
-// await waits for the end of such calls, or for any other news.
-func (f *Flow) await() {
-	f.leg.awaited = f.leg.awaited || f.leg.busy > 0
-	f.cond.wait(&f.mu)
-}
-
-// failLeg takes a failure of the flow's own socket.
-func (f *Flow) failLeg(err error) {
-	f.legFailed = true
-	f.sf.LocalReset(legCause(f.near, err))
-}
-
-// checkFailed looks at a socket that has an error and that nobody reads.
-func (f *Flow) checkFailed() bool {
-	if !f.leg.open() || !f.leg.failed || f.sf.Dead() {
-		return false
-	}
-	if f.sf.Hungry() {
-		return false // reading finds it, in its place
-	}
-	f.leg.failed = false
-	if f.sf.In.Ended() {
-		return false // both directions are shut down: the ordinary end
-	}
-	err := f.leg.failure()
-	if err != nil {
-		f.failLeg(err)
-	}
-	return err != nil
-}
-
-// closeLeg closes the socket once it has nothing left to do, and reports whether it
-// did something.
-func (f *Flow) closeLeg() bool {
-	if !f.leg.open() || !f.sf.Clean() && !f.sf.Dead() {
-		return false
-	}
-	if f.sf.Clean() {
-		f.leaveLane()
-	}
-	if f.leg.busy > 0 {
-		f.await()
-		return true
-	}
-	clean := f.sf.Clean() && !f.legFailed
-	if f.mustDrain(clean) {
-		if f.cutSince.IsZero() {
-			f.cutSince = stampNow()
-		}
-		f.sleep()
-		return true
-	}
-	setReset(f.leg.fd, !clean)
-	f.s.node.poller.remove(f.leg.fd)
-	if f.legs.Closing != nil {
-		f.legs.Closing(f.leg.fd)
-	}
-	unix.Close(f.leg.fd)
-	f.leg.fd = -1
-	return true
-}
-
-// mustDrain reports whether the socket's peer is to get more before the close.
-func (f *Flow) mustDrain(clean bool) bool {
-	_, byPeer := f.sf.Cause()
-	if f.legFailed || !clean && !byPeer || socket.Unacknowledged(f.leg.fd) == 0 || f.leg.isClosed() {
-		return false
-	}
-	within := f.legs.ResetDrain
-	if clean {
-		within = f.legs.HalfClose
-	}
-	return (f.cutSince.IsZero() || f.cutSince.since() < within) && !f.s.node.closing.Load()
-}
-
-// sleep waits a moment for an acknowledgement of the socket's peer, which is no event.
-func (f *Flow) sleep() {
-	wait := min(max(f.cutSince.since()/8, time.Millisecond), 200*time.Millisecond)
-	f.mu.Unlock()
-	time.Sleep(wait)
-	f.mu.Lock()
-}
-
-// writeLeg writes to the flow's own socket once, without waiting.
-func (f *Flow) writeLeg(b []byte) {
-	fd := f.leg.fd
-	f.leg.writable, f.leg.busyOut = false, true
-	f.leg.busy++
-	f.mu.Unlock()
-	n, err := send(fd, b)
-	f.mu.Lock()
-	f.leg.busyOut = false
-	f.release()
-	if n > 0 {
-		f.sf.Wrote(b[:n])
-		f.leg.writable = f.leg.writable || n == len(b)
-		f.moved = stampNow()
-	}
-	if err != nil && err != unix.EAGAIN {
-		f.failLeg(os.NewSyscallError("write", err))
-	}
-}
-
-// passEnd passes the end on to the flow's own socket if it is due, and reports whether it
-// did something.
-func (f *Flow) passEnd() bool {
-	if !f.leg.open() || f.leg.busyOut {
-		return false
-	}
-	pass, err := f.sf.In.EndDue()
-	if err != nil {
-		f.abort(cause(flow.EndDamaged, errEnd))
-		return true
-	}
-	if !pass {
-		return false
-	}
-	if f.sf.Out.Ended() {
-		setReset(f.leg.fd, false) // in LAST_ACK the kernel cannot reset; its rest is whole
-	}
-	if err := f.leg.shut(f.sf.Out.Ended(), !f.near); err != nil {
-		f.failLeg(err)
-	} else {
-		f.sf.EndPassed()
-		f.moved = stampNow()
-	}
-	f.wake()
-	return true
 }
 
 var errEnd = errors.New("length or sum of the stream differs")
@@ -277,50 +105,238 @@ func legCause(near bool, err error) stream.Cause {
 	return cause(flow.EndTargetReset, err)
 }
 
-// readLeg reads the flow's own socket once, if it may have something.
-func (f *Flow) readLeg() bool {
-	if !f.leg.open() || !f.leg.readable || !f.sf.Hungry() || f.crowdedOut() {
+// take gives the flow its socket. The caller holds f.mu or is alone.
+func (lg *leg) take(fd int) error {
+	prepareLeg(fd)
+	lg.fd, lg.readable, lg.writable = fd, true, true
+	return lg.f.s.node.poller.add(fd, lg)
+}
+
+// event takes what the poller saw.
+func (lg *leg) event(fd int, events uint32) {
+	f := lg.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if lg.fd != fd {
+		return
+	}
+	was := lg
+	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		lg.readable = true
+	}
+	if events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		lg.writable = true
+	}
+	lg.failed = lg.failed || events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
+	if was.readable && was.writable && events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) == 0 {
+		lg.mute(true) // bytes come faster than they are read
+		return
+	}
+	f.wake()
+}
+
+// mute has the poller report no bytes that arrive, while nobody waits for them.
+func (lg *leg) mute(on bool) {
+	if lg.muted == on {
+		return
+	}
+	lg.muted = on
+	lg.f.s.node.poller.change(lg.fd, !on)
+}
+
+// release ends a call that uses the descriptor without the flow's lock. It wakes nobody who
+// does not wait for that: each wakeup costs more than the lock.
+func (lg *leg) release() {
+	lg.busy--
+	if lg.awaited {
+		lg.awaited = false
+		lg.f.cond.broadcast()
+	}
+}
+
+// await waits for the end of such calls, or for any other news.
+func (lg *leg) await() {
+	f := lg.f
+	lg.awaited = lg.awaited || lg.busy > 0
+	f.cond.wait(&f.mu)
+}
+
+// fail takes a failure of the flow's own socket.
+func (lg *leg) fail(err error) {
+	f := lg.f
+	lg.broken = true
+	f.sf.LocalReset(legCause(f.s.near, err))
+}
+
+// checkFailed looks at a socket that has an error and that nobody reads.
+func (lg *leg) checkFailed() bool {
+	f := lg.f
+	if !lg.open() || !lg.failed || f.sf.Dead() {
+		return false
+	}
+	if f.sf.Hungry() {
+		return false // reading finds it, in its place
+	}
+	lg.failed = false
+	if f.sf.In.Ended() {
+		return false // both directions are shut down: the ordinary end
+	}
+	err := lg.failure()
+	if err != nil {
+		lg.fail(err)
+	}
+	return err != nil
+}
+
+// close closes the socket once it has nothing left to do, and reports whether it
+// did something.
+func (lg *leg) close() bool {
+	f := lg.f
+	if !lg.open() || !f.sf.Clean() && !f.sf.Dead() {
+		return false
+	}
+	if f.sf.Clean() {
+		f.lanes.leave()
+	}
+	if lg.busy > 0 {
+		lg.await()
+		return true
+	}
+	clean := f.sf.Clean() && !lg.broken
+	if lg.mustDrain(clean) {
+		if lg.cutSince.IsZero() {
+			lg.cutSince = stampNow()
+		}
+		lg.sleep()
+		return true
+	}
+	setReset(lg.fd, !clean)
+	f.s.node.poller.remove(lg.fd)
+	if lg.options.Closing != nil {
+		lg.options.Closing(lg.fd)
+	}
+	unix.Close(lg.fd)
+	lg.fd = -1
+	return true
+}
+
+// mustDrain reports whether the socket's peer is to get more before the close.
+func (lg *leg) mustDrain(clean bool) bool {
+	f := lg.f
+	_, byPeer := f.sf.Cause()
+	if lg.broken || !clean && !byPeer || socket.Unacknowledged(lg.fd) == 0 || lg.isClosed() {
+		return false
+	}
+	within := lg.options.ResetDrain
+	if clean {
+		within = lg.options.HalfClose
+	}
+	return (lg.cutSince.IsZero() || lg.cutSince.since() < within) && !f.s.node.closing.Load()
+}
+
+// sleep waits a moment for an acknowledgement of the socket's peer, which is no event.
+func (lg *leg) sleep() {
+	f := lg.f
+	wait := min(max(lg.cutSince.since()/8, time.Millisecond), 200*time.Millisecond)
+	f.mu.Unlock()
+	time.Sleep(wait)
+	f.mu.Lock()
+}
+
+// write writes to the flow's own socket once, without waiting.
+func (lg *leg) write(b []byte) {
+	f := lg.f
+	fd := lg.fd
+	lg.writable, lg.busyOut = false, true
+	lg.busy++
+	f.mu.Unlock()
+	n, err := send(fd, b)
+	f.mu.Lock()
+	lg.busyOut = false
+	lg.release()
+	if n > 0 {
+		f.sf.Wrote(b[:n])
+		lg.writable = lg.writable || n == len(b)
+		f.moved = stampNow()
+	}
+	if err != nil && err != unix.EAGAIN {
+		lg.fail(os.NewSyscallError("write", err))
+	}
+}
+
+// passEnd passes the end on to the flow's own socket if it is due, and reports whether it
+// did something.
+func (lg *leg) passEnd() bool {
+	f := lg.f
+	if !lg.open() || lg.busyOut {
+		return false
+	}
+	pass, err := f.sf.In.EndDue()
+	if err != nil {
+		f.abort(cause(flow.EndDamaged, errEnd))
+		return true
+	}
+	if !pass {
+		return false
+	}
+	if f.sf.Out.Ended() {
+		setReset(lg.fd, false) // in LAST_ACK the kernel cannot reset; its rest is whole
+	}
+	if err := lg.shut(f.sf.Out.Ended(), !f.s.near); err != nil {
+		lg.fail(err)
+	} else {
+		f.sf.EndPassed()
+		f.moved = stampNow()
+	}
+	f.wake()
+	return true
+}
+
+// read reads the flow's own socket once, if it may have something.
+func (lg *leg) read() bool {
+	f := lg.f
+	if !lg.open() || !lg.readable || !f.sf.Hungry() || f.need.crowdedOut() {
 		return false
 	}
 	if f.sf.Out.Starved() && f.sf.Out.Limit() < limitMax {
-		f.setWindow()
+		f.spread.setWindow()
 	}
 	b := f.sf.Out.Space()
 	if b == nil {
 		return false
 	}
-	f.leg.readable = false
-	f.leg.busy++
+	lg.readable = false
+	lg.busy++
 	f.mu.Unlock()
-	n, err := recv(f.leg.fd, b)
+	n, err := recv(lg.fd, b)
 	f.mu.Lock()
-	f.release()
+	lg.release()
 	switch {
 	case n > 0:
-		f.leg.readable, f.copyNext = true, n < minSplice
+		lg.readable, lg.copyNext = true, n < minSplice
 		f.sf.Out.Commit(n)
 		f.moved = stampNow()
-		f.feed()
+		f.lanes.feed()
 	case err == unix.EAGAIN:
 		f.sf.Out.Trim()
-		f.mute(false)
-	case err == nil && f.leg.reset != nil:
-		f.failLeg(f.leg.reset)
+		lg.mute(false)
+	case err == nil && lg.reset != nil:
+		lg.fail(lg.reset)
 	case err == nil:
 		// The kernel reports a reset to one call only. If a write on another thread has got
 		// it, this read returns 0 as at an end.
-		for f.leg.busyOut {
-			f.await()
+		for lg.busyOut {
+			lg.await()
 		}
-		if !f.leg.open() || !f.sf.Hungry() {
+		if !lg.open() || !f.sf.Hungry() {
 			return true
 		}
-		f.leg.readable = true
+		lg.readable = true
 		f.sf.Out.End()
 		f.moved = stampNow()
-		f.feed()
+		f.lanes.feed()
 	default:
-		f.failLeg(err)
+		lg.fail(err)
 	}
 	return true
 }

@@ -20,11 +20,11 @@ func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	l.mu.Lock()
 	s, refuse := l.s, l.closed || l.node.draining.Load() || l.node.closing.Load()
 	l.mu.Unlock()
-	f := newFlow(s, l.flowID.Add(1), true, c.Legs)
+	f := newFlow(s, l.flowID.Add(1), c.Legs)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.done = ended
-	f.opening = &wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}
+	f.near.opening = &wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}
 	if s.noResume {
 		f.sf.NoResume()
 	}
@@ -32,7 +32,7 @@ func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	l.node.flowsNow.Add(1)
 	s.add(f)
 	l.followEnd(f) // the far process may have ended since
-	err := f.takeLeg(c.FD)
+	err := f.leg.take(c.FD)
 	if err != nil {
 		unix.Close(c.FD)
 		f.leg.fd = -1

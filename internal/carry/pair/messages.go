@@ -13,28 +13,28 @@ import (
 func (f *Flow) messages(out []byte) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.near && !f.sent {
+	if f.phase.unheard() {
 		return out // the far relay has never heard of the flow
 	}
-	if f.openDue && f.opening != nil {
-		out = wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.opening}.Append(out)
+	if f.near.openDue && f.near.opening != nil {
+		out = wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.near.opening}.Append(out)
 	}
-	f.openDue = false
-	if !f.known && !f.s.sealed() && !f.sf.ResetWaiting() {
+	f.near.openDue = false
+	if !f.phase.known() && !f.s.sealed() && !f.sf.ResetWaiting() {
 		return out // its OPEN may be under way, and an ACK would overtake it
 	}
-	if f.openedDue {
-		f.openedDue = false
+	if f.leg.openedDue {
+		f.leg.openedDue = false
 		out = wire.Message{Type: wire.MessageOpened, Flow: f.id, Text: f.target}.Append(out)
 	}
-	if a, ok := f.sf.TakeAck(); ok && f.known {
+	if a, ok := f.sf.TakeAck(); ok && f.phase.known() {
 		m := wire.Message{Type: wire.MessageAck, Flow: f.id, Offset: a.Received}
 		if a.End {
 			m.Flags = wire.FlagEnd
 		}
 		out = m.Append(out)
 	}
-	if f.known && f.s.knows(wire.FeatureHeld) {
+	if f.phase.known() && f.s.knows(wire.FeatureHeld) {
 		if held := f.sf.TakeHeld(); len(held) > 0 {
 			out = wire.Message{Type: wire.MessageHeld, Flow: f.id, Spans: held}.Append(out)
 		}
@@ -47,7 +47,7 @@ func (f *Flow) messages(out []byte) []byte {
 		if r.End {
 			m.Flags = wire.FlagEnd
 		}
-		if reason, _ := reasonOf(r.Cause); !f.near && !f.opened && reason != flow.EndDrain {
+		if reason, _ := reasonOf(r.Cause); !f.s.near && f.phase != phaseOpen && reason != flow.EndDrain {
 			m.Type = wire.MessageRefused // else the near relay would take it to the next process, and it may be dialed for here
 		}
 		out = m.Append(out)
@@ -62,14 +62,14 @@ func (f *Flow) messages(out []byte) []byte {
 func (f *Flow) resync() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.finished {
+	if f.phase == phaseOver {
 		return
 	}
 	f.sf.Resync()
-	f.wokeAt = 0
-	f.openedDue = !f.near && f.opened
-	f.toldSent = false
-	f.openDue = f.near && f.sent && !f.known && f.s.sealed()
+	f.need.wokeAt = 0
+	f.leg.openedDue = !f.s.near && f.phase == phaseOpen
+	f.watch.toldSent = false
+	f.near.openDue = f.phase == phaseAsked && f.s.sealed()
 	f.s.post(f, true)
 	f.wake()
 }
@@ -78,28 +78,31 @@ func (f *Flow) resync() {
 func (f *Flow) take(m wire.Message) {
 	switch m.Type {
 	case wire.MessageOpened:
-		f.known, f.opened, f.target, f.opening = true, true, m.Text, nil
+		if f.s.near {
+			f.target, f.near.opening = m.Text, nil
+			f.phase.take(eventOpened)
+		}
 	case wire.MessageRefused:
-		c := told(f.near, m)
-		if r, _ := reasonOf(c); f.near && r == flow.EndDrain && f.s.link.moveOn(f) {
+		c := told(f.s.near, m)
+		if r, _ := reasonOf(c); f.s.near && r == flow.EndDrain && f.s.link.moveOn(f) {
 			return
 		}
-		f.known = true
+		f.phase.take(eventHeard)
 		f.resetByPeer(0, false, c)
 	case wire.MessageAck:
-		f.known = true
+		f.phase.take(eventHeard)
 		before := f.sf.Out.Acknowledged()
 		if err := f.sf.Ack(m.Offset, m.Flags&wire.FlagEnd != 0); err != nil {
 			f.sf.Abort(cause(flow.EndDamaged, errors.New("acknowledgement of bytes that were not sent")))
 		}
 		if f.sf.Out.Acknowledged() > before {
-			f.noteAck()
-			f.wentAhead()
+			f.watch.noteAck()
+			f.need.wentAhead()
 		}
 		if f.sf.Out.Acknowledged() > before || f.sf.Out.Done() {
-			f.lates = 0
+			f.watch.lates = 0
 		}
-		f.takeOffer()
+		f.far.takeOffer()
 	case wire.MessageEnd:
 		f.takeSealedEnd(m.Offset, m.CRC)
 	case wire.MessageSent:
@@ -109,19 +112,19 @@ func (f *Flow) take(m wire.Message) {
 			f.abort(cause(flow.EndDamaged, errors.New("the other relay holds bytes that were not sent")))
 		}
 	case wire.MessageReset:
-		f.known = true
-		f.resetByPeer(m.Offset, m.Flags&wire.FlagEnd != 0, told(f.near, m))
+		f.phase.take(eventHeard)
+		f.resetByPeer(m.Offset, m.Flags&wire.FlagEnd != 0, told(f.s.near, m))
 	case wire.MessageGone:
 		f.sf.PeerGone(cause(flow.EndWANLost, errors.New("the other relay does not know the flow")))
 	case wire.MessageWake:
-		f.takeWake(m.Offset, m.Bytes)
+		f.need.takeWake(m.Offset, m.Bytes)
 	case wire.MessageLate:
-		f.takeLate(m.Offset, time.Now())
+		f.watch.takeLate(m.Offset, time.Now())
 	case wire.MessageLimited:
 		switch now := time.Now(); {
-		case !f.near: // of an older near relay, which measures lanes by it
+		case !f.s.near: // of an older near relay, which measures lanes by it
 		case m.Flags&wire.FlagSilent == 0:
-			f.mixed().farLimited = stampOf(now)
+			f.spread.mixed().farLimited = stampOf(now)
 		}
 	}
 }
@@ -137,7 +140,7 @@ func (f *Flow) resetByPeer(length uint64, end bool, c stream.Cause) {
 // takeSealedEnd takes an end that came on the control connection. Bytes before it may be under way. The
 // caller holds f.mu and wakes the flow.
 func (f *Flow) takeSealedEnd(length uint64, crc uint32) {
-	f.known = true
+	f.phase.take(eventHeard)
 	err := errUnsealed
 	if f.s.sealed() {
 		err = f.sf.In.End(length, crc)
@@ -146,10 +149,10 @@ func (f *Flow) takeSealedEnd(length uint64, crc uint32) {
 		f.abort(cause(flow.EndDamaged, errEnd))
 		return
 	}
-	f.passEnd()
+	f.leg.passEnd()
 }
 
 // endsUntold reports that a beginning or an end of a sealed flow waits for the control connection.
 func (f *Flow) endsUntold() bool {
-	return f.s.sealed() && (f.near && !f.known || f.sf.Out.Ended() && !f.sf.Out.Done())
+	return f.s.sealed() && (f.s.near && !f.phase.known() || f.sf.Out.Ended() && !f.sf.Out.Done())
 }

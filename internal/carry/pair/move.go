@@ -159,81 +159,83 @@ type moving struct {
 
 // moveLanes moves the lanes that lag. The caller has decided how many the flow is to have, and
 // holds f.mu.
-func (f *Flow) moveLanes(now time.Time) {
-	if f.wantLanes < 2 {
+func (sp *laneSpread) moveLanes(now time.Time) {
+	f := sp.f
+	if sp.want < 2 {
 		return
 	}
-	m := f.mixed()
-	m.moving.lanes = slices.DeleteFunc(m.moving.lanes, func(l *lane) bool { return !f.has(l) })
+	m := sp.mixed()
+	m.moving.lanes = slices.DeleteFunc(m.moving.lanes, func(l *lane) bool { return !f.lanes.has(l) })
 	for i, s := range [...]sight{
-		{now, f.acknowledgedEach, f.lanesFull(), f.s.rtt()},
-		{now, f.receivedEach, f.farLacksRoom(now), f.s.rtt()},
+		{now, sp.acknowledgedEach, sp.lanesFull(), f.s.rtt()},
+		{now, sp.receivedEach, sp.farLacksRoom(now), f.s.rtt()},
 	} {
-		if f.moves() {
+		if sp.moves() {
 			break
 		}
 		m.moving = moving{lanes: m.movers[i].look(s), since: now}
 	}
-	f.moveOver(now)
+	sp.moveOver(now)
 }
 
 // moves reports whether lanes are to be replaced.
-func (f *Flow) moves() bool { return f.mix != nil && len(f.mix.moving.lanes) > 0 }
+func (sp *laneSpread) moves() bool { return sp.mix != nil && len(sp.mix.moving.lanes) > 0 }
 
 // moveOver closes the lanes that lag once the others are there, and what was sent on them has
 // arrived. A flow with all lanes that it may have loses them first. If no others come, they stay.
-func (f *Flow) moveOver(now time.Time) {
-	m := &f.mix.moving
+func (sp *laneSpread) moveOver(now time.Time) {
+	f := sp.f
+	m := &sp.mix.moving
 	n := len(m.lanes)
 	if n == 0 {
 		return
 	}
 	waited := now.Sub(m.since)
 	if !m.emptied {
-		missing := f.readyStrands() < f.wantLanes+n && f.wantLanes+n <= maxLanes
+		missing := sp.readyStrands() < int(sp.want)+n && int(sp.want)+n <= maxLanes
 		switch {
 		case missing && waited > movePatience:
 			m.lanes = nil
 			return
 		case missing:
-			f.wantLanes += n
+			sp.want += int32(n)
 			return
 		}
 		m.emptied, m.since, waited = true, now, 0
 		for _, l := range m.lanes {
-			f.strand(l).leaving = true
+			f.lanes.of(l).leaving = true
 		}
 	}
-	if waited < moveEmptyWithin && slices.ContainsFunc(m.lanes, func(l *lane) bool { return f.sf.Out.Carries(&f.strand(l).sent) }) {
-		f.wantLanes = min(f.wantLanes+n, maxLanes)
+	if waited < moveEmptyWithin && slices.ContainsFunc(m.lanes, func(l *lane) bool { return f.sf.Out.Carries(&f.lanes.of(l).sent) }) {
+		sp.want = min(sp.want+int32(n), maxLanes)
 		return
 	}
-	if f.readyStrands() <= n { // the others are lost
+	if sp.readyStrands() <= n { // the others are lost
 		for _, l := range m.lanes {
-			f.strand(l).leaving = false
+			f.lanes.of(l).leaving = false
 		}
 		m.lanes, m.emptied = nil, false
 		return
 	}
 	for _, l := range m.lanes {
 		l.retire()
-		f.releaseStrand(f.strand(l))
+		f.lanes.giveBack(f.lanes.of(l))
 	}
 	m.lanes, m.emptied = nil, false
 }
 
 // acknowledgedEach is what the other end has got of each lane.
-func (f *Flow) acknowledgedEach() []laneBytes {
-	return f.carried(func(i *tcpinfo.Info) uint64 { return i.BytesAcked })
+func (sp *laneSpread) acknowledgedEach() []laneBytes {
+	return sp.carried(func(i *tcpinfo.Info) uint64 { return i.BytesAcked })
 }
 
 // receivedEach is what has come on each lane.
-func (f *Flow) receivedEach() []laneBytes {
-	return f.carried(func(i *tcpinfo.Info) uint64 { return i.BytesReceived })
+func (sp *laneSpread) receivedEach() []laneBytes {
+	return sp.carried(func(i *tcpinfo.Info) uint64 { return i.BytesReceived })
 }
 
-func (f *Flow) carried(of func(*tcpinfo.Info) uint64) (each []laneBytes) {
-	for _, st := range f.strands {
+func (sp *laneSpread) carried(of func(*tcpinfo.Info) uint64) (each []laneBytes) {
+	for _, st := range sp.f.lanes.strands {
 		if !st.ready {
 			continue
 		}
@@ -246,8 +248,8 @@ func (f *Flow) carried(of func(*tcpinfo.Info) uint64) (each []laneBytes) {
 }
 
 // readyStrands is the number of lanes that may carry bytes.
-func (f *Flow) readyStrands() (n int) {
-	for _, st := range f.strands {
+func (sp *laneSpread) readyStrands() (n int) {
+	for _, st := range sp.f.lanes.strands {
 		n += btoi(st.ready)
 	}
 	return n
@@ -255,17 +257,21 @@ func (f *Flow) readyStrands() (n int) {
 
 // lanesFull reports that the flow has bytes to send and that its lanes have no room for them,
 // as the path limits them and not the other end's reading.
-func (f *Flow) lanesFull() bool { return f.lanesBusy() && !f.lane.tuned.since(f.lane.bulk) }
+func (sp *laneSpread) lanesFull() bool {
+	f := sp.f
+	return sp.lanesBusy() && !f.lanes.main().tuned.since(f.lanes.main().bulk)
+}
 
 // lanesBusy reports that the flow has bytes to send and that its lanes have no room for them.
-func (f *Flow) lanesBusy() bool {
-	if f.lane == nil || !f.sf.Out.Pending() && !(f.leg.readable && f.sf.Hungry()) {
+func (sp *laneSpread) lanesBusy() bool {
+	f := sp.f
+	if f.lanes.main() == nil || !f.sf.Out.Pending() && !(f.leg.readable && f.sf.Hungry()) {
 		return false
 	}
-	return !slices.ContainsFunc(f.strands, func(st *strand) bool { return st.ready && !f.hasEnough(st) })
+	return !slices.ContainsFunc(f.lanes.strands, func(st *strand) bool { return st.ready && !sp.hasEnough(st) })
 }
 
 // hasEnough reports that a lane has no room, or with the whole window as much as it can send.
-func (f *Flow) hasEnough(st *strand) bool {
-	return st.busy || f.sf.Out.Starved() && st.pace().queued > 0
+func (sp *laneSpread) hasEnough(st *strand) bool {
+	return st.busy || sp.f.sf.Out.Starved() && st.pace().queued > 0
 }

@@ -2,59 +2,78 @@ package pair
 
 import "longhaul/internal/carry/pair/wire"
 
+// nearPart is what only a near flow has: its OPEN, and what it wants of its link.
+type nearPart struct {
+	f          *Flow
+	opening    *wire.Open // nil once OPENED has come
+	openDue    bool       // it is to be sent on the control connection
+	releasing  bool       // RELEASE is offered, and unanswered
+	releaseDue bool
+	queued     bool // it waits for a lane
+	needsOpen  bool // under the link's lock: the lane that it waits for is to bring its OPEN
+	wanted     bool // the far relay wants a lane for it
+	gaveBack   bool // its latest lane, to a crowd, and has the first one when it needs one again
+}
+
 // begin marks the flow as one of which the far relay hears from now on. The caller holds f.mu.
-func (f *Flow) begin() {
-	if !f.sent {
-		f.sent = true
+func (nr *nearPart) begin() {
+	f := nr.f
+	if f.phase == phaseFresh {
+		f.phase.take(eventAsk)
 		f.sf.Seal(f.s.sealed())
 	}
 }
 
 // untouched reports that the far process has taken nothing of a near flow, which lives.
-func (f *Flow) untouched() bool {
-	return !f.opened && f.sf.Out.Acknowledged() == 0 && !f.sf.Over() && !f.sf.Dead()
+func (nr *nearPart) untouched() bool {
+	f := nr.f
+	return f.phase <= phaseKnown && f.sf.Out.Acknowledged() == 0 && !f.sf.Over() && !f.sf.Dead()
 }
 
 // unsend has the flow begin as if nothing of it had been sent. The caller holds f.mu and the link's
 // lock.
-func (f *Flow) unsend() {
-	f.closeStrands()
-	f.known, f.sent, f.openDue, f.lost, f.wokeAt = false, false, false, false, 0
-	f.needsOpen = true
+func (nr *nearPart) unsend() {
+	f := nr.f
+	f.lanes.closeAll()
+	nr.openDue, f.need.lost, f.need.wokeAt = false, false, 0
+	f.phase.take(eventUnsent)
+	nr.needsOpen = true
 }
 
 // assign gives the flow a lane and prepares what goes first on it. It reports false if
 // the flow needs none any more. The caller holds f.mu.
-func (f *Flow) assign(l *lane) bool {
-	f.queued = false
-	opening := !f.known && !f.sf.Over() && f.leg.open()
-	if f.lane != nil || f.finished || !opening && !f.sf.NeedsLane() && !f.wanted {
+func (nr *nearPart) assign(l *lane) bool {
+	f := nr.f
+	nr.queued = false
+	opening := !f.phase.known() && !f.sf.Over() && f.leg.open()
+	if f.lanes.main() != nil || f.phase == phaseOver || !opening && !f.sf.NeedsLane() && !nr.wanted {
 		return false
 	}
 	if !l.bind(f) {
 		return false
 	}
-	f.wanted, f.gaveBack = false, false
-	f.laneSince, f.ackedAt, f.attaching = stampNow(), stampNow(), f.known
-	f.s.served.Store(int64(f.laneSince))
+	nr.wanted, nr.gaveBack = false, false
+	f.watch.ackedAt = stampNow()
+	f.s.served.Store(int64(f.watch.ackedAt))
 	var greet []byte
+	attaching := f.phase.known()
 	switch {
-	case f.known:
+	case f.phase.known():
 		greet = wire.AppendAttach(nil, f.id, f.sf.In.Position())
 	case f.s.sealed():
 		greet = wire.AppendBegin(nil, f.id)
-		f.openDue = f.openDue || !f.sent // a new control connection repeats it
-		f.begin()
+		nr.openDue = nr.openDue || f.phase == phaseFresh // a new control connection repeats it
+		nr.begin()
 		f.s.post(f, true)
 	default:
-		greet = f.opening.Append(nil)
-		f.begin()
+		greet = nr.opening.Append(nil)
+		nr.begin()
 	}
-	if !f.known || !f.sf.Out.InFlight() {
+	if !f.phase.known() || !f.sf.Out.InFlight() {
 		_ = f.sf.Attach(f.sf.Out.Acknowledged())
 	}
-	f.addStrand(l, greet, true)
-	f.noteNeed()
+	f.lanes.add(l, greet, true).attaching = attaching
+	f.need.note()
 	f.wake()
 	return true
 }

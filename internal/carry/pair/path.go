@@ -4,9 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"longhaul/internal/sys/eyeballs"
-	"longhaul/internal/sys/tcpinfo"
-	"longhaul/internal/words/units"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,9 +11,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"longhaul/internal/carry/flow"
-
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/sys/eyeballs"
+	"longhaul/internal/sys/tcpinfo"
+	"longhaul/internal/words/units"
 )
 
 // suspectFor is the time after the loss of a lane for which its path is chosen last, unless the

@@ -5,14 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/wire"
-	"longhaul/internal/sys/tcpinfo"
 	"net"
 	"os"
 	"reflect"
 	"slices"
 	"syscall"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/tcpinfo"
 )
 
 // problemError is an error of a handshake with the problem that it shows.

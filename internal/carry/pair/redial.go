@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/preface"
-	"longhaul/internal/carry/pair/wire"
 	"net/netip"
 	"slices"
 	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/carry/pair/wire"
 )
 
 // maxRedials bounds attempts for a control connection at the same time, on each path.
@@ -218,14 +219,15 @@ func (l *Link) restarted(s *session, h wire.Hello) {
 	for _, f := range s.allFlows() {
 		f.mu.Lock()
 		switch {
-		case !f.sent || f.finished || f.s != s:
-		case inOrder && !f.known && f.untouched() && !slices.Contains(owed, f.id):
+		case f.phase.unheard() || f.phase == phaseOver || f.s != s:
+		case inOrder && f.phase == phaseAsked && f.near.untouched() && !slices.Contains(owed, f.id):
 			l.mu.Lock()
-			f.unsend()
+			f.near.unsend()
 			l.mu.Unlock()
 			f.wake()
 		default:
-			f.sent = false // nor is the new process to hear of it: it would dial for an OPEN
+			f.near.openDue = false // nor is the new process to hear of it: it would dial for an OPEN
+			f.phase.take(eventGone)
 			f.sf.PeerGone(c)
 			f.wake()
 		}

@@ -4,9 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
+	"slices"
+
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/pair/wire"
-	"slices"
 )
 
 // handle takes a message of the other end.
@@ -59,7 +60,7 @@ func (s *session) handleFlow(ctl *control, m wire.Message) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.finished || f.s != s { // it has moved on
+	if f.phase == phaseOver || f.s != s { // it has moved on
 		return
 	}
 	f.take(m)
@@ -85,10 +86,10 @@ func (s *session) attach(l *lane, id uint64, frame wire.Frame) error {
 		return nil
 	}
 	if join {
-		f.joinFar(l, received)
+		f.far.join(l, received)
 		return nil
 	}
-	f.attachFar(l, received, wire.AppendAttach)
+	f.far.attach(l, received, wire.AppendAttach)
 	return nil
 }
 
@@ -104,7 +105,7 @@ func (s *session) beginOn(l *lane, id uint64) error {
 	case f == nil:
 		l.bind(nil) // the near relay gets the flow's end by the answer to its OPEN
 	default:
-		f.attachFar(l, 0, nil)
+		f.far.attach(l, 0, nil)
 	}
 	return nil
 }
@@ -157,14 +158,14 @@ func (s *session) takeOpen(m wire.Message) {
 	switch {
 	case err != nil:
 	case fresh:
-		f.ask(*m.Open, a, slices.Clone(m.Bytes))
+		f.far.ask(*m.Open, a, slices.Clone(m.Bytes))
 	default:
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if !s.sealed() || len(m.Bytes) > 0 { // else it may be repeated, beside a lane
-			f.dropForgotten()
+			f.need.dropForgotten()
 		}
-		f.takeAhead(0, m.Bytes)
+		f.need.takeAhead(0, m.Bytes)
 		f.wake()
 	}
 }

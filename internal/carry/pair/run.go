@@ -20,36 +20,36 @@ func (f *Flow) run() {
 // step does the next thing and reports whether the goroutine stays.
 func (f *Flow) step() bool {
 	f.sf.Out.Trim()
-	if f.near && !f.sent && f.sf.Dead() {
+	if f.phase == phaseFresh && f.sf.Dead() {
 		f.sf.PeerGone(stream.Cause{}) // the far relay has never heard of it
 	}
 	f.sf.ResetLocal()
-	f.noteNeed()
+	f.need.note()
 	f.postDue()
 	switch {
-	case f.finished:
+	case f.phase == phaseOver:
 		return false
-	case f.closeLeg():
+	case f.leg.close():
 		return true
-	case f.sf.Over() && !f.leg.open() && !f.dialing:
-		f.leaveLane()
-		f.finished = true
+	case f.sf.Over() && !f.leg.open() && f.phase != phaseDialing:
+		f.lanes.leave()
+		f.phase.take(eventOver)
 		f.over.Store(true)
 		f.sf.Finish()
 		return false
-	case f.deliverSpill(), f.passEnd():
+	case f.leg.deliverSpill(), f.leg.passEnd():
 		return true
-	case f.lane != nil && f.sendNext(), f.passOut():
+	case f.lanes.main() != nil && f.lanes.sendNext(), f.leg.passOut():
 		return true
-	case f.readLeg():
+	case f.leg.read():
 		return true
-	case f.checkFailed():
+	case f.leg.checkFailed():
 		return true
-	case f.lane == nil && f.parkable():
+	case f.lanes.main() == nil && f.leg.parkable():
 		return false
 	}
-	if f.lane == nil {
-		f.await()
+	if f.lanes.main() == nil {
+		f.leg.await()
 	} else {
 		f.cond.wait(&f.mu)
 	}
@@ -57,28 +57,30 @@ func (f *Flow) step() bool {
 }
 
 // parkable reports that only events wake the flow.
-func (f *Flow) parkable() bool {
-	return !f.canRead() && f.leg.busy == 0
+func (lg *leg) parkable() bool {
+	return !lg.canRead() && lg.busy == 0
 }
 
 // canRead reports that the flow's own socket may have bytes for which there is room.
-func (f *Flow) canRead() bool {
-	return f.leg.open() && f.leg.readable && f.sf.Hungry() && !f.sf.Out.Full() && f.s.node.budget.room() && !f.crowdedOut()
+func (lg *leg) canRead() bool {
+	f := lg.f
+	return lg.open() && lg.readable && f.sf.Hungry() && !f.sf.Out.Full() && f.s.node.budget.room() && !f.need.crowdedOut()
 }
 
 // sendNext sends what is due on the lane, if anything is and the lane has no goroutine that
 // does it.
-func (f *Flow) sendNext() bool {
-	st := f.strands[0]
-	if f.releasing {
+func (ls *laneSet) sendNext() bool {
+	f := ls.f
+	st := ls.strands[0]
+	if f.near.releasing {
 		return false
 	}
 	some := f.sf.Out.Pending()
 	switch {
-	case f.releaseDue && (some || st.greet != nil || !f.sf.Quiet() || len(f.strands) > 1):
-		f.releaseDue = false
-	case f.releaseDue:
-		f.releaseDue, f.releasing, st.sentAt = false, true, stampNow()
+	case f.near.releaseDue && (some || st.greet != nil || !f.sf.Quiet() || len(ls.strands) > 1):
+		f.near.releaseDue = false
+	case f.near.releaseDue:
+		f.near.releaseDue, f.near.releasing, st.sentAt = false, true, stampNow()
 		st.greet = wire.AppendRelease(nil, 0, f.sf.In.Position())
 		st.cond.broadcast()
 	}
@@ -88,12 +90,10 @@ func (f *Flow) sendNext() bool {
 	var item stream.Item
 	if some {
 		if !f.sf.Out.InFlight() {
-			f.ackedAt = stampNow()
+			f.watch.ackedAt = stampNow()
 		}
 		item, some = f.sf.Out.Next(&st.sent, stream.ChunkMax)
 	}
-	f.blocked = true
-	f.sendOn(st, item, some)
-	f.blocked = false
+	ls.send(st, item, some)
 	return true
 }

@@ -6,17 +6,18 @@ import (
 	"crypto/tls"
 	"io"
 	"log/slog"
-	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/preface"
-	"longhaul/internal/carry/pair/wire"
-	"longhaul/internal/sys/connsource"
-	"longhaul/internal/sys/descriptor"
 	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/connsource"
+	"longhaul/internal/sys/descriptor"
 )
 
 // Bounds of what accepted connections take.

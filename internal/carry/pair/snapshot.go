@@ -2,11 +2,12 @@ package pair
 
 import (
 	"fmt"
+	"maps"
+	"time"
+
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/words/units"
-	"maps"
-	"time"
 )
 
 // laneErrSettles is how long no lane can be made until a session's state says so.

@@ -1,24 +1,25 @@
 package pair
 
 import (
-	"longhaul/internal/carry/pair/wire"
 	"slices"
 	"time"
+
+	"longhaul/internal/carry/pair/wire"
 )
 
 // want finds a lane for a flow, now or later. The caller holds f.mu.
 func (l *Link) want(f *Flow) {
 	if lane := f.s.takeWarm(l.paths.best()); lane != nil {
-		if f.assign(lane) {
+		if f.near.assign(lane) {
 			l.poke() // the pool lacks one
 			return
 		}
 		lane.close()
 	}
-	f.queued = true
+	f.near.queued = true
 	l.mu.Lock()
-	f.needsOpen = !f.known
-	if f.gaveBack {
+	f.near.needsOpen = !f.phase.known()
+	if f.near.gaveBack {
 		l.waiting = slices.Insert(l.waiting, 0, f)
 	} else {
 		l.waiting = append(l.waiting, f)
@@ -30,7 +31,7 @@ func (l *Link) want(f *Flow) {
 // takeWaiting takes a flow of a session that waits for a lane: first of those of which
 // nothing can go ahead on the control connection. The caller holds l.mu.
 func (l *Link) takeWaiting(s *session) *Flow {
-	i := slices.IndexFunc(l.waiting, func(f *Flow) bool { return f.s == s && f.needsOpen })
+	i := slices.IndexFunc(l.waiting, func(f *Flow) bool { return f.s == s && f.near.needsOpen })
 	if i < 0 {
 		i = slices.IndexFunc(l.waiting, func(f *Flow) bool { return f.s == s })
 	}
@@ -59,9 +60,9 @@ func (l *Link) place(s *session, lane *lane) {
 		}
 		f.mu.Lock()
 		elsewhere := f.s != s // it has moved on
-		taken := !elsewhere && f.assign(lane)
+		taken := !elsewhere && f.near.assign(lane)
 		again := !taken && (elsewhere || lane.isDead())
-		f.queued = again
+		f.near.queued = again
 		f.mu.Unlock()
 		if again {
 			l.mu.Lock()
@@ -78,7 +79,7 @@ func (l *Link) place(s *session, lane *lane) {
 // and has refused this one, or has ended and never heard of it: an upgrade overtook its OPEN. It
 // reports false if the flow has to end. The caller holds f.mu.
 func (l *Link) moveOn(f *Flow) bool {
-	if !f.untouched() {
+	if !f.near.untouched() {
 		return false
 	}
 	l.mu.Lock()
@@ -97,8 +98,8 @@ func (l *Link) moveOn(f *Flow) bool {
 	was.withdraw(f)
 	was.message(wire.Message{Type: wire.MessageGone, Flow: f.id}) // the answer to its refusal
 	f.s = l.s
-	f.unsend()
-	if !f.needSince.IsZero() {
+	f.near.unsend()
+	if !f.need.since.IsZero() {
 		was.waiting.Add(-1)
 		f.s.waiting.Add(1)
 	}
@@ -109,7 +110,7 @@ func (l *Link) moveOn(f *Flow) bool {
 // followEnd takes a flow on from a session whose far process has said its last and has not spoken of
 // this flow: it has not dialed for it, and never will. The caller holds f.mu.
 func (l *Link) followEnd(f *Flow) {
-	for !f.known && !f.finished && f.s.ended.Load() {
+	for !f.phase.known() && f.phase != phaseOver && f.s.ended.Load() {
 		if !l.moveOn(f) {
 			return
 		}
@@ -130,5 +131,5 @@ func (l *Link) leave(s *session) {
 func (l *Link) sentAhead(f *Flow) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f.needsOpen = false
+	f.near.needsOpen = false
 }

@@ -68,7 +68,7 @@ func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
 		flows = s.allFlows
 	}
 	for _, f := range flows() {
-		f.watch(now, w)
+		f.watch.look(now, w)
 	}
 	s.closeLanes(func(l *lane) bool { return l.overdue(now) })
 	if empty && !s.near && away > min(resume, emptyFor) {

@@ -82,47 +82,6 @@ func (w *window) size(now stamp, rounds, open float64, rtt time.Duration) int {
 	return int(min(max(trips*w.rate(), open, limitStart), limitMax))
 }
 
-// setWindow bounds what the flow keeps.
-func (f *Flow) setWindow() {
-	if f.lane == nil || f.s.noResume {
-		return
-	}
-	if f.s.knows(wire.FeatureCompress) {
-		// The kernels count what was compressed, and only a lane whose socket is full says that
-		// it is worth that.
-		if f.sf.Out.Starved() {
-			limit := min(2*f.sf.Out.Limit(), limitMax)
-			f.sf.Out.SetLimit(limit, limit, len(f.strands))
-		}
-		return
-	}
-	var open, arrived float64
-	var rtt time.Duration
-	for _, st := range f.strands {
-		p := st.pace()
-		if p.rate == 0 {
-			continue
-		}
-		open += p.rate*p.rtt.Seconds() + float64(2*p.record())
-		arrived += st.arrived()
-		rtt = max(rtt, p.rtt)
-	}
-	if rtt == 0 {
-		return
-	}
-	now, w := stampNow(), &f.mixed().window
-	w.note(now, arrived, rtt, f.sf.Out.Starved())
-	kept := w.size(now, windowRounds, open, rtt)
-	reach := kept
-	if len(f.strands) > 1 {
-		reach = w.size(now, reachRounds, 2*open, rtt)
-		if !f.s.knows(wire.FeatureHeld) {
-			kept = reach
-		}
-	}
-	f.sf.Out.SetLimit(kept, reach, len(f.strands))
-}
-
 // readerSilence is the time without an acknowledgement after which it may be the reader at the
 // other end for which bytes wait.
 const readerSilence = 5 * time.Second
@@ -133,17 +92,17 @@ func (f *Flow) WaitsForPath() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case !f.needSince.IsZero(), !f.opened:
+	case !f.need.since.IsZero(), f.phase != phaseOpen:
 		return true
 	case f.leg.open():
 		if i, err := tcpinfo.Get(f.leg.fd); err == nil && waitsForReader(&i) {
 			return false
 		}
 	}
-	if !f.sf.Out.Unacknowledged() || f.ackedAt.since() < f.s.patience(readerSilence, 8) {
+	if !f.sf.Out.Unacknowledged() || f.watch.ackedAt.since() < f.s.patience(readerSilence, 8) {
 		return true
 	}
-	return slices.ContainsFunc(f.strands, func(st *strand) bool {
+	return slices.ContainsFunc(f.lanes.strands, func(st *strand) bool {
 		return kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool { return i.Unacked > 0 && !waitsForReader(i) })
 	})
 }
@@ -160,4 +119,46 @@ func (st *strand) arrived() float64 {
 		return 0
 	}
 	return float64(st.delivered.packets-was.packets) * float64(st.delivered.mss)
+}
+
+// setWindow bounds what the flow keeps.
+func (sp *laneSpread) setWindow() {
+	f := sp.f
+	if f.lanes.main() == nil || f.s.noResume {
+		return
+	}
+	if f.s.knows(wire.FeatureCompress) {
+		// The kernels count what was compressed, and only a lane whose socket is full says that
+		// it is worth that.
+		if f.sf.Out.Starved() {
+			limit := min(2*f.sf.Out.Limit(), limitMax)
+			f.sf.Out.SetLimit(limit, limit, len(f.lanes.strands))
+		}
+		return
+	}
+	var open, arrived float64
+	var rtt time.Duration
+	for _, st := range f.lanes.strands {
+		p := st.pace()
+		if p.rate == 0 {
+			continue
+		}
+		open += p.rate*p.rtt.Seconds() + float64(2*p.record())
+		arrived += st.arrived()
+		rtt = max(rtt, p.rtt)
+	}
+	if rtt == 0 {
+		return
+	}
+	now, w := stampNow(), &sp.mixed().window
+	w.note(now, arrived, rtt, f.sf.Out.Starved())
+	kept := w.size(now, windowRounds, open, rtt)
+	reach := kept
+	if len(f.lanes.strands) > 1 {
+		reach = w.size(now, reachRounds, 2*open, rtt)
+		if !f.s.knows(wire.FeatureHeld) {
+			kept = reach
+		}
+	}
+	f.sf.Out.SetLimit(kept, reach, len(f.lanes.strands))
 }

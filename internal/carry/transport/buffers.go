@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/words/ccnames"
 	"longhaul/internal/words/units"
 )
 
@@ -112,7 +113,7 @@ func sendWant(pathRateBps int64, rtt time.Duration) want {
 // the path most likely uses the same.
 func receiveWant(pathRateBps int64, rtt time.Duration, cc string) want {
 	fill := pathSize(pathRateBps, rtt, fillBDP)
-	if fillsLossyPaths(cc) {
+	if ccnames.FillsLossyPaths(cc) {
 		size := pathSize(pathRateBps, rtt, lossyReceiveBDP)
 		return want{size: size, atEase: size, fill: fill}
 	}

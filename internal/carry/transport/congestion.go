@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/words/ccnames"
 )
 
 // bestOnWAN lists the algorithms for a WAN leg, best first. BBR v1 does not
@@ -35,7 +37,7 @@ func chooseCC(kind, wanted string, h host, try func(name string) error) choice {
 		candidates = []string{wanted}
 	case kind == WAN:
 		candidates = bestOnWAN
-	case Paces(h.defaultCC):
+	case ccnames.Paces(h.defaultCC):
 		candidates = bestOnLAN
 	}
 	c := choice{name: h.defaultCC}
@@ -63,7 +65,7 @@ func chooseCC(kind, wanted string, h host, try func(name string) error) choice {
 }
 
 func ccRemedy(name string, err error) string {
-	_, isOwn := OwnAlgorithm(name)
+	_, isOwn := ccnames.FindOwn(name)
 	switch {
 	case !errors.Is(err, unix.EPERM) && isOwn:
 		return "longhaul cc load " + name + " (as root), then reload the relay"
@@ -77,14 +79,7 @@ func ccRemedy(name string, err error) string {
 	return fmt.Sprintf("sysctl -w net.ipv4.tcp_allowed_congestion_control='%s %s'", allowed, name)
 }
 
-// fillsLossyPaths reports whether the algorithm keeps the path's rate while a
-// tenth of the packets is lost.
-func fillsLossyPaths(name string) bool {
-	a, _ := OwnAlgorithm(name)
-	return a.fillsLossyPaths
-}
-
 // windowSurvivesIdle reports whether the algorithm keeps its window over an
 // idle time regardless of tcp_slow_start_after_idle. The kernel exempts
 // algorithms that control the rate themselves.
-func windowSurvivesIdle(name string) bool { return Paces(name) }
+func windowSurvivesIdle(name string) bool { return ccnames.Paces(name) }

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/words/ccnames"
 	"longhaul/lab/link"
 	"longhaul/test/nettest"
 )
@@ -241,10 +242,10 @@ func TestAuto(t *testing.T) {
 			t.Errorf("%s: %s, want %s", tt.name, tt.leg.side, tt.side)
 		}
 		cc := tt.leg.congestionControl(t)
-		if Paces(cc) && tt.side == LAN {
+		if ccnames.Paces(cc) && tt.side == LAN {
 			t.Errorf("%s: %s", tt.name, cc)
 		}
-		if tryCC("bbr") == nil && tt.side == WAN && !Paces(cc) {
+		if tryCC("bbr") == nil && tt.side == WAN && !ccnames.Paces(cc) {
 			t.Errorf("%s: %s, although there is bbr", tt.name, cc)
 		}
 		bound := tt.leg.option(t, unix.SOL_TCP, unix.TCP_NOTSENT_LOWAT)

@@ -106,7 +106,7 @@ func (j *Judge) decide(t *flow.Tunnel, p *flow.Taking, tight []resources.Resourc
 		}
 	}
 	if len(tight) > 0 && t.State == "listening" {
-		add(flow.ReasonResources, "is near a limit: %s", words(tight))
+		add(flow.ReasonResources, "is near a limit: %s", resources.Names(tight))
 	}
 	if j.full[t.Name] {
 		add(flow.ReasonMaxFlows, "is at max_flows: %d", t.FlowsLimit)
@@ -206,15 +206,6 @@ func ofPair(t *flow.Tunnel, p *flow.Taking, now time.Time, add func(flow.Reason,
 		h.State, h.Usable, h.Since, h.LastError = hop, hop != flow.HopDown, p.Since, why
 	}
 	return state
-}
-
-// words joins the names of resources.
-func words(all []resources.Resource) string {
-	list := make([]string, len(all))
-	for i, r := range all {
-		list[i] = string(r)
-	}
-	return strings.Join(list, ", ")
 }
 
 // isFull reports whether a tunnel is at its limit of flows. One that was there takes

@@ -13,12 +13,6 @@ var segmentSizeCause = causeEntry{
 	sentence: limited("Packets are smaller than the path carries: that limits it to %s."),
 }
 
-// asymmetricMTUCause is a reason of small segments, which segmentSize finds.
-var asymmetricMTUCause = causeEntry{
-	cause: AsymmetricMTU, remedies: segmentSizeRemedies, doubt: segmentSizeDoubt,
-	sentence: limited("Packets are as small as the way back requires, though this way carries larger ones: that limits it to %s."),
-}
-
 // segmentSize: segments are smaller than the path carries, and packets or losses
 // limit the connection.
 func segmentSize(c *patient) *Finding {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"longhaul/internal/sys/tcpinfo"
+	"longhaul/internal/words/stats"
 )
 
 // unknown is the value of a missing figure.
@@ -236,16 +237,16 @@ func (f *Figures) rtts(samples []Sample) {
 		return
 	}
 	slices.Sort(smoothed)
-	f.RTT = time.Duration(quantile(smoothed, 0.5) * float64(time.Second))
-	f.P95RTT = time.Duration(quantile(smoothed, 0.95) * float64(time.Second))
+	f.RTT = time.Duration(stats.At(smoothed, 0.5) * float64(time.Second))
+	f.P95RTT = time.Duration(stats.At(smoothed, 0.95) * float64(time.Second))
 	if f.MinRTT == 0 {
 		f.MinRTT = time.Duration(smoothed[0] * float64(time.Second))
 	}
 	if least := f.MinRTT.Seconds(); least > 0 {
-		f.RTTSpread = (quantile(smoothed, 0.95) - quantile(smoothed, 0.05)) / least
+		f.RTTSpread = (stats.At(smoothed, 0.95) - stats.At(smoothed, 0.05)) / least
 		usual := f.RTT.Seconds()
 		if f.Cwnd < fewSegments {
-			usual = quantile(smoothed, 0.25)
+			usual = stats.At(smoothed, 0.25)
 		}
 		f.Queue = max(usual-least, 0) / least
 		f.Steady = f.Queue
@@ -324,7 +325,7 @@ func (f *Figures) windows(samples []Sample) {
 	}
 	if len(used) > 0 {
 		slices.Sort(used)
-		f.BufferLow, f.BufferHigh = quantile(used, 0.1), quantile(used, 0.9)
+		f.BufferLow, f.BufferHigh = stats.At(used, 0.1), stats.At(used, 0.9)
 		f.SendBuffer = float64(samples[len(samples)-1].SendBuffer)
 		f.SendBufferFixed = f.SendBuffer < 2*slices.Max(cwnd)*float64(f.MSS)
 	}
@@ -377,16 +378,7 @@ func zeroIfNaN(v float64) float64 {
 	return v
 }
 
-// quantile returns a quantile of values in ascending order.
-func quantile(sorted []float64, q float64) float64 {
-	return sorted[int(math.Round(q*float64(len(sorted)-1)))]
-}
-
-func median(values []float64) float64 {
-	values = slices.Clone(values)
-	slices.Sort(values)
-	return quantile(values, 0.5)
-}
+func median(values []float64) float64 { return stats.At(slices.Sorted(slices.Values(values)), 0.5) }
 
 // deviation returns the standard deviation ÷ the mean.
 func deviation(values []float64) float64 {

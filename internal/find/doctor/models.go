@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"longhaul/internal/words/units"
+	"longhaul/internal/words/ccnames"
 )
 
 // cubicC and cubicBeta are CUBIC's constants (RFC 9438, 4.1 and 4.6), the first
@@ -35,7 +35,7 @@ func lossBoundBps(algorithm string, mss int, rtt time.Duration, p float64) float
 	if p <= 0 || rtt <= 0 {
 		return math.Inf(1)
 	}
-	switch units.FirstName(algorithm) {
+	switch ccnames.First(algorithm) {
 	case "bbr", "haul", "brutal":
 		return math.Inf(1)
 	case "bbr3":

@@ -6,11 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"longhaul/internal/carry/transport"
 	"longhaul/internal/sys/bpffs"
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/tune/cc"
-	"longhaul/internal/words/units"
+	"longhaul/internal/words/ccnames"
 )
 
 // cc checks which congestion controls the host has, or can load.
@@ -25,7 +24,7 @@ func (c *checker) cc() {
 	}
 	done := slices.Clone(own)
 	for _, name := range append([]string{"bbr"}, c.Algorithms...) {
-		if name = units.FirstName(name); !slices.Contains(done, name) {
+		if name = ccnames.First(name); !slices.Contains(done, name) {
 			c.kernels(name)
 			done = append(done, name)
 		}
@@ -34,7 +33,7 @@ func (c *checker) cc() {
 
 // ours checks one of longhaul's algorithms.
 func (c *checker) ours(name string) {
-	second := units.SecondName(name)
+	second := ccnames.Second(name)
 	// The kernel may have another one under the first name.
 	isTaken := cc.IsAvailable(name) && c.module("tcp_"+name) == kernel.ModuleLoaded
 	switch {
@@ -63,7 +62,7 @@ func (c *checker) ours(name string) {
 			Remedy: "load it outside of the container or of ip netns exec, or mount the host's there"})
 	case len(notes) > 0:
 		c.add(Part{Name: name, State: Limited, Why: strings.Join(notes, "; "), Remedy: c.kernelRemedy()})
-	case transport.NeedsRate(name) && !hasCgroup2():
+	case ccnames.NeedsRate(name) && !hasCgroup2():
 		c.add(Part{Name: name, State: Limited, Why: "programs cannot set its rate by a socket option: no cgroup2 file system at /sys/fs/cgroup",
 			Remedy: "mount -t cgroup2 none /sys/fs/cgroup"})
 	case isTaken:

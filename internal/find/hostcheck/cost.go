@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"longhaul/internal/carry/transport"
+	"longhaul/internal/words/ccnames"
 )
 
 // Cost is what a lack costs in goodput on the path.
@@ -108,7 +108,7 @@ func (c *checker) algorithmCost(missing Part) *Cost {
 	best, bestSource := c.goodput("cubic")
 	instead := "cubic"
 	for _, p := range c.parts {
-		if p.Feature != "cc" || p.Name == missing.Name || transport.NeedsRate(p.Name) || p.State != Yes && p.State != Limited || missing.kernels {
+		if p.Feature != "cc" || p.Name == missing.Name || ccnames.NeedsRate(p.Name) || p.State != Yes && p.State != Limited || missing.kernels {
 			continue
 		}
 		bps, from := c.goodput(p.Name)

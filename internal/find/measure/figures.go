@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"longhaul/internal/sys/tcpinfo"
+	"longhaul/internal/words/stats"
 )
 
 // Figures are what the samples of the sending ends say of the time that
@@ -91,7 +92,7 @@ func figures(streams ...StreamSummary) Figures {
 		}
 		if len(delivery) > 0 {
 			slices.Sort(delivery)
-			sum(&f.DeliveryBps, delivery[len(delivery)/2])
+			sum(&f.DeliveryBps, stats.At(delivery, 0.5))
 		}
 		a, b := &first.Info, &last.Info
 		if b.Has(tcpinfo.FieldMinRTT) && (f.RTTMin < 0 || b.MinRTT < f.RTTMin) {
@@ -106,7 +107,7 @@ func figures(streams ...StreamSummary) Figures {
 	}
 	if len(rtts) > 0 {
 		slices.Sort(rtts)
-		f.RTTMedian, f.RTTP99, f.RTTMax = rtts[len(rtts)/2], rtts[len(rtts)*99/100], rtts[len(rtts)-1]
+		f.RTTMedian, f.RTTP99, f.RTTMax = stats.At(rtts, 0.5), rtts[len(rtts)*99/100], rtts[len(rtts)-1]
 		var total time.Duration
 		for _, rtt := range rtts {
 			total += rtt

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/words/ccnames"
 	"longhaul/internal/words/units"
 )
 
@@ -129,5 +130,5 @@ func (s *Server) allowsCongestion(name string) bool {
 // strangersCongestion are what every user of this system may choose, but for
 // brutal.
 func strangersCongestion() []string {
-	return slices.DeleteFunc(allowedCongestion(), func(name string) bool { return units.FirstName(name) == brutal })
+	return slices.DeleteFunc(allowedCongestion(), func(name string) bool { return ccnames.First(name) == brutal })
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/sys/tcpinfo"
-	"longhaul/internal/words/units"
+	"longhaul/internal/words/ccnames"
 )
 
 // setOptions sets what parameters ask of a stream's socket, before it connects
@@ -71,7 +71,7 @@ func setCongestion(fd int, name string) error {
 // avoid has a socket not send by an algorithm that the system or a route may have
 // chosen for it.
 func avoid(fd int, name string) {
-	if now, err := tcpinfo.CongestionControl(fd); err != nil || units.FirstName(now) == name {
+	if now, err := tcpinfo.CongestionControl(fd); err != nil || ccnames.First(now) == name {
 		_ = setCongestion(fd, "reno") // which every kernel has
 	}
 }

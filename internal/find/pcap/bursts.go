@@ -1,9 +1,10 @@
 package pcap
 
 import (
-	"math"
 	"slices"
 	"time"
+
+	"longhaul/internal/words/stats"
 )
 
 const (
@@ -138,9 +139,9 @@ func (b *bursts) rate() (bps float64, count int) {
 	if len(b.rates) < minBursts {
 		return 0, len(b.rates)
 	}
-	bps = quantile(b.rates, burstQuantile)
+	bps = stats.At(slices.Sorted(slices.Values(b.rates)), burstQuantile)
 	if len(b.steady) >= minSteady {
-		bps = max(bps, quantile(b.steady, 0.5))
+		bps = max(bps, stats.At(slices.Sorted(slices.Values(b.steady)), 0.5))
 	}
 	bps = min(bps, b.carried.bps())
 	return bps, len(b.rates)
@@ -148,8 +149,3 @@ func (b *bursts) rate() (bps float64, count int) {
 
 // minSteady is the minimum number of windows that show a steady rate.
 const minSteady = 20
-
-func quantile(values []float64, q float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[int(math.Round(q*float64(len(sorted)-1)))]
-}

@@ -226,29 +226,3 @@ func (l Listen) overlaps(o Listen) bool {
 func covers(wildcard, a netip.Addr) bool {
 	return wildcard == netip.IPv6Unspecified() && a != netip.IPv4Unspecified() || wildcard == netip.IPv4Unspecified() && a.Is4()
 }
-
-// parsePrefix parses "10.0.0.0/8" or a single address.
-func parsePrefix(s string) (netip.Prefix, *mistake) {
-	if a, err := netip.ParseAddr(s); err == nil {
-		if a.Zone() != "" {
-			return netip.Prefix{}, &mistake{fmt.Sprintf("%q names an interface", s), fmt.Sprintf("write %s", a.WithZone(""))}
-		}
-		a = a.Unmap()
-		return netip.PrefixFrom(a, a.BitLen()), nil
-	}
-	p, err := netip.ParsePrefix(s)
-	if err != nil {
-		return p, &mistake{fmt.Sprintf("%q is not an address or prefix", s), "write it as 10.10.0.0/16, 2001:db8::/32 or 10.10.10.7"}
-	}
-	if p.Addr().Is4In6() {
-		fix := "write it in IPv4 form"
-		if p.Bits() >= 96 {
-			fix = fmt.Sprintf("write %s", netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96).Masked())
-		}
-		return p, &mistake{fmt.Sprintf("%q is in IPv4-mapped form, which never matches", s), fix}
-	}
-	if p != p.Masked() {
-		return p, &mistake{fmt.Sprintf("%q has bits set after its first %d", s, p.Bits()), fmt.Sprintf("write %s for the network, or %s for the one host", p.Masked(), p.Addr())}
-	}
-	return p, nil
-}

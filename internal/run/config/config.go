@@ -207,30 +207,6 @@ const (
 	WANNone    WANSide = "none"
 )
 
-// Leg holds the socket settings of one kind of leg. The zero value of a field
-// means that longhaul chooses.
-type Leg struct {
-	CongestionControl string
-	Rate              units.Rate // capacity of the path
-	PacingRate        units.Rate // cap of the sending rate
-	SendBuffer        units.Size
-	ReceiveBuffer     units.Size
-	MSS               int // bytes
-	MTUProbing        bool
-	Keepalive         Keepalive
-	UserTimeout       time.Duration
-	DSCP              *uint8
-}
-
-// Keepalive configures the detection of dead peers; zero fields mean longhaul's
-// defaults.
-type Keepalive struct {
-	Disabled bool
-	Idle     time.Duration
-	Interval time.Duration
-	Count    int
-}
-
 // Addresses lists every listening address, port by port.
 func (t Tunnel) Addresses() []netip.AddrPort {
 	var all []netip.AddrPort

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode"
 
+	"longhaul/internal/words/ipprefix"
 	"longhaul/internal/words/remedy"
 	"longhaul/internal/words/units"
 )
@@ -297,9 +298,9 @@ func (d *decoder) prefixes(n *node, key string) ([]netip.Prefix, bool) {
 	before := len(d.errs)
 	var all []netip.Prefix
 	d.each(n, key, func(n *node, s string) {
-		p, bad := parsePrefix(s)
-		if bad != nil {
-			d.mistake(n, bad)
+		p, err := ipprefix.Parse(s)
+		if err != nil {
+			d.mistake(n, &mistake{err.Error(), remedy.Of(err)})
 			return
 		}
 		all = append(all, p)

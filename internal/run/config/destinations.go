@@ -5,6 +5,9 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"longhaul/internal/words/ipprefix"
+	"longhaul/internal/words/remedy"
 )
 
 // Destination is the settings of legs to the targets in a prefix.
@@ -61,11 +64,11 @@ func (d *decoder) prefix(n *node, key string) (netip.Prefix, bool) {
 	if !ok {
 		return netip.Prefix{}, false
 	}
-	p, bad := parsePrefix(s)
-	if bad != nil {
-		d.mistake(n, bad)
+	p, err := ipprefix.Parse(s)
+	if err != nil {
+		d.mistake(n, &mistake{err.Error(), remedy.Of(err)})
 	}
-	return p, bad == nil
+	return p, err == nil
 }
 
 // checkDestination finds a destination that repeats another, or has no effect.

@@ -21,3 +21,16 @@ func parseDSCP(s string) (uint8, bool) {
 	v, err := strconv.ParseUint(s, 10, 8)
 	return uint8(v), err == nil && v <= 63
 }
+
+func (d *decoder) dscp(n *node, key string) (*uint8, bool) {
+	s, ok := d.text(n, key)
+	if !ok {
+		return nil, false
+	}
+	v, ok := parseDSCP(s)
+	if !ok {
+		d.errorf(n, "use a number from 0 to 63, or a name such as ef, af21 or cs1", "%s cannot be %q", key, s)
+		return nil, false
+	}
+	return &v, true
+}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -36,6 +37,26 @@ func inheritedSockets() ([]inheritedSocket, error) {
 		all = append(all, inheritedSocket{f, addr})
 	}
 	return all, nil
+}
+
+// activatedSockets is the part of the sockets that systemd has bound, until tunnels claim them.
+type activatedSockets struct{ sockets []inheritedSocket }
+
+// Prepare gives each socket to the tunnel with its address.
+func (a *activatedSockets) Prepare(_ context.Context, p *plan) (Change, error) {
+	byTunnel, err := matchSockets(a.sockets, p.Tunnels)
+	if err != nil {
+		return nil, err
+	}
+	for i := range p.tunnels {
+		p.tunnels[i].Inherited = byTunnel[p.tunnels[i].Name]
+	}
+	return setting(func() {
+		for _, s := range a.sockets {
+			s.file.Close() // the relay has its own descriptors of them
+		}
+		a.sockets = nil
+	}), nil
 }
 
 // matchSockets finds the tunnel of every inherited socket by its address.

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 
 	"longhaul/internal/carry/transport"
 	"longhaul/internal/run/config"
 	"longhaul/internal/tune/cc"
+	"longhaul/internal/words/ccnames"
 )
 
 // budgetKey is a kind of leg of a tunnel, whose connections share a rate.
@@ -21,13 +23,21 @@ type budgets struct {
 	log  *slog.Logger
 	host *cc.Host
 
-	name  string    // of the loaded algorithm: its first or second one
-	rates *cc.Rates // of the loaded algorithm, nil if unknown
-	left  []*cc.Rates
+	rates  *cc.Rates            // of the loaded algorithm, nil if unknown
+	has    map[budgetKey]uint32 // of rates
+	opened []*cc.Rates          // all of them: flows use them, also those that an older build has
+	said   map[string]bool
+}
+
+// budgetsChange is the rates of a configuration before their commit.
+type budgetsChange struct {
+	of    *budgets
+	name  string    // of the algorithm: its first or second one
+	rates *cc.Rates // nil if unknown
 	has   map[budgetKey]uint32
-	next  map[budgetKey]cc.Rate // set by keep
+	made  []uint32              // those of has that are new
+	next  map[budgetKey]cc.Rate // to set
 	err   error                 // why there are no rates
-	said  map[string]bool
 }
 
 func newBudgets(host *cc.Host, log *slog.Logger) *budgets {
@@ -38,7 +48,7 @@ func newBudgets(host *cc.Host, log *slog.Logger) *budgets {
 func wantedBudgets(s config.Settings) map[string]cc.Rate {
 	var wanted map[string]cc.Rate
 	for kind, leg := range map[string]config.Leg{transport.LAN: s.LAN, transport.WAN: s.WAN} {
-		if transport.NeedsRate(leg.CongestionControl) && leg.Rate > 0 {
+		if ccnames.NeedsRate(leg.CongestionControl) && leg.Rate > 0 {
 			if wanted == nil {
 				wanted = map[string]cc.Rate{}
 			}
@@ -48,36 +58,46 @@ func wantedBudgets(s config.Settings) map[string]cc.Rate {
 	return wanted
 }
 
-// begin forgets rates that keep did not set, and finds the loaded brutal: another
-// build may have replaced it.
-func (b *budgets) begin(c *config.Config) {
-	b.next, b.err = map[budgetKey]cc.Rate{}, nil
-	rated := slices.DeleteFunc(c.CongestionControls(), func(name string) bool { return !transport.NeedsRate(name) })
+// prepare finds the loaded brutal: another build may have replaced it.
+func (b *budgets) prepare(c *config.Config) *budgetsChange {
+	next := &budgetsChange{of: b, rates: b.rates, has: maps.Clone(b.has), next: map[budgetKey]cc.Rate{}}
+	rated := slices.DeleteFunc(c.CongestionControls(), func(name string) bool { return !ccnames.NeedsRate(name) })
 	switch len(rated) {
 	case 0:
-		return
+		return next
 	case 1:
-		b.name = rated[0]
+		next.name = rated[0]
 	default:
-		b.err = fmt.Errorf("the configuration names both %s: name one of them", strings.Join(rated, " and "))
-		return
+		next.err = fmt.Errorf("the configuration names both %s: name one of them", strings.Join(rated, " and "))
+		return next
 	}
-	var now *cc.Rates
-	if now, b.err = b.host.Rates(b.name); b.err != nil {
-		return
+	now, err := b.open(next.name)
+	if err != nil {
+		next.err = err
+	} else if now != b.rates {
+		next.rates, next.has = now, map[budgetKey]uint32{}
 	}
-	if b.rates != nil && b.rates.Same(now) {
-		now.Close()
-		return
+	return next
+}
+
+// open opens the rates of a loaded algorithm, once: a failed reload has opened them too.
+func (b *budgets) open(name string) (*cc.Rates, error) {
+	now, err := b.host.Rates(name)
+	if err != nil {
+		return nil, err
 	}
-	if b.rates != nil { // its flows, and those of a failed reload, still use it
-		b.left = append(b.left, b.rates)
+	for _, known := range b.opened {
+		if known.Same(now) {
+			now.Close()
+			return known, nil
+		}
 	}
-	b.rates, b.has = now, map[budgetKey]uint32{}
+	b.opened = append(b.opened, now)
+	return now, nil
 }
 
 // find returns a budget for each wanted rate of a tunnel, by kind of leg.
-func (b *budgets) find(tunnel string, wanted map[string]cc.Rate) (ids map[string]uint32, err error) {
+func (b *budgetsChange) find(tunnel string, wanted map[string]cc.Rate) (ids map[string]uint32, err error) {
 	switch {
 	case len(wanted) == 0:
 		return nil, nil
@@ -93,6 +113,7 @@ func (b *budgets) find(tunnel string, wanted map[string]cc.Rate) (ids map[string
 				return nil, err
 			}
 			b.has[key] = id
+			b.made = append(b.made, id)
 		}
 		ids[kind] = id
 		b.next[key] = rate
@@ -101,7 +122,7 @@ func (b *budgets) find(tunnel string, wanted map[string]cc.Rate) (ids map[string
 }
 
 // share adds the legs' connections to the budgets of their kind.
-func (b *budgets) share(ids map[string]uint32, l *legs) *legs {
+func (b *budgetsChange) share(ids map[string]uint32, l *legs) *legs {
 	rates, shared := b.rates, *l
 	shared.rates = rates
 	shared.established = func(fd int, dialed bool) (side, degraded string) {
@@ -117,7 +138,7 @@ func (b *budgets) share(ids map[string]uint32, l *legs) *legs {
 }
 
 // without reports a tunnel whose connections cannot share a rate.
-func (b *budgets) without(tunnel string, l *legs, err error) *legs {
+func (b *budgetsChange) without(tunnel string, l *legs, err error) *legs {
 	missing := transport.Lack{
 		What:   fmt.Sprintf("a rate that the flows of %s share with %s; they use another congestion control", tunnel, b.name),
 		Remedy: "longhaul cc use " + b.name + " --to DEST --rate RATE (as root), where the next hop is; or give the relay CAP_BPF",
@@ -125,36 +146,44 @@ func (b *budgets) without(tunnel string, l *legs, err error) *legs {
 	if errors.Is(err, cc.ErrNoRates) {
 		missing.Remedy = "longhaul cc load " + b.name + " (as root), then reload the relay"
 	}
-	if !b.said[tunnel] {
-		b.said[tunnel] = true
-		b.log.Warn("cannot have "+missing.What, "error", err, "remedy", missing.Remedy)
+	if !b.of.said[tunnel] {
+		b.of.said[tunnel] = true
+		b.of.log.Warn("cannot have "+missing.What, "error", err, "remedy", missing.Remedy)
 	}
 	lacking := *l
 	lacking.lacks = func() []transport.Lack { return append(slices.Clone(l.lacks()), missing) }
 	return &lacking
 }
 
-// keep sets the rates of the last translate, also for existing flows. A removed
-// tunnel keeps its rate while its flows last.
-func (b *budgets) keep() {
+// commit sets the rates, also for existing flows. A removed tunnel keeps its rate while its flows last.
+func (b *budgetsChange) commit() {
+	b.of.rates, b.of.has = b.rates, b.has
 	for key, rate := range b.next {
 		if err := b.rates.SetBudget(b.has[key], rate); err != nil {
-			b.log.Warn("cannot change the shared rate of flows", "tunnel", key.tunnel, "error", err)
+			b.of.log.Warn("cannot change the shared rate of flows", "tunnel", key.tunnel, "error", err)
 		}
 	}
-	b.next = nil
+}
+
+// abort removes the rates that are new.
+func (b *budgetsChange) abort() {
+	for _, id := range b.made {
+		b.of.remove(b.rates, id)
+	}
+}
+
+func (b *budgets) remove(from *cc.Rates, id uint32) {
+	if err := from.RemoveBudget(id); err != nil {
+		b.log.Warn("cannot remove the shared rate of flows", "error", err)
+	}
 }
 
 // close removes the rates after the last flow.
 func (b *budgets) close() {
 	for _, id := range b.has {
-		if err := b.rates.RemoveBudget(id); err != nil {
-			b.log.Warn("cannot remove the shared rate of flows", "error", err)
-		}
+		b.remove(b.rates, id)
 	}
-	for _, r := range append(b.left, b.rates) {
-		if r != nil {
-			r.Close()
-		}
+	for _, r := range b.opened {
+		r.Close()
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -20,7 +21,7 @@ import (
 	"longhaul/internal/run/config"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/tune/cc"
-	"longhaul/internal/words/units"
+	"longhaul/internal/words/ccnames"
 	"longhaul/lab/tcpserver"
 	"longhaul/test/nettest"
 )
@@ -53,15 +54,13 @@ func sharedRates(t *testing.T, name string) (shared func(rate string) *legs) {
 		})
 	}
 
-	all := newTransports(host, slog.New(slog.DiscardHandler))
+	all := newTransports(host, os.Getenv, slog.New(slog.DiscardHandler))
 	t.Cleanup(all.budgets.close)
 	return func(rate string) *legs {
 		t.Helper()
-		tunnels, err := all.translate(budgetConfig(t, rate, name, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		all.keep()
+		change, tunnels, err := all.prepare(budgetConfig(t, rate, name, name))
+		nettest.Must(t, err)
+		change.Commit()
 		if tunnels[0].Transport == tunnels[1].Transport {
 			t.Error("two tunnels share one rate")
 		}
@@ -72,7 +71,7 @@ func sharedRates(t *testing.T, name string) (shared func(rate string) *legs) {
 // TestTunnelSharesARate sends on connections of a tunnel with brutal. They share its
 // rate, which a reload changes for all.
 func TestTunnelSharesARate(t *testing.T) {
-	for _, name := range []string{ratedCC, units.SecondName(ratedCC)} {
+	for _, name := range []string{ratedCC, ccnames.Second(ratedCC)} {
 		t.Run(name, func(t *testing.T) { tunnelSharesARate(t, name) })
 	}
 }
@@ -121,16 +120,41 @@ func pacingRate(t *testing.T, conn *net.TCPConn) (bytesPerSecond float64) {
 	return bytesPerSecond
 }
 
+// TestAbortedRates holds that a reload that fails removes the rates that it has made, and no others.
+func TestAbortedRates(t *testing.T) {
+	sharedRates(t, ratedCC)
+	all := newTransports(cc.NewHost(ledger.By{}), os.Getenv, slog.New(slog.DiscardHandler))
+	t.Cleanup(all.budgets.close)
+	first := budgetConfig(t, "80Mbit", ratedCC, ratedCC)
+	both := *first
+	first.Tunnels = first.Tunnels[:1]
+	change, _, err := all.prepare(first)
+	nettest.Must(t, err)
+	change.Commit()
+	was := maps.Clone(all.budgets.has)
+	change, _, err = all.prepare(&both)
+	nettest.Must(t, err)
+	made := change.budgets.made
+	change.Abort()
+	if len(made) != 1 || !maps.Equal(all.budgets.has, was) {
+		t.Errorf("%d rates are new, and in force are %v in place of %v", len(made), all.budgets.has, was)
+	}
+	for id, want := range map[uint32]bool{made[0]: false, was[budgetKey{"a", transport.WAN}]: true} {
+		if err := all.budgets.rates.SetBudget(id, cc.Rate{BitsPerSecond: 1e6}); (err == nil) != want {
+			t.Errorf("rate %d is there: %v, want %v", id, err == nil, want)
+		}
+	}
+}
+
 // TestTunnelWithoutARate checks the status without a brutal whose rate this relay may
 // set.
 func TestTunnelWithoutARate(t *testing.T) {
 	var log bytes.Buffer
-	all := newTransports(&cc.Host{BPFFS: t.TempDir()}, slog.New(slog.NewTextHandler(&log, nil)))
+	all := newTransports(&cc.Host{BPFFS: t.TempDir()}, os.Getenv, slog.New(slog.NewTextHandler(&log, nil)))
 	defer all.budgets.close()
-	if _, err := all.translate(budgetConfig(t, "80Mbit", ratedCC, ratedCC)); err != nil {
-		t.Fatal(err)
-	}
-	all.keep()
+	change, _, err := all.prepare(budgetConfig(t, "80Mbit", ratedCC, ratedCC))
+	nettest.Must(t, err)
+	change.Commit()
 	want := transport.Lack{What: "a rate that the flows of a share with brutal; they use another congestion control", Remedy: "longhaul cc load brutal (as root), then reload the relay"}
 	// Without a rate a loaded brutal would send 1 Mb/s.
 	for key, l := range all.current {
@@ -149,12 +173,11 @@ func TestTunnelWithoutARate(t *testing.T) {
 // would have two sets of rates.
 func TestBothNamesOfBrutal(t *testing.T) {
 	var log bytes.Buffer
-	all := newTransports(&cc.Host{BPFFS: t.TempDir()}, slog.New(slog.NewTextHandler(&log, nil)))
+	all := newTransports(&cc.Host{BPFFS: t.TempDir()}, os.Getenv, slog.New(slog.NewTextHandler(&log, nil)))
 	defer all.budgets.close()
-	if _, err := all.translate(budgetConfig(t, "80Mbit", "brutal", "lh_brutal")); err != nil {
-		t.Fatal(err)
-	}
-	all.keep()
+	change, _, err := all.prepare(budgetConfig(t, "80Mbit", "brutal", "lh_brutal"))
+	nettest.Must(t, err)
+	change.Commit()
 	if want := "the configuration names both brutal and lh_brutal: name one of them"; !strings.Contains(log.String(), want) {
 		t.Errorf("log %s, want %q", log.String(), want)
 	}

@@ -23,12 +23,11 @@ func bypasses(tunnels []config.Tunnel, before map[string]*bypass) map[string]*by
 		if t.WhenDown == "" {
 			continue
 		}
-		one := &bypass{}
-		if was := before[t.Name]; was != nil {
-			*one = *was
+		was := before[t.Name]
+		if refuses := t.WhenDown == config.WhenDownRefuse; was == nil || was.refuses != refuses {
+			was = &bypass{refuses: refuses}
 		}
-		one.refuses = t.WhenDown == config.WhenDownRefuse
-		all[t.Name] = one
+		all[t.Name] = was
 	}
 	return all
 }

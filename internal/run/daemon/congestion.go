@@ -4,10 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 
 	"longhaul/internal/run/config"
 	"longhaul/internal/sys/ledger"
@@ -35,15 +31,6 @@ func loadNamedCC(ctx context.Context, host *cc.Host, c *config.Config, log *slog
 			log.Info("loaded a congestion control", "name", name, "undo", "longhaul cc unload "+name+" --yes")
 		}
 	}
-}
-
-// nameOf returns the relay's name in the ledger of changes.
-func (d *daemon) nameOf(c *config.Config) string {
-	path, _ := d.controlSocket(c)
-	if path == config.Off {
-		return strconv.Itoa(os.Getpid())
-	}
-	return strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 }
 
 // HostChanges are longhaul's changes of this host, by any command. Changes that this

@@ -15,19 +15,16 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/handover"
 	"longhaul/internal/carry/intercept"
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/relay"
 	"longhaul/internal/carry/usable"
 	"longhaul/internal/run/config"
-	"longhaul/internal/run/control"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/tune/cc"
 	"longhaul/internal/watch/monitor"
@@ -55,61 +52,34 @@ type Options struct {
 type daemon struct {
 	Options
 
-	log       *slog.Logger
-	level     *slog.LevelVar
-	writer    *asyncWriter
-	flows     *flowLog
-	monitor   *monitor.Monitor
-	history   *historyKeeper
-	glances   atomic.Int64 // reads of short flows' legs left until the next sample
-	manager   *serviceManager
+	log     *slog.Logger
+	started time.Time
+	program string // path that an upgrade starts
+	past    past
+	life    life
+	orders  *orders
+	manager *serviceManager
+
 	relay     *relay.Relay
 	legs      *transports
-	shedder   *shedder
-	http      *httpSite
-	names     httpNames // of http_listen
-	pages     *dashboard
 	integrity *integrityChecks
 	pairs     *pairs
 	rules     *interception
 	keeper    *hostKeeper
-	judge     *usable.Judge
-	deciding  sync.Mutex
-	decided   time.Time // guarded by deciding
-	started   time.Time
+	shedder   *shedder
+	states    *states
+	ended     *endedFlows
+	history   *historyKeeper
+	http      *healthSite
+	pages     *dashboard
+	control   *controlSocket
+	output    *logOutput
 	parts     []part
 
-	activated []inheritedSocket // by systemd, until tunnels claim them
-
-	logTo   io.Writer
-	program string          // path that an upgrade starts
-	server  *control.Server // nil: no control socket
-	socket  string          // its path
-
-	controlOpened bool // or given up: no second attempt
-
-	predecessor *handover.Predecessor // while this process prepares to succeed it
-	inherited   inheritance
-	older       olderProcesses
-	slowParts   slowParts // of the status
-
-	upgrades  chan upgradeRequest
-	reloads   chan reloadRequest
-	finishing chan finishRequest
-	ending    chan struct{} // closed when the relay stops
-	waits     atomic.Int32  // for flows to end
+	slowParts slowParts // of the status
 
 	// atHandOver is the relay's state when another process took over, nil before.
 	atHandOver atomic.Pointer[relay.Snapshot]
-
-	mu         sync.Mutex // guards the fields below, which status reads from other goroutines
-	config     *config.Config
-	lastReload *Reload
-	stage      stage
-	successor  int // the process that has taken over
-	replacedAt time.Time
-	within     time.Duration // for the flows left here; negative: no bound
-	endsAt     time.Time     // when flows are reset; zero: never
 }
 
 // Run runs the relay until a signal or the end of ctx stops it. It returns nil if
@@ -124,109 +94,121 @@ func Run(ctx context.Context, o Options) error {
 	signal.Ignore(syscall.SIGPIPE)
 	defer signal.Reset(syscall.SIGPIPE)
 
-	d.program, d.logTo = startedAs(), o.Stderr
-	d.upgrades, d.reloads = make(chan upgradeRequest), make(chan reloadRequest)
-	d.finishing, d.ending = make(chan finishRequest), make(chan struct{})
-	if err := d.follow(ctx); err != nil {
+	d.program, d.orders = startedAs(), newOrders(&d.life, o.Getenv)
+	if err := d.past.receive(ctx); err != nil {
 		return err
 	}
-	defer d.predecessor.Close()
-	var err error
-	if d.config, err = o.Loader.Load(ctx, o.ConfigFile, o.Flags...); err != nil {
+	defer d.past.predecessor.Close()
+	c, err := o.Loader.Load(ctx, o.ConfigFile, o.Flags...)
+	if err != nil {
 		return err
 	}
-	d.openLog()
-	defer d.writer.close(2 * time.Second)
-	if d.activated, err = inheritedSockets(); err != nil {
+	d.life.config = c
+	logTo := o.Stderr
+	if d.past.predecessor != nil {
+		logTo = d.past.predecessor.Log
+	}
+	d.log, d.output = openLog(logTo, c.Log)
+	defer d.output.close(2 * time.Second)
+	activated, err := inheritedSockets()
+	if err != nil {
 		return err
 	}
-	closeAll := d.assemble()
-	defer closeAll()
+	d.assemble(activated)
+	defer d.close()
 	return d.serve(ctx, signals)
 }
 
-// assemble makes the daemon's parts without a configuration. The returned function
-// closes them.
-func (d *daemon) assemble() (closeAll func()) {
-	var closers []func()
-	closing := func(f func()) { closers = append(closers, f) }
-
+// assemble makes the daemon's parts without a configuration, for close to end them.
+func (d *daemon) assemble(activated []inheritedSocket) {
+	c, past, follows := d.life.config, &d.past.inherited, d.past.predecessor != nil
 	d.manager = newServiceManager(d.log)
-	d.manager.silent = d.predecessor != nil
-	d.flows = newFlowLog(d.log)
-	closing(d.flows.close)
-	d.legs = newTransports(cc.NewHost(ledger.By{}), d.log)
-	closing(d.legs.budgets.close)
+	d.manager.silent = follows
+	d.ended = &endedFlows{log: newFlowLog(d.log)}
+	d.relay = relay.New(relay.Options{
+		Workers:           workers(c),
+		HalfCloseTimeout:  c.HalfCloseTimeout,
+		ResetDrainTimeout: c.ResetDrainTimeout,
+		MemoryLimitBytes:  int64(c.MemoryLimit),
+		StallTimeout:      c.StallTimeout,
+		Log:               d.log,
+		OnFlows:           d.ended.add,
+		LegStats:          d.ended.legsWanted,
+		Listeners:         d.past.listeners(),
+		Drained:           past.Drained,
+		Hops:              past.Hops,
+		Names:             past.Names,
+	})
+	d.legs = newTransports(cc.NewHost(ledger.By{}), d.Getenv, d.log)
 	d.integrity = newIntegrityChecks(d.log, d.Version, d.ReadablePath)
+	d.pairs = newPairs(d.log, d.Version, func() string { return identity.Directory(d.Getenv) }, d.relay)
+	d.pairs.follow(past.Pairs, past.Links)
+	d.shedder = newShedder(d.relay, d.log, c.Limits)
 	d.history = newHistoryKeeper(d.log, d.Getenv)
-	closing(d.history.close)
-	d.monitor = d.newMonitor()
-	closing(d.monitor.Close)
-	d.pages = newDashboard(d.log, d.monitor, func(since time.Time) []flow.Event { return d.judge.Events(since) })
-	closing(d.pages.close)
-	d.pairs = newPairs(d.log, d.Version, func() string { return identity.Directory(d.Getenv) }, func() *relay.Relay { return d.relay })
-	d.pairs.follow(d.inherited.Pairs, d.inherited.Links)
-	closing(d.pairs.close)
-	d.judge = usable.New(usable.Options{Pair: d.pairs.taking, Tight: d.tight})
-	d.judge.Remember(d.inherited.States)
-	d.judge.Tell(d.history.addEvent)
-	d.pairs.note = d.judge.Note
+
+	judge := usable.New(usable.Options{Pair: d.pairs.taking, Tight: d.shedder.tight})
+	judge.Remember(past.States)
+	judge.Tell(d.history.addEvent)
+	d.pairs.note = judge.Note
+	if past.States.Events == nil {
+		d.history.earlier = func(all []flow.Event) { judge.Remember(usable.Memory{Events: all}) }
+	}
+	d.states = &states{relay: d.relay, pairs: d.pairs, judge: judge}
 	d.rules = newInterception(interceptionOptions{
 		log:    d.log,
 		getenv: d.Getenv,
-		relay:  func() *relay.Relay { return d.relay },
-		others: func() bool { return len(d.older.living()) > 0 },
-		decide: d.decide,
-		judge:  d.judge,
-		left:   intercept.Options{Tunnels: d.inherited.Intercepted, Dialers: d.inherited.Dialers},
+		relay:  d.relay,
+		others: func() bool { return len(d.past.older.living()) > 0 },
+		decide: d.states.decide,
+		judge:  judge,
+		left:   intercept.Options{Tunnels: past.Intercepted, Dialers: past.Dialers},
 
-		cleared: d.inherited.Cleared,
+		cleared: past.Cleared,
+		follows: follows,
 	})
-	d.rules.follows = d.predecessor != nil
-	closing(d.rules.close) // after the relay, whose flows need the rules
-	d.keeper = newHostKeeper(d.log, d.rules, func() *relay.Relay { return d.relay },
-		func() []*httpSite { return []*httpSite{d.http, d.pages.httpSite} })
-	closing(d.keeper.close)
-	d.relay = relay.New(relay.Options{
-		Workers:           d.workers(),
-		HalfCloseTimeout:  d.config.HalfCloseTimeout,
-		ResetDrainTimeout: d.config.ResetDrainTimeout,
-		MemoryLimitBytes:  int64(d.config.MemoryLimit),
-		StallTimeout:      d.config.StallTimeout,
-		Log:               d.log,
-		OnFlows:           d.flowsEnded,
-		LegStats:          d.legsWanted,
-		Listeners:         d.handedOver(),
-		Drained:           d.inherited.Drained,
-		Hops:              d.inherited.Hops,
-		Names:             d.inherited.Names,
-	})
-	closing(d.relay.Close)
-	d.shedder = newShedder(d.relay, d.log, d.config.Limits)
-	closing(d.shedder.monitor.Close)
-	d.http = newHTTPSite(d.log, d.withMetrics(d.readinessOverHTTP().handler()))
-	closing(d.http.close)
-	if d.predecessor != nil {
-		d.http.handed, d.pages.handed = d.predecessor.Sockets, d.predecessor.Sockets
-	}
-	closing(d.closeControl)
-	closing(d.integrity.close)
+	d.states.rules = d.rules
 
-	d.parts = []part{
-		tunnelsPart{d}, // first: only this part may fail to commit
-		interceptionPart{d}, limitsPart{d}, historyPart{d}, monitorPart{d}, httpPart{d}, dashboardPart{d}, controlPart{d}, logPart{d}, hostPart{d},
-	}
-	return func() {
-		for _, closeOne := range slices.Backward(closers) {
-			closeOne()
-		}
-	}
+	d.ended.monitor = monitor.New(monitor.Options{
+		Sample:    d.relay.EachFlow,
+		Overview:  d.overview,
+		OnRecords: func(records []monitor.Record) { d.history.add(records); d.pages.board.Ended(records) },
+		Recorded:  func(r *monitor.Record) bool { return r.Reason != flow.EndCheck },
+		Log:       d.log,
+	})
+	d.pages = newDashboard(d.log, d.ended.monitor, judge.Events, d.history, &d.past, d.ReadablePath)
+	d.http = &healthSite{}
+	d.http.httpSite = newHTTPSite(d.log, &d.past, d.withMetrics(d.readinessOverHTTP().handler()))
+	d.keeper = newHostKeeper(d.log, d.rules, d.relay, d.http.httpSite, d.pages.httpSite)
+	d.control = &controlSocket{log: d.log, getenv: d.Getenv, past: &d.past, handlers: d.handlers()}
+
+	d.parts = d.list(activated)
+}
+
+func (d *daemon) close() {
+	d.integrity.close()
+	d.control.close()
+	d.http.close()
+	d.shedder.monitor.Close()
+	d.relay.Close()
+	d.keeper.close()
+	d.rules.close() // after the relay, whose flows need the rules
+	d.pairs.close() // after the relay, which has reset their flows
+	d.pages.close()
+	d.ended.monitor.Close()
+	d.history.close() // after the monitor, which gives it records
+	d.legs.budgets.close()
+	d.ended.log.close()
+}
+
+// plan is what the parts prepare of a configuration.
+func (d *daemon) plan(c *config.Config) *plan {
+	return &plan{Config: c, relayName: d.control.relayName(c)}
 }
 
 // workers returns the number of event loops.
-func (d *daemon) workers() int {
-	if d.config.Workers > 0 {
-		return d.config.Workers
+func workers(c *config.Config) int {
+	if c.Workers > 0 {
+		return c.Workers
 	}
 	return runtime.GOMAXPROCS(0)
 }
@@ -238,7 +220,8 @@ const garbagePercent = 50
 
 // serve commits the configuration and runs until the relay has ended.
 func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
-	workers := d.workers()
+	c := d.life.config
+	workers := workers(c)
 	// One more than the loops. If waiting loops hold every P of the scheduler, its
 	// monitor retakes the Ps each time, and each wakeup costs some 40 µs more.
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), workers+1))
@@ -246,12 +229,12 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 		debug.SetGCPercent(garbagePercent)
 	}
 
-	follows := d.predecessor != nil
-	prepared, err := prepare(ctx, d.parts, d.config)
+	follows := d.past.predecessor != nil
+	prepared, err := prepare(ctx, d.parts, d.plan(c))
 	if err != nil {
 		return err
 	}
-	if err := d.introduce(ctx); err != nil {
+	if err := d.past.introduce(ctx, d.Version); err != nil {
 		prepared.Abort()
 		return err
 	}
@@ -264,7 +247,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	waits := func(name string) bool {
 		return slices.ContainsFunc(d.relay.Overview().Tunnels, func(t flow.Tunnel) bool { return t.Name == name && t.State == "waiting" })
 	}
-	for _, t := range d.config.Tunnels {
+	for _, t := range c.Tunnels {
 		if t.Intercept.Enabled() || waits(t.Name) {
 			continue // logged by interception, or as waiting
 		}
@@ -273,10 +256,10 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	d.warn()
 	d.takeOver(ctx)
 	d.manager.ready(d.statusLine())
-	d.judge.Begin(follows, d.Version, os.Getpid())
-	d.log.Info("relay started", "version", d.Version, "pid", os.Getpid(), "tunnels", len(d.config.Tunnels), "workers", workers)
+	d.states.judge.Begin(follows, d.Version, os.Getpid())
+	d.log.Info("relay started", "version", d.Version, "pid", os.Getpid(), "tunnels", len(c.Tunnels), "workers", workers)
 
-	defer d.watchStates()()
+	defer d.states.watch()()
 	stopBeat := d.manager.heartbeat(d.statusLine)
 	defer stopBeat()
 	for {
@@ -290,20 +273,20 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 			}
 			d.log.Info("reloading", "signal", sig.String())
 			d.reload(ctx)
-		case r := <-d.reloads:
+		case r := <-d.orders.reloads:
 			d.log.Info("reloading")
 			r.answer <- d.reload(ctx)
-		case r := <-d.finishing:
+		case r := <-d.orders.finishing:
 			d.log.Info("stopping")
 			return d.drain(signals, r)
-		case r := <-d.upgrades:
+		case r := <-d.orders.upgrades:
 			done, stop := d.upgrade(ctx, signals, r)
 			switch {
 			case done && stop != nil:
-				_ = syscall.Kill(d.successor, stop.(syscall.Signal)) // systemd sent it to the service
-				return d.outlive(signals)
+				_ = syscall.Kill(d.life.successor, stop.(syscall.Signal)) // systemd sent it to the service
+				return d.finish(signals, r.within, false)
 			case done:
-				return d.outlive(signals)
+				return d.finish(signals, r.within, false)
 			case stop != nil:
 				d.log.Info("stopping", "signal", stop.String())
 				return d.drain(signals)
@@ -314,7 +297,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 
 // warn logs settings that are usually a mistake.
 func (d *daemon) warn() {
-	for _, w := range d.config.Warnings {
+	for _, w := range d.life.config.Warnings {
 		d.log.Warn(w.Problem, "at", w.At.String(), "remedy", w.Fix)
 	}
 }
@@ -325,30 +308,4 @@ func join[T fmt.Stringer](all []T) string {
 		words[i] = v.String()
 	}
 	return strings.Join(words, " ")
-}
-
-// openLog logs to stderr and never waits for it.
-func (d *daemon) openLog() {
-	d.level = new(slog.LevelVar)
-	d.setLevel(d.config.Log.Level)
-	direct := newLogger(d.logTo, d.config.Log.Format, d.level)
-	d.writer = newAsyncWriter(d.logTo, func(n uint64) {
-		direct.Warn("dropped log lines: the log's reader is too slow", "lines", n)
-	})
-	d.log = newLogger(d.writer, d.config.Log.Format, d.level)
-}
-
-func newLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: level}
-	if format == "json" {
-		return slog.New(slog.NewJSONHandler(w, opts))
-	}
-	return slog.New(slog.NewTextHandler(w, opts))
-}
-
-func (d *daemon) setLevel(name string) {
-	var l slog.Level
-	// The configuration accepts only slog's names.
-	_ = l.UnmarshalText([]byte(name))
-	d.level.Set(l)
 }

@@ -18,18 +18,19 @@ import (
 	"longhaul/internal/sys/httpd"
 	"longhaul/internal/sys/localsocket"
 	"longhaul/internal/sys/tcpinfo"
-	"longhaul/internal/watch/monitor"
 	"longhaul/internal/watch/monitor/history"
 	board "longhaul/internal/watch/web"
 )
 
-// dashboard serves the dashboard on every address of the configuration.
+// dashboard is the part that serves the dashboard on every address of the configuration.
 type dashboard struct {
 	*httpSite
-	board   *board.Dashboard
-	current atomic.Pointer[dashboardSecrets] // those in force
-	token   *board.Token                     // the one in force, and its sessions
-	past    *history.Reader                  // nil: records are not kept
+	history      *historyKeeper
+	readablePath func(path string) string
+	board        *board.Dashboard
+	current      atomic.Pointer[dashboardSecrets] // those in force
+	token        *board.Token                     // the one in force, and its sessions
+	reader       *history.Reader                  // nil: records are not kept
 }
 
 // dashboardSecrets are a certificate and a token; the zero value is for
@@ -42,10 +43,10 @@ type dashboardSecrets struct {
 func (s *dashboardSecrets) wanted() bool { return s.certificate != nil }
 
 // newDashboard returns a dashboard without addresses.
-func newDashboard(log *slog.Logger, m board.Monitor, events func(since time.Time) []flow.Event) *dashboard {
-	d := &dashboard{board: board.New(board.Options{Monitor: m, Events: events, Log: log}), token: board.NewToken("")}
+func newDashboard(log *slog.Logger, m board.Monitor, events func(since time.Time) []flow.Event, records *historyKeeper, past *past, readablePath func(string) string) *dashboard {
+	d := &dashboard{history: records, readablePath: readablePath, board: board.New(board.Options{Monitor: m, Events: events, Log: log}), token: board.NewToken("")}
 	d.current.Store(&dashboardSecrets{})
-	d.httpSite = &httpSite{log: log, what: "the dashboard", serve: func(l net.Listener) *httpd.Server {
+	d.httpSite = &httpSite{log: log, past: past, what: "the dashboard", serve: func(l net.Listener) *httpd.Server {
 		secrets := d.current.Load()
 		if !secrets.wanted() {
 			return httpd.Serve(l, d.board.Handler(board.Access{Refusal: refuseOtherUsers}), log, board.Limits)
@@ -103,27 +104,21 @@ func clientUser(r *http.Request) (uid int, err error) {
 	return d.PeerOwner(local, remote)
 }
 
-// recordsMade is the monitor's OnRecords.
-func (d *daemon) recordsMade(records []monitor.Record) {
-	d.history.add(records)
-	d.pages.board.Ended(records)
-}
-
 // readHistory has the dashboard read the current history file.
 func (d *dashboard) readHistory(s *history.State) {
 	switch {
-	case s == nil && d.past == nil, s != nil && d.past != nil && d.past.Path() == s.File:
+	case s == nil && d.reader == nil, s != nil && d.reader != nil && d.reader.Path() == s.File:
 		return
 	}
-	before := d.past
-	d.past = nil
+	before := d.reader
+	d.reader = nil
 	d.board.SetHistory(nil)
 	if s != nil {
 		r, err := history.OpenReader(s.File)
 		if err != nil {
 			d.log.Error("the dashboard cannot show the history", "file", s.File, "error", err)
 		} else {
-			d.past = r
+			d.reader = r
 			d.board.SetHistory(r)
 		}
 	}
@@ -144,23 +139,30 @@ type dashboardChange struct {
 	secrets *dashboardSecrets
 }
 
-// prepare reads the files and listens. After an error it has changed nothing.
-func (d *dashboard) prepare(ctx context.Context, c config.Dashboard) (*dashboardChange, error) {
+// Prepare reads the files and listens.
+func (d *dashboard) Prepare(ctx context.Context, p *plan) (Change, error) {
+	c := p.Dashboard
+	for _, file := range []*string{&c.TLSCert, &c.TLSKey, &c.TokenFile} {
+		if *file != "" {
+			*file = d.readablePath(*file)
+		}
+	}
 	s, err := readDashboardSecrets(c, d.log)
 	if err != nil {
 		return nil, err
 	}
-	change, err := d.prepareAnew(ctx, c.Listen, s.wanted() != d.current.Load().wanted())
+	change, err := d.prepare(ctx, c.Listen, s.wanted() != d.current.Load().wanted())
 	if err != nil {
 		return nil, err
 	}
 	return &dashboardChange{change, d, s}, nil
 }
 
-func (c *dashboardChange) Commit() error {
+func (c *dashboardChange) Commit() {
+	c.to.readHistory(c.to.history.state())
 	c.to.current.Store(c.secrets)
 	c.to.token.Set(c.secrets.token)
-	return c.siteChange.Commit()
+	c.siteChange.Commit()
 }
 
 func readDashboardSecrets(c config.Dashboard, log *slog.Logger) (*dashboardSecrets, error) {

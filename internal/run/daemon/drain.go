@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"longhaul/internal/carry/relay"
 	"longhaul/internal/carry/relay/hops"
 	"longhaul/internal/run/config"
 	"longhaul/internal/words/display"
@@ -55,8 +58,18 @@ func (d Drained) FlowsText() string {
 	return display.Plural(int(*d.FlowsNow), "flow")
 }
 
-func (d *daemon) drainVerb(ctx context.Context, arguments url.Values) (any, error) {
-	answer, err := d.setDrained(arguments.Get("name"), true)
+// drains take tunnels and hops out of service, and back.
+type drains struct {
+	log   *slog.Logger
+	relay *relay.Relay
+	rules *interception
+	older *olderProcesses
+	life  *life
+	waits atomic.Int32 // for flows to end
+}
+
+func (d *drains) drain(ctx context.Context, arguments url.Values) (any, error) {
+	answer, err := d.set(arguments.Get("name"), true)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +77,7 @@ func (d *daemon) drainVerb(ctx context.Context, arguments url.Values) (any, erro
 	case "":
 		d.count(ctx, answer)
 	case config.Off:
-		err = d.awaitDrained(ctx, answer)
+		err = d.await(ctx, answer)
 	default:
 		within, parseErr := time.ParseDuration(wait)
 		if parseErr != nil {
@@ -72,25 +85,25 @@ func (d *daemon) drainVerb(ctx context.Context, arguments url.Values) (any, erro
 		}
 		ctx, cancel := context.WithTimeout(ctx, within)
 		defer cancel()
-		err = d.awaitDrained(ctx, answer)
+		err = d.await(ctx, answer)
 	}
 	return answer, err
 }
 
-func (d *daemon) resumeVerb(ctx context.Context, arguments url.Values) (any, error) {
-	answer, err := d.setDrained(arguments.Get("name"), false)
+func (d *drains) resume(ctx context.Context, arguments url.Values) (any, error) {
+	answer, err := d.set(arguments.Get("name"), false)
 	if err == nil {
 		d.count(ctx, answer)
 	}
 	return answer, err
 }
 
-// setDrained drains or resumes the named tunnel or hop.
-func (d *daemon) setDrained(name string, out bool) (*Drained, error) {
+// set drains or resumes the named tunnel or hop.
+func (d *drains) set(name string, out bool) (*Drained, error) {
 	// No upgrade begins meanwhile: it would not pass this change on.
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.busy(); err != nil {
+	d.life.mu.Lock()
+	defer d.life.mu.Unlock()
+	if err := d.life.busyLocked(); err != nil {
 		return nil, err
 	}
 	set, word := d.relay.ResumeTunnel, "resumed"
@@ -98,7 +111,7 @@ func (d *daemon) setDrained(name string, out bool) (*Drained, error) {
 		set, word = d.relay.DrainTunnel, "drained"
 	}
 	answer := &Drained{Drained: out}
-	found, err := findNamed(d.config.Tunnels, name)
+	found, err := findNamed(d.life.config.Tunnels, name)
 	if err != nil {
 		return nil, err
 	}
@@ -188,8 +201,8 @@ const drainPoll = 100 * time.Millisecond
 // must stay usable beside them.
 const maxDrainWaits = 4
 
-// awaitDrained waits until the flows or ctx have ended.
-func (d *daemon) awaitDrained(ctx context.Context, answer *Drained) error {
+// await waits until the flows or ctx have ended.
+func (d *drains) await(ctx context.Context, answer *Drained) error {
 	if d.waits.Add(1) > maxDrainWaits {
 		d.waits.Add(-1)
 		return remedy.New(fmt.Errorf("%s is drained; %d commands already wait for flows", answer.what(),
@@ -222,7 +235,7 @@ func (d *daemon) awaitDrained(ctx context.Context, answer *Drained) error {
 }
 
 // isDrained reports whether the tunnel or hop is still drained.
-func (d *daemon) isDrained(answer *Drained) bool {
+func (d *drains) isDrained(answer *Drained) bool {
 	if answer.Hop == "" {
 		return slices.Contains(d.relay.Drained(), answer.Tunnel)
 	}
@@ -232,9 +245,9 @@ func (d *daemon) isDrained(answer *Drained) bool {
 }
 
 // count counts the flows of a tunnel or a hop, including those of older processes.
-func (d *daemon) count(ctx context.Context, answer *Drained) {
+func (d *drains) count(ctx context.Context, answer *Drained) {
 	answer.FlowsNow, answer.Silent = nil, nil
-	n := answer.flowsIn(d.flowCounts())
+	n := answer.flowsIn(flowCountsOf(d.relay))
 	for _, older := range d.older.ask(ctx) {
 		if older.FlowsNow == nil {
 			answer.Silent = append(answer.Silent, older.PID)
@@ -250,9 +263,9 @@ func (d *daemon) count(ctx context.Context, answer *Drained) {
 // flowCounts are the flows of a process by tunnel, and by TUNNEL/HOP.
 type flowCounts map[string]int64
 
-func (d *daemon) flowCounts() flowCounts {
-	counts := flowCounts(d.relay.FlowsByTunnel())
-	for name, n := range d.relay.HopFlows() {
+func flowCountsOf(r *relay.Relay) flowCounts {
+	counts := flowCounts(r.FlowsByTunnel())
+	for name, n := range r.HopFlows() {
 		counts[name.Tunnel+"/"+name.Hop] = n
 	}
 	return counts
@@ -268,20 +281,21 @@ func (d *Drained) flowsIn(counts flowCounts) (n int64) {
 	return n
 }
 
-// summaryVerb answers a process that has taken over from this one, and longhaul stop,
+// summary answers a process that has taken over from this one, and longhaul stop,
 // which also asks for the older processes.
-func (d *daemon) summaryVerb(ctx context.Context, arguments url.Values) (any, error) {
-	s := Summary{Version: d.Version, FlowsNow: d.relay.Flows(), Flows: d.flowCounts()}
+func (d *daemon) summary(ctx context.Context, arguments url.Values) (any, error) {
+	s := Summary{Version: d.Version, FlowsNow: d.relay.Flows(), Flows: flowCountsOf(d.relay)}
 	if arguments.Has("older") {
-		s.OlderProcesses = d.older.ask(ctx)
+		s.OlderProcesses = d.past.older.ask(ctx)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.stage == replaced {
-		s.ReplacedFor = time.Since(d.replacedAt).Seconds()
+	l := &d.life
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stage == replaced {
+		s.ReplacedFor = time.Since(l.replacedAt).Seconds()
 	}
-	if !d.endsAt.IsZero() {
-		left := max(0, time.Until(d.endsAt).Seconds())
+	if !l.endsAt.IsZero() {
+		left := max(0, time.Until(l.endsAt).Seconds())
 		s.SecondsLeft = &left
 	}
 	return s, nil

@@ -43,8 +43,6 @@ type enforcement struct {
 	counts   map[intercept.Part]int64
 	fights   int64
 	reported []string // what was set again during a reload, for its answer
-	settings []flow.HostProblem
-	absent   map[string]flow.HostProblem // interfaces that are not there, by name
 }
 
 const (
@@ -92,7 +90,7 @@ func (i *interception) changed(seen hostevents.Seen) {
 	i.mu.Lock()
 	defer i.unlock()
 	if seen.Links || seen.Lost {
-		i.lookAtInterfaces()
+		i.faults.lookAtInterfaces(i.wanted.Tunnels)
 	}
 	look := intercept.Look{Table: seen.Table || seen.Lost, Routing: seen.Routing || seen.Links || seen.Lost}
 	i.enforce(look, hostProgram(seen))
@@ -190,7 +188,7 @@ func (i *interception) restore(now time.Time) {
 	e := &i.kept
 	err := i.host.Restore(i.inForce, e.missing, &e.standing)
 	switch {
-	case errors.Is(err, intercept.ErrTaken), errors.Is(err, intercept.ErrCleared) && i.held:
+	case errors.Is(err, intercept.ErrTaken), errors.Is(err, intercept.ErrCleared) && i.turn == heldTurn:
 		e.yielded, e.missing, e.nextAt = true, nil, time.Time{}
 		return
 	case errors.Is(err, intercept.ErrCleared):
@@ -261,62 +259,6 @@ func (i *interception) wasCleared() {
 	i.inForce.Relay = "" // differs from every configuration, so a reload sets the rules
 }
 
-// lookAtInterfaces finds interfaces that tunnels intercept at and that this host does not have.
-// The rules go by name, so they hold again once it is back. The caller holds mu.
-func (i *interception) lookAtInterfaces() {
-	e := &i.kept
-	absent := map[string]flow.HostProblem{}
-	seen := map[string]bool{}
-	for _, t := range i.wanted.Tunnels {
-		if seen[t.Interface] {
-			continue
-		}
-		seen[t.Interface] = true
-		state, ok := interfaceState(t.Interface)
-		was, before := e.absent[t.Interface]
-		switch {
-		case ok && before:
-			i.log.Info("the interface is back: its tunnels intercept again", "interface", t.Interface)
-		case !ok:
-			p := flow.HostProblem{Part: flow.HostInterface, Problem: "the interface " + t.Interface + " is " + state + ": no connection comes by it",
-				Fix: "ip link show " + t.Interface, Since: time.Now(), Blocks: true}
-			if before {
-				p.Since = was.Since
-			}
-			if was.Problem != p.Problem {
-				i.log.Warn(p.Problem, "interface", t.Interface, "remedy", p.Fix)
-			}
-			absent[t.Interface] = p
-		}
-	}
-	e.absent = absent
-}
-
-// foundSettings notes settings of the host with which interception does not work.
-func (i *interception) foundSettings(problems []error) {
-	i.mu.Lock()
-	defer i.unlock()
-	var now []flow.HostProblem
-	has := func(all []flow.HostProblem, text string) int {
-		return slices.IndexFunc(all, func(p flow.HostProblem) bool { return p.Problem == text })
-	}
-	for _, err := range problems {
-		p := flow.HostProblem{Part: flow.HostSetting, Problem: err.Error(), Fix: remedy.Of(err), Since: time.Now()}
-		if at := has(i.kept.settings, p.Problem); at >= 0 {
-			p.Since = i.kept.settings[at].Since
-		} else {
-			i.log.Warn("a setting of this host was changed, and stays as it is: "+p.Problem, "remedy", p.Fix)
-		}
-		now = append(now, p)
-	}
-	for _, p := range i.kept.settings {
-		if has(now, p.Problem) < 0 {
-			i.log.Info("a setting of this host is again as interception needs it", "before", p.Problem)
-		}
-	}
-	i.kept.settings = now
-}
-
 // problems are what this host lacks of what an intercepting tunnel, or one that dials from its
 // clients' addresses, needs. The caller holds mu.
 func (i *interception) problems(tunnel string) (all []flow.HostProblem) {
@@ -342,10 +284,7 @@ func (i *interception) problems(tunnel string) (all []flow.HostProblem) {
 	if at < 0 {
 		return all
 	}
-	if p, ok := e.absent[i.wanted.Tunnels[at].Interface]; ok {
-		all = append(all, p)
-	}
-	return append(all, e.settings...)
+	return append(all, i.faults.at(i.wanted.Tunnels[at].Interface)...)
 }
 
 // suspect is a program that is known to remove what it has not set.
@@ -447,7 +386,7 @@ func (i *interception) publish() {
 	for part, n := range e.counts {
 		v.restored[string(part)] = n
 	}
-	if i.err != nil || e.cleared || e.missing != nil || len(e.absent) > 0 || len(e.settings) > 0 {
+	if i.err != nil || e.cleared || e.missing != nil || i.faults.any() {
 		for _, t := range i.wanted.Tunnels {
 			v.problems[t.Name] = i.problems(t.Name)
 		}

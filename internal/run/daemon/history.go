@@ -9,17 +9,20 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/usable"
 	"longhaul/internal/run/config"
 	"longhaul/internal/watch/monitor"
 	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/watch/monitor/metrics"
 )
 
-// historyKeeper keeps the records of the daemon's flows, if configured. The log and
+// historyKeeper is the part that keeps the records of flows, if configured. The log and
 // status report a problem with the file. It ends neither the relay nor a reload.
 type historyKeeper struct {
 	log    *slog.Logger
 	getenv func(string) string
+	// earlier takes the changes of state that the first file has; nil: they are known.
+	earlier func([]flow.Event)
 
 	mu      sync.RWMutex
 	store   *history.Store // nil: records are not kept
@@ -29,6 +32,16 @@ type historyKeeper struct {
 
 func newHistoryKeeper(log *slog.Logger, getenv func(string) string) *historyKeeper {
 	return &historyKeeper{log: log, getenv: getenv}
+}
+
+func (h *historyKeeper) Prepare(_ context.Context, p *plan) (Change, error) {
+	return setting(func() {
+		first := h.state() == nil
+		h.apply(p.History)
+		if first && h.earlier != nil {
+			h.closing.Go(func() { h.earlier(h.events(usable.MaxEvents)) }) // the disk may be slow
+		}
+	}), nil
 }
 
 // HistoryFile returns a configuration's history file; empty: no history.

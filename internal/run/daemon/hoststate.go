@@ -1,12 +1,10 @@
 package daemon
 
 import (
-	"errors"
+	"context"
 	"log/slog"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/intercept"
 	"longhaul/internal/carry/relay"
@@ -19,8 +17,8 @@ import (
 type hostKeeper struct {
 	log   *slog.Logger
 	rules *interception
-	relay func() *relay.Relay
-	sites func() []*httpSite // that listen on addresses of this host
+	relay *relay.Relay
+	sites []*httpSite // that listen on addresses of this host
 
 	mu      sync.Mutex
 	watch   *hostevents.Watch
@@ -38,17 +36,34 @@ const (
 	listenAgain = time.Second
 )
 
-func newHostKeeper(log *slog.Logger, rules *interception, relay func() *relay.Relay, sites func() []*httpSite) *hostKeeper {
+func newHostKeeper(log *slog.Logger, rules *interception, relay *relay.Relay, sites ...*httpSite) *hostKeeper {
 	return &hostKeeper{log: log, rules: rules, relay: relay, sites: sites, soon: make(chan struct{}, 1)}
 }
 
-// lookSoon has the addresses looked at again, after a configuration came into force: what it could not
-// have at once is tried again.
-func (k *hostKeeper) lookSoon() {
-	select {
-	case k.soon <- struct{}{}:
-	default:
-	}
+// hostWatch is the part that has the keeper watch what a configuration needs.
+type hostWatch struct{ *hostKeeper }
+
+func (w hostWatch) Prepare(_ context.Context, p *plan) (Change, error) {
+	return setting(func() {
+		table := ""
+		if !w.rules.isIdle() {
+			table = intercept.TableOf(p.relayName)
+		}
+		w.follow(table)
+	}), nil
+}
+
+// secondLook is the part that has the addresses looked at again: what a configuration could not have at
+// once is tried again.
+type secondLook struct{ *hostKeeper }
+
+func (s secondLook) Prepare(context.Context, *plan) (Change, error) {
+	return setting(func() {
+		select {
+		case s.soon <- struct{}{}:
+		default:
+		}
+	}), nil
 }
 
 // follow watches what a configuration needs, with the table of nftables of that name if there is
@@ -123,7 +138,7 @@ func (k *hostKeeper) run(watch *hostevents.Watch, end <-chan struct{}) {
 // lookAtListeners logs which listening addresses have gone or come, of tunnels and of HTTP. again:
 // not all of them could be looked at.
 func (k *hostKeeper) lookAtListeners() (again bool) {
-	changes, again := k.relay().LookAtListeners()
+	changes, again := k.relay.LookAtListeners()
 	for _, c := range changes {
 		switch {
 		case c.Err != nil:
@@ -135,7 +150,7 @@ func (k *hostKeeper) lookAtListeners() (again bool) {
 			k.log.Info("the listening address has come", "tunnel", c.Tunnel, "listen", c.Listen.String())
 		}
 	}
-	for _, w := range k.sites() {
+	for _, w := range k.sites {
 		again = w.look() || again
 	}
 	return again
@@ -158,28 +173,6 @@ func (k *hostKeeper) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.stop()
-}
-
-// interfaceState says whether an interface is there and up, and else how it is.
-func interfaceState(name string) (state string, ok bool) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return "", true // unknown
-	}
-	defer unix.Close(fd)
-	request, err := unix.NewIfreq(name)
-	if err != nil {
-		return "", true
-	}
-	switch err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, request); {
-	case errors.Is(err, unix.ENODEV):
-		return "gone", false
-	case err != nil:
-		return "", true
-	case request.Uint16()&unix.IFF_UP == 0:
-		return "down", false
-	}
-	return "", true
 }
 
 // pace bounds the time that looking at the host takes: one part in lookShare, after some looks

@@ -26,7 +26,7 @@ type httpSite struct {
 	what    string        // the name of the service
 	scheme  func() string // of URLs in the log; nil: no URLs
 	serve   func(net.Listener) *httpd.Server
-	handed  []handover.Socket // by another process; some may belong to HTTP
+	past    *past
 	leaving sync.WaitGroup
 
 	mu      sync.Mutex // reloads and the keeper of the host change what follows
@@ -41,10 +41,35 @@ type siteServer struct {
 	scope    uint32 // index of the interface that the address names; 0: it names none
 }
 
-func newHTTPSite(log *slog.Logger, handler http.Handler) *httpSite {
-	return &httpSite{log: log, what: "http", serve: func(l net.Listener) *httpd.Server {
+func newHTTPSite(log *slog.Logger, past *past, handler http.Handler) *httpSite {
+	return &httpSite{log: log, past: past, what: "http", serve: func(l net.Listener) *httpd.Server {
 		return httpd.Serve(l, handler, log, httpd.DefaultLimits)
 	}}
+}
+
+// healthSite is the part that serves health checks and metrics at http_listen.
+type healthSite struct {
+	*httpSite
+	names httpNames
+}
+
+func (s *healthSite) Prepare(ctx context.Context, p *plan) (Change, error) {
+	change, err := s.prepare(ctx, p.HTTPListen, false)
+	if err != nil {
+		return nil, err
+	}
+	return &healthChange{change, s, p.HTTPNames}, nil
+}
+
+type healthChange struct {
+	*siteChange
+	to    *healthSite
+	names []string
+}
+
+func (c *healthChange) Commit() {
+	c.to.names.set(c.names)
+	c.siteChange.Commit()
 }
 
 // siteChange is a set of prepared addresses before its commit.
@@ -55,14 +80,9 @@ type siteChange struct {
 	fresh  map[netip.AddrPort]net.Listener
 }
 
-// prepare listens on every new address that this host has, or on none.
-func (w *httpSite) prepare(ctx context.Context, wanted []netip.AddrPort) (*siteChange, error) {
-	return w.prepareAnew(ctx, wanted, false)
-}
-
-// prepareAnew is like prepare. With anew set it prepares a new server on every
-// address.
-func (w *httpSite) prepareAnew(ctx context.Context, wanted []netip.AddrPort, anew bool) (*siteChange, error) {
+// prepare listens on every new address that this host has, or on none. With anew set it prepares a new
+// server on every address.
+func (w *httpSite) prepare(ctx context.Context, wanted []netip.AddrPort, anew bool) (*siteChange, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c := &siteChange{site: w, wanted: wanted, anew: anew, fresh: map[netip.AddrPort]net.Listener{}}
@@ -98,7 +118,7 @@ func (c *siteChange) Abort() {
 }
 
 // Commit serves on the new addresses and closes removed ones.
-func (c *siteChange) Commit() error {
+func (c *siteChange) Commit() {
 	w := c.site
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -124,7 +144,6 @@ func (c *siteChange) Commit() error {
 	}
 	c.fresh = nil
 	w.lookLocked() // what cannot be served yet, the keeper looks at again
-	return nil
 }
 
 // begin serves on an address. The caller holds mu.
@@ -217,7 +236,7 @@ func (w *httpSite) again(at netip.AddrPort) (net.Listener, error) {
 
 // handedOver returns another process's listener on an address; nil: none.
 func (w *httpSite) handedOver(at netip.AddrPort) (net.Listener, error) {
-	for _, s := range w.handed {
+	for _, s := range w.past.sockets() {
 		if s.Configured == at {
 			l, err := net.FileListener(s.File)
 			if err != nil {

@@ -30,8 +30,8 @@ const (
 	integrityInstances = 1 << 62
 )
 
-// integrityChecks are the integrity checks of the daemon's tunnels: those that
-// it makes and those that it answers.
+// integrityChecks is the part of the integrity checks: those that the tunnels make and those that they
+// answer.
 type integrityChecks struct {
 	log          *slog.Logger
 	self         integrity.Identity
@@ -40,7 +40,6 @@ type integrityChecks struct {
 
 	mu      sync.Mutex
 	current map[string]*tunnelIntegrity // by tunnel
-	next    map[string]*tunnelIntegrity // of the last equip
 	closed  bool
 	running sync.WaitGroup
 }
@@ -81,22 +80,22 @@ func newIntegrityChecks(log *slog.Logger, version string, readablePath func(stri
 	}}
 }
 
-// equip gives tunnels what they need to answer checks. Tunnels that are as they
+// Prepare gives tunnels what they need to answer checks. Tunnels that are as they
 // were keep it.
-func (c *integrityChecks) equip(from *config.Config, tunnels []relay.Tunnel) error {
+func (c *integrityChecks) Prepare(_ context.Context, p *plan) (Change, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.next = map[string]*tunnelIntegrity{}
-	for i := range tunnels {
-		t := &tunnels[i]
-		settings := integritySettings{tunnel: t.Name, check: from.Tunnels[i].Check, proxyOut: t.ProxyOut, transport: t.Transport}
+	next := map[string]*tunnelIntegrity{}
+	for i := range p.tunnels {
+		t, configured := &p.tunnels[i], &p.Tunnels[i]
+		settings := integritySettings{tunnel: t.Name, check: configured.Check, proxyOut: t.ProxyOut, transport: t.Transport}
 		for _, f := range t.Forward {
 			settings.forward += f.String() + " "
 		}
 		if settings.check.Enabled && settings.check.KeyFile != "" {
 			var err error
 			if settings.keys, err = integrity.LoadKeys(c.readablePath(settings.check.KeyFile)); err != nil {
-				return fmt.Errorf("tunnel %s: %w", t.Name, err)
+				return nil, fmt.Errorf("tunnel %s: %w", t.Name, err)
 			}
 		}
 		one := c.current[t.Name]
@@ -106,12 +105,12 @@ func (c *integrityChecks) equip(from *config.Config, tunnels []relay.Tunnel) err
 		if one.server != nil {
 			t.Integrity = one.server
 		}
-		if from.Tunnels[i].Health.Check == config.HealthEndToEnd {
+		if configured.Health.Check == config.HealthEndToEnd {
 			t.Health.Probe = integrity.Health{Key: settings.keys.First, Preamble: string(integrityPreamble(t.ProxyOut)), Memory: c.memory}
 		}
-		c.next[t.Name] = one
+		next[t.Name] = one
 	}
-	return nil
+	return setting(func() { c.commit(next) }), nil
 }
 
 func (c *integrityChecks) make(settings integritySettings, forward []hops.Target) *tunnelIntegrity {
@@ -123,19 +122,19 @@ func (c *integrityChecks) make(settings integritySettings, forward []hops.Target
 	return t
 }
 
-// keep puts the last equip into force, and begins its periodic checks.
-func (c *integrityChecks) keep() {
+// commit puts the checks of tunnels into force, and begins the periodic ones.
+func (c *integrityChecks) commit(next map[string]*tunnelIntegrity) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return
 	}
 	for name, t := range c.current {
-		if c.next[name] != t && t.cancel != nil {
+		if next[name] != t && t.cancel != nil {
 			t.cancel()
 		}
 	}
-	c.current, c.next = c.next, nil
+	c.current = next
 	for _, t := range c.current {
 		if t.check.Enabled && t.check.Interval > 0 && t.cancel == nil {
 			var ctx context.Context
@@ -186,13 +185,13 @@ func (c *integrityChecks) find(tunnel string) (*tunnelIntegrity, error) {
 	return nil, remedy.New(fmt.Errorf("there is no tunnel %q", tunnel), "choose from "+strings.Join(names, ", "))
 }
 
-// checkVerb checks a tunnel at once.
-func (d *daemon) checkVerb(ctx context.Context, arguments url.Values) (any, error) {
+// check checks a tunnel at once.
+func (d *daemon) check(ctx context.Context, arguments url.Values) (any, error) {
 	t, err := d.integrity.find(arguments.Get("tunnel"))
 	if err != nil {
 		return nil, err
 	}
-	if forward, paired := d.pairedTo(t.tunnel); paired {
+	if forward, paired := pairedTo(d.life.inForce(), t.tunnel); paired {
 		r, err := d.pairs.check(ctx, t.tunnel, forward)
 		return d.withClients(r), err
 	}
@@ -213,7 +212,7 @@ func (d *daemon) withClients(r *integrity.Report) *integrity.Report {
 	if r == nil {
 		return nil
 	}
-	all := d.overviewNow().Tunnels
+	all := d.states.overview().Tunnels
 	i := slices.IndexFunc(all, func(t flow.Tunnel) bool { return t.Name == r.Tunnel })
 	if i < 0 {
 		return r

@@ -19,6 +19,7 @@ import (
 	"longhaul/internal/carry/relay"
 	"longhaul/internal/carry/relay/hops"
 	"longhaul/internal/run/config"
+	"longhaul/test/nettest"
 )
 
 // A hello of another key is forwarded like any bytes; the log says so, and not
@@ -94,10 +95,9 @@ func TestChecksOutliveAReload(t *testing.T) {
 	equip := func() []relay.Tunnel {
 		t.Helper()
 		tunnels := []relay.Tunnel{{Name: "t", Forward: []hops.Target{{Host: "127.0.0.1", Port: 1}}}, {Name: "plain"}}
-		if err := c.equip(from, tunnels); err != nil {
-			t.Fatal(err)
-		}
-		c.keep()
+		change, err := c.Prepare(t.Context(), &plan{Config: from, tunnels: tunnels})
+		nettest.Must(t, err)
+		change.Commit()
 		return tunnels
 	}
 	first := equip()
@@ -117,7 +117,7 @@ func TestChecksOutliveAReload(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.equip(from, []relay.Tunnel{{Name: "t"}, {Name: "plain"}}); err == nil {
+	if _, err := c.Prepare(t.Context(), &plan{Config: from, tunnels: []relay.Tunnel{{Name: "t"}, {Name: "plain"}}}); err == nil {
 		t.Error("a missing key is no error")
 	}
 	if err := integrity.NewKey().Create(path); err != nil {

@@ -20,7 +20,7 @@ import (
 	"longhaul/internal/words/remedy"
 )
 
-// interception is the host's rules that bring connections to the intercepting tunnels,
+// interception is the part of the host's rules that bring connections to the intercepting tunnels,
 // and targets' answers to tunnels that dial from their clients' addresses. A tunnel that
 // takes no new flow is paused there: new connections pass the relay.
 type interception struct {
@@ -42,11 +42,9 @@ type interception struct {
 	seen     atomic.Pointer[hostView]
 	retryAt  time.Time
 	kept     enforcement
+	faults   hostFaults
 	wake     chan struct{} // has room for one: there is something to look at
-	held     bool          // another process may have taken over
-	follows  bool          // another process still accepts
-	ending   bool          // this process takes no new flow
-	passes   bool          // the rules let every new connection pass, for good
+	turn     turn
 
 	life    context.Context
 	end     context.CancelFunc
@@ -56,7 +54,7 @@ type interception struct {
 type interceptionOptions struct {
 	log    *slog.Logger
 	getenv func(string) string
-	relay  func() *relay.Relay
+	relay  *relay.Relay
 	others func() bool // whether an older process has flows
 	// decide lists the relay's tunnels with what is decided of them, see [daemon.decide]. It takes
 	// no lock of this type.
@@ -65,7 +63,19 @@ type interceptionOptions struct {
 	left   intercept.Options // removed tunnels that may still have flows; guarded by mu
 	// cleared: the operator has taken the rules back from the process before this one.
 	cleared bool
+	follows bool // another process still accepts
 }
+
+// turn is whose turn it is to set the host's rules.
+type turn int
+
+const (
+	ourTurn    turn = iota
+	theirTurn       // the process before this one still accepts
+	heldTurn        // the next process prepares to take over, or has
+	endingTurn      // this process takes no new flow
+	passedTurn      // the rules let every new connection pass, for good
+)
 
 // ruler sets this host's rules.
 type ruler interface {
@@ -89,31 +99,30 @@ const (
 
 func newInterception(o interceptionOptions) *interception {
 	i := &interception{interceptionOptions: o, wake: make(chan struct{}, 1), mirror: &mirror{lines: loglimit.New(o.log), relay: o.relay},
-		forward: forwardRules{log: o.log, getenv: o.getenv}}
+		forward: forwardRules{log: o.log, getenv: o.getenv}, faults: hostFaults{log: o.log}}
 	if i.kept.cleared = o.cleared; o.cleared {
 		i.kept.since = time.Now()
+	}
+	if o.follows {
+		i.turn = theirTurn
 	}
 	i.life, i.end = context.WithCancel(context.Background())
 	return i
 }
 
-// interceptionPart brings connections to the intercepting tunnels, once the relay
-// listens.
-type interceptionPart struct{ *daemon }
-
-func (d interceptionPart) Prepare(_ context.Context, c *config.Config) (Change, error) {
-	name := d.nameOf(c)
-	wanted := InterceptOptions(name, c)
-	host := intercept.NewHost(ledger.OfRelay(d.Getenv, name))
+// Prepare checks whether this host can have the rules of a configuration.
+func (i *interception) Prepare(_ context.Context, p *plan) (Change, error) {
+	wanted := InterceptOptions(p.relayName, p.Config)
+	host := intercept.NewHost(ledger.OfRelay(i.getenv, p.relayName))
 	var verdicts []intercept.ForwardVerdict
 	if !wanted.IsEmpty() {
-		if path, _ := d.controlSocket(c); path == config.Off {
+		if p.ControlSocket == config.Off {
 			return nil, remedy.New(errors.New("a relay without a control socket has no name for its rules of interception"),
 				"remove control_socket: off")
 		}
 		err := host.Check(wanted)
 		if err == nil {
-			verdicts, err = d.rules.forward.check(host, wanted, d.predecessor != nil)
+			verdicts, err = i.forward.check(host, wanted, i.succeeds())
 		}
 		if err != nil {
 			return nil, err
@@ -121,19 +130,21 @@ func (d interceptionPart) Prepare(_ context.Context, c *config.Config) (Change, 
 	}
 	return setting(func() {
 		for _, note := range host.Notes(wanted) {
-			d.log.Warn(note.Error(), "remedy", remedy.Of(note))
+			i.log.Warn(note.Error(), "remedy", remedy.Of(note))
 		}
-		for _, note := range DeniedTargets(c) {
-			d.log.Info(note.Error(), "remedy", remedy.Of(note))
+		for _, note := range DeniedTargets(p.Config) {
+			i.log.Info(note.Error(), "remedy", remedy.Of(note))
 		}
-		d.rules.forward.keep(verdicts)
-		d.rules.follow(host, wanted, c.Tunnels)
-		table := ""
-		if !d.rules.isIdle() {
-			table = intercept.TableOf(name)
-		}
-		d.keeper.follow(table)
+		i.forward.keep(verdicts)
+		i.follow(host, wanted, p.Tunnels)
 	}), nil
+}
+
+// succeeds reports whether another process still accepts.
+func (i *interception) succeeds() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.turn == theirTurn
 }
 
 // transparentListens are the addresses where an intercepting tunnel listens: one for
@@ -198,14 +209,14 @@ func (i *interception) watch() {
 			return
 		case <-beat.C:
 		}
-		if i.turn() {
+		if i.beat() {
 			return
 		}
 	}
 }
 
-// turn is one of watch, and reports whether it was the last.
-func (i *interception) turn() (last bool) {
+// beat is one look of watch, and reports whether it was the last.
+func (i *interception) beat() (last bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.refresh() {
@@ -214,14 +225,17 @@ func (i *interception) turn() (last bool) {
 	if i.idle() {
 		return true
 	}
-	if i.held || i.passes { // the host's rules are another process's business
+	if i.turn == heldTurn || i.turn == passedTurn { // the host's rules are another process's business
 		return false
 	}
 	if of, due := i.forward.isDue(time.Now()); due {
 		host, wanted := i.host, i.wanted
 		i.running.Go(func() {
 			i.forward.look(host, wanted, of)
-			i.foundSettings(host.Settings(wanted))
+			found := host.Settings(wanted)
+			i.mu.Lock()
+			defer i.unlock()
+			i.faults.foundSettings(found)
 		})
 	}
 	return false
@@ -239,10 +253,10 @@ func (i *interception) update() {
 // refresh has the host's rules follow the relay, and reports whether the screens have something
 // new to show. The caller holds mu.
 func (i *interception) refresh() (news bool) {
-	if i.held || i.waits() || i.idle() || i.passes || i.kept.cleared || time.Now().Before(i.retryAt) {
+	if i.turn == heldTurn || i.turn == passedTurn || i.waits() || i.idle() || i.kept.cleared || time.Now().Before(i.retryAt) {
 		return false
 	}
-	if (!i.left.IsEmpty() || i.anyPort) && i.relay().FlowsNow() == 0 && !i.others() {
+	if (!i.left.IsEmpty() || i.anyPort) && i.relay.FlowsNow() == 0 && !i.others() {
 		i.left, i.anyPort = intercept.Options{}, false
 	}
 	err := i.mirror.follow(i.wanted.Tunnels)
@@ -274,7 +288,10 @@ func (i *interception) refresh() (news bool) {
 	i.err = nil
 	i.mirror.forget(i.wanted.Tunnels)
 	i.tell(next)
-	i.inForce, i.spare, i.passes = next, nil, i.ending
+	i.inForce, i.spare = next, nil
+	if i.turn == endingTurn {
+		i.turn = passedTurn
+	}
 	i.kept.set()
 	select {
 	case i.wake <- struct{}{}:
@@ -286,14 +303,14 @@ func (i *interception) refresh() (news bool) {
 // waits reports whether the rules are left to the process that this one follows: the
 // connection of a held SYN must come to the process that dialed its target.
 func (i *interception) waits() bool {
-	return i.follows && slices.ContainsFunc(i.wanted.Tunnels, func(t intercept.Tunnel) bool { return t.Mirror })
+	return i.turn == theirTurn && slices.ContainsFunc(i.wanted.Tunnels, func(t intercept.Tunnel) bool { return t.Mirror })
 }
 
 // begin has the rules follow the relay once no other process accepts.
 func (i *interception) begin() {
 	i.mu.Lock()
 	defer i.unlock()
-	i.follows = false
+	i.turn = ourTurn
 	i.refresh()
 }
 
@@ -318,7 +335,7 @@ func (i *interception) now() (o intercept.Options, news bool) {
 		t.HoldPort, t.HoldPort6 = holds.four, holds.six
 		b := i.bypass[t.Name]
 		before := b.reason()
-		t.Paused = b.update(&state.Usability, time.Now()) || i.ending
+		t.Paused = b.update(&state.Usability, time.Now()) || i.turn == endingTurn
 		news = news || b.reason() != before
 		switch state.State {
 		case "listening":
@@ -361,9 +378,8 @@ func (i *interception) tell(next intercept.Options) {
 			i.log.Info("intercepting", "tunnel", t.Name, "interface", t.Interface)
 			i.judge.Note(flow.EventInterception, t.Name, "", "intercepting", "")
 		case !live && before[t.Name]:
-			attrs, reason := []any{"tunnel", t.Name}, ""
-			if now := i.bypass[t.Name].state(); now != nil && now.Reason != "" {
-				reason = now.Reason
+			attrs, reason := []any{"tunnel", t.Name}, i.bypass[t.Name].reason()
+			if reason != "" {
 				attrs = append(attrs, "reason", reason)
 			}
 			i.judge.Note(flow.EventInterception, t.Name, "", "passed by", reason)
@@ -383,7 +399,7 @@ func (i *interception) failure() error {
 func (i *interception) stop() {
 	i.mu.Lock()
 	defer i.unlock()
-	i.ending, i.retryAt = true, time.Time{}
+	i.turn, i.retryAt = endingTurn, time.Time{}
 	i.refresh()
 }
 
@@ -395,7 +411,7 @@ func (i *interception) hold() (inForce intercept.Options, cleared bool) {
 	i.mu.Lock()
 	defer i.unlock()
 	_ = i.findCleared() // the event may be on its way
-	i.held = true
+	i.turn = heldTurn
 	return i.inForce, i.kept.cleared
 }
 
@@ -403,7 +419,7 @@ func (i *interception) hold() (inForce intercept.Options, cleared bool) {
 func (i *interception) reclaim() {
 	i.mu.Lock()
 	defer i.unlock()
-	i.held, i.retryAt, i.kept.yielded = false, time.Time{}, false
+	i.turn, i.retryAt, i.kept.yielded = ourTurn, time.Time{}, false
 	if !i.inForce.IsEmpty() && !i.kept.cleared {
 		i.inForce.Relay = "" // unequal to every other
 		i.refresh()
@@ -417,7 +433,7 @@ func (i *interception) close() {
 	i.mu.Lock()
 	defer i.unlock()
 	defer i.mirror.close()
-	if i.held || i.inForce.IsEmpty() && i.err == nil {
+	if i.turn == heldTurn || i.inForce.IsEmpty() && i.err == nil {
 		return
 	}
 	if err := i.host.Clear(i.wanted.Relay); err != nil {

@@ -17,7 +17,7 @@ import (
 // mirror holds the clients' SYNs of tunnels with refuse: mirror, and has the relay dial
 // their targets.
 type mirror struct {
-	relay  func() *relay.Relay
+	relay  *relay.Relay
 	holder *hold.Holder // nil: no tunnel mirrors
 	ports  map[string]holdPorts
 
@@ -69,7 +69,7 @@ func (m *mirror) forget(tunnels []intercept.Tunnel) {
 
 // opened has the relay dial the target of a SYN.
 func (m *mirror) opened(s hold.SYN) {
-	m.relay().OpenHeld(relay.HeldSYN{Tunnel: s.Tunnel, From: s.From, To: s.To, Sequence: s.Sequence(), Answer: func(r *flow.Refusal) {
+	m.relay.OpenHeld(relay.HeldSYN{Tunnel: s.Tunnel, From: s.From, To: s.To, Sequence: s.Sequence(), Answer: func(r *flow.Refusal) {
 		if as, ok := answerTo(r); ok {
 			m.holder.Answer(s, as)
 		}

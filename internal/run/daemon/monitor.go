@@ -1,12 +1,15 @@
 package daemon
 
 import (
+	"context"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/integrity"
+	"longhaul/internal/run/config"
 	"longhaul/internal/sys/resources"
 	"longhaul/internal/tune/cc"
 	"longhaul/internal/watch/monitor"
@@ -18,22 +21,22 @@ var monitoring = "on"
 
 func monitors() bool { return monitoring != "off" }
 
-// newMonitor returns a monitor of the daemon's relay, which may still be nil.
-func (d *daemon) newMonitor() *monitor.Monitor {
-	return monitor.New(monitor.Options{
-		Sample:    func(visit func(*flow.Sample)) error { return d.relay.EachFlow(visit) },
-		Overview:  d.overview,
-		OnRecords: d.recordsMade,
-		Recorded:  func(r *monitor.Record) bool { return r.Reason != flow.EndCheck },
-		Log:       d.log,
-	})
+// sampling is the part of the monitor, which samples from the first configuration on.
+type sampling struct{ *monitor.Monitor }
+
+func (s sampling) Prepare(context.Context, *plan) (Change, error) {
+	return setting(func() {
+		if monitors() {
+			s.Start()
+		}
+	}), nil
 }
 
 // withMetrics serves /metrics and passes other paths to next.
 func (d *daemon) withMetrics(next http.Handler) http.Handler {
-	handler := metrics.Handler(metrics.Options{Snapshot: d.monitor.Totals, History: d.history.metrics, Log: d.log})
+	handler := metrics.Handler(metrics.Options{Snapshot: d.ended.monitor.Totals, History: d.history.metrics, Log: d.log})
 	mux := http.NewServeMux()
-	mux.Handle("GET "+metricsTarget, d.names.guard(handler))
+	mux.Handle("GET "+metricsTarget, d.http.names.guard(handler))
 	mux.Handle("/", next)
 	return mux
 }
@@ -44,18 +47,25 @@ const metricsTarget = "/metrics"
 // briefly are read for the monitor alone. With thousands of flows a second, reading
 // all would take a tenth of their time.
 const (
-	briefly    = time.Second
-	maxGlances = 200
+	briefly       = time.Second
+	maxBriefReads = 200
 )
 
-// legsWanted implements relay's LegStats.
-func (d *daemon) legsWanted(lasted time.Duration) bool {
-	return d.flows.wanted() || monitors() && (lasted >= briefly || d.glances.Add(-1) >= 0)
+// endedFlows takes from the relay the flows that have ended, for the log and the monitor.
+type endedFlows struct {
+	log        *flowLog
+	monitor    *monitor.Monitor
+	briefReads atomic.Int64 // of short flows' legs, left until the next sample
 }
 
-// flowsEnded implements relay's OnFlows.
-func (d *daemon) flowsEnded(flows []flow.Record) {
-	d.flows.add(flows)
+// legsWanted implements relay's LegStats.
+func (e *endedFlows) legsWanted(lasted time.Duration) bool {
+	return e.log.wanted() || monitors() && (lasted >= briefly || e.briefReads.Add(-1) >= 0)
+}
+
+// add implements relay's OnFlows.
+func (e *endedFlows) add(flows []flow.Record) {
+	e.log.add(flows)
 	if !monitors() {
 		return
 	}
@@ -67,19 +77,19 @@ func (d *daemon) flowsEnded(flows []flow.Record) {
 		}
 		batch[n] = monitor.NewRecord(&flows[i])
 		if n++; n == len(batch) {
-			d.monitor.Ended(batch[:n])
+			e.monitor.Ended(batch[:n])
 			n = 0
 		}
 	}
 	if n > 0 {
-		d.monitor.Ended(batch[:n])
+		e.monitor.Ended(batch[:n])
 	}
 }
 
 // overview returns the monitor's input for each sample.
 func (d *daemon) overview() monitor.Overview {
-	d.glances.Store(maxGlances)
-	s := d.overviewNow()
+	d.ended.briefReads.Store(maxBriefReads)
+	s, c := d.states.overview(), d.life.inForce()
 	resident, cpu := resources.Used()
 	descriptors := d.shedder.monitor.State().Figure(resources.Descriptors)
 	o := monitor.Overview{
@@ -90,15 +100,15 @@ func (d *daemon) overview() monitor.Overview {
 			PID:               os.Getpid(),
 			StartedAt:         d.started,
 			Draining:          s.Draining,
-			OlderProcesses:    len(d.older.living()),
+			OlderProcesses:    len(d.past.older.living()),
 			Shedding:          s.Shedding,
 			ResidentBytes:     resident,
 			CPUSeconds:        cpu.Seconds(),
 			MemoryUsed:        -1,
-			LogLinesDropped:   d.writer.total.Load(),
-			RecordsDropped:    d.monitor.Dropped(),
+			LogLinesDropped:   d.output.total.Load(),
+			RecordsDropped:    d.ended.monitor.Dropped(),
 			AcceptErrors:      s.AcceptErrors,
-			CongestionControl: d.congestionControls(),
+			CongestionControl: usableCC(c),
 		},
 	}
 	if s.Memory != nil {
@@ -107,14 +117,12 @@ func (d *daemon) overview() monitor.Overview {
 	if descriptors.Used.Known() && descriptors.Capacity.Known() {
 		o.Process.Descriptors, o.Process.DescriptorLimit = int(descriptors.Used), int(descriptors.Capacity)
 	}
-	if c := d.pages.current.Load().certificate; c != nil {
-		o.Process.CertificateUntil = c.Until()
+	if cert := d.pages.current.Load().certificate; cert != nil {
+		o.Process.CertificateUntil = cert.Until()
 	}
-	d.mu.Lock()
-	if r := d.lastReload; r != nil {
+	if r := d.life.lastReload(); r != nil {
 		o.Process.LastReload = &monitor.Reload{At: r.At, OK: r.OK, Error: r.Error}
 	}
-	d.mu.Unlock()
 	o.Process.Restored, o.Process.Fights = d.rules.view().counts()
 	reports := map[string]*monitor.Check{}
 	for _, r := range d.integrity.reports() {
@@ -127,11 +135,8 @@ func (d *daemon) overview() monitor.Overview {
 	return o
 }
 
-// congestionControls returns which of the configured algorithms are usable.
-func (d *daemon) congestionControls() map[string]bool {
-	d.mu.Lock()
-	c := d.config
-	d.mu.Unlock()
+// usableCC returns which of the configured congestion controls are usable.
+func usableCC(c *config.Config) map[string]bool {
 	usable := map[string]bool{}
 	for _, name := range c.CongestionControls() {
 		usable[name] = cc.MayUse(name)

@@ -27,27 +27,27 @@ func TestToRecord(t *testing.T) {
 	}
 }
 
-// TestLegsOfShortFlows checks that the legs of at most maxGlances short flows are read
+// TestLegsOfShortFlows checks that the legs of at most maxBriefReads short flows are read
 // if the log does not want them, and the legs of other flows always.
 func TestLegsOfShortFlows(t *testing.T) {
 	for _, tt := range []struct {
 		level slog.Level
 		want  int
-	}{{slog.LevelInfo, 1000}, {slog.LevelWarn, maxGlances}} {
-		d := &daemon{flows: newFlowLog(slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: tt.level})))}
-		defer d.flows.close()
+	}{{slog.LevelInfo, 1000}, {slog.LevelWarn, maxBriefReads}} {
+		e := &endedFlows{log: newFlowLog(slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: tt.level})))}
+		defer e.log.close()
 		for range 2 {
-			d.glances.Store(maxGlances) // like each sample
+			e.briefReads.Store(maxBriefReads) // like each sample
 			read := 0
 			for range 1000 {
-				if d.legsWanted(time.Millisecond) {
+				if e.legsWanted(time.Millisecond) {
 					read++
 				}
 			}
 			if read != tt.want {
 				t.Errorf("at %v the legs of %d of 1000 short flows are read, want %d", tt.level, read, tt.want)
 			}
-			if !d.legsWanted(briefly) {
+			if !e.legsWanted(briefly) {
 				t.Errorf("at %v those of a flow that has lasted are not", tt.level)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path"
@@ -106,16 +107,28 @@ func (r *Reload) String() string {
 // reloadRequest asks the daemon's loop for a reload.
 type reloadRequest struct{ answer chan *Reload }
 
-func (d *daemon) reloadVerb(ctx context.Context, _ url.Values) (any, error) {
-	d.mu.Lock()
-	err := d.busy()
-	d.mu.Unlock()
-	if err != nil {
+// orders are what clients of the control socket ask of the main loop.
+type orders struct {
+	life   *life
+	getenv func(string) string
+
+	upgrades  chan upgradeRequest
+	reloads   chan reloadRequest
+	finishing chan finishRequest
+	ending    chan struct{} // closed when the relay stops
+}
+
+func newOrders(l *life, getenv func(string) string) *orders {
+	return &orders{l, getenv, make(chan upgradeRequest), make(chan reloadRequest), make(chan finishRequest), make(chan struct{})}
+}
+
+func (o *orders) reload(ctx context.Context, _ url.Values) (any, error) {
+	if err := o.life.busy(); err != nil {
 		return nil, err
 	}
 	r := reloadRequest{make(chan *Reload, 1)}
 	select {
-	case d.reloads <- r:
+	case o.reloads <- r:
 		return <-r.answer, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -128,26 +141,22 @@ func (d *daemon) reload(ctx context.Context) *Reload {
 	defer func() { d.manager.ready(d.statusLine()) }()
 
 	began := time.Now()
-	before := d.config
+	before := d.life.config
 	after, err := d.Loader.Load(ctx, d.ConfigFile, d.Flags...)
 	if err == nil {
-		err = change(ctx, d.parts, after)
+		err = change(ctx, d.parts, d.plan(after))
 	}
 	if err != nil {
-		d.logFailedReload(err)
-		outcome := d.failedReload(began, err)
-		d.mu.Lock()
-		d.lastReload = outcome
-		d.mu.Unlock()
+		logFailedReload(d.log, err)
+		outcome := failedReload(began, err)
+		d.life.reloaded(outcome, nil)
 		return outcome
 	}
 	changes := config.Diff(before, after)
 	outcome := &Reload{At: began, OK: true, Warnings: mistakesOf(after.Warnings),
 		Added: changes.Added, Changed: changes.Changed, Removed: changes.Removed, Unchanged: len(changes.Unchanged),
 		Settings: config.ChangedSettings(before, after), NeedsRestart: config.NeedsRestart(before, after), Restored: d.rules.restoredParts()}
-	d.mu.Lock()
-	d.config, d.lastReload = after, outcome
-	d.mu.Unlock()
+	d.life.reloaded(outcome, after)
 
 	d.log.Info("reloaded",
 		"added", strings.Join(changes.Added, ","), "changed", strings.Join(changes.Changed, ","),
@@ -159,7 +168,7 @@ func (d *daemon) reload(ctx context.Context) *Reload {
 	return outcome
 }
 
-func (d *daemon) failedReload(at time.Time, err error) *Reload {
+func failedReload(at time.Time, err error) *Reload {
 	outcome := &Reload{At: at, Error: remedy.Line(err), Hint: remedy.Of(err)}
 	if mistakes := (config.Errors)(nil); errors.As(err, &mistakes) {
 		outcome.Mistakes = mistakesOf(mistakes)
@@ -168,12 +177,12 @@ func (d *daemon) failedReload(at time.Time, err error) *Reload {
 }
 
 // logFailedReload logs each mistake.
-func (d *daemon) logFailedReload(err error) {
+func logFailedReload(log *slog.Logger, err error) {
 	const text = "reload failed, the old configuration stays"
 	var mistakes config.Errors
 	if errors.As(err, &mistakes) {
 		for _, e := range mistakes {
-			d.log.Error(text, "at", e.At.String(), "error", e.Problem, "hint", e.Fix)
+			log.Error(text, "at", e.At.String(), "error", e.Problem, "hint", e.Fix)
 		}
 		return
 	}
@@ -181,7 +190,7 @@ func (d *daemon) logFailedReload(err error) {
 	if fix := remedy.Of(err); fix != "" {
 		attributes = append(attributes, "hint", fix)
 	}
-	d.log.Error(text, attributes...)
+	log.Error(text, attributes...)
 }
 
 // Stopped is the answer of POST /v1/stop. It comes at the end of the process.
@@ -200,16 +209,16 @@ func (s Stopped) String() string {
 	return text + ": " + s.Leftovers.String()
 }
 
-// stopVerb stops the process as SIGTERM does, and returns at its end.
-func (d *daemon) stopVerb(ctx context.Context, arguments url.Values) (any, error) {
-	d.mu.Lock()
-	stage, err := d.stage, d.busy()
-	r := finishRequest{usual: !arguments.Has("drain_timeout"), within: d.config.DrainTimeout, replaced: stage == replaced}
-	d.mu.Unlock()
+// stop stops the process as SIGTERM does, and returns at its end.
+func (o *orders) stop(ctx context.Context, arguments url.Values) (any, error) {
+	o.life.mu.Lock()
+	stage, err := o.life.stage, o.life.busyLocked()
+	r := finishRequest{usual: !arguments.Has("drain_timeout"), within: o.life.config.DrainTimeout, replaced: stage == replaced}
+	o.life.mu.Unlock()
 	if stage == upgrading {
 		return nil, err
 	}
-	if unit, ok := ownUnit(d.Getenv); ok && stage == serving {
+	if unit, ok := ownUnit(o.getenv); ok && stage == serving {
 		return nil, remedy.New(fmt.Errorf("systemd runs this relay as %s, and may start it again", cmp.Or(unit, "a service")),
 			"systemctl stop "+cmp.Or(unit, "with the name of that service"))
 	}
@@ -217,7 +226,7 @@ func (d *daemon) stopVerb(ctx context.Context, arguments url.Values) (any, error
 		return nil, err
 	}
 	began := time.Now()
-	all, err := d.askToFinish(ctx, r)
+	all, err := o.askToFinish(ctx, r)
 	if err != nil {
 		return nil, err
 	}

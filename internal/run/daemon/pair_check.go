@@ -8,6 +8,7 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/integrity"
+	"longhaul/internal/run/config"
 )
 
 // pairCheckTime bounds a check of a pair: what a session needs to stand, or to
@@ -85,10 +86,8 @@ func addTarget(c *integrity.Chain, peer string, target netip.AddrPort, end flow.
 }
 
 // pairedTo returns where a tunnel leads if it is the near end of a pair.
-func (d *daemon) pairedTo(tunnel string) (forward string, paired bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, t := range d.config.Tunnels {
+func pairedTo(c *config.Config, tunnel string) (forward string, paired bool) {
+	for _, t := range c.Tunnels {
 		if t.Name == tunnel && t.Pair.Paired() {
 			return t.Forward[0].String(), true
 		}

@@ -94,7 +94,7 @@ func (p *pairs) admit(l *net.UnixListener) {
 			continue
 		}
 		if t := p.farAt(fd); t != nil {
-			p.node.Serve(fd, first, t)
+			p.serve(fd, first, t)
 		} else {
 			_ = unix.Close(fd)
 		}

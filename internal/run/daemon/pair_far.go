@@ -30,7 +30,6 @@ type farTunnel struct {
 	admits  atomic.Pointer[farSettings]
 	removed atomic.Bool // by a reload
 	trouble atomic.Pointer[string]
-	next    *farSettings // to put into force
 }
 
 // farSettings are what a reload may change of a far tunnel.
@@ -40,20 +39,19 @@ type farSettings struct {
 	clear  bool // lanes in clear
 }
 
-// far returns the far tunnel of a configuration. The caller holds mu.
-func (p *pairs) far(c *config.Tunnel) *farTunnel {
+// far returns the far tunnel of a configuration, and what to put into force of it. The caller holds mu.
+func (p *pairs) far(c *config.Tunnel) (*farTunnel, *farSettings) {
 	t := cmp.Or(p.current.far[c.Name], p.removed[c.Name])
 	if t == nil {
 		t = &farTunnel{name: c.Name, pairs: p}
 		t.admits.Store(&farSettings{})
 	}
-	t.next = &farSettings{peers: slices.Clone(c.PairFrom.Peers), listen: slices.Clone(c.Listen),
+	return t, &farSettings{peers: slices.Clone(c.PairFrom.Peers), listen: slices.Clone(c.Listen),
 		clear: c.PairFrom.Encrypt == config.EncryptOff}
-	return t
 }
 
-func (t *farTunnel) keep() {
-	t.admits.Store(t.next)
+func (t *farTunnel) put(s *farSettings) {
+	t.admits.Store(s)
 	if t.removed.Swap(false) {
 		t.trouble.Store(nil) // nobody has looked meanwhile
 	}
@@ -82,7 +80,7 @@ func (t *farTunnel) Serve(fd int, waited time.Duration) {
 			return
 		}
 	}
-	t.pairs.node.Serve(fd, nil, t)
+	t.pairs.serve(fd, nil, t)
 }
 
 // join serves a host that answers an invitation, until a time at most.
@@ -169,7 +167,7 @@ func (t *farTunnel) Dial(ctx context.Context, o flow.Open) (flow.Target, error) 
 	if len(t.admits.Load().peers) == 1 {
 		o.Peer = "" // all flows are its own, so it needs no share
 	}
-	return t.pairs.relay().OpenPaired(ctx, o)
+	return t.pairs.relay.OpenPaired(ctx, o)
 }
 
 var (

@@ -17,7 +17,7 @@ import (
 // TestFarTunnelIsAddedAgain holds that sessions which stand bring flows again to a far tunnel
 // that one reload removed and another added.
 func TestFarTunnelIsAddedAgain(t *testing.T) {
-	p := newPairs(slog.New(slog.DiscardHandler), "test", t.TempDir, func() *relay.Relay { return nil })
+	p := newPairs(slog.New(slog.DiscardHandler), "test", t.TempDir, nil)
 	defer p.close()
 	reload := func(tunnels ...config.Tunnel) (servers []relay.PairServer) {
 		t.Helper()
@@ -25,8 +25,9 @@ func TestFarTunnelIsAddedAgain(t *testing.T) {
 		for i := range tunnels {
 			built[i].Name = tunnels[i].Name
 		}
-		nettest.Must(t, p.equip(&config.Config{Tunnels: tunnels}, built))
-		p.keep(0)
+		change, err := p.Prepare(t.Context(), &plan{Config: &config.Config{Tunnels: tunnels}, tunnels: built})
+		nettest.Must(t, err)
+		change.Commit()
 		for _, b := range built {
 			servers = append(servers, b.PairServer)
 		}
@@ -54,7 +55,7 @@ func TestFarTunnelIsAddedAgain(t *testing.T) {
 // TestJoinThatWasReset holds that a connection which its client has reset is no harm, whenever
 // that was.
 func TestJoinThatWasReset(t *testing.T) {
-	p := newPairs(slog.New(slog.DiscardHandler), "test", t.TempDir, func() *relay.Relay { return nil })
+	p := newPairs(slog.New(slog.DiscardHandler), "test", t.TempDir, nil)
 	defer p.close()
 	nettest.Must(t, p.start(&config.Config{}))
 	l := nettest.ListenTCP(t, "127.0.0.1:0")

@@ -54,8 +54,6 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 	return &nearTunnel{p.node.Link(o), o, o.Peer, c.Intercept.Enabled()}
 }
 
-func (t *nearTunnel) keep() { t.link.Update(t.options) }
-
 func pathsOf(paths []config.Path) (all []pair.PathOptions) {
 	for _, p := range paths {
 		o := pair.PathOptions{Name: p.String(), Local: p.From, Interface: p.Interface, Standby: p.Standby}

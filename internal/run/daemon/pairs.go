@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/identity"
@@ -22,7 +24,7 @@ import (
 	"longhaul/internal/words/remedy"
 )
 
-// pairs are the daemon's pairs with other relays: its node in the pair protocol,
+// pairs is the part of the pairs with other relays: the node in the pair protocol,
 // and what connects that to the relay's tunnels.
 type pairs struct {
 	log     *slog.Logger
@@ -30,7 +32,7 @@ type pairs struct {
 	release string
 	host    string        // its name; empty: unknown
 	keysDir func() string // the default directory of the keys
-	relay   func() *relay.Relay
+	relay   *relay.Relay
 	note    func(kind, tunnel, name, state, detail string) // takes a state that may have changed
 	memory  atomic.Int64                                   // memory_limit in bytes; 0: none
 	older   olderPairs
@@ -40,9 +42,8 @@ type pairs struct {
 	keys    *identity.Store
 	node    *pair.Node // nil: no tunnel was ever paired
 	current tunnelPairs
-	next    tunnelPairs           // of the last equip
 	removed map[string]*farTunnel // whose sessions may stand
-	stood   []linkMemory          // of the process before, until the first keep
+	stood   []linkMemory          // of the process before, until the first commit
 	drained bool
 	door    *pairDoor // for the successor; nil until there is one
 
@@ -57,7 +58,7 @@ type tunnelPairs struct {
 	far  map[string]*farTunnel
 }
 
-func newPairs(log *slog.Logger, release string, keysDir func() string, relay func() *relay.Relay) *pairs {
+func newPairs(log *slog.Logger, release string, keysDir func() string, relay *relay.Relay) *pairs {
 	p := &pairs{log: log, lines: loglimit.New(log), release: release, keysDir: keysDir, relay: relay, note: func(_, _, _, _, _ string) {}, removed: map[string]*farTunnel{}}
 	p.host, _ = os.Hostname() // without it, the listening address alone tells near tunnels apart
 	p.life, p.end = context.WithCancel(context.Background())
@@ -95,38 +96,51 @@ func (p *pairs) follow(all []olderPair, stood []linkMemory) {
 	p.endings.hear()
 }
 
-// equip gives paired tunnels what carries or brings their flows. Links to far
-// relays that are new begin to connect. keep or abandon follows.
-func (p *pairs) equip(from *config.Config, tunnels []relay.Tunnel) error {
+// pairsChange is prepared pairs before their commit.
+type pairsChange struct {
+	of     *pairs
+	next   tunnelPairs
+	far    map[*farTunnel]*farSettings
+	memory int64      // memory_limit in bytes
+	begun  *pair.Node // made for this change; nil: there was one, or no tunnel is paired
+	was    int64      // memory_limit before
+}
+
+// Prepare gives paired tunnels what carries or brings their flows. Links to far
+// relays that are new begin to connect.
+func (p *pairs) Prepare(_ context.Context, to *plan) (Change, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.next = tunnelPairs{near: map[string]*nearTunnel{}, far: map[string]*farTunnel{}}
-	for i := range tunnels {
-		t, c := &tunnels[i], &from.Tunnels[i]
+	change := &pairsChange{of: p, next: tunnelPairs{near: map[string]*nearTunnel{}, far: map[string]*farTunnel{}},
+		far: map[*farTunnel]*farSettings{}, memory: int64(to.MemoryLimit), was: p.memory.Load()}
+	for i := range to.tunnels {
+		t, c := &to.tunnels[i], &to.Tunnels[i]
 		if !c.Pair.Paired() && !c.PairFrom.Paired() {
 			continue
 		}
-		if err := p.start(from); err != nil {
-			return err
+		if p.node == nil { // so there are no links to give up
+			p.memory.Store(change.memory) // it bounds the node from the beginning
+			if err := p.start(to.Config); err != nil {
+				p.memory.Store(change.was)
+				return nil, err
+			}
+			change.begun = p.node
 		}
 		if c.Pair.Paired() {
 			near := p.near(c, t.Transport)
-			p.next.near[t.Name] = near
+			change.next.near[t.Name] = near
 			t.Carrier = near.link
 		} else {
-			far := p.far(c)
-			p.next.far[t.Name] = far
+			far, settings := p.far(c)
+			change.next.far[t.Name], change.far[far] = far, settings
 			t.PairServer = far
 		}
 	}
-	return nil
+	return change, nil
 }
 
-// start makes the node, the first time. The caller holds mu.
+// start makes the node. The caller holds mu.
 func (p *pairs) start(c *config.Config) error {
-	if p.node != nil {
-		return nil
-	}
 	dir := c.PairKeys
 	if dir == "" {
 		dir = p.keysDir()
@@ -134,11 +148,13 @@ func (p *pairs) start(c *config.Config) error {
 	if dir == "" {
 		return remedy.New(errors.New("there is no directory for the keys of pairs"), "name one with pair_keys")
 	}
-	keys := identity.New(dir)
+	keys := p.keys // of a change that was aborted, or none
+	if keys == nil || keys.Dir() != dir {
+		keys = identity.New(dir)
+	}
 	if _, _, _, err := keys.Key(); err != nil { // makes it, the first time
 		return fmt.Errorf("read the keys of pairs: %w", err)
 	}
-	p.memory.Store(int64(c.MemoryLimit))
 	node, err := pair.New(pair.Options{
 		Identity:      keys,
 		Release:       p.release,
@@ -152,8 +168,19 @@ func (p *pairs) start(c *config.Config) error {
 		return fmt.Errorf("start the pairs: %w", err)
 	}
 	p.keys, p.node = keys, node
-	p.running.Go(func() { p.watch(node) })
 	return nil
+}
+
+// serve gives the node a connection of a far tunnel.
+func (p *pairs) serve(fd int, first []byte, t *farTunnel) {
+	p.mu.Lock()
+	node := p.node
+	p.mu.Unlock()
+	if node == nil { // the change that brought the tunnel was aborted
+		_ = unix.Close(fd)
+		return
+	}
+	node.Serve(fd, first, t)
 }
 
 // boot is the same for each process of this host until the host restarts; 0: unknown. Peers get it, and
@@ -183,44 +210,55 @@ func (p *pairs) retainedLimit() int64 {
 	return memory / 4
 }
 
-// keep puts the last equip into force.
-func (p *pairs) keep(memoryLimit int64) {
-	p.memory.Store(memoryLimit)
+// Commit puts the pairs into force.
+func (c *pairsChange) Commit() {
+	p := c.of
+	p.memory.Store(c.memory)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if c.begun != nil {
+		p.running.Go(func() { p.watch(c.begun) })
+	}
 	for name, was := range p.current.near {
-		if now := p.next.near[name]; now == nil || now.link != was.link {
+		if now := c.next.near[name]; now == nil || now.link != was.link {
 			was.link.Close()
 		}
 	}
-	for _, t := range p.next.near {
-		t.keep()
+	for _, t := range c.next.near {
+		t.link.Update(t.options)
 	}
-	for _, t := range p.next.far {
-		t.keep()
+	for t, settings := range c.far {
+		t.put(settings)
 	}
 	for name, was := range p.current.far {
-		if p.next.far[name] == nil {
+		if c.next.far[name] == nil {
 			was.removed.Store(true)
 			p.removed[name] = was
 		}
 	}
-	for name := range p.next.far {
+	for name := range c.next.far {
 		delete(p.removed, name)
 	}
-	p.current, p.next, p.stood = p.next, tunnelPairs{}, nil
+	p.current, p.stood = c.next, nil
 }
 
-// abandon gives up the last equip.
-func (p *pairs) abandon() {
+// Abort closes the links that are new, and the node if it is.
+func (c *pairsChange) Abort() {
+	p := c.of
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	for name, t := range p.next.near {
+	for name, t := range c.next.near {
 		if was := p.current.near[name]; was == nil || was.link != t.link {
 			t.link.Close()
 		}
 	}
-	p.next = tunnelPairs{}
+	if c.begun != nil {
+		p.node = nil
+		p.memory.Store(c.was)
+	}
+	p.mu.Unlock()
+	if c.begun != nil {
+		c.begun.Close()
+	}
 }
 
 // taking is what the pair of a near tunnel is like; nil: it is not one.

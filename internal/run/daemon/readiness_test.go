@@ -103,9 +103,9 @@ func TestChecksOutlastAHandOver(t *testing.T) {
 	shedder, r, _ := shedderOf(t)
 	shedder.monitor = resources.Start(resources.Options{})
 	t.Cleanup(shedder.monitor.Close)
-	d := &daemon{relay: r, shedder: shedder, pairs: &pairs{}, rules: newInterception(interceptionOptions{log: slog.New(slog.DiscardHandler)})}
-	d.judge = usable.New(unpaired)
-	then := d.overviewNow()
+	d := &daemon{relay: r, shedder: shedder, http: &healthSite{}, states: &states{relay: r, pairs: &pairs{}, judge: usable.New(unpaired),
+		rules: newInterception(interceptionOptions{log: slog.New(slog.DiscardHandler)})}}
+	then := d.states.overview()
 	d.atHandOver.Store(&then)
 	nettest.Must(t, r.Relinquish())
 	if err := d.readinessOverHTTP().ready(t.Context(), "t", Ignored{}); err != nil {

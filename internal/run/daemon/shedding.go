@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"log/slog"
-	"strings"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -37,7 +36,16 @@ func newShedder(r *relay.Relay, log *slog.Logger, limits config.Limits) *shedder
 	return s
 }
 
-func (s *shedder) setLimits(l config.Limits) { s.monitor.SetLimits(resourceLimits(l)) }
+// Prepare is that of the part of the limits above which new flows are shed.
+func (s *shedder) Prepare(_ context.Context, p *plan) (Change, error) {
+	return setting(func() {
+		s.monitor.SetLimits(resourceLimits(p.Limits))
+		s.monitor.BoundRuntime(runtimeBound(int64(p.MemoryLimit)))
+	}), nil
+}
+
+// tight lists the resources that are short, or soon will be.
+func (s *shedder) tight() []resources.Resource { return s.monitor.State().Tight }
 
 // leastRuntime is a memory in bytes for which the garbage collector need not work harder.
 const leastRuntime = 64 << 20
@@ -106,7 +114,7 @@ func (s *shedder) shed(state resources.State) {
 	}
 	switch {
 	case len(short) > 0:
-		s.relay.Shed(words(short), 0, 0)
+		s.relay.Shed(resources.Names(short), 0, 0)
 	case s.maxFlows >= 0:
 		s.relay.Shed(string(resources.Descriptors), s.maxFlows, s.reserve)
 	default:
@@ -163,13 +171,4 @@ func (s *shedder) watchQueues(state resources.State) {
 	s.log.Warn("connections came faster than the relay accepted them: the kernel dropped some, which try again",
 		"dropped", more, "listen", worst.Listen, "queue", worst.Limit, "event_loop_delay_seconds", state.LoopDelay,
 		"remedy", "raise net.core.somaxconn, or set new_flows_per_second if a single client floods")
-}
-
-// words joins the names of resources.
-func words(all []resources.Resource) string {
-	list := make([]string, len(all))
-	for i, r := range all {
-		list[i] = string(r)
-	}
-	return strings.Join(list, ", ")
 }

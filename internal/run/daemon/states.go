@@ -8,44 +8,82 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/relay"
-	"longhaul/internal/sys/resources"
+	"longhaul/internal/carry/usable"
 )
 
 // statesBeat is how often the states of the relay are looked at, so that no change stays
 // unseen because nobody asks.
 const statesBeat = 250 * time.Millisecond
 
-// overviewNow is the relay's overview with what is decided of its tunnels. It waits for nobody but
-// others that decide: an older overview must not be decided on after a newer one.
-func (d *daemon) overviewNow() relay.Snapshot {
-	d.deciding.Lock()
-	defer d.deciding.Unlock()
-	s := d.relay.Overview()
-	d.rules.addBypasses(s.Tunnels)
-	d.judge.Decide(s.Tunnels)
-	d.pairs.noteTroubles(s.Tunnels)
-	d.decided = time.Now()
-	return s
+// states are those of the relay's tunnels and what they depend on, with what is decided of them.
+type states struct {
+	relay *relay.Relay
+	rules *interception
+	pairs *pairs
+	judge *usable.Judge
+
+	mu      sync.Mutex // held to decide: an older overview must not be decided on after a newer one
+	decided time.Time
 }
 
-// decide is overviewNow with the [relay.Relay.Standing] of the tunnels alone, which costs a
+// overview is the relay's overview with what is decided of its tunnels. It waits for nobody but
+// others that decide.
+func (s *states) overview() relay.Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.relay.Overview()
+	s.rules.addBypasses(now.Tunnels)
+	s.decideLocked(now.Tunnels)
+	return now
+}
+
+// decide is overview with the [relay.Relay.Standing] of the tunnels alone, which costs a
 // fraction: for what looks many times a second. The result reuses into.
-func (d *daemon) decide(into []flow.Tunnel) []flow.Tunnel {
-	d.deciding.Lock()
-	defer d.deciding.Unlock()
-	into = d.relay.Standing(into)
-	d.rules.addProblems(into)
-	d.judge.Decide(into)
-	d.pairs.noteTroubles(into)
-	d.decided = time.Now()
+func (s *states) decide(into []flow.Tunnel) []flow.Tunnel {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	into = s.relay.Standing(into)
+	s.rules.addProblems(into)
+	s.decideLocked(into)
 	return into
 }
 
+func (s *states) decideLocked(tunnels []flow.Tunnel) {
+	s.judge.Decide(tunnels)
+	s.pairs.noteTroubles(tunnels)
+	s.decided = time.Now()
+}
+
+// snapshot waits for every event loop. What is decided is as new as its end.
+func (s *states) snapshot() relay.Snapshot {
+	all := s.relay.Snapshot()
+	s.rules.addBypasses(all.Tunnels)
+	decided := map[string]*flow.Tunnel{}
+	now := s.decide(nil)
+	for i := range now {
+		decided[now[i].Name] = &now[i]
+	}
+	for i := range all.Tunnels {
+		t := &all.Tunnels[i]
+		d := decided[t.Name]
+		if d == nil {
+			continue // removed meanwhile
+		}
+		t.Usability = d.Usability
+		for n := range min(len(t.Hops), len(d.Hops)) {
+			if h := d.Hops[n]; h.Name == t.Hops[n].Name {
+				t.Hops[n].State, t.Hops[n].Usable, t.Hops[n].Since, t.Hops[n].LastError = h.State, h.Usable, h.Since, h.LastError
+			}
+		}
+	}
+	return all
+}
+
 // sinceDecided is how long nobody has looked at the states.
-func (d *daemon) sinceDecided() time.Duration {
-	d.deciding.Lock()
-	defer d.deciding.Unlock()
-	return time.Since(d.decided)
+func (s *states) sinceDecided() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.decided)
 }
 
 // Events is the answer of POST /v1/events.
@@ -53,7 +91,7 @@ type Events struct {
 	Events []flow.Event `json:"events"` // the oldest first
 }
 
-func (d *daemon) eventsVerb(_ context.Context, arguments url.Values) (any, error) {
+func (s *states) events(_ context.Context, arguments url.Values) (any, error) {
 	var since time.Time
 	if text := arguments.Get("since"); text != "" {
 		var err error
@@ -61,15 +99,12 @@ func (d *daemon) eventsVerb(_ context.Context, arguments url.Values) (any, error
 			return nil, err
 		}
 	}
-	d.overviewNow() // what has changed since the last look is among them
-	return Events{d.judge.Events(since)}, nil
+	s.overview() // what has changed since the last look is among them
+	return Events{s.judge.Events(since)}, nil
 }
 
-// tight lists the resources that are short, or soon will be.
-func (d *daemon) tight() []resources.Resource { return d.shedder.monitor.State().Tight }
-
-// watchStates looks at the states that nobody else looks at, until the returned function is called.
-func (d *daemon) watchStates() (stop func()) {
+// watch looks at the states that nobody else looks at, until the returned function is called.
+func (s *states) watch() (stop func()) {
 	done := make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -81,8 +116,8 @@ func (d *daemon) watchStates() (stop func()) {
 			case <-done:
 				return
 			case <-beat.C:
-				if d.sinceDecided() >= statesBeat { // else the interception has
-					tunnels = d.decide(tunnels)
+				if s.sinceDecided() >= statesBeat { // else the interception has
+					tunnels = s.decide(tunnels)
 				}
 			}
 		}

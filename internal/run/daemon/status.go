@@ -12,7 +12,6 @@ import (
 	"longhaul/internal/carry/integrity"
 	"longhaul/internal/carry/relay"
 	"longhaul/internal/carry/transport"
-	"longhaul/internal/run/control"
 	"longhaul/internal/sys/resources"
 	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/words/display"
@@ -27,9 +26,7 @@ func (d *daemon) statusLine() string {
 	if s.Draining {
 		line = "draining, " + display.Plural(int(s.FlowsNow), "flow") + " left"
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if r := d.lastReload; r != nil && !r.OK {
+	if r := d.life.lastReload(); r != nil && !r.OK {
 		line += ", last reload: failed: " + display.FirstLine(r.Error)
 	}
 	return line
@@ -74,7 +71,7 @@ func (d *daemon) status() Status {
 // loops, the tunnels are those of an overview.
 func (d *daemon) statusUntil(late <-chan time.Time) Status {
 	s := Status{
-		Name:            control.NameIn(control.Directory(d.Getenv), d.socket),
+		Name:            d.control.name(),
 		Version:         d.Version,
 		GoVersion:       runtime.Version(),
 		PID:             os.Getpid(),
@@ -82,64 +79,37 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 		UptimeSeconds:   time.Since(d.started).Seconds(),
 		ConfigFile:      d.ConfigFile,
 		Lacks:           []transport.Lack{},
-		LogLinesDropped: d.writer.total.Load(),
+		LogLinesDropped: d.output.total.Load(),
 		Process:         resources.Own(),
 		OlderProcesses:  []OlderProcess{},
 		Integrity:       []integrity.Report{},
-		Snapshot:        d.overviewNow(),
+		Snapshot:        d.states.overview(),
 	}
 	parts := d.slowParts.collect(late)
 	ask(parts, partLacks, d.legs.lacks, func(v []transport.Lack) { s.Lacks = v })
 	ask(parts, partHost, FindHostChanges, func(v HostChanges) { s.Host = v })
-	ask(parts, partOlder, func() []OlderProcess { return d.older.ask(context.Background()) }, func(v []OlderProcess) { s.OlderProcesses = v })
+	ask(parts, partOlder, func() []OlderProcess { return d.past.older.ask(context.Background()) }, func(v []OlderProcess) { s.OlderProcesses = v })
 	ask(parts, partChecks, d.integrity.reports, func(v []integrity.Report) { s.Integrity = v })
 	ask(parts, partHistory, d.history.state, func(v *history.State) { s.History = v })
 	ask(parts, partPairs, d.pairs.status, func(v *flow.Pairs) { s.Pairs = v })
-	ask(parts, partFlows, d.snapshotNow, func(v relay.Snapshot) { s.Snapshot = v })
+	ask(parts, partFlows, d.states.snapshot, func(v relay.Snapshot) { s.Snapshot = v })
 	s.Missing = append([]string{}, parts.wait()...)
 	s.Restored, s.Fights = d.rules.view().counts()
 	s.Waiting = append(d.http.lacks(), d.pages.lacks()...)
-	if d.shedder != nil {
-		state := d.shedder.monitor.State()
-		s.Resources = &state
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s.LastReload = d.lastReload
-	if d.stage == replaced {
-		s.ReplacedBy = d.successor
-	}
-	return s
-}
-
-// snapshotNow waits for every event loop. What is decided is as new as its end.
-func (d *daemon) snapshotNow() relay.Snapshot {
-	s := d.relay.Snapshot()
-	d.rules.addBypasses(s.Tunnels)
-	decided := map[string]*flow.Tunnel{}
-	now := d.decide(nil)
-	for i := range now {
-		decided[now[i].Name] = &now[i]
-	}
-	for i := range s.Tunnels {
-		t := &s.Tunnels[i]
-		d := decided[t.Name]
-		if d == nil {
-			continue // removed meanwhile
-		}
-		t.Usability = d.Usability
-		for n := range min(len(t.Hops), len(d.Hops)) {
-			if h := d.Hops[n]; h.Name == t.Hops[n].Name {
-				t.Hops[n].State, t.Hops[n].Usable, t.Hops[n].Since, t.Hops[n].LastError = h.State, h.Usable, h.Since, h.LastError
-			}
-		}
+	state := d.shedder.monitor.State()
+	s.Resources = &state
+	d.life.mu.Lock()
+	defer d.life.mu.Unlock()
+	s.LastReload = d.life.reload
+	if d.life.stage == replaced {
+		s.ReplacedBy = d.life.successor
 	}
 	return s
 }
 
 // readiness returns the readiness of the daemon's relay.
 func (d *daemon) readiness() *readiness {
-	return &readiness{overview: d.overviewNow, responsive: d.relay.Responsive}
+	return &readiness{overview: d.states.overview, responsive: d.relay.Responsive}
 }
 
 // readinessOverHTTP answers for the tunnels. A successor may take over between a
@@ -148,9 +118,9 @@ func (d *daemon) readiness() *readiness {
 func (d *daemon) readinessOverHTTP() *readiness {
 	r := d.readiness()
 	// Load balancers may send any Host or none; a browser always sends one.
-	r.showsReasons = func(r *http.Request) bool { return r.Host == "" || d.names.asked(r) }
+	r.showsReasons = func(r *http.Request) bool { return r.Host == "" || d.http.names.asked(r) }
 	r.overview = func() relay.Snapshot {
-		now := d.overviewNow()
+		now := d.states.overview()
 		if then := d.atHandOver.Load(); then != nil { // set before the relay drains
 			return *then
 		}

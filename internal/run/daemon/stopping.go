@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"slices"
@@ -46,7 +47,7 @@ const maxLoggedLeftovers = 20
 
 // tellLeftovers logs the flows that had not ended, most bytes first, and adds them
 // up.
-func (d *daemon) tellLeftovers(all []relay.Leftover) (sum Leftovers) {
+func tellLeftovers(log *slog.Logger, all []relay.Leftover) (sum Leftovers) {
 	bytes := func(l relay.Leftover) int64 { return l.ToClientBytes + l.ToTargetBytes }
 	slices.SortStableFunc(all, func(a, b relay.Leftover) int { return cmp.Compare(bytes(b), bytes(a)) })
 	for i, l := range all {
@@ -66,7 +67,7 @@ func (d *daemon) tellLeftovers(all []relay.Leftover) (sum Leftovers) {
 			sum.Most = fmt.Sprintf("%s of tunnel %s", peer, l.Tunnel)
 		}
 		if i < maxLoggedLeftovers {
-			d.log.Warn("a flow had not ended", "tunnel", l.Tunnel, "client", l.Client.String(), "target", l.Target.String(),
+			log.Warn("a flow had not ended", "tunnel", l.Tunnel, "client", l.Client.String(), "target", l.Target.String(),
 				"undelivered_to_client_bytes", l.ToClientBytes, "undelivered_to_target_bytes", l.ToTargetBytes, "outcome", outcome)
 		}
 	}
@@ -105,28 +106,25 @@ type finishRequest struct {
 	answer   chan finished
 }
 
-// finishVerb asks a process that has a successor to end: the successor is stopping.
-func (d *daemon) finishVerb(ctx context.Context, arguments url.Values) (any, error) {
+// finish asks a process that has a successor to end: the successor is stopping.
+func (o *orders) finish(ctx context.Context, arguments url.Values) (any, error) {
 	within, err := time.ParseDuration(arguments.Get("within"))
 	if err != nil {
 		return nil, err
 	}
-	d.mu.Lock()
-	finishing := d.stage == replaced
-	d.mu.Unlock()
-	if !finishing {
+	if !o.life.isReplaced() {
 		return nil, remedy.New(fmt.Errorf("no process has taken over from %d", os.Getpid()), "stop it with longhaul stop")
 	}
-	all, err := d.askToFinish(ctx, finishRequest{within: within, replaced: true})
+	all, err := o.askToFinish(ctx, finishRequest{within: within, replaced: true})
 	return all.Leftovers, err
 }
 
 // askToFinish has the daemon's loop end, and returns the outcome at the end of the
 // process.
-func (d *daemon) askToFinish(ctx context.Context, r finishRequest) (finished, error) {
+func (o *orders) askToFinish(ctx context.Context, r finishRequest) (finished, error) {
 	r.answer = make(chan finished, 1)
 	select {
-	case d.finishing <- r:
+	case o.finishing <- r:
 	case <-ctx.Done():
 		return finished{}, ctx.Err()
 	}
@@ -147,10 +145,10 @@ func (d *daemon) askToFinish(ctx context.Context, r finishRequest) (finished, er
 // drain stops accepting and waits for the flows, including those of older processes,
 // until the deadline or a second signal. It answers the askers at the end.
 func (d *daemon) drain(signals <-chan os.Signal, askers ...finishRequest) error {
-	_ = d.enter(stopping)
-	close(d.ending)
+	_ = d.life.enter(stopping)
+	close(d.orders.ending)
 	d.manager.stopping("draining, " + display.Plural(int(d.relay.Flows()), "flow") + " left")
-	within := d.config.DrainTimeout
+	within := d.life.config.DrainTimeout
 	for _, r := range askers {
 		if !r.usual {
 			within = r.within
@@ -159,17 +157,9 @@ func (d *daemon) drain(signals <-chan os.Signal, askers ...finishRequest) error 
 	return d.finish(signals, within, true, askers...)
 }
 
-// outlive waits for the flows after another process has taken over, at most for the
-// upgrade's time. A signal sets the usual deadline.
-func (d *daemon) outlive(signals <-chan os.Signal) error {
-	d.mu.Lock()
-	within := d.within
-	d.mu.Unlock()
-	return d.finish(signals, within, false)
-}
-
-// finish waits for the flows at most within, or without bound if that is negative.
-// stopping is set after the first signal: older processes then finish as part of it.
+// finish waits for the flows at most within, or without bound if that is negative. stopping: this
+// process is to end, and older ones finish as part of it. Else another one has taken over, and a
+// signal sets the usual deadline.
 func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping bool, askers ...finishRequest) error {
 	d.integrity.close() // an ending process no longer checks the tunnels
 	d.pairs.drain()
@@ -181,7 +171,7 @@ func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping
 	own := make(chan finished, 1)
 	go func() {
 		left, err := d.relay.Drain(ctx)
-		own <- finished{d.tellLeftovers(left), err}
+		own <- finished{tellLeftovers(d.log, left), err}
 	}()
 	// Older processes keep the deadline themselves. Do not wait for one that does
 	// not answer then.
@@ -190,7 +180,7 @@ func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping
 	older := make(chan finished, 1)
 	if stopping {
 		go func() {
-			left, err := d.older.finish(askCtx, within)
+			left, err := d.past.older.finish(askCtx, within)
 			older <- finished{left, err}
 		}()
 	} else {
@@ -198,16 +188,16 @@ func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping
 	}
 
 	var deadline <-chan time.Time
-	w := &drain{log: d.log, usual: d.config.DrainTimeout, stopping: stopping, waiting: 2, askers: askers,
+	w := &drain{log: d.log, usual: d.life.config.DrainTimeout, stopping: stopping, waiting: 2, askers: askers,
 		setDeadline: func(end time.Time) {
 			within := time.Until(end)
 			deadline = time.After(within)
 			time.AfterFunc(within+olderGrace, giveUp)
-			d.mu.Lock()
-			d.endsAt = end
-			d.mu.Unlock()
+			d.life.mu.Lock()
+			d.life.endsAt = end
+			d.life.mu.Unlock()
 		},
-		askOlder: func(within time.Duration) { go d.older.finish(askCtx, within) }, // the answer goes to the first request
+		askOlder: func(within time.Duration) { go d.past.older.finish(askCtx, within) }, // the answer goes to the first request
 	}
 	w.limit(time.Now(), within)
 	extend := time.NewTicker(drainExtension / 3)
@@ -222,19 +212,15 @@ func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping
 			reset()
 		case sig := <-signals:
 			w.signal(time.Now(), sig)
-		case r := <-d.finishing:
-			d.mu.Lock()
-			busy, follows := d.busy(), d.stage == replaced
-			d.mu.Unlock()
+		case r := <-d.orders.finishing:
+			follows := d.life.isReplaced()
 			if follows && !r.replaced { // it came during the upgrade
-				r.answer <- finished{err: busy}
+				r.answer <- finished{err: d.life.busy()}
 			} else {
 				w.asked(time.Now(), r, follows)
 			}
-		case r := <-d.reloads:
-			d.mu.Lock()
-			r.answer <- d.failedReload(time.Now(), d.busy())
-			d.mu.Unlock()
+		case r := <-d.orders.reloads:
+			r.answer <- failedReload(time.Now(), d.life.busy())
 		case <-extend.C:
 			d.manager.extend()
 		}

@@ -20,7 +20,6 @@ import (
 	"longhaul/internal/carry/relay/hops"
 	"longhaul/internal/carry/relay/names"
 	"longhaul/internal/carry/usable"
-	"longhaul/internal/run/control"
 	"longhaul/internal/words/display"
 	"longhaul/internal/words/remedy"
 )
@@ -76,41 +75,7 @@ type upgradeAnswer struct {
 	err error
 }
 
-// stage is the stage of the daemon's life.
-type stage int
-
-const (
-	serving stage = iota
-	upgrading
-	replaced
-	stopping
-)
-
-// enter moves the daemon to another stage of its life, or returns why it cannot.
-func (d *daemon) enter(next stage) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.busy(); err != nil && next == upgrading {
-		return err
-	}
-	d.stage = next
-	return nil
-}
-
-// busy returns why the daemon cannot change its stage. The caller holds the lock.
-func (d *daemon) busy() error {
-	switch d.stage {
-	case upgrading:
-		return remedy.New(errors.New("an upgrade is under way"), "try again when it is done")
-	case replaced:
-		return remedy.New(fmt.Errorf("process %d has taken over from this one, which only finishes its flows", d.successor), "ask that one: leave --control-socket out, or name its own")
-	case stopping:
-		return remedy.New(errors.New("the relay is stopping"), "start it again")
-	}
-	return nil
-}
-
-func (d *daemon) upgradeVerb(ctx context.Context, arguments url.Values) (any, error) {
+func (o *orders) upgrade(ctx context.Context, arguments url.Values) (any, error) {
 	r := upgradeRequest{ctx: ctx, program: arguments.Get("binary"), within: -1, answer: make(chan upgradeAnswer, 1)}
 	var err error
 	if r.within, err = drainTimeout(arguments, r.within); err != nil {
@@ -119,12 +84,12 @@ func (d *daemon) upgradeVerb(ctx context.Context, arguments url.Values) (any, er
 	if os.Getpid() == 1 {
 		return nil, remedy.New(errors.New("this relay is the first process of its container, which ends with it"), "replace the container instead")
 	}
-	if err := d.enter(upgrading); err != nil {
+	if err := o.life.enter(upgrading); err != nil {
 		return nil, err
 	}
 	select {
-	case d.upgrades <- r:
-	case <-d.ending:
+	case o.upgrades <- r:
+	case <-o.ending:
 		return nil, remedy.New(errors.New("the relay is stopping"), "start it again")
 	}
 	a := <-r.answer
@@ -170,7 +135,7 @@ func (d *daemon) upgrade(ctx context.Context, signals <-chan os.Signal, r upgrad
 			d.log.Error("cannot restore a listener after a failed upgrade", "error", err)
 		}
 		d.rules.reclaim()
-		_ = d.enter(serving)
+		_ = d.life.enter(serving)
 		d.manager.ready(d.statusLine())
 		d.log.Error("upgrade failed, this process serves on", "error", o.err)
 		r.answer <- upgradeAnswer{err: failedUpgrade(o.err)}
@@ -186,12 +151,9 @@ func (d *daemon) upgrade(ctx context.Context, signals <-chan os.Signal, r upgrad
 	if hangup {
 		_ = syscall.Kill(a.NewPID, syscall.SIGHUP)
 	}
-	a.FlowsLeft, a.ControlSocket = d.relay.Flows(), d.aside()
+	a.FlowsLeft, a.ControlSocket = d.relay.Flows(), d.control.aside()
 	a.Seconds = display.Round(time.Since(began).Seconds(), 1e3)
 	d.log.Info("upgraded: another process has taken over", "pid", a.NewPID, "version", a.NewVersion, "flows", a.FlowsLeft, "seconds", a.Seconds)
-	d.mu.Lock()
-	d.within = r.within
-	d.mu.Unlock()
 	r.answer <- upgradeAnswer{Upgraded: a}
 	return true, stop
 }
@@ -202,25 +164,25 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 	if program != "" {
 		p.Path, p.Args[0] = program, program
 	}
-	d.overviewNow() // a change that nobody has seen is not the next process's
+	d.states.overview() // a change that nobody has seen is not the next process's
 	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Names: d.relay.Names(),
-		Older: d.older.living(), Links: d.pairs.links(), States: d.judge.Memory()}
+		Older: d.past.older.living(), Links: d.pairs.links(), States: d.states.judge.Memory()}
 	inForce, cleared := d.rules.hold()
 	bequest.Intercepted, bequest.Dialers, bequest.Cleared = inForce.Tunnels, inForce.Dialers, cleared
 	if bequest.Pairs, err = d.pairs.bequeath(); err != nil {
 		return nil, about, err
 	}
-	if d.server != nil {
-		if err := d.server.StepAside(d.socket); err != nil {
+	if c := d.control; c.server != nil {
+		if err := c.server.StepAside(c.path); err != nil {
 			return nil, about, err
 		}
 		defer func() {
 			if err != nil {
-				err = errors.Join(err, d.server.StepBack(d.socket))
+				err = errors.Join(err, c.server.StepBack(c.path))
 			}
 		}()
-		bequest.ControlSocket = d.socket
-		bequest.Older = append(bequest.Older, olderProcess{os.Getpid(), d.aside()})
+		bequest.ControlSocket = c.path
+		bequest.Older = append(bequest.Older, olderProcess{os.Getpid(), c.aside()})
 	}
 	state, err := json.Marshal(bequest)
 	if err != nil {
@@ -235,15 +197,13 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 		offer.Sockets = append(offer.Sockets, handover.Socket(l))
 	}
 	defer func() { handover.CloseAll(offer.Sockets) }()
-	pages, err := d.http.sockets()
-	if err != nil {
-		return nil, about, err
+	for _, site := range d.keeper.sites {
+		sockets, err := site.sockets()
+		if err != nil {
+			return nil, about, err
+		}
+		offer.Sockets = append(offer.Sockets, sockets...)
 	}
-	offer.Sockets = append(offer.Sockets, pages...)
-	if pages, err = d.pages.sockets(); err != nil {
-		return nil, about, err
-	}
-	offer.Sockets = append(offer.Sockets, pages...)
 
 	ready, cancel := context.WithTimeout(ctx, ReadyPatience)
 	defer cancel()
@@ -286,26 +246,17 @@ func failedUpgrade(err error) error {
 	return remedy.New(errors.New(text), "fix that, and try again")
 }
 
-// aside returns the control socket of this process after the handover.
-func (d *daemon) aside() string {
-	if d.server == nil {
-		return ""
-	}
-	return control.PathOf(d.socket, os.Getpid())
-}
-
 // handOver leaves the service to a successor that already accepts.
 func (d *daemon) handOver(successor *handover.Successor) {
-	d.mu.Lock()
-	d.stage, d.successor, d.replacedAt = replaced, successor.PID(), time.Now()
-	d.mu.Unlock()
+	d.life.replace(successor.PID())
 	// The successor answers health checks. A check that just reached this process
 	// must not report its end.
-	then := d.overviewNow()
-	d.judge.Tell(nil) // the rest is the successor's
+	then := d.states.overview()
+	d.states.judge.Tell(nil) // the rest is the successor's
 	d.atHandOver.Store(&then)
-	d.http.leave(time.Second)
-	d.pages.leave(time.Second)
+	for _, site := range d.keeper.sites {
+		site.leave(time.Second)
+	}
 	if err := d.relay.Relinquish(); err != nil {
 		d.log.Error("cannot stop accepting", "error", err)
 	}
@@ -316,55 +267,69 @@ func (d *daemon) handOver(successor *handover.Successor) {
 	if err := successor.Leave(); err != nil {
 		d.log.Warn("cannot notify the new process of the handover's end", "error", err)
 	}
-	if d.server != nil {
-		if err := d.server.LeavePlace(d.socket); err != nil {
-			d.log.Warn("cannot remove the old control socket", "path", d.socket, "error", err)
-		}
-	}
+	d.control.leavePlace()
 }
 
-// follow takes the sockets and the state of the predecessor, if there is one.
-func (d *daemon) follow(ctx context.Context) error {
+// past is what a process has of those before it.
+type past struct {
+	predecessor *handover.Predecessor // while this process prepares to succeed it; else nil
+	inherited   inheritance
+	older       olderProcesses
+}
+
+// receive takes the sockets and the state of the predecessor, if there is one.
+func (p *past) receive(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, ServingPatience)
 	defer cancel()
-	p, err := handover.Receive(ctx)
-	if p == nil || err != nil {
+	if p.predecessor, err = handover.Receive(ctx); p.predecessor == nil || err != nil {
 		return err
 	}
-	d.predecessor, d.logTo = p, p.Log
-	if err := json.Unmarshal(p.State, &d.inherited); err != nil {
+	if err := json.Unmarshal(p.predecessor.State, &p.inherited); err != nil {
 		return fmt.Errorf("read the running relay's state: %w", err)
 	}
-	d.older.all = d.inherited.Older
+	p.older.all = p.inherited.Older
 	return nil
 }
 
 // introduce reports this process ready, and waits for the order to serve.
-func (d *daemon) introduce(ctx context.Context) error {
-	if d.predecessor == nil {
+func (p *past) introduce(ctx context.Context, version string) error {
+	if p.predecessor == nil {
 		return nil
 	}
-	about, err := json.Marshal(introduction{Version: d.Version})
+	about, err := json.Marshal(introduction{Version: version})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, ReadyPatience)
 	defer cancel()
-	return d.predecessor.Ready(ctx, about)
+	return p.predecessor.Ready(ctx, about)
+}
+
+// sockets are those of the relay, of HTTP and of the dashboard that the predecessor has passed on, as long
+// as it may accept at them.
+func (p *past) sockets() []handover.Socket {
+	if p.predecessor == nil {
+		return nil
+	}
+	return p.predecessor.Sockets
+}
+
+// listeners are these sockets for the relay, which takes its own.
+func (p *past) listeners() (all []relay.Listener) {
+	for _, s := range p.sockets() {
+		all = append(all, relay.Listener(s))
+	}
+	return all
 }
 
 // takeOver runs once this process accepts. It moves the control socket to its path,
 // and returns when the predecessor no longer accepts.
 func (d *daemon) takeOver(ctx context.Context) {
-	p := d.predecessor
+	p := d.past.predecessor
 	if p == nil {
 		return
 	}
-	if d.server != nil && d.socket == d.inherited.ControlSocket {
-		if err := d.server.TakePlace(d.socket); err != nil {
-			d.log.Error("cannot move the control socket to its usual path", "error", err)
-		}
-	}
+	d.control.takePlace()
 	ctx, cancel := context.WithTimeout(ctx, ServingPatience)
 	defer cancel()
 	if err := p.Serving(ctx); err != nil {
@@ -372,21 +337,9 @@ func (d *daemon) takeOver(ctx context.Context) {
 	}
 	d.rules.begin()
 	p.Close()
-	d.predecessor, d.http.handed, d.pages.handed = nil, nil, nil
+	d.past.predecessor = nil
 	d.relay.Sweep()
 	d.manager.begin()
-}
-
-// handedOver returns the predecessor's listeners of the relay.
-func (d *daemon) handedOver() []relay.Listener {
-	if d.predecessor == nil {
-		return nil
-	}
-	var all []relay.Listener
-	for _, s := range d.predecessor.Sockets {
-		all = append(all, relay.Listener(s))
-	}
-	return all
 }
 
 // startedAs returns the path of this program as started, with its links: an upgrade

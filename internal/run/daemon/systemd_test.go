@@ -22,6 +22,7 @@ import (
 	"longhaul/internal/carry/relay/hops"
 	"longhaul/internal/carry/usable"
 	"longhaul/internal/run/config"
+	"longhaul/internal/sys/resources"
 	"longhaul/lab/tcpserver"
 	"longhaul/test/nettest"
 )
@@ -97,11 +98,15 @@ func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 	letGo := sync.OnceFunc(func() { close(release) })
 	defer letGo() // before the relay's Close, which waits for its loop
 	quiet := slog.New(slog.DiscardHandler)
+	monitor := resources.Start(resources.Options{})
+	defer monitor.Close()
 	d := &daemon{
-		relay: r, config: &config.Config{}, writer: &asyncWriter{}, legs: &transports{}, integrity: &integrityChecks{},
-		history: newHistoryKeeper(quiet, os.Getenv), pairs: newPairs(quiet, "", nil, nil), rules: &interception{}, judge: usable.New(unpaired),
-		http: &httpSite{}, pages: &dashboard{httpSite: &httpSite{}}, Options: Options{Getenv: os.Getenv},
+		shedder: &shedder{monitor: monitor},
+		relay:   r, life: life{config: &config.Config{}}, output: &logOutput{asyncWriter: &asyncWriter{}}, control: &controlSocket{getenv: os.Getenv, past: &past{}}, legs: &transports{}, integrity: &integrityChecks{},
+		history: newHistoryKeeper(quiet, os.Getenv), pairs: newPairs(quiet, "", nil, nil), rules: &interception{},
+		http: &healthSite{httpSite: &httpSite{}}, pages: &dashboard{httpSite: &httpSite{}}, Options: Options{Getenv: os.Getenv},
 	}
+	d.states = &states{relay: r, rules: d.rules, pairs: d.pairs, judge: usable.New(unpaired)}
 
 	talked := make(chan struct{})
 	go func() { // the flow's last step waits for the loop

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -11,18 +12,27 @@ import (
 	"longhaul/internal/carry/relay/hops"
 	"longhaul/internal/carry/transport"
 	"longhaul/internal/run/config"
+	"longhaul/internal/sys/ledger"
 	"longhaul/internal/tune/cc"
 )
 
-// transports makes the socket settings of the tunnels' legs. Tunnels with the same
-// settings share one, so each lack is reported once.
+// transports is the part that makes the relay's tunnels of a configuration, with the socket settings of
+// their legs. Tunnels with the same settings share one, so each lack is reported once.
 type transports struct {
 	log     *slog.Logger
+	getenv  func(string) string
+	host    *cc.Host
 	budgets *budgets
 
 	mu      sync.Mutex // guards current, which status reads from other goroutines
 	current map[transportKey]*legs
-	next    map[transportKey]*legs // of the last translate
+}
+
+// transportsChange is prepared legs before their commit.
+type transportsChange struct {
+	of      *transports
+	budgets *budgetsChange
+	next    map[transportKey]*legs
 }
 
 // transportKey is a tunnel's settings of its legs, as a comparable value.
@@ -51,15 +61,36 @@ func (l *legs) Established(fd int, dialed bool) (side, degraded string) {
 
 func (l *legs) Lasting(fd int, side string) error { return l.lasting(fd, side) }
 
-func newTransports(host *cc.Host, log *slog.Logger) *transports {
-	return &transports{log: log, budgets: newBudgets(host, log)}
+func newTransports(host *cc.Host, getenv func(string) string, log *slog.Logger) *transports {
+	return &transports{log: log, getenv: getenv, host: host, budgets: newBudgets(host, log)}
+}
+
+// Prepare loads the congestion controls that the configuration names, and makes its tunnels.
+func (t *transports) Prepare(ctx context.Context, p *plan) (Change, error) {
+	host := *t.host
+	host.By = ledger.OfRelay(t.getenv, p.relayName)
+	loadNamedCC(ctx, &host, p.Config, t.log)
+	change, tunnels, err := t.prepare(p.Config)
+	if err != nil {
+		return nil, err
+	}
+	p.tunnels = tunnels
+	return change, nil
+}
+
+func (t *transports) prepare(c *config.Config) (*transportsChange, []relay.Tunnel, error) {
+	change := &transportsChange{t, t.budgets.prepare(c), map[transportKey]*legs{}}
+	tunnels, err := change.translate(c)
+	if err != nil {
+		change.Abort()
+		return nil, nil, err
+	}
+	return change, tunnels, nil
 }
 
 // translate converts a configuration into the relay's types. It keeps transports in
 // use, except those with a lack: the host may have changed since.
-func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
-	t.next = map[transportKey]*legs{}
-	t.budgets.begin(c)
+func (t *transportsChange) translate(c *config.Config) ([]relay.Tunnel, error) {
 	var out []relay.Tunnel
 	for _, tun := range c.Tunnels {
 		rt := relay.Tunnel{
@@ -115,7 +146,7 @@ func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 	return out, nil
 }
 
-func (t *transports) legs(tunnelName string, s config.Settings) (*legs, error) {
+func (t *transportsChange) legs(tunnelName string, s config.Settings) (*legs, error) {
 	key := transportKey{lan: legOptions(s.LAN), wan: legOptions(s.WAN), lanDSCP: -1, wanDSCP: -1, side: s.WANSide}
 	if s.LAN.DSCP != nil {
 		key.lanDSCP = int(*s.LAN.DSCP)
@@ -123,6 +154,7 @@ func (t *transports) legs(tunnelName string, s config.Settings) (*legs, error) {
 	if s.WAN.DSCP != nil {
 		key.wanDSCP = int(*s.WAN.DSCP)
 	}
+	key.lan.DSCP, key.wan.DSCP = nil, nil // pointers differ where the marks are the same
 	shared := wantedBudgets(s)
 	if len(shared) > 0 {
 		key.tunnel = tunnelName
@@ -130,10 +162,9 @@ func (t *transports) legs(tunnelName string, s config.Settings) (*legs, error) {
 	if l := t.next[key]; l != nil {
 		return l, nil
 	}
-	l := t.current[key]
+	l := t.of.current[key]
 	if l == nil || len(l.lacks()) > 0 || (len(shared) > 0 && l.rates != t.budgets.rates) {
-		lan, wan := key.lan, key.wan
-		lan.DSCP, wan.DSCP = s.LAN.DSCP, s.WAN.DSCP
+		lan, wan := legOptions(s.LAN), legOptions(s.WAN)
 		ids, noRate := t.budgets.find(tunnelName, shared)
 		if noRate != nil {
 			// Brutal without a rate sends almost nothing.
@@ -143,7 +174,7 @@ func (t *transports) legs(tunnelName string, s config.Settings) (*legs, error) {
 				}
 			}
 		}
-		tunnel, err := transport.New(lan, wan, transport.WANSide(s.WANSide), t.log)
+		tunnel, err := transport.New(lan, wan, transport.WANSide(s.WANSide), t.of.log)
 		if err != nil {
 			return nil, err
 		}
@@ -159,13 +190,16 @@ func (t *transports) legs(tunnelName string, s config.Settings) (*legs, error) {
 	return l, nil
 }
 
-// keep makes the transports of the last translate the current ones.
-func (t *transports) keep() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.current, t.next = t.next, nil
-	t.budgets.keep()
+// Commit makes the prepared transports the current ones.
+func (t *transportsChange) Commit() {
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	t.of.current = t.next
+	t.budgets.commit()
 }
+
+// Abort leaves the congestion controls loaded: other programs may use them by now.
+func (t *transportsChange) Abort() { t.budgets.abort() }
 
 // lacks lists the lacks of the tunnels' legs, each once.
 func (t *transports) lacks() []transport.Lack {
@@ -211,6 +245,7 @@ func legOptions(l config.Leg) transport.Options {
 		MTUProbing:        l.MTUProbing,
 		Keepalive:         transport.Keepalive(l.Keepalive),
 		UserTimeout:       l.UserTimeout,
+		DSCP:              l.DSCP,
 	}
 }
 

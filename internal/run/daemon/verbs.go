@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"log/slog"
 	"net/url"
 
 	"longhaul/internal/run/control"
@@ -9,34 +10,49 @@ import (
 )
 
 // verbs are the requests that a running relay accepts on its control socket.
-var verbs = map[string]func(*daemon, context.Context, url.Values) (any, error){
-	"drain":   (*daemon).drainVerb,
-	"resume":  (*daemon).resumeVerb,
-	"reload":  (*daemon).reloadVerb,
-	"stop":    (*daemon).stopVerb,
-	"upgrade": (*daemon).upgradeVerb,
-	"finish":  (*daemon).finishVerb,  // from the process that has taken over
-	"summary": (*daemon).summaryVerb, // the same, and from longhaul stop
-	"check":   (*daemon).checkVerb,
-	"events":  (*daemon).eventsVerb,
+type verbs struct {
+	log *slog.Logger
+	all map[string]func(context.Context, url.Values) (any, error)
+}
+
+// handlers are what the control socket answers.
+func (d *daemon) handlers() control.Handlers {
+	drains := &drains{log: d.log, relay: d.relay, rules: d.rules, older: &d.past.older, life: &d.life}
+	v := verbs{d.log, map[string]func(context.Context, url.Values) (any, error){
+		"drain":   drains.drain,
+		"resume":  drains.resume,
+		"reload":  d.orders.reload,
+		"stop":    d.orders.stop,
+		"upgrade": d.orders.upgrade,
+		"finish":  d.orders.finish, // from the process that has taken over
+		"summary": d.summary,       // the same, and from longhaul stop
+		"check":   d.check,
+		"events":  d.states.events,
+	}}
+	all := control.Handlers{Status: func() any { return d.status() }, Do: v.do}
+	checks := d.readiness().handler()
+	for _, target := range healthTargets {
+		all.More = append(all.More, control.Endpoint{Pattern: target, Handler: checks})
+	}
+	return all
 }
 
 // do carries out a verb. The client gets an error's hint.
-func (d *daemon) do(ctx context.Context, verb string, arguments url.Values) (any, error) {
-	carryOut := verbs[verb]
+func (v verbs) do(ctx context.Context, verb string, arguments url.Values) (any, error) {
+	carryOut := v.all[verb]
 	if carryOut == nil {
 		return nil, control.ErrUnknownVerb
 	}
-	d.logVerb(ctx, verb, arguments)
-	answer, err := carryOut(d, ctx, arguments)
+	v.note(ctx, verb, arguments)
+	answer, err := carryOut(ctx, arguments)
 	if fix := remedy.Of(err); fix != "" {
 		return nil, &control.Refusal{Problem: err.Error(), Hint: fix}
 	}
 	return answer, err
 }
 
-// logVerb logs the client of a verb that changes the relay, done or refused.
-func (d *daemon) logVerb(ctx context.Context, verb string, arguments url.Values) {
+// note logs the client of a verb that changes the relay, done or refused.
+func (v verbs) note(ctx context.Context, verb string, arguments url.Values) {
 	switch verb {
 	case "drain", "resume", "reload", "stop", "upgrade", "finish":
 	default:
@@ -49,5 +65,5 @@ func (d *daemon) logVerb(ctx context.Context, verb string, arguments url.Values)
 		}
 	}
 	peer := control.PeerOf(ctx)
-	d.log.Info("asked to "+verb, append(fields, "uid", peer.UID, "pid", peer.PID)...)
+	v.log.Info("asked to "+verb, append(fields, "uid", peer.UID, "pid", peer.PID)...)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"longhaul/internal/run/config"
+	"longhaul/internal/words/ccnames"
 	"longhaul/internal/words/remedy"
 	"longhaul/internal/words/units"
 	"longhaul/packaging"
@@ -148,7 +149,7 @@ func neededDropIns(c *config.Config, l limits, ownCC []string) []DropIn {
 		for _, leg := range []config.Leg{t.LAN, t.WAN} {
 			name := leg.CongestionControl
 			switch {
-			case units.FirstName(name) == "brutal":
+			case ccnames.First(name) == "brutal":
 				add(UseCC, "tunnel %s sets a rate for %s", t.Name, name)
 			case slices.Contains(ownCC, name):
 				d := add(LoadCC, "tunnel %s uses %s", t.Name, name)

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"longhaul/internal/words/display"
@@ -102,6 +103,15 @@ func (f Figure) Text(a Amount) string {
 		return fmt.Sprintf("%.2f", float64(a))
 	}
 	return display.Quantity(int64(math.Round(float64(a))))
+}
+
+// Names joins the names of resources for a sentence.
+func Names(all []Resource) string {
+	list := make([]string, len(all))
+	for i, r := range all {
+		list[i] = string(r)
+	}
+	return strings.Join(list, ", ")
 }
 
 // Remedy returns the remedy for a reached limit.

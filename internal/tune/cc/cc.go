@@ -32,7 +32,7 @@ import (
 	"longhaul/internal/sys/bpffs"
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/sys/ledger"
-	"longhaul/internal/words/units"
+	"longhaul/internal/words/ccnames"
 )
 
 // DefaultBPFFS is the usual mount point.
@@ -88,7 +88,7 @@ func (e *TakenError) Unwrap() error { return ErrTaken }
 // taken returns the error for loading an algorithm under a taken name.
 func taken(algorithm, name, by string) error {
 	e := &TakenError{Name: name, by: by}
-	if second := units.SecondName(algorithm); name == algorithm && !IsAvailable(second) {
+	if second := ccnames.Second(algorithm); name == algorithm && !IsAvailable(second) {
 		e.Second = second
 	}
 	return e

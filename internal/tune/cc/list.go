@@ -6,10 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"longhaul/internal/carry/transport"
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/sys/ledger"
-	"longhaul/internal/words/units"
+	"longhaul/internal/words/ccnames"
 )
 
 // State is the state of an algorithm.
@@ -173,7 +172,7 @@ func (h *Host) describeLoaded(name string, registered bool) Algorithm {
 // describeBuilt describes an algorithm that is not loaded, by its first or second name.
 func (h *Host) describeBuilt(name string, tryOut bool) Algorithm {
 	a := Algorithm{Name: name, Origin: FromLonghaul, State: Loadable, Summary: summary(name)}
-	if algorithm := units.FirstName(name); algorithm != name {
+	if algorithm := ccnames.First(name); algorithm != name {
 		a.Algorithm = algorithm
 	}
 	var err error
@@ -189,7 +188,7 @@ func (h *Host) describeBuilt(name string, tryOut bool) Algorithm {
 
 // summary describes one of longhaul's algorithms in a few words.
 func summary(name string) string {
-	a, _ := transport.OwnAlgorithm(name)
+	a, _ := ccnames.FindOwn(name)
 	return a.Summary
 }
 

@@ -12,7 +12,8 @@ import (
 	"testing/fstest"
 
 	"longhaul/internal/sys/ledger"
-	"longhaul/internal/words/units"
+	"longhaul/internal/words/ccnames"
+	"longhaul/test/nettest"
 )
 
 // renamed is hybla as an algorithm of another name, of five letters.
@@ -34,7 +35,7 @@ func TestSecondName(t *testing.T) {
 		other := otherHost(t, h)
 		h.abandonedPatience = 0
 		first := fmt.Sprintf("t%04x", rand.Uint32()&0xffff)
-		second := units.SecondName(first)
+		second := ccnames.Second(first)
 		h.Objects = renamed(t, first)
 		if a, _ := describe(t, h, first); a.State != Loadable {
 			t.Errorf("listed as %+v", a)
@@ -99,6 +100,22 @@ func TestIsOwn(t *testing.T) {
 	for _, name := range all {
 		if !h.IsOwn(name) || !slices.Contains(h.Known(), name) {
 			t.Errorf("%s is unknown", name)
+		}
+	}
+}
+
+func TestKnown(t *testing.T) {
+	known := NewHost(ledger.By{}).Known()
+	for name, want := range map[string]bool{"cubic": true, "westwood": true, "haul": true, "lh_haul": true, "lh_cubic": false, "nosuch": false, "bbrr": false, "": false} {
+		if got := slices.Contains(known, name); got != want {
+			t.Errorf("%q is known: %v, want %v", name, got, want)
+		}
+	}
+	available, err := Available()
+	nettest.Must(t, err)
+	for _, name := range available {
+		if !slices.Contains(known, name) {
+			t.Errorf("the kernel's %s is unknown", name)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"longhaul/internal/sys/kernel"
-	"longhaul/internal/words/units"
+	"longhaul/internal/words/ccnames"
 )
 
 func builtIn() fs.FS {
@@ -76,7 +76,7 @@ func (h *Host) Names() ([]string, error) {
 // object reads a compiled algorithm by its first or second name.
 func (h *Host) object(name string) (*object, error) {
 	given := name
-	name = units.FirstName(name)
+	name = ccnames.First(name)
 	b, err := fs.ReadFile(h.Objects, name+"_"+byteOrder+".o")
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
 		names, listErr := h.Names()

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"testing"
 
-	"longhaul/internal/carry/transport"
 	"longhaul/internal/sys/kernel"
+	"longhaul/internal/words/ccnames"
 	"longhaul/test/nettest"
 )
 
@@ -36,7 +36,7 @@ func requirePaced(t testing.TB) {
 
 // mustPace reports whether an algorithm cannot work without setting a socket's pacing.
 func mustPace(algorithm string) bool {
-	return transport.Paces(algorithm)
+	return ccnames.Paces(algorithm)
 }
 
 // requireAlgorithm skips a test where this kernel cannot have an algorithm.

@@ -36,11 +36,11 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"203.0.113.9/24":      "203.0.113.9/24 has bits beyond its length",
+		"203.0.113.9/24":      `"203.0.113.9/24" has bits set after its first 24`,
 		"203.0.113":           `invalid destination "203.0.113"`,
 		"fe80::1%eth0":        `invalid destination "fe80::1%eth0"`,
-		"::ffff:10.0.0.0/120": "::ffff:10.0.0.0/120 is an IPv4 prefix in IPv6 form",
-		"10.0.0.0/x":          `invalid prefix "10.0.0.0/x"`,
+		"::ffff:10.0.0.0/120": `"::ffff:10.0.0.0/120" is in IPv4-mapped form, which never matches`,
+		"10.0.0.0/x":          `"10.0.0.0/x" is not an address or prefix`,
 		"":                    `invalid destination ""`,
 	} {
 		if got, err := parse(t.Context(), text, lookup); err == nil || err.Error() != want || remedy.Of(err) == "" {

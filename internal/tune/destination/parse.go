@@ -9,8 +9,8 @@ import (
 	"strings"
 	"unicode"
 
+	"longhaul/internal/words/ipprefix"
 	"longhaul/internal/words/remedy"
-	"longhaul/internal/words/units"
 )
 
 // hint is the remedy of an invalid destination.
@@ -30,7 +30,7 @@ func parse(ctx context.Context, text string, lookup func(context.Context, string
 	if text == Default {
 		return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}, nil
 	}
-	prefix, err := units.ParsePrefix(text)
+	prefix, err := ipprefix.Parse(text)
 	switch {
 	case err == nil:
 		return []netip.Prefix{prefix}, nil

@@ -361,8 +361,8 @@ func TestRefusals(t *testing.T) {
 		{Rule{Device: "nowhere0", Action: Raise, MSS: 1000}, "no such device: nowhere0"},
 		{Rule{Device: "left"}, "either raises or clamps"},
 		{Rule{Device: "left", Action: ClampToPMTU, MSS: 1000}, "takes no value"},
-		{Rule{Device: "left", Action: Raise, MSS: 1000, To: netip.PrefixFrom(netip.MustParseAddr("10.0.0.1"), 8)}, "did you mean 10.0.0.0/8?"},
-		{Rule{Device: "left", Action: Raise, MSS: 1000, To: prefix("::ffff:10.0.0.0/120")}, "write it as IPv4"},
+		{Rule{Device: "left", Action: Raise, MSS: 1000, To: netip.PrefixFrom(netip.MustParseAddr("10.0.0.1"), 8)}, "bits set after its first 8"},
+		{Rule{Device: "left", Action: Raise, MSS: 1000, To: prefix("::ffff:10.0.0.0/120")}, "is in IPv4-mapped form"},
 		{Rule{Device: "left", Action: Raise, MSS: 1000, To: prefix("10.0.0.0/8"), From: prefix("fd00::/16")}, "use prefixes of one IP version"},
 	} {
 		must(t, s.R.Do(func() error {

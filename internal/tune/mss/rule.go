@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+
+	"longhaul/internal/words/ipprefix"
 )
 
 // Action is what a rule does to the MSS of a SYN.
@@ -80,12 +82,11 @@ func (r Rule) PacketBytes() int { return r.MSS + r.headers() }
 // Check checks a rule without its device.
 func (r Rule) Check() error {
 	for _, p := range []netip.Prefix{r.To, r.From} {
-		switch {
-		case !p.IsValid():
-		case p.Addr().Is4In6():
-			return fmt.Errorf("%s is an IPv4 prefix in IPv6 form: write it as IPv4", p)
-		case p != p.Masked():
-			return fmt.Errorf("%s has bits beyond its length: did you mean %s?", p, p.Masked())
+		if !p.IsValid() {
+			continue
+		}
+		if err := ipprefix.Check(p); err != nil {
+			return err
 		}
 	}
 	if r.To.IsValid() && r.From.IsValid() && r.To.Addr().Is4() != r.From.Addr().Is4() {

@@ -390,8 +390,8 @@ func TestRefusals(t *testing.T) {
 		is        error
 	}{
 		{netip.Prefix{}, "reno", "missing prefix", nil},
-		{netip.MustParsePrefix("10.1.2.3/8"), "reno", "did you mean 10.0.0.0/8?", nil},
-		{netip.MustParsePrefix("::ffff:10.0.0.0/120"), "reno", "write it as IPv4", nil},
+		{netip.MustParsePrefix("10.1.2.3/8"), "reno", "bits set after its first 8", nil},
+		{netip.MustParsePrefix("::ffff:10.0.0.0/120"), "reno", "is in IPv4-mapped form", nil},
 		{netip.MustParsePrefix("2001:db8::/32"), "reno", "no route to 2001:db8::/32 in the main table", ErrNoRoute},
 		{netip.MustParsePrefix("fd50::/16"), "reno", "fd50::/16: the route comes from router advertisements", ErrExpires},
 		{netip.MustParsePrefix("203.0.113.0/24"), "nonesuch", "set the route to 203.0.113.0/24", unix.EINVAL},

@@ -16,6 +16,7 @@ import (
 
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/sys/ledger"
+	"longhaul/internal/words/ipprefix"
 )
 
 // protocol marks this package's routes: "ip route show proto 108".
@@ -383,13 +384,7 @@ func check(prefix netip.Prefix) (netip.Prefix, error) {
 	if !prefix.IsValid() {
 		return prefix, errors.New("missing prefix, such as 203.0.113.0/24")
 	}
-	if prefix.Addr().Is4In6() {
-		return prefix, fmt.Errorf("%s is an IPv4 address in IPv6 form: write it as IPv4", prefix)
-	}
-	if prefix != prefix.Masked() {
-		return prefix, fmt.Errorf("%s has bits beyond its length: did you mean %s?", prefix, prefix.Masked())
-	}
-	return prefix, nil
+	return prefix, ipprefix.Check(prefix)
 }
 
 // CheckPrivilege returns an error if the process may not change routes.

@@ -7,6 +7,12 @@
 package monitor
 
 import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -14,211 +20,360 @@ import (
 	"longhaul/internal/words/units"
 )
 
-// Record is the account of a flow that has ended.
-type Record struct {
-	ID int64 `json:"id"` // of the history; 0: not stored yet
-	flow.Record
-	// End and Start are the wall clock's, so End − Start may differ from Elapsed.
-	End     time.Time `json:"end"`
-	Goodput Series    `json:"goodput"`
+// DefaultInterval is the time between two samples.
+const DefaultInterval = time.Second
 
-	// Cause limited the flow for the largest part, CauseShare, of the time in
-	// which it moved data, on the leg CauseLeg. Empty: no cause stood out, or
-	// the flow was too short.
-	Cause      doctor.Cause `json:"cause,omitempty"`
-	CauseLeg   flow.Leg     `json:"cause_leg,omitempty"`
-	CauseShare float64      `json:"cause_share,omitempty"`
+const (
+	endedPause = 100 * time.Millisecond // a wakeup per ended flow would cost more than its record
+	maxEnded   = 1 << 15                // records waiting to be processed
+)
 
-	EndedBy string `json:"ended_by"`        // client, target, both, relay or peer
-	Error   string `json:"error,omitempty"` // the text of Err
+// Options are the sources and the consumers of a Monitor.
+type Options struct {
+	// Interval is the time between two samples; 0 means DefaultInterval.
+	Interval time.Duration
+
+	// Sample visits every flow once; it may miss flows that begin or end
+	// meanwhile. Sample reuses the flow.Sample when visit returns.
+	Sample func(visit func(*flow.Sample)) error
+
+	// Overview describes the process and its tunnels without rates, legs and
+	// causes. A tunnel's bytes include only ended flows.
+	Overview func() Overview
+
+	// Glance returns the cause that limits a leg's sender between two samples;
+	// nil means [doctor.Glance].
+	Glance func(before, after doctor.Sample) doctor.Cause
+
+	// OnRecords receives the records of flows soon after they end. The monitor
+	// reuses the slice, but not its contents, once OnRecords returns. Samples
+	// wait for it.
+	OnRecords func([]Record)
+
+	// Recorded reports whether to make a record of a flow; nil means of every
+	// flow.
+	Recorded func(*Record) bool
+
+	// Log receives failures to take samples. Nil discards it.
+	Log *slog.Logger
 }
 
-// NewRecord begins the record of a flow that has ended.
-func NewRecord(f *flow.Record) Record {
-	r := Record{Record: *f, EndedBy: f.EndedBy()}
-	if f.Err != nil {
-		r.Error = f.Err.Error()
+// Overview is the state of a relay without its flows.
+type Overview struct {
+	Process  Process
+	FlowsNow int64
+	Tunnels  []Tunnel
+	Pairs    *flow.Pairs // nil: no tunnel is paired
+}
+
+// Monitor samples a relay from Start to Close. Its methods may be called from
+// any goroutine.
+type Monitor struct {
+	opts  Options
+	log   *slog.Logger
+	begin time.Time // zero of the monotonic times
+
+	totals  atomic.Pointer[Snapshot] // the latest, without flows
+	full    atomic.Pointer[Snapshot] // with flows, if requested
+	dropped atomic.Uint64            // records
+	failing bool                     // the latest sample failed
+
+	ended struct {
+		sync.Mutex
+		waiting []Record
+		spare   []Record
+		ready   chan struct{}
 	}
-	return r
+
+	mu         sync.Mutex // guards the fields below
+	flows      map[flow.ID]*flowTrack
+	tunnels    map[string]*tunnelTrack
+	pairTracks map[pairKey]*pairTrack
+	all        points // of all tunnels together
+	pass       uint64
+	at         time.Duration // of the latest pass
+	passBegan  time.Duration
+	subs       map[chan *Snapshot]struct{}
+	stopping   chan struct{}
+	stopOnce   sync.Once
+	done       chan struct{} // nil before Start
 }
 
-// Series is the goodput of a flow over its life. It has at most [SeriesLen]
-// values per direction, one per step, in bits per second. A longer life has
-// longer steps.
-type Series struct {
-	Step    units.Seconds `json:"step_seconds"`
-	UpBps   []float32     `json:"up_bps"`
-	DownBps []float32     `json:"down_bps"`
+// New makes a monitor. Before Start it only collects the records passed to
+// Ended.
+func New(opts Options) *Monitor {
+	if opts.Interval <= 0 {
+		opts.Interval = DefaultInterval
+	}
+	if opts.Glance == nil {
+		opts.Glance = doctor.Glance
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	m := &Monitor{
+		opts:       opts,
+		log:        opts.Log,
+		begin:      time.Now(),
+		flows:      map[flow.ID]*flowTrack{},
+		tunnels:    map[string]*tunnelTrack{},
+		pairTracks: map[pairKey]*pairTrack{},
+		subs:       map[chan *Snapshot]struct{}{},
+		stopping:   make(chan struct{}),
+	}
+	m.ended.ready = make(chan struct{}, 1)
+	nothing := &Snapshot{At: time.Now(), Interval: units.Seconds(opts.Interval), Tunnels: []Tunnel{}, Flows: []Flow{}}
+	m.totals.Store(nothing)
+	m.full.Store(nothing)
+	return m
 }
 
-// SeriesLen is the maximum number of values per direction in a Series.
-const SeriesLen = 60
-
-// Snapshot is the state of the monitor at one moment. It never changes once
-// published, so any number of goroutines may read it.
-type Snapshot struct {
-	At       time.Time     `json:"at"`
-	Interval units.Seconds `json:"interval_seconds"` // of the rates
-	Sequence uint64        `json:"sequence"`         // of samples
-	Took     units.Seconds `json:"took_seconds"`     // to sample all flows
-
-	Process  Process  `json:"process"`
-	FlowsNow int64    `json:"flows_now"`
-	Tunnels  []Tunnel `json:"tunnels"`
-	Flows    []Flow   `json:"flows"` // oldest first
-
-	Pairs      *flow.Pairs `json:"pairs,omitempty"`       // nil: no tunnel is paired
-	PairTotals []Pair      `json:"pair_totals,omitempty"` // sums of the sessions of Pairs
+// Start takes the first sample and starts the sampling loop.
+func (m *Monitor) Start() {
+	m.mu.Lock()
+	if m.done != nil {
+		m.mu.Unlock()
+		return
+	}
+	m.done = make(chan struct{})
+	m.mu.Unlock()
+	m.sample()
+	go m.loop()
 }
 
-// Process is the relay's process.
-type Process struct {
-	Version         string    `json:"version"`
-	PID             int       `json:"pid"`
-	StartedAt       time.Time `json:"started_at"`
-	Draining        bool      `json:"draining"`
-	OlderProcesses  int       `json:"older_processes"`    // predecessors that finish their flows
-	Shedding        string    `json:"shedding,omitempty"` // why new flows are refused
-	ResidentBytes   int64     `json:"resident_bytes"`
-	Descriptors     int       `json:"descriptors"`
-	DescriptorLimit int       `json:"descriptor_limit"`
-	CPUSeconds      float64   `json:"cpu_seconds"`
-	MemoryUsed      int64     `json:"memory_used_bytes"`  // by sockets and pipes; negative: not measured
-	MemoryLimit     int64     `json:"memory_limit_bytes"` // 0: no limit
-
-	// CertificateUntil is the end of the dashboard's certificate; zero: it has none.
-	CertificateUntil time.Time `json:"certificate_until,omitzero"`
-
-	LastReload *Reload `json:"last_reload"` // nil: never
-	// Restored are parts of this host's state, by kind, that were set again after another
-	// program removed them. Fights counts those who kept removing them.
-	Restored        map[string]int64 `json:"restored_total,omitempty"`
-	Fights          int64            `json:"fights_total"`
-	LogLinesDropped uint64           `json:"log_lines_dropped"`
-	RecordsDropped  uint64           `json:"records_dropped"` // flows without a record, because too many ended at once
-
-	// AcceptErrors counts failed accepts since the start by errno (EMFILE, …).
-	AcceptErrors map[string]int64 `json:"accept_errors"`
-	// CongestionControl maps each configured algorithm to whether it is in use;
-	// false: a fallback is.
-	CongestionControl map[string]bool `json:"congestion_control"`
+// Close ends sampling, delivers the remaining records and closes the channels
+// of Subscribe. Later calls answer from the latest sample.
+func (m *Monitor) Close() {
+	m.stopOnce.Do(func() { close(m.stopping) })
+	m.mu.Lock()
+	done := m.done
+	m.mu.Unlock()
+	if done != nil {
+		<-done
+	}
+	m.takeEnded()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for c := range m.subs {
+		delete(m.subs, c)
+		close(c)
+	}
 }
 
-// Reload is the result of the latest reload of the configuration.
-type Reload struct {
-	At    time.Time `json:"at"`
-	OK    bool      `json:"ok"`
-	Error string    `json:"error,omitempty"`
+func (m *Monitor) loop() {
+	defer close(m.done)
+	tick := time.NewTicker(m.opts.Interval)
+	defer tick.Stop()
+	pause := time.NewTimer(endedPause)
+	pause.Stop()
+	defer pause.Stop()
+	for {
+		select {
+		case <-m.stopping:
+			return
+		case <-tick.C:
+			m.sample()
+		case <-m.ended.ready:
+			pause.Reset(endedPause)
+		case <-pause.C:
+			m.takeEnded()
+		}
+	}
 }
 
-// Tunnel is the present state of a tunnel with its totals since the start.
-// BytesUp and BytesDown include running flows.
-type Tunnel struct {
-	flow.Tunnel
-	Since time.Time `json:"since"` // of State
-	Hops  []Hop     `json:"hops"`  // those of the relay, with what was measured
+// now is the time since the monitor was made, by a clock that does not step.
+func (m *Monitor) now() time.Duration { return time.Since(m.begin) }
 
-	UpBps   float64 `json:"up_bps"`
-	DownBps float64 `json:"down_bps"`
-	// Legs are the sums over the legs of all its flows: client, target.
-	Legs [2]LegTotals `json:"legs"`
-	// Causes counts its flows that moved data in the last interval, by limiting
-	// cause; the empty cause is omitted.
-	Causes map[doctor.Cause]int `json:"causes"`
-
-	LastCheck *Check `json:"last_check"` // nil: no check yet
+// Ended adds the records of ended flows; the monitor fills in Goodput and
+// Cause. It never waits for the consumers of records.
+func (m *Monitor) Ended(flows []Record) {
+	e := &m.ended
+	e.Lock()
+	taken := min(len(flows), maxEnded-len(e.waiting))
+	first := len(e.waiting) == 0 && taken > 0
+	e.waiting = append(e.waiting, flows[:taken]...)
+	e.Unlock()
+	m.dropped.Add(uint64(len(flows) - taken))
+	if first {
+		select {
+		case e.ready <- struct{}{}:
+		default:
+		}
+	}
 }
 
-// LegTotals sums all legs of one kind of a tunnel, including ended ones.
-type LegTotals struct {
-	Leg                flow.Leg `json:"leg"`
-	BytesSent          int64    `json:"bytes_sent"` // data, retransmissions included
-	BytesRetransmitted int64    `json:"bytes_retransmitted"`
-	// RetransmittedShare covers the last minute, as single seconds say little;
-	// negative: nothing was sent.
-	RetransmittedShare float64    `json:"retransmitted_share"`
-	RetransmittedLevel flow.Level `json:"retransmitted_level,omitempty"` // in the last minute
-	Recent             flow.Sent  `json:"-"`                             // in the last minute
-	// RTTs over the present flows; 0: no flow.
-	MinRTT    units.Seconds `json:"min_rtt_seconds"`
-	MedianRTT units.Seconds `json:"median_rtt_seconds"`
-	P99RTT    units.Seconds `json:"p99_rtt_seconds"`
-	// LimitedSeconds is the time in which flows were limited, by cause.
-	LimitedSeconds map[doctor.Cause]float64 `json:"limited_seconds"`
+// Dropped counts the flows without a record, because too many ended at once.
+func (m *Monitor) Dropped() uint64 { return m.dropped.Load() }
+
+// takeEnded completes the waiting records and delivers them.
+func (m *Monitor) takeEnded() {
+	e := &m.ended
+	e.Lock()
+	records := e.waiting
+	e.waiting, e.spare = e.spare, nil
+	e.Unlock()
+	if len(records) == 0 {
+		e.Lock()
+		e.spare = records
+		e.Unlock()
+		return
+	}
+	whole := len(records)
+	m.mu.Lock()
+	kept := records[:0]
+	for i := range records {
+		r := &records[i]
+		m.finish(r)
+		if m.opts.OnRecords != nil && (m.opts.Recorded == nil || m.opts.Recorded(r)) {
+			kept = append(kept, *r)
+		}
+	}
+	m.mu.Unlock()
+	if len(kept) > 0 {
+		m.opts.OnRecords(kept)
+	}
+	clear(records[:whole])
+	e.Lock()
+	if cap(records) <= maxEnded/4 { // release the memory of a flood
+		e.spare = records[:0]
+	}
+	e.Unlock()
 }
 
-// Hop is a next hop of a tunnel, with figures of the target legs to it.
-type Hop struct {
-	flow.Hop
-	// RetransmittedShare is the share of retransmitted data in the last
-	// minute; negative: nothing was sent.
-	RetransmittedShare float64    `json:"retransmitted_share"`
-	RetransmittedLevel flow.Level `json:"retransmitted_level,omitempty"` // in the last minute
-	// Since the start; negative: unknown.
-	BytesSent          int64 `json:"bytes_sent"`
-	BytesRetransmitted int64 `json:"bytes_retransmitted"`
+// sample samples everything and publishes a snapshot.
+func (m *Monitor) sample() {
+	// Ended flows first, then running flows: a flow that ends in between is
+	// missing from both, and never in both.
+	o := m.opts.Overview()
+	m.mu.Lock()
+	m.beginPass(&o)
+	m.mu.Unlock()
+	err := m.opts.Sample(func(s *flow.Sample) {
+		at := m.now()
+		m.mu.Lock()
+		m.visit(s, at)
+		m.mu.Unlock()
+	})
+	if failing := err != nil; failing != m.failing {
+		m.failing = failing
+		if failing {
+			m.log.Debug("cannot sample the flows", "error", err)
+		}
+	}
+	m.takeEnded()
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.endPass(&o, err == nil)
+	m.totals.Store(s)
+	if len(m.subs) == 0 {
+		return
+	}
+	full := m.fill(s)
+	for c := range m.subs {
+		offer(c, full)
+	}
 }
 
-// Check is the latest integrity check of a tunnel.
-type Check struct {
-	At      time.Time  `json:"at"`
-	OK      bool       `json:"ok"`
-	Verdict string     `json:"verdict"`
-	Hops    []CheckHop `json:"hops"` // of the chain, nearest first
+// offer replaces the snapshot that a subscriber has not yet received. Only one
+// goroutine at a time may call it for a channel.
+func offer(c chan *Snapshot, s *Snapshot) {
+	select {
+	case <-c:
+	default:
+	}
+	c <- s
 }
 
-// CheckHop is a check's result for one leg of a chain.
-type CheckHop struct {
-	From      string        `json:"from"`
-	To        string        `json:"to"`
-	State     string        `json:"state"`
-	RTT       units.Seconds `json:"rtt_seconds,omitempty"`
-	LossShare float64       `json:"loss_share"` // negative: not measured
-	UpBps     float64       `json:"up_bps,omitempty"`
-	DownBps   float64       `json:"down_bps,omitempty"`
+// Totals is the latest snapshot without its flows, whose listing is expensive
+// if there are many.
+func (m *Monitor) Totals() *Snapshot { return m.totals.Load() }
+
+// Snapshot is the result of the latest sample. Before the first sample it is
+// empty, with Sequence 0.
+func (m *Monitor) Snapshot() *Snapshot {
+	if s := m.full.Load(); s.Sequence == m.totals.Load().Sequence {
+		return s
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.fill(m.totals.Load())
 }
 
-// Flow is a running flow.
-type Flow struct {
-	ID        flow.ID      `json:"id"`
-	Tunnel    string       `json:"tunnel"`
-	State     string       `json:"state"`
-	Client    flow.Address `json:"client"`
-	Listen    flow.Address `json:"listen"`
-	Target    flow.Address `json:"target"`
-	Hop       string       `json:"hop,omitempty"`
-	Start     time.Time    `json:"start"`
-	BytesUp   int64        `json:"bytes_up"`
-	BytesDown int64        `json:"bytes_down"`
-	UpBps     float64      `json:"up_bps"`
-	DownBps   float64      `json:"down_bps"`
-	Legs      [2]FlowLeg   `json:"legs"` // client, target
-	Cause     doctor.Cause `json:"cause,omitempty"`
-	CauseLeg  flow.Leg     `json:"cause_leg,omitempty"`
-	Lanes     []flow.Lane  `json:"lanes,omitempty"` // of a flow of a pair that has several
+// fill returns a copy of a snapshot with the flows.
+func (m *Monitor) fill(s *Snapshot) *Snapshot {
+	if full := m.full.Load(); full.Sequence == s.Sequence {
+		return full
+	}
+	full := *s
+	full.Flows = make([]Flow, 0, len(m.flows))
+	for _, id := range slices.Sorted(maps.Keys(m.flows)) { // flows are large: sort their IDs
+		full.Flows = append(full.Flows, m.flows[id].flow)
+	}
+	m.full.Store(&full)
+	return &full
 }
 
-// FlowLeg is a leg of a running flow. Unknown counts are negative, unknown
-// times zero.
-type FlowLeg struct {
-	Side               string        `json:"side,omitempty"`
-	CongestionControl  string        `json:"congestion_control,omitempty"`
-	RTT                units.Seconds `json:"rtt_seconds,omitempty"`
-	MinRTT             units.Seconds `json:"min_rtt_seconds,omitempty"`
-	BytesSent          int64         `json:"bytes_sent"`
-	BytesRetransmitted int64         `json:"bytes_retransmitted"`
-	// Retransmits counts segments, without those that the peer had already (DSACK).
-	Retransmits        int64        `json:"retransmits"`
-	RetransmittedLevel flow.Level   `json:"retransmitted_level,omitempty"` // over its life
-	Cause              doctor.Cause `json:"cause,omitempty"`
+// Subscribe returns a channel that delivers the latest snapshot at once and
+// then every new one. A slow reader misses some. The channel is closed when ctx
+// ends or the monitor is closed.
+func (m *Monitor) Subscribe(ctx context.Context) <-chan *Snapshot {
+	c := make(chan *Snapshot, 1)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	select {
+	case <-m.stopping:
+		close(c)
+		return c
+	default:
+	}
+	c <- m.fill(m.totals.Load())
+	m.subs[c] = struct{}{}
+	context.AfterFunc(ctx, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if _, ok := m.subs[c]; ok {
+			delete(m.subs, c)
+			close(c)
+		}
+	})
+	return c
 }
 
-// Point is a tunnel's goodput and retransmissions over one step, for charts.
-type Point struct {
-	At                 time.Time `json:"at"` // end of the step
-	Tunnel             string    `json:"tunnel"`
-	UpBps              float64   `json:"up_bps"`
-	DownBps            float64   `json:"down_bps"`
-	RetransmittedShare float64   `json:"retransmitted_share"` // of both legs together; negative: nothing was sent
-	Flows              int64     `json:"flows"`
+// Flow is one running flow with its goodput so far. It returns false if the
+// flow has ended.
+func (m *Monitor) Flow(id flow.ID) (Flow, Series, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f := m.flows[id]
+	if f == nil {
+		return Flow{}, Series{}, false
+	}
+	return f.flow, f.series.view(f.seen - f.born), true
+}
+
+// Points returns the points of a tunnel since a time, oldest first; an empty
+// name means all tunnels together. The step is a second if that time is at most
+// ten minutes ago, otherwise a minute.
+func (m *Monitor) Points(tunnel string, since time.Time) []Point {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := &m.all
+	if tunnel != "" {
+		t := m.tunnels[tunnel]
+		if t == nil {
+			return []Point{}
+		}
+		p = &t.points
+	}
+	// Both times are the wall clock's at this moment, so that a step of it
+	// moves all points together.
+	now, at := time.Now().Round(0), m.now()
+	points := p.since(at - now.Sub(since))
+	out := make([]Point, len(points))
+	for i, q := range points {
+		out[i] = q.point(tunnel)
+		out[i].At = now.Add(q.at - at)
+	}
+	return out
 }

@@ -7,6 +7,7 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/find/doctor"
+	"longhaul/internal/words/stats"
 	"longhaul/internal/words/units"
 )
 
@@ -257,7 +258,7 @@ func (t *tunnelTrack) snapshot(span time.Duration) Tunnel {
 		*h = Hop{Hop: out.Tunnel.Hops[i], RetransmittedShare: -1}
 		if now := t.hops[h.Name]; now != nil {
 			slices.Sort(now.rtts)
-			if rtt := quantile(now.rtts, 0.5); rtt > 0 {
+			if rtt := stats.At(now.rtts, 0.5); rtt > 0 {
 				h.RTT = units.Seconds(rtt)
 			}
 			recent := now.sent.recent()
@@ -303,8 +304,8 @@ func (l *legTotals) snapshot(leg flow.Leg) LegTotals {
 		RetransmittedLevel: recent.Level(),
 		Recent:             recent,
 		MinRTT:             units.Seconds(l.minRTT),
-		MedianRTT:          units.Seconds(quantile(l.rtts, 0.5)),
-		P99RTT:             units.Seconds(quantile(l.rtts, 0.99)),
+		MedianRTT:          units.Seconds(stats.At(l.rtts, 0.5)),
+		P99RTT:             units.Seconds(stats.At(l.rtts, 0.99)),
 		LimitedSeconds:     make(map[doctor.Cause]float64, len(l.limited)),
 	}
 	if l.unknown {
@@ -314,13 +315,4 @@ func (l *legTotals) snapshot(leg flow.Leg) LegTotals {
 		out.LimitedSeconds[cause] = t.Seconds()
 	}
 	return out
-}
-
-// quantile returns a quantile of values in ascending order; 0 if there are
-// none.
-func quantile(sorted []time.Duration, q float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[int(q*float64(len(sorted)-1)+0.5)]
 }

@@ -12,9 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"longhaul/internal/carry/transport"
 	"longhaul/internal/find/doctor"
-	"longhaul/internal/words/units"
+	"longhaul/internal/words/ccnames"
 	"longhaul/packaging/kernels/result"
 )
 
@@ -51,13 +50,12 @@ var checks = map[string]check{
 
 // findCheck returns the check of a name.
 func findCheck(name string) (c check, ok bool) {
-	own, ok := transport.OwnAlgorithm(name)
-	if !ok {
+	if !slices.Contains(ccnames.Own(), name) {
 		c, ok = checks[name]
 		return c, ok
 	}
-	if own.InLinux { // the kernel has a module of this name
-		name = units.SecondName(name)
+	if ccnames.InLinux(name) { // the kernel has a module of this name
+		name = ccnames.Second(name)
 	}
 	return check{3 * time.Minute, checkAlgorithm(name)}, true
 }

@@ -10,8 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"longhaul/internal/carry/transport"
-	"longhaul/internal/words/units"
+	"longhaul/internal/words/ccnames"
 	"longhaul/packaging/kernels/result"
 )
 
@@ -67,8 +66,8 @@ func checkHost(ctx context.Context, _ result.Plan) (outcome, error) {
 // proofs returns a command that works where a part does, and the one that undoes it.
 func proofs(feature, part string) (does, undo []string) {
 	switch {
-	case feature == "cc" && slices.Contains(transport.OwnNames(), part):
-		second := units.SecondName(part)
+	case feature == "cc" && slices.Contains(ccnames.Own(), part):
+		second := ccnames.Second(part)
 		return []string{"cc", "load", second}, []string{"cc", "unload", second}
 	case feature == "mss":
 		return []string{"mss", "set", "--dev", "lo", "--clamp", "1200"}, []string{"mss", "undo", "--yes"}

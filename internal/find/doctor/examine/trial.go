@@ -13,6 +13,7 @@ import (
 	"longhaul/internal/sys/tcpinfo"
 	"longhaul/internal/tune/cc"
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/stats"
 )
 
 const (
@@ -205,7 +206,7 @@ func trialOf(summary measure.Summary, options measure.Options, own []delivered) 
 		result.SegmentBytes, result.PacketsPerSecond = all.bytes/all.segments, all.segments/half.Seconds()
 	}
 	slices.Sort(rtts)
-	result.RTT = rtts[len(rtts)/2]
+	result.RTT = stats.At(rtts, 0.5)
 	return result, nil
 }
 

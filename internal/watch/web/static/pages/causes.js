@@ -3,6 +3,7 @@ import { h, table, section, keep, setText } from '../dom.js';
 import { Live, get } from '../live.js';
 import { barRow } from '../charts.js';
 import { flowLink } from './flows.js';
+import { causeName, causeSentence } from '../causewords.js';
 import * as f from '../format.js';
 
 export default function causes(content, frame) {
@@ -38,14 +39,14 @@ export function showPast(list, summary) {
   const total = Math.max(1, summary.flows);
   const named = summary.causes.reduce((sum, c) => sum + c.flows, 0);
   const rows = [...summary.causes, ...(summary.flows > named ? [{ cause: '', flows: summary.flows - named }] : [])].map((c) => ({
-    cause: c.cause, name: c.cause ? f.causeName(c.cause) : 'nothing named', share: c.flows / total,
-    text: f.plural(c.flows, 'flow') + ', ' + f.share(c.flows / total), title: f.causeSentence(c.cause),
+    cause: c.cause, name: c.cause ? causeName(c.cause) : 'nothing named', share: c.flows / total,
+    text: f.plural(c.flows, 'flow') + ', ' + f.share(c.flows / total), title: causeSentence(c.cause),
   }));
   keep(list, rows, (row) => row.cause, barRow);
 }
 
 const nowColumns = [
-  { title: 'Cause', cell: (x) => ({ text: f.causeName(x.cause), href: '/flows?cause=' + encodeURIComponent(x.cause), below: f.causeSentence(x.cause) }) },
+  { title: 'Cause', cell: (x) => ({ text: causeName(x.cause), href: '/flows?cause=' + encodeURIComponent(x.cause), below: causeSentence(x.cause) }) },
   { title: 'Flows', number: true, cell: (x) => f.count(x.flows) },
   { title: 'Tunnels', hide: 'phone', cell: (x) => Object.entries(x.tunnels).sort((a, b) => b[1] - a[1]).map(([name, n]) => `${name} (${n})`).join(', ') },
   { title: 'Fastest of them', hide: 'phone', cell: (x) => ({ draw: (td) => drawFastest(td, x.fastest) }) },
@@ -63,7 +64,7 @@ function drawFastest(td, flows) {
 }
 
 const sinceColumns = [
-  { title: 'Cause', cell: (x) => ({ text: f.causeName(x.cause), title: f.causeSentence(x.cause) }) },
+  { title: 'Cause', cell: (x) => ({ text: causeName(x.cause), title: causeSentence(x.cause) }) },
   { title: 'Tunnel', cell: (x) => ({ text: x.tunnel, href: '/tunnels/' + encodeURIComponent(x.tunnel) }) },
   { title: 'Leg', cell: (x) => 'to the ' + x.leg },
   { title: 'Time', number: true, cell: (x) => f.age(x.seconds) },

@@ -3,6 +3,7 @@ import { h, titleBadge, section, facts, table, setText, setAttribute } from '../
 import { Live } from '../live.js';
 import { Chart } from '../charts.js';
 import { chain, whereResent } from '../chain.js';
+import { causeName, causeSentence } from '../causewords.js';
 import * as f from '../format.js';
 
 export default function flow(content, frame, id) {
@@ -71,7 +72,7 @@ export function flowParts(content, title) {
     setText(resent, whereResent(items.filter((i) => i.leg)));
     const leg = { client: ' on the leg to the client', target: ' on the leg to the target' }[x.cause_leg] ?? '';
     const howLong = x.cause_share ? `, for ${(x.cause_share * 100).toFixed(0)} % of the time in which it moved data` : '';
-    setText(cause, x.cause ? `Limited by ${f.causeName(x.cause)}${leg}${howLong}. ${f.causeSentence(x.cause)}` : 'Nothing stands out.');
+    setText(cause, x.cause ? `Limited by ${causeName(x.cause)}${leg}${howLong}. ${causeSentence(x.cause)}` : 'Nothing stands out.');
     figures.update({ text: x.tunnel, href: '/tunnels/' + encodeURIComponent(x.tunnel) }, x.hop || f.unknown, f.moment(x.start), f.seconds(what.seconds),
       f.bytes(x.bytes_up), f.bytes(x.bytes_down), f.rate(what.up), f.rate(what.down));
     both.forEach((l, i) => legs[i].update(l.side || f.unknown, l.congestion_control || f.unknown, f.delay(l.rtt_seconds), f.delay(l.min_rtt_seconds), f.bytes(l.bytes_sent), f.legResent(l)));
@@ -149,5 +150,5 @@ function mean(bytes, seconds) {
 }
 
 function legItem(key, from, to, leg) {
-  return { key, leg: true, from, to, rtt: leg.rtt_seconds, resent: f.resent(leg), level: leg.retransmitted_level, lines: [leg.side && leg.side.toUpperCase(), leg.congestion_control, leg.cause && 'limited by ' + f.causeName(leg.cause)] };
+  return { key, leg: true, from, to, rtt: leg.rtt_seconds, resent: f.resent(leg), level: leg.retransmitted_level, lines: [leg.side && leg.side.toUpperCase(), leg.congestion_control, leg.cause && 'limited by ' + causeName(leg.cause)] };
 }

@@ -1,6 +1,7 @@
 // The running flows, sorted, filtered and paged by the server.
 import { announce, h, table, select, setText } from '../dom.js';
 import { Live } from '../live.js';
+import { allCauses, causeName, causeSentence } from '../causewords.js';
 import * as f from '../format.js';
 
 export function flowColumns() {
@@ -15,7 +16,7 @@ export function flowColumns() {
     { title: 'Age', sort: 'age', number: true, hide: 'phone', cell: (x) => f.age(f.since(x.start, x.now ?? Date.now())) },
     { title: 'RTT', sort: 'rtt', number: true, hide: 'narrow', note: 'of the longer leg', cell: (x) => f.delay(Math.max(x.legs[0].rtt_seconds ?? 0, x.legs[1].rtt_seconds ?? 0)) },
     { title: 'Retransmitted', sort: 'resent', number: true, hide: 'phone', note: 'of the worse leg, over its life', cell: (x) => f.worseResent(...x.legs) },
-    { title: 'Limited by', sort: 'cause', cell: (x) => ({ text: f.causeName(x.cause), title: f.causeSentence(x.cause) }) },
+    { title: 'Limited by', sort: 'cause', cell: (x) => ({ text: causeName(x.cause), title: causeSentence(x.cause) }) },
   ];
 }
 
@@ -24,7 +25,7 @@ export function flowLink(x) {
 }
 
 const states = ['open', 'dialing', 'header', 'client-ended', 'target-ended', 'delivering', 'resetting', 'parked', 'resuming'];
-export const causeOptions = [['', 'anything'], ...f.allCauses.map((c) => [c, f.causeName(c)])];
+export const causeOptions = [['', 'anything'], ...allCauses.map((c) => [c, causeName(c)])];
 
 export default function flows(content, frame) {
   frame.title('Flows');

@@ -3,6 +3,7 @@ import { h, badge, table, keep, section, setText } from '../dom.js';
 import { Live, get } from '../live.js';
 import { Timeline, Sparkline, barRow } from '../charts.js';
 import { pairColumns, pairKey } from './pairs.js';
+import { causeName, causeSentence } from '../causewords.js';
 import * as f from '../format.js';
 
 export const resentLevels = [[0.01, '1 %', 'bad'], [0.001, '0.1 %', 'warn']];
@@ -145,8 +146,8 @@ function hopsCell(t) {
 
 export function showCauses(list, none, all, total) {
   const rows = Object.entries(all).sort((a, b) => b[1] - a[1] || a[0].localeCompare(b[0])).map(([cause, n]) => ({
-    cause, name: f.causeName(cause), href: '/flows?cause=' + encodeURIComponent(cause), share: n / Math.max(1, total),
-    text: f.plural(n, 'flow'), title: f.causeSentence(cause),
+    cause, name: causeName(cause), href: '/flows?cause=' + encodeURIComponent(cause), share: n / Math.max(1, total),
+    text: f.plural(n, 'flow'), title: causeSentence(cause),
   }));
   none.hidden = rows.length > 0;
   setText(none, 'No flow is limited by anything that can be named.');

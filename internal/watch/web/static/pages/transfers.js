@@ -2,6 +2,7 @@
 import { announce, h, table, select, setText } from '../dom.js';
 import { Live, polling } from '../live.js';
 import { causeOptions, flowLink } from './flows.js';
+import { causeName, causeSentence } from '../causewords.js';
 import * as f from '../format.js';
 
 const orders = [['slowest', 'slowest first'], ['newest', 'newest first'], ['longest', 'longest first'], ['largest', 'largest first'], ['retransmitted', 'most retransmitted first']];
@@ -58,6 +59,6 @@ const columns = [
   { title: 'Bytes', number: true, hide: 'phone', cell: (r) => f.bytes(r.bytes_up + r.bytes_down) },
   { title: 'Goodput', number: true, note: 'both directions together, the mean over its life', cell: (r) => f.rate(r.elapsed_seconds > 0 ? (r.bytes_up + r.bytes_down) * 8 / r.elapsed_seconds : null) },
   { title: 'Retransmitted', number: true, hide: 'phone', note: 'of the worse leg', cell: (r) => f.worseResent(r.client_leg, r.target_leg) },
-  { title: 'Limited by', cell: (r) => ({ text: f.causeName(r.cause), title: f.causeSentence(r.cause) }) },
+  { title: 'Limited by', cell: (r) => ({ text: causeName(r.cause), title: causeSentence(r.cause) }) },
   { title: 'Ending', hide: 'narrow', cell: (r) => `${r.reason} (${r.ended_by})` },
 ];

@@ -6,6 +6,7 @@ import { chain, whereResent } from '../chain.js';
 import { resentLevels, withHead, showCauses, useLevel, useText } from './overview.js';
 import { flowColumns } from './flows.js';
 import { pairColumns, pairKey, pathTable } from './pairs.js';
+import { causeName } from '../causewords.js';
 import * as f from '../format.js';
 
 export default function tunnel(content, frame, name) {
@@ -88,7 +89,7 @@ function chainOf(t) {
   const [main, ...others] = [...t.hops].sort((a, b) => b.flows_now - a.flows_now || b.usable - a.usable || a.priority - b.priority);
   const limited = (leg) => {
     const worst = Object.entries(leg.limited_seconds ?? {}).sort((a, b) => b[1] - a[1])[0];
-    return worst && worst[1] > 0 ? 'mostly limited by ' + f.causeName(worst[0]) : '';
+    return worst && worst[1] > 0 ? 'mostly limited by ' + causeName(worst[0]) : '';
   };
   const items = [
     { key: 'clients', node: f.plural(t.flows_now, 'flow'), role: 'clients', level: 'none' },

@@ -1,5 +1,0 @@
-package main
-
-import "longhaul/bench/kit"
-
-func main() { kit.Main(Experiment()) }
