@@ -118,19 +118,3 @@ func (f *Flow) spilled(e *stream.Early, n int) {
 	f.sf.Spilled(e, n)
 	f.received()
 }
-
-// deliverSpill writes bytes whose turn has come to the flow's own socket, once, and
-// reports whether there were any and room for them.
-func (lg *leg) deliverSpill() bool {
-	f := lg.f
-	if !lg.open() || !lg.writable || lg.busyOut {
-		return false
-	}
-	b, e := f.sf.Turn()
-	if e == nil {
-		return false
-	}
-	lg.write(b)
-	f.sf.Turned(e)
-	return true
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -11,11 +12,6 @@ import (
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 )
-
-// farPart is what only a far flow has.
-type farPart struct {
-	f *Flow
-}
 
 // ask dials the target of a new flow in a goroutine. While too many flows of the session are
 // neither admitted nor refused, it waits, and so does the reader of the connection that brought
@@ -39,6 +35,9 @@ func (fr *farPart) ask(o wire.Open, a Acceptor, ahead []byte) {
 		fr.dial(o, a, ahead, decided)
 	})
 }
+
+// maxDeadline bounds the time in which a peer wants a target: what a configuration may have.
+const maxDeadline = time.Hour
 
 // dial connects to the target, for which ahead came with the OPEN. It calls admitted once the
 // relay has counted the flow.
@@ -195,4 +194,26 @@ func (ls *laneSet) replace(by *lane) {
 	}
 	ls.dropAll()
 	f.sf.Detach()
+}
+
+// join gives a far flow one more lane; received is the near relay's position.
+func (fr *farPart) join(l *lane, received uint64) {
+	f := fr.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.phase == phaseOver || !f.s.knows(wire.FeatureLanes) || len(f.lanes.strands) >= maxLanes || f.lanes.has(l) || !l.bind(f) {
+		l.close()
+		return
+	}
+	f.sf.In.Merge(maxSpill)
+	first := f.lanes.main() == nil
+	f.lanes.takeMemory(f.lanes.add(l, wire.AppendJoin(nil, f.id, f.sf.In.Position()), true))
+	f.lanes.pumpAll()
+	if first {
+		f.need.wokeAt = 0
+		f.lanes.attached(received)
+	} else {
+		f.lanes.takePosition(received)
+	}
+	f.lanes.feed()
 }

@@ -35,8 +35,6 @@ const (
 	maxPeerResume = time.Hour   // for which a peer may have its flows wait for a lane
 	emptyFor      = time.Minute // that a session without flows waits for its control connection
 
-	// maxDeadline bounds the time in which a peer wants a target: what a configuration may have.
-	maxDeadline = time.Hour
 	// maxOldSessions bounds the sessions of a link beside the current one. While there are so
 	// many, a far process that takes no new flows gets a further one each minute.
 	maxOldSessions = 16

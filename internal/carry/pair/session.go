@@ -2,14 +2,10 @@ package pair
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
@@ -264,32 +260,6 @@ func (s *session) owe(id uint64, c stream.Cause) {
 func (s *session) refuse(id uint64, c stream.Cause) {
 	s.bury(id, c.Code)
 	s.owe(id, c)
-}
-
-// whyLost is why a flow has had no lane for as long as it waits.
-func (s *session) whyLost() stream.Cause {
-	if s.near && s.control() == nil {
-		if err := s.unmade.why(); errors.Is(err, unix.ECONNREFUSED) {
-			return cause(flow.EndPeerRefused, fmt.Errorf("no lane for the time that a flow waits: %w", err))
-		}
-	}
-	return cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits"))
-}
-
-// whyDown is why a near flow has got no lane.
-func (s *session) whyDown() stream.Cause {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	err := s.unmade.why()
-	switch {
-	case errors.Is(err, unix.EADDRNOTAVAIL):
-		return cause(flow.EndNoLocalPort, err)
-	case s.problem != "":
-		return cause(flow.EndPairDown, errors.New(string(s.problem)+": "+s.text))
-	case err != nil:
-		return cause(flow.EndPairDown, fmt.Errorf("no new lane: %w", err))
-	}
-	return cause(flow.EndPairDown, errors.New("no lane to the far relay"))
 }
 
 // unmade is why no other lane could be made, or no control connection.

@@ -3,7 +3,6 @@ package pair
 import (
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -15,65 +14,6 @@ import (
 // A flow may have several lanes. The first one is its main lane: it began with OPEN or
 // ATTACH, and small messages take it. Each further one has joined. What the flow sends is
 // given to whichever lane has room; what it gets is put together by its offsets.
-
-const (
-	// maxLanes bounds the lanes of one flow.
-	maxLanes = 16
-	// maxSpill bounds the memory for bytes of one flow that came before their turn: as
-	// much as the other end may have sent without an acknowledgement.
-	maxSpill = limitMax
-	// spread is the number of bytes from which on a flow's further lanes take some while
-	// its main lane has nothing to do.
-	spread = 64 << 10
-)
-
-// strand is a lane while a flow has it.
-type strand struct {
-	l         *lane
-	sent      stream.Lane
-	greet     []byte // OPEN or ATTACH that goes first
-	attaching bool   // near: its ATTACH has no answer yet
-	ready     bool   // bytes may follow: the other end knows that the flow has the lane
-	gone      bool   // the flow has it no more
-	leaving   bool   // another lane has taken its place: nothing more is to be sent on it
-	pumped    bool   // a goroutine sends on it
-	idle      bool   // that goroutine waits for data
-	busy      bool   // a write is in progress, or waits for room
-	further   bool   // its memory counts
-	cond      cond   // of the flow's mu, for that goroutine
-	since     stamp  // of its first frame, or of the answer
-	paced     pace   // at the latest look
-	unsent    int    // what the kernel takes beyond what it can send; 0: not bounded yet
-	sentAt    stamp  // of the latest item that went out
-	roomAt    stamp  // since when somebody writes on it or waits for its room; zero: nobody does
-	// stuckAt is since when its reader has bytes that come before their turn, and no
-	// memory for them, while the flow's position is stuckPos.
-	stuckAt  stamp
-	stuckPos uint64
-	// delivered is what the other end's kernel had got at the last look of the window.
-	delivered struct{ packets, mss uint32 }
-}
-
-// laneSet are the lanes of a flow.
-type laneSet struct {
-	f       *Flow
-	strands []*strand                       // the main one first
-	counted sentOver                        // of lanes that it has left
-	policy  atomic.Pointer[compress.Policy] // of what it sends; nil: it has sent nothing that may be compressed
-}
-
-// of finds a lane among the flow's.
-func (ls *laneSet) of(l *lane) *strand {
-	for _, st := range ls.strands {
-		if st.l == l {
-			return st
-		}
-	}
-	return nil
-}
-
-// has reports whether the flow has a lane. The caller holds f.mu.
-func (ls *laneSet) has(l *lane) bool { return ls.of(l) != nil }
 
 // add gives the flow a lane. The caller holds f.mu, and has bound the lane.
 func (ls *laneSet) add(l *lane, greet []byte, ready bool) *strand {
@@ -120,23 +60,6 @@ func (ls *laneSet) giveMemory(st *strand) {
 		ls.f.s.node.budget.Give(laneMemory)
 	}
 }
-
-// main is the main lane; nil: there is none.
-func (ls *laneSet) main() *lane {
-	if len(ls.strands) == 0 {
-		return nil
-	}
-	return ls.strands[0].l
-}
-
-// attaching reports whether the main lane's ATTACH has no answer yet.
-func (ls *laneSet) attaching() bool { return len(ls.strands) > 0 && ls.strands[0].attaching }
-
-// blocked reports whether somebody writes to the main lane or waits for its room.
-func (ls *laneSet) blocked() bool { return len(ls.strands) > 0 && ls.strands[0].busy }
-
-// greeting reports whether the main lane's first frame has not gone out yet.
-func (ls *laneSet) greeting() bool { return ls.main() != nil && ls.strands[0].greet != nil }
 
 // pumpAll has each lane send by a goroutine of its own: from the second lane on none may
 // wait for the room of another.
@@ -222,44 +145,6 @@ func (ls *laneSet) send(st *strand, item stream.Item, some bool) {
 	}
 }
 
-// mayTake reports whether a strand gets what is to be sent next. A small message waits for
-// the first lane, unless that is busy, and a slow lane leaves a record to a faster one.
-func (ls *laneSet) mayTake(st *strand) bool {
-	f := ls.f
-	if !st.ready || f.near.releasing || !f.sf.Out.Pending() {
-		return false
-	}
-	if st != ls.strands[0] && st.leaving {
-		return false
-	}
-	main := f.spread.quickest()
-	if st != main && f.spread.leavesRecord(st) {
-		return false
-	}
-	return st == main || main.busy || !main.ready || f.sf.Out.Unsent() > spread
-}
-
-// feed wakes a goroutine that may send. The caller holds f.mu.
-func (ls *laneSet) feed() {
-	for _, st := range ls.strands {
-		if st.idle && ls.mayTake(st) {
-			st.idle = false
-			st.cond.broadcast()
-			return
-		}
-	}
-}
-
-// blockedLanes are those on which somebody waits for room.
-func (ls *laneSet) blockedLanes() (all []*lane) {
-	for _, st := range ls.strands {
-		if st.busy {
-			all = append(all, st.l)
-		}
-	}
-	return all
-}
-
 // join gives a near flow one more lane; nil: it could not be made. It reports false if the flow
 // wants none. The caller holds f.mu.
 func (sp *laneSpread) join(l *lane) bool {
@@ -304,28 +189,6 @@ func (ls *laneSet) takePosition(received uint64) {
 	} else if f.sf.Out.Acknowledged() > before {
 		f.watch.noteAck()
 	}
-}
-
-// join gives a far flow one more lane; received is the near relay's position.
-func (fr *farPart) join(l *lane, received uint64) {
-	f := fr.f
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.phase == phaseOver || !f.s.knows(wire.FeatureLanes) || len(f.lanes.strands) >= maxLanes || f.lanes.has(l) || !l.bind(f) {
-		l.close()
-		return
-	}
-	f.sf.In.Merge(maxSpill)
-	first := f.lanes.main() == nil
-	f.lanes.takeMemory(f.lanes.add(l, wire.AppendJoin(nil, f.id, f.sf.In.Position()), true))
-	f.lanes.pumpAll()
-	if first {
-		f.need.wokeAt = 0
-		f.lanes.attached(received)
-	} else {
-		f.lanes.takePosition(received)
-	}
-	f.lanes.feed()
 }
 
 // giveBack gives a near flow's lane back while the flow goes on with the others. What
@@ -511,4 +374,28 @@ func (f *Flow) answeredRelease(l *lane) (free bool) {
 	l.unbind(f)
 	f.wake()
 	return true
+}
+
+// noteAck notes that the other end has more than before: a lane that carried that may have
+// something to send now. The caller holds f.mu.
+func (fw *flowWatch) noteAck() {
+	f := fw.f
+	fw.ackedAt = stampNow()
+	for _, st := range f.lanes.strands { // room may come with the next segment
+		if st.roomAt != 0 {
+			st.roomAt = fw.ackedAt
+		}
+	}
+	f.lanes.feed()
+}
+
+// keepAsMany has the pool keep the lanes that the flow has now when it has ended.
+func (sp *laneSpread) keepAsMany(now time.Time) {
+	lanes := map[*wanPath]int{}
+	for _, st := range sp.f.lanes.strands {
+		lanes[st.l.path]++
+	}
+	for p, n := range lanes {
+		p.keepAsMany(n, now)
+	}
 }

@@ -1,23 +1,16 @@
 package pair
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
 )
-
-// flowWatch is what the watcher remembers of a flow between two looks.
-type flowWatch struct {
-	f        *Flow
-	gapAt    uint64 // the position as a receiver
-	gapSince stamp  // since when it stands there, though bytes beyond it are here
-	ackedAt  stamp  // of the latest progress of what is unacknowledged
-	lates    uint8  // how often the other end has said that bytes lack, since it last acknowledged some; 255: more often
-	toldSent bool   // the other end was told how much has gone out
-	resting  bool   // parked: it is looked at only now and then
-}
 
 // look finds what has taken too long.
 func (fw *flowWatch) look(now time.Time, w wait) {
@@ -72,16 +65,6 @@ func (fw *flowWatch) unserved(now time.Time, w wait) bool {
 func (fw *flowWatch) onOwn() bool {
 	f := fw.f
 	return f.lanes.main() != nil && f.s.noResume && !f.sf.Dead() && !f.endsUntold()
-}
-
-// giveUp ends the flow without its peer.
-func (f *Flow) giveUp(c stream.Cause) {
-	if !f.s.near && f.sf.Out.Acknowledged() == 0 { // else the near relay knows that the target was dialed
-		f.s.owe(f.id, stream.Cause{})
-	}
-	f.sf.Abort(c)
-	f.sf.PeerGone(c)
-	f.wake()
 }
 
 // watchReset passes on a reset of the flow's own socket that nobody reads, because what
@@ -173,13 +156,61 @@ func (fw *flowWatch) silenceLeft(now time.Time) time.Duration {
 	return bound - f.moved.until(now)
 }
 
-func (fw *flowWatch) setResting(on bool) {
-	f := fw.f
-	if fw.resting == on {
-		return
-	}
-	if fw.resting = on; on {
-		f.cond = cond{} // who waited was woken when the flow lost its lane
-	}
-	f.s.setResting(f, on)
+// wait is what flows without a lane have to wait for.
+type wait struct {
+	resume time.Duration // so long at most
+	outage bool          // the control connection is away, for less than resume
+	down   bool          // for longer
+	makes  bool          // it stands, or is about to, and lanes are being made, as far as is known
+	after  time.Duration // since the end of the latest outage; without one, and after resume, endless
 }
+
+// whyDown is why a near flow has got no lane.
+func (s *session) whyDown() stream.Cause {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.unmade.why()
+	switch {
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return cause(flow.EndNoLocalPort, err)
+	case s.problem != "":
+		return cause(flow.EndPairDown, errors.New(string(s.problem)+": "+s.text))
+	case err != nil:
+		return cause(flow.EndPairDown, fmt.Errorf("no new lane: %w", err))
+	}
+	return cause(flow.EndPairDown, errors.New("no lane to the far relay"))
+}
+
+// whyLost is why a flow has had no lane for as long as it waits.
+func (s *session) whyLost() stream.Cause {
+	if s.near && s.control() == nil {
+		if err := s.unmade.why(); errors.Is(err, unix.ECONNREFUSED) {
+			return cause(flow.EndPeerRefused, fmt.Errorf("no lane for the time that a flow waits: %w", err))
+		}
+	}
+	return cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits"))
+}
+
+// waitAt is what flows wait for at a moment. away is how long the control connection has
+// been away; 0: it stands.
+func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time.Duration, empty bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w = wait{resume: resume, after: math.MaxInt64}
+	stands := s.control() != nil
+	if s.near {
+		err := s.unmade.why()
+		w.makes = stands && (err == nil || waits(problemOf(err))) || !stands && s.proven.Load() > 0
+	}
+	if !stands {
+		away = now.Sub(s.since)
+		w.outage, w.down = s.stood && away <= resume, away > resume
+	} else if s.outage > 0 {
+		w.after = now.Sub(s.since)
+	}
+	return w, away, s.flowCount() == 0
+}
+
+// sweepEvery is the time between two looks at flows that rest, in ticks. Others are
+// looked at each tick.
+const sweepEvery = 100

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"log/slog"
-	"math"
 	"runtime"
 	"time"
 
@@ -14,8 +13,6 @@ import (
 
 const (
 	checkKeysTick = 10 // ticks
-	// wakeStale is the age of a lane beyond which a WAKE was sent in its knowledge.
-	wakeStale = 100 * time.Millisecond
 )
 
 // watch looks after sessions until the node closes.
@@ -77,35 +74,6 @@ func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
 	if empty && !s.near && away > min(resume, emptyFor) {
 		s.close()
 	}
-}
-
-// wait is what flows without a lane have to wait for.
-type wait struct {
-	resume time.Duration // so long at most
-	outage bool          // the control connection is away, for less than resume
-	down   bool          // for longer
-	makes  bool          // it stands, or is about to, and lanes are being made, as far as is known
-	after  time.Duration // since the end of the latest outage; without one, and after resume, endless
-}
-
-// waitAt is what flows wait for at a moment. away is how long the control connection has
-// been away; 0: it stands.
-func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time.Duration, empty bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w = wait{resume: resume, after: math.MaxInt64}
-	stands := s.control() != nil
-	if s.near {
-		err := s.unmade.why()
-		w.makes = stands && (err == nil || waits(problemOf(err))) || !stands && s.proven.Load() > 0
-	}
-	if !stands {
-		away = now.Sub(s.since)
-		w.outage, w.down = s.stood && away <= resume, away > resume
-	} else if s.outage > 0 {
-		w.after = now.Sub(s.since)
-	}
-	return w, away, s.flowCount() == 0
 }
 
 // revoke ends the session of a peer that is admitted no more: its flows first, so that
@@ -200,7 +168,3 @@ func (s *session) close() {
 		s.left(s)
 	}
 }
-
-// sweepEvery is the time between two looks at flows that rest, in ticks. Others are
-// looked at each tick.
-const sweepEvery = 100
