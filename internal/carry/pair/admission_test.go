@@ -106,7 +106,7 @@ func TestStrain(t *testing.T) {
 func TestLateHandshake(t *testing.T) {
 	const rtt = 600 * time.Millisecond
 	made := func(rtt time.Duration, repeats uint32) *lane {
-		return &lane{bulk: &bulkConn{rtt: rtt, repeats: repeats}}
+		return &lane{frames: frames{bulk: &bulkConn{rtt: rtt, repeats: repeats}}}
 	}
 	for _, test := range []struct {
 		name   string

@@ -118,3 +118,36 @@ func (f *Flow) spilled(e *stream.Early, n int) {
 	f.sf.Spilled(e, n)
 	f.received()
 }
+
+// answeredAttach takes the far relay's answer to an ATTACH or a JOIN.
+func (f *Flow) answeredAttach(l *lane, id, received uint64, join bool) {
+	if f.id != id {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.heard(l)
+	switch {
+	case join:
+		f.lanes.joined(l, received)
+	case f.lanes.main() == l:
+		st := f.lanes.strands[0]
+		st.attaching, st.since, f.need.wokeAt = false, stampNow(), 0
+		f.lanes.attached(received)
+	}
+}
+
+// answeredRelease takes the far relay's answer to a RELEASE, and reports whether the lane is free.
+func (f *Flow) answeredRelease(l *lane) (free bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lanes.main() != l || !f.near.releasing {
+		return false
+	}
+	f.near.releasing = false
+	f.lanes.dropAll()
+	f.sf.Detach()
+	l.unbind(f)
+	f.wake()
+	return true
+}

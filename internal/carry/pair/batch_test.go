@@ -52,7 +52,7 @@ func TestBatch(t *testing.T) {
 				write = tls.Client(out, config)
 				read.ReadWriter = tls.Server(bulk, config)
 			}
-			lane := &lane{bulk: bulk, conn: read}
+			lane := &lane{frames: frames{bulk: bulk, conn: read}}
 			ended := make(chan error)
 			go func() {
 				ended <- lane.read()

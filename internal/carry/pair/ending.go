@@ -1,10 +1,10 @@
 package pair
 
 import (
-	"slices"
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 )
 
@@ -27,46 +27,6 @@ func FateOf(owed []Owed, near NearSession) (fate Fate, flows []byte) {
 		}
 	}
 	return FateInOrder, flows
-}
-
-// maxLeft bounds the closed sessions of one peer whose outcomes are kept.
-const maxLeft = 64
-
-// left are the outcomes of a session that is closed.
-type left struct {
-	near     NearSession
-	outcomes *outcomes
-	owesFor  time.Duration
-	until    time.Time
-}
-
-// leave keeps the outcomes of a session that is closed. The caller holds the node's lock.
-func (u *peerUse) leave(one left) {
-	now := time.Now()
-	one.until = now.Add(one.owesFor)
-	u.left = slices.DeleteFunc(u.left, func(old left) bool {
-		_, some := old.outcomes.owed(now, old.owesFor)
-		return !some
-	})
-	if len(u.left) >= maxLeft {
-		if oldest := u.left[0]; oldest.until.After(u.dropped) {
-			u.dropped = oldest.until
-		}
-		u.left = slices.Delete(u.left, 0, 1)
-	}
-	u.left = append(u.left, one)
-}
-
-// takeLeft gives a session that begins again what it had left; nil: nothing. The caller holds the node's
-// lock.
-func (u *peerUse) takeLeft(near NearSession) *outcomes {
-	i := slices.IndexFunc(u.left, func(old left) bool { return old.near == near })
-	if i < 0 {
-		return nil
-	}
-	o := u.left[i].outcomes
-	u.left = slices.Delete(u.left, i, i+1)
-	return o
 }
 
 // Owed lists what this process owes. It is for the time after Close: all other flows that a near relay
@@ -126,4 +86,37 @@ func (s *session) drained(last bool) {
 		}
 	}
 	s.link.poke()
+}
+
+// resetAll resets the flows at both ends.
+func (s *session) resetAll(r flow.EndReason, err error) {
+	for _, f := range s.allFlows() {
+		f.Reset(r, err)
+	}
+}
+
+// endAll ends the flows without the other end.
+func (s *session) endAll(c stream.Cause) {
+	for _, f := range s.allFlows() {
+		f.mu.Lock()
+		if f.phase != phaseOver {
+			f.giveUp(c)
+		}
+		f.mu.Unlock()
+	}
+}
+
+func (s *session) dropAll() { s.endAll(cause(flow.EndDrain, nil)) }
+
+// close ends the session's connections, and flows that are left.
+func (s *session) close() {
+	s.mu.Lock()
+	s.closed.Store(true)
+	s.mu.Unlock()
+	s.shut()
+	s.closeLanes(func(*lane) bool { return true })
+	s.dropAll() // whose outcomes are left with the others
+	if !s.near && s.left != nil {
+		s.left(s)
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -35,9 +34,6 @@ func (fr *farPart) ask(o wire.Open, a Acceptor, ahead []byte) {
 		fr.dial(o, a, ahead, decided)
 	})
 }
-
-// maxDeadline bounds the time in which a peer wants a target: what a configuration may have.
-const maxDeadline = time.Hour
 
 // dial connects to the target, for which ahead came with the OPEN. It calls admitted once the
 // relay has counted the flow.

@@ -8,6 +8,8 @@ import (
 	"longhaul/internal/words/units"
 )
 
+var _ flow.Carried = (*Flow)(nil)
+
 func (f *Flow) end() flow.End {
 	e := flow.End{Reason: flow.EndClean, Target: f.targetAddress(), Resumes: int(f.need.resumes),
 		Outage: units.Seconds(f.need.outage.Truncate(time.Millisecond))} // a lane at once is no outage

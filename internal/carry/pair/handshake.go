@@ -7,14 +7,6 @@ import (
 	"longhaul/internal/carry/pair/wire"
 )
 
-// handshakeTimeout bounds the preface of a connection, and the other end's part of TLS and of HELLO each,
-// beside the time for which they wait for a processor.
-const handshakeTimeout = 10 * time.Second
-
-// nearHandshake is the near relay's bound: it gives up before the far one does, whose reset would say that
-// no relay is there.
-const nearHandshake = handshakeTimeout - handshakeTimeout/20
-
 // connection is one that has been through its handshake.
 type connection struct {
 	bulk   *bulkConn

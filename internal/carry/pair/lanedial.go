@@ -10,15 +10,6 @@ import (
 	"longhaul/internal/carry/pair/wire"
 )
 
-// maxLaneDials bounds handshakes of lanes at the same time: after an outage each
-// flow needs one. It stays below the far relay's maxHandshakes.
-const maxLaneDials = 768
-
-// maxDials bounds the attempts of all links of a node together that nobody waits for:
-// further ones for a control connection, and lanes for pools. After an outage hundreds of
-// tunnels come back at once, and a far relay that is flooded answers too late for all.
-const maxDials = 256
-
 // dialLanes dials lanes that flows or the pool lack.
 func (l *Link) dialLanes(s *session, now time.Time) {
 	best := l.paths.best()
@@ -237,45 +228,3 @@ func (s *session) laneWithin(now time.Time) time.Duration {
 	}
 	return max(within, min(now.Sub(since), handshakeTimeout))
 }
-
-// admission bounds the handshakes of a link's lanes that run at the same time, to about as many
-// as finish in half a second beyond their round trips. Further ones would only take memory and make all
-// late, until none ends in its time. Flows that wait meanwhile get lanes of flows that end.
-type admission struct {
-	most   int
-	cutAt  time.Time // of the latest reduction
-	usedAt time.Time
-}
-
-// limit is how many may run now, on a path with a round trip without queues. running are those that do.
-func (a *admission) limit(now time.Time, rtt time.Duration, running int) int {
-	if a.most == 0 || running == 0 && now.Sub(a.usedAt) > admissionRests {
-		a.most, a.usedAt = min(max(firstLaneDials, int(2*rtt/firstDialEvery)), maxLaneDials), now
-	}
-	return a.most
-}
-
-// ended takes the news of a handshake with the time that it took beyond its round trips. running
-// are those that ran at the same time.
-func (a *admission) ended(began, now time.Time, late time.Duration, running int) {
-	a.usedAt = now
-	switch {
-	case late > shrinksBeyond && began.After(a.cutAt):
-		// Once for all that ran then, and to no less than a half.
-		share := max(growsWithin.Seconds()/late.Seconds(), 0.5)
-		a.most, a.cutAt = max(int(share*float64(a.most)), leastLaneDials), now
-	case late <= growsWithin && 2*running >= a.most:
-		a.most = min(a.most+1, maxLaneDials)
-	}
-}
-
-const (
-	// leastLaneDials are the handshakes of lanes that may always run at the same time, and
-	// those for each round trip with which a link begins: one beginning each millisecond.
-	leastLaneDials = 8
-	firstLaneDials = 64
-	firstDialEvery = time.Millisecond
-	shrinksBeyond  = time.Second
-	// admissionRests is the time without a handshake after which a link begins as a new one.
-	admissionRests = 10 * time.Second
-)

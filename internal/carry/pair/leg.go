@@ -69,9 +69,6 @@ func prepareLeg(fd int) {
 	setReset(fd, true)
 }
 
-// minSplice is how many bytes pass unseen at least: fewer are copied.
-const minSplice = 16 << 10
-
 // take gives the flow its socket. The caller holds f.mu or is alone.
 func (lg *leg) take(fd int) error {
 	prepareLeg(fd)

@@ -9,10 +9,6 @@ import (
 	"longhaul/internal/carry/flow"
 )
 
-const (
-	tickEvery = 100 * time.Millisecond
-)
-
 // Link is the way of a near tunnel to its far relay.
 type Link struct {
 	node   *process
@@ -57,25 +53,6 @@ func (l *Link) newSession() *session {
 	s := newSession(l.node, l.o.Peer, randomID(), true)
 	s.link, s.paths, s.tunnel, s.mode = l, &l.paths, l.o.Tunnel, l.o.mode()
 	return s
-}
-
-// Update changes options; flows go on.
-func (l *Link) Update(o LinkOptions) {
-	l.mu.Lock()
-	o = o.withDefaults()
-	if o.Peer != l.o.Peer || o.Tunnel != l.o.Tunnel || o.mode() != l.o.mode() {
-		l.old = append(l.old, l.s)
-		samePeer := o.Peer == l.o.Peer
-		l.o = o
-		if l.s = l.newSession(); samePeer {
-			l.s.goesOnFrom(l.old[len(l.old)-1])
-		}
-	}
-	l.o = o
-	l.setPaths(o.Paths)
-	l.redialNow() // a reload tries at once
-	l.mu.Unlock()
-	l.poke()
 }
 
 // Close stops taking clients. Connections end with their last flow.
@@ -123,55 +100,6 @@ func (l *Link) poke() {
 	}
 }
 
-// Carry implements flow.Carrier.
-func (l *Link) Carry(c flow.Client, ended func(flow.End)) flow.Carried { return l.carry(c, ended) }
-
-func (l *Link) run() {
-	ticker := time.NewTicker(tickEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-l.node.ctx.Done():
-			return
-		case <-l.kick:
-		case <-ticker.C:
-		}
-		if l.tick() {
-			return
-		}
-	}
-}
-
-// tick dials what is missing. It reports true when a closed link has ended.
-func (l *Link) tick() (ended bool) {
-	now := time.Now()
-	l.mu.Lock()
-	l.replaceDrained()
-	l.waiting = slices.DeleteFunc(l.waiting, func(f *Flow) bool { return f.over.Load() })
-	all := append(slices.Clone(l.old), l.s)
-	closed := l.closed
-	l.mu.Unlock()
-	l.watchPaths(now)
-	for _, s := range all {
-		if s.control() == nil {
-			l.redial(s, now)
-		} else {
-			l.moveControl(s, now)
-		}
-		if s.reachable() {
-			l.dialLanes(s, now)
-		}
-	}
-	if closed && l.idle(all) {
-		for _, s := range all {
-			s.close()
-		}
-		l.drop()
-		return true
-	}
-	return false
-}
-
 // replace begins another session in place of the current one. It reports false if that would be one
 // too many: a far process that drains each session at once is no upgrade. The caller holds l.mu.
 func (l *Link) replace() bool {
@@ -185,26 +113,33 @@ func (l *Link) replace() bool {
 	return true
 }
 
-// replaceDrained begins a session for new flows if the far process takes none, and
-// ends drained ones with their last flow. The caller holds l.mu.
-func (l *Link) replaceDrained() {
-	l.s.mu.Lock()
-	draining := l.s.draining
-	l.s.mu.Unlock()
-	if draining {
-		l.replace()
+// Taking looks at the session that takes new flows. It looks at nothing else: callers ask
+// several times a second.
+func (l *Link) Taking() flow.Taking {
+	l.mu.Lock()
+	s := l.s
+	l.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := flow.Taking{Peer: s.peer, Takes: s.control() != nil && !s.draining, Stood: s.stood, Met: s.instance != 0,
+		Since: s.since, Problem: s.problem, Error: s.text}
+	trouble, since := s.trouble.now(time.Now())
+	if t.Trouble = trouble; t.Takes && since.After(t.Since) {
+		t.Since = since
 	}
-	l.old = slices.DeleteFunc(l.old, func(s *session) bool {
-		done := s.rested()
-		if done {
-			s.close()
-		}
-		return done
-	})
+	if s.draining {
+		t.Problem = flow.PairDraining
+	}
+	return t
 }
 
-func (l *Link) idle(all []*session) bool {
-	return !slices.ContainsFunc(all, func(s *session) bool {
-		return !s.rested()
-	})
+// maxOldSessions bounds the sessions of a link beside the current one. While there are so
+// many, a far process that takes no new flows gets a further one each minute.
+const maxOldSessions = 16
+
+// redialNow has the next tick try at once. The caller holds l.mu.
+func (l *Link) redialNow() {
+	for _, s := range append(slices.Clone(l.old), l.s) {
+		s.redialed = time.Time{}
+	}
 }

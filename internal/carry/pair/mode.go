@@ -1,10 +1,6 @@
 package pair
 
-import (
-	"log/slog"
-
-	"longhaul/internal/carry/pair/wire"
-)
+import "longhaul/internal/carry/pair/wire"
 
 // mode is how the lanes of a session carry flows. It never changes: a link whose
 // options change begins another session.
@@ -51,28 +47,4 @@ func (m mode) uses(both wire.Features) wire.Features {
 		both |= wire.FeatureSent // whoever knows the one knows the other
 	}
 	return both
-}
-
-// isStale reports that a far session is to take no new flows.
-func (s *session) isStale() bool {
-	if s.near {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stale
-}
-
-// setStale notes why the session is to take no new flows, which is a change of the far
-// tunnel; empty: it may. A stale one keeps its flows on the lanes that they have. DRAIN makes
-// the near relay begin another session.
-func (s *session) setStale(why string) {
-	s.mu.Lock()
-	fresh := why != "" && !s.stale
-	s.stale = why != ""
-	s.mu.Unlock()
-	if fresh {
-		s.tell(slog.LevelInfo, why, nil)
-		s.message(wire.Message{Type: wire.MessageDrain})
-	}
 }

@@ -1,8 +1,3 @@
-// Package pair is the node of a process in the pair protocol: links to far relays,
-// accepted lanes, flows that resume and park. docs/design/pairs-wire.md has the protocol.
-//
-// The near relay gives each admitted client to a Link. The far relay gives each
-// connection that begins with a preface (package preface) to Serve.
 package pair
 
 import (
@@ -169,3 +164,6 @@ func withDefaults(o flow.LegOptions) *flow.LegOptions {
 	}
 	return &o
 }
+
+// maxDeadline bounds the time in which a peer wants a target: what a configuration may have.
+const maxDeadline = time.Hour

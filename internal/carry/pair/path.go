@@ -416,3 +416,6 @@ func (p *wanPath) poolDials() int {
 	defer p.mu.Unlock()
 	return p.pools
 }
+
+// betterBy is the least gain in delay for which the control connection moves.
+const betterBy = 10 * time.Millisecond

@@ -21,8 +21,6 @@ import (
 // docs/design/pairs-outage.md has the table of all that a flow may wait for.
 
 const (
-	// pongWithin is the shortest time for an answer of the other relay.
-	pongWithin = 2 * time.Second
 	// greetWithin is the shortest time for the HELLO of a lane that a flow has already.
 	greetWithin = handshakeTimeout / 2
 	hedgeAfter  = 200 * time.Millisecond // of an OPEN without an answer
@@ -30,8 +28,6 @@ const (
 	// of them by another lane. Then somebody on the path keeps them back.
 	maxLates = 4
 )
-
-var errMissing = errors.New("bytes are missing at the other relay, which a lane has not brought")
 
 // answerWithin is how long the other relay may take for an answer without which the lane is lost.
 func (fw *flowWatch) answerWithin() time.Duration {

@@ -32,13 +32,6 @@ func redialEvery(away time.Duration) time.Duration {
 	return 2 * time.Second
 }
 
-// redialNow has the next tick try at once. The caller holds l.mu.
-func (l *Link) redialNow() {
-	for _, s := range append(slices.Clone(l.old), l.s) {
-		s.redialed = time.Time{}
-	}
-}
-
 // redial begins another attempt to get a control connection.
 func (l *Link) redial(s *session, now time.Time) {
 	s.mu.Lock()

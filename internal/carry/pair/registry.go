@@ -2,6 +2,7 @@ package pair
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -10,9 +11,6 @@ import (
 )
 
 const (
-	// maxBuried bounds the flows of a far session that are over and that it remembers, so that
-	// a late OPEN dials no target.
-	maxBuried = 4096
 	// maxAsking bounds the OPENs of a far session that are neither admitted nor refused yet.
 	maxAsking = 64
 )
@@ -204,3 +202,8 @@ func (r *registry) opened(id uint64) {
 		delete(r.expects, id)
 	}
 }
+
+// openWithin bounds the time for which a lane waits for the OPEN of its flow.
+const openWithin = handshakeTimeout
+
+var errNoOpen = errors.New("no OPEN came for the flow that the lane names")

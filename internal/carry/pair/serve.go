@@ -30,14 +30,8 @@ const (
 	// takes 30 kB. With honest ends there are as many as begin in a round trip of 0.7 s.
 	maxBegun = 1024
 
-	maxSessions   = 512         // of one peer
-	maxIdleLanes  = 1024        // of one peer: lanes that carry no flow
-	maxPeerResume = time.Hour   // for which a peer may have its flows wait for a lane
-	emptyFor      = time.Minute // that a session without flows waits for its control connection
+	emptyFor = time.Minute // that a session without flows waits for its control connection
 
-	// maxOldSessions bounds the sessions of a link beside the current one. While there are so
-	// many, a far process that takes no new flows gets a further one each minute.
-	maxOldSessions = 16
 )
 
 // Serve takes an accepted connection that begins with a preface. first are bytes

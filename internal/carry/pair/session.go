@@ -2,10 +2,15 @@ package pair
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
@@ -290,3 +295,114 @@ func (u *unmade) now() (err error, since time.Time) {
 }
 
 func (s *session) connected() bool { return s.control() != nil }
+
+// origin is a near tunnel, as its far relay knows it.
+type origin struct {
+	peer, tunnel string // the tunnel of the far relay
+	name         string // that the near one gives itself; empty: none
+}
+
+// trouble is why the far tunnel of a session takes no flows: its hops are down, say, or it is drained.
+// Without it the near relay would count as usable while each of its clients is reset. The far relay says
+// it at first on each control connection, and then each change; until it does, its last word holds.
+type trouble struct {
+	text  string    // empty: it takes flows
+	since time.Time // it has had trouble, or none; zero: never
+	was   string    // the last text that was not empty
+	told  *control  // far relay: the connection over which the near one knows text
+}
+
+// troubleHolds is how long trouble holds after the far relay's word that it is over, so that one which
+// changes its mind all the time makes no events.
+const troubleHolds = time.Second
+
+// now is the text at a moment, and since when there has been trouble, or none.
+func (t *trouble) now(now time.Time) (text string, since time.Time) {
+	if t.text == "" && t.was != "" && now.Sub(t.since) < troubleHolds {
+		return t.was, t.since
+	}
+	return t.text, t.since
+}
+
+// take takes another text.
+func (t *trouble) take(text string, now time.Time) {
+	if (text == "") != (t.text == "") {
+		t.since = now
+	}
+	if t.text = text; text != "" {
+		t.was = text
+	}
+}
+
+// isStale reports that a far session is to take no new flows.
+func (s *session) isStale() bool {
+	if s.near {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stale
+}
+
+// setStale notes why the session is to take no new flows, which is a change of the far
+// tunnel; empty: it may. A stale one keeps its flows on the lanes that they have. DRAIN makes
+// the near relay begin another session.
+func (s *session) setStale(why string) {
+	s.mu.Lock()
+	fresh := why != "" && !s.stale
+	s.stale = why != ""
+	s.mu.Unlock()
+	if fresh {
+		s.tell(slog.LevelInfo, why, nil)
+		s.message(wire.Message{Type: wire.MessageDrain})
+	}
+}
+
+// tellTrouble has the near relay know what it does not yet.
+func (s *session) tellTrouble() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ctl := s.control()
+	if ctl == nil || !s.knows(wire.FeatureTrouble) {
+		return
+	}
+	if now, known := s.acceptor.Trouble(); known && (now != s.trouble.text || s.trouble.told != ctl) {
+		s.trouble.text, s.trouble.told = now, ctl
+		ctl.post(wire.Message{Type: wire.MessageTrouble, Text: now})
+	}
+}
+
+// takeTrouble takes the far relay's word.
+func (s *session) takeTrouble(ctl *control, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.near && s.control() == ctl {
+		s.trouble.take(text, time.Now())
+	}
+}
+
+// whyLost is why a flow has had no lane for as long as it waits.
+func (s *session) whyLost() stream.Cause {
+	if s.near && s.control() == nil {
+		if err := s.unmade.why(); errors.Is(err, unix.ECONNREFUSED) {
+			return cause(flow.EndPeerRefused, fmt.Errorf("no lane for the time that a flow waits: %w", err))
+		}
+	}
+	return cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits"))
+}
+
+// whyDown is why a near flow has got no lane.
+func (s *session) whyDown() stream.Cause {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.unmade.why()
+	switch {
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return cause(flow.EndNoLocalPort, err)
+	case s.problem != "":
+		return cause(flow.EndPairDown, errors.New(string(s.problem)+": "+s.text))
+	case err != nil:
+		return cause(flow.EndPairDown, fmt.Errorf("no new lane: %w", err))
+	}
+	return cause(flow.EndPairDown, errors.New("no lane to the far relay"))
+}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -149,15 +148,6 @@ func (n *Node) sessions() (all []*session) {
 	return all
 }
 
-// peerUse is what the connections of one peer take.
-type peerUse struct {
-	idle atomic.Int64 // lanes that carry no flow
-	// left are outcomes of sessions that are closed, in their order; under the node's lock.
-	left []left
-	// dropped is until when the peer may wait for one of those that were dropped of left; zero: there is none.
-	dropped time.Time
-}
-
 // replaced reports whether another process has taken the place of the session's near relay, which is
 // away: one of the same near tunnel and the same start of its host, which has been connected for
 // long. A process that lives would be connected too, after an upgrade as well. That does not hold of
@@ -215,12 +205,6 @@ func (n *Node) findTwins(now time.Time) {
 	}
 }
 
-// origin is a near tunnel, as its far relay knows it.
-type origin struct {
-	peer, tunnel string // the tunnel of the far relay
-	name         string // that the near one gives itself; empty: none
-}
-
 // sessionEnded keeps the outcomes of a session that is closed.
 func (n *Node) sessionEnded(s *session) {
 	s.mu.Lock()
@@ -234,3 +218,9 @@ func (n *Node) sessionEnded(s *session) {
 		s.use.leave(left{near: key, outcomes: s.outcomes, owesFor: owesFor})
 	}
 }
+
+const maxSessions = 512 // of one peer
+
+const maxIdleLanes = 1024 // of one peer: lanes that carry no flow
+
+const maxPeerResume = time.Hour // for which a peer may have its flows wait for a lane

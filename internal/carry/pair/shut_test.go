@@ -37,7 +37,7 @@ func TestShutLane(t *testing.T) {
 			s := newSession(&process{}, "b", 1, true)
 			f := newFlow(s, 1, flow.LegOptions{})
 			f.phase, f.leg.writable = phaseKnown, true
-			l := &lane{s: &s.relation, home: s, bulk: bulk}
+			l := &lane{s: &s.relation, home: s, frames: frames{bulk: bulk}}
 			l.answered.Store(true)
 			st := f.lanes.add(l, nil, true)
 			nettest.Must(t, f.sf.Attach(0))

@@ -1,8 +1,6 @@
 package pair
 
 import (
-	"errors"
-	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -101,116 +99,10 @@ func (lg *leg) passPipe(pipe *splice.Pipe, n int) {
 	f.moved = stampNow()
 }
 
-// sendPipe writes a DATA frame whose bytes a pipe holds. Its error closes the lane.
-func (l *lane) sendPipe(f holder, offset uint64, pipe *splice.Pipe, n int) error {
-	l.wmu.Lock()
-	defer l.wmu.Unlock()
-	if l.bound() != f {
-		return errUnbound
-	}
-	var head [maxHead]byte
-	size := l.putHead(head[:], wire.Frame{Type: wire.FrameData, Length: n, Offset: offset})
-	err := l.bulk.writeFrom(head[:size], pipe, n)
-	if err != nil {
-		l.close()
-	}
-	return err
-}
-
-// writeFrom writes a head, and behind it the n bytes of a pipe.
-func (c *bulkConn) writeFrom(head []byte, pipe *splice.Pipe, n int) error {
-	if err := c.flush(); err != nil {
-		return err
-	}
-	var err error
-	waited := c.raw.Write(func(fd uintptr) bool {
-		for err = nil; len(head)+n > 0; {
-			var sent int
-			if len(head) > 0 {
-				sent, err = retry(func() (int, error) {
-					return unix.SendmsgN(int(fd), head, nil, nil, unix.MSG_NOSIGNAL|unix.MSG_MORE)
-				})
-				head = head[max(sent, 0):]
-			} else {
-				sent, err = movePipe(pipe.R, int(fd), n)
-				n -= sent
-			}
-			if err == unix.EAGAIN && c.linger.wait(int(fd), unix.POLLOUT) {
-				continue
-			}
-			if err != nil {
-				return err != unix.EAGAIN
-			}
-		}
-		return true
-	})
-	return errors.Join(waited, os.NewSyscallError("splice", err))
-}
-
-// movePipe is splice.Move with an error in place of a number.
-func movePipe(from, to, n int) (int, error) {
-	moved, errno := splice.Move(from, to, n)
-	if errno != 0 && errno != unix.EINTR {
-		return 0, errno
-	}
-	return max(moved, 0), nil
-}
-
-// spliced reports whether bytes of the lane may pass unseen.
-func (l *lane) spliced() bool { return l.s.noResume && l.bulk.clear }
-
-// passIn moves at most n bytes of a DATA frame to the flow's own socket unseen. It
-// returns 0 if they are to be read.
-func (l *lane) passIn(f holder, offset uint64, n int) (int, error) {
-	if f == nil || n < minSplice || !l.spliced() || l.bulk.in != nil || !f.passable(l, offset, n) {
-		return 0, nil
-	}
-	pipe, got, err := l.bulk.fillPipe(&l.s.node.pipes, n)
-	if err != nil || got == 0 {
-		return 0, err
-	}
-	l.noteReached(f, offset+uint64(got))
-	empty := f.deliverPipe(l, pipe, got)
-	l.s.node.pipes.give(pipe, empty)
-	return got, nil
-}
-
 func (f *Flow) passable(l *lane, offset uint64, n int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.lanes.main() == l && f.leg.open() && f.sf.In.Passable(offset, n)
-}
-
-// fillPipe waits for bytes and moves up to n of them to a pipe; nil: none is to be had.
-func (c *bulkConn) fillPipe(pool *pipes, n int) (pipe *splice.Pipe, got int, err error) {
-	waited := c.raw.Read(func(fd uintptr) bool {
-		if pipe = pool.take(); pipe == nil {
-			return true
-		}
-		var errno unix.Errno
-		got, errno = splice.Move(int(fd), pipe.W, min(n, pipe.Size))
-		if errno == unix.EAGAIN {
-			c.batch.wait(int(fd), 1, n)
-		}
-		for errno == unix.EINTR || errno == unix.EAGAIN && c.linger.wait(int(fd), unix.POLLIN) {
-			got, errno = splice.Move(int(fd), pipe.W, min(n, pipe.Size))
-		}
-		if errno == 0 && got > 0 {
-			return true
-		}
-		pool.give(pipe, true)
-		pipe, got = nil, 0
-		switch {
-		case errno == unix.EAGAIN:
-			return false
-		case errno != 0 && !splice.Unsupported(errno):
-			err = os.NewSyscallError("splice", errno)
-		case errno == 0:
-			err = io.ErrUnexpectedEOF
-		}
-		return true
-	})
-	return pipe, got, errors.Join(waited, err)
 }
 
 // deliverPipe writes the n bytes of a pipe to the flow's own socket, and waits for its

@@ -343,39 +343,6 @@ func (f *Flow) packing(begin bool) *compress.Policy {
 	return f.lanes.policy.Load()
 }
 
-// answeredAttach takes the far relay's answer to an ATTACH or a JOIN.
-func (f *Flow) answeredAttach(l *lane, id, received uint64, join bool) {
-	if f.id != id {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.heard(l)
-	switch {
-	case join:
-		f.lanes.joined(l, received)
-	case f.lanes.main() == l:
-		st := f.lanes.strands[0]
-		st.attaching, st.since, f.need.wokeAt = false, stampNow(), 0
-		f.lanes.attached(received)
-	}
-}
-
-// answeredRelease takes the far relay's answer to a RELEASE, and reports whether the lane is free.
-func (f *Flow) answeredRelease(l *lane) (free bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.lanes.main() != l || !f.near.releasing {
-		return false
-	}
-	f.near.releasing = false
-	f.lanes.dropAll()
-	f.sf.Detach()
-	l.unbind(f)
-	f.wake()
-	return true
-}
-
 // noteAck notes that the other end has more than before: a lane that carried that may have
 // something to send now. The caller holds f.mu.
 func (fw *flowWatch) noteAck() {

@@ -1,15 +1,10 @@
 package pair
 
 import (
-	"errors"
-	"fmt"
 	"math"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/stream"
 )
 
 // look finds what has taken too long.
@@ -163,52 +158,6 @@ type wait struct {
 	down   bool          // for longer
 	makes  bool          // it stands, or is about to, and lanes are being made, as far as is known
 	after  time.Duration // since the end of the latest outage; without one, and after resume, endless
-}
-
-// whyDown is why a near flow has got no lane.
-func (s *session) whyDown() stream.Cause {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	err := s.unmade.why()
-	switch {
-	case errors.Is(err, unix.EADDRNOTAVAIL):
-		return cause(flow.EndNoLocalPort, err)
-	case s.problem != "":
-		return cause(flow.EndPairDown, errors.New(string(s.problem)+": "+s.text))
-	case err != nil:
-		return cause(flow.EndPairDown, fmt.Errorf("no new lane: %w", err))
-	}
-	return cause(flow.EndPairDown, errors.New("no lane to the far relay"))
-}
-
-// whyLost is why a flow has had no lane for as long as it waits.
-func (s *session) whyLost() stream.Cause {
-	if s.near && s.control() == nil {
-		if err := s.unmade.why(); errors.Is(err, unix.ECONNREFUSED) {
-			return cause(flow.EndPeerRefused, fmt.Errorf("no lane for the time that a flow waits: %w", err))
-		}
-	}
-	return cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits"))
-}
-
-// waitAt is what flows wait for at a moment. away is how long the control connection has
-// been away; 0: it stands.
-func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time.Duration, empty bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w = wait{resume: resume, after: math.MaxInt64}
-	stands := s.control() != nil
-	if s.near {
-		err := s.unmade.why()
-		w.makes = stands && (err == nil || waits(problemOf(err))) || !stands && s.proven.Load() > 0
-	}
-	if !stands {
-		away = now.Sub(s.since)
-		w.outage, w.down = s.stood && away <= resume, away > resume
-	} else if s.outage > 0 {
-		w.after = now.Sub(s.since)
-	}
-	return w, away, s.flowCount() == 0
 }
 
 // sweepEvery is the time between two looks at flows that rest, in ticks. Others are

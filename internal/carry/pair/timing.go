@@ -115,6 +115,9 @@ const maxRTT = 2 * time.Second
 
 const pingEvery = time.Second
 
-// A handshake that takes this much longer than its round trips waits for a processor, here
-// or there. Up to growsWithin more of them may run, beyond shrinksBeyond fewer.
-const growsWithin = 500 * time.Millisecond
+const (
+	tickEvery = 100 * time.Millisecond
+)
+
+// pongWithin is the shortest time for an answer of the other relay.
+const pongWithin = 2 * time.Second

@@ -1,14 +1,9 @@
 package pair
 
 import (
-	"cmp"
-	"errors"
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/wire"
 )
 
@@ -137,35 +132,4 @@ func (l *Link) sentAhead(f *Flow) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f.near.needsOpen = false
-}
-
-func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
-	l.mu.Lock()
-	s, refuse := l.s, l.closed || l.node.draining.Load() || l.node.closing.Load()
-	l.mu.Unlock()
-	f := newFlow(s, l.flowID.Add(1), c.Legs)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.done = ended
-	f.near.opening = &wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}
-	if s.noResume {
-		f.sf.NoResume()
-	}
-	f.sf.Out.Keep(c.Early)
-	l.node.flowsNow.Add(1)
-	s.add(f)
-	l.followEnd(f) // the far process may have ended since
-	err := f.leg.take(c.FD)
-	if err != nil {
-		unix.Close(c.FD)
-		f.leg.fd = -1
-	}
-	switch {
-	case err != nil:
-		f.sf.LocalReset(cause(flow.EndNoResources, err))
-	case refuse:
-		f.sf.Abort(cause(flow.EndDrain, errors.New("the relay takes no new flows")))
-	}
-	f.wake()
-	return f
 }

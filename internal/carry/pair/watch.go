@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"log/slog"
+	"math"
 	"runtime"
 	"time"
 
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/stream"
 )
 
 const (
@@ -76,6 +76,26 @@ func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
 	}
 }
 
+// waitAt is what flows wait for at a moment. away is how long the control connection has
+// been away; 0: it stands.
+func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time.Duration, empty bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w = wait{resume: resume, after: math.MaxInt64}
+	stands := s.control() != nil
+	if s.near {
+		err := s.unmade.why()
+		w.makes = stands && (err == nil || waits(problemOf(err))) || !stands && s.proven.Load() > 0
+	}
+	if !stands {
+		away = now.Sub(s.since)
+		w.outage, w.down = s.stood && away <= resume, away > resume
+	} else if s.outage > 0 {
+		w.after = now.Sub(s.since)
+	}
+	return w, away, s.flowCount() == 0
+}
+
 // revoke ends the session of a peer that is admitted no more: its flows first, so that
 // it learns why, and its connections a second later.
 func (s *session) revoke() {
@@ -133,38 +153,5 @@ func (s *session) watchControl(now time.Time, slow bool) {
 	}
 	if slow {
 		ctl.announce(s.node.identity.Announced(s.peer))
-	}
-}
-
-// resetAll resets the flows at both ends.
-func (s *session) resetAll(r flow.EndReason, err error) {
-	for _, f := range s.allFlows() {
-		f.Reset(r, err)
-	}
-}
-
-// endAll ends the flows without the other end.
-func (s *session) endAll(c stream.Cause) {
-	for _, f := range s.allFlows() {
-		f.mu.Lock()
-		if f.phase != phaseOver {
-			f.giveUp(c)
-		}
-		f.mu.Unlock()
-	}
-}
-
-func (s *session) dropAll() { s.endAll(cause(flow.EndDrain, nil)) }
-
-// close ends the session's connections, and flows that are left.
-func (s *session) close() {
-	s.mu.Lock()
-	s.closed.Store(true)
-	s.mu.Unlock()
-	s.shut()
-	s.closeLanes(func(*lane) bool { return true })
-	s.dropAll() // whose outcomes are left with the others
-	if !s.near && s.left != nil {
-		s.left(s)
 	}
 }

@@ -2,12 +2,61 @@ package pair
 
 import (
 	"errors"
+	"log/slog"
+	"runtime"
 	"slices"
 	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/connsource"
 )
+
+// New starts a node.
+func New(o Options) (*Node, error) {
+	p, err := newPoller()
+	if err != nil {
+		return nil, err
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.ParkAfter == 0 {
+		o.ParkAfter = DefaultParkAfter
+	}
+	if o.StripeAfter == 0 {
+		o.StripeAfter = DefaultStripeAfter
+	}
+	if o.LateNoResume == 0 {
+		o.LateNoResume = DefaultLateNoResume
+	}
+	if o.ReplacedAfter == 0 {
+		o.ReplacedAfter = DefaultReplacedAfter
+	}
+	if o.MaxBegun == 0 {
+		o.MaxBegun = maxBegun * max(runtime.GOMAXPROCS(0)/2, 1)
+	}
+	n := &Node{controls: newTurns(runtime.GOMAXPROCS(0)),
+		handshakes: connsource.NewPlaces(maxHandshakes), begun: connsource.NewPlaces(o.MaxBegun),
+		accepted: map[NearSession]*session{}, uses: map[string]*peerUse{}, strangers: map[flow.PairProblem]int64{}}
+	n.init(o, p)
+	n.tasks.Go(n.watch)
+	return n, nil
+}
+
+// Link adds the way of a near tunnel to its far relay and starts to connect.
+func (n *Node) Link(o LinkOptions) *Link {
+	l := newLink(&n.process, o, func(l *Link) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.links = slices.DeleteFunc(n.links, func(x *Link) bool { return x == l })
+	})
+	n.mu.Lock()
+	n.links = append(n.links, l)
+	n.mu.Unlock()
+	n.tasks.Go(l.run)
+	return l
+}
 
 // Drain tells all peers that this process takes no new flows. Links of this process
 // take none either; flows that exist go on, with new lanes if they need them.
