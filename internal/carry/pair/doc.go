@@ -45,8 +45,8 @@
 // # Who knows whom
 //
 // A lane knows its flow as a holder and its session as a home, and a session knows its link as a
-// supplier: interfaces which say what the lower one asks of the upper one. These are the files from
-// the bottom up:
+// supplier: interfaces which say what the lower one asks of the upper one. These are the files
+// from the bottom up:
 //
 //	words:     identity reason options stamp cond mode turns
 //	sockets:   syscalls linger batch poller conn kernel problem pipes

@@ -266,3 +266,14 @@ func (sp *laneSpread) lanesBusy() bool {
 func (sp *laneSpread) hasEnough(st *strand) bool {
 	return st.busy || sp.f.sf.Out.Starved() && st.pace().queued > 0
 }
+
+// keepAsMany has the pool keep the lanes that the flow has now when it has ended.
+func (sp *laneSpread) keepAsMany(now time.Time) {
+	lanes := map[*wanPath]int{}
+	for _, st := range sp.f.lanes.strands {
+		lanes[st.l.path]++
+	}
+	for p, n := range lanes {
+		p.keepAsMany(n, now)
+	}
+}

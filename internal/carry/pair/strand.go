@@ -3,7 +3,6 @@ package pair
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/compress"
@@ -263,9 +262,6 @@ func (ls *laneSet) leave() {
 	if len(strands) == 0 {
 		return
 	}
-	if f.s.near && len(strands) > 1 {
-		f.spread.keepAsMany(time.Now())
-	}
 	f.near.releasing = false
 	ls.dropAll()
 	f.sf.Detach()
@@ -354,15 +350,4 @@ func (fw *flowWatch) noteAck() {
 		}
 	}
 	f.lanes.feed()
-}
-
-// keepAsMany has the pool keep the lanes that the flow has now when it has ended.
-func (sp *laneSpread) keepAsMany(now time.Time) {
-	lanes := map[*wanPath]int{}
-	for _, st := range sp.f.lanes.strands {
-		lanes[st.l.path]++
-	}
-	for p, n := range lanes {
-		p.keepAsMany(n, now)
-	}
 }
