@@ -51,7 +51,7 @@ func (l *Link) Attempts() (left []string) {
 
 // Kept is how many lanes the pool keeps after the link's flows have ended.
 func (l *Link) Kept() (n int) {
-	for _, p := range l.pathsNow() {
+	for _, p := range l.paths.list() {
 		n += p.poolLimit(1, time.Now())
 	}
 	return n
