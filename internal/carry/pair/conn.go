@@ -416,9 +416,22 @@ func (c *bulkConn) control(f func(fd int)) { _ = c.raw.Control(func(fd uintptr) 
 
 // The rest of net.Conn.
 
-func (c *bulkConn) Close() error                       { return c.tcp.Close() }
-func (c *bulkConn) LocalAddr() net.Addr                { return c.tcp.LocalAddr() }
-func (c *bulkConn) RemoteAddr() net.Addr               { return c.tcp.RemoteAddr() }
-func (c *bulkConn) SetDeadline(t time.Time) error      { return c.tcp.SetDeadline(t) }
-func (c *bulkConn) SetReadDeadline(t time.Time) error  { return c.tcp.SetReadDeadline(t) }
+func (c *bulkConn) Close() error { return c.tcp.Close() }
+
+func (c *bulkConn) LocalAddr() net.Addr { return c.tcp.LocalAddr() }
+
+func (c *bulkConn) RemoteAddr() net.Addr { return c.tcp.RemoteAddr() }
+
+func (c *bulkConn) SetDeadline(t time.Time) error { return c.tcp.SetDeadline(t) }
+
+func (c *bulkConn) SetReadDeadline(t time.Time) error { return c.tcp.SetReadDeadline(t) }
+
 func (c *bulkConn) SetWriteDeadline(t time.Time) error { return c.tcp.SetWriteDeadline(t) }
+
+// handshakeTimeout bounds the preface of a connection, and the other end's part of TLS and of HELLO each,
+// beside the time for which they wait for a processor.
+const handshakeTimeout = 10 * time.Second
+
+// nearHandshake is the near relay's bound: it gives up before the far one does, whose reset would say that
+// no relay is there.
+const nearHandshake = handshakeTimeout - handshakeTimeout/20

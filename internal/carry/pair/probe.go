@@ -4,8 +4,6 @@ import (
 	"errors"
 	"slices"
 	"time"
-
-	"longhaul/internal/sys/tcpinfo"
 )
 
 // Each of several paths has a lane that carries no flow, its probe. A few bytes on it now and
@@ -18,9 +16,6 @@ const (
 	probeBusy    = tickEvery
 	probeIdle    = 2 * time.Second
 	probeStandby = 10 * time.Second
-	// silentAfter is how long a write on a probe may lack an acknowledgement while nothing
-	// comes over the path's other lanes either.
-	silentAfter = 400 * time.Millisecond
 	// probeRetry is the time between two attempts to reach a path that is down.
 	probeRetry = time.Second
 )
@@ -29,8 +24,8 @@ var errPathSilent = errors.New("no acknowledgement of anything")
 
 // watchPaths looks after the probes of several paths.
 func (l *Link) watchPaths(now time.Time) {
-	if !l.several() {
-		l.pathsNow()[0].closeProbe()
+	if !l.paths.several() {
+		l.paths.list()[0].closeProbe()
 		return
 	}
 	s := l.current()
@@ -39,9 +34,9 @@ func (l *Link) watchPaths(now time.Time) {
 	if l.busy() {
 		every = probeBusy
 	}
-	usable := l.usable()
+	usable := l.paths.usable()
 	spare := len(usable) > 0 && !usable[0].options().Standby
-	for _, p := range l.pathsNow() {
+	for _, p := range l.paths.list() {
 		l.tellPath(p)
 		if len(usable) > 0 && !slices.Contains(usable, p) {
 			s.dropWarm(p)
@@ -78,49 +73,11 @@ func (l *Link) watchPaths(now time.Time) {
 // busy reports whether a flow of the link is not parked.
 func (l *Link) busy() bool {
 	for _, s := range l.sessions() {
-		s.mu.Lock()
-		n := len(s.watched)
-		s.mu.Unlock()
-		if n > 0 {
+		if s.active() {
 			return true
 		}
 	}
 	return false
-}
-
-// lost reports that nothing comes over the path: what its probe sends is not acknowledged, and
-// its other lanes hear nothing either. Otherwise it takes note of the round trip.
-func (p *wanPath) lost(probe *lane, now time.Time) bool {
-	silent, within := false, silentAfter
-	kernelSays(probe.bulk, func(i *tcpinfo.Info) bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.rtt = i.RTT
-		if i.Unacked == 0 && i.NotsentBytes == 0 { // a host without the path's address sends nothing
-			p.asked = time.Time{}
-		}
-		within = max(within, 4*i.RTT, i.RTT+4*i.RTTVar)
-		silent = !p.asked.IsZero() && now.Sub(p.asked) > within && i.LastAckRecv > within
-		return true
-	})
-	if !silent {
-		return false
-	}
-	for _, l := range p.allLanes() {
-		if l == probe || !heardOf(l, within) {
-			continue
-		}
-		if stuck(probe.bulk, 4*within) {
-			probe.close() // it alone is dead
-		}
-		return false
-	}
-	return true
-}
-
-// heardOf reports that something has come over a lane of late.
-func heardOf(l *lane, within time.Duration) bool {
-	return kernelSays(l.bulk, func(i *tcpinfo.Info) bool { return min(i.LastAckRecv, i.LastDataRecv) < within })
 }
 
 // dialProbe makes the probe of a path.
@@ -141,28 +98,6 @@ func (l *Link) dialProbe(s *session, p *wanPath) {
 		p.probeEnded(lane)
 	}
 	l.poke() // the pool lacks lanes
-}
-
-// closeProbe closes the probe of a path that others were beside.
-func (p *wanPath) closeProbe() {
-	p.mu.Lock()
-	probe := p.probe
-	p.mu.Unlock()
-	if probe != nil {
-		probe.close()
-	}
-}
-
-// probeEnded takes the news that a lane has ended, if it is the path's probe.
-func (p *wanPath) probeEnded(l *lane) {
-	if p == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.probe == l {
-		p.probe = nil
-	}
 }
 
 // tellPath logs how a path has changed.

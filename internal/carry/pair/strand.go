@@ -1,11 +1,11 @@
 package pair
 
 import (
-	"errors"
+	"fmt"
 	"slices"
-	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/compress"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 )
@@ -14,171 +14,117 @@ import (
 // ATTACH, and small messages take it. Each further one has joined. What the flow sends is
 // given to whichever lane has room; what it gets is put together by its offsets.
 
-const (
-	// maxLanes bounds the lanes of one flow.
-	maxLanes = 16
-	// maxSpill bounds the memory for bytes of one flow that came before their turn: as
-	// much as the other end may have sent without an acknowledgement.
-	maxSpill = limitMax
-	// spread is the number of bytes from which on a flow's further lanes take some while
-	// its main lane has nothing to do.
-	spread = 64 << 10
-)
-
-// strand is a lane while a flow has it.
-type strand struct {
-	l       *lane
-	sent    stream.Lane
-	greet   []byte // OPEN or ATTACH that goes first
-	ready   bool   // bytes may follow: the other end knows that the flow has the lane
-	gone    bool   // the flow has it no more
-	leaving bool   // another lane has taken its place: nothing more is to be sent on it
-	pumped  bool   // a goroutine sends on it
-	idle    bool   // that goroutine waits for data
-	busy    bool   // a write is in progress, or waits for room
-	further bool   // its memory counts
-	cond    cond   // of the flow's mu, for that goroutine
-	since   stamp  // of its first frame, or of the answer
-	paced   pace   // at the latest look
-	unsent  int    // what the kernel takes beyond what it can send; 0: not bounded yet
-	sentAt  stamp  // of the latest item that went out
-	roomAt  stamp  // since when somebody writes on it or waits for its room; zero: nobody does
-	// stuckAt is since when its reader has bytes that come before their turn, and no
-	// memory for them, while the flow's position is stuckPos.
-	stuckAt  stamp
-	stuckPos uint64
-	// delivered is what the other end's kernel had got at the last look of the window.
-	delivered struct{ packets, mss uint32 }
-}
-
-// strand finds a lane among the flow's.
-func (f *Flow) strand(l *lane) *strand {
-	for _, st := range f.strands {
-		if st.l == l {
-			return st
-		}
-	}
-	return nil
-}
-
-// has reports whether the flow has a lane. The caller holds f.mu.
-func (f *Flow) has(l *lane) bool { return f.strand(l) != nil }
-
-// addStrand gives the flow a lane. The caller holds f.mu, and has bound the lane.
-func (f *Flow) addStrand(l *lane, greet []byte, ready bool) *strand {
+// add gives the flow a lane. The caller holds f.mu, and has bound the lane.
+func (ls *laneSet) add(l *lane, greet []byte, ready bool) *strand {
 	st := &strand{l: l, greet: greet, ready: ready, since: stampNow()}
-	f.strands = append(f.strands, st)
-	f.lane = f.strands[0].l
-	if f.sf.In.Merges() {
-		f.pumpAll()
+	ls.strands = append(ls.strands, st)
+	if ls.f.sf.In.Merges() {
+		ls.pumpAll()
 	}
 	return st
 }
 
-// dropStrand takes a lane from the flow.
-func (f *Flow) dropStrand(st *strand) {
+// drop takes a lane from the flow.
+func (ls *laneSet) drop(st *strand) {
 	st.gone = true
 	st.cond.broadcast()
-	f.giveMemory(st)
-	f.strands = slices.DeleteFunc(f.strands, func(other *strand) bool { return other == st })
-	if len(f.strands) == 0 {
-		f.strands, f.lane = nil, nil
+	ls.giveMemory(st)
+	ls.strands = slices.DeleteFunc(ls.strands, func(other *strand) bool { return other == st })
+	if len(ls.strands) == 0 {
+		ls.strands = nil
 		return
 	}
-	if main := f.strands[0]; f.lane != main.l {
-		f.lane, f.laneSince, f.attaching = main.l, main.since, !main.ready
-		f.feed() // it takes small messages from now on
-	}
+	ls.feed() // another one may be the main lane now, and takes small messages
 }
 
-// dropStrands takes all lanes from the flow.
-func (f *Flow) dropStrands() {
-	for _, st := range f.strands {
+// dropAll takes all lanes from the flow.
+func (ls *laneSet) dropAll() {
+	for _, st := range ls.strands {
 		st.gone = true
 		st.cond.broadcast()
-		f.giveMemory(st)
+		ls.giveMemory(st)
 	}
-	f.strands, f.lane = nil, nil
+	ls.strands = nil
 }
 
 // takeMemory counts what a further lane takes.
-func (f *Flow) takeMemory(st *strand) {
+func (ls *laneSet) takeMemory(st *strand) {
 	st.further = true
-	f.s.node.budget.Force(laneMemory)
+	ls.f.s.node.budget.Force(laneMemory)
 }
 
-func (f *Flow) giveMemory(st *strand) {
+func (ls *laneSet) giveMemory(st *strand) {
 	if st.further {
 		st.further = false
-		f.s.node.budget.Give(laneMemory)
+		ls.f.s.node.budget.Give(laneMemory)
 	}
 }
 
-// greeting reports whether the main lane's first frame has not gone out yet.
-func (f *Flow) greeting() bool { return f.lane != nil && f.strands[0].greet != nil }
-
 // pumpAll has each lane send by a goroutine of its own: from the second lane on none may
 // wait for the room of another.
-func (f *Flow) pumpAll() {
-	for _, st := range f.strands {
+func (ls *laneSet) pumpAll() {
+	for _, st := range ls.strands {
 		if !st.pumped {
 			st.pumped = true
-			f.s.node.tasks.Go(func() { f.pump(st) })
+			ls.f.s.node.tasks.Go(func() { ls.pump(st) })
 		}
 	}
 }
 
 // pump sends on one of the flow's lanes.
-func (f *Flow) pump(st *strand) {
+func (ls *laneSet) pump(st *strand) {
+	f := ls.f
 	defer st.l.bulk.pull()()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for !st.gone {
-		if st.greet == nil && !f.mayTake(st) {
+		if st.greet == nil && !ls.mayTake(st) {
 			st.idle = true
 			st.cond.wait(&f.mu)
 			st.idle = false
 			continue
 		}
-		if st.greet == nil && !f.awaitRoom(st) {
+		if st.greet == nil && !ls.awaitRoom(st) {
 			continue
 		}
 		var item stream.Item
 		some := false
-		if f.mayTake(st) {
+		if ls.mayTake(st) {
 			if !f.sf.Out.InFlight() {
-				f.ackedAt = stampNow()
+				f.watch.ackedAt = stampNow()
 			}
 			item, some = f.sf.Out.Next(&st.sent, st.pace().record())
 		}
-		f.feed() // another lane, if there is more
-		f.sendOn(st, item, some)
+		ls.feed() // another lane, if there is more
+		ls.send(st, item, some)
 	}
 }
 
 // awaitRoom waits until the lane has room for a record, and reports whether it is to have one.
 // Meanwhile another lane may take what is next, and no buffer holds it.
-func (f *Flow) awaitRoom(st *strand) bool {
+func (ls *laneSet) awaitRoom(st *strand) bool {
+	f := ls.f
 	st.pace()
 	st.boundUnsent()
-	f.feed()
+	ls.feed()
 	st.busy, st.roomAt = true, stampNow()
 	f.mu.Unlock()
 	err := st.l.awaitRoom(f)
 	f.mu.Lock()
 	st.busy, st.roomAt = false, 0
 	if err != nil && !st.gone {
-		f.loseLane(st.l)
+		ls.lose(st.l)
 	}
-	return !st.gone && (st.greet != nil || f.mayTake(st))
+	return !st.gone && (st.greet != nil || ls.mayTake(st))
 }
 
-// sendOn writes a strand's first frame, if that is due, and an item. It reports whether the
+// send writes a strand's first frame, if that is due, and an item. It reports whether the
 // lane took them.
-func (f *Flow) sendOn(st *strand, item stream.Item, some bool) {
+func (ls *laneSet) send(st *strand, item stream.Item, some bool) {
+	f := ls.f
 	greet := st.greet
 	st.greet, st.busy, st.roomAt = nil, true, stampNow()
-	f.toldSent = f.toldSent && !some
+	f.watch.toldSent = f.watch.toldSent && !some
 	f.mu.Unlock()
 	var err error
 	if some {
@@ -191,229 +137,217 @@ func (f *Flow) sendOn(st *strand, item stream.Item, some bool) {
 	f.sf.Out.Sent(item)
 	switch {
 	case err != nil && !st.gone:
-		f.loseLane(st.l)
+		ls.lose(st.l)
 	case err == nil && some:
 		f.moved = stampNow()
 		st.sentAt = f.moved
 	}
 }
 
-// mayTake reports whether a strand gets what is to be sent next. A small message waits for
-// the first lane, unless that is busy, and a slow lane leaves a record to a faster one.
-func (f *Flow) mayTake(st *strand) bool {
-	if !st.ready || f.releasing || !f.sf.Out.Pending() {
-		return false
-	}
-	if st != f.strands[0] && st.leaving {
-		return false
-	}
-	main := f.firstStrand()
-	if st != main && f.leavesRecord(st) {
-		return false
-	}
-	return st == main || main.busy || !main.ready || f.sf.Out.Unsent() > spread
-}
-
-// feed wakes a goroutine that may send. The caller holds f.mu.
-func (f *Flow) feed() {
-	for _, st := range f.strands {
-		if st.idle && f.mayTake(st) {
-			st.idle = false
-			st.cond.broadcast()
-			return
-		}
-	}
-}
-
-// blockedLanes are those on which somebody waits for room.
-func (f *Flow) blockedLanes() (all []*lane) {
-	for i, st := range f.strands {
-		if st.busy || i == 0 && f.blocked {
-			all = append(all, st.l)
-		}
-	}
-	return all
-}
-
 // join gives a near flow one more lane; nil: it could not be made. It reports false if the flow
 // wants none. The caller holds f.mu.
-func (f *Flow) join(l *lane) bool {
-	f.joining--
-	if l == nil || l.s != f.s || !f.joinable() || !l.bind(f) {
+func (sp *laneSpread) join(l *lane) bool {
+	f := sp.f
+	sp.joining--
+	if l == nil || l.home != home(f.s) || !sp.joinable() || !l.bind(f) {
 		return false
 	}
 	f.sf.In.Merge(maxSpill)
-	f.takeMemory(f.addStrand(l, wire.AppendJoin(nil, f.id, f.sf.In.Position()), false))
-	f.pumpAll()
+	st := f.lanes.add(l, wire.AppendJoin(nil, f.id, f.sf.In.Position()), false)
+	st.attaching = true
+	f.lanes.takeMemory(st)
+	f.lanes.pumpAll()
 	return true
 }
 
 // joinable reports whether lanes may join the flow now: both ends know its main lane.
-func (f *Flow) joinable() bool {
-	return f.near && f.known && f.opened && f.lane != nil && !f.attaching && !f.releasing && !f.releaseDue &&
-		!f.finished && !f.sf.Dead() && !f.sf.Clean() && f.s.manyLanes() && len(f.strands) < f.wantLanes &&
+func (sp *laneSpread) joinable() bool {
+	f := sp.f
+	return f.s.near && f.phase == phaseOpen && f.lanes.main() != nil && !f.lanes.strands[0].attaching && !f.near.releasing && !f.near.releaseDue &&
+		f.phase != phaseOver && !f.sf.Dead() && !f.sf.Clean() && f.s.knows(wire.FeatureLanes) && len(f.lanes.strands) < int(sp.want) &&
 		f.s.node.budget.fits(laneMemory, laneRoom)
 }
 
 // joined takes the far relay's answer on a lane that has joined. The caller holds f.mu.
-func (f *Flow) joined(l *lane, received uint64) {
-	st := f.strand(l)
+func (ls *laneSet) joined(l *lane, received uint64) {
+	st := ls.of(l)
 	if st == nil {
 		return
 	}
-	st.ready, st.since = true, stampNow()
-	if st == f.strands[0] {
-		f.attaching, f.laneSince = false, st.since
-	}
+	st.ready, st.attaching, st.since = true, false, stampNow()
+	ls.takePosition(received)
+	ls.feed()
+}
+
+// takePosition takes the other end's position, which a lane that joins has brought.
+func (ls *laneSet) takePosition(received uint64) {
+	f := ls.f
+	before := f.sf.Out.Acknowledged()
 	if err := f.sf.Arrived(received); err != nil {
 		f.abort(cause(flow.EndDamaged, errPosition(received)))
+	} else if f.sf.Out.Acknowledged() > before {
+		f.watch.noteAck()
 	}
-	f.feed()
 }
 
-// joinFar gives a far flow one more lane; received is the near relay's position.
-func (f *Flow) joinFar(l *lane, received uint64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.finished || !f.s.manyLanes() || len(f.strands) >= maxLanes || f.has(l) || !l.bind(f) {
-		l.close()
-		return
-	}
-	f.sf.In.Merge(maxSpill)
-	first := f.lane == nil
-	f.takeMemory(f.addStrand(l, wire.AppendJoin(nil, f.id, f.sf.In.Position()), true))
-	f.pumpAll()
-	if first {
-		f.wokeAt = 0
-		f.attached(received)
-	} else if err := f.sf.Arrived(received); err != nil {
-		f.abort(cause(flow.EndDamaged, errPosition(received)))
-	}
-	f.feed()
-}
-
-// releaseStrand gives a near flow's lane back while the flow goes on with the others. What
+// giveBack gives a near flow's lane back while the flow goes on with the others. What
 // nobody acknowledged goes over these.
-func (f *Flow) releaseStrand(st *strand) {
-	f.dropStrand(st)
+func (ls *laneSet) giveBack(st *strand) {
+	f := ls.f
+	ls.drop(st)
 	f.sf.Out.Lost(&st.sent)
-	f.feed()
+	ls.feed()
 	f.s.drain(f, st.l)
 }
 
 // releaseFrom gives back all lanes but the first n.
-func (f *Flow) releaseFrom(n int) {
-	for len(f.strands) > n {
-		f.releaseStrand(f.strands[len(f.strands)-1])
+func (ls *laneSet) releaseFrom(n int) {
+	for len(ls.strands) > n {
+		ls.giveBack(ls.strands[len(ls.strands)-1])
 	}
 }
 
-// early returns memory for up to n bytes of a lane that come before their turn; nil: they
-// are to be delivered, or, with skip, dropped. While the flow's own socket has no room,
-// it is that for which all lanes wait, and bytes stay with the kernel.
-func (f *Flow) early(l *lane, offset uint64, n int) (e *stream.Early, skip bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for {
-		st := f.strand(l)
-		if st == nil || !f.sf.In.IsEarly(offset) {
-			return nil, false
-		}
-		f.postDue()
-		if !f.leg.open() || !f.leg.writable && !f.leg.busyOut {
-			st.stuckAt = 0
-			f.cond.wait(&f.mu)
-			continue
-		}
-		e, skip, err := f.sf.Early(offset, n)
-		if err != nil {
-			f.abort(cause(flow.EndDamaged, errors.New("bytes behind the end")))
-			return nil, true
-		}
-		if e != nil || skip {
-			st.stuckAt = 0
-			f.heard(l)
-			return e, skip
-		}
-		if pos := f.sf.In.Position(); st.stuckAt.IsZero() || st.stuckPos != pos {
-			st.stuckAt, st.stuckPos = stampNow(), pos
-		}
-		f.leg.awaited = true // each write makes room
-		f.cond.wait(&f.mu)
-	}
-}
-
-// spilled counts bytes that were read to the memory of early.
-func (f *Flow) spilled(e *stream.Early, n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.sf.Spilled(e, n)
-	f.received()
-}
-
-// deliverSpill writes bytes whose turn has come to the flow's own socket, once, and
-// reports whether there were any and room for them.
-func (f *Flow) deliverSpill() bool {
-	if !f.leg.open() || !f.leg.writable || f.leg.busyOut {
-		return false
-	}
-	b, e := f.sf.Turn()
-	if e == nil {
-		return false
-	}
-	f.writeLeg(b)
-	f.sf.Turned(e)
-	return true
-}
-
-// stripePause is the silence after which a flow has to move StripeAfter bytes again before
-// it gets more than one lane.
-const stripePause = 2 * time.Second
-
-// adjustLanes gives a near flow the number of lanes that it should have. A far one tells
-// that it could use more.
-func (f *Flow) adjustLanes(now time.Time) {
-	moved := f.sf.Out.Length() + f.sf.In.Position()
-	if f.lane == nil || f.moved.until(now) > stripePause {
-		f.burstFrom, f.mix = moved, nil
-	}
-	f.measureLanes()
-	if f.mix != nil && f.sf.Out.Limit() > limitStart {
-		f.setWindow()
-	}
-	f.wantLanes = 1
-	large := f.lane != nil && f.s.manyLanes() && moved-f.burstFrom >= f.s.node.options.StripeAfter
-	if !f.near {
-		if large && f.lanesFull() {
-			f.s.offer(wire.Message{Type: wire.MessageLimited, Flow: f.id})
-		}
-		return
-	}
-	if large {
-		f.wantLanes = min(max(f.s.link.options().Lanes, 1), maxLanes)
+// attached takes the other end's position. The caller holds f.mu.
+func (ls *laneSet) attached(received uint64) {
+	f := ls.f
+	var err error
+	if f.sf.Out.Attached() {
+		err = f.sf.Arrived(received)
+	} else {
+		err = f.sf.Attach(received)
 	}
 	switch {
-	case f.s.link.several():
-		f.spreadLanes(large)
-	default:
-		f.moveLanes(now)
-		f.releaseFrom(max(f.wantLanes, 1))
-		for f.joinable() && len(f.strands)+int(f.joining) < f.wantLanes {
-			f.s.link.wantMore(f, f.s.link.bestPath())
-		}
+	case err != nil && f.s.noResume:
+		f.abort(cause(flow.EndWANLost, errNoResume))
+	case err != nil:
+		f.abort(cause(flow.EndDamaged, errPosition(received)))
 	}
-	if large && len(f.strands) > 1 && !f.moves() {
-		f.keepAsMany(now)
+	f.watch.ackedAt = stampNow()
+	if f.need.lost {
+		f.need.lost = false
+		f.need.resumes++
+		f.s.resumes.Add(1)
+	}
+	f.wake()
+	ls.feed()
+}
+
+func errPosition(received uint64) error {
+	return fmt.Errorf("position %d of the other relay cannot be", received)
+}
+
+// cannotDoWithout reports that a flow is cut with its lane: one of its ends may keep no copy of
+// what the lane had.
+func (f *Flow) cannotDoWithout(l *lane) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.s.noResume && f.lanes.has(l) && (f.sf.Out.AtRisk() || f.sf.In.Position() > 0)
+}
+
+// closeAll closes all lanes of a flow that goes on without what they carried.
+func (ls *laneSet) closeAll() {
+	f := ls.f
+	for _, st := range ls.strands {
+		st.l.unbind(f)
+		st.l.close()
+	}
+	ls.dropAll()
+	f.sf.Detach()
+}
+
+// leave gives the lanes back, or has them drained of what may still come.
+func (ls *laneSet) leave() {
+	f := ls.f
+	strands := ls.strands
+	if len(strands) == 0 {
+		return
+	}
+	f.near.releasing = false
+	ls.dropAll()
+	f.sf.Detach()
+	f.cond.broadcast()
+	for _, st := range strands {
+		l := st.l
+		l.mu.Lock()
+		l.settle() // the release may come after the end
+		sawEnd := l.sawEnd || f.s.sealed() && f.sf.In.Complete(l.reached)
+		reusable := sawEnd && f.sf.Clean() && !f.sf.In.Merges() // else something may follow the end
+		l.mu.Unlock()
+		switch {
+		case !f.s.near:
+			l.unbind(f)
+		case reusable:
+			l.unbind(f)
+			f.s.takeBack(l)
+		default:
+			f.s.drain(f, l)
+		}
 	}
 }
 
-// keepAsMany has the pool keep the lanes that the flow has now when it has ended.
-func (f *Flow) keepAsMany(now time.Time) {
-	lanes := map[*wanPath]int{}
-	for _, st := range f.strands {
-		lanes[st.l.path]++
+// laneLost takes the news that a lane has ended.
+func (f *Flow) laneLost(l *lane) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lanes.lose(l)
+}
+
+// lose is laneLost for a caller that holds f.mu.
+func (ls *laneSet) lose(l *lane) {
+	f := ls.f
+	st := ls.of(l)
+	if st == nil {
+		return
 	}
-	for p, n := range lanes {
-		p.keepAsMany(n, now)
+	l.unbind(f)
+	f.near.releasing, f.near.releaseDue = false, false
+	if ls.drop(st); ls.main() != nil {
+		f.sf.Out.Lost(&st.sent)
+		ls.feed()
+		f.wake()
+		return
 	}
+	atRisk := f.sf.Out.AtRisk()
+	f.sf.Detach()
+	f.need.lost = !f.sf.Over() && !atRisk
+	if atRisk {
+		f.abort(cause(flow.EndWANLost, errNoResume))
+	}
+	f.wake()
+}
+
+// closeThose closes the flow's lanes that are meant, by a reset, and reports whether there were any.
+func (ls *laneSet) closeThose(meant func(*strand) bool) (some bool) {
+	for _, st := range slices.Clone(ls.strands) {
+		if !st.gone && meant(st) {
+			some = true
+			st.l.closeByReset()
+			ls.lose(st.l)
+		}
+	}
+	return some
+}
+
+// loseAll closes all lanes of the flow.
+func (ls *laneSet) loseAll() { ls.closeThose(func(*strand) bool { return true }) }
+
+// packing decides which of the flow's records are worth compressing.
+func (f *Flow) packing(begin bool) *compress.Policy {
+	if begin && f.lanes.policy.Load() == nil {
+		f.lanes.policy.CompareAndSwap(nil, new(compress.Policy))
+	}
+	return f.lanes.policy.Load()
+}
+
+// noteAck notes that the other end has more than before: a lane that carried that may have
+// something to send now. The caller holds f.mu.
+func (fw *flowWatch) noteAck() {
+	f := fw.f
+	fw.ackedAt = stampNow()
+	for _, st := range f.lanes.strands { // room may come with the next segment
+		if st.roomAt != 0 {
+			st.roomAt = fw.ackedAt
+		}
+	}
+	f.lanes.feed()
 }
