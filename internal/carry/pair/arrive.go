@@ -119,18 +119,35 @@ func (f *Flow) spilled(e *stream.Early, n int) {
 	f.received()
 }
 
-// deliverSpill writes bytes whose turn has come to the flow's own socket, once, and
-// reports whether there were any and room for them.
-func (lg *leg) deliverSpill() bool {
-	f := lg.f
-	if !lg.open() || !lg.writable || lg.busyOut {
+// answeredAttach takes the far relay's answer to an ATTACH or a JOIN.
+func (f *Flow) answeredAttach(l *lane, id, received uint64, join bool) {
+	if f.id != id {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.heard(l)
+	switch {
+	case join:
+		f.lanes.joined(l, received)
+	case f.lanes.main() == l:
+		st := f.lanes.strands[0]
+		st.attaching, st.since, f.need.wokeAt = false, stampNow(), 0
+		f.lanes.attached(received)
+	}
+}
+
+// answeredRelease takes the far relay's answer to a RELEASE, and reports whether the lane is free.
+func (f *Flow) answeredRelease(l *lane) (free bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lanes.main() != l || !f.near.releasing {
 		return false
 	}
-	b, e := f.sf.Turn()
-	if e == nil {
-		return false
-	}
-	lg.write(b)
-	f.sf.Turned(e)
+	f.near.releasing = false
+	f.lanes.dropAll()
+	f.sf.Detach()
+	l.unbind(f)
+	f.wake()
 	return true
 }

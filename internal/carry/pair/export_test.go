@@ -49,6 +49,14 @@ func (l *Link) Attempts() (left []string) {
 	return left
 }
 
+// Kept is how many lanes the pool keeps after the link's flows have ended.
+func (l *Link) Kept() (n int) {
+	for _, p := range l.paths.list() {
+		n += p.poolLimit(1, time.Now())
+	}
+	return n
+}
+
 // Watched is how many flows the node looks at each tick.
 func (n *Node) Watched() (all int) {
 	for _, s := range n.sessions() {

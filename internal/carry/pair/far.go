@@ -12,40 +12,6 @@ import (
 	"longhaul/internal/carry/pair/wire"
 )
 
-// giveLane takes the lane from a far flow that needs it no more, and reports whether
-// it did.
-func (f *Flow) giveLane(l *lane, final bool, received uint64) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	st := f.lanes.of(l)
-	if st == nil {
-		return true
-	}
-	if final && len(f.lanes.strands) > 1 {
-		f.lanes.drop(st)
-		f.sf.Out.Lost(&st.sent)
-		f.lanes.feed()
-		return true
-	}
-	if !final && (!f.sf.Quiet() || f.sf.Out.Length() != received || st.greet != nil || !f.leg.open()) {
-		return false
-	}
-	for _, other := range f.lanes.strands { // the near relay has released them already
-		if other != st {
-			other.l.unbind(f)
-		}
-	}
-	f.lanes.dropAll()
-	f.sf.Detach()
-	f.wake()
-	return true
-}
-
-// farPart is what only a far flow has.
-type farPart struct {
-	f *Flow
-}
-
 // ask dials the target of a new flow in a goroutine. While too many flows of the session are
 // neither admitted nor refused, it waits, and so does the reader of the connection that brought
 // the OPEN.
@@ -158,6 +124,35 @@ func (fr *farPart) takeOffer() {
 	}
 }
 
+// giveLane takes the lane from a far flow that needs it no more, and reports whether
+// it did.
+func (f *Flow) giveLane(l *lane, final bool, received uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	st := f.lanes.of(l)
+	if st == nil {
+		return true
+	}
+	if final && len(f.lanes.strands) > 1 {
+		f.lanes.drop(st)
+		f.sf.Out.Lost(&st.sent)
+		f.lanes.feed()
+		return true
+	}
+	if !final && (!f.sf.Quiet() || f.sf.Out.Length() != received || st.greet != nil || !f.leg.open()) {
+		return false
+	}
+	for _, other := range f.lanes.strands { // the near relay has released them already
+		if other != st {
+			other.l.unbind(f)
+		}
+	}
+	f.lanes.dropAll()
+	f.sf.Detach()
+	f.wake()
+	return true
+}
+
 // attach gives a far flow another lane; greet makes the answer, nil: none.
 func (fr *farPart) attach(l *lane, received uint64, greet func([]byte, uint64, uint64) []byte) {
 	f := fr.f
@@ -183,16 +178,24 @@ func (fr *farPart) attach(l *lane, received uint64, greet func([]byte, uint64, u
 	f.lanes.attached(received)
 }
 
-// replace takes all lanes from the flow, in whose place another one comes.
-func (ls *laneSet) replace(by *lane) {
-	f := ls.f
-	for _, st := range ls.strands {
-		if st.l != by {
-			st.l.unbind(f)
-			st.l.close()
-			f.need.lost = true
-		}
+// join gives a far flow one more lane; received is the near relay's position.
+func (fr *farPart) join(l *lane, received uint64) {
+	f := fr.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.phase == phaseOver || !f.s.knows(wire.FeatureLanes) || len(f.lanes.strands) >= maxLanes || f.lanes.has(l) || !l.bind(f) {
+		l.close()
+		return
 	}
-	ls.dropAll()
-	f.sf.Detach()
+	f.sf.In.Merge(maxSpill)
+	first := f.lanes.main() == nil
+	f.lanes.takeMemory(f.lanes.add(l, wire.AppendJoin(nil, f.id, f.sf.In.Position()), true))
+	f.lanes.pumpAll()
+	if first {
+		f.need.wokeAt = 0
+		f.lanes.attached(received)
+	} else {
+		f.lanes.takePosition(received)
+	}
+	f.lanes.feed()
 }

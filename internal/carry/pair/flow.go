@@ -4,8 +4,10 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/compress"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 )
@@ -83,21 +85,6 @@ func (f *Flow) abort(c stream.Cause) {
 	f.wake()
 }
 
-// takeEnd returns the report of the end, once.
-func (f *Flow) takeEnd() func() {
-	if f.phase != phaseOver {
-		return nil
-	}
-	s, e, done := f.s, f.end(), f.done
-	f.done = nil
-	return func() {
-		s.forget(f)
-		if done != nil {
-			done(e)
-		}
-	}
-}
-
 // Reset implements flow.Carried.
 func (f *Flow) Reset(reason flow.EndReason, err error) {
 	f.mu.Lock()
@@ -111,4 +98,194 @@ func (f *Flow) Reset(reason flow.EndReason, err error) {
 func (f *Flow) targetAddress() netip.AddrPort {
 	a, _ := netip.ParseAddrPort(f.target)
 	return a
+}
+
+// leg is a flow's own socket, the client's or the target's.
+type leg struct {
+	f     *Flow
+	fd    int   // -1: none
+	reset error // that the socket does not tell any more: what it shows as an end is this
+	busy  int16 // calls that use the descriptor without the flow's lock
+	// What the poller saw since the last attempt.
+	readable, writable, failed bool
+	muted                      bool // the poller reports no bytes that arrive
+	broken                     bool // it has failed, or there will be none
+	busyOut                    bool // one of the calls writes
+	copyNext                   bool // the next bytes are too few to pass unseen, or none
+	openedDue                  bool // far: OPENED is to be sent for it
+	awaited                    bool // somebody waits for the end of such a call
+	options                    *flow.LegOptions
+	cutSince                   stamp // a reset waits for bytes before it; zero: none
+}
+
+func (lg *leg) open() bool { return lg.fd >= 0 }
+
+// laneSet are the lanes of a flow.
+type laneSet struct {
+	f       *Flow
+	strands []*strand                       // the main one first
+	counted sentOver                        // of lanes that it has left
+	policy  atomic.Pointer[compress.Policy] // of what it sends; nil: it has sent nothing that may be compressed
+}
+
+// strand is a lane while a flow has it.
+type strand struct {
+	l         *lane
+	sent      stream.Lane
+	greet     []byte // OPEN or ATTACH that goes first
+	attaching bool   // near: its ATTACH has no answer yet
+	ready     bool   // bytes may follow: the other end knows that the flow has the lane
+	gone      bool   // the flow has it no more
+	leaving   bool   // another lane has taken its place: nothing more is to be sent on it
+	pumped    bool   // a goroutine sends on it
+	idle      bool   // that goroutine waits for data
+	busy      bool   // a write is in progress, or waits for room
+	further   bool   // its memory counts
+	cond      cond   // of the flow's mu, for that goroutine
+	since     stamp  // of its first frame, or of the answer
+	paced     pace   // at the latest look
+	unsent    int    // what the kernel takes beyond what it can send; 0: not bounded yet
+	sentAt    stamp  // of the latest item that went out
+	roomAt    stamp  // since when somebody writes on it or waits for its room; zero: nobody does
+	// stuckAt is since when its reader has bytes that come before their turn, and no
+	// memory for them, while the flow's position is stuckPos.
+	stuckAt  stamp
+	stuckPos uint64
+	// delivered is what the other end's kernel had got at the last look of the window.
+	delivered struct{ packets, mss uint32 }
+}
+
+// laneSpread is what decides how many lanes a flow is to have, and which.
+type laneSpread struct {
+	f         *Flow
+	want      int32  // near: so many lanes are to carry the flow
+	joining   int32  // near: lanes that are on their way to it
+	burstFrom uint64 // what had been moved, both ways, when it last began to move
+	mix       *mix   // what is known of several lanes; nil: nothing
+}
+
+// mix is what a flow that moves knows of its lanes together. A parked flow has none.
+type mix struct {
+	quickest   *strand // of lanes that differ much in delay: it gets what is little; nil: they do not
+	window     window
+	farLimited stamp // near: the far relay's latest word that it lacks room on the lanes
+	movers     [2]mover
+	moving     moving
+}
+
+// laneNeed is a flow's time without a lane that it needs.
+type laneNeed struct {
+	f       *Flow
+	since   stamp         // zero: it has one, or needs none
+	wokeAt  stamp         // of the latest WAKE; zero: none is waiting for its lane
+	outage  time.Duration // together, before since
+	resumes int32
+	lost    bool // a lane, and none has come in its place
+}
+
+// flowWatch is what the watcher remembers of a flow between two looks.
+type flowWatch struct {
+	f        *Flow
+	gapAt    uint64 // the position as a receiver
+	gapSince stamp  // since when it stands there, though bytes beyond it are here
+	ackedAt  stamp  // of the latest progress of what is unacknowledged
+	lates    uint8  // how often the other end has said that bytes lack, since it last acknowledged some; 255: more often
+	toldSent bool   // the other end was told how much has gone out
+	resting  bool   // parked: it is looked at only now and then
+}
+
+// nearPart is what only a near flow has: its OPEN, and what it wants of its link.
+type nearPart struct {
+	f          *Flow
+	opening    *wire.Open // nil once OPENED has come
+	openDue    bool       // it is to be sent on the control connection
+	releasing  bool       // RELEASE is offered, and unanswered
+	releaseDue bool
+	queued     bool // it waits for a lane
+	needsOpen  bool // under the link's lock: the lane that it waits for is to bring its OPEN
+	wanted     bool // the far relay wants a lane for it
+	gaveBack   bool // its latest lane, to a crowd, and has the first one when it needs one again
+}
+
+// farPart is what only a far flow has.
+type farPart struct {
+	f *Flow
+}
+
+// of finds a lane among the flow's.
+func (ls *laneSet) of(l *lane) *strand {
+	for _, st := range ls.strands {
+		if st.l == l {
+			return st
+		}
+	}
+	return nil
+}
+
+// has reports whether the flow has a lane. The caller holds f.mu.
+func (ls *laneSet) has(l *lane) bool { return ls.of(l) != nil }
+
+// main is the main lane; nil: there is none.
+func (ls *laneSet) main() *lane {
+	if len(ls.strands) == 0 {
+		return nil
+	}
+	return ls.strands[0].l
+}
+
+// attaching reports whether the main lane's ATTACH has no answer yet.
+func (ls *laneSet) attaching() bool { return len(ls.strands) > 0 && ls.strands[0].attaching }
+
+// blocked reports whether somebody writes to the main lane or waits for its room.
+func (ls *laneSet) blocked() bool { return len(ls.strands) > 0 && ls.strands[0].busy }
+
+// blockedLanes are those on which somebody waits for room.
+func (ls *laneSet) blockedLanes() (all []*lane) {
+	for _, st := range ls.strands {
+		if st.busy {
+			all = append(all, st.l)
+		}
+	}
+	return all
+}
+
+// greeting reports whether the main lane's first frame has not gone out yet.
+func (ls *laneSet) greeting() bool { return ls.main() != nil && ls.strands[0].greet != nil }
+
+func (fw *flowWatch) setResting(on bool) {
+	f := fw.f
+	if fw.resting == on {
+		return
+	}
+	if fw.resting = on; on {
+		f.cond = cond{} // who waited was woken when the flow lost its lane
+	}
+	f.s.setResting(f, on)
+}
+
+const (
+	// maxLanes bounds the lanes of one flow.
+	maxLanes = 16
+	// maxSpill bounds the memory for bytes of one flow that came before their turn: as
+	// much as the other end may have sent without an acknowledgement.
+	maxSpill = limitMax
+	// spread is the number of bytes from which on a flow's further lanes take some while
+	// its main lane has nothing to do.
+	spread = 64 << 10
+)
+
+// crowdedOut reports that the flow's client waits with what it sends: a crowd waits for lanes, and the
+// flow has its first bytes here. The kernel keeps the others, and no goroutine.
+func (nd *laneNeed) crowdedOut() bool {
+	f := nd.f
+	return f.lanes.main() == nil && f.sf.Out.Kept() > 0 && !f.leg.failed && f.s.isCrowd()
+}
+
+// begin marks the flow as one of which the far relay hears from now on. The caller holds f.mu.
+func (nr *nearPart) begin() {
+	f := nr.f
+	if f.phase == phaseFresh {
+		f.phase.take(eventAsk)
+		f.sf.Seal(f.s.sealed())
+	}
 }

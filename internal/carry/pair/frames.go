@@ -2,6 +2,7 @@ package pair
 
 import (
 	"io"
+
 	"longhaul/internal/carry/pair/compress"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"

@@ -4,10 +4,11 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"time"
+
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
-	"time"
 )
 
 // run reads the lane until it ends.

@@ -205,8 +205,7 @@ func TestPoolKeepsLanes(t *testing.T) {
 	s := newStand(t, striped(lanes))
 	stop := make(chan struct{})
 	_, same := s.stream(stop)
-	f := s.flow(0)
-	nettest.Eventually(t, 20*time.Second, func() bool { return f.Figures().Lanes == lanes }, s.dump)
+	nettest.Eventually(t, 20*time.Second, func() bool { return s.link.Kept() == lanes }, s.dump)
 	s.endStream(stop, same)
 	s.awaitWarm(lanes)
 }

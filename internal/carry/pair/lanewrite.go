@@ -1,11 +1,12 @@
 package pair
 
 import (
+	"time"
+
 	"longhaul/internal/carry/pair/compress"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/splice"
-	"time"
 )
 
 // send writes a frame of a flow, then an item; each may be nil. Its error closes the lane.

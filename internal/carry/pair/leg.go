@@ -13,26 +13,6 @@ import (
 	"longhaul/internal/sys/tcpinfo"
 )
 
-// leg is a flow's own socket, the client's or the target's.
-type leg struct {
-	f     *Flow
-	fd    int   // -1: none
-	reset error // that the socket does not tell any more: what it shows as an end is this
-	busy  int16 // calls that use the descriptor without the flow's lock
-	// What the poller saw since the last attempt.
-	readable, writable, failed bool
-	muted                      bool // the poller reports no bytes that arrive
-	broken                     bool // it has failed, or there will be none
-	busyOut                    bool // one of the calls writes
-	copyNext                   bool // the next bytes are too few to pass unseen, or none
-	openedDue                  bool // far: OPENED is to be sent for it
-	awaited                    bool // somebody waits for the end of such a call
-	options                    *flow.LegOptions
-	cutSince                   stamp // a reset waits for bytes before it; zero: none
-}
-
-func (lg *leg) open() bool { return lg.fd >= 0 }
-
 // failure is why the socket is broken; nil: it is not. An event alone is no proof: it
 // may have been of an earlier socket with the same number.
 func (lg *leg) failure() error {
@@ -89,22 +69,6 @@ func prepareLeg(fd int) {
 	setReset(fd, true)
 }
 
-var errEnd = errors.New("length or sum of the stream differs")
-
-// legCause is the cause of a failure of a flow's own socket.
-func legCause(near bool, err error) stream.Cause {
-	timeout := errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.EHOSTUNREACH)
-	switch {
-	case near && timeout:
-		return cause(flow.EndClientTimeout, err)
-	case near:
-		return cause(flow.EndClientReset, err)
-	case timeout:
-		return cause(flow.EndTargetTimeout, err)
-	}
-	return cause(flow.EndTargetReset, err)
-}
-
 // take gives the flow its socket. The caller holds f.mu or is alone.
 func (lg *leg) take(fd int) error {
 	prepareLeg(fd)
@@ -120,7 +84,7 @@ func (lg *leg) event(fd int, events uint32) {
 	if lg.fd != fd {
 		return
 	}
-	was := lg
+	ready := lg.readable && lg.writable
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		lg.readable = true
 	}
@@ -128,7 +92,7 @@ func (lg *leg) event(fd int, events uint32) {
 		lg.writable = true
 	}
 	lg.failed = lg.failed || events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
-	if was.readable && was.writable && events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) == 0 {
+	if ready && events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) == 0 {
 		lg.mute(true) // bytes come faster than they are read
 		return
 	}
@@ -292,6 +256,22 @@ func (lg *leg) passEnd() bool {
 	return true
 }
 
+var errEnd = errors.New("length or sum of the stream differs")
+
+// legCause is the cause of a failure of a flow's own socket.
+func legCause(near bool, err error) stream.Cause {
+	timeout := errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.EHOSTUNREACH)
+	switch {
+	case near && timeout:
+		return cause(flow.EndClientTimeout, err)
+	case near:
+		return cause(flow.EndClientReset, err)
+	case timeout:
+		return cause(flow.EndTargetTimeout, err)
+	}
+	return cause(flow.EndTargetReset, err)
+}
+
 // read reads the flow's own socket once, if it may have something.
 func (lg *leg) read() bool {
 	f := lg.f
@@ -338,5 +318,32 @@ func (lg *leg) read() bool {
 	default:
 		lg.fail(err)
 	}
+	return true
+}
+
+// canRead reports that the flow's own socket may have bytes for which there is room.
+func (lg *leg) canRead() bool {
+	f := lg.f
+	return lg.open() && lg.readable && f.sf.Hungry() && !f.sf.Out.Full() && f.s.node.budget.room() && !f.need.crowdedOut()
+}
+
+// parkable reports that only events wake the flow.
+func (lg *leg) parkable() bool {
+	return !lg.canRead() && lg.busy == 0
+}
+
+// deliverSpill writes bytes whose turn has come to the flow's own socket, once, and
+// reports whether there were any and room for them.
+func (lg *leg) deliverSpill() bool {
+	f := lg.f
+	if !lg.open() || !lg.writable || lg.busyOut {
+		return false
+	}
+	b, e := f.sf.Turn()
+	if e == nil {
+		return false
+	}
+	lg.write(b)
+	f.sf.Turned(e)
 	return true
 }

@@ -3,12 +3,13 @@ package pair
 import (
 	"errors"
 	"log/slog"
-	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/wire"
-	"longhaul/internal/sys/connsource"
 	"runtime"
 	"slices"
 	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/connsource"
 )
 
 // New starts a node.

@@ -3,12 +3,13 @@ package pair
 import (
 	"cmp"
 	"errors"
-	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/wire"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/wire"
 )
 
 var _ flow.Carrier = (*Link)(nil)

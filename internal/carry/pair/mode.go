@@ -1,8 +1,6 @@
 package pair
 
-import (
-	"longhaul/internal/carry/pair/wire"
-)
+import "longhaul/internal/carry/pair/wire"
 
 // mode is how the lanes of a session carry flows. It never changes: a link whose
 // options change begins another session.

@@ -2,28 +2,6 @@ package pair
 
 import "longhaul/internal/carry/pair/wire"
 
-// nearPart is what only a near flow has: its OPEN, and what it wants of its link.
-type nearPart struct {
-	f          *Flow
-	opening    *wire.Open // nil once OPENED has come
-	openDue    bool       // it is to be sent on the control connection
-	releasing  bool       // RELEASE is offered, and unanswered
-	releaseDue bool
-	queued     bool // it waits for a lane
-	needsOpen  bool // under the link's lock: the lane that it waits for is to bring its OPEN
-	wanted     bool // the far relay wants a lane for it
-	gaveBack   bool // its latest lane, to a crowd, and has the first one when it needs one again
-}
-
-// begin marks the flow as one of which the far relay hears from now on. The caller holds f.mu.
-func (nr *nearPart) begin() {
-	f := nr.f
-	if f.phase == phaseFresh {
-		f.phase.take(eventAsk)
-		f.sf.Seal(f.s.sealed())
-	}
-}
-
 // untouched reports that the far process has taken nothing of a near flow, which lives.
 func (nr *nearPart) untouched() bool {
 	f := nr.f
@@ -34,7 +12,7 @@ func (nr *nearPart) untouched() bool {
 // lock.
 func (nr *nearPart) unsend() {
 	f := nr.f
-	f.lanes.closeAll()
+	f.lanes.replace(nil)
 	nr.openDue, f.need.lost, f.need.wokeAt = false, false, 0
 	f.phase.take(eventUnsent)
 	nr.needsOpen = true

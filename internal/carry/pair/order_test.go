@@ -18,7 +18,7 @@ import (
 )
 
 // maxUpward bounds the references that go upward. It may only fall.
-const maxUpward = 29
+const maxUpward = 10
 
 // TestOrder holds the files to the order in which doc.go lists them: a file that another one can be
 // read without comes before it. A reference is a pair of files, one of which uses what the other

@@ -2,11 +2,12 @@ package pair
 
 import (
 	"context"
-	"longhaul/internal/sys/eyeballs"
-	"longhaul/internal/sys/halfopen"
 	"net/netip"
 	"slices"
 	"time"
+
+	"longhaul/internal/sys/eyeballs"
+	"longhaul/internal/sys/halfopen"
 )
 
 // A link has one path to its far relay, or several: local addresses, interfaces, addresses

@@ -3,11 +3,12 @@ package pair
 import (
 	"errors"
 	"io"
-	"longhaul/internal/sys/splice"
 	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/sys/splice"
 )
 
 const (

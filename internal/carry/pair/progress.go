@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/socket"
 	"longhaul/internal/sys/tcpinfo"
@@ -85,19 +86,6 @@ func (fw *flowWatch) whyDead(st *strand, now time.Time) string {
 		return "no room, and the other relay has everything"
 	}
 	return ""
-}
-
-// noteAck notes that the other end has more than before: a lane that carried that may have
-// something to send now. The caller holds f.mu.
-func (fw *flowWatch) noteAck() {
-	f := fw.f
-	fw.ackedAt = stampNow()
-	for _, st := range f.lanes.strands { // room may come with the next segment
-		if st.roomAt != 0 {
-			st.roomAt = fw.ackedAt
-		}
-	}
-	f.lanes.feed()
 }
 
 // takesNothing reports that a lane has no room for what is to be sent although the other relay has
@@ -286,4 +274,14 @@ func (fw *flowWatch) unheardOn(l *lane) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return f.sf.Out.Acknowledged() == 0 && l.reached == 0
+}
+
+// giveUp ends the flow without its peer.
+func (f *Flow) giveUp(c stream.Cause) {
+	if !f.s.near && f.sf.Out.Acknowledged() == 0 { // else the near relay knows that the target was dialed
+		f.s.owe(f.id, stream.Cause{})
+	}
+	f.sf.Abort(c)
+	f.sf.PeerGone(c)
+	f.wake()
 }

@@ -20,8 +20,8 @@ func (f *Flow) run() {
 // step does the next thing and reports whether the goroutine stays.
 func (f *Flow) step() bool {
 	f.sf.Out.Trim()
-	if f.phase == phaseFresh && f.sf.Dead() {
-		f.sf.PeerGone(stream.Cause{}) // the far relay has never heard of it
+	if f.phase.unheard() && f.sf.Dead() {
+		f.sf.PeerGone(stream.Cause{}) // the far relay has never heard of it, and is not to
 	}
 	f.sf.ResetLocal()
 	f.need.note()
@@ -56,17 +56,6 @@ func (f *Flow) step() bool {
 	return true
 }
 
-// parkable reports that only events wake the flow.
-func (lg *leg) parkable() bool {
-	return !lg.canRead() && lg.busy == 0
-}
-
-// canRead reports that the flow's own socket may have bytes for which there is room.
-func (lg *leg) canRead() bool {
-	f := lg.f
-	return lg.open() && lg.readable && f.sf.Hungry() && !f.sf.Out.Full() && f.s.node.budget.room() && !f.need.crowdedOut()
-}
-
 // sendNext sends what is due on the lane, if anything is and the lane has no goroutine that
 // does it.
 func (ls *laneSet) sendNext() bool {
@@ -96,4 +85,19 @@ func (ls *laneSet) sendNext() bool {
 	}
 	ls.send(st, item, some)
 	return true
+}
+
+// takeEnd returns the report of the end, once.
+func (f *Flow) takeEnd() func() {
+	if f.phase != phaseOver {
+		return nil
+	}
+	s, e, done := f.s, f.end(), f.done
+	f.done = nil
+	return func() {
+		s.forget(f)
+		if done != nil {
+			done(e)
+		}
+	}
 }

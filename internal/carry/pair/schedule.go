@@ -1,11 +1,14 @@
 package pair
 
 import (
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/pair/stream"
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/socket"
 	"longhaul/internal/sys/tcpinfo"
 )
 
@@ -104,4 +107,196 @@ func (st *strand) boundUnsent() {
 	}
 	st.unsent = bound
 	st.l.bulk.control(func(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bound) })
+}
+
+// quickest is the strand for what is little.
+func (sp *laneSpread) quickest() *strand {
+	if sp.uneven() {
+		if q := sp.mix.quickest; !q.gone && q.ready && !q.leaving {
+			return q
+		}
+	}
+	return sp.f.lanes.strands[0]
+}
+
+// leavesRecord reports whether a strand leaves the next record to a faster one.
+func (sp *laneSpread) leavesRecord(st *strand) bool {
+	f := sp.f
+	if !sp.uneven() {
+		return false
+	}
+	others := make([]pace, 0, maxLanes)
+	for _, o := range f.lanes.strands {
+		if o != st && o.ready && !o.leaving {
+			others = append(others, o.pace())
+		}
+	}
+	backlog := f.sf.Out.Unsent()
+	if f.leg.open() && f.leg.readable {
+		backlog += int64(socket.Unread(f.leg.fd))
+	}
+	return st.pace().leaves(others, backlog)
+}
+
+func (sp *laneSpread) mixed() *mix {
+	if sp.mix == nil {
+		sp.mix = &mix{}
+	}
+	return sp.mix
+}
+
+// uneven reports whether the lanes differ much in delay.
+func (sp *laneSpread) uneven() bool { return sp.mix != nil && sp.mix.quickest != nil }
+
+// measure finds whether the flow's lanes differ, and which one is quickest.
+func (sp *laneSpread) measure() {
+	f := sp.f
+	if len(f.lanes.strands) < 2 {
+		if sp.mix != nil {
+			sp.mix.quickest = nil
+		}
+		return
+	}
+	var quickest *strand
+	var slowest time.Duration
+	for _, st := range f.lanes.strands {
+		p := st.pace()
+		if !st.ready || st.leaving || p.rtt == 0 {
+			continue
+		}
+		slowest = max(slowest, p.rtt)
+		if quickest == nil || p.rtt < quickest.paced.rtt {
+			quickest = st
+		}
+	}
+	if quickest == nil {
+		return
+	}
+	// Lanes of one path differ by what they queue, which is no reason to change.
+	m := sp.mixed()
+	if slowest <= 2*quickest.paced.rtt || slowest-quickest.paced.rtt <= betterBy {
+		m.quickest = nil
+	} else if was := m.quickest; was == nil || was.gone || 2*quickest.paced.rtt < was.paced.rtt {
+		m.quickest = quickest
+	}
+	f.lanes.feed() // a lane may have left a record to others that have become slower
+}
+
+// slowestLane is the longest round trip of the flow's lanes, or the session's.
+func (sp *laneSpread) slowestLane() time.Duration {
+	f := sp.f
+	rtt := f.s.rtt()
+	for _, st := range f.lanes.strands {
+		rtt = max(rtt, st.paced.rtt)
+	}
+	return rtt
+}
+
+// setWindow bounds what the flow keeps.
+func (sp *laneSpread) setWindow() {
+	f := sp.f
+	if f.lanes.main() == nil || f.s.noResume {
+		return
+	}
+	if f.s.knows(wire.FeatureCompress) {
+		// The kernels count what was compressed, and only a lane whose socket is full says that
+		// it is worth that.
+		if f.sf.Out.Starved() {
+			limit := min(2*f.sf.Out.Limit(), limitMax)
+			f.sf.Out.SetLimit(limit, limit, len(f.lanes.strands))
+		}
+		return
+	}
+	var open, arrived float64
+	var rtt time.Duration
+	for _, st := range f.lanes.strands {
+		p := st.pace()
+		if p.rate == 0 {
+			continue
+		}
+		open += p.rate*p.rtt.Seconds() + float64(2*p.record())
+		arrived += st.arrived()
+		rtt = max(rtt, p.rtt)
+	}
+	if rtt == 0 {
+		return
+	}
+	now, w := stampNow(), &sp.mixed().window
+	w.note(now, arrived, rtt, f.sf.Out.Starved())
+	kept := w.size(now, windowRounds, open, rtt)
+	reach := kept
+	if len(f.lanes.strands) > 1 {
+		reach = w.size(now, reachRounds, 2*open, rtt)
+		if !f.s.knows(wire.FeatureHeld) {
+			kept = reach
+		}
+	}
+	f.sf.Out.SetLimit(kept, reach, len(f.lanes.strands))
+}
+
+// WaitsForPath reports whether the flow's bytes may wait for the path, and for nobody at either
+// end who does not read.
+func (f *Flow) WaitsForPath() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case !f.need.since.IsZero(), f.phase != phaseOpen:
+		return true
+	case f.leg.open():
+		if i, err := tcpinfo.Get(f.leg.fd); err == nil && waitsForReader(&i) {
+			return false
+		}
+	}
+	if !f.sf.Out.Unacknowledged() || f.watch.ackedAt.since() < f.s.patience(readerSilence, 8) {
+		return true
+	}
+	return slices.ContainsFunc(f.lanes.strands, func(st *strand) bool {
+		return kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool { return i.Unacked > 0 && !waitsForReader(i) })
+	})
+}
+
+// readerSilence is the time without an acknowledgement after which it may be the reader at the
+// other end for which bytes wait.
+const readerSilence = 5 * time.Second
+
+// waitsForReader reports whether the window of a socket's peer has no room for what is to be sent.
+func waitsForReader(i *tcpinfo.Info) bool {
+	return i.NotsentBytes > 0 && uint64(i.Unacked+1)*uint64(i.SndMSS) > uint64(i.SndWnd)
+}
+
+// arrived is how many bytes the other end's kernel has got on the lane since the last look.
+func (st *strand) arrived() float64 {
+	was := st.delivered
+	if st.delivered = st.paced.delivered; was.packets == 0 {
+		return 0
+	}
+	return float64(st.delivered.packets-was.packets) * float64(st.delivered.mss)
+}
+
+// mayTake reports whether a strand gets what is to be sent next. A small message waits for
+// the first lane, unless that is busy, and a slow lane leaves a record to a faster one.
+func (ls *laneSet) mayTake(st *strand) bool {
+	f := ls.f
+	if !st.ready || f.near.releasing || !f.sf.Out.Pending() {
+		return false
+	}
+	if st != ls.strands[0] && st.leaving {
+		return false
+	}
+	main := f.spread.quickest()
+	if st != main && f.spread.leavesRecord(st) {
+		return false
+	}
+	return st == main || main.busy || !main.ready || f.sf.Out.Unsent() > spread
+}
+
+// feed wakes a goroutine that may send. The caller holds f.mu.
+func (ls *laneSet) feed() {
+	for _, st := range ls.strands {
+		if st.idle && ls.mayTake(st) {
+			st.idle = false
+			st.cond.broadcast()
+			return
+		}
+	}
 }

@@ -267,32 +267,6 @@ func (s *session) refuse(id uint64, c stream.Cause) {
 	s.owe(id, c)
 }
 
-// whyLost is why a flow has had no lane for as long as it waits.
-func (s *session) whyLost() stream.Cause {
-	if s.near && s.control() == nil {
-		if err := s.unmade.why(); errors.Is(err, unix.ECONNREFUSED) {
-			return cause(flow.EndPeerRefused, fmt.Errorf("no lane for the time that a flow waits: %w", err))
-		}
-	}
-	return cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits"))
-}
-
-// whyDown is why a near flow has got no lane.
-func (s *session) whyDown() stream.Cause {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	err := s.unmade.why()
-	switch {
-	case errors.Is(err, unix.EADDRNOTAVAIL):
-		return cause(flow.EndNoLocalPort, err)
-	case s.problem != "":
-		return cause(flow.EndPairDown, errors.New(string(s.problem)+": "+s.text))
-	case err != nil:
-		return cause(flow.EndPairDown, fmt.Errorf("no new lane: %w", err))
-	}
-	return cause(flow.EndPairDown, errors.New("no lane to the far relay"))
-}
-
 // unmade is why no other lane could be made, or no control connection.
 type unmade struct {
 	mu    sync.Mutex
@@ -310,14 +284,14 @@ func (u *unmade) note(err error) {
 }
 
 func (u *unmade) why() error {
-	err, _ := u.now()
+	_, err := u.now()
 	return err
 }
 
-func (u *unmade) now() (err error, since time.Time) {
+func (u *unmade) now() (since time.Time, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.err, u.since
+	return u.since, u.err
 }
 
 func (s *session) connected() bool { return s.control() != nil }
@@ -405,4 +379,30 @@ func (s *session) takeTrouble(ctl *control, text string) {
 	if s.near && s.control() == ctl {
 		s.trouble.take(text, time.Now())
 	}
+}
+
+// whyLost is why a flow has had no lane for as long as it waits.
+func (s *session) whyLost() stream.Cause {
+	if s.near && s.control() == nil {
+		if err := s.unmade.why(); errors.Is(err, unix.ECONNREFUSED) {
+			return cause(flow.EndPeerRefused, fmt.Errorf("no lane for the time that a flow waits: %w", err))
+		}
+	}
+	return cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits"))
+}
+
+// whyDown is why a near flow has got no lane.
+func (s *session) whyDown() stream.Cause {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.unmade.why()
+	switch {
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return cause(flow.EndNoLocalPort, err)
+	case s.problem != "":
+		return cause(flow.EndPairDown, errors.New(string(s.problem)+": "+s.text))
+	case err != nil:
+		return cause(flow.EndPairDown, fmt.Errorf("no new lane: %w", err))
+	}
+	return cause(flow.EndPairDown, errors.New("no lane to the far relay"))
 }

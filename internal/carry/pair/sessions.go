@@ -2,11 +2,12 @@ package pair
 
 import (
 	"cmp"
-	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/wire"
 	"net"
 	"slices"
 	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/wire"
 )
 
 func keyOf(peer string, h wire.Hello) NearSession {

@@ -14,30 +14,6 @@ import (
 // Flows that do not resume, on lanes in clear, pass their bytes from socket to socket
 // inside the kernel. The head of a frame goes in front of what a pipe holds.
 
-func (f *Flow) passable(l *lane, offset uint64, n int) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.lanes.main() == l && f.leg.open() && f.sf.In.Passable(offset, n)
-}
-
-// deliverPipe writes the n bytes of a pipe to the flow's own socket, and waits for its
-// room. It reports whether the pipe is empty.
-func (f *Flow) deliverPipe(l *lane, pipe *splice.Pipe, n int) (empty bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.heard(l)
-	for n > 0 && f.lanes.main() == l && !f.sf.Dead() {
-		if !f.leg.open() || !f.leg.writable || f.leg.busyOut {
-			f.postDue()
-			f.leg.await()
-			continue
-		}
-		n -= f.leg.writePipe(pipe, n)
-	}
-	f.received()
-	return n == 0
-}
-
 // passOut moves bytes of the flow's own socket to its lane unseen, if it may, and
 // reports whether it did something.
 func (lg *leg) passOut() bool {
@@ -121,6 +97,30 @@ func (lg *leg) passPipe(pipe *splice.Pipe, n int) {
 		f.lanes.strands[0].sentAt = stampNow()
 	}
 	f.moved = stampNow()
+}
+
+func (f *Flow) passable(l *lane, offset uint64, n int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lanes.main() == l && f.leg.open() && f.sf.In.Passable(offset, n)
+}
+
+// deliverPipe writes the n bytes of a pipe to the flow's own socket, and waits for its
+// room. It reports whether the pipe is empty.
+func (f *Flow) deliverPipe(l *lane, pipe *splice.Pipe, n int) (empty bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.heard(l)
+	for n > 0 && f.lanes.main() == l && !f.sf.Dead() {
+		if !f.leg.open() || !f.leg.writable || f.leg.busyOut {
+			f.postDue()
+			f.leg.await()
+			continue
+		}
+		n -= f.leg.writePipe(pipe, n)
+	}
+	f.received()
+	return n == 0
 }
 
 // writePipe moves bytes from a pipe to the flow's own socket once, without waiting.

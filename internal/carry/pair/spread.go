@@ -5,8 +5,10 @@ import (
 	"time"
 
 	"longhaul/internal/carry/pair/wire"
-	"longhaul/internal/sys/socket"
+	"longhaul/internal/sys/tcpinfo"
 )
+
+// A flow that moves much has lanes on each usable path of its link; one that moves little has one.
 
 // leavePath closes a lane whose path is lost. A flow that has moved of late gets another one
 // at once: it may be the far relay that has bytes.
@@ -22,40 +24,6 @@ func (f *Flow) leavePath(l *lane) {
 		f.near.wanted = true
 		f.s.link.want(f)
 	}
-}
-
-// share is what a path is to have of a flow's lanes, and has.
-type share struct {
-	path              *wanPath
-	want, have, ready int
-}
-
-// stripePause is the silence after which a flow has to move StripeAfter bytes again before
-// it gets more than one lane.
-const stripePause = 2 * time.Second
-
-// mix is what a flow that moves knows of its lanes together. A parked flow has none.
-type mix struct {
-	quickest   *strand // which gets what is little; nil: the main one
-	uneven     bool    // the lanes differ much in delay
-	window     window
-	farLimited stamp // near: the far relay's latest word that it lacks room on the lanes
-	movers     [2]mover
-	moving     moving
-}
-
-// limitedFor is how long the far relay's word that it lacks room counts. It repeats it at each tick.
-const limitedFor = 3 * tickEvery
-
-// A flow that moves much has lanes on each usable path of its link; one that moves little has one.
-
-// laneSpread is what decides how many lanes a flow is to have, and which.
-type laneSpread struct {
-	f         *Flow
-	want      int32  // near: so many lanes are to carry the flow
-	joining   int32  // near: lanes that are on their way to it
-	burstFrom uint64 // what had been moved, both ways, when it last began to move
-	mix       *mix   // what is known of several lanes; nil: nothing
 }
 
 // overPaths gives a near flow of a link with several paths its lanes: the same number on each
@@ -93,6 +61,12 @@ func (sp *laneSpread) overPaths(large bool) {
 			f.lanes.giveBack(st)
 		}
 	}
+}
+
+// share is what a path is to have of a flow's lanes, and has.
+type share struct {
+	path              *wanPath
+	want, have, ready int
 }
 
 // shares divides the flow's lanes. One that moves little stays where it is, if it may.
@@ -162,6 +136,137 @@ func (sp *laneSpread) adjust(now time.Time) {
 	}
 }
 
+// stripePause is the silence after which a flow has to move StripeAfter bytes again before
+// it gets more than one lane.
+const stripePause = 2 * time.Second
+
+// farLacksRoom reports that the far relay has said of late that it lacks room on the lanes.
+func (sp *laneSpread) farLacksRoom(now time.Time) bool {
+	return sp.mix != nil && !sp.mix.farLimited.IsZero() && sp.mix.farLimited.until(now) < limitedFor
+}
+
+// limitedFor is how long the far relay's word that it lacks room counts. It repeats it at each tick.
+const limitedFor = 3 * tickEvery
+
+// moveLanes moves the lanes that lag. The caller has decided how many the flow is to have, and
+// holds f.mu.
+func (sp *laneSpread) moveLanes(now time.Time) {
+	f := sp.f
+	if sp.want < 2 {
+		return
+	}
+	m := sp.mixed()
+	m.moving.lanes = slices.DeleteFunc(m.moving.lanes, func(l *lane) bool { return !f.lanes.has(l) })
+	for i, s := range [...]sight{
+		{now, sp.acknowledgedEach, sp.lanesFull(), f.s.rtt()},
+		{now, sp.receivedEach, sp.farLacksRoom(now), f.s.rtt()},
+	} {
+		if sp.moves() {
+			break
+		}
+		m.moving = moving{lanes: m.movers[i].look(s), since: now}
+	}
+	sp.moveOver(now)
+}
+
+// moves reports whether lanes are to be replaced.
+func (sp *laneSpread) moves() bool { return sp.mix != nil && len(sp.mix.moving.lanes) > 0 }
+
+// moveOver closes the lanes that lag once the others are there, and what was sent on them has
+// arrived. A flow with all lanes that it may have loses them first. If no others come, they stay.
+func (sp *laneSpread) moveOver(now time.Time) {
+	f := sp.f
+	m := &sp.mix.moving
+	n := len(m.lanes)
+	if n == 0 {
+		return
+	}
+	waited := now.Sub(m.since)
+	if !m.emptied {
+		missing := sp.readyStrands() < int(sp.want)+n && int(sp.want)+n <= maxLanes
+		switch {
+		case missing && waited > movePatience:
+			m.lanes = nil
+			return
+		case missing:
+			sp.want += int32(n)
+			return
+		}
+		m.emptied, m.since, waited = true, now, 0
+		for _, l := range m.lanes {
+			f.lanes.of(l).leaving = true
+		}
+	}
+	if waited < moveEmptyWithin && slices.ContainsFunc(m.lanes, func(l *lane) bool { return f.sf.Out.Carries(&f.lanes.of(l).sent) }) {
+		sp.want = min(sp.want+int32(n), maxLanes)
+		return
+	}
+	if sp.readyStrands() <= n { // the others are lost
+		for _, l := range m.lanes {
+			f.lanes.of(l).leaving = false
+		}
+		m.lanes, m.emptied = nil, false
+		return
+	}
+	for _, l := range m.lanes {
+		l.retire()
+		f.lanes.giveBack(f.lanes.of(l))
+	}
+	m.lanes, m.emptied = nil, false
+}
+
+// acknowledgedEach is what the other end has got of each lane.
+func (sp *laneSpread) acknowledgedEach() []laneBytes {
+	return sp.carried(func(i *tcpinfo.Info) uint64 { return i.BytesAcked })
+}
+
+// receivedEach is what has come on each lane.
+func (sp *laneSpread) receivedEach() []laneBytes {
+	return sp.carried(func(i *tcpinfo.Info) uint64 { return i.BytesReceived })
+}
+
+func (sp *laneSpread) carried(of func(*tcpinfo.Info) uint64) (each []laneBytes) {
+	for _, st := range sp.f.lanes.strands {
+		if !st.ready {
+			continue
+		}
+		kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool {
+			each = append(each, laneBytes{st.l, of(i)})
+			return true
+		})
+	}
+	return each
+}
+
+// readyStrands is the number of lanes that may carry bytes.
+func (sp *laneSpread) readyStrands() (n int) {
+	for _, st := range sp.f.lanes.strands {
+		n += btoi(st.ready)
+	}
+	return n
+}
+
+// lanesFull reports that the flow has bytes to send and that its lanes have no room for them,
+// as the path limits them and not the other end's reading.
+func (sp *laneSpread) lanesFull() bool {
+	f := sp.f
+	return sp.lanesBusy() && !f.lanes.main().tuned.since(f.lanes.main().bulk)
+}
+
+// lanesBusy reports that the flow has bytes to send and that its lanes have no room for them.
+func (sp *laneSpread) lanesBusy() bool {
+	f := sp.f
+	if f.lanes.main() == nil || !f.sf.Out.Pending() && !(f.leg.readable && f.sf.Hungry()) {
+		return false
+	}
+	return !slices.ContainsFunc(f.lanes.strands, func(st *strand) bool { return st.ready && !sp.hasEnough(st) })
+}
+
+// hasEnough reports that a lane has no room, or with the whole window as much as it can send.
+func (sp *laneSpread) hasEnough(st *strand) bool {
+	return st.busy || sp.f.sf.Out.Starved() && st.pace().queued > 0
+}
+
 // keepAsMany has the pool keep the lanes that the flow has now when it has ended.
 func (sp *laneSpread) keepAsMany(now time.Time) {
 	lanes := map[*wanPath]int{}
@@ -171,95 +276,4 @@ func (sp *laneSpread) keepAsMany(now time.Time) {
 	for p, n := range lanes {
 		p.keepAsMany(n, now)
 	}
-}
-
-// measure finds whether the flow's lanes differ, and which one is quickest.
-func (sp *laneSpread) measure() {
-	f := sp.f
-	if len(f.lanes.strands) < 2 {
-		if sp.mix != nil {
-			sp.mix.quickest, sp.mix.uneven = nil, false
-		}
-		return
-	}
-	var quickest *strand
-	var slowest time.Duration
-	for _, st := range f.lanes.strands {
-		p := st.pace()
-		if !st.ready || st.leaving || p.rtt == 0 {
-			continue
-		}
-		slowest = max(slowest, p.rtt)
-		if quickest == nil || p.rtt < quickest.paced.rtt {
-			quickest = st
-		}
-	}
-	if quickest == nil {
-		return
-	}
-	// Lanes of one path differ by what they queue, which is no reason to change.
-	m := sp.mixed()
-	m.uneven = slowest > 2*quickest.paced.rtt && slowest-quickest.paced.rtt > betterBy
-	if !m.uneven {
-		quickest = f.lanes.strands[0]
-	}
-	if was := m.quickest; was == nil || was.gone || !m.uneven || 2*quickest.paced.rtt < was.paced.rtt {
-		m.quickest = quickest
-	}
-	f.lanes.feed() // a lane may have left a record to others that have become slower
-}
-
-// slowestLane is the longest round trip of the flow's lanes, or the session's.
-func (sp *laneSpread) slowestLane() time.Duration {
-	f := sp.f
-	rtt := f.s.rtt()
-	for _, st := range f.lanes.strands {
-		rtt = max(rtt, st.paced.rtt)
-	}
-	return rtt
-}
-
-// quickest is the strand for what is little.
-func (sp *laneSpread) quickest() *strand {
-	f := sp.f
-	if sp.mix == nil {
-		return f.lanes.strands[0]
-	}
-	if q := sp.mix.quickest; q != nil && !q.gone && q.ready && !q.leaving {
-		return q
-	}
-	return f.lanes.strands[0]
-}
-
-// leavesRecord reports whether a strand leaves the next record to a faster one.
-func (sp *laneSpread) leavesRecord(st *strand) bool {
-	f := sp.f
-	if !sp.uneven() {
-		return false
-	}
-	others := make([]pace, 0, maxLanes)
-	for _, o := range f.lanes.strands {
-		if o != st && o.ready && !o.leaving {
-			others = append(others, o.pace())
-		}
-	}
-	backlog := f.sf.Out.Unsent()
-	if f.leg.open() && f.leg.readable {
-		backlog += int64(socket.Unread(f.leg.fd))
-	}
-	return st.pace().leaves(others, backlog)
-}
-
-func (sp *laneSpread) mixed() *mix {
-	if sp.mix == nil {
-		sp.mix = &mix{}
-	}
-	return sp.mix
-}
-
-func (sp *laneSpread) uneven() bool { return sp.mix != nil && sp.mix.uneven }
-
-// farLacksRoom reports that the far relay has said of late that it lacks room on the lanes.
-func (sp *laneSpread) farLacksRoom(now time.Time) bool {
-	return sp.mix != nil && !sp.mix.farLimited.IsZero() && sp.mix.farLimited.until(now) < limitedFor
 }

@@ -5,42 +5,7 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/stream"
 )
-
-// giveUp ends the flow without its peer.
-func (f *Flow) giveUp(c stream.Cause) {
-	if !f.s.near && f.sf.Out.Acknowledged() == 0 { // else the near relay knows that the target was dialed
-		f.s.owe(f.id, stream.Cause{})
-	}
-	f.sf.Abort(c)
-	f.sf.PeerGone(c)
-	f.wake()
-}
-
-// wait is what flows without a lane have to wait for.
-type wait struct {
-	resume time.Duration // so long at most
-	outage bool          // the control connection is away, for less than resume
-	down   bool          // for longer
-	makes  bool          // it stands, or is about to, and lanes are being made, as far as is known
-	after  time.Duration // since the end of the latest outage; without one, and after resume, endless
-}
-
-// sweepEvery is the time between two looks at flows that rest, in ticks. Others are
-// looked at each tick.
-const sweepEvery = 100
-
-// flowWatch is what the watcher remembers of a flow between two looks.
-type flowWatch struct {
-	f        *Flow
-	gapAt    uint64 // the position as a receiver
-	gapSince stamp  // since when it stands there, though bytes beyond it are here
-	ackedAt  stamp  // of the latest progress of what is unacknowledged
-	lates    uint8  // how often the other end has said that bytes lack, since it last acknowledged some; 255: more often
-	toldSent bool   // the other end was told how much has gone out
-	resting  bool   // parked: it is looked at only now and then
-}
 
 // look finds what has taken too long.
 func (fw *flowWatch) look(now time.Time, w wait) {
@@ -186,13 +151,15 @@ func (fw *flowWatch) silenceLeft(now time.Time) time.Duration {
 	return bound - f.moved.until(now)
 }
 
-func (fw *flowWatch) setResting(on bool) {
-	f := fw.f
-	if fw.resting == on {
-		return
-	}
-	if fw.resting = on; on {
-		f.cond = cond{} // who waited was woken when the flow lost its lane
-	}
-	f.s.setResting(f, on)
+// wait is what flows without a lane have to wait for.
+type wait struct {
+	resume time.Duration // so long at most
+	outage bool          // the control connection is away, for less than resume
+	down   bool          // for longer
+	makes  bool          // it stands, or is about to, and lanes are being made, as far as is known
+	after  time.Duration // since the end of the latest outage; without one, and after resume, endless
 }
+
+// sweepEvery is the time between two looks at flows that rest, in ticks. Others are
+// looked at each tick.
+const sweepEvery = 100

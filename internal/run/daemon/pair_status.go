@@ -22,7 +22,7 @@ func (p *pairs) status() *flow.Pairs {
 		return nil
 	}
 	s := node.State()
-	if err := p.keys.Problem(); err != nil {
+	if err := p.keys.Load().Problem(); err != nil {
 		s.KeysProblem = err.Error()
 	}
 	slices.SortStableFunc(s.Sessions, func(a, b flow.Session) int {
