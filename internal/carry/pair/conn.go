@@ -74,12 +74,7 @@ type bulkConn struct {
 	turns      *turns // the handshake has one of them, but for the time that it waits
 	waited     bool   // a write had to wait for room
 	expected   int    // bytes that the next writes bring until flush
-	// deadline is that of the handshake, in which this end's waits for its turns do not count.
-	deadline time.Time
-	// strained is how late this process, or the other one, is now; granted is what of that the deadline
-	// has in it.
-	strained func() time.Duration
-	granted  time.Duration
+	handshakeTime
 	// rtt and repeats are what the kernel knew of the path when the handshake had ended: the round
 	// trip, and the segments that it had sent again.
 	rtt     time.Duration
@@ -87,6 +82,16 @@ type bulkConn struct {
 
 	preface [preface.Size]byte // of an accepted connection, to pass on
 	begun   atomic.Bool        // of an accepted connection: TLS has answered
+}
+
+// handshakeTime bounds a handshake.
+type handshakeTime struct {
+	// deadline is that of the handshake, in which this end's waits for its turns do not count.
+	deadline time.Time
+	// strained is how late this process, or the other one, is now; granted is what of that the deadline
+	// has in it.
+	strained func() time.Duration
+	granted  time.Duration
 }
 
 func newBulkConn(tcp *net.TCPConn) (*bulkConn, error) {

@@ -188,10 +188,10 @@ func (d dialer) overloaded(err error) error {
 
 // nearHello is the HELLO of a near end, which also says how long its flows wait for a
 // lane, since the far end waits as long, and of which tunnel it is.
-func (l *Link) nearHello(s *session, o LinkOptions) wire.Hello {
-	h := l.node.hello(s.id, o.Tunnel)
-	h.Resume, h.Features, h.Origin = s.waits(o), s.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld|wire.FeatureSent|wire.FeatureTrouble, o.Origin
-	h.Features &^= l.node.options.Without
-	h.Boot = l.node.options.Boot
+func (r *relation) nearHello(o LinkOptions) wire.Hello {
+	h := r.node.hello(r.id, o.Tunnel)
+	h.Resume, h.Features, h.Origin = r.waits(o), r.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld|wire.FeatureSent|wire.FeatureTrouble, o.Origin
+	h.Features &^= r.node.options.Without
+	h.Boot = r.node.options.Boot
 	return h
 }

@@ -89,15 +89,15 @@ func (s *session) drained(last bool) {
 }
 
 // resetAll resets the flows at both ends.
-func (s *session) resetAll(r flow.EndReason, err error) {
-	for _, f := range s.allFlows() {
-		f.Reset(r, err)
+func (r *registry) resetAll(reason flow.EndReason, err error) {
+	for _, f := range r.allFlows() {
+		f.Reset(reason, err)
 	}
 }
 
 // endAll ends the flows without the other end.
-func (s *session) endAll(c stream.Cause) {
-	for _, f := range s.allFlows() {
+func (r *registry) endAll(c stream.Cause) {
+	for _, f := range r.allFlows() {
 		f.mu.Lock()
 		if f.phase != phaseOver {
 			f.giveUp(c)
@@ -106,7 +106,7 @@ func (s *session) endAll(c stream.Cause) {
 	}
 }
 
-func (s *session) dropAll() { s.endAll(cause(flow.EndDrain, nil)) }
+func (r *registry) dropAll() { r.endAll(cause(flow.EndDrain, nil)) }
 
 // close ends the session's connections, and flows that are left.
 func (s *session) close() {

@@ -90,11 +90,7 @@ type lane struct {
 	counted   bool // among the idle lanes of its peer
 	// settled are the connection's counters up to which its flows have their shares.
 	settled flow.Counters
-	sawEnd  bool   // of the flow, on this lane: nothing of it follows
-	reached uint64 // in a sealed session: behind the latest bytes that the lane has brought of the flow
-	// reachedAt is when reached moved, or the lane came to the flow.
-	reachedAt stamp
-	offer     wire.Frame // far: a RELEASE of the flow without an answer yet
+	brought
 	// draining: a final RELEASE was sent; bytes are dropped until its answer.
 	draining bool
 	retired  bool      // no flow is to have it again
@@ -103,6 +99,15 @@ type lane struct {
 	used     bool      // it has carried a flow
 	closed   bool
 	dead     bool // its reader has returned
+}
+
+// brought is what a lane has brought of its flow.
+type brought struct {
+	sawEnd  bool   // nothing of it follows
+	reached uint64 // in a sealed session: behind the latest of its bytes
+	// reachedAt is when reached moved, or the lane came to the flow.
+	reachedAt stamp
+	offer     wire.Frame // far: a RELEASE without an answer yet
 }
 
 func newLane(s *relation, home home, c *connection, a Acceptor) *lane {
@@ -144,8 +149,7 @@ func (l *lane) bind(f holder) bool {
 		l.settled, _ = l.counters()
 	}
 	l.carry(f)
-	l.sawEnd, l.reached, l.reachedAt, l.used = false, 0, stampNow(), l.used || f != nil
-	l.offer = wire.Frame{}
+	l.brought, l.used = brought{reachedAt: stampNow()}, l.used || f != nil
 	return true
 }
 

@@ -146,7 +146,7 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool, overdue func()) (*lane
 	if err != nil {
 		return nil, err
 	}
-	hello := l.nearHello(s, o)
+	hello := s.nearHello(o)
 	if pool {
 		hello.Features |= wire.FeaturePad
 	}

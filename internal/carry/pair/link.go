@@ -22,7 +22,7 @@ type Link struct {
 	old []*session // that drain
 	// replaced is when the latest of old was s.
 	replaced time.Time
-	waiting  []*Flow // for a lane
+	waiting  queue
 	closed   bool
 	paths    pathSet // changed under mu
 
@@ -142,4 +142,22 @@ func (l *Link) redialNow() {
 	for _, s := range append(slices.Clone(l.old), l.s) {
 		s.redialed = time.Time{}
 	}
+}
+
+// queue are the flows that wait for a lane, under the link's lock.
+type queue []*Flow
+
+// take takes a flow of a session that waits for a lane: first of those of which
+// nothing can go ahead on the control connection.
+func (q *queue) take(s *session) *Flow {
+	i := slices.IndexFunc(*q, func(f *Flow) bool { return f.s == s && f.near.needsOpen })
+	if i < 0 {
+		i = slices.IndexFunc(*q, func(f *Flow) bool { return f.s == s })
+	}
+	if i < 0 {
+		return nil
+	}
+	f := (*q)[i]
+	*q = slices.Delete(*q, i, i+1)
+	return f
 }

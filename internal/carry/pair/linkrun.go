@@ -84,7 +84,7 @@ func (l *Link) tick() (ended bool) {
 			l.dialLanes(s, now)
 		}
 	}
-	if closed && l.idle(all) {
+	if closed && !slices.ContainsFunc(all, func(s *session) bool { return !s.rested() }) {
 		for _, s := range all {
 			s.close()
 		}
@@ -109,12 +109,6 @@ func (l *Link) replaceDrained() {
 			s.close()
 		}
 		return done
-	})
-}
-
-func (l *Link) idle(all []*session) bool {
-	return !slices.ContainsFunc(all, func(s *session) bool {
-		return !s.rested()
 	})
 }
 

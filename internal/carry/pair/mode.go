@@ -1,6 +1,9 @@
 package pair
 
-import "longhaul/internal/carry/pair/wire"
+import (
+	"longhaul/internal/carry/pair/wire"
+	"time"
+)
 
 // mode is how the lanes of a session carry flows. It never changes: a link whose
 // options change begins another session.
@@ -47,4 +50,12 @@ func (m mode) uses(both wire.Features) wire.Features {
 		both |= wire.FeatureSent // whoever knows the one knows the other
 	}
 	return both
+}
+
+// waits is how long a near session's flows wait for a lane.
+func (m mode) waits(o LinkOptions) time.Duration {
+	if m.noResume {
+		return waitNoResume
+	}
+	return o.Resume
 }

@@ -52,10 +52,11 @@ func (s *session) crowded(now time.Time) bool {
 
 // openAhead sends a flow's OPEN ahead of its lane, if a crowd waits for lanes. The caller
 // holds f.mu.
-func (s *session) openAhead(f *Flow) {
+func (nd *laneNeed) openAhead() {
+	f, s := nd.f, nd.f.s
 	ctl := s.control()
 	waiting := int(s.waiting.Load())
-	if ctl == nil || f.near.opening == nil || !f.need.wokeAt.IsZero() || waiting < crowd || !s.knows(wire.FeatureAhead) {
+	if ctl == nil || f.near.opening == nil || !nd.wokeAt.IsZero() || waiting < crowd || !s.knows(wire.FeatureAhead) {
 		return
 	}
 	room := ctl.room(waiting)
@@ -65,16 +66,17 @@ func (s *session) openAhead(f *Flow) {
 	_, b := f.sf.Out.Peek(room)
 	if ctl.offer(wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.near.opening, Bytes: b}) {
 		f.near.begin()
-		f.need.wokeAt = stampNow()
+		nd.wokeAt = stampNow()
 		s.link.sentAhead(f)
 	}
 }
 
 // wakePeer sends bytes ahead of the flow's lane; at the far relay it asks for the lane,
 // with or without bytes. The caller holds f.mu.
-func (s *session) wakePeer(f *Flow) {
+func (nd *laneNeed) wakePeer() {
+	f, s := nd.f, nd.f.s
 	ctl := s.control()
-	if ctl == nil || !f.need.wokeAt.IsZero() {
+	if ctl == nil || !nd.wokeAt.IsZero() {
 		return
 	}
 	waiting := int(s.waiting.Load())
@@ -83,7 +85,7 @@ func (s *session) wakePeer(f *Flow) {
 		return // nothing, or no room yet
 	}
 	if ctl.offer(wire.Message{Type: wire.MessageWake, Flow: f.id, Offset: offset, Bytes: b}) {
-		f.need.wokeAt = stampNow()
+		nd.wokeAt = stampNow()
 	}
 }
 
@@ -175,9 +177,9 @@ func (nd *laneNeed) goAhead() {
 	switch {
 	case f.s.near && !f.phase.known():
 		if f.lanes.main() == nil && !nd.since.IsZero() {
-			f.s.openAhead(f)
+			nd.openAhead()
 		}
 	case f.lanes.main() == nil && !nd.since.IsZero() || f.lanes.main() != nil && nd.lost && f.lanes.attaching() && !f.s.noResume:
-		f.s.wakePeer(f)
+		nd.wakePeer()
 	}
 }

@@ -22,6 +22,8 @@ type outbox struct {
 
 func (o *outbox) control() *control { return o.ctl.Load() }
 
+func (o *outbox) connected() bool { return o.control() != nil }
+
 // flush has the control connection send what waits.
 func (o *outbox) flush() {
 	if ctl := o.control(); ctl != nil {

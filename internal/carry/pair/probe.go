@@ -31,13 +31,14 @@ func (l *Link) watchPaths(now time.Time) {
 	s := l.current()
 	stands := s.control() != nil // else its own attempts try the paths
 	every := probeIdle
-	if l.busy() {
+	if slices.ContainsFunc(l.sessions(), (*session).active) {
 		every = probeBusy
 	}
 	usable := l.paths.usable()
 	spare := len(usable) > 0 && !usable[0].options().Standby
+	o := l.options()
 	for _, p := range l.paths.list() {
-		l.tellPath(p)
+		p.tell(l.node, o)
 		if len(usable) > 0 && !slices.Contains(usable, p) {
 			s.dropWarm(p)
 		}
@@ -70,16 +71,6 @@ func (l *Link) watchPaths(now time.Time) {
 	}
 }
 
-// busy reports whether a flow of the link is not parked.
-func (l *Link) busy() bool {
-	for _, s := range l.sessions() {
-		if s.active() {
-			return true
-		}
-	}
-	return false
-}
-
 // dialProbe makes the probe of a path.
 func (l *Link) dialProbe(s *session, p *wanPath) {
 	lane, err := l.newLane(s, p, false, nil)
@@ -100,8 +91,8 @@ func (l *Link) dialProbe(s *session, p *wanPath) {
 	l.poke() // the pool lacks lanes
 }
 
-// tellPath logs how a path has changed.
-func (l *Link) tellPath(p *wanPath) {
+// tell logs how a path has changed.
+func (p *wanPath) tell(n *process, o LinkOptions) {
 	p.mu.Lock()
 	now, err, name, before := p.told, p.err, p.o.Name, p.told
 	switch {
@@ -115,11 +106,10 @@ func (l *Link) tellPath(p *wanPath) {
 	if now == before {
 		return
 	}
-	o := l.options()
 	about := []any{"peer", o.Peer, "tunnel", o.Tunnel, "path", name}
 	if now == "up" {
-		l.node.log.Info("pair: path up", about...)
+		n.log.Info("pair: path up", about...)
 	} else {
-		l.node.log.Warn("pair: path down", append(about, "error", err)...)
+		n.log.Warn("pair: path down", append(about, "error", err)...)
 	}
 }

@@ -103,7 +103,7 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	s.mu.Lock()
 	instance := s.instance
 	s.mu.Unlock()
-	d := dialer{node: l.node, session: s, options: o, path: p, addresses: addresses, hello: l.nearHello(s, o), within: s.connectWithin(),
+	d := dialer{node: l.node, session: s, options: o, path: p, addresses: addresses, hello: s.nearHello(o), within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Control, Instance: instance}}
 	proven := false
 	d.proven = func() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"time"
 
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/pair/wire"
@@ -20,7 +21,9 @@ func (s *session) handle(ctl *control, m wire.Message) {
 			s.measured(sent, rtt, known)
 		}
 	case wire.MessageTrouble:
-		s.takeTrouble(ctl, m.Text)
+		if s.near && s.control() == ctl {
+			s.trouble.take(m.Text, time.Now())
+		}
 	case wire.MessageDrain:
 		s.drained(m.Flags&wire.FlagLast != 0)
 	case wire.MessageKey:
@@ -147,9 +150,7 @@ func (s *session) laneEnded(l *lane, err error) {
 
 // takeOpen takes an OPEN that came ahead of its flow's lane; the flow may be known.
 func (s *session) takeOpen(m wire.Message) {
-	s.mu.Lock()
-	a := s.acceptor
-	s.mu.Unlock()
+	a := s.latest()
 	f, fresh, err := s.admit(nil, *m.Open, a)
 	if err != nil {
 		s.decline(m.Flow, err)
@@ -184,7 +185,7 @@ func (s *session) begin(c *connection) {
 	if oldWriter != nil {
 		<-oldWriter // else it may take what becomes due again below
 	}
-	if s.node.draining.Load() || s.isStale() {
+	if s.node.draining.Load() || !s.near && s.stale.Load() {
 		ctl.post(wire.Message{Type: wire.MessageDrain})
 	}
 	ctl.sendPing()

@@ -81,19 +81,31 @@ type supplier interface {
 	laneFailed(s *session, err error)
 }
 
-// farSide is what only a far session has, under the session's lock.
+// farSide is what only a far session has. Without another word it is under the session's lock.
 type farSide struct {
 	use      *peerUse
 	origin   origin
-	boot     uint64         // of the near relay's host; 0: not said
-	left     func(*session) // takes the news that the session has ended
-	acceptor Acceptor       // of the latest connection
-	resume   time.Duration  // how long flows wait for a lane, as the near end says; 0: not said
-	stale    bool           // see setStale
-	revoked  bool           // of the watching goroutine
-	twin     bool           // another relay of the same origin has lived beside the near one
-	beside   bool           // and does now
+	boot     uint64                   // of the near relay's host; 0: not said
+	left     func(*session)           // takes the news that the session has ended
+	acceptor atomic.Pointer[Acceptor] // of the latest connection
+	resume   atomic.Int64             // how long flows wait for a lane in nanoseconds, as the near end says; 0: not said
+	stale    atomic.Bool              // see setStale
+	revoked  bool                     // of the watching goroutine
+	twin     bool                     // another relay of the same origin has lived beside the near one
+	beside   bool                     // and does now
 }
+
+// latest is the tunnel that took the latest connection.
+func (fs *farSide) latest() Acceptor { return *fs.acceptor.Load() }
+
+// waitsFor is how long flows wait for a lane.
+func (fs *farSide) waitsFor() time.Duration {
+	return cmp.Or(time.Duration(fs.resume.Load()), DefaultResume)
+}
+
+// owesFor is for how long a near relay may wait for news of a flow that has ended here: that gives the
+// flow up as well, but may have lost the path later.
+func (fs *farSide) owesFor() time.Duration { return 2 * fs.waitsFor() }
 
 func newSession(n *process, peer string, id uint64, near bool) *session {
 	now := time.Now()
@@ -114,18 +126,10 @@ func newSession(n *process, peer string, id uint64, near bool) *session {
 func (s *session) goesOnFrom(old *session) {
 	old.mu.Lock()
 	defer old.mu.Unlock()
-	s.trouble = old.trouble
+	s.trouble.goesOnFrom(&old.trouble)
 	if s.stood = old.stood; old.control() == nil && old.stood {
 		s.since = old.since
 	}
-}
-
-// waits is how long a near session's flows wait for a lane.
-func (s *session) waits(o LinkOptions) time.Duration {
-	if s.noResume {
-		return waitNoResume
-	}
-	return o.Resume
 }
 
 // stand makes ctl the control connection, in place of old.
@@ -149,7 +153,7 @@ func (s *session) stand(ctl *control) (old *control, oldWriter, writer chan stru
 	s.instance, s.release, s.remote = c.hello.Instance, c.hello.Release, addressOf(c.bulk)
 	s.agree(c.both)
 	if !s.knows(wire.FeatureTrouble) {
-		s.trouble = trouble{}
+		s.trouble.goesOnFrom(&trouble{})
 	}
 	s.problem, s.text = "", ""
 	if s.near {
@@ -246,14 +250,6 @@ func (s *session) abandoned() (since time.Time, yes bool) {
 	return s.since, s.control() == nil && s.flowCount() == 0
 }
 
-// owesFor is for how long a near relay may wait for news of a flow that has ended here: that gives the
-// flow up as well, but may have lost the path later.
-func (s *session) owesFor() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return 2 * cmp.Or(s.resume, DefaultResume)
-}
-
 // owe notes the outcome of a far flow of which the near relay may not know.
 func (s *session) owe(id uint64, c stream.Cause) {
 	s.outcomes.add(id, c, s.owesFor())
@@ -294,8 +290,6 @@ func (u *unmade) now() (since time.Time, err error) {
 	return u.since, u.err
 }
 
-func (s *session) connected() bool { return s.control() != nil }
-
 // origin is a near tunnel, as its far relay knows it.
 type origin struct {
 	peer, tunnel string // the tunnel of the far relay
@@ -306,6 +300,7 @@ type origin struct {
 // Without it the near relay would count as usable while each of its clients is reset. The far relay says
 // it at first on each control connection, and then each change; until it does, its last word holds.
 type trouble struct {
+	mu    sync.Mutex
 	text  string    // empty: it takes flows
 	since time.Time // it has had trouble, or none; zero: never
 	was   string    // the last text that was not empty
@@ -318,6 +313,8 @@ const troubleHolds = time.Second
 
 // now is the text at a moment, and since when there has been trouble, or none.
 func (t *trouble) now(now time.Time) (text string, since time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.text == "" && t.was != "" && now.Sub(t.since) < troubleHolds {
 		return t.was, t.since
 	}
@@ -326,6 +323,8 @@ func (t *trouble) now(now time.Time) (text string, since time.Time) {
 
 // take takes another text.
 func (t *trouble) take(text string, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if (text == "") != (t.text == "") {
 		t.since = now
 	}
@@ -334,50 +333,13 @@ func (t *trouble) take(text string, now time.Time) {
 	}
 }
 
-// isStale reports that a far session is to take no new flows.
-func (s *session) isStale() bool {
-	if s.near {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stale
-}
-
 // setStale notes why the session is to take no new flows, which is a change of the far
 // tunnel; empty: it may. A stale one keeps its flows on the lanes that they have. DRAIN makes
 // the near relay begin another session.
 func (s *session) setStale(why string) {
-	s.mu.Lock()
-	fresh := why != "" && !s.stale
-	s.stale = why != ""
-	s.mu.Unlock()
-	if fresh {
+	if stale := why != ""; s.stale.Swap(stale) != stale && stale {
 		s.tell(slog.LevelInfo, why, nil)
 		s.message(wire.Message{Type: wire.MessageDrain})
-	}
-}
-
-// tellTrouble has the near relay know what it does not yet.
-func (s *session) tellTrouble() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ctl := s.control()
-	if ctl == nil || !s.knows(wire.FeatureTrouble) {
-		return
-	}
-	if now, known := s.acceptor.Trouble(); known && (now != s.trouble.text || s.trouble.told != ctl) {
-		s.trouble.text, s.trouble.told = now, ctl
-		ctl.post(wire.Message{Type: wire.MessageTrouble, Text: now})
-	}
-}
-
-// takeTrouble takes the far relay's word.
-func (s *session) takeTrouble(ctl *control, text string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.near && s.control() == ctl {
-		s.trouble.take(text, time.Now())
 	}
 }
 
@@ -405,4 +367,24 @@ func (s *session) whyDown() stream.Cause {
 		return cause(flow.EndPairDown, fmt.Errorf("no new lane: %w", err))
 	}
 	return cause(flow.EndPairDown, errors.New("no lane to the far relay"))
+}
+
+// goesOnFrom takes what another session knows.
+func (t *trouble) goesOnFrom(old *trouble) {
+	old.mu.Lock()
+	text, since, was := old.text, old.since, old.was
+	old.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text, t.since, t.was, t.told = text, since, was, nil
+}
+
+// tell has the near relay know what it does not yet.
+func (t *trouble) tell(ctl *control, text string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if text != t.text || t.told != ctl {
+		t.text, t.told = text, ctl
+		ctl.post(wire.Message{Type: wire.MessageTrouble, Text: text})
+	}
 }

@@ -124,11 +124,11 @@ func (n *Node) sessionOf(c *connection, a Acceptor) (*session, error) {
 		}
 		n.accepted[key] = s
 	}
-	s.mu.Lock()
-	s.acceptor = a
+	s.acceptor.Store(&a)
 	if c.hello.Resume > 0 {
-		s.resume = min(c.hello.Resume, maxPeerResume)
+		s.resume.Store(int64(min(c.hello.Resume, maxPeerResume)))
 	}
+	s.mu.Lock()
 	s.instance, s.release = c.hello.Instance, c.hello.Release
 	s.mu.Unlock()
 	return s, nil

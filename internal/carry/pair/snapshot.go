@@ -14,11 +14,11 @@ import (
 const laneErrSettles = time.Second
 
 // State is the node at this moment. It looks at every flow.
-func (n *Node) State() flow.Pairs { return n.snapshot((*session).state) }
+func (n *Node) State() flow.Pairs { return n.snapshot(stateOf) }
 
 // Overview is State without a look at the flows: of a session's counts it has Flows,
 // FlowsTotal and Resumes.
-func (n *Node) Overview() flow.Pairs { return n.snapshot((*session).overview) }
+func (n *Node) Overview() flow.Pairs { return n.snapshot(overviewOf) }
 
 func (n *Node) snapshot(of func(*session) flow.Session) flow.Pairs {
 	st := flow.Pairs{Instance: NumberText(n.instance), RetainedBytes: n.budget.used.Load(), RetainedLimitBytes: n.budget.limit.Load(),
@@ -32,7 +32,7 @@ func (n *Node) snapshot(of func(*session) flow.Session) flow.Pairs {
 	return st
 }
 
-func (s *session) overview() flow.Session {
+func overviewOf(s *session) flow.Session {
 	var paths []flow.Path
 	if s.near && len(s.link.options().Paths) > 0 {
 		paths = s.paths.states(s.control())
@@ -89,8 +89,8 @@ func (s *session) overview() flow.Session {
 	return st
 }
 
-func (s *session) state() flow.Session {
-	st, flows := s.overview(), s.allFlows()
+func stateOf(s *session) flow.Session {
+	st, flows := overviewOf(s), s.allFlows()
 	for _, f := range flows {
 		g := f.Figures()
 		st.RetainedBytes += g.Retained
@@ -118,11 +118,11 @@ func (s *session) state() flow.Session {
 func NumberText(n uint64) string { return fmt.Sprintf("%016x", n) }
 
 // compressMode is Session.Compress.
-func (s *session) compressMode() string {
+func (r *relation) compressMode() string {
 	switch {
-	case s.compress && s.knows(wire.FeatureCompress):
+	case r.compress && r.knows(wire.FeatureCompress):
 		return flow.CompressAuto
-	case s.compress:
+	case r.compress:
 		return flow.CompressUnsupported
 	}
 	return flow.CompressOff

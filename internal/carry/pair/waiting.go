@@ -28,26 +28,11 @@ func (l *Link) want(f *Flow) {
 	l.poke()
 }
 
-// takeWaiting takes a flow of a session that waits for a lane: first of those of which
-// nothing can go ahead on the control connection. The caller holds l.mu.
-func (l *Link) takeWaiting(s *session) *Flow {
-	i := slices.IndexFunc(l.waiting, func(f *Flow) bool { return f.s == s && f.near.needsOpen })
-	if i < 0 {
-		i = slices.IndexFunc(l.waiting, func(f *Flow) bool { return f.s == s })
-	}
-	if i < 0 {
-		return nil
-	}
-	f := l.waiting[i]
-	l.waiting = slices.Delete(l.waiting, i, i+1)
-	return f
-}
-
 // place gives a lane to a flow that waits for one of its session, or to the pool.
 func (l *Link) place(s *session, lane *lane) {
 	for {
 		l.mu.Lock()
-		f := l.takeWaiting(s)
+		f := l.waiting.take(s)
 		warm := l.o.Warm
 		l.mu.Unlock()
 		if f == nil {

@@ -7,9 +7,9 @@ import "testing"
 func TestFirstLanes(t *testing.T) {
 	s, other := &session{}, &session{}
 	known, fresh, later := &Flow{s: s}, &Flow{s: s, near: nearPart{needsOpen: true}}, &Flow{s: s}
-	l := &Link{waiting: []*Flow{{s: other, near: nearPart{needsOpen: true}}, known, fresh, later}}
+	l := &Link{waiting: queue{{s: other, near: nearPart{needsOpen: true}}, known, fresh, later}}
 	for i, want := range []*Flow{fresh, known, later, nil} {
-		if got := l.takeWaiting(s); got != want {
+		if got := l.waiting.take(s); got != want {
 			t.Errorf("lane %d goes to another flow", i)
 		}
 	}
@@ -29,7 +29,7 @@ func TestGaveBack(t *testing.T) {
 		l.want(flows[name])
 	}
 	for _, want := range []string{"comes", "gave back", "waits"} {
-		if l.takeWaiting(s) != flows[want] {
+		if l.waiting.take(s) != flows[want] {
 			t.Errorf("the lane goes to another flow than the one that %s", want)
 		}
 	}

@@ -1,7 +1,6 @@
 package pair
 
 import (
-	"cmp"
 	"errors"
 	"log/slog"
 	"math"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/wire"
 )
 
 const (
@@ -45,12 +45,16 @@ func (n *Node) watch() {
 func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
 	resume, admitted := s.rules(slow)
 	if !admitted {
-		s.revoke()
+		n.revoke(s)
 		return
 	}
 	if !s.near {
 		s.revoked = s.revoked && !slow // the peer is admitted again
-		s.tellTrouble()
+		if ctl := s.control(); ctl != nil && s.knows(wire.FeatureTrouble) {
+			if text, known := s.latest().Trouble(); known {
+				s.trouble.tell(ctl, text)
+			}
+		}
 	}
 	s.watchControl(now, slow)
 	if slow && s.near {
@@ -96,26 +100,12 @@ func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time
 	return w, away, s.flowCount() == 0
 }
 
-// revoke ends the session of a peer that is admitted no more: its flows first, so that
-// it learns why, and its connections a second later.
-func (s *session) revoke() {
-	if s.revoked {
-		s.close()
-		return
-	}
-	s.revoked = true
-	s.tell(slog.LevelWarn, "peer is not admitted any more", nil)
-	s.resetAll(flow.EndDenied, errors.New("the peer is not admitted any more"))
-}
-
 // rules are the time that flows wait for a lane, and whether the peer may be here.
 func (s *session) rules(slow bool) (resume time.Duration, admitted bool) {
 	if s.near {
 		return s.waits(s.link.options()), true
 	}
-	s.mu.Lock()
-	a, resume := s.acceptor, s.resume
-	s.mu.Unlock()
+	a := s.latest()
 	if slow {
 		switch {
 		case a.Removed():
@@ -126,7 +116,7 @@ func (s *session) rules(slow bool) (resume time.Duration, admitted bool) {
 			s.setStale("")
 		}
 	}
-	return cmp.Or(resume, DefaultResume), !slow || a.Admits(s.peer) && len(s.node.identity.PeerKeys(s.peer)) > 0
+	return s.waitsFor(), !slow || a.Admits(s.peer) && len(s.node.identity.PeerKeys(s.peer)) > 0
 }
 
 // watchControl measures the round trip and finds a dead control connection.
@@ -154,4 +144,16 @@ func (s *session) watchControl(now time.Time, slow bool) {
 	if slow {
 		ctl.announce(s.node.identity.Announced(s.peer))
 	}
+}
+
+// revoke ends the session of a peer that is admitted no more: its flows first, so that
+// it learns why, and its connections a second later.
+func (n *Node) revoke(s *session) {
+	if s.revoked {
+		s.close()
+		return
+	}
+	s.revoked = true
+	s.tell(slog.LevelWarn, "peer is not admitted any more", nil)
+	s.resetAll(flow.EndDenied, errors.New("the peer is not admitted any more"))
 }
