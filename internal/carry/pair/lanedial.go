@@ -222,7 +222,7 @@ func (l *Link) wantMore(f *Flow, p *wanPath) {
 // stands, the path may have become slower than that: each connect gets as long as that has lasted.
 func (s *session) laneWithin(now time.Time) time.Duration {
 	within := s.connectWithin()
-	err, since := s.unmade.now()
+	since, err := s.unmade.now()
 	if s.control() == nil || err == nil {
 		return within
 	}

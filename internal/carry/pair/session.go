@@ -284,14 +284,14 @@ func (u *unmade) note(err error) {
 }
 
 func (u *unmade) why() error {
-	err, _ := u.now()
+	_, err := u.now()
 	return err
 }
 
-func (u *unmade) now() (err error, since time.Time) {
+func (u *unmade) now() (since time.Time, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.err, u.since
+	return u.since, u.err
 }
 
 func (s *session) connected() bool { return s.control() != nil }

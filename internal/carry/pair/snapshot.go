@@ -69,7 +69,7 @@ func (s *session) overview() flow.Session {
 	}
 	if s.near {
 		st.End = flow.NearEnd
-		if err, since := s.unmade.now(); up && err != nil && time.Since(since) > laneErrSettles {
+		if since, err := s.unmade.now(); up && err != nil && time.Since(since) > laneErrSettles {
 			st.LaneError, st.LaneProblem = err.Error(), problemOf(err)
 		}
 	} else {
