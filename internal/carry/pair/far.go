@@ -178,20 +178,6 @@ func (fr *farPart) attach(l *lane, received uint64, greet func([]byte, uint64, u
 	f.lanes.attached(received)
 }
 
-// replace takes all lanes from the flow, in whose place another one comes.
-func (ls *laneSet) replace(by *lane) {
-	f := ls.f
-	for _, st := range ls.strands {
-		if st.l != by {
-			st.l.unbind(f)
-			st.l.close()
-			f.need.lost = true
-		}
-	}
-	ls.dropAll()
-	f.sf.Detach()
-}
-
 // join gives a far flow one more lane; received is the near relay's position.
 func (fr *farPart) join(l *lane, received uint64) {
 	f := fr.f

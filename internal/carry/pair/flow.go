@@ -166,8 +166,7 @@ type laneSpread struct {
 
 // mix is what a flow that moves knows of its lanes together. A parked flow has none.
 type mix struct {
-	quickest   *strand // which gets what is little; nil: the main one
-	uneven     bool    // the lanes differ much in delay
+	quickest   *strand // of lanes that differ much in delay: it gets what is little; nil: they do not
 	window     window
 	farLimited stamp // near: the far relay's latest word that it lacks room on the lanes
 	movers     [2]mover

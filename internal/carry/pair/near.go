@@ -12,7 +12,7 @@ func (nr *nearPart) untouched() bool {
 // lock.
 func (nr *nearPart) unsend() {
 	f := nr.f
-	f.lanes.closeAll()
+	f.lanes.replace(nil)
 	nr.openDue, f.need.lost, f.need.wokeAt = false, false, 0
 	f.phase.take(eventUnsent)
 	nr.needsOpen = true

@@ -20,8 +20,8 @@ func (f *Flow) run() {
 // step does the next thing and reports whether the goroutine stays.
 func (f *Flow) step() bool {
 	f.sf.Out.Trim()
-	if f.phase == phaseFresh && f.sf.Dead() {
-		f.sf.PeerGone(stream.Cause{}) // the far relay has never heard of it
+	if f.phase.unheard() && f.sf.Dead() {
+		f.sf.PeerGone(stream.Cause{}) // the far relay has never heard of it, and is not to
 	}
 	f.sf.ResetLocal()
 	f.need.note()

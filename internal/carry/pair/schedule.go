@@ -111,14 +111,12 @@ func (st *strand) boundUnsent() {
 
 // quickest is the strand for what is little.
 func (sp *laneSpread) quickest() *strand {
-	f := sp.f
-	if sp.mix == nil {
-		return f.lanes.strands[0]
+	if sp.uneven() {
+		if q := sp.mix.quickest; !q.gone && q.ready && !q.leaving {
+			return q
+		}
 	}
-	if q := sp.mix.quickest; q != nil && !q.gone && q.ready && !q.leaving {
-		return q
-	}
-	return f.lanes.strands[0]
+	return sp.f.lanes.strands[0]
 }
 
 // leavesRecord reports whether a strand leaves the next record to a faster one.
@@ -147,14 +145,15 @@ func (sp *laneSpread) mixed() *mix {
 	return sp.mix
 }
 
-func (sp *laneSpread) uneven() bool { return sp.mix != nil && sp.mix.uneven }
+// uneven reports whether the lanes differ much in delay.
+func (sp *laneSpread) uneven() bool { return sp.mix != nil && sp.mix.quickest != nil }
 
 // measure finds whether the flow's lanes differ, and which one is quickest.
 func (sp *laneSpread) measure() {
 	f := sp.f
 	if len(f.lanes.strands) < 2 {
 		if sp.mix != nil {
-			sp.mix.quickest, sp.mix.uneven = nil, false
+			sp.mix.quickest = nil
 		}
 		return
 	}
@@ -175,11 +174,9 @@ func (sp *laneSpread) measure() {
 	}
 	// Lanes of one path differ by what they queue, which is no reason to change.
 	m := sp.mixed()
-	m.uneven = slowest > 2*quickest.paced.rtt && slowest-quickest.paced.rtt > betterBy
-	if !m.uneven {
-		quickest = f.lanes.strands[0]
-	}
-	if was := m.quickest; was == nil || was.gone || !m.uneven || 2*quickest.paced.rtt < was.paced.rtt {
+	if slowest <= 2*quickest.paced.rtt || slowest-quickest.paced.rtt <= betterBy {
+		m.quickest = nil
+	} else if was := m.quickest; was == nil || was.gone || 2*quickest.paced.rtt < was.paced.rtt {
 		m.quickest = quickest
 	}
 	f.lanes.feed() // a lane may have left a record to others that have become slower

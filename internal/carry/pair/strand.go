@@ -244,12 +244,15 @@ func (f *Flow) cannotDoWithout(l *lane) bool {
 	return f.s.noResume && f.lanes.has(l) && (f.sf.Out.AtRisk() || f.sf.In.Position() > 0)
 }
 
-// closeAll closes all lanes of a flow that goes on without what they carried.
-func (ls *laneSet) closeAll() {
+// replace closes all lanes of the flow but for one that comes in their place; nil: none does.
+func (ls *laneSet) replace(by *lane) {
 	f := ls.f
 	for _, st := range ls.strands {
-		st.l.unbind(f)
-		st.l.close()
+		if st.l != by {
+			st.l.unbind(f)
+			st.l.close()
+			f.need.lost = true
+		}
 	}
 	ls.dropAll()
 	f.sf.Detach()
