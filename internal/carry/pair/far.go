@@ -135,8 +135,6 @@ func (f *Flow) giveLane(l *lane, final bool, received uint64) bool {
 	}
 	if final && len(f.lanes.strands) > 1 {
 		f.lanes.drop(st)
-		f.sf.Out.Lost(&st.sent)
-		f.lanes.feed()
 		return true
 	}
 	if !final && (!f.sf.Quiet() || f.sf.Out.Length() != received || st.greet != nil || !f.leg.open()) {

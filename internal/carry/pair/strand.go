@@ -24,7 +24,7 @@ func (ls *laneSet) add(l *lane, greet []byte, ready bool) *strand {
 	return st
 }
 
-// drop takes a lane from the flow.
+// drop takes a lane from the flow. What nobody acknowledged of it goes over the others.
 func (ls *laneSet) drop(st *strand) {
 	st.gone = true
 	st.cond.broadcast()
@@ -34,7 +34,8 @@ func (ls *laneSet) drop(st *strand) {
 		ls.strands = nil
 		return
 	}
-	ls.feed() // another one may be the main lane now, and takes small messages
+	ls.f.sf.Out.Lost(&st.sent)
+	ls.feed() // also since another one may be the main lane now, and takes small messages
 }
 
 // dropAll takes all lanes from the flow.
@@ -126,12 +127,11 @@ func (ls *laneSet) send(st *strand, item stream.Item, some bool) {
 	st.greet, st.busy, st.roomAt = nil, true, stampNow()
 	f.watch.toldSent = f.watch.toldSent && !some
 	f.mu.Unlock()
-	var err error
+	var next *stream.Item
 	if some {
-		err = st.l.send(f, greet, &item)
-	} else {
-		err = st.l.send(f, greet, nil)
+		next = &item
 	}
+	err := st.l.send(f, greet, next)
 	f.mu.Lock()
 	st.busy, st.roomAt = false, 0
 	f.sf.Out.Sent(item)
@@ -179,25 +179,27 @@ func (ls *laneSet) joined(l *lane, received uint64) {
 	ls.feed()
 }
 
-// takePosition takes the other end's position, which a lane that joins has brought.
+// takePosition takes the other end's position, which a lane has brought.
 func (ls *laneSet) takePosition(received uint64) {
 	f := ls.f
-	before := f.sf.Out.Acknowledged()
-	if err := f.sf.Arrived(received); err != nil {
-		f.abort(cause(flow.EndDamaged, errPosition(received)))
-	} else if f.sf.Out.Acknowledged() > before {
+	before, take := f.sf.Out.Acknowledged(), f.sf.Attach
+	if f.sf.Out.Attached() {
+		take = f.sf.Arrived
+	}
+	switch err := take(received); {
+	case err != nil && f.s.noResume:
+		f.abort(cause(flow.EndWANLost, errNoResume))
+	case err != nil:
+		f.abort(cause(flow.EndDamaged, fmt.Errorf("position %d of the other relay cannot be", received)))
+	case f.sf.Out.Acknowledged() > before:
 		f.watch.noteAck()
 	}
 }
 
-// giveBack gives a near flow's lane back while the flow goes on with the others. What
-// nobody acknowledged goes over these.
+// giveBack gives a near flow's lane back while the flow goes on with the others.
 func (ls *laneSet) giveBack(st *strand) {
-	f := ls.f
 	ls.drop(st)
-	f.sf.Out.Lost(&st.sent)
-	ls.feed()
-	f.s.drain(f, st.l)
+	ls.f.s.drain(ls.f, st.l)
 }
 
 // releaseFrom gives back all lanes but the first n.
@@ -207,21 +209,10 @@ func (ls *laneSet) releaseFrom(n int) {
 	}
 }
 
-// attached takes the other end's position. The caller holds f.mu.
+// attached takes the other end's position on a flow's only lane. The caller holds f.mu.
 func (ls *laneSet) attached(received uint64) {
 	f := ls.f
-	var err error
-	if f.sf.Out.Attached() {
-		err = f.sf.Arrived(received)
-	} else {
-		err = f.sf.Attach(received)
-	}
-	switch {
-	case err != nil && f.s.noResume:
-		f.abort(cause(flow.EndWANLost, errNoResume))
-	case err != nil:
-		f.abort(cause(flow.EndDamaged, errPosition(received)))
-	}
+	ls.takePosition(received)
 	f.watch.ackedAt = stampNow()
 	if f.need.lost {
 		f.need.lost = false
@@ -230,10 +221,6 @@ func (ls *laneSet) attached(received uint64) {
 	}
 	f.wake()
 	ls.feed()
-}
-
-func errPosition(received uint64) error {
-	return fmt.Errorf("position %d of the other relay cannot be", received)
 }
 
 // cannotDoWithout reports that a flow is cut with its lane: one of its ends may keep no copy of
@@ -305,8 +292,6 @@ func (ls *laneSet) lose(l *lane) {
 	l.unbind(f)
 	f.near.releasing, f.near.releaseDue = false, false
 	if ls.drop(st); ls.main() != nil {
-		f.sf.Out.Lost(&st.sent)
-		ls.feed()
 		f.wake()
 		return
 	}
