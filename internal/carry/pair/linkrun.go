@@ -20,10 +20,11 @@ func (l *Link) Carry(c flow.Client, ended func(flow.End)) flow.Carried { return 
 func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	l.mu.Lock()
 	s, refuse := l.s, l.closed || l.node.draining.Load() || l.node.closing.Load()
-	l.mu.Unlock()
 	f := newFlow(s, l.flowID.Add(1), c.Legs)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	s.add(f) // while the link keeps the session: replaceDrained closes one without flows
+	l.mu.Unlock()
 	f.done = ended
 	f.near.opening = &wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}
 	if s.noResume {
@@ -31,7 +32,6 @@ func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	}
 	f.sf.Out.Keep(c.Early)
 	l.node.flowsNow.Add(1)
-	s.add(f)
 	l.followEnd(f) // the far process may have ended since
 	err := f.leg.take(c.FD)
 	if err != nil {
