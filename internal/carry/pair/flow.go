@@ -123,13 +123,13 @@ func (lg *leg) open() bool { return lg.fd >= 0 }
 // laneSet are the lanes of a flow.
 type laneSet struct {
 	f       *Flow
-	strands []*strand                       // the main one first
+	all     []*subflow                      // the main one first
 	counted sentOver                        // of lanes that it has left
 	policy  atomic.Pointer[compress.Policy] // of what it sends; nil: it has sent nothing that may be compressed
 }
 
-// strand is a lane while a flow has it.
-type strand struct {
+// subflow is a lane while a flow has it.
+type subflow struct {
 	l         *lane
 	sent      stream.Lane
 	greet     []byte // OPEN or ATTACH that goes first
@@ -166,7 +166,7 @@ type laneSpread struct {
 
 // mix is what a flow that moves knows of its lanes together. A parked flow has none.
 type mix struct {
-	quickest   *strand // of lanes that differ much in delay: it gets what is little; nil: they do not
+	quickest   *subflow // of lanes that differ much in delay: it gets what is little; nil: they do not
 	window     window
 	farLimited stamp // near: the far relay's latest word that it lacks room on the lanes
 	movers     [2]mover
@@ -213,8 +213,8 @@ type farPart struct {
 }
 
 // of finds a lane among the flow's.
-func (ls *laneSet) of(l *lane) *strand {
-	for _, st := range ls.strands {
+func (ls *laneSet) of(l *lane) *subflow {
+	for _, st := range ls.all {
 		if st.l == l {
 			return st
 		}
@@ -227,21 +227,21 @@ func (ls *laneSet) has(l *lane) bool { return ls.of(l) != nil }
 
 // main is the main lane; nil: there is none.
 func (ls *laneSet) main() *lane {
-	if len(ls.strands) == 0 {
+	if len(ls.all) == 0 {
 		return nil
 	}
-	return ls.strands[0].l
+	return ls.all[0].l
 }
 
 // attaching reports whether the main lane's ATTACH has no answer yet.
-func (ls *laneSet) attaching() bool { return len(ls.strands) > 0 && ls.strands[0].attaching }
+func (ls *laneSet) attaching() bool { return len(ls.all) > 0 && ls.all[0].attaching }
 
 // blocked reports whether somebody writes to the main lane or waits for its room.
-func (ls *laneSet) blocked() bool { return len(ls.strands) > 0 && ls.strands[0].busy }
+func (ls *laneSet) blocked() bool { return len(ls.all) > 0 && ls.all[0].busy }
 
 // blockedLanes are those on which somebody waits for room.
 func (ls *laneSet) blockedLanes() (all []*lane) {
-	for _, st := range ls.strands {
+	for _, st := range ls.all {
 		if st.busy {
 			all = append(all, st.l)
 		}
@@ -250,7 +250,7 @@ func (ls *laneSet) blockedLanes() (all []*lane) {
 }
 
 // greeting reports whether the main lane's first frame has not gone out yet.
-func (ls *laneSet) greeting() bool { return ls.main() != nil && ls.strands[0].greet != nil }
+func (ls *laneSet) greeting() bool { return ls.main() != nil && ls.all[0].greet != nil }
 
 func (fw *flowWatch) setResting(on bool) {
 	f := fw.f
