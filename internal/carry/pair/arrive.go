@@ -131,7 +131,7 @@ func (f *Flow) answeredAttach(l *lane, id, received uint64, join bool) {
 	case join:
 		f.lanes.joined(l, received)
 	case f.lanes.main() == l:
-		st := f.lanes.strands[0]
+		st := f.lanes.all[0]
 		st.attaching, st.since, f.need.wokeAt = false, stampNow(), 0
 		f.lanes.attached(received)
 	}

@@ -16,7 +16,7 @@
 // process takes no new flows.
 //
 // A Flow has a phase, which says how far its beginning has come, and parts: its leg, which is its
-// own socket to the client or to the target; its lanes, each a strand, which is the lane with what
+// own socket to the client or to the target; its lanes, each a subflow, which is the lane with what
 // the flow knows of it; spread, which decides how many lanes it is to have; need, its time without
 // one; watch, what the watcher remembers of it; and what only a near or a far flow has. What each
 // end has sent, and has of the other, is a position in a stream (package stream decides on those,
@@ -54,7 +54,7 @@
 //	process:   process timing relation
 //	lanes:     frames handshake control path lane lanewrite laneread
 //	sessions:  outbox registry pool session
-//	flows:     counters phase window move flow schedule strand progress leg arrive need near
+//	flows:     counters phase window move flow schedule lanes progress leg arrive need near
 //	and:       far spread splice figures messages run tick
 //	links:     paths link node ending admit route waiting dialer redial lanedial probe linkrun
 //	nodes:     sessions serve snapshot watch life

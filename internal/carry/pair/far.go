@@ -108,7 +108,7 @@ func (fr *farPart) takeOffer() {
 	if f.s.near {
 		return
 	}
-	for _, st := range f.lanes.strands {
+	for _, st := range f.lanes.all {
 		l := st.l
 		l.mu.Lock()
 		offer := l.offer
@@ -133,16 +133,14 @@ func (f *Flow) giveLane(l *lane, final bool, received uint64) bool {
 	if st == nil {
 		return true
 	}
-	if final && len(f.lanes.strands) > 1 {
+	if final && len(f.lanes.all) > 1 {
 		f.lanes.drop(st)
-		f.sf.Out.Lost(&st.sent)
-		f.lanes.feed()
 		return true
 	}
 	if !final && (!f.sf.Quiet() || f.sf.Out.Length() != received || st.greet != nil || !f.leg.open()) {
 		return false
 	}
-	for _, other := range f.lanes.strands { // the near relay has released them already
+	for _, other := range f.lanes.all { // the near relay has released them already
 		if other != st {
 			other.l.unbind(f)
 		}
@@ -183,7 +181,7 @@ func (fr *farPart) join(l *lane, received uint64) {
 	f := fr.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.phase == phaseOver || !f.s.knows(wire.FeatureLanes) || len(f.lanes.strands) >= maxLanes || f.lanes.has(l) || !l.bind(f) {
+	if f.phase == phaseOver || !f.s.knows(wire.FeatureLanes) || len(f.lanes.all) >= maxLanes || f.lanes.has(l) || !l.bind(f) {
 		l.close()
 		return
 	}

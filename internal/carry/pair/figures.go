@@ -35,7 +35,7 @@ func (f *Flow) Figures() flow.Figures {
 		up, down = down, up
 	}
 	g := flow.Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Target: f.targetAddress(), Idle: f.moved.since(),
-		Lanes: len(f.lanes.strands), Resumes: int(f.need.resumes), Outage: units.Seconds(f.need.outage), RTT: units.Seconds(f.s.rtt())}
+		Lanes: len(f.lanes.all), Resumes: int(f.need.resumes), Outage: units.Seconds(f.need.outage), RTT: units.Seconds(f.s.rtt())}
 	if !f.need.since.IsZero() {
 		g.Outage += units.Seconds(f.need.since.since())
 	}
@@ -61,7 +61,7 @@ func (f *Flow) Inspect(look func(leg, lane int, add flow.Counters)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sent, looked := f.lanes.counted.load(), false
-	for i, st := range f.lanes.strands {
+	for i, st := range f.lanes.all {
 		if i > 0 {
 			sent = sent.Plus(st.l.unsettled())
 		}
@@ -81,10 +81,10 @@ func (f *Flow) Inspect(look func(leg, lane int, add flow.Counters)) {
 func (f *Flow) EachLane() (all []flow.Lane) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.lanes.strands) < 2 {
+	if len(f.lanes.all) < 2 {
 		return nil
 	}
-	for _, st := range f.lanes.strands {
+	for _, st := range f.lanes.all {
 		one := flow.Lane{Local: flow.Address{AddrPort: localAddress(st.l.bulk)}, Leaving: st.leaving}
 		kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool {
 			one.BytesSent, one.BytesReceived, one.RTT = int64(i.BytesAcked), int64(i.BytesReceived), units.Seconds(i.RTT)

@@ -123,36 +123,9 @@ func (lg *leg) open() bool { return lg.fd >= 0 }
 // laneSet are the lanes of a flow.
 type laneSet struct {
 	f       *Flow
-	strands []*strand                       // the main one first
+	all     []*subflow                      // the main one first
 	counted sentOver                        // of lanes that it has left
 	policy  atomic.Pointer[compress.Policy] // of what it sends; nil: it has sent nothing that may be compressed
-}
-
-// strand is a lane while a flow has it.
-type strand struct {
-	l         *lane
-	sent      stream.Lane
-	greet     []byte // OPEN or ATTACH that goes first
-	attaching bool   // near: its ATTACH has no answer yet
-	ready     bool   // bytes may follow: the other end knows that the flow has the lane
-	gone      bool   // the flow has it no more
-	leaving   bool   // another lane has taken its place: nothing more is to be sent on it
-	pumped    bool   // a goroutine sends on it
-	idle      bool   // that goroutine waits for data
-	busy      bool   // a write is in progress, or waits for room
-	further   bool   // its memory counts
-	cond      cond   // of the flow's mu, for that goroutine
-	since     stamp  // of its first frame, or of the answer
-	paced     pace   // at the latest look
-	unsent    int    // what the kernel takes beyond what it can send; 0: not bounded yet
-	sentAt    stamp  // of the latest item that went out
-	roomAt    stamp  // since when somebody writes on it or waits for its room; zero: nobody does
-	// stuckAt is since when its reader has bytes that come before their turn, and no
-	// memory for them, while the flow's position is stuckPos.
-	stuckAt  stamp
-	stuckPos uint64
-	// delivered is what the other end's kernel had got at the last look of the window.
-	delivered struct{ packets, mss uint32 }
 }
 
 // laneSpread is what decides how many lanes a flow is to have, and which.
@@ -166,7 +139,7 @@ type laneSpread struct {
 
 // mix is what a flow that moves knows of its lanes together. A parked flow has none.
 type mix struct {
-	quickest   *strand // of lanes that differ much in delay: it gets what is little; nil: they do not
+	quickest   *subflow // of lanes that differ much in delay: it gets what is little; nil: they do not
 	window     window
 	farLimited stamp // near: the far relay's latest word that it lacks room on the lanes
 	movers     [2]mover
@@ -213,8 +186,8 @@ type farPart struct {
 }
 
 // of finds a lane among the flow's.
-func (ls *laneSet) of(l *lane) *strand {
-	for _, st := range ls.strands {
+func (ls *laneSet) of(l *lane) *subflow {
+	for _, st := range ls.all {
 		if st.l == l {
 			return st
 		}
@@ -227,21 +200,21 @@ func (ls *laneSet) has(l *lane) bool { return ls.of(l) != nil }
 
 // main is the main lane; nil: there is none.
 func (ls *laneSet) main() *lane {
-	if len(ls.strands) == 0 {
+	if len(ls.all) == 0 {
 		return nil
 	}
-	return ls.strands[0].l
+	return ls.all[0].l
 }
 
 // attaching reports whether the main lane's ATTACH has no answer yet.
-func (ls *laneSet) attaching() bool { return len(ls.strands) > 0 && ls.strands[0].attaching }
+func (ls *laneSet) attaching() bool { return len(ls.all) > 0 && ls.all[0].attaching }
 
 // blocked reports whether somebody writes to the main lane or waits for its room.
-func (ls *laneSet) blocked() bool { return len(ls.strands) > 0 && ls.strands[0].busy }
+func (ls *laneSet) blocked() bool { return len(ls.all) > 0 && ls.all[0].busy }
 
 // blockedLanes are those on which somebody waits for room.
 func (ls *laneSet) blockedLanes() (all []*lane) {
-	for _, st := range ls.strands {
+	for _, st := range ls.all {
 		if st.busy {
 			all = append(all, st.l)
 		}
@@ -250,7 +223,7 @@ func (ls *laneSet) blockedLanes() (all []*lane) {
 }
 
 // greeting reports whether the main lane's first frame has not gone out yet.
-func (ls *laneSet) greeting() bool { return ls.main() != nil && ls.strands[0].greet != nil }
+func (ls *laneSet) greeting() bool { return ls.main() != nil && ls.all[0].greet != nil }
 
 func (fw *flowWatch) setResting(on bool) {
 	f := fw.f
@@ -288,4 +261,31 @@ func (nr *nearPart) begin() {
 		f.phase.take(eventAsk)
 		f.sf.Seal(f.s.sealed())
 	}
+}
+
+// subflow is a lane while a flow has it.
+type subflow struct {
+	l         *lane
+	sent      stream.Lane
+	greet     []byte // OPEN or ATTACH that goes first
+	attaching bool   // near: its ATTACH has no answer yet
+	ready     bool   // bytes may follow: the other end knows that the flow has the lane
+	gone      bool   // the flow has it no more
+	leaving   bool   // another lane has taken its place: nothing more is to be sent on it
+	pumped    bool   // a goroutine sends on it
+	idle      bool   // that goroutine waits for data
+	busy      bool   // a write is in progress, or waits for room
+	further   bool   // its memory counts
+	cond      cond   // of the flow's mu, for that goroutine
+	since     stamp  // of its first frame, or of the answer
+	paced     pace   // at the latest look
+	unsent    int    // what the kernel takes beyond what it can send; 0: not bounded yet
+	sentAt    stamp  // of the latest item that went out
+	roomAt    stamp  // since when somebody writes on it or waits for its room; zero: nobody does
+	// stuckAt is since when its reader has bytes that come before their turn, and no
+	// memory for them, while the flow's position is stuckPos.
+	stuckAt  stamp
+	stuckPos uint64
+	// delivered is what the other end's kernel had got at the last look of the window.
+	delivered struct{ packets, mss uint32 }
 }

@@ -108,7 +108,7 @@ func (nd *laneNeed) takeWake(offset uint64, b []byte) {
 	if f.lanes.attaching() || f.s.sealed() && f.phase != phaseOpen {
 		within = f.s.answerWithin(pongWithin, 8) // a far relay with many lanes may not have come to it
 	}
-	if f.lanes.main() != nil && f.s.near && f.lanes.strands[0].since.since() > within {
+	if f.lanes.main() != nil && f.s.near && f.lanes.all[0].since.since() > within {
 		// The far relay has lost the lane. Nobody here saw it: the reader waits for
 		// the client, and nothing is left to write.
 		f.s.debug("lane given up", "the other relay asks for one")
@@ -127,7 +127,7 @@ func (nd *laneNeed) takeWake(offset uint64, b []byte) {
 // one that the near relay has got since.
 func (nd *laneNeed) dropForgotten() {
 	f := nd.f
-	if f.s.near || f.lanes.main() == nil || f.phase != phaseOpen || f.s.noResume || f.lanes.strands[0].since.since() <= f.s.answerWithin(pongWithin, 8) {
+	if f.s.near || f.lanes.main() == nil || f.phase != phaseOpen || f.s.noResume || f.lanes.all[0].since.since() <= f.s.answerWithin(pongWithin, 8) {
 		return
 	}
 	f.s.debug("lane given up", "the other relay has lost it")

@@ -1,6 +1,11 @@
 package pair
 
 // phase is how far a flow has come. What its bytes and ends have come to is in stream.Flow.
+//
+//	near: fresh ─ ask ─> asked ─ heard ─> known ─ opened ─> open ─> over
+//	        └──<── unsent ──┴───────<───────┘   any ─ gone ─> orphaned ─> over
+//	far:  dialing ─ opened ─> open ─> over
+//	        └───── refused ─> refused ─> over
 type phase uint8
 
 const (

@@ -41,7 +41,7 @@ func (fw *flowWatch) answerWithin() time.Duration {
 // watchLanes closes lanes that carry nothing any more; others carry what was on them.
 func (fw *flowWatch) watchLanes(now time.Time) {
 	f := fw.f
-	for _, st := range slices.Clone(f.lanes.strands) {
+	for _, st := range slices.Clone(f.lanes.all) {
 		if st.gone {
 			continue
 		}
@@ -50,7 +50,7 @@ func (fw *flowWatch) watchLanes(now time.Time) {
 			continue
 		}
 		f.s.debug("lane given up", why)
-		alone := len(f.lanes.strands) == 1
+		alone := len(f.lanes.all) == 1
 		st.l.closeByReset()
 		f.lanes.lose(st.l)
 		st.l.path.suspicious()
@@ -61,11 +61,11 @@ func (fw *flowWatch) watchLanes(now time.Time) {
 }
 
 // whyDead says why a lane carries nothing any more, and nothing of one that does.
-func (fw *flowWatch) whyDead(st *strand, now time.Time) string {
+func (fw *flowWatch) whyDead(st *subflow, now time.Time) string {
 	f := fw.f
 	l, within := st.l, f.s.suspectWithin()
 	waits := fw.ackedAt.until(now) > within
-	if len(f.lanes.strands) > 1 {
+	if len(f.lanes.all) > 1 {
 		waits = st.since.until(now) > within && (!st.ready || f.sf.Out.Carries(&st.sent))
 	}
 	switch {
@@ -91,13 +91,13 @@ func (fw *flowWatch) whyDead(st *strand, now time.Time) string {
 // takesNothing reports that a lane has no room for what is to be sent although the other relay has
 // everything that went out, so that it can read what the lane has. Nothing is missing there, of which
 // it would tell.
-func (fw *flowWatch) takesNothing(st *strand, now time.Time) bool {
+func (fw *flowWatch) takesNothing(st *subflow, now time.Time) bool {
 	return st.roomAt.waited(now, fw.f.s.answerWithin(suspectAfter, 4)) && fw.arrived() && isShut(st.l.bulk)
 }
 
 // unanswered reports that the far relay has not answered the ATTACH or the RELEASE that a lane has
 // brought to a kernel at least.
-func (fw *flowWatch) unanswered(st *strand, now time.Time) bool {
+func (fw *flowWatch) unanswered(st *subflow, now time.Time) bool {
 	f := fw.f
 	main := st.l == f.lanes.main()
 	within := fw.answerWithin()
@@ -129,7 +129,7 @@ func (fw *flowWatch) watchOpen(now time.Time) {
 	if f.phase != phaseAsked || f.lanes.main() == nil || f.s.sealed() || f.near.opening == nil {
 		return
 	}
-	waited := min(f.lanes.strands[0].since.until(now), f.s.upSince(now))
+	waited := min(f.lanes.all[0].since.until(now), f.s.upSince(now))
 	switch {
 	case f.s.knows(wire.FeatureAhead) && f.need.wokeAt.IsZero() && waited > fw.answerWithin():
 		f.need.wokeAt, f.near.openDue = stampOf(now), true
@@ -171,7 +171,7 @@ func (fw *flowWatch) lateAfter() time.Duration {
 // lane in clear, is waited for only so long.
 func (fw *flowWatch) brings(within time.Duration, now time.Time) (yes bool) {
 	f := fw.f
-	for _, st := range f.lanes.strands {
+	for _, st := range f.lanes.all {
 		st.l.mu.Lock()
 		since := st.l.reachedAt.until(now)
 		st.l.mu.Unlock()
@@ -198,7 +198,7 @@ func (fw *flowWatch) tellSent(now time.Time) {
 	if !f.s.noResume && fw.ackedAt.until(now) < f.s.answerWithin(suspectAfter, 4) {
 		return
 	}
-	for _, st := range f.lanes.strands {
+	for _, st := range f.lanes.all {
 		within := f.s.answerWithin(pongWithin, 8)
 		if f.s.noResume && (st.sentAt.until(now) < within || holds(st.l.bulk) && !keptShut(st.l.bulk, within)) {
 			return // nobody acknowledges what has arrived
@@ -222,11 +222,11 @@ func (fw *flowWatch) takeLate(offset uint64, now time.Time) {
 		return
 	}
 	if f.sf.Out.WillSend(offset) { // the lane that had it was lost meanwhile
-		f.lanes.closeThose(func(st *strand) bool { return st.busy && max(st.since, st.sentAt).until(now) > f.s.suspectWithin() })
+		f.lanes.closeThose(func(st *subflow) bool { return st.busy && max(st.since, st.sentAt).until(now) > f.s.suspectWithin() })
 		return
 	}
-	carries := func(st *strand) bool { return f.sf.Out.CarriesAt(&st.sent, offset) }
-	if slices.ContainsFunc(f.lanes.strands, func(st *strand) bool { return carries(st) && moves(st.l.bulk) }) {
+	carries := func(st *subflow) bool { return f.sf.Out.CarriesAt(&st.sent, offset) }
+	if slices.ContainsFunc(f.lanes.all, func(st *subflow) bool { return carries(st) && moves(st.l.bulk) }) {
 		return // it is slow, and the kernel finds out whether it is more than that
 	}
 	if fw.lates < math.MaxUint8 {
@@ -257,12 +257,12 @@ func (fw *flowWatch) greeted(l *lane) bool {
 
 // askedFor is how long a near flow has waited for a sign of its first lane. In a sealed session it
 // counts from the latest bytes that went out: a client may be silent for long before its first ones.
-func (fw *flowWatch) askedFor(st *strand, now time.Time) time.Duration {
+func (fw *flowWatch) askedFor(st *subflow, now time.Time) time.Duration {
 	f := fw.f
 	if !f.s.sealed() {
-		return f.lanes.strands[0].since.until(now)
+		return f.lanes.all[0].since.until(now)
 	}
-	return min(f.lanes.strands[0].since.until(now), st.sentAt.until(now))
+	return min(f.lanes.all[0].since.until(now), st.sentAt.until(now))
 }
 
 // unheardOn reports that nothing shows that a near flow's first lane leads to the far relay.

@@ -60,13 +60,13 @@ func (f *Flow) step() bool {
 // does it.
 func (ls *laneSet) sendNext() bool {
 	f := ls.f
-	st := ls.strands[0]
+	st := ls.all[0]
 	if f.near.releasing {
 		return false
 	}
 	some := f.sf.Out.Pending()
 	switch {
-	case f.near.releaseDue && (some || st.greet != nil || !f.sf.Quiet() || len(ls.strands) > 1):
+	case f.near.releaseDue && (some || st.greet != nil || !f.sf.Quiet() || len(ls.all) > 1):
 		f.near.releaseDue = false
 	case f.near.releaseDue:
 		f.near.releaseDue, f.near.releasing, st.sentAt = false, true, stampNow()

@@ -89,44 +89,24 @@ func (p pace) leaves(others []pace, backlog int64) bool {
 	return behind > maxBehind
 }
 
-// pace looks at the strand's lane, unless that has been done just now.
-func (st *strand) pace() pace {
-	if now := stampNow(); st.paced.at == 0 || time.Duration(now-st.paced.at) > paceFor {
-		kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool { st.paced = paceOf(i); return true })
-		st.paced.at = now
-	}
-	return st.paced
-}
-
-// boundUnsent has the kernel take no more for a lane than what that sends in two records' time:
-// as soon as it has sent half of it, another record has room.
-func (st *strand) boundUnsent() {
-	bound := 2*st.paced.record() + recordOverhead
-	if st.unsent == bound {
-		return
-	}
-	st.unsent = bound
-	st.l.bulk.control(func(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bound) })
-}
-
-// quickest is the strand for what is little.
-func (sp *laneSpread) quickest() *strand {
+// quickest is the subflow for what is little.
+func (sp *laneSpread) quickest() *subflow {
 	if sp.uneven() {
 		if q := sp.mix.quickest; !q.gone && q.ready && !q.leaving {
 			return q
 		}
 	}
-	return sp.f.lanes.strands[0]
+	return sp.f.lanes.all[0]
 }
 
-// leavesRecord reports whether a strand leaves the next record to a faster one.
-func (sp *laneSpread) leavesRecord(st *strand) bool {
+// leavesRecord reports whether a subflow leaves the next record to a faster one.
+func (sp *laneSpread) leavesRecord(st *subflow) bool {
 	f := sp.f
 	if !sp.uneven() {
 		return false
 	}
 	others := make([]pace, 0, maxLanes)
-	for _, o := range f.lanes.strands {
+	for _, o := range f.lanes.all {
 		if o != st && o.ready && !o.leaving {
 			others = append(others, o.pace())
 		}
@@ -151,15 +131,15 @@ func (sp *laneSpread) uneven() bool { return sp.mix != nil && sp.mix.quickest !=
 // measure finds whether the flow's lanes differ, and which one is quickest.
 func (sp *laneSpread) measure() {
 	f := sp.f
-	if len(f.lanes.strands) < 2 {
+	if len(f.lanes.all) < 2 {
 		if sp.mix != nil {
 			sp.mix.quickest = nil
 		}
 		return
 	}
-	var quickest *strand
+	var quickest *subflow
 	var slowest time.Duration
-	for _, st := range f.lanes.strands {
+	for _, st := range f.lanes.all {
 		p := st.pace()
 		if !st.ready || st.leaving || p.rtt == 0 {
 			continue
@@ -186,7 +166,7 @@ func (sp *laneSpread) measure() {
 func (sp *laneSpread) slowestLane() time.Duration {
 	f := sp.f
 	rtt := f.s.rtt()
-	for _, st := range f.lanes.strands {
+	for _, st := range f.lanes.all {
 		rtt = max(rtt, st.paced.rtt)
 	}
 	return rtt
@@ -203,13 +183,13 @@ func (sp *laneSpread) setWindow() {
 		// it is worth that.
 		if f.sf.Out.Starved() {
 			limit := min(2*f.sf.Out.Limit(), limitMax)
-			f.sf.Out.SetLimit(limit, limit, len(f.lanes.strands))
+			f.sf.Out.SetLimit(limit, limit, len(f.lanes.all))
 		}
 		return
 	}
 	var open, arrived float64
 	var rtt time.Duration
-	for _, st := range f.lanes.strands {
+	for _, st := range f.lanes.all {
 		p := st.pace()
 		if p.rate == 0 {
 			continue
@@ -225,13 +205,13 @@ func (sp *laneSpread) setWindow() {
 	w.note(now, arrived, rtt, f.sf.Out.Starved())
 	kept := w.size(now, windowRounds, open, rtt)
 	reach := kept
-	if len(f.lanes.strands) > 1 {
+	if len(f.lanes.all) > 1 {
 		reach = w.size(now, reachRounds, 2*open, rtt)
 		if !f.s.knows(wire.FeatureHeld) {
 			kept = reach
 		}
 	}
-	f.sf.Out.SetLimit(kept, reach, len(f.lanes.strands))
+	f.sf.Out.SetLimit(kept, reach, len(f.lanes.all))
 }
 
 // WaitsForPath reports whether the flow's bytes may wait for the path, and for nobody at either
@@ -250,7 +230,7 @@ func (f *Flow) WaitsForPath() bool {
 	if !f.sf.Out.Unacknowledged() || f.watch.ackedAt.since() < f.s.patience(readerSilence, 8) {
 		return true
 	}
-	return slices.ContainsFunc(f.lanes.strands, func(st *strand) bool {
+	return slices.ContainsFunc(f.lanes.all, func(st *subflow) bool {
 		return kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool { return i.Unacked > 0 && !waitsForReader(i) })
 	})
 }
@@ -264,23 +244,14 @@ func waitsForReader(i *tcpinfo.Info) bool {
 	return i.NotsentBytes > 0 && uint64(i.Unacked+1)*uint64(i.SndMSS) > uint64(i.SndWnd)
 }
 
-// arrived is how many bytes the other end's kernel has got on the lane since the last look.
-func (st *strand) arrived() float64 {
-	was := st.delivered
-	if st.delivered = st.paced.delivered; was.packets == 0 {
-		return 0
-	}
-	return float64(st.delivered.packets-was.packets) * float64(st.delivered.mss)
-}
-
-// mayTake reports whether a strand gets what is to be sent next. A small message waits for
+// mayTake reports whether a subflow gets what is to be sent next. A small message waits for
 // the first lane, unless that is busy, and a slow lane leaves a record to a faster one.
-func (ls *laneSet) mayTake(st *strand) bool {
+func (ls *laneSet) mayTake(st *subflow) bool {
 	f := ls.f
 	if !st.ready || f.near.releasing || !f.sf.Out.Pending() {
 		return false
 	}
-	if st != ls.strands[0] && st.leaving {
+	if st != ls.all[0] && st.leaving {
 		return false
 	}
 	main := f.spread.quickest()
@@ -292,11 +263,40 @@ func (ls *laneSet) mayTake(st *strand) bool {
 
 // feed wakes a goroutine that may send. The caller holds f.mu.
 func (ls *laneSet) feed() {
-	for _, st := range ls.strands {
+	for _, st := range ls.all {
 		if st.idle && ls.mayTake(st) {
 			st.idle = false
 			st.cond.broadcast()
 			return
 		}
 	}
+}
+
+// pace looks at the lane, unless that has been done just now.
+func (st *subflow) pace() pace {
+	if now := stampNow(); st.paced.at == 0 || time.Duration(now-st.paced.at) > paceFor {
+		kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool { st.paced = paceOf(i); return true })
+		st.paced.at = now
+	}
+	return st.paced
+}
+
+// boundUnsent has the kernel take no more for a lane than what that sends in two records' time:
+// as soon as it has sent half of it, another record has room.
+func (st *subflow) boundUnsent() {
+	bound := 2*st.paced.record() + recordOverhead
+	if st.unsent == bound {
+		return
+	}
+	st.unsent = bound
+	st.l.bulk.control(func(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bound) })
+}
+
+// arrived is how many bytes the other end's kernel has got on the lane since the last look.
+func (st *subflow) arrived() float64 {
+	was := st.delivered
+	if st.delivered = st.paced.delivered; was.packets == 0 {
+		return 0
+	}
+	return float64(st.delivered.packets-was.packets) * float64(st.delivered.mss)
 }

@@ -168,9 +168,9 @@ func TestPauseIsIgnored(t *testing.T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.take(wire.Message{Type: wire.MessageLimited, Flags: 1, Flow: f.id})
-	f.lanes.strands[0].busy = true
+	f.lanes.all[0].busy = true
 	f.sf.Out.Keep([]byte("next"))
-	if !f.lanes.mayTake(f.lanes.strands[1]) {
+	if !f.lanes.mayTake(f.lanes.all[1]) {
 		t.Error("the further lane pauses")
 	}
 }
@@ -184,11 +184,11 @@ func TestLastLaneStays(t *testing.T) {
 	defer f.mu.Unlock()
 	f.spread.want = 2
 	f.spread.mix = &mix{moving: moving{lanes: x.lanes[1:], emptied: true, since: time.Now().Add(-time.Minute)}}
-	f.lanes.strands[1].leaving = true
+	f.lanes.all[1].leaving = true
 	f.lanes.lose(x.lanes[0])
 	f.spread.moveOver(time.Now())
-	if len(f.lanes.strands) != 1 || f.lanes.strands[0].leaving || len(f.spread.mix.moving.lanes) > 0 {
-		t.Errorf("%d lanes are left, %d are to move", len(f.lanes.strands), len(f.spread.mix.moving.lanes))
+	if len(f.lanes.all) != 1 || f.lanes.all[0].leaving || len(f.spread.mix.moving.lanes) > 0 {
+		t.Errorf("%d lanes are left, %d are to move", len(f.lanes.all), len(f.spread.mix.moving.lanes))
 	}
 }
 

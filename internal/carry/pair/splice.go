@@ -80,7 +80,7 @@ func (lg *leg) passPipe(pipe *splice.Pipe, n int) {
 	l, offset := f.lanes.main(), f.sf.Out.Length()
 	f.sf.Out.Take(n)
 	f.watch.toldSent = false
-	st := f.lanes.strands[0]
+	st := f.lanes.all[0]
 	st.busy = true
 	f.mu.Unlock()
 	err := l.sendPipe(f, offset, pipe, n)
@@ -94,7 +94,7 @@ func (lg *leg) passPipe(pipe *splice.Pipe, n int) {
 		f.lanes.lose(l)
 	default:
 		f.sf.Out.Passed()
-		f.lanes.strands[0].sentAt = stampNow()
+		f.lanes.all[0].sentAt = stampNow()
 	}
 	f.moved = stampNow()
 }

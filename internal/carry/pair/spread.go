@@ -41,7 +41,7 @@ func (sp *laneSpread) overPaths(large bool) {
 		lacking = lacking || s.ready < s.want
 		missing += max(s.want-s.have, 0)
 	}
-	sp.want = int32(len(f.lanes.strands) + missing)
+	sp.want = int32(len(f.lanes.all) + missing)
 	for _, s := range shares {
 		for n := s.have; n < s.want && int(sp.joining) < missing && sp.joinable(); n++ {
 			f.s.link.wantMore(f, s.path)
@@ -50,8 +50,8 @@ func (sp *laneSpread) overPaths(large bool) {
 	if lacking {
 		return
 	}
-	for i := len(f.lanes.strands) - 1; i >= 0; i-- {
-		st := f.lanes.strands[i]
+	for i := len(f.lanes.all) - 1; i >= 0; i-- {
+		st := f.lanes.all[i]
 		k := slices.IndexFunc(shares, func(s share) bool { return s.path == st.l.path })
 		switch {
 		case k < 0:
@@ -77,7 +77,7 @@ func (sp *laneSpread) shares(paths []*wanPath, large bool) []share {
 		all[i].path = p
 	}
 	stays := -1
-	for _, st := range f.lanes.strands {
+	for _, st := range f.lanes.all {
 		if i := slices.Index(paths, st.l.path); i >= 0 {
 			all[i].have++
 			all[i].ready += btoi(st.ready)
@@ -127,11 +127,11 @@ func (sp *laneSpread) adjust(now time.Time) {
 	default:
 		sp.moveLanes(now)
 		f.lanes.releaseFrom(max(int(sp.want), 1))
-		for sp.joinable() && int32(len(f.lanes.strands))+sp.joining < sp.want {
+		for sp.joinable() && int32(len(f.lanes.all))+sp.joining < sp.want {
 			f.s.link.wantMore(f, f.s.paths.best())
 		}
 	}
-	if large && len(f.lanes.strands) > 1 && !sp.moves() {
+	if large && len(f.lanes.all) > 1 && !sp.moves() {
 		sp.keepAsMany(now)
 	}
 }
@@ -183,7 +183,7 @@ func (sp *laneSpread) moveOver(now time.Time) {
 	}
 	waited := now.Sub(m.since)
 	if !m.emptied {
-		missing := sp.readyStrands() < int(sp.want)+n && int(sp.want)+n <= maxLanes
+		missing := sp.ready() < int(sp.want)+n && int(sp.want)+n <= maxLanes
 		switch {
 		case missing && waited > movePatience:
 			m.lanes = nil
@@ -201,7 +201,7 @@ func (sp *laneSpread) moveOver(now time.Time) {
 		sp.want = min(sp.want+int32(n), maxLanes)
 		return
 	}
-	if sp.readyStrands() <= n { // the others are lost
+	if sp.ready() <= n { // the others are lost
 		for _, l := range m.lanes {
 			f.lanes.of(l).leaving = false
 		}
@@ -226,7 +226,7 @@ func (sp *laneSpread) receivedEach() []laneBytes {
 }
 
 func (sp *laneSpread) carried(of func(*tcpinfo.Info) uint64) (each []laneBytes) {
-	for _, st := range sp.f.lanes.strands {
+	for _, st := range sp.f.lanes.all {
 		if !st.ready {
 			continue
 		}
@@ -236,14 +236,6 @@ func (sp *laneSpread) carried(of func(*tcpinfo.Info) uint64) (each []laneBytes) 
 		})
 	}
 	return each
-}
-
-// readyStrands is the number of lanes that may carry bytes.
-func (sp *laneSpread) readyStrands() (n int) {
-	for _, st := range sp.f.lanes.strands {
-		n += btoi(st.ready)
-	}
-	return n
 }
 
 // lanesFull reports that the flow has bytes to send and that its lanes have no room for them,
@@ -259,21 +251,29 @@ func (sp *laneSpread) lanesBusy() bool {
 	if f.lanes.main() == nil || !f.sf.Out.Pending() && !(f.leg.readable && f.sf.Hungry()) {
 		return false
 	}
-	return !slices.ContainsFunc(f.lanes.strands, func(st *strand) bool { return st.ready && !sp.hasEnough(st) })
+	return !slices.ContainsFunc(f.lanes.all, func(st *subflow) bool { return st.ready && !sp.hasEnough(st) })
 }
 
 // hasEnough reports that a lane has no room, or with the whole window as much as it can send.
-func (sp *laneSpread) hasEnough(st *strand) bool {
+func (sp *laneSpread) hasEnough(st *subflow) bool {
 	return st.busy || sp.f.sf.Out.Starved() && st.pace().queued > 0
 }
 
 // keepAsMany has the pool keep the lanes that the flow has now when it has ended.
 func (sp *laneSpread) keepAsMany(now time.Time) {
 	lanes := map[*wanPath]int{}
-	for _, st := range sp.f.lanes.strands {
+	for _, st := range sp.f.lanes.all {
 		lanes[st.l.path]++
 	}
 	for p, n := range lanes {
 		p.keepAsMany(n, now)
 	}
+}
+
+// ready is the number of lanes that may carry bytes.
+func (sp *laneSpread) ready() (n int) {
+	for _, st := range sp.f.lanes.all {
+		n += btoi(st.ready)
+	}
+	return n
 }

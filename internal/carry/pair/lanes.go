@@ -15,45 +15,46 @@ import (
 // given to whichever lane has room; what it gets is put together by its offsets.
 
 // add gives the flow a lane. The caller holds f.mu, and has bound the lane.
-func (ls *laneSet) add(l *lane, greet []byte, ready bool) *strand {
-	st := &strand{l: l, greet: greet, ready: ready, since: stampNow()}
-	ls.strands = append(ls.strands, st)
+func (ls *laneSet) add(l *lane, greet []byte, ready bool) *subflow {
+	st := &subflow{l: l, greet: greet, ready: ready, since: stampNow()}
+	ls.all = append(ls.all, st)
 	if ls.f.sf.In.Merges() {
 		ls.pumpAll()
 	}
 	return st
 }
 
-// drop takes a lane from the flow.
-func (ls *laneSet) drop(st *strand) {
+// drop takes a lane from the flow. What nobody acknowledged of it goes over the others.
+func (ls *laneSet) drop(st *subflow) {
 	st.gone = true
 	st.cond.broadcast()
 	ls.giveMemory(st)
-	ls.strands = slices.DeleteFunc(ls.strands, func(other *strand) bool { return other == st })
-	if len(ls.strands) == 0 {
-		ls.strands = nil
+	ls.all = slices.DeleteFunc(ls.all, func(other *subflow) bool { return other == st })
+	if len(ls.all) == 0 {
+		ls.all = nil
 		return
 	}
-	ls.feed() // another one may be the main lane now, and takes small messages
+	ls.f.sf.Out.Lost(&st.sent)
+	ls.feed() // also since another one may be the main lane now, and takes small messages
 }
 
 // dropAll takes all lanes from the flow.
 func (ls *laneSet) dropAll() {
-	for _, st := range ls.strands {
+	for _, st := range ls.all {
 		st.gone = true
 		st.cond.broadcast()
 		ls.giveMemory(st)
 	}
-	ls.strands = nil
+	ls.all = nil
 }
 
 // takeMemory counts what a further lane takes.
-func (ls *laneSet) takeMemory(st *strand) {
+func (ls *laneSet) takeMemory(st *subflow) {
 	st.further = true
 	ls.f.s.node.budget.Force(laneMemory)
 }
 
-func (ls *laneSet) giveMemory(st *strand) {
+func (ls *laneSet) giveMemory(st *subflow) {
 	if st.further {
 		st.further = false
 		ls.f.s.node.budget.Give(laneMemory)
@@ -63,7 +64,7 @@ func (ls *laneSet) giveMemory(st *strand) {
 // pumpAll has each lane send by a goroutine of its own: from the second lane on none may
 // wait for the room of another.
 func (ls *laneSet) pumpAll() {
-	for _, st := range ls.strands {
+	for _, st := range ls.all {
 		if !st.pumped {
 			st.pumped = true
 			ls.f.s.node.tasks.Go(func() { ls.pump(st) })
@@ -72,7 +73,7 @@ func (ls *laneSet) pumpAll() {
 }
 
 // pump sends on one of the flow's lanes.
-func (ls *laneSet) pump(st *strand) {
+func (ls *laneSet) pump(st *subflow) {
 	f := ls.f
 	defer st.l.bulk.pull()()
 	f.mu.Lock()
@@ -102,7 +103,7 @@ func (ls *laneSet) pump(st *strand) {
 
 // awaitRoom waits until the lane has room for a record, and reports whether it is to have one.
 // Meanwhile another lane may take what is next, and no buffer holds it.
-func (ls *laneSet) awaitRoom(st *strand) bool {
+func (ls *laneSet) awaitRoom(st *subflow) bool {
 	f := ls.f
 	st.pace()
 	st.boundUnsent()
@@ -118,20 +119,18 @@ func (ls *laneSet) awaitRoom(st *strand) bool {
 	return !st.gone && (st.greet != nil || ls.mayTake(st))
 }
 
-// send writes a strand's first frame, if that is due, and an item. It reports whether the
-// lane took them.
-func (ls *laneSet) send(st *strand, item stream.Item, some bool) {
+// send writes a lane's first frame, if that is due, and an item.
+func (ls *laneSet) send(st *subflow, item stream.Item, some bool) {
 	f := ls.f
 	greet := st.greet
 	st.greet, st.busy, st.roomAt = nil, true, stampNow()
 	f.watch.toldSent = f.watch.toldSent && !some
 	f.mu.Unlock()
-	var err error
+	var next *stream.Item
 	if some {
-		err = st.l.send(f, greet, &item)
-	} else {
-		err = st.l.send(f, greet, nil)
+		next = &item
 	}
+	err := st.l.send(f, greet, next)
 	f.mu.Lock()
 	st.busy, st.roomAt = false, 0
 	f.sf.Out.Sent(item)
@@ -163,8 +162,8 @@ func (sp *laneSpread) join(l *lane) bool {
 // joinable reports whether lanes may join the flow now: both ends know its main lane.
 func (sp *laneSpread) joinable() bool {
 	f := sp.f
-	return f.s.near && f.phase == phaseOpen && f.lanes.main() != nil && !f.lanes.strands[0].attaching && !f.near.releasing && !f.near.releaseDue &&
-		f.phase != phaseOver && !f.sf.Dead() && !f.sf.Clean() && f.s.knows(wire.FeatureLanes) && len(f.lanes.strands) < int(sp.want) &&
+	return f.s.near && f.phase == phaseOpen && f.lanes.main() != nil && !f.lanes.all[0].attaching && !f.near.releasing && !f.near.releaseDue &&
+		f.phase != phaseOver && !f.sf.Dead() && !f.sf.Clean() && f.s.knows(wire.FeatureLanes) && len(f.lanes.all) < int(sp.want) &&
 		f.s.node.budget.fits(laneMemory, laneRoom)
 }
 
@@ -179,49 +178,40 @@ func (ls *laneSet) joined(l *lane, received uint64) {
 	ls.feed()
 }
 
-// takePosition takes the other end's position, which a lane that joins has brought.
+// takePosition takes the other end's position, which a lane has brought.
 func (ls *laneSet) takePosition(received uint64) {
 	f := ls.f
-	before := f.sf.Out.Acknowledged()
-	if err := f.sf.Arrived(received); err != nil {
-		f.abort(cause(flow.EndDamaged, errPosition(received)))
-	} else if f.sf.Out.Acknowledged() > before {
+	before, take := f.sf.Out.Acknowledged(), f.sf.Attach
+	if f.sf.Out.Attached() {
+		take = f.sf.Arrived
+	}
+	switch err := take(received); {
+	case err != nil && f.s.noResume:
+		f.abort(cause(flow.EndWANLost, errNoResume))
+	case err != nil:
+		f.abort(cause(flow.EndDamaged, fmt.Errorf("position %d of the other relay cannot be", received)))
+	case f.sf.Out.Acknowledged() > before:
 		f.watch.noteAck()
 	}
 }
 
-// giveBack gives a near flow's lane back while the flow goes on with the others. What
-// nobody acknowledged goes over these.
-func (ls *laneSet) giveBack(st *strand) {
-	f := ls.f
+// giveBack gives a near flow's lane back while the flow goes on with the others.
+func (ls *laneSet) giveBack(st *subflow) {
 	ls.drop(st)
-	f.sf.Out.Lost(&st.sent)
-	ls.feed()
-	f.s.drain(f, st.l)
+	ls.f.s.drain(ls.f, st.l)
 }
 
 // releaseFrom gives back all lanes but the first n.
 func (ls *laneSet) releaseFrom(n int) {
-	for len(ls.strands) > n {
-		ls.giveBack(ls.strands[len(ls.strands)-1])
+	for len(ls.all) > n {
+		ls.giveBack(ls.all[len(ls.all)-1])
 	}
 }
 
-// attached takes the other end's position. The caller holds f.mu.
+// attached takes the other end's position on a flow's only lane. The caller holds f.mu.
 func (ls *laneSet) attached(received uint64) {
 	f := ls.f
-	var err error
-	if f.sf.Out.Attached() {
-		err = f.sf.Arrived(received)
-	} else {
-		err = f.sf.Attach(received)
-	}
-	switch {
-	case err != nil && f.s.noResume:
-		f.abort(cause(flow.EndWANLost, errNoResume))
-	case err != nil:
-		f.abort(cause(flow.EndDamaged, errPosition(received)))
-	}
+	ls.takePosition(received)
 	f.watch.ackedAt = stampNow()
 	if f.need.lost {
 		f.need.lost = false
@@ -230,10 +220,6 @@ func (ls *laneSet) attached(received uint64) {
 	}
 	f.wake()
 	ls.feed()
-}
-
-func errPosition(received uint64) error {
-	return fmt.Errorf("position %d of the other relay cannot be", received)
 }
 
 // cannotDoWithout reports that a flow is cut with its lane: one of its ends may keep no copy of
@@ -247,7 +233,7 @@ func (f *Flow) cannotDoWithout(l *lane) bool {
 // replace closes all lanes of the flow but for one that comes in their place; nil: none does.
 func (ls *laneSet) replace(by *lane) {
 	f := ls.f
-	for _, st := range ls.strands {
+	for _, st := range ls.all {
 		if st.l != by {
 			st.l.unbind(f)
 			st.l.close()
@@ -261,15 +247,15 @@ func (ls *laneSet) replace(by *lane) {
 // leave gives the lanes back, or has them drained of what may still come.
 func (ls *laneSet) leave() {
 	f := ls.f
-	strands := ls.strands
-	if len(strands) == 0 {
+	left := ls.all
+	if len(left) == 0 {
 		return
 	}
 	f.near.releasing = false
 	ls.dropAll()
 	f.sf.Detach()
 	f.cond.broadcast()
-	for _, st := range strands {
+	for _, st := range left {
 		l := st.l
 		l.mu.Lock()
 		l.settle() // the release may come after the end
@@ -305,8 +291,6 @@ func (ls *laneSet) lose(l *lane) {
 	l.unbind(f)
 	f.near.releasing, f.near.releaseDue = false, false
 	if ls.drop(st); ls.main() != nil {
-		f.sf.Out.Lost(&st.sent)
-		ls.feed()
 		f.wake()
 		return
 	}
@@ -320,8 +304,8 @@ func (ls *laneSet) lose(l *lane) {
 }
 
 // closeThose closes the flow's lanes that are meant, by a reset, and reports whether there were any.
-func (ls *laneSet) closeThose(meant func(*strand) bool) (some bool) {
-	for _, st := range slices.Clone(ls.strands) {
+func (ls *laneSet) closeThose(meant func(*subflow) bool) (some bool) {
+	for _, st := range slices.Clone(ls.all) {
 		if !st.gone && meant(st) {
 			some = true
 			st.l.closeByReset()
@@ -332,7 +316,7 @@ func (ls *laneSet) closeThose(meant func(*strand) bool) (some bool) {
 }
 
 // loseAll closes all lanes of the flow.
-func (ls *laneSet) loseAll() { ls.closeThose(func(*strand) bool { return true }) }
+func (ls *laneSet) loseAll() { ls.closeThose(func(*subflow) bool { return true }) }
 
 // packing decides which of the flow's records are worth compressing.
 func (f *Flow) packing(begin bool) *compress.Policy {
@@ -347,7 +331,7 @@ func (f *Flow) packing(begin bool) *compress.Policy {
 func (fw *flowWatch) noteAck() {
 	f := fw.f
 	fw.ackedAt = stampNow()
-	for _, st := range f.lanes.strands { // room may come with the next segment
+	for _, st := range f.lanes.all { // room may come with the next segment
 		if st.roomAt != 0 {
 			st.roomAt = fw.ackedAt
 		}
