@@ -8,10 +8,7 @@ const (
 	leastLaneDials = 8
 	firstLaneDials = 64
 	firstDialEvery = time.Millisecond
-	// A handshake that takes this much longer than its round trips waits for a processor, here
-	// or there. Up to growsWithin more of them may run, beyond shrinksBeyond fewer.
-	growsWithin   = 500 * time.Millisecond
-	shrinksBeyond = time.Second
+	shrinksBeyond  = time.Second
 	// admissionRests is the time without a handshake after which a link begins as a new one.
 	admissionRests = 10 * time.Second
 )
@@ -47,9 +44,10 @@ func (a *admission) ended(began, now time.Time, late time.Duration, running int)
 	}
 }
 
-// stands reports that no flow of the session has got a lane for so long. While others get
-// lanes, the turn of each comes.
-func (s *session) stands(long time.Duration, now time.Time) bool {
-	served := stamp(s.served.Load())
-	return served.IsZero() || served.until(now) > long
-}
+// maxLaneDials bounds handshakes of lanes at the same time: after an outage each
+// flow needs one. It stays below the far relay's maxHandshakes.
+const maxLaneDials = 768
+
+// A handshake that takes this much longer than its round trips waits for a processor, here
+// or there. Up to growsWithin more of them may run, beyond shrinksBeyond fewer.
+const growsWithin = 500 * time.Millisecond

@@ -106,7 +106,7 @@ func TestStrain(t *testing.T) {
 func TestLateHandshake(t *testing.T) {
 	const rtt = 600 * time.Millisecond
 	made := func(rtt time.Duration, repeats uint32) *lane {
-		return &lane{bulk: &bulkConn{rtt: rtt, repeats: repeats}}
+		return &lane{frames: frames{bulk: &bulkConn{rtt: rtt, repeats: repeats}}}
 	}
 	for _, test := range []struct {
 		name   string
@@ -128,7 +128,7 @@ func TestLateHandshake(t *testing.T) {
 		{"no path", time.Second, nil, problem(flow.PairPathDown, "cut"), 9 * time.Second, 16, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := newSession(&Node{}, "b", 1, true)
+			s := newSession(&process{}, "b", 1, true)
 			now := time.Now()
 			s.delays.note(now, rtt)
 			s.strain.note(test.slow, now)
@@ -156,11 +156,15 @@ func TestLatePong(t *testing.T) {
 		here, _ := tcpPair(t)
 		bulk, err := newBulkConn(here)
 		nettest.Must(t, err)
-		s := newSession(&Node{}, "b", 1, true)
+		s := newSession(&process{}, "b", 1, true)
 		s.delays.note(time.Now(), rtt)
 		ctl := newControl(&connection{bulk: bulk})
 		ctl.ping, ctl.pinged = 1, time.Now().Add(-rtt-late)
-		s.pong(ctl, 1)
+		sent, took, known, ok := ctl.takePong(1)
+		if !ok {
+			t.Fatal("the PONG is of another PING")
+		}
+		s.measured(sent, took, known)
 		if got := s.strained() > maxStrain/2; got != (late > 0) {
 			t.Errorf("a PONG %v beyond the round trip shows a strain of %v", late, s.strained())
 		}

@@ -29,15 +29,6 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func ownCertificate(t *testing.T) tls.Certificate {
-	public, private, err := ed25519.GenerateKey(rand.Reader)
-	nettest.Must(t, err)
-	template := x509.Certificate{SerialNumber: big.NewInt(1)}
-	der, err := x509.CreateCertificate(rand.Reader, &template, &template, public, private)
-	nettest.Must(t, err)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}
-}
-
 // TestBatch holds that a reader that waits for many bytes gets each frame whole without
 // anything behind it, on a socket with a small buffer too.
 func TestBatch(t *testing.T) {
@@ -61,7 +52,7 @@ func TestBatch(t *testing.T) {
 				write = tls.Client(out, config)
 				read.ReadWriter = tls.Server(bulk, config)
 			}
-			lane := &lane{bulk: bulk, conn: read}
+			lane := &lane{frames: frames{bulk: bulk, conn: read}}
 			ended := make(chan error)
 			go func() {
 				ended <- lane.read()
@@ -111,4 +102,13 @@ func TestBatchAdapts(t *testing.T) {
 	if b.size != 0 {
 		t.Errorf("%d bytes for a slow lane", b.size)
 	}
+}
+
+func ownCertificate(t *testing.T) tls.Certificate {
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	nettest.Must(t, err)
+	template := x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, public, private)
+	nettest.Must(t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}
 }

@@ -74,12 +74,7 @@ type bulkConn struct {
 	turns      *turns // the handshake has one of them, but for the time that it waits
 	waited     bool   // a write had to wait for room
 	expected   int    // bytes that the next writes bring until flush
-	// deadline is that of the handshake, in which this end's waits for its turns do not count.
-	deadline time.Time
-	// strained is how late this process, or the other one, is now; granted is what of that the deadline
-	// has in it.
-	strained func() time.Duration
-	granted  time.Duration
+	handshakeTime
 	// rtt and repeats are what the kernel knew of the path when the handshake had ended: the round
 	// trip, and the segments that it had sent again.
 	rtt     time.Duration
@@ -87,6 +82,16 @@ type bulkConn struct {
 
 	preface [preface.Size]byte // of an accepted connection, to pass on
 	begun   atomic.Bool        // of an accepted connection: TLS has answered
+}
+
+// handshakeTime bounds a handshake.
+type handshakeTime struct {
+	// deadline is that of the handshake, in which this end's waits for its turns do not count.
+	deadline time.Time
+	// strained is how late this process, or the other one, is now; granted is what of that the deadline
+	// has in it.
+	strained func() time.Duration
+	granted  time.Duration
 }
 
 func newBulkConn(tcp *net.TCPConn) (*bulkConn, error) {
@@ -416,9 +421,22 @@ func (c *bulkConn) control(f func(fd int)) { _ = c.raw.Control(func(fd uintptr) 
 
 // The rest of net.Conn.
 
-func (c *bulkConn) Close() error                       { return c.tcp.Close() }
-func (c *bulkConn) LocalAddr() net.Addr                { return c.tcp.LocalAddr() }
-func (c *bulkConn) RemoteAddr() net.Addr               { return c.tcp.RemoteAddr() }
-func (c *bulkConn) SetDeadline(t time.Time) error      { return c.tcp.SetDeadline(t) }
-func (c *bulkConn) SetReadDeadline(t time.Time) error  { return c.tcp.SetReadDeadline(t) }
+func (c *bulkConn) Close() error { return c.tcp.Close() }
+
+func (c *bulkConn) LocalAddr() net.Addr { return c.tcp.LocalAddr() }
+
+func (c *bulkConn) RemoteAddr() net.Addr { return c.tcp.RemoteAddr() }
+
+func (c *bulkConn) SetDeadline(t time.Time) error { return c.tcp.SetDeadline(t) }
+
+func (c *bulkConn) SetReadDeadline(t time.Time) error { return c.tcp.SetReadDeadline(t) }
+
 func (c *bulkConn) SetWriteDeadline(t time.Time) error { return c.tcp.SetWriteDeadline(t) }
+
+// handshakeTimeout bounds the preface of a connection, and the other end's part of TLS and of HELLO each,
+// beside the time for which they wait for a processor.
+const handshakeTimeout = 10 * time.Second
+
+// nearHandshake is the near relay's bound: it gives up before the far one does, whose reset would say that
+// no relay is there.
+const nearHandshake = handshakeTimeout - handshakeTimeout/20

@@ -42,6 +42,7 @@ type control struct {
 	ping   uint64 // the number of the ping that is under way; 0: none
 	// repeats are the segments that the kernel had sent again when it went out.
 	repeats uint32
+	pings   uint64
 	keys    string // the key that was announced on this connection
 	// announced is when.
 	announced time.Time
@@ -183,4 +184,59 @@ func (c *control) write(fill func([]byte) []byte) error {
 			return err
 		}
 	}
+}
+
+// announceEvery is the time between two announcements of a key that the peer has not taken.
+const announceEvery = 10 * time.Second
+
+// announce tells the peer a key that a rotation made, and again while it could not store it.
+func (c *control) announce(key []byte) {
+	if key == nil {
+		return
+	}
+	c.mu.Lock()
+	due := c.keys != string(key) || time.Since(c.announced) > announceEvery
+	if due {
+		c.keys, c.announced = string(key), time.Now()
+	}
+	c.mu.Unlock()
+	if due {
+		c.post(wire.Message{Type: wire.MessageKey, Bytes: key})
+	}
+}
+
+func (c *control) sendPing() {
+	_, repeats := pathOf(c.c.bulk)
+	c.mu.Lock()
+	c.pings++
+	id := c.pings
+	c.ping, c.pinged, c.repeats = id, time.Now(), repeats
+	c.mu.Unlock()
+	c.post(wire.Message{Type: wire.MessagePing, Bytes: binary.BigEndian.AppendUint64(nil, id)})
+}
+
+// takePong takes the answer to a PING: when that was sent, its round trip, and the kernel's, which is 0
+// if segments were sent again meanwhile. It reports false for an answer to another one.
+func (c *control) takePong(id uint64) (sent time.Time, rtt, known time.Duration, ok bool) {
+	c.mu.Lock()
+	sent, repeats := c.pinged, c.repeats
+	if ok = c.ping == id && id != 0; ok {
+		c.ping = 0
+	}
+	rtt = time.Since(sent)
+	c.mu.Unlock()
+	if !ok {
+		return sent, 0, 0, false
+	}
+	if kernels, now := pathOf(c.c.bulk); now == repeats {
+		known = max(kernels, 1)
+	}
+	return sent, rtt, known, true
+}
+
+// waits reports whether a PING is without an answer, and for how long.
+func (c *control) waits(now time.Time) (long time.Duration, waits bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return now.Sub(c.pinged), c.ping != 0
 }

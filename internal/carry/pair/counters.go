@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/sys/tcpinfo"
 )
 
 // sentOver is a flow's share of the lanes that it has left. A lane's connection counts for all of
@@ -19,52 +18,4 @@ func (s *sentOver) add(c flow.Counters) {
 
 func (s *sentOver) load() flow.Counters {
 	return flow.Counters{BytesSent: s.sent.Load(), BytesRetransmitted: s.retransmitted.Load(), Retransmits: s.retransmits.Load()}
-}
-
-// counters are those of the lane's connection; false: it is closed.
-func (l *lane) counters() (c flow.Counters, known bool) {
-	known = kernelSays(l.bulk, func(i *tcpinfo.Info) bool {
-		c = flow.Counters{BytesSent: int64(i.BytesSent), BytesRetransmitted: int64(i.BytesRetrans), Retransmits: int64(i.Missed())}
-		return i.Has(tcpinfo.FieldBytesSent)
-	})
-	return c, known
-}
-
-// unsettled is what the lane has sent that its flow has no share of yet.
-func (l *lane) unsettled() flow.Counters {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now, known := l.counters(); known {
-		return now.Minus(l.settled)
-	}
-	return flow.Counters{}
-}
-
-// settle credits the lane's flow with what was sent since the last time. The caller holds
-// l.mu.
-func (l *lane) settle() {
-	if l.flow == nil {
-		return
-	}
-	if now, known := l.counters(); known {
-		l.flow.lanes.add(now.Minus(l.settled))
-		l.settled = now
-	}
-}
-
-// laneCongestionControl names that of the session's lanes; empty: there was none.
-func (s *session) laneCongestionControl() string {
-	if name := s.congestionControl.Load(); name != nil {
-		return *name
-	}
-	return ""
-}
-
-func (s *session) noteCongestionControl(l *lane) {
-	l.bulk.control(func(fd int) {
-		likely := s.laneCongestionControl()
-		if name, err := tcpinfo.LikelyCongestionControl(fd, likely); err == nil && name != likely {
-			s.congestionControl.Store(&name)
-		}
-	})
 }

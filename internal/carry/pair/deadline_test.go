@@ -42,19 +42,21 @@ func TestClientsOfAnOutage(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := &Node{}
+				n := &process{}
 				s := newSession(n, "b", 1, true)
-				s.link = &Link{node: n, s: s, kick: make(chan struct{}, 1)}
-				s.link.setPaths(nil)
-				s.laneErr = test.laneErr
+				l := &Link{node: n, s: s, kick: make(chan struct{}, 1)}
+				l.setPaths(nil)
+				s.link, s.paths = l, &l.paths
+				s.unmade.note(test.laneErr)
 				stands := func(on bool) {
 					s.mu.Lock()
 					defer s.mu.Unlock()
-					if s.ctl = nil; !on {
+					if !on {
+						s.ctl.Store(nil)
 						s.since = time.Now()
 						return
 					}
-					if s.ctl = (&control{}); s.stood {
+					if s.ctl.Store(&control{}); s.stood {
 						s.outage += time.Since(s.since)
 					}
 					s.stood, s.since = true, time.Now()
@@ -75,13 +77,13 @@ func TestClientsOfAnOutage(t *testing.T) {
 				for at := time.Duration(0); at <= test.served && test.served > 0; at += deadline / 2 {
 					time.AfterFunc(at, func() { s.served.Store(int64(stampNow())) })
 				}
-				f := newFlow(s, 1, true, flow.LegOptions{})
-				f.opening = &wire.Open{Deadline: deadline}
+				f := newFlow(s, 1, flow.LegOptions{})
+				f.near.opening = &wire.Open{Deadline: deadline}
 				began := time.Now()
 				for !f.over.Load() {
 					time.Sleep(tickEvery)
 					w, _, _ := s.waitAt(time.Now(), resume)
-					f.watch(time.Now(), w)
+					f.watch.look(time.Now(), w)
 					synctest.Wait()
 				}
 				if waited := time.Since(began); waited < test.waits || waited > test.waits+2*tickEvery {
@@ -108,12 +110,12 @@ func TestLaneWithin(t *testing.T) {
 		{"lanes have failed for long", true, errors.New("i/o timeout"), time.Minute, handshakeTimeout},
 		{"in an outage", false, errors.New("i/o timeout"), 5 * time.Second, time.Second},
 	} {
-		s := newSession(&Node{}, "b", 1, true)
+		s := newSession(&process{}, "b", 1, true)
 		if test.err != nil {
 			s.srtt.Store(int64(time.Millisecond))
 		}
-		if s.laneErr, s.laneErrSince = test.err, now.Add(-test.since); test.stand {
-			s.ctl = &control{}
+		if s.unmade.err, s.unmade.since = test.err, now.Add(-test.since); test.stand {
+			s.ctl.Store(&control{})
 		}
 		if got := s.laneWithin(now); got != test.want {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)

@@ -38,3 +38,36 @@ func (d *delays) without() time.Duration {
 	}
 	return d.least[0]
 }
+
+// strain is how late a process does what is due because it waits for a processor. Answers may
+// come later by that: to give up work that is under way and begin again only adds to it.
+type strain struct {
+	mu   sync.Mutex
+	late time.Duration
+	at   time.Time
+}
+
+// note takes a delay that was seen.
+func (s *strain) note(late time.Duration, now time.Time) {
+	if late <= s.now(now) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.late, s.at = min(late, maxStrain), now
+}
+
+// now is the longest delay of late, fading.
+func (s *strain) now(now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.late >> max(now.Sub(s.at)/strainHalves, 0)
+}
+
+const (
+	// strainHalves is the time after which half of a delay counts still.
+	strainHalves = 2 * time.Second
+	maxStrain    = 10 * time.Second
+	// overloadedFrom is the strain from which a session counts as overloaded.
+	overloadedFrom = time.Second
+)

@@ -1,8 +1,6 @@
 package pair
 
 import (
-	"cmp"
-	"slices"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -18,56 +16,6 @@ import (
 // there, perhaps without the near relay's knowledge. Without this the OPENs under way would be lost
 // with the process.
 
-// sayLast tells a near relay that this process has said all that it will ever know of flows: all outcomes
-// go out before it. It says nothing if one was dropped.
-func (s *session) sayLast() {
-	if s.near || s.outcomes.incomplete(time.Now(), s.owesFor()) {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctl != nil {
-		s.lastDue = true
-		s.ctl.flush()
-	}
-}
-
-// lastIsDue reports whether the message of sayLast has not gone out yet.
-func (s *session) lastIsDue() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lastDue
-}
-
-// owesFor is for how long a near relay may wait for news of a flow that has ended here: that gives the
-// flow up as well, but may have lost the path later.
-func (s *session) owesFor() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return 2 * cmp.Or(s.resume, DefaultResume)
-}
-
-// owe notes the outcome of a far flow of which the near relay may not know.
-func (s *session) owe(id uint64, c stream.Cause) {
-	s.outcomes.add(id, c, s.owesFor())
-	if ctl := s.control(); ctl != nil {
-		ctl.flush()
-	}
-}
-
-// NearSession names a session as its far relay knows it.
-type NearSession struct {
-	Peer     string `json:"peer"`
-	Instance uint64 `json:"near_instance,omitempty"`
-	Session  uint64 `json:"session,omitempty"`
-}
-
-// Owed are flows that have ended in a process, while their near relay may wait for news of them.
-type Owed struct {
-	NearSession        // of all sessions of the peer, if it has no numbers
-	Flows       []byte `json:"flows,omitempty"` // as HELLO has them; none: any flow may be owed
-}
-
 // FateOf is the fate of a process that has ended in order and owed this.
 func FateOf(owed []Owed, near NearSession) (fate Fate, flows []byte) {
 	for _, one := range owed {
@@ -79,46 +27,6 @@ func FateOf(owed []Owed, near NearSession) (fate Fate, flows []byte) {
 		}
 	}
 	return FateInOrder, flows
-}
-
-// maxLeft bounds the closed sessions of one peer whose outcomes are kept.
-const maxLeft = 64
-
-// left are the outcomes of a session that is closed.
-type left struct {
-	near     NearSession
-	outcomes *outcomes
-	owesFor  time.Duration
-	until    time.Time
-}
-
-// leave keeps the outcomes of a session that is closed. The caller holds the node's lock.
-func (u *peerUse) leave(one left) {
-	now := time.Now()
-	one.until = now.Add(one.owesFor)
-	u.left = slices.DeleteFunc(u.left, func(old left) bool {
-		_, some := old.outcomes.owed(now, old.owesFor)
-		return !some
-	})
-	if len(u.left) >= maxLeft {
-		if oldest := u.left[0]; oldest.until.After(u.dropped) {
-			u.dropped = oldest.until
-		}
-		u.left = slices.Delete(u.left, 0, 1)
-	}
-	u.left = append(u.left, one)
-}
-
-// takeLeft gives a session that begins again what it had left; nil: nothing. The caller holds the node's
-// lock.
-func (u *peerUse) takeLeft(near NearSession) *outcomes {
-	i := slices.IndexFunc(u.left, func(old left) bool { return old.near == near })
-	if i < 0 {
-		return nil
-	}
-	o := u.left[i].outcomes
-	u.left = slices.Delete(u.left, i, i+1)
-	return o
 }
 
 // Owed lists what this process owes. It is for the time after Close: all other flows that a near relay
@@ -162,10 +70,12 @@ func (n *Node) follows(instance uint64, near NearSession) (uint64, wire.Flows, e
 func (s *session) drained(last bool) {
 	s.mu.Lock()
 	s.draining = true
-	s.ended = s.ended || last && s.near
 	s.mu.Unlock()
 	if !s.near {
 		return
+	}
+	if last {
+		s.ended.Store(true)
 	}
 	s.link.leave(s) // at once: the other process may end as soon as it has a PONG
 	if last {
@@ -178,9 +88,35 @@ func (s *session) drained(last bool) {
 	s.link.poke()
 }
 
-// hasEnded reports that the far process has said its last.
-func (s *session) hasEnded() bool {
+// resetAll resets the flows at both ends.
+func (r *registry) resetAll(reason flow.EndReason, err error) {
+	for _, f := range r.allFlows() {
+		f.Reset(reason, err)
+	}
+}
+
+// endAll ends the flows without the other end.
+func (r *registry) endAll(c stream.Cause) {
+	for _, f := range r.allFlows() {
+		f.mu.Lock()
+		if f.phase != phaseOver {
+			f.giveUp(c)
+		}
+		f.mu.Unlock()
+	}
+}
+
+func (r *registry) dropAll() { r.endAll(cause(flow.EndDrain, nil)) }
+
+// close ends the session's connections, and flows that are left.
+func (s *session) close() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ended
+	s.closed.Store(true)
+	s.mu.Unlock()
+	s.shut()
+	s.closeLanes(func(*lane) bool { return true })
+	s.dropAll() // whose outcomes are left with the others
+	if !s.near && s.left != nil {
+		s.left(s)
+	}
 }

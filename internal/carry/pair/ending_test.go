@@ -64,46 +64,6 @@ func (s *stand) upgrade() (old *pair.Node, end func()) {
 	}
 }
 
-// succeed is upgrade with an end that waits for no flow.
-func (s *stand) succeed() (old *pair.Node, closes func()) {
-	a := s.acceptor.(upgradable)
-	old = s.farNode()
-	before := s.fate
-	if before == nil {
-		before = func(uint64, pair.NearSession) (pair.Fate, []byte) { return pair.FateUnknown, nil }
-	}
-	var gone, told atomic.Bool
-	fate := func(instance uint64, near pair.NearSession) (pair.Fate, []byte) {
-		switch {
-		case instance != old.Instance():
-			return before(instance, near)
-		case !told.Load():
-			return pair.FateOpen, nil
-		}
-		return pair.FateOf(old.Owed(), near)
-	}
-	further := s.elsewhere
-	elsewhere := func(instance uint64, fd int, first []byte) bool {
-		if gone.Load() || instance != old.Instance() {
-			return further != nil && further(instance, fd, first)
-		}
-		old.Serve(fd, first, a)
-		return true
-	}
-	next := s.node(pair.Options{Fate: fate, Elsewhere: elsewhere}, s.farKeys)
-	s.fate, s.elsewhere = fate, elsewhere
-	s.mu.Lock()
-	s.far, s.acceptor = next, newUpgradable(s)
-	s.mu.Unlock()
-	a.drained.Store(true)
-	old.Drain()
-	return old, func() {
-		gone.Store(true)
-		old.Close()
-		told.Store(true)
-	}
-}
-
 var endings = []struct {
 	name string
 	in   standOption
@@ -160,15 +120,6 @@ func (s *stand) dialed(flows int) {
 func (s *stand) sentOpen(f *pair.Flow) {
 	s.t.Helper()
 	nettest.Eventually(s.t, time.Minute, func() bool { return f.Figures().Lanes > 0 }, s.dump)
-}
-
-// killFar has the far process die in an outage, and another one in its place.
-func (s *stand) killFar() {
-	old, next := s.farNode(), s.node(pair.Options{}, s.farKeys)
-	s.mu.Lock()
-	s.far = next
-	s.mu.Unlock()
-	old.Close()
 }
 
 // TestOpenMeetsTheEnd holds that a flow goes on at the next process if its OPEN comes to the old one
@@ -483,4 +434,53 @@ func (s *stand) exchange() error {
 		return errors.New("other bytes than were sent")
 	}
 	return nil
+}
+
+// succeed is upgrade with an end that waits for no flow.
+func (s *stand) succeed() (old *pair.Node, closes func()) {
+	a := s.acceptor.(upgradable)
+	old = s.farNode()
+	before := s.fate
+	if before == nil {
+		before = func(uint64, pair.NearSession) (pair.Fate, []byte) { return pair.FateUnknown, nil }
+	}
+	var gone, told atomic.Bool
+	fate := func(instance uint64, near pair.NearSession) (pair.Fate, []byte) {
+		switch {
+		case instance != old.Instance():
+			return before(instance, near)
+		case !told.Load():
+			return pair.FateOpen, nil
+		}
+		return pair.FateOf(old.Owed(), near)
+	}
+	further := s.elsewhere
+	elsewhere := func(instance uint64, fd int, first []byte) bool {
+		if gone.Load() || instance != old.Instance() {
+			return further != nil && further(instance, fd, first)
+		}
+		old.Serve(fd, first, a)
+		return true
+	}
+	next := s.node(pair.Options{Fate: fate, Elsewhere: elsewhere}, s.farKeys)
+	s.fate, s.elsewhere = fate, elsewhere
+	s.mu.Lock()
+	s.far, s.acceptor = next, newUpgradable(s)
+	s.mu.Unlock()
+	a.drained.Store(true)
+	old.Drain()
+	return old, func() {
+		gone.Store(true)
+		old.Close()
+		told.Store(true)
+	}
+}
+
+// killFar has the far process die in an outage, and another one in its place.
+func (s *stand) killFar() {
+	old, next := s.farNode(), s.node(pair.Options{}, s.farKeys)
+	s.mu.Lock()
+	s.far = next
+	s.mu.Unlock()
+	old.Close()
 }

@@ -38,11 +38,11 @@ func (l *Link) Attempts() (left []string) {
 	count("handshakes of lanes", l.laneDials)
 	for _, s := range append(l.old, l.s) {
 		count("handshakes for flows", s.laneDials)
-		count("lanes for the pool", s.padding)
+		s.closeLanes(func(l *lane) bool { count("lanes for the pool", btoi(l.pads.Load() && !l.isDead())); return false })
 		count("attempts that lack HELLO", int(s.proven.Load()))
 		count("attempts in their handshake", btoi(!s.greeting.IsZero()))
 	}
-	for _, p := range l.pathsNow() {
+	for _, p := range l.paths.list() {
 		count("handshakes for the pool on a path", p.pools)
 		count("attempts on a path", p.redials)
 	}
@@ -51,7 +51,7 @@ func (l *Link) Attempts() (left []string) {
 
 // Kept is how many lanes the pool keeps after the link's flows have ended.
 func (l *Link) Kept() (n int) {
-	for _, p := range l.pathsNow() {
+	for _, p := range l.paths.list() {
 		n += p.poolLimit(1, time.Now())
 	}
 	return n
@@ -60,7 +60,7 @@ func (l *Link) Kept() (n int) {
 // Watched is how many flows the node looks at each tick.
 func (n *Node) Watched() (all int) {
 	for _, s := range n.sessions() {
-		all += len(s.watchedFlows(false))
+		all += len(s.watchedFlows())
 	}
 	return all
 }

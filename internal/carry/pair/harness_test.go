@@ -222,51 +222,6 @@ func (s *stand) checkDials() {
 	}
 }
 
-// flow is the near relay's flow of the client that came so many others after the first.
-func (s *stand) flow(i int) (f *pair.Flow) {
-	s.t.Helper()
-	nettest.Eventually(s.t, 30*time.Second, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if len(s.flows) > i {
-			f = s.flows[i]
-		}
-		return f != nil
-	}, s.dump)
-	return f
-}
-
-// dialedFor is the far relay's flow for which a target was dialed after so many others.
-func (s *stand) dialedFor(i int) (f *pair.Flow) {
-	s.t.Helper()
-	nettest.Eventually(s.t, 30*time.Second, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if len(s.opens) > i {
-			f = s.opens[i].Carried.(*pair.Flow)
-		}
-		return f != nil
-	}, s.dump)
-	return f
-}
-
-// session is the near relay's state of the session that takes new flows.
-func (s *stand) session() flow.Session {
-	all := s.near.State().Sessions
-	return all[len(all)-1]
-}
-
-// sessionsOf are the far relay's sessions with a peer.
-func (s *stand) sessionsOf(peer string) (all []flow.Session) {
-	return slices.DeleteFunc(s.farNode().State().Sessions, func(one flow.Session) bool { return one.Peer != peer })
-}
-
-// change has the link go on with other options.
-func (s *stand) change(to func(*pair.LinkOptions)) {
-	to(&s.way)
-	s.link.Update(s.way)
-}
-
 func (s *stand) node(o pair.Options, k *keyring) *pair.Node {
 	o.Identity, o.Release = k, "test"
 	if o.Log = s.log; o.Log == nil {
@@ -311,17 +266,20 @@ func fdOf(c *net.TCPConn) (fd int) {
 }
 
 func (s *stand) Tunnel() string { return "down" }
+
 func (s *stand) Admits(string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.admit
 }
+
 func (s *stand) Removed() bool { return s.removed.Load() }
 
 func (s *stand) Trouble() (text string, known bool) {
 	text, known = s.trouble.Load().(string)
 	return text, known
 }
+
 func (s *stand) Clear() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -346,14 +304,6 @@ func (s *stand) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 		return flow.Target{}, s.refuse(flow.EndTargetRefused, err)
 	}
 	return flow.Target{FD: fdOf(c.(*net.TCPConn)), To: target, Legs: s.legs(), Ended: s.ended}, nil
-}
-
-func (s *stand) ended(e flow.End) { s.farEnds <- e }
-
-// refuse is a refusal of the target, which ends the flow as well.
-func (s *stand) refuse(reason flow.EndReason, err error) error {
-	s.ended(flow.End{Reason: reason, Err: err})
-	return &flow.Refusal{Reason: reason, Err: err}
 }
 
 func (s *stand) setTarget(a netip.AddrPort) {
@@ -601,6 +551,192 @@ func (p *path) hold() (release func()) {
 	return release
 }
 
+// No splice, whose pipes outlive a test.
+type (
+	onlyReader struct{ io.Reader }
+	onlyWriter struct{ io.Writer }
+)
+
+// paced is a reader that pauses now and then, each connection for as long as it likes.
+type paced struct {
+	io.Reader
+	longest time.Duration
+}
+
+func (r paced) Read(b []byte) (int, error) {
+	if r.longest > 0 {
+		time.Sleep(mathrand.N(r.longest))
+	}
+	return r.Reader.Read(b)
+}
+
+func (p *path) setPace(longest time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pace = longest
+}
+
+func (p *path) setSums(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sums = on
+}
+
+func (p *path) setDelay(delay time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = delay
+}
+
+func (p *path) paceNow() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pace == 0 {
+		return 0
+	}
+	return mathrand.N(p.pace)
+}
+
+// stallBusiest has the connection that has carried most pass nothing more on, and take all that
+// comes: nobody but the relays can know.
+func (p *path) stallBusiest() {
+	p.busiest().stalled.Store(true)
+}
+
+// cutOne resets one of the connections.
+func (p *path) cutOne() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for h := range p.pairs {
+		h.reset()
+		return
+	}
+}
+
+func (h *hop) reset() {
+	h.dead = true
+	for _, c := range []*net.TCPConn{h.a, h.b} {
+		if c != nil {
+			_ = c.SetLinger(0)
+			c.Close()
+		}
+	}
+}
+
+// end ends the connections that are there in good order, as a proxy does.
+func (p *path) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for h := range p.pairs {
+		for _, c := range []*net.TCPConn{h.a, h.b} {
+			if c != nil {
+				_ = c.CloseWrite()
+			}
+		}
+	}
+}
+
+// cut resets the connections that are there; down also those that come.
+func (p *path) cut(down bool) {
+	p.mu.Lock()
+	p.down = down
+	for h := range p.pairs {
+		h.reset()
+	}
+	p.mu.Unlock()
+}
+
+func (p *path) close() {
+	p.l.Close()
+	p.cut(true)
+	p.tasks.Wait()
+}
+
+// pattern is n bytes that show where they are from.
+func pattern(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i>>16) ^ byte(i>>8) ^ byte(i) ^ seed
+	}
+	return b
+}
+
+// readCounting reads until the end, at most most bytes at once, and counts them as they come.
+func readCounting(r io.Reader, most int, received *atomic.Int64) (got []byte, err error) {
+	buf := make([]byte, most)
+	for {
+		n, err := r.Read(buf)
+		got = append(got, buf[:n]...)
+		received.Add(int64(n))
+		if err == io.EOF {
+			return got, nil
+		}
+		if err != nil {
+			return got, err
+		}
+	}
+}
+
+func checkEqual(t testing.TB, got, want []byte) {
+	t.Helper()
+	if !bytes.Equal(got, want) {
+		t.Errorf("%d bytes differ from the %d sent", len(got), len(want))
+	}
+}
+
+// flow is the near relay's flow of the client that came so many others after the first.
+func (s *stand) flow(i int) (f *pair.Flow) {
+	s.t.Helper()
+	nettest.Eventually(s.t, 30*time.Second, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.flows) > i {
+			f = s.flows[i]
+		}
+		return f != nil
+	}, s.dump)
+	return f
+}
+
+// dialedFor is the far relay's flow for which a target was dialed after so many others.
+func (s *stand) dialedFor(i int) (f *pair.Flow) {
+	s.t.Helper()
+	nettest.Eventually(s.t, 30*time.Second, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.opens) > i {
+			f = s.opens[i].Carried.(*pair.Flow)
+		}
+		return f != nil
+	}, s.dump)
+	return f
+}
+
+// session is the near relay's state of the session that takes new flows.
+func (s *stand) session() flow.Session {
+	all := s.near.State().Sessions
+	return all[len(all)-1]
+}
+
+// sessionsOf are the far relay's sessions with a peer.
+func (s *stand) sessionsOf(peer string) (all []flow.Session) {
+	return slices.DeleteFunc(s.farNode().State().Sessions, func(one flow.Session) bool { return one.Peer != peer })
+}
+
+// change has the link go on with other options.
+func (s *stand) change(to func(*pair.LinkOptions)) {
+	to(&s.way)
+	s.link.Update(s.way)
+}
+
+func (s *stand) ended(e flow.End) { s.farEnds <- e }
+
+// refuse is a refusal of the target, which ends the flow as well.
+func (s *stand) refuse(reason flow.EndReason, err error) error {
+	s.ended(flow.End{Reason: reason, Err: err})
+	return &flow.Refusal{Reason: reason, Err: err}
+}
+
 // greeted treats a connection as the path is to treat those of its kind. The far relay is not to see it
 // until the channel is closed; nil: at once.
 func (p *path) greeted(h *hop, kind preface.Kind) (until chan struct{}) {
@@ -685,58 +821,6 @@ func (p *path) deafen(kinds ...preface.Kind) {
 	}
 }
 
-// No splice, whose pipes outlive a test.
-type (
-	onlyReader struct{ io.Reader }
-	onlyWriter struct{ io.Writer }
-)
-
-// paced is a reader that pauses now and then, each connection for as long as it likes.
-type paced struct {
-	io.Reader
-	longest time.Duration
-}
-
-func (r paced) Read(b []byte) (int, error) {
-	if r.longest > 0 {
-		time.Sleep(mathrand.N(r.longest))
-	}
-	return r.Reader.Read(b)
-}
-
-func (p *path) setPace(longest time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.pace = longest
-}
-
-func (p *path) setSums(on bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.sums = on
-}
-
-func (p *path) setDelay(delay time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.delay = delay
-}
-
-func (p *path) paceNow() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.pace == 0 {
-		return 0
-	}
-	return mathrand.N(p.pace)
-}
-
-// stallBusiest has the connection that has carried most pass nothing more on, and take all that
-// comes: nobody but the relays can know.
-func (p *path) stallBusiest() {
-	p.busiest().stalled.Store(true)
-}
-
 // busiest is the connection that has carried most.
 func (p *path) busiest() (most *hop) {
 	p.mu.Lock()
@@ -749,16 +833,6 @@ func (p *path) busiest() (most *hop) {
 	return most
 }
 
-// cutOne resets one of the connections.
-func (p *path) cutOne() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for h := range p.pairs {
-		h.reset()
-		return
-	}
-}
-
 // wanted reports that the near relay has not given the connection up.
 func (h *hop) wanted() (yes bool) {
 	raw, _ := h.a.SyscallConn()
@@ -768,75 +842,4 @@ func (h *hop) wanted() (yes bool) {
 		yes = n == 0 && err == nil
 	})
 	return yes
-}
-
-func (h *hop) reset() {
-	h.dead = true
-	for _, c := range []*net.TCPConn{h.a, h.b} {
-		if c != nil {
-			_ = c.SetLinger(0)
-			c.Close()
-		}
-	}
-}
-
-// end ends the connections that are there in good order, as a proxy does.
-func (p *path) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for h := range p.pairs {
-		for _, c := range []*net.TCPConn{h.a, h.b} {
-			if c != nil {
-				_ = c.CloseWrite()
-			}
-		}
-	}
-}
-
-// cut resets the connections that are there; down also those that come.
-func (p *path) cut(down bool) {
-	p.mu.Lock()
-	p.down = down
-	for h := range p.pairs {
-		h.reset()
-	}
-	p.mu.Unlock()
-}
-
-func (p *path) close() {
-	p.l.Close()
-	p.cut(true)
-	p.tasks.Wait()
-}
-
-// pattern is n bytes that show where they are from.
-func pattern(n int, seed byte) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(i>>16) ^ byte(i>>8) ^ byte(i) ^ seed
-	}
-	return b
-}
-
-// readCounting reads until the end, at most most bytes at once, and counts them as they come.
-func readCounting(r io.Reader, most int, received *atomic.Int64) (got []byte, err error) {
-	buf := make([]byte, most)
-	for {
-		n, err := r.Read(buf)
-		got = append(got, buf[:n]...)
-		received.Add(int64(n))
-		if err == io.EOF {
-			return got, nil
-		}
-		if err != nil {
-			return got, err
-		}
-	}
-}
-
-func checkEqual(t testing.TB, got, want []byte) {
-	t.Helper()
-	if !bytes.Equal(got, want) {
-		t.Errorf("%d bytes differ from the %d sent", len(got), len(want))
-	}
 }

@@ -14,7 +14,7 @@ type Identity interface {
 	// client's certificate and refuses one whose key belongs to no peer.
 	ServerTLS() *tls.Config
 	// ClientTLS is the configuration for a connection to a peer. It refuses any
-	// other key than this peer's: an error of that check is ProblemKeyUnknown.
+	// other key than this peer's: an error of that check is flow.PairKeyUnknown.
 	ClientTLS(peer string) (*tls.Config, error)
 	// PeerOf names the peer that a key of a verified certificate belongs to.
 	PeerOf(key ed25519.PublicKey) (name string, known bool)

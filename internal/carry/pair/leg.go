@@ -1,70 +1,27 @@
 package pair
 
 import (
+	"errors"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/sys/socket"
 	"longhaul/internal/sys/tcpinfo"
 )
 
-// leg is a flow's own socket, the client's or the target's.
-type leg struct {
-	fd    int   // -1: none
-	reset error // that the socket does not tell any more: what it shows as an end is this
-	busy  int16 // calls that use the descriptor without the flow's lock
-	// What the poller saw since the last attempt.
-	readable, writable, failed bool
-	muted                      bool // the poller reports no bytes that arrive
-	busyOut                    bool // one of the calls writes
-	awaited                    bool // somebody waits for the end of such a call
-}
-
-func (l *leg) open() bool { return l.fd >= 0 }
-
-// retry calls a system call that does not block until it is not interrupted.
-func retry(call func() (int, error)) (int, error) {
-	for {
-		if n, err := call(); err != unix.EINTR {
-			return n, err
-		}
-	}
-}
-
-func recv(fd int, b []byte) (int, error) {
-	return retry(func() (int, error) { return result(socket.Recv(fd, b)) })
-}
-
-func send(fd int, b []byte) (int, error) {
-	return retry(func() (int, error) { return result(socket.Send(fd, b, 0)) })
-}
-
-func result(n int, errno unix.Errno) (int, error) {
-	if errno != 0 {
-		return 0, errno
-	}
-	return n, nil
-}
-
-// setReset makes close, also that of a process that dies, a reset; or not.
-func setReset(fd int, on bool) {
-	linger := unix.Linger{}
-	if on {
-		linger.Onoff = 1
-	}
-	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger)
-}
-
 // failure is why the socket is broken; nil: it is not. An event alone is no proof: it
 // may have been of an earlier socket with the same number.
-func (l *leg) failure() error {
-	look := []unix.PollFd{{Fd: int32(l.fd)}}
+func (lg *leg) failure() error {
+	look := []unix.PollFd{{Fd: int32(lg.fd)}}
 	_, _ = retry(func() (int, error) { return unix.Poll(look, 0) })
 	if look[0].Revents&(unix.POLLERR|unix.POLLHUP) == 0 {
 		return nil
 	}
-	errno, err := unix.GetsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	errno, err := unix.GetsockoptInt(lg.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil || errno == 0 {
 		return unix.ECONNRESET
 	}
@@ -74,20 +31,20 @@ func (l *leg) failure() error {
 // shut ends the stream to the socket's peer. A peer that has ended its own stream, has every byte and
 // has reset the connection since lacks nothing: then shut succeeds. dialed says that this end made the
 // connection.
-func (l *leg) shut(ended, dialed bool) error {
-	err := unix.Shutdown(l.fd, unix.SHUT_WR)
+func (lg *leg) shut(ended, dialed bool) error {
+	err := unix.Shutdown(lg.fd, unix.SHUT_WR)
 	if err != unix.ENOTCONN {
 		return os.NewSyscallError("shutdown", err)
 	}
-	if ended && l.delivered(dialed) {
+	if ended && lg.delivered(dialed) {
 		return nil
 	}
 	return unix.ECONNRESET
 }
 
 // delivered reports whether the peer of a socket that the kernel has closed has acknowledged all bytes.
-func (l *leg) delivered(dialed bool) bool {
-	info, err := tcpinfo.Get(l.fd)
+func (lg *leg) delivered(dialed bool) bool {
+	info, err := tcpinfo.Get(lg.fd)
 	if err != nil || !info.Has(tcpinfo.FieldBytesSent) || !info.Has(tcpinfo.FieldBytesAcked) {
 		return false
 	}
@@ -100,8 +57,8 @@ func (l *leg) delivered(dialed bool) bool {
 
 // isClosed reports whether the kernel has closed the socket, by a reset or a timeout. What its
 // peer lacks it never gets then.
-func (l *leg) isClosed() bool {
-	info, err := tcpinfo.Get(l.fd)
+func (lg *leg) isClosed() bool {
+	info, err := tcpinfo.Get(lg.fd)
 	return err == nil && info.State == tcpinfo.Closed
 }
 
@@ -110,4 +67,283 @@ func prepareLeg(fd int) {
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	socket.KeepUrgentInLine(fd)
 	setReset(fd, true)
+}
+
+// take gives the flow its socket. The caller holds f.mu or is alone.
+func (lg *leg) take(fd int) error {
+	prepareLeg(fd)
+	lg.fd, lg.readable, lg.writable = fd, true, true
+	return lg.f.s.node.poller.add(fd, lg)
+}
+
+// event takes what the poller saw.
+func (lg *leg) event(fd int, events uint32) {
+	f := lg.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if lg.fd != fd {
+		return
+	}
+	ready := lg.readable && lg.writable
+	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		lg.readable = true
+	}
+	if events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		lg.writable = true
+	}
+	lg.failed = lg.failed || events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
+	if ready && events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) == 0 {
+		lg.mute(true) // bytes come faster than they are read
+		return
+	}
+	f.wake()
+}
+
+// mute has the poller report no bytes that arrive, while nobody waits for them.
+func (lg *leg) mute(on bool) {
+	if lg.muted == on {
+		return
+	}
+	lg.muted = on
+	lg.f.s.node.poller.change(lg.fd, !on)
+}
+
+// release ends a call that uses the descriptor without the flow's lock. It wakes nobody who
+// does not wait for that: each wakeup costs more than the lock.
+func (lg *leg) release() {
+	lg.busy--
+	if lg.awaited {
+		lg.awaited = false
+		lg.f.cond.broadcast()
+	}
+}
+
+// await waits for the end of such calls, or for any other news.
+func (lg *leg) await() {
+	f := lg.f
+	lg.awaited = lg.awaited || lg.busy > 0
+	f.cond.wait(&f.mu)
+}
+
+// fail takes a failure of the flow's own socket.
+func (lg *leg) fail(err error) {
+	f := lg.f
+	lg.broken = true
+	f.sf.LocalReset(legCause(f.s.near, err))
+}
+
+// checkFailed looks at a socket that has an error and that nobody reads.
+func (lg *leg) checkFailed() bool {
+	f := lg.f
+	if !lg.open() || !lg.failed || f.sf.Dead() {
+		return false
+	}
+	if f.sf.Hungry() {
+		return false // reading finds it, in its place
+	}
+	lg.failed = false
+	if f.sf.In.Ended() {
+		return false // both directions are shut down: the ordinary end
+	}
+	err := lg.failure()
+	if err != nil {
+		lg.fail(err)
+	}
+	return err != nil
+}
+
+// close closes the socket once it has nothing left to do, and reports whether it
+// did something.
+func (lg *leg) close() bool {
+	f := lg.f
+	if !lg.open() || !f.sf.Clean() && !f.sf.Dead() {
+		return false
+	}
+	if f.sf.Clean() {
+		f.lanes.leave()
+	}
+	if lg.busy > 0 {
+		lg.await()
+		return true
+	}
+	clean := f.sf.Clean() && !lg.broken
+	if lg.mustDrain(clean) {
+		if lg.cutSince.IsZero() {
+			lg.cutSince = stampNow()
+		}
+		lg.sleep()
+		return true
+	}
+	setReset(lg.fd, !clean)
+	f.s.node.poller.remove(lg.fd)
+	if lg.options.Closing != nil {
+		lg.options.Closing(lg.fd)
+	}
+	unix.Close(lg.fd)
+	lg.fd = -1
+	return true
+}
+
+// mustDrain reports whether the socket's peer is to get more before the close.
+func (lg *leg) mustDrain(clean bool) bool {
+	f := lg.f
+	_, byPeer := f.sf.Cause()
+	if lg.broken || !clean && !byPeer || socket.Unacknowledged(lg.fd) == 0 || lg.isClosed() {
+		return false
+	}
+	within := lg.options.ResetDrain
+	if clean {
+		within = lg.options.HalfClose
+	}
+	return (lg.cutSince.IsZero() || lg.cutSince.since() < within) && !f.s.node.closing.Load()
+}
+
+// sleep waits a moment for an acknowledgement of the socket's peer, which is no event.
+func (lg *leg) sleep() {
+	f := lg.f
+	wait := min(max(lg.cutSince.since()/8, time.Millisecond), 200*time.Millisecond)
+	f.mu.Unlock()
+	time.Sleep(wait)
+	f.mu.Lock()
+}
+
+// write writes to the flow's own socket once, without waiting.
+func (lg *leg) write(b []byte) {
+	f := lg.f
+	fd := lg.fd
+	lg.writable, lg.busyOut = false, true
+	lg.busy++
+	f.mu.Unlock()
+	n, err := send(fd, b)
+	f.mu.Lock()
+	lg.busyOut = false
+	lg.release()
+	if n > 0 {
+		f.sf.Wrote(b[:n])
+		lg.writable = lg.writable || n == len(b)
+		f.moved = stampNow()
+	}
+	if err != nil && err != unix.EAGAIN {
+		lg.fail(os.NewSyscallError("write", err))
+	}
+}
+
+// passEnd passes the end on to the flow's own socket if it is due, and reports whether it
+// did something.
+func (lg *leg) passEnd() bool {
+	f := lg.f
+	if !lg.open() || lg.busyOut {
+		return false
+	}
+	pass, err := f.sf.In.EndDue()
+	if err != nil {
+		f.abort(cause(flow.EndDamaged, errEnd))
+		return true
+	}
+	if !pass {
+		return false
+	}
+	if f.sf.Out.Ended() {
+		setReset(lg.fd, false) // in LAST_ACK the kernel cannot reset; its rest is whole
+	}
+	if err := lg.shut(f.sf.Out.Ended(), !f.s.near); err != nil {
+		lg.fail(err)
+	} else {
+		f.sf.EndPassed()
+		f.moved = stampNow()
+	}
+	f.wake()
+	return true
+}
+
+var errEnd = errors.New("length or sum of the stream differs")
+
+// legCause is the cause of a failure of a flow's own socket.
+func legCause(near bool, err error) stream.Cause {
+	timeout := errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.EHOSTUNREACH)
+	switch {
+	case near && timeout:
+		return cause(flow.EndClientTimeout, err)
+	case near:
+		return cause(flow.EndClientReset, err)
+	case timeout:
+		return cause(flow.EndTargetTimeout, err)
+	}
+	return cause(flow.EndTargetReset, err)
+}
+
+// read reads the flow's own socket once, if it may have something.
+func (lg *leg) read() bool {
+	f := lg.f
+	if !lg.open() || !lg.readable || !f.sf.Hungry() || f.need.crowdedOut() {
+		return false
+	}
+	if f.sf.Out.Starved() && f.sf.Out.Limit() < limitMax {
+		f.spread.setWindow()
+	}
+	b := f.sf.Out.Space()
+	if b == nil {
+		return false
+	}
+	lg.readable = false
+	lg.busy++
+	f.mu.Unlock()
+	n, err := recv(lg.fd, b)
+	f.mu.Lock()
+	lg.release()
+	switch {
+	case n > 0:
+		lg.readable, lg.copyNext = true, n < minSplice
+		f.sf.Out.Commit(n)
+		f.moved = stampNow()
+		f.lanes.feed()
+	case err == unix.EAGAIN:
+		f.sf.Out.Trim()
+		lg.mute(false)
+	case err == nil && lg.reset != nil:
+		lg.fail(lg.reset)
+	case err == nil:
+		// The kernel reports a reset to one call only. If a write on another thread has got
+		// it, this read returns 0 as at an end.
+		for lg.busyOut {
+			lg.await()
+		}
+		if !lg.open() || !f.sf.Hungry() {
+			return true
+		}
+		lg.readable = true
+		f.sf.Out.End()
+		f.moved = stampNow()
+		f.lanes.feed()
+	default:
+		lg.fail(err)
+	}
+	return true
+}
+
+// canRead reports that the flow's own socket may have bytes for which there is room.
+func (lg *leg) canRead() bool {
+	f := lg.f
+	return lg.open() && lg.readable && f.sf.Hungry() && !f.sf.Out.Full() && f.s.node.budget.room() && !f.need.crowdedOut()
+}
+
+// parkable reports that only events wake the flow.
+func (lg *leg) parkable() bool {
+	return !lg.canRead() && lg.busy == 0
+}
+
+// deliverSpill writes bytes whose turn has come to the flow's own socket, once, and
+// reports whether there were any and room for them.
+func (lg *leg) deliverSpill() bool {
+	f := lg.f
+	if !lg.open() || !lg.writable || lg.busyOut {
+		return false
+	}
+	b, e := f.sf.Turn()
+	if e == nil {
+		return false
+	}
+	lg.write(b)
+	f.sf.Turned(e)
+	return true
 }

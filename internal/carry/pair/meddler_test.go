@@ -117,14 +117,6 @@ func (m *meddled) next() (n int, out []byte, head int) {
 	return n, m.framed(m.meddle(&m.lane, frame, body)), head
 }
 
-// unsummed is how many bytes behind a frame's head have no sum.
-func unsummed(f wire.Frame) int {
-	if bulky(f) {
-		return f.Length
-	}
-	return 0
-}
-
 // bulky reports whether what follows a frame's head has no sum.
 func bulky(f wire.Frame) bool { return f.Type == wire.FrameData || f.Type == wire.FramePad }
 
@@ -415,4 +407,12 @@ func TestMeddledRequest(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unsummed is how many bytes behind a frame's head have no sum.
+func unsummed(f wire.Frame) int {
+	if bulky(f) {
+		return f.Length
+	}
+	return 0
 }

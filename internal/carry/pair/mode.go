@@ -1,11 +1,8 @@
 package pair
 
 import (
-	"errors"
-	"log/slog"
-
-	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/wire"
+	"time"
 )
 
 // mode is how the lanes of a session carry flows. It never changes: a link whose
@@ -15,10 +12,6 @@ type mode struct {
 	noResume bool // a flow ends with its lane
 	compress bool // the near end wants compressed records; an older far end knows none
 }
-
-const modeFeatures = wire.FeatureClear | wire.FeatureNoResume
-
-var errNoResume = errors.New("the lane was lost, and flows of this pair do not resume")
 
 func (o LinkOptions) mode() mode {
 	return mode{o.Clear, o.NoResume, o.Compress && !(o.Clear && o.NoResume)} // what is spliced nobody looks at
@@ -41,47 +34,28 @@ func (m mode) features() (f wire.Features) {
 	return f
 }
 
-// sealedWith reports whether lanes of the mode carry no OPEN and no END, since the other end knows
-// how.
-func (m mode) sealedWith(h wire.Hello) bool { return m.clear && h.Features&wire.FeatureSealed != 0 }
-
-// summedWith reports whether frames of the mode's lanes have sums, since the other end knows how.
-func (m mode) summedWith(h wire.Hello) bool { return m.clear && h.Features&wire.FeatureSums != 0 }
-
-// agreed reports why an answer does not have what the near end wants; nil: it has. A
-// far relay of this release has refused already; an older one leaves features out.
-func agreed(want, got wire.Features) error {
-	switch missing := want & modeFeatures &^ got; {
-	case missing&wire.FeatureClear != 0:
-		return problem(flow.PairEncrypt, "this relay has encrypt: off, the other one encrypts")
-	case missing != 0:
-		return problem(flow.PairVersion, "the other relay does not know resume: off")
+// uses are those of the features that both ends know of which sessions of the mode make use. Flows
+// that do not resume have one lane each, and nothing goes ahead of it.
+func (m mode) uses(both wire.Features) wire.Features {
+	if !m.clear {
+		both &^= wire.FeatureSealed | wire.FeatureSums
 	}
-	return nil
-}
-
-// encryptRefusal is why a far tunnel refuses a peer that wants it otherwise.
-func encryptRefusal(peer string, theirs, ours bool, tunnel string) error {
-	words := map[bool]string{true: "off", false: "on"}
-	return problem(flow.PairEncrypt, "peer %s has encrypt: %s, tunnel %s has encrypt: %s", peer, words[theirs], tunnel, words[ours])
-}
-
-func (s *session) isStale() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stale
-}
-
-// setStale notes why the session is to take no new flows, which is a change of the far
-// tunnel; empty: it may. A stale one keeps its flows on the lanes that they have. DRAIN makes
-// the near relay begin another session.
-func (s *session) setStale(why string) {
-	s.mu.Lock()
-	fresh := why != "" && !s.stale
-	s.stale = why != ""
-	s.mu.Unlock()
-	if fresh {
-		s.tell(slog.LevelInfo, why, nil)
-		s.message(wire.Message{Type: wire.MessageDrain})
+	if m.noResume {
+		both &^= wire.FeatureLanes | wire.FeatureAhead
 	}
+	if !m.compress {
+		both &^= wire.FeatureCompress
+	}
+	if both&wire.FeatureSealed != 0 {
+		both |= wire.FeatureSent // whoever knows the one knows the other
+	}
+	return both
+}
+
+// waits is how long a near session's flows wait for a lane.
+func (m mode) waits(o LinkOptions) time.Duration {
+	if m.noResume {
+		return waitNoResume
+	}
+	return o.Resume
 }

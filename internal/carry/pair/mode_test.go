@@ -19,14 +19,6 @@ import (
 	"longhaul/test/nettest"
 )
 
-// mode is how both ends carry flows.
-type mode struct {
-	name                      string
-	clear, noResume, compress bool
-	lanes                     int
-	older                     bool // a release that has beginnings and ends on lanes in clear
-}
-
 var modes = []mode{
 	{name: "tls"},
 	{name: "clear", clear: true},
@@ -206,33 +198,6 @@ func TestOpenOnDeadLane(t *testing.T) {
 	})
 }
 
-// TestWithoutControl holds that a flow that does not resume goes on without a control connection, as a TCP
-// connection does, and that one whose end lacks it for as long as flows wait is reset, although its lane
-// stands.
-func TestWithoutControl(t *testing.T) {
-	t.Parallel()
-	s := newStand(t, modes[3].in())
-	s.serve(echo)
-	goesOn, ends := s.dial(), s.dial()
-	defer goesOn.Close()
-	defer ends.Close()
-	s.roundTrip(goesOn, "hello")
-	s.roundTrip(ends, "hello")
-	s.path.refuse(preface.Control, true)
-	nettest.Eventually(t, 20*time.Second, func() bool { return !s.session().Up }, s.dump)
-	nettest.Must(t, ends.CloseWrite())
-	if b, err := io.ReadAll(ends); err == nil || isTimeout(err) {
-		t.Errorf("the client that has ended sees %q, %v", b, err)
-	}
-	s.roundTrip(goesOn, "still here")
-	s.path.refuse(preface.Control, false)
-	nettest.Eventually(t, 20*time.Second, func() bool { return s.session().Up }, s.dump)
-	nettest.Must(t, goesOn.CloseWrite())
-	if b, err := io.ReadAll(goesOn); err != nil || len(b) > 0 {
-		t.Errorf("the client that goes on sees %q, %v", b, err)
-	}
-}
-
 // TestEncryptDiffers holds that ends with different encrypt carry nothing and say why, and
 // that a flow is carried once they agree.
 func TestEncryptDiffers(t *testing.T) {
@@ -319,4 +284,39 @@ func TestSealed(t *testing.T) {
 			}
 		}
 	})
+}
+
+// mode is how both ends carry flows.
+type mode struct {
+	name                      string
+	clear, noResume, compress bool
+	lanes                     int
+	older                     bool // a release that has beginnings and ends on lanes in clear
+}
+
+// TestWithoutControl holds that a flow that does not resume goes on without a control connection, as a TCP
+// connection does, and that one whose end lacks it for as long as flows wait is reset, although its lane
+// stands.
+func TestWithoutControl(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, modes[3].in())
+	s.serve(echo)
+	goesOn, ends := s.dial(), s.dial()
+	defer goesOn.Close()
+	defer ends.Close()
+	s.roundTrip(goesOn, "hello")
+	s.roundTrip(ends, "hello")
+	s.path.refuse(preface.Control, true)
+	nettest.Eventually(t, 20*time.Second, func() bool { return !s.session().Up }, s.dump)
+	nettest.Must(t, ends.CloseWrite())
+	if b, err := io.ReadAll(ends); err == nil || isTimeout(err) {
+		t.Errorf("the client that has ended sees %q, %v", b, err)
+	}
+	s.roundTrip(goesOn, "still here")
+	s.path.refuse(preface.Control, false)
+	nettest.Eventually(t, 20*time.Second, func() bool { return s.session().Up }, s.dump)
+	nettest.Must(t, goesOn.CloseWrite())
+	if b, err := io.ReadAll(goesOn); err != nil || len(b) > 0 {
+		t.Errorf("the client that goes on sees %q, %v", b, err)
+	}
 }

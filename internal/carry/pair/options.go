@@ -1,8 +1,3 @@
-// Package pair is the node of a process in the pair protocol: links to far relays,
-// accepted lanes, flows that resume and park. docs/design/pairs-wire.md has the protocol.
-//
-// The near relay gives each admitted client to a Link. The far relay gives each
-// connection that begins with a preface (package preface) to Serve.
 package pair
 
 import (
@@ -122,6 +117,38 @@ type Acceptor interface {
 	flow.Dialer
 }
 
+// refusal is the cause of an error of Dial.
+func refusal(err error) stream.Cause {
+	var r *flow.Refusal
+	if errors.As(err, &r) {
+		return cause(r.Reason, r.Err)
+	}
+	return cause(flow.EndTargetUnreached, err)
+}
+
+// NearSession names a session as its far relay knows it.
+type NearSession struct {
+	Peer     string `json:"peer"`
+	Instance uint64 `json:"near_instance,omitempty"`
+	Session  uint64 `json:"session,omitempty"`
+}
+
+// Owed are flows that have ended in a process, while their near relay may wait for news of them.
+type Owed struct {
+	NearSession        // of all sessions of the peer, if it has no numbers
+	Flows       []byte `json:"flows,omitempty"` // as HELLO has them; none: any flow may be owed
+}
+
+// PathOptions are one way to a far relay.
+type PathOptions struct {
+	Name      string     // that no other of the link has
+	Local     netip.Addr // that connections are bound to; invalid: any
+	Interface string     // through which packets leave; empty: any
+	// Addresses are those of the far relay on this path; nil: those of the link.
+	Addresses func(context.Context) ([]netip.AddrPort, error)
+	Standby   bool // used while all others are lost
+}
+
 // unbounded is a time that never ends.
 const unbounded = 100 * 365 * 24 * time.Hour
 
@@ -138,11 +165,5 @@ func withDefaults(o flow.LegOptions) *flow.LegOptions {
 	return &o
 }
 
-// refusal is the cause of an error of Dial.
-func refusal(err error) stream.Cause {
-	var r *flow.Refusal
-	if errors.As(err, &r) {
-		return cause(r.Reason, r.Err)
-	}
-	return cause(flow.EndTargetUnreached, err)
-}
+// maxDeadline bounds the time in which a peer wants a target: what a configuration may have.
+const maxDeadline = time.Hour

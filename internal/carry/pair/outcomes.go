@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -169,4 +170,57 @@ func (o *outcomes) owed(now time.Time, keep time.Duration) (flows wire.Flows, so
 		last = id
 	}
 	return flows, flows != ""
+}
+
+// maxBuried bounds the flows of a far session that are over and that it remembers, so that
+// a late OPEN dials no target.
+const maxBuried = 4096
+
+// peerUse is what the connections of one peer take.
+type peerUse struct {
+	idle atomic.Int64 // lanes that carry no flow
+	// left are outcomes of sessions that are closed, in their order; under the node's lock.
+	left []left
+	// dropped is until when the peer may wait for one of those that were dropped of left; zero: there is none.
+	dropped time.Time
+}
+
+// left are the outcomes of a session that is closed.
+type left struct {
+	near     NearSession
+	outcomes *outcomes
+	owesFor  time.Duration
+	until    time.Time
+}
+
+// maxLeft bounds the closed sessions of one peer whose outcomes are kept.
+const maxLeft = 64
+
+// leave keeps the outcomes of a session that is closed. The caller holds the node's lock.
+func (u *peerUse) leave(one left) {
+	now := time.Now()
+	one.until = now.Add(one.owesFor)
+	u.left = slices.DeleteFunc(u.left, func(old left) bool {
+		_, some := old.outcomes.owed(now, old.owesFor)
+		return !some
+	})
+	if len(u.left) >= maxLeft {
+		if oldest := u.left[0]; oldest.until.After(u.dropped) {
+			u.dropped = oldest.until
+		}
+		u.left = slices.Delete(u.left, 0, 1)
+	}
+	u.left = append(u.left, one)
+}
+
+// takeLeft gives a session that begins again what it had left; nil: nothing. The caller holds the node's
+// lock.
+func (u *peerUse) takeLeft(near NearSession) *outcomes {
+	i := slices.IndexFunc(u.left, func(old left) bool { return old.near == near })
+	if i < 0 {
+		return nil
+	}
+	o := u.left[i].outcomes
+	u.left = slices.Delete(u.left, i, i+1)
+	return o
 }

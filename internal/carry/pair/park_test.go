@@ -85,12 +85,6 @@ func (l *local) pair(t testing.TB) int {
 	return fds[1]
 }
 
-func (l *local) close() {
-	for _, fd := range l.mine {
-		unix.Close(fd)
-	}
-}
-
 type localAcceptor struct {
 	*stand
 	local *local
@@ -179,4 +173,10 @@ func TestParkedCost(t *testing.T) {
 		n = runtime.NumGoroutine() - goroutines
 		return n <= 20
 	}, func() string { return fmt.Sprintf("%d goroutines for %d parked flows", n, flows) })
+}
+
+func (l *local) close() {
+	for _, fd := range l.mine {
+		unix.Close(fd)
+	}
 }

@@ -78,25 +78,6 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// opensTogether is an acceptor whose targets have all accepted at the same moment.
-type opensTogether struct {
-	*stand
-	local *local
-	count atomic.Int64
-	all   chan struct{}
-}
-
-func (o *opensTogether) Dial(_ context.Context, open flow.Open) (flow.Target, error) {
-	open.Admitted()
-	o.count.Add(1)
-	<-o.all
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return flow.Target{FD: o.local.pair(o.t), To: netip.MustParseAddrPort("[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535")}, nil
-}
-
-func (o *opensTogether) Ended(*pair.Flow, flow.End) {}
-
 // TestFlowMessagesInTurns holds that of many flows' messages, which come to more than are written at once,
 // none is forgotten.
 func TestFlowMessagesInTurns(t *testing.T) {
@@ -335,9 +316,6 @@ func TestIdleLanesOfOnePeer(t *testing.T) {
 	nettest.Eventually(t, time.Minute, func() bool { return idle() == 0 }, func() string { return "idle lanes are counted that are gone" })
 }
 
-// busyAlert is the alert that says that a handshake was given up for another one (docs/design/pairs-wire.md).
-var busyAlert = []byte{21, 3, 3, 0, 2, 2, 224}
-
 // TestStrangersLeaveRoom holds that a flood of prefaces costs its own source its handshakes and
 // no other, and that who is given up learns that the relay is busy.
 func TestStrangersLeaveRoom(t *testing.T) {
@@ -489,3 +467,25 @@ func TestRefusalOfALostControlConnection(t *testing.T) {
 		t.Errorf("the near relay's answer is not taken: %+v", owed)
 	}
 }
+
+// opensTogether is an acceptor whose targets have all accepted at the same moment.
+type opensTogether struct {
+	*stand
+	local *local
+	count atomic.Int64
+	all   chan struct{}
+}
+
+func (o *opensTogether) Dial(_ context.Context, open flow.Open) (flow.Target, error) {
+	open.Admitted()
+	o.count.Add(1)
+	<-o.all
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return flow.Target{FD: o.local.pair(o.t), To: netip.MustParseAddrPort("[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535")}, nil
+}
+
+func (o *opensTogether) Ended(*pair.Flow, flow.End) {}
+
+// busyAlert is the alert that says that a handshake was given up for another one (docs/design/pairs-wire.md).
+var busyAlert = []byte{21, 3, 3, 0, 2, 2, 224}

@@ -16,8 +16,11 @@ type poller struct {
 	done chan struct{}
 
 	mu    sync.Mutex
-	flows []*Flow // by descriptor
+	flows []watcher // by descriptor; nil: none
 }
+
+// watcher is the flow that has a socket.
+type watcher interface{ event(fd int, events uint32) }
 
 const pollEvents uint32 = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
 
@@ -59,7 +62,7 @@ func (p *poller) run() {
 func (p *poller) dispatch(events []unix.EpollEvent) {
 	for _, e := range events {
 		p.mu.Lock()
-		var f *Flow
+		var f watcher
 		if int(e.Fd) < len(p.flows) {
 			f = p.flows[e.Fd]
 		}
@@ -71,7 +74,7 @@ func (p *poller) dispatch(events []unix.EpollEvent) {
 }
 
 // add watches a flow's socket; its present state is an event.
-func (p *poller) add(fd int, f *Flow) error {
+func (p *poller) add(fd int, f watcher) error {
 	p.mu.Lock()
 	for len(p.flows) <= fd {
 		p.flows = append(p.flows, nil)

@@ -1,23 +1,78 @@
 package pair
 
 import (
+	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"longhaul/internal/sys/tcpinfo"
 )
 
-// The pool of a session has warm lanes: idle ones that a flow takes without a handshake. Each
-// path has a number of its own of them.
+const (
+	// padSize is what opens the congestion window of an idle lane, in bytes: beyond it a
+	// flow's first 64 kB need no second round trip.
+	padSize    = 128 << 10
+	renewEvery = time.Hour // of the pool's lanes, one at a time
+)
+
+// pool has a session's lanes. Of a near session's some are warm: idle ones that a flow takes without a
+// handshake. Each path has a number of its own of them.
+type pool struct {
+	congestionControl atomic.Pointer[string] // of the latest lane
+
+	mu      sync.Mutex
+	lanes   map[*lane]struct{}
+	warm    []*lane   // the latest used last
+	renewed time.Time // the latest renewal of one of warm
+}
+
+// enter takes a lane, unless the session is closed. Its window is to be opened first with pads.
+func (p *pool) enter(l *lane, pads bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l.s.closed.Load() {
+		return false
+	}
+	p.lanes[l] = struct{}{}
+	l.enter(pads)
+	l.path.enter(l)
+	l.bulk.control(func(fd int) {
+		likely := p.laneCongestionControl()
+		if name, err := tcpinfo.LikelyCongestionControl(fd, likely); err == nil && name != likely {
+			p.congestionControl.Store(&name)
+		}
+	})
+	return true
+}
+
+// leave takes a lane out that has ended.
+func (p *pool) leave(l *lane) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.lanes, l)
+	p.warm = slices.DeleteFunc(p.warm, func(w *lane) bool { return w == l })
+}
+
+// laneCongestionControl names that of the session's lanes; empty: there was none.
+func (p *pool) laneCongestionControl() string {
+	if name := p.congestionControl.Load(); name != nil {
+		return *name
+	}
+	return ""
+}
 
 // takeWarm takes the lane over a path from the pool that was used last; nil: there is none.
-func (s *session) takeWarm(p *wanPath) *lane {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := len(s.warm) - 1; i >= 0; i-- {
-		l := s.warm[i]
-		if l.path != p {
+func (p *pool) takeWarm(over *wanPath) *lane {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := len(p.warm) - 1; i >= 0; i-- {
+		l := p.warm[i]
+		if l.path != over {
 			continue
 		}
-		s.warm = slices.Delete(s.warm, i, i+1)
+		p.warm = slices.Delete(p.warm, i, i+1)
 		l.mu.Lock()
 		closed := l.closed
 		l.warm = false
@@ -32,19 +87,18 @@ func (s *session) takeWarm(p *wanPath) *lane {
 // putWarm puts a lane into the pool: behind all others, if it has carried no flow. A full pool
 // drops its oldest lane of the path in favour of one that has carried a flow, because that one's
 // window is open.
-func (s *session) putWarm(l *lane, limit int) {
-	wanted := s.link.current() != s || slices.Contains(s.link.usable(), l.path)
-	s.mu.Lock()
+func (p *pool) putWarm(l *lane, limit int) {
+	p.mu.Lock()
 	l.mu.Lock()
 	spare := l
-	here := s.warmOf(l.path)
-	if !l.closed && !l.warm && wanted && (here < limit || l.used && limit > 0) {
+	here := p.warmOf(l.path)
+	if !l.closed && !l.warm && (here < limit || l.used && limit > 0) {
 		l.warm = true
 		here++
 		if l.used {
-			s.warm = append(s.warm, l)
+			p.warm = append(p.warm, l)
 		} else {
-			s.warm = slices.Insert(s.warm, 0, l)
+			p.warm = slices.Insert(p.warm, 0, l)
 		}
 	}
 	if l.warm {
@@ -52,104 +106,104 @@ func (s *session) putWarm(l *lane, limit int) {
 	}
 	l.mu.Unlock()
 	if here > limit {
-		i := slices.IndexFunc(s.warm, func(other *lane) bool { return other.path == l.path })
-		spare = s.warm[i]
-		s.warm = slices.Delete(s.warm, i, i+1)
+		i := slices.IndexFunc(p.warm, func(other *lane) bool { return other.path == l.path })
+		spare = p.warm[i]
+		p.warm = slices.Delete(p.warm, i, i+1)
 	}
-	s.mu.Unlock()
+	p.mu.Unlock()
 	if spare != nil {
 		spare.close()
 	}
 }
 
-// trimPool closes lanes that the pool is to keep no longer, those first that were used longest ago.
-func (l *Link) trimPool(s *session, now time.Time) {
-	warm := l.options().Warm
+// trim closes warm lanes that are to be kept no longer, those first that were used longest ago.
+func (p *pool) trim(paths []*wanPath, warm int, now time.Time) {
 	var spare []*lane
-	s.mu.Lock()
-	for _, p := range l.pathsNow() {
-		over := s.warmOf(p) - p.poolLimit(warm, now)
-		s.warm = slices.DeleteFunc(s.warm, func(l *lane) bool {
-			if l.path != p || over <= 0 {
+	p.mu.Lock()
+	for _, over := range paths {
+		excess := p.warmOf(over) - over.poolLimit(warm, now)
+		p.warm = slices.DeleteFunc(p.warm, func(l *lane) bool {
+			if l.path != over || excess <= 0 {
 				return false
 			}
-			over--
+			excess--
 			spare = append(spare, l)
 			return true
 		})
 	}
-	s.mu.Unlock()
+	p.mu.Unlock()
 	for _, l := range spare {
 		l.close()
 	}
 }
 
-// warmOf is the number of lanes over a path that are in the pool. The caller holds s.mu.
-func (s *session) warmOf(p *wanPath) (n int) {
-	for _, l := range s.warm {
-		n += btoi(l.path == p)
-	}
-	return n
-}
-
-// pool takes back a lane that no flow has any more. The caller may hold a flow's lock.
-func (s *session) pool(l *lane) {
-	s.node.tasks.Go(func() { s.link.place(l) })
-}
-
-// poolLacks lists the path of each lane that the session's pool lacks.
-func (l *Link) poolLacks(s *session, warm int) (all []*wanPath) {
-	for _, p := range l.usable() {
-		n := s.warmOver(p)
-		p.mu.Lock()
-		n += p.pools
-		p.mu.Unlock()
-		for ; n < warm; n++ {
-			all = append(all, p)
+// lacks lists the path of each warm lane that is missing.
+func (p *pool) lacks(paths []*wanPath, warm int) (all []*wanPath) {
+	for _, over := range paths {
+		for n := p.warmOver(over) + over.poolDials(); n < warm; n++ {
+			all = append(all, over)
 		}
 	}
 	return all
 }
 
-// warmOver is the number of lanes over a path that are in the pool, or on their way to it.
-func (s *session) warmOver(p *wanPath) (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for l := range s.lanes {
-		if l.path == p && l.pads {
-			n++
+// warmOver is the number of lanes over a path that are warm, or are to be.
+func (p *pool) warmOver(over *wanPath) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.lanes {
+		n += btoi(l.path == over && l.pads.Load())
+	}
+	return n + p.warmOf(over)
+}
+
+// warmOf is the number of warm lanes over a path. The caller holds p.mu.
+func (p *pool) warmOf(over *wanPath) (n int) {
+	for _, l := range p.warm {
+		n += btoi(l.path == over)
+	}
+	return n
+}
+
+// renew closes the warm lane that was used longest ago, each hour; another is
+// dialed. So each end sees the other's new key although no flow needs a lane.
+func (p *pool) renew(now time.Time) {
+	p.mu.Lock()
+	var old *lane
+	if now.Sub(p.renewed) > renewEvery {
+		p.renewed = now
+		if len(p.warm) > 0 {
+			old, p.warm = p.warm[0], p.warm[1:]
 		}
 	}
-	return n + s.warmOf(p)
-}
-
-// keptFor is how long the pool keeps the lanes of a flow that had several.
-const keptFor = 10 * time.Minute
-
-// keepAsMany has the pool keep as many lanes over the path as a flow has now, for keptFor. The next
-// flow profits from them: their windows are open and, on a group of links, their ports lead to each
-// link.
-func (p *wanPath) keepAsMany(lanes int, now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if lanes >= p.kept || now.After(p.keptUntil) {
-		p.kept, p.keptUntil = lanes, now.Add(keptFor)
+	p.mu.Unlock()
+	if old != nil {
+		old.close()
 	}
 }
 
-// poolLimit is how many lanes over the path the pool may have, where warm ones are dialed.
-func (p *wanPath) poolLimit(warm int, now time.Time) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if warm <= 0 || now.After(p.keptUntil) {
-		return warm
+// dropWarm closes the warm lanes over a path; others are dialed.
+func (p *pool) dropWarm(over *wanPath) {
+	for l := p.takeWarm(over); l != nil; l = p.takeWarm(over) {
+		l.close()
 	}
-	return max(warm, p.kept)
 }
 
-// countPool counts dials for the pool that begin or, with -1, end.
-func (p *wanPath) countPool(n int) {
+// closeLanes closes the lanes that are meant.
+func (p *pool) closeLanes(meant func(*lane) bool) {
+	p.mu.Lock()
+	lanes := slices.Collect(maps.Keys(p.lanes))
+	p.mu.Unlock()
+	for _, l := range lanes {
+		if meant(l) {
+			l.close()
+		}
+	}
+}
+
+// counts are the session's lanes, and those that are warm.
+func (p *pool) counts() (lanes, warm int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.pools += n
+	return len(p.lanes), len(p.warm)
 }

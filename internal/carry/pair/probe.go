@@ -4,8 +4,6 @@ import (
 	"errors"
 	"slices"
 	"time"
-
-	"longhaul/internal/sys/tcpinfo"
 )
 
 // Each of several paths has a lane that carries no flow, its probe. A few bytes on it now and
@@ -18,9 +16,6 @@ const (
 	probeBusy    = tickEvery
 	probeIdle    = 2 * time.Second
 	probeStandby = 10 * time.Second
-	// silentAfter is how long a write on a probe may lack an acknowledgement while nothing
-	// comes over the path's other lanes either.
-	silentAfter = 400 * time.Millisecond
 	// probeRetry is the time between two attempts to reach a path that is down.
 	probeRetry = time.Second
 )
@@ -29,20 +24,21 @@ var errPathSilent = errors.New("no acknowledgement of anything")
 
 // watchPaths looks after the probes of several paths.
 func (l *Link) watchPaths(now time.Time) {
-	if !l.several() {
-		l.pathsNow()[0].closeProbe()
+	if !l.paths.several() {
+		l.paths.list()[0].closeProbe()
 		return
 	}
 	s := l.current()
 	stands := s.control() != nil // else its own attempts try the paths
 	every := probeIdle
-	if l.busy() {
+	if slices.ContainsFunc(l.sessions(), (*session).active) {
 		every = probeBusy
 	}
-	usable := l.usable()
+	usable := l.paths.usable()
 	spare := len(usable) > 0 && !usable[0].options().Standby
-	for _, p := range l.pathsNow() {
-		l.tellPath(p)
+	o := l.options()
+	for _, p := range l.paths.list() {
+		p.tell(l.node, o)
 		if len(usable) > 0 && !slices.Contains(usable, p) {
 			s.dropWarm(p)
 		}
@@ -75,54 +71,6 @@ func (l *Link) watchPaths(now time.Time) {
 	}
 }
 
-// busy reports whether a flow of the link is not parked.
-func (l *Link) busy() bool {
-	for _, s := range l.sessions() {
-		s.mu.Lock()
-		n := len(s.watched)
-		s.mu.Unlock()
-		if n > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// lost reports that nothing comes over the path: what its probe sends is not acknowledged, and
-// its other lanes hear nothing either. Otherwise it takes note of the round trip.
-func (p *wanPath) lost(probe *lane, now time.Time) bool {
-	silent, within := false, silentAfter
-	kernelSays(probe.bulk, func(i *tcpinfo.Info) bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.rtt = i.RTT
-		if i.Unacked == 0 && i.NotsentBytes == 0 { // a host without the path's address sends nothing
-			p.asked = time.Time{}
-		}
-		within = max(within, 4*i.RTT, i.RTT+4*i.RTTVar)
-		silent = !p.asked.IsZero() && now.Sub(p.asked) > within && i.LastAckRecv > within
-		return true
-	})
-	if !silent {
-		return false
-	}
-	for _, l := range p.allLanes() {
-		if l == probe || !heardOf(l, within) {
-			continue
-		}
-		if stuck(probe.bulk, 4*within) {
-			probe.close() // it alone is dead
-		}
-		return false
-	}
-	return true
-}
-
-// heardOf reports that something has come over a lane of late.
-func heardOf(l *lane, within time.Duration) bool {
-	return kernelSays(l.bulk, func(i *tcpinfo.Info) bool { return min(i.LastAckRecv, i.LastDataRecv) < within })
-}
-
 // dialProbe makes the probe of a path.
 func (l *Link) dialProbe(s *session, p *wanPath) {
 	lane, err := l.newLane(s, p, false, nil)
@@ -143,30 +91,8 @@ func (l *Link) dialProbe(s *session, p *wanPath) {
 	l.poke() // the pool lacks lanes
 }
 
-// closeProbe closes the probe of a path that others were beside.
-func (p *wanPath) closeProbe() {
-	p.mu.Lock()
-	probe := p.probe
-	p.mu.Unlock()
-	if probe != nil {
-		probe.close()
-	}
-}
-
-// probeEnded takes the news that a lane has ended, if it is the path's probe.
-func (p *wanPath) probeEnded(l *lane) {
-	if p == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.probe == l {
-		p.probe = nil
-	}
-}
-
-// tellPath logs how a path has changed.
-func (l *Link) tellPath(p *wanPath) {
+// tell logs how a path has changed.
+func (p *wanPath) tell(n *process, o LinkOptions) {
 	p.mu.Lock()
 	now, err, name, before := p.told, p.err, p.o.Name, p.told
 	switch {
@@ -180,11 +106,10 @@ func (l *Link) tellPath(p *wanPath) {
 	if now == before {
 		return
 	}
-	o := l.options()
 	about := []any{"peer", o.Peer, "tunnel", o.Tunnel, "path", name}
 	if now == "up" {
-		l.node.log.Info("pair: path up", about...)
+		n.log.Info("pair: path up", about...)
 	} else {
-		l.node.log.Warn("pair: path down", append(about, "error", err)...)
+		n.log.Warn("pair: path down", append(about, "error", err)...)
 	}
 }

@@ -6,9 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/socket"
 	"longhaul/internal/sys/tcpinfo"
@@ -22,10 +21,6 @@ import (
 // docs/design/pairs-outage.md has the table of all that a flow may wait for.
 
 const (
-	// suspectAfter is the shortest time without progress after which a lane is looked at.
-	suspectAfter = 500 * time.Millisecond
-	// pongWithin is the shortest time for an answer of the other relay.
-	pongWithin = 2 * time.Second
 	// greetWithin is the shortest time for the HELLO of a lane that a flow has already.
 	greetWithin = handshakeTimeout / 2
 	hedgeAfter  = 200 * time.Millisecond // of an OPEN without an answer
@@ -34,85 +29,30 @@ const (
 	maxLates = 4
 )
 
-var errMissing = errors.New("bytes are missing at the other relay, which a lane has not brought")
-
-// suspectWithin is how long what is under way may make no progress.
-func (s *session) suspectWithin() time.Duration { return s.patience(suspectAfter, 4) }
-
 // answerWithin is how long the other relay may take for an answer without which the lane is lost.
-func (f *Flow) answerWithin() time.Duration {
+func (fw *flowWatch) answerWithin() time.Duration {
+	f := fw.f
 	if f.s.noResume {
 		return f.s.answerWithin(f.s.node.options.LateNoResume, 8)
 	}
 	return f.s.answerWithin(pongWithin, 8)
 }
 
-// stuck reports that the kernel repeats what nobody acknowledges, or that it cannot send at
-// all although the other end has room: the connection's address or its route is gone.
-func stuck(bulk *bulkConn, within time.Duration) bool {
-	return kernelSays(bulk, func(i *tcpinfo.Info) bool {
-		repeats := i.Unacked > 0 && i.Retransmits > 0
-		cannotSend := i.Unacked == 0 && i.NotsentBytes > 0 && i.SndWnd > 0 && i.Probes > 0
-		return (repeats || cannotSend) && i.LastAckRecv > max(within, 4*i.RTT)
-	})
-}
-
-// isClosed reports that the kernel has closed the connection, by a reset or a timeout. A
-// reader that waits for the flow's own socket does not see it.
-func isClosed(bulk *bulkConn) bool {
-	return kernelSays(bulk, func(i *tcpinfo.Info) bool { return i.State == tcpinfo.Closed })
-}
-
-// holds reports that the kernel has bytes that the other end's has not acknowledged.
-func holds(bulk *bulkConn) bool {
-	return kernelSays(bulk, func(i *tcpinfo.Info) bool { return i.Unacked > 0 || i.NotsentBytes > 0 })
-}
-
-// moves reports that the kernel waits for acknowledgements, and gets some.
-func moves(bulk *bulkConn) bool {
-	return kernelSays(bulk, func(i *tcpinfo.Info) bool {
-		return i.Unacked > 0 && i.LastAckRecv < max(suspectAfter, 4*i.RTT)
-	})
-}
-
-// isShut reports that bytes wait for the other end's window alone, which is closed.
-func isShut(bulk *bulkConn) bool {
-	return kernelSays(bulk, func(i *tcpinfo.Info) bool {
-		return i.Unacked == 0 && i.NotsentBytes > 0 && i.SndWnd == 0
-	})
-}
-
-// keptShut reports that the other end's kernel has said within this time that its window is closed,
-// while bytes wait for it.
-func keptShut(bulk *bulkConn, within time.Duration) bool {
-	return kernelSays(bulk, func(i *tcpinfo.Info) bool {
-		return i.Unacked == 0 && i.NotsentBytes > 0 && i.SndWnd == 0 && i.LastAckRecv < within
-	})
-}
-
-// kernelSays asks the kernel about a connection; one that is closed here says nothing.
-func kernelSays(bulk *bulkConn, what func(*tcpinfo.Info) bool) (yes bool) {
-	bulk.control(func(fd int) {
-		info, err := tcpinfo.Get(fd)
-		yes = err == nil && what(&info)
-	})
-	return yes
-}
-
 // watchLanes closes lanes that carry nothing any more; others carry what was on them.
-func (f *Flow) watchLanes(now time.Time) {
-	for _, st := range slices.Clone(f.strands) {
+func (fw *flowWatch) watchLanes(now time.Time) {
+	f := fw.f
+	for _, st := range slices.Clone(f.lanes.all) {
 		if st.gone {
 			continue
 		}
-		why := f.whyDead(st, now)
+		why := fw.whyDead(st, now)
 		if why == "" {
 			continue
 		}
-		f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", why)
-		alone := len(f.strands) == 1
+		f.s.debug("lane given up", why)
+		alone := len(f.lanes.all) == 1
 		st.l.closeByReset()
-		f.loseLane(st.l)
+		f.lanes.lose(st.l)
 		st.l.path.suspicious()
 		if alone {
 			f.s.dropWarm(st.l.path) // what made this lane silent has likely met them too
@@ -121,18 +61,19 @@ func (f *Flow) watchLanes(now time.Time) {
 }
 
 // whyDead says why a lane carries nothing any more, and nothing of one that does.
-func (f *Flow) whyDead(st *strand, now time.Time) string {
+func (fw *flowWatch) whyDead(st *subflow, now time.Time) string {
+	f := fw.f
 	l, within := st.l, f.s.suspectWithin()
-	waits := f.ackedAt.until(now) > within
-	if len(f.strands) > 1 {
+	waits := fw.ackedAt.until(now) > within
+	if len(f.lanes.all) > 1 {
 		waits = st.since.until(now) > within && (!st.ready || f.sf.Out.Carries(&st.sent))
 	}
 	switch {
-	case !f.near && l.isDead(): // it went from this flow to another one before it ended
+	case !f.s.near && l.isDead(): // it went from this flow to another one before it ended
 		return "it has ended"
-	case l == f.lane && f.near && f.unheardOn(l) && f.askedFor(st, now) > f.s.answerWithin(hedgeAfter, 3) && !f.greeted(l):
+	case l == f.lanes.main() && f.s.near && fw.unheardOn(l) && fw.askedFor(st, now) > f.s.answerWithin(hedgeAfter, 3) && !fw.greeted(l):
 		return "no answer to OPEN"
-	case f.unanswered(st, now):
+	case fw.unanswered(st, now):
 		return "no answer of the other relay"
 	case !f.s.noResume && waits && stuck(l.bulk, within): // without resumption the kernel decides
 		return "no acknowledgement"
@@ -141,44 +82,33 @@ func (f *Flow) whyDead(st *strand, now time.Time) string {
 	case st.stuckAt.waited(now, f.s.answerWithin(pongWithin, 8)):
 		// What is missing may wait behind what this end has no memory for.
 		return "no room for what came before its turn"
-	case f.takesNothing(st, now):
+	case fw.takesNothing(st, now):
 		return "no room, and the other relay has everything"
 	}
 	return ""
 }
 
-// noteAck notes that the other end has more than before: a lane that carried that may have
-// something to send now. The caller holds f.mu.
-func (f *Flow) noteAck() {
-	f.ackedBase, f.ackedAt = f.sf.Out.Acknowledged(), stampNow()
-	for _, st := range f.strands { // room may come with the next segment
-		if st.roomAt != 0 {
-			st.roomAt = f.ackedAt
-		}
-	}
-	f.feed()
-}
-
 // takesNothing reports that a lane has no room for what is to be sent although the other relay has
 // everything that went out, so that it can read what the lane has. Nothing is missing there, of which
 // it would tell.
-func (f *Flow) takesNothing(st *strand, now time.Time) bool {
-	return st.roomAt.waited(now, f.s.answerWithin(suspectAfter, 4)) && f.arrived() && isShut(st.l.bulk)
+func (fw *flowWatch) takesNothing(st *subflow, now time.Time) bool {
+	return st.roomAt.waited(now, fw.f.s.answerWithin(suspectAfter, 4)) && fw.arrived() && isShut(st.l.bulk)
 }
 
 // unanswered reports that the far relay has not answered the ATTACH or the RELEASE that a lane has
 // brought to a kernel at least.
-func (f *Flow) unanswered(st *strand, now time.Time) bool {
-	main := st.l == f.lane
-	within := f.answerWithin()
+func (fw *flowWatch) unanswered(st *subflow, now time.Time) bool {
+	f := fw.f
+	main := st.l == f.lanes.main()
+	within := fw.answerWithin()
 	if !st.l.answered.Load() { // the far relay computes the handshake first
 		within = max(within, f.s.answerWithin(greetWithin, 8))
 	}
 	switch {
-	case !f.near:
+	case !f.s.near:
 		return false
-	case main && f.releasing && st.sentAt.until(now) > within && f.arrived():
-	case (!st.ready || main && f.attaching) && st.since.until(now) > within:
+	case main && f.near.releasing && st.sentAt.until(now) > within && fw.arrived():
+	case st.attaching && st.since.until(now) > within:
 	default:
 		return false
 	}
@@ -186,49 +116,52 @@ func (f *Flow) unanswered(st *strand, now time.Time) bool {
 }
 
 // arrived reports that the other end has everything that went out, so that it comes to what follows.
-func (f *Flow) arrived() bool {
-	_, _, some := f.sf.Out.OnTheWay()
+func (fw *flowWatch) arrived() bool {
+	_, _, some := fw.f.sf.Out.OnTheWay()
 	return !some
 }
 
 // watchOpen has the OPEN of a flow go on the control connection too, once, if its lane has brought it
 // to a kernel and the far relay does not seem to have it: a repeated one dials nothing. Where it may
 // not, the flow ends when the far relay has had all its time, and a handshake's.
-func (f *Flow) watchOpen(now time.Time) {
-	if !f.near || !f.sent || f.known || f.lane == nil || f.s.sealed.Load() || f.opening == nil {
+func (fw *flowWatch) watchOpen(now time.Time) {
+	f := fw.f
+	if f.phase != phaseAsked || f.lanes.main() == nil || f.s.sealed() || f.near.opening == nil {
 		return
 	}
-	waited := min(f.laneSince.until(now), f.s.upSince(now))
+	waited := min(f.lanes.all[0].since.until(now), f.s.upSince(now))
 	switch {
-	case f.s.opensAhead() && f.wokeAt.IsZero() && waited > f.answerWithin():
-		f.wokeAt, f.openDue = stampOf(now), true
+	case f.s.knows(wire.FeatureAhead) && f.need.wokeAt.IsZero() && waited > fw.answerWithin():
+		f.need.wokeAt, f.near.openDue = stampOf(now), true
 		f.s.post(f, true)
-	case f.s.noResume && waited > f.opening.Deadline+f.answerWithin():
+	case f.s.noResume && waited > f.near.opening.Deadline+fw.answerWithin():
 		f.giveUp(cause(flow.EndWANLost, errors.New("no answer to OPEN")))
 	}
 }
 
 // watchGap tells the other end that bytes are missing: their lane brings nothing, others do or have,
 // and it is not the flow's own socket that has no room.
-func (f *Flow) watchGap(now time.Time) {
+func (fw *flowWatch) watchGap(now time.Time) {
+	f := fw.f
 	pos := f.sf.In.Position()
-	if !f.sf.In.Lacks() || f.gapAt != pos || f.lane == nil || !f.leg.open() || !f.leg.writable {
-		f.gapAt, f.gapSince = pos, stampOf(now)
+	if !f.sf.In.Lacks() || fw.gapAt != pos || f.lanes.main() == nil || !f.leg.open() || !f.leg.writable {
+		fw.gapAt, fw.gapSince = pos, stampOf(now)
 		return
 	}
-	if within := f.lateAfter(); f.gapSince.until(now) > within && (f.sf.In.Spilled() > 0 || !f.brings(within, now)) {
-		f.gapSince = stampOf(now)
+	if within := fw.lateAfter(); fw.gapSince.until(now) > within && (f.sf.In.Spilled() > 0 || !fw.brings(within, now)) {
+		fw.gapSince = stampOf(now)
 		f.s.offer(wire.Message{Type: wire.MessageLate, Flow: f.id, Offset: pos})
 	}
 }
 
 // lateAfter is how long the position of a flow stands still until it counts as held up.
-func (f *Flow) lateAfter() time.Duration {
+func (fw *flowWatch) lateAfter() time.Duration {
+	f := fw.f
 	switch {
 	case f.sf.In.Merges():
-		return max(f.s.answerWithin(suspectAfter, 4), 4*f.slowestLane())
+		return max(f.s.answerWithin(suspectAfter, 4), 4*f.spread.slowestLane())
 	case f.s.noResume:
-		return f.answerWithin()
+		return fw.answerWithin()
 	}
 	return f.s.answerWithin(suspectAfter, 4)
 }
@@ -236,15 +169,16 @@ func (f *Flow) lateAfter() time.Duration {
 // brings reports that something has come on one of the flow's lanes of late, or waits here to be read.
 // It may be a part of a record, which counts when it is whole: that, and what somebody else sends on a
 // lane in clear, is waited for only so long.
-func (f *Flow) brings(within time.Duration, now time.Time) (yes bool) {
-	for _, st := range f.strands {
+func (fw *flowWatch) brings(within time.Duration, now time.Time) (yes bool) {
+	f := fw.f
+	for _, st := range f.lanes.all {
 		st.l.mu.Lock()
 		since := st.l.reachedAt.until(now)
 		st.l.mu.Unlock()
 		if since < within {
 			return true
 		}
-		if f.s.sealed.Load() && since > max(f.s.node.options.LateNoResume, within) {
+		if f.s.sealed() && since > max(f.s.node.options.LateNoResume, within) {
 			continue
 		}
 		yes = yes || kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool { return i.LastDataRecv < within })
@@ -253,21 +187,18 @@ func (f *Flow) brings(within time.Duration, now time.Time) (yes bool) {
 	return yes
 }
 
-// readable reports that a reader of a socket that waits is to be woken: a part of what it waits for does
-// not do that (SO_RCVLOWAT).
-func readable(fd int) bool { return hasEvents(fd, unix.POLLIN, 0) }
-
 // tellSent tells the other end how much has gone out, if nothing shows that it has arrived: once,
 // until more does. The caller holds f.mu.
-func (f *Flow) tellSent(now time.Time) {
+func (fw *flowWatch) tellSent(now time.Time) {
+	f := fw.f
 	to, end, some := f.sf.Out.OnTheWay()
-	if !some || f.toldSent || !f.s.tellsSent.Load() || f.near && !f.known {
+	if !some || fw.toldSent || !f.s.knows(wire.FeatureSent) || f.s.near && !f.phase.known() {
 		return
 	}
-	if !f.s.noResume && f.ackedAt.until(now) < f.s.answerWithin(suspectAfter, 4) {
+	if !f.s.noResume && fw.ackedAt.until(now) < f.s.answerWithin(suspectAfter, 4) {
 		return
 	}
-	for _, st := range f.strands {
+	for _, st := range f.lanes.all {
 		within := f.s.answerWithin(pongWithin, 8)
 		if f.s.noResume && (st.sentAt.until(now) < within || holds(st.l.bulk) && !keptShut(st.l.bulk, within)) {
 			return // nobody acknowledges what has arrived
@@ -277,62 +208,48 @@ func (f *Flow) tellSent(now time.Time) {
 	if end {
 		m.Flags = wire.FlagEnd
 	}
-	f.toldSent = f.s.offer(m)
+	fw.toldSent = f.s.offer(m)
 }
 
 // takeLate takes the news that bytes at an offset are missing at the other end. Another lane
 // brings them; a flow that keeps nothing is cut, unless its kernel may still bring them.
-func (f *Flow) takeLate(offset uint64, now time.Time) {
+func (fw *flowWatch) takeLate(offset uint64, now time.Time) {
+	f := fw.f
 	if f.sf.Out.AtRisk() {
-		if f.lane != nil && (!holds(f.lane.bulk) || keptShut(f.lane.bulk, f.s.node.options.LateNoResume)) {
+		if f.lanes.main() != nil && (!holds(f.lanes.main().bulk) || keptShut(f.lanes.main().bulk, f.s.node.options.LateNoResume)) {
 			f.abort(cause(flow.EndWANLost, errMissing))
 		}
 		return
 	}
 	if f.sf.Out.WillSend(offset) { // the lane that had it was lost meanwhile
-		f.closeLanes(func(st *strand) bool { return st.busy && max(st.since, st.sentAt).until(now) > f.s.suspectWithin() })
+		f.lanes.closeThose(func(st *subflow) bool { return st.busy && max(st.since, st.sentAt).until(now) > f.s.suspectWithin() })
 		return
 	}
-	carries := func(st *strand) bool { return f.sf.Out.CarriesAt(&st.sent, offset) }
-	if slices.ContainsFunc(f.strands, func(st *strand) bool { return carries(st) && moves(st.l.bulk) }) {
+	carries := func(st *subflow) bool { return f.sf.Out.CarriesAt(&st.sent, offset) }
+	if slices.ContainsFunc(f.lanes.all, func(st *subflow) bool { return carries(st) && moves(st.l.bulk) }) {
 		return // it is slow, and the kernel finds out whether it is more than that
 	}
-	if f.lates < math.MaxUint8 {
-		f.lates++
+	if fw.lates < math.MaxUint8 {
+		fw.lates++
 	}
-	if f.lates > maxLates && f.s.sealed.Load() {
+	if fw.lates > maxLates && f.s.sealed() {
 		f.abort(cause(flow.EndDamaged, errMissing))
 		return
 	}
-	if !f.closeLanes(carries) {
-		f.loseLanes() // the position at which a lane began was wrong
+	if !f.lanes.closeThose(carries) {
+		f.lanes.loseAll() // the position at which a lane began was wrong
 	}
 }
 
 // tooLate reports that the other end has said for as long as flows wait that bytes are missing, and got
 // none: by lane after lane, each with a time of its own.
-func (f *Flow) tooLate(resume time.Duration) bool {
-	return f.lates == math.MaxUint8 || time.Duration(f.lates)*f.s.suspectWithin() > resume
+func (fw *flowWatch) tooLate(resume time.Duration) bool {
+	return fw.lates == math.MaxUint8 || time.Duration(fw.lates)*fw.f.s.suspectWithin() > resume
 }
-
-// closeLanes closes the flow's lanes that are meant, by a reset, and reports whether there were any.
-func (f *Flow) closeLanes(meant func(*strand) bool) (some bool) {
-	for _, st := range slices.Clone(f.strands) {
-		if !st.gone && meant(st) {
-			some = true
-			st.l.closeByReset()
-			f.loseLane(st.l)
-		}
-	}
-	return some
-}
-
-// loseLanes closes all lanes of the flow.
-func (f *Flow) loseLanes() { f.closeLanes(func(*strand) bool { return true }) }
 
 // greeted reports that an OPEN that has no answer waits only for the far relay's
 // target: the far relay has all bytes, or somebody who acknowledges for it.
-func (f *Flow) greeted(l *lane) bool {
+func (fw *flowWatch) greeted(l *lane) bool {
 	acked := false
 	l.bulk.control(func(fd int) { acked = socket.Unacknowledged(fd) == 0 })
 	return acked
@@ -340,19 +257,31 @@ func (f *Flow) greeted(l *lane) bool {
 
 // askedFor is how long a near flow has waited for a sign of its first lane. In a sealed session it
 // counts from the latest bytes that went out: a client may be silent for long before its first ones.
-func (f *Flow) askedFor(st *strand, now time.Time) time.Duration {
-	if !f.s.sealed.Load() {
-		return f.laneSince.until(now)
+func (fw *flowWatch) askedFor(st *subflow, now time.Time) time.Duration {
+	f := fw.f
+	if !f.s.sealed() {
+		return f.lanes.all[0].since.until(now)
 	}
-	return min(f.laneSince.until(now), st.sentAt.until(now))
+	return min(f.lanes.all[0].since.until(now), st.sentAt.until(now))
 }
 
 // unheardOn reports that nothing shows that a near flow's first lane leads to the far relay.
-func (f *Flow) unheardOn(l *lane) bool {
-	if !f.s.sealed.Load() {
-		return !f.known
+func (fw *flowWatch) unheardOn(l *lane) bool {
+	f := fw.f
+	if !f.s.sealed() {
+		return !f.phase.known()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return f.sf.Out.Acknowledged() == 0 && l.reached == 0
+}
+
+// giveUp ends the flow without its peer.
+func (f *Flow) giveUp(c stream.Cause) {
+	if !f.s.near && f.sf.Out.Acknowledged() == 0 { // else the near relay knows that the target was dialed
+		f.s.owe(f.id, stream.Cause{})
+	}
+	f.sf.Abort(c)
+	f.sf.PeerGone(c)
+	f.wake()
 }

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
@@ -59,14 +57,6 @@ func told(near bool, m wire.Message) stream.Cause {
 	return c
 }
 
-// resetByPeer takes the other end's reset. The first cause of a flow counts.
-func (f *Flow) resetByPeer(length uint64, end bool, c stream.Cause) {
-	if before, _ := f.sf.Cause(); before == (stream.Cause{}) {
-		f.told = true
-	}
-	f.sf.PeerReset(length, end, c)
-}
-
 // reasonOf is the reason of a cause; of a code of a newer peer, wan-lost.
 func reasonOf(c stream.Cause) (flow.EndReason, error) {
 	r := flow.EndWANLost
@@ -77,18 +67,4 @@ func reasonOf(c stream.Cause) (flow.EndReason, error) {
 		return r, nil
 	}
 	return r, errors.New(c.Text)
-}
-
-// legCause is the cause of a failure of a flow's own socket.
-func legCause(near bool, err error) stream.Cause {
-	timeout := errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.EHOSTUNREACH)
-	switch {
-	case near && timeout:
-		return cause(flow.EndClientTimeout, err)
-	case near:
-		return cause(flow.EndClientReset, err)
-	case timeout:
-		return cause(flow.EndTargetTimeout, err)
-	}
-	return cause(flow.EndTargetReset, err)
 }

@@ -1,11 +1,13 @@
 package pair
 
 import (
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/pair/stream"
+	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/socket"
 	"longhaul/internal/sys/tcpinfo"
 )
@@ -28,33 +30,6 @@ const (
 	// beside two round trips.
 	silentLane = 200 * time.Millisecond
 )
-
-// limitedFor is how long the far relay's word that it lacks room counts. It repeats it at each tick.
-const limitedFor = 3 * tickEvery
-
-// mix is what a flow that moves knows of its lanes together. A parked flow has none.
-type mix struct {
-	quickest   *strand // which gets what is little; nil: the main one
-	uneven     bool    // the lanes differ much in delay
-	window     window
-	farLimited stamp // near: the far relay's latest word that it lacks room on the lanes
-	movers     [2]mover
-	moving     moving
-}
-
-func (f *Flow) mixed() *mix {
-	if f.mix == nil {
-		f.mix = &mix{}
-	}
-	return f.mix
-}
-
-func (f *Flow) uneven() bool { return f.mix != nil && f.mix.uneven }
-
-// farLacksRoom reports that the far relay has said of late that it lacks room on the lanes.
-func (f *Flow) farLacksRoom(now time.Time) bool {
-	return f.mix != nil && !f.mix.farLimited.IsZero() && f.mix.farLimited.until(now) < limitedFor
-}
 
 // pace is what a lane can do.
 type pace struct {
@@ -114,26 +89,57 @@ func (p pace) leaves(others []pace, backlog int64) bool {
 	return behind > maxBehind
 }
 
-// pace looks at the strand's lane, unless that has been done just now.
-func (st *strand) pace() pace {
-	if now := stampNow(); st.paced.at == 0 || time.Duration(now-st.paced.at) > paceFor {
-		kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool { st.paced = paceOf(i); return true })
-		st.paced.at = now
+// quickest is the subflow for what is little.
+func (sp *laneSpread) quickest() *subflow {
+	if sp.uneven() {
+		if q := sp.mix.quickest; !q.gone && q.ready && !q.leaving {
+			return q
+		}
 	}
-	return st.paced
+	return sp.f.lanes.all[0]
 }
 
-// measureLanes finds whether the flow's lanes differ, and which one is quickest.
-func (f *Flow) measureLanes() {
-	if len(f.strands) < 2 {
-		if f.mix != nil {
-			f.mix.quickest, f.mix.uneven = nil, false
+// leavesRecord reports whether a subflow leaves the next record to a faster one.
+func (sp *laneSpread) leavesRecord(st *subflow) bool {
+	f := sp.f
+	if !sp.uneven() {
+		return false
+	}
+	others := make([]pace, 0, maxLanes)
+	for _, o := range f.lanes.all {
+		if o != st && o.ready && !o.leaving {
+			others = append(others, o.pace())
+		}
+	}
+	backlog := f.sf.Out.Unsent()
+	if f.leg.open() && f.leg.readable {
+		backlog += int64(socket.Unread(f.leg.fd))
+	}
+	return st.pace().leaves(others, backlog)
+}
+
+func (sp *laneSpread) mixed() *mix {
+	if sp.mix == nil {
+		sp.mix = &mix{}
+	}
+	return sp.mix
+}
+
+// uneven reports whether the lanes differ much in delay.
+func (sp *laneSpread) uneven() bool { return sp.mix != nil && sp.mix.quickest != nil }
+
+// measure finds whether the flow's lanes differ, and which one is quickest.
+func (sp *laneSpread) measure() {
+	f := sp.f
+	if len(f.lanes.all) < 2 {
+		if sp.mix != nil {
+			sp.mix.quickest = nil
 		}
 		return
 	}
-	var quickest *strand
+	var quickest *subflow
 	var slowest time.Duration
-	for _, st := range f.strands {
+	for _, st := range f.lanes.all {
 		p := st.pace()
 		if !st.ready || st.leaving || p.rtt == 0 {
 			continue
@@ -147,20 +153,137 @@ func (f *Flow) measureLanes() {
 		return
 	}
 	// Lanes of one path differ by what they queue, which is no reason to change.
-	m := f.mixed()
-	m.uneven = slowest > 2*quickest.paced.rtt && slowest-quickest.paced.rtt > betterBy
-	if !m.uneven {
-		quickest = f.strands[0]
-	}
-	if was := m.quickest; was == nil || was.gone || !m.uneven || 2*quickest.paced.rtt < was.paced.rtt {
+	m := sp.mixed()
+	if slowest <= 2*quickest.paced.rtt || slowest-quickest.paced.rtt <= betterBy {
+		m.quickest = nil
+	} else if was := m.quickest; was == nil || was.gone || 2*quickest.paced.rtt < was.paced.rtt {
 		m.quickest = quickest
 	}
-	f.feed() // a lane may have left a record to others that have become slower
+	f.lanes.feed() // a lane may have left a record to others that have become slower
+}
+
+// slowestLane is the longest round trip of the flow's lanes, or the session's.
+func (sp *laneSpread) slowestLane() time.Duration {
+	f := sp.f
+	rtt := f.s.rtt()
+	for _, st := range f.lanes.all {
+		rtt = max(rtt, st.paced.rtt)
+	}
+	return rtt
+}
+
+// setWindow bounds what the flow keeps.
+func (sp *laneSpread) setWindow() {
+	f := sp.f
+	if f.lanes.main() == nil || f.s.noResume {
+		return
+	}
+	if f.s.knows(wire.FeatureCompress) {
+		// The kernels count what was compressed, and only a lane whose socket is full says that
+		// it is worth that.
+		if f.sf.Out.Starved() {
+			limit := min(2*f.sf.Out.Limit(), limitMax)
+			f.sf.Out.SetLimit(limit, limit, len(f.lanes.all))
+		}
+		return
+	}
+	var open, arrived float64
+	var rtt time.Duration
+	for _, st := range f.lanes.all {
+		p := st.pace()
+		if p.rate == 0 {
+			continue
+		}
+		open += p.rate*p.rtt.Seconds() + float64(2*p.record())
+		arrived += st.arrived()
+		rtt = max(rtt, p.rtt)
+	}
+	if rtt == 0 {
+		return
+	}
+	now, w := stampNow(), &sp.mixed().window
+	w.note(now, arrived, rtt, f.sf.Out.Starved())
+	kept := w.size(now, windowRounds, open, rtt)
+	reach := kept
+	if len(f.lanes.all) > 1 {
+		reach = w.size(now, reachRounds, 2*open, rtt)
+		if !f.s.knows(wire.FeatureHeld) {
+			kept = reach
+		}
+	}
+	f.sf.Out.SetLimit(kept, reach, len(f.lanes.all))
+}
+
+// WaitsForPath reports whether the flow's bytes may wait for the path, and for nobody at either
+// end who does not read.
+func (f *Flow) WaitsForPath() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case !f.need.since.IsZero(), f.phase != phaseOpen:
+		return true
+	case f.leg.open():
+		if i, err := tcpinfo.Get(f.leg.fd); err == nil && waitsForReader(&i) {
+			return false
+		}
+	}
+	if !f.sf.Out.Unacknowledged() || f.watch.ackedAt.since() < f.s.patience(readerSilence, 8) {
+		return true
+	}
+	return slices.ContainsFunc(f.lanes.all, func(st *subflow) bool {
+		return kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool { return i.Unacked > 0 && !waitsForReader(i) })
+	})
+}
+
+// readerSilence is the time without an acknowledgement after which it may be the reader at the
+// other end for which bytes wait.
+const readerSilence = 5 * time.Second
+
+// waitsForReader reports whether the window of a socket's peer has no room for what is to be sent.
+func waitsForReader(i *tcpinfo.Info) bool {
+	return i.NotsentBytes > 0 && uint64(i.Unacked+1)*uint64(i.SndMSS) > uint64(i.SndWnd)
+}
+
+// mayTake reports whether a subflow gets what is to be sent next. A small message waits for
+// the first lane, unless that is busy, and a slow lane leaves a record to a faster one.
+func (ls *laneSet) mayTake(st *subflow) bool {
+	f := ls.f
+	if !st.ready || f.near.releasing || !f.sf.Out.Pending() {
+		return false
+	}
+	if st != ls.all[0] && st.leaving {
+		return false
+	}
+	main := f.spread.quickest()
+	if st != main && f.spread.leavesRecord(st) {
+		return false
+	}
+	return st == main || main.busy || !main.ready || f.sf.Out.Unsent() > spread
+}
+
+// feed wakes a goroutine that may send. The caller holds f.mu.
+func (ls *laneSet) feed() {
+	for _, st := range ls.all {
+		if st.idle && ls.mayTake(st) {
+			st.idle = false
+			st.cond.broadcast()
+			return
+		}
+	}
+}
+
+// pace looks at the lane, unless that has been done just now.
+func (st *subflow) pace() pace {
+	if now := stampNow(); st.paced.at == 0 || time.Duration(now-st.paced.at) > paceFor {
+		kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool { st.paced = paceOf(i); return true })
+		st.paced.at = now
+	}
+	return st.paced
 }
 
 // boundUnsent has the kernel take no more for a lane than what that sends in two records' time:
 // as soon as it has sent half of it, another record has room.
-func (st *strand) boundUnsent() {
+func (st *subflow) boundUnsent() {
 	bound := 2*st.paced.record() + recordOverhead
 	if st.unsent == bound {
 		return
@@ -169,40 +292,11 @@ func (st *strand) boundUnsent() {
 	st.l.bulk.control(func(fd int) { _ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bound) })
 }
 
-// slowestLane is the longest round trip of the flow's lanes, or the session's.
-func (f *Flow) slowestLane() time.Duration {
-	rtt := f.s.rtt()
-	for _, st := range f.strands {
-		rtt = max(rtt, st.paced.rtt)
+// arrived is how many bytes the other end's kernel has got on the lane since the last look.
+func (st *subflow) arrived() float64 {
+	was := st.delivered
+	if st.delivered = st.paced.delivered; was.packets == 0 {
+		return 0
 	}
-	return rtt
-}
-
-// firstStrand is the strand for what is little.
-func (f *Flow) firstStrand() *strand {
-	if f.mix == nil {
-		return f.strands[0]
-	}
-	if q := f.mix.quickest; q != nil && !q.gone && q.ready && !q.leaving {
-		return q
-	}
-	return f.strands[0]
-}
-
-// leavesRecord reports whether a strand leaves the next record to a faster one.
-func (f *Flow) leavesRecord(st *strand) bool {
-	if !f.uneven() {
-		return false
-	}
-	others := make([]pace, 0, maxLanes)
-	for _, o := range f.strands {
-		if o != st && o.ready && !o.leaving {
-			others = append(others, o.pace())
-		}
-	}
-	backlog := f.sf.Out.Unsent()
-	if f.leg.open() && f.leg.readable {
-		backlog += int64(socket.Unread(f.leg.fd))
-	}
-	return st.pace().leaves(others, backlog)
+	return float64(st.delivered.packets-was.packets) * float64(st.delivered.mss)
 }

@@ -1,127 +1,122 @@
 package pair
 
 import (
-	"encoding/binary"
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/compress"
-	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 )
 
-// padSize is what opens the congestion window of an idle lane, in bytes: beyond it a
-// flow's first 64 kB need no second round trip.
-const padSize = 128 << 10
-
-const (
-	// maxBuried bounds the flows of a far session that are over and that it remembers, so that
-	// a late OPEN dials no target.
-	maxBuried = 4096
-	// maxAsking bounds the OPENs of a far session that are neither admitted nor refused yet.
-	maxAsking = 64
-)
-
 // session is one relation of two processes: a control connection, lanes, flows. It
-// outlives its connections.
+// outlives its connections. Its parts have locks of their own, which are taken after its own.
 type session struct {
-	node   *Node
-	near   bool
-	link   *Link  // near relay
-	peer   string // name in Identity
-	id     uint64
-	use    *peerUse // far relay
-	tunnel string   // of this host
-	origin origin   // far relay
-	boot   uint64   // far relay: of the near relay's host; 0: not said
-	mode            // of its lanes
+	relation
+	outbox
+	registry
+	pool
+	*nearSide
+	*farSide
 
-	resumes           atomic.Int64
-	flowsTotal        atomic.Int64
-	congestionControl atomic.Pointer[string] // of the latest lane
-	srtt              atomic.Int64           // nanoseconds; 0: not measured
-	strain            strain                 // of both processes, as PONGs show it
-	dialStrain        strain                 // as handshakes of lanes show it beside late PONGs
-	served            atomic.Int64           // stamp of when a flow last got a lane; 0: never
-	rttvar            atomic.Int64
-	delays            delays
-	waiting           atomic.Int64 // flows that need a lane and have none
-	proven            atomic.Int64 // near relay: attempts for the control connection that lack HELLO alone
-	beginning         sync.Mutex   // near relay: held by the attempt that takes over
-	compresses        atomic.Bool  // both ends know compressed records, and the near one wants them
-	compressed        compressed
-	reportsHeld       atomic.Bool // the other end takes HELD
-	tellsSent         atomic.Bool // the other end takes SENT, and answers with LATE
-	// sealed: lanes are in clear, and neither OPEN nor END comes on them.
-	sealed atomic.Bool
-	summed atomic.Bool // frames of lanes that are made now have sums
-
-	mu         sync.Mutex
-	instance   uint64 // of the other process; 0: not known yet
-	stood      bool   // the pair has stood, in this session or before it: without ctl there is an outage
-	release    string
-	remote     netip.AddrPort
-	over       *wanPath      // near relay: over which remote was reached
-	acceptor   Acceptor      // far relay: of the latest connection
-	resume     time.Duration // far relay: how long flows wait for a lane, as the near end says; 0: not said
-	ctl        *control
-	since      time.Time // of ctl, or of its loss
-	outage     time.Duration
-	lanesMany  bool // several lanes may carry a flow
-	ahead      bool // OPEN may go ahead of its lane
-	draining   bool
-	ended      bool // near relay: the far process has said its last
-	lastDue    bool // far relay: that is to be said
-	trouble    trouble
-	closed     bool
-	revoked    bool          // of the watching goroutine
-	greeting   time.Time     // near relay: an attempt for ctl is in its handshake since; zero: none
-	padding    int           // near relay: lanes on their way to the pool
-	writer     chan struct{} // closed when the goroutine that writes to ctl, or did, has ended; nil: none yet
-	stale      bool          // far relay: see setStale
-	asking     chan struct{} // far relay: has an element for each OPEN that is not decided
-	undecided  atomic.Int64  // far relay: those, and further ones that wait to be asked for
-	flows      map[uint64]*Flow
-	watched    map[*Flow]struct{} // those that do not rest
-	emptySince time.Time          // near relay, of a session that ends: without flows since
-	buried     dropped
-	outcomes   *outcomes            // far relay
-	expects    map[uint64]*expected // far relay: by flow
-	twin       bool                 // far relay: another relay of the same origin has lived beside the near one
-	beside     bool                 // and does now
-	lanes      map[*lane]struct{}
-	warm       []*lane   // near relay, the latest used last
-	renewed    time.Time // the latest renewal of one of warm
-	dirty      []*Flow
-	timer      *time.Timer // of a delayed flush; nil: none
-	problem    flow.PairProblem
-	text       string
-	pings      uint64
-
-	moved   time.Time // near relay: of the latest move of ctl to a better path
-	refused time.Time // near relay with several paths: somebody refused
-
-	laneErr      error     // near relay: why no other connection could be made; nil: it could
-	laneErrSince time.Time // of it, while the control connection stands
-
-	laneDials int       // near relay, under the link's lock
-	redialed  time.Time // near relay, under the link's lock: the latest attempt for ctl
+	mu       sync.Mutex
+	instance uint64 // of the other process; 0: not known yet
+	release  string
+	remote   netip.AddrPort
+	stood    bool      // the pair has stood, in this session or before it: without a control connection there is an outage
+	since    time.Time // of the control connection, or of its loss
+	outage   time.Duration
+	writer   chan struct{} // closed when the goroutine that writes to the latest control connection has ended; nil: none yet
+	draining bool
+	trouble  trouble
+	problem  flow.PairProblem
+	text     string
 }
 
-func newSession(n *Node, peer string, id uint64, near bool) *session {
-	s := &session{node: n, near: near, peer: peer, id: id, since: time.Now(), renewed: time.Now(),
-		flows: map[uint64]*Flow{}, watched: map[*Flow]struct{}{}, lanes: map[*lane]struct{}{}}
-	if !near {
-		s.asking, s.use, s.outcomes = make(chan struct{}, maxAsking), &peerUse{}, &outcomes{}
+// nearSide is what only a near session has. Without another word it is under the session's lock.
+type nearSide struct {
+	link      supplier
+	paths     *pathSet
+	proven    atomic.Int64 // attempts for the control connection that lack HELLO alone
+	beginning sync.Mutex   // held by the attempt that takes over
+	ended     atomic.Bool  // the far process has said its last
+	unmade    unmade       // lanes
+
+	over     *wanPath  // over which remote was reached
+	greeting time.Time // an attempt for the control connection is in its handshake since; zero: none
+	moved    time.Time // of the latest move of the control connection to a better path
+	refused  time.Time // with several paths: somebody refused
+
+	laneDials int       // under the link's lock
+	redialed  time.Time // under the link's lock: the latest attempt for the control connection
+}
+
+// supplier is the link of a near session, which makes lanes and gives them to flows.
+type supplier interface {
+	options() LinkOptions
+	// poke has the link look at once at what is missing.
+	poke()
+	// want finds a lane for a flow, now or later, wantMore one more over a path. The caller holds f.mu.
+	want(f *Flow)
+	wantMore(f *Flow, p *wanPath)
+	// sentAhead takes note that a flow's OPEN needs no lane any more.
+	sentAhead(f *Flow)
+	// moveOn takes a flow to the next session, if it may, followEnd one of whose session the far process
+	// has said its last. The caller holds f.mu.
+	moveOn(f *Flow) bool
+	followEnd(f *Flow)
+	// leave has new flows go to another session.
+	leave(s *session)
+	// place gives a lane to a flow that waits for one, or to the pool.
+	place(s *session, l *lane)
+	// laneFailed takes the news that a lane broke before the far relay's HELLO.
+	laneFailed(s *session, err error)
+}
+
+// farSide is what only a far session has. Without another word it is under the session's lock.
+type farSide struct {
+	use      *peerUse
+	origin   origin
+	boot     uint64                   // of the near relay's host; 0: not said
+	left     func(*session)           // takes the news that the session has ended
+	acceptor atomic.Pointer[Acceptor] // of the latest connection
+	resume   atomic.Int64             // how long flows wait for a lane in nanoseconds, as the near end says; 0: not said
+	stale    atomic.Bool              // see setStale
+	revoked  bool                     // of the watching goroutine
+	twin     bool                     // another relay of the same origin has lived beside the near one
+	beside   bool                     // and does now
+}
+
+// latest is the tunnel that took the latest connection.
+func (fs *farSide) latest() Acceptor { return *fs.acceptor.Load() }
+
+// waitsFor is how long flows wait for a lane.
+func (fs *farSide) waitsFor() time.Duration {
+	return cmp.Or(time.Duration(fs.resume.Load()), DefaultResume)
+}
+
+// owesFor is for how long a near relay may wait for news of a flow that has ended here: that gives the
+// flow up as well, but may have lost the path later.
+func (fs *farSide) owesFor() time.Duration { return 2 * fs.waitsFor() }
+
+func newSession(n *process, peer string, id uint64, near bool) *session {
+	now := time.Now()
+	s := &session{relation: relation{node: n, near: near, peer: peer, id: id}, since: now}
+	s.here = &n.strain
+	s.pool.lanes, s.pool.renewed = map[*lane]struct{}{}, now
+	s.registry.init(near)
+	if near {
+		s.nearSide = &nearSide{}
+	} else {
+		s.farSide, s.outcomes = &farSide{use: &peerUse{}}, &outcomes{}
 	}
 	return s
 }
@@ -131,60 +126,22 @@ func newSession(n *Node, peer string, id uint64, near bool) *session {
 func (s *session) goesOnFrom(old *session) {
 	old.mu.Lock()
 	defer old.mu.Unlock()
-	s.trouble = old.trouble
-	if s.stood = old.stood; old.ctl == nil && old.stood {
+	s.trouble.goesOnFrom(&old.trouble)
+	if s.stood = old.stood; old.control() == nil && old.stood {
 		s.since = old.since
 	}
 }
 
-// waits is how long a near session's flows wait for a lane.
-func (s *session) waits(o LinkOptions) time.Duration {
-	if s.noResume {
-		return waitNoResume
-	}
-	return o.Resume
-}
-
-func (s *session) rtt() time.Duration { return time.Duration(s.srtt.Load()) }
-
-// patience is max(floor, n round trips): how long an answer may take.
-func (s *session) patience(floor time.Duration, n int) time.Duration {
-	return max(floor, time.Duration(n)*s.rtt(), s.rtt()+4*time.Duration(s.rttvar.Load()))
-}
-
-// connectWithin bounds a connect: beyond it a fresh socket is faster than the kernel's
-// repeated SYN, and sooner than the path is known to be slow, it is not.
-func (s *session) connectWithin() time.Duration {
-	late := s.node.strained() // to see that the connection stands
-	if s.rtt() == 0 {
-		return handshakeTimeout + late
-	}
-	return s.patience(time.Second, 4) + late
-}
-
-// laneWithin is connectWithin for a lane. While no lane can be made although the control connection
-// stands, the path may have become slower than that: each connect gets as long as that has lasted.
-func (s *session) laneWithin(now time.Time) time.Duration {
-	within := s.connectWithin()
+// stand makes ctl the control connection, in place of old.
+func (s *session) stand(ctl *control) (old *control, oldWriter, writer chan struct{}, ok bool) {
+	c := ctl.c
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ctl == nil || s.laneErr == nil {
-		return within
+	if s.closed.Load() {
+		return nil, nil, nil, false
 	}
-	return max(within, min(now.Sub(s.laneErrSince), handshakeTimeout))
-}
-
-// begin makes c the control connection, which replaces an older one.
-func (s *session) begin(c *connection) {
-	ctl := newControl(c)
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		ctl.close()
-		return
-	}
-	old, oldWriter, writer := s.ctl, s.writer, make(chan struct{})
-	s.ctl, s.writer = ctl, writer
+	old, oldWriter, writer = s.ctl.Swap(ctl), s.writer, make(chan struct{})
+	s.writer = writer
 	if old == nil {
 		if s.stood {
 			s.outage += time.Since(s.since)
@@ -193,53 +150,23 @@ func (s *session) begin(c *connection) {
 	} else if old.c.path != c.path {
 		s.srtt.Store(0)
 	}
-	s.instance, s.release = c.hello.Instance, c.hello.Release
-	s.remote, s.over, s.lanesMany = addressOf(c), c.path, c.hello.Features&wire.FeatureLanes != 0 && !s.noResume
-	s.compresses.Store(s.compress && c.hello.Features&wire.FeatureCompress != 0)
-	s.reportsHeld.Store(c.hello.Features&wire.FeatureHeld != 0)
-	s.sealed.Store(s.sealedWith(c.hello))
-	s.tellsSent.Store(s.sealed.Load() || c.hello.Features&wire.FeatureSent != 0)
-	s.summed.Store(s.summedWith(c.hello))
-	s.ahead = c.hello.Features&wire.FeatureAhead != 0 && !s.noResume
-	if s.trouble.both = c.both&wire.FeatureTrouble != 0; !s.trouble.both {
-		s.trouble = trouble{}
+	s.instance, s.release, s.remote = c.hello.Instance, c.hello.Release, addressOf(c.bulk)
+	s.agree(c.both)
+	if !s.knows(wire.FeatureTrouble) {
+		s.trouble.goesOnFrom(&trouble{})
 	}
-	s.problem, s.text, s.laneErr = "", "", nil
-	flows := slices.Collect(maps.Values(s.flows))
-	s.mu.Unlock()
-	if old != nil {
-		old.close()
+	s.problem, s.text = "", ""
+	if s.near {
+		s.over = c.path
+		s.unmade.note(nil)
 	}
-	if oldWriter != nil {
-		<-oldWriter // else it may take what becomes due again below
-	}
-	if s.node.draining.Load() || s.isStale() {
-		ctl.post(wire.Message{Type: wire.MessageDrain})
-	}
-	s.sendPing(ctl)
-	if !s.near {
-		s.outcomes.again(s.owesFor())
-	}
-	for _, f := range flows {
-		f.resync()
-	}
-	s.node.tasks.Go(func() {
-		defer close(writer)
-		_ = ctl.write(s.fill)
-		ctl.close()
-	})
-	s.node.tasks.Go(func() {
-		err := ctl.read(func(m wire.Message) { s.handle(ctl, m) })
-		ctl.close()
-		s.controlLost(ctl, err)
-	})
+	return old, oldWriter, writer, true
 }
 
 func (s *session) controlLost(ctl *control, err error) {
 	s.mu.Lock()
-	current := s.ctl == ctl
+	current := s.ctl.CompareAndSwap(ctl, nil)
 	if current {
-		s.ctl = nil
 		s.since = time.Now()
 		s.problem, s.text = problemOf(err), errorText(err)
 	}
@@ -247,30 +174,15 @@ func (s *session) controlLost(ctl *control, err error) {
 	if !current {
 		return
 	}
-	s.node.log.Debug("control connection lost", "peer", s.peer, "tunnel", s.tunnel, "error", err)
+	s.debug("control connection lost", err)
 	s.blame(err)
-	if s.link != nil {
+	s.poke()
+}
+
+// poke has the link of a near session look at what is missing.
+func (s *session) poke() {
+	if s.near {
 		s.link.poke()
-	}
-}
-
-// tell writes a line about the session's peer, unless one like it was written just now. err may be
-// nil.
-func (s *session) tell(level slog.Level, message string, err error) {
-	attrs := []slog.Attr{slog.String("peer", s.peer), slog.String("tunnel", s.tunnel)}
-	if err != nil {
-		attrs = append(attrs, slog.Any("error", err))
-	}
-	s.node.limited.Log(level, message, []string{"peer", "tunnel"}, attrs...)
-}
-
-// violations are the errors of connections whose other end breaks the protocol.
-var violations = []error{wire.ErrMalformed, errWrongEnd, errRecordUnasked, errUnsealed, compress.ErrRecord, stream.ErrGap}
-
-// blame tells which rule of the protocol the peer has broken, if err says so.
-func (s *session) blame(err error) {
-	if slices.ContainsFunc(violations, func(v error) bool { return errors.Is(err, v) }) {
-		s.tell(slog.LevelWarn, "peer breaks the pair protocol: its connection is closed", err)
 	}
 }
 
@@ -278,467 +190,201 @@ func (s *session) blame(err error) {
 func (s *session) upSince(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ctl == nil {
+	if s.control() == nil {
 		return 0
 	}
 	return now.Sub(s.since)
 }
 
-// manyLanes reports whether several lanes may carry a flow: both ends know how.
-func (s *session) manyLanes() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lanesMany
-}
-
-// opensAhead reports whether an OPEN may come ahead of its lane: both ends know how.
-func (s *session) opensAhead() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ahead
-}
-
-func (s *session) control() *control {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ctl
-}
-
-// post notes that a flow has something for the control connection.
-func (s *session) post(f *Flow, urgent bool) { // with f.mu
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !f.dirty {
-		f.dirty = true
-		s.dirty = append(s.dirty, f)
-	}
-	if s.ctl == nil {
-		return
-	}
-	if urgent {
-		s.ctl.flush()
-	} else if s.timer == nil {
-		s.timer = time.AfterFunc(ackDelay, func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.timer = nil
-			if s.ctl != nil {
-				s.ctl.flush()
-			}
-		})
-	}
-}
-
-// message sends a message, if the control connection stands.
-func (s *session) message(m wire.Message) {
-	if ctl := s.control(); ctl != nil {
-		ctl.post(m)
-	}
-}
-
-// offer is message for one that is repeated: it reports whether it went.
-func (s *session) offer(m wire.Message) bool {
-	ctl := s.control()
-	return ctl != nil && ctl.offer(m)
-}
-
-// reply is message for an answer to what a lane brought: it waits as control's does.
-func (s *session) reply(m wire.Message) {
-	if ctl := s.control(); ctl != nil {
-		ctl.reply(m)
-	}
-}
-
-// fill appends the messages that flows have due, of so many flows that they come to about
-// maxFill.
-func (s *session) fill(out []byte) []byte {
-	before, more := len(out), false
-	s.mu.Lock()
-	if !s.near {
-		out, more = s.outcomes.fill(out, before+maxFill)
-	}
-	dirty := s.dirty
-	s.dirty = nil
-	last := s.lastDue && len(dirty) == 0 && !more
-	s.lastDue = s.lastDue && !last
-	s.mu.Unlock()
-	if last { // behind all that this end says of flows
-		return wire.Message{Type: wire.MessageDrain, Flags: wire.FlagLast}.Append(out)
-	}
-	for len(dirty) > 0 && len(out) <= before+maxFill {
-		f := dirty[0]
-		dirty = dirty[1:]
-		s.mu.Lock()
-		f.dirty = false
-		s.mu.Unlock()
-		out = f.messages(out)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dirty = append(dirty, s.dirty...) // they have waited longer
-	if s.lastDue && s.ctl != nil {
-		s.ctl.flush()
-	}
-	return out
-}
-
-// messages appends the flow's messages that are due.
-func (f *Flow) messages(out []byte) []byte {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.near && !f.sent {
-		return out // the far relay has never heard of the flow
-	}
-	if f.openDue && f.opening != nil {
-		out = wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.opening}.Append(out)
-	}
-	f.openDue = false
-	if !f.known && !f.s.sealed.Load() && !f.sf.ResetWaiting() {
-		return out // its OPEN may be under way, and an ACK would overtake it
-	}
-	if f.openedDue {
-		f.openedDue = false
-		out = wire.Message{Type: wire.MessageOpened, Flow: f.id, Text: f.target}.Append(out)
-	}
-	if a, ok := f.sf.TakeAck(); ok && f.known {
-		m := wire.Message{Type: wire.MessageAck, Flow: f.id, Offset: a.Received}
-		if a.End {
-			m.Flags = wire.FlagEnd
-		}
-		out = m.Append(out)
-	}
-	if f.known && f.s.reportsHeld.Load() {
-		if held := f.sf.TakeHeld(); len(held) > 0 {
-			out = wire.Message{Type: wire.MessageHeld, Flow: f.id, Spans: held}.Append(out)
-		}
-	}
-	if e, ok := f.sf.TakeEnd(); ok {
-		out = wire.Message{Type: wire.MessageEnd, Flow: f.id, Offset: e.Length, CRC: e.CRC}.Append(out)
-	}
-	if r, ok := f.sf.TakeReset(); ok {
-		m := wire.Message{Type: wire.MessageReset, Flow: f.id, Offset: r.Length, Reason: r.Cause.Code, Text: r.Cause.Text}
-		if r.End {
-			m.Flags = wire.FlagEnd
-		}
-		if reason, _ := reasonOf(r.Cause); !f.near && !f.opened && reason != flow.EndDrain {
-			m.Type = wire.MessageRefused // else the near relay would take it to the next process, and it may be dialed for here
-		}
-		out = m.Append(out)
-	}
-	if f.sf.Over() {
-		f.wake()
-	}
-	return out
-}
-
-// resync makes everything due again that a lost control connection may have lost.
-func (f *Flow) resync() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.finished {
-		return
-	}
-	f.sf.Resync()
-	f.wokeAt = 0
-	f.openedDue = !f.near && f.opened
-	f.toldSent = false
-	f.openDue = f.near && f.sent && !f.known && f.s.sealed.Load()
-	f.s.post(f, true)
-	f.wake()
-}
-
-func (s *session) flow(id uint64) *Flow {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.flows[id]
-}
-
-func (s *session) add(f *Flow) {
-	s.flowsTotal.Add(1)
-	s.mu.Lock()
-	s.flows[f.id] = f
-	s.watched[f] = struct{}{}
-	s.mu.Unlock()
-}
-
-// forget drops a flow that is over.
-func (s *session) forget(f *Flow) {
-	s.mu.Lock()
-	delete(s.flows, f.id)
-	delete(s.watched, f)
-	if !s.near {
-		s.buried.add(f.id, 0)
-	}
-	s.mu.Unlock()
-	s.node.flowsNow.Add(-1)
-}
-
-// handle takes a message of the other end.
-func (s *session) handle(ctl *control, m wire.Message) {
-	switch m.Type {
-	case wire.MessagePing:
-		ctl.answerPing(binary.BigEndian.Uint64(m.Bytes))
-	case wire.MessagePong:
-		s.pong(ctl, binary.BigEndian.Uint64(m.Bytes))
-	case wire.MessageTrouble:
-		s.takeTrouble(ctl, m.Text)
-	case wire.MessageDrain:
-		s.drained(m.Flags&wire.FlagLast != 0)
-	case wire.MessageKey:
-		err := s.node.identity.Learn(s.peer, slices.Clone(m.Bytes))
-		if errors.Is(err, identity.ErrTooSoon) {
-			return // the peer announces it again
-		}
-		if err != nil {
-			s.tell(slog.LevelWarn, "peer's new key is not stored", err)
-			return
-		}
-		ctl.reply(wire.Message{Type: wire.MessageKeyTaken, Bytes: slices.Clone(m.Bytes)})
-	case wire.MessageKeyTaken:
-		if err := s.node.identity.Taken(s.peer, slices.Clone(m.Bytes)); err != nil {
-			s.tell(slog.LevelWarn, "peer's receipt of the new key is not stored", err)
-		}
-	default:
-		s.handleFlow(ctl, m)
-	}
-}
-
-func (s *session) handleFlow(ctl *control, m wire.Message) {
-	if m.Type == wire.MessageOpen && !s.near {
-		s.takeOpen(m)
-		return
-	}
-	f := s.flow(m.Flow)
-	if f == nil {
-		if !s.near && (m.Type == wire.MessageReset || m.Type == wire.MessageGone) {
-			s.bury(m.Flow)
-		}
-		if m.Type != wire.MessageGone {
-			ctl.reply(wire.Message{Type: wire.MessageGone, Flow: m.Flow})
-		}
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.finished || f.s != s { // it has moved on
-		return
-	}
-	f.take(m)
-	f.wake()
-}
-
-// take takes a message for the flow. The caller holds f.mu and wakes the flow.
-func (f *Flow) take(m wire.Message) {
-	switch m.Type {
-	case wire.MessageOpened:
-		f.known, f.opened, f.target, f.opening = true, true, m.Text, nil
-	case wire.MessageRefused:
-		c := told(f.near, m)
-		if r, _ := reasonOf(c); f.near && r == flow.EndDrain && f.s.link.moveOn(f) {
-			return
-		}
-		f.known = true
-		f.resetByPeer(0, false, c)
-	case wire.MessageAck:
-		f.known = true
-		before := f.sf.Out.Acknowledged()
-		if err := f.sf.Ack(m.Offset, m.Flags&wire.FlagEnd != 0); err != nil {
-			f.sf.Abort(cause(flow.EndDamaged, errors.New("acknowledgement of bytes that were not sent")))
-		}
-		if f.sf.Out.Acknowledged() > before {
-			f.noteAck()
-			f.wentAhead()
-		}
-		if f.sf.Out.Acknowledged() > before || f.sf.Out.Done() {
-			f.lates = 0
-		}
-		f.takeOffer()
-	case wire.MessageEnd:
-		f.takeSealedEnd(m.Offset, m.CRC)
-	case wire.MessageSent:
-		f.sf.Told(m.Offset, m.Flags&wire.FlagEnd != 0)
-	case wire.MessageHeld:
-		if err := f.sf.Held(m.Spans); err != nil {
-			f.abort(cause(flow.EndDamaged, errors.New("the other relay holds bytes that were not sent")))
-		}
-	case wire.MessageReset:
-		f.known = true
-		f.resetByPeer(m.Offset, m.Flags&wire.FlagEnd != 0, told(f.near, m))
-	case wire.MessageGone:
-		f.sf.PeerGone(cause(flow.EndWANLost, errors.New("the other relay does not know the flow")))
-	case wire.MessageWake:
-		f.takeWake(m.Offset, m.Bytes)
-	case wire.MessageLate:
-		f.takeLate(m.Offset, time.Now())
-	case wire.MessageLimited:
-		switch now := time.Now(); {
-		case !f.near: // of an older near relay, which measures lanes by it
-		case m.Flags&wire.FlagSilent == 0:
-			f.mixed().farLimited = stampOf(now)
-		}
-	}
-}
-
-func (s *session) bury(id uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.buried.add(id, 0)
-	s.outcomes.answered(id)
-}
-
 // join takes a lane whose HELLO names this session.
 func (s *session) join(l *lane, pads bool) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	if !s.enter(l, pads) {
 		return false
-	}
-	s.lanes[l] = struct{}{}
-	l.enter()
-	l.path.enter(l)
-	s.noteCongestionControl(l)
-	if l.pads = pads; pads {
-		s.padding++
-		l.since = time.Now()
 	}
 	s.node.tasks.Go(l.run)
 	return true
 }
 
-// laneEnded takes the news that a lane's reader has returned.
-func (s *session) laneEnded(l *lane, err error) {
-	s.blame(err)
+// drain releases a lane on which something of the flow may be under way. It goes to the pool
+// once the far relay has answered.
+func (s *session) drain(f *Flow, l *lane) {
+	l.beginDrain()
+	s.node.tasks.Go(func() { _ = l.release(f, wire.FlagFinal, 0) })
+}
+
+// takeBack takes a lane that no flow has any more. The caller may hold a flow's lock.
+func (s *session) takeBack(l *lane) {
+	s.node.tasks.Go(func() { s.link.place(s, l) })
+}
+
+// padded takes the news that a lane's congestion window is open.
+func (s *session) padded(l *lane) {
+	if s.near && l.pads.CompareAndSwap(true, false) {
+		s.link.place(s, l)
+	}
+}
+
+// laneFailed takes the news that a lane broke before the far relay's HELLO.
+func (s *session) laneFailed(err error) { s.link.laneFailed(s, err) }
+
+// forget drops a flow that is over.
+func (s *session) forget(f *Flow) {
+	s.strike(f)
+	if !s.near {
+		s.bury(f.id, 0)
+	}
+	s.node.flowsNow.Add(-1)
+}
+
+// rested reports that the session has had no flow for long enough that the other end
+// has the last acknowledgements: it would wait for a lost one until resume.
+func (s *session) rested() bool {
+	long, empty := s.emptyFor()
+	return empty && (s.control() == nil || long > s.patience(time.Second, 4))
+}
+
+// abandoned reports that the session has neither flows nor a control connection, and since when.
+func (s *session) abandoned() (since time.Time, yes bool) {
 	s.mu.Lock()
-	delete(s.lanes, l)
-	if l.pads {
-		l.pads = false
-		s.padding--
+	defer s.mu.Unlock()
+	return s.since, s.control() == nil && s.flowCount() == 0
+}
+
+// owe notes the outcome of a far flow of which the near relay may not know.
+func (s *session) owe(id uint64, c stream.Cause) {
+	s.outcomes.add(id, c, s.owesFor())
+	s.flush()
+}
+
+// refuse has the near relay get a REFUSED of a flow, also if its control connection is lost before
+// that arrives.
+func (s *session) refuse(id uint64, c stream.Cause) {
+	s.bury(id, c.Code)
+	s.owe(id, c)
+}
+
+// unmade is why no other lane could be made, or no control connection.
+type unmade struct {
+	mu    sync.Mutex
+	err   error // nil: it could, or none is needed
+	since time.Time
+}
+
+func (u *unmade) note(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if err != nil && u.err == nil {
+		u.since = time.Now()
 	}
-	s.warm = slices.DeleteFunc(s.warm, func(w *lane) bool { return w == l })
-	s.mu.Unlock()
-	l.path.probeEnded(l)
-	if f := l.die(); f != nil {
-		s.node.log.Debug("lane lost", "peer", s.peer, "tunnel", s.tunnel, "error", err)
-		f.laneLost(l)
+	u.err = err
+}
+
+func (u *unmade) why() error {
+	_, err := u.now()
+	return err
+}
+
+func (u *unmade) now() (since time.Time, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.since, u.err
+}
+
+// origin is a near tunnel, as its far relay knows it.
+type origin struct {
+	peer, tunnel string // the tunnel of the far relay
+	name         string // that the near one gives itself; empty: none
+}
+
+// trouble is why the far tunnel of a session takes no flows: its hops are down, say, or it is drained.
+// Without it the near relay would count as usable while each of its clients is reset. The far relay says
+// it at first on each control connection, and then each change; until it does, its last word holds.
+type trouble struct {
+	mu    sync.Mutex
+	text  string    // empty: it takes flows
+	since time.Time // it has had trouble, or none; zero: never
+	was   string    // the last text that was not empty
+	told  *control  // far relay: the connection over which the near one knows text
+}
+
+// troubleHolds is how long trouble holds after the far relay's word that it is over, so that one which
+// changes its mind all the time makes no events.
+const troubleHolds = time.Second
+
+// now is the text at a moment, and since when there has been trouble, or none.
+func (t *trouble) now(now time.Time) (text string, since time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.text == "" && t.was != "" && now.Sub(t.since) < troubleHolds {
+		return t.was, t.since
 	}
-	if s.link != nil {
-		s.link.poke()
+	return t.text, t.since
+}
+
+// take takes another text.
+func (t *trouble) take(text string, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if (text == "") != (t.text == "") {
+		t.since = now
+	}
+	if t.text = text; text != "" {
+		t.was = text
 	}
 }
 
-// attach takes an ATTACH: at the near relay the answer to its own.
-func (s *session) attach(l *lane, id uint64, frame wire.Frame) error {
-	received, join := frame.Offset, frame.Flags&wire.FlagJoin != 0
-	if s.near {
-		f := l.bound()
-		if f == nil || f.id != id {
-			return nil
-		}
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.heard(l)
-		switch {
-		case join:
-			f.joined(l, received)
-		case f.lane == l:
-			f.attaching, f.laneSince, f.wokeAt = false, stampNow(), 0
-			f.attached(received)
-		}
-		return nil
+// setStale notes why the session is to take no new flows, which is a change of the far
+// tunnel; empty: it may. A stale one keeps its flows on the lanes that they have. DRAIN makes
+// the near relay begin another session.
+func (s *session) setStale(why string) {
+	if stale := why != ""; s.stale.Swap(stale) != stale && stale {
+		s.tell(slog.LevelInfo, why, nil)
+		s.message(wire.Message{Type: wire.MessageDrain})
 	}
-	if frame.Flags == wire.FlagBegin && s.sealed.Load() {
-		return s.beginOn(l, id)
-	}
-	f := s.flow(id)
-	if f == nil {
-		l.bind(nil)
-		s.reply(wire.Message{Type: wire.MessageGone, Flow: id})
-		return nil
-	}
-	if join {
-		f.joinFar(l, received)
-		return nil
-	}
-	f.attachFar(l, received, wire.AppendAttach)
-	return nil
 }
 
-// attached takes the other end's position. The caller holds f.mu.
-func (f *Flow) attached(received uint64) {
-	var err error
-	if f.sf.Out.Attached() {
-		err = f.sf.Arrived(received)
-	} else {
-		err = f.sf.Attach(received)
+// whyLost is why a flow has had no lane for as long as it waits.
+func (s *session) whyLost() stream.Cause {
+	if s.near && s.control() == nil {
+		if err := s.unmade.why(); errors.Is(err, unix.ECONNREFUSED) {
+			return cause(flow.EndPeerRefused, fmt.Errorf("no lane for the time that a flow waits: %w", err))
+		}
 	}
+	return cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits"))
+}
+
+// whyDown is why a near flow has got no lane.
+func (s *session) whyDown() stream.Cause {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.unmade.why()
 	switch {
-	case err != nil && f.s.noResume:
-		f.abort(cause(flow.EndWANLost, errNoResume))
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return cause(flow.EndNoLocalPort, err)
+	case s.problem != "":
+		return cause(flow.EndPairDown, errors.New(string(s.problem)+": "+s.text))
 	case err != nil:
-		f.abort(cause(flow.EndDamaged, errPosition(received)))
+		return cause(flow.EndPairDown, fmt.Errorf("no new lane: %w", err))
 	}
-	f.ackedAt = stampNow()
-	if f.lost {
-		f.lost = false
-		f.resumes++
-		f.s.resumes.Add(1)
-	}
-	f.wake()
-	f.feed()
+	return cause(flow.EndPairDown, errors.New("no lane to the far relay"))
 }
 
-func errPosition(received uint64) error {
-	return fmt.Errorf("position %d of the other relay cannot be", received)
+// goesOnFrom takes what another session knows.
+func (t *trouble) goesOnFrom(old *trouble) {
+	old.mu.Lock()
+	text, since, was := old.text, old.since, old.was
+	old.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text, t.since, t.was, t.told = text, since, was, nil
 }
 
-// attachFar gives a far flow another lane; greet makes the answer, nil: none.
-func (f *Flow) attachFar(l *lane, received uint64, greet func([]byte, uint64, uint64) []byte) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.replaceStrands(l)
-	for f.leg.busyOut {
-		f.await()
-		f.replaceStrands(l) // another one may have come meanwhile
+// tell has the near relay know what it does not yet.
+func (t *trouble) tell(ctl *control, text string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if text != t.text || t.told != ctl {
+		t.text, t.told = text, ctl
+		ctl.post(wire.Message{Type: wire.MessageTrouble, Text: text})
 	}
-	if f.finished {
-		l.bind(nil) // the near relay gets the flow's end by its other messages
-		return
-	}
-	l.bind(f)
-	f.s.served.Store(int64(stampNow()))
-	var first []byte
-	if greet != nil {
-		first = greet(nil, f.id, f.sf.In.Position())
-	}
-	f.addStrand(l, first, true)
-	f.wokeAt = 0
-	f.attached(received)
-}
-
-// replaceStrands takes all lanes from the flow, in whose place another one comes.
-func (f *Flow) replaceStrands(by *lane) {
-	for _, st := range f.strands {
-		if st.l != by {
-			st.l.unbind(f)
-			st.l.close()
-			f.lost = true
-		}
-	}
-	f.dropStrands()
-	f.sf.Detach()
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
-func addressOf(c *connection) netip.AddrPort {
-	a, err := netip.ParseAddrPort(c.bulk.RemoteAddr().String())
-	if err != nil {
-		return netip.AddrPort{}
-	}
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }

@@ -34,12 +34,12 @@ func TestShutLane(t *testing.T) {
 			if test.shut {
 				fillWindow(t, bulk)
 			}
-			s := newSession(&Node{}, "b", 1, true)
-			f := newFlow(s, 1, true, flow.LegOptions{})
-			f.known, f.leg.writable = true, true
-			l := &lane{s: s, bulk: bulk}
+			s := newSession(&process{}, "b", 1, true)
+			f := newFlow(s, 1, flow.LegOptions{})
+			f.phase, f.leg.writable = phaseKnown, true
+			l := &lane{s: &s.relation, home: s, frames: frames{bulk: bulk}}
 			l.answered.Store(true)
-			st := f.addStrand(l, nil, true)
+			st := f.lanes.add(l, nil, true)
 			nettest.Must(t, f.sf.Attach(0))
 			f.sf.Out.Keep(make([]byte, 100))
 			if test.onTheWay {
@@ -47,11 +47,11 @@ func TestShutLane(t *testing.T) {
 			}
 			now := time.Now()
 			ago := stampOf(now.Add(-long))
-			st.since, st.sentAt, f.releasing = ago, ago, test.releasing
+			st.since, st.sentAt, f.near.releasing = ago, ago, test.releasing
 			if test.waits > 0 {
 				st.roomAt = stampOf(now.Add(-test.waits))
 			}
-			if why := f.whyDead(st, now); (why != "") != test.dead {
+			if why := f.watch.whyDead(st, now); (why != "") != test.dead {
 				t.Errorf("why it is dead: %q; want that: %t", why, test.dead)
 			}
 		})

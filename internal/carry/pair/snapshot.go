@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/words/units"
 )
 
@@ -13,11 +14,11 @@ import (
 const laneErrSettles = time.Second
 
 // State is the node at this moment. It looks at every flow.
-func (n *Node) State() flow.Pairs { return n.snapshot((*session).state) }
+func (n *Node) State() flow.Pairs { return n.snapshot(stateOf) }
 
 // Overview is State without a look at the flows: of a session's counts it has Flows,
 // FlowsTotal and Resumes.
-func (n *Node) Overview() flow.Pairs { return n.snapshot((*session).overview) }
+func (n *Node) Overview() flow.Pairs { return n.snapshot(overviewOf) }
 
 func (n *Node) snapshot(of func(*session) flow.Session) flow.Pairs {
 	st := flow.Pairs{Instance: NumberText(n.instance), RetainedBytes: n.budget.used.Load(), RetainedLimitBytes: n.budget.limit.Load(),
@@ -31,17 +32,14 @@ func (n *Node) snapshot(of func(*session) flow.Session) flow.Pairs {
 	return st
 }
 
-// NumberText is the text of a process's or session's number.
-func NumberText(n uint64) string { return fmt.Sprintf("%016x", n) }
-
-func (s *session) overview() flow.Session {
+func overviewOf(s *session) flow.Session {
 	var paths []flow.Path
 	if s.near && len(s.link.options().Paths) > 0 {
-		paths = s.link.pathStates(s.control())
+		paths = s.paths.states(s.control())
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	up := s.ctl != nil
+	up := s.control() != nil
 	st := flow.Session{
 		Tunnel:   s.tunnel,
 		Peer:     s.peer,
@@ -56,14 +54,13 @@ func (s *session) overview() flow.Session {
 		Draining: s.draining,
 
 		Encrypted:      !s.clear,
-		EndsInClear:    up && s.clear && !s.sealed.Load(),
-		Twin:           s.beside,
-		HeadsUnchecked: up && s.clear && !s.summed.Load(),
+		EndsInClear:    up && s.clear && !s.sealed(),
+		HeadsUnchecked: up && s.clear && !s.knows(wire.FeatureSums),
 		Resumable:      !s.noResume,
 		Compress:       s.compressMode(),
 
 		RTT:               units.Seconds(s.rtt()),
-		Flows:             len(s.flows),
+		Flows:             s.flowCount(),
 		FlowsTotal:        s.flowsTotal.Load(),
 		Resumes:           s.resumes.Load(),
 		CompressedBytes:   s.compressed.plain.Load(),
@@ -72,12 +69,14 @@ func (s *session) overview() flow.Session {
 	}
 	if s.near {
 		st.End = flow.NearEnd
+		if since, err := s.unmade.now(); up && err != nil && time.Since(since) > laneErrSettles {
+			st.LaneError, st.LaneProblem = err.Error(), problemOf(err)
+		}
+	} else {
+		st.Twin = s.beside
 	}
 	if s.instance != 0 {
 		st.Instance = NumberText(s.instance)
-	}
-	if up && s.laneErr != nil && time.Since(s.laneErrSince) > laneErrSettles {
-		st.LaneError, st.LaneProblem = s.laneErr.Error(), problemOf(s.laneErr)
 	}
 	if late := s.strained(); late >= overloadedFrom {
 		st.Overload = units.Seconds(late)
@@ -90,19 +89,8 @@ func (s *session) overview() flow.Session {
 	return st
 }
 
-// compressMode is Session.Compress.
-func (s *session) compressMode() string {
-	switch {
-	case s.compress && s.compresses.Load():
-		return flow.CompressAuto
-	case s.compress:
-		return flow.CompressUnsupported
-	}
-	return flow.CompressOff
-}
-
-func (s *session) state() flow.Session {
-	st, flows := s.overview(), s.allFlows()
+func stateOf(s *session) flow.Session {
+	st, flows := overviewOf(s), s.allFlows()
 	for _, f := range flows {
 		g := f.Figures()
 		st.RetainedBytes += g.Retained
@@ -119,10 +107,23 @@ func (s *session) state() flow.Session {
 			st.FlowsResuming++
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if st.LanesWarm = len(s.warm); !s.near {
-		st.LanesWarm = max(len(s.lanes)-st.LanesBusy, 0)
+	lanes, warm := s.counts()
+	if st.LanesWarm = warm; !s.near {
+		st.LanesWarm = max(lanes-st.LanesBusy, 0)
 	}
 	return st
+}
+
+// NumberText is the text of a process's or session's number.
+func NumberText(n uint64) string { return fmt.Sprintf("%016x", n) }
+
+// compressMode is Session.Compress.
+func (r *relation) compressMode() string {
+	switch {
+	case r.compress && r.knows(wire.FeatureCompress):
+		return flow.CompressAuto
+	case r.compress:
+		return flow.CompressUnsupported
+	}
+	return flow.CompressOff
 }

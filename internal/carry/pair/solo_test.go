@@ -29,9 +29,9 @@ type solo struct {
 
 // newSolo makes a flow with n lanes that carry whatever the test has it take or send.
 func newSolo(t *testing.T, node *Node, n int) *solo {
-	s := newSession(node, "near", 1, false)
-	f := newFlow(s, 1, false, flow.LegOptions{})
-	f.known, f.opened, f.running = true, true, true
+	s := newSession(&node.process, "near", 1, false)
+	f := newFlow(s, 1, flow.LegOptions{})
+	f.phase, f.running = phaseOpen, true
 	own, target := tcpPair(t)
 	x := &solo{t: t, f: f, target: target}
 	f.mu.Lock()
@@ -39,7 +39,7 @@ func newSolo(t *testing.T, node *Node, n int) *solo {
 	fd, err := descriptor.Duplicate(own)
 	nettest.Must(t, err)
 	own.Close()
-	nettest.Must(t, f.takeLeg(fd))
+	nettest.Must(t, f.leg.take(fd))
 	f.sf.In.Merge(maxSpill)
 	node.flowsNow.Add(1)
 	for range n {
@@ -47,10 +47,10 @@ func newSolo(t *testing.T, node *Node, n int) *solo {
 		bulk, err := newBulkConn(near)
 		nettest.Must(t, err)
 		go func() { _, _ = io.Copy(io.Discard, struct{ io.Reader }{other}) }()
-		l := newLane(s, &connection{bulk: bulk, stream: bulk}, nil)
+		l := newLane(&s.relation, s, &connection{bulk: bulk, stream: bulk}, nil)
 		l.bind(f)
 		x.lanes = append(x.lanes, l)
-		f.addStrand(l, nil, true)
+		f.lanes.add(l, nil, true)
 	}
 	nettest.Must(t, f.sf.Attach(0))
 	t.Cleanup(func() {
@@ -77,11 +77,6 @@ func tcpPair(t *testing.T) (a, b *net.TCPConn) {
 	t.Cleanup(func() { conn.Close(); b.Close() })
 	return conn.(*net.TCPConn), b
 }
-
-// nobody is an Identity that knows no peers.
-type nobody struct{ Identity }
-
-func (nobody) PublicKeys() []ed25519.PublicKey { return nil }
 
 func newNode(t *testing.T) *Node {
 	n, err := New(Options{Identity: nobody{}})
@@ -127,7 +122,7 @@ func TestLaneLostInWrite(t *testing.T) {
 			}
 			f.mu.Lock()
 			if lost = f.leg.busyOut && f.sf.In.Position() == at; lost {
-				f.loseLane(first)
+				f.lanes.lose(first)
 			}
 			f.mu.Unlock()
 		}
@@ -155,7 +150,7 @@ func TestAheadOfSpill(t *testing.T) {
 	f.spilled(e, copy(e.Space(), want[1000:]))
 	nettest.Must(t, f.deliverEnd(x.lanes[1], 3000, crc32.Checksum(want, crc32.MakeTable(crc32.Castagnoli))))
 	f.mu.Lock()
-	f.takeAhead(0, want[:1000])
+	f.need.takeAhead(0, want[:1000])
 	f.mu.Unlock()
 	got, err := io.ReadAll(x.target)
 	nettest.Must(t, err)
@@ -173,9 +168,9 @@ func TestPauseIsIgnored(t *testing.T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.take(wire.Message{Type: wire.MessageLimited, Flags: 1, Flow: f.id})
-	f.strands[0].busy = true
+	f.lanes.all[0].busy = true
 	f.sf.Out.Keep([]byte("next"))
-	if !f.mayTake(f.strands[1]) {
+	if !f.lanes.mayTake(f.lanes.all[1]) {
 		t.Error("the further lane pauses")
 	}
 }
@@ -187,12 +182,17 @@ func TestLastLaneStays(t *testing.T) {
 	f := x.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.wantLanes = 2
-	f.mix = &mix{moving: moving{lanes: x.lanes[1:], emptied: true, since: time.Now().Add(-time.Minute)}}
-	f.strands[1].leaving = true
-	f.loseLane(x.lanes[0])
-	f.moveOver(time.Now())
-	if len(f.strands) != 1 || f.strands[0].leaving || len(f.mix.moving.lanes) > 0 {
-		t.Errorf("%d lanes are left, %d are to move", len(f.strands), len(f.mix.moving.lanes))
+	f.spread.want = 2
+	f.spread.mix = &mix{moving: moving{lanes: x.lanes[1:], emptied: true, since: time.Now().Add(-time.Minute)}}
+	f.lanes.all[1].leaving = true
+	f.lanes.lose(x.lanes[0])
+	f.spread.moveOver(time.Now())
+	if len(f.lanes.all) != 1 || f.lanes.all[0].leaving || len(f.spread.mix.moving.lanes) > 0 {
+		t.Errorf("%d lanes are left, %d are to move", len(f.lanes.all), len(f.spread.mix.moving.lanes))
 	}
 }
+
+// nobody is an Identity that knows no peers.
+type nobody struct{ Identity }
+
+func (nobody) PublicKeys() []ed25519.PublicKey { return nil }

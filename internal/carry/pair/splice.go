@@ -1,10 +1,7 @@
 package pair
 
 import (
-	"errors"
-	"io"
 	"os"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -17,75 +14,23 @@ import (
 // Flows that do not resume, on lanes in clear, pass their bytes from socket to socket
 // inside the kernel. The head of a frame goes in front of what a pipe holds.
 
-const (
-	minSplice = 16 << 10 // bytes; fewer are copied
-	maxPipes  = 1024     // of a node
-	idlePipes = 16       // that a node keeps
-)
-
-// pipes lends the pipes of a node.
-type pipes struct {
-	mu     sync.Mutex
-	idle   []*splice.Pipe
-	lent   int
-	closed bool
-}
-
-// take returns an empty pipe; nil: none is to be had.
-func (p *pipes) take() *splice.Pipe {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed || p.lent >= maxPipes {
-		return nil
-	}
-	var got *splice.Pipe
-	if n := len(p.idle); n > 0 {
-		got, p.idle = p.idle[n-1], p.idle[:n-1]
-	} else if got = splice.Open(); got == nil {
-		return nil
-	}
-	p.lent++
-	return got
-}
-
-// give takes a pipe back. One that is not empty is closed.
-func (p *pipes) give(one *splice.Pipe, empty bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lent--
-	if empty && !p.closed && len(p.idle) < idlePipes {
-		p.idle = append(p.idle, one)
-		return
-	}
-	one.Close()
-}
-
-func (p *pipes) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closed = true
-	for _, one := range p.idle {
-		one.Close()
-	}
-	p.idle = nil
-}
-
 // passOut moves bytes of the flow's own socket to its lane unseen, if it may, and
 // reports whether it did something.
-func (f *Flow) passOut() bool {
-	if f.lane == nil || !f.lane.spliced() || f.greeting() || f.releasing || f.releaseDue || f.copyNext {
+func (lg *leg) passOut() bool {
+	f := lg.f
+	if f.lanes.main() == nil || !f.lanes.main().spliced() || f.lanes.greeting() || f.near.releasing || f.near.releaseDue || lg.copyNext {
 		return false
 	}
-	if !f.leg.open() || !f.leg.readable || !f.sf.Hungry() || !f.sf.Out.Passable() {
+	if !lg.open() || !lg.readable || !f.sf.Hungry() || !f.sf.Out.Passable() {
 		return false
 	}
-	pipe, l := f.s.node.pipes.take(), f.lane
+	pipe, l := f.s.node.pipes.take(), f.lanes.main()
 	if pipe == nil {
 		return false
 	}
-	f.leg.readable = false
-	f.leg.busy++
-	fd := f.leg.fd
+	lg.readable = false
+	lg.busy++
+	fd := lg.fd
 	f.mu.Unlock()
 	n, errno := splice.Move(fd, pipe.W, min(pipe.Size, wire.MaxPayload))
 	if errno == unix.EAGAIN && f.s.node.linger.wait(fd, unix.POLLIN) {
@@ -93,32 +38,33 @@ func (f *Flow) passOut() bool {
 	}
 	empty := errno == unix.EAGAIN && socket.Unread(fd) == 0
 	f.mu.Lock()
-	f.release()
+	lg.release()
 	if n <= 0 {
 		f.s.node.pipes.give(pipe, true)
 		switch {
 		case empty:
-			f.mute(false)
+			lg.mute(false)
 		case errno != 0 && errno != unix.EAGAIN && errno != unix.EINTR && !splice.Unsupported(errno):
-			f.failLeg(errno) // a read would not find it again
+			lg.fail(errno) // a read would not find it again
 		default: // the end, or an urgent byte, before which splice stops: a read tells which
-			f.leg.readable, f.copyNext = true, true
+			lg.readable, lg.copyNext = true, true
 		}
 		return true
 	}
-	f.leg.readable, f.copyNext = true, n < minSplice
-	f.mute(!f.copyNext)
-	if f.lane != l {
-		f.keepPipe(pipe, n)
+	lg.readable, lg.copyNext = true, n < minSplice
+	lg.mute(!lg.copyNext)
+	if f.lanes.main() != l {
+		lg.keepPipe(pipe, n)
 	} else {
-		f.passPipe(pipe, n)
+		lg.passPipe(pipe, n)
 	}
 	return true
 }
 
 // keepPipe keeps the n bytes of a pipe for another lane: the one that they were for was
 // given back or lost meanwhile.
-func (f *Flow) keepPipe(pipe *splice.Pipe, n int) {
+func (lg *leg) keepPipe(pipe *splice.Pipe, n int) {
+	f := lg.f
 	b := make([]byte, n)
 	for got := 0; got < n; { // they are there
 		more, _ := retry(func() (int, error) { return unix.Read(pipe.R, b[got:]) })
@@ -129,138 +75,34 @@ func (f *Flow) keepPipe(pipe *splice.Pipe, n int) {
 }
 
 // passPipe sends the n bytes of a pipe on the lane.
-func (f *Flow) passPipe(pipe *splice.Pipe, n int) {
-	l, offset := f.lane, f.sf.Out.Length()
+func (lg *leg) passPipe(pipe *splice.Pipe, n int) {
+	f := lg.f
+	l, offset := f.lanes.main(), f.sf.Out.Length()
 	f.sf.Out.Take(n)
-	f.toldSent = false
-	f.blocked = true
+	f.watch.toldSent = false
+	st := f.lanes.all[0]
+	st.busy = true
 	f.mu.Unlock()
 	err := l.sendPipe(f, offset, pipe, n)
 	f.s.node.pipes.give(pipe, err == nil)
 	f.mu.Lock()
-	f.blocked = false
+	st.busy = false
 	switch {
-	case f.lane != l: // given to another flow meanwhile, by whoever writes to lanes in clear
+	case f.lanes.main() != l: // given to another flow meanwhile, by whoever writes to lanes in clear
 		f.abort(cause(flow.EndWANLost, errMissing))
 	case err != nil:
-		f.loseLane(l)
+		f.lanes.lose(l)
 	default:
 		f.sf.Out.Passed()
-		f.strands[0].sentAt = stampNow()
+		f.lanes.all[0].sentAt = stampNow()
 	}
 	f.moved = stampNow()
-}
-
-// sendPipe writes a DATA frame whose bytes a pipe holds. Its error closes the lane.
-func (l *lane) sendPipe(f *Flow, offset uint64, pipe *splice.Pipe, n int) error {
-	l.wmu.Lock()
-	defer l.wmu.Unlock()
-	if l.bound() != f {
-		return errUnbound
-	}
-	var head [maxHead]byte
-	size := l.putHead(head[:], wire.Frame{Type: wire.FrameData, Length: n, Offset: offset})
-	err := l.bulk.writeFrom(head[:size], pipe, n)
-	if err != nil {
-		l.close()
-	}
-	return err
-}
-
-// writeFrom writes a head, and behind it the n bytes of a pipe.
-func (c *bulkConn) writeFrom(head []byte, pipe *splice.Pipe, n int) error {
-	if err := c.flush(); err != nil {
-		return err
-	}
-	var err error
-	waited := c.raw.Write(func(fd uintptr) bool {
-		for err = nil; len(head)+n > 0; {
-			var sent int
-			if len(head) > 0 {
-				sent, err = retry(func() (int, error) {
-					return unix.SendmsgN(int(fd), head, nil, nil, unix.MSG_NOSIGNAL|unix.MSG_MORE)
-				})
-				head = head[max(sent, 0):]
-			} else {
-				sent, err = movePipe(pipe.R, int(fd), n)
-				n -= sent
-			}
-			if err == unix.EAGAIN && c.linger.wait(int(fd), unix.POLLOUT) {
-				continue
-			}
-			if err != nil {
-				return err != unix.EAGAIN
-			}
-		}
-		return true
-	})
-	return errors.Join(waited, os.NewSyscallError("splice", err))
-}
-
-// movePipe is splice.Move with an error in place of a number.
-func movePipe(from, to, n int) (int, error) {
-	moved, errno := splice.Move(from, to, n)
-	if errno != 0 && errno != unix.EINTR {
-		return 0, errno
-	}
-	return max(moved, 0), nil
-}
-
-// spliced reports whether bytes of the lane may pass unseen.
-func (l *lane) spliced() bool { return l.s.noResume && l.bulk.clear }
-
-// passIn moves at most n bytes of a DATA frame to the flow's own socket unseen. It
-// returns 0 if they are to be read.
-func (l *lane) passIn(f *Flow, offset uint64, n int) (int, error) {
-	if f == nil || n < minSplice || !l.spliced() || l.bulk.in != nil || !f.passable(l, offset, n) {
-		return 0, nil
-	}
-	pipe, got, err := l.bulk.fillPipe(&l.s.node.pipes, n)
-	if err != nil || got == 0 {
-		return 0, err
-	}
-	l.noteReached(f, offset+uint64(got))
-	empty := f.deliverPipe(l, pipe, got)
-	l.s.node.pipes.give(pipe, empty)
-	return got, nil
 }
 
 func (f *Flow) passable(l *lane, offset uint64, n int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.lane == l && f.leg.open() && f.sf.In.Passable(offset, n)
-}
-
-// fillPipe waits for bytes and moves up to n of them to a pipe; nil: none is to be had.
-func (c *bulkConn) fillPipe(pool *pipes, n int) (pipe *splice.Pipe, got int, err error) {
-	waited := c.raw.Read(func(fd uintptr) bool {
-		if pipe = pool.take(); pipe == nil {
-			return true
-		}
-		var errno unix.Errno
-		got, errno = splice.Move(int(fd), pipe.W, min(n, pipe.Size))
-		if errno == unix.EAGAIN {
-			c.batch.wait(int(fd), 1, n)
-		}
-		for errno == unix.EINTR || errno == unix.EAGAIN && c.linger.wait(int(fd), unix.POLLIN) {
-			got, errno = splice.Move(int(fd), pipe.W, min(n, pipe.Size))
-		}
-		if errno == 0 && got > 0 {
-			return true
-		}
-		pool.give(pipe, true)
-		pipe, got = nil, 0
-		switch {
-		case errno == unix.EAGAIN:
-			return false
-		case errno != 0 && !splice.Unsupported(errno):
-			err = os.NewSyscallError("splice", errno)
-		case errno == 0:
-			err = io.ErrUnexpectedEOF
-		}
-		return true
-	})
-	return pipe, got, errors.Join(waited, err)
+	return f.lanes.main() == l && f.leg.open() && f.sf.In.Passable(offset, n)
 }
 
 // deliverPipe writes the n bytes of a pipe to the flow's own socket, and waits for its
@@ -269,38 +111,39 @@ func (f *Flow) deliverPipe(l *lane, pipe *splice.Pipe, n int) (empty bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.heard(l)
-	for n > 0 && f.lane == l && !f.sf.Dead() {
+	for n > 0 && f.lanes.main() == l && !f.sf.Dead() {
 		if !f.leg.open() || !f.leg.writable || f.leg.busyOut {
 			f.postDue()
-			f.await()
+			f.leg.await()
 			continue
 		}
-		n -= f.writePipe(pipe, n)
+		n -= f.leg.writePipe(pipe, n)
 	}
 	f.received()
 	return n == 0
 }
 
 // writePipe moves bytes from a pipe to the flow's own socket once, without waiting.
-func (f *Flow) writePipe(pipe *splice.Pipe, n int) int {
-	fd := f.leg.fd
-	f.leg.writable, f.leg.busyOut = false, true
-	f.leg.busy++
+func (lg *leg) writePipe(pipe *splice.Pipe, n int) int {
+	f := lg.f
+	fd := lg.fd
+	lg.writable, lg.busyOut = false, true
+	lg.busy++
 	f.mu.Unlock()
 	sent, err := movePipe(pipe.R, fd, n)
 	if err == unix.EAGAIN && f.s.node.linger.wait(fd, unix.POLLOUT) {
 		sent, err = movePipe(pipe.R, fd, n)
 	}
 	f.mu.Lock()
-	f.leg.busyOut = false
-	f.release()
+	lg.busyOut = false
+	lg.release()
 	if sent > 0 {
 		f.sf.Passed(sent)
 		f.moved = stampNow()
 	}
-	f.leg.writable = f.leg.writable || err == nil
+	lg.writable = lg.writable || err == nil
 	if err != nil && err != unix.EAGAIN {
-		f.failLeg(os.NewSyscallError("splice", err))
+		lg.fail(os.NewSyscallError("splice", err))
 	}
 	return sent
 }

@@ -3,6 +3,9 @@ package pair
 import (
 	"slices"
 	"time"
+
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/tcpinfo"
 )
 
 // A flow that moves much has lanes on each usable path of its link; one that moves little has one.
@@ -12,89 +15,50 @@ import (
 func (f *Flow) leavePath(l *lane) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.has(l) {
+	if !f.lanes.has(l) {
 		return
 	}
 	l.closeByReset() // what the kernel has queued would come late
-	f.loseLane(l)
-	if f.lane == nil && f.known && !f.queued && !f.finished && f.moved.since() < stripePause {
-		f.wanted = true
+	f.lanes.lose(l)
+	if f.lanes.main() == nil && f.phase.known() && !f.near.queued && f.phase != phaseOver && f.moved.since() < stripePause {
+		f.near.wanted = true
 		f.s.link.want(f)
 	}
 }
 
-// wantMore gets the flow one more lane, over a path. The caller holds f.mu.
-func (l *Link) wantMore(f *Flow, p *wanPath) {
-	f.joining++
-	s := f.s
-	l.node.tasks.Go(func() {
-		lane := l.laneOver(s, p)
-		f.mu.Lock()
-		taken := f.join(lane)
-		f.mu.Unlock()
-		switch {
-		case taken:
-		case lane != nil:
-			l.place(lane)
-		}
-		if lane != nil {
-			lane.flush() // what is left of the handshake, if no flow took the lane
-		}
-	})
-}
-
-// laneOver takes a lane over a path from the pool, or makes one; nil: it cannot be made.
-func (l *Link) laneOver(s *session, p *wanPath) *lane {
-	if lane := s.takeWarm(p); lane != nil {
-		l.poke() // the pool lacks one
-		return lane
-	}
-	reachable := s.reachable()
-	l.mu.Lock()
-	may := reachable && l.laneDials < l.admission.limit(time.Now(), s.delays.without(), l.laneDials) && !time.Now().Before(l.laneRetry) && !l.node.closing.Load()
-	if may {
-		l.laneDials++
-	}
-	l.mu.Unlock()
-	if !may {
-		return nil
-	}
-	lane, _ := l.dialCounted(s, p, false, nil)
-	return lane
-}
-
-// spreadLanes gives a near flow of a link with several paths its lanes: the same number on each
+// overPaths gives a near flow of a link with several paths its lanes: the same number on each
 // usable path if it moves much. Lanes on a path that is not to be used any more go once there
 // are others.
-func (f *Flow) spreadLanes(large bool) {
-	paths := f.s.link.usable()
-	if len(paths) == 0 || f.lane == nil {
+func (sp *laneSpread) overPaths(large bool) {
+	f := sp.f
+	paths := f.s.paths.usable()
+	if len(paths) == 0 || f.lanes.main() == nil {
 		return
 	}
-	shares := f.shares(paths, large)
+	shares := sp.shares(paths, large)
 	lacking, missing := false, 0
 	for _, s := range shares {
 		lacking = lacking || s.ready < s.want
 		missing += max(s.want-s.have, 0)
 	}
-	f.wantLanes = len(f.strands) + missing
+	sp.want = int32(len(f.lanes.all) + missing)
 	for _, s := range shares {
-		for n := s.have; n < s.want && int(f.joining) < missing && f.joinable(); n++ {
+		for n := s.have; n < s.want && int(sp.joining) < missing && sp.joinable(); n++ {
 			f.s.link.wantMore(f, s.path)
 		}
 	}
 	if lacking {
 		return
 	}
-	for i := len(f.strands) - 1; i >= 0; i-- {
-		st := f.strands[i]
+	for i := len(f.lanes.all) - 1; i >= 0; i-- {
+		st := f.lanes.all[i]
 		k := slices.IndexFunc(shares, func(s share) bool { return s.path == st.l.path })
 		switch {
 		case k < 0:
-			f.releaseStrand(st)
+			f.lanes.giveBack(st)
 		case shares[k].have > shares[k].want:
 			shares[k].have--
-			f.releaseStrand(st)
+			f.lanes.giveBack(st)
 		}
 	}
 }
@@ -106,13 +70,14 @@ type share struct {
 }
 
 // shares divides the flow's lanes. One that moves little stays where it is, if it may.
-func (f *Flow) shares(paths []*wanPath, large bool) []share {
+func (sp *laneSpread) shares(paths []*wanPath, large bool) []share {
+	f := sp.f
 	all := make([]share, len(paths))
 	for i, p := range paths {
 		all[i].path = p
 	}
 	stays := -1
-	for _, st := range f.strands {
+	for _, st := range f.lanes.all {
 		if i := slices.Index(paths, st.l.path); i >= 0 {
 			all[i].have++
 			all[i].ready += btoi(st.ready)
@@ -122,13 +87,193 @@ func (f *Flow) shares(paths []*wanPath, large bool) []share {
 		}
 	}
 	if stays < 0 {
-		stays = max(slices.Index(paths, f.s.link.bestPath()), 0)
+		stays = max(slices.Index(paths, f.s.paths.best()), 0)
 	}
-	n := max(f.wantLanes, len(paths))
+	n := max(int(sp.want), len(paths))
 	for i := range all {
 		if all[i].want = btoi(i == stays); large {
 			all[i].want = n/len(paths) + btoi(i < n%len(paths))
 		}
 	}
 	return all
+}
+
+// adjust gives a near flow the number of lanes that it should have. A far one tells
+// that it could use more.
+func (sp *laneSpread) adjust(now time.Time) {
+	f := sp.f
+	moved := f.sf.Out.Length() + f.sf.In.Position()
+	if f.lanes.main() == nil || f.moved.until(now) > stripePause {
+		sp.burstFrom, sp.mix = moved, nil
+	}
+	sp.measure()
+	if sp.mix != nil && f.sf.Out.Limit() > limitStart {
+		sp.setWindow()
+	}
+	sp.want = 1
+	large := f.lanes.main() != nil && f.s.knows(wire.FeatureLanes) && moved-sp.burstFrom >= f.s.node.options.StripeAfter
+	if !f.s.near {
+		if large && sp.lanesFull() {
+			f.s.offer(wire.Message{Type: wire.MessageLimited, Flow: f.id})
+		}
+		return
+	}
+	if large {
+		sp.want = int32(min(max(f.s.link.options().Lanes, 1), maxLanes))
+	}
+	switch {
+	case f.s.paths.several():
+		sp.overPaths(large)
+	default:
+		sp.moveLanes(now)
+		f.lanes.releaseFrom(max(int(sp.want), 1))
+		for sp.joinable() && int32(len(f.lanes.all))+sp.joining < sp.want {
+			f.s.link.wantMore(f, f.s.paths.best())
+		}
+	}
+	if large && len(f.lanes.all) > 1 && !sp.moves() {
+		sp.keepAsMany(now)
+	}
+}
+
+// stripePause is the silence after which a flow has to move StripeAfter bytes again before
+// it gets more than one lane.
+const stripePause = 2 * time.Second
+
+// farLacksRoom reports that the far relay has said of late that it lacks room on the lanes.
+func (sp *laneSpread) farLacksRoom(now time.Time) bool {
+	return sp.mix != nil && !sp.mix.farLimited.IsZero() && sp.mix.farLimited.until(now) < limitedFor
+}
+
+// limitedFor is how long the far relay's word that it lacks room counts. It repeats it at each tick.
+const limitedFor = 3 * tickEvery
+
+// moveLanes moves the lanes that lag. The caller has decided how many the flow is to have, and
+// holds f.mu.
+func (sp *laneSpread) moveLanes(now time.Time) {
+	f := sp.f
+	if sp.want < 2 {
+		return
+	}
+	m := sp.mixed()
+	m.moving.lanes = slices.DeleteFunc(m.moving.lanes, func(l *lane) bool { return !f.lanes.has(l) })
+	for i, s := range [...]sight{
+		{now, sp.acknowledgedEach, sp.lanesFull(), f.s.rtt()},
+		{now, sp.receivedEach, sp.farLacksRoom(now), f.s.rtt()},
+	} {
+		if sp.moves() {
+			break
+		}
+		m.moving = moving{lanes: m.movers[i].look(s), since: now}
+	}
+	sp.moveOver(now)
+}
+
+// moves reports whether lanes are to be replaced.
+func (sp *laneSpread) moves() bool { return sp.mix != nil && len(sp.mix.moving.lanes) > 0 }
+
+// moveOver closes the lanes that lag once the others are there, and what was sent on them has
+// arrived. A flow with all lanes that it may have loses them first. If no others come, they stay.
+func (sp *laneSpread) moveOver(now time.Time) {
+	f := sp.f
+	m := &sp.mix.moving
+	n := len(m.lanes)
+	if n == 0 {
+		return
+	}
+	waited := now.Sub(m.since)
+	if !m.emptied {
+		missing := sp.ready() < int(sp.want)+n && int(sp.want)+n <= maxLanes
+		switch {
+		case missing && waited > movePatience:
+			m.lanes = nil
+			return
+		case missing:
+			sp.want += int32(n)
+			return
+		}
+		m.emptied, m.since, waited = true, now, 0
+		for _, l := range m.lanes {
+			f.lanes.of(l).leaving = true
+		}
+	}
+	if waited < moveEmptyWithin && slices.ContainsFunc(m.lanes, func(l *lane) bool { return f.sf.Out.Carries(&f.lanes.of(l).sent) }) {
+		sp.want = min(sp.want+int32(n), maxLanes)
+		return
+	}
+	if sp.ready() <= n { // the others are lost
+		for _, l := range m.lanes {
+			f.lanes.of(l).leaving = false
+		}
+		m.lanes, m.emptied = nil, false
+		return
+	}
+	for _, l := range m.lanes {
+		l.retire()
+		f.lanes.giveBack(f.lanes.of(l))
+	}
+	m.lanes, m.emptied = nil, false
+}
+
+// acknowledgedEach is what the other end has got of each lane.
+func (sp *laneSpread) acknowledgedEach() []laneBytes {
+	return sp.carried(func(i *tcpinfo.Info) uint64 { return i.BytesAcked })
+}
+
+// receivedEach is what has come on each lane.
+func (sp *laneSpread) receivedEach() []laneBytes {
+	return sp.carried(func(i *tcpinfo.Info) uint64 { return i.BytesReceived })
+}
+
+func (sp *laneSpread) carried(of func(*tcpinfo.Info) uint64) (each []laneBytes) {
+	for _, st := range sp.f.lanes.all {
+		if !st.ready {
+			continue
+		}
+		kernelSays(st.l.bulk, func(i *tcpinfo.Info) bool {
+			each = append(each, laneBytes{st.l, of(i)})
+			return true
+		})
+	}
+	return each
+}
+
+// lanesFull reports that the flow has bytes to send and that its lanes have no room for them,
+// as the path limits them and not the other end's reading.
+func (sp *laneSpread) lanesFull() bool {
+	f := sp.f
+	return sp.lanesBusy() && !f.lanes.main().tuned.since(f.lanes.main().bulk)
+}
+
+// lanesBusy reports that the flow has bytes to send and that its lanes have no room for them.
+func (sp *laneSpread) lanesBusy() bool {
+	f := sp.f
+	if f.lanes.main() == nil || !f.sf.Out.Pending() && !(f.leg.readable && f.sf.Hungry()) {
+		return false
+	}
+	return !slices.ContainsFunc(f.lanes.all, func(st *subflow) bool { return st.ready && !sp.hasEnough(st) })
+}
+
+// hasEnough reports that a lane has no room, or with the whole window as much as it can send.
+func (sp *laneSpread) hasEnough(st *subflow) bool {
+	return st.busy || sp.f.sf.Out.Starved() && st.pace().queued > 0
+}
+
+// keepAsMany has the pool keep the lanes that the flow has now when it has ended.
+func (sp *laneSpread) keepAsMany(now time.Time) {
+	lanes := map[*wanPath]int{}
+	for _, st := range sp.f.lanes.all {
+		lanes[st.l.path]++
+	}
+	for p, n := range lanes {
+		p.keepAsMany(n, now)
+	}
+}
+
+// ready is the number of lanes that may carry bytes.
+func (sp *laneSpread) ready() (n int) {
+	for _, st := range sp.f.lanes.all {
+		n += btoi(st.ready)
+	}
+	return n
 }

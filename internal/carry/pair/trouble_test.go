@@ -80,44 +80,6 @@ func TestBlackHoles(t *testing.T) {
 	}
 }
 
-// TestPathIsDead holds that a control connection ends on which a PING has no answer and nothing else
-// comes, and that one stays on which other messages come.
-func TestPathIsDead(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	begin := func() (number uint64, control *hostile.Conn) {
-		peer := s.hostilePeer()
-		hello := peer.Hello()
-		session, err := peer.Begin(ctx, hello, hostile.Dialing{})
-		nettest.Must(t, err)
-		return hello.Session, session.Control
-	}
-	up := func(number uint64) bool {
-		return slices.ContainsFunc(s.sessionsOf("hostile"), func(one flow.Session) bool { return one.Session == pair.NumberText(number) && one.Up })
-	}
-	talks, control := begin()
-	s.tasks.Go(func() {
-		ticker := time.NewTicker(50 * time.Millisecond)
-		defer ticker.Stop()
-		for control.Send(wire.Message{Type: wire.MessageAck, Flow: 1, Offset: 1}) == nil {
-			<-ticker.C
-		}
-	})
-	control.Discard()
-	defer control.Close()
-	silent, other := begin() // later, so that the first one's PING waits for longer
-	defer other.Close()
-	if !up(talks) || !up(silent) {
-		t.Fatal(s.dump())
-	}
-	nettest.Eventually(t, 30*time.Second, func() bool { return !up(silent) }, s.dump)
-	if !up(talks) {
-		t.Error("the connection on which messages come has ended")
-	}
-}
-
 // greeted returns a stand whose target echoes, and a client that has an echo.
 func greeted(t *testing.T) (*stand, *net.TCPConn) {
 	t.Helper()
@@ -326,4 +288,42 @@ func TestDrain(t *testing.T) {
 	nettest.Must(t, c.CloseWrite())
 	s.ends(flow.EndClean)
 	nettest.Eventually(t, 20*time.Second, func() bool { return len(s.near.State().Sessions) == 1 }, s.dump)
+}
+
+// TestPathIsDead holds that a control connection ends on which a PING has no answer and nothing else
+// comes, and that one stays on which other messages come.
+func TestPathIsDead(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	begin := func() (number uint64, control *hostile.Conn) {
+		peer := s.hostilePeer()
+		hello := peer.Hello()
+		session, err := peer.Begin(ctx, hello, hostile.Dialing{})
+		nettest.Must(t, err)
+		return hello.Session, session.Control
+	}
+	up := func(number uint64) bool {
+		return slices.ContainsFunc(s.sessionsOf("hostile"), func(one flow.Session) bool { return one.Session == pair.NumberText(number) && one.Up })
+	}
+	talks, control := begin()
+	s.tasks.Go(func() {
+		ticker := time.NewTicker(50 * time.Millisecond)
+		defer ticker.Stop()
+		for control.Send(wire.Message{Type: wire.MessageAck, Flow: 1, Offset: 1}) == nil {
+			<-ticker.C
+		}
+	})
+	control.Discard()
+	defer control.Close()
+	silent, other := begin() // later, so that the first one's PING waits for longer
+	defer other.Close()
+	if !up(talks) || !up(silent) {
+		t.Fatal(s.dump())
+	}
+	nettest.Eventually(t, 30*time.Second, func() bool { return !up(silent) }, s.dump)
+	if !up(talks) {
+		t.Error("the connection on which messages come has ended")
+	}
 }

@@ -1,36 +1,18 @@
 package pair
 
 import (
-	"cmp"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"log/slog"
-	"maps"
 	"math"
 	"runtime"
-	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
-	"longhaul/internal/sys/tcpinfo"
 )
 
 const (
-	pingEvery = time.Second
-	// maxRTT is the longest round trip that a path has. A PONG that takes longer has met
-	// a relay without a processor, of which no deadline may depend for long.
-	maxRTT        = 2 * time.Second
 	checkKeysTick = 10 // ticks
-	// wakeStale is the age of a lane beyond which a WAKE was sent in its knowledge.
-	wakeStale     = 100 * time.Millisecond
-	announceEvery = 10 * time.Second // a key that the peer has not taken
-	drainWithin   = 5 * time.Second  // of a lane that was released with bytes under way, or waits for PADs
-	renewEvery    = time.Hour        // of the pool's lanes, one at a time
 )
 
 // watch looks after sessions until the node closes.
@@ -53,49 +35,49 @@ func (n *Node) watch() {
 				n.findTwins(now)
 			}
 			for _, s := range n.sessions() {
-				s.watch(now, tick%checkKeysTick == 0, tick%sweepEvery == 0)
+				n.look(s, now, tick%checkKeysTick == 0, tick%sweepEvery == 0)
 			}
 		}
 	}
 }
 
-func (s *session) watch(now time.Time, slow, sweep bool) {
+// look looks after one session, slow each second, sweep now and then at flows that rest.
+func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
 	resume, admitted := s.rules(slow)
 	if !admitted {
-		s.revoke()
+		n.revoke(s)
 		return
 	}
-	s.revoked = s.revoked && !slow // the peer is admitted again
-	s.tellTrouble()
-	s.watchControl(now, slow)
-	if slow {
-		s.renew(now)
-		if s.near {
-			s.link.trimPool(s, now)
+	if !s.near {
+		s.revoked = s.revoked && !slow // the peer is admitted again
+		if ctl := s.control(); ctl != nil && s.knows(wire.FeatureTrouble) {
+			if text, known := s.latest().Trouble(); known {
+				s.trouble.tell(ctl, text)
+			}
 		}
 	}
+	s.watchControl(now, slow)
+	if slow && s.near {
+		s.renew(now)
+		s.trim(s.paths.list(), s.link.options().Warm, now)
+	}
 	w, away, empty := s.waitAt(now, resume)
-	if long := s.node.options.ReplacedAfter; away > long && s.node.replaced(s, now, long) {
+	if long := n.options.ReplacedAfter; !s.near && away > long && n.replaced(s, now, long) {
 		s.endAll(cause(flow.EndPeerRestarted, errors.New("the near relay was restarted")))
 		s.close()
 		return
 	}
-	for _, f := range s.watchedFlows(sweep || w.down) {
-		f.watch(now, w)
+	flows := s.watchedFlows
+	if sweep || w.down {
+		flows = s.allFlows
+	}
+	for _, f := range flows() {
+		f.watch.look(now, w)
 	}
 	s.closeLanes(func(l *lane) bool { return l.overdue(now) })
 	if empty && !s.near && away > min(resume, emptyFor) {
 		s.close()
 	}
-}
-
-// wait is what flows without a lane have to wait for.
-type wait struct {
-	resume time.Duration // so long at most
-	outage bool          // the control connection is away, for less than resume
-	down   bool          // for longer
-	makes  bool          // it stands, or is about to, and lanes are being made, as far as is known
-	after  time.Duration // since the end of the latest outage; without one, and after resume, endless
 }
 
 // waitAt is what flows wait for at a moment. away is how long the control connection has
@@ -104,37 +86,18 @@ func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w = wait{resume: resume, after: math.MaxInt64}
-	w.makes = s.ctl != nil && (s.laneErr == nil || waits(problemOf(s.laneErr))) || s.ctl == nil && s.proven.Load() > 0
-	if s.ctl == nil {
+	stands := s.control() != nil
+	if s.near {
+		err := s.unmade.why()
+		w.makes = stands && (err == nil || waits(problemOf(err))) || !stands && s.proven.Load() > 0
+	}
+	if !stands {
 		away = now.Sub(s.since)
 		w.outage, w.down = s.stood && away <= resume, away > resume
 	} else if s.outage > 0 {
 		w.after = now.Sub(s.since)
 	}
-	return w, away, len(s.flows) == 0
-}
-
-// unserved reports that a near flow's client has waited long enough for a lane: for its
-// deadline, in which an outage does not count, since its end found no lane ready, nor a crowd
-// for which lanes are being made. With these that is no longer than others wait.
-func (f *Flow) unserved(now time.Time, w wait) bool {
-	if !f.near || f.sent || f.opening == nil {
-		return false
-	}
-	waited, deadline := f.start.until(now), f.opening.Deadline+f.s.strained()
-	return waited > deadline && (waited > w.resume || !w.outage && !w.makes && w.after > deadline) && f.s.stands(deadline, now)
-}
-
-// revoke ends the session of a peer that is admitted no more: its flows first, so that
-// it learns why, and its connections a second later.
-func (s *session) revoke() {
-	if s.revoked {
-		s.close()
-		return
-	}
-	s.revoked = true
-	s.tell(slog.LevelWarn, "peer is not admitted any more", nil)
-	s.resetAll(flow.EndDenied, errors.New("the peer is not admitted any more"))
+	return w, away, s.flowCount() == 0
 }
 
 // rules are the time that flows wait for a lane, and whether the peer may be here.
@@ -142,9 +105,7 @@ func (s *session) rules(slow bool) (resume time.Duration, admitted bool) {
 	if s.near {
 		return s.waits(s.link.options()), true
 	}
-	s.mu.Lock()
-	a, resume := s.acceptor, s.resume
-	s.mu.Unlock()
+	a := s.latest()
 	if slow {
 		switch {
 		case a.Removed():
@@ -155,7 +116,7 @@ func (s *session) rules(slow bool) (resume time.Duration, admitted bool) {
 			s.setStale("")
 		}
 	}
-	return cmp.Or(resume, DefaultResume), !slow || a.Admits(s.peer) && len(s.node.identity.PeerKeys(s.peer)) > 0
+	return s.waitsFor(), !slow || a.Admits(s.peer) && len(s.node.identity.PeerKeys(s.peer)) > 0
 }
 
 // watchControl measures the round trip and finds a dead control connection.
@@ -164,9 +125,7 @@ func (s *session) watchControl(now time.Time, slow bool) {
 	if ctl == nil {
 		return
 	}
-	ctl.mu.Lock()
-	waiting, since := ctl.ping != 0, now.Sub(ctl.pinged)
-	ctl.mu.Unlock()
+	since, waiting := ctl.waits(now)
 	within := s.suspectWithin()
 	dead := since > within && stuck(ctl.c.bulk, within)
 	switch {
@@ -180,323 +139,21 @@ func (s *session) watchControl(now time.Time, slow bool) {
 		ctl.close()
 		s.dropWarm(ctl.c.path)
 	case !waiting && (since > pingEvery):
-		s.sendPing(ctl)
+		ctl.sendPing()
 	}
 	if slow {
-		s.announce(ctl)
+		ctl.announce(s.node.identity.Announced(s.peer))
 	}
 }
 
-// announce tells the peer a key that a rotation made, and again while one of them could
-// not store it.
-func (s *session) announce(ctl *control) {
-	key := s.node.identity.Announced(s.peer)
-	if key == nil {
+// revoke ends the session of a peer that is admitted no more: its flows first, so that
+// it learns why, and its connections a second later.
+func (n *Node) revoke(s *session) {
+	if s.revoked {
+		s.close()
 		return
 	}
-	ctl.mu.Lock()
-	due := ctl.keys != string(key) || time.Since(ctl.announced) > announceEvery
-	if due {
-		ctl.keys, ctl.announced = string(key), time.Now()
-	}
-	ctl.mu.Unlock()
-	if due {
-		ctl.post(wire.Message{Type: wire.MessageKey, Bytes: key})
-	}
-}
-
-func (s *session) sendPing(ctl *control) {
-	s.mu.Lock()
-	s.pings++
-	id := s.pings
-	s.mu.Unlock()
-	_, repeats := pathOf(ctl.c.bulk)
-	ctl.mu.Lock()
-	ctl.ping, ctl.pinged, ctl.repeats = id, time.Now(), repeats
-	ctl.mu.Unlock()
-	ctl.post(wire.Message{Type: wire.MessagePing, Bytes: binary.BigEndian.AppendUint64(nil, id)})
-}
-
-// pong takes the answer to a PING. The round trip is smoothed as TCP's (RFC 6298).
-func (s *session) pong(ctl *control, id uint64) {
-	ctl.mu.Lock()
-	sent, repeats := ctl.pinged, ctl.repeats
-	ours, rtt := ctl.ping == id && id != 0, time.Since(sent)
-	if ours {
-		ctl.ping = 0
-	}
-	ctl.mu.Unlock()
-	if !ours {
-		return
-	}
-	s.delays.note(sent, rtt)
-	if known, now := pathOf(ctl.c.bulk); now == repeats {
-		s.strain.note(rtt-s.least(known), time.Now())
-	}
-	rtt = min(rtt, maxRTT)
-	old := time.Duration(s.srtt.Load())
-	if old == 0 {
-		s.srtt.Store(int64(rtt))
-		s.rttvar.Store(int64(rtt / 2))
-		return
-	}
-	deviation := (old - rtt).Abs()
-	s.rttvar.Store((3*s.rttvar.Load() + int64(deviation)) / 4)
-	s.srtt.Store((7*int64(old) + int64(rtt)) / 8)
-}
-
-// overdue reports that the far relay does not answer a final RELEASE, or that nothing comes any more of
-// the bytes that are to open the lane's window.
-func (l *lane) overdue(now time.Time) bool {
-	l.s.mu.Lock()
-	pads := l.pads
-	l.s.mu.Unlock()
-	l.mu.Lock()
-	waits := (l.draining || pads) && now.Sub(l.since) > drainWithin+l.s.strained()
-	draining := l.draining
-	l.mu.Unlock()
-	return waits && (draining || kernelSays(l.bulk, func(i *tcpinfo.Info) bool { return i.LastDataRecv > drainWithin }))
-}
-
-// watch finds what has taken too long.
-func (f *Flow) watch(now time.Time, w wait) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.finished {
-		return
-	}
-	if base := f.sf.Out.Acknowledged(); base != f.ackedBase || !f.sf.Out.InFlight() && !f.sf.Out.EndInFlight() {
-		f.ackedBase, f.ackedAt = base, stampOf(now)
-	}
-	f.watchLanes(now)
-	f.watchOpen(now)
-	f.watchGap(now)
-	f.tellSent(now)
-	f.adjustLanes(now)
-	switch {
-	case (f.sent || !f.near) && (w.down && !f.onOwn() || f.tooLate(w.resume) || f.needSince.waited(now, w.resume) && (w.outage || f.s.stands(w.resume, now))):
-		f.giveUp(f.s.whyLost())
-	case f.unserved(now, w):
-		f.giveUp(f.s.whyDown())
-	case !f.sf.Dead() && !f.sf.Clean():
-		f.watchReset(now)
-		f.watchSilence(now)
-	}
-	if !f.running && !f.parkable() || f.leg.failed {
-		f.wake()
-	}
-	if f.sf.Out.Kept() > 0 && f.canRead() {
-		f.wake() // the budget may have held it back, or a crowd
-	}
-	f.watchWake(now)
-	f.goAhead() // there may be room by now
-	f.rest(now)
-}
-
-// onOwn reports that the flow goes on without a control connection: the kernel decides how
-// long its lane lives.
-func (f *Flow) onOwn() bool {
-	return f.lane != nil && f.s.noResume && !f.sf.Dead() && !f.endsUntold()
-}
-
-// giveUp ends the flow without its peer.
-func (f *Flow) giveUp(c stream.Cause) {
-	if !f.near && f.sf.Out.Acknowledged() == 0 { // else the near relay knows that the target was dialed
-		f.s.owe(f.id, stream.Cause{})
-	}
-	f.sf.Abort(c)
-	f.sf.PeerGone(c)
-	f.wake()
-}
-
-// closeStrands closes all lanes of a flow that goes on without what they carried.
-func (f *Flow) closeStrands() {
-	for _, st := range f.strands {
-		st.l.unbind(f)
-		st.l.close()
-	}
-	f.dropStrands()
-	f.sf.Detach()
-}
-
-// renew closes the lane of the pool that was used longest ago, each hour; another is
-// dialed. So each end sees the other's new key although no flow needs a lane.
-func (s *session) renew(now time.Time) {
-	s.mu.Lock()
-	var old *lane
-	if now.Sub(s.renewed) > renewEvery {
-		s.renewed = now
-		if len(s.warm) > 0 {
-			old, s.warm = s.warm[0], s.warm[1:]
-		}
-	}
-	s.mu.Unlock()
-	if old != nil {
-		old.close()
-	}
-}
-
-// dropWarm closes the lanes of the pool that a path has; others are dialed.
-func (s *session) dropWarm(p *wanPath) {
-	for l := s.takeWarm(p); l != nil; l = s.takeWarm(p) {
-		l.close()
-	}
-}
-
-// watchReset passes on a reset of the flow's own socket that nobody reads, because what
-// comes before it does not get away: after a time, without that.
-func (f *Flow) watchReset(now time.Time) {
-	if !f.leg.failed || f.sf.In.Ended() || !f.blocked && !f.sf.Out.Full() {
-		return
-	}
-	if f.cutSince.IsZero() {
-		f.cutSince = stampOf(now)
-	}
-	if f.cutSince.until(now) <= f.legs.ResetDrain {
-		return
-	}
-	err := f.leg.failure()
-	if err == nil {
-		f.leg.failed, f.cutSince = false, 0
-		return
-	}
-	f.legFailed = true
-	f.abort(legCause(f.near, err))
-	for _, l := range f.blockedLanes() {
-		l.close()
-		f.loseLane(l)
-	}
-}
-
-// parkAfter is the silence after which a flow gives its lane back: soon, while a crowd waits for
-// lanes. To wake takes far less than another handshake.
-func (s *session) parkAfter() time.Duration {
-	after := s.node.options.ParkAfter
-	if int(s.waiting.Load()) >= crowd {
-		after = min(after, s.answerWithin(time.Second, 8))
-	}
-	return after
-}
-
-// watchSilence ends or parks a flow that is silent.
-func (f *Flow) watchSilence(now time.Time) {
-	silent := f.moved.until(now)
-	half := f.sf.Out.Ended() != f.sf.In.Ended()
-	cut := f.sf.Cutting()
-	if cut && f.cutSince.IsZero() {
-		f.cutSince = stampOf(now)
-	}
-	switch {
-	case cut && f.cutSince.until(now) > f.legs.ResetDrain && f.needSince.IsZero():
-		f.sf.CutNow()
-		f.wake()
-	case half && silent > f.legs.HalfClose:
-		f.abort(cause(flow.EndHalfClosed, nil))
-	case f.legs.Idle > 0 && silent > f.legs.Idle:
-		f.abort(cause(flow.EndIdle, nil))
-	case f.near && f.known && f.lane != nil && f.leg.writable && !f.releasing && silent > f.s.parkAfter() && f.sf.Quiet():
-		f.releaseFrom(1)
-		f.releaseDue, f.gaveBack = true, silent <= f.s.node.options.ParkAfter
-		f.wake()
-	}
-}
-
-// watchWake has bytes go ahead again, which the other end may have had no room for. The far
-// relay asks again for a lane.
-func (f *Flow) watchWake(now time.Time) {
-	if f.lane != nil || f.wokeAt.IsZero() || f.wokeAt.until(now) < f.s.answerWithin(time.Second, 4) {
-		return
-	}
-	f.wokeAt = 0
-	if f.sf.NeedsLane() {
-		f.wake()
-	}
-}
-
-// whyLost is why a flow has had no lane for as long as it waits.
-func (s *session) whyLost() stream.Cause {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctl == nil && errors.Is(s.laneErr, unix.ECONNREFUSED) {
-		return cause(flow.EndPeerRefused, fmt.Errorf("no lane for the time that a flow waits: %w", s.laneErr))
-	}
-	return cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits"))
-}
-
-// whyDown is why a flow has got no lane.
-func (s *session) whyDown() stream.Cause {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case errors.Is(s.laneErr, unix.EADDRNOTAVAIL):
-		return cause(flow.EndNoLocalPort, s.laneErr)
-	case s.problem != "":
-		return cause(flow.EndPairDown, errors.New(string(s.problem)+": "+s.text))
-	case s.laneErr != nil:
-		return cause(flow.EndPairDown, fmt.Errorf("no new lane: %w", s.laneErr))
-	}
-	return cause(flow.EndPairDown, errors.New("no lane to the far relay"))
-}
-
-func (s *session) allFlows() []*Flow {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Values(s.flows))
-}
-
-// closeLanes closes the lanes that are meant.
-func (s *session) closeLanes(meant func(*lane) bool) {
-	s.mu.Lock()
-	lanes := slices.Collect(maps.Keys(s.lanes))
-	s.mu.Unlock()
-	for _, l := range lanes {
-		if meant(l) {
-			l.close()
-		}
-	}
-}
-
-// resetAll resets the flows at both ends.
-func (s *session) resetAll(r flow.EndReason, err error) {
-	for _, f := range s.allFlows() {
-		f.Reset(r, err)
-	}
-}
-
-// endAll ends the flows without the other end.
-func (s *session) endAll(c stream.Cause) {
-	for _, f := range s.allFlows() {
-		f.mu.Lock()
-		if !f.finished {
-			f.giveUp(c)
-		}
-		f.mu.Unlock()
-	}
-}
-
-func (s *session) dropAll() { s.endAll(cause(flow.EndDrain, nil)) }
-
-// close ends the session's connections, and flows that are left.
-func (s *session) close() {
-	s.mu.Lock()
-	s.closed = true
-	ctl, timer := s.ctl, s.timer
-	s.ctl = nil
-	key := NearSession{s.peer, s.instance, s.id}
-	s.mu.Unlock()
-	if timer != nil {
-		timer.Stop()
-	}
-	if ctl != nil {
-		ctl.close()
-	}
-	s.closeLanes(func(*lane) bool { return true })
-	s.dropAll() // whose outcomes are left with the others
-	owesFor := s.owesFor()
-	s.node.mu.Lock()
-	defer s.node.mu.Unlock()
-	if s.node.accepted[key] == s {
-		delete(s.node.accepted, key)
-		s.use.leave(left{near: key, outcomes: s.outcomes, owesFor: owesFor})
-	}
+	s.revoked = true
+	s.tell(slog.LevelWarn, "peer is not admitted any more", nil)
+	s.resetAll(flow.EndDenied, errors.New("the peer is not admitted any more"))
 }

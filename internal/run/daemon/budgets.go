@@ -58,6 +58,9 @@ func wantedBudgets(s config.Settings) map[string]cc.Rate {
 	return wanted
 }
 
+// errSeveralRated is the error of a configuration whose tunnels name several algorithms that need a rate.
+var errSeveralRated = errors.New("the configuration names several algorithms that need a rate")
+
 // prepare finds the loaded brutal: another build may have replaced it.
 func (b *budgets) prepare(c *config.Config) *budgetsChange {
 	next := &budgetsChange{of: b, rates: b.rates, has: maps.Clone(b.has), next: map[budgetKey]cc.Rate{}}
@@ -68,7 +71,7 @@ func (b *budgets) prepare(c *config.Config) *budgetsChange {
 	case 1:
 		next.name = rated[0]
 	default:
-		next.err = fmt.Errorf("the configuration names both %s: name one of them", strings.Join(rated, " and "))
+		next.name, next.err = strings.Join(rated, " or "), errSeveralRated
 		return next
 	}
 	now, err := b.open(next.name)
@@ -143,7 +146,10 @@ func (b *budgetsChange) without(tunnel string, l *legs, err error) *legs {
 		What:   fmt.Sprintf("a rate that the flows of %s share with %s; they use another congestion control", tunnel, b.name),
 		Remedy: "longhaul cc use " + b.name + " --to DEST --rate RATE (as root), where the next hop is; or give the relay CAP_BPF",
 	}
-	if errors.Is(err, cc.ErrNoRates) {
+	switch {
+	case errors.Is(err, errSeveralRated):
+		missing.Remedy = "name one of " + b.name + " in all tunnels"
+	case errors.Is(err, cc.ErrNoRates):
 		missing.Remedy = "longhaul cc load " + b.name + " (as root), then reload the relay"
 	}
 	if !b.of.said[tunnel] {

@@ -23,9 +23,12 @@ func bypasses(tunnels []config.Tunnel, before map[string]*bypass) map[string]*by
 		if t.WhenDown == "" {
 			continue
 		}
-		was := before[t.Name]
-		if refuses := t.WhenDown == config.WhenDownRefuse; was == nil || was.refuses != refuses {
+		was, refuses := before[t.Name], t.WhenDown == config.WhenDownRefuse
+		switch {
+		case was == nil:
 			was = &bypass{refuses: refuses}
+		case was.refuses != refuses:
+			was = &bypass{refuses: refuses, now: flow.Bypass{Total: was.now.Total}}
 		}
 		all[t.Name] = was
 	}

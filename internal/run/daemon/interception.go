@@ -56,7 +56,7 @@ type interceptionOptions struct {
 	getenv func(string) string
 	relay  *relay.Relay
 	others func() bool // whether an older process has flows
-	// decide lists the relay's tunnels with what is decided of them, see [daemon.decide]. It takes
+	// decide lists the relay's tunnels with what is decided of them, see [states.decide]. It takes
 	// no lock of this type.
 	decide func(into []flow.Tunnel) []flow.Tunnel
 	judge  *usable.Judge

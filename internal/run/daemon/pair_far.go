@@ -59,7 +59,7 @@ func (t *farTunnel) put(s *farSettings) {
 
 // Recognize implements relay.PairServer.
 func (t *farTunnel) Recognize(first []byte) relay.Recognition {
-	switch _, verdict := t.pairs.keys.Recognize(first); verdict {
+	switch _, verdict := t.pairs.keys.Load().Recognize(first); verdict {
 	case preface.Yes:
 		return relay.IsHello
 	case preface.Maybe:
@@ -74,7 +74,7 @@ func (t *farTunnel) Serve(fd int, waited time.Duration) {
 	first := make([]byte, preface.Size)
 	n, _, err := unix.Recvfrom(fd, first, unix.MSG_PEEK)
 	if err == nil && n == len(first) {
-		if p, verdict := t.pairs.keys.Recognize(first); verdict == preface.Yes && p.Kind == preface.Join {
+		if p, verdict := t.pairs.keys.Load().Recognize(first); verdict == preface.Yes && p.Kind == preface.Join {
 			until := time.Now().Add(identity.JoinTimeout - waited)
 			t.pairs.running.Go(func() { t.pairs.join(fd, until) })
 			return
@@ -105,7 +105,7 @@ func (p *pairs) join(fd int, until time.Time) {
 		return
 	}
 	from := slog.String("from", remote.String())
-	peer, err := p.keys.ServeJoin(ctx, conn, first)
+	peer, err := p.keys.Load().ServeJoin(ctx, conn, first)
 	if err != nil {
 		p.lines.Log(slog.LevelWarn, refused, nil, from, slog.Any("error", err))
 		return

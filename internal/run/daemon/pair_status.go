@@ -25,7 +25,7 @@ func (p *pairs) status() *flow.Pairs {
 	}
 	s := node.State()
 	putIntoWords(s.Sessions)
-	if err := p.keys.Problem(); err != nil {
+	if err := p.keys.Load().Problem(); err != nil {
 		s.KeysProblem = err.Error()
 	}
 	slices.SortStableFunc(s.Sessions, func(a, b flow.Session) int {

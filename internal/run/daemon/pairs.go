@@ -35,11 +35,11 @@ type pairs struct {
 	relay   *relay.Relay
 	note    func(kind, tunnel, name, state, detail string) // takes a state that may have changed
 	memory  atomic.Int64                                   // memory_limit in bytes; 0: none
+	keys    atomic.Pointer[identity.Store]                 // stays when a change is aborted; the relay reads it for each connection
 	older   olderPairs
 	endings endings
 
 	mu      sync.Mutex // guards the fields below, which status reads from other goroutines
-	keys    *identity.Store
 	node    *pair.Node // nil: no tunnel was ever paired
 	current tunnelPairs
 	removed map[string]*farTunnel // whose sessions may stand
@@ -148,7 +148,7 @@ func (p *pairs) start(c *config.Config) error {
 	if dir == "" {
 		return remedy.New(errors.New("there is no directory for the keys of pairs"), "name one with pair_keys")
 	}
-	keys := p.keys // of a change that was aborted, or none
+	keys := p.keys.Load() // of a change that was aborted, or none
 	if keys == nil || keys.Dir() != dir {
 		keys = identity.New(dir)
 	}
@@ -167,7 +167,8 @@ func (p *pairs) start(c *config.Config) error {
 	if err != nil {
 		return fmt.Errorf("start the pairs: %w", err)
 	}
-	p.keys, p.node = keys, node
+	p.keys.Store(keys)
+	p.node = node
 	return nil
 }
 

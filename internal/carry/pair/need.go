@@ -1,7 +1,6 @@
 package pair
 
 import (
-	"slices"
 	"time"
 
 	"longhaul/internal/carry/pair/wire"
@@ -16,9 +15,6 @@ const (
 	// maxAhead bounds the bytes of streams on a control connection that have not
 	// arrived: messages wait behind them.
 	maxAhead = 64 << 10
-	// crowd is the least number of flows without a lane that share what goes ahead, so
-	// that all go on soon: all together twice maxAhead.
-	crowd = 32
 	// crowdShare is what one of them gets at most, and crowdAhead is about what all get:
 	// with their heads the bytes of a thousand flows fit in three round trips of a new
 	// connection, whose window begins with 14 kB and doubles.
@@ -46,39 +42,21 @@ func (c *control) room(waiting int) int {
 // crowded reports that a crowd of a near session waits for lanes whose handshakes would
 // delay what goes ahead: they begin once that had its three round trips.
 func (s *session) crowded(now time.Time) bool {
-	if int(s.waiting.Load()) < crowd {
+	if !s.isCrowd() {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.instance != 0 && (s.ctl == nil || now.Sub(s.since) < max(aheadFirst, 3*s.rtt()))
-}
-
-// crowdedOut reports that the flow's client waits with what it sends: a crowd waits for lanes, and the
-// flow has its first bytes here. The kernel keeps the others, and no goroutine.
-func (f *Flow) crowdedOut() bool {
-	return f.lane == nil && f.sf.Out.Kept() > 0 && !f.leg.failed && int(f.s.waiting.Load()) >= crowd
-}
-
-// goAhead sends the first bytes ahead of the lane that the flow needs. At the near relay
-// the flow may have that lane in place of a lost one, but the far relay has not come to it.
-func (f *Flow) goAhead() {
-	switch {
-	case f.near && !f.known:
-		if f.lane == nil && !f.needSince.IsZero() {
-			f.s.openAhead(f)
-		}
-	case f.lane == nil && !f.needSince.IsZero() || f.lane != nil && f.lost && f.attaching && !f.s.noResume:
-		f.s.wakePeer(f)
-	}
+	return s.instance != 0 && (s.control() == nil || now.Sub(s.since) < max(aheadFirst, 3*s.rtt()))
 }
 
 // openAhead sends a flow's OPEN ahead of its lane, if a crowd waits for lanes. The caller
 // holds f.mu.
-func (s *session) openAhead(f *Flow) {
+func (nd *laneNeed) openAhead() {
+	f, s := nd.f, nd.f.s
 	ctl := s.control()
 	waiting := int(s.waiting.Load())
-	if ctl == nil || f.opening == nil || !f.wokeAt.IsZero() || waiting < crowd || !s.opensAhead() {
+	if ctl == nil || f.near.opening == nil || !nd.wokeAt.IsZero() || waiting < crowd || !s.knows(wire.FeatureAhead) {
 		return
 	}
 	room := ctl.room(waiting)
@@ -86,62 +64,60 @@ func (s *session) openAhead(f *Flow) {
 		return
 	}
 	_, b := f.sf.Out.Peek(room)
-	if ctl.offer(wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.opening, Bytes: b}) {
-		f.begin()
-		f.wokeAt = stampNow()
+	if ctl.offer(wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.near.opening, Bytes: b}) {
+		f.near.begin()
+		nd.wokeAt = stampNow()
 		s.link.sentAhead(f)
 	}
 }
 
-// sentAhead takes note that a flow's OPEN needs no lane any more.
-func (l *Link) sentAhead(f *Flow) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	f.needsOpen = false
-}
-
 // wakePeer sends bytes ahead of the flow's lane; at the far relay it asks for the lane,
 // with or without bytes. The caller holds f.mu.
-func (s *session) wakePeer(f *Flow) {
+func (nd *laneNeed) wakePeer() {
+	f, s := nd.f, nd.f.s
 	ctl := s.control()
-	if ctl == nil || !f.wokeAt.IsZero() {
+	if ctl == nil || !nd.wokeAt.IsZero() {
 		return
 	}
 	waiting := int(s.waiting.Load())
 	offset, b := f.sf.Out.Peek(ctl.room(waiting))
-	if len(b) == 0 && (f.near || b != nil && waiting >= crowd) {
+	if len(b) == 0 && (f.s.near || b != nil && waiting >= crowd) {
 		return // nothing, or no room yet
 	}
 	if ctl.offer(wire.Message{Type: wire.MessageWake, Flow: f.id, Offset: offset, Bytes: b}) {
-		f.wokeAt = stampNow()
+		nd.wokeAt = stampNow()
 	}
 }
 
 // wentAhead takes an acknowledgement that has moved: what went ahead is there, or came too
 // late to be of use. More may follow. The caller holds f.mu and wakes the flow.
-func (f *Flow) wentAhead() {
-	if f.lane == nil {
-		f.wokeAt = 0
+func (nd *laneNeed) wentAhead() {
+	if nd.f.lanes.main() == nil {
+		nd.wokeAt = 0
 	}
 }
 
+// wakeStale is the age of a lane beyond which a WAKE was sent in its knowledge.
+const wakeStale = 100 * time.Millisecond
+
 // takeWake takes bytes that came ahead of a lane.
-func (f *Flow) takeWake(offset uint64, b []byte) {
-	f.known = true
+func (nd *laneNeed) takeWake(offset uint64, b []byte) {
+	f := nd.f
+	f.phase.take(eventHeard)
 	within := f.s.answerWithin(wakeStale, 2)
-	if f.attaching || f.s.sealed.Load() && !f.opened {
+	if f.lanes.attaching() || f.s.sealed() && f.phase != phaseOpen {
 		within = f.s.answerWithin(pongWithin, 8) // a far relay with many lanes may not have come to it
 	}
-	if f.lane != nil && f.near && f.laneSince.since() > within {
+	if f.lanes.main() != nil && f.s.near && f.lanes.all[0].since.since() > within {
 		// The far relay has lost the lane. Nobody here saw it: the reader waits for
 		// the client, and nothing is left to write.
-		f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", "the other relay asks for one")
-		f.loseLanes()
+		f.s.debug("lane given up", "the other relay asks for one")
+		f.lanes.loseAll()
 	}
-	f.dropForgotten()
-	f.takeAhead(offset, b)
-	if f.lane == nil && f.near && !f.queued {
-		f.wanted = true
+	nd.dropForgotten()
+	nd.takeAhead(offset, b)
+	if f.lanes.main() == nil && f.s.near && !f.near.queued {
+		f.near.wanted = true
 		f.s.link.want(f)
 	}
 }
@@ -149,48 +125,61 @@ func (f *Flow) takeWake(offset uint64, b []byte) {
 // dropForgotten has the far relay give up lanes of which the near one, as it sends bytes
 // ahead, has none any more: else the target's bytes go to a dead lane. A young lane may be
 // one that the near relay has got since.
-func (f *Flow) dropForgotten() {
-	if f.near || f.lane == nil || !f.opened || f.s.noResume || f.strands[0].since.since() <= f.s.answerWithin(pongWithin, 8) {
+func (nd *laneNeed) dropForgotten() {
+	f := nd.f
+	if f.s.near || f.lanes.main() == nil || f.phase != phaseOpen || f.s.noResume || f.lanes.all[0].since.since() <= f.s.answerWithin(pongWithin, 8) {
 		return
 	}
-	f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", "the other relay has lost it")
-	f.loseLanes()
+	f.s.debug("lane given up", "the other relay has lost it")
+	f.lanes.loseAll()
 }
 
 // takeAhead writes bytes that came ahead of a lane, as far as the socket takes them. The
 // flow may have a lane: perhaps a dead one, of which this end does not know. Bytes that
 // were there before are skipped. Without resumption a lane alone brings bytes.
-func (f *Flow) takeAhead(offset uint64, b []byte) {
-	if f.lane != nil && f.s.noResume || !f.leg.open() || f.leg.busyOut || !f.leg.writable {
+func (nd *laneNeed) takeAhead(offset uint64, b []byte) {
+	f := nd.f
+	if f.lanes.main() != nil && f.s.noResume || !f.leg.open() || f.leg.busyOut || !f.leg.writable {
 		return
 	}
 	if rest, err := f.sf.In.Data(offset, b); err == nil && len(rest) > 0 {
-		f.writeLeg(rest)
+		f.leg.write(rest)
 		f.received()
 	}
 }
 
-// takeOpen takes an OPEN that came ahead of its flow's lane; the flow may be known.
-func (s *session) takeOpen(m wire.Message) {
-	s.mu.Lock()
-	a := s.acceptor
-	s.mu.Unlock()
-	f, fresh, err := s.admit(nil, *m.Open, a)
-	if err != nil {
-		s.decline(m.Flow, err)
-	}
-	s.opened(m.Flow)
+// note keeps account of the time without a lane, and asks for one.
+func (nd *laneNeed) note() {
+	f := nd.f
+	need := f.lanes.main() == nil && f.phase != phaseOver && (f.sf.NeedsLane() || f.s.near && !f.phase.known() && !f.sf.Over() && f.leg.open())
 	switch {
-	case err != nil:
-	case fresh:
-		f.ask(*m.Open, a, slices.Clone(m.Bytes))
-	default:
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if !s.sealed.Load() || len(m.Bytes) > 0 { // else it may be repeated, beside a lane
-			f.dropForgotten()
+	case !need && !nd.since.IsZero():
+		nd.outage += nd.since.since()
+		nd.since = 0
+		if !f.lanes.attaching() {
+			nd.wokeAt = 0
 		}
-		f.takeAhead(0, m.Bytes)
-		f.wake()
+		f.s.waiting.Add(-1)
+	case need && nd.since.IsZero():
+		nd.since, nd.wokeAt = stampNow(), 0
+		f.s.waiting.Add(1)
+	}
+	if need && f.s.near && !f.near.queued {
+		f.s.link.want(f)
+	}
+	nd.goAhead()
+}
+
+// goAhead sends the first bytes ahead of the lane that the flow needs. At the near relay
+// the flow may have that lane in place of a lost one, but the far relay has not come to it.
+func (nd *laneNeed) goAhead() {
+	f := nd.f
+	switch {
+	case f.s.near && !f.phase.known():
+		if f.lanes.main() == nil && !nd.since.IsZero() {
+			nd.openAhead()
+		}
+	case f.lanes.main() == nil && !nd.since.IsZero() || f.lanes.main() != nil && nd.lost && f.lanes.attaching() && !f.s.noResume:
+		nd.wakePeer()
 	}
 }

@@ -1,0 +1,197 @@
+package pair
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/sys/eyeballs"
+	"longhaul/internal/sys/halfopen"
+)
+
+// dialer makes connections of one link.
+type dialer struct {
+	node      *process
+	session   *session
+	options   LinkOptions
+	path      *wanPath
+	addresses []netip.AddrPort // in the order in which they are tried
+	preface   preface.Preface
+	hello     wire.Hello
+	within    time.Duration // for the connect
+	// early: the connection is used before the far relay's HELLO is here.
+	early bool
+	// overdue is called if the handshake takes longer than an answer; nil: nobody asks.
+	overdue func()
+	// proven is called once the far relay's key has proved that it is there; nil: nobody asks.
+	proven func()
+	// turn asks, once connected, whether to go on; nil: yes.
+	turn func() (leave func(), mine bool)
+}
+
+// dial returns nil without an error if it is not the attempt's turn.
+func (d dialer) dial(ctx context.Context) (*connection, error) {
+	config, err := d.node.identity.ClientTLS(d.options.Peer)
+	if err != nil {
+		return nil, problem(flow.PairKeyUnknown, "%w", err)
+	}
+	keys := d.node.identity.PeerKeys(d.options.Peer)
+	if len(keys) == 0 { // taken out meanwhile
+		return nil, problem(flow.PairKeyUnknown, "no key of peer %q", d.options.Peer)
+	}
+	tcp, at, err := d.connect(ctx)
+	if err != nil {
+		return nil, problem(flow.PairPathDown, "%w", err)
+	}
+	leave, mine := func() {}, true
+	if d.turn != nil {
+		leave, mine = d.turn()
+	}
+	if !mine {
+		tcp.Close()
+		return nil, nil
+	}
+	c, err := d.greet(ctx, tcp, config, d.preface.Append(nil, keys[0]))
+	if err != nil {
+		tcp.Close()
+		leave()
+		if len(d.addresses) > 1 {
+			d.path.hosts.Failed(at) // another one may be a relay that answers
+		}
+		return nil, err
+	}
+	c.leave = leave
+	return c, nil
+}
+
+// connect races for a connection to one of the addresses.
+func (d dialer) connect(ctx context.Context) (*net.TCPConn, netip.AddrPort, error) {
+	racing, cancel := context.WithTimeout(ctx, d.within+time.Duration(len(d.addresses))*eyeballs.AttemptDelay)
+	defer cancel()
+	conn, at, err := eyeballs.Dial(racing, d.path.hosts, d.addresses, d.attempt, func(c *net.TCPConn) { c.Close() })
+	if err != nil {
+		return nil, at, err
+	}
+	if raw, err := conn.SyscallConn(); err == nil && len(d.addresses) > 1 {
+		_ = raw.Control(func(fd uintptr) { halfopen.Complete(int(fd)) })
+	}
+	return conn, at, nil
+}
+
+// attempt connects to an address. If there are several, the connection is not acknowledged.
+func (d dialer) attempt(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
+	over := d.path.options()
+	nd := net.Dialer{Timeout: d.within, Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		failed := c.Control(func(fd uintptr) {
+			if err = prepare(int(fd), over, d.options); err == nil && len(d.addresses) > 1 {
+				err = halfopen.Hold(int(fd))
+			}
+		})
+		return cmp.Or(failed, err)
+	}}
+	over.bind(&nd)
+	nd.SetMultipathTCP(false)
+	conn, err := nd.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return nil, connectError(to, err)
+	}
+	return conn.(*net.TCPConn), nil
+}
+
+// connectError says why a connect failed in the words of the relay's other dials.
+func connectError(to netip.AddrPort, err error) error {
+	var op *net.OpError
+	var call *os.SyscallError
+	switch {
+	case errors.As(err, &call):
+		err = call.Err
+	case errors.As(err, &op):
+		err = op.Err
+	}
+	if call != nil && call.Syscall == "connect" && errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("connect to %s: %w, as by a blackhole route of this host", to, err)
+	}
+	return fmt.Errorf("connect to %s: %w", to, err)
+}
+
+// greet sends the preface, goes through the TLS handshake and exchanges HELLO.
+func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config, first []byte) (*connection, error) {
+	bulk, err := newBulkConn(tcp)
+	if err != nil {
+		return nil, err
+	}
+	if d.options.Established != nil {
+		bulk.control(d.options.Established)
+	}
+	bulk.corked, bulk.flushReads, bulk.tailApart = true, true, true
+	if d.preface.Kind == preface.Lane {
+		bulk.turns = d.node.turns
+	}
+	bulk.turns.begin(netip.Addr{})
+	defer bulk.turns.give()
+	if _, err := bulk.Write(first); err != nil {
+		return nil, err
+	}
+	bulk.endWithin(nearHandshake, d.session.strained) // without the wait for the turn
+	stop := context.AfterFunc(ctx, func() { tcp.Close() })
+	defer stop()
+	if d.overdue != nil {
+		defer time.AfterFunc(d.session.answerWithin(pongWithin, 8), d.overdue).Stop()
+	}
+	conn := tls.Client(bulk, config)
+	if err := conn.Handshake(); err != nil {
+		return nil, d.overloaded(handshakeProblem(vanished(bulk, err)))
+	}
+	if d.proven != nil {
+		d.proven()
+	}
+	if _, err := conn.Write(d.hello.Append(nil)); err != nil {
+		return nil, handshakeProblem(err)
+	}
+	c := &connection{bulk: bulk, stream: conn, peer: d.options.Peer, path: d.path, both: d.hello.Features}
+	if !d.early {
+		bulk.endWithin(nearHandshake, d.session.strained)
+		if c.hello, err = readHello(conn, d.hello.Features); err != nil {
+			return nil, err
+		}
+		c.both &= c.hello.Features
+	}
+	return c.finish(d.preface.Kind == preface.Lane), nil
+}
+
+// overloaded finds that the other end is one that is known to speak the protocol, and has no
+// processor for its answer: its kernel has acknowledged everything.
+func (d dialer) overloaded(err error) error {
+	s := d.session
+	s.mu.Lock()
+	known := s.instance != 0
+	s.mu.Unlock()
+	late := problemOf(err) == flow.PairUnpaired && errors.Is(err, os.ErrDeadlineExceeded)
+	if !late || !known {
+		return err
+	}
+	return problem(flow.PairOverloaded, "the other relay has no answer in its time: %w", err)
+}
+
+// nearHello is the HELLO of a near end, which also says how long its flows wait for a
+// lane, since the far end waits as long, and of which tunnel it is.
+func (r *relation) nearHello(o LinkOptions) wire.Hello {
+	h := r.node.hello(r.id, o.Tunnel)
+	h.Resume, h.Features, h.Origin = r.waits(o), r.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld|wire.FeatureSent|wire.FeatureTrouble, o.Origin
+	h.Features &^= r.node.options.Without
+	h.Boot = r.node.options.Boot
+	return h
+}

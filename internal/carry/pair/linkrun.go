@@ -1,0 +1,132 @@
+package pair
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/wire"
+)
+
+var _ flow.Carrier = (*Link)(nil)
+
+// Carry implements flow.Carrier.
+func (l *Link) Carry(c flow.Client, ended func(flow.End)) flow.Carried { return l.carry(c, ended) }
+
+func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
+	l.mu.Lock()
+	s, refuse := l.s, l.closed || l.node.draining.Load() || l.node.closing.Load()
+	f := newFlow(s, l.flowID.Add(1), c.Legs)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.add(f) // while the link keeps the session: replaceDrained closes one without flows
+	l.mu.Unlock()
+	f.done = ended
+	f.near.opening = &wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}
+	if s.noResume {
+		f.sf.NoResume()
+	}
+	f.sf.Out.Keep(c.Early)
+	l.node.flowsNow.Add(1)
+	l.followEnd(f) // the far process may have ended since
+	err := f.leg.take(c.FD)
+	if err != nil {
+		unix.Close(c.FD)
+		f.leg.fd = -1
+	}
+	switch {
+	case err != nil:
+		f.sf.LocalReset(cause(flow.EndNoResources, err))
+	case refuse:
+		f.sf.Abort(cause(flow.EndDrain, errors.New("the relay takes no new flows")))
+	}
+	f.wake()
+	return f
+}
+
+func (l *Link) run() {
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-l.node.ctx.Done():
+			return
+		case <-l.kick:
+		case <-ticker.C:
+		}
+		if l.tick() {
+			return
+		}
+	}
+}
+
+// tick dials what is missing. It reports true when a closed link has ended.
+func (l *Link) tick() (ended bool) {
+	now := time.Now()
+	l.mu.Lock()
+	l.replaceDrained()
+	l.waiting = slices.DeleteFunc(l.waiting, func(f *Flow) bool { return f.over.Load() })
+	all := append(slices.Clone(l.old), l.s)
+	closed := l.closed
+	l.mu.Unlock()
+	l.watchPaths(now)
+	for _, s := range all {
+		if s.control() == nil {
+			l.redial(s, now)
+		} else {
+			l.moveControl(s, now)
+		}
+		if s.reachable() {
+			l.dialLanes(s, now)
+		}
+	}
+	if closed && !slices.ContainsFunc(all, func(s *session) bool { return !s.rested() }) {
+		for _, s := range all {
+			s.close()
+		}
+		l.drop()
+		return true
+	}
+	return false
+}
+
+// replaceDrained begins a session for new flows if the far process takes none, and
+// ends drained ones with their last flow. The caller holds l.mu.
+func (l *Link) replaceDrained() {
+	l.s.mu.Lock()
+	draining := l.s.draining
+	l.s.mu.Unlock()
+	if draining {
+		l.replace()
+	}
+	l.old = slices.DeleteFunc(l.old, func(s *session) bool {
+		done := s.rested()
+		if done {
+			s.close()
+		}
+		return done
+	})
+}
+
+// Update changes options; flows go on.
+func (l *Link) Update(o LinkOptions) {
+	l.mu.Lock()
+	o = o.withDefaults()
+	if o.Peer != l.o.Peer || o.Tunnel != l.o.Tunnel || o.mode() != l.o.mode() {
+		l.old = append(l.old, l.s)
+		samePeer := o.Peer == l.o.Peer
+		l.o = o
+		if l.s = l.newSession(); samePeer {
+			l.s.goesOnFrom(l.old[len(l.old)-1])
+		}
+	}
+	l.o = o
+	l.setPaths(o.Paths)
+	l.redialNow() // a reload tries at once
+	l.mu.Unlock()
+	l.poke()
+}

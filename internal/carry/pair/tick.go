@@ -1,0 +1,165 @@
+package pair
+
+import (
+	"math"
+	"time"
+
+	"longhaul/internal/carry/flow"
+)
+
+// look finds what has taken too long.
+func (fw *flowWatch) look(now time.Time, w wait) {
+	f := fw.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.phase == phaseOver {
+		return
+	}
+	if !f.sf.Out.InFlight() && !f.sf.Out.EndInFlight() {
+		fw.ackedAt = stampOf(now)
+	}
+	fw.watchLanes(now)
+	fw.watchOpen(now)
+	fw.watchGap(now)
+	fw.tellSent(now)
+	f.spread.adjust(now)
+	switch {
+	case !f.phase.unheard() && (w.down && !fw.onOwn() || fw.tooLate(w.resume) || f.need.since.waited(now, w.resume) && (w.outage || f.s.stands(w.resume, now))):
+		f.giveUp(f.s.whyLost())
+	case fw.unserved(now, w):
+		f.giveUp(f.s.whyDown())
+	case !f.sf.Dead() && !f.sf.Clean():
+		fw.watchReset(now)
+		fw.watchSilence(now)
+	}
+	if !f.running && !f.leg.parkable() || f.leg.failed {
+		f.wake()
+	}
+	if f.sf.Out.Kept() > 0 && f.leg.canRead() {
+		f.wake() // the budget may have held it back, or a crowd
+	}
+	f.need.again(now)
+	f.need.goAhead() // there may be room by now
+	fw.rest(now)
+}
+
+// unserved reports that a near flow's client has waited long enough for a lane: for its
+// deadline, in which an outage does not count, since its end found no lane ready, nor a crowd
+// for which lanes are being made. With these that is no longer than others wait.
+func (fw *flowWatch) unserved(now time.Time, w wait) bool {
+	f := fw.f
+	if f.phase != phaseFresh || f.near.opening == nil {
+		return false
+	}
+	waited, deadline := f.start.until(now), f.near.opening.Deadline+f.s.strained()
+	return waited > deadline && (waited > w.resume || !w.outage && !w.makes && w.after > deadline) && f.s.stands(deadline, now)
+}
+
+// onOwn reports that the flow goes on without a control connection: the kernel decides how
+// long its lane lives.
+func (fw *flowWatch) onOwn() bool {
+	f := fw.f
+	return f.lanes.main() != nil && f.s.noResume && !f.sf.Dead() && !f.endsUntold()
+}
+
+// watchReset passes on a reset of the flow's own socket that nobody reads, because what
+// comes before it does not get away: after a time, without that.
+func (fw *flowWatch) watchReset(now time.Time) {
+	f := fw.f
+	if !f.leg.failed || f.sf.In.Ended() || !f.lanes.blocked() && !f.sf.Out.Full() {
+		return
+	}
+	if f.leg.cutSince.IsZero() {
+		f.leg.cutSince = stampOf(now)
+	}
+	if f.leg.cutSince.until(now) <= f.leg.options.ResetDrain {
+		return
+	}
+	err := f.leg.failure()
+	if err == nil {
+		f.leg.failed, f.leg.cutSince = false, 0
+		return
+	}
+	f.leg.broken = true
+	f.abort(legCause(f.s.near, err))
+	for _, l := range f.lanes.blockedLanes() {
+		l.close()
+		f.lanes.lose(l)
+	}
+}
+
+// watchSilence ends or parks a flow that is silent.
+func (fw *flowWatch) watchSilence(now time.Time) {
+	f := fw.f
+	silent := f.moved.until(now)
+	half := f.sf.Out.Ended() != f.sf.In.Ended()
+	cut := f.sf.Cutting()
+	if cut && f.leg.cutSince.IsZero() {
+		f.leg.cutSince = stampOf(now)
+	}
+	switch {
+	case cut && f.leg.cutSince.until(now) > f.leg.options.ResetDrain && f.need.since.IsZero():
+		f.sf.CutNow()
+		f.wake()
+	case half && silent > f.leg.options.HalfClose:
+		f.abort(cause(flow.EndHalfClosed, nil))
+	case f.leg.options.Idle > 0 && silent > f.leg.options.Idle:
+		f.abort(cause(flow.EndIdle, nil))
+	case f.s.near && f.phase.known() && f.lanes.main() != nil && f.leg.writable && !f.near.releasing && silent > f.s.parkAfter(f.s.node.options.ParkAfter) && f.sf.Quiet():
+		f.lanes.releaseFrom(1)
+		f.near.releaseDue, f.near.gaveBack = true, silent <= f.s.node.options.ParkAfter
+		f.wake()
+	}
+}
+
+// again has bytes go ahead again, which the other end may have had no room for. The far
+// relay asks again for a lane.
+func (nd *laneNeed) again(now time.Time) {
+	f := nd.f
+	if f.lanes.main() != nil || nd.wokeAt.IsZero() || nd.wokeAt.until(now) < f.s.answerWithin(time.Second, 4) {
+		return
+	}
+	nd.wokeAt = 0
+	if f.sf.NeedsLane() {
+		f.wake()
+	}
+}
+
+// rest takes a parked flow from those that are looked at each tick, unless something is
+// due before the next sweep but one. wake undoes it. The caller holds f.mu.
+func (fw *flowWatch) rest(now time.Time) {
+	fw.setResting(fw.quiet() && fw.silenceLeft(now) > 2*sweepEvery*tickEvery)
+}
+
+// quiet reports that the flow is parked and waits for events alone.
+func (fw *flowWatch) quiet() bool {
+	f := fw.f
+	return f.lanes.main() == nil && f.phase == phaseOpen && !f.running && !f.near.queued && !f.near.wanted && !f.leg.failed &&
+		f.need.since.IsZero() && f.need.wokeAt.IsZero() && f.sf.Quiet() && f.leg.parkable()
+}
+
+// silenceLeft is the time until silence ends the flow.
+func (fw *flowWatch) silenceLeft(now time.Time) time.Duration {
+	f := fw.f
+	bound := time.Duration(math.MaxInt64)
+	if f.sf.Out.Ended() != f.sf.In.Ended() {
+		bound = f.leg.options.HalfClose
+	}
+	if f.leg.options.Idle > 0 {
+		bound = min(bound, f.leg.options.Idle)
+	}
+	return bound - f.moved.until(now)
+}
+
+// wait is what flows without a lane have to wait for.
+type wait struct {
+	resume time.Duration // so long at most
+	outage bool          // the control connection is away, for less than resume
+	down   bool          // for longer
+	makes  bool          // it stands, or is about to, and lanes are being made, as far as is known
+	after  time.Duration // since the end of the latest outage; without one, and after resume, endless
+}
+
+// sweepEvery is the time between two looks at flows that rest, in ticks. Others are
+// looked at each tick.
+const sweepEvery = 100
