@@ -157,7 +157,7 @@ func converse(c *net.TCPConn, end byte, park func()) error {
 			return err
 		}
 		if !bytes.Equal(b, pattern(n, 'n'^'f'^end)) {
-			return errors.New("other bytes than were sent")
+			return fmt.Errorf("other bytes than were sent: %.64q", b)
 		}
 		return nil
 	}
