@@ -2,6 +2,14 @@ package pair
 
 import "time"
 
+// maxLaneDials bounds handshakes of lanes at the same time: after an outage each
+// flow needs one. It stays below the far relay's maxHandshakes.
+const maxLaneDials = 768
+
+// A handshake that takes this much longer than its round trips waits for a processor, here
+// or there. Up to growsWithin more of them may run, beyond shrinksBeyond fewer.
+const growsWithin = 500 * time.Millisecond
+
 const (
 	// leastLaneDials are the handshakes of lanes that may always run at the same time, and
 	// those for each round trip with which a link begins: one beginning each millisecond.
@@ -43,11 +51,3 @@ func (a *admission) ended(began, now time.Time, late time.Duration, running int)
 		a.most = min(a.most+1, maxLaneDials)
 	}
 }
-
-// maxLaneDials bounds handshakes of lanes at the same time: after an outage each
-// flow needs one. It stays below the far relay's maxHandshakes.
-const maxLaneDials = 768
-
-// A handshake that takes this much longer than its round trips waits for a processor, here
-// or there. Up to growsWithin more of them may run, beyond shrinksBeyond fewer.
-const growsWithin = 500 * time.Millisecond

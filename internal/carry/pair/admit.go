@@ -8,6 +8,14 @@ import (
 	"longhaul/internal/carry/pair/wire"
 )
 
+// The errors of admit.
+var (
+	errDenied  = errors.New("the peer is not admitted any more")
+	errRemoved = errors.New("the tunnel was removed")
+	errOver    = errors.New("the flow is over")
+	errEnding  = errors.New("the process ends")
+)
+
 // open takes an OPEN of the near relay: a new flow, or a known one on another lane.
 func (s *session) open(l *lane, frame wire.Frame, b []byte) error {
 	if s.near {
@@ -99,11 +107,3 @@ func (s *session) decline(id uint64, err error) {
 	}
 	s.reply(wire.Message{Type: wire.MessageGone, Flow: id})
 }
-
-// The errors of admit.
-var (
-	errDenied  = errors.New("the peer is not admitted any more")
-	errRemoved = errors.New("the tunnel was removed")
-	errOver    = errors.New("the flow is over")
-	errEnding  = errors.New("the process ends")
-)

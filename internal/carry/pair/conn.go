@@ -16,6 +16,14 @@ import (
 	"longhaul/internal/carry/pair/preface"
 )
 
+// handshakeTimeout bounds the preface of a connection, and the other end's part of TLS and of HELLO each,
+// beside the time for which they wait for a processor.
+const handshakeTimeout = 10 * time.Second
+
+// nearHandshake is the near relay's bound: it gives up before the far one does, whose reset would say that
+// no relay is there.
+const nearHandshake = handshakeTimeout - handshakeTimeout/20
+
 // The sizes of a connection's buffers in bytes. A read takes many TLS records, and a
 // write carries those of a frame with their overhead.
 const (
@@ -432,11 +440,3 @@ func (c *bulkConn) SetDeadline(t time.Time) error { return c.tcp.SetDeadline(t) 
 func (c *bulkConn) SetReadDeadline(t time.Time) error { return c.tcp.SetReadDeadline(t) }
 
 func (c *bulkConn) SetWriteDeadline(t time.Time) error { return c.tcp.SetWriteDeadline(t) }
-
-// handshakeTimeout bounds the preface of a connection, and the other end's part of TLS and of HELLO each,
-// beside the time for which they wait for a processor.
-const handshakeTimeout = 10 * time.Second
-
-// nearHandshake is the near relay's bound: it gives up before the far one does, whose reset would say that
-// no relay is there.
-const nearHandshake = handshakeTimeout - handshakeTimeout/20

@@ -5,6 +5,14 @@ import (
 	"time"
 )
 
+const (
+	// strainHalves is the time after which half of a delay counts still.
+	strainHalves = 2 * time.Second
+	maxStrain    = 10 * time.Second
+	// overloadedFrom is the strain from which a session counts as overloaded.
+	overloadedFrom = time.Second
+)
+
 // delayMemory is how long a round trip counts as one without queues. It takes a path that has
 // become longer as long to be known as that.
 const delayMemory = time.Hour
@@ -63,11 +71,3 @@ func (s *strain) now(now time.Time) time.Duration {
 	defer s.mu.Unlock()
 	return s.late >> max(now.Sub(s.at)/strainHalves, 0)
 }
-
-const (
-	// strainHalves is the time after which half of a delay counts still.
-	strainHalves = 2 * time.Second
-	maxStrain    = 10 * time.Second
-	// overloadedFrom is the strain from which a session counts as overloaded.
-	overloadedFrom = time.Second
-)

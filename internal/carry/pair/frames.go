@@ -8,6 +8,19 @@ import (
 	"longhaul/internal/carry/pair/wire"
 )
 
+// padPiece is what pad writes at a time, in bytes: while the other end reads nothing, no more
+// waits in memory.
+const padPiece = 8 << 10
+
+var zeros [padPiece]byte
+
+// A frame may have every record, and a record fits a buffer.
+const (
+	_ = uint(wire.MaxRecord - compress.MaxRecord)
+	_ = uint(compress.MinRecord - wire.MinRecord)
+	_ = uint(largeBuffer - wire.MaxRecord)
+)
+
 // frames are what goes over a lane's connection, both ways.
 type frames struct {
 	bulk *bulkConn
@@ -129,16 +142,3 @@ func recordAt(offset uint64) int {
 	}
 	return maxRecord
 }
-
-// padPiece is what pad writes at a time, in bytes: while the other end reads nothing, no more
-// waits in memory.
-const padPiece = 8 << 10
-
-var zeros [padPiece]byte
-
-// A frame may have every record, and a record fits a buffer.
-const (
-	_ = uint(wire.MaxRecord - compress.MaxRecord)
-	_ = uint(compress.MinRecord - wire.MinRecord)
-	_ = uint(largeBuffer - wire.MaxRecord)
-)

@@ -1,8 +1,9 @@
 package pair
 
 import (
-	"longhaul/internal/carry/pair/wire"
 	"time"
+
+	"longhaul/internal/carry/pair/wire"
 )
 
 // mode is how the lanes of a session carry flows. It never changes: a link whose

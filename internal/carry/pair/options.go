@@ -12,6 +12,9 @@ import (
 	"longhaul/internal/carry/pair/wire"
 )
 
+// maxDeadline bounds the time in which a peer wants a target: what a configuration may have.
+const maxDeadline = time.Hour
+
 // Defaults of options that are zero.
 const (
 	DefaultResume        = 2 * time.Minute
@@ -164,6 +167,3 @@ func withDefaults(o flow.LegOptions) *flow.LegOptions {
 	}
 	return &o
 }
-
-// maxDeadline bounds the time in which a peer wants a target: what a configuration may have.
-const maxDeadline = time.Hour

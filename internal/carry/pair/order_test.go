@@ -49,6 +49,24 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// TestSize holds that each type of the package fits a head.
+func TestSize(t *testing.T) {
+	const maxFields, maxMethods = 25, 40
+	pkg, _, _ := check(t)
+	for _, name := range pkg.Scope().Names() {
+		typ, ok := pkg.Scope().Lookup(name).(*types.TypeName)
+		if !ok || typ.IsAlias() {
+			continue
+		}
+		if n := typ.Type().(*types.Named).NumMethods(); n > maxMethods {
+			t.Errorf("%s has %d methods, at most %d may be: give a part of it a type of its own", name, n, maxMethods)
+		}
+		if s, ok := typ.Type().Underlying().(*types.Struct); ok && s.NumFields() > maxFields {
+			t.Errorf("%s has %d fields, at most %d may be: give a part of it a type of its own", name, s.NumFields(), maxFields)
+		}
+	}
+}
+
 // orderOf lists the files from the bottom up, as the package's doc does.
 func orderOf(t *testing.T) (order []string) {
 	f, err := parser.ParseFile(token.NewFileSet(), "doc.go", nil, parser.ParseComments)
@@ -90,6 +108,23 @@ func sources(t *testing.T) []string {
 
 // references finds which file uses which other one, and what of it.
 func references(t *testing.T) map[[2]string]map[string]bool {
+	pkg, info, fset := check(t)
+	refs := map[[2]string]map[string]bool{}
+	for id, o := range info.Uses {
+		if o.Pkg() != pkg || !isDeclared(o, pkg) {
+			continue
+		}
+		ref := [2]string{fset.Position(id.Pos()).Filename, fset.Position(o.Pos()).Filename}
+		if refs[ref] == nil {
+			refs[ref] = map[string]bool{}
+		}
+		refs[ref][o.Name()] = true
+	}
+	return refs
+}
+
+// check finds what the package's names mean.
+func check(t *testing.T) (*types.Package, *types.Info, *token.FileSet) {
 	fset := token.NewFileSet()
 	var files []*ast.File
 	for _, name := range sources(t) {
@@ -105,18 +140,7 @@ func references(t *testing.T) map[[2]string]map[string]bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refs := map[[2]string]map[string]bool{}
-	for id, o := range info.Uses {
-		if o.Pkg() != pkg || !isDeclared(o, pkg) {
-			continue
-		}
-		ref := [2]string{fset.Position(id.Pos()).Filename, fset.Position(o.Pos()).Filename}
-		if refs[ref] == nil {
-			refs[ref] = map[string]bool{}
-		}
-		refs[ref][o.Name()] = true
-	}
-	return refs
+	return pkg, info, fset
 }
 
 // isDeclared reports that an object is a function, a method, or what the package declares outside of

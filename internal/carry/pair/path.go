@@ -19,6 +19,9 @@ import (
 	"longhaul/internal/words/units"
 )
 
+// betterBy is the least gain in delay for which the control connection moves.
+const betterBy = 10 * time.Millisecond
+
 // suspectFor is the time after the loss of a lane for which its path is chosen last, unless the
 // path's probe finds it dead before.
 const suspectFor = time.Second
@@ -416,6 +419,3 @@ func (p *wanPath) poolDials() int {
 	defer p.mu.Unlock()
 	return p.pools
 }
-
-// betterBy is the least gain in delay for which the control connection moves.
-const betterBy = 10 * time.Millisecond

@@ -14,6 +14,11 @@ import (
 	"longhaul/internal/sys/loglimit"
 )
 
+// maxDials bounds the attempts of all links of a node together that nobody waits for:
+// further ones for a control connection, and lanes for pools. After an outage hundreds of
+// tunnels come back at once, and a far relay that is flooded answers too late for all.
+const maxDials = 256
+
 // process is what all parts of a node share.
 type process struct {
 	options  Options
@@ -66,8 +71,3 @@ func randomID() uint64 {
 	_, _ = rand.Read(b[:]) // never fails
 	return binary.BigEndian.Uint64(b[:]) | 1
 }
-
-// maxDials bounds the attempts of all links of a node together that nobody waits for:
-// further ones for a control connection, and lanes for pools. After an outage hundreds of
-// tunnels come back at once, and a far relay that is flooded answers too late for all.
-const maxDials = 256

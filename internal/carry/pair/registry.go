@@ -10,6 +10,11 @@ import (
 	"time"
 )
 
+// openWithin bounds the time for which a lane waits for the OPEN of its flow.
+const openWithin = handshakeTimeout
+
+var errNoOpen = errors.New("no OPEN came for the flow that the lane names")
+
 const (
 	// maxAsking bounds the OPENs of a far session that are neither admitted nor refused yet.
 	maxAsking = 64
@@ -202,8 +207,3 @@ func (r *registry) opened(id uint64) {
 		delete(r.expects, id)
 	}
 }
-
-// openWithin bounds the time for which a lane waits for the OPEN of its flow.
-const openWithin = handshakeTimeout
-
-var errNoOpen = errors.New("no OPEN came for the flow that the lane names")

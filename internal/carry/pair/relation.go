@@ -11,6 +11,13 @@ import (
 	"longhaul/internal/carry/pair/wire"
 )
 
+// errRecordUnasked is the error of a record on a lane whose near end wanted none.
+var errRecordUnasked = errors.New("a compressed record, which nobody asked for")
+
+var errUnsealed = errors.New("a beginning or an end on a lane in clear, where none may be")
+
+var errMissing = errors.New("bytes are missing at the other relay, which a lane has not brought")
+
 // Whoever is on the path of lanes in clear may read and change what they carry. So where both
 // ends know how, a session in clear is sealed: OPEN and END go on the control connection, which
 // has TLS. A lane begins with an ATTACH that names its flow, and carries bytes. What it brings may
@@ -74,10 +81,3 @@ func (c *compressed) add(plain, packed int) {
 	c.plain.Add(int64(plain))
 	c.packed.Add(int64(packed))
 }
-
-// errRecordUnasked is the error of a record on a lane whose near end wanted none.
-var errRecordUnasked = errors.New("a compressed record, which nobody asked for")
-
-var errUnsealed = errors.New("a beginning or an end on a lane in clear, where none may be")
-
-var errMissing = errors.New("bytes are missing at the other relay, which a lane has not brought")

@@ -10,6 +10,12 @@ import (
 	"longhaul/internal/carry/pair/wire"
 )
 
+const maxSessions = 512 // of one peer
+
+const maxIdleLanes = 1024 // of one peer: lanes that carry no flow
+
+const maxPeerResume = time.Hour // for which a peer may have its flows wait for a lane
+
 func keyOf(peer string, h wire.Hello) NearSession {
 	return NearSession{peer, h.Instance, h.Session}
 }
@@ -218,9 +224,3 @@ func (n *Node) sessionEnded(s *session) {
 		s.use.leave(left{near: key, outcomes: s.outcomes, owesFor: owesFor})
 	}
 }
-
-const maxSessions = 512 // of one peer
-
-const maxIdleLanes = 1024 // of one peer: lanes that carry no flow
-
-const maxPeerResume = time.Hour // for which a peer may have its flows wait for a lane

@@ -7,6 +7,10 @@ import (
 	"longhaul/internal/carry/flow"
 )
 
+// sweepEvery is the time between two looks at flows that rest, in ticks. Others are
+// looked at each tick.
+const sweepEvery = 100
+
 // look finds what has taken too long.
 func (fw *flowWatch) look(now time.Time, w wait) {
 	f := fw.f
@@ -159,7 +163,3 @@ type wait struct {
 	makes  bool          // it stands, or is about to, and lanes are being made, as far as is known
 	after  time.Duration // since the end of the latest outage; without one, and after resume, endless
 }
-
-// sweepEvery is the time between two looks at flows that rest, in ticks. Others are
-// looked at each tick.
-const sweepEvery = 100

@@ -5,6 +5,19 @@ import (
 	"time"
 )
 
+const (
+	tickEvery = 100 * time.Millisecond
+	pingEvery = time.Second
+	// pongWithin is the shortest time for an answer of the other relay.
+	pongWithin = 2 * time.Second
+	// maxRTT is the longest round trip that a path has. A PONG that takes longer has met
+	// a relay without a processor, of which no deadline may depend for long.
+	maxRTT = 2 * time.Second
+	// crowd is the least number of flows without a lane that share what goes ahead, so that all go on
+	// soon: all together twice maxAhead.
+	crowd = 32
+)
+
 // timing is how long the other process may take for an answer. The round trip is that of the control
 // connection.
 type timing struct {
@@ -76,10 +89,6 @@ func (t *timing) parkAfter(usual time.Duration) time.Duration {
 	return usual
 }
 
-// crowd is the least number of flows without a lane that share what goes ahead, so that all go on
-// soon: all together twice maxAhead.
-const crowd = 32
-
 // isCrowd reports that so many flows wait for a lane.
 func (t *timing) isCrowd() bool { return t.waiting.Load() >= crowd }
 
@@ -108,16 +117,3 @@ func (t *timing) measured(sent time.Time, rtt, known time.Duration) {
 	t.rttvar.Store((3*t.rttvar.Load() + int64(deviation)) / 4)
 	t.srtt.Store((7*int64(old) + int64(rtt)) / 8)
 }
-
-// maxRTT is the longest round trip that a path has. A PONG that takes longer has met
-// a relay without a processor, of which no deadline may depend for long.
-const maxRTT = 2 * time.Second
-
-const pingEvery = time.Second
-
-const (
-	tickEvery = 100 * time.Millisecond
-)
-
-// pongWithin is the shortest time for an answer of the other relay.
-const pongWithin = 2 * time.Second

@@ -2,6 +2,27 @@ package pair
 
 import "time"
 
+const (
+	limitStart = 512 << 10
+	limitMax   = 64 << 20
+	// windowRounds is the window, in what the lanes bring in a round trip.
+	windowRounds = 1.7
+	// reachRounds is the same for what lacks an acknowledgement, with what the other end holds
+	// before its turn.
+	reachRounds = 3
+	// windowLeast is for how much time of the lanes' rate a window is enough at least:
+	// acknowledgements wait for others.
+	windowLeast = 3 * ackDelay
+	// windowMemory is for how long the highest rate counts.
+	windowMemory = time.Second
+	// growth is that of the rate while a flow becomes faster, within windowMemory.
+	growth     = 1.25
+	growRounds = 2
+	// heldBack is the share of its highest rate of late below which a flow whose window is full
+	// is one that it holds back.
+	heldBack = 0.9
+)
+
 // A flow keeps what it has read until the other end has it: what is under way, what the kernel has
 // not sent yet, and what waits in a lane behind bytes that are repeated. So what it keeps, its
 // window, is about twice what its lanes bring in a round trip. A window that is too small makes
@@ -54,24 +75,3 @@ func (w *window) size(now stamp, rounds, open float64, rtt time.Duration) int {
 	trips := max(rounds*rtt.Seconds(), windowLeast.Seconds())
 	return int(min(max(trips*w.rate(), open, limitStart), limitMax))
 }
-
-const (
-	limitStart = 512 << 10
-	limitMax   = 64 << 20
-	// windowRounds is the window, in what the lanes bring in a round trip.
-	windowRounds = 1.7
-	// reachRounds is the same for what lacks an acknowledgement, with what the other end holds
-	// before its turn.
-	reachRounds = 3
-	// windowLeast is for how much time of the lanes' rate a window is enough at least:
-	// acknowledgements wait for others.
-	windowLeast = 3 * ackDelay
-	// windowMemory is for how long the highest rate counts.
-	windowMemory = time.Second
-	// growth is that of the rate while a flow becomes faster, within windowMemory.
-	growth     = 1.25
-	growRounds = 2
-	// heldBack is the share of its highest rate of late below which a flow whose window is full
-	// is one that it holds back.
-	heldBack = 0.9
-)
