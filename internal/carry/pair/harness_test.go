@@ -146,6 +146,7 @@ type stand struct {
 	tasks      sync.WaitGroup
 	nearEnds   chan flow.End
 	farEnds    chan flow.End
+	host       string // address of its listeners
 	mu         sync.Mutex
 	admit      bool
 	removed    atomic.Bool
@@ -164,12 +165,22 @@ type stand struct {
 
 type standOption func(*stand, *pair.Options, *pair.LinkOptions)
 
+var stands atomic.Uint32
+
+// ownLoopback is an address for one stand: a port of 127.0.0.1 that a stand has given up may be another
+// one's next, and what still dials the former would reach the latter.
+func ownLoopback() string {
+	n := stands.Add(1)
+	return fmt.Sprintf("127.%d.%d.%d", 1+os.Getpid()%254, byte(n>>8), byte(n))
+}
+
 func newStand(t testing.TB, options ...standOption) *stand {
 	s := &stand{t: t, admit: true, nearEnds: make(chan flow.End, 10000), farEnds: make(chan flow.End, 10000),
 		nearKeys: newKeyring(t), farKeys: newKeyring(t)}
 	s.nearKeys.trust("far", s.farKeys)
 	s.farKeys.trust("near", s.nearKeys)
-	s.clients, s.lanes = nettest.ListenTCP(t, "127.0.0.1:0"), nettest.ListenTCP(t, "127.0.0.1:0")
+	s.host = ownLoopback()
+	s.clients, s.lanes = nettest.ListenTCP(t, s.host+":0"), nettest.ListenTCP(t, s.host+":0")
 	s.path = newPath(t, s.lanes.Addr().String())
 	var o pair.Options
 	lo := pair.LinkOptions{Tunnel: "up", Peer: "far", Resume: time.Minute, Warm: 2, Addresses: func(context.Context) ([]netip.AddrPort, error) {
@@ -314,7 +325,7 @@ func (s *stand) setTarget(a netip.AddrPort) {
 
 // serve answers each connection of the target.
 func (s *stand) serve(handle func(*net.TCPConn)) {
-	l := nettest.ListenTCP(s.t, "127.0.0.1:0")
+	l := nettest.ListenTCP(s.t, s.host+":0")
 	s.setTarget(addrOf(l))
 	s.t.Cleanup(func() { l.Close() })
 	s.tasks.Go(func() {

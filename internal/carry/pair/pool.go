@@ -90,7 +90,7 @@ func (p *pool) takeWarm(over *wanPath) *lane {
 func (p *pool) putWarm(l *lane, limit int) {
 	p.mu.Lock()
 	l.mu.Lock()
-	spare := l
+	var spare []*lane
 	here := p.warmOf(l.path)
 	if !l.closed && !l.warm && (here < limit || l.used && limit > 0) {
 		l.warm = true
@@ -101,18 +101,18 @@ func (p *pool) putWarm(l *lane, limit int) {
 			p.warm = slices.Insert(p.warm, 0, l)
 		}
 	}
-	if l.warm {
-		spare = nil // it is there, perhaps since before
+	if !l.warm {
+		spare = append(spare, l)
 	}
 	l.mu.Unlock()
 	if here > limit {
 		i := slices.IndexFunc(p.warm, func(other *lane) bool { return other.path == l.path })
-		spare = p.warm[i]
+		spare = append(spare, p.warm[i])
 		p.warm = slices.Delete(p.warm, i, i+1)
 	}
 	p.mu.Unlock()
-	if spare != nil {
-		spare.close()
+	for _, l := range spare {
+		l.close()
 	}
 }
 

@@ -229,10 +229,10 @@ func (s *session) laneFailed(err error) { s.link.laneFailed(s, err) }
 
 // forget drops a flow that is over.
 func (s *session) forget(f *Flow) {
-	s.strike(f)
 	if !s.near {
-		s.bury(f.id, 0)
+		s.bury(f.id, 0) // first: an OPEN that comes again finds the flow or its number
 	}
+	s.strike(f)
 	s.node.flowsNow.Add(-1)
 }
 

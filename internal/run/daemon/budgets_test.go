@@ -178,7 +178,7 @@ func TestBothNamesOfBrutal(t *testing.T) {
 	change, _, err := all.prepare(budgetConfig(t, "80Mbit", "brutal", "lh_brutal"))
 	nettest.Must(t, err)
 	change.Commit()
-	if want := "the configuration names both brutal and lh_brutal: name one of them"; !strings.Contains(log.String(), want) {
+	if want := "name one of brutal or lh_brutal in all tunnels"; !strings.Contains(log.String(), want) {
 		t.Errorf("log %s, want %q", log.String(), want)
 	}
 }
