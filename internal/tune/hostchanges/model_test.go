@@ -27,6 +27,7 @@ import (
 	"longhaul/internal/tune/cc"
 	"longhaul/internal/tune/mss"
 	"longhaul/internal/tune/route"
+	"longhaul/internal/words/ccnames"
 	"longhaul/test/nettest"
 )
 
@@ -505,9 +506,9 @@ func (w *walk) takeBack(h *Host, owner string, all bool, which func(string, mode
 // otherProgram changes a thing as ip route and sysctl do.
 func (w *walk) otherProgram(prefix string) string {
 	if w.random.IntN(3) == 0 || w.routes[prefix] == nil {
-		allowed, err := cc.Allowed() // not for these tests' algorithms, which are unloaded
+		allowed, err := cc.Allowed()
 		must(w.t, err)
-		allowed = slices.DeleteFunc(allowed, w.isOurs)
+		allowed = slices.DeleteFunc(allowed, func(name string) bool { return !ccnames.InLinux(name) }) // tests unload theirs
 		name := pick(w, allowed...)
 		must(w.t, os.WriteFile("/proc/sys/net/ipv4/tcp_congestion_control", []byte(name), 0))
 		w.values["default"] = name
