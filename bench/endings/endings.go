@@ -59,8 +59,8 @@ func suite(within time.Duration) kit.Suite {
 			Long: `endings runs scripts of both ends of a connection through relays on loopback. An
 ending is right if the side that is left sees what happened to the other: an end
 for an end, a reset for everything else, and before it every byte that had
-arrived at the relay. The table counts the runs that were wrong. What is not
-installed is skipped.
+arrived at the relay. The table counts the runs that were wrong. A relay that
+this host lacks is skipped.
 
 Exit codes: 0 longhaul got every ending right, 1 it did not.`,
 			Example: `  go run ./bench/endings

@@ -41,9 +41,9 @@
 // of all legs. The link's goroutine looks at each tick, and when it is poked, what is missing, and
 // begins a goroutine for each dial. The node's goroutine looks after sessions and flows.
 //
-// Flow.wake has the flow's goroutine look again, and begins one if there is none. Flow.step, and
-// what it calls, gives the flow's lock away while it reads, writes or sends: who calls it looks
-// again.
+// Flow.wake has the flow's goroutine look again; a flow without a goroutine gets one. Flow.step and
+// the functions that it calls release the flow's lock while they read, write or send, so their
+// callers must check the flow's state again.
 //
 // # Locks
 //

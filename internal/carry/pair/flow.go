@@ -198,7 +198,7 @@ func (ls *laneSet) of(l *lane) *subflow {
 // has reports whether the flow has a lane. The caller holds f.mu.
 func (ls *laneSet) has(l *lane) bool { return ls.of(l) != nil }
 
-// main is the main lane; nil: there is none.
+// main is the main lane; nil: the flow has no lane.
 func (ls *laneSet) main() *lane {
 	if len(ls.all) == 0 {
 		return nil

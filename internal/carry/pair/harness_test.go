@@ -819,8 +819,8 @@ func (p *path) refuse(kind preface.Kind, on bool) {
 	}
 }
 
-// deafen makes black holes of the connections of a kind that are there: nobody acknowledges what either
-// relay sends, and neither is told.
+// deafen makes black holes of the present connections of a kind: nobody acknowledges what either relay
+// sends, and no relay gets an error.
 func (p *path) deafen(kinds ...preface.Kind) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -26,9 +26,7 @@ func (ls *laneSet) add(l *lane, greet []byte, ready bool) *subflow {
 
 // drop takes a lane from the flow. What nobody acknowledged of it goes over the others.
 func (ls *laneSet) drop(st *subflow) {
-	st.gone = true
-	st.cond.broadcast()
-	ls.giveMemory(st)
+	ls.end(st)
 	ls.all = slices.DeleteFunc(ls.all, func(other *subflow) bool { return other == st })
 	if len(ls.all) == 0 {
 		ls.all = nil
@@ -41,24 +39,25 @@ func (ls *laneSet) drop(st *subflow) {
 // dropAll takes all lanes from the flow.
 func (ls *laneSet) dropAll() {
 	for _, st := range ls.all {
-		st.gone = true
-		st.cond.broadcast()
-		ls.giveMemory(st)
+		ls.end(st)
 	}
 	ls.all = nil
+}
+
+// end stops whoever sends on a lane that the flow gives up, and returns its memory.
+func (ls *laneSet) end(st *subflow) {
+	st.gone = true
+	st.cond.broadcast()
+	if st.further {
+		st.further = false
+		ls.f.s.node.budget.Give(laneMemory)
+	}
 }
 
 // takeMemory counts what a further lane takes.
 func (ls *laneSet) takeMemory(st *subflow) {
 	st.further = true
 	ls.f.s.node.budget.Force(laneMemory)
-}
-
-func (ls *laneSet) giveMemory(st *subflow) {
-	if st.further {
-		st.further = false
-		ls.f.s.node.budget.Give(laneMemory)
-	}
 }
 
 // pumpAll has each lane send by a goroutine of its own: from the second lane on none may

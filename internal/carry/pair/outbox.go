@@ -11,7 +11,7 @@ import (
 
 // outbox is what a session has for the other end on the control connection.
 type outbox struct {
-	ctl atomic.Pointer[control] // nil: there is none
+	ctl atomic.Pointer[control] // nil: the session is not connected
 
 	mu       sync.Mutex
 	dirty    []*Flow     // those that have messages due

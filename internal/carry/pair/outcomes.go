@@ -181,7 +181,8 @@ type peerUse struct {
 	idle atomic.Int64 // lanes that carry no flow
 	// left are outcomes of sessions that are closed, in their order; under the node's lock.
 	left []left
-	// dropped is until when the peer may wait for one of those that were dropped of left; zero: there is none.
+	// dropped is the time until which the peer may wait for an outcome that was dropped from left;
+	// zero: none was dropped.
 	dropped time.Time
 }
 

@@ -63,7 +63,7 @@ func (p *pool) laneCongestionControl() string {
 	return ""
 }
 
-// takeWarm takes the lane over a path from the pool that was used last; nil: there is none.
+// takeWarm takes the most recently used lane over a path from the pool; nil: the pool has no such lane.
 func (p *pool) takeWarm(over *wanPath) *lane {
 	p.mu.Lock()
 	defer p.mu.Unlock()

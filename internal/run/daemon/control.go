@@ -92,7 +92,7 @@ func (s *controlSocket) relayName(c *config.Config) string {
 	return strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 }
 
-// name returns the name by which a user may ask for this relay; empty: there is none.
+// name returns the name by which a user may ask for this relay; empty: it has no name.
 func (s *controlSocket) name() string { return control.NameIn(control.Directory(s.getenv), s.path) }
 
 // aside returns the path after another process has taken over; empty: there is no socket.
