@@ -18,6 +18,9 @@ import (
 type Carrier interface {
 	// Carry takes over an admitted client. ended gets the flow's end, once, from any goroutine.
 	Carry(c Client, ended func(End)) Carried
+
+	// Taking says whether the far relay takes new flows now.
+	Taking() Taking
 }
 
 // Client is a client whose flow a carrier takes over.
@@ -29,7 +32,11 @@ type Client struct {
 	// waits for a session, but for an outage, which it waits for as long as other flows;
 	// 0: 10 s.
 	Deadline time.Duration
-	Legs     LegOptions
+	// Others: the tunnel has other hops. Until the far relay has a target, the carrier reads nothing
+	// of the client and sends nothing that it has said, so that no request reaches two targets, and it
+	// gives the client back (see End.Back) once the hop is lost or suspect or refuses the flow.
+	Others bool
+	Legs   LegOptions
 }
 
 // LegOptions are what a carrier does with a flow's socket at this relay.
@@ -55,6 +62,10 @@ type Carried interface {
 	// WaitsForPath reports whether the flow's bytes wait for the path between the relays,
 	// and not for somebody who does not read.
 	WaitsForPath() bool
+
+	// GiveBack asks for the client, which comes as an End with Back, unless the far relay has a
+	// target for the flow already, or the client had no Others.
+	GiveBack()
 
 	// Reset resets both peers, and both relays record the reason.
 	Reset(reason EndReason, err error)
@@ -106,6 +117,9 @@ type End struct {
 	Reason EndReason
 	Err    error // behind the reason; nil for a clean end
 	ByPeer bool  // Reason and Err are the other relay's word
+	// Back is the client again, as Carry got it: the flow goes on at another hop. Reason says why it
+	// does not here; nil: the flow has ended.
+	Back *Client
 	// BytesUp, client to target, are handed to the target's socket at the far relay, and
 	// acknowledged at the near one.
 	BytesUp, BytesDown int64

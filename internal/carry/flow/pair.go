@@ -314,8 +314,10 @@ func (s *Session) keyRemedy() string {
 
 // Taking says whether the pair of a near tunnel takes new flows.
 type Taking struct {
-	Peer    string
+	Peer    string // as the tunnel names it: a host, or a site
+	Host    string // the peer whose key the far relay has proved; empty: not known yet
 	Takes   bool
+	Suspect bool        // the far relay owes an answer for too long: new flows go to other hops, and standing ones stay
 	Stood   bool        // the pair has stood, in this process or the one before
 	Met     bool        // in this session
 	Since   time.Time   // the session has stood, or not, or the far tunnel has had its trouble, or none again

@@ -28,6 +28,7 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
+	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/test/nettest"
@@ -86,7 +87,22 @@ func (k *keyring) ServerTLS() *tls.Config {
 }
 
 func (k *keyring) ClientTLS(peer string) (*tls.Config, error) {
-	return k.config(func(key ed25519.PublicKey) bool { name, _ := k.PeerOf(key); return name == peer }), nil
+	return k.config(func(key ed25519.PublicKey) bool {
+		name, known := k.PeerOf(key)
+		return known && identity.IsOf(name, peer)
+	}), nil
+}
+
+func (k *keyring) Hosts(name string) (hosts []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for peer := range k.peers {
+		if identity.IsOf(peer, name) {
+			hosts = append(hosts, peer)
+		}
+	}
+	slices.Sort(hosts)
+	return hosts
 }
 
 func (k *keyring) PeerOf(key ed25519.PublicKey) (string, bool) {

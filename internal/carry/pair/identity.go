@@ -13,9 +13,11 @@ type Identity interface {
 	// ServerTLS is the configuration for an accepted connection. It demands a
 	// client's certificate and refuses one whose key belongs to no peer.
 	ServerTLS() *tls.Config
-	// ClientTLS is the configuration for a connection to a peer. It refuses any
-	// other key than this peer's: an error of that check is flow.PairKeyUnknown.
+	// ClientTLS is the configuration for a connection to a peer, or to any host of a site. It
+	// refuses any other key than theirs: an error of that check is flow.PairKeyUnknown.
 	ClientTLS(peer string) (*tls.Config, error)
+	// Hosts names the peers that a name means: one, or the hosts of a site; none: it is unknown.
+	Hosts(name string) []string
 	// PeerOf names the peer that a key of a verified certificate belongs to.
 	PeerOf(key ed25519.PublicKey) (name string, known bool)
 	// PublicKeys are this host's keys that a preface may be made for, the one in

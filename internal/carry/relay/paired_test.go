@@ -59,6 +59,8 @@ func (f *carriedFlow) WaitsForPath() bool {
 
 func (f *carriedFlow) EachLane() []report.Lane { return nil }
 
+func (f *carriedFlow) GiveBack() {}
+
 func (f *carriedFlow) Reset(reason report.EndReason, _ error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,6 +100,8 @@ func (c *carrier) Carry(client report.Client, ended func(report.End)) report.Car
 	c.flows <- f
 	return f
 }
+
+func (c *carrier) Taking() report.Taking { return report.Taking{Takes: true} }
 
 func (c *carrier) next(t *testing.T) *carriedFlow {
 	t.Helper()

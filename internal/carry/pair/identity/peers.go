@@ -20,6 +20,15 @@ const holdsWord = "has="
 // maxName is the greatest length of a peer's name in bytes.
 const maxName = 64
 
+// A site may have several hosts, each with its own key. Then a host is the peer SITE/HOST, and the
+// site's name stands for all of its hosts.
+const siteEnd = "/"
+
+// IsOf reports whether a peer is meant by a name, which is its own or that of its site.
+func IsOf(peer, name string) bool {
+	return peer == name || strings.HasPrefix(peer, name) && strings.HasPrefix(peer[len(name):], siteEnd)
+}
+
 // Peer is another host with its pinned keys.
 type Peer struct {
 	Name  string
@@ -31,19 +40,27 @@ type Peer struct {
 	Holds PublicKey
 }
 
-// CheckName refuses names that are not 1 to 64 letters, digits, dots, hyphens and
-// underscores, beginning with a letter or digit. The error is a [*remedy.Error].
+// CheckName refuses names of peers that are not NAME or SITE/HOST, at most 64 bytes together, each
+// of letters, digits, dots, hyphens and underscores, beginning with a letter or digit. The error is
+// a [*remedy.Error].
 func CheckName(name string) error {
-	ok := name != "" && len(name) <= maxName
-	for i, c := range []byte(name) {
-		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		ok = ok && (alnum || i > 0 && strings.IndexByte("._-", c) >= 0)
-	}
-	if !ok {
+	site, host, several := strings.Cut(name, siteEnd)
+	if len(name) > maxName || !isWord(site) || several && !isWord(host) {
 		return remedy.New(fmt.Errorf("invalid name %q of a peer", name),
-			"use up to 64 letters, digits, dots, hyphens and underscores, such as site-b")
+			"use up to 64 letters, digits, dots, hyphens and underscores, such as site-b, or site-b/b1 for one host of several")
 	}
 	return nil
+}
+
+// isWord reports whether a name is a site's or a host's.
+func isWord(name string) bool {
+	for i, c := range []byte(name) {
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alnum && (i == 0 || strings.IndexByte("._-", c) < 0) {
+			return false
+		}
+	}
+	return name != ""
 }
 
 // format is the line of a peer.
@@ -158,6 +175,16 @@ func (l peerList) named(name string) *Peer {
 		return &l[i]
 	}
 	return nil
+}
+
+// meant returns the peers that a name means: one, or the hosts of a site.
+func (l peerList) meant(name string) (all []*Peer) {
+	for i := range l {
+		if IsOf(l[i].Name, name) {
+			all = append(all, &l[i])
+		}
+	}
+	return all
 }
 
 // ofKey returns the peer that has a key, or nil.

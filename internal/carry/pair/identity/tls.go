@@ -88,14 +88,14 @@ func (s *Store) ServerTLS() *tls.Config {
 	})
 }
 
-// ClientTLS is the configuration for a connection to a peer. It refuses any other key
-// than this peer's, with an error that is [ErrKeyUnknown].
+// ClientTLS is the configuration for a connection to a peer, or to any host of a site. It refuses any
+// other key than theirs, with an error that is [ErrKeyUnknown].
 func (s *Store) ClientTLS(peer string) (*tls.Config, error) {
 	c, err := s.withKey()
 	if err != nil {
 		return nil, err
 	}
-	if c.peers.named(peer) == nil {
+	if len(c.peers.meant(peer)) == 0 {
 		return nil, &unknownPeer{peer, c.peers}
 	}
 	return newConfig(&c.certificates[c.inUse()], func(key PublicKey) error {
@@ -103,8 +103,8 @@ func (s *Store) ClientTLS(peer string) (*tls.Config, error) {
 		if err != nil {
 			return err
 		}
-		p := c.peers.named(peer)
-		if p == nil || !slices.Contains(p.Keys, key) {
+		p := c.peers.ofKey(key)
+		if p == nil || !IsOf(p.Name, peer) {
 			return fmt.Errorf("%w: the other end has the key %s, not that of peer %s", ErrKeyUnknown, key.Short(), peer)
 		}
 		s.saw(p, key)
@@ -142,6 +142,18 @@ func (s *Store) PublicKeys() []ed25519.PublicKey {
 	keys := bare(c.keys.public())
 	slices.Reverse(keys)
 	return keys
+}
+
+// Hosts names the peers that a name means: one, or the hosts of a site; none: the name is unknown.
+func (s *Store) Hosts(name string) (hosts []string) {
+	c, err := s.load()
+	if err != nil {
+		return nil
+	}
+	for _, p := range c.peers.meant(name) {
+		hosts = append(hosts, p.Name)
+	}
+	return hosts
 }
 
 // PeerKeys are the keys of a peer, the one to make a preface for first; none: the peer is
