@@ -32,7 +32,11 @@ type Session struct {
 	Remote   Address     `json:"remote,omitzero"`    // of the control connection
 	Instance string      `json:"instance,omitempty"` // of the other process
 	Release  string      `json:"release,omitempty"`  // of the other process
-	Draining bool        `json:"draining"`           // it takes no new flows
+	// Own is where the far process takes connections itself, as it says, if that is another address than
+	// Remote or lanes go there. OwnUsed: lanes go there.
+	Own      Address `json:"own_address,omitzero"`
+	OwnUsed  bool    `json:"own_address_used,omitempty"`
+	Draining bool    `json:"draining"` // it takes no new flows
 
 	Encrypted bool `json:"encrypted"` // false: bytes cross the WAN in clear
 	// EndsInClear: beginnings and ends of flows cross the WAN in clear as well, since the other

@@ -313,6 +313,9 @@ func (s *stand) Clear() bool {
 	return s.clear
 }
 
+// Advertise is no other address than that to which the path leads.
+func (s *stand) Advertise() netip.AddrPort { return netip.AddrPort{} }
+
 func (s *stand) setClear(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
