@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"longhaul/bench/kit"
+	"longhaul/internal/sys/kernel"
 	"longhaul/lab"
 	"longhaul/lab/relays"
 )
@@ -193,6 +194,11 @@ func missing(way string) string {
 		return lab.MissingProgram("keepalived", "keepalived")
 	case byNFT:
 		return lab.MissingProgram("nft", "nftables")
+	case byMH, bySH:
+		if state := (kernel.Modules{}).State("ip_vs"); state != kernel.ModuleLoaded && state != kernel.ModuleOnDisk {
+			return "needs a kernel with IPVS: go run ./packaging/kernels --kernels 6.1 --checks ipvs"
+		}
+		return lab.MissingProgram("ipvsadm", "ipvsadm")
 	}
 	return ""
 }
