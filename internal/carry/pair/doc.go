@@ -66,7 +66,7 @@
 //	lanes:     frames handshake control path lane lanewrite laneread
 //	sessions:  outbox registry pool session
 //	flows:     counters phase window move flow schedule lanes progress leg arrive need near
-//	and:       far spread splice figures messages run tick
+//	and:       far spread splice figures back messages run tick
 //	links:     paths link node ending admit route waiting dialer redial lanedial probe linkrun
 //	nodes:     sessions serve snapshot watch life
 package pair

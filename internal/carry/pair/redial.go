@@ -219,6 +219,7 @@ func (l *Link) restarted(s *session, h wire.Hello) {
 	for _, f := range s.allFlows() {
 		f.mu.Lock()
 		switch {
+		case f.near.giveBack(c, false):
 		case f.phase.unheard() || f.phase == phaseOver || f.s != s:
 		case inOrder && f.phase == phaseAsked && f.near.untouched() && !slices.Contains(owed, f.id):
 			l.mu.Lock()

@@ -10,9 +10,6 @@ import (
 	"longhaul/internal/words/units"
 )
 
-// laneErrSettles is how long no lane can be made until a session's state says so.
-const laneErrSettles = time.Second
-
 // State is the node at this moment. It looks at every flow.
 func (n *Node) State() flow.Pairs { return n.snapshot(stateOf) }
 
