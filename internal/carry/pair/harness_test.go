@@ -172,6 +172,8 @@ type stand struct {
 	resetDrain time.Duration
 	idle       time.Duration
 	deadline   time.Duration
+	others     bool                                               // clients have other hops
+	early      func() []byte                                      // was read of each client; nil: nothing
 	flows      []*pair.Flow                                       // of the near relay
 	acceptor   pair.Acceptor                                      // nil: the stand itself
 	fate       func(uint64, pair.NearSession) (pair.Fate, []byte) // of the latest far process
@@ -213,7 +215,10 @@ func newStand(t testing.TB, options ...standOption) *stand {
 	s.near = s.node(o, s.nearKeys)
 	s.link, s.way = s.near.Link(lo), lo
 	s.accept(s.clients, func(fd int, from netip.AddrPort) {
-		c := flow.Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Legs: s.legs()}
+		c := flow.Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Others: s.others, Legs: s.legs()}
+		if s.early != nil {
+			c.Early = s.early()
+		}
 		s.mu.Lock()
 		link := s.link
 		s.mu.Unlock()
