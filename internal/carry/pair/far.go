@@ -41,7 +41,7 @@ func (fr *farPart) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) 
 	f := fr.f
 	ctx, cancel := context.WithTimeout(f.s.node.ctx, min(o.Deadline, maxDeadline))
 	defer cancel()
-	t, err := a.Dial(ctx, flow.Open{Tunnel: a.Tunnel(), Peer: f.s.peer, Client: o.Client, Listen: o.Listen, Carried: f, Admitted: admitted})
+	t, err := a.Dial(ctx, flow.Open{Tunnel: a.Tunnel(), Peer: f.s.peerNow(), Client: o.Client, Listen: o.Listen, Carried: f, Admitted: admitted})
 	switch {
 	case errors.Is(err, flow.ErrDialCut):
 		fr.endDial(refusal(err))
