@@ -71,6 +71,14 @@ func (k *keyring) forget(name string) {
 	delete(k.peers, name)
 }
 
+// rename gives a peer another name.
+func (k *keyring) rename(was, now string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.peers[now] = k.peers[was]
+	delete(k.peers, was)
+}
+
 func (k *keyring) config(check func(ed25519.PublicKey) bool) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{k.cert}, InsecureSkipVerify: true, ClientAuth: tls.RequireAnyClientCert,
 		MinVersion: tls.VersionTLS13, NextProtos: []string{preface.ALPN}, SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true,
@@ -426,6 +434,7 @@ type path struct {
 	address netip.AddrPort
 	l       *net.TCPListener
 	to      string
+	lead    func(preface.Kind) string // to, for each connection; nil: to
 	tasks   sync.WaitGroup
 	mu      sync.Mutex
 	down    bool
@@ -513,7 +522,11 @@ func (p *path) carry(a *net.TCPConn) {
 	if until := p.greeted(h, preface.Kind(first[kindAt])); until != nil {
 		<-until
 	}
-	b, err := net.Dial("tcp", p.to)
+	to := p.to
+	if p.lead != nil {
+		to = p.lead(preface.Kind(first[kindAt]))
+	}
+	b, err := net.Dial("tcp", to)
 	if err != nil {
 		return
 	}

@@ -101,9 +101,9 @@ func (l *Link) tick() (ended bool) {
 	l.watchPaths(now)
 	for _, s := range all {
 		if s.control() == nil {
-			l.redial(s, now)
+			redialer{l, s}.redial(now)
 		} else {
-			l.moveControl(s, now)
+			redialer{l, s}.moveControl(now)
 		}
 		if s.reachable() {
 			l.dialLanes(s, now)
@@ -145,7 +145,7 @@ func (l *Link) Update(o LinkOptions) {
 		l.old = append(l.old, l.s)
 		samePeer := o.Peer == l.o.Peer
 		l.o = o
-		if l.s = l.newSession(); samePeer {
+		if l.s = l.newSession(o.Peer); samePeer {
 			l.s.goesOnFrom(l.old[len(l.old)-1])
 		}
 	}
