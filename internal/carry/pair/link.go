@@ -43,15 +43,15 @@ func newLink(n *process, o LinkOptions, drop func(l *Link)) *Link {
 	l := &Link{node: n, kick: make(chan struct{}, 1), o: o.withDefaults()}
 	l.drop = func() { drop(l) }
 	l.setPaths(o.Paths)
-	l.s = l.newSession()
+	l.s = l.newSession(l.o.Peer)
 	if o.Stood {
 		l.s.stood, l.s.since = true, time.Now().Add(-o.Away)
 	}
 	return l
 }
 
-func (l *Link) newSession() *session {
-	s := newSession(l.node, l.o.Peer, randomID(), true)
+func (l *Link) newSession(peer string) *session {
+	s := newSession(l.node, peer, randomID(), true)
 	s.link, s.paths, s.tunnel, s.mode = l, &l.paths, l.o.Tunnel, l.o.mode()
 	return s
 }
@@ -103,13 +103,16 @@ func (l *Link) poke() {
 
 // replace begins another session in place of the current one. It reports false if that would be one
 // too many: a far process that drains each session at once is no upgrade. The caller holds l.mu.
-func (l *Link) replace() bool {
+func (l *Link) replace() bool { return l.replaceBy(l.newSession(l.o.Peer)) }
+
+// replaceBy is replace with a session that is there.
+func (l *Link) replaceBy(next *session) bool {
 	now := time.Now()
 	if len(l.old) >= maxOldSessions && now.Sub(l.replaced) < time.Minute {
 		return false
 	}
 	l.old = append(l.old, l.s)
-	l.s, l.replaced = l.newSession(), now
+	l.s, l.replaced = next, now
 	l.s.goesOnFrom(l.old[len(l.old)-1])
 	return true
 }
@@ -141,7 +144,7 @@ func (l *Link) Taking() flow.Taking {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ctl := s.control()
-	t := flow.Taking{Peer: s.peer, Takes: ctl != nil && !s.draining && !closed, Suspect: ctl != nil && ctl.suspect.Load(), Stood: s.stood, Met: s.instance != 0,
+	t := flow.Taking{Peer: s.peer, Host: s.host().name, Takes: ctl != nil && !s.draining && !closed, Suspect: ctl != nil && ctl.suspect.Load(), Stood: s.stood, Met: s.instance != 0,
 		Since: s.since, Problem: s.problem, Error: s.text}
 	trouble, since := s.trouble.now(time.Now())
 	if t.Trouble = trouble; t.Takes && since.After(t.Since) {

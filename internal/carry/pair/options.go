@@ -21,6 +21,7 @@ const (
 	DefaultParkAfter     = 30 * time.Second
 	DefaultStripeAfter   = 512 << 10
 	DefaultReplacedAfter = 10 * time.Second
+	DefaultRefusedFor    = 5 * time.Second
 	DefaultLateNoResume  = 30 * time.Second
 	DefaultResetDrain    = 10 * time.Second
 	DefaultHalfClose     = time.Hour
@@ -65,6 +66,9 @@ type Options struct {
 	MaxBegun int
 	// ReplacedAfter is how long a near process may be away whose successor is here.
 	ReplacedAfter time.Duration
+	// RefusedFor is for how long the host of a far process that is away refuses every connection until
+	// that process counts as dead.
+	RefusedFor time.Duration
 }
 
 // Fate is what became of a process before this one.

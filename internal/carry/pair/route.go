@@ -31,7 +31,7 @@ func (s *session) handle(ctl *control, m wire.Message) {
 	case wire.MessageDrain:
 		s.drained(m.Flags&wire.FlagLast != 0)
 	case wire.MessageKey:
-		err := s.node.identity.Learn(s.peer, slices.Clone(m.Bytes))
+		err := s.node.identity.Learn(s.peerNow(), slices.Clone(m.Bytes))
 		if errors.Is(err, identity.ErrTooSoon) {
 			return // the peer announces it again
 		}
@@ -41,7 +41,7 @@ func (s *session) handle(ctl *control, m wire.Message) {
 		}
 		ctl.reply(wire.Message{Type: wire.MessageKeyTaken, Bytes: slices.Clone(m.Bytes)})
 	case wire.MessageKeyTaken:
-		if err := s.node.identity.Taken(s.peer, slices.Clone(m.Bytes)); err != nil {
+		if err := s.node.identity.Taken(s.peerNow(), slices.Clone(m.Bytes)); err != nil {
 			s.tell(slog.LevelWarn, "peer's receipt of the new key is not stored", err)
 		}
 	default:

@@ -76,7 +76,7 @@ func (s *Store) Announced(peer string) ed25519.PublicKey {
 		return nil
 	}
 	key := c.keys[0].public()
-	if p := c.peers.named(peer); p == nil || p.Holds == key {
+	if p := c.peers.only(peer); p == nil || p.Holds == key {
 		return nil
 	}
 	return key[:]
@@ -108,7 +108,7 @@ func (s *Store) Taken(peer string, key ed25519.PublicKey) error {
 
 // taken returns the peer that has stored a key, if this host has announced that key.
 func (c *content) taken(peer string, key PublicKey) (*Peer, error) {
-	p := c.peers.named(peer)
+	p := c.peers.only(peer)
 	switch {
 	case p == nil:
 		return nil, fmt.Errorf("%w: %s", ErrNoPeer, peer)
@@ -147,6 +147,10 @@ func (s *Store) Learn(peer string, key ed25519.PublicKey) error {
 	return s.change(func(c *changing) error {
 		p, err := c.announcing(peer, learnt)
 		if err == nil && !slices.Contains(p.Keys, learnt) {
+			if len(p.Keys) == maxKeys {
+				c.former = c.former.replaced(p.Keys[1], learnt)
+			}
+			c.former = c.former.without(learnt)
 			p.Keys = []PublicKey{learnt, p.Keys[0]}
 		}
 		return err
@@ -155,7 +159,7 @@ func (s *Store) Learn(peer string, key ed25519.PublicKey) error {
 
 // announcing returns the peer that announces a key, if the key can be its own.
 func (c *content) announcing(peer string, key PublicKey) (*Peer, error) {
-	p := c.peers.named(peer)
+	p := c.peers.only(peer)
 	if p == nil {
 		return nil, fmt.Errorf("%w: %s", ErrNoPeer, peer)
 	}
@@ -179,7 +183,7 @@ func (s *Store) mayLearn(peer string, now time.Time) bool {
 		s.learnt = map[string]time.Time{}
 	}
 	for name := range s.learnt { // peers that were removed
-		if s.current.peers.named(name) == nil {
+		if s.current.peers.only(name) == nil {
 			delete(s.learnt, name)
 		}
 	}
@@ -191,6 +195,9 @@ func (s *Store) mayLearn(peer string, now time.Time) bool {
 func (s *Store) settle(peer string, used PublicKey) error {
 	return s.change(func(c *changing) error {
 		if p := c.peers.named(peer); p != nil && p.Keys[0] == used {
+			for _, old := range p.Keys[1:] {
+				c.former = c.former.replaced(old, used)
+			}
 			p.Keys = p.Keys[:1:1]
 		}
 		return nil
