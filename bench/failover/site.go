@@ -132,12 +132,15 @@ func nearSite(ctx context.Context, o kit.Options, way string, _ int, note func(k
 		far = append(far, f.listen)
 	}
 	for i, name := range nearRelays {
-		if err := w.startNear(ctx, name, "", far, ", pair: "+siteB); err != nil {
+		if err := w.startNear(ctx, name, "", far, pairWithB); err != nil {
 			return err
 		}
 		if err := w.startKeepalived(ctx, name, i); err != nil {
 			return err
 		}
+	}
+	if err := w.stands(ctx, tunnels*len(far), nearRelays...); err != nil {
+		return err
 	}
 	l := loadOf(o, way)
 	l.away = 2 * l.away

@@ -70,7 +70,7 @@ var wanted = strings.Fields(`tun veth dummy
 	tcp_bbr tcp_hybla tcp_illinois tcp_htcp tcp_vegas tcp_westwood tcp_dctcp
 	inet_diag tcp_diag unix_diag af_packet ipv6
 	nf_tables nft_tproxy nft_socket nft_ct nf_tproxy_ipv4 nf_tproxy_ipv6 nft_fib_inet nft_objref nft_counter nft_chain_nat nft_masq nft_reject_inet tls
-	ip_vs ip_vs_mh ip_vs_sh`)
+	bridge ip_vs ip_vs_mh ip_vs_sh`)
 
 // checks returns those of the planned checks that run on a kernel.
 func (k kernel) checks(planned []string) []string {
