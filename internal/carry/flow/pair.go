@@ -32,7 +32,13 @@ type Session struct {
 	Remote   Address     `json:"remote,omitzero"`    // of the control connection
 	Instance string      `json:"instance,omitempty"` // of the other process
 	Release  string      `json:"release,omitempty"`  // of the other process
-	Draining bool        `json:"draining"`           // it takes no new flows
+	// Own is where the far process takes connections itself, as it says, if that is another address than
+	// Remote and it matters. OwnUsed: lanes go there. If not, OwnError says why it does not answer; empty:
+	// the tunnel does not allow it.
+	Own      Address `json:"own_address,omitzero"`
+	OwnUsed  bool    `json:"own_address_used,omitempty"`
+	OwnError string  `json:"own_address_error,omitempty"`
+	Draining bool    `json:"draining"` // it takes no new flows
 
 	Encrypted bool `json:"encrypted"` // false: bytes cross the WAN in clear
 	// EndsInClear: beginnings and ends of flows cross the WAN in clear as well, since the other
@@ -192,6 +198,15 @@ func (s *Session) Notes() (notes []string) {
 	}
 	if s.Up && s.Overload > 0 {
 		notes = append(notes, fmt.Sprintf("overloaded: answers come %.1f s late; this relay or the other one gets too little CPU", float64(s.Overload)))
+	}
+	switch {
+	case !s.Own.IsValid() || s.OwnUsed:
+	case s.OwnError == "":
+		own := s.Own.Addr()
+		notes = append(notes, fmt.Sprintf("lanes go to %v, which may lead to other hosts: the far relay's own address is %v; "+
+			"pair: {lanes_to: [%v/%d]} allows it", s.Remote, s.Own, own, own.BitLen()))
+	default:
+		notes = append(notes, fmt.Sprintf("the far relay's own address %v does not answer, so lanes go to %v: %s", s.Own, s.Remote, s.OwnError))
 	}
 	if !s.Resumable {
 		notes = append(notes, "resume: off: a flow ends with its connection over the WAN")

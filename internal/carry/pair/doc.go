@@ -61,12 +61,12 @@
 //
 //	words:     identity reason options stamp cond mode turns
 //	sockets:   syscalls linger batch poller conn kernel problem pipes
-//	bounds:    budget admission delays outcomes
-//	process:   process timing relation
+//	bounds:    budget admission delays outcomes book
+//	process:   process hosts timing relation
 //	lanes:     frames handshake control path lane lanewrite laneread
-//	sessions:  outbox registry pool session
+//	sessions:  outbox registry pool own refusals session
 //	flows:     counters phase window move flow schedule lanes progress leg arrive need near
-//	and:       far spread splice figures messages run tick
+//	and:       far spread splice figures back messages run tick
 //	links:     paths link node ending admit route waiting dialer redial lanedial probe linkrun
 //	nodes:     sessions serve snapshot watch life
 package pair

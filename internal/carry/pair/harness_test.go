@@ -71,6 +71,14 @@ func (k *keyring) forget(name string) {
 	delete(k.peers, name)
 }
 
+// rename gives a peer another name.
+func (k *keyring) rename(was, now string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.peers[now] = k.peers[was]
+	delete(k.peers, was)
+}
+
 func (k *keyring) config(check func(ed25519.PublicKey) bool) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{k.cert}, InsecureSkipVerify: true, ClientAuth: tls.RequireAnyClientCert,
 		MinVersion: tls.VersionTLS13, NextProtos: []string{preface.ALPN}, SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true,
@@ -172,6 +180,8 @@ type stand struct {
 	resetDrain time.Duration
 	idle       time.Duration
 	deadline   time.Duration
+	others     bool                                               // clients have other hops
+	early      func() []byte                                      // was read of each client; nil: nothing
 	flows      []*pair.Flow                                       // of the near relay
 	acceptor   pair.Acceptor                                      // nil: the stand itself
 	fate       func(uint64, pair.NearSession) (pair.Fate, []byte) // of the latest far process
@@ -213,7 +223,10 @@ func newStand(t testing.TB, options ...standOption) *stand {
 	s.near = s.node(o, s.nearKeys)
 	s.link, s.way = s.near.Link(lo), lo
 	s.accept(s.clients, func(fd int, from netip.AddrPort) {
-		c := flow.Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Legs: s.legs()}
+		c := flow.Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Others: s.others, Legs: s.legs()}
+		if s.early != nil {
+			c.Early = s.early()
+		}
 		s.mu.Lock()
 		link := s.link
 		s.mu.Unlock()
@@ -312,6 +325,9 @@ func (s *stand) Clear() bool {
 	defer s.mu.Unlock()
 	return s.clear
 }
+
+// Advertise is no other address than that to which the path leads.
+func (s *stand) Advertise() netip.AddrPort { return netip.AddrPort{} }
 
 func (s *stand) setClear(on bool) {
 	s.mu.Lock()
@@ -418,6 +434,7 @@ type path struct {
 	address netip.AddrPort
 	l       *net.TCPListener
 	to      string
+	lead    func(preface.Kind) string // to, for each connection; nil: to
 	tasks   sync.WaitGroup
 	mu      sync.Mutex
 	down    bool
@@ -505,7 +522,11 @@ func (p *path) carry(a *net.TCPConn) {
 	if until := p.greeted(h, preface.Kind(first[kindAt])); until != nil {
 		<-until
 	}
-	b, err := net.Dial("tcp", p.to)
+	to := p.to
+	if p.lead != nil {
+		to = p.lead(preface.Kind(first[kindAt]))
+	}
+	b, err := net.Dial("tcp", to)
 	if err != nil {
 		return
 	}

@@ -30,9 +30,12 @@ func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	if s.noResume {
 		f.sf.NoResume()
 	}
-	f.sf.Out.Keep(c.Early)
+	if c.Others {
+		f.near.hold(c)
+	} else {
+		f.sf.Out.Keep(c.Early)
+	}
 	l.node.flowsNow.Add(1)
-	l.followEnd(f) // the far process may have ended since
 	err := f.leg.take(c.FD)
 	if err != nil {
 		unix.Close(c.FD)
@@ -42,7 +45,19 @@ func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	case err != nil:
 		f.sf.LocalReset(cause(flow.EndNoResources, err))
 	case refuse:
-		f.sf.Abort(cause(flow.EndDrain, errors.New("the relay takes no new flows")))
+		c := cause(flow.EndDrain, errors.New("the relay takes no new flows"))
+		if !f.near.giveBack(c, false) {
+			f.sf.Abort(c)
+		}
+	case c.Others:
+		now := time.Now()
+		if why, yes := f.near.adrift(now, false); yes {
+			f.near.giveBack(why, false)
+		} else if ctl := s.control(); ctl != nil {
+			ctl.ask(now) // it may have died since it last said something
+		}
+	default:
+		l.followEnd(f) // the far process may have ended since
 	}
 	f.wake()
 	return f
@@ -71,14 +86,24 @@ func (l *Link) tick() (ended bool) {
 	l.replaceDrained()
 	l.waiting = slices.DeleteFunc(l.waiting, func(f *Flow) bool { return f.over.Load() })
 	all := append(slices.Clone(l.old), l.s)
-	closed := l.closed
+	closed, changed := l.closed, l.o.Changed
 	l.mu.Unlock()
+	l.reported.look(l.Taking(), changed)
+	for _, s := range all {
+		for _, f := range s.heldFlows() {
+			f.mu.Lock()
+			if why, yes := f.near.adrift(now, closed); yes {
+				f.near.giveBack(why, false)
+			}
+			f.mu.Unlock()
+		}
+	}
 	l.watchPaths(now)
 	for _, s := range all {
 		if s.control() == nil {
-			l.redial(s, now)
+			redialer{l, s}.redial(now)
 		} else {
-			l.moveControl(s, now)
+			redialer{l, s}.moveControl(now)
 		}
 		if s.reachable() {
 			l.dialLanes(s, now)
@@ -120,7 +145,7 @@ func (l *Link) Update(o LinkOptions) {
 		l.old = append(l.old, l.s)
 		samePeer := o.Peer == l.o.Peer
 		l.o = o
-		if l.s = l.newSession(); samePeer {
+		if l.s = l.newSession(o.Peer); samePeer {
 			l.s.goesOnFrom(l.old[len(l.old)-1])
 		}
 	}

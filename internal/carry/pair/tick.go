@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"errors"
 	"math"
 	"time"
 
@@ -23,13 +24,15 @@ func (fw *flowWatch) look(now time.Time, w wait) {
 		fw.ackedAt = stampOf(now)
 	}
 	fw.watchLanes(now)
-	fw.watchOpen(now)
+	unanswered := fw.watchOpen(now)
 	fw.watchGap(now)
 	fw.tellSent(now)
 	f.spread.adjust(now)
 	switch {
 	case !f.phase.unheard() && (w.down && !fw.onOwn() || fw.tooLate(w.resume) || f.need.since.waited(now, w.resume) && (w.outage || f.s.stands(w.resume, now))):
 		f.giveUp(f.s.whyLost())
+	case unanswered:
+		f.giveUp(cause(flow.EndWANLost, errors.New("no answer to OPEN")))
 	case fw.unserved(now, w):
 		f.giveUp(f.s.whyDown())
 	case !f.sf.Dead() && !f.sf.Clean():

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -161,6 +162,9 @@ func (p *pairs) noteTroubles(tunnels []flow.Tunnel) {
 
 // Clear implements pair.Acceptor.
 func (t *farTunnel) Clear() bool { return t.admits.Load().clear }
+
+// Advertise implements pair.Acceptor.
+func (t *farTunnel) Advertise() netip.AddrPort { return netip.AddrPort{} }
 
 // Dial implements pair.Acceptor.
 func (t *farTunnel) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
