@@ -314,6 +314,8 @@ type tunnelStatus struct {
 	Refused int64 `json:"refused_total"`
 	Errors  int64 `json:"errors_total"`
 	Checks  int64 `json:"checks_total"`
+
+	Ended []flow.Ended `json:"ended"`
 }
 
 func (d *daemon) status() daemonStatus {

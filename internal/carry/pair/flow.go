@@ -90,8 +90,13 @@ func (f *Flow) abort(c stream.Cause) {
 func (f *Flow) Reset(reason flow.EndReason, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.phase != phaseOver && !f.sf.Clean() {
+	switch {
+	case f.phase == phaseOver:
+	case !f.sf.Clean():
 		f.abort(cause(reason, err))
+	case reason != flow.EndDrain:
+		f.leg.broken = true
+		f.wake()
 	}
 }
 

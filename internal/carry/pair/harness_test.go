@@ -176,9 +176,7 @@ type stand struct {
 	removed    atomic.Bool
 	trouble    atomic.Value // a string
 	opens      []flow.Open
-	halfClose  time.Duration
 	resetDrain time.Duration
-	idle       time.Duration
 	deadline   time.Duration
 	others     bool                                               // clients have other hops
 	early      func() []byte                                      // was read of each client; nil: nothing
@@ -279,7 +277,7 @@ func (s *stand) farNode() *pair.Node {
 }
 
 func (s *stand) legs() flow.LegOptions {
-	return flow.LegOptions{HalfClose: s.halfClose, ResetDrain: s.resetDrain, Idle: s.idle}
+	return flow.LegOptions{ResetDrain: s.resetDrain}
 }
 
 func addrOf(l *net.TCPListener) netip.AddrPort { return netip.MustParseAddrPort(l.Addr().String()) }

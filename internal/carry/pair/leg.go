@@ -191,11 +191,7 @@ func (lg *leg) mustDrain(clean bool) bool {
 	if lg.broken || !clean && !byPeer || socket.Unacknowledged(lg.fd) == 0 || lg.isClosed() {
 		return false
 	}
-	within := lg.options.ResetDrain
-	if clean {
-		within = lg.options.HalfClose
-	}
-	return (lg.cutSince.IsZero() || lg.cutSince.since() < within) && !f.s.node.closing.Load()
+	return (clean || lg.cutSince.IsZero() || lg.cutSince.since() < lg.options.ResetDrain) && !f.s.node.closing.Load()
 }
 
 // sleep waits a moment for an acknowledgement of the socket's peer, which is no event.

@@ -79,7 +79,7 @@ func (f *Flow) take(m wire.Message) {
 	switch m.Type {
 	case wire.MessageOpened:
 		if f.s.near {
-			f.target, f.near.opening = m.Text, nil
+			f.target, f.near.opening, f.moved = m.Text, nil, stampNow()
 			f.phase.take(eventOpened)
 			f.near.targetFound()
 		}

@@ -59,6 +59,7 @@ func (w *worker) carry(f *flow) {
 	f.paired.carrier = t.Carrier.Carry(c, func(e report.End) {
 		w.post(func() { w.carried(slot, gen, e) })
 	})
+	w.schedule(f)
 }
 
 func (w *worker) leaveOpening(f *flow) {
@@ -88,8 +89,6 @@ func (w *worker) pairLegs(f *flow) report.LegOptions {
 	p, start, setup := f.paired, f.start, f.legs[f.paired.leg].setup
 	r := w.relay
 	return report.LegOptions{
-		HalfClose:  r.opts.HalfCloseTimeout,
-		Idle:       f.route.tunnel.IdleTimeout,
 		ResetDrain: r.opts.ResetDrainTimeout,
 		Closing: func(fd int) {
 			if r.opts.OnFlows == nil || r.opts.LegStats != nil && !r.opts.LegStats(w.clock()-start) {
@@ -139,6 +138,18 @@ func (w *worker) endPaired(f *flow) {
 	}
 }
 
+// halfDone reports whether the flow waits for one side only, as far as its carrier has said.
+func (f *flow) halfDone() bool {
+	if f.carried() {
+		return f.paired.seen.Ended
+	}
+	return f.end.halfDone()
+}
+
+// delivered reports whether a carrier is done with the flow but for what its socket has left for the
+// peer here.
+func (f *flow) delivered() bool { return f.carried() && f.paired.seen.Clean }
+
 // carried reports whether a carrier has the flow's socket.
 func (f *flow) carried() bool { return f.phase == phasePaired && f.paired.carrier != nil }
 
@@ -153,6 +164,9 @@ func (w *worker) lookAtPaired(f *flow) {
 	f.dirs[up].bytes, f.dirs[down].bytes = now.BytesUp, now.BytesDown
 	f.dirs[p.leg].held = int(now.Retained)
 	f.active = max(f.active, w.now-now.Idle)
+	if now.State == report.StateDialing {
+		f.active = w.now // connect_timeout bounds that
+	}
 	w.reached(f, now.Target)
 }
 
@@ -230,23 +244,6 @@ func (f *flow) sampleLane(s *report.Sample) {
 	if f.carried() && f.paired.seen.Lanes > 1 {
 		s.Lanes = f.paired.carrier.EachLane()
 	}
-}
-
-// pairedDue sets what only a lasting connection needs.
-func (w *worker) pairedDue(f *flow) {
-	if !f.lasting {
-		return
-	}
-	if at := f.start + lastingAge; w.now < at {
-		w.timers.schedule(f, at)
-		return
-	}
-	f.lasting = false
-	f.sockets(func(fds [2]int) {
-		if fds[target] >= 0 {
-			w.makeLasting(f, fds[target])
-		}
-	})
 }
 
 // pairSnapshot is the part of a flow's snapshot that only a paired flow has.

@@ -137,15 +137,13 @@ func TestPairingGetsAdmittedClients(t *testing.T) {
 		o.Tunnels[0].ProxyIn = ProxyIn{Required: true}
 		o.Tunnels[0].MaxFlows = 1
 		o.Tunnels[0].ConnectTimeout = 3 * time.Second
-		o.HalfCloseTimeout = time.Minute
-		o.Tunnels[0].IdleTimeout = time.Hour
 	})
 	from, to := netip.MustParseAddrPort("192.0.2.1:1234"), netip.MustParseAddrPort("192.0.2.2:80")
 	client := dial(t, g.addr)
 	write(t, client, append(proxyproto.AppendHeader(nil, 2, proxyproto.Header{Source: from, Destination: to}), "early"...))
 	f := carrier.next(t)
 	if c := f.client; c.From != from || c.Listen != to || string(c.Early) != "early" || c.Deadline != 3*time.Second ||
-		c.Legs.HalfClose != time.Minute || c.Legs.Idle != time.Hour || c.Legs.ResetDrain != DefaultResetDrainTimeout {
+		c.Legs.ResetDrain != DefaultResetDrainTimeout {
 		t.Errorf("the carrier got %+v", c)
 	}
 	expectResetOf(t, g.addr) // max_flows

@@ -170,10 +170,22 @@ func (t *farTunnel) Advertise() netip.AddrPort { return netip.AddrPort{} }
 
 // Dial implements pair.Acceptor.
 func (t *farTunnel) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
-	if len(t.admits.Load().peers) == 1 {
-		o.Peer = "" // all flows are its own, so it needs no share
-	}
+	o.Peer = sharer(t.admits.Load().peers, o.Peer)
 	return t.pairs.relay.OpenPaired(ctx, o)
+}
+
+// sharer is who has a share of a far tunnel for the flows of a host: the name in pair_from that admits
+// it, so all hosts of a site have one together. Of one name all flows are its own, and clients share.
+func sharer(names []string, host string) string {
+	if len(names) == 1 {
+		return ""
+	}
+	for _, name := range names {
+		if identity.IsOf(host, name) {
+			return name
+		}
+	}
+	return host
 }
 
 var (
