@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
@@ -64,8 +65,8 @@ func TestPeersMistakes(t *testing.T) {
 		"b: " + key + "\n---\nc: " + key2:                             "3:2: a second YAML document begins here",
 	} {
 		peers, err := ReadPeers("peers.yaml", strings.NewReader(text))
-		errs, ok := err.(Errors)
-		if !ok || len(errs) != 1 || peers != nil {
+		var errs Errors
+		if !errors.As(err, &errs) || len(errs) != 1 || peers != nil {
 			t.Errorf("%q: %v, %v", text, peers, err)
 			continue
 		}
