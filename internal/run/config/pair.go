@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"longhaul/internal/carry/pair/identity"
+	"longhaul/internal/words/remedy"
 )
 
 // Pair makes a tunnel the near end of a pair of relays. The zero value means
@@ -68,13 +71,13 @@ func DefaultPair() Pair {
 func (d *decoder) pair(n *node, p *Pair) {
 	*p = DefaultPair()
 	if n.kind == scalar {
-		if name, ok := d.tunnelName(n, "pair"); ok {
+		if name, ok := d.peerName(n, "pair"); ok {
 			p.Peer = name
 		}
 		return
 	}
 	d.mapping(n, "pair",
-		into("peer", &p.Peer, d.tunnelName),
+		into("peer", &p.Peer, d.peerName),
 		into("lanes", &p.Lanes, d.lanes),
 		into("compress", &p.Compress, oneOf(d, CompressOff, CompressAuto)),
 		into("warm", &p.Warm, d.integer(0, maxWarm)),
@@ -128,7 +131,7 @@ func (d *decoder) peers(n *node, key string) ([]string, bool) {
 	var peers []string
 	before := len(d.errs)
 	d.each(n, key, func(n *node, _ string) {
-		name, ok := d.tunnelName(n, key)
+		name, ok := d.peerName(n, key)
 		switch {
 		case !ok:
 		case slices.Contains(peers, name):
@@ -141,6 +144,19 @@ func (d *decoder) peers(n *node, key string) ([]string, bool) {
 		d.errorf(n, "make a second tunnel", "%s has %d names, and at most %d are allowed", key, len(peers), maxPeers)
 	}
 	return peers, len(d.errs) == before
+}
+
+// peerName decodes the name of a peer, of a site, or of one host of a site.
+func (d *decoder) peerName(n *node, key string) (string, bool) {
+	s, ok := d.text(n, key)
+	if !ok {
+		return "", false
+	}
+	if err := identity.CheckName(s); err != nil {
+		d.errorf(n, remedy.Of(err), "%s cannot be %q", key, s)
+		return "", false
+	}
+	return s, true
 }
 
 // pairKeys decodes the directory of this host's key and the keys of its peers.

@@ -118,7 +118,9 @@ func (p *pairs) join(fd int, until time.Time) {
 func (t *farTunnel) Tunnel() string { return t.name }
 
 // Admits implements pair.Acceptor.
-func (t *farTunnel) Admits(peer string) bool { return slices.Contains(t.admits.Load().peers, peer) }
+func (t *farTunnel) Admits(peer string) bool {
+	return slices.ContainsFunc(t.admits.Load().peers, func(name string) bool { return identity.IsOf(peer, name) })
+}
 
 // Removed implements pair.Acceptor.
 func (t *farTunnel) Removed() bool { return t.removed.Load() }
