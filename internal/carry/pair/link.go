@@ -25,6 +25,7 @@ type Link struct {
 	waiting  queue
 	closed   bool
 	paths    pathSet // changed under mu
+	reported reported
 
 	laneDials int
 	admission admission // of handshakes of lanes
@@ -116,15 +117,35 @@ func (l *Link) replaceBy(next *session) bool {
 	return true
 }
 
+// reported is what LinkOptions.Changed was last called for. It is of the link's goroutine.
+type reported struct {
+	usable bool
+	host   string
+}
+
+// look calls changed if new flows are to come since the last look, or not, or meet another host.
+func (was *reported) look(t flow.Taking, changed func()) {
+	now := reported{t.Takes && !t.Suspect && t.Trouble == "", t.Host}
+	if now == *was {
+		return
+	}
+	*was = now
+	if changed != nil {
+		changed()
+	}
+}
+
 // Taking looks at the session that takes new flows. It looks at nothing else: callers ask
 // several times a second.
 func (l *Link) Taking() flow.Taking {
 	l.mu.Lock()
-	s := l.s
+	s, closed := l.s, l.closed
 	l.mu.Unlock()
+	who := s.host()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := flow.Taking{Peer: s.peer, Host: s.host().name, Takes: s.control() != nil && !s.draining, Stood: s.stood, Met: s.instance != 0,
+	ctl := s.control()
+	t := flow.Taking{Peer: s.peer, Host: who.name, Takes: ctl != nil && !s.draining && !closed, Suspect: ctl != nil && ctl.suspect.Load(), Stood: s.stood, Met: s.instance != 0,
 		Since: s.since, Problem: s.problem, Error: s.text}
 	trouble, since := s.trouble.now(time.Now())
 	if t.Trouble = trouble; t.Takes && since.After(t.Since) {

@@ -71,8 +71,9 @@ func (l *Link) tick() (ended bool) {
 	l.replaceDrained()
 	l.waiting = slices.DeleteFunc(l.waiting, func(f *Flow) bool { return f.over.Load() })
 	all := append(slices.Clone(l.old), l.s)
-	closed := l.closed
+	closed, changed := l.closed, l.o.Changed
 	l.mu.Unlock()
+	l.reported.look(l.Taking(), changed)
 	l.watchPaths(now)
 	for _, s := range all {
 		if s.control() == nil {

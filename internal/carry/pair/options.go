@@ -104,6 +104,9 @@ type LinkOptions struct {
 	// for Away.
 	Stood bool
 	Away  time.Duration
+	// Changed is called whenever what Taking says of new flows may have become another: whether they are to
+	// come here, or the host. It is called without locks, for several changes perhaps once; nil: nobody asks.
+	Changed func()
 	// Prepare sets options of a socket before it connects; nil: none.
 	Prepare func(fd int) error
 	// Established sets options of a lane or control connection that stands; nil: none.

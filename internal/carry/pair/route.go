@@ -13,6 +13,9 @@ import (
 
 // handle takes a message of the other end.
 func (s *session) handle(ctl *control, m wire.Message) {
+	if ctl.trusted() {
+		s.poke()
+	}
 	switch m.Type {
 	case wire.MessagePing:
 		ctl.answerPing(binary.BigEndian.Uint64(m.Bytes))
@@ -23,6 +26,7 @@ func (s *session) handle(ctl *control, m wire.Message) {
 	case wire.MessageTrouble:
 		if s.near && s.control() == ctl {
 			s.trouble.take(m.Text, time.Now())
+			s.poke() // new flows may go elsewhere
 		}
 	case wire.MessageDrain:
 		s.drained(m.Flags&wire.FlagLast != 0)

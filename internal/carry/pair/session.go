@@ -410,9 +410,10 @@ func (s *session) triedOwn(at netip.AddrPort, err error) {
 	s.own.ended(at, err, time.Now())
 }
 
-// target is whose key is to answer a near session: its host's, as soon as it has one.
+// target is whose key is to answer a near session: its host's, as soon as it has one. If the tunnel does not
+// mean that host any more, since the peer was renamed, its flows go on all the same.
 func (s *session) target() string {
-	if who := s.host(); who.means(s.peer) {
+	if who := s.host(); who.means(s.peer) || who.name != "" && s.flowCount() > 0 {
 		return who.name
 	}
 	return s.peer

@@ -126,6 +126,10 @@ func (s *session) watchControl(now time.Time, slow bool) {
 		return
 	}
 	since, waiting := ctl.waits(now)
+	if s.near && ctl.suspectNow(now, s.owesWithin(now, ctl.c.bulk.rtt)) {
+		s.debug("far relay is suspect", "no answer to PING")
+		s.poke()
+	}
 	within := s.suspectWithin()
 	dead := since > within && stuck(ctl.c.bulk, within)
 	switch {
