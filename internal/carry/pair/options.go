@@ -84,6 +84,7 @@ const (
 type LinkOptions struct {
 	Tunnel string
 	Peer   string // its name in Identity
+	Hop    string // the far relay as the configuration names it; empty: the tunnel has no other
 	// Addresses are those of the far relay now, the one to try first first.
 	Addresses func(context.Context) ([]netip.AddrPort, error)
 	// LanesTo are the prefixes in which the own address of a far relay may lie, beside the addresses of
