@@ -305,6 +305,7 @@ type tunnelStatus struct {
 	State  string             `json:"state"`
 	Bypass *flow.Bypass       `json:"bypass"`
 	Host   []flow.HostProblem `json:"host"`
+	Hops   []flow.Hop         `json:"hops"`
 
 	AcceptQueues []struct {
 		Waiting int `json:"waiting"`

@@ -33,9 +33,10 @@ func (n *Node) snapshot(of func(*session) flow.Session) flow.Pairs {
 func overviewOf(s *session) flow.Session {
 	var paths []flow.Path
 	var lanesTo []netip.Prefix
-	several := false
+	several, hop := false, ""
 	if s.near {
 		o := s.link.options()
+		hop = o.Hop
 		lanesTo, several = o.LanesTo, len(s.node.identity.Hosts(s.peer)) > 1
 		if len(o.Paths) > 0 {
 			paths = s.paths.states(s.control())
@@ -47,6 +48,7 @@ func overviewOf(s *session) flow.Session {
 	st := flow.Session{
 		Tunnel:   s.tunnel,
 		Peer:     s.peerNow(),
+		Hop:      hop,
 		Session:  NumberText(s.id),
 		End:      flow.FarEnd,
 		Up:       up,

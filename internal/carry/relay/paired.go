@@ -40,10 +40,12 @@ type paired struct {
 // lane is the leg that the lane stands for.
 func (p *paired) lane() side { return p.leg.other() }
 
-// carry gives an admitted client to the tunnel's carrier.
-func (w *worker) carry(f *flow) {
+// carry gives an admitted client to a hop's carrier. If the tunnel has other hops, it may come back:
+// opening is kept for that.
+func (w *worker) carry(f *flow, hop uint16) {
 	o, l, t := f.opening, &f.legs[client], f.route.tunnel
-	c := report.Client{From: f.client, Listen: w.listenAddr(f), Early: append([]byte(nil), o.header...), Deadline: t.ConnectTimeout}
+	c := report.Client{From: f.client, Listen: w.listenAddr(f), Early: append([]byte(nil), o.header...), Deadline: t.ConnectTimeout,
+		Others: len(f.route.targets) > 1}
 	if o.source.IsValid() {
 		c.From, c.Listen = o.source, o.dest
 		f.client = o.source
@@ -51,13 +53,20 @@ func (w *worker) carry(f *flow) {
 	if t.Transparent {
 		f.target = c.Listen // what the far relay is to dial, also if it does not
 	}
-	f.joinHop(f.route.hops.Hop(0))
-	w.leaveOpening(f)
+	f.joinHop(f.route.hops.Hop(hop))
+	if c.Others {
+		c.Deadline = o.deadline - w.now
+		w.timers.schedule(f, o.attempt)
+	} else {
+		w.leaveOpening(f)
+	}
 	w.beginPaired(f, &paired{leg: client})
 	c.Legs, c.FD = w.pairLegs(f), w.releaseLeg(l)
 	slot, gen := f.slot, f.gen
-	f.paired.carrier = t.Carrier.Carry(c, func(e report.End) {
-		w.post(func() { w.carried(slot, gen, e) })
+	f.paired.carrier = f.route.hops.Carrier(hop).Carry(c, func(e report.End) {
+		if !w.post(func() { w.carried(slot, gen, e) }) {
+			closeBack(e)
+		}
 	})
 	w.schedule(f)
 }
@@ -105,7 +114,12 @@ func (w *worker) pairLegs(f *flow) report.LegOptions {
 func (w *worker) carried(slot, gen uint32, e report.End) {
 	f := w.lookup(slot, gen)
 	if f == nil || f.phase != phasePaired {
+		closeBack(e)
 		return // the relay has ended it, and Reset told the carrier
+	}
+	if e.Back != nil {
+		w.givenBack(f, e)
+		return
 	}
 	p := f.paired
 	p.ended = true
@@ -180,6 +194,10 @@ func (w *worker) reached(f *flow, at netip.AddrPort) {
 	if !p.reached {
 		p.reached = true
 		f.hop.Connected(w.now)
+		if f.opening != nil { // it stays at this hop
+			w.leaveOpening(f)
+			w.schedule(f)
+		}
 	}
 }
 
@@ -207,9 +225,11 @@ func (f *flow) inOutage() bool { return f.paired != nil && f.paired.seen.State =
 // isLane reports whether a side of the flow is a lane.
 func (f *flow) isLane(s side) bool { return f.carried() && f.paired.lane() == s }
 
-// waitsForPath reports whether a paired flow delivers nothing because of the path between two
+// waitsForPath reports whether a flow of a pair delivers nothing because of the path between two
 // relays, at the moment.
-func (f *flow) waitsForPath() bool { return f.carried() && f.paired.carrier.WaitsForPath() }
+func (f *flow) waitsForPath() bool {
+	return f.phase == phaseWaiting || f.carried() && f.paired.carrier.WaitsForPath()
+}
 
 // pairedRecord fills in what a record has of a paired flow.
 func (f *flow) pairedRecord(rec *report.Record) {

@@ -33,7 +33,7 @@ func TestSilentPairedFlows(t *testing.T) {
 				g := newStoppedRig(t, func(o *rigOptions) {
 					o.HalfCloseTimeout, o.Tunnels[0].IdleTimeout = half, idle
 					if end == "near" {
-						o.Tunnels[0].Carrier = carrier
+						o.Tunnels[0].Forward[0].Carrier = carrier
 					} else {
 						farTunnel(o)
 					}

@@ -77,6 +77,8 @@ type worker struct {
 	strangersByAge list.List         // of *stranger, the oldest first
 	strangersAt    time.Duration     // deadline of the oldest stranger; 0: no stranger
 
+	waiters waiters
+
 	paused    bool
 	acceptAt  time.Duration // next attempt to accept
 	settledAt time.Duration // when accepting counts as recovered; 0: it did not fail
@@ -193,6 +195,9 @@ func (w *worker) loop() {
 		if w.strangersAt != 0 && w.now >= w.strangersAt {
 			w.strangersDue()
 		}
+		if w.waiters.lookAt != 0 && w.now >= w.waiters.lookAt {
+			w.lookForHops()
+		}
 		if w.acceptAt != 0 && w.now >= w.acceptAt {
 			w.retryAccepting()
 		}
@@ -213,7 +218,7 @@ func (w *worker) timeout() int {
 		return 0
 	}
 	var at time.Duration
-	for _, t := range [...]time.Duration{w.timers.first(), w.acceptAt, w.settledAt, w.measureAt, w.strangersAt} {
+	for _, t := range [...]time.Duration{w.timers.first(), w.acceptAt, w.settledAt, w.measureAt, w.strangersAt, w.waiters.lookAt} {
 		if t != 0 && (at == 0 || t < at) {
 			at = t
 		}
@@ -281,6 +286,8 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 		w.readHeader(f)
 	case phaseHeld:
 		l.note(events)
+	case phaseWaiting:
+		w.waitingEvent(f, events)
 	}
 }
 
@@ -336,6 +343,7 @@ func (w *worker) forget(f *flow) {
 	if f.opening != nil {
 		w.endAwaitFD(f.opening)
 		f.opening.dropBeside()
+		w.waiters.remove(f)
 		w.openings.put(f.opening)
 		f.opening = nil
 	}
@@ -443,7 +451,11 @@ func (w *worker) nextDeadline(f *flow) (at time.Duration) {
 // due checks the deadlines of a flow whose time in the heap has come.
 func (w *worker) due(f *flow) {
 	w.lookAtPaired(f)
-	if !f.connected() && !f.carried() {
+	switch {
+	case f.carried() && f.opening != nil:
+		w.offerDue(f)
+		return
+	case !f.connected() && !f.carried():
 		w.openingDue(f)
 		return
 	}

@@ -38,6 +38,8 @@ type farSettings struct {
 	peers  []string
 	listen []config.Listen
 	clear  bool // lanes in clear
+	// advertise is the address that near relays are told; invalid: none.
+	advertise netip.AddrPort
 }
 
 // far returns the far tunnel of a configuration, and what to put into force of it. The caller holds mu.
@@ -48,7 +50,7 @@ func (p *pairs) far(c *config.Tunnel) (*farTunnel, *farSettings) {
 		t.admits.Store(&farSettings{})
 	}
 	return t, &farSettings{peers: slices.Clone(c.PairFrom.Peers), listen: slices.Clone(c.Listen),
-		clear: c.PairFrom.Encrypt == config.EncryptOff}
+		clear: c.PairFrom.Encrypt == config.EncryptOff, advertise: c.PairFrom.Advertise}
 }
 
 func (t *farTunnel) put(s *farSettings) {
@@ -118,7 +120,12 @@ func (p *pairs) join(fd int, until time.Time) {
 func (t *farTunnel) Tunnel() string { return t.name }
 
 // Admits implements pair.Acceptor.
-func (t *farTunnel) Admits(peer string) bool { return slices.Contains(t.admits.Load().peers, peer) }
+func (t *farTunnel) Admits(peer string) bool {
+	return slices.ContainsFunc(t.admits.Load().peers, func(name string) bool { return identity.IsOf(peer, name) })
+}
+
+// Advertise implements pair.Acceptor.
+func (t *farTunnel) Advertise() netip.AddrPort { return t.admits.Load().advertise }
 
 // Removed implements pair.Acceptor.
 func (t *farTunnel) Removed() bool { return t.removed.Load() }
@@ -162,9 +169,6 @@ func (p *pairs) noteTroubles(tunnels []flow.Tunnel) {
 
 // Clear implements pair.Acceptor.
 func (t *farTunnel) Clear() bool { return t.admits.Load().clear }
-
-// Advertise implements pair.Acceptor.
-func (t *farTunnel) Advertise() netip.AddrPort { return netip.AddrPort{} }
 
 // Dial implements pair.Acceptor.
 func (t *farTunnel) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {

@@ -153,7 +153,7 @@ func (p *Peer) sharesKey(keys []PublicKey) bool {
 // the list does not know: then it keeps the newer key, unless the list gives that to somebody.
 func (p *Peer) declared(keys []PublicKey, elsewhere func(PublicKey) bool) []PublicKey {
 	same := len(keys) == len(p.Keys) && !slices.ContainsFunc(keys, func(key PublicKey) bool { return !slices.Contains(p.Keys, key) })
-	rotates := len(keys) == 1 && len(p.Keys) == maxKeys && keys[0] == p.Keys[1] && !elsewhere(p.Keys[0])
+	rotates := len(keys) == 1 && len(p.Keys) == MaxKeys && keys[0] == p.Keys[1] && !elsewhere(p.Keys[0])
 	if same || rotates {
 		return p.Keys
 	}

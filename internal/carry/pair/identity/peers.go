@@ -61,7 +61,7 @@ func parsePeer(line string) (p Peer, err error) {
 			return p, err
 		case slices.Contains(p.Keys, key):
 			return p, errors.New("the same key twice")
-		case len(p.Keys) == maxKeys:
+		case len(p.Keys) == MaxKeys:
 			return p, errors.New("more than two keys")
 		}
 		p.Keys = append(p.Keys, key)
@@ -184,7 +184,7 @@ func (l peerList) ofKey(key PublicKey) *Peer {
 // Once the peer uses it, its former key goes. So it is only the peer's word, which counts
 // less than who proves to have the key.
 func (p *Peer) claim() PublicKey {
-	if len(p.Keys) < maxKeys {
+	if len(p.Keys) < MaxKeys {
 		return PublicKey{}
 	}
 	return p.Keys[0]

@@ -25,7 +25,7 @@ type Rotation struct {
 func (s *Store) Rotate() (r Rotation, err error) {
 	err = s.change(func(c *changing) error {
 		c.needKey()
-		if r.Started = len(c.keys) < maxKeys; r.Started {
+		if r.Started = len(c.keys) < MaxKeys; r.Started {
 			c.keys = slices.Insert(slices.Clone(c.keys), 0, newPrivateKey())
 		}
 		r.New, r.Old = c.keys[0].public(), c.keys[c.inUse()].public()
@@ -41,7 +41,7 @@ func (s *Store) Rotate() (r Rotation, err error) {
 // goes on. Peers that do not have the new key need a new pairing.
 func (s *Store) RotateNow() (r Rotation, err error) {
 	err = s.change(func(c *changing) error {
-		if r.Started = len(c.keys) < maxKeys; r.Started {
+		if r.Started = len(c.keys) < MaxKeys; r.Started {
 			c.keys = slices.Insert(slices.Clone(c.keys), 0, newPrivateKey())
 		}
 		c.keys = c.keys[:1:1]
@@ -63,7 +63,7 @@ func (c *content) waiting() (names []string) {
 
 // finishRotation drops the old key if every peer has the new one.
 func (c *changing) finishRotation() {
-	if len(c.keys) == maxKeys && len(c.waiting()) == 0 {
+	if len(c.keys) == MaxKeys && len(c.waiting()) == 0 {
 		c.keys = c.keys[:1:1]
 	}
 }
@@ -72,7 +72,7 @@ func (c *changing) finishRotation() {
 // have; nil: none.
 func (s *Store) Announced(peer string) ed25519.PublicKey {
 	c, err := s.load()
-	if err != nil || len(c.keys) < maxKeys {
+	if err != nil || len(c.keys) < MaxKeys {
 		return nil
 	}
 	key := c.keys[0].public()
@@ -147,7 +147,7 @@ func (s *Store) Learn(peer string, key ed25519.PublicKey) error {
 	return s.change(func(c *changing) error {
 		p, err := c.announcing(peer, learnt)
 		if err == nil && !slices.Contains(p.Keys, learnt) {
-			if len(p.Keys) == maxKeys {
+			if len(p.Keys) == MaxKeys {
 				c.former = c.former.replaced(p.Keys[1], learnt)
 			}
 			c.former = c.former.without(learnt)

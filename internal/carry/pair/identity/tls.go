@@ -114,7 +114,7 @@ func (s *Store) ClientTLS(peer string) (*tls.Config, error) {
 
 // saw takes note of the key that a peer uses.
 func (s *Store) saw(p *Peer, used PublicKey) {
-	if len(p.Keys) == maxKeys && p.Keys[0] == used {
+	if len(p.Keys) == MaxKeys && p.Keys[0] == used {
 		_ = s.settle(p.Name, used) // the next handshake tries again
 	}
 }
