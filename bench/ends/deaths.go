@@ -124,9 +124,10 @@ func (p *pair) excused(i int, s *Script, began time.Time, a *attempt) (again boo
 	}
 	reason := p.observer.endedBecause(p.nearRelay.Name, p.tunnel(i, s.Refused).name, began)
 	named := slices.Contains(deathReasons, reason)
-	// The far relay has acknowledged what it has given to the target's socket. The near one then has
-	// the whole flow, and does not learn that the rest died with its relay on the way to the target.
-	late := reason == "end"
+	// The target may be cut alone. The far relay has acknowledged what it has given to the target's
+	// socket, so the near one may have the whole flow, and does not learn that the rest died on its
+	// way. Or the client has reset before its relay learns of the death.
+	late := reason == "end" || reason == "client-reset"
 	if (named || late) && !s.Refused && allowed(s, nil, &a.Outcome, [2]bool{named, true}) == nil {
 		a.broken, a.cut, a.late = nil, named, late
 	}
