@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -318,6 +319,7 @@ func oneAddress(ctx context.Context, o kit.Options, way string, _ int, note func
 	if err := w.share(way); err != nil {
 		return err
 	}
+	w.debug = true // else the log has no lanes
 	pair := fmt.Sprintf(", pair: {peer: %s, lanes: 4, lanes_to: [%v]}", siteB, ownFar)
 	if err := w.startNear(ctx, nearRelays[0], "", []netip.Addr{sharedFar.Addr()}, pair); err != nil {
 		return err
@@ -353,7 +355,7 @@ func oneAddress(ctx context.Context, o kit.Options, way string, _ int, note func
 	for _, a := range all {
 		if a.err != nil {
 			lost++
-			example = fmt.Sprintf("number %d from %s: %v, after %.3f s", a.number, a.local, a.err, a.took.Seconds())
+			example = fmt.Sprintf("number %d from %s: %v, after %.3f s, reason %q", a.number, a.local, a.err, a.took.Seconds(), w.reason(a.local))
 		}
 	}
 	for _, f := range standing.flows {
@@ -427,8 +429,8 @@ func (w *world) balance(program, rules string, args ...string) error {
 	return nil
 }
 
-// lanes counts the flows that have several lanes, and the connections that a relay did not take for
-// a part of its session.
+// lanes counts the flows that have several lanes, and the lanes that the near relay could not make, or
+// that a far relay did not take for a part of its session.
 func (w *world) lanes(ctx context.Context) (striped, refused int, why string, err error) {
 	for _, r := range w.Relays {
 		all, err := r.StatusOfAll(ctx)
@@ -450,6 +452,14 @@ func (w *world) lanes(ctx context.Context) (striped, refused int, why string, er
 				}
 			}
 		}
+	}
+	unanswered := func(line string) bool {
+		return strings.Contains(line, net.ErrClosed.Error()) || // no flow wanted it any more
+			strings.Contains(line, os.ErrDeadlineExceeded.Error()) // the bulk flows fill the queue of the WAN
+	}
+	if unmade := slices.DeleteFunc(w.heard("lane not made"), unanswered); len(unmade) > 0 {
+		refused += len(unmade)
+		why += unmade[0]
 	}
 	return striped, refused, why, nil
 }
