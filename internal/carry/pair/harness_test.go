@@ -324,7 +324,7 @@ func (s *stand) Clear() bool {
 	return s.clear
 }
 
-// Advertise is no other address than that to which the path leads.
+// Advertise leaves the own address to the kernel, whose word no stand allows.
 func (s *stand) Advertise() netip.AddrPort { return netip.AddrPort{} }
 
 func (s *stand) setClear(on bool) {

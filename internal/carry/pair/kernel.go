@@ -91,16 +91,16 @@ func addressOf(bulk *bulkConn) netip.AddrPort {
 }
 
 // addressToTell is what a far process tells of where it takes connections: what its configuration says, or
-// the address from which the kernel sends to the other end of this connection. That is another one than
-// the connection came to if several hosts share that, or if a box on the way has changed it. The zero
-// value: there is nothing to tell.
+// the address from which the kernel sends to the other end of this connection, with the port to which it
+// came. The near end knows whether it has dialed another one: a box on the way may have led it here. The
+// zero value: there is nothing to tell.
 func addressToTell(bulk *bulkConn, configured netip.AddrPort) netip.AddrPort {
 	if configured.IsValid() {
 		return configured
 	}
 	here, there := localAddress(bulk), addressOf(bulk)
 	own, ok := sourceTowards(there)
-	if !ok || own == here.Addr() {
+	if !ok {
 		return netip.AddrPort{}
 	}
 	return netip.AddrPortFrom(own, here.Port())

@@ -141,10 +141,11 @@ func (l *Link) Taking() flow.Taking {
 	l.mu.Lock()
 	s, closed := l.s, l.closed
 	l.mu.Unlock()
+	who := s.host()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ctl := s.control()
-	t := flow.Taking{Peer: s.peer, Host: s.host().name, Takes: ctl != nil && !s.draining && !closed, Suspect: ctl != nil && ctl.suspect.Load(), Stood: s.stood, Met: s.instance != 0,
+	t := flow.Taking{Peer: s.peer, Host: who.name, Takes: ctl != nil && !s.draining && !closed, Suspect: ctl != nil && ctl.suspect.Load(), Stood: s.stood, Met: s.instance != 0,
 		Since: s.since, Problem: s.problem, Error: s.text}
 	trouble, since := s.trouble.now(time.Now())
 	if t.Trouble = trouble; t.Takes && since.After(t.Since) {

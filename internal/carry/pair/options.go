@@ -128,8 +128,8 @@ type Acceptor interface {
 	// Clear reports whether lanes go in clear. A peer that wants it otherwise is refused.
 	Clear() bool
 	// Advertise is the address at which this process takes connections and no other host does, for near
-	// relays that have come to one that several hosts share; invalid: the one from which the kernel sends
-	// to the near relay, with the port at which that has come.
+	// relays that have dialed one that several hosts share; invalid: the one from which the kernel sends
+	// to the near relay, with the port to which that has come.
 	Advertise() netip.AddrPort
 	flow.Dialer
 }

@@ -83,8 +83,13 @@ func (r redialer) attempt(p *wanPath, any bool) {
 		if err != nil {
 			p.failed(err)
 			s.note(err)
-			if !any {
+			switch {
+			case !any:
 				s.missed.Store(true)
+			case problemOf(err) == flow.PairUnpaired:
+				s.mu.Lock()
+				s.sought = time.Now()
+				s.mu.Unlock()
 			}
 		}
 		l.poke()
@@ -98,7 +103,10 @@ const seekAfter = 300 * time.Millisecond
 // seeks reports that any host of the site may take new flows, since the session's does not answer.
 func (r redialer) seeks(away time.Duration) bool {
 	l, s := r.l, r.s
-	return s.host().key != nil && (s.missed.Load() || away > s.patience(seekAfter, 4)) && l.current() == s &&
+	s.mu.Lock()
+	refused := time.Since(s.sought) < refusedEvery // by each of the keys
+	s.mu.Unlock()
+	return s.host().key != nil && !refused && (s.missed.Load() || away > s.patience(seekAfter, 4)) && l.current() == s &&
 		len(l.node.identity.Hosts(s.peer)) > 1
 }
 
@@ -357,8 +365,9 @@ func (r redialer) restarted(h wire.Hello) {
 	})
 }
 
-// gone ends what the far process had, which is gone, but for flows that may begin again.
-func (r redialer) gone(c stream.Cause, again func(*Flow) bool) {
+// gone ends what the far process had, which is gone, but for flows that may begin again. It returns how many
+// flows end.
+func (r redialer) gone(c stream.Cause, again func(*Flow) bool) (ended int) {
 	l, s := r.l, r.s
 	s.closeLanes(func(*lane) bool { return true })
 	for _, f := range s.allFlows() {
@@ -372,6 +381,7 @@ func (r redialer) gone(c stream.Cause, again func(*Flow) bool) {
 			l.mu.Unlock()
 			f.wake()
 		default:
+			ended++
 			f.near.openDue = false // nor is the new process to hear of it: it would dial for an OPEN
 			f.phase.take(eventGone)
 			f.sf.PeerGone(c)
@@ -379,6 +389,7 @@ func (r redialer) gone(c stream.Cause, again func(*Flow) bool) {
 		}
 		f.mu.Unlock()
 	}
+	return ended
 }
 
 // checkDead ends the flows of a far process that is dead, as its host says.
@@ -392,19 +403,18 @@ func (r redialer) checkDead(now time.Time) {
 	}
 	lanes := s.pool.all()
 	s.refusals.watch(lanes)
-	acked := l.node.book.lastHeard(instance)
 	for _, lane := range lanes {
-		if at := ackedAt(lane.bulk, now); at.After(acked) {
-			acked = at
-		}
+		l.node.book.hear(instance, ackedAt(lane.bulk, now)) // other tunnels' sessions may have no lane
 	}
+	acked := l.node.book.lastHeard(instance)
 	long := l.node.options.RefusedFor
 	if away < long || !s.refusals.all(l.paths.forControl(away), acked, now, long) {
 		return
 	}
-	s.tell(slog.LevelWarn, "far relay is dead: its host refuses all connections", nil)
-	r.gone(cause(flow.EndPeerRefused, fmt.Errorf("the far relay is dead: its host has refused all connections for %v", long)),
-		func(*Flow) bool { return false })
+	dead := fmt.Errorf("the far relay is dead: its host has refused all connections for %v", long)
+	if r.gone(cause(flow.EndPeerRefused, dead), func(*Flow) bool { return false }) > 0 {
+		s.tell(slog.LevelWarn, "flows of a far relay end", dead)
+	}
 	s.refusals.clear()
 }
 

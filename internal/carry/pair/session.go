@@ -56,6 +56,7 @@ type nearSide struct {
 	own      ownAddress
 	greeting time.Time // an attempt for the control connection is in its handshake since; zero: none
 	seeking  time.Time // the same of one that any host of the site may answer
+	sought   time.Time // when no host of the site was where one was last asked for
 	moved    time.Time // of the latest move of the control connection to a better path
 	refused  time.Time // with several paths: somebody refused
 
@@ -410,9 +411,10 @@ func (s *session) triedOwn(at netip.AddrPort, err error) {
 	s.own.ended(at, err, time.Now())
 }
 
-// target is whose key is to answer a near session: its host's, as soon as it has one.
+// target is whose key is to answer a near session: its host's, as soon as it has one. If the tunnel does not
+// mean that host any more, since the peer was renamed, its flows go on all the same.
 func (s *session) target() string {
-	if who := s.host(); who.means(s.peer) {
+	if who := s.host(); who.means(s.peer) || who.name != "" && s.flowCount() > 0 {
 		return who.name
 	}
 	return s.peer

@@ -100,6 +100,9 @@ func (p *pairs) watchSessions(known map[sessionKey]*watched, sessions []flow.Ses
 	here := map[sessionKey]bool{}
 	for _, s := range sessions {
 		key := sessionKey{s.Peer, s.Tunnel, s.Session}
+		if s.End == flow.NearEnd {
+			key.peer = "" // the number is this process's own, and a site's host is not known at first
+		}
 		here[key] = true
 		was := known[key]
 		if was == nil {
