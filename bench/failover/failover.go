@@ -24,7 +24,7 @@ func suite() kit.Suite {
 		{Name: "paired-0ms", About: "the same without a delay", Ways: events, Run: far(path{paired: true})},
 		{Name: "paired-200ms", About: "the same over 200 ms", Ways: events, Run: far(path{paired: true, rtt: 200 * time.Millisecond})},
 		{Name: "near-site", About: "the near relay that has the address dies; keepalived moves the address", Ways: []string{nearRelay, nearHost}, Run: nearSite},
-		{Name: "one-address", About: "two far relays of a pair behind one address", Ways: []string{byECMP, byNFT}, Run: oneAddress},
+		{Name: "one-address", About: "two far relays of a pair behind one address", Ways: []string{byECMP, byNFT, byMH, bySH}, Run: oneAddress},
 	}, Experiment: experiment.Experiment{
 		Name:    "failover",
 		Summary: "one of two relays fails under a stream of new connections",
@@ -47,7 +47,8 @@ targets. In paired the relays are pairs; in plain they are not.
 
 In near-site two near relays share an address by keepalived, and the one that
 has it dies (relay), or its host (host). In one-address two far relays have one
-address, behind a router that hashes (ecmp) or a balancer that translates (nft).
+address, behind a router that hashes (ecmp), a balancer that translates (nft) or
+IPVS, which forwards (ipvs-mh and ipvs-sh).
 
 Exit codes: 0 all bounds hold, 1 one does not.`,
 		Example: `  go run ./bench/failover --case plain

@@ -9,8 +9,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"longhaul/bench/kit"
+	"longhaul/internal/sys/kernel"
 	"longhaul/lab"
 	"longhaul/lab/relays"
 )
@@ -18,6 +20,7 @@ import (
 // Every relay has two tunnels. Targets of the second one greet their clients, which wait for that.
 const (
 	tunnelMain, tunnelGreets = "main", "greets"
+	tunnels                  = 2
 
 	port       = 6000 // of tunnelMain; the next one is tunnelGreets'
 	targetPort = 5000 // the same
@@ -30,6 +33,10 @@ const (
 )
 
 const rateBps = 300e6
+
+// pairWithB is the setting of a near tunnel. Each hop gets its share of the new connections all the
+// time, so that some of them are with the relay that fails.
+const pairWithB = ", health: {slow_return: off}, pair: " + siteB
 
 // world is a lab with its relays and the target on host-b.
 type world struct {
@@ -84,16 +91,20 @@ func (w *world) startFarWorld(ctx context.Context, p path) error {
 		if err := w.makeKeys(ctx, near, far); err != nil {
 			return err
 		}
-		tunnel = ", pair: " + siteB
+		tunnel = pairWithB
 	} else {
-		tunnel = ", health: {check: connect, interval: 500ms, timeout: 500ms}"
+		tunnel = ", health: {check: connect, interval: 500ms, timeout: 500ms, slow_return: off}"
 	}
 	for _, f := range far {
 		if err := w.startFar(ctx, f, p.paired); err != nil {
 			return err
 		}
 	}
-	return w.startNear(ctx, near[0], lab.RelayA.String(), []netip.Addr{lab.WANB, lab.WANB2}, tunnel)
+	err := w.startNear(ctx, near[0], lab.RelayA.String(), []netip.Addr{lab.WANB, lab.WANB2}, tunnel)
+	if err == nil && p.paired {
+		err = w.stands(ctx, tunnels*len(far), near...)
+	}
+	return err
 }
 
 // farRelay is one of site B.
@@ -124,7 +135,7 @@ func (w *world) startNear(ctx context.Context, name, listen string, far []netip.
 		for _, a := range far {
 			hops = append(hops, netip.AddrPortFrom(a, port+i).String())
 		}
-		return fmt.Sprintf("listen: %q, forward: [%s], balance: least-flows, allow: [0.0.0.0/0]%s",
+		return fmt.Sprintf("listen: %q, forward: [%s], balance: round-robin, allow: [0.0.0.0/0]%s",
 			fmt.Sprintf("%s:%d", listen, port+i), strings.Join(hops, ", "), more)
 	}
 	return w.startRelay(ctx, name, paired, tunnel)
@@ -146,6 +157,30 @@ func (w *world) startRelay(ctx context.Context, name string, paired bool, tunnel
 
 func (w *world) relay(name string) *relays.Process {
 	return w.Relays[slices.IndexFunc(w.Relays, func(r *relays.Process) bool { return r.Name == name })]
+}
+
+// stands waits until near relays have their sessions with all far relays.
+func (w *world) stands(ctx context.Context, sessions int, near ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for _, name := range near {
+		for up := 0; up < sessions; {
+			status, err := w.relay(name).Status(ctx)
+			if err == nil {
+				err = kit.Pause(ctx, 20*time.Millisecond)
+			}
+			if err != nil {
+				return fmt.Errorf("%s has %d of %d sessions: %w", name, up, sessions, err)
+			}
+			up = 0
+			for _, s := range status.Pairs.Sessions {
+				if s.Up {
+					up++
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // keys is the directory of a host's keys.
@@ -193,7 +228,11 @@ func missing(way string) string {
 		return lab.MissingProgram("keepalived", "keepalived")
 	case byNFT:
 		return lab.MissingProgram("nft", "nftables")
+	case byMH, bySH:
+		if state := (kernel.Modules{}).State("ip_vs"); state != kernel.ModuleLoaded && state != kernel.ModuleOnDisk {
+			return "needs a kernel with IPVS: go run ./packaging/kernels --kernels 6.1 --checks ipvs"
+		}
+		return lab.MissingProgram("ipvsadm", "ipvsadm")
 	}
 	return ""
 }
-

@@ -23,8 +23,9 @@ type Pairs struct {
 type Session struct {
 	Tunnel   string      `json:"tunnel"`
 	Peer     string      `json:"peer"`
-	Session  string      `json:"session"` // number, of the near relay
-	End      PairRole    `json:"end"`     // this relay's
+	Hop      string      `json:"hop,omitempty"` // of a near tunnel with several, as configured
+	Session  string      `json:"session"`       // number, of the near relay
+	End      PairRole    `json:"end"`           // this relay's
 	Up       bool        `json:"up"`
 	Since    time.Time   `json:"since,omitzero"` // of Up, true or false
 	Problem  PairProblem `json:"problem,omitempty"`
@@ -339,4 +340,13 @@ type Taking struct {
 	Problem PairProblem // of one that does not
 	Error   string      // behind Problem
 	Trouble string      // why the far tunnel takes no flows, in its relay's words; empty: it takes them
+}
+
+// PairHop is what the pair of a hop is like for new flows, on screens: there a session that is
+// replaced within moments does not go down.
+type PairHop struct {
+	Taking
+	State  HopState // up, untried or down
+	Reason Reason   // of one that is down
+	Why    string   // of one that is down, in words
 }

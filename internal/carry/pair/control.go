@@ -117,7 +117,7 @@ func (c *control) trusted() bool { return c.suspect.Load() && c.suspect.CompareA
 
 // ask sends a PING if the latest one has an answer and is not too young for another.
 func (c *control) ask(now time.Time) {
-	if since, waits := c.waits(now); !waits && since >= tickEvery {
+	if since, waits := c.waits(now); !waits && since >= tickEvery-tickEvery/4 { // ticks are not exact
 		c.sendPing()
 	}
 }

@@ -41,6 +41,14 @@ func (fr *farPart) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) 
 	f := fr.f
 	ctx, cancel := context.WithTimeout(f.s.node.ctx, min(o.Deadline, maxDeadline))
 	defer cancel()
+	f.mu.Lock()
+	fr.cancel = cancel
+	unwanted := fr.gone
+	f.mu.Unlock()
+	if unwanted {
+		fr.refuse(cause(flow.EndClientReset, nil))
+		return
+	}
 	t, err := a.Dial(ctx, flow.Open{Tunnel: a.Tunnel(), Peer: f.s.peerNow(), Client: o.Client, Listen: o.Listen, Carried: f, Admitted: admitted})
 	switch {
 	case errors.Is(err, flow.ErrDialCut):
@@ -55,6 +63,14 @@ func (fr *farPart) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) 
 	f.mu.Unlock()
 	if err != nil {
 		fr.refuse(cause(flow.EndNoResources, err))
+	}
+}
+
+// stopDial ends the search for a target that the near relay does not wait for. The caller holds f.mu.
+func (fr *farPart) stopDial() {
+	fr.gone = true
+	if fr.f.phase == phaseDialing && fr.cancel != nil {
+		fr.cancel()
 	}
 }
 

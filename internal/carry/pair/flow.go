@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"context"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -89,8 +90,13 @@ func (f *Flow) abort(c stream.Cause) {
 func (f *Flow) Reset(reason flow.EndReason, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.phase != phaseOver && !f.sf.Clean() {
+	switch {
+	case f.phase == phaseOver:
+	case !f.sf.Clean():
 		f.abort(cause(reason, err))
+	case reason != flow.EndDrain:
+		f.leg.broken = true
+		f.wake()
 	}
 }
 
@@ -178,11 +184,20 @@ type nearPart struct {
 	needsOpen  bool // under the link's lock: the lane that it waits for is to bring its OPEN
 	wanted     bool // the far relay wants a lane for it
 	gaveBack   bool // its latest lane, to a crowd, and has the first one when it needs one again
+	// client has other hops, and no target here: nothing of it is read. nil: there are none, or it has one.
+	client *flow.Client
+	back   *flow.Client // client, which was given back
 }
+
+// held reports that the flow's client may go to another hop, since the far relay has no target for it,
+// as far as this end knows.
+func (nr *nearPart) held() bool { return nr.client != nil }
 
 // farPart is what only a far flow has.
 type farPart struct {
-	f *Flow
+	f      *Flow
+	cancel context.CancelFunc // of the dial; nil: it has not begun
+	gone   bool               // the near relay does not know the flow
 }
 
 // of finds a lane among the flow's.

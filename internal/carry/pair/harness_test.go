@@ -176,10 +176,10 @@ type stand struct {
 	removed    atomic.Bool
 	trouble    atomic.Value // a string
 	opens      []flow.Open
-	halfClose  time.Duration
 	resetDrain time.Duration
-	idle       time.Duration
 	deadline   time.Duration
+	others     bool                                               // clients have other hops
+	early      func() []byte                                      // was read of each client; nil: nothing
 	flows      []*pair.Flow                                       // of the near relay
 	acceptor   pair.Acceptor                                      // nil: the stand itself
 	fate       func(uint64, pair.NearSession) (pair.Fate, []byte) // of the latest far process
@@ -221,7 +221,10 @@ func newStand(t testing.TB, options ...standOption) *stand {
 	s.near = s.node(o, s.nearKeys)
 	s.link, s.way = s.near.Link(lo), lo
 	s.accept(s.clients, func(fd int, from netip.AddrPort) {
-		c := flow.Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Legs: s.legs()}
+		c := flow.Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Others: s.others, Legs: s.legs()}
+		if s.early != nil {
+			c.Early = s.early()
+		}
 		s.mu.Lock()
 		link := s.link
 		s.mu.Unlock()
@@ -274,7 +277,7 @@ func (s *stand) farNode() *pair.Node {
 }
 
 func (s *stand) legs() flow.LegOptions {
-	return flow.LegOptions{HalfClose: s.halfClose, ResetDrain: s.resetDrain, Idle: s.idle}
+	return flow.LegOptions{ResetDrain: s.resetDrain}
 }
 
 func addrOf(l *net.TCPListener) netip.AddrPort { return netip.MustParseAddrPort(l.Addr().String()) }

@@ -55,6 +55,3 @@ func (nr *nearPart) assign(l *lane) bool {
 	f.wake()
 	return true
 }
-
-// GiveBack implements flow.Carried.
-func (f *Flow) GiveBack() {}

@@ -104,6 +104,7 @@ const wakeStale = 100 * time.Millisecond
 func (nd *laneNeed) takeWake(offset uint64, b []byte) {
 	f := nd.f
 	f.phase.take(eventHeard)
+	f.near.targetFound()
 	within := f.s.answerWithin(wakeStale, 2)
 	if f.lanes.attaching() || f.s.sealed() && f.phase != phaseOpen {
 		within = f.s.answerWithin(pongWithin, 8) // a far relay with many lanes may not have come to it

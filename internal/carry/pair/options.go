@@ -24,7 +24,6 @@ const (
 	DefaultRefusedFor    = 5 * time.Second
 	DefaultLateNoResume  = 30 * time.Second
 	DefaultResetDrain    = 10 * time.Second
-	DefaultHalfClose     = time.Hour
 )
 
 // waitNoResume is how long a flow that does not resume waits for its first lane, or for
@@ -85,6 +84,7 @@ const (
 type LinkOptions struct {
 	Tunnel string
 	Peer   string // its name in Identity
+	Hop    string // the far relay as the configuration names it; empty: the tunnel has no other
 	// Addresses are those of the far relay now, the one to try first first.
 	Addresses func(context.Context) ([]netip.AddrPort, error)
 	// LanesTo are the prefixes in which the own address of a far relay may lie, beside the addresses of
@@ -166,16 +166,7 @@ type PathOptions struct {
 	Standby   bool // used while all others are lost
 }
 
-// unbounded is a time that never ends.
-const unbounded = 100 * 365 * 24 * time.Hour
-
 func withDefaults(o flow.LegOptions) *flow.LegOptions {
-	switch {
-	case o.HalfClose == 0:
-		o.HalfClose = DefaultHalfClose
-	case o.HalfClose < 0:
-		o.HalfClose = unbounded
-	}
 	if o.ResetDrain == 0 {
 		o.ResetDrain = DefaultResetDrain
 	}

@@ -373,6 +373,7 @@ func (r redialer) gone(c stream.Cause, again func(*Flow) bool) (ended int) {
 	for _, f := range s.allFlows() {
 		f.mu.Lock()
 		switch {
+		case f.near.giveBack(c, false):
 		case f.phase.unheard() || f.phase == phaseOver || f.s != s:
 		case again(f):
 			l.mu.Lock()

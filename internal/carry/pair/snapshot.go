@@ -11,9 +11,6 @@ import (
 	"longhaul/internal/words/units"
 )
 
-// laneErrSettles is how long no lane can be made until a session's state says so.
-const laneErrSettles = time.Second
-
 // State is the node at this moment. It looks at every flow.
 func (n *Node) State() flow.Pairs { return n.snapshot(stateOf) }
 
@@ -36,9 +33,10 @@ func (n *Node) snapshot(of func(*session) flow.Session) flow.Pairs {
 func overviewOf(s *session) flow.Session {
 	var paths []flow.Path
 	var lanesTo []netip.Prefix
-	several := false
+	several, hop := false, ""
 	if s.near {
 		o := s.link.options()
+		hop = o.Hop
 		lanesTo, several = o.LanesTo, len(s.node.identity.Hosts(s.peer)) > 1
 		if len(o.Paths) > 0 {
 			paths = s.paths.states(s.control())
@@ -50,6 +48,7 @@ func overviewOf(s *session) flow.Session {
 	st := flow.Session{
 		Tunnel:   s.tunnel,
 		Peer:     s.peerNow(),
+		Hop:      hop,
 		Session:  NumberText(s.id),
 		End:      flow.FarEnd,
 		Up:       up,

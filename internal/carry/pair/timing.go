@@ -17,6 +17,8 @@ const (
 	// owesFloor is the time after which the kernel repeats a segment that was lost, beside a round trip,
 	// and a little.
 	owesFloor = 250 * time.Millisecond
+	// laneErrSettles is how long no lane can be made until a session's state says so.
+	laneErrSettles = time.Second
 	// crowd is the least number of flows without a lane that share what goes ahead, so that all go on
 	// soon: all together twice maxAhead.
 	crowd = 32

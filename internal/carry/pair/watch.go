@@ -144,6 +144,8 @@ func (s *session) watchControl(now time.Time, slow bool) {
 		s.dropWarm(ctl.c.path)
 	case !waiting && (since > pingEvery):
 		ctl.sendPing()
+	case s.holds():
+		ctl.ask(now) // else its death shows only at the next PING
 	}
 	if slow {
 		ctl.announce(s.node.identity.Announced(s.peerNow()))
