@@ -31,8 +31,8 @@ func newCompletion(env *env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion (bash | zsh | fish)",
 		Short: "Print the script that completes commands in a shell",
-		Long: `completion prints the script that lets the Tab key complete commands, flags and
-their values. The packages and longhaul service install put it where the shells
+		Long: `completion prints the script that lets the Tab key complete commands, flags,
+names and a few values. The packages and longhaul service install put it where the shells
 look for it.`,
 		Example: `  source <(longhaul completion bash)
   longhaul completion zsh > "${fpath[1]}/_longhaul"
