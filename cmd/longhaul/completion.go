@@ -32,8 +32,8 @@ func newCompletion(env *env) *cobra.Command {
 		Use:   "completion (bash | zsh | fish)",
 		Short: "Print the script that completes commands in a shell",
 		Long: `completion prints the script that lets the Tab key complete commands, flags,
-names and a few values. The packages and longhaul service install put it where the shells
-look for it.`,
+names and a few values. The packages and longhaul service install put it where
+the shells look for it.`,
 		Example: `  source <(longhaul completion bash)
   longhaul completion zsh > "${fpath[1]}/_longhaul"
   longhaul completion fish > ~/.config/fish/completions/longhaul.fish`,
