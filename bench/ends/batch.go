@@ -57,6 +57,9 @@ func (o *Options) Check() error {
 		if !slices.Contains(programNames(), name) {
 			return fmt.Errorf("--through %s: no program of that name: choose from %s", name, ProgramNames())
 		}
+		if mode.hops && o.Upgrades {
+			return fmt.Errorf("--upgrades: the relays of %s die instead", name)
+		}
 		if o.Outages && (!paired || mode.mortal) {
 			return fmt.Errorf("--outages: %s has no WAN, or does not outlive its outages", name)
 		}
@@ -114,6 +117,10 @@ type Way struct {
 	Met        int          `json:"met,omitempty"`      // scripts during which there was one
 	Upgrades   string       `json:"upgrades,omitempty"` // of the relays, counted
 	Upgraded   int          `json:"upgraded,omitempty"` // scripts during which there was one
+	Deaths     string       `json:"deaths,omitempty"`   // of far relays, counted
+	Bereft     int          `json:"bereft,omitempty"`   // scripts during which there was one
+	Cut        int          `json:"cut,omitempty"`      // of these, reset with a reason
+	Again      int          `json:"again,omitempty"`    // runs whose target had a connection that its flow left
 	Slowest    float64      `json:"slowest_seconds"`    // script that met none of both
 }
 
@@ -145,6 +152,10 @@ type way struct {
 
 	weather  *weather  // nil: nothing fails
 	upgrades *upgrades // nil: none
+	deaths   *deaths   // nil: no relay dies
+	// excused holds a script that met a death against what that may do. It says whether the script
+	// is to run again.
+	excused func(i int, s *Script, began time.Time, a *attempt) (again bool)
 	// settled waits until no relay has a flow of a lane's last script, which the next one would take
 	// for its own. It returns which relays have one for too long. It may be nil.
 	settled func(i int, s *Script) string
@@ -156,15 +167,27 @@ type attempt struct {
 	Outcome
 	broken        *Violation // nil: direct TCP allows the outcome
 	met, upgraded bool       // there was a fault of the WAN, or an upgrade, meanwhile
+	bereft, cut   bool       // a relay died meanwhile; the flow ended with it
+	again         int        // earlier runs, see Way.Again
 	took          time.Duration
 }
 
 // try runs a script once through a way, and holds the outcome against the rule. direct is
 // the outcome of the direct way, nil for that way itself. The error is not about the way.
 func (w *way) try(l *lane, i int, s *Script, direct *Outcome, within time.Duration) (a attempt, err error) {
+	for again := 0; ; again++ {
+		a, repeat, err := w.tryOnce(l, i, s, direct, within)
+		if err != nil || !repeat {
+			a.again = again
+			return a, err
+		}
+	}
+}
+
+func (w *way) tryOnce(l *lane, i int, s *Script, direct *Outcome, within time.Duration) (a attempt, again bool, err error) {
 	r, done, err := w.route(l, i, s)
 	if err != nil {
-		return a, err
+		return a, false, err
 	}
 	began := time.Now()
 	a.Outcome, err = run(s, r, within)
@@ -172,7 +195,7 @@ func (w *way) try(l *lane, i int, s *Script, direct *Outcome, within time.Durati
 	done()
 	l.empty()
 	if err != nil {
-		return a, err
+		return a, false, err
 	}
 	broken := Allowed(s, direct, &a.Outcome)
 	if broken == nil && w.sameAddress {
@@ -183,6 +206,13 @@ func (w *way) try(l *lane, i int, s *Script, direct *Outcome, within time.Durati
 	}
 	errors.As(broken, &a.broken)
 	var met string
+	if w.deaths != nil {
+		all := w.deaths.met(began)
+		met, a.bereft = listMet(all), len(all) > 0
+		if a.bereft && w.excused(i, s, began, &a) {
+			return a, true, nil
+		}
+	}
 	if w.weather != nil {
 		faults := w.weather.met(began)
 		met, a.met = listMet(faults), len(faults) > 0
@@ -202,13 +232,13 @@ func (w *way) try(l *lane, i int, s *Script, direct *Outcome, within time.Durati
 	if a.broken != nil && w.said != nil {
 		a.broken.Text += w.said(i, s, began)
 	}
-	if a.broken != nil && (a.met || a.upgraded) {
+	if a.broken != nil && (a.met || a.upgraded || a.bereft) {
 		a.broken.Text += fmt.Sprintf("; in %.3f s it met: %s", a.took.Seconds(), strings.Trim(met, "; "))
 	}
-	return a, nil
+	return a, false, nil
 }
 
-// maxMet is how many faults and upgrades are listed of those that a script met.
+// maxMet is how many faults, upgrades and deaths are listed of those that a script met.
 const maxMet = 8
 
 func listMet(met []string) string {
@@ -328,6 +358,9 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		if w.upgrades != nil {
 			r.Upgrades = w.upgrades.String()
 		}
+		if w.deaths != nil {
+			r.Deaths = w.deaths.String()
+		}
 		result.Ways = append(result.Ways, r)
 	}
 	err := ctx.Err()
@@ -414,7 +447,14 @@ func (e *batch) note(k int, n uint64, a attempt) {
 	if a.upgraded {
 		r.Upgraded++
 	}
-	if !a.met && !a.upgraded {
+	if a.bereft {
+		r.Bereft++
+	}
+	if a.cut {
+		r.Cut++
+	}
+	r.Again += a.again
+	if !a.met && !a.upgraded && !a.bereft {
 		r.Slowest = max(r.Slowest, a.took.Seconds())
 	}
 	v := a.broken
@@ -448,7 +488,7 @@ func (e *batch) firstOf(w *way) []*found {
 }
 
 func (e *batch) finding(ctx context.Context, w *way, lanes []*lane, f *found) Finding {
-	if w.weather == nil && w.upgrades == nil {
+	if w.weather == nil && w.upgrades == nil && w.deaths == nil {
 		lanes = lanes[:1]
 	}
 	breaks := func(s *Script) *Violation { return breaksRule(w, lanes, s) }

@@ -50,13 +50,16 @@ both. With --outages that WAN fails at random moments: outages in both
 directions or one, reset lanes and control connections, and black holes for some
 of them. An outage may delay what the ends see, and change nothing. With
 --upgrades the near relay, the far one or both are upgraded again and again. No
-upgrade may delay or change anything. --rtt makes the WAN longer.
+upgrade may delay or change anything. --rtt makes the WAN longer. pair-hops has
+two far relays, one of which dies now and then: scripts may be reset, if the
+near relay says why, and the target may see a connection without a byte.
 
 Exit codes: 0 longhaul kept the rule, 1 it broke it.`,
 		Example: `  go run ./bench/ends --scripts 100000
   go run ./bench/ends --seed 7 --script 1234 --relays 2
   go run ./bench/ends --through pair --outages --scripts 100000
   go run ./bench/ends --through pair --upgrades --rtt 20ms
+  go run ./bench/ends --through pair-hops --rtt 20ms --scripts 30000
   go run ./bench/ends --through intercept,intercept-source-relay
   go run ./bench/ends --relays 0 --through haproxy,nginx --json`,
 		New: func() experiment.Run {
@@ -119,6 +122,9 @@ func (r Result) WriteText(w io.Writer) error {
 		}
 		if way.Upgrades != "" {
 			fmt.Fprintf(w, "  %d scripts met an upgrade: %s\n", way.Upgraded, way.Upgrades)
+		}
+		if way.Deaths != "" {
+			fmt.Fprintf(w, "  %d scripts met the death of a relay, %d were reset with a reason, %d ran again: %s\n", way.Bereft, way.Cut, way.Again, way.Deaths)
 		}
 		for _, f := range way.Findings {
 			fmt.Fprintf(w, "\n  %s, script %d: %s\n  the shortest that breaks the rule so (%d of %d runs): %s\n\n    %s\n\n  to repeat it: %s\n\n",

@@ -16,6 +16,7 @@ import (
 // ended.
 type observer struct {
 	relays []*relays.Process
+	isDead func(*relays.Process) bool // nil: all live
 
 	mu     sync.Mutex
 	looked time.Time
@@ -79,6 +80,22 @@ func (o *observer) said(tunnel string, since time.Time) (text string) {
 	return text
 }
 
+// endedBecause is the reason that a relay gives for the end of a tunnel's flow that began at a moment;
+// empty: it gives none.
+func (o *observer) endedBecause(relay, tunnel string, since time.Time) string {
+	over := twice(func() bool { return o.idle(tunnel) })
+	for until := time.Now().Add(scriptTime); !over() && time.Now().Before(until); time.Sleep(slice) {
+	}
+	o.logs.Lock()
+	defer o.logs.Unlock()
+	end := o.ends[relay+" "+tunnel]
+	if !end.at.After(since) {
+		return ""
+	}
+	reason, _, _ := strings.Cut(end.text, " ")
+	return reason
+}
+
 // where says which relays have flows of a tunnel, or do not answer.
 func (o *observer) where(tunnel string) string {
 	o.mu.Lock()
@@ -104,9 +121,15 @@ func (o *observer) idle(tunnel string) bool {
 // look notes the tunnels of a relay that have flows, in any of its processes; that of no name
 // means that a process does not say.
 func (o *observer) look(r *relays.Process) {
+	if o.isDead != nil && o.isDead(r) {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	processes, err := r.StatusOfAll(ctx)
+	if err != nil && o.isDead != nil && o.isDead(r) {
+		return // it has died meanwhile
+	}
 	if err != nil {
 		o.busy[""] += fmt.Sprintf("; the %s relay does not answer: %v", r.Name, err)
 		return

@@ -33,6 +33,7 @@ var pairModes = map[string]pairMode{
 	"pair-clear":           {near: ", encrypt: off", far: ", encrypt: off"},
 	"pair-lanes":           {near: ", lanes: 4"},
 	"pair-paths":           {near: ", lanes: 4", paths: true},
+	"pair-hops":            {hops: true, mortal: true},
 	"pair-clear-no-resume": {near: ", encrypt: off, resume: off", far: ", encrypt: off", mortal: true},
 }
 
@@ -43,6 +44,7 @@ type pairMode struct {
 	near, far string // settings of both tunnels' pair
 	mortal    bool   // an outage cuts flows
 	paths     bool   // two, over a WAN each
+	hops      bool   // two far relays, over a WAN each, which die at random moments
 }
 
 // pair is two paired relays, each a process on a host of its own, with a WAN between
@@ -59,7 +61,9 @@ type pair struct {
 	rtt                 time.Duration
 	weather             *weather
 	upgrades            *upgrades
-	calm                func() error // ends both
+	deaths              *deaths
+	others              []others     // by lane, of the last script
+	calm                func() error // ends all of them
 	observer            observer
 }
 
@@ -105,8 +109,12 @@ func startPair(ctx context.Context, name string, o Options, lanes int) (p *pair,
 	}
 	for range lanes {
 		var l *lane
-		err := p.farHost().Do(func() (err error) {
-			l, err = newLane(onLoopback)
+		host, at := p.farHost(), onLoopback
+		if p.hops {
+			host, at = p.world.Host("target"), placeOf(hopsTarget.Addr(), hopsTarget6.Addr())
+		}
+		err := host.Do(func() (err error) {
+			l, err = newLane(at)
 			return err
 		})
 		if err != nil {
@@ -114,7 +122,11 @@ func startPair(ctx context.Context, name string, o Options, lanes int) (p *pair,
 		}
 		p.targets = append(p.targets, l)
 	}
-	p.busy = make([]string, lanes)
+	p.busy, p.others = make([]string, lanes), make([]others, lanes)
+	if p.hops {
+		p.deaths = newDeaths(o.Seed)
+		p.observer.isDead = p.deaths.isDead
+	}
 	if err := p.start(ctx, o.Program); err != nil {
 		return p, err
 	}
@@ -147,14 +159,45 @@ func (p *pair) build(program string) (err error) {
 	if p.paths {
 		links = append(links, over(pairWAN2, pairNear2, pairFar2))
 	}
-	p.world, err = kit.NewWorld(lab.Topology{
+	t := lab.Topology{
 		Hosts: []lab.HostSpec{
 			{Name: "near", Address: pairNear.Addr(), Sysctls: fastOpen},
 			{Name: "far", Address: pairFar.Addr(), Sysctls: fastOpen},
 		},
 		Links: links,
-	}, program, nil)
-	return err
+	}
+	if p.hops {
+		second := over(pairWAN2, pairNear2, pairFar2)
+		second.B.Host = "far2"
+		t.Links = append(t.Links, second)
+		t.Hosts = append(t.Hosts, lab.HostSpec{Name: "far2", Address: pairFar2.Addr(), Sysctls: fastOpen}, lab.HostSpec{Name: "target", Sysctls: fastOpen})
+		for i := range t.Hosts[1:3] {
+			cableTarget(&t, &t.Hosts[1+i], i)
+		}
+	}
+	if p.world, err = kit.NewWorld(t, program, nil); err != nil || !p.hops {
+		return err
+	}
+	return errors.Join(p.world.Host("target").Address("lo", hopsTarget), p.world.Host("target").Address("lo", hopsTarget6))
+}
+
+// hopsTarget and hopsTarget6 are the addresses of the targets of pair-hops, on a host that both far
+// relays reach.
+var (
+	hopsTarget  = netip.MustParsePrefix("10.3.0.1/32")
+	hopsTarget6 = netip.MustParsePrefix("fd00:3::1/128")
+)
+
+// cableTarget joins a far relay's host and the targets'.
+func cableTarget(t *lab.Topology, far *lab.HostSpec, number int) {
+	v4 := func(end int) netip.Prefix { return netip.MustParsePrefix(fmt.Sprintf("10.4.%d.%d/24", number, end)) }
+	v6 := func(end int) netip.Prefix { return netip.MustParsePrefix(fmt.Sprintf("fd00:4:%d::%d/64", number, end)) }
+	t.Cables = append(t.Cables, lab.Cable{
+		MTU: 1500,
+		A:   lab.Endpoint{Host: far.Name, Device: "lan", Addresses: []netip.Prefix{v4(1), v6(1)}},
+		B:   lab.Endpoint{Host: "target", Device: far.Name, Addresses: []netip.Prefix{v4(2), v6(2)}},
+	})
+	far.Routes = append(far.Routes, hosts.Route{To: hopsTarget, Via: v4(2).Addr()}, hosts.Route{To: hopsTarget6, Via: v6(2).Addr()})
 }
 
 // pairTunnel is one tunnel of both relays. Each has a session of its own.
@@ -181,28 +224,55 @@ func (p *pair) tunnel(lane int, refused bool) (t pairTunnel) {
 	return t
 }
 
-// start makes the keys and starts both relays.
+// start makes the keys and starts the relays.
 func (p *pair) start(ctx context.Context, program string) error {
 	near := relays.Peer{Host: p.nearHost(), Name: "near", Keys: filepath.Join(p.world.Dir, "near-keys")}
-	far := relays.Peer{Host: p.farHost(), Name: "far", Keys: filepath.Join(p.world.Dir, "far-keys")}
-	if err := relays.Introduce(ctx, program, far, near, netip.AddrPortFrom(pairFar.Addr(), farPorts).String()); err != nil {
-		return err
-	}
 	p.nearRelay, p.farRelay = p.world.Relay("near", "near"), p.world.Relay("far", "far")
+	fars := []*relays.Process{p.farRelay}
+	if p.hops {
+		fars = append(fars, p.world.Relay("far2", "far2"))
+	}
 	p.observer.listen(p.world.Relays)
-	nearConfig, farConfig := p.config(p.nearRelay, near.Keys), p.config(p.farRelay, far.Keys)
-	for i := range p.targets {
-		for _, refused := range []bool{false, true} {
-			t := p.tunnel(i, refused)
-			fmt.Fprintf(nearConfig, "  - {name: %s, listen: %s, forward: %q, allow: [0.0.0.0/0, \"::/0\"], pair: {peer: far, warm: 1%s}}\n",
-				t.name, listOf(t.listen), t.far, p.near+p.pathsTo(t))
-			fmt.Fprintf(farConfig, "  - {name: %s, listen: %s, forward: %q, pair_from: {peer: near%s}}\n", t.name, listOf(p.listens(t)), t.forward, p.far)
+	for i, r := range fars {
+		far := relays.Peer{Host: r.Host, Name: "far", Keys: filepath.Join(p.world.Dir, r.Name+"-keys")}
+		if p.hops {
+			far.Name = "far/" + r.Name
+		}
+		at := []netip.Prefix{pairFar, pairFar2}[i].Addr()
+		if err := relays.Introduce(ctx, program, far, near, netip.AddrPortFrom(at, farPorts).String()); err != nil {
+			return err
+		}
+		config := p.config(r, far.Keys)
+		for lane := range p.targets {
+			for _, refused := range []bool{false, true} {
+				t := p.tunnel(lane, refused)
+				fmt.Fprintf(config, "  - {name: %s, listen: %s, forward: %q, pair_from: {peer: near%s}}\n", t.name, listOf(p.listens(t, i)), t.forward, p.far)
+			}
+		}
+		if err := r.Start(ctx, config.String()); err != nil {
+			return err
+		}
+		if p.hops {
+			p.deaths.add(r, config.String())
 		}
 	}
-	if err := p.farRelay.Start(ctx, farConfig.String()); err != nil {
-		return err
+	config := p.config(p.nearRelay, near.Keys)
+	for lane := range p.targets {
+		for _, refused := range []bool{false, true} {
+			t := p.tunnel(lane, refused)
+			fmt.Fprintf(config, "  - {name: %s, listen: %s, forward: %s, allow: [0.0.0.0/0, \"::/0\"], pair: {peer: far, warm: 1%s}}\n",
+				t.name, listOf(t.listen), p.forward(t), p.near+p.pathsTo(t))
+		}
 	}
-	return p.nearRelay.Start(ctx, nearConfig.String())
+	return p.nearRelay.Start(ctx, config.String())
+}
+
+// forward is where the near relay's tunnel leads.
+func (p *pair) forward(t pairTunnel) string {
+	if !p.hops {
+		return strconv.Quote(t.far.String())
+	}
+	return listOf([]netip.AddrPort{t.far, netip.AddrPortFrom(pairFar2.Addr(), t.far.Port())}) + ", balance: round-robin"
 }
 
 // pathsTo is the near relay's setting of the two paths, if there are two.
@@ -213,9 +283,12 @@ func (p *pair) pathsTo(t pairTunnel) string {
 	return fmt.Sprintf(", paths: [{from: %v}, {from: %v, to: \"%v:%d\"}]", pairNear.Addr(), pairNear2.Addr(), pairFar2.Addr(), t.far.Port())
 }
 
-// listens are the addresses of a tunnel of the far relay.
-func (p *pair) listens(t pairTunnel) []netip.AddrPort {
+// listens are the addresses of a tunnel of a far relay.
+func (p *pair) listens(t pairTunnel, relay int) []netip.AddrPort {
 	all := []netip.AddrPort{t.far}
+	if relay > 0 {
+		return []netip.AddrPort{netip.AddrPortFrom(pairFar2.Addr(), t.far.Port())}
+	}
 	if p.paths {
 		all = append(all, netip.AddrPortFrom(pairFar2.Addr(), t.far.Port()))
 	}
@@ -252,16 +325,19 @@ func (p *pair) newWeather(seed uint64) *weather {
 	return newWeather(seed, paths...)
 }
 
-// startTrouble starts the weather and the upgrades.
+// startTrouble starts the weather, the upgrades and the deaths.
 func (p *pair) startTrouble(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	var errs [2]error
+	var errs [3]error
 	if p.weather != nil {
 		running.Go(func() { errs[0] = p.weather.run(ctx) })
 	}
 	if p.upgrades != nil {
 		running.Go(func() { errs[1] = p.upgrades.run(ctx) })
+	}
+	if p.deaths != nil {
+		running.Go(func() { errs[2] = p.deaths.run(ctx) })
 	}
 	p.calm = sync.OnceValue(func() error {
 		cancel()
@@ -283,7 +359,7 @@ func (p *pair) close() {
 	}
 }
 
-// check returns an error if a relay has died, or if the weather or the upgrades could not be made.
+// check returns an error if a relay has died, or if the weather, the upgrades or the deaths could not be made.
 func (p *pair) check() error {
 	err := p.calm()
 	for _, r := range p.world.Relays {
@@ -306,6 +382,11 @@ func (p *pair) way() *way {
 	if p.upgrades != nil {
 		with, w.flag = append(with, "upgrades"), w.flag+" --upgrades"
 		w.settled = func(i int, s *Script) string { return p.settled(i, s, w.calmly) }
+	}
+	if p.deaths != nil {
+		with = append(with, "deaths")
+		w.deaths, w.excused = p.deaths, p.excused
+		w.settled = func(i int, s *Script) string { return p.settled(i, s, outageTime) }
 	}
 	if p.rtt != pairRTT {
 		w.flag += fmt.Sprintf(" --rtt %v", p.rtt)
@@ -334,7 +415,11 @@ func (p *pair) route(_ *lane, i int, s *Script) (route, func(), error) {
 		p.busy[i] = p.observer.where(t.name)
 		return idle
 	})
-	return r, l.empty, nil
+	done := l.empty
+	if p.hops {
+		done = func() { p.others[i].see(l) }
+	}
+	return r, done, nil
 }
 
 // leftTime is longer than the resume of the pairs, after which a relay gives a flow up in any case.

@@ -84,6 +84,7 @@ const (
 	KindLate      Kind = "later than the outage"
 	KindLeft      Kind = "flow left at a relay"
 	KindAddress   Kind = "client's address changed"
+	KindTwice     Kind = "bytes to two targets"
 	KindScript    Kind = "direct TCP breaks the rule"
 )
 
@@ -118,7 +119,13 @@ func violation(kind Kind, format string, args ...any) error {
 //  6. A connection reaches the target, unless the client has reset it before.
 //  7. What ends without a relay ends with one. An outage between relays may delay
 //     it for the time it takes, and no more.
-func Allowed(s *Script, direct, relayed *Outcome) error {
+func Allowed(s *Script, direct, relayed *Outcome) error { return allowed(s, direct, relayed, false) }
+
+// cutAllowed is the rule for a flow that ended with its relay: any end may be reset at any moment,
+// and lose what is behind that. No stream may look whole that is not.
+func cutAllowed(s *Script, relayed *Outcome) error { return allowed(s, nil, relayed, true) }
+
+func allowed(s *Script, direct, relayed *Outcome, cut bool) error {
 	if direct != nil && direct.stuck() {
 		return violation(KindScript, "the script does not end: client %q, target %q", direct.Client.Stuck, direct.Target.Stuck)
 	}
@@ -128,7 +135,7 @@ func Allowed(s *Script, direct, relayed *Outcome) error {
 	if relayed.stuck() {
 		return violation(KindHang, "client %s, target %s", doing(relayed.Client), doing(relayed.Target))
 	}
-	if !relayed.Target.Connected && !s.Client.has(OpReset) {
+	if !relayed.Target.Connected && !s.Client.has(OpReset) && !cut {
 		return violation(KindNeverCame, "the client has connected, and the target has nothing to accept")
 	}
 	whole := s.whole()
@@ -139,6 +146,12 @@ func Allowed(s *Script, direct, relayed *Outcome) error {
 			return err
 		}
 		if err := endAllowed(names[i], script, s.ends()[1-i], e, peer); err != nil {
+			return err
+		}
+		if cut {
+			continue
+		}
+		if err := resetAllowed(names[i], e, peer); err != nil {
 			return err
 		}
 		if whole[i] && (e.End != CleanEnd || peer.SendErr != "" || e.Read != s.ends()[1-i].total()) {
@@ -197,6 +210,11 @@ func endAllowed(name string, script, sender *End, e, peer *Seen) error {
 			return violation(KindTruncated, "the %s sees an end after %d bytes of %d", name, e.Read, peer.Sent)
 		}
 	}
+	return nil
+}
+
+// resetAllowed holds the errors of an end against when its peer closed.
+func resetAllowed(name string, e, peer *Seen) error {
 	for _, cut := range []struct {
 		is   bool
 		at   int64

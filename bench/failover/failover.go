@@ -1,205 +1,152 @@
-// Command failover ends one of two far relays under a stream of new connections, and
-// counts the failures.
+// Command failover has relays die, hang and go in every way under a stream of new connections and
+// hundreds of standing ones, and counts what their clients and targets notice.
 package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net/netip"
 	"time"
 
 	"longhaul/bench/kit"
-	"longhaul/lab"
 	"longhaul/lab/experiment"
-	"longhaul/lab/link"
-)
-
-// The ways in which a relay dies.
-const (
-	byProcess = "process" // killed by SIGKILL: its host answers with resets
-	byHost    = "host"    // its WAN is cut: nothing answers
 )
 
 func main() { kit.Main(suite().Entry()) }
 
 func suite() kit.Suite {
-	usual := load{perSecond: 200, standing: 40, before: 3 * time.Second, after: 10 * time.Second, patience: 15 * time.Second}
-	quick := load{perSecond: 50, standing: 10, before: time.Second, after: 2 * time.Second, patience: 3 * time.Second}
-	run := func(ctx context.Context, o kit.Options, way string, _ int, note func(kit.Measured)) error {
-		return die(ctx, o, way, kit.Pick(o, usual, quick), note)
+	far := func(p path) func(context.Context, kit.Options, string, int, func(kit.Measured)) error {
+		return func(ctx context.Context, o kit.Options, way string, run int, note func(kit.Measured)) error {
+			return farTrouble(ctx, o, way, p, note)
+		}
 	}
-	return kit.Suite{Usual: kit.Options{Repeat: 1}, Trials: []kit.Trial{
-		{Name: "death", About: "one of two far relays dies under 200 new connections a second", Ways: []string{byProcess, byHost}, Run: run},
+	return kit.Suite{Usual: kit.Options{Repeat: 1}, Crowds: "paired, near-site and one-address", Missing: missing, Trials: []kit.Trial{
+		{Name: "plain", About: "one of two far relays fails", Ways: events, Run: far(path{rtt: 20 * time.Millisecond})},
+		{Name: "paired", About: "one of two far relays of a pair fails", Ways: events, Run: far(path{paired: true, rtt: 20 * time.Millisecond})},
+		{Name: "paired-0ms", About: "the same without a delay", Ways: events, Run: far(path{paired: true})},
+		{Name: "paired-200ms", About: "the same over 200 ms", Ways: events, Run: far(path{paired: true, rtt: 200 * time.Millisecond})},
+		{Name: "near-site", About: "the near relay that has the address dies; keepalived moves the address", Ways: []string{nearRelay, nearHost}, Run: nearSite},
+		{Name: "one-address", About: "two far relays of a pair behind one address", Ways: []string{byECMP, byNFT, byMH, bySH}, Run: oneAddress},
 	}, Experiment: experiment.Experiment{
 		Name:    "failover",
-		Summary: "one of two far relays dies under a stream of new connections",
+		Summary: "one of two relays fails under a stream of new connections",
 		Source:  "no report: every connection is counted",
-		Short:   "One of two far relays dies under a stream of new connections",
-		Long: `failover sends a stream of short connections, and some standing ones, through a
-relay at site A and two at site B. Then one of these dies: its process is
-killed, or (through host) its WAN is cut and nothing answers. The table shows
-the failed connections and the slowest one, before the death, in the second
-after it, and later.
+		Short:   "One of two relays fails under a stream of new connections",
+		Long: `failover sends new connections at a steady rate, and hundreds of standing ones,
+through a relay at site A and two at site B. Half of the new clients speak first,
+half wait for the target. Then one of the far relays fails, and comes back:
 
-Exit codes: 0 no later connection failed, 1 one did.`,
-		Example: `  go run ./bench/failover
-  go run ./bench/failover --through host --json`,
+  killed    SIGKILL; its next process runs 3 s later
+  gone      the same, 9 s later
+  cut       its WAN drops all packets for 3 s
+  frozen    SIGSTOP, and SIGCONT 3 s later
+  drained   longhaul drain of its tunnels, and resume 3 s later
+  upgraded  longhaul upgrade
+
+The tables show how many new connections got their answer, how long the slowest
+took, what became of the standing ones, and how many requests reached two
+targets. In paired the relays are pairs; in plain they are not.
+
+In near-site two near relays share an address by keepalived, and the one that
+has it dies (relay), or its host (host). In one-address two far relays have one
+address, behind a router that hashes (ecmp), a balancer that translates (nft) or
+IPVS, which forwards (ipvs-mh and ipvs-sh).
+
+Exit codes: 0 all bounds hold, 1 one does not.`,
+		Example: `  go run ./bench/failover --case plain
+  go run ./bench/failover --case paired --repeat 20
+  go run ./bench/failover --case paired-200ms --through cut,frozen --json`,
 	}}
+}
+
+// path is what is between the near relay and the far ones.
+type path struct {
+	paired bool
+	rtt    time.Duration
 }
 
 // load is what goes through the relays.
 type load struct {
-	perSecond     int // new connections
-	standing      int // standing connections, on both relays in total
-	before, after time.Duration
-
-	// patience is the timeout of connections that the death may have cut off
-	// silently: those of the dead relay, and those begun until halfASecond after it.
-	patience time.Duration
+	perSecond int // new connections
+	standing  int // standing connections, on both far relays in total
+	before    time.Duration
+	away      time.Duration // the time without the relay
+	after     time.Duration
 }
 
-// The ports, and the path.
+// loadOf is that of a way.
+func loadOf(o kit.Options, way string) load {
+	l := kit.Pick(o,
+		load{perSecond: 100, standing: 500, before: 2 * time.Second, away: 3 * time.Second, after: 4 * time.Second},
+		load{perSecond: 40, standing: 40, before: time.Second, away: 2 * time.Second, after: 2 * time.Second})
+	if o.Flows > 0 {
+		l.standing = o.Flows
+	}
+	if way == gone {
+		l.away = goneFor
+	}
+	return l
+}
+
 const (
-	port       = 6000
-	targetPort = 5000
-	rtt        = 20 * time.Millisecond
-	rateBps    = 300e6
+	// goneFor is longer than the host of a dead relay must refuse for the end of its flows.
+	goneFor = 9 * time.Second
+	// patience bounds each step that nothing delays on purpose, on a busy machine.
+	patience = time.Minute
 )
 
-// patience bounds each connection that the death does not affect, on a busy machine.
-const patience = time.Minute
+// Bounds of pairs.
+const (
+	servedLeast  = 99.9 // percent of the new connections
+	slowestMost  = 1.3  // seconds from connect to answer
+	siteBackMost = 1.5  // seconds until new connections are served by the other near relay
+)
 
-// die ends a relay in one way.
-func die(ctx context.Context, o kit.Options, way string, l load, note func(kit.Measured)) error {
-	w, err := newWorld(ctx, o)
+// farTrouble has a far relay fail in one way.
+func farTrouble(ctx context.Context, o kit.Options, way string, p path, note func(kit.Measured)) (err error) {
+	w, err := newFarWorld(ctx, o, p)
 	if err != nil {
 		return err
 	}
 	defer w.Close()
+	defer func() {
+		if err != nil {
+			err = w.Explain(err)
+		}
+	}()
+	l := loadOf(o, way)
 	standing, err := w.stand(ctx, l.standing)
 	if err != nil {
 		return err
 	}
-	stopStanding := standing.begin(ctx, l.patience)
-	defer stopStanding()
-
-	var death time.Time
-	died := make(chan error, 1)
-	timer := time.AfterFunc(l.before, func() {
-		death = time.Now()
-		died <- w.die(way)
-	})
-	defer timer.Stop()
-	flows := w.stream(ctx, l)
-	if err := errors.Join(<-died, ctx.Err()); err != nil {
+	if err := standing.onBoth(); err != nil {
 		return err
 	}
-	stopStanding()
-	count(flows, death, note)
-	standing.count(note)
-	return nil
-}
-
-// count notes the new connections by their start: before the death, in the second after
-// it, and later.
-func count(flows []attempt, death time.Time, note func(kit.Measured)) {
-	times := []string{"before", "in the 1st second", "later"}
-	failed, slowest := make([]int, len(times)), make([]time.Duration, len(times))
-	other, example := 0, ""
-	for _, f := range flows {
-		at := 0
-		if since := f.began.Sub(death); since >= 0 {
-			at = 1 + min(int(since/time.Second), 1)
-		}
-		if f.err != nil {
-			failed[at]++
-			example = fmt.Sprintf("%+.3f s: %v", f.began.Sub(death).Seconds(), f.err)
-			continue
-		}
-		if f.relay == 2 {
-			other++
-		}
-		slowest[at] = max(slowest[at], f.took)
-	}
-	note(kit.Measured{Name: "new connections", Value: float64(len(flows))})
-	note(kit.Measured{Name: "by the other relay", Value: float64(other)})
-	for i, name := range times {
-		m := kit.Measured{Name: "failed " + name, Value: float64(failed[i])}
-		if i != 1 {
-			m.Bound, m.Exact = kit.AtMost(0), true
-		}
-		if failed[i] > 0 {
-			m.Example = example
-		}
-		note(m)
-		note(kit.Measured{Name: "slowest " + name, Unit: "ms", Value: 1e3 * slowest[i].Seconds()})
-	}
-}
-
-// count notes the standing connections of the other relay, and those of the dead one that
-// got a reset.
-func (s *standing) count(note func(kit.Measured)) {
-	all, lost, longest := 0, 0, time.Duration(0)
-	disturbed := kit.Measured{Name: "of them disturbed", Bound: kit.AtMost(0), Exact: true}
-	for _, f := range s.flows {
-		switch {
-		case f.relay == 1 && f.err != nil:
-			lost++
-		case f.relay == 2:
-			all++
-			if f.err != nil {
-				disturbed.Value++
-				disturbed.Example = f.err.Error()
-			}
-			longest = max(longest, f.longest)
-		}
-	}
-	note(kit.Measured{Name: "standing on the other", Value: float64(all)})
-	note(disturbed)
-	note(kit.Measured{Name: "their longest gap between replies", Unit: "s", Value: longest.Seconds()})
-	note(kit.Measured{Name: "reset on the dead one", Value: float64(lost)})
-}
-
-// world is the lab with its relays: relay-b, relay-b2, relay-a.
-type world struct{ *kit.World }
-
-func newWorld(ctx context.Context, o kit.Options) (w world, err error) {
-	c := lab.MitreConditions()
-	c.RTT, c.RateBps = rtt, rateBps
-	if w.World, err = kit.NewWorld(lab.TwoFarRelays(c), o.Program, o.Report); err != nil {
-		return w, err
-	}
-	if err = w.start(ctx); err != nil {
-		w.Close()
-	}
-	return w, err
-}
-
-func (w world) start(ctx context.Context) error {
-	if err := w.Serve(ctx, "host-b", targetPort, answer); err != nil {
+	defer standing.begin(ctx)()
+	news := w.stream(ctx, l.perSecond)
+	defer news.end()
+	if err := kit.Pause(ctx, l.before); err != nil {
 		return err
 	}
-	to := netip.AddrPortFrom
-	for _, one := range []struct{ name, tunnel string }{
-		{"relay-b", fmt.Sprintf("listen: %v, forward: %v", to(lab.WANB, port), to(lab.HostB, targetPort))},
-		{"relay-b2", fmt.Sprintf("listen: %v, forward: %v", to(lab.WANB2, port), to(lab.HostBOnB2, targetPort))},
-		{"relay-a", fmt.Sprintf("listen: %v, forward: [%v, %v], balance: least-flows, health: {check: connect, interval: 500ms, timeout: 500ms}",
-			to(lab.RelayA, port), to(lab.WANB, port), to(lab.WANB2, port))},
-	} {
-		r := w.Relay(one.name, one.name)
-		text := fmt.Sprintf("control_socket: %s\nlog: {level: info}\ntunnels:\n  - {name: main, %s}\n", r.Socket(), one.tunnel)
-		if err := r.Start(ctx, text); err != nil {
-			return err
-		}
+	if err := w.fail(ctx, way); err != nil {
+		return err
 	}
+	at := time.Now()
+	if err := kit.Pause(ctx, l.away); err != nil {
+		return err
+	}
+	if err := w.mend(ctx, way); err != nil {
+		return err
+	}
+	back := time.Now()
+	if err := kit.Pause(ctx, l.after); err != nil {
+		return err
+	}
+	all := news.end()
+	standing.end()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	countNew(all, way, p.paired, at, back, note)
+	noteTwice(w.target, note)
+	w.countStanding(standing, way, p.paired, at, note)
 	return nil
-}
-
-// die kills relay-b or cuts its WAN.
-func (w world) die(name string) error {
-	if name == byProcess {
-		return w.Relays[0].Kill()
-	}
-	return w.Link(lab.WAN).Change(func(s *link.Settings) { s.Down = true })
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 
@@ -50,7 +51,7 @@ func toPairedTunnel(ctx context.Context, s *flow.Session, tunnels []flow.Tunnel)
 		}
 		p.Listen = t.Listen
 		if p.Near && !s.Remote.IsValid() && len(t.Forward) > 0 { // it never had a session
-			p.Remote, _ = examine.ParseEnd(ctx, t.Forward[0]) // a name without an address is that of no connection
+			p.Remote, _ = examine.ParseEnd(ctx, cmp.Or(s.Hop, t.Forward[0])) // a name without an address is that of no connection
 		}
 	}
 	return p

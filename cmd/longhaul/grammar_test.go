@@ -104,7 +104,7 @@ var flagTable = []flagRow{
 	{"down", "DIRECTION", usual}, {"grant", "LIST", usual}, {"case", "LIST", usual},
 
 	// Switches.
-	{"apply", "", usual}, {"undo", "", usual}, {"test", "", usual}, {"intercept", "", usual}, {"receive", "", usual}, {"no-probe", "", usual},
+	{"apply", "", usual}, {"check", "", usual}, {"yaml", "", usual}, {"undo", "", usual}, {"test", "", usual}, {"intercept", "", usual}, {"receive", "", usual}, {"no-probe", "", usual},
 	{"both", "", usual}, {"missing", "", usual}, {"in-turn", "", usual}, {"serve", " ADDRESS:PORT", optional}, {"no-delay", "", usual}, {"csv", "", usual},
 	{"default", "", usual}, {"lock", "", usual}, {"quickack", "", usual}, {"watch", "", usual},
 	{"clamp-to-pmtu", "", usual}, {"clamp-to-route", "", usual}, {"once", "", usual}, {"relay", "", usual},
@@ -150,7 +150,7 @@ var commandsWith = map[string][]string{
 // meaning of their own for 1.
 var exitStatuses = []string{
 	"relay", "reload", "stop", "check", "ready", "service status", "config check", "lab exec",
-	"history check", "host check", "doctor",
+	"history check", "host check", "doctor", "pair apply",
 }
 
 // grammarRun runs a command line in this process.

@@ -40,9 +40,11 @@ do not read.
 
 The relay of this host takes the join at --address, where one of its tunnels
 listens with pair_from. --serve takes it in this command instead, before there
-is a relay, and waits for it.`, int(identity.InvitationLife.Minutes())),
+is a relay, and waits for it. Each host of a site with several has a key and an
+invitation of its own, and the NAME SITE/HOST.`, int(identity.InvitationLife.Minutes())),
 		Example: `  longhaul pair invite site-a --address relay-b.example.net:6000
-  longhaul pair invite site-a --serve 192.0.2.20:6000 --as site-b`,
+  longhaul pair invite site-a --serve 192.0.2.20:6000 --as site-b
+  longhaul pair invite site-a --address relay-b2.example.net:6000 --as site-b/b2`,
 		Args: exactArgs(1, "a NAME for the new peer"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd.Context(), env, args[0])

@@ -87,6 +87,10 @@ Exit codes: 0 ready, 1 not ready or no relay, 2 wrong command line.`,
 		ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 		defer cancel()
 		status, reason, err := askHealth(ctx, env, remote, chosen, target)
+		if err == nil && status == http.StatusServiceUnavailable && strings.HasSuffix(reason, "is draining") {
+			// A process may be replaced between its accept and its answer. Its successor has the socket.
+			status, reason, err = askHealth(ctx, env, remote, chosen, target)
+		}
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = remedy.New(fmt.Errorf("the relay did not answer within %v", timeout),
 				"see its log and longhaul status")

@@ -22,6 +22,9 @@ func writePairs(w io.Writer, p *flow.Pairs, tunnel string, now time.Time) {
 		}
 		line := pairLine(s, now)
 		end := fmt.Sprintf(" (%s): ", s.End)
+		if s.Hop != "" {
+			end = fmt.Sprintf(" at %s%s", s.Hop, end)
+		}
 		fmt.Fprintf(w, "  pair %s%s%s\n", display.Shorten(s.Peer, max(80-len("  pair "+end+line), 10)), end, line)
 		writePairProblem(w, s)
 		if s.Up {

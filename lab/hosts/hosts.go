@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -246,6 +247,15 @@ func (h *Host) DropAddress(device string, prefix netip.Prefix) error {
 		return fmt.Errorf("take from %s on host %s the address %s: %w", device, h.Name, prefix, err)
 	}
 	return nil
+}
+
+// Has says whether a device of the host has an address.
+func (h *Host) Has(address netip.Addr) (bool, error) {
+	all, err := h.nl.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return false, fmt.Errorf("list the addresses of host %s: %w", h.Name, err)
+	}
+	return slices.ContainsFunc(all, func(a netlink.Addr) bool { return a.IP.Equal(address.AsSlice()) }), nil
 }
 
 // AwaitSolicited returns once the calling thread's network namespace listens at the

@@ -2,6 +2,7 @@ package transfers
 
 import (
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,14 +26,27 @@ func TestPairsPage(t *testing.T) {
 			return err == nil
 		}, func() string { return "no session stands" })
 	}
+	invited := make(chan struct{}) // closed when invite has ended, so that the relay gets its port
 	s.follow(p, []place{
+		{begins: "longhaul pair invite site-a --serve", instead: func(c pageCommand) {
+			go func() { // it waits for the join, which the next command is
+				defer close(invited)
+				_, _ = s.shell(c.hosts[0], c.line+" > line")
+			}()
+			nettest.Eventually(t, time.Minute, func() bool {
+				said, err := os.ReadFile("line")
+				return err == nil && strings.HasSuffix(string(said), "\n")
+			}, func() string { return "invite prints no line" })
+		}},
 		{begins: "longhaul pair invite ", prints: `^longhaul-pair-invite-\S+\n$`, then: func(said string) {
 			nettest.Must(t, os.WriteFile("line", []byte(said), 0o600))
 		}},
-		{begins: "longhaul pair join - <", prints: `^site-b is a peer now, and has the key\s+of\s+this\s+host\n$`},
+		{begins: "longhaul pair join - <", prints: `^site-b is a peer now, and has the key\s+of\s+this\s+host\n$`, then: func(string) { <-invited }},
 		{begins: "longhaul pair join - --as", prints: `^(vm2|site-a) is a peer now`},
-		{begins: "longhaul pair remove ", prints: `site-[abc]`},
-		{begins: "longhaul pair key >", prints: `^$`},
+		{begins: "longhaul pair remove ", prints: `site-[ab]`},
+		{begins: "longhaul pair key ", prints: `^$`},
+		{begins: "cat a.peer b.peer", prints: `^$`},
+		{begins: "longhaul pair apply", prints: `^(renamed  site-b/b1  \S{12}  was site-b\n1 change made, 0 peers as before; this host is site-a|no change, 1 peer as before; this host is site-b/b1)\n$`},
 		{begins: "longhaul pair rename vm2 site-b", prints: `site-b`, then: func(string) { stands() }},
 		{begins: "longhaul pair list", prints: `^PEER +KEY +SINCE +NOTE\nsite-a .*\ninvited: site-c, for \d+ min\n$`},
 		{begins: "longhaul pair rotate --now", prints: `site-b`},

@@ -15,7 +15,7 @@ import (
 const userland = "bookworm"
 
 // Programs in the guests, Debian packages.
-var programs = []string{"dash", "busybox-static", "kmod", "iproute2", "iperf3", "nftables"}
+var programs = []string{"dash", "busybox-static", "kmod", "iproute2", "iperf3", "nftables", "ipvsadm"}
 
 // applets are programs that busybox is in the guests.
 var applets = strings.Fields(`awk cat chmod cp cut date dd dmesg env false grep head id kill ls mkdir mount mv nc od

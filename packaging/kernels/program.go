@@ -15,7 +15,7 @@ import (
 var tested = []string{"internal/tune/cc", "internal/tune/mss", "internal/tune/route", "internal/carry/transport", "internal/sys/tcpinfo", "internal/carry/relay",
 	"lab/link", "lab/hosts", "internal/sys/pathmtu", "internal/carry/handover", "internal/carry/intercept", "internal/carry/intercept/hold"}
 
-// buildOurs builds longhaul, the bench of doctor's verdicts, the guest's first program and the test binaries of
+// buildOurs builds longhaul, the benches of doctor's verdicts and of relays that fail, the guest's first program and the test binaries of
 // packages for an architecture, and packs them.
 func buildOurs(ctx context.Context, dir, arch string, tests []string) (file string, err error) {
 	root := filepath.Join(dir, "ours-"+arch)
@@ -33,6 +33,9 @@ func buildOurs(ctx context.Context, dir, arch string, tests []string) (file stri
 		return "", err
 	}
 	if err := build("usr/bin/diagnosis", "build", "./bench/diagnosis"); err != nil {
+		return "", err
+	}
+	if err := build("usr/bin/failover", "build", "./bench/failover"); err != nil {
 		return "", err
 	}
 	if err := build("init", "build", "./packaging/kernels/guest"); err != nil {

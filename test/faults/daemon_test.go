@@ -305,6 +305,7 @@ type tunnelStatus struct {
 	State  string             `json:"state"`
 	Bypass *flow.Bypass       `json:"bypass"`
 	Host   []flow.HostProblem `json:"host"`
+	Hops   []flow.Hop         `json:"hops"`
 
 	AcceptQueues []struct {
 		Waiting int `json:"waiting"`
@@ -314,6 +315,8 @@ type tunnelStatus struct {
 	Refused int64 `json:"refused_total"`
 	Errors  int64 `json:"errors_total"`
 	Checks  int64 `json:"checks_total"`
+
+	Ended []flow.Ended `json:"ended"`
 }
 
 func (d *daemon) status() daemonStatus {

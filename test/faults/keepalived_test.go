@@ -26,8 +26,7 @@ var pairNames = []string{"relay-a1", "relay-a2"}
 // patientKeepalived has keepalived send its adverts and wait for the answers of relays
 // on a busy machine. It finds the dead all the same: they do not answer at all.
 var patientKeepalived = []string{
-	"enable_script_security", "enable_script_security\n    vrrp_priority -20",
-	"--timeout 900ms", "--timeout 30s", "    timeout 1\n", "    timeout 60\n",
+	"--timeout 2s", "--timeout 30s", "    timeout 3\n", "    timeout 60\n",
 }
 
 // newPair starts them, listening on the virtual address alone or on all, with other

@@ -25,6 +25,8 @@ type pairOf struct {
 	moreNear, moreFar  string // settings of the processes
 	tunnelNear         string // of the near tunnel beside the peer, such as ", resume: 5s"
 	settings           string // of both tunnels
+	settingsNear       string // of the near tunnel alone
+	settingsFar        string // of the far one
 	peerName           string // of the near relay in the far tunnel; "": near
 	withoutWaitForPair bool
 }
@@ -74,12 +76,12 @@ func (p *pairOf) startNear() {
 
 func (p *pairOf) nearConfig() string {
 	return fmt.Sprintf("control_socket: SOCKET\npair_keys: %s\n%stunnels:\n  - name: main\n    listen: %q\n    forward: %q\n    pair: {peer: far%s}\n%s",
-		p.nearKeys, p.moreNear, p.listen, p.forward, p.tunnelNear, p.settings)
+		p.nearKeys, p.moreNear, p.listen, p.forward, p.tunnelNear, p.settings+p.settingsNear)
 }
 
 func (p *pairOf) farConfig() string {
 	return fmt.Sprintf("control_socket: SOCKET\npair_keys: %s\n%stunnels:\n  - name: main\n    listen: %q\n    forward: %q\n    pair_from: %s\n%s",
-		p.farKeys, p.moreFar, p.wan, p.target, cmp.Or(p.peerName, "near"), p.settings)
+		p.farKeys, p.moreFar, p.wan, p.target, cmp.Or(p.peerName, "near"), p.settings+p.settingsFar)
 }
 
 // session is the session of a relay's tunnel; of several, one that stands.

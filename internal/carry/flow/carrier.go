@@ -39,10 +39,9 @@ type Client struct {
 	Legs   LegOptions
 }
 
-// LegOptions are what a carrier does with a flow's socket at this relay.
+// LegOptions are what a carrier does with a flow's socket at this relay. How long a flow may be silent
+// is the relay's to decide.
 type LegOptions struct {
-	HalfClose  time.Duration // reset a half-closed flow after this silence; 0: one hour, negative: never
-	Idle       time.Duration // reset a flow after this silence; 0: never
 	ResetDrain time.Duration // for the delivery of bytes that came before a reset; 0: 10 s
 	// Closing sees the socket before it is closed, to read its figures; nil: nobody does.
 	Closing func(fd int)
@@ -67,7 +66,8 @@ type Carried interface {
 	// target for the flow already, or the client had no Others.
 	GiveBack()
 
-	// Reset resets both peers, and both relays record the reason.
+	// Reset resets both peers, and both relays record the reason. If the other relay is done with the
+	// flow, only the peer here is reset, and with EndDrain its rest is left to the kernel.
 	Reset(reason EndReason, err error)
 }
 
@@ -86,7 +86,9 @@ type Figures struct {
 	BytesUp   int64          `json:"-"`
 	BytesDown int64          `json:"-"`
 	Target    netip.AddrPort `json:"-"` // zero: none was dialed, as far as this relay knows
-	Idle      time.Duration  `json:"-"` // since a byte moved
+	Idle      time.Duration  `json:"-"` // since a byte or an end moved
+	Ended     bool           `json:"-"` // a stream has ended: the flow waits for the other, or for acknowledgements
+	Clean     bool           `json:"-"` // both have, and nothing is left but what the kernel has for the peer here
 
 	Retained int64         `json:"retained_bytes"` // sent, and not yet acknowledged by the other relay
 	Lanes    int           `json:"lanes"`          // connections over the WAN now
@@ -141,7 +143,7 @@ type Dialer interface {
 // Open is a flow that a near relay asks for.
 type Open struct {
 	Tunnel         string         // the far one
-	Peer           string         // the near relay's name
+	Peer           string         // the near relay's name; at last the name whose share the flow has, "": nobody's
 	Client, Listen netip.AddrPort // at the near relay; zero: it checks whether the target accepts
 	Carried        Carried
 	// Admitted is called once the flow counts, before its target has accepted; nil: nobody asks.

@@ -32,7 +32,7 @@ const (
 
 	// Of flows that a pair of relays carries.
 	EndWANLost       EndReason = "wan-lost"       // no connection between the relays for the time of resume
-	EndPeerRefused   EndReason = "peer-refused"   // the same, and the host of the other relay refuses connections
+	EndPeerRefused   EndReason = "peer-refused"   // the other relay does not run: its host refuses connections
 	EndPeerRestarted EndReason = "peer-restarted" // the other relay lost the flow with its process
 	EndDamaged       EndReason = "damaged"        // length or checksum of the stream were wrong at its end
 	EndPairDown      EndReason = "pair-down"      // no session with the other relay when the client came

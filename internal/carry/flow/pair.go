@@ -23,8 +23,9 @@ type Pairs struct {
 type Session struct {
 	Tunnel   string      `json:"tunnel"`
 	Peer     string      `json:"peer"`
-	Session  string      `json:"session"` // number, of the near relay
-	End      PairRole    `json:"end"`     // this relay's
+	Hop      string      `json:"hop,omitempty"` // of a near tunnel with several, as configured
+	Session  string      `json:"session"`       // number, of the near relay
+	End      PairRole    `json:"end"`           // this relay's
 	Up       bool        `json:"up"`
 	Since    time.Time   `json:"since,omitzero"` // of Up, true or false
 	Problem  PairProblem `json:"problem,omitempty"`
@@ -32,7 +33,13 @@ type Session struct {
 	Remote   Address     `json:"remote,omitzero"`    // of the control connection
 	Instance string      `json:"instance,omitempty"` // of the other process
 	Release  string      `json:"release,omitempty"`  // of the other process
-	Draining bool        `json:"draining"`           // it takes no new flows
+	// Own is where the far process takes connections itself, as it says, if that is another address than
+	// Remote and it matters. OwnUsed: lanes go there. If not, OwnError says why it does not answer; empty:
+	// the tunnel does not allow it.
+	Own      Address `json:"own_address,omitzero"`
+	OwnUsed  bool    `json:"own_address_used,omitempty"`
+	OwnError string  `json:"own_address_error,omitempty"`
+	Draining bool    `json:"draining"` // it takes no new flows
 
 	Encrypted bool `json:"encrypted"` // false: bytes cross the WAN in clear
 	// EndsInClear: beginnings and ends of flows cross the WAN in clear as well, since the other
@@ -193,6 +200,15 @@ func (s *Session) Notes() (notes []string) {
 	if s.Up && s.Overload > 0 {
 		notes = append(notes, fmt.Sprintf("overloaded: answers come %.1f s late; this relay or the other one gets too little CPU", float64(s.Overload)))
 	}
+	switch {
+	case !s.Own.IsValid() || s.OwnUsed:
+	case s.OwnError == "":
+		own := s.Own.Addr()
+		notes = append(notes, fmt.Sprintf("lanes go to %v, which may lead to other hosts: the far relay's own address is %v; "+
+			"pair: {lanes_to: [%v/%d]} allows it", s.Remote, s.Own, own, own.BitLen()))
+	default:
+		notes = append(notes, fmt.Sprintf("the far relay's own address %v does not answer, so lanes go to %v: %s", s.Own, s.Remote, s.OwnError))
+	}
 	if !s.Resumable {
 		notes = append(notes, "resume: off: a flow ends with its connection over the WAN")
 	}
@@ -324,4 +340,13 @@ type Taking struct {
 	Problem PairProblem // of one that does not
 	Error   string      // behind Problem
 	Trouble string      // why the far tunnel takes no flows, in its relay's words; empty: it takes them
+}
+
+// PairHop is what the pair of a hop is like for new flows, on screens: there a session that is
+// replaced within moments does not go down.
+type PairHop struct {
+	Taking
+	State  HopState // up, untried or down
+	Reason Reason   // of one that is down
+	Why    string   // of one that is down, in words
 }

@@ -113,6 +113,7 @@ const (
 	HopReturning HopState = "returning" // that time is over, and nothing has succeeded since
 	HopDown      HopState = "down"      // by probes
 	HopDrained   HopState = "drained"   // by the operator
+	HopSameHost  HopState = "same-host" // its far relay is that of an earlier hop, which is in use
 )
 
 // Hop is the state of one next hop of a tunnel.
@@ -131,6 +132,9 @@ type Hop struct {
 	FlowsTotal int64         `json:"flows_total"`
 	Failed     int64         `json:"failed_total"`         // flows whose connect failed
 	LastError  string        `json:"last_error,omitempty"` // of a connect or a probe
+	// Host is the host of a site that the far relay of a pair is.
+	Host string   `json:"host,omitempty"`
+	Pair *PairHop `json:"-"` // of a hop that is a far relay
 }
 
 // AcceptQueue is the queue of connections that wait to be accepted at a

@@ -63,7 +63,7 @@ func causeOf(err error) (c stream.Cause, refused bool) {
 // admit finds the flow of an OPEN or makes it. The lane that the OPEN came on is nil if it
 // came ahead.
 func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, err error) {
-	admitted, removed := a.Admits(s.peer), a.Removed()
+	admitted, removed := a.Admits(s.peerNow()), a.Removed()
 	if !admitted {
 		return nil, false, errDenied
 	}
@@ -83,7 +83,7 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 		return nil, false, errEnding
 	}
 	f = newFlow(s, o.Flow, flow.LegOptions{})
-	f.phase = phaseDialing
+	f.phase, f.opening = phaseDialing, &opening{}
 	if s.noResume {
 		f.sf.NoResume()
 	}

@@ -12,6 +12,7 @@ func (f *Flow) deliver(l *lane, offset uint64, b []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.heard(l)
+	f.near.targetFound()
 	for f.lanes.has(l) {
 		rest, err := f.sf.In.Data(offset, b)
 		switch {
@@ -52,6 +53,7 @@ func (f *Flow) deliverEnd(l *lane, length uint64, crc uint32) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.heard(l)
+	f.near.targetFound()
 	for f.lanes.has(l) && !f.sf.Dead() && (!f.leg.open() || f.leg.busyOut) {
 		f.leg.await()
 	}
@@ -82,6 +84,7 @@ func (f *Flow) heard(l *lane) {
 func (f *Flow) early(l *lane, offset uint64, n int) (e *stream.Early, skip bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.near.targetFound()
 	for {
 		st := f.lanes.of(l)
 		if st == nil || !f.sf.In.IsEarly(offset) {

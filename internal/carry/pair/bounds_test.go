@@ -1,11 +1,15 @@
 package pair_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
@@ -96,38 +100,6 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-func TestSilenceEnds(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		legs flow.LegOptions
-		end  bool // of the client
-		want flow.EndReason
-	}{
-		{flow.LegOptions{Idle: time.Second}, false, flow.EndIdle},
-		{flow.LegOptions{HalfClose: time.Second}, true, flow.EndHalfClosed},
-	} {
-		t.Run(string(c.want), func(t *testing.T) {
-			t.Parallel()
-			s := newStand(t, parkSoon, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) {
-				s.idle, s.halfClose = c.legs.Idle, c.legs.HalfClose
-			})
-			s.stall()
-			s.awaitWarm(1) // the far relay learns of the flow before its silence ends
-			client := s.dial()
-			defer client.Close()
-			_, err := client.Write([]byte("x"))
-			nettest.Must(t, err)
-			if c.end {
-				nettest.Must(t, client.CloseWrite())
-			}
-			if _, err := io.ReadAll(client); err == nil {
-				t.Error("the client sees an end")
-			}
-			s.ends(c.want)
-		})
-	}
-}
-
 // TestReset holds that an operator's reset reaches both ends with its reason, and that
 // the flow's figures can be read.
 func TestReset(t *testing.T) {
@@ -152,6 +124,43 @@ func TestReset(t *testing.T) {
 		t.Errorf("the client sees %v", err)
 	}
 	s.ends(flow.EndShed)
+}
+
+// TestResetOfADeliveredFlow holds that the relay may give up a flow of which only this end's kernel has
+// something left, for a reader that takes nothing; at the end of the process that goes on.
+func TestResetOfADeliveredFlow(t *testing.T) {
+	t.Parallel()
+	for _, reason := range []flow.EndReason{flow.EndHalfClosed, flow.EndDrain} {
+		t.Run(string(reason), func(t *testing.T) {
+			t.Parallel()
+			s := newStand(t)
+			const size = 200_000 // more than a small window, less than what the relay's kernel takes
+			s.serve(func(c *net.TCPConn) {
+				_, _ = c.Write(pattern(size, 1))
+				_ = c.CloseWrite()
+				_, _ = io.Copy(io.Discard, onlyReader{c})
+			})
+			d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+				return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<10) })
+			}}
+			c, err := d.Dial("tcp", s.clients.Addr().String())
+			nettest.Must(t, err)
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+			nettest.Must(t, c.(*net.TCPConn).CloseWrite())
+			f := s.flow(0)
+			nettest.Eventually(t, 30*time.Second, func() bool { return f.Figures().Clean }, s.dump)
+			f.Reset(reason, nil)
+			if reason == flow.EndDrain {
+				got, err := io.ReadAll(c)
+				nettest.Must(t, err)
+				checkEqual(t, got, pattern(size, 1))
+			} else if _, err := io.ReadAll(c); !errors.Is(err, unix.ECONNRESET) {
+				t.Errorf("the client sees %v", err)
+			}
+			s.ends(flow.EndClean)
+		})
+	}
 }
 
 // TestNoSession holds that a client is reset when no session stands in its time.

@@ -32,7 +32,8 @@ type control struct {
 	gone chan struct{} // closed by close
 	once sync.Once
 
-	heard atomic.Int64 // stamp of the latest message of the other end
+	heard   atomic.Int64 // stamp of the latest message of the other end
+	suspect atomic.Bool  // near relay: the other end owes an answer, see suspectNow
 
 	mu     sync.Mutex
 	drain  cond    // of mu: the queue has room, or the connection is closed
@@ -91,6 +92,34 @@ func (c *control) silent(now time.Time, within time.Duration) bool {
 	unseen := 0
 	c.c.bulk.control(func(fd int) { unseen = socket.Unread(fd) })
 	return unseen == 0
+}
+
+// suspectNow has the connection be suspect if a PING has had no answer for so long, and nothing else has
+// come either. It reports whether it was not so before.
+func (c *control) suspectNow(now time.Time, within time.Duration) bool {
+	owed := func() bool {
+		since, waits := c.waits(now)
+		return waits && since > within && c.silent(now, within)
+	}
+	if c.suspect.Load() || !owed() {
+		return false
+	}
+	c.suspect.Store(true)
+	if !owed() { // a message has come meanwhile, whose reader may have looked too early
+		c.suspect.Store(false)
+		return false
+	}
+	return true
+}
+
+// trusted ends what suspectNow began: a message has come. It reports whether there was something to end.
+func (c *control) trusted() bool { return c.suspect.Load() && c.suspect.CompareAndSwap(true, false) }
+
+// ask sends a PING if the latest one has an answer and is not too young for another.
+func (c *control) ask(now time.Time) {
+	if since, waits := c.waits(now); !waits && since >= tickEvery-tickEvery/4 { // ticks are not exact
+		c.sendPing()
+	}
 }
 
 // post sends a message soon. What the other end can cause at will is a matter of reply.

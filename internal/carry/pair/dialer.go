@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -26,30 +27,32 @@ type dialer struct {
 	node      *process
 	session   *session
 	options   LinkOptions
+	peer      string // whose key is to answer: a host's, or that of any host of a site
 	path      *wanPath
 	addresses []netip.AddrPort // in the order in which they are tried
+	known     *eyeballs.Host   // what is known of them; nil: nothing
 	preface   preface.Preface
 	hello     wire.Hello
-	within    time.Duration // for the connect
+	// names is HELLO to the host that has answered, in place of hello; nil: that.
+	names  func(host) wire.Hello
+	within time.Duration // for the connect
 	// early: the connection is used before the far relay's HELLO is here.
 	early bool
 	// overdue is called if the handshake takes longer than an answer; nil: nobody asks.
 	overdue func()
 	// proven is called once the far relay's key has proved that it is there; nil: nobody asks.
 	proven func()
+	// met gets what an attempt to connect to an address has met; nil: nobody asks.
+	met func(netip.AddrPort, error)
 	// turn asks, once connected, whether to go on; nil: yes.
 	turn func() (leave func(), mine bool)
 }
 
 // dial returns nil without an error if it is not the attempt's turn.
 func (d dialer) dial(ctx context.Context) (*connection, error) {
-	config, err := d.node.identity.ClientTLS(d.options.Peer)
+	config, err := d.node.identity.ClientTLS(d.peer)
 	if err != nil {
 		return nil, problem(flow.PairKeyUnknown, "%w", err)
-	}
-	keys := d.node.identity.PeerKeys(d.options.Peer)
-	if len(keys) == 0 { // taken out meanwhile
-		return nil, problem(flow.PairKeyUnknown, "no key of peer %q", d.options.Peer)
 	}
 	tcp, at, err := d.connect(ctx)
 	if err != nil {
@@ -63,24 +66,65 @@ func (d dialer) dial(ctx context.Context) (*connection, error) {
 		tcp.Close()
 		return nil, nil
 	}
-	c, err := d.greet(ctx, tcp, config, d.preface.Append(nil, keys[0]))
+	c, err := d.greetAny(ctx, tcp, at, config)
 	if err != nil {
-		tcp.Close()
 		leave()
 		if len(d.addresses) > 1 {
-			d.path.hosts.Failed(at) // another one may be a relay that answers
+			d.known.Failed(at) // another one may be a relay that answers
 		}
 		return nil, err
 	}
+	d.node.book.note(d.options.Tunnel, at, c.who)
 	c.leave = leave
 	return c, nil
+}
+
+// prefaceRounds bounds how often each host of a site is asked for. Several may share the address, so that
+// each connection leads to one of them: with n hosts all rounds miss once in e to the power of their number.
+const prefaceRounds = 5
+
+// greetAny goes through the handshake with a host of those that are meant. A preface names one, which is
+// not known if a site is meant. Another one resets the connection as any stranger's, so each is asked for
+// in turn: first the one that was last at the address. After the first round chance has it, so as not to
+// keep step with a box that leads connections to hosts in turn.
+func (d dialer) greetAny(ctx context.Context, tcp *net.TCPConn, at netip.AddrPort, config *tls.Config) (*connection, error) {
+	hosts := d.node.hostsFor(d.peer, d.options.Tunnel, at)
+	if len(hosts) == 0 { // taken out meanwhile
+		tcp.Close()
+		return nil, problem(flow.PairKeyUnknown, "no key of peer %q", d.peer)
+	}
+	for i := 1; ; i++ {
+		name := hosts[min(i, len(hosts))-1]
+		if i > len(hosts) {
+			name = hosts[rand.N(len(hosts))]
+		}
+		var c *connection
+		err := problem(flow.PairKeyUnknown, "no key of peer %q", name)
+		if keys := d.node.identity.PeerKeys(name); len(keys) > 0 {
+			c, err = d.greet(ctx, tcp, config, d.preface.Append(nil, keys[0]))
+		}
+		if err == nil {
+			return c, nil
+		}
+		tcp.Close()
+		if len(hosts) == 1 || i == prefaceRounds*len(hosts) || problemOf(err) != flow.PairUnpaired || errors.Is(err, os.ErrDeadlineExceeded) || ctx.Err() != nil {
+			return nil, err
+		}
+		var again error
+		if tcp, again = d.attempt(ctx, at); again != nil {
+			return nil, problem(flow.PairPathDown, "%w", again)
+		}
+		if raw, failed := tcp.SyscallConn(); failed == nil && len(d.addresses) > 1 {
+			_ = raw.Control(func(fd uintptr) { halfopen.Complete(int(fd)) })
+		}
+	}
 }
 
 // connect races for a connection to one of the addresses.
 func (d dialer) connect(ctx context.Context) (*net.TCPConn, netip.AddrPort, error) {
 	racing, cancel := context.WithTimeout(ctx, d.within+time.Duration(len(d.addresses))*eyeballs.AttemptDelay)
 	defer cancel()
-	conn, at, err := eyeballs.Dial(racing, d.path.hosts, d.addresses, d.attempt, func(c *net.TCPConn) { c.Close() })
+	conn, at, err := eyeballs.Dial(racing, d.known, d.addresses, d.attempt, func(c *net.TCPConn) { c.Close() })
 	if err != nil {
 		return nil, at, err
 	}
@@ -105,6 +149,9 @@ func (d dialer) attempt(ctx context.Context, to netip.AddrPort) (*net.TCPConn, e
 	over.bind(&nd)
 	nd.SetMultipathTCP(false)
 	conn, err := nd.DialContext(ctx, "tcp", to.String())
+	if d.met != nil {
+		d.met(to, err)
+	}
 	if err != nil {
 		return nil, connectError(to, err)
 	}
@@ -158,10 +205,17 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	if d.proven != nil {
 		d.proven()
 	}
+	who, err := d.node.hostOf(conn)
+	if err != nil {
+		return nil, err
+	}
+	if d.names != nil {
+		d.hello = d.names(who)
+	}
 	if _, err := conn.Write(d.hello.Append(nil)); err != nil {
 		return nil, handshakeProblem(err)
 	}
-	c := &connection{bulk: bulk, stream: conn, peer: d.options.Peer, path: d.path, both: d.hello.Features}
+	c := &connection{bulk: bulk, stream: conn, who: who, path: d.path, both: d.hello.Features}
 	if !d.early {
 		bulk.endWithin(nearHandshake, d.session.strained)
 		if c.hello, err = readHello(conn, d.hello.Features); err != nil {
@@ -190,7 +244,7 @@ func (d dialer) overloaded(err error) error {
 // lane, since the far end waits as long, and of which tunnel it is.
 func (r *relation) nearHello(o LinkOptions) wire.Hello {
 	h := r.node.hello(r.id, o.Tunnel)
-	h.Resume, h.Features, h.Origin = r.waits(o), r.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld|wire.FeatureSent|wire.FeatureTrouble, o.Origin
+	h.Resume, h.Features, h.Origin = r.waits(o), r.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld|wire.FeatureSent|wire.FeatureTrouble|wire.FeatureAddress, o.Origin
 	h.Features &^= r.node.options.Without
 	h.Boot = r.node.options.Boot
 	return h

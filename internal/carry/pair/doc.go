@@ -32,6 +32,12 @@
 // parked: it has neither a goroutine nor buffers. The near end wakes it by ATTACH, the far one by
 // WAKE.
 //
+// A near flow whose client has other hops is held until OPENED, or a byte of the target, comes: the
+// link reads nothing of the client and sends nothing of it. A held flow is given back when this
+// session cannot serve it, and the far relay is told GONE: whatever it dials gets no byte. Both happen
+// under the flow's lock, and each ends the hold. So one target at most gets what the client says,
+// and resumption counts the bytes there as those of any flow.
+//
 // # Who runs
 //
 // Each lane has a goroutine that reads it and writes to the flow's leg; bytes that came before
@@ -61,12 +67,12 @@
 //
 //	words:     identity reason options stamp cond mode turns
 //	sockets:   syscalls linger batch poller conn kernel problem pipes
-//	bounds:    budget admission delays outcomes
-//	process:   process timing relation
+//	bounds:    budget admission delays outcomes book
+//	process:   process hosts timing relation
 //	lanes:     frames handshake control path lane lanewrite laneread
-//	sessions:  outbox registry pool session
+//	sessions:  outbox registry pool own refusals session
 //	flows:     counters phase window move flow schedule lanes progress leg arrive need near
-//	and:       far spread splice figures messages run tick
+//	and:       far spread splice figures back messages run tick
 //	links:     paths link node ending admit route waiting dialer redial lanedial probe linkrun
 //	nodes:     sessions serve snapshot watch life
 package pair

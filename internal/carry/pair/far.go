@@ -41,7 +41,15 @@ func (fr *farPart) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) 
 	f := fr.f
 	ctx, cancel := context.WithTimeout(f.s.node.ctx, min(o.Deadline, maxDeadline))
 	defer cancel()
-	t, err := a.Dial(ctx, flow.Open{Tunnel: a.Tunnel(), Peer: f.s.peer, Client: o.Client, Listen: o.Listen, Carried: f, Admitted: admitted})
+	f.mu.Lock()
+	f.opening.cancel = cancel
+	unwanted := f.opening.gone
+	f.mu.Unlock()
+	if unwanted {
+		fr.refuse(cause(flow.EndClientReset, nil))
+		return
+	}
+	t, err := a.Dial(ctx, flow.Open{Tunnel: a.Tunnel(), Peer: f.s.peerNow(), Client: o.Client, Listen: o.Listen, Carried: f, Admitted: admitted})
 	switch {
 	case errors.Is(err, flow.ErrDialCut):
 		fr.endDial(refusal(err))
@@ -58,6 +66,18 @@ func (fr *farPart) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) 
 	}
 }
 
+// stopDial ends the search for a target that the near relay does not wait for. The caller holds f.mu.
+func (fr *farPart) stopDial() {
+	o := fr.f.opening
+	if o == nil {
+		return
+	}
+	o.gone = true
+	if o.cancel != nil {
+		o.cancel()
+	}
+}
+
 // takeTarget gives a far flow its target. The caller holds f.mu.
 func (fr *farPart) takeTarget(t flow.Target, ahead []byte) error {
 	f := fr.f
@@ -69,7 +89,7 @@ func (fr *farPart) takeTarget(t flow.Target, ahead []byte) error {
 		return err
 	}
 	f.leg.reset = t.Reset
-	f.leg.openedDue = true
+	f.leg.openedDue, f.opening = true, nil
 	f.phase.take(eventOpened)
 	f.s.post(f, true)
 	f.need.takeAhead(0, ahead)
@@ -83,7 +103,7 @@ func (fr *farPart) endDial(c stream.Cause) {
 	f := fr.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.leg.broken = true
+	f.leg.broken, f.opening = true, nil
 	f.phase.take(eventRefused)
 	f.abort(c)
 }
@@ -95,7 +115,7 @@ func (fr *farPart) refuse(c stream.Cause) {
 	f.s.refuse(f.id, c)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.leg.broken = true
+	f.leg.broken, f.opening = true, nil
 	f.phase.take(eventRefused)
 	f.sf.LocalReset(c)
 	f.sf.PeerGone(c)

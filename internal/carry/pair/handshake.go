@@ -12,8 +12,9 @@ type connection struct {
 	bulk   *bulkConn
 	stream io.ReadWriter // TLS, or bulk in clear
 	hello  wire.Hello    // of the other end
-	peer   string
+	who    host          // that has proved its key
 	path   *wanPath      // of a near end
+	listed bool          // of a near end: HELLO's address is one of the tunnel's
 	both   wire.Features // that both ends want
 	leave  func()        // ends the turn of a control connection
 }

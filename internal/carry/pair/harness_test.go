@@ -71,6 +71,14 @@ func (k *keyring) forget(name string) {
 	delete(k.peers, name)
 }
 
+// rename gives a peer another name.
+func (k *keyring) rename(was, now string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.peers[now] = k.peers[was]
+	delete(k.peers, was)
+}
+
 func (k *keyring) config(check func(ed25519.PublicKey) bool) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{k.cert}, InsecureSkipVerify: true, ClientAuth: tls.RequireAnyClientCert,
 		MinVersion: tls.VersionTLS13, NextProtos: []string{preface.ALPN}, SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true,
@@ -168,10 +176,10 @@ type stand struct {
 	removed    atomic.Bool
 	trouble    atomic.Value // a string
 	opens      []flow.Open
-	halfClose  time.Duration
 	resetDrain time.Duration
-	idle       time.Duration
 	deadline   time.Duration
+	others     bool                                               // clients have other hops
+	early      func() []byte                                      // was read of each client; nil: nothing
 	flows      []*pair.Flow                                       // of the near relay
 	acceptor   pair.Acceptor                                      // nil: the stand itself
 	fate       func(uint64, pair.NearSession) (pair.Fate, []byte) // of the latest far process
@@ -213,7 +221,10 @@ func newStand(t testing.TB, options ...standOption) *stand {
 	s.near = s.node(o, s.nearKeys)
 	s.link, s.way = s.near.Link(lo), lo
 	s.accept(s.clients, func(fd int, from netip.AddrPort) {
-		c := flow.Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Legs: s.legs()}
+		c := flow.Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Others: s.others, Legs: s.legs()}
+		if s.early != nil {
+			c.Early = s.early()
+		}
 		s.mu.Lock()
 		link := s.link
 		s.mu.Unlock()
@@ -266,7 +277,7 @@ func (s *stand) farNode() *pair.Node {
 }
 
 func (s *stand) legs() flow.LegOptions {
-	return flow.LegOptions{HalfClose: s.halfClose, ResetDrain: s.resetDrain, Idle: s.idle}
+	return flow.LegOptions{ResetDrain: s.resetDrain}
 }
 
 func addrOf(l *net.TCPListener) netip.AddrPort { return netip.MustParseAddrPort(l.Addr().String()) }
@@ -312,6 +323,9 @@ func (s *stand) Clear() bool {
 	defer s.mu.Unlock()
 	return s.clear
 }
+
+// Advertise leaves the own address to the kernel, whose word no stand allows.
+func (s *stand) Advertise() netip.AddrPort { return netip.AddrPort{} }
 
 func (s *stand) setClear(on bool) {
 	s.mu.Lock()
@@ -418,6 +432,7 @@ type path struct {
 	address netip.AddrPort
 	l       *net.TCPListener
 	to      string
+	lead    func(preface.Kind) string // to, for each connection; nil: to
 	tasks   sync.WaitGroup
 	mu      sync.Mutex
 	down    bool
@@ -505,7 +520,11 @@ func (p *path) carry(a *net.TCPConn) {
 	if until := p.greeted(h, preface.Kind(first[kindAt])); until != nil {
 		<-until
 	}
-	b, err := net.Dial("tcp", p.to)
+	to := p.to
+	if p.lead != nil {
+		to = p.lead(preface.Kind(first[kindAt]))
+	}
+	b, err := net.Dial("tcp", to)
 	if err != nil {
 		return
 	}

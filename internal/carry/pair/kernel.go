@@ -1,7 +1,9 @@
 package pair
 
 import (
+	"net"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -88,6 +90,42 @@ func addressOf(bulk *bulkConn) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
+// addressToTell is what a far process tells of where it takes connections: what its configuration says, or
+// the address from which the kernel sends to the other end of this connection, with the port to which it
+// came. The near end knows whether it has dialed another one: a box on the way may have led it here. The
+// zero value: there is nothing to tell.
+func addressToTell(bulk *bulkConn, configured netip.AddrPort) netip.AddrPort {
+	if configured.IsValid() {
+		return configured
+	}
+	here, there := localAddress(bulk), addressOf(bulk)
+	own, ok := sourceTowards(there)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(own, here.Port())
+}
+
+// sourceTowards is the address from which the kernel sends to another one. Nothing is sent. It asks for
+// one that stays: an address for privacy (RFC 8981) is gone in a day.
+func sourceTowards(to netip.AddrPort) (netip.Addr, bool) {
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_ADDR_PREFERENCES, preferPublic) // not of IPv4
+		})
+	}}
+	conn, err := d.Dial("udp", to.String())
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	defer conn.Close()
+	at, err := netip.ParseAddrPort(conn.LocalAddr().String())
+	return at.Addr().Unmap(), err == nil
+}
+
+// preferPublic is IPV6_PREFER_SRC_PUBLIC (RFC 5014).
+const preferPublic = 2
+
 // suspectAfter is the shortest time without progress after which a lane is looked at.
 const suspectAfter = 500 * time.Millisecond
 
@@ -108,6 +146,37 @@ const (
 	keepInterval = 5  // s
 	keepCount    = 4
 )
+
+// keepalive is how the kernel asks on a connection that is silent.
+type keepalive struct{ idle, interval, count int }
+
+// hasten has the kernel ask on a silent connection each second, and give it up no sooner than before.
+func hasten(fd int) (was keepalive) {
+	for option, at := range map[int]*int{unix.TCP_KEEPIDLE: &was.idle, unix.TCP_KEEPINTVL: &was.interval, unix.TCP_KEEPCNT: &was.count} {
+		*at, _ = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, option)
+	}
+	const most = 127 // the kernel's
+	keepalive{1, 1, min(was.idle+was.interval*was.count, most)}.set(fd)
+	return was
+}
+
+func (k keepalive) set(fd int) {
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, max(k.count, 1)) // first: else the connection may be given up
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, max(k.interval, 1))
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, max(k.idle, 1))
+}
+
+// ackedAt is when the other end's kernel last acknowledged something on a connection that stands; the zero
+// time: it does not stand.
+func ackedAt(bulk *bulkConn, now time.Time) (at time.Time) {
+	kernelSays(bulk, func(i *tcpinfo.Info) bool {
+		if i.State != tcpinfo.Closed {
+			at = now.Add(-i.LastAckRecv)
+		}
+		return true
+	})
+	return at
+}
 
 // readerWait is how long the kernel has waited for the other end's window on a lane, and has
 // had something to send, at the last look.

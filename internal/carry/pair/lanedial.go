@@ -3,6 +3,7 @@ package pair
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -142,18 +143,25 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool, overdue func()) (*lane
 	s.mu.Lock()
 	instance, remote, over := s.instance, s.remote, s.over
 	s.mu.Unlock()
-	addresses, err := p.addresses(ctx, o, remote, over)
-	if err != nil {
-		return nil, err
+	own := l.laneAt(s, o, p)
+	addresses := []netip.AddrPort{own}
+	if !own.IsValid() {
+		var err error
+		if addresses, err = p.addresses(ctx, o, remote, over); err != nil {
+			return nil, err
+		}
 	}
 	hello := s.nearHello(o)
 	if pool {
 		hello.Features |= wire.FeaturePad
 	}
-	d := dialer{node: l.node, session: s, options: o, path: p, addresses: addresses, hello: hello, within: s.laneWithin(time.Now()),
+	d := dialer{node: l.node, session: s, options: o, peer: s.target(), path: p, addresses: addresses, known: p.hosts, hello: hello, within: s.laneWithin(time.Now()),
 		preface: preface.Preface{Kind: preface.Lane, Instance: instance},
 		early:   !s.clear, overdue: overdue}
 	c, err := d.dial(l.node.ctx)
+	if own.IsValid() {
+		s.triedOwn(own, err)
+	}
 	if err != nil {
 		p.failed(err)
 		return nil, err
@@ -163,6 +171,7 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool, overdue func()) (*lane
 		c.bulk.Close()
 		return nil, errOtherProcess
 	}
+	s.proved.Store(&c.who)
 	lane := newLane(&s.relation, s, c, nil)
 	if d.early {
 		lane.instance = instance
@@ -227,4 +236,20 @@ func (s *session) laneWithin(now time.Time) time.Duration {
 		return within
 	}
 	return max(within, min(now.Sub(since), handshakeTimeout))
+}
+
+// laneAt is where a lane goes in place of the address of the control connection; invalid: it goes there.
+func (l *Link) laneAt(s *session, o LinkOptions, p *wanPath) netip.AddrPort {
+	who := s.host()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := s.own.at
+	if path := p.options(); !s.own.allowed(o.LanesTo) || path.Addresses != nil || !path.reaches(at) {
+		return netip.AddrPort{}
+	}
+	last, met := l.node.book.last(s.tunnel, at)
+	if !s.own.choose(time.Now(), met && l.node.same(last, who)) {
+		return netip.AddrPort{}
+	}
+	return at
 }

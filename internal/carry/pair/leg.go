@@ -138,7 +138,7 @@ func (lg *leg) checkFailed() bool {
 	if !lg.open() || !lg.failed || f.sf.Dead() {
 		return false
 	}
-	if f.sf.Hungry() {
+	if lg.hungry() {
 		return false // reading finds it, in its place
 	}
 	lg.failed = false
@@ -191,11 +191,7 @@ func (lg *leg) mustDrain(clean bool) bool {
 	if lg.broken || !clean && !byPeer || socket.Unacknowledged(lg.fd) == 0 || lg.isClosed() {
 		return false
 	}
-	within := lg.options.ResetDrain
-	if clean {
-		within = lg.options.HalfClose
-	}
-	return (lg.cutSince.IsZero() || lg.cutSince.since() < within) && !f.s.node.closing.Load()
+	return (clean || lg.cutSince.IsZero() || lg.cutSince.since() < lg.options.ResetDrain) && !f.s.node.closing.Load()
 }
 
 // sleep waits a moment for an acknowledgement of the socket's peer, which is no event.
@@ -275,7 +271,7 @@ func legCause(near bool, err error) stream.Cause {
 // read reads the flow's own socket once, if it may have something.
 func (lg *leg) read() bool {
 	f := lg.f
-	if !lg.open() || !lg.readable || !f.sf.Hungry() || f.need.crowdedOut() {
+	if !lg.open() || !lg.readable || !lg.hungry() || f.need.crowdedOut() {
 		return false
 	}
 	if f.sf.Out.Starved() && f.sf.Out.Limit() < limitMax {
@@ -321,10 +317,38 @@ func (lg *leg) read() bool {
 	return true
 }
 
+// hungry reports whether bytes of the flow's own socket are to be read.
+func (lg *leg) hungry() bool { return lg.f.sf.Hungry() && !lg.f.near.held() }
+
+// targetFound takes the news that the far relay has a target, for which a held flow waits: it is read
+// from now on, and goes to no other hop. The caller holds f.mu.
+func (nr *nearPart) targetFound() {
+	if !nr.held() {
+		return
+	}
+	f := nr.f
+	early := f.opening.client.Early
+	f.opening.client = nil
+	f.s.setHeld(f, false)
+	f.phase.take(eventOpened)
+	if !f.sf.Dead() {
+		f.sf.Out.Keep(early)
+	}
+	f.lanes.feed()
+	f.wake()
+}
+
+// part gives the socket up, open.
+func (lg *leg) part() {
+	lg.f.s.node.poller.remove(lg.fd)
+	setReset(lg.fd, false)
+	lg.fd = -1
+}
+
 // canRead reports that the flow's own socket may have bytes for which there is room.
 func (lg *leg) canRead() bool {
 	f := lg.f
-	return lg.open() && lg.readable && f.sf.Hungry() && !f.sf.Out.Full() && f.s.node.budget.room() && !f.need.crowdedOut()
+	return lg.open() && lg.readable && lg.hungry() && !f.sf.Out.Full() && f.s.node.budget.room() && !f.need.crowdedOut()
 }
 
 // parkable reports that only events wake the flow.

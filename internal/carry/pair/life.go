@@ -33,6 +33,9 @@ func New(o Options) (*Node, error) {
 	if o.ReplacedAfter == 0 {
 		o.ReplacedAfter = DefaultReplacedAfter
 	}
+	if o.RefusedFor == 0 {
+		o.RefusedFor = DefaultRefusedFor
+	}
 	if o.MaxBegun == 0 {
 		o.MaxBegun = maxBegun * max(runtime.GOMAXPROCS(0)/2, 1)
 	}

@@ -25,6 +25,7 @@ type Link struct {
 	waiting  queue
 	closed   bool
 	paths    pathSet // changed under mu
+	reported reported
 
 	laneDials int
 	admission admission // of handshakes of lanes
@@ -42,15 +43,15 @@ func newLink(n *process, o LinkOptions, drop func(l *Link)) *Link {
 	l := &Link{node: n, kick: make(chan struct{}, 1), o: o.withDefaults()}
 	l.drop = func() { drop(l) }
 	l.setPaths(o.Paths)
-	l.s = l.newSession()
+	l.s = l.newSession(l.o.Peer)
 	if o.Stood {
 		l.s.stood, l.s.since = true, time.Now().Add(-o.Away)
 	}
 	return l
 }
 
-func (l *Link) newSession() *session {
-	s := newSession(l.node, l.o.Peer, randomID(), true)
+func (l *Link) newSession(peer string) *session {
+	s := newSession(l.node, peer, randomID(), true)
 	s.link, s.paths, s.tunnel, s.mode = l, &l.paths, l.o.Tunnel, l.o.mode()
 	return s
 }
@@ -102,26 +103,49 @@ func (l *Link) poke() {
 
 // replace begins another session in place of the current one. It reports false if that would be one
 // too many: a far process that drains each session at once is no upgrade. The caller holds l.mu.
-func (l *Link) replace() bool {
+func (l *Link) replace() bool { return l.replaceBy(l.newSession(l.o.Peer)) }
+
+// replaceBy is replace with a session that is there.
+func (l *Link) replaceBy(next *session) bool {
 	now := time.Now()
 	if len(l.old) >= maxOldSessions && now.Sub(l.replaced) < time.Minute {
 		return false
 	}
 	l.old = append(l.old, l.s)
-	l.s, l.replaced = l.newSession(), now
+	l.s, l.replaced = next, now
 	l.s.goesOnFrom(l.old[len(l.old)-1])
 	return true
+}
+
+// reported is what LinkOptions.Changed was last called for. It is of the link's goroutine.
+type reported struct {
+	usable bool
+	host   string
+}
+
+// look calls changed if new flows are to come since the last look, or not, or meet another host.
+func (was *reported) look(t flow.Taking, changed func()) {
+	now := reported{t.Takes && !t.Suspect && t.Trouble == "", t.Host}
+	if now == *was {
+		return
+	}
+	*was = now
+	if changed != nil {
+		changed()
+	}
 }
 
 // Taking looks at the session that takes new flows. It looks at nothing else: callers ask
 // several times a second.
 func (l *Link) Taking() flow.Taking {
 	l.mu.Lock()
-	s := l.s
+	s, closed := l.s, l.closed
 	l.mu.Unlock()
+	who := s.host()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := flow.Taking{Peer: s.peer, Takes: s.control() != nil && !s.draining, Stood: s.stood, Met: s.instance != 0,
+	ctl := s.control()
+	t := flow.Taking{Peer: s.peer, Host: who.name, Takes: ctl != nil && !s.draining && !closed, Suspect: ctl != nil && ctl.suspect.Load(), Stood: s.stood, Met: s.instance != 0,
 		Since: s.since, Problem: s.problem, Error: s.text}
 	trouble, since := s.trouble.now(time.Now())
 	if t.Trouble = trouble; t.Takes && since.After(t.Since) {

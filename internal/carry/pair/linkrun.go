@@ -19,20 +19,24 @@ func (l *Link) Carry(c flow.Client, ended func(flow.End)) flow.Carried { return 
 
 func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	l.mu.Lock()
-	s, refuse := l.s, l.closed || l.node.draining.Load() || l.node.closing.Load()
+	// A client that another hop gave back is none of those that the next process takes.
+	s, refuse := l.s, l.closed || l.node.draining.Load() && !c.Others || l.node.closing.Load()
 	f := newFlow(s, l.flowID.Add(1), c.Legs)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.add(f) // while the link keeps the session: replaceDrained closes one without flows
 	l.mu.Unlock()
 	f.done = ended
-	f.near.opening = &wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}
+	f.opening = &opening{Open: wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}}
 	if s.noResume {
 		f.sf.NoResume()
 	}
-	f.sf.Out.Keep(c.Early)
+	if c.Others {
+		f.near.hold(c)
+	} else {
+		f.sf.Out.Keep(c.Early)
+	}
 	l.node.flowsNow.Add(1)
-	l.followEnd(f) // the far process may have ended since
 	err := f.leg.take(c.FD)
 	if err != nil {
 		unix.Close(c.FD)
@@ -42,7 +46,19 @@ func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	case err != nil:
 		f.sf.LocalReset(cause(flow.EndNoResources, err))
 	case refuse:
-		f.sf.Abort(cause(flow.EndDrain, errors.New("the relay takes no new flows")))
+		c := cause(flow.EndDrain, errors.New("the relay takes no new flows"))
+		if !f.near.giveBack(c, false) {
+			f.sf.Abort(c)
+		}
+	case c.Others:
+		now := time.Now()
+		if why, yes := f.near.adrift(now, false); yes {
+			f.near.giveBack(why, false)
+		} else if ctl := s.control(); ctl != nil {
+			ctl.ask(now) // it may have died since it last said something
+		}
+	default:
+		l.followEnd(f) // the far process may have ended since
 	}
 	f.wake()
 	return f
@@ -71,14 +87,24 @@ func (l *Link) tick() (ended bool) {
 	l.replaceDrained()
 	l.waiting = slices.DeleteFunc(l.waiting, func(f *Flow) bool { return f.over.Load() })
 	all := append(slices.Clone(l.old), l.s)
-	closed := l.closed
+	closed, changed := l.closed, l.o.Changed
 	l.mu.Unlock()
+	l.reported.look(l.Taking(), changed)
+	for _, s := range all {
+		for _, f := range s.heldFlows() {
+			f.mu.Lock()
+			if why, yes := f.near.adrift(now, closed); yes {
+				f.near.giveBack(why, false)
+			}
+			f.mu.Unlock()
+		}
+	}
 	l.watchPaths(now)
 	for _, s := range all {
 		if s.control() == nil {
-			l.redial(s, now)
+			redialer{l, s}.redial(now)
 		} else {
-			l.moveControl(s, now)
+			redialer{l, s}.moveControl(now)
 		}
 		if s.reachable() {
 			l.dialLanes(s, now)
@@ -120,7 +146,7 @@ func (l *Link) Update(o LinkOptions) {
 		l.old = append(l.old, l.s)
 		samePeer := o.Peer == l.o.Peer
 		l.o = o
-		if l.s = l.newSession(); samePeer {
+		if l.s = l.newSession(o.Peer); samePeer {
 			l.s.goesOnFrom(l.old[len(l.old)-1])
 		}
 	}

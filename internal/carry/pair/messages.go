@@ -13,11 +13,11 @@ import (
 func (f *Flow) messages(out []byte) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.phase.unheard() {
-		return out // the far relay has never heard of the flow
+	if f.phase.unheard() || f.near.given {
+		return out // the far relay has never heard of the flow, or is to forget it
 	}
-	if f.near.openDue && f.near.opening != nil {
-		out = wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.near.opening}.Append(out)
+	if f.near.openDue && f.opening != nil {
+		out = wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: &f.opening.Open}.Append(out)
 	}
 	f.near.openDue = false
 	if !f.phase.known() && !f.s.sealed() && !f.sf.ResetWaiting() {
@@ -79,11 +79,15 @@ func (f *Flow) take(m wire.Message) {
 	switch m.Type {
 	case wire.MessageOpened:
 		if f.s.near {
-			f.target, f.near.opening = m.Text, nil
+			f.near.targetFound()
+			f.target, f.opening, f.moved = m.Text, nil, stampNow()
 			f.phase.take(eventOpened)
 		}
 	case wire.MessageRefused:
 		c := told(f.s.near, m)
+		if f.near.giveBack(c, true) {
+			return
+		}
 		if r, _ := reasonOf(c); f.s.near && r == flow.EndDrain && f.s.link.moveOn(f) {
 			return
 		}
@@ -112,10 +116,18 @@ func (f *Flow) take(m wire.Message) {
 			f.abort(cause(flow.EndDamaged, errors.New("the other relay holds bytes that were not sent")))
 		}
 	case wire.MessageReset:
+		if f.near.giveBack(told(f.s.near, m), true) { // OPENED would have come before it
+			return
+		}
 		f.phase.take(eventHeard)
 		f.resetByPeer(m.Offset, m.Flags&wire.FlagEnd != 0, told(f.s.near, m))
 	case wire.MessageGone:
-		f.sf.PeerGone(cause(flow.EndWANLost, errors.New("the other relay does not know the flow")))
+		c := cause(flow.EndWANLost, errors.New("the other relay does not know the flow"))
+		if f.near.giveBack(c, false) {
+			return
+		}
+		f.sf.PeerGone(c)
+		f.far.stopDial()
 	case wire.MessageWake:
 		f.need.takeWake(m.Offset, m.Bytes)
 	case wire.MessageLate:
@@ -141,6 +153,7 @@ func (f *Flow) resetByPeer(length uint64, end bool, c stream.Cause) {
 // caller holds f.mu and wakes the flow.
 func (f *Flow) takeSealedEnd(length uint64, crc uint32) {
 	f.phase.take(eventHeard)
+	f.near.targetFound()
 	err := errUnsealed
 	if f.s.sealed() {
 		err = f.sf.In.End(length, crc)

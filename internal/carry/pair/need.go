@@ -56,7 +56,7 @@ func (nd *laneNeed) openAhead() {
 	f, s := nd.f, nd.f.s
 	ctl := s.control()
 	waiting := int(s.waiting.Load())
-	if ctl == nil || f.near.opening == nil || !nd.wokeAt.IsZero() || waiting < crowd || !s.knows(wire.FeatureAhead) {
+	if ctl == nil || f.opening == nil || !nd.wokeAt.IsZero() || waiting < crowd || !s.knows(wire.FeatureAhead) {
 		return
 	}
 	room := ctl.room(waiting)
@@ -64,7 +64,7 @@ func (nd *laneNeed) openAhead() {
 		return
 	}
 	_, b := f.sf.Out.Peek(room)
-	if ctl.offer(wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.near.opening, Bytes: b}) {
+	if ctl.offer(wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: &f.opening.Open, Bytes: b}) {
 		f.near.begin()
 		nd.wokeAt = stampNow()
 		s.link.sentAhead(f)
@@ -104,6 +104,7 @@ const wakeStale = 100 * time.Millisecond
 func (nd *laneNeed) takeWake(offset uint64, b []byte) {
 	f := nd.f
 	f.phase.take(eventHeard)
+	f.near.targetFound()
 	within := f.s.answerWithin(wakeStale, 2)
 	if f.lanes.attaching() || f.s.sealed() && f.phase != phaseOpen {
 		within = f.s.answerWithin(pongWithin, 8) // a far relay with many lanes may not have come to it

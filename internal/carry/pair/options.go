@@ -21,9 +21,9 @@ const (
 	DefaultParkAfter     = 30 * time.Second
 	DefaultStripeAfter   = 512 << 10
 	DefaultReplacedAfter = 10 * time.Second
+	DefaultRefusedFor    = 5 * time.Second
 	DefaultLateNoResume  = 30 * time.Second
 	DefaultResetDrain    = 10 * time.Second
-	DefaultHalfClose     = time.Hour
 )
 
 // waitNoResume is how long a flow that does not resume waits for its first lane, or for
@@ -65,6 +65,9 @@ type Options struct {
 	MaxBegun int
 	// ReplacedAfter is how long a near process may be away whose successor is here.
 	ReplacedAfter time.Duration
+	// RefusedFor is for how long the host of a far process that is away refuses every connection until
+	// that process counts as dead.
+	RefusedFor time.Duration
 }
 
 // Fate is what became of a process before this one.
@@ -81,15 +84,19 @@ const (
 type LinkOptions struct {
 	Tunnel string
 	Peer   string // its name in Identity
+	Hop    string // the far relay as the configuration names it; empty: the tunnel has no other
 	// Addresses are those of the far relay now, the one to try first first.
 	Addresses func(context.Context) ([]netip.AddrPort, error)
-	Paths     []PathOptions // none: one, by the host's routes
-	Warm      int           // idle lanes, on each path
-	Lanes     int           // of a flow that moves much; 0: 1
-	Resume    time.Duration // how long a flow waits for a lane; 0: DefaultResume
-	NoResume  bool          // a flow ends with its lane; Resume has no meaning then
-	Clear     bool          // lanes in clear; the far relay must want the same
-	Compress  bool          // records that become smaller are compressed while lanes are what limits a flow
+	// LanesTo are the prefixes in which the own address of a far relay may lie, beside the addresses of
+	// Addresses: it is the far relay's word, and connections go there.
+	LanesTo  []netip.Prefix
+	Paths    []PathOptions // none: one, by the host's routes
+	Warm     int           // idle lanes, on each path
+	Lanes    int           // of a flow that moves much; 0: 1
+	Resume   time.Duration // how long a flow waits for a lane; 0: DefaultResume
+	NoResume bool          // a flow ends with its lane; Resume has no meaning then
+	Clear    bool          // lanes in clear; the far relay must want the same
+	Compress bool          // records that become smaller are compressed while lanes are what limits a flow
 	// Origin is the same for each process of this near tunnel, also after a restart. By it, and by
 	// Boot, the far relay finds the flows of processes that have died; empty: they wait for Resume.
 	Origin string
@@ -97,6 +104,9 @@ type LinkOptions struct {
 	// for Away.
 	Stood bool
 	Away  time.Duration
+	// Changed is called whenever what Taking says of new flows may have become another: whether they are to
+	// come here, or the host. It is called without locks, for several changes perhaps once; nil: nobody asks.
+	Changed func()
 	// Prepare sets options of a socket before it connects; nil: none.
 	Prepare func(fd int) error
 	// Established sets options of a lane or control connection that stands; nil: none.
@@ -117,6 +127,10 @@ type Acceptor interface {
 	Trouble() (text string, known bool)
 	// Clear reports whether lanes go in clear. A peer that wants it otherwise is refused.
 	Clear() bool
+	// Advertise is the address at which this process takes connections and no other host does, for near
+	// relays that have dialed one that several hosts share; invalid: the one from which the kernel sends
+	// to the near relay, with the port to which that has come.
+	Advertise() netip.AddrPort
 	flow.Dialer
 }
 
@@ -152,16 +166,7 @@ type PathOptions struct {
 	Standby   bool // used while all others are lost
 }
 
-// unbounded is a time that never ends.
-const unbounded = 100 * 365 * 24 * time.Hour
-
 func withDefaults(o flow.LegOptions) *flow.LegOptions {
-	switch {
-	case o.HalfClose == 0:
-		o.HalfClose = DefaultHalfClose
-	case o.HalfClose < 0:
-		o.HalfClose = unbounded
-	}
 	if o.ResetDrain == 0 {
 		o.ResetDrain = DefaultResetDrain
 	}

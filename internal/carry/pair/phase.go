@@ -4,6 +4,7 @@ package pair
 //
 //	near: fresh ─ ask ─> asked ─ heard ─> known ─ opened ─> open ─> over
 //	        └──<── unsent ──┴───────<───────┘   any ─ gone ─> orphaned ─> over
+//	      a held flow is given back from any of the first three: ─> over
 //	far:  dialing ─ opened ─> open ─> over
 //	        └───── refused ─> refused ─> over
 type phase uint8

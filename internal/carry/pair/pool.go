@@ -191,14 +191,18 @@ func (p *pool) dropWarm(over *wanPath) {
 
 // closeLanes closes the lanes that are meant.
 func (p *pool) closeLanes(meant func(*lane) bool) {
-	p.mu.Lock()
-	lanes := slices.Collect(maps.Keys(p.lanes))
-	p.mu.Unlock()
-	for _, l := range lanes {
+	for _, l := range p.all() {
 		if meant(l) {
 			l.close()
 		}
 	}
+}
+
+// all are the session's lanes.
+func (p *pool) all() []*lane {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Keys(p.lanes))
 }
 
 // counts are the session's lanes, and those that are warm.

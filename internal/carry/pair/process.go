@@ -28,6 +28,7 @@ type process struct {
 	instance uint64
 	poller   *poller
 	budget   budget
+	book     book // of near ends
 	pipes    pipes
 	linger   linger
 	strain   strain          // of this process

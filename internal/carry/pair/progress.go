@@ -1,13 +1,11 @@
 package pair
 
 import (
-	"errors"
 	"math"
 	"slices"
 	"time"
 
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/socket"
 	"longhaul/internal/sys/tcpinfo"
@@ -123,20 +121,18 @@ func (fw *flowWatch) arrived() bool {
 
 // watchOpen has the OPEN of a flow go on the control connection too, once, if its lane has brought it
 // to a kernel and the far relay does not seem to have it: a repeated one dials nothing. Where it may
-// not, the flow ends when the far relay has had all its time, and a handshake's.
-func (fw *flowWatch) watchOpen(now time.Time) {
+// not, it reports true when the far relay has had all its time, and a handshake's.
+func (fw *flowWatch) watchOpen(now time.Time) (lost bool) {
 	f := fw.f
-	if f.phase != phaseAsked || f.lanes.main() == nil || f.s.sealed() || f.near.opening == nil {
-		return
+	if f.phase != phaseAsked || f.lanes.main() == nil || f.s.sealed() || f.opening == nil {
+		return false
 	}
 	waited := min(f.lanes.all[0].since.until(now), f.s.upSince(now))
-	switch {
-	case f.s.knows(wire.FeatureAhead) && f.need.wokeAt.IsZero() && waited > fw.answerWithin():
+	if f.s.knows(wire.FeatureAhead) && f.need.wokeAt.IsZero() && waited > fw.answerWithin() {
 		f.need.wokeAt, f.near.openDue = stampOf(now), true
 		f.s.post(f, true)
-	case f.s.noResume && waited > f.near.opening.Deadline+fw.answerWithin():
-		f.giveUp(cause(flow.EndWANLost, errors.New("no answer to OPEN")))
 	}
+	return f.s.noResume && waited > f.opening.Deadline+fw.answerWithin()
 }
 
 // watchGap tells the other end that bytes are missing: their lane brings nothing, others do or have,
@@ -274,14 +270,4 @@ func (fw *flowWatch) unheardOn(l *lane) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return f.sf.Out.Acknowledged() == 0 && l.reached == 0
-}
-
-// giveUp ends the flow without its peer.
-func (f *Flow) giveUp(c stream.Cause) {
-	if !f.s.near && f.sf.Out.Acknowledged() == 0 { // else the near relay knows that the target was dialed
-		f.s.owe(f.id, stream.Cause{})
-	}
-	f.sf.Abort(c)
-	f.sf.PeerGone(c)
-	f.wake()
 }

@@ -3,6 +3,7 @@ package pair
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 )
 
@@ -32,8 +34,16 @@ func redialEvery(away time.Duration) time.Duration {
 	return 2 * time.Second
 }
 
+// redialer gets a session of a link its control connections.
+type redialer struct {
+	l *Link
+	s *session
+}
+
 // redial begins another attempt to get a control connection.
-func (l *Link) redial(s *session, now time.Time) {
+func (r redialer) redial(now time.Time) {
+	r.checkDead(now)
+	l, s := r.l, r.s
 	s.mu.Lock()
 	away := now.Sub(s.since)
 	every := redialEvery(away)
@@ -50,22 +60,54 @@ func (l *Link) redial(s *session, now time.Time) {
 	if !due {
 		return
 	}
+	seeks := r.seeks(away)
 	for _, p := range l.paths.forControl(away) {
-		if !p.mayRedial(l.node.dials.Load() >= maxDials) {
-			continue
+		r.attempt(p, false)
+		if seeks {
+			r.attempt(p, true)
 		}
-		l.node.dials.Add(1)
-		l.node.tasks.Go(func() {
-			err := l.dialControl(s, p, nil)
-			l.node.dials.Add(-1)
-			p.redialEnded()
-			if err != nil {
-				p.failed(err)
-				s.note(err)
-			}
-			l.poke()
-		})
 	}
+}
+
+// attempt begins one for a control connection over a path, with any for that of any host of the site.
+func (r redialer) attempt(p *wanPath, any bool) {
+	l, s := r.l, r.s
+	if !p.mayRedial(l.node.dials.Load() >= maxDials) {
+		return
+	}
+	l.node.dials.Add(1)
+	l.node.tasks.Go(func() {
+		err := r.dialControl(p, nil, any)
+		l.node.dials.Add(-1)
+		p.redialEnded()
+		if err != nil {
+			p.failed(err)
+			s.note(err)
+			switch {
+			case !any:
+				s.missed.Store(true)
+			case problemOf(err) == flow.PairUnpaired:
+				s.mu.Lock()
+				s.sought = time.Now()
+				s.mu.Unlock()
+			}
+		}
+		l.poke()
+	})
+}
+
+// seekAfter is the least time for which a session's own host may be away before others of its site are
+// asked to take new flows: as long as an answer takes that is late for some other reason.
+const seekAfter = 300 * time.Millisecond
+
+// seeks reports that any host of the site may take new flows, since the session's does not answer.
+func (r redialer) seeks(away time.Duration) bool {
+	l, s := r.l, r.s
+	s.mu.Lock()
+	refused := time.Since(s.sought) < refusedEvery // by each of the keys
+	s.mu.Unlock()
+	return s.host().key != nil && !refused && (s.missed.Load() || away > s.patience(seekAfter, 4)) && l.current() == s &&
+		len(l.node.identity.Hosts(s.peer)) > 1
 }
 
 func (s *session) note(err error) {
@@ -91,20 +133,41 @@ func (s *session) note(err error) {
 	s.unmade.note(err)
 }
 
-// dialControl makes a control connection over a path, in place of replace, if that still stands.
-func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
+// dialControl makes a control connection over a path, in place of replace, if that still stands. With any
+// another host of the site may answer than the session's: then another session begins.
+func (r redialer) dialControl(p *wanPath, replace *control, any bool) error {
+	l, s := r.l, r.s
 	ctx, cancel := context.WithTimeout(l.node.ctx, handshakeTimeout)
 	defer cancel()
 	o := l.options()
-	addresses, err := p.addresses(ctx, o, netip.AddrPort{}, nil)
-	if err != nil {
-		return err
-	}
 	s.mu.Lock()
 	instance := s.instance
 	s.mu.Unlock()
-	d := dialer{node: l.node, session: s, options: o, path: p, addresses: addresses, hello: s.nearHello(o), within: s.connectWithin(),
+	who := s.host()
+	d := dialer{node: l.node, session: s, options: o, peer: s.target(), path: p, hello: s.nearHello(o), within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Control, Instance: instance}}
+	var next *session // with another host
+	if any {
+		d.peer = s.peer
+		d.names = func(other host) wire.Hello {
+			next = nil
+			if l.node.same(other, who) {
+				return d.hello
+			}
+			l.mu.Lock()
+			next = l.newSession(s.peer)
+			l.mu.Unlock()
+			return next.nearHello(o)
+		}
+	}
+	listed, err := r.locate(ctx, &d, who, any)
+	if err != nil {
+		return err
+	}
+	if who.key != nil && !any && replace == nil {
+		s.refusals.begin(p, d.addresses)
+		d.met = func(to netip.AddrPort, err error) { s.refusals.note(p, to, err, time.Now()) }
+	}
 	proven := false
 	d.proven = func() {
 		s.proven.Add(1)
@@ -116,13 +179,17 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 		}
 	}()
 	if replace == nil {
-		d.turn = func() (leave func(), mine bool) { return l.controlTurn(s) }
+		d.turn = func() (leave func(), mine bool) { return r.controlTurn(any) }
 	}
 	c, err := d.dial(l.node.ctx)
 	if err != nil || c == nil {
 		return err
 	}
 	defer c.leave()
+	c.listed = slices.Contains(listed, c.hello.Address)
+	if next != nil {
+		return r.goTo(next, c)
+	}
 	s.beginning.Lock() // attempts run side by side
 	defer s.beginning.Unlock()
 	s.mu.Lock()
@@ -138,7 +205,7 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	}
 	p.stood(c)
 	if restarted {
-		l.restarted(s, c.hello)
+		r.restarted(c.hello)
 	}
 	s.begin(c)
 	if !slices.Contains(l.paths.list(), p) {
@@ -147,31 +214,109 @@ func (l *Link) dialControl(s *session, p *wanPath, replace *control) error {
 	return nil
 }
 
+// locate finds where to ask for a session's host, or any of its site. It returns the tunnel's own addresses.
+func (r redialer) locate(ctx context.Context, d *dialer, who host, any bool) (listed []netip.AddrPort, err error) {
+	l, s, p := r.l, r.s, d.path
+	listed, err = p.addresses(ctx, d.options, netip.AddrPort{}, nil)
+	d.addresses, d.known = listed, p.hosts
+	at := p.options()
+	if who.key == nil || any || at.Addresses != nil {
+		return listed, err
+	}
+	s.mu.Lock()
+	own := s.own
+	s.mu.Unlock()
+	var all []netip.AddrPort
+	add := func(a netip.AddrPort) {
+		if at.reaches(a) && !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	if own.allowed(d.options.LanesTo) {
+		add(own.at)
+	}
+	for _, a := range l.node.placesOf(d.options.Tunnel, who, func(a netip.Addr) bool { return inAny(d.options.LanesTo, a) }) {
+		if !slices.Contains(listed, a) {
+			add(a)
+		}
+	}
+	more := len(all) > 0
+	for _, a := range listed {
+		if last, met := l.node.book.last(d.options.Tunnel, a); !met || l.node.same(last, who) {
+			add(a)
+		}
+	}
+	if len(all) == 0 || !more && len(all) == len(listed) {
+		return listed, err
+	}
+	d.addresses, d.known = all, nil // of others than the path's
+	return listed, nil
+}
+
+// goTo has a session with another host of the site take new flows in place of one whose host is away.
+// Flows of which nothing has gone out go along.
+func (r redialer) goTo(next *session, c *connection) error {
+	l, s := r.l, r.s
+	next.beginning.Lock()
+	defer next.beginning.Unlock()
+	l.mu.Lock()
+	late := l.s != s || s.control() != nil || l.node.closing.Load() || !l.replaceBy(next)
+	l.mu.Unlock()
+	if late {
+		c.bulk.Close()
+		return nil
+	}
+	c.path.stood(c)
+	next.begin(c)
+	l.node.limited.Log(slog.LevelInfo, "another host of the site takes new flows", []string{"peer", "tunnel"},
+		slog.String("peer", c.who.name), slog.String("tunnel", s.tunnel), slog.String("before", s.peerNow()))
+	for _, f := range s.allFlows() {
+		f.mu.Lock()
+		if f.s == s && f.phase == phaseFresh && l.moveOn(f) {
+			f.wake()
+		}
+		f.mu.Unlock()
+	}
+	if !slices.Contains(l.paths.list(), c.path) {
+		l.leavePath(c.path, errPathGone)
+	}
+	return nil
+}
+
 // controlTurn lets one attempt at a time go beyond the connect: the far relay takes the
 // control connection that greets last. An attempt that hangs gives way.
-func (l *Link) controlTurn(s *session) (leave func(), mine bool) {
+func (r redialer) controlTurn(any bool) (leave func(), mine bool) {
+	s := r.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	turn := &s.greeting
+	if any {
+		turn = &s.seeking
+	}
 	within := s.answerWithin(handshakeTimeout/5, 8)
-	if s.control() != nil || !s.greeting.IsZero() && time.Since(s.greeting) < within {
+	if s.control() != nil || !turn.IsZero() && time.Since(*turn) < within {
 		return nil, false
 	}
 	began := time.Now()
-	s.greeting = began
-	l.poke() // lanes need not wait for this handshake
+	*turn = began
+	r.l.poke() // lanes need not wait for this handshake
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.greeting.Equal(began) {
-			s.greeting = time.Time{}
+		if turn.Equal(began) {
+			*turn = time.Time{}
 		}
 	}, true
 }
 
 // moveControl takes the control connection to a better path: from one that is for standby to
 // another, or to one of much less delay.
-func (l *Link) moveControl(s *session, now time.Time) {
+func (r redialer) moveControl(now time.Time) {
+	l, s := r.l, r.s
 	ctl := s.control()
+	if ctl != nil {
+		l.node.book.hear(ctl.c.hello.Instance, now.Add(-stamp(ctl.heard.Load()).until(now)))
+	}
 	if ctl == nil || !l.paths.several() {
 		return
 	}
@@ -190,7 +335,7 @@ func (l *Link) moveControl(s *session, now time.Time) {
 		return
 	}
 	l.node.tasks.Go(func() {
-		if err := l.dialControl(s, to, ctl); err != nil {
+		if err := r.dialControl(to, ctl, false); err != nil {
 			to.failed(err)
 		}
 	})
@@ -207,25 +352,36 @@ func (s *session) reachable() bool {
 
 // restarted drops everything that the far process had, which is gone. If that has ended in order, a
 // flow of which it has said nothing, and that it does not owe, was never dialed for, and begins again.
-func (l *Link) restarted(s *session, h wire.Hello) {
+func (r redialer) restarted(h wire.Hello) {
+	s := r.s
 	s.mu.Lock()
 	inOrder := h.Follows == s.instance
 	owed := h.Owed.Numbers()
 	s.instance, s.draining = h.Instance, false
 	s.ended.Store(false)
 	s.mu.Unlock()
+	r.gone(cause(flow.EndPeerRestarted, errors.New("the far relay was restarted")), func(f *Flow) bool {
+		return inOrder && f.phase == phaseAsked && f.near.untouched() && !slices.Contains(owed, f.id)
+	})
+}
+
+// gone ends what the far process had, which is gone, but for flows that may begin again. It returns how many
+// flows end.
+func (r redialer) gone(c stream.Cause, again func(*Flow) bool) (ended int) {
+	l, s := r.l, r.s
 	s.closeLanes(func(*lane) bool { return true })
-	c := cause(flow.EndPeerRestarted, errors.New("the far relay was restarted"))
 	for _, f := range s.allFlows() {
 		f.mu.Lock()
 		switch {
+		case f.near.giveBack(c, false):
 		case f.phase.unheard() || f.phase == phaseOver || f.s != s:
-		case inOrder && f.phase == phaseAsked && f.near.untouched() && !slices.Contains(owed, f.id):
+		case again(f):
 			l.mu.Lock()
 			f.near.unsend()
 			l.mu.Unlock()
 			f.wake()
 		default:
+			ended++
 			f.near.openDue = false // nor is the new process to hear of it: it would dial for an OPEN
 			f.phase.take(eventGone)
 			f.sf.PeerGone(c)
@@ -233,6 +389,33 @@ func (l *Link) restarted(s *session, h wire.Hello) {
 		}
 		f.mu.Unlock()
 	}
+	return ended
+}
+
+// checkDead ends the flows of a far process that is dead, as its host says.
+func (r redialer) checkDead(now time.Time) {
+	l, s := r.l, r.s
+	s.mu.Lock()
+	instance, away := s.instance, now.Sub(s.since)
+	s.mu.Unlock()
+	if instance == 0 || !s.refusals.some() || s.flowCount() == 0 {
+		return
+	}
+	lanes := s.pool.all()
+	s.refusals.watch(lanes)
+	for _, lane := range lanes {
+		l.node.book.hear(instance, ackedAt(lane.bulk, now)) // other tunnels' sessions may have no lane
+	}
+	acked := l.node.book.lastHeard(instance)
+	long := l.node.options.RefusedFor
+	if away < long || !s.refusals.all(l.paths.forControl(away), acked, now, long) {
+		return
+	}
+	dead := fmt.Errorf("the far relay is dead: its host has refused all connections for %v", long)
+	if r.gone(cause(flow.EndPeerRefused, dead), func(*Flow) bool { return false }) > 0 {
+		s.tell(slog.LevelWarn, "flows of a far relay end", dead)
+	}
+	s.refusals.clear()
 }
 
 // mayRedial counts one more attempt for a control connection, if it may begin; redialEnded

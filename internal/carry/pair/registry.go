@@ -28,6 +28,7 @@ type registry struct {
 	mu         sync.Mutex
 	flows      map[uint64]*Flow
 	watched    map[*Flow]struct{} // those that do not rest
+	held       map[*Flow]struct{} // near relay: those whose client may go to another hop
 	emptySince time.Time          // of a session that ends: without flows since
 	// The rest is the far relay's.
 	asking    chan struct{} // has an element for each OPEN that is not decided
@@ -37,7 +38,7 @@ type registry struct {
 }
 
 func (r *registry) init(near bool) {
-	r.flows, r.watched = map[uint64]*Flow{}, map[*Flow]struct{}{}
+	r.flows, r.watched, r.held = map[uint64]*Flow{}, map[*Flow]struct{}{}, map[*Flow]struct{}{}
 	if !near {
 		r.asking = make(chan struct{}, maxAsking)
 	}
@@ -68,6 +69,32 @@ func (r *registry) strike(f *Flow) {
 	defer r.mu.Unlock()
 	delete(r.flows, f.id)
 	delete(r.watched, f)
+	delete(r.held, f)
+}
+
+// setHeld notes whether a flow's client may go to another hop.
+func (r *registry) setHeld(f *Flow, on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if on {
+		r.held[f] = struct{}{}
+	} else {
+		delete(r.held, f)
+	}
+}
+
+// heldFlows are those whose client may go to another hop.
+func (r *registry) heldFlows() []*Flow {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.held))
+}
+
+// holds reports whether there are any.
+func (r *registry) holds() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.held) > 0
 }
 
 // bury remembers that a flow is over, and the code of its REFUSED; 0: it had none.

@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"slices"
@@ -27,8 +28,9 @@ var errMissing = errors.New("bytes are missing at the other relay, which a lane 
 type relation struct {
 	node       *process
 	near       bool
-	peer       string // name in Identity
-	tunnel     string // of this host
+	peer       string               // in Identity: of the host, or of the site that the tunnel names
+	proved     atomic.Pointer[host] // that has proved its key last; nil: none yet
+	tunnel     string               // of this host
 	id         uint64
 	mode       // of its lanes
 	agreed     atomic.Uint32
@@ -47,10 +49,21 @@ func (r *relation) knows(f wire.Features) bool { return wire.Features(r.agreed.L
 // sealed reports that lanes are in clear, and that neither OPEN nor END comes on them.
 func (r *relation) sealed() bool { return r.knows(wire.FeatureSealed) }
 
+// host is the other end's, with the name that it has now; without a key: it is not known yet.
+func (r *relation) host() host {
+	if h := r.proved.Load(); h != nil {
+		return r.node.renamed(*h)
+	}
+	return host{}
+}
+
+// peerNow is the other end's name: that of its host, where it is known.
+func (r *relation) peerNow() string { return cmp.Or(r.host().name, r.peer) }
+
 // tell writes a line about the session's peer, unless one like it was written just now. err may be
 // nil.
 func (r *relation) tell(level slog.Level, message string, err error) {
-	attrs := []slog.Attr{slog.String("peer", r.peer), slog.String("tunnel", r.tunnel)}
+	attrs := []slog.Attr{slog.String("peer", r.peerNow()), slog.String("tunnel", r.tunnel)}
 	if err != nil {
 		attrs = append(attrs, slog.Any("error", err))
 	}
@@ -59,7 +72,7 @@ func (r *relation) tell(level slog.Level, message string, err error) {
 
 // debug writes a line about the session's peer for debugging.
 func (r *relation) debug(message string, err any) {
-	r.node.log.Debug(message, "peer", r.peer, "tunnel", r.tunnel, "error", err)
+	r.node.log.Debug(message, "peer", r.peerNow(), "tunnel", r.tunnel, "error", err)
 }
 
 // violations are the errors of connections whose other end breaks the protocol.

@@ -86,7 +86,7 @@ func TestTwins(t *testing.T) {
 			}
 			s.path.cut(true)
 			nettest.Eventually(t, time.Minute, func() bool {
-				return slices.ContainsFunc(s.far.State().Sessions, func(one flow.Session) bool { return one.Session == first && !one.Up })
+				return !slices.ContainsFunc(s.far.State().Sessions, func(one flow.Session) bool { return one.Session == first && one.Up })
 			}, s.dump)
 			if c.ends {
 				if e := <-s.farEnds; e.Reason != flow.EndPeerRestarted {

@@ -13,6 +13,9 @@ import (
 
 // handle takes a message of the other end.
 func (s *session) handle(ctl *control, m wire.Message) {
+	if ctl.trusted() {
+		s.poke()
+	}
 	switch m.Type {
 	case wire.MessagePing:
 		ctl.answerPing(binary.BigEndian.Uint64(m.Bytes))
@@ -23,11 +26,12 @@ func (s *session) handle(ctl *control, m wire.Message) {
 	case wire.MessageTrouble:
 		if s.near && s.control() == ctl {
 			s.trouble.take(m.Text, time.Now())
+			s.poke() // new flows may go elsewhere
 		}
 	case wire.MessageDrain:
 		s.drained(m.Flags&wire.FlagLast != 0)
 	case wire.MessageKey:
-		err := s.node.identity.Learn(s.peer, slices.Clone(m.Bytes))
+		err := s.node.identity.Learn(s.peerNow(), slices.Clone(m.Bytes))
 		if errors.Is(err, identity.ErrTooSoon) {
 			return // the peer announces it again
 		}
@@ -37,7 +41,7 @@ func (s *session) handle(ctl *control, m wire.Message) {
 		}
 		ctl.reply(wire.Message{Type: wire.MessageKeyTaken, Bytes: slices.Clone(m.Bytes)})
 	case wire.MessageKeyTaken:
-		if err := s.node.identity.Taken(s.peer, slices.Clone(m.Bytes)); err != nil {
+		if err := s.node.identity.Taken(s.peerNow(), slices.Clone(m.Bytes)); err != nil {
 			s.tell(slog.LevelWarn, "peer's receipt of the new key is not stored", err)
 		}
 	default:

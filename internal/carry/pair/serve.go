@@ -2,7 +2,6 @@ package pair
 
 import (
 	"context"
-	"crypto/ed25519"
 	"crypto/tls"
 	"io"
 	"log/slog"
@@ -204,7 +203,7 @@ func (n *Node) enter(c *connection, kind preface.Kind, a Acceptor) error {
 	defer n.trimIdle(s)
 	if modeOf(c.both) != s.mode {
 		c.bulk.Close()
-		return problem(flow.PairEncrypt, "a lane of peer %s has another mode than its session", c.peer)
+		return problem(flow.PairEncrypt, "a lane of peer %s has another mode than its session", c.who.name)
 	}
 	l := newLane(&s.relation, s, c, a)
 	if !s.join(l, false) {
@@ -216,6 +215,10 @@ func (n *Node) enter(c *connection, kind preface.Kind, a Acceptor) error {
 	}
 	return nil
 }
+
+// answers are the features that a far end has if the near one wants them. FeatureClear is the tunnel's.
+const answers = wire.FeaturePad | wire.FeatureNoResume | wire.FeatureLanes | wire.FeatureAhead | wire.FeatureCompress | wire.FeatureHeld |
+	wire.FeatureSealed | wire.FeatureSums | wire.FeatureSent | wire.FeatureTrouble | wire.FeatureAddress
 
 // accept goes through the handshake of an accepted connection behind its preface.
 func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Preface) (*connection, error) {
@@ -239,18 +242,19 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 		}
 		return nil, broken(handshakeProblem(err))
 	}
-	peer, err := n.peerOf(conn)
+	who, err := n.hostOf(conn)
 	if err != nil {
 		return nil, err
 	}
+	peer := who.name
 	bulk.endWithin(handshakeTimeout, n.strained)
 	hello, err := wire.ReadHello(conn)
 	if err != nil {
 		return nil, broken(handshakeProblem(err))
 	}
-	older := !lane && n.known(peer, hello)
+	older := !lane && n.known(who, hello)
 	mine := n.hello(hello.Session, a.Tunnel())
-	mine.Features = hello.Features & (wire.FeaturePad | wire.FeatureNoResume | wire.FeatureLanes | wire.FeatureAhead | wire.FeatureCompress | wire.FeatureHeld | wire.FeatureSealed | wire.FeatureSums | wire.FeatureSent | wire.FeatureTrouble)
+	mine.Features = hello.Features & answers &^ n.options.Without
 	if a.Clear() || older { // the tunnel may have had the session's mode before
 		mine.Features |= hello.Features & wire.FeatureClear
 	}
@@ -269,10 +273,13 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 		refusal = problem(flow.PairDenied, "tunnel %s was removed", a.Tunnel())
 	case modeOf(hello.Features).clear != a.Clear() && !older:
 		refusal = encryptRefusal(peer, !a.Clear(), a.Clear(), a.Tunnel())
-	case !older && n.full(peer, hello):
+	case !older && n.full(who, hello):
 		refusal = tooMany(peer)
 	case n.draining.Load() && !lane && !older:
 		refusal = problem(flow.PairDraining, "this process takes no new sessions")
+	}
+	if !lane && mine.Features&wire.FeatureAddress != 0 {
+		mine.Address = addressToTell(bulk, a.Advertise())
 	}
 	if refusal != nil {
 		mine.Follows, mine.Owed = 0, "" // there may be no room for both
@@ -287,7 +294,7 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 	if refusal != nil {
 		return nil, refusal
 	}
-	return (&connection{bulk: bulk, stream: conn, hello: hello, peer: peer, both: mine.Features}).finish(lane), nil
+	return (&connection{bulk: bulk, stream: conn, hello: hello, who: who, both: mine.Features}).finish(lane), nil
 }
 
 // offersAnother watches whether a client offers protocols, and this one is not among
@@ -304,20 +311,4 @@ func offersAnother(config *tls.Config, begun *atomic.Bool) *bool {
 		return ask(hello)
 	}
 	return offered
-}
-
-func (n *Node) peerOf(conn *tls.Conn) (string, error) {
-	certificates := conn.ConnectionState().PeerCertificates
-	if len(certificates) == 0 {
-		return "", problem(flow.PairKeyUnknown, "no certificate")
-	}
-	key, ok := certificates[0].PublicKey.(ed25519.PublicKey)
-	if !ok {
-		return "", problem(flow.PairKeyUnknown, "key of type %T", certificates[0].PublicKey)
-	}
-	peer, known := n.identity.PeerOf(key)
-	if !known {
-		return "", problem(flow.PairKeyUnknown, "a key of no peer")
-	}
-	return peer, nil
 }

@@ -49,9 +49,14 @@ type nearSide struct {
 	beginning sync.Mutex   // held by the attempt that takes over
 	ended     atomic.Bool  // the far process has said its last
 	unmade    unmade       // lanes
+	missed    atomic.Bool  // the host was asked for another control connection in vain
+	refusals  refusals
 
-	over     *wanPath  // over which remote was reached
+	over     *wanPath // over which remote was reached
+	own      ownAddress
 	greeting time.Time // an attempt for the control connection is in its handshake since; zero: none
+	seeking  time.Time // the same of one that any host of the site may answer
+	sought   time.Time // when no host of the site was where one was last asked for
 	moved    time.Time // of the latest move of the control connection to a better path
 	refused  time.Time // with several paths: somebody refused
 
@@ -84,6 +89,7 @@ type supplier interface {
 // farSide is what only a far session has. Without another word it is under the session's lock.
 type farSide struct {
 	use      *peerUse
+	key      NearSession // under the node's lock
 	origin   origin
 	boot     uint64                   // of the near relay's host; 0: not said
 	left     func(*session)           // takes the news that the session has ended
@@ -158,7 +164,11 @@ func (s *session) stand(ctl *control) (old *control, oldWriter, writer chan stru
 	s.problem, s.text = "", ""
 	if s.near {
 		s.over = c.path
+		s.proved.Store(&c.who)
+		s.own.take(c.hello.Address, s.remote, c.listed)
 		s.unmade.note(nil)
+		s.missed.Store(false)
+		s.refusals.clear()
 	}
 	return old, oldWriter, writer, true
 }
@@ -225,7 +235,12 @@ func (s *session) padded(l *lane) {
 }
 
 // laneFailed takes the news that a lane broke before the far relay's HELLO.
-func (s *session) laneFailed(err error) { s.link.laneFailed(s, err) }
+func (s *session) laneFailed(err error) {
+	s.mu.Lock()
+	s.own.astray = s.own.astray || s.control() != nil
+	s.mu.Unlock()
+	s.link.laneFailed(s, err)
+}
 
 // forget drops a flow that is over.
 func (s *session) forget(f *Flow) {
@@ -387,4 +402,20 @@ func (t *trouble) tell(ctl *control, text string) {
 		t.text, t.told = text, ctl
 		ctl.post(wire.Message{Type: wire.MessageTrouble, Text: text})
 	}
+}
+
+// triedOwn takes the news of a lane's handshake at the own address.
+func (s *session) triedOwn(at netip.AddrPort, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.own.ended(at, err, time.Now())
+}
+
+// target is whose key is to answer a near session: its host's, as soon as it has one. If the tunnel does not
+// mean that host any more, since the peer was renamed, its flows go on all the same.
+func (s *session) target() string {
+	if who := s.host(); who.means(s.peer) || who.name != "" && s.flowCount() > 0 {
+		return who.name
+	}
+	return s.peer
 }

@@ -21,10 +21,31 @@ func keyOf(peer string, h wire.Hello) NearSession {
 }
 
 // known reports whether a HELLO names a session of this process.
-func (n *Node) known(peer string, h wire.Hello) bool {
+func (n *Node) known(who host, h wire.Hello) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.accepted[keyOf(peer, h)] != nil
+	return n.find(who, h) != nil
+}
+
+// find finds the session that a HELLO names; nil: there is none. The peer may have got another name since
+// it began. The caller holds n.mu.
+func (n *Node) find(who host, h wire.Hello) *session {
+	now := keyOf(who.name, h)
+	if s := n.accepted[now]; s != nil {
+		return s
+	}
+	for was, s := range n.accepted {
+		if was.Instance != h.Instance || was.Session != h.Session || !n.same(*s.proved.Load(), who) {
+			continue
+		}
+		delete(n.accepted, was)
+		n.accepted[now], s.key = s, now
+		if n.uses[who.name] == nil {
+			n.uses[who.name] = s.use
+		}
+		return s
+	}
+	return nil
 }
 
 // roomFor reports whether a peer may have one more session, perhaps in place of one without flows
@@ -54,13 +75,13 @@ func tooMany(peer string) error {
 }
 
 // full reports that a HELLO asks for a session that the peer may not have.
-func (n *Node) full(peer string, h wire.Hello) bool {
+func (n *Node) full(who host, h wire.Hello) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.accepted[keyOf(peer, h)] != nil {
+	if n.find(who, h) != nil {
 		return false
 	}
-	_, ok := n.roomFor(peer)
+	_, ok := n.roomFor(who.name)
 	return !ok
 }
 
@@ -106,21 +127,21 @@ func (n *Node) sessionOf(c *connection, a Acceptor) (*session, error) {
 	if n.closing.Load() {
 		return nil, net.ErrClosed
 	}
-	key := keyOf(c.peer, c.hello)
-	s := n.accepted[key]
+	s := n.find(c.who, c.hello)
 	if s == nil {
 		var ok bool
-		if victim, ok = n.roomFor(c.peer); !ok {
-			return nil, tooMany(c.peer)
+		peer, key := c.who.name, keyOf(c.who.name, c.hello)
+		if victim, ok = n.roomFor(peer); !ok {
+			return nil, tooMany(peer)
 		}
-		if n.uses[c.peer] == nil {
-			n.uses[c.peer] = &peerUse{}
+		if n.uses[peer] == nil {
+			n.uses[peer] = &peerUse{}
 		}
-		s = newSession(&n.process, c.peer, c.hello.Session, false)
-		s.use, s.left = n.uses[c.peer], n.sessionEnded
+		s = newSession(&n.process, peer, c.hello.Session, false)
+		s.use, s.left, s.key = n.uses[peer], n.sessionEnded, key
 		s.idle = &s.use.idle
 		s.tunnel, s.mode = a.Tunnel(), modeOf(c.hello.Features)
-		s.origin, s.boot = origin{c.peer, a.Tunnel(), c.hello.Origin}, c.hello.Boot
+		s.origin, s.boot = origin{peer, a.Tunnel(), c.hello.Origin}, c.hello.Boot
 		s.agree(c.both) // its first lane may come before begin
 		if o := s.use.takeLeft(key); o != nil {
 			s.outcomes = o
@@ -131,6 +152,7 @@ func (n *Node) sessionOf(c *connection, a Acceptor) (*session, error) {
 		n.accepted[key] = s
 	}
 	s.acceptor.Store(&a)
+	s.proved.Store(&c.who)
 	if c.hello.Resume > 0 {
 		s.resume.Store(int64(min(c.hello.Resume, maxPeerResume)))
 	}
@@ -156,20 +178,20 @@ func (n *Node) sessions() (all []*session) {
 
 // replaced reports whether another process has taken the place of the session's near relay, which is
 // away: one of the same near tunnel and the same start of its host, which has been connected for
-// long. A process that lives would be connected too, after an upgrade as well. That does not hold of
+// long. (One process may have several sessions here: several hops of its tunnel may lead to this one.) A process that lives would be connected too, after an upgrade as well. That does not hold of
 // relays that have run beside each other, nor of those on two hosts, whose paths fail each for
 // itself.
 func (n *Node) replaced(s *session, now time.Time, long time.Duration) bool {
 	s.mu.Lock()
-	alone := s.origin.name != "" && !s.twin
+	instance, alone := s.instance, s.origin.name != "" && !s.twin
 	s.mu.Unlock()
 	if !alone {
 		return false
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, other := range n.accepted {
-		if other != s && other.origin == s.origin && other.boot == s.boot && other.upSince(now) > long {
+	for key, other := range n.accepted {
+		if key.Instance != instance && other.origin == s.origin && other.boot == s.boot && other.upSince(now) > long {
 			return true
 		}
 	}
@@ -213,14 +235,11 @@ func (n *Node) findTwins(now time.Time) {
 
 // sessionEnded keeps the outcomes of a session that is closed.
 func (n *Node) sessionEnded(s *session) {
-	s.mu.Lock()
-	key := NearSession{s.peer, s.instance, s.id}
-	s.mu.Unlock()
 	owesFor := s.owesFor()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.accepted[key] == s {
-		delete(n.accepted, key)
-		s.use.leave(left{near: key, outcomes: s.outcomes, owesFor: owesFor})
+	if n.accepted[s.key] == s {
+		delete(n.accepted, s.key)
+		s.use.leave(left{near: s.key, outcomes: s.outcomes, owesFor: owesFor})
 	}
 }

@@ -3,15 +3,13 @@ package pair
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/words/units"
 )
-
-// laneErrSettles is how long no lane can be made until a session's state says so.
-const laneErrSettles = time.Second
 
 // State is the node at this moment. It looks at every flow.
 func (n *Node) State() flow.Pairs { return n.snapshot(stateOf) }
@@ -34,15 +32,23 @@ func (n *Node) snapshot(of func(*session) flow.Session) flow.Pairs {
 
 func overviewOf(s *session) flow.Session {
 	var paths []flow.Path
-	if s.near && len(s.link.options().Paths) > 0 {
-		paths = s.paths.states(s.control())
+	var lanesTo []netip.Prefix
+	several, hop := false, ""
+	if s.near {
+		o := s.link.options()
+		hop = o.Hop
+		lanesTo, several = o.LanesTo, len(s.node.identity.Hosts(s.peer)) > 1
+		if len(o.Paths) > 0 {
+			paths = s.paths.states(s.control())
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	up := s.control() != nil
 	st := flow.Session{
 		Tunnel:   s.tunnel,
-		Peer:     s.peer,
+		Peer:     s.peerNow(),
+		Hop:      hop,
 		Session:  NumberText(s.id),
 		End:      flow.FarEnd,
 		Up:       up,
@@ -69,6 +75,9 @@ func overviewOf(s *session) flow.Session {
 	}
 	if s.near {
 		st.End = flow.NearEnd
+		if allowed := s.own.allowed(lanesTo); allowed || s.own.at.IsValid() && (several || s.own.astray) {
+			st.Own, st.OwnUsed, st.OwnError = flow.Address{AddrPort: s.own.at}, allowed && s.own.failing.IsZero(), errorText(s.own.err)
+		}
 		if since, err := s.unmade.now(); up && err != nil && time.Since(since) > laneErrSettles {
 			st.LaneError, st.LaneProblem = err.Error(), problemOf(err)
 		}

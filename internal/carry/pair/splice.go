@@ -21,7 +21,7 @@ func (lg *leg) passOut() bool {
 	if f.lanes.main() == nil || !f.lanes.main().spliced() || f.lanes.greeting() || f.near.releasing || f.near.releaseDue || lg.copyNext {
 		return false
 	}
-	if !lg.open() || !lg.readable || !f.sf.Hungry() || !f.sf.Out.Passable() {
+	if !lg.open() || !lg.readable || !lg.hungry() || !f.sf.Out.Passable() {
 		return false
 	}
 	pipe, l := f.s.node.pipes.take(), f.lanes.main()

@@ -1,7 +1,7 @@
 package pair
 
 import (
-	"math"
+	"errors"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -23,13 +23,15 @@ func (fw *flowWatch) look(now time.Time, w wait) {
 		fw.ackedAt = stampOf(now)
 	}
 	fw.watchLanes(now)
-	fw.watchOpen(now)
+	unanswered := fw.watchOpen(now)
 	fw.watchGap(now)
 	fw.tellSent(now)
 	f.spread.adjust(now)
 	switch {
 	case !f.phase.unheard() && (w.down && !fw.onOwn() || fw.tooLate(w.resume) || f.need.since.waited(now, w.resume) && (w.outage || f.s.stands(w.resume, now))):
 		f.giveUp(f.s.whyLost())
+	case unanswered:
+		f.giveUp(cause(flow.EndWANLost, errors.New("no answer to OPEN")))
 	case fw.unserved(now, w):
 		f.giveUp(f.s.whyDown())
 	case !f.sf.Dead() && !f.sf.Clean():
@@ -43,8 +45,8 @@ func (fw *flowWatch) look(now time.Time, w wait) {
 		f.wake() // the budget may have held it back, or a crowd
 	}
 	f.need.again(now)
-	f.need.goAhead() // there may be room by now
-	fw.rest(now)
+	f.need.goAhead()          // there may be room by now
+	fw.setResting(fw.quiet()) // wake undoes it
 }
 
 // unserved reports that a near flow's client has waited long enough for a lane: for its
@@ -52,10 +54,10 @@ func (fw *flowWatch) look(now time.Time, w wait) {
 // for which lanes are being made. With these that is no longer than others wait.
 func (fw *flowWatch) unserved(now time.Time, w wait) bool {
 	f := fw.f
-	if f.phase != phaseFresh || f.near.opening == nil {
+	if f.phase != phaseFresh || f.opening == nil {
 		return false
 	}
-	waited, deadline := f.start.until(now), f.near.opening.Deadline+f.s.strained()
+	waited, deadline := f.start.until(now), f.opening.Deadline+f.s.strained()
 	return waited > deadline && (waited > w.resume || !w.outage && !w.makes && w.after > deadline) && f.s.stands(deadline, now)
 }
 
@@ -92,11 +94,10 @@ func (fw *flowWatch) watchReset(now time.Time) {
 	}
 }
 
-// watchSilence ends or parks a flow that is silent.
+// watchSilence parks a flow that is silent, and cuts one short that a reset waits for.
 func (fw *flowWatch) watchSilence(now time.Time) {
 	f := fw.f
 	silent := f.moved.until(now)
-	half := f.sf.Out.Ended() != f.sf.In.Ended()
 	cut := f.sf.Cutting()
 	if cut && f.leg.cutSince.IsZero() {
 		f.leg.cutSince = stampOf(now)
@@ -105,10 +106,6 @@ func (fw *flowWatch) watchSilence(now time.Time) {
 	case cut && f.leg.cutSince.until(now) > f.leg.options.ResetDrain && f.need.since.IsZero():
 		f.sf.CutNow()
 		f.wake()
-	case half && silent > f.leg.options.HalfClose:
-		f.abort(cause(flow.EndHalfClosed, nil))
-	case f.leg.options.Idle > 0 && silent > f.leg.options.Idle:
-		f.abort(cause(flow.EndIdle, nil))
 	case f.s.near && f.phase.known() && f.lanes.main() != nil && f.leg.writable && !f.near.releasing && silent > f.s.parkAfter(f.s.node.options.ParkAfter) && f.sf.Quiet():
 		f.lanes.releaseFrom(1)
 		f.near.releaseDue, f.near.gaveBack = true, silent <= f.s.node.options.ParkAfter
@@ -129,30 +126,11 @@ func (nd *laneNeed) again(now time.Time) {
 	}
 }
 
-// rest takes a parked flow from those that are looked at each tick, unless something is
-// due before the next sweep but one. wake undoes it. The caller holds f.mu.
-func (fw *flowWatch) rest(now time.Time) {
-	fw.setResting(fw.quiet() && fw.silenceLeft(now) > 2*sweepEvery*tickEvery)
-}
-
 // quiet reports that the flow is parked and waits for events alone.
 func (fw *flowWatch) quiet() bool {
 	f := fw.f
 	return f.lanes.main() == nil && f.phase == phaseOpen && !f.running && !f.near.queued && !f.near.wanted && !f.leg.failed &&
 		f.need.since.IsZero() && f.need.wokeAt.IsZero() && f.sf.Quiet() && f.leg.parkable()
-}
-
-// silenceLeft is the time until silence ends the flow.
-func (fw *flowWatch) silenceLeft(now time.Time) time.Duration {
-	f := fw.f
-	bound := time.Duration(math.MaxInt64)
-	if f.sf.Out.Ended() != f.sf.In.Ended() {
-		bound = f.leg.options.HalfClose
-	}
-	if f.leg.options.Idle > 0 {
-		bound = min(bound, f.leg.options.Idle)
-	}
-	return bound - f.moved.until(now)
 }
 
 // wait is what flows without a lane have to wait for.

@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"cmp"
 	"sync/atomic"
 	"time"
 )
@@ -13,6 +14,11 @@ const (
 	// maxRTT is the longest round trip that a path has. A PONG that takes longer has met
 	// a relay without a processor, of which no deadline may depend for long.
 	maxRTT = 2 * time.Second
+	// owesFloor is the time after which the kernel repeats a segment that was lost, beside a round trip,
+	// and a little.
+	owesFloor = 250 * time.Millisecond
+	// laneErrSettles is how long no lane can be made until a session's state says so.
+	laneErrSettles = time.Second
 	// crowd is the least number of flows without a lane that share what goes ahead, so that all go on
 	// soon: all together twice maxAhead.
 	crowd = 32
@@ -79,6 +85,14 @@ func (t *timing) answerWithin(floor time.Duration, n int) time.Duration {
 
 // suspectWithin is how long what is under way may make no progress.
 func (t *timing) suspectWithin() time.Duration { return t.patience(suspectAfter, 4) }
+
+// owesWithin is how long the far relay may owe an answer until new flows go to other hops: a PING that was
+// lost once is answered within it. Nothing is reset for that, so what a far relay without a processor takes
+// longer does not count. What this process does does: its PING may have gone out late. handshake is the
+// round trip that counts until one is measured.
+func (t *timing) owesWithin(now time.Time, handshake time.Duration) time.Duration {
+	return owesFloor + 2*cmp.Or(t.rtt(), handshake) + t.here.now(now)
+}
 
 // parkAfter is the silence after which a flow gives its lane back: soon, while a crowd waits for
 // lanes. To wake takes far less than another handshake.

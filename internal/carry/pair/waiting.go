@@ -95,7 +95,7 @@ func (l *Link) moveOn(f *Flow) bool {
 // followEnd takes a flow on from a session whose far process has said its last and has not spoken of
 // this flow: it has not dialed for it, and never will. The caller holds f.mu.
 func (l *Link) followEnd(f *Flow) {
-	for !f.phase.known() && f.phase != phaseOver && f.s.ended.Load() {
+	for !f.phase.known() && !f.near.held() && f.s.ended.Load() {
 		if !l.moveOn(f) {
 			return
 		}

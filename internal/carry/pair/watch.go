@@ -116,7 +116,7 @@ func (s *session) rules(slow bool) (resume time.Duration, admitted bool) {
 			s.setStale("")
 		}
 	}
-	return s.waitsFor(), !slow || a.Admits(s.peer) && len(s.node.identity.PeerKeys(s.peer)) > 0
+	return s.waitsFor(), !slow || a.Admits(s.peerNow()) && len(s.node.identity.PeerKeys(s.peerNow())) > 0
 }
 
 // watchControl measures the round trip and finds a dead control connection.
@@ -126,6 +126,10 @@ func (s *session) watchControl(now time.Time, slow bool) {
 		return
 	}
 	since, waiting := ctl.waits(now)
+	if s.near && ctl.suspectNow(now, s.owesWithin(now, ctl.c.bulk.rtt)) {
+		s.debug("far relay is suspect", "no answer to PING")
+		s.poke()
+	}
 	within := s.suspectWithin()
 	dead := since > within && stuck(ctl.c.bulk, within)
 	switch {
@@ -140,9 +144,11 @@ func (s *session) watchControl(now time.Time, slow bool) {
 		s.dropWarm(ctl.c.path)
 	case !waiting && (since > pingEvery):
 		ctl.sendPing()
+	case s.holds():
+		ctl.ask(now) // else its death shows only at the next PING
 	}
 	if slow {
-		ctl.announce(s.node.identity.Announced(s.peer))
+		ctl.announce(s.node.identity.Announced(s.peerNow()))
 	}
 }
 

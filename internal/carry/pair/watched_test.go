@@ -24,7 +24,7 @@ func (s *stand) awaitWatched(n int) {
 // TestRest holds that parked flows are not looked at each tick, and that the next byte changes that.
 func TestRest(t *testing.T) {
 	t.Parallel()
-	s := newStand(t, parkSoon, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.idle = time.Hour })
+	s := newStand(t, parkSoon)
 	s.serve(echo)
 	c := s.dial()
 	for range 2 {

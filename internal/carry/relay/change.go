@@ -169,6 +169,7 @@ func (r *Relay) install(p *plan) error {
 	}
 	r.table.Store(p.next)
 	r.probes.Follow(p.next.hops())
+	r.HopsChanged()
 	var gone []*listener
 	for key, l := range old.listeners {
 		if p.next.listeners[key] != l {

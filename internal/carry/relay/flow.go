@@ -22,6 +22,7 @@ const (
 	phaseRecognizing              // both legs are connected, and the client may be an integrity check
 	phaseMoving                   // both legs are connected
 	phaseIntegrity                // the integrity server has the sockets
+	phaseWaiting                  // no far relay takes flows, or the flow goes from one to the next
 	phasePaired                   // a carrier has the socket
 	phaseHeld                     // the target has accepted, and the client's SYN was held for that
 	phaseGone                     // closed; the struct is garbage

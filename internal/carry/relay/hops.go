@@ -45,6 +45,7 @@ func (r *Relay) DrainHop(tunnel, name string, drained bool) ([]string, error) {
 			}
 		}
 	}
+	r.HopsChanged()
 	if len(found) == 0 {
 		return nil, &UnknownHopError{Hop: name, Tunnel: tunnel, Known: known}
 	}

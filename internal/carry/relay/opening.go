@@ -56,6 +56,7 @@ type opening struct {
 	batch     uint64         // of events, in which the attempt began
 	reason    report.EndReason
 	err       error
+	offers    offers // of the flow to far relays
 }
 
 // readHeader reads the required PROXY header of a trusted source.
@@ -96,11 +97,14 @@ func (w *worker) readHeader(f *flow) {
 // startDialing begins to connect to the target, if the far relay of a pair does
 // not.
 func (w *worker) startDialing(f *flow) {
-	if f.route.tunnel.Carrier != nil {
-		w.carry(f)
-		return
+	switch {
+	case !f.route.hops.Paired():
+		w.dialTarget(f)
+	case len(f.route.targets) == 1:
+		w.carry(f, 0)
+	default:
+		w.beginOffers(f)
 	}
-	w.dialTarget(f)
 }
 
 // dialTarget begins to connect to the target.
@@ -258,7 +262,11 @@ func (w *worker) blame(f *flow) {
 	}
 	o.blamed = false
 	if span := f.route.hops.ConnectFailed(f.hop, o.port, w.now, o.err); span > 0 {
-		w.relay.hopLeft(f.route.tunnel.Name, f.hop, "connects of flows failed one after another", o.err, "for", span)
+		why := "connects of flows failed one after another"
+		if f.route.hops.Paired() {
+			why = "its far relay was lost for flows one after another"
+		}
+		w.relay.hopLeft(f.route.tunnel.Name, f.hop, why, o.err, "for", span)
 	}
 	w.relay.probes.Retry(f.route.tunnel.Name, f.route.hops, f.hop)
 }
@@ -580,6 +588,8 @@ func (w *worker) openingDue(f *flow) {
 		w.abort(f, o.reason, o.err)
 	case f.phase == phaseHeld:
 		w.abort(f, report.EndClientTimeout, errHeldTimeout)
+	case f.phase == phaseWaiting:
+		w.waitedInVain(f)
 	case o.awaitFD, o.awaitAddr:
 		o.awaitAddr = false
 		w.dialNext(f)

@@ -113,7 +113,8 @@ type Tunnel struct {
 	// where no other hop is given.
 	LocalTargets bool
 	// Forward are the next hops. A flow's connect is tried on one after the
-	// other, by priority and Balance, until one accepts.
+	// other, by priority and Balance, until one accepts. If they have carriers,
+	// the tunnel is a near one, and its flows go to far relays.
 	Forward []hops.Target
 	Balance hops.Balance // empty means ordered
 	Health  hops.Health
@@ -153,11 +154,12 @@ type Tunnel struct {
 	// Integrity answers integrity checks. Nil forwards them as any other bytes.
 	Integrity IntegrityServer
 
-	// Carrier makes this a near tunnel: it carries the flows to a far relay at
-	// the first of Forward. PairServer makes it a far tunnel, which takes only
-	// the flows of near relays. Nil: the tunnel is not paired.
-	Carrier    report.Carrier
+	// PairServer makes this a far tunnel, which takes only the flows of near
+	// relays. The hops of a near tunnel have carriers. Nil: it is no far tunnel.
 	PairServer PairServer
+	// Resume is how long a flow waits for one of several far relays if a pair of the
+	// tunnel has stood; before, ConnectTimeout is.
+	Resume time.Duration
 	// Dialable bounds what near relays may have a far tunnel dial whose hop is the
 	// address that the client dialed.
 	Dialable Dialable
@@ -187,8 +189,8 @@ func (t *Tunnel) Equal(o *Tunnel) bool {
 		t.Transport == o.Transport &&
 		slices.Equal(t.Destinations, o.Destinations) &&
 		t.Integrity == o.Integrity &&
-		t.Carrier == o.Carrier &&
 		t.PairServer == o.PairServer &&
+		t.Resume == o.Resume &&
 		t.Dialable.equal(&o.Dialable)
 }
 

@@ -40,10 +40,12 @@ type paired struct {
 // lane is the leg that the lane stands for.
 func (p *paired) lane() side { return p.leg.other() }
 
-// carry gives an admitted client to the tunnel's carrier.
-func (w *worker) carry(f *flow) {
+// carry gives an admitted client to a hop's carrier. If the tunnel has other hops, it may come back:
+// opening is kept for that.
+func (w *worker) carry(f *flow, hop uint16) {
 	o, l, t := f.opening, &f.legs[client], f.route.tunnel
-	c := report.Client{From: f.client, Listen: w.listenAddr(f), Early: append([]byte(nil), o.header...), Deadline: t.ConnectTimeout}
+	c := report.Client{From: f.client, Listen: w.listenAddr(f), Early: append([]byte(nil), o.header...), Deadline: t.ConnectTimeout,
+		Others: len(f.route.targets) > 1}
 	if o.source.IsValid() {
 		c.From, c.Listen = o.source, o.dest
 		f.client = o.source
@@ -51,14 +53,22 @@ func (w *worker) carry(f *flow) {
 	if t.Transparent {
 		f.target = c.Listen // what the far relay is to dial, also if it does not
 	}
-	f.joinHop(f.route.hops.Hop(0))
-	w.leaveOpening(f)
+	f.joinHop(f.route.hops.Hop(hop))
+	if c.Others {
+		c.Deadline = o.deadline - w.now
+		w.timers.schedule(f, o.attempt)
+	} else {
+		w.leaveOpening(f)
+	}
 	w.beginPaired(f, &paired{leg: client})
 	c.Legs, c.FD = w.pairLegs(f), w.releaseLeg(l)
 	slot, gen := f.slot, f.gen
-	f.paired.carrier = t.Carrier.Carry(c, func(e report.End) {
-		w.post(func() { w.carried(slot, gen, e) })
+	f.paired.carrier = f.route.hops.Carrier(hop).Carry(c, func(e report.End) {
+		if !w.post(func() { w.carried(slot, gen, e) }) {
+			closeBack(e)
+		}
 	})
+	w.schedule(f)
 }
 
 func (w *worker) leaveOpening(f *flow) {
@@ -88,8 +98,6 @@ func (w *worker) pairLegs(f *flow) report.LegOptions {
 	p, start, setup := f.paired, f.start, f.legs[f.paired.leg].setup
 	r := w.relay
 	return report.LegOptions{
-		HalfClose:  r.opts.HalfCloseTimeout,
-		Idle:       f.route.tunnel.IdleTimeout,
 		ResetDrain: r.opts.ResetDrainTimeout,
 		Closing: func(fd int) {
 			if r.opts.OnFlows == nil || r.opts.LegStats != nil && !r.opts.LegStats(w.clock()-start) {
@@ -106,7 +114,12 @@ func (w *worker) pairLegs(f *flow) report.LegOptions {
 func (w *worker) carried(slot, gen uint32, e report.End) {
 	f := w.lookup(slot, gen)
 	if f == nil || f.phase != phasePaired {
+		closeBack(e)
 		return // the relay has ended it, and Reset told the carrier
+	}
+	if e.Back != nil {
+		w.givenBack(f, e)
+		return
 	}
 	p := f.paired
 	p.ended = true
@@ -139,6 +152,18 @@ func (w *worker) endPaired(f *flow) {
 	}
 }
 
+// halfDone reports whether the flow waits for one side only, as far as its carrier has said.
+func (f *flow) halfDone() bool {
+	if f.carried() {
+		return f.paired.seen.Ended
+	}
+	return f.end.halfDone()
+}
+
+// delivered reports whether a carrier is done with the flow but for what its socket has left for the
+// peer here.
+func (f *flow) delivered() bool { return f.carried() && f.paired.seen.Clean }
+
 // carried reports whether a carrier has the flow's socket.
 func (f *flow) carried() bool { return f.phase == phasePaired && f.paired.carrier != nil }
 
@@ -153,6 +178,9 @@ func (w *worker) lookAtPaired(f *flow) {
 	f.dirs[up].bytes, f.dirs[down].bytes = now.BytesUp, now.BytesDown
 	f.dirs[p.leg].held = int(now.Retained)
 	f.active = max(f.active, w.now-now.Idle)
+	if now.State == report.StateDialing {
+		f.active = w.now // connect_timeout bounds that
+	}
 	w.reached(f, now.Target)
 }
 
@@ -166,6 +194,10 @@ func (w *worker) reached(f *flow, at netip.AddrPort) {
 	if !p.reached {
 		p.reached = true
 		f.hop.Connected(w.now)
+		if f.opening != nil { // it stays at this hop
+			w.leaveOpening(f)
+			w.schedule(f)
+		}
 	}
 }
 
@@ -193,9 +225,11 @@ func (f *flow) inOutage() bool { return f.paired != nil && f.paired.seen.State =
 // isLane reports whether a side of the flow is a lane.
 func (f *flow) isLane(s side) bool { return f.carried() && f.paired.lane() == s }
 
-// waitsForPath reports whether a paired flow delivers nothing because of the path between two
+// waitsForPath reports whether a flow of a pair delivers nothing because of the path between two
 // relays, at the moment.
-func (f *flow) waitsForPath() bool { return f.carried() && f.paired.carrier.WaitsForPath() }
+func (f *flow) waitsForPath() bool {
+	return f.phase == phaseWaiting || f.carried() && f.paired.carrier.WaitsForPath()
+}
 
 // pairedRecord fills in what a record has of a paired flow.
 func (f *flow) pairedRecord(rec *report.Record) {
@@ -230,23 +264,6 @@ func (f *flow) sampleLane(s *report.Sample) {
 	if f.carried() && f.paired.seen.Lanes > 1 {
 		s.Lanes = f.paired.carrier.EachLane()
 	}
-}
-
-// pairedDue sets what only a lasting connection needs.
-func (w *worker) pairedDue(f *flow) {
-	if !f.lasting {
-		return
-	}
-	if at := f.start + lastingAge; w.now < at {
-		w.timers.schedule(f, at)
-		return
-	}
-	f.lasting = false
-	f.sockets(func(fds [2]int) {
-		if fds[target] >= 0 {
-			w.makeLasting(f, fds[target])
-		}
-	})
 }
 
 // pairSnapshot is the part of a flow's snapshot that only a paired flow has.

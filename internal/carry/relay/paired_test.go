@@ -31,6 +31,7 @@ type carriedFlow struct {
 	figures report.Figures
 	resets  []report.EndReason
 	waits   bool // for the path
+	asked   int  // for the client
 }
 
 func (f *carriedFlow) Figures() report.Figures {
@@ -59,7 +60,11 @@ func (f *carriedFlow) WaitsForPath() bool {
 
 func (f *carriedFlow) EachLane() []report.Lane { return nil }
 
-func (f *carriedFlow) GiveBack() {}
+func (f *carriedFlow) GiveBack() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked++
+}
 
 func (f *carriedFlow) Reset(reason report.EndReason, _ error) {
 	f.mu.Lock()
@@ -90,9 +95,21 @@ func (f *carriedFlow) end(e report.End) {
 	f.ended(e)
 }
 
+// giveBack gives the client back as its carrier.
+func (f *carriedFlow) giveBack(e report.End) {
+	f.mu.Lock()
+	back := f.client
+	back.FD, f.leg = f.leg, -1
+	f.mu.Unlock()
+	e.Back = &back
+	f.ended(e)
+}
+
 // carrier is a Carrier that hands its flows to the test.
 type carrier struct {
 	flows chan *carriedFlow
+	down  atomic.Bool // it takes no flows
+	stood atomic.Bool
 }
 
 func (c *carrier) Carry(client report.Client, ended func(report.End)) report.Carried {
@@ -101,7 +118,9 @@ func (c *carrier) Carry(client report.Client, ended func(report.End)) report.Car
 	return f
 }
 
-func (c *carrier) Taking() report.Taking { return report.Taking{Takes: true} }
+func (c *carrier) Taking() report.Taking {
+	return report.Taking{Peer: "site-b", Takes: !c.down.Load(), Stood: c.stood.Load(), Problem: report.PairPathDown}
+}
 
 func (c *carrier) next(t *testing.T) *carriedFlow {
 	t.Helper()
@@ -121,10 +140,12 @@ func (c *carrier) next(t *testing.T) *carriedFlow {
 	}
 }
 
+func newCarrier() *carrier { return &carrier{flows: make(chan *carriedFlow, 8)} }
+
 func newNearRig(t *testing.T, change func(*rigOptions)) (*rig, *carrier) {
-	c := &carrier{flows: make(chan *carriedFlow, 8)}
+	c := newCarrier()
 	return newRig(t, func(o *rigOptions) {
-		o.Tunnels[0].Carrier = c
+		o.Tunnels[0].Forward[0].Carrier = c
 		if change != nil {
 			change(o)
 		}
@@ -137,15 +158,13 @@ func TestPairingGetsAdmittedClients(t *testing.T) {
 		o.Tunnels[0].ProxyIn = ProxyIn{Required: true}
 		o.Tunnels[0].MaxFlows = 1
 		o.Tunnels[0].ConnectTimeout = 3 * time.Second
-		o.HalfCloseTimeout = time.Minute
-		o.Tunnels[0].IdleTimeout = time.Hour
 	})
 	from, to := netip.MustParseAddrPort("192.0.2.1:1234"), netip.MustParseAddrPort("192.0.2.2:80")
 	client := dial(t, g.addr)
 	write(t, client, append(proxyproto.AppendHeader(nil, 2, proxyproto.Header{Source: from, Destination: to}), "early"...))
 	f := carrier.next(t)
 	if c := f.client; c.From != from || c.Listen != to || string(c.Early) != "early" || c.Deadline != 3*time.Second ||
-		c.Legs.HalfClose != time.Minute || c.Legs.Idle != time.Hour || c.Legs.ResetDrain != DefaultResetDrainTimeout {
+		c.Legs.ResetDrain != DefaultResetDrainTimeout {
 		t.Errorf("the carrier got %+v", c)
 	}
 	expectResetOf(t, g.addr) // max_flows
@@ -253,9 +272,9 @@ func TestMemoryOfPairedFlows(t *testing.T) {
 // short, and one whose other end does not read is.
 func TestStalledPairedFlows(t *testing.T) {
 	nettest.CheckLeaks(t)
-	carrier := &carrier{flows: make(chan *carriedFlow, 8)}
+	carrier := newCarrier()
 	g := newStoppedRig(t, func(o *rigOptions) {
-		o.Tunnels[0].Carrier = carrier
+		o.Tunnels[0].Forward[0].Carrier = carrier
 		o.MemoryLimitBytes = 8 * mib
 	})
 	dial(t, g.addr)

@@ -306,6 +306,7 @@ func (w *worker) handTarget(f *flow) {
 	answer := p.answer
 	p.answer = nil
 	answer <- pairAnswer{target: t}
+	w.schedule(f)
 }
 
 // sendHeader sends the PROXY header for the target. A new socket has room for it.

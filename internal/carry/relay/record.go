@@ -66,7 +66,7 @@ func (w *worker) leftover(f *flow) Leftover {
 		Tunnel:     f.route.tunnel.Name,
 		Client:     f.client,
 		Target:     f.target,
-		Delivering: f.end.delivering(),
+		Delivering: f.end.delivering() || f.delivered(),
 	}
 	f.sockets(func(fds [2]int) {
 		l.ToClientBytes, l.ToTargetBytes = f.undelivered(client, fds), f.undelivered(target, fds)

@@ -77,6 +77,8 @@ type worker struct {
 	strangersByAge list.List         // of *stranger, the oldest first
 	strangersAt    time.Duration     // deadline of the oldest stranger; 0: no stranger
 
+	waiters waiters
+
 	paused    bool
 	acceptAt  time.Duration // next attempt to accept
 	settledAt time.Duration // when accepting counts as recovered; 0: it did not fail
@@ -193,6 +195,9 @@ func (w *worker) loop() {
 		if w.strangersAt != 0 && w.now >= w.strangersAt {
 			w.strangersDue()
 		}
+		if w.waiters.lookAt != 0 && w.now >= w.waiters.lookAt {
+			w.lookForHops()
+		}
 		if w.acceptAt != 0 && w.now >= w.acceptAt {
 			w.retryAccepting()
 		}
@@ -213,7 +218,7 @@ func (w *worker) timeout() int {
 		return 0
 	}
 	var at time.Duration
-	for _, t := range [...]time.Duration{w.timers.first(), w.acceptAt, w.settledAt, w.measureAt, w.strangersAt} {
+	for _, t := range [...]time.Duration{w.timers.first(), w.acceptAt, w.settledAt, w.measureAt, w.strangersAt, w.waiters.lookAt} {
 		if t != 0 && (at == 0 || t < at) {
 			at = t
 		}
@@ -281,6 +286,8 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 		w.readHeader(f)
 	case phaseHeld:
 		l.note(events)
+	case phaseWaiting:
+		w.waitingEvent(f, events)
 	}
 }
 
@@ -336,6 +343,7 @@ func (w *worker) forget(f *flow) {
 	if f.opening != nil {
 		w.endAwaitFD(f.opening)
 		f.opening.dropBeside()
+		w.waiters.remove(f)
 		w.openings.put(f.opening)
 		f.opening = nil
 	}
@@ -425,34 +433,37 @@ func (w *worker) nextDeadline(f *flow) (at time.Duration) {
 	}
 	patience := func(t time.Duration) {
 		sooner(f.active + t)
-		if f.end.waits() { // acknowledgements count as activity, but cause no event
+		if f.end.waits() || f.delivered() { // acknowledgements count as activity, but cause no event
 			sooner(w.now + t/4)
 		}
 	}
 	if idle := f.route.tunnel.IdleTimeout; idle > 0 {
 		patience(idle)
 	}
-	if half := w.relay.opts.HalfCloseTimeout; half > 0 && f.end.halfDone() {
+	if half := w.relay.opts.HalfCloseTimeout; half > 0 && f.halfDone() {
 		patience(half)
+	} else if half > 0 && f.carried() {
+		sooner(w.now + half) // the carrier reports no end of one stream, which counts as activity
 	}
 	return at
 }
 
 // due checks the deadlines of a flow whose time in the heap has come.
 func (w *worker) due(f *flow) {
+	w.lookAtPaired(f)
 	switch {
-	case f.phase == phasePaired:
-		w.pairedDue(f)
+	case f.carried() && f.opening != nil:
+		w.offerDue(f)
 		return
-	case !f.connected():
+	case !f.connected() && !f.carried():
 		w.openingDue(f)
 		return
 	}
 	if f.lasting && w.now >= f.start+lastingAge {
 		f.lasting = false
-		w.makeLasting(f, int(f.legs[target].fd))
+		f.sockets(func(fds [2]int) { w.makeLasting(f, fds[target]) })
 	}
-	if w.holdDue(f); !f.connected() {
+	if w.holdDue(f); !f.connected() && !f.carried() {
 		return
 	}
 	if w.lookForAcks(f); f.phase == phaseGone {
@@ -470,15 +481,18 @@ func (w *worker) due(f *flow) {
 	case idle > 0 && w.now >= f.active+idle:
 		w.abort(f, report.EndIdle, nil)
 		return
-	case half > 0 && f.end.halfDone() && w.now >= f.active+half:
+	case half > 0 && f.halfDone() && w.now >= f.active+half:
 		w.abort(f, report.EndHalfClosed, nil)
 		return
 	}
 	w.schedule(f)
 }
 
-// makeLasting sets what only a connection to the target needs that lasts.
+// makeLasting sets what only a connection to the target needs that lasts. A carrier may have closed it.
 func (w *worker) makeLasting(f *flow, fd int) {
+	if fd < 0 {
+		return
+	}
 	tr, _ := f.route.tunnel.transportTo(f.target.Addr())
 	if err := tr.Lasting(fd, f.legs[target].setup.side); err != nil {
 		f.route.state.warnOnce(w.log, "leg towards the target is not set up as asked", err.Error())
@@ -489,6 +503,13 @@ func (w *worker) makeLasting(f *flow, fd int) {
 // progress.
 func (w *worker) lookForAcks(f *flow) {
 	left := 0
+	if f.delivered() {
+		f.sockets(func(fds [2]int) {
+			if fd := fds[f.paired.leg]; fd >= 0 {
+				left = socket.Unacknowledged(fd)
+			}
+		})
+	}
 	for s := client; s <= target; s++ {
 		if !f.end.awaits(s) {
 			continue
@@ -501,7 +522,7 @@ func (w *worker) lookForAcks(f *flow) {
 			return
 		}
 	}
-	if left > 0 && left != f.closing.unacked {
+	if left > 0 && left != f.close().unacked {
 		f.closing.unacked = left
 		f.active = w.now
 	}

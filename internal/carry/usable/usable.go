@@ -1,7 +1,8 @@
 // Package usable decides for each tunnel whether it serves a new flow, and why not: from the
 // state of the relay, the pair, the hops, and from what the host has of a tunnel's listeners
 // and rules. It is the only place that decides that. Readiness, status, metrics, the dashboard
-// and `when_down` read the decision; balance reads that of a hop, which package hops makes.
+// and `when_down` read the decision; balance reads that of a hop, which package hops makes, also
+// of one that is the far relay of a pair.
 //
 //	untried ──flow, check or session──▶ up ◀──────┐
 //	   └───────────▶ down ──▶ returning ──success─┘
@@ -20,19 +21,9 @@ import (
 	"longhaul/internal/sys/resources"
 )
 
-const (
-	// settles is how long a pair that has stood is away until its tunnel is down: a control
-	// connection that breaks is replaced in less time.
-	settles = 500 * time.Millisecond
-	// firstSettles is the same for a session whose relays have not met yet, as at the start or
-	// after an upgrade: a handshake over a long path.
-	firstSettles = 2 * time.Second
-)
-
 // Options are the sources of a [Judge].
 type Options struct {
-	Pair  func(tunnel string) *flow.Taking // nil: the tunnel is not a near one
-	Tight func() []resources.Resource      // whose limits are reached or nearly reached
+	Tight func() []resources.Resource // whose limits are reached or nearly reached
 }
 
 // Judge decides. Its methods may be called from any goroutine.
@@ -63,15 +54,11 @@ func New(o Options) *Judge {
 	return &Judge{o: o, full: map[string]bool{}, known: map[subject]*seen{}}
 }
 
-// Decide fills in the usability of every tunnel of the relay, and that of hops which a pair
-// replaces. What the host lacks is in the tunnels already. Changes since the last call become events.
+// Decide fills in the usability of every tunnel of the relay. What the host lacks is in the tunnels
+// already. Changes since the last call become events.
 func (j *Judge) Decide(tunnels []flow.Tunnel) {
 	now := time.Now()
 	tight := j.o.Tight()
-	pairs := make([]*flow.Taking, len(tunnels))
-	for i := range tunnels {
-		pairs[i] = j.o.Pair(tunnels[i].Name)
-	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	behind := make([]flow.UseState, len(tunnels))
@@ -82,14 +69,14 @@ func (j *Judge) Decide(tunnels []flow.Tunnel) {
 		} else {
 			delete(j.full, t.Name)
 		}
-		t.Usability, behind[i] = j.decide(t, pairs[i], tight, now)
+		t.Usability, behind[i] = j.decide(t, tight)
 	}
 	j.note(tunnels, behind, now)
 }
 
 // decide lists the problems of a tunnel, those first that are the relay's own. behind is the state
 // without the reasons that hold for all tunnels.
-func (j *Judge) decide(t *flow.Tunnel, p *flow.Taking, tight []resources.Resource, now time.Time) (u flow.Usability, behind flow.UseState) {
+func (j *Judge) decide(t *flow.Tunnel, tight []resources.Resource) (u flow.Usability, behind flow.UseState) {
 	add := func(reason flow.Reason, format string, args ...any) {
 		u.Problems = append(u.Problems, flow.Problem{Reason: reason, Detail: fmt.Sprintf(format, args...)})
 	}
@@ -112,8 +99,8 @@ func (j *Judge) decide(t *flow.Tunnel, p *flow.Taking, tight []resources.Resourc
 		add(flow.ReasonMaxFlows, "is at max_flows: %d", t.FlowsLimit)
 	}
 	own := len(u.Problems)
-	if p != nil {
-		u.State = ofPair(t, p, now, add)
+	if len(t.Hops) == 1 && t.Hops[0].Pair != nil {
+		u.State = ofPair(t.Hops[0].Pair, add)
 	} else {
 		u.State = ofHops(t, add)
 	}
@@ -175,37 +162,21 @@ func hopsText(hops []flow.Hop) string {
 	return strings.Join(all, ", ")
 }
 
-// ofPair decides by the pair, and gives its state to the hop, which is the far relay.
-func ofPair(t *flow.Tunnel, p *flow.Taking, now time.Time, add func(flow.Reason, string, ...any)) flow.UseState {
-	within := settles
-	if !p.Met {
-		within = firstSettles
-	}
-	state, hop, why := flow.Down, flow.HopDown, ""
-	switch settling := now.Sub(p.Since) < within; {
-	case p.Trouble != "" && (p.Takes || p.Stood && settling):
-		why = fmt.Sprintf("the tunnel of %s %s", p.Peer, p.Trouble)
-		add(flow.ReasonHopsDown, "has no hop: %s", why)
-	case p.Takes, p.Stood && settling:
-		state, hop = flow.Up, flow.HopUp
-	case settling:
-		state, hop = flow.Untried, flow.HopUntried
+// ofPair decides by the pair of a tunnel with one far relay.
+func ofPair(p *flow.PairHop, add func(flow.Reason, string, ...any)) flow.UseState {
+	switch {
+	case p.State == flow.HopUp:
+		return flow.Up
+	case p.State == flow.HopUntried:
+		return flow.Untried
+	case p.Reason == flow.ReasonHopsDown:
+		add(p.Reason, "has no hop: %s", p.Why)
+	case p.Error != "":
+		add(p.Reason, "has no session: %s (%s)", p.Why, p.Error)
 	default:
-		text := flow.PairProblemText(p.Problem, p.Peer)
-		if p.Error != "" {
-			text += " (" + p.Error + ")"
-		}
-		why = flow.PairProblemText(p.Problem, p.Peer)
-		add(flow.ReasonPairDown, "has no session: %s", text)
+		add(p.Reason, "has no session: %s", p.Why)
 	}
-	for i := range t.Hops {
-		h := &t.Hops[i]
-		if h.State == flow.HopDrained {
-			continue
-		}
-		h.State, h.Usable, h.Since, h.LastError = hop, hop != flow.HopDown, p.Since, why
-	}
-	return state
+	return flow.Down
 }
 
 // isFull reports whether a tunnel is at its limit of flows. One that was there takes

@@ -10,12 +10,15 @@ import (
 	"longhaul/internal/sys/resources"
 )
 
-// judge makes a Judge with a pair and resources as they are when it is asked.
-func judge(pair **flow.Taking, tight *[]resources.Resource) *Judge {
-	return New(Options{
-		Pair:  func(string) *flow.Taking { return *pair },
-		Tight: func() []resources.Resource { return *tight },
-	})
+// judge makes a Judge with resources as they are when it is asked.
+func judge(tight *[]resources.Resource) *Judge {
+	return New(Options{Tight: func() []resources.Resource { return *tight }})
+}
+
+// pairHop is a far relay that is the only hop of its tunnel.
+func pairHop(state flow.HopState, reason flow.Reason, why, err string) flow.Hop {
+	p := &flow.PairHop{Taking: flow.Taking{Peer: "b", Error: err}, State: state, Reason: reason, Why: why}
+	return flow.Hop{Name: "b:1", State: state, Usable: state != flow.HopDown, LastError: why, Pair: p}
 }
 
 func hop(state flow.HopState) flow.Hop {
@@ -27,7 +30,6 @@ func hop(state flow.HopState) flow.Hop {
 }
 
 func TestDecide(t *testing.T) {
-	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
 	listening := func(states ...flow.HopState) flow.Tunnel {
 		one := flow.Tunnel{Name: "a", State: "listening"}
 		for _, s := range states {
@@ -39,6 +41,9 @@ func TestDecide(t *testing.T) {
 	lack := func(part flow.HostPart, blocks bool) []flow.HostProblem {
 		return []flow.HostProblem{{Part: part, Problem: "gone", Blocks: blocks}}
 	}
+	paired := func(state flow.HopState, reason flow.Reason, why, err string) flow.Tunnel {
+		return flow.Tunnel{State: "listening", Hops: []flow.Hop{pairHop(state, reason, why, err)}}
+	}
 	kept := hop(flow.HopReturning)
 	kept.Usable = true
 	full := listening(flow.HopUp)
@@ -46,51 +51,46 @@ func TestDecide(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		tunnel flow.Tunnel
-		pair   *flow.Taking
 		tight  []resources.Resource
 		lacks  []flow.HostProblem
 		want   flow.UseState
 		reason flow.Reason
 		detail string
 	}{
-		{"nobody tried it", listening(flow.HopUntried), nil, nil, nil, flow.Untried, "", ""},
-		{"a flow was served", listening(flow.HopUp), nil, nil, nil, flow.Up, "", ""},
-		{"one of two hops", listening(flow.HopEjected, flow.HopUp), nil, nil, nil, flow.Up, "", ""},
-		{"the untried of two hops", listening(flow.HopEjected, flow.HopUntried), nil, nil, nil, flow.Untried, "", ""},
-		{"the target is dead", listening(flow.HopEjected), nil, nil, nil, flow.Down, flow.ReasonHopsDown, "has no hop: b:1 is ejected (refused)"},
-		{"and tried again", listening(flow.HopReturning), nil, nil, nil, flow.Returning, flow.ReasonHopsDown, "has no hop: b:1 is returning (refused)"},
-		{"by its clients only", flow.Tunnel{State: "listening", Hops: []flow.Hop{kept}}, nil, nil, nil, flow.Returning, "", ""},
-		{"checks fail", listening(flow.HopDown, flow.HopDrained), nil, nil, nil, flow.Down, flow.ReasonHopsDown, "has no hop: b:1 is down (refused), b:1 is drained"},
-		{"all hops drained", listening(flow.HopDrained), nil, nil, nil, flow.Down, flow.ReasonHopsDrained, "has no hop: b:1 is drained"},
-		{"draining", in("draining", listening(flow.HopUp)), nil, nil, nil, flow.Down, flow.ReasonDraining, "is draining"},
-		{"drained, and the target dead", in("drained", listening(flow.HopReturning)), nil, nil, nil, flow.Down, flow.ReasonDrained, "is drained"},
-		{"shedding", in("shedding", listening(flow.HopUp)), nil, []resources.Resource{resources.Memory}, nil, flow.Down, flow.ReasonShedding, "is shedding"},
-		{"paused", in("paused", listening(flow.HopUp)), nil, nil, nil, flow.Down, flow.ReasonPaused, "is paused"},
-		{"soon to shed", listening(flow.HopUp), nil, []resources.Resource{resources.Memory, resources.CPU}, nil, flow.Down, flow.ReasonResources, "is near a limit: memory, cpu"},
-		{"as many flows as it may have", full, nil, nil, nil, flow.Down, flow.ReasonMaxFlows, "is at max_flows: 3"},
-		{"rules are missing", listening(flow.HopUp), nil, nil, lack(flow.HostRules, true), flow.Down, flow.ReasonNoRules, "takes no clients: gone"},
-		{"the listener's address is missing", in("waiting", listening(flow.HopUp)), nil, nil, lack(flow.HostAddress, true), flow.Down, flow.ReasonListener, "takes no clients: gone"},
-		{"one of its addresses is missing", listening(flow.HopUp), nil, nil, lack(flow.HostAddress, false), flow.Up, "", ""},
-		{"the pair connects", listening(flow.HopUntried), &flow.Taking{Since: ago(firstSettles / 2)}, nil, nil, flow.Untried, "", ""},
-		{"the pair never stood", listening(flow.HopUntried), &flow.Taking{Peer: "b", Since: ago(firstSettles), Problem: flow.PairPathDown, Error: "timeout"}, nil, nil, flow.Down, flow.ReasonPairDown, "has no session: b cannot be reached (timeout)"},
-		{"the pair stands", listening(flow.HopUntried), &flow.Taking{Takes: true, Stood: true, Met: true, Since: ago(0)}, nil, nil, flow.Up, "", ""},
-		{"the far tunnel takes no flows", listening(flow.HopUntried), &flow.Taking{Peer: "b", Takes: true, Stood: true, Met: true, Since: ago(time.Hour), Trouble: "is drained"}, nil, nil, flow.Down, flow.ReasonHopsDown, "has no hop: the tunnel of b is drained"},
-		{"the pair was just lost", listening(flow.HopUntried), &flow.Taking{Stood: true, Met: true, Since: ago(settles / 4)}, nil, nil, flow.Up, "", ""},
-		{"the pair is lost", listening(flow.HopUntried), &flow.Taking{Peer: "b", Stood: true, Met: true, Since: ago(settles), Problem: flow.PairDraining}, nil, nil, flow.Down, flow.ReasonPairDown, "has no session: b takes no new sessions"},
-		{"upgraded, the pair connects", listening(flow.HopUntried), &flow.Taking{Stood: true, Since: ago(firstSettles / 2)}, nil, nil, flow.Up, "", ""},
-		{"upgraded while it was lost", listening(flow.HopUntried), &flow.Taking{Peer: "b", Stood: true, Since: ago(firstSettles)}, nil, nil, flow.Down, flow.ReasonPairDown, "has no session: no session with b stands"},
+		{"nobody tried it", listening(flow.HopUntried), nil, nil, flow.Untried, "", ""},
+		{"a flow was served", listening(flow.HopUp), nil, nil, flow.Up, "", ""},
+		{"one of two hops", listening(flow.HopEjected, flow.HopUp), nil, nil, flow.Up, "", ""},
+		{"the untried of two hops", listening(flow.HopEjected, flow.HopUntried), nil, nil, flow.Untried, "", ""},
+		{"the target is dead", listening(flow.HopEjected), nil, nil, flow.Down, flow.ReasonHopsDown, "has no hop: b:1 is ejected (refused)"},
+		{"and tried again", listening(flow.HopReturning), nil, nil, flow.Returning, flow.ReasonHopsDown, "has no hop: b:1 is returning (refused)"},
+		{"by its clients only", flow.Tunnel{State: "listening", Hops: []flow.Hop{kept}}, nil, nil, flow.Returning, "", ""},
+		{"checks fail", listening(flow.HopDown, flow.HopDrained), nil, nil, flow.Down, flow.ReasonHopsDown, "has no hop: b:1 is down (refused), b:1 is drained"},
+		{"all hops drained", listening(flow.HopDrained), nil, nil, flow.Down, flow.ReasonHopsDrained, "has no hop: b:1 is drained"},
+		{"draining", in("draining", listening(flow.HopUp)), nil, nil, flow.Down, flow.ReasonDraining, "is draining"},
+		{"drained, and the target dead", in("drained", listening(flow.HopReturning)), nil, nil, flow.Down, flow.ReasonDrained, "is drained"},
+		{"shedding", in("shedding", listening(flow.HopUp)), []resources.Resource{resources.Memory}, nil, flow.Down, flow.ReasonShedding, "is shedding"},
+		{"paused", in("paused", listening(flow.HopUp)), nil, nil, flow.Down, flow.ReasonPaused, "is paused"},
+		{"soon to shed", listening(flow.HopUp), []resources.Resource{resources.Memory, resources.CPU}, nil, flow.Down, flow.ReasonResources, "is near a limit: memory, cpu"},
+		{"as many flows as it may have", full, nil, nil, flow.Down, flow.ReasonMaxFlows, "is at max_flows: 3"},
+		{"rules are missing", listening(flow.HopUp), nil, lack(flow.HostRules, true), flow.Down, flow.ReasonNoRules, "takes no clients: gone"},
+		{"the listener's address is missing", in("waiting", listening(flow.HopUp)), nil, lack(flow.HostAddress, true), flow.Down, flow.ReasonListener, "takes no clients: gone"},
+		{"one of its addresses is missing", listening(flow.HopUp), nil, lack(flow.HostAddress, false), flow.Up, "", ""},
+		{"the pair connects", paired(flow.HopUntried, "", "", ""), nil, nil, flow.Untried, "", ""},
+		{"the pair stands", paired(flow.HopUp, "", "", ""), nil, nil, flow.Up, "", ""},
+		{"the pair is lost", paired(flow.HopDown, flow.ReasonPairDown, "b cannot be reached", "timeout"), nil, nil, flow.Down, flow.ReasonPairDown, "has no session: b cannot be reached (timeout)"},
+		{"it takes no sessions", paired(flow.HopDown, flow.ReasonPairDown, "b takes no new sessions", ""), nil, nil, flow.Down, flow.ReasonPairDown, "has no session: b takes no new sessions"},
+		{"the far tunnel takes no flows", paired(flow.HopDown, flow.ReasonHopsDown, "the tunnel of b is drained", ""), nil, nil, flow.Down, flow.ReasonHopsDown, "has no hop: the tunnel of b is drained"},
+		{"one of two far relays stands", flow.Tunnel{State: "listening", Hops: []flow.Hop{pairHop(flow.HopDown, flow.ReasonPairDown, "gone", ""), pairHop(flow.HopUp, "", "", "")}}, nil, nil, flow.Up, "", ""},
+		{"none of two far relays does", flow.Tunnel{State: "listening", Hops: []flow.Hop{pairHop(flow.HopDown, flow.ReasonPairDown, "gone", ""), pairHop(flow.HopDown, flow.ReasonPairDown, "gone", "")}}, nil, nil, flow.Down, flow.ReasonHopsDown, "has no hop: b:1 is down (gone), b:1 is down (gone)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			j := judge(&c.pair, &c.tight)
+			j := judge(&c.tight)
 			c.tunnel.Host = c.lacks
 			all := []flow.Tunnel{c.tunnel}
 			j.Decide(all)
 			u := all[0].Usability
 			if u.State != c.want || u.Reason() != c.reason || u.Detail() != c.detail || u.Usable != (c.reason == "") {
 				t.Errorf("the tunnel is %+v", u)
-			}
-			if c.pair != nil && all[0].Hops[0].Usable != u.Usable {
-				t.Errorf("its hop is %+v", all[0].Hops[0])
 			}
 		})
 	}
@@ -129,9 +129,8 @@ func texts(all []flow.Event) (lines string) {
 }
 
 func TestEvents(t *testing.T) {
-	var pair *flow.Taking
 	var tight []resources.Resource
-	j := judge(&pair, &tight)
+	j := judge(&tight)
 	step := func(tunnels ...flow.Tunnel) { j.Decide(tunnels) }
 	a := func(state string, h flow.HopState) flow.Tunnel {
 		return flow.Tunnel{Name: "a", State: state, Hops: []flow.Hop{hop(h)}}
@@ -163,7 +162,7 @@ pair a site-b: up to lost (reset)
 	}
 
 	// The next process goes on, and has an event for what changed meanwhile.
-	next := judge(&pair, &tight)
+	next := judge(&tight)
 	next.Remember(j.Memory())
 	tunnels := []flow.Tunnel{a("listening", flow.HopUp)}
 	next.Decide(tunnels)
@@ -197,7 +196,7 @@ tunnel a : down to up ()
 hop a b:1: down to up ()
 `,
 	} {
-		j := judge(&pair, &tight)
+		j := judge(&tight)
 		up := []flow.Tunnel{a("listening", flow.HopUp)}
 		j.Decide(up)
 		hidden := []flow.Tunnel{a(state, flow.HopUp)}
@@ -222,7 +221,7 @@ hop a b:1: down to up ()
 	if len(all) != MaxEvents || all[MaxEvents-1].To != fmt.Sprint(2*MaxEvents-1) {
 		t.Errorf("%d events, the last is %+v", len(all), all[len(all)-1])
 	}
-	again := judge(&pair, &tight) // which a file tells of the events
+	again := judge(&tight) // which a file tells of the events
 	again.Note(flow.EventPair, "a", "site-b", "up", "")
 	again.Remember(Memory{Events: all})
 	for of, j := range map[string]*Judge{"a process": next, "the next process": again} {

@@ -122,7 +122,8 @@ tunnels:
 	}
 	opts := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 	addrs := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
-	if diff := cmp.Diff(want, got, opts, addrs); diff != "" {
+	ports := cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
+	if diff := cmp.Diff(want, got, opts, addrs, ports); diff != "" {
 		t.Errorf("flags and file differ (-file +flags):\n%s", diff)
 	}
 }

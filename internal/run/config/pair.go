@@ -2,21 +2,27 @@ package config
 
 import (
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"time"
+
+	"longhaul/internal/carry/pair/identity"
+	"longhaul/internal/words/remedy"
 )
 
 // Pair makes a tunnel the near end of a pair of relays. The zero value means
 // that the tunnel is not paired.
 type Pair struct {
-	Peer     string // name of the far relay among the keys of this host
+	Peer     string // name of the far relay, or of its site, among the keys of this host
 	Lanes    int    // WAN connections of a flow that moves much
 	Warm     int    // idle WAN connections that are kept ready
 	Compress Compress
 	Resume   time.Duration // longest outage that a flow survives; 0: a flow ends with its connection
 	Encrypt  Encrypt       // the far relay must have the same
 	Paths    []Path        `json:",omitempty"` // to the far relay; empty: one, by the host's routes
+	// LanesTo are networks to which lanes may go if the far relay tells an address in them as its own.
+	LanesTo []netip.Prefix `json:",omitempty"`
 }
 
 // Compress is whether bytes of flows are compressed.
@@ -42,6 +48,9 @@ const (
 type PairFrom struct {
 	Peers   []string // the near relays whose flows the tunnel takes; it takes no others
 	Encrypt Encrypt  // the near relays must have the same
+	// Advertise is the address that near relays are told for their lanes; invalid: the one from which
+	// this host answers.
+	Advertise netip.AddrPort `json:",omitzero"`
 }
 
 // Paired reports whether the tunnel is the far end of pairs.
@@ -68,19 +77,20 @@ func DefaultPair() Pair {
 func (d *decoder) pair(n *node, p *Pair) {
 	*p = DefaultPair()
 	if n.kind == scalar {
-		if name, ok := d.tunnelName(n, "pair"); ok {
+		if name, ok := d.peerName(n, "pair"); ok {
 			p.Peer = name
 		}
 		return
 	}
 	d.mapping(n, "pair",
-		into("peer", &p.Peer, d.tunnelName),
+		into("peer", &p.Peer, d.peerName),
 		into("lanes", &p.Lanes, d.lanes),
 		into("compress", &p.Compress, oneOf(d, CompressOff, CompressAuto)),
 		into("warm", &p.Warm, d.integer(0, maxWarm)),
 		into("resume", &p.Resume, d.duration(minResume, maxResume, new(time.Duration))),
 		d.encrypt(&p.Encrypt),
 		into("paths", &p.Paths, d.paths),
+		into("lanes_to", &p.LanesTo, d.prefixes),
 	)
 	if n.kind == mapping && n.lookup("peer") == nil {
 		d.errorf(n, "add peer: with the name that longhaul pair list shows", "pair has no peer")
@@ -95,6 +105,20 @@ func (d *decoder) pair(n *node, p *Pair) {
 	if len(p.Paths) > 1 && p.Resume == 0 {
 		d.errorf(n.lookup("paths"), "remove one of them", "several paths need resume: a lost one would end flows, and resume is off")
 	}
+}
+
+// advertise decodes the address that near relays are told.
+func (d *decoder) advertise(n *node, key string) (netip.AddrPort, bool) {
+	s, ok := d.text(n, key)
+	if !ok {
+		return netip.AddrPort{}, false
+	}
+	a, err := netip.ParseAddrPort(s)
+	if err != nil || a.Port() == 0 || a.Addr().IsUnspecified() || a.Addr().IsMulticast() {
+		d.errorf(n, "write the address and port at which near relays reach this host, such as 192.0.2.20:6000", "%s cannot be %q", key, s)
+		return netip.AddrPort{}, false
+	}
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), true
 }
 
 // lanes decodes a number of lanes.
@@ -128,7 +152,7 @@ func (d *decoder) peers(n *node, key string) ([]string, bool) {
 	var peers []string
 	before := len(d.errs)
 	d.each(n, key, func(n *node, _ string) {
-		name, ok := d.tunnelName(n, key)
+		name, ok := d.peerName(n, key)
 		switch {
 		case !ok:
 		case slices.Contains(peers, name):
@@ -141,6 +165,19 @@ func (d *decoder) peers(n *node, key string) ([]string, bool) {
 		d.errorf(n, "make a second tunnel", "%s has %d names, and at most %d are allowed", key, len(peers), maxPeers)
 	}
 	return peers, len(d.errs) == before
+}
+
+// peerName decodes the name of a peer, of a site, or of one host of a site.
+func (d *decoder) peerName(n *node, key string) (string, bool) {
+	s, ok := d.text(n, key)
+	if !ok {
+		return "", false
+	}
+	if err := identity.CheckName(s); err != nil {
+		d.errorf(n, remedy.Of(err), "%s cannot be %q", key, s)
+		return "", false
+	}
+	return s, true
 }
 
 // pairKeys decodes the directory of this host's key and the keys of its peers.
@@ -156,6 +193,9 @@ func (d *decoder) pairKeys(n *node, key string) (string, bool) {
 // checkPair finds settings that do not go with a pair.
 func (d *decoder) checkPair(n *node, t *Tunnel) {
 	near, far := t.Pair.Paired(), t.PairFrom.Paired()
+	if v := n.lookup("advertise"); v != nil && !far {
+		d.errorf(v, "remove it, or add pair_from", "advertise has no effect without pair_from")
+	}
 	if !near && !far {
 		return
 	}
@@ -173,11 +213,18 @@ func (d *decoder) checkPair(n *node, t *Tunnel) {
 	}
 	clash("check", "remove check; longhaul check says how the pair is without it", "check has no effect with %s", key)
 	if near {
-		if len(t.Forward) > 1 {
-			clash("forward", "give one address, or a name with several", "several hops are not supported with pair yet")
-		}
 		d.checkPathFamilies(n.lookup("pair").lookup("paths"), t)
-		clash("health", "remove health; the relay watches its pair all the time", "health has no effect with pair")
+		if to := slices.IndexFunc(t.Pair.Paths, func(p Path) bool { return p.To != nil }); to >= 0 && len(t.Forward) > 1 {
+			d.errorf(n.lookup("pair").lookup("paths").items[to], "remove to; each hop of forward has its own address",
+				"a path to another address cannot have several hops")
+		}
+		if len(t.Forward) > 1 {
+			for _, key := range []string{"check", "interval", "timeout", "rise", "fall"} {
+				clash("health."+key, "remove it; the relay watches its pairs all the time", "health.%s has no effect with pair", key)
+			}
+		} else {
+			clash("health", "remove health; the relay watches its pair all the time", "health has no effect with pair")
+		}
 		clash("proxy_protocol.out", "remove it; proxy_protocol.out at the far relay sends the client's address to the target",
 			"proxy_protocol.out has no effect with pair")
 	} else {
@@ -187,7 +234,11 @@ func (d *decoder) checkPair(n *node, t *Tunnel) {
 	// What defaults set for other tunnels.
 	t.Check = defaultCheck()
 	if near {
+		was := t.Health
 		t.Health, t.ProxyOut = DefaultSettings().Health, 0
+		if len(t.Forward) > 1 {
+			t.Health.EjectAfter, t.Health.EjectFor, t.Health.SlowReturn = was.EjectAfter, was.EjectFor, was.SlowReturn
+		}
 	} else {
 		t.ProxyIn = ProxyIn{}
 	}

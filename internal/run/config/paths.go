@@ -94,13 +94,15 @@ func (d *decoder) checkPathFamilies(n *node, t *Tunnel) {
 		return
 	}
 	for i, p := range t.Pair.Paths {
-		far := t.Forward[0]
+		all := t.Forward
 		if p.To != nil {
-			far = *p.To
+			all = []Forward{*p.To}
 		}
-		if to, err := netip.ParseAddr(far.Host); err == nil && p.From.IsValid() && to.Unmap().Is4() != p.From.Is4() {
-			d.errorf(n.items[i], "give the path the far relay's address of the same family in to",
-				"no connection from %s can reach %s", p.From, to.Unmap())
+		for _, far := range all {
+			if to, err := netip.ParseAddr(far.Host); err == nil && p.From.IsValid() && to.Unmap().Is4() != p.From.Is4() {
+				d.errorf(n.items[i], "give the path the far relay's address of the same family in to",
+					"no connection from %s can reach %s", p.From, to.Unmap())
+			}
 		}
 	}
 }

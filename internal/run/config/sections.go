@@ -187,6 +187,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 		{"original", func(n *node) { d.original(n, &t.Original) }},
 		{"pair", func(n *node) { d.pair(n, &t.Pair) }},
 		{"pair_from", func(n *node) { d.pairFrom(n, &t.PairFrom) }},
+		into("advertise", &t.PairFrom.Advertise, d.advertise),
 		{"destinations", func(*node) {}}, // after what they replace
 	}
 	before := len(d.errs)

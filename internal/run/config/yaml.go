@@ -22,6 +22,9 @@ const (
 	maxNesting   = 32
 )
 
+// emptyFile is the problem of a file without any value.
+const emptyFile = "the file is empty"
+
 // parseYAML parses a file into nodes. On a syntax error it returns only that
 // error: the rest cannot be trusted.
 func parseYAML(file string, data []byte) (root *node, fault *Error) {
@@ -54,7 +57,7 @@ func parseYAML(file string, data []byte) (root *node, fault *Error) {
 	}
 	switch len(bodies) {
 	case 0:
-		return nil, &Error{c.at(nil), "the file is empty", "add at least one tunnel; `longhaul config example` prints a file to start from"}
+		return nil, &Error{c.at(nil), emptyFile, "add at least one tunnel; `longhaul config example` prints a file to start from"}
 	case 1:
 		root = c.convert(bodies[0])
 	default:

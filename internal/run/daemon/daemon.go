@@ -146,7 +146,7 @@ func (d *daemon) assemble(activated []inheritedSocket) {
 	d.shedder = newShedder(d.relay, d.log, c.Limits)
 	d.history = newHistoryKeeper(d.log, d.Getenv)
 
-	judge := usable.New(usable.Options{Pair: d.pairs.taking, Tight: d.shedder.tight})
+	judge := usable.New(usable.Options{Tight: d.shedder.tight})
 	judge.Remember(past.States)
 	judge.Tell(d.history.addEvent)
 	d.pairs.note = judge.Note

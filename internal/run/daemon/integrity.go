@@ -192,8 +192,8 @@ func (d *daemon) check(ctx context.Context, arguments url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if forward, paired := pairedTo(d.life.inForce(), t.tunnel); paired {
-		r, err := d.pairs.check(ctx, t.tunnel, forward)
+	if isNear(d.life.inForce(), t.tunnel) {
+		r, err := d.pairs.check(ctx, t.tunnel)
 		return d.withClients(r), err
 	}
 	bytes := int64(0)

@@ -4,61 +4,94 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/integrity"
 	"longhaul/internal/run/config"
+	"longhaul/internal/words/remedy"
 )
 
 // pairCheckTime bounds a check of a pair: what a session needs to stand, or to
 // fail, over a long path.
 const pairCheckTime = 15 * time.Second
 
-// check reports on the session of a near tunnel, and on the target behind the far
-// relay. Sessions measure their path all the time, so a check sends no bytes.
-func (p *pairs) check(ctx context.Context, tunnel, forward string) (*integrity.Report, error) {
+// check reports on the sessions of a near tunnel, and on the target behind each far relay. Sessions
+// measure their path all the time, so a check sends no bytes.
+func (p *pairs) check(ctx context.Context, tunnel string) (*integrity.Report, error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, pairCheckTime)
 	defer cancel()
-	s, err := p.problemOf(ctx, tunnel)
-	if err != nil {
-		return nil, err
+	p.mu.Lock()
+	near := p.current.near[tunnel]
+	p.mu.Unlock()
+	if near == nil {
+		return nil, remedy.New(fmt.Errorf("tunnel %s has no pair any more", tunnel), "check again")
 	}
-	chain := pairChain(s, forward)
-	if s.Up {
-		p.mu.Lock()
-		near := p.current.near[tunnel]
-		p.mu.Unlock()
-		if near != nil && !near.original {
-			target, end, err := near.probe(ctx, pairCheckTime/2)
-			addTarget(&chain, s.Peer, target, end, err)
+	found := make([]hopCheck, len(near.hops))
+	var all sync.WaitGroup
+	for i := range near.hops {
+		all.Go(func() { found[i] = p.checkHop(ctx, tunnel, near, &near.hops[i]) })
+	}
+	all.Wait()
+	var chains []integrity.Chain
+	var texts []string
+	for _, one := range found {
+		if one.err != nil {
+			return nil, one.err
 		}
+		chains = append(chains, one.chain)
+		texts = append(texts, one.text)
 	}
-	r := integrity.NewReport(tunnel, began, []integrity.Chain{chain})
+	r := integrity.NewReport(tunnel, began, chains)
 	if r.State == integrity.Accepts { // no bytes of a check pass a pair
-		r.Summary = fmt.Sprintf("the pair with %s stands, %.1f ms away, and ", s.Peer, s.RTT.Seconds()*1e3)
-		if len(chain.Hops) > 1 {
-			r.Summary += chain.Hops[1].Address.String() + " accepts"
-		} else {
-			r.Summary += "each flow has a target of its own"
-		}
-		for _, path := range s.Paths {
-			if !path.Up && path.Error != "" {
-				r.Summary += "; the path " + path.Path + " is down: " + path.Error
-			}
-		}
-		if !s.Encrypted {
-			r.Summary += "; " + flow.ClearWarning
-		}
-		if s.EndsInClear {
-			r.Summary += "; " + flow.ClearEndsWarning
-		}
-		if s.HeadsUnchecked {
-			r.Summary += "; " + flow.ClearHeadsWarning
-		}
+		r.Summary = strings.Join(texts, "; ")
 	}
 	return &r, nil
+}
+
+// hopCheck is what a check found at a hop.
+type hopCheck struct {
+	chain integrity.Chain
+	text  string // of a chain without a fault
+	err   error
+}
+
+// checkHop checks the session of a hop, and the target behind its far relay.
+func (p *pairs) checkHop(ctx context.Context, tunnel string, near *nearTunnel, hop *nearHop) hopCheck {
+	s, err := p.problemOf(ctx, tunnel, hop.options.Hop)
+	if err != nil {
+		return hopCheck{err: err}
+	}
+	chain := pairChain(s, hop.name)
+	if s.Up && !near.original {
+		target, end, err := hop.probe(ctx, pairCheckTime/2)
+		addTarget(&chain, s.Peer, target, end, err)
+	}
+	text := fmt.Sprintf("the pair with %s stands, %.1f ms away, and ", s.Peer, s.RTT.Seconds()*1e3)
+	if len(chain.Hops) > 1 {
+		text += chain.Hops[1].Address.String() + " accepts"
+	} else {
+		text += "each flow has a target of its own"
+	}
+	for _, path := range s.Paths {
+		if !path.Up && path.Error != "" {
+			text += "; the path " + path.Path + " is down: " + path.Error
+		}
+	}
+	if !s.Encrypted {
+		text += "; " + flow.ClearWarning
+	}
+	if s.EndsInClear {
+		text += "; " + flow.ClearEndsWarning
+	}
+	if s.HeadsUnchecked {
+		text += "; " + flow.ClearHeadsWarning
+	}
+	return hopCheck{chain: chain, text: text}
 }
 
 // addTarget adds what a probe found behind the far relay.
@@ -85,14 +118,9 @@ func addTarget(c *integrity.Chain, peer string, target netip.AddrPort, end flow.
 	c.Hops = append(c.Hops, hop)
 }
 
-// pairedTo returns where a tunnel leads if it is the near end of a pair.
-func pairedTo(c *config.Config, tunnel string) (forward string, paired bool) {
-	for _, t := range c.Tunnels {
-		if t.Name == tunnel && t.Pair.Paired() {
-			return t.Forward[0].String(), true
-		}
-	}
-	return "", false
+// isNear reports whether a tunnel is the near end of a pair.
+func isNear(c *config.Config, tunnel string) bool {
+	return slices.ContainsFunc(c.Tunnels, func(t config.Tunnel) bool { return t.Name == tunnel && t.Pair.Paired() })
 }
 
 // pairChain describes a session as a chain of one hop.

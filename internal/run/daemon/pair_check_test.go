@@ -79,7 +79,7 @@ func TestCheckAsksTheSessionOfNewFlows(t *testing.T) {
 		{"one is up", []flow.Session{old, next, up}, "3"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got, has := takesFlows(test.all, "t"); got.Session != test.want || has != (test.want != "") {
+			if got, has := takesFlows(test.all, "t", ""); got.Session != test.want || has != (test.want != "") {
 				t.Errorf("asks session %q, %v", got.Session, has)
 			}
 		})

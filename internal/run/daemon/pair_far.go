@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -37,6 +38,8 @@ type farSettings struct {
 	peers  []string
 	listen []config.Listen
 	clear  bool // lanes in clear
+	// advertise is the address that near relays are told; invalid: none.
+	advertise netip.AddrPort
 }
 
 // far returns the far tunnel of a configuration, and what to put into force of it. The caller holds mu.
@@ -47,7 +50,7 @@ func (p *pairs) far(c *config.Tunnel) (*farTunnel, *farSettings) {
 		t.admits.Store(&farSettings{})
 	}
 	return t, &farSettings{peers: slices.Clone(c.PairFrom.Peers), listen: slices.Clone(c.Listen),
-		clear: c.PairFrom.Encrypt == config.EncryptOff}
+		clear: c.PairFrom.Encrypt == config.EncryptOff, advertise: c.PairFrom.Advertise}
 }
 
 func (t *farTunnel) put(s *farSettings) {
@@ -117,7 +120,12 @@ func (p *pairs) join(fd int, until time.Time) {
 func (t *farTunnel) Tunnel() string { return t.name }
 
 // Admits implements pair.Acceptor.
-func (t *farTunnel) Admits(peer string) bool { return slices.Contains(t.admits.Load().peers, peer) }
+func (t *farTunnel) Admits(peer string) bool {
+	return slices.ContainsFunc(t.admits.Load().peers, func(name string) bool { return identity.IsOf(peer, name) })
+}
+
+// Advertise implements pair.Acceptor.
+func (t *farTunnel) Advertise() netip.AddrPort { return t.admits.Load().advertise }
 
 // Removed implements pair.Acceptor.
 func (t *farTunnel) Removed() bool { return t.removed.Load() }
@@ -164,10 +172,22 @@ func (t *farTunnel) Clear() bool { return t.admits.Load().clear }
 
 // Dial implements pair.Acceptor.
 func (t *farTunnel) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
-	if len(t.admits.Load().peers) == 1 {
-		o.Peer = "" // all flows are its own, so it needs no share
-	}
+	o.Peer = sharer(t.admits.Load().peers, o.Peer)
 	return t.pairs.relay.OpenPaired(ctx, o)
+}
+
+// sharer is who has a share of a far tunnel for the flows of a host: the name in pair_from that admits
+// it, so all hosts of a site have one together. Of one name all flows are its own, and clients share.
+func sharer(names []string, host string) string {
+	if len(names) == 1 {
+		return ""
+	}
+	for _, name := range names {
+		if identity.IsOf(host, name) {
+			return name
+		}
+	}
+	return host
 }
 
 var (

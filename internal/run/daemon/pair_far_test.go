@@ -80,3 +80,22 @@ func TestJoinThatWasReset(t *testing.T) {
 	file.Close()
 	p.join(fd, time.Now().Add(time.Minute))
 }
+
+// TestSharer holds that a name in pair_from has a share, however many hosts it has.
+func TestSharer(t *testing.T) {
+	for _, c := range []struct {
+		names      []string
+		host, want string
+	}{
+		{[]string{"site-a"}, "site-a", ""},
+		{[]string{"site-a"}, "site-a/h1", ""},
+		{[]string{"site-a", "site-b"}, "site-b", "site-b"},
+		{[]string{"site-a", "site-b"}, "site-b/h1", "site-b"},
+		{[]string{"site-a/h1", "site-a/h2"}, "site-a/h2", "site-a/h2"},
+		{[]string{"site-a", "site-b"}, "removed", "removed"},
+	} {
+		if got := sharer(c.names, c.host); got != c.want {
+			t.Errorf("of %v, %s has the share of %q, want %q", c.names, c.host, got, c.want)
+		}
+	}
+}

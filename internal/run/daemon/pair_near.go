@@ -4,37 +4,46 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/relay"
 	"longhaul/internal/carry/relay/names"
 	"longhaul/internal/run/config"
 )
 
-// nearTunnel is a tunnel whose flows go to a paired relay.
+// nearTunnel is a tunnel whose flows go to paired relays.
 type nearTunnel struct {
-	link    *pair.Link
-	options pair.LinkOptions // to put into force
-	peer    string
+	hops []nearHop // as in forward
+	peer string    // a host, or a site
 	// original: the far relay dials what each client dialed.
 	original bool
 }
 
-// near returns the near tunnel of a configuration. One with the same peer as
-// before keeps its link. The caller holds mu.
+// nearHop is one of the far relays of a near tunnel.
+type nearHop struct {
+	name    string // as configured
+	link    *pair.Link
+	options pair.LinkOptions // to put into force
+}
+
+// near returns the near tunnel of a configuration. A hop with the same peer as before keeps its link.
+// The caller holds mu.
 func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 	o := pair.LinkOptions{
-		Tunnel:    c.Name,
-		Peer:      c.Pair.Peer,
-		Addresses: addressesOf(c.Forward[0]),
-		Paths:     pathsOf(c.Pair.Paths),
-		Lanes:     c.Pair.Lanes,
-		Warm:      c.Pair.Warm,
-		Resume:    c.Pair.Resume,
-		Origin:    p.host + " " + c.Entrance(),
-		NoResume:  c.Pair.Resume == 0,
-		Clear:     c.Pair.Encrypt == config.EncryptOff,
-		Compress:  c.Pair.Compress == config.CompressAuto,
+		Tunnel:   c.Name,
+		Peer:     c.Pair.Peer,
+		Paths:    pathsOf(c.Pair.Paths),
+		LanesTo:  c.Pair.LanesTo,
+		Changed:  p.relay.HopsChanged,
+		Lanes:    c.Pair.Lanes,
+		Warm:     c.Pair.Warm,
+		Resume:   c.Pair.Resume,
+		Origin:   p.host + " " + c.Entrance(),
+		NoResume: c.Pair.Resume == 0,
+		Clear:    c.Pair.Encrypt == config.EncryptOff,
+		Compress: c.Pair.Compress == config.CompressAuto,
 	}
 	if transport != nil {
 		o.Prepare = func(fd int) error { return transport.Prepare(fd, true) }
@@ -43,15 +52,66 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 			_ = transport.Lasting(fd, side) // Established has reported what the kernel refuses
 		}
 	}
-	if was := p.current.near[c.Name]; was != nil && was.peer == o.Peer {
-		return &nearTunnel{was.link, o, o.Peer, c.Intercept.Enabled()}
+	near := &nearTunnel{peer: o.Peer, original: c.Intercept.Enabled()}
+	for i := range c.Forward {
+		hop := nearHop{name: c.Forward[i].String(), options: o}
+		hop.options.Addresses = addressesOf(c.Forward[i])
+		if len(c.Forward) > 1 {
+			hop.options.Hop = hop.name
+		}
+		if hop.link = p.keptLink(c, hop.name); hop.link == nil {
+			hop.options.Stood, hop.options.Away = p.stoodBefore(c, hop.name)
+			hop.link = p.node.Link(hop.options)
+		}
+		near.hops = append(near.hops, hop)
 	}
-	for _, m := range p.stood {
-		if m.Tunnel == c.Name && m.Peer == o.Peer {
-			o.Stood, o.Away = true, m.Away
+	return near
+}
+
+// keptLink is the link that a hop has now; nil: it needs another. The only hop of a tunnel keeps its link
+// when its address changes.
+func (p *pairs) keptLink(c *config.Tunnel, hop string) *pair.Link {
+	was := p.current.near[c.Name]
+	if was == nil || was.peer != c.Pair.Peer {
+		return nil
+	}
+	for _, h := range was.hops {
+		if h.name == hop || len(was.hops) == 1 && len(c.Forward) == 1 {
+			return h.link
 		}
 	}
-	return &nearTunnel{p.node.Link(o), o, o.Peer, c.Intercept.Enabled()}
+	return nil
+}
+
+// stoodBefore reports whether the pair of a hop stood in the process before this one.
+func (p *pairs) stoodBefore(c *config.Tunnel, hop string) (stood bool, away time.Duration) {
+	for _, m := range p.stood {
+		if m.Tunnel == c.Name && m.Peer == c.Pair.Peer && (m.Hop == hop || m.Hop == "" || len(c.Forward) == 1) {
+			return true, m.Away
+		}
+	}
+	return false, 0
+}
+
+// links lists the links of all hops.
+func (t *tunnelPairs) links() map[*pair.Link]bool {
+	all := map[*pair.Link]bool{}
+	for _, near := range t.near {
+		for _, h := range near.hops {
+			all[h.link] = true
+		}
+	}
+	return all
+}
+
+// carrier is a link whose errors are in words for users.
+type carrier struct{ *pair.Link }
+
+// Taking implements flow.Carrier.
+func (c carrier) Taking() flow.Taking {
+	t := c.Link.Taking()
+	t.Error = inWords(t.Error)
+	return t
 }
 
 func pathsOf(paths []config.Path) (all []pair.PathOptions) {

@@ -29,7 +29,7 @@ func (p *pairs) status() *flow.Pairs {
 		s.KeysProblem = err.Error()
 	}
 	slices.SortStableFunc(s.Sessions, func(a, b flow.Session) int {
-		return cmp.Or(cmp.Compare(a.Tunnel, b.Tunnel), cmp.Compare(a.Peer, b.Peer), cmp.Compare(a.Instance, b.Instance))
+		return cmp.Or(cmp.Compare(a.Tunnel, b.Tunnel), cmp.Compare(a.Hop, b.Hop), cmp.Compare(a.Peer, b.Peer), cmp.Compare(a.Instance, b.Instance))
 	})
 	return &s
 }
@@ -100,6 +100,9 @@ func (p *pairs) watchSessions(known map[sessionKey]*watched, sessions []flow.Ses
 	here := map[sessionKey]bool{}
 	for _, s := range sessions {
 		key := sessionKey{s.Peer, s.Tunnel, s.Session}
+		if s.End == flow.NearEnd {
+			key.peer = "" // the number is this process's own, and a site's host is not known at first
+		}
 		here[key] = true
 		was := known[key]
 		if was == nil {
@@ -204,14 +207,15 @@ func (p *pairs) sessionLine(level slog.Level, what string, s flow.Session, more 
 	p.lines.LogBurst(sessionBurst, level, "pair: "+what, []string{"peer", "tunnel"}, append(attrs, more...)...)
 }
 
-// problemOf waits until a near tunnel has a session for new flows, or a reason for having none.
-func (p *pairs) problemOf(ctx context.Context, tunnel string) (flow.Session, error) {
+// problemOf waits until a near tunnel has a session for new flows, or a reason for having none. hop names
+// one of several.
+func (p *pairs) problemOf(ctx context.Context, tunnel, hop string) (flow.Session, error) {
 	tick := time.NewTicker(pairWatch / 5)
 	defer tick.Stop()
 	var last flow.Session
 	for {
 		if s := p.status(); s != nil {
-			if one, has := takesFlows(s.Sessions, tunnel); has {
+			if one, has := takesFlows(s.Sessions, tunnel, hop); has {
 				last = one
 			}
 		}
@@ -226,11 +230,11 @@ func (p *pairs) problemOf(ctx context.Context, tunnel string) (flow.Session, err
 	}
 }
 
-// takesFlows is the session of a near tunnel that takes its new flows, or is to: a session that drains
+// takesFlows is the session of a near tunnel, or of one of its hops, that takes its new flows, or is to: a session that drains
 // only keeps its old ones.
-func takesFlows(sessions []flow.Session, tunnel string) (found flow.Session, has bool) {
+func takesFlows(sessions []flow.Session, tunnel, hop string) (found flow.Session, has bool) {
 	for _, s := range sessions {
-		if s.Tunnel != tunnel || s.End != flow.NearEnd || s.Draining {
+		if s.Tunnel != tunnel || s.Hop != hop || s.End != flow.NearEnd || s.Draining {
 			continue
 		}
 		if !has || countsBefore(s, found) {

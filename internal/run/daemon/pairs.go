@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/relay"
@@ -70,7 +69,8 @@ func newPairs(log *slog.Logger, release string, keysDir func() string, relay *re
 type linkMemory struct {
 	Tunnel string        `json:"tunnel"`
 	Peer   string        `json:"peer"`
-	Away   time.Duration `json:"away"` // for so long it has not stood
+	Hop    string        `json:"hop,omitempty"` // of a tunnel with several
+	Away   time.Duration `json:"away"`          // for so long it has not stood
 }
 
 // links are those whose pair has stood.
@@ -78,8 +78,10 @@ func (p *pairs) links() (all []linkMemory) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for name, t := range p.current.near {
-		if away, stood := t.link.Stood(); stood {
-			all = append(all, linkMemory{name, t.peer, away})
+		for _, h := range t.hops {
+			if away, stood := h.link.Stood(); stood {
+				all = append(all, linkMemory{name, t.peer, h.options.Hop, away})
+			}
 		}
 	}
 	return all
@@ -129,7 +131,10 @@ func (p *pairs) Prepare(_ context.Context, to *plan) (Change, error) {
 		if c.Pair.Paired() {
 			near := p.near(c, t.Transport)
 			change.next.near[t.Name] = near
-			t.Carrier = near.link
+			for k := range near.hops {
+				t.Forward[k].Carrier = carrier{near.hops[k].link}
+			}
+			t.Resume = c.Pair.Resume
 		} else {
 			far, settings := p.far(c)
 			change.next.far[t.Name], change.far[far] = far, settings
@@ -220,13 +225,16 @@ func (c *pairsChange) Commit() {
 	if c.begun != nil {
 		p.running.Go(func() { p.watch(c.begun) })
 	}
-	for name, was := range p.current.near {
-		if now := c.next.near[name]; now == nil || now.link != was.link {
-			was.link.Close()
+	kept := c.next.links()
+	for was := range p.current.links() {
+		if !kept[was] {
+			was.Close()
 		}
 	}
 	for _, t := range c.next.near {
-		t.link.Update(t.options)
+		for _, h := range t.hops {
+			h.link.Update(h.options)
+		}
 	}
 	for t, settings := range c.far {
 		t.put(settings)
@@ -247,9 +255,10 @@ func (c *pairsChange) Commit() {
 func (c *pairsChange) Abort() {
 	p := c.of
 	p.mu.Lock()
-	for name, t := range c.next.near {
-		if was := p.current.near[name]; was == nil || was.link != t.link {
-			t.link.Close()
+	was := p.current.links()
+	for link := range c.next.links() {
+		if !was[link] {
+			link.Close()
 		}
 	}
 	if c.begun != nil {
@@ -260,19 +269,6 @@ func (c *pairsChange) Abort() {
 	if c.begun != nil {
 		c.begun.Close()
 	}
-}
-
-// taking is what the pair of a near tunnel is like; nil: it is not one.
-func (p *pairs) taking(tunnel string) *flow.Taking {
-	p.mu.Lock()
-	near := p.current.near[tunnel]
-	p.mu.Unlock()
-	if near == nil {
-		return nil
-	}
-	t := near.link.Taking()
-	t.Error = inWords(t.Error)
-	return &t
 }
 
 // drain has all peers bring their new flows elsewhere. Flows go on.

@@ -20,7 +20,6 @@ import (
 
 // unpaired are the sources of a relay without pairs, on a host that has enough of everything.
 var unpaired = usable.Options{
-	Pair:  func(string) *flow.Taking { return nil },
 	Tight: func() []resources.Resource { return nil },
 }
 

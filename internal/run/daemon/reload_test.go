@@ -143,6 +143,9 @@ func (discardLog) Write(b []byte) (int, error) { return len(b), nil }
 func inForce(d *daemon) string {
 	var b strings.Builder
 	for _, t := range d.relay.Overview().Tunnels {
+		for i := range t.Hops {
+			t.Hops[i].Pair = nil // a pointer
+		}
 		fmt.Fprintf(&b, "tunnel %s at %v to %v\n", t.Name, t.Listen, t.Hops)
 	}
 	listeners, _ := d.relay.Listeners()

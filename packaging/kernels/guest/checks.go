@@ -46,6 +46,8 @@ var checks = map[string]check{
 	"mitre":     {40 * time.Minute, checkProgram("longhaul", "lab", "run", "mitre", "--quick")},
 	"diagnosis": {20 * time.Minute, checkDiagnosis},
 	"figures":   {time.Hour, checkFigures},
+	"ipvs": {20 * time.Minute, checkProgram("failover", "--longhaul", "/usr/bin/longhaul", "--case", "one-address",
+		"--through", "ipvs-mh,ipvs-sh", "--quick", "--flows", "20")},
 }
 
 // findCheck returns the check of a name.

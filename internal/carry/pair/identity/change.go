@@ -2,21 +2,30 @@ package identity
 
 import (
 	"bytes"
+	"path/filepath"
 	"slices"
 )
 
 // changing is a content that one process may change.
-type changing struct{ content }
+type changing struct {
+	content
+	former formerKeys
+}
 
 // change has f change the content while no other process can, and writes what f has
 // changed. It makes a missing directory. If f fails, nothing changes.
 func (s *Store) change(f func(c *changing) error) error {
 	return s.locked(func(d *directory, c *changing) error {
-		before := changing{content{keys: c.keys, peers: clonePeers(c.peers), invitations: slices.Clone(c.invitations)}}
+		before := changing{content{keys: c.keys, peers: clonePeers(c.peers), invitations: slices.Clone(c.invitations)}, c.former}
 		if err := f(c); err != nil {
 			return err
 		}
 		c.finishRotation()
+		for _, key := range before.keys.public() {
+			if len(c.keys) > 0 && !slices.Contains(c.keys.public(), key) {
+				c.former = c.former.replaced(key, c.keys[0].public())
+			}
+		}
 		defer s.forget()
 		return write(d, &before, c)
 	})
@@ -53,16 +62,26 @@ func readChanging(d *directory) (*changing, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &changing{*c}, nil
+	text, _, err := d.read(formerFile)
+	if err != nil {
+		return nil, err
+	}
+	former, err := parseFormer(text)
+	if err != nil {
+		return nil, damaged(filepath.Join(d.path, formerFile), err)
+	}
+	return &changing{*c, former}, nil
 }
 
 // write writes the files that differ. A peer stands before its invitation is used up, and
-// a key goes after all peers are known to have its successor.
+// a key goes after all peers are known to have its successor. What a key's successor is stands
+// before the key goes.
 func write(d *directory, before, after *changing) error {
 	for _, file := range []struct {
 		name     string
 		old, new []byte
 	}{
+		{formerFile, before.former.format(), after.former.format()},
 		{peersFile, before.peers.format(), after.peers.format()},
 		{keyFile, before.keys.format(), after.keys.format()},
 		{invitationsFile, before.invitations.format(), after.invitations.format()},

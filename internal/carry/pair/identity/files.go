@@ -18,6 +18,7 @@ const (
 	keyFile         = "key"
 	peersFile       = "peers"
 	invitationsFile = "invitations"
+	formerFile      = "former" // only for changes; without it nothing breaks
 )
 
 // newSuffix ends the name of a file until it replaces the old one. The lock admits one
@@ -105,6 +106,9 @@ func (d *directory) checkFile(path string, info fs.FileInfo) error {
 // write atomically replaces a file, readable for the directory's owner only. The caller
 // holds the lock.
 func (d *directory) write(name string, text []byte) error {
+	if len(text) > maxFile {
+		return remedy.New(fmt.Errorf("the file %s would have more than %d bytes", filepath.Join(d.path, name), maxFile), "remove some peers")
+	}
 	err := d.tryWrite(name, text)
 	if err != nil {
 		_ = d.root.Remove(name + newSuffix)

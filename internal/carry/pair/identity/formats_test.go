@@ -37,13 +37,20 @@ func testPeers() peerList {
 	return peerList{
 		{Name: "site-a", Since: noon, Keys: []PublicKey{k(1)}},
 		{Name: "site-b", Since: noon.Add(time.Hour), Keys: []PublicKey{k(3), k(2)}, Holds: k(9)},
+		{Name: "site-c/c1", Since: noon, Keys: []PublicKey{k(4)}},
 	}
+}
+
+func testFormer() formerKeys {
+	k := func(n byte) PublicKey { return testKey(n).public() }
+	return formerKeys{{k(11), k(2)}, {k(2), k(3)}}
 }
 
 func testInvitations() invitationList {
 	return invitationList{
 		{verifier: testKey(5).public(), name: "site-c", made: noon},
 		{verifier: testKey(6).public(), name: "site-a", made: noon, used: testKey(1).public()},
+		{verifier: testKey(7).public(), name: "site-c/c2", made: noon},
 	}
 }
 
@@ -64,6 +71,11 @@ func TestFormats(t *testing.T) {
 	invitations, err := parseInvitations(testInvitations().format())
 	if err != nil || !reflect.DeepEqual(invitations, testInvitations()) {
 		t.Errorf("invitations %v, %v", invitations, err)
+	}
+	checkGolden(t, "former", testFormer().format())
+	former, err := parseFormer(testFormer().format())
+	if err != nil || !reflect.DeepEqual(former, testFormer()) {
+		t.Errorf("former keys %v, %v", former, err)
 	}
 	inv := testInvitation()
 	checkGolden(t, "line", []byte(inv.Line()+"\n"))
@@ -102,6 +114,7 @@ func TestParseMistakes(t *testing.T) {
 		"key":         func(s string) error { _, err := parseHostKeys([]byte(s)); return err },
 		"peers":       func(s string) error { _, err := parsePeers([]byte(s)); return err },
 		"invitations": func(s string) error { _, err := parseInvitations([]byte(s)); return err },
+		"former":      func(s string) error { _, err := parseFormer([]byte(s)); return err },
 		"public":      func(s string) error { _, err := ParsePublicKey(s); return err },
 		"line":        func(s string) error { _, err := ParseInvitation(s); return err },
 	}
@@ -132,6 +145,11 @@ func TestParseMistakes(t *testing.T) {
 		{"peers", "b " + stamp + " " + key + " had=" + key, "line 1: the last word does not begin with has="},
 		{"peers", "b " + stamp + " " + key + "\nb " + stamp + " " + testKey(2).public().String(), "line 2: there is a peer b already"},
 		{"peers", "b " + stamp + " " + key + "\nc " + stamp + " " + key, "line 2: the peer b has the key " + testKey(1).public().Short() + " already"},
+		{"peers", "b " + stamp + " " + key + "\nb/1 " + stamp + " " + testKey(2).public().String(), "line 2: b is one peer here, and no site that b/1 could be a host of"},
+		{"peers", "b/1 " + stamp + " " + key + "\nb " + stamp + " " + testKey(2).public().String(), "line 2: b is a site here, with the host b/1"},
+		{"peers", "b/1/2 " + stamp + " " + key, `line 1: invalid name "b/1/2" of a peer`},
+		{"former", key, "line 1: 1 words, want a key and its successor"},
+		{"former", key + " " + key[:40], "line 1: invalid key: it is incomplete or altered"},
 		{"invitations", verifier + " b", "line 1: 2 words, want verifier, name, time and used=KEY"},
 		{"invitations", key + " b " + stamp, "line 1: it does not begin with longhaul-pair-verifier-1:"},
 		{"invitations", verifier + " b " + stamp + " " + key, "line 1: the last word does not begin with used="},
@@ -149,6 +167,7 @@ func TestParseMistakes(t *testing.T) {
 		{"line", (&Invitation{Name: "b", Key: inv.Key}).Line(), "invalid invitation: 0 addresses"},
 		{"line", (&Invitation{Name: "b", Key: inv.Key, Addresses: []string{"b"}}).Line(),
 			`invalid invitation: invalid address "b": missing port in address`},
+		{"line", (&Invitation{Name: "a/", Key: inv.Key, Addresses: inv.Addresses}).Line(), `invalid invitation: invalid name "a/" of a peer`},
 		{"line", (&Invitation{Name: "a b", Key: inv.Key, Addresses: inv.Addresses}).Line(), `invalid invitation: invalid name "a b" of a peer`},
 	} {
 		err := parse[c.what](c.text)
@@ -189,10 +208,10 @@ func TestCheckAddresses(t *testing.T) {
 }
 
 func TestCheckName(t *testing.T) {
-	for _, good := range []string{"b", "site-b", "Site_B.example", "9", strings.Repeat("x", 64)} {
+	for _, good := range []string{"b", "site-b", "Site_B.example", "9", strings.Repeat("x", 64), "site-b/b1", "a/b", strings.Repeat("x", 31) + "/" + strings.Repeat("y", 32)} {
 		nettest.Must(t, CheckName(good))
 	}
-	for _, bad := range []string{"", "-b", ".b", "a b", "a/b", "ä", "a\n", strings.Repeat("x", 65)} {
+	for _, bad := range []string{"", "-b", ".b", "a b", "/", "a/", "/b", "a//b", "a/b/c", "a/-b", "a/..", "../b", "ä", "a\n", strings.Repeat("x", 65), strings.Repeat("x", 32) + "/" + strings.Repeat("y", 32)} {
 		checkMistake(t, CheckName(bad), fmt.Sprintf("invalid name %q of a peer", bad))
 	}
 }

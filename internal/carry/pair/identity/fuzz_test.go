@@ -38,8 +38,14 @@ func FuzzParseInvitations(f *testing.F) {
 	fuzzFile(f, parseInvitations, testInvitations(), nil)
 }
 
+func FuzzParseFormer(f *testing.F) {
+	fuzzFile(f, parseFormer, testFormer(), nil)
+}
+
 func FuzzParseInvitation(f *testing.F) {
 	inv := testInvitation()
+	f.Add(inv.Line())
+	inv.Name = "site-b/b1"
 	f.Add(inv.Line())
 	f.Add(InvitationPrefix)
 	f.Add(anyPrefix + "3:")

@@ -13,8 +13,8 @@ const (
 	keyFileHead   = "# Keys of this host's relays, the newest first. Nobody else may read them; longhaul pair rotate changes them.\n"
 )
 
-// maxKeys is the number of keys that a host may have at a time: two during a rotation.
-const maxKeys = 2
+// MaxKeys is the number of keys that a host may have at a time: two during a rotation.
+const MaxKeys = 2
 
 // privateKey is a key of this host.
 type privateKey struct{ ed25519.PrivateKey }
@@ -68,7 +68,7 @@ func parseHostKeys(text []byte) (keys hostKeys, err error) {
 		}
 		key := privateKey{ed25519.NewKeyFromSeed(seed[:])}
 		switch {
-		case len(keys) == maxKeys:
+		case len(keys) == MaxKeys:
 			return errors.New("the file has more than two keys")
 		case len(keys) > 0 && keys[0].public() == key.public():
 			return errors.New("the file has the same key twice")

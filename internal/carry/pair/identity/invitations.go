@@ -142,8 +142,8 @@ func (s *Store) Invite(name, own string, addresses []string) (*Invitation, error
 	}
 	var inv Invitation
 	err := s.change(func(c *changing) error {
-		if c.peers.named(name) != nil {
-			return takenRemedy(&TakenError{Name: name})
+		if err := c.peers.free(name); err != nil {
+			return takenRemedy(err)
 		}
 		c.needKey()
 		inv = newInvitation(own, addresses, c.keys[c.inUse()].public())

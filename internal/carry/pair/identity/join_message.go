@@ -112,7 +112,7 @@ func parseKeys(b []byte) (keys []PublicKey, err error) {
 		return nil, io.ErrUnexpectedEOF
 	}
 	n := int(b[0])
-	if b = b[1:]; n > maxKeys || len(b) != n*keyBytes {
+	if b = b[1:]; n > MaxKeys || len(b) != n*keyBytes {
 		return nil, fmt.Errorf("%d keys in %d bytes", n, len(b))
 	}
 	for one := range slices.Chunk(b, keyBytes) {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"text/tabwriter"
 	"time"
+
+	"longhaul/internal/words/display"
 )
 
 // List is everything in a store but private keys and secrets.
@@ -45,7 +47,7 @@ func (s *Store) List() (List, error) {
 	if len(c.keys) > 0 {
 		l.Key = c.keys[c.inUse()].public().String()
 	}
-	if len(c.keys) == maxKeys {
+	if len(c.keys) == MaxKeys {
 		next = c.keys[0].public()
 		l.NextKey = next.String()
 	}
@@ -56,14 +58,33 @@ func (s *Store) List() (List, error) {
 	return l, nil
 }
 
-// WriteText writes the list for people.
+// Wanted returns the peers as a declared list that [Store.Apply] finds unchanged.
+func (l *List) Wanted() []Wanted {
+	all := make([]Wanted, len(l.Peers))
+	for i, p := range l.Peers {
+		all[i] = Wanted{p.Name, p.Keys}
+	}
+	return all
+}
+
+// WriteText writes the list for people. The hosts of a site stand below it.
 func (l *List) WriteText(w io.Writer, now time.Time) error {
 	if len(l.Peers) == 0 {
 		fmt.Fprintln(w, "no peer: longhaul pair invite NAME begins a pairing")
 	} else {
 		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(table, "PEER\tKEY\tSINCE\tNOTE")
-		for _, p := range l.Peers {
+		for i, p := range l.Peers {
+			if site := siteOf(p.Name); site != "" {
+				if i == 0 || siteOf(l.Peers[i-1].Name) != site {
+					hosts := slices.IndexFunc(l.Peers[i:], func(p ListedPeer) bool { return siteOf(p.Name) != site })
+					if hosts < 0 {
+						hosts = len(l.Peers) - i
+					}
+					fmt.Fprintf(table, "%s\t\t\t%s\n", site, display.Plural(hosts, "host"))
+				}
+				p.Name = "  " + p.Name
+			}
 			fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", p.Name, p.Keys[0].Short(), p.Since.Local().Format("2006-01-02 15:04"), l.note(p))
 		}
 		if err := table.Flush(); err != nil {
@@ -83,7 +104,7 @@ func (l *List) WriteText(w io.Writer, now time.Time) error {
 // note is the state of a peer's keys.
 func (l *List) note(p ListedPeer) string {
 	switch {
-	case len(p.Keys) == maxKeys:
+	case len(p.Keys) == MaxKeys:
 		return "old key still accepted"
 	case l.NextKey != "" && !p.HasNextKey:
 		return "lacks the new key"

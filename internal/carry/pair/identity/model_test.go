@@ -143,7 +143,7 @@ func runModel(t *testing.T, dir string, random *rand.Rand) {
 			check(fmt.Sprint("after step ", step))
 		}
 	}
-	for range 2 * maxKeys {
+	for range 2 * MaxKeys {
 		eachPair(func(one, other *site) {
 			time.Sleep(LearnPause)
 			tell(one, other, 2)

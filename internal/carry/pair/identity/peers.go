@@ -17,18 +17,6 @@ const peersFileHead = "# Peers of this host's relays: name, since when, keys (th
 // holdsWord begins the last word of a peer's line.
 const holdsWord = "has="
 
-// maxName is the greatest length of a peer's name in bytes.
-const maxName = 64
-
-// A site may have several hosts, each with its own key. Then a host is the peer SITE/HOST, and the
-// site's name stands for all of its hosts.
-const siteEnd = "/"
-
-// IsOf reports whether a peer is meant by a name, which is its own or that of its site.
-func IsOf(peer, name string) bool {
-	return peer == name || strings.HasPrefix(peer, name) && strings.HasPrefix(peer[len(name):], siteEnd)
-}
-
 // Peer is another host with its pinned keys.
 type Peer struct {
 	Name  string
@@ -38,29 +26,6 @@ type Peer struct {
 	// Holds is the newest of this host's keys that the peer is known to have pinned;
 	// zero if the peer has not said.
 	Holds PublicKey
-}
-
-// CheckName refuses names of peers that are not NAME or SITE/HOST, at most 64 bytes together, each
-// of letters, digits, dots, hyphens and underscores, beginning with a letter or digit. The error is
-// a [*remedy.Error].
-func CheckName(name string) error {
-	site, host, several := strings.Cut(name, siteEnd)
-	if len(name) > maxName || !isWord(site) || several && !isWord(host) {
-		return remedy.New(fmt.Errorf("invalid name %q of a peer", name),
-			"use up to 64 letters, digits, dots, hyphens and underscores, such as site-b, or site-b/b1 for one host of several")
-	}
-	return nil
-}
-
-// isWord reports whether a name is a site's or a host's.
-func isWord(name string) bool {
-	for i, c := range []byte(name) {
-		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !alnum && (i == 0 || strings.IndexByte("._-", c) < 0) {
-			return false
-		}
-	}
-	return name != ""
 }
 
 // format is the line of a peer.
@@ -96,7 +61,7 @@ func parsePeer(line string) (p Peer, err error) {
 			return p, err
 		case slices.Contains(p.Keys, key):
 			return p, errors.New("the same key twice")
-		case len(p.Keys) == maxKeys:
+		case len(p.Keys) == MaxKeys:
 			return p, errors.New("more than two keys")
 		}
 		p.Keys = append(p.Keys, key)
@@ -151,8 +116,8 @@ func parsePeers(text []byte) (l peerList, err error) {
 
 // with adds a peer. It refuses a name or key that another one has.
 func (l peerList) with(p Peer) (peerList, error) {
-	if l.named(p.Name) != nil {
-		return nil, &TakenError{Name: p.Name}
+	if err := l.free(p.Name); err != nil {
+		return nil, err
 	}
 	for _, key := range p.Keys {
 		if other := l.ofKey(key); other != nil {
@@ -173,6 +138,26 @@ func (l peerList) without(name string) peerList {
 func (l peerList) named(name string) *Peer {
 	if i := slices.IndexFunc(l, func(p Peer) bool { return p.Name == name }); i >= 0 {
 		return &l[i]
+	}
+	return nil
+}
+
+// free reports which peer keeps a name from being another one's, or nil. A name is that of one peer
+// or of a site, so that it never means more hosts than its peer.
+func (l peerList) free(name string) error {
+	for i := range l {
+		if other := l[i].Name; IsOf(other, name) || IsOf(name, other) {
+			return &TakenError{Name: other, wanted: name}
+		}
+	}
+	return nil
+}
+
+// only returns the one peer that a name means, or nil. A session that began under the name of a
+// peer goes on under it when the peer has become the first host of a site of that name.
+func (l peerList) only(name string) *Peer {
+	if all := l.meant(name); len(all) == 1 {
+		return all[0]
 	}
 	return nil
 }
@@ -199,7 +184,7 @@ func (l peerList) ofKey(key PublicKey) *Peer {
 // Once the peer uses it, its former key goes. So it is only the peer's word, which counts
 // less than who proves to have the key.
 func (p *Peer) claim() PublicKey {
-	if len(p.Keys) < maxKeys {
+	if len(p.Keys) < MaxKeys {
 		return PublicKey{}
 	}
 	return p.Keys[0]
@@ -216,15 +201,35 @@ func (l peerList) disown(key PublicKey, name string) {
 
 // TakenError is returned if a peer has the name already, or the key.
 type TakenError struct {
-	Name string
+	Name string    // of the peer
 	Key  PublicKey // zero: the name is taken
+
+	wanted string // the name that is taken, unless it is the peer's
 }
 
 func (e *TakenError) Error() string {
-	if e.Key.IsZero() {
+	switch {
+	case !e.Key.IsZero():
+		return fmt.Sprintf("the peer %s has the key %s already", e.Name, e.Key.Short())
+	case e.wanted == "" || e.wanted == e.Name:
 		return "there is a peer " + e.Name + " already"
+	case IsOf(e.Name, e.wanted):
+		return fmt.Sprintf("%s is a site here, with the host %s", e.wanted, e.Name)
 	}
-	return fmt.Sprintf("the peer %s has the key %s already", e.Name, e.Key.Short())
+	return fmt.Sprintf("%s is one peer here, and no site that %s could be a host of", e.Name, e.wanted)
+}
+
+// remedy adds what to do.
+func (e *TakenError) remedy() error {
+	fix := "choose another name, or take that peer out first with longhaul pair remove " + e.Name
+	switch {
+	case !e.Key.IsZero() || e.wanted == "" || e.wanted == e.Name:
+	case IsOf(e.Name, e.wanted):
+		fix = "choose a name for one host of it, such as " + e.wanted + siteEnd + "NAME, or another name"
+	default:
+		fix = "make that peer a host of the site first: longhaul pair rename " + e.Name + " " + e.Name + siteEnd + "NAME"
+	}
+	return remedy.New(e, fix)
 }
 
 // clonePeers copies peers with their keys.

@@ -52,6 +52,9 @@ func (c *changing) pin(p Peer, proved PublicKey) (added bool, err error) {
 		return false, takenRemedy(err)
 	}
 	c.peers = peers
+	for _, key := range p.Keys {
+		c.former = c.former.without(key)
+	}
 	return true, nil
 }
 
@@ -80,23 +83,30 @@ func takenRemedy(err error) error {
 	if !errors.As(err, &taken) {
 		return err
 	}
-	return remedy.New(err, "choose another name, or take that peer out first with longhaul pair remove "+taken.Name)
+	return taken.remedy()
 }
 
 // ErrNoPeer is returned for a name that no peer has.
 var ErrNoPeer = errors.New("there is no such peer")
 
+// missing is the error of a name that is not that of one peer.
+func (l peerList) missing(name string) error {
+	if err := l.isSite(name); err != nil {
+		return err
+	}
+	return remedy.New(fmt.Errorf("%w: %s", ErrNoPeer, name), "longhaul pair list prints the peers")
+}
+
 // Remove takes a peer out, and makes an unused invitation for this name void. Running
-// relays end the peer's sessions.
+// relays end the peer's sessions. A site's hosts are removed one by one.
 func (s *Store) Remove(name string) error {
-	missing := remedy.New(fmt.Errorf("%w: %s", ErrNoPeer, name), "longhaul pair list prints the peers")
 	if _, err := os.Stat(s.dir); errors.Is(err, fs.ErrNotExist) {
-		return missing // changing it would make the directory
+		return peerList(nil).missing(name) // changing it would make the directory
 	}
 	return s.change(func(c *changing) error {
 		invitations := c.invitations.withoutUnused(name)
 		if c.peers.named(name) == nil && len(invitations) == len(c.invitations) {
-			return missing
+			return c.peers.missing(name)
 		}
 		c.peers, c.invitations = c.peers.without(name), invitations
 		return nil
@@ -104,7 +114,8 @@ func (s *Store) Remove(name string) error {
 }
 
 // Rename gives a peer another name. Its keys stay. Running relays end the sessions that have the
-// former name, and begin those of tunnels that have the new one.
+// former name, unless it is now that of the peer's site, and begin those of tunnels that have the
+// new one.
 func (s *Store) Rename(old, name string) error {
 	if err := CheckName(name); err != nil {
 		return err
@@ -114,7 +125,7 @@ func (s *Store) Rename(old, name string) error {
 		return err
 	}
 	if peerList(peers).named(old) == nil { // changing would make a missing directory
-		return remedy.New(fmt.Errorf("%w: %s", ErrNoPeer, old), "longhaul pair list prints the peers")
+		return peerList(peers).missing(old)
 	}
 	return s.change(func(c *changing) error {
 		p := c.peers.named(old)
@@ -160,11 +171,11 @@ func (e *unknownPeer) Error() string {
 
 func (e *unknownPeer) Is(target error) bool { return target == ErrNoPeer }
 
-// Known returns an error that names the peers if none has this name. A directory that cannot be
+// Known returns an error that names the peers if none has this name or is of this site. A directory that cannot be
 // read, or is missing, has none.
 func (s *Store) Known(name string) error {
 	c, err := s.load()
-	if err == nil && c.peers.named(name) == nil {
+	if err == nil && len(c.peers.meant(name)) == 0 {
 		err = &unknownPeer{name, c.peers}
 	}
 	return err

@@ -10,6 +10,8 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"regexp"
+	"strings"
 
 	"longhaul/internal/words/remedy"
 )
@@ -19,6 +21,12 @@ const keyBytes = ed25519.PublicKeySize
 
 // KeyPrefix begins the text of a public key.
 const KeyPrefix = "longhaul-pair-key-1:"
+
+// anyKeyPrefix begins the text of a key of any release.
+const anyKeyPrefix = "longhaul-pair-key-"
+
+// newerForm matches the rest of a text of a release that has other keys.
+var newerForm = regexp.MustCompile("^([2-9]|[1-9][0-9]{1,3}):")
 
 // PublicKey is the Ed25519 public key of a host.
 type PublicKey [keyBytes]byte
@@ -46,6 +54,9 @@ func ParsePublicKey(text string) (PublicKey, error) {
 	key, err := decodeKey(KeyPrefix, text)
 	if err == nil && key == (PublicKey{}) {
 		err = errors.New("it is zero")
+	}
+	if strings.HasPrefix(text, anyKeyPrefix) && newerForm.MatchString(text[len(anyKeyPrefix):]) {
+		return PublicKey{}, remedy.New(errors.New("invalid key: it is of a newer release of longhaul"), "bring both hosts to the same version of longhaul")
 	}
 	if err != nil {
 		return PublicKey{}, remedy.New(fmt.Errorf("invalid key: %w", err),

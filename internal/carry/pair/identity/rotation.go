@@ -25,7 +25,7 @@ type Rotation struct {
 func (s *Store) Rotate() (r Rotation, err error) {
 	err = s.change(func(c *changing) error {
 		c.needKey()
-		if r.Started = len(c.keys) < maxKeys; r.Started {
+		if r.Started = len(c.keys) < MaxKeys; r.Started {
 			c.keys = slices.Insert(slices.Clone(c.keys), 0, newPrivateKey())
 		}
 		r.New, r.Old = c.keys[0].public(), c.keys[c.inUse()].public()
@@ -41,7 +41,7 @@ func (s *Store) Rotate() (r Rotation, err error) {
 // goes on. Peers that do not have the new key need a new pairing.
 func (s *Store) RotateNow() (r Rotation, err error) {
 	err = s.change(func(c *changing) error {
-		if r.Started = len(c.keys) < maxKeys; r.Started {
+		if r.Started = len(c.keys) < MaxKeys; r.Started {
 			c.keys = slices.Insert(slices.Clone(c.keys), 0, newPrivateKey())
 		}
 		c.keys = c.keys[:1:1]
@@ -63,7 +63,7 @@ func (c *content) waiting() (names []string) {
 
 // finishRotation drops the old key if every peer has the new one.
 func (c *changing) finishRotation() {
-	if len(c.keys) == maxKeys && len(c.waiting()) == 0 {
+	if len(c.keys) == MaxKeys && len(c.waiting()) == 0 {
 		c.keys = c.keys[:1:1]
 	}
 }
@@ -72,11 +72,11 @@ func (c *changing) finishRotation() {
 // have; nil: none.
 func (s *Store) Announced(peer string) ed25519.PublicKey {
 	c, err := s.load()
-	if err != nil || len(c.keys) < maxKeys {
+	if err != nil || len(c.keys) < MaxKeys {
 		return nil
 	}
 	key := c.keys[0].public()
-	if p := c.peers.named(peer); p == nil || p.Holds == key {
+	if p := c.peers.only(peer); p == nil || p.Holds == key {
 		return nil
 	}
 	return key[:]
@@ -108,7 +108,7 @@ func (s *Store) Taken(peer string, key ed25519.PublicKey) error {
 
 // taken returns the peer that has stored a key, if this host has announced that key.
 func (c *content) taken(peer string, key PublicKey) (*Peer, error) {
-	p := c.peers.named(peer)
+	p := c.peers.only(peer)
 	switch {
 	case p == nil:
 		return nil, fmt.Errorf("%w: %s", ErrNoPeer, peer)
@@ -147,6 +147,10 @@ func (s *Store) Learn(peer string, key ed25519.PublicKey) error {
 	return s.change(func(c *changing) error {
 		p, err := c.announcing(peer, learnt)
 		if err == nil && !slices.Contains(p.Keys, learnt) {
+			if len(p.Keys) == MaxKeys {
+				c.former = c.former.replaced(p.Keys[1], learnt)
+			}
+			c.former = c.former.without(learnt)
 			p.Keys = []PublicKey{learnt, p.Keys[0]}
 		}
 		return err
@@ -155,7 +159,7 @@ func (s *Store) Learn(peer string, key ed25519.PublicKey) error {
 
 // announcing returns the peer that announces a key, if the key can be its own.
 func (c *content) announcing(peer string, key PublicKey) (*Peer, error) {
-	p := c.peers.named(peer)
+	p := c.peers.only(peer)
 	if p == nil {
 		return nil, fmt.Errorf("%w: %s", ErrNoPeer, peer)
 	}
@@ -179,7 +183,7 @@ func (s *Store) mayLearn(peer string, now time.Time) bool {
 		s.learnt = map[string]time.Time{}
 	}
 	for name := range s.learnt { // peers that were removed
-		if s.current.peers.named(name) == nil {
+		if s.current.peers.only(name) == nil {
 			delete(s.learnt, name)
 		}
 	}
@@ -191,6 +195,9 @@ func (s *Store) mayLearn(peer string, now time.Time) bool {
 func (s *Store) settle(peer string, used PublicKey) error {
 	return s.change(func(c *changing) error {
 		if p := c.peers.named(peer); p != nil && p.Keys[0] == used {
+			for _, old := range p.Keys[1:] {
+				c.former = c.former.replaced(old, used)
+			}
 			p.Keys = p.Keys[:1:1]
 		}
 		return nil

@@ -209,7 +209,7 @@ func (s *Store) Key() (inUse, next PublicKey, made bool, err error) {
 		return PublicKey{}, PublicKey{}, false, err
 	}
 	keys := c.keys.public()
-	if len(keys) == maxKeys {
+	if len(keys) == MaxKeys {
 		next = keys[0]
 	}
 	return keys[c.inUse()], next, made, nil

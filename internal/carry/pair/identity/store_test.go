@@ -289,18 +289,22 @@ func TestDirectory(t *testing.T) {
 func TestList(t *testing.T) {
 	s := newStore(t)
 	pin(t, s, "site-b", testKey(1).public())
+	pin(t, s, "site-d/d1", testKey(2).public())
+	pin(t, s, "site-d/d2", testKey(3).public())
 	_, err := s.Invite("site-c", "site-a", []string{"a:6000"})
 	nettest.Must(t, err)
 	l, err := s.List()
 	nettest.Must(t, err)
-	if l.Key != own(t, s).String() || l.NextKey != "" || len(l.Peers) != 1 || len(l.Invitations) != 1 || l.Directory != s.dir {
+	if l.Key != own(t, s).String() || l.NextKey != "" || len(l.Peers) != 3 || len(l.Invitations) != 1 || l.Directory != s.dir {
 		t.Errorf("list %+v", l)
 	}
 	_, err = s.Rotate()
 	nettest.Must(t, err)
 	l, err = s.List()
 	nettest.Must(t, err)
-	l.Peers[0].Since = time.Date(2026, time.November, 25, 12, 0, 0, 0, time.Local)
+	for i := range l.Peers {
+		l.Peers[i].Since = time.Date(2026, time.November, 25, 12, 0, 0, 0, time.Local)
+	}
 	var text strings.Builder
 	nettest.Must(t, l.WriteText(&text, l.Invitations[0].Expires.Add(-InvitationLife)))
 	checkGolden(t, "list", []byte(text.String()))

@@ -114,7 +114,7 @@ func (s *Store) ClientTLS(peer string) (*tls.Config, error) {
 
 // saw takes note of the key that a peer uses.
 func (s *Store) saw(p *Peer, used PublicKey) {
-	if len(p.Keys) == maxKeys && p.Keys[0] == used {
+	if len(p.Keys) == MaxKeys && p.Keys[0] == used {
 		_ = s.settle(p.Name, used) // the next handshake tries again
 	}
 }
@@ -157,17 +157,17 @@ func (s *Store) Hosts(name string) (hosts []string) {
 }
 
 // PeerKeys are the keys of a peer, the one to make a preface for first; none: the peer is
-// unknown. That is the newest: who announced a key recognises it from then on.
-func (s *Store) PeerKeys(peer string) []ed25519.PublicKey {
+// unknown. That is the newest: who announced a key recognises it from then on. The keys of a site
+// are those of its hosts, host by host.
+func (s *Store) PeerKeys(peer string) (keys []ed25519.PublicKey) {
 	c, err := s.load()
 	if err != nil {
 		return nil
 	}
-	p := c.peers.named(peer)
-	if p == nil {
-		return nil
+	for _, p := range c.peers.meant(peer) {
+		keys = append(keys, bare(p.Keys)...)
 	}
-	return bare(p.Keys)
+	return keys
 }
 
 // bare returns keys in the type of the standard library.

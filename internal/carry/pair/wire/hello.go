@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"io"
 	"math"
+	"net/netip"
 	"time"
 
 	"longhaul/internal/words/printable"
@@ -31,6 +32,7 @@ const (
 	helloBoot     = 11
 	helloFollows  = 12
 	helloOwed     = 13
+	helloAddress  = 14
 )
 
 // Features are bits of what an end offers for this connection. Those beyond the first eight have a
@@ -50,6 +52,7 @@ const (
 	FeatureSums                          // frames of lanes in clear have sums, but of a stream's bytes
 	FeatureSent                          // either end may send SENT
 	FeatureTrouble                       // the far end may send TROUBLE
+	FeatureAddress                       // the far end may tell its own address
 )
 
 // Hello is what each end says of itself at first.
@@ -66,8 +69,9 @@ type Hello struct {
 	// Follows is the instance that the near end has asked for, if the far end's process follows it and
 	// it has ended in order; 0: it does not.
 	Follows uint64
-	Owed    Flows  // of the near end's session: flows that ended in that process, perhaps without its knowledge
-	Problem string // why this end closes the connection now; empty: it does not
+	Owed    Flows          // of the near end's session: flows that ended in that process, perhaps without its knowledge
+	Address netip.AddrPort // far end: where this process takes connections, and no other host does; invalid: not said
+	Problem string         // why this end closes the connection now; empty: it does not
 }
 
 // Append appends the HELLO: length (2), then type (1), length (2), value for each.
@@ -96,6 +100,10 @@ func (h Hello) Append(dst []byte) []byte {
 		dst = appendValue(dst, helloOwed, append(follows, h.Owed...))
 	case h.Follows != 0:
 		dst = appendValue(dst, helloFollows, follows)
+	}
+	if Tellable(h.Address) {
+		a := netip.AddrPortFrom(h.Address.Addr().Unmap(), h.Address.Port())
+		dst = appendValue(dst, helloAddress, binary.BigEndian.AppendUint16(a.Addr().AsSlice(), a.Port()))
 	}
 	binary.BigEndian.PutUint16(dst[start:], uint16(len(dst)-start-2))
 	return dst
@@ -159,6 +167,9 @@ func (h *Hello) set(kind byte, value []byte) error {
 	if kind == helloOwed {
 		return h.setOwed(value)
 	}
+	if kind == helloAddress {
+		return h.setAddress(value)
+	}
 	if len(value) > maxText {
 		return nil // of an unknown type, or cut by no version of ours
 	}
@@ -202,6 +213,30 @@ func (h *Hello) setOwed(value []byte) error {
 		return malformed("numbers of flows in HELLO")
 	}
 	return nil
+}
+
+// setAddress takes an address (4 or 16 bytes) and a port (2), in the one form that Append makes.
+func (h *Hello) setAddress(value []byte) error {
+	n := max(len(value)-2, 0)
+	addr, _ := netip.AddrFromSlice(value[:n])
+	if addr.Is4In6() {
+		return malformed("an IPv4 address as IPv6 in HELLO")
+	}
+	if addr.IsValid() {
+		h.Address = netip.AddrPortFrom(addr, binary.BigEndian.Uint16(value[n:]))
+	}
+	if !addr.IsValid() || !Tellable(h.Address) {
+		return malformed("value %d of HELLO is no address of a host", helloAddress)
+	}
+	return nil
+}
+
+// Tellable reports whether another host can connect to an address that HELLO tells. One of the link
+// alone has a zone, which no other host knows.
+func Tellable(a netip.AddrPort) bool {
+	addr := a.Addr().Unmap()
+	return addr.IsValid() && a.Port() != 0 && addr.Zone() == "" && !addr.IsUnspecified() && !addr.IsMulticast() &&
+		!addr.IsLinkLocalUnicast()
 }
 
 // Speaks reports whether the versions of the sender and of this package overlap.

@@ -45,6 +45,22 @@ func TestHello(t *testing.T) {
 	if got, err := ReadHello(bytes.NewReader(want.Append(nil))); err != nil || got != want {
 		t.Errorf("with owed flows: %+v, %v, want %+v", got, err, want)
 	}
+	for _, a := range []string{"192.0.2.1:6000", "[2001:db8::1]:6000", "[::ffff:192.0.2.1]:1"} {
+		said := want
+		said.Address = netip.MustParseAddrPort(a)
+		got, err := ReadHello(bytes.NewReader(said.Append(nil)))
+		said.Address = netip.AddrPortFrom(said.Address.Addr().Unmap(), said.Address.Port())
+		if err != nil || got != said {
+			t.Errorf("with address %s: %+v, %v, want %+v", a, got, err, said)
+		}
+	}
+	for _, a := range []string{"192.0.2.1:0", "0.0.0.0:1", "[fe80::1%eth0]:1", "[fe80::1]:1", "[ff02::1]:1"} {
+		said := want
+		said.Address = netip.MustParseAddrPort(a)
+		if got, err := ReadHello(bytes.NewReader(said.Append(nil))); err != nil || got != want {
+			t.Errorf("%s is told: %+v, %v", a, got, err)
+		}
+	}
 	for n := range b {
 		if _, err := ReadHello(bytes.NewReader(b[:n])); err == nil {
 			t.Errorf("%d bytes of %d are a HELLO", n, len(b))
@@ -89,7 +105,7 @@ func TestFlows(t *testing.T) {
 		t.Error("there is room beyond the bound")
 	}
 	far := Hello{Lowest: 1, Highest: 1, Instance: 1, Session: 1, Tunnel: strings.Repeat("t", maxText), Release: strings.Repeat("r", maxText),
-		Features: FeatureClear | FeatureSums, Follows: 1, Owed: full}
+		Features: FeatureClear | FeatureSums, Follows: 1, Owed: full, Address: netip.MustParseAddrPort("[2001:db8::1]:6000")}
 	if got, err := ReadHello(bytes.NewReader(far.Append(nil))); err != nil || got != far {
 		t.Errorf("a far end's longest HELLO: %v", err)
 	}
@@ -106,6 +122,13 @@ func TestHelloRefused(t *testing.T) {
 		"short owed":       {0, 12, 1, 0, 2, 1, 1, 13, 0, 4, 1, 2, 3, 4},
 		"no flow is owed":  {0, 16, 1, 0, 2, 1, 1, 13, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8},
 		"owed twice":       {0, 18, 1, 0, 2, 1, 1, 13, 0, 10, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0},
+		"short address":    {0, 10, 1, 0, 2, 1, 1, 14, 0, 2, 1, 1},
+		"no address":       {0, 8, 1, 0, 2, 1, 1, 14, 0, 0},
+		"address of 5":     {0, 15, 1, 0, 2, 1, 1, 14, 0, 7, 1, 2, 3, 4, 5, 0, 1},
+		"port 0":           {0, 14, 1, 0, 2, 1, 1, 14, 0, 6, 192, 0, 2, 1, 0, 0},
+		"any address":      {0, 14, 1, 0, 2, 1, 1, 14, 0, 6, 0, 0, 0, 0, 0, 1},
+		"multicast":        {0, 14, 1, 0, 2, 1, 1, 14, 0, 6, 224, 0, 0, 1, 0, 1},
+		"IPv4 as IPv6":     {0, 26, 1, 0, 2, 1, 1, 14, 0, 18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1, 0, 1},
 		"short time":       {0, 9, 1, 0, 2, 1, 1, 8, 0, 1, 5},
 	} {
 		if _, err := ReadHello(bytes.NewReader(b)); !errors.Is(err, ErrMalformed) {
@@ -304,6 +327,8 @@ func FuzzHello(f *testing.F) {
 	f.Add(Hello{Lowest: 1, Highest: 1, Tunnel: "a"}.Append(nil))
 	f.Add(Hello{Lowest: 1, Highest: 1, Origin: "host [::]:1", Features: FeatureSums}.Append(nil))
 	f.Add(Hello{Lowest: 1, Highest: 1, Follows: 1, Owed: flowsOf(f, 5, 600)}.Append(nil))
+	f.Add(Hello{Lowest: 1, Highest: 1, Address: netip.MustParseAddrPort("192.0.2.1:6000")}.Append(nil))
+	f.Add(Hello{Lowest: 1, Highest: 1, Address: netip.MustParseAddrPort("[2001:db8::1]:6000")}.Append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, err := ReadHello(bytes.NewReader(b))
 		if err != nil {

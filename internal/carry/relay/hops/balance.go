@@ -35,7 +35,8 @@ type candidate struct {
 
 // Order appends the indices of the hops that a flow tries, best first. Hops
 // that are down or ejected come last: trying them is better than a certain
-// reset. Drained hops are left out.
+// reset. Drained hops are left out, and far relays that take no flow now, for
+// which flows wait.
 func (s *Set) Order(into []uint16, source netip.Addr, now time.Duration) []uint16 {
 	if len(s.hops) == 1 {
 		if s.hops[0].drained.Load() {
@@ -44,9 +45,10 @@ func (s *Set) Order(into []uint16, source netip.Addr, now time.Duration) []uint1
 		return append(into, 0)
 	}
 	var inline [Few]candidate
-	all := inline[:0]
+	var few [Few]bool
+	all, serving := inline[:0], s.serving(few[:0], now)
 	for i, h := range s.hops {
-		if !h.drained.Load() {
+		if serving[i] {
 			all = append(all, candidate{
 				index:    uint16(i),
 				last:     !h.Usable(now),

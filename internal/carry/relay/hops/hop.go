@@ -31,6 +31,8 @@ type Hop struct {
 	port     atomic.Uint32   // of the last failed connect
 	kept     atomic.Bool     // it gets flows while it returns
 	watched  atomic.Bool     // it is probed because connects failed
+	away     atomic.Bool     // its session did not stand at the last look, for longer than a moment
+	suspect  monotime.Atomic // since when its far relay owes an answer; 0: it does not
 
 	mu        sync.Mutex    // guards the fields below
 	ejections int           // in a row, without a success in between

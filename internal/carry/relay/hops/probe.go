@@ -117,7 +117,7 @@ func (p *Probes) Follow(tunnels map[string]*Set) {
 func (s *Set) probing(tunnel string, i int) *probing {
 	one := &probing{tunnel: tunnel, target: s.forward[i], health: s.health}
 	if one.health.Probe == nil {
-		if one.target.Original || one.health.Blind {
+		if one.target.Original || one.health.Blind || one.target.Carrier != nil {
 			return nil
 		}
 		one.until, one.health.Probe = true, ConnectProbe{}

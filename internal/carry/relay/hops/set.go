@@ -23,6 +23,9 @@ type Target struct {
 	Ports    int // from Port on; 0 means 1
 	Weight   int // of its share among hops of the same priority; 0 means 1
 	Priority int // the least is chosen first; 0 means 1
+	// Carrier makes the hop a far relay: it carries the flows there. Either all hops of a tunnel
+	// have one, or none.
+	Carrier flow.Carrier
 }
 
 // String is the target in the form host:port or host:low-high, as configured, or
@@ -61,7 +64,7 @@ func New(forward []Target, balance Balance, health Health, was *Set) *Set {
 		if h == nil {
 			h = &Hop{name: t.String()}
 		}
-		h.kept.Store(health.EjectAfter < 0 || health.Blind)
+		h.kept.Store(health.EjectAfter < 0 || health.Blind || t.Carrier != nil) // a session that stands has shown that it works
 		s.hops = append(s.hops, h)
 	}
 	return s
@@ -98,8 +101,12 @@ func (s *Set) ConnectFailed(h *Hop, port uint16, now time.Duration, err error) t
 
 // Snapshot adds the hops as they are at now to all.
 func (s *Set) Snapshot(all []flow.Hop, now time.Duration) []flow.Hop {
+	first := len(all)
 	for i, h := range s.hops {
 		all = append(all, h.snapshot(&s.forward[i], now))
+	}
+	if s.Paired() {
+		s.addPairs(all[first:], now)
 	}
 	return all
 }

@@ -53,7 +53,7 @@ type family struct {
 var (
 	tunnelStates = []string{"listening", "waiting", "shedding", "paused", "drained", "draining", "removed"}
 	useStates    = []flow.UseState{flow.Untried, flow.Up, flow.Returning, flow.Down}
-	hopStates    = []flow.HopState{flow.HopUntried, flow.HopUp, flow.HopReturning, flow.HopDown, flow.HopEjected, flow.HopDrained}
+	hopStates    = []flow.HopState{flow.HopUntried, flow.HopUp, flow.HopReturning, flow.HopDown, flow.HopEjected, flow.HopDrained, flow.HopSameHost}
 	commonErrnos = []string{"ECONNABORTED", "EMFILE", "ENFILE", "ENOBUFS", "ENOMEM"}
 	commonSheds  = []string{"descriptors", "memory", "cgroup_memory", "tcp_memory", "cpu"}
 )

@@ -1,0 +1,73 @@
+package pair
+
+import (
+	"crypto/ed25519"
+	"crypto/tls"
+	"net/netip"
+	"slices"
+	"time"
+
+	"longhaul/internal/carry/flow"
+)
+
+// maxPlacesOf bounds the addresses of a host that a session tries beside those of its tunnel.
+const maxPlacesOf = 8
+
+// hostOf is the host that has proved its key in a handshake.
+func (p *process) hostOf(conn *tls.Conn) (host, error) {
+	certificates := conn.ConnectionState().PeerCertificates
+	if len(certificates) == 0 {
+		return host{}, problem(flow.PairKeyUnknown, "no certificate")
+	}
+	key, ok := certificates[0].PublicKey.(ed25519.PublicKey)
+	if !ok {
+		return host{}, problem(flow.PairKeyUnknown, "key of type %T", certificates[0].PublicKey)
+	}
+	peer, known := p.identity.PeerOf(key)
+	if !known {
+		return host{}, problem(flow.PairKeyUnknown, "a key of no peer")
+	}
+	return host{key, peer}, nil
+}
+
+// renamed is the host with the name that the list of peers has for it now.
+func (p *process) renamed(h host) host {
+	if h.key != nil {
+		if name, known := p.identity.PeerOf(h.key); known {
+			h.name = name
+		}
+	}
+	return h
+}
+
+// same reports whether two hosts are one.
+func (p *process) same(a, b host) bool {
+	return a.key != nil && a.key.Equal(b.key) || p.renamed(a).name == p.renamed(b).name
+}
+
+// placesOf are the addresses at which a host was, and nobody since, the latest first: those of a tunnel, and
+// others that are allowed.
+func (p *process) placesOf(tunnel string, who host, allowed func(netip.Addr) bool) (all []netip.AddrPort) {
+	seen := map[netip.AddrPort]time.Time{}
+	for w, one := range p.book.all() {
+		if (w.tunnel == tunnel || allowed(w.at.Addr())) && p.same(one.who, who) && one.seen.After(seen[w.at]) {
+			seen[w.at] = one.seen
+		}
+	}
+	for at := range seen {
+		all = append(all, at)
+	}
+	slices.SortFunc(all, func(x, y netip.AddrPort) int { return seen[y].Compare(seen[x]) })
+	return all[:min(len(all), maxPlacesOf)]
+}
+
+// hostsFor are the hosts that a name means, the one that was last at an address first.
+func (p *process) hostsFor(peer, tunnel string, at netip.AddrPort) []string {
+	hosts := p.identity.Hosts(peer)
+	if who, known := p.book.last(tunnel, at); known && len(hosts) > 1 {
+		if i := slices.Index(hosts, p.renamed(who).name); i > 0 {
+			hosts[0], hosts[i] = hosts[i], hosts[0]
+		}
+	}
+	return hosts
+}

@@ -1,0 +1,160 @@
+package hops
+
+import (
+	"fmt"
+	"time"
+
+	"longhaul/internal/carry/flow"
+)
+
+// The hop of a near tunnel is a far relay. Its carrier says whether that takes flows. New flows
+// follow what it says at once; screens show that a session does not stand once it is away for longer
+// than a moment. Of several far relays, those that lose flows are ejected as other hops.
+
+const (
+	// settles is how long a pair that has stood is away until its hop is down: a control
+	// connection that breaks is replaced in less time.
+	settles = 500 * time.Millisecond
+	// firstSettles is the same for a session whose relays have not met yet, as at the start or
+	// after an upgrade: a handshake over a long path.
+	firstSettles = 2 * time.Second
+)
+
+// ofPair decides how a pair is on screens.
+func ofPair(p flow.Taking, now time.Time) flow.PairHop {
+	within := settles
+	if !p.Met {
+		within = firstSettles
+	}
+	h := flow.PairHop{Taking: p, State: flow.HopDown}
+	switch settling := now.Sub(p.Since) < within; {
+	case p.Trouble != "" && (p.Takes || p.Stood && settling):
+		h.Reason, h.Why = flow.ReasonHopsDown, fmt.Sprintf("the tunnel of %s %s", p.Peer, p.Trouble)
+	case p.Takes, p.Stood && settling:
+		h.State = flow.HopUp
+	case settling:
+		h.State = flow.HopUntried
+	default:
+		h.Reason, h.Why = flow.ReasonPairDown, flow.PairProblemText(p.Problem, p.Peer)
+	}
+	return h
+}
+
+// Paired reports whether the hops are far relays.
+func (s *Set) Paired() bool { return s.forward[0].Carrier != nil }
+
+// Carrier returns the carrier of a hop of an index that Order has returned.
+func (s *Set) Carrier(i uint16) flow.Carrier { return s.forward[i].Carrier }
+
+// AllDrained reports whether the operator has taken every hop out of service.
+func (s *Set) AllDrained() bool {
+	for _, h := range s.hops {
+		if !h.Drained() {
+			return false
+		}
+	}
+	return true
+}
+
+// Serves reports whether one of the hops takes flows now.
+func (s *Set) Serves(now time.Duration) bool {
+	var few [Few]bool
+	for _, one := range s.serving(few[:0], now) {
+		if one {
+			return true
+		}
+	}
+	return false
+}
+
+// Stood reports whether a pair of the hops has ever stood.
+func (s *Set) Stood() bool {
+	for i := range s.forward {
+		if c := s.forward[i].Carrier; c != nil && c.Taking().Stood {
+			return true
+		}
+	}
+	return false
+}
+
+// serving appends for each hop whether it is not drained, and as a far relay takes flows now. A far
+// relay to which an earlier hop leads as well is used by that one alone.
+func (s *Set) serving(into []bool, now time.Duration) []bool {
+	var few [Few]string
+	hosts := few[:0]
+	for i, h := range s.hops {
+		serves, host := !h.drained.Load(), ""
+		if c := s.forward[i].Carrier; c != nil {
+			p := c.Taking()
+			h.note(&p, now)
+			if serves = serves && p.Takes && !p.Suspect && p.Trouble == ""; serves {
+				host = p.Host
+			}
+			for _, other := range hosts {
+				if host != "" && other == host {
+					serves, host = false, ""
+				}
+			}
+		}
+		into, hosts = append(into, serves), append(hosts, host)
+	}
+	return into
+}
+
+// note takes note of what a hop's carrier says: since when it is suspect, and that its session has
+// returned, after which its share grows little by little.
+func (h *Hop) note(p *flow.Taking, now time.Duration) {
+	switch {
+	case !p.Suspect:
+		h.suspect.Store(0)
+	case h.suspect.Load() == 0:
+		h.suspect.Store(now)
+	}
+	switch {
+	case !p.Takes && time.Since(p.Since) >= settles:
+		h.away.Store(true)
+	case p.Takes && h.away.Swap(false):
+		h.back.Store(now)
+	}
+}
+
+// addPairs fills in what the pairs of hops are like, and with it the hops' states.
+func (s *Set) addPairs(all []flow.Hop, now time.Duration) {
+	wall := time.Now()
+	for i := range all {
+		hop := &all[i]
+		taking := s.forward[i].Carrier.Taking()
+		s.hops[i].note(&taking, now)
+		p := ofPair(taking, wall)
+		if since := s.hops[i].suspect.Load(); len(all) > 1 && p.State == flow.HopUp && since != 0 && now-since >= settles {
+			p.State, p.Reason, p.Why = flow.HopDown, flow.ReasonHopsDown, p.Peer+" owes an answer"
+		}
+		hop.Pair = &p
+		if p.Host != p.Peer {
+			hop.Host = p.Host
+		}
+		flows := hop.State == flow.HopEjected || hop.State == flow.HopReturning // what they have seen
+		if hop.State == flow.HopDrained || len(all) > 1 && flows && p.State == flow.HopUp {
+			continue
+		}
+		hop.State, hop.Usable, hop.Since, hop.LastError = p.State, p.State != flow.HopDown, p.Since, p.Why
+	}
+	markSameHosts(all)
+}
+
+// markSameHosts marks the hops whose far relay is that of an earlier one that is in use.
+func markSameHosts(all []flow.Hop) {
+	for i := range all {
+		for k := range i {
+			one, hop := &all[k], &all[i]
+			if hop.Pair.Host != "" && one.Pair.Host == hop.Pair.Host && inUse(one) && inUse(hop) {
+				hop.State, hop.Usable, hop.LastError = flow.HopSameHost, false, "leads to the same relay as "+one.Name
+			}
+		}
+	}
+}
+
+// inUse reports whether the session of a hop stands, and flows may have it.
+func inUse(h *flow.Hop) bool {
+	return h.Pair.State == flow.HopUp && h.State != flow.HopDrained && h.State != flow.HopSameHost
+}
