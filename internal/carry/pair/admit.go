@@ -83,7 +83,7 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 		return nil, false, errEnding
 	}
 	f = newFlow(s, o.Flow, flow.LegOptions{})
-	f.phase = phaseDialing
+	f.phase, f.opening = phaseDialing, &opening{}
 	if s.noResume {
 		f.sf.NoResume()
 	}

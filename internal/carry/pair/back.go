@@ -15,7 +15,7 @@ import (
 
 // hold has a flow be held. The caller holds f.mu.
 func (nr *nearPart) hold(c flow.Client) {
-	nr.client = &c
+	nr.f.opening.client = &c
 	nr.f.s.setHeld(nr.f, true)
 }
 
@@ -28,7 +28,7 @@ func (nr *nearPart) giveBack(c stream.Cause, byPeer bool) bool {
 		return false
 	}
 	s, heard := f.s, f.phase != phaseFresh
-	nr.back, nr.client, f.told = nr.client, nil, byPeer
+	nr.given, f.told = true, byPeer
 	nr.openDue = false
 	f.leg.part()
 	f.lanes.leave()

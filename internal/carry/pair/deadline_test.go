@@ -78,7 +78,7 @@ func TestClientsOfAnOutage(t *testing.T) {
 					time.AfterFunc(at, func() { s.served.Store(int64(stampNow())) })
 				}
 				f := newFlow(s, 1, flow.LegOptions{})
-				f.near.opening = &wire.Open{Deadline: deadline}
+				f.opening = &opening{Open: wire.Open{Deadline: deadline}}
 				began := time.Now()
 				for !f.over.Load() {
 					time.Sleep(tickEvery)

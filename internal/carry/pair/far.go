@@ -42,8 +42,8 @@ func (fr *farPart) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) 
 	ctx, cancel := context.WithTimeout(f.s.node.ctx, min(o.Deadline, maxDeadline))
 	defer cancel()
 	f.mu.Lock()
-	fr.cancel = cancel
-	unwanted := fr.gone
+	f.opening.cancel = cancel
+	unwanted := f.opening.gone
 	f.mu.Unlock()
 	if unwanted {
 		fr.refuse(cause(flow.EndClientReset, nil))
@@ -68,9 +68,13 @@ func (fr *farPart) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) 
 
 // stopDial ends the search for a target that the near relay does not wait for. The caller holds f.mu.
 func (fr *farPart) stopDial() {
-	fr.gone = true
-	if fr.f.phase == phaseDialing && fr.cancel != nil {
-		fr.cancel()
+	o := fr.f.opening
+	if o == nil {
+		return
+	}
+	o.gone = true
+	if o.cancel != nil {
+		o.cancel()
 	}
 }
 
@@ -85,7 +89,7 @@ func (fr *farPart) takeTarget(t flow.Target, ahead []byte) error {
 		return err
 	}
 	f.leg.reset = t.Reset
-	f.leg.openedDue = true
+	f.leg.openedDue, f.opening = true, nil
 	f.phase.take(eventOpened)
 	f.s.post(f, true)
 	f.need.takeAhead(0, ahead)
@@ -99,7 +103,7 @@ func (fr *farPart) endDial(c stream.Cause) {
 	f := fr.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.leg.broken = true
+	f.leg.broken, f.opening = true, nil
 	f.phase.take(eventRefused)
 	f.abort(c)
 }
@@ -111,7 +115,7 @@ func (fr *farPart) refuse(c stream.Cause) {
 	f.s.refuse(f.id, c)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.leg.broken = true
+	f.leg.broken, f.opening = true, nil
 	f.phase.take(eventRefused)
 	f.sf.LocalReset(c)
 	f.sf.PeerGone(c)

@@ -11,7 +11,7 @@ import (
 var _ flow.Carried = (*Flow)(nil)
 
 func (f *Flow) end() flow.End {
-	e := flow.End{Reason: flow.EndClean, Back: f.near.back, Target: f.targetAddress(), Resumes: int(f.need.resumes),
+	e := flow.End{Reason: flow.EndClean, Back: f.near.client(), Target: f.targetAddress(), Resumes: int(f.need.resumes),
 		Outage: units.Seconds(f.need.outage.Truncate(time.Millisecond))} // a lane at once is no outage
 	e.Lanes, e.CongestionControl = f.lanes.counted.load(), f.s.laneCongestionControl()
 	out, in := int64(f.sf.Out.Acknowledged()), int64(f.sf.In.Position())

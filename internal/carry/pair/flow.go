@@ -24,13 +24,14 @@ type Flow struct {
 	cond cond        // of mu: anything changed
 	sf   stream.Flow // what is sent and received, and the ends
 
-	leg    leg        // its own socket
-	lanes  laneSet    // those that it has
-	spread laneSpread // how many it is to have, and which
-	need   laneNeed   // of a lane
-	watch  flowWatch  // what is looked at each tick
-	near   nearPart   // what only a near flow has
-	far    farPart    // what only a far flow has
+	leg     leg        // its own socket
+	lanes   laneSet    // those that it has
+	spread  laneSpread // how many it is to have, and which
+	need    laneNeed   // of a lane
+	watch   flowWatch  // what is looked at each tick
+	opening *opening   // nil: it has a target, or has ended without one
+	near    nearPart   // what only a near flow has
+	far     farPart    // what only a far flow has
 
 	phase   phase
 	running bool        // the goroutine exists
@@ -176,28 +177,41 @@ type flowWatch struct {
 // nearPart is what only a near flow has: its OPEN, and what it wants of its link.
 type nearPart struct {
 	f          *Flow
-	opening    *wire.Open // nil once OPENED has come
-	openDue    bool       // it is to be sent on the control connection
-	releasing  bool       // RELEASE is offered, and unanswered
+	openDue    bool // OPEN is to be sent on the control connection
+	releasing  bool // RELEASE is offered, and unanswered
 	releaseDue bool
 	queued     bool // it waits for a lane
 	needsOpen  bool // under the link's lock: the lane that it waits for is to bring its OPEN
 	wanted     bool // the far relay wants a lane for it
 	gaveBack   bool // its latest lane, to a crowd, and has the first one when it needs one again
-	// client has other hops, and no target here: nothing of it is read. nil: there are none, or it has one.
-	client *flow.Client
-	back   *flow.Client // client, which was given back
+	given      bool // the client was given back
 }
 
 // held reports that the flow's client may go to another hop, since the far relay has no target for it,
 // as far as this end knows.
-func (nr *nearPart) held() bool { return nr.client != nil }
+func (nr *nearPart) held() bool {
+	return nr.f.opening != nil && nr.f.opening.client != nil && !nr.given
+}
+
+// client is the client that was given back; nil: the flow has kept it.
+func (nr *nearPart) client() *flow.Client {
+	if !nr.given {
+		return nil
+	}
+	return nr.f.opening.client
+}
+
+// opening is what a flow has until it has a target.
+type opening struct {
+	wire.Open                    // near
+	client    *flow.Client       // near: it has other hops, and nothing of it is read; nil: there are none
+	cancel    context.CancelFunc // far: of the dial; nil: it has not begun
+	gone      bool               // far: the near relay does not know the flow
+}
 
 // farPart is what only a far flow has.
 type farPart struct {
-	f      *Flow
-	cancel context.CancelFunc // of the dial; nil: it has not begun
-	gone   bool               // the near relay does not know the flow
+	f *Flow
 }
 
 // of finds a lane among the flow's.

@@ -326,8 +326,9 @@ func (nr *nearPart) targetFound() {
 	if !nr.held() {
 		return
 	}
-	f, early := nr.f, nr.client.Early
-	nr.client = nil
+	f := nr.f
+	early := f.opening.client.Early
+	f.opening.client = nil
 	f.s.setHeld(f, false)
 	f.phase.take(eventOpened)
 	if !f.sf.Dead() {

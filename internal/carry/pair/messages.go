@@ -13,11 +13,11 @@ import (
 func (f *Flow) messages(out []byte) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.phase.unheard() || f.near.back != nil {
+	if f.phase.unheard() || f.near.given {
 		return out // the far relay has never heard of the flow, or is to forget it
 	}
-	if f.near.openDue && f.near.opening != nil {
-		out = wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.near.opening}.Append(out)
+	if f.near.openDue && f.opening != nil {
+		out = wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: &f.opening.Open}.Append(out)
 	}
 	f.near.openDue = false
 	if !f.phase.known() && !f.s.sealed() && !f.sf.ResetWaiting() {
@@ -79,9 +79,9 @@ func (f *Flow) take(m wire.Message) {
 	switch m.Type {
 	case wire.MessageOpened:
 		if f.s.near {
-			f.target, f.near.opening, f.moved = m.Text, nil, stampNow()
-			f.phase.take(eventOpened)
 			f.near.targetFound()
+			f.target, f.opening, f.moved = m.Text, nil, stampNow()
+			f.phase.take(eventOpened)
 		}
 	case wire.MessageRefused:
 		c := told(f.s.near, m)

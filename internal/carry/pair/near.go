@@ -44,7 +44,7 @@ func (nr *nearPart) assign(l *lane) bool {
 		nr.begin()
 		f.s.post(f, true)
 	default:
-		greet = nr.opening.Append(nil)
+		greet = f.opening.Append(nil)
 		nr.begin()
 	}
 	if !f.phase.known() || !f.sf.Out.InFlight() {

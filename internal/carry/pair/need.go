@@ -56,7 +56,7 @@ func (nd *laneNeed) openAhead() {
 	f, s := nd.f, nd.f.s
 	ctl := s.control()
 	waiting := int(s.waiting.Load())
-	if ctl == nil || f.near.opening == nil || !nd.wokeAt.IsZero() || waiting < crowd || !s.knows(wire.FeatureAhead) {
+	if ctl == nil || f.opening == nil || !nd.wokeAt.IsZero() || waiting < crowd || !s.knows(wire.FeatureAhead) {
 		return
 	}
 	room := ctl.room(waiting)
@@ -64,7 +64,7 @@ func (nd *laneNeed) openAhead() {
 		return
 	}
 	_, b := f.sf.Out.Peek(room)
-	if ctl.offer(wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: f.near.opening, Bytes: b}) {
+	if ctl.offer(wire.Message{Type: wire.MessageOpen, Flow: f.id, Open: &f.opening.Open, Bytes: b}) {
 		f.near.begin()
 		nd.wokeAt = stampNow()
 		s.link.sentAhead(f)

@@ -124,7 +124,7 @@ func (fw *flowWatch) arrived() bool {
 // not, it reports true when the far relay has had all its time, and a handshake's.
 func (fw *flowWatch) watchOpen(now time.Time) (lost bool) {
 	f := fw.f
-	if f.phase != phaseAsked || f.lanes.main() == nil || f.s.sealed() || f.near.opening == nil {
+	if f.phase != phaseAsked || f.lanes.main() == nil || f.s.sealed() || f.opening == nil {
 		return false
 	}
 	waited := min(f.lanes.all[0].since.until(now), f.s.upSince(now))
@@ -132,7 +132,7 @@ func (fw *flowWatch) watchOpen(now time.Time) (lost bool) {
 		f.need.wokeAt, f.near.openDue = stampOf(now), true
 		f.s.post(f, true)
 	}
-	return f.s.noResume && waited > f.near.opening.Deadline+fw.answerWithin()
+	return f.s.noResume && waited > f.opening.Deadline+fw.answerWithin()
 }
 
 // watchGap tells the other end that bytes are missing: their lane brings nothing, others do or have,

@@ -89,7 +89,7 @@ func (ls *laneSet) sendNext() bool {
 
 // takeEnd returns the report of the end, once.
 func (f *Flow) takeEnd() func() {
-	if f.phase != phaseOver || f.near.back != nil {
+	if f.phase != phaseOver || f.near.given {
 		return nil
 	}
 	s, e, done := f.s, f.end(), f.done

@@ -54,10 +54,10 @@ func (fw *flowWatch) look(now time.Time, w wait) {
 // for which lanes are being made. With these that is no longer than others wait.
 func (fw *flowWatch) unserved(now time.Time, w wait) bool {
 	f := fw.f
-	if f.phase != phaseFresh || f.near.opening == nil {
+	if f.phase != phaseFresh || f.opening == nil {
 		return false
 	}
-	waited, deadline := f.start.until(now), f.near.opening.Deadline+f.s.strained()
+	waited, deadline := f.start.until(now), f.opening.Deadline+f.s.strained()
 	return waited > deadline && (waited > w.resume || !w.outage && !w.makes && w.after > deadline) && f.s.stands(deadline, now)
 }
 

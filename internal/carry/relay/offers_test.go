@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -139,17 +140,19 @@ func TestHopsShareTheTime(t *testing.T) {
 func TestFlowWaitsForAHop(t *testing.T) {
 	nettest.CheckLeaks(t)
 	for _, told := range []bool{true, false} {
-		g, first, second := newHopsRig(t, nil)
+		g, first, second := newHopsRig(t, func(o *rigOptions) { o.Tunnels[0].ProxyIn = ProxyIn{Required: true} })
 		first.down.Store(true)
 		second.down.Store(true)
 		client := dial(t, g.addr)
+		write(t, client, proxyproto.AppendHeader(nil, 2, proxyproto.Header{Source: client.LocalAddr().(*net.TCPAddr).AddrPort(), Destination: g.addr}))
+		g.waiting()
 		write(t, client, []byte("request"))
 		nettest.Must(t, client.CloseWrite())
-		g.waiting()
 		if s := g.relay.Snapshot(); s.Flows[0].State != report.StateDialing || s.Flows[0].Hop != "" {
 			t.Errorf("the flow is %+v", s.Flows[0])
 		}
-		g.pass(DefaultConnectTimeout / 2)
+		g.pass(headerTimeout)
+		g.waiting()
 		second.down.Store(false)
 		if told {
 			g.relay.HopsChanged()
