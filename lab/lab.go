@@ -131,6 +131,15 @@ func (l *Lab) address(end Endpoint) error {
 	return nil
 }
 
+// Add adds a host to a lab that is built.
+func (l *Lab) Add(name string) (*hosts.Host, error) {
+	h, err := hosts.New(name)
+	if err == nil {
+		l.hosts[name] = h
+	}
+	return h, err
+}
+
 // Host returns a host by name, or nil.
 func (l *Lab) Host(name string) *hosts.Host { return l.hosts[name] }
 

@@ -96,7 +96,7 @@ func (w *world) countStanding(s *standing, way string, paired bool, at time.Time
 		if isWhole(f.err) {
 			whole++
 		}
-		reason, _, _ := strings.Cut(w.reason(f.local), " ")
+		reason := w.standingReason(f.local)
 		text := fmt.Sprintf("%s at %+.3f s: %v, reason %q", f.local, f.ended.Sub(at).Seconds(), f.err, reason)
 		if f.relay == 2 {
 			touched++

@@ -3,9 +3,15 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/bench/kit"
 	"longhaul/lab"
 	"longhaul/lab/link"
 )
@@ -37,12 +43,35 @@ func (w *world) fail(ctx context.Context, way string) error {
 	case cutOff:
 		return w.cut(true)
 	case frozen:
-		return unix.Kill(r.PID(), unix.SIGSTOP)
+		if err := unix.Kill(r.PID(), unix.SIGSTOP); err != nil {
+			return err
+		}
+		return stopped(ctx, r.PID())
 	case drained:
 		return errors.Join(r.Drain(ctx, tunnelMain), r.Drain(ctx, tunnelGreets))
 	}
 	_, err := r.Upgrade(ctx)
 	return err
+}
+
+// stopped waits until each thread of a process is stopped: one that runs goes on for a moment.
+func stopped(ctx context.Context, pid int) error {
+	for {
+		files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		runs := false
+		for _, file := range files {
+			stat, readErr := os.ReadFile(file)
+			_, state, _ := strings.Cut(string(stat), ") ")
+			err = errors.Join(err, readErr)
+			runs = runs || !strings.HasPrefix(state, "T")
+		}
+		if err == nil && runs {
+			err = kit.Pause(ctx, time.Millisecond)
+		}
+		if err != nil || !runs {
+			return err
+		}
+	}
 }
 
 // mend has it work again.

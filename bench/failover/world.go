@@ -237,6 +237,17 @@ func (w *world) reason(client string) string {
 	return ""
 }
 
+// standingReason is that of a standing flow's end. Its port may have had another flow since.
+func (w *world) standingReason(client string) string {
+	for _, line := range w.heard("tunnel=" + tunnelMain + " ") {
+		if _, after, found := strings.Cut(line, " end="); found && strings.Contains(line, client) {
+			reason, _, _ := strings.Cut(after, " ")
+			return reason
+		}
+	}
+	return ""
+}
+
 // missing says why a way cannot run on this machine; empty: it can.
 func missing(way string) string {
 	switch way {

@@ -44,8 +44,8 @@ func (c pageCommand) with(flags string) pageCommand {
 
 var (
 	inlineCommand = regexp.MustCompile("`(longhaul [^`]+)`")
-	pageHost      = regexp.MustCompile(`\b(?:(?:host|relay)-[ab]|at [AB])\b`)
-	pageFile      = regexp.MustCompile("`([a-z-]+\\.yaml)`")
+	pageHost      = regexp.MustCompile(`\b(?:(?:host|relay)-[ab]|at [AB]2?)\b`)
+	pageFile      = regexp.MustCompile("`([a-z0-9-]+\\.yaml)`")
 )
 
 // checkout is known before a test changes its directory.
@@ -197,11 +197,19 @@ func newPageSites(t *testing.T, bin string) *pageSites {
 	t.Chdir(filepath.Dir(data))
 	nettest.Must(t, os.Rename(data, "my.data"))
 	for _, host := range []string{"host-a", "relay-a", "relay-b", "host-b"} {
-		nettest.Must(t, s.Host(host).OwnRuntime())
-		nettest.Must(t, os.Mkdir(filepath.Join(s.state, host), 0o700))
+		s.give(host)
 	}
 	return s
 }
+
+// give gives a host directories of its own.
+func (s *pageSites) give(host string) {
+	s.t.Helper()
+	nettest.Must(s.t, s.Host(host).OwnRuntime())
+	nettest.Must(s.t, os.Mkdir(filepath.Join(s.state, host), 0o700))
+}
+
+func matches(pattern, text string) bool { return regexp.MustCompile(pattern).MatchString(text) }
 
 // useProgram has the hosts find the program under test by its name.
 func (s *pageSites) useProgram() {

@@ -26,22 +26,13 @@ func TestPairsPage(t *testing.T) {
 			return err == nil
 		}, func() string { return "no session stands" })
 	}
-	invited := make(chan struct{}) // closed when invite has ended, so that the relay gets its port
+	invite, invited := s.serveInvitation()
 	s.follow(p, []place{
-		{begins: "longhaul pair invite site-a --serve", instead: func(c pageCommand) {
-			go func() { // it waits for the join, which the next command is
-				defer close(invited)
-				_, _ = s.shell(c.hosts[0], c.line+" > line")
-			}()
-			nettest.Eventually(t, time.Minute, func() bool {
-				said, err := os.ReadFile("line")
-				return err == nil && strings.HasSuffix(string(said), "\n")
-			}, func() string { return "invite prints no line" })
-		}},
+		invite,
 		{begins: "longhaul pair invite ", prints: `^longhaul-pair-invite-\S+\n$`, then: func(said string) {
 			nettest.Must(t, os.WriteFile("line", []byte(said), 0o600))
 		}},
-		{begins: "longhaul pair join - <", prints: `^site-b is a peer now, and has the key\s+of\s+this\s+host\n$`, then: func(string) { <-invited }},
+		{begins: "longhaul pair join - <", prints: `^site-b is a peer now, and has the key\s+of\s+this\s+host\n$`, then: func(string) { invited() }},
 		{begins: "longhaul pair join - --as", prints: `^(vm2|site-a) is a peer now`},
 		{begins: "longhaul pair remove ", prints: `site-[ab]`},
 		{begins: "longhaul pair key ", prints: `^$`},
@@ -60,4 +51,22 @@ func TestPairsPage(t *testing.T) {
 	stands()
 	s.execute(pageCommand{line: "scp -P 9000 -o HostKeyAlias=host-b my.data root@relay-a:/srv/", hosts: []string{"host-a"}})
 	s.copied()
+}
+
+// serveInvitation is the place of an invite that waits for the join, which the next command is. invited
+// returns when it has ended, so that the relay gets its port.
+func (s *pageSites) serveInvitation() (p place, invited func()) {
+	ended := make(chan struct{})
+	p = place{begins: "longhaul pair invite site-a --serve", instead: func(c pageCommand) {
+		_ = os.Remove("line") // of an earlier one
+		go func() {
+			defer close(ended)
+			_, _ = s.shell(c.hosts[0], c.line+" > line")
+		}()
+		nettest.Eventually(s.t, time.Minute, func() bool {
+			said, err := os.ReadFile("line")
+			return err == nil && strings.HasSuffix(string(said), "\n")
+		}, func() string { return "invite prints no line" })
+	}}
+	return p, func() { <-ended }
 }
