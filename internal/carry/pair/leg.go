@@ -338,10 +338,9 @@ func (nr *nearPart) targetFound() {
 	f.wake()
 }
 
-// part gives the socket up, open.
+// part gives the socket up, open. To close it still resets: its peer has not been served.
 func (lg *leg) part() {
 	lg.f.s.node.poller.remove(lg.fd)
-	setReset(lg.fd, false)
 	lg.fd = -1
 }
 
