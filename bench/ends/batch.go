@@ -36,7 +36,7 @@ type Options struct {
 const (
 	usualLanes = 16
 	waitLanes  = 32 // the usual with outages or a long path, for which they wait
-	// upgradeLanes is the usual with upgrades, each of which sets up two sessions for each lane.
+	// upgradeLanes is the usual with upgrades and deaths, each of which sets up sessions for each lane.
 	upgradeLanes = 8
 	maxRTT       = 2 * time.Second
 	maxLanes     = 256
@@ -120,6 +120,7 @@ type Way struct {
 	Deaths     string       `json:"deaths,omitempty"`   // of far relays, counted
 	Bereft     int          `json:"bereft,omitempty"`   // scripts during which there was one
 	Cut        int          `json:"cut,omitempty"`      // of these, reset with a reason
+	Late       int          `json:"late,omitempty"`     // of these, reset at the target alone, whose bytes had been acknowledged
 	Again      int          `json:"again,omitempty"`    // runs whose target had a connection that its flow left
 	Slowest    float64      `json:"slowest_seconds"`    // script that met none of both
 }
@@ -167,7 +168,8 @@ type attempt struct {
 	Outcome
 	broken        *Violation // nil: direct TCP allows the outcome
 	met, upgraded bool       // there was a fault of the WAN, or an upgrade, meanwhile
-	bereft, cut   bool       // a relay died meanwhile; the flow ended with it
+	bereft        bool       // a relay died meanwhile
+	cut, late     bool       // the flow ended with it; only at the target, after the near relay had it as ended
 	again         int        // earlier runs, see Way.Again
 	took          time.Duration
 }
@@ -267,7 +269,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	}
 	usual := usualLanes
 	switch {
-	case o.Upgrades:
+	case o.Upgrades, slices.ContainsFunc(o.Through, func(name string) bool { return pairModes[name].hops }):
 		usual = upgradeLanes
 	case o.Outages || o.RTT > pairRTT:
 		usual = waitLanes
@@ -452,6 +454,9 @@ func (e *batch) note(k int, n uint64, a attempt) {
 	}
 	if a.cut {
 		r.Cut++
+	}
+	if a.late {
+		r.Late++
 	}
 	r.Again += a.again
 	if !a.met && !a.upgraded && !a.bereft {

@@ -124,7 +124,9 @@ func (r Result) WriteText(w io.Writer) error {
 			fmt.Fprintf(w, "  %d scripts met an upgrade: %s\n", way.Upgraded, way.Upgrades)
 		}
 		if way.Deaths != "" {
-			fmt.Fprintf(w, "  %d scripts met the death of a relay, %d were reset with a reason, %d ran again: %s\n", way.Bereft, way.Cut, way.Again, way.Deaths)
+			fmt.Fprintf(w, "  %d scripts met the death of a relay: %s\n", way.Bereft, way.Deaths)
+			fmt.Fprintf(w, "  %d were reset with a reason, %d at the target alone, %d ran again as the target had an empty connection\n",
+				way.Cut, way.Late, way.Again)
 		}
 		for _, f := range way.Findings {
 			fmt.Fprintf(w, "\n  %s, script %d: %s\n  the shortest that breaks the rule so (%d of %d runs): %s\n\n    %s\n\n  to repeat it: %s\n\n",

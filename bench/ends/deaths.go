@@ -22,7 +22,7 @@ const (
 	livesLeast, livesMost = 500 * time.Millisecond, 3 * time.Second
 )
 
-// deathReasons are those of a flow that a relay's death may cut.
+// deathReasons are those of a flow that a relay's death may cut at both ends.
 var deathReasons = []string{"peer-restarted", "peer-refused", "wan-lost"}
 
 // deaths has one of several far relays die at random moments, and come back.
@@ -123,11 +123,13 @@ func (p *pair) excused(i int, s *Script, began time.Time, a *attempt) (again boo
 		return true
 	}
 	reason := p.observer.endedBecause(p.nearRelay.Name, p.tunnel(i, s.Refused).name, began)
-	if !slices.Contains(deathReasons, reason) {
-		return false
-	}
-	if cutAllowed(s, &a.Outcome) == nil {
-		a.broken, a.cut = nil, true
+	named := slices.Contains(deathReasons, reason)
+	// The target may be cut alone. The far relay has acknowledged what it has given to the target's
+	// socket, so the near one may have the whole flow, and does not learn that the rest died on its
+	// way. Or the client has reset before its relay learns of the death.
+	late := reason == "end" || reason == "client-reset"
+	if (named || late) && !s.Refused && allowed(s, nil, &a.Outcome, [2]bool{named, true}) == nil {
+		a.broken, a.cut, a.late = nil, named, late
 	}
 	return false
 }

@@ -119,13 +119,13 @@ func violation(kind Kind, format string, args ...any) error {
 //  6. A connection reaches the target, unless the client has reset it before.
 //  7. What ends without a relay ends with one. An outage between relays may delay
 //     it for the time it takes, and no more.
-func Allowed(s *Script, direct, relayed *Outcome) error { return allowed(s, direct, relayed, false) }
+func Allowed(s *Script, direct, relayed *Outcome) error {
+	return allowed(s, direct, relayed, [2]bool{})
+}
 
-// cutAllowed is the rule for a flow that ended with its relay: any end may be reset at any moment,
-// and lose what is behind that. No stream may look whole that is not.
-func cutAllowed(s *Script, relayed *Outcome) error { return allowed(s, nil, relayed, true) }
-
-func allowed(s *Script, direct, relayed *Outcome, cut bool) error {
+// allowed is the rule for a flow that ended with a relay that died: an end that is cut may be reset at
+// any moment, and lose what is behind that. No stream may look whole that is not.
+func allowed(s *Script, direct, relayed *Outcome, cut [2]bool) error {
 	if direct != nil && direct.stuck() {
 		return violation(KindScript, "the script does not end: client %q, target %q", direct.Client.Stuck, direct.Target.Stuck)
 	}
@@ -135,7 +135,7 @@ func allowed(s *Script, direct, relayed *Outcome, cut bool) error {
 	if relayed.stuck() {
 		return violation(KindHang, "client %s, target %s", doing(relayed.Client), doing(relayed.Target))
 	}
-	if !relayed.Target.Connected && !s.Client.has(OpReset) && !cut {
+	if !relayed.Target.Connected && !s.Client.has(OpReset) && !cut[1] {
 		return violation(KindNeverCame, "the client has connected, and the target has nothing to accept")
 	}
 	whole := s.whole()
@@ -148,7 +148,7 @@ func allowed(s *Script, direct, relayed *Outcome, cut bool) error {
 		if err := endAllowed(names[i], script, s.ends()[1-i], e, peer); err != nil {
 			return err
 		}
-		if cut {
+		if cut[i] {
 			continue
 		}
 		if err := resetAllowed(names[i], e, peer); err != nil {

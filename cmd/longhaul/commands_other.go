@@ -21,9 +21,6 @@ func commands(env *env) []*cobra.Command {
 // isAvailable leaves the check to the socket.
 func isAvailable(string) bool { return true }
 
-// completeFlags completes no values.
-func completeFlags(*cobra.Command) {}
-
 // completeValues adds nothing to the names of commands and flags.
 func completeValues(*cobra.Command) {}
 

@@ -31,9 +31,9 @@ func newCompletion(env *env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion (bash | zsh | fish)",
 		Short: "Print the script that completes commands in a shell",
-		Long: `completion prints the script that lets the Tab key complete commands, flags and
-their values. The packages and longhaul service install put it where the shells
-look for it.`,
+		Long: `completion prints the script that lets the Tab key complete commands, flags,
+names and a few values. The packages and longhaul service install put it where
+the shells look for it.`,
 		Example: `  source <(longhaul completion bash)
   longhaul completion zsh > "${fpath[1]}/_longhaul"
   longhaul completion fish > ~/.config/fish/completions/longhaul.fish`,

@@ -3,51 +3,12 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/spf13/cobra"
-
 	"longhaul/internal/carry/pair/identity"
 )
-
-func TestCompleteWords(t *testing.T) {
-	words := func() []string { return []string{"cubic", "bbr", "brutal"} }
-	for _, c := range []struct {
-		start  string
-		isList bool
-		want   []string
-	}{
-		{"", false, []string{"cubic", "bbr", "brutal"}},
-		{"b", false, []string{"bbr", "brutal"}},
-		{"bbr,", false, nil},
-		{"bbr,", true, []string{"bbr,cubic", "bbr,brutal"}},
-		{"cubic,bbr,b", true, []string{"cubic,bbr,brutal"}},
-	} {
-		got, directive := completeWords(words, c.isList)(nil, nil, c.start)
-		if !slices.Equal(got, c.want) || directive != cobra.ShellCompDirectiveNoFileComp {
-			t.Errorf("%q is completed to %q, %v; want %q", c.start, got, directive, c.want)
-		}
-	}
-}
-
-func TestNamesIn(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"blue", "red"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := namesIn(dir); !slices.Equal(got, []string{"blue", "red"}) {
-		t.Errorf("names %q", got)
-	}
-	if got := namesIn(filepath.Join(dir, "none")); len(got) != 0 {
-		t.Errorf("a missing directory has %q", got)
-	}
-}
 
 func TestCompletePeers(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pair")

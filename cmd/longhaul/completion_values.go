@@ -58,10 +58,8 @@ func completeValues(cmd *cobra.Command) {
 		cmd.ValidArgsFunction = completeTunnelsAndHops
 	case "longhaul pair remove", "longhaul pair rename":
 		cmd.ValidArgsFunction = completePeers
-	case "longhaul cc load", "longhaul cc use":
+	case "longhaul cc load", "longhaul cc use", "longhaul cc unload":
 		cmd.ValidArgsFunction = completeAlgorithms
-	case "longhaul cc unload", "longhaul cc undo", "longhaul route undo", "longhaul mss undo":
-		completeChanges(cmd)
 	}
 	if f := cmd.Flags(); f.Lookup("control-socket") != nil && f.Lookup("name") != nil && cmd.Name() != "relay" {
 		if err := cmd.RegisterFlagCompletionFunc("name", completeRelays); err != nil {
@@ -148,4 +146,12 @@ func completeAlgorithms(_ *cobra.Command, given []string, start string) ([]strin
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(given, name) || !strings.HasPrefix(name, start) })
 	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+func namesOf[T any](all []T, name func(T) string) []string {
+	names := make([]string, len(all))
+	for i, one := range all {
+		names[i] = name(one)
+	}
+	return names
 }

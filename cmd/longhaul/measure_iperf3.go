@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -28,20 +27,9 @@ func addWithLetters(cmd *cobra.Command, flags *pflag.FlagSet) {
 	})
 }
 
-// iperf3Flags are iperf3's flags that measure does not have, each with what to do
-// instead.
+// iperf3Flags are iperf3's flags that measure has under another name.
 var iperf3Flags = []struct{ letter, name, instead string }{
 	{"u", "udp", "leave it out: longhaul measures TCP only"},
-	{"", "udp-counters-64bit", "leave it out: longhaul measures TCP only"},
-	{"", "sctp", "leave it out: longhaul measures TCP only"},
-	{"", "nstreams", "leave it out: longhaul measures TCP only"},
-	{"X", "xbind", "leave it out: longhaul measures TCP only"},
-	{"m", "mptcp", "leave it out: longhaul measures plain TCP"},
-	{"Z", "zerocopy", "leave it out: longhaul always copies what it sends"},
-	{"", "skip-rx-copy", "leave it out: longhaul always copies what it receives"},
-	{"", "gsro", "leave it out: the kernel offloads TCP by itself, see ethtool -k"},
-	{"F", "file", "leave it out: longhaul measures from memory to memory"},
-	{"", "repeating-payload", "leave it out: the data is a repeated pattern"},
 	{"", "bidir", "use --both"},
 	{"", "reverse", "use --receive, or -R"},
 	{"", "parallel", "use --streams N, or -P N"},
@@ -52,38 +40,21 @@ var iperf3Flags = []struct{ letter, name, instead string }{
 	{"", "bitrate", "use --pacing-rate RATE, or -b RATE"},
 	{"", "bandwidth", "use --pacing-rate RATE, or -b RATE"},
 	{"", "fq-rate", "use --pacing-rate RATE, or -b RATE"},
-	{"", "no-fq-socket-pacing", "leave it out: without --pacing-rate there is no pacing"},
-	{"", "pacing-timer", "leave it out: the kernel paces"},
 	{"k", "blockcount", "use --bytes SIZE: the blocks times the size of a write"},
 	{"", "server", "use --serve, or -s"},
 	{"D", "daemon", "run longhaul measure --serve from a service of systemd, or in the background"},
-	{"I", "pidfile", "leave it out: a service of systemd has the process's ID"},
-	{"1", "one-off", "leave it out: the server serves tests until Ctrl-C"},
-	{"", "idle-timeout", "leave it out: the server ends a test whose client is silent"},
 	{"", "cntl-ka", "use --timeout DURATION: it bounds the wait for the other side"},
 	{"", "server-max-duration", "use --max-time DURATION"},
 	{"", "server-bitrate-limit", "use --max-time, --max-streams and --max-window"},
 	{"B", "bind", "for a server use --listen ADDRESS; a client's address is the route's (ip route, src)"},
 	{"", "bind-dev", "choose the device by a route (ip route, dev), or use --netns NAME"},
-	{"", "cport", "leave it out: the kernel chooses the client's ports"},
 	{"4", "version4", "give the host's IPv4 address for its name"},
 	{"6", "version6", "give the host's IPv6 address for its name"},
-	{"S", "tos", "leave it out: longhaul marks no packets in a test"},
-	{"", "dscp", "leave it out: longhaul marks no packets in a test"},
-	{"L", "flowlabel", "leave it out: the kernel chooses the flow label"},
-	{"", "dont-fragment", "leave it out: TCP finds the path MTU"},
 	{"A", "affinity", "use taskset -c CPU longhaul measure"},
-	{"T", "title", "leave it out, or print a line before the test"},
-	{"", "extra-data", "leave it out: add the field with jq"},
-	{"f", "format", "leave it out: each figure has the unit that fits; --json has plain numbers"},
-	{"V", "verbose", "leave it out: the summary has all figures"},
-	{"d", "debug", "leave it out"},
 	{"", "json-stream", "use --csv for a line per interval, or --json"},
 	{"", "json-stream-full-output", "use --csv for a line per interval, or --json"},
 	{"", "logfile", "redirect the output: > FILE"},
-	{"", "forceflush", "leave it out: each line is written at once"},
 	{"", "timestamps", "pipe the output through ts, of moreutils"},
-	{"", "get-server-output", "leave it out: the summary has the server's figures"},
 	{"", "connect-timeout", "use --timeout DURATION"},
 	{"", "rcv-timeout", "use --timeout DURATION"},
 	{"", "snd-timeout", "use --timeout DURATION"},
@@ -108,9 +79,6 @@ func explainFlag(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
 		name, isLetter := unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames() != ""
-		if !isLetter {
-			name = iperf3Name(name)
-		}
 		for _, f := range iperf3Flags {
 			given := "--" + f.name
 			if isLetter {
@@ -122,21 +90,4 @@ func explainFlag(cmd *cobra.Command, err error) error {
 		}
 	}
 	return cmd.Parent().FlagErrorFunc()(cmd, err)
-}
-
-// iperf3Name completes the name of a flag: iperf3 takes any beginning that only one flag has.
-func iperf3Name(name string) string {
-	whole, found := name, 0
-	for _, f := range iperf3Flags {
-		switch {
-		case f.name == name:
-			return name
-		case f.name != "" && strings.HasPrefix(f.name, name):
-			whole, found = f.name, found+1
-		}
-	}
-	if found != 1 {
-		return name
-	}
-	return whole
 }

@@ -45,7 +45,6 @@ command line or bad configuration; 3 done with a loss that the command names.`,
 	root.AddCommand(commands(env)...)
 	root.InitDefaultHelpCmd()
 	completeValues(root)
-	completeFlags(root)
 	return root
 }
 

@@ -27,6 +27,7 @@ import (
 	"longhaul/internal/words/display"
 	"longhaul/internal/words/portrange"
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/sorted"
 )
 
 func newStatus(env *env) *cobra.Command {
@@ -129,13 +130,13 @@ func askAll(ctx context.Context, paths []string) []statusAnswer {
 
 var flowOrders = map[string]func([]relay.FlowSnapshot){
 	"goodput": func(f []relay.FlowSnapshot) {
-		slices.SortStableFunc(f, func(a, b relay.FlowSnapshot) int { return cmp.Compare(goodput(b), goodput(a)) })
+		sorted.By(f, func(a, b relay.FlowSnapshot) int { return cmp.Compare(goodput(b), goodput(a)) })
 	},
 	"bytes": func(f []relay.FlowSnapshot) {
-		slices.SortStableFunc(f, func(a, b relay.FlowSnapshot) int { return cmp.Compare(moved(b), moved(a)) })
+		sorted.By(f, func(a, b relay.FlowSnapshot) int { return cmp.Compare(moved(b), moved(a)) })
 	},
 	"age": func(f []relay.FlowSnapshot) {
-		slices.SortStableFunc(f, func(a, b relay.FlowSnapshot) int { return cmp.Compare(b.AgeSeconds, a.AgeSeconds) })
+		sorted.By(f, func(a, b relay.FlowSnapshot) int { return cmp.Compare(b.AgeSeconds, a.AgeSeconds) })
 	},
 }
 

@@ -33,7 +33,7 @@ func writePairs(w io.Writer, p *flow.Pairs, tunnel string, now time.Time) {
 		}
 		writePaths(w, s.Paths)
 		for _, fact := range s.Facts() {
-			fmt.Fprintf(w, "    %s\n", fact)
+			display.WriteParagraph(w, "    ", fact)
 		}
 		for _, note := range s.Notes() {
 			display.WriteParagraph(w, "    ", note)

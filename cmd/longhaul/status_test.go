@@ -82,7 +82,7 @@ func TestStatusTable(t *testing.T) {
 		},
 	}
 	busy.Pairs = &flow.Pairs{Sessions: []flow.Session{
-		{Tunnel: "quiet", Peer: "site-b", End: flow.NearEnd, Encrypted: true, Resumable: true, Up: true, Since: now.Add(-time.Hour), RTT: units.Seconds(60 * time.Millisecond), LanesWarm: 4, LanesBusy: 2,
+		{Tunnel: "quiet", Peer: "site-b", End: flow.NearEnd, Encrypted: true, Resumable: true, Up: true, Since: now.Add(-time.Hour), RTT: units.Seconds(60 * time.Millisecond), Release: "longhaul v0.9.1 go1.26.8 linux/arm64", ReleaseHere: "longhaul v1.0.0 go1.26.8 linux/amd64", LanesWarm: 4, LanesBusy: 2,
 			FlowsMoving: 2, FlowsParked: 1000, FlowsResuming: 1, RetainedBytes: 12 << 20, Resumes: 3, Outage: units.Seconds(21 * time.Second), Draining: true,
 			Paths: []flow.Path{
 				{Path: "192.0.2.10", Up: true, Active: true, Control: true, RTT: units.Seconds(20 * time.Millisecond), Busy: 2, Sent: 5 << 30, Received: 9000},

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"longhaul/internal/words/sorted"
 )
 
 // Change is a change of settings in a schedule. A nil direction stays
@@ -29,7 +31,7 @@ func (l *Link) Follow(ctx context.Context, start time.Time, schedule []Change) e
 		}
 	}
 	schedule = slices.Clone(schedule)
-	slices.SortStableFunc(schedule, func(a, b Change) int { return int(a.At - b.At) })
+	sorted.By(schedule, func(a, b Change) int { return int(a.At - b.At) })
 	for _, c := range schedule {
 		timer := time.NewTimer(time.Until(start.Add(c.At)))
 		select {

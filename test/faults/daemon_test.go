@@ -51,12 +51,17 @@ const nobody = 65534
 // configuration stands for the path of its control socket.
 func startDaemon(t *testing.T, host *hosts.Host, how supervision, config string) *daemon {
 	t.Helper()
+	return startProgram(t, nettest.Longhaul(t), host, how, config)
+}
+
+func startProgram(t *testing.T, program string, host *hosts.Host, how supervision, config string) *daemon {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "lh") // short: a socket's path has 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	return launchDaemon(t, host, how, dir, config)
+	return launchProgram(t, program, host, how, dir, config)
 }
 
 // restartDaemon starts a relay that has ended again, as it was.
@@ -72,9 +77,14 @@ func restartDaemon(t *testing.T, host *hosts.Host, was *daemon) *daemon {
 
 func launchDaemon(t *testing.T, host *hosts.Host, how supervision, dir, config string) *daemon {
 	t.Helper()
+	return launchProgram(t, nettest.Longhaul(t), host, how, dir, config)
+}
+
+func launchProgram(t *testing.T, program string, host *hosts.Host, how supervision, dir, config string) *daemon {
+	t.Helper()
 	d := &daemon{t: t, log: &logText{filepath.Join(dir, "log")}, dir: dir, exited: make(chan struct{})}
 	d.write(config)
-	d.cmd = exec.Command(nettest.Longhaul(t), "relay", "--config", d.file())
+	d.cmd = exec.Command(program, "relay", "--config", d.file())
 	stderr, err := os.Create(d.log.path)
 	if err != nil {
 		t.Fatal(err)

@@ -29,6 +29,8 @@ type pairOf struct {
 	settingsFar        string // of the far one
 	peerName           string // of the near relay in the far tunnel; "": near
 	withoutWaitForPair bool
+	// nearProgram and farProgram are other programs than the one under test.
+	nearProgram, farProgram string
 }
 
 // pairKeys makes the keys of two hosts that know each other, in directories of their
@@ -61,14 +63,14 @@ func (p *pairOf) startFar() {
 	if p.nearKeys == "" {
 		p.pairKeys()
 	}
-	p.far = startDaemon(p.t, p.farHost, p.supervision, p.farConfig())
+	p.far = startProgram(p.t, cmp.Or(p.farProgram, nettest.Longhaul(p.t)), p.farHost, p.supervision, p.farConfig())
 }
 
 // startNear starts the near relay and waits until the pair stands, unless told not to.
 func (p *pairOf) startNear() {
 	p.t.Helper()
 	p.forward = cmp.Or(p.forward, p.wan)
-	p.near = startDaemon(p.t, p.nearHost, p.supervision, p.nearConfig())
+	p.near = startProgram(p.t, cmp.Or(p.nearProgram, nettest.Longhaul(p.t)), p.nearHost, p.supervision, p.nearConfig())
 	if !p.withoutWaitForPair {
 		p.expectUp()
 	}

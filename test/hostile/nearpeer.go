@@ -52,7 +52,15 @@ func pingFlood(ctx context.Context, a *Attacker) error {
 
 // floodControl floods control connections of one session after another.
 func floodControl(ctx context.Context, a *Attacker, d Dialing, next func([]byte) []byte) error {
-	left := a.count(manyMessages)
+	return a.inSessions(ctx, manyMessages, d, func(s *Session, left *int) error {
+		return s.Control.flood(ctx, left, next)
+	})
+}
+
+// inSessions attacks in one session after another, until so many messages have gone; do counts them down.
+// A session of a small receive buffer reads nothing.
+func (a *Attacker) inSessions(ctx context.Context, messages int, d Dialing, do func(s *Session, left *int) error) error {
+	left := a.count(messages)
 	return again(ctx, manySessions, func(int) error {
 		if left <= 0 {
 			<-ctx.Done()
@@ -66,8 +74,17 @@ func floodControl(ctx context.Context, a *Attacker, d Dialing, next func([]byte)
 		if d.ReceiveBuffer == 0 {
 			s.Control.Answer()
 		}
-		return s.Control.flood(ctx, &left, next)
+		return do(s, &left)
 	})
+}
+
+// begin begins a session that answers what the relay asks.
+func (a *Attacker) begin(ctx context.Context) (*Session, error) {
+	s, err := a.Peer.Begin(ctx, a.Peer.Hello(), Dialing{})
+	if err == nil {
+		s.Control.Answer()
+	}
+	return s, err
 }
 
 // goneFlood asks for answers about flows that are unknown, and reads none.
@@ -80,36 +97,25 @@ func goneFlood(ctx context.Context, a *Attacker) error {
 
 // opens opens flows on a lane and ahead of lanes, in turn.
 func opens(ctx context.Context, a *Attacker, read bool) error {
-	left := a.count(400_000)
 	d := Dialing{ReceiveBuffer: smallBuffer}
 	if read {
 		d = Dialing{}
 	}
-	return again(ctx, manySessions, func(int) error {
-		if left <= 0 {
-			<-ctx.Done()
-			return ctx.Err()
-		}
-		s, err := a.Peer.Begin(ctx, a.Peer.Hello(), d)
-		if err != nil {
-			return err
-		}
-		defer s.Control.Close()
+	return a.inSessions(ctx, 400_000, d, func(s *Session, left *int) error {
 		lane, err := s.Lane(ctx, Dialing{})
 		if err != nil {
 			return err
 		}
 		defer lane.Close()
 		if read {
-			s.Control.Answer()
 			lane.Discard()
 		}
 		var b []byte
-		for left > 0 && ctx.Err() == nil {
-			if err := lane.block(&b, &left, func(dst []byte) []byte { return s.NextOpen().Append(dst) }); err != nil {
+		for *left > 0 && ctx.Err() == nil {
+			if err := lane.block(&b, left, func(dst []byte) []byte { return s.NextOpen().Append(dst) }); err != nil {
 				return err
 			}
-			if err := s.Control.block(&b, &left, func(dst []byte) []byte { return s.OpenAhead([]byte{TargetEcho}).Append(dst) }); err != nil {
+			if err := s.Control.block(&b, left, func(dst []byte) []byte { return s.OpenAhead([]byte{TargetEcho}).Append(dst) }); err != nil {
 				return err
 			}
 		}
@@ -131,12 +137,11 @@ func held(ctx context.Context, a *Attacker, messages int, closes bool) error {
 	hold := crowd{most: holdAtOnce}
 	defer hold.close()
 	return again(ctx, a.count(88), func(int) error {
-		s, err := a.Peer.Begin(ctx, a.Peer.Hello(), Dialing{})
+		s, err := a.begin(ctx)
 		if err != nil {
 			return err
 		}
 		hold.add(s.Control)
-		s.Control.Answer()
 		lane, err := s.Lane(ctx, Dialing{})
 		if err != nil {
 			return err
@@ -230,12 +235,11 @@ func sessions(ctx context.Context, a *Attacker) error {
 func idleLanes(ctx context.Context, a *Attacker) error {
 	hold := crowd{most: holdAtOnce}
 	defer hold.close()
-	s, err := a.Peer.Begin(ctx, a.Peer.Hello(), Dialing{})
+	s, err := a.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.Control.Close()
-	s.Control.Answer()
 	s.hello.Features |= wire.FeaturePad // the relay sends padding, which nobody reads
 	err = again(ctx, a.count(holdAtOnce), func(int) error {
 		lane, err := s.Lane(ctx, Dialing{ReceiveBuffer: smallBuffer})
@@ -330,12 +334,11 @@ func randomKey(r *rand.Rand) (key []byte) {
 func slowRead(ctx context.Context, a *Attacker) error {
 	hold := crowd{most: holdAtOnce}
 	defer hold.close()
-	s, err := a.Peer.Begin(ctx, a.Peer.Hello(), Dialing{})
+	s, err := a.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.Control.Close()
-	s.Control.Answer()
 	err = again(ctx, a.count(88), func(int) error {
 		lane, err := s.Lane(ctx, Dialing{ReceiveBuffer: smallBuffer})
 		if err != nil {
@@ -357,26 +360,15 @@ func slowRead(ctx context.Context, a *Attacker) error {
 // wakeFlood sends bytes of flows without a lane, in any order, and of unknown flows.
 func wakeFlood(ctx context.Context, a *Attacker) error {
 	r := rand.New(rand.NewPCG(a.Seed, 4))
-	left := a.count(manyMessages)
 	bytes := make([]byte, wire.MaxWake)
-	return again(ctx, manySessions, func(int) error {
-		if left <= 0 {
-			<-ctx.Done()
-			return ctx.Err()
-		}
-		s, err := a.Peer.Begin(ctx, a.Peer.Hello(), Dialing{})
-		if err != nil {
-			return err
-		}
-		defer s.Control.Close()
-		s.Control.Answer()
+	return a.inSessions(ctx, manyMessages, Dialing{}, func(s *Session, left *int) error {
 		const flows = 16
 		for range flows {
 			if err := s.Control.Send(s.OpenAhead([]byte{TargetReads})); err != nil {
 				return err
 			}
 		}
-		return s.Control.flood(ctx, &left, func(dst []byte) []byte {
+		return s.Control.flood(ctx, left, func(dst []byte) []byte {
 			return wire.Message{Type: wire.MessageWake, Flow: 1 + r.Uint64N(2*flows), Offset: r.Uint64N(1 << 20),
 				Bytes: bytes[:r.IntN(len(bytes))]}.Append(dst)
 		})
@@ -388,12 +380,11 @@ func records(ctx context.Context, a *Attacker) error {
 	zeros := compress.Append(nil, make([]byte, compress.MaxPlain))
 	damaged := append([]byte{}, zeros...)
 	damaged[len(damaged)-1] ^= 0xff
-	s, err := a.Peer.Begin(ctx, a.Peer.Hello(), Dialing{})
+	s, err := a.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.Control.Close()
-	s.Control.Answer()
 	return again(ctx, a.count(manySessions), func(int) error {
 		lane, err := s.Lane(ctx, Dialing{})
 		if err != nil {
@@ -431,12 +422,11 @@ func err2text(err error) string {
 func attachChurn(ctx context.Context, a *Attacker) error {
 	hold := crowd{most: 32}
 	defer hold.close()
-	s, err := a.Peer.Begin(ctx, a.Peer.Hello(), Dialing{})
+	s, err := a.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.Control.Close()
-	s.Control.Answer()
 	const flows = 16
 	for range flows {
 		if err := s.Control.Send(s.OpenAhead([]byte{TargetSends})); err != nil {
@@ -467,21 +457,10 @@ const terminalText = "\x1b[2J\x1b[1;1H\u202egpj.exe\r\n\x00end=clean"
 
 // resetText opens flows and resets them.
 func resetText(ctx context.Context, a *Attacker) error {
-	left := a.count(200_000)
-	return again(ctx, manySessions, func(i int) error {
-		if left <= 0 {
-			<-ctx.Done()
-			return ctx.Err()
-		}
-		s, err := a.Peer.Begin(ctx, a.Peer.Hello(), Dialing{})
-		if err != nil {
-			return err
-		}
-		defer s.Control.Close()
-		s.Control.Answer()
+	return a.inSessions(ctx, 200_000, Dialing{}, func(s *Session, left *int) error {
 		const perSession = 2000 // opened at once, of which the relay takes some
-		bound := min(left, perSession)
-		left -= bound
+		bound := min(*left, perSession)
+		*left -= bound
 		if err := s.Control.flood(ctx, &bound, func(dst []byte) []byte {
 			o := s.OpenAhead([]byte{TargetEcho})
 			reset := wire.Message{Type: wire.MessageReset, Flow: o.Flow, Reason: byte(o.Flow), Text: terminalText}
@@ -509,12 +488,11 @@ func random(ctx context.Context, a *Attacker) error {
 
 // noiseSession sends noise until one of its connections is ended.
 func (a *Attacker) noiseSession(ctx context.Context, n *Noise, left *int) error {
-	s, err := a.Peer.Begin(ctx, a.Peer.Hello(), Dialing{})
+	s, err := a.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.Control.Close()
-	s.Control.Answer()
 	conns, next := []*Conn{s.Control}, []func([]byte) []byte{n.Message}
 	for range 2 {
 		lane, err := s.Lane(ctx, Dialing{})

@@ -2,6 +2,7 @@ package flow
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"longhaul/internal/words/display"
@@ -33,13 +34,15 @@ type Session struct {
 	Remote   Address     `json:"remote,omitzero"`    // of the control connection
 	Instance string      `json:"instance,omitempty"` // of the other process
 	Release  string      `json:"release,omitempty"`  // of the other process
+	// ReleaseHere is this process's, if the other one has another.
+	ReleaseHere string `json:"release_here,omitempty"`
+	Draining    bool   `json:"draining"` // it takes no new flows
 	// Own is where the far process takes connections itself, as it says, if that is another address than
 	// Remote and it matters. OwnUsed: lanes go there. If not, OwnError says why it does not answer; empty:
 	// the tunnel does not allow it.
 	Own      Address `json:"own_address,omitzero"`
 	OwnUsed  bool    `json:"own_address_used,omitempty"`
 	OwnError string  `json:"own_address_error,omitempty"`
-	Draining bool    `json:"draining"` // it takes no new flows
 
 	Encrypted bool `json:"encrypted"` // false: bytes cross the WAN in clear
 	// EndsInClear: beginnings and ends of flows cross the WAN in clear as well, since the other
@@ -244,8 +247,18 @@ func (s *Session) AddTotals(o *Session) {
 	s.CompressedToBytes += o.CompressedToBytes
 }
 
+// ReleaseOf is the release alone in what a program says of itself, such as v1.2.3 of
+// "longhaul v1.2.3 go1.26.8 linux/arm64": the platforms of two relays may differ.
+func ReleaseOf(version string) string {
+	release, _, _ := strings.Cut(strings.TrimPrefix(version, "longhaul "), " ")
+	return release
+}
+
 // Facts tells the figures in words that few sessions have.
 func (s *Session) Facts() (facts []string) {
+	if s.ReleaseHere != "" {
+		facts = append(facts, "release "+ReleaseOf(s.Release)+" there, "+ReleaseOf(s.ReleaseHere)+" here")
+	}
 	if s.FlowsStriped > 0 {
 		facts = append(facts, display.Plural(s.FlowsStriped, "flow")+" with several lanes")
 	}

@@ -14,6 +14,7 @@ import (
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/sys/netfilter"
+	"longhaul/internal/words/sorted"
 )
 
 func (h *Host) key(relay string) (ledger.Key, error) {
@@ -359,7 +360,7 @@ func (h *Host) Show() ([]Status, error) {
 		}
 		all = append(all, s)
 	}
-	slices.SortFunc(all, func(a, b Status) int { return strings.Compare(a.Relay, b.Relay) })
+	sorted.By(all, func(a, b Status) int { return strings.Compare(a.Relay, b.Relay) })
 	return all, nil
 }
 

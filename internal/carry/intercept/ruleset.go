@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/words/portrange"
+	"longhaul/internal/words/sorted"
 )
 
 // Priorities of the chains, among those of other programs at the same hook.
@@ -526,7 +527,7 @@ func (f family) ranges(prefixes []netip.Prefix) (merged []addressRange) {
 			all = append(all, addressRange{p.Masked().Addr(), lastOf(p)})
 		}
 	}
-	slices.SortFunc(all, func(a, b addressRange) int { return a.first.Compare(b.first) })
+	sorted.By(all, func(a, b addressRange) int { return a.first.Compare(b.first) })
 	for _, r := range all {
 		if n := len(merged); n > 0 && (!merged[n-1].last.Less(r.first) || merged[n-1].last.Next() == r.first) {
 			if merged[n-1].last.Less(r.last) {
@@ -635,7 +636,7 @@ const lastPort = 1<<16 - 1
 // mergePorts returns disjoint ranges that do not touch, nothing if they are all ports.
 func mergePorts(ranges []portrange.Range) (merged []portrange.Range) {
 	all := slices.Clone(ranges)
-	slices.SortFunc(all, func(a, b portrange.Range) int { return int(a.First) - int(b.First) })
+	sorted.By(all, func(a, b portrange.Range) int { return int(a.First) - int(b.First) })
 	for _, r := range all {
 		if n := len(merged); n > 0 && int(r.First) <= int(merged[n-1].Last)+1 {
 			merged[n-1].Last = max(merged[n-1].Last, r.Last)

@@ -148,6 +148,9 @@ func TestBack(t *testing.T) {
 				if n := socket.Unread(e.Back.FD); n != len("late") || string(e.Back.Early) != "early " || !e.Back.Others {
 					t.Errorf("given back with %d bytes unread, and %+v", n, e.Back)
 				}
+				if l, err := unix.GetsockoptLinger(e.Back.FD, unix.SOL_SOCKET, unix.SO_LINGER); err != nil || l.Onoff == 0 {
+					t.Errorf("a client that no hop serves would see an end (%v)", err)
+				}
 				s.path.cut(false) // the far relay hears that the flow is gone
 				next.carryOn(e.Back)
 				got := make([]byte, len("early late"))

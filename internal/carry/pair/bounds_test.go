@@ -155,10 +155,14 @@ func TestResetOfADeliveredFlow(t *testing.T) {
 				got, err := io.ReadAll(c)
 				nettest.Must(t, err)
 				checkEqual(t, got, pattern(size, 1))
-			} else if _, err := io.ReadAll(c); !errors.Is(err, unix.ECONNRESET) {
+			}
+			s.ends(flow.EndClean) // of the reset before the client takes the rest: the near relay looks now and then
+			if reason == flow.EndDrain {
+				return
+			}
+			if _, err := io.ReadAll(c); !errors.Is(err, unix.ECONNRESET) {
 				t.Errorf("the client sees %v", err)
 			}
-			s.ends(flow.EndClean)
 		})
 	}
 }

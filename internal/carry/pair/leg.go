@@ -338,10 +338,9 @@ func (nr *nearPart) targetFound() {
 	f.wake()
 }
 
-// part gives the socket up, open.
+// part gives the socket up, open. Its close stays a reset: a client that no hop serves sees no end.
 func (lg *leg) part() {
 	lg.f.s.node.poller.remove(lg.fd)
-	setReset(lg.fd, false)
 	lg.fd = -1
 }
 

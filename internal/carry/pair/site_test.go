@@ -47,7 +47,6 @@ func (h *siteHost) die() {
 func (h *siteHost) serveOn(o pair.Options) {
 	h.node = h.stand.node(o, h.keys)
 	node := h.node
-	h.t.Cleanup(func() { node.Close() })
 	h.accept(h.l, func(fd int, _ netip.AddrPort) { node.Serve(fd, nil, h) })
 }
 
@@ -91,16 +90,19 @@ func newSiteOf(t *testing.T, hosts int, next func(int) int, change func(*siteHos
 				change(h)
 			}
 			h.serveOn(*o)
+			st.mu.Lock()
 			st.hosts = append(st.hosts, h)
+			st.mu.Unlock()
 		}
 	}
 	newStand(t, append([]standOption{add}, options...)...)
-	t.Cleanup(func() { // before the stand waits for what serves
-		st.box.close()
+	t.Cleanup(func() { // before the stand waits for what serves, and for the targets
 		for _, h := range st.hosts {
+			h.node.Close()
 			h.own.close()
 			h.l.Close()
 		}
+		st.box.close()
 	})
 	return st
 }

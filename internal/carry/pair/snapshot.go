@@ -90,6 +90,9 @@ func overviewOf(s *session) flow.Session {
 	if late := s.strained(); late >= overloadedFrom {
 		st.Overload = units.Seconds(late)
 	}
+	if own := s.node.options.Release; s.release != "" && flow.ReleaseOf(s.release) != flow.ReleaseOf(own) {
+		st.ReleaseHere = own
+	}
 	outage := s.outage
 	if !up && s.stood {
 		outage += time.Since(s.since)

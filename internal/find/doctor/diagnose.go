@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/internal/words/sorted"
 	"longhaul/internal/words/units"
 )
 
@@ -319,7 +320,7 @@ func (c *patient) glances() bool { return c.f.Samples == 2 && !c.captured() }
 // rank sorts the findings by the gain of their removal, highest first. On a full path
 // Healthy precedes causes whose removal brings little.
 func (c *patient) rank(findings []Finding) []Finding {
-	slices.SortStableFunc(findings, func(a, b Finding) int {
+	sorted.By(findings, func(a, b Finding) int {
 		return compareGains(c.gain(b), c.gain(a))
 	})
 	if len(findings) > 0 && c.gain(findings[0]) == 0 && c.goodput >= ownQueue*c.capacity {

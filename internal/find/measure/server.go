@@ -8,12 +8,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
 
 	"longhaul/internal/sys/connsource"
+	"longhaul/internal/words/sorted"
 	"longhaul/internal/words/units"
 )
 
@@ -390,7 +390,7 @@ func (t *serverTest) await(ctx context.Context, n int) (conns []arrival, err err
 			return conns, context.Cause(ctx)
 		}
 	}
-	slices.SortFunc(conns, func(a, b arrival) int { return a.n - b.n })
+	sorted.By(conns, func(a, b arrival) int { return a.n - b.n })
 	return conns, nil
 }
 

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"time"
-
-	"github.com/gopacket/gopacket/layers"
 )
 
 // classicFile reads the packets of a pcap file, also of old versions and with longer
@@ -16,7 +14,7 @@ type classicFile struct {
 	in     *counter
 	order  binary.ByteOrder
 	unit   int64 // of a timestamp's fraction, ns
-	link   layers.LinkType
+	link   linkType
 	head   int  // length of a packet's header
 	old    bool // the lengths of a packet may be in either order
 	snoop  bool
@@ -44,12 +42,12 @@ const (
 )
 
 // snoopLinks maps the link types of snoop.
-var snoopLinks = map[uint32]layers.LinkType{
-	0: layers.LinkTypeEthernet, 2: layers.LinkTypeTokenRing, 4: layers.LinkTypeEthernet, 8: layers.LinkTypeFDDI,
+var snoopLinks = map[uint32]linkType{
+	0: linkEthernet, 2: linkTokenRing, 4: linkEthernet, 8: linkFDDI,
 }
 
 // unknownLink is a link type that no file has.
-const unknownLink layers.LinkType = 0xffff
+const unknownLink linkType = 0xffff
 
 // classicOrder returns the byte order of a pcap file by its first four bytes; nil if it is
 // none.
@@ -78,7 +76,7 @@ func newClassic(in *counter, order binary.ByteOrder) (*classicFile, error) {
 	}
 	// Before 2.3 the captured length came second, and in 2.3 programs differed.
 	f.old = order.Uint16(b[4:]) != 2 || order.Uint16(b[6:]) < 4
-	f.link = layers.LinkType(order.Uint32(b[20:])) // the upper half has flags
+	f.link = linkType(order.Uint32(b[20:])) // the upper half has flags
 	return f, nil
 }
 

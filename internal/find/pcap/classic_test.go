@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gopacket/gopacket/layers"
-
 	"longhaul/test/nettest"
 )
 
@@ -39,7 +37,7 @@ func (c classic) words(all ...uint32) (b []byte) {
 // head has a snap length of 64 bytes, and flags beside the link type.
 func (c classic) head() []byte {
 	version := c.AppendUint16(c.AppendUint16(nil, uint16(c.version)), uint16(c.version>>16))
-	return slices.Concat(c.words(c.magic), version, c.words(0, 0, 64, 4<<28|1<<26|uint32(layers.LinkTypeRaw)))
+	return slices.Concat(c.words(c.magic), version, c.words(0, 0, 64, 4<<28|1<<26|uint32(linkRaw)))
 }
 
 func (c classic) packet(fraction, captured, wire uint32, data string) []byte {
@@ -101,12 +99,12 @@ func classicFiles() map[string]struct {
 	all["version 2.3 in today's order"] = test{slices.Concat(c.head(), c.packet(5, 3, 9, "one")), []record{{data: []byte("one"), wire: 9, at: at(5000)}}}
 	for name, test := range all {
 		for i := range test.want {
-			test.want[i].link = layers.LinkTypeRaw
+			test.want[i].link = linkRaw
 		}
 		all[name] = test
 	}
 	all["snoop"] = test{snoopFile("one", "four"), []record{
-		{data: []byte("one"), wire: 103, at: at(0), link: layers.LinkTypeEthernet}, {data: []byte("four"), wire: 104, at: at(1000), link: layers.LinkTypeEthernet},
+		{data: []byte("one"), wire: 103, at: at(0), link: linkEthernet}, {data: []byte("four"), wire: 104, at: at(1000), link: linkEthernet},
 	}}
 	return all
 }

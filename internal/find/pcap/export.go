@@ -8,8 +8,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/gopacket/gopacket/layers"
-
 	"longhaul/internal/sys/checksum"
 )
 
@@ -34,7 +32,7 @@ type exporter struct {
 // exportDevice is an interface of the capture.
 type exportDevice struct {
 	device int
-	link   layers.LinkType
+	link   linkType
 }
 
 // exportEpoch is the time of the first packet of an export.
@@ -66,13 +64,13 @@ func (x *exporter) begin(began time.Time) error {
 	if err != nil {
 		return err
 	}
-	return x.write(exportDevice{link: layers.LinkTypeRaw}, began, nil, 0)
+	return x.write(exportDevice{link: linkRaw}, began, nil, 0)
 }
 
 // end writes an empty packet at the end of the capture.
 func (x *exporter) end(last time.Time) error {
 	if last.After(x.last) {
-		if err := x.write(exportDevice{link: layers.LinkTypeRaw}, last, nil, 0); err != nil {
+		if err := x.write(exportDevice{link: linkRaw}, last, nil, 0); err != nil {
 			return err
 		}
 	}
@@ -82,7 +80,7 @@ func (x *exporter) end(last time.Time) error {
 // packet writes the headers of a packet that d has decoded.
 func (x *exporter) packet(r record, d *decoder) error {
 	tcp := d.places[len(d.places)-1].at
-	end := min(tcp+int(d.tcp.DataOffset)*4, len(r.data))
+	end := min(tcp+int(r.data[tcp+12]>>4)*4, len(r.data))
 	data := append([]byte(nil), r.data[:end]...)
 	for i, p := range d.places {
 		next := end
@@ -219,17 +217,17 @@ func hideERSPAN3(b []byte) {
 
 // isPlain reports whether an option of TCP names no host: by its kind, and by the length
 // that this kind has.
-func isPlain(kind layers.TCPOptionKind, length byte) bool {
+func isPlain(kind optionKind, length byte) bool {
 	switch kind {
-	case layers.TCPOptionKindMSS:
+	case optionMSS:
 		return length == 4
-	case layers.TCPOptionKindWindowScale:
+	case optionWindowScale:
 		return length == 3
-	case layers.TCPOptionKindSACKPermitted:
+	case optionSACKPermitted:
 		return length == 2
-	case layers.TCPOptionKindSACK:
+	case optionSACK:
 		return length >= 10 && length <= 34 && length%8 == 2
-	case layers.TCPOptionKindTimestamps:
+	case optionTimestamps:
 		return length == 10
 	}
 	return false
@@ -239,12 +237,12 @@ func isPlain(kind layers.TCPOptionKind, length byte) bool {
 // cookies, signatures. Of one that is cut off nothing is read.
 func hideOptions(b []byte) {
 	for len(b) > 0 {
-		kind := layers.TCPOptionKind(b[0])
+		kind := optionKind(b[0])
 		switch {
-		case kind == layers.TCPOptionKindEndList:
+		case kind == optionEnd:
 			clear(b)
 			return
-		case kind == layers.TCPOptionKindNop:
+		case kind == optionNop:
 			b = b[1:]
 			continue
 		case len(b) < 2, b[1] < 2, int(b[1]) > len(b): // cut off, or invalid

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -64,8 +65,8 @@ func TestExport(t *testing.T) {
 	}
 	for link := range readable {
 		c := newCapture(t)
-		c.link, c.six = link, link == layers.LinkTypeIPv6
-		captures["link type "+link.String()] = c.handshake().add(seg{ms: 110, from: client, flags: "A", seq: 1, ack: 1, bytes: 1000}).file(65535)
+		c.link, c.six = link, link == linkIPv6
+		captures["link type "+fmt.Sprint(uint16(link))] = c.handshake().add(seg{ms: 110, from: client, flags: "A", seq: 1, ack: 1, bytes: 1000}).file(65535)
 	}
 	c := newCapture(t).handshake().add(seg{ms: 110, from: client, flags: "A", seq: 1, ack: 1, bytes: 1000})
 	for name, snap := range map[string]int{"options cut": 44, "in timestamps": 52, "headers cut after the first": 40} {
@@ -164,7 +165,7 @@ func TestHide(t *testing.T) {
 func TestExportAsTshark(t *testing.T) {
 	program := nettest.RequireProgram(t, "tshark", "tshark")
 	all := newCapture(t)
-	all.link = layers.LinkTypeEthernet
+	all.link = linkEthernet
 	for _, test := range wrappings {
 		if test.tshark == nil {
 			all.records = slices.Concat(all.records, wrapped(t, false, test.wrap).records, wrapped(t, true, test.wrap).records)
@@ -210,12 +211,12 @@ func TestExportFails(t *testing.T) {
 func TestExportOfDamaged(t *testing.T) {
 	g := ng{binary.LittleEndian}
 	one := newCapture(t).handshake().records
-	head := slices.Concat(g.section(), g.device(layers.LinkTypeRaw))
+	head := slices.Concat(g.section(), g.device(linkRaw))
 	for i, r := range one {
 		head = append(head, g.packet(0, uint64(1e9+i), r.data, r.wire)...)
 	}
 	for name, rest := range map[string][]byte{
-		"many interfaces": bytes.Repeat(g.device(layers.LinkTypeRaw), maxDevices),
+		"many interfaces": bytes.Repeat(g.device(linkRaw), maxDevices),
 		"damage":          g.words(ngPacket, 1),
 		"cut off":         {6, 0, 0},
 	} {

@@ -9,8 +9,6 @@ import (
 	"io"
 	"math"
 	"time"
-
-	"github.com/gopacket/gopacket/layers"
 )
 
 // ErrNotCapture is returned for input in an unknown format.
@@ -58,11 +56,11 @@ func (e *LinkTypeError) Error() string {
 }
 
 // linkTypeError makes the error for an unsupported link type.
-func linkTypeError(t layers.LinkType) *LinkTypeError {
-	name := map[layers.LinkType]string{
-		layers.LinkTypeTokenRing: "Token Ring", layers.LinkTypeFDDI: "FDDI",
-		layers.LinkTypeIEEE802_11: "802.11", layers.LinkTypeIEEE80211Radio: "802.11 with radiotap", layers.LinkTypePrismHeader: "802.11 with Prism",
-		layers.LinkTypeFRelay: "Frame Relay", layers.LinkTypePFLog: "pflog", layers.LinkTypeLinuxUSB: "USB",
+func linkTypeError(t linkType) *LinkTypeError {
+	name := map[linkType]string{
+		linkTokenRing: "Token Ring", linkFDDI: "FDDI",
+		link80211: "802.11", linkRadiotap: "802.11 with radiotap", linkPrism: "802.11 with Prism",
+		linkFrameRelay: "Frame Relay", linkPFLog: "pflog", linkUSB: "USB",
 		8: "SLIP", 192: "PPI, mostly of 802.11", 226: "IPNET", 258: "PKTAP", 281: "Broadcom tags", 284: "DSA tags", 285: "EDSA tags",
 		187: "Bluetooth", 195: "802.15.4", 227: "SocketCAN", 239: "NFLOG", 247: "InfiniBand", 253: "netlink",
 	}[t]
@@ -74,7 +72,7 @@ type record struct {
 	data []byte // valid until the next record
 	wire int    // length on the wire in bytes
 	at   time.Time
-	link layers.LinkType
+	link linkType
 	// device identifies the interface in a file with several.
 	device int
 }

@@ -3,9 +3,6 @@ package pcap
 import (
 	"encoding/binary"
 	"net/netip"
-
-	"github.com/gopacket/gopacket"
-	"github.com/gopacket/gopacket/layers"
 )
 
 // header is the kind of a header before TCP's payload.
@@ -45,60 +42,39 @@ const (
 	hTCP
 )
 
-// The numbers of link types that package layers does not name: raw IP in files of BSD and
-// OpenBSD, and PPP after a byte for the direction.
-const (
-	linkRawBSD       layers.LinkType = 12
-	linkRawOpenBSD   layers.LinkType = 14
-	linkPPPDirection layers.LinkType = 204
-)
-
 // readable lists the supported link types with their first header.
-var readable = map[layers.LinkType]header{
-	layers.LinkTypeNull: hFamily, layers.LinkTypeLoop: hFamily,
-	layers.LinkTypeEthernet: hEthernet,
-	layers.LinkTypeLinuxSLL: hSLL, layers.LinkTypeLinuxSLL2: hSLL2,
-	layers.LinkTypeRaw: hIP, linkRawBSD: hIP, linkRawOpenBSD: hIP,
-	layers.LinkTypeIPv4: hIP, layers.LinkTypeIPv6: hIP,
-	layers.LinkTypePPP: hPPP, layers.LinkTypePPP_HDLC: hPPP, linkPPPDirection: hDirection,
-	layers.LinkTypePPPEthernet: hPPPoE, layers.LinkTypeC_HDLC: hCiscoHDLC, layers.LinkTypeATM_RFC1483: hLLC,
+var readable = map[linkType]header{
+	linkNull: hFamily, linkLoop: hFamily,
+	linkEthernet: hEthernet,
+	linkSLL:      hSLL, linkSLL2: hSLL2,
+	linkRaw: hIP, linkRawBSD: hIP, linkRawOpenBSD: hIP,
+	linkIPv4: hIP, linkIPv6: hIP,
+	linkPPP: hPPP, linkPPPHDLC: hPPP, linkPPPDirection: hDirection,
+	linkPPPEthernet: hPPPoE, linkCiscoHDLC: hCiscoHDLC, linkATM: hLLC,
 }
 
-// Ethernet types that package layers does not name: VLANs of older switches, mirrors of
-// switches in GRE, port extenders (802.1BR and Cisco's), provider bridges (802.1ah), and
-// Cisco's fabric.
-const (
-	typeQinQ9100   layers.EthernetType = 0x9100
-	typeQinQ9200   layers.EthernetType = 0x9200
-	typeERSPAN3    layers.EthernetType = 0x22eb
-	typeETag       layers.EthernetType = 0x893f
-	typeVNTag      layers.EthernetType = 0x8926
-	typeService    layers.EthernetType = 0x88e7
-	typeFabricPath layers.EthernetType = 0x8903
-)
-
 // byType maps Ethernet types to headers.
-var byType = map[layers.EthernetType]header{
-	layers.EthernetTypeIPv4: hIPv4, layers.EthernetTypeIPv6: hIPv6,
-	layers.EthernetTypeDot1Q: hVLAN, layers.EthernetTypeQinQ: hVLAN, typeQinQ9100: hVLAN, typeQinQ9200: hVLAN,
+var byType = map[etherType]header{
+	typeIPv4: hIPv4, typeIPv6: hIPv6,
+	typeVLAN: hVLAN, typeQinQ: hVLAN, typeQinQ9100: hVLAN, typeQinQ9200: hVLAN,
 	typeETag: hETag, typeVNTag: hVNTag, typeService: hService, typeFabricPath: hFabricPath,
-	layers.EthernetTypeMPLSUnicast: hMPLS, layers.EthernetTypeMPLSMulticast: hMPLS,
-	layers.EthernetTypePPPoESession: hPPPoE, layers.EthernetTypePPP: hPPP,
-	layers.EthernetTypeTransparentEthernetBridging: hEthernet,
-	layers.EthernetTypeERSPAN:                      hERSPAN2, typeERSPAN3: hERSPAN3,
+	typeMPLS: hMPLS, typeMPLSMulticast: hMPLS,
+	typePPPoE: hPPPoE, typePPP: hPPP,
+	typeEthernet: hEthernet,
+	typeERSPAN2:  hERSPAN2, typeERSPAN3: hERSPAN3,
 }
 
 // byProtocol maps IP protocols to headers.
-var byProtocol = map[layers.IPProtocol]header{
-	layers.IPProtocolTCP: hTCP, layers.IPProtocolUDP: hUDP,
-	layers.IPProtocolIPv4: hIPv4, layers.IPProtocolIPv6: hIPv6,
-	layers.IPProtocolGRE: hGRE, layers.IPProtocolMPLSInIP: hMPLS, layers.IPProtocolEtherIP: hEtherIP,
-	layers.IPProtocolAH: hAuthentication,
+var byProtocol = map[ipProtocol]header{
+	protoTCP: hTCP, protoUDP: hUDP,
+	protoIPv4: hIPv4, protoIPv6: hIPv6,
+	protoGRE: hGRE, protoMPLS: hMPLS, protoEtherIP: hEtherIP,
+	protoAH: hAuthentication,
 }
 
 // extensions are IPv6's headers that only precede others (RFC 8200, section 4).
-var extensions = map[layers.IPProtocol]bool{
-	layers.IPProtocolIPv6HopByHop: true, layers.IPProtocolIPv6Routing: true, layers.IPProtocolIPv6Destination: true,
+var extensions = map[ipProtocol]bool{
+	protoHopByHop: true, protoRouting: true, protoDestination: true,
 }
 
 // Contents that are named in several places.
@@ -119,20 +95,8 @@ type place struct {
 	at     int // its offset
 }
 
-// decoder decodes packets up to the TCP header of the innermost. It reuses its layers.
+// decoder decodes packets up to the TCP header of the innermost.
 type decoder struct {
-	ethernet layers.Ethernet
-	vlan     layers.Dot1Q
-	sll      layers.LinuxSLL
-	sll2     layers.LinuxSLL2
-	ip4      layers.IPv4
-	ip6      layers.IPv6
-	skip     layers.IPv6ExtensionSkipper
-	gre      layers.GRE
-	udp      layers.UDP
-	vxlan    layers.VXLAN
-	tcp      layers.TCP
-
 	data   []byte // the record, up to the end of what the headers so far enclose
 	at     int    // offset of the next header
 	wire   int    // length of the record on the wire
@@ -256,11 +220,8 @@ func (d *decoder) over(n int, next header) (header, verdict) {
 	return next, isTCP
 }
 
-// enter goes on with the payload of a decoded header.
-func (d *decoder) enter(l *layers.BaseLayer) {
-	d.at += len(l.Contents)
-	d.data = d.data[:d.at+len(l.Payload)]
-}
+// limit ends the data n bytes after the next header, if it goes on so far.
+func (d *decoder) limit(n int) { d.data = d.data[:min(d.at+n, len(d.data))] }
 
 // typed goes on after n bytes with an Ethernet type at an offset in them.
 func (d *decoder) typed(offset, n int) (header, verdict) {
@@ -269,36 +230,37 @@ func (d *decoder) typed(offset, n int) (header, verdict) {
 		return d.short()
 	}
 	d.at += n
-	return d.ofType(layers.EthernetType(binary.BigEndian.Uint16(rest[offset:])), otherType)
+	return d.ofType(etherType(binary.BigEndian.Uint16(rest[offset:])), otherType)
 }
 
-// firstType is the smallest Ethernet type; less is the length of an LLC packet.
-const firstType layers.EthernetType = 0x600
-
 // ofType returns the header of an Ethernet type, or says that the content is another.
-func (d *decoder) ofType(t layers.EthernetType, other string) (header, verdict) {
+func (d *decoder) ofType(t etherType, other string) (header, verdict) {
 	if h := byType[t]; h != noHeader {
 		return h, isTCP
 	}
 	switch {
 	case t < firstType:
 		return hLLC, isTCP
-	case t == layers.EthernetTypeARP:
+	case t == typeARP:
 		other = "ARP"
-	case t == layers.EthernetTypePPPoEDiscovery:
+	case t == typePPPoEDiscovery:
 		other = "PPPoE discovery"
-	case t == layers.EthernetTypeLinkLayerDiscovery:
+	case t == typeLLDP:
 		other = "LLDP"
 	}
 	return noHeader, d.without(other)
 }
 
-func (d *decoder) frame() (header, verdict) {
-	if d.ethernet.DecodeFromBytes(d.rest(), gopacket.NilDecodeFeedback) != nil {
-		return d.short()
+func (d *decoder) frame() (header, verdict) { return d.framed(12, 14) }
+
+// framed is typed where a length may stand in place of the type.
+func (d *decoder) framed(offset, n int) (header, verdict) {
+	rest := d.rest()
+	next, v := d.typed(offset, n)
+	if next == hLLC {
+		d.limit(int(binary.BigEndian.Uint16(rest[offset:])))
 	}
-	d.enter(&d.ethernet.BaseLayer)
-	return d.ofType(d.ethernet.EthernetType, otherType)
+	return next, v
 }
 
 // cookedBits are the bits of a device by a header of Linux: a file may have several
@@ -307,31 +269,28 @@ const cookedBits = 40
 
 // cooked decodes a header of Linux for several devices.
 func (d *decoder) cooked(h header, p *packet) (header, verdict) {
+	rest := d.rest()
 	if h == hSLL {
-		if d.sll.DecodeFromBytes(d.rest(), gopacket.NilDecodeFeedback) != nil {
+		if len(rest) < 16 || binary.BigEndian.Uint16(rest[4:]) > 8 { // the address's length
 			return d.short()
 		}
-		d.enter(&d.sll.BaseLayer)
-		p.device = p.device<<cookedBits | int(d.sll.PacketType)
-		return d.ofType(d.sll.EthernetType, otherType)
+		p.device = p.device<<cookedBits | int(binary.BigEndian.Uint16(rest))
+		return d.typed(14, 16)
 	}
-	if d.sll2.DecodeFromBytes(d.rest(), gopacket.NilDecodeFeedback) != nil {
+	if len(rest) < 20 || rest[11] > 8 {
 		return d.short()
 	}
-	d.enter(&d.sll2.BaseLayer)
-	p.device = p.device<<cookedBits | int(d.sll2.InterfaceIndex)<<8 | int(d.sll2.PacketType)
-	return d.ofType(d.sll2.ProtocolType, otherType)
+	p.device = p.device<<cookedBits | int(binary.BigEndian.Uint32(rest[4:]))<<8 | int(rest[10])
+	return d.typed(0, 20)
 }
 
 func (d *decoder) tag(p *packet) (header, verdict) {
-	if d.vlan.DecodeFromBytes(d.rest(), gopacket.NilDecodeFeedback) != nil {
-		return d.short()
+	if rest := d.rest(); len(rest) >= 4 {
+		if id := binary.BigEndian.Uint16(rest) & 0xfff; id != 0 { // with 0 it only has a priority
+			p.network.within(inVLAN, uint32(id))
+		}
 	}
-	d.enter(&d.vlan.BaseLayer)
-	if id := d.vlan.VLANIdentifier; id != 0 { // with 0 it only has a priority
-		p.network.within(inVLAN, uint32(id))
-	}
-	return d.ofType(d.vlan.Type, otherType)
+	return d.framed(2, 4)
 }
 
 // service decodes the tag of a service of provider bridges.
@@ -383,9 +342,7 @@ func (d *decoder) session(p *packet) (header, verdict) {
 	}
 	p.network.within(inPPPoE, uint32(binary.BigEndian.Uint16(rest[2:])))
 	d.at += 6
-	if n := int(binary.BigEndian.Uint16(rest[4:])); n < len(rest)-6 {
-		d.data = d.data[:d.at+n]
-	}
+	d.limit(int(binary.BigEndian.Uint16(rest[4:])))
 	return hPPP, isTCP
 }
 
@@ -431,7 +388,7 @@ func (d *decoder) ip() (header, verdict) {
 }
 
 // inside returns the header of an IP protocol. Within IP, IP is in a network of its own.
-func (d *decoder) inside(protocol layers.IPProtocol, p *packet) (header, verdict) {
+func (d *decoder) inside(protocol ipProtocol, p *packet) (header, verdict) {
 	if h := byProtocol[protocol]; h != noHeader {
 		switch h {
 		case hIPv4, hIPv6, hEtherIP:
@@ -441,13 +398,13 @@ func (d *decoder) inside(protocol layers.IPProtocol, p *packet) (header, verdict
 	}
 	name := "another IP protocol"
 	switch protocol {
-	case layers.IPProtocolICMPv4, layers.IPProtocolICMPv6:
+	case protoICMPv4, protoICMPv6:
 		name = "ICMP"
-	case layers.IPProtocolIGMP:
+	case protoIGMP:
 		name = "IGMP"
-	case layers.IPProtocolESP:
+	case protoESP:
 		name = "IPsec (ESP)"
-	case layers.IPProtocolSCTP:
+	case protoSCTP:
 		name = "SCTP"
 	}
 	return noHeader, d.without(name)
@@ -455,64 +412,80 @@ func (d *decoder) inside(protocol layers.IPProtocol, p *packet) (header, verdict
 
 func (d *decoder) four(p *packet) (header, verdict) {
 	rest := d.rest()
-	if len(rest) == 0 {
+	if len(rest) < 20 || rest[0]>>4 != 4 {
 		return d.short()
 	}
-	if rest[0]>>4 != 4 || d.ip4.DecodeFromBytes(rest, gopacket.NilDecodeFeedback) != nil {
+	header, length := int(rest[0]&15)*4, int(binary.BigEndian.Uint16(rest[2:]))
+	d.end = d.at + length
+	if length == 0 { // longer than the field can express
+		length, d.end = len(rest), d.wire
+	}
+	if header < 20 || header > min(length, len(rest)) || !validOptions4(rest[20:header]) {
 		return d.short()
 	}
-	d.end = d.at + int(binary.BigEndian.Uint16(rest[2:]))
-	if d.end == d.at { // longer than the field can express
-		d.end = d.wire
-	}
-	d.enter(&d.ip4.BaseLayer)
-	d.src, d.dst = address(d.ip4.SrcIP), address(d.ip4.DstIP)
-	p.ipID, p.ttl = d.ip4.Id, d.ip4.TTL
-	next, v := d.inside(d.ip4.Protocol, p)
+	d.limit(length)
+	d.at += header
+	d.src, d.dst = netip.AddrFrom4([4]byte(rest[12:])), netip.AddrFrom4([4]byte(rest[16:]))
+	p.ipID, p.ttl = binary.BigEndian.Uint16(rest[4:]), rest[8]
+	next, v := d.inside(ipProtocol(rest[9]), p)
+	offset := binary.BigEndian.Uint16(rest[6:])
 	// The first fragment of a tunnel's packet has the headers of the packet in it.
-	if v == isTCP && (d.ip4.FragOffset > 0 || next == hTCP && d.ip4.Flags&layers.IPv4MoreFragments != 0) {
+	if v == isTCP && (offset&0x1fff > 0 || next == hTCP && offset&0x2000 != 0) {
 		return noHeader, isFragment
 	}
 	return next, v
 }
 
+// validOptions4 reports whether the options of an IPv4 header have valid lengths.
+func validOptions4(b []byte) bool {
+	for len(b) > 0 && b[0] != 0 {
+		n := 1
+		if b[0] != 1 {
+			if len(b) < 2 || b[1] < 2 || int(b[1]) > len(b) {
+				return false
+			}
+			n = int(b[1])
+		}
+		b = b[n:]
+	}
+	return true
+}
+
 func (d *decoder) six(p *packet) (header, verdict) {
 	rest := d.rest()
-	// Of the decoder's errors all but one are about extension headers, which are read
-	// below. Linux sets length 0 without the jumbo option for its largest super-packets.
 	if len(rest) < 40 || rest[0]>>4 != 6 {
 		return d.short()
 	}
-	_ = d.ip6.DecodeFromBytes(rest, gopacket.NilDecodeFeedback)
-	d.end = d.at + 40 + int(d.ip6.Length)
-	if d.ip6.Length == 0 {
-		d.end = d.wire
-	} else {
-		d.data = d.data[:min(d.end, len(d.data))]
+	// Linux sets length 0 without the jumbo option for its largest super-packets.
+	d.end = d.wire
+	if n := 40 + int(binary.BigEndian.Uint16(rest[4:])); n > 40 {
+		d.end = d.at + n
+		d.limit(n)
 	}
 	d.at += 40
-	d.src, d.dst = address(d.ip6.SrcIP), address(d.ip6.DstIP)
-	p.ipID, p.ttl = 0, d.ip6.HopLimit
-	return d.after(d.ip6.NextHeader, p)
+	d.src, d.dst = netip.AddrFrom16([16]byte(rest[8:])), netip.AddrFrom16([16]byte(rest[24:]))
+	p.ipID, p.ttl = 0, rest[7]
+	return d.after(ipProtocol(rest[6]), p)
 }
 
 // after returns the header behind one of IPv6's.
-func (d *decoder) after(protocol layers.IPProtocol, p *packet) (header, verdict) {
+func (d *decoder) after(protocol ipProtocol, p *packet) (header, verdict) {
 	switch {
 	case extensions[protocol]:
 		return hExtension, isTCP
-	case protocol == layers.IPProtocolIPv6Fragment:
+	case protocol == protoFragment:
 		return hFragment, isTCP
 	}
 	return d.inside(protocol, p)
 }
 
 func (d *decoder) extension(p *packet) (header, verdict) {
-	if d.skip.DecodeFromBytes(d.rest(), gopacket.NilDecodeFeedback) != nil {
+	rest := d.rest()
+	if len(rest) < 2 || len(rest) < int(rest[1])*8+8 {
 		return d.short()
 	}
-	d.at += len(d.skip.Contents)
-	return d.after(d.skip.NextHeader, p)
+	d.at += int(rest[1])*8 + 8
+	return d.after(ipProtocol(rest[0]), p)
 }
 
 // fragment decodes IPv6's header of a fragment (RFC 8200, section 4.5).
@@ -523,7 +496,7 @@ func (d *decoder) fragment(p *packet) (header, verdict) {
 	}
 	offset, more := binary.BigEndian.Uint16(rest[2:])>>3, rest[3]&1 != 0
 	d.at += 8
-	next, v := d.inside(layers.IPProtocol(rest[0]), p)
+	next, v := d.inside(ipProtocol(rest[0]), p)
 	if v == isTCP && (offset > 0 || next == hTCP && more) {
 		return noHeader, isFragment
 	}
@@ -537,31 +510,65 @@ func (d *decoder) authentication(p *packet) (header, verdict) {
 		return d.short()
 	}
 	d.at += (int(rest[1]) + 2) * 4
-	return d.inside(layers.IPProtocol(rest[0]), p)
+	return d.inside(ipProtocol(rest[0]), p)
 }
 
 // tunnel decodes a header of GRE (RFC 2784, RFC 2890, RFC 2637).
 func (d *decoder) tunnel(p *packet) (header, verdict) {
-	if d.gre.DecodeFromBytes(d.rest(), gopacket.NilDecodeFeedback) != nil {
+	rest := d.rest()
+	if len(rest) < 4 {
 		return d.short()
 	}
-	d.enter(&d.gre.BaseLayer)
-	next, v := d.ofType(d.gre.Protocol, greUnknown)
+	flags, protocol := rest[0], etherType(binary.BigEndian.Uint16(rest[2:]))
+	enhanced := rest[1]&7 == 1
+	n, key := 4, uint32(0)
+	if flags&(greChecksum|greRouting) != 0 {
+		n += 4
+	}
+	if flags&greKey != 0 {
+		if len(rest) >= n+4 && !enhanced { // there it is a length, and the number of the call at the receiver
+			key = binary.BigEndian.Uint32(rest[n:])
+		}
+		n += 4
+	}
+	if flags&greSequence != 0 {
+		n += 4
+	}
+	for routing := flags&greRouting != 0; routing; { // up to an empty route
+		if len(rest) < n+4 {
+			return d.short()
+		}
+		routing = rest[n] != 0 || rest[n+1] != 0 || rest[n+3] != 0
+		n += 4 + int(rest[n+3])
+	}
+	if enhanced && rest[1]&greAcknowledged != 0 {
+		n += 4
+	}
+	if len(rest) < n {
+		return d.short()
+	}
+	d.at += n
+	next, v := d.ofType(protocol, greUnknown)
 	switch {
 	case v != isTCP, next == hLLC:
 		return noHeader, d.without(greUnknown)
-	case next == hERSPAN2 && !d.gre.SeqPresent: // of type I, without a header
+	case next == hERSPAN2 && flags&greSequence == 0: // of type I, without a header
 		next = hEthernet
 	case next == hERSPAN2, next == hERSPAN3:
 	default:
-		key := d.gre.Key
-		if d.gre.Version == 1 {
-			key = 0 // a length, and the number of the call at the receiver
-		}
 		p.network.within(inGRE, key)
 	}
 	return next, v
 }
+
+// Flags of GRE, the last one in the second byte.
+const (
+	greChecksum     = 0x80
+	greRouting      = 0x40
+	greKey          = 0x20
+	greSequence     = 0x10
+	greAcknowledged = 0x80
+)
 
 // mirror decodes a header of ERSPAN type III.
 func (d *decoder) mirror() (header, verdict) {
@@ -581,17 +588,26 @@ const (
 )
 
 // onPort names what a port of UDP usually has.
-var onPort = map[layers.UDPPort]string{
+var onPort = map[uint16]string{
 	53: "DNS", 443: "UDP port 443 (QUIC)", 1194: "OpenVPN", 1701: "L2TP", 4500: "IPsec in UDP",
 }
 
 func (d *decoder) datagram() (header, verdict) {
-	if d.udp.DecodeFromBytes(d.rest(), gopacket.NilDecodeFeedback) != nil {
+	rest := d.rest()
+	if len(rest) < 8 {
 		return d.short()
 	}
-	d.enter(&d.udp.BaseLayer)
-	rest := d.rest()
-	switch d.udp.DstPort {
+	from, to := binary.BigEndian.Uint16(rest), binary.BigEndian.Uint16(rest[2:])
+	length := int(binary.BigEndian.Uint16(rest[4:]))
+	switch {
+	case length >= 8:
+		d.limit(length)
+	case length > 0: // 0 is longer than the field can express
+		return d.short()
+	}
+	d.at += 8
+	rest = d.rest()
+	switch to {
 	case portVXLAN, portVXLANLinux:
 		if len(rest) < 8 || rest[0]&8 != 0 { // the bit of a valid number
 			return hVXLAN, isTCP
@@ -603,10 +619,10 @@ func (d *decoder) datagram() (header, verdict) {
 			return hGTP, isTCP
 		}
 	}
-	if isWireGuard(rest, int(d.udp.Length)-8) {
+	if isWireGuard(rest, length-8) {
 		return noHeader, d.without("WireGuard")
 	}
-	for _, port := range []layers.UDPPort{d.udp.DstPort, d.udp.SrcPort} {
+	for _, port := range []uint16{to, from} {
 		if name := onPort[port]; name != "" {
 			return noHeader, d.without(name)
 		}
@@ -633,16 +649,16 @@ func isWireGuard(b []byte, length int) bool {
 }
 
 func (d *decoder) virtual(p *packet) (header, verdict) {
-	if d.vxlan.DecodeFromBytes(d.rest(), gopacket.NilDecodeFeedback) != nil {
+	rest := d.rest()
+	if len(rest) < 8 {
 		return d.short()
 	}
-	d.enter(&d.vxlan.BaseLayer)
-	p.network.within(inVXLAN, d.vxlan.VNI)
+	p.network.within(inVXLAN, binary.BigEndian.Uint32(rest[4:])>>8)
+	d.at += 8
 	return hEthernet, isTCP
 }
 
-// geneve decodes a header of Geneve (RFC 8926). Package layers copies its options, and
-// counts their length in a byte, which is too small for the largest.
+// geneve decodes a header of Geneve (RFC 8926).
 func (d *decoder) geneve(p *packet) (header, verdict) {
 	rest := d.rest()
 	if len(rest) < 8 {
@@ -657,7 +673,7 @@ func (d *decoder) geneve(p *packet) (header, verdict) {
 	}
 	p.network.within(inGeneve, binary.BigEndian.Uint32(rest[4:])>>8)
 	d.at += n
-	next, v := d.ofType(layers.EthernetType(binary.BigEndian.Uint16(rest[2:])), geneveUnknown)
+	next, v := d.ofType(etherType(binary.BigEndian.Uint16(rest[2:])), geneveUnknown)
 	if next == hLLC {
 		return noHeader, d.without(geneveUnknown)
 	}
@@ -689,9 +705,4 @@ func (d *decoder) mobile(p *packet) (header, verdict) {
 	}
 	p.network.within(inGTP, 0)
 	return d.over(n, hIP)
-}
-
-func address(b []byte) netip.Addr {
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }

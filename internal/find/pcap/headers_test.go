@@ -16,7 +16,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/gopacket/gopacket/layers"
 
 	"longhaul/internal/sys/tcpinfo"
 	"longhaul/test/nettest"
@@ -195,7 +194,7 @@ func wrapped(t testing.TB, six bool, w wrap) *capture {
 
 // wrap puts headers around all packets.
 func (c *capture) wrap(w wrap) {
-	c.link = layers.LinkTypeEthernet
+	c.link = linkEthernet
 	for i := range c.records {
 		r := &c.records[i]
 		r.data = w(r.data, c.sender(r.data))
@@ -250,7 +249,7 @@ func TestWrappings(t *testing.T) {
 func TestWrappingsAsTshark(t *testing.T) {
 	program := nettest.RequireProgram(t, "tshark", "tshark")
 	all := newCapture(t)
-	all.link = layers.LinkTypeEthernet
+	all.link = linkEthernet
 	file := filepath.Join(t.TempDir(), "capture.pcap")
 	args := []string{"-n", "-r", file, "-Y", "tcp.port==40000 && tcp.port==80", "-T", "fields", "-e", "frame.number"}
 	var of []string // the wrapping of each packet
@@ -310,7 +309,7 @@ func TestContent(t *testing.T) {
 		"more headers than are read":  ethernet(0x8847, many),
 	} {
 		c := newCapture(t)
-		c.link = layers.LinkTypeEthernet
+		c.link = linkEthernet
 		c.records = append(c.records, madeRecord{data: packet, wire: len(packet), at: epoch})
 		result, err := Read(bytes.NewReader(c.file(65535)), Options{})
 		if err == nil || result.LeftOut.Content[want] != 1 {
@@ -398,7 +397,7 @@ func FuzzHeaders(f *testing.F) {
 	for _, test := range wrappings {
 		for _, six := range []bool{false, true} {
 			for _, r := range wrapped(f, six, test.wrap).records[:2] {
-				f.Add(r.data, uint8(layers.LinkTypeEthernet), uint16(0))
+				f.Add(r.data, uint8(linkEthernet), uint16(0))
 			}
 		}
 	}
@@ -410,7 +409,7 @@ func FuzzHeaders(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, link uint8, more uint16) {
 		var d decoder
 		var p packet
-		v := d.decode(record{data: data, wire: len(data) + int(more), link: layers.LinkType(link)}, &p)
+		v := d.decode(record{data: data, wire: len(data) + int(more), link: linkType(link)}, &p)
 		if len(d.places) > maxHeaders {
 			t.Errorf("%d headers", len(d.places))
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"longhaul/internal/words/sorted"
 )
 
 // LeftOut counts the packets and connections without a place in Connections.
@@ -56,7 +58,7 @@ func (l *LeftOut) Parts() []Part {
 		all = append(all, Part{NotTCP, content, n})
 	}
 	all = slices.DeleteFunc(all, func(p Part) bool { return p.Packets == 0 })
-	slices.SortFunc(all, func(a, b Part) int {
+	sorted.By(all, func(a, b Part) int {
 		return cmp.Or(cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Content, b.Content))
 	})
 	return all

@@ -7,8 +7,6 @@ import (
 	"io"
 	"math/bits"
 	"time"
-
-	"github.com/gopacket/gopacket/layers"
 )
 
 // ngFile reads the packets of a pcapng file. A compressed file can have millions of blocks
@@ -27,7 +25,7 @@ type ngFile struct {
 
 // ngDevice is an interface of a section.
 type ngDevice struct {
-	link    layers.LinkType
+	link    linkType
 	snaplen uint32
 	unit    uint64 // of its timestamps, per second
 	offset  int64  // of its timestamps, seconds
@@ -171,7 +169,7 @@ func (f *ngFile) device() error {
 	if err := f.read(8); err != nil {
 		return err
 	}
-	d := ngDevice{link: layers.LinkType(f.order.Uint16(f.buf[:])), snaplen: f.order.Uint32(f.buf[4:]), unit: 1e6}
+	d := ngDevice{link: linkType(f.order.Uint16(f.buf[:])), snaplen: f.order.Uint32(f.buf[4:]), unit: 1e6}
 	for f.rest >= 8 { // an option's head, and the length at the end
 		if err := f.read(4); err != nil {
 			return err

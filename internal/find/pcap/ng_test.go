@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
@@ -45,7 +44,7 @@ func (g ng) version(major, minor uint16, options ...[]byte) []byte {
 
 func (g ng) section(options ...[]byte) []byte { return g.version(1, 0, options...) }
 
-func (g ng) device(link layers.LinkType, options ...[]byte) []byte {
+func (g ng) device(link linkType, options ...[]byte) []byte {
 	return g.block(ngInterface, g.AppendUint16(g.AppendUint16(nil, uint16(link)), 0), g.words(0), slices.Concat(options...))
 }
 
@@ -95,7 +94,7 @@ func TestManyBlocks(t *testing.T) {
 		maxMade = 4 << 20 // bytes
 	)
 	g := ng{binary.LittleEndian}
-	one := slices.Concat(g.section(), g.device(layers.LinkTypeRaw))
+	one := slices.Concat(g.section(), g.device(linkRaw))
 	comment := g.option(1, make([]byte, 60_000)...)
 	zeros := func(n int) io.Reader { return &repeated{make([]byte, 4096), n / 4096, 0} }
 	begin := func(kind, length uint32, body ...uint32) []byte {
@@ -103,22 +102,22 @@ func TestManyBlocks(t *testing.T) {
 	}
 	classic := binary.LittleEndian.AppendUint32(nil, magicMicroseconds)
 	classic = binary.LittleEndian.AppendUint32(classic, 2|4<<16)
-	classic = append(classic, g.words(0, 0, 0xffffffff, uint32(layers.LinkTypeRaw))...)
+	classic = append(classic, g.words(0, 0, 0xffffffff, uint32(linkRaw))...)
 	classic = append(classic, g.words(1, 0, large, large)...)
 	for _, test := range []struct {
 		name  string
 		parts []io.Reader
 		want  error // nil: read to the end, without TCP
 	}{
-		{"interfaces", []io.Reader{bytes.NewReader(g.section()), &repeated{text: g.device(layers.LinkTypeRaw), times: many}}, ErrManyInterfaces},
-		{"as many as are read, in each of many sections", []io.Reader{&repeated{text: slices.Concat(g.section(), bytes.Repeat(g.device(layers.LinkTypeRaw), maxDevices)), times: 500}}, nil},
+		{"interfaces", []io.Reader{bytes.NewReader(g.section()), &repeated{text: g.device(linkRaw), times: many}}, ErrManyInterfaces},
+		{"as many as are read, in each of many sections", []io.Reader{&repeated{text: slices.Concat(g.section(), bytes.Repeat(g.device(linkRaw), maxDevices)), times: 500}}, nil},
 		{"sections", []io.Reader{&repeated{text: g.section(comment), times: 500}}, nil},
 		{"names", []io.Reader{bytes.NewReader(one), &repeated{text: g.block(4, g.option(1, 10, 0, 0, 1, 'a', 0), g.words(0)), times: many}}, nil},
 		{"statistics", []io.Reader{bytes.NewReader(one), &repeated{text: g.block(5, g.words(0, 0, 0), g.option(1, 'a')), times: many}}, nil},
 		{"secrets", []io.Reader{bytes.NewReader(one), &repeated{text: g.block(10, g.words(0x544c534b, 4, 0)), times: many}}, nil},
 		{"a large secret", []io.Reader{bytes.NewReader(one), bytes.NewReader(begin(10, large+12)), zeros(large), bytes.NewReader(g.words(large + 12))}, nil},
 		{"custom blocks", []io.Reader{bytes.NewReader(one), &repeated{text: g.block(0xbad, g.words(1)), times: many}}, nil},
-		{"options of interfaces", []io.Reader{bytes.NewReader(g.section()), &repeated{text: g.device(layers.LinkTypeRaw, comment, comment), times: 1000}}, nil},
+		{"options of interfaces", []io.Reader{bytes.NewReader(g.section()), &repeated{text: g.device(linkRaw, comment, comment), times: 1000}}, nil},
 		{"options of packets", []io.Reader{bytes.NewReader(one), &repeated{text: g.packet(0, 1, nil, 0, bytes.Repeat(g.option(1, 'a'), 1000)), times: 1000}}, nil},
 		{"a large packet", []io.Reader{bytes.NewReader(one), bytes.NewReader(begin(ngPacket, large+32, 0, 0, 1, large, large)), zeros(large), bytes.NewReader(g.words(large + 32))}, nil},
 		{"a large packet without time", []io.Reader{bytes.NewReader(one), bytes.NewReader(begin(ngSimple, large+16, large)), zeros(large), bytes.NewReader(g.words(large + 16))}, nil},
@@ -157,10 +156,10 @@ func TestNgRecords(t *testing.T) {
 		offset := g.option(ngOffset, g.AppendUint64(nil, 100)...)
 		file := slices.Concat(
 			g.section(g.option(4, []byte("a program")...), g.option(0)),
-			g.device(layers.LinkTypeRaw, name, g.option(0)),
-			g.device(layers.LinkTypeIPv4, g.option(ngResolution, 9), name),
+			g.device(linkRaw, name, g.option(0)),
+			g.device(linkIPv4, g.option(ngResolution, 9), name),
 			g.block(4, g.option(1, 10, 0, 0, 1, 'a', 0), g.words(0)),
-			g.device(layers.LinkTypeIPv6, offset, g.option(ngResolution, 0x80|10), g.option(0)),
+			g.device(linkIPv6, offset, g.option(ngResolution, 0x80|10), g.option(0)),
 			g.packet(0, 3_000_001, []byte("one"), 9, g.option(1, 'a'), g.option(0)),
 			g.packet(1, 3_000_000_001, []byte("three"), 5),
 			g.block(5, g.words(0, 0, 0)),
@@ -170,16 +169,16 @@ func TestNgRecords(t *testing.T) {
 			g.block(0xbad, []byte("anything")),
 			g.version(9, 0), g.block(ngInterface), g.block(ngPacket), // of an unknown version
 			other.section(),
-			other.device(layers.LinkTypeIPv6),
+			other.device(linkIPv6),
 			other.packet(0, 7_000_000, []byte("six"), 3),
 		)
 		want := []record{
-			{data: []byte("one"), wire: 9, at: at(3, 1000), link: layers.LinkTypeRaw},
-			{data: []byte("three"), wire: 5, at: at(3, 1), link: layers.LinkTypeIPv4, device: 1},
-			{data: []byte{}, at: at(103, 976562), link: layers.LinkTypeIPv6, device: 2},
-			{data: []byte("four"), wire: 4, at: at(0, 5), link: layers.LinkTypeIPv4, device: 1},
-			{data: []byte("five"), wire: 4, link: layers.LinkTypeRaw},
-			{data: []byte("six"), wire: 3, at: at(7, 0), link: layers.LinkTypeIPv6},
+			{data: []byte("one"), wire: 9, at: at(3, 1000), link: linkRaw},
+			{data: []byte("three"), wire: 5, at: at(3, 1), link: linkIPv4, device: 1},
+			{data: []byte{}, at: at(103, 976562), link: linkIPv6, device: 2},
+			{data: []byte("four"), wire: 4, at: at(0, 5), link: linkIPv4, device: 1},
+			{data: []byte("five"), wire: 4, link: linkRaw},
+			{data: []byte("six"), wire: 3, at: at(7, 0), link: linkIPv6},
 		}
 		version := (*versionError)(nil)
 		got, err := records(bytes.NewReader(file))
@@ -214,7 +213,7 @@ func records(r io.Reader) (all []record, err error) {
 
 func TestBadNg(t *testing.T) {
 	g := ng{binary.LittleEndian}
-	one := slices.Concat(g.section(), g.device(layers.LinkTypeRaw))
+	one := slices.Concat(g.section(), g.device(linkRaw))
 	const length = "a block's length does not match its content"
 	for name, test := range map[string]struct {
 		file []byte
@@ -230,8 +229,8 @@ func TestBadNg(t *testing.T) {
 		"option beyond its block": {slices.Concat(g.section(), g.block(ngInterface, g.words(1, 0), g.words(1|9<<16, 0))), length},
 		"no such interface":       {slices.Concat(one, g.packet(1, 0, nil, 0)), "a packet is of interface 1, and the section has 1"},
 		"no interface":            {slices.Concat(g.section(), g.block(ngSimple, g.words(0))), "a packet is of interface 0, and the section has 0"},
-		"resolution":              {slices.Concat(g.section(), g.device(layers.LinkTypeRaw, g.option(ngResolution, 20))), "timestamps of 10^-20 s are too fine"},
-		"binary resolution":       {slices.Concat(g.section(), g.device(layers.LinkTypeRaw, g.option(ngResolution, 0xc0))), "timestamps of 2^-64 s are too fine"},
+		"resolution":              {slices.Concat(g.section(), g.device(linkRaw, g.option(ngResolution, 20))), "timestamps of 10^-20 s are too fine"},
+		"binary resolution":       {slices.Concat(g.section(), g.device(linkRaw, g.option(ngResolution, 0xc0))), "timestamps of 2^-64 s are too fine"},
 	} {
 		if _, err := records(bytes.NewReader(padded(test.file))); err == nil || err.Error() != test.want {
 			t.Errorf("%s: got %v, want %s", name, err, test.want)
@@ -243,7 +242,7 @@ func TestBadNg(t *testing.T) {
 func FuzzNg(f *testing.F) {
 	for _, order := range []byteOrder{binary.LittleEndian, binary.BigEndian} {
 		g := ng{order}
-		f.Add(slices.Concat(g.section(g.option(1, 'a')), g.device(layers.LinkTypeRaw, g.option(ngResolution, 9), g.option(0)),
+		f.Add(slices.Concat(g.section(g.option(1, 'a')), g.device(linkRaw, g.option(ngResolution, 9), g.option(0)),
 			g.packet(0, 1, []byte("one"), 3, g.option(1, 'a')), g.oldPacket(0, 1, nil), g.block(ngSimple, g.words(0)), g.version(2, 0), g.section()))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -270,7 +269,7 @@ func TestNgAsClassic(t *testing.T) {
 			in, err := pcapgo.NewReader(bytes.NewReader(data))
 			must(t, err)
 			g := ng{order}
-			file := slices.Concat(g.section(), g.device(in.LinkType(), g.option(ngResolution, 9)))
+			file := slices.Concat(g.section(), g.device(linkType(in.LinkType()), g.option(ngResolution, 9)))
 			for {
 				packet, ci, err := in.ReadPacketData()
 				if err == io.EOF {

@@ -3,9 +3,6 @@ package pcap
 import (
 	"encoding/binary"
 	"net/netip"
-
-	"github.com/gopacket/gopacket"
-	"github.com/gopacket/gopacket/layers"
 )
 
 // packet is the content of a TCP packet.
@@ -71,41 +68,60 @@ func (d *decoder) segment(p *packet) verdict {
 		_, v := d.short()
 		return v
 	}
-	// If options are cut off, the decoder has set all fields before them.
-	err := d.tcp.DecodeFromBytes(tcp, gopacket.NilDecodeFeedback)
-	t := &d.tcp
-	header := int(t.DataOffset) * 4
+	header, flags := int(tcp[12]>>4)*4, tcp[13]
 	if header < 20 || header > length {
 		return malformed
 	}
-	p.src, p.dst = netip.AddrPortFrom(d.src, uint16(t.SrcPort)), netip.AddrPortFrom(d.dst, uint16(t.DstPort))
-	p.seq, p.ack, p.window = t.Seq, t.Ack, t.Window
-	p.syn, p.fin, p.rst, p.hasAck, p.push, p.ece, p.cwr = t.SYN, t.FIN, t.RST, t.ACK, t.PSH, t.ECE, t.CWR
+	p.src = netip.AddrPortFrom(d.src, binary.BigEndian.Uint16(tcp))
+	p.dst = netip.AddrPortFrom(d.dst, binary.BigEndian.Uint16(tcp[2:]))
+	p.seq, p.ack, p.window = binary.BigEndian.Uint32(tcp[4:]), binary.BigEndian.Uint32(tcp[8:]), binary.BigEndian.Uint16(tcp[14:])
+	p.fin, p.syn, p.rst, p.push = flags&1 != 0, flags&2 != 0, flags&4 != 0, flags&8 != 0
+	p.hasAck, p.ece, p.cwr = flags&16 != 0, flags&64 != 0, flags&128 != 0
 	p.payload = length - header
-	if err != nil {
-		p.optionsCut = true
-		return isTCP
-	}
-	for _, o := range t.Options {
-		v := o.OptionData
-		switch {
-		case o.OptionType == layers.TCPOptionKindMSS && len(v) == 2:
-			p.mss = int(binary.BigEndian.Uint16(v))
-		case o.OptionType == layers.TCPOptionKindWindowScale && len(v) == 1:
-			p.wscale = min(int(v[0]), maxWScale)
-		case o.OptionType == layers.TCPOptionKindSACKPermitted:
-			p.sackPermitted = true
-		case o.OptionType == layers.TCPOptionKindTimestamps && len(v) == 8:
-			p.timestamps = true
-			p.tsval, p.tsecr = binary.BigEndian.Uint32(v), binary.BigEndian.Uint32(v[4:])
-		case o.OptionType == layers.TCPOptionKindSACK && isPlain(o.OptionType, o.OptionLength):
-			for ; len(v) >= 8 && p.sacks < len(p.sack); v = v[8:] {
-				p.sack[p.sacks] = block{binary.BigEndian.Uint32(v), binary.BigEndian.Uint32(v[4:])}
-				p.sacks++
-			}
-		}
+	if p.optionsCut = header > len(tcp); !p.optionsCut {
+		p.options(tcp[20:header])
 	}
 	return isTCP
+}
+
+// options reads the options of TCP, as a host does: up to one with an invalid length.
+func (p *packet) options(b []byte) {
+	for len(b) > 0 {
+		kind := optionKind(b[0])
+		if kind == optionEnd {
+			return
+		}
+		if kind == optionNop {
+			b = b[1:]
+			continue
+		}
+		if len(b) < 2 || b[1] < 2 || int(b[1]) > len(b) {
+			return
+		}
+		if isPlain(kind, b[1]) {
+			p.option(kind, b[2:b[1]])
+		}
+		b = b[b[1]:]
+	}
+}
+
+func (p *packet) option(kind optionKind, v []byte) {
+	switch kind {
+	case optionMSS:
+		p.mss = int(binary.BigEndian.Uint16(v))
+	case optionWindowScale:
+		p.wscale = min(int(v[0]), maxWScale)
+	case optionSACKPermitted:
+		p.sackPermitted = true
+	case optionTimestamps:
+		p.timestamps = true
+		p.tsval, p.tsecr = binary.BigEndian.Uint32(v), binary.BigEndian.Uint32(v[4:])
+	case optionSACK:
+		for ; len(v) >= 8 && p.sacks < len(p.sack); v = v[8:] {
+			p.sack[p.sacks] = block{binary.BigEndian.Uint32(v), binary.BigEndian.Uint32(v[4:])}
+			p.sacks++
+		}
+	}
 }
 
 // maxWScale is the largest window scale (RFC 7323, section 2.3).

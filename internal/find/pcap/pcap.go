@@ -15,8 +15,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gopacket/gopacket/layers"
-
 	"longhaul/internal/find/doctor"
 )
 
@@ -341,7 +339,7 @@ func (t *table) record(r record, d *decoder, p *packet) error {
 }
 
 // unread counts a packet with an unsupported link type.
-func (t *table) unread(link layers.LinkType) {
+func (t *table) unread(link linkType) {
 	e := linkTypeError(link)
 	if t.linkError == nil {
 		t.linkError = e

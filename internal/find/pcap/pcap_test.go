@@ -28,7 +28,7 @@ import (
 // and server port 80.
 type capture struct {
 	t       testing.TB
-	link    layers.LinkType
+	link    linkType
 	six     bool
 	between []gopacket.SerializableLayer // headers between IPv6's and TCP's
 	isn     [2]uint32                    // of client and server
@@ -46,7 +46,7 @@ type madeRecord struct {
 var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func newCapture(t testing.TB) *capture {
-	return &capture{t: t, link: layers.LinkTypeRaw, isn: [2]uint32{1000, 5000}}
+	return &capture{t: t, link: linkRaw, isn: [2]uint32{1000, 5000}}
 }
 
 const client, server = 0, 1
@@ -147,32 +147,32 @@ func (c *capture) raw(ms float64, ip []byte) *capture {
 	}
 	var header []byte
 	switch c.link {
-	case layers.LinkTypeEthernet:
+	case linkEthernet:
 		header = slices.Concat(make([]byte, 12), kind)
-	case layers.LinkTypeNull:
+	case linkNull:
 		header = []byte{2, 0, 0, 0}
-	case layers.LinkTypeLoop:
+	case linkLoop:
 		header = []byte{0, 0, 0, 24}
-	case layers.LinkTypeLinuxSLL:
+	case linkSLL:
 		header = slices.Concat([]byte{0, 0, 0, 1, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0}, kind)
-	case layers.LinkTypePPP, layers.LinkTypePPP_HDLC, linkPPPDirection, layers.LinkTypePPPEthernet:
+	case linkPPP, linkPPPHDLC, linkPPPDirection, linkPPPEthernet:
 		header = []byte{0, 0x21}
 		if c.six {
 			header[1] = 0x57
 		}
 		switch c.link {
-		case layers.LinkTypePPP_HDLC:
+		case linkPPPHDLC:
 			header = slices.Concat([]byte{0xff, 3}, header)
 		case linkPPPDirection:
 			header = slices.Concat([]byte{1}, header)
-		case layers.LinkTypePPPEthernet:
+		case linkPPPEthernet:
 			header = slices.Concat([]byte{0x11, 0, 0, 7}, binary.BigEndian.AppendUint16(nil, uint16(2+len(ip))), header)
 		}
-	case layers.LinkTypeC_HDLC:
+	case linkCiscoHDLC:
 		header = slices.Concat([]byte{0x0f, 0}, kind)
-	case layers.LinkTypeATM_RFC1483:
+	case linkATM:
 		header = slices.Concat([]byte{0xaa, 0xaa, 3, 0, 0, 0}, kind)
-	case layers.LinkTypeLinuxSLL2:
+	case linkSLL2:
 		header = slices.Concat(kind, []byte{0, 0, 0, 0, 0, 2, 0, 1, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0})
 	}
 	data := slices.Concat(header, ip)
@@ -185,7 +185,7 @@ func (c *capture) file(snap int) []byte {
 	c.t.Helper()
 	var b bytes.Buffer
 	w := pcapgo.NewWriterNanos(&b)
-	must(c.t, w.WriteFileHeader(uint32(snap), c.link))
+	must(c.t, w.WriteFileHeader(uint32(snap), layers.LinkType(c.link)))
 	for _, r := range c.records {
 		data := r.data[:min(len(r.data), snap)]
 		must(c.t, w.WritePacket(gopacket.CaptureInfo{Timestamp: r.at, CaptureLength: len(data), Length: r.wire}, data))
@@ -688,7 +688,7 @@ func TestOneWay(t *testing.T) {
 func TestLinks(t *testing.T) {
 	for link := range readable {
 		for _, six := range []bool{false, true} {
-			if link == layers.LinkTypeIPv4 && six || link == layers.LinkTypeIPv6 && !six {
+			if link == linkIPv4 && six || link == linkIPv6 && !six {
 				continue
 			}
 			c := newCapture(t)
@@ -795,7 +795,7 @@ func TestBadInput(t *testing.T) {
 	whole := newCapture(t).handshake().add(seg{ms: 110, from: client, flags: "PA", seq: 1, ack: 1, bytes: 1000})
 	file := whole.file(128)
 	other := newCapture(t)
-	other.link = layers.LinkTypeIEEE802_11
+	other.link = link80211
 	other.raw(0, []byte("anything"))
 	udp := newCapture(t).raw(0, slices.Concat([]byte{0x45, 0, 0, 28, 0, 0, 0, 0, 9, 17, 0, 0}, make([]byte, 16)))
 	for name, test := range map[string]struct {

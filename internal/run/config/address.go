@@ -11,6 +11,7 @@ import (
 
 	"longhaul/internal/carry/relay/names"
 	"longhaul/internal/words/portrange"
+	"longhaul/internal/words/sorted"
 )
 
 // maxRange bounds a port range: every port costs a listening socket.
@@ -194,7 +195,7 @@ func (l Loader) parseListen(ctx context.Context, s string) ([]Listen, *mistake) 
 	for _, a := range addrs {
 		listens = append(listens, Listen{a.Unmap(), ports})
 	}
-	slices.SortFunc(listens, func(a, b Listen) int { return a.Addr.Compare(b.Addr) })
+	sorted.By(listens, func(a, b Listen) int { return a.Addr.Compare(b.Addr) })
 	return slices.Compact(listens), nil
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"longhaul/internal/words/ipprefix"
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/sorted"
 )
 
 // Destination is the settings of legs to the targets in a prefix.
@@ -56,7 +57,7 @@ func (d *decoder) destinations(n *node, t *Tunnel) {
 			t.Destinations = append(t.Destinations, one)
 		}
 	}
-	slices.SortStableFunc(t.Destinations, func(a, b Destination) int { return b.Prefix.Bits() - a.Prefix.Bits() })
+	sorted.By(t.Destinations, func(a, b Destination) int { return b.Prefix.Bits() - a.Prefix.Bits() })
 }
 
 func (d *decoder) prefix(n *node, key string) (netip.Prefix, bool) {

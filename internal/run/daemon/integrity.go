@@ -22,6 +22,7 @@ import (
 	"longhaul/internal/carry/relay/hops"
 	"longhaul/internal/run/config"
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/sorted"
 )
 
 const (
@@ -167,7 +168,7 @@ func (c *integrityChecks) reports() []integrity.Report {
 			all = append(all, *last)
 		}
 	}
-	slices.SortFunc(all, func(a, b integrity.Report) int { return cmp.Compare(a.Tunnel, b.Tunnel) })
+	sorted.By(all, func(a, b integrity.Report) int { return cmp.Compare(a.Tunnel, b.Tunnel) })
 	return all
 }
 

@@ -7,12 +7,12 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
-	"slices"
 	"time"
 
 	"longhaul/internal/carry/relay"
 	"longhaul/internal/words/display"
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/sorted"
 )
 
 // finished is the outcome of a drain.
@@ -49,7 +49,7 @@ const maxLoggedLeftovers = 20
 // up.
 func tellLeftovers(log *slog.Logger, all []relay.Leftover) (sum Leftovers) {
 	bytes := func(l relay.Leftover) int64 { return l.ToClientBytes + l.ToTargetBytes }
-	slices.SortStableFunc(all, func(a, b relay.Leftover) int { return cmp.Compare(bytes(b), bytes(a)) })
+	sorted.By(all, func(a, b relay.Leftover) int { return cmp.Compare(bytes(b), bytes(a)) })
 	for i, l := range all {
 		outcome := "reset"
 		if l.Delivering {

@@ -14,6 +14,7 @@ import (
 	"longhaul/internal/run/config"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/tune/cc"
+	"longhaul/internal/words/sorted"
 )
 
 // transports is the part that makes the relay's tunnels of a configuration, with the socket settings of
@@ -213,7 +214,7 @@ func (t *transports) lacks() []transport.Lack {
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b transport.Lack) int { return strings.Compare(a.What, b.What) })
+	sorted.By(all, func(a, b transport.Lack) int { return strings.Compare(a.What, b.What) })
 	return all
 }
 

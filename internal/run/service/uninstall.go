@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/words/sorted"
 )
 
 // Removal has the steps that remove an installation.
@@ -28,7 +30,7 @@ func (h Host) Removal(r *Record, purge bool, private, keep []string) (*Removal, 
 	m := &Removal{host: h, record: r, purge: purge, private: private}
 	// Files first, then directories from the innermost on.
 	entries := slices.Clone(r.Entries)
-	slices.SortFunc(entries, func(a, b Entry) int {
+	sorted.By(entries, func(a, b Entry) int {
 		switch {
 		case a.isDir() != b.isDir():
 			if a.isDir() {

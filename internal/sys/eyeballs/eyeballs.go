@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"longhaul/internal/sys/halfopen"
+	"longhaul/internal/words/sorted"
 )
 
 // The time that an attempt has before the next begins beside it (RFC 8305, section 8).
@@ -106,7 +107,7 @@ func (h *Host) Order(into, addrs []netip.AddrPort, turn uint) []netip.AddrPort {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.adopt(addrs)
-	slices.SortStableFunc(into[begin:], func(a, b netip.AddrPort) int { return h.rank(a) - h.rank(b) })
+	sorted.By(into[begin:], func(a, b netip.AddrPort) int { return h.rank(a) - h.rank(b) })
 	if h.rank(into[begin]) == 0 {
 		h.check(into[begin:])
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/words/sorted"
 )
 
 // Attributes that x/sys does not have.
@@ -256,7 +258,7 @@ func intervals(raw []rawElement, isInterval bool) (all []element) {
 	hasEnd := slices.ContainsFunc(raw, func(e rawElement) bool { return e.last != nil })
 	if isInterval && !hasEnd {
 		// Ends stand before starts of the same value: one interval ends where the next begins.
-		slices.SortFunc(raw, func(a, b rawElement) int {
+		sorted.By(raw, func(a, b rawElement) int {
 			if c := bytes.Compare(a.first, b.first); c != 0 || a.ends == b.ends {
 				return c
 			}

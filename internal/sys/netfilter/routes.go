@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/words/sorted"
 )
 
 // device is a network device.
@@ -213,7 +215,7 @@ func readRoute(af byte, b []byte) (w way, table uint32, ok bool) {
 
 // longestPrefixes returns which route the destinations have, in order.
 func longestPrefixes(all []way) (found []way) {
-	slices.SortFunc(all, func(a, b way) int {
+	sorted.By(all, func(a, b way) int {
 		if a.first != b.first {
 			if a.first.less(b.first) {
 				return -1

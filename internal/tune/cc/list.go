@@ -9,6 +9,7 @@ import (
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/words/ccnames"
+	"longhaul/internal/words/sorted"
 )
 
 // State is the state of an algorithm.
@@ -134,7 +135,7 @@ func (h *Host) List(tryOut bool) ([]Algorithm, error) {
 		}
 		add(&ours, h.describeBuilt(name, tryOut))
 	}
-	slices.SortStableFunc(ours, func(a, b Algorithm) int {
+	sorted.By(ours, func(a, b Algorithm) int {
 		if a.Name < b.Name {
 			return -1
 		}

@@ -18,6 +18,7 @@ import (
 
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/words/display"
+	"longhaul/internal/words/sorted"
 	"longhaul/internal/words/units"
 )
 
@@ -113,7 +114,7 @@ func (p *Paths) List() ([]CarriedPath, error) {
 		})
 		return nil
 	})
-	slices.SortFunc(list, func(a, b CarriedPath) int {
+	sorted.By(list, func(a, b CarriedPath) int {
 		return cmp.Or(a.Destination.Compare(b.Destination), cmp.Compare(a.Mark, b.Mark), cmp.Compare(a.Device, b.Device))
 	})
 	return list, err

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/sys/kernel"
+	"longhaul/internal/words/ipprefix"
 )
 
 // ErrNoRates: the algorithm is not loaded, or takes no rate.
@@ -218,8 +219,11 @@ type PrefixRate struct {
 
 // key returns the map's key for a prefix in the calling thread's network namespace.
 func key(prefix netip.Prefix) (prefixKey, error) {
-	if !prefix.IsValid() || prefix.Addr().Is4In6() || prefix != prefix.Masked() {
-		return prefixKey{}, fmt.Errorf("invalid prefix %s", prefix)
+	if !prefix.IsValid() {
+		return prefixKey{}, errors.New("no prefix given")
+	}
+	if err := ipprefix.Check(prefix); err != nil {
+		return prefixKey{}, err
 	}
 	cookie, err := kernel.NetNSCookie()
 	if err != nil {

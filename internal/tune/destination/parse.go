@@ -11,6 +11,7 @@ import (
 
 	"longhaul/internal/words/ipprefix"
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/sorted"
 )
 
 // hint is the remedy of an invalid destination.
@@ -51,7 +52,7 @@ func parse(ctx context.Context, text string, lookup func(context.Context, string
 			prefixes = append(prefixes, p)
 		}
 	}
-	slices.SortFunc(prefixes, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	sorted.By(prefixes, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 	return prefixes, nil
 }
 

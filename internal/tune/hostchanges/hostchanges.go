@@ -17,6 +17,7 @@ import (
 	"longhaul/internal/tune/cc"
 	"longhaul/internal/tune/destination"
 	"longhaul/internal/tune/mss"
+	"longhaul/internal/words/sorted"
 )
 
 // Host is this machine, in the calling thread's network namespace.
@@ -115,7 +116,7 @@ func (h *Host) List(s Selection) ([]Change, error) {
 		}
 		changes = append(changes, c)
 	}
-	slices.SortStableFunc(changes, func(a, b Change) int {
+	sorted.By(changes, func(a, b Change) int {
 		return slices.Index(kinds, a.Kind) - slices.Index(kinds, b.Kind)
 	})
 	return changes, nil

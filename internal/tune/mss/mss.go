@@ -33,6 +33,7 @@ import (
 	"longhaul/internal/sys/bpffs"
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/sys/ledger"
+	"longhaul/internal/words/sorted"
 )
 
 // Host is this machine, in the calling thread's network namespace. Its methods
@@ -342,6 +343,6 @@ func (h *Host) attachments(all bool) ([]attachment, error) {
 			list = append(list, attachment{name, namespace, index, namespace == here})
 		}
 	}
-	slices.SortFunc(list, func(a, b attachment) int { return a.index - b.index })
+	sorted.By(list, func(a, b attachment) int { return a.index - b.index })
 	return list, nil
 }

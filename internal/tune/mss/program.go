@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/sys/kernel"
+	"longhaul/internal/words/sorted"
 )
 
 // Names in the object.
@@ -164,7 +165,7 @@ type counters struct {
 // put replaces the table in one step. Rules in both tables keep their counters.
 func (p *program) put(rules []numbered) error {
 	rules = slices.Clone(rules)
-	slices.SortFunc(rules, compare)
+	sorted.By(rules, compare)
 	table, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: "mss_rules", Type: ebpf.Array, KeySize: 4, ValueSize: uint32(binary.Size(record{})), MaxEntries: maxRules,
 	})

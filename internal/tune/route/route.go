@@ -17,6 +17,7 @@ import (
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/words/ipprefix"
+	"longhaul/internal/words/sorted"
 )
 
 // protocol marks this package's routes: "ip route show proto 108".
@@ -364,7 +365,7 @@ func (t *Table) undoPrefix(book *ledger.Book, netns uint64, prefix netip.Prefix,
 		}
 		undone.Metrics = append(undone.Metrics, u)
 	}
-	slices.SortFunc(undone.Metrics, func(a, b UndoneMetric) int {
+	sorted.By(undone.Metrics, func(a, b UndoneMetric) int {
 		return slices.Index(Metrics(), a.Metric) - slices.Index(Metrics(), b.Metric)
 	})
 	if err := book.Save(); err != nil {

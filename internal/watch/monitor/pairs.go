@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/words/sorted"
 )
 
 // Pair is what the sessions between a tunnel and a paired relay add up to. There
@@ -55,7 +56,7 @@ func (m *Monitor) pairs(p *flow.Pairs) []Pair {
 		}
 		all = append(all, t.update(now))
 	}
-	slices.SortFunc(all, func(a, b Pair) int {
+	sorted.By(all, func(a, b Pair) int {
 		return cmp.Or(cmp.Compare(a.Tunnel, b.Tunnel), cmp.Compare(a.Peer, b.Peer), cmp.Compare(a.End, b.End))
 	})
 	return all

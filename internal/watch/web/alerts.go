@@ -9,6 +9,7 @@ import (
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/watch/monitor"
 	"longhaul/internal/words/display"
+	"longhaul/internal/words/sorted"
 )
 
 // alert is a condition that an operator should look at.
@@ -58,7 +59,7 @@ func alerts(s *monitor.Snapshot) []alert {
 		tunnelAlerts(&s.Tunnels[i], add)
 	}
 	pairAlerts(s, add)
-	slices.SortStableFunc(all, func(a, b alert) int {
+	sorted.By(all, func(a, b alert) int {
 		return cmp.Compare(slices.Index(levels, a.Level), slices.Index(levels, b.Level))
 	})
 	return all

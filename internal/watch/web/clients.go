@@ -2,9 +2,9 @@ package web
 
 import (
 	"cmp"
-	"slices"
 
 	"longhaul/internal/watch/monitor"
+	"longhaul/internal/words/sorted"
 )
 
 // topClients is the number of clients on the overview.
@@ -51,7 +51,7 @@ func sumClients(flows []monitor.Flow) []clientRow {
 		row.UpBps, row.DownBps = whole(row.UpBps), whole(row.DownBps)
 		all = append(all, *row)
 	}
-	slices.SortFunc(all, func(a, b clientRow) int {
+	sorted.By(all, func(a, b clientRow) int {
 		return cmp.Or(cmp.Compare(b.UpBps+b.DownBps, a.UpBps+a.DownBps), cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Client, b.Client))
 	})
 	return all[:min(len(all), topClients)]

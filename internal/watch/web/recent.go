@@ -2,12 +2,12 @@ package web
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/watch/monitor"
 	"longhaul/internal/watch/monitor/history"
+	"longhaul/internal/words/sorted"
 )
 
 // recentRecords is the number of ended flows remembered without a history.
@@ -59,7 +59,7 @@ func (r *recent) query(q history.Query) []monitor.Record {
 		}
 		all = append(all, *one)
 	}
-	slices.SortStableFunc(all, func(a, b monitor.Record) int {
+	sorted.By(all, func(a, b monitor.Record) int {
 		return cmp.Or(compareRecords(q.Order, &a, &b), b.End.Compare(a.End))
 	})
 	return all[:min(q.Limit, len(all))]

@@ -12,6 +12,7 @@ import (
 	"longhaul/internal/find/doctor"
 	"longhaul/internal/watch/monitor"
 	"longhaul/internal/watch/monitor/history"
+	"longhaul/internal/words/sorted"
 )
 
 // view renders a page's data from a snapshot. It may keep state between calls.
@@ -275,7 +276,7 @@ func (d *Dashboard) causes(s *monitor.Snapshot) (any, error) {
 	slices.SortFunc(v.Now, func(a, b *causeRow) int {
 		return cmp.Or(cmp.Compare(b.Flows, a.Flows), cmp.Compare(a.Cause, b.Cause))
 	})
-	slices.SortFunc(v.Limited, func(a, b limitedRow) int {
+	sorted.By(v.Limited, func(a, b limitedRow) int {
 		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), cmp.Compare(a.Tunnel, b.Tunnel), cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Leg, b.Leg))
 	})
 	return v, nil

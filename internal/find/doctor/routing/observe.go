@@ -24,6 +24,7 @@ import (
 	"longhaul/internal/sys/halfopen"
 	"longhaul/internal/sys/tcpinfo"
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/sorted"
 )
 
 // Observer observes the ways of intercepted connections.
@@ -361,7 +362,7 @@ func (p *prober) passive(t intercept.TunnelStatus) {
 			p.Handshakes = append(p.Handshakes, c.Handshake)
 		}
 	}
-	slices.SortFunc(p.Handshakes, func(a, b Handshake) int { return b.Answers - a.Answers })
+	sorted.By(p.Handshakes, func(a, b Handshake) int { return b.Answers - a.Answers })
 }
 
 // A flow stalls if the relay has sent again that often, and nothing was acknowledged for

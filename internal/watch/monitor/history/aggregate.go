@@ -3,9 +3,9 @@ package history
 import (
 	"cmp"
 	"encoding/binary"
-	"slices"
 
 	"longhaul/internal/find/doctor"
+	"longhaul/internal/words/sorted"
 )
 
 // aggregate adds up flows: of a period for a summary, or of one tunnel and one
@@ -97,13 +97,13 @@ func (a *aggregate) summary(p Period, tunnel string, words map[int64]string) Sum
 	for word, c := range a.causes {
 		s.Causes = append(s.Causes, CauseCount{Cause: doctor.Cause(words[word]), Flows: c.flows, Bytes: c.bytes})
 	}
-	slices.SortFunc(s.Causes, func(a, b CauseCount) int {
+	sorted.By(s.Causes, func(a, b CauseCount) int {
 		return cmp.Or(cmp.Compare(b.Flows, a.Flows), cmp.Compare(a.Cause, b.Cause))
 	})
 	for end, n := range a.ends {
 		s.Ends = append(s.Ends, EndCount{EndedBy: words[end.endedBy], Reason: words[end.reason], Flows: *n})
 	}
-	slices.SortFunc(s.Ends, func(a, b EndCount) int {
+	sorted.By(s.Ends, func(a, b EndCount) int {
 		return cmp.Or(cmp.Compare(b.Flows, a.Flows), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.EndedBy, b.EndedBy))
 	})
 	return s

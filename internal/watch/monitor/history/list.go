@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/find/doctor"
 	"longhaul/internal/watch/monitor"
+	"longhaul/internal/words/sorted"
 )
 
 // span is a stretch of time in Unix milliseconds, the end not included.
@@ -138,7 +139,7 @@ func (v *view) scanBest(c choice, promise func(*extremes) float64, visit func(*f
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(all, func(a, b segment) int {
+	sorted.By(all, func(a, b segment) int {
 		return cmp.Or(cmp.Compare(b.promise, a.promise), cmp.Compare(b.last, a.last))
 	})
 	get, err := v.tx.PrepareContext(v.ctx, "SELECT digest FROM segments WHERE last = ?")

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/watch/monitor"
 )
@@ -46,15 +44,10 @@ func newVocabularies() *vocabularies {
 // family is a metric with all its labels.
 type family struct {
 	name, help string
-	kind       prometheus.ValueType
+	kind       kind
 	labels     []string
 	collect    func(*state, func(v float64, labels ...string))
 }
-
-const (
-	gauge   = prometheus.GaugeValue
-	counter = prometheus.CounterValue
-)
 
 // Values of labels.
 var (

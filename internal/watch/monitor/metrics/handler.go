@@ -6,15 +6,10 @@
 package metrics
 
 import (
-	"context"
-	"errors"
-	"log/slog"
+	"compress/gzip"
 	"net/http"
+	"strings"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"longhaul/internal/watch/monitor"
 )
@@ -27,9 +22,6 @@ type Options struct {
 	// History returns the state of the history of flows. Nil, or a nil result,
 	// means that there is no history; its metrics are omitted.
 	History func() *History
-
-	// Log receives metrics that cannot be exported. Nil discards it.
-	Log *slog.Logger
 }
 
 // History is the state of the history of flows.
@@ -44,21 +36,38 @@ const (
 	scrapeTimeout = 10 * time.Second
 )
 
-// Handler serves the metrics of the relay, the Go runtime and the process, as
-// text or in the OpenMetrics format.
+// Handler serves the metrics of the relay, the Go runtime and the process, as text.
 func Handler(opts Options) http.Handler {
-	if opts.Log == nil {
-		opts.Log = slog.New(slog.DiscardHandler)
-	}
-	r := prometheus.NewRegistry()
-	r.MustRegister(newCollector(opts), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	scrape := promhttp.HandlerFor(r, promhttp.HandlerOpts{
-		ErrorLog:          errorLog{opts.Log},
-		ErrorHandling:     promhttp.ContinueOnError,
-		EnableOpenMetrics: true,
+	words := newVocabularies()
+	scrape := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s := state{Snapshot: opts.Snapshot(), vocabularies: words}
+		if opts.History != nil {
+			s.history = opts.History()
+		}
+		var t text
+		writeRuntime(&t)
+		writeFamilies(&t, &s)
+		writeProcess(&t)
+		w.Header().Set("Content-Type", contentType)
+		send(w, r, t.Bytes())
 	})
 	// TimeoutHandler sends the answer, so a slow reader does not hold up a turn.
 	return http.TimeoutHandler(takeTurns(scrape), scrapeTimeout, "the metrics are not ready in time\n")
+}
+
+// send answers with a text, compressed for a client that asks for gzip.
+func send(w http.ResponseWriter, r *http.Request, b []byte) {
+	for _, encoding := range strings.Split(r.Header.Get("Accept-Encoding"), ",") {
+		if strings.TrimSpace(encoding) != "gzip" {
+			continue
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		z := gzip.NewWriter(w)
+		_, _ = z.Write(b) // errors: the client has gone
+		_ = z.Close()
+		return
+	}
+	_, _ = w.Write(b)
 }
 
 // takeTurns has at most maxScrapes requests make their answers. The others wait: a refusal would
@@ -73,16 +82,4 @@ func takeTurns(next http.Handler) http.Handler {
 		case <-r.Context().Done(): // the client has gone, or lost its place
 		}
 	})
-}
-
-type errorLog struct{ log *slog.Logger }
-
-// Println logs an error of making the metrics. That a client has gone is none.
-func (l errorLog) Println(v ...any) {
-	for _, one := range v {
-		if err, ok := one.(error); ok && (errors.Is(err, context.Canceled) || errors.Is(err, http.ErrHandlerTimeout)) {
-			return
-		}
-	}
-	l.log.Warn("some metrics could not be shown", "error", v)
 }
