@@ -19,7 +19,7 @@ func none(name string, n int, example string) kit.Measured {
 
 // countNew notes the new connections by their begin: before the failure, in the second after it,
 // and later. Those that began before may end with their relay.
-func countNew(all []attempt, way string, paired bool, at, back time.Time, note func(kit.Measured)) {
+func countNew(all []attempt, way string, paired bool, at, back time.Time, reason func(client string) string, note func(kit.Measured)) {
 	var began, failed [3]int
 	var slowest [3]time.Duration
 	var examples [3]string
@@ -33,8 +33,8 @@ func countNew(all []attempt, way string, paired bool, at, back time.Time, note f
 		switch {
 		case a.err != nil:
 			failed[when]++
-			examples[when] = fmt.Sprintf("%+.3f s: number %d from %s, greeted %t, reached a target %t: %v, after %.3f s",
-				a.began.Sub(at).Seconds(), a.number, a.local, a.greets, a.reached, a.err, a.took.Seconds())
+			examples[when] = fmt.Sprintf("%+.3f s: number %d from %s, greeted %t, reached a target %t: %v, after %.3f s, reason %q",
+				a.began.Sub(at).Seconds(), a.number, a.local, a.greets, a.reached, a.err, a.took.Seconds(), reason(a.local))
 			continue
 		case when > 0 && a.began.Before(back) && a.relay == 2:
 			other++
@@ -96,7 +96,7 @@ func (w *world) countStanding(s *standing, way string, paired bool, at time.Time
 		if isWhole(f.err) {
 			whole++
 		}
-		reason := w.reason(f.local)
+		reason, _, _ := strings.Cut(w.reason(f.local), " ")
 		text := fmt.Sprintf("%s at %+.3f s: %v, reason %q", f.local, f.ended.Sub(at).Seconds(), f.err, reason)
 		if f.relay == 2 {
 			touched++

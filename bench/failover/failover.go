@@ -145,7 +145,7 @@ func farTrouble(ctx context.Context, o kit.Options, way string, p path, note fun
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	countNew(all, way, p.paired, at, back, note)
+	countNew(all, way, p.paired, at, back, w.reason, note)
 	noteTwice(w.target, note)
 	w.countStanding(standing, way, p.paired, at, note)
 	return nil

@@ -53,7 +53,7 @@ func TestCountNew(t *testing.T) {
 	broken := errors.New("broken")
 	got, held := map[string]float64{}, map[string]bool{}
 	countNew([]attempt{one(-1, 2, nil), one(-0.001, 0, broken), one(0, 0, broken), one(0.999, 0, broken), one(1, 0, broken), one(1.5, 2, nil), one(3, 1, nil)},
-		killed, true, at, back, func(m kit.Measured) {
+		killed, true, at, back, func(string) string { return "" }, func(m kit.Measured) {
 			got[m.Name] = m.Value
 			var c kit.CaseResult
 			c.Add("", m)

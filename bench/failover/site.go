@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -45,8 +46,8 @@ var (
 
 const siteRTT = 20 * time.Millisecond
 
-// siteTopology is that.
-func siteTopology() lab.Topology {
+// siteTopology is that, with a rate of the WAN.
+func siteTopology(rateBps int64) lab.Topology {
 	prefix := netip.MustParsePrefix
 	router := []lab.Sysctl{{Name: "net.ipv4.ip_forward", Value: "1"}, {Name: "net.ipv4.fib_multipath_hash_policy", Value: "1"}}
 	end := func(host, device string, prefixes ...netip.Prefix) lab.Endpoint {
@@ -87,8 +88,8 @@ func siteTopology() lab.Topology {
 }
 
 // newSiteWorld is that with its keys and far relays.
-func newSiteWorld(ctx context.Context, o kit.Options, near []string, far []farRelay) (*world, error) {
-	w, err := newWorld(ctx, o, siteTopology())
+func newSiteWorld(ctx context.Context, o kit.Options, rateBps int64, near []string, far []farRelay) (*world, error) {
+	w, err := newWorld(ctx, o, siteTopology(rateBps))
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +118,7 @@ const (
 
 // nearSite has the near relay die that has the address, under flows to both far relays.
 func nearSite(ctx context.Context, o kit.Options, way string, _ int, note func(kit.Measured)) (err error) {
-	w, err := newSiteWorld(ctx, o, nearRelays, farRelays)
+	w, err := newSiteWorld(ctx, o, rateBps, nearRelays, farRelays)
 	if err != nil {
 		return err
 	}
@@ -305,7 +306,11 @@ func oneAddress(ctx context.Context, o kit.Options, way string, _ int, note func
 			far[i].more = fmt.Sprintf(", advertise: \"%v:PORT\"", far[i].listen)
 		}
 	}
-	w, err := newSiteWorld(ctx, o, nearRelays[:1], far)
+	rate, perSecond := int64(rateBps), 100
+	if way == byMH || way == bySH { // in an emulated guest
+		rate, perSecond = 5e6, 5
+	}
+	w, err := newSiteWorld(ctx, o, rate, nearRelays[:1], far)
 	if err != nil {
 		return err
 	}
@@ -318,12 +323,13 @@ func oneAddress(ctx context.Context, o kit.Options, way string, _ int, note func
 	if err := w.share(way); err != nil {
 		return err
 	}
+	w.debug = true // else the log has no lanes
 	pair := fmt.Sprintf(", pair: {peer: %s, lanes: 4, lanes_to: [%v]}", siteB, ownFar)
 	if err := w.startNear(ctx, nearRelays[0], "", []netip.Addr{sharedFar.Addr()}, pair); err != nil {
 		return err
 	}
 	w.to = onLAN[0].Addr()
-	l := load{perSecond: 100, standing: kit.Pick(o, 1000, 60), before: kit.Pick(o, 10*time.Second, 3*time.Second)}
+	l := load{perSecond: perSecond, standing: kit.Pick(o, 1000, 60), before: kit.Pick(o, 10*time.Second, 3*time.Second)}
 	if o.Flows > 0 {
 		l.standing = o.Flows
 	}
@@ -353,7 +359,7 @@ func oneAddress(ctx context.Context, o kit.Options, way string, _ int, note func
 	for _, a := range all {
 		if a.err != nil {
 			lost++
-			example = fmt.Sprintf("number %d from %s: %v, after %.3f s", a.number, a.local, a.err, a.took.Seconds())
+			example = fmt.Sprintf("number %d from %s: %v, after %.3f s, reason %q", a.number, a.local, a.err, a.took.Seconds(), w.reason(a.local))
 		}
 	}
 	for _, f := range standing.flows {
@@ -427,8 +433,8 @@ func (w *world) balance(program, rules string, args ...string) error {
 	return nil
 }
 
-// lanes counts the flows that have several lanes, and the connections that a relay did not take for
-// a part of its session.
+// lanes counts the flows that have several lanes, and the lanes that the near relay could not make, or
+// that a far relay did not take for a part of its session.
 func (w *world) lanes(ctx context.Context) (striped, refused int, why string, err error) {
 	for _, r := range w.Relays {
 		all, err := r.StatusOfAll(ctx)
@@ -450,6 +456,15 @@ func (w *world) lanes(ctx context.Context) (striped, refused int, why string, er
 				}
 			}
 		}
+	}
+	unanswered := func(line string) bool {
+		return strings.Contains(line, net.ErrClosed.Error()) || // no flow wanted it any more
+			// The bulk flows fill the queue of the WAN.
+			strings.Contains(line, os.ErrDeadlineExceeded.Error()) || strings.Contains(line, context.DeadlineExceeded.Error())
+	}
+	if unmade := slices.DeleteFunc(w.heard("lane not made"), unanswered); len(unmade) > 0 {
+		refused += len(unmade)
+		why += unmade[0]
 	}
 	return striped, refused, why, nil
 }

@@ -44,6 +44,7 @@ type world struct {
 	target  *target
 	to      netip.Addr        // where clients connect
 	configs map[string]string // of the relays, by name
+	debug   bool              // relays log what they do
 
 	mu   sync.Mutex
 	said []string // lines of the near relays' logs
@@ -150,8 +151,12 @@ func (w *world) startRelay(ctx context.Context, name string, paired bool, tunnel
 	if paired {
 		keys = "pair_keys: " + w.keys(name) + "\n"
 	}
-	w.configs[name] = fmt.Sprintf("control_socket: %s\n%slog: {level: info}\ntunnels:\n  - {name: %s, %s}\n  - {name: %s, %s}\n",
-		r.Socket(), keys, tunnelMain, tunnel(0), tunnelGreets, tunnel(1))
+	level := "info"
+	if w.debug {
+		level = "debug"
+	}
+	w.configs[name] = fmt.Sprintf("control_socket: %s\n%slog: {level: %s}\ntunnels:\n  - {name: %s, %s}\n  - {name: %s, %s}\n",
+		r.Socket(), keys, level, tunnelMain, tunnel(0), tunnelGreets, tunnel(1))
 	return r.Start(ctx, w.configs[name])
 }
 
@@ -208,14 +213,25 @@ func (w *world) hear(line string) {
 	w.said = append(w.said, line)
 }
 
-// reason is what the near relays' logs say of a client's flow; empty: nothing.
+// heard returns the lines of the near relays' logs that contain a text.
+func (w *world) heard(text string) (lines []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, line := range w.said {
+		if strings.Contains(line, text) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// reason is what the near relays' logs say of the end of a client's flow; empty: nothing.
 func (w *world) reason(client string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, line := range slices.Backward(w.said) {
 		if _, after, found := strings.Cut(line, " end="); found && strings.Contains(line, client) {
-			reason, _, _ := strings.Cut(after, " ")
-			return reason
+			return strings.TrimSpace(after)
 		}
 	}
 	return ""
