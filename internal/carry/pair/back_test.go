@@ -349,7 +349,10 @@ func TestBackAtOnce(t *testing.T) {
 	for range 2 {
 		client := s.dial()
 		defer client.Close()
-		unix.Close(s.back().Back.FD)
+		unix.Close(s.back().Back.FD) // nobody has served the client
+		if n, err := client.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+			t.Errorf("the client reads %d bytes, %v, and not that it was reset", n, err)
+		}
 		s.link.Close()
 	}
 }

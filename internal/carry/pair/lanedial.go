@@ -104,7 +104,7 @@ func (l *Link) dialCounted(s *session, p *wanPath, pool bool, overdue func()) (*
 		l.laneFailed(s, err)
 		return nil, err
 	}
-	s.unmade.note(nil)
+	s.laneMade()
 	return lane, nil
 }
 

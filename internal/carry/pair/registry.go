@@ -61,6 +61,9 @@ func (r *registry) enroll(f *Flow) {
 	r.flowsTotal.Add(1)
 	r.flows[f.id] = f
 	r.watched[f] = struct{}{}
+	if f.near.held() { // it comes from another session
+		r.held[f] = struct{}{}
+	}
 }
 
 // strike takes a flow out that is over, or has moved on.

@@ -253,14 +253,26 @@ func (w *worker) givenBack(f *flow, e report.End) {
 	case e.ByPeer, o.offers.asked:
 		o.reason, o.err, o.offers.refused = e.Reason, e.Err, true
 	default: // its session was lost or suspect
-		o.reason, o.err, o.blamed = e.Reason, cmp.Or(e.Err, errLost), true
-		w.blame(f)
+		o.reason, o.err = e.Reason, cmp.Or(e.Err, errLost)
+		w.blameLoss(f)
 	}
 	if rt, _ := w.routeNow(f.route); rt != f.route { // the hops of order are others now
 		w.leadOn(f)
 		return
 	}
 	w.offerNext(f)
+}
+
+// blameLoss counts the loss of a flow's far relay. One that says itself that it takes no flows needs no
+// ejection: it serves once it says otherwise.
+func (w *worker) blameLoss(f *flow) {
+	o := f.opening
+	own := o.reason == report.EndNoLocalPort || o.reason == report.EndNoResources // this host's
+	if o.blamed = !own && f.route.hops.Answers(o.order[len(o.order)-1], w.now); o.blamed {
+		w.blame(f)
+	} else if !own {
+		f.hop.Lost()
+	}
 }
 
 // errLost is why a hop is blamed whose carrier says no more.

@@ -340,3 +340,17 @@ func TestReloadOfFarRelays(t *testing.T) {
 	nettest.Must(t, setTunnels(g.relay, nil))
 	expectReset(t, client)
 }
+
+// While each far relay would refuse a client, one of them is asked, so that it is told so at once.
+func TestTroubleIsToldAtOnce(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, first, second := newHopsRig(t, func(o *rigOptions) { o.Tunnels[0].Resume = time.Hour })
+	first.trouble.Store(true)
+	second.trouble.Store(true)
+	client := dial(t, g.addr)
+	refused := report.End{Reason: report.EndNoHop, ByPeer: true}
+	first.next(t).giveBack(refused)
+	second.next(t).giveBack(refused)
+	expectReset(t, client)
+	g.expectReason(report.EndNoHop)
+}

@@ -107,9 +107,10 @@ func (f *carriedFlow) giveBack(e report.End) {
 
 // carrier is a Carrier that hands its flows to the test.
 type carrier struct {
-	flows chan *carriedFlow
-	down  atomic.Bool // it takes no flows
-	stood atomic.Bool
+	flows   chan *carriedFlow
+	down    atomic.Bool // it takes no flows
+	trouble atomic.Bool // the far tunnel would refuse them
+	stood   atomic.Bool
 }
 
 func (c *carrier) Carry(client report.Client, ended func(report.End)) report.Carried {
@@ -119,7 +120,11 @@ func (c *carrier) Carry(client report.Client, ended func(report.End)) report.Car
 }
 
 func (c *carrier) Taking() report.Taking {
-	return report.Taking{Peer: "site-b", Takes: !c.down.Load(), Stood: c.stood.Load(), Problem: report.PairPathDown}
+	taking := report.Taking{Peer: "site-b", Takes: !c.down.Load(), Stood: c.stood.Load(), Problem: report.PairPathDown}
+	if c.trouble.Load() {
+		taking.Trouble = "has no hop"
+	}
+	return taking
 }
 
 func (c *carrier) next(t *testing.T) *carriedFlow {

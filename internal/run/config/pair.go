@@ -114,7 +114,7 @@ func (d *decoder) advertise(n *node, key string) (netip.AddrPort, bool) {
 		return netip.AddrPort{}, false
 	}
 	a, err := netip.ParseAddrPort(s)
-	if err != nil || a.Port() == 0 || a.Addr().IsUnspecified() || a.Addr().IsMulticast() {
+	if err != nil || a.Port() == 0 || a.Addr().IsUnspecified() || a.Addr().IsMulticast() || a.Addr().IsLinkLocalUnicast() {
 		d.errorf(n, "write the address and port at which near relays reach this host, such as 192.0.2.20:6000", "%s cannot be %q", key, s)
 		return netip.AddrPort{}, false
 	}

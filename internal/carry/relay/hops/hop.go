@@ -130,6 +130,9 @@ func (h *Hop) succeeded(now time.Duration) (returned bool) {
 	return returned
 }
 
+// Lost counts a flow whose far relay was lost before it had a target.
+func (h *Hop) Lost() { h.failed.Add(1) }
+
 // connectFailed records a failed connect of a flow. It returns the duration of
 // the ejection that follows, 0 for none.
 func (h *Hop) connectFailed(now time.Duration, health *Health, err error) time.Duration {

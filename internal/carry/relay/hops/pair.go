@@ -2,6 +2,7 @@ package hops
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -67,6 +68,12 @@ func (s *Set) Serves(now time.Duration) bool {
 	return false
 }
 
+// Answers reports whether the far relay of a hop takes flows now, as far as it is known.
+func (s *Set) Answers(i uint16, now time.Duration) bool {
+	var few [Few]bool
+	return s.answering(few[:0], now, true)[i]
+}
+
 // Stood reports whether a pair of the hops has ever stood.
 func (s *Set) Stood() bool {
 	for i := range s.forward {
@@ -77,9 +84,20 @@ func (s *Set) Stood() bool {
 	return false
 }
 
-// serving appends for each hop whether it is not drained, and as a far relay takes flows now. A far
-// relay to which an earlier hop leads as well is used by that one alone.
+// serving appends for each hop whether it is not drained, and as a far relay takes flows now. If none
+// does, those count that would refuse them: a client is told so at once, as with one far relay.
 func (s *Set) serving(into []bool, now time.Duration) []bool {
+	start := len(into)
+	into = s.answering(into, now, false)
+	if s.Paired() && !slices.Contains(into[start:], true) {
+		into = s.answering(into[:start], now, true)
+	}
+	return into
+}
+
+// answering appends for each hop whether it answers; refusing: also a far relay whose tunnel has a
+// trouble. A far relay to which an earlier hop leads as well is used by that one alone.
+func (s *Set) answering(into []bool, now time.Duration, refusing bool) []bool {
 	var few [Few]string
 	hosts := few[:0]
 	for i, h := range s.hops {
@@ -87,7 +105,7 @@ func (s *Set) serving(into []bool, now time.Duration) []bool {
 		if c := s.forward[i].Carrier; c != nil {
 			p := c.Taking()
 			h.note(&p, now)
-			if serves = serves && p.Takes && !p.Suspect && p.Trouble == ""; serves {
+			if serves = serves && p.Takes && !p.Suspect && (refusing || p.Trouble == ""); serves {
 				host = p.Host
 			}
 			for _, other := range hosts {
