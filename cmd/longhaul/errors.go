@@ -6,7 +6,6 @@ import (
 	"io"
 	"strings"
 
-	"longhaul/internal/run/config"
 	"longhaul/internal/words/display"
 	"longhaul/internal/words/remedy"
 )
@@ -29,12 +28,19 @@ type exitError struct {
 
 func (e *exitError) Unwrap() error { return e.error }
 
+// mistakes are those of a configuration, config.Errors. Systems that have only measure need no more
+// of that package.
+type mistakes interface {
+	error
+	Each(tell func(mistake, fix string))
+}
+
 // usageError marks an error as one of the command line.
 func usageError(err error) error { return &exitError{err, exitUsage} }
 
 func exitCode(err error) int {
 	var exit *exitError
-	var bad config.Errors
+	var bad mistakes
 	switch {
 	case errors.As(err, &exit):
 		return exit.status
@@ -50,12 +56,12 @@ func printError(w io.Writer, err error) {
 	if errors.As(err, &exit) && exit.error == nil {
 		return
 	}
-	var bad config.Errors
+	var bad mistakes
 	if errors.As(err, &bad) {
-		for _, e := range bad {
-			writeMessage(w, fmt.Sprintf("%s: %s", e.At, e.Problem))
-			writeHint(w, e.Fix)
-		}
+		bad.Each(func(mistake, fix string) {
+			writeMessage(w, mistake)
+			writeHint(w, fix)
+		})
 		return
 	}
 	writeMessage(w, err.Error())

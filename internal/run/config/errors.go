@@ -39,6 +39,13 @@ func (e *Error) Error() string {
 // Errors lists all mistakes in the order of the file.
 type Errors []*Error
 
+// Each calls tell with each mistake and its fix.
+func (e Errors) Each(tell func(mistake, fix string)) {
+	for _, one := range e {
+		tell(one.At.String()+": "+one.Problem, one.Fix)
+	}
+}
+
 // Error joins the mistakes, one per line.
 func (e Errors) Error() string {
 	lines := make([]string, len(e))
