@@ -104,7 +104,10 @@ func (l *Link) dialCounted(s *session, p *wanPath, pool bool, overdue func()) (*
 		l.laneFailed(s, err)
 		return nil, err
 	}
-	s.laneMade()
+	s.mu.Lock()
+	s.own.astray = false // lanes to this address lead to the session's process
+	s.mu.Unlock()
+	s.unmade.note(nil)
 	return lane, nil
 }
 

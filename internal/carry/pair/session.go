@@ -242,14 +242,6 @@ func (s *session) laneFailed(err error) {
 	s.link.laneFailed(s, err)
 }
 
-// laneMade takes the news that a lane stands: those to this address lead to the session's process.
-func (s *session) laneMade() {
-	s.mu.Lock()
-	s.own.astray = false
-	s.mu.Unlock()
-	s.unmade.note(nil)
-}
-
 // forget drops a flow that is over.
 func (s *session) forget(f *Flow) {
 	if !s.near {
