@@ -237,7 +237,7 @@ func (d dialer) overloaded(err error) error {
 	if !late || !known {
 		return err
 	}
-	return problem(flow.PairOverloaded, "the other relay has no answer in its time: %w", err)
+	return problem(flow.PairOverloaded, "%w", err)
 }
 
 // nearHello is the HELLO of a near end, which also says how long its flows wait for a
