@@ -18,10 +18,6 @@ import (
 // maxRedials bounds attempts for a control connection at the same time, on each path.
 const maxRedials = 64
 
-// refusedEvery is the time between two attempts while something answers and refuses:
-// it may be somebody's server, to which each of them is an odd client.
-const refusedEvery = 2 * time.Second
-
 // redialEvery is the time between two attempts to reach a far relay that has been away
 // for so long: each with a fresh socket, since the kernel's back-off outlasts outages.
 func redialEvery(away time.Duration) time.Duration {

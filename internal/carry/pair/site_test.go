@@ -447,3 +447,21 @@ func TestHostLeavesSite(t *testing.T) {
 		t.Errorf("the sessions are %+v", st.near.State().Sessions)
 	}
 }
+
+// TestAddressOfAnotherHost holds that a tunnel that names a host says so if another one of the site is at its
+// address.
+func TestAddressOfAnotherHost(t *testing.T) {
+	t.Parallel()
+	st := newSite(t, 3, always(2), func(_ *stand, _ *pair.Options, l *pair.LinkOptions) { l.Peer = "site/b0" })
+	nettest.Eventually(t, time.Minute, func() bool { return st.session().Problem == flow.PairKeyUnknown }, st.dump)
+	if s := st.session(); !strings.HasSuffix(s.Error, ": site/b2") || !strings.HasSuffix(s.Remedy(), "or write pair: site") {
+		t.Errorf("the error is %q, the remedy %q", s.Error, s.Remedy())
+	}
+	for _, h := range st.hosts {
+		if all := h.node.State().Sessions; len(all) > 0 {
+			t.Errorf("a host has %+v", all)
+		}
+	}
+	st.lead(always(0))
+	st.awaitUp()
+}
