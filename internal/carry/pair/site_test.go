@@ -465,3 +465,24 @@ func TestAddressOfAnotherHost(t *testing.T) {
 	st.lead(always(0))
 	st.awaitUp()
 }
+
+// TestHopGoesElsewhere holds that a hop which led to the host of another one is found to lead to a host of its
+// own by now.
+func TestHopGoesElsewhere(t *testing.T) {
+	t.Parallel()
+	st := newSite(t, 2, always(0))
+	st.awaitUp()
+	var at atomic.Pointer[netip.AddrPort]
+	at.Store(&st.hosts[0].own.address)
+	o := st.way
+	o.Peer, o.Hop = "site", "second"
+	o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{*at.Load()}, nil }
+	second := st.near.Link(o)
+	defer second.Close()
+	nettest.Eventually(t, time.Minute, func() bool { return second.Taking().Host == "site/b0" }, st.dump)
+	at.Store(&st.hosts[1].own.address)
+	nettest.Eventually(t, time.Minute, func() bool { return second.Taking().Host == "site/b1" && second.Taking().Takes }, st.dump)
+	if first := st.link.Taking(); first.Host != "site/b0" || !first.Takes {
+		t.Errorf("the first hop is %+v", first)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"runtime"
+	"slices"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -33,10 +34,33 @@ func (n *Node) watch() {
 				n.boundStores()
 				n.limited.Flush()
 				n.findTwins(now)
+				n.lookElsewhere(now)
 			}
 			for _, s := range n.sessions() {
 				n.look(s, now, tick%checkKeysTick == 0, tick%sweepEvery == 0)
 			}
+		}
+	}
+}
+
+// lookElsewhere has links look at their own addresses whose session is with the host of another hop of their
+// tunnel: that session is not used, so nothing else would find that they lead to another host by now.
+func (n *Node) lookElsewhere(now time.Time) {
+	n.mu.Lock()
+	links := slices.Clone(n.links)
+	n.mu.Unlock()
+	type met struct{ tunnel, host string }
+	first := map[met]bool{}
+	for _, l := range links {
+		s := l.current()
+		who := s.host()
+		if who.key == nil || s.control() == nil {
+			continue
+		}
+		if at := (met{s.tunnel, who.name}); first[at] {
+			redialer{l, s}.lookElsewhere(now)
+		} else {
+			first[at] = true
 		}
 	}
 }
