@@ -331,11 +331,18 @@ func (s *Session) Remedy() string {
 	return ""
 }
 
+// AnotherHost begins the error of a session whose address leads to another host of the site than the tunnel
+// names.
+const AnotherHost = "another host of the site answers"
+
 // keyRemedy is how both relays come to know each other's key. The far relay invites, since only
 // that one has a port that takes a join.
 func (s *Session) keyRemedy() string {
 	if s.End == FarEnd {
 		return "pair again: here longhaul pair invite " + s.Peer + " --address HOST:PORT, at the near relay longhaul pair join - < line"
+	}
+	if site, _, host := strings.Cut(s.Peer, "/"); host && strings.HasPrefix(s.Error, AnotherHost) {
+		return "correct the address in forward, or write pair: " + site
 	}
 	return "compare longhaul pair list at both relays. If the peer has another name here: longhaul pair rename OLD " + s.Peer +
 		". Otherwise pair: at the far relay longhaul pair invite NAME --address HOST:PORT, here longhaul pair join - --as " + s.Peer + " < line"

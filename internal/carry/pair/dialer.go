@@ -16,11 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/eyeballs"
 	"longhaul/internal/sys/halfopen"
 )
+
+// refusedEvery is the time between two attempts while something answers and refuses:
+// it may be somebody's server, to which each of them is an odd client.
+const refusedEvery = 2 * time.Second
 
 // dialer makes connections of one link.
 type dialer struct {
@@ -108,7 +113,7 @@ func (d dialer) greetAny(ctx context.Context, tcp *net.TCPConn, at netip.AddrPor
 		}
 		tcp.Close()
 		if len(hosts) == 1 || i == prefaceRounds*len(hosts) || problemOf(err) != flow.PairUnpaired || errors.Is(err, os.ErrDeadlineExceeded) || ctx.Err() != nil {
-			return nil, err
+			return nil, d.orElse(ctx, at, name, err)
 		}
 		var again error
 		if tcp, again = d.attempt(ctx, at); again != nil {
@@ -118,6 +123,55 @@ func (d dialer) greetAny(ctx context.Context, tcp *net.TCPConn, at netip.AddrPor
 			_ = raw.Control(func(fd uintptr) { halfopen.Complete(int(fd)) })
 		}
 	}
+}
+
+// orElse is why a host has refused a preface for a control connection: it may be another one of the same site,
+// where the tunnel names one. That is worth a look, but not at each attempt.
+func (d dialer) orElse(ctx context.Context, at netip.AddrPort, name string, refused error) error {
+	s := d.session
+	if d.preface.Kind != preface.Control || name != s.peer || problemOf(refused) != flow.PairUnpaired || errors.Is(refused, os.ErrDeadlineExceeded) {
+		return refused
+	}
+	now := time.Now()
+	s.mu.Lock()
+	due := now.Sub(s.sought) > refusedEvery/2 // ticks are not exact
+	if due {
+		s.sought = now
+	}
+	s.mu.Unlock()
+	site := identity.SiteOf(name)
+	config, err := d.node.identity.ClientTLS(site)
+	if !due || site == "" || err != nil {
+		return refused
+	}
+	for _, other := range d.node.identity.Hosts(site) {
+		if other != name && d.answers(ctx, at, other, config) {
+			return problem(flow.PairKeyUnknown, "%s at %s: %s", flow.AnotherHost, at, other)
+		}
+	}
+	return refused
+}
+
+// answers reports whether a host proves its key at an address. Nothing is asked of it.
+func (d dialer) answers(ctx context.Context, at netip.AddrPort, name string, config *tls.Config) bool {
+	keys := d.node.identity.PeerKeys(name)
+	if len(keys) == 0 {
+		return false
+	}
+	tcp, err := d.attempt(ctx, at)
+	if err != nil {
+		return false
+	}
+	defer tcp.Close()
+	if raw, failed := tcp.SyscallConn(); failed == nil && len(d.addresses) > 1 {
+		_ = raw.Control(func(fd uintptr) { halfopen.Complete(int(fd)) })
+	}
+	within, cancel := context.WithTimeout(ctx, nearHandshake)
+	defer cancel()
+	if _, err := tcp.Write(preface.Preface{Kind: preface.Control}.Append(nil, keys[0])); err != nil {
+		return false
+	}
+	return tls.Client(tcp, config).HandshakeContext(within) == nil
 }
 
 // connect races for a connection to one of the addresses.
@@ -237,7 +291,7 @@ func (d dialer) overloaded(err error) error {
 	if !late || !known {
 		return err
 	}
-	return problem(flow.PairOverloaded, "the other relay has no answer in its time: %w", err)
+	return problem(flow.PairOverloaded, "%w", err)
 }
 
 // nearHello is the HELLO of a near end, which also says how long its flows wait for a

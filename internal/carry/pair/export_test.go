@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"crypto/ed25519"
 	"fmt"
 	"time"
 
@@ -26,6 +27,9 @@ const (
 
 // Closing reports that the node has begun to close.
 func (n *Node) Closing() bool { return n.closing.Load() }
+
+// HostKey is the key of the current session's host.
+func (l *Link) HostKey() ed25519.PublicKey { return l.current().host().key }
 
 // Attempts lists what counts as an attempt for a connection of the link, or of its node.
 func (l *Link) Attempts() (left []string) {
@@ -84,7 +88,7 @@ func (n *Node) Begun() int { return n.begun.Taken() }
 func (n *Node) ResumeOf(session uint64) (resume time.Duration) {
 	for _, s := range n.sessions() {
 		if s.id == session {
-			resume, _ = s.rules(false)
+			resume, _ = n.rules(s, false)
 		}
 	}
 	return resume

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -38,6 +39,27 @@ func (p *process) renamed(h host) host {
 		}
 	}
 	return h
+}
+
+// listed reports whether a session's host is a peer still, and remembers the key and the name that it has now:
+// after a rotation and a rename it is found by neither of those that it had.
+func (p *process) listed(proved *atomic.Pointer[host]) bool {
+	was := proved.Load()
+	if was == nil {
+		return true
+	}
+	now := p.renamed(*was)
+	if !slices.Contains(p.identity.Hosts(now.name), now.name) {
+		return false
+	}
+	keys := p.identity.PeerKeys(now.name)
+	if len(keys) > 0 && !slices.ContainsFunc(keys, func(k ed25519.PublicKey) bool { return k.Equal(now.key) }) {
+		now.key = keys[0]
+	}
+	if now.name != was.name || !now.key.Equal(was.key) {
+		proved.CompareAndSwap(was, &now)
+	}
+	return len(keys) > 0
 }
 
 // same reports whether two hosts are one.

@@ -30,6 +30,7 @@ type Link struct {
 	laneDials int
 	admission admission // of handshakes of lanes
 	laneRetry time.Time // no lane is dialed before it
+	looked    time.Time // see redialer.lookElsewhere
 }
 
 func (o LinkOptions) withDefaults() LinkOptions {

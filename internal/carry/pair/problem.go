@@ -38,6 +38,34 @@ func problem(p flow.PairProblem, format string, args ...any) error {
 	return &problemError{p, fmt.Errorf(format, args...)}
 }
 
+// worded is an error in other words.
+type worded struct {
+	text string
+	err  error
+}
+
+func (w worded) Error() string { return w.text }
+
+func (w worded) Unwrap() error { return w.err }
+
+// silently is an error of which the text before it says all.
+func silently(err error) error { return worded{"", err} }
+
+// plain is an error without the operation and the addresses that Go puts before it.
+func plain(err error) error {
+	var op *net.OpError
+	var call *os.SyscallError
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return worded{"it has closed the connection", err}
+	case errors.As(err, &call):
+		return worded{call.Err.Error(), err}
+	case errors.As(err, &op):
+		return worded{op.Err.Error(), err}
+	}
+	return err
+}
+
 // broken is an error of a handshake with one that is known to speak the protocol: it was
 // the path.
 func broken(err error) error {
@@ -60,10 +88,12 @@ func handshakeProblem(err error) error {
 	case alerted && alert == alertNoProtocol:
 		return problem(flow.PairVersion, "the other relay speaks another version: %w", err)
 	case errors.Is(err, syscall.ECONNRESET):
-		return problem(flow.PairUnpaired, "the other host reset the connection in its handshake: %w", err)
+		return problem(flow.PairUnpaired, "the other host reset the connection in its handshake%w", silently(err))
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return problem(flow.PairUnpaired, "the port takes connections, but its process does not answer, as one that is stopped or overloaded%w", silently(err))
 	case errors.As(err, new(*net.OpError)), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
 		errors.As(err, new(tls.RecordHeaderError)), errors.Is(err, wire.ErrMalformed), isSystem(err):
-		return problem(flow.PairUnpaired, "the port answers, but no pair protocol: %w", err)
+		return problem(flow.PairUnpaired, "the port answers, but no pair protocol: %w", plain(err))
 	}
 	return problem(flow.PairKeyUnknown, "%w", err) // of Identity's check
 }
@@ -80,15 +110,15 @@ func vanished(bulk *bulkConn, err error) error {
 	if !kernelSays(bulk, func(i *tcpinfo.Info) bool { info = *i; return true }) {
 		return err
 	}
-	const drops = "connected, and small segments cross the path, but one of up to %d bytes%s does not, and no ICMP message says why: %w"
+	const drops = "connected, and small segments cross the path, but one of up to %d bytes%s does not, and no ICMP message says why%w"
 	lost := info.Unacked > 0 && info.Retransmits > 0
 	switch {
 	case lost && info.Sacked > 0:
-		return problem(flow.PairPathMTU, drops, info.SndMSS, "", err)
+		return problem(flow.PairPathMTU, drops, info.SndMSS, "", silently(err))
 	case lost:
-		return problem(flow.PairPathDown, "connected, but what is sent then is dropped on the way, as by a firewall: %w", err)
+		return problem(flow.PairPathDown, "connected, but what is sent then is dropped on the way, as by a firewall%w", silently(err))
 	case info.RcvOOOPack > 0 && info.BytesReceived == 0:
-		return problem(flow.PairPathMTU, drops, info.AdvMSS, " from the far relay", err)
+		return problem(flow.PairPathMTU, drops, info.AdvMSS, " from the far relay", silently(err))
 	}
 	return err
 }

@@ -18,10 +18,6 @@ import (
 // maxRedials bounds attempts for a control connection at the same time, on each path.
 const maxRedials = 64
 
-// refusedEvery is the time between two attempts while something answers and refuses:
-// it may be somebody's server, to which each of them is an odd client.
-const refusedEvery = 2 * time.Second
-
 // redialEvery is the time between two attempts to reach a far relay that has been away
 // for so long: each with a fresh socket, since the kernel's back-off outlasts outages.
 func redialEvery(away time.Duration) time.Duration {
@@ -281,6 +277,54 @@ func (r redialer) goTo(next *session, c *connection) error {
 		l.leavePath(c.path, errPathGone)
 	}
 	return nil
+}
+
+// lookEvery is the time between two looks at where the addresses of a hop lead that is not used: an operator
+// who has corrected one waits for it, and each look is a handshake.
+const lookEvery = 10 * time.Second
+
+// lookElsewhere begins another session if the link's own addresses lead to another host than the session's,
+// and to that no more.
+func (r redialer) lookElsewhere(now time.Time) {
+	l, s := r.l, r.s
+	hosts, who, o := l.node.identity.Hosts(s.peer), s.host(), l.options()
+	l.mu.Lock()
+	due := now.Sub(l.looked) >= lookEvery && len(hosts) > 1 && !l.closed && !l.node.closing.Load()
+	if due {
+		l.looked = now
+	}
+	l.mu.Unlock()
+	paths := l.paths.usable()
+	if !due || len(paths) == 0 {
+		return
+	}
+	hosts = slices.DeleteFunc(hosts, func(h string) bool { return h == who.name })
+	l.node.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(l.node.ctx, lookEvery)
+		defer cancel()
+		d := dialer{node: l.node, session: s, options: o, path: paths[0], within: s.connectWithin()}
+		listed, err := d.path.addresses(ctx, o, netip.AddrPort{}, nil)
+		config, unknown := l.node.identity.ClientTLS(s.peer)
+		if err != nil || unknown != nil {
+			return
+		}
+		for _, name := range append([]string{who.name}, hosts...) { // its own first: each other one refuses that
+			for _, at := range listed {
+				switch {
+				case !d.answers(ctx, at, name, config):
+				case name == who.name:
+					return
+				default:
+					s.mu.Lock()
+					s.draining = true
+					s.mu.Unlock()
+					l.leave(s)
+					l.poke()
+					return
+				}
+			}
+		}
+	})
 }
 
 // controlTurn lets one attempt at a time go beyond the connect: the far relay takes the

@@ -36,6 +36,7 @@ type session struct {
 	outage   time.Duration
 	writer   chan struct{} // closed when the goroutine that writes to the latest control connection has ended; nil: none yet
 	draining bool
+	revoked  bool // of the watching goroutine
 	trouble  trouble
 	problem  flow.PairProblem
 	text     string
@@ -80,6 +81,8 @@ type supplier interface {
 	followEnd(f *Flow)
 	// leave has new flows go to another session.
 	leave(s *session)
+	// revoke ends the flows of a session whose host is none of the peers any more.
+	revoke(s *session, err error)
 	// place gives a lane to a flow that waits for one, or to the pool.
 	place(s *session, l *lane)
 	// laneFailed takes the news that a lane broke before the far relay's HELLO.
@@ -96,7 +99,6 @@ type farSide struct {
 	acceptor atomic.Pointer[Acceptor] // of the latest connection
 	resume   atomic.Int64             // how long flows wait for a lane in nanoseconds, as the near end says; 0: not said
 	stale    atomic.Bool              // see setStale
-	revoked  bool                     // of the watching goroutine
 	twin     bool                     // another relay of the same origin has lived beside the near one
 	beside   bool                     // and does now
 }

@@ -2,6 +2,7 @@ package pair_test
 
 import (
 	"context"
+	"crypto/ed25519"
 	"fmt"
 	"net"
 	"net/netip"
@@ -364,4 +365,124 @@ func TestHopsOfOneProcess(t *testing.T) {
 	}, s.dump)
 	s.path.cut(false)
 	s.roundTrip(c, "still here")
+}
+
+// TestHostRemoved holds that a host which is taken out of the near relay's list loses its session and flows,
+// also one that has got another name and another key before, and that another host of the site takes over.
+func TestHostRemoved(t *testing.T) {
+	t.Parallel()
+	st := newSite(t, 2, always(0))
+	st.serve(echo)
+	st.awaitUp()
+	c := st.dial()
+	defer c.Close()
+	st.roundTrip(c, "hello")
+	was := st.session().Session
+	st.nearKeys.rename("site/b0", "site/old")
+	nettest.Eventually(t, time.Minute, func() bool { return st.session().Peer == "site/old" }, st.dump)
+	st.lead(always(1))
+	st.nearKeys.forget("site/old")
+	if e := <-st.nearEnds; e.Reason != flow.EndDenied {
+		t.Errorf("the flow ended by %q (%v)", e.Reason, e.Err)
+	}
+	nettest.Eventually(t, time.Minute, func() bool { return st.link.Taking().Host == "site/b1" && st.link.Taking().Takes }, st.dump)
+	other := st.dial()
+	defer other.Close()
+	st.roundTrip(other, "hello")
+	nettest.Eventually(t, time.Minute, func() bool {
+		for _, s := range st.near.State().Sessions {
+			if s.Session == was {
+				return false
+			}
+		}
+		return true
+	}, st.dump)
+	if st.hosts[0].dialed.Load() != 1 || st.hosts[1].dialed.Load() != 1 {
+		t.Errorf("%d and %d flows were dialed for", st.hosts[0].dialed.Load(), st.hosts[1].dialed.Load())
+	}
+}
+
+// TestKeyReplaced holds that a session stays when its host's key is another one in the list, and that
+// the session goes on with the name that the host gets then.
+func TestKeyReplaced(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "hello")
+	was := s.session().Session
+	s.nearKeys.mu.Lock()
+	key := newKeyring(t).public()
+	s.nearKeys.peers["far"] = []ed25519.PublicKey{key}
+	s.nearKeys.mu.Unlock()
+	nettest.Eventually(t, time.Minute, func() bool { return s.link.HostKey().Equal(key) }, s.dump)
+	s.nearKeys.rename("far", "far/b1")
+	nettest.Eventually(t, time.Minute, func() bool { return s.session().Peer == "far/b1" }, s.dump)
+	s.roundTrip(c, "still here")
+	if s.session().Session != was {
+		t.Errorf("the session is %+v", s.session())
+	}
+	s.nearKeys.forget("far/b1")
+	if e := <-s.nearEnds; e.Reason != flow.EndDenied {
+		t.Errorf("the flow ended by %q (%v)", e.Reason, e.Err)
+	}
+}
+
+// TestHostLeavesSite holds that a host that gets a name which the tunnel does not mean keeps its flows, and gets
+// no new ones.
+func TestHostLeavesSite(t *testing.T) {
+	t.Parallel()
+	st := newSite(t, 2, always(0))
+	st.serve(echo)
+	st.awaitUp()
+	c := st.dial()
+	defer c.Close()
+	st.roundTrip(c, "hello")
+	st.lead(always(1))
+	st.nearKeys.rename("site/b0", "elsewhere")
+	nettest.Eventually(t, time.Minute, func() bool { return st.link.Taking().Host == "site/b1" && st.link.Taking().Takes }, st.dump)
+	st.roundTrip(c, "still here")
+	if len(st.near.State().Sessions) != 2 {
+		t.Errorf("the sessions are %+v", st.near.State().Sessions)
+	}
+}
+
+// TestAddressOfAnotherHost holds that a tunnel that names a host says so if another one of the site is at its
+// address.
+func TestAddressOfAnotherHost(t *testing.T) {
+	t.Parallel()
+	st := newSite(t, 3, always(2), func(_ *stand, _ *pair.Options, l *pair.LinkOptions) { l.Peer = "site/b0" })
+	nettest.Eventually(t, time.Minute, func() bool { return st.session().Problem == flow.PairKeyUnknown }, st.dump)
+	if s := st.session(); !strings.HasSuffix(s.Error, ": site/b2") || !strings.HasSuffix(s.Remedy(), "or write pair: site") {
+		t.Errorf("the error is %q, the remedy %q", s.Error, s.Remedy())
+	}
+	for _, h := range st.hosts {
+		if all := h.node.State().Sessions; len(all) > 0 {
+			t.Errorf("a host has %+v", all)
+		}
+	}
+	st.lead(always(0))
+	st.awaitUp()
+}
+
+// TestHopGoesElsewhere holds that a hop which led to the host of another one is found to lead to a host of its
+// own by now.
+func TestHopGoesElsewhere(t *testing.T) {
+	t.Parallel()
+	st := newSite(t, 2, always(0))
+	st.awaitUp()
+	var at atomic.Pointer[netip.AddrPort]
+	at.Store(&st.hosts[0].own.address)
+	o := st.way
+	o.Peer, o.Hop = "site", "second"
+	o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{*at.Load()}, nil }
+	second := st.near.Link(o)
+	defer second.Close()
+	nettest.Eventually(t, time.Minute, func() bool { return second.Taking().Host == "site/b0" }, st.dump)
+	at.Store(&st.hosts[1].own.address)
+	nettest.Eventually(t, time.Minute, func() bool { return second.Taking().Host == "site/b1" && second.Taking().Takes }, st.dump)
+	if first := st.link.Taking(); first.Host != "site/b0" || !first.Takes {
+		t.Errorf("the first hop is %+v", first)
+	}
 }

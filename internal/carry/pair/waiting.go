@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/wire"
 )
 
@@ -109,6 +110,28 @@ func (l *Link) leave(s *session) {
 	defer l.mu.Unlock()
 	if l.s == s {
 		l.replace()
+	}
+}
+
+// revoke ends the flows of a session whose host is none of the peers any more. Those of which the host has
+// nothing go to another hop, or to another host of the site.
+func (l *Link) revoke(s *session, err error) {
+	s.mu.Lock()
+	s.draining = true
+	s.mu.Unlock()
+	l.leave(s)
+	for _, f := range s.allFlows() {
+		f.mu.Lock()
+		switch {
+		case f.near.giveBack(cause(flow.EndDenied, err), false), f.s != s:
+		case f.phase == phaseFresh && l.moveOn(f):
+			f.wake()
+		default:
+			f.mu.Unlock()
+			f.Reset(flow.EndDenied, err)
+			continue
+		}
+		f.mu.Unlock()
 	}
 }
 

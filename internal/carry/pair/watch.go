@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"runtime"
+	"slices"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -33,6 +34,7 @@ func (n *Node) watch() {
 				n.boundStores()
 				n.limited.Flush()
 				n.findTwins(now)
+				n.lookElsewhere(now)
 			}
 			for _, s := range n.sessions() {
 				n.look(s, now, tick%checkKeysTick == 0, tick%sweepEvery == 0)
@@ -41,15 +43,37 @@ func (n *Node) watch() {
 	}
 }
 
+// lookElsewhere has links look at their own addresses whose session is with the host of another hop of their
+// tunnel: that session is not used, so nothing else would find that they lead to another host by now.
+func (n *Node) lookElsewhere(now time.Time) {
+	n.mu.Lock()
+	links := slices.Clone(n.links)
+	n.mu.Unlock()
+	type met struct{ tunnel, host string }
+	first := map[met]bool{}
+	for _, l := range links {
+		s := l.current()
+		who := s.host()
+		if who.key == nil || s.control() == nil {
+			continue
+		}
+		if at := (met{s.tunnel, who.name}); first[at] {
+			redialer{l, s}.lookElsewhere(now)
+		} else {
+			first[at] = true
+		}
+	}
+}
+
 // look looks after one session, slow each second, sweep now and then at flows that rest.
 func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
-	resume, admitted := s.rules(slow)
+	resume, admitted := n.rules(s, slow)
 	if !admitted {
 		n.revoke(s)
 		return
 	}
+	s.revoked = s.revoked && !slow // the peer is admitted again
 	if !s.near {
-		s.revoked = s.revoked && !slow // the peer is admitted again
 		if ctl := s.control(); ctl != nil && s.knows(wire.FeatureTrouble) {
 			if text, known := s.latest().Trouble(); known {
 				s.trouble.tell(ctl, text)
@@ -101,9 +125,12 @@ func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time
 }
 
 // rules are the time that flows wait for a lane, and whether the peer may be here.
-func (s *session) rules(slow bool) (resume time.Duration, admitted bool) {
+func (n *Node) rules(s *session, slow bool) (resume time.Duration, admitted bool) {
 	if s.near {
-		return s.waits(s.link.options()), true
+		if slow {
+			leaveUnmeant(s)
+		}
+		return s.waits(s.link.options()), !slow || n.listed(&s.proved)
 	}
 	a := s.latest()
 	if slow {
@@ -116,7 +143,18 @@ func (s *session) rules(slow bool) (resume time.Duration, admitted bool) {
 			s.setStale("")
 		}
 	}
-	return s.waitsFor(), !slow || a.Admits(s.peerNow()) && len(s.node.identity.PeerKeys(s.peerNow())) > 0
+	return s.waitsFor(), !slow || n.listed(&s.proved) && a.Admits(s.peerNow())
+}
+
+// leaveUnmeant has a near session's host keep its flows, but get no new ones, if it has a name by now that the
+// tunnel does not mean, and there are hosts that it means.
+func leaveUnmeant(s *session) {
+	if who := s.host(); who.key != nil && !who.means(s.peer) && len(s.node.identity.Hosts(s.peer)) > 0 {
+		s.mu.Lock()
+		s.draining = true
+		s.mu.Unlock()
+		s.link.leave(s)
+	}
 }
 
 // watchControl measures the round trip and finds a dead control connection.
@@ -160,6 +198,12 @@ func (n *Node) revoke(s *session) {
 		return
 	}
 	s.revoked = true
+	if s.near {
+		err := errors.New("the peer was taken out of this host's list")
+		s.tell(slog.LevelWarn, "session ends", err)
+		s.link.revoke(s, err)
+		return
+	}
 	s.tell(slog.LevelWarn, "peer is not admitted any more", nil)
 	s.resetAll(flow.EndDenied, errors.New("the peer is not admitted any more"))
 }

@@ -374,6 +374,13 @@ func TestFarTunnelTakesOnlyPrefaces(t *testing.T) {
 	nettest.Must(t, ends.CloseWrite())
 	expectReset(t, ends)
 
+	for _, reset := range []bool{false, true} { // without a word, which is no refusal
+		c := dial(t, g.addr)
+		if reset {
+			nettest.Must(t, c.SetLinger(0))
+		}
+		c.Close()
+	}
 	silent := dial(t, g.addr)
 	var lanes []*net.TCPConn
 	for range 3 { // more than max_flows

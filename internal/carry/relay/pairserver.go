@@ -81,11 +81,10 @@ func (w *worker) recognizeStranger(s *stranger, events uint32) {
 	switch {
 	case errno == unix.EAGAIN || errno == unix.EINTR:
 		return
-	case errno != 0:
-		w.turnAway(s, report.EndDenied, errno)
-		return
-	case n == 0:
-		w.turnAway(s, report.EndDenied, errNoPreface)
+	case errno != 0 || n == 0:
+		// It is closed, and has said nothing: perhaps a near relay's attempt that another one overtook.
+		w.forgetStranger(s)
+		closeFD(s.fd)
 		return
 	}
 	t := s.route.tunnel

@@ -42,8 +42,8 @@ func isWord(name string) bool {
 	return name != ""
 }
 
-// siteOf returns the site of a host's name; empty: the name is not of that form.
-func siteOf(name string) string {
+// SiteOf returns the site of a host's name; empty: the name is not of that form.
+func SiteOf(name string) string {
 	if site, _, several := strings.Cut(name, siteEnd); several {
 		return site
 	}
