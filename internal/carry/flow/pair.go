@@ -208,7 +208,7 @@ func (s *Session) Notes() (notes []string) {
 	case s.OwnError == "":
 		own := s.Own.Addr()
 		notes = append(notes, fmt.Sprintf("lanes go to %v, which may lead to other hosts: the far relay's own address is %v; "+
-			"pair: {lanes_to: [%v/%d]} allows it", s.Remote, s.Own, own, own.BitLen()))
+			"to allow it, add lanes_to to pair, with the far relays' own addresses, such as lanes_to: [%v/%d]", s.Remote, s.Own, own, own.BitLen()))
 	default:
 		notes = append(notes, fmt.Sprintf("the far relay's own address %v does not answer, so lanes go to %v: %s", s.Own, s.Remote, s.OwnError))
 	}
@@ -350,16 +350,18 @@ func (s *Session) keyRemedy() string {
 
 // Taking says whether the pair of a near tunnel takes new flows.
 type Taking struct {
-	Peer    string // as the tunnel names it: a host, or a site
-	Host    string // the peer whose key the far relay has proved; empty: not known yet
-	Takes   bool
-	Suspect bool        // the far relay owes an answer for too long: new flows go to other hops, and standing ones stay
-	Stood   bool        // the pair has stood, in this process or the one before
-	Met     bool        // in this session
-	Since   time.Time   // the session has stood, or not, or the far tunnel has had its trouble, or none again
-	Problem PairProblem // of one that does not
-	Error   string      // behind Problem
-	Trouble string      // why the far tunnel takes no flows, in its relay's words; empty: it takes them
+	Peer string // as the tunnel names it: a host, or a site
+	Host string // the peer whose key the far relay has proved; empty: not known yet
+	// Instance is of the far process; 0: not known yet. Two that run with one key are two hosts with a copied key.
+	Instance uint64
+	Takes    bool
+	Suspect  bool        // the far relay owes an answer for too long: new flows go to other hops, and standing ones stay
+	Stood    bool        // the pair has stood, in this process or the one before
+	Met      bool        // in this session
+	Since    time.Time   // the session has stood, or not, or the far tunnel has had its trouble, or none again
+	Problem  PairProblem // of one that does not
+	Error    string      // behind Problem
+	Trouble  string      // why the far tunnel takes no flows, in its relay's words; empty: it takes them
 }
 
 // PairHop is what the pair of a hop is like for new flows, on screens: there a session that is

@@ -183,7 +183,7 @@ func TestOwnAddress(t *testing.T) {
 		"allowed": {options: func(*stand, *pair.Options, *pair.LinkOptions) {}, told: true, used: true},
 		"not allowed": {options: func(_ *stand, _ *pair.Options, l *pair.LinkOptions) {
 			l.LanesTo = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
-		}, told: true, mentions: "pair: {lanes_to: [127.0.0.1/32]}"},
+		}, told: true, mentions: "such as lanes_to: [127.0.0.1/32]"},
 		"dead":  {options: func(*stand, *pair.Options, *pair.LinkOptions) {}, dead: true, told: true, mentions: "does not answer"},
 		"older": {options: func(_ *stand, o *pair.Options, _ *pair.LinkOptions) { o.Without |= wire.FeatureAddress }},
 	} {

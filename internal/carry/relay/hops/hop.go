@@ -33,6 +33,7 @@ type Hop struct {
 	watched  atomic.Bool     // it is probed because connects failed
 	away     atomic.Bool     // its session did not stand at the last look, for longer than a moment
 	suspect  monotime.Atomic // since when its far relay owes an answer; 0: it does not
+	changed  monotime.Atomic // when it last came back other than by its session; 0: never
 
 	mu        sync.Mutex    // guards the fields below
 	ejections int           // in a row, without a success in between
@@ -119,6 +120,7 @@ func (h *Hop) succeeded(now time.Duration) (returned bool) {
 	returned = h.failing.Load()
 	if returned {
 		h.back.Store(now)
+		h.changed.Store(now)
 	}
 	if returned || !h.worked.Load() {
 		h.since = now
@@ -230,6 +232,7 @@ func (h *Hop) unprobed() {
 // Drain sets or clears the hop's drained state.
 func (h *Hop) Drain(drained bool) {
 	if h.drained.Swap(drained) != drained {
+		h.changed.Store(monotime.Now())
 		h.mu.Lock()
 		h.since = monotime.Now()
 		h.mu.Unlock()

@@ -1,11 +1,13 @@
 package hops
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/words/display"
 )
 
 // The hop of a near tunnel is a far relay. Its carrier says whether that takes flows. New flows
@@ -21,8 +23,11 @@ const (
 	firstSettles = 2 * time.Second
 )
 
-// ofPair decides how a pair is on screens.
-func ofPair(p flow.Taking, now time.Time) flow.PairHop {
+// maxCause bounds the cause that a hop's last error shows.
+const maxCause = 200
+
+// ofPair decides how a pair is on screens. relay is its far relay's name.
+func ofPair(p flow.Taking, relay string, now time.Time) flow.PairHop {
 	within := settles
 	if !p.Met {
 		within = firstSettles
@@ -30,13 +35,13 @@ func ofPair(p flow.Taking, now time.Time) flow.PairHop {
 	h := flow.PairHop{Taking: p, State: flow.HopDown}
 	switch settling := now.Sub(p.Since) < within; {
 	case p.Trouble != "" && (p.Takes || p.Stood && settling):
-		h.Reason, h.Why = flow.ReasonHopsDown, fmt.Sprintf("the tunnel of %s %s", p.Peer, p.Trouble)
+		h.Reason, h.Why = flow.ReasonHopsDown, fmt.Sprintf("the tunnel of %s %s", relay, p.Trouble)
 	case p.Takes, p.Stood && settling:
 		h.State = flow.HopUp
 	case settling:
 		h.State = flow.HopUntried
 	default:
-		h.Reason, h.Why = flow.ReasonPairDown, flow.PairProblemText(p.Problem, p.Peer)
+		h.Reason, h.Why = flow.ReasonPairDown, flow.PairProblemText(p.Problem, relay)
 	}
 	return h
 }
@@ -120,13 +125,17 @@ func (s *Set) answering(into []bool, now time.Duration, refusing bool) []bool {
 }
 
 // note takes note of what a hop's carrier says: since when it is suspect, and that its session has
-// returned, after which its share grows little by little.
+// returned, after which its share grows little by little. A suspicion lasts until a session stands
+// that is not suspect: the loss of the suspect one does not end it.
 func (h *Hop) note(p *flow.Taking, now time.Duration) {
-	switch {
-	case !p.Suspect:
-		h.suspect.Store(0)
-	case h.suspect.Load() == 0:
+	switch since := h.suspect.Load(); {
+	case p.Suspect && since == 0:
 		h.suspect.Store(now)
+	case p.Takes && !p.Suspect && since != 0:
+		h.suspect.Store(0)
+		if now-since >= settles {
+			h.changed.Store(now)
+		}
 	}
 	switch {
 	case !p.Takes && time.Since(p.Since) >= settles:
@@ -143,19 +152,36 @@ func (s *Set) addPairs(all []flow.Hop, now time.Duration) {
 		hop := &all[i]
 		taking := s.forward[i].Carrier.Taking()
 		s.hops[i].note(&taking, now)
-		p := ofPair(taking, wall)
-		if since := s.hops[i].suspect.Load(); len(all) > 1 && p.State == flow.HopUp && since != 0 && now-since >= settles {
-			p.State, p.Reason, p.Why = flow.HopDown, flow.ReasonHopsDown, p.Peer+" owes an answer"
+		several := len(all) > 1
+		relay := cmp.Or(taking.Host, taking.Peer)
+		if several && taking.Host == "" {
+			relay = hop.Name // the peer may be a site, with other hosts
+		}
+		p := ofPair(taking, relay, wall)
+		why, began := p.Why, p.Since
+		if several && p.Reason == flow.ReasonPairDown && p.Error != "" {
+			why += ": " + display.Shorten(p.Error, maxCause)
+		}
+		if since := s.hops[i].suspect.Load(); several && since != 0 && now-since >= settles {
+			began = wall.Add(since - now)
+			if p.State != flow.HopDown {
+				p.State, p.Reason, p.Why = flow.HopDown, flow.ReasonHopsDown, relay+" owes an answer"
+				why = p.Why
+			}
+		} else if changed := s.hops[i].changed.Load(); p.State == flow.HopUp && changed != 0 {
+			if at := wall.Add(changed - now); at.After(began) {
+				began = at
+			}
 		}
 		hop.Pair = &p
 		if p.Host != p.Peer {
 			hop.Host = p.Host
 		}
 		flows := hop.State == flow.HopEjected || hop.State == flow.HopReturning // what they have seen
-		if hop.State == flow.HopDrained || len(all) > 1 && flows && p.State == flow.HopUp {
+		if hop.State == flow.HopDrained || several && flows && p.State == flow.HopUp {
 			continue
 		}
-		hop.State, hop.Usable, hop.Since, hop.LastError = p.State, p.State != flow.HopDown, p.Since, p.Why
+		hop.State, hop.Usable, hop.Since, hop.LastError = p.State, p.State != flow.HopDown, began, why
 	}
 	markSameHosts(all)
 }
@@ -167,6 +193,9 @@ func markSameHosts(all []flow.Hop) {
 			one, hop := &all[k], &all[i]
 			if hop.Pair.Host != "" && one.Pair.Host == hop.Pair.Host && inUse(one) && inUse(hop) {
 				hop.State, hop.Usable, hop.LastError = flow.HopSameHost, false, "leads to the same relay as "+one.Name
+				if a, b := one.Pair.Instance, hop.Pair.Instance; a != 0 && b != 0 && a != b {
+					hop.LastError = "has the same key as " + one.Name // a copied key directory
+				}
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/relay/monotime"
 )
 
 func TestOfPair(t *testing.T) {
@@ -29,7 +30,7 @@ func TestOfPair(t *testing.T) {
 		{"upgraded while it was lost", flow.Taking{Peer: "b", Stood: true, Since: ago(firstSettles)}, flow.HopDown, flow.ReasonPairDown, "no session with b stands"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := ofPair(c.pair, time.Now()); got.State != c.want || got.Reason != c.reason || got.Why != c.why {
+			if got := ofPair(c.pair, c.pair.Peer, time.Now()); got.State != c.want || got.Reason != c.reason || got.Why != c.why {
 				t.Errorf("the hop is %+v", got)
 			}
 		})
@@ -107,7 +108,7 @@ func TestOrderOfFarRelays(t *testing.T) {
 // What lasts is shown: a far relay that goes on owing an answer is down. One whose session was away for
 // long gets its share little by little.
 func TestSuspectAndReturningFarRelay(t *testing.T) {
-	first := &farRelay{says: flow.Taking{Peer: "b", Host: "b/1", Takes: true, Suspect: true, Stood: true, Met: true, Since: time.Now()}}
+	first := &farRelay{says: flow.Taking{Peer: "b", Host: "b/1", Takes: true, Suspect: true, Stood: true, Met: true, Since: time.Now().Add(-time.Hour)}}
 	second := &farRelay{says: flow.Taking{Peer: "b", Host: "b/2", Takes: true, Stood: true, Met: true, Since: time.Now()}}
 	s := New([]Target{{Host: "b", Port: 1, Weight: 1, Priority: 1, Carrier: first}, {Host: "b", Port: 2, Weight: 1, Priority: 1, Carrier: second}},
 		LeastFlows, Health{}.WithDefaults(), nil)
@@ -115,10 +116,19 @@ func TestSuspectAndReturningFarRelay(t *testing.T) {
 	if h := s.Snapshot(nil, now)[0]; h.State != flow.HopUp || h.Host != "b/1" {
 		t.Errorf("at first the hop is %+v", h)
 	}
-	if h := s.Snapshot(nil, now+settles)[0]; h.State != flow.HopDown || h.Usable || h.LastError != "b owes an answer" {
+	if h := s.Snapshot(nil, now+settles)[0]; h.State != flow.HopDown || h.Usable || h.LastError != "b/1 owes an answer" || time.Since(h.Since) > time.Minute {
 		t.Errorf("then it is %+v", h)
 	}
-	first.says = flow.Taking{Peer: "b", Stood: true, Met: true, Since: time.Now().Add(-settles)}
+	lost := flow.Taking{Peer: "b", Host: "b/1", Stood: true, Met: true, Since: time.Now(), Problem: flow.PairPathDown, Error: "connection refused"}
+	first.says = lost // a moment's grace is for one that was up
+	if h := s.Snapshot(nil, now+settles)[0]; h.State != flow.HopDown || h.Usable || h.LastError != "b/1 owes an answer" {
+		t.Errorf("once its session is lost it is %+v", h)
+	}
+	lost.Since = lost.Since.Add(-settles)
+	first.says = lost
+	if h := s.Snapshot(nil, now+settles)[0]; h.State != flow.HopDown || h.LastError != "b/1 cannot be reached: connection refused" {
+		t.Errorf("after the grace it is %+v", h)
+	}
 	s.Snapshot(nil, now+2*settles)
 	first.says = flow.Taking{Peer: "b", Takes: true, Stood: true, Met: true, Since: time.Now()}
 	s.Order(nil, netip.Addr{}, now+3*settles)
@@ -127,6 +137,34 @@ func TestSuspectAndReturningFarRelay(t *testing.T) {
 	}
 	if share := s.All()[1].share(now+3*settles, DefaultSlowReturn); share != 1 {
 		t.Errorf("the other has %v of its share", share)
+	}
+}
+
+// Two processes that run with one key are two hosts with a copied key, and not one relay.
+func TestSameHostOrSameKey(t *testing.T) {
+	for _, c := range []struct {
+		instance uint64
+		want     string
+	}{{1, "leads to the same relay as b:1"}, {2, "has the same key as b:1"}, {0, "leads to the same relay as b:1"}} {
+		says := flow.Taking{Peer: "b", Host: "b/1", Takes: true, Stood: true, Met: true, Instance: 1}
+		other := says
+		other.Instance = c.instance
+		s := New([]Target{{Host: "b", Port: 1, Weight: 1, Priority: 1, Carrier: &farRelay{says: says}},
+			{Host: "b", Port: 2, Weight: 1, Priority: 1, Carrier: &farRelay{says: other}}}, Ordered, Health{}.WithDefaults(), nil)
+		if h := s.Snapshot(nil, time.Hour)[1]; h.State != flow.HopSameHost || h.LastError != c.want {
+			t.Errorf("instance %d: the hop is %s, %q", c.instance, h.State, h.LastError)
+		}
+	}
+}
+
+// A hop that the operator has put back is up since then, however long its session has stood.
+func TestResumedHopIsUpSinceThen(t *testing.T) {
+	says := flow.Taking{Peer: "b", Takes: true, Stood: true, Met: true, Since: time.Now().Add(-time.Hour)}
+	s := New([]Target{{Host: "b", Port: 1, Weight: 1, Priority: 1, Carrier: &farRelay{says: says}}}, Ordered, Health{}.WithDefaults(), nil)
+	s.All()[0].Drain(true)
+	s.All()[0].Drain(false)
+	if h := s.Snapshot(nil, monotime.Now())[0]; h.State != flow.HopUp || time.Since(h.Since) > time.Minute {
+		t.Errorf("the hop is %s since %v", h.State, h.Since)
 	}
 }
 
