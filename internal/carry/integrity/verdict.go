@@ -210,7 +210,7 @@ func NewReport(tunnel string, begin time.Time, chains []Chain) Report {
 		r.Summary = worst.summary()
 	}
 	if len(chains) > 1 && whole < len(chains) {
-		r.Summary += fmt.Sprintf(" (%d of %d paths have no fault)", whole, len(chains))
+		r.Summary += fmt.Sprintf(" (%d of %d hops without a fault)", whole, len(chains))
 	}
 	return r
 }

@@ -143,11 +143,20 @@ func (j *Judge) see(s subject, next seen, now time.Time) *seen {
 	known := j.known[s]
 	if known == nil {
 		known = &seen{subject: s, state: next.state, reason: next.reason, since: now}
+		if s.kind == flow.EventPair && next.state == pairUp {
+			known.state = pairConnecting // that is known: its first session has come up
+		}
 		j.known[s] = known
 	}
 	j.change(known, next, now)
 	return known
 }
+
+// The states of a pair before and after its first session comes up, as [flow.Session.State] has them.
+const (
+	pairConnecting = "connecting"
+	pairUp         = "up"
+)
 
 // change records a state. Another one is an event, but for the first of a subject: nobody knows
 // what it was before.

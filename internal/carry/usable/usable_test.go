@@ -155,6 +155,7 @@ relay  : draining to serving ()
 tunnel a : returning to up ()
 hop a b:1: returning to up ()
 tunnel b : untried to removed ()
+pair a site-b: connecting to up ()
 pair a site-b: up to lost (reset)
 `
 	if got := texts(j.Events(time.Time{})); got != want {

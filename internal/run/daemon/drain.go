@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/relay"
 	"longhaul/internal/carry/relay/hops"
 	"longhaul/internal/run/config"
@@ -113,6 +114,11 @@ func (d *drains) set(name string, out bool) (*Drained, error) {
 	answer := &Drained{Drained: out}
 	found, err := findNamed(d.life.config.Tunnels, name)
 	if err != nil {
+		if of, has := findHost(d.relay.Overview().Tunnels, name); has {
+			found, err = of, nil
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	if found.hop == "" {
@@ -171,6 +177,24 @@ func findNamed(tunnels []config.Tunnel, name string) (named, error) {
 		return named{}, unknownName(tunnels, name)
 	}
 	return hop, nil
+}
+
+// findHost finds the hop whose far relay is a host of that name, in every tunnel. Several hops may lead
+// there: then it finds none, since one of them alone would leave the host in service.
+func findHost(tunnels []flow.Tunnel, name string) (found named, has bool) {
+	for i := range tunnels {
+		for k := range tunnels[i].Hops {
+			h := &tunnels[i].Hops[k]
+			if h.Pair == nil || h.Pair.Host == "" || h.Pair.Host != name {
+				continue
+			}
+			if has && found.hop != h.Name {
+				return named{}, false
+			}
+			found, has = named{hop: h.Name}, true
+		}
+	}
+	return found, has
 }
 
 // unknownName lists the tunnels and hops for an unknown name.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/run/config"
 	"longhaul/internal/words/portrange"
 	"longhaul/internal/words/remedy"
@@ -51,5 +52,25 @@ func TestFindNamed(t *testing.T) {
 	_, err := findNamed(tunnels, "nobody")
 	if fix := remedy.Of(err); !strings.Contains(fix, "tunnels: range, one, next") || !strings.Contains(fix, "far:6000-6010") {
 		t.Errorf("the hint is %q", fix)
+	}
+}
+
+func TestFindHost(t *testing.T) {
+	hop := func(name, host string) flow.Hop {
+		return flow.Hop{Name: name, Pair: &flow.PairHop{Taking: flow.Taking{Peer: "site-b", Host: host}}}
+	}
+	tunnels := []flow.Tunnel{
+		{Name: "one", Hops: []flow.Hop{hop("far-1:6000", "site-b/b1"), hop("far-2:6000", "site-b/b2"), hop("far-3:6000", "")}},
+		{Name: "two", Hops: []flow.Hop{hop("far-1:6000", "site-b/b1"), hop("far-2:6001", "site-b/b2"), {Name: "plain:1"}}},
+	}
+	for name, want := range map[string]named{
+		"site-b/b1": {hop: "far-1:6000"},
+		"site-b/b2": {}, // at two hops
+		"site-b":    {},
+		"":          {},
+	} {
+		if got, has := findHost(tunnels, name); got != want || has != (want != named{}) {
+			t.Errorf("%q: %+v, %v; want %+v", name, got, has, want)
+		}
 	}
 }
