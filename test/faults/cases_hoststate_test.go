@@ -115,9 +115,7 @@ func TestCase106InterfaceIsMadeAnew(t *testing.T) {
 	}
 	s.shellOn(s.R, "ip link set left down; ip -6 addr flush dev left; ip addr flush dev left")
 	s.relay.expectLog("the interface left is down")
-	if s.problem(flow.HostInterface) == "" {
-		t.Error("the status does not say that the interface is down")
-	}
+	nettest.Eventually(t, patience, func() bool { return s.problem(flow.HostInterface) != "" }, func() string { return "the status does not say that the interface is down" })
 	if output, status := command(t, "ready", "--control-socket", s.relay.socket()); status == 0 || !strings.Contains(output, "left is down") {
 		t.Errorf("ready says %q", output)
 	}

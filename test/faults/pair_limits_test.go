@@ -121,6 +121,9 @@ var rules = []rule{
 		}
 	}},
 	{name: "limits.memory", process: "limits: {memory: 4MiB}", target: echoingTarget, reason: flow.EndShed, do: func(l *limited) {
+		nettest.Eventually(l.t, patience, func() bool { // each answer takes some memory
+			return l.decides.status().tunnel("main").State == "shedding"
+		}, func() string { return "the relay uses less than 4 MiB" })
 		l.expectRefused(limitedHost)
 	}},
 	{name: "allow", tunnel: "allow: [192.0.2.0/24]", target: echoingTarget, reason: flow.EndDenied, do: func(l *limited) {
