@@ -94,11 +94,17 @@ func (d *decoder) health(n *node, h *Health) {
 		into("eject_for", &h.EjectFor, d.duration(100*time.Millisecond, 24*time.Hour, nil)),
 		into("slow_return", &h.SlowReturn, d.duration(time.Second, time.Hour, &atOnce)),
 	)
-	if n.kind == mapping && h.Check == HealthOff {
-		for _, key := range []string{"rise", "fall"} {
-			if v := n.lookup(key); v != nil {
-				d.errorf(v, fmt.Sprintf("add check: connect, or remove %s", key), "%s has no effect without a check", key)
-			}
+}
+
+// checkRise finds rise and fall of a health mapping without a check. The relay watches the far relays of
+// a pair without one; there checkPair finds them.
+func (d *decoder) checkRise(n *node, h Health) {
+	if h.Check != HealthOff {
+		return
+	}
+	for _, key := range []string{"rise", "fall"} {
+		if v := n.lookup("health").lookup(key); v != nil {
+			d.errorf(v, fmt.Sprintf("add check: connect, or remove %s", key), "%s has no effect without a check", key)
 		}
 	}
 }

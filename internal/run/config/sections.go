@@ -40,6 +40,7 @@ func (d *decoder) config(root *node) Config {
 	// Decode defaults first, wherever the file has them.
 	if n := root.lookup("defaults"); n != nil && n.kind != null {
 		d.mapping(n, "defaults", d.settingsFields(&base)...)
+		d.checkRise(n, base.Health)
 	} else {
 		d.mapping(&node{kind: mapping}, "defaults", d.settingsFields(&base)...)
 	}
@@ -225,6 +226,9 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 		d.checkOriginal(n, &t)
 		d.checkPair(n, &t)
 		d.checkSettings(n, t.Settings)
+		if !t.Pair.Paired() {
+			d.checkRise(n, t.Health)
+		}
 	}
 	d.warnClear(n, &t)
 	d.warnBypass(n, &t)
