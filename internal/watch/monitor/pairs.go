@@ -7,6 +7,7 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/words/sorted"
+	"longhaul/internal/words/units"
 )
 
 // Pair is what the sessions between a tunnel and a paired relay add up to. There
@@ -92,6 +93,39 @@ func (t *pairTrack) update(now []flow.Session) Pair {
 		}
 	}
 	return out
+}
+
+// hopRTTs are the round-trip times of the sessions of near tunnels, by hop.
+type hopRTTs map[hopKey]units.Seconds
+
+// hopKey names a hop as sessions do: that of a tunnel with one has no name.
+type hopKey struct{ tunnel, hop string }
+
+// sessionRTTs finds the sessions that are up; one that takes new flows counts before one that drains.
+func sessionRTTs(p *flow.Pairs) hopRTTs {
+	if p == nil {
+		return nil
+	}
+	all, takes := hopRTTs{}, map[hopKey]bool{}
+	for i := range p.Sessions {
+		s := &p.Sessions[i]
+		key := hopKey{s.Tunnel, s.Hop}
+		if s.End != flow.NearEnd || !s.Up || s.RTT <= 0 || takes[key] {
+			continue
+		}
+		all[key], takes[key] = s.RTT, !s.Draining
+	}
+	return all
+}
+
+// of is the round-trip time of the session of a hop; 0: it has none. Flows that are silent have no legs
+// to a far relay, and a session is measured all the time.
+func (r hopRTTs) of(t *Tunnel, hop int) units.Seconds {
+	key := hopKey{t.Name, t.Hops[hop].Name}
+	if len(t.Hops) == 1 {
+		key.hop = ""
+	}
+	return r[key]
 }
 
 // DownFor is how long a pair has had no session; 0: it has one, or never had one.

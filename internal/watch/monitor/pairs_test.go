@@ -64,3 +64,37 @@ func TestPairOrder(t *testing.T) {
 		t.Errorf("order %s", order)
 	}
 }
+
+// Each hop that is a far relay has the round-trip time of its session, with flows or without.
+func TestHopsHaveTheRTTOfTheirSessions(t *testing.T) {
+	session := func(tunnel, hop string, rtt units.Seconds) flow.Session {
+		return flow.Session{Tunnel: tunnel, Hop: hop, End: flow.NearEnd, Up: true, RTT: rtt}
+	}
+	draining, down, far := session("several", "b:1", 9), session("several", "c:1", 9), session("plain", "", 9)
+	draining.Draining, down.Up, far.End = true, false, flow.FarEnd
+	rtts := sessionRTTs(&flow.Pairs{Sessions: []flow.Session{
+		draining, session("several", "a:1", 1), session("several", "b:1", 2), down, session("one", "", 3), far,
+	}})
+	for _, test := range []struct {
+		tunnel string
+		hops   []string
+		want   []units.Seconds
+	}{
+		{"several", []string{"a:1", "b:1", "c:1"}, []units.Seconds{1, 2, 0}},
+		{"one", []string{"a:1"}, []units.Seconds{3}},
+		{"plain", []string{"a:1"}, []units.Seconds{0}},
+	} {
+		tunnel := Tunnel{Tunnel: flow.Tunnel{Name: test.tunnel}}
+		for _, name := range test.hops {
+			tunnel.Hops = append(tunnel.Hops, Hop{Hop: flow.Hop{Name: name}})
+		}
+		for i, want := range test.want {
+			if got := rtts.of(&tunnel, i); got != want {
+				t.Errorf("%s, hop %s: %v, want %v", test.tunnel, test.hops[i], got, want)
+			}
+		}
+	}
+	if got := sessionRTTs(nil); len(got) != 0 {
+		t.Errorf("without pairs: %v", got)
+	}
+}

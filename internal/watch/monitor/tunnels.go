@@ -179,10 +179,17 @@ func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
 		}
 	}
 	var sum moment
+	sessions := sessionRTTs(o.Pairs)
 	for _, name := range order {
 		t := m.tunnels[name]
 		q := t.moment(at, span)
-		s.Tunnels = append(s.Tunnels, t.snapshot(span))
+		now := t.snapshot(span)
+		for i := range now.Hops {
+			if rtt := sessions.of(&now, i); rtt > 0 {
+				now.Hops[i].RTT = rtt
+			}
+		}
+		s.Tunnels = append(s.Tunnels, now)
 		t.points.add(q)
 		t.next(at)
 		sum.up, sum.down = sum.up+q.up, sum.down+q.down

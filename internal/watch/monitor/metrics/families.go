@@ -324,7 +324,7 @@ var hopFamilies = []family{
 	{"hop_connect_failures_total", "Flows whose connect to a hop failed.", counter, []string{"tunnel", "hop"},
 		ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.Failed), true })},
 	{"hop_rtt_seconds",
-		"Median round-trip time of the legs to a hop, or of its last probe without legs.",
+		"Median round-trip time of the legs to a hop, or of its last probe without legs; of its session with pair.",
 		gauge, []string{"tunnel", "hop"},
 		ofHop(func(h *monitor.Hop) (float64, bool) { return h.RTT.Seconds(), h.RTT > 0 })},
 	{"hop_sent_bytes_total",
