@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 // status is the state of the pairs; nil if no tunnel was ever paired.
 func (p *pairs) status() *flow.Pairs {
 	p.mu.Lock()
-	node := p.node
+	node, places := p.node, p.current.places()
 	p.mu.Unlock()
 	if node == nil {
 		return nil
@@ -28,10 +29,36 @@ func (p *pairs) status() *flow.Pairs {
 	if err := p.keys.Load().Problem(); err != nil {
 		s.KeysProblem = err.Error()
 	}
-	slices.SortStableFunc(s.Sessions, func(a, b flow.Session) int {
-		return cmp.Or(cmp.Compare(a.Tunnel, b.Tunnel), cmp.Compare(a.Hop, b.Hop), cmp.Compare(a.Peer, b.Peer), cmp.Compare(a.Instance, b.Instance))
-	})
+	places.sort(s.Sessions)
 	return &s
+}
+
+// hopPlaces are the places of hops in forward, by tunnel and hop.
+type hopPlaces map[[2]string]int
+
+func (t *tunnelPairs) places() hopPlaces {
+	all := hopPlaces{}
+	for tunnel, near := range t.near {
+		for i := range near.hops {
+			all[[2]string{tunnel, near.hops[i].options.Hop}] = i
+		}
+	}
+	return all
+}
+
+// sort orders sessions by tunnel, and those of a near tunnel as forward does. Those of a hop that was
+// removed come last.
+func (p hopPlaces) sort(all []flow.Session) {
+	place := func(s flow.Session) int {
+		if i, has := p[[2]string{s.Tunnel, s.Hop}]; has {
+			return i
+		}
+		return math.MaxInt
+	}
+	slices.SortStableFunc(all, func(a, b flow.Session) int {
+		return cmp.Or(cmp.Compare(a.Tunnel, b.Tunnel), cmp.Compare(place(a), place(b)), cmp.Compare(a.Hop, b.Hop),
+			cmp.Compare(a.Peer, b.Peer), cmp.Compare(a.Instance, b.Instance))
+	})
 }
 
 // ends are errors of a lost session that say nothing to a reader, and what they mean.

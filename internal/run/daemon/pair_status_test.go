@@ -48,3 +48,21 @@ func TestFlappingSessions(t *testing.T) {
 		t.Errorf("the lines left out are counted so:\n%s", out.String())
 	}
 }
+
+// Sessions come in the order of forward, and those of a removed hop last.
+func TestSessionsInTheOrderOfForward(t *testing.T) {
+	near := &nearTunnel{}
+	for _, hop := range []string{"c:1", "a:1", "b:1"} {
+		near.hops = append(near.hops, nearHop{options: pair.LinkOptions{Hop: hop}})
+	}
+	pairs := tunnelPairs{near: map[string]*nearTunnel{"t": near}}
+	all := []flow.Session{{Tunnel: "u"}, {Tunnel: "t", Hop: "0:1"}, {Tunnel: "t", Hop: "a:1"}, {Tunnel: "t", Hop: "b:1"}, {Tunnel: "t", Hop: "c:1"}}
+	pairs.places().sort(all)
+	var order string
+	for _, s := range all {
+		order += s.Tunnel + s.Hop + " "
+	}
+	if want := "tc:1 ta:1 tb:1 t0:1 u "; order != want {
+		t.Errorf("order %s, want %s", order, want)
+	}
+}
