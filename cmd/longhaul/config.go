@@ -99,9 +99,7 @@ Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 		for _, w := range forwardWarnings(env, c) {
 			writeWarning(env.stderr, args[0]+": "+w.Error(), remedy.Of(w))
 		}
-		n := sizeOf(c)
-		_, err = fmt.Fprintf(env.stdout, "%s: ok, %s, %s, %s\n", args[0], display.Plural(n.Tunnels, "tunnel"),
-			display.Plural(n.Listens, "listening address"), display.Plural(n.Targets, "target"))
+		_, err = fmt.Fprintf(env.stdout, "%s: ok, %s\n", args[0], sizeOf(c))
 		return err
 	}
 	return cmd
@@ -183,13 +181,29 @@ type configSize struct {
 	Tunnels int `json:"tunnels"`
 	Listens int `json:"listening_addresses"`
 	Targets int `json:"targets"`
+	Relays  int `json:"far_relays"` // of pairs
+}
+
+func (n configSize) String() string {
+	text := display.Plural(n.Tunnels, "tunnel") + ", " + display.Plural(n.Listens, "listening address")
+	if n.Targets > 0 || n.Relays == 0 {
+		text += ", " + display.Plural(n.Targets, "target")
+	}
+	if n.Relays > 0 {
+		text += ", " + display.Plural(n.Relays, "far relay")
+	}
+	return text
 }
 
 func sizeOf(c *config.Config) configSize {
 	n := configSize{Tunnels: len(c.Tunnels)}
 	for _, t := range c.Tunnels {
 		n.Listens += len(t.Addresses())
-		n.Targets += len(t.Forward)
+		if t.Pair.Paired() {
+			n.Relays += len(t.Forward)
+		} else {
+			n.Targets += len(t.Forward)
+		}
 	}
 	return n
 }

@@ -87,7 +87,8 @@ type Report struct {
 
 // Chain is the path through one hop of the tunnel to the end.
 type Chain struct {
-	Forward string `json:"forward"` // the tunnel's hop as configured
+	Forward string `json:"forward"`        // the tunnel's hop as configured
+	Note    string `json:"note,omitempty"` // why it gets no new flows, whatever the check finds
 	State   State  `json:"state"`
 	Fault   *Fault `json:"fault"` // null: none
 	Hops    []Hop  `json:"hops"`

@@ -22,7 +22,11 @@ func (r Report) WriteText(w io.Writer) error {
 	for _, c := range r.Chains {
 		b.WriteByte('\n')
 		if len(r.Chains) > 1 {
-			fmt.Fprintf(&b, "by way of %s\n", c.Forward)
+			way := "by way of " + c.Forward
+			if c.Note != "" {
+				way += ", " + c.Note
+			}
+			display.WriteParagraph(&b, "", way)
 			if c.Fault != nil && c.Fault.Text != r.Summary {
 				display.WriteParagraph(&b, "  ", c.Fault.Text)
 			}

@@ -39,9 +39,14 @@ func (p *pairs) check(ctx context.Context, tunnel string) (*integrity.Report, er
 	all.Wait()
 	var chains []integrity.Chain
 	var texts []string
-	for _, one := range found {
+	notes := hopNotes(p.relay.Standing(nil), tunnel)
+	for i, one := range found {
 		if one.err != nil {
 			return nil, one.err
+		}
+		if note := notes[near.hops[i].name]; note != "" {
+			one.chain.Note = note
+			one.text += "; this hop is " + note
 		}
 		chains = append(chains, one.chain)
 		texts = append(texts, one.text)
@@ -51,6 +56,25 @@ func (p *pairs) check(ctx context.Context, tunnel string) (*integrity.Report, er
 		r.Summary = strings.Join(texts, "; ")
 	}
 	return &r, nil
+}
+
+// hopNotes says why hops of a tunnel get no new flows though their sessions may stand.
+func hopNotes(tunnels []flow.Tunnel, tunnel string) map[string]string {
+	notes := map[string]string{}
+	for _, t := range tunnels {
+		if t.Name != tunnel {
+			continue
+		}
+		for i := range t.Hops {
+			switch h := &t.Hops[i]; h.State {
+			case flow.HopDrained:
+				notes[h.Name] = string(h.State)
+			case flow.HopSameHost:
+				notes[h.Name] = string(h.State) + ": it " + h.LastError
+			}
+		}
+	}
+	return notes
 }
 
 // hopCheck is what a check found at a hop.

@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -34,6 +35,20 @@ func TestCheckOfAPairNamesTheSide(t *testing.T) {
 				t.Errorf("text %q, hint %q", f.Text, f.Hint)
 			}
 		})
+	}
+}
+
+// A check names the hops that get no new flows though their sessions stand.
+func TestCheckNamesHopsWithoutNewFlows(t *testing.T) {
+	all := []flow.Tunnel{{Name: "other", Hops: []flow.Hop{{Name: "a:1", State: flow.HopDrained}}}, {Name: "t", Hops: []flow.Hop{
+		{Name: "a:1", State: flow.HopUp},
+		{Name: "b:1", State: flow.HopDrained},
+		{Name: "c:1", State: flow.HopSameHost, LastError: "leads to the same relay as a:1"},
+		{Name: "d:1", State: flow.HopDown, LastError: "is tested elsewhere"},
+	}}}
+	want := map[string]string{"b:1": "drained", "c:1": "same-host: it leads to the same relay as a:1"}
+	if got := hopNotes(all, "t"); !maps.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
