@@ -486,3 +486,36 @@ func TestHopGoesElsewhere(t *testing.T) {
 		t.Errorf("the first hop is %+v", first)
 	}
 }
+
+// TestKeysAway holds that flows go on while the directory of keys is away, with this host's own: nobody was
+// taken out of the list.
+func TestKeysAway(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "hello")
+	key := s.link.HostKey()
+	s.nearKeys.mu.Lock()
+	was := s.nearKeys.peers
+	s.nearKeys.peers, s.nearKeys.away = map[string][]ed25519.PublicKey{}, true
+	looks := s.nearKeys.looks
+	s.nearKeys.mu.Unlock()
+	nettest.Eventually(t, time.Minute, func() bool {
+		s.nearKeys.mu.Lock()
+		defer s.nearKeys.mu.Unlock()
+		return s.nearKeys.looks > looks+3
+	}, s.dump)
+	s.roundTrip(c, "still here")
+	s.nearKeys.mu.Lock()
+	s.nearKeys.peers, s.nearKeys.away = was, false
+	s.nearKeys.mu.Unlock()
+	if s.roundTrip(c, "and now"); !s.link.HostKey().Equal(key) {
+		t.Errorf("the session is %+v", s.session())
+	}
+	s.nearKeys.forget("far")
+	if e := <-s.nearEnds; e.Reason != flow.EndDenied {
+		t.Errorf("the flow ended by %q (%v)", e.Reason, e.Err)
+	}
+}
