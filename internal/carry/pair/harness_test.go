@@ -47,6 +47,8 @@ type keyring struct {
 	peers     map[string][]ed25519.PublicKey
 	announced ed25519.PublicKey
 	taken     []string
+	away      bool // this host's own keys are
+	looks     int  // how often somebody has asked for hosts
 }
 
 func newKeyring(t testing.TB) *keyring {
@@ -104,6 +106,7 @@ func (k *keyring) ClientTLS(peer string) (*tls.Config, error) {
 func (k *keyring) Hosts(name string) (hosts []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.looks++
 	for peer := range k.peers {
 		if identity.IsOf(peer, name) {
 			hosts = append(hosts, peer)
@@ -124,7 +127,14 @@ func (k *keyring) PeerOf(key ed25519.PublicKey) (string, bool) {
 	return "", false
 }
 
-func (k *keyring) PublicKeys() []ed25519.PublicKey { return []ed25519.PublicKey{k.public()} }
+func (k *keyring) PublicKeys() []ed25519.PublicKey {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.away {
+		return nil
+	}
+	return []ed25519.PublicKey{k.public()}
+}
 
 func (k *keyring) PeerKeys(peer string) []ed25519.PublicKey {
 	k.mu.Lock()

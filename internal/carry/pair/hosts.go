@@ -42,7 +42,8 @@ func (p *process) renamed(h host) host {
 }
 
 // listed reports whether a session's host is a peer still, and remembers the key and the name that it has now:
-// after a rotation and a rename it is found by neither of those that it had.
+// after a rotation and a rename it is found by neither of those that it had. Where this host's own keys are
+// away too, as with a file system that is not mounted, the list says nothing.
 func (p *process) listed(proved *atomic.Pointer[host]) bool {
 	was := proved.Load()
 	if was == nil {
@@ -50,7 +51,7 @@ func (p *process) listed(proved *atomic.Pointer[host]) bool {
 	}
 	now := p.renamed(*was)
 	if !slices.Contains(p.identity.Hosts(now.name), now.name) {
-		return false
+		return len(p.identity.PublicKeys()) == 0
 	}
 	keys := p.identity.PeerKeys(now.name)
 	if len(keys) > 0 && !slices.ContainsFunc(keys, func(k ed25519.PublicKey) bool { return k.Equal(now.key) }) {

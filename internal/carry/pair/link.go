@@ -65,6 +65,12 @@ func (l *Link) Close() {
 	l.poke()
 }
 
+func (l *Link) closing() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
+}
+
 func (l *Link) sessions() []*session {
 	l.mu.Lock()
 	defer l.mu.Unlock()

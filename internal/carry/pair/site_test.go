@@ -486,3 +486,56 @@ func TestHopGoesElsewhere(t *testing.T) {
 		t.Errorf("the first hop is %+v", first)
 	}
 }
+
+// TestHopBeforeGoesElsewhere is TestHopGoesElsewhere for hops that a reload has put in another order: the one
+// that is not used is the older link.
+func TestHopBeforeGoesElsewhere(t *testing.T) {
+	t.Parallel()
+	st := newSite(t, 2, always(0))
+	st.awaitUp()
+	o := st.way
+	o.Peer, o.Hop, o.Place = "site", "first", 1
+	first := st.near.Link(o)
+	defer first.Close()
+	nettest.Eventually(t, time.Minute, func() bool { return first.Taking().Host == "site/b0" }, st.dump)
+	o.Place, o.Hop = 2, "second"
+	o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{st.hosts[1].own.address}, nil }
+	st.link.Update(o)
+	nettest.Eventually(t, time.Minute, func() bool { return st.link.Taking().Host == "site/b1" && st.link.Taking().Takes }, st.dump)
+	if one := first.Taking(); one.Host != "site/b0" || !one.Takes {
+		t.Errorf("the first hop is %+v", one)
+	}
+}
+
+// TestKeysAway holds that flows go on while the directory of keys is away, with this host's own: nobody was
+// taken out of the list.
+func TestKeysAway(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "hello")
+	key := s.link.HostKey()
+	s.nearKeys.mu.Lock()
+	was := s.nearKeys.peers
+	s.nearKeys.peers, s.nearKeys.away = map[string][]ed25519.PublicKey{}, true
+	looks := s.nearKeys.looks
+	s.nearKeys.mu.Unlock()
+	nettest.Eventually(t, time.Minute, func() bool {
+		s.nearKeys.mu.Lock()
+		defer s.nearKeys.mu.Unlock()
+		return s.nearKeys.looks > looks+3
+	}, s.dump)
+	s.roundTrip(c, "still here")
+	s.nearKeys.mu.Lock()
+	s.nearKeys.peers, s.nearKeys.away = was, false
+	s.nearKeys.mu.Unlock()
+	if s.roundTrip(c, "and now"); !s.link.HostKey().Equal(key) {
+		t.Errorf("the session is %+v", s.session())
+	}
+	s.nearKeys.forget("far")
+	if e := <-s.nearEnds; e.Reason != flow.EndDenied {
+		t.Errorf("the flow ended by %q (%v)", e.Reason, e.Err)
+	}
+}

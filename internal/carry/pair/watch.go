@@ -49,6 +49,8 @@ func (n *Node) lookElsewhere(now time.Time) {
 	n.mu.Lock()
 	links := slices.Clone(n.links)
 	n.mu.Unlock()
+	links = slices.DeleteFunc(links, (*Link).closing) // what it has left are flows
+	slices.SortStableFunc(links, func(a, b *Link) int { return a.options().Place - b.options().Place })
 	type met struct{ tunnel, host string }
 	first := map[met]bool{}
 	for _, l := range links {

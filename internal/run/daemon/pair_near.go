@@ -55,7 +55,7 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 	near := &nearTunnel{peer: o.Peer, original: c.Intercept.Enabled()}
 	for i := range c.Forward {
 		hop := nearHop{name: c.Forward[i].String(), options: o}
-		hop.options.Addresses = addressesOf(c.Forward[i])
+		hop.options.Addresses, hop.options.Place = addressesOf(c.Forward[i]), i
 		if len(c.Forward) > 1 {
 			hop.options.Hop = hop.name
 		}
