@@ -120,33 +120,43 @@ func farTrouble(ctx context.Context, o kit.Options, way string, p path, note fun
 	if err := standing.onBoth(); err != nil {
 		return err
 	}
-	defer standing.begin(ctx)()
-	news := w.stream(ctx, l.perSecond)
-	defer news.end()
-	if err := kit.Pause(ctx, l.before); err != nil {
-		return err
-	}
-	if err := w.fail(ctx, way); err != nil {
-		return err
-	}
-	at := time.Now()
-	if err := kit.Pause(ctx, l.away); err != nil {
-		return err
-	}
-	if err := w.mend(ctx, way); err != nil {
-		return err
-	}
-	back := time.Now()
-	if err := kit.Pause(ctx, l.after); err != nil {
-		return err
-	}
-	all := news.end()
-	standing.end()
-	if err := ctx.Err(); err != nil {
+	var at, back time.Time
+	all, err := w.under(ctx, l, standing, func() error {
+		if err := w.fail(ctx, way); err != nil {
+			return err
+		}
+		at = time.Now()
+		if err := kit.Pause(ctx, l.away); err != nil {
+			return err
+		}
+		if err := w.mend(ctx, way); err != nil {
+			return err
+		}
+		back = time.Now()
+		return kit.Pause(ctx, l.after)
+	})
+	if err != nil {
 		return err
 	}
 	countNew(all, way, p.paired, at, back, w.reason, note)
 	noteTwice(w.target, note)
 	w.countStanding(standing, way, p.paired, at, note)
 	return nil
+}
+
+// under runs what while standing connections talk and new ones begin, which it returns. They have done so
+// for a while before.
+func (w *world) under(ctx context.Context, l load, standing *standing, what func() error) ([]attempt, error) {
+	defer standing.begin(ctx)()
+	news := w.stream(ctx, l.perSecond)
+	defer news.end()
+	if err := kit.Pause(ctx, l.before); err != nil {
+		return nil, err
+	}
+	if err := what(); err != nil {
+		return nil, err
+	}
+	all := news.end()
+	standing.end()
+	return all, ctx.Err()
 }

@@ -152,31 +152,24 @@ func nearSite(ctx context.Context, o kit.Options, way string, _ int, note func(k
 	if err := standing.onBoth(); err != nil {
 		return err
 	}
-	defer standing.begin(ctx)()
-	news := w.stream(ctx, l.perSecond)
-	defer news.end()
-	if err := kit.Pause(ctx, l.before); err != nil {
-		return err
-	}
-	active, err := w.active()
+	var at time.Time
+	all, err := w.under(ctx, l, standing, func() error {
+		active, err := w.active()
+		if err != nil {
+			return err
+		}
+		at = time.Now()
+		if way == nearHost {
+			err = w.killHost(active)
+		} else {
+			err = w.relay(active).Kill()
+		}
+		if err != nil {
+			return err
+		}
+		return kit.Pause(ctx, l.away)
+	})
 	if err != nil {
-		return err
-	}
-	at := time.Now()
-	if way == nearHost {
-		err = w.killHost(active)
-	} else {
-		err = w.relay(active).Kill()
-	}
-	if err == nil {
-		err = kit.Pause(ctx, l.away)
-	}
-	if err != nil {
-		return err
-	}
-	all := news.end()
-	standing.end()
-	if err := ctx.Err(); err != nil {
 		return err
 	}
 	countAfterMove(all, at, note)
@@ -337,22 +330,18 @@ func oneAddress(ctx context.Context, o kit.Options, way string, _ int, note func
 	if err != nil {
 		return err
 	}
-	defer standing.begin(ctx)()
-	news := w.stream(ctx, l.perSecond)
-	defer news.end()
 	bulk := w.fill(ctx)
 	defer bulk.end()
-	if err := kit.Pause(ctx, l.before); err != nil {
+	var striped, refused int
+	var why string
+	var bulkErr error
+	all, err := w.under(ctx, l, standing, func() (err error) {
+		if striped, refused, why, err = w.lanes(ctx); err == nil {
+			bulkErr = bulk.end()
+		}
 		return err
-	}
-	striped, refused, why, err := w.lanes(ctx)
+	})
 	if err != nil {
-		return err
-	}
-	bulkErr := bulk.end()
-	all := news.end()
-	standing.end()
-	if err := ctx.Err(); err != nil {
 		return err
 	}
 	lost, example := 0, ""
