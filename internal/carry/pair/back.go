@@ -59,9 +59,7 @@ func (nr *nearPart) giveBack(c stream.Cause, byPeer bool) bool {
 func (f *Flow) GiveBack() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.near.held() {
-		f.near.giveBack(f.s.whyDown(), false)
-	}
+	f.near.giveBack(f.s.whyDown(), false)
 }
 
 var errSuspect = errors.New("the far relay does not answer")

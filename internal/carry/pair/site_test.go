@@ -125,6 +125,26 @@ func (st *site) awaitUp() {
 	nettest.Eventually(st.t, time.Minute, func() bool { return st.session().Up }, st.dump)
 }
 
+// awaitHost waits until a host takes the new flows of a link.
+func (st *site) awaitHost(l *pair.Link, host string) {
+	st.t.Helper()
+	nettest.Eventually(st.t, time.Minute, func() bool {
+		t := l.Taking()
+		return t.Host == host && t.Takes
+	}, st.dump)
+}
+
+// served begins a flow that is served.
+func (st *site) served() *net.TCPConn {
+	st.t.Helper()
+	st.serve(echo)
+	st.awaitUp()
+	c := st.dial()
+	st.t.Cleanup(func() { c.Close() })
+	st.roundTrip(c, "hello")
+	return c
+}
+
 func inTurn(hosts int) func(int) int { return func(n int) int { return n % hosts } }
 
 func always(host int) func(int) int { return func(int) int { return host } }
@@ -230,11 +250,7 @@ func TestHostDies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			st := newSite(t, 2, always(0), func(_ *stand, o *pair.Options, _ *pair.LinkOptions) { o.RefusedFor = time.Second })
-			st.serve(echo)
-			st.awaitUp()
-			first := st.dial()
-			defer first.Close()
-			st.roundTrip(first, "hello")
+			st.served()
 			if st.session().Peer != "site/b0" || st.link.Taking().Host != "site/b0" || st.link.Taking().Peer != "site" {
 				t.Errorf("the session is with %q, %+v", st.session().Peer, st.link.Taking())
 			}
@@ -246,7 +262,7 @@ func TestHostDies(t *testing.T) {
 				dead.die()
 			}
 			st.box.cut(false)
-			nettest.Eventually(t, time.Minute, func() bool { return st.link.Taking().Host == "site/b1" && st.link.Taking().Takes }, st.dump)
+			st.awaitHost(st.link, "site/b1")
 			second := st.dial()
 			defer second.Close()
 			st.roundTrip(second, "hello")
@@ -374,11 +390,7 @@ func TestHopsOfOneProcess(t *testing.T) {
 func TestHostRemoved(t *testing.T) {
 	t.Parallel()
 	st := newSite(t, 2, always(0))
-	st.serve(echo)
-	st.awaitUp()
-	c := st.dial()
-	defer c.Close()
-	st.roundTrip(c, "hello")
+	st.served()
 	was := st.session().Session
 	st.nearKeys.rename("site/b0", "site/old")
 	nettest.Eventually(t, time.Minute, func() bool { return st.session().Peer == "site/old" }, st.dump)
@@ -387,7 +399,7 @@ func TestHostRemoved(t *testing.T) {
 	if e := <-st.nearEnds; e.Reason != flow.EndDenied {
 		t.Errorf("the flow ended by %q (%v)", e.Reason, e.Err)
 	}
-	nettest.Eventually(t, time.Minute, func() bool { return st.link.Taking().Host == "site/b1" && st.link.Taking().Takes }, st.dump)
+	st.awaitHost(st.link, "site/b1")
 	other := st.dial()
 	defer other.Close()
 	st.roundTrip(other, "hello")
@@ -436,14 +448,10 @@ func TestKeyReplaced(t *testing.T) {
 func TestHostLeavesSite(t *testing.T) {
 	t.Parallel()
 	st := newSite(t, 2, always(0))
-	st.serve(echo)
-	st.awaitUp()
-	c := st.dial()
-	defer c.Close()
-	st.roundTrip(c, "hello")
+	c := st.served()
 	st.lead(always(1))
 	st.nearKeys.rename("site/b0", "elsewhere")
-	nettest.Eventually(t, time.Minute, func() bool { return st.link.Taking().Host == "site/b1" && st.link.Taking().Takes }, st.dump)
+	st.awaitHost(st.link, "site/b1")
 	st.roundTrip(c, "still here")
 	if len(st.near.State().Sessions) != 2 {
 		t.Errorf("the sessions are %+v", st.near.State().Sessions)
@@ -483,7 +491,7 @@ func TestHopGoesElsewhere(t *testing.T) {
 	defer second.Close()
 	nettest.Eventually(t, time.Minute, func() bool { return second.Taking().Host == "site/b0" }, st.dump)
 	at.Store(&st.hosts[1].own.address)
-	nettest.Eventually(t, time.Minute, func() bool { return second.Taking().Host == "site/b1" && second.Taking().Takes }, st.dump)
+	st.awaitHost(second, "site/b1")
 	if first := st.link.Taking(); first.Host != "site/b0" || !first.Takes {
 		t.Errorf("the first hop is %+v", first)
 	}
@@ -503,7 +511,7 @@ func TestHopBeforeGoesElsewhere(t *testing.T) {
 	o.Place, o.Hop = 2, "second"
 	o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{st.hosts[1].own.address}, nil }
 	st.link.Update(o)
-	nettest.Eventually(t, time.Minute, func() bool { return st.link.Taking().Host == "site/b1" && st.link.Taking().Takes }, st.dump)
+	st.awaitHost(st.link, "site/b1")
 	if one := first.Taking(); one.Host != "site/b0" || !one.Takes {
 		t.Errorf("the first hop is %+v", one)
 	}

@@ -54,23 +54,13 @@ func (s *Set) Carrier(i uint16) flow.Carrier { return s.forward[i].Carrier }
 
 // AllDrained reports whether the operator has taken every hop out of service.
 func (s *Set) AllDrained() bool {
-	for _, h := range s.hops {
-		if !h.Drained() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(s.hops, func(h *Hop) bool { return !h.Drained() })
 }
 
 // Serves reports whether one of the hops takes flows now.
 func (s *Set) Serves(now time.Duration) bool {
 	var few [Few]bool
-	for _, one := range s.serving(few[:0], now) {
-		if one {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(s.serving(few[:0], now), true)
 }
 
 // Answers reports whether the far relay of a hop takes flows now, as far as it is known.
@@ -81,23 +71,18 @@ func (s *Set) Answers(i uint16, now time.Duration) bool {
 
 // Stood reports whether a pair of the hops has ever stood.
 func (s *Set) Stood() bool {
-	for i := range s.forward {
-		if c := s.forward[i].Carrier; c != nil && c.Taking().Stood {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.forward, func(t Target) bool { return t.Carrier != nil && t.Carrier.Taking().Stood })
 }
 
-// serving appends for each hop whether it is not drained, and as a far relay takes flows now. If none
-// does, those count that would refuse them: a client is told so at once, as with one far relay.
-func (s *Set) serving(into []bool, now time.Duration) []bool {
-	start := len(into)
-	into = s.answering(into, now, false)
-	if s.Paired() && !slices.Contains(into[start:], true) {
-		into = s.answering(into[:start], now, true)
+// serving returns for each hop, in the room of few, whether it is not drained, and as a far relay takes
+// flows now. If none does, those that would refuse a client count too: it learns that at once, as from
+// one far relay.
+func (s *Set) serving(few []bool, now time.Duration) []bool {
+	all := s.answering(few, now, false)
+	if s.Paired() && !slices.Contains(all, true) {
+		all = s.answering(few, now, true)
 	}
-	return into
+	return all
 }
 
 // answering appends for each hop whether it answers; refusing: also a far relay whose tunnel has a
@@ -113,10 +98,8 @@ func (s *Set) answering(into []bool, now time.Duration, refusing bool) []bool {
 			if serves = serves && p.Takes && !p.Suspect && (refusing || p.Trouble == ""); serves {
 				host = p.Host
 			}
-			for _, other := range hosts {
-				if host != "" && other == host {
-					serves, host = false, ""
-				}
+			if host != "" && slices.Contains(hosts, host) {
+				serves, host = false, ""
 			}
 		}
 		into, hosts = append(into, serves), append(hosts, host)
