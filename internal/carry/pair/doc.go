@@ -33,10 +33,10 @@
 // WAKE.
 //
 // A near flow whose client has other hops is held until OPENED, or a byte of the target, comes: the
-// link reads nothing of the client and sends nothing of it. A held flow is given back when this
-// session cannot serve it, and the far relay is told GONE: whatever it dials gets no byte. Both happen
-// under the flow's lock, and each ends the hold. So one target at most gets what the client says,
-// and resumption counts the bytes there as those of any flow.
+// link reads nothing of the client and sends nothing of it. When this session cannot serve a held
+// flow, the link gives the client back and sends GONE, so that a target which the far relay dials gets
+// no byte. Both happen under the flow's lock, and each ends the hold. So one target at most gets what
+// the client says, and resumption counts the bytes there as those of any flow.
 //
 // # Who runs
 //

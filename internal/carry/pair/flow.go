@@ -204,7 +204,7 @@ func (nr *nearPart) client() *flow.Client {
 // opening is what a flow has until it has a target.
 type opening struct {
 	wire.Open                    // near
-	client    *flow.Client       // near: it has other hops, and nothing of it is read; nil: there are none
+	client    *flow.Client       // near: of a held flow, see hold; else nil
 	cancel    context.CancelFunc // far: of the dial; nil: it has not begun
 	gone      bool               // far: the near relay does not know the flow
 }

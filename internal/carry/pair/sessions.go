@@ -27,8 +27,8 @@ func (n *Node) known(who host, h wire.Hello) bool {
 	return n.find(who, h) != nil
 }
 
-// find finds the session that a HELLO names; nil: there is none. The peer may have got another name since
-// it began. The caller holds n.mu.
+// find returns the session that a HELLO names, or nil. The peer may have got another name since it
+// began. The caller holds n.mu.
 func (n *Node) find(who host, h wire.Hello) *session {
 	now := keyOf(who.name, h)
 	if s := n.accepted[now]; s != nil {

@@ -44,8 +44,8 @@ type waiters struct {
 }
 
 const (
-	// hopsLook is the time between two looks at hops for which flows wait. Changes are told; what
-	// changes and changes back may not be. A look costs a call for each hop, however many flows wait.
+	// hopsLook is the time between two looks at hops for which flows wait. HopsChanged reports changes,
+	// but not one that is undone at once. A look costs a call for each hop, however many flows wait.
 	hopsLook = 250 * time.Millisecond
 	// offerPause is the time until a flow is offered anew to hops that have all given it back.
 	offerPause = 20 * time.Millisecond

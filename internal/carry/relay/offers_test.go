@@ -341,7 +341,7 @@ func TestReloadOfFarRelays(t *testing.T) {
 	expectReset(t, client)
 }
 
-// While each far relay would refuse a client, one of them is asked, so that it is told so at once.
+// While each far relay would refuse a client, the relay asks them, and the client learns at once that none serves it.
 func TestTroubleIsToldAtOnce(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g, first, second := newHopsRig(t, func(o *rigOptions) { o.Tunnels[0].Resume = time.Hour })

@@ -48,8 +48,8 @@ const (
 type PairFrom struct {
 	Peers   []string // the near relays whose flows the tunnel takes; it takes no others
 	Encrypt Encrypt  // the near relays must have the same
-	// Advertise is the address that near relays are told for their lanes; invalid: the one from which
-	// this host answers.
+	// Advertise is the address to which near relays are to make their lanes. Without it that is the one
+	// from which this host answers.
 	Advertise netip.AddrPort `json:",omitzero"`
 }
 
@@ -107,7 +107,7 @@ func (d *decoder) pair(n *node, p *Pair) {
 	}
 }
 
-// advertise decodes the address that near relays are told.
+// advertise decodes the address to which near relays are to make their lanes.
 func (d *decoder) advertise(n *node, key string) (netip.AddrPort, bool) {
 	s, ok := d.text(n, key)
 	if !ok {

@@ -38,7 +38,7 @@ type farSettings struct {
 	peers  []string
 	listen []config.Listen
 	clear  bool // lanes in clear
-	// advertise is the address that near relays are told; invalid: none.
+	// advertise is config.PairFrom.Advertise.
 	advertise netip.AddrPort
 }
 

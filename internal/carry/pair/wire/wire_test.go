@@ -58,7 +58,7 @@ func TestHello(t *testing.T) {
 		said := want
 		said.Address = netip.MustParseAddrPort(a)
 		if got, err := ReadHello(bytes.NewReader(said.Append(nil))); err != nil || got != want {
-			t.Errorf("%s is told: %+v, %v", a, got, err)
+			t.Errorf("HELLO carries the address %s: %+v, %v", a, got, err)
 		}
 	}
 	for n := range b {
