@@ -28,6 +28,11 @@ type Client struct {
 	FD           int            // of a connected, non-blocking socket, which the carrier owns
 	From, Listen netip.AddrPort // from the PROXY header where one was required
 	Early        []byte         // what was read of its stream, without a PROXY header
+	Name         Name           // of the flow
+	Via          Via            // the relays that it has passed, this one too
+	// Offset is the place of the port that the client dialed in the tunnel's range of ports, and Ports how
+	// many the range has; a tunnel with one port has 0 and 1.
+	Offset, Ports uint16
 	// Deadline is how long the far relay may take to reach the target, and how long the client
 	// waits for a session, but for an outage, which it waits for as long as other flows;
 	// 0: 10 s.
@@ -45,6 +50,7 @@ type LegOptions struct {
 	ResetDrain time.Duration // for the delivery of bytes that came before a reset; 0: 10 s
 	// Closing sees the socket before it is closed, to read its figures; nil: nobody does.
 	Closing func(fd int)
+	Joint   *Joint // of a socket that leads to another part of the flow in this process; nil: it does not
 }
 
 // Carried is a flow that a carrier moves. Its methods must not block.
@@ -146,6 +152,9 @@ type Open struct {
 	Peer           string         // the near relay's name; at last the name whose share the flow has, "": nobody's
 	Client, Listen netip.AddrPort // at the near relay; zero: it checks whether the target accepts
 	Carried        Carried
+	Name           Name   // zero: the near relay is of an older release
+	Via            Via    // the relays that the flow has passed, without this one
+	Offset         uint16 // of the port among those of the far tunnel's range
 	// Admitted is called once the flow counts, before its target has accepted; nil: nobody asks.
 	Admitted func()
 }

@@ -29,6 +29,8 @@ const (
 // Sample is the state of a flow at one moment.
 type Sample struct {
 	ID     ID
+	Name   Name   // the same in every relay that carries the flow
+	Peer   string // the other relay of the pair that brings the flow or takes it on; empty: none
 	Tunnel string
 	State  string // header, dialing, check, open, client-ended, target-ended, delivering, resetting, parked or resuming
 	Client netip.AddrPort
@@ -74,7 +76,9 @@ func (l *LegSample) Waiting() uint64 {
 // Record is the account of a flow that has ended, or of a connection that was
 // refused admission.
 type Record struct {
-	Flow    ID            `json:"flow"` // 0: refused admission
+	Flow    ID            `json:"flow"`           // 0: refused admission
+	Name    Name          `json:"name,omitzero"`  // the same in every relay that carries the flow
+	Peer    string        `json:"peer,omitempty"` // the other relay of the pair that brought the flow or took it on
 	Tunnel  string        `json:"tunnel"`
 	Client  Address       `json:"client"` // from the PROXY header where one was required
 	Listen  Address       `json:"-"`      // the address that the client connected to

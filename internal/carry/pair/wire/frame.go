@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/proxyproto"
 )
 
@@ -114,7 +115,17 @@ type Open struct {
 	Deadline time.Duration // for the target; whole milliseconds
 	Client   netip.AddrPort
 	Listen   netip.AddrPort // that the client dialed
+	Name     flow.Name      // zero: the near relay is of an older release
+	Via      flow.Via       // the relays that the flow has passed
+	Offset   uint16         // of the port in the far tunnel's range; only with FeatureOffset
 }
+
+// The extensions of OPEN's PROXY header beside its UniqueID, which has the 16 bytes of the name. Older
+// releases skip them.
+const (
+	openVia    = 0xe1
+	openOffset = 0xe2
+)
 
 // Append appends an OPEN with its head.
 func (o Open) Append(dst []byte) []byte {
@@ -128,7 +139,17 @@ func (o Open) Append(dst []byte) []byte {
 // appendBody appends what follows the flow's number.
 func (o Open) appendBody(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, uint32(min(max(o.Deadline.Milliseconds(), 1), 1<<31)))
-	return proxyproto.AppendHeader(dst, 2, proxyproto.Header{Source: o.Client, Destination: o.Listen})
+	header := proxyproto.AppendHeader(nil, 2, proxyproto.Header{Source: o.Client, Destination: o.Listen})
+	if !o.Name.IsZero() {
+		header = proxyproto.AppendExtension(header, proxyproto.UniqueID, o.Name[:])
+	}
+	if o.Via != "" {
+		header = proxyproto.AppendExtension(header, openVia, []byte(o.Via))
+	}
+	if o.Offset != 0 {
+		header = proxyproto.AppendExtension(header, openOffset, binary.BigEndian.AppendUint16(nil, o.Offset))
+	}
+	return append(dst, header...)
 }
 
 // ParseOpen parses what follows the head of OPEN.
@@ -156,7 +177,30 @@ func (o *Open) parseBody(b []byte) (rest []byte, err error) {
 		return nil, malformed("OPEN with %d bytes of addresses: %v", len(b), err)
 	}
 	o.Client, o.Listen = header.Source, header.Destination
-	return b[n:], nil
+	return b[n:], o.parseExtensions(b[:n])
+}
+
+func (o *Open) parseExtensions(header []byte) error {
+	switch name := proxyproto.Extension(header, proxyproto.UniqueID); len(name) {
+	case 0:
+	case len(o.Name):
+		o.Name = flow.Name(name)
+	default:
+		return malformed("OPEN with a name of %d bytes", len(name))
+	}
+	via := flow.Via(proxyproto.Extension(header, openVia))
+	if len(via)%len(flow.RelayID{}) != 0 || via.Len() > flow.MaxVia {
+		return malformed("OPEN that has passed relays of %d bytes", len(via))
+	}
+	o.Via = via
+	switch offset := proxyproto.Extension(header, openOffset); len(offset) {
+	case 0:
+	case 2:
+		o.Offset = binary.BigEndian.Uint16(offset)
+	default:
+		return malformed("OPEN with an offset of %d bytes", len(offset))
+	}
+	return nil
 }
 
 // AppendAttach appends an ATTACH with its head; received is the sender's position

@@ -53,6 +53,8 @@ const (
 	FeatureSent                          // either end may send SENT
 	FeatureTrouble                       // the far end may send TROUBLE
 	FeatureAddress                       // the far end may tell its own address
+	FeatureOffset                        // the far end heeds the offset of OPEN
+	FeatureTrace                         // either end answers TRACE
 )
 
 // Hello is what each end says of itself at first.

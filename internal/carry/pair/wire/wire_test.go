@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/proxyproto"
 )
 
 var (
@@ -152,6 +155,8 @@ func TestOpen(t *testing.T) {
 	for _, want := range []Open{
 		{Flow: 1, Deadline: 10 * time.Second, Client: client, Listen: netip.MustParseAddrPort("192.0.2.2:1")},
 		{Flow: 1 << 63, Deadline: time.Millisecond, Client: netip.MustParseAddrPort("[2001:db8::2]:9"), Listen: listen},
+		{Flow: 2, Deadline: time.Second, Client: netip.MustParseAddrPort("[2001:db8::2]:9"), Listen: listen, Name: flow.NewName(),
+			Via: flow.Via(strings.Repeat("r", 8*flow.MaxVia)), Offset: 999},
 	} {
 		b := want.Append(nil)
 		f, err := ParseFrame(b)
@@ -162,6 +167,28 @@ func TestOpen(t *testing.T) {
 		if err != nil || got != want {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)
 		}
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	for name, extension := range map[string]struct {
+		kind  byte
+		value string
+	}{
+		"short name":      {proxyproto.UniqueID, "15 bytes of name"[:15]},
+		"long name":       {proxyproto.UniqueID, "17 bytes of name."},
+		"part of a relay": {openVia, "9 bytes.."},
+		"many relays":     {openVia, strings.Repeat("r", 8*(flow.MaxVia+1))},
+		"long offset":     {openOffset, "\x00\x00\x01"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := []byte{0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 3, 0xe8}
+			header := proxyproto.AppendHeader(nil, 2, proxyproto.Header{Source: client, Destination: listen})
+			b = append(b, proxyproto.AppendExtension(header, extension.kind, []byte(extension.value))...)
+			if o, err := ParseOpen(b); err == nil {
+				t.Errorf("it was read as %+v", o)
+			}
+		})
 	}
 }
 
