@@ -251,11 +251,7 @@ func TestHAProxyNamesFlows(t *testing.T) {
 				"local0 notice", "local0 info", "mode tcp", "mode tcp\n    unique-id-format "+format+"\n    log-format \"client %ci:%cp has %ID.\"")...)
 			h, name := b.through()
 			client := h.LocalAddr().String()
-			flows := b.relays[name].status().Flows
-			at := slices.IndexFunc(flows, func(f flowStatus) bool { return f.Client == client })
-			if at < 0 {
-				t.Fatalf("%s has no flow of %s: %+v", name, client, flows)
-			}
+			got := b.relays[name].named(client).Name
 			h.release(t)
 			b.haproxy.expectLog(t, "client "+client+" has ") // once it has ended
 			_, id, _ := strings.Cut(b.haproxy.log.String(), "client "+client+" has ")
@@ -266,10 +262,10 @@ func TestHAProxyNamesFlows(t *testing.T) {
 			if uuid, err := flow.ParseName(id); (err == nil) != (form == "UUIDs") || err == nil && uuid.String() != id {
 				t.Errorf("HAProxy has the identifier %q: %v", id, err)
 			}
-			if got := flows[at].Name; got != flow.NameOf([]byte(id)) {
+			if got != flow.NameOf([]byte(id)) {
 				t.Errorf("the relay has the name %v for HAProxy's %s, want %v", got, id, flow.NameOf([]byte(id)))
 			}
-			b.relays[name].expectLog(`msg=flow .*client=` + client + ` .*name=` + flows[at].Name.String() + ` .*end=end`)
+			b.relays[name].expectLog(`msg=flow .*client=` + client + ` .*name=` + got.String() + ` .*end=end`)
 		})
 	}
 }
