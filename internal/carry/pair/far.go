@@ -49,7 +49,7 @@ func (fr *farPart) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) 
 		fr.refuse(cause(flow.EndClientReset, nil))
 		return
 	}
-	t, err := a.Dial(ctx, flow.Open{Tunnel: a.Tunnel(), Peer: f.s.peerNow(), Client: o.Client, Listen: o.Listen, Carried: f, Admitted: admitted})
+	t, err := a.Dial(ctx, flow.Open{Tunnel: a.Tunnel(), Peer: f.s.peerNow(), Client: o.Client, Listen: o.Listen, Offset: o.Offset, Carried: f, Admitted: admitted})
 	switch {
 	case errors.Is(err, flow.ErrDialCut):
 		fr.endDial(refusal(err))

@@ -27,7 +27,7 @@ func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	s.add(f) // while the link keeps the session: replaceDrained closes one without flows
 	l.mu.Unlock()
 	f.done = ended
-	f.opening = &opening{Open: wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}}
+	f.opening = &opening{Open: wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen, Offset: c.Offset}}
 	if s.noResume {
 		f.sf.NoResume()
 	}

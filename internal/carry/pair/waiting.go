@@ -10,6 +10,9 @@ import (
 
 // want finds a lane for a flow, now or later. The caller holds f.mu.
 func (l *Link) want(f *Flow) {
+	if f.s.control() != nil && f.near.refused() { // without, another process may answer next
+		return
+	}
 	if lane := f.s.takeWarm(l.paths.best()); lane != nil {
 		if f.near.assign(lane) {
 			l.poke() // the pool lacks one
