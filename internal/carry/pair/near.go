@@ -1,34 +1,6 @@
 package pair
 
-import (
-	"errors"
-
-	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/wire"
-)
-
-var errOnePort = errors.New(flow.OnePortWarning)
-
-// refused ends a flow that the far relay would lead to another port than its client has dialed, and reports
-// whether it did. Whoever sends an OPEN asks first. The caller holds f.mu.
-func (nr *nearPart) refused() bool {
-	f, s := nr.f, nr.f.s
-	if f.opening == nil || f.opening.Offset == 0 || f.phase.known() {
-		return false
-	}
-	s.mu.Lock()
-	takes := s.knows(wire.FeatureOffset)
-	s.mu.Unlock()
-	if takes {
-		return false
-	}
-	c := cause(flow.EndDenied, errOnePort)
-	if !nr.giveBack(c, false) {
-		f.sf.Abort(c)
-		f.wake()
-	}
-	return true
-}
+import "longhaul/internal/carry/pair/wire"
 
 // untouched reports that the far process has taken nothing of a near flow, which lives.
 func (nr *nearPart) untouched() bool {
@@ -52,7 +24,7 @@ func (nr *nearPart) assign(l *lane) bool {
 	f := nr.f
 	nr.queued = false
 	opening := !f.phase.known() && !f.sf.Over() && f.leg.open()
-	if f.lanes.main() != nil || f.phase == phaseOver || !opening && !f.sf.NeedsLane() && !nr.wanted || nr.refused() {
+	if f.lanes.main() != nil || f.phase == phaseOver || !opening && !f.sf.NeedsLane() && !nr.wanted || nr.misled() {
 		return false
 	}
 	if !l.bind(f) {

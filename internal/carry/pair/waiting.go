@@ -10,8 +10,12 @@ import (
 
 // want finds a lane for a flow, now or later. The caller holds f.mu.
 func (l *Link) want(f *Flow) {
-	if f.s.control() != nil && f.near.refused() { // without, another process may answer next
-		return
+	ctl := f.s.control()
+	if f.near.misled() {
+		if ctl != nil {
+			f.giveUp(cause(flow.EndDenied, errOnePort))
+		}
+		return // without a control connection, another process may answer next: resync wakes the flow
 	}
 	if lane := f.s.takeWarm(l.paths.best()); lane != nil {
 		if f.near.assign(lane) {
