@@ -152,8 +152,7 @@ func addRange(c *integrity.Chain, peer string, end flow.EndReason, err error) {
 	if end != flow.EndDenied || err == nil {
 		return
 	}
-	at := &c.Hops[len(c.Hops)-1]
-	at.State, c.State = integrity.Broken, integrity.Broken
+	c.State = integrity.Broken
 	c.Fault = &integrity.Fault{Reason: integrityReason(end, err), Hop: len(c.Hops), From: peer, To: "the last port of the range", Detail: err.Error(),
 		Text: fmt.Sprintf("the pair with %s stands, but does not serve the whole range of ports: %s", peer, err),
 		Hint: "compare listen of this tunnel with forward of the far one"}
