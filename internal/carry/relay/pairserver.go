@@ -271,11 +271,12 @@ func (w *worker) openPaired(rt *route, o report.Open, until time.Duration, answe
 // notDialable returns why a far tunnel does not dial for the port, or at the address, that a client dialed.
 func (rt *route) notDialable(o report.Open) *report.Refusal {
 	d, to := &rt.tunnel.Dialable, o.Listen.Addr().Unmap()
-	switch first := rt.tunnel.Forward[0]; {
-	case !first.Original && o.Offset != rt.offset:
+	switch original := rt.targets[0].original; {
+	case !original && o.Offset != rt.offset:
+		first := rt.tunnel.Forward[0]
 		return &report.Refusal{Reason: report.EndDenied, Err: fmt.Errorf("the client dialed the port that is number %d in the near relay's range, and forward of tunnel %s, %s, has %s; make the ranges equally long",
 			int(o.Offset)+1, rt.tunnel.Name, first, display.Plural(max(1, first.Ports), "port"))}
-	case !first.Original:
+	case !original:
 		return nil
 	case !o.Client.IsValid() || !o.Listen.IsValid():
 		return &report.Refusal{Reason: report.EndDenied, Err: errors.New("the near relay names no address that a client dialed")}

@@ -100,8 +100,7 @@ func TestFarRange(t *testing.T) {
 	stays.end(report.End{Reason: report.EndClean})
 }
 
-// TestFarRangeHasHops holds that a flow goes to the same offset of the next hop if the first one refuses,
-// and that each offset of an original hop is the address that the client dialed.
+// TestFarRangeHasHops holds that a flow goes to the same offset of the next hop if the first one refuses.
 func TestFarRangeHasHops(t *testing.T) {
 	nettest.CheckLeaks(t)
 	base, targets := listenInARow(t)
