@@ -198,4 +198,3 @@ func TestEarlierReleaseHasOnePort(t *testing.T) {
 	}
 	p.far.expectExit(0)
 }
-
