@@ -53,7 +53,10 @@ type Session struct {
 	// HeadsUnchecked: nothing finds bytes that are altered in the heads of frames in clear, since
 	// the other relay is of an older release.
 	HeadsUnchecked bool `json:"heads_unchecked"`
-	Resumable      bool `json:"resumable"` // false: a flow ends with its connection over the WAN
+	// OnePort: the near tunnel has a range of ports, and the far relay, which is of an older release, takes
+	// flows to the first one alone.
+	OnePort   bool `json:"one_port"`
+	Resumable bool `json:"resumable"` // false: a flow ends with its connection over the WAN
 	// Overload is how late answers come because a relay waits for a processor; 0: less than a second.
 	Overload units.Seconds `json:"overload_seconds,omitempty"`
 	// Compress is auto if both relays may send compressed records, and unsupported if the
@@ -182,6 +185,9 @@ const ClearEndsWarning = "the other relay is of an older release: clients' addre
 const ClearHeadsWarning = "the other relay is of an older release: a byte that is altered on the way can make a flow stand still; " +
 	"upgrade it"
 
+// OnePortWarning is what they must know whose tunnel has a range of ports.
+const OnePortWarning = "the far relay is of an older release and takes flows to the first port of a range alone; upgrade it"
+
 // TwinWarning is what the users of relays must know that are copies of one another.
 const TwinWarning = "another relay with the same key, host name and listen is connected: each relay needs its own key; " +
 	"give one of them an empty key directory, and pair it"
@@ -196,6 +202,9 @@ func (s *Session) Notes() (notes []string) {
 	}
 	if s.HeadsUnchecked {
 		notes = append(notes, ClearHeadsWarning)
+	}
+	if s.OnePort {
+		notes = append(notes, OnePortWarning)
 	}
 	if s.Twin {
 		notes = append(notes, TwinWarning)

@@ -17,6 +17,7 @@ func TestCrowdGoesOn(t *testing.T) {
 	t.Parallel()
 	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.deadline = time.Minute }) // so many handshakes take long
 	s.serve(echo)
+	s.setOffset(3)
 	clients := make([]*net.TCPConn, 2*pair.Crowd)
 	for i := range clients {
 		clients[i] = s.dial()
@@ -54,6 +55,7 @@ func TestCrowdGoesOn(t *testing.T) {
 	release()
 	send("after")
 	receive("after")
+	s.expectOffsets(len(clients), 3)
 }
 
 // TestAheadOfDeadLane holds that the far relay takes bytes that come ahead of a lane while it

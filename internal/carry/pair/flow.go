@@ -2,6 +2,7 @@ package pair
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -191,6 +192,20 @@ type nearPart struct {
 // as far as this end knows.
 func (nr *nearPart) held() bool {
 	return nr.f.opening != nil && nr.f.opening.client != nil && !nr.given
+}
+
+var errOnePort = errors.New(flow.OnePortWarning)
+
+// misled reports that the far relay would lead the flow to another port than its client has dialed, as far
+// as the session knows it: nothing of the flow may go out. The caller holds f.mu.
+func (nr *nearPart) misled() bool {
+	f, s := nr.f, nr.f.s
+	if f.opening == nil || f.opening.Offset == 0 || f.phase.known() {
+		return false
+	}
+	s.mu.Lock() // what stand changes belongs together
+	defer s.mu.Unlock()
+	return !s.knows(wire.FeatureOffset)
 }
 
 // client is the client that was given back; nil: the flow has kept it.

@@ -86,6 +86,7 @@ type LinkOptions struct {
 	Peer   string // its name in Identity
 	Hop    string // the far relay as the configuration names it; empty: the tunnel has no other
 	Place  int    // among the tunnel's hops: of those that lead to one host, only the first is used
+	Ports  int    // in the tunnel's range; 0: 1
 	// Addresses are those of the far relay now, the one to try first first.
 	Addresses func(context.Context) ([]netip.AddrPort, error)
 	// LanesTo are the prefixes in which the own address of a far relay may lie, beside the addresses of

@@ -201,7 +201,7 @@ func (r redialer) dialControl(p *wanPath, replace *control, any bool) error {
 	}
 	p.stood(c)
 	if restarted {
-		r.restarted(c.hello)
+		r.restarted(c)
 	}
 	s.begin(c)
 	if !slices.Contains(l.paths.list(), p) {
@@ -396,9 +396,10 @@ func (s *session) reachable() bool {
 
 // restarted drops everything that the far process had, which is gone. If that has ended in order, a
 // flow of which it has said nothing, and that it does not owe, was never dialed for, and begins again.
-func (r redialer) restarted(h wire.Hello) {
-	s := r.s
+func (r redialer) restarted(c *connection) {
+	s, h := r.s, c.hello
 	s.mu.Lock()
+	s.agree(wire.Features(s.agreed.Load()) & c.both) // lanes to either process may be there
 	inOrder := h.Follows == s.instance
 	owed := h.Owed.Numbers()
 	s.instance, s.draining = h.Instance, false

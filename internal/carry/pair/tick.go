@@ -23,7 +23,7 @@ func (fw *flowWatch) look(now time.Time, w wait) {
 		fw.ackedAt = stampOf(now)
 	}
 	fw.watchLanes(now)
-	unanswered := fw.watchOpen(now)
+	unanswered, ctl := fw.watchOpen(now), f.s.control()
 	fw.watchGap(now)
 	fw.tellSent(now)
 	f.spread.adjust(now)
@@ -32,6 +32,8 @@ func (fw *flowWatch) look(now time.Time, w wait) {
 		f.giveUp(f.s.whyLost())
 	case unanswered:
 		f.giveUp(cause(flow.EndWANLost, errors.New("no answer to OPEN")))
+	case ctl != nil && f.phase == phaseFresh && f.near.misled():
+		f.giveUp(cause(flow.EndDenied, errOnePort))
 	case fw.unserved(now, w):
 		f.giveUp(f.s.whyDown())
 	case !f.sf.Dead() && !f.sf.Clean():

@@ -46,7 +46,7 @@ func (p *paired) lane() side { return p.leg.other() }
 // opening is kept for that.
 func (w *worker) carry(f *flow, hop uint16) {
 	o, l, t := f.opening, &f.legs[client], f.route.tunnel
-	c := report.Client{Name: f.name, From: f.client, Listen: w.listenAddr(f), Early: append([]byte(nil), o.header...), Deadline: t.ConnectTimeout,
+	c := report.Client{Name: f.name, From: f.client, Listen: w.listenAddr(f), Offset: f.route.offset, Early: append([]byte(nil), o.header...), Deadline: t.ConnectTimeout,
 		Others: len(f.route.targets) > 1}
 	if o.source.IsValid() {
 		c.From, c.Listen = o.source, o.dest
