@@ -365,6 +365,7 @@ type Taking struct {
 	Instance uint64
 	Takes    bool
 	Suspect  bool        // the far relay owes an answer for too long: new flows go to other hops, and standing ones stay
+	Crowded  bool        // standing flows wait for lanes, as after an outage: new flows would wait with them, so they go to other hops
 	Stood    bool        // the pair has stood, in this process or the one before
 	Met      bool        // in this session
 	Since    time.Time   // the session has stood, or not, or the far tunnel has had its trouble, or none again

@@ -11,13 +11,13 @@ import (
 // looked at each tick.
 const sweepEvery = 100
 
-// look finds what has taken too long.
-func (fw *flowWatch) look(now time.Time, w wait) {
+// look finds what has taken too long. It reports whether the flow, which has a target, waits for a lane.
+func (fw *flowWatch) look(now time.Time, w wait) (resuming bool) {
 	f := fw.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.phase == phaseOver {
-		return
+		return false
 	}
 	if !f.sf.Out.InFlight() && !f.sf.Out.EndInFlight() {
 		fw.ackedAt = stampOf(now)
@@ -49,6 +49,7 @@ func (fw *flowWatch) look(now time.Time, w wait) {
 	f.need.again(now)
 	f.need.goAhead()          // there may be room by now
 	fw.setResting(fw.quiet()) // wake undoes it
+	return f.phase == phaseOpen && !f.need.since.IsZero()
 }
 
 // unserved reports that a near flow's client has waited long enough for a lane: for its
