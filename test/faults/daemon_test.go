@@ -286,6 +286,7 @@ type daemonStatus struct {
 }
 
 type flowStatus struct {
+	Name      flow.Name `json:"name"`
 	Tunnel    string    `json:"tunnel"`
 	Client    string    `json:"client"`
 	Listen    string    `json:"listen"`

@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/words/display"
@@ -23,7 +24,7 @@ func (r *Report) WriteText(w io.Writer) {
 	fmt.Fprintf(w, "flow %s\n", r.Name)
 	fmt.Fprintf(w, "tunnel %s, %s for %s: %sB up, %sB down\n", display.Shorten(here.Tunnel, 20), here.State, display.Age(here.Age.Seconds()),
 		display.Quantity(here.BytesUp), display.Quantity(here.BytesDown))
-	if p := here.Pair; p != nil && (p.Resumes > 0 || p.Outage > 0 || p.Lanes > 1) {
+	if p := here.Pair; p != nil && (p.Resumes > 0 || p.Outage.Duration() >= time.Millisecond || p.Lanes > 1) {
 		fmt.Fprintf(w, "pair: %s, resumed %s, waited %s in outages\n", display.Plural(p.Lanes, "lane"), display.Plural(p.Resumes, "time"), display.Span(p.Outage.Duration()))
 	}
 	display.WriteParagraph(w, "limited by ", r.Limit.Text)
@@ -142,7 +143,7 @@ func (l *leg) rtt() string {
 	}
 	text := display.ShortTime(view.RTT.Duration())
 	if view.MinRTT > 0 {
-		text += fmt.Sprintf(", min %.1f", display.Milliseconds(view.MinRTT.Duration()))
+		text += ", min " + strings.TrimSuffix(display.ShortTime(view.MinRTT.Duration()), " ms")
 	}
 	return text
 }

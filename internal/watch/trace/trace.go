@@ -4,6 +4,7 @@ package trace
 
 import (
 	"fmt"
+	"slices"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/find/doctor"
@@ -107,7 +108,11 @@ func judge(t *flow.Trace, legs []leg) Limit {
 	}
 	d := direction(t, legs)
 	if d == "" {
-		return Limit{Index: -1, Text: "nothing: no byte moves, and none waits"}
+		text := "nothing: no byte moves, and none waits"
+		if len(t.Missing) > 0 {
+			text += " here"
+		}
+		return Limit{Index: -1, Text: text}
 	}
 	order := make([]int, len(legs))
 	for i := range order {
@@ -129,6 +134,9 @@ func judge(t *flow.Trace, legs []leg) Limit {
 	}
 	if most >= 0 {
 		return legs[most].limits(most, d, "", display.Quantity(waiting(legs[most].sender(d)))+"B wait there, and no cause stands out: longhaul doctor looks closer")
+	}
+	if !measured(t) {
+		return Limit{Index: -1, Direction: d, Text: "an unknown part: the flow is not watched for a second yet"}
 	}
 	origin, end, kind := legs[order[len(order)-1]], Client, ClientLeg
 	if d == Down {
@@ -194,6 +202,11 @@ func (l *leg) slowReader(d Direction, c doctor.Cause) string {
 		return nameOf(l.next) + " does not keep up"
 	}
 	return nameOf(l.before) + " does not keep up"
+}
+
+// measured reports whether a rate is known.
+func measured(t *flow.Trace) bool {
+	return slices.ContainsFunc(t.Relays, func(r flow.TraceRelay) bool { return r.UpBps > 0 || r.DownBps > 0 })
 }
 
 // direction is the one in which most moves, or waits if nothing moves; empty: neither.
