@@ -26,7 +26,10 @@ func (r *Relay) TraceNamed(p report.NamePrefix, most int) []Traced {
 
 // TraceCarried returns the flow that a carrier carries, or is to carry; false: it has ended.
 func (r *Relay) TraceCarried(c report.Carried) (Traced, bool) {
-	all := r.trace(1, func(f *flow) bool { return f.paired != nil && f.paired.carrier == c })
+	all := r.trace(1, func(f *flow) bool {
+		before, behind := f.carriers()
+		return before == c || behind == c
+	})
 	if len(all) == 0 {
 		return Traced{}, false
 	}
@@ -78,15 +81,22 @@ func (w *worker) traceFlow(f *flow) Traced {
 			}
 		}
 	})
-	if p := f.paired; p != nil {
-		t.Part.Legs[p.lane()].Lane = true
-		if p.lane() == client {
-			t.Before = p.carrier
-		} else {
-			t.Behind = p.carrier
-		}
-	}
+	t.Before, t.Behind = f.carriers()
+	t.Part.Legs[client].Lane, t.Part.Legs[target].Lane = t.Before != nil, t.Behind != nil
 	return t
+}
+
+// carriers are who carries the flow from the relay before this one and on to the one behind, or is to; nil:
+// there is no such relay.
+func (f *flow) carriers() (before, behind report.Carried) {
+	switch {
+	case f.paired == nil:
+	case f.paired.leg == target:
+		before = f.paired.carrier
+	default:
+		behind = f.paired.carrier
+	}
+	return before, behind
 }
 
 func tracedLeg(s *report.LegSample) report.TraceLeg {
