@@ -287,6 +287,7 @@ type daemonStatus struct {
 
 type flowStatus struct {
 	Name      flow.Name `json:"name"`
+	Peer      string    `json:"peer"`
 	Tunnel    string    `json:"tunnel"`
 	Client    string    `json:"client"`
 	Listen    string    `json:"listen"`

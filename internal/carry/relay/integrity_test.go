@@ -427,10 +427,13 @@ func TestIntegrityCheckBehindProxyHeader(t *testing.T) {
 	onward := proxyproto.Header{
 		Source: netip.MustParseAddrPort("192.0.2.1:1234"), Destination: netip.MustParseAddrPort("192.0.2.2:5678"),
 	}
+	named := string(namedHeader(onward, uniqueID))
 	for _, pieces := range [][]string{
 		{string(header) + testHello},
 		{string(header), testHello},
 		{string(header[:9]), string(header[9:]) + testHello[:3], testHello[3:]},
+		{named + testHello},
+		{named[:40], named[40:] + testHello[:3], testHello[3:]},
 	} {
 		g, server := stoppedIntegrityRig(t, proxied)
 		c := dial(t, g.addr)
