@@ -33,9 +33,7 @@ Figures of a leg are up / down: of its sender towards the target, and of its
 sender towards the client. rate is over the latest second, again the share that
 was sent more than once, window the congestion window, peer has the room that
 the receiver has announced, and waits what was sent or is to be sent, without an
-acknowledgement. The causes are doctor's.
-
-Exit codes: 0 shown, 1 no such flow runs here, 2 wrong command line.`,
+acknowledgement. The causes are doctor's.`,
 		Example: `  longhaul trace 5f3a0bc1
   longhaul trace 5f3a0bc1-2233-4455-8677-8899aabbccdd --json | jq .limit`,
 		Args: exactArgs(1, "the name of a flow, which longhaul status --json lists"),
