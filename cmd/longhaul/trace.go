@@ -50,8 +50,8 @@ acknowledgement. The causes are doctor's.`,
 			return err
 		}
 		var r trace.Report
-		if err := json.Unmarshal(body, &r); err != nil || r.Here < 0 || r.Here >= len(r.Relays) {
-			return remedy.New(fmt.Errorf("cannot read the relay's answer: %v", err), "the relay may be of another version")
+		if err := json.Unmarshal(body, &r); err != nil {
+			return remedy.New(fmt.Errorf("cannot read the relay's answer: %w", err), "the relay may be of another version")
 		}
 		if asJSON {
 			return display.WriteJSON(env.stdout, r)

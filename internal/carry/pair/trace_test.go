@@ -39,6 +39,8 @@ func (s *stand) bothEnds() (near, far flow.Tracer) {
 // not, and that a question harms no flow.
 func TestTrace(t *testing.T) {
 	t.Parallel()
+	late := make(chan struct{})
+	release := sync.OnceFunc(func() { close(late) })
 	for name, tt := range map[string]struct {
 		answer  func(context.Context, flow.Carried) flow.Trace
 		without wire.Features
@@ -50,8 +52,8 @@ func TestTrace(t *testing.T) {
 		"nothing to say": {answer: func(context.Context, flow.Carried) flow.Trace { return flow.Trace{} }, want: "%s does not have the flow"},
 		"nobody answers": {want: "%s does not have the flow"},
 		"older relay":    {answer: tracedAs("main"), without: wire.FeatureTrace, want: "%s is of an older release, which answers no trace"},
-		"late answer": {answer: func(ctx context.Context, _ flow.Carried) flow.Trace {
-			<-ctx.Done() // of the other end's time
+		"late answer": {answer: func(context.Context, flow.Carried) flow.Trace {
+			<-late
 			return flow.Trace{}
 		}, within: time.Millisecond, want: "%s has not answered in time"},
 		"session down": {answer: tracedAs("main"), before: func(s *stand) {
@@ -63,6 +65,9 @@ func TestTrace(t *testing.T) {
 			t.Parallel()
 			s := newStand(t, func(_ *stand, o *pair.Options, _ *pair.LinkOptions) { o.Trace, o.Without = tt.answer, tt.without })
 			s.serve(echo)
+			if tt.within > 0 {
+				t.Cleanup(release) // before the nodes close
+			}
 			near, far := s.bothEnds()
 			if tt.before != nil {
 				tt.before(s)
@@ -89,6 +94,9 @@ func TestTrace(t *testing.T) {
 				case err == nil || err.Error() != want:
 					t.Errorf("%s: %+v, %v, want %q", peer, trace, err, want)
 				}
+			}
+			if tt.within > 0 {
+				release()
 			}
 			s.path.refuse(preface.Control, false)
 			s.bothEnds()
