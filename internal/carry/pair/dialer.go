@@ -310,7 +310,8 @@ func (d dialer) overloaded(err error) error {
 func (r *relation) nearHello(o LinkOptions) wire.Hello {
 	h := r.node.hello(r.id, o.Tunnel)
 	h.Resume, h.Origin = r.waits(o), o.Origin
-	h.Features = r.features() | wire.FeatureLanes | wire.FeatureAhead | wire.FeatureHeld | wire.FeatureSent | wire.FeatureTrouble | wire.FeatureAddress | wire.FeatureOffset
+	h.Features = r.features() | wire.FeatureLanes | wire.FeatureAhead | wire.FeatureHeld | wire.FeatureSent | wire.FeatureTrouble |
+		wire.FeatureAddress | wire.FeatureOffset | wire.FeatureTrace
 	h.Features &^= r.node.options.Without
 	h.Boot = r.node.options.Boot
 	return h
