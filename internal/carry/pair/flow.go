@@ -268,9 +268,6 @@ func (fw *flowWatch) setResting(on bool) {
 const (
 	// maxLanes bounds the lanes of one flow.
 	maxLanes = 16
-	// maxSpill bounds the memory for bytes of one flow that came before their turn: as
-	// much as the other end may have sent without an acknowledgement.
-	maxSpill = limitMax
 	// spread is the number of bytes from which on a flow's further lanes take some while
 	// its main lane has nothing to do.
 	spread = 64 << 10

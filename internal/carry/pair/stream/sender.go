@@ -10,8 +10,8 @@ type Sender struct {
 	held   spans  // beyond base, what the other end holds; the store need not have it
 	sent   uint64 // the highest position that went out, on any lane
 	length uint64 // read
-	limit  int32  // of bytes that are kept
-	reach  int32  // of bytes that are not acknowledged, with those that the other end holds
+	limit  int64  // of bytes that are kept
+	reach  int64  // of bytes that are not acknowledged, with those that the other end holds
 	crc    uint32
 
 	attached bool
@@ -67,23 +67,29 @@ func (s *Sender) Full() bool { return s.room() <= 0 }
 // room is how many more bytes may be read.
 func (s *Sender) room() int64 {
 	if s.dropped {
-		return int64(s.limit)
+		return s.limit
 	}
-	return min(int64(s.limit)-s.Kept(), int64(s.reach)-int64(s.length-s.base))
+	return min(s.limit-s.Kept(), s.reach-int64(s.length-s.base))
 }
 
 // Starved reports whether the limit alone holds the sender back: it is full, and
 // everything was sent.
-func (s *Sender) Starved() bool { return s.Full() && s.next == s.length && len(s.again) == 0 }
+func (s *Sender) Starved() bool { return s.Full() && s.AllSent() }
+
+// AllSent reports whether lanes have all bytes that were read.
+func (s *Sender) AllSent() bool { return s.next == s.length && len(s.again) == 0 }
 
 // SetLimit bounds the bytes that are kept, and those without an acknowledgement, which some
 // lanes carry.
 func (s *Sender) SetLimit(kept, reach, lanes int) {
-	s.limit, s.reach, s.store.largest = int32(kept), int32(reach), int32(kept/(chunkShare*lanes))
+	s.limit, s.reach, s.store.largest = int64(kept), int64(reach), int32(min(kept/(chunkShare*lanes), ChunkMax))
 }
 
 // Limit is the bound of the bytes that are kept.
 func (s *Sender) Limit() int { return int(s.limit) }
+
+// Reach is the bound of the bytes without an acknowledgement.
+func (s *Sender) Reach() int64 { return s.reach }
 
 // Space returns memory to read the next bytes to; nil if the limit or the budget has
 // none left. Commit follows before any other call that changes the sender.

@@ -128,7 +128,7 @@ func TestManyHeld(t *testing.T) {
 // TestManySpills holds that single bytes that come early take a bounded number of chunks.
 func TestManySpills(t *testing.T) {
 	f := New(plenty{}, endless)
-	f.In.Merge(64 << 20)
+	f.In.Merge()
 	for at := uint64(1); at < 40_000; at += 2 {
 		e, _, err := f.Early(at, 1)
 		if err != nil {
