@@ -115,7 +115,7 @@ func (s *site) sysctl(t *testing.T, name, value string) {
 func (s *site) tunnel(t *testing.T, lan, wan Options, side WANSide) (tunnel *Tunnel) {
 	t.Helper()
 	s.do(t, func() (err error) {
-		tunnel, err = New(lan, wan, side, nil)
+		tunnel, err = New(Legs{LAN: lan, WAN: wan, Side: side}, nil)
 		return err
 	})
 	return tunnel

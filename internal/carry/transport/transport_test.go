@@ -26,7 +26,7 @@ import (
 
 func newTestTunnel(t *testing.T, lan, wan Options, side WANSide) *Tunnel {
 	t.Helper()
-	tunnel, err := New(lan, wan, side, nil)
+	tunnel, err := New(Legs{LAN: lan, WAN: wan, Side: side}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,8 +314,8 @@ func TestWindowBeyondSysctl(t *testing.T) {
 	dialed, accepted := connect(t, a, b, ta, tb)
 	for name, l := range map[string]leg{"dialed": dialed, "accepted": accepted} {
 		// 4 BDP of 10 Gb/s and 40 ms exceed the bound.
-		if got := l.option(t, unix.SOL_SOCKET, unix.SO_RCVBUF); got != 2*maxBuffer {
-			t.Errorf("%s leg: receive buffer %d, want %d", name, got, 2*maxBuffer)
+		if got := l.option(t, unix.SOL_SOCKET, unix.SO_RCVBUF); got != 2*usualBuffer {
+			t.Errorf("%s leg: receive buffer %d, want %d", name, got, 2*usualBuffer)
 		}
 	}
 	// Some kernels announce the room after the first data, others (6.1) more with each
@@ -525,7 +525,7 @@ func TestLacks(t *testing.T) {
 		return unix.ENOENT
 	}
 	var log bytes.Buffer
-	tunnel := newTunnel(Options{MTUProbing: true}, Options{MTUProbing: true, UserTimeout: 10 * time.Second}, WANAuto, h, refuse, slog.New(slog.NewTextHandler(&log, nil)))
+	tunnel := newTunnel(Legs{LAN: Options{MTUProbing: true}, WAN: Options{MTUProbing: true, UserTimeout: 10 * time.Second}, Side: WANAuto}, h, refuse, slog.New(slog.NewTextHandler(&log, nil)))
 
 	// The first flow on any thread reports the lacks that depend on the path.
 	dialed, _, _ := connectLocal(t, "127.0.0.1:0", nil)
@@ -564,7 +564,7 @@ func TestLacks(t *testing.T) {
 func TestLacksOfUnusedLegs(t *testing.T) {
 	h := host{defaultCC: "cubic", retries2: 15, slowStartAfterIdle: true}
 	refuse := func(string) error { return unix.ENOENT }
-	tunnel := newTunnel(Options{}, Options{CongestionControl: "nosuch"}, WANNone, h, refuse, slog.New(slog.DiscardHandler))
+	tunnel := newTunnel(Legs{WAN: Options{CongestionControl: "nosuch"}, Side: WANNone}, h, refuse, slog.New(slog.DiscardHandler))
 	if lacks := tunnel.Lacks(); len(lacks) > 0 {
 		t.Error(lacks)
 	}
