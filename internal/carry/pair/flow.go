@@ -149,6 +149,7 @@ type mix struct {
 	quickest   *subflow // of lanes that differ much in delay: it gets what is little; nil: they do not
 	window     window
 	farLimited stamp // near: the far relay's latest word that it lacks room on the lanes
+	shortAt    stamp // the latest look that found too little memory for the flow; zero: none did
 	movers     [2]mover
 	moving     moving
 }

@@ -20,6 +20,7 @@ type Sender struct {
 	endDue   bool // sealed: it has to be sent
 	endAcked bool
 	heldNew  bool // since Trim
+	short    bool // Space had no memory of the budget, at its latest call
 	dropped  bool // no receiver is left, or nothing may reach it any more
 
 	taken    bool   // bytes are on their way unseen, see Take
@@ -85,6 +86,10 @@ func (s *Sender) SetLimit(kept, reach, lanes int) {
 	s.limit, s.reach, s.store.largest = int64(kept), int64(reach), int32(min(kept/(chunkShare*lanes), ChunkMax))
 }
 
+// Short reports whether the budget alone holds the sender back: it has no memory for more, and
+// everything was sent.
+func (s *Sender) Short() bool { return s.short && !s.ended && !s.Full() && s.AllSent() }
+
 // Limit is the bound of the bytes that are kept.
 func (s *Sender) Limit() int { return int(s.limit) }
 
@@ -98,7 +103,8 @@ func (s *Sender) Space() []byte {
 		return nil
 	}
 	b := s.store.space(s.length, false)
-	return b[:min(len(b), int(s.room()))]
+	s.short = b == nil
+	return b[:min(int64(len(b)), s.room())]
 }
 
 // Keep takes bytes that were read already, also beyond the limit and the budget.
