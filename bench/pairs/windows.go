@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -34,7 +33,7 @@ func wideAlgorithm() string {
 	return "cubic"
 }
 
-// wideRounds is for how many round trips a flow starts, and for how many it is measured then.
+// A flow starts for so many round trips, and is measured for so many then.
 const (
 	wideStart    = 30
 	wideMeasured = 10
@@ -90,9 +89,6 @@ func (p widePath) measure(ctx context.Context, o kit.Options, way string, note f
 		started := time.Since(began) > wideStart*p.rtt
 		if started && fromAt.IsZero() {
 			from, fromAt = received.Load(), time.Now()
-		}
-		if os.Getenv("DBGW") != "" {
-			fmt.Fprintf(os.Stderr, "DBG %.1f rx %d far kept %d kern %d rss %d near kept %d kern %d rss %d\n", time.Since(began).Seconds(), received.Load()/1e6, now[0].keptBytes/1e6, now[0].kernelBytes/1e6, now[0].residentBytes/1e6, now[1].keptBytes/1e6, now[1].kernelBytes/1e6, now[1].residentBytes/1e6)
 		}
 		for i := range now {
 			now[i].residentBytes -= before[i].residentBytes

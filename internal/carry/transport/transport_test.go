@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/sys/tcpinfo"
 	"longhaul/internal/words/ccnames"
 	"longhaul/lab/link"
 	"longhaul/test/nettest"
@@ -100,6 +101,16 @@ func (l leg) pacing(t *testing.T) (bytesPerSecond uint64) {
 		}
 	})
 	return bytesPerSecond
+}
+
+func (l leg) windowScale(t *testing.T) (shift uint8) {
+	t.Helper()
+	l.fd(t, func(fd int) {
+		info, err := tcpinfo.Get(fd)
+		nettest.Must(t, err)
+		shift = info.RcvWScale
+	})
+	return shift
 }
 
 func (l leg) info(t *testing.T) (info *unix.TCPInfo) {
@@ -296,6 +307,66 @@ func TestFixedSides(t *testing.T) {
 		if dialed.side != tt.dialed || accepted.side != tt.accepted {
 			t.Errorf("%s: dialed %s and accepted %s, want %s and %s", tt.side, dialed.side, accepted.side, tt.dialed, tt.accepted)
 		}
+	}
+}
+
+// The memory of the process bounds buffers of legs whose side is named, and of lanes. Others have the
+// usual window.
+func TestMemoryBoundsBuffers(t *testing.T) {
+	a, b, _ := newPath(t, link.Settings{Delay: 20 * time.Millisecond, RateBps: 1e9})
+	const most = 10e9 / 8 * 0.04 * receiveBDP // bytes of payload for the path
+	ours := func(bytes int64) Memory { return Memory{Bytes: bytes, ByUs: true} }
+	for _, tt := range []struct {
+		name   string
+		l      Legs // of the dialing end; the other end has the same, the other way round
+		size   int  // of the receive buffer, in bytes of payload
+		scale  uint8
+		says   string // of degraded; empty: nothing
+		remedy string
+	}{
+		{"much memory", Legs{Side: WANForward, Memory: ours(8 << 30)}, most, 14, "", ""},
+		{"some", Legs{Side: WANForward, Memory: ours(3 << 30)}, most, 13, "", ""},
+		{"a lane", Legs{Lanes: WANForward, Memory: ours(8 << 30)}, most, 14, "", ""},
+		{"little", Legs{Side: WANForward, Memory: ours(512 << 20)}, 64 << 20, 10, "limited by memory", "raise memory_limit to 1 GiB"},
+		{"a small host", Legs{Side: WANForward, Memory: Memory{Bytes: 64 << 20}}, usualBuffer, 10, "limited by memory", "give the relay's host or control group 1 GiB of memory"},
+		{"an unknown side", Legs{Memory: ours(8 << 30)}, usualBuffer, 10, "", "name the leg's side with wan_side"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.l.WAN.PathRateBps = 10e9
+			other := tt.l
+			for _, side := range []*WANSide{&other.Side, &other.Lanes} {
+				if *side == WANForward {
+					*side = WANListen
+				}
+			}
+			ta, tb := a.tunnelOf(t, tt.l), b.tunnelOf(t, other)
+			if !ta.host.canForce || !ta.host.canUnlock {
+				t.Skip("needs CAP_NET_ADMIN outside a user namespace, and Linux 5.14")
+			}
+			rtt := func(int) time.Duration { return 40 * time.Millisecond } // also on a busy machine
+			ta.handshakeRTT, tb.handshakeRTT = rtt, rtt
+			dialed, accepted := connect(t, a, b, ta, tb)
+			defer dialed.Close()
+			defer accepted.Close()
+			for name, l := range map[string]leg{"dialed": dialed, "accepted": accepted} {
+				if got := l.option(t, unix.SOL_SOCKET, unix.SO_RCVBUF) / 2; got != tt.size {
+					t.Errorf("%s leg: receive buffer of %d bytes, want %d", name, got, tt.size)
+				}
+				if got := l.windowScale(t); got != tt.scale {
+					t.Errorf("%s leg: window scale %d, want %d", name, got, tt.scale)
+				}
+				if !strings.Contains(l.degraded, tt.says) || tt.remedy == "" && l.degraded != "" {
+					t.Errorf("%s leg: %s", name, l.degraded)
+				}
+			}
+			remedies := ""
+			for _, lack := range ta.Lacks() {
+				remedies += lack.Remedy + "\n"
+			}
+			if !strings.Contains(remedies, tt.remedy) || tt.remedy == "" && strings.Contains(remedies, "memory") {
+				t.Errorf("remedies: %s", remedies)
+			}
+		})
 	}
 }
 
