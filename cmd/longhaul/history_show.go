@@ -40,7 +40,7 @@ first. --unique-id finds the flow that a proxy, such as HAProxy, gave an
 identifier.`,
 		Example: `  longhaul history show 4711
   longhaul history show 5f3a1c2e-9b7d-4e0f-8a6b-0c1d2e3f4a5b --json
-  longhaul history show --unique-id C0000201:04D2_C6336402:1770_65A1B2C3_0001:1F40`,
+  longhaul history show --unique-id C0000201:04D2_C6336402:1770_65A1_01:1F40`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			given := cmd.Flags().Changed("unique-id")
 			if given && len(args) > 0 {
