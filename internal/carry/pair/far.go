@@ -49,7 +49,8 @@ func (fr *farPart) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) 
 		fr.refuse(cause(flow.EndClientReset, nil))
 		return
 	}
-	t, err := a.Dial(ctx, flow.Open{Tunnel: a.Tunnel(), Peer: f.s.peerNow(), Client: o.Client, Listen: o.Listen, Carried: f, Admitted: admitted})
+	t, err := a.Dial(ctx, flow.Open{Tunnel: a.Tunnel(), Peer: f.s.peerNow(), Client: o.Client, Listen: o.Listen, Carried: f, Admitted: admitted,
+		Name: o.Name, Via: o.Via, Offset: o.Offset})
 	switch {
 	case errors.Is(err, flow.ErrDialCut):
 		fr.endDial(refusal(err))
@@ -84,6 +85,7 @@ func (fr *farPart) takeTarget(t flow.Target, ahead []byte) error {
 	f.leg.options, f.target = withDefaults(t.Legs), t.To.String()
 	f.done = t.Ended
 	if err := f.leg.take(t.FD); err != nil {
+		t.Legs.Joint.Cut(flow.EndNoResources, err)
 		unix.Close(t.FD)
 		f.leg.fd = -1
 		return err

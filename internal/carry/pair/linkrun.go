@@ -27,7 +27,8 @@ func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	s.add(f) // while the link keeps the session: replaceDrained closes one without flows
 	l.mu.Unlock()
 	f.done = ended
-	f.opening = &opening{Open: wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}}
+	f.opening = &opening{opened: c.Opened, Open: wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen,
+		Name: c.Name, Via: c.Via, Offset: c.Offset}}
 	if s.noResume {
 		f.sf.NoResume()
 	}
@@ -39,6 +40,7 @@ func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	l.node.flowsNow.Add(1)
 	err := f.leg.take(c.FD)
 	if err != nil {
+		c.Legs.Joint.Cut(flow.EndNoResources, err)
 		unix.Close(c.FD)
 		f.leg.fd = -1
 	}

@@ -99,8 +99,11 @@ func (w *worker) readHeader(f *flow) {
 func (w *worker) startDialing(f *flow) {
 	switch {
 	case !f.route.hops.Paired():
+		if f.chain != nil {
+			w.unchain(f)
+		}
 		w.dialTarget(f)
-	case len(f.route.targets) == 1:
+	case len(f.route.targets) == 1 && f.chain == nil:
 		w.carry(f, 0)
 	default:
 		w.beginOffers(f)
