@@ -19,8 +19,9 @@ func (l *Link) Carry(c flow.Client, ended func(flow.End)) flow.Carried { return 
 
 func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	l.mu.Lock()
-	// A client that another hop gave back is none of those that the next process takes.
-	s, refuse := l.s, l.closed || l.node.draining.Load() && !c.Others || l.node.closing.Load()
+	// A client that another hop gave back, or that comes from another pair, is none of those that the next
+	// process takes.
+	s, refuse := l.s, l.closed || l.node.draining.Load() && !c.Others && c.Legs.Joint == nil || l.node.closing.Load()
 	f := newFlow(s, l.flowID.Add(1), c.Legs)
 	f.mu.Lock()
 	defer f.mu.Unlock()

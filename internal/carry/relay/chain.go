@@ -20,8 +20,10 @@ import (
 //	  └────── refused <─────────┘
 //
 //   - making: the flow is admitted. The goroutine of OpenPaired makes the joint, since that may wait.
-//   - offered: as the flow of a near tunnel with several far relays (offers.go). Its client is one end of
-//     the joint. Nothing of it is read or sent, and no relay has taken it for good.
+//   - offered: as a flow of any near tunnel, whose client is one end of the joint. It says nothing, since
+//     the other end is nobody's yet. Among several next relays the flow goes from one to the next
+//     (offers.go). A single one has it for good: a flow that were given back and offered again could meet
+//     its target twice.
 //   - joined: the far half has the other end as its target. Only now the near relay hears of a target.
 //   - ending: one half is over, and the other delivers what it has.
 //
@@ -52,7 +54,8 @@ func (w *worker) beginChain(f *flow, o report.Open, e entry, within time.Duratio
 	if e.limit != e.share {
 		f.chain.limit = e.limit
 	}
-	answers <- pairAnswer{makeJoint: true}
+	slot, gen := f.slot, f.gen
+	answers <- pairAnswer{makeJoint: func(ctx context.Context) bool { return w.makeJoint(ctx, slot, gen) }}
 }
 
 // makeJoint makes the joint of a flow and gives it to the event loop, or the error. It returns false if the
@@ -99,7 +102,7 @@ func (w *worker) carryOn(f *flow, c *report.Client) {
 	slot, gen, o := f.slot, f.gen, f.chain.open
 	c.From, c.Listen, c.Early = o.Client, o.Listen, nil
 	c.Name, c.Via, c.Offset = o.Name, o.Via, o.Offset
-	c.Others = true
+	c.Deadline = max(min(c.Deadline, f.chain.until-w.now), time.Millisecond)
 	c.Opened = func() {
 		w.post(func() {
 			if f := w.lookup(slot, gen); f != nil {

@@ -275,8 +275,7 @@ func (w *worker) givenBack(f *flow, e report.End) {
 func (w *worker) blameLoss(f *flow) {
 	o := f.opening
 	own := o.reason == report.EndNoLocalPort || o.reason == report.EndNoResources // this host's
-	others := len(f.route.targets) > 1
-	if o.blamed = others && !own && f.route.hops.Answers(o.order[len(o.order)-1], w.now); o.blamed {
+	if o.blamed = !own && f.route.hops.Answers(o.order[len(o.order)-1], w.now); o.blamed {
 		w.blame(f)
 	} else if !own {
 		f.hop.Lost()

@@ -103,7 +103,7 @@ func (w *worker) startDialing(f *flow) {
 			w.unchain(f)
 		}
 		w.dialTarget(f)
-	case len(f.route.targets) == 1 && f.chain == nil:
+	case len(f.route.targets) == 1:
 		w.carry(f, 0)
 	default:
 		w.beginOffers(f)

@@ -158,9 +158,11 @@ func (w *worker) dropStrangers() {
 
 // pairAnswer is the result of OpenPaired: a target, or why none accepted.
 type pairAnswer struct {
-	target    report.Target
-	refused   *report.Refusal // nil: one accepted
-	makeJoint bool            // there is no result yet: the flow goes on to another far relay, and needs a joint
+	target  report.Target
+	refused *report.Refusal // nil: one accepted
+	// makeJoint is to be called first, if it is not nil: there is no result yet. The flow goes on to another
+	// far relay and needs a joint. It returns false if the event loop has ended.
+	makeJoint func(context.Context) bool
 }
 
 // OpenPaired admits a flow that a near relay asks for, under the limits of the
@@ -202,8 +204,8 @@ func (r *Relay) OpenPaired(ctx context.Context, o report.Open) (report.Target, e
 		}
 	}
 	a, answered := await()
-	if answered && a.makeJoint {
-		if !w.makeJoint(ctx, slot, gen) {
+	if answered && a.makeJoint != nil {
+		if !a.makeJoint(ctx) {
 			return report.Target{}, ended
 		}
 		a, answered = await()
