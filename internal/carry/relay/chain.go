@@ -34,6 +34,7 @@ import (
 type chain struct {
 	open   *report.Open // as the near relay asked; nil once the far half has its target
 	from   report.Carried
+	peer   string            // the near relay
 	limit  *source           // has the limits of a source, if the flow's source is a peer; else nil
 	answer chan<- pairAnswer // of OpenPaired; nil once the far half has its target, or none
 	fd     int               // the far half's end of the joint, until that has it; -1
@@ -50,7 +51,7 @@ func (w *worker) beginChain(f *flow, o report.Open, e entry, within time.Duratio
 		within = f.route.tunnel.ConnectTimeout
 	}
 	f.phase = phaseWaiting
-	f.chain = &chain{open: &o, from: o.Carried, answer: answers, fd: -1, joint: new(report.Joint), until: f.start + within}
+	f.chain = &chain{open: &o, from: o.Carried, peer: o.Peer, answer: answers, fd: -1, joint: new(report.Joint), until: f.start + within}
 	if e.limit != e.share {
 		f.chain.limit = e.limit
 	}
@@ -101,7 +102,7 @@ func (w *worker) jointMade(slot, gen uint32, dialed, accepted int, err error) {
 func (w *worker) carryOn(f *flow, c *report.Client) {
 	slot, gen, o := f.slot, f.gen, f.chain.open
 	c.From, c.Listen, c.Early = o.Client, o.Listen, nil
-	c.Name, c.Via, c.Offset = o.Name, o.Via, o.Offset
+	c.Via, c.Offset = o.Via, o.Offset
 	c.Deadline = max(min(c.Deadline, f.chain.until-w.now), time.Millisecond)
 	c.Opened = func() {
 		w.post(func() {
@@ -175,7 +176,7 @@ func (w *worker) unchain(f *flow) {
 	closeFD(c.fd)
 	closeFD(int(f.legs[client].fd))
 	f.legs[client].fd = -1
-	f.paired = &paired{carrier: c.from, leg: target, client: c.limit, answer: c.answer}
+	f.paired = &paired{carrier: c.from, leg: target, client: c.limit, answer: c.answer, peer: c.peer}
 	f.opening.within = max(c.until-w.now, time.Millisecond)
 	f.chain = nil
 }

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"net/netip"
 	"sync/atomic"
 
@@ -26,6 +27,7 @@ const wanSide = "wan"
 type paired struct {
 	carrier report.Carried
 	leg     side                             // of this relay's socket
+	peer    string                           // the other relay; empty: not known yet
 	client  *source                          // has the limits of a source, if the flow's source is a peer; else nil
 	answer  chan<- pairAnswer                // of OpenPaired; nil once it has one
 	seen    report.Figures                   // as of the latest look, and of its end
@@ -44,7 +46,7 @@ func (p *paired) lane() side { return p.leg.other() }
 // opening is kept for that.
 func (w *worker) carry(f *flow, hop uint16) {
 	o, l, t := f.opening, &f.legs[client], f.route.tunnel
-	c := report.Client{From: f.client, Listen: w.listenAddr(f), Early: append([]byte(nil), o.header...), Deadline: t.ConnectTimeout,
+	c := report.Client{Name: f.name, From: f.client, Listen: w.listenAddr(f), Early: append([]byte(nil), o.header...), Deadline: t.ConnectTimeout,
 		Others: len(f.route.targets) > 1}
 	switch {
 	case f.chain != nil:
@@ -128,7 +130,7 @@ func (w *worker) carried(slot, gen uint32, e report.End) {
 		return
 	}
 	p := f.paired
-	p.ended = true
+	p.ended, p.peer = true, cmp.Or(e.Peer, p.peer)
 	sent := laneRecord(&e)
 	p.sent = &sent
 	if w.reached(f, e.Target); f.joined() {
@@ -191,7 +193,7 @@ func (w *worker) lookAtPaired(f *flow) {
 		now = f.chain.with(now)
 		f.dirs[down].held = int(f.chain.seen.Retained)
 	}
-	p.seen = now
+	p.seen, p.peer = now, cmp.Or(now.Peer, p.peer)
 	f.dirs[up].bytes, f.dirs[down].bytes = now.BytesUp, now.BytesDown
 	f.active = max(f.active, w.now-now.Idle)
 	if now.State == report.StateDialing {
@@ -274,6 +276,7 @@ func (f *flow) pairedRecord(rec *report.Record) {
 	}
 	legs[p.lane()].Side = wanSide
 	legs[p.lane()].RTT = p.seen.RTT
+	rec.Peer = f.peer()
 	rec.Resumes, rec.Outage = int64(p.seen.Resumes), p.seen.Outage
 	if c := f.chain; c != nil {
 		if c.end != nil {
@@ -311,6 +314,22 @@ func addLane(l *report.LegSample, add report.Counters) {
 	l.Info.BytesSent += uint64(add.BytesSent)
 	l.Info.BytesRetrans += uint64(add.BytesRetransmitted)
 	l.Info.TotalRetrans += uint32(add.Retransmits)
+}
+
+// peer is the other relay of the pair that carries the flow; empty: there is none, or it is not known yet.
+// Of two pairs it is both, the one that the flow comes from first.
+func (f *flow) peer() string {
+	peer := ""
+	if f.paired != nil {
+		peer = f.paired.peer
+	}
+	switch {
+	case f.chain == nil:
+		return peer
+	case peer == "":
+		return f.chain.peer
+	}
+	return f.chain.peer + " > " + peer
 }
 
 // pairSnapshot is the part of a flow's snapshot that only a paired flow has.

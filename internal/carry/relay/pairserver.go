@@ -271,10 +271,11 @@ func (w *worker) openPaired(rt *route, o report.Open, until time.Duration, answe
 	if refused != nil {
 		rt.state.denied.Add(1)
 	} else {
-		e, refused = w.enterFor(rt, o.Client.Addr(), o.Peer)
+		e, refused = w.enterFor(rt, o.Client.Addr(), o.Share)
 	}
 	if refused != nil {
-		w.recordRefusal(rt, o.Client, o.Listen, refused.Reason, refused.Err)
+		w.recordRefusal(rt, report.Record{Name: o.Name, Peer: o.Peer, Client: report.Address{AddrPort: o.Client}, Listen: report.Address{AddrPort: o.Listen},
+			Reason: refused.Reason, Err: refused.Err})
 		answers <- pairAnswer{refused: refused}
 		return 0, 0, false
 	}
@@ -283,11 +284,12 @@ func (w *worker) openPaired(rt *route, o report.Open, until time.Duration, answe
 	if f.isIntegrity {
 		rt.state.integrity.total.Add(1)
 	}
+	w.takeName(f, o.Name, nameHolder{peer: o.Peer, carried: o.Carried})
 	slot, gen = f.slot, f.gen
 	if rt.hops.Paired() {
 		w.beginChain(f, o, e, until, answers)
 	} else {
-		f.paired = &paired{carrier: o.Carried, leg: target, answer: answers}
+		f.paired = &paired{carrier: o.Carried, leg: target, answer: answers, peer: o.Peer}
 		if e.limit != e.share {
 			f.paired.client = e.limit
 		}
@@ -349,7 +351,7 @@ func (w *worker) sendHeader(f *flow) bool {
 	if version == ProxyNone {
 		return true
 	}
-	header := proxyproto.AppendHeader(nil, int(version), proxyproto.Header{Source: f.client, Destination: f.listen})
+	header := f.proxyHeader(version, proxyproto.Header{Source: f.client, Destination: f.listen})
 	n, errno := socket.Send(int(f.legs[target].fd), header, 0)
 	switch {
 	case errno != 0:
