@@ -1,8 +1,10 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -54,6 +56,10 @@ func (w *worker) beginChain(f *flow, o report.Open, e entry, within time.Duratio
 	f.chain = &chain{open: &o, from: o.Carried, peer: o.Peer, answer: answers, fd: -1, joint: new(report.Joint), until: f.start + within}
 	if e.limit != e.share {
 		f.chain.limit = e.limit
+	}
+	if f.isIntegrity && !f.route.hops.Serves(w.now) {
+		w.waitedInVain(f) // which is what a check asks for
+		return
 	}
 	slot, gen := f.slot, f.gen
 	answers <- pairAnswer{makeJoint: func(ctx context.Context) bool { return w.makeJoint(ctx, slot, gen) }}
@@ -158,7 +164,11 @@ func (w *worker) endChain(f *flow) {
 	}
 	switch {
 	case c.answer != nil:
-		c.answer <- pairAnswer{refused: &report.Refusal{Reason: why.reason, Err: why.err}}
+		err := why.err
+		if f.isIntegrity && f.paired != nil && f.paired.byPeer {
+			err = fmt.Errorf("%s: %w", f.paired.peer, cmp.Or(err, error(&report.Refusal{Reason: why.reason})))
+		}
+		c.answer <- pairAnswer{refused: &report.Refusal{Reason: why.reason, Err: err}}
 		c.answer = nil
 	case c.end == nil:
 		w.lookAtPaired(f)

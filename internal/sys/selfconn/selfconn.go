@@ -16,9 +16,12 @@ import (
 )
 
 const (
-	// Buffer is what each queue of a connection holds at most, in bytes as SO_SNDBUF and SO_RCVBUF have
-	// it: enough for a segment of this interface under way and another one behind it.
+	// Buffer bounds each queue of a connection, in bytes as SO_SNDBUF and SO_RCVBUF have it.
 	Buffer = 256 << 10
+
+	// segment is the MSS, that of an Ethernet: with those of the loopback, Linux 6.17 and later may stop a
+	// connection that is full both ways for good (docs/faults.md).
+	segment = 1460
 
 	backlog  = 16
 	patience = 250 * time.Millisecond // for a handshake, which takes microseconds
@@ -112,6 +115,7 @@ func newSocket(at unix.Sockaddr) (fd int, err error) {
 	}
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, Buffer)
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, Buffer)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, segment)
 	_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") // which every kernel has, and which does not pace
 	return fd, nil
 }
@@ -173,7 +177,9 @@ func advise(err error) error {
 		fix = "set the loopback interface up: ip link set lo up"
 	case errors.Is(err, unix.EADDRNOTAVAIL), errors.Is(err, unix.EADDRINUSE):
 		fix = "widen net.ipv4.ip_local_port_range"
-	case errors.Is(err, unix.ETIMEDOUT), errors.Is(err, unix.EPERM), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.EACCES):
+	case errors.Is(err, unix.ETIMEDOUT):
+		fix = "set the loopback interface up: ip link set lo up; or have the host's firewall accept what comes and goes through lo"
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.ECONNREFUSED):
 		fix = "have the host's firewall accept what comes and goes through lo"
 	}
 	return remedy.New(fmt.Errorf("connect this process with itself: %w", err), fix)
