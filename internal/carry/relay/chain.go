@@ -142,12 +142,12 @@ func (w *worker) farHalfOver(slot, gen uint32, e report.End) {
 }
 
 // halfOver ends a flow once both halves are over. The first cause counts: where the halves differ, one of
-// them had ended cleanly.
+// them had ended cleanly. It is the word of another relay if one half has it from there.
 func (w *worker) halfOver(f *flow, e report.End) {
 	w.lookAtPaired(f)
-	if e.Reason != report.EndClean && f.close().reason == "" {
-		f.paired.byPeer = e.ByPeer
+	if e.Reason != report.EndClean {
 		f.fail(e.Reason, e.Err)
+		f.paired.byPeer = f.paired.byPeer || e.ByPeer && e.Reason == f.closing.reason
 	}
 	if f.chain.end != nil && f.paired.ended {
 		w.closeFlow(f, 0)

@@ -279,7 +279,7 @@ func (f *flow) pairedRecord(rec *report.Record) {
 	rec.Peer = f.peer()
 	rec.Resumes, rec.Outage = int64(p.seen.Resumes), p.seen.Outage
 	if c := f.chain; c != nil {
-		if c.end != nil {
+		if c.end != nil && c.end.CongestionControl != "" {
 			rec.ClientLeg = laneRecord(c.end)
 		}
 		rec.ClientLeg.Side, rec.ClientLeg.RTT = wanSide, c.seen.RTT
