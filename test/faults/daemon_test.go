@@ -314,10 +314,11 @@ type tunnelStatus struct {
 	Shed       int64    `json:"shed_total"`
 	Relayed    int64    `json:"relayed_total"`
 
-	State  string             `json:"state"`
-	Bypass *flow.Bypass       `json:"bypass"`
-	Host   []flow.HostProblem `json:"host"`
-	Hops   []flow.Hop         `json:"hops"`
+	State     string             `json:"state"`
+	Usability flow.Usability     `json:"usability"`
+	Bypass    *flow.Bypass       `json:"bypass"`
+	Host      []flow.HostProblem `json:"host"`
+	Hops      []flow.Hop         `json:"hops"`
 
 	AcceptQueues []struct {
 		Waiting int `json:"waiting"`

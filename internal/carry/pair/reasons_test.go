@@ -23,7 +23,8 @@ func TestForgedReasons(t *testing.T) {
 		{"near relay says no-hop", true, flow.EndNoHop, flow.EndWANLost},
 		{"near relay says client-reset", true, flow.EndClientReset, flow.EndClientReset},
 		{"far relay says client-reset", false, flow.EndClientReset, flow.EndWANLost},
-		{"far relay says peer-restarted", false, flow.EndPeerRestarted, flow.EndWANLost},
+		{"far relay says client-timeout", false, flow.EndClientTimeout, flow.EndWANLost},
+		{"far relay of a chain says peer-restarted", false, flow.EndPeerRestarted, flow.EndPeerRestarted},
 		{"far relay says target-reset", false, flow.EndTargetReset, flow.EndTargetReset},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -11,8 +11,9 @@ import (
 // TestTold holds which reasons a near and a far relay may give, for each code.
 func TestTold(t *testing.T) {
 	both := []flow.EndReason{flow.EndNoLocalPort, flow.EndNoResources, flow.EndIdle, flow.EndHalfClosed, flow.EndStalled, flow.EndDrain,
-		flow.EndDenied, flow.EndFlowLimit, flow.EndRateLimit, flow.EndShed, flow.EndWANLost, flow.EndDamaged}
-	ofNear := []flow.EndReason{flow.EndClientReset, flow.EndClientTimeout, flow.EndBadProxyHeader, flow.EndPairDown}
+		flow.EndDenied, flow.EndFlowLimit, flow.EndRateLimit, flow.EndShed, flow.EndWANLost, flow.EndDamaged,
+		flow.EndPairDown, flow.EndPeerRefused, flow.EndPeerRestarted}
+	ofNear := []flow.EndReason{flow.EndClientReset, flow.EndClientTimeout, flow.EndBadProxyHeader}
 	ofFar := []flow.EndReason{flow.EndTargetReset, flow.EndTargetTimeout, flow.EndTargetRefused, flow.EndTargetUnreached, flow.EndTargetUnknown,
 		flow.EndLoop, flow.EndNoHop}
 	for code := range 256 {

@@ -89,6 +89,9 @@ func (w *worker) traceFlow(f *flow) Traced {
 // carriers are who carries the flow from the relay before this one and on to the one behind, or is to; nil:
 // there is no such relay.
 func (f *flow) carriers() (before, behind report.Carried) {
+	if f.chain != nil {
+		before = f.chain.from
+	}
 	switch {
 	case f.paired == nil:
 	case f.paired.leg == target:

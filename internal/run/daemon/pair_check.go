@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -92,16 +91,17 @@ func (p *pairs) checkHop(ctx context.Context, tunnel string, near *nearTunnel, h
 	}
 	chain := pairChain(s, hop.name)
 	if s.Up && !near.original {
-		target, end, err := hop.probe(ctx, pairCheckTime/2, 0)
-		addTarget(&chain, s.Peer, target, end, err)
+		addProbed(&chain, s.Peer, hop.probe(ctx, pairCheckTime/2, 0))
 		if chain.Fault == nil && hop.options.Ports > 1 {
-			_, end, err = hop.probe(ctx, pairCheckTime/2, uint16(hop.options.Ports-1))
-			addRange(&chain, s.Peer, end, err)
+			addRange(&chain, s.Peer, hop.probe(ctx, pairCheckTime/2, uint16(hop.options.Ports-1)))
 		}
 	}
 	text := fmt.Sprintf("the pair with %s stands, %.1f ms away, and ", s.Peer, s.RTT.Seconds()*1e3)
-	if len(chain.Hops) > 1 {
-		text += chain.Hops[1].Address.String() + " accepts"
+	if n := len(chain.Hops); n > 1 {
+		for i := range chain.Hops[1 : n-1] {
+			text += fmt.Sprintf("that of %s with %s, and ", chain.Hops[i].Host, chain.Hops[i+1].Host)
+		}
+		text += chain.Hops[n-1].Address.String() + " accepts"
 	} else {
 		text += "each flow has a target of its own"
 	}
@@ -122,10 +122,19 @@ func (p *pairs) checkHop(ctx context.Context, tunnel string, near *nearTunnel, h
 	return hopCheck{chain: chain, text: text}
 }
 
-// addTarget adds what a probe found behind the far relay.
-func addTarget(c *integrity.Chain, peer string, target netip.AddrPort, end flow.EndReason, err error) {
-	hop := integrity.Hop{Kind: integrity.KindTarget, Address: target, State: integrity.Whole}
-	if !target.IsValid() {
+// addProbed adds what a probe found behind the far relay: the relays of a chain of pairs, and the target.
+func addProbed(c *integrity.Chain, peer string, found probed) {
+	for i := 1; i < len(found.relays); i++ {
+		before, r := &found.relays[i-1], &found.relays[i]
+		next := integrity.Hop{Kind: integrity.KindRelay, Host: r.Relay, Tunnel: r.Tunnel, Address: before.Legs[1].Remote.AddrPort, State: integrity.Whole}
+		if before.Pair != nil {
+			next.RTT = &before.Pair.RTT
+		}
+		c.Hops = append(c.Hops, next)
+	}
+	end, err := found.end, found.err
+	hop := integrity.Hop{Kind: integrity.KindTarget, Address: found.target, State: integrity.Whole}
+	if !found.target.IsValid() {
 		reason := integrityReason(end, err)
 		hop.Kind, hop.State, c.State = integrity.KindUnknown, integrity.Broken, integrity.Broken
 		detail := string(end)
@@ -135,11 +144,15 @@ func addTarget(c *integrity.Chain, peer string, target netip.AddrPort, end flow.
 		c.Fault = &integrity.Fault{Reason: reason, Hop: 2, From: peer, To: "the target", Detail: detail,
 			Text: fmt.Sprintf("the pair with %s stands, but no target is reached from there: %s", peer, detail),
 			Hint: "check forward of the far tunnel, and what listens there"}
-		switch end {
-		case flow.EndPairDown, flow.EndNoLocalPort:
+		switch {
+		case end == flow.EndPairDown && found.byPeer:
+			c.Fault.To = "the next relay"
+			c.Fault.Text = fmt.Sprintf("the pair with %s stands, but the next one behind it does not: %s", peer, detail)
+			c.Fault.Hint = "run longhaul check at " + peer + ": it says why"
+		case end == flow.EndPairDown, end == flow.EndNoLocalPort:
 			c.Fault.Text = fmt.Sprintf("the session with %s stands, but no flow reaches it: %s", peer, detail)
 			c.Fault.Hint = "check the way from this host to the far relay: each of paths, local ports, firewalls"
-		case flow.EndNoHop:
+		case end == flow.EndNoHop:
 			c.Fault.Hint = "look at the far tunnel with longhaul status there: is it drained, or is its target down?"
 		}
 	}
@@ -148,7 +161,8 @@ func addTarget(c *integrity.Chain, peer string, target netip.AddrPort, end flow.
 
 // addRange adds that the far relay does not take flows to the last port of the tunnel's range. Whether
 // something listens there is not asked, as for a tunnel without a pair.
-func addRange(c *integrity.Chain, peer string, end flow.EndReason, err error) {
+func addRange(c *integrity.Chain, peer string, found probed) {
+	end, err := found.end, found.err
 	if end != flow.EndDenied || err == nil {
 		return
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -18,16 +17,18 @@ import (
 func TestCheckOfAPairNamesTheSide(t *testing.T) {
 	for _, test := range []struct {
 		end        flow.EndReason
+		byPeer     bool
 		text, hint string
 	}{
-		{flow.EndTargetRefused, "no target is reached from there", "forward of the far tunnel"},
-		{flow.EndNoHop, "no target is reached from there", "longhaul status there"},
-		{flow.EndPairDown, "no flow reaches it", "from this host"},
-		{flow.EndNoLocalPort, "no flow reaches it", "local ports"},
+		{flow.EndTargetRefused, true, "no target is reached from there", "forward of the far tunnel"},
+		{flow.EndNoHop, true, "no target is reached from there", "longhaul status there"},
+		{flow.EndPairDown, false, "no flow reaches it", "from this host"},
+		{flow.EndPairDown, true, "the next one behind it does not", "longhaul check at site-b"},
+		{flow.EndNoLocalPort, false, "no flow reaches it", "local ports"},
 	} {
 		t.Run(string(test.end), func(t *testing.T) {
 			var c integrity.Chain
-			addTarget(&c, "site-b", netip.AddrPort{}, test.end, errors.New("the cause"))
+			addProbed(&c, "site-b", probed{end: test.end, err: errors.New("the cause"), byPeer: test.byPeer})
 			if c.State != integrity.Broken || c.Fault == nil || len(c.Hops) != 1 {
 				t.Fatalf("the chain is %+v", c)
 			}
@@ -42,7 +43,7 @@ func TestCheckOfAPairNamesTheSide(t *testing.T) {
 func TestCheckOfARange(t *testing.T) {
 	for end, broken := range map[flow.EndReason]bool{flow.EndDenied: true, flow.EndTargetRefused: false, "": false} {
 		c := integrity.Chain{State: integrity.Whole, Hops: []integrity.Hop{{}, {State: integrity.Whole}}}
-		addRange(&c, "site-b", end, errors.New("the cause"))
+		addRange(&c, "site-b", probed{end: end, err: errors.New("the cause")})
 		if (c.State == integrity.Broken) != broken || (c.Fault != nil) != broken {
 			t.Errorf("%q: the chain is %+v", end, c)
 		}

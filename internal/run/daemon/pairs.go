@@ -137,7 +137,8 @@ func (p *pairs) Prepare(_ context.Context, to *plan) (Change, error) {
 				t.Forward[k].Carrier = carrier{near.hops[k].link}
 			}
 			t.Resume = c.Pair.Resume
-		} else {
+		}
+		if c.PairFrom.Paired() {
 			far, settings := p.far(c)
 			change.next.far[t.Name], change.far[far] = far, settings
 			t.PairServer = far
