@@ -43,6 +43,7 @@ func TestCheckWarnsOfTheHost(t *testing.T) {
 		"a peer without a key":        {"listen: 10.0.0.1:6000, forward: 'relay-a:22', pair: vm", []string{`no key of peer "vm": the only peer here is site-b`}},
 		"a peer with a key":           {"listen: 10.0.0.1:6000, forward: 'relay-a:22', pair: site-b", nil},
 		"a near peer without a key":   {"listen: 10.0.0.1:6000, forward: 'relay-a:22', pair_from: [site-b, vm]", []string{`no key of peer "vm"`}},
+		"two peers of a chain":        {"listen: 10.0.0.1:6000, forward: 'relay-a:22', pair: vm, pair_from: [site-b, vm2]", []string{`no key of peer "vm"`, `no key of peer "vm2"`}},
 		"an unknown algorithm":        {"listen: 10.0.0.1:6000, forward: 'relay-a:22', wan: {congestion_control: vegas3}", []string{"congestion_control is \"vegas3\""}},
 		"everything in another order": {"pair: vm, listen: 10.0.0.9:40000, forward: 'nowhere:22'", []string{`no key of peer "vm"`, "10.0.0.9 is no", "listening on 40000", "the name nowhere"}},
 	} {
