@@ -222,7 +222,7 @@ func (w *way) tryOnce(l *lane, i int, s *Script, direct *Outcome, within time.Du
 			a.broken = &Violation{KindLate, fmt.Sprintf("it took %v, of which the WAN's faults excuse %v", a.took, excused)}
 		}
 	}
-	if w.settled != nil {
+	if w.settled != nil && (w.upgrades != nil || w.deaths != nil || a.broken != nil) {
 		if left := w.settled(i, s); left != "" && a.broken == nil {
 			a.broken = &Violation{KindLeft, "both ends are done" + left}
 		}

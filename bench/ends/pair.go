@@ -424,13 +424,13 @@ func (p *pair) way() *way {
 	round := time.Duration(p.onTheWay()) * p.rtt
 	w.calmly = scriptTime + slowRTTs*round
 	w.within = w.calmly
+	w.settled = func(i int, s *Script) string { return p.settled(i, s, w.calmly) }
 	var with []string
 	if p.weather != nil {
 		with, w.flag = append(with, "outages"), w.flag+" --outages"
 	}
 	if p.upgrades != nil {
 		with, w.flag = append(with, "upgrades"), w.flag+" --upgrades"
-		w.settled = func(i int, s *Script) string { return p.settled(i, s, w.calmly) }
 	}
 	if p.deaths != nil {
 		with = append(with, "deaths")

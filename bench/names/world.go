@@ -61,7 +61,7 @@ const (
 // resume of all pairs, and how long a WAN is away.
 const resume = 2 * time.Second
 
-func newWorld(ctx context.Context, o kit.Options, way, trusted string, seed uint64) (w *world, err error) {
+func newWorld(ctx context.Context, o kit.Options, way, trusted string, seed uint64) (*world, error) {
 	c := lab.MitreConditions()
 	c.RTT, c.RateBps = wanRTT, wanRateBps
 	t := lab.TwoSites(c)
@@ -70,29 +70,35 @@ func newWorld(ctx context.Context, o kit.Options, way, trusted string, seed uint
 	}
 	// The client binds its ports.
 	t.Hosts[0].Sysctls = append(slices.Clone(t.Hosts[0].Sysctls), lab.Sysctl{Name: "net.ipv4.ip_local_port_range", Value: "60000 65000"})
-	w = &world{way: way, trusted: trusted, to: netip.AddrPortFrom(lab.RelayA, port), target: &target{seen: map[token][]sight{}}, dice: rand.New(rand.NewPCG(seed, 0))}
+	w := &world{way: way, trusted: trusted, to: netip.AddrPortFrom(lab.RelayA, port), target: &target{seen: map[token][]sight{}}, dice: rand.New(rand.NewPCG(seed, 0))}
 	if way == wayHAProxy {
 		w.trusted, w.to = lab.RelayA.String(), netip.AddrPortFrom(lab.RelayA, proxyPort)
 	}
-	if w.World, err = kit.NewWorld(t, o.Program, o.Report); err != nil {
+	built, err := kit.NewWorld(t, o.Program, o.Report)
+	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = w.Explain(err)
-			w.Close()
-		}
-	}()
-	if err := w.Serve(ctx, "host-b", targetPort, w.target.serve); err != nil {
+	w.World = built
+	if err := w.start(ctx); err != nil {
+		err = w.Explain(err)
+		w.Close()
 		return nil, err
-	}
-	if err := w.startRelays(ctx); err != nil {
-		return nil, err
-	}
-	if way == wayHAProxy {
-		return w, w.startHAProxy(ctx)
 	}
 	return w, nil
+}
+
+// start starts the target and what is before it.
+func (w *world) start(ctx context.Context) error {
+	if err := w.Serve(ctx, "host-b", targetPort, w.target.serve); err != nil {
+		return err
+	}
+	if err := w.startRelays(ctx); err != nil {
+		return err
+	}
+	if w.way == wayHAProxy {
+		return w.startHAProxy(ctx)
+	}
+	return nil
 }
 
 // over is a WAN with the far relay's address.
@@ -144,7 +150,7 @@ func (w *world) keys(host string) string { return filepath.Join(w.Dir, "keys-"+h
 // config is a relay's configuration.
 func (w *world) config(s station) string {
 	b := &strings.Builder{}
-	fmt.Fprintf(b, "name: %s\ncontrol_socket: %s\nhistory: {file: %s, max_size: 300MiB}\n", s.site, s.Socket(), s.file)
+	fmt.Fprintf(b, "control_socket: %s\nhistory: {file: %s, max_size: 300MiB}\n", s.Socket(), s.file)
 	if w.way != wayUnpaired {
 		fmt.Fprintf(b, "pair_keys: %s\n", w.keys(s.Host.Name))
 	}
