@@ -250,8 +250,19 @@ func TestCase42NearRelayIsKilled(t *testing.T) {
 	p.expectServed(p.dial())
 }
 
+// named is the flow of a client in a relay's status.
+func (d *daemon) named(client string) flowStatus {
+	d.t.Helper()
+	flows := d.status().Flows
+	at := slices.IndexFunc(flows, func(f flowStatus) bool { return f.Client == client })
+	if at < 0 {
+		d.t.Fatalf("there is no flow of %s: %+v", client, flows)
+	}
+	return flows[at]
+}
+
 // Case 43: either relay is upgraded while flows are open; then all connections
-// break, so that the flows need new ones.
+// break, so that the flows need new ones. A flow has one name in all of them.
 func TestCase43UpgradeWithFlows(t *testing.T) {
 	t.Parallel()
 	for _, which := range []string{"near", "far", "both"} {
@@ -262,6 +273,11 @@ func TestCase43UpgradeWithFlows(t *testing.T) {
 			p.start()
 			busy := openTraffic(t, p.dial(), 4)
 			silent := hold(t, p.dial())
+			client := silent.LocalAddr().String()
+			near, far := p.near.named(client), p.far.named(client)
+			if near.Name.IsZero() || near.Name != far.Name || near.Peer == "" || far.Peer == "" {
+				t.Errorf("the flow is %v with %q at the near relay, %v with %q at the far one", near.Name, near.Peer, far.Name, far.Peer)
+			}
 			upgraded := map[string][]*daemon{"near": {p.near}, "far": {p.far}, "both": {p.far, p.near}}[which]
 			for _, d := range upgraded {
 				if _, err := d.upgrade(""); err != nil {
@@ -277,6 +293,8 @@ func TestCase43UpgradeWithFlows(t *testing.T) {
 			p.expectServed(p.dial())
 			busy.release(t)
 			silent.release(t)
+			p.near.expectLog(`msg=flow .*client=` + client + ` .*name=` + near.Name.String() + ` peer=` + near.Peer + ` .*end=end`)
+			p.far.expectLog(`msg=flow .*client=` + client + ` .*name=` + near.Name.String() + ` peer=` + far.Peer + ` .*end=end`)
 			for _, d := range upgraded {
 				d.expectExit(0)
 			}

@@ -286,6 +286,8 @@ type daemonStatus struct {
 }
 
 type flowStatus struct {
+	Name      flow.Name `json:"name"`
+	Peer      string    `json:"peer"`
 	Tunnel    string    `json:"tunnel"`
 	Client    string    `json:"client"`
 	Listen    string    `json:"listen"`

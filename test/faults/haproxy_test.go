@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/test/nettest"
 )
 
@@ -238,4 +239,33 @@ func (b *balanced) nearLimit(limit int, between func(short *daemon, down func() 
 		f.Close()
 	}
 	b.haproxy.expectLog(t, "relays/"+short+" is UP")
+}
+
+// HAProxy names its flows, by UUIDs or by a text of its own, and the relay takes the names.
+func TestHAProxyNamesFlows(t *testing.T) {
+	t.Parallel()
+	for form, format := range map[string]string{"UUIDs": "%[uuid()]", "a text": "%{+X}o\\ %ci:%cp_%fi:%fp_%Ts_%rt:%pid"} {
+		t.Run(form, func(t *testing.T) {
+			t.Parallel()
+			b := newBalanced(t, append(slices.Clone(patientChecks), "send-proxy-v2", "send-proxy-v2 proxy-v2-options unique-id",
+				"local0 notice", "local0 info", "mode tcp", "mode tcp\n    unique-id-format "+format+"\n    log-format \"client %ci:%cp has %ID.\"")...)
+			h, name := b.through()
+			client := h.LocalAddr().String()
+			got := b.relays[name].named(client).Name
+			h.release(t)
+			b.haproxy.expectLog(t, "client "+client+" has ") // once it has ended
+			_, id, _ := strings.Cut(b.haproxy.log.String(), "client "+client+" has ")
+			id, _, whole := strings.Cut(id, ".\n")
+			if !whole || len(id) < 30 {
+				t.Fatalf("HAProxy says %q", id)
+			}
+			if uuid, err := flow.ParseName(id); (err == nil) != (form == "UUIDs") || err == nil && uuid.String() != id {
+				t.Errorf("HAProxy has the identifier %q: %v", id, err)
+			}
+			if got != flow.NameOf([]byte(id)) {
+				t.Errorf("the relay has the name %v for HAProxy's %s, want %v", got, id, flow.NameOf([]byte(id)))
+			}
+			b.relays[name].expectLog(`msg=flow .*client=` + client + ` .*name=` + got.String() + ` .*end=end`)
+		})
+	}
 }

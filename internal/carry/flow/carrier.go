@@ -29,7 +29,7 @@ type Client struct {
 	From, Listen netip.AddrPort // from the PROXY header where one was required
 	Early        []byte         // what was read of its stream, without a PROXY header
 	Name         Name           // of the flow
-	Via          Via            // the relays that it has passed, this one too
+	Via          Via            // the relays that it has passed, without this one
 	// Offset is the place of the port that the client dialed in the tunnel's range of ports, and Ports how
 	// many the range has; a tunnel with one port has 0 and 1.
 	Offset, Ports uint16
@@ -91,6 +91,7 @@ type Figures struct {
 	State     string         `json:"-"`
 	BytesUp   int64          `json:"-"`
 	BytesDown int64          `json:"-"`
+	Peer      string         `json:"-"` // the other relay
 	Target    netip.AddrPort `json:"-"` // zero: none was dialed, as far as this relay knows
 	Idle      time.Duration  `json:"-"` // since a byte or an end moved
 	Ended     bool           `json:"-"` // a stream has ended: the flow waits for the other, or for acknowledgements
@@ -131,6 +132,7 @@ type End struct {
 	// BytesUp, client to target, are handed to the target's socket at the far relay, and
 	// acknowledged at the near one.
 	BytesUp, BytesDown int64
+	Peer               string         // the other relay
 	Target             netip.AddrPort // zero: none was dialed
 	Resumes            int
 	Outage             units.Seconds
@@ -149,7 +151,8 @@ type Dialer interface {
 // Open is a flow that a near relay asks for.
 type Open struct {
 	Tunnel         string         // the far one
-	Peer           string         // the near relay's name; at last the name whose share the flow has, "": nobody's
+	Peer           string         // the near relay's name
+	Share          string         // the name whose share of the far tunnel the flow has; empty: nobody's
 	Client, Listen netip.AddrPort // at the near relay; zero: it checks whether the target accepts
 	Carried        Carried
 	Name           Name   // zero: the near relay is of an older release

@@ -75,3 +75,12 @@ func TestJoint(t *testing.T) {
 		t.Errorf("the cause is %s, want the first one", reason)
 	}
 }
+
+func BenchmarkNewName(b *testing.B) {
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			NewName()
+		}
+	})
+}

@@ -3,6 +3,9 @@ package pair
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -49,7 +52,13 @@ func (fr *farPart) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) 
 		fr.refuse(cause(flow.EndClientReset, nil))
 		return
 	}
-	t, err := a.Dial(ctx, flow.Open{Tunnel: a.Tunnel(), Peer: f.s.peerNow(), Client: o.Client, Listen: o.Listen, Carried: f, Admitted: admitted})
+	if err := f.s.mayPass(o.Via); err != nil {
+		f.s.tell(slog.LevelWarn, "a flow is refused", err)
+		fr.refuse(cause(flow.EndLoop, err))
+		return
+	}
+	t, err := a.Dial(ctx, flow.Open{Tunnel: a.Tunnel(), Peer: f.s.peerNow(), Client: o.Client, Listen: o.Listen, Carried: f,
+		Name: o.Name, Via: o.Via, Offset: o.Offset, Admitted: admitted})
 	switch {
 	case errors.Is(err, flow.ErrDialCut):
 		fr.endDial(refusal(err))
@@ -64,6 +73,17 @@ func (fr *farPart) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) 
 	if err != nil {
 		fr.refuse(cause(flow.EndNoResources, err))
 	}
+}
+
+// mayPass returns why a flow that has passed these relays must not pass this one.
+func (r *relation) mayPass(via flow.Via) error {
+	switch {
+	case slices.ContainsFunc(r.node.relayIDs(), via.Has):
+		return fmt.Errorf("the flow that %s sends has passed this relay already: the chain of pairs leads back to it; correct pair or forward at one of its relays", r.peerNow())
+	case via.Len() >= flow.MaxVia:
+		return fmt.Errorf("the flow that %s sends has passed %d relays, and a flow may pass %d relays: shorten the chain of pairs", r.peerNow(), via.Len(), flow.MaxVia)
+	}
+	return nil
 }
 
 // stopDial ends the search for a target that the near relay does not wait for. The caller holds f.mu.

@@ -11,7 +11,7 @@ import (
 var _ flow.Carried = (*Flow)(nil)
 
 func (f *Flow) end() flow.End {
-	e := flow.End{Reason: flow.EndClean, Back: f.near.client(), Target: f.targetAddress(), Resumes: int(f.need.resumes),
+	e := flow.End{Reason: flow.EndClean, Back: f.near.client(), Peer: f.s.peerSeen(), Target: f.targetAddress(), Resumes: int(f.need.resumes),
 		Outage: units.Seconds(f.need.outage.Truncate(time.Millisecond))} // a lane at once is no outage
 	e.Lanes, e.CongestionControl = f.lanes.counted.load(), f.s.laneCongestionControl()
 	out, in := int64(f.sf.Out.Acknowledged()), int64(f.sf.In.Position())
@@ -34,7 +34,7 @@ func (f *Flow) Figures() flow.Figures {
 	if f.s.near {
 		up, down = down, up
 	}
-	g := flow.Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Target: f.targetAddress(), Idle: f.moved.since(),
+	g := flow.Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Peer: f.s.peerSeen(), Target: f.targetAddress(), Idle: f.moved.since(),
 		Ended: f.sf.Out.Ended() || f.sf.In.Ended(), Clean: f.sf.Clean(),
 		Lanes: len(f.lanes.all), Resumes: int(f.need.resumes), Outage: units.Seconds(f.need.outage), RTT: units.Seconds(f.s.rtt())}
 	if !f.need.since.IsZero() {

@@ -47,8 +47,9 @@ type keyring struct {
 	peers     map[string][]ed25519.PublicKey
 	announced ed25519.PublicKey
 	taken     []string
-	away      bool // this host's own keys are
-	looks     int  // how often somebody has asked for hosts
+	more      ed25519.PublicKey // that a rotation has left
+	away      bool              // this host's own keys are
+	looks     int               // how often somebody has asked for hosts
 }
 
 func newKeyring(t testing.TB) *keyring {
@@ -133,7 +134,11 @@ func (k *keyring) PublicKeys() []ed25519.PublicKey {
 	if k.away {
 		return nil
 	}
-	return []ed25519.PublicKey{k.public()}
+	keys := []ed25519.PublicKey{k.public()}
+	if k.more != nil {
+		keys = append(keys, k.more)
+	}
+	return keys
 }
 
 func (k *keyring) PeerKeys(peer string) []ed25519.PublicKey {
@@ -190,6 +195,7 @@ type stand struct {
 	deadline   time.Duration
 	others     bool                                               // clients have other hops
 	early      func() []byte                                      // was read of each client; nil: nothing
+	mark       func(*flow.Client)                                 // has more of each client; nil: nothing
 	flows      []*pair.Flow                                       // of the near relay
 	acceptor   pair.Acceptor                                      // nil: the stand itself
 	fate       func(uint64, pair.NearSession) (pair.Fate, []byte) // of the latest far process
@@ -237,6 +243,9 @@ func newStand(t testing.TB, options ...standOption) *stand {
 		}
 		s.mu.Lock()
 		link := s.link
+		if s.mark != nil {
+			s.mark(&c)
+		}
 		s.mu.Unlock()
 		f := link.Carry(c, func(e flow.End) { s.nearEnds <- e }).(*pair.Flow)
 		s.mu.Lock()
@@ -355,6 +364,13 @@ func (s *stand) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 		return flow.Target{}, s.refuse(flow.EndTargetRefused, err)
 	}
 	return flow.Target{FD: fdOf(c.(*net.TCPConn)), To: target, Legs: s.legs(), Ended: s.ended}, nil
+}
+
+// setMark has the clients to come have more.
+func (s *stand) setMark(mark func(*flow.Client)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mark = mark
 }
 
 func (s *stand) setTarget(a netip.AddrPort) {

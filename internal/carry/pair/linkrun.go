@@ -18,6 +18,10 @@ var _ flow.Carrier = (*Link)(nil)
 func (l *Link) Carry(c flow.Client, ended func(flow.End)) flow.Carried { return l.carry(c, ended) }
 
 func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
+	via := c.Via
+	if own := l.node.relayIDs(); len(own) > 0 {
+		via = via.Add(own[0])
+	}
 	l.mu.Lock()
 	// A client that another hop gave back is none of those that the next process takes.
 	s, refuse := l.s, l.closed || l.node.draining.Load() && !c.Others || l.node.closing.Load()
@@ -27,7 +31,8 @@ func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	s.add(f) // while the link keeps the session: replaceDrained closes one without flows
 	l.mu.Unlock()
 	f.done = ended
-	f.opening = &opening{Open: wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen}}
+	f.opening = &opening{Open: wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen,
+		Name: c.Name, Via: via, Offset: c.Offset}}
 	if s.noResume {
 		f.sf.NoResume()
 	}

@@ -3,6 +3,7 @@ package pair
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"log/slog"
 	"runtime"
@@ -10,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/loglimit"
 )
@@ -64,6 +66,15 @@ func (p *process) strained() time.Duration { return p.strain.now(time.Now()) }
 func (p *process) hello(session uint64, tunnel string) wire.Hello {
 	return wire.Hello{Lowest: wire.LowestVersion, Highest: wire.HighestVersion, Instance: p.instance,
 		Session: session, Tunnel: tunnel, Release: p.options.Release}
+}
+
+// relayIDs are this host's in a flow.Via, the one in use first; none: it has no key.
+func (p *process) relayIDs() (ids []flow.RelayID) {
+	for _, key := range p.identity.PublicKeys() {
+		digest := sha256.Sum256(key)
+		ids = append(ids, flow.RelayID(digest[:]))
+	}
+	return ids
 }
 
 // randomID is a random number that is not 0.

@@ -60,6 +60,14 @@ func (r *relation) host() host {
 // peerNow is the other end's name: that of its host, where it is known.
 func (r *relation) peerNow() string { return cmp.Or(r.host().name, r.peer) }
 
+// peerSeen is peerNow as of the latest look at the list of peers, within a second: it looks at nothing.
+func (r *relation) peerSeen() string {
+	if h := r.proved.Load(); h != nil {
+		return h.name
+	}
+	return r.peer
+}
+
 // tell writes a line about the session's peer, unless one like it was written just now. err may be
 // nil.
 func (r *relation) tell(level slog.Level, message string, err error) {

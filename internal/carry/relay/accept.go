@@ -178,7 +178,7 @@ func (w *worker) overShares(t *Tunnel, st *tunnelState, e entry) *report.Refusal
 func (w *worker) begin(rt *route, src *source, from netip.AddrPort) *flow {
 	f := w.flows.get()
 	*f = flow{
-		id:         w.relay.flowIDs.Add(1),
+		ident:      ident{id: w.relay.flowIDs.Add(1)},
 		route:      rt,
 		source:     src,
 		client:     from,
@@ -188,6 +188,9 @@ func (w *worker) begin(rt *route, src *source, from netip.AddrPort) *flow {
 		opening:    w.openings.get(),
 	}
 	f.legs[client].fd, f.legs[target].fd = -1, -1
+	if !rt.tunnel.takesNames() { // otherwise takeName follows
+		f.name = report.NewName()
+	}
 	w.place(f)
 	rt.state.total.Add(1)
 	w.relay.live.Add(1)
@@ -199,24 +202,18 @@ func (w *worker) refuse(rt *route, fd int, from netip.AddrPort, reason report.En
 	if w.relay.opts.OnFlows != nil && (listen.Addr().IsUnspecified() || rt.tunnel.Transparent) {
 		listen = localAddr(fd)
 	}
-	w.recordRefusal(rt, from, listen, reason, err)
+	w.recordRefusal(rt, report.Record{Client: report.Address{AddrPort: from}, Listen: report.Address{AddrPort: listen}, Reason: reason, Err: err})
 	closeFD(fd)
 }
 
-func (w *worker) recordRefusal(rt *route, from, listen netip.AddrPort, reason report.EndReason, err error) {
+// recordRefusal records a connection that is no flow; rec has who and why.
+func (w *worker) recordRefusal(rt *route, rec report.Record) {
 	if w.relay.opts.OnFlows == nil {
 		return
 	}
-	w.ended = append(w.ended, report.Record{
-		Tunnel:    rt.tunnel.Name,
-		Client:    report.Address{AddrPort: from},
-		Listen:    report.Address{AddrPort: listen},
-		Start:     time.Now(),
-		ClientLeg: report.UnknownLeg(),
-		TargetLeg: report.UnknownLeg(),
-		Reason:    reason,
-		Err:       err,
-	})
+	rec.Tunnel, rec.Start = rt.tunnel.Name, time.Now()
+	rec.ClientLeg, rec.TargetLeg = report.UnknownLeg(), report.UnknownLeg()
+	w.ended = append(w.ended, rec)
 }
 
 // pauseAccepting stops accepting for a while: a listener that cannot be served

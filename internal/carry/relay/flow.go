@@ -44,6 +44,7 @@ type flow struct {
 	isIntegrity bool        // it is or was an integrity check
 	queued      bool        // on the worker's run list
 	lasting     bool        // Transport.Lasting is still to be called for the target leg
+	nameTaken   bool        // its name is in Relay.flowNames
 	slot        uint32      // index in the worker's table
 	gen         uint32      // of the slot
 
@@ -51,7 +52,7 @@ type flow struct {
 	target netip.AddrPort
 	listen netip.AddrPort // zero: the listener's own address
 
-	id      uint64
+	ident
 	settled time.Duration // just before the last sample if all bytes were acknowledged then; else 0
 
 	start  time.Duration // all times are of the monotonic clock

@@ -199,7 +199,7 @@ func (r *Relay) heldRoute(s HeldSYN) *route {
 func (w *worker) openHeld(rt *route, s HeldSYN, syn heldKey) {
 	src, refused := w.mayOpen(rt, s)
 	if refused != nil {
-		w.recordRefusal(rt, s.From, s.To, refused.Reason, refused.Err)
+		w.recordRefusal(rt, report.Record{Client: report.Address{AddrPort: s.From}, Listen: report.Address{AddrPort: s.To}, Reason: refused.Reason, Err: refused.Err})
 		w.relay.held.end(syn)
 		s.Answer(refused)
 		return

@@ -424,13 +424,16 @@ func TestIntegrityCheckBehindProxyHeader(t *testing.T) {
 	header := proxyproto.AppendHeader(nil, 1, proxyproto.Header{
 		Source: netip.MustParseAddrPort("192.0.2.1:1234"), Destination: netip.MustParseAddrPort("192.0.2.2:5678"),
 	})
-	onward := proxyproto.AppendHeader(nil, 2, proxyproto.Header{
+	onward := proxyproto.Header{
 		Source: netip.MustParseAddrPort("192.0.2.1:1234"), Destination: netip.MustParseAddrPort("192.0.2.2:5678"),
-	})
+	}
+	named := string(namedHeader(onward, uniqueID))
 	for _, pieces := range [][]string{
 		{string(header) + testHello},
 		{string(header), testHello},
 		{string(header[:9]), string(header[9:]) + testHello[:3], testHello[3:]},
+		{named + testHello},
+		{named[:40], named[40:] + testHello[:3], testHello[3:]},
 	} {
 		g, server := stoppedIntegrityRig(t, proxied)
 		c := dial(t, g.addr)
@@ -448,14 +451,17 @@ func TestIntegrityCheckBehindProxyHeader(t *testing.T) {
 		}
 		check.goOn <- true
 		write(t, c, []byte("data"))
-		expect(t, s, append(bytes.Clone(onward), "data"...)) // the header once
+		expectHeader(t, s, onward) // once
+		expect(t, s, []byte("data"))
 		c.Close()
 	}
 	// A header with bytes of a flow behind it.
 	g, _ := integrityRig(t, proxied)
 	c := dial(t, g.addr)
 	write(t, c, append(bytes.Clone(header), "data"...))
-	expect(t, g.accept(), append(bytes.Clone(onward), "data"...))
+	s := g.accept()
+	expectHeader(t, s, onward)
+	expect(t, s, []byte("data"))
 }
 
 // The end of the relay ends its checks.

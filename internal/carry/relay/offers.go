@@ -239,7 +239,7 @@ func (w *worker) givenBack(f *flow, e report.End) {
 		return
 	}
 	p := f.paired
-	p.ended, p.byPeer = true, e.ByPeer
+	p.ended, p.byPeer, p.peer = true, e.ByPeer, cmp.Or(e.Peer, p.peer)
 	f.paired, o.offers.before = nil, p
 	f.phase = phaseWaiting
 	w.timers.remove(f)

@@ -63,7 +63,7 @@ func TestGivenBackClientGoesToTheNextHop(t *testing.T) {
 	nettest.Must(t, client.CloseWrite())
 	one.giveBack(lost)
 	two := second.next(t)
-	if c := two.client; c.From != from || c.Listen != to || string(c.Early) != "early" || !c.Others {
+	if c := two.client; c.From != from || c.Listen != to || string(c.Early) != "early" || !c.Others || c.Name != one.client.Name || c.Name.IsZero() {
 		t.Errorf("the second carrier got %+v", c)
 	}
 	far := connOf(t, two.client.FD)

@@ -81,6 +81,7 @@ func (w *worker) readHeader(f *flow) {
 		h, used, err := proxyproto.Parse(o.header)
 		switch {
 		case err == nil:
+			w.takeName(f, report.NameOf(proxyproto.Extension(o.header[:used], proxyproto.UniqueID)), nameHolder{})
 			o.header = o.header[used:]
 			if !h.Local {
 				o.source, o.dest = h.Source, h.Destination
@@ -537,7 +538,7 @@ func (w *worker) queueHeader(f *flow, o *opening) {
 		if o.source.IsValid() {
 			h.Source, h.Destination = o.source, o.dest
 		}
-		header := proxyproto.AppendHeader(nil, int(version), h)
+		header := f.proxyHeader(version, h)
 		f.dirs[up].bytes = -int64(len(header)) // only payload counts
 		o.header = append(header, o.header...)
 	}
@@ -548,6 +549,16 @@ func (w *worker) queueHeader(f *flow, o *opening) {
 	if o.source.IsValid() {
 		f.client = o.source
 	}
+}
+
+// proxyHeader is the PROXY header for the target. In version 2 it has the flow's name, as text, which
+// programs show as it is.
+func (f *flow) proxyHeader(version ProxyVersion, h proxyproto.Header) []byte {
+	header := proxyproto.AppendHeader(nil, int(version), h)
+	if version == ProxyV2 {
+		header = proxyproto.AppendExtension(header, proxyproto.UniqueID, []byte(f.name.String()))
+	}
+	return header
 }
 
 // passOnResets applies the resets that a leg's peer has sent while the flow was

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"net/netip"
 	"sync/atomic"
 
@@ -26,6 +27,7 @@ const wanSide = "wan"
 type paired struct {
 	carrier report.Carried
 	leg     side                             // of this relay's socket
+	peer    string                           // the other relay; empty: not known yet
 	client  *source                          // has the limits of a source, if the flow's source is a peer; else nil
 	answer  chan<- pairAnswer                // of OpenPaired; nil once it has one
 	seen    report.Figures                   // as of the latest look, and of its end
@@ -44,7 +46,7 @@ func (p *paired) lane() side { return p.leg.other() }
 // opening is kept for that.
 func (w *worker) carry(f *flow, hop uint16) {
 	o, l, t := f.opening, &f.legs[client], f.route.tunnel
-	c := report.Client{From: f.client, Listen: w.listenAddr(f), Early: append([]byte(nil), o.header...), Deadline: t.ConnectTimeout,
+	c := report.Client{Name: f.name, From: f.client, Listen: w.listenAddr(f), Early: append([]byte(nil), o.header...), Deadline: t.ConnectTimeout,
 		Others: len(f.route.targets) > 1}
 	if o.source.IsValid() {
 		c.From, c.Listen = o.source, o.dest
@@ -122,7 +124,7 @@ func (w *worker) carried(slot, gen uint32, e report.End) {
 		return
 	}
 	p := f.paired
-	p.ended = true
+	p.ended, p.peer = true, cmp.Or(e.Peer, p.peer)
 	p.seen.Resumes, p.seen.Outage = e.Resumes, e.Outage
 	p.sent = &report.LegRecord{CongestionControl: e.CongestionControl, BytesSent: e.Lanes.BytesSent,
 		BytesRetransmitted: e.Lanes.BytesRetransmitted, Retransmits: e.Lanes.Retransmits}
@@ -174,7 +176,7 @@ func (w *worker) lookAtPaired(f *flow) {
 	}
 	p := f.paired
 	now := p.carrier.Figures()
-	p.seen = now
+	p.seen, p.peer = now, cmp.Or(now.Peer, p.peer)
 	f.dirs[up].bytes, f.dirs[down].bytes = now.BytesUp, now.BytesDown
 	f.dirs[p.leg].held = int(now.Retained)
 	f.active = max(f.active, w.now-now.Idle)
@@ -246,6 +248,7 @@ func (f *flow) pairedRecord(rec *report.Record) {
 	}
 	legs[p.lane()].Side = wanSide
 	legs[p.lane()].RTT = p.seen.RTT
+	rec.Peer = p.peer
 	rec.Resumes, rec.Outage = int64(p.seen.Resumes), p.seen.Outage
 }
 
@@ -264,6 +267,14 @@ func (f *flow) sampleLane(s *report.Sample) {
 	if f.carried() && f.paired.seen.Lanes > 1 {
 		s.Lanes = f.paired.carrier.EachLane()
 	}
+}
+
+// peer is the other relay of the pair that carries the flow; empty: there is none, or it is not known yet.
+func (f *flow) peer() string {
+	if f.paired == nil {
+		return ""
+	}
+	return f.paired.peer
 }
 
 // pairSnapshot is the part of a flow's snapshot that only a paired flow has.

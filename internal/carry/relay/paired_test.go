@@ -494,7 +494,7 @@ func TestFarFlows(t *testing.T) {
 	got, f, err := g.open(atNear)
 	nettest.Must(t, err)
 	target := g.accept()
-	expect(t, target, proxyproto.AppendHeader(nil, 2, proxyproto.Header{Source: atNear.Client, Destination: atNear.Listen}))
+	expectHeader(t, target, proxyproto.Header{Source: atNear.Client, Destination: atNear.Listen})
 	if got.To != addrOf(g.target) || got.Reset != nil {
 		t.Errorf("the target is %+v", got)
 	}
@@ -547,7 +547,7 @@ func TestPeersShare(t *testing.T) {
 	})
 	ask := func(peer string, client int) (*carriedFlow, error) {
 		o := atNear
-		o.Peer, o.Client = peer, netip.AddrPortFrom(sourceNumber(client), 1234)
+		o.Share, o.Client = peer, netip.AddrPortFrom(sourceNumber(client), 1234)
 		_, f, err := g.open(o)
 		return f, err
 	}

@@ -240,10 +240,11 @@ func (w *worker) openPaired(rt *route, o report.Open, until time.Duration, answe
 	if refused != nil {
 		rt.state.denied.Add(1)
 	} else {
-		e, refused = w.enterFor(rt, o.Client.Addr(), o.Peer)
+		e, refused = w.enterFor(rt, o.Client.Addr(), o.Share)
 	}
 	if refused != nil {
-		w.recordRefusal(rt, o.Client, o.Listen, refused.Reason, refused.Err)
+		w.recordRefusal(rt, report.Record{Name: o.Name, Peer: o.Peer, Client: report.Address{AddrPort: o.Client}, Listen: report.Address{AddrPort: o.Listen},
+			Reason: refused.Reason, Err: refused.Err})
 		answers <- pairAnswer{refused: refused}
 		return 0, 0, false
 	}
@@ -252,7 +253,8 @@ func (w *worker) openPaired(rt *route, o report.Open, until time.Duration, answe
 	if f.isIntegrity {
 		rt.state.integrity.total.Add(1)
 	}
-	f.paired = &paired{carrier: o.Carried, leg: target, answer: answers}
+	w.takeName(f, o.Name, nameHolder{peer: o.Peer, carried: o.Carried})
+	f.paired = &paired{carrier: o.Carried, leg: target, answer: answers, peer: o.Peer}
 	if e.limit != e.share {
 		f.paired.client = e.limit
 	}
@@ -314,7 +316,7 @@ func (w *worker) sendHeader(f *flow) bool {
 	if version == ProxyNone {
 		return true
 	}
-	header := proxyproto.AppendHeader(nil, int(version), proxyproto.Header{Source: f.client, Destination: f.listen})
+	header := f.proxyHeader(version, proxyproto.Header{Source: f.client, Destination: f.listen})
 	n, errno := socket.Send(int(f.legs[target].fd), header, 0)
 	switch {
 	case errno != 0:

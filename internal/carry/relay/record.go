@@ -39,7 +39,7 @@ func (w *worker) account(f *flow) {
 	if w.relay.opts.OnFlows == nil {
 		return
 	}
-	rec.Flow = report.ID(f.id)
+	rec.Flow, rec.Name = report.ID(f.id), f.name
 	rec.Tunnel = f.route.tunnel.Name
 	rec.Client = report.Address{AddrPort: f.origin()}
 	rec.Listen = report.Address{AddrPort: w.listenAddr(f)}

@@ -53,6 +53,7 @@ type Relay struct {
 	sources       sources
 	held          heldFlows
 	flowIDs       atomic.Uint64 // the last one given out
+	flowNames     flowNames
 	acceptErrors  errnoCounts
 	sampling      sampling
 	shed          atomic.Pointer[shedding]

@@ -89,7 +89,7 @@ func (w *worker) sample(from int, into []report.Sample, t turn) (n, next int) {
 func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now time.Duration, wall time.Time) {
 	w.lookAtPaired(f)
 	s.Lanes = nil
-	s.ID = report.ID(f.id)
+	s.ID, s.Name, s.Peer = report.ID(f.id), f.name, f.peer()
 	s.Tunnel = f.route.tunnel.Name
 	s.State = f.state()
 	s.Client, s.Listen, s.Target = f.origin(), w.listenAddr(f), f.target

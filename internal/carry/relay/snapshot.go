@@ -37,7 +37,9 @@ type MemorySnapshot struct {
 
 // FlowSnapshot is one flow.
 type FlowSnapshot struct {
-	ID          uint64          `json:"id"` // of this process
+	ID          uint64          `json:"id"`             // of this process
+	Name        report.Name     `json:"name,omitzero"`  // the same in every relay that carries the flow
+	Peer        string          `json:"peer,omitempty"` // the other relay of its pair
 	Tunnel      string          `json:"tunnel"`
 	State       string          `json:"state"` // header, dialing, check, open, client-ended, target-ended, delivering, resetting, parked or resuming
 	Client      netip.AddrPort  `json:"client"`
@@ -239,6 +241,8 @@ func (w *worker) flowSnapshot(f *flow, now time.Duration) FlowSnapshot {
 	w.lookAtPaired(f)
 	return FlowSnapshot{
 		ID:          f.id,
+		Name:        f.name,
+		Peer:        f.peer(),
 		Tunnel:      f.route.tunnel.Name,
 		State:       f.state(),
 		Client:      f.origin(),

@@ -349,6 +349,7 @@ func (w *worker) forget(f *flow) {
 	}
 	w.timers.remove(f)
 	w.unration(f)
+	w.leaveName(f)
 	s := &w.slots[f.slot]
 	s.flow = nil
 	s.gen = (s.gen + 1) & (1<<(32-kindBits) - 1)

@@ -146,12 +146,12 @@ func (l *flowLog) write(r flow.Record) {
 }
 
 func (l *flowLog) refused(r flow.Record) {
-	attrs := []slog.Attr{
+	attrs := append([]slog.Attr{
 		slog.String("tunnel", r.Tunnel),
 		slog.String("client", r.Client.String()),
 		slog.String("listen", r.Listen.String()),
 		slog.String("reason", string(r.Reason)),
-	}
+	}, nameAttrs(r)...)
 	if r.Err != nil {
 		attrs = append(attrs, slog.String("error", r.Err.Error()))
 	}
@@ -170,6 +170,7 @@ func flowAttrs(r flow.Record) []slog.Attr {
 	if r.Hop != "" && r.Hop != r.Target.String() { // a name, of which target is one address
 		attrs = append(attrs, slog.String("hop", r.Hop))
 	}
+	attrs = append(attrs, nameAttrs(r)...)
 	seconds := r.Elapsed.Seconds()
 	attrs = append(attrs,
 		slog.Time("start", r.Start),
@@ -190,6 +191,17 @@ func flowAttrs(r flow.Record) []slog.Attr {
 	attrs = append(attrs, slog.String("end", string(r.Reason)), slog.String("ended_by", r.EndedBy()))
 	if r.Err != nil {
 		attrs = append(attrs, slog.String("error", r.Err.Error()))
+	}
+	return attrs
+}
+
+// nameAttrs are a flow's name, and the other relay of its pair.
+func nameAttrs(r flow.Record) (attrs []slog.Attr) {
+	if !r.Name.IsZero() {
+		attrs = append(attrs, slog.String("name", r.Name.String()))
+	}
+	if r.Peer != "" {
+		attrs = append(attrs, slog.String("peer", r.Peer))
 	}
 	return attrs
 }

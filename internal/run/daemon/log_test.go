@@ -120,11 +120,13 @@ func logLines(t *testing.T, json bool, feed func(l *flowLog)) string {
 func TestLineOfAFlow(t *testing.T) {
 	nettest.CheckLeaks(t)
 	got := logLines(t, false, func(l *flowLog) {
-		l.add([]flow.Record{record(flow.EndClean, nil), record(flow.EndTargetReset, errors.New("connection reset by peer"))})
+		paired := record(flow.EndTargetReset, errors.New("connection reset by peer"))
+		paired.Name, paired.Peer = flow.NameOf([]byte("5f3a0000-0001-4002-8003-0000000000ff")), "site-b/b1"
+		l.add([]flow.Record{record(flow.EndClean, nil), paired})
 		l.add([]flow.Record{{Tunnel: "db", Client: flow.Address{AddrPort: netip.MustParseAddrPort("10.0.0.1:4000")}, Start: time.Unix(0, 0).UTC(), ClientLeg: flow.UnknownLeg(), TargetLeg: flow.UnknownLeg(), Reason: flow.EndTargetUnknown}})
 	})
 	want := `level=INFO msg=flow tunnel=db client=10.0.0.1:4000 target=[2001:db8::1]:6000 start=2030-01-02T03:04:05.000Z elapsed_seconds=2 bytes_up=1000000 bytes_down=500 goodput_up_bps=4000000 goodput_down_bps=2000 client_side=lan client_rtt_seconds=0.00015 client_min_rtt_seconds=0.0001 client_retransmits=0 client_cc=cubic target_side=wan target_rtt_seconds=0.063 target_min_rtt_seconds=0.0625 target_retransmits=7 target_cc=bbr end=end ended_by=both
-level=INFO msg=flow tunnel=db client=10.0.0.1:4000 target=[2001:db8::1]:6000 start=2030-01-02T03:04:05.000Z elapsed_seconds=2 bytes_up=1000000 bytes_down=500 goodput_up_bps=4000000 goodput_down_bps=2000 client_side=lan client_rtt_seconds=0.00015 client_min_rtt_seconds=0.0001 client_retransmits=0 client_cc=cubic target_side=wan target_rtt_seconds=0.063 target_min_rtt_seconds=0.0625 target_retransmits=7 target_cc=bbr end=target-reset ended_by=target error="connection reset by peer"
+level=INFO msg=flow tunnel=db client=10.0.0.1:4000 target=[2001:db8::1]:6000 name=5f3a0000-0001-4002-8003-0000000000ff peer=site-b/b1 start=2030-01-02T03:04:05.000Z elapsed_seconds=2 bytes_up=1000000 bytes_down=500 goodput_up_bps=4000000 goodput_down_bps=2000 client_side=lan client_rtt_seconds=0.00015 client_min_rtt_seconds=0.0001 client_retransmits=0 client_cc=cubic target_side=wan target_rtt_seconds=0.063 target_min_rtt_seconds=0.0625 target_retransmits=7 target_cc=bbr end=target-reset ended_by=target error="connection reset by peer"
 level=INFO msg=flow tunnel=db client=10.0.0.1:4000 start=1970-01-01T00:00:00.000Z elapsed_seconds=0 bytes_up=0 bytes_down=0 end=target-unresolved ended_by=target
 `
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -185,7 +187,9 @@ func TestRefusalsAreCountedNotRepeated(t *testing.T) {
 		for range 5 {
 			l.refused(denied)
 		}
-		l.refused(record(flow.EndFlowLimit, nil)) // another kind gets its own line
+		limit := record(flow.EndFlowLimit, nil) // another kind gets its own line
+		limit.Name, limit.Peer = flow.NameOf([]byte("5f3a0000-0001-4002-8003-0000000000ff")), "site-a"
+		l.refused(limit)
 		now = now.Add(loglimit.Pause)
 		l.refused(denied)
 		l.refused(denied)
@@ -193,7 +197,7 @@ func TestRefusalsAreCountedNotRepeated(t *testing.T) {
 		l.refusals.Flush()
 	})
 	want := `level=WARN msg="connection refused" tunnel=db client=10.0.0.1:4000 listen=10.0.0.2:6000 reason=denied
-level=WARN msg="connection refused" tunnel=db client=10.0.0.1:4000 listen=10.0.0.2:6000 reason=flow-limit
+level=WARN msg="connection refused" tunnel=db client=10.0.0.1:4000 listen=10.0.0.2:6000 reason=flow-limit name=5f3a0000-0001-4002-8003-0000000000ff peer=site-a
 level=WARN msg="connection refused" tunnel=db client=10.0.0.1:4000 listen=10.0.0.2:6000 reason=denied suppressed=4
 level=WARN msg="more connections refused" tunnel=db reason=denied suppressed=1
 `

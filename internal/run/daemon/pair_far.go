@@ -172,7 +172,7 @@ func (t *farTunnel) Clear() bool { return t.admits.Load().clear }
 
 // Dial implements pair.Acceptor.
 func (t *farTunnel) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
-	o.Peer = sharer(t.admits.Load().peers, o.Peer)
+	o.Share = sharer(t.admits.Load().peers, o.Peer)
 	return t.pairs.relay.OpenPaired(ctx, o)
 }
 
