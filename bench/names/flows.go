@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/bench/kit"
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/proxyproto"
@@ -131,7 +133,14 @@ func (w *world) open(ctx context.Context, k kind, id []byte) (c *client, err err
 		}
 		return err
 	})
-	if err != nil {
+	answers := k != refused && k != targetResets
+	switch {
+	case errors.Is(err, unix.ECONNRESET): // before the program has looked at its connection
+		if answers {
+			c.broken = err
+		}
+		return c, nil
+	case err != nil:
 		return nil, err
 	}
 	var hello []byte
@@ -149,7 +158,7 @@ func (w *world) open(ctx context.Context, k kind, id []byte) (c *client, err err
 	if err == nil {
 		_, err = io.ReadFull(c.conn, make([]byte, 1))
 	}
-	switch answers := k != refused && k != targetResets; {
+	switch {
 	case answers || errors.Is(err, os.ErrDeadlineExceeded):
 		c.broken = err
 	case err == nil:
@@ -160,6 +169,9 @@ func (w *world) open(ctx context.Context, k kind, id []byte) (c *client, err err
 
 // end ends a flow as its kind does.
 func (c *client) end() {
+	if c.conn == nil {
+		return
+	}
 	defer c.conn.Close()
 	switch {
 	case c.broken != nil:
