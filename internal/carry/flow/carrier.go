@@ -41,6 +41,10 @@ type Client struct {
 	// of the client and sends nothing that it has said, so that no request reaches two targets, and it
 	// gives the client back (see End.Back) once the hop is lost or suspect or refuses the flow.
 	Others bool
+	// Opened hears that the far relay has a target, whose address the figures have from now on. It is
+	// called once at most, before anything of the flow's end, with the flow's lock held: it must neither
+	// block nor ask the carrier. Nil: nobody asks.
+	Opened func()
 	Legs   LegOptions
 }
 

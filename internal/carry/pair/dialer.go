@@ -297,7 +297,7 @@ func (d dialer) overloaded(err error) error {
 // lane, since the far end waits as long, and of which tunnel it is.
 func (r *relation) nearHello(o LinkOptions) wire.Hello {
 	h := r.node.hello(r.id, o.Tunnel)
-	h.Resume, h.Features, h.Origin = r.waits(o), r.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld|wire.FeatureSent|wire.FeatureTrouble|wire.FeatureAddress, o.Origin
+	h.Resume, h.Features, h.Origin = r.waits(o), r.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld|wire.FeatureSent|wire.FeatureTrouble|wire.FeatureAddress|wire.FeatureTrace, o.Origin
 	h.Features &^= r.node.options.Without
 	h.Boot = r.node.options.Boot
 	return h

@@ -104,6 +104,7 @@ func (fr *farPart) takeTarget(t flow.Target, ahead []byte) error {
 	f.leg.options, f.target = withDefaults(t.Legs), t.To.String()
 	f.done = t.Ended
 	if err := f.leg.take(t.FD); err != nil {
+		t.Legs.Joint.Cut(flow.EndNoResources, err)
 		unix.Close(t.FD)
 		f.leg.fd = -1
 		return err

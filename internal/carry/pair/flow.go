@@ -205,6 +205,7 @@ func (nr *nearPart) client() *flow.Client {
 type opening struct {
 	wire.Open                    // near
 	client    *flow.Client       // near: of a held flow, see hold; else nil
+	opened    func()             // near: of the client
 	cancel    context.CancelFunc // far: of the dial; nil: it has not begun
 	gone      bool               // far: the near relay does not know the flow
 }

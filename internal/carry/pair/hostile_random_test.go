@@ -26,7 +26,7 @@ func TestRandomFromPeer(t *testing.T) {
 	if testing.Short() {
 		count /= 10
 	}
-	s := newStand(t)
+	s := newStand(t, func(_ *stand, o *pair.Options, _ *pair.LinkOptions) { o.Trace = tracedAs("main") })
 	s.serve(echo)
 	noisy := newKeyring(t)
 	s.farKeys.mu.Lock()

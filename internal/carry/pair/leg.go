@@ -125,11 +125,16 @@ func (lg *leg) await() {
 	f.cond.wait(&f.mu)
 }
 
-// fail takes a failure of the flow's own socket.
+// fail takes a failure of the flow's own socket. If that joins two parts of a flow, the other part has
+// said why.
 func (lg *leg) fail(err error) {
 	f := lg.f
 	lg.broken = true
-	f.sf.LocalReset(legCause(f.s.near, err))
+	c := legCause(f.s.near, err)
+	if reason, why := lg.options.Joint.Cause(); reason != "" {
+		c = cause(reason, why)
+	}
+	f.sf.LocalReset(c)
 }
 
 // checkFailed looks at a socket that has an error and that nobody reads.
@@ -174,7 +179,10 @@ func (lg *leg) close() bool {
 		lg.sleep()
 		return true
 	}
-	setReset(lg.fd, !clean)
+	if setReset(lg.fd, !clean); !clean {
+		c, _ := f.sf.Cause()
+		lg.options.Joint.Cut(reasonOf(c))
+	}
 	f.s.node.poller.remove(lg.fd)
 	if lg.options.Closing != nil {
 		lg.options.Closing(lg.fd)

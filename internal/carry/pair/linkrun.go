@@ -23,15 +23,16 @@ func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 		via = via.Add(own[0])
 	}
 	l.mu.Lock()
-	// A client that another hop gave back is none of those that the next process takes.
-	s, refuse := l.s, l.closed || l.node.draining.Load() && !c.Others || l.node.closing.Load()
+	// A client that another hop gave back, or that comes from another pair, is none of those that the next
+	// process takes.
+	s, refuse := l.s, l.closed || l.node.draining.Load() && !c.Others && c.Legs.Joint == nil || l.node.closing.Load()
 	f := newFlow(s, l.flowID.Add(1), c.Legs)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.add(f) // while the link keeps the session: replaceDrained closes one without flows
 	l.mu.Unlock()
 	f.done = ended
-	f.opening = &opening{Open: wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen,
+	f.opening = &opening{opened: c.Opened, Open: wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen,
 		Name: c.Name, Via: via, Offset: c.Offset}}
 	if s.noResume {
 		f.sf.NoResume()
@@ -44,6 +45,7 @@ func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	l.node.flowsNow.Add(1)
 	err := f.leg.take(c.FD)
 	if err != nil {
+		c.Legs.Joint.Cut(flow.EndNoResources, err)
 		unix.Close(c.FD)
 		f.leg.fd = -1
 	}

@@ -80,8 +80,12 @@ func (f *Flow) take(m wire.Message) {
 	case wire.MessageOpened:
 		if f.s.near {
 			f.near.targetFound()
+			o := f.opening
 			f.target, f.opening, f.moved = m.Text, nil, stampNow()
 			f.phase.take(eventOpened)
+			if o != nil && o.opened != nil {
+				o.opened()
+			}
 		}
 	case wire.MessageRefused:
 		c := told(f.s.near, m)

@@ -49,6 +49,9 @@ type Options struct {
 	// a near relay. With FateInOrder come the flows of it that are owed, as Owed has them. Nil: this
 	// process follows none.
 	Fate func(instance uint64, near NearSession) (fate Fate, owed []byte)
+	// Trace is this process's part of the trace of a flow that the other relay asks about, and the parts of
+	// the relays behind this one, which may take until ctx ends. Nil: there is none.
+	Trace func(ctx context.Context, f flow.Carried) flow.Trace
 	// ParkAfter is the silence after which a flow gives its lane back.
 	ParkAfter time.Duration
 	// StripeAfter is how many bytes a flow moves before it gets more than one lane.

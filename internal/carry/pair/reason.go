@@ -30,13 +30,13 @@ func cause(r flow.EndReason, err error) stream.Cause {
 	return c
 }
 
-// What the other end of a flow can know is a reason that it may give. Nobody tells
-// peer-restarted: the relay that stays finds it.
+// What the other end of a flow can know is a reason that it may give. Those of pairs are of another one,
+// where the flow passes several.
 var (
 	eitherTells = []flow.EndReason{flow.EndNoLocalPort, flow.EndNoResources, flow.EndIdle, flow.EndHalfClosed,
 		flow.EndStalled, flow.EndDrain, flow.EndDenied, flow.EndFlowLimit, flow.EndRateLimit, flow.EndShed,
-		flow.EndWANLost, flow.EndDamaged}
-	nearTells = append(slices.Clone(eitherTells), flow.EndClientReset, flow.EndClientTimeout, flow.EndBadProxyHeader, flow.EndPairDown)
+		flow.EndWANLost, flow.EndDamaged, flow.EndPairDown, flow.EndPeerRefused, flow.EndPeerRestarted}
+	nearTells = append(slices.Clone(eitherTells), flow.EndClientReset, flow.EndClientTimeout, flow.EndBadProxyHeader)
 	farTells  = append(slices.Clone(eitherTells), flow.EndTargetReset, flow.EndTargetTimeout, flow.EndTargetRefused,
 		flow.EndTargetUnreached, flow.EndTargetUnknown, flow.EndLoop, flow.EndNoHop)
 )

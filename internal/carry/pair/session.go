@@ -24,6 +24,7 @@ type session struct {
 	outbox
 	registry
 	pool
+	traces traces
 	*nearSide
 	*farSide
 

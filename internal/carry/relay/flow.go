@@ -66,6 +66,7 @@ type flow struct {
 	opening *opening // while dialing
 	serving *serving // while it is an integrity check
 	paired  *paired  // of a flow that a carrier carries
+	chain   *chain   // of a flow that comes from one pair and goes on to another; else nil
 	held    *held    // until the client connects, if its SYN was held
 	closing *closing // once the flow has failed
 	ration  *ration  // while memory is short

@@ -33,6 +33,7 @@ type offers struct {
 	refused bool          // one has refused it, or has not answered in time: it does not wait
 	asked   bool          // the present carrier was asked for the client
 	last    bool          // no other hop was left when the present one got the flow
+	overdue bool          // that one has had all its time
 	before  *paired       // the state at the latest
 	place   *list.Element // in waiters
 }
@@ -85,6 +86,9 @@ func (ws *waiters) remove(f *flow) {
 func (w *worker) beginOffers(f *flow) {
 	o := f.opening
 	o.deadline = w.now + f.route.tunnel.ConnectTimeout
+	if f.chain != nil {
+		o.deadline = min(o.deadline, f.chain.until)
+	}
 	o.order, o.offers.refused = o.inline[:0], false
 	w.timers.remove(f)
 	w.offerNext(f)
@@ -100,7 +104,7 @@ func (w *worker) offerNext(f *flow) {
 	case len(left) > 0 && w.now < o.deadline:
 		o.order = append(o.order, left[0])
 		o.attempt = w.now + (o.deadline-w.now)/time.Duration(len(left))
-		o.offers.asked, o.offers.last = false, len(left) == 1
+		o.offers.asked, o.offers.overdue, o.offers.last = false, false, len(left) == 1
 		w.carry(f, left[0])
 	case o.offers.refused:
 		f.paired = o.offers.before
@@ -117,6 +121,9 @@ func (w *worker) awaitHop(f *flow) {
 	f.phase = phaseWaiting
 	f.leaveHop()
 	until := f.start + w.hopPatience(f.route)
+	if f.chain != nil {
+		until = min(until, f.chain.until)
+	}
 	if w.now >= until {
 		w.waitedInVain(f)
 		return
@@ -286,7 +293,13 @@ func (w *worker) offerDue(f *flow) {
 		w.timers.schedule(f, o.attempt)
 		return
 	}
-	if !o.offers.last && !o.offers.asked {
+	switch {
+	case f.chain != nil && o.offers.overdue:
+		w.abort(f, report.EndTargetUnreached, errors.New("the next relay has not answered in time"))
+		return
+	case o.offers.last:
+		o.offers.overdue = true // its far relay refuses the flow about now
+	case !o.offers.asked:
 		o.offers.asked = true
 		f.paired.carrier.GiveBack()
 	}

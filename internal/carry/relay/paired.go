@@ -48,7 +48,10 @@ func (w *worker) carry(f *flow, hop uint16) {
 	o, l, t := f.opening, &f.legs[client], f.route.tunnel
 	c := report.Client{Name: f.name, From: f.client, Listen: w.listenAddr(f), Early: append([]byte(nil), o.header...), Deadline: t.ConnectTimeout,
 		Others: len(f.route.targets) > 1}
-	if o.source.IsValid() {
+	switch {
+	case f.chain != nil:
+		w.carryOn(f, &c)
+	case o.source.IsValid():
 		c.From, c.Listen = o.source, o.dest
 		f.client = o.source
 	}
@@ -97,8 +100,11 @@ func (w *worker) releaseLeg(l *leg) int {
 
 // pairLegs is how the carrier treats the flow's leg.
 func (w *worker) pairLegs(f *flow) report.LegOptions {
-	p, start, setup := f.paired, f.start, f.legs[f.paired.leg].setup
 	r := w.relay
+	if f.chain != nil {
+		return report.LegOptions{ResetDrain: r.opts.ResetDrainTimeout, Joint: f.chain.joint}
+	}
+	p, start, setup := f.paired, f.start, f.legs[f.paired.leg].setup
 	return report.LegOptions{
 		ResetDrain: r.opts.ResetDrainTimeout,
 		Closing: func(fd int) {
@@ -125,11 +131,14 @@ func (w *worker) carried(slot, gen uint32, e report.End) {
 	}
 	p := f.paired
 	p.ended, p.peer = true, cmp.Or(e.Peer, p.peer)
+	sent := laneRecord(&e)
+	p.sent = &sent
+	if w.reached(f, e.Target); f.joined() {
+		w.halfOver(f, e)
+		return
+	}
 	p.seen.Resumes, p.seen.Outage = e.Resumes, e.Outage
-	p.sent = &report.LegRecord{CongestionControl: e.CongestionControl, BytesSent: e.Lanes.BytesSent,
-		BytesRetransmitted: e.Lanes.BytesRetransmitted, Retransmits: e.Lanes.Retransmits}
 	f.dirs[up].bytes, f.dirs[down].bytes, f.dirs[p.leg].held = e.BytesUp, e.BytesDown, 0
-	w.reached(f, e.Target)
 	if e.Reason != report.EndClean {
 		p.byPeer = e.ByPeer && f.close().reason == ""
 		f.fail(e.Reason, e.Err)
@@ -137,8 +146,11 @@ func (w *worker) carried(slot, gen uint32, e report.End) {
 	w.closeFlow(f, 0)
 }
 
-// endPaired makes the carrier reset a flow that the relay ends.
+// endPaired makes the carriers reset a flow that the relay ends.
 func (w *worker) endPaired(f *flow) {
+	if f.chain != nil {
+		w.endChain(f)
+	}
 	p := f.paired
 	if p == nil || p.ended {
 		return
@@ -176,9 +188,13 @@ func (w *worker) lookAtPaired(f *flow) {
 	}
 	p := f.paired
 	now := p.carrier.Figures()
+	f.dirs[p.leg].held = int(now.Retained)
+	if f.joined() {
+		now = f.chain.with(now)
+		f.dirs[down].held = int(f.chain.seen.Retained)
+	}
 	p.seen, p.peer = now, cmp.Or(now.Peer, p.peer)
 	f.dirs[up].bytes, f.dirs[down].bytes = now.BytesUp, now.BytesDown
-	f.dirs[p.leg].held = int(now.Retained)
 	f.active = max(f.active, w.now-now.Idle)
 	if now.State == report.StateDialing {
 		f.active = w.now // connect_timeout bounds that
@@ -200,6 +216,9 @@ func (w *worker) reached(f *flow, at netip.AddrPort) {
 			w.leaveOpening(f)
 			w.schedule(f)
 		}
+		if f.chain != nil {
+			w.joinHalves(f)
+		}
 	}
 }
 
@@ -208,6 +227,15 @@ func (f *flow) sockets(look func(fds [2]int)) {
 	p := f.paired
 	if !f.carried() {
 		look([2]int{int(f.legs[client].fd), int(f.legs[target].fd)})
+		return
+	}
+	if f.joined() {
+		f.chain.from.Inspect(func(_, fromLane int, fromAdd report.Counters) {
+			p.carrier.Inspect(func(_, lane int, add report.Counters) {
+				f.chain.add, p.add = fromAdd, add
+				look([2]int{fromLane, lane})
+			})
+		})
 		return
 	}
 	p.carrier.Inspect(func(leg, lane int, add report.Counters) {
@@ -225,12 +253,12 @@ func (f *flow) sockets(look func(fds [2]int)) {
 func (f *flow) inOutage() bool { return f.paired != nil && f.paired.seen.State == report.StateResuming }
 
 // isLane reports whether a side of the flow is a lane.
-func (f *flow) isLane(s side) bool { return f.carried() && f.paired.lane() == s }
+func (f *flow) isLane(s side) bool { return f.carried() && (f.paired.lane() == s || f.chain != nil) }
 
 // waitsForPath reports whether a flow of a pair delivers nothing because of the path between two
 // relays, at the moment.
 func (f *flow) waitsForPath() bool {
-	return f.phase == phaseWaiting || f.carried() && f.paired.carrier.WaitsForPath()
+	return f.phase == phaseWaiting || f.carried() && f.paired.carrier.WaitsForPath() || f.joined() && f.chain.from.WaitsForPath()
 }
 
 // pairedRecord fills in what a record has of a paired flow.
@@ -248,8 +276,20 @@ func (f *flow) pairedRecord(rec *report.Record) {
 	}
 	legs[p.lane()].Side = wanSide
 	legs[p.lane()].RTT = p.seen.RTT
-	rec.Peer = p.peer
+	rec.Peer = f.peer()
 	rec.Resumes, rec.Outage = int64(p.seen.Resumes), p.seen.Outage
+	if c := f.chain; c != nil {
+		if c.end != nil {
+			rec.ClientLeg = laneRecord(c.end)
+		}
+		rec.ClientLeg.Side, rec.ClientLeg.RTT = wanSide, c.seen.RTT
+	}
+}
+
+// laneRecord is what an end says of the lanes of its carrier.
+func laneRecord(e *report.End) report.LegRecord {
+	return report.LegRecord{Side: wanSide, CongestionControl: e.CongestionControl, BytesSent: e.Lanes.BytesSent,
+		BytesRetransmitted: e.Lanes.BytesRetransmitted, Retransmits: e.Lanes.Retransmits}
 }
 
 // sampleLane fills in the side of the lane, which no transport has looked at for
@@ -259,22 +299,37 @@ func (f *flow) sampleLane(s *report.Sample) {
 	if f.paired.leg == client {
 		l = &s.TargetLeg
 	}
-	l.Side = wanSide
-	add := f.paired.add
-	l.Info.BytesSent += uint64(add.BytesSent)
-	l.Info.BytesRetrans += uint64(add.BytesRetransmitted)
-	l.Info.TotalRetrans += uint32(add.Retransmits)
+	addLane(l, f.paired.add)
 	if f.carried() && f.paired.seen.Lanes > 1 {
 		s.Lanes = f.paired.carrier.EachLane()
 	}
+	if f.joined() {
+		addLane(&s.ClientLeg, f.chain.add)
+		s.Lanes = append(f.chain.from.EachLane(), s.Lanes...)
+	}
+}
+
+func addLane(l *report.LegSample, add report.Counters) {
+	l.Side = wanSide
+	l.Info.BytesSent += uint64(add.BytesSent)
+	l.Info.BytesRetrans += uint64(add.BytesRetransmitted)
+	l.Info.TotalRetrans += uint32(add.Retransmits)
 }
 
 // peer is the other relay of the pair that carries the flow; empty: there is none, or it is not known yet.
+// Of two pairs it is both, the one that the flow comes from first.
 func (f *flow) peer() string {
-	if f.paired == nil {
-		return ""
+	peer := ""
+	if f.paired != nil {
+		peer = f.paired.peer
 	}
-	return f.paired.peer
+	switch {
+	case f.chain == nil:
+		return peer
+	case peer == "":
+		return f.chain.peer
+	}
+	return f.chain.peer + " > " + peer
 }
 
 // pairSnapshot is the part of a flow's snapshot that only a paired flow has.

@@ -160,6 +160,9 @@ func (w *worker) dropStrangers() {
 type pairAnswer struct {
 	target  report.Target
 	refused *report.Refusal // nil: one accepted
+	// makeJoint is to be called first, if it is not nil: there is no result yet. The flow goes on to another
+	// far relay and needs a joint. It returns false if the event loop has ended.
+	makeJoint func(context.Context) bool
 }
 
 // OpenPaired admits a flow that a near relay asks for, under the limits of the
@@ -182,28 +185,56 @@ func (r *Relay) OpenPaired(ctx context.Context, o report.Open) (report.Target, e
 	if !w.post(func() { slot, gen, began = w.openPaired(rt, o, until, answers) }) {
 		return report.Target{}, &report.Refusal{Reason: report.EndDrain, Err: ErrClosed}
 	}
-	var a pairAnswer
-	select {
-	case a = <-answers:
-	case <-ctx.Done():
-		w.do(func() {
-			if f := w.lookup(slot, gen); began && f != nil && f.paired != nil && f.paired.answer != nil {
-				w.abort(f, gaveUp(ctx), context.Cause(ctx))
-			}
-		})
+	await := func() (a pairAnswer, answered bool) {
 		select {
 		case a = <-answers:
+			return a, true
+		case <-ctx.Done():
+		}
+		waits := false
+		w.do(func() { waits = began && w.askerGone(ctx, w.lookup(slot, gen)) })
+		if waits {
+			return <-answers, true
+		}
+		select {
+		case a = <-answers:
+			return a, true
 		default:
-			return report.Target{}, ended // the loop ended
+			return a, false // the loop ended
 		}
 	}
+	a, answered := await()
+	if answered && a.makeJoint != nil {
+		if !a.makeJoint(ctx) {
+			return report.Target{}, ended
+		}
+		a, answered = await()
+	}
 	switch {
+	case !answered:
+		return report.Target{}, ended
 	case a.refused == nil:
 		return a.target, nil
 	case a.refused.Reason == report.EndDrain:
 		return report.Target{}, &report.Refusal{Reason: report.EndDrain, Err: errors.Join(report.ErrDialCut, a.refused.Err)}
 	}
 	return report.Target{}, a.refused
+}
+
+// askerGone ends a flow whose near relay waits for a target no more. It returns true if an answer comes
+// nevertheless: the next relay of a chain has the same deadline, and says why it has no target.
+func (w *worker) askerGone(ctx context.Context, f *flow) (waits bool) {
+	switch {
+	case f == nil:
+	case f.chain != nil && f.chain.answer != nil:
+		if f.chain.fd >= 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return true
+		}
+		w.abort(f, gaveUp(ctx), context.Cause(ctx))
+	case f.paired != nil && f.paired.answer != nil:
+		w.abort(f, gaveUp(ctx), context.Cause(ctx))
+	}
+	return false
 }
 
 // farRoute is the route of a far tunnel's flows.
@@ -254,13 +285,17 @@ func (w *worker) openPaired(rt *route, o report.Open, until time.Duration, answe
 		rt.state.integrity.total.Add(1)
 	}
 	w.takeName(f, o.Name, nameHolder{peer: o.Peer, carried: o.Carried})
-	f.paired = &paired{carrier: o.Carried, leg: target, answer: answers, peer: o.Peer}
-	if e.limit != e.share {
-		f.paired.client = e.limit
-	}
 	slot, gen = f.slot, f.gen
-	f.opening.within = until
-	w.startDialing(f)
+	if rt.hops.Paired() {
+		w.beginChain(f, o, e, until, answers)
+	} else {
+		f.paired = &paired{carrier: o.Carried, leg: target, answer: answers, peer: o.Peer}
+		if e.limit != e.share {
+			f.paired.client = e.limit
+		}
+		f.opening.within = until
+		w.startDialing(f)
+	}
 	if o.Admitted != nil {
 		o.Admitted()
 	}

@@ -16,6 +16,7 @@ import (
 	report "longhaul/internal/carry/flow"
 	"longhaul/internal/carry/relay/hops"
 	"longhaul/internal/carry/relay/names"
+	"longhaul/internal/sys/selfconn"
 )
 
 // Defaults of Options and Tunnel.
@@ -57,7 +58,8 @@ type Relay struct {
 	acceptErrors  errnoCounts
 	sampling      sampling
 	shed          atomic.Pointer[shedding]
-	integrity     sync.WaitGroup // integrity checks that are being answered
+	joints        *selfconn.Connector // of flows that go from one pair to another
+	integrity     sync.WaitGroup      // integrity checks that are being answered
 
 	loops atomic.Pointer[[]*worker] // workers, for those who must not wait for mu
 
@@ -92,6 +94,7 @@ func New(opts Options) *Relay {
 	}
 	opts.Listeners = slices.Clone(opts.Listeners)
 	r := &Relay{opts: opts, log: opts.Log, names: names.New(opts.Resolve), addresses: newAddresses(opts.Log), idle: make(chan struct{}, 1)}
+	r.joints = selfconn.New()
 	r.probes = hops.NewProbes(r.names.Wait, r.hopProbed)
 	r.names.Remember(opts.Names)
 	r.memory.limit.Store(max(0, opts.MemoryLimitBytes))
@@ -211,6 +214,7 @@ func (r *Relay) Close() {
 	r.probes.Close()
 	r.addresses.close()
 	r.integrity.Wait()
+	r.joints.Close()
 	r.names.Close()
 }
 
@@ -229,6 +233,9 @@ func (r *Relay) flowGone(f *flow) {
 	f.source.flows.Add(-1)
 	if f.paired != nil && f.paired.client != nil {
 		f.paired.client.flows.Add(-1)
+	}
+	if f.chain != nil && f.chain.limit != nil {
+		f.chain.limit.flows.Add(-1)
 	}
 	if r.live.Add(-1) == 0 {
 		select {

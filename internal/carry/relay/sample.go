@@ -123,7 +123,7 @@ func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now time.Duration
 // settledLeg reports whether nothing is under way on a leg. A paired flow that is parked has
 // none at the lane's side.
 func (f *flow) settledLeg(s side, l *report.LegSample) bool {
-	parked := f.phase == phasePaired && s == f.paired.lane() && !l.Known && f.paired.seen.Retained == 0
+	parked := f.isLane(s) && !l.Known && f.paired.seen.Retained == 0
 	return parked || settled(l)
 }
 

@@ -504,7 +504,7 @@ func (w *worker) makeLasting(f *flow, fd int) {
 // progress.
 func (w *worker) lookForAcks(f *flow) {
 	left := 0
-	if f.delivered() {
+	if f.delivered() && f.chain == nil {
 		f.sockets(func(fds [2]int) {
 			if fd := fds[f.paired.leg]; fd >= 0 {
 				left = socket.Unacknowledged(fd)

@@ -114,23 +114,20 @@ func (d *decoder) warnKeys(tunnels []Tunnel, nodes []*node, dir string) {
 		if i >= len(nodes) {
 			return
 		}
-		key, peers := "pair", []string{t.Pair.Peer}
-		fix := "pair them: at the far relay longhaul pair invite NAME --address HOST:PORT, here longhaul pair join - --as %s < line"
-		switch {
-		case t.PairFrom.Paired():
-			key, peers = "pair_from", t.PairFrom.Peers
-			fix = "pair them: here longhaul pair invite %s --address HOST:PORT, at the near relay longhaul pair join - < line"
-		case !t.Pair.Paired():
-			continue
-		}
-		at := nodes[i].lookup(key)
-		if at == nil {
-			at = nodes[i]
-		}
-		for _, peer := range peers {
+		look := func(key, peer, fix string) {
+			at := nodes[i].lookup(key)
+			if at == nil {
+				at = nodes[i]
+			}
 			if err := d.loader.PeerKey(dir, peer); err != nil {
 				d.warn(at, fmt.Sprintf(fix, peer), "%v", err)
 			}
+		}
+		if t.Pair.Paired() {
+			look("pair", t.Pair.Peer, "pair them: at the far relay longhaul pair invite NAME --address HOST:PORT, here longhaul pair join - --as %s < line")
+		}
+		for _, peer := range t.PairFrom.Peers {
+			look("pair_from", peer, "pair them: here longhaul pair invite %s --address HOST:PORT, at the near relay longhaul pair join - < line")
 		}
 	}
 }

@@ -201,8 +201,7 @@ func (d *decoder) checkPair(n *node, t *Tunnel) {
 	}
 	clash := func(path, fix, format string, args ...any) { d.clash(n, path, fix, format, args...) }
 	if near && far {
-		clash("pair_from", "make two tunnels, the second behind the first", "pair and pair_from in one tunnel are not supported yet")
-		return
+		d.checkChain(n, t)
 	}
 	key := "pair"
 	if far {
@@ -227,7 +226,8 @@ func (d *decoder) checkPair(n *node, t *Tunnel) {
 		}
 		clash("proxy_protocol.out", "remove it; proxy_protocol.out at the far relay sends the client's address to the target",
 			"proxy_protocol.out has no effect with pair")
-	} else {
+	}
+	if far {
 		clash("proxy_protocol.in", "remove it; the far relay knows the client's address from the near one",
 			"proxy_protocol.in has no effect with pair_from")
 	}
@@ -239,8 +239,20 @@ func (d *decoder) checkPair(n *node, t *Tunnel) {
 		if len(t.Forward) > 1 {
 			t.Health.EjectAfter, t.Health.EjectFor, t.Health.SlowReturn = was.EjectAfter, was.EjectFor, was.SlowReturn
 		}
-	} else {
+	}
+	if far {
 		t.ProxyIn = ProxyIn{}
+	}
+}
+
+// checkChain finds what keeps a tunnel from taking flows on from one pair to the next.
+func (d *decoder) checkChain(n *node, t *Tunnel) {
+	d.clash(n, "original", "remove it, and write original at the last relay of the chain", "original has no effect with pair, whose far relay dials the target")
+	for _, name := range t.PairFrom.Peers {
+		if identity.IsOf(t.Pair.Peer, name) || identity.IsOf(name, t.Pair.Peer) {
+			d.errorf(n.lookup("pair"), "name the next relay in pair, and in pair_from only those before this one",
+				"%s cannot be in pair and in pair_from of one tunnel: its flows would go back to where they come from", name)
+		}
 	}
 }
 
@@ -267,14 +279,11 @@ func (d *decoder) warnPools(at *node, tunnels []Tunnel) {
 
 // warnClear warns of a pair whose flows cross the WAN in clear.
 func (d *decoder) warnClear(n *node, t *Tunnel) {
-	key, encrypt := "pair", t.Pair.Encrypt
-	if t.PairFrom.Paired() {
-		key, encrypt = "pair_from", t.PairFrom.Encrypt
+	for key, encrypt := range map[string]Encrypt{"pair": t.Pair.Encrypt, "pair_from": t.PairFrom.Encrypt} {
+		if encrypt == EncryptOff {
+			d.warnings = append(d.warnings, &Error{n.lookup(key).lookup("encrypt").at,
+				fmt.Sprintf("the tunnel %s has encrypt: off: bytes cross the WAN unprotected and unauthenticated", t.Name),
+				"remove encrypt at both relays, unless the network between them is trusted"})
+		}
 	}
-	if encrypt != EncryptOff {
-		return
-	}
-	d.warnings = append(d.warnings, &Error{n.lookup(key).lookup("encrypt").at,
-		fmt.Sprintf("the tunnel %s has encrypt: off: bytes cross the WAN unprotected and unauthenticated", t.Name),
-		"remove encrypt at both relays, unless the network between them is trusted"})
 }

@@ -140,7 +140,7 @@ func (t *farTunnel) Trouble() (text string, known bool) {
 
 // isTrouble are the reasons for which each client of a far tunnel is reset. One that is at a limit, or
 // near it, still serves some.
-var isTrouble = map[flow.Reason]bool{flow.ReasonDrained: true, flow.ReasonHopsDown: true, flow.ReasonHopsDrained: true}
+var isTrouble = map[flow.Reason]bool{flow.ReasonDrained: true, flow.ReasonHopsDown: true, flow.ReasonHopsDrained: true, flow.ReasonPairDown: true}
 
 // noteTroubles has near relays know what is decided of the far tunnels.
 func (p *pairs) noteTroubles(tunnels []flow.Tunnel) {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/relay"
@@ -33,6 +34,7 @@ type pairs struct {
 	keysDir func() string // the default directory of the keys
 	relay   *relay.Relay
 	note    func(kind, tunnel, name, state, detail string) // takes a state that may have changed
+	trace   func(context.Context, flow.Carried) flow.Trace // see pair.Options
 	memory  atomic.Int64                                   // memory_limit in bytes; 0: none
 	keys    atomic.Pointer[identity.Store]                 // stays when a change is aborted; the relay reads it for each connection
 	older   olderPairs
@@ -135,7 +137,8 @@ func (p *pairs) Prepare(_ context.Context, to *plan) (Change, error) {
 				t.Forward[k].Carrier = carrier{near.hops[k].link}
 			}
 			t.Resume = c.Pair.Resume
-		} else {
+		}
+		if c.PairFrom.Paired() {
 			far, settings := p.far(c)
 			change.next.far[t.Name], change.far[far] = far, settings
 			t.PairServer = far
@@ -168,6 +171,7 @@ func (p *pairs) start(c *config.Config) error {
 		RetainedLimit: p.retainedLimit,
 		Elsewhere:     p.older.take,
 		Fate:          p.endings.fate,
+		Trace:         p.trace,
 	})
 	if err != nil {
 		return fmt.Errorf("start the pairs: %w", err)
