@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +18,7 @@ import (
 // account is the history of one relay.
 type account struct {
 	relay   string
-	peers   []string // any of which its flows' records name; empty: none
+	peer    string // that its flows' records name; empty: none
 	records []monitor.Record
 }
 
@@ -112,8 +111,8 @@ func (t *tally) one(c *client, sights []sight, all []account, byName []map[flow.
 				t.false.add("%s: %v is of %v, and in %s of %v", a.relay, name, r.Client, all[0].relay, c.address)
 				whole = false
 			}
-			if certain && r.Peer == "" == (len(a.peers) > 0) || r.Peer != "" && !slices.Contains(a.peers, r.Peer) {
-				t.peers.add("%s: %v has the peer %q, want one of %q", a.relay, name, r.Peer, a.peers)
+			if certain && r.Peer != a.peer {
+				t.peers.add("%s: %v has the peer %q, want %q", a.relay, name, r.Peer, a.peer)
 			}
 		}
 	}
@@ -145,14 +144,7 @@ func (w *world) note(ctx context.Context, twins [][2]*client, note func(kit.Meas
 	}
 	var all []account
 	for i, s := range w.line {
-		a := account{relay: s.Name}
-		if w.way != wayUnpaired {
-			for _, k := range []int{i - 1, i + 1} {
-				if k >= 0 && k < len(w.line) {
-					a.peers = append(a.peers, w.line[k].site)
-				}
-			}
-		}
+		a := account{relay: s.Name, peer: w.peerOf(i)}
 		var err error
 		if a.records, err = recordsOf(ctx, s.file); err != nil {
 			return w.errorf("history of %s: %w", s.Name, err)
@@ -174,6 +166,17 @@ func (w *world) note(ctx context.Context, twins [][2]*client, note func(kit.Meas
 		noteHAProxy(w.clients, lines, t.names, note)
 	}
 	return err
+}
+
+// peerOf is the peer of the records of the i-th relay: a hub has two.
+func (w *world) peerOf(i int) string {
+	var peers []string
+	for k, s := range w.line {
+		if w.way != wayUnpaired && (k == i-1 || k == i+1) {
+			peers = append(peers, s.site)
+		}
+	}
+	return strings.Join(peers, " > ")
 }
 
 // recordsOf reads all records of a history.

@@ -52,8 +52,8 @@ func TestJoinAll(t *testing.T) {
 	}
 	good := func() []account {
 		return []account{
-			{"a", []string{"site-b"}, []monitor.Record{record(one, first, "site-b"), record(other, second, "site-b")}},
-			{"b", []string{"site-a"}, []monitor.Record{record(other, second, "site-a"), record(one, first, "site-a")}},
+			{"a", "site-b", []monitor.Record{record(one, first, "site-b"), record(other, second, "site-b")}},
+			{"b", "site-a", []monitor.Record{record(other, second, "site-a"), record(one, first, "site-a")}},
 		}
 	}
 	for _, tt := range []struct {
@@ -73,7 +73,7 @@ func TestJoinAll(t *testing.T) {
 		{"twice", func(a []account) { a[1].records = append(a[1].records, a[1].records[0]) }, sights(one, first), "001000", 1},
 		{"another peer", func(a []account) { a[0].records[0].Peer = "site-c" }, sights(one, first), "000001", 2},
 		{"no peer", func(a []account) { a[0].records[0].Peer = "" }, sights(one, first), "000001", 2},
-		{"a peer without pairs", func(a []account) { a[0].peers, a[0].records[1].Peer = nil, "" }, sights(one, first), "000001", 2},
+		{"a peer without pairs", func(a []account) { a[0].peer, a[0].records[1].Peer = "", "" }, sights(one, first), "000001", 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			all := good()
