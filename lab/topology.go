@@ -82,12 +82,15 @@ var (
 	SiteB = []netip.Prefix{siteB, siteB6}
 )
 
-// WAN is the name of the link between the two sites. WAN2 is the name of the link to
-// the second relay at site B.
+// WAN is the name of the link between the two sites. WAN2 is the name of the second one, if any:
+// to the second relay at site B, between the same relays, or from a hub to site B.
 const (
 	WAN  = "wan"
 	WAN2 = "wan2"
 )
+
+// Hub is the host between the sites of ViaHub.
+const Hub = "hub"
 
 // ClassicWindowBytes is the window of the mitre report's end hosts: 256 KiB. At 63 ms
 // that allows little more than the report's 3.6 MB/s (28.8 Mb/s).
@@ -194,6 +197,26 @@ func TwoWANs(first, second Conditions) Topology {
 	one.B = Endpoint{Host: one.B.Host, Device: WAN2, Addresses: []netip.Prefix{netip.PrefixFrom(WANB2, 30)}}
 	one.AB, one.BA = second.Directions()
 	t.Links = append(t.Links, one)
+	return t
+}
+
+// ViaHub is TwoSites with a third relay's host between the two sites, each on a WAN of its own to
+// it: WAN is that of site A, WAN2 that of site B. It has no IPv6 over the WANs.
+//
+//	host-a ──LAN── relay-a ═wan═ hub ═wan2═ relay-b ──LAN── host-b
+func ViaHub(first, second Conditions) Topology {
+	t := TwoWANs(first, second)
+	t.withoutIPv6OverWAN()
+	t.Links[0].B.Host, t.Links[1].A.Host = Hub, Hub
+	hub := HostSpec{Name: Hub, Address: WANB, Sysctls: slices.Concat(router, first.HostECN.sysctls()),
+		Routes: []hosts.Route{{To: siteA, Via: WANA}, {To: siteB, Via: WANB2}}}
+	hub.TCP.CongestionControl = StockCongestionControl
+	for i := range t.Hosts {
+		if h := &t.Hosts[i]; h.Name == "relay-b" {
+			h.Routes = []hosts.Route{{To: siteA, Via: WANA2}}
+		}
+	}
+	t.Hosts = append(t.Hosts, hub)
 	return t
 }
 

@@ -24,9 +24,9 @@ type Options struct {
 	Only     uint64 // the number of a single script; 0: all
 	Relays   []int  // how many relays, each a way of its own; 0 is none, to hold the rule against the kernel
 	Through  []string
-	Outages  bool          // of the WAN between paired relays
+	Outages  bool          // of the WANs between paired relays
 	Upgrades bool          // of the paired relays
-	RTT      time.Duration // of that WAN; 0: the usual
+	RTT      time.Duration // of each of these WANs; 0: the usual
 	Repeat   int           // runs of each script; 0: one
 	Lanes    int           // scripts at a time; 0: the usual
 	Program  string        // the longhaul binary
@@ -64,7 +64,7 @@ func (o *Options) Check() error {
 			return fmt.Errorf("--outages: %s has no WAN, or does not outlive its outages", name)
 		}
 		if !paired && (o.Upgrades || o.RTT != 0) {
-			return fmt.Errorf("--upgrades, --rtt: %s is no pair: choose from %s", name, pairNames())
+			return fmt.Errorf("--upgrades, --rtt: %s is no pair: choose from %s", name, strings.Join(pairNames(), ", "))
 		}
 	}
 	switch {
@@ -73,9 +73,9 @@ func (o *Options) Check() error {
 	case o.Repeat < 0:
 		return fmt.Errorf("--repeat %d: choose 1 or more", o.Repeat)
 	case o.Outages && len(o.Through) == 0:
-		return errors.New("--outages: only --through pair, pair-clear, pair-lanes and pair-paths have a WAN")
+		return fmt.Errorf("--outages: add --through with a pair that outlives them: choose from %s", strings.Join(lastingNames(), ", "))
 	case (o.Upgrades || o.RTT != 0) && len(o.Through) == 0:
-		return fmt.Errorf("--upgrades, --rtt: add --through with a pair: choose from %s", pairNames())
+		return fmt.Errorf("--upgrades, --rtt: add --through with a pair: choose from %s", strings.Join(pairNames(), ", "))
 	case o.RTT < 0 || o.RTT > maxRTT:
 		return fmt.Errorf("--rtt %v: choose 1us to %v", o.RTT, maxRTT)
 	case o.Lanes < 0 || o.Lanes > maxLanes:
@@ -222,7 +222,7 @@ func (w *way) tryOnce(l *lane, i int, s *Script, direct *Outcome, within time.Du
 			a.broken = &Violation{KindLate, fmt.Sprintf("it took %v, of which the WAN's faults excuse %v", a.took, excused)}
 		}
 	}
-	if w.settled != nil {
+	if w.settled != nil && (w.upgrades != nil || w.deaths != nil || a.broken != nil) {
 		if left := w.settled(i, s); left != "" && a.broken == nil {
 			a.broken = &Violation{KindLeft, "both ends are done" + left}
 		}

@@ -53,12 +53,16 @@ of them. An outage may delay what the ends see, and change nothing. With
 upgrade may delay or change anything. --rtt makes the WAN longer. pair-hops has
 two far relays, one of which dies now and then: scripts may be reset, if the
 near relay says why, and the target may see a connection without a byte.
+pair-chain is two pairs behind one another, which share the relay of a hub:
+--outages makes the WAN of either pair fail, or both, --upgrades upgrades any of
+the three relays, and --rtt is that of each WAN.
 
 Exit codes: 0 longhaul kept the rule, 1 it broke it.`,
 		Example: `  go run ./bench/ends --scripts 100000
   go run ./bench/ends --seed 7 --script 1234 --relays 2
   go run ./bench/ends --through pair --outages --scripts 100000
   go run ./bench/ends --through pair --upgrades --rtt 20ms
+  go run ./bench/ends --through pair-chain --outages --upgrades
   go run ./bench/ends --through pair-hops --rtt 20ms --scripts 30000
   go run ./bench/ends --through intercept,intercept-source-relay
   go run ./bench/ends --relays 0 --through haproxy,nginx --json`,
@@ -83,9 +87,9 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 			return err
 		})
 	flagvalue.AddNames(flags, &c.Through, "through", "programs on the way, in place of relays (none)")
-	flags.BoolVar(&c.Outages, "outages", false, "the WAN of pair, pair-clear, pair-lanes and pair-paths fails at random moments")
+	flags.BoolVar(&c.Outages, "outages", false, "the WANs of "+strings.Join(lastingNames(), ", ")+" fail at random moments")
 	flags.BoolVar(&c.Upgrades, "upgrades", false, "the relays of a pair are upgraded at random moments")
-	flagvalue.Add(flags, "DURATION", "rtt", "round-trip time of the WAN of a pair", pairRTT.String(), flagvalue.Delay(&c.RTT))
+	flagvalue.Add(flags, "DURATION", "rtt", "round-trip time of each WAN of a pair", pairRTT.String(), flagvalue.Delay(&c.RTT))
 	flagvalue.AddCount(flags, &c.Repeat, "repeat", "run each script this many times")
 	flagvalue.AddCount(flags, &c.Lanes, "parallel", "scripts at once (0: the usual)")
 }

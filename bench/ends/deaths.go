@@ -122,7 +122,7 @@ func (p *pair) excused(i int, s *Script, began time.Time, a *attempt) (again boo
 	case came > 0 && a.Target.Read == 0:
 		return true
 	}
-	reason := p.observer.endedBecause(p.nearRelay.Name, p.tunnel(i, s.Refused).name, began)
+	reason := p.observer.endedBecause(nearRelay, p.tunnel(i, s.Refused).name, began)
 	named := slices.Contains(deathReasons, reason)
 	// The target may be cut alone. The far relay has acknowledged what it has given to the target's
 	// socket, so the near one may have the whole flow, and does not learn that the rest died on its

@@ -34,51 +34,106 @@ var pairModes = map[string]pairMode{
 	"pair-lanes":           {near: ", lanes: 4"},
 	"pair-paths":           {near: ", lanes: 4", paths: true},
 	"pair-hops":            {hops: true, mortal: true},
+	"pair-chain":           {chain: true},
 	"pair-clear-no-resume": {near: ", encrypt: off, resume: off", far: ", encrypt: off", mortal: true},
 }
 
-func pairNames() string { return strings.Join(slices.Sorted(maps.Keys(pairModes)), ", ") }
+func pairNames() []string { return slices.Sorted(maps.Keys(pairModes)) }
 
-// pairMode is how two relays carry flows.
+// lastingNames are the pairs that outlive the outages of their WAN.
+func lastingNames() []string {
+	return slices.DeleteFunc(pairNames(), func(name string) bool { return pairModes[name].mortal })
+}
+
+// pairMode is how paired relays carry flows.
 type pairMode struct {
 	near, far string // settings of both tunnels' pair
 	mortal    bool   // an outage cuts flows
 	paths     bool   // two, over a WAN each
 	hops      bool   // two far relays, over a WAN each, which die at random moments
+	chain     bool   // two pairs behind one another, which share a relay
 }
 
-// pair is two paired relays, each a process on a host of its own, with a WAN between
-// them. Clients are on the near relay's host and targets on the far one's, so that
-// both legs are like those of the other ways. It has a tunnel for every lane, and another to
-// what refuses there.
+// pair is paired relays, each a process on a host of its own, with a WAN between each two. Clients
+// are on the near relay's host and targets on the far one's, so that both legs are like those of
+// the other ways. It has a tunnel for every lane, and another to what refuses there.
 type pair struct {
 	name string
 	pairMode
-	world               *kit.World
-	nearRelay, farRelay *relays.Process
-	targets             []*lane  // on the far relay's host
-	busy                []string // by lane, who still had the script's flow when its client was done
-	rtt                 time.Duration
-	weather             *weather
-	upgrades            *upgrades
-	deaths              *deaths
-	others              []others     // by lane, of the last script
-	calm                func() error // ends all of them
-	observer            observer
+	world    *kit.World    // the relay that has the clients is the last one
+	targets  []*lane       // on the far relay's host
+	busy     []string      // by lane, who still had the script's flow when its client was done
+	rtt      time.Duration // of each WAN
+	weather  *weather
+	upgrades *upgrades
+	deaths   *deaths
+	others   []others     // by lane, of the last script
+	calm     func() error // ends all of them
+	observer observer
 }
 
-var (
-	pairNear = netip.MustParsePrefix("10.1.0.1/24")
-	pairFar  = netip.MustParsePrefix("10.1.0.2/24")
+// span is a WAN between two relays, whose names are those of their hosts. Near opens the connections.
+type span struct {
+	link            string
+	near, far       string
+	nearEnd, farEnd netip.Prefix
+}
 
-	// Of the second WAN.
-	pairNear2 = netip.MustParsePrefix("10.2.0.1/24")
-	pairFar2  = netip.MustParsePrefix("10.2.0.2/24")
+// farAt is where the far relay has a tunnel.
+func (s span) farAt(t pairTunnel) netip.AddrPort { return netip.AddrPortFrom(s.farEnd.Addr(), t.far) }
+
+// The relays that have the clients, the targets, and neither.
+const (
+	nearRelay = "near"
+	hubRelay  = "hub"
+	farRelay  = "far"
+	farRelay2 = "far2"
 )
 
+// spans are the WANs.
+func (m pairMode) spans() []span {
+	end := netip.MustParsePrefix
+	first := span{"wan", nearRelay, farRelay, end("10.1.0.1/24"), end("10.1.0.2/24")}
+	second := span{"wan2", nearRelay, farRelay, end("10.2.0.1/24"), end("10.2.0.2/24")}
+	switch {
+	case m.chain:
+		first.far, second.near = hubRelay, hubRelay
+	case m.hops:
+		second.far = farRelay2
+	case !m.paths:
+		return []span{first}
+	}
+	return []span{first, second}
+}
+
+// relayNames are the relays, those with targets first.
+func (m pairMode) relayNames() []string {
+	switch {
+	case m.chain:
+		return []string{farRelay, hubRelay, nearRelay}
+	case m.hops:
+		return []string{farRelay, farRelay2, nearRelay}
+	}
+	return []string{farRelay, nearRelay}
+}
+
+// onTheWay are the WANs that a flow passes behind one another.
+func (m pairMode) onTheWay() int { return 1 + flag(m.chain) }
+
+// leads returns the WANs from a relay on, and those to it.
+func (m pairMode) leads(relay string) (on, to []span) {
+	for _, s := range m.spans() {
+		if s.near == relay {
+			on = append(on, s)
+		}
+		if s.far == relay {
+			to = append(to, s)
+		}
+	}
+	return on, to
+}
+
 const (
-	pairWAN  = "wan"
-	pairWAN2 = "wan2"
 	// pairRTT is the usual one of the WAN: what one end does must be able to overtake what
 	// is under way from the other.
 	pairRTT = time.Millisecond
@@ -134,46 +189,37 @@ func startPair(ctx context.Context, name string, o Options, lanes int) (p *pair,
 		p.weather = p.newWeather(o.Seed)
 	}
 	if o.Upgrades {
-		p.upgrades = newUpgrades(o.Seed, p.nearRelay, p.farRelay)
+		p.upgrades = newUpgrades(o.Seed, p.world.Relays)
 	}
 	p.startTrouble(ctx)
 	return p, nil
 }
 
-func (p *pair) nearHost() *hosts.Host { return p.world.Host("near") }
-func (p *pair) farHost() *hosts.Host  { return p.world.Host("far") }
+func (p *pair) nearHost() *hosts.Host { return p.world.Host(nearRelay) }
+func (p *pair) farHost() *hosts.Host  { return p.world.Host(farRelay) }
 
-// build builds the two hosts and the WAN, or two.
+// build builds the hosts and the WANs.
 func (p *pair) build(program string) (err error) {
 	settings := link.Settings{MTU: 1500, Delay: p.rtt / 2}
 	fastOpen := []lab.Sysctl{{Name: "net.ipv4.tcp_fastopen", Value: fastOpenBoth}}
-	over := func(name string, near, far netip.Prefix) lab.LinkSpec {
-		return lab.LinkSpec{
-			Name: name,
-			A:    lab.Endpoint{Host: "near", Device: name, Addresses: []netip.Prefix{near}},
-			B:    lab.Endpoint{Host: "far", Device: name, Addresses: []netip.Prefix{far}},
-			AB:   settings, BA: settings,
+	var t lab.Topology
+	for i, name := range p.relayNames() {
+		host := lab.HostSpec{Name: name, Sysctls: fastOpen}
+		if p.hops && name != nearRelay {
+			cableTarget(&t, &host, i)
 		}
+		t.Hosts = append(t.Hosts, host)
 	}
-	links := []lab.LinkSpec{over(pairWAN, pairNear, pairFar)}
-	if p.paths {
-		links = append(links, over(pairWAN2, pairNear2, pairFar2))
-	}
-	t := lab.Topology{
-		Hosts: []lab.HostSpec{
-			{Name: "near", Address: pairNear.Addr(), Sysctls: fastOpen},
-			{Name: "far", Address: pairFar.Addr(), Sysctls: fastOpen},
-		},
-		Links: links,
+	for _, s := range p.spans() {
+		t.Links = append(t.Links, lab.LinkSpec{
+			Name: s.link,
+			A:    lab.Endpoint{Host: s.near, Device: s.link, Addresses: []netip.Prefix{s.nearEnd}},
+			B:    lab.Endpoint{Host: s.far, Device: s.link, Addresses: []netip.Prefix{s.farEnd}},
+			AB:   settings, BA: settings,
+		})
 	}
 	if p.hops {
-		second := over(pairWAN2, pairNear2, pairFar2)
-		second.B.Host = "far2"
-		t.Links = append(t.Links, second)
-		t.Hosts = append(t.Hosts, lab.HostSpec{Name: "far2", Address: pairFar2.Addr(), Sysctls: fastOpen}, lab.HostSpec{Name: "target", Sysctls: fastOpen})
-		for i := range t.Hosts[1:3] {
-			cableTarget(&t, &t.Hosts[1+i], i)
-		}
+		t.Hosts = append(t.Hosts, lab.HostSpec{Name: "target", Sysctls: fastOpen})
 	}
 	if p.world, err = kit.NewWorld(t, program, nil); err != nil || !p.hops {
 		return err
@@ -200,11 +246,11 @@ func cableTarget(t *lab.Topology, far *lab.HostSpec, number int) {
 	far.Routes = append(far.Routes, hosts.Route{To: hopsTarget, Via: v4(2).Addr()}, hosts.Route{To: hopsTarget6, Via: v6(2).Addr()})
 }
 
-// pairTunnel is one tunnel of both relays. Each has a session of its own.
+// pairTunnel is one tunnel of all relays. Each has sessions of its own.
 type pairTunnel struct {
 	name    string
 	listen  []netip.AddrPort // of the near relay
-	far     netip.AddrPort   // of the far one
+	far     uint16           // port of the others
 	target  Family           // of the target
 	forward netip.AddrPort
 }
@@ -217,7 +263,7 @@ func (p *pair) tunnel(lane int, refused bool) (t pairTunnel) {
 	for _, f := range [...][]Family{{IPv4, IPv6}, {Mapped}}[lane/int(families)%2] {
 		t.listen = append(t.listen, netip.AddrPortFrom(bindTo[f], nearPorts+number))
 	}
-	t.far = netip.AddrPortFrom(pairFar.Addr(), farPorts+number)
+	t.far = farPorts + number
 	t.target = Family(lane) % families
 	target := p.targets[lane].target(t.target, refused)
 	t.forward = netip.AddrPortFrom(target.Addr().Unmap(), target.Port())
@@ -226,73 +272,85 @@ func (p *pair) tunnel(lane int, refused bool) (t pairTunnel) {
 
 // start makes the keys and starts the relays.
 func (p *pair) start(ctx context.Context, program string) error {
-	near := relays.Peer{Host: p.nearHost(), Name: "near", Keys: filepath.Join(p.world.Dir, "near-keys")}
-	p.nearRelay, p.farRelay = p.world.Relay("near", "near"), p.world.Relay("far", "far")
-	fars := []*relays.Process{p.farRelay}
-	if p.hops {
-		fars = append(fars, p.world.Relay("far2", "far2"))
+	for _, name := range p.relayNames() {
+		p.world.Relay(name, name)
 	}
 	p.observer.listen(p.world.Relays)
-	for i, r := range fars {
-		far := relays.Peer{Host: r.Host, Name: "far", Keys: filepath.Join(p.world.Dir, r.Name+"-keys")}
-		if p.hops {
-			far.Name = "far/" + r.Name
+	peer := func(name string) relays.Peer {
+		return relays.Peer{Host: p.world.Host(name), Name: p.hostName(name), Keys: p.keys(name)}
+	}
+	introduced := ""
+	for _, s := range p.spans() {
+		if s.far == introduced {
+			continue // by another path
 		}
-		at := []netip.Prefix{pairFar, pairFar2}[i].Addr()
-		if err := relays.Introduce(ctx, program, far, near, netip.AddrPortFrom(at, farPorts).String()); err != nil {
+		introduced = s.far
+		at := netip.AddrPortFrom(s.farEnd.Addr(), farPorts)
+		if err := relays.Introduce(ctx, program, peer(s.far), peer(s.near), at.String()); err != nil {
 			return err
-		}
-		config := p.config(r, far.Keys)
-		for lane := range p.targets {
-			for _, refused := range []bool{false, true} {
-				t := p.tunnel(lane, refused)
-				fmt.Fprintf(config, "  - {name: %s, listen: %s, forward: %q, pair_from: {peer: near%s}}\n", t.name, listOf(p.listens(t, i)), t.forward, p.far)
-			}
-		}
-		if err := r.Start(ctx, config.String()); err != nil {
-			return err
-		}
-		if p.hops {
-			p.deaths.add(r, config.String())
 		}
 	}
-	config := p.config(p.nearRelay, near.Keys)
+	for _, r := range p.world.Relays {
+		config := p.config(r)
+		if err := r.Start(ctx, config); err != nil {
+			return err
+		}
+		if p.hops && r.Name != nearRelay {
+			p.deaths.add(r, config)
+		}
+	}
+	return nil
+}
+
+func (p *pair) keys(relay string) string { return filepath.Join(p.world.Dir, relay+"-keys") }
+
+// hostName is how the others call a relay's host: several far ones are hosts of a site.
+func (p *pair) hostName(relay string) string {
+	if p.hops && relay != nearRelay {
+		return farRelay + "/" + relay
+	}
+	return relay
+}
+
+// config is a relay's configuration.
+func (p *pair) config(r *relays.Process) string {
+	b := &strings.Builder{}
+	fmt.Fprintf(b, "control_socket: %s\npair_keys: %s\nreset_drain_timeout: %s\ndefaults: {connect_timeout: %s}\ntunnels:\n",
+		r.Socket(), p.keys(r.Name), resetDrain, outageTime)
 	for lane := range p.targets {
 		for _, refused := range []bool{false, true} {
-			t := p.tunnel(lane, refused)
-			fmt.Fprintf(config, "  - {name: %s, listen: %s, forward: %s, allow: [0.0.0.0/0, \"::/0\"], pair: {peer: far, warm: 1%s}}\n",
-				t.name, listOf(t.listen), p.forward(t), p.near+p.pathsTo(t))
+			fmt.Fprintf(b, "  - {%s}\n", p.settings(r.Name, p.tunnel(lane, refused)))
 		}
 	}
-	return p.nearRelay.Start(ctx, config.String())
+	return b.String()
 }
 
-// forward is where the near relay's tunnel leads.
-func (p *pair) forward(t pairTunnel) string {
-	if !p.hops {
-		return strconv.Quote(t.far.String())
+// settings are those of a relay's tunnel.
+func (p *pair) settings(relay string, t pairTunnel) string {
+	on, to := p.leads(relay)
+	listen, from := t.listen, ", allow: [0.0.0.0/0, \"::/0\"]"
+	if len(to) > 0 {
+		listen, from = nil, fmt.Sprintf(", pair_from: {peer: %s%s}", to[0].near, p.far)
+		for _, s := range to {
+			listen = append(listen, s.farAt(t))
+		}
 	}
-	return listOf([]netip.AddrPort{t.far, netip.AddrPortFrom(pairFar2.Addr(), t.far.Port())}) + ", balance: round-robin"
+	forward, pair := []netip.AddrPort{t.forward}, ""
+	if len(on) > 0 {
+		forward, pair = []netip.AddrPort{on[0].farAt(t)}, fmt.Sprintf(", pair: {peer: %s, warm: 1%s}", on[0].far, p.near+p.pathsTo(on, t))
+	}
+	if p.hops && len(on) > 1 {
+		forward, pair = append(forward, on[1].farAt(t)), ", balance: round-robin"+pair
+	}
+	return fmt.Sprintf("name: %s, listen: %s, forward: %s%s%s", t.name, listOf(listen), listOf(forward), from, pair)
 }
 
-// pathsTo is the near relay's setting of the two paths, if there are two.
-func (p *pair) pathsTo(t pairTunnel) string {
+// pathsTo is the setting of the two paths to one relay, if there are two.
+func (p *pair) pathsTo(on []span, t pairTunnel) string {
 	if !p.paths {
 		return ""
 	}
-	return fmt.Sprintf(", paths: [{from: %v}, {from: %v, to: \"%v:%d\"}]", pairNear.Addr(), pairNear2.Addr(), pairFar2.Addr(), t.far.Port())
-}
-
-// listens are the addresses of a tunnel of a far relay.
-func (p *pair) listens(t pairTunnel, relay int) []netip.AddrPort {
-	all := []netip.AddrPort{t.far}
-	if relay > 0 {
-		return []netip.AddrPort{netip.AddrPortFrom(pairFar2.Addr(), t.far.Port())}
-	}
-	if p.paths {
-		all = append(all, netip.AddrPortFrom(pairFar2.Addr(), t.far.Port()))
-	}
-	return all
+	return fmt.Sprintf(", paths: [{from: %v}, {from: %v, to: \"%v\"}]", on[0].nearEnd.Addr(), on[1].nearEnd.Addr(), on[1].farAt(t))
 }
 
 // listOf writes addresses as a list of YAML.
@@ -304,23 +362,13 @@ func listOf(all []netip.AddrPort) string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-// config is what a relay's configuration begins with.
-func (p *pair) config(r *relays.Process, keys string) *strings.Builder {
-	b := &strings.Builder{}
-	fmt.Fprintf(b, "control_socket: %s\npair_keys: %s\nreset_drain_timeout: %s\ndefaults: {connect_timeout: %s}\ntunnels:\n", r.Socket(), keys, resetDrain, outageTime)
-	return b
-}
-
 func (p *pair) newWeather(seed uint64) *weather {
-	over := func(name string) *wan.Path {
-		return &wan.Path{
-			Near: p.nearHost(), Far: p.farHost(), Link: p.world.Link(name),
+	var paths []*wan.Path
+	for _, s := range p.spans() {
+		paths = append(paths, &wan.Path{
+			Near: p.world.Host(s.near), Far: p.world.Host(s.far), Link: p.world.Link(s.link),
 			Serves: func(port uint16) bool { return port >= farPorts && port < farPorts+mostPorts },
-		}
-	}
-	paths := []*wan.Path{over(pairWAN)}
-	if p.paths {
-		paths = append(paths, over(pairWAN2))
+		})
 	}
 	return newWeather(seed, paths...)
 }
@@ -373,15 +421,16 @@ func (p *pair) check() error {
 func (p *pair) way() *way {
 	w := &way{name: p.name, flag: "--through " + p.name, shrinkWays: pairShrinkWays, shrinkTime: shrinkTime, route: p.route, said: p.said,
 		weather: p.weather, upgrades: p.upgrades}
-	w.calmly = scriptTime + slowRTTs*p.rtt
+	round := time.Duration(p.onTheWay()) * p.rtt
+	w.calmly = scriptTime + slowRTTs*round
 	w.within = w.calmly
+	w.settled = func(i int, s *Script) string { return p.settled(i, s, w.calmly) }
 	var with []string
 	if p.weather != nil {
 		with, w.flag = append(with, "outages"), w.flag+" --outages"
 	}
 	if p.upgrades != nil {
 		with, w.flag = append(with, "upgrades"), w.flag+" --upgrades"
-		w.settled = func(i int, s *Script) string { return p.settled(i, s, w.calmly) }
 	}
 	if p.deaths != nil {
 		with = append(with, "deaths")
@@ -394,7 +443,7 @@ func (p *pair) way() *way {
 	if len(with) > 0 {
 		w.name += " with " + strings.Join(with, " and ")
 		w.flag += " --repeat 100"
-		w.within, w.shrinkWays, w.shrinkTime = outageTime+slowRTTs*p.rtt, outageShrinkWays, outageShrinkTime
+		w.within, w.shrinkWays, w.shrinkTime = outageTime+slowRTTs*round, outageShrinkWays, outageShrinkTime
 	}
 	if p.rtt != pairRTT {
 		w.name += fmt.Sprintf(" at %v", p.rtt)

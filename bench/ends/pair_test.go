@@ -4,8 +4,6 @@ package main
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,16 +15,15 @@ import (
 // upgrades, and over a longer path.
 func TestPair(t *testing.T) {
 	nettest.RequireSandbox(t)
-	outlive := []string{"pair", "pair-clear", "pair-lanes", "pair-paths"}
 	for _, tt := range []struct {
 		name    string
 		scripts uint64
 		Options
 	}{
-		{"calm", 15, Options{Through: slices.Sorted(maps.Keys(pairModes)), Lanes: 8}},
-		{"outages", 15, Options{Through: outlive, Outages: true, Lanes: 8}},
-		{"upgrades", 40, Options{Through: []string{"pair"}, Upgrades: true, Outages: true, Lanes: 4}},
-		{"long path", 15, Options{Through: []string{"pair"}, RTT: 20 * time.Millisecond, Lanes: 8}},
+		{"calm", 15, Options{Through: pairNames(), Lanes: 8}},
+		{"outages", 15, Options{Through: lastingNames(), Outages: true, Lanes: 8}},
+		{"upgrades", 40, Options{Through: []string{"pair", "pair-chain"}, Upgrades: true, Outages: true, Lanes: 4}},
+		{"long path", 15, Options{Through: []string{"pair", "pair-chain"}, RTT: 20 * time.Millisecond, Lanes: 8}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			nettest.CheckLeaks(t)
@@ -106,13 +103,13 @@ func TestPairTunnels(t *testing.T) {
 		for _, refused := range []bool{false, true} {
 			tunnel := p.tunnel(i, refused)
 			targets[tunnel.target] = true
-			for _, one := range []string{tunnel.name, tunnel.far.String(), fmt.Sprint("near ", tunnel.listen[0].Port())} {
+			for _, one := range []string{tunnel.name, fmt.Sprint("far ", tunnel.far), fmt.Sprint("near ", tunnel.listen[0].Port())} {
 				if used[one] {
 					t.Errorf("%s twice", one)
 				}
 				used[one] = true
 			}
-			if port := tunnel.far.Port(); port < farPorts || port >= farPorts+mostPorts {
+			if port := tunnel.far; port < farPorts || port >= farPorts+mostPorts {
 				t.Errorf("%+v", tunnel)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"longhaul/lab/relays"
@@ -15,40 +16,43 @@ import (
 // time for flows.
 const servesLeast, servesMost = 50 * time.Millisecond, 2 * time.Second
 
-// upgrades has the relays of a pair upgraded at random moments, as operators do.
+// upgrades has paired relays upgraded at random moments, as operators do.
 type upgrades struct {
 	record
-	near, far *relays.Process
-	dice      *rand.Rand
+	relays []*relays.Process
+	dice   *rand.Rand
 }
 
-func newUpgrades(seed uint64, near, far *relays.Process) *upgrades {
-	return &upgrades{near: near, far: far, dice: rand.New(rand.NewPCG(seed, 1<<62))}
+func newUpgrades(seed uint64, of []*relays.Process) *upgrades {
+	return &upgrades{relays: of, dice: rand.New(rand.NewPCG(seed, 1<<62))}
 }
 
-// run makes one upgrade after the other until the context ends, the first at once: of the near
-// relay, of the far one, or of both, one straight after the other.
+// run makes one upgrade after the other until the context ends, the first at once: of one relay, or
+// of several, one straight after the other.
 func (u *upgrades) run(ctx context.Context) error {
-	kinds := []struct {
-		what string
-		of   []*relays.Process
-	}{
-		{"near relay", []*relays.Process{u.near}},
-		{"far relay", []*relays.Process{u.far}},
-		{"near relay, then far", []*relays.Process{u.near, u.far}},
-		{"far relay, then near", []*relays.Process{u.far, u.near}},
-	}
 	for ctx.Err() == nil {
-		kind := kinds[u.dice.IntN(len(kinds))]
+		picked := u.pick()
+		names := make([]string, len(picked))
+		for i, r := range picked {
+			names[i] = r.Name
+		}
 		began := time.Now()
-		end := u.begin("upgrade of the " + kind.what)
-		for _, r := range kind.of {
+		end := u.begin("upgrade of " + strings.Join(names, ", then "))
+		for _, r := range picked {
 			if _, err := r.Upgrade(context.WithoutCancel(ctx)); err != nil {
-				return fmt.Errorf("upgrade of the %s: %w", kind.what, err)
+				return fmt.Errorf("upgrade of the %s relay: %w", r.Name, err)
 			}
 		}
 		end()
 		wait(ctx, time.Since(began)+between(u.dice, servesLeast, servesMost))
 	}
 	return nil
+}
+
+// pick returns some of the relays, in any order.
+func (u *upgrades) pick() (picked []*relays.Process) {
+	for _, i := range u.dice.Perm(len(u.relays))[:1+u.dice.IntN(len(u.relays))] {
+		picked = append(picked, u.relays[i])
+	}
+	return picked
 }

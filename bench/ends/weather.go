@@ -40,7 +40,7 @@ const (
 
 var faultKinds = []faultKind{faultOutage, faultThere, faultBack, faultReset, faultForget}
 
-// weather has a pair's WAN, or one of two or both, fail at random moments.
+// weather has the WAN of a pair, or one of two or both, fail at random moments.
 type weather struct {
 	record
 	paths []*wan.Path
@@ -99,17 +99,34 @@ func (w *weather) outage(ctx context.Context, directions ...link.Direction) (err
 	return err
 }
 
+// pathOf is a connection and the path between its hosts.
+type pathOf struct {
+	*wan.Path
+	wan.Connection
+}
+
 // some picks a random share of the connections of all paths: a few, half of them, or all.
-func (w *weather) some() ([]wan.Connection, error) {
+func (w *weather) some() (picked []pathOf, err error) {
 	share := [...]float64{0.2, 0.5, 1}[w.dice.IntN(3)]
-	return w.paths[0].Connections(func(*tcpinfo.Connection) bool { return w.dice.Float64() < share })
+	seen := map[wan.Connection]bool{} // paths between the same hosts list the same ones
+	for _, p := range w.paths {
+		all, listErr := p.Connections(func(*tcpinfo.Connection) bool { return true })
+		err = errors.Join(err, listErr)
+		for _, c := range all {
+			if !seen[c] && w.dice.Float64() < share {
+				picked = append(picked, pathOf{p, c})
+			}
+			seen[c] = true
+		}
+	}
+	return picked, err
 }
 
 // reset resets lanes and control connections, each at one of its ends.
 func (w *weather) reset() error {
 	picked, err := w.some()
 	for _, c := range picked {
-		err = errors.Join(err, w.paths[0].Reset(c, w.dice.IntN(2) == 0))
+		err = errors.Join(err, c.Reset(c.Connection, w.dice.IntN(2) == 0))
 	}
 	return err
 }
@@ -120,11 +137,11 @@ func (w *weather) forget(ctx context.Context) error {
 	w.dice.Shuffle(len(picked), func(i, k int) { picked[i], picked[k] = picked[k], picked[i] })
 	picked = picked[:min(len(picked), mostForgotten)]
 	for _, c := range picked {
-		err = errors.Join(err, w.paths[0].Forget(c))
+		err = errors.Join(err, c.Forget(c.Connection))
 	}
 	w.lasts(ctx)
 	for _, c := range picked {
-		err = errors.Join(err, w.paths[0].Remember(c))
+		err = errors.Join(err, c.Remember(c.Connection))
 	}
 	return err
 }

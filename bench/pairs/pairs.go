@@ -25,6 +25,7 @@ const (
 
 	WayNoResume      = "pair-no-resume"       // paired relays with TLS and resume: off
 	WayClearNoResume = "pair-clear-no-resume" // paired relays with encrypt: off and resume: off
+	WayChain         = "pair-chain"           // two pairs behind one another, over a WAN each
 )
 
 // The ways of stripes, beside direct, plain and pair with its one lane.
@@ -40,6 +41,7 @@ func ours(way string) bool { return strings.HasPrefix(way, WayPair) }
 func pairsSuite() kit.Suite {
 	relays := []string{WayPair, WayPlain}
 	all := []string{WayPair, WayPlain, WayDirect}
+	chains := []string{WayPair, WayChain}
 	programs := []string{WayPair, WayNoResume, WayClear, WayClearNoResume, WayPlain, WayHAProxy, WayStunnel, WayWireGuard}
 	return kit.Suite{Crowds: "outage, parked and storm", Missing: missing, Bounded: ours,
 		Usual: kit.Options{Repeat: 1, Seed: 1, Time: 10 * time.Minute}, QuickTime: time.Minute, Experiment: experiment.Experiment{
@@ -58,6 +60,7 @@ promises, beside unpaired relays, direct TCP and other programs:
   soak      all of that and more at random moments
   answer    64 KiB on a new flow at 300 ms
   start     the first second of a bulk flow at 300 ms
+  chain-20ms, chain-200ms  what a second pair behind the first adds to a flow
   parked    descriptors and memory of silent flows
   storm     thousands of clients at once, with little CPU for each relay
   compress  goodput of text and of random bytes, with compress: auto and off
@@ -66,7 +69,8 @@ promises, beside unpaired relays, direct TCP and other programs:
 
 In outage, upgrade, death and soak both ends of each flow compare
 every byte. --through chooses the ways from site to site: pair,
-plain (unpaired), direct, and for cost pair-no-resume (resume: off),
+plain (unpaired), direct, pair-chain (two pairs
+with a hub between them), and for cost pair-no-resume (resume: off),
 pair-clear (encrypt: off), pair-clear-no-resume (both), haproxy, stunnel and
 wireguard-go (Debian's packages).
 
@@ -85,6 +89,8 @@ Exit codes: 0 every bound was kept, 1 one was not.`,
 			{Name: "soak", About: "outages, resets, black holes, deaths, upgrades and strangers at random moments", Ways: []string{WayPair, WayClear}, Run: soak},
 			{Name: "answer", About: "64 KiB on a new flow, after a request, at 300 ms and 100 Mb/s", Ways: all, Run: answer},
 			{Name: "start", About: "the first second of a bulk flow at 300 ms and 100 Mb/s", Ways: all, Run: start},
+			{Name: "chain-20ms", About: "first byte of new flows over a pair, and over two behind one another, each 20 ms", Ways: chains, Run: chain(20 * time.Millisecond), Compare: compareChains(20 * time.Millisecond)},
+			{Name: "chain-200ms", About: "the same, each 200 ms", Ways: chains, Run: chain(200 * time.Millisecond), Compare: compareChains(200 * time.Millisecond)},
 			{Name: "parked", About: "flows that have been silent for half a minute", Ways: relays, Run: parked},
 			{Name: "storm", About: "5000 clients connect at once, with all CPU and with 0.5 and 0.2 cores for each relay", Ways: relays, Run: storm},
 			{Name: "compress", About: "text and random bytes at 20 Mb/s and 40 ms, as they are and with compress: auto", Ways: []string{WayPair, WayClear}, Run: compressed},

@@ -20,7 +20,7 @@ import (
 //
 //	client on host-a ── relay-a ══WAN══ relay-b ── target on host-b
 type world struct {
-	*kit.World // the far relay first; no relays on ways without longhaul
+	*kit.World // the far relay first, the near one, then a hub's; no relays on ways without longhaul
 	way        string
 	settings
 	to netip.AddrPort // where clients connect
@@ -63,7 +63,15 @@ const patience = time.Minute
 
 // newWorld builds the sites and starts what the way needs. serve is the target.
 func newWorld(ctx context.Context, o kit.Options, c lab.Conditions, way string, serve func(net.Conn)) (*world, error) {
-	return buildWorld(ctx, o, lab.TwoSites(c), way, serve, settings{})
+	return buildWorld(ctx, o, sites(c, way), way, serve, settings{})
+}
+
+// sites are the two sites of a way, whose WANs are alike.
+func sites(c lab.Conditions, way string) lab.Topology {
+	if way == WayChain {
+		return lab.ViaHub(c, c)
+	}
+	return lab.TwoSites(c)
 }
 
 // buildWorld is newWorld with any topology of the two sites, and with settings for
@@ -124,7 +132,11 @@ func (w *world) startRelays(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, name := range []string{"relay-b", "relay-a"} {
+	names := []string{"relay-b", "relay-a"}
+	if w.way == WayChain {
+		names = append(names, lab.Hub)
+	}
+	for _, name := range names {
 		r := w.Relay(name, name)
 		r.Env = w.env
 		if name == "relay-a" {
@@ -157,8 +169,11 @@ func (w *world) config(r *relays.Process, more string) string {
 	config := fmt.Sprintf("control_socket: %s\n%s\n%s\ntunnels:\n", r.Socket(), keys, w.process)
 	for n := range max(w.tunnels, 1) {
 		tunnel := farTunnel(w.way, n, w.wans) + w.settings.far
-		if r.Name == "relay-a" {
+		switch r.Name {
+		case "relay-a":
 			tunnel = nearTunnel(w.way, n, w.pair+more) + w.tunnel
+		case lab.Hub:
+			tunnel = hubTunnel(n, w.pair+more)
 		}
 		config += fmt.Sprintf("  - {name: %s, allow: [0.0.0.0/0], %s%s}\n", tunnelName(n), tunnel, w.both)
 	}

@@ -118,5 +118,5 @@ func (w *worker) take(f *flow, addrs []netip.Addr, err error) {
 	if len(addrs) > 1 {
 		o.host = f.route.targets[o.order[o.next-1]].addresses
 	}
-	o.addrs = o.host.Order(o.few[:0], w.addrs, f.route.hops.Turn(f.hop, f.origin()))
+	o.addrs = o.host.Order(o.few[:0], w.addrs, f.route.hops.Turn(f.hop, f.origin().Addr()))
 }

@@ -256,6 +256,16 @@ func TestProxyHeaderIn(t *testing.T) {
 			})
 		}
 	}
+	t.Run("the target refuses", func(t *testing.T) {
+		g := newRig(t, required)
+		g.target.Close()
+		c := dial(t, g.addr)
+		defer c.Close()
+		write(t, c, proxyproto.AppendHeader(nil, 2, h))
+		if r := g.expectReason(report.EndTargetRefused); r.Client.AddrPort != h.Source {
+			t.Errorf("the record names the client %v, want %v", r.Client, h.Source)
+		}
+	})
 	for _, tt := range []struct {
 		name, send string
 		end        bool

@@ -99,7 +99,7 @@ func (w *worker) beginOffers(f *flow) {
 func (w *worker) offerNext(f *flow) {
 	o, rt := f.opening, f.route
 	var inline [hops.Few]uint16
-	left := slices.DeleteFunc(rt.hops.Order(inline[:0], f.origin(), w.now), func(i uint16) bool { return slices.Contains(o.order, i) })
+	left := slices.DeleteFunc(rt.hops.Order(inline[:0], f.origin().Addr(), w.now), func(i uint16) bool { return slices.Contains(o.order, i) })
 	switch {
 	case len(left) > 0 && w.now < o.deadline:
 		o.order = append(o.order, left[0])

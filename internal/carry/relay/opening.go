@@ -119,7 +119,7 @@ func (w *worker) dialTarget(f *flow) {
 	if o.within > 0 {
 		o.deadline = min(o.deadline, w.now+o.within)
 	}
-	o.order = f.route.hops.Order(o.inline[:0], f.origin(), w.now)
+	o.order = f.route.hops.Order(o.inline[:0], f.origin().Addr(), w.now)
 	w.beginRecognition(f)
 	w.dialNext(f)
 }
@@ -195,7 +195,7 @@ func (w *worker) dialNext(f *flow) {
 // for the resolver. A name without an address leaves the flow without one.
 func (w *worker) nextHop(f *flow) bool {
 	o, rt := f.opening, f.route
-	if o.next == len(o.order) && !o.orderMore(rt, f.origin(), w.now) {
+	if o.next == len(o.order) && !o.orderMore(rt, f.origin().Addr(), w.now) {
 		w.giveUp(f)
 		return false
 	}
@@ -250,11 +250,11 @@ func (o *opening) share(now time.Duration) time.Duration {
 
 // origin is the address of the flow's client, from the PROXY header if there is
 // one.
-func (f *flow) origin() netip.Addr {
+func (f *flow) origin() netip.AddrPort {
 	if f.opening != nil && f.opening.source.IsValid() {
-		return f.opening.source.Addr()
+		return f.opening.source
 	}
-	return f.client.Addr()
+	return f.client
 }
 
 // blame counts a failed connect of a hop, once all its addresses failed or the

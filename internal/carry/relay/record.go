@@ -41,7 +41,7 @@ func (w *worker) account(f *flow) {
 	}
 	rec.Flow, rec.Name = report.ID(f.id), f.name
 	rec.Tunnel = f.route.tunnel.Name
-	rec.Client = report.Address{AddrPort: f.client}
+	rec.Client = report.Address{AddrPort: f.origin()}
 	rec.Listen = report.Address{AddrPort: w.listenAddr(f)}
 	rec.Target = report.Address{AddrPort: f.target}
 	rec.Hop = f.hopName()

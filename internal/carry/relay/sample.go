@@ -92,7 +92,7 @@ func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now time.Duration
 	s.ID, s.Name, s.Peer = report.ID(f.id), f.name, f.peer()
 	s.Tunnel = f.route.tunnel.Name
 	s.State = f.state()
-	s.Client, s.Listen, s.Target = f.client, w.listenAddr(f), f.target
+	s.Client, s.Listen, s.Target = f.origin(), w.listenAddr(f), f.target
 	s.Hop = f.hopName()
 	s.Start = wall.Add(f.start - now)
 	s.BytesUp, s.BytesDown = max(0, f.dirs[up].bytes), max(0, f.dirs[down].bytes)

@@ -245,7 +245,7 @@ func (w *worker) flowSnapshot(f *flow, now time.Duration) FlowSnapshot {
 		Peer:        f.peer(),
 		Tunnel:      f.route.tunnel.Name,
 		State:       f.state(),
-		Client:      f.client,
+		Client:      f.origin(),
 		Listen:      w.listenAddr(f),
 		Target:      f.target,
 		Hop:         f.hopName(),
