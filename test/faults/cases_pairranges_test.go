@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -189,8 +190,9 @@ func TestEarlierReleaseHasOnePort(t *testing.T) {
 	p.far.write(p.farConfig())
 	_, err := p.far.upgrade(nettest.Longhaul(t))
 	nettest.Must(t, err)
-	nettest.Eventually(t, patience, func() bool { s := p.near.session(); return s.Up && !s.OnePort && !s.Draining },
-		func() string { return fmt.Sprintf("the session is %+v", p.near.session()) })
+	nettest.Eventually(t, patience, func() bool {
+		return slices.ContainsFunc(p.near.status().Pairs.Sessions, func(s flow.Session) bool { return s.Up && !s.OnePort && !s.Draining })
+	}, func() string { return fmt.Sprintf("the sessions are %+v", p.near.status().Pairs.Sessions) })
 	all := p.holdAll()
 	first.alive(t, "after the upgrade of the far relay")
 	for _, h := range append(all, first) {

@@ -100,6 +100,8 @@ type Figures struct {
 	Resumes  int           `json:"resumes"`        // lost lanes that others replaced
 	Outage   units.Seconds `json:"outage_seconds"` // without a lane that it needed
 	RTT      units.Seconds `json:"rtt_seconds"`    // between the relays
+	// MemoryLimited: the flow would keep more, and the relay's memory does not allow it.
+	MemoryLimited bool `json:"memory_limited,omitempty"`
 }
 
 // Counters are what the kernel has sent over lanes.

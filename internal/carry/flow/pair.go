@@ -73,6 +73,9 @@ type Session struct {
 	FlowsStriped  int           `json:"flows_striped"`  // of these, with several lanes
 	FlowsParked   int           `json:"flows_parked"`   // silent, without a lane
 	FlowsResuming int           `json:"flows_resuming"` // without a lane that they need
+	// FlowsMemoryLimited would keep more, and the relay's memory does not allow it.
+	FlowsMemoryLimited int `json:"flows_memory_limited,omitempty"`
+
 	FlowsTotal    int64         `json:"flows_total"`
 	RetainedBytes int64         `json:"retained_bytes"` // sent, and not acknowledged by the other relay
 	Resumes       int64         `json:"resumes_total"`  // lost lanes that others replaced
@@ -224,11 +227,17 @@ func (s *Session) Notes() (notes []string) {
 	if !s.Resumable {
 		notes = append(notes, "resume: off: a flow ends with its connection over the WAN")
 	}
+	if n := s.FlowsMemoryLimited; n > 0 {
+		notes = append(notes, display.Plural(n, "flow")+" limited by memory: "+MemoryRemedy)
+	}
 	if s.Up && s.Compress == CompressUnsupported {
 		notes = append(notes, "compress: auto has no effect: the other relay is of an older release")
 	}
 	return notes
 }
+
+// MemoryRemedy says how flows of a pair may keep more.
+const MemoryRemedy = "raise this relay's memory_limit, or the memory of its host or control group if that is off"
 
 // WaitingFlows is the number of flows that go on when the session is back.
 func (s *Session) WaitingFlows() int { return s.FlowsMoving + s.FlowsParked + s.FlowsResuming }
@@ -242,6 +251,7 @@ func (s *Session) Add(o *Session) {
 	s.FlowsStriped += o.FlowsStriped
 	s.FlowsParked += o.FlowsParked
 	s.FlowsResuming += o.FlowsResuming
+	s.FlowsMemoryLimited += o.FlowsMemoryLimited
 	s.RetainedBytes += o.RetainedBytes
 	s.AddTotals(o)
 }

@@ -150,6 +150,7 @@ type mix struct {
 	quickest   *subflow // of lanes that differ much in delay: it gets what is little; nil: they do not
 	window     window
 	farLimited stamp // near: the far relay's latest word that it lacks room on the lanes
+	shortAt    stamp // the latest look that found too little memory for the flow; zero: none did
 	movers     [2]mover
 	moving     moving
 }
@@ -283,9 +284,6 @@ func (fw *flowWatch) setResting(on bool) {
 const (
 	// maxLanes bounds the lanes of one flow.
 	maxLanes = 16
-	// maxSpill bounds the memory for bytes of one flow that came before their turn: as
-	// much as the other end may have sent without an acknowledgement.
-	maxSpill = limitMax
 	// spread is the number of bytes from which on a flow's further lanes take some while
 	// its main lane has nothing to do.
 	spread = 64 << 10

@@ -24,6 +24,7 @@ const (
 	DefaultRefusedFor    = 5 * time.Second
 	DefaultLateNoResume  = 30 * time.Second
 	DefaultResetDrain    = 10 * time.Second
+	DefaultRetained      = 256 << 20
 )
 
 // waitNoResume is how long a flow that does not resume waits for its first lane, or for
@@ -36,7 +37,7 @@ type Options struct {
 	Release  string // longhaul's version, as text
 	Log      *slog.Logger
 	// RetainedLimit bounds the memory of all stores together, in bytes. It is asked for again
-	// each second; 0: none.
+	// each second; nil: DefaultRetained.
 	RetainedLimit func() int64
 	// Boot is the same for each process of this host until the host restarts, and of no other host;
 	// 0: unknown.

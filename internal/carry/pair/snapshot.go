@@ -107,6 +107,9 @@ func stateOf(s *session) flow.Session {
 	for _, f := range flows {
 		g := f.Figures()
 		st.RetainedBytes += g.Retained
+		if g.MemoryLimited {
+			st.FlowsMemoryLimited++
+		}
 		switch {
 		case g.Lanes > 0:
 			st.FlowsMoving++

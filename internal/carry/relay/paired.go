@@ -259,7 +259,7 @@ func (f *flow) sampleLane(s *report.Sample) {
 	if f.paired.leg == client {
 		l = &s.TargetLeg
 	}
-	l.Side = wanSide
+	l.Side, l.MemoryLimited = wanSide, f.paired.seen.MemoryLimited
 	add := f.paired.add
 	l.Info.BytesSent += uint64(add.BytesSent)
 	l.Info.BytesRetrans += uint64(add.BytesRetransmitted)

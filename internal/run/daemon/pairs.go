@@ -208,15 +208,18 @@ const unknownMemory = 1 << 30
 
 // retainedLimit is the payload in bytes that paired flows may keep together: a quarter of
 // memory_limit, or else of the memory that this process can use.
-func (p *pairs) retainedLimit() int64 {
-	memory := p.memory.Load()
-	if memory == 0 {
-		memory = unknownMemory
-		if capacity := resources.MemoryCapacity(); capacity.Known() {
-			memory = int64(capacity)
-		}
+func (p *pairs) retainedLimit() int64 { return usableMemory(p.memory.Load()) / 4 }
+
+// usableMemory is the memory in bytes that this process may use: memory_limit, or if that is 0, the
+// memory of the host or its control group.
+func usableMemory(memoryLimit int64) int64 {
+	if memoryLimit > 0 {
+		return memoryLimit
 	}
-	return memory / 4
+	if capacity := resources.MemoryCapacity(); capacity.Known() {
+		return int64(capacity)
+	}
+	return unknownMemory
 }
 
 // Commit puts the pairs into force.
