@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"longhaul/bench/kit"
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/find/doctor"
 	"longhaul/internal/watch/monitor"
 	"longhaul/internal/watch/monitor/history"
@@ -205,6 +206,10 @@ func ask(ctx context.Context, file string, over time.Duration, runs int, stdout 
 	if err != nil {
 		return err
 	}
+	middle, err := reader.Get(ctx, extent.Records/2)
+	if err != nil {
+		return err
+	}
 	newest := extent.Newest.Add(time.Second)
 	ago := func(share float64) time.Time { return newest.Add(-time.Duration(share * float64(over))) }
 	rare, common := synthetic.Tunnel(synthetic.Tunnels-1), synthetic.Tunnel(0)
@@ -233,6 +238,8 @@ func ask(ctx context.Context, file string, over time.Duration, runs int, stdout 
 	questions := []question{
 		{"extent", func() (int, error) { e, err := reader.Extent(ctx); return int(e.Records), err }},
 		{"get", func() (int, error) { _, err := reader.Get(ctx, extent.Records/2); return 1, err }},
+		list("a flow's name", history.Query{Name: middle.Name}),
+		list("a name that does not occur", history.Query{Name: flow.Name{1}}),
 	}
 	for _, order := range history.Orders() {
 		questions = append(questions,

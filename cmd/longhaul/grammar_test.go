@@ -59,7 +59,7 @@ var flagTable = []flagRow{
 	{"address", "HOST:PORT", optional}, {"allow", "PREFIX", usual}, {"proxy-in", "PREFIX", optional},
 	{"port", "PORT", optional}, {"test-port", "PORT", usual}, {"pid", "PID", optional}, {"dev", "DEVICE", optional},
 	{"name", "NAME", optional}, {"control-socket", "FILE", usual}, {"socket", "FILE", usual},
-	{"tunnel", "NAME", optional}, {"as", "NAME", optional}, {"pair", "NAME", optional}, {"pair-from", "NAME", optional}, {"path", "NAME", usual},
+	{"flow", "NAME", optional}, {"unique-id", "TEXT", optional}, {"tunnel", "NAME", optional}, {"as", "NAME", optional}, {"pair", "NAME", optional}, {"pair-from", "NAME", optional}, {"path", "NAME", usual},
 
 	// Lengths of time, by role, and points in time.
 	{"time", "DURATION", usual}, {"interval", "DURATION", usual}, {"timeout", "DURATION", usual},

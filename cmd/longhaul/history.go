@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/find/doctor"
 	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/watch/monitor/history/report"
@@ -28,9 +29,16 @@ const servicesHistory = "/var/lib/longhaul/history.db"
 
 // historySelection has the flags of the commands that select records.
 type historySelection struct {
-	file, since, until, tunnel, cause, minBytes string
-	relay                                       relayChoice
-	now                                         time.Time
+	file, since, until, tunnel, cause, minBytes, flow string
+	relay                                             relayChoice
+	now                                               time.Time
+	running                                           []runningFlow // of the relay, if it was asked
+}
+
+// runningFlow is a flow of the relay's status.
+type runningFlow struct {
+	Name   flow.Name `json:"name"`
+	Tunnel string    `json:"tunnel"`
 }
 
 func (s *historySelection) addFile(cmd *cobra.Command) {
@@ -46,6 +54,7 @@ func (s *historySelection) add(cmd *cobra.Command) {
 	flags.StringVar(&s.tunnel, "tunnel", "", "flows of the tunnel `NAME`")
 	flags.StringVar(&s.cause, "cause", "", "flows that `CAUSE` limited most of the time")
 	flags.StringVar(&s.minBytes, "min-bytes", "", "flows that moved `SIZE` or more, such as 10MB")
+	flags.StringVar(&s.flow, "flow", "", "records of the flow with this `NAME`, such as from a log")
 }
 
 // query returns the query of the flags.
@@ -59,6 +68,11 @@ func (s *historySelection) query() (q history.Query, err error) {
 	if s.cause != "" && !slices.Contains(doctor.Causes(), q.Cause) {
 		return q, usageError(remedy.New(fmt.Errorf("unknown cause %q", s.cause),
 			"causes are "+joinWords(doctor.Causes())))
+	}
+	if s.flow != "" {
+		if q.Name, err = flow.ParseName(s.flow); err != nil {
+			return q, usageError(err)
+		}
 	}
 	q.MinBytes, err = parseMinBytes(s.minBytes)
 	return q, err
@@ -93,7 +107,7 @@ func (s *historySelection) open(ctx context.Context, env *env) (*history.Reader,
 	path := s.file
 	if path == "" {
 		var err error
-		if path, err = findHistory(ctx, env, s.relay); err != nil {
+		if path, err = s.find(ctx, env); err != nil {
 			return nil, err
 		}
 	}
@@ -111,17 +125,18 @@ func (s *historySelection) open(ctx context.Context, env *env) (*history.Reader,
 	return r, nil
 }
 
-// findHistory asks the running relay, or else returns the service's file.
-func findHistory(ctx context.Context, env *env, chosen relayChoice) (string, error) {
+// find asks the running relay for its file and flows, or else returns the service's file.
+func (s *historySelection) find(ctx context.Context, env *env) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	keep := "have the relay keep records: history: {file: " + servicesHistory + "} in its configuration, or --history; or name a file with --file"
-	body, err := askRelay(ctx, env, chosen)
+	body, err := askRelay(ctx, env, s.relay)
 	if err == nil {
 		var status struct {
 			History *struct {
 				File string `json:"file"`
 			} `json:"history"`
+			Flows []runningFlow `json:"flows"`
 		}
 		if err := json.Unmarshal(body, &status); err != nil {
 			return "", remedy.New(fmt.Errorf("read the relay's answer: %w", err), "name the file with --file")
@@ -129,9 +144,10 @@ func findHistory(ctx context.Context, env *env, chosen relayChoice) (string, err
 		if status.History == nil {
 			return "", remedy.New(errors.New("the running relay keeps no records of its flows"), keep)
 		}
+		s.running = status.Flows
 		return status.History.File, nil
 	}
-	if chosen.isGiven() || errors.Is(err, errSeveral) {
+	if s.relay.isGiven() || errors.Is(err, errSeveral) {
 		return "", err
 	}
 	if _, statErr := os.Stat(servicesHistory); statErr == nil || errors.Is(statErr, os.ErrPermission) {
@@ -193,7 +209,7 @@ service has it.
 BIT/S is the goodput of both directions over the whole life, pauses included;
 RETR the share of data that both legs retransmitted. WHY is the cause that
 limited the flow longest (see longhaul doctor), or the reason of its end if it
-did not end from both sides.
+did not end from both sides. --json, --csv and show have its name and relays.
 
 The order is newest (latest end first), slowest (least goodput), longest,
 largest (most bytes) or retransmitted (highest share). Without --min-bytes,

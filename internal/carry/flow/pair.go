@@ -19,6 +19,15 @@ type Pairs struct {
 	KeysProblem        string                `json:"keys_problem,omitempty"` // why the files of keys cannot be read; the relay goes on with those it has
 }
 
+// SiteOf returns the site of a peer that is one of its hosts, SITE/HOST; empty: the peer's name is not of
+// that form.
+func SiteOf(peer string) string {
+	if site, _, several := strings.Cut(peer, "/"); several {
+		return site
+	}
+	return ""
+}
+
 // Session is what relates a tunnel of this relay to one process of a paired
 // relay, whether it stands or not.
 type Session struct {

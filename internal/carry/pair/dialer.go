@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/carry/flow"
-	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/eyeballs"
@@ -147,7 +146,7 @@ func (d dialer) orElse(ctx context.Context, at netip.AddrPort, name string, refu
 		s.sought = now
 	}
 	s.mu.Unlock()
-	site := identity.SiteOf(name)
+	site := flow.SiteOf(name)
 	config, err := d.node.identity.ClientTLS(site)
 	if !due || site == "" || err != nil {
 		return refused

@@ -125,7 +125,7 @@ func (d *daemon) assemble(activated []inheritedSocket) {
 	c, past, follows := d.life.config, &d.past.inherited, d.past.predecessor != nil
 	d.manager = newServiceManager(d.log)
 	d.manager.silent = follows
-	d.ended = &endedFlows{log: newFlowLog(d.log)}
+	d.ended = &endedFlows{log: newFlowLog(d.log), relay: relayName(c.Name)}
 	d.relay = relay.New(relay.Options{
 		Workers:           workers(c),
 		HalfCloseTimeout:  c.HalfCloseTimeout,

@@ -55,7 +55,18 @@ const (
 type endedFlows struct {
 	log        *flowLog
 	monitor    *monitor.Monitor
+	relay      string       // in records, by relayName
 	briefReads atomic.Int64 // of short flows' legs, left until the next sample
+}
+
+// relayName returns the name of a relay in records, which operators may join with those of other hosts:
+// its host's, after NAME@ if the relay has a name on its host.
+func relayName(name string) string {
+	host, _ := os.Hostname() // without it, records have no relay
+	if name != "" && host != "" {
+		return name + "@" + host
+	}
+	return host
 }
 
 // legsWanted implements relay's LegStats.
@@ -76,6 +87,7 @@ func (e *endedFlows) add(flows []flow.Record) {
 			continue // refusals come in floods: only counted
 		}
 		batch[n] = monitor.NewRecord(&flows[i])
+		batch[n].Relay = e.relay
 		if n++; n == len(batch) {
 			e.monitor.Ended(batch[:n])
 			n = 0

@@ -4,6 +4,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -22,8 +23,37 @@ func TestToRecord(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	f.Reason, f.Err = flow.EndClean, nil
-	if got := monitor.NewRecord(&f); got.EndedBy != "both" || got.Error != "" {
+	f.Name, f.Peer = flow.Name{1}, "site-b/b1"
+	if got := monitor.NewRecord(&f); got.EndedBy != "both" || got.Error != "" || got.Name != f.Name || got.Peer != f.Peer || got.Site != "site-b" {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// Records have the name of the relay, also those of several relays of a host.
+func TestRelayName(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := relayName(""); got != host {
+		t.Errorf("the host's relay is %q, want %q", got, host)
+	}
+	if got, want := relayName("trial"), "trial@"+host; got != want {
+		t.Errorf("the relay trial is %q, want %q", got, want)
+	}
+	var got []monitor.Record
+	m := monitor.New(monitor.Options{
+		Sample:    func(func(*flow.Sample)) error { return nil },
+		Overview:  func() monitor.Overview { return monitor.Overview{} },
+		OnRecords: func(r []monitor.Record) { got = append(got, r...) },
+	})
+	e := &endedFlows{log: newFlowLog(slog.New(slog.DiscardHandler)), monitor: m, relay: "trial@host"}
+	defer e.log.close()
+	e.add([]flow.Record{{Flow: 1, Tunnel: "t"}, {Flow: 2, Tunnel: "t"}})
+	m.Start()
+	m.Close()
+	if len(got) != 2 || got[0].Relay != "trial@host" || got[1].Relay != "trial@host" {
+		t.Errorf("records %+v", got)
 	}
 }
 

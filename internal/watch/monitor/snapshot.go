@@ -12,6 +12,8 @@ import (
 type Record struct {
 	ID int64 `json:"id"` // of the history; 0: not stored yet
 	flow.Record
+	Relay string `json:"relay,omitempty"` // that carried the flow, by its host's name
+	Site  string `json:"site,omitempty"`  // of Peer, if it is one of its hosts
 	// End and Start are the wall clock's, so End − Start may differ from Elapsed.
 	End     time.Time `json:"end"`
 	Goodput Series    `json:"goodput"`
@@ -29,7 +31,7 @@ type Record struct {
 
 // NewRecord begins the record of a flow that has ended.
 func NewRecord(f *flow.Record) Record {
-	r := Record{Record: *f, EndedBy: f.EndedBy()}
+	r := Record{Record: *f, Site: flow.SiteOf(f.Peer), EndedBy: f.EndedBy()}
 	if f.Err != nil {
 		r.Error = f.Err.Error()
 	}
@@ -175,6 +177,9 @@ type CheckHop struct {
 // Flow is a running flow.
 type Flow struct {
 	ID        flow.ID      `json:"id"`
+	Name      flow.Name    `json:"name,omitzero"`  // the same in every relay that carries the flow
+	Site      string       `json:"site,omitempty"` // of Peer, if it is one of its hosts
+	Peer      string       `json:"peer,omitempty"` // the other relay of the pair that brings the flow or takes it on
 	Tunnel    string       `json:"tunnel"`
 	State     string       `json:"state"`
 	Client    flow.Address `json:"client"`

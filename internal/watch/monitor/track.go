@@ -65,6 +65,7 @@ func (m *Monitor) visit(s *flow.Sample, at time.Duration) {
 	f.pass = m.pass
 	span := at - f.seen
 	var sent [2]flow.Sent
+	f.named(s)
 	flow := &f.flow
 	flow.State = s.State
 	if flow.Target.AddrPort != s.Target {
@@ -133,6 +134,15 @@ func (m *Monitor) begun(s *flow.Sample, at time.Duration) *flowTrack {
 	}
 	m.flows[s.ID] = f
 	return f
+}
+
+// named follows what may become known after a flow's begin: a name from a PROXY header, a peer once the
+// flow has a hop.
+func (f *flowTrack) named(s *flow.Sample) {
+	f.flow.Name = s.Name
+	if f.flow.Peer != s.Peer {
+		f.flow.Peer, f.flow.Site = s.Peer, flow.SiteOf(s.Peer)
+	}
 }
 
 // carriedBy fills in the rates of lanes since a sample before.

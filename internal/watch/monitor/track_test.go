@@ -40,6 +40,31 @@ func TestMemoryIsACause(t *testing.T) {
 	}
 }
 
+// A flow shows the name that came with its PROXY header, and the peer that its hop leads to.
+func TestNamesOfFlows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{overview: Overview{FlowsNow: 1, Tunnels: tunnels(flow.Tunnel{Name: "t", State: "listening", FlowsNow: 1})}}
+		m := New(s.options())
+		m.Start()
+		defer m.Close()
+		f := flowNow(1, 0, 0)
+		for _, want := range []Flow{
+			{},
+			{Name: flow.Name{1}},
+			{Name: flow.Name{1}, Peer: "site-b/b1", Site: "site-b"},
+			{Name: flow.Name{1}, Peer: "site-b/b2", Site: "site-b"},
+			{Name: flow.Name{1}, Peer: "site-c"},
+		} {
+			f.Name, f.Peer = want.Name, want.Peer
+			s.flows = []flow.Sample{f}
+			settled(s)
+			if got := m.Snapshot().Flows[0]; got.Name != want.Name || got.Peer != want.Peer || got.Site != want.Site {
+				t.Errorf("the flow has %v, %q, %q; want %v, %q, %q", got.Name, got.Site, got.Peer, want.Name, want.Site, want.Peer)
+			}
+		}
+	})
+}
+
 func TestCauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{overview: Overview{FlowsNow: 1, Tunnels: tunnels(flow.Tunnel{Name: "t", State: "listening", FlowsNow: 1, Hops: []flow.Hop{{Name: "far:80"}}})}}

@@ -157,7 +157,17 @@ func (d *Dashboard) recordsOf(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	var name flow.Name
+	if text := q.Get("name"); text != "" {
+		if name, err = flow.ParseName(text); err != nil {
+			return nil, wrong(err.Error())
+		}
+		if q.Get("since") == "" {
+			p.Since = time.Time{} // names are rare enough
+		}
+	}
 	want := history.Query{
+		Name:  name,
 		Since: p.Since, Until: p.Until, Tunnel: q.Get("tunnel"), Cause: doctor.Cause(q.Get("cause")), Order: history.Order(q.Get("order")), Limit: usualRecords,
 	}
 	if want.Order == "" {

@@ -54,7 +54,7 @@ func (r *recent) query(q history.Query) []monitor.Record {
 		one := &r.ring[i]
 		bytes := one.BytesUp + one.BytesDown
 		if one.End.Before(q.Since) || !one.End.Before(q.Until) || q.Tunnel != "" && one.Tunnel != q.Tunnel || q.Cause != "" && one.Cause != q.Cause ||
-			bytes < history.DefaultMinBytes && (q.Order == history.Slowest || q.Order == history.Retransmitted) {
+			!q.Name.IsZero() && one.Name != q.Name || bytes < history.DefaultMinBytes && (q.Order == history.Slowest || q.Order == history.Retransmitted) {
 			continue
 		}
 		all = append(all, *one)

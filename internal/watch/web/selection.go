@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/find/doctor"
 	"longhaul/internal/watch/monitor"
 )
@@ -22,7 +23,8 @@ type selection struct {
 	Tunnel string
 	Cause  doctor.Cause
 	State  string
-	Text   string // in the flow's addresses, hop or tunnel
+	Text   string    // in the flow's addresses, hop, tunnel, name or peer
+	Name   flow.Name // Text as a name; zero: it is none
 
 	order      string
 	descending bool
@@ -67,6 +69,7 @@ func parseSelection(q url.Values) (selection, error) {
 		Tunnel: q.Get("tunnel"), Cause: doctor.Cause(q.Get("cause")), State: q.Get("state"),
 		Text: strings.ToLower(strings.TrimSpace(q.Get("q"))), order: "rate", descending: true, Page: 1, Size: usualPage,
 	}
+	s.Name, _ = flow.ParseName(s.Text)
 	if text := q.Get("sort"); text != "" {
 		s.order, s.descending = strings.CutPrefix(text, "-")
 		if flowOrders[s.order] == nil {
@@ -100,8 +103,10 @@ func (s *selection) has(f *monitor.Flow) bool {
 		return false
 	case s.Text == "":
 		return true
+	case !s.Name.IsZero():
+		return f.Name == s.Name
 	}
-	return strings.Contains(strings.ToLower(f.Tunnel+" "+f.Hop+" "+f.Client.String()+" "+f.Target.String()), s.Text)
+	return strings.Contains(strings.ToLower(f.Tunnel+" "+f.Hop+" "+f.Client.String()+" "+f.Target.String()+" "+f.Name.String()+" "+f.Peer), s.Text)
 }
 
 // selected is a page of flows.

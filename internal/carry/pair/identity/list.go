@@ -7,6 +7,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/words/display"
 )
 
@@ -75,9 +76,9 @@ func (l *List) WriteText(w io.Writer, now time.Time) error {
 		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(table, "PEER\tKEY\tSINCE\tNOTE")
 		for i, p := range l.Peers {
-			if site := SiteOf(p.Name); site != "" {
-				if i == 0 || SiteOf(l.Peers[i-1].Name) != site {
-					hosts := slices.IndexFunc(l.Peers[i:], func(p ListedPeer) bool { return SiteOf(p.Name) != site })
+			if site := flow.SiteOf(p.Name); site != "" {
+				if i == 0 || flow.SiteOf(l.Peers[i-1].Name) != site {
+					hosts := slices.IndexFunc(l.Peers[i:], func(p ListedPeer) bool { return flow.SiteOf(p.Name) != site })
 					if hosts < 0 {
 						hosts = len(l.Peers) - i
 					}

@@ -42,14 +42,6 @@ func isWord(name string) bool {
 	return name != ""
 }
 
-// SiteOf returns the site of a host's name; empty: the name is not of that form.
-func SiteOf(name string) string {
-	if site, _, several := strings.Cut(name, siteEnd); several {
-		return site
-	}
-	return ""
-}
-
 // isSite is the error of a site's name in place of a host's; nil: the name is of no site.
 func (l peerList) isSite(name string) error {
 	hosts := l.meant(name)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/find/doctor"
 	"longhaul/internal/watch/monitor"
 	"longhaul/internal/words/sorted"
@@ -163,6 +164,28 @@ func (v *view) scanBest(c choice, promise func(*extremes) float64, visit func(*f
 	return nil
 }
 
+// namedIDs selects the IDs of the records with a name, from the index records_named. Its arguments are those
+// of [named].
+var namedIDs = fmt.Sprintf(`WITH RECURSIVE part(n) AS (
+		SELECT min(id) / %[1]d FROM records UNION ALL SELECT n + 1 FROM part WHERE n < (SELECT max(id) / %[1]d FROM records))
+	SELECT records.id FROM part CROSS JOIN records INDEXED BY records_named
+	WHERE records.id / %[1]d = n AND substr(records.name, 1, %[2]d) = ? AND records.name = ?`, segmentLen, nameStart)
+
+func named(name flow.Name) []any { return []any{name[:nameStart], name[:]} }
+
+// withName visits the records of a choice that have a name.
+func (v *view) withName(c choice, name flow.Name, visit func(*facts)) error {
+	if !v.has.names {
+		return nil
+	}
+	visit = c.visitor(visit)
+	return v.facts("WHERE id IN ("+namedIDs+")", named(name), func(f *facts) {
+		if c.wanted(f.group) {
+			visit(f)
+		}
+	})
+}
+
 // candidate is a record that may be in a list.
 type candidate struct {
 	id   int64
@@ -281,9 +304,12 @@ func (v *view) best(q *Query) ([]candidate, error) {
 	}
 	full := func() bool { return len(best) == q.Limit }
 	var err error
-	if q.Order == Newest {
+	switch {
+	case !q.Name.IsZero():
+		err = v.withName(c, q.Name, visit)
+	case q.Order == Newest:
 		err = v.scan(c, visit, full)
-	} else {
+	default:
 		err = v.scanBest(c, q.promise, visit, func() float64 {
 			if full() {
 				return best[0].rank
@@ -338,8 +364,15 @@ func (r *Reader) Walk(ctx context.Context, q Query, visit func(*monitor.Record) 
 		err := r.look(ctx, func(v *view) error {
 			c := v.choice(q.Since, q.Until, q.Tunnel, q.Cause)
 			end = 0
-			args := []any{last, segmentLen}
-			return v.eachRecord("WHERE id > ? ORDER BY id LIMIT ?", args, func(r *monitor.Record, f *facts) error {
+			selection, args := "WHERE id > ?", []any{last}
+			switch {
+			case q.Name.IsZero():
+			case !v.has.names:
+				return nil
+			default:
+				selection, args = selection+" AND id IN ("+namedIDs+")", append(args, named(q.Name)...)
+			}
+			return v.eachRecord(selection+" ORDER BY id LIMIT ?", append(args, segmentLen), func(r *monitor.Record, f *facts) error {
 				end = r.ID
 				if c.has(f.endMs) && c.wanted(f.group) && f.up+f.down >= q.MinBytes {
 					page = append(page, *r)

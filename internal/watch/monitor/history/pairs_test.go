@@ -73,7 +73,8 @@ func beforePairs(t *testing.T, path string, records []monitor.Record) *sql.DB {
 	db, err := sql.Open("sqlite", dsn(path, "rw", 1000, ""))
 	nettest.Must(t, err)
 	t.Cleanup(func() { db.Close() })
-	_, err = db.Exec(`DROP VIEW flows; DROP INDEX records_resumed;
+	_, err = db.Exec(`DROP VIEW flows; DROP INDEX records_resumed; DROP INDEX records_named;
+		ALTER TABLE records DROP COLUMN name; ALTER TABLE records DROP COLUMN peer_id; ALTER TABLE records DROP COLUMN relay_id;
 		ALTER TABLE records DROP COLUMN resumes; ALTER TABLE records DROP COLUMN outage_us; CREATE VIEW flows AS SELECT id FROM records`)
 	nettest.Must(t, err)
 	return db

@@ -3,6 +3,7 @@ package history
 import (
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/find/doctor"
 	"longhaul/internal/words/units"
 )
@@ -36,7 +37,8 @@ type Query struct {
 	Since, Until time.Time // of their ends, Until not included; zero: no bound
 	Tunnel       string
 	Cause        doctor.Cause
-	Order        Order // empty: Newest
+	Name         flow.Name // zero: any
+	Order        Order     // empty: Newest
 	// MinBytes leaves out flows that moved less. Zero is [DefaultMinBytes]
 	// where the order is Slowest or Retransmitted; negative is no bound.
 	MinBytes int64

@@ -143,7 +143,7 @@ type view struct {
 	tx    *sql.Tx
 	words map[int64]string
 	ids   map[string]int64
-	pairs bool // the file knows pairs
+	has   added
 }
 
 // look calls do with a view of the history.
@@ -158,7 +158,7 @@ func (r *Reader) look(ctx context.Context, do func(*view) error) error {
 	}
 	defer func() { _ = tx.Rollback() }()
 	v := &view{ctx: ctx, tx: tx, words: map[int64]string{}, ids: map[string]int64{}}
-	if v.pairs, err = knowsPairs(ctx, tx); err != nil {
+	if v.has, err = addedTo(ctx, tx); err != nil {
 		return classify(err)
 	}
 	err = v.each("SELECT id, word FROM words", nil, func(row scanner) error {
@@ -207,7 +207,7 @@ func (v *view) facts(selection string, args []any, visit func(*facts)) error {
 // eachRecord calls visit with every record of a selection.
 func (v *view) eachRecord(selection string, args []any, visit func(*monitor.Record, *facts) error) error {
 	r := newRowReader(recordLen)
-	return v.each("SELECT "+columnsOf(v.pairs)+" FROM records "+selection, args, func(row scanner) error {
+	return v.each("SELECT "+columnsOf(v.has)+" FROM records "+selection, args, func(row scanner) error {
 		if err := r.scan(row); err != nil {
 			return err
 		}
@@ -389,7 +389,9 @@ func checkRecords(ctx context.Context, pool *sql.DB) error {
 			return err
 		}
 		v := &view{ctx: ctx, tx: tx}
-		above, more, err = v.checkSegments(above)
+		if v.has, err = addedTo(ctx, tx); err == nil {
+			above, more, err = v.checkSegments(above)
+		}
 		if err = errors.Join(err, tx.Rollback()); err != nil {
 			return err
 		}

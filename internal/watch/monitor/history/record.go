@@ -24,14 +24,18 @@ const factColumns = `id, end_ms, elapsed_us, tunnel_id, cause_id, reason_id, end
 
 // recordColumns are all columns of the table records, in the order of
 // [recordValues] and [readRecord].
-var recordColumns = columnsOf(true)
+var recordColumns = columnsOf(added{pairs: true, names: true})
 
-// columnsOf are recordColumns; of a file that knows no pairs, theirs are NULL.
-func columnsOf(pairs bool) string {
-	if !pairs {
-		return commonColumns + ", NULL, NULL, goodput"
+// columnsOf are recordColumns; those that a file does not have are NULL.
+func columnsOf(has added) string {
+	pairs, names := ", NULL, NULL", ", NULL, NULL, NULL"
+	if has.pairs {
+		pairs = ", resumes, outage_us"
 	}
-	return commonColumns + ", resumes, outage_us, goodput"
+	if has.names {
+		names = ", name, peer_id, relay_id"
+	}
+	return commonColumns + pairs + names + ", goodput"
 }
 
 // commonColumns are those of every file, but for the last.
@@ -43,7 +47,7 @@ const commonColumns = factColumns + `,
 // Numbers of columns.
 const (
 	factLen   = 13
-	recordLen = 36
+	recordLen = 39
 )
 
 // insertRecord adds one record.
@@ -95,6 +99,12 @@ func recordValues(values []any, r *monitor.Record, id int64, intern func(string)
 	} else {
 		values = append(values, nil, nil)
 	}
+	if r.Name.IsZero() {
+		values = append(values, nil)
+	} else {
+		values = append(values, r.Name[:])
+	}
+	values = append(values, positive(word(r.Peer)), positive(word(r.Relay)))
 	if series := encodeSeries(r.Goodput); series != nil {
 		values = append(values, series)
 	} else {
@@ -232,6 +242,20 @@ func (r *rowReader) micros() time.Duration {
 // maxMicros is the longest [time.Duration].
 const maxMicros = int64(1<<63-1) / int64(time.Microsecond)
 
+// name reads the name of a flow, NULL as none.
+func (r *rowReader) name() flow.Name {
+	switch v := r.value().(type) {
+	case []byte:
+		if len(v) == len(flow.Name{}) {
+			return flow.Name(v)
+		}
+	case nil:
+		return flow.Name{}
+	}
+	r.failed = true
+	return flow.Name{}
+}
+
 // series reads the course of a goodput.
 func (r *rowReader) series() monitor.Series {
 	b, ok := r.value().([]byte)
@@ -289,6 +313,8 @@ func readRecord(r *rowReader, words map[int64]string) (record monitor.Record, f 
 		}
 	}
 	record.Resumes, record.Outage = r.count(0), units.Seconds(r.micros())
+	record.Name, record.Peer, record.Relay = r.name(), words[r.count(0)], words[r.count(0)]
+	record.Site = flow.SiteOf(record.Peer)
 	record.Goodput = r.series()
 	return record, f, r.err()
 }

@@ -129,6 +129,7 @@ func TestCheckReadsRecords(t *testing.T) {
 		"a missing record":   "DELETE FROM records WHERE id = 256",
 		"an address":         "UPDATE records SET client = '10.0.0.256' WHERE id = 7",
 		"a goodput":          "UPDATE records SET goodput = x'01ff' WHERE id = 7",
+		"a name":             "UPDATE records SET name = x'5f3a' WHERE id = 7",
 		"a type":             "UPDATE records SET start_ms = 'noon' WHERE id = 7",
 		"a record at last":   "UPDATE records SET bytes_down = -1 WHERE id = (SELECT max(id) FROM records)",
 		"a digest":           "UPDATE segments SET digest = substr(digest, 1, 3000) || x'ffffffff' || substr(digest, 3005)",

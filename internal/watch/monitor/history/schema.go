@@ -74,14 +74,31 @@ PRAGMA application_id = %d;
 PRAGMA user_version = %d;
 `, applicationID, schemaVersion)
 
-// pairSchema adds what is known of flows that a pair of relays carried, to a new
-// file and to one that was begun before there were pairs. Releases that know no
-// pairs read and write the file all the same: they name their columns. The index
-// has no records but those of flows that were resumed.
+// Columns that later releases added, to a new file and to one that was begun before. Releases that do not
+// know them read and write the file all the same: they name their columns.
+
+// pairSchema adds what is known of flows that a pair of relays carried. The index has no records but those
+// of flows that were resumed.
 const pairSchema = `
 ALTER TABLE records ADD COLUMN resumes INTEGER;
 ALTER TABLE records ADD COLUMN outage_us INTEGER;
 CREATE INDEX records_resumed ON records (end_ms) WHERE outage_us IS NOT NULL;
+`
+
+// nameSchema adds names of flows, and of relays. Names are random: an index of them alone would have a
+// page changed for each record. This one has the records of a segment side by side.
+var nameSchema = fmt.Sprintf(`
+ALTER TABLE records ADD COLUMN name BLOB;
+ALTER TABLE records ADD COLUMN peer_id INTEGER;
+ALTER TABLE records ADD COLUMN relay_id INTEGER;
+CREATE INDEX records_named ON records (id / %d, substr(name, 1, %d)) WHERE name IS NOT NULL;
+`, segmentLen, nameStart)
+
+// nameStart is how many bytes of a name are in the index.
+const nameStart = 4
+
+// flowsView makes the view flows of all columns.
+const flowsView = `
 DROP VIEW IF EXISTS flows;
 CREATE VIEW flows AS SELECT
 	id,
@@ -104,16 +121,26 @@ CREATE VIEW flows AS SELECT
 	(SELECT word FROM words WHERE words.id = target_congestion_control_id) AS target_congestion_control,
 	target_rtt_us, target_min_rtt_us, target_bytes_sent, target_bytes_retransmitted, target_retransmits,
 	start_ms, end_ms, elapsed_us, flow,
-	resumes, outage_us / 1e6 AS outage_s
-FROM records;
+	resumes, outage_us / 1e6 AS outage_s,
+	CASE WHEN name IS NOT NULL THEN lower(substr(hex(name), 1, 8) || '-' || substr(hex(name), 9, 4) || '-'
+		|| substr(hex(name), 13, 4) || '-' || substr(hex(name), 17, 4) || '-' || substr(hex(name), 21)) END AS name,
+	relay, nullif(substr(peer, 1, instr(peer, '/') - (instr(peer, '/') > 0)), '') AS site, peer
+FROM (SELECT *, (SELECT word FROM words WHERE words.id = relay_id) AS relay,
+	(SELECT word FROM words WHERE words.id = peer_id) AS peer FROM records);
 `
 
-// knowsPairs is whether a file has the columns of pairSchema.
-func knowsPairs(ctx context.Context, conn interface {
+// added are the columns of later releases that a file has.
+type added struct {
+	pairs bool // of pairSchema
+	names bool // of nameSchema
+}
+
+func addedTo(ctx context.Context, conn interface {
 	QueryRowContext(context.Context, string, ...any) *sql.Row
-}) (known bool, err error) {
-	err = conn.QueryRowContext(ctx, "SELECT count(*) > 0 FROM pragma_table_info('records') WHERE name = 'outage_us'").Scan(&known)
-	return known, err
+}) (a added, err error) {
+	err = conn.QueryRowContext(ctx, `SELECT total(name = 'outage_us') > 0, total(name = 'relay_id') > 0
+		FROM pragma_table_info('records')`).Scan(&a.pairs, &a.names)
+	return a, err
 }
 
 // Errors that a caller may want to tell apart.
@@ -223,13 +250,18 @@ func (d *database) begin(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		known, err := knowsPairs(ctx, d.conn)
-		if err == nil && !known {
-			_, err = d.conn.ExecContext(ctx, pairSchema)
+		has, err := addedTo(ctx, d.conn)
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			_, err = d.conn.ExecContext(ctx, eventSchema)
+		missing := eventSchema
+		if !has.pairs {
+			missing += pairSchema
 		}
+		if !has.names {
+			missing += nameSchema + flowsView
+		}
+		_, err = d.conn.ExecContext(ctx, missing)
 		return err
 	})
 }

@@ -44,7 +44,7 @@ func (v *view) summary(p Period, tunnel string) (Summary, error) {
 
 // resumed counts the resumed flows of a choice.
 func (v *view) resumed(c choice) (*Resumed, error) {
-	if !v.pairs {
+	if !v.has.pairs {
 		return nil, nil
 	}
 	var r Resumed

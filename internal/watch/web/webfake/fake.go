@@ -67,7 +67,10 @@ func (m *Monitor) newFlow() monitor.Flow {
 		Listen: address("10.10.10.20:6000"),
 		Target: address("10.20.20.20:6000"), Hop: "relay-b.example.net:6000",
 		Start: now.Add(-time.Duration(m.random.IntN(3600*1000)) * time.Millisecond).Truncate(time.Millisecond),
-		Cause: flowCauses[n%len(flowCauses)],
+		Cause: flowCauses[n%len(flowCauses)], Name: Name(n),
+	}
+	if f.Tunnel == Tunnels[0] {
+		f.Peer, f.Site = Peers[0]+"/b1", Peers[0]
 	}
 	if f.Cause != "" {
 		f.CauseLeg = flow.TargetLeg
@@ -90,6 +93,11 @@ func (m *Monitor) newFlow() monitor.Flow {
 	}
 	m.series[f.ID] = &monitor.Series{Step: units.Seconds(4 * time.Second), UpBps: up, DownBps: down}
 	return f
+}
+
+// Name is that of a flow by its number.
+func Name(n int) flow.Name {
+	return flow.Name{0x5f, 0x3a, 6: 0x40, 8: 0x80, 14: byte(n >> 8), 15: byte(n)}
 }
 
 func address(s string) flow.Address { return flow.Address{AddrPort: netip.MustParseAddrPort(s)} }
@@ -297,9 +305,9 @@ func (m *Monitor) record(f monitor.Flow, end time.Time) monitor.Record {
 	r := monitor.Record{
 		Record: flow.Record{
 			Flow: f.ID, Tunnel: f.Tunnel, Client: f.Client, Target: f.Target, Hop: f.Hop, Start: f.Start, Elapsed: units.Seconds(end.Sub(f.Start)),
-			BytesUp: f.BytesUp, BytesDown: f.BytesDown, ClientLeg: leg(f.Legs[0]), TargetLeg: leg(f.Legs[1]), Reason: flow.EndClean,
+			Name: f.Name, Peer: f.Peer, BytesUp: f.BytesUp, BytesDown: f.BytesDown, ClientLeg: leg(f.Legs[0]), TargetLeg: leg(f.Legs[1]), Reason: flow.EndClean,
 		},
-		End: end, Goodput: *m.series[f.ID], Cause: f.Cause, CauseLeg: f.CauseLeg, EndedBy: flow.EndClean.EndedBy(),
+		Relay: "relay-a", Site: f.Site, End: end, Goodput: *m.series[f.ID], Cause: f.Cause, CauseLeg: f.CauseLeg, EndedBy: flow.EndClean.EndedBy(),
 	}
 	if r.Cause != "" {
 		r.CauseShare = 0.64

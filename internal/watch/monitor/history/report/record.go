@@ -16,7 +16,16 @@ func WriteRecord(w io.Writer, r *monitor.Record) {
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-12s "+format+"\n", append([]any{name}, args...)...)
 	}
-	row("tunnel", "%s", r.Tunnel)
+	if r.ID != 0 {
+		row("record", "%d", r.ID)
+	}
+	for _, known := range []struct{ name, text string }{
+		{"name", r.Name.String()}, {"relay", r.Relay}, {"site", r.Site}, {"peer", r.Peer}, {"tunnel", r.Tunnel},
+	} {
+		if known.text != "" {
+			row(known.name, "%s", known.text)
+		}
+	}
 	if r.Client.IsValid() {
 		row("client", "%s", r.Client)
 	}

@@ -104,6 +104,40 @@ func TestRecordHasTheStepOfItsCourse(t *testing.T) {
 	}
 }
 
+// A record shows its flow's name, and the relays; one of an older release leaves them out.
+func TestNamesOfRecords(t *testing.T) {
+	r := monitor.Record{ID: 7, Relay: "relay-a", Site: "site-b", Record: flow.Record{
+		Tunnel: "files", Name: flow.Name{0x5f, 0x3a, 15: 0xff}, Peer: "site-b/b1", ClientLeg: flow.UnknownLeg(), TargetLeg: flow.UnknownLeg(),
+	}}
+	const begin = `record       7
+name         5f3a0000-0000-0000-0000-0000000000ff
+relay        relay-a
+site         site-b
+peer         site-b/b1
+tunnel       files
+`
+	var text, csv bytes.Buffer
+	WriteRecord(&text, &r)
+	if !strings.HasPrefix(text.String(), begin) {
+		t.Errorf("got:\n%s\nwant:\n%s", &text, begin)
+	}
+	c := NewCSV(&csv)
+	c.Write(&r)
+	if err := c.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(csv.String(), "\n")
+	if !strings.HasSuffix(lines[0], ",name,relay,site,peer") || !strings.HasSuffix(lines[1], ",5f3a0000-0000-0000-0000-0000000000ff,relay-a,site-b,site-b/b1") {
+		t.Errorf("the CSV has\n%s", &csv)
+	}
+	r.Name, r.Relay, r.Site, r.Peer = flow.Name{}, "", "", ""
+	text.Reset()
+	WriteRecord(&text, &r)
+	if !strings.HasPrefix(text.String(), "record       7\ntunnel       files\n") {
+		t.Errorf("an older record has\n%s", &text)
+	}
+}
+
 // A flow that a pair resumed shows how often and how long it waited; other flows,
 // and periods without any, show nothing of pairs.
 func TestResumedFlows(t *testing.T) {
@@ -121,10 +155,10 @@ func TestResumedFlows(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(csv.String()), "\n")
 		return all.String(), lines[len(lines)-1]
 	}
-	if record, line := texts(&resumed); !strings.Contains(record, "resumed      3 times, waited 2.2s in outages between the relays\n") || !strings.HasSuffix(line, ",3,2.25") {
+	if record, line := texts(&resumed); !strings.Contains(record, "resumed      3 times, waited 2.2s in outages between the relays\n") || !strings.HasSuffix(line, ",3,2.25,,,,") {
 		t.Errorf("%s\n%s", record, line)
 	}
-	if record, line := texts(&plain); strings.Contains(record, "resumed") || !strings.HasSuffix(line, ",,") {
+	if record, line := texts(&plain); strings.Contains(record, "resumed") || !strings.HasSuffix(line, ",,,,,,") {
 		t.Errorf("%s\n%s", record, line)
 	}
 	compared := func(r *history.Resumed) string {

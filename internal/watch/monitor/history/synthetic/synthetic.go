@@ -3,6 +3,7 @@
 package synthetic
 
 import (
+	"encoding/binary"
 	"math"
 	"math/rand/v2"
 	"net/netip"
@@ -18,11 +19,14 @@ import (
 // Maker makes records one after the other, the same ones for the same seed.
 type Maker struct {
 	random *rand.Rand
+	names  *rand.Rand
 	flow   flow.ID
 }
 
 // NewMaker begins with a seed.
-func NewMaker(seed uint64) *Maker { return &Maker{random: rand.New(rand.NewPCG(seed, 1))} }
+func NewMaker(seed uint64) *Maker {
+	return &Maker{random: rand.New(rand.NewPCG(seed, 1)), names: rand.New(rand.NewPCG(seed, 2))}
+}
 
 // Tunnels is how many tunnels the records are of: tunnel-0 has half of them,
 // tunnel-1 a quarter, and so on.
@@ -34,7 +38,8 @@ func Tunnel(i int) string { return "tunnel-" + strconv.Itoa(i) }
 var causes = []doctor.Cause{doctor.ReceiverWindow, doctor.RandomLoss, doctor.Application, doctor.Congestion, doctor.SendBuffer, doctor.Policer}
 
 // Record is of a flow that ended then: mostly short, sometimes hours long, with
-// a course of its goodput, every tenth over IPv6, one of fifty a failure.
+// a course of its goodput, every tenth over IPv6, one of fifty a failure, each with a
+// name, half of them through a pair.
 func (m *Maker) Record(end time.Time) monitor.Record {
 	r := m.random
 	m.flow++
@@ -48,7 +53,12 @@ func (m *Maker) Record(end time.Time) monitor.Record {
 			Client: m.address(10, tunnel), Target: m.address(20, tunnel),
 			Start: end.Add(-elapsed), Elapsed: units.Seconds(elapsed), Reason: flow.EndClean,
 		},
-		End: end, EndedBy: flow.EndClean.EndedBy(),
+		End: end, EndedBy: flow.EndClean.EndedBy(), Relay: "relay-a.example.net",
+	}
+	binary.BigEndian.PutUint64(rec.Name[:], m.names.Uint64())
+	binary.BigEndian.PutUint64(rec.Name[8:], m.names.Uint64())
+	if tunnel == 0 {
+		rec.Peer, rec.Site = "site-b/b"+strconv.Itoa(int(rec.Name[0])%2), "site-b"
 	}
 	up, down := size, size*0.01*r.Float64()
 	if r.IntN(4) == 0 {

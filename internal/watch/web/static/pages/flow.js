@@ -30,7 +30,7 @@ export function flowParts(content, title) {
   const ways = chain('The flow’s two legs');
   const resent = h('p', { class: 'verdict' });
   const cause = h('p', { class: 'verdict' });
-  const figures = facts(['Tunnel', 'Hop', 'Began', 'Lasts', 'Bytes ↑ up', 'Bytes ↓ down', 'Goodput ↑ up', 'Goodput ↓ down']);
+  const figures = facts(['Tunnel', 'Hop', 'Began', 'Lasts', 'Bytes ↑ up', 'Bytes ↓ down', 'Goodput ↑ up', 'Goodput ↓ down', 'Name', 'Peer']);
   const legNames = ['Side', 'Congestion control', 'RTT', 'Least RTT', 'Data sent', 'Retransmitted'];
   const legs = [facts(legNames), facts(legNames)];
   const lanes = table({ caption: 'Its lanes', keyOf: (l) => l.local, columns: laneColumns });
@@ -74,7 +74,8 @@ export function flowParts(content, title) {
     const howLong = x.cause_share ? `, for ${(x.cause_share * 100).toFixed(0)} % of the time in which it moved data` : '';
     setText(cause, x.cause ? `Limited by ${causeName(x.cause)}${leg}${howLong}. ${causeSentence(x.cause)}` : 'Nothing stands out.');
     figures.update({ text: x.tunnel, href: '/tunnels/' + encodeURIComponent(x.tunnel) }, x.hop || f.unknown, f.moment(x.start), f.seconds(what.seconds),
-      f.bytes(x.bytes_up), f.bytes(x.bytes_down), f.rate(what.up), f.rate(what.down));
+      f.bytes(x.bytes_up), f.bytes(x.bytes_down), f.rate(what.up), f.rate(what.down),
+      x.name ? { text: x.name, href: what.ended ? '/transfers?name=' + x.name : '/flows?q=' + x.name, title: 'All of it at this relay' } : f.unknown, x.peer || 'none');
     both.forEach((l, i) => legs[i].update(l.side || f.unknown, l.congestion_control || f.unknown, f.delay(l.rtt_seconds), f.delay(l.min_rtt_seconds), f.bytes(l.bytes_sent), f.legResent(l)));
     laneCard.hidden = !x.lanes;
     if (x.lanes) {

@@ -24,6 +24,11 @@ export function flowLink(x) {
   return `/flows/${x.id ?? x.flow}?start=${encodeURIComponent(x.start)}`;
 }
 
+// isName reports whether a text is the name of a flow, a UUID.
+function isName(text) {
+  return /^[0-9a-f]{32}$/i.test(text.replaceAll('-', ''));
+}
+
 const states = ['open', 'dialing', 'header', 'client-ended', 'target-ended', 'delivering', 'resetting', 'parked', 'resuming'];
 export const causeOptions = [['', 'anything'], ...allCauses.map((c) => [c, causeName(c)])];
 
@@ -48,7 +53,7 @@ export default function flows(content, frame) {
   const cause = select('Limited by', [['', 'anything'], ['none', 'nothing named'], ...causeOptions.slice(1)], shown.cause, (v) => change({ cause: v }));
   const state = select('State', [['', 'any'], ...states.map((x) => [x, x])], shown.state, (v) => change({ state: v }));
   let typing;
-  const text = h('input', { type: 'search', value: shown.q, placeholder: 'address or hop', oninput: () => {
+  const text = h('input', { type: 'search', value: shown.q, placeholder: 'address, hop or name', oninput: () => {
     clearTimeout(typing);
     typing = setTimeout(() => change({ q: text.value.trim() }), 250);
   } });
@@ -57,6 +62,7 @@ export default function flows(content, frame) {
     onsort: (name) => change({ sort: shown.sort === '-' + name ? name : '-' + name }),
   });
   const found = h('span', { class: 'found' });
+  const ended = h('a', {}, 'Look for this name among flows that have ended');
   const previous = h('button', { type: 'button', onclick: () => change({ page: String(Number(shown.page) - 1) }) }, '‹ Previous');
   const next = h('button', { type: 'button', onclick: () => change({ page: String(Number(shown.page) + 1) }) }, 'Next ›');
   content.append(
@@ -64,7 +70,7 @@ export default function flows(content, frame) {
     h('section', { class: 'card', 'aria-label': 'Flows of the moment' },
       h('div', { class: 'filters', role: 'search' }, h('label', { class: 'field' }, h('span', {}, 'Find'), text), tunnel.element, cause.element, state.element),
       list.element,
-      h('nav', { class: 'pages', 'aria-label': 'Pages of flows' }, previous, found, next)),
+      h('nav', { class: 'pages', 'aria-label': 'Pages of flows' }, previous, found, next, ended)),
   );
   live = new Live(Object.fromEntries(Object.entries(shown).filter(([, v]) => v)), (data) => {
     frame.fine();
@@ -76,6 +82,8 @@ export default function flows(content, frame) {
     list.sorted(shown.sort);
     shown.page = String(data.page);
     const many = data.matched === data.total ? f.plural(data.total, 'flow') : `${f.count(data.matched)} of ${f.plural(data.total, 'flow')}`;
+    ended.hidden = data.matched > 0 || !isName(shown.q);
+    ended.href = '/transfers?name=' + encodeURIComponent(shown.q);
     setText(found, `${many}, page ${data.page} of ${data.pages}`);
     previous.disabled = data.page <= 1;
     next.disabled = data.page >= data.pages;

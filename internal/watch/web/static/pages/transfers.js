@@ -10,32 +10,39 @@ const spans = [['1h', 'last hour'], ['24h', 'last 24 hours'], ['7d', 'last 7 day
 
 export default function transfers(content, frame) {
   frame.title('Transfers');
-  const shown = { order: 'slowest', since: '24h', tunnel: '', cause: '', limit: '' };
+  const shown = { order: 'slowest', since: '24h', tunnel: '', cause: '', limit: '', name: '' };
   for (const name of Object.keys(shown)) if (frame.query.get(name)) shown[name] = frame.query.get(name);
   const change = (what) => {
     Object.assign(shown, what);
     frame.address(shown);
+    ask();
     asked.load(true);
   };
+  // Of a name all records are shown, whatever their time.
+  const wanted = {};
+  const ask = () => Object.assign(wanted, shown, shown.name ? { since: '', order: 'newest' } : {});
+  ask();
   const order = select('Order', orders, shown.order, (v) => change({ order: v }));
   const span = select('Ended in the', spans, shown.since, (v) => change({ since: v }));
   const tunnel = select('Tunnel', [['', 'all'], ...(shown.tunnel ? [[shown.tunnel, shown.tunnel]] : [])], shown.tunnel, (v) => change({ tunnel: v }));
   const cause = select('Limited by', causeOptions, shown.cause, (v) => change({ cause: v }));
+  const name = h('input', { type: 'search', value: shown.name, size: '36', placeholder: 'of a flow', onchange: () => change({ name: name.value.trim() }) });
   const note = h('p', { class: 'hint' }, 'Loading …');
   const list = table({ caption: 'Transfers', keyOf: (r) => r.id || 'flow' + r.flow + r.start, empty: 'No flow of this kind has ended in this time.', columns });
   list.element.hidden = true;
   const more = h('button', { type: 'button', hidden: true, onclick: () => change({ limit: '500' }) }, 'Show more');
   content.append(h('h1', {}, 'Transfers'),
     h('section', { class: 'card', 'aria-label': 'Flows that have ended' },
-      h('div', { class: 'filters' }, order.element, span.element, tunnel.element, cause.element), list.element,
+      h('div', { class: 'filters' }, order.element, span.element, tunnel.element, cause.element, h('label', { class: 'field' }, h('span', {}, 'Name'), name)), list.element,
       h('div', { class: 'pages' }, more), note));
 
-  const asked = polling('records', shown, 10000, (data, said) => {
+  const asked = polling('records', wanted, 10000, (data, said) => {
     frame.fine();
     list.element.hidden = false;
     list.update(data.records);
+    order.element.hidden = span.element.hidden = Boolean(shown.name);
     more.hidden = shown.limit !== '' || data.records.length < 50;
-    const small = shown.order === 'slowest' || shown.order === 'retransmitted' ? 'Flows of less than 1 MiB are left out: they say little of a path. ' : '';
+    const small = wanted.order === 'slowest' || wanted.order === 'retransmitted' ? 'Flows of less than 1 MiB are left out: they say little of a path. ' : '';
     setText(note, small + (data.history ? '' : 'This relay keeps no history: these are of its last 500 flows. Set history in its configuration to keep more.'));
     if (said) announce(f.plural(data.records.length, 'transfer'));
   }, frame.trouble);
