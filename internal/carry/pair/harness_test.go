@@ -245,10 +245,10 @@ func newStand(t testing.TB, options ...standOption) *stand {
 		}
 		s.mu.Lock()
 		link := s.link
+		c.Offset = s.offset
 		if s.mark != nil {
 			s.mark(&c)
 		}
-		c.Offset = s.offset
 		s.mu.Unlock()
 		f := link.Carry(c, func(e flow.End) { s.nearEnds <- e }).(*pair.Flow)
 		s.mu.Lock()

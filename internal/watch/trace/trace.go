@@ -127,7 +127,7 @@ func judge(t *flow.Trace, legs []leg) Limit {
 		switch {
 		case l == nil:
 		case l.Cause != "" && doctor.Cause(l.Cause) != doctor.Application:
-			return legs[i].limits(i, d, doctor.Cause(l.Cause), legs[i].slowReader(d, doctor.Cause(l.Cause)))
+			return legs[i].limits(i, d, doctor.Cause(l.Cause), legs[i].explain(d, doctor.Cause(l.Cause)))
 		case isFull(l) && (most < 0 || waiting(l) > waiting(legs[most].sender(d))):
 			most = i
 		}
@@ -188,12 +188,17 @@ func nameOf(r *flow.TraceRelay) string {
 	return r.Relay
 }
 
-// slowReader says who reads slowly.
-func (l *leg) slowReader(d Direction, c doctor.Cause) string {
-	if c != doctor.Reader {
-		return ""
+// explain says who reads slowly, and which relay lacks memory.
+func (l *leg) explain(d Direction, c doctor.Cause) string {
+	sends := l.before
+	if d == Down {
+		sends = l.next
 	}
 	switch {
+	case c == doctor.SendBuffer && l.kind == WAN && sends != nil && sends.Pair != nil && sends.Pair.MemoryLimited:
+		return "limited by the memory of " + nameOf(sends) + ": raise its memory_limit"
+	case c != doctor.Reader:
+		return ""
 	case l.kind == ClientLeg:
 		return "the client's program does not keep up"
 	case l.kind == TargetLeg:

@@ -27,6 +27,7 @@ type way struct {
 	state    string  // of the first relay
 	last     string  // state of the last one
 	missing  string
+	short    bool                     // of memory for flows, of all relays
 	legs     map[string]flow.TraceLeg // by index and direction, such as "1 up"
 }
 
@@ -40,7 +41,7 @@ func (w way) trace() flow.Trace {
 			t.Here = i
 		}
 		r := flow.TraceRelay{Relay: name, Tunnel: "to-b", State: flow.StateOpen, Client: address(1), Listen: address(2), Target: address(3),
-			Age: units.Seconds(12 * time.Second), BytesUp: 1 << 30, UpBps: w.up * 1e6, DownBps: w.down * 1e6}
+			Pair: &flow.Figures{MemoryLimited: w.short}, Age: units.Seconds(12 * time.Second), BytesUp: 1 << 30, UpBps: w.up * 1e6, DownBps: w.down * 1e6}
 		for k := range r.Legs {
 			leg, known := w.legs[fmt.Sprintf("%d %s", i+k, [2]Direction{Down, Up}[k])]
 			if !known {
@@ -114,6 +115,8 @@ func TestAssess(t *testing.T) {
 		"no target yet": {way{relays: pairHere, last: flow.StateDialing}, Limit{Target, -1, "", "", "the target: no connection to it stands yet"}},
 		"one relay": {way{relays: []string{""}, down: 3, legs: legs{"0 down": loses}},
 			Limit{ClientLeg, 0, Down, doctor.Loss, "the client leg, down: loss"}},
+		"relay without memory": {way{relays: pairHere, up: 3, short: true, legs: legs{"1 up": caused(doctor.SendBuffer)}},
+			Limit{WAN, 1, Up, doctor.SendBuffer, "the WAN between this relay and site-b, up: send-buffer, limited by the memory of this relay: raise its memory_limit"}},
 		"second WAN of a chain": {way{relays: []string{"site-a", "", "site-c"}, up: 3, legs: legs{"1 up": reads, "2 up": loses, "3 up": idle}},
 			Limit{WAN, 2, Up, doctor.Loss, "the WAN between this relay and site-c, up: loss"}},
 	} {

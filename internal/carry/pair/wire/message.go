@@ -58,8 +58,8 @@ type Span = struct{ From, To uint64 }
 // MaxSpans is the most spans of a HELD.
 const MaxSpans = 32
 
-// MaxTraced is the most bytes of a TRACED: a kilobyte for each of [flow.MaxVia] relays.
-const MaxTraced = flow.MaxVia << 10
+// MaxTraced is the most bytes of a TRACED: 1.5 KiB for each of [flow.MaxVia] relays.
+const MaxTraced = flow.MaxVia * 3 << 9
 
 // MaxWake is the most bytes of a stream in a WAKE or an OPEN.
 const MaxWake = 16 << 10
