@@ -4,6 +4,8 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+
+	"longhaul/internal/words/stats"
 )
 
 var (
@@ -140,14 +142,11 @@ func (c companions) draw(r *rand.Rand) path {
 	return p
 }
 
-// jain is Jain's index of fairness: 1 if all get the same, 1/n if one gets all.
+// jain is Jain's index of the flows' goodputs.
 func jain(flows []flowFigures) float64 {
-	var sum, squares float64
+	var all []float64
 	for _, f := range flows {
-		sum, squares = sum+f.goodputBps, squares+f.goodputBps*f.goodputBps
+		all = append(all, f.goodputBps)
 	}
-	if squares == 0 {
-		return 0
-	}
-	return sum * sum / (float64(len(flows)) * squares)
+	return stats.Jain(all)
 }

@@ -37,16 +37,16 @@ func Main(experiments ...experiment.Experiment) {
 }
 
 func run(ctx context.Context, experiments []experiment.Experiment, args []string) int {
-	e := experiments[0]
+	e, name := experiments[0], []string(nil)
 	if len(experiments) > 1 && len(args) > 0 {
 		for _, other := range experiments {
 			if other.Name == args[0] {
-				e, args = other, args[1:]
+				e, name, args = other, args[:1:1], args[1:]
 				break
 			}
 		}
 	}
-	p := &execution{Experiment: e, run: e.New(), stdout: os.Stdout, stderr: os.Stderr}
+	p := &execution{Experiment: e, run: e.New(), name: name, stdout: os.Stdout, stderr: os.Stderr}
 	err := p.main(ctx, args)
 	var ended statusError
 	var usage usageError
@@ -70,6 +70,7 @@ func run(ctx context.Context, experiments []experiment.Experiment, args []string
 type execution struct {
 	experiment.Experiment
 	run            experiment.Run
+	name           []string // the argument that names the experiment; none: it is the usual
 	stdout, stderr io.Writer
 	json           bool
 	longhaul       string // the binary
@@ -130,7 +131,7 @@ func (p *execution) main(ctx context.Context, args []string) (err error) {
 		}
 		args = append(args, "--longhaul", built)
 	}
-	status, err := sandbox.Run(args, os.Stdin, p.stdout, p.stderr)
+	status, err := sandbox.Run(append(p.name, args...), os.Stdin, p.stdout, p.stderr)
 	if err == nil && status != 0 {
 		err = statusError(status)
 	}

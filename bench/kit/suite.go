@@ -40,6 +40,7 @@ type Suite struct {
 type Trial struct {
 	Name, About string
 	Ways        []string
+	Algorithms  []string // longhaul's congestion controls that it uses if they can be loaded
 
 	// Run measures one way once, All all of them at once: one of the two is set.
 	Run func(ctx context.Context, o Options, way string, run int, note func(Measured)) error
@@ -154,6 +155,16 @@ func (c *suiteRun) Check(flags *pflag.FlagSet) error {
 		}
 	}
 	return errors.New("no case has one of these ways")
+}
+
+// Algorithms are those of the chosen cases.
+func (c *suiteRun) Algorithms() (all experiment.Algorithms) {
+	for _, e := range c.Trials {
+		if slices.Contains(c.Options.Cases, e.Name) {
+			all.Names = append(all.Names, e.Algorithms...)
+		}
+	}
+	return all
 }
 
 func (c *suiteRun) Run(ctx context.Context, env experiment.Environment) (experiment.Result, error) {

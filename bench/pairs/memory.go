@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"longhaul/bench/kit"
+	"longhaul/internal/words/stats"
 	"longhaul/lab"
 	"longhaul/lab/relays"
 )
@@ -17,6 +18,7 @@ import (
 const (
 	memoryFlows = 1000
 	memoryLimit = 512 << 20 // bytes, of each relay
+	evenShares  = 0.9       // Jain's index, at least
 )
 
 // memory measures what relays hold of one bulk flow, and how a crowd of bulk flows keeps
@@ -51,6 +53,7 @@ func memory(ctx context.Context, o kit.Options, way string, _ int, note func(kit
 	}
 	note(kit.Measured{Name: "flows that failed", Value: float64(many.failed), Bound: kit.AtMost(0), Exact: true, Example: many.example})
 	note(kit.Measured{Name: "goodput of all, of the limit", Value: many.goodputBps / c.LimitBps()})
+	note(kit.Measured{Name: "Jain's index of the flows' bytes, second half", Value: many.jain, Bound: kit.AtLeast(evenShares)})
 	for i, site := range farNear {
 		note(kit.Measured{Name: site + ": most held ÷ memory_limit", Value: float64(many.held[i]) / float64(limit), Bound: kit.AtMost(0.25)})
 		note(kit.Measured{Name: site + ": most memory ÷ memory_limit", Value: float64(many.memory[i]) / float64(limit), Bound: kit.AtMost(1)})
@@ -69,12 +72,38 @@ type holding struct {
 	failed     int64    // flows that ended before they were to
 	example    string   // of what the near relay says of them
 	goodputBps float64
+	jain       float64 // Jain's index of what the flows have moved in the second half of the time
+}
+
+// arrivals counts what has come of each flow.
+type arrivals struct {
+	mu   sync.Mutex
+	each []*atomic.Int64
+}
+
+// begin returns the counter of another flow.
+func (a *arrivals) begin() *atomic.Int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.each = append(a.each, new(atomic.Int64))
+	return a.each[len(a.each)-1]
+}
+
+// all returns the bytes of each flow, in the order in which they began.
+func (a *arrivals) all() (bytes []float64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, n := range a.each {
+		bytes = append(bytes, float64(n.Load()))
+	}
+	return bytes
 }
 
 // holdFlows sends on some flows at once, as fast as they go.
 func holdFlows(ctx context.Context, o kit.Options, c lab.Conditions, way string, flows int, lasts time.Duration, s settings) (h holding, err error) {
-	var received, failed atomic.Int64
-	w, err := buildWorld(ctx, o, lab.TwoSites(c), way, func(conn net.Conn) { countAll(conn, &received) }, s)
+	var failed atomic.Int64
+	var each arrivals
+	w, err := buildWorld(ctx, o, lab.TwoSites(c), way, func(conn net.Conn) { countAll(conn, each.begin()) }, s)
 	if err != nil {
 		return h, err
 	}
@@ -102,7 +131,9 @@ func holdFlows(ctx context.Context, o kit.Options, c lab.Conditions, way string,
 			}
 		})
 	}
-	for began := time.Now(); time.Since(began) < lasts; {
+	var half []float64
+	began := time.Now()
+	for time.Since(began) < lasts {
 		if err := kit.Pause(ctx, 100*time.Millisecond); err != nil {
 			return h, err
 		}
@@ -126,8 +157,16 @@ func holdFlows(ctx context.Context, o kit.Options, c lab.Conditions, way string,
 				}
 			}
 		}
-		h.goodputBps = float64(received.Load()) * 8 / time.Since(began).Seconds()
+		if half == nil && time.Since(began) > lasts/2 {
+			half = each.all()
+		}
 	}
+	last := each.all()
+	h.goodputBps = sum(last) * 8 / time.Since(began).Seconds()
+	for i := range half {
+		last[i] -= half[i]
+	}
+	h.jain = stats.Jain(last)
 	h.failed = failed.Load()
 	for _, line := range w.heard("msg=flow ") {
 		h.example = line

@@ -61,6 +61,7 @@ promises, beside unpaired relays, direct TCP and other programs:
   parked    descriptors and memory of silent flows
   storm     thousands of clients at once, with little CPU for each relay
   compress  goodput of text and of random bytes, with compress: auto and off
+  windows   one flow on paths that hold more than 64 MiB, and its memory
   cost      CPU time over a cable, and with cost-wan over a WAN of 1 Gb/s
 
 In outage, upgrade, death and soak both ends of each flow compare
@@ -87,6 +88,7 @@ Exit codes: 0 every bound was kept, 1 one was not.`,
 			{Name: "parked", About: "flows that have been silent for half a minute", Ways: relays, Run: parked},
 			{Name: "storm", About: "5000 clients connect at once, with all CPU and with 0.5 and 0.2 cores for each relay", Ways: relays, Run: storm},
 			{Name: "compress", About: "text and random bytes at 20 Mb/s and 40 ms, as they are and with compress: auto", Ways: []string{WayPair, WayClear}, Run: compressed},
+			{Name: "windows", About: "one flow at 1 Gb/s and 1 s, and at 2 Gb/s and 500 ms, and what it takes of the memory", Ways: relays, Algorithms: []string{wideControl}, Run: windows},
 			{Name: "cost", About: "CPU time of the programs at both sites, one flow over a cable", Ways: programs, Run: cost, Compare: compareCosts},
 			{Name: "cost-wan", About: "the same over a WAN of 1 Gb/s and 10 ms", Ways: programs, Run: costWAN, Compare: compareCosts},
 		}}

@@ -37,6 +37,7 @@ type settings struct {
 	process string   // lines of both configurations
 	pair    string   // of the near tunnel's pair, like ", resume: 5s"
 	tunnel  string   // of the near tunnel, like ", wan: {rate: 100Mbit}"
+	far     string   // of the far tunnel
 	both    string   // of both tunnels
 	tunnels uint16   // 0: one
 	wans    bool     // the far relay listens on the second WAN too
@@ -155,7 +156,7 @@ func (w *world) config(r *relays.Process, more string) string {
 	}
 	config := fmt.Sprintf("control_socket: %s\n%s\n%s\ntunnels:\n", r.Socket(), keys, w.process)
 	for n := range max(w.tunnels, 1) {
-		tunnel := farTunnel(w.way, n, w.wans)
+		tunnel := farTunnel(w.way, n, w.wans) + w.settings.far
 		if r.Name == "relay-a" {
 			tunnel = nearTunnel(w.way, n, w.pair+more) + w.tunnel
 		}

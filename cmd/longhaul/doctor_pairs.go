@@ -37,6 +37,9 @@ func pairedTunnels(ctx context.Context, env *env) (all []examine.PairedTunnel) {
 
 func toPairedTunnel(ctx context.Context, s *flow.Session, tunnels []flow.Tunnel) examine.PairedTunnel {
 	p := examine.PairedTunnel{Near: s.End == flow.NearEnd, Pair: doctor.Pair{Tunnel: s.Tunnel, Peer: s.Peer, Up: s.Up}}
+	if s.FlowsMemoryLimited > 0 {
+		p.MemoryLimited, p.MemoryRemedy = s.FlowsMemoryLimited, flow.MemoryRemedy
+	}
 	if !s.Up && s.Problem != "" {
 		p.Problem, p.Error, p.Flows = string(s.Problem), s.Error, s.WaitingFlows()
 		p.Text, p.Remedy = flow.PairProblemText(s.Problem, s.Peer), s.Remedy()

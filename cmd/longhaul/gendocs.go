@@ -67,6 +67,7 @@ const exitStatus = "0 done, or nothing to do; 1 failed; 2 wrong command line or 
 var relatedVerbs = map[string][]string{
 	"longhaul relay":   {"service", "config check", "status", "check"},
 	"longhaul service": {"relay", "config check", "status"}, "longhaul config": {"relay", "service"},
+	"longhaul trace":  {"status", "doctor", "history", "pair"},
 	"longhaul events": {"status", "ready", "history"}, "longhaul status": {"events", "history", "top", "check", "relay"}, "longhaul ready": {"status", "check"},
 	"longhaul check": {"status", "doctor", "relay"}, "longhaul history": {"status", "doctor"},
 	"longhaul drain": {"resume", "upgrade", "status"}, "longhaul resume": {"drain", "status"},
@@ -83,7 +84,7 @@ var relatedVerbs = map[string][]string{
 var documents = map[string][]string{
 	"relay": {"relay.md", "configuration.md", "availability.md"}, "service": {"install.md"},
 	"config": {"configuration.md"}, "status": {"relay.md", "words.md", "metrics.md", "alerts.md"}, "history": {"history.md", "dashboard.md"},
-	"check": {"check.md", "words.md"}, "ready": {"availability.md", "redundancy.md"}, "events": {"availability.md"}, "drain": {"upgrade.md"}, "resume": {"upgrade.md"},
+	"check": {"check.md", "words.md"}, "ready": {"availability.md", "redundancy.md"}, "events": {"availability.md"}, "trace": {"pairs.md"}, "drain": {"upgrade.md"}, "resume": {"upgrade.md"},
 	"upgrade": {"upgrade.md"}, "reload": {"relay.md"}, "stop": {"relay.md"}, "pair": {"pairs.md", "pair-keys.md", "pair-options.md"}, "intercept": {"interception.md"}, "doctor": {"doctor.md"}, "measure": {"measure.md"},
 	"top": {"top.md"}, "cc": {"cc.md"}, "route": {"mss.md"}, "mss": {"mss.md"}, "host": {"host.md", "cc.md", "mss.md"}, "demo": {"lab.md"},
 	"lab": {"lab.md"},

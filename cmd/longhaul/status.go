@@ -268,6 +268,9 @@ func writeFlows(w io.Writer, flows []relay.FlowSnapshot, hidden int) {
 		if state == "" {
 			state = f.State
 		}
+		if f.Pair != nil && f.Pair.MemoryLimited {
+			state = "memory"
+		}
 		fmt.Fprintf(w, flowRow, display.Shorten(f.Tunnel, 8), display.Shorten(f.Client.String(), 21), display.Shorten(target, 21),
 			display.Age(f.AgeSeconds), display.Quantity(moved(f)), rate, display.Shorten(state, 6))
 	}

@@ -97,8 +97,15 @@ func (p *terminalProgram) run(t *testing.T, name string, args ...string) {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() { p.ended <- p.cmd.Wait() }()
-	t.Cleanup(func() { p.cmd.Process.Kill() })
+	gone := make(chan struct{})
+	go func() {
+		p.ended <- p.cmd.Wait()
+		close(gone)
+	}()
+	t.Cleanup(func() {
+		p.cmd.Process.Kill()
+		<-gone
+	})
 }
 
 // shows waits for the whole screen to match. What changes on a screen is sent

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/lab"
 	"longhaul/lab/hosts"
 	"longhaul/lab/pattern"
@@ -57,9 +59,8 @@ func bulk(ctx context.Context, from, to *hosts.Host, addr netip.AddrPort, n int6
 	if err != nil {
 		return transfer{}, err
 	}
-	stop := context.AfterFunc(ctx, func() { listener.Close() })
-	defer stop()
-	defer listener.Close()
+	defer context.AfterFunc(ctx, func() { endListening(listener) })()
+	defer endListening(listener)
 
 	type arrival struct {
 		at   time.Time
@@ -91,6 +92,15 @@ func bulk(ctx context.Context, from, to *hosts.Host, addr netip.AddrPort, n int6
 		return transfer{}, end.err
 	}
 	return transfer{Bytes: n, Elapsed: end.at.Sub(start), sender: sender, seen: end.from}, nil
+}
+
+// endListening closes a listener so that its port is free at once: a child that another goroutine begins has the
+// descriptor until its exec.
+func endListening(l net.Listener) {
+	if raw, err := l.(*net.TCPListener).SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RD) })
+	}
+	l.Close()
 }
 
 // sendBulk returns the address of the sending socket.

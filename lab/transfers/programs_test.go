@@ -48,6 +48,7 @@ func newSites(t *testing.T) *sites {
 func newSitesOver(t *testing.T, rtt time.Duration) *sites {
 	t.Helper()
 	linktest.PrivateRun(t)
+	t.TempDir() // removed after Stop: programs write to directories of the test until they have ended
 	binary := nettest.Longhaul(t)
 	c := lab.MitreConditions()
 	c.RTT = rtt

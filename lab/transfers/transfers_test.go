@@ -3,6 +3,7 @@ package transfers
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -57,6 +58,19 @@ func mayOpenTUN() bool {
 	}
 	f.Close()
 	return true
+}
+
+// The port of a receiver is free at once, also while a child that is being started has its descriptor.
+func TestEndListening(t *testing.T) {
+	t.Parallel()
+	l := nettest.ListenTCP(t, "127.0.0.1:0")
+	child, err := l.File()
+	nettest.Must(t, err)
+	defer child.Close()
+	endListening(l)
+	again, err := net.Listen("tcp", l.Addr().String())
+	nettest.Must(t, err)
+	again.Close()
 }
 
 func TestBulkEndsWithItsContext(t *testing.T) {

@@ -27,12 +27,16 @@ func (n *Noise) Message(dst []byte) []byte {
 	if n.r.IntN(malformedEach) == 0 {
 		return append(dst, n.bytes(1+n.r.IntN(64))...)
 	}
-	m := wire.Message{Type: wire.MessageType(1 + n.r.IntN(int(wire.MessageHeld))), Flags: byte(n.r.IntN(8)), Flow: n.flow(),
+	m := wire.Message{Type: wire.MessageType(1 + n.r.IntN(int(wire.MessageTraced))), Flags: byte(n.r.IntN(8)), Flow: n.flow(),
 		Offset: n.offset(), Reason: byte(n.r.Uint32())}
 	switch m.Type {
 	case wire.MessageKey:
 		m.Type = wire.MessageGone
-	case wire.MessageOpened, wire.MessageRefused, wire.MessageReset:
+	case wire.MessageTrace:
+		m.Within = time.Duration(n.r.IntN(3000)) * time.Millisecond
+	case wire.MessageTraced:
+		m.Bytes = n.bytes(n.r.IntN(512))
+	case wire.MessageOpened, wire.MessageRefused, wire.MessageReset, wire.MessageTrouble:
 		m.Text = string(n.bytes(n.r.IntN(64)))
 	case wire.MessageWake:
 		m.Bytes = n.bytes(n.r.IntN(wire.MaxWake))

@@ -49,6 +49,8 @@ func FreePort(host netip.Addr) (uint16, error) {
 	defer runtime.UnlockOSThread()
 	given.Lock()
 	defer given.Unlock()
+	syscall.ForkLock.RLock() // else a child has a socket that was closed here, and its port, until its exec
+	defer syscall.ForkLock.RUnlock()
 	p, others := &given.shared, true
 	if networkNamespace() != firstNamespace {
 		p, others = &given.own, false

@@ -30,9 +30,7 @@ type Client struct {
 	Early        []byte         // what was read of its stream, without a PROXY header
 	Name         Name           // of the flow
 	Via          Via            // the relays that it has passed, without this one
-	// Offset is the place of the port that the client dialed in the tunnel's range of ports, and Ports how
-	// many the range has; a tunnel with one port has 0 and 1.
-	Offset, Ports uint16
+	Offset       uint16         // of the port that the client dialed in the tunnel's range
 	// Deadline is how long the far relay may take to reach the target, and how long the client
 	// waits for a session, but for an outage, which it waits for as long as other flows;
 	// 0: 10 s.
@@ -102,6 +100,8 @@ type Figures struct {
 	Resumes  int           `json:"resumes"`        // lost lanes that others replaced
 	Outage   units.Seconds `json:"outage_seconds"` // without a lane that it needed
 	RTT      units.Seconds `json:"rtt_seconds"`    // between the relays
+	// MemoryLimited: the flow would keep more, and the relay's memory does not allow it.
+	MemoryLimited bool `json:"memory_limited,omitempty"`
 }
 
 // Counters are what the kernel has sent over lanes.

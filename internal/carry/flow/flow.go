@@ -62,6 +62,7 @@ type LegSample struct {
 	Info              tcpinfo.Info
 	SendBuffer        int64 // bound of the send queue in bytes as the kernel counts; negative: unknown
 	SendQueued        int64 // bytes; negative: unknown
+	MemoryLimited     bool  // of a lane: the relay's memory bounds what it has to send
 }
 
 // Waiting is about the number of bytes that wait for the peer: for its acknowledgement, or for

@@ -62,7 +62,10 @@ type Session struct {
 	// HeadsUnchecked: nothing finds bytes that are altered in the heads of frames in clear, since
 	// the other relay is of an older release.
 	HeadsUnchecked bool `json:"heads_unchecked"`
-	Resumable      bool `json:"resumable"` // false: a flow ends with its connection over the WAN
+	// OnePort: the near tunnel has a range of ports, and the far relay, which is of an older release, takes
+	// flows to the first one alone.
+	OnePort   bool `json:"one_port"`
+	Resumable bool `json:"resumable"` // false: a flow ends with its connection over the WAN
 	// Overload is how late answers come because a relay waits for a processor; 0: less than a second.
 	Overload units.Seconds `json:"overload_seconds,omitempty"`
 	// Compress is auto if both relays may send compressed records, and unsupported if the
@@ -79,6 +82,9 @@ type Session struct {
 	FlowsStriped  int           `json:"flows_striped"`  // of these, with several lanes
 	FlowsParked   int           `json:"flows_parked"`   // silent, without a lane
 	FlowsResuming int           `json:"flows_resuming"` // without a lane that they need
+	// FlowsMemoryLimited would keep more, and the relay's memory does not allow it.
+	FlowsMemoryLimited int `json:"flows_memory_limited,omitempty"`
+
 	FlowsTotal    int64         `json:"flows_total"`
 	RetainedBytes int64         `json:"retained_bytes"` // sent, and not acknowledged by the other relay
 	Resumes       int64         `json:"resumes_total"`  // lost lanes that others replaced
@@ -191,6 +197,9 @@ const ClearEndsWarning = "the other relay is of an older release: clients' addre
 const ClearHeadsWarning = "the other relay is of an older release: a byte that is altered on the way can make a flow stand still; " +
 	"upgrade it"
 
+// OnePortWarning is what they must know whose tunnel has a range of ports.
+const OnePortWarning = "the far relay is of an older release and takes flows to the first port of a range alone; upgrade it"
+
 // TwinWarning is what the users of relays must know that are copies of one another.
 const TwinWarning = "another relay with the same key, host name and listen is connected: each relay needs its own key; " +
 	"give one of them an empty key directory, and pair it"
@@ -205,6 +214,9 @@ func (s *Session) Notes() (notes []string) {
 	}
 	if s.HeadsUnchecked {
 		notes = append(notes, ClearHeadsWarning)
+	}
+	if s.OnePort {
+		notes = append(notes, OnePortWarning)
 	}
 	if s.Twin {
 		notes = append(notes, TwinWarning)
@@ -224,11 +236,17 @@ func (s *Session) Notes() (notes []string) {
 	if !s.Resumable {
 		notes = append(notes, "resume: off: a flow ends with its connection over the WAN")
 	}
+	if n := s.FlowsMemoryLimited; n > 0 {
+		notes = append(notes, display.Plural(n, "flow")+" limited by memory: "+MemoryRemedy)
+	}
 	if s.Up && s.Compress == CompressUnsupported {
 		notes = append(notes, "compress: auto has no effect: the other relay is of an older release")
 	}
 	return notes
 }
+
+// MemoryRemedy says how flows of a pair may keep more.
+const MemoryRemedy = "raise this relay's memory_limit, or the memory of its host or control group if that is off"
 
 // WaitingFlows is the number of flows that go on when the session is back.
 func (s *Session) WaitingFlows() int { return s.FlowsMoving + s.FlowsParked + s.FlowsResuming }
@@ -242,6 +260,7 @@ func (s *Session) Add(o *Session) {
 	s.FlowsStriped += o.FlowsStriped
 	s.FlowsParked += o.FlowsParked
 	s.FlowsResuming += o.FlowsResuming
+	s.FlowsMemoryLimited += o.FlowsMemoryLimited
 	s.RetainedBytes += o.RetainedBytes
 	s.AddTotals(o)
 }
@@ -365,6 +384,7 @@ type Taking struct {
 	Instance uint64
 	Takes    bool
 	Suspect  bool        // the far relay owes an answer for too long: new flows go to other hops, and standing ones stay
+	Crowded  bool        // standing flows wait for lanes, as after an outage: new flows would wait with them, so they go to other hops
 	Stood    bool        // the pair has stood, in this process or the one before
 	Met      bool        // in this session
 	Since    time.Time   // the session has stood, or not, or the far tunnel has had its trouble, or none again

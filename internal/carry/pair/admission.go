@@ -30,10 +30,15 @@ type admission struct {
 	usedAt time.Time
 }
 
-// limit is how many may run now, on a path with a round trip without queues. running are those that do.
+// limit is how many may run now, on a path with a round trip without queues. running are those that do. A
+// link begins before it knows its round trip.
 func (a *admission) limit(now time.Time, rtt time.Duration, running int) int {
+	first := min(max(firstLaneDials, int(2*rtt/firstDialEvery)), maxLaneDials)
 	if a.most == 0 || running == 0 && now.Sub(a.usedAt) > admissionRests {
-		a.most, a.usedAt = min(max(firstLaneDials, int(2*rtt/firstDialEvery)), maxLaneDials), now
+		a.most, a.usedAt = first, now
+	}
+	if a.cutAt.IsZero() {
+		a.most = max(a.most, first)
 	}
 	return a.most
 }

@@ -84,6 +84,24 @@ func TestAdmissionRests(t *testing.T) {
 	}
 }
 
+// TestAdmissionBegins holds that a link's first handshakes, before a round trip is known, bound the later
+// ones no more than those.
+func TestAdmissionBegins(t *testing.T) {
+	const rtt = 200 * time.Millisecond
+	now := time.Unix(1000, 0)
+	var known, unknown admission
+	want := known.limit(now, rtt, 0)
+	unknown.limit(now, 0, 0)
+	if got := unknown.limit(now.Add(time.Second), rtt, 0); got != want {
+		t.Errorf("%d run once the round trip is known, want %d", got, want)
+	}
+	began := now.Add(time.Second)
+	unknown.ended(began, began.Add(time.Minute), time.Minute, 1)
+	if got := unknown.limit(began.Add(time.Minute), rtt, 1); got != want/2 {
+		t.Errorf("%d run after one that took a minute, want %d", got, want/2)
+	}
+}
+
 // TestStrain holds that the longest delay counts, and fades.
 func TestStrain(t *testing.T) {
 	var s strain

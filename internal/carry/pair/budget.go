@@ -19,7 +19,7 @@ const (
 // for what stores have in any case.
 type budget struct {
 	used  atomic.Int64
-	limit atomic.Int64 // bytes; 0: unbounded
+	limit atomic.Int64 // bytes
 }
 
 // Take reserves n bytes for a store that has held bytes already.
@@ -34,7 +34,7 @@ func (b *budget) Take(n, held int) bool {
 // fits reports whether a store that has held bytes may have n more.
 func (b *budget) fits(n, held int) bool {
 	limit := b.limit.Load()
-	return limit == 0 || int64(held+n) <= limit-limit/8-b.used.Load()
+	return int64(held+n) <= limit-limit/8-b.used.Load()
 }
 
 // Give returns n bytes.
@@ -45,6 +45,5 @@ func (b *budget) Force(n int) { b.used.Add(int64(n)) }
 
 // room reports whether a small chunk may be had.
 func (b *budget) room() bool {
-	limit := b.limit.Load()
-	return limit == 0 || b.used.Load()+smallBuffer < limit
+	return b.used.Load()+smallBuffer < b.limit.Load()
 }

@@ -49,6 +49,47 @@ type control struct {
 	announced time.Time
 }
 
+// greeter is the attempt for a control connection that has sent HELLO, one at a time. The far relay takes the
+// connection that greets last. If a second one greeted beside the first, this end might have the first, and
+// would lose both.
+type greeter struct {
+	mu    sync.Mutex
+	bulk  *bulkConn // nil: none
+	since time.Time
+}
+
+// begin has an attempt send HELLO if it is still needed and no other one waits for its answer. One that has
+// waited for longer than within gives way: it is reset, so that nothing of it comes later.
+func (g *greeter) begin(bulk *bulkConn, within time.Duration, needed func() bool) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !needed() || g.bulk != nil && time.Since(g.since) <= within {
+		return false
+	}
+	if g.bulk != nil {
+		g.bulk.control(func(fd int) { setReset(fd, true) })
+		g.bulk.Close()
+	}
+	g.bulk, g.since = bulk, time.Now()
+	return true
+}
+
+// is reports that an attempt has sent HELLO and has not given way since.
+func (g *greeter) is(bulk *bulkConn) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.bulk == bulk
+}
+
+// end has others greet from now on, if that was up to the attempt.
+func (g *greeter) end(bulk *bulkConn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.bulk == bulk {
+		g.bulk = nil
+	}
+}
+
 func newControl(c *connection) *control {
 	c.bulk.corked = false
 	return &control{c: c, kick: make(chan struct{}, 1), gone: make(chan struct{})}

@@ -12,11 +12,13 @@ import (
 	"longhaul/test/nettest"
 )
 
-// TestCrowdGoesOn holds that many flows without a lane go on over the control connection.
+// TestCrowdGoesOn holds that many flows without a lane go on over the control connection, and that the link
+// says that they wait.
 func TestCrowdGoesOn(t *testing.T) {
 	t.Parallel()
 	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.deadline = time.Minute }) // so many handshakes take long
 	s.serve(echo)
+	s.setOffset(3)
 	clients := make([]*net.TCPConn, 2*pair.Crowd)
 	for i := range clients {
 		clients[i] = s.dial()
@@ -49,11 +51,21 @@ func TestCrowdGoesOn(t *testing.T) {
 	meanwhile := strings.Repeat("meanwhile", pair.CrowdShare) // more than goes ahead at once
 	send(meanwhile)
 	nettest.Eventually(t, 30*time.Second, func() bool { return s.session().FlowsResuming == len(clients) }, s.dump)
+	crowded := func(want bool) {
+		t.Helper()
+		nettest.Eventually(t, 30*time.Second, func() bool {
+			taking := s.link.Taking()
+			return taking.Takes && taking.Crowded == want
+		}, s.dump)
+	}
 	s.path.cut(false)
+	crowded(true) // while the lanes are kept back
 	receive(meanwhile)
 	release()
 	send("after")
 	receive("after")
+	s.expectOffsets(len(clients), 3)
+	crowded(false)
 }
 
 // TestAheadOfDeadLane holds that the far relay takes bytes that come ahead of a lane while it

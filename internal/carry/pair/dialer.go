@@ -50,9 +50,14 @@ type dialer struct {
 	met func(netip.AddrPort, error)
 	// turn asks, once connected, whether to go on; nil: yes.
 	turn func() (leave func(), mine bool)
+	// greets asks, once the far relay is proven, whether to send HELLO; nil: yes.
+	greets func(*bulkConn) bool
 }
 
-// dial returns nil without an error if it is not the attempt's turn.
+// errNotGreeted is the error of an attempt that sends no HELLO, since another one has.
+var errNotGreeted = errors.New("another attempt has greeted")
+
+// dial returns nil without an error if it is not the attempt's turn, or another one has greeted.
 func (d dialer) dial(ctx context.Context) (*connection, error) {
 	config, err := d.node.identity.ClientTLS(d.peer)
 	if err != nil {
@@ -73,6 +78,9 @@ func (d dialer) dial(ctx context.Context) (*connection, error) {
 	c, err := d.greetAny(ctx, tcp, at, config)
 	if err != nil {
 		leave()
+		if err == errNotGreeted {
+			return nil, nil
+		}
 		if len(d.addresses) > 1 {
 			d.known.Failed(at) // another one may be a relay that answers
 		}
@@ -265,6 +273,9 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	if d.names != nil {
 		d.hello = d.names(who)
 	}
+	if d.greets != nil && !d.greets(bulk) {
+		return nil, errNotGreeted
+	}
 	if _, err := conn.Write(d.hello.Append(nil)); err != nil {
 		return nil, handshakeProblem(err)
 	}
@@ -297,7 +308,9 @@ func (d dialer) overloaded(err error) error {
 // lane, since the far end waits as long, and of which tunnel it is.
 func (r *relation) nearHello(o LinkOptions) wire.Hello {
 	h := r.node.hello(r.id, o.Tunnel)
-	h.Resume, h.Features, h.Origin = r.waits(o), r.features()|wire.FeatureLanes|wire.FeatureAhead|wire.FeatureHeld|wire.FeatureSent|wire.FeatureTrouble|wire.FeatureAddress, o.Origin
+	h.Resume, h.Origin = r.waits(o), o.Origin
+	h.Features = r.features() | wire.FeatureLanes | wire.FeatureAhead | wire.FeatureHeld | wire.FeatureSent | wire.FeatureTrouble |
+		wire.FeatureAddress | wire.FeatureOffset | wire.FeatureTrace
 	h.Features &^= r.node.options.Without
 	h.Boot = r.node.options.Boot
 	return h

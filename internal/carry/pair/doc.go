@@ -70,9 +70,9 @@
 //	bounds:    budget admission delays outcomes book
 //	process:   process hosts timing relation
 //	lanes:     frames handshake control path lane lanewrite laneread
-//	sessions:  outbox registry pool own refusals session
+//	sessions:  outbox registry pool own refusals traces session
 //	flows:     counters phase window move flow schedule lanes progress leg arrive need near
-//	and:       far spread splice figures back messages run tick
+//	and:       far spread splice figures trace back messages run tick
 //	links:     paths link node ending admit route waiting dialer redial lanedial probe linkrun
 //	nodes:     sessions serve snapshot watch life
 package pair

@@ -462,7 +462,7 @@ func (s *stand) succeed() (old *pair.Node, closes func()) {
 		old.Serve(fd, first, a)
 		return true
 	}
-	next := s.node(pair.Options{Fate: fate, Elsewhere: elsewhere}, s.farKeys)
+	next := s.node(pair.Options{Fate: fate, Elsewhere: elsewhere, Without: s.without}, s.farKeys)
 	s.fate, s.elsewhere = fate, elsewhere
 	s.mu.Lock()
 	s.far, s.acceptor = next, newUpgradable(s)
@@ -478,7 +478,7 @@ func (s *stand) succeed() (old *pair.Node, closes func()) {
 
 // killFar has the far process die in an outage, and another one in its place.
 func (s *stand) killFar() {
-	old, next := s.farNode(), s.node(pair.Options{}, s.farKeys)
+	old, next := s.farNode(), s.node(pair.Options{Without: s.without}, s.farKeys)
 	s.mu.Lock()
 	s.far = next
 	s.mu.Unlock()

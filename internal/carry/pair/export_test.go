@@ -22,6 +22,7 @@ const (
 	MaxOldSessions = maxOldSessions
 	MaxQueued      = maxQueued
 	MaxSessions    = maxSessions
+	MaxTraces      = maxTraces
 	PongWithin     = pongWithin
 )
 

@@ -225,7 +225,7 @@ func (fr *farPart) join(l *lane, received uint64) {
 		l.close()
 		return
 	}
-	f.sf.In.Merge(maxSpill)
+	f.sf.In.Merge()
 	first := f.lanes.main() == nil
 	f.lanes.takeMemory(f.lanes.add(l, wire.AppendJoin(nil, f.id, f.sf.In.Position()), true))
 	f.lanes.pumpAll()

@@ -36,7 +36,7 @@ func (f *Flow) Figures() flow.Figures {
 	}
 	g := flow.Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Peer: f.s.peerSeen(), Target: f.targetAddress(), Idle: f.moved.since(),
 		Ended: f.sf.Out.Ended() || f.sf.In.Ended(), Clean: f.sf.Clean(),
-		Lanes: len(f.lanes.all), Resumes: int(f.need.resumes), Outage: units.Seconds(f.need.outage), RTT: units.Seconds(f.s.rtt())}
+		Lanes: len(f.lanes.all), Resumes: int(f.need.resumes), Outage: units.Seconds(f.need.outage), RTT: units.Seconds(f.s.rtt()), MemoryLimited: f.spread.memoryLimited()}
 	if !f.need.since.IsZero() {
 		g.Outage += units.Seconds(f.need.since.since())
 	}

@@ -2,6 +2,7 @@ package pair
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -149,6 +150,7 @@ type mix struct {
 	quickest   *subflow // of lanes that differ much in delay: it gets what is little; nil: they do not
 	window     window
 	farLimited stamp // near: the far relay's latest word that it lacks room on the lanes
+	shortAt    stamp // the latest look that found too little memory for the flow; zero: none did
 	movers     [2]mover
 	moving     moving
 }
@@ -191,6 +193,20 @@ type nearPart struct {
 // as far as this end knows.
 func (nr *nearPart) held() bool {
 	return nr.f.opening != nil && nr.f.opening.client != nil && !nr.given
+}
+
+var errOnePort = errors.New(flow.OnePortWarning)
+
+// misled reports that the far relay would lead the flow to another port than its client has dialed, as far
+// as the session knows it: nothing of the flow may go out. The caller holds f.mu.
+func (nr *nearPart) misled() bool {
+	f, s := nr.f, nr.f.s
+	if f.opening == nil || f.opening.Offset == 0 || f.phase.known() {
+		return false
+	}
+	s.mu.Lock() // what stand changes belongs together
+	defer s.mu.Unlock()
+	return !s.knows(wire.FeatureOffset)
 }
 
 // client is the client that was given back; nil: the flow has kept it.
@@ -268,9 +284,6 @@ func (fw *flowWatch) setResting(on bool) {
 const (
 	// maxLanes bounds the lanes of one flow.
 	maxLanes = 16
-	// maxSpill bounds the memory for bytes of one flow that came before their turn: as
-	// much as the other end may have sent without an acknowledgement.
-	maxSpill = limitMax
 	// spread is the number of bytes from which on a flow's further lanes take some while
 	// its main lane has nothing to do.
 	spread = 64 << 10

@@ -196,6 +196,8 @@ type stand struct {
 	others     bool                                               // clients have other hops
 	early      func() []byte                                      // was read of each client; nil: nothing
 	mark       func(*flow.Client)                                 // has more of each client; nil: nothing
+	offset     uint16                                             // of the port that clients dial from now on
+	without    wire.Features                                      // that the next far process lacks
 	flows      []*pair.Flow                                       // of the near relay
 	acceptor   pair.Acceptor                                      // nil: the stand itself
 	fate       func(uint64, pair.NearSession) (pair.Fate, []byte) // of the latest far process
@@ -246,6 +248,7 @@ func newStand(t testing.TB, options ...standOption) *stand {
 		if s.mark != nil {
 			s.mark(&c)
 		}
+		c.Offset = s.offset
 		s.mu.Unlock()
 		f := link.Carry(c, func(e flow.End) { s.nearEnds <- e }).(*pair.Flow)
 		s.mu.Lock()

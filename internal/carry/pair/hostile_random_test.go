@@ -26,7 +26,7 @@ func TestRandomFromPeer(t *testing.T) {
 	if testing.Short() {
 		count /= 10
 	}
-	s := newStand(t)
+	s := newStand(t, func(_ *stand, o *pair.Options, _ *pair.LinkOptions) { o.Trace = tracedAs("main") })
 	s.serve(echo)
 	noisy := newKeyring(t)
 	s.farKeys.mu.Lock()
@@ -48,12 +48,14 @@ func TestRandomFromPeer(t *testing.T) {
 		done <- sent
 	}()
 	nettest.Eventually(t, 10*time.Minute, func() bool {
+		_ = c.SetDeadline(time.Now().Add(time.Minute)) // of each round trip, however long the noise goes on
 		s.roundTrip(c, "beside")
 		return attacker.Sent().Messages >= int64(count)
 	}, func() string { return fmt.Sprintf("sent only %+v", attacker.Sent()) })
 	cancel()
 	sent := <-done
 	t.Logf("sent %+v", sent)
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	s.roundTrip(c, "after")
 	nettest.Eventually(t, time.Minute, func() bool { return s.far.Flows() == 1 }, func() string {
 		return fmt.Sprintf("the far relay has %d flows, and %d goroutines run: %s", s.far.Flows(), runtime.NumGoroutine(), s.dump())

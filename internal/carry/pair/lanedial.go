@@ -179,9 +179,12 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool, overdue func()) (*lane
 	if d.early {
 		lane.instance = instance
 	}
-	if !s.join(lane, pool) {
+	s.mu.Lock()
+	joined := s.instance == instance && s.join(lane, pool) // what the session knows is of its process
+	s.mu.Unlock()
+	if !joined {
 		c.bulk.Close()
-		return nil, errors.New("the session is closed")
+		return nil, errors.New("the session is closed, or with another process")
 	}
 	if !slices.Contains(l.paths.list(), p) { // whose other lanes are closed
 		lane.close()

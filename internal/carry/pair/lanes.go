@@ -150,7 +150,7 @@ func (sp *laneSpread) join(l *lane) bool {
 	if l == nil || l.home != home(f.s) || !sp.joinable() || !l.bind(f) {
 		return false
 	}
-	f.sf.In.Merge(maxSpill)
+	f.sf.In.Merge()
 	st := f.lanes.add(l, wire.AppendJoin(nil, f.id, f.sf.In.Position()), false)
 	st.attaching = true
 	f.lanes.takeMemory(st)

@@ -274,7 +274,7 @@ func (lg *leg) read() bool {
 	if !lg.open() || !lg.readable || !lg.hungry() || f.need.crowdedOut() {
 		return false
 	}
-	if f.sf.Out.Starved() && f.sf.Out.Limit() < limitMax {
+	if f.sf.Out.Starved() {
 		f.spread.setWindow()
 	}
 	b := f.sf.Out.Space()

@@ -24,6 +24,9 @@ func New(o Options) (*Node, error) {
 	if o.ParkAfter == 0 {
 		o.ParkAfter = DefaultParkAfter
 	}
+	if o.RetainedLimit == nil {
+		o.RetainedLimit = func() int64 { return DefaultRetained }
+	}
 	if o.StripeAfter == 0 {
 		o.StripeAfter = DefaultStripeAfter
 	}

@@ -152,7 +152,7 @@ func (l *Link) Taking() flow.Taking {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ctl := s.control()
-	t := flow.Taking{Peer: s.peer, Host: who.name, Instance: s.instance, Takes: ctl != nil && !s.draining && !closed, Suspect: ctl != nil && ctl.suspect.Load(), Stood: s.stood, Met: s.instance != 0,
+	t := flow.Taking{Peer: s.peer, Host: who.name, Instance: s.instance, Takes: ctl != nil && !s.draining && !closed, Suspect: ctl != nil && ctl.suspect.Load(), Crowded: s.isCrowded(), Stood: s.stood, Met: s.instance != 0,
 		Since: s.since, Problem: s.problem, Error: s.text}
 	trouble, since := s.trouble.now(time.Now())
 	if t.Trouble = trouble; t.Takes && since.After(t.Since) {

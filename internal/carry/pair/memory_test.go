@@ -2,6 +2,8 @@ package pair_test
 
 import (
 	"io"
+	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -158,5 +160,51 @@ func TestHeldAcrossLanes(t *testing.T) {
 	if !<-same {
 		t.Error("the stream came back changed")
 	}
+	s.ends(flow.EndClean)
+}
+
+// TestLimitedByMemory holds that a flow says when the budget alone bounds what it keeps, and no longer
+// once there is more.
+func TestLimitedByMemory(t *testing.T) {
+	t.Parallel()
+	var limit atomic.Int64
+	limit.Store(1 << 20)
+	s := newStand(t, func(_ *stand, o *pair.Options, _ *pair.LinkOptions) { o.RetainedLimit = limit.Load })
+	s.path.setDelay(100 * time.Millisecond)
+	s.serve(func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	c := s.dial()
+	defer c.Close()
+	var writing sync.WaitGroup
+	stop := make(chan struct{})
+	writing.Go(func() {
+		for b := make([]byte, 64<<10); ; {
+			select {
+			case <-stop:
+				_ = c.CloseWrite()
+				return
+			default:
+			}
+			if _, err := c.Write(b); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	f := s.flow(0)
+	says := func(limited bool) func() bool {
+		return func() bool {
+			one := s.near.State().Sessions[0]
+			return f.Figures().MemoryLimited == limited && (one.FlowsMemoryLimited == 1) == limited &&
+				strings.Contains(strings.Join(one.Notes(), " "), "1 flow limited by memory") == limited
+		}
+	}
+	nettest.Eventually(t, 60*time.Second, says(true), s.dump)
+	if kept := s.near.State().RetainedBytes; kept > limit.Load() {
+		t.Errorf("%d bytes are kept of %d", kept, limit.Load())
+	}
+	limit.Store(1 << 30)
+	nettest.Eventually(t, 60*time.Second, says(false), s.dump)
+	close(stop)
+	writing.Wait()
 	s.ends(flow.EndClean)
 }

@@ -24,7 +24,7 @@ func (nr *nearPart) assign(l *lane) bool {
 	f := nr.f
 	nr.queued = false
 	opening := !f.phase.known() && !f.sf.Over() && f.leg.open()
-	if f.lanes.main() != nil || f.phase == phaseOver || !opening && !f.sf.NeedsLane() && !nr.wanted {
+	if f.lanes.main() != nil || f.phase == phaseOver || !opening && !f.sf.NeedsLane() && !nr.wanted || nr.misled() {
 		return false
 	}
 	if !l.bind(f) {

@@ -56,7 +56,7 @@ func (nd *laneNeed) openAhead() {
 	f, s := nd.f, nd.f.s
 	ctl := s.control()
 	waiting := int(s.waiting.Load())
-	if ctl == nil || f.opening == nil || !nd.wokeAt.IsZero() || waiting < crowd || !s.knows(wire.FeatureAhead) {
+	if ctl == nil || f.opening == nil || !nd.wokeAt.IsZero() || waiting < crowd || !s.knows(wire.FeatureAhead) || f.near.misled() {
 		return
 	}
 	room := ctl.room(waiting)

@@ -24,6 +24,7 @@ const (
 	DefaultRefusedFor    = 5 * time.Second
 	DefaultLateNoResume  = 30 * time.Second
 	DefaultResetDrain    = 10 * time.Second
+	DefaultRetained      = 256 << 20
 )
 
 // waitNoResume is how long a flow that does not resume waits for its first lane, or for
@@ -36,7 +37,7 @@ type Options struct {
 	Release  string // longhaul's version, as text
 	Log      *slog.Logger
 	// RetainedLimit bounds the memory of all stores together, in bytes. It is asked for again
-	// each second; 0: none.
+	// each second; nil: DefaultRetained.
 	RetainedLimit func() int64
 	// Boot is the same for each process of this host until the host restarts, and of no other host;
 	// 0: unknown.
@@ -49,6 +50,9 @@ type Options struct {
 	// a near relay. With FateInOrder come the flows of it that are owed, as Owed has them. Nil: this
 	// process follows none.
 	Fate func(instance uint64, near NearSession) (fate Fate, owed []byte)
+	// Trace is this process's part of the trace of a flow that the other relay asks about, and the parts of
+	// the relays behind this one, which may take until ctx ends. Nil: there is none.
+	Trace func(ctx context.Context, f flow.Carried) flow.Trace
 	// ParkAfter is the silence after which a flow gives its lane back.
 	ParkAfter time.Duration
 	// StripeAfter is how many bytes a flow moves before it gets more than one lane.
@@ -86,6 +90,7 @@ type LinkOptions struct {
 	Peer   string // its name in Identity
 	Hop    string // the far relay as the configuration names it; empty: the tunnel has no other
 	Place  int    // among the tunnel's hops: of those that lead to one host, only the first is used
+	Ports  int    // in the tunnel's range; 0: 1
 	// Addresses are those of the far relay now, the one to try first first.
 	Addresses func(context.Context) ([]netip.AddrPort, error)
 	// LanesTo are the prefixes in which the own address of a far relay may lie, beside the addresses of

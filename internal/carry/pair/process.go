@@ -53,11 +53,7 @@ func (p *process) init(o Options, poller *poller) {
 	p.boundStores()
 }
 
-func (p *process) boundStores() {
-	if p.options.RetainedLimit != nil {
-		p.budget.limit.Store(p.options.RetainedLimit())
-	}
-}
+func (p *process) boundStores() { p.budget.limit.Store(p.options.RetainedLimit()) }
 
 // strained is how late this process is.
 func (p *process) strained() time.Duration { return p.strain.now(time.Now()) }

@@ -174,10 +174,25 @@ func (r redialer) dialControl(p *wanPath, replace *control, any bool) error {
 			s.proven.Add(-1)
 		}
 	}()
+	var greeted *bulkConn
+	d.greets = func(bulk *bulkConn) bool {
+		if next != nil { // a session of its own
+			return true
+		}
+		s.greeter.end(greeted) // that was to another host
+		if greeted = nil; s.greeter.begin(bulk, s.answerWithin(suspectAfter, 4), func() bool { return s.control() == replace }) {
+			greeted = bulk
+		}
+		return greeted != nil
+	}
+	defer func() { s.greeter.end(greeted) }()
 	if replace == nil {
 		d.turn = func() (leave func(), mine bool) { return r.controlTurn(any) }
 	}
 	c, err := d.dial(l.node.ctx)
+	if err != nil && greeted != nil && !s.greeter.is(greeted) {
+		err = errNoHello
+	}
 	if err != nil || c == nil {
 		return err
 	}
@@ -192,7 +207,7 @@ func (r redialer) dialControl(p *wanPath, replace *control, any bool) error {
 	// Another attempt may have found another process meanwhile. Then this answer says nothing of that: it
 	// may live, with flows.
 	stale := s.instance != instance && s.instance != c.hello.Instance
-	late := s.control() != replace || s.closed.Load() || stale || l.node.closing.Load()
+	late := s.control() != nil && s.control() != replace || !s.greeter.is(c.bulk) || s.closed.Load() || stale || l.node.closing.Load()
 	restarted := s.instance != 0 && s.instance != c.hello.Instance
 	s.mu.Unlock()
 	if late {
@@ -201,7 +216,7 @@ func (r redialer) dialControl(p *wanPath, replace *control, any bool) error {
 	}
 	p.stood(c)
 	if restarted {
-		r.restarted(c.hello)
+		r.restarted(c)
 	}
 	s.begin(c)
 	if !slices.Contains(l.paths.list(), p) {
@@ -327,8 +342,8 @@ func (r redialer) lookElsewhere(now time.Time) {
 	})
 }
 
-// controlTurn lets one attempt at a time go beyond the connect: the far relay takes the
-// control connection that greets last. An attempt that hangs gives way.
+// controlTurn lets one attempt at a time go beyond the connect, so that an outage does not end in hundreds of
+// handshakes. Another one goes on beside an attempt that hangs.
 func (r redialer) controlTurn(any bool) (leave func(), mine bool) {
 	s := r.s
 	s.mu.Lock()
@@ -352,6 +367,8 @@ func (r redialer) controlTurn(any bool) (leave func(), mine bool) {
 		}
 	}, true
 }
+
+var errNoHello = problem(flow.PairPathDown, "no answer to HELLO")
 
 // moveControl takes the control connection to a better path: from one that is for standby to
 // another, or to one of much less delay.
@@ -396,9 +413,10 @@ func (s *session) reachable() bool {
 
 // restarted drops everything that the far process had, which is gone. If that has ended in order, a
 // flow of which it has said nothing, and that it does not owe, was never dialed for, and begins again.
-func (r redialer) restarted(h wire.Hello) {
-	s := r.s
+func (r redialer) restarted(c *connection) {
+	s, h := r.s, c.hello
 	s.mu.Lock()
+	s.agree(wire.Features(s.agreed.Load()) & c.both) // lanes to either process may be there
 	inOrder := h.Follows == s.instance
 	owed := h.Owed.Numbers()
 	s.instance, s.draining = h.Instance, false

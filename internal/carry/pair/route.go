@@ -1,12 +1,14 @@
 package pair
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"log/slog"
 	"slices"
 	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/pair/wire"
 )
@@ -28,6 +30,12 @@ func (s *session) handle(ctl *control, m wire.Message) {
 			s.trouble.take(m.Text, time.Now())
 			s.poke() // new flows may go elsewhere
 		}
+	case wire.MessageTrace:
+		if s.traces.note(traceAsked{m.Flow, time.Now().Add(min(m.Within, flow.TraceWithin))}) {
+			s.node.tasks.Go(func() { answerTraces(s) })
+		}
+	case wire.MessageTraced:
+		s.traces.answered(m.Flow, m.Bytes)
 	case wire.MessageDrain:
 		s.drained(m.Flags&wire.FlagLast != 0)
 	case wire.MessageKey:
@@ -46,6 +54,25 @@ func (s *session) handle(ctl *control, m wire.Message) {
 		}
 	default:
 		s.handleFlow(ctl, m)
+	}
+}
+
+// answerTraces answers the other end's TRACEs one after the other. A near relay may ask for a flow whose OPEN
+// has not come yet, so GONE would be no answer.
+func answerTraces(s *session) {
+	for {
+		q, ok := s.traces.next()
+		if !ok {
+			return
+		}
+		m := wire.Message{Type: wire.MessageTraced, Flow: q.flow}
+		if f := s.flow(q.flow); f != nil && s.node.options.Trace != nil {
+			// The other end needs the rest of the time for its own part.
+			ctx, cancel := context.WithTimeout(s.node.ctx, time.Until(q.until)*3/4)
+			m.Bytes = s.node.options.Trace(ctx, f).AppendTrace(nil, wire.MaxTraced)
+			cancel()
+		}
+		s.reply(m)
 	}
 }
 

@@ -23,9 +23,6 @@ const (
 	// recordTime is what a record of several lanes lasts on its lane.
 	recordTime = 8 * time.Millisecond
 	leastBytes = 16 << 10 // of a record
-	// maxBehind bounds what other lanes bring while a record is under way on a slow one:
-	// the receiver keeps that.
-	maxBehind = maxSpill / 2
 	// silentLane is how long a lane without an acknowledgement counts as the faster one,
 	// beside two round trips.
 	silentLane = 200 * time.Millisecond
@@ -71,8 +68,9 @@ func (p pace) record() int {
 }
 
 // leaves reports whether a lane leaves its next record to others, of which some are faster:
-// they bring it and what waits before it sooner, or the receiver would have to keep too much.
-func (p pace) leaves(others []pace, backlog int64) bool {
+// they bring it and what waits before it sooner, or more than most bytes meanwhile, which the receiver
+// would have to keep.
+func (p pace) leaves(others []pace, backlog, most int64) bool {
 	if p.rate == 0 {
 		return false
 	}
@@ -86,7 +84,7 @@ func (p pace) leaves(others []pace, backlog int64) bool {
 		}
 		behind += o.rate * (own - o.rtt/2).Seconds()
 	}
-	return behind > maxBehind
+	return behind > float64(most)
 }
 
 // quickest is the subflow for what is little.
@@ -115,7 +113,7 @@ func (sp *laneSpread) leavesRecord(st *subflow) bool {
 	if f.leg.open() && f.leg.readable {
 		backlog += int64(socket.Unread(f.leg.fd))
 	}
-	return st.pace().leaves(others, backlog)
+	return st.pace().leaves(others, backlog, f.sf.Out.Reach()/2)
 }
 
 func (sp *laneSpread) mixed() *mix {
@@ -182,7 +180,7 @@ func (sp *laneSpread) setWindow() {
 		// The kernels count what was compressed, and only a lane whose socket is full says that
 		// it is worth that.
 		if f.sf.Out.Starved() {
-			limit := min(2*f.sf.Out.Limit(), limitMax)
+			limit := 2 * f.sf.Out.Limit()
 			f.sf.Out.SetLimit(limit, limit, len(f.lanes.all))
 		}
 		return

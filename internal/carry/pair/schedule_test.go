@@ -28,7 +28,7 @@ func TestLeavesRecord(t *testing.T) {
 		{"a lane of which nothing is known", pace{}, []pace{fast}, 100 << 10, false},
 		{"alone", slow, nil, 100 << 10, false},
 	} {
-		if got := test.of.leaves(test.others, test.backlog); got != test.want {
+		if got := test.of.leaves(test.others, test.backlog, 32<<20); got != test.want {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)
 		}
 	}

@@ -218,7 +218,8 @@ func (n *Node) enter(c *connection, kind preface.Kind, a Acceptor) error {
 
 // answers are the features that a far end has if the near one wants them. FeatureClear is the tunnel's.
 const answers = wire.FeaturePad | wire.FeatureNoResume | wire.FeatureLanes | wire.FeatureAhead | wire.FeatureCompress | wire.FeatureHeld |
-	wire.FeatureSealed | wire.FeatureSums | wire.FeatureSent | wire.FeatureTrouble | wire.FeatureAddress
+	wire.FeatureSealed | wire.FeatureSums | wire.FeatureSent | wire.FeatureTrouble | wire.FeatureAddress | wire.FeatureOffset |
+	wire.FeatureTrace
 
 // accept goes through the handshake of an accepted connection behind its preface.
 func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Preface) (*connection, error) {

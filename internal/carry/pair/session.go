@@ -24,6 +24,7 @@ type session struct {
 	outbox
 	registry
 	pool
+	traces traces
 	*nearSide
 	*farSide
 
@@ -57,6 +58,7 @@ type nearSide struct {
 	own      ownAddress
 	greeting time.Time // an attempt for the control connection is in its handshake since; zero: none
 	seeking  time.Time // the same of one that any host of the site may answer
+	greeter  greeter
 	sought   time.Time // when no host of the site was where one was last asked for
 	moved    time.Time // of the latest move of the control connection to a better path
 	refused  time.Time // with several paths: somebody refused

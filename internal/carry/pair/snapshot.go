@@ -33,10 +33,10 @@ func (n *Node) snapshot(of func(*session) flow.Session) flow.Pairs {
 func overviewOf(s *session) flow.Session {
 	var paths []flow.Path
 	var lanesTo []netip.Prefix
-	several, hop := false, ""
+	several, hop, ports := false, "", 0
 	if s.near {
 		o := s.link.options()
-		hop = o.Hop
+		hop, ports = o.Hop, o.Ports
 		lanesTo, several = o.LanesTo, len(s.node.identity.Hosts(s.peer)) > 1
 		if len(o.Paths) > 0 {
 			paths = s.paths.states(s.control())
@@ -81,6 +81,7 @@ func overviewOf(s *session) flow.Session {
 		if since, err := s.unmade.now(); up && err != nil && time.Since(since) > laneErrSettles {
 			st.LaneError, st.LaneProblem = err.Error(), problemOf(err)
 		}
+		st.OnePort = up && ports > 1 && !s.knows(wire.FeatureOffset)
 	} else {
 		st.Twin = s.beside
 	}
@@ -106,6 +107,9 @@ func stateOf(s *session) flow.Session {
 	for _, f := range flows {
 		g := f.Figures()
 		st.RetainedBytes += g.Retained
+		if g.MemoryLimited {
+			st.FlowsMemoryLimited++
+		}
 		switch {
 		case g.Lanes > 0:
 			st.FlowsMoving++

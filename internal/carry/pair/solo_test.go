@@ -40,7 +40,7 @@ func newSolo(t *testing.T, node *Node, n int) *solo {
 	nettest.Must(t, err)
 	own.Close()
 	nettest.Must(t, f.leg.take(fd))
-	f.sf.In.Merge(maxSpill)
+	f.sf.In.Merge()
 	node.flowsNow.Add(1)
 	for range n {
 		near, other := tcpPair(t)

@@ -107,6 +107,7 @@ func (sp *laneSpread) adjust(now time.Time) {
 		sp.burstFrom, sp.mix = moved, nil
 	}
 	sp.measure()
+	sp.noteShort(now)
 	if sp.mix != nil && f.sf.Out.Limit() > limitStart {
 		sp.setWindow()
 	}
@@ -135,6 +136,25 @@ func (sp *laneSpread) adjust(now time.Time) {
 		sp.keepAsMany(now)
 	}
 }
+
+// noteShort notes that memory alone holds the flow up: its lanes have sent all that it may keep, or bring
+// what it has no room for before its turn.
+func (sp *laneSpread) noteShort(now time.Time) {
+	all := sp.f.lanes.all
+	lacks := sp.f.sf.Out.Short() && !slices.ContainsFunc(all, func(st *subflow) bool { return st.pace().queued > 0 })
+	if lacks || slices.ContainsFunc(all, func(st *subflow) bool { return !st.stuckAt.IsZero() }) {
+		sp.mixed().shortAt = stampOf(now)
+	}
+}
+
+// memoryLimited reports that memory has held the flow up of late.
+func (sp *laneSpread) memoryLimited() bool {
+	return sp.mix != nil && !sp.mix.shortAt.IsZero() && sp.mix.shortAt.since() < max(shortFor, 2*sp.f.s.rtt())
+}
+
+// shortFor is how long a look that found too little memory counts: the relay's figures are taken each
+// second.
+const shortFor = 2 * time.Second
 
 // stripePause is the silence after which a flow has to move StripeAfter bytes again before
 // it gets more than one lane.

@@ -11,19 +11,19 @@ import (
 // looked at each tick.
 const sweepEvery = 100
 
-// look finds what has taken too long.
-func (fw *flowWatch) look(now time.Time, w wait) {
+// look finds what has taken too long. It reports whether the flow, which has a target, waits for a lane.
+func (fw *flowWatch) look(now time.Time, w wait) (resuming bool) {
 	f := fw.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.phase == phaseOver {
-		return
+		return false
 	}
 	if !f.sf.Out.InFlight() && !f.sf.Out.EndInFlight() {
 		fw.ackedAt = stampOf(now)
 	}
 	fw.watchLanes(now)
-	unanswered := fw.watchOpen(now)
+	unanswered, ctl := fw.watchOpen(now), f.s.control()
 	fw.watchGap(now)
 	fw.tellSent(now)
 	f.spread.adjust(now)
@@ -32,6 +32,8 @@ func (fw *flowWatch) look(now time.Time, w wait) {
 		f.giveUp(f.s.whyLost())
 	case unanswered:
 		f.giveUp(cause(flow.EndWANLost, errors.New("no answer to OPEN")))
+	case ctl != nil && f.phase == phaseFresh && f.near.misled():
+		f.giveUp(cause(flow.EndDenied, errOnePort))
 	case fw.unserved(now, w):
 		f.giveUp(f.s.whyDown())
 	case !f.sf.Dead() && !f.sf.Clean():
@@ -47,6 +49,7 @@ func (fw *flowWatch) look(now time.Time, w wait) {
 	f.need.again(now)
 	f.need.goAhead()          // there may be room by now
 	fw.setResting(fw.quiet()) // wake undoes it
+	return f.phase == phaseOpen && !f.need.since.IsZero()
 }
 
 // unserved reports that a near flow's client has waited long enough for a lane: for its

@@ -34,6 +34,7 @@ type timing struct {
 	strain     strain       // of both processes, as PONGs show it
 	dialStrain strain       // as handshakes of lanes show it beside late PONGs
 	waiting    atomic.Int64 // flows that need a lane and have none
+	resuming   atomic.Int64 // those that had a target at the latest look
 	served     atomic.Int64 // stamp of when a flow last got a lane; 0: never
 }
 
@@ -105,6 +106,10 @@ func (t *timing) parkAfter(usual time.Duration) time.Duration {
 
 // isCrowd reports that so many flows wait for a lane.
 func (t *timing) isCrowd() bool { return t.waiting.Load() >= crowd }
+
+// isCrowded reports that so many standing flows wait for one. New flows count as no crowd: they come at all
+// times, and more of them to the hop that has none.
+func (t *timing) isCrowded() bool { return t.resuming.Load() >= crowd }
 
 // stands reports that no flow of the session has got a lane for so long. While others get
 // lanes, the turn of each comes.

@@ -10,6 +10,13 @@ import (
 
 // want finds a lane for a flow, now or later. The caller holds f.mu.
 func (l *Link) want(f *Flow) {
+	ctl := f.s.control()
+	if f.near.misled() {
+		if ctl != nil {
+			f.giveUp(cause(flow.EndDenied, errOnePort))
+		}
+		return // without a control connection, another process may answer next: resync wakes the flow
+	}
 	if lane := f.s.takeWarm(l.paths.best()); lane != nil {
 		if f.near.assign(lane) {
 			l.poke() // the pool lacks one

@@ -97,9 +97,11 @@ func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
 	if sweep || w.down {
 		flows = s.allFlows
 	}
+	resuming := 0
 	for _, f := range flows() {
-		f.watch.look(now, w)
+		resuming += btoi(f.watch.look(now, w))
 	}
+	s.resuming.Store(int64(resuming))
 	s.closeLanes(func(l *lane) bool { return l.overdue(now) })
 	if empty && !s.near && away > min(resume, emptyFor) {
 		s.close()

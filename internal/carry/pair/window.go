@@ -4,7 +4,6 @@ import "time"
 
 const (
 	limitStart = 512 << 10
-	limitMax   = 64 << 20
 	// windowRounds is the window, in what the lanes bring in a round trip.
 	windowRounds = 1.7
 	// reachRounds is the same for what lacks an acknowledgement, with what the other end holds
@@ -73,5 +72,5 @@ func (w *window) size(now stamp, rounds, open float64, rtt time.Duration) int {
 		open *= growRounds
 	}
 	trips := max(rounds*rtt.Seconds(), windowLeast.Seconds())
-	return int(min(max(trips*w.rate(), open, limitStart), limitMax))
+	return int(max(trips*w.rate(), open, limitStart))
 }

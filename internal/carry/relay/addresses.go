@@ -86,11 +86,13 @@ func (a *addresses) close() {
 
 // deadFamilies says of each name of the tunnel's hops which family does not answer.
 func (in *installed) deadFamilies() (said []string) {
+	routes := slices.Clone(in.far)
 	for _, l := range in.listeners {
-		rt := l.route.Load()
-		if rt == nil {
-			continue
+		if rt := l.route.Load(); rt != nil {
+			routes = append(routes, rt)
 		}
+	}
+	for _, rt := range routes {
 		for i := range rt.targets {
 			for _, f := range rt.targets[i].addresses.Dead() {
 				if s := deadFamily(rt.targets[i].host, f); !slices.Contains(said, s) {

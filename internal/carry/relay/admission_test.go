@@ -151,12 +151,9 @@ func TestBucket(t *testing.T) {
 	}
 }
 
-// TestPortRange maps the ports of a listening range one to one.
-func TestPortRange(t *testing.T) {
-	nettest.CheckLeaks(t)
-	var targets [3]*net.TCPListener
-	base := uint16(0)
-	for base == 0 { // three ports in a row
+// listenInARow listens on three ports in a row, of which it returns the first.
+func listenInARow(t *testing.T) (base uint16, targets [3]*net.TCPListener) {
+	for base == 0 {
 		l := listen(t)
 		p := addrOf(l).Port()
 		targets[0] = l
@@ -171,6 +168,13 @@ func TestPortRange(t *testing.T) {
 			targets[i] = next
 		}
 	}
+	return base, targets
+}
+
+// TestPortRange maps the ports of a listening range one to one.
+func TestPortRange(t *testing.T) {
+	nettest.CheckLeaks(t)
+	base, targets := listenInARow(t)
 	other := netip.MustParseAddr("127.0.0.2")
 	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Forward[0].Port = base

@@ -34,6 +34,7 @@ type installed struct {
 	state     *tunnelState
 	hops      *hops.Set
 	listeners []*listener
+	far       []*route // of a far tunnel, which listens on one port: by the offset in its hops' ranges
 }
 
 // plan is a table that is being built, and how to undo what that took.
@@ -280,6 +281,13 @@ func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 		in.listeners = append(in.listeners, l)
 		p.routes[l] = r.newRoute(in.tunnel, in.state, in.hops, l.bound, a.Port()-lowest)
 	}
+	if t.PairServer != nil {
+		first := p.routes[in.listeners[0]]
+		in.far = append(in.far, first)
+		for offset := 1; offset < t.Forward[0].Ports; offset++ {
+			in.far = append(in.far, r.newRoute(in.tunnel, in.state, in.hops, first.listen, uint16(offset)))
+		}
+	}
 	p.next.tunnels = append(p.next.tunnels, in)
 	return nil
 }
@@ -343,7 +351,7 @@ func (r *Relay) emptyTable(keep func(*installed) bool) (gone []*listener) {
 	for _, in := range old.tunnels {
 		left := &installed{tunnel: in.tunnel, state: in.state, hops: in.hops}
 		if keep != nil && keep(in) {
-			left.listeners = in.listeners
+			left.listeners, left.far = in.listeners, in.far
 			for _, l := range in.listeners {
 				next.listeners[l.key] = l
 			}

@@ -2,8 +2,11 @@ package relay
 
 import (
 	"bytes"
+	"cmp"
+	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,8 +28,8 @@ func expectHeader(t testing.TB, c *net.TCPConn, h proxyproto.Header) report.Name
 	const text = 36 // bytes of a name
 	got := namedHeader(h, strings.Repeat("?", text))
 	addresses := bytes.Clone(got[:len(got)-text])
-	n, err := c.Read(got)
-	if err != nil || n != len(got) || !bytes.Equal(got[:len(addresses)], addresses) {
+	n, err := io.ReadFull(c, got)
+	if err != nil || !bytes.Equal(got[:len(addresses)], addresses) {
 		t.Fatalf("got the header %q, %v", got[:n], err)
 	}
 	name, err := report.ParseName(string(got[len(addresses):]))
@@ -34,9 +37,16 @@ func expectHeader(t testing.TB, c *net.TCPConn, h proxyproto.Header) report.Name
 	return name
 }
 
+// byID are the flows that live, the oldest first. The event loops look at their ages at different moments.
+func (g *rig) byID() []FlowSnapshot {
+	all := g.relay.Snapshot().Flows
+	slices.SortFunc(all, func(a, b FlowSnapshot) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
 // names are those of the flows that live, the oldest first.
 func (g *rig) names() (all []report.Name) {
-	for _, f := range g.relay.Snapshot().Flows {
+	for _, f := range g.byID() {
 		all = append(all, f.Name)
 	}
 	return all
@@ -188,7 +198,7 @@ func TestNamesOfFarFlows(t *testing.T) {
 		nettest.Must(g.t, err)
 		g.t.Cleanup(func() { f.end(report.End{}) })
 		g.accept()
-		all := g.relay.Snapshot().Flows
+		all := g.byID()
 		if last := all[len(all)-1]; last.Peer != peer {
 			g.t.Errorf("the flow of %s has the peer %q", peer, last.Peer)
 		}

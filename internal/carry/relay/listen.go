@@ -58,6 +58,7 @@ type route struct {
 	tunnel  *Tunnel
 	state   *tunnelState
 	listen  netip.AddrPort
+	offset  uint16        // of the port in the tunnel's range
 	targets []routeTarget // by index of hops
 	hops    *hops.Set
 }
@@ -73,7 +74,7 @@ type routeTarget struct {
 // newRoute maps the listening port to each target. A port that is offset above
 // the tunnel's lowest maps to offset above the target's port.
 func (r *Relay) newRoute(t *Tunnel, st *tunnelState, set *hops.Set, bound netip.AddrPort, offset uint16) *route {
-	rt := &route{tunnel: t, state: st, listen: bound, hops: set}
+	rt := &route{tunnel: t, state: st, listen: bound, offset: offset, hops: set}
 	for _, f := range t.Forward {
 		rtt := routeTarget{original: f.Original, host: f.Host, port: f.Port + offset}
 		if a, err := netip.ParseAddr(f.Host); err == nil {

@@ -250,7 +250,7 @@ func (w *worker) givenBack(f *flow, e report.End) {
 	}
 	switch {
 	case e.Reason == report.EndDrain: // the relay there ends, and says nothing about the flow
-	case e.ByPeer, o.offers.asked:
+	case e.ByPeer, o.offers.asked, e.Reason == report.EndDenied: // the last says nothing of the session
 		o.reason, o.err, o.offers.refused = e.Reason, e.Err, true
 	default: // its session was lost or suspect
 		o.reason, o.err = e.Reason, cmp.Or(e.Err, errLost)

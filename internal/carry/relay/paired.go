@@ -46,7 +46,7 @@ func (p *paired) lane() side { return p.leg.other() }
 // opening is kept for that.
 func (w *worker) carry(f *flow, hop uint16) {
 	o, l, t := f.opening, &f.legs[client], f.route.tunnel
-	c := report.Client{Name: f.name, From: f.client, Listen: w.listenAddr(f), Early: append([]byte(nil), o.header...), Deadline: t.ConnectTimeout,
+	c := report.Client{Name: f.name, From: f.client, Listen: w.listenAddr(f), Offset: f.route.offset, Early: append([]byte(nil), o.header...), Deadline: t.ConnectTimeout,
 		Others: len(f.route.targets) > 1}
 	if o.source.IsValid() {
 		c.From, c.Listen = o.source, o.dest
@@ -259,7 +259,7 @@ func (f *flow) sampleLane(s *report.Sample) {
 	if f.paired.leg == client {
 		l = &s.TargetLeg
 	}
-	l.Side = wanSide
+	l.Side, l.MemoryLimited = wanSide, f.paired.seen.MemoryLimited
 	add := f.paired.add
 	l.Info.BytesSent += uint64(add.BytesSent)
 	l.Info.BytesRetrans += uint64(add.BytesRetransmitted)

@@ -15,6 +15,7 @@ import (
 	report "longhaul/internal/carry/flow"
 	"longhaul/internal/carry/proxyproto"
 	"longhaul/internal/sys/socket"
+	"longhaul/internal/words/display"
 	"longhaul/internal/words/portrange"
 )
 
@@ -166,7 +167,7 @@ type pairAnswer struct {
 // tunnel, and connects it to a target as any other flow. The end of ctx gives
 // it up. An error is a [report.Refusal].
 func (r *Relay) OpenPaired(ctx context.Context, o report.Open) (report.Target, error) {
-	rt, err := r.farRoute(o.Tunnel)
+	rt, err := r.farRoute(o)
 	if err != nil {
 		return report.Target{}, err
 	}
@@ -206,22 +207,24 @@ func (r *Relay) OpenPaired(ctx context.Context, o report.Open) (report.Target, e
 	return report.Target{}, a.refused
 }
 
-// farRoute is the route of a far tunnel's flows.
-func (r *Relay) farRoute(tunnel string) (*route, error) {
+// farRoute is the route of a far tunnel's flow: of its offset, or of the first one if there is no such.
+func (r *Relay) farRoute(o report.Open) (*route, error) {
 	for _, in := range r.table.Load().tunnels {
 		switch {
-		case in.tunnel.Name != tunnel:
+		case in.tunnel.Name != o.Tunnel:
 		case r.draining.Load() || len(in.listeners) == 0 || r.loops.Load() == nil:
 			return nil, &report.Refusal{Reason: report.EndDrain, Err: ErrClosed}
 		case in.tunnel.PairServer == nil:
 			return nil, &report.Refusal{Reason: report.EndDenied, Err: errors.New("the tunnel takes no paired flows any more")}
 		case in.state.drained.Load():
 			return nil, &report.Refusal{Reason: report.EndNoHop, Err: errors.New("the far tunnel is drained")}
+		case int(o.Offset) < len(in.far):
+			return in.far[o.Offset], nil
 		default:
-			return in.listeners[0].route.Load(), nil
+			return in.far[0], nil
 		}
 	}
-	return nil, &report.Refusal{Reason: report.EndDenied, Err: fmt.Errorf("there is no tunnel %s any more", tunnel)}
+	return nil, &report.Refusal{Reason: report.EndDenied, Err: fmt.Errorf("there is no tunnel %s any more", o.Tunnel)}
 }
 
 // gaveUp is the reason to end a flow that still waits for its target.
@@ -267,11 +270,15 @@ func (w *worker) openPaired(rt *route, o report.Open, until time.Duration, answe
 	return slot, gen, true
 }
 
-// notDialable returns why a far tunnel does not dial the address that a client dialed.
+// notDialable returns why a far tunnel does not dial for the port, or at the address, that a client dialed.
 func (rt *route) notDialable(o report.Open) *report.Refusal {
 	d, to := &rt.tunnel.Dialable, o.Listen.Addr().Unmap()
-	switch {
-	case !rt.targets[0].original:
+	switch original := rt.targets[0].original; {
+	case !original && o.Offset != rt.offset:
+		first := rt.tunnel.Forward[0]
+		return &report.Refusal{Reason: report.EndDenied, Err: fmt.Errorf("the client dialed the port that is number %d in the near relay's range, and forward of tunnel %s, %s, has %s; make the ranges equally long",
+			int(o.Offset)+1, rt.tunnel.Name, first, display.Plural(max(1, first.Ports), "port"))}
+	case !original:
 		return nil
 	case !o.Client.IsValid() || !o.Listen.IsValid():
 		return &report.Refusal{Reason: report.EndDenied, Err: errors.New("the near relay names no address that a client dialed")}

@@ -100,10 +100,14 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 			// urgent. If its announcement has not been seen yet, it travels as
 			// an ordinary byte; most programs read it as one.
 			var flags uintptr
-			if src.urgent && socket.AtUrgentMark(int(src.fd)) {
-				limit, flags = 1, unix.MSG_OOB
+			if src.urgent {
+				var urgent bool
+				if n, urgent, errno = socket.RecvToMark(int(src.fd), w.buf[:limit]); urgent {
+					limit, flags = 1, unix.MSG_OOB
+				}
+			} else {
+				n, errno = socket.Recv(int(src.fd), w.buf[:limit])
 			}
-			n, errno = socket.Recv(int(src.fd), w.buf[:limit])
 			if n > 0 && errno == 0 {
 				if n >= smallRead {
 					dir.bulk = true

@@ -136,7 +136,7 @@ func settled(l *report.LegSample) bool {
 // leg has no socket.
 func (l *leg) sample(fd int, s *report.LegSample) {
 	likely := s.CongestionControl // the value of another flow
-	s.Side, s.CongestionControl, s.Known, s.SendBuffer, s.SendQueued = "", "", false, -1, -1
+	s.Side, s.CongestionControl, s.Known, s.SendBuffer, s.SendQueued, s.MemoryLimited = "", "", false, -1, -1, false
 	if l.setup != nil {
 		s.Side = l.setup.side
 	}

@@ -244,10 +244,15 @@ func sameEnd(a, b netip.AddrPort) bool {
 }
 
 // localAddr is the local address of a socket.
-func localAddr(fd int) netip.AddrPort {
+func localAddr(fd int) netip.AddrPort { return socketAddr(fd, unix.SYS_GETSOCKNAME) }
+
+// peerAddr returns the address of a socket's peer.
+func peerAddr(fd int) netip.AddrPort { return socketAddr(fd, unix.SYS_GETPEERNAME) }
+
+func socketAddr(fd int, call uintptr) netip.AddrPort {
 	var any unix.RawSockaddrAny
 	size := uint32(unix.SizeofSockaddrAny)
-	_, _, errno := unix.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd),
+	_, _, errno := unix.RawSyscall(call, uintptr(fd),
 		uintptr(unsafe.Pointer(&any)), uintptr(unsafe.Pointer(&size)))
 	if errno != 0 {
 		return netip.AddrPort{}

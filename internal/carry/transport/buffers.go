@@ -31,10 +31,15 @@ const (
 )
 
 const (
-	// maxBuffer bounds the buffer of one direction of a leg, in bytes of
-	// payload. It is the largest window for a shift of 10 (RFC 7323, section
-	// 2.3).
-	maxBuffer = 65535 << 10
+	// usualBuffer is what the buffer of one direction of a leg may have on any
+	// host, in bytes of payload: the largest window for a shift of 10 (RFC 7323,
+	// section 2.3). Legs of an unknown side announce no larger one.
+	usualBuffer = 65535 << 10
+	// largestBuffer is the largest window of TCP, for a shift of 14.
+	largestBuffer = 65535 << 14
+	// bufferShare is the part of the memory that the buffer of one direction of a
+	// leg may have, if that is more than usualBuffer.
+	bufferShare = 8
 	// minBuffer avoids tiny buffers on very short or slow paths.
 	minBuffer = 256 << 10
 	// guessedRTT is used if the handshake gave no sample.
@@ -51,13 +56,19 @@ func notsentBound(pathRateBps int64) uint64 {
 	return uint64(min(max(pathRateBps/8*8/1000, minBuffer), math.MaxInt32))
 }
 
-// pathSize is n bandwidth-delay products in bytes, within the bounds.
+// mostBuffer bounds the buffer of one direction of a leg, in bytes of payload, by
+// the memory of the process in bytes.
+func mostBuffer(memory int64) int {
+	return int(min(max(memory/bufferShare, usualBuffer), largestBuffer))
+}
+
+// pathSize is n bandwidth-delay products in bytes.
 func pathSize(pathRateBps int64, rtt time.Duration, n int) int {
 	if pathRateBps == 0 {
 		pathRateBps = defaultPathRateBps
 	}
 	size := float64(pathRateBps) / 8 * rtt.Seconds() * float64(n)
-	return int(min(max(size, minBuffer), maxBuffer))
+	return int(min(max(size, minBuffer), math.MaxInt32))
 }
 
 // method is the way in which a buffer gets its size.
@@ -74,6 +85,11 @@ type want struct {
 	size   int // for a fixed size
 	atEase int // autotuning stays on if it can reach this size
 	fill   int // below this, even a clean path is not filled
+}
+
+// within bounds the sizes.
+func (w want) within(most int) want {
+	return want{size: min(w.size, most), atEase: min(w.atEase, most), fill: min(w.fill, most)}
 }
 
 // sizing is the result of chooseSizing.

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -57,7 +58,7 @@ func TestUnloadedMeanwhile(t *testing.T) {
 	}
 	h.slowStartAfterIdle = false // avoid an additional lack
 	there := func(string) error { return nil }
-	tunnel := newTunnel(Options{}, Options{CongestionControl: "was_here"}, WANBoth, h, there, slog.New(slog.DiscardHandler))
+	tunnel := newTunnel(Legs{WAN: Options{CongestionControl: "was_here"}, Side: WANBoth}, h, there, slog.New(slog.DiscardHandler))
 	fd, err := scratchSocket()
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +111,8 @@ func TestPathSize(t *testing.T) {
 	}{
 		{0, 63 * time.Millisecond, 1, 7_875_000},
 		{100_000_000, 300 * time.Millisecond, 6, 22_500_000},
-		{10_000_000_000, 300 * time.Millisecond, 6, maxBuffer},
+		{10_000_000_000, 300 * time.Millisecond, 2, 750_000_000},
+		{100_000_000_000, time.Second, 6, math.MaxInt32},
 		{10_000_000, 3 * time.Millisecond, 2, minBuffer},
 	} {
 		if got := pathSize(tt.rate, tt.rtt, tt.n); got != tt.want {
@@ -214,13 +216,13 @@ func TestNewRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := New(tt.lan, tt.wan, tt.side, slog.New(slog.DiscardHandler))
+			_, err := New(Legs{LAN: tt.lan, WAN: tt.wan, Side: tt.side}, slog.New(slog.DiscardHandler))
 			if err == nil || err.Error() != tt.want {
 				t.Errorf("err = %v\nwant %s", err, tt.want)
 			}
 		})
 	}
-	if _, err := New(Options{MSS: 1000}, Options{}, WANForward, nil); err != nil {
+	if _, err := New(Legs{LAN: Options{MSS: 1000}, Side: WANForward}, nil); err != nil {
 		t.Error("different segments with the sides named:", err)
 	}
 }

@@ -114,8 +114,13 @@ func (s *site) sysctl(t *testing.T, name, value string) {
 
 func (s *site) tunnel(t *testing.T, lan, wan Options, side WANSide) (tunnel *Tunnel) {
 	t.Helper()
+	return s.tunnelOf(t, Legs{LAN: lan, WAN: wan, Side: side})
+}
+
+func (s *site) tunnelOf(t *testing.T, l Legs) (tunnel *Tunnel) {
+	t.Helper()
 	s.do(t, func() (err error) {
-		tunnel, err = New(lan, wan, side, nil)
+		tunnel, err = New(l, nil)
 		return err
 	})
 	return tunnel

@@ -35,10 +35,11 @@ type Buffer struct {
 	Remedy string // if it is short
 }
 
-// Buffers returns the sizes of both buffers for a path. forced says whether they may
-// exceed the sysctls.
-func (s Support) Buffers(pathRateBps int64, rtt time.Duration, cc string, forced bool) [2]Buffer {
+// Buffers returns the sizes of both buffers for a path, of a process with so many bytes
+// of memory. forced says whether they may exceed the sysctls.
+func (s Support) Buffers(pathRateBps int64, rtt time.Duration, cc string, forced bool, memory int64) [2]Buffer {
 	one := func(d direction, w want, now [3]int, plainCap int) Buffer {
+		w = w.within(mostBuffer(memory))
 		size := chooseSizing(w, now[2], plainCap, forced)
 		return Buffer{d.name, size.size, w.size, size.short, d.sysctlRemedy(w.size, now)}
 	}

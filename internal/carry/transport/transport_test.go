@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/sys/tcpinfo"
 	"longhaul/internal/words/ccnames"
 	"longhaul/lab/link"
 	"longhaul/test/nettest"
@@ -26,7 +27,7 @@ import (
 
 func newTestTunnel(t *testing.T, lan, wan Options, side WANSide) *Tunnel {
 	t.Helper()
-	tunnel, err := New(lan, wan, side, nil)
+	tunnel, err := New(Legs{LAN: lan, WAN: wan, Side: side}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,6 +101,16 @@ func (l leg) pacing(t *testing.T) (bytesPerSecond uint64) {
 		}
 	})
 	return bytesPerSecond
+}
+
+func (l leg) windowScale(t *testing.T) (shift uint8) {
+	t.Helper()
+	l.fd(t, func(fd int) {
+		info, err := tcpinfo.Get(fd)
+		nettest.Must(t, err)
+		shift = info.RcvWScale
+	})
+	return shift
 }
 
 func (l leg) info(t *testing.T) (info *unix.TCPInfo) {
@@ -299,6 +310,66 @@ func TestFixedSides(t *testing.T) {
 	}
 }
 
+// The memory of the process bounds buffers of legs whose side is named, and of lanes. Others have the
+// usual window.
+func TestMemoryBoundsBuffers(t *testing.T) {
+	a, b, _ := newPath(t, link.Settings{Delay: 20 * time.Millisecond, RateBps: 1e9})
+	const most = 10e9 / 8 * 0.04 * receiveBDP // bytes of payload for the path
+	ours := func(bytes int64) Memory { return Memory{Bytes: bytes, ByUs: true} }
+	for _, tt := range []struct {
+		name   string
+		l      Legs // of the dialing end; the other end has the same, the other way round
+		size   int  // of the receive buffer, in bytes of payload
+		scale  uint8
+		says   string // of degraded; empty: nothing
+		remedy string
+	}{
+		{"much memory", Legs{Side: WANForward, Memory: ours(8 << 30)}, most, 14, "", ""},
+		{"some", Legs{Side: WANForward, Memory: ours(3 << 30)}, most, 13, "", ""},
+		{"a lane", Legs{Lanes: WANForward, Memory: ours(8 << 30)}, most, 14, "", ""},
+		{"little", Legs{Side: WANForward, Memory: ours(512 << 20)}, 64 << 20, 10, "limited by memory", "raise memory_limit to 1 GiB"},
+		{"a small host", Legs{Side: WANForward, Memory: Memory{Bytes: 64 << 20}}, usualBuffer, 10, "limited by memory", "give the relay's host or control group 1 GiB of memory"},
+		{"an unknown side", Legs{Memory: ours(8 << 30)}, usualBuffer, 10, "", "name the leg's side with wan_side"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.l.WAN.PathRateBps = 10e9
+			other := tt.l
+			for _, side := range []*WANSide{&other.Side, &other.Lanes} {
+				if *side == WANForward {
+					*side = WANListen
+				}
+			}
+			ta, tb := a.tunnelOf(t, tt.l), b.tunnelOf(t, other)
+			if !ta.host.canForce || !ta.host.canUnlock {
+				t.Skip("needs CAP_NET_ADMIN outside a user namespace, and Linux 5.14")
+			}
+			rtt := func(int) time.Duration { return 40 * time.Millisecond } // also on a busy machine
+			ta.handshakeRTT, tb.handshakeRTT = rtt, rtt
+			dialed, accepted := connect(t, a, b, ta, tb)
+			defer dialed.Close()
+			defer accepted.Close()
+			for name, l := range map[string]leg{"dialed": dialed, "accepted": accepted} {
+				if got := l.option(t, unix.SOL_SOCKET, unix.SO_RCVBUF) / 2; got != tt.size {
+					t.Errorf("%s leg: receive buffer of %d bytes, want %d", name, got, tt.size)
+				}
+				if got := l.windowScale(t); got != tt.scale {
+					t.Errorf("%s leg: window scale %d, want %d", name, got, tt.scale)
+				}
+				if !strings.Contains(l.degraded, tt.says) || tt.remedy == "" && l.degraded != "" {
+					t.Errorf("%s leg: %s", name, l.degraded)
+				}
+			}
+			remedies := ""
+			for _, lack := range ta.Lacks() {
+				remedies += lack.Remedy + "\n"
+			}
+			if !strings.Contains(remedies, tt.remedy) || tt.remedy == "" && strings.Contains(remedies, "memory") {
+				t.Errorf("remedies: %s", remedies)
+			}
+		})
+	}
+}
+
 // If the sysctls allow little, as before Linux 6.17, the largest window is set
 // before the handshake. A LAN leg returns to autotuning afterwards.
 func TestWindowBeyondSysctl(t *testing.T) {
@@ -314,8 +385,8 @@ func TestWindowBeyondSysctl(t *testing.T) {
 	dialed, accepted := connect(t, a, b, ta, tb)
 	for name, l := range map[string]leg{"dialed": dialed, "accepted": accepted} {
 		// 4 BDP of 10 Gb/s and 40 ms exceed the bound.
-		if got := l.option(t, unix.SOL_SOCKET, unix.SO_RCVBUF); got != 2*maxBuffer {
-			t.Errorf("%s leg: receive buffer %d, want %d", name, got, 2*maxBuffer)
+		if got := l.option(t, unix.SOL_SOCKET, unix.SO_RCVBUF); got != 2*usualBuffer {
+			t.Errorf("%s leg: receive buffer %d, want %d", name, got, 2*usualBuffer)
 		}
 	}
 	// Some kernels announce the room after the first data, others (6.1) more with each
@@ -525,7 +596,7 @@ func TestLacks(t *testing.T) {
 		return unix.ENOENT
 	}
 	var log bytes.Buffer
-	tunnel := newTunnel(Options{MTUProbing: true}, Options{MTUProbing: true, UserTimeout: 10 * time.Second}, WANAuto, h, refuse, slog.New(slog.NewTextHandler(&log, nil)))
+	tunnel := newTunnel(Legs{LAN: Options{MTUProbing: true}, WAN: Options{MTUProbing: true, UserTimeout: 10 * time.Second}, Side: WANAuto}, h, refuse, slog.New(slog.NewTextHandler(&log, nil)))
 
 	// The first flow on any thread reports the lacks that depend on the path.
 	dialed, _, _ := connectLocal(t, "127.0.0.1:0", nil)
@@ -564,7 +635,7 @@ func TestLacks(t *testing.T) {
 func TestLacksOfUnusedLegs(t *testing.T) {
 	h := host{defaultCC: "cubic", retries2: 15, slowStartAfterIdle: true}
 	refuse := func(string) error { return unix.ENOENT }
-	tunnel := newTunnel(Options{}, Options{CongestionControl: "nosuch"}, WANNone, h, refuse, slog.New(slog.DiscardHandler))
+	tunnel := newTunnel(Legs{WAN: Options{CongestionControl: "nosuch"}, Side: WANNone}, h, refuse, slog.New(slog.DiscardHandler))
 	if lacks := tunnel.Lacks(); len(lacks) > 0 {
 		t.Error(lacks)
 	}

@@ -21,9 +21,12 @@ const wanRTT = 2 * time.Millisecond
 // Tunnel sets up the legs of one tunnel's flows. Its methods do not block and
 // may be called from several threads at once.
 type Tunnel struct {
-	side WANSide
-	host host
-	log  *slog.Logger
+	side    WANSide
+	lanes   WANSide // see Legs
+	memory  Memory
+	largest int // mostBuffer of the memory
+	host    host
+	log     *slog.Logger
 
 	handshakeRTT func(fd int) time.Duration
 
@@ -47,14 +50,31 @@ type profile struct {
 	lasting []setting // for a dialed socket that lives long
 }
 
+// Legs are the settings of a tunnel's legs.
+type Legs struct {
+	LAN, WAN Options
+	Side     WANSide // empty: WANAuto
+	// Lanes are the legs that are lanes of a pair, most likely over the WAN:
+	// WANListen at its far relay, WANForward at its near one, or WANBoth. Empty
+	// or WANNone: none are.
+	Lanes  WANSide
+	Memory Memory
+}
+
+// Memory is what bounds the buffers of WAN legs.
+type Memory struct {
+	Bytes int64 // that this process may use; 0: not known
+	ByUs  bool  // memory_limit says so, and not the host or its control group
+}
+
 // New resolves the settings of both kinds of leg. It probes the kernel in the
 // calling thread's network namespace. An error names an invalid option; an
 // unavailable option is a Lack. A nil log discards.
-func New(lan, wan Options, side WANSide, log *slog.Logger) (*Tunnel, error) {
-	if side == "" {
-		side = WANAuto
+func New(l Legs, log *slog.Logger) (*Tunnel, error) {
+	if l.Side == "" {
+		l.Side = WANAuto
 	}
-	if err := validate(lan, wan, side); err != nil {
+	if err := validate(l.LAN, l.WAN, l.Side); err != nil {
 		return nil, err
 	}
 	if log == nil {
@@ -64,13 +84,14 @@ func New(lan, wan Options, side WANSide, log *slog.Logger) (*Tunnel, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newTunnel(lan, wan, side, h, tryCC, log), nil
+	return newTunnel(l, h, tryCC, log), nil
 }
 
-func newTunnel(lan, wan Options, side WANSide, h host, try func(string) error, log *slog.Logger) *Tunnel {
-	t := &Tunnel{side: side, host: h, log: log, handshakeRTT: handshakeRTT, lacks: map[string]Lack{}}
-	t.lan = t.profile(LAN, lan, try)
-	t.wan = t.profile(WAN, wan, try)
+func newTunnel(l Legs, h host, try func(string) error, log *slog.Logger) *Tunnel {
+	t := &Tunnel{side: l.Side, lanes: l.Lanes, memory: l.Memory, largest: mostBuffer(l.Memory.Bytes), host: h, log: log,
+		handshakeRTT: handshakeRTT, lacks: map[string]Lack{}}
+	t.lan = t.profile(LAN, l.LAN, try)
+	t.wan = t.profile(WAN, l.WAN, try)
 	t.upgrade = difference(t.lan.all, t.wan.all)
 	_, t.upgradeDialed = partition(t.upgrade, isLasting)
 	for _, p := range []*profile{&t.lan, &t.wan} {
@@ -161,14 +182,17 @@ func (t *Tunnel) lack(about string, l Lack) {
 
 // fixed returns the configured kind of the accepted or dialed legs, or "" for
 // auto.
-func (t *Tunnel) fixed(dialed bool) string {
-	switch t.side {
+func (t *Tunnel) fixed(dialed bool) string { return t.side.fixed(dialed) }
+
+// fixed returns the kind of the accepted or dialed legs, or "" for auto.
+func (s WANSide) fixed(dialed bool) string {
+	switch s {
 	case WANBoth:
 		return WAN
 	case WANNone:
 		return LAN
 	case WANListen, WANForward:
-		if dialed == (t.side == WANForward) {
+		if dialed == (s == WANForward) {
 			return WAN
 		}
 		return LAN
@@ -231,7 +255,7 @@ func (t *Tunnel) receiveBefore(dialed bool) int {
 		}
 		configured := t.of(kind).options.ReceiveBuffer
 		if configured == 0 && kind == WAN && t.wide(dialed) {
-			configured = maxBuffer
+			configured = t.widest(dialed)
 		}
 		size = max(size, configured)
 	}
@@ -241,7 +265,17 @@ func (t *Tunnel) receiveBefore(dialed bool) int {
 // wide reports whether possible WAN legs begin with the largest receive buffer
 // and get the right one later.
 func (t *Tunnel) wide(dialed bool) bool {
-	return t.host.maxWindow() < maxBuffer && t.host.canForce && (t.host.canUnlock || t.fixed(dialed) == WAN)
+	return t.host.maxWindow() < t.widest(dialed) && t.host.canForce && (t.host.canUnlock || t.fixed(dialed) == WAN)
+}
+
+// widest is the largest receive buffer that a leg begins with. Most legs of an
+// unknown side are LAN legs, for which a window is rounded to 1 KiB and not to 16,
+// and which nothing has to make small again if the sysctls allow the usual one.
+func (t *Tunnel) widest(dialed bool) int {
+	if t.fixed(dialed) == WAN || t.lanes.fixed(dialed) == WAN {
+		return t.largest
+	}
+	return usualBuffer
 }
 
 // Established sets the options that depend on the path after the handshake.
@@ -287,8 +321,8 @@ func (t *Tunnel) sendAfter(fd int, p *profile, rtt time.Duration) string {
 		return t.setConfigured(fd, sending, configured, p)
 	case p.kind == WAN:
 		w := sendWant(p.options.PathRateBps, rtt)
-		s := chooseSizing(w, t.host.tcpWmem[2], t.host.wmemMax, t.host.canForce)
-		return t.setSized(fd, sending, s, w.size, p, rtt)
+		s := chooseSizing(w.within(t.largest), t.host.tcpWmem[2], t.host.wmemMax, t.host.canForce)
+		return t.setSized(fd, sending, s, w, p, rtt, t.largest)
 	}
 	return ""
 }
@@ -304,12 +338,16 @@ func (t *Tunnel) receiveAfter(fd int, p *profile, rtt time.Duration, before int)
 		return t.setConfigured(fd, receiving, configured, p)
 	case p.kind == WAN:
 		w := receiveWant(p.options.PathRateBps, rtt, p.cc.name)
-		s := chooseSizing(w, t.host.tcpRmem[2], t.host.rmemMax, t.host.canForce)
+		most := t.largest
+		if t.host.canForce { // else the sysctls bound it
+			most = min(most, max(before, usualBuffer, t.host.maxWindow())) // the handshake has fixed the window
+		}
+		s := chooseSizing(w.within(most), t.host.tcpRmem[2], t.host.rmemMax, t.host.canForce)
 		if s.method == autotune && before > 0 && !t.host.canUnlock {
-			s = sizing{method: force, size: w.size}
+			s = sizing{method: force, size: min(w.size, most)}
 		}
 		if s.method != autotune || before == 0 {
-			degraded := t.setSized(fd, receiving, s, w.size, p, rtt)
+			degraded := t.setSized(fd, receiving, s, w, p, rtt, most)
 			if s.method != autotune && before == 0 {
 				liftWindow(fd, s.size)
 			}
@@ -341,28 +379,49 @@ func (t *Tunnel) setConfigured(fd int, d direction, size int, p *profile) string
 	return fmt.Sprintf("%s %s of %s", d.name, units.FormatSize(float64(s.size)), units.FormatSize(float64(size)))
 }
 
-func (t *Tunnel) setSized(fd int, d direction, s sizing, size int, p *profile, rtt time.Duration) string {
+// setSized sets a buffer for a path, of which most bytes is the bound.
+func (t *Tunnel) setSized(fd int, d direction, s sizing, w want, p *profile, rtt time.Duration, most int) string {
 	if s.method != autotune {
 		if err := d.set(fd, s.method, s.size); err != nil {
 			return err.Error()
 		}
 	}
-	if !s.short {
+	size, why, remedy := min(w.size, most), "", ""
+	switch {
+	case s.short:
+		now := t.host.tcpWmem
+		if d == receiving {
+			now = t.host.tcpRmem
+		}
+		remedy = d.sysctlRemedy(size, now)
+	case w.fill <= most:
 		return ""
+	case most < t.largest:
+		size, remedy = w.fill, "name the leg's side with wan_side, so that it begins with a wider window"
+	default:
+		size, why, remedy = w.fill, ", limited by memory", t.memory.remedy(w.fill)
 	}
 	rate := p.options.PathRateBps
 	if rate == 0 {
 		rate = defaultPathRateBps
 	}
-	now := t.host.tcpWmem
-	if d == receiving {
-		now = t.host.tcpRmem
-	}
-	t.lack(p.kind+" "+d.name, Lack{
-		What:   fmt.Sprintf("%s %s for %s at %s", d.name, units.FormatSize(float64(size)), units.FormatRate(float64(rate)), formatRTT(rtt)),
-		Remedy: d.sysctlRemedy(size, now),
+	t.lack(p.kind+" "+d.name+why, Lack{
+		What:   fmt.Sprintf("%s %s for %s at %s%s", d.name, units.FormatSize(float64(size)), units.FormatRate(float64(rate)), formatRTT(rtt), why),
+		Remedy: remedy,
 	})
-	return fmt.Sprintf("%s %s of %s", d.name, units.FormatSize(float64(s.size)), units.FormatSize(float64(size)))
+	return fmt.Sprintf("%s %s of %s%s", d.name, units.FormatSize(float64(s.size)), units.FormatSize(float64(size)), why)
+}
+
+// remedy says how a leg gets a buffer of so many bytes.
+func (m Memory) remedy(size int) string {
+	if size > largestBuffer {
+		return "use a pair with several lanes: TCP has no larger window"
+	}
+	needs := units.FormatSize(float64(roundUpPowerOfTwo(size * bufferShare)))
+	if m.ByUs {
+		return "raise memory_limit to " + needs
+	}
+	return "give the relay's host or control group " + needs + " of memory"
 }
 
 func clause(err error) string {

@@ -43,7 +43,9 @@ func (c *patient) oftenPauses() bool { return c.pauses() > 0.2 }
 // runsDry reports whether the program lets the send buffer run low at times.
 func (c *patient) runsDry() bool {
 	if c.glances() {
-		return c.f.BufferHigh < lowBuffer // both samples show it
+		// Both samples show it. A program may keep the kernel's queue short, as a relay of a pair does,
+		// and yet have data wait for the congestion window.
+		return c.f.BufferHigh < lowBuffer && !(c.f.CwndUsed == 1 && c.f.NotSent > 0)
 	}
 	return c.f.BufferLow < lowBuffer
 }

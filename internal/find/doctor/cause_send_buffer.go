@@ -8,12 +8,23 @@ import (
 
 var sendBufferCause = causeEntry{
 	cause: SendBuffer, rule: sendBuffer, byProgram: true, glances: true, relayed: true, remedies: sendBufferRemedies,
-	sentence: limited("The sending program's socket buffer is too small for this distance: that limits it to %s."),
+	sentence: sendBufferSentence,
+}
+
+func sendBufferSentence(r *Report) string {
+	if p := r.Observation.Pair; p != nil && p.MemoryLimited > 0 && !r.Figures.BufferFull() {
+		return limited("The relay may keep too little of a flow for this distance, limited by memory: it gets %s.")(r)
+	}
+	return limited("The sending program's socket buffer is too small for this distance: that limits it to %s.")(r)
 }
 
 // sendBuffer: the socket's buffer is smaller than the bandwidth-delay product.
 func sendBuffer(c *patient) *Finding {
 	f := c.f
+	if c.lacksMemory() {
+		return &Finding{Cause: SendBuffer, BoundBps: c.goodput, Evidence: []string{c.idleEvidence(),
+			fmt.Sprintf("flows of the pair that the relay's memory limits: %d", c.o.Pair.MemoryLimited)}}
+	}
 	if !c.bufferFull() || f.Busy < 0.8 || c.lacksCPU() {
 		return nil
 	}
@@ -43,6 +54,9 @@ func (f *Figures) BufferFull() bool {
 }
 
 func sendBufferRemedies(c *patient) []Remedy {
+	if c.lacksMemory() {
+		return []Remedy{{Action: c.o.Pair.MemoryRemedy, Place: Relay}}
+	}
 	window := c.windowNeeded()
 	return []Remedy{{
 		Action: "let the send buffer grow: have the program set no SO_SNDBUF, or " + units.FormatSize(float64(window)), Place: InProgram,

@@ -432,6 +432,7 @@ func TestGlance(t *testing.T) {
 		{"idle", func(_ int, s *Sample) { s.Info.BusyTime, s.Info.BytesAcked, s.Info.Unacked = 0, 1, 0 }, ""},
 		{"window", func(_ int, s *Sample) { s.Info.SndWnd, s.Info.RwndLimited = 62500, s.At }, ReceiverWindow},
 		{"losses", lose(100), Loss},
+		{"losses, and a program that keeps the kernel's queue short", func(k int, s *Sample) { lose(100)(k, s); s.SendQueued = 100_000 }, Loss},
 		{"losses, and a queue, which may be the connection's own", func(k int, s *Sample) { lose(100)(k, s); s.Info.RTT = 70 * time.Millisecond }, ""},
 		{"a queue, which may be the connection's own", func(_ int, s *Sample) { s.Info.RTT = 90 * time.Millisecond }, ""},
 		{"losses, and a time-out", func(k int, s *Sample) { lose(100)(k, s); s.Info.Backoff = 1 }, ""},

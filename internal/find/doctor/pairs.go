@@ -17,6 +17,10 @@ type Pair struct {
 	Up     bool   `json:"up"`     // a session stands
 	// Lane: the connection is one on which the pair carries flows.
 	Lane bool `json:"lane,omitempty"`
+	// MemoryLimited is how many of its flows would keep more, and the relay here has no memory for it;
+	// MemoryRemedy says what to do.
+	MemoryLimited int    `json:"memory_limited,omitempty"`
+	MemoryRemedy  string `json:"memory_remedy,omitempty"`
 	// Of a pair without a session. Problem is its short name, Text says it in a
 	// clause, Error is the system's, and Remedy what to do. Flows is how many wait.
 	Problem string `json:"problem,omitempty"`
@@ -44,6 +48,13 @@ func (p *Pair) diagnose(r Report) Report {
 		r.Remedies = []Remedy{{Causes: []Cause{PairDown}, Action: p.Remedy, Place: Relay, Command: "longhaul check " + p.Tunnel}}
 	}
 	return r
+}
+
+// lacksMemory reports whether the connection is a lane that idles since its relay may keep no more of
+// the flows.
+func (c *patient) lacksMemory() bool {
+	p := c.o.Pair
+	return p != nil && p.Lane && p.MemoryLimited > 0 && c.idle() && !c.lacksCPU()
 }
 
 // longPath is the least round trip at which a pair's warm connections are worth a

@@ -101,10 +101,10 @@ func TestPairForShortFlows(t *testing.T) {
 // The report of a lane names the pair, and has no remedy that is for programs or for
 // hosts without relays.
 func TestLane(t *testing.T) {
-	observe := func(change func(int, *Sample)) Report {
+	observe := func(change func(int, *Sample), memory int) Report {
 		o := bulk(change)
 		o.Local, o.Remote = netip.MustParseAddrPort("192.0.2.1:40000"), netip.MustParseAddrPort("203.0.113.9:6000")
-		o.Pair = &Pair{Tunnel: "files", Peer: "site-b", Up: true, Lane: true}
+		o.Pair = &Pair{Tunnel: "files", Peer: "site-b", Up: true, Lane: true, MemoryLimited: memory, MemoryRemedy: "raise memory_limit"}
 		o.Capacity = &Trial{Streams: 4, GoodputBps: 40e6, MinRTT: 50 * time.Millisecond, RTT: 51 * time.Millisecond, SegmentBytes: 1448}
 		r, err := Diagnose(o)
 		if err != nil {
@@ -114,14 +114,17 @@ func TestLane(t *testing.T) {
 	}
 	for name, one := range map[string]struct {
 		change func(int, *Sample)
+		memory int // flows that it limits
 		cause  Cause
 		says   string
 	}{
-		"application": {func(_ int, s *Sample) { s.Info.BusyTime /= 2 }, Application, "look at the flows' other connections"},
-		"loss":        {lose(60), RandomLoss, "wan: {congestion_control: haul} of tunnel files"},
+		"application": {func(_ int, s *Sample) { s.Info.BusyTime /= 2 }, 0, Application, "look at the flows' other connections"},
+		"loss":        {lose(60), 0, RandomLoss, "wan: {congestion_control: haul} of tunnel files"},
+		"memory":      {func(_ int, s *Sample) { s.Info.BusyTime /= 2 }, 2, SendBuffer, "too little of a flow for this distance, limited by memory"},
+		"its setting": {func(_ int, s *Sample) { s.Info.BusyTime /= 2 }, 2, SendBuffer, "raise memory_limit"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := observe(one.change)
+			r := observe(one.change, one.memory)
 			var text bytes.Buffer
 			if err := r.WriteText(&text); err != nil {
 				t.Fatal(err)

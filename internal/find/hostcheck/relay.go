@@ -9,6 +9,7 @@ import (
 
 	"longhaul/internal/carry/transport"
 	"longhaul/internal/sys/kernel"
+	"longhaul/internal/sys/resources"
 	"longhaul/internal/words/units"
 )
 
@@ -84,7 +85,7 @@ func (c *checker) legs() {
 func (c *checker) buffers(s transport.Support) {
 	p := Part{Name: "buffers", State: Yes}
 	least := 0
-	for _, b := range s.Buffers(int64(c.Path.RateBps), c.Path.RTT.Duration(), "", s.BeyondSysctls) {
+	for _, b := range s.Buffers(int64(c.Path.RateBps), c.Path.RTT.Duration(), "", s.BeyondSysctls, int64(resources.MemoryCapacity())) {
 		if !b.Short || least > 0 && b.Bytes >= least {
 			continue
 		}

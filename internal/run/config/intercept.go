@@ -274,7 +274,7 @@ func (d *decoder) checkIntercept(n *node, t *Tunnel) {
 	t.ProxyIn, t.Check = ProxyIn{}, defaultCheck()
 	if len(t.Forward) == 0 {
 		d.checkOriginalHop(n, t, "intercept")
-	} else if t.Forward[0].Ports.Len() > 1 {
+	} else if slices.ContainsFunc(t.Forward, func(f Forward) bool { return f.Ports.Len() > 1 }) {
 		clash("forward", "give one port, or leave forward out", "forward with intercept cannot have a range of ports")
 	}
 	if t.Refuse == RefuseMirror {

@@ -230,9 +230,16 @@ func FuzzLoad(f *testing.F) {
 			}
 			names[tun.Name] = true
 			for _, fw := range tun.Forward {
-				if fw.Ports.Len() != tun.ports().Len() || fw.Host == "" || fw.Ports.First == 0 {
+				want := tun.portCount()
+				if tun.Pair.Paired() {
+					want = 1
+				}
+				if fw.Ports.Len() != want || fw.Host == "" || fw.Ports.First == 0 {
 					t.Errorf("ports do not map one to one: %+v", tun)
 				}
+			}
+			if tun.PairFrom.Paired() && tun.Listen[0].Ports.Len() != 1 {
+				t.Errorf("a pair has more than one port: %+v", tun)
 			}
 		}
 	})

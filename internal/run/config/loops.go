@@ -4,8 +4,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-
-	"longhaul/internal/words/portrange"
 )
 
 // placedTunnel is a tunnel with the node of each hop.
@@ -14,7 +12,8 @@ type placedTunnel struct {
 	forwards []*node
 }
 
-// port is one port of a tunnel: ports map one to one from listen to forward.
+// port is one port of a tunnel: ports map one to one from listen to forward. A pair leads from a
+// port of the near tunnel to the same of the far one.
 type port struct{ tunnel, index int }
 
 // step leads from a port of a tunnel through one of its hops to a port.
@@ -35,9 +34,16 @@ func (d *decoder) checkLoops(all []Tunnel) {
 	steps := map[port][]step{}
 	for i, t := range tunnels {
 		for hop, f := range t.Forward {
-			for index := range f.Ports.Len() {
-				for _, to := range reached(tunnels, d.addressesOf(f.Host), uint16(int(f.Ports.First)+index), own) {
+			for index := range t.portCount() {
+				number := f.Ports.First + uint16(index)
+				if t.Pair.Paired() {
+					number = f.Ports.First
+				}
+				for _, to := range reached(tunnels, d.addressesOf(f.Host), number, own) {
 					from := port{i, index}
+					if t.Pair.Paired() && tunnels[to.tunnel].PairFrom.Paired() {
+						to.index = index
+					}
 					steps[from] = append(steps[from], step{from, hop, to})
 				}
 			}
@@ -46,7 +52,7 @@ func (d *decoder) checkLoops(all []Tunnel) {
 	reported := map[*node]bool{}
 	state := map[port]int{} // 0 new, 1 on the path, 2 done
 	for i, t := range tunnels {
-		for index := range t.ports().Len() {
+		for index := range t.portCount() {
 			d.followLoops(tunnels, steps, state, nil, port{i, index}, reported)
 		}
 	}
@@ -94,13 +100,16 @@ func (d *decoder) reportLoop(tunnels []placedTunnel, loop []step) {
 		"%s leads back in a loop: %s", f, strings.Join(names, " -> "))
 }
 
-// ports is the range of ports on which the tunnel listens. To an intercepting tunnel no
-// port leads, so that it stands for one.
-func (t Tunnel) ports() portrange.Range {
-	if len(t.Listen) == 0 {
-		return portrange.Range{}
+// portCount is the number of ports for which the tunnel takes flows: a far one has them in forward.
+// To an intercepting tunnel no port leads, so that it stands for one.
+func (t Tunnel) portCount() int {
+	switch {
+	case t.PairFrom.Paired() && len(t.Forward) > 0:
+		return t.Forward[0].Ports.Len()
+	case len(t.Listen) > 0:
+		return t.Listen[0].Ports.Len()
 	}
-	return t.Listen[0].Ports
+	return 1
 }
 
 // reached lists the ports of tunnels at which a connection to a port of one of these

@@ -21,6 +21,10 @@ func TestLoops(t *testing.T) {
 			"f:3:49: 127.0.0.1:6000 leads back in a loop: t0 -> t1 -> t0; let one of these tunnels forward to another host"},
 		"three, by an address of the file": {"listen: 10.0.0.1:1, forward: 10.0.0.1:2\nlisten: ':2', forward: localhost:3\nlisten: ':3', forward: 10.0.0.1:1",
 			"10.0.0.1:1 leads back in a loop: t0 -> t1 -> t2 -> t0"},
+		"a pair": {"listen: '127.0.0.1:6000-6003', forward: 127.0.0.1:7000, pair: b\nlisten: ':7000', forward: 127.0.0.1:6000-6003, pair_from: a",
+			"127.0.0.1:6000-6003 leads back in a loop: t0 -> t1 -> t0"},
+		"part of the range of a pair": {"listen: '127.0.0.1:6000-6003', forward: 127.0.0.1:7000, pair: b\nlisten: ':7000', forward: 127.0.0.1:8000-8003, pair_from: a\nlisten: 127.0.0.1:8003, forward: 127.0.0.1:6003",
+			"127.0.0.1:6003 leads back in a loop: t0 -> t1 -> t2 -> t0"},
 		"part of a range": {"listen: ':6000-6003', forward: 127.0.0.1:7002-7005\nlisten: ':7005', forward: 127.0.0.1:6003",
 			"127.0.0.1:6003 leads back in a loop: t0 -> t1 -> t0"},
 
@@ -34,6 +38,7 @@ func TestLoops(t *testing.T) {
 		"a range to the next ports":   {"listen: ':6000-6010', forward: 127.0.0.1:6011-6021", ""},
 		"a range that leaves at last": {"listen: ':6000-6010', forward: 127.0.0.1:6001-6011", ""},
 		"a range, and another port":   {"listen: ':6000-6003', forward: 127.0.0.1:7002-7005\nlisten: ':7005', forward: 127.0.0.1:6009", ""},
+		"a pair to the next ports":    {"listen: '127.0.0.1:6000-6003', forward: 127.0.0.1:7000, pair: b\nlisten: ':7000', forward: 127.0.0.1:6001-6004, pair_from: a", ""},
 		"back to another port of a":   {"listen: ':6000-6001', forward: 127.0.0.1:7000-7001\nlisten: ':7000', forward: 127.0.0.1:6001", ""},
 	} {
 		var file strings.Builder

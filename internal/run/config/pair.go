@@ -208,9 +208,6 @@ func (d *decoder) checkPair(n *node, t *Tunnel) {
 	if far {
 		key = "pair_from"
 	}
-	if t.ports().Len() > 1 {
-		clash("listen", "make a tunnel for each port", "a range of ports is not supported with %s yet", key)
-	}
 	clash("check", "remove check; longhaul check says how the pair is without it", "check has no effect with %s", key)
 	if near {
 		d.checkPathFamilies(n.lookup("pair").lookup("paths"), t)

@@ -364,29 +364,52 @@ type placedListen struct {
 }
 
 // checkPorts compares a tunnel's port ranges: all listening addresses need
-// equal ports, and every target as many.
+// equal ports, and every target as many. Between a pair there is one port: the near
+// tunnel has the range in listen, and the far one in forward.
 func (d *decoder) checkPorts(t Tunnel, listens []placedListen, forwards []*node) {
 	if len(listens) == 0 {
 		return
 	}
 	ports := listens[0].Ports
-	for _, l := range listens[1:] {
+	for i, l := range listens[1:] {
+		if slices.ContainsFunc(listens[:i+1], func(o placedListen) bool { return l.overlaps(o.Listen) }) {
+			return // checkClashes says so
+		}
 		if l.Ports != ports {
 			d.errorf(l.at, "listen on the same ports everywhere, or make a second tunnel", "the tunnel listens on ports %s and on ports %s", ports, l.Ports)
 			return
 		}
 	}
+	if t.PairFrom.Paired() && ports.Len() > 1 {
+		ports.Last = ports.First
+		d.errorf(listens[0].at, fmt.Sprintf("write %s; the near tunnel's listen and this tunnel's forward have the range", Listen{listens[0].Addr, ports}),
+			"a tunnel with pair_from listens on one port, the pair's, and not on %s", listens[0].Ports)
+		return
+	}
+	n, unequal := ports.Len(), "listen has %s and forward has %s"
+	switch {
+	case t.Pair.Paired():
+		n = 1
+	case t.PairFrom.Paired() && len(t.Forward) > 0:
+		n, unequal = t.Forward[0].Ports.Len(), "the first hop has %s and this one has %s"
+	}
 	for i, f := range t.Forward {
-		if f.Ports.Len() == ports.Len() {
+		if f.Ports.Len() == n {
 			continue
 		}
-		high := int(f.Ports.First) + ports.Len() - 1
-		fix := "listen on fewer ports; ports map one to one"
+		if t.Pair.Paired() {
+			f.Ports.Last = f.Ports.First
+			d.errorf(forwards[i], fmt.Sprintf("write %s, the far relay's one port; the far tunnel's forward has the range", f),
+				"a tunnel with pair leads to one port, the pair's, and not to %s", t.Forward[i].Ports)
+			continue
+		}
+		high := int(f.Ports.First) + n - 1
+		fix := "use fewer ports; they map one to one"
 		if high <= 65535 {
 			f.Ports.Last = uint16(high)
 			fix = fmt.Sprintf("write %s; ports map one to one", f)
 		}
-		d.errorf(forwards[i], fix, "listen has %s and forward has %s", count(ports.Len(), "port"), count(t.Forward[i].Ports.Len(), "port"))
+		d.errorf(forwards[i], fix, unequal, count(n, "port"), count(t.Forward[i].Ports.Len(), "port"))
 	}
 }
 

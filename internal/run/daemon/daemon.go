@@ -69,6 +69,7 @@ type daemon struct {
 	shedder   *shedder
 	states    *states
 	ended     *endedFlows
+	tracer    *tracer
 	history   *historyKeeper
 	http      *healthSite
 	pages     *dashboard
@@ -175,6 +176,8 @@ func (d *daemon) assemble(activated []inheritedSocket) {
 		Recorded:  func(r *monitor.Record) bool { return r.Reason != flow.EndCheck },
 		Log:       d.log,
 	})
+	d.tracer = &tracer{relay: d.relay, monitor: d.ended.monitor, older: &d.past.older}
+	d.pairs.trace = d.tracer.forPeer
 	d.pages = newDashboard(d.log, d.ended.monitor, judge.Events, d.history, &d.past, d.ReadablePath)
 	d.http = &healthSite{}
 	d.http.httpSite = newHTTPSite(d.log, &d.past, d.withMetrics(d.readinessOverHTTP().handler()))

@@ -92,8 +92,12 @@ func (p *pairs) checkHop(ctx context.Context, tunnel string, near *nearTunnel, h
 	}
 	chain := pairChain(s, hop.name)
 	if s.Up && !near.original {
-		target, end, err := hop.probe(ctx, pairCheckTime/2)
+		target, end, err := hop.probe(ctx, pairCheckTime/2, 0)
 		addTarget(&chain, s.Peer, target, end, err)
+		if chain.Fault == nil && hop.options.Ports > 1 {
+			_, end, err = hop.probe(ctx, pairCheckTime/2, uint16(hop.options.Ports-1))
+			addRange(&chain, s.Peer, end, err)
+		}
 	}
 	text := fmt.Sprintf("the pair with %s stands, %.1f ms away, and ", s.Peer, s.RTT.Seconds()*1e3)
 	if len(chain.Hops) > 1 {
@@ -140,6 +144,18 @@ func addTarget(c *integrity.Chain, peer string, target netip.AddrPort, end flow.
 		}
 	}
 	c.Hops = append(c.Hops, hop)
+}
+
+// addRange adds that the far relay does not take flows to the last port of the tunnel's range. Whether
+// something listens there is not asked, as for a tunnel without a pair.
+func addRange(c *integrity.Chain, peer string, end flow.EndReason, err error) {
+	if end != flow.EndDenied || err == nil {
+		return
+	}
+	c.State = integrity.Broken
+	c.Fault = &integrity.Fault{Reason: integrityReason(end, err), Hop: len(c.Hops), From: peer, To: "the last port of the range", Detail: err.Error(),
+		Text: fmt.Sprintf("the pair with %s stands, but does not serve the whole range of ports: %s", peer, err),
+		Hint: "compare listen of this tunnel with forward of the far one"}
 }
 
 // isNear reports whether a tunnel is the near end of a pair.

@@ -38,6 +38,20 @@ func TestCheckOfAPairNamesTheSide(t *testing.T) {
 	}
 }
 
+// A check of a range finds that the far relay does not take its last port, and nothing else of it.
+func TestCheckOfARange(t *testing.T) {
+	for end, broken := range map[flow.EndReason]bool{flow.EndDenied: true, flow.EndTargetRefused: false, "": false} {
+		c := integrity.Chain{State: integrity.Whole, Hops: []integrity.Hop{{}, {State: integrity.Whole}}}
+		addRange(&c, "site-b", end, errors.New("the cause"))
+		if (c.State == integrity.Broken) != broken || (c.Fault != nil) != broken {
+			t.Errorf("%q: the chain is %+v", end, c)
+		}
+		if f := c.Fault; broken && (f.Hop != 2 || !strings.HasSuffix(f.Text, "the whole range of ports: the cause") || !strings.Contains(f.Hint, "forward of the far")) {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
 // A check names the hops that get no new flows though their sessions stand.
 func TestCheckNamesHopsWithoutNewFlows(t *testing.T) {
 	all := []flow.Tunnel{{Name: "other", Hops: []flow.Hop{{Name: "a:1", State: flow.HopDrained}}}, {Name: "t", Hops: []flow.Hop{

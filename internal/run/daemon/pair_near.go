@@ -45,6 +45,9 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 		Clear:    c.Pair.Encrypt == config.EncryptOff,
 		Compress: c.Pair.Compress == config.CompressAuto,
 	}
+	if len(c.Listen) > 0 {
+		o.Ports = c.Listen[0].Ports.Len()
+	}
 	if transport != nil {
 		o.Prepare = func(fd int) error { return transport.Prepare(fd, true) }
 		o.Established = func(fd int) {

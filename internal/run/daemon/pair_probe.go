@@ -12,17 +12,16 @@ import (
 	"longhaul/internal/sys/descriptor"
 )
 
-// probe asks the far relay for a flow of no client, as a check, and resets it once
-// the target has accepted. It returns the target's address, or why
-// no target accepted.
-func (h *nearHop) probe(ctx context.Context, timeout time.Duration) (target netip.AddrPort, end flow.EndReason, err error) {
+// probe asks the far relay for a flow of no client to a port of the tunnel's range, as a check, and
+// resets it once the target has accepted. It returns the target's address, or why no target accepted.
+func (h *nearHop) probe(ctx context.Context, timeout time.Duration, offset uint16) (target netip.AddrPort, end flow.EndReason, err error) {
 	fd, other, err := loopbackPair()
 	if err != nil {
 		return target, "", fmt.Errorf("make a connection to check with: %w", err)
 	}
 	defer other.Close()
 	ended := make(chan flow.End, 1)
-	f := h.link.Carry(flow.Client{FD: fd, Deadline: timeout}, func(e flow.End) { ended <- e })
+	f := h.link.Carry(flow.Client{FD: fd, Deadline: timeout, Offset: offset}, func(e flow.End) { ended <- e })
 	defer f.Reset(flow.EndCheck, nil)
 	tick := time.NewTicker(pairWatch / 25)
 	defer tick.Stop()

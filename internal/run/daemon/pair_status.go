@@ -195,6 +195,9 @@ func (p *pairs) tell(was *watched, s flow.Session, now time.Time) {
 		if s.HeadsUnchecked {
 			p.sessionLine(slog.LevelWarn, flow.ClearHeadsWarning, s)
 		}
+		if s.OnePort {
+			p.sessionLine(slog.LevelWarn, flow.OnePortWarning, s)
+		}
 		was.told = ""
 	case s.Up && was.Up && !s.Since.Equal(was.Since):
 		p.sessionLine(slog.LevelInfo, "session up again, at once", s, rtt, flows)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/relay"
@@ -33,6 +34,7 @@ type pairs struct {
 	keysDir func() string // the default directory of the keys
 	relay   *relay.Relay
 	note    func(kind, tunnel, name, state, detail string) // takes a state that may have changed
+	trace   func(context.Context, flow.Carried) flow.Trace // see pair.Options
 	memory  atomic.Int64                                   // memory_limit in bytes; 0: none
 	keys    atomic.Pointer[identity.Store]                 // stays when a change is aborted; the relay reads it for each connection
 	older   olderPairs
@@ -168,6 +170,7 @@ func (p *pairs) start(c *config.Config) error {
 		RetainedLimit: p.retainedLimit,
 		Elsewhere:     p.older.take,
 		Fate:          p.endings.fate,
+		Trace:         p.trace,
 	})
 	if err != nil {
 		return fmt.Errorf("start the pairs: %w", err)
@@ -205,15 +208,18 @@ const unknownMemory = 1 << 30
 
 // retainedLimit is the payload in bytes that paired flows may keep together: a quarter of
 // memory_limit, or else of the memory that this process can use.
-func (p *pairs) retainedLimit() int64 {
-	memory := p.memory.Load()
-	if memory == 0 {
-		memory = unknownMemory
-		if capacity := resources.MemoryCapacity(); capacity.Known() {
-			memory = int64(capacity)
-		}
+func (p *pairs) retainedLimit() int64 { return usableMemory(p.memory.Load()) / 4 }
+
+// usableMemory is the memory in bytes that this process may use: memory_limit, or if that is 0, the
+// memory of the host or its control group.
+func usableMemory(memoryLimit int64) int64 {
+	if memoryLimit > 0 {
+		return memoryLimit
 	}
-	return memory / 4
+	if capacity := resources.MemoryCapacity(); capacity.Known() {
+		return int64(capacity)
+	}
+	return unknownMemory
 }
 
 // Commit puts the pairs into force.

@@ -33,6 +33,7 @@ type transports struct {
 type transportsChange struct {
 	of      *transports
 	budgets *budgetsChange
+	memory  transport.Memory
 	next    map[transportKey]*legs
 }
 
@@ -41,6 +42,8 @@ type transportKey struct {
 	lan, wan         transport.Options // without DSCP,
 	lanDSCP, wanDSCP int               // kept separately; -1 leaves the mark unchanged
 	side             config.WANSide
+	lanes            transport.WANSide // of a paired tunnel
+	memory           transport.Memory
 	tunnel           string // set if its connections share a rate of their own
 }
 
@@ -80,7 +83,7 @@ func (t *transports) Prepare(ctx context.Context, p *plan) (Change, error) {
 }
 
 func (t *transports) prepare(c *config.Config) (*transportsChange, []relay.Tunnel, error) {
-	change := &transportsChange{t, t.budgets.prepare(c), map[transportKey]*legs{}}
+	change := &transportsChange{t, t.budgets.prepare(c), memoryOf(c), map[transportKey]*legs{}}
 	tunnels, err := change.translate(c)
 	if err != nil {
 		change.Abort()
@@ -126,7 +129,7 @@ func (t *transportsChange) translate(c *config.Config) ([]relay.Tunnel, error) {
 			rt.Forward = append(rt.Forward, hops.Target{Host: f.Host, Port: f.Ports.First, Ports: f.Ports.Len(), Weight: f.Weight, Priority: f.Priority})
 		}
 		if tun.Transport != config.TransportKernel {
-			l, err := t.legs(tun.Name, tun.Settings)
+			l, err := t.legs(tun.Name, tun.Settings, lanesOf(&tun))
 			if err != nil {
 				return nil, fmt.Errorf("tunnel %s: %w", tun.Name, err)
 			}
@@ -135,7 +138,7 @@ func (t *transportsChange) translate(c *config.Config) ([]relay.Tunnel, error) {
 				there := tun.Settings
 				there.LAN, there.WAN = d.LAN, d.WAN
 				// A rate that connections share is one of each destination.
-				l, err := t.legs(fmt.Sprintf("%s to %s", tun.Name, d.Prefix), there)
+				l, err := t.legs(fmt.Sprintf("%s to %s", tun.Name, d.Prefix), there, transport.WANNone)
 				if err != nil {
 					return nil, fmt.Errorf("tunnel %s: destination %s: %w", tun.Name, d.Prefix, err)
 				}
@@ -147,8 +150,8 @@ func (t *transportsChange) translate(c *config.Config) ([]relay.Tunnel, error) {
 	return out, nil
 }
 
-func (t *transportsChange) legs(tunnelName string, s config.Settings) (*legs, error) {
-	key := transportKey{lan: legOptions(s.LAN), wan: legOptions(s.WAN), lanDSCP: -1, wanDSCP: -1, side: s.WANSide}
+func (t *transportsChange) legs(tunnelName string, s config.Settings, lanes transport.WANSide) (*legs, error) {
+	key := transportKey{lan: legOptions(s.LAN), wan: legOptions(s.WAN), lanDSCP: -1, wanDSCP: -1, side: s.WANSide, lanes: lanes, memory: t.memory}
 	if s.LAN.DSCP != nil {
 		key.lanDSCP = int(*s.LAN.DSCP)
 	}
@@ -175,7 +178,7 @@ func (t *transportsChange) legs(tunnelName string, s config.Settings) (*legs, er
 				}
 			}
 		}
-		tunnel, err := transport.New(lan, wan, transport.WANSide(s.WANSide), t.of.log)
+		tunnel, err := transport.New(transport.Legs{LAN: lan, WAN: wan, Side: transport.WANSide(s.WANSide), Lanes: lanes, Memory: t.memory}, t.of.log)
 		if err != nil {
 			return nil, err
 		}
@@ -216,6 +219,25 @@ func (t *transports) lacks() []transport.Lack {
 	}
 	sorted.By(all, func(a, b transport.Lack) int { return strings.Compare(a.What, b.What) })
 	return all
+}
+
+// memoryOf is the memory that this process may use, by its configuration, or else by its host.
+func memoryOf(c *config.Config) transport.Memory {
+	return transport.Memory{Bytes: usableMemory(int64(c.MemoryLimit)), ByUs: c.MemoryLimit > 0}
+}
+
+// lanesOf says which legs of a tunnel are lanes of pairs.
+func lanesOf(t *config.Tunnel) transport.WANSide {
+	near, far := t.Pair.Paired(), t.PairFrom.Paired()
+	switch {
+	case near && far:
+		return transport.WANBoth
+	case near:
+		return transport.WANForward
+	case far:
+		return transport.WANListen
+	}
+	return transport.WANNone
 }
 
 // health converts the configuration's health settings into the relay's types.

@@ -27,6 +27,7 @@ func (d *daemon) handlers() control.Handlers {
 		"finish":  d.orders.finish, // from the process that has taken over
 		"summary": d.summary,       // the same, and from longhaul stop
 		"check":   d.check,
+		"trace":   d.tracer.named,
 		"events":  d.states.events,
 	}}
 	all := control.Handlers{Status: func() any { return d.status() }, Do: v.do}

@@ -12,6 +12,26 @@ import (
 // Recv reads into b. EAGAIN means that nothing waits to be read.
 func Recv(fd int, b []byte) (int, unix.Errno) { return receive(fd, b, 0) }
 
+// RecvToMark reads into b what waits before urgent data, or the urgent byte alone, and reports which. Its
+// socket keeps urgent data in line.
+func RecvToMark(fd int, b []byte) (n int, urgent bool, errno unix.Errno) {
+	for {
+		// Counted before the look at the mark: an urgent byte that comes after it lies behind these bytes.
+		waits := Unread(fd)
+		switch {
+		case AtUrgentMark(fd):
+			n, errno = Recv(fd, b[:1])
+			return n, true, errno
+		case waits > 0:
+			n, errno = Recv(fd, b[:min(waits, len(b))])
+			return n, false, errno
+		}
+		if n, errno = Peek(fd, b[:1]); n == 0 || errno != 0 {
+			return n, false, errno
+		}
+	}
+}
+
 // Peek reads bytes and leaves them in the socket. EAGAIN means that nothing waits to be read.
 func Peek(fd int, b []byte) (int, unix.Errno) { return receive(fd, b, unix.MSG_PEEK) }
 

@@ -56,6 +56,63 @@ func TestUrgentDespiteSignals(t *testing.T) {
 	}
 }
 
+// TestUrgencyIsSeen: an urgent byte that comes while its socket is read is no ordinary one. With a look at the
+// mark before each read 213 of 20 000 were, on Linux 6.18.
+func TestUrgencyIsSeen(t *testing.T) {
+	from, to := connected(t)
+	KeepUrgentInLine(to)
+	const rounds = 20_000
+	next := make(chan struct{}, 1)
+	done := make(chan error, 1)
+	go func() {
+		for range rounds {
+			for _, flags := range []uintptr{0, unix.MSG_OOB} {
+				if n, errno := Send(from, []byte{byte(flags)}, flags); n != 1 {
+					done <- errno
+					return
+				}
+			}
+			<-next
+		}
+		done <- nil
+	}()
+	missed, b := 0, make([]byte, 16)
+	for round := range rounds {
+		for got := 0; got < 2; {
+			n, urgent, errno := RecvToMark(to, b)
+			if errno == unix.EAGAIN {
+				continue
+			}
+			if n == 0 || errno != 0 || urgent && (n != 1 || b[0] != unix.MSG_OOB) {
+				t.Fatalf("round %d: read %d bytes, urgent %t, first %d; %v", round, n, urgent, b[0], errno)
+			}
+			got += n
+			missed += btoi(!urgent && b[n-1] == unix.MSG_OOB)
+		}
+		next <- struct{}{}
+	}
+	nettest.Must(t, <-done)
+	if missed > 0 {
+		t.Errorf("of %d urgent bytes %d came as ordinary ones", rounds, missed)
+	}
+	_ = unix.Shutdown(from, unix.SHUT_WR)
+	for {
+		if n, _, errno := RecvToMark(to, b); errno != unix.EAGAIN {
+			if n != 0 || errno != 0 {
+				t.Errorf("at the end: %d bytes, %v", n, errno)
+			}
+			return
+		}
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 // connected returns both ends of a connection, which do not block.
 func connected(t *testing.T) (from, to int) {
 	t.Helper()

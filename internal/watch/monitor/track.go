@@ -254,6 +254,9 @@ func (t *legTrack) look(s *flow.LegSample, at time.Duration, glance glance) (cau
 	if at > t.base.At && s.Info.BusyTime > t.base.Info.BusyTime {
 		cause = glance(*t.base, now)
 	}
+	if s.MemoryLimited {
+		cause = doctor.SendBuffer // the kernel sees a program that has little to send
+	}
 	if at-t.next.At >= max(minSpan, spanRTTs*s.Info.RTT) {
 		old := t.base
 		if old == t.next {

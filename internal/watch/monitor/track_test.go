@@ -22,6 +22,24 @@ func info(rtt time.Duration, sent, again uint64, busy time.Duration) tcpinfo.Inf
 	return i
 }
 
+// TestMemoryIsACause holds that a lane which waits for the relay's memory counts as one whose sender has
+// too small a buffer, whatever its kernel shows.
+func TestMemoryIsACause(t *testing.T) {
+	var leg legTrack
+	application := func(_, _ doctor.Sample) doctor.Cause { return doctor.Application }
+	for k, limited := range []bool{false, false, true, false} {
+		s := flow.LegSample{Known: true, MemoryLimited: limited, Info: info(time.Millisecond, uint64(k), 0, time.Duration(k)*time.Second)}
+		cause, ok := leg.look(&s, time.Duration(k)*time.Second, application)
+		want := doctor.Application
+		if limited {
+			want = doctor.SendBuffer
+		}
+		if ok != (k > 0) || ok && cause != want {
+			t.Errorf("look %d: %q, %v, want %q", k, cause, ok, want)
+		}
+	}
+}
+
 // A flow shows the name that came with its PROXY header, and the peer that its hop leads to.
 func TestNamesOfFlows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

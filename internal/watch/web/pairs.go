@@ -15,7 +15,7 @@ import (
 type pairsShown struct {
 	Instance           string                     `json:"instance"`
 	RetainedBytes      int64                      `json:"retained_bytes"`
-	RetainedLimitBytes int64                      `json:"retained_limit_bytes"` // 0: only each flow has its bound
+	RetainedLimitBytes int64                      `json:"retained_limit_bytes"`
 	Sessions           []pairRow                  `json:"sessions"`
 	Strangers          map[flow.PairProblem]int64 `json:"strangers_total"`
 }

@@ -18,6 +18,18 @@ func Mean(values []float64) float64 {
 	return total / float64(len(values))
 }
 
+// Jain is Jain's index of fairness: 1 if all values are the same, 1/n if one has all; 0 of none.
+func Jain(values []float64) float64 {
+	var sum, squares float64
+	for _, v := range values {
+		sum, squares = sum+v, squares+v*v
+	}
+	if squares == 0 {
+		return 0
+	}
+	return sum * sum / (float64(len(values)) * squares)
+}
+
 // Median of a figure over several runs; NaN of none.
 func Median[T any](runs []T, figure func(T) float64) float64 {
 	values := Sorted(runs, figure)

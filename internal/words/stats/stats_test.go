@@ -28,3 +28,14 @@ func TestMean(t *testing.T) {
 		t.Errorf("mean of nothing is %v, want none", got)
 	}
 }
+
+func TestJain(t *testing.T) {
+	for _, tt := range []struct {
+		values []float64
+		want   float64
+	}{{nil, 0}, {[]float64{0, 0}, 0}, {[]float64{3, 3, 3}, 1}, {[]float64{5, 0, 0, 0}, 0.25}} {
+		if got := Jain(tt.values); got != tt.want {
+			t.Errorf("%v: %v, want %v", tt.values, got, tt.want)
+		}
+	}
+}

@@ -52,7 +52,7 @@ func (f *Flow) HeldWaiting() int {
 }
 
 // noteHeld notes that n bytes have come before their turn.
-func (r *Receiver) noteHeld(n int) { r.unreported = int32(min(int(r.unreported)+n, endless)) }
+func (r *Receiver) noteHeld(n int) { r.unreported = int32(min(int(r.unreported)+n, math.MaxInt32)) }
 
 // Held takes the other end's report of what it holds beyond its position.
 func (f *Flow) Held(report []Span) error {
@@ -107,7 +107,7 @@ func (s *store) trimHeld(held spans) {
 			i++
 		}
 		if k < len(s.chunks)-1 && i < len(held) && held[i].from <= c.start {
-			s.size -= int32(c.size())
+			s.size -= int64(c.size())
 			c.drop(s.budget)
 			continue
 		}
@@ -118,4 +118,4 @@ func (s *store) trimHeld(held spans) {
 }
 
 // endless is the reach of a sender that has no bound but its memory.
-const endless = math.MaxInt32
+const endless = math.MaxInt64

@@ -27,8 +27,8 @@ type race struct {
 }
 
 func newRace(t *testing.T, spill int) *race {
-	r := &race{t: t, from: New(noBudget{}, 1<<20), to: New(&limited{left: 1 << 20}, 1<<20)}
-	r.to.In.Merge(spill)
+	r := &race{t: t, from: New(noBudget{}, 1<<20), to: New(&limited{left: spill}, 1<<20)}
+	r.to.In.Merge()
 	_ = r.from.Attach(0)
 	return r
 }
@@ -189,11 +189,11 @@ func FuzzLanes(f *testing.F) {
 
 // TestEarly holds what becomes of bytes and ends that come before their turn.
 func TestEarly(t *testing.T) {
-	f := New(noBudget{}, 1)
+	f := New(&limited{left: chunkSizes[0]}, 1)
 	if f.In.IsEarly(4) {
 		t.Error("early on one lane")
 	}
-	f.In.Merge(chunkSizes[0])
+	f.In.Merge()
 	e, _, err := f.Early(4, 4)
 	if e == nil || err != nil {
 		t.Fatal(err)

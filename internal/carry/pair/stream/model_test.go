@@ -272,7 +272,7 @@ func (w *world) steps() (steps, losses []step) {
 			w.joins--
 			w.laneUp[k] = true
 			near := &w.ends[0]
-			near.flow.In.Merge(1 << 20)
+			near.flow.In.Merge()
 			near.lanes[k] = strand{has: true, asks: true}
 			w.ends[1].lanes[k].queue = []packet{{kind: 'j', offset: near.flow.In.pos}}
 		}})
@@ -606,7 +606,7 @@ func (w *world) take(i, k int, p packet) error {
 		if p.kind == 'a' { // it may come late, on a lane that was given up
 			w.leaveAll(1, k)
 		} else {
-			e.flow.In.Merge(1 << 20)
+			e.flow.In.Merge()
 		}
 		first := !e.hasLane()
 		e.lanes[k].has, e.lanes[k].ready = true, true

@@ -7,12 +7,12 @@ type Receiver struct {
 	endAt  uint64 // the stream's length, once END came; before, up to which bytes are on their way
 	endCRC uint32
 	crc    uint32
-	noSum  bool   // nobody has made sums
-	sealed bool   // see Flow.Seal: the end may come before the bytes that precede it
-	merge  bool   // several lanes carry the flow: bytes may come before their turn
 	early  *spill // nil: it merges nothing
 	// unreported is how many bytes have come before their turn since the latest report.
 	unreported int32
+	noSum      bool // nobody has made sums
+	sealed     bool // see Flow.Seal: the end may come before the bytes that precede it
+	merge      bool // several lanes carry the flow: bytes may come before their turn
 	toldEnd    bool // END is on its way
 	sawEnd     bool // END came
 	ending     bool // and all bytes before it, with the right sum
@@ -61,12 +61,11 @@ func (r *Receiver) wanted(offset uint64, n int) (from, to int, err error) {
 }
 
 // Merge lets bytes come before their turn from now on: several lanes carry the flow.
-// Memory of the budget, at most limit bytes, keeps them.
-func (r *Receiver) Merge(limit int) {
+// Memory of the budget keeps them.
+func (r *Receiver) Merge() {
 	if r.merge = true; r.early == nil {
 		r.early = &spill{}
 	}
-	r.early.limit = limit
 }
 
 // Merges reports whether bytes may come before their turn.

@@ -10,8 +10,8 @@ type Sender struct {
 	held   spans  // beyond base, what the other end holds; the store need not have it
 	sent   uint64 // the highest position that went out, on any lane
 	length uint64 // read
-	limit  int32  // of bytes that are kept
-	reach  int32  // of bytes that are not acknowledged, with those that the other end holds
+	limit  int64  // of bytes that are kept
+	reach  int64  // of bytes that are not acknowledged, with those that the other end holds
 	crc    uint32
 
 	attached bool
@@ -20,6 +20,7 @@ type Sender struct {
 	endDue   bool // sealed: it has to be sent
 	endAcked bool
 	heldNew  bool // since Trim
+	short    bool // Space had no memory of the budget, at its latest call
 	dropped  bool // no receiver is left, or nothing may reach it any more
 
 	taken    bool   // bytes are on their way unseen, see Take
@@ -67,23 +68,33 @@ func (s *Sender) Full() bool { return s.room() <= 0 }
 // room is how many more bytes may be read.
 func (s *Sender) room() int64 {
 	if s.dropped {
-		return int64(s.limit)
+		return s.limit
 	}
-	return min(int64(s.limit)-s.Kept(), int64(s.reach)-int64(s.length-s.base))
+	return min(s.limit-s.Kept(), s.reach-int64(s.length-s.base))
 }
 
 // Starved reports whether the limit alone holds the sender back: it is full, and
 // everything was sent.
-func (s *Sender) Starved() bool { return s.Full() && s.next == s.length && len(s.again) == 0 }
+func (s *Sender) Starved() bool { return s.Full() && s.AllSent() }
+
+// AllSent reports whether lanes have all bytes that were read.
+func (s *Sender) AllSent() bool { return s.next == s.length && len(s.again) == 0 }
 
 // SetLimit bounds the bytes that are kept, and those without an acknowledgement, which some
 // lanes carry.
 func (s *Sender) SetLimit(kept, reach, lanes int) {
-	s.limit, s.reach, s.store.largest = int32(kept), int32(reach), int32(kept/(chunkShare*lanes))
+	s.limit, s.reach, s.store.largest = int64(kept), int64(reach), int32(min(kept/(chunkShare*lanes), ChunkMax))
 }
+
+// Short reports whether the budget alone holds the sender back: it has no memory for more, and
+// everything was sent.
+func (s *Sender) Short() bool { return s.short && !s.ended && !s.Full() && s.AllSent() }
 
 // Limit is the bound of the bytes that are kept.
 func (s *Sender) Limit() int { return int(s.limit) }
+
+// Reach is the bound of the bytes without an acknowledgement.
+func (s *Sender) Reach() int64 { return s.reach }
 
 // Space returns memory to read the next bytes to; nil if the limit or the budget has
 // none left. Commit follows before any other call that changes the sender.
@@ -92,7 +103,8 @@ func (s *Sender) Space() []byte {
 		return nil
 	}
 	b := s.store.space(s.length, false)
-	return b[:min(len(b), int(s.room()))]
+	s.short = b == nil
+	return b[:min(int64(len(b)), s.room())]
 }
 
 // Keep takes bytes that were read already, also beyond the limit and the budget.

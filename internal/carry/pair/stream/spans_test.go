@@ -128,7 +128,7 @@ func TestManyHeld(t *testing.T) {
 // TestManySpills holds that single bytes that come early take a bounded number of chunks.
 func TestManySpills(t *testing.T) {
 	f := New(plenty{}, endless)
-	f.In.Merge(64 << 20)
+	f.In.Merge()
 	for at := uint64(1); at < 40_000; at += 2 {
 		e, _, err := f.Early(at, 1)
 		if err != nil {
@@ -143,4 +143,70 @@ func TestManySpills(t *testing.T) {
 		t.Errorf("%d chunks", got)
 	}
 	f.Finish()
+}
+
+// TestLongFastPath holds that a flow keeps as much at both ends as its limit and the budget allow: here
+// the bytes of 25 Gb/s and a round trip of 1 s. Nobody writes to the memory, so it takes none.
+func TestLongFastPath(t *testing.T) {
+	const n = 3 << 30
+	f := New(plenty{}, n)
+	defer f.Finish()
+	f.NoResume() // makes no sums
+	_ = f.Attach(0)
+	l, sent := new(Lane), 0
+	for b := f.Out.Space(); b != nil; b = f.Out.Space() {
+		f.Out.Commit(len(b))
+		it, ok := f.Out.Next(l, len(b))
+		if !ok || it.Offset != uint64(sent) {
+			t.Fatalf("after %d bytes: %v, %d", sent, ok, it.Offset)
+		}
+		f.Out.Sent(it)
+		sent += len(b)
+	}
+	if sent != n || f.Out.Kept() != n || !f.Out.Starved() || f.Out.Short() {
+		t.Errorf("%d bytes are kept of %d", f.Out.Kept(), sent)
+	}
+	if err := f.Ack(n, false); err != nil {
+		t.Fatal(err)
+	}
+	if f.Out.Trim(); f.Out.Kept() != 0 || len(f.Out.store.chunks) > 1 {
+		t.Errorf("%d bytes are kept of none", f.Out.Kept())
+	}
+	f.In.Merge()
+	for at := uint64(1); at < n; {
+		e, _, err := f.Early(at, ChunkMax)
+		if e == nil || err != nil {
+			t.Fatalf("no memory for early bytes at %d: %v", at, err)
+		}
+		took := len(e.Space())
+		f.Spilled(e, took)
+		at += uint64(took)
+	}
+	if f.In.Spilled() < n-1 {
+		t.Errorf("%d early bytes are here", f.In.Spilled())
+	}
+}
+
+// TestShort holds that a sender says when memory of the budget alone lacks.
+func TestShort(t *testing.T) {
+	f := New(&limited{left: 2 * chunkSizes[0]}, 1<<20)
+	_ = f.Attach(0)
+	for b := f.Out.Space(); b != nil; b = f.Out.Space() {
+		f.Out.Commit(len(b))
+	}
+	if f.Out.Short() {
+		t.Error("memory is short, though something is to be sent")
+	}
+	l := new(Lane)
+	for f.Out.Pending() {
+		it, _ := f.Out.Next(l, ChunkMax)
+		f.Out.Sent(it)
+	}
+	if !f.Out.Short() {
+		t.Error("memory is not short")
+	}
+	_ = f.Ack(f.Out.Length(), false)
+	if f.Out.Trim(); f.Out.Space() == nil || f.Out.Short() {
+		t.Error("memory is short, though all is free")
+	}
 }

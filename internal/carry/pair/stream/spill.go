@@ -10,11 +10,11 @@ import (
 type spill struct {
 	chunks []*chunk // by their start; they may overlap
 	size   int      // memory of chunks, in bytes
-	limit  int
 }
 
-// maxSpillChunks bounds the work of a look: some bytes alone take a whole chunk.
-const maxSpillChunks = 4096
+// maxSpillChunks bounds the work of a look: some bytes alone take a whole chunk. In three round trips of
+// 2 s 16 lanes bring 12 000 records of 8 ms.
+const maxSpillChunks = 16 << 10
 
 // Early is memory for bytes that come before their turn.
 type Early struct{ c *chunk }
@@ -39,7 +39,7 @@ func (s *spill) take(b Budget, offset uint64, want int) *Early {
 	if len(s.chunks) >= maxSpillChunks {
 		return nil
 	}
-	for s.size+chunkSizes[class] > s.limit || !b.Take(chunkSizes[class], s.size) {
+	for !b.Take(chunkSizes[class], s.size) {
 		if class--; class < 0 {
 			return nil
 		}

@@ -1,5 +1,7 @@
 package stream
 
+import "slices"
+
 // The sizes of chunks in bytes: a flow begins with the smallest and takes the next
 // one when it has filled one. With the head of their frame they fill TLS records.
 var chunkSizes = [...]int{4<<10 - frameHead, 32<<10 - frameHead, 64<<10 - frameHead, ChunkMax}
@@ -71,9 +73,9 @@ func (c *chunk) free(b Budget) {
 type store struct {
 	budget  Budget
 	chunks  []*chunk
-	size    int32 // memory of chunks, in bytes
+	size    int64 // memory of chunks, in bytes
 	largest int32 // memory of one chunk at most, unless that is too little
-	grown   int   // the class of the next chunk
+	grown   int8  // the class of the next chunk
 }
 
 // space returns room behind the last byte; nil if the budget has none, unless must is set.
@@ -81,7 +83,7 @@ func (s *store) space(at uint64, must bool) []byte {
 	if n := len(s.chunks); n > 0 && len(s.chunks[n-1].space()) > 0 {
 		return s.chunks[n-1].space()
 	}
-	class := s.grown
+	class := int(s.grown)
 	for class > 1 && int32(chunkSizes[class]) > s.largest {
 		class--
 	}
@@ -96,7 +98,7 @@ func (s *store) space(at uint64, must bool) []byte {
 	}
 	c := newChunk(class, at)
 	s.chunks = append(s.chunks, c)
-	s.size += int32(c.size())
+	s.size += int64(c.size())
 	return c.space()
 }
 
@@ -104,7 +106,7 @@ func (s *store) space(at uint64, must bool) []byte {
 func (s *store) commit(n int) {
 	last := s.chunks[len(s.chunks)-1]
 	if last.n += n; len(last.space()) == 0 {
-		s.grown = min(last.class+1, len(chunkSizes)-1)
+		s.grown = int8(min(last.class+1, len(chunkSizes)-1))
 	}
 }
 
@@ -112,7 +114,7 @@ func (s *store) commit(n int) {
 func (s *store) trim(base uint64) {
 	n := 0
 	for n < len(s.chunks) && s.chunks[n].end() <= base {
-		s.size -= int32(s.chunks[n].size())
+		s.size -= int64(s.chunks[n].size())
 		s.chunks[n].drop(s.budget)
 		n++
 	}
@@ -126,10 +128,15 @@ func (s *store) trim(base uint64) {
 
 // at returns the bytes of one chunk from an offset on.
 func (s *store) at(offset uint64) (b []byte, of *chunk) {
-	for _, c := range s.chunks {
-		if offset < c.end() {
-			return c.buf[offset-c.start : c.n], c
+	i, _ := slices.BinarySearchFunc(s.chunks, offset, func(c *chunk, at uint64) int {
+		if c.end() <= at {
+			return -1
 		}
+		return 1
+	})
+	if i == len(s.chunks) {
+		return nil, nil
 	}
-	return nil, nil
+	c := s.chunks[i]
+	return c.buf[offset-c.start : c.n], c
 }

@@ -3,8 +3,11 @@ package wire
 import (
 	"encoding/binary"
 	"io"
+	"math"
 	"net/netip"
+	"time"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/words/printable"
 )
 
@@ -34,6 +37,8 @@ const (
 	MessageEnd     MessageType = 16 // length and sum of the sender's stream, which may still be under way
 	MessageSent    MessageType = 17 // everything before the offset has left the sender
 	MessageTrouble MessageType = 18 // from the far relay: why its tunnel takes no flows; no text: it takes them
+	MessageTrace   MessageType = 19 // asks how the flow stands at the other end and behind it
+	MessageTraced  MessageType = 20 // the answer; no bytes: there is no such flow
 )
 
 // FlagEnd on ACK: the end is passed on too. On RESET: the stream had ended at the
@@ -53,6 +58,9 @@ type Span = struct{ From, To uint64 }
 // MaxSpans is the most spans of a HELD.
 const MaxSpans = 32
 
+// MaxTraced is the most bytes of a TRACED: a kilobyte for each of [flow.MaxVia] relays.
+const MaxTraced = flow.MaxVia << 10
+
 // MaxWake is the most bytes of a stream in a WAKE or an OPEN.
 const MaxWake = 16 << 10
 
@@ -61,6 +69,7 @@ const (
 	keySize     = 32
 	offsetSize  = 8
 	pingSize    = 8
+	withinSize  = 2
 	spanSize    = 2 * offsetSize
 )
 
@@ -69,13 +78,14 @@ type Message struct {
 	Type   MessageType
 	Flags  byte
 	Flow   uint64
-	Offset uint64 // ACK, RESET, WAKE, LATE, END, SENT
-	CRC    uint32 // END
-	Reason byte   // REFUSED, RESET
-	Text   string // OPENED: the target's address, or nothing; REFUSED, RESET: the cause
-	Bytes  []byte // WAKE, KEY, KEY_TAKEN, OPEN; PING, PONG: 8 bytes to return
-	Open   *Open  // OPEN
-	Spans  []Span // HELD
+	Offset uint64        // ACK, RESET, WAKE, LATE, END, SENT
+	CRC    uint32        // END
+	Reason byte          // REFUSED, RESET
+	Text   string        // OPENED: the target's address, or nothing; REFUSED, RESET: the cause
+	Bytes  []byte        // WAKE, KEY, KEY_TAKEN, OPEN; PING, PONG: 8 bytes to return; TRACED: JSON of a flow.Trace
+	Open   *Open         // OPEN
+	Spans  []Span        // HELD
+	Within time.Duration // TRACE: how long the sender waits for the answer; whole milliseconds, at most 65.5 s
 }
 
 // Append appends the message: type (1), flags (1), length (2), flow (8), value.
@@ -100,8 +110,10 @@ func (m Message) Append(dst []byte) []byte {
 	case MessageWake:
 		dst = binary.BigEndian.AppendUint64(dst, m.Offset)
 		dst = append(dst, m.Bytes...)
-	case MessagePing, MessagePong, MessageKey, MessageKeyTaken:
+	case MessagePing, MessagePong, MessageKey, MessageKeyTaken, MessageTraced:
 		dst = append(dst, m.Bytes...)
+	case MessageTrace:
+		dst = binary.BigEndian.AppendUint16(dst, uint16(min(max(m.Within.Milliseconds(), 0), math.MaxUint16)))
 	case MessageOpen:
 		dst = append(m.Open.appendBody(dst), m.Bytes...)
 	case MessageHeld:
@@ -161,6 +173,10 @@ func (t MessageType) sizes() (low, high int) {
 		return spanSize, MaxSpans * spanSize
 	case MessageEnd:
 		return offsetSize + crcSize, offsetSize + crcSize
+	case MessageTrace:
+		return withinSize, withinSize
+	case MessageTraced:
+		return 0, MaxTraced
 	}
 	return 1, 0 // no length is right
 }
@@ -180,8 +196,10 @@ func (m *Message) set(b []byte) error {
 	switch m.Type {
 	case MessageOpened, MessageRefused, MessageReset, MessageTrouble:
 		m.Text = m.textOf(b)
-	case MessageWake, MessagePing, MessagePong, MessageKey, MessageKeyTaken:
+	case MessageWake, MessagePing, MessagePong, MessageKey, MessageKeyTaken, MessageTraced:
 		m.Bytes = b
+	case MessageTrace:
+		m.Within = time.Duration(binary.BigEndian.Uint16(b)) * time.Millisecond
 	case MessageEnd:
 		m.CRC = binary.BigEndian.Uint32(b)
 	case MessageOpen:

@@ -263,6 +263,8 @@ var messages = []Message{
 	{Type: MessageSent, Flow: 1, Offset: 1 << 40},
 	{Type: MessageTrouble, Text: "has no hop"},
 	{Type: MessageTrouble},
+	{Type: MessageTrace, Flow: 9, Within: 1500 * time.Millisecond},
+	{Type: MessageTraced, Flow: 9, Bytes: []byte(`{"relays":[]}`)},
 	{Type: MessageOpened, Flow: 1, Text: "192.0.2.1:22"},
 	{Type: MessageRefused, Flow: 2, Reason: 3, Text: "connection refused"},
 	{Type: MessageAck, Flow: 3, Flags: FlagEnd, Offset: 1 << 40},
@@ -286,6 +288,9 @@ func TestMalformedMessages(t *testing.T) {
 		"HELD with half a span":     odd,
 		"HELD with too many spans":  Message{Type: MessageHeld, Spans: make([]Span, MaxSpans+1)}.Append(nil),
 		"HELD with a span backward": Message{Type: MessageHeld, Spans: []Span{{From: 2, To: 1}}}.Append(nil),
+		"TRACE without a time":      {byte(MessageTrace), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+		"TRACE with more":           append([]byte{byte(MessageTrace), 0, 0, 3}, make([]byte, 11)...),
+		"TRACED that is too long":   Message{Type: MessageTraced, Bytes: make([]byte, MaxTraced+1)}.Append(nil),
 		"HELD beyond all streams":   Message{Type: MessageHeld, Spans: []Span{{From: 1, To: maxOffset + 1}}}.Append(nil),
 	} {
 		if m, err := ReadMessage(bytes.NewReader(b), new([]byte)); !errors.Is(err, ErrMalformed) {
@@ -399,7 +404,7 @@ func FuzzMessage(f *testing.F) {
 			return
 		}
 		again, err := ReadMessage(bytes.NewReader(m.Append(nil)), new([]byte))
-		if err != nil || again.Type != m.Type || again.Offset != m.Offset || again.Text != m.Text || !bytes.Equal(again.Bytes, m.Bytes) {
+		if err != nil || again.Type != m.Type || again.Offset != m.Offset || again.Text != m.Text || again.Within != m.Within || !bytes.Equal(again.Bytes, m.Bytes) {
 			t.Errorf("%+v again is %+v, %v", m, again, err)
 		}
 	})

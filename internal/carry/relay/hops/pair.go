@@ -66,7 +66,7 @@ func (s *Set) Serves(now time.Duration) bool {
 // Answers reports whether the far relay of a hop takes flows now, as far as it is known.
 func (s *Set) Answers(i uint16, now time.Duration) bool {
 	var few [Few]bool
-	return s.answering(few[:0], now, true)[i]
+	return s.answering(few[:0], now, refusing)[i]
 }
 
 // Stood reports whether a pair of the hops has ever stood.
@@ -74,20 +74,39 @@ func (s *Set) Stood() bool {
 	return slices.ContainsFunc(s.forward, func(t Target) bool { return t.Carrier != nil && t.Carrier.Taking().Stood })
 }
 
+// answer is how a far relay would serve a new flow.
+type answer uint8
+
+const (
+	atOnce   answer = iota
+	crowded         // behind standing flows that wait for lanes
+	refusing        // not, since its tunnel has a trouble
+)
+
+func answerOf(p *flow.Taking) answer {
+	switch {
+	case p.Trouble != "":
+		return refusing
+	case p.Crowded:
+		return crowded
+	}
+	return atOnce
+}
+
 // serving returns for each hop, in the room of few, whether it is not drained, and as a far relay takes
-// flows now. If none does, those that would refuse a client count too: it learns that at once, as from
-// one far relay.
+// flows now. If none does, those count that have others to serve first. If there are none of these either,
+// those that would refuse a client count: it learns that at once, as from one far relay.
 func (s *Set) serving(few []bool, now time.Duration) []bool {
-	all := s.answering(few, now, false)
-	if s.Paired() && !slices.Contains(all, true) {
-		all = s.answering(few, now, true)
+	all := s.answering(few, now, atOnce)
+	for worst := crowded; s.Paired() && worst <= refusing && !slices.Contains(all, true); worst++ {
+		all = s.answering(few, now, worst)
 	}
 	return all
 }
 
-// answering appends for each hop whether it answers; refusing: also a far relay whose tunnel has a
-// trouble. A far relay to which an earlier hop leads as well is used by that one alone.
-func (s *Set) answering(into []bool, now time.Duration, refusing bool) []bool {
+// answering appends for each hop whether it answers, a far relay no worse than so. A far relay to which an
+// earlier hop leads as well is used by that one alone.
+func (s *Set) answering(into []bool, now time.Duration, worst answer) []bool {
 	var few [Few]string
 	hosts := few[:0]
 	for i, h := range s.hops {
@@ -95,7 +114,7 @@ func (s *Set) answering(into []bool, now time.Duration, refusing bool) []bool {
 		if c := s.forward[i].Carrier; c != nil {
 			p := c.Taking()
 			h.note(&p, now)
-			if serves = serves && p.Takes && !p.Suspect && (refusing || p.Trouble == ""); serves {
+			if serves = serves && p.Takes && !p.Suspect && answerOf(&p) <= worst; serves {
 				host = p.Host
 			}
 			if host != "" && slices.Contains(hosts, host) {

@@ -54,6 +54,7 @@ func TestOrderOfFarRelays(t *testing.T) {
 	with := func(p flow.Taking, change func(*flow.Taking)) flow.Taking { change(&p); return p }
 	host := func(name string) flow.Taking { return with(stands, func(p *flow.Taking) { p.Host = name }) }
 	suspect := with(stands, func(p *flow.Taking) { p.Suspect = true })
+	crowd := with(stands, func(p *flow.Taking) { p.Crowded = true })
 	trouble := with(stands, func(p *flow.Taking) { p.Trouble = "is drained" })
 	for _, c := range []struct {
 		name   string
@@ -68,6 +69,10 @@ func TestOrderOfFarRelays(t *testing.T) {
 		{"one is gone", []flow.Taking{gone, stands}, -1, -1, []uint16{1}, []flow.HopState{flow.HopDown, flow.HopUp}},
 		{"one owes an answer", []flow.Taking{suspect, stands}, -1, -1, []uint16{1}, []flow.HopState{flow.HopUp, flow.HopUp}},
 		{"one has a trouble", []flow.Taking{trouble, stands}, -1, -1, []uint16{1}, []flow.HopState{flow.HopDown, flow.HopUp}},
+		{"flows of one wait for lanes", []flow.Taking{crowd, stands}, -1, -1, []uint16{1}, []flow.HopState{flow.HopUp, flow.HopUp}},
+		{"flows of both wait for lanes", []flow.Taking{crowd, crowd}, -1, -1, []uint16{0, 1}, []flow.HopState{flow.HopUp, flow.HopUp}},
+		{"of one they wait, one has a trouble", []flow.Taking{trouble, crowd}, -1, -1, []uint16{1}, []flow.HopState{flow.HopDown, flow.HopUp}},
+		{"of one they wait, one owes an answer", []flow.Taking{suspect, crowd}, -1, -1, []uint16{1}, []flow.HopState{flow.HopUp, flow.HopUp}},
 		{"none", []flow.Taking{gone, suspect}, -1, -1, nil, []flow.HopState{flow.HopDown, flow.HopUp}},
 		{"one is drained", []flow.Taking{stands, stands}, 0, -1, []uint16{1}, []flow.HopState{flow.HopDrained, flow.HopUp}},
 		{"one is ejected", []flow.Taking{stands, stands}, -1, 0, []uint16{1, 0}, []flow.HopState{flow.HopEjected, flow.HopUp}},

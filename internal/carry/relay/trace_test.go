@@ -1,0 +1,68 @@
+package relay
+
+import (
+	"net"
+	"testing"
+
+	report "longhaul/internal/carry/flow"
+	"longhaul/test/nettest"
+)
+
+func TestTraceNamed(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, nil)
+	c, s := g.pair()
+	name := g.theOne("the flow is not open", func(s *report.Sample) bool { return s.State == "open" }).Name
+	traced := func() Traced {
+		t.Helper()
+		all := g.relay.TraceNamed(report.NamePrefix(prefixOf(name)), 2)
+		if len(all) != 1 || all[0].Name != name {
+			t.Fatalf("found %+v", all)
+		}
+		return all[0]
+	}
+	write(t, c, pattern(5000))
+	expect(t, s, pattern(5000))
+	var last Traced
+	nettest.Eventually(t, patience, func() bool {
+		last = traced()
+		return last.Part.BytesUp == 5000 && last.Part.Legs[target].BytesSent == 5000 && last.Part.Legs[target].Unacknowledged == 0
+	}, func() string { return "the bytes are not counted" })
+	part := last.Part
+	from := c.LocalAddr().(*net.TCPAddr).AddrPort()
+	if part.Tunnel != "t" || part.State != "open" || part.Client.AddrPort != from || part.Listen.AddrPort != g.addr || part.Target.AddrPort != addrOf(g.target) ||
+		part.Legs[client].Remote.AddrPort != from || part.Legs[client].Local.AddrPort != g.addr || part.Legs[target].Remote.AddrPort != addrOf(g.target) ||
+		part.Legs[target].CongestionWindow <= 0 || part.Legs[target].PeerWindow <= 0 || part.Legs[target].RTT <= 0 {
+		t.Errorf("the flow is traced as %+v", part)
+	}
+	if last.Before != nil || last.Behind != nil || part.Legs[client].Lane || part.Legs[target].Lane {
+		t.Error("a flow without a pair has other relays")
+	}
+	// The monitor has not seen it since: a trace does not make it look quiet.
+	if now := g.sampled()[last.ID]; now.Unchanged || !now.TargetLeg.Known {
+		t.Errorf("the next sample is %+v", now)
+	}
+	g.theOne("it does not fall quiet", func(s *report.Sample) bool { return s.Unchanged })
+	if leg := traced().Part.Legs[target]; leg.BytesSent != 5000 {
+		t.Errorf("of a quiet flow the trace is %+v", leg)
+	}
+	if now := g.sampled()[last.ID]; !now.Unchanged {
+		t.Error("a trace has woken a quiet flow")
+	}
+
+	other, _ := g.pair()
+	if all := g.relay.TraceNamed("", 5); len(all) != 2 {
+		t.Errorf("of two flows %d are found", len(all))
+	}
+	if all := g.relay.TraceNamed("", 1); len(all) != 1 {
+		t.Errorf("%d flows are found, want one at most", len(all))
+	}
+	reset(t, other)
+	reset(t, c)
+	g.relay.Close()
+	if all := g.relay.TraceNamed("", 5); len(all) > 0 {
+		t.Errorf("a closed relay has %+v", all)
+	}
+}
+
+func prefixOf(n report.Name) string { return n.String()[:8] }
