@@ -272,6 +272,7 @@ func TestCase113HubOfAChain(t *testing.T) {
 }
 
 // Case 114: longhaul check walks the chain, and says which part fails; the near relay's status says it too.
+// longhaul trace has the parts of all relays.
 func TestCase114CheckOfAChain(t *testing.T) {
 	t.Parallel()
 	c := newChain(t, 0)
@@ -292,6 +293,14 @@ func TestCase114CheckOfAChain(t *testing.T) {
 	if got := strings.Join(hops, ", "); r.State != integrity.Accepts || got != "hub 10.1.0.2:6000, far 10.2.0.2:6000, 127.0.0.1:7000" {
 		t.Errorf("%s, by way of %s: %s", r.State, got, r.Summary)
 	}
+	silent := hold(t, c.dial)
+	name := c.near.named(silent.LocalAddr().String()).Name.String()
+	for i, d := range c.relays() { // which asks those before it and behind it
+		if r := d.trace(name); len(r.Relays) != 3 || r.Here != i || len(r.Missing) > 0 {
+			t.Errorf("the trace of relay %d is %+v", i, r)
+		}
+	}
+	silent.release(t)
 	c.setDown("wan2", true)
 	nettest.Eventually(t, patience, func() bool {
 		u := c.near.status().tunnel("main").Usability

@@ -309,9 +309,7 @@ func (w *worker) openPaired(rt *route, o report.Open, until time.Duration, answe
 func (rt *route) notDialable(o report.Open) *report.Refusal {
 	d, to := &rt.tunnel.Dialable, o.Listen.Addr().Unmap()
 	switch original := rt.targets[0].original; {
-	case !original && rt.hops.Paired(): // the last relay of the chain has the range
-		return nil
-	case !original && o.Offset != rt.offset:
+	case !original && o.Offset != rt.offset && !rt.hops.Paired(): // else the last relay of the chain has the range
 		first := rt.tunnel.Forward[0]
 		return &report.Refusal{Reason: report.EndDenied, Err: fmt.Errorf("the client dialed the port that is number %d in the near relay's range, and forward of tunnel %s, %s, has %s; make the ranges equally long",
 			int(o.Offset)+1, rt.tunnel.Name, first, display.Plural(max(1, first.Ports), "port"))}
