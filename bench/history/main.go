@@ -35,7 +35,7 @@ func main() { kit.Command("history", run) }
 const (
 	maxAnswerTime = 200 * time.Millisecond // of any question, median
 	maxFileBytes  = 300e6                  // for each million records
-	maxCPUShare   = 0.02                   // of one core, for 1000 records a second
+	maxCPUShare   = 0.03                   // of one core, for 1000 records a second
 )
 
 // rate is the number of flows that end in a second, in batches of a relay's report.

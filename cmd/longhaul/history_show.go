@@ -127,7 +127,7 @@ func noSuchFlow(ctx context.Context, r *history.Reader, name flow.Name, tunnels 
 		holds = fmt.Sprintf("records of flows that ended %s", units.Period{From: extent.Oldest, To: extent.Newest})
 	}
 	return remedy.New(fmt.Errorf("no flow %v in %s, which has %s", name, r.Path(), holds),
-		"look at the other relays of its way; --file names another file")
+		"a flow that still runs has no record, but "+traceHint(name)+"; or look at the other relays of its way")
 }
 
 // showAll prints the records of a flow, with a line between them.

@@ -26,22 +26,25 @@ const (
 // late, until none ends in its time. Flows that wait meanwhile get lanes of flows that end.
 type admission struct {
 	most   int
+	first  int       // with which a link begins on the path as it is known; 0: the path counts no more
 	cutAt  time.Time // of the latest reduction
 	usedAt time.Time
 }
 
 // limit is how many may run now, on a path with a round trip without queues. running are those that do. A
-// link begins before it knows its round trip.
+// link begins before it knows its round trip, so this counts until handshakes have shown more.
 func (a *admission) limit(now time.Time, rtt time.Duration, running int) int {
 	first := min(max(firstLaneDials, int(2*rtt/firstDialEvery)), maxLaneDials)
-	if a.most == 0 || running == 0 && now.Sub(a.usedAt) > admissionRests {
-		a.most, a.usedAt = first, now
+	switch {
+	case a.most == 0, running == 0 && now.Sub(a.usedAt) > admissionRests:
+		a.most, a.first, a.usedAt = firstLaneDials, first, now
+	case a.first != 0:
+		a.first = first
 	}
-	if a.cutAt.IsZero() {
-		a.most = max(a.most, first)
-	}
-	return a.most
+	return a.limitNow()
 }
+
+func (a *admission) limitNow() int { return max(a.most, a.first) }
 
 // ended takes the news of a handshake with the time that it took beyond its round trips. running
 // are those that ran at the same time.
@@ -51,8 +54,8 @@ func (a *admission) ended(began, now time.Time, late time.Duration, running int)
 	case late > shrinksBeyond && began.After(a.cutAt):
 		// Once for all that ran then, and to no less than a half.
 		share := max(growsWithin.Seconds()/late.Seconds(), 0.5)
-		a.most, a.cutAt = max(int(share*float64(a.most)), leastLaneDials), now
-	case late <= growsWithin && 2*running >= a.most:
-		a.most = min(a.most+1, maxLaneDials)
+		a.most, a.first, a.cutAt = max(int(share*float64(a.limitNow())), leastLaneDials), 0, now
+	case late <= growsWithin && 2*running >= a.limitNow():
+		a.most = min(a.limitNow()+1, maxLaneDials)
 	}
 }

@@ -53,7 +53,7 @@ func TestAdmission(t *testing.T) {
 				a.ended(first.began, now, now.Sub(first.began)-3*test.rtt, len(running))
 				running = running[1:]
 				if done++; done > 4000 {
-					least, most = min(least, a.most), max(most, a.most)
+					least, most = min(least, a.limitNow()), max(most, a.limitNow())
 				}
 			}
 			if least < test.least || most > test.most {
@@ -92,9 +92,12 @@ func TestAdmissionBegins(t *testing.T) {
 	var known, unknown admission
 	want := known.limit(now, rtt, 0)
 	unknown.limit(now, 0, 0)
-	if got := unknown.limit(now.Add(time.Second), rtt, 0); got != want {
-		t.Errorf("%d run once the round trip is known, want %d", got, want)
+	for of, want := range map[time.Duration]int{rtt: want, 2 * rtt: 2 * min(want, maxLaneDials/2), 0: firstLaneDials} {
+		if got := unknown.limit(now.Add(time.Second), of, 0); got != want {
+			t.Errorf("%d run once the round trip is known as %v, want %d", got, of, want)
+		}
 	}
+	unknown.limit(now.Add(time.Second), rtt, 0)
 	began := now.Add(time.Second)
 	unknown.ended(began, began.Add(time.Minute), time.Minute, 1)
 	if got := unknown.limit(began.Add(time.Minute), rtt, 1); got != want/2 {

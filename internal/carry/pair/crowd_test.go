@@ -9,6 +9,7 @@ import (
 
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/words/units"
 	"longhaul/test/nettest"
 )
 
@@ -93,6 +94,11 @@ func TestCrowdIsAdmitted(t *testing.T) {
 	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.deadline = 5 * time.Minute })
 	s.serve(echo)
 	s.awaitWarm(2)
+	const first = 64                                 // handshakes at once, on a path without delay
+	nettest.Eventually(t, time.Minute, func() bool { // which the near relay has found out, whatever else runs
+		rtt := s.session().RTT
+		return rtt > 0 && rtt < units.Seconds(first*time.Millisecond/2)
+	}, s.dump)
 	release := s.path.keep(preface.Lane)
 	const flows = 256
 	clients := make([]*net.TCPConn, flows)
@@ -102,7 +108,6 @@ func TestCrowdIsAdmitted(t *testing.T) {
 		_, err := clients[i].Write(make([]byte, 16<<10))
 		nettest.Must(t, err)
 	}
-	const first = 64 // handshakes at once, on a path without delay
 	nettest.Eventually(t, 30*time.Second, func() bool {
 		st := s.session() // of the first to come all may go ahead: they rest
 		return st.FlowsResuming+st.FlowsParked >= flows-2*s.way.Warm && len(s.path.of(preface.Lane)) >= first

@@ -53,6 +53,7 @@ func lookAtRelays(t *testing.T, flows int, atUpdates func(t *testing.T, p *brows
 			document.querySelectorAll('.tile b')[2].textContent.replace(/\D/g, '') >= ` + fmt.Sprint(flows) + " && /[1-9].*b\\/s/.test(document.querySelectorAll('.tile b')[0].textContent)", 5},
 		{"/flows", "", "document.querySelectorAll('tbody tr').length === 30 && / flows, page 1 of (\\d+)/.exec(document.querySelector('.found').textContent)?.[1] >= " + fmt.Sprint(flows/30), 5},
 		{"/flows?tunnel=replication", first, shown(".chain", "this relay") + " && " + shown(".chain", "ms") + " && " + shown(".facts", "b/s") + " && document.querySelector('canvas')", 3},
+		{"/flows?tunnel=sessions", first, shown(".facts a", "-4") + " && " + shown(".facts", "site-b"), 3},
 		{"/tunnels/to-site-b", "", shown(".chain", "10.20.20.10:6000") + " && " + shown(".verdict", "intact") + " && !document.querySelector('.node.bad') && document.querySelectorAll('canvas').length === 2", 3},
 		{"/pairs", "", shown("tbody th", "site-b") + " && " + shown("tbody th", "near end here, to 10.") + " && document.querySelector('td[data-label=State] span')?.textContent === 'up' && " +
 			"[...document.querySelectorAll('td[data-label=Busy]')].some((e) => e.textContent === '" + fmt.Sprint(flows/40) + "') && /^\\d{2,3}(\\.\\d)? ms$/.test(document.querySelector('td[data-label=RTT]').textContent)", 3},

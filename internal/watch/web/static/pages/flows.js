@@ -62,7 +62,7 @@ export default function flows(content, frame) {
     onsort: (name) => change({ sort: shown.sort === '-' + name ? name : '-' + name }),
   });
   const found = h('span', { class: 'found' });
-  const ended = h('a', {}, 'Look for this name among flows that have ended');
+  const ended = h('a', { hidden: true }, 'Look for this name among flows that have ended');
   const previous = h('button', { type: 'button', onclick: () => change({ page: String(Number(shown.page) - 1) }) }, '‹ Previous');
   const next = h('button', { type: 'button', onclick: () => change({ page: String(Number(shown.page) + 1) }) }, 'Next ›');
   content.append(
