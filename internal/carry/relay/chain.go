@@ -217,5 +217,20 @@ func stateOfHalves(far, near string) string {
 	return near
 }
 
+// jointMemory is the memory of a joint's two sockets, in bytes. Their queues have a bound of their own.
+func (f *flow) jointMemory() (held int64) {
+	if !f.joined() {
+		return 0
+	}
+	for _, half := range [...]report.Carried{f.chain.from, f.paired.carrier} {
+		half.Inspect(func(leg, _ int, _ report.Counters) {
+			if m, ok := socketMemory(leg); ok {
+				held += m.held()
+			}
+		})
+	}
+	return held
+}
+
 // joined reports whether both halves of a flow have carriers that move its bytes.
 func (f *flow) joined() bool { return f.chain != nil && f.carried() && f.chain.answer == nil }

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -253,6 +254,26 @@ func TestChainIsCut(t *testing.T) {
 	if n := len(h.flows.all()); n != 1 {
 		t.Errorf("%d records of one flow", n)
 	}
+}
+
+// TestChainMemory holds that what waits in a joint counts as the flow's.
+func TestChainMemory(t *testing.T) {
+	h := newHubRig(t, func(o *rigOptions) { o.MemoryLimitBytes = 1 << 30 })
+	far, near := h.joined()
+	n, err := unix.Write(near.leg, make([]byte, 100<<10))
+	nettest.Must(t, err)
+	nettest.Eventually(t, patience, func() bool {
+		h.relay.SetMemoryLimit(1 << 30)
+		h.turn()
+		return h.relay.Snapshot().Memory.UsedBytes >= int64(n)
+	}, func() string {
+		return fmt.Sprintf("%d bytes wait, and the relay counts %+v", n, h.relay.Snapshot().Memory)
+	})
+	for _, f := range []*carriedFlow{far.carriedFlow, near} {
+		f.close()
+		f.ended(report.End{Reason: report.EndClean})
+	}
+	h.expectReason(report.EndClean)
 }
 
 // TestChainEnds holds that a flow has the first cause of its halves, and whose word it is.

@@ -247,6 +247,7 @@ func (w *worker) weigh(f *flow) (held, queues int64) {
 			}
 		}
 	})
+	held += f.jointMemory()
 	f.source.held.add(held-r.held, queues-r.queues)
 	f.route.state.held.add(held-r.held, queues-r.queues)
 	r.held, r.queues = held, queues
@@ -329,7 +330,7 @@ func (f *flow) memory() (held, queues int64) {
 			}
 		}
 	})
-	return held, queues
+	return held + f.jointMemory(), queues
 }
 
 // bound limits each queue of the flow to room bytes above its current content.
