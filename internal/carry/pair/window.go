@@ -1,6 +1,9 @@
 package pair
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 const (
 	limitStart = 512 << 10
@@ -72,5 +75,5 @@ func (w *window) size(now stamp, rounds, open float64, rtt time.Duration) int {
 		open *= growRounds
 	}
 	trips := max(rounds*rtt.Seconds(), windowLeast.Seconds())
-	return int(max(trips*w.rate(), open, limitStart))
+	return int(min(max(trips*w.rate(), open, limitStart), math.MaxInt32/2)) // twice TCP's largest window is less
 }

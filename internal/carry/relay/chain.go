@@ -72,7 +72,12 @@ func (w *worker) makeJoint(ctx context.Context, slot, gen uint32) bool {
 	if err != nil && ctx.Err() != nil {
 		return true // OpenPaired sees that too
 	}
-	return w.post(func() { w.jointMade(slot, gen, dialed, accepted, err) })
+	posted := w.post(func() { w.jointMade(slot, gen, dialed, accepted, err) })
+	if !posted && err == nil {
+		closeFD(dialed)
+		closeFD(accepted)
+	}
+	return posted
 }
 
 // jointMade offers a flow that has its joint to the next relays.
@@ -180,16 +185,32 @@ func (w *worker) endChain(f *flow) {
 	}
 }
 
-// unchain makes a flow that waits for a next relay one that is dialed for here, after a reload.
-func (w *worker) unchain(f *flow) {
+// unchain makes a flow that waits for a next relay one that is dialed for here, after a reload. It returns
+// false if the tunnel, as it is now, does not dial for the flow, which has ended then.
+func (w *worker) unchain(f *flow) bool {
 	c := f.chain
+	rt, err := w.relay.farRoute(*c.open)
+	if err == nil {
+		if refused := rt.notDialable(*c.open); refused != nil {
+			err = refused
+		}
+	}
+	var refused *report.Refusal
+	if errors.As(err, &refused) {
+		w.abort(f, refused.Reason, refused.Err)
+		return false
+	}
 	closeFD(c.fd)
 	closeFD(int(f.legs[client].fd))
-	f.legs[client].fd = -1
+	f.route, f.legs[client] = rt, leg{fd: -1}
 	f.paired = &paired{carrier: c.from, leg: target, client: c.limit, answer: c.answer, peer: c.peer}
 	f.opening.within = max(c.until-w.now, time.Millisecond)
 	f.chain = nil
+	return true
 }
+
+// asked reports whether a near relay waits for the target of a flow that goes on to another relay.
+func (f *flow) asked() bool { return f != nil && f.chain != nil && f.chain.answer != nil }
 
 // with adds the figures of the far half, which has its target, to those of the near half.
 func (c *chain) with(near report.Figures) report.Figures {

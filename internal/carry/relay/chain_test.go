@@ -204,6 +204,42 @@ func TestChainIsRefused(t *testing.T) {
 
 // TestChainGivesUp holds that a near relay which waits no more ends the flow at the next relay, and that one
 // whose time is over gets the next relay's word.
+// TestChainWithoutAsker holds that a near relay which gives up at any moment, or asks for no time, stops no
+// event loop.
+func TestChainWithoutAsker(t *testing.T) {
+	h := newHubRig(t, nil)
+	h.next.down.Store(true)
+	for i := range 200 {
+		far := h.ask(atNear, time.Duration(i%2)*patience)
+		far.cancel()
+		_ = refusal(t, h.result(far))
+		select { // it may have come as far as the next relay
+		case near := <-h.next.flows:
+			near.close()
+		default:
+		}
+	}
+	_ = h.relay.Snapshot() // which asks each loop
+}
+
+// TestChainNextIsLate holds that the hub gives a flow up for which the next relay never answers.
+func TestChainNextIsLate(t *testing.T) {
+	h := newHubRig(t, nil)
+	far := h.ask(atNear, 50*time.Millisecond)
+	select {
+	case near := <-h.next.flows:
+		t.Cleanup(near.close)
+		if err := h.result(far); refusal(t, err) != report.EndTargetUnreached {
+			t.Errorf("the near relay gets %v", err)
+		}
+		near.expectResets(t, report.EndTargetUnreached)
+	case err := <-far.answer: // its time was over before the joint was made
+		if refusal(t, err) != report.EndTargetUnreached {
+			t.Errorf("the near relay gets %v", err)
+		}
+	}
+}
+
 func TestChainGivesUp(t *testing.T) {
 	h := newHubRig(t, nil)
 	far := h.ask(atNear, patience)

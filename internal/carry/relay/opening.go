@@ -100,10 +100,9 @@ func (w *worker) readHeader(f *flow) {
 func (w *worker) startDialing(f *flow) {
 	switch {
 	case !f.route.hops.Paired():
-		if f.chain != nil {
-			w.unchain(f)
+		if f.chain == nil || w.unchain(f) {
+			w.dialTarget(f)
 		}
-		w.dialTarget(f)
 	case len(f.route.targets) == 1:
 		w.carry(f, 0)
 	default:

@@ -175,7 +175,7 @@ func (r *Relay) OpenPaired(ctx context.Context, o report.Open) (report.Target, e
 		return report.Target{}, err
 	}
 	w := slices.MinFunc(*r.loops.Load(), func(a, b *worker) int { return cmp.Compare(a.load.Load(), b.load.Load()) })
-	answers := make(chan pairAnswer, 1)
+	answers := make(chan pairAnswer, 2) // the word that a joint is wanted, and the result: the loop never waits
 	ended := &report.Refusal{Reason: report.EndDrain, Err: report.ErrDialCut}
 	var until time.Duration
 	if at, bounded := ctx.Deadline(); bounded {
@@ -195,7 +195,18 @@ func (r *Relay) OpenPaired(ctx context.Context, o report.Open) (report.Target, e
 		waits := false
 		w.do(func() { waits = began && w.askerGone(ctx, w.lookup(slot, gen)) })
 		if waits {
-			return <-answers, true
+			late := time.NewTimer(nextPatience)
+			defer late.Stop()
+			select {
+			case a = <-answers:
+				return a, true
+			case <-late.C:
+			}
+			w.do(func() {
+				if f := w.lookup(slot, gen); f.asked() {
+					w.abort(f, report.EndTargetUnreached, errNextLate)
+				}
+			})
 		}
 		select {
 		case a = <-answers:
@@ -222,12 +233,18 @@ func (r *Relay) OpenPaired(ctx context.Context, o report.Open) (report.Target, e
 	return report.Target{}, a.refused
 }
 
+// nextPatience is how much longer a hub waits for the next relay's reason than the near relay waits for a
+// target: a round trip of most paths.
+const nextPatience = time.Second
+
+var errNextLate = errors.New("the next relay has not answered in time")
+
 // askerGone ends a flow whose near relay waits for a target no more. It returns true if an answer comes
 // nevertheless: the next relay of a chain has the same deadline, and says why it has no target.
 func (w *worker) askerGone(ctx context.Context, f *flow) (waits bool) {
 	switch {
 	case f == nil:
-	case f.chain != nil && f.chain.answer != nil:
+	case f.asked():
 		if f.chain.fd >= 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return true
 		}
