@@ -16,6 +16,7 @@ import (
 	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/watch/monitor/history/report"
 	"longhaul/internal/words/display"
+	"longhaul/internal/words/printable"
 	"longhaul/internal/words/remedy"
 	"longhaul/internal/words/units"
 )
@@ -87,7 +88,11 @@ identifier.`,
 			slices.Reverse(records) // the first one first
 			tunnels := s.tunnelsWith(name)
 			if len(records) == 0 {
-				return noSuchFlow(ctx, r, name, tunnels)
+				err := noSuchFlow(ctx, r, name, tunnels)
+				if uniqueID != "" {
+					err = fmt.Errorf("%q, in which case counts, stands for %v: %w", printable.String(uniqueID), name, err)
+				}
+				return err
 			}
 			if err := showAll(env, r, records, asJSON); err != nil {
 				return err
