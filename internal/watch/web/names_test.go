@@ -106,7 +106,7 @@ func TestNamesOnPages(t *testing.T) {
 		browser.Eval[any](p, fmt.Sprintf("{ const e = document.querySelector('input[type=search]'); e.value = %q; e.dispatchEvent(new Event('change')) }", text))
 	}
 	enter("5f3a")
-	p.Becomes("document.querySelector('.notice')?.textContent.includes('is no name of a flow: it has 32 hexadecimal digits')")
+	p.Becomes("document.querySelector('.notice')?.textContent.includes('is no name of a flow: a name has 32 hexadecimal digits')")
 	p.Problems() // the browser reports the refusal
 	enter("")
 	p.Becomes(rows(20) + " && !document.querySelector('.notice') && document.querySelectorAll('.filters .field:not([hidden])').length === 5")
