@@ -216,7 +216,7 @@ func (c *crowd) refuse(began time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.ending.Err() != nil:
+	case over(c.ending):
 	case c.crowdOptions.refused != nil:
 		c.crowdOptions.refused(began, err)
 	default:

@@ -293,7 +293,7 @@ func (s *soaking) tryRefused(ctx context.Context, _ *rand.Rand) error {
 		conn, err := s.w.Host("host-a").DialTCP(ctx, at, patience)
 		if err != nil {
 			// The reset may come before the program has looked at its connection.
-			if ctx.Err() == nil && !errors.Is(err, unix.ECONNRESET) {
+			if !over(ctx) && !errors.Is(err, unix.ECONNRESET) {
 				s.refused(began, err)
 			}
 			continue
@@ -301,7 +301,7 @@ func (s *soaking) tryRefused(ctx context.Context, _ *rand.Rand) error {
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
 		_ = conn.SetDeadline(began.Add(2 * patience))
 		n, err := conn.Read(make([]byte, 1))
-		if ctx.Err() == nil && (n > 0 || err == io.EOF || errors.Is(err, os.ErrDeadlineExceeded)) {
+		if !over(ctx) && (n > 0 || err == io.EOF || errors.Is(err, os.ErrDeadlineExceeded)) {
 			s.mu.Lock()
 			s.breaks(ruleRefuse, "%d bytes, %v", n, err)
 			s.mu.Unlock()
@@ -310,6 +310,12 @@ func (s *soaking) tryRefused(ctx context.Context, _ *rand.Rand) error {
 		conn.Close()
 	}
 	return nil
+}
+
+// over reports whether the time of ctx is over. A dial may say so a moment before ctx does.
+func over(ctx context.Context) bool {
+	until, bounded := ctx.Deadline()
+	return ctx.Err() != nil || bounded && !time.Now().Before(until)
 }
 
 // left waits until the relays have no flows any more.

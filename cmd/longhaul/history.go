@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/find/doctor"
@@ -32,6 +33,7 @@ type historySelection struct {
 	file, since, until, tunnel, cause, minBytes, flow string
 	relay                                             relayChoice
 	now                                               time.Time
+	flags                                             *pflag.FlagSet
 	running                                           []runningFlow // of the relay, if it was asked
 }
 
@@ -48,6 +50,7 @@ func (s *historySelection) addFile(cmd *cobra.Command) {
 
 func (s *historySelection) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
+	s.flags = flags
 	s.addFile(cmd)
 	flags.StringVar(&s.since, "since", "", "flows that ended at `TIME` or later: 24h (ago), 2026-11-20, 14:30")
 	flags.StringVar(&s.until, "until", "", "flows that ended before `TIME`; a date is the end of the day")
@@ -73,6 +76,9 @@ func (s *historySelection) query() (q history.Query, err error) {
 		if q.Name, err = flow.ParseName(s.flow); err != nil {
 			return q, usageError(err)
 		}
+	}
+	if s.flow == "" && s.flags.Changed("flow") {
+		return q, usageError(remedy.New(errors.New("missing name of a flow"), "give --flow a name, or leave it out"))
 	}
 	q.MinBytes, err = parseMinBytes(s.minBytes)
 	return q, err

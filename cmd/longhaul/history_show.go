@@ -16,6 +16,7 @@ import (
 	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/watch/monitor/history/report"
 	"longhaul/internal/words/display"
+	"longhaul/internal/words/printable"
 	"longhaul/internal/words/remedy"
 	"longhaul/internal/words/units"
 )
@@ -87,7 +88,7 @@ identifier.`,
 			slices.Reverse(records) // the first one first
 			tunnels := s.tunnelsWith(name)
 			if len(records) == 0 {
-				return noSuchFlow(ctx, r, name, tunnels)
+				return noSuchFlow(ctx, r, name, uniqueID, tunnels)
 			}
 			if err := showAll(env, r, records, asJSON); err != nil {
 				return err
@@ -113,8 +114,8 @@ func (s *historySelection) tunnelsWith(name flow.Name) (tunnels []string) {
 
 func traceHint(name flow.Name) string { return fmt.Sprintf("longhaul trace %v shows it", name) }
 
-// noSuchFlow is the error for a name without a record.
-func noSuchFlow(ctx context.Context, r *history.Reader, name flow.Name, tunnels []string) error {
+// noSuchFlow is the error for a name without a record, or for a proxy's identifier that stands for it.
+func noSuchFlow(ctx context.Context, r *history.Reader, name flow.Name, uniqueID string, tunnels []string) error {
 	if len(tunnels) > 0 {
 		return remedy.New(fmt.Errorf("the flow %v runs still, in the tunnel %s: it gets a record when it ends", name, joinWords(tunnels)), traceHint(name))
 	}
@@ -126,8 +127,12 @@ func noSuchFlow(ctx context.Context, r *history.Reader, name flow.Name, tunnels 
 	if extent.Records > 0 {
 		holds = fmt.Sprintf("records of flows that ended %s", units.Period{From: extent.Oldest, To: extent.Newest})
 	}
-	return remedy.New(fmt.Errorf("no flow %v in %s, which has %s", name, r.Path(), holds),
-		"a flow that still runs has no record, but "+traceHint(name)+"; or look at the other relays of its way")
+	asked, hint := name.String(), "a flow that still runs has no record, but "+traceHint(name)+"; or look at the other relays of its way"
+	if uniqueID != "" {
+		asked = fmt.Sprintf("with the identifier %q", printable.String(uniqueID))
+		hint = "capitals and small letters of an identifier differ; " + hint
+	}
+	return remedy.New(fmt.Errorf("no flow %s in %s, which has %s", asked, r.Path(), holds), hint)
 }
 
 // showAll prints the records of a flow, with a line between them.

@@ -69,7 +69,7 @@ var wanted = strings.Fields(`tun veth dummy
 	sch_fq sch_codel sch_fq_codel sch_pie sch_netem sch_tbf sch_ingress cls_bpf cls_matchall cls_u32 act_bpf act_gact act_mirred
 	tcp_bbr tcp_hybla tcp_illinois tcp_htcp tcp_vegas tcp_westwood tcp_dctcp
 	inet_diag tcp_diag unix_diag af_packet ipv6
-	nf_tables nft_tproxy nft_socket nft_ct nf_tproxy_ipv4 nf_tproxy_ipv6 nft_fib_inet nft_objref nft_counter nft_chain_nat nft_masq nft_reject_inet tls
+	nf_tables nft_tproxy nft_socket nft_ct nf_tproxy_ipv4 nf_tproxy_ipv6 nft_fib_inet nft_limit nft_objref nft_counter nft_chain_nat nft_masq nft_reject_inet tls
 	bridge ip_vs ip_vs_mh ip_vs_sh`)
 
 // checks returns those of the planned checks that run on a kernel.

@@ -43,7 +43,7 @@ func ParseName(s string) (Name, error) {
 	}
 	b, err := hex.DecodeString(digits)
 	if err != nil || len(b) != len(Name{}) {
-		return Name{}, fmt.Errorf("%q is no name of a flow: it has 32 hexadecimal digits, such as %s", strings.ToValidUTF8(s, "?"), Name{0x5f, 0x3a})
+		return Name{}, fmt.Errorf("%q is no name of a flow: a name has 32 hexadecimal digits, such as %s", strings.ToValidUTF8(s, "?"), Name{0x5f, 0x3a})
 	}
 	return Name(b), nil
 }

@@ -158,7 +158,7 @@ func ParseNamePrefix(s string) (NamePrefix, error) {
 		case c >= 'A' && c <= 'F':
 			c += 'a' - 'A'
 		case !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f'):
-			return "", fmt.Errorf("%q is no name of a flow: it has hexadecimal digits only", printable.String(s))
+			return "", fmt.Errorf("%q is no name of a flow: a name has hexadecimal digits only", printable.String(s))
 		}
 		digits = append(digits, c)
 	}

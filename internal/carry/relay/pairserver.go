@@ -287,11 +287,16 @@ func gaveUp(ctx context.Context) report.EndReason {
 // is refused.
 func (w *worker) openPaired(rt *route, o report.Open, until time.Duration, answers chan<- pairAnswer) (slot, gen uint32, began bool) {
 	var e entry
-	refused := rt.notDialable(o)
-	if refused != nil {
-		rt.state.denied.Add(1)
-	} else {
+	refused, check := rt.notDialable(o), !o.Client.IsValid()
+	switch {
+	case refused == nil:
 		e, refused = w.enterFor(rt, o.Client.Addr(), o.Share)
+	case !check:
+		rt.state.denied.Add(1)
+	}
+	if refused != nil && check {
+		answers <- pairAnswer{refused: refused} // nobody was turned away
+		return 0, 0, false
 	}
 	if refused != nil {
 		w.recordRefusal(rt, report.Record{Name: o.Name, Peer: o.Peer, Client: report.Address{AddrPort: o.Client}, Listen: report.Address{AddrPort: o.Listen},
@@ -300,7 +305,7 @@ func (w *worker) openPaired(rt *route, o report.Open, until time.Duration, answe
 		return 0, 0, false
 	}
 	f := w.begin(rt, e.share, o.Client)
-	f.listen, f.isIntegrity = o.Listen, !o.Client.IsValid()
+	f.listen, f.isIntegrity = o.Listen, check
 	if f.isIntegrity {
 		rt.state.integrity.total.Add(1)
 	}
@@ -328,7 +333,7 @@ func (rt *route) notDialable(o report.Open) *report.Refusal {
 	switch original := rt.targets[0].original; {
 	case !original && o.Offset != rt.offset && !rt.hops.Paired(): // else the last relay of the chain has the range
 		first := rt.tunnel.Forward[0]
-		return &report.Refusal{Reason: report.EndDenied, Err: fmt.Errorf("the client dialed the port that is number %d in the near relay's range, and forward of tunnel %s, %s, has %s; make the ranges equally long",
+		return &report.Refusal{Reason: report.EndDenied, Err: fmt.Errorf("the port is number %d in the near relay's range, and forward of tunnel %s, %s, has %s; make the ranges equally long",
 			int(o.Offset)+1, rt.tunnel.Name, first, display.Plural(max(1, first.Ports), "port"))}
 	case !original:
 		return nil

@@ -79,7 +79,7 @@ func TestFarRange(t *testing.T) {
 	}
 	stays := expectTarget(1)
 	expectTarget(0).end(report.End{Reason: report.EndClean})
-	const number = "the client dialed the port that is number 3 in the near relay's range, and forward of tunnel t, "
+	const number = "the port is number 3 in the near relay's range, and forward of tunnel t, "
 	expectRefused(2, number+tunnels[0].Forward[0].String()+", has 2 ports; make the ranges equally long")
 	expectRefused(65535, "number 65536 in the near relay's range")
 

@@ -102,6 +102,9 @@ func (p *pairs) checkHop(ctx context.Context, tunnel string, near *nearTunnel, h
 			text += fmt.Sprintf("that of %s with %s, and ", chain.Hops[i].Host, chain.Hops[i+1].Host)
 		}
 		text += chain.Hops[n-1].Address.String() + " accepts"
+		if hop.options.Ports > 1 {
+			text += fmt.Sprintf(", the first of %d ports", hop.options.Ports)
+		}
 	} else {
 		text += "each flow has a target of its own"
 	}
@@ -152,6 +155,8 @@ func addProbed(c *integrity.Chain, peer string, found probed) {
 		case end == flow.EndPairDown, end == flow.EndNoLocalPort:
 			c.Fault.Text = fmt.Sprintf("the session with %s stands, but no flow reaches it: %s", peer, detail)
 			c.Fault.Hint = "check the way from this host to the far relay: each of paths, local ports, firewalls"
+		case end == flow.EndLoop && found.byPeer:
+			c.Fault.Hint = "correct pair or forward at one of the relays: the chain leads back to a relay that it has passed"
 		case end == flow.EndNoHop:
 			c.Fault.Hint = "look at the far tunnel with longhaul status there: is it drained, or is its target down?"
 		}

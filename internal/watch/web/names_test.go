@@ -91,8 +91,9 @@ func TestNamesOnPages(t *testing.T) {
 
 	// A name that no flow has now may be that of one that has ended.
 	p.Go("/flows?q=" + webfake.Name(2000).String())
-	p.Becomes("document.querySelector('.pages a:not([hidden])')")
+	p.Becomes("document.querySelector('.pages a:not([hidden])')?.getAttribute('href') === '/transfers?name=" + webfake.Name(2000).String() + "'")
 	browser.Eval[any](p, "document.querySelector('.pages a').click()")
+	p.Becomes("location.pathname === '/transfers' && document.querySelector('h1').textContent === 'Transfers'")
 	p.Becomes(rows(2) + " && document.querySelector('input[type=search]').value === '" + webfake.Name(2000).String() + "'")
 	p.Becomes("document.querySelectorAll('.filters .field:not([hidden])').length === 3")
 	problems := append(p.Problems(), p.Audit()...)
@@ -106,7 +107,7 @@ func TestNamesOnPages(t *testing.T) {
 		browser.Eval[any](p, fmt.Sprintf("{ const e = document.querySelector('input[type=search]'); e.value = %q; e.dispatchEvent(new Event('change')) }", text))
 	}
 	enter("5f3a")
-	p.Becomes("document.querySelector('.notice')?.textContent.includes('is no name of a flow: it has 32 hexadecimal digits')")
+	p.Becomes("document.querySelector('.notice')?.textContent.includes('is no name of a flow: a name has 32 hexadecimal digits')")
 	p.Problems() // the browser reports the refusal
 	enter("")
 	p.Becomes(rows(20) + " && !document.querySelector('.notice') && document.querySelectorAll('.filters .field:not([hidden])').length === 5")

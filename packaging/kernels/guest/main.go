@@ -77,15 +77,22 @@ func mounts() error {
 		{"/etc/passwd", "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/nonexistent:/bin/sh\n"},
 		{"/etc/group", "root:x:0:\nnogroup:x:65534:\n"},
 		{"/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"},
-		{"/etc/resolv.conf", ""}, // no name server: names fail at once
+		{"/etc/resolv.conf", ""},                      // no name server: names fail at once
+		{"/etc/protocols", "tcp 6 TCP\nudp 17 UDP\n"}, // which ip rule reads
 		{"/etc/nsswitch.conf", "hosts: files\npasswd: files\n"},
 	} {
 		if err := os.WriteFile(file.name, []byte(file.text), 0o644); err != nil {
 			return err
 		}
 	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: descriptors, Max: descriptors}); err != nil {
+		return os.NewSyscallError("setrlimit", err)
+	}
 	return syscall.Sethostname([]byte("guest"))
 }
+
+// descriptors is how many a program in the guest may have, as under systemd: tests of bounds need thousands.
+const descriptors = 512 << 10
 
 func work() error {
 	var name unix.Utsname

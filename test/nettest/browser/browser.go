@@ -131,10 +131,13 @@ func (p *Page) Elsewhere() []string {
 	return slices.DeleteFunc(slices.Clone(p.requests), func(url string) bool { return strings.HasPrefix(url, p.base) || strings.HasPrefix(url, "data:") })
 }
 
-// Go opens a path.
+// Go opens a path in a new document. Chromedp alone may return while the old one is still there: it takes
+// the late event of a pushState for the end of the navigation.
 func (p *Page) Go(path string) {
 	p.t.Helper()
+	Eval[any](p, "{ window.left = true }")
 	p.check(chromedp.Do(p.ctx, chromedp.Navigate(p.base+path)))
+	p.Becomes("!window.left && document.readyState === 'complete'")
 }
 
 // Size sets the size of the viewport.

@@ -16,6 +16,7 @@ func WriteRecord(w io.Writer, r *monitor.Record) {
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-12s "+format+"\n", append([]any{name}, args...)...)
 	}
+	folded := func(name, text string) { row(name, "%s", display.Fold(text, screenWidth, 13)) }
 	if r.ID != 0 {
 		row("record", "%d", r.ID)
 	}
@@ -48,7 +49,7 @@ func WriteRecord(w io.Writer, r *monitor.Record) {
 	if r.Error != "" {
 		reason += ": " + r.Error
 	}
-	row("why", "%s", reason)
+	folded("why", reason)
 	row("moved", "%s up, %s down", bytesText(r.BytesUp), bytesText(r.BytesDown))
 	if g := r.GoodputBps(); g > 0 {
 		row("goodput", "%s, both directions over the whole time", display.Rate(g))
@@ -64,7 +65,7 @@ func WriteRecord(w io.Writer, r *monitor.Record) {
 		of   *flow.LegRecord
 	}{{"client leg", &r.ClientLeg}, {"target leg", &r.TargetLeg}} {
 		if text := legText(leg.of); text != "" {
-			row(leg.name, "%s", text)
+			folded(leg.name, text)
 		}
 	}
 	for _, direction := range []struct {
@@ -101,7 +102,7 @@ func legText(l *flow.LegRecord) string {
 	if l.BytesSent >= 0 {
 		text := "sent " + bytesText(l.BytesSent)
 		if l.BytesRetransmitted >= 0 && l.BytesSent > 0 {
-			text += fmt.Sprintf(", %.2g %% retransmitted", 100*float64(l.BytesRetransmitted)/float64(l.BytesSent))
+			text += ", " + display.Share(float64(l.BytesRetransmitted)/float64(l.BytesSent)) + " retransmitted"
 		}
 		parts = append(parts, text)
 	}

@@ -36,6 +36,8 @@ func TestTextsFitTheScreen(t *testing.T) {
 		records[i].Hop = ""
 		WriteRecord(&out, &records[i])
 	}
+	leg := flow.LegRecord{Side: "wan", CongestionControl: "longhaul", RTT: units.Seconds(123456 * time.Microsecond), MinRTT: units.Seconds(100123 * time.Microsecond), BytesSent: 345e9, BytesRetransmitted: 1e5}
+	WriteRecord(&out, &monitor.Record{EndedBy: "client", Error: strings.Repeat("it was reset ", 12), Record: flow.Record{Reason: "client-reset", ClientLeg: leg, TargetLeg: leg}})
 	var c history.Comparison
 	for i := range 30 {
 		c.Before.TransferTime.Bins = append(c.Before.TransferTime.Bins, history.Bin{From: float64(i), To: float64(i + 1), Count: int64(i)})
@@ -56,7 +58,7 @@ func TestTextsFitTheScreen(t *testing.T) {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
-	for _, want := range []string{"123 times as fast", "from hourly summaries", "MEDIAN TIME"} {
+	for _, want := range []string{"123 times as fast", "from hourly summaries", "MEDIAN TIME", "<.1% retransmitted\n", "reset it\n             was reset"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not there:\n%s", want, out.String())
 		}
