@@ -81,8 +81,9 @@ func TestTraceOfOneRelay(t *testing.T) {
 		if len(r.Relays) != 1 || len(r.Missing) != 1 || !strings.Contains(r.Missing[0], "the session with "+peer+" is down") {
 			t.Errorf("%s: %+v", peer, r)
 		}
-		if text := d.traceText(t, id.String()); !strings.Contains(text, "missing: the session with "+peer+" is down") {
-			t.Errorf("nothing is said to be missing:\n%s", text)
+		if text := d.traceText(t, id.String()); !strings.Contains(text, "missing: the session with "+peer+" is down") ||
+			!strings.Contains(text, map[string]string{"far": "here, far", "near": "near, here"}[peer]) {
+			t.Errorf("nothing is said to be missing, or the other relay has no name:\n%s", text)
 		}
 	}
 	if out, status := command(t, "trace", flow.NewName().String(), "--control-socket", p.near.socket()); status != 1 || !strings.Contains(out, "longhaul history show") {

@@ -22,6 +22,15 @@ type Tracer interface {
 	Trace(ctx context.Context) (Trace, error)
 }
 
+// SessionDownError says that the other relay cannot be asked: there is no session with it.
+type SessionDownError struct {
+	Peer string
+}
+
+func (e *SessionDownError) Error() string {
+	return "the session with " + e.Peer + " is down: its part is missing"
+}
+
 // Trace is a flow at one moment as the relays that carry it see it. Relays pass it to each other as JSON,
 // and ignore members that they do not know.
 type Trace struct {
@@ -54,6 +63,7 @@ type TraceRelay struct {
 // TraceLeg is a connection of a flow as this relay, its sender, sees it. Unknown counts are negative.
 type TraceLeg struct {
 	Lane               bool          `json:"lane,omitempty"` // it leads to another relay of a pair; of several the main one
+	Peer               string        `json:"peer,omitempty"` // the relay that a lane leads to, as this one names it
 	Side               string        `json:"side,omitempty"` // lan or wan
 	Local              Address       `json:"local"`
 	Remote             Address       `json:"remote"`
@@ -129,7 +139,7 @@ func (r *TraceRelay) harmless() {
 	}
 	for i := range r.Legs {
 		l := &r.Legs[i]
-		for _, s := range []*string{&l.Side, &l.CongestionControl, &l.Cause} {
+		for _, s := range []*string{&l.Peer, &l.Side, &l.CongestionControl, &l.Cause} {
 			*s = shown(*s)
 		}
 		l.Local.withoutZone()

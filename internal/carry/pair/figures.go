@@ -12,7 +12,7 @@ var _ flow.Carried = (*Flow)(nil)
 
 func (f *Flow) end() flow.End {
 	e := flow.End{Reason: flow.EndClean, Back: f.near.client(), Peer: f.s.peerSeen(), Target: f.targetAddress(), Resumes: int(f.need.resumes),
-		Outage: units.Seconds(f.need.outage.Truncate(time.Millisecond))} // a lane at once is no outage
+		Outage: outageSeconds(f.need.outage)}
 	e.Lanes, e.CongestionControl = f.lanes.counted.load(), f.s.laneCongestionControl()
 	out, in := int64(f.sf.Out.Acknowledged()), int64(f.sf.In.Position())
 	e.BytesUp, e.BytesDown = in, out
@@ -36,12 +36,17 @@ func (f *Flow) Figures() flow.Figures {
 	}
 	g := flow.Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Peer: f.s.peerSeen(), Target: f.targetAddress(), Idle: f.moved.since(),
 		Ended: f.sf.Out.Ended() || f.sf.In.Ended(), Clean: f.sf.Clean(),
-		Lanes: len(f.lanes.all), Resumes: int(f.need.resumes), Outage: units.Seconds(f.need.outage), RTT: units.Seconds(f.s.rtt()), MemoryLimited: f.spread.memoryLimited()}
+		Lanes: len(f.lanes.all), Resumes: int(f.need.resumes), RTT: units.Seconds(f.s.rtt()), MemoryLimited: f.spread.memoryLimited()}
+	outage := f.need.outage
 	if !f.need.since.IsZero() {
-		g.Outage += units.Seconds(f.need.since.since())
+		outage += f.need.since.since()
 	}
+	g.Outage = outageSeconds(outage)
 	return g
 }
+
+// outageSeconds leaves out parts of a millisecond: a lane that comes at once is no outage.
+func outageSeconds(d time.Duration) units.Seconds { return units.Seconds(d.Truncate(time.Millisecond)) }
 
 func (f *Flow) state() string {
 	switch {

@@ -20,7 +20,7 @@ func (f *Flow) Trace(ctx context.Context) (flow.Trace, error) {
 	peer, ctl := s.peerNow(), s.control()
 	switch {
 	case ctl == nil:
-		return flow.Trace{}, fmt.Errorf("the session with %s is down: its part is missing", peer)
+		return flow.Trace{}, &flow.SessionDownError{Peer: peer}
 	case !s.knows(wire.FeatureTrace):
 		return flow.Trace{}, fmt.Errorf("%s is of an older release, which answers no trace", peer)
 	}

@@ -69,6 +69,11 @@ func TestTrace(t *testing.T) {
 				t.Cleanup(release) // before the nodes close
 			}
 			near, far := s.bothEnds()
+			for _, f := range []flow.Tracer{near, far} { // a lane at once is no outage
+				if d := f.(flow.Carried).Figures().Outage.Duration(); d%time.Millisecond != 0 {
+					t.Errorf("an outage of %v", d)
+				}
+			}
 			if tt.before != nil {
 				tt.before(s)
 			}

@@ -187,6 +187,12 @@ func TestPairingGetsAdmittedClients(t *testing.T) {
 		one.Hop == "" || one.Pair == nil || one.Pair.Retained != 5 || one.Pair.Resumes != 2 || one.Pair.Outage.Seconds() != 1 || one.Pair.RTT.Seconds() != 0.001 {
 		t.Errorf("status has the flow %+v, %+v", one, one.Pair)
 	}
+	f.set(report.Figures{State: report.StateResuming, BytesUp: 10, BytesDown: 20, Retained: 5, Target: far, Peer: "site-b"})
+	if all := g.relay.TraceNamed("", 2); len(all) != 1 || all[0].Part.HeldUp != 5 || all[0].Part.Legs[0].Lane || all[0].Part.Legs[0].Peer != "" ||
+		!all[0].Part.Legs[1].Lane || all[0].Part.Legs[1].Peer != "site-b" {
+		t.Errorf("the flow is traced as %+v", all)
+	}
+	f.set(report.Figures{State: report.StateResuming, BytesUp: 10, BytesDown: 20, Retained: 5, Target: far, Resumes: 2, Outage: units.Seconds(time.Second), RTT: units.Seconds(time.Millisecond)})
 	var sampled int
 	nettest.Must(t, g.relay.EachFlow(func(s *report.Sample) {
 		sampled++

@@ -82,7 +82,11 @@ func (w *worker) traceFlow(f *flow) Traced {
 		}
 	})
 	t.Before, t.Behind = f.carriers()
-	t.Part.Legs[client].Lane, t.Part.Legs[target].Lane = t.Before != nil, t.Behind != nil
+	for i, c := range [2]report.Carried{t.Before, t.Behind} {
+		if c != nil {
+			t.Part.Legs[i].Lane, t.Part.Legs[i].Peer = true, c.Figures().Peer
+		}
+	}
 	return t
 }
 

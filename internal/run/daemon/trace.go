@@ -3,12 +3,14 @@ package daemon
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"sync"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/relay"
+	"longhaul/internal/find/doctor"
 	"longhaul/internal/run/control"
 	"longhaul/internal/watch/monitor"
 	"longhaul/internal/watch/trace"
@@ -35,7 +37,11 @@ func (t *tracer) named(ctx context.Context, arguments url.Values) (any, error) {
 		if older := t.inOlder(ctx, arguments); older != nil {
 			return older, nil
 		}
-		return nil, remedy.New(fmt.Errorf("no flow %s runs here", prefix), "if it has ended, longhaul history show NAME has its record")
+		shown := string(prefix)
+		if whole, err := flow.ParseName(shown); err == nil {
+			shown = whole.String()
+		}
+		return nil, remedy.New(fmt.Errorf("no flow %s runs here", shown), "if it has ended, longhaul history show NAME has its record")
 	case 1:
 		return trace.Assess(t.trace(ctx, found[0], true, true)), nil
 	}
@@ -87,6 +93,10 @@ func (t *tracer) trace(ctx context.Context, one relay.Traced, before, behind boo
 	for i := range parts {
 		all.Missing = append(all.Missing, parts[i].Missing...)
 		if failed[i] != nil {
+			here := &all.Relays[all.Here]
+			if _, down := errors.AsType[*flow.SessionDownError](failed[i]); down && here.UpBps == 0 && here.DownBps == 0 {
+				here.Legs[i].Cause = string(doctor.Outage)
+			}
 			all.Missing = append(all.Missing, failed[i].Error())
 		}
 	}

@@ -24,8 +24,8 @@ func (r *Report) WriteText(w io.Writer) {
 	fmt.Fprintf(w, "flow %s\n", r.Name)
 	fmt.Fprintf(w, "tunnel %s, %s for %s: %sB up, %sB down\n", display.Shorten(here.Tunnel, 20), here.State, display.Age(here.Age.Seconds()),
 		display.Quantity(here.BytesUp), display.Quantity(here.BytesDown))
-	if p := here.Pair; p != nil && (p.Resumes > 0 || p.Outage.Duration() >= time.Millisecond || p.Lanes > 1) {
-		fmt.Fprintf(w, "pair: %s, resumed %s, waited %s in outages\n", display.Plural(p.Lanes, "lane"), display.Plural(p.Resumes, "time"), display.Span(p.Outage.Duration()))
+	if text := pairText(here); text != "" {
+		fmt.Fprintf(w, "pair: %s\n", text)
 	}
 	display.WriteParagraph(w, "limited by ", r.Limit.Text)
 	for _, why := range r.Missing {
@@ -40,6 +40,32 @@ func (r *Report) WriteText(w io.Writer) {
 	}
 }
 
+// pairText is what is out of the ordinary of a flow's lanes.
+func pairText(r *flow.TraceRelay) string {
+	p := r.Pair
+	if p == nil {
+		return ""
+	}
+	var parts []string
+	switch {
+	case !r.Legs[0].Lane || !r.Legs[1].Lane:
+		if p.Lanes > 1 {
+			parts = append(parts, display.Plural(p.Lanes, "lane"))
+		}
+	case p.Lanes == 2:
+		parts = append(parts, "a lane to each side")
+	case p.Lanes > 2:
+		parts = append(parts, display.Plural(p.Lanes, "lane")+", both sides together")
+	}
+	if p.Resumes > 0 {
+		parts = append(parts, "resumed "+display.Plural(p.Resumes, "time"))
+	}
+	if d := p.Outage.Duration(); d >= time.Millisecond {
+		parts = append(parts, "waited "+display.Span(d)+" in outages")
+	}
+	return strings.Join(parts, ", ")
+}
+
 func writeLegs(w io.Writer, legs []leg) {
 	row := func(label string, cell func(*leg) string) {
 		line := fmt.Sprintf("%-*s", labelWidth, label)
@@ -49,7 +75,7 @@ func writeLegs(w io.Writer, legs []leg) {
 		fmt.Fprintln(w, strings.TrimRight(line, " "))
 	}
 	row("", (*leg).text)
-	row("between", func(l *leg) string { return l.end(l.before, "client") + ", " + l.end(l.next, "target") })
+	row("between", func(l *leg) string { return l.end(l.before, l.down, "client") + ", " + l.end(l.next, l.up, "target") })
 	row("from", func(l *leg) string { return addressText(l.from()) })
 	row("to", func(l *leg) string { return addressText(l.to()) })
 	row("RTT", (*leg).rtt)
@@ -86,18 +112,22 @@ func writeLegs(w io.Writer, legs []leg) {
 	both("control", func(l *flow.TraceLeg) string { return l.CongestionControl })
 	both("window", func(l *flow.TraceLeg) string { return bytesText(l.CongestionWindow) })
 	both("peer has", func(l *flow.TraceLeg) string { return bytesText(l.PeerWindow) })
-	both("waits", func(l *flow.TraceLeg) string {
-		if l.Unacknowledged < 0 {
-			return ""
-		}
-		return bytesText(waiting(l))
-	})
+	row("waits", func(l *leg) string { return l.waitsText(Up) + " / " + l.waitsText(Down) })
 	both("cause", func(l *flow.TraceLeg) string { return l.Cause })
 }
 
-// end is who is at an end of the leg.
-func (l *leg) end(r *flow.TraceRelay, program string) string {
+func (l *leg) waitsText(d Direction) string {
+	if s := l.sender(d); l.held(d) == 0 && (s == nil || s.Unacknowledged < 0) {
+		return "-"
+	}
+	return bytesText(l.waits(d))
+}
+
+// end is who is at an end of the leg; other is the leg as its other end sees it.
+func (l *leg) end(r *flow.TraceRelay, other *flow.TraceLeg, program string) string {
 	switch {
+	case r == nil && other != nil && other.Peer != "":
+		return display.Shorten(other.Peer, 10)
 	case r != nil && r.Relay != "":
 		return display.Shorten(r.Relay, 10)
 	case r != nil:

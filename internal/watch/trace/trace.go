@@ -61,6 +61,29 @@ func (l *leg) sender(d Direction) *flow.TraceLeg {
 	return l.down
 }
 
+// held is what the relay that sends in a direction keeps until the relay at the other end acknowledges it.
+func (l *leg) held(d Direction) int64 {
+	switch {
+	case l.kind != WAN:
+	case d == Up && l.before != nil:
+		return max(l.before.HeldUp, 0)
+	case d == Down && l.next != nil:
+		return max(l.next.HeldDown, 0)
+	}
+	return 0
+}
+
+// waits is the number of bytes that wait for the leg's other end, or for room.
+func (l *leg) waits(d Direction) int64 { return max(l.held(d), waiting(l.sender(d))) }
+
+// receiver names the relay that receives in a direction.
+func (l *leg) receiver(d Direction) string {
+	if d == Up {
+		return nameOf(l.next, l.up)
+	}
+	return nameOf(l.before, l.down)
+}
+
 // legsOf are the legs of a trace, the client's first.
 func legsOf(t *flow.Trace) (all []leg) {
 	for i := range t.Relays {
@@ -128,14 +151,18 @@ func judge(t *flow.Trace, legs []leg) Limit {
 		case l == nil:
 		case l.Cause != "" && doctor.Cause(l.Cause) != doctor.Application:
 			return legs[i].limits(i, d, doctor.Cause(l.Cause), legs[i].explain(d, doctor.Cause(l.Cause)))
-		case isFull(l) && (most < 0 || waiting(l) > waiting(legs[most].sender(d))):
+		case isFull(l) && (most < 0 || legs[i].waits(d) > legs[most].waits(d)):
 			most = i
 		}
 	}
-	if most >= 0 {
-		return legs[most].limits(most, d, "", display.Quantity(waiting(legs[most].sender(d)))+"B wait there, and no cause stands out: longhaul doctor looks closer")
+	moves := measured(t)
+	if owes := owing(legs, order, d); owes >= 0 && !moves && (most < 0 || most == owes) {
+		return legs[owes].limits(owes, d, "", legs[owes].owed(d))
 	}
-	if !measured(t) {
+	if most >= 0 {
+		return legs[most].limits(most, d, "", display.Quantity(legs[most].waits(d))+"B wait there, and no cause stands out: longhaul doctor looks closer")
+	}
+	if !moves {
 		return Limit{Index: -1, Direction: d, Text: "an unknown part: the flow is not watched for a second yet"}
 	}
 	origin, end, kind := legs[order[len(order)-1]], Client, ClientLeg
@@ -149,11 +176,26 @@ func judge(t *flow.Trace, legs []leg) Limit {
 		Text: fmt.Sprintf("the %s, %s: %s, the relays wait for its data", end, d, doctor.Application)}
 }
 
+// owing is the leg nearest to the receiver over which a relay waits for another one's acknowledgement; -1: none.
+func owing(legs []leg, order []int, d Direction) int {
+	for _, i := range order {
+		if legs[i].held(d) > 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// owed says what the relay that receives has not acknowledged.
+func (l *leg) owed(d Direction) string {
+	return l.receiver(d) + " has not acknowledged " + display.Quantity(l.held(d)) + "B"
+}
+
 // limits is the verdict on a leg.
 func (l *leg) limits(i int, d Direction, c doctor.Cause, why string) Limit {
 	text := "the " + l.text()
-	if l.kind == WAN && l.before != nil && l.next != nil {
-		text += " between " + nameOf(l.before) + " and " + nameOf(l.next)
+	if before, next := nameOf(l.before, l.down), nameOf(l.next, l.up); l.kind == WAN && before != unnamed && next != unnamed {
+		text += " between " + before + " and " + next
 	}
 	if d != "" {
 		text += ", " + string(d)
@@ -177,11 +219,17 @@ func (l *leg) text() string {
 	return "WAN"
 }
 
-// nameOf is a relay in a sentence.
-func nameOf(r *flow.TraceRelay) string {
+// unnamed is a relay that has not answered, and whose name is not known.
+const unnamed = "the other relay, or what lies behind it,"
+
+// nameOf is a relay in a sentence. One that has not answered (nil) has the name that the other end of its leg,
+// as that relay sees it, gives it.
+func nameOf(r *flow.TraceRelay, other *flow.TraceLeg) string {
 	switch {
+	case r == nil && other != nil && other.Peer != "":
+		return other.Peer
 	case r == nil:
-		return "the other relay, or what lies behind it,"
+		return unnamed
 	case r.Relay == "":
 		return "this relay"
 	}
@@ -196,17 +244,17 @@ func (l *leg) explain(d Direction, c doctor.Cause) string {
 	}
 	switch {
 	case c == doctor.SendBuffer && l.kind == WAN && sends != nil && sends.Pair != nil && sends.Pair.MemoryLimited:
-		return "limited by the memory of " + nameOf(sends) + ": raise its memory_limit"
+		return "limited by the memory of " + nameOf(sends, nil) + ": raise its memory_limit"
+	case c == doctor.Outage && l.held(d) > 0:
+		return l.owed(d)
 	case c != doctor.Reader:
 		return ""
 	case l.kind == ClientLeg:
 		return "the client's program does not keep up"
 	case l.kind == TargetLeg:
 		return "the target's program does not keep up"
-	case d == Up:
-		return nameOf(l.next) + " does not keep up"
 	}
-	return nameOf(l.before) + " does not keep up"
+	return l.receiver(d) + " does not keep up"
 }
 
 // measured reports whether a rate is known.
@@ -222,7 +270,7 @@ func direction(t *flow.Trace, legs []leg) Direction {
 	}
 	if up == 0 && down == 0 {
 		for i := range legs {
-			up, down = max(up, float64(waiting(legs[i].up))), max(down, float64(waiting(legs[i].down)))
+			up, down = max(up, float64(legs[i].waits(Up))), max(down, float64(legs[i].waits(Down)))
 		}
 	}
 	switch {
@@ -234,7 +282,7 @@ func direction(t *flow.Trace, legs []leg) Direction {
 	return Down
 }
 
-// waiting is the number of bytes that wait for a leg's peer, or for room.
+// waiting is the number of bytes that the kernel has for a leg's peer, or for room.
 func waiting(l *flow.TraceLeg) int64 {
 	if l == nil {
 		return 0

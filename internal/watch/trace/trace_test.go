@@ -27,6 +27,8 @@ type way struct {
 	state    string  // of the first relay
 	last     string  // state of the last one
 	missing  string
+	peer     string                   // that relays which do not answer have, as their neighbours name them
+	held     [2]int64                 // up and down, at each relay
 	short    bool                     // of memory for flows, of all relays
 	legs     map[string]flow.TraceLeg // by index and direction, such as "1 up"
 }
@@ -41,7 +43,7 @@ func (w way) trace() flow.Trace {
 			t.Here = i
 		}
 		r := flow.TraceRelay{Relay: name, Tunnel: "to-b", State: flow.StateOpen, Client: address(1), Listen: address(2), Target: address(3),
-			Pair: &flow.Figures{MemoryLimited: w.short}, Age: units.Seconds(12 * time.Second), BytesUp: 1 << 30, UpBps: w.up * 1e6, DownBps: w.down * 1e6}
+			Pair: &flow.Figures{MemoryLimited: w.short}, Age: units.Seconds(12 * time.Second), BytesUp: 1 << 30, HeldUp: w.held[0], HeldDown: w.held[1], UpBps: w.up * 1e6, DownBps: w.down * 1e6}
 		for k := range r.Legs {
 			leg, known := w.legs[fmt.Sprintf("%d %s", i+k, [2]Direction{Down, Up}[k])]
 			if !known {
@@ -49,6 +51,9 @@ func (w way) trace() flow.Trace {
 					CongestionWindow: 14480, PeerWindow: 65536}
 			}
 			leg.Lane = k == 0 && (i > 0 || w.lanes[0]) || k == 1 && (i < len(w.relays)-1 || w.lanes[1])
+			if leg.Lane {
+				leg.Peer = w.peer
+			}
 			leg.Local, leg.Remote = address(10+i), address(20+i)
 			r.Legs[k] = leg
 		}
@@ -72,6 +77,7 @@ var (
 	idle     = caused(doctor.Application)
 	reads    = caused(doctor.Reader)
 	loses    = caused(doctor.Loss)
+	outage   = func() flow.TraceLeg { l := flow.UnknownTraceLeg(); l.Cause = string(doctor.Outage); return l }()
 )
 
 func caused(c doctor.Cause) flow.TraceLeg {
@@ -112,6 +118,17 @@ func TestAssess(t *testing.T) {
 			Limit{WAN, 1, "", doctor.Outage, "the WAN: outage, its connection is lost, and another is awaited"}},
 		"outage at the far relay": {way{relays: pairHere, last: flow.StateResuming},
 			Limit{WAN, 1, "", doctor.Outage, "the WAN between this relay and site-b: outage, its connection is lost, and another is awaited"}},
+		"session that is down": {way{relays: []string{""}, lanes: [2]bool{false, true}, peer: "site-b", missing: "x", held: [2]int64{2_209_808, 0},
+			legs: legs{"0 down": idle, "1 up": outage}},
+			Limit{WAN, 1, Up, doctor.Outage, "the WAN between this relay and site-b, up: outage, site-b has not acknowledged 2.2MB"}},
+		"session that is down, at the far relay": {way{relays: []string{""}, lanes: [2]bool{true, false}, peer: "site-a", missing: "x", held: [2]int64{0, 2_209_808},
+			legs: legs{"0 down": outage}},
+			Limit{WAN, 0, Down, doctor.Outage, "the WAN between site-a and this relay, down: outage, site-a has not acknowledged 2.2MB"}},
+		"relay that stands still": {way{relays: []string{""}, lanes: [2]bool{false, true}, peer: "site-b", missing: "x", held: [2]int64{2_209_808, 0},
+			legs: legs{"1 up": flow.UnknownTraceLeg()}},
+			Limit{WAN, 1, Up, "", "the WAN between this relay and site-b, up: site-b has not acknowledged 2.2MB"}},
+		"target that stands still, and a WAN that waits for it": {way{relays: pairHere, held: [2]int64{2_209_808, 0}, legs: legs{"2 up": full}},
+			Limit{TargetLeg, 2, Up, "", "the target leg, up: 590kB wait there, and no cause stands out: longhaul doctor looks closer"}},
 		"no target yet": {way{relays: pairHere, last: flow.StateDialing}, Limit{Target, -1, "", "", "the target: no connection to it stands yet"}},
 		"one relay": {way{relays: []string{""}, down: 3, legs: legs{"0 down": loses}},
 			Limit{ClientLeg, 0, Down, doctor.Loss, "the client leg, down: loss"}},
@@ -123,6 +140,30 @@ func TestAssess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if got := Assess(tt.way.trace()).Limit; got != tt.want {
 				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestPairText holds what is said of a flow's lanes: a hub has one to each side, and a lane that comes at once
+// is no outage.
+func TestPairText(t *testing.T) {
+	for name, tt := range map[string]struct {
+		lanes [2]bool
+		pair  flow.Figures
+		want  string
+	}{
+		"one lane":        {[2]bool{false, true}, flow.Figures{Lanes: 1, Outage: units.Seconds(74 * time.Microsecond)}, ""},
+		"several":         {[2]bool{false, true}, flow.Figures{Lanes: 3, Outage: units.Seconds(74 * time.Microsecond)}, "3 lanes"},
+		"hub":             {[2]bool{true, true}, flow.Figures{Lanes: 2, Outage: units.Seconds(74 * time.Microsecond)}, "a lane to each side"},
+		"hub with more":   {[2]bool{true, true}, flow.Figures{Lanes: 5, Resumes: 1}, "5 lanes, both sides together, resumed 1 time"},
+		"after an outage": {[2]bool{true, false}, flow.Figures{Lanes: 1, Resumes: 2, Outage: units.Seconds(3 * time.Second)}, "resumed 2 times, waited 3.0s in outages"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := flow.TraceRelay{Pair: &tt.pair}
+			r.Legs[0].Lane, r.Legs[1].Lane = tt.lanes[0], tt.lanes[1]
+			if got := pairText(&r); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
 	}
@@ -143,7 +184,9 @@ func TestText(t *testing.T) {
 	for name, trace := range map[string]flow.Trace{
 		"pair":  way{relays: pairHere, up: 5, legs: legs{"1 up": {RTT: units.Seconds(80 * time.Millisecond), CongestionControl: "cubic", CongestionWindow: 14480, BytesSent: 1000, BytesRetransmitted: 30, Cause: "loss"}}}.trace(),
 		"alone": way{relays: []string{""}, lanes: [2]bool{false, true}, missing: "site-b is of an older release, which answers no trace"}.trace(),
-		"long":  long,
+		"down": way{relays: []string{""}, lanes: [2]bool{false, true}, peer: "site-b", held: [2]int64{2_209_808, 0}, legs: legs{"1 up": outage},
+			missing: "the session with site-b is down: its part is missing"}.trace(),
+		"long": long,
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := Assess(trace)
