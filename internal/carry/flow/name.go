@@ -58,7 +58,7 @@ func (n Name) of(version byte) Name {
 // IsZero reports that it is no name.
 func (n Name) IsZero() bool { return n == Name{} }
 
-// String is the name as UUIDs are written; empty: there is none.
+// String is the name as UUIDs are written. The zero name has an empty text.
 func (n Name) String() string {
 	if n.IsZero() {
 		return ""

@@ -51,7 +51,7 @@ type Options struct {
 	// process follows none.
 	Fate func(instance uint64, near NearSession) (fate Fate, owed []byte)
 	// Trace is this process's part of the trace of a flow that the other relay asks about, and the parts of
-	// the relays behind this one, which may take until ctx ends. Nil: there is none.
+	// the relays behind this one, which may take until ctx ends. If it is nil, this end answers no TRACE.
 	Trace func(ctx context.Context, f flow.Carried) flow.Trace
 	// ParkAfter is the silence after which a flow gives its lane back.
 	ParkAfter time.Duration

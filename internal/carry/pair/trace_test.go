@@ -46,7 +46,7 @@ func TestTrace(t *testing.T) {
 		without wire.Features
 		before  func(*stand)
 		within  time.Duration // 0: as long as it takes
-		want    string        // in the error; empty: there is none
+		want    string        // in the error; empty without one
 	}{
 		"answers":        {answer: tracedAs("main")},
 		"nothing to say": {answer: func(context.Context, flow.Carried) flow.Trace { return flow.Trace{} }, want: "%s does not have the flow"},

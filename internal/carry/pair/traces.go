@@ -93,7 +93,7 @@ func (t *traces) note(q traceAsked) (begin bool) {
 	return begin
 }
 
-// next is the TRACE to answer now; false: there is none, and the goroutine ends.
+// next returns the TRACE to answer now, or false once all are answered: the goroutine ends then.
 func (t *traces) next() (q traceAsked, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -189,14 +189,11 @@ func (w *worker) endChain(f *flow) {
 // false if the tunnel, as it is now, does not dial for the flow, which has ended then.
 func (w *worker) unchain(f *flow) bool {
 	c := f.chain
-	rt, err := w.relay.farRoute(*c.open)
-	if err == nil {
-		if refused := rt.notDialable(*c.open); refused != nil {
-			err = refused
-		}
+	rt, refused := w.relay.farRoute(*c.open)
+	if refused == nil {
+		refused = rt.notDialable(*c.open)
 	}
-	var refused *report.Refusal
-	if errors.As(err, &refused) {
+	if refused != nil {
 		w.abort(f, refused.Reason, refused.Err)
 		return false
 	}

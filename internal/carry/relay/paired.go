@@ -316,7 +316,7 @@ func addLane(l *report.LegSample, add report.Counters, memoryLimited bool) {
 	l.Info.TotalRetrans += uint32(add.Retransmits)
 }
 
-// peer is the other relay of the pair that carries the flow; empty: there is none, or it is not known yet.
+// peer is the other relay of the pair that carries the flow; empty for another flow, or while it is not known.
 // Of two pairs it is both, the one that the flow comes from first.
 func (f *flow) peer() string {
 	peer := ""

@@ -170,9 +170,9 @@ type pairAnswer struct {
 // tunnel, and connects it to a target as any other flow. The end of ctx gives
 // it up. An error is a [report.Refusal].
 func (r *Relay) OpenPaired(ctx context.Context, o report.Open) (report.Target, error) {
-	rt, err := r.farRoute(o)
-	if err != nil {
-		return report.Target{}, err
+	rt, refused := r.farRoute(o)
+	if refused != nil {
+		return report.Target{}, refused
 	}
 	w := slices.MinFunc(*r.loops.Load(), func(a, b *worker) int { return cmp.Compare(a.load.Load(), b.load.Load()) })
 	answers := make(chan pairAnswer, 2) // the word that a joint is wanted, and the result: the loop never waits
@@ -256,7 +256,7 @@ func (w *worker) askerGone(ctx context.Context, f *flow) (waits bool) {
 }
 
 // farRoute is the route of a far tunnel's flow: of its offset, or of the first one if there is no such.
-func (r *Relay) farRoute(o report.Open) (*route, error) {
+func (r *Relay) farRoute(o report.Open) (*route, *report.Refusal) {
 	for _, in := range r.table.Load().tunnels {
 		switch {
 		case in.tunnel.Name != o.Tunnel:
@@ -287,20 +287,18 @@ func gaveUp(ctx context.Context) report.EndReason {
 // is refused.
 func (w *worker) openPaired(rt *route, o report.Open, until time.Duration, answers chan<- pairAnswer) (slot, gen uint32, began bool) {
 	var e entry
-	refused, check := rt.notDialable(o), !o.Client.IsValid()
+	refused, check := rt.notDialable(o), !o.Client.IsValid() // a check that is refused turns nobody away
 	switch {
 	case refused == nil:
 		e, refused = w.enterFor(rt, o.Client.Addr(), o.Share)
 	case !check:
 		rt.state.denied.Add(1)
 	}
-	if refused != nil && check {
-		answers <- pairAnswer{refused: refused} // nobody was turned away
-		return 0, 0, false
-	}
 	if refused != nil {
-		w.recordRefusal(rt, report.Record{Name: o.Name, Peer: o.Peer, Client: report.Address{AddrPort: o.Client}, Listen: report.Address{AddrPort: o.Listen},
-			Reason: refused.Reason, Err: refused.Err})
+		if !check {
+			w.recordRefusal(rt, report.Record{Name: o.Name, Peer: o.Peer, Client: report.Address{AddrPort: o.Client}, Listen: report.Address{AddrPort: o.Listen},
+				Reason: refused.Reason, Err: refused.Err})
+		}
 		answers <- pairAnswer{refused: refused}
 		return 0, 0, false
 	}

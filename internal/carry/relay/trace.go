@@ -15,7 +15,7 @@ type Traced struct {
 	ID   report.ID
 	Name report.Name
 	Part report.TraceRelay
-	// Before carries the flow from the relay before this one, and Behind on to the one behind; nil: there is none.
+	// Before carries the flow from the relay before this one, and Behind on to the one behind. Each is nil where the way ends.
 	Before, Behind report.Carried
 }
 

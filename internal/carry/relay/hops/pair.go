@@ -94,7 +94,7 @@ func answerOf(p *flow.Taking) answer {
 }
 
 // serving returns for each hop, in the room of few, whether it is not drained, and as a far relay takes
-// flows now. If none does, those count that have others to serve first. If there are none of these either,
+// flows now. If none does, those count that have others to serve first. Where none of these does either,
 // those that would refuse a client count: it learns that at once, as from one far relay.
 func (s *Set) serving(few []bool, now time.Duration) []bool {
 	all := s.answering(few, now, atOnce)
