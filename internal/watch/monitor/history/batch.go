@@ -10,8 +10,8 @@ import (
 
 // write puts the batch into the file, all of it or nothing.
 func (w *writer) write() error {
-	events := w.eventsWaiting()
-	if len(w.batch) == 0 && len(events) == 0 && w.fits == w.maxBytes.Load() && !w.clock.due(w.opts.now()) {
+	events, cursors := w.eventsWaiting(), w.cursorsWaiting()
+	if len(w.batch) == 0 && len(events) == 0 && len(cursors) == 0 && w.fits == w.maxBytes.Load() && !w.clock.due(w.opts.now()) {
 		return nil
 	}
 	if err := w.roomInLog(); err != nil {
@@ -30,6 +30,9 @@ func (w *writer) write() error {
 		if err := w.insertEvents(events); err != nil {
 			return err
 		}
+		if err := w.writeCursors(cursors); err != nil {
+			return err
+		}
 		return w.prune()
 	})
 	if err != nil {
@@ -37,6 +40,7 @@ func (w *writer) write() error {
 		return err
 	}
 	w.eventsWritten(len(events))
+	w.cursorsWritten(cursors)
 	for word, id := range words {
 		w.words[word] = id
 	}
@@ -45,6 +49,9 @@ func (w *writer) write() error {
 	w.state.Written += int64(len(w.batch))
 	w.state.Bytes = file + wal
 	w.mu.Unlock()
+	if len(w.batch) > 0 {
+		w.tellChanged()
+	}
 	w.emptyBatch()
 	return nil
 }

@@ -101,9 +101,14 @@ func (w *writer) pruneByAge() error {
 		return nil
 	}
 	oldest := now.Add(-time.Duration(w.maxAge.Load()))
+	shipped, err := w.shippedUpTo()
+	if err != nil {
+		return err
+	}
 	for range pruneAtOnce {
 		var last int64
-		err := w.db.conn.QueryRowContext(background, "SELECT ifnull((SELECT last FROM segments WHERE last = (SELECT min(last) FROM segments) AND max_end_ms < ?), 0)", oldest.UnixMilli()).Scan(&last)
+		err := w.db.conn.QueryRowContext(background, "SELECT ifnull((SELECT last FROM segments WHERE last = (SELECT min(last) FROM segments) AND last <= ? AND max_end_ms < ?), 0)",
+			shipped, oldest.UnixMilli()).Scan(&last)
 		if err != nil {
 			return err
 		}
@@ -120,7 +125,7 @@ func (w *writer) pruneByAge() error {
 		text string
 		args []any
 	}{
-		{"DELETE FROM records WHERE id > (SELECT ifnull(max(last), 0) FROM segments) AND end_ms < ?", []any{oldest.UnixMilli()}},
+		{"DELETE FROM records WHERE id > (SELECT ifnull(max(last), 0) FROM segments) AND id <= ? AND end_ms < ?", []any{shipped, oldest.UnixMilli()}},
 		{"DELETE FROM hours WHERE at < ?", []any{floor(oldest.Unix(), hour)}},
 		{"DELETE FROM minutes WHERE at < ?", []any{now.Add(-min(minutesKept, time.Duration(w.maxAge.Load()))).Unix()}},
 		{"DELETE FROM minutes WHERE at < (SELECT at FROM minutes ORDER BY at DESC LIMIT 1 OFFSET ?)", []any{maxMinutes}},

@@ -62,6 +62,9 @@ type Store struct {
 	mu      sync.Mutex
 	queue   []monitor.Record
 	events  []flow.Event // that are not in the file yet
+	sinks   []string
+	shipped map[string]Cursor // that are not in the file yet
+	changed chan struct{}     // nil: nobody waits for it
 	closing bool
 	state   State
 	atFile  time.Time // since when the writer has waited for the file; zero: it does not

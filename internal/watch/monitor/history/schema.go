@@ -254,7 +254,7 @@ func (d *database) begin(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		missing := eventSchema
+		missing := eventSchema + spoolSchema
 		if !has.pairs {
 			missing += pairSchema
 		}

@@ -220,6 +220,9 @@ func (w *writer) open() error {
 	if err == nil {
 		_, err = db.conn.ExecContext(background, "UPDATE state SET writer = ?", os.Getpid())
 	}
+	if err == nil {
+		err = db.transact(background, func() error { return beginEpoch(db.conn) })
+	}
 	if err != nil {
 		db.close()
 		return err
@@ -253,7 +256,7 @@ func (w *writer) letGo() {
 func (w *writer) finish() {
 	deadline := time.Now().Add(w.opts.closing)
 	for time.Now().Before(deadline) {
-		if w.take(); len(w.batch) == 0 && len(w.eventsWaiting()) == 0 {
+		if w.take(); len(w.batch) == 0 && len(w.eventsWaiting()) == 0 && len(w.cursorsWaiting()) == 0 {
 			break
 		}
 		if w.db == nil && !w.attempt(w.open) || !w.attempt(w.write) {
