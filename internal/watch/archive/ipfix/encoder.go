@@ -65,19 +65,10 @@ func (e *encoder) shapes() []shape {
 	return all
 }
 
-// templates sends the templates of the records, and the types of the private elements (RFC 5610).
+// templates sends the types of the private elements (RFC 5610), and the templates of the records. The
+// types come first: a collector looks at them when it gets a template.
 // A message is valid until send returns.
 func (e *encoder) templates(now time.Time, send func([]byte) error) error {
-	e.begin(now, templateSet)
-	for _, s := range e.shapes() {
-		e.buf = appendWords(e.buf, s.template(), uint16(len(e.fields[s])))
-		for i := range e.fields[s] {
-			e.buf = appendSpecifier(e.buf, &e.fields[s][i])
-		}
-	}
-	if err := send(e.end(0)); err != nil {
-		return err
-	}
 	// privateEnterpriseNumber and informationElementId are the scope; then come
 	// informationElementDataType, Semantics, Units and Name.
 	e.begin(now, optionsTemplateSet)
@@ -94,7 +85,17 @@ func (e *encoder) templates(now time.Time, send func([]byte) error) error {
 		e.buf = appendWords(e.buf, p.units)
 		e.buf = putText(e.buf, p.name, maxWord)
 	}
-	return send(e.end(len(private)))
+	if err := send(e.end(len(private))); err != nil {
+		return err
+	}
+	e.begin(now, templateSet)
+	for _, s := range e.shapes() {
+		e.buf = appendWords(e.buf, s.template(), uint16(len(e.fields[s])))
+		for i := range e.fields[s] {
+			e.buf = appendSpecifier(e.buf, &e.fields[s][i])
+		}
+	}
+	return send(e.end(0))
 }
 
 // rows sends the records of rows, those of a shape together. A message is valid until send returns.
