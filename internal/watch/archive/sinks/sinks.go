@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"longhaul/internal/watch/archive"
+	"longhaul/internal/watch/archive/ipfix"
 	"longhaul/internal/watch/archive/jsonrows"
 	"longhaul/internal/watch/archive/postgres"
 )
@@ -16,6 +17,8 @@ func Open(t archive.Target) (archive.Sink, error) {
 		return postgres.Open(t)
 	case archive.JSONRows:
 		return jsonrows.Open(t)
+	case archive.IPFIX:
+		return ipfix.New(t)
 	}
 	return nil, fmt.Errorf("there is no sink of the kind %q", t.Kind)
 }
