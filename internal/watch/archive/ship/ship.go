@@ -84,6 +84,7 @@ type Shippers struct {
 	opts  Options
 
 	mu     sync.Mutex
+	site   string
 	all    []*shipper // in the order of the configuration
 	ending []*shipper // taken away; some may have a delivery that goes on
 	closed bool
@@ -97,7 +98,20 @@ func New(store *history.Store, opts Options) *Shippers {
 	if opts.patience == 0 {
 		opts.patience = deliverPatience
 	}
-	return &Shippers{store: store, opts: opts}
+	return &Shippers{store: store, opts: opts, site: opts.Site}
+}
+
+// SetSite replaces the relay's site in what is shipped from now on.
+func (s *Shippers) SetSite(site string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.site = site
+}
+
+func (s *Shippers) siteNow() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.site
 }
 
 // Set replaces the sinks. One whose target is the same goes on undisturbed. Set waits for nothing: a
@@ -135,7 +149,7 @@ func (s *Shippers) Set(targets []archive.Target) {
 				after = append(after, old)
 			}
 		}
-		s.all = append(s.all, newShipper(s.store, t, s.opts, after))
+		s.all = append(s.all, s.begin(t, after))
 	}
 }
 

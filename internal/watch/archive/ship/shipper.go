@@ -19,6 +19,7 @@ type shipper struct {
 	target archive.Target
 	store  *history.Store
 	opts   Options
+	site   func() string
 	log    *slog.Logger
 	stop   context.CancelFunc
 	ended  chan struct{}
@@ -36,11 +37,13 @@ type shipper struct {
 	reported time.Time
 }
 
-// newShipper begins a shipper, which waits for the end of those of its name before it.
-func newShipper(store *history.Store, t archive.Target, opts Options, after []*shipper) *shipper {
+// begin begins a shipper, which waits for the end of those of its name before it.
+func (all *Shippers) begin(t archive.Target, after []*shipper) *shipper {
 	ctx, stop := context.WithCancel(context.Background())
+	opts := all.opts
 	s := &shipper{
-		target: t, store: store, opts: opts, log: opts.Log.With("sink", t.Label()), stop: stop, ended: make(chan struct{}),
+		target: t, store: all.store, opts: opts, site: all.siteNow, log: opts.Log.With("sink", t.Label()),
+		stop: stop, ended: make(chan struct{}),
 		state:  State{Sink: t.Label(), Kind: t.Kind},
 		outlet: outlet{open: func() (archive.Sink, error) { return opts.Open(t) }},
 		batch:  MaxBatch,
@@ -189,9 +192,9 @@ func (s *shipper) find(ctx context.Context) error {
 
 // rows are records as the sink gets them.
 func (s *shipper) rows(records []history.Spooled) []archive.Row {
-	rows := make([]archive.Row, len(records))
+	rows, site := make([]archive.Row, len(records)), s.site()
 	for i := range records {
-		rows[i] = archive.Row{Record: records[i].Record, Epoch: records[i].Epoch, OwnSite: s.opts.Site, Clients: s.target.Clients}
+		rows[i] = archive.Row{Record: records[i].Record, Epoch: records[i].Epoch, OwnSite: site, Clients: s.target.Clients}
 		if rows[i].Relay == "" {
 			rows[i].Relay = s.opts.Relay
 		}
