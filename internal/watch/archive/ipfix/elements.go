@@ -160,22 +160,23 @@ func (s shape) fields() []field {
 // private are longhaul's own elements. Their numbers stay as they are.
 var private = []struct {
 	shape shape // the records that have it; 0: all
+	about string
 	field
 }{
-	{0, number(1, "epoch", 8, identifier, 0, func(r *record) uint64 { return uint64(r.Epoch) })},
-	{0, field{enterprise: enterprise, id: 2, length: 16, name: "name", kind: octetArray, semantics: identifier,
+	{0, "with relay and flowId the key of a record", number(1, "epoch", 8, identifier, 0, func(r *record) uint64 { return uint64(r.Epoch) })},
+	{0, "UUID of the flow, the same at every relay", field{enterprise: enterprise, id: 2, length: 16, name: "name", kind: octetArray, semantics: identifier,
 		put: func(b []byte, r *record) []byte { return append(b, r.Name[:]...) }}},
-	{0, word(3, "relay", maxRelay, func(r *record) string { return r.Relay })},
-	{0, word(4, "relay_site", maxWord, func(r *record) string { return r.OwnSite })},
-	{0, word(5, "tunnel", maxWord, func(r *record) string { return r.Tunnel })},
-	{0, word(6, "site", maxWord, func(r *record) string { return r.Site })},
-	{0, word(7, "cause", maxWord, func(r *record) string { return string(r.Cause) })},
-	{0, word(8, "reason", maxWord, func(r *record) string { return string(r.Reason) })},
-	{oneDirection, word(9, "direction", maxWord, func(r *record) string { return r.direction })},
-	{clientLeg, minRTT(10, "client_min_rtt_us", func(r *record) *flow.LegRecord { return &r.ClientLeg })},
-	{clientLeg, retransmitted(11, "client_bytes_retransmitted", func(r *record) *flow.LegRecord { return &r.ClientLeg })},
-	{targetLeg, minRTT(12, "target_min_rtt_us", func(r *record) *flow.LegRecord { return &r.TargetLeg })},
-	{targetLeg, retransmitted(13, "target_bytes_retransmitted", func(r *record) *flow.LegRecord { return &r.TargetLeg })},
+	{0, "the relay that made the record", word(3, "relay", maxRelay, func(r *record) string { return r.Relay })},
+	{0, "its site", word(4, "relay_site", maxWord, func(r *record) string { return r.OwnSite })},
+	{0, "the tunnel that took the flow", word(5, "tunnel", maxWord, func(r *record) string { return r.Tunnel })},
+	{0, "site of the other relay of a pair", word(6, "site", maxWord, func(r *record) string { return r.Site })},
+	{0, "what limited the flow most of the time", word(7, "cause", maxWord, func(r *record) string { return string(r.Cause) })},
+	{0, "why the flow ended", word(8, "reason", maxWord, func(r *record) string { return string(r.Reason) })},
+	{oneDirection, "up to the target or down to the client", word(9, "direction", maxWord, func(r *record) string { return r.direction })},
+	{clientLeg, "least RTT to the client, 0: unknown", minRTT(10, "client_min_rtt_us", func(r *record) *flow.LegRecord { return &r.ClientLeg })},
+	{clientLeg, "sent to the client again", retransmitted(11, "client_bytes_retransmitted", func(r *record) *flow.LegRecord { return &r.ClientLeg })},
+	{targetLeg, "least RTT to the target, 0: unknown", minRTT(12, "target_min_rtt_us", func(r *record) *flow.LegRecord { return &r.TargetLeg })},
+	{targetLeg, "sent to the target again", retransmitted(13, "target_bytes_retransmitted", func(r *record) *flow.LegRecord { return &r.TargetLeg })},
 }
 
 // Bounds of texts in octets, so that a record fits into a message over UDP.

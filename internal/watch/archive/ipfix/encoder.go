@@ -69,10 +69,10 @@ func (e *encoder) shapes() []shape {
 // types come first: a collector looks at them when it gets a template.
 // A message is valid until send returns.
 func (e *encoder) templates(now time.Time, send func([]byte) error) error {
-	// privateEnterpriseNumber and informationElementId are the scope; then come
-	// informationElementDataType, Semantics, Units and Name.
+	// privateEnterpriseNumber and informationElementId are the scope; then come informationElementDataType,
+	// Semantics, Units, RangeBegin, RangeEnd, Name and Description. libfixbuf heeds the types only if all are there.
 	e.begin(now, optionsTemplateSet)
-	e.buf = appendWords(e.buf, typesTemplate, 6, 2, 346, 4, 303, 2, 339, 1, 344, 1, 345, 2, 341, variable)
+	e.buf = appendWords(e.buf, typesTemplate, 9, 2, 346, 4, 303, 2, 339, 1, 344, 1, 345, 2, 342, 8, 343, 8, 341, variable, 340, variable)
 	if err := send(e.end(0)); err != nil {
 		return err
 	}
@@ -82,8 +82,8 @@ func (e *encoder) templates(now time.Time, send func([]byte) error) error {
 		e.buf = binary.BigEndian.AppendUint32(e.buf, enterprise)
 		e.buf = appendWords(e.buf, p.id)
 		e.buf = append(e.buf, byte(p.kind), p.semantics)
-		e.buf = appendWords(e.buf, p.units)
-		e.buf = putText(e.buf, p.name, maxWord)
+		e.buf = appendWords(e.buf, p.units, 0, 0, 0, 0, 0, 0, 0, 0) // the range: any value
+		e.buf = putText(putText(e.buf, p.name, maxWord), p.about, maxWord)
 	}
 	if err := send(e.end(len(private))); err != nil {
 		return err
