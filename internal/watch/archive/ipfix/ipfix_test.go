@@ -63,6 +63,7 @@ func encode(t testing.TB, rows []archive.Row, maxLen int, biflow bool) (messages
 		messages = append(messages, bytes.Clone(b))
 		return nil
 	}
+	nettest.Must(t, e.types(exported, send))
 	nettest.Must(t, e.templates(exported, send))
 	nettest.Must(t, e.rows(rows, func() time.Time { return exported }, send))
 	return messages
