@@ -25,8 +25,6 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-func TestMain(m *testing.M) { os.Exit(nettest.RunWithoutLeaks(m)) }
-
 // exported is when the messages of tests are made.
 var exported = time.Unix(1_790_000_000, 0)
 

@@ -191,6 +191,7 @@ func (c *collector) has(t testing.TB, rows []archive.Row, biflow bool) {
 
 func listen(t testing.TB) net.Listener {
 	t.Helper()
+	nettest.CheckLeaks(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	nettest.Must(t, err)
 	return l
@@ -411,6 +412,7 @@ func TestNothingListens(t *testing.T) {
 // udpCollector reads what comes, and keeps what each source sent.
 func udpCollector(t testing.TB) (*net.UDPConn, func(n int) map[string][][]byte) {
 	t.Helper()
+	nettest.CheckLeaks(t)
 	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	nettest.Must(t, err)
 	t.Cleanup(func() { conn.Close() })
