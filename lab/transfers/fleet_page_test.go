@@ -50,13 +50,11 @@ func TestFleetPage(t *testing.T) {
 
 	// The machine may be busy.
 	patient := func(c pageCommand) pageCommand { return c.with("--timeout 30s") }
+	var last error
 	nettest.Eventually(t, time.Minute, func() bool { // each relay has taken its first sample
-		_, err := s.shell("host-a", "longhaul fleet status --srv _longhaul._tcp.example.net --token-file relays.token --ca relays.pem --timeout 30s")
-		return err == nil
-	}, func() string {
-		_, err := s.shell("host-a", "longhaul fleet status --srv _longhaul._tcp.example.net --token-file relays.token --ca relays.pem --timeout 30s")
-		return fmt.Sprint("not both relays are well: ", err)
-	})
+		_, last = s.shell("host-a", "longhaul fleet status --srv _longhaul._tcp.example.net --token-file relays.token --ca relays.pem --timeout 30s")
+		return last == nil
+	}, func() string { return fmt.Sprint("not both relays are well: ", last) })
 
 	const head = `RELAY   VERSION +STATE +TUNNELS PAIRS +UP DOWN FLOWS ALERTS LAG LOST\n`
 	well := func(c pageCommand) {
