@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"longhaul/internal/watch/archive/ship"
 	"longhaul/internal/watch/monitor"
 )
 
@@ -44,6 +45,7 @@ type History struct {
 	Written uint64 // records, since the start
 	Dropped uint64 // records that could not be stored
 	Bytes   int64  // on disk; negative: unknown
+	Ship    []ship.State
 }
 
 const (
