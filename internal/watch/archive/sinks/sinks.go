@@ -5,9 +5,14 @@ import (
 	"fmt"
 
 	"longhaul/internal/watch/archive"
+	"longhaul/internal/watch/archive/postgres"
 )
 
 // Open makes the sink of a target. It does not wait for the network.
 func Open(t archive.Target) (archive.Sink, error) {
+	switch t.Kind {
+	case archive.Postgres:
+		return postgres.Open(t)
+	}
 	return nil, fmt.Errorf("there is no sink of the kind %q", t.Kind)
 }

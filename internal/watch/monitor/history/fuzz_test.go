@@ -14,10 +14,10 @@ import (
 
 func FuzzSeries(f *testing.F) {
 	f.Add([]byte(nil))
-	f.Add(encodeSeries(monitor.Series{Step: 1e9, UpBps: []float32{0, 0, 1e9, 3}, DownBps: []float32{5}}))
-	f.Add(encodeSeries(monitor.Series{Step: 1e6, UpBps: make([]float32, 60), DownBps: make([]float32, 60)}))
+	f.Add(EncodeSeries(monitor.Series{Step: 1e9, UpBps: []float32{0, 0, 1e9, 3}, DownBps: []float32{5}}))
+	f.Add(EncodeSeries(monitor.Series{Step: 1e6, UpBps: make([]float32, 60), DownBps: make([]float32, 60)}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s, err := decodeSeries(b)
+		s, err := DecodeSeries(b)
 		if err != nil {
 			return
 		}
@@ -29,7 +29,7 @@ func FuzzSeries(f *testing.F) {
 				t.Fatalf("a value is %v", v)
 			}
 		}
-		again, err := decodeSeries(encodeSeries(s))
+		again, err := DecodeSeries(EncodeSeries(s))
 		if err != nil {
 			t.Fatal(err)
 		}
