@@ -204,14 +204,14 @@ func TestListsAreThoseOfAllRecords(t *testing.T) {
 	for _, order := range Orders() {
 		for name, q := range map[string]Query{
 			"all":         {},
-			"tunnel":      {Tunnel: synthetic.Tunnel(2)},
+			"tunnel":      {Selection: Selection{Tunnel: synthetic.Tunnel(2)}},
 			"cause":       {Cause: doctor.RandomLoss},
 			"since":       {Since: middle},
 			"until":       {Until: middle, Limit: 7},
-			"everything":  {Since: all[100].End, Until: all[3000].End, Tunnel: synthetic.Tunnel(0), Cause: doctor.Policer, Limit: 20},
+			"everything":  {Since: all[100].End, Until: all[3000].End, Selection: Selection{Tunnel: synthetic.Tunnel(0)}, Cause: doctor.Policer, Limit: 20},
 			"small ones":  {MinBytes: -1, Limit: 100},
 			"large ones":  {MinBytes: 1e9, Limit: 30},
-			"none":        {Tunnel: "no such tunnel"},
+			"none":        {Selection: Selection{Tunnel: "no such tunnel"}},
 			"many":        {Limit: 900},
 			"more":        {Limit: 1500},
 			"no duration": {Since: noon.Add(time.Second)},
