@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 
 	"longhaul/internal/watch/archive"
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/sorted"
 )
 
 // schemaVersion is that of the tables that this program writes and reads.
@@ -171,7 +171,7 @@ func (s *sink) findLines(ctx context.Context, sums *sums) error {
 	for l := range missing {
 		all = append(all, l)
 	}
-	slices.SortFunc(all, line.compare)
+	sorted.By(all, line.compare)
 	var relays, relaySites, tunnels, sites texts
 	var near numbers
 	for _, l := range all {

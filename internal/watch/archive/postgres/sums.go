@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"longhaul/internal/watch/archive"
+	"longhaul/internal/words/sorted"
 )
 
 // maxLines bounds the lines whose IDs a sink remembers: relays, tunnels and sites of configurations.
@@ -169,7 +170,7 @@ func (s *sums) hourLists(ids map[line]int64) [][]byte {
 	for k := range s.hours {
 		keys = append(keys, k)
 	}
-	slices.SortFunc(keys, func(a, b hourKey) int {
+	sorted.By(keys, func(a, b hourKey) int {
 		return cmp.Or(cmp.Compare(a.hour, b.hour), cmp.Compare(ids[a.line], ids[b.line]), strings.Compare(a.cause, b.cause),
 			strings.Compare(a.endedBy, b.endedBy), strings.Compare(a.reason, b.reason))
 	})
