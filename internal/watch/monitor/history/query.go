@@ -171,6 +171,9 @@ type Extent struct {
 	SummariesSince time.Time `json:"summaries_since"`
 	Bytes          int64     `json:"bytes"` // of the file and what belongs to it
 	Tunnels        []string  `json:"tunnels"`
+	// Of a database:
+	Relays []string `json:"relays,omitempty"`
+	Sites  []string `json:"sites,omitempty"`
 }
 
 // Matrix is who moved how much to whom: a line for each two sites.
