@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/user"
 	"strings"
-	"sync"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -66,7 +65,7 @@ func configOf(t *archive.Target, s session) (*pgconn.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	ignoreServiceFile()
+	os.Unsetenv("PGSERVICE") // pgconn reads the file of services wherever it is set; nothing else here does
 	config, err := pgconn.ParseConfig(to)
 	if err != nil {
 		if inner := errors.Unwrap(err); inner != nil { // without the URL, and what it has instead of a secret
@@ -142,9 +141,6 @@ func complete(t *archive.Target, s session) (string, error) {
 	u.RawQuery = query.Encode()
 	return u.String(), nil
 }
-
-// ignoreServiceFile: pgconn reads that file wherever the variable is set. Nothing else in this process does.
-var ignoreServiceFile = sync.OnceFunc(func() { os.Unsetenv("PGSERVICE") })
 
 // onThisHost is whether what is sent to hosts leaves this one nowhere.
 func onThisHost(hosts string) bool {

@@ -127,11 +127,10 @@ BEGIN
 	IF to_regclass('longhaul.' || made) IS NOT NULL THEN
 		RETURN true;
 	END IF;
-	PERFORM pg_advisory_xact_lock(7813585268923004268); -- of all changes of the schema
+	LOCK TABLE ONLY longhaul.flows IN SHARE UPDATE EXCLUSIVE MODE; -- one makes it, others wait
 	IF to_regclass('longhaul.' || made) IS NOT NULL THEN
 		RETURN true;
 	END IF;
-	LOCK TABLE ONLY longhaul.flows IN SHARE UPDATE EXCLUSIVE MODE;
 	LOCK TABLE longhaul.flows_other IN ACCESS EXCLUSIVE MODE;
 	EXECUTE format('CREATE TABLE longhaul.%I (LIKE longhaul.flows INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', made);
 	-- Rows that came while the day was far off.

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -37,8 +38,50 @@ type Server struct {
 	ended  chan struct{} // of the daemon
 }
 
+var shared struct {
+	once   sync.Once
+	server *Server
+}
+
+// Main runs the tests of a package, and ends the server that they share.
+func Main(m *testing.M) {
+	code := m.Run()
+	if s := shared.server; s != nil {
+		s.remove()
+	}
+	os.Exit(code)
+}
+
+// Shared is one server for all tests of a package whose TestMain is [Main]. Each test makes databases of its own.
+func Shared(t testing.TB) *Server {
+	t.Helper()
+	shared.once.Do(func() {
+		s := cluster(t)
+		s.Run()
+		shared.server = s
+	})
+	if shared.server == nil {
+		t.Skip("there is no server, see the first test that wants one")
+	}
+	s := *shared.server
+	s.t = t
+	return &s
+}
+
 // New makes a cluster that is not started yet. Without PostgreSQL it skips the test.
 func New(t testing.TB, args ...string) *Server {
+	t.Helper()
+	s := cluster(t, args...)
+	t.Cleanup(s.remove)
+	return s
+}
+
+func (s *Server) remove() {
+	s.Kill()
+	os.RemoveAll(s.Dir)
+}
+
+func cluster(t testing.TB, args ...string) *Server {
 	t.Helper()
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
 	if len(found) == 0 {
@@ -49,10 +92,6 @@ func New(t testing.TB, args ...string) *Server {
 	if s.Dir, err = os.MkdirTemp("", "pg-"); err != nil { // a short path: a socket's has at most 107 bytes
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		s.Kill()
-		os.RemoveAll(s.Dir)
-	})
 	if s.uid == 0 { // it does not run as root
 		u, err := user.Lookup("postgres")
 		nettest.Must(t, err)
@@ -232,4 +271,25 @@ func (s *Server) Write(name, content string) string {
 	nettest.Must(s.t, os.WriteFile(path, []byte(content), 0o600))
 	nettest.Must(s.t, os.Chown(path, s.uid, s.gid))
 	return path
+}
+
+// Check fails the test unless a query has these rows, as fmt prints them.
+func (s *Server) Check(database, query, want string) {
+	s.t.Helper()
+	if got := fmt.Sprint(s.Exec(database, query)); got != want {
+		s.t.Errorf("%s: %s, want %s", query, got, want)
+	}
+}
+
+// KillConnection kills the process that serves a connection of a database. The server then ends all
+// other ones, recovers, and answers again when it returns.
+func (s *Server) KillConnection(database string) {
+	s.t.Helper()
+	rows, err := s.Try("postgres", "SELECT pid FROM pg_stat_activity WHERE datname = '"+database+"' AND pid <> pg_backend_pid() ORDER BY state LIMIT 1")
+	if err != nil || len(rows) == 0 { // it is busy with the one before, or nobody is there
+		return
+	}
+	pid, _ := strconv.Atoi(rows[0][0])
+	_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+	s.answers()
 }
