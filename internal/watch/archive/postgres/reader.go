@@ -51,7 +51,7 @@ type ReaderOptions struct {
 const (
 	// readers is how many questions are asked at once, and how many connections there are.
 	readers = 2
-	// idleReaders is for how long a connection that failed answers for the next ones, so that those
+	// failurePause is for how long a failure to connect answers for the next attempts, so that those
 	// who ask do not queue for a database that is away.
 	failurePause = 2 * time.Second
 	// MaxRecords bounds the records of one list.
@@ -116,7 +116,10 @@ func (r *Reader) ask(ctx context.Context, do func(*asking) error) error {
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	if errors.Is(err, errSlow) {
+	switch {
+	case errors.Is(err, history.ErrNoRecord), errors.Is(err, history.ErrDisplaced):
+		return err
+	case errors.Is(err, errSlow):
 		return remedy.New(fmt.Errorf("the database has not answered within %v", r.options.Patience), "ask for a shorter time, or see what it is busy with")
 	}
 	return explain(err, &r.target)
@@ -147,7 +150,7 @@ func (r *Reader) inTurn(ctx context.Context, do func(*asking) error) error {
 	if err == nil {
 		err = do(a)
 	}
-	if err == nil || errors.Is(err, history.ErrNoRecord) {
+	if err == nil || errors.Is(err, history.ErrNoRecord) || errors.Is(err, history.ErrDisplaced) {
 		_, end := a.conn.Exec(ctx, "COMMIT").ReadAll()
 		if end == nil {
 			r.mu.Lock()
