@@ -356,19 +356,34 @@ func (r *Reader) Extent(ctx context.Context) (history.Extent, error) {
 		if err != nil {
 			return err
 		}
-		seen := map[string]map[string]bool{"relay": {}, "site": {}, "tunnel": {}}
-		err = a.each("SELECT relay, relay_site, site, tunnel FROM longhaul.lines", &params{}, func(t *texted) error {
-			seen["relay"][t.text()] = true
-			seen["site"][t.text()] = true
-			seen["site"][t.text()] = true
-			seen["tunnel"][t.text()] = true
-			return nil
-		})
-		delete(seen["site"], "")
-		e.Relays, e.Sites, e.Tunnels = sortedKeys(seen["relay"]), sortedKeys(seen["site"]), append(e.Tunnels, sortedKeys(seen["tunnel"])...)
+		places, err := a.places()
+		e.Tunnels = places.Tunnels
 		return err
 	})
 	return e, err
+}
+
+// Places are what the database knows of relays, sites and tunnels.
+func (r *Reader) Places(ctx context.Context) (p history.Places, err error) {
+	err = r.ask(ctx, func(a *asking) error {
+		p, err = a.places()
+		return err
+	})
+	return p, err
+}
+
+func (a *asking) places() (history.Places, error) {
+	relays, sites, tunnels := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	err := a.each("SELECT relay, relay_site, site, tunnel FROM longhaul.lines", &params{}, func(t *texted) error {
+		relays[t.text()] = true
+		sites[t.text()] = true
+		sites[t.text()] = true
+		tunnels[t.text()] = true
+		return nil
+	})
+	delete(sites, "")
+	list := func(of map[string]bool) []string { return append([]string{}, sortedKeys(of)...) }
+	return history.Places{Relays: list(relays), Sites: list(sites), Tunnels: list(tunnels)}, err
 }
 
 func later(a, b time.Time) time.Time { return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare) }

@@ -1,8 +1,10 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
+	"slices"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -162,6 +164,24 @@ type Point struct {
 	GoodputMedian      float64 `json:"goodput_median_bps"`
 }
 
+// SortByWay puts the records of one flow into the order in which it passed the relays, by the sides
+// of their legs: clocks of relays differ. Of relays with the same sides the earlier comes first.
+func SortByWay(records []monitor.Record) {
+	place := func(r *monitor.Record) int {
+		const wan = "wan"
+		switch {
+		case r.ClientLeg.Side != wan:
+			return 0
+		case r.TargetLeg.Side == wan:
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(records, func(a, b monitor.Record) int {
+		return cmp.Or(cmp.Compare(place(&a), place(&b)), a.Start.Compare(b.Start), cmp.Compare(a.ID, b.ID))
+	})
+}
+
 // Extent is what a history holds.
 type Extent struct {
 	Records int64     `json:"records"`
@@ -171,9 +191,13 @@ type Extent struct {
 	SummariesSince time.Time `json:"summaries_since"`
 	Bytes          int64     `json:"bytes"` // of the file and what belongs to it
 	Tunnels        []string  `json:"tunnels"`
-	// Of a database:
-	Relays []string `json:"relays,omitempty"`
-	Sites  []string `json:"sites,omitempty"`
+}
+
+// Places are what flows of a database can be selected by.
+type Places struct {
+	Relays  []string `json:"relays"`
+	Sites   []string `json:"sites"` // of relays and of peers; a peer that is no site's host stands for itself
+	Tunnels []string `json:"tunnels"`
 }
 
 // Matrix is who moved how much to whom: a line for each two sites.
