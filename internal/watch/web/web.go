@@ -60,14 +60,17 @@ type Options struct {
 	Database Database
 	// Events returns the changes of state since a time, the oldest first; nil: there are none.
 	Events func(since time.Time) []flow.Event
-	Log    *slog.Logger
+	// HistoryState returns how the history does, as the status has it (JSON; null: no history). Nil: null.
+	HistoryState func() any
+	Log          *slog.Logger
 }
 
 // Dashboard serves pages and data.
 type Dashboard struct {
-	monitor Monitor
-	events  func(since time.Time) []flow.Event
-	lines   *loglimit.Limiter
+	monitor      Monitor
+	events       func(since time.Time) []flow.Event
+	historyState func() any
+	lines        *loglimit.Limiter
 
 	mu         sync.Mutex
 	history    History
@@ -93,7 +96,10 @@ func New(o Options) *Dashboard {
 	if o.Events == nil {
 		o.Events = func(time.Time) []flow.Event { return nil }
 	}
-	return &Dashboard{monitor: o.Monitor, events: o.Events, history: o.History, database: o.Database, lines: loglimit.New(o.Log)}
+	if o.HistoryState == nil {
+		o.HistoryState = func() any { return nil }
+	}
+	return &Dashboard{monitor: o.Monitor, events: o.Events, historyState: o.HistoryState, history: o.History, database: o.Database, lines: loglimit.New(o.Log)}
 }
 
 // SetHistory replaces the source of records; nil: none.
