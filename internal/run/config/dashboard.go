@@ -25,11 +25,12 @@ func (d *decoder) dashboard(n *node, c *Dashboard) {
 		return
 	}
 	before := len(d.errs)
+	file := d.secretFile("dashboard", "/etc/longhaul/dashboard.pem")
 	d.mapping(n, "dashboard",
 		into("listen", &c.Listen, func(n *node, _ string) ([]netip.AddrPort, bool) { return d.httpListen(n, "dashboard.listen") }),
-		into("tls_cert", &c.TLSCert, d.secretFile),
-		into("tls_key", &c.TLSKey, d.secretFile),
-		into("token_file", &c.TokenFile, d.secretFile),
+		into("tls_cert", &c.TLSCert, file),
+		into("tls_key", &c.TLSKey, file),
+		into("token_file", &c.TokenFile, file),
 	)
 	if n.kind != mapping || len(d.errs) > before {
 		return
@@ -77,11 +78,14 @@ func (d *decoder) checkDashboard(n *node, c *Dashboard) {
 	}
 }
 
-func (d *decoder) secretFile(n *node, key string) (string, bool) {
-	s, ok := d.text(n, key)
-	if ok && !filepath.IsAbs(s) {
-		d.errorf(n, "use an absolute path such as /etc/longhaul/dashboard.pem", "dashboard.%s cannot be %q", key, s)
-		return "", false
+// secretFile decodes the path of a file, of which only the relay's user may read some.
+func (d *decoder) secretFile(section, example string) func(*node, string) (string, bool) {
+	return func(n *node, key string) (string, bool) {
+		s, ok := d.text(n, key)
+		if ok && !filepath.IsAbs(s) {
+			d.errorf(n, "use an absolute path such as "+example, "%s.%s cannot be %q", section, key, s)
+			return "", false
+		}
+		return s, ok
 	}
-	return s, ok
 }

@@ -218,9 +218,13 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 		s.Kill()
 		return nil, about, fmt.Errorf("read the answer of the new process: %w", err)
 	}
+	d.history.leaveShipping() // before the successor begins: no sink gets records from both
 	step, cancel := context.WithTimeout(ctx, ServingPatience)
 	defer cancel()
-	return s, about, s.Serve(step)
+	if err = s.Serve(step); err != nil {
+		d.history.resumeShipping()
+	}
+	return s, about, err
 }
 
 // successorEnvironment returns this process's environment without systemd's variables

@@ -82,7 +82,8 @@ func (d *Dashboard) overview() view {
 			Pairs   []pairRow       `json:"pairs"`   // null: no tunnel is paired
 			Clients []clientRow     `json:"clients"` // those that move most now
 			Points  columns         `json:"points"`  // since the last event; ten minutes at first
-		}{Head: d.headOf(s), Clients: d.clientsOf(s), Process: s.Process, Tunnels: make([]overviewRow, 0, len(s.Tunnels)), Pairs: pairRows(s, "")}
+			History any             `json:"history"` // of the status; null: no history
+		}{Head: d.headOf(s), Clients: d.clientsOf(s), History: d.historyState(), Process: s.Process, Tunnels: make([]overviewRow, 0, len(s.Tunnels)), Pairs: pairRows(s, "")}
 		first := course.shown.IsZero()
 		for i := range s.Tunnels {
 			row := overviewRow{Tunnel: s.Tunnels[i]}

@@ -57,14 +57,17 @@ type Options struct {
 	History History // nil: no history
 	// Events returns the changes of state since a time, the oldest first; nil: there are none.
 	Events func(since time.Time) []flow.Event
-	Log    *slog.Logger
+	// HistoryState returns how the history does, as the status has it (JSON; null: no history). Nil: null.
+	HistoryState func() any
+	Log          *slog.Logger
 }
 
 // Dashboard serves pages and data.
 type Dashboard struct {
-	monitor Monitor
-	events  func(since time.Time) []flow.Event
-	lines   *loglimit.Limiter
+	monitor      Monitor
+	events       func(since time.Time) []flow.Event
+	historyState func() any
+	lines        *loglimit.Limiter
 
 	mu         sync.Mutex
 	history    History
@@ -89,7 +92,10 @@ func New(o Options) *Dashboard {
 	if o.Events == nil {
 		o.Events = func(time.Time) []flow.Event { return nil }
 	}
-	return &Dashboard{monitor: o.Monitor, events: o.Events, history: o.History, lines: loglimit.New(o.Log)}
+	if o.HistoryState == nil {
+		o.HistoryState = func() any { return nil }
+	}
+	return &Dashboard{monitor: o.Monitor, events: o.Events, historyState: o.HistoryState, history: o.History, lines: loglimit.New(o.Log)}
 }
 
 // SetHistory replaces the source of records; nil: none.

@@ -5,6 +5,7 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/find/doctor"
+	"longhaul/internal/watch/monitor"
 	"longhaul/internal/words/units"
 )
 
@@ -27,7 +28,7 @@ func Orders() []Order { return []Order{Newest, Slowest, Longest, Largest, Retran
 // DefaultMinBytes is what a flow must have moved at least to be counted among
 // the slowest, or among those that retransmitted the most: of a few bytes neither
 // says anything about a path.
-const DefaultMinBytes = 1 << 20
+const DefaultMinBytes = monitor.MinTransfer
 
 // DefaultLimit is the usual limit of a list.
 const DefaultLimit = 50

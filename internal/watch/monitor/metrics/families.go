@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/watch/archive/ship"
 	"longhaul/internal/watch/monitor"
 )
 
@@ -165,6 +166,16 @@ var processFamilies = []family{
 		}
 		return float64(s.history.Bytes), s.history.Bytes >= 0
 	})},
+	{"history_ship_up", "1 while a sink takes records of flows, 0 after a failure.", gauge, []string{"sink"},
+		sinks(func(k *ship.State) float64 { return truth(k.Problem == "") })},
+	{"history_ship_waiting_records", "Records in the history that a sink lacks.", gauge, []string{"sink"},
+		sinks(func(k *ship.State) float64 { return float64(k.Waiting) })},
+	{"history_ship_lag_seconds", "Age of the oldest of them; 0 if there is none.", gauge, []string{"sink"},
+		sinks(func(k *ship.State) float64 { return k.Lag.Duration().Seconds() })},
+	{"history_ship_records_total", "Records that a sink has taken.", counter, []string{"sink"},
+		sinks(func(k *ship.State) float64 { return float64(k.Shipped) })},
+	{"history_ship_lost_total", "Records that the history had to delete before a sink had them.", counter, []string{"sink"},
+		sinks(func(k *ship.State) float64 { return float64(k.Lost) })},
 }
 
 var tunnelFamilies = []family{
@@ -367,6 +378,18 @@ func tunnels(each func(*monitor.Tunnel, func(float64, ...string))) func(*state, 
 	return func(s *state, emit func(float64, ...string)) {
 		for i := range s.Tunnels {
 			each(&s.Tunnels[i], emit)
+		}
+	}
+}
+
+// sinks are the figures of each sink of records.
+func sinks(value func(*ship.State) float64) func(*state, func(float64, ...string)) {
+	return func(s *state, emit func(float64, ...string)) {
+		if s.history == nil {
+			return
+		}
+		for i := range s.history.Ship {
+			emit(value(&s.history.Ship[i]), s.history.Ship[i].Sink)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/watch/archive/ship"
 	"longhaul/internal/watch/monitor"
 )
 
@@ -29,6 +30,7 @@ type History struct {
 	Written uint64 // records, since the start
 	Dropped uint64 // records that could not be stored
 	Bytes   int64  // on disk; negative: unknown
+	Ship    []ship.State
 }
 
 const (

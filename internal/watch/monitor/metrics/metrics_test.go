@@ -19,6 +19,7 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/find/doctor"
+	"longhaul/internal/watch/archive/ship"
 	"longhaul/internal/watch/monitor"
 	"longhaul/internal/words/units"
 	"longhaul/test/nettest"
@@ -76,7 +77,11 @@ func everything() *monitor.Snapshot {
 func handlerOf(s *monitor.Snapshot) http.Handler {
 	return Handler(Options{
 		Snapshot: func() *monitor.Snapshot { return s },
-		History:  func() *History { return &History{Written: 10, Dropped: 1, Bytes: 1 << 20} },
+		History: func() *History {
+			return &History{Written: 10, Dropped: 1, Bytes: 1 << 20, Ship: []ship.State{
+				{Sink: "pg", Shipped: 9, Lost: 1}, {Sink: "ipfix://c.example:4739", Problem: "no route", Waiting: 4, Lag: units.Seconds(90 * time.Second)},
+			}}
+		},
 	})
 }
 
@@ -135,6 +140,13 @@ func TestMetrics(t *testing.T) {
 		`longhaul_congestion_control_active{name="haul"} 1`,
 		`longhaul_congestion_control_active{name="bbr"} 0`,
 		`longhaul_history_records_dropped_total 1`,
+		`longhaul_history_ship_up{sink="pg"} 1`,
+		`longhaul_history_ship_up{sink="ipfix://c.example:4739"} 0`,
+		`longhaul_history_ship_waiting_records{sink="ipfix://c.example:4739"} 4`,
+		`longhaul_history_ship_lag_seconds{sink="pg"} 0`,
+		`longhaul_history_ship_lag_seconds{sink="ipfix://c.example:4739"} 90`,
+		`longhaul_history_ship_records_total{sink="pg"} 9`,
+		`longhaul_history_ship_lost_total{sink="pg"} 1`,
 		`longhaul_sample_timestamp_seconds 1.8e+09`,
 	} {
 		if !strings.Contains(body, want+"\n") {

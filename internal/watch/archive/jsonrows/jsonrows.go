@@ -1,0 +1,290 @@
+// Package jsonrows sends rows over HTTP: one JSON object a line, in the body of a
+// POST. ClickHouse, VictoriaLogs, Vector and OpenSearch take them.
+//
+//	{"relay":"relay-a","epoch":7,"id":41,"started":"2026-01-01T00:00:00.000Z","started_ms":1767225600000,…}
+//
+// The fields are [archive.Columns], the times also in milliseconds. A field that
+// is unknown is left out. Two kinds of URL have more to them:
+//
+//   - A query "INSERT INTO flows FORMAT JSONEachRow" is for ClickHouse, which then
+//     answers when the rows are written. [Schema] makes the tables. A row that comes
+//     twice is once in the view flows_once.
+//   - A path that ends in /_bulk is OpenSearch's. Each row has an ID there, so one
+//     that comes twice is refused by itself.
+//
+// Elsewhere a row that comes twice has the same relay, epoch and id.
+package jsonrows
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+
+	"longhaul/internal/watch/archive"
+	"longhaul/internal/words/remedy"
+)
+
+const (
+	// maxBody bounds the rows of one request before compression.
+	maxBody = 8 << 20
+	// connectPatience bounds the connection and its TLS handshake, each.
+	connectPatience = 10 * time.Second
+	// maxHeader and maxAnswer bound what is read of an answer, maxBulkAnswer where it speaks of each row.
+	maxHeader     = 64 << 10
+	maxAnswer     = 64 << 10
+	maxBulkAnswer = 16 << 20
+	// maxSecret bounds a file with a password or a token.
+	maxSecret = 4 << 10
+)
+
+// Sink posts rows to one URL.
+type Sink struct {
+	client *endpoint
+	bulk   bool // the rows have actions before them, and the answer is read
+	most   int  // rows in one request; 0: as many as fit
+	plain  bool // the server takes no gzip
+
+	row  []byte
+	body bytes.Buffer
+	zip  *gzip.Writer
+}
+
+// Open makes the sink of a URL. It does not wait for the network.
+func Open(t archive.Target) (*Sink, error) {
+	u, err := url.Parse(t.To)
+	if err != nil {
+		return nil, remedy.New(errors.New("the sink is not a URL"), "write it like https://vector.example.net/")
+	}
+	query := u.Query()
+	if query.Has("query") {
+		if _, err := tableOf(query); err != nil {
+			return nil, err
+		}
+		for name, value := range map[string]string{
+			"wait_end_of_query":                "1", // else an error may come after status 200
+			"input_format_skip_unknown_fields": "1", // a newer relay may send more than the table has
+		} {
+			if !query.Has(name) {
+				query.Set(name, value)
+			}
+		}
+		if query.Get("wait_for_async_insert") == "0" {
+			return nil, remedy.New(errors.New("with wait_for_async_insert=0, ClickHouse answers before it has the rows"),
+				"take it out of the sink's URL")
+		}
+	}
+	bulk := strings.HasSuffix(u.Path, "/_bulk")
+	if bulk && !query.Has("filter_path") {
+		query.Set("filter_path", "errors,items.*.status,items.*.error.type,items.*.error.reason")
+	}
+	u.RawQuery = query.Encode() // also what was written with spaces
+	client, err := newEndpoint(t, u)
+	if err != nil {
+		return nil, err
+	}
+	return &Sink{client: client, bulk: bulk, zip: newGzip()}, nil
+}
+
+// newGzip makes a writer of the fastest level. It leaves a seventh of the rows' size, and the best one an eighth.
+func newGzip() *gzip.Writer {
+	w, _ := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed) // the level is one that there is
+	return w
+}
+
+// Close closes the connection.
+func (s *Sink) Close() error {
+	s.client.close()
+	return nil
+}
+
+// Deliver posts rows, in several requests if the server does not take all at once.
+func (s *Sink) Deliver(ctx context.Context, rows []archive.Row) error {
+	for len(rows) > 0 {
+		n, err := s.encode(rows)
+		if err != nil {
+			return err
+		}
+		err = s.post(ctx, n)
+		refusal := (*refusal)(nil)
+		switch {
+		case err == nil:
+			rows = rows[n:]
+		case !errors.As(err, &refusal):
+			return err
+		case refusal.status == http.StatusRequestEntityTooLarge && n > 1:
+			s.most = n / 2
+		case refusal.status == http.StatusUnsupportedMediaType && !s.plain:
+			s.plain = true // RFC 7694, section 3
+		default:
+			return refusal.explained()
+		}
+	}
+	return nil
+}
+
+// encode makes the body of a request of the first n rows.
+func (s *Sink) encode(rows []archive.Row) (n int, err error) {
+	s.body.Reset()
+	s.zip.Reset(&s.body)
+	to := io.Writer(s.zip)
+	if s.plain {
+		to = &s.body
+	}
+	for size := 0; n < len(rows) && (s.most == 0 || n < s.most); n++ {
+		s.row = s.row[:0]
+		if s.bulk {
+			s.row = appendAction(s.row, &rows[n])
+		}
+		s.row = appendRow(s.row, &rows[n])
+		if size += len(s.row); size > maxBody && n > 0 {
+			break
+		}
+		if _, err := to.Write(s.row); err != nil {
+			return 0, err
+		}
+	}
+	if s.plain {
+		return n, nil
+	}
+	return n, s.zip.Close()
+}
+
+// post sends the body, of n rows.
+func (s *Sink) post(ctx context.Context, n int) error {
+	header := http.Header{"Content-Type": {"application/x-ndjson"}}
+	if !s.plain {
+		header.Set("Content-Encoding", "gzip")
+	}
+	response, err := s.client.post(ctx, header, s.body.Bytes())
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if s.bulk && response.StatusCode == http.StatusOK {
+		return s.client.readBulk(response, n)
+	}
+	_, err = s.client.read(response)
+	return err
+}
+
+// endpoint is a server that is asked by POST.
+type endpoint struct {
+	url          *url.URL // without a user
+	user         *url.Userinfo
+	passwordFile string
+	client       *http.Client
+	secret       string // of the last request; it is taken out of what the server answers
+}
+
+func newEndpoint(t archive.Target, u *url.URL) (*endpoint, error) {
+	e := &endpoint{user: u.User, passwordFile: t.PasswordFile}
+	address := *u
+	address.User, address.Fragment = nil, ""
+	e.url = &address
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if t.CA != "" {
+		pem, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, remedy.New(fmt.Errorf("read the authorities of the sink: %w", err), "name a file that the relay's user can read")
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, remedy.New(fmt.Errorf("no certificate in %s", t.CA), "name a file with certificates in PEM")
+		}
+	}
+	if t.Certificate != "" {
+		// At each handshake, so that the files can be renewed.
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(t.Certificate, t.Key)
+			if err != nil {
+				return nil, remedy.New(fmt.Errorf("load the certificate for the sink: %w", err), "name a certificate and its key in PEM")
+			}
+			return &pair, nil
+		}
+	}
+	dialer := &net.Dialer{Timeout: connectPatience}
+	dialer.SetMultipathTCP(false)
+	e.client = &http.Client{
+		Transport: &http.Transport{
+			DialContext: dialer.DialContext, TLSClientConfig: config, TLSHandshakeTimeout: connectPatience,
+			MaxConnsPerHost: 1, MaxResponseHeaderBytes: maxHeader, DisableCompression: true,
+		},
+		// No other server gets the rows, or the password.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return e, nil
+}
+
+func (e *endpoint) close() { e.client.CloseIdleConnections() }
+
+// post sends one request. The answer's body is the caller's to close.
+func (e *endpoint) post(ctx context.Context, header http.Header, body []byte) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	request.Header = header
+	// Not sent: it lets net/http repeat the request where a kept connection has ended meanwhile.
+	request.Header["Idempotency-Key"] = nil
+	if e.secret, err = readSecret(e.passwordFile); err != nil {
+		return nil, err
+	}
+	switch {
+	case e.user != nil:
+		request.SetBasicAuth(e.user.Username(), e.secret)
+	case e.secret != "":
+		request.Header.Set("Authorization", "Bearer "+e.secret)
+	}
+	response, err := e.client.Do(request)
+	if err != nil {
+		return nil, e.failed(err)
+	}
+	return response, nil
+}
+
+// readSecret reads the first line of a file; no file has none.
+func readSecret(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", remedy.New(fmt.Errorf("open the sink's password: %w", err), "name a file that the relay's user can read")
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxSecret))
+	if err != nil {
+		return "", remedy.New(fmt.Errorf("read the sink's password: %w", err), "name a file that the relay's user can read")
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	line = strings.TrimSuffix(line, "\r")
+	if line == "" || strings.ContainsFunc(line, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return "", remedy.New(fmt.Errorf("no password in the first line of %s", path), "write it there, as text")
+	}
+	return line, nil
+}
+
+// quoted is a server's word as part of a sentence.
+func quoted(status int, line string) string {
+	text := strconv.Itoa(status)
+	if word := http.StatusText(status); word != "" {
+		text += " " + word
+	}
+	if line != "" {
+		text += ": " + line
+	}
+	return text
+}
