@@ -359,7 +359,7 @@ slowest and retransmitted leave out flows that moved less than 1 MiB.`,
 			return nil
 		})
 	}
-	cmd.AddCommand(newHistoryShow(env), newHistoryCompare(env), newHistoryMatrix(env), newHistoryExport(env), newHistoryCheck(env))
+	cmd.AddCommand(newHistoryShow(env), newHistoryCompare(env), newHistoryMatrix(env), newHistoryExport(env), newHistoryCheck(env), newHistorySchema(env))
 	return cmd
 }
 
