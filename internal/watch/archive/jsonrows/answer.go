@@ -109,7 +109,7 @@ var bulkRemedies = map[string]string{
 }
 
 // exceptionCode is how ClickHouse begins an error's text.
-var exceptionCode = regexp.MustCompile(`(?:^|\n)Code: (\d{1,9})[.,] .*DB::Exception`)
+var exceptionCode = regexp.MustCompile(`(?:^|\n)Code: (\d{1,9})[.,] .*Exception`)
 
 // read reads an answer. Nil: the server has the rows.
 func (e *endpoint) read(response *http.Response) ([]byte, error) {
