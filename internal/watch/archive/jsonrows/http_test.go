@@ -105,24 +105,24 @@ func TestAnswers(t *testing.T) {
 		text   string // empty: it is taken
 		fix    string
 	}{
-		{"no content", func(w http.ResponseWriter) { w.WriteHeader(204) }, "", "", ""},
+		{"no content", func(w http.ResponseWriter) { w.WriteHeader(http.StatusNoContent) }, "", "", ""},
 		{"exception in a header", func(w http.ResponseWriter) { w.Header().Set("X-ClickHouse-Exception-Code", "241") }, "", "200", "memory"},
 		{"exception in the body", func(w http.ResponseWriter) {
 			fmt.Fprint(w, "\nCode: 243. DB::Exception: Cannot reserve 1 MiB (NOT_ENOUGH_SPACE)")
 		}, "", "NOT_ENOUGH_SPACE", "free space"},
-		{"password in the body", func(w http.ResponseWriter) { w.WriteHeader(403); fmt.Fprintf(w, "%q is wrong", password) }, "", `"***" is wrong`, ""},
-		{"password in the body, bare", func(w http.ResponseWriter) { w.WriteHeader(401); fmt.Fprint(w, "no: "+password) }, "", "no: ***", "password"},
+		{"password in the body", func(w http.ResponseWriter) { w.WriteHeader(http.StatusForbidden); fmt.Fprintf(w, "%q is wrong", password) }, "", `"***" is wrong`, ""},
+		{"password in the body, bare", func(w http.ResponseWriter) { w.WriteHeader(http.StatusUnauthorized); fmt.Fprint(w, "no: "+password) }, "", "no: ***", "password"},
 		{"hostile text", func(w http.ResponseWriter) {
-			w.WriteHeader(500)
+			w.WriteHeader(http.StatusInternalServerError)
 			fmt.Fprint(w, "\x1b]0;x\x07\u202e"+strings.Repeat("ü\xff", 1<<19))
 		}, "", "500", "log"},
 		{"page", func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "text/html")
-			w.WriteHeader(502)
+			w.WriteHeader(http.StatusBadGateway)
 			fmt.Fprint(w, "<html>\n<h1>no")
 		}, "", "502 Bad Gateway", "busy or away"},
-		{"not there", func(w http.ResponseWriter) { w.WriteHeader(404) }, "", "404", "path"},
-		{"too many", func(w http.ResponseWriter) { w.WriteHeader(429) }, "", "429", "sent again"},
+		{"not there", func(w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) }, "", "404", "path"},
+		{"too many", func(w http.ResponseWriter) { w.WriteHeader(http.StatusTooManyRequests) }, "", "429", "sent again"},
 		{"large header", func(w http.ResponseWriter) { w.Header().Set("X", strings.Repeat("x", 1<<20)) }, "", "header", "server"},
 		{"body cut off", func(w http.ResponseWriter) { w.Header().Set("Content-Length", "5") }, "", "EOF", "server"},
 		{"bulk, taken", func(w http.ResponseWriter) {
