@@ -29,6 +29,7 @@ func commands(env *env) []*cobra.Command {
 		newDoctor(env),
 		newTop(env),
 		newStatus(env),
+		newFleet(env),
 		newTrace(env),
 		newEvents(env),
 		newHistory(env),

@@ -48,7 +48,7 @@ func completeValues(cmd *cobra.Command) {
 		if err := cmd.MarkFlagFilename("config", "yaml", "yml"); err != nil {
 			panic(err)
 		}
-	case "longhaul config check", "longhaul pair apply":
+	case "longhaul config check", "longhaul pair apply", "longhaul fleet status":
 		cmd.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
 		}

@@ -23,7 +23,7 @@ var verbGroups = []struct {
 	{"Start here", []string{"doctor", "relay"}},
 	{"Find and fix the cause", []string{"measure", "top", "cc", "route", "mss", "host"}},
 	{"Run relays", []string{"service", "config", "pair", "intercept", "reload", "upgrade", "drain", "resume", "stop"}},
-	{"Watch relays", []string{"status", "trace", "events", "history", "check", "ready"}},
+	{"Watch relays", []string{"status", "fleet", "trace", "events", "history", "check", "ready"}},
 	{"Try it on this machine", []string{"demo", "lab"}},
 	{"About this program", []string{"help", "version", "completion"}},
 }

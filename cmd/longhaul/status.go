@@ -23,7 +23,7 @@ import (
 	"longhaul/internal/run/daemon"
 	"longhaul/internal/sys/resources"
 	"longhaul/internal/tune/route"
-	"longhaul/internal/watch/monitor/history"
+	"longhaul/internal/watch/archive/ship"
 	"longhaul/internal/words/display"
 	"longhaul/internal/words/portrange"
 	"longhaul/internal/words/remedy"
@@ -158,7 +158,7 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 	writeQueues(w, s.Tunnels)
 	writeReload(w, s.LastReload, now)
 	writeLacks(w, s, now)
-	writeHistoryState(w, s.History)
+	writeHistory(w, s.History, now)
 	if s.Pairs != nil && s.Pairs.KeysProblem != "" {
 		fmt.Fprintln(w, display.Fold("keys of pairs: "+display.FirstLine(s.Pairs.KeysProblem), 78, 2))
 	}
@@ -454,8 +454,8 @@ func writeOlderProcesses(w io.Writer, facts []daemon.OlderProcess) {
 	}
 }
 
-// writeHistoryState prints the history's problems.
-func writeHistoryState(w io.Writer, s *history.State) {
+// writeHistory prints the history's problems, and a line for each sink of records.
+func writeHistory(w io.Writer, s *daemon.History, now time.Time) {
 	if s == nil {
 		return
 	}
@@ -467,6 +467,32 @@ func writeHistoryState(w io.Writer, s *history.State) {
 	}
 	if s.Dropped > 0 {
 		fmt.Fprintf(w, "history: records dropped: %d\n", s.Dropped)
+	}
+	for i := range s.Ship {
+		writeSink(w, &s.Ship[i], now)
+	}
+}
+
+// writeSink prints how far a sink of records is.
+func writeSink(w io.Writer, s *ship.State, now time.Time) {
+	text := "records to " + s.Sink + ": "
+	switch {
+	case s.Waiting > 0:
+		text += fmt.Sprintf("%d wait, the oldest for %s", s.Waiting, display.Age(s.Lag.Duration().Seconds()))
+	case !s.LastSent.IsZero():
+		text += "none waits, the last went " + display.Age(now.Sub(s.LastSent).Seconds()) + " ago"
+	default:
+		text += "none waits"
+	}
+	if s.Lost > 0 {
+		text += fmt.Sprintf("; %d lost", s.Lost)
+	}
+	fmt.Fprintln(w, display.Fold(text, 78, 2))
+	if s.Problem != "" {
+		fmt.Fprintln(w, "  "+display.Fold("problem: "+display.FirstLine(s.Problem), 76, 4))
+	}
+	if s.Remedy != "" {
+		fmt.Fprintf(w, "  remedy: %s\n", s.Remedy)
 	}
 }
 

@@ -22,6 +22,8 @@ import (
 	"longhaul/internal/sys/resources"
 	"longhaul/internal/tune/mss"
 	"longhaul/internal/tune/route"
+	"longhaul/internal/watch/archive"
+	"longhaul/internal/watch/archive/ship"
 	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/words/display"
 	"longhaul/internal/words/units"
@@ -100,7 +102,15 @@ func TestStatusTable(t *testing.T) {
 	idle := daemon.Status{Version: "longhaul v1.0.0", PID: 1, Snapshot: relay.Snapshot{Workers: 1, Draining: true, AcceptPaused: true,
 		Tunnels: []flow.Tunnel{{Name: "a", State: "draining", Forward: []string{"h:1"}}}}}
 	broken := daemon.Status{Version: "longhaul v1.0.0", PID: 1, LastReload: busy.LastReload,
-		History: &history.State{File: "/var/lib/longhaul/history.db", Problem: "database or disk is full (13)", Remedy: "make room on the disk, or lower max_size of history"},
+		History: &daemon.History{
+			State: history.State{File: "/var/lib/longhaul/history.db", Problem: "database or disk is full (13)", Remedy: "make room on the disk, or lower max_size of history"},
+			Ship: []ship.State{
+				{Sink: "pg", Kind: archive.Postgres, Shipped: 7, LastSent: now.Add(-3 * time.Second)},
+				{Sink: "https://ch.example.net:8443/?query=INSERT+INTO+flows+FORMAT+JSONEachRow", Kind: archive.JSONRows,
+					Problem: "the server answers 403 Forbidden: longhaul: Not enough privileges. To execute this query, it's necessary to have the grant INSERT",
+					Remedy:  "give the sink's user the right to insert", Waiting: 123456, Lag: units.Seconds(49 * time.Hour), Lost: 12},
+				{Sink: "ipfix://10.0.0.9:4739", Kind: archive.IPFIX},
+			}},
 		Waiting: []flow.HostProblem{{Problem: "the dashboard waits for address 10.10.10.77:9465: this host does not have the address", Since: since,
 			Fix: "give this host the address (ip addr shows what it has), or listen on another"}},
 		Pairs: &flow.Pairs{KeysProblem: "/var/lib/longhaul/pair/peers: group or others may read it, so the keys from before are in use"},

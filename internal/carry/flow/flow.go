@@ -38,6 +38,8 @@ type Sample struct {
 	Target netip.AddrPort // zero: not dialed yet
 	Hop    string         // the hop of Target, as configured
 	Start  time.Time
+	// Connect is how long the target took to accept; 0: it has not, or the far relay of a pair connects.
+	Connect time.Duration
 
 	BytesUp   int64 // client to target, handed to the target's socket
 	BytesDown int64
@@ -87,6 +89,7 @@ type Record struct {
 	Hop     string        `json:"hop,omitempty"`
 	Start   time.Time     `json:"start"`
 	Elapsed units.Seconds `json:"elapsed_seconds"` // by a clock that does not step
+	Connect time.Duration `json:"-"`               // as in a Sample
 
 	BytesUp   int64     `json:"bytes_up"` // client to target, handed to the target's socket
 	BytesDown int64     `json:"bytes_down"`

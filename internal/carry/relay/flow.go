@@ -55,8 +55,9 @@ type flow struct {
 	ident
 	settled time.Duration // just before the last sample if all bytes were acknowledged then; else 0
 
-	start  time.Duration // all times are of the monotonic clock
-	active time.Duration // when a byte last moved, to the precision of a loop turn
+	start   time.Duration // all times are of the monotonic clock
+	connect time.Duration // that the target took to accept; 0: it has not, or another relay connects
+	active  time.Duration // when a byte last moved, to the precision of a loop turn
 
 	timerAt    time.Duration // when the worker next checks the flow's deadlines
 	timerIndex int32         // index in the worker's heap; -1: not in the heap

@@ -91,6 +91,43 @@ func TestTargetsInTurn(t *testing.T) {
 	}
 }
 
+// A flow's record, and its samples before, have how long its own target took to accept: not the time
+// that another one was given.
+func TestConnectTime(t *testing.T) {
+	nettest.CheckLeaks(t)
+	never := silent(t)
+	fd, late := fullListener(t)
+	t.Cleanup(func() { closeFD(fd) })
+	g := newStoppedRig(t, func(o *rigOptions) {
+		o.Tunnels[0].Forward = forward(never, late)
+		o.Tunnels[0].ConnectTimeout = 2 * time.Second
+	})
+	c := dial(t, g.addr)
+	g.flowIs("connects to the first target", func(f *flow) bool { return f.phase == phaseDialing && f.target == never })
+	g.pass(time.Second)
+	g.flowIs("connects to the second target", func(f *flow) bool { return f.phase == phaseDialing && f.target == late })
+	const took = 300 * time.Millisecond
+	g.pass(took)
+	if nfd, _, err := unix.Accept(fd); err != nil {
+		t.Fatal(err)
+	} else {
+		closeFD(nfd) // the one that filled the queue
+	}
+	g.flowIs("is connected", func(f *flow) bool { return f.connected() })
+	g.pass(time.Second)
+	if err := g.relay.EachFlow(func(s *report.Sample) {
+		if s.Connect != took {
+			t.Errorf("the sample has %v", s.Connect)
+		}
+	}); err != nil {
+		t.Error(err)
+	}
+	reset(t, c)
+	if r := g.flows.one(t); r.Connect != took {
+		t.Errorf("the record has %v, want %v", r.Connect, took)
+	}
+}
+
 func TestClientLeavesWhileDialing(t *testing.T) {
 	nettest.CheckLeaks(t)
 	to := silent(t)

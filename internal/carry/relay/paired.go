@@ -73,6 +73,7 @@ func (w *worker) carry(f *flow, hop uint16) {
 			closeBack(e)
 		}
 	})
+	w.byCarrier[f.paired.carrier] = f
 	w.schedule(f)
 }
 

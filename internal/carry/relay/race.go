@@ -135,6 +135,7 @@ func (w *worker) won(f *flow, events uint32) {
 			setsockoptInt(int(f.legs[target].fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
 		}
 	}
+	f.connect = max(w.now-o.began, 1)
 	o.dropBeside()
 	w.established(f, events)
 }

@@ -19,24 +19,8 @@ type Traced struct {
 	Before, Behind report.Carried
 }
 
-// TraceNamed returns the flows, at most so many, whose names begin with these digits.
-func (r *Relay) TraceNamed(p report.NamePrefix, most int) []Traced {
-	return r.trace(most, func(f *flow) bool { return p.Matches(f.name) })
-}
-
-// TraceCarried returns the flow that a carrier carries, or is to carry; false: it has ended.
-func (r *Relay) TraceCarried(c report.Carried) (Traced, bool) {
-	all := r.trace(1, func(f *flow) bool {
-		before, behind := f.carriers()
-		return before == c || behind == c
-	})
-	if len(all) == 0 {
-		return Traced{}, false
-	}
-	return all[0], true
-}
-
-func (r *Relay) trace(most int, wanted func(*flow) bool) (all []Traced) {
+// TraceNamed returns the flows, at most so many, whose names begin with these digits. It looks at all flows.
+func (r *Relay) TraceNamed(p report.NamePrefix, most int) (all []Traced) {
 	loops := r.loops.Load()
 	if loops == nil {
 		return nil
@@ -46,7 +30,7 @@ func (r *Relay) trace(most int, wanted func(*flow) bool) (all []Traced) {
 			if !w.do(func() {
 				until := min(next+tracePortion, len(w.slots))
 				for ; next < until && len(all) < most; next++ {
-					if f := w.slots[next].flow; f != nil && wanted(f) {
+					if f := w.slots[next].flow; f != nil && p.Matches(f.name) {
 						all = append(all, w.traceFlow(f))
 					}
 				}
@@ -59,6 +43,26 @@ func (r *Relay) trace(most int, wanted func(*flow) bool) (all []Traced) {
 		}
 	}
 	return all
+}
+
+// TraceCarried returns the flow that a carrier carries, or is to carry; false: it has ended. Other relays ask
+// for that, as often as they like: no loop looks at another flow.
+func (r *Relay) TraceCarried(c report.Carried) (t Traced, running bool) {
+	loops := r.loops.Load()
+	if loops == nil {
+		return t, false
+	}
+	for _, w := range *loops {
+		w.do(func() {
+			if f := w.byCarrier[c]; f != nil {
+				t, running = w.traceFlow(f), true
+			}
+		})
+		if running {
+			break
+		}
+	}
+	return t, running
 }
 
 // traceFlow is a sample of a flow of its own: those of the monitor go on as if there were none.
@@ -104,6 +108,16 @@ func (f *flow) carriers() (before, behind report.Carried) {
 		behind = f.paired.carrier
 	}
 	return before, behind
+}
+
+// leaveCarriers forgets who carries a flow that ends.
+func (w *worker) leaveCarriers(f *flow) {
+	before, behind := f.carriers()
+	for _, c := range [2]report.Carried{before, behind} {
+		if c != nil && w.byCarrier[c] == f {
+			delete(w.byCarrier, c)
+		}
+	}
 }
 
 func tracedLeg(s *report.LegSample) report.TraceLeg {

@@ -66,3 +66,62 @@ func TestTraceNamed(t *testing.T) {
 }
 
 func prefixOf(n report.Name) string { return n.String()[:8] }
+
+// TestTraceCarried holds that a flow is found by each of its carriers for as long as that carries it, and by
+// none that gave it back; that nothing of carriers is left with its end; and that no other flow is looked at.
+func TestTraceCarried(t *testing.T) {
+	second := newCarrier()
+	h := newHubRig(t, func(o *rigOptions) {
+		other := o.Tunnels[0].Forward[0]
+		other.Port++
+		other.Carrier = second
+		o.Tunnels[0].Forward = append(o.Tunnels[0].Forward, other)
+	})
+	traced := func(c report.Carried) bool {
+		one, running := h.relay.TraceCarried(c)
+		if running && one.Before != c && one.Behind != c {
+			t.Errorf("another flow is found: %+v", one)
+		}
+		return running
+	}
+	far := h.ask(atNear, patience)
+	first := h.next.next(t)
+	h.turn()
+	if !traced(far.carriedFlow) || !traced(first) {
+		t.Error("a flow that is offered is not found")
+	}
+	first.giveBack(report.End{Reason: report.EndTargetRefused, ByPeer: true})
+	near := second.next(t)
+	h.turn()
+	if !traced(far.carriedFlow) || traced(first) || !traced(near) {
+		t.Error("a flow that was given back is found by the carrier that gave it back, or by no other")
+	}
+	near.open()
+	nettest.Must(t, h.result(far))
+	for _, w := range h.relay.workers {
+		var f *flow
+		w.do(func() { f = w.byCarrier[near]; delete(w.byCarrier, near) })
+		if f == nil {
+			continue
+		}
+		if traced(near) {
+			t.Error("a carrier that no loop has noted is found: all flows were looked at")
+		}
+		w.do(func() { w.byCarrier[near] = f })
+	}
+	far.close()
+	far.ended(report.End{Reason: report.EndClean})
+	near.close()
+	near.ended(report.End{Reason: report.EndClean})
+	h.flows.one(t)
+	if traced(far.carriedFlow) || traced(near) {
+		t.Error("a flow that has ended is found")
+	}
+	for _, w := range h.relay.workers {
+		w.do(func() {
+			if len(w.byCarrier) > 0 {
+				t.Errorf("%d carriers are left", len(w.byCarrier))
+			}
+		})
+	}
+}

@@ -144,7 +144,7 @@ func TestSchemaHasExactlyTheKnownKeys(t *testing.T) {
 	tunnel := root.Defs["tunnel"]
 	proxy := tunnel.Properties["proxy_protocol"]
 	sections := map[string]*schema{
-		"the configuration": root, "defaults": root.Properties["defaults"], "a tunnel": tunnel, "log": root.Properties["log"], "limits": root.Properties["limits"], "history": root.Defs["history"].AnyOf[1], "dashboard": root.Properties["dashboard"].AnyOf[1],
+		"the configuration": root, "defaults": root.Properties["defaults"], "a tunnel": tunnel, "log": root.Properties["log"], "metrics": root.Properties["metrics"], "limits": root.Properties["limits"], "history": root.Defs["history"].AnyOf[1], "a sink of ship": root.Defs["sink"], "dashboard": root.Properties["dashboard"].AnyOf[1],
 		"proxy_protocol": proxy, "proxy_protocol.in": proxy.Properties["in"], "lan": root.Defs["leg"], "wan": root.Defs["leg"],
 		"keepalive": root.Defs["keepalive"].AnyOf[1], "a hop of forward": root.Defs["hop"].AnyOf[1], "health": root.Defs["health"].AnyOf[1],
 		"check": root.Defs["check"].AnyOf[1], "pair": root.Defs["pair"].AnyOf[1], "a path of pair": root.Defs["path"], "pair_from": root.Defs["pair_from"].AnyOf[1],
@@ -207,7 +207,7 @@ func TestSchemaFindsMistakes(t *testing.T) {
 		"duration-no-unit", "duration-bad", "idle-timeout-bad", "proxy-out-version", "proxy-in-untrusted", "wan-side",
 		"congestion-control-long", "congestion-control-empty", "rate-bytes", "rate-no-unit", "size-bad", "mss-small", "mss-large", "mtu-probing",
 		"keepalive-word", "keepalive-count", "check-word", "check-next", "check-key-relative", "check-interval", "check-unknown-key", "dscp-range", "dscp-name", "log-format", "log-level", "log-scalar",
-		"control-socket-relative", "control-socket-long", "workers-range", "limits-share-bad", "limits-share-range", "limits-no-amount", "limits-no-share", "limits-unknown", "history-word", "history-file-relative", "history-file-suffix", "history-size-bad", "history-age-bad", "history-unknown", "drain-timeout-negative", "defaults-name", "pair-word", "pair-no-peer", "pair-unknown-key", "pair-warm", "pair-resume", "pair-encrypt", "pair-paths-empty", "pair-path-unknown-key", "pair-from-encrypt", "pair-from-no-peer", "pair-from-unknown-key", "pair-from-empty", "pair-keys-relative",
+		"control-socket-relative", "control-socket-long", "workers-range", "limits-share-bad", "limits-share-range", "limits-no-amount", "limits-no-share", "limits-unknown", "history-word", "history-file-relative", "history-file-suffix", "history-size-bad", "history-age-bad", "history-unknown", "history-site", "ship-word", "ship-empty", "ship-no-to", "ship-unknown-key", "ship-scheme", "ship-not-url", "ship-name", "ship-password-relative", "ship-clients", "ship-biflow-word", "drain-timeout-negative", "defaults-name", "pair-word", "pair-no-peer", "pair-unknown-key", "pair-warm", "pair-resume", "pair-encrypt", "pair-paths-empty", "pair-path-unknown-key", "pair-from-encrypt", "pair-from-no-peer", "pair-from-unknown-key", "pair-from-empty", "pair-keys-relative",
 		"intercept-word", "intercept-unknown-key", "intercept-no-interface", "intercept-no-to", "intercept-interface-long", "intercept-port-word", "source-word", "when-down-word", "original-no-to", "original-unknown-key", "interception-table-word",
 	} {
 		var v map[string]any

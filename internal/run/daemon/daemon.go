@@ -27,6 +27,8 @@ import (
 	"longhaul/internal/run/config"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/tune/cc"
+	"longhaul/internal/watch/archive"
+	"longhaul/internal/watch/archive/sinks"
 	"longhaul/internal/watch/monitor"
 )
 
@@ -42,6 +44,9 @@ type Options struct {
 	// ReadablePath is where a configured key, token or certificate can be read
 	// now: systemd hands it over under another name than root has it.
 	ReadablePath func(path string) string
+
+	// OpenSink makes a sink for records; nil: those that longhaul has.
+	OpenSink func(archive.Target) (archive.Sink, error)
 }
 
 // daemon is a running relay.
@@ -145,7 +150,13 @@ func (d *daemon) assemble(activated []inheritedSocket) {
 	d.pairs = newPairs(d.log, d.Version, func() string { return identity.Directory(d.Getenv) }, d.relay)
 	d.pairs.follow(past.Pairs, past.Links)
 	d.shedder = newShedder(d.relay, d.log, c.Limits)
-	d.history = newHistoryKeeper(d.log, d.Getenv)
+	openSink := d.OpenSink
+	if openSink == nil {
+		openSink = sinks.Open
+	}
+	d.history = newHistoryKeeper(historyOptions{
+		log: d.log, getenv: d.Getenv, relay: d.ended.relay, readablePath: d.ReadablePath, openSink: openSink,
+	})
 
 	judge := usable.New(usable.Options{Tight: d.shedder.tight})
 	judge.Remember(past.States)
@@ -237,7 +248,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	if err != nil {
 		return err
 	}
-	if err := d.past.introduce(ctx, d.Version); err != nil {
+	if err := d.past.introduce(ctx, introduction{d.Version, d.control.path}); err != nil {
 		prepared.Abort()
 		return err
 	}

@@ -1,9 +1,11 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -11,27 +13,43 @@ import (
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/usable"
 	"longhaul/internal/run/config"
+	"longhaul/internal/watch/archive"
+	"longhaul/internal/watch/archive/ship"
 	"longhaul/internal/watch/monitor"
 	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/watch/monitor/metrics"
 )
 
-// historyKeeper is the part that keeps the records of flows, if configured. The log and
-// status report a problem with the file. It ends neither the relay nor a reload.
+// historyKeeper is the part that keeps the records of flows, and ships them, if configured. The log
+// and status report a problem with the file or a sink. It ends neither the relay nor a reload.
 type historyKeeper struct {
-	log    *slog.Logger
-	getenv func(string) string
+	historyOptions
 	// earlier takes the changes of state that the first file has; nil: they are known.
 	earlier func([]flow.Event)
 
 	mu      sync.RWMutex
-	store   *history.Store // nil: records are not kept
-	before  history.State  // counts of closed stores
-	closing sync.WaitGroup // of stores that are closing
+	store   *history.Store   // nil: records are not kept
+	ships   *ship.Shippers   // of store; nil: no sinks, or another process ships
+	targets []archive.Target // in force
+	site    string           // likewise
+	before  history.State    // counts of closed stores
+	closing sync.WaitGroup   // of stores that are closing
 }
 
-func newHistoryKeeper(log *slog.Logger, getenv func(string) string) *historyKeeper {
-	return &historyKeeper{log: log, getenv: getenv}
+type historyOptions struct {
+	log          *slog.Logger
+	getenv       func(string) string
+	relay        string // in records
+	readablePath func(string) string
+	openSink     func(archive.Target) (archive.Sink, error)
+}
+
+func newHistoryKeeper(o historyOptions) *historyKeeper { return &historyKeeper{historyOptions: o} }
+
+// History is the state of the records in a status.
+type History struct {
+	history.State
+	Ship []ship.State `json:"ship,omitempty"` // by sink
 }
 
 func (h *historyKeeper) Prepare(_ context.Context, p *plan) (Change, error) {
@@ -79,12 +97,14 @@ func (h *historyKeeper) apply(c config.History) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.site, h.targets = h.siteOf(c), h.targetsOf(c)
 	if h.store != nil && h.store.Path() == path {
 		h.store.SetLimits(int64(c.MaxSize), age)
+		h.ship()
 		return
 	}
-	old := h.store
-	h.store = nil
+	old, ships := h.store, h.ships
+	h.store, h.ships = nil, nil
 	if path != "" {
 		store, err := history.Open(path, history.Options{MaxBytes: int64(c.MaxSize), MaxAge: age, Log: h.log})
 		if err != nil { // the configuration has checked the path
@@ -92,15 +112,85 @@ func (h *historyKeeper) apply(c config.History) {
 		} else {
 			h.store = store
 			h.log.Debug("keeping records of ended flows", "file", path)
+			h.ship()
 		}
+	} else if len(h.targets) > 0 {
+		h.log.Error("records are not shipped: there is no history of them", "remedy", "give history a file")
 	}
 	if old != nil {
-		h.closing.Go(func() { h.end(old) })
+		h.closing.Go(func() { h.end(old, ships) })
 	}
 }
 
-// end closes a store and adds its counts.
-func (h *historyKeeper) end(s *history.Store) {
+// siteOf is the relay's site: that of a configuration, or else its host.
+func (h *historyKeeper) siteOf(c config.History) string {
+	_, host, named := strings.Cut(h.relay, "@")
+	if !named {
+		host = h.relay
+	}
+	return cmp.Or(c.Site, host)
+}
+
+// targetsOf are the sinks of a configuration, with the paths at which their files can be read.
+func (h *historyKeeper) targetsOf(c config.History) []archive.Target {
+	all := slices.Clone(c.Ship)
+	for i := range all {
+		for _, file := range []*string{&all[i].PasswordFile, &all[i].CA, &all[i].Certificate, &all[i].Key} {
+			if *file != "" {
+				*file = h.readablePath(*file)
+			}
+		}
+	}
+	return all
+}
+
+// ship has the store's records go to the sinks in force.
+func (h *historyKeeper) ship() {
+	switch {
+	case h.ships != nil:
+		h.ships.SetSite(h.site)
+	case len(h.targets) == 0:
+		return
+	default:
+		h.ships = ship.New(h.store, ship.Options{Relay: h.relay, Site: h.site, Open: h.openSink, Log: h.log})
+	}
+	h.ships.Set(h.targets)
+}
+
+// cursorPatience bounds the wait for the disk when another process goes on shipping.
+const cursorPatience = time.Second
+
+// leaveShipping ends the shipping for a successor, which finds in the file what is left. The file keeps it.
+func (h *historyKeeper) leaveShipping() {
+	h.mu.Lock()
+	store, ships := h.store, h.ships
+	h.ships = nil
+	h.mu.Unlock()
+	if ships == nil {
+		return
+	}
+	ships.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), cursorPatience)
+	defer cancel()
+	if err := store.SaveCursors(ctx); err != nil {
+		h.log.Warn("the successor may ship the last records again: the history did not take in time what is shipped", "file", store.Path())
+	}
+}
+
+// resumeShipping is for a successor that has failed.
+func (h *historyKeeper) resumeShipping() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.store != nil {
+		h.ship()
+	}
+}
+
+// end closes a store, after its shippers, and adds its counts.
+func (h *historyKeeper) end(s *history.Store, ships *ship.Shippers) {
+	if ships != nil {
+		ships.Close()
+	}
 	if err := s.Close(); err != nil {
 		h.log.Error("cannot close the history", "file", s.Path(), "error", err)
 	}
@@ -166,23 +256,42 @@ func (h *historyKeeper) state() *history.State {
 	return &s
 }
 
-// metrics returns the same state for /metrics.
+// status returns the same state with that of the sinks.
+func (h *historyKeeper) status() *History {
+	s := h.state()
+	if s == nil {
+		return nil
+	}
+	return &History{*s, h.shipping()}
+}
+
+// shipping returns the states of the sinks.
+func (h *historyKeeper) shipping() []ship.State {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	if h.ships == nil {
+		return nil
+	}
+	return h.ships.States()
+}
+
+// metrics returns the same for /metrics.
 func (h *historyKeeper) metrics() *metrics.History {
 	s := h.state()
 	if s == nil {
 		return nil
 	}
-	return &metrics.History{Written: uint64(s.Written), Dropped: uint64(s.Dropped), Bytes: s.Bytes}
+	return &metrics.History{Written: uint64(s.Written), Dropped: uint64(s.Dropped), Bytes: s.Bytes, Ship: h.shipping()}
 }
 
 // close writes the remaining records, within some seconds.
 func (h *historyKeeper) close() {
 	h.mu.Lock()
-	last := h.store
-	h.store = nil
+	last, ships := h.store, h.ships
+	h.store, h.ships = nil, nil
 	h.mu.Unlock()
 	if last != nil {
-		h.end(last)
+		h.end(last, ships)
 	}
 	h.closing.Wait()
 }

@@ -13,7 +13,6 @@ import (
 	"longhaul/internal/carry/relay"
 	"longhaul/internal/carry/transport"
 	"longhaul/internal/sys/resources"
-	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/words/display"
 )
 
@@ -50,7 +49,7 @@ type Status struct {
 	ReplacedBy      int                `json:"replaced_by,omitempty"` // the process that has taken over from this one
 	OlderProcesses  []OlderProcess     `json:"older_processes"`       // that still have flows
 	Integrity       []integrity.Report `json:"checks"`                // last of each tunnel
-	History         *history.State     `json:"history"`               // null: no history
+	History         *History           `json:"history"`               // null: no history
 	Pairs           *flow.Pairs        `json:"pairs"`                 // null: no tunnel is paired
 	Missing         []string           `json:"missing"`               // parts that were not known in time
 	// Waiting lists addresses of HTTP and of the dashboard that this host does not have.
@@ -90,7 +89,7 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 	ask(parts, partHost, FindHostChanges, func(v HostChanges) { s.Host = v })
 	ask(parts, partOlder, func() []OlderProcess { return d.past.older.ask(context.Background()) }, func(v []OlderProcess) { s.OlderProcesses = v })
 	ask(parts, partChecks, d.integrity.reports, func(v []integrity.Report) { s.Integrity = v })
-	ask(parts, partHistory, d.history.state, func(v *history.State) { s.History = v })
+	ask(parts, partHistory, d.history.status, func(v *History) { s.History = v })
 	ask(parts, partPairs, d.pairs.status, func(v *flow.Pairs) { s.Pairs = v })
 	ask(parts, partFlows, d.states.snapshot, func(v relay.Snapshot) { s.Snapshot = v })
 	s.Missing = append([]string{}, parts.wait()...)

@@ -76,7 +76,7 @@ func credentialFix(path string) string {
 // credentials returns the names of the files that systemd must pass for a
 // configuration.
 func credentials(c *config.Config) (names []string) {
-	names = dashboardCredentials(c)
+	names = append(dashboardCredentials(c), shipCredentials(c)...)
 	for _, t := range c.Tunnels {
 		if source, ok := credentialSource(t.Check.KeyFile); ok {
 			names = append(names, filepath.Base(source))
@@ -90,6 +90,18 @@ func dashboardCredentials(c *config.Config) (names []string) {
 	for _, file := range []string{c.Dashboard.TLSCert, c.Dashboard.TLSKey, c.Dashboard.TokenFile} {
 		if source, ok := credentialSource(file); ok {
 			names = append(names, filepath.Base(source))
+		}
+	}
+	return names
+}
+
+// shipCredentials returns the credentials of the sinks of records.
+func shipCredentials(c *config.Config) (names []string) {
+	for _, t := range c.History.Ship {
+		for _, file := range []string{t.PasswordFile, t.CA, t.Certificate, t.Key} {
+			if source, ok := credentialSource(file); ok {
+				names = append(names, filepath.Base(source))
+			}
 		}
 	}
 	return names

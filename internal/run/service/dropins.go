@@ -123,7 +123,7 @@ func neededDropIns(c *config.Config, l limits, ownCC []string) []DropIn {
 	if names := credentials(c); len(names) > 0 {
 		slices.Sort(names)
 		why := "only root can read the key of checks"
-		if len(dashboardCredentials(c)) > 0 {
+		if len(dashboardCredentials(c))+len(shipCredentials(c)) > 0 {
 			why = "only root can read the keys"
 		}
 		add(Credentials, "%s", why).arguments = slices.Compact(names)

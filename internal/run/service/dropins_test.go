@@ -61,6 +61,22 @@ func TestNeededDropIns(t *testing.T) {
 	}
 }
 
+func TestCredentialsOfSinks(t *testing.T) {
+	c, err := config.Loader{}.Parse(t.Context(), "test.yaml", []byte(`
+history:
+  ship:
+    - {to: "postgres://u@db/x", password_file: /run/credentials/longhaul.service/pg.password, ca: /etc/ssl/ca.pem}
+    - {to: "https://ch/", cert: /run/credentials/longhaul.service/ch.pem, key: /run/credentials/longhaul.service/ch.key}
+tunnels: [{name: a, listen: "127.0.0.1:6000", forward: "a:1"}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := neededDropIns(c, defaultLimits(), nil)
+	if len(got) != 1 || got[0].Name != Credentials || got[0].Why != "only root can read the keys" || strings.Join(got[0].arguments, " ") != "ch.key ch.pem pg.password" {
+		t.Errorf("got %v", got)
+	}
+}
+
 func TestDropInForHealthChecks(t *testing.T) {
 	c, err := config.Loader{}.Parse(t.Context(), "test.yaml", []byte("http_listen: 127.0.0.1:80\ntunnels: [{name: a, listen: \"127.0.0.1:6000\", forward: \"a:1\"}]"))
 	if err != nil {

@@ -3,6 +3,11 @@
 // it if the path carries less. A BPF program at the tc hooks of a device rewrites
 // forwarded and local connections, without a kernel module.
 //
+// The program is the same for all rules, which are one table. The table in force is the only entry of a map
+// of maps, so a change takes effect in one step, for both hooks, and loads no program. A program for each
+// rule would run them all for every packet. The links stand before other programs on the device, whose
+// verdicts would hide SYNs.
+//
 // Rules outlive the command that set them. Pins on the BPF filesystem hold them, in
 // one directory for each device of each network namespace:
 //

@@ -38,7 +38,7 @@ type Target struct {
 func ParseTarget(to string) (Target, error) {
 	t := Target{To: to, Clients: WholeClients, Biflow: true}
 	u, err := url.Parse(to)
-	if err != nil {
+	if err != nil || u.Scheme == "" {
 		return t, remedy.New(errors.New("the sink is not a URL"), // the error would repeat a password
 			"write it like postgres://longhaul@db.example.net/longhaul")
 	}

@@ -85,7 +85,11 @@ type Monitor struct {
 		ready   chan struct{}
 	}
 
-	mu         sync.Mutex // guards the fields below
+	mu       sync.Mutex // guards the fields below
+	observed struct {
+		to      func([]Observation) (taken int, err error) // nil: this process counts
+		waiting []Observation
+	}
 	flows      map[flow.ID]*flowTrack
 	tunnels    map[string]*tunnelTrack
 	pairTracks map[pairKey]*pairTrack
@@ -152,6 +156,7 @@ func (m *Monitor) Close() {
 		<-done
 	}
 	m.takeEnded()
+	m.passOn()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for c := range m.subs {
@@ -224,7 +229,11 @@ func (m *Monitor) takeEnded() {
 	for i := range records {
 		r := &records[i]
 		m.finish(r)
-		if m.opts.OnRecords != nil && (m.opts.Recorded == nil || m.opts.Recorded(r)) {
+		if m.opts.Recorded != nil && !m.opts.Recorded(r) {
+			continue
+		}
+		m.observeEnd(r)
+		if m.opts.OnRecords != nil {
 			kept = append(kept, *r)
 		}
 	}
@@ -261,6 +270,7 @@ func (m *Monitor) sample() {
 		}
 	}
 	m.takeEnded()
+	m.passOn()
 
 	m.mu.Lock()
 	defer m.mu.Unlock()

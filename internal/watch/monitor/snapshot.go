@@ -122,6 +122,8 @@ type Tunnel struct {
 	// cause; the empty cause is omitted.
 	Causes map[doctor.Cause]int `json:"causes"`
 
+	Distributions `json:"-"`
+
 	LastCheck *Check `json:"last_check"` // nil: no check yet
 }
 
@@ -153,6 +155,8 @@ type Hop struct {
 	// Since the start; negative: unknown.
 	BytesSent          int64 `json:"bytes_sent"`
 	BytesRetransmitted int64 `json:"bytes_retransmitted"`
+
+	Connect *Distribution `json:"-"` // empty for a far relay, which connects to targets itself
 }
 
 // Check is the latest integrity check of a tunnel.

@@ -21,10 +21,11 @@ type flowTrack struct {
 
 	lanesAt time.Duration // of the lanes of flow
 
-	moved    bool    // it moved data in the last interval, or data is unacknowledged
-	underWay bool    // data waits for a peer
-	judged   bool    // there were two samples to compare
-	limits   *limits // nil: it has not moved data while judged
+	connected bool    // how long its target took is observed
+	moved     bool    // it moved data in the last interval, or data is unacknowledged
+	underWay  bool    // data waits for a peer
+	judged    bool    // there were two samples to compare
+	limits    *limits // nil: it has not moved data while judged
 }
 
 // limits is what has limited a flow.
@@ -77,6 +78,7 @@ func (m *Monitor) visit(s *flow.Sample, at time.Duration) {
 	flow.UpBps, flow.DownBps = bps(up, span), bps(down, span)
 	f.tunnel.moved(up, down)
 	f.series.add(m.opts.Interval, f.seen-f.born, at-f.born, up, down)
+	m.connected(f, s.Tunnel, s.Hop, s.Connect, s.Name)
 	for i := range f.legs {
 		leg := &s.ClientLeg
 		if i == 1 {
@@ -288,6 +290,7 @@ func (f *flowTrack) limited(leg flow.Leg, cause doctor.Cause, span time.Duration
 func (m *Monitor) finish(r *Record) {
 	r.End = r.Start.Add(r.Elapsed.Duration())
 	f := m.flows[r.Flow]
+	m.connected(f, r.Tunnel, r.Hop, r.Connect, r.Name)
 	if f == nil {
 		m.finishUnseen(r)
 		return

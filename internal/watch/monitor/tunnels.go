@@ -17,6 +17,9 @@ type tunnelTrack struct {
 	here     bool   // in the latest overview
 	up, down int64  // of all its flows so far
 	legs     [2]legTotals
+	goodput  distribution
+	duration distribution
+	outage   distribution
 	points   points
 
 	// Of the current interval.
@@ -38,8 +41,9 @@ type legTotals struct {
 
 // hopTrack sums the legs to a hop.
 type hopTrack struct {
-	sent sentTotals
-	rtts []time.Duration
+	sent    sentTotals
+	rtts    []time.Duration
+	connect distribution
 }
 
 // sentTotals counts what legs sent: ever, in the interval, and in the last minute.
@@ -259,10 +263,11 @@ func (t *tunnelTrack) snapshot(span time.Duration) Tunnel {
 	for i := range t.legs {
 		out.Legs[i] = t.legs[i].snapshot(legNames[i])
 	}
+	out.Distributions = Distributions{t.goodput.snapshot(), t.duration.snapshot(), t.outage.snapshot()}
 	out.Hops = make([]Hop, len(out.Tunnel.Hops))
 	for i := range out.Hops {
 		h := &out.Hops[i]
-		*h = Hop{Hop: out.Tunnel.Hops[i], RetransmittedShare: -1}
+		*h = Hop{Hop: out.Tunnel.Hops[i], RetransmittedShare: -1, Connect: noDistribution}
 		if now := t.hops[h.Name]; now != nil {
 			slices.Sort(now.rtts)
 			if rtt := stats.At(now.rtts, 0.5); rtt > 0 {
@@ -270,6 +275,7 @@ func (t *tunnelTrack) snapshot(span time.Duration) Tunnel {
 			}
 			recent := now.sent.recent()
 			h.RetransmittedShare, h.RetransmittedLevel = recent.Share(), recent.Level()
+			h.Connect = now.connect.snapshot()
 			h.BytesSent, h.BytesRetransmitted = now.sent.ever.Bytes, now.sent.ever.Again
 		}
 		if t.legs[1].unknown {

@@ -1,6 +1,10 @@
 // Package pathprobe raises the MSS if packets of that size cross the path, and removes
 // the rule when they no longer do.
 //
+// No kernel raises an MSS, since that may stall every connection. So a raise needs proof: an answer to a packet
+// of that size. Routers' messages are a hint and never the verdict: a filter may drop them, and an attacker may
+// forge them.
+//
 // It combines [mss] for rules with [pathmtu] for probes. Neither imports the other.
 package pathprobe
 

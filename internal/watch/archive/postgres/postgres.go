@@ -6,16 +6,10 @@
 package postgres
 
 import (
-	_ "embed"
 	"errors"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
-
-// schema is that of version 1.
-//
-//go:embed schema.sql
-var schema string
 
 // sqlState is the code of an error of the server, such as 23505 (PostgreSQL's appendix A); empty: of others.
 func sqlState(err error) string {

@@ -110,4 +110,35 @@ CREATE TABLE longhaul.bins (
 	PRIMARY KEY (day, line, quantity, bin)
 ) WITH (fillfactor = 70);
 
+-- The table of a day (UTC). A writer calls it before the first row of the day comes; it is the one
+-- thing that a writer may change of the schema. False: the day is far off, and flows_other has its
+-- rows. Attaching locks flows against other changes of the schema alone, so rows go on coming.
+CREATE FUNCTION longhaul.make_day(day date) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+DECLARE
+	today date := (now() AT TIME ZONE 'UTC')::date;
+	made text := 'flows_' || to_char(day, 'YYYYMMDD');
+	since timestamptz := day::timestamp AT TIME ZONE 'UTC';
+	until timestamptz := (day + 1)::timestamp AT TIME ZONE 'UTC';
+BEGIN
+	IF day IS NULL OR day NOT BETWEEN today - 400 AND today + 2 THEN
+		RETURN false;
+	END IF;
+	IF to_regclass('longhaul.' || made) IS NOT NULL THEN
+		RETURN true;
+	END IF;
+	LOCK TABLE ONLY longhaul.flows IN SHARE UPDATE EXCLUSIVE MODE; -- one makes it, others wait
+	IF to_regclass('longhaul.' || made) IS NOT NULL THEN
+		RETURN true;
+	END IF;
+	LOCK TABLE longhaul.flows_other IN ACCESS EXCLUSIVE MODE;
+	EXECUTE format('CREATE TABLE longhaul.%I (LIKE longhaul.flows INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', made);
+	-- Rows that came while the day was far off.
+	EXECUTE format('WITH moved AS (DELETE FROM longhaul.flows_other WHERE ended >= $1 AND ended < $2 RETURNING *)
+		INSERT INTO longhaul.%I SELECT * FROM moved', made) USING since, until;
+	EXECUTE format('ALTER TABLE longhaul.flows ATTACH PARTITION longhaul.%I FOR VALUES FROM (%L) TO (%L)', made, since, until);
+	RETURN true;
+END $$;
+REVOKE EXECUTE ON FUNCTION longhaul.make_day(date) FROM PUBLIC;
+
 INSERT INTO longhaul.version VALUES (1);

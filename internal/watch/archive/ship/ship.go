@@ -2,6 +2,9 @@
 // configuration. Each sink has a goroutine, which reads what the sink lacks from
 // the file, hands it over, and moves the sink's cursor in the file. So a sink
 // that is away costs nothing but room in the file, and forwarding never waits.
+//
+//	idle ── the history has more ──▶ read ──▶ deliver ──▶ move the cursor ──▶ rest ──▶ idle
+//	                                   └────── error ─────▶ pause, look at the lag ──▶ read
 package ship
 
 import (
@@ -17,23 +20,39 @@ import (
 )
 
 const (
-	// batchLen bounds the records that a sink is handed at once, some 5 MB.
-	batchLen = 5000
+	// MaxSinks bounds the sinks of a relay, and with them memory.
+	MaxSinks = 8
+	// MaxBatch bounds the records that a sink is handed at once: some 4 MB, with their series.
+	MaxBatch = 2000
+	// minBatch is what is left of it on a path that carries no more in deliverPatience.
+	minBatch = 20
 	// batchInterval is the least time between two deliveries of fewer records.
 	batchInterval = time.Second
-	// deliverPatience bounds one delivery.
+	// restShare is how long a shipper that has more rests after a full batch, in times that the batch
+	// took: so a backfill takes a quarter of a core at most. lastRest bounds it.
+	restShare = 3
+	lastRest  = time.Second
+	// deliverPatience bounds one delivery, stopPatience what is left of it when the shipping ends, and
+	// returnPatience the return of a sink after that.
 	deliverPatience = 30 * time.Second
+	stopPatience    = time.Second
+	returnPatience  = 500 * time.Millisecond
+	// closePatience bounds [Shippers.Close], also where a disk does not answer.
+	closePatience = 3 * time.Second
+	// startPatience is how long the history may take to make its file until that is a problem.
+	startPatience = 5 * time.Second
+	startInterval = 50 * time.Millisecond
 	// Pauses after failures. They double.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
 	// lookInterval is how often a sink that does not take records has its lag measured.
 	lookInterval = 2 * time.Second
+	// othersInterval is how often the file is looked at for records of other processes: one that
+	// finishes its flows after an upgrade.
+	othersInterval = 10 * time.Second
 	// reportInterval is between two lines about trouble that lasts.
 	reportInterval = time.Minute
 )
-
-// MaxSinks bounds the sinks of a relay, and with them memory.
-const MaxSinks = 8
 
 // Options are what shippers need.
 type Options struct {
@@ -42,6 +61,8 @@ type Options struct {
 	// Open makes a sink. It must not wait for the network: Deliver does.
 	Open func(archive.Target) (archive.Sink, error)
 	Log  *slog.Logger // nil: nothing is said
+
+	patience time.Duration // of tests, instead of deliverPatience
 }
 
 // State is how shipping to one sink goes.
@@ -57,14 +78,16 @@ type State struct {
 	LastSent time.Time     `json:"last_sent,omitzero"` // when the sink took records last
 }
 
-// Shippers ship the records of one history.
+// Shippers ship the records of one history. Their methods may be called at the same time.
 type Shippers struct {
 	store *history.Store
 	opts  Options
 
-	mu   sync.Mutex
-	all  []*shipper // in the order of the configuration
-	done bool
+	mu     sync.Mutex
+	site   string
+	all    []*shipper // in the order of the configuration
+	ending []*shipper // taken away; some may have a delivery that goes on
+	closed bool
 }
 
 // New begins without sinks. The store must be open until Close has returned.
@@ -72,15 +95,31 @@ func New(store *history.Store, opts Options) *Shippers {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Shippers{store: store, opts: opts}
+	if opts.patience == 0 {
+		opts.patience = deliverPatience
+	}
+	return &Shippers{store: store, opts: opts, site: opts.Site}
 }
 
-// Set replaces the sinks. One whose target is the same goes on undisturbed. It
-// waits for a delivery that goes on to a sink which is taken away, a moment at most.
+// SetSite replaces the relay's site in what is shipped from now on.
+func (s *Shippers) SetSite(site string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.site = site
+}
+
+func (s *Shippers) siteNow() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.site
+}
+
+// Set replaces the sinks. One whose target is the same goes on undisturbed. Set waits for nothing: a
+// sink that replaces one of its name begins once that one has ended.
 func (s *Shippers) Set(targets []archive.Target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.done {
+	if s.closed {
 		return
 	}
 	targets = targets[:min(len(targets), MaxSinks)]
@@ -90,25 +129,28 @@ func (s *Shippers) Set(targets []archive.Target) {
 	}
 	// First: what is to be kept for a new sink must not be let go of meanwhile.
 	s.store.SetSinks(names)
-	var kept []*shipper
-	for _, old := range s.all {
-		if slices.Contains(targets, old.target) {
-			kept = append(kept, old)
-		} else {
-			old.end()
+	s.ending = slices.DeleteFunc(s.ending, func(one *shipper) bool { return one.hasEnded() })
+	before := s.all
+	for _, old := range before {
+		if !slices.Contains(targets, old.target) {
+			old.stop()
+			s.ending = append(s.ending, old)
 		}
 	}
-	all := make([]*shipper, 0, len(targets))
+	s.all = make([]*shipper, 0, len(targets))
 	for _, t := range targets {
-		at := slices.IndexFunc(kept, func(old *shipper) bool { return old.target == t })
-		if at >= 0 {
-			all = append(all, kept[at])
+		if at := slices.IndexFunc(before, func(old *shipper) bool { return old.target == t }); at >= 0 {
+			s.all = append(s.all, before[at])
 			continue
 		}
-		one := newShipper(s.store, t, s.opts)
-		all = append(all, one)
+		var after []*shipper
+		for _, old := range s.ending {
+			if old.target.Label() == t.Label() {
+				after = append(after, old)
+			}
+		}
+		s.all = append(s.all, s.begin(t, after))
 	}
-	s.all = all
 }
 
 // States are those of the sinks, in the order of the configuration.
@@ -122,25 +164,25 @@ func (s *Shippers) States() []State {
 	return states
 }
 
-// Close ends the shipping: what is not delivered stays in the history. A
-// successor goes on from there.
+// Close ends the shipping, within closePatience. A delivery that goes on may end first. What is not
+// delivered stays in the history, which keeps it on; a successor goes on from there.
 func (s *Shippers) Close() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.done = true
-	for _, one := range s.all {
-		one.cancel()
+	all := slices.Concat(s.all, s.ending)
+	s.all, s.ending, s.closed = nil, nil, true
+	s.mu.Unlock()
+	for _, one := range all {
+		one.stop()
 	}
-	for _, one := range s.all {
-		one.end()
+	late := time.NewTimer(closePatience)
+	defer late.Stop()
+	for _, one := range all {
+		select {
+		case <-one.ended:
+		case <-late.C: // a disk holds it up
+			return
+		}
 	}
-	s.all = nil
-}
-
-// end ends one shipper and returns when it has let go of everything.
-func (s *shipper) end() {
-	s.cancel()
-	<-s.ended
 }
 
 // sleep waits; false: the shipper is to end.

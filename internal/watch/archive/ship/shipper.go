@@ -3,6 +3,7 @@ package ship
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -18,8 +19,9 @@ type shipper struct {
 	target archive.Target
 	store  *history.Store
 	opts   Options
+	site   func() string
 	log    *slog.Logger
-	cancel context.CancelFunc
+	stop   context.CancelFunc
 	ended  chan struct{}
 
 	mu     sync.Mutex
@@ -28,21 +30,41 @@ type shipper struct {
 
 	// Of the goroutine.
 	reader   *history.Reader
-	file     int64        // the history's, by [history.Spool]
-	sink     archive.Sink // nil: there is none
+	outlet   outlet
 	cursor   history.Cursor
+	batch    int // records to be delivered at once
 	pause    time.Duration
 	reported time.Time
 }
 
-func newShipper(store *history.Store, t archive.Target, opts Options) *shipper {
-	ctx, cancel := context.WithCancel(context.Background())
+// begin begins a shipper, which waits for the end of those of its name before it.
+func (all *Shippers) begin(t archive.Target, after []*shipper) *shipper {
+	ctx, stop := context.WithCancel(context.Background())
+	opts := all.opts
 	s := &shipper{
-		target: t, store: store, opts: opts, log: opts.Log.With("sink", t.Label()), cancel: cancel, ended: make(chan struct{}),
-		state: State{Sink: t.Label(), Kind: t.Kind},
+		target: t, store: all.store, opts: opts, site: all.siteNow, log: opts.Log.With("sink", t.Label()),
+		stop: stop, ended: make(chan struct{}),
+		state:  State{Sink: t.Label(), Kind: t.Kind},
+		outlet: outlet{open: func() (archive.Sink, error) { return opts.Open(t) }},
+		batch:  MaxBatch,
 	}
-	go s.run(ctx)
+	go func() {
+		defer close(s.ended)
+		for _, old := range after {
+			<-old.ended
+		}
+		s.run(ctx)
+	}()
 	return s
+}
+
+func (s *shipper) hasEnded() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // now is the state as it is now.
@@ -56,98 +78,126 @@ func (s *shipper) now() State {
 	return state
 }
 
-func (s *shipper) run(ctx context.Context) {
-	defer close(s.ended)
-	defer s.letGo()
-	if !s.begin(ctx) {
+// run ships until stop ends.
+func (s *shipper) run(stop context.Context) {
+	reader, err := history.OpenReader(s.store.Path())
+	if err != nil {
+		s.trouble(err) // the store has the same path
 		return
 	}
-	defer s.reader.Close()
-	for ctx.Err() == nil {
+	s.reader = reader
+	defer reader.Close()
+	defer s.outlet.close()
+	began := time.Now()
+	for stop.Err() == nil {
 		changed := s.store.Changed() // before the look, so that nothing is missed
 		begun := time.Now()
-		delivered, err := s.step(ctx)
+		delivered, err := s.step(stop)
+		took := time.Since(begun)
 		switch {
-		case ctx.Err() != nil:
+		case stop.Err() != nil:
 			return
+		case err != nil && s.cursor.File == 0 && time.Since(began) < startPatience: // the store is making the file
+			sleep(stop, startInterval)
 		case err != nil:
 			s.trouble(err)
-			if !s.waitFor(ctx, s.pause) {
-				return
-			}
-		case delivered == batchLen: // there is more
+			s.waitFor(stop, s.pause)
+		case delivered > 0 && s.now().Waiting > 0: // there is more
+			sleep(stop, min(restShare*took, lastRest))
 		case delivered > 0:
-			sleep(ctx, batchInterval-time.Since(begun))
+			sleep(stop, batchInterval-took)
 		default:
+			others := time.NewTimer(othersInterval)
 			select {
 			case <-changed:
-			case <-ctx.Done():
+			case <-others.C:
+			case <-stop.Done():
 			}
-		}
-	}
-}
-
-// begin waits until there is a history; it says itself what is wrong with its file.
-func (s *shipper) begin(ctx context.Context) bool {
-	for {
-		reader, err := history.OpenReader(s.store.Path())
-		if err == nil {
-			if _, err = reader.Cursor(ctx, s.target.Label()); err == nil {
-				s.reader = reader
-				return true
-			}
-			reader.Close()
-		}
-		if !sleep(ctx, firstRetry) {
-			return false
+			others.Stop()
 		}
 	}
 }
 
 // step delivers what waits, up to a batch, and returns how many records that was.
-func (s *shipper) step(ctx context.Context) (int, error) {
-	spool, err := s.reader.Spool(ctx, s.cursor.Last, batchLen)
-	if err == nil && spool.File != s.file {
-		// The first look, or the file was not sound and another one has taken its place.
-		lost := s.cursor.Lost
-		if s.cursor, err = s.reader.Cursor(ctx, s.target.Label()); err == nil {
-			s.cursor.Lost, s.file = max(s.cursor.Lost, lost), spool.File
-			s.store.Shipped(s.target.Label(), s.cursor) // what is there is kept from now on
-			spool, err = s.reader.Spool(ctx, s.cursor.Last, batchLen)
-		}
-	}
+func (s *shipper) step(stop context.Context) (int, error) {
+	spool, err := s.read(stop, s.batch)
 	if err != nil {
-		return 0, err
+		if errors.Is(err, history.ErrUnsound) {
+			err = remedy.New(err, "see longhaul history check; without the damage: move the file away, and the relay begins a new one")
+		}
+		return 0, fmt.Errorf("cannot read the history: %w", err)
 	}
-	s.look(spool)
-	if len(spool.Records) == 0 {
+	n := len(spool.Records)
+	if n == 0 {
+		s.well()
 		return 0, nil
 	}
-	if s.sink == nil {
-		if s.sink, err = s.opts.Open(s.target); err != nil {
-			return 0, err
-		}
-	}
-	deliver, cancel := context.WithTimeout(ctx, deliverPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), s.opts.patience)
 	defer cancel()
-	if err := s.sink.Deliver(deliver, s.rows(spool.Records)); err != nil {
-		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-			err = remedy.New(errors.New("the sink has not answered for "+deliverPatience.String()), "see whether it is up and reachable")
+	// The end of the shipping leaves a delivery some time: cut off, its rows would go again.
+	defer context.AfterFunc(stop, func() { time.AfterFunc(stopPatience, cancel) })()
+	if err := s.outlet.deliver(ctx, s.rows(spool.Records)); err != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			s.batch = max(s.batch/4, minBatch) // the path may be slow
+			if !errors.Is(err, errHangs) {
+				err = remedy.New(errors.New("the sink has not taken the records within "+s.opts.patience.String()), "see whether it is up and reachable")
+			}
 		}
 		return 0, err
 	}
+	s.batch = min(2*s.batch, MaxBatch)
 	s.moved(spool)
-	return len(spool.Records), nil
+	return n, nil
+}
+
+// read returns what the sink lacks, with records up to a limit, and notes how much that is.
+func (s *shipper) read(ctx context.Context, limit int) (history.Spool, error) {
+	for {
+		if s.cursor.File == 0 {
+			if err := s.find(ctx); err != nil {
+				return history.Spool{}, err
+			}
+		}
+		spool, err := s.reader.Spool(ctx, s.cursor.Last, limit)
+		if err != nil {
+			return spool, err
+		}
+		if spool.File == s.cursor.File {
+			s.look(spool)
+			return spool, nil
+		}
+		// The file was not sound or was taken away, and another one is in its place.
+		s.mu.Lock()
+		s.cursor = history.Cursor{Lost: s.cursor.Lost + s.state.Waiting}
+		s.state.Waiting = 0
+		s.mu.Unlock()
+	}
+}
+
+// find finds the sink's cursor in the file, or begins one.
+func (s *shipper) find(ctx context.Context) error {
+	unwritten := s.store.Cursor(s.target.Label()) // before the file's: it may be written meanwhile
+	c, err := s.reader.Cursor(ctx, s.target.Label())
+	if err != nil {
+		return err
+	}
+	if unwritten.File == c.File {
+		c.Last, c.Lost = max(c.Last, unwritten.Last), max(c.Lost, unwritten.Lost)
+	}
+	c.Lost = max(c.Lost, s.cursor.Lost)
+	s.cursor = c
+	s.store.Shipped(s.target.Label(), c) // what is there is kept from now on
+	return nil
 }
 
 // rows are records as the sink gets them.
 func (s *shipper) rows(records []history.Spooled) []archive.Row {
-	rows := make([]archive.Row, len(records))
-	for i, r := range records {
-		if r.Relay == "" {
-			r.Relay = s.opts.Relay
+	rows, site := make([]archive.Row, len(records)), s.site()
+	for i := range records {
+		rows[i] = archive.Row{Record: records[i].Record, Epoch: records[i].Epoch, OwnSite: site, Clients: s.target.Clients}
+		if rows[i].Relay == "" {
+			rows[i].Relay = s.opts.Relay
 		}
-		rows[i] = archive.Row{Record: r.Record, Epoch: r.Epoch, OwnSite: s.opts.Site, Clients: s.target.Clients}
 	}
 	return rows
 }
@@ -162,29 +212,36 @@ func (s *shipper) look(spool history.Spool) {
 // moved notes a delivery.
 func (s *shipper) moved(spool history.Spool) {
 	n := len(spool.Records)
-	s.cursor = history.Cursor{Last: spool.Records[n-1].ID, Lost: s.cursor.Lost + spool.Gone}
+	s.cursor = history.Cursor{File: spool.File, Last: spool.Records[n-1].ID, Lost: s.cursor.Lost + spool.Gone}
 	s.store.Shipped(s.target.Label(), s.cursor)
 	s.mu.Lock()
 	s.state.Shipped += int64(n)
 	s.state.Waiting -= int64(n)
 	s.state.LastSent = time.Now().UTC()
+	if s.state.Waiting <= 0 {
+		s.state.Waiting, s.oldest = 0, time.Time{}
+	}
+	s.mu.Unlock()
+	s.well()
+}
+
+// well notes that nothing keeps records from the sink.
+func (s *shipper) well() {
+	s.mu.Lock()
 	was := s.state.Problem
 	s.state.Problem, s.state.Remedy = "", ""
-	if s.state.Waiting <= 0 {
-		s.oldest = time.Time{}
-	}
 	waiting, lost := s.state.Waiting, s.state.Lost
 	s.mu.Unlock()
 	s.pause = 0
 	if was != "" {
-		s.log.Info("the sink takes records again", "records_waiting", waiting, "records_lost", lost)
+		s.log.Info("records are shipped again", "records_waiting", waiting, "records_lost", lost)
 		s.reported = time.Time{}
 	}
 }
 
 // trouble notes why nothing is delivered.
 func (s *shipper) trouble(err error) {
-	s.letGo()
+	s.outlet.close()
 	s.pause = min(max(2*s.pause, firstRetry), lastRetry)
 	s.mu.Lock()
 	s.state.Problem, s.state.Remedy = err.Error(), remedy.Of(err)
@@ -192,31 +249,18 @@ func (s *shipper) trouble(err error) {
 	s.mu.Unlock()
 	if s.reported.IsZero() || time.Since(s.reported) >= reportInterval {
 		s.reported = time.Now()
-		s.log.Error("the sink does not take records, they wait in the history", "error", err, "remedy", remedy.Of(err),
+		s.log.Error("records are not shipped, they wait in the history", "error", err, "remedy", remedy.Of(err),
 			"records_waiting", waiting, "records_lost", lost)
 	}
 }
 
-// waitFor waits and keeps the lag known meanwhile; false: the shipper is to end.
-func (s *shipper) waitFor(ctx context.Context, d time.Duration) bool {
+// waitFor waits and keeps the lag known meanwhile.
+func (s *shipper) waitFor(stop context.Context, d time.Duration) {
 	for end := time.Now().Add(d); ; {
 		left := time.Until(end)
-		if left <= 0 {
-			return true
+		if left <= 0 || !sleep(stop, min(left, lookInterval)) {
+			return
 		}
-		if !sleep(ctx, min(left, lookInterval)) {
-			return false
-		}
-		if spool, err := s.reader.Spool(ctx, s.cursor.Last, 0); err == nil {
-			s.look(spool)
-		}
-	}
-}
-
-// letGo closes the sink.
-func (s *shipper) letGo() {
-	if s.sink != nil {
-		_ = s.sink.Close() // what it had not taken is delivered again
-		s.sink = nil
+		_, _ = s.read(stop, 0) // an error of the file comes again in the next step
 	}
 }

@@ -72,11 +72,11 @@ func (r *blobReader) err() error {
 // seriesFormat is the first byte of a series.
 const seriesFormat = 1
 
-// encodeSeries writes a series with a byte for each value: the square root of
+// EncodeSeries writes a series with a byte for each value: the square root of
 // its share of the largest one, which is wrong by 0.4 % of the largest at most.
 // Runs of zeros, as of a direction that is idle, are two bytes. An empty series
-// is nil.
-func encodeSeries(s monitor.Series) []byte {
+// is nil. What longhaul keeps elsewhere of a series has this format as well.
+func EncodeSeries(s monitor.Series) []byte {
 	up, down := s.UpBps[:min(len(s.UpBps), monitor.SeriesLen)], s.DownBps[:min(len(s.DownBps), monitor.SeriesLen)]
 	if len(up) == 0 && len(down) == 0 || s.Step.Duration() < time.Microsecond {
 		return nil
@@ -117,8 +117,8 @@ func code(v, most float32) byte {
 	return byte(max(1, math.Round(255*math.Sqrt(float64(min(v, most))/float64(most)))))
 }
 
-// decodeSeries is the inverse of encodeSeries.
-func decodeSeries(b []byte) (monitor.Series, error) {
+// DecodeSeries is the inverse of EncodeSeries.
+func DecodeSeries(b []byte) (monitor.Series, error) {
 	var s monitor.Series
 	if len(b) == 0 {
 		return s, nil

@@ -14,10 +14,10 @@ import (
 
 func FuzzSeries(f *testing.F) {
 	f.Add([]byte(nil))
-	f.Add(encodeSeries(monitor.Series{Step: 1e9, UpBps: []float32{0, 0, 1e9, 3}, DownBps: []float32{5}}))
-	f.Add(encodeSeries(monitor.Series{Step: 1e6, UpBps: make([]float32, 60), DownBps: make([]float32, 60)}))
+	f.Add(EncodeSeries(monitor.Series{Step: 1e9, UpBps: []float32{0, 0, 1e9, 3}, DownBps: []float32{5}}))
+	f.Add(EncodeSeries(monitor.Series{Step: 1e6, UpBps: make([]float32, 60), DownBps: make([]float32, 60)}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s, err := decodeSeries(b)
+		s, err := DecodeSeries(b)
 		if err != nil {
 			return
 		}
@@ -29,7 +29,7 @@ func FuzzSeries(f *testing.F) {
 				t.Fatalf("a value is %v", v)
 			}
 		}
-		again, err := decodeSeries(encodeSeries(s))
+		again, err := DecodeSeries(EncodeSeries(s))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func FuzzDigest(f *testing.F) {
 			}
 			a.add(&all[i], 0)
 		}
-		a.summary(Period{}, "", nil)
+		a.summary(Period{}, Selection{}, nil)
 		var again []facts
 		if err := readDigest(encodeDigest(all), func(group) bool { return true }, func(f *facts) { again = append(again, *f) }); err != nil || !slices.Equal(all, again) {
 			t.Fatalf("%v became %v: %v", all, again, err)
@@ -129,7 +129,7 @@ func FuzzAggregate(f *testing.F) {
 		if err := again.read(a.encode()); err != nil {
 			t.Fatal(err)
 		}
-		if diff := gocmp.Diff(a.summary(Period{}, "", nil), again.summary(Period{}, "", nil)); diff != "" {
+		if diff := gocmp.Diff(a.summary(Period{}, Selection{}, nil), again.summary(Period{}, Selection{}, nil)); diff != "" {
 			t.Fatalf("an aggregate that is read again differs (-first +again):\n%s", diff)
 		}
 	})

@@ -64,6 +64,7 @@ type Store struct {
 	events  []flow.Event // that are not in the file yet
 	sinks   []string
 	shipped map[string]Cursor // that are not in the file yet
+	saved   chan struct{}     // closed when none is left of them; nil: nobody waits for it
 	changed chan struct{}     // nil: nobody waits for it
 	closing bool
 	state   State

@@ -105,7 +105,7 @@ func recordValues(values []any, r *monitor.Record, id int64, intern func(string)
 		values = append(values, r.Name[:])
 	}
 	values = append(values, positive(word(r.Peer)), positive(word(r.Relay)))
-	if series := encodeSeries(r.Goodput); series != nil {
+	if series := EncodeSeries(r.Goodput); series != nil {
 		values = append(values, series)
 	} else {
 		values = append(values, nil)
@@ -259,7 +259,7 @@ func (r *rowReader) name() flow.Name {
 // series reads the course of a goodput.
 func (r *rowReader) series() monitor.Series {
 	b, ok := r.value().([]byte)
-	s, err := decodeSeries(b)
+	s, err := DecodeSeries(b)
 	if !ok && r.values[r.next-1] != nil || err != nil {
 		r.failed = true
 	}

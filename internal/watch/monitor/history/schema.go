@@ -180,10 +180,11 @@ func dsn(path, mode string, busyMs int, more string) string {
 
 // database is the writer's connection.
 type database struct {
-	pool *sql.DB
-	conn *sql.Conn
-	file fs.FileInfo // which file that is
-	path string
+	pool  *sql.DB
+	conn  *sql.Conn
+	file  fs.FileInfo // which file that is
+	path  string
+	epoch int64 // the file's, by beginEpoch
 }
 
 // openDatabase opens the file for writing, and makes it first if there is none.

@@ -19,19 +19,21 @@ import (
 // for their age, only for the size.
 
 // spoolSchema adds cursors to a file, also to one that was begun without them.
-// A record's epoch is that of the last row whose first ID is not above its own.
-// Each opening for writing begins an epoch: a host that loses its power may lose
-// records that a sink has already, and then gives their IDs to other ones. The
+// A record's epoch is that of the last row whose first ID is not above its own, and
+// never changes. Each opening for writing begins an epoch: a host that loses its
+// power may lose records that a sink has already, and then gives their IDs to other
+// ones. A release without epochs that writes in between continues the last one. The
 // first row, that of IDs from -1, stays, and tells the file from every other one.
 const spoolSchema = `
 CREATE TABLE IF NOT EXISTS epochs (first INTEGER PRIMARY KEY, epoch INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS cursors (sink TEXT PRIMARY KEY, last INTEGER NOT NULL, lost INTEGER NOT NULL) WITHOUT ROWID;
 `
 
-// Cursor is how far a sink is.
+// Cursor is how far a sink is in a file.
 type Cursor struct {
+	File int64 // as [Spool] has it: IDs of another file say nothing of this one
 	Last int64 // ID of the last record that the sink has; 0: none
-	Lost int64 // records that the file had to let go of before the sink had them
+	Lost int64 // records that were let go of before the sink had them
 }
 
 // SetSinks names the sinks for which records are kept.
@@ -42,7 +44,7 @@ func (s *Store) SetSinks(names []string) {
 }
 
 // Shipped notes how far a sink is. It never waits for the disk: what a kill
-// leaves unwritten is shipped again.
+// leaves unwritten is shipped again. A cursor of another file is forgotten.
 func (s *Store) Shipped(sink string, c Cursor) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,6 +52,38 @@ func (s *Store) Shipped(sink string, c Cursor) {
 		s.shipped = map[string]Cursor{}
 	}
 	s.shipped[sink] = c
+}
+
+// Cursor is that of a sink as [Store.Shipped] had it, unless that is in the file: then [Reader.Cursor] has it.
+func (s *Store) Cursor(sink string) Cursor {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.shipped[sink]
+}
+
+// SaveCursors returns when the cursors are in the file, where another process finds them, or with the
+// error of the context.
+func (s *Store) SaveCursors(ctx context.Context) error {
+	s.mu.Lock()
+	saved := s.saved
+	if saved == nil && len(s.shipped) > 0 {
+		saved = make(chan struct{})
+		s.saved = saved
+	}
+	s.mu.Unlock()
+	if saved == nil {
+		return nil
+	}
+	select {
+	case s.some <- struct{}{}: // at once
+	default:
+	}
+	select {
+	case <-saved:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Changed is closed when records have been written since the call.
@@ -72,8 +106,9 @@ func (s *Store) tellChanged() {
 	}
 }
 
-// beginEpoch begins one with the next record, and forgets those of records that are gone.
-func beginEpoch(conn *sql.Conn) error {
+// beginEpoch begins one with the next record, and forgets those of records that are gone. It returns
+// the first one, which is the file's.
+func beginEpoch(conn *sql.Conn) (file int64, err error) {
 	const last = "SELECT max(last_id, (SELECT ifnull(max(id), 0) FROM records)) FROM state"
 	for _, statement := range []struct {
 		text string
@@ -84,10 +119,11 @@ func beginEpoch(conn *sql.Conn) error {
 		{"DELETE FROM epochs WHERE first > -1 AND first < (SELECT max(first) FROM epochs WHERE first <= (SELECT min(id) FROM records))", nil},
 	} {
 		if _, err := conn.ExecContext(background, statement.text, statement.args...); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	err = conn.QueryRowContext(background, "SELECT epoch FROM epochs ORDER BY first LIMIT 1").Scan(&file)
+	return file, err
 }
 
 // newEpoch is positive: not every database has unsigned numbers.
@@ -109,11 +145,18 @@ func (w *writer) cursorsWritten(written map[string]Cursor) {
 			delete(w.shipped, sink)
 		}
 	}
+	if len(w.shipped) == 0 && w.saved != nil {
+		close(w.saved)
+		w.saved = nil
+	}
 }
 
 // writeCursors writes cursors within a transaction. None goes back: a process before may be ahead.
 func (w *writer) writeCursors(all map[string]Cursor) error {
 	for sink, c := range all {
+		if c.File != w.db.epoch {
+			continue
+		}
 		if _, err := w.db.conn.ExecContext(background, `INSERT INTO cursors (sink, last, lost) VALUES (?1, ?2, ?3)
 			ON CONFLICT DO UPDATE SET last = max(last, ?2), lost = max(lost, ?3)`, sink, c.Last, c.Lost); err != nil {
 			return err
@@ -149,7 +192,7 @@ type Spooled struct {
 type Spool struct {
 	Records []Spooled // the oldest first, as many as were asked for at most
 	Lacking int64     // records behind the cursor that are kept
-	Gone    int64     // records behind the cursor that are not kept any more
+	Gone    int64     // records behind the cursor, and before the last one here, that are not kept any more
 	Oldest  time.Time // end of the oldest one that is lacking; zero: none is
 	File    int64     // that this file has and no other
 }
@@ -157,13 +200,18 @@ type Spool struct {
 // Cursor is that of a sink. One that never had a record begins before the oldest that is kept.
 func (r *Reader) Cursor(ctx context.Context, sink string) (c Cursor, err error) {
 	err = r.look(ctx, func(v *view) error {
-		err := v.tx.QueryRowContext(ctx, "SELECT last, lost FROM cursors WHERE sink = ?", sink).Scan(&c.Last, &c.Lost)
+		epochs, err := v.epochs()
+		if err != nil {
+			return err
+		}
+		c.File = epochs[0].epoch
+		err = v.tx.QueryRowContext(ctx, "SELECT last, lost FROM cursors WHERE sink = ?", sink).Scan(&c.Last, &c.Lost)
 		if !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
 		var first int64
 		err = v.tx.QueryRowContext(ctx, "SELECT ifnull((SELECT min(id) FROM records), (SELECT last_id FROM state) + 1)").Scan(&first)
-		c = Cursor{Last: first - 1}
+		c.Last = first - 1
 		return err
 	})
 	return c, err
@@ -189,6 +237,7 @@ func (r *Reader) Spool(ctx context.Context, after int64, limit int) (Spool, erro
 			return nil
 		}
 		s.Gone, s.Lacking = first-after-1, last-first+1
+		s.Records = make([]Spooled, 0, min(int64(limit), s.Lacking))
 		if limit == 0 { // the oldest one alone, for its time
 			return v.eachRecord("WHERE id = ?", []any{first}, func(r *monitor.Record, _ *facts) error {
 				s.Oldest = r.End
@@ -200,6 +249,7 @@ func (r *Reader) Spool(ctx context.Context, after int64, limit int) (Spool, erro
 				s.Oldest = r.End
 			}
 			s.Records = append(s.Records, Spooled{*r, epochs.of(r.ID)})
+			s.Gone = r.ID - after - int64(len(s.Records)) // also those between
 			return nil
 		})
 	})

@@ -221,7 +221,10 @@ func (w *writer) open() error {
 		_, err = db.conn.ExecContext(background, "UPDATE state SET writer = ?", os.Getpid())
 	}
 	if err == nil {
-		err = db.transact(background, func() error { return beginEpoch(db.conn) })
+		err = db.transact(background, func() (err error) {
+			db.epoch, err = beginEpoch(db.conn)
+			return err
+		})
 	}
 	if err != nil {
 		db.close()

@@ -1,0 +1,180 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/user"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"longhaul/internal/watch/archive"
+	"longhaul/internal/words/remedy"
+)
+
+// session is what a connection must be able to do, by libpq's target_session_attrs.
+type session string
+
+const (
+	reading session = "any"
+	writing session = "read-write" // of several hosts of a URL the one that is no standby
+)
+
+const (
+	// connectTimeoutS bounds an attempt at one host, in seconds, unless the URL does.
+	connectTimeoutS = "10"
+	maxPassword     = 4096 // bytes
+	// maxMessage bounds a message of the server, in bytes. The longest answer that longhaul asks for is a record.
+	maxMessage = 16 << 20
+)
+
+// connect makes a connection. Errors have remedies.
+func connect(ctx context.Context, t *archive.Target, s session) (*pgconn.PgConn, error) {
+	config, err := configOf(t, s)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pgconn.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, explain(err, t)
+	}
+	if encoding := conn.ParameterStatus("server_encoding"); encoding != "UTF8" {
+		closeNow(conn)
+		return nil, remedy.New(fmt.Errorf("the database %s has the encoding %s", config.Database, encoding),
+			"make one with UTF8: createdb --template template0 --encoding UTF8 "+config.Database)
+	}
+	return conn, nil
+}
+
+// closeNow closes a connection without waiting for the server.
+func closeNow(conn *pgconn.PgConn) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = conn.Close(ctx) // whatever it says: it is closed
+}
+
+// configOf is the configuration of a target's connections. It reads the files that it names.
+func configOf(t *archive.Target, s session) (*pgconn.Config, error) {
+	to, err := complete(t, s)
+	if err != nil {
+		return nil, err
+	}
+	os.Unsetenv("PGSERVICE") // pgconn reads the file of services wherever it is set; nothing else here does
+	config, err := pgconn.ParseConfig(to)
+	if err != nil {
+		if inner := errors.Unwrap(err); inner != nil { // without the URL, and what it has instead of a secret
+			err = inner
+		}
+		return nil, remedy.New(fmt.Errorf("cannot use %s: %w", t.To, err), "correct the sink's URL or its files")
+	}
+	if config.Password, err = passwordOf(t); err != nil {
+		return nil, err
+	}
+	config.MaxProtocolMessageBodyLen = maxMessage
+	return config, nil
+}
+
+// complete is a target's URL with everything that pgconn would take from somewhere else: from the
+// variables PGHOST, PGSSLMODE and so on of the process, or from files of its user.
+func complete(t *archive.Target, s session) (string, error) {
+	u, err := url.Parse(t.To)
+	if err != nil {
+		return "", remedy.New(errors.New("the sink is not a URL"), "write it like postgres://longhaul@db.example.net/longhaul")
+	}
+	query := u.Query()
+	usual := func(key, value string) {
+		if !query.Has(key) {
+			query.Set(key, value)
+		}
+	}
+	name := u.User.Username()
+	if name == "" {
+		name = query.Get("user")
+	}
+	if name == "" {
+		self, err := user.Current()
+		if err != nil {
+			return "", remedy.New(fmt.Errorf("the sink's URL has no user: %w", err), "write it like postgres://longhaul@db.example.net/longhaul")
+		}
+		name = self.Username
+		query.Set("user", name)
+	}
+	if strings.Trim(u.Path, "/") == "" && !query.Has("dbname") {
+		usual("database", name) // as psql has it
+	}
+	if u.Port() == "" {
+		usual("port", "5432")
+	}
+	hosts := u.Host
+	if query.Has("host") {
+		hosts = query.Get("host")
+	}
+	if t.CA != "" {
+		query.Set("sslrootcert", t.CA)
+	}
+	if t.Certificate != "" {
+		query.Set("sslcert", t.Certificate)
+		query.Set("sslkey", t.Key)
+	}
+	mode := "verify-full"
+	if onThisHost(hosts) {
+		mode = "prefer"
+	}
+	usual("sslmode", mode)
+	if mode := query.Get("sslmode"); mode != "verify-full" && mode != "verify-ca" && !onThisHost(hosts) {
+		usual("require_auth", "!password") // else whoever poses as the server could ask for it in plain text
+	}
+	for key, value := range map[string]string{
+		"application_name": "longhaul", "connect_timeout": connectTimeoutS, "client_encoding": "UTF8", "timezone": "UTC",
+		"target_session_attrs": string(s), "sslrootcert": "", "sslcert": "", "sslkey": "", "sslpassword": "", "sslcertmode": "allow",
+		"sslsni": "1", "sslnegotiation": "postgres", "channel_binding": "prefer", "require_auth": "", "passfile": "", "password": "",
+		"min_protocol_version": "", "max_protocol_version": "", "options": "",
+	} {
+		usual(key, value)
+	}
+	u.RawQuery = query.Encode()
+	return u.String(), nil
+}
+
+// onThisHost is whether what is sent to hosts leaves this one nowhere.
+func onThisHost(hosts string) bool {
+	for host := range strings.SplitSeq(hosts, ",") {
+		if strings.HasPrefix(host, "/") || host == "localhost" {
+			continue
+		}
+		if h := (&url.URL{Host: host}).Hostname(); h == "localhost" {
+			continue
+		} else if addr, err := netip.ParseAddr(h); err == nil && addr.IsLoopback() {
+			continue
+		}
+		return false
+	}
+	return true
+}
+
+// passwordOf reads a target's password.
+func passwordOf(t *archive.Target) (string, error) {
+	if t.PasswordFile == "" {
+		return "", nil
+	}
+	f, err := os.Open(t.PasswordFile)
+	if err != nil {
+		return "", remedy.New(fmt.Errorf("cannot read the sink's password: %w", err), "make the file, readable for longhaul's user alone")
+	}
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, maxPassword+1))
+	if err != nil {
+		return "", remedy.New(fmt.Errorf("cannot read the sink's password: %w", err), "name a file with the password on its first line")
+	}
+	line, _, _ := bytes.Cut(content, []byte("\n"))
+	if line = bytes.TrimRight(line, "\r"); len(line) == 0 || len(line) > maxPassword {
+		return "", remedy.New(fmt.Errorf("no password in %s", t.PasswordFile), "write the password on its first line")
+	}
+	return string(line), nil
+}

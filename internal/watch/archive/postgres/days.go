@@ -1,0 +1,73 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"longhaul/internal/watch/archive"
+)
+
+// Days of which the database has a table of their own, by the clock here; it decides itself by its
+// own clock (longhaul.make_day). The rows of others are in longhaul.flows_other.
+const (
+	daysBack  = 400
+	daysAhead = 2
+)
+
+// days are those that a sink need not ask for again.
+type days struct {
+	today int64 // Unix, in days
+	asked map[int64]bool
+}
+
+// dateOf is a day as PostgreSQL reads it.
+func dateOf(day int64) string { return time.Unix(day*86400, 0).UTC().Format(time.DateOnly) }
+
+// make makes the tables of days of which there are rows, and that of tomorrow, so that nobody waits
+// for it at midnight. It is outside of any transaction: what it locks, it locks for a moment.
+func (d *days) make(ctx context.Context, conn *pgconn.PgConn, rows []archive.Row, now time.Time) error {
+	if today := floor(now.Unix(), 86400); d.asked == nil || d.today != today {
+		*d = days{today, map[int64]bool{}}
+	}
+	tomorrow := d.today + 1
+	needed := map[int64]bool{}
+	for i := range rows {
+		day := floor(bounded(rows[i].End).Unix(), 86400)
+		if !d.asked[day] && day >= d.today-daysBack && day <= d.today+daysAhead {
+			needed[day] = true
+		}
+	}
+	if len(needed) == 0 && d.asked[tomorrow] {
+		return nil
+	}
+	ask := sortedKeys(needed)
+	if !needed[tomorrow] && !d.asked[tomorrow] {
+		ask = append(ask, tomorrow)
+	}
+	var dates texts
+	for _, day := range ask {
+		dates.add(dateOf(day))
+	}
+	missing := conn.ExecParams(ctx, `SELECT day - date '1970-01-01' FROM unnest($1::date[]) AS day
+		WHERE to_regclass('longhaul.flows_' || to_char(day, 'YYYYMMDD')) IS NULL ORDER BY day`, [][]byte{dates.list()}, nil, nil, nil).Read()
+	if missing.Err != nil {
+		return missing.Err
+	}
+	for _, row := range missing.Rows {
+		v, err := integers(row)
+		if err != nil {
+			return err
+		}
+		made := conn.ExecParams(ctx, "SELECT longhaul.make_day($1::date)", [][]byte{[]byte(dateOf(v[0]))}, nil, nil, nil).Read()
+		// That of tomorrow is asked for again when rows of the day come.
+		if made.Err != nil && (needed[v[0]] || conn.IsClosed()) {
+			return made.Err
+		}
+	}
+	for _, day := range ask {
+		d.asked[day] = true
+	}
+	return nil
+}
