@@ -110,7 +110,10 @@ func TestAnswers(t *testing.T) {
 		{"exception in the body", func(w http.ResponseWriter) {
 			fmt.Fprint(w, "\nCode: 243. DB::Exception: Cannot reserve 1 MiB (NOT_ENOUGH_SPACE)")
 		}, "", "NOT_ENOUGH_SPACE", "free space"},
-		{"password in the body", func(w http.ResponseWriter) { w.WriteHeader(http.StatusForbidden); fmt.Fprintf(w, "%q is wrong", password) }, "", `"***" is wrong`, ""},
+		{"password in the body", func(w http.ResponseWriter) {
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprintf(w, "%q is wrong", password)
+		}, "", `"***" is wrong`, ""},
 		{"password in the body, bare", func(w http.ResponseWriter) { w.WriteHeader(http.StatusUnauthorized); fmt.Fprint(w, "no: "+password) }, "", "no: ***", "password"},
 		{"hostile text", func(w http.ResponseWriter) {
 			w.WriteHeader(http.StatusInternalServerError)
