@@ -269,7 +269,7 @@ func (t *texted) next() []byte {
 
 func (t *texted) fail(v []byte) {
 	if t.err == nil {
-		t.err = fmt.Errorf("the database answers %.100q instead of what longhaul writes", v)
+		t.err = remedy.New(fmt.Errorf("the database has %.40q where longhaul writes something else", v), "see who else writes into the schema longhaul")
 	}
 }
 
