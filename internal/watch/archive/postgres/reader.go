@@ -310,8 +310,9 @@ func (t *texted) moment() time.Time {
 	return time.UnixMilli(t.number(0)).UTC()
 }
 
-// ms is a time of SQL in Unix milliseconds.
-func ms(column string) string { return "(extract(epoch FROM " + column + ") * 1000)::bigint" }
+// ms is a time of SQL in Unix milliseconds. date_part has float8, extract numeric, which takes ten
+// times as long.
+func ms(column string) string { return "(date_part('epoch', " + column + ") * 1000)::bigint" }
 
 // selection adds the conditions on rows of longhaul.flows.
 func (p *params) selection(of *history.Selection) string {

@@ -467,8 +467,11 @@ func (c *course) to() time.Time { return c.from.Add(time.Duration(len(c.points))
 
 // stepSQL is the number of the step that a time is in.
 func (c *course) stepSQL(p *params, column string) string {
-	return "floor(extract(epoch FROM " + column + " - " + p.time(c.from) + ") / " + p.number(int64(c.step/time.Second)) + ")::bigint"
+	return "floor((date_part('epoch', " + column + ") - " + p.number(c.from.Unix()) + ") / " + p.number(int64(c.step/time.Second)) + ")::bigint"
 }
+
+// stepOf is the number of the step that a time is in.
+func (c *course) stepOf(at time.Time) int64 { return floor(int64(at.Sub(c.from)), int64(c.step)) }
 
 // at is a point by its number, nil if the course has none.
 func (c *course) at(step int64) *coursePoint {
@@ -528,10 +531,14 @@ func (a *asking) courseOfRows(c *course, minBytes int64, of *history.Selection) 
 func (a *asking) courseOfSums(c *course, of *history.Selection) error {
 	whole := share{from: c.from, to: c.to()}
 	p := &params{}
-	err := a.each("SELECT "+c.stepSQL(p, "hour")+", sum(flows)::bigint, sum(bytes_sent)::bigint, sum(bytes_retransmitted)::bigint, sum(bytes_up)::bigint, sum(bytes_down)::bigint"+
-		" FROM longhaul.hours WHERE true"+p.units(whole, "hour", "timestamptz")+p.lines(of)+" GROUP BY 1", p, func(t *texted) error {
-		if p := c.at(t.number(-1)); p != nil {
-			p.flows, p.sent, p.again, p.up, p.down = t.number(0), t.number(0), t.number(0), t.number(0), t.number(0)
+	err := a.each("SELECT "+ms("hour")+", sum(flows)::bigint, sum(bytes_sent)::bigint, sum(bytes_retransmitted)::bigint, sum(bytes_up)::bigint, sum(bytes_down)::bigint"+
+		" FROM longhaul.hours WHERE true"+p.units(whole, "hour", "timestamptz")+p.lines(of)+" GROUP BY hour", p, func(t *texted) error {
+		if p := c.at(c.stepOf(t.moment())); p != nil {
+			p.flows += t.number(0)
+			p.sent += t.number(0)
+			p.again += t.number(0)
+			p.up += t.number(0)
+			p.down += t.number(0)
 		}
 		return nil
 	})
@@ -539,9 +546,9 @@ func (a *asking) courseOfSums(c *course, of *history.Selection) error {
 		return err
 	}
 	p = &params{}
-	return a.each("SELECT "+c.stepSQL(p, "day::timestamptz")+", quantity, bin, sum(flows)::bigint FROM longhaul.bins WHERE true"+
-		p.units(whole, "day", "date")+p.lines(of)+" GROUP BY 1, 2, 3", p, func(t *texted) error {
-		point, quantity, bin, n := c.at(t.number(-1)), t.text(), t.number(0), t.number(0)
+	return a.each("SELECT "+ms("day::timestamptz")+", quantity, bin, sum(flows)::bigint FROM longhaul.bins WHERE true"+
+		p.units(whole, "day", "date")+p.lines(of)+" GROUP BY day, quantity, bin", p, func(t *texted) error {
+		point, quantity, bin, n := c.at(c.stepOf(t.moment())), t.text(), t.number(0), t.number(0)
 		switch {
 		case point == nil:
 		case quantity[0] == timeS:
