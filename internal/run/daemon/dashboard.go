@@ -83,7 +83,7 @@ func (s *dashboardSecrets) wanted() bool { return s.certificate != nil }
 // newDashboard returns a dashboard without addresses.
 func newDashboard(log *slog.Logger, m board.Monitor, events func(since time.Time) []flow.Event, records *historyKeeper, past *past, readablePath func(string) string) *dashboard {
 	d := &dashboard{history: records, readablePath: readablePath, board: board.New(board.Options{
-		Monitor: m, Events: events, HistoryState: func() any { return records.state() }, Log: log}), token: board.NewToken("")}
+		Monitor: m, Events: events, HistoryState: func() any { return records.status() }, Log: log}), token: board.NewToken("")}
 	d.current.Store(&dashboardSecrets{})
 	d.httpSite = &httpSite{log: log, past: past, what: "the dashboard", serve: func(l net.Listener) *httpd.Server {
 		secrets := d.current.Load()

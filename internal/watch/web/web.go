@@ -60,7 +60,7 @@ type Options struct {
 	Database Database
 	// Events returns the changes of state since a time, the oldest first; nil: there are none.
 	Events func(since time.Time) []flow.Event
-	// HistoryState returns how the history does, as the status has it (JSON; null: no history). Nil: null.
+	// HistoryState returns how the history and its sinks do, as the status has it (JSON; null: no history). Nil: null.
 	HistoryState func() any
 	Log          *slog.Logger
 }
