@@ -73,8 +73,10 @@ func configOf(t *archive.Target, s session) (*pgconn.Config, error) {
 		}
 		return nil, remedy.New(fmt.Errorf("cannot use %s: %w", t.To, err), "correct the sink's URL or its files")
 	}
-	if config.Password, err = passwordOf(t); err != nil {
-		return nil, err
+	if t.PasswordFile != "" {
+		if config.Password, err = passwordOf(t); err != nil {
+			return nil, err
+		}
 	}
 	config.MaxProtocolMessageBodyLen = maxMessage
 	return config, nil
@@ -160,9 +162,6 @@ func onThisHost(hosts string) bool {
 
 // passwordOf reads a target's password.
 func passwordOf(t *archive.Target) (string, error) {
-	if t.PasswordFile == "" {
-		return "", nil
-	}
 	f, err := os.Open(t.PasswordFile)
 	if err != nil {
 		return "", remedy.New(fmt.Errorf("cannot read the sink's password: %w", err), "make the file, readable for longhaul's user alone")
