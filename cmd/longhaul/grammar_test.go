@@ -51,15 +51,16 @@ var flagTable = []flagRow{
 
 	// Things.
 	{"cc", "NAME LIST", optional}, {"wan-cc", "NAME", usual}, {"lan-cc", "NAME", usual},
-	{"to", "DEST", optional}, {"from", "DEST", optional},
+	{"to", "DEST URL", optional}, {"from", "DEST", optional},
 	{"local", "HOST[:PORT]", optional}, {"remote", "HOST[:PORT]", optional}, {"forward", "HOST:PORT", optional},
 	{"client", "HOST[:PORT] ADDRESS", optional}, {"probe", "ADDRESS", optional}, {"via", "ADDRESS", optional},
 	{"listen", "ADDRESS:PORT ADDRESS[:PORT]", optional}, {"http-listen", "ADDRESS:PORT", usual},
 	{"dashboard", "ADDRESS:PORT", usual}, {"http", "ADDRESS:PORT", optional},
-	{"address", "HOST:PORT", optional}, {"allow", "PREFIX", usual}, {"proxy-in", "PREFIX", optional},
+	{"address", "HOST:PORT", optional}, {"srv", "SERVICE", optional}, {"dns", "ADDRESS", usual}, {"allow", "PREFIX", usual}, {"proxy-in", "PREFIX", optional},
 	{"port", "PORT", optional}, {"test-port", "PORT", usual}, {"pid", "PID", optional}, {"dev", "DEVICE", optional},
 	{"name", "NAME", optional}, {"control-socket", "FILE", usual}, {"socket", "FILE", usual},
 	{"flow", "NAME", optional}, {"unique-id", "TEXT", optional}, {"tunnel", "NAME", optional}, {"as", "NAME", optional}, {"pair", "NAME", optional}, {"pair-from", "NAME", optional}, {"path", "NAME", usual},
+	{"writer", "ROLE", optional}, {"reader", "ROLE", optional},
 
 	// Lengths of time, by role, and points in time.
 	{"time", "DURATION", usual}, {"interval", "DURATION", usual}, {"timeout", "DURATION", usual},
@@ -69,6 +70,7 @@ var flagTable = []flagRow{
 	{"reorder-hold", "DURATION", usual}, {"mark-above", "DURATION", usual},
 	{"since", "TIME", optional}, {"until", "TIME", optional}, {"at", "TIME", optional},
 	{"before", "PERIOD", optional}, {"after", "PERIOD", optional},
+	{"keep", "DURATION", usual}, {"keep-sums", "DURATION", usual},
 
 	// Amounts, rates, counts and shares.
 	{"bytes", "SIZE LIST", usual}, {"min-bytes", "SIZE", optional}, {"window", "SIZE", optional},
@@ -89,8 +91,8 @@ var flagTable = []flagRow{
 	{"loss", "SHARE LIST", usual}, {"loss-back", "SHARE", usual}, {"reorder", "SHARE", usual},
 
 	// Files and directories.
-	{"config", "FILE", optional}, {"token", "FILE", optional}, {"tokens", "FILE", optional}, {"file", "FILE", usual},
-	{"history", "FILE", optional}, {"binary", "FILE", optional}, {"pcap", "FILE", optional}, {"export", "FILE", optional},
+	{"config", "FILE", optional}, {"token-file", "FILE", optional}, {"ca", "FILE", usual}, {"token", "FILE", optional}, {"tokens", "FILE", optional}, {"file", "FILE", usual},
+	{"history", "FILE", optional}, {"password-file", "FILE", optional}, {"binary", "FILE", optional}, {"pcap", "FILE", optional}, {"export", "FILE", optional},
 	{"record", "FILE", optional}, {"trace", "FILE", optional}, {"trace-back", "FILE", optional}, {"replay", "FILE", optional}, {"new-key", "FILE", optional},
 	{"check-key", "FILE", usual}, {"objects", "DIR", usual}, {"prefix", "DIR", usual},
 	{"root", "DIR", optional}, {"dir", "DIR", usual}, {"pair-keys", "DIR", usual},
@@ -104,7 +106,7 @@ var flagTable = []flagRow{
 	{"down", "DIRECTION", usual}, {"grant", "LIST", usual}, {"case", "LIST", usual},
 
 	// Switches.
-	{"apply", "", usual}, {"check", "", usual}, {"yaml", "", usual}, {"undo", "", usual}, {"test", "", usual}, {"intercept", "", usual}, {"receive", "", usual}, {"no-probe", "", usual},
+	{"apply", "", usual}, {"print", "", usual}, {"check", "", usual}, {"yaml", "", usual}, {"undo", "", usual}, {"test", "", usual}, {"intercept", "", usual}, {"receive", "", usual}, {"no-probe", "", usual},
 	{"both", "", usual}, {"missing", "", usual}, {"in-turn", "", usual}, {"serve", " ADDRESS:PORT", optional}, {"no-delay", "", usual}, {"csv", "", usual},
 	{"default", "", usual}, {"lock", "", usual}, {"quickack", "", usual}, {"watch", "", usual},
 	{"clamp-to-pmtu", "", usual}, {"clamp-to-route", "", usual}, {"once", "", usual}, {"relay", "", usual},
@@ -150,7 +152,7 @@ var commandsWith = map[string][]string{
 // meaning of their own for 1.
 var exitStatuses = []string{
 	"relay", "reload", "stop", "check", "ready", "service status", "config check", "lab exec",
-	"history check", "host check", "doctor", "pair apply",
+	"history check", "host check", "doctor", "pair apply", "fleet status",
 }
 
 // grammarRun runs a command line in this process.

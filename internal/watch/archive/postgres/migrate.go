@@ -15,6 +15,7 @@ import (
 	"longhaul/internal/watch/archive"
 	"longhaul/internal/words/printable"
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/units"
 )
 
 //go:embed *.sql
@@ -113,8 +114,16 @@ func (o *SchemaOptions) Check() error {
 			return remedy.New(fmt.Errorf("invalid name of a role %q", printable.String(role)), "use one of letters, digits and _")
 		}
 	}
+	for _, age := range []time.Duration{o.Keep, o.KeepSums} {
+		if age != 0 && age < leastKeep {
+			return remedy.New(fmt.Errorf("records cannot be kept for %s only", units.FormatDuration(age)), "write days, such as 400d")
+		}
+	}
 	return nil
 }
+
+// leastKeep is a day: records go by the day, and a number without a unit is of seconds.
+const leastKeep = 24 * time.Hour
 
 // MakeSchema makes the tables, or brings them to the version of this program; then it gives rights
 // and drops what is older than wanted. Tables that are as wanted stay as they are. One runs at a time.

@@ -130,11 +130,11 @@ func (s *sink) begin(ctx context.Context, rows []archive.Row) (map[int64]int64, 
 		names.add(relays[epoch])
 	}
 	var b pgconn.Batch
-	exec(&b, "BEGIN")
-	exec(&b, settings)
-	exec(&b, `INSERT INTO longhaul.epochs (epoch, last, relay) SELECT epoch, 0, relay
+	add(&b, "BEGIN")
+	add(&b, settings)
+	add(&b, `INSERT INTO longhaul.epochs (epoch, last, relay) SELECT epoch, 0, relay
 		FROM unnest($1::bigint[], $2::text[]) AS new (epoch, relay) ON CONFLICT DO NOTHING`, epochs.list(), names.list())
-	exec(&b, "SELECT epoch, last FROM longhaul.epochs WHERE epoch = ANY ($1::bigint[]) ORDER BY epoch FOR UPDATE", epochs.list())
+	add(&b, "SELECT epoch, last FROM longhaul.epochs WHERE epoch = ANY ($1::bigint[]) ORDER BY epoch FOR UPDATE", epochs.list())
 	results, err := s.conn.ExecBatch(ctx, &b).ReadAll()
 	if err != nil {
 		return nil, err
@@ -185,11 +185,11 @@ func (s *sink) findLines(ctx context.Context, sums *sums) error {
 		AS new (relay, relay_site, tunnel, site, near, place)`
 	args := [][]byte{relays.list(), relaySites.list(), tunnels.list(), sites.list(), near.list()}
 	var b pgconn.Batch
-	exec(&b, `INSERT INTO longhaul.lines (relay, relay_site, tunnel, site, near)
+	add(&b, `INSERT INTO longhaul.lines (relay, relay_site, tunnel, site, near)
 		SELECT relay, relay_site, tunnel, site, near = 1`+asked+` WHERE NOT EXISTS (SELECT 1 FROM longhaul.lines AS l
 			WHERE (l.relay, l.relay_site, l.tunnel, l.site, l.near) = (new.relay, new.relay_site, new.tunnel, new.site, new.near = 1))
 		ORDER BY place ON CONFLICT DO NOTHING`, args...)
-	exec(&b, `SELECT place, line`+asked+` JOIN longhaul.lines AS l
+	add(&b, `SELECT place, line`+asked+` JOIN longhaul.lines AS l
 		ON (l.relay, l.relay_site, l.tunnel, l.site, l.near) = (new.relay, new.relay_site, new.tunnel, new.site, new.near = 1)`, args...)
 	results, err := s.conn.ExecBatch(ctx, &b).ReadAll()
 	if err != nil {
@@ -208,18 +208,18 @@ func (s *sink) findLines(ctx context.Context, sums *sums) error {
 // finish adds the sums, notes how far the epochs are, and commits.
 func (s *sink) finish(ctx context.Context, sums *sums, last map[int64]int64) error {
 	var b pgconn.Batch
-	exec(&b, addHours, sums.hourLists(s.lines)...)
+	add(&b, addHours, sums.hourLists(s.lines)...)
 	if len(sums.bins) > 0 {
-		exec(&b, addBins, sums.binLists(s.lines)...)
+		add(&b, addBins, sums.binLists(s.lines)...)
 	}
 	var epochs, ids numbers
 	for _, epoch := range sortedKeys(last) {
 		epochs.add(epoch)
 		ids.add(last[epoch])
 	}
-	exec(&b, `UPDATE longhaul.epochs AS e SET last = new.last, at = now()
+	add(&b, `UPDATE longhaul.epochs AS e SET last = new.last, at = now()
 		FROM unnest($1::bigint[], $2::bigint[]) AS new (epoch, last) WHERE e.epoch = new.epoch AND e.last < new.last`, epochs.list(), ids.list())
-	exec(&b, "COMMIT")
+	add(&b, "COMMIT")
 	results, err := s.conn.ExecBatch(ctx, &b).ReadAll()
 	if err != nil {
 		return err
@@ -230,7 +230,7 @@ func (s *sink) finish(ctx context.Context, sums *sums, last map[int64]int64) err
 	return nil
 }
 
-// exec adds a statement to a batch.
-func exec(b *pgconn.Batch, statement string, args ...[]byte) {
+// add adds a statement to a batch.
+func add(b *pgconn.Batch, statement string, args ...[]byte) {
 	b.ExecParams(statement, args, nil, nil, nil)
 }

@@ -56,13 +56,16 @@ func explainServer(e *pgconn.PgError, t *archive.Target) error {
 		}
 		return say("correct it in "+t.PasswordFile, "the database refuses the password")
 	case "28000":
+		if strings.Contains(said, "certificate") {
+			return say("name one that it trusts: certificate and key", "the database lets nobody in as that: %s", said)
+		}
 		return say("make the role, or allow it in the server's pg_hba.conf", "the database lets nobody in as that: %s", said)
 	case "3D000":
 		return say("make it with createdb, then "+schema, "no such database: %s", said)
 	case "42P01", "3F000", "42883":
 		return say(schema, "the database lacks longhaul's tables: %s", said)
 	case "42501":
-		return say(schema+" --writer ROLE (--reader ROLE for who only reads) as the owner of its tables",
+		return say("have the owner of its tables run longhaul history schema with --writer ROLE, or --reader ROLE for who only reads",
 			"the database's role lacks a right: %s", said)
 	case "25006":
 		return say("name the primary in the sink's URL, or both hosts: postgres://USER@HOST1,HOST2/DATABASE", "the database is read-only: %s", said)

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -125,7 +126,7 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 // Program is a client or tool of this PostgreSQL, on its socket.
 func (s *Server) Program(name string, args ...string) *exec.Cmd {
 	cmd := s.command(name, args...)
-	cmd.Env = append(os.Environ(), "PGHOST="+s.Dir, "PGUSER=postgres", "PGDATABASE=postgres")
+	cmd.Env = append(os.Environ(), "PGHOST="+s.Dir, "PGPORT="+s.port(), "PGUSER=postgres", "PGDATABASE=postgres")
 	return cmd
 }
 
@@ -209,9 +210,17 @@ func (s *Server) processes() (pids []int) {
 	return pids
 }
 
+// port is a part of the socket's name.
+func (s *Server) port() string {
+	if at := slices.Index(s.args, "-p"); at >= 0 {
+		return s.args[at+1]
+	}
+	return "5432"
+}
+
 // URL is that of a database, over the socket.
 func (s *Server) URL(user, database string) string {
-	u := url.URL{Scheme: "postgres", User: url.User(user), Path: "/" + database, RawQuery: url.Values{"host": {s.Dir}}.Encode()}
+	u := url.URL{Scheme: "postgres", User: url.User(user), Path: "/" + database, RawQuery: url.Values{"host": {s.Dir}, "port": {s.port()}}.Encode()}
 	return u.String()
 }
 
@@ -251,10 +260,10 @@ func (s *Server) Try(database, statements string) ([][]string, error) {
 // Database makes a database, owned by a role of the same name that it makes as well, and returns its URL.
 func (s *Server) Database(name string) string {
 	s.t.Helper()
-	if _, err := s.Try("postgres", "CREATE ROLE "+name+" LOGIN"); err != nil {
+	if _, err := s.Try("postgres", fmt.Sprintf("CREATE ROLE %q LOGIN", name)); err != nil {
 		s.t.Fatal(err)
 	}
-	if _, err := s.Try("postgres", fmt.Sprintf("CREATE DATABASE %s OWNER %s", name, name)); err != nil {
+	if _, err := s.Try("postgres", fmt.Sprintf("CREATE DATABASE %q OWNER %q", name, name)); err != nil {
 		s.t.Fatal(err)
 	}
 	return s.URL(name, name)
@@ -292,4 +301,24 @@ func (s *Server) KillConnection(database string) {
 	pid, _ := strconv.Atoi(rows[0][0])
 	_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 	s.answers()
+}
+
+// With adds arguments for the next start.
+func (s *Server) With(args ...string) { s.args = append(s.args, args...) }
+
+// Standby copies a server that runs, and starts the copy as its standby.
+func Standby(t testing.TB, of *Server) *Server {
+	t.Helper()
+	s := &Server{t: t, bin: of.bin, uid: of.uid, gid: of.gid}
+	var err error
+	if s.Dir, err = os.MkdirTemp("", "pg-"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.remove)
+	nettest.Must(t, os.Chown(s.Dir, s.uid, s.gid))
+	if out, err := of.Program("pg_basebackup", "-D", s.Dir+"/data", "-R", "-N", "-c", "fast").CombinedOutput(); err != nil {
+		t.Fatalf("pg_basebackup: %v: %s", err, out)
+	}
+	s.Run()
+	return s
 }

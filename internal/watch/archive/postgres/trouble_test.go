@@ -1,0 +1,301 @@
+package postgres
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"longhaul/internal/watch/archive"
+	"longhaul/internal/watch/archive/postgres/pgtest"
+	"longhaul/internal/words/remedy"
+	"longhaul/test/nettest"
+)
+
+// refuses delivers, and checks the sentence and its remedy.
+func refuses(t *testing.T, to archive.Target, problem, fix string) {
+	t.Helper()
+	sink, err := Open(to)
+	if err == nil {
+		err = sink.Deliver(context.Background(), newSpool(1, 10, recent(1)).rows)
+		sink.Close()
+	}
+	if err == nil {
+		t.Errorf("delivered, want %q", problem)
+		return
+	}
+	t.Log(remedy.Line(err))
+	if !strings.Contains(err.Error(), problem) || !strings.Contains(remedy.Of(err), fix) || strings.ContainsAny(err.Error(), "\n") || len(remedy.Line(err)) > 500 {
+		t.Errorf("%s\nremedy %s\nwant %q and %q", err, remedy.Of(err), problem, fix)
+	}
+}
+
+func delivers(t *testing.T, to archive.Target) {
+	t.Helper()
+	if err := opened(t, to).Deliver(context.Background(), newSpool(1, 10, recent(1)).rows); err != nil {
+		t.Errorf("%s: %s", to.To, remedy.Line(err))
+	}
+}
+
+// What the server refuses is one sentence with a remedy, and records go on once it is mended.
+func TestServerRefuses(t *testing.T) {
+	s := pgtest.Shared(t)
+	url := s.Database("trouble")
+	to := target(t, url)
+	refuses(t, to, "the database lacks longhaul's tables", "run longhaul history schema --to "+url)
+	refuses(t, target(t, s.URL("trouble", "nowhere")), `no such database: database "nowhere" does not exist`, "createdb")
+	refuses(t, target(t, s.URL("stranger", "trouble")), `role "stranger" does not exist`, "make the role")
+	_, err := MakeSchema(context.Background(), to, SchemaOptions{})
+	nettest.Must(t, err)
+	for statements, want := range map[string][2]string{
+		"UPDATE longhaul.version SET version = 2": {"the tables have version 2, this longhaul knows 1", "install a newer longhaul"},
+		"UPDATE longhaul.version SET version = 0": {"the tables have version 0, this longhaul needs 1", "run longhaul history schema"},
+		"DELETE FROM longhaul.version":            {"the table longhaul.version is empty", "longhaul history schema"},
+	} {
+		s.Exec("trouble", statements)
+		refuses(t, to, want[0], want[1])
+		s.Exec("trouble", "DELETE FROM longhaul.version; INSERT INTO longhaul.version VALUES (1)")
+	}
+
+	// A role without rights; then with those of a writer, and no more.
+	s.Exec("trouble", "CREATE ROLE pgwriter LOGIN; CREATE ROLE pgreader LOGIN")
+	writer := target(t, s.URL("pgwriter", "trouble"))
+	refuses(t, writer, "the database's role lacks a right: permission denied for schema longhaul", "--writer ROLE")
+	_, err = MakeSchema(context.Background(), to, SchemaOptions{Writer: "pgwriter", Reader: "pgreader"})
+	nettest.Must(t, err)
+	delivers(t, writer)
+	checkSums(t, s, "trouble", 10)
+	s.Check("trouble", "SET ROLE pgreader; SELECT count(*) FROM longhaul.flows", "[[10]]")
+	for role, statements := range map[string][]string{
+		"pgwriter": {"DELETE FROM longhaul.flows", "SELECT * FROM longhaul.flows", "TRUNCATE longhaul.epochs", "CREATE TABLE longhaul.x ()", "DROP TABLE longhaul.flows_other", "UPDATE longhaul.version SET version = 3"},
+		"pgreader": {"DELETE FROM longhaul.flows", "SELECT longhaul.make_day(now()::date - 9)", "INSERT INTO longhaul.version VALUES (3)"},
+	} {
+		for _, statement := range statements {
+			if _, err := s.Try("trouble", "SET ROLE "+role+"; "+statement); sqlState(err) != "42501" {
+				t.Errorf("%s may %s: %v", role, statement, err)
+			}
+		}
+	}
+	refuses(t, target(t, s.URL("pgreader", "trouble")), "lacks a right: permission denied", "--writer ROLE")
+
+	s.Exec("postgres", "ALTER ROLE pgwriter SET default_transaction_read_only = on")
+	refuses(t, writer, "is read-only, such as a standby is", "name the primary")
+	s.Exec("postgres", "ALTER ROLE pgwriter RESET default_transaction_read_only; ALTER ROLE pgwriter CONNECTION LIMIT 0")
+	refuses(t, writer, "the database has no connection left", "max_connections")
+	s.Exec("postgres", "ALTER ROLE pgwriter CONNECTION LIMIT -1")
+	delivers(t, writer)
+
+	s.Exec("postgres", "CREATE DATABASE latin OWNER trouble ENCODING 'LATIN1' TEMPLATE template0")
+	refuses(t, target(t, s.URL("trouble", "latin")), "the database latin has the encoding LATIN1", "--encoding UTF8")
+
+	refuses(t, target(t, "postgres://u@h/db?sslmode=never"), "cannot use postgres://u@h/db?sslmode=never", "correct the sink's URL")
+}
+
+// On a standby, and with the primary behind it in the URL.
+func TestStandby(t *testing.T) {
+	s := pgtest.Start(t)
+	url := s.Database("primary")
+	to := target(t, url)
+	_, err := MakeSchema(context.Background(), to, SchemaOptions{})
+	nettest.Must(t, err)
+	standby := pgtest.Standby(t, s)
+	refuses(t, target(t, standby.URL("primary", "primary")), "is read-only, such as a standby is", "name the primary")
+	_, err = MakeSchema(context.Background(), target(t, standby.URL("primary", "primary")), SchemaOptions{})
+	if err == nil || !strings.Contains(err.Error(), "read-only") {
+		t.Errorf("the standby's schema: %v", err)
+	}
+	both := target(t, "postgres:///primary?user=primary&host="+standby.Dir+","+s.Dir)
+	delivers(t, both)
+	checkSums(t, s, "primary", 10)
+	s.Stop()
+	refuses(t, to, "no database answers at "+s.Dir, "start the server")
+}
+
+// The database's disk is full: nothing of the delivery is there, and all of it once there is room.
+func TestFullDisk(t *testing.T) {
+	nettest.RequireRoot(t)
+	s := pgtest.Start(t)
+	to := database(t, s, "full")
+	dir := filepath.Join(s.Dir, "small")
+	nettest.Must(t, os.Mkdir(dir, 0o755))
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=4M,mode=777", "longhaul", dir).CombinedOutput(); err != nil {
+		t.Skipf("needs to mount: %s", out)
+	}
+	t.Cleanup(func() {
+		s.Kill()
+		nettest.Must(t, exec.Command("umount", dir).Run())
+	})
+	nettest.Must(t, os.Mkdir(dir+"/t", 0o777))
+	nettest.Must(t, exec.Command("chown", "postgres", dir+"/t").Run())
+	s.Exec("full", "CREATE TABLESPACE small LOCATION '"+dir+"/t'")
+	s.Exec("full", "ALTER TABLE longhaul.bins SET TABLESPACE small")
+	nettest.Must(t, os.WriteFile(dir+"/fill", make([]byte, 4<<20-64<<10), 0o600))
+	spool := newSpool(1, 5000, recent(1))
+	err := opened(t, to).Deliver(context.Background(), spool.rows)
+	if err == nil || !strings.HasPrefix(err.Error(), "the database's disk is full: ") || !strings.Contains(remedy.Of(err), "make room") {
+		t.Fatalf("%v; %s", err, remedy.Of(err))
+	}
+	checkSums(t, s, "full", 0)
+	nettest.Must(t, os.Remove(dir+"/fill"))
+	nettest.Must(t, opened(t, to).Deliver(context.Background(), spool.rows))
+	checkSums(t, s, "full", 5000)
+}
+
+// Passwords and certificates over TCP.
+func TestTLSAndPasswords(t *testing.T) {
+	port := freePort(t)
+	s := pgtest.New(t, "-h", "127.0.0.1", "-p", port)
+	authority, stranger := newAuthority(t, "one"), newAuthority(t, "other")
+	s.Run()
+	s.Database("secure")
+	s.Exec("postgres", "ALTER ROLE secure PASSWORD 'right one'; CREATE ROLE certified LOGIN IN ROLE secure; SET password_encryption = md5; CREATE ROLE plain LOGIN PASSWORD 'right one' IN ROLE secure")
+	s.Stop()
+	s.Write("data/pg_hba.conf", "local all all trust\nhostssl all certified all cert\nhostssl all plain all password\nhost all all all scram-sha-256\n")
+	dir := t.TempDir()
+	file := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		nettest.Must(t, os.WriteFile(path, []byte(content), 0o600))
+		return path
+	}
+	plain := "postgres://secure@127.0.0.1:" + port + "/secure"
+	s.Run()
+	_, err := MakeSchema(context.Background(), target(t, s.URL("secure", "secure")), SchemaOptions{})
+	nettest.Must(t, err)
+	to := target(t, plain)
+	refuses(t, to, "the database asks for a password", "password_file")
+	to.PasswordFile = filepath.Join(dir, "none")
+	refuses(t, to, "cannot read the sink's password", "make the file")
+	to.PasswordFile = file("empty", "\nx")
+	refuses(t, to, "no password in ", "first line")
+	to.PasswordFile = file("password", "wrong one\n")
+	refuses(t, to, "the database refuses the password", "correct it in "+to.PasswordFile)
+	sink := opened(t, to)
+	if err := sink.Deliver(context.Background(), newSpool(1, 10, recent(1)).rows); err == nil || strings.Contains(err.Error(), "wrong one") {
+		t.Error(err)
+	}
+	file("password", "right one\n") // it is read for each connection
+	nettest.Must(t, sink.Deliver(context.Background(), newSpool(1, 10, recent(1)).rows))
+	to.To = plain + "?sslmode=require"
+	refuses(t, to, "has no TLS", "ssl = on")
+
+	s.Stop()
+	cert, key := authority.issue(t, "db.example.net", net.IPv4(127, 0, 0, 1))
+	s.With("-c", "ssl=on", "-c", "ssl_cert_file="+s.Write("server.crt", cert), "-c", "ssl_key_file="+s.Write("server.key", key), "-c", "ssl_ca_file="+s.Write("ca.crt", authority.pem))
+	s.Run()
+	delivers(t, to)
+	to.To = plain + "?sslmode=verify-full"
+	refuses(t, to, "is not trusted: x509: certificate signed by unknown authority", "name the authority's file")
+	to.CA = file("stranger.crt", stranger.pem)
+	refuses(t, to, "is not trusted: x509: certificate signed by unknown authority", "name the authority's file")
+	to.CA = file("none.crt", "none")
+	refuses(t, to, "cannot use "+to.To, "correct the sink's URL or its files")
+	to.CA = file("ca.crt", authority.pem)
+	delivers(t, to)
+	to.CA, to.To = "", to.To+"&sslrootcert="+filepath.Join(dir, "ca.crt")
+	delivers(t, to)
+	if got := s.Exec("postgres", "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE ssl AND usename = 'secure'")[0][0]; got == "0" {
+		t.Error("no connection has TLS")
+	}
+	to.To = strings.Replace(to.To, "127.0.0.1", "localhost", 1)
+	refuses(t, to, "has the certificate of another host", "name the host as its certificate does")
+
+	mutual := to
+	mutual.PasswordFile, mutual.CA = "", filepath.Join(dir, "ca.crt")
+	mutual.To = "postgres://certified@127.0.0.1:" + port + "/secure?sslmode=verify-full"
+	refuses(t, mutual, "connection requires a valid client certificate", "name one that it trusts")
+	cert, key = authority.issue(t, "certified")
+	mutual.Certificate, mutual.Key = file("client.crt", cert), file("client.key", key)
+	delivers(t, mutual)
+	cert, key = stranger.issue(t, "certified")
+	mutual.Certificate, mutual.Key = file("client.crt", cert), file("client.key", key)
+	refuses(t, mutual, "connection requires a valid client certificate", "name one that it trusts")
+}
+
+// Without sslmode a server elsewhere must show its certificate, and none gets the password in plain text
+// over a connection that is not verified.
+func TestUsualTLS(t *testing.T) {
+	for to, want := range map[string]string{
+		"postgres://u@db.example.net/d":                 "verify-full",
+		"postgres://u@10.0.0.1:6432/d":                  "verify-full",
+		"postgres://u@127.0.0.1,db.example.net/d":       "verify-full",
+		"postgres://u@db.example.net/d?sslmode=require": "require !password",
+		"postgres://u@127.0.0.1:6432/d":                 "prefer",
+		"postgres://u@[::1]:6432/d":                     "prefer",
+		"postgres:///d?host=/run/postgresql":            "prefer",
+		"postgres://u@db/d?host=/run/postgresql":        "prefer",
+	} {
+		target := target(t, to)
+		full, err := complete(&target, writing)
+		nettest.Must(t, err)
+		parsed, err := url.Parse(full)
+		nettest.Must(t, err)
+		u := parsed.Query()
+		if got := strings.TrimSpace(u.Get("sslmode") + " " + u.Get("require_auth")); got != want {
+			t.Errorf("%s: %s, want %s", to, got, want)
+		}
+	}
+}
+
+// authority signs certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  string
+}
+
+func newAuthority(t *testing.T, name string) *authority {
+	a := &authority{cert: &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}}
+	a.key, a.pem, _ = a.sign(t, a.cert)
+	return a
+}
+
+func (a *authority) sign(t *testing.T, cert *x509.Certificate) (*ecdsa.PrivateKey, string, string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	nettest.Must(t, err)
+	by := a.key
+	if by == nil {
+		by = key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, cert, a.cert, &key.PublicKey, by)
+	nettest.Must(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	nettest.Must(t, err)
+	block := func(kind string, b []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}))
+	}
+	return key, block("CERTIFICATE", der), block("PRIVATE KEY", private)
+}
+
+func (a *authority) issue(t *testing.T, name string, addresses ...net.IP) (cert, key string) {
+	t.Helper()
+	_, cert, key = a.sign(t, &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, IPAddresses: addresses,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	})
+	return cert, key
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	nettest.Must(t, err)
+	defer l.Close()
+	return fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
+}
