@@ -18,7 +18,7 @@ type Pair struct {
 	// or else of the latest.
 	flow.Session
 	Problems []flow.PairProblem // of sessions that are not up
-	Sent     int64              `json:"sent_bytes"` // data of flows to the other relay, so far
+	Sent     int64              `json:"-"` // data of flows to the other relay, so far
 }
 
 // pairKey names a Pair.
