@@ -225,13 +225,13 @@ func ask(ctx context.Context, file string, over time.Duration, runs int, stdout 
 	}
 	summary := func(name string, p history.Period, tunnel string) question {
 		return question{name, func() (int, error) {
-			s, err := reader.Summary(ctx, p, tunnel)
+			s, err := reader.Summary(ctx, p, history.Selection{Tunnel: tunnel})
 			return int(s.Flows), err
 		}}
 	}
 	chart := func(name string, p history.Period, tunnel string) question {
 		return question{name, func() (int, error) {
-			c, err := reader.Series(ctx, p, tunnel)
+			c, err := reader.Series(ctx, p, history.Selection{Tunnel: tunnel})
 			return len(c.Points), err
 		}}
 	}
@@ -244,9 +244,9 @@ func ask(ctx context.Context, file string, over time.Duration, runs int, stdout 
 	for _, order := range history.Orders() {
 		questions = append(questions,
 			list(string(order), history.Query{Order: order}),
-			list(string(order)+", tunnel of every 128th", history.Query{Order: order, Tunnel: rare}),
+			list(string(order)+", tunnel of every 128th", history.Query{Order: order, Selection: history.Selection{Tunnel: rare}}),
 			list(string(order)+", cause, last tenth", history.Query{Order: order, Cause: doctor.RandomLoss, Since: ago(.1)}),
-			list(string(order)+", tunnel, cause, first half", history.Query{Order: order, Tunnel: common, Cause: doctor.Policer, Until: ago(.5)}),
+			list(string(order)+", tunnel, cause, first half", history.Query{Order: order, Selection: history.Selection{Tunnel: common}, Cause: doctor.Policer, Until: ago(.5)}),
 			list(string(order)+", 1000 records", history.Query{Order: order, Limit: 1000}))
 		page, err := reader.Query(ctx, history.Query{Order: order})
 		if err != nil {
@@ -255,19 +255,19 @@ func ask(ctx context.Context, file string, over time.Duration, runs int, stdout 
 		questions = append(questions, list(string(order)+", second page", history.Query{Order: order, After: page[len(page)-1].ID}))
 	}
 	questions = append(questions,
-		list("newest, a tunnel that does not occur", history.Query{Tunnel: "none"}),
-		list("newest, cause that no flow has", history.Query{Cause: doctor.BlackHole, Tunnel: common}),
+		list("newest, a tunnel that does not occur", history.Query{Selection: history.Selection{Tunnel: "none"}}),
+		list("newest, cause that no flow has", history.Query{Cause: doctor.BlackHole, Selection: history.Selection{Tunnel: common}}),
 		summary("summary of all", history.Period{}, ""),
 		summary("summary of a tunnel", history.Period{}, common),
 		summary("summary of the last tenth", history.Period{Since: ago(.1)}, ""),
 		summary("summary, transfers of 10 MB and more", history.Period{MinBytes: 10e6}, ""),
 		question{"two halves compared", func() (int, error) {
-			c, err := reader.Compare(ctx, history.Period{Since: ago(1), Until: ago(.5)}, history.Period{Since: ago(.5)}, "")
+			c, err := reader.Compare(ctx, history.Period{Since: ago(1), Until: ago(.5)}, history.Period{Since: ago(.5)}, history.Selection{})
 			return int(c.Before.Flows + c.After.Flows), err
 		}},
 		question{"two days compared, of a tunnel", func() (int, error) {
 			day := 24 * time.Hour
-			c, err := reader.Compare(ctx, history.Period{Since: newest.Add(-2 * day), Until: newest.Add(-day)}, history.Period{Since: newest.Add(-day)}, common)
+			c, err := reader.Compare(ctx, history.Period{Since: newest.Add(-2 * day), Until: newest.Add(-day)}, history.Period{Since: newest.Add(-day)}, history.Selection{Tunnel: common})
 			return int(c.Before.Flows + c.After.Flows), err
 		}},
 		chart("chart of all", history.Period{Since: ago(1), Until: newest}, ""),

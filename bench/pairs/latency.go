@@ -100,7 +100,8 @@ func readPattern(conn net.Conn, n int64, arrived func(total int64)) (total int64
 }
 
 // warmUp uses the path in both directions, one flow after the other, and leaves it
-// quiet for a while.
+// quiet for a while after each. A pair has the lane of the first flow back by then, so
+// that the second one takes it: otherwise each of two lanes has an open window one way.
 func (w *world) warmUp(ctx context.Context) error {
 	const bytes = 60e6 // of which the second half is sent at the path's rate
 	for _, kind := range []byte{askReceive, askSend} {
@@ -121,8 +122,11 @@ func (w *world) warmUp(ctx context.Context) error {
 		if err != nil {
 			return w.errorf("warm up: %w", err)
 		}
+		if err := kit.Pause(ctx, 3*time.Second); err != nil {
+			return err
+		}
 	}
-	return kit.Pause(ctx, 3*time.Second)
+	return nil
 }
 
 func readOne(conn net.Conn) error {

@@ -64,10 +64,11 @@ each. Below the table each problem has a sentence, the worst first.
 Flags hold for relays that the inventory gives no value of their own. With --srv
 all targets must be below the service's domain.
 
-Exit codes: 0 every relay is ok; 1 one is not; 2 wrong command line or inventory.`,
+Exit codes: 0 every relay is ok; 1 one is not, or none was found; 2 wrong
+command line or inventory.`,
 		Example: `  longhaul fleet status relays.yaml
-  longhaul fleet status relays.yaml --json | jq '.relays[] | select(.state != "ok")'
-  longhaul fleet status --srv _longhaul._tcp.example.net --token-file token --ca ca.pem`,
+  longhaul fleet status relays.yaml --json | jq '.problems[]'
+  longhaul fleet status --srv _longhaul._tcp.example.net --token-file token`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case f.srv != "" && len(args) > 0:

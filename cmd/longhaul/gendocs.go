@@ -83,7 +83,7 @@ var relatedVerbs = map[string][]string{
 // documents are the pages of docs/ for a verb and the commands below it.
 var documents = map[string][]string{
 	"relay": {"relay.md", "configuration.md", "availability.md"}, "service": {"install.md"},
-	"config": {"configuration.md"}, "status": {"relay.md", "words.md", "metrics.md", "alerts.md"}, "history": {"history.md", "dashboard.md"},
+	"config": {"configuration.md"}, "status": {"relay.md", "words.md", "metrics.md", "alerts.md"}, "history": {"history.md", "ship.md", "dashboard.md"},
 	"check": {"check.md", "words.md"}, "ready": {"availability.md", "redundancy.md"}, "events": {"availability.md"}, "trace": {"pairs.md"}, "drain": {"upgrade.md"}, "resume": {"upgrade.md"},
 	"upgrade": {"upgrade.md"}, "reload": {"relay.md"}, "stop": {"relay.md"}, "pair": {"pairs.md", "pair-keys.md", "pair-options.md"}, "intercept": {"interception.md"}, "doctor": {"doctor.md"}, "measure": {"measure.md"},
 	"top": {"top.md"}, "cc": {"cc.md"}, "route": {"mss.md"}, "mss": {"mss.md"}, "host": {"host.md", "cc.md", "mss.md"}, "demo": {"lab.md"},

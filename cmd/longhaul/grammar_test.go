@@ -56,7 +56,7 @@ var flagTable = []flagRow{
 	{"client", "HOST[:PORT] ADDRESS", optional}, {"probe", "ADDRESS", optional}, {"via", "ADDRESS", optional},
 	{"listen", "ADDRESS:PORT ADDRESS[:PORT]", optional}, {"http-listen", "ADDRESS:PORT", usual},
 	{"dashboard", "ADDRESS:PORT", usual}, {"http", "ADDRESS:PORT", optional},
-	{"address", "HOST:PORT", optional}, {"allow", "PREFIX", usual}, {"proxy-in", "PREFIX", optional},
+	{"address", "HOST:PORT", optional}, {"srv", "SERVICE", optional}, {"dns", "ADDRESS", usual}, {"allow", "PREFIX", usual}, {"proxy-in", "PREFIX", optional},
 	{"port", "PORT", optional}, {"test-port", "PORT", usual}, {"pid", "PID", optional}, {"dev", "DEVICE", optional},
 	{"name", "NAME", optional}, {"control-socket", "FILE", usual}, {"socket", "FILE", usual},
 	{"flow", "NAME", optional}, {"unique-id", "TEXT", optional}, {"tunnel", "NAME", optional}, {"as", "NAME", optional}, {"pair", "NAME", optional}, {"pair-from", "NAME", optional}, {"path", "NAME", usual},
@@ -91,7 +91,7 @@ var flagTable = []flagRow{
 	{"loss", "SHARE LIST", usual}, {"loss-back", "SHARE", usual}, {"reorder", "SHARE", usual},
 
 	// Files and directories.
-	{"config", "FILE", optional}, {"token", "FILE", optional}, {"tokens", "FILE", optional}, {"file", "FILE", usual},
+	{"config", "FILE", optional}, {"token-file", "FILE", optional}, {"ca", "FILE", usual}, {"token", "FILE", optional}, {"tokens", "FILE", optional}, {"file", "FILE", usual},
 	{"history", "FILE", optional}, {"password-file", "FILE", optional}, {"binary", "FILE", optional}, {"pcap", "FILE", optional}, {"export", "FILE", optional},
 	{"record", "FILE", optional}, {"trace", "FILE", optional}, {"trace-back", "FILE", optional}, {"replay", "FILE", optional}, {"new-key", "FILE", optional},
 	{"check-key", "FILE", usual}, {"objects", "DIR", usual}, {"prefix", "DIR", usual},
@@ -152,7 +152,7 @@ var commandsWith = map[string][]string{
 // meaning of their own for 1.
 var exitStatuses = []string{
 	"relay", "reload", "stop", "check", "ready", "service status", "config check", "lab exec",
-	"history check", "host check", "doctor", "pair apply",
+	"history check", "host check", "doctor", "pair apply", "fleet status",
 }
 
 // grammarRun runs a command line in this process.

@@ -17,10 +17,13 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/find/doctor"
+	"longhaul/internal/watch/archive"
+	"longhaul/internal/watch/archive/postgres"
 	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/watch/monitor/history/report"
 	"longhaul/internal/words/display"
 	"longhaul/internal/words/flagvalue"
+	"longhaul/internal/words/ipprefix"
 	"longhaul/internal/words/remedy"
 	"longhaul/internal/words/units"
 )
@@ -30,11 +33,14 @@ const servicesHistory = "/var/lib/longhaul/history.db"
 
 // historySelection has the flags of the commands that select records.
 type historySelection struct {
-	file, since, until, tunnel, cause, minBytes, flow string
-	relay                                             relayChoice
-	now                                               time.Time
-	flags                                             *pflag.FlagSet
-	running                                           []runningFlow // of the relay, if it was asked
+	file, db, passwordFile              string
+	since, until, cause, minBytes, flow string
+	of                                  history.Selection
+	client                              string
+	relay                               relayChoice
+	now                                 time.Time
+	flags                               *pflag.FlagSet
+	running                             []runningFlow // of the relay, if it was asked
 }
 
 // runningFlow is a flow of the relay's status.
@@ -48,13 +54,41 @@ func (s *historySelection) addFile(cmd *cobra.Command) {
 	s.relay.register(cmd.Flags())
 }
 
+// addSource has the flags of commands that read a file or a database.
+func (s *historySelection) addSource(cmd *cobra.Command) {
+	s.addFile(cmd)
+	cmd.Flags().StringVar(&s.db, "db", "", "`URL` of the database of many relays instead, such as postgres://reader@db.example.net/longhaul")
+	cmd.Flags().StringVar(&s.passwordFile, "password-file", "", "`FILE` with the password for --db (PGPASSWORD, or ~/.pgpass)")
+	_ = cmd.MarkFlagFilename("password-file")
+}
+
+// addSelection has the flags of a [history.Selection].
+func (s *historySelection) addSelection(flags *pflag.FlagSet) {
+	flags.StringVar(&s.of.Tunnel, "tunnel", "", "flows of the tunnel `NAME`")
+	flags.StringVar(&s.of.Relay, "relay", "", "records of the relay `NAME`, as the lists of a database show it")
+	flags.StringVar(&s.of.Site, "site", "", "flows from or to the site `NAME`, or the peer; a file has the peers' alone")
+	flags.StringVar(&s.client, "client", "", "flows of clients at `ADDR` or in a prefix such as 10.1.2.0/24")
+}
+
+// selection reads the flags of addSelection.
+func (s *historySelection) selection() (history.Selection, error) {
+	if s.client == "" {
+		return s.of, nil
+	}
+	var err error
+	if s.of.Client, err = ipprefix.Parse(s.client); err != nil {
+		return s.of, usageError(fmt.Errorf("--client: %w", err))
+	}
+	return s.of, nil
+}
+
 func (s *historySelection) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	s.flags = flags
-	s.addFile(cmd)
+	s.addSource(cmd)
 	flags.StringVar(&s.since, "since", "", "flows that ended at `TIME` or later: 24h (ago), 2026-11-20, 14:30")
 	flags.StringVar(&s.until, "until", "", "flows that ended before `TIME`; a date is the end of the day")
-	flags.StringVar(&s.tunnel, "tunnel", "", "flows of the tunnel `NAME`")
+	s.addSelection(flags)
 	flags.StringVar(&s.cause, "cause", "", "flows that `CAUSE` limited most of the time")
 	flags.StringVar(&s.minBytes, "min-bytes", "", "flows that moved `SIZE` or more, such as 10MB")
 	flags.StringVar(&s.flow, "flow", "", "records of the flow with this `NAME`, such as from a log")
@@ -67,7 +101,10 @@ func (s *historySelection) query() (q history.Query, err error) {
 	if err != nil {
 		return q, usageError(err)
 	}
-	q = history.Query{Since: p.From, Until: p.To, Tunnel: s.tunnel, Cause: doctor.Cause(s.cause)}
+	q = history.Query{Since: p.From, Until: p.To, Cause: doctor.Cause(s.cause)}
+	if q.Selection, err = s.selection(); err != nil {
+		return q, err
+	}
 	if s.cause != "" && !slices.Contains(doctor.Causes(), q.Cause) {
 		return q, usageError(remedy.New(fmt.Errorf("unknown cause %q", s.cause),
 			"causes are "+joinWords(doctor.Causes())))
@@ -108,8 +145,41 @@ func joinWords[T ~string](all []T) string {
 	return strings.Join(words, ", ")
 }
 
-// open finds the history and opens a reader.
-func (s *historySelection) open(ctx context.Context, env *env) (*history.Reader, error) {
+// databasePatience is how long a question to a database may take.
+const databasePatience = 5 * time.Minute
+
+// open opens the database, or finds the history.
+func (s *historySelection) open(ctx context.Context, env *env) (history.Source, error) {
+	switch {
+	case s.db == "" && s.passwordFile != "":
+		return nil, usageError(remedy.New(errors.New("--password-file belongs to --db"), "add --db, or leave it out"))
+	case s.db == "":
+		return s.openFile(ctx, env)
+	case s.file != "" || s.relay.isGiven():
+		return nil, usageError(remedy.New(errors.New("choose --db, or the file of a relay"), "leave one of them out"))
+	}
+	target, err := archive.ParseTarget(s.db)
+	if err != nil {
+		return nil, usageError(err)
+	}
+	target.PasswordFile = s.passwordFile
+	r, err := postgres.OpenReader(target, postgres.ReaderOptions{Patience: databasePatience, OfUser: true})
+	if err != nil {
+		return nil, usageError(err)
+	}
+	return r, nil
+}
+
+// named is what JSON has of the source.
+func (s *historySelection) named(from history.Source) (key, name string) {
+	if s.db != "" {
+		return "database", from.Name()
+	}
+	return "file", from.Name()
+}
+
+// openFile finds the file of a relay and opens it.
+func (s *historySelection) openFile(ctx context.Context, env *env) (*history.Reader, error) {
 	path := s.file
 	if path == "" {
 		var err error
@@ -182,12 +252,14 @@ func historyError(err error) error {
 		return remedy.New(err, "longhaul history lists records with their IDs; the relay deletes old records")
 	case errors.Is(err, history.ErrBusy):
 		return remedy.New(err, "try again")
+	case errors.Is(err, history.ErrDisplaced):
+		return remedy.New(err, "ask for a later time, or leave out --relay, --site and --client")
 	}
 	return err
 }
 
 // run opens the history for a command that reads it.
-func (s *historySelection) run(env *env, do func(ctx context.Context, r *history.Reader) error) error {
+func (s *historySelection) run(env *env, do func(ctx context.Context, r history.Source) error) error {
 	ctx, stop := untilSignal(env.ctx)
 	defer stop()
 	r, err := s.open(ctx, env)
@@ -196,6 +268,11 @@ func (s *historySelection) run(env *env, do func(ctx context.Context, r *history
 	}
 	defer r.Close()
 	return historyError(do(ctx, r))
+}
+
+// runFile is run for what a file alone has.
+func (s *historySelection) runFile(env *env, do func(ctx context.Context, r *history.Reader) error) error {
+	return s.run(env, func(ctx context.Context, r history.Source) error { return do(ctx, r.(*history.Reader)) })
 }
 
 func newHistory(env *env) *cobra.Command {
@@ -217,12 +294,16 @@ RETR the share of data that both legs retransmitted. WHY is the cause that
 limited the flow longest (see longhaul doctor), or the reason of its end if it
 did not end from both sides. --json, --csv and show have its name and relays.
 
+With --db the records are those of all relays that ship them to a database. A
+flow has a record at each relay of its way.
+
 The order is newest (latest end first), slowest (least goodput), longest,
 largest (most bytes) or retransmitted (highest share). Without --min-bytes,
 slowest and retransmitted leave out flows that moved less than 1 MiB.`,
 		Example: `  longhaul history --since 24h --sort slowest
   longhaul history --tunnel to-site-b --cause loss --since 2026-11-20
   longhaul history compare --at 2026-11-20T14:30 --tunnel to-site-b
+  longhaul history --db postgres://reader@db.example.net/longhaul --client 10.1.2.3
   longhaul history show 4711`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -252,14 +333,15 @@ slowest and retransmitted leave out flows that moved less than 1 MiB.`,
 		if q.Limit = limit; limit == 0 {
 			q.Limit = -1
 		}
-		return s.run(env, func(ctx context.Context, r *history.Reader) error {
+		return s.run(env, func(ctx context.Context, r history.Source) error {
 			records, err := r.Query(ctx, q)
 			if err != nil {
 				return err
 			}
 			switch {
 			case asJSON:
-				return display.WriteJSON(env.stdout, map[string]any{"file": r.Path(), "records": records})
+				key, name := s.named(r)
+				return display.WriteJSON(env.stdout, map[string]any{key: name, "records": records})
 			case asCSV:
 				w := report.NewCSV(env.stdout)
 				for i := range records {
@@ -267,15 +349,17 @@ slowest and retransmitted leave out flows that moved less than 1 MiB.`,
 				}
 				return w.Flush()
 			}
-			extent, err := r.Extent(ctx)
-			if err != nil {
-				return err
+			list := report.List{Query: q, Now: s.now, OfRelays: s.db != ""}
+			if len(records) == 0 || !list.OfRelays { // a database would have to count
+				if list.Extent, err = r.Extent(ctx); err != nil {
+					return err
+				}
 			}
-			report.WriteList(env.stdout, records, q, extent, s.now)
+			report.WriteList(env.stdout, records, list)
 			return nil
 		})
 	}
-	cmd.AddCommand(newHistoryShow(env), newHistoryCompare(env), newHistoryExport(env), newHistoryCheck(env), newHistorySchema(env))
+	cmd.AddCommand(newHistoryShow(env), newHistoryCompare(env), newHistoryMatrix(env), newHistoryExport(env), newHistoryCheck(env), newHistorySchema(env))
 	return cmd
 }
 
@@ -300,7 +384,7 @@ writes, and holds one record at a time in memory.`,
 		if err != nil {
 			return err
 		}
-		return s.run(env, func(ctx context.Context, r *history.Reader) error {
+		return s.run(env, func(ctx context.Context, r history.Source) error {
 			return report.Export(ctx, env.stdout, r, q, asCSV)
 		})
 	}
@@ -324,7 +408,7 @@ Exit codes: 0 the file is sound, 1 it is damaged or cannot be read.`,
 	s.addFile(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(*cobra.Command, []string) error {
-		return s.run(env, func(ctx context.Context, r *history.Reader) error {
+		return s.runFile(env, func(ctx context.Context, r *history.Reader) error {
 			h, err := r.Health(ctx)
 			if asJSON {
 				if err := display.WriteJSON(env.stdout, h); err != nil {

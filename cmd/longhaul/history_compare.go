@@ -45,13 +45,13 @@ since then.`,
   longhaul history compare --before 48h..24h --after 24h --json`,
 		Args: noArgs,
 	}
-	s.addFile(cmd)
+	s.addSource(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&at, "at", "", "compare the periods before and after `TIME`")
 	flagvalue.AddDuration(flags, &length, "time", "length of both periods, such as 2h or 7d (the time since --at)")
 	flags.StringVar(&before, "before", "", "first `PERIOD`")
 	flags.StringVar(&after, "after", "", "second `PERIOD`")
-	flags.StringVar(&s.tunnel, "tunnel", "", "flows of the tunnel `NAME`")
+	s.addSelection(flags)
 	flags.StringVar(&s.minBytes, "min-bytes", "", "transfers that moved `SIZE` or more, such as 10MB")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(*cobra.Command, []string) error {
@@ -63,11 +63,15 @@ since then.`,
 		if err != nil {
 			return err
 		}
+		of, err := s.selection()
+		if err != nil {
+			return err
+		}
 		periodOf := func(p units.Period) history.Period {
 			return history.Period{Since: p.From, Until: p.To, MinBytes: max(minBytes, 0)}
 		}
-		return s.run(env, func(ctx context.Context, r *history.Reader) error {
-			c, err := r.Compare(ctx, periodOf(one), periodOf(other), s.tunnel)
+		return s.run(env, func(ctx context.Context, r history.Source) error {
+			c, err := r.Compare(ctx, periodOf(one), periodOf(other), of)
 			if err != nil {
 				return err
 			}
@@ -76,7 +80,7 @@ since then.`,
 			}
 			var courses [2]history.Chart
 			for i, p := range []units.Period{one, other} {
-				if courses[i], err = r.Series(ctx, periodOf(p), s.tunnel); err != nil {
+				if courses[i], err = r.Series(ctx, periodOf(p), of); err != nil {
 					return err
 				}
 			}

@@ -46,7 +46,7 @@ them everything stays.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&to, "to", "", "`URL` of the database, without a password: postgres://USER@HOST/DATABASE")
-	flags.StringVar(&passwordFile, "password-file", "", "`FILE` with the password of the user in the URL")
+	flags.StringVar(&passwordFile, "password-file", "", "`FILE` with the password of the user in the URL (PGPASSWORD, or ~/.pgpass)")
 	flags.StringVar(&o.Writer, "writer", "", "let the `ROLE` add records")
 	flags.StringVar(&o.Reader, "reader", "", "let the `ROLE` read everything")
 	flagvalue.AddDuration(flags, &o.Keep, "keep", "drop records of flows that ended longer ago, such as 400d (0: keep all)")

@@ -37,7 +37,7 @@ It takes the ID that longhaul history lists, or the name that the flow has in
 the logs, the status and the history of every relay that carried it: 32
 hexadecimal digits, with hyphens or without. A relay has several records of a
 name if the flow passed several of its tunnels; show prints all, the first one
-first. --unique-id finds the flow that a proxy, such as HAProxy, gave an
+first. With --db they are those of all relays of the flow's way. --unique-id finds the flow that a proxy, such as HAProxy, gave an
 identifier.`,
 		Example: `  longhaul history show 4711
   longhaul history show 5f3a1c2e-9b7d-4e0f-8a6b-0c1d2e3f4a5b --json
@@ -53,14 +53,14 @@ identifier.`,
 			return exactArgs(1, "the ID of a record or the name of a flow")(cmd, args)
 		},
 	}
-	s.addFile(cmd)
+	s.addSource(cmd)
 	cmd.Flags().StringVar(&uniqueID, "unique-id", "", "the flow with this identifier `TEXT` of a proxy in front of the relays")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		name := flow.NameOf([]byte(uniqueID))
 		if len(args) > 0 {
 			if id, err := strconv.ParseInt(args[0], 10, 64); err == nil && id > 0 {
-				return s.run(env, func(ctx context.Context, r *history.Reader) error {
+				return s.run(env, func(ctx context.Context, r history.Source) error {
 					record, err := r.Get(ctx, id)
 					if err != nil {
 						return err
@@ -80,17 +80,20 @@ identifier.`,
 		if name.IsZero() {
 			return usageError(remedy.New(errors.New("missing identifier of a flow"), "give --unique-id TEXT a text, or the flow's name"))
 		}
-		return s.run(env, func(ctx context.Context, r *history.Reader) error {
+		return s.run(env, func(ctx context.Context, r history.Source) error {
 			records, err := r.Query(ctx, history.Query{Name: name, Limit: -1})
 			if err != nil {
 				return err
 			}
 			slices.Reverse(records) // the first one first
+			if s.db != "" {
+				history.SortByWay(records)
+			}
 			tunnels := s.tunnelsWith(name)
 			if len(records) == 0 {
 				return noSuchFlow(ctx, r, name, uniqueID, tunnels)
 			}
-			if err := showAll(env, r, records, asJSON); err != nil {
+			if err := s.showAll(env, r, records, asJSON); err != nil {
 				return err
 			}
 			if len(tunnels) > 0 {
@@ -115,7 +118,7 @@ func (s *historySelection) tunnelsWith(name flow.Name) (tunnels []string) {
 func traceHint(name flow.Name) string { return fmt.Sprintf("longhaul trace %v shows it", name) }
 
 // noSuchFlow is the error for a name without a record, or for a proxy's identifier that stands for it.
-func noSuchFlow(ctx context.Context, r *history.Reader, name flow.Name, uniqueID string, tunnels []string) error {
+func noSuchFlow(ctx context.Context, r history.Source, name flow.Name, uniqueID string, tunnels []string) error {
 	if len(tunnels) > 0 {
 		return remedy.New(fmt.Errorf("the flow %v runs still, in the tunnel %s: it gets a record when it ends", name, joinWords(tunnels)), traceHint(name))
 	}
@@ -132,13 +135,14 @@ func noSuchFlow(ctx context.Context, r *history.Reader, name flow.Name, uniqueID
 		asked = fmt.Sprintf("with the identifier %q", printable.String(uniqueID))
 		hint = "capitals and small letters of an identifier differ; " + hint
 	}
-	return remedy.New(fmt.Errorf("no flow %s in %s, which has %s", asked, r.Path(), holds), hint)
+	return remedy.New(fmt.Errorf("no flow %s in %s, which has %s", asked, r.Name(), holds), hint)
 }
 
 // showAll prints the records of a flow, with a line between them.
-func showAll(env *env, r *history.Reader, records []monitor.Record, asJSON bool) error {
+func (s *historySelection) showAll(env *env, r history.Source, records []monitor.Record, asJSON bool) error {
 	if asJSON {
-		return display.WriteJSON(env.stdout, map[string]any{"file": r.Path(), "records": records})
+		key, name := s.named(r)
+		return display.WriteJSON(env.stdout, map[string]any{key: name, "records": records})
 	}
 	for i := range records {
 		if i > 0 {

@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -16,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -45,6 +48,7 @@ func TestMain(m *testing.M) {
 //	port VAR...             find free ports
 //	echo VAR                start a target that sends back what it gets, NAME:PORT in VAR
 //	greeter VAR TEXT        start a server that says a text to whoever connects, and no more
+//	receiver VAR            start an HTTP server that takes rows by POST, and shows all by GET
 //	talk ADDRESS TEXT       send a text and an end through; the reply must be the same
 //	refused ADDRESS         a connection must be refused, or reset at once
 //	hold NAME ADDRESS       open a connection, and see that it echoes
@@ -100,7 +104,7 @@ func runScripts(t *testing.T, dir string) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": cmdStart, "adopt": cmdAdopt, "signal": cmdSignal, "exits": cmdExits, "logs": cmdLogs, "code": cmdCode, "until": cmdUntil,
-			"port": cmdPort, "echo": cmdEcho, "greeter": cmdGreeter, "talk": cmdTalk, "refused": cmdRefused,
+			"port": cmdPort, "echo": cmdEcho, "greeter": cmdGreeter, "receiver": cmdReceiver, "talk": cmdTalk, "refused": cmdRefused,
 			"http": cmdHTTP, "fetches": cmdFetches, "hold": cmdHold, "alive": cmdAlive, "reset": cmdReset, "release": cmdRelease,
 		},
 	})
@@ -324,6 +328,32 @@ func cmdGreeter(ts *testscript.TestScript, neg bool, args []string) {
 		io.WriteString(conn, args[1])
 		io.Copy(io.Discard, conn)
 	})
+}
+
+func cmdReceiver(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1)
+	var mu sync.Mutex
+	var rows []byte
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if r.Method == http.MethodGet {
+			_, _ = w.Write(rows)
+			return
+		}
+		z, err := gzip.NewReader(r.Body)
+		var more []byte
+		if err == nil {
+			more, err = io.ReadAll(z)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		rows = append(rows, more...)
+	}))
+	ts.Defer(server.Close)
+	ts.Setenv(args[0], server.URL)
 }
 
 // target starts a server that serves every connection in the same way, and puts

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -380,6 +381,59 @@ func TestControlSocketMoves(t *testing.T) {
 	held.Close()
 	if code := r.exitCode(t); code != exitOK {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestUpgradeLosesNoFlowOfHistograms: a flow of the older process counts in the new one's metrics, once, also where
+// the new one has its control socket elsewhere.
+func TestUpgradeLosesNoFlowOfHistograms(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "lh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	listen, page := nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1")
+	file, target := filepath.Join(dir, "longhaul.yaml"), echoTarget(t)
+	write := func(socket string) {
+		text := fmt.Sprintf("control_socket: %q\nhttp_listen: %q\ntunnels: [{name: a, listen: %q, forward: %q}]\n", socket, page, listen, target)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	write(one)
+	r := startAs(t, "longhaul", nil, nil, "relay", "-c", file)
+	r.waitLog(t, "relay started")
+	held, err := dial(listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := echoes(held); err != nil {
+		t.Fatal(err)
+	}
+	write(two)
+	upgradeAt(t, one)
+	shows := func(want string) {
+		t.Helper()
+		want = "\n" + want + "\n"
+		var body string
+		nettest.Eventually(t, patience, func() bool {
+			body = getText("http://" + page + "/metrics")
+			return strings.Contains(body, want)
+		}, func() string { return "no" + want + "in\n" + body })
+	}
+	shows(`longhaul_flow_duration_seconds_count{tunnel="a"} 0`)
+	held.Close()
+	if code := r.exitCode(t); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+	shows(`longhaul_flow_duration_seconds_count{tunnel="a"} 1`)
+	talk(t, listen, "served")
+	shows(`longhaul_flow_duration_seconds_count{tunnel="a"} 2`)
+	if _, err := control.Do(t.Context(), two, "observed", url.Values{"flows": {"nonsense"}}); err == nil || !strings.Contains(err.Error(), "read what another process observed") {
+		t.Errorf("nonsense is answered with %v", err)
 	}
 }
 

@@ -153,7 +153,12 @@ func askRelay(ctx context.Context, env *env, chosen relayChoice) ([]byte, error)
 // controlError adds the hint to an error of the control socket.
 func controlError(err error) error {
 	var refusal *control.Refusal
+	var silent *control.SilentError
 	switch {
+	case errors.As(err, &silent) && silent.Stopped:
+		return remedy.New(err, fmt.Sprintf("let it go on: kill -CONT %d", silent.PID))
+	case errors.As(err, &silent):
+		return remedy.New(err, "see whether its host is overloaded (uptime), and the relay's log")
 	case errors.Is(err, control.ErrNotRunning):
 		return remedy.New(err,
 			"start longhaul relay, or choose a running one with --name NAME or --control-socket FILE")

@@ -106,6 +106,12 @@ func (v Via) Has(id RelayID) bool {
 	return false
 }
 
+// First is the relay that the client came to; zero: it is not known.
+func (v Via) First() (id RelayID) {
+	copy(id[:], v)
+	return id
+}
+
 // Len is the number of relays.
 func (v Via) Len() int { return len(v) / len(RelayID{}) }
 

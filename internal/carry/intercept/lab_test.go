@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/sys/kernel"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/words/portrange"
 	"longhaul/lab/linktest"
@@ -117,6 +118,19 @@ func (s *site) nft(rules string) {
 	s.t.Helper()
 	nettest.RequireProgram(s.t, "nft", "nftables")
 	s.run(`printf %s "$1" | nft -f -`, rules)
+}
+
+// needsNFT skips the test on a kernel that does not take these rules, which need a feature. It looks at them
+// and sets none.
+func (s *site) needsNFT(feature, rules string) {
+	s.t.Helper()
+	nettest.RequireProgram(s.t, "nft", "nftables")
+	switch said := s.run(`printf %s "$1" | nft -c -f - 2>&1 || true`, rules); {
+	case strings.Contains(said, "Could not process rule"): // the kernel's word
+		s.t.Skipf("the nftables of kernel %s has no %s: %s", kernel.Release(), feature, said)
+	case said != "":
+		s.t.Fatal(said)
+	}
 }
 
 // state is everything on the router that interception could change. Link-local addresses

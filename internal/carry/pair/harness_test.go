@@ -196,7 +196,6 @@ type stand struct {
 	others     bool                                               // clients have other hops
 	early      func() []byte                                      // was read of each client; nil: nothing
 	mark       func(*flow.Client)                                 // has more of each client; nil: nothing
-	offset     uint16                                             // of the port that clients dial from now on
 	without    wire.Features                                      // that the next far process lacks
 	flows      []*pair.Flow                                       // of the near relay
 	acceptor   pair.Acceptor                                      // nil: the stand itself
@@ -245,7 +244,6 @@ func newStand(t testing.TB, options ...standOption) *stand {
 		}
 		s.mu.Lock()
 		link := s.link
-		c.Offset = s.offset
 		if s.mark != nil {
 			s.mark(&c)
 		}

@@ -17,11 +17,7 @@ import (
 )
 
 // setOffset has further clients dial a port of a range.
-func (s *stand) setOffset(to uint16) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.offset = to
-}
+func (s *stand) setOffset(to uint16) { s.setMark(func(c *flow.Client) { c.Offset = to }) }
 
 // expectOffsets expects that far relays have dialed for so many flows, each with the offset.
 func (s *stand) expectOffsets(n int, want uint16) {

@@ -65,30 +65,27 @@ func (w *worker) beginChain(f *flow, o report.Open, e entry, within time.Duratio
 	answers <- pairAnswer{makeJoint: func(ctx context.Context) bool { return w.makeJoint(ctx, slot, gen) }}
 }
 
-// makeJoint makes the joint of a flow and gives it to the event loop, or the error. It returns false if the
-// loop has ended.
-func (w *worker) makeJoint(ctx context.Context, slot, gen uint32) bool {
+// makeJoint makes the joint of a flow and gives it to the event loop, or the error. A joint that the loop does
+// not take is closed here. It returns false if the loop has ended.
+func (w *worker) makeJoint(ctx context.Context, slot, gen uint32) (running bool) {
 	dialed, accepted, err := w.relay.joints.Connect(ctx)
 	if err != nil && ctx.Err() != nil {
 		return true // OpenPaired sees that too
 	}
-	posted := w.post(func() { w.jointMade(slot, gen, dialed, accepted, err) })
-	if !posted && err == nil {
+	taken := false
+	running = w.do(func() { taken = w.jointMade(slot, gen, dialed, accepted, err) })
+	if !taken && err == nil {
 		closeFD(dialed)
 		closeFD(accepted)
 	}
-	return posted
+	return running
 }
 
-// jointMade offers a flow that has its joint to the next relays.
-func (w *worker) jointMade(slot, gen uint32, dialed, accepted int, err error) {
+// jointMade offers a flow that has its joint to the next relays. It returns false if no flow takes the joint.
+func (w *worker) jointMade(slot, gen uint32, dialed, accepted int, err error) (taken bool) {
 	f := w.lookup(slot, gen)
 	if f == nil || f.chain == nil {
-		if err == nil {
-			closeFD(dialed)
-			closeFD(accepted)
-		}
-		return
+		return false
 	}
 	if err != nil {
 		reason := report.EndNoResources
@@ -96,7 +93,7 @@ func (w *worker) jointMade(slot, gen uint32, dialed, accepted int, err error) {
 			reason = report.EndNoLocalPort
 		}
 		w.abort(f, reason, err)
-		return
+		return false
 	}
 	setLinger(dialed, true)
 	setLinger(accepted, true)
@@ -104,9 +101,10 @@ func (w *worker) jointMade(slot, gen uint32, dialed, accepted int, err error) {
 	f.legs[client] = leg{fd: int32(accepted)}
 	if errno := w.watch(accepted, f, client); errno != 0 {
 		w.abort(f, report.EndNoResources, errno)
-		return
+		return true
 	}
 	w.startDialing(f)
+	return true
 }
 
 // carryOn has the client of a near half be the one that the near relay of the far half named.

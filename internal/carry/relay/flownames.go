@@ -43,13 +43,15 @@ type nameKey struct {
 type nameHolder struct {
 	flow    uint64         // its id
 	peer    string         // that asked for it; empty: a proxy did
+	first   report.RelayID // that its client came to, of a flow that a peer asked for; zero: it is not known
 	carried report.Carried // of a flow that a peer asked for
 }
 
 // offered reports whether the flow may be the same one that its near relay offers once more: a far relay may not
-// have heard yet that its client was given back. Nothing of it has passed.
-func (h *nameHolder) offered(peer string) bool {
-	if h.carried == nil || h.peer != peer {
+// have heard yet that its client was given back. Nothing of it has passed. It may come by another hub.
+func (h *nameHolder) offered(again *nameHolder) bool {
+	sameRelay := h.first == again.first && h.first != report.RelayID{}
+	if h.carried == nil || again.carried == nil || h.peer != again.peer && !sameRelay {
 		return false
 	}
 	now := h.carried.Figures()
@@ -67,7 +69,7 @@ func (n *flowNames) take(k nameKey, h nameHolder) bool {
 	if _, ended := s.ended[k]; ended {
 		return false
 	}
-	if was, taken := s.live[k]; taken && !was.offered(h.peer) {
+	if was, taken := s.live[k]; taken && !was.offered(&h) {
 		return false
 	}
 	if s.live == nil {

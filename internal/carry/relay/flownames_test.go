@@ -191,9 +191,9 @@ func TestNamesOfFarFlows(t *testing.T) {
 	nettest.CheckLeaks(t)
 	want := report.NameOf([]byte(uniqueID))
 	far := func(o *rigOptions) { farTunnel(o) }
-	begin := func(g *rig, peer string, name report.Name) (*carriedFlow, report.Name) {
+	begin := func(g *rig, peer string, name report.Name, passed ...string) (*carriedFlow, report.Name) {
 		o := atNear
-		o.Peer, o.Name = peer, name
+		o.Peer, o.Name, o.Via = peer, name, report.Via(strings.Join(passed, ""))
 		_, f, err := g.open(o)
 		nettest.Must(g.t, err)
 		g.t.Cleanup(func() { f.end(report.End{}) })
@@ -248,6 +248,24 @@ func TestNamesOfFarFlows(t *testing.T) {
 		first.end(report.End{Reason: report.EndWANLost})
 		second.set(report.Figures{State: report.StateOpen, BytesUp: 1})
 		if _, got := begin(g, "a", want); got == want {
+			t.Error("a flow got the name of one that moves bytes")
+		}
+	})
+	t.Run("offered by another hub", func(t *testing.T) {
+		g := newRig(t, far)
+		begin(g, "hub-1", want, "relay--1", "hub----1")
+		second, got := begin(g, "hub-2", want, "relay--1", "hub----2")
+		if got != want {
+			t.Errorf("offered by another hub, it is %v", got)
+		}
+		if _, got := begin(g, "hub-2", report.NameOf([]byte("other")), "relay--2", "hub----2"); got == want {
+			t.Error("two names are one")
+		}
+		if _, got := begin(g, "hub-1", want, "relay--2", "hub----1"); got == want {
+			t.Error("a flow of another client's relay got the name")
+		}
+		second.set(report.Figures{State: report.StateOpen, BytesUp: 1})
+		if _, got := begin(g, "hub-1", want, "relay--1", "hub----1"); got == want {
 			t.Error("a flow got the name of one that moves bytes")
 		}
 	})

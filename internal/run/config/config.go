@@ -56,6 +56,9 @@ type Config struct {
 	// in lower case and without a final dot.
 	HTTPNames []string
 
+	// Metrics configures how much of the tunnels metrics have.
+	Metrics Metrics
+
 	// Dashboard configures the dashboard.
 	Dashboard Dashboard
 
@@ -81,6 +84,20 @@ type Config struct {
 
 // Off is the word that disables a setting.
 const Off = "off"
+
+// Metrics is how much of the tunnels metrics have.
+type Metrics struct {
+	Detail MetricsDetail
+}
+
+// MetricsDetail is what metrics tell apart.
+type MetricsDetail string
+
+// The details.
+const (
+	DetailHop    MetricsDetail = "hop"
+	DetailTunnel MetricsDetail = "tunnel" // fewer series, for hundreds of tunnels
+)
 
 // Log is the format and level of the log.
 type Log struct {
@@ -243,6 +260,7 @@ func Default() Config {
 		ResetDrainTimeout: 30 * time.Second,
 		StallTimeout:      30 * time.Second,
 		Limits:            DefaultLimits(),
+		Metrics:           Metrics{Detail: DetailHop},
 		History:           DefaultHistory(),
 		Log:               Log{Format: "logfmt", Level: "info"},
 	}

@@ -3,6 +3,9 @@ package config
 import (
 	"net/netip"
 	"path/filepath"
+
+	"longhaul/internal/watch/archive"
+	"longhaul/internal/words/remedy"
 )
 
 // Dashboard configures the dashboard's addresses and access.
@@ -13,6 +16,10 @@ type Dashboard struct {
 	TLSCert   string
 	TLSKey    string
 	TokenFile string
+
+	// Database has the records of many relays, for Transfers and History; empty: the relay's own.
+	Database     string
+	PasswordFile string // of Database; empty: none
 }
 
 // dashboard decodes the `dashboard` mapping.
@@ -31,8 +38,14 @@ func (d *decoder) dashboard(n *node, c *Dashboard) {
 		into("tls_cert", &c.TLSCert, file),
 		into("tls_key", &c.TLSKey, file),
 		into("token_file", &c.TokenFile, file),
+		into("database", &c.Database, d.database),
+		into("password_file", &c.PasswordFile, d.secretFile("dashboard", "/etc/longhaul/reader.password")),
 	)
 	if n.kind != mapping || len(d.errs) > before {
+		return
+	}
+	if c.PasswordFile != "" && c.Database == "" {
+		d.errorf(n, "add database: postgres://reader@db.example.net/longhaul, or remove it", "dashboard.password_file belongs to dashboard.database")
 		return
 	}
 	const token = "make a token with: (umask 077; openssl rand -hex 32 > /etc/longhaul/dashboard.token)"
@@ -76,6 +89,24 @@ func (d *decoder) checkDashboard(n *node, c *Dashboard) {
 	if problem, fix := d.loader.CheckDashboard(*c); problem != "" {
 		d.errorf(n, fix, "%s", problem)
 	}
+}
+
+// database decodes the URL of a database that longhaul reads.
+func (d *decoder) database(n *node, key string) (string, bool) {
+	s, ok := d.text(n, key)
+	if !ok {
+		return "", false
+	}
+	t, err := archive.ParseTarget(s)
+	switch {
+	case err != nil:
+		d.errorf(n, remedy.Of(err), "dashboard.%s cannot be used: %s", key, err)
+		return "", false
+	case t.Kind != archive.Postgres:
+		d.errorf(n, "name one like postgres://reader@db.example.net/longhaul", "dashboard.%s is no database that longhaul reads", key)
+		return "", false
+	}
+	return s, true
 }
 
 // secretFile decodes the path of a file, of which only the relay's user may read some.

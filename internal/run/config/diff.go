@@ -46,6 +46,7 @@ func ChangedSettings(before, after *Config) []string {
 		{"limits", before.Limits, after.Limits},
 		{"http_listen", before.HTTPListen, after.HTTPListen},
 		{"http_names", before.HTTPNames, after.HTTPNames},
+		{"metrics", before.Metrics, after.Metrics},
 		{"dashboard", before.Dashboard, after.Dashboard},
 		{"history", before.History, after.History},
 		{"interception", before.Interception, after.Interception},

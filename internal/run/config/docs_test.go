@@ -22,7 +22,7 @@ func TestPageNamesEveryKey(t *testing.T) {
 	}
 	d := &decoder{ctx: t.Context(), loader: testLoader(), keys: map[string][]string{}}
 	d.config(tree)
-	within := map[string]string{"log": "log.", "limits": "limits.", "history": "history.", "proxy_protocol": "proxy_protocol.", "proxy_protocol.in": "proxy_protocol.in.", "health": "health.", "dashboard": "dashboard.", "pair": "pair.", "a path of pair": "pair.paths.", "pair_from": "pair_from.", "intercept": "intercept.", "a destination": "destinations.", "original": "original.", "interception": "interception."}
+	within := map[string]string{"log": "log.", "metrics": "metrics.", "limits": "limits.", "history": "history.", "proxy_protocol": "proxy_protocol.", "proxy_protocol.in": "proxy_protocol.in.", "health": "health.", "dashboard": "dashboard.", "pair": "pair.", "a path of pair": "pair.paths.", "pair_from": "pair_from.", "intercept": "intercept.", "a destination": "destinations.", "original": "original.", "interception": "interception."}
 	for section, keys := range d.keys {
 		for _, key := range keys {
 			switch {
@@ -32,7 +32,7 @@ func TestPageNamesEveryKey(t *testing.T) {
 				key = "`check." + key + "`"
 			case key == "check" && section != "health":
 				continue // its keys are there
-			case key == "interception", key == "log", key == "limits", key == "history", key == "dashboard", key == "proxy_protocol", key == "health", section == "proxy_protocol" && key == "in": // their keys are there
+			case key == "interception", key == "log", key == "metrics", key == "limits", key == "history", key == "dashboard", key == "proxy_protocol", key == "health", section == "proxy_protocol" && key == "in": // their keys are there
 				continue
 			default:
 				key = "`" + within[section] + key + "`"

@@ -63,6 +63,9 @@ func (d *decoder) config(root *node) Config {
 			}
 		}},
 		into("http_names", &c.HTTPNames, d.httpNames),
+		field{"metrics", func(n *node) {
+			d.mapping(n, "metrics", into("detail", &c.Metrics.Detail, oneOf(d, DetailHop, DetailTunnel)))
+		}},
 		field{"dashboard", func(n *node) { d.dashboard(n, &c.Dashboard) }},
 		field{"history", func(n *node) { d.history(n, &c.History) }},
 		into("pair_keys", &c.PairKeys, d.pairKeys),

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"os"
 	"strings"
@@ -19,13 +20,17 @@ import (
 
 	"longhaul/internal/sys/httpd"
 	"longhaul/internal/sys/localsocket"
+	"longhaul/internal/sys/process"
 )
 
 // maxReply bounds a reply: a status with 100 000 flows has about 60 MB.
 const maxReply = 256 << 20
 
-// statusTimeout bounds a status request.
-const statusTimeout = 30 * time.Second
+// Bounds of a status request: all of it, and until the relay's first sign.
+const (
+	statusTimeout = 30 * time.Second
+	signTimeout   = 3 * time.Second
+)
 
 // ErrNotRunning is returned when no process answers on the socket.
 var ErrNotRunning = errors.New("no relay answers here")
@@ -36,12 +41,27 @@ var ErrForbidden = errors.New("the control socket belongs to another user")
 // ErrGone is returned when the relay ended before it answered.
 var ErrGone = errors.New("the relay ended before it answered")
 
-// Status fetches the JSON of GET /v1/status from the socket at path.
+// SilentError is returned when a relay takes a connection and gives no sign of life.
+type SilentError struct {
+	Path    string
+	PID     int  // of the relay; 0: unknown
+	Stopped bool // by a signal, or by a debugger
+}
+
+func (e *SilentError) Error() string {
+	if e.Stopped {
+		return fmt.Sprintf("%s: process %d, the relay, is stopped", e.Path, e.PID)
+	}
+	return fmt.Sprintf("%s: the relay takes connections, and has given no answer for %v", e.Path, signTimeout)
+}
+
+// Status fetches the JSON of GET /v1/status from the socket at path. The error of a relay without a sign
+// of life is a [*SilentError].
 func Status(ctx context.Context, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	for try := 1; ; try++ {
-		body, err := ask(ctx, path, http.MethodGet, "status", nil)
+		body, err := askAwake(ctx, path)
 		// The next relay may already answer at the same path.
 		if try == statusTries || !errors.Is(err, ErrGone) {
 			return body, err
@@ -50,6 +70,25 @@ func Status(ctx context.Context, path string) ([]byte, error) {
 }
 
 const statusTries = 3
+
+// askAwake asks for a status, and gives up early if there is no sign of one: the relay says at once that it
+// works on it.
+func askAwake(ctx context.Context, path string) ([]byte, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := &SilentError{Path: path}
+	alarm := time.AfterFunc(signTimeout, func() { cancel(silent) })
+	defer alarm.Stop()
+	sign := &httptrace.ClientTrace{GotFirstResponseByte: func() { alarm.Stop() }}
+	body, err := ask(httptrace.WithClientTrace(ctx, sign), path, http.MethodGet, "status", nil)
+	if err == nil || context.Cause(ctx) != error(silent) {
+		return body, err
+	}
+	if pid, err := PIDOf(context.WithoutCancel(ctx), path); err == nil {
+		silent.PID, silent.Stopped = pid, process.Stopped(pid)
+	}
+	return nil, silent
+}
 
 // Do sends a verb to the relay and returns its JSON answer. It waits until ctx
 // ends, which also cancels the verb. A refusal is a [*Refusal].

@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http/httptrace"
+	"net/textproto"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -76,6 +78,31 @@ func TestPeer(t *testing.T) {
 	nettest.Must(t, err)
 	if want := fmt.Sprintf(`{"UID":%d,"PID":%d}`, os.Getuid(), os.Getpid()); strings.TrimSpace(string(body)) != want {
 		t.Errorf("asked by %s, want %s", body, want)
+	}
+}
+
+// TestSilentRelay: a relay that takes connections and never answers is given up early. One that works on a
+// status says so at once.
+func TestSilentRelay(t *testing.T) {
+	t.Parallel()
+	path, l := listen(t)
+	defer l.Close()
+	var silent *SilentError
+	if _, err := Status(t.Context(), path); !errors.As(err, &silent) || silent.PID != os.Getpid() || silent.Stopped {
+		t.Errorf("got %v", err)
+	}
+	working, at := listen(t)
+	asked, goOn := make(chan struct{}), make(chan struct{})
+	s := Serve(at, quiet, Handlers{Status: func() any { close(asked); <-goOn; return "well" }})
+	defer s.Close()
+	signs := make(chan int, 1)
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, _ textproto.MIMEHeader) error {
+		signs <- code
+		return nil
+	}})
+	go func() { <-asked; <-signs; close(goOn) }()
+	if body, err := Status(ctx, working); err != nil || strings.TrimSpace(string(body)) != `"well"` {
+		t.Errorf("got %s, %v", body, err)
 	}
 }
 

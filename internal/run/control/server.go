@@ -139,6 +139,9 @@ func asked(next http.Handler) http.Handler {
 
 func (s *Server) status(w http.ResponseWriter, r *http.Request) {
 	const late = "the relay does not answer in time"
+	if r.ProtoAtLeast(1, 1) {
+		w.WriteHeader(http.StatusProcessing) // a sign of life: see askAwake
+	}
 	deadline := time.NewTimer(s.limits.status)
 	defer deadline.Stop()
 	select {

@@ -248,7 +248,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	if err != nil {
 		return err
 	}
-	if err := d.past.introduce(ctx, d.Version); err != nil {
+	if err := d.past.introduce(ctx, introduction{d.Version, d.control.path}); err != nil {
 		prepared.Abort()
 		return err
 	}

@@ -18,6 +18,8 @@ import (
 	"longhaul/internal/sys/httpd"
 	"longhaul/internal/sys/localsocket"
 	"longhaul/internal/sys/tcpinfo"
+	"longhaul/internal/watch/archive"
+	"longhaul/internal/watch/archive/postgres"
 	"longhaul/internal/watch/monitor/history"
 	board "longhaul/internal/watch/web"
 )
@@ -31,6 +33,42 @@ type dashboard struct {
 	current      atomic.Pointer[dashboardSecrets] // those in force
 	token        *board.Token                     // the one in force, and its sessions
 	reader       *history.Reader                  // nil: records are not kept
+	database     databaseChoice
+	many         *postgres.Reader // of database; nil: there is none
+}
+
+// databaseChoice is what a configuration says of the database; the zero value is none.
+type databaseChoice struct{ url, passwordFile string }
+
+// databasePatience is how long a page waits for the database, its turn included. It is below the
+// time for a reply ([board.Limits]).
+const databasePatience = 12 * time.Second
+
+// open makes the reader, which connects with the first question; nil: no database.
+func (c databaseChoice) open() (*postgres.Reader, error) {
+	if c.url == "" {
+		return nil, nil
+	}
+	t, err := archive.ParseTarget(c.url)
+	if err != nil {
+		return nil, err
+	}
+	t.PasswordFile = c.passwordFile
+	return postgres.OpenReader(t, postgres.ReaderOptions{Patience: databasePatience})
+}
+
+// readDatabase has the dashboard read another database.
+func (d *dashboard) readDatabase(c databaseChoice, r *postgres.Reader) {
+	before := d.many
+	d.database, d.many = c, r
+	if r != nil {
+		d.board.SetDatabase(r)
+	} else {
+		d.board.SetDatabase(nil)
+	}
+	if before != nil {
+		before.Close()
+	}
 }
 
 // dashboardSecrets are a certificate and a token; the zero value is for
@@ -45,7 +83,7 @@ func (s *dashboardSecrets) wanted() bool { return s.certificate != nil }
 // newDashboard returns a dashboard without addresses.
 func newDashboard(log *slog.Logger, m board.Monitor, events func(since time.Time) []flow.Event, records *historyKeeper, past *past, readablePath func(string) string) *dashboard {
 	d := &dashboard{history: records, readablePath: readablePath, board: board.New(board.Options{
-		Monitor: m, Events: events, HistoryState: func() any { return records.state() }, Log: log}), token: board.NewToken("")}
+		Monitor: m, Events: events, HistoryState: func() any { return records.status() }, Log: log}), token: board.NewToken("")}
 	d.current.Store(&dashboardSecrets{})
 	d.httpSite = &httpSite{log: log, past: past, what: "the dashboard", serve: func(l net.Listener) *httpd.Server {
 		secrets := d.current.Load()
@@ -131,6 +169,7 @@ func (d *dashboard) readHistory(s *history.State) {
 func (d *dashboard) close() {
 	d.httpSite.close()
 	d.readHistory(nil)
+	d.readDatabase(databaseChoice{}, nil)
 }
 
 // dashboardChange is a prepared dashboard before its commit.
@@ -138,12 +177,15 @@ type dashboardChange struct {
 	*siteChange
 	to      *dashboard
 	secrets *dashboardSecrets
+
+	database databaseChoice
+	many     *postgres.Reader
 }
 
 // Prepare reads the files and listens.
 func (d *dashboard) Prepare(ctx context.Context, p *plan) (Change, error) {
 	c := p.Dashboard
-	for _, file := range []*string{&c.TLSCert, &c.TLSKey, &c.TokenFile} {
+	for _, file := range []*string{&c.TLSCert, &c.TLSKey, &c.TokenFile, &c.PasswordFile} {
 		if *file != "" {
 			*file = d.readablePath(*file)
 		}
@@ -156,11 +198,25 @@ func (d *dashboard) Prepare(ctx context.Context, p *plan) (Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &dashboardChange{change, d, s}, nil
+	prepared := &dashboardChange{siteChange: change, to: d, secrets: s, many: d.many}
+	if len(c.Listen) > 0 {
+		prepared.database = databaseChoice{c.Database, c.PasswordFile}
+	}
+	if prepared.database == d.database {
+		return prepared, nil
+	}
+	if prepared.many, err = prepared.database.open(); err != nil {
+		change.Abort()
+		return nil, err
+	}
+	return prepared, nil
 }
 
 func (c *dashboardChange) Commit() {
 	c.to.readHistory(c.to.history.state())
+	if c.database != c.to.database {
+		c.to.readDatabase(c.database, c.many)
+	}
 	c.to.current.Store(c.secrets)
 	c.to.token.Set(c.secrets.token)
 	c.siteChange.Commit()

@@ -48,7 +48,8 @@ type inheritance struct {
 
 // introduction is the message of a successor that is ready.
 type introduction struct {
-	Version string `json:"version"`
+	Version       string `json:"version"`
+	ControlSocket string `json:"control_socket,omitempty"` // of the successor, once it serves
 }
 
 // Upgraded is the answer of POST /v1/upgrade.
@@ -147,6 +148,7 @@ func (d *daemon) upgrade(ctx context.Context, signals <-chan os.Signal, r upgrad
 	}
 	// The successor accepts: the upgrade can no longer be undone.
 	a := Upgraded{OldPID: os.Getpid(), OldVersion: d.Version, NewPID: o.successor.PID(), NewVersion: o.about.Version}
+	d.passOnTo(o.about.ControlSocket)
 	d.handOver(o.successor)
 	if hangup {
 		_ = syscall.Kill(a.NewPID, syscall.SIGHUP)
@@ -296,11 +298,11 @@ func (p *past) receive(ctx context.Context) (err error) {
 }
 
 // introduce reports this process ready, and waits for the order to serve.
-func (p *past) introduce(ctx context.Context, version string) error {
+func (p *past) introduce(ctx context.Context, as introduction) error {
 	if p.predecessor == nil {
 		return nil
 	}
-	about, err := json.Marshal(introduction{Version: version})
+	about, err := json.Marshal(as)
 	if err != nil {
 		return err
 	}

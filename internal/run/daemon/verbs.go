@@ -19,16 +19,17 @@ type verbs struct {
 func (d *daemon) handlers() control.Handlers {
 	drains := &drains{log: d.log, relay: d.relay, rules: d.rules, older: &d.past.older, life: &d.life}
 	v := verbs{d.log, map[string]func(context.Context, url.Values) (any, error){
-		"drain":   drains.drain,
-		"resume":  drains.resume,
-		"reload":  d.orders.reload,
-		"stop":    d.orders.stop,
-		"upgrade": d.orders.upgrade,
-		"finish":  d.orders.finish, // from the process that has taken over
-		"summary": d.summary,       // the same, and from longhaul stop
-		"check":   d.check,
-		"trace":   d.tracer.named,
-		"events":  d.states.events,
+		"drain":    drains.drain,
+		"resume":   drains.resume,
+		"reload":   d.orders.reload,
+		"stop":     d.orders.stop,
+		"upgrade":  d.orders.upgrade,
+		"finish":   d.orders.finish, // from the process that has taken over
+		"summary":  d.summary,       // the same, and from longhaul stop
+		"observed": d.observed,      // from a process that this one has taken over from
+		"check":    d.check,
+		"trace":    d.tracer.named,
+		"events":   d.states.events,
 	}}
 	all := control.Handlers{Status: func() any { return d.status() }, Do: v.do}
 	checks := d.readiness().handler()

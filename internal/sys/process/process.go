@@ -84,6 +84,16 @@ func Threads(pid int) (map[int]ThreadTime, error) {
 	return times, nil
 }
 
+// Stopped reports whether a process is stopped by a signal or a debugger. One that cannot be read is not.
+func Stopped(pid int) bool {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return false
+	}
+	stat, err := p.Stat()
+	return err == nil && (stat.State == "T" || stat.State == "t")
+}
+
 // CPUTime returns the CPU time of a process since its start, its ended threads
 // included and its children not. The kernel counts in nanoseconds.
 func CPUTime(pid int) (time.Duration, error) {

@@ -97,6 +97,21 @@ func TestCommand(t *testing.T) {
 	}
 }
 
+func TestStopped(t *testing.T) {
+	if Stopped(os.Getpid()) || Stopped(ended(t)) {
+		t.Error("a process that runs, or has ended, is stopped")
+	}
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, time.Minute, func() bool { return Stopped(cmd.Process.Pid) }, func() string { return "it is not stopped" })
+}
+
 func TestThreads(t *testing.T) {
 	before, err := Threads(os.Getpid())
 	if err != nil {

@@ -46,6 +46,7 @@ type overview struct {
 	} `json:"pairs"`
 	History *struct {
 		Problem string `json:"problem"`
+		Remedy  string `json:"remedy"`
 		Ship    []Ship `json:"ship"`
 	} `json:"history"`
 }
@@ -78,7 +79,7 @@ func read(body []byte) Answer {
 	}
 	if h := o.History; h != nil {
 		if h.Problem != "" {
-			f.alert(warning, "The history is not written: "+display.FirstLine(h.Problem))
+			f.alert(warning, withRemedy("The history is not written: "+display.FirstLine(h.Problem), h.Remedy))
 		}
 		f.ships(h.Ship)
 	}
@@ -93,12 +94,19 @@ func (f *Figures) ships(all []Ship) {
 		s.Waiting, s.Lost, s.Lag = count(s.Waiting), count(s.Lost), min(max(s.Lag, 0), maxLag)
 		f.Ship = append(f.Ship, s)
 		if s.Problem != "" && !f.names(s.Sink) {
-			f.alert(warning, fmt.Sprintf("Records do not reach %s, %d wait: %s", s.Sink, s.Waiting, s.Problem))
+			f.alert(warning, withRemedy(fmt.Sprintf("Records do not reach %s, %d wait: %s", s.Sink, s.Waiting, s.Problem), s.Remedy))
 		}
 		if s.Lost > 0 {
 			f.alert(notice, fmt.Sprintf("%s lacks %s that the relay could not keep for it", s.Sink, display.Plural(int(s.Lost), "record")))
 		}
 	}
+}
+
+func withRemedy(problem, fix string) string {
+	if fix == "" {
+		return problem
+	}
+	return problem + "; " + fix
 }
 
 // names reports whether an alert names a sink.

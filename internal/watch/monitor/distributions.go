@@ -42,11 +42,12 @@ type Distributions struct{ Goodput, Duration, Outage *Distribution }
 
 // Observation is a value of a quantity.
 type Observation struct {
-	Of          Quantity
-	Tunnel, Hop string // Hop is empty but for Connect
-	Value       float64
-	flow        flow.Name
-	at          time.Time
+	Of     Quantity `json:"of"`
+	Tunnel string   `json:"tunnel"`
+	Hop    string   `json:"hop,omitempty"` // of Connect
+	Value  float64  `json:"value"`
+	flow   flow.Name
+	at     time.Time
 }
 
 // distribution is a Distribution that goes on.

@@ -17,6 +17,7 @@ import (
 	"longhaul/internal/find/doctor"
 	"longhaul/internal/watch/monitor"
 	"longhaul/internal/watch/monitor/history"
+	"longhaul/internal/words/ipprefix"
 	"longhaul/internal/words/printable"
 	"longhaul/internal/words/remedy"
 	"longhaul/internal/words/units"
@@ -62,6 +63,7 @@ func reply(w http.ResponseWriter, status int, v any) {
 func (d *Dashboard) json(answer func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v, err := answer(r)
+		fix := remedy.Of(err) // errors of a database have one
 		var bad *requestError
 		switch {
 		case err == nil:
@@ -70,6 +72,11 @@ func (d *Dashboard) json(answer func(*http.Request) (any, error)) http.HandlerFu
 			fail(w, bad.status, bad.text)
 		case errors.Is(err, history.ErrNoRecord):
 			fail(w, http.StatusNotFound, "the history has no such record")
+		case errors.Is(err, history.ErrDisplaced):
+			fail(w, http.StatusBadRequest, err.Error())
+		case fix != "":
+			d.lines.Log(slog.LevelWarn, "the dashboard cannot read the database", nil, slog.Any("error", err), slog.String("remedy", fix))
+			fail(w, http.StatusServiceUnavailable, err.Error())
 		default:
 			d.lines.Log(slog.LevelWarn, "the dashboard cannot answer", nil, slog.String("path", printable.String(r.URL.Path)), slog.Any("error", err))
 			fail(w, http.StatusInternalServerError, "cannot read the data; the relay's log has the cause")
@@ -168,7 +175,10 @@ func (d *Dashboard) recordsOf(r *http.Request) (any, error) {
 	}
 	want := history.Query{
 		Name:  name,
-		Since: p.Since, Until: p.Until, Tunnel: q.Get("tunnel"), Cause: doctor.Cause(q.Get("cause")), Order: history.Order(q.Get("order")), Limit: usualRecords,
+		Since: p.Since, Until: p.Until, Cause: doctor.Cause(q.Get("cause")), Order: history.Order(q.Get("order")), Limit: usualRecords,
+	}
+	if want.Selection, err = selectionOf(q); err != nil {
+		return nil, err
 	}
 	if want.Order == "" {
 		want.Order = history.Newest
@@ -182,16 +192,18 @@ func (d *Dashboard) recordsOf(r *http.Request) (any, error) {
 		}
 	}
 	type records struct {
-		History bool             `json:"history"` // the records are from the history
-		Records []monitor.Record `json:"records"`
+		History  bool             `json:"history"`  // the records are from a history
+		Database bool             `json:"database"` // that of many relays
+		Records  []monitor.Record `json:"records"`
 	}
-	if h := d.past(); h != nil {
-		found, err := h.Query(r.Context(), want)
-		return records{true, judgeAll(append([]monitor.Record{}, found...))}, err
+	if from := d.source(r); from != nil {
+		found, err := from.Query(r.Context(), want)
+		_, many := from.(Database)
+		return records{true, many, judgeAll(append([]monitor.Record{}, found...))}, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return records{false, judgeAll(d.ended.query(want))}, nil
+	return records{false, false, judgeAll(d.ended.query(want))}, nil
 }
 
 func judgeAll(all []monitor.Record) []monitor.Record {
@@ -213,7 +225,7 @@ func (d *Dashboard) recordOf(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, wrong("a record's ID is a number")
 	}
-	h := d.past()
+	h := d.source(r)
 	if h == nil {
 		return nil, errNoHistory
 	}
@@ -223,34 +235,57 @@ func (d *Dashboard) recordOf(r *http.Request) (any, error) {
 }
 
 func (d *Dashboard) summaryOf(r *http.Request) (any, error) {
-	h, p, err := d.pastPeriod(r)
+	from, p, of, err := d.pastPeriod(r)
 	if err != nil {
 		return nil, err
 	}
-	return h.Summary(r.Context(), p, r.URL.Query().Get("tunnel"))
+	return from.Summary(r.Context(), p, of)
 }
 
 // chartOf returns the points of a period.
 func (d *Dashboard) chartOf(r *http.Request) (any, error) {
-	h, p, err := d.pastPeriod(r)
+	from, p, of, err := d.pastPeriod(r)
 	if err != nil {
 		return nil, err
 	}
-	return h.Series(r.Context(), p, r.URL.Query().Get("tunnel"))
+	return from.Series(r.Context(), p, of)
 }
 
-// pastPeriod returns the history and the requested period.
-func (d *Dashboard) pastPeriod(r *http.Request) (History, history.Period, error) {
+// placesOf lists the relays, sites and tunnels that the database has.
+func (d *Dashboard) placesOf(r *http.Request) (any, error) {
+	if db := d.many(); db != nil {
+		return db.Places(r.Context())
+	}
+	return nil, missing("this dashboard reads no database: set dashboard.database in the relay's configuration")
+}
+
+// selectionOf reads which flows a request is about.
+func selectionOf(q url.Values) (of history.Selection, err error) {
+	of = history.Selection{Tunnel: q.Get("tunnel"), Relay: q.Get("relay"), Site: q.Get("site")}
+	if text := q.Get("client"); text != "" {
+		if of.Client, err = ipprefix.Parse(text); err != nil {
+			return of, wrong(remedy.Line(err))
+		}
+	}
+	return of, nil
+}
+
+// pastPeriod returns what answers, and the requested period and flows.
+func (d *Dashboard) pastPeriod(r *http.Request) (history.Source, history.Period, history.Selection, error) {
 	q := r.URL.Query()
 	p, err := parsePeriod(q.Get("since"), q.Get("until"), 24*time.Hour)
 	if err != nil {
-		return nil, p, err
+		return nil, p, history.Selection{}, err
 	}
-	h := d.past()
-	if h == nil {
-		return nil, p, errNoHistory
+	of, err := selectionOf(q)
+	if err != nil {
+		return nil, p, of, err
 	}
-	return h, p, nil
+	from := d.source(r)
+	if from == nil {
+		return nil, p, of, errNoHistory
+	}
+	return from, p, of, nil
 }
 
 // compareOf compares two periods.
@@ -263,11 +298,15 @@ func (d *Dashboard) compareOf(r *http.Request) (any, error) {
 			return nil, err
 		}
 	}
-	h := d.past()
-	if h == nil {
+	of, err := selectionOf(q)
+	if err != nil {
+		return nil, err
+	}
+	from := d.source(r)
+	if from == nil {
 		return nil, errNoHistory
 	}
-	return h.Compare(r.Context(), both[0], both[1], q.Get("tunnel"))
+	return from.Compare(r.Context(), both[0], both[1], of)
 }
 
 // parsePeriod parses the begin and the end of a period. Without a begin the

@@ -53,7 +53,7 @@ func (r *recent) query(q history.Query) []monitor.Record {
 	for i := range r.ring {
 		one := &r.ring[i]
 		bytes := one.BytesUp + one.BytesDown
-		if one.End.Before(q.Since) || !one.End.Before(q.Until) || q.Tunnel != "" && one.Tunnel != q.Tunnel || q.Cause != "" && one.Cause != q.Cause ||
+		if one.End.Before(q.Since) || !one.End.Before(q.Until) || q.Tunnel != "" && one.Tunnel != q.Tunnel || !placed(one, &q.Selection) || q.Cause != "" && one.Cause != q.Cause ||
 			!q.Name.IsZero() && one.Name != q.Name || bytes < history.DefaultMinBytes && (q.Order == history.Slowest || q.Order == history.Retransmitted) {
 			continue
 		}
@@ -63,6 +63,12 @@ func (r *recent) query(q history.Query) []monitor.Record {
 		return cmp.Or(compareRecords(q.Order, &a, &b), b.End.Compare(a.End))
 	})
 	return all[:min(q.Limit, len(all))]
+}
+
+// placed is whether a record is of the relay, the site and the client of a selection.
+func placed(r *monitor.Record, of *history.Selection) bool {
+	return (of.Relay == "" || r.Relay == of.Relay) && (of.Site == "" || r.Site == of.Site || r.Peer == of.Site) &&
+		(!of.Client.IsValid() || of.Client.Contains(r.Client.Addr().Unmap()))
 }
 
 func compareRecords(o history.Order, a, b *monitor.Record) int {

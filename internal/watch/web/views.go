@@ -33,8 +33,9 @@ type head struct {
 	RetransmittedLevel flow.Level `json:"retransmitted_level,omitempty"`
 	Tunnels            []string   `json:"tunnels"`
 	Alerts             []alert    `json:"alerts"`
-	History            bool       `json:"history"` // the relay keeps one
-	Pairs              bool       `json:"pairs"`   // a tunnel is paired
+	History            bool       `json:"history"`  // the relay keeps one
+	Database           bool       `json:"database"` // Transfers and History are of many relays
+	Pairs              bool       `json:"pairs"`    // a tunnel is paired
 }
 
 // headOf computes the head once per snapshot, for any number of readers.
@@ -54,7 +55,7 @@ func (d *Dashboard) headOf(s *monitor.Snapshot) head {
 func (d *Dashboard) makeHead(s *monitor.Snapshot) head {
 	h := head{
 		At: s.At, IntervalSeconds: s.Interval.Seconds(), Sequence: s.Sequence, Version: s.Process.Version,
-		StartedAt: s.Process.StartedAt, FlowsNow: s.FlowsNow, History: d.past() != nil, Pairs: s.Pairs != nil,
+		StartedAt: s.Process.StartedAt, FlowsNow: s.FlowsNow, History: d.past() != nil, Database: d.many() != nil, Pairs: s.Pairs != nil,
 		Tunnels: make([]string, 0, len(s.Tunnels)),
 	}
 	var sent flow.Sent

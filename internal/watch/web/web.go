@@ -38,26 +38,29 @@ type Monitor interface {
 	Points(tunnel string, since time.Time) []monitor.Point
 }
 
-// History is the source of past data: a [history.Reader].
+// History is the source of this relay's past data: a [history.Reader].
 type History interface {
-	Query(context.Context, history.Query) ([]monitor.Record, error)
-	// Get returns the record with an ID, or [history.ErrNoRecord].
-	Get(ctx context.Context, id int64) (monitor.Record, error)
+	history.Source
 	// Find returns the record of the flow that began at start, or
 	// [history.ErrNoRecord].
 	Find(ctx context.Context, flow flow.ID, start time.Time) (monitor.Record, error)
-	Summary(ctx context.Context, period history.Period, tunnel string) (history.Summary, error)
-	Compare(ctx context.Context, before, after history.Period, tunnel string) (history.Comparison, error)
-	Series(ctx context.Context, period history.Period, tunnel string) (history.Chart, error)
+}
+
+// Database is the source of the past data of many relays. Its errors are sentences.
+type Database interface {
+	history.Source
+	Places(context.Context) (history.Places, error)
 }
 
 // Options are the sources of a dashboard.
 type Options struct {
 	Monitor Monitor
 	History History // nil: no history
+	// Database answers for Transfers and History instead; nil: none.
+	Database Database
 	// Events returns the changes of state since a time, the oldest first; nil: there are none.
 	Events func(since time.Time) []flow.Event
-	// HistoryState returns how the history does, as the status has it (JSON; null: no history). Nil: null.
+	// HistoryState returns how the history and its sinks do, as the status has it (JSON; null: no history). Nil: null.
 	HistoryState func() any
 	Log          *slog.Logger
 }
@@ -71,6 +74,7 @@ type Dashboard struct {
 
 	mu         sync.Mutex
 	history    History
+	database   Database
 	ended      recent
 	headFor    *monitor.Snapshot // the snapshot of headNow
 	headNow    head
@@ -95,7 +99,7 @@ func New(o Options) *Dashboard {
 	if o.HistoryState == nil {
 		o.HistoryState = func() any { return nil }
 	}
-	return &Dashboard{monitor: o.Monitor, events: o.Events, historyState: o.HistoryState, history: o.History, lines: loglimit.New(o.Log)}
+	return &Dashboard{monitor: o.Monitor, events: o.Events, historyState: o.HistoryState, history: o.History, database: o.Database, lines: loglimit.New(o.Log)}
 }
 
 // SetHistory replaces the source of records; nil: none.
@@ -103,6 +107,13 @@ func (d *Dashboard) SetHistory(h History) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.history = h
+}
+
+// SetDatabase replaces the database; nil: none.
+func (d *Dashboard) SetDatabase(db Database) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.database = db
 }
 
 // Ended adds the records of ended flows. The dashboard remembers some hundreds,
@@ -118,6 +129,24 @@ func (d *Dashboard) past() History {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.history
+}
+
+func (d *Dashboard) many() Database {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.database
+}
+
+// source is what answers a request: the database, unless there is none or the request is for this
+// relay alone; nil: nothing.
+func (d *Dashboard) source(r *http.Request) history.Source {
+	if db := d.many(); db != nil && r.URL.Query().Get("source") != "relay" {
+		return db
+	}
+	if h := d.past(); h != nil {
+		return h
+	}
+	return nil
 }
 
 // Handler serves the dashboard under an access policy.
@@ -138,6 +167,7 @@ func (d *Dashboard) Handler(a Access) http.Handler {
 		"summary":      d.summaryOf,
 		"compare":      d.compareOf,
 		"chart":        d.chartOf,
+		"places":       d.placesOf,
 	} {
 		data.HandleFunc("/api/v1/"+target, d.json(answer))
 	}

@@ -65,10 +65,9 @@ func (e *encoder) shapes() []shape {
 	return all
 }
 
-// templates sends the types of the private elements (RFC 5610), and the templates of the records. The
-// types come first: a collector looks at them when it gets a template.
-// A message is valid until send returns.
-func (e *encoder) templates(now time.Time, send func([]byte) error) error {
+// types sends the types of the private elements (RFC 5610), before the templates: a collector looks at
+// them when it gets one. A message is valid until send returns.
+func (e *encoder) types(now time.Time, send func([]byte) error) error {
 	// privateEnterpriseNumber and informationElementId are the scope; then come informationElementDataType,
 	// Semantics, Units, RangeBegin, RangeEnd, Name and Description. libfixbuf heeds the types only if all are there.
 	e.begin(now, optionsTemplateSet)
@@ -85,9 +84,11 @@ func (e *encoder) templates(now time.Time, send func([]byte) error) error {
 		e.buf = appendWords(e.buf, p.units, 0, 0, 0, 0, 0, 0, 0, 0) // the range: any value
 		e.buf = putText(putText(e.buf, p.name, maxWord), p.about, maxWord)
 	}
-	if err := send(e.end(len(private))); err != nil {
-		return err
-	}
+	return send(e.end(len(private)))
+}
+
+// templates sends the templates of the records. A message is valid until send returns.
+func (e *encoder) templates(now time.Time, send func([]byte) error) error {
 	e.begin(now, templateSet)
 	for _, s := range e.shapes() {
 		e.buf = appendWords(e.buf, s.template(), uint16(len(e.fields[s])))

@@ -25,8 +25,6 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-func TestMain(m *testing.M) { os.Exit(nettest.RunWithoutLeaks(m)) }
-
 // exported is when the messages of tests are made.
 var exported = time.Unix(1_790_000_000, 0)
 
@@ -63,6 +61,7 @@ func encode(t testing.TB, rows []archive.Row, maxLen int, biflow bool) (messages
 		messages = append(messages, bytes.Clone(b))
 		return nil
 	}
+	nettest.Must(t, e.types(exported, send))
 	nettest.Must(t, e.templates(exported, send))
 	nettest.Must(t, e.rows(rows, func() time.Time { return exported }, send))
 	return messages

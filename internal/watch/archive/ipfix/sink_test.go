@@ -66,10 +66,10 @@ type collector struct {
 	mu       sync.Mutex
 	records  map[key]decoded
 	octets   map[uint64][2]uint64 // not nil: the octets by ID, instead of records
-	again    int           // records that it had already
-	conns    int           // connections that have come
-	live     net.Conn      // the last of them
-	changed  chan struct{} // has room for one
+	again    int                  // records that it had already
+	conns    int                  // connections that have come
+	live     net.Conn             // the last of them
+	changed  chan struct{}        // has room for one
 	problems []error
 	cutter   *mathrand.Rand // cuts connections at random; nil: none
 	cuts     int
@@ -191,6 +191,7 @@ func (c *collector) has(t testing.TB, rows []archive.Row, biflow bool) {
 
 func listen(t testing.TB) net.Listener {
 	t.Helper()
+	nettest.CheckLeaks(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	nettest.Must(t, err)
 	return l
@@ -315,6 +316,48 @@ func TestCollectorThatDoesNotRead(t *testing.T) {
 	}
 }
 
+// A collector has nothing to say; one that does holds no delivery, whatever it sends.
+func TestCollectorThatTalks(t *testing.T) {
+	l := listen(t)
+	s := sinkTo(t, "ipfix://"+l.Addr().String())
+	rows := makeRows(1, 500)
+	wrote := make(chan error, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			_, err = conn.Write(make([]byte, 32<<20)) // more than sockets hold
+			go func() {
+				defer conn.Close()
+				_, _ = io.Copy(io.Discard, conn)
+			}()
+		}
+		wrote <- err
+	}()
+	nettest.Must(t, s.Deliver(patient(t), rows))
+	nettest.Must(t, <-wrote)
+	nettest.Must(t, s.Deliver(patient(t), rows))
+	nettest.Must(t, s.Close())
+	l.Close()
+
+	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	nettest.Must(t, err)
+	var echo sync.WaitGroup
+	echo.Go(func() {
+		for b := make([]byte, 1<<16); ; {
+			n, from, err := conn.ReadFromUDP(b)
+			if err != nil {
+				return
+			}
+			for range 100 {
+				_, _ = conn.WriteToUDP(b[:n], from)
+			}
+		}
+	})
+	nettest.Must(t, sinkTo(t, "ipfix+udp://"+conn.LocalAddr().String()).Deliver(patient(t), rows))
+	conn.Close()
+	echo.Wait()
+}
+
 // A collector that goes away without reading, and comes back.
 func TestCollectorThatEnds(t *testing.T) {
 	l := listen(t)
@@ -369,6 +412,7 @@ func TestNothingListens(t *testing.T) {
 // udpCollector reads what comes, and keeps what each source sent.
 func udpCollector(t testing.TB) (*net.UDPConn, func(n int) map[string][][]byte) {
 	t.Helper()
+	nettest.CheckLeaks(t)
 	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	nettest.Must(t, err)
 	t.Cleanup(func() { conn.Close() })

@@ -80,6 +80,9 @@ func (s *tcpSink) deliver(ctx context.Context, rows []archive.Row) error {
 	defer context.AfterFunc(ctx, func() { _ = session.tcp.SetDeadline(time.Unix(1, 0)) })()
 	if session.encoder == nil {
 		session.encoder = newEncoder(session.relay, maxTCP, s.biflow)
+		if err := session.encoder.types(time.Now(), session.send); err != nil {
+			return err
+		}
 		if err := session.encoder.templates(time.Now(), session.send); err != nil {
 			return err
 		}

@@ -79,6 +79,11 @@ func (s *udpSink) deliver(ctx context.Context, rows []archive.Row) error {
 	send := func(message []byte) error { return session.send(ctx, message) }
 	if session.since >= templateMessages || time.Since(session.announced) >= templateInterval {
 		first := session.announced.IsZero()
+		if first { // once: nfcapd 1.7.1 does not count these records, and would miss them at each time
+			if err := session.encoder.types(time.Now(), send); err != nil {
+				return err
+			}
+		}
 		if err := session.encoder.templates(time.Now(), send); err != nil {
 			return err
 		}

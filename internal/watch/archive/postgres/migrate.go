@@ -127,12 +127,17 @@ const leastKeep = 24 * time.Hour
 
 // MakeSchema makes the tables, or brings them to the version of this program; then it gives rights
 // and drops what is older than wanted. Tables that are as wanted stay as they are. One runs at a time.
+// Without a file the password is that of the user, as for psql.
 func MakeSchema(ctx context.Context, t archive.Target, o SchemaOptions) (Changes, error) {
 	c := Changes{To: t.To, Granted: []string{}, DroppedDays: []string{}}
 	if err := o.Check(); err != nil {
 		return c, err
 	}
-	conn, err := connect(ctx, &t, writing)
+	config, err := configOfUser(t, writing)
+	if err != nil {
+		return c, err
+	}
+	conn, err := connect(ctx, &t, config)
 	if err != nil {
 		return c, err
 	}

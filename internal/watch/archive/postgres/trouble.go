@@ -52,7 +52,7 @@ func explainServer(e *pgconn.PgError, t *archive.Target) error {
 	switch e.Code {
 	case "28P01":
 		if t.PasswordFile == "" {
-			return say("put the password into a file and name it: password_file", "the database asks for a password")
+			return say("put the password into a file and name it: password_file, or --password-file", "the database asks for a password")
 		}
 		return say("correct it in "+t.PasswordFile, "the database refuses the password")
 	case "28000":

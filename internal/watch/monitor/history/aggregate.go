@@ -85,9 +85,9 @@ func (a *aggregate) retransmittedShare() float64 {
 	return float64(a.retransmitted) / float64(a.sent)
 }
 
-func (a *aggregate) summary(p Period, tunnel string, words map[int64]string) Summary {
+func (a *aggregate) summary(p Period, of Selection, words map[int64]string) Summary {
 	s := Summary{
-		Period: p, Tunnel: tunnel,
+		Period: p, Selection: of,
 		Flows: a.flows, BytesUp: a.up, BytesDown: a.down,
 		RetransmittedShare: a.retransmittedShare(),
 		Transfers:          a.time.count,
@@ -97,16 +97,21 @@ func (a *aggregate) summary(p Period, tunnel string, words map[int64]string) Sum
 	for word, c := range a.causes {
 		s.Causes = append(s.Causes, CauseCount{Cause: doctor.Cause(words[word]), Flows: c.flows, Bytes: c.bytes})
 	}
-	sorted.By(s.Causes, func(a, b CauseCount) int {
-		return cmp.Or(cmp.Compare(b.Flows, a.Flows), cmp.Compare(a.Cause, b.Cause))
-	})
 	for end, n := range a.ends {
 		s.Ends = append(s.Ends, EndCount{EndedBy: words[end.endedBy], Reason: words[end.reason], Flows: *n})
 	}
+	s.Sort()
+	return s
+}
+
+// Sort puts the most frequent causes and ends first.
+func (s *Summary) Sort() {
+	sorted.By(s.Causes, func(a, b CauseCount) int {
+		return cmp.Or(cmp.Compare(b.Flows, a.Flows), cmp.Compare(a.Cause, b.Cause))
+	})
 	sorted.By(s.Ends, func(a, b EndCount) int {
 		return cmp.Or(cmp.Compare(b.Flows, a.Flows), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.EndedBy, b.EndedBy))
 	})
-	return s
 }
 
 // aggregateFormat is the first byte of an aggregate.

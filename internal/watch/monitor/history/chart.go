@@ -15,17 +15,17 @@ var chartSteps = []int64{60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600,
 
 // Series is the course of a period for charts: what was carried, and how the
 // flows did that ended.
-func (r *Reader) Series(ctx context.Context, p Period, tunnel string) (Chart, error) {
+func (r *Reader) Series(ctx context.Context, p Period, of Selection) (Chart, error) {
 	var chart Chart
 	err := r.look(ctx, func(v *view) (err error) {
-		chart, err = v.chart(p, tunnel)
+		chart, err = v.chart(p, of)
 		return err
 	})
 	return chart, err
 }
 
-func (v *view) chart(p Period, tunnel string) (Chart, error) {
-	chart := Chart{Tunnel: tunnel, Points: []Point{}}
+func (v *view) chart(p Period, of Selection) (Chart, error) {
+	chart := Chart{Selection: of, Points: []Point{}}
 	p, known, err := v.bounded(p)
 	if err != nil || !known {
 		return chart, err
@@ -34,7 +34,7 @@ func (v *view) chart(p Period, tunnel string) (Chart, error) {
 	if !p.Until.After(p.Since) {
 		return chart, nil
 	}
-	c, err := v.newCourse(p, tunnel)
+	c, err := v.newCourse(p, of)
 	if err != nil {
 		return chart, err
 	}
@@ -74,6 +74,7 @@ type course struct {
 
 	minutes   bool // minutes of the whole period are there
 	hoursDone bool // hours say what ended: no record is needed
+	narrow    bool // records alone say anything
 }
 
 // coursePoint is what a step carried, and the flows that ended in it.
@@ -83,10 +84,13 @@ type coursePoint struct {
 }
 
 // newCourse chooses the steps of a period, and where their figures come from.
-func (v *view) newCourse(p Period, tunnel string) (*course, error) {
-	c := &course{v: v, choice: v.choice(p.Since, p.Until, tunnel, ""), minBytes: p.MinBytes}
-	c.step = chartStep(p.Until.Sub(p.Since))
+func (v *view) newCourse(p Period, of Selection) (*course, error) {
+	c := &course{v: v, choice: v.choice(p.Since, p.Until, of, ""), minBytes: p.MinBytes, narrow: of.narrow()}
+	c.step = ChartStep(p.Until.Sub(p.Since))
 	whole, err := v.covers(c.choice.span)
+	if err == nil && c.narrow && !whole {
+		err = ErrDisplaced
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -97,11 +101,11 @@ func (v *view) newCourse(p Period, tunnel string) (*course, error) {
 	}
 	// Minutes are kept for some days only. Before that, flows of which there are
 	// records are laid evenly over their lives; of others hours are all there is.
-	c.minutes = firstMinute != nil && (*firstMinute <= p.Since.Unix() || floor(*firstMinute, hour) == *firstHour)
+	c.minutes = !c.narrow && firstMinute != nil && (*firstMinute <= p.Since.Unix() || floor(*firstMinute, hour) == *firstHour)
 	if !whole && !c.minutes {
 		c.step = max(c.step, hour)
 	}
-	c.hoursDone = c.step >= hour && (!whole || p.MinBytes <= 1)
+	c.hoursDone = !c.narrow && c.step >= hour && (!whole || p.MinBytes <= 1)
 	c.from, c.to = c.choice.seconds(c.step)
 	c.points = make([]coursePoint, (c.to-c.from)/c.step)
 	for i := range c.points {
@@ -110,8 +114,8 @@ func (v *view) newCourse(p Period, tunnel string) (*course, error) {
 	return c, nil
 }
 
-// chartStep returns the seconds of a step in a period of this length.
-func chartStep(length time.Duration) int64 {
+// ChartStep returns the seconds of a step in a period of this length.
+func ChartStep(length time.Duration) int64 {
 	seconds := int64(length / time.Second)
 	for _, s := range chartSteps {
 		if seconds <= s*chartPoints {
@@ -124,6 +128,7 @@ func chartStep(length time.Duration) int64 {
 func (c *course) fill() error {
 	var err error
 	switch {
+	case c.narrow:
 	case c.step >= hour:
 		err = c.fromHours()
 	case c.minutes:
@@ -176,7 +181,7 @@ func (c *course) fromRecords() error {
 	whole.span = span{c.from * 1000, c.to * 1000}
 	return c.v.scan(whole, func(f *facts) {
 		c.points[c.at(floor(f.endMs, 1000)/1000)].ended.add(f, c.minBytes)
-		if c.step < hour && !c.minutes {
+		if c.narrow || c.step < hour && !c.minutes {
 			c.spread(f)
 		}
 	}, nil)

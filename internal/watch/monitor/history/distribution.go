@@ -98,25 +98,63 @@ func (t *tally) quantile(q float64) float64 {
 }
 
 func (t *tally) distribution() Distribution {
-	d := Distribution{Count: t.count, Bins: []Bin{}}
-	if t.count == 0 {
+	var all []Counted
+	for i, n := range t.bins {
+		if n > 0 {
+			all = append(all, Counted{min(max(t.middle(i), float64(t.min)), float64(t.max)), int64(n)})
+		}
+	}
+	d := NewDistribution(all)
+	if t.count > 0 {
+		d.Min, d.Max, d.Mean = float64(t.min), float64(t.max), t.sum/float64(t.count)
+	}
+	return d
+}
+
+// Counted is a positive value that occurs Count times, at least once.
+type Counted struct {
+	Value float64
+	Count int64
+}
+
+// Quantile of values in ascending order; negative: there are none.
+func Quantile(all []Counted, q float64) float64 {
+	var count, seen int64
+	for _, v := range all {
+		count += v.Count
+	}
+	rank := int64(math.Ceil(q * float64(count)))
+	for _, v := range all {
+		if seen += v.Count; seen >= rank {
+			return v.Value
+		}
+	}
+	return -1
+}
+
+// NewDistribution is that of values in ascending order.
+func NewDistribution(all []Counted) Distribution {
+	d := Distribution{Bins: []Bin{}}
+	if len(all) == 0 {
 		return d
 	}
-	d.Min, d.Max, d.Mean = float64(t.min), float64(t.max), t.sum/float64(t.count)
-	d.P10, d.P25, d.P50, d.P75 = t.quantile(.10), t.quantile(.25), t.quantile(.50), t.quantile(.75)
-	d.P90, d.P95, d.P99 = t.quantile(.90), t.quantile(.95), t.quantile(.99)
+	d.Min, d.Max = all[0].Value, all[len(all)-1].Value
 	edge := edgeBelow(d.Min)
-	d.Bins = append(d.Bins, Bin{From: edgeValue(edge), To: edgeValue(edge + 1)})
-	for i, n := range t.bins {
-		if n == 0 {
-			continue
-		}
-		v := min(max(t.middle(i), d.Min), d.Max)
-		for v >= d.Bins[len(d.Bins)-1].To {
-			edge++
+	for _, v := range all {
+		d.Count += v.Count
+		d.Mean += v.Value * float64(v.Count)
+		for len(d.Bins) == 0 || v.Value >= d.Bins[len(d.Bins)-1].To {
 			d.Bins = append(d.Bins, Bin{From: edgeValue(edge), To: edgeValue(edge + 1)})
+			edge++
 		}
-		d.Bins[len(d.Bins)-1].Count += int64(n)
+		d.Bins[len(d.Bins)-1].Count += v.Count
+	}
+	d.Mean /= float64(d.Count)
+	for _, q := range []struct {
+		to *float64
+		q  float64
+	}{{&d.P10, .10}, {&d.P25, .25}, {&d.P50, .50}, {&d.P75, .75}, {&d.P90, .90}, {&d.P95, .95}, {&d.P99, .99}} {
+		*q.to = Quantile(all, q.q)
 	}
 	return d
 }

@@ -56,11 +56,11 @@ func TestSizeIsKept(t *testing.T) {
 		t.Errorf("it is not the oldest that went: %v %v", oldest, err)
 	}
 	// What is gone is still in the hours.
-	whole, err := r.Summary(t.Context(), Period{}, "")
+	whole, err := r.Summary(t.Context(), Period{}, Selection{})
 	if err != nil || !whole.Approximate || whole.Flows != all {
 		t.Errorf("the summary of all has %d flows, approximate: %v, %v", whole.Flows, whole.Approximate, err)
 	}
-	kept, err := r.Summary(t.Context(), Period{Since: e.Oldest}, "")
+	kept, err := r.Summary(t.Context(), Period{Since: e.Oldest}, Selection{})
 	if err != nil || kept.Approximate || kept.Flows != e.Records {
 		t.Errorf("the summary of what is kept has %d flows of %d, approximate: %v, %v", kept.Flows, e.Records, kept.Approximate, err)
 	}
@@ -454,7 +454,7 @@ func TestTwoWriters(t *testing.T) {
 	if o, n := old.State(), new.State(); o.Written != int64(len(all)/2) || n.Written != int64(len(all)/2) {
 		t.Errorf("%d and %d records are written, want %d each", o.Written, n.Written, len(all)/2)
 	}
-	s, err := reader(t, path).Summary(t.Context(), Period{}, "")
+	s, err := reader(t, path).Summary(t.Context(), Period{}, Selection{})
 	if err != nil || s.Flows != int64(len(all)) {
 		t.Errorf("%d flows, %v", s.Flows, err)
 	}

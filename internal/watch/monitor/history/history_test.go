@@ -204,14 +204,14 @@ func TestListsAreThoseOfAllRecords(t *testing.T) {
 	for _, order := range Orders() {
 		for name, q := range map[string]Query{
 			"all":         {},
-			"tunnel":      {Tunnel: synthetic.Tunnel(2)},
+			"tunnel":      {Selection: Selection{Tunnel: synthetic.Tunnel(2)}},
 			"cause":       {Cause: doctor.RandomLoss},
 			"since":       {Since: middle},
 			"until":       {Until: middle, Limit: 7},
-			"everything":  {Since: all[100].End, Until: all[3000].End, Tunnel: synthetic.Tunnel(0), Cause: doctor.Policer, Limit: 20},
+			"everything":  {Since: all[100].End, Until: all[3000].End, Selection: Selection{Tunnel: synthetic.Tunnel(0)}, Cause: doctor.Policer, Limit: 20},
 			"small ones":  {MinBytes: -1, Limit: 100},
 			"large ones":  {MinBytes: 1e9, Limit: 30},
-			"none":        {Tunnel: "no such tunnel"},
+			"none":        {Selection: Selection{Tunnel: "no such tunnel"}},
 			"many":        {Limit: 900},
 			"more":        {Limit: 1500},
 			"no duration": {Since: noon.Add(time.Second)},
@@ -309,7 +309,7 @@ func TestSummaryIsThatOfAllRecords(t *testing.T) {
 			}
 		}
 		slices.Sort(times)
-		got, err := r.Summary(t.Context(), p, tunnel)
+		got, err := r.Summary(t.Context(), p, Selection{Tunnel: tunnel})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -339,7 +339,7 @@ func TestSummaryIsThatOfAllRecords(t *testing.T) {
 			t.Errorf("causes are missing: %v", causes)
 		}
 	}
-	c, err := r.Compare(t.Context(), Period{Until: all[1000].End}, Period{Since: all[1000].End}, "")
+	c, err := r.Compare(t.Context(), Period{Until: all[1000].End}, Period{Since: all[1000].End}, Selection{})
 	if err != nil || c.Before.Flows != 1000 || c.After.Flows != int64(len(all)-1000) {
 		t.Errorf("compared: %d and %d flows, %v", c.Before.Flows, c.After.Flows, err)
 	}
@@ -361,7 +361,7 @@ func TestChartHasEveryByte(t *testing.T) {
 		"hours":   {Since: all[0].End.Add(-20 * 24 * time.Hour), Until: time.Now()},
 		"weeks":   {Since: all[0].End.Add(-2000 * 24 * time.Hour), Until: time.Now()},
 	} {
-		chart, err := r.Series(t.Context(), p, "")
+		chart, err := r.Series(t.Context(), p, Selection{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -379,7 +379,7 @@ func TestChartHasEveryByte(t *testing.T) {
 			t.Errorf("%s: %d points", name, n)
 		}
 	}
-	chart, err := r.Series(t.Context(), Period{Since: all[0].Start, Until: time.Now()}, "no such tunnel")
+	chart, err := r.Series(t.Context(), Period{Since: all[0].Start, Until: time.Now()}, Selection{Tunnel: "no such tunnel"})
 	if err != nil || chart.Points[len(chart.Points)-1].TransferTimeMedian >= 0 || chart.Points[0].RetransmittedShare >= 0 {
 		t.Errorf("what is not known is not negative: %v", err)
 	}

@@ -5,12 +5,18 @@ import (
 	"container/heap"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
+
+	"modernc.org/sqlite"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/find/doctor"
@@ -40,21 +46,74 @@ type choice struct {
 	before int64 // an ID, not included; 0: all
 	tunnel int64 // a word; 0: all
 	cause  int64
+
+	// Of the other columns of records: a condition, and its arguments. Empty: any.
+	where string
+	args  []any
+}
+
+// and is the condition after another one.
+func (c choice) and() string {
+	if c.where == "" {
+		return ""
+	}
+	return " AND " + c.where
 }
 
 func (c choice) wanted(g group) bool {
 	return (c.tunnel == 0 || c.tunnel == g.tunnel) && (c.cause == 0 || c.cause == g.cause)
 }
 
-func (v *view) choice(since, until time.Time, tunnel string, cause doctor.Cause) choice {
+func (v *view) choice(since, until time.Time, of Selection, cause doctor.Cause) choice {
 	c := choice{span: newSpan(since, until)}
-	if tunnel != "" {
-		c.tunnel = v.id(tunnel)
+	if of.Tunnel != "" {
+		c.tunnel = v.id(of.Tunnel)
+	}
+	if of.narrow() {
+		c.where, c.args = v.condition(&of)
 	}
 	if cause != "" {
 		c.cause = v.id(string(cause))
 	}
 	return c
+}
+
+// condition of a selection that digests cannot answer.
+func (v *view) condition(of *Selection) (where string, args []any) {
+	if !v.has.names && (of.Relay != "" || of.Site != "") {
+		return "false", nil
+	}
+	var all []string
+	if of.Relay != "" {
+		all, args = append(all, "relay_id = ?"), append(args, v.id(of.Relay))
+	}
+	if of.Site != "" {
+		peers := []string{"-1"}
+		for id, word := range v.words {
+			if word == of.Site || flow.SiteOf(word) == of.Site {
+				peers = append(peers, strconv.FormatInt(id, 10))
+			}
+		}
+		all = append(all, "peer_id IN ("+strings.Join(peers, ",")+")")
+	}
+	if of.Client.IsValid() {
+		all, args = append(all, "in_prefix(client, ?)"), append(args, of.Client.String())
+	}
+	return strings.Join(all, " AND "), args
+}
+
+// in_prefix is whether an address, if there is one, is in a prefix.
+func init() {
+	sqlite.MustRegisterDeterministicScalarFunction("in_prefix", 2, func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
+		client, _ := args[0].(string)
+		prefix, _ := args[1].(string)
+		addr, err := netip.ParseAddr(client)
+		if err != nil {
+			return false, nil
+		}
+		p, err := netip.ParsePrefix(prefix)
+		return p.Contains(addr.Unmap()), err
+	})
 }
 
 // errEnough ends a scan.
@@ -93,6 +152,9 @@ func (c choice) segments() []any {
 // scan visits the records of a choice, the newest segment first and within a
 // segment the oldest record first, until it is enough after a segment.
 func (v *view) scan(c choice, visit func(*facts), enough func() bool) error {
+	if c.where != "" {
+		return v.scanRecords(c, visit, enough)
+	}
 	if err := v.tail(c, visit); err != nil || enough != nil && enough() {
 		return err
 	}
@@ -116,9 +178,38 @@ func (v *view) scan(c choice, visit func(*facts), enough func() bool) error {
 	return err
 }
 
+// scanRecords does it record by record, the newest first.
+func (v *view) scanRecords(c choice, visit func(*facts), enough func() bool) error {
+	r := newRowReader(factLen)
+	visit = c.visitor(visit)
+	err := v.each("SELECT "+factColumns+" FROM records WHERE "+c.where+" ORDER BY id DESC", c.args, func(row scanner) error {
+		if err := r.scan(row); err != nil {
+			return err
+		}
+		f, _ := readFacts(r)
+		if c.wanted(f.group) {
+			visit(&f)
+		}
+		if err := r.err(); err != nil {
+			return err
+		}
+		if enough != nil && enough() {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
 // scanBest visits the records of a choice, those of segments first that promise
 // the highest ranks, until none is left that has a rank above the least wanted.
 func (v *view) scanBest(c choice, promise func(*extremes) float64, visit func(*facts), least func() float64) error {
+	if c.where != "" {
+		return v.scanRecords(c, visit, nil)
+	}
 	if err := v.tail(c, visit); err != nil {
 		return err
 	}
@@ -179,7 +270,7 @@ func (v *view) withName(c choice, name flow.Name, visit func(*facts)) error {
 		return nil
 	}
 	visit = c.visitor(visit)
-	return v.facts("WHERE id IN ("+namedIDs+")", named(name), func(f *facts) {
+	return v.facts("WHERE id IN ("+namedIDs+")"+c.and(), append(named(name), c.args...), func(f *facts) {
 		if c.wanted(f.group) {
 			visit(f)
 		}
@@ -233,7 +324,7 @@ func (q *Query) promise(e *extremes) float64 {
 		return float64(e.elapsedUs)
 	case q.Order == Largest:
 		return float64(e.bytes)
-	case q.minBytes() < DefaultMinBytes: // of which the extremes know nothing
+	case q.LeastBytes() < DefaultMinBytes: // of which the extremes know nothing
 	case q.Order == Slowest:
 		return -e.leastGoodput
 	case q.Order == Retransmitted:
@@ -270,7 +361,7 @@ func (r *Reader) Query(ctx context.Context, q Query) ([]monitor.Record, error) {
 
 // best is what a list has, in its order.
 func (v *view) best(q *Query) ([]candidate, error) {
-	c := v.choice(q.Since, q.Until, q.Tunnel, q.Cause)
+	c := v.choice(q.Since, q.Until, q.Selection, q.Cause)
 	var after *candidate
 	if q.After != 0 && q.Order == Newest {
 		c.before = q.After
@@ -286,7 +377,7 @@ func (v *view) best(q *Query) ([]candidate, error) {
 		after = &candidate{f.id, rank}
 	}
 	best := make(worstFirst, 0, min(q.Limit, 1000))
-	minBytes := q.minBytes()
+	minBytes := q.LeastBytes()
 	visit := func(f *facts) {
 		rank, in := q.Order.rank(f)
 		if !in || f.up+f.down < minBytes {
@@ -362,7 +453,7 @@ func (r *Reader) Walk(ctx context.Context, q Query, visit func(*monitor.Record) 
 		var page []monitor.Record
 		var end int64
 		err := r.look(ctx, func(v *view) error {
-			c := v.choice(q.Since, q.Until, q.Tunnel, q.Cause)
+			c := v.choice(q.Since, q.Until, q.Selection, q.Cause)
 			end = 0
 			selection, args := "WHERE id > ?", []any{last}
 			switch {
@@ -372,6 +463,7 @@ func (r *Reader) Walk(ctx context.Context, q Query, visit func(*monitor.Record) 
 			default:
 				selection, args = selection+" AND id IN ("+namedIDs+")", append(args, named(q.Name)...)
 			}
+			selection, args = selection+c.and(), append(args, c.args...)
 			return v.eachRecord(selection+" ORDER BY id LIMIT ?", append(args, segmentLen), func(r *monitor.Record, f *facts) error {
 				end = r.ID
 				if c.has(f.endMs) && c.wanted(f.group) && f.up+f.down >= q.MinBytes {

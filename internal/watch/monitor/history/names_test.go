@@ -54,7 +54,7 @@ func TestFlowsByName(t *testing.T) {
 		{"last", Query{Name: all[len(all)-1].Name}, []int64{int64(len(all))}},
 		{"thrice", Query{Name: twice}, []int64{2001, 9, 8}},
 		{"thrice, by bytes", Query{Name: twice, Order: Longest, Limit: 2}, nil},
-		{"of a tunnel", Query{Name: twice, Tunnel: "the next tunnel"}, []int64{9}},
+		{"of a tunnel", Query{Name: twice, Selection: Selection{Tunnel: "the next tunnel"}}, []int64{9}},
 		{"since", Query{Name: twice, Since: all[1000].End}, []int64{2001}},
 		{"until", Query{Name: twice, Until: all[1000].End}, []int64{9, 8}},
 		{"the next page", Query{Name: twice, Limit: 2, After: 9}, []int64{8}},

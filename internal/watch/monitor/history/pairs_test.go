@@ -53,13 +53,13 @@ func TestResumedFlows(t *testing.T) {
 		}
 	}
 	for tunnel, want := range want {
-		s, err := r.Summary(t.Context(), Period{}, tunnel)
+		s, err := r.Summary(t.Context(), Period{}, Selection{Tunnel: tunnel})
 		if err != nil || s.Resumed == nil || *s.Resumed != *want {
 			t.Errorf("tunnel %q: %+v, want %+v, %v", tunnel, s.Resumed, *want, err)
 		}
 	}
 	for _, none := range []Period{{Since: noon.Add(time.Hour)}, {Until: noon.Add(-time.Hour)}} {
-		if s, err := r.Summary(t.Context(), none, ""); err != nil || s.Resumed != nil {
+		if s, err := r.Summary(t.Context(), none, Selection{}); err != nil || s.Resumed != nil {
 			t.Errorf("%+v: %+v, %v", none, s.Resumed, err)
 		}
 	}
@@ -91,7 +91,7 @@ func TestFileFromBeforePairs(t *testing.T) {
 	if got, err := r.Get(t.Context(), 7); err != nil || got.BytesUp != old[6].BytesUp || got.Outage != 0 || len(got.Goodput.UpBps) != len(old[6].Goodput.UpBps) {
 		t.Errorf("a record from before: %+v, %v", got, err)
 	}
-	if s, err := r.Summary(t.Context(), Period{}, ""); err != nil || s.Flows != 20 || s.Resumed != nil {
+	if s, err := r.Summary(t.Context(), Period{}, Selection{}); err != nil || s.Flows != 20 || s.Resumed != nil {
 		t.Errorf("the summary from before: %+v, %v", s, err)
 	}
 
@@ -104,7 +104,7 @@ func TestFileFromBeforePairs(t *testing.T) {
 	if got, err := r.Get(t.Context(), 7); err != nil || got.BytesUp != old[6].BytesUp || got.Resumes != 0 {
 		t.Errorf("an old record: %+v, %v", got, err)
 	}
-	if s, err := r.Summary(t.Context(), Period{}, ""); err != nil || s.Flows != 30 || s.Resumed == nil || s.Resumed.Flows != 4 {
+	if s, err := r.Summary(t.Context(), Period{}, Selection{}); err != nil || s.Flows != 30 || s.Resumed == nil || s.Resumed.Flows != 4 {
 		t.Errorf("the summary: %+v, %v", s, err)
 	}
 	var flows int

@@ -1,6 +1,10 @@
 package history
 
 import (
+	"cmp"
+	"context"
+	"net/netip"
+	"slices"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -33,10 +37,21 @@ const DefaultMinBytes = monitor.MinTransfer
 // DefaultLimit is the usual limit of a list.
 const DefaultLimit = 50
 
+// Selection is which flows a question is about. The zero value is all.
+type Selection struct {
+	Tunnel string       `json:"tunnel,omitempty"`
+	Relay  string       `json:"relay,omitempty"` // that has the record
+	Site   string       `json:"site,omitempty"`  // at either end: the relay's, or the peer's; a file has the peer's alone
+	Client netip.Prefix `json:"client,omitzero"` // that the client's address is in; invalid: any
+}
+
+// narrow is whether only records answer, and no sums of a file.
+func (s *Selection) narrow() bool { return s.Relay != "" || s.Site != "" || s.Client.IsValid() }
+
 // Query selects records. The zero value selects the newest ones.
 type Query struct {
+	Selection
 	Since, Until time.Time // of their ends, Until not included; zero: no bound
-	Tunnel       string
 	Cause        doctor.Cause
 	Name         flow.Name // zero: any
 	Order        Order     // empty: Newest
@@ -58,7 +73,7 @@ type Period struct {
 // Summary is what there is to say of the flows that ended in a period.
 type Summary struct {
 	Period Period `json:"period"`
-	Tunnel string `json:"tunnel,omitempty"`
+	Selection
 
 	Flows     int64 `json:"flows"`
 	BytesUp   int64 `json:"bytes_up"`
@@ -79,10 +94,17 @@ type Summary struct {
 	Resumed *Resumed `json:"resumed,omitempty"`
 
 	// Approximate is set where records of the period have made room for newer
-	// ones: then it is made of whole hours, quantiles are right within 4 %, and
-	// MinBytes is 1.
+	// ones: then it is made of whole hours, and MinBytes is 1.
 	Approximate bool `json:"approximate"`
+	// QuantileError is by which share of it a quantile may be wrong.
+	QuantileError float64 `json:"quantile_error"`
 }
+
+// Shares by which quantiles may be wrong.
+const (
+	RecordsError = 0.004 // of a file's records
+	HoursError   = 0.04  // of a file's hourly summaries
+)
 
 // Resumed is of flows that lost their connection between paired relays.
 type Resumed struct {
@@ -117,8 +139,8 @@ type Comparison struct {
 
 // Chart is the course of a period in steps of the same length.
 type Chart struct {
-	Period Period        `json:"period"`
-	Tunnel string        `json:"tunnel,omitempty"`
+	Period Period `json:"period"`
+	Selection
 	Step   units.Seconds `json:"step_seconds"`
 	Points []Point       `json:"points"` // oldest first, without gaps
 }
@@ -142,6 +164,24 @@ type Point struct {
 	GoodputMedian      float64 `json:"goodput_median_bps"`
 }
 
+// SortByWay puts the records of one flow into the order in which it passed the relays, by the sides
+// of their legs: clocks of relays differ. Of relays with the same sides the earlier comes first.
+func SortByWay(records []monitor.Record) {
+	place := func(r *monitor.Record) int {
+		const wan = "wan"
+		switch {
+		case r.ClientLeg.Side != wan:
+			return 0
+		case r.TargetLeg.Side == wan:
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(records, func(a, b monitor.Record) int {
+		return cmp.Or(cmp.Compare(place(&a), place(&b)), a.Start.Compare(b.Start), cmp.Compare(a.ID, b.ID))
+	})
+}
+
 // Extent is what a history holds.
 type Extent struct {
 	Records int64     `json:"records"`
@@ -153,7 +193,57 @@ type Extent struct {
 	Tunnels        []string  `json:"tunnels"`
 }
 
-func (q Query) minBytes() int64 {
+// Places are what flows of a database can be selected by.
+type Places struct {
+	Relays  []string `json:"relays"`
+	Sites   []string `json:"sites"` // of relays and of peers; a peer that is no site's host stands for itself
+	Tunnels []string `json:"tunnels"`
+}
+
+// Matrix is who moved how much to whom: a line for each two sites.
+type Matrix struct {
+	Period        Period       `json:"period"` // as far as there are records or sums of it
+	Lines         []MatrixLine `json:"lines"`  // the most bytes first
+	QuantileError float64      `json:"quantile_error"`
+}
+
+// MatrixLine is of the flows from one site to another, each counted where its client is.
+// Negative figures are unknown.
+type MatrixLine struct {
+	From               string  `json:"from"` // site of the relay; in a file the relay
+	To                 string  `json:"to"`   // site of the peer, or the peer; empty: not paired
+	Flows              int64   `json:"flows"`
+	Transfers          int64   `json:"transfers"` // flows that moved data
+	BytesUp            int64   `json:"bytes_up"`  // from From to To
+	BytesDown          int64   `json:"bytes_down"`
+	RetransmittedShare float64 `json:"retransmitted_share"` // of the data that both legs at From sent
+	GoodputMedian      float64 `json:"goodput_median_bps"`  // of transfers
+	GoodputP99         float64 `json:"goodput_p99_bps"`
+	TimeMedian         float64 `json:"time_median_seconds"`
+	TimeP99            float64 `json:"time_p99_seconds"`
+}
+
+// Source answers questions about flows that have ended: a [Reader] of one relay's file, or a
+// database of many relays. The IDs of its records are its own.
+type Source interface {
+	// Name is the file, or the URL of the database.
+	Name() string
+	// Query returns the records that a query selects, in its order.
+	Query(context.Context, Query) ([]monitor.Record, error)
+	// Get returns the record with an ID, or [ErrNoRecord].
+	Get(ctx context.Context, id int64) (monitor.Record, error)
+	// Walk calls visit with every record of a query, the oldest first.
+	Walk(ctx context.Context, q Query, visit func(*monitor.Record) error) error
+	Summary(context.Context, Period, Selection) (Summary, error)
+	Compare(ctx context.Context, before, after Period, s Selection) (Comparison, error)
+	Series(context.Context, Period, Selection) (Chart, error)
+	Matrix(context.Context, Period) (Matrix, error)
+	Extent(context.Context) (Extent, error)
+	Close() error
+}
+
+// LeastBytes is what a flow must have moved to be in the list.
+func (q *Query) LeastBytes() int64 {
 	switch {
 	case q.MinBytes < 0:
 		return 0

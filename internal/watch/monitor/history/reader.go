@@ -38,6 +38,10 @@ func OpenReader(path string) (*Reader, error) {
 	return &Reader{path: path}, nil
 }
 
+// ErrDisplaced says that records of the period have made room for newer ones, and that the
+// hourly summaries, which are left, do not tell relays, sites and clients apart.
+var ErrDisplaced = errors.New("records of this period have made room for newer ones, and hourly summaries have no relays, sites and clients")
+
 // Close ends the reading.
 func (r *Reader) Close() error {
 	r.mu.Lock()
@@ -52,6 +56,9 @@ func (r *Reader) Close() error {
 
 // Path is the file's.
 func (r *Reader) Path() string { return r.path }
+
+// Name is the path.
+func (r *Reader) Name() string { return r.path }
 
 // readers is how many questions are answered at once.
 const readers = 2

@@ -58,7 +58,7 @@ func TestTwoProcessesTakeTurns(t *testing.T) {
 	if err != nil || i != len(all) {
 		t.Errorf("%d records of %d, %v", i, len(all), err)
 	}
-	if s, err := r.Summary(t.Context(), Period{}, ""); err != nil || s.Flows != int64(len(all)) {
+	if s, err := r.Summary(t.Context(), Period{}, Selection{}); err != nil || s.Flows != int64(len(all)) {
 		t.Errorf("the summary has %d flows of %d, %v", s.Flows, len(all), err)
 	}
 	isSound(t, path)

@@ -9,33 +9,32 @@ import (
 	"longhaul/internal/words/units"
 )
 
-// Summary is what there is to say of the flows of a tunnel, or of all if it is
-// empty, that ended in a period.
-func (r *Reader) Summary(ctx context.Context, p Period, tunnel string) (Summary, error) {
+// Summary is what there is to say of the selected flows that ended in a period.
+func (r *Reader) Summary(ctx context.Context, p Period, of Selection) (Summary, error) {
 	var s Summary
 	err := r.look(ctx, func(v *view) (err error) {
-		s, err = v.summary(p, tunnel)
+		s, err = v.summary(p, of)
 		return err
 	})
 	return s, err
 }
 
 // Compare is the summaries of two periods, as of one moment.
-func (r *Reader) Compare(ctx context.Context, before, after Period, tunnel string) (Comparison, error) {
+func (r *Reader) Compare(ctx context.Context, before, after Period, of Selection) (Comparison, error) {
 	var c Comparison
 	err := r.look(ctx, func(v *view) (err error) {
-		if c.Before, err = v.summary(before, tunnel); err == nil {
-			c.After, err = v.summary(after, tunnel)
+		if c.Before, err = v.summary(before, of); err == nil {
+			c.After, err = v.summary(after, of)
 		}
 		return err
 	})
-	c.judge()
+	c.Judge()
 	return c, err
 }
 
-func (v *view) summary(p Period, tunnel string) (Summary, error) {
-	c := v.choice(p.Since, p.Until, tunnel, "")
-	s, err := v.summaryOf(c, p, tunnel)
+func (v *view) summary(p Period, of Selection) (Summary, error) {
+	c := v.choice(p.Since, p.Until, of, "")
+	s, err := v.summaryOf(c, p, of)
 	if err == nil {
 		s.Resumed, err = v.resumed(c)
 	}
@@ -50,8 +49,8 @@ func (v *view) resumed(c choice) (*Resumed, error) {
 	var r Resumed
 	var outage, longest int64
 	err := v.tx.QueryRowContext(v.ctx, `SELECT count(*), ifnull(sum(resumes), 0), ifnull(sum(outage_us), 0), ifnull(max(outage_us), 0)
-		FROM records WHERE outage_us IS NOT NULL AND end_ms >= ? AND end_ms < ? AND (? = 0 OR tunnel_id = ?)`,
-		c.span.from, c.span.to, c.tunnel, c.tunnel).Scan(&r.Flows, &r.Resumes, &outage, &longest)
+		FROM records WHERE outage_us IS NOT NULL AND end_ms >= ? AND end_ms < ? AND (? = 0 OR tunnel_id = ?)`+c.and(),
+		append([]any{c.span.from, c.span.to, c.tunnel, c.tunnel}, c.args...)...).Scan(&r.Flows, &r.Resumes, &outage, &longest)
 	if err != nil || r.Flows == 0 {
 		return nil, err
 	}
@@ -59,7 +58,7 @@ func (v *view) resumed(c choice) (*Resumed, error) {
 	return &r, nil
 }
 
-func (v *view) summaryOf(c choice, p Period, tunnel string) (Summary, error) {
+func (v *view) summaryOf(c choice, p Period, of Selection) (Summary, error) {
 	whole, err := v.covers(c.span)
 	if err != nil {
 		return Summary{}, err
@@ -69,7 +68,12 @@ func (v *view) summaryOf(c choice, p Period, tunnel string) (Summary, error) {
 		if err := v.scan(c, func(f *facts) { a.add(f, p.MinBytes) }, nil); err != nil {
 			return Summary{}, err
 		}
-		return a.summary(p, tunnel, v.words), nil
+		s := a.summary(p, of, v.words)
+		s.QuantileError = RecordsError
+		return s, nil
+	}
+	if of.narrow() {
+		return Summary{}, ErrDisplaced
 	}
 	a := newAggregate(coarse)
 	err = v.hours(c, true, func(_, _, _ int64, ended []byte) error {
@@ -78,8 +82,8 @@ func (v *view) summaryOf(c choice, p Period, tunnel string) (Summary, error) {
 		}
 		return a.read(ended)
 	})
-	s := a.summary(p, tunnel, v.words)
-	s.Approximate = true
+	s := a.summary(p, of, v.words)
+	s.Approximate, s.QuantileError = true, HoursError
 	s.Period.MinBytes = 0
 	return s, err
 }

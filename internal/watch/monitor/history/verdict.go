@@ -14,8 +14,8 @@ const (
 	unlike     = 3    // ratio of two loads that makes their times say little
 )
 
-// judge writes the verdict and the warnings of a comparison.
-func (c *Comparison) judge() {
+// Judge writes the verdict and the warnings of a comparison from its summaries.
+func (c *Comparison) Judge() {
 	c.Verdict, c.Warnings = c.verdict(), c.warnings()
 }
 

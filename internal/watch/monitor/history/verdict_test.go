@@ -28,7 +28,7 @@ func TestVerdict(t *testing.T) {
 		"an idle week": {period(time.Hour, 7, 1e6, 1), period(time.Hour, 0, 0, 0), "No transfer ended in the period after. 7 ended before it: half of them took at most 1.0s.", nil},
 	} {
 		both := Comparison{Before: c.before, After: c.after}
-		if both.judge(); both.Verdict != c.verdict || !slices.Equal(both.Warnings, c.warnings) {
+		if both.Judge(); both.Verdict != c.verdict || !slices.Equal(both.Warnings, c.warnings) {
 			t.Errorf("%s: %q, %q\nwant %q, %q", name, both.Verdict, both.Warnings, c.verdict, c.warnings)
 		}
 	}

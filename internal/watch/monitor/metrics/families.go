@@ -29,6 +29,7 @@ type state struct {
 	*monitor.Snapshot
 	*vocabularies
 	history *History // nil: no history
+	detail  Detail
 }
 
 // vocabularies holds the known values of labels from outside the configuration.
@@ -180,19 +181,19 @@ var processFamilies = []family{
 
 var tunnelFamilies = []family{
 	{"tunnel_state", "1 for the state that a tunnel is in, 0 for the others.", gauge, []string{"tunnel", "state"},
-		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+		holding(tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
 			for _, state := range tunnelStates {
 				emit(truth(t.State == state), t.Name, state)
 			}
-		})},
+		}))},
 	{"tunnel_usable", "1 if a tunnel serves new flows, as far as the relay knows; 0 if not. longhaul ready says why.", gauge, []string{"tunnel"},
 		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) { emit(truth(t.Usability.Usable), t.Name) })},
 	{"tunnel_usability", "1 for the state of a tunnel for new flows, 0 for the others.", gauge, []string{"tunnel", "state"},
-		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+		holding(tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
 			for _, state := range useStates {
 				emit(truth(t.Usability.State == state), t.Name, string(state))
 			}
-		})},
+		}))},
 	{"flows_active", "Flows that are connecting or connected.", gauge, []string{"tunnel"},
 		ofTunnel(func(t *monitor.Tunnel) int64 { return t.FlowsNow })},
 	{"flows_peak", "The most flows at the same time since the tunnel was added.", gauge, []string{"tunnel"},
@@ -241,14 +242,14 @@ var tunnelFamilies = []family{
 			}
 		})},
 	{"tunnel_host_problem", "1 while this host lacks a part of what the tunnel needs: rules, interface, setting or address.", gauge, []string{"tunnel", "part"},
-		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+		holding(tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
 			for _, part := range flow.HostParts {
 				has := slices.ContainsFunc(t.Host, func(p flow.HostProblem) bool { return p.Part == part })
 				if t.Intercepts != "" || part == flow.HostAddress || has {
 					emit(truth(has), t.Name, string(part))
 				}
 			}
-		})},
+		}))},
 	{"intercepted_twice_total", "Connections that another relay had intercepted before.", counter, []string{"tunnel"},
 		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
 			if t.Intercepts != "" {
@@ -263,36 +264,38 @@ var tunnelFamilies = []family{
 		ofTunnel(func(t *monitor.Tunnel) int64 { return t.Limited })},
 	{"shed_total",
 		"Connections refused because a resource was short, by resource.", counter, []string{"tunnel", "reason"},
-		func(s *state, emit func(float64, ...string)) {
+		holding(func(s *state, emit func(float64, ...string)) {
 			for i := range s.Tunnels {
 				for reason, n := range s.sheds.fold(s.Tunnels[i].ShedBy) {
 					emit(float64(n), s.Tunnels[i].Name, reason)
 				}
 			}
-		}},
+		})},
 	{"flows_moving",
 		"Flows that move data now, by the cause that limits their sender.", gauge, []string{"tunnel", "cause"},
-		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+		detailed(tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
 			for cause, n := range t.Causes {
 				emit(float64(n), t.Name, string(cause))
 			}
-		})},
+		}))},
 }
 
 var legFamilies = []family{
 	{"leg_rtt_seconds",
 		"Smoothed round-trip times of the open legs: min is the lowest ever measured on one of them.",
 		gauge, []string{"tunnel", "leg", "stat"},
-		legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit func(float64, ...string)) {
-			for _, s := range []struct {
-				name string
-				rtt  time.Duration
-			}{{"min", l.MinRTT.Duration()}, {"median", l.MedianRTT.Duration()}, {"p99", l.P99RTT.Duration()}} {
-				if s.rtt > 0 {
-					emit(s.rtt.Seconds(), t.Name, string(l.Leg), s.name)
+		func(s *state, emit func(float64, ...string)) {
+			legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit func(float64, ...string)) {
+				for _, of := range []struct {
+					stat string
+					rtt  time.Duration
+				}{{"min", l.MinRTT.Duration()}, {"median", l.MedianRTT.Duration()}, {"p99", l.P99RTT.Duration()}} {
+					if of.rtt > 0 && (of.stat == "median" || s.detail != TunnelDetail) {
+						emit(of.rtt.Seconds(), t.Name, string(l.Leg), of.stat)
+					}
 				}
-			}
-		})},
+			})(s, emit)
+		}},
 	{"leg_sent_bytes_total", "Data that legs have sent, retransmissions included.", counter, []string{"tunnel", "leg"},
 		legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit func(float64, ...string)) {
 			if l.BytesSent >= 0 {
@@ -308,11 +311,11 @@ var legFamilies = []family{
 	{"leg_limited_seconds_total",
 		"Time in which flows that move data were limited, by cause; flows add up.",
 		counter, []string{"tunnel", "leg", "cause"},
-		legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit func(float64, ...string)) {
+		detailed(legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit func(float64, ...string)) {
 			for cause, seconds := range l.LimitedSeconds {
 				emit(seconds, t.Name, string(l.Leg), string(cause))
 			}
-		})},
+		}))},
 }
 
 var hopFamilies = []family{
@@ -321,30 +324,30 @@ var hopFamilies = []family{
 	{"hop_state",
 		"1 for the state that a hop is in, 0 for the others; drained is by the operator.",
 		gauge, []string{"tunnel", "hop", "state"},
-		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+		holding(tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
 			for i := range t.Hops {
 				for _, state := range hopStates {
 					emit(truth(t.Hops[i].State == state), t.Name, t.Hops[i].Name, string(state))
 				}
 			}
-		})},
+		}))},
 	{"hop_flows_active", "Flows that are connecting or connected to a hop.", gauge, []string{"tunnel", "hop"},
-		ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.FlowsNow), true })},
+		detailed(ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.FlowsNow), true }))},
 	{"hop_flows_total", "Flows that were connected to a hop.", counter, []string{"tunnel", "hop"},
-		ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.FlowsTotal), true })},
+		detailed(ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.FlowsTotal), true }))},
 	{"hop_connect_failures_total", "Flows whose connect to a hop failed.", counter, []string{"tunnel", "hop"},
-		ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.Failed), true })},
+		detailed(ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.Failed), true }))},
 	{"hop_rtt_seconds",
 		"Median round-trip time of the legs to a hop, or of its last probe without legs; of its session with pair.",
 		gauge, []string{"tunnel", "hop"},
-		ofHop(func(h *monitor.Hop) (float64, bool) { return h.RTT.Seconds(), h.RTT > 0 })},
+		detailed(ofHop(func(h *monitor.Hop) (float64, bool) { return h.RTT.Seconds(), h.RTT > 0 }))},
 	{"hop_sent_bytes_total",
 		"Data that legs have sent to a hop, retransmissions included.", counter, []string{"tunnel", "hop"},
-		ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.BytesSent), h.BytesSent >= 0 })},
+		detailed(ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.BytesSent), h.BytesSent >= 0 }))},
 	{"hop_retransmitted_bytes_total", "Data that legs have sent to a hop again.", counter, []string{"tunnel", "hop"},
-		ofHop(func(h *monitor.Hop) (float64, bool) {
+		detailed(ofHop(func(h *monitor.Hop) (float64, bool) {
 			return float64(h.BytesRetransmitted), h.BytesRetransmitted >= 0
-		})},
+		}))},
 }
 
 var checkFamilies = []family{
@@ -364,6 +367,30 @@ var checkFamilies = []family{
 				}
 			}
 		})},
+}
+
+// holding leaves out what is 0 with TunnelDetail.
+func holding(collect func(*state, func(float64, ...string))) func(*state, func(float64, ...string)) {
+	return func(s *state, emit func(float64, ...string)) {
+		if s.detail != TunnelDetail {
+			collect(s, emit)
+			return
+		}
+		collect(s, func(v float64, labels ...string) {
+			if v != 0 {
+				emit(v, labels...)
+			}
+		})
+	}
+}
+
+// detailed leaves all out with TunnelDetail.
+func detailed(collect func(*state, func(float64, ...string))) func(*state, func(float64, ...string)) {
+	return func(s *state, emit func(float64, ...string)) {
+		if s.detail != TunnelDetail {
+			collect(s, emit)
+		}
+	}
 }
 
 func one(value func(*state) (float64, bool)) func(*state, func(float64, ...string)) {

@@ -9,6 +9,7 @@ import (
 	"compress/gzip"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"longhaul/internal/watch/archive/ship"
@@ -23,7 +24,21 @@ type Options struct {
 	// History returns the state of the history of flows. Nil, or a nil result,
 	// means that there is no history; its metrics are omitted.
 	History func() *History
+
+	// Detail returns how much is exported; nil means HopDetail.
+	Detail func() Detail
 }
+
+// Detail is how much of each tunnel is exported.
+type Detail string
+
+// The details. With TunnelDetail there are no series by cause, path and kind of leg's round-trip time, none of a
+// hop but its state, histograms of connects add the hops up, and of a set of states only the one that holds is
+// exported, which is all that alerts need.
+const (
+	HopDetail    Detail = "hop"
+	TunnelDetail Detail = "tunnel"
+)
 
 // History is the state of the history of flows.
 type History struct {
@@ -38,20 +53,27 @@ const (
 	scrapeTimeout = 10 * time.Second
 )
 
-// Handler serves the metrics of the relay, the Go runtime and the process, as text.
+// Handler serves the metrics of the relay, the Go runtime and the process, as text, as OpenMetrics or in Protocol
+// Buffers, by the request's Accept.
 func Handler(opts Options) http.Handler {
 	words := newVocabularies()
+	var size atomic.Int64 // of the last answer: most are as long
 	scrape := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s := state{Snapshot: opts.Snapshot(), vocabularies: words}
 		if opts.History != nil {
 			s.history = opts.History()
 		}
-		var t text
-		writeRuntime(&t)
-		writeFamilies(&t, &s)
-		writeProcess(&t)
+		if opts.Detail != nil {
+			s.detail = opts.Detail()
+		}
+		e := negotiate(r.Header.Values("Accept"), int(size.Load()+size.Load()/16))
+		writeRuntime(e)
+		writeFamilies(e, &s)
+		writeProcess(e)
+		body, contentType := e.finish()
+		size.Store(int64(len(body)))
 		w.Header().Set("Content-Type", contentType)
-		send(w, r, t.Bytes())
+		send(w, r, body)
 	})
 	// TimeoutHandler sends the answer, so a slow reader does not hold up a turn.
 	return http.TimeoutHandler(takeTurns(scrape), scrapeTimeout, "the metrics are not ready in time\n")

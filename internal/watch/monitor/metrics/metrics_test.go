@@ -21,6 +21,7 @@ import (
 	"longhaul/internal/find/doctor"
 	"longhaul/internal/watch/archive/ship"
 	"longhaul/internal/watch/monitor"
+	"longhaul/internal/words/stats"
 	"longhaul/internal/words/units"
 	"longhaul/test/nettest"
 )
@@ -54,6 +55,8 @@ func everything() *monitor.Snapshot {
 		tunnel.Legs[i] = monitor.LegTotals{Leg: leg, BytesSent: 5e9, BytesRetransmitted: 3e6, MinRTT: units.Seconds(time.Millisecond), MedianRTT: units.Seconds(2 * time.Millisecond),
 			P99RTT: units.Seconds(9 * time.Millisecond), LimitedSeconds: map[doctor.Cause]float64{doctor.Application: 12.5}}
 	}
+	tunnel.Duration, tunnel.Goodput, tunnel.Outage = distributionOf(0.2, 0.3, 7, 7, 7000), distributionOf(5e6), distributionOf()
+	tunnel.Hops[0].Connect, tunnel.Hops[1].Connect = distributionOf(0.04, 0.041, 0), distributionOf(0.3)
 	return &monitor.Snapshot{
 		At: at, Interval: units.Seconds(time.Second), Sequence: 77, Took: units.Seconds(3 * time.Millisecond), FlowsNow: 3, Tunnels: []monitor.Tunnel{tunnel},
 		Process: monitor.Process{
@@ -72,6 +75,18 @@ func everything() *monitor.Snapshot {
 			{Session: flow.Session{Tunnel: "to-c", Peer: "site-c", End: flow.NearEnd, Problem: flow.PairKeyUnknown}, Problems: []flow.PairProblem{flow.PairKeyUnknown}},
 		},
 	}
+}
+
+var name = flow.Name{0x5f, 0x3a}
+
+// distributionOf is of values, the last of which is the exemplar.
+func distributionOf(values ...float64) *monitor.Distribution {
+	d := &monitor.Distribution{Histogram: &stats.Histogram{}}
+	for _, v := range values {
+		d.Observe(v)
+		d.Exemplar = monitor.Exemplar{Flow: name, Value: v, At: time.UnixMilli(1_800_000_000_500)}
+	}
+	return d
 }
 
 func handlerOf(s *monitor.Snapshot) http.Handler {
@@ -148,6 +163,11 @@ func TestMetrics(t *testing.T) {
 		`longhaul_history_ship_records_total{sink="pg"} 9`,
 		`longhaul_history_ship_lost_total{sink="pg"} 1`,
 		`longhaul_sample_timestamp_seconds 1.8e+09`,
+		`longhaul_flow_duration_seconds_bucket{tunnel="to-b",le="+Inf"} 5`,
+		`longhaul_flow_duration_seconds_count{tunnel="to-b"} 5`,
+		`longhaul_flow_duration_seconds_sum{tunnel="to-b"} 7014.5`,
+		`longhaul_flow_outage_seconds_count{tunnel="to-b"} 0`,
+		`longhaul_connect_seconds_count{hop="b2.example:6000",tunnel="to-b"} 1`,
 	} {
 		if !strings.Contains(body, want+"\n") {
 			t.Errorf("there is no %s", want)
@@ -162,6 +182,11 @@ func TestMetrics(t *testing.T) {
 	}
 	for _, f := range families {
 		if !strings.Contains(body, "\n"+prefix+f.name) {
+			t.Errorf("%s%s is not in a snapshot that has everything", prefix, f.name)
+		}
+	}
+	for _, f := range histogramFamilies {
+		if !strings.Contains(body, "\n"+prefix+f.name+"_count{") {
 			t.Errorf("%s%s is not in a snapshot that has everything", prefix, f.name)
 		}
 	}
@@ -297,6 +322,14 @@ func TestScrapesAtTheSameTime(t *testing.T) {
 
 const page = "../../../../docs/metrics.md"
 
+// histogramRows are the families of histograms, as the page lists them.
+func histogramRows() (all []family) {
+	for _, f := range histogramFamilies {
+		all = append(all, family{name: f.name, help: f.help, kind: histogram, labels: f.labels})
+	}
+	return all
+}
+
 // table is the page's table of some families.
 func table(of []family) string {
 	var b strings.Builder
@@ -319,7 +352,7 @@ func TestThePageListsEveryMetric(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, of := range map[string][]family{
-		"process": processFamilies, "tunnels": tunnelFamilies, "legs": legFamilies, "hops": hopFamilies, "checks": checkFamilies, "pairs": pairFamilies,
+		"process": processFamilies, "tunnels": tunnelFamilies, "legs": legFamilies, "hops": hopFamilies, "checks": checkFamilies, "pairs": pairFamilies, "histograms": histogramRows(),
 	} {
 		begin, end := []byte("<!-- metrics: "+name+" -->\n"), []byte("<!-- end -->")
 		_, rest, ok := bytes.Cut(text, begin)
@@ -348,7 +381,7 @@ func TestThePageListsEveryMetric(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := map[string]bool{}
-	for _, f := range families {
+	for _, f := range slices.Concat(families, histogramRows()) {
 		known[prefix+f.name] = true
 	}
 	for _, name := range regexp.MustCompile(`longhaul_[a-z_]+[a-z]`).FindAllString(string(text)+string(alerts), -1) {
@@ -359,21 +392,24 @@ func TestThePageListsEveryMetric(t *testing.T) {
 }
 
 func BenchmarkScrape(b *testing.B) {
-	for _, tunnels := range []int{1, 20} {
-		b.Run(fmt.Sprintf("%d tunnels", tunnels), func(b *testing.B) {
-			b.ReportAllocs()
-			s := everything()
-			for i := 1; i < tunnels; i++ {
-				t := s.Tunnels[0]
-				t.Name = fmt.Sprintf("tunnel-%d", i)
-				s.Tunnels = append(s.Tunnels, t)
-			}
-			h := handlerOf(s)
-			r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
-			for b.Loop() {
-				h.ServeHTTP(discard{}, r)
-			}
-		})
+	for _, tunnels := range []int{1, 50} {
+		for _, format := range []struct{ name, accept string }{{"text", ""}, {"OpenMetrics", acceptOpen}, {"protobuf", acceptNative}} {
+			b.Run(fmt.Sprintf("%d tunnels, %s", tunnels, format.name), func(b *testing.B) {
+				b.ReportAllocs()
+				s := everything()
+				for i := 1; i < tunnels; i++ {
+					t := s.Tunnels[0]
+					t.Name = fmt.Sprintf("tunnel-%d", i)
+					s.Tunnels = append(s.Tunnels, t)
+				}
+				h := handlerOf(s)
+				r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+				r.Header.Set("Accept", format.accept)
+				for b.Loop() {
+					h.ServeHTTP(discard{}, r)
+				}
+			})
+		}
 	}
 }
 

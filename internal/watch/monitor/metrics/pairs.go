@@ -17,11 +17,11 @@ var pairFamilies = []family{
 			emit(1, p.Tunnel, p.Peer, string(p.End), p.Release)
 		})},
 	{"pair_problem", "1 for what keeps a session with a paired relay from standing, 0 for the others.", gauge, []string{"tunnel", "peer", "problem"},
-		pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
+		holding(pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
 			for _, problem := range pairProblems {
 				emit(truth(slices.Contains(p.Problems, problem) && !p.Up), p.Tunnel, p.Peer, string(problem))
 			}
-		})},
+		}))},
 	{"pair_encrypted", "1 if flows between paired relays are encrypted, 0 if they cross the WAN in clear.", gauge, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return truth(p.Encrypted), true })},
 	{"pair_resumable", "1 if flows of a pair survive the loss of their connection, 0 if they end with it.", gauge, []string{"tunnel", "peer"},
@@ -43,17 +43,17 @@ var pairFamilies = []family{
 	{"pair_striped_flows", "Moving flows of a pair that have several lanes.", gauge, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.FlowsStriped), true })},
 	{"pair_path_up", "1 if a path to a paired relay stands, 0 if not.", gauge, []string{"tunnel", "peer", "path"},
-		ofPath(func(p *flow.Path) float64 { return truth(p.Up) })},
+		detailed(ofPath(func(p *flow.Path) float64 { return truth(p.Up) }))},
 	{"pair_path_active", "1 if flows may use a path now, 0 if it is down or another one is to be used.", gauge, []string{"tunnel", "peer", "path"},
-		ofPath(func(p *flow.Path) float64 { return truth(p.Active) })},
+		detailed(ofPath(func(p *flow.Path) float64 { return truth(p.Active) }))},
 	{"pair_path_rtt_seconds", "Round-trip time of a path; 0 while it is down.", gauge, []string{"tunnel", "peer", "path"},
-		ofPath(func(p *flow.Path) float64 { return p.RTT.Seconds() })},
+		detailed(ofPath(func(p *flow.Path) float64 { return p.RTT.Seconds() }))},
 	{"pair_path_lanes", "Connections for data over a path.", gauge, []string{"tunnel", "peer", "path"},
-		ofPath(func(p *flow.Path) float64 { return float64(p.Lanes) })},
+		detailed(ofPath(func(p *flow.Path) float64 { return float64(p.Lanes) }))},
 	{"pair_path_sent_bytes_total", "Data that the far relay has acknowledged on a path.", counter, []string{"tunnel", "peer", "path"},
-		ofPath(func(p *flow.Path) float64 { return float64(p.Sent) })},
+		detailed(ofPath(func(p *flow.Path) float64 { return float64(p.Sent) }))},
 	{"pair_path_received_bytes_total", "Data that came over a path.", counter, []string{"tunnel", "peer", "path"},
-		ofPath(func(p *flow.Path) float64 { return float64(p.Received) })},
+		detailed(ofPath(func(p *flow.Path) float64 { return float64(p.Received) }))},
 	{"pair_retained_bytes", "Data that was sent to a paired relay and not yet acknowledged.", gauge, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.RetainedBytes), true })},
 	{"pair_retained_limit_bytes", "Bound of that data of all pairs together: a quarter of memory_limit, or of the memory of the host or cgroup.", gauge, nil,

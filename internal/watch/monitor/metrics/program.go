@@ -52,7 +52,7 @@ const (
 )
 
 // writeRuntime writes the metrics of Go's runtime.
-func writeRuntime(t *text) {
+func writeRuntime(e exposition) {
 	var samples []metrics.Sample
 	for _, f := range runtimeFamilies {
 		for _, name := range f.of {
@@ -68,50 +68,51 @@ func writeRuntime(t *text) {
 			}
 			samples = samples[1:]
 		}
-		t.single(f.name, f.help, f.kind, float64(sum))
+		single(e, f.name, f.help, f.kind, float64(sum))
 	}
 	threads, _ := runtime.ThreadCreateProfile(nil)
-	t.single("go_threads", "Threads created.", gauge, float64(threads))
-	t.family("go_info", "Always 1; the label names the release of Go.", gauge)
-	t.sample("go_info", []string{"version"}, []string{runtime.Version()}, 1)
+	single(e, "go_threads", "Threads created.", gauge, float64(threads))
+	e.begin("go_info", "Always 1; the label names the release of Go.", gauge)
+	e.sample([]string{"version"}, []string{runtime.Version()}, 1)
+	e.end()
 
 	gc := debug.GCStats{PauseQuantiles: make([]time.Duration, 5)}
 	debug.ReadGCStats(&gc)
-	t.single("go_memstats_last_gc_time_seconds", "When the heap was last collected, since 1970.", gauge, max(0, float64(gc.LastGC.UnixNano())/1e9))
-	const pauses = "go_gc_duration_seconds"
-	t.family(pauses, "How long collections stopped the program.", "summary")
-	for i, quantile := range []string{"0", "0.25", "0.5", "0.75", "1"} {
-		t.sample(pauses, []string{"quantile"}, []string{quantile}, gc.PauseQuantiles[i].Seconds())
+	single(e, "go_memstats_last_gc_time_seconds", "When the heap was last collected, since 1970.", gauge, max(0, float64(gc.LastGC.UnixNano())/1e9))
+	e.begin("go_gc_duration_seconds", "How long collections stopped the program.", summary)
+	pauses := make([]float64, len(gc.PauseQuantiles))
+	for i, pause := range gc.PauseQuantiles {
+		pauses[i] = pause.Seconds()
 	}
-	t.sample(pauses+"_sum", nil, nil, gc.PauseTotal.Seconds())
-	t.sample(pauses+"_count", nil, nil, float64(gc.NumGC))
+	e.quantiles([]float64{0, 0.25, 0.5, 0.75, 1}, pauses, gc.PauseTotal.Seconds(), uint64(gc.NumGC))
+	e.end()
 }
 
 // writeProcess writes what the kernel knows of the process. What it does not tell is omitted.
-func writeProcess(t *text) {
+func writeProcess(e exposition) {
 	p, err := procfs.Self()
 	if err != nil {
 		return
 	}
 	if stat, err := p.Stat(); err == nil {
-		t.single("process_cpu_seconds_total", "CPU time of the process.", counter, stat.CPUTime())
-		t.single("process_virtual_memory_bytes", "Virtual memory.", gauge, float64(stat.VirtualMemory()))
-		t.single("process_resident_memory_bytes", "Resident memory.", gauge, float64(stat.ResidentMemory()))
+		single(e, "process_cpu_seconds_total", "CPU time of the process.", counter, stat.CPUTime())
+		single(e, "process_virtual_memory_bytes", "Virtual memory.", gauge, float64(stat.VirtualMemory()))
+		single(e, "process_resident_memory_bytes", "Resident memory.", gauge, float64(stat.ResidentMemory()))
 		if began, err := stat.StartTime(); err == nil {
-			t.single("process_start_time_seconds", "When the process began, since 1970.", gauge, began)
+			single(e, "process_start_time_seconds", "When the process began, since 1970.", gauge, began)
 		}
 	}
 	if n, err := p.FileDescriptorsLen(); err == nil {
-		t.single("process_open_fds", "Open descriptors.", gauge, float64(n))
+		single(e, "process_open_fds", "Open descriptors.", gauge, float64(n))
 	}
 	if limits, err := p.Limits(); err == nil {
-		t.single("process_max_fds", "Limit of open descriptors.", gauge, float64(limits.OpenFiles))
-		t.single("process_virtual_memory_max_bytes", "Limit of virtual memory.", gauge, float64(limits.AddressSpace))
+		single(e, "process_max_fds", "Limit of open descriptors.", gauge, float64(limits.OpenFiles))
+		single(e, "process_virtual_memory_max_bytes", "Limit of virtual memory.", gauge, float64(limits.AddressSpace))
 	}
 	if net, err := p.Netstat(); err == nil {
 		for name, v := range map[string]*float64{"receive": net.InOctets, "transmit": net.OutOctets} {
 			if v != nil {
-				t.single("process_network_"+name+"_bytes_total", "Bytes of IP in the process's network namespace.", counter, *v)
+				single(e, "process_network_"+name+"_bytes_total", "Bytes of IP in the process's network namespace.", counter, *v)
 			}
 		}
 	}

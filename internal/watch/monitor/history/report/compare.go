@@ -81,6 +81,9 @@ func WriteComparison(w io.Writer, c history.Comparison, courses [2]history.Chart
 			row(of.name+", "+q.name, text(of.one), text(of.other), change)
 		}
 	}
+	if e := max(b.QuantileError, a.QuantileError); e > history.RecordsError {
+		fmt.Fprintf(w, "times and goodputs are right within %.2g %%\n", 100*e)
+	}
 	writeCourses(w, courses)
 	writeBars(w, "TIME OF TRANSFERS", &b.TransferTime, &a.TransferTime)
 	writeCauses(w, b, a)

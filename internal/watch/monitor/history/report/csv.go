@@ -77,7 +77,7 @@ func (c *CSV) Flush() error {
 
 // Export writes every record that a query selects, the oldest first, as CSV or as
 // lines of JSON.
-func Export(ctx context.Context, w io.Writer, r *history.Reader, q history.Query, asCSV bool) error {
+func Export(ctx context.Context, w io.Writer, r history.Source, q history.Query, asCSV bool) error {
 	out := bufio.NewWriterSize(w, 1<<16)
 	if asCSV {
 		c := NewCSV(out)

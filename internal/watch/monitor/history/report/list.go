@@ -5,7 +5,9 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -18,11 +20,26 @@ import (
 // screenWidth is the number of columns that texts fit into.
 const screenWidth = 80
 
+// List is what a table of records is about.
+type List struct {
+	history.Query
+	history.Extent           // of the history; of a database without its figures
+	Now            time.Time // that dates are seen from
+	OfRelays       bool      // the records are of several relays
+}
+
+// listColumn is a column whose width follows its texts.
+type listColumn struct {
+	title string
+	text  func(*monitor.Record) string
+	width int
+	least int // below this it shows too little
+}
+
 // WriteList writes records as a table that fits 80 columns, or a wider terminal.
-// The extent is that of the history, now the time that dates are seen from.
-func WriteList(w io.Writer, records []monitor.Record, q history.Query, e history.Extent, now time.Time) {
+func WriteList(w io.Writer, records []monitor.Record, l List) {
 	if len(records) == 0 {
-		WriteNone(w, e)
+		WriteNone(w, l.Extent)
 		return
 	}
 	width := screenWidth
@@ -32,35 +49,79 @@ func WriteList(w io.Writer, records []monitor.Record, q history.Query, e history
 	// Times of the last day need no date.
 	layout := time.TimeOnly
 	for i := range records {
-		if now.Sub(records[i].End) > 20*time.Hour || records[i].End.After(now) {
+		if l.Now.Sub(records[i].End) > 20*time.Hour || records[i].End.After(l.Now) {
 			layout = "01-02 15:04"
 		}
 	}
-	id, tunnel, client := 2, 6, 6
+	why := 15
+	columns := []*listColumn{
+		{title: "TUNNEL", text: func(r *monitor.Record) string { return r.Tunnel }, least: 8},
+		{title: "CLIENT", text: func(r *monitor.Record) string { return hostText(r.Client) }, least: 0},
+	}
+	if l.OfRelays {
+		columns = append([]*listColumn{{title: "RELAY", text: shortRelays(records), least: 8}}, columns...)
+		if width < 100 { // there is room for one of both
+			columns = slices.Delete(columns, 1, 2)
+			why = 12
+		}
+	}
+	id, used := 2, len(layout)+why+4*5+5
+	for i := range records {
+		id = max(id, len(strconv.FormatInt(records[i].ID, 10)))
+	}
+	used += id
+	for _, c := range columns {
+		c.width = len(c.title)
+		for i := range records {
+			c.width = max(c.width, len(c.text(&records[i])))
+		}
+		used += c.width + 1
+	}
+	for _, c := range columns { // addresses last: names differ at both ends
+		if over := used - width; over > 0 {
+			less := min(over, max(c.width-max(c.least, len(c.title)), 0))
+			c.width -= less
+			used -= less
+		}
+	}
+	line := func(id, ended string, text func(*listColumn) string, rest ...any) {
+		fmt.Fprintf(w, "%s %-*s ", id, len(layout), ended)
+		for _, c := range columns {
+			fmt.Fprintf(w, "%-*s ", c.width, display.Shorten(text(c), c.width))
+		}
+		fmt.Fprintf(w, "%5s %5s %5s %4s %s\n", rest...)
+	}
+	line(fmt.Sprintf("%*s", id, "ID"), "ENDED", func(c *listColumn) string { return c.title }, "TIME", "BYTES", "BIT/S", "RETR", "WHY")
 	for i := range records {
 		r := &records[i]
-		id = max(id, len(strconv.FormatInt(r.ID, 10)))
-		tunnel = max(tunnel, len(r.Tunnel))
-		client = max(client, len(hostText(r.Client)))
+		line(fmt.Sprintf("%*d", id, r.ID), r.End.Local().Format(layout), func(c *listColumn) string { return c.text(r) },
+			display.Span(r.Elapsed.Duration()), display.Quantity(r.BytesUp+r.BytesDown), goodputText(r), display.Share(retransmittedShare(r)), display.Shorten(whyText(r), why))
 	}
-	const why = 15
-	if over := id + len(layout) + tunnel + client + why + 4*5 + 7 - width; over > 0 {
-		// Addresses of IPv4 have 15 characters; names of tunnels differ at both ends.
-		tunnel = max(tunnel-over, min(tunnel, 8))
-		client = min(client, width-(id+len(layout)+tunnel+why+4*5+7))
-	}
-	const row = "%*s %-*s %-*s %-*s %5s %5s %5s %4s %s\n"
-	fmt.Fprintf(w, row, id, "ID", len(layout), "ENDED", tunnel, "TUNNEL", client, "CLIENT", "TIME", "BYTES", "BIT/S", "RETR", "WHY")
-	for i := range records {
-		r := &records[i]
-		fmt.Fprintf(w, row, id, strconv.FormatInt(r.ID, 10), len(layout), r.End.Local().Format(layout), tunnel, display.Shorten(r.Tunnel, tunnel),
-			client, display.Shorten(hostText(r.Client), client), display.Span(r.Elapsed.Duration()), display.Quantity(r.BytesUp+r.BytesDown), goodputText(r), display.Share(retransmittedShare(r)), display.Shorten(whyText(r), why))
-	}
-	if q.MinBytes == 0 && (q.Order == history.Slowest || q.Order == history.Retransmitted) {
+	if l.MinBytes == 0 && (l.Order == history.Slowest || l.Order == history.Retransmitted) {
 		fmt.Fprintf(w, "of flows that moved %s bytes or more; --min-bytes 0 takes all\n", display.Quantity(history.DefaultMinBytes))
 	}
-	if len(records) == q.Limit {
-		fmt.Fprintf(w, "there may be more: the history has %s; --limit N lists more\n", display.Plural(int(e.Records), "record"))
+	switch {
+	case len(records) != l.Limit:
+	case l.OfRelays:
+		fmt.Fprintln(w, "there may be more: --limit N lists more")
+	default:
+		fmt.Fprintf(w, "there may be more: the history has %s; --limit N lists more\n", display.Plural(int(l.Records), "record"))
+	}
+}
+
+// shortRelays writes relays without the domain that all of them have.
+func shortRelays(records []monitor.Record) func(*monitor.Record) string {
+	_, domain, _ := strings.Cut(records[0].Relay, ".")
+	for i := range records {
+		if _, other, _ := strings.Cut(records[i].Relay, "."); other != domain {
+			domain = ""
+		}
+	}
+	return func(r *monitor.Record) string {
+		if domain == "" {
+			return r.Relay
+		}
+		return strings.TrimSuffix(r.Relay, "."+domain)
 	}
 }
 

@@ -31,7 +31,14 @@ func TestTextsFitTheScreen(t *testing.T) {
 		records = append(records, r)
 	}
 	var out bytes.Buffer
-	WriteList(&out, records, history.Query{Limit: 200, Order: history.Slowest}, history.Extent{Records: 1_000_000}, now)
+	list := List{Query: history.Query{Limit: 200, Order: history.Slowest}, Extent: history.Extent{Records: 1_000_000}, Now: now}
+	WriteList(&out, records, list)
+	list.OfRelays = true
+	WriteList(&out, records, list)
+	for i := range records {
+		records[i].Relay, records[i].ID = fmt.Sprintf("a-relay-with-a-long-name-%d.site-%d.example.net", i%50, i%7), records[i].ID*10
+	}
+	WriteList(&out, records, list)
 	for i := range records {
 		records[i].Hop = ""
 		WriteRecord(&out, &records[i])
@@ -79,7 +86,7 @@ func TestChangeText(t *testing.T) {
 func TestUnknownIsNotZero(t *testing.T) {
 	r := monitor.Record{Record: flow.Record{ClientLeg: flow.UnknownLeg(), TargetLeg: flow.UnknownLeg()}}
 	var table, csv, all bytes.Buffer
-	WriteList(&table, []monitor.Record{r}, history.Query{}, history.Extent{}, time.Now())
+	WriteList(&table, []monitor.Record{r}, List{Now: time.Now()})
 	if !strings.HasSuffix(strings.TrimSpace(table.String()), "0     -    - -") {
 		t.Errorf("unknown figures are not dashes:\n%s", table.String())
 	}

@@ -25,7 +25,7 @@ export default function causes(content, frame) {
     since.update(data.limited.slice(0, 40));
     if (data.head.history && Date.now() - asked > 30000) {
       asked = Date.now();
-      get('summary', { since: '24h' }).then((s) => {
+      get('summary', { since: '24h', source: 'relay' }).then((s) => {
         if (!open) return;
         past.hidden = false;
         showPast(pastList, s);

@@ -61,11 +61,12 @@ export function flowParts(content, title) {
     const level = what.ended ? 'none' : f.stateLevel(x.state);
     state.replaceChildren(titleBadge(level, what.ended ? 'ended' : x.state));
     const both = what.legs;
+    const here = (what.ended && x.relay) || 'this relay';
     const items = [
       { key: 'client', node: x.client || 'not known', role: 'client', level: 'none' },
-      legItem('up', 'the client', 'this relay', both[0]),
-      { key: 'relay', node: x.tunnel, role: 'this relay', level: what.ended ? 'none' : 'ok' },
-      legItem('down', 'this relay', 'the target', both[1]),
+      legItem('up', 'the client', here, both[0]),
+      { key: 'relay', node: x.tunnel, role: here, level: what.ended ? 'none' : 'ok' },
+      legItem('down', here, 'the target', both[1]),
       { key: 'target', node: x.target || 'not connected yet', role: 'target', level: 'none', note: x.hop && x.hop !== x.target ? x.hop : '' },
     ];
     ways.update(items);

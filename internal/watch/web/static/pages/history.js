@@ -3,6 +3,7 @@ import { announce, badge, h, keep, table, select, section, setText } from '../do
 import { Live, get } from '../live.js';
 import { Chart, decades, durations } from '../charts.js';
 import { course } from '../course.js';
+import { placeFilters } from '../places.js';
 import { showPast } from './causes.js';
 import * as f from '../format.js';
 
@@ -14,13 +15,13 @@ export default function history(content, frame) {
   const q = frame.query;
   // Without a choice, the longest of these that both periods have flows of.
   const usual = q.get('days') || q.get('after_since') ? [] : ['7', 'today'];
-  const shown = { days: q.get('days') ?? (q.get('after_since') ? 'own' : usual.shift()), tunnel: q.get('tunnel') ?? '' };
+  const shown = { days: q.get('days') ?? (q.get('after_since') ? 'own' : usual.shift()), relay: q.get('relay') ?? '', site: q.get('site') ?? '', tunnel: q.get('tunnel') ?? '' };
   const times = ['before_since', 'before_until', 'after_since', 'after_until'];
   for (const name of times) shown[name] = q.get(name) ?? '';
 
   const preset = select('Compare', presets, shown.days, (v) => { usual.length = 0; shown.days = v; setTimes(); load(true); });
   preset.element.classList.add('wide');
-  const tunnel = select('Tunnel', [['', 'all'], ...(shown.tunnel ? [[shown.tunnel, shown.tunnel]] : [])], shown.tunnel, (v) => { shown.tunnel = v; load(true); });
+  const places = placeFilters(shown, (what) => { Object.assign(shown, what); load(true); });
   const inputs = times.map((name) => h('input', { type: 'datetime-local', onchange: () => {
     usual.length = 0;
     shown.days = 'own';
@@ -57,7 +58,7 @@ export default function history(content, frame) {
   result.hidden = true;
   content.append(h('h1', {}, 'History: before and after'),
     h('section', { class: 'card', 'aria-label': 'Periods' },
-      h('div', { class: 'filters' }, preset.element, tunnel.element),
+      h('div', { class: 'filters' }, preset.element, places.elements),
       h('div', { class: 'filters periods' },
         h('fieldset', {}, h('legend', {}, h('i', { class: 'swatch before' }), 'Before'), field('from', inputs[0]), field('to', inputs[1])),
         h('fieldset', {}, h('legend', {}, h('i', { class: 'swatch after' }), 'After'), field('from', inputs[2]), field('to', inputs[3])))),
@@ -80,10 +81,10 @@ export default function history(content, frame) {
   let round = 0;
   async function load(said) {
     const mine = ++round;
-    frame.address(shown.days === 'own' ? shown : { days: shown.days, tunnel: shown.tunnel });
+    frame.address(shown.days === 'own' ? shown : { days: shown.days, relay: shown.relay, site: shown.site, tunnel: shown.tunnel });
     try {
       const { days, ...asked } = shown;
-      const period = (which) => get('chart', { since: asked[which + '_since'], until: asked[which + '_until'], tunnel: asked.tunnel });
+      const period = (which) => get('chart', { since: asked[which + '_since'], until: asked[which + '_until'], relay: asked.relay, site: asked.site, tunnel: asked.tunnel });
       const [both, before, after] = await Promise.all([get('compare', asked), period('before'), period('after')]);
       if (mine !== round) return;
       frame.fine();
@@ -116,13 +117,16 @@ export default function history(content, frame) {
     ratesChart.set(join(before.goodput_bps, after.goodput_bps));
     showPast(lists[0], before);
     showPast(lists[1], after);
-    setText(rough, before.approximate || after.approximate ? 'Records of these times have made room for newer ones: the figures are of whole hours, and right within 4 %.' : '');
+    const within = Math.max(before.quantile_error, after.quantile_error);
+    const quantiles = `times and goodputs are right within ${(within * 100).toFixed(1).replace('.0', '')} %.`;
+    setText(rough, before.approximate || after.approximate ? 'Records of these times have made room for newer ones: the figures are of whole hours, and ' + quantiles
+      : within > 0.005 ? 'T' + quantiles.slice(1) : '');
   }
   setTimes();
   load();
   const live = new Live({ view: 'head' }, (data) => {
     frame.seen(data.head);
-    tunnel.options([['', 'all'], ...data.head.tunnels.map((t) => [t, t])], shown.tunnel);
+    places.update(data.head);
   }, frame.trouble);
   return { close() { round++; live.close(); timesChart.close(); ratesChart.close(); over.close(); } };
 }

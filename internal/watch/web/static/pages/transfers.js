@@ -1,6 +1,7 @@
 // Ended flows, slowest first or in another order.
 import { announce, h, table, select, setText } from '../dom.js';
 import { Live, polling } from '../live.js';
+import { placeFilters } from '../places.js';
 import { causeOptions, flowLink } from './flows.js';
 import { causeName, causeSentence } from '../causewords.js';
 import * as f from '../format.js';
@@ -10,7 +11,7 @@ const spans = [['1h', 'last hour'], ['24h', 'last 24 hours'], ['7d', 'last 7 day
 
 export default function transfers(content, frame) {
   frame.title('Transfers');
-  const shown = { order: 'slowest', since: '24h', tunnel: '', cause: '', limit: '', name: '' };
+  const shown = { order: 'slowest', since: '24h', relay: '', site: '', tunnel: '', cause: '', client: '', limit: '', name: '' };
   for (const name of Object.keys(shown)) if (frame.query.get(name)) shown[name] = frame.query.get(name);
   const change = (what) => {
     Object.assign(shown, what);
@@ -24,31 +25,39 @@ export default function transfers(content, frame) {
   ask();
   const order = select('Order', orders, shown.order, (v) => change({ order: v }));
   const span = select('Ended in the', spans, shown.since, (v) => change({ since: v }));
-  const tunnel = select('Tunnel', [['', 'all'], ...(shown.tunnel ? [[shown.tunnel, shown.tunnel]] : [])], shown.tunnel, (v) => change({ tunnel: v }));
+  const places = placeFilters(shown, change);
   const cause = select('Limited by', causeOptions, shown.cause, (v) => change({ cause: v }));
   const name = h('input', { type: 'search', value: shown.name, size: '36', placeholder: 'of a flow', onchange: () => change({ name: name.value.trim() }) });
   const note = h('p', { class: 'hint' }, 'Loading …');
-  const list = table({ caption: 'Transfers', keyOf: (r) => r.id || 'flow' + r.flow + r.start, empty: 'No flow of this kind has ended in this time.', columns });
-  list.element.hidden = true;
+  const place = h('div');
+  let list; // its columns depend on who answers
+  let many;
   const more = h('button', { type: 'button', hidden: true, onclick: () => change({ limit: '500' }) }, 'Show more');
   content.append(h('h1', {}, 'Transfers'),
     h('section', { class: 'card', 'aria-label': 'Flows that have ended' },
-      h('div', { class: 'filters' }, order.element, span.element, tunnel.element, cause.element, h('label', { class: 'field' }, h('span', {}, 'Name'), name)), list.element,
+      h('div', { class: 'filters' }, order.element, span.element, places.elements, cause.element, h('label', { class: 'field' }, h('span', {}, 'Name'), name)), place,
       h('div', { class: 'pages' }, more), note));
 
   const asked = polling('records', wanted, 10000, (data, said) => {
     frame.fine();
-    list.element.hidden = false;
+    if (!list || many !== data.database) {
+      many = data.database;
+      list = table({ caption: 'Transfers', keyOf: (r) => r.id || 'flow' + r.flow + r.start, empty: 'No flow of this kind has ended in this time.', columns: columns(many) });
+      place.replaceChildren(list.element);
+    }
     list.update(data.records);
     order.element.hidden = span.element.hidden = Boolean(shown.name);
     more.hidden = shown.limit !== '' || data.records.length < 50;
     const small = wanted.order === 'slowest' || wanted.order === 'retransmitted' ? 'Flows of less than 1 MiB are left out: they say little of a path. ' : '';
     setText(note, small + (data.history ? '' : 'This relay keeps no history: these are of its last 500 flows. Set history in its configuration to keep more.'));
     if (said) announce(f.plural(data.records.length, 'transfer'));
-  }, frame.trouble);
+  }, (error) => {
+    setText(note, '');
+    frame.trouble(error);
+  });
   const live = new Live({ view: 'head' }, (data) => {
     frame.seen(data.head);
-    tunnel.options([['', 'all'], ...data.head.tunnels.map((t) => [t, t])], shown.tunnel);
+    places.update(data.head);
   }, frame.trouble);
   return { close() { asked.close(); live.close(); } };
 }
@@ -57,10 +66,12 @@ export function recordLink(r) {
   return r.id ? '/history/' + r.id : flowLink(r);
 }
 
-const columns = [
+// columns are those of this relay's transfers, or of many relays'.
+const columns = (many) => [
   { title: 'Client', cell: (r) => ({ text: r.client || 'not known', href: recordLink(r) }) },
   { title: 'Target', hide: 'phone', cell: (r) => r.target || f.unknown },
-  { title: 'Tunnel', hide: 'narrow', cell: (r) => ({ text: r.tunnel, href: '/tunnels/' + encodeURIComponent(r.tunnel) }) },
+  ...(many ? [{ title: 'Relay', cell: (r) => r.relay || f.unknown }] : []),
+  { title: 'Tunnel', hide: 'narrow', cell: (r) => (many ? r.tunnel : { text: r.tunnel, href: '/tunnels/' + encodeURIComponent(r.tunnel) }) },
   { title: 'Ended', hide: 'phone', cell: (r) => f.moment(r.end) },
   { title: 'Time', number: true, cell: (r) => f.seconds(r.elapsed_seconds) },
   { title: 'Bytes', number: true, hide: 'phone', cell: (r) => f.bytes(r.bytes_up + r.bytes_down) },
