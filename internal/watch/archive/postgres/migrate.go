@@ -289,7 +289,7 @@ func dropDay(ctx context.Context, conn *pgconn.PgConn, table string) error {
 		if state := sqlState(err); try == 10 || state != "55P03" && state != "40P01" {
 			return err
 		}
-		if _, err := run(ctx, conn, "ROLLBACK"); err != nil {
+		if _, err := run(ctx, conn, "ROLLBACK; SELECT pg_sleep(1)"); err != nil { // others go on
 			return err
 		}
 	}
