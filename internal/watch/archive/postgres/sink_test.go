@@ -267,8 +267,8 @@ func TestKillsLoseNothing(t *testing.T) {
 			}
 			sink.Close()
 			if err != nil {
-				failed.Add(1)
 				gate.RLock() // until it is there again
+				failed.Add(1)
 				gate.RUnlock()
 			}
 		}
