@@ -40,6 +40,7 @@ type historySelection struct {
 	relay                               relayChoice
 	now                                 time.Time
 	flags                               *pflag.FlagSet
+	dbFlag                              *pflag.Flag   // nil: the command reads files alone
 	running                             []runningFlow // of the relay, if it was asked
 }
 
@@ -60,6 +61,7 @@ func (s *historySelection) addSource(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.db, "db", "", "`URL` of the database of many relays instead, such as postgres://reader@db.example.net/longhaul")
 	cmd.Flags().StringVar(&s.passwordFile, "password-file", "", "`FILE` with the password for --db (PGPASSWORD, or ~/.pgpass)")
 	_ = cmd.MarkFlagFilename("password-file")
+	s.dbFlag = cmd.Flags().Lookup("db")
 }
 
 // addSelection has the flags of a [history.Selection].
@@ -151,6 +153,8 @@ const databasePatience = 5 * time.Minute
 // open opens the database, or finds the history.
 func (s *historySelection) open(ctx context.Context, env *env) (history.Source, error) {
 	switch {
+	case s.db == "" && s.dbFlag != nil && s.dbFlag.Changed:
+		return nil, usageError(remedy.New(errors.New("missing URL of a database"), "give --db a URL, or leave it out"))
 	case s.db == "" && s.passwordFile != "":
 		return nil, usageError(remedy.New(errors.New("--password-file belongs to --db"), "add --db, or leave it out"))
 	case s.db == "":

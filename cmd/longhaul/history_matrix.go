@@ -40,10 +40,9 @@ right within 1.1 %.`,
   longhaul history matrix --since 2026-11-01 --until 2026-11-07 --csv`,
 		Args: noArgs,
 	}
-	s.since = "7d"
 	s.addSource(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&s.since, "since", s.since, "flows that ended at `TIME` or later: 24h (ago), 2026-11-20, 14:30")
+	flags.StringVar(&s.since, "since", "", "flows that ended at `TIME` or later: 24h (ago), 2026-11-20, 14:30 (seven whole days, UTC, and today)")
 	flags.StringVar(&s.until, "until", "", "flows that ended before `TIME`; a date is the end of the day")
 	flags.StringVar(&site, "site", "", "lines from or to the site `NAME`")
 	flagvalue.AddCount(flags, &limit, "limit", "maximum number of lines of the table (0: no limit)")
@@ -57,8 +56,19 @@ right within 1.1 %.`,
 		if err != nil {
 			return usageError(err)
 		}
+		if s.since == "" { // whole days are quick
+			day := time.Now()
+			if !p.To.IsZero() {
+				day = p.To
+			}
+			p.From = day.UTC().Truncate(24*time.Hour).AddDate(0, 0, -7)
+		}
 		return s.run(env, func(ctx context.Context, r history.Source) error {
-			m, err := r.Matrix(ctx, history.Period{Since: p.From, Until: p.To})
+			most := limit // quantiles of thousands of lines take their time
+			if asJSON || asCSV || site != "" {
+				most = 0
+			}
+			m, err := r.Matrix(ctx, history.Period{Since: p.From, Until: p.To}, most)
 			if err != nil {
 				return err
 			}

@@ -109,7 +109,7 @@ var bulkRemedies = map[string]string{
 }
 
 // exceptionCode is how ClickHouse begins an error's text.
-var exceptionCode = regexp.MustCompile(`(?:^|\n)Code: (\d{1,9})[.,] .*DB::Exception`)
+var exceptionCode = regexp.MustCompile(`(?:^|\n)Code: (\d{1,9})[.,] .*Exception`)
 
 // read reads an answer. Nil: the server has the rows.
 func (e *endpoint) read(response *http.Response) ([]byte, error) {
@@ -169,7 +169,6 @@ func (e *endpoint) failed(err error) error {
 	var unknown x509.UnknownAuthorityError
 	var hostname x509.HostnameError
 	var invalid x509.CertificateInvalidError
-	var noTLS tls.RecordHeaderError
 	var alert tls.AlertError
 	var lookup *net.DNSError
 	switch {
@@ -181,7 +180,7 @@ func (e *endpoint) failed(err error) error {
 		fix = "name the server in the sink's URL as its certificate does"
 	case errors.As(err, &invalid):
 		fix = "renew the server's certificate, or set the clock"
-	case errors.As(err, &noTLS):
+	case errors.Is(err, http.ErrSchemeMismatch):
 		fix = "use http:// or the port for TLS: the server does not speak TLS there"
 	case errors.As(err, &alert):
 		fix = "name a certificate and key that the server accepts"

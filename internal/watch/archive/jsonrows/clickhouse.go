@@ -69,12 +69,14 @@ type SchemaOptions struct {
 //
 // A statement that fails leaves those before it done; the next call does the rest.
 func Schema(ctx context.Context, t archive.Target, options SchemaOptions) ([]string, error) {
-	u, err := url.Parse(t.To)
-	if err != nil || t.Kind != archive.JSONRows || !u.Query().Has("query") {
+	u, query, err := parse(t.To)
+	if err != nil {
+		return nil, err
+	}
+	if t.Kind != archive.JSONRows || !query.Has("query") {
 		return nil, remedy.New(errors.New("only ClickHouse and PostgreSQL need tables for the records"),
 			"name it like https://ch.example.net:8443/?query=INSERT INTO flows FORMAT JSONEachRow")
 	}
-	query := u.Query()
 	to, err := tableOf(query)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package jsonrows
 
 import (
+	"bytes"
 	"math"
 	"net/netip"
 	"strconv"
@@ -40,7 +41,12 @@ func appendRow(text []byte, row *archive.Row) []byte {
 			text = strconv.AppendInt(appendKey(text, c.key), v, 10)
 		case float64:
 			if !math.IsNaN(v) && !math.IsInf(v, 0) {
-				text = strconv.AppendFloat(appendKey(text, c.key), v, 'g', -1, 64)
+				text = appendKey(text, c.key)
+				begin := len(text)
+				text = strconv.AppendFloat(text, v, 'g', -1, 64)
+				if !bytes.ContainsAny(text[begin:], ".e") {
+					text = append(text, ".0"...) // who makes a field of the first value makes no integer
+				}
 			}
 		case time.Time:
 			if v.Year() >= 0 && v.Year() <= 9999 { // others have no form in RFC 3339

@@ -109,6 +109,10 @@ func TestRows(t *testing.T) {
 		row.Cause, row.CauseShare = "loss", share
 		same(t, &row)
 	}
+	row.CauseShare = 1
+	if text := string(appendRow(nil, &row)); !strings.Contains(text, `"cause_share":1.0,`) && !strings.Contains(text, `"cause_share":1.0}`) {
+		t.Errorf("an integer for a share: %s", text)
+	}
 }
 
 // A row as it is written in the manual.

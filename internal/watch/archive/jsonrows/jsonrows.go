@@ -25,6 +25,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"os"
 	"strconv"
@@ -64,11 +65,10 @@ type Sink struct {
 
 // Open makes the sink of a URL. It does not wait for the network.
 func Open(t archive.Target) (*Sink, error) {
-	u, err := url.Parse(t.To)
+	u, query, err := parse(t.To)
 	if err != nil {
-		return nil, remedy.New(errors.New("the sink is not a URL"), "write it like https://vector.example.net/")
+		return nil, err
 	}
-	query := u.Query()
 	if query.Has("query") {
 		if _, err := tableOf(query); err != nil {
 			return nil, err
@@ -96,6 +96,19 @@ func Open(t archive.Target) (*Sink, error) {
 		return nil, err
 	}
 	return &Sink{client: client, bulk: bulk, zip: newGzip()}, nil
+}
+
+// parse reads a URL. The errors are of this package: those of net/url repeat what may be secret.
+func parse(to string) (*url.URL, url.Values, error) {
+	u, err := url.Parse(to)
+	if err != nil {
+		return nil, nil, remedy.New(errors.New("the sink is not a URL"), "write it like https://vector.example.net/")
+	}
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return nil, nil, remedy.New(errors.New("invalid query in the sink's URL"), "write ; as %3B and % as %25")
+	}
+	return u, query, nil
 }
 
 // newGzip makes a writer of the fastest level. It leaves a seventh of the rows' size, and the best one an eighth.
@@ -232,27 +245,32 @@ func (e *endpoint) close() { e.client.CloseIdleConnections() }
 
 // post sends one request. The answer's body is the caller's to close.
 func (e *endpoint) post(ctx context.Context, header http.Header, body []byte) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url.String(), bytes.NewReader(body))
-	if err != nil {
-		return nil, err
+	for {
+		var kept bool
+		trace := &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { kept = c.Reused }}
+		request, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodPost, e.url.String(), bytes.NewReader(body))
+		if err != nil {
+			return nil, err
+		}
+		request.Header = header
+		if e.secret, err = readSecret(e.passwordFile); err != nil {
+			return nil, err
+		}
+		switch {
+		case e.user != nil:
+			request.SetBasicAuth(e.user.Username(), e.secret)
+		case e.secret != "":
+			request.Header.Set("Authorization", "Bearer "+e.secret)
+		}
+		response, err := e.client.Do(request)
+		switch {
+		case err == nil:
+			return response, nil
+		case !kept || ctx.Err() != nil:
+			return nil, e.failed(err)
+		}
+		// Servers close connections that were idle; the next attempt makes one.
 	}
-	request.Header = header
-	// Not sent: it lets net/http repeat the request where a kept connection has ended meanwhile.
-	request.Header["Idempotency-Key"] = nil
-	if e.secret, err = readSecret(e.passwordFile); err != nil {
-		return nil, err
-	}
-	switch {
-	case e.user != nil:
-		request.SetBasicAuth(e.user.Username(), e.secret)
-	case e.secret != "":
-		request.Header.Set("Authorization", "Bearer "+e.secret)
-	}
-	response, err := e.client.Do(request)
-	if err != nil {
-		return nil, e.failed(err)
-	}
-	return response, nil
 }
 
 // readSecret reads the first line of a file; no file has none.

@@ -256,7 +256,7 @@ func (t *texted) next() []byte {
 
 func (t *texted) fail(v []byte) {
 	if t.err == nil {
-		t.err = fmt.Errorf("the database answers %.100q instead of what longhaul writes", v)
+		t.err = remedy.New(fmt.Errorf("the database has %.40q where longhaul writes something else", v), "see who else writes into the schema longhaul")
 	}
 }
 
@@ -297,8 +297,9 @@ func (t *texted) moment() time.Time {
 	return time.UnixMilli(t.number(0)).UTC()
 }
 
-// ms is a time of SQL in Unix milliseconds.
-func ms(column string) string { return "(extract(epoch FROM " + column + ") * 1000)::bigint" }
+// ms is a time of SQL in Unix milliseconds. date_part has float8, extract numeric, which takes ten
+// times as long.
+func ms(column string) string { return "(date_part('epoch', " + column + ") * 1000)::bigint" }
 
 // selection adds the conditions on rows of longhaul.flows.
 func (p *params) selection(of *history.Selection) string {

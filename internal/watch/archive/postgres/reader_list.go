@@ -148,8 +148,8 @@ func (r *Reader) Query(ctx context.Context, q history.Query) ([]monitor.Record, 
 }
 
 // windows are how far a list of the newest looks back, one after the other, until it has enough:
-// most want a few of the last minutes, and there is no index of the times.
-var windows = []time.Duration{15 * time.Minute, 4 * time.Hour, 3 * 24 * time.Hour, 0}
+// most want a few of the last minutes, and there is no index of the times. 0 is everything.
+var windows = []time.Duration{time.Hour, 6 * time.Hour, 36 * time.Hour, 9 * 24 * time.Hour, 0}
 
 func (a *asking) list(q history.Query, limit int) ([]monitor.Record, error) {
 	top := time.Now()
@@ -172,6 +172,18 @@ func (a *asking) list(q history.Query, limit int) ([]monitor.Record, error) {
 	}
 	if q.Order != history.Newest || !q.Name.IsZero() {
 		return a.page(q, limit)
+	}
+	if q.Client.IsValid() { // its index has the times
+		return a.page(q, limit)
+	}
+	err := a.each("SELECT "+ms("max(hour) + interval '1 hour'")+" FROM longhaul.hours", &params{}, func(t *texted) error {
+		if end := t.moment(); end.Before(top) {
+			top = end
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	if !q.Until.IsZero() && q.Until.Before(top) {
 		top = q.Until

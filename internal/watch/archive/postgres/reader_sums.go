@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -300,7 +301,7 @@ func addBin(t *texted, times, goodputs binned) {
 }
 
 // Matrix is the flows between sites, each counted where its client is, from longhaul.matrix.
-func (r *Reader) Matrix(ctx context.Context, p history.Period) (history.Matrix, error) {
+func (r *Reader) Matrix(ctx context.Context, p history.Period, most int) (history.Matrix, error) {
 	m := history.Matrix{Period: p, Lines: []history.MatrixLine{}, QuantileError: QuantileError}
 	bound := func(q *params, t time.Time) string {
 		if t.IsZero() {
@@ -310,7 +311,11 @@ func (r *Reader) Matrix(ctx context.Context, p history.Period) (history.Matrix, 
 	}
 	err := r.ask(ctx, func(a *asking) error {
 		q := &params{}
-		return a.each("SELECT * FROM longhaul.matrix("+bound(q, p.Since)+", "+bound(q, p.Until)+")", q, func(t *texted) error {
+		lines := "NULL"
+		if most > 0 {
+			lines = q.add(strconv.Itoa(most), "integer")
+		}
+		return a.each("SELECT * FROM longhaul.matrix("+bound(q, p.Since)+", "+bound(q, p.Until)+", "+lines+")", q, func(t *texted) error {
 			m.Lines = append(m.Lines, history.MatrixLine{
 				From: t.text(), To: t.text(), Flows: t.number(0), Transfers: t.number(0), BytesUp: t.number(0), BytesDown: t.number(0),
 				RetransmittedShare: t.float(-1), GoodputMedian: t.float(-1), GoodputP99: t.float(-1), TimeMedian: t.float(-1), TimeP99: t.float(-1),
@@ -398,8 +403,9 @@ func (a *asking) end(which string, from time.Time, length time.Duration) (at tim
 	return at, err
 }
 
-// rowsChart is the longest period of which rows make a chart; sums of days make longer ones.
-const rowsChart = 8 * 24 * time.Hour
+// rowsChart is the longest period of which rows make a chart, in steps of less than an hour. Sums
+// make longer ones, in days, since quantiles have no shorter sums.
+const rowsChart = 60 * time.Hour
 
 // Series is the course of a period. What flows carried is spread over their lives where rows are
 // there; in sums of days, it is all at the flow's end.
@@ -461,8 +467,11 @@ func (c *course) to() time.Time { return c.from.Add(time.Duration(len(c.points))
 
 // stepSQL is the number of the step that a time is in.
 func (c *course) stepSQL(p *params, column string) string {
-	return "floor(extract(epoch FROM " + column + " - " + p.time(c.from) + ") / " + p.number(int64(c.step/time.Second)) + ")::bigint"
+	return "floor((date_part('epoch', " + column + ") - " + p.number(c.from.Unix()) + ") / " + p.number(int64(c.step/time.Second)) + ")::bigint"
 }
+
+// stepOf is the number of the step that a time is in.
+func (c *course) stepOf(at time.Time) int64 { return floor(int64(at.Sub(c.from)), int64(c.step)) }
 
 // at is a point by its number, nil if the course has none.
 func (c *course) at(step int64) *coursePoint {
@@ -522,20 +531,24 @@ func (a *asking) courseOfRows(c *course, minBytes int64, of *history.Selection) 
 func (a *asking) courseOfSums(c *course, of *history.Selection) error {
 	whole := share{from: c.from, to: c.to()}
 	p := &params{}
-	hours := func(columns string) string {
-		return "SELECT " + c.stepSQL(p, "hour") + ", " + columns + " FROM longhaul.hours WHERE true" + p.units(whole, "hour", "timestamptz") + p.lines(of) + " GROUP BY 1"
-	}
-	if err := a.each(hours("sum(flows)::bigint, sum(bytes_sent)::bigint, sum(bytes_retransmitted)::bigint"), p, c.addEnded); err != nil {
+	err := a.each("SELECT "+ms("hour")+", sum(flows)::bigint, sum(bytes_sent)::bigint, sum(bytes_retransmitted)::bigint, sum(bytes_up)::bigint, sum(bytes_down)::bigint"+
+		" FROM longhaul.hours WHERE true"+p.units(whole, "hour", "timestamptz")+p.lines(of)+" GROUP BY hour", p, func(t *texted) error {
+		if p := c.at(c.stepOf(t.moment())); p != nil {
+			p.flows += t.number(0)
+			p.sent += t.number(0)
+			p.again += t.number(0)
+			p.up += t.number(0)
+			p.down += t.number(0)
+		}
+		return nil
+	})
+	if err != nil {
 		return err
 	}
 	p = &params{}
-	if err := a.each(hours("sum(bytes_up)::bigint, sum(bytes_down)::bigint"), p, c.addCarried); err != nil {
-		return err
-	}
-	p = &params{}
-	return a.each("SELECT "+c.stepSQL(p, "day::timestamptz")+", quantity, bin, sum(flows)::bigint FROM longhaul.bins WHERE true"+
-		p.units(whole, "day", "date")+p.lines(of)+" GROUP BY 1, 2, 3", p, func(t *texted) error {
-		point, quantity, bin, n := c.at(t.number(-1)), t.text(), t.number(0), t.number(0)
+	return a.each("SELECT "+ms("day::timestamptz")+", quantity, bin, sum(flows)::bigint FROM longhaul.bins WHERE true"+
+		p.units(whole, "day", "date")+p.lines(of)+" GROUP BY day, quantity, bin", p, func(t *texted) error {
+		point, quantity, bin, n := c.at(c.stepOf(t.moment())), t.text(), t.number(0), t.number(0)
 		switch {
 		case point == nil:
 		case quantity[0] == timeS:

@@ -58,6 +58,7 @@ CREATE TABLE longhaul.flows_other PARTITION OF longhaul.flows DEFAULT;
 
 CREATE INDEX flows_seq ON longhaul.flows (seq);
 CREATE INDEX flows_name ON longhaul.flows (name) WHERE name IS NOT NULL;
+CREATE INDEX flows_client ON longhaul.flows (client, ended);
 CREATE INDEX flows_ended ON longhaul.flows USING brin (ended);
 
 -- How far each epoch is. It changes together with the rows, so none comes twice.

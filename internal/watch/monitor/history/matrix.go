@@ -10,7 +10,7 @@ import (
 )
 
 // Matrix is of the records of a period that are kept: a line for each relay and peer.
-func (r *Reader) Matrix(ctx context.Context, p Period) (Matrix, error) {
+func (r *Reader) Matrix(ctx context.Context, p Period, _ int) (Matrix, error) {
 	m := Matrix{Period: p, Lines: []MatrixLine{}, QuantileError: RecordsError}
 	err := r.look(ctx, func(v *view) error {
 		c := v.choice(p.Since, p.Until, Selection{}, "")

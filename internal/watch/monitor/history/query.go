@@ -237,7 +237,8 @@ type Source interface {
 	Summary(context.Context, Period, Selection) (Summary, error)
 	Compare(ctx context.Context, before, after Period, s Selection) (Comparison, error)
 	Series(context.Context, Period, Selection) (Chart, error)
-	Matrix(context.Context, Period) (Matrix, error)
+	// Matrix has quantiles of the first lines at least, of as many as most; 0: of all.
+	Matrix(ctx context.Context, p Period, most int) (Matrix, error)
 	Extent(context.Context) (Extent, error)
 	Close() error
 }
