@@ -36,7 +36,7 @@ func newHistorySchema(env *env) *cobra.Command {
 the version of this longhaul. Tables that are as wanted stay as they are, so it
 may run at any time. Run it as the owner of the database; relays need a role
 that may only add records (--writer), reports one that may only read (--reader).
-Both roles must exist. ClickHouse has rights of its own, and the URL of the sink:
+Both roles must exist. ClickHouse has rights of its own. Its URL is the sink's:
 https://ch:8443/?query=INSERT INTO flows FORMAT JSONEachRow.
 
 With --keep it drops the records of flows that ended longer ago, whole days at a
