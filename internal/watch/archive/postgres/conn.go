@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -35,11 +37,7 @@ const (
 )
 
 // connect makes a connection. Errors have remedies.
-func connect(ctx context.Context, t *archive.Target, s session) (*pgconn.PgConn, error) {
-	config, err := configOf(t, s)
-	if err != nil {
-		return nil, err
-	}
+func connect(ctx context.Context, t *archive.Target, config *pgconn.Config) (*pgconn.PgConn, error) {
 	conn, err := pgconn.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, explain(err, t)
@@ -80,6 +78,31 @@ func configOf(t *archive.Target, s session) (*pgconn.Config, error) {
 	}
 	config.MaxProtocolMessageBodyLen = maxMessage
 	return config, nil
+}
+
+// configOfUser is configOf for somebody at a shell: PGPASSWORD, PGPASSFILE and ~/.pgpass give the
+// password that no file of the target gives.
+func configOfUser(t archive.Target, s session) (*pgconn.Config, error) {
+	if t.PasswordFile != "" {
+		return configOf(&t, s)
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		t.To = withPassFile(t.To, cmp.Or(os.Getenv("PGPASSFILE"), filepath.Join(home, ".pgpass")))
+	}
+	config, err := configOf(&t, s)
+	if secret := os.Getenv("PGPASSWORD"); err == nil && secret != "" {
+		config.Password = secret
+	}
+	return config, err
+}
+
+// withPassFile names the file that libpq and psql take passwords from.
+func withPassFile(to, file string) string {
+	separator := "?"
+	if strings.Contains(to, "?") {
+		separator = "&"
+	}
+	return to + separator + "passfile=" + url.QueryEscape(file)
 }
 
 // complete is a target's URL with everything that pgconn would take from somewhere else: from the
