@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/watch/archive"
+	"longhaul/internal/watch/archive/jsonrows"
 	"longhaul/internal/watch/archive/postgres"
 	"longhaul/internal/words/display"
 	"longhaul/internal/words/flagvalue"
@@ -34,7 +36,8 @@ func newHistorySchema(env *env) *cobra.Command {
 the version of this longhaul. Tables that are as wanted stay as they are, so it
 may run at any time. Run it as the owner of the database; relays need a role
 that may only add records (--writer), reports one that may only read (--reader).
-Both roles must exist.
+Both roles must exist. ClickHouse has rights of its own, and the URL of the sink:
+https://ch:8443/?query=INSERT INTO flows FORMAT JSONEachRow.
 
 With --keep it drops the records of flows that ended longer ago, whole days at a
 time; run it each day. --keep-sums does so for the sums by hour and day. Without
@@ -63,7 +66,7 @@ them everything stays.`,
 			return usageError(err)
 		}
 		target.PasswordFile = passwordFile
-		if show && (asJSON || o.Keep != 0 || o.KeepSums != 0) {
+		if show && (asJSON || o.KeepSums != 0 || o.Keep != 0 && target.Kind == archive.Postgres) {
 			return usageError(remedy.New(errors.New("--print stands alone, or with --writer and --reader"), "leave out --json, --keep and --keep-sums"))
 		}
 		ctx, stop := untilSignal(env.ctx)
@@ -71,10 +74,33 @@ them everything stays.`,
 		switch target.Kind {
 		case archive.Postgres:
 			return postgresSchema(ctx, env, target, o, show, asJSON)
+		case archive.JSONRows:
+			if o.Writer != "" || o.Reader != "" || o.KeepSums != 0 {
+				return usageError(remedy.New(errors.New("--writer, --reader and --keep-sums are for PostgreSQL"), "give rights in ClickHouse with GRANT"))
+			}
+			return clickHouseSchema(ctx, env, target, jsonrows.SchemaOptions{Keep: o.Keep, Print: show}, asJSON)
 		}
 		return usageError(remedy.New(fmt.Errorf("there are no tables at %s", to), "name a database: --to postgres://owner@db.example.net/longhaul"))
 	}
 	return cmd
+}
+
+func clickHouseSchema(ctx context.Context, env *env, t archive.Target, o jsonrows.SchemaOptions, asJSON bool) error {
+	statements, err := jsonrows.Schema(ctx, t, o)
+	if err != nil {
+		return err
+	}
+	switch {
+	case asJSON:
+		return display.WriteJSON(env.stdout, map[string]any{"statements": statements})
+	case o.Print:
+		for _, one := range statements {
+			fmt.Fprintf(env.stdout, "%s;\n", strings.TrimRight(one, ";\n "))
+		}
+	default:
+		fmt.Fprintf(env.stdout, "the tables are as wanted, after %s\n", display.Plural(len(statements), "statement"))
+	}
+	return nil
 }
 
 func postgresSchema(ctx context.Context, env *env, t archive.Target, o postgres.SchemaOptions, show, asJSON bool) error {

@@ -30,13 +30,13 @@ func TestNegotiation(t *testing.T) {
 	for accept, want := range map[string]string{
 		"": textType, "*/*": textType, "text/html, */*;q=0.1": textType, "application/json": textType, "nonsense;;": textType, "a/b;q=x": textType,
 		"text/plain;version=0.0.4": textType, acceptNative: protobufType, acceptOpen: openMetricsType, acceptNewer: protobufType,
-		"application/openmetrics-text":                                                                  openMetricsType,
-		"application/openmetrics-text; version=2.0.0":                                                   textType,
-		"application/vnd.google.protobuf":                                                               textType,
-		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text":         textType,
-		"application/openmetrics-text;q=0":                                                              textType,
-		"application/openmetrics-text;q=0.4, text/plain;q=0.5":                                          textType,
-		"APPLICATION/OpenMetrics-Text; Version=1.0.0; charset=utf-8":                                    openMetricsType,
+		"application/openmetrics-text":                                                                   openMetricsType,
+		"application/openmetrics-text; version=2.0.0":                                                    textType,
+		"application/vnd.google.protobuf":                                                                textType,
+		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text":          textType,
+		"application/openmetrics-text;q=0":                                                               textType,
+		"application/openmetrics-text;q=0.4, text/plain;q=0.5":                                           textType,
+		"APPLICATION/OpenMetrics-Text; Version=1.0.0; charset=utf-8":                                     openMetricsType,
 		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=1": protobufType,
 	} {
 		if _, kind := scrape(t, handlerOf(everything()), accept); !strings.HasPrefix(kind, want+"; ") {
