@@ -36,7 +36,7 @@ func newHistorySchema(env *env) *cobra.Command {
 the version of this longhaul. Tables that are as wanted stay as they are, so it
 may run at any time. Run it as the owner of the database; relays need a role
 that may only add records (--writer), reports one that may only read (--reader).
-Both roles must exist. ClickHouse has rights of its own, and the URL of the sink:
+Both roles must exist. ClickHouse has rights of its own. Its URL is the sink's:
 https://ch:8443/?query=INSERT INTO flows FORMAT JSONEachRow.
 
 With --keep it drops the records of flows that ended longer ago, whole days at a
@@ -49,7 +49,7 @@ them everything stays.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&to, "to", "", "`URL` of the database, without a password: postgres://USER@HOST/DATABASE")
-	flags.StringVar(&passwordFile, "password-file", "", "`FILE` with the password of the user in the URL")
+	flags.StringVar(&passwordFile, "password-file", "", "`FILE` with the password of the user in the URL (PGPASSWORD, or ~/.pgpass)")
 	flags.StringVar(&o.Writer, "writer", "", "let the `ROLE` add records")
 	flags.StringVar(&o.Reader, "reader", "", "let the `ROLE` read everything")
 	flagvalue.AddDuration(flags, &o.Keep, "keep", "drop records of flows that ended longer ago, such as 400d (0: keep all)")

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -35,11 +37,7 @@ const (
 )
 
 // connect makes a connection. Errors have remedies.
-func connect(ctx context.Context, t *archive.Target, s session) (*pgconn.PgConn, error) {
-	config, err := configOf(t, s)
-	if err != nil {
-		return nil, err
-	}
+func connect(ctx context.Context, t *archive.Target, config *pgconn.Config) (*pgconn.PgConn, error) {
 	conn, err := pgconn.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, explain(err, t)
@@ -73,11 +71,38 @@ func configOf(t *archive.Target, s session) (*pgconn.Config, error) {
 		}
 		return nil, remedy.New(fmt.Errorf("cannot use %s: %w", t.To, err), "correct the sink's URL or its files")
 	}
-	if config.Password, err = passwordOf(t); err != nil {
-		return nil, err
+	if t.PasswordFile != "" {
+		if config.Password, err = passwordOf(t); err != nil {
+			return nil, err
+		}
 	}
 	config.MaxProtocolMessageBodyLen = maxMessage
 	return config, nil
+}
+
+// configOfUser is configOf for somebody at a shell: PGPASSWORD, PGPASSFILE and ~/.pgpass give the
+// password that no file of the target gives.
+func configOfUser(t archive.Target, s session) (*pgconn.Config, error) {
+	if t.PasswordFile != "" {
+		return configOf(&t, s)
+	}
+	if home, err := os.UserHomeDir(); err == nil {
+		t.To = withPassFile(t.To, cmp.Or(os.Getenv("PGPASSFILE"), filepath.Join(home, ".pgpass")))
+	}
+	config, err := configOf(&t, s)
+	if secret := os.Getenv("PGPASSWORD"); err == nil && secret != "" {
+		config.Password = secret
+	}
+	return config, err
+}
+
+// withPassFile names the file that libpq and psql take passwords from.
+func withPassFile(to, file string) string {
+	separator := "?"
+	if strings.Contains(to, "?") {
+		separator = "&"
+	}
+	return to + separator + "passfile=" + url.QueryEscape(file)
 }
 
 // complete is a target's URL with everything that pgconn would take from somewhere else: from the
@@ -160,9 +185,6 @@ func onThisHost(hosts string) bool {
 
 // passwordOf reads a target's password.
 func passwordOf(t *archive.Target) (string, error) {
-	if t.PasswordFile == "" {
-		return "", nil
-	}
 	f, err := os.Open(t.PasswordFile)
 	if err != nil {
 		return "", remedy.New(fmt.Errorf("cannot read the sink's password: %w", err), "make the file, readable for longhaul's user alone")

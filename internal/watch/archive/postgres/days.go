@@ -14,22 +14,27 @@ import (
 const (
 	daysBack  = 400
 	daysAhead = 2
+	// askAgain is after a day whose table could not be made for locks, as those of pg_dump.
+	askAgain = time.Hour
 )
 
 // days are those that a sink need not ask for again.
 type days struct {
 	today int64 // Unix, in days
 	asked map[int64]bool
+	again time.Time // when to ask for all again; zero: tomorrow
 }
 
 // dateOf is a day as PostgreSQL reads it.
 func dateOf(day int64) string { return time.Unix(day*86400, 0).UTC().Format(time.DateOnly) }
 
 // make makes the tables of days of which there are rows, and that of tomorrow, so that nobody waits
-// for it at midnight. It is outside of any transaction: what it locks, it locks for a moment.
+// for it at midnight. It is outside of any transaction: what it locks, it locks for a moment. While
+// others have locks for long, rows go to flows_other, and to their day once that is made.
 func (d *days) make(ctx context.Context, conn *pgconn.PgConn, rows []archive.Row, now time.Time) error {
-	if today := floor(now.Unix(), 86400); d.asked == nil || d.today != today {
-		*d = days{today, map[int64]bool{}}
+	today := floor(now.Unix(), 86400)
+	if d.asked == nil || d.today != today || !d.again.IsZero() && now.After(d.again) {
+		*d = days{today: today, asked: map[int64]bool{}}
 	}
 	tomorrow := d.today + 1
 	needed := map[int64]bool{}
@@ -61,8 +66,11 @@ func (d *days) make(ctx context.Context, conn *pgconn.PgConn, rows []archive.Row
 			return err
 		}
 		made := conn.ExecParams(ctx, "SELECT longhaul.make_day($1::date)", [][]byte{[]byte(dateOf(v[0]))}, nil, nil, nil).Read()
-		// That of tomorrow is asked for again when rows of the day come.
-		if made.Err != nil && (needed[v[0]] || conn.IsClosed()) {
+		switch {
+		case made.Err == nil:
+		case sqlState(made.Err) == "55P03" && !conn.IsClosed():
+			d.again = now.Add(askAgain)
+		default:
 			return made.Err
 		}
 	}

@@ -127,12 +127,17 @@ const leastKeep = 24 * time.Hour
 
 // MakeSchema makes the tables, or brings them to the version of this program; then it gives rights
 // and drops what is older than wanted. Tables that are as wanted stay as they are. One runs at a time.
+// Without a file the password is that of the user, as for psql.
 func MakeSchema(ctx context.Context, t archive.Target, o SchemaOptions) (Changes, error) {
 	c := Changes{To: t.To, Granted: []string{}, DroppedDays: []string{}}
 	if err := o.Check(); err != nil {
 		return c, err
 	}
-	conn, err := connect(ctx, &t, writing)
+	config, err := configOfUser(t, writing)
+	if err != nil {
+		return c, err
+	}
+	conn, err := connect(ctx, &t, config)
 	if err != nil {
 		return c, err
 	}
@@ -284,7 +289,7 @@ func dropDay(ctx context.Context, conn *pgconn.PgConn, table string) error {
 		if state := sqlState(err); try == 10 || state != "55P03" && state != "40P01" {
 			return err
 		}
-		if _, err := run(ctx, conn, "ROLLBACK"); err != nil {
+		if _, err := run(ctx, conn, "ROLLBACK; SELECT pg_sleep(1)"); err != nil { // others go on
 			return err
 		}
 	}

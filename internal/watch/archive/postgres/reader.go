@@ -1,13 +1,10 @@
 package postgres
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -86,20 +83,10 @@ func (r *Reader) Close() error {
 
 // config is that of a connection, with the password of its user where that is wanted.
 func (r *Reader) config() (*pgconn.Config, error) {
-	t := r.target
-	if r.options.OfUser && t.PasswordFile == "" {
-		if home, err := os.UserHomeDir(); err == nil {
-			t.To = withPassFile(t.To, cmp.Or(os.Getenv("PGPASSFILE"), filepath.Join(home, ".pgpass")))
-		}
+	if r.options.OfUser {
+		return configOfUser(r.target, reading)
 	}
-	config, err := configOf(&t, reading)
-	if err != nil {
-		return nil, err
-	}
-	if secret := os.Getenv("PGPASSWORD"); r.options.OfUser && t.PasswordFile == "" && secret != "" {
-		config.Password = secret
-	}
-	return config, nil
+	return configOf(&r.target, reading)
 }
 
 // asking is a transaction that sees the database as it is at one moment.
@@ -369,13 +356,4 @@ func (r *Reader) Get(ctx context.Context, id int64) (monitor.Record, error) {
 		return err
 	})
 	return found, err
-}
-
-// withPassFile names the file that libpq and psql take passwords from.
-func withPassFile(to, file string) string {
-	separator := "?"
-	if bytes.ContainsRune([]byte(to), '?') {
-		separator = "&"
-	}
-	return to + separator + "passfile=" + file
 }

@@ -113,7 +113,9 @@ CREATE TABLE longhaul.bins (
 
 -- The table of a day (UTC). A writer calls it before the first row of the day comes; it is the one
 -- thing that a writer may change of the schema. False: the day is far off, and flows_other has its
--- rows. Attaching locks flows against other changes of the schema alone, so rows go on coming.
+-- rows. Attaching locks flows against other changes of the schema alone, so rows go on coming, and
+-- flows_other for a moment against everybody. Where somebody reads that for long, it fails with
+-- lock_not_available, and is to be called again later.
 CREATE FUNCTION longhaul.make_day(day date) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 DECLARE
@@ -132,6 +134,7 @@ BEGIN
 	IF to_regclass('longhaul.' || made) IS NOT NULL THEN
 		RETURN true;
 	END IF;
+	PERFORM set_config('lock_timeout', '1s', true); -- who reads flows waits behind this
 	LOCK TABLE longhaul.flows_other IN ACCESS EXCLUSIVE MODE;
 	EXECUTE format('CREATE TABLE longhaul.%I (LIKE longhaul.flows INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', made);
 	-- Rows that came while the day was far off.

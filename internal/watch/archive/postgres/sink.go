@@ -56,7 +56,11 @@ func (s *sink) Deliver(ctx context.Context, rows []archive.Row) error {
 
 func (s *sink) deliver(ctx context.Context, rows []archive.Row) error {
 	if s.conn == nil {
-		conn, err := connect(ctx, &s.target, writing)
+		config, err := configOf(&s.target, writing)
+		if err != nil {
+			return err
+		}
+		conn, err := connect(ctx, &s.target, config)
 		if err != nil {
 			return err
 		}

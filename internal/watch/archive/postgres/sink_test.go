@@ -267,8 +267,8 @@ func TestKillsLoseNothing(t *testing.T) {
 			}
 			sink.Close()
 			if err != nil {
-				failed.Add(1)
 				gate.RLock() // until it is there again
+				failed.Add(1)
 				gate.RUnlock()
 			}
 		}
@@ -347,4 +347,62 @@ func TestEnvironmentIsIgnored(t *testing.T) {
 	}
 	s.Check("here", "SELECT application_name, usename FROM pg_stat_activity WHERE datname = 'here' AND pid <> pg_backend_pid()", "[[longhaul here]]")
 	checkSums(t, s, "here", 10)
+}
+
+// A day that somebody reads goes when that ends, and relays ship meanwhile.
+func TestDaysAreDroppedBesideReaders(t *testing.T) {
+	s := pgtest.Shared(t)
+	to := database(t, s, "drops")
+	ctx := context.Background()
+	old := newSpool(1, 10, func() time.Time { return time.Now().AddDate(0, 0, -100) })
+	nettest.Must(t, opened(t, to).Deliver(ctx, old.rows))
+	config, err := configOf(&to, reading)
+	nettest.Must(t, err)
+	reader, err := connect(ctx, &to, config)
+	nettest.Must(t, err)
+	defer closeNow(reader)
+	if _, err := run(ctx, reader, "BEGIN; SELECT count(*) FROM longhaul.flows"); err != nil {
+		t.Fatal(err)
+	}
+	var changes Changes
+	dropped := make(chan error)
+	go func() {
+		c, err := MakeSchema(ctx, to, SchemaOptions{Keep: 30 * 24 * time.Hour})
+		changes = c
+		dropped <- err
+	}()
+	for s.Exec("drops", "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'")[0][0] == "0" {
+		<-time.After(10 * time.Millisecond)
+	}
+	nettest.Must(t, opened(t, to).Deliver(ctx, newSpool(2, 10, time.Now).rows))
+	s.Check("drops", "SELECT count(*) FROM longhaul.flows_other", "[[10]]")
+	if _, err := run(ctx, reader, "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Must(t, <-dropped)
+	if len(changes.DroppedDays) != 1 {
+		t.Errorf("%+v", changes)
+	}
+	nettest.Must(t, opened(t, to).Deliver(ctx, newSpool(3, 10, time.Now).rows)) // makes the day, for the other one's rows as well
+	s.Check("drops", "SELECT relay, count(*) FROM longhaul.flows GROUP BY 1 ORDER BY 1", "[[relay-2.example.net 10] [relay-3.example.net 10]]")
+	s.Check("drops", "SELECT count(*) FROM longhaul.flows_other", "[[0]]")
+}
+
+// A sink remembers a bounded number of lines, and adds to the right ones after it has forgotten them.
+func TestLinesAreBounded(t *testing.T) {
+	s := pgtest.Shared(t)
+	to := database(t, s, "lines")
+	opened := opened(t, to)
+	const records = maxLines + 1000
+	spool := newSpool(1, records, time.Now)
+	for i := range spool.rows {
+		spool.rows[i].Tunnel = fmt.Sprint("tunnel-", i%(records-500))
+	}
+	for from := 0; from < records; from += 1000 {
+		nettest.Must(t, opened.Deliver(context.Background(), spool.rows[from:min(from+1000, records)]))
+		if n := len(opened.(*sink).lines); n > maxLines {
+			t.Fatalf("%d lines are remembered", n)
+		}
+	}
+	checkSums(t, s, "lines", records)
 }

@@ -52,7 +52,7 @@ func explainServer(e *pgconn.PgError, t *archive.Target) error {
 	switch e.Code {
 	case "28P01":
 		if t.PasswordFile == "" {
-			return say("put the password into a file and name it: password_file", "the database asks for a password")
+			return say("put the password into a file and name it: password_file, or --password-file", "the database asks for a password")
 		}
 		return say("correct it in "+t.PasswordFile, "the database refuses the password")
 	case "28000":
@@ -128,19 +128,12 @@ func explainNetwork(err error, t *archive.Target) error {
 // innermost is the text of the first cause of an error, on one line.
 func innermost(err error) string {
 	for {
-		switch inner := err.(type) {
-		case interface{ Unwrap() error }:
-			if inner.Unwrap() == nil {
-				return printable.String(err.Error())
-			}
-			err = inner.Unwrap()
-		case interface{ Unwrap() []error }:
-			all := inner.Unwrap()
-			if len(all) == 0 {
-				return printable.String(err.Error())
-			}
-			err = all[len(all)-1]
-		default:
+		var several interface{ Unwrap() []error }
+		if inner := errors.Unwrap(err); inner != nil {
+			err = inner
+		} else if errors.As(err, &several) && len(several.Unwrap()) > 0 {
+			err = several.Unwrap()[len(several.Unwrap())-1]
+		} else {
 			return printable.String(err.Error())
 		}
 	}

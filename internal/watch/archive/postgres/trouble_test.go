@@ -188,6 +188,15 @@ func TestTLSAndPasswords(t *testing.T) {
 	}
 	file("password", "right one\n") // it is read for each connection
 	nettest.Must(t, sink.Deliver(context.Background(), newSpool(1, 10, recent(1)).rows))
+	// Who asks at a shell may have it where psql takes it from; a relay takes it from its file alone.
+	for name, value := range map[string]string{"PGPASSWORD": "right one", "PGPASSFILE": file("pgpass", "127.0.0.1:*:*:secure:right one\n")} {
+		t.Setenv(name, value)
+		refuses(t, target(t, plain), "the database asks for a password", "password_file")
+		if _, err := MakeSchema(context.Background(), target(t, plain), SchemaOptions{}); err != nil {
+			t.Errorf("with %s: %s", name, remedy.Line(err))
+		}
+		os.Unsetenv(name)
+	}
 	to.To = plain + "?sslmode=require"
 	refuses(t, to, "has no TLS", "ssl = on")
 

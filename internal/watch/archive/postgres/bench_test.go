@@ -1,0 +1,61 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"longhaul/internal/watch/archive"
+	"longhaul/internal/watch/archive/postgres/pgtest"
+	"longhaul/test/nettest"
+)
+
+// BenchmarkDeliver writes records of one relay and of 50, in batches as the shippers have them when much waits,
+// with all indexes and sums. CPU time is that of the shipping side alone.
+func BenchmarkDeliver(b *testing.B) {
+	s := pgtest.Shared(b)
+	s.Exec("postgres", "ALTER SYSTEM SET max_wal_size = '4GB'; ")
+	s.Exec("postgres", "SELECT pg_reload_conf()")
+	for _, relays := range []int{1, 50} {
+		for _, batch := range []int{40, 5000} {
+			b.Run(fmt.Sprintf("relays=%d/batch=%d", relays, batch), func(b *testing.B) {
+				name := fmt.Sprintf("deliver%d_%d_%d", relays, batch, b.N)
+				to := database(b, s, name)
+				defer s.Exec("postgres", "DROP DATABASE "+name+" WITH (FORCE)")
+				parts := make([][]archive.Row, relays)
+				sinks := make([]archive.Sink, relays)
+				for i := range parts {
+					parts[i] = newSpool(uint64(i), (b.N+relays-1)/relays, time.Now).rows
+					sinks[i] = opened(b, to)
+				}
+				before := cpuTime(b)
+				b.ResetTimer()
+				var wg sync.WaitGroup
+				for i := range parts {
+					wg.Go(func() {
+						for rows := parts[i]; len(rows) > 0; rows = rows[min(batch, len(rows)):] {
+							if err := sinks[i].Deliver(context.Background(), rows[:min(batch, len(rows))]); err != nil {
+								b.Error(err)
+								return
+							}
+						}
+					})
+				}
+				wg.Wait()
+				b.StopTimer()
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+				b.ReportMetric(float64((cpuTime(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/row")
+			})
+		}
+	}
+}
+
+func cpuTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	nettest.Must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
