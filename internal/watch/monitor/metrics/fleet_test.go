@@ -39,8 +39,10 @@ func fleet(t *testing.T) (h http.Handler, truth []float64) {
 	for i := range relays {
 		var records []monitor.Record
 		m := monitor.New(monitor.Options{
-			Sample:    func(func(*flow.Sample)) error { return nil },
-			Overview:  func() monitor.Overview { return monitor.Overview{Tunnels: []monitor.Tunnel{{Tunnel: flow.Tunnel{Name: "to-b"}}}} },
+			Sample: func(func(*flow.Sample)) error { return nil },
+			Overview: func() monitor.Overview {
+				return monitor.Overview{Tunnels: []monitor.Tunnel{{Tunnel: flow.Tunnel{Name: "to-b"}}}}
+			},
 			OnRecords: func(all []monitor.Record) { records = append(records, all...) },
 		})
 		var ended []monitor.Record
