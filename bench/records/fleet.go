@@ -45,6 +45,7 @@ type relay struct {
 	ships *ship.Shippers
 	maker *synthetic.Maker
 	name  string
+	made  int64 // records
 }
 
 func relayName(i int) string          { return fmt.Sprintf("relay-%02d.example.net", i) }
@@ -72,7 +73,7 @@ func runFleet() int {
 		site := fmt.Sprintf("site-%02d", n/2)
 		ships := ship.New(store, ship.Options{Relay: relayName(n), Site: site, Open: sinks.Open, Log: log})
 		ships.Set([]archive.Target{o.To})
-		all = append(all, &relay{store, ships, synthetic.NewMaker(uint64(os.Getpid()*100 + i)), relayName(n)})
+		all = append(all, &relay{store: store, ships: ships, maker: synthetic.NewMaker(uint64(os.Getpid()*100 + i)), name: relayName(n)})
 	}
 	out := json.NewEncoder(os.Stdout)
 	tick := time.NewTicker(time.Second / ticks)
@@ -90,7 +91,7 @@ func runFleet() int {
 		if n%ticks == 0 {
 			now := reportOf(all)
 			_ = out.Encode(now) // the reader may have gone
-			if ctx.Err() != nil && now.Waiting == 0 {
+			if ctx.Err() != nil && allShipped(all, o.To.Label()) {
 				break
 			}
 		}
@@ -113,6 +114,30 @@ func (r *relay) make(n int) {
 		records[i].Relay = r.name
 	}
 	r.store.Add(records)
+	r.made += int64(len(records))
+}
+
+// allShipped reports whether each record is in its relay's file, and the sink's cursor in the file behind it.
+func allShipped(all []*relay, sink string) bool {
+	for _, r := range all {
+		if state := r.store.State(); state.Written+state.Dropped < r.made {
+			return false
+		}
+		file, err := history.OpenReader(r.store.Path())
+		if err != nil {
+			return false
+		}
+		c, err := file.Cursor(context.Background(), sink)
+		var left history.Spool
+		if err == nil {
+			left, err = file.Spool(context.Background(), c.Last, 0)
+		}
+		file.Close()
+		if err != nil || left.Lacking > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func reportOf(all []*relay) report {
