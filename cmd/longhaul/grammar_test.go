@@ -59,7 +59,7 @@ var flagTable = []flagRow{
 	{"address", "HOST:PORT", optional}, {"srv", "SERVICE", optional}, {"dns", "ADDRESS", usual}, {"allow", "PREFIX", usual}, {"proxy-in", "PREFIX", optional},
 	{"port", "PORT", optional}, {"test-port", "PORT", usual}, {"pid", "PID", optional}, {"dev", "DEVICE", optional},
 	{"name", "NAME", optional}, {"control-socket", "FILE", usual}, {"socket", "FILE", usual},
-	{"flow", "NAME", optional}, {"unique-id", "TEXT", optional}, {"tunnel", "NAME", optional}, {"as", "NAME", optional}, {"pair", "NAME", optional}, {"pair-from", "NAME", optional}, {"path", "NAME", usual},
+	{"flow", "NAME", optional}, {"unique-id", "TEXT", optional}, {"tunnel", "NAME", optional}, {"site", "NAME", optional}, {"db", "URL", optional}, {"as", "NAME", optional}, {"pair", "NAME", optional}, {"pair-from", "NAME", optional}, {"path", "NAME", usual},
 	{"writer", "ROLE", optional}, {"reader", "ROLE", optional},
 
 	// Lengths of time, by role, and points in time.
@@ -109,7 +109,7 @@ var flagTable = []flagRow{
 	{"apply", "", usual}, {"print", "", usual}, {"check", "", usual}, {"yaml", "", usual}, {"undo", "", usual}, {"test", "", usual}, {"intercept", "", usual}, {"receive", "", usual}, {"no-probe", "", usual},
 	{"both", "", usual}, {"missing", "", usual}, {"in-turn", "", usual}, {"serve", " ADDRESS:PORT", optional}, {"no-delay", "", usual}, {"csv", "", usual},
 	{"default", "", usual}, {"lock", "", usual}, {"quickack", "", usual}, {"watch", "", usual},
-	{"clamp-to-pmtu", "", usual}, {"clamp-to-route", "", usual}, {"once", "", usual}, {"relay", "", usual},
+	{"clamp-to-pmtu", "", usual}, {"clamp-to-route", "", usual}, {"once", "", usual}, {"relay", " NAME", optional},
 	{"now", "", usual}, {"all", "", usual}, {"purge", "", usual}, {"keep-config", "", usual}, {"classic", "", usual}, {"quick", "", usual},
 }
 

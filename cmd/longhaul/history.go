@@ -69,7 +69,7 @@ func (s *historySelection) addSelection(flags *pflag.FlagSet) {
 	flags.StringVar(&s.of.Tunnel, "tunnel", "", "flows of the tunnel `NAME`")
 	flags.StringVar(&s.of.Relay, "relay", "", "records of the relay `NAME`, as the lists of a database show it")
 	flags.StringVar(&s.of.Site, "site", "", "flows from or to the site `NAME`, or the peer; a file has the peers' alone")
-	flags.StringVar(&s.client, "client", "", "flows of clients at `ADDR` or in a prefix such as 10.1.2.0/24")
+	flags.StringVar(&s.client, "client", "", "flows of clients at `ADDRESS`, or in a prefix such as 10.1.2.0/24")
 }
 
 // selection reads the flags of addSelection.
@@ -307,7 +307,7 @@ slowest and retransmitted leave out flows that moved less than 1 MiB.`,
 		Example: `  longhaul history --since 24h --sort slowest
   longhaul history --tunnel to-site-b --cause loss --since 2026-11-20
   longhaul history compare --at 2026-11-20T14:30 --tunnel to-site-b
-  longhaul history --db postgres://reader@db.example.net/longhaul --client 10.1.2.3
+  longhaul history --db postgres://reader@db/longhaul --client 10.1.2.3
   longhaul history show 4711`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {

@@ -37,8 +37,8 @@ It takes the ID that longhaul history lists, or the name that the flow has in
 the logs, the status and the history of every relay that carried it: 32
 hexadecimal digits, with hyphens or without. A relay has several records of a
 name if the flow passed several of its tunnels; show prints all, the first one
-first. With --db they are those of all relays of the flow's way. --unique-id finds the flow that a proxy, such as HAProxy, gave an
-identifier.`,
+first. With --db they are those of all relays of the flow's way. --unique-id
+finds the flow that a proxy, such as HAProxy, gave an identifier.`,
 		Example: `  longhaul history show 4711
   longhaul history show 5f3a1c2e-9b7d-4e0f-8a6b-0c1d2e3f4a5b --json
   longhaul history show --unique-id C0000201:04D2_C6336402:1770_65A1_01:1F40`,

@@ -61,7 +61,7 @@ func withhold(item string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(p.Ready(ctx, about), s.Serve(ctx), p.Serving(ctx), s.Leave())
+	return errors.Join(p.Ready(ctx, about), s.Serve(ctx), p.Serving(ctx), s.Leave(ctx))
 }
 
 // upgradeWithout upgrades a relay, and withholds an item from its successor.

@@ -12,6 +12,8 @@
 //	      ◀────────── serving ──────── Serving
 //	stops accepting
 //	Leave ───────────  yours ────────▶   │
+//	                                   takes what the old process leaves
+//	      ◀─────────── end ─────────── Close
 //
 // Until "serving" the old process can continue unchanged. It does so when the
 // new one ends, stays silent too long, or cannot be started. All descriptors of

@@ -97,6 +97,9 @@ func follow(how string) error {
 		return err
 	}
 	fmt.Fprintln(os.Stderr, "alone now")
+	if how == "does not take over" {
+		hang()
+	}
 	p.Close()
 	for _, l := range listeners {
 		go func() {
@@ -212,8 +215,11 @@ func TestAnotherProcessTakesOver(t *testing.T) {
 			}
 			CloseAll(offered)
 			pid := s.PID()
-			if err := s.Leave(); err != nil {
+			if err := s.Leave(t.Context()); err != nil {
 				t.Fatal(err)
+			}
+			if written, err := os.ReadFile(log); string(written) != "alone now\n" {
+				t.Errorf("left before the new process has begun: the log has %q, %v", written, err)
 			}
 			if got := parentOf(t, pid); got != os.Getppid() {
 				t.Errorf("the process is a child of %d, want a sibling of this one, a child of %d", got, os.Getppid())
@@ -244,6 +250,31 @@ func TestAnotherProcessTakesOver(t *testing.T) {
 			nettest.Eventually(t, patience, func() bool { return said.String() == "about to serve\n" },
 				func() string { return fmt.Sprintf("before it served it said %q", &said) })
 		})
+	}
+}
+
+// TestLeaveWaits holds that the old process waits for what the new one takes over at last, and not for ever.
+func TestLeaveWaits(t *testing.T) {
+	nettest.CheckLeaks(t)
+	p, log := program(t, "does not take over")
+	var said text
+	s, err := Start(t.Context(), p, Offer{State: []byte("{}")}, &said)
+	nettest.Must(t, err)
+	defer unix.Kill(s.PID(), unix.SIGKILL)
+	_, err = s.Ready(t.Context())
+	nettest.Must(t, err)
+	nettest.Must(t, s.Serve(t.Context()))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	left := make(chan error, 1)
+	go func() { left <- s.Leave(ctx) }()
+	nettest.Eventually(t, patience, func() bool {
+		written, _ := os.ReadFile(log)
+		return string(written) == "alone now\n"
+	}, func() string { return "the new process has not heard of it" })
+	tooLong := errors.New("too long")
+	cancel(tooLong)
+	if err := <-left; !errors.Is(err, tooLong) {
+		t.Errorf("it left a process that has not taken over: %v", err)
 	}
 }
 

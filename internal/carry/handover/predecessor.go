@@ -116,8 +116,8 @@ func (p *Predecessor) Serving(ctx context.Context) error {
 	return nil
 }
 
-// Close closes the channel and all offered descriptors. Log stays open: it may
-// be in use.
+// Close closes the channel, which the old process waits for before it ends, and all
+// offered descriptors. Log stays open: it may be in use.
 func (p *Predecessor) Close() {
 	if p == nil {
 		return

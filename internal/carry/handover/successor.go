@@ -114,9 +114,17 @@ func (s *Successor) Serve(ctx context.Context) error {
 	return nil
 }
 
-// Leave tells the process that it alone accepts now, and releases it.
-func (s *Successor) Leave() error {
+// Leave tells the process that it alone accepts now, waits until it has taken what this one leaves, or has
+// ended, and releases it.
+func (s *Successor) Leave(ctx context.Context) error {
+	lift := s.channel.within(ctx)
 	err := s.channel.send(message{Kind: kindYours})
+	if err == nil {
+		_, err = io.Copy(io.Discard, s.channel) // until it closes its end
+	}
+	if cause := lift(); err != nil {
+		err = errors.Join(cause, err)
+	}
 	_ = s.channel.Close()
 	_ = s.process.Release()
 	return err

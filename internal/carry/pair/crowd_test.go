@@ -7,8 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/sys/socket"
 	"longhaul/internal/words/units"
 	"longhaul/test/nettest"
 )
@@ -84,6 +88,73 @@ func TestAheadOfDeadLane(t *testing.T) {
 	s.path.deafen(preface.Lane)
 	s.roundTrip(c, "ahead")
 	release()
+	s.roundTrip(c, "after")
+}
+
+// hopOf is the connection that is a near flow's lane.
+func (s *stand) hopOf(f *pair.Flow) (of *hop) {
+	s.t.Helper()
+	f.Inspect(func(_, lane int, _ flow.Counters) {
+		at, err := unix.Getsockname(lane)
+		nettest.Must(s.t, err)
+		for _, h := range s.path.of(preface.Lane) {
+			if h.a.RemoteAddr().(*net.TCPAddr).Port == at.(*unix.SockaddrInet4).Port {
+				of = h
+			}
+		}
+	})
+	if of == nil {
+		s.t.Fatal("the flow has no lane\n" + s.dump())
+	}
+	return of
+}
+
+// TestDeadLaneFromPool holds that a flow goes on if the lane that it takes from the pool is dead: also if nothing
+// of it is on the way but its ATTACH, since its bytes went ahead.
+func TestDeadLaneFromPool(t *testing.T) {
+	t.Parallel()
+	needsDeaf(t)
+	s := newStand(t)
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "before")
+	s.awaitWarm(2)
+	used := s.hopOf(s.flow(0))
+	release := s.path.keep(preface.Lane) // none from now on
+	s.path.deafen(preface.Lane)
+	_, err := io.WriteString(c, "ahead")
+	nettest.Must(t, err)
+	nettest.Eventually(t, 30*time.Second, func() bool { return s.flow(0).Figures().Retained > 0 }, s.dump)
+	s.path.mu.Lock()
+	used.reset() // while bytes are on the way: the ATTACH of the next lane has to be answered before others
+	s.path.mu.Unlock()
+	got := make([]byte, len("ahead"))
+	if _, err := io.ReadFull(c, got); err != nil {
+		t.Fatalf("nothing goes ahead: %v: %s", err, s.dump())
+	}
+	s.roundTrip(c, "after")
+	release()
+	s.roundTrip(c, "at last")
+}
+
+// TestReleaseOfDeadLane holds that a flow goes on if the lane that it offers to give back is dead.
+func TestReleaseOfDeadLane(t *testing.T) {
+	t.Parallel()
+	needsDeaf(t)
+	s := newStand(t, func(_ *stand, o *pair.Options, _ *pair.LinkOptions) { o.ParkAfter = 3 * time.Second })
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "first")
+	s.awaitWarm(2)
+	s.roundTrip(c, "before") // it is not silent yet
+	s.path.keep(preface.Lane)
+	s.path.deafen(preface.Lane)
+	nettest.Eventually(t, 30*time.Second, func() (offered bool) {
+		s.flow(0).Inspect(func(_, lane int, _ flow.Counters) { offered = lane >= 0 && socket.Unacknowledged(lane) > 0 })
+		return offered
+	}, s.dump)
 	s.roundTrip(c, "after")
 }
 

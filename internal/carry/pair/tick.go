@@ -19,8 +19,8 @@ func (fw *flowWatch) look(now time.Time, w wait) (resuming bool) {
 	if f.phase == phaseOver {
 		return false
 	}
-	if !f.sf.Out.InFlight() && !f.sf.Out.EndInFlight() {
-		fw.ackedAt = stampOf(now)
+	if !f.sf.Out.InFlight() && !f.sf.Out.EndInFlight() && !f.lanes.attaching() && !f.near.releasing {
+		fw.ackedAt = stampOf(now) // nothing waits: neither bytes nor an ATTACH or a RELEASE
 	}
 	fw.watchLanes(now)
 	unanswered, ctl := fw.watchOpen(now), f.s.control()

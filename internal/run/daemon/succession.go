@@ -270,8 +270,11 @@ func (d *daemon) handOver(successor *handover.Successor) {
 	d.keeper.close() // the host is the successor's business
 	// Before the successor's first message: systemd listens to one process.
 	d.manager.passOn(successor.PID())
-	if err := successor.Leave(); err != nil {
-		d.log.Warn("cannot notify the new process of the handover's end", "error", err)
+	// Until the successor has set its rules of interception, new connections need what this process listens to.
+	ctx, cancel := context.WithTimeout(context.Background(), ServingPatience)
+	defer cancel()
+	if err := successor.Leave(ctx); err != nil {
+		d.log.Warn("the new process does not say that it has begun", "error", err)
 	}
 	d.control.leavePlace()
 }

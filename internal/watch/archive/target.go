@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strings"
 
 	"longhaul/internal/words/remedy"
 )
@@ -53,10 +54,15 @@ func ParseTarget(to string) (Target, error) {
 		return t, remedy.New(fmt.Errorf("unknown kind of sink %q", u.Scheme+"://"),
 			"use postgres://, https://, http://, ipfix:// or ipfix+udp://")
 	}
-	query := u.Query()
-	for _, secret := range []string{"password", "sslpassword", "token"} {
-		if query.Has(secret) {
-			return t, secretError()
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil { // the error would repeat what may be a secret
+		return t, remedy.New(errors.New("the query of the sink's URL cannot be read"), "write & between its parts, %3B for a semicolon")
+	}
+	for key := range query {
+		for _, secret := range []string{"password", "token", "api_key", "apikey", "secret"} {
+			if strings.Contains(strings.ToLower(key), secret) {
+				return t, secretError()
+			}
 		}
 	}
 	if _, has := u.User.Password(); has {
@@ -64,6 +70,14 @@ func ParseTarget(to string) (Target, error) {
 	}
 	if u.Hostname() == "" && !(t.Kind == Postgres && query.Get("host") != "") {
 		return t, remedy.New(errors.New("the sink's URL has no host"), "write it like "+u.Scheme+"://db.example.net/")
+	}
+	if t.Kind == Postgres {
+		switch socket := query.Get("host") != ""; {
+		case strings.Trim(u.Path, "/") == "" && !query.Has("dbname"):
+			return t, remedy.New(errors.New("the URL names no database"), "write it like postgres://relays@db.example.net/longhaul")
+		case u.User.Username() == "" && !query.Has("user") && !socket: // over a socket it is the system's user
+			return t, remedy.New(errors.New("the URL names no user"), "write it like postgres://relays@db.example.net/longhaul")
+		}
 	}
 	if t.Kind == IPFIX {
 		if u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.User != nil {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"longhaul/internal/watch/web"
@@ -60,7 +61,7 @@ func (c *client) ask(ctx context.Context, r *Relay) Answer {
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
-	connected := false
+	var connected atomic.Bool
 	transport := &http.Transport{
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
 		TLSClientConfig: &tls.Config{RootCAs: pool.value, MinVersion: tls.VersionTLS12},
@@ -68,7 +69,7 @@ func (c *client) ask(ctx context.Context, r *Relay) Answer {
 			d := net.Dialer{Resolver: c.resolver}
 			d.SetMultipathTCP(false)
 			conn, err := d.DialContext(ctx, "tcp", address)
-			connected = err == nil
+			connected.Store(err == nil)
 			return conn, err
 		},
 	}
@@ -84,7 +85,7 @@ func (c *client) ask(ctx context.Context, r *Relay) Answer {
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	resp, err := (&http.Client{Transport: transport, CheckRedirect: stay}).Do(req)
 	if err != nil {
-		return unanswered(ctx, r, connected, err)
+		return unanswered(ctx, r, connected.Load(), err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes+1))

@@ -3,6 +3,7 @@ package monitor
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -17,6 +18,7 @@ type Pair struct {
 	// or else of the latest.
 	flow.Session
 	Problems []flow.PairProblem // of sessions that are not up
+	Sent     int64              `json:"-"` // data of flows to the other relay, so far
 }
 
 // pairKey names a Pair.
@@ -29,6 +31,33 @@ type pairKey struct {
 type pairTrack struct {
 	last map[string]flow.Session // by number
 	gone flow.Session            // the totals of sessions that are no more
+}
+
+// peerBytes are those of a tunnel's flows that came over a peer, or went to it.
+type peerBytes struct{ up, down int64 }
+
+// movedOver counts bytes of a flow for its peer; of a flow that comes from one pair and goes on to another, for both.
+func (t *tunnelTrack) movedOver(peer string, up, down int64) {
+	if peer == "" || up+down == 0 {
+		return
+	}
+	if t.peers == nil {
+		t.peers = map[string]peerBytes{}
+	}
+	for one := range strings.SplitSeq(peer, " > ") {
+		b := t.peers[one]
+		t.peers[one] = peerBytes{b.up + up, b.down + down}
+	}
+}
+
+// movedOverPeer counts what a flow has moved since it was last called with a peer that is known.
+func (f *flowTrack) movedOverPeer(peer string, up, down int64) {
+	if peer == "" {
+		return
+	}
+	was := f.overPeer
+	f.overPeer = peerBytes{max(was.up, up), max(was.down, down)}
+	f.tunnel.movedOver(peer, f.overPeer.up-was.up, f.overPeer.down-was.down)
 }
 
 // pairs adds the sessions up, in the order of tunnels and peers. A pair without a
@@ -55,7 +84,14 @@ func (m *Monitor) pairs(p *flow.Pairs) []Pair {
 			t = &pairTrack{}
 			m.pairTracks[key] = t
 		}
-		all = append(all, t.update(now))
+		p := t.update(now)
+		if t := m.tunnels[key.tunnel]; t != nil {
+			b := t.peers[key.peer]
+			if p.Sent = b.up; key.end == flow.FarEnd {
+				p.Sent = b.down
+			}
+		}
+		all = append(all, p)
 	}
 	sorted.By(all, func(a, b Pair) int {
 		return cmp.Or(cmp.Compare(a.Tunnel, b.Tunnel), cmp.Compare(a.Peer, b.Peer), cmp.Compare(a.End, b.End))

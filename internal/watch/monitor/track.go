@@ -21,11 +21,12 @@ type flowTrack struct {
 
 	lanesAt time.Duration // of the lanes of flow
 
-	connected bool    // how long its target took is observed
-	moved     bool    // it moved data in the last interval, or data is unacknowledged
-	underWay  bool    // data waits for a peer
-	judged    bool    // there were two samples to compare
-	limits    *limits // nil: it has not moved data while judged
+	overPeer  peerBytes // what counts for the peer
+	connected bool      // how long its target took is observed
+	moved     bool      // it moved data in the last interval, or data is unacknowledged
+	underWay  bool      // data waits for a peer
+	judged    bool      // there were two samples to compare
+	limits    *limits   // nil: it has not moved data while judged
 }
 
 // limits is what has limited a flow.
@@ -77,6 +78,7 @@ func (m *Monitor) visit(s *flow.Sample, at time.Duration) {
 	flow.BytesUp, flow.BytesDown = s.BytesUp, s.BytesDown
 	flow.UpBps, flow.DownBps = bps(up, span), bps(down, span)
 	f.tunnel.moved(up, down)
+	f.movedOverPeer(flow.Peer, flow.BytesUp, flow.BytesDown)
 	f.series.add(m.opts.Interval, f.seen-f.born, at-f.born, up, down)
 	m.connected(f, s.Tunnel, s.Hop, s.Connect, s.Name)
 	for i := range f.legs {
@@ -299,6 +301,7 @@ func (m *Monitor) finish(r *Record) {
 	r.Start = f.flow.Start
 	up, down := max(0, r.BytesUp-f.flow.BytesUp), max(0, r.BytesDown-f.flow.BytesDown)
 	f.tunnel.moved(up, down)
+	f.movedOverPeer(r.Peer, r.BytesUp, r.BytesDown)
 	f.series.add(m.opts.Interval, f.seen-f.born, r.Elapsed.Duration(), up, down)
 	r.Goodput = f.series.view(r.Elapsed.Duration())
 	var sent [2]flow.Sent
@@ -330,6 +333,7 @@ func (m *Monitor) finish(r *Record) {
 func (m *Monitor) finishUnseen(r *Record) {
 	t := m.tunnel(r.Tunnel)
 	t.moved(max(0, r.BytesUp), max(0, r.BytesDown))
+	t.movedOver(r.Peer, max(0, r.BytesUp), max(0, r.BytesDown))
 	for i, leg := range [2]*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
 		sent := (&FlowLeg{}).count(leg.Sent())
 		t.sent(i, sent, false)

@@ -16,6 +16,7 @@ type tunnelTrack struct {
 	last     Tunnel // from the overview
 	here     bool   // in the latest overview
 	up, down int64  // of all its flows so far
+	peers    map[string]peerBytes
 	legs     [2]legTotals
 	goodput  distribution
 	duration distribution

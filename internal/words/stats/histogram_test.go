@@ -84,3 +84,32 @@ func BenchmarkHistogram(b *testing.B) {
 		h.Observe(float64(i%1000) + 0.5)
 	}
 }
+
+// The quantile of merged histograms is in the bucket that has that of all values, so it is within 4.4 % of it.
+func TestQuantilesOfMergedHistograms(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 8))
+	var merged Histogram
+	var all []float64
+	for i := range 50 {
+		var one Histogram
+		for range 200 {
+			v := math.Exp(random.NormFloat64() + float64(i)/10)
+			one.Observe(v)
+			all = append(all, v)
+		}
+		merged.Add(&one)
+	}
+	slices.Sort(all)
+	for _, q := range []float64{0.01, 0.5, 0.9, 0.99, 0.999} {
+		rank := uint64(math.Ceil(q * float64(len(all))))
+		want, seen := all[rank-1], merged.Zero
+		for i, n := range merged.Buckets {
+			if seen += n; seen >= rank {
+				if lo, hi := Bound(merged.First+i-1), Bound(merged.First+i); want <= lo*(1-1e-12) || want > hi*(1+1e-12) || hi/lo > 1.045 {
+					t.Errorf("quantile %v is from %v to %v, want %v", q, lo, hi, want)
+				}
+				break
+			}
+		}
+	}
+}

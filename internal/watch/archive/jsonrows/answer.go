@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -148,6 +149,7 @@ func (e *endpoint) line(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	if e.secret != "" {
 		line = strings.ReplaceAll(line, e.secret, "***")
+		line = strings.ReplaceAll(line, base64.StdEncoding.EncodeToString([]byte(e.user.Username()+":"+e.secret)), "***")
 	}
 	line = strings.TrimSuffix(printable.String(strings.TrimSpace(line)), ", e.what() = DB::Exception")
 	if len(line) > maxLine {

@@ -186,7 +186,7 @@ func (s *Sink) post(ctx context.Context, n int) error {
 		return err
 	}
 	defer response.Body.Close()
-	if s.bulk && response.StatusCode == http.StatusOK {
+	if s.bulk && response.StatusCode/100 == 2 {
 		return s.client.readBulk(response, n)
 	}
 	_, err = s.client.read(response)

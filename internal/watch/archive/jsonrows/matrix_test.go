@@ -261,12 +261,15 @@ func TestMatrixOfPresentClickHouse(t *testing.T) {
 // requireChDB returns a Python that has chdb. Without one it skips the test; with CI=true it fails it.
 func requireChDB(t *testing.T) string {
 	t.Helper()
-	python := nettest.RequireProgram(t, "python3", "python3")
+	python := os.Getenv("LONGHAUL_TEST_CHDB")
+	if python == "" {
+		python = nettest.RequireProgram(t, "python3", "python3")
+	}
 	if out, err := exec.Command(python, "-c", "import chdb").CombinedOutput(); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatalf("CI must be able to run this: needs Python's package chdb: %s", out)
 		}
-		t.Skip("needs Python's package chdb (pip install chdb, in a virtual environment whose python3 is the first of PATH)")
+		t.Skip("needs Python's package chdb: pip install chdb in a virtual environment, and LONGHAUL_TEST_CHDB=ITS/bin/python3")
 	}
 	return python
 }

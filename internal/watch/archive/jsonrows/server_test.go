@@ -58,7 +58,7 @@ const serverUsers = `<yandex>
 const password = "p+ss:word of a relay"
 
 // startClickHouse starts a server with its files in a directory of its own.
-func startClickHouse(t *testing.T, dir string) *clickhouse {
+func startClickHouse(t testing.TB, dir string) *clickhouse {
 	t.Helper()
 	program := nettest.RequireProgram(t, "clickhouse-server", "clickhouse-server")
 	c := &clickhouse{dir: dir, address: nettest.FreeAddress(t, "127.0.0.1"), program: program}
@@ -70,7 +70,7 @@ func startClickHouse(t *testing.T, dir string) *clickhouse {
 	return c
 }
 
-func (c *clickhouse) start(t *testing.T) {
+func (c *clickhouse) start(t testing.TB) {
 	t.Helper()
 	log, err := os.OpenFile(filepath.Join(c.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	nettest.Must(t, err)
@@ -97,7 +97,7 @@ func (c *clickhouse) kill() {
 }
 
 // ask has the server execute SQL, and returns the answer.
-func (c *clickhouse) ask(t *testing.T, sql string) string {
+func (c *clickhouse) ask(t testing.TB, sql string) string {
 	t.Helper()
 	response, err := http.Post("http://"+c.address+"/?wait_end_of_query=1", "text/plain", strings.NewReader(sql))
 	nettest.Must(t, err)
@@ -112,12 +112,12 @@ func (c *clickhouse) ask(t *testing.T, sql string) string {
 const insert = "?query=INSERT INTO flows FORMAT JSONEachRow"
 
 // to is the server as a target; part is what comes behind the address, and may begin with a user.
-func (c *clickhouse) to(t *testing.T, user, query string) archive.Target {
+func (c *clickhouse) to(t testing.TB, user, query string) archive.Target {
 	t.Helper()
 	return target(t, "http://"+user+c.address+"/"+query)
 }
 
-func target(t *testing.T, to string) archive.Target {
+func target(t testing.TB, to string) archive.Target {
 	t.Helper()
 	parsed, err := archive.ParseTarget(to)
 	nettest.Must(t, err)
@@ -125,14 +125,14 @@ func target(t *testing.T, to string) archive.Target {
 }
 
 // schema makes the tables.
-func (c *clickhouse) schema(t *testing.T) {
+func (c *clickhouse) schema(t testing.TB) {
 	t.Helper()
 	if _, err := Schema(t.Context(), c.to(t, "", insert), SchemaOptions{}); err != nil {
 		t.Fatal(remedy.Line(err))
 	}
 }
 
-func sinkOf(t *testing.T, to archive.Target) *Sink {
+func sinkOf(t testing.TB, to archive.Target) *Sink {
 	t.Helper()
 	s, err := Open(to)
 	if err != nil {
@@ -142,7 +142,7 @@ func sinkOf(t *testing.T, to archive.Target) *Sink {
 	return s
 }
 
-func secretFile(t *testing.T, text string) string {
+func secretFile(t testing.TB, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "password")
 	nettest.Must(t, os.WriteFile(path, []byte(text), 0o600))
@@ -271,4 +271,24 @@ func fill(path string) error {
 		return nil
 	}
 	return err
+}
+
+// BenchmarkDeliver measures what a record costs the process that ships, and how fast a server takes them.
+func BenchmarkDeliver(b *testing.B) {
+	c := startClickHouse(b, b.TempDir())
+	c.schema(b)
+	rows := rowsOf(1, 2000)
+	for _, plain := range []bool{false, true} {
+		b.Run(fmt.Sprintf("plain=%v", plain), func(b *testing.B) {
+			s := sinkOf(b, c.to(b, "", insert))
+			s.plain = plain
+			begun := cpuTime(b)
+			for b.Loop() {
+				nettest.Must(b, s.Deliver(b.Context(), rows))
+			}
+			n := float64(b.N * len(rows))
+			b.ReportMetric(float64(cpuTime(b)-begun)/n, "cpu-ns/record")
+			b.ReportMetric(n/b.Elapsed().Seconds(), "records/s")
+		})
+	}
 }

@@ -148,7 +148,7 @@ func complete(t *archive.Target, s session) (string, error) {
 		query.Set("sslkey", t.Key)
 	}
 	mode := "verify-full"
-	if onThisHost(hosts) {
+	if onThisHost(hosts) && t.CA == "" {
 		mode = "prefer"
 	}
 	usual("sslmode", mode)

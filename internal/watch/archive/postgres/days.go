@@ -16,6 +16,8 @@ const (
 	daysAhead = 2
 	// askAgain is after a day whose table could not be made for locks, as those of pg_dump.
 	askAgain = time.Hour
+	// dayPatience bounds the making of one, below the patience of who delivers; by PostgreSQL's units.
+	dayPatience = "10s"
 )
 
 // days are those that a sink need not ask for again.
@@ -65,13 +67,19 @@ func (d *days) make(ctx context.Context, conn *pgconn.PgConn, rows []archive.Row
 		if err != nil {
 			return err
 		}
-		made := conn.ExecParams(ctx, "SELECT longhaul.make_day($1::date)", [][]byte{[]byte(dateOf(v[0]))}, nil, nil, nil).Read()
-		switch {
-		case made.Err == nil:
-		case sqlState(made.Err) == "55P03" && !conn.IsClosed():
+		// A day whose rows are in flows_other already, of clocks that were off, may take longer than a
+		// delivery. More rows find room there meanwhile.
+		_, err = conn.Exec(ctx, "BEGIN; SELECT set_config('statement_timeout', '"+dayPatience+"', true); SELECT longhaul.make_day('"+
+			dateOf(v[0])+"'); COMMIT").ReadAll()
+		switch state := sqlState(err); {
+		case err == nil:
+		case (state == "55P03" || state == "57014") && !conn.IsClosed():
+			if _, err := conn.Exec(ctx, "ROLLBACK").ReadAll(); err != nil {
+				return err
+			}
 			d.again = now.Add(askAgain)
 		default:
-			return made.Err
+			return err
 		}
 	}
 	for _, day := range ask {

@@ -65,17 +65,17 @@ BEGIN
 		least(end_day::date, (SELECT max(day) FROM longhaul.bins) + 1) - interval '1 day', '1 day') AS day;
 	RETURN QUERY
 	WITH counts AS (
-		SELECT cell, quantity, bin, sum(n) AS n
+		SELECT cell, quantity, bin, sum(n) AS n -- as float8, which is exact and quick here
 		FROM (
 			SELECT cell, quantity, bin, n FROM (
-				SELECT line, quantity, bin, sum(flows) AS n FROM longhaul.bins
+				SELECT line, quantity, bin, sum(flows::double precision) AS n FROM longhaul.bins
 				WHERE most IS NULL AND day >= first_day::date AND day < end_day::date GROUP BY line, quantity, bin
 				UNION ALL
-				SELECT line, quantity, bin, flows FROM longhaul.bins WHERE most IS NOT NULL AND day = ANY (days) AND line = ANY (lines)
+				SELECT line, quantity, bin, flows::double precision FROM longhaul.bins WHERE most IS NOT NULL AND day = ANY (days) AND line = ANY (lines)
 			) AS b JOIN unnest(lines, cells) AS l (line, cell) USING (line)
 			UNION ALL
 			SELECT cell, quantity, longhaul.bin(CASE quantity WHEN 't' THEN elapsed_us / 1e6::double precision
-				ELSE (bytes_up + bytes_down) * 8e6::double precision / elapsed_us END), count(*)
+				ELSE (bytes_up + bytes_down) * 8e6::double precision / elapsed_us END), count(*)::double precision
 			FROM longhaul.flows AS f
 				JOIN unnest(a_from, a_to) WITH ORDINALITY AS c (relay_site, site, cell) ON c.relay_site = f.relay_site AND c.site = coalesce(f.site, f.peer, '')
 				CROSS JOIN (VALUES ('g'::"char"), ('t')) AS q (quantity)

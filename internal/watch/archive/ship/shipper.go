@@ -132,20 +132,26 @@ func (s *shipper) step(stop context.Context) (int, error) {
 		s.well()
 		return 0, nil
 	}
+	if stop.Err() != nil {
+		return 0, nil // a successor may ship already
+	}
+	begun := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), s.opts.patience)
 	defer cancel()
 	// The end of the shipping leaves a delivery some time: cut off, its rows would go again.
 	defer context.AfterFunc(stop, func() { time.AfterFunc(stopPatience, cancel) })()
 	if err := s.outlet.deliver(ctx, s.rows(spool.Records)); err != nil {
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			s.batch = max(s.batch/4, minBatch) // the path may be slow
-			if !errors.Is(err, errHangs) {
-				err = remedy.New(errors.New("the sink has not taken the records within "+s.opts.patience.String()), "see whether it is up and reachable")
-			}
+		if time.Since(begun) >= s.opts.patience/2 {
+			s.batch = max(s.batch/4, minBatch) // the path or the sink may be slow, and have bounds of its own
+		}
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, errHangs) {
+			err = remedy.New(errors.New("the sink has not taken the records within "+s.opts.patience.String()), "see whether it is up and reachable")
 		}
 		return 0, err
 	}
-	s.batch = min(2*s.batch, MaxBatch)
+	if time.Since(begun) < s.opts.patience/4 { // twice as many are well within it too
+		s.batch = min(2*s.batch, MaxBatch)
+	}
 	s.moved(spool)
 	return n, nil
 }
@@ -163,12 +169,16 @@ func (s *shipper) read(ctx context.Context, limit int) (history.Spool, error) {
 			return spool, err
 		}
 		if spool.File == s.cursor.File {
+			if spool.After < s.cursor.Last {
+				s.log.Warn("the history has lost its end, its newest records are shipped again", "file", s.store.Path())
+				s.cursor.Last = spool.After
+			}
 			s.look(spool)
 			return spool, nil
 		}
 		// The file was not sound or was taken away, and another one is in its place.
 		s.mu.Lock()
-		s.cursor = history.Cursor{Lost: s.cursor.Lost + s.state.Waiting}
+		s.cursor = history.Cursor{Lost: s.state.Lost + s.state.Waiting}
 		s.state.Waiting = 0
 		s.mu.Unlock()
 	}

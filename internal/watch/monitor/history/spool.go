@@ -195,6 +195,9 @@ type Spool struct {
 	Gone    int64     // records behind the cursor, and before the last one here, that are not kept any more
 	Oldest  time.Time // end of the oldest one that is lacking; zero: none is
 	File    int64     // that this file has and no other
+	// After is the ID that was asked for, or an earlier one: where the file has lost its end, IDs up to
+	// that one belong to other records now.
+	After int64
 }
 
 // Cursor is that of a sink. One that never had a record begins before the oldest that is kept.
@@ -222,16 +225,22 @@ func (r *Reader) Spool(ctx context.Context, after int64, limit int) (Spool, erro
 	var s Spool
 	err := r.look(ctx, func(v *view) error {
 		var first, last int64
-		err := v.tx.QueryRowContext(ctx, `SELECT ifnull((SELECT min(id) FROM records WHERE id > ?1), 0),
-			max(last_id, ifnull((SELECT max(id) FROM records), 0)) FROM state`, after).Scan(&first, &last)
-		if err != nil {
-			return err
-		}
 		epochs, err := v.epochs()
 		if err != nil {
 			return err
 		}
-		s.File = epochs[0].epoch
+		err = v.tx.QueryRowContext(ctx, "SELECT max(last_id, ifnull((SELECT max(id) FROM records), 0)) FROM state").Scan(&last)
+		if err != nil {
+			return err
+		}
+		if after > last {
+			after = max(min(last, epochs[len(epochs)-1].first-1), 0)
+		}
+		s.File, s.After = epochs[0].epoch, after
+		err = v.tx.QueryRowContext(ctx, "SELECT ifnull((SELECT min(id) FROM records WHERE id > ?), 0)", after).Scan(&first)
+		if err != nil {
+			return err
+		}
 		if first == 0 {
 			s.Gone = max(last-after, 0)
 			return nil

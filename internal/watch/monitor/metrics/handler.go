@@ -32,9 +32,9 @@ type Options struct {
 // Detail is how much of each tunnel is exported.
 type Detail string
 
-// The details. With TunnelDetail there are no series by cause, path and kind of leg's round-trip time, none of a
-// hop but its state, histograms of connects add the hops up, and of a set of states only the one that holds is
-// exported, which is all that alerts need.
+// The details. With TunnelDetail there are no series by cause and path, of a hop there is only its state, of legs'
+// round-trip times only the median, and of a set of states the one that holds. Histograms of connects are those of
+// all hops, without the label. Alerts need no more.
 const (
 	HopDetail    Detail = "hop"
 	TunnelDetail Detail = "tunnel"

@@ -71,6 +71,7 @@ func everything() *monitor.Snapshot {
 					LanesWarm: 4, LanesBusy: 2, FlowsMoving: 2, FlowsResuming: 1, RetainedBytes: 1000, Resumes: 3, Outage: units.Seconds(2 * time.Second),
 					Paths: []flow.Path{{Path: "192.0.2.10", Up: true, Active: true, RTT: units.Seconds(60 * time.Millisecond), Lanes: 3, Sent: 1000, Received: 10}}},
 				Problems: []flow.PairProblem{flow.PairPathDown}, // of another session
+				Sent:     4000,
 			},
 			{Session: flow.Session{Tunnel: "to-c", Peer: "site-c", End: flow.NearEnd, Problem: flow.PairKeyUnknown}, Problems: []flow.PairProblem{flow.PairKeyUnknown}},
 		},
@@ -150,6 +151,7 @@ func TestMetrics(t *testing.T) {
 		`longhaul_pair_rtt_seconds{peer="site-b",tunnel="to-b"} 0.06`,
 		`longhaul_pair_lanes{peer="site-b",state="warm",tunnel="to-b"} 4`,
 		`longhaul_pair_flows{peer="site-b",state="resuming",tunnel="to-b"} 1`,
+		`longhaul_pair_sent_bytes_total{peer="site-b",tunnel="to-b"} 4000`,
 		`longhaul_pair_resumes_total{peer="site-b",tunnel="to-b"} 3`,
 		`longhaul_pair_strangers_total{problem="unpaired"} 5`,
 		`longhaul_congestion_control_active{name="haul"} 1`,
@@ -352,7 +354,7 @@ func TestThePageListsEveryMetric(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, of := range map[string][]family{
-		"process": processFamilies, "tunnels": tunnelFamilies, "legs": legFamilies, "hops": hopFamilies, "checks": checkFamilies, "pairs": pairFamilies, "histograms": histogramRows(),
+		"process": processFamilies, "tunnels": slices.Concat(tunnelFamilies, histogramRows()[:3]), "legs": legFamilies, "hops": slices.Concat(hopFamilies, histogramRows()[3:]), "checks": checkFamilies, "pairs": pairFamilies,
 	} {
 		begin, end := []byte("<!-- metrics: "+name+" -->\n"), []byte("<!-- end -->")
 		_, rest, ok := bytes.Cut(text, begin)

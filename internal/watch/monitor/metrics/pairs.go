@@ -54,6 +54,8 @@ var pairFamilies = []family{
 		detailed(ofPath(func(p *flow.Path) float64 { return float64(p.Sent) }))},
 	{"pair_path_received_bytes_total", "Data that came over a path.", counter, []string{"tunnel", "peer", "path"},
 		detailed(ofPath(func(p *flow.Path) float64 { return float64(p.Received) }))},
+	{"pair_sent_bytes_total", "Data of flows that went to a paired relay, before compression; of the other way there is that relay's figure.", counter, []string{"tunnel", "peer"},
+		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.Sent), true })},
 	{"pair_retained_bytes", "Data that was sent to a paired relay and not yet acknowledged.", gauge, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.RetainedBytes), true })},
 	{"pair_retained_limit_bytes", "Bound of that data of all pairs together: a quarter of memory_limit, or of the memory of the host or cgroup.", gauge, nil,
