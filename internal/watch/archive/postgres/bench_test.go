@@ -24,7 +24,6 @@ func BenchmarkDeliver(b *testing.B) {
 			b.Run(fmt.Sprintf("relays=%d/batch=%d", relays, batch), func(b *testing.B) {
 				name := fmt.Sprintf("deliver%d_%d_%d", relays, batch, b.N)
 				to := database(b, s, name)
-				defer s.Exec("postgres", "DROP DATABASE "+name+" WITH (FORCE)")
 				parts := make([][]archive.Row, relays)
 				sinks := make([]archive.Sink, relays)
 				for i := range parts {

@@ -53,6 +53,8 @@ func delivers(t *testing.T, to archive.Target) {
 // What the server refuses is one sentence with a remedy, and records go on once it is mended.
 func TestServerRefuses(t *testing.T) {
 	s := pgtest.Shared(t)
+	s.Role("pgwriter")
+	s.Role("pgreader")
 	url := s.Database("trouble")
 	to := target(t, url)
 	refuses(t, to, "the database lacks longhaul's tables", "run longhaul history schema --to "+url)
@@ -71,7 +73,6 @@ func TestServerRefuses(t *testing.T) {
 	}
 
 	// A role without rights; then with those of a writer, and no more.
-	s.Exec("trouble", "CREATE ROLE pgwriter LOGIN; CREATE ROLE pgreader LOGIN")
 	writer := target(t, s.URL("pgwriter", "trouble"))
 	refuses(t, writer, "the database's role lacks a right: permission denied for schema longhaul", "--writer ROLE")
 	_, err = MakeSchema(context.Background(), to, SchemaOptions{Writer: "pgwriter", Reader: "pgreader"})
@@ -99,6 +100,7 @@ func TestServerRefuses(t *testing.T) {
 	delivers(t, writer)
 
 	s.Exec("postgres", "CREATE DATABASE latin OWNER trouble ENCODING 'LATIN1' TEMPLATE template0")
+	t.Cleanup(func() { s.Exec("postgres", "DROP DATABASE latin") })
 	refuses(t, target(t, s.URL("trouble", "latin")), "the database latin has the encoding LATIN1", "--encoding UTF8")
 
 	refuses(t, target(t, "postgres://u@h/db?sslmode=never"), "cannot use postgres://u@h/db?sslmode=never", "correct the sink's URL")

@@ -170,7 +170,8 @@ func (s *Server) answers() bool {
 	}
 }
 
-// Kill kills the server's first process, as kill -9 does: no transaction that it has ends well.
+// Kill kills all processes of the server, as systemd and a power failure do. With the first one alone, those that
+// wait for a lock within the server may stay, and keep a new one from starting.
 func (s *Server) Kill() {
 	if s.daemon == nil {
 		return
@@ -179,7 +180,12 @@ func (s *Server) Kill() {
 	<-s.ended
 	s.log.Close()
 	s.daemon = nil
-	s.awaitRest()
+	for pids := s.processes(); len(pids) > 0; pids = s.processes() {
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		}
+		<-time.After(time.Millisecond)
+	}
 }
 
 // Stop ends the server as an administrator does.
@@ -188,13 +194,6 @@ func (s *Server) Stop() {
 	<-s.ended
 	s.log.Close()
 	s.daemon = nil
-}
-
-// awaitRest waits until the processes of a killed server have noticed.
-func (s *Server) awaitRest() {
-	for len(s.processes()) > 0 {
-		<-time.After(10 * time.Millisecond)
-	}
 }
 
 // processes are all processes of this cluster.
@@ -257,15 +256,20 @@ func (s *Server) Try(database, statements string) ([][]string, error) {
 	return rows, nil
 }
 
-// Database makes a database, owned by a role of the same name that it makes as well, and returns its URL.
+// Role makes a role that may log in, for the time of the test. Make it before the databases that give it rights.
+func (s *Server) Role(name string) {
+	s.t.Helper()
+	s.Exec("postgres", fmt.Sprintf("CREATE ROLE %q LOGIN", name))
+	s.t.Cleanup(func() { _, _ = s.Try("postgres", fmt.Sprintf("DROP ROLE %q", name)) }) // the server may be gone
+}
+
+// Database makes a database for the time of the test, owned by a role of the same name that it makes as well,
+// and returns its URL.
 func (s *Server) Database(name string) string {
 	s.t.Helper()
-	if _, err := s.Try("postgres", fmt.Sprintf("CREATE ROLE %q LOGIN", name)); err != nil {
-		s.t.Fatal(err)
-	}
-	if _, err := s.Try("postgres", fmt.Sprintf("CREATE DATABASE %q OWNER %q", name, name)); err != nil {
-		s.t.Fatal(err)
-	}
+	s.Role(name)
+	s.Exec("postgres", fmt.Sprintf("CREATE DATABASE %q OWNER %q", name, name))
+	s.t.Cleanup(func() { _, _ = s.Try("postgres", fmt.Sprintf("DROP DATABASE %q WITH (FORCE)", name)) })
 	return s.URL(name, name)
 }
 
