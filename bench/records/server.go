@@ -50,8 +50,7 @@ func newServer(ctx context.Context, way, dir string) (*server, error) {
 func (s *server) start(ctx context.Context) error {
 	s.cmd = exec.Command(s.args[0], s.args[1:]...)
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
-	// All of it dies at once, as with its host.
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {
 		return err
 	}
@@ -70,12 +69,35 @@ func (s *server) start(ctx context.Context) error {
 	}
 }
 
-// kill kills it.
+// kill kills all processes of it at once, as a host dies. A backend of PostgreSQL that outlives its
+// postmaster may wait for ever, and then the next postmaster cannot start.
 func (s *server) kill() {
-	if s.cmd != nil && s.cmd.Process != nil {
-		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
-		_ = s.cmd.Wait()
+	if s.cmd == nil || s.cmd.Process == nil {
+		return
 	}
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+	for pids := s.processes(); len(pids) > 0; pids = s.processes() {
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// processes are those that work in the database's directory.
+func (s *server) processes() (pids []int) {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if dir, err := os.Readlink("/proc/" + e.Name() + "/cwd"); err == nil && strings.HasPrefix(dir, s.dir+"/") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // restart kills it and starts it again after a while.
