@@ -108,10 +108,11 @@ func TestNamesOnPages(t *testing.T) {
 	}
 	enter("5f3a")
 	p.Becomes("document.querySelector('.notice')?.textContent.includes('is no name of a flow: a name has 32 hexadecimal digits')")
-	p.Problems() // the browser reports the refusal
 	enter("")
 	p.Becomes(rows(20) + " && !document.querySelector('.notice') && document.querySelectorAll('.filters .field:not([hidden])').length === 5")
 	for _, problem := range append(problems, p.Problems()...) {
-		t.Error(problem)
+		if !strings.Contains(problem, "name=5f3a") { // the browser reports each refusal, at its time
+			t.Error(problem)
+		}
 	}
 }
