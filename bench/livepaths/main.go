@@ -126,7 +126,7 @@ func (b *bench) missing() []string {
 	for _, p := range b.paths {
 		for _, name := range p.needs {
 			text := lab.MissingProgram(name, packages[name])
-			if name == "initdb" && postgresPrograms() != "" {
+			if name == "initdb" && lab.PostgresPrograms() != "" {
 				text = ""
 			}
 			if text != "" && !slices.Contains(missing, text) {

@@ -247,18 +247,9 @@ while True:
 `, sizes, pieces, answer))
 }
 
-// postgresPrograms is the directory of PostgreSQL's server; empty: it is not there.
-func postgresPrograms() string {
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
-	if len(found) == 0 {
-		return ""
-	}
-	return filepath.Dir(found[len(found)-1])
-}
-
 // postgres starts PostgreSQL on host-b, which trusts everybody.
 func (s *scene) postgres() error {
-	bin := postgresPrograms()
+	bin := lab.PostgresPrograms()
 	dir := filepath.Join(s.dir, "pg")
 	if err := errors.Join(os.Mkdir(dir, 0o755), os.Chmod(s.b.Dir, 0o755)); err != nil {
 		return err

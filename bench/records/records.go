@@ -81,7 +81,7 @@ func missing(way string) string {
 	if way == wayClickHouse {
 		return lab.MissingProgram("clickhouse-server", "clickhouse-server")
 	}
-	if postgresPrograms() == "" {
+	if lab.PostgresPrograms() == "" {
 		return "PostgreSQL's server is not installed (Debian: postgresql)"
 	}
 	return ""

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"longhaul/bench/kit"
+	"longhaul/lab"
 )
 
 // server is a database.
@@ -149,18 +150,9 @@ func (s *server) rollups(ctx context.Context) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(out), 10, 64)
 }
 
-// postgresPrograms is the directory of PostgreSQL's server; empty: it is not there.
-func postgresPrograms() string {
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
-	if len(found) == 0 {
-		return ""
-	}
-	return filepath.Dir(found[len(found)-1])
-}
-
 // newPostgres makes a cluster as Debian's defaults have it.
 func newPostgres(ctx context.Context, dir string) (*server, error) {
-	bin, data := postgresPrograms(), filepath.Join(dir, "data")
+	bin, data := lab.PostgresPrograms(), filepath.Join(dir, "data")
 	as := []string{"setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"}
 	initdb := append(append([]string{}, as[1:]...), bin+"/initdb", "-D", data, "-A", "trust", "-U", "postgres")
 	if err := errors.Join(command(ctx, "chown", "postgres", dir), command(ctx, as[0], initdb...)); err != nil {

@@ -322,10 +322,10 @@ func TestUpgradePath(t *testing.T) {
 	talk(t, listen, "still served")
 }
 
-// TestControlSocketMoves: the control socket's path is another one
-// after an upgrade, and then there is none.
-func TestControlSocketMoves(t *testing.T) {
-	t.Parallel()
+// relayThatMoves starts a relay with further lines in its configuration, and holds a flow through it. write gives
+// the configuration another control socket; one is the first, two another place.
+func relayThatMoves(t *testing.T, more string) (r *running, write func(socket string), one, two string, held *net.TCPConn) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "lh")
 	if err != nil {
 		t.Fatal(err)
@@ -333,24 +333,31 @@ func TestControlSocketMoves(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	listen, target := nettest.FreeAddress(t, "127.0.0.1"), echoTarget(t)
 	file := filepath.Join(dir, "longhaul.yaml")
-	write := func(socket string) {
-		text := fmt.Sprintf("control_socket: %q\ntunnels: [{name: a, listen: %q, forward: %q}]\n", socket, listen, target)
+	write = func(socket string) {
+		text := fmt.Sprintf("control_socket: %q\n%stunnels: [{name: a, listen: %q, forward: %q}]\n", socket, more, listen, target)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	one, two = filepath.Join(dir, "one"), filepath.Join(dir, "two")
 	write(one)
-	r := startAs(t, "longhaul", nil, nil, "relay", "-c", file)
+	r = startAs(t, "longhaul", nil, nil, "relay", "-c", file)
 	r.waitLog(t, "relay started")
-	held, err := dial(listen)
-	if err != nil {
+	if held, err = dial(listen); err != nil {
 		t.Fatal(err)
 	}
-	defer held.Close()
+	t.Cleanup(func() { held.Close() })
 	if err := echoes(held); err != nil {
 		t.Fatal(err)
 	}
+	return r, write, one, two, held
+}
+
+// TestControlSocketMoves: the control socket's path is another one
+// after an upgrade, and then there is none.
+func TestControlSocketMoves(t *testing.T) {
+	t.Parallel()
+	r, write, one, two, held := relayThatMoves(t, "")
 	write(two)
 	u := upgradeAt(t, one)
 	if _, err := os.Lstat(one); !os.IsNotExist(err) {
@@ -373,7 +380,7 @@ func TestControlSocketMoves(t *testing.T) {
 	if _, err := os.Lstat(two); !os.IsNotExist(err) {
 		t.Errorf("the old place still has a socket: %v", err)
 	}
-	talk(t, listen, "served")
+	talk(t, held.RemoteAddr().String(), "served")
 	if err := echoes(held); err != nil {
 		t.Fatal(err)
 	}
@@ -388,31 +395,8 @@ func TestControlSocketMoves(t *testing.T) {
 // the new one has its control socket elsewhere.
 func TestUpgradeLosesNoFlowOfHistograms(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "lh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	listen, page := nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1")
-	file, target := filepath.Join(dir, "longhaul.yaml"), echoTarget(t)
-	write := func(socket string) {
-		text := fmt.Sprintf("control_socket: %q\nhttp_listen: %q\ntunnels: [{name: a, listen: %q, forward: %q}]\n", socket, page, listen, target)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
-	write(one)
-	r := startAs(t, "longhaul", nil, nil, "relay", "-c", file)
-	r.waitLog(t, "relay started")
-	held, err := dial(listen)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Close()
-	if err := echoes(held); err != nil {
-		t.Fatal(err)
-	}
+	page := nettest.FreeAddress(t, "127.0.0.1")
+	r, write, one, two, held := relayThatMoves(t, fmt.Sprintf("http_listen: %q\n", page))
 	write(two)
 	upgradeAt(t, one)
 	shows := func(want string) {
@@ -430,7 +414,7 @@ func TestUpgradeLosesNoFlowOfHistograms(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	shows(`longhaul_flow_duration_seconds_count{tunnel="a"} 1`)
-	talk(t, listen, "served")
+	talk(t, held.RemoteAddr().String(), "served")
 	shows(`longhaul_flow_duration_seconds_count{tunnel="a"} 2`)
 	if _, err := control.Do(t.Context(), two, "observed", url.Values{"flows": {"nonsense"}}); err == nil || !strings.Contains(err.Error(), "read what another process observed") {
 		t.Errorf("nonsense is answered with %v", err)

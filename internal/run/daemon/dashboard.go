@@ -34,7 +34,7 @@ type dashboard struct {
 	token        *board.Token                     // the one in force, and its sessions
 	reader       *history.Reader                  // nil: records are not kept
 	database     databaseChoice
-	many         *postgres.Reader // of database; nil: there is none
+	many         *postgres.Reader // of database; nil: none is configured
 }
 
 // databaseChoice is what a configuration says of the database; the zero value is none.

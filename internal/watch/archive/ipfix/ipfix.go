@@ -41,7 +41,7 @@ func New(t archive.Target) (archive.Sink, error) {
 	}
 	s := &tcpSink{address: u.Host, biflow: t.Biflow}
 	if encrypted {
-		s.tls = &tlsFiles{ca: t.CA, certificate: t.Certificate, key: t.Key, name: u.Hostname()}
+		s.tls, s.name = &t, u.Hostname()
 	}
 	return s, nil
 }

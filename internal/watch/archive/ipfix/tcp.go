@@ -3,12 +3,10 @@ package ipfix
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"syscall"
 	"time"
 
@@ -22,9 +20,10 @@ import (
 type tcpSink struct {
 	address string
 	biflow  bool
-	tls     *tlsFiles // nil: without
+	tls     *archive.Target // has the files; nil: without TLS
+	name    string          // that the collector's certificate must have
 
-	session *tcpSession // nil: there is none
+	session *tcpSession // nil: not connected
 }
 
 // tcpSession is a connection, which has the records of one relay.
@@ -112,7 +111,7 @@ func (s *tcpSink) dial(ctx context.Context, relay string) (*tcpSession, error) {
 	}
 	session := &tcpSession{relay: relay, tcp: conn.(*net.TCPConn), conn: conn, ended: make(chan struct{})}
 	if s.tls != nil {
-		config, err := s.tls.config()
+		config, err := tlsConfig(s.tls, s.name)
 		if err == nil {
 			secured := tls.Client(conn, config)
 			if err = secured.HandshakeContext(ctx); err != nil {
@@ -151,7 +150,7 @@ func (s *tcpSession) hasEnded() bool {
 	}
 }
 
-// Pauses between two looks at what is not acknowledged: they double, so that a wait costs at most
+// Pauses between two looks at the unacknowledged bytes: they double, so that a wait costs at most
 // twice its time and a few looks.
 const (
 	firstLook = time.Millisecond
@@ -213,23 +212,16 @@ func cause(err error) error {
 	return err
 }
 
-// tlsFiles are read for each connection, so that they can be changed.
-type tlsFiles struct{ ca, certificate, key, name string }
-
-// config is that of RFC 7011, section 11.3: both sides show a certificate, if there is one here.
-func (f *tlsFiles) config() (*tls.Config, error) {
-	c := &tls.Config{ServerName: f.name, MinVersion: tls.VersionTLS12}
-	if f.ca != "" {
-		pem, err := os.ReadFile(f.ca)
-		if err != nil {
-			return nil, remedy.New(fmt.Errorf("read ca: %w", err), "name a file that the relay may read")
-		}
-		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, remedy.New(fmt.Errorf("no certificate is in %s", f.ca), "name a file with PEM certificates in ca")
-		}
+// tlsConfig is that of RFC 7011, section 11.3: both sides show a certificate, if there is one here. The files
+// are read for each connection, so that they can be changed.
+func tlsConfig(t *archive.Target, name string) (*tls.Config, error) {
+	c := &tls.Config{ServerName: name, MinVersion: tls.VersionTLS12}
+	var err error
+	if c.RootCAs, err = t.Authorities(); err != nil {
+		return nil, err
 	}
-	if f.certificate != "" || f.key != "" {
-		pair, err := tls.LoadX509KeyPair(f.certificate, f.key)
+	if t.Certificate != "" || t.Key != "" {
+		pair, err := tls.LoadX509KeyPair(t.Certificate, t.Key)
 		if err != nil {
 			return nil, remedy.New(fmt.Errorf("read certificate and key: %w", err), "name files with a PEM certificate and its key")
 		}

@@ -29,7 +29,7 @@ type udpSink struct {
 	address string
 	biflow  bool
 
-	session *udpSession // nil: there is none
+	session *udpSession // nil: not connected
 }
 
 // udpSession is a socket, which has the records of one relay.

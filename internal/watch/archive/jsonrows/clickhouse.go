@@ -267,7 +267,7 @@ func (s *schema) definitions() (all [][2]string) {
 	return all
 }
 
-// statements make what is not there.
+// statements make the missing tables, views and columns.
 //
 // The key of a row is in the sorting key, so that rows that came twice become one. The hour before it
 // lets a query over a time read that time only. A record's end never changes, unlike the names of its

@@ -19,7 +19,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -27,7 +26,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -47,8 +45,6 @@ const (
 	maxHeader     = 64 << 10
 	maxAnswer     = 64 << 10
 	maxBulkAnswer = 16 << 20
-	// maxSecret bounds a file with a password or a token.
-	maxSecret = 4 << 10
 )
 
 // Sink posts rows to one URL.
@@ -195,28 +191,22 @@ func (s *Sink) post(ctx context.Context, n int) error {
 
 // endpoint is a server that is asked by POST.
 type endpoint struct {
-	url          *url.URL // without a user
-	user         *url.Userinfo
-	passwordFile string
-	client       *http.Client
-	secret       string // of the last request; it is taken out of what the server answers
+	target archive.Target
+	url    *url.URL // without a user
+	user   *url.Userinfo
+	client *http.Client
+	secret string // of the last request; it is taken out of what the server answers
 }
 
 func newEndpoint(t archive.Target, u *url.URL) (*endpoint, error) {
-	e := &endpoint{user: u.User, passwordFile: t.PasswordFile}
+	e := &endpoint{target: t, user: u.User}
 	address := *u
 	address.User, address.Fragment = nil, ""
 	e.url = &address
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if t.CA != "" {
-		pem, err := os.ReadFile(t.CA)
-		if err != nil {
-			return nil, remedy.New(fmt.Errorf("read the authorities of the sink: %w", err), "name a file that the relay's user can read")
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, remedy.New(fmt.Errorf("no certificate in %s", t.CA), "name a file with certificates in PEM")
-		}
+	var err error
+	if config.RootCAs, err = t.Authorities(); err != nil {
+		return nil, err
 	}
 	if t.Certificate != "" {
 		// At each handshake, so that the files can be renewed.
@@ -253,8 +243,11 @@ func (e *endpoint) post(ctx context.Context, header http.Header, body []byte) (*
 			return nil, err
 		}
 		request.Header = header
-		if e.secret, err = readSecret(e.passwordFile); err != nil {
+		if e.secret, err = e.target.Password(); err != nil {
 			return nil, err
+		}
+		if strings.ContainsFunc(e.secret, func(r rune) bool { return r < ' ' || r == 0x7f }) { // no header takes it
+			return nil, remedy.New(fmt.Errorf("no password in %s: its first line is no text", e.target.PasswordFile), "write it on the first line of the file, as text")
 		}
 		switch {
 		case e.user != nil:
@@ -271,28 +264,6 @@ func (e *endpoint) post(ctx context.Context, header http.Header, body []byte) (*
 		}
 		// Servers close connections that were idle; the next attempt makes one.
 	}
-}
-
-// readSecret reads the first line of a file; no file has none.
-func readSecret(path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return "", remedy.New(fmt.Errorf("open the sink's password: %w", err), "name a file that the relay's user can read")
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxSecret))
-	if err != nil {
-		return "", remedy.New(fmt.Errorf("read the sink's password: %w", err), "name a file that the relay's user can read")
-	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	line = strings.TrimSuffix(line, "\r")
-	if line == "" || strings.ContainsFunc(line, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return "", remedy.New(fmt.Errorf("no password in the first line of %s", path), "write it there, as text")
-	}
-	return line, nil
 }
 
 // quoted is a server's word as part of a sentence.

@@ -1,12 +1,10 @@
 package postgres
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"net/url"
 	"os"
@@ -31,7 +29,6 @@ const (
 const (
 	// connectTimeoutS bounds an attempt at one host, in seconds, unless the URL does.
 	connectTimeoutS = "10"
-	maxPassword     = 4096 // bytes
 	// maxMessage bounds a message of the server, in bytes. The longest answer that longhaul asks for is a record.
 	maxMessage = 16 << 20
 )
@@ -72,7 +69,7 @@ func configOf(t *archive.Target, s session) (*pgconn.Config, error) {
 		return nil, remedy.New(fmt.Errorf("cannot use %s: %w", t.To, err), "correct the sink's URL or its files")
 	}
 	if t.PasswordFile != "" {
-		if config.Password, err = passwordOf(t); err != nil {
+		if config.Password, err = t.Password(); err != nil {
 			return nil, err
 		}
 	}
@@ -181,22 +178,4 @@ func onThisHost(hosts string) bool {
 		return false
 	}
 	return true
-}
-
-// passwordOf reads a target's password.
-func passwordOf(t *archive.Target) (string, error) {
-	f, err := os.Open(t.PasswordFile)
-	if err != nil {
-		return "", remedy.New(fmt.Errorf("cannot read the sink's password: %w", err), "make the file, readable for longhaul's user alone")
-	}
-	defer f.Close()
-	content, err := io.ReadAll(io.LimitReader(f, maxPassword+1))
-	if err != nil {
-		return "", remedy.New(fmt.Errorf("cannot read the sink's password: %w", err), "name a file with the password on its first line")
-	}
-	line, _, _ := bytes.Cut(content, []byte("\n"))
-	if line = bytes.TrimRight(line, "\r"); len(line) == 0 || len(line) > maxPassword {
-		return "", remedy.New(fmt.Errorf("no password in %s", t.PasswordFile), "write the password on its first line")
-	}
-	return string(line), nil
 }

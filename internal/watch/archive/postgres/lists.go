@@ -43,7 +43,7 @@ func array(values []byte) []byte {
 	return append(append([]byte{'{'}, values...), '}')
 }
 
-// clean is a text that PostgreSQL takes: it refuses NUL, and what is not UTF-8.
+// clean is a text that PostgreSQL takes: without NUL, and in UTF-8.
 func clean(s string) string {
 	for i := range len(s) {
 		if s[i] == 0 || s[i] >= 0x80 {

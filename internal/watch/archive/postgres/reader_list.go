@@ -299,7 +299,7 @@ func (r *Reader) walkPage(ctx context.Context, q history.Query, begin, until tim
 	return page, err
 }
 
-// span is from the first hour that has flows to the end of the last one; zero: there is none.
+// span is from the first hour that has flows to the end of the last one; zero: no hour has any.
 func (r *Reader) span(ctx context.Context) (begin, end time.Time, err error) {
 	err = r.ask(ctx, func(a *asking) error {
 		return a.each("SELECT "+ms("min(hour)")+", "+ms("max(hour)")+" FROM longhaul.hours", &params{}, func(t *texted) error {

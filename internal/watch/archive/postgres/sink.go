@@ -20,7 +20,7 @@ const schemaVersion = 1
 // their epochs are. So whatever dies when, a row is there with its share of the sums, or neither is.
 type sink struct {
 	target archive.Target
-	conn   *pgconn.PgConn // nil: there is none
+	conn   *pgconn.PgConn // nil: not connected
 	lines  map[line]int64 // IDs of those that the database has
 	days   days
 }

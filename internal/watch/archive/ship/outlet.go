@@ -13,7 +13,7 @@ import (
 // one thing at a time: a sink that hangs, in a file or in the network, must not hold up its shipper.
 type outlet struct {
 	open func() (archive.Sink, error)
-	sink archive.Sink  // nil: there is none
+	sink archive.Sink  // nil: not open
 	busy chan struct{} // closed when a sink that hung has returned and is closed; nil: none has hung
 }
 

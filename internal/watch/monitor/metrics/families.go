@@ -171,7 +171,7 @@ var processFamilies = []family{
 		sinks(func(k *ship.State) float64 { return truth(k.Problem == "") })},
 	{"history_ship_waiting_records", "Records in the history that a sink lacks.", gauge, []string{"sink"},
 		sinks(func(k *ship.State) float64 { return float64(k.Waiting) })},
-	{"history_ship_lag_seconds", "Age of the oldest of them; 0 if there is none.", gauge, []string{"sink"},
+	{"history_ship_lag_seconds", "Age of the oldest waiting record; 0 if no record waits.", gauge, []string{"sink"},
 		sinks(func(k *ship.State) float64 { return k.Lag.Duration().Seconds() })},
 	{"history_ship_records_total", "Records that a sink has taken.", counter, []string{"sink"},
 		sinks(func(k *ship.State) float64 { return float64(k.Shipped) })},
