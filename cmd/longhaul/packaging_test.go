@@ -56,6 +56,7 @@ func TestExposureOfTheUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const addresses = "ip-addresses" // an example, which no configuration needs
 	for _, test := range []struct {
 		dropIns []string
 		most    float64
@@ -68,6 +69,7 @@ func TestExposureOfTheUnit(t *testing.T) {
 		{[]string{service.Credentials}, 1.3},
 		{[]string{service.LowPorts, service.NetAdmin, service.LoadCC}, 1.6},
 		{[]string{service.LowPorts, service.UseCC}, 2.1},
+		{[]string{addresses}, 1.2},
 	} {
 		h := service.Host{Root: t.TempDir(), Dir: service.RecordDir}
 		files := []string{service.UnitName}
@@ -75,7 +77,11 @@ func TestExposureOfTheUnit(t *testing.T) {
 			files = append(files, service.UnitName+".d/"+d+".conf")
 		}
 		for _, name := range files {
-			b, err := packaging.File(name, packaging.PackagedProgram)
+			source := name
+			if strings.HasSuffix(name, "/"+addresses+".conf") {
+				source = "examples/" + addresses + ".conf"
+			}
+			b, err := packaging.File(source, packaging.PackagedProgram)
 			if err != nil {
 				t.Fatal(err)
 			}
