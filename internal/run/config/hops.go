@@ -33,7 +33,7 @@ func (d *decoder) forwards(n *node) (all []Forward, service string, places []*no
 			if len(items) > 1 {
 				d.errorf(item, "make it the only entry; its records give the hops, their priorities and weights", "srv stands beside other hops")
 			}
-			d.mapping(item, "a hop of forward", into("srv", &service, d.service))
+			d.mapping(item, "a service of forward", into("srv", &service, d.service))
 			continue
 		}
 		f, ok := d.forward(item)

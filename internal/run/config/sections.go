@@ -241,6 +241,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 	}
 	d.listens = append(d.listens, listens...)
 	d.forwardNodes = append(d.forwardNodes, forwards)
+	d.services = append(d.services, n.lookup("forward"))
 	d.intercepts = append(d.intercepts, n.lookup("intercept"))
 	return t
 }

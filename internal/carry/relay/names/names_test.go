@@ -220,6 +220,7 @@ func TestSystemResolver(t *testing.T) {
 	if found, err := system(t.Context(), "localhost"); err != nil || found.TTL != 0 {
 		t.Errorf("localhost: %v for %v, %v; want a TTL that nobody said", found.Addrs, found.TTL, err)
 	}
+	testSystemServices(t)
 	if found, err := system(t.Context(), "missing.test."); !isNotFound(err) {
 		t.Errorf("a name that does not exist: %v, %v; want to know that it does not", found.Addrs, err)
 	}
@@ -267,6 +268,10 @@ func answerTo(question []byte, stream bool) []byte {
 		}
 	}
 	switch q.Name.String() {
+	default:
+		if q.Type != dnsmessage.TypeSRV || !srvAnswer(&m, q, stream) {
+			m.RCode = dnsmessage.RCodeNameError
+		}
 	case "alias.test.":
 		to := dnsmessage.MustNewName("plain.test.")
 		m.Answers = append(m.Answers, dnsmessage.Resource{
@@ -289,8 +294,6 @@ func answerTo(question []byte, stream bool) []byte {
 		if q.Type == dnsmessage.TypeA {
 			m.RCode = dnsmessage.RCodeServerFailure
 		}
-	default:
-		m.RCode = dnsmessage.RCodeNameError
 	}
 	reply, err := m.Pack()
 	if err != nil {
