@@ -182,15 +182,20 @@ type configSize struct {
 	Listens int `json:"listening_addresses"`
 	Targets int `json:"targets"`
 	Relays  int `json:"far_relays"` // of pairs
+
+	Services int `json:"services,omitempty"` // of the DNS, which have targets or far relays
 }
 
 func (n configSize) String() string {
 	text := display.Plural(n.Tunnels, "tunnel") + ", " + display.Plural(n.Listens, "listening address")
-	if n.Targets > 0 || n.Relays == 0 {
+	if n.Targets > 0 || n.Relays+n.Services == 0 {
 		text += ", " + display.Plural(n.Targets, "target")
 	}
 	if n.Relays > 0 {
 		text += ", " + display.Plural(n.Relays, "far relay")
+	}
+	if n.Services > 0 {
+		text += ", " + display.Plural(n.Services, "service")
 	}
 	return text
 }
@@ -203,6 +208,9 @@ func sizeOf(c *config.Config) configSize {
 			n.Relays += len(t.Forward)
 		} else {
 			n.Targets += len(t.Forward)
+		}
+		if t.Service != "" {
+			n.Services++
 		}
 	}
 	return n

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"longhaul/internal/carry/relay/names"
 	"longhaul/internal/words/portrange"
 )
 
@@ -20,6 +22,10 @@ import (
 type Loader struct {
 	// Resolve resolves the names in `listen`; nil means [SystemResolver].
 	Resolve Resolver
+
+	// FindService looks for the targets of a service; nil asks the system's name servers. Only
+	// [Loader.Check] asks.
+	FindService func(ctx context.Context, name string) error
 
 	// CheckKey returns the problem of a key file and its fix; empty if the file
 	// is valid. Nil skips the check.
@@ -159,6 +165,15 @@ func (l Loader) decode(ctx context.Context, root *node) (*Config, error) {
 func (l Loader) decoder(ctx context.Context) *decoder {
 	if l.Resolve == nil {
 		l.Resolve = SystemResolver
+	}
+	if l.FindService == nil {
+		l.FindService = func(ctx context.Context, name string) error {
+			found, err := names.LookupService(ctx, net.DefaultResolver, name)
+			if err == nil && len(found) == 0 {
+				err = errors.New("its SRV records lead nowhere")
+			}
+			return err
+		}
 	}
 	return &decoder{ctx: ctx, loader: l, keys: map[string][]string{}}
 }
