@@ -13,7 +13,7 @@ import (
 	"longhaul/docs"
 )
 
-//go:embed longhaul.service longhaul.service.d examples kubernetes longhaul.schema.json prometheus/longhaul.rules.yml prometheus/alertmanager.example.yml grafana
+//go:embed longhaul.service longhaul.service.d examples ansible kubernetes longhaul.schema.json prometheus/longhaul.rules.yml prometheus/alertmanager.example.yml grafana
 var files embed.FS
 
 // PackagedProgram is where the packages have the program, and so where the
@@ -69,6 +69,6 @@ const sharedPages = "doc/longhaul"
 // sharedAs is where the files of this directory are.
 var sharedAs = map[string]string{
 	"examples": sharedPages + "/examples", "kubernetes": sharedPages + "/kubernetes", "prometheus": sharedPages + "/prometheus",
-	"grafana": sharedPages + "/grafana", "longhaul.service.d": "longhaul/longhaul.service.d",
+	"grafana": sharedPages + "/grafana", "ansible": "longhaul/ansible", "longhaul.service.d": "longhaul/longhaul.service.d",
 	"longhaul.schema.json": "longhaul/longhaul.schema.json",
 }
