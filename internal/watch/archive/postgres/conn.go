@@ -66,7 +66,7 @@ func configOf(t *archive.Target, s session) (*pgconn.Config, error) {
 		if inner := errors.Unwrap(err); inner != nil { // without the URL, and what it has instead of a secret
 			err = inner
 		}
-		return nil, remedy.New(fmt.Errorf("cannot use %s: %w", t.To, err), "correct the sink's URL or its files")
+		return nil, remedy.New(fmt.Errorf("cannot use %s: %w", t.To, err), "correct "+t.Place.URL()+" or its files")
 	}
 	if t.PasswordFile != "" {
 		if config.Password, err = t.Password(); err != nil {
@@ -107,7 +107,7 @@ func withPassFile(to, file string) string {
 func complete(t *archive.Target, s session) (string, error) {
 	u, err := url.Parse(t.To)
 	if err != nil {
-		return "", remedy.New(errors.New("the sink is not a URL"), "write it like postgres://longhaul@db.example.net/longhaul")
+		return "", remedy.New(errors.New(t.Place.URL()+" cannot be read"), "write it like postgres://longhaul@db.example.net/longhaul")
 	}
 	query := u.Query()
 	usual := func(key, value string) {
@@ -122,7 +122,7 @@ func complete(t *archive.Target, s session) (string, error) {
 	if name == "" {
 		self, err := user.Current()
 		if err != nil {
-			return "", remedy.New(fmt.Errorf("the sink's URL has no user: %w", err), "write it like postgres://longhaul@db.example.net/longhaul")
+			return "", remedy.New(fmt.Errorf("%s has no user: %w", t.Place.URL(), err), "write it like postgres://longhaul@db.example.net/longhaul")
 		}
 		name = self.Username
 		query.Set("user", name)
