@@ -35,9 +35,9 @@ const (
 
 // connect makes a connection. Errors have remedies.
 func connect(ctx context.Context, t *archive.Target, config *pgconn.Config) (*pgconn.PgConn, error) {
-	conn, err := pgconn.ConnectConfig(ctx, config)
+	conn, err := dial(ctx, t, config)
 	if err != nil {
-		return nil, explain(err, t)
+		return nil, err
 	}
 	if encoding := conn.ParameterStatus("server_encoding"); encoding != "UTF8" {
 		closeNow(conn)
@@ -45,6 +45,15 @@ func connect(ctx context.Context, t *archive.Target, config *pgconn.Config) (*pg
 			"make one with UTF8: createdb --template template0 --encoding UTF8 "+config.Database)
 	}
 	return conn, nil
+}
+
+// dial makes a connection, whatever the database's encoding. Errors have remedies.
+func dial(ctx context.Context, t *archive.Target, config *pgconn.Config) (*pgconn.PgConn, error) {
+	conn, err := pgconn.ConnectConfig(ctx, config)
+	if sqlState(err) == "28P01" && t.PasswordFile == "" && config.Password != "" { // see configOfUser
+		return nil, remedy.New(errors.New("the database refuses the password"), "correct PGPASSWORD or the line in ~/.pgpass, or name a file: "+t.Place.Password())
+	}
+	return conn, explain(err, t)
 }
 
 // closeNow closes a connection without waiting for the server.

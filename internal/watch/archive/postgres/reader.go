@@ -188,9 +188,9 @@ func (r *Reader) connectNow(ctx context.Context) (*pgconn.PgConn, error) {
 		return nil, err
 	}
 	config.ConnectTimeout = min(config.ConnectTimeout, r.options.Patience/2)
-	conn, err := pgconn.ConnectConfig(ctx, config)
+	conn, err := dial(ctx, &r.target, config)
 	if err != nil {
-		return nil, explain(err, &r.target)
+		return nil, err
 	}
 	r2 := conn.ExecParams(ctx, "SELECT to_regclass('longhaul.version') IS NOT NULL", nil, nil, nil, nil).Read()
 	if err = r2.Err; err == nil && string(r2.Rows[0][0]) != "t" {
