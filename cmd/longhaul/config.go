@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -149,7 +151,13 @@ func placed(all []*config.Error) []placedProblem {
 func loader() config.Loader {
 	return config.Loader{NoIPv6: !kernel.HasIPv6(), CheckKey: checkKeyFile, CheckDashboard: checkDashboardFiles,
 		CongestionControls: cc.NewHost(ledger.By{}).Known, OwnAddresses: daemon.OwnAddresses,
-		HasAddress: hasAddress, OutgoingPorts: portrange.Outgoing, PeerKey: peerKey}
+		HasAddress: hasAddress, OutgoingPorts: portrange.Outgoing, PeerKey: peerKey, KeepsState: keepsState}
+}
+
+// keepsState reports whether the relay that loads a file is a service, or this process is one's.
+func keepsState(file string) bool {
+	path, err := filepath.Abs(file)
+	return err == nil && strings.HasPrefix(path, filepath.Dir(service.ConfigFile)+"/") || os.Getenv("STATE_DIRECTORY") != ""
 }
 
 // hasAddress reports whether this host can listen on an address. A host with

@@ -61,7 +61,7 @@ them everything stays.`,
 		if to == "" {
 			return usageError(remedy.New(errors.New("missing --to URL"), "name the database: --to postgres://owner@db.example.net/longhaul"))
 		}
-		target, err := archive.ParseTarget(to)
+		target, err := archive.ToFlag.Parse(to)
 		if err != nil {
 			return usageError(err)
 		}

@@ -502,8 +502,10 @@ func writeSink(w io.Writer, s *ship.State, now time.Time) {
 	switch {
 	case s.Waiting > 0:
 		text += fmt.Sprintf("%d wait, the oldest for %s", s.Waiting, display.Age(s.Lag.Duration().Seconds()))
-	case !s.LastSent.IsZero():
+	case !s.LastSent.IsZero() && s.Problem == "":
 		text += "none waits, the last went " + display.Age(now.Sub(s.LastSent).Seconds()) + " ago"
+	case s.Problem != "": // the history cannot be read, or there is none
+		text += "none goes"
 	default:
 		text += "none waits"
 	}

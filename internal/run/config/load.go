@@ -59,6 +59,11 @@ type Loader struct {
 	// one. Nil skips the check.
 	PeerKey func(dir, peer string) error
 
+	// KeepsState reports whether a relay that loads a file has a directory of its own, as a service has.
+	// Without one it keeps no history in no named file, and [Loader.Check] warns of sinks. Nil skips
+	// the check.
+	KeepsState func(file string) bool
+
 	// NoIPv6 is set on a host without IPv6: an address without a host, such as
 	// ":6000", then means IPv4 only.
 	NoIPv6 bool

@@ -48,10 +48,7 @@ func (r *Row) ClientPrefix() netip.Prefix {
 	addr := r.Client.Addr().WithZone("").Unmap()
 	bits := addr.BitLen()
 	if r.Clients == TruncatedClients {
-		bits = 48
-		if addr.Is4() {
-			bits = 24
-		}
+		bits = flow.TruncatedBits(addr)
 	}
 	p, _ := addr.Prefix(bits) // the bits are within the address
 	return p

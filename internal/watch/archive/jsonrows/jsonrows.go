@@ -61,12 +61,12 @@ type Sink struct {
 
 // Open makes the sink of a URL. It does not wait for the network.
 func Open(t archive.Target) (*Sink, error) {
-	u, query, err := parse(t.To)
+	u, query, err := parse(&t)
 	if err != nil {
 		return nil, err
 	}
 	if query.Has("query") {
-		if _, err := tableOf(query); err != nil {
+		if _, err := tableOf(query, t.Place); err != nil {
 			return nil, err
 		}
 		for name, value := range map[string]string{
@@ -79,7 +79,7 @@ func Open(t archive.Target) (*Sink, error) {
 		}
 		if query.Get("wait_for_async_insert") == "0" {
 			return nil, remedy.New(errors.New("with wait_for_async_insert=0, ClickHouse answers before it has the rows"),
-				"take it out of the sink's URL")
+				"take it out of "+t.Place.URL())
 		}
 	}
 	bulk := strings.HasSuffix(u.Path, "/_bulk")
@@ -95,14 +95,14 @@ func Open(t archive.Target) (*Sink, error) {
 }
 
 // parse reads a URL. The errors are of this package: those of net/url repeat what may be secret.
-func parse(to string) (*url.URL, url.Values, error) {
-	u, err := url.Parse(to)
+func parse(t *archive.Target) (*url.URL, url.Values, error) {
+	u, err := url.Parse(t.To)
 	if err != nil {
-		return nil, nil, remedy.New(errors.New("the sink is not a URL"), "write it like https://vector.example.net/")
+		return nil, nil, remedy.New(errors.New(t.Place.URL()+" cannot be read"), "write it like https://vector.example.net/")
 	}
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return nil, nil, remedy.New(errors.New("invalid query in the sink's URL"), "write ; as %3B and % as %25")
+		return nil, nil, remedy.New(errors.New("invalid query in "+t.Place.URL()), "write ; as %3B and % as %25")
 	}
 	return u, query, nil
 }

@@ -60,9 +60,9 @@ BEGIN
 	SELECT array_agg(line), array_agg(cell::integer) INTO lines, cells
 	FROM unnest(a_from, a_to) WITH ORDINALITY AS c (relay_site, site, cell) JOIN longhaul.lines USING (relay_site, site)
 	WHERE near AND (most IS NULL OR cell <= most);
-	SELECT array_agg(day::date) INTO days FROM generate_series(
-		greatest(first_day::date, (SELECT min(day) FROM longhaul.bins))::timestamptz,
-		least(end_day::date, (SELECT max(day) FROM longhaul.bins) + 1) - interval '1 day', '1 day') AS day;
+	SELECT array_agg(day::date) INTO days
+	FROM (SELECT min(day) AS first, max(day) AS last FROM longhaul.bins HAVING min(day) IS NOT NULL) AS has, -- without any the series has no end
+		generate_series(greatest(first_day::date, first)::timestamptz, least(end_day::date, last + 1) - interval '1 day', '1 day') AS day;
 	RETURN QUERY
 	WITH counts AS (
 		SELECT cell, quantity, bin, sum(n) AS n -- as float8, which is exact and quick here

@@ -94,14 +94,18 @@ func (a *asking) keptSince() (kept time.Time, err error) {
 // asked is a period and a selection of a question, and what answers it.
 type asked struct {
 	history.Period
-	history.Selection
+	choice
 	hours, days share
 	approximate bool
 }
 
 // plan decides what of a question sums answer, and what rows.
 func (a *asking) plan(period history.Period, of history.Selection) (asked, error) {
-	q := asked{Period: period, Selection: of}
+	chosen, err := a.choose(of)
+	q := asked{Period: period, choice: chosen}
+	if err != nil {
+		return q, err
+	}
 	kept, err := a.keptSince()
 	if err != nil {
 		return q, err
@@ -167,7 +171,7 @@ func (a *asking) summary(period history.Period, of history.Selection) (history.S
 	if err != nil {
 		return history.Summary{}, err
 	}
-	s := history.Summary{Period: q.Period, Selection: of, Approximate: q.approximate, QuantileError: QuantileError,
+	s := history.Summary{Period: q.Period, Selection: of, PairsOnce: q.once, Approximate: q.approximate, QuantileError: QuantileError,
 		RetransmittedShare: -1, Causes: []history.CauseCount{}, Ends: []history.EndCount{}}
 	if err := a.addFlows(&q, &s); err != nil {
 		return s, err
@@ -187,12 +191,12 @@ func (a *asking) addFlows(q *asked, s *history.Summary) error {
 	var parts []string
 	if !q.hours.none {
 		parts = append(parts, `SELECT cause, ended_by, reason, flows, bytes_up, bytes_down, bytes_sent, bytes_retransmitted,
-			resumed, resumes, outage_us, longest_outage_us FROM longhaul.hours WHERE true`+p.units(q.hours, "hour", "timestamptz")+p.lines(&q.Selection))
+			resumed, resumes, outage_us, longest_outage_us FROM longhaul.hours WHERE true`+p.units(q.hours, "hour", "timestamptz")+p.lines(&q.choice))
 	}
 	if len(q.hours.edges) > 0 {
 		parts = append(parts, `SELECT coalesce(cause, ''), coalesce(ended_by, ''), coalesce(reason, ''), count(*), sum(bytes_up), sum(bytes_down),
 			sum(`+sentSQL+`), sum(`+againSQL+`), count(outage_us), sum(resumes), sum(outage_us), max(outage_us)
-			FROM longhaul.flows WHERE true`+p.rows(q.hours)+p.selection(&q.Selection)+" GROUP BY 1, 2, 3")
+			FROM longhaul.flows WHERE true`+p.rows(q.hours)+p.selection(&q.choice)+" GROUP BY 1, 2, 3")
 	}
 	causes, ends := map[string]*history.CauseCount{}, map[[2]string]*history.EndCount{}
 	var sent, again int64
@@ -263,7 +267,7 @@ func (a *asking) values(q *asked) (map[byte][]history.Counted, error) {
 	bins := map[byte]binned{timeS: {}, goodputBps: {}}
 	if !q.days.none {
 		p := &params{}
-		err := a.each("SELECT quantity, bin, sum(flows)::bigint FROM longhaul.bins WHERE true"+p.units(q.days, "day", "date")+p.lines(&q.Selection)+
+		err := a.each("SELECT quantity, bin, sum(flows)::bigint FROM longhaul.bins WHERE true"+p.units(q.days, "day", "date")+p.lines(&q.choice)+
 			" GROUP BY 1, 2", p, func(t *texted) error {
 			quantity := t.text()
 			if b := bins[quantity[0]]; b != nil {
@@ -277,7 +281,7 @@ func (a *asking) values(q *asked) (map[byte][]history.Counted, error) {
 	}
 	if len(q.days.edges) > 0 {
 		p := &params{}
-		err := a.each("SELECT "+binsSQL+" FROM longhaul.flows WHERE "+p.transferSQL(q.MinBytes)+p.rows(q.days)+p.selection(&q.Selection)+
+		err := a.each("SELECT "+binsSQL+" FROM longhaul.flows WHERE "+p.transferSQL(q.MinBytes)+p.rows(q.days)+p.selection(&q.choice)+
 			" GROUP BY GROUPING SETS ((1), (2))", p, func(t *texted) error {
 			addBin(t, bins[timeS], bins[goodputBps])
 			return nil
@@ -436,10 +440,14 @@ func (r *Reader) Series(ctx context.Context, p history.Period, of history.Select
 		seconds := int64(step / time.Second)
 		c := &course{step: step, from: time.Unix(floor(p.Since.Unix(), seconds)*seconds, 0).UTC()}
 		c.points = make([]coursePoint, (p.Until.Sub(c.from)+step-1)/step)
-		if rows {
-			err = a.courseOfRows(c, p.MinBytes, &of)
-		} else {
-			err = a.courseOfSums(c, &of)
+		chosen, err := a.choose(of)
+		switch {
+		case err != nil:
+			return err
+		case rows:
+			err = a.courseOfRows(c, p.MinBytes, &chosen)
+		default:
+			err = a.courseOfSums(c, &chosen)
 		}
 		chart.Step = units.Seconds(step)
 		for i := range c.points {
@@ -502,7 +510,7 @@ func (c *course) addCarried(t *texted) error {
 	return nil
 }
 
-func (a *asking) courseOfRows(c *course, minBytes int64, of *history.Selection) error {
+func (a *asking) courseOfRows(c *course, minBytes int64, of *choice) error {
 	p := &params{}
 	err := a.each("SELECT "+c.stepSQL(p, "ended")+", count(*), sum("+sentSQL+")::bigint, sum("+againSQL+")::bigint FROM longhaul.flows WHERE true"+
 		p.ended(c.from, c.to())+p.selection(of)+" GROUP BY 1", p, c.addEnded)
@@ -528,7 +536,7 @@ func (a *asking) courseOfRows(c *course, minBytes int64, of *history.Selection) 
 	})
 }
 
-func (a *asking) courseOfSums(c *course, of *history.Selection) error {
+func (a *asking) courseOfSums(c *course, of *choice) error {
 	whole := share{from: c.from, to: c.to()}
 	p := &params{}
 	err := a.each("SELECT "+ms("hour")+", sum(flows)::bigint, sum(bytes_sent)::bigint, sum(bytes_retransmitted)::bigint, sum(bytes_up)::bigint, sum(bytes_down)::bigint"+

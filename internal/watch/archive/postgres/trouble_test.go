@@ -179,7 +179,7 @@ func TestTLSAndPasswords(t *testing.T) {
 	to := target(t, plain)
 	refuses(t, to, "the database asks for a password", "password_file")
 	to.PasswordFile = filepath.Join(dir, "none")
-	refuses(t, to, "cannot read the sink's password", "make the file")
+	refuses(t, to, "cannot read the password of the sink", "make the file")
 	to.PasswordFile = file("empty", "\nx")
 	refuses(t, to, "no password in ", "first line")
 	to.PasswordFile = file("password", "wrong one\n")
