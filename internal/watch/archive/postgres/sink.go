@@ -14,7 +14,7 @@ import (
 )
 
 // schemaVersion is that of the tables that this program writes and reads.
-const schemaVersion = 1
+const schemaVersion = 2
 
 // sink writes rows into PostgreSQL: each delivery is one transaction, of rows, sums and how far
 // their epochs are. So whatever dies when, a row is there with its share of the sums, or neither is.
@@ -212,10 +212,7 @@ func (s *sink) findLines(ctx context.Context, sums *sums) error {
 // finish adds the sums, notes how far the epochs are, and commits.
 func (s *sink) finish(ctx context.Context, sums *sums, last map[int64]int64) error {
 	var b pgconn.Batch
-	add(&b, addHours, sums.hourLists(s.lines)...)
-	if len(sums.bins) > 0 {
-		add(&b, addBins, sums.binLists(s.lines)...)
-	}
+	add(&b, addSums, append(sums.hourLists(s.lines), sums.binLists(s.lines)...)...)
 	var epochs, ids numbers
 	for _, epoch := range sortedKeys(last) {
 		epochs.add(epoch)

@@ -63,13 +63,13 @@ func TestServerRefuses(t *testing.T) {
 	_, err := MakeSchema(context.Background(), to, SchemaOptions{})
 	nettest.Must(t, err)
 	for statements, want := range map[string][2]string{
-		"UPDATE longhaul.version SET version = 2": {"the tables have version 2, this longhaul knows 1", "install a newer longhaul"},
-		"UPDATE longhaul.version SET version = 0": {"the tables have version 0, this longhaul needs 1", "run longhaul history schema"},
+		"UPDATE longhaul.version SET version = 3": {"the tables have version 3, this longhaul knows 2", "install a newer longhaul"},
+		"UPDATE longhaul.version SET version = 1": {"the tables have version 1, this longhaul needs 2", "run longhaul history schema"},
 		"DELETE FROM longhaul.version":            {"the table longhaul.version is empty", "longhaul history schema"},
 	} {
 		s.Exec("trouble", statements)
 		refuses(t, to, want[0], want[1])
-		s.Exec("trouble", "DELETE FROM longhaul.version; INSERT INTO longhaul.version VALUES (1)")
+		s.Exec("trouble", "DELETE FROM longhaul.version; INSERT INTO longhaul.version VALUES (2)")
 	}
 
 	// A role without rights; then with those of a writer, and no more.
@@ -143,7 +143,7 @@ func TestFullDisk(t *testing.T) {
 	nettest.Must(t, os.Mkdir(dir+"/t", 0o777))
 	nettest.Must(t, exec.Command("chown", "postgres", dir+"/t").Run())
 	s.Exec("full", "CREATE TABLESPACE small LOCATION '"+dir+"/t'")
-	s.Exec("full", "ALTER TABLE longhaul.bins SET TABLESPACE small")
+	s.Exec("full", "ALTER TABLE longhaul.days SET TABLESPACE small")
 	nettest.Must(t, os.WriteFile(dir+"/fill", make([]byte, 4<<20-64<<10), 0o600))
 	spool := newSpool(1, 5000, recent(1))
 	err := opened(t, to).Deliver(context.Background(), spool.rows)
