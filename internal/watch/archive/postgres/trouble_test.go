@@ -219,6 +219,11 @@ func TestTLSAndPasswords(t *testing.T) {
 	refuses(t, to, "cannot use "+to.To, "correct the sink's URL or its files")
 	to.CA = file("ca.crt", authority.pem)
 	delivers(t, to)
+	for _, mode := range []string{"disable", "allow", "prefer"} {
+		unheld := to
+		unheld.To = plain + "?sslmode=" + mode
+		refuses(t, unheld, "with sslmode="+mode+" the server's certificate is not held against "+to.CA, "leave out either sslmode or ca")
+	}
 	to.CA, to.To = "", to.To+"&sslrootcert="+filepath.Join(dir, "ca.crt")
 	delivers(t, to)
 	if got := s.Exec("postgres", "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE ssl AND usename = 'secure'")[0][0]; got == "0" {
@@ -233,6 +238,11 @@ func TestTLSAndPasswords(t *testing.T) {
 	refuses(t, mutual, "connection requires a valid client certificate", "name one that it trusts")
 	cert, key = authority.issue(t, "certified")
 	mutual.Certificate, mutual.Key = file("client.crt", cert), file("client.key", key)
+	delivers(t, mutual)
+	// It is gone at the next connection, and comes again.
+	nettest.Must(t, os.Rename(mutual.Certificate, mutual.Certificate+".old"))
+	refuses(t, mutual, "client.crt: no such file or directory", "correct the sink's URL or its files")
+	nettest.Must(t, os.Rename(mutual.Certificate+".old", mutual.Certificate))
 	delivers(t, mutual)
 	cert, key = stranger.issue(t, "certified")
 	mutual.Certificate, mutual.Key = file("client.crt", cert), file("client.key", key)
