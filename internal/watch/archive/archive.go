@@ -71,6 +71,15 @@ type Sink interface {
 	Close() error
 }
 
+// Resumer is a [Sink] whose place says what it has, so that rows which it has lost are shipped again:
+// a standby that was promoted may lack the last ones, and so does a backup.
+type Resumer interface {
+	Sink
+	// Last returns the ID of the last row of each epoch; epochs without rows are left out. Rows before
+	// that one are there.
+	Last(ctx context.Context, epochs []int64) (map[int64]int64, error)
+}
+
 // Column is a column of a row. It has the same name in every sink that has names.
 type Column struct {
 	Name string

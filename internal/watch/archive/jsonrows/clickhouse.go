@@ -88,7 +88,7 @@ func Schema(ctx context.Context, t archive.Target, options SchemaOptions) ([]str
 	if options.Print {
 		return s.statements(), nil
 	}
-	for _, own := range []string{"query", "database", "async_insert", "wait_for_async_insert", "input_format_skip_unknown_fields"} {
+	for _, own := range []string{"query", "database", "async_insert", waitSetting, "input_format_skip_unknown_fields"} {
 		query.Del(own)
 	}
 	query.Set("wait_end_of_query", "1")

@@ -147,6 +147,10 @@ func complete(t *archive.Target, s session) (string, error) {
 		hosts = query.Get("host")
 	}
 	if t.CA != "" {
+		if mode := query.Get("sslmode"); mode == "disable" || mode == "allow" || mode == "prefer" {
+			return "", remedy.New(fmt.Errorf("with sslmode=%s the server's certificate is not held against %s", mode, t.CA),
+				"leave out either sslmode or ca")
+		}
 		query.Set("sslrootcert", t.CA)
 	}
 	if t.Certificate != "" {

@@ -24,7 +24,7 @@ import (
 const QuantileError = 0.011
 
 // Reader answers what a history answers, from the database of many relays. The ID of a record is
-// its seq. Sums answer for whole hours, those of the bins for whole days (UTC), rows for the rest.
+// its seq. Sums answer for whole hours, their histograms for whole days (UTC), rows for the rest.
 // It may be used by several goroutines. Errors have remedies, but for the end of the context.
 type Reader struct {
 	target  archive.Target

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"math"
 	"slices"
@@ -247,6 +248,36 @@ func (a *asking) addFlows(q *asked, s *history.Summary) error {
 // binned are the values of a quantity, by bin.
 type binned map[int64]int64
 
+// digits is how many of a histogram a bin has, see longhaul.histogram.
+const digits = 12
+
+// add adds a histogram of an answer; NULL has nothing.
+func (b binned) add(t *texted) {
+	text := t.next()
+	whole, part, _ := bytes.Cut(text, []byte("."))
+	for bin := int64(0); len(whole) > 0; bin++ {
+		at := max(len(whole)-digits, 0)
+		b.addDigits(t, text, bin, whole[at:])
+		whole = whole[:at]
+	}
+	for bin := int64(-1); len(part) >= digits; bin-- {
+		b.addDigits(t, text, bin, part[:digits])
+		part = part[digits:]
+	}
+	if len(part) > 0 {
+		t.fail(text)
+	}
+}
+
+func (b binned) addDigits(t *texted, all []byte, bin int64, digits []byte) {
+	switch n, err := strconv.ParseUint(string(digits), 10, 63); {
+	case err != nil:
+		t.fail(all)
+	case n > 0:
+		b[bin] += int64(n)
+	}
+}
+
 // values in ascending order.
 func (b binned) values() []history.Counted {
 	all := make([]history.Counted, 0, len(b))
@@ -256,7 +287,7 @@ func (b binned) values() []history.Counted {
 	return all
 }
 
-// middle of a bin, see longhaul.bins.
+// middle of a bin, see longhaul.histogram.
 func middle(bin int64) float64 { return math.Exp2((float64(bin) + 0.5) / 32) }
 
 // binsSQL groups rows by the bins of their time and goodput. Of each row of the answer one of the two is NULL.
@@ -267,14 +298,12 @@ func (a *asking) values(q *asked) (map[byte][]history.Counted, error) {
 	bins := map[byte]binned{timeS: {}, goodputBps: {}}
 	if !q.days.none {
 		p := &params{}
-		err := a.each("SELECT quantity, bin, sum(flows)::bigint FROM longhaul.bins WHERE true"+p.units(q.days, "day", "date")+p.lines(&q.choice)+
-			" GROUP BY 1, 2", p, func(t *texted) error {
-			quantity := t.text()
-			if b := bins[quantity[0]]; b != nil {
-				b[t.number(0)] += t.number(0)
-			}
-			return nil
-		})
+		err := a.each("SELECT sum(goodputs), sum(times) FROM longhaul.days WHERE true"+p.units(q.days, "day", "date")+p.lines(&q.choice),
+			p, func(t *texted) error {
+				bins[goodputBps].add(t)
+				bins[timeS].add(t)
+				return nil
+			})
 		if err != nil {
 			return nil, err
 		}
@@ -539,30 +568,16 @@ func (a *asking) courseOfRows(c *course, minBytes int64, of *choice) error {
 func (a *asking) courseOfSums(c *course, of *choice) error {
 	whole := share{from: c.from, to: c.to()}
 	p := &params{}
-	err := a.each("SELECT "+ms("hour")+", sum(flows)::bigint, sum(bytes_sent)::bigint, sum(bytes_retransmitted)::bigint, sum(bytes_up)::bigint, sum(bytes_down)::bigint"+
-		" FROM longhaul.hours WHERE true"+p.units(whole, "hour", "timestamptz")+p.lines(of)+" GROUP BY hour", p, func(t *texted) error {
+	return a.each("SELECT "+ms("day::timestamptz")+", sum(flows)::bigint, sum(bytes_sent)::bigint, sum(bytes_retransmitted)::bigint, sum(bytes_up)::bigint,"+
+		" sum(bytes_down)::bigint, sum(goodputs), sum(times) FROM longhaul.days WHERE true"+p.units(whole, "day", "date")+p.lines(of)+" GROUP BY day", p, func(t *texted) error {
 		if p := c.at(c.stepOf(t.moment())); p != nil {
 			p.flows += t.number(0)
 			p.sent += t.number(0)
 			p.again += t.number(0)
 			p.up += t.number(0)
 			p.down += t.number(0)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	p = &params{}
-	return a.each("SELECT "+ms("day::timestamptz")+", quantity, bin, sum(flows)::bigint FROM longhaul.bins WHERE true"+
-		p.units(whole, "day", "date")+p.lines(of)+" GROUP BY day, quantity, bin", p, func(t *texted) error {
-		point, quantity, bin, n := c.at(c.stepOf(t.moment())), t.text(), t.number(0), t.number(0)
-		switch {
-		case point == nil:
-		case quantity[0] == timeS:
-			point.times[bin] += n
-		case quantity[0] == goodputBps:
-			point.goodputs[bin] += n
+			p.goodputs.add(t)
+			p.times.add(t)
 		}
 		return nil
 	})
