@@ -38,7 +38,7 @@ func everything() *monitor.Snapshot {
 			Name: "to-b", State: "listening", FlowsNow: 3, FlowsPeak: 9, FlowsLimit: 100, FlowsTotal: 1234, BytesUp: 5e9, BytesDown: 7e9,
 			Intercepts: "lan0>10.20.20.0/24", Relayed: 2, Bypass: &flow.Bypass{Reason: flow.BypassPairDown, Total: 3},
 			Service: &flow.Service{Name: "_x._tcp.b", State: flow.ServiceNoName, Answered: at},
-			Denied: 4, Limited: 5, Shed: 6, ShedBy: map[string]int64{"descriptors": 6},
+			Denied:  4, Limited: 5, Shed: 6, ShedBy: map[string]int64{"descriptors": 6},
 			Ended: []flow.Ended{{EndedBy: "both", Reason: "end", Flows: 1200}, {EndedBy: "client", Reason: "client-reset", Flows: 31}},
 		},
 		Causes: map[doctor.Cause]int{doctor.RandomLoss: 2},
