@@ -52,6 +52,7 @@ type world struct {
 	now    [services]answer
 
 	began, lost atomic.Int64
+	unanswered  atomic.Int64 // queries, as the log says
 	mu          sync.Mutex
 	first       error // of a lost flow
 }
@@ -99,6 +100,11 @@ func (w *world) start(ctx context.Context) error {
 		}
 	}
 	w.near = w.Relay("near", "relay-a")
+	w.near.Line = func(line string) {
+		if strings.Contains(line, "a service has no targets") && strings.Contains(line, "state="+string(flow.ServiceNoAnswer)) {
+			w.unanswered.Add(1)
+		}
+	}
 	if isPaired(w.way) {
 		if err := w.startFar(ctx); err != nil {
 			return err
@@ -112,16 +118,21 @@ func (w *world) start(ctx context.Context) error {
 	if w.server, err = newNameServer(ctx, w.World, "relay-a", isKnot(w.way), w.records()); err != nil {
 		return err
 	}
+	return w.near.Start(ctx, w.config(func(i int) string { return fmt.Sprintf("{srv: %s.%s}", serviceName(i), zoneName) }))
+}
+
+// config is the near relay's configuration. forward leads on from each tunnel.
+func (w *world) config(forward func(i int) string) string {
 	b := &strings.Builder{}
 	fmt.Fprintf(b, "control_socket: %s\nhistory: off\npair_keys: %s\ntunnels:\n", w.near.Socket(), filepath.Join(w.Dir, "keys-near"))
 	for i := range w.now {
-		fmt.Fprintf(b, "  - {name: s%d, listen: %v, forward: {srv: %s.%s}, allow: [0.0.0.0/0], balance: round-robin", i, netip.AddrPortFrom(lab.RelayA, tunnelPort+uint16(i)), serviceName(i), zoneName)
+		fmt.Fprintf(b, "  - {name: s%d, listen: %v, forward: %s, allow: [0.0.0.0/0], balance: round-robin", i, netip.AddrPortFrom(lab.RelayA, tunnelPort+uint16(i)), forward(i))
 		if isPaired(w.way) {
 			b.WriteString(", pair: site-b")
 		}
 		b.WriteString("}\n")
 	}
-	return w.near.Start(ctx, b.String())
+	return b.String()
 }
 
 // startFar starts the far relays, all on one host, each with a key of its own.
@@ -344,6 +355,7 @@ func (w *world) run(ctx context.Context, n int, note func(kit.Measured)) error {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() { w.flows(ctx, done); close(ended) }()
 	count, slowest, err := w.changes(ctx, n)
+	note(kit.Measured{Name: "services that got no answer for a while", Value: float64(w.unanswered.Load())})
 	if err == nil {
 		err = w.outage(ctx)
 	}

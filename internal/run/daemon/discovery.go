@@ -88,20 +88,17 @@ func (d *discovery) Prepare(ctx context.Context, p *plan) (Change, error) {
 		}
 	}
 	d.mu.Unlock()
-	late := time.After(firstAnswerPatience)
+	patience, cancel := context.WithTimeout(ctx, firstAnswerPatience)
+	defer cancel()
 	for _, first := range waits {
 		select {
 		case <-first:
-		case <-late:
-			late = nil
-			waits = nil
-		case <-ctx.Done():
-			change.Abort()
-			return nil, context.Cause(ctx)
+		case <-patience.Done():
 		}
-		if late == nil {
-			break
-		}
+	}
+	if ctx.Err() != nil {
+		change.Abort()
+		return nil, context.Cause(ctx)
 	}
 	for service := range change.fresh {
 		if s := d.names.Service(service); begun && len(s.Targets) == 0 {
