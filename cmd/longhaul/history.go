@@ -362,6 +362,9 @@ slowest and retransmitted leave out flows that moved less than 1 MiB.`,
 		}
 		return s.run(env, func(ctx context.Context, r history.Source) error {
 			records, err := r.Query(ctx, q)
+			if err == nil {
+				err = s.hintTruncated(ctx, env, r)
+			}
 			if err != nil {
 				return err
 			}
@@ -383,7 +386,7 @@ slowest and retransmitted leave out flows that moved less than 1 MiB.`,
 				}
 			}
 			report.WriteList(env.stdout, records, list)
-			return s.hintTruncated(ctx, env, r)
+			return nil
 		})
 	}
 	cmd.AddCommand(newHistoryShow(env), newHistoryCompare(env), newHistoryMatrix(env), newHistoryExport(env), newHistoryCheck(env), newHistorySchema(env))

@@ -4,13 +4,16 @@ package main
 
 import (
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"longhaul/internal/watch/archive"
 	"longhaul/internal/watch/archive/postgres"
 	"longhaul/internal/watch/archive/postgres/pgtest"
+	"longhaul/internal/watch/monitor/history/synthetic"
 	"longhaul/test/nettest"
 )
 
@@ -94,5 +97,43 @@ func TestDatabasesThatDoNotAnswer(t *testing.T) {
 	}
 	if code, _, stderr := grammarRun("history", "show", "00000000-0000-0000-0000-000000000000", "--db", empty); code != exitUsage || !strings.Contains(stderr, "is no name of a flow: it stands for a missing one") {
 		t.Errorf("the zero name: status %d, %s", code, stderr)
+	}
+}
+
+// A client that a relay has truncated is a prefix wherever it is shown, and who asks for an address in
+// it gets the prefix to ask for.
+func TestTruncatedClients(t *testing.T) {
+	s := pgtest.Start(t)
+	url := s.Database("longhaul")
+	to, err := archive.ParseTarget(url)
+	nettest.Must(t, err)
+	_, err = postgres.MakeSchema(t.Context(), to, postgres.SchemaOptions{})
+	nettest.Must(t, err)
+	sink, err := postgres.Open(to)
+	nettest.Must(t, err)
+	defer sink.Close()
+	var rows []archive.Row
+	for i, client := range []string{"10.1.2.3:4711", "[2001:db8:1:2::3]:4711", "10.1.3.4:4711"} {
+		r := synthetic.NewMaker(1).Record(time.Now())
+		r.ID, r.Client.AddrPort = int64(i+1), netip.MustParseAddrPort(client)
+		rows = append(rows, archive.Row{Record: r, Epoch: 1, OwnSite: "site-a", Clients: []archive.Clients{archive.TruncatedClients, archive.TruncatedClients, archive.NoClients}[i]})
+	}
+	nettest.Must(t, sink.Deliver(t.Context(), rows))
+	for words, want := range map[string][2]string{ // in what it prints, and in the hint
+		"history show 1": {"client       10.1.2.0/24\n", ""}, "history show 2": {"client       2001:db8:1::/48\n", ""}, "history show 3": {"\ntarget ", ""},
+		"history --json": {`"client": "10.1.2.0/24"`, ""}, "history export --csv": {",2001:db8:1::/48,", ""}, "history": {" 10.1.2.0/24", ""},
+		"history --client 10.1.2.0/24":                                 {" 10.1.2.0/24", ""},
+		"history --client 10.1.2.3":                                    {"no such flows", "there are also flows of truncated clients: --client 10.1.2.0/24 has them"},
+		"history --client 10.1.2.0/30":                                 {"no such flows", "--client 10.1.2.0/24 has them"},
+		"history --client 2001:db8:1::9":                               {"no such flows", "--client 2001:db8:1::/48 has them"},
+		"history --client 10.1.9.9":                                    {"no such flows", ""},
+		"history --client 10.1.3.4":                                    {"no such flows", ""},
+		"history export --client 10.1.2.3":                             {"", "--client 10.1.2.0/24 has them"},
+		"history compare --before 4d..2d --after 2d --client 10.1.2.3": {"No transfer ended", "--client 10.1.2.0/24 has them"},
+	} {
+		code, stdout, stderr := grammarRun(strings.Fields(words + " --db " + url)...)
+		if code != 0 || !strings.Contains(stdout, want[0]) || !strings.Contains(stderr, want[1]) || (want[1] == "") != (stderr == "") || strings.Contains(stdout, ".0:0") {
+			t.Errorf("%s: status %d, %s%s", words, code, stdout, stderr)
+		}
 	}
 }
