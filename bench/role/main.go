@@ -16,6 +16,8 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"time"
 
 	"longhaul/bench/kit"
@@ -69,7 +71,7 @@ func (b *bench) run(ctx context.Context, stdout io.Writer) error {
 	}
 	for _, name := range []string{"first run", "second run"} {
 		begun := time.Now()
-		o, err := sites.Run(ctx, "-i", "inventory.yaml", "site.yaml")
+		o, err := sites.Run(ctx, "-i", "inventory.yaml", "--forks", strconv.Itoa(2*runtime.NumCPU()), "site.yaml")
 		if err != nil {
 			return err
 		}
