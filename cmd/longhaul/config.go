@@ -16,6 +16,7 @@ import (
 	"longhaul/internal/carry/integrity"
 	"longhaul/internal/carry/intercept"
 	"longhaul/internal/carry/pair/identity"
+	"longhaul/internal/carry/pair/trust"
 	"longhaul/internal/run/config"
 	"longhaul/internal/run/control"
 	"longhaul/internal/run/daemon"
@@ -149,7 +150,7 @@ func placed(all []*config.Error) []placedProblem {
 func loader() config.Loader {
 	return config.Loader{NoIPv6: !kernel.HasIPv6(), CheckKey: checkKeyFile, CheckDashboard: checkDashboardFiles,
 		CongestionControls: cc.NewHost(ledger.By{}).Known, OwnAddresses: daemon.OwnAddresses,
-		HasAddress: hasAddress, OutgoingPorts: portrange.Outgoing, PeerKey: peerKey}
+		HasAddress: hasAddress, OutgoingPorts: portrange.Outgoing, PeerKey: peerKey, CheckTrust: checkTrust}
 }
 
 // hasAddress reports whether this host can listen on an address. A host with
@@ -174,6 +175,21 @@ func peerKey(dir, peer string) error {
 		return fmt.Errorf("%w (in %s)", err, dir)
 	}
 	return nil
+}
+
+// checkTrust checks the files of a trust, and its names against the peers whose keys are pinned.
+func checkTrust(dir string, o trust.Options) (warnings []error, err error) {
+	t, err := trust.Load(trust.Options{Files: o.ReadAt(service.ReadablePath), Names: o.Names})
+	if err != nil {
+		return nil, err
+	}
+	if dir == "" {
+		dir = identity.Directory(os.Getenv)
+	}
+	if dir != "" {
+		err = trust.New(identity.New(dir)).Clash(&o)
+	}
+	return t.Warnings(), err
 }
 
 // configSize counts the parts of a configuration.

@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"longhaul/internal/carry/pair/trust"
 	"longhaul/internal/words/portrange"
 )
 
@@ -52,6 +53,10 @@ type Loader struct {
 	// PeerKey returns why this host has no key of a peer, or nil. An empty directory is the usual
 	// one. Nil skips the check.
 	PeerKey func(dir, peer string) error
+
+	// CheckTrust returns why the files of a trust cannot be used, or its names clash with keys that
+	// are pinned in a directory; and what may be intended. Nil skips the check.
+	CheckTrust func(keysDir string, o trust.Options) (warnings []error, err error)
 
 	// NoIPv6 is set on a host without IPv6: an address without a host, such as
 	// ":6000", then means IPv4 only.

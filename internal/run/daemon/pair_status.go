@@ -26,8 +26,13 @@ func (p *pairs) status() *flow.Pairs {
 	}
 	s := node.State()
 	putIntoWords(s.Sessions)
-	if err := p.keys.Load().Problem(); err != nil {
+	keys := p.keys.Load()
+	if err := keys.Problem(); err != nil {
 		s.KeysProblem = err.Error()
+	}
+	if t := keys.Trust(); t != nil {
+		name, from, until := t.Validity()
+		s.Certificate = &flow.Certificate{Name: name, From: from, Until: until}
 	}
 	places.sort(s.Sessions)
 	return &s
@@ -100,6 +105,7 @@ func (p *pairs) watch(node *pair.Node) {
 	defer tick.Stop()
 	known := map[sessionKey]*watched{}
 	strangers, strangersAt := map[flow.PairProblem]int64{}, time.Time{}
+	trusted := &trustWatch{pairs: p}
 	for {
 		var now time.Time
 		select {
@@ -112,6 +118,7 @@ func (p *pairs) watch(node *pair.Node) {
 		putIntoWords(state.Sessions)
 		p.watchSessions(known, state.Sessions, now)
 		p.noteStates(state.Sessions)
+		trusted.look(now)
 		if now.Sub(strangersAt) >= strangersPause && !maps.Equal(strangers, state.Strangers) {
 			for problem, n := range state.Strangers {
 				if more := n - strangers[problem]; more > 0 {
