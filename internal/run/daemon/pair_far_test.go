@@ -57,7 +57,7 @@ func TestFarTunnelIsAddedAgain(t *testing.T) {
 func TestJoinThatWasReset(t *testing.T) {
 	p := newPairs(slog.New(slog.DiscardHandler), "test", t.TempDir, nil, nil)
 	defer p.close()
-	nettest.Must(t, p.start(&config.Config{}))
+	nettest.Must(t, p.start(&config.Config{}, nil))
 	l := nettest.ListenTCP(t, "127.0.0.1:0")
 	defer l.Close()
 	c, err := net.Dial("tcp", l.Addr().String())

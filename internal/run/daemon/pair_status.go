@@ -13,6 +13,7 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
+	"longhaul/internal/carry/pair/trust"
 	"longhaul/internal/words/remedy"
 )
 
@@ -31,8 +32,8 @@ func (p *pairs) status() *flow.Pairs {
 		s.KeysProblem = err.Error()
 	}
 	if t := keys.Trust(); t != nil {
-		name, from, until := t.Validity()
-		s.Certificate = &flow.Certificate{Name: name, From: from, Until: until}
+		own := t.Own()
+		s.Certificate = &flow.Certificate{Name: trust.NameOf(own), From: own.NotBefore, Until: own.NotAfter}
 	}
 	places.sort(s.Sessions)
 	return &s

@@ -1,9 +1,11 @@
 package daemon
 
 import (
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	"longhaul/internal/carry/pair/identity"
@@ -48,14 +50,15 @@ const (
 
 // trustWatch tells the log and the directory of keys what becomes of certificates.
 type trustWatch struct {
-	pairs   *pairs
-	of      *trust.Trust
-	ends    time.Time // of this host's certificate
-	problem string    // as of now
-	since   time.Time // of problem
-	told    string
-	until   map[string]time.Time // as written down
-	written time.Time
+	pairs    *pairs
+	of       *trust.Trust
+	own      *x509.Certificate
+	problem  string    // as of now
+	since    time.Time // of problem
+	told     string
+	until    map[string]time.Time // as written down
+	written  time.Time
+	followed time.Time
 }
 
 // look looks at the certificates now and then.
@@ -69,12 +72,16 @@ func (w *trustWatch) look(now time.Time) {
 		}
 		return
 	}
-	name, _, ends := t.Validity()
-	fresh := t != w.of
-	if !fresh && !ends.Equal(w.ends) {
-		w.pairs.log.Info("pair: this host's certificate was renewed", "name", name, "until", ends)
+	if w.pairs.hasDrained() {
+		w.follow(keys, t, now)
+		return
 	}
-	w.of, w.ends = t, ends
+	own := t.Own()
+	fresh := t != w.of
+	if !fresh && !own.Equal(w.own) {
+		w.pairs.log.Info("pair: this host's certificate was renewed", "name", trust.NameOf(own), "until", own.NotAfter)
+	}
+	w.of, w.own = t, own
 	problem, fix := "", ""
 	if err := t.Problem(); err != nil {
 		problem, fix = err.Error(), remedy.Of(err)
@@ -95,6 +102,26 @@ func (w *trustWatch) look(now time.Time) {
 			all = append(all, identity.Trusted{Name: n.Peer, SAN: n.SAN, Until: until[n.SAN]})
 		}
 		w.write(keys, all)
+	}
+}
+
+// follow has a process that has handed over, or ends, trust nobody whom its successor's configuration does not
+// have any more.
+func (w *trustWatch) follow(keys *trust.Identity, t *trust.Trust, now time.Time) {
+	if now.Sub(w.followed) < time.Second {
+		return
+	}
+	w.followed = now
+	all, err := keys.Trusted()
+	if err != nil {
+		return // the successor says so
+	}
+	o := *t.Options()
+	o.Names = slices.DeleteFunc(slices.Clone(o.Names), func(n trust.Name) bool {
+		return !slices.ContainsFunc(all, func(one identity.Trusted) bool { return one.SAN == n.SAN && one.Name == n.Peer })
+	})
+	if !t.Options().Equal(&o) {
+		keys.Use(t.With(o.Names))
 	}
 }
 

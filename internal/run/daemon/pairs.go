@@ -173,8 +173,8 @@ func (p *pairs) start(c *config.Config, t *trust.Trust) error {
 	keys := p.keys.Load() // of a change that was aborted, or none
 	if keys == nil || keys.Dir() != dir {
 		keys = trust.New(identity.New(dir))
-		keys.Prepare(t)
 	}
+	keys.Prepare(t)
 	if _, _, _, err := keys.Key(); err != nil { // makes it, the first time
 		return fmt.Errorf("read the keys of pairs: %w", err)
 	}
@@ -297,6 +297,12 @@ func (c *pairsChange) Abort() {
 	if c.begun != nil {
 		c.begun.Close()
 	}
+}
+
+func (p *pairs) hasDrained() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.drained
 }
 
 // drain has all peers bring their new flows elsewhere. Flows go on.

@@ -77,7 +77,9 @@ func readTrusted(d *directory) (trustedList, error) {
 	return l, nil
 }
 
-// trusted are the peers that a running relay trusts by certificates.
+// Trusted are the peers that [Store.SetTrusted] has written down.
+func (s *Store) Trusted() ([]Trusted, error) { return s.trusted() }
+
 func (s *Store) trusted() (trustedList, error) {
 	d, err := openDirectory(s.dir)
 	if err != nil {

@@ -11,9 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"slices"
 	"syscall"
-	"time"
 
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/words/remedy"
@@ -141,9 +139,6 @@ func (m *material) recognize(first []byte) (preface.Preface, preface.Verdict) {
 	return k.Recognize(first)
 }
 
-// until is when this host's certificate ends, or one of its chain before.
-func (m *material) until() time.Time { return m.own.Leaf.NotAfter }
-
 // certificates reads the certificates of a PEM text. A text that is cut off is refused, since the file may
 // be in the middle of its renewal.
 func certificates(text []byte) (all []*x509.Certificate, err error) {
@@ -207,9 +202,4 @@ func poolOf(all []*x509.Certificate) *x509.CertPool {
 		pool.AddCert(c)
 	}
 	return pool
-}
-
-// same reports whether two materials have one certificate for this host.
-func (m *material) same(other *material) bool {
-	return other != nil && slices.EqualFunc(m.own.Certificate, other.own.Certificate, bytes.Equal)
 }

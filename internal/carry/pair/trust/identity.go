@@ -14,6 +14,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -27,13 +28,13 @@ import (
 // one. It implements pair.Identity.
 type Identity struct {
 	*identity.Store
-	now, next atomic.Pointer[Trust] // next: of a change that is prepared, for connections to peers
+	now, next atomic.Pointer[Trust] // next: of a change that is prepared
 }
 
 // New returns an identity without a trust.
 func New(store *identity.Store) *Identity { return &Identity{Store: store} }
 
-// Prepare has connections to new peers begin before [Identity.Use].
+// Prepare adds the peers of a trust until [Identity.Use], since tunnels begin before a change is committed.
 func (i *Identity) Prepare(t *Trust) { i.next.Store(t) }
 
 // Use puts a trust into force; nil: nobody is trusted by a certificate.
@@ -45,9 +46,14 @@ func (i *Identity) Use(t *Trust) {
 // Trust is the one in force; nil: none.
 func (i *Identity) Trust() *Trust { return i.now.Load() }
 
+// both are the trusts that there are.
+func (i *Identity) both() []*Trust {
+	return slices.DeleteFunc([]*Trust{i.now.Load(), i.next.Load()}, func(t *Trust) bool { return t == nil })
+}
+
 // trusting is the trust that has a peer, or hosts of a site; nil: the name is no trusted one.
 func (i *Identity) trusting(peer string) (*Trust, []Name) {
-	for _, t := range []*Trust{i.now.Load(), i.next.Load()} {
+	for _, t := range i.both() {
 		if names := t.meant(peer); len(names) > 0 {
 			return t, names
 		}
@@ -75,15 +81,17 @@ func (i *Identity) Clash(o *Options) error {
 // Recognize decides what the first bytes of a connection are.
 func (i *Identity) Recognize(first []byte) (preface.Preface, preface.Verdict) {
 	p, verdict := i.Store.Recognize(first)
-	if t := i.now.Load(); t != nil && verdict == preface.No {
-		return t.material().recognize(first)
+	for _, t := range i.both() {
+		if verdict == preface.No {
+			p, verdict = t.material().recognize(first)
+		}
 	}
 	return p, verdict
 }
 
 // ServerTLS is the configuration for an accepted connection with this preface.
 func (i *Identity) ServerTLS(first []byte) *tls.Config {
-	if t := i.now.Load(); t != nil {
+	for _, t := range i.both() {
 		if _, verdict := t.material().recognize(first); verdict == preface.Yes {
 			return t.serverTLS()
 		}
@@ -127,10 +135,10 @@ func (i *Identity) Proved(state tls.ConnectionState) (ed25519.PublicKey, error) 
 		}
 	}
 	chain := state.PeerCertificates
-	for _, t := range []*Trust{i.now.Load(), i.next.Load()} {
-		if t == nil || len(chain) == 0 {
-			continue
-		}
+	if len(chain) == 0 {
+		return nil, err
+	}
+	for _, t := range i.both() {
 		// A pinned peer that is taken out in this moment may write any name into its own certificate.
 		if len(state.VerifiedChains) == 0 && t.material().verify(chain, x509.ExtKeyUsageAny, time.Now()) != nil {
 			continue
@@ -147,10 +155,7 @@ func (i *Identity) PeerOf(key ed25519.PublicKey) (name string, known bool) {
 	if name, known = i.Store.PeerOf(key); known || len(key) != sha256.Size {
 		return name, known
 	}
-	for _, t := range []*Trust{i.now.Load(), i.next.Load()} {
-		if t == nil {
-			continue
-		}
+	for _, t := range i.both() {
 		if n, known := t.peers[[sha256.Size]byte(key)]; known {
 			return n.Peer, true
 		}

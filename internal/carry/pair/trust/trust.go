@@ -45,12 +45,17 @@ type Trust struct {
 	until   map[string]time.Time // by SAN: the end of the certificate that was seen last
 }
 
-// Load reads the files. The error is a [*remedy.Error].
-func Load(o Options) (*Trust, error) {
+func newTrust(o Options) *Trust {
 	t := &Trust{options: o, peers: map[[sha256.Size]byte]Name{}, until: map[string]time.Time{}}
 	for _, n := range o.Names {
 		t.peers[[sha256.Size]byte(keyOf(n.SAN))] = n
 	}
+	return t
+}
+
+// Load reads the files. The error is a [*remedy.Error].
+func Load(o Options) (*Trust, error) {
+	t := newTrust(o)
 	t.marks, t.checked = o.marks(), time.Now()
 	var err error
 	t.now, err = o.read()
@@ -58,6 +63,16 @@ func Load(o Options) (*Trust, error) {
 		return nil, err
 	}
 	return t, nil
+}
+
+// With is the trust with other names, and the files as they are now.
+func (t *Trust) With(names []Name) *Trust {
+	now := t.material()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	other := newTrust(Options{t.options.Files, names})
+	other.now, other.marks, other.checked, other.problem = now, t.marks, t.checked, t.problem
+	return other
 }
 
 // keyOf is the key that stands for a name: the identity of a host in its sessions. It is the same for each
@@ -127,11 +142,8 @@ func (t *Trust) Warnings() (all []error) {
 	return all
 }
 
-// Validity is the time in which this host's certificate is valid, and the certificate's name.
-func (t *Trust) Validity() (name string, from, until time.Time) {
-	leaf := t.material().own.Leaf
-	return NameOf(leaf), leaf.NotBefore, leaf.NotAfter
-}
+// Own is this host's certificate.
+func (t *Trust) Own() *x509.Certificate { return t.material().own.Leaf }
 
 // Until is when the certificate that was last seen of a name ends; zero: none was seen.
 func (t *Trust) Until() map[string]time.Time {
@@ -146,9 +158,6 @@ func (t *Trust) Until() map[string]time.Time {
 
 // meant are the names that a peer's name means: of one host, or of the hosts of a site.
 func (t *Trust) meant(peer string) (all []Name) {
-	if t == nil {
-		return nil
-	}
 	for _, n := range t.options.Names {
 		if identity.IsOf(n.Peer, peer) {
 			all = append(all, n)
