@@ -261,6 +261,7 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	}
 	conn := tls.Client(bulk, config)
 	if err := conn.Handshake(); err != nil {
+		_ = bulk.flush() // the alert
 		return nil, d.overloaded(certified(config.RootCAs != nil, handshakeProblem(vanished(bulk, err))))
 	}
 	if d.proven != nil {

@@ -18,7 +18,8 @@ func (d *decoder) pairTrust(n *node, o *trust.Options) {
 		into("key", &o.Key, file),
 		field{"names", func(n *node) { o.Names = d.trustedNames(n) }},
 	)
-	if n.kind != mapping {
+	if n.kind != mapping || len(d.errs) > before {
+		*o = trust.Options{}
 		return
 	}
 	for _, missing := range []struct{ key, fix string }{
@@ -29,10 +30,9 @@ func (d *decoder) pairTrust(n *node, o *trust.Options) {
 	} {
 		if n.lookup(missing.key) == nil {
 			d.errorf(n, missing.fix, "pair_trust has no %s", missing.key)
+			*o = trust.Options{}
+			return
 		}
-	}
-	if len(d.errs) > before {
-		*o = trust.Options{}
 	}
 }
 
@@ -68,6 +68,7 @@ func (d *decoder) trustedNames(n *node) (all []trust.Name) {
 			switch {
 			case other.SAN == name.SAN:
 				d.errorf(item, "remove one", "%s is there twice, also on line %d", name.SAN, lines[other.SAN])
+				return nil
 			case identity.IsOf(other.Peer, name.Peer), identity.IsOf(name.Peer, other.Peer):
 				d.errorf(item, "give each host a peer's name of its own, such as site-b/b1 and site-b/b2",
 					"the peer %s of %s and the peer %s on line %d are one, or one is the site of the other", name.Peer, name.SAN, other.Peer, lines[other.SAN])

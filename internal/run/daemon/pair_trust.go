@@ -96,7 +96,9 @@ func (w *trustWatch) look(now time.Time) {
 	}
 	until := t.Until()
 	if fresh || !maps.Equal(until, w.until) && now.Sub(w.written) >= trustRemembers {
-		w.until, w.written = until, now
+		if w.until = until; !fresh {
+			w.written = now
+		}
 		all := make([]identity.Trusted, 0, len(t.Options().Names))
 		for _, n := range t.Options().Names {
 			all = append(all, identity.Trusted{Name: n.Peer, SAN: n.SAN, Until: until[n.SAN]})

@@ -47,22 +47,26 @@ func reason(err error, now time.Time) string {
 	case errors.As(err, new(x509.UnknownAuthorityError)):
 		return "no authority in the file ca of pair_trust has issued it"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return expired(invalid.Cert, now)
+		text := expired(invalid.Cert, now) + ", and here it is " + now.UTC().Format(timeForm)
+		if now.Before(invalid.Cert.NotBefore) {
+			text += "; compare the clocks of both hosts"
+		}
+		return text
 	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
 		return "its extended key usage does not allow this end of TLS; SPIFFE wants server and client authentication"
 	}
 	return plain(err)
 }
 
+const timeForm = "2006-01-02 15:04:05 MST"
+
 // expired says that a certificate is not valid now; empty: it is.
 func expired(c *x509.Certificate, now time.Time) string {
-	const form = "2006-01-02 15:04:05 MST"
 	switch {
 	case now.Before(c.NotBefore):
-		return fmt.Sprintf("it is not valid before %s, and here it is %s; compare the clocks of both hosts",
-			c.NotBefore.UTC().Format(form), now.UTC().Format(form))
+		return "it is not valid before " + c.NotBefore.UTC().Format(timeForm)
 	case now.After(c.NotAfter):
-		return fmt.Sprintf("it expired at %s, and here it is %s", c.NotAfter.UTC().Format(form), now.UTC().Format(form))
+		return "it expired at " + c.NotAfter.UTC().Format(timeForm)
 	}
 	return ""
 }
