@@ -18,6 +18,7 @@ import (
 	"longhaul/internal/carry/integrity"
 	"longhaul/internal/carry/intercept"
 	"longhaul/internal/carry/pair/identity"
+	"longhaul/internal/carry/pair/trust"
 	"longhaul/internal/run/config"
 	"longhaul/internal/run/control"
 	"longhaul/internal/run/daemon"
@@ -151,7 +152,7 @@ func placed(all []*config.Error) []placedProblem {
 func loader() config.Loader {
 	return config.Loader{NoIPv6: !kernel.HasIPv6(), CheckKey: checkKeyFile, CheckDashboard: checkDashboardFiles,
 		CongestionControls: cc.NewHost(ledger.By{}).Known, OwnAddresses: daemon.OwnAddresses,
-		HasAddress: hasAddress, OutgoingPorts: portrange.Outgoing, PeerKey: peerKey, KeepsState: keepsState}
+		HasAddress: hasAddress, OutgoingPorts: portrange.Outgoing, PeerKey: peerKey, KeepsState: keepsState, CheckTrust: checkTrust}
 }
 
 // keepsState reports whether the relay that loads a file is a service, or this process is one's.
@@ -182,6 +183,21 @@ func peerKey(dir, peer string) error {
 		return fmt.Errorf("%w (in %s)", err, dir)
 	}
 	return nil
+}
+
+// checkTrust checks the files of a trust, and its names against the peers whose keys are pinned.
+func checkTrust(dir string, o trust.Options) (warnings []error, err error) {
+	t, err := trust.Load(trust.Options{Files: o.ReadAt(service.ReadablePath), Names: o.Names})
+	if err != nil {
+		return nil, err
+	}
+	if dir == "" {
+		dir = identity.Directory(os.Getenv)
+	}
+	if dir != "" {
+		err = trust.New(identity.New(dir)).Clash(&o)
+	}
+	return t.Warnings(), err
 }
 
 // configSize counts the parts of a configuration.

@@ -70,7 +70,7 @@ func shakeHands(t *testing.T, host, other, hostKeys, otherKeys string) {
 	near, accepted := net.Pipe()
 	defer near.Close()
 	defer accepted.Close()
-	server := tls.Server(accepted, far.ServerTLS())
+	server := tls.Server(accepted, far.ServerTLS(nil))
 	done := make(chan error, 1)
 	go func() { done <- server.HandshakeContext(context.Background()) }()
 	conn := tls.Client(near, client)

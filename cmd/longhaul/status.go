@@ -162,6 +162,7 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 	if s.Pairs != nil && s.Pairs.KeysProblem != "" {
 		fmt.Fprintln(w, display.Fold("keys of pairs: "+display.FirstLine(s.Pairs.KeysProblem), 78, 2))
 	}
+	writeCertificates(w, s.Pairs, now)
 	fmt.Fprintf(w, "\n"+tunnelRow, "TUNNEL", "STATE", "FLOWS/MAX", "TOTAL", "UP", "DOWN", "DENIED", "LIMITED", "FAILED")
 	for _, t := range s.Tunnels {
 		writeTunnel(w, s, t, now)

@@ -45,6 +45,20 @@ func writePairs(w io.Writer, p *flow.Pairs, tunnel string, now time.Time) {
 	}
 }
 
+// writeCertificates prints this host's certificate for pairs, and the last one that was refused.
+func writeCertificates(w io.Writer, p *flow.Pairs, now time.Time) {
+	if p == nil {
+		return
+	}
+	if c := p.Certificate; c != nil {
+		fmt.Fprintln(w, display.Fold(fmt.Sprintf("certificate: %s, until %s", c.Name, c.Until.Local().Format("2006-01-02 15:04")), 78, 2))
+	}
+	if r := p.Refused; r != nil {
+		fmt.Fprintln(w, display.Fold(fmt.Sprintf("last refused %s ago, from %s at tunnel %s: %s",
+			display.Age(now.Sub(r.At).Seconds()), r.Source, r.Tunnel, display.FirstLine(r.Error)), 78, 2))
+	}
+}
+
 // writePaths prints how the paths of a near tunnel are.
 func writePaths(w io.Writer, paths []flow.Path) {
 	for _, p := range paths {

@@ -47,7 +47,7 @@ func TestCase60OtherVersionAtFarRelay(t *testing.T) {
 				if _, err := io.ReadFull(c, make([]byte, preface.Size)); err != nil {
 					return
 				}
-				config := identity.New(p.farKeys).ServerTLS()
+				config := identity.New(p.farKeys).ServerTLS(nil)
 				config.NextProtos = []string{answer.alpn}
 				over := tls.Server(c, config)
 				if _, err := wire.ReadHello(over); err == nil {

@@ -36,7 +36,7 @@ func FarOf(l *net.TCPListener, dir string) (*Far, error) {
 	if _, _, _, err := store.Key(); err != nil {
 		return nil, err
 	}
-	return NewFar(l, store.ServerTLS().Certificates[0]), nil
+	return NewFar(l, store.ServerTLS(nil).Certificates[0]), nil
 }
 
 // FarSession is what the connections of one near session have in common.

@@ -2,6 +2,7 @@ package flow
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -17,6 +18,23 @@ type Pairs struct {
 	Sessions           []Session             `json:"sessions"`
 	Strangers          map[PairProblem]int64 `json:"strangers_total"`        // connections that became part of no session, by problem
 	KeysProblem        string                `json:"keys_problem,omitempty"` // why the files of keys cannot be read; the relay goes on with those it has
+	Refused            *RefusedCertificate   `json:"refused_certificate,omitempty"`
+	Certificate        *Certificate          `json:"certificate,omitempty"` // this host's, with pair_trust
+}
+
+// Certificate is one by which a host proves its name to others.
+type Certificate struct {
+	Name  string    `json:"name"`
+	From  time.Time `json:"from"`
+	Until time.Time `json:"until"`
+}
+
+// RefusedCertificate is the last connection that either end refused because of a certificate.
+type RefusedCertificate struct {
+	At     time.Time  `json:"at"`
+	Source netip.Addr `json:"source"`
+	Tunnel string     `json:"tunnel"`
+	Error  string     `json:"error"`
 }
 
 // SiteOf returns the site of a peer that is one of its hosts, SITE/HOST; empty: the peer's name is not of
@@ -151,16 +169,17 @@ type PairProblem string
 
 // The problems of a session; none: "".
 const (
-	PairUnpaired   PairProblem = "unpaired"    // what answers is no paired relay
-	PairKeyUnknown PairProblem = "key-unknown" // one relay does not know the key of the other
-	PairVersion    PairProblem = "version"     // the relays have no version of the protocol in common
-	PairPathDown   PairProblem = "path-down"   // nothing answers
-	PairPathMTU    PairProblem = "path-mtu"    // the path drops large packets
-	PairDenied     PairProblem = "denied"      // the far tunnel does not take this relay's flows
-	PairDraining   PairProblem = "draining"    // the far process takes no new sessions
-	PairEncrypt    PairProblem = "encrypt"     // one relay has encrypt: off, the other has not
-	PairBusy       PairProblem = "busy"        // the far relay has too many handshakes or sessions
-	PairOverloaded PairProblem = "overloaded"  // one of the relays has no CPU for its answers
+	PairUnpaired    PairProblem = "unpaired"    // what answers is no paired relay
+	PairKeyUnknown  PairProblem = "key-unknown" // one relay does not know the key of the other
+	PairCertificate PairProblem = "certificate" // one relay refuses the certificate of the other
+	PairVersion     PairProblem = "version"     // the relays have no version of the protocol in common
+	PairPathDown    PairProblem = "path-down"   // nothing answers
+	PairPathMTU     PairProblem = "path-mtu"    // the path drops large packets
+	PairDenied      PairProblem = "denied"      // the far tunnel does not take this relay's flows
+	PairDraining    PairProblem = "draining"    // the far process takes no new sessions
+	PairEncrypt     PairProblem = "encrypt"     // one relay has encrypt: off, the other has not
+	PairBusy        PairProblem = "busy"        // the far relay has too many handshakes or sessions
+	PairOverloaded  PairProblem = "overloaded"  // one of the relays has no CPU for its answers
 )
 
 // The values of Session.Compress.
@@ -304,6 +323,8 @@ func PairProblemText(problem PairProblem, relay string) string {
 		return "what answers at " + relay + " is no paired relay"
 	case PairKeyUnknown:
 		return relay + " and this relay do not know each other's keys"
+	case PairCertificate:
+		return relay + " or this relay refuses the other's certificate"
 	case PairVersion:
 		return relay + " speaks another version of the pair protocol"
 	case PairPathDown:
@@ -340,6 +361,9 @@ func (s *Session) Remedy() string {
 		return "check forward: what listens there must be a tunnel with pair_from, of a longhaul that knows pairs"
 	case PairKeyUnknown:
 		return s.keyRemedy()
+	case PairCertificate:
+		return "at the relay that refuses, compare ca and names of pair_trust with the certificate; at the other one, renew that. " +
+			"longhaul status there has the reason"
 	case PairVersion:
 		return "upgrade the older of the two relays"
 	case PairPathDown:

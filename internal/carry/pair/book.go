@@ -15,6 +15,8 @@ import (
 type host struct {
 	key  ed25519.PublicKey
 	name string // as the key was last known by
+	// certified: it has proved a name by a certificate, and key stands for that.
+	certified bool
 }
 
 // means reports whether a name in the configuration means a host.

@@ -112,8 +112,8 @@ func (d dialer) greetAny(ctx context.Context, tcp *net.TCPConn, at netip.AddrPor
 		}
 		var c *connection
 		err := problem(flow.PairKeyUnknown, "no key of peer %q", name)
-		if keys := d.node.identity.PeerKeys(name); len(keys) > 0 {
-			c, err = d.greet(ctx, tcp, config, d.preface.Append(nil, keys[0]))
+		if key, known := d.node.identity.PrefaceKey(name); known {
+			c, err = d.greet(ctx, tcp, config, d.preface.AppendFor(nil, key))
 		}
 		if err == nil {
 			return c, nil
@@ -161,8 +161,8 @@ func (d dialer) orElse(ctx context.Context, at netip.AddrPort, name string, refu
 
 // answers reports whether a host proves its key at an address. Nothing is asked of it.
 func (d dialer) answers(ctx context.Context, at netip.AddrPort, name string, config *tls.Config) bool {
-	keys := d.node.identity.PeerKeys(name)
-	if len(keys) == 0 {
+	key, known := d.node.identity.PrefaceKey(name)
+	if !known {
 		return false
 	}
 	tcp, err := d.attempt(ctx, at)
@@ -175,7 +175,7 @@ func (d dialer) answers(ctx context.Context, at netip.AddrPort, name string, con
 	}
 	within, cancel := context.WithTimeout(ctx, nearHandshake)
 	defer cancel()
-	if _, err := tcp.Write(preface.Preface{Kind: preface.Control}.Append(nil, keys[0])); err != nil {
+	if _, err := tcp.Write(preface.Preface{Kind: preface.Control}.AppendFor(nil, key)); err != nil {
 		return false
 	}
 	return tls.Client(tcp, config).HandshakeContext(within) == nil
@@ -261,7 +261,8 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	}
 	conn := tls.Client(bulk, config)
 	if err := conn.Handshake(); err != nil {
-		return nil, d.overloaded(handshakeProblem(vanished(bulk, err)))
+		_ = bulk.flush() // the alert
+		return nil, d.overloaded(certified(config.RootCAs != nil, handshakeProblem(vanished(bulk, err))))
 	}
 	if d.proven != nil {
 		d.proven()
@@ -270,6 +271,7 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	if err != nil {
 		return nil, err
 	}
+	who.certified = config.RootCAs != nil
 	if d.names != nil {
 		d.hello = d.names(who)
 	}
@@ -283,7 +285,7 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	if !d.early {
 		bulk.endWithin(nearHandshake, d.session.strained)
 		if c.hello, err = readHello(conn, d.hello.Features); err != nil {
-			return nil, err
+			return nil, certified(who.certified, err)
 		}
 		c.both &= c.hello.Features
 	}

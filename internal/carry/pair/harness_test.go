@@ -93,7 +93,23 @@ func (k *keyring) config(check func(ed25519.PublicKey) bool) *tls.Config {
 		}}
 }
 
-func (k *keyring) ServerTLS() *tls.Config {
+func (k *keyring) Recognize(first []byte) (preface.Preface, preface.Verdict) {
+	return preface.Recognize(first, k.PublicKeys()...)
+}
+
+func (k *keyring) Proved(state tls.ConnectionState) (ed25519.PublicKey, error) {
+	return state.PeerCertificates[0].PublicKey.(ed25519.PublicKey), nil
+}
+
+func (k *keyring) PrefaceKey(peer string) (preface.Key, bool) {
+	keys := k.PeerKeys(peer)
+	if len(keys) == 0 {
+		return preface.Key{}, false
+	}
+	return preface.HostKey(keys[0]), true
+}
+
+func (k *keyring) ServerTLS([]byte) *tls.Config {
 	return k.config(func(key ed25519.PublicKey) bool { _, ok := k.PeerOf(key); return ok })
 }
 

@@ -16,19 +16,15 @@ const maxPlacesOf = 8
 
 // hostOf is the host that has proved its key in a handshake.
 func (p *process) hostOf(conn *tls.Conn) (host, error) {
-	certificates := conn.ConnectionState().PeerCertificates
-	if len(certificates) == 0 {
-		return host{}, problem(flow.PairKeyUnknown, "no certificate")
-	}
-	key, ok := certificates[0].PublicKey.(ed25519.PublicKey)
-	if !ok {
-		return host{}, problem(flow.PairKeyUnknown, "key of type %T", certificates[0].PublicKey)
+	key, err := p.identity.Proved(conn.ConnectionState())
+	if err != nil {
+		return host{}, problem(flow.PairKeyUnknown, "%w", err)
 	}
 	peer, known := p.identity.PeerOf(key)
 	if !known {
 		return host{}, problem(flow.PairKeyUnknown, "a key of no peer")
 	}
-	return host{key, peer}, nil
+	return host{key: key, name: peer}, nil
 }
 
 // renamed is the host with the name that the list of peers has for it now.

@@ -3,6 +3,8 @@ package pair
 import (
 	"crypto/ed25519"
 	"crypto/tls"
+
+	"longhaul/internal/carry/pair/preface"
 )
 
 // Identity knows this host's keys and its peers. The node asks it again for each
@@ -10,22 +12,31 @@ import (
 // sessions that stand. Methods are called from many goroutines. Its configurations
 // are of TLS 1.3 with preface.ALPN and without session tickets.
 type Identity interface {
-	// ServerTLS is the configuration for an accepted connection. It demands a
-	// client's certificate and refuses one whose key belongs to no peer.
-	ServerTLS() *tls.Config
+	// Recognize decides what the first bytes of a connection are.
+	Recognize(first []byte) (preface.Preface, preface.Verdict)
+	// ServerTLS is the configuration for an accepted connection with this preface. It demands
+	// a client's certificate and refuses one that belongs to no peer. ClientCAs, where it is
+	// set, says that both ends prove names by certificates of an authority; RootCAs of
+	// ClientTLS does the same.
+	ServerTLS(first []byte) *tls.Config
 	// ClientTLS is the configuration for a connection to a peer, or to any host of a site. It
 	// refuses any other key than theirs: an error of that check is flow.PairKeyUnknown.
 	ClientTLS(peer string) (*tls.Config, error)
 	// Hosts names the peers that a name means: one, or the hosts of a site; none: it is unknown.
 	Hosts(name string) []string
-	// PeerOf names the peer that a key of a verified certificate belongs to.
+	// Proved is the key that stands for the other end of a handshake: that of its certificate,
+	// or one that stands for the name in it.
+	Proved(tls.ConnectionState) (ed25519.PublicKey, error)
+	// PeerOf names the peer of a key that Proved has returned.
 	PeerOf(key ed25519.PublicKey) (name string, known bool)
-	// PublicKeys are this host's keys that a preface may be made for, the one in
-	// use first. During a rotation there are two.
+	// PublicKeys are this host's own keys, the one in use first. During a rotation
+	// there are two.
 	PublicKeys() []ed25519.PublicKey
-	// PeerKeys are the keys of a peer, the one to make a preface for first; none:
-	// the peer is unknown.
+	// PeerKeys are the keys that stand for a peer, the newest first; none: the peer
+	// is unknown.
 	PeerKeys(peer string) []ed25519.PublicKey
+	// PrefaceKey is the key of prefaces for a peer.
+	PrefaceKey(peer string) (key preface.Key, known bool)
 	// Announced is the key that a rotation made and this peer has not taken yet;
 	// nil: none. The node tells it to the peer over sessions that stand.
 	Announced(peer string) ed25519.PublicKey

@@ -52,7 +52,7 @@ func (l *lane) greet() error {
 	_ = l.bulk.SetReadDeadline(time.Now().Add(handshakeTimeout + l.s.strained()))
 	hello, err := readHello(l.conn, l.s.features())
 	if err != nil {
-		return err
+		return certified(l.s.host().certified, err)
 	}
 	if hello.Instance != l.instance {
 		return errOtherProcess

@@ -21,6 +21,7 @@ type Node struct {
 	accepted  map[NearSession]*session
 	uses      map[string]*peerUse // by peer
 	strangers map[flow.PairProblem]int64
+	refused   *flow.RefusedCertificate // the last one; nil: none
 }
 
 // Instance is this process's random number, which prefaces name.

@@ -98,6 +98,28 @@ func handshakeProblem(err error) error {
 	return problem(flow.PairKeyUnknown, "%w", err) // of Identity's check
 }
 
+// certified is an error of a handshake in which certificates of authorities prove names. A TLS 1.3 client
+// learns only by an alert, behind its handshake, that it was refused (RFC 8446, section 6.2).
+func certified(by bool, err error) error {
+	if !by || problemOf(err) != flow.PairKeyUnknown {
+		return err
+	}
+	alert, alerted := alertOf(err)
+	if !alerted {
+		return problem(flow.PairCertificate, "%w", err)
+	}
+	text := "the other relay refuses this host's certificate, as one with a name that it does not trust; its status says why"
+	switch alert {
+	case alertExpired:
+		text = "by the other relay's clock this host's certificate has expired, or is not valid yet"
+	case alertUnknownAuthority:
+		text = "the other relay trusts no authority that has issued this host's certificate"
+	case alertNoCertificate:
+		text = "the other relay wants a certificate, and got none"
+	}
+	return problem(flow.PairCertificate, "%s%w", text, silently(err))
+}
+
 // vanished finds that the path drops what was sent after the handshake of TCP. What each end sends
 // first ends with a small segment. If that arrives, and the large one before it does not, the size is
 // the reason: of this end's segments the other one acknowledges the small one alone, and of the other
@@ -124,6 +146,10 @@ func vanished(bulk *bulkConn, err error) error {
 }
 
 const (
+	alertExpired          = 45 // RFC 8446, section 6.2
+	alertUnknownAuthority = 48
+	alertNoCertificate    = 116
+
 	alertNoProtocol = 120 // RFC 7301, section 3.2
 	// alertBusy says that the handshake was given up for another one. Its number is one for
 	// private use (RFC 8446, section 11).

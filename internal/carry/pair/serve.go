@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/carry/pair/trust"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/connsource"
 	"longhaul/internal/sys/descriptor"
@@ -61,7 +62,7 @@ func (n *Node) Serve(fd int, first []byte, a Acceptor) {
 			err = cause
 		}
 		if err != nil {
-			n.stranger(err, a)
+			n.stranger(err, a, from.source)
 		}
 	}()
 }
@@ -101,7 +102,7 @@ func sayBusy(fd int) {
 	_, _ = send(fd, busyAlert)
 }
 
-func (n *Node) stranger(err error, a Acceptor) {
+func (n *Node) stranger(err error, a Acceptor, source netip.Addr) {
 	p := problemOf(err)
 	if p == flow.PairPathDown {
 		n.log.Debug("pair connection broke in its handshake", "tunnel", a.Tunnel(), "error", err)
@@ -109,6 +110,9 @@ func (n *Node) stranger(err error, a Acceptor) {
 	}
 	n.mu.Lock()
 	n.strangers[p]++
+	if p == flow.PairCertificate {
+		n.refused = &flow.RefusedCertificate{At: time.Now(), Source: source, Tunnel: a.Tunnel(), Error: err.Error()}
+	}
 	n.mu.Unlock()
 	n.limited.Log(slog.LevelInfo, "pair connection refused", []string{"tunnel", "problem"}, slog.String("tunnel", a.Tunnel()), slog.String("problem", string(p)), slog.Any("error", err))
 }
@@ -164,7 +168,7 @@ func (n *Node) readPreface(bulk *bulkConn) (preface.Preface, error) {
 	if _, err := io.ReadFull(bulk, b[:]); err != nil {
 		return preface.Preface{}, problem(flow.PairUnpaired, "preface: %w", err)
 	}
-	p, verdict := preface.Recognize(b[:], n.identity.PublicKeys()...)
+	p, verdict := n.identity.Recognize(b[:])
 	if verdict != preface.Yes || p.Kind == preface.Join {
 		return p, problem(flow.PairUnpaired, "no preface for a session of this host")
 	}
@@ -233,7 +237,7 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 	n.handshakes.Leave(from.place) // to those that have done nothing yet
 	defer n.begun.Leave(n.begun.Take(from.source, from.giveUp))
 	bulk.endWithin(handshakeTimeout, n.strained) // without the wait for the turn
-	config := n.identity.ServerTLS().Clone()
+	config := n.identity.ServerTLS(bulk.preface[:]).Clone()
 	offered := offersAnother(config, &bulk.begun)
 	conn := tls.Server(bulk, config)
 	if err := conn.Handshake(); err != nil {
@@ -241,7 +245,7 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 		if *offered {
 			return nil, problem(flow.PairVersion, "the near relay speaks another version: %w", err)
 		}
-		return nil, broken(handshakeProblem(err))
+		return nil, certified(config.ClientCAs != nil, broken(handshakeProblem(trust.Refused(err))))
 	}
 	who, err := n.hostOf(conn)
 	if err != nil {

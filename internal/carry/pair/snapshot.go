@@ -25,7 +25,7 @@ func (n *Node) snapshot(of func(*session) flow.Session) flow.Pairs {
 		st.Sessions = append(st.Sessions, of(s))
 	}
 	n.mu.Lock()
-	st.Strangers = maps.Clone(n.strangers)
+	st.Strangers, st.Refused = maps.Clone(n.strangers), n.refused
 	n.mu.Unlock()
 	return st
 }

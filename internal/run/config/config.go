@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/internal/carry/pair/trust"
 	"longhaul/internal/words/portrange"
 	"longhaul/internal/words/units"
 )
@@ -71,6 +72,10 @@ type Config struct {
 	// PairKeys is the directory of this host's pair key and the keys of its
 	// peers; empty means the default one.
 	PairKeys string `json:",omitzero"`
+
+	// PairTrust has the peers that prove their names by certificates; without
+	// names there are none.
+	PairTrust trust.Options `json:",omitzero"`
 
 	// Interception is what the rules of intercepting tunnels use.
 	Interception Interception `json:",omitzero"`

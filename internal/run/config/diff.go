@@ -49,6 +49,7 @@ func ChangedSettings(before, after *Config) []string {
 		{"metrics", before.Metrics, after.Metrics},
 		{"dashboard", before.Dashboard, after.Dashboard},
 		{"history", before.History, after.History},
+		{"pair_trust", before.PairTrust, after.PairTrust},
 		{"interception", before.Interception, after.Interception},
 		{"log.level", before.Log.Level, after.Log.Level},
 	} {

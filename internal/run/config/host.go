@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"longhaul/internal/carry/pair/identity"
+	"longhaul/internal/carry/pair/trust"
 	"longhaul/internal/words/portrange"
 )
 
@@ -119,11 +121,11 @@ func (d *decoder) warnNames(tunnels []Tunnel) {
 }
 
 // warnKeys warns of peers whose keys this host does not have: nothing of theirs passes.
-func (d *decoder) warnKeys(tunnels []Tunnel, nodes []*node, dir string) {
+func (d *decoder) warnKeys(c *Config, nodes []*node) {
 	if d.loader.PeerKey == nil {
 		return
 	}
-	for i, t := range tunnels {
+	for i, t := range c.Tunnels {
 		if i >= len(nodes) {
 			return
 		}
@@ -132,7 +134,10 @@ func (d *decoder) warnKeys(tunnels []Tunnel, nodes []*node, dir string) {
 			if at == nil {
 				at = nodes[i]
 			}
-			if err := d.loader.PeerKey(dir, peer); err != nil {
+			if slices.ContainsFunc(c.PairTrust.Names, func(n trust.Name) bool { return identity.IsOf(n.Peer, peer) }) {
+				return
+			}
+			if err := d.loader.PeerKey(c.PairKeys, peer); err != nil {
 				d.warn(at, fmt.Sprintf(fix, peer), "%v", err)
 			}
 		}

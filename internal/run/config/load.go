@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"longhaul/internal/carry/pair/trust"
 	"longhaul/internal/carry/relay/names"
 	"longhaul/internal/words/portrange"
 )
@@ -63,6 +64,9 @@ type Loader struct {
 	// Without one it keeps no history in no named file, and [Loader.Check] warns of sinks. Nil skips
 	// the check.
 	KeepsState func(file string) bool
+	// CheckTrust returns why the files of a trust cannot be used, or its names clash with keys that
+	// are pinned in a directory; and what may be intended. Nil skips the check.
+	CheckTrust func(keysDir string, o trust.Options) (warnings []error, err error)
 
 	// NoIPv6 is set on a host without IPv6: an address without a host, such as
 	// ":6000", then means IPv4 only.

@@ -149,6 +149,7 @@ func TestSchemaHasExactlyTheKnownKeys(t *testing.T) {
 		"keepalive": root.Defs["keepalive"].AnyOf[1], "a hop of forward": root.Defs["hop"].AnyOf[1], "a service of forward": root.Defs["hop"].AnyOf[2], "health": root.Defs["health"].AnyOf[1],
 		"check": root.Defs["check"].AnyOf[1], "pair": root.Defs["pair"].AnyOf[1], "a path of pair": root.Defs["path"], "pair_from": root.Defs["pair_from"].AnyOf[1],
 		"intercept": root.Defs["intercept"], "original": root.Defs["original"], "a destination": root.Defs["destination"], "interception": root.Properties["interception"],
+		"pair_trust": root.Properties["pair_trust"], "an entry of names": root.Properties["pair_trust"].Properties["names"].Items.AnyOf[1],
 	}
 	for section, known := range d.keys {
 		s := sections[section]

@@ -69,6 +69,7 @@ func (d *decoder) config(root *node) Config {
 		field{"dashboard", func(n *node) { d.dashboard(n, &c.Dashboard) }},
 		field{"history", func(n *node) { d.history(n, &c.History) }},
 		into("pair_keys", &c.PairKeys, d.pairKeys),
+		field{"pair_trust", func(n *node) { d.pairTrust(n, &c.PairTrust) }},
 		field{"interception", func(n *node) { d.interception(n, &c.Interception) }},
 		into("workers", &c.Workers, d.workers),
 		field{"log", func(n *node) {
@@ -80,6 +81,7 @@ func (d *decoder) config(root *node) Config {
 		field{"tunnels", func(n *node) { tunnels = n }},
 	)
 	c.HTTPNames = append(c.HTTPNames, listenNames...)
+	d.checkTrust(root.lookup("pair_trust"), &c)
 	if c.Name != "" && c.ControlSocket != "" {
 		d.errorf(root.lookup("name"), "leave one of them out", "name and control_socket both say where the control socket is")
 	}
@@ -100,7 +102,7 @@ func (d *decoder) config(root *node) Config {
 		}
 		d.checkClashes()
 		d.warnPools(tunnels, c.Tunnels)
-		d.warnKeys(c.Tunnels, tunnels.items, c.PairKeys)
+		d.warnKeys(&c, tunnels.items)
 		if d.onHost {
 			d.warnHost(c.Tunnels)
 		}

@@ -150,7 +150,7 @@ func (d *daemon) assemble(activated []inheritedSocket) {
 	d.discovery = newDiscovery(d.log, d.relay.NameCache())
 	d.legs = newTransports(cc.NewHost(ledger.By{}), d.Getenv, d.log)
 	d.integrity = newIntegrityChecks(d.log, d.Version, d.ReadablePath)
-	d.pairs = newPairs(d.log, d.Version, func() string { return identity.Directory(d.Getenv) }, d.relay)
+	d.pairs = newPairs(d.log, d.Version, func() string { return identity.Directory(d.Getenv) }, d.ReadablePath, d.relay)
 	d.pairs.follow(past.Pairs, past.Links)
 	d.shedder = newShedder(d.relay, d.log, c.Limits)
 	openSink := d.OpenSink

@@ -53,7 +53,7 @@ func tells(t *testing.T, instance uint64) *told {
 // ends before the one that it follows.
 func TestCloseWithoutPairs(t *testing.T) {
 	older := tells(t, 1)
-	p := newPairs(slog.New(slog.DiscardHandler), "test", t.TempDir, nil)
+	p := newPairs(slog.New(slog.DiscardHandler), "test", t.TempDir, nil, nil)
 	p.follow([]olderPair{older.olderPair}, nil)
 	done := make(chan struct{})
 	go func() {

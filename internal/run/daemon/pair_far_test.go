@@ -17,7 +17,7 @@ import (
 // TestFarTunnelIsAddedAgain holds that sessions which stand bring flows again to a far tunnel
 // that one reload removed and another added.
 func TestFarTunnelIsAddedAgain(t *testing.T) {
-	p := newPairs(slog.New(slog.DiscardHandler), "test", t.TempDir, nil)
+	p := newPairs(slog.New(slog.DiscardHandler), "test", t.TempDir, nil, nil)
 	defer p.close()
 	reload := func(tunnels ...config.Tunnel) (servers []relay.PairServer) {
 		t.Helper()
@@ -55,9 +55,9 @@ func TestFarTunnelIsAddedAgain(t *testing.T) {
 // TestJoinThatWasReset holds that a connection which its client has reset is no harm, whenever
 // that was.
 func TestJoinThatWasReset(t *testing.T) {
-	p := newPairs(slog.New(slog.DiscardHandler), "test", t.TempDir, nil)
+	p := newPairs(slog.New(slog.DiscardHandler), "test", t.TempDir, nil, nil)
 	defer p.close()
-	nettest.Must(t, p.start(&config.Config{}))
+	nettest.Must(t, p.start(&config.Config{}, nil))
 	l := nettest.ListenTCP(t, "127.0.0.1:0")
 	defer l.Close()
 	c, err := net.Dial("tcp", l.Addr().String())

@@ -13,6 +13,7 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
+	"longhaul/internal/carry/pair/trust"
 	"longhaul/internal/words/remedy"
 )
 
@@ -26,8 +27,13 @@ func (p *pairs) status() *flow.Pairs {
 	}
 	s := node.State()
 	putIntoWords(s.Sessions)
-	if err := p.keys.Load().Problem(); err != nil {
+	keys := p.keys.Load()
+	if err := keys.Problem(); err != nil {
 		s.KeysProblem = err.Error()
+	}
+	if t := keys.Trust(); t != nil {
+		own := t.Own()
+		s.Certificate = &flow.Certificate{Name: trust.NameOf(own), From: own.NotBefore, Until: own.NotAfter}
 	}
 	places.sort(s.Sessions)
 	return &s
@@ -100,6 +106,7 @@ func (p *pairs) watch(node *pair.Node) {
 	defer tick.Stop()
 	known := map[sessionKey]*watched{}
 	strangers, strangersAt := map[flow.PairProblem]int64{}, time.Time{}
+	trusted := &trustWatch{pairs: p}
 	for {
 		var now time.Time
 		select {
@@ -112,6 +119,7 @@ func (p *pairs) watch(node *pair.Node) {
 		putIntoWords(state.Sessions)
 		p.watchSessions(known, state.Sessions, now)
 		p.noteStates(state.Sessions)
+		trusted.look(now)
 		if now.Sub(strangersAt) >= strangersPause && !maps.Equal(strangers, state.Strangers) {
 			for problem, n := range state.Strangers {
 				if more := n - strangers[problem]; more > 0 {

@@ -17,6 +17,7 @@ import (
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/identity"
+	"longhaul/internal/carry/pair/trust"
 	"longhaul/internal/carry/relay"
 	"longhaul/internal/run/config"
 	"longhaul/internal/sys/loglimit"
@@ -30,15 +31,17 @@ type pairs struct {
 	log     *slog.Logger
 	lines   *loglimit.Limiter // those that peers and strangers cause
 	release string
-	host    string        // its name; empty: unknown
-	keysDir func() string // the default directory of the keys
-	relay   *relay.Relay
-	note    func(kind, tunnel, name, state, detail string) // takes a state that may have changed
-	trace   func(context.Context, flow.Carried) flow.Trace // see pair.Options
-	memory  atomic.Int64                                   // memory_limit in bytes; 0: none
-	keys    atomic.Pointer[identity.Store]                 // stays when a change is aborted; the relay reads it for each connection
-	older   olderPairs
-	endings endings
+	// readablePath is that of Options.
+	readablePath func(path string) string
+	host         string        // its name; empty: unknown
+	keysDir      func() string // the default directory of the keys
+	relay        *relay.Relay
+	note         func(kind, tunnel, name, state, detail string) // takes a state that may have changed
+	trace        func(context.Context, flow.Carried) flow.Trace // see pair.Options
+	memory       atomic.Int64                                   // memory_limit in bytes; 0: none
+	keys         atomic.Pointer[trust.Identity]                 // stays when a change is aborted; the relay reads it for each connection
+	older        olderPairs
+	endings      endings
 
 	mu      sync.Mutex // guards the fields below, which status reads from other goroutines
 	node    *pair.Node // nil: no tunnel was ever paired
@@ -59,8 +62,8 @@ type tunnelPairs struct {
 	far  map[string]*farTunnel
 }
 
-func newPairs(log *slog.Logger, release string, keysDir func() string, relay *relay.Relay) *pairs {
-	p := &pairs{log: log, lines: loglimit.New(log), release: release, keysDir: keysDir, relay: relay, note: func(_, _, _, _, _ string) {}, removed: map[string]*farTunnel{}}
+func newPairs(log *slog.Logger, release string, keysDir func() string, readablePath func(string) string, relay *relay.Relay) *pairs {
+	p := &pairs{log: log, lines: loglimit.New(log), release: release, keysDir: keysDir, readablePath: readablePath, relay: relay, note: func(_, _, _, _, _ string) {}, removed: map[string]*farTunnel{}}
 	p.host, _ = os.Hostname() // without it, the listening address alone tells near tunnels apart
 	p.life, p.end = context.WithCancel(context.Background())
 	return p
@@ -108,6 +111,7 @@ type pairsChange struct {
 	memory int64      // memory_limit in bytes
 	begun  *pair.Node // made for this change; nil: there was one, or no tunnel is paired
 	was    int64      // memory_limit before
+	trust  *trust.Trust
 }
 
 // Prepare gives paired tunnels what carries or brings their flows. Links to far
@@ -117,6 +121,13 @@ func (p *pairs) Prepare(_ context.Context, to *plan) (Change, error) {
 	defer p.mu.Unlock()
 	change := &pairsChange{of: p, next: tunnelPairs{near: map[string]*nearTunnel{}, far: map[string]*farTunnel{}},
 		far: map[*farTunnel]*farSettings{}, memory: int64(to.MemoryLimit), was: p.memory.Load()}
+	var err error
+	if change.trust, err = p.trustOf(to.Config); err != nil {
+		return nil, err
+	}
+	if keys := p.keys.Load(); keys != nil {
+		keys.Prepare(change.trust)
+	}
 	for i := range to.tunnels {
 		t, c := &to.tunnels[i], &to.Tunnels[i]
 		if !c.Pair.Paired() && !c.PairFrom.Paired() {
@@ -124,8 +135,11 @@ func (p *pairs) Prepare(_ context.Context, to *plan) (Change, error) {
 		}
 		if p.node == nil { // so there are no links to give up
 			p.memory.Store(change.memory) // it bounds the node from the beginning
-			if err := p.start(to.Config); err != nil {
+			if err := p.start(to.Config, change.trust); err != nil {
 				p.memory.Store(change.was)
+				if keys := p.keys.Load(); keys != nil {
+					keys.Prepare(nil)
+				}
 				return nil, err
 			}
 			change.begun = p.node
@@ -148,7 +162,7 @@ func (p *pairs) Prepare(_ context.Context, to *plan) (Change, error) {
 }
 
 // start makes the node. The caller holds mu.
-func (p *pairs) start(c *config.Config) error {
+func (p *pairs) start(c *config.Config, t *trust.Trust) error {
 	dir := c.PairKeys
 	if dir == "" {
 		dir = p.keysDir()
@@ -158,8 +172,9 @@ func (p *pairs) start(c *config.Config) error {
 	}
 	keys := p.keys.Load() // of a change that was aborted, or none
 	if keys == nil || keys.Dir() != dir {
-		keys = identity.New(dir)
+		keys = trust.New(identity.New(dir))
 	}
+	keys.Prepare(t)
 	if _, _, _, err := keys.Key(); err != nil { // makes it, the first time
 		return fmt.Errorf("read the keys of pairs: %w", err)
 	}
@@ -229,6 +244,9 @@ func (c *pairsChange) Commit() {
 	p.memory.Store(c.memory)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if keys := p.keys.Load(); keys != nil {
+		keys.Use(c.trust)
+	}
 	if c.begun != nil {
 		p.running.Go(func() { p.watch(c.begun) })
 	}
@@ -262,6 +280,9 @@ func (c *pairsChange) Commit() {
 func (c *pairsChange) Abort() {
 	p := c.of
 	p.mu.Lock()
+	if keys := p.keys.Load(); keys != nil {
+		keys.Prepare(nil)
+	}
 	was := p.current.links()
 	for link := range c.next.links() {
 		if !was[link] {
@@ -276,6 +297,12 @@ func (c *pairsChange) Abort() {
 	if c.begun != nil {
 		c.begun.Close()
 	}
+}
+
+func (p *pairs) hasDrained() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.drained
 }
 
 // drain has all peers bring their new flows elsewhere. Flows go on.

@@ -100,7 +100,7 @@ func pairAlerts(s *monitor.Snapshot, add func(level, link, format string, args .
 		add("warning", "/pairs", "Pairs hold nine tenths of the unacknowledged data that they may: senders are slowed down")
 	}
 	for _, problem := range slices.Sorted(maps.Keys(s.Pairs.Strangers)) {
-		if n := s.Pairs.Strangers[problem]; n > 0 && slices.Contains([]flow.PairProblem{flow.PairKeyUnknown, flow.PairVersion, flow.PairDenied}, problem) {
+		if n := s.Pairs.Strangers[problem]; n > 0 && slices.Contains([]flow.PairProblem{flow.PairKeyUnknown, flow.PairCertificate, flow.PairVersion, flow.PairDenied}, problem) {
 			add("notice", "/pairs", "%s from other relays since the start became part of no pair: %s",
 				display.Plural(int(n), "connection"), problem)
 		}

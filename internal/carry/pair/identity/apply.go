@@ -51,7 +51,9 @@ func (s *Store) Apply(wanted []Wanted, check bool) (a Applied, err error) {
 		return a, err
 	}
 	apply := func(c *changing) error {
-		a, err = c.apply(wanted, time.Now().UTC().Truncate(time.Second))
+		if a, err = c.apply(wanted, time.Now().UTC().Truncate(time.Second)); err == nil {
+			err = c.clash()
+		}
 		return err
 	}
 	if check {

@@ -48,7 +48,7 @@ func TestApply(t *testing.T) {
 		{name: "a list from within a rotation", had: "b=3", wanted: "b=3,2", peers: "b=3", formerOfPeer: [2]byte{2, 3}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			had := changing{content{keys: hostKeys{testKey(1)}}, formerKeys{{testKey(11).public(), testKey(1).public()}}}
+			had := changing{content{keys: hostKeys{testKey(1)}}, formerKeys{{testKey(11).public(), testKey(1).public()}}, nil}
 			if k := c.formerOfPeer; k[0] > 0 {
 				had.former = had.former.replaced(testKey(k[0]).public(), testKey(k[1]).public())
 			}
@@ -155,7 +155,7 @@ func TestApplyAfterRotation(t *testing.T) {
 		applyNothing(t, list, a, b)
 		nettest.Must(t, b.Taken("a", announced))
 		applyNothing(t, list, b)
-		r := shake(t, clientTLS(t, b, "a"), a.ServerTLS()) // a sees the new key in use
+		r := shake(t, clientTLS(t, b, "a"), a.ServerTLS(nil)) // a sees the new key in use
 		if r.clientErr != nil || r.serverErr != nil {
 			t.Fatalf("no handshake with the new key: %v, %v", r.clientErr, r.serverErr)
 		}

@@ -9,15 +9,19 @@ import (
 // changing is a content that one process may change.
 type changing struct {
 	content
-	former formerKeys
+	former  formerKeys
+	trusted trustedList
 }
 
 // change has f change the content while no other process can, and writes what f has
 // changed. It makes a missing directory. If f fails, nothing changes.
 func (s *Store) change(f func(c *changing) error) error {
 	return s.locked(func(d *directory, c *changing) error {
-		before := changing{content{keys: c.keys, peers: clonePeers(c.peers), invitations: slices.Clone(c.invitations)}, c.former}
+		before := changing{content{keys: c.keys, peers: clonePeers(c.peers), invitations: slices.Clone(c.invitations)}, c.former, nil}
 		if err := f(c); err != nil {
+			return err
+		}
+		if err := c.clash(); err != nil {
 			return err
 		}
 		c.finishRotation()
@@ -70,7 +74,11 @@ func readChanging(d *directory) (*changing, error) {
 	if err != nil {
 		return nil, damaged(filepath.Join(d.path, formerFile), err)
 	}
-	return &changing{*c, former}, nil
+	trusted, err := readTrusted(d)
+	if err != nil {
+		return nil, err
+	}
+	return &changing{*c, former, trusted}, nil
 }
 
 // write writes the files that differ. A peer stands before its invitation is used up, and

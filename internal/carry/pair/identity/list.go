@@ -17,6 +17,7 @@ type List struct {
 	Key         string             `json:"key"`      // in use; empty: none yet
 	NextKey     string             `json:"next_key"` // of a rotation; empty: there is none
 	Peers       []ListedPeer       `json:"peers"`
+	Trusted     []Trusted          `json:"trusted"` // by certificates
 	Invitations []ListedInvitation `json:"invitations"`
 }
 
@@ -36,7 +37,7 @@ type ListedInvitation struct {
 
 // List reads everything.
 func (s *Store) List() (List, error) {
-	l := List{Directory: s.dir, Peers: []ListedPeer{}, Invitations: []ListedInvitation{}}
+	l := List{Directory: s.dir, Peers: []ListedPeer{}, Trusted: []Trusted{}, Invitations: []ListedInvitation{}}
 	c, err := s.load()
 	if err == nil {
 		err = s.Problem()
@@ -55,6 +56,11 @@ func (s *Store) List() (List, error) {
 	for _, p := range c.peers {
 		l.Peers = append(l.Peers, ListedPeer{p.Name, slices.Clone(p.Keys), p.Since, !next.IsZero() && p.Holds == next})
 	}
+	trusted, err := s.trusted()
+	if err != nil {
+		return l, err
+	}
+	l.Trusted = append(l.Trusted, trusted...)
 	l.Invitations = c.invitations.pending(time.Now())
 	return l, nil
 }
@@ -70,9 +76,10 @@ func (l *List) Wanted() []Wanted {
 
 // WriteText writes the list for people. The hosts of a site stand below it.
 func (l *List) WriteText(w io.Writer, now time.Time) error {
-	if len(l.Peers) == 0 {
+	switch {
+	case len(l.Peers) == 0 && len(l.Trusted) == 0:
 		fmt.Fprintln(w, "no peer: longhaul pair invite NAME begins a pairing")
-	} else {
+	case len(l.Peers) > 0:
 		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(table, "PEER\tKEY\tSINCE\tNOTE")
 		for i, p := range l.Peers {
@@ -91,6 +98,17 @@ func (l *List) WriteText(w io.Writer, now time.Time) error {
 		if err := table.Flush(); err != nil {
 			return err
 		}
+	}
+	for _, t := range l.Trusted {
+		state := "not seen yet"
+		switch {
+		case t.Until.IsZero():
+		case t.Until.Before(now):
+			state = "its certificate expired at " + t.Until.Local().Format("2006-01-02 15:04")
+		default:
+			state = "its certificate ends at " + t.Until.Local().Format("2006-01-02 15:04")
+		}
+		fmt.Fprintf(w, "trusted: %s, as %s, %s\n", t.Name, t.SAN, state)
 	}
 	for _, i := range l.Invitations {
 		left := max(time.Minute, i.Expires.Sub(now).Round(time.Minute))

@@ -19,6 +19,13 @@ func IsOf(peer, name string) bool {
 	return peer == name || strings.HasPrefix(peer, name) && strings.HasPrefix(peer[len(name):], siteEnd)
 }
 
+// SameSite reports whether two names of peers are one, or those of one site.
+func SameSite(a, b string) bool {
+	siteA, _, _ := strings.Cut(a, siteEnd)
+	siteB, _, _ := strings.Cut(b, siteEnd)
+	return siteA == siteB
+}
+
 // CheckName refuses names of peers that are not NAME or SITE/HOST, at most 64 bytes together, each
 // of letters, digits, dots, hyphens and underscores, beginning with a letter or digit. The error is
 // a [*remedy.Error].

@@ -82,7 +82,7 @@ func serveTLS(t *testing.T, s *Store) (address string, bindings <-chan string) {
 	l := nettest.ListenTCP(t, "127.0.0.1:0")
 	all := make(chan string, 10)
 	t.Cleanup(tcpserver.Serve(l, func(conn net.Conn) {
-		secure := tls.Server(conn, s.ServerTLS())
+		secure := tls.Server(conn, s.ServerTLS(nil))
 		conn.SetDeadline(time.Now().Add(time.Minute))
 		if err := secure.Handshake(); err != nil {
 			all <- err.Error()

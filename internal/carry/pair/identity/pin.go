@@ -106,6 +106,9 @@ func (s *Store) Remove(name string) error {
 	return s.change(func(c *changing) error {
 		invitations := c.invitations.withoutUnused(name)
 		if c.peers.named(name) == nil && len(invitations) == len(c.invitations) {
+			if t := c.trusted.named(name); t != nil {
+				return t.taken()
+			}
 			return c.peers.missing(name)
 		}
 		c.peers, c.invitations = c.peers.without(name), invitations
@@ -125,6 +128,9 @@ func (s *Store) Rename(old, name string) error {
 		return err
 	}
 	if peerList(peers).named(old) == nil { // changing would make a missing directory
+		if trusted, _ := s.trusted(); trusted.named(old) != nil {
+			return trusted.named(old).taken()
+		}
 		return peerList(peers).missing(old)
 	}
 	return s.change(func(c *changing) error {

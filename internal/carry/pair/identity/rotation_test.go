@@ -49,7 +49,7 @@ func checkMeet(t *testing.T, when string, a, b *Store) {
 		if _, verdict := preface.Recognize(first, way.far.PublicKeys()...); verdict != preface.Yes {
 			t.Errorf("%s, to %s: the preface is not recognised", when, way.peer)
 		}
-		if r := shake(t, clientTLS(t, way.near, way.peer), way.far.ServerTLS()); r.clientErr != nil || r.serverErr != nil {
+		if r := shake(t, clientTLS(t, way.near, way.peer), way.far.ServerTLS(nil)); r.clientErr != nil || r.serverErr != nil {
 			t.Errorf("%s, to %s: client %v, server %v", when, way.peer, r.clientErr, r.serverErr)
 		}
 	}
@@ -163,13 +163,13 @@ func TestRotateNow(t *testing.T) {
 	if err != nil || !r.Started || !slices.Equal(r.Waiting, []string{"b"}) || own(t, a) != r.New {
 		t.Fatalf("rotation %+v, %v", r, err)
 	}
-	if r := shake(t, clientTLS(t, a, "b"), b.ServerTLS()); !IsKeyUnknown(r.serverErr) {
+	if r := shake(t, clientTLS(t, a, "b"), b.ServerTLS(nil)); !IsKeyUnknown(r.serverErr) {
 		t.Errorf("a peer without the new key: %v", r.serverErr)
 	}
 	nettest.Must(t, b.Remove("a"))
 	pin(t, b, "a", r.New)
 	checkMeet(t, "paired again", a, b)
-	if r := shake(t, stolen, b.ServerTLS()); !IsKeyUnknown(r.serverErr) {
+	if r := shake(t, stolen, b.ServerTLS(nil)); !IsKeyUnknown(r.serverErr) {
 		t.Errorf("the stolen key: %v", r.serverErr)
 	}
 
@@ -351,7 +351,7 @@ func TestLearnRefuses(t *testing.T) {
 // through it: handshakes take time.
 func TestRotationIsNotCutBySessions(t *testing.T) {
 	a, b := newPair(t)
-	before := []*tls.Config{clientTLS(t, a, "b"), b.ServerTLS()}
+	before := []*tls.Config{clientTLS(t, a, "b"), b.ServerTLS(nil)}
 	_, err := a.Rotate()
 	nettest.Must(t, err)
 	_, err = b.Rotate()

@@ -67,9 +67,9 @@ func keyOf(state tls.ConnectionState) (PublicKey, error) {
 	return PublicKey(key), nil
 }
 
-// ServerTLS is the configuration for an accepted connection. It demands a client's
-// certificate and refuses one whose key belongs to no peer.
-func (s *Store) ServerTLS() *tls.Config {
+// ServerTLS is the configuration for an accepted connection, whatever its preface. It demands a
+// client's certificate and refuses one whose key belongs to no peer.
+func (s *Store) ServerTLS([]byte) *tls.Config {
 	c, err := s.withKey()
 	if err != nil {
 		return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, err }}
@@ -117,6 +117,15 @@ func (s *Store) saw(p *Peer, used PublicKey) {
 	if len(p.Keys) == MaxKeys && p.Keys[0] == used {
 		_ = s.settle(p.Name, used) // the next handshake tries again
 	}
+}
+
+// Proved is the key of the other end's certificate.
+func (s *Store) Proved(state tls.ConnectionState) (ed25519.PublicKey, error) {
+	key, err := keyOf(state)
+	if err != nil {
+		return nil, err
+	}
+	return key[:], nil
 }
 
 // PeerOf names the peer that a key of a verified certificate belongs to.
@@ -168,6 +177,15 @@ func (s *Store) PeerKeys(peer string) (keys []ed25519.PublicKey) {
 		keys = append(keys, bare(p.Keys)...)
 	}
 	return keys
+}
+
+// PrefaceKey is the key of prefaces for a peer.
+func (s *Store) PrefaceKey(peer string) (key preface.Key, known bool) {
+	keys := s.PeerKeys(peer)
+	if len(keys) == 0 {
+		return preface.Key{}, false
+	}
+	return preface.HostKey(keys[0]), true
 }
 
 // bare returns keys in the type of the standard library.

@@ -20,7 +20,7 @@ import (
 func TestHandshake(t *testing.T) {
 	nettest.CheckLeaks(t)
 	a, b := newPair(t)
-	r := shake(t, clientTLS(t, a, "b"), b.ServerTLS())
+	r := shake(t, clientTLS(t, a, "b"), b.ServerTLS(nil))
 	if r.clientErr != nil || r.serverErr != nil {
 		t.Fatalf("client %v, server %v", r.clientErr, r.serverErr)
 	}
@@ -77,7 +77,7 @@ func TestStrangers(t *testing.T) {
 			"the other end does not speak longhaul-pair/1", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			r := shake(t, test.client, b.ServerTLS())
+			r := shake(t, test.client, b.ServerTLS(nil))
 			if r.clientErr == nil || !strings.Contains(r.clientErr.Error(), test.client1) {
 				t.Errorf("client: %v, want %s", r.clientErr, test.client1)
 			}
@@ -108,7 +108,7 @@ func ecdsaCertificate(t *testing.T) tls.Certificate {
 // handshake.
 func TestChangesReachConfigurations(t *testing.T) {
 	a, b := newPair(t)
-	server, client := b.ServerTLS(), clientTLS(t, a, "b")
+	server, client := b.ServerTLS(nil), clientTLS(t, a, "b")
 	nettest.Must(t, b.Remove("a"))
 	if r := shake(t, client, server); !IsKeyUnknown(r.serverErr) || !IsKeyUnknown(r.clientErr) {
 		t.Errorf("a removed client: %v, %v", r.clientErr, r.serverErr)
@@ -129,7 +129,7 @@ func TestWithoutKey(t *testing.T) {
 	_, err := s.ClientTLS("b")
 	checkMistake(t, err, "this host has no key for pairs in "+dir)
 	a, _ := newPair(t)
-	if r := shake(t, clientTLS(t, a, "b"), s.ServerTLS()); !errors.Is(r.serverErr, errNoKey) {
+	if r := shake(t, clientTLS(t, a, "b"), s.ServerTLS(nil)); !errors.Is(r.serverErr, errNoKey) {
 		t.Errorf("a server without key: %v", r.serverErr)
 	}
 	if len(s.PublicKeys()) > 0 || s.Problem() != nil {

@@ -67,7 +67,14 @@ func HostKey(far ed25519.PublicKey) Key { return keyOf("longhaul pair preface", 
 // enough to begin a join.
 func JoinKey(verifier ed25519.PublicKey) Key { return keyOf("longhaul pair join preface", verifier) }
 
-func keyOf(what string, public ed25519.PublicKey) Key {
+// AuthorityKey is the key of prefaces for hosts with certificates of an authority, whose public key
+// (SubjectPublicKeyInfo, RFC 5280, section 4.1) this is; or for one of them, by its name.
+func AuthorityKey(public []byte, name string) Key {
+	sum := sha256.Sum256(public)
+	return keyOf("longhaul pair authority preface", append(sum[:], name...))
+}
+
+func keyOf(what string, public []byte) Key {
 	return sha256.Sum256(slices.Concat([]byte(what), public))
 }
 

@@ -117,6 +117,22 @@ var processFamilies = []family{
 		one(func(s *state) (float64, bool) {
 			return unix(s.Process.CertificateUntil), !s.Process.CertificateUntil.IsZero()
 		})},
+	{"pair_certificate_expiry_timestamp_seconds",
+		"When this host's certificate for pairs ends, since 1970; only with pair_trust.", gauge, nil,
+		one(func(s *state) (float64, bool) {
+			if s.Pairs == nil || s.Pairs.Certificate == nil {
+				return 0, false
+			}
+			return unix(s.Pairs.Certificate.Until), true
+		})},
+	{"pair_certificate_begin_timestamp_seconds",
+		"Since when it is valid.", gauge, nil,
+		one(func(s *state) (float64, bool) {
+			if s.Pairs == nil || s.Pairs.Certificate == nil {
+				return 0, false
+			}
+			return unix(s.Pairs.Certificate.From), true
+		})},
 	{"accept_errors_total", "Failed accepts, by errno.", counter, []string{"errno"},
 		func(s *state, emit func(float64, ...string)) {
 			for word, n := range s.errnos.fold(s.Process.AcceptErrors) {

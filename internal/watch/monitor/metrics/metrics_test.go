@@ -65,7 +65,7 @@ func everything() *monitor.Snapshot {
 			LogLinesDropped: 2, RecordsDropped: 3, AcceptErrors: map[string]int64{"EMFILE": 7}, CertificateUntil: at.Add(24 * time.Hour), Restored: map[string]int64{"rules": 1}, Fights: 1,
 			CongestionControl: map[string]bool{"haul": true, "bbr": false},
 		},
-		Pairs: &flow.Pairs{RetainedBytes: 1000, RetainedLimitBytes: 1 << 28, Strangers: map[flow.PairProblem]int64{flow.PairUnpaired: 5}},
+		Pairs: &flow.Pairs{Certificate: &flow.Certificate{Name: "spiffe://corp/site-a", From: at.Add(-time.Hour), Until: at.Add(time.Hour)}, RetainedBytes: 1000, RetainedLimitBytes: 1 << 28, Strangers: map[flow.PairProblem]int64{flow.PairUnpaired: 5}},
 		PairTotals: []monitor.Pair{
 			{
 				Session: flow.Session{Tunnel: "to-b", Peer: "site-b", End: flow.NearEnd, Up: true, Release: "1.2", RTT: units.Seconds(60 * time.Millisecond),

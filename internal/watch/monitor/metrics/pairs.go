@@ -7,7 +7,7 @@ import (
 	"longhaul/internal/watch/monitor"
 )
 
-var pairProblems = []flow.PairProblem{flow.PairBusy, flow.PairDenied, flow.PairEncrypt, flow.PairKeyUnknown, flow.PairOverloaded, flow.PairPathDown, flow.PairPathMTU, flow.PairUnpaired, flow.PairVersion}
+var pairProblems = []flow.PairProblem{flow.PairBusy, flow.PairCertificate, flow.PairDenied, flow.PairEncrypt, flow.PairKeyUnknown, flow.PairOverloaded, flow.PairPathDown, flow.PairPathMTU, flow.PairUnpaired, flow.PairVersion}
 
 var pairFamilies = []family{
 	{"pair_up", "1 if a session with a paired relay stands, 0 if not.", gauge, []string{"tunnel", "peer"},

@@ -136,7 +136,7 @@ export function stateLevel(state) {
     case 'untried': return 'none';
     case 'listening': case 'up': case 'open': case 'whole': return 'ok';
     case 'down': case 'ejected': case 'failed': case 'removed': case 'broken': return 'bad';
-    case 'lost': case 'unpaired': case 'key-unknown': case 'version': case 'path-down': case 'path-mtu': case 'denied': case 'encrypt': return 'bad'; // of pairs
+    case 'lost': case 'unpaired': case 'key-unknown': case 'certificate': case 'version': case 'path-down': case 'path-mtu': case 'denied': case 'encrypt': return 'bad'; // of pairs
     case 'lossy': case 'shedding': case 'waiting': case 'paused': case 'draining': case 'drained': case 'returning': case 'same-host': case 'resetting': case 'resuming': case 'connecting': case 'busy': return 'warn';
   }
   return 'none';

@@ -1,0 +1,125 @@
+package trust
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"longhaul/internal/words/printable"
+)
+
+// ErrCertificate is in the error of a handshake in which the other end's certificate was refused.
+var ErrCertificate = errors.New("certificate refused")
+
+// refusal is why a certificate is refused, in words.
+type refusal struct {
+	text string
+	err  error
+}
+
+func (r *refusal) Error() string { return r.text }
+
+func (r *refusal) Unwrap() error { return r.err }
+
+func (r *refusal) Is(target error) bool { return target == ErrCertificate }
+
+// refuse says why the certificate of the other end is refused.
+func refuse(leaf *x509.Certificate, now time.Time, err error) error {
+	return &refusal{fmt.Sprintf("the certificate of %s is refused: %s", NameOf(leaf), reason(err, now)), err}
+}
+
+// Refused says in words why crypto/tls refused a client's certificate; other errors stay.
+func Refused(err error) error {
+	var failed *tls.CertificateVerificationError
+	if !errors.As(err, &failed) || len(failed.UnverifiedCertificates) == 0 {
+		return err
+	}
+	return refuse(failed.UnverifiedCertificates[0], time.Now(), failed.Err)
+}
+
+// reason is why a certificate is not valid.
+func reason(err error, now time.Time) string {
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.As(err, new(x509.UnknownAuthorityError)):
+		return "no authority in the file ca of pair_trust has issued it"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		text := expired(invalid.Cert, now) + ", and here it is " + now.UTC().Format(timeForm)
+		if now.Before(invalid.Cert.NotBefore) {
+			text += "; compare the clocks of both hosts"
+		}
+		return text
+	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
+		return "its extended key usage does not allow this end of TLS; SPIFFE wants server and client authentication"
+	}
+	return plain(err)
+}
+
+const timeForm = "2006-01-02 15:04:05 MST"
+
+// expired says that a certificate is not valid now; empty: it is.
+func expired(c *x509.Certificate, now time.Time) string {
+	switch {
+	case now.Before(c.NotBefore):
+		return "it is not valid before " + c.NotBefore.UTC().Format(timeForm)
+	case now.After(c.NotAfter):
+		return "it expired at " + c.NotAfter.UTC().Format(timeForm)
+	}
+	return ""
+}
+
+// plain is the text of an error without the package that it is from.
+func plain(err error) string {
+	text := strings.TrimPrefix(err.Error(), "tls: ")
+	return printable.String(strings.TrimPrefix(text, "x509: "))
+}
+
+func plainError(err error) error { return errors.New(plain(err)) }
+
+// NameOf is how a certificate is named in messages: its URI, a DNS name, or its subject.
+func NameOf(c *x509.Certificate) string {
+	if names := namesOf(c); len(names) > 0 {
+		return printable.String(names[0])
+	}
+	if subject := c.Subject.String(); subject != "" {
+		return printable.String(subject)
+	}
+	return "a host without a name"
+}
+
+// namesOf lists the names of a certificate that a peer may have.
+func namesOf(c *x509.Certificate) (names []string) {
+	for _, u := range c.URIs {
+		names = append(names, u.String())
+	}
+	for _, name := range c.DNSNames {
+		names = append(names, strings.ToLower(name))
+	}
+	return names
+}
+
+// checkForm refuses certificates that X.509-SVID does not allow for a workload (sections 2, 4 and 5.2).
+func checkForm(c *x509.Certificate) error {
+	switch {
+	case c.IsCA || c.KeyUsage&(x509.KeyUsageCertSign|x509.KeyUsageCRLSign) != 0:
+		return errors.New("it is that of an authority")
+	case c.KeyUsage != 0 && c.KeyUsage&x509.KeyUsageDigitalSignature == 0:
+		return errors.New("its key usage does not allow signatures")
+	case len(c.URIs) > 1:
+		return fmt.Errorf("it has %d URIs, and one is allowed", len(c.URIs))
+	case len(namesOf(c)) == 0:
+		return errors.New("it has neither a URI nor a DNS name")
+	}
+	return nil
+}
+
+// verify finds a chain from the certificate of the other end to an authority. The host's own authorities do
+// not count.
+func (m *material) verify(chain []*x509.Certificate, use x509.ExtKeyUsage, now time.Time) error {
+	_, err := chain[0].Verify(x509.VerifyOptions{Roots: m.pool, Intermediates: poolOf(chain[1:]), CurrentTime: now,
+		KeyUsages: []x509.ExtKeyUsage{use}})
+	return err
+}
