@@ -13,6 +13,7 @@ type plan struct {
 	*config.Config
 	relayName string         // in the ledger of changes
 	tunnels   []relay.Tunnel // of the configuration, in its order
+	dryRun    bool           // leave out what Abort would not undo
 }
 
 // part is a component that a configuration sets up.
