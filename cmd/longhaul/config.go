@@ -85,7 +85,7 @@ Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 		if asJSON && (err == nil || errors.As(err, &mistakes)) {
 			checked := checkedConfig{File: args[0], Valid: err == nil, Mistakes: placed(mistakes), Warnings: placed(warnings)}
 			if err == nil {
-				checked.configSize = sizeOf(c)
+				checked.configSize, checked.Files = sizeOf(c), c.Files.Paths()
 				for _, w := range forwardWarnings(env, c) {
 					checked.Warnings = append(checked.Warnings, placedProblem{args[0], w.Error(), remedy.Of(w)})
 				}
@@ -102,7 +102,7 @@ Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 		for _, w := range forwardWarnings(env, c) {
 			writeWarning(env.stderr, args[0]+": "+w.Error(), remedy.Of(w))
 		}
-		_, err = fmt.Fprintf(env.stdout, "%s: ok, %s\n", args[0], sizeOf(c))
+		_, err = fmt.Fprintf(env.stdout, "%s: ok, %s\n%s", args[0], sizeOf(c), daemon.FilesText(c.Files.Paths()))
 		return err
 	}
 	return cmd
@@ -129,6 +129,7 @@ type checkedConfig struct {
 	File  string `json:"file"`
 	Valid bool   `json:"valid"`
 	configSize
+	Files    []string        `json:"files,omitempty"` // that were read
 	Mistakes []placedProblem `json:"mistakes"`
 	Warnings []placedProblem `json:"warnings"`
 }

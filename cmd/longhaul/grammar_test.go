@@ -64,7 +64,7 @@ var flagTable = []flagRow{
 
 	// Lengths of time, by role, and points in time.
 	{"time", "DURATION", usual}, {"interval", "DURATION", usual}, {"timeout", "DURATION", usual},
-	{"wait", "DURATION", optional}, {"drain-timeout", "DURATION", usual}, {"connect-timeout", "DURATION", usual},
+	{"wait", "DURATION", optional}, {"confirm", "DURATION", optional}, {"drain-timeout", "DURATION", usual}, {"connect-timeout", "DURATION", usual},
 	{"idle-timeout", "DURATION", usual}, {"max-time", "DURATION", usual}, {"omit", "DURATION", optional},
 	{"rto-min", "DURATION", usual}, {"rtt", "DURATION LIST", usual}, {"jitter", "DURATION", usual},
 	{"reorder-hold", "DURATION", usual}, {"mark-above", "DURATION", usual},
@@ -141,7 +141,7 @@ var withoutJSON = map[string]string{
 // The commands that have a flag because of what they do.
 var commandsWith = map[string][]string{
 	"dry-run": {"cc load", "cc unload", "cc use", "cc undo", "route set", "route undo", "mss set", "mss undo", "host undo",
-		"intercept clear", "doctor", "service install", "service uninstall"},
+		"intercept clear", "doctor", "service install", "service uninstall", "reload"},
 	"yes": {"cc unload", "cc undo", "route undo", "mss undo", "host undo", "intercept clear", "doctor"},
 	"netns": {"cc list", "cc load", "cc use", "cc undo", "cc paths", "cc paths forget", "mss list", "mss set", "mss undo", "route list", "route set",
 		"route undo", "host check", "host list", "host undo", "intercept plan", "intercept check", "intercept show", "intercept clear",

@@ -6,18 +6,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/run/config"
 	"longhaul/internal/run/daemon"
+	"longhaul/internal/words/flagvalue"
 	"longhaul/internal/words/remedy"
 )
 
 func newReload(env *env) *cobra.Command {
 	var (
-		asJSON bool
-		chosen relayChoice
+		asJSON, dryRun bool
+		confirm        time.Duration
+		chosen         relayChoice
 	)
 	cmd := &cobra.Command{
 		Use:   "reload",
@@ -27,19 +31,46 @@ what has changed. Flows go on, those of a removed tunnel as well. After any
 mistake or failure the old configuration serves on. A relay made by flags has no
 file: it tries again what has failed, such as an algorithm that was not loaded.
 
-Exit codes: 0 the file is in force, 1 it could not be put into force, or no
-relay answers, 2 the file has mistakes, which are printed.`,
+--dry-run only prints the outcome, with the old and the new values of each key.
+It also finds addresses that are taken, and changes nothing.
+
+--confirm puts the file into force and goes back to the configuration before,
+unless another longhaul reload without --confirm, or SIGHUP, follows in time. A
+start meanwhile goes back at once, after a crash or a stop as well. The relay
+then keeps the configuration before, at further starts as well, until a reload
+succeeds.
+
+Exit codes: 0 the file is in force, or would be, with or without a change, 1 it
+could not be put into force, or no relay answers, 2 the file has mistakes, which
+are printed.`,
 		Example: `  longhaul reload
+  longhaul reload --dry-run
+  longhaul reload --confirm 2m && longhaul ready && longhaul reload
   longhaul reload --name site-b --json`,
 		Args: noArgs,
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&asJSON, "json", false, "print the outcome as JSON")
+	flags.BoolVar(&dryRun, "dry-run", false, "print what a reload would change, and change nothing")
+	flagvalue.AddDuration(flags, &confirm, "confirm", "go back after this time, 1s to 24h, unless a reload confirms")
 	chosen.register(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, stop := untilSignal(cmd.Context())
 		defer stop()
-		body, err := tellRelay(ctx, env, chosen, "reload", nil)
+		verb, arguments := "reload", url.Values{}
+		switch given := cmd.Flags().Changed("confirm"); {
+		case given && dryRun:
+			return usageError(remedy.New(errors.New("choose one of --dry-run and --confirm"), "longhaul reload --dry-run first"))
+		case dryRun:
+			verb = "reload-dry-run"
+		case given:
+			if err := daemon.CheckConfirm(confirm); err != nil {
+				return usageError(err)
+			}
+			verb = "reload-confirm"
+			arguments.Set("within", confirm.String())
+		}
+		body, err := tellRelay(ctx, env, chosen, verb, arguments)
 		switch {
 		case ctx.Err() != nil:
 			return remedy.New(errors.New("interrupted the wait; the relay may still reload"),

@@ -156,7 +156,7 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 	writeProcess(w, s)
 	writeResources(w, s.Resources, now)
 	writeQueues(w, s.Tunnels)
-	writeReload(w, s.LastReload, now)
+	writeReload(w, s.LastReload, s.Confirmation, now)
 	writeLacks(w, s, now)
 	writeHistory(w, s.History, now)
 	if s.Pairs != nil && s.Pairs.KeysProblem != "" {
@@ -387,19 +387,26 @@ var flowStates = map[string]string{
 	"dialing": "dial", "client-ended": "c-end", "target-ended": "t-end", "delivering": "deliv", "resetting": "reset", "resuming": "resume",
 }
 
-func writeReload(w io.Writer, r *daemon.Reload, now time.Time) {
+func writeReload(w io.Writer, r *daemon.Reload, c *daemon.Confirmation, now time.Time) {
 	switch {
 	case r == nil:
 		fmt.Fprintln(w, "last reload: none since the start")
 	case !r.OK:
 		fmt.Fprintln(w, display.Fold("last reload: failed: "+r.Error, 78, 2))
-		fmt.Fprintf(w, "  %s ago; the configuration before it is in force\n", display.Age(now.Sub(r.At).Seconds()))
+		inForce := "the configuration before it"
+		if c != nil && c.State == daemon.CannotReturn {
+			inForce = "the unconfirmed configuration"
+		}
+		fmt.Fprintf(w, "  %s ago; %s is in force\n", display.Age(now.Sub(r.At).Seconds()), inForce)
 	default:
 		fmt.Fprintf(w, "last reload: ok, %s ago: %d added, %d changed, %d removed, %d unchanged\n", display.Age(now.Sub(r.At).Seconds()),
 			len(r.Added), len(r.Changed), len(r.Removed), r.Unchanged)
 		if len(r.NeedsRestart) > 0 {
 			fmt.Fprintf(w, "  waiting for a restart: %s\n", strings.Join(r.NeedsRestart, ", "))
 		}
+	}
+	if c != nil && c.State == daemon.Unconfirmed {
+		fmt.Fprintf(w, "unconfirmed: goes back in %s, unless longhaul reload confirms\n", display.Age(max(c.Until.Sub(now).Seconds(), 0)))
 	}
 }
 

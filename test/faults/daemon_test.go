@@ -41,6 +41,7 @@ const (
 	errorsSupervised
 	ordinaryUser // nothing does, but the relay runs as nobody
 	firstProcess // nothing does, but the relay is the first process of a PID namespace
+	stateful     // nothing does, but the relay has its folder as its state directory
 )
 
 // nobody is the uid and gid of ordinaryUser.
@@ -100,6 +101,8 @@ func launchProgram(t *testing.T, program string, host *hosts.Host, how supervisi
 				t.Fatal(err)
 			}
 		}
+	case how == stateful:
+		d.cmd.Env = append(os.Environ(), "STATE_DIRECTORY="+d.dir)
 	case how == firstProcess:
 		d.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	case how != unsupervised:

@@ -75,7 +75,7 @@ func (u *Usability) Detail() string {
 type Event struct {
 	At      time.Time `json:"at"`
 	Kind    string    `json:"kind"`              // of EventRelay and so on
-	Tunnel  string    `json:"tunnel,omitempty"`  // of every kind but EventRelay
+	Tunnel  string    `json:"tunnel,omitempty"`  // of every kind but EventRelay and EventConfiguration
 	Subject string    `json:"subject,omitempty"` // the hop, the paired relay or the path
 	From    string    `json:"from"`
 	To      string    `json:"to"`
@@ -90,4 +90,6 @@ const (
 	EventPair         = "pair"
 	EventPath         = "path" // of a pair
 	EventInterception = "interception"
+
+	EventConfiguration = "configuration" // of the relay, after `reload --confirm`
 )

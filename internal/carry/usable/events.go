@@ -143,8 +143,11 @@ func (j *Judge) see(s subject, next seen, now time.Time) *seen {
 	known := j.known[s]
 	if known == nil {
 		known = &seen{subject: s, state: next.state, reason: next.reason, since: now}
-		if s.kind == flow.EventPair && next.state == pairUp {
-			known.state = pairConnecting // that is known: its first session has come up
+		switch { // where that is known
+		case s.kind == flow.EventPair && next.state == pairUp:
+			known.state = pairConnecting // its first session has come up
+		case s.kind == flow.EventConfiguration:
+			known.state = confirmed
 		}
 		j.known[s] = known
 	}
@@ -157,6 +160,9 @@ const (
 	pairConnecting = "connecting"
 	pairUp         = "up"
 )
+
+// confirmed is the state of a relay's configuration before any `reload --confirm`.
+const confirmed = "confirmed"
 
 // change records a state. Another one is an event, but for the first of a subject: nobody knows
 // what it was before.

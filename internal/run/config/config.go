@@ -83,6 +83,9 @@ type Config struct {
 	Log     Log
 	Tunnels []Tunnel
 
+	// Files are what the configuration was read from; none if flags made it.
+	Files Files `json:"-"`
+
 	// Warnings lists settings that are valid but rarely intended.
 	Warnings []*Error `json:",omitempty"`
 }

@@ -21,6 +21,7 @@ type decoder struct {
 	ctx    context.Context
 	loader Loader
 	errs   Errors
+	files  Files // that are decoded
 
 	warnings []*Error
 	onHost   bool // warn of what this host lacks
@@ -113,7 +114,7 @@ func (d *decoder) mapping(n *node, what string, fields ...field) {
 	for _, e := range n.entries {
 		key := e.key.text
 		if at, again := seen[key]; again {
-			d.errorf(e.key, fmt.Sprintf("remove one; the other is on line %d", at.Line), "%s is set twice", key)
+			d.errorf(e.key, "remove one; the other is "+at.seenFrom(e.key.at), "%s is set twice", key)
 			continue
 		}
 		seen[key] = e.key.at

@@ -24,6 +24,14 @@ func (p Position) String() string {
 	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
 }
 
+// seenFrom is where the place is for a message at another one: the line, and the file if it is another.
+func (p Position) seenFrom(other Position) string {
+	if p.File == other.File || p.Line == 0 {
+		return fmt.Sprintf("on line %d", p.Line)
+	}
+	return fmt.Sprintf("in %s on line %d", p.File, p.Line)
+}
+
 // Error is one mistake in a configuration.
 type Error struct {
 	At      Position
@@ -36,7 +44,7 @@ func (e *Error) Error() string {
 	return e.At.String() + ": " + e.Problem + "; " + e.Fix
 }
 
-// Errors lists all mistakes in the order of the file.
+// Errors lists all mistakes in the order of the files and their lines.
 type Errors []*Error
 
 // Each calls tell with each mistake and its fix.

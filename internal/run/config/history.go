@@ -86,7 +86,7 @@ func (d *decoder) sinks(n *node) (all []archive.Target) {
 			continue
 		}
 		if at, again := labels[t.Label()]; again {
-			d.errorf(item, "give each its own name", "the sink %s is taken by the one on line %d", t.Label(), at.Line)
+			d.errorf(item, "give each its own name", "the sink %s is taken by the one %s", t.Label(), at.seenFrom(item.at))
 			continue
 		}
 		labels[t.Label()] = item.at

@@ -86,12 +86,3 @@ func begin(warnings Errors, want []string) bool {
 	}
 	return true
 }
-
-// TestLongLine holds that a list on one long line is read.
-func TestLongLine(t *testing.T) {
-	allow := strings.Repeat("10.0.0.0/8, ", 1000)
-	c, err := testLoader().Parse(t.Context(), "f.yaml", []byte("tunnels:\n- {name: t, listen: 'relay-a:6000', forward: 'b:6000', allow: ["+allow+"]}\n"))
-	if err != nil || len(c.Tunnels[0].Allow) != 1000 {
-		t.Fatalf("%v", err)
-	}
-}

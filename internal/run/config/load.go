@@ -67,6 +67,8 @@ type Loader struct {
 	// CheckTrust returns why the files of a trust cannot be used, or its names clash with keys that
 	// are pinned in a directory; and what may be intended. Nil skips the check.
 	CheckTrust func(keysDir string, o trust.Options) (warnings []error, err error)
+	// Root is the folder of an image whose configuration is loaded; included files are below it.
+	Root string
 
 	// NoIPv6 is set on a host without IPv6: an address without a host, such as
 	// ":6000", then means IPv4 only.
@@ -83,31 +85,44 @@ type Flag struct {
 // resolveTimeout bounds each lookup of a listening name.
 const resolveTimeout = 5 * time.Second
 
-// Load loads the file at path, overridden by flags, or the flags alone if path
+// Load loads the file at path and those that it includes, overridden by flags, or the flags alone if path
 // is empty. The error is an [Errors] with every mistake found.
 func (l Loader) Load(ctx context.Context, path string, flags ...Flag) (*Config, error) {
 	if path == "" {
-		return l.decode(ctx, fromFlags(flags))
+		return l.decode(ctx, tree{root: fromFlags(flags)})
 	}
-	root, err := parseFile(path)
+	data, err := readMain(path)
 	if err != nil {
 		return nil, err
 	}
-	return l.decodeWith(ctx, root, flags)
+	return l.Parse(ctx, path, data, flags...)
 }
 
 // parseFile reads a file. The error is an [Errors].
 func parseFile(path string) (*node, error) {
-	data, err := readFile(path)
+	data, err := readMain(path)
 	if err != nil {
-		fix := "check the path and its permissions"
-		var pathError *fs.PathError
-		if errors.As(err, &pathError) {
-			err = pathError.Err
-		}
-		return nil, Errors{{Position{File: path}, fmt.Sprintf("cannot be read: %v", err), fix}}
+		return nil, err
 	}
 	return parseText(path, data)
+}
+
+// readMain reads a file that a user has named. The error is an [Errors].
+func readMain(path string) ([]byte, error) {
+	data, err := readFile(path)
+	if err != nil {
+		return nil, Errors{unreadable(Position{File: path}, err)}
+	}
+	return data, nil
+}
+
+// unreadable is the mistake of a file that cannot be read.
+func unreadable(at Position, err error) *Error {
+	var pathError *fs.PathError
+	if errors.As(err, &pathError) {
+		err = pathError.Err
+	}
+	return &Error{at, fmt.Sprintf("cannot be read: %v", err), "check the path and its permissions"}
 }
 
 // parseText parses the content of a file. The error is an [Errors].
@@ -119,37 +134,55 @@ func parseText(path string, data []byte) (*node, error) {
 	return root, nil
 }
 
-// Check loads a file that may be for another host. It returns the warnings of a file with mistakes,
-// too, and warns of what this host lacks for the file.
+// Read reads a file and those that it includes, as Load does. The error is an [Errors].
+func (l Loader) Read(path string) (Files, error) {
+	data, err := readMain(path)
+	if err != nil {
+		return nil, err
+	}
+	t, err := l.include(path, data)
+	return t.files, err
+}
+
+// Check loads a file, and those that it includes, that may be for another host. It returns the warnings
+// of a file with mistakes, too, and warns of what this host lacks for the file.
 func (l Loader) Check(ctx context.Context, path string) (c *Config, warnings Errors, err error) {
 	l.Elsewhere = true
-	root, err := parseFile(path)
+	data, err := readMain(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	d := l.decoder(ctx)
+	t, err := l.include(path, data)
+	if err != nil {
+		return nil, nil, err
+	}
+	d := l.decoder(ctx, t)
 	d.onHost = true
-	loaded := d.config(root)
+	loaded := d.config(t.root)
 	if len(d.errs) > 0 {
 		return nil, d.warnings, d.errs
 	}
 	return &loaded, d.warnings, nil
 }
 
-// Parse is Load for the content of a file.
+// Parse is Load for the content of a file. It reads what the file includes.
 func (l Loader) Parse(ctx context.Context, path string, data []byte, flags ...Flag) (*Config, error) {
-	root, err := parseText(path, data)
+	t, err := l.include(path, data)
 	if err != nil {
 		return nil, err
 	}
-	return l.decodeWith(ctx, root, flags)
+	t.overlay(flags)
+	return l.decode(ctx, t)
 }
 
-func (l Loader) decodeWith(ctx context.Context, root *node, flags []Flag) (*Config, error) {
-	if len(flags) > 0 && root.kind == mapping {
-		root.overlay(fromFlags(flags))
+// ParseFiles is Load for the contents of files that a configuration was read from.
+func (l Loader) ParseFiles(ctx context.Context, files Files, flags ...Flag) (*Config, error) {
+	t, err := parseFiles(files)
+	if err != nil {
+		return nil, err
 	}
-	return l.decode(ctx, root)
+	t.overlay(flags)
+	return l.decode(ctx, t)
 }
 
 // readFile reads at most one byte more than the bound.
@@ -162,16 +195,17 @@ func readFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 }
 
-func (l Loader) decode(ctx context.Context, root *node) (*Config, error) {
-	d := l.decoder(ctx)
-	c := d.config(root)
+func (l Loader) decode(ctx context.Context, t tree) (*Config, error) {
+	d := l.decoder(ctx, t)
+	c := d.config(t.root)
 	if len(d.errs) > 0 {
 		return nil, d.errs
 	}
 	return &c, nil
 }
 
-func (l Loader) decoder(ctx context.Context) *decoder {
+// decoder decodes a tree. It begins with the mistakes of putting it together.
+func (l Loader) decoder(ctx context.Context, t tree) *decoder {
 	if l.Resolve == nil {
 		l.Resolve = SystemResolver
 	}
@@ -184,7 +218,7 @@ func (l Loader) decoder(ctx context.Context) *decoder {
 			return err
 		}
 	}
-	return &decoder{ctx: ctx, loader: l, keys: map[string][]string{}}
+	return &decoder{ctx: ctx, loader: l, keys: map[string][]string{}, errs: t.faults, files: t.files}
 }
 
 // mainTunnel is the name of a command line's one tunnel.

@@ -120,6 +120,7 @@ tunnels:
 	if err != nil {
 		t.Fatal(err)
 	}
+	want.Files = nil // flags have none
 	opts := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 	addrs := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 	ports := cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })

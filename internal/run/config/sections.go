@@ -34,6 +34,7 @@ const (
 // config decodes the whole tree.
 func (d *decoder) config(root *node) Config {
 	c := Default()
+	c.Files = d.files
 	base := DefaultSettings()
 	off := forever
 
@@ -77,6 +78,7 @@ func (d *decoder) config(root *node) Config {
 				into("format", &c.Log.Format, oneOf(d, "logfmt", "json")),
 				into("level", &c.Log.Level, oneOf(d, "debug", "info", "warn", "error")))
 		}},
+		field{includeKey, func(*node) {}}, // read and put together before
 		field{"defaults", func(*node) {}},
 		field{"tunnels", func(n *node) { tunnels = n }},
 	)
@@ -111,17 +113,21 @@ func (d *decoder) config(root *node) Config {
 			d.checkLoops(c.Tunnels)
 		}
 	}
-	inOrder(d.warnings)
+	d.inOrder(d.warnings)
 	c.Warnings = d.warnings
 	// The decoder read defaults out of order: sort the mistakes by position.
-	inOrder(d.errs)
+	d.inOrder(d.errs)
 	return c
 }
 
 // inOrder sorts by position.
-func inOrder(all []*Error) {
+func (d *decoder) inOrder(all []*Error) {
+	file := map[string]int{}
+	for i, f := range d.files {
+		file[f.Path] = i
+	}
 	slices.SortStableFunc(all, func(a, b *Error) int {
-		return cmp.Or(a.At.Line-b.At.Line, a.At.Column-b.At.Column)
+		return cmp.Or(file[a.At.File]-file[b.At.File], a.At.Line-b.At.Line, a.At.Column-b.At.Column)
 	})
 }
 
@@ -221,7 +227,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 		d.errorf(v, "remove one, or make two tunnels", "a tunnel cannot listen and intercept")
 	}
 	if at, again := names[t.Name]; again && t.Name != "" {
-		d.errorf(n.lookup("name"), "give each tunnel its own name", "the name %s is taken by the tunnel on line %d", t.Name, at.Line)
+		d.errorf(n.lookup("name"), "give each tunnel its own name", "the name %s is taken by the tunnel %s", t.Name, at.seenFrom(n.lookup("name").at))
 	} else {
 		names[t.Name] = n.at
 	}
@@ -449,7 +455,7 @@ func (d *decoder) checkClashes() {
 			}
 			where := ""
 			if o.at.at.Line > 0 {
-				where = fmt.Sprintf(" on line %d", o.at.at.Line)
+				where = " " + o.at.at.seenFrom(l.at.at)
 			}
 			fix := "change one of them, or remove it"
 			if l.Addr != o.Addr {

@@ -15,10 +15,10 @@ import (
 )
 
 // Bounds of a file. Real files stay far below; the bounds protect the parser's
-// stack and time from a hostile file.
+// stack and time from a hostile file. Its time grows with the bytes, in one line or
+// in many: 0.2 s for a megabyte of prefixes.
 const (
 	maxFileBytes = 1 << 20
-	maxLineBytes = 64 << 10
 	maxNesting   = 32
 )
 
@@ -76,9 +76,6 @@ func checkBounds(file string, data []byte) *Error {
 	number := 0
 	for line := range bytes.Lines(data) {
 		number++
-		if len(line) > maxLineBytes {
-			return &Error{Position{File: file, Line: number, Column: 1}, fmt.Sprintf("the line is longer than %d bytes", maxLineBytes), "break it into several lines"}
-		}
 		for i, b := range line {
 			if (b < 0x20 && b != '\n' && b != '\r' && b != '\t') || b == 0x7f {
 				return &Error{Position{File: file, Line: number, Column: i + 1}, fmt.Sprintf("control character 0x%02x", b), "remove it; the file must be plain text"}

@@ -107,7 +107,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer d.past.predecessor.Close()
-	c, err := o.Loader.Load(ctx, o.ConfigFile, o.Flags...)
+	c, problem, err := d.load(ctx)
 	if err != nil {
 		return err
 	}
@@ -124,6 +124,9 @@ func Run(ctx context.Context, o Options) error {
 	}
 	d.assemble(activated)
 	defer d.close()
+	if problem != nil {
+		d.cannotReturn(problem)
+	}
 	return d.serve(ctx, signals)
 }
 
@@ -168,6 +171,7 @@ func (d *daemon) assemble(activated []inheritedSocket) {
 	if past.States.Events == nil {
 		d.history.earlier = func(all []flow.Event) { judge.Remember(usable.Memory{Events: all}) }
 	}
+	d.life.confirmation.log, d.life.confirmation.note = d.log, judge.Note
 	d.states = &states{relay: d.relay, discovery: d.discovery, pairs: d.pairs, judge: judge}
 	d.rules = newInterception(interceptionOptions{
 		log:    d.log,
@@ -248,10 +252,11 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	}
 
 	follows := d.past.predecessor != nil
-	prepared, err := prepare(ctx, d.parts, d.plan(c))
+	prepared, err := d.prepareStart(ctx)
 	if err != nil {
 		return err
 	}
+	c = d.life.config
 	if err := d.past.introduce(ctx, introduction{d.Version, d.control.path}); err != nil {
 		prepared.Abort()
 		return err
@@ -275,6 +280,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	d.takeOver(ctx)
 	d.manager.ready(d.statusLine())
 	d.states.judge.Begin(follows, d.Version, os.Getpid())
+	d.sayRolledBack()
 	d.log.Info("relay started", "version", d.Version, "pid", os.Getpid(), "tunnels", len(c.Tunnels), "workers", workers)
 
 	defer d.states.watch()()
@@ -290,12 +296,18 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 				return d.drain(signals)
 			}
 			d.log.Info("reloading", "signal", sig.String())
-			d.reload(ctx)
+			d.reload(ctx, 0)
 		case <-d.discovery.news:
 			d.rediscover(ctx)
 		case r := <-d.orders.reloads:
+			if r.dryRun {
+				r.answer <- d.tryReload(ctx)
+				continue
+			}
 			d.log.Info("reloading")
-			r.answer <- d.reload(ctx)
+			r.answer <- d.reload(ctx, r.confirm)
+		case <-d.life.confirmation.over():
+			d.rollBack(ctx)
 		case r := <-d.orders.finishing:
 			d.log.Info("stopping")
 			return d.drain(signals, r)

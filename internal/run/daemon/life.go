@@ -20,6 +20,8 @@ type life struct {
 	successor  int // the process that has taken over
 	replacedAt time.Time
 	endsAt     time.Time // when flows are reset; zero: never
+
+	confirmation confirmation // of the configuration in force
 }
 
 // stage is the stage of the daemon's life.
@@ -83,11 +85,12 @@ func (l *life) inForce() *config.Config {
 	return l.config
 }
 
-// reloaded notes a reload, with its configuration if it succeeded.
+// reloaded notes a reload, and the configuration if another one is in force now.
 func (l *life) reloaded(outcome *Reload, c *config.Config) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.reload = outcome; outcome.OK {
+	l.reload = outcome
+	if c != nil {
 		l.config = c
 	}
 }

@@ -136,6 +136,7 @@ func (d *daemon) overview() monitor.Overview {
 	if r := d.life.lastReload(); r != nil {
 		o.Process.LastReload = &monitor.Reload{At: r.At, OK: r.OK, Error: r.Error}
 	}
+	o.Process.RollbackAt, _ = d.life.confirmation.pending()
 	o.Process.Restored, o.Process.Fights = d.rules.view().counts()
 	reports := map[string]*monitor.Check{}
 	for _, r := range d.integrity.reports() {

@@ -33,6 +33,13 @@ type Reload struct {
 	Settings     []string  `json:"settings,omitempty"`      // other settings that have changed
 	NeedsRestart []string  `json:"needs_restart,omitempty"` // those that wait for a restart
 	Restored     []string  `json:"restored,omitempty"`      // what other programs had removed from this host
+	Files        []string  `json:"files,omitempty"`         // that were read, if there are several; absolute
+
+	// Until is when the relay goes back unless another reload confirms this one; zero: never.
+	Until time.Time `json:"until,omitzero"`
+
+	DryRun      bool                `json:"dry_run,omitempty"` // nothing was changed
+	Differences []config.Difference `json:"differences,omitempty"`
 }
 
 // Mistake is a mistake in a configuration, or a setting that is rarely intended.
@@ -95,17 +102,62 @@ func (r *Reload) String() string {
 	}
 	tunnels := display.Plural(r.Unchanged, "tunnel")
 	if b.Len() == 0 {
-		return "no change: " + tunnels + " as before\n"
+		b.WriteString("no change: " + tunnels + " as before\n")
+	} else {
+		fmt.Fprintf(&b, "unchanged: %s\n", tunnels)
 	}
-	fmt.Fprintf(&b, "unchanged: %s\n", tunnels)
 	if len(r.NeedsRestart) > 0 {
 		fmt.Fprintf(&b, "waiting for a restart: %s\n", strings.Join(r.NeedsRestart, ", "))
+	}
+	b.WriteString(FilesText(r.Files))
+	tunnel := ""
+	for _, d := range r.Differences {
+		if d.Tunnel != tunnel {
+			tunnel = d.Tunnel
+			fmt.Fprintf(&b, "%s:\n", tunnel)
+		}
+		fmt.Fprintf(&b, "  %s\n", display.Fold(display.Shorten(d.String(), maxDifference), 76, 4))
+	}
+	if r.DryRun {
+		b.WriteString("dry run: nothing was changed\n")
+	}
+	if !r.Until.IsZero() {
+		fmt.Fprintf(&b, "unconfirmed: the relay goes back at %s, unless longhaul reload confirms\n", r.Until.Local().Format(time.DateTime))
 	}
 	return b.String()
 }
 
+// maxDifference is how many characters of a difference are shown. JSON has them all.
+const maxDifference = 400
+
+// FilesText has a line for each file of a configuration that was read; empty if it was one.
+func FilesText(paths []string) string {
+	if len(paths) < 2 {
+		return ""
+	}
+	return "read: " + strings.Join(paths, "\nread: ") + "\n"
+}
+
+// filesOf lists the files of a configuration with several for clients in any directory.
+func filesOf(c *config.Config) (all []string) {
+	if len(c.Files) < 2 {
+		return nil
+	}
+	for _, path := range c.Files.Paths() {
+		if absolute, err := filepath.Abs(path); err == nil {
+			path = absolute
+		}
+		all = append(all, path)
+	}
+	return all
+}
+
 // reloadRequest asks the daemon's loop for a reload.
-type reloadRequest struct{ answer chan *Reload }
+type reloadRequest struct {
+	dryRun  bool          // only say what it would do
+	confirm time.Duration // go back after it; 0: never
+	answer  chan *Reload
+}
 
 // orders are what clients of the control socket ask of the main loop.
 type orders struct {
@@ -123,10 +175,30 @@ func newOrders(l *life, getenv func(string) string) *orders {
 }
 
 func (o *orders) reload(ctx context.Context, _ url.Values) (any, error) {
+	return o.ask(ctx, reloadRequest{})
+}
+
+// dryRun and confirm are verbs of their own: an older relay would take no notice of an argument.
+func (o *orders) dryRun(ctx context.Context, _ url.Values) (any, error) {
+	return o.ask(ctx, reloadRequest{dryRun: true})
+}
+
+func (o *orders) confirm(ctx context.Context, arguments url.Values) (any, error) {
+	within, err := time.ParseDuration(arguments.Get("within"))
+	if err == nil {
+		err = CheckConfirm(within)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return o.ask(ctx, reloadRequest{confirm: within})
+}
+
+func (o *orders) ask(ctx context.Context, r reloadRequest) (any, error) {
 	if err := o.life.busy(); err != nil {
 		return nil, err
 	}
-	r := reloadRequest{make(chan *Reload, 1)}
+	r.answer = make(chan *Reload, 1)
 	select {
 	case o.reloads <- r:
 		return <-r.answer, nil
@@ -135,37 +207,96 @@ func (o *orders) reload(ctx context.Context, _ url.Values) (any, error) {
 	}
 }
 
-// reload loads the configuration again. An invalid one changes nothing.
-func (d *daemon) reload(ctx context.Context) *Reload {
+// reload loads the configuration again. An invalid one changes nothing. With a time to confirm the relay
+// goes back after it, unless another reload without one has succeeded.
+func (d *daemon) reload(ctx context.Context, confirm time.Duration) *Reload {
 	d.manager.reloading("reloading")
 	defer func() { d.manager.ready(d.statusLine()) }()
 
 	began := time.Now()
 	before := d.life.config
-	after, err := d.Loader.Load(ctx, d.ConfigFile, d.Flags...)
-	if err == nil {
-		err = change(ctx, d.parts, d.plan(after))
-	}
+	after, err := d.replace(ctx, before, confirm)
 	if err != nil {
 		logFailedReload(d.log, err)
 		outcome := failedReload(began, err)
 		d.life.reloaded(outcome, nil)
 		return outcome
 	}
-	changes := config.Diff(before, after)
-	outcome := &Reload{At: began, OK: true, Warnings: mistakesOf(after.Warnings),
-		Added: changes.Added, Changed: changes.Changed, Removed: changes.Removed, Unchanged: len(changes.Unchanged),
-		Settings: config.ChangedSettings(before, after), NeedsRestart: config.NeedsRestart(before, after), Restored: d.rules.restoredParts()}
+	outcome := compared(began, before, after)
+	outcome.Restored = d.rules.restoredParts()
+	if confirm > 0 {
+		d.life.confirmation.wait(confirm)
+		outcome.Until, _ = d.life.confirmation.pending()
+	} else if err := d.life.confirmation.confirm(); err != nil {
+		d.log.Error("the configuration is not confirmed", "error", err, "hint", remedy.Of(err))
+		outcome = failedReload(began, err)
+	}
 	d.life.reloaded(outcome, after)
+	if !outcome.OK {
+		return outcome
+	}
 
 	d.log.Info("reloaded",
-		"added", strings.Join(changes.Added, ","), "changed", strings.Join(changes.Changed, ","),
-		"removed", strings.Join(changes.Removed, ","), "unchanged", len(changes.Unchanged))
+		"added", strings.Join(outcome.Added, ","), "changed", strings.Join(outcome.Changed, ","),
+		"removed", strings.Join(outcome.Removed, ","), "unchanged", outcome.Unchanged)
 	d.warn()
 	if len(outcome.NeedsRestart) > 0 {
 		d.log.Warn("some changed settings wait for a restart", "settings", strings.Join(outcome.NeedsRestart, ","))
 	}
 	return outcome
+}
+
+// replace puts the configuration of the files into force. With a time to confirm, the one before is on disk
+// first: reading the new one may be what ends the process.
+func (d *daemon) replace(ctx context.Context, before *config.Config, confirm time.Duration) (after *config.Config, err error) {
+	if confirm > 0 {
+		if d.ConfigFile == "" {
+			return nil, remedy.New(errors.New("a relay made by flags has no file, so no other configuration to confirm"), "leave --confirm out")
+		}
+		defer func() {
+			if err != nil {
+				d.life.confirmation.failed()
+			}
+		}()
+		if err := d.life.confirmation.begin(before, confirm); err != nil {
+			return nil, err
+		}
+	}
+	if after, err = d.Loader.Load(ctx, d.ConfigFile, d.Flags...); err != nil {
+		return nil, err
+	}
+	return after, change(ctx, d.parts, d.plan(after))
+}
+
+// tryReload says what a reload would do. It changes nothing.
+func (d *daemon) tryReload(ctx context.Context) *Reload {
+	began := time.Now()
+	before := d.life.config
+	after, err := d.Loader.Load(ctx, d.ConfigFile, d.Flags...)
+	if err == nil {
+		p := d.plan(after)
+		p.dryRun = true
+		var prepared changes
+		if prepared, err = prepare(ctx, d.parts, p); err == nil {
+			prepared.Abort()
+		}
+	}
+	if err != nil {
+		outcome := failedReload(began, err)
+		outcome.DryRun = true
+		return outcome
+	}
+	outcome := compared(began, before, after)
+	outcome.DryRun, outcome.Differences = true, config.Differences(before, after, d.Flags...)
+	return outcome
+}
+
+// compared is the outcome of a reload that succeeds.
+func compared(at time.Time, before, after *config.Config) *Reload {
+	changes := config.Diff(before, after)
+	return &Reload{At: at, OK: true, Warnings: mistakesOf(after.Warnings), Files: filesOf(after),
+		Added: changes.Added, Changed: changes.Changed, Removed: changes.Removed, Unchanged: len(changes.Unchanged),
+		Settings: config.ChangedSettings(before, after), NeedsRestart: config.NeedsRestart(before, after)}
 }
 
 func failedReload(at time.Time, err error) *Reload {

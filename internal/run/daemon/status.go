@@ -40,7 +40,8 @@ type Status struct {
 	StartedAt       time.Time          `json:"started_at"`
 	UptimeSeconds   float64            `json:"uptime_seconds"`
 	ConfigFile      string             `json:"config_file,omitempty"`
-	LastReload      *Reload            `json:"last_reload"` // null: never reloaded
+	LastReload      *Reload            `json:"last_reload"`            // null: never reloaded
+	Confirmation    *Confirmation      `json:"confirmation,omitempty"` // of a reload --confirm that is not confirmed
 	Lacks           []transport.Lack   `json:"lacks"`
 	Host            HostChanges        `json:"host_changes"`
 	LogLinesDropped uint64             `json:"log_lines_dropped"`
@@ -99,7 +100,7 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 	s.Resources = &state
 	d.life.mu.Lock()
 	defer d.life.mu.Unlock()
-	s.LastReload = d.life.reload
+	s.LastReload, s.Confirmation = d.life.reload, d.life.confirmation.status()
 	if d.life.stage == replaced {
 		s.ReplacedBy = d.life.successor
 	}

@@ -100,6 +100,11 @@ func (o *orders) upgrade(ctx context.Context, arguments url.Values) (any, error)
 // upgrade starts a successor of this process. It returns false if that failed and
 // nothing has changed, with the signal that interrupted it, if any.
 func (d *daemon) upgrade(ctx context.Context, signals <-chan os.Signal, r upgradeRequest) (done bool, stop os.Signal) {
+	if err := d.life.confirmation.refuseUpgrade(); err != nil {
+		_ = d.life.enter(serving)
+		r.answer <- upgradeAnswer{err: err}
+		return false, nil
+	}
 	began := time.Now()
 	raising, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -142,7 +147,7 @@ func (d *daemon) upgrade(ctx context.Context, signals <-chan os.Signal, r upgrad
 		r.answer <- upgradeAnswer{err: failedUpgrade(o.err)}
 		if hangup && stop == nil {
 			d.log.Info("reloading", "signal", syscall.SIGHUP.String())
-			d.reload(ctx)
+			d.reload(ctx, 0)
 		}
 		return false, stop
 	}

@@ -82,7 +82,9 @@ func (t *transports) Prepare(ctx context.Context, p *plan) (Change, error) {
 	}
 	host := *t.host
 	host.By = ledger.OfRelay(t.getenv, p.relayName)
-	loadNamedCC(ctx, &host, p.Config, t.log)
+	if !p.dryRun {
+		loadNamedCC(ctx, &host, p.Config, t.log)
+	}
 	change, tunnels, err := t.prepare(p.Config)
 	if err != nil {
 		return nil, err

@@ -19,17 +19,19 @@ type verbs struct {
 func (d *daemon) handlers() control.Handlers {
 	drains := &drains{log: d.log, relay: d.relay, discovery: d.discovery, rules: d.rules, older: &d.past.older, life: &d.life}
 	v := verbs{d.log, map[string]func(context.Context, url.Values) (any, error){
-		"drain":    drains.drain,
-		"resume":   drains.resume,
-		"reload":   d.orders.reload,
-		"stop":     d.orders.stop,
-		"upgrade":  d.orders.upgrade,
-		"finish":   d.orders.finish, // from the process that has taken over
-		"summary":  d.summary,       // the same, and from longhaul stop
-		"observed": d.observed,      // from a process that this one has taken over from
-		"check":    d.check,
-		"trace":    d.tracer.named,
-		"events":   d.states.events,
+		"drain":          drains.drain,
+		"resume":         drains.resume,
+		"reload":         d.orders.reload,
+		"reload-dry-run": d.orders.dryRun,
+		"reload-confirm": d.orders.confirm,
+		"stop":           d.orders.stop,
+		"upgrade":        d.orders.upgrade,
+		"finish":         d.orders.finish, // from the process that has taken over
+		"summary":        d.summary,       // the same, and from longhaul stop
+		"observed":       d.observed,      // from a process that this one has taken over from
+		"check":          d.check,
+		"trace":          d.tracer.named,
+		"events":         d.states.events,
 	}}
 	all := control.Handlers{Status: func() any { return d.status() }, Do: v.do}
 	checks := d.readiness().handler()
@@ -56,7 +58,7 @@ func (v verbs) do(ctx context.Context, verb string, arguments url.Values) (any, 
 // note logs the client of a verb that changes the relay, done or refused.
 func (v verbs) note(ctx context.Context, verb string, arguments url.Values) {
 	switch verb {
-	case "drain", "resume", "reload", "stop", "upgrade", "finish":
+	case "drain", "resume", "reload", "reload-confirm", "stop", "upgrade", "finish":
 	default:
 		return
 	}

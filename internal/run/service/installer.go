@@ -164,7 +164,7 @@ func (n *installation) repeatChoices() {
 func (n *installation) loader() config.Loader {
 	l := n.Loader
 	if n.Host.Root != "" {
-		l = config.Loader{Resolve: config.PlaceholderResolver()}
+		l = config.Loader{Resolve: config.PlaceholderResolver(), Root: n.Host.Root}
 	}
 	l.CheckKey, l.CheckDashboard = n.Host.checkKey(n.Loader.CheckKey), n.Host.checkDashboard(n.Loader.CheckDashboard)
 	return l

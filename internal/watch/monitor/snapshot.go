@@ -102,6 +102,8 @@ type Process struct {
 	CertificateUntil time.Time `json:"certificate_until,omitzero"`
 
 	LastReload *Reload `json:"last_reload"` // nil: never
+	// RollbackAt is when the relay goes back, unless its configuration is confirmed; zero: never.
+	RollbackAt time.Time `json:"rollback_at,omitzero"`
 	// Restored are parts of this host's state, by kind, that were set again after another
 	// program removed them. Fights counts those who kept removing them.
 	Restored        map[string]int64 `json:"restored_total,omitempty"`

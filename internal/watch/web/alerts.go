@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/watch/monitor"
@@ -35,6 +36,9 @@ func alerts(s *monitor.Snapshot) []alert {
 	}
 	if r := p.LastReload; r != nil && !r.OK {
 		add("warning", "", "The last reload of the configuration failed, the old one stays: %s", display.FirstLine(r.Error))
+	}
+	if !p.RollbackAt.IsZero() {
+		add("notice", "", "The configuration is rolled back at %s, unless longhaul reload confirms it", p.RollbackAt.Format(time.RFC3339))
 	}
 	for _, name := range sortedKeys(p.CongestionControl) {
 		if !p.CongestionControl[name] {

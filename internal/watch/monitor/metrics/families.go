@@ -112,6 +112,11 @@ var processFamilies = []family{
 			}
 			return unix(s.Process.StartedAt), !s.Process.StartedAt.IsZero()
 		})},
+	{"reload_rollback_timestamp_seconds",
+		"When the relay goes back to the configuration before, since 1970; only while reload --confirm waits to be confirmed.", gauge, nil,
+		one(func(s *state) (float64, bool) {
+			return unix(s.Process.RollbackAt), !s.Process.RollbackAt.IsZero()
+		})},
 	{"certificate_expiry_timestamp_seconds",
 		"When the dashboard's certificate ends, since 1970; only if it has one.", gauge, nil,
 		one(func(s *state) (float64, bool) {

@@ -62,7 +62,7 @@ func everything() *monitor.Snapshot {
 		At: at, Interval: units.Seconds(time.Second), Sequence: 77, Took: units.Seconds(3 * time.Millisecond), FlowsNow: 3, Tunnels: []monitor.Tunnel{tunnel},
 		Process: monitor.Process{
 			Version: "1.2", StartedAt: at, MemoryUsed: 1 << 20, MemoryLimit: 1 << 30, LastReload: &monitor.Reload{At: at, OK: false},
-			LogLinesDropped: 2, RecordsDropped: 3, AcceptErrors: map[string]int64{"EMFILE": 7}, CertificateUntil: at.Add(24 * time.Hour), Restored: map[string]int64{"rules": 1}, Fights: 1,
+			LogLinesDropped: 2, RecordsDropped: 3, AcceptErrors: map[string]int64{"EMFILE": 7}, CertificateUntil: at.Add(24 * time.Hour), RollbackAt: at.Add(time.Minute), Restored: map[string]int64{"rules": 1}, Fights: 1,
 			CongestionControl: map[string]bool{"haul": true, "bbr": false},
 		},
 		Pairs: &flow.Pairs{Certificate: &flow.Certificate{Name: "spiffe://corp/site-a", From: at.Add(-time.Hour), Until: at.Add(time.Hour)}, RetainedBytes: 1000, RetainedLimitBytes: 1 << 28, Strangers: map[flow.PairProblem]int64{flow.PairUnpaired: 5}},
