@@ -140,7 +140,7 @@ func name(t testing.TB, san, peer string) trust.Name {
 
 // shake has a near and a far identity go through a handshake for a peer. Their errors are those of the two
 // ends, the near one's with what it learns behind its handshake.
-func shake(t testing.TB, near, far *trust.Identity, peer string, change func(*tls.Config)) (nearErr, farErr error, nearKey, farKey ed25519.PublicKey) {
+func shake(t testing.TB, near, far *trust.Identity, peer string, change func(*tls.Config)) (nearKey, farKey ed25519.PublicKey, nearErr, farErr error) {
 	t.Helper()
 	key, known := near.PrefaceKey(peer)
 	if !known {
@@ -180,7 +180,7 @@ func shake(t testing.TB, near, far *trust.Identity, peer string, change func(*tl
 	}
 	_ = dialed.Close()
 	<-done
-	return nearErr, trust.Refused(farErr), nearKey, farKey
+	return nearKey, farKey, nearErr, trust.Refused(farErr)
 }
 
 const (
@@ -214,7 +214,7 @@ func TestKeys(t *testing.T) {
 		"Ed25519 in PKCS #8": {edKey, pemOf("PRIVATE KEY", pkcs8)},
 	} {
 		near := newHost(t).trusts(root).getsWith(middle, svid(siteA), c.key, c.text).identity(name(t, siteB, ""))
-		nearErr, farErr, nearKey, farKey := shake(t, near, far, "site-b", nil)
+		nearKey, farKey, nearErr, farErr := shake(t, near, far, "site-b", nil)
 		if nearErr != nil || farErr != nil {
 			t.Errorf("%s: %v at the near end, %v at the far one", kind, nearErr, farErr)
 			continue
@@ -275,7 +275,7 @@ func TestRefused(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			near := newHost(t).trusts(root).gets(c.by, c.leaf).identity(name(t, siteB, ""))
-			nearErr, farErr, _, _ := shake(t, near, far, "site-b", c.tls)
+			_, _, nearErr, farErr := shake(t, near, far, "site-b", c.tls)
 			if c.far == "" {
 				if nearErr != nil || farErr != nil {
 					t.Errorf("%v at the near end, %v at the far one", nearErr, farErr)
@@ -305,7 +305,7 @@ func TestForged(t *testing.T) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		nettest.Must(t, err)
 		forged := &tls.Certificate{Certificate: [][]byte{root.issue(leaf, key.Public(), root).Raw}, PrivateKey: key}
-		nearErr, farErr, _, _ := shake(t, near, far, "site-b", func(c *tls.Config) {
+		_, _, nearErr, farErr := shake(t, near, far, "site-b", func(c *tls.Config) {
 			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return forged, nil }
 		})
 		if farErr == nil || nearErr == nil || !strings.Contains(farErr.Error(), want) || !errors.Is(farErr, trust.ErrCertificate) {
@@ -323,7 +323,7 @@ func TestWrongServer(t *testing.T) {
 		"its name is not in names of pair_trust":                  newHost(t).trusts(root).gets(root, svid("spiffe://corp/site-x")),
 		"no authority in the file ca of pair_trust has issued it": newHost(t).trusts(root).gets(other, svid(siteB)),
 	} {
-		nearErr, farErr, _, _ := shake(t, near, far.identity(name(t, siteA, "")), "site-b", nil)
+		_, _, nearErr, farErr := shake(t, near, far.identity(name(t, siteA, "")), "site-b", nil)
 		if nearErr == nil || farErr == nil || !strings.Contains(nearErr.Error(), want) || !strings.Contains(farErr.Error(), "bad certificate") {
 			t.Errorf("%v at the near end, %v at the far one, want %q", nearErr, farErr, want)
 		}
