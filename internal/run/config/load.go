@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"longhaul/internal/sys/httpd/webconfig"
 	"longhaul/internal/words/portrange"
 )
 
@@ -28,6 +29,9 @@ type Loader struct {
 	// CheckDashboard does the same for the certificate and the token of a
 	// dashboard.
 	CheckDashboard func(Dashboard) (problem, fix string)
+
+	// WebConfig reads a web configuration file, such as with [ReadWebConfig]. Nil skips the check.
+	WebConfig func(path string) (*webconfig.Settings, Errors, error)
 
 	// CongestionControls lists the names of congestion controls that this host
 	// can know. Another name is a mistake. Nil skips the check.

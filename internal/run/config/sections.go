@@ -63,6 +63,8 @@ func (d *decoder) config(root *node) Config {
 			}
 		}},
 		into("http_names", &c.HTTPNames, d.httpNames),
+		field{"http_web_config", d.webConfig("http_web_config", &c.HTTPWebConfig, nil)},
+		into("health_listen", &c.HealthListen, d.httpListen),
 		field{"metrics", func(n *node) {
 			d.mapping(n, "metrics", into("detail", &c.Metrics.Detail, oneOf(d, DetailHop, DetailTunnel)))
 		}},
@@ -80,6 +82,9 @@ func (d *decoder) config(root *node) Config {
 		field{"tunnels", func(n *node) { tunnels = n }},
 	)
 	c.HTTPNames = append(c.HTTPNames, listenNames...)
+	if c.HTTPWebConfig.File != "" && len(c.HTTPListen) == 0 {
+		d.errorf(root.lookup("http_web_config"), "add http_listen, or remove it", "http_web_config belongs to http_listen")
+	}
 	if c.Name != "" && c.ControlSocket != "" {
 		d.errorf(root.lookup("name"), "leave one of them out", "name and control_socket both say where the control socket is")
 	}
@@ -119,7 +124,7 @@ func (d *decoder) config(root *node) Config {
 // inOrder sorts by position.
 func inOrder(all []*Error) {
 	slices.SortStableFunc(all, func(a, b *Error) int {
-		return cmp.Or(a.At.Line-b.At.Line, a.At.Column-b.At.Column)
+		return cmp.Or(strings.Compare(a.At.File, b.At.File), a.At.Line-b.At.Line, a.At.Column-b.At.Column)
 	})
 }
 

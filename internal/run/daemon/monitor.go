@@ -130,9 +130,7 @@ func (d *daemon) overview() monitor.Overview {
 	if descriptors.Used.Known() && descriptors.Capacity.Known() {
 		o.Process.Descriptors, o.Process.DescriptorLimit = int(descriptors.Used), int(descriptors.Capacity)
 	}
-	if cert := d.pages.current.Load().certificate; cert != nil {
-		o.Process.CertificateUntil = cert.Until()
-	}
+	o.Process.CertificateUntil, o.Process.HTTPCertificateUntil = d.pages.certificateUntil(), d.http.certificateUntil()
 	if r := d.life.lastReload(); r != nil {
 		o.Process.LastReload = &monitor.Reload{At: r.At, OK: r.OK, Error: r.Error}
 	}

@@ -84,6 +84,8 @@ type Process struct {
 
 	// CertificateUntil is the end of the dashboard's certificate; zero: it has none.
 	CertificateUntil time.Time `json:"certificate_until,omitzero"`
+	// HTTPCertificateUntil is that of http_listen.
+	HTTPCertificateUntil time.Time `json:"http_certificate_until,omitzero"`
 
 	LastReload *Reload `json:"last_reload"` // nil: never
 	// Restored are parts of this host's state, by kind, that were set again after another

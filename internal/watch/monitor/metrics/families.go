@@ -113,10 +113,17 @@ var processFamilies = []family{
 			return unix(s.Process.StartedAt), !s.Process.StartedAt.IsZero()
 		})},
 	{"certificate_expiry_timestamp_seconds",
-		"When the dashboard's certificate ends, since 1970; only if it has one.", gauge, nil,
-		one(func(s *state) (float64, bool) {
-			return unix(s.Process.CertificateUntil), !s.Process.CertificateUntil.IsZero()
-		})},
+		"When the certificate of the dashboard or of http_listen ends, since 1970; only if it has one.", gauge, []string{"server"},
+		func(s *state, emit func(float64, ...string)) {
+			for _, c := range []struct {
+				server string
+				until  time.Time
+			}{{"dashboard", s.Process.CertificateUntil}, {"http", s.Process.HTTPCertificateUntil}} {
+				if !c.until.IsZero() {
+					emit(unix(c.until), c.server)
+				}
+			}
+		}},
 	{"accept_errors_total", "Failed accepts, by errno.", counter, []string{"errno"},
 		func(s *state, emit func(float64, ...string)) {
 			for word, n := range s.errnos.fold(s.Process.AcceptErrors) {
