@@ -23,6 +23,7 @@ import (
 	"longhaul/internal/run/control"
 	"longhaul/internal/run/daemon"
 	"longhaul/internal/run/service"
+	"longhaul/internal/sys/httpd/webconfig"
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/tune/cc"
@@ -151,7 +152,7 @@ func placed(all []*config.Error) []placedProblem {
 
 // loader reads configurations for this host.
 func loader() config.Loader {
-	return config.Loader{NoIPv6: !kernel.HasIPv6(), CheckKey: checkKeyFile, CheckDashboard: checkDashboardFiles,
+	return config.Loader{NoIPv6: !kernel.HasIPv6(), CheckKey: checkKeyFile, CheckDashboard: checkDashboardFiles, WebConfig: readWebConfig,
 		CongestionControls: cc.NewHost(ledger.By{}).Known, OwnAddresses: daemon.OwnAddresses,
 		HasAddress: hasAddress, OutgoingPorts: portrange.Outgoing, PeerKey: peerKey, KeepsState: keepsState, CheckTrust: checkTrust}
 }
@@ -243,10 +244,13 @@ func sizeOf(c *config.Config) configSize {
 
 // checkDashboardFiles checks a dashboard's files for the configuration.
 func checkDashboardFiles(c config.Dashboard) (problem, fix string) {
-	if len(c.Listen) > 0 && c.TLSCert != "" {
-		c.TLSCert, c.TLSKey, c.TokenFile = service.ReadablePath(c.TLSCert), service.ReadablePath(c.TLSKey), service.ReadablePath(c.TokenFile)
-	}
+	c.TLSCert, c.TLSKey, c.TokenFile = service.ReadablePath(c.TLSCert), service.ReadablePath(c.TLSKey), service.ReadablePath(c.TokenFile)
 	return problemOf(daemon.CheckDashboard(c))
+}
+
+// readWebConfig reads a web configuration for the configuration.
+func readWebConfig(path string) (*webconfig.Settings, config.Errors, error) {
+	return config.ReadWebConfig(path, service.ReadablePath)
 }
 
 // checkKeyFile checks a key file for the configuration.

@@ -12,6 +12,7 @@ import (
 
 	"longhaul/internal/carry/relay/names"
 	"longhaul/internal/run/config"
+	"longhaul/internal/sys/httpd/webconfig"
 	"longhaul/internal/watch/fleet"
 	"longhaul/internal/watch/web"
 	"longhaul/internal/words/display"
@@ -37,6 +38,7 @@ func newFleet(env *env) *cobra.Command {
 type fleetStatus struct {
 	srv, dns      string
 	tokenFile, ca string
+	cert, key     string
 	timeout       time.Duration
 	json          bool
 }
@@ -88,6 +90,8 @@ command line or inventory.`,
 	flags.StringVar(&f.dns, "dns", "", "ask the DNS server at this `ADDRESS` (the system's)")
 	flags.StringVar(&f.tokenFile, "token-file", "", "`FILE` with the token of the dashboards")
 	flags.StringVar(&f.ca, "ca", "", "`FILE` with the authorities of their certificates (the system's)")
+	flags.StringVar(&f.cert, "cert", "", "`FILE` with the certificate to present to them (none)")
+	flags.StringVar(&f.key, "key", "", "`FILE` with its key")
 	flagvalue.AddDuration(flags, &f.timeout, "timeout", "longest wait for a relay's answer")
 	flags.BoolVar(&f.json, "json", false, "print everything as JSON")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -95,6 +99,8 @@ command line or inventory.`,
 		for _, flag := range []config.Flag{
 			{Name: "token-file", Key: "token_file", Values: []string{f.tokenFile}},
 			{Name: "ca", Key: "ca", Values: []string{f.ca}},
+			{Name: "cert", Key: "cert", Values: []string{f.cert}},
+			{Name: "key", Key: "key", Values: []string{f.key}},
 			{Name: "timeout", Key: "timeout", Values: []string{units.FormatDuration(f.timeout)}},
 		} {
 			if cmd.Flags().Changed(flag.Name) {
@@ -120,6 +126,7 @@ func (f *fleetStatus) relays(ctx context.Context, args []string, flags []config.
 	inventory, err := config.LoadFleet(path, config.FleetChecks{
 		Token: func(path string) error { _, err := web.ReadToken(path); return err },
 		CA:    func(path string) error { _, err := fleet.ReadCA(path); return err },
+		Pair:  func(cert, key string) error { _, err := webconfig.ReadCertificate(cert, key); return err },
 	}, flags...)
 	if err != nil {
 		return nil, nil, err

@@ -56,7 +56,7 @@ Exit codes: 0 ready, 1 not ready or no relay, 2 wrong command line.`,
 	flags := cmd.Flags()
 	flags.BoolVar(&asJSON, "json", false, "print the answer as JSON")
 	chosen.register(flags)
-	flags.StringVar(&remote, "http", "", "ask at this `ADDRESS:PORT` of http_listen instead")
+	flags.StringVar(&remote, "http", "", "ask this `ADDRESS:PORT` of http_listen or health_listen")
 	flags.StringVar(&ignore, "ignore", "", "ignore `WHAT`: shedding, hops, host, or several")
 	flagvalue.AddDuration(flags, &timeout, "timeout", "longest wait for the answer")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -98,6 +98,8 @@ Exit codes: 0 ready, 1 not ready or no relay, 2 wrong command line.`,
 		switch {
 		case err == nil && status == http.StatusNotFound && strings.HasPrefix(reason, "404"):
 			err = remedy.New(errors.New("the server there is no relay"), "give the address of http_listen")
+		case err == nil && status == http.StatusBadRequest && strings.HasSuffix(reason, "to an HTTPS server."):
+			err = remedy.New(errors.New("http_listen speaks TLS there"), "ask an address of health_listen, or leave --http out")
 		case err == nil && status != http.StatusOK && status != http.StatusServiceUnavailable && status != http.StatusNotFound:
 			err = remedy.New(fmt.Errorf("the answer was %d: %s", status, reason),
 				"the server may be a relay of another version, or no relay")

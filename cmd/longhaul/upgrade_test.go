@@ -451,9 +451,10 @@ func TestHealthChecksSeeNoUpgrade(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket, file := filepath.Join(dir, "s"), filepath.Join(dir, "longhaul.yaml")
 	pages := []string{nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1")}
+	health := nettest.FreeAddress(t, "127.0.0.1")
 	write := func(pages ...string) {
 		t.Helper()
-		text := fmt.Sprintf("control_socket: %q\nhttp_listen: [%s]\ntunnels: [{name: a, listen: %q, forward: %q}]\n",
+		text := fmt.Sprintf("control_socket: %q\nhttp_listen: [%s]\nhealth_listen: "+health+"\ntunnels: [{name: a, listen: %q, forward: %q}]\n",
 			socket, strings.Join(pages, ", "), nettest.FreeAddress(t, "127.0.0.1"), echoTarget(t))
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -483,8 +484,10 @@ func TestHealthChecksSeeNoUpgrade(t *testing.T) {
 	go func() {
 		n := 0
 		for ; ctx.Err() == nil; n++ {
-			if err := ready(pages[0]); err != nil {
-				t.Errorf("check %d: %v", n, err)
+			for _, page := range []string{pages[0], health} {
+				if err := ready(page); err != nil {
+					t.Errorf("check %d at %s: %v", n, page, err)
+				}
 			}
 		}
 		asked <- n

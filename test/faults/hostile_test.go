@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/crypto/bcrypt"
+
 	"longhaul/test/nettest"
 	"longhaul/test/tcpscript"
 )
@@ -46,6 +48,7 @@ var hostileRequests = map[string]string{
 var guessedRequests = map[string]string{
 	"a wrong token":    "GET /api/v1/overview HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer " + strings.Repeat("0", 32) + "\r\n\r\n",
 	"a forged session": "GET /api/v1/live?view=overview HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: __Host-longhaul=99999999999.c2lnbmVk\r\n\r\n",
+	"a wrong password": "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Basic cmVhZGVyOmd1ZXNzZWQ=\r\n\r\n",
 	"no token":         "GET /api/v1/live?view=flows HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
 }
 
@@ -55,6 +58,7 @@ var guessedRequests = map[string]string{
 type besieged struct {
 	open, secured              *daemon
 	dashboard, health, overTLS string // addresses
+	metrics                    string // over TLS, with a password
 	nice                       string // the program
 	flows                      []held
 }
@@ -71,8 +75,14 @@ func newBesieged(t *testing.T) *besieged {
 	b.dashboard, b.health, b.overTLS = nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1")
 	b.open = startDaemon(t, nil, unsupervised, fmt.Sprintf("control_socket: SOCKET\nhttp_listen: %s\ndashboard: {listen: %q}\n"+
 		"tunnels: [{name: a, listen: %q, forward: %q}]\n", b.health, b.dashboard, listen, echo(t, "127.0.0.1:0")))
+	web := filepath.Join(dir, "web.yaml")
+	hash, err := bcrypt.GenerateFromPassword([]byte(hostileToken), bcrypt.MinCost)
+	nettest.Must(t, err)
+	writeFile(t, web, fmt.Sprintf("tls_server_config: {cert_file: %s, key_file: %s}\nbasic_auth_users: {reader: '%s'}\n", cert, key, hash))
+	b.metrics = nettest.FreeAddress(t, "127.0.0.1")
 	b.secured = startDaemon(t, nil, unsupervised, fmt.Sprintf("control_socket: SOCKET\ndashboard: {listen: %q, tls_cert: %q, tls_key: %q, token_file: %q}\n"+
-		"tunnels: [{name: b, listen: %q, forward: %q}]\n", b.overTLS, cert, key, tokenFile, nettest.FreeAddress(t, "127.0.0.1"), listen))
+		"http_listen: %s\nhttp_web_config: %s\ntunnels: [{name: b, listen: %q, forward: %q}]\n", b.overTLS, cert, key, tokenFile, b.metrics, web,
+		nettest.FreeAddress(t, "127.0.0.1"), listen))
 	for range 16 {
 		b.flows = append(b.flows, hold(t, tcpscript.DialTo(listen)))
 	}
@@ -105,7 +115,8 @@ func (b *besieged) attack(t *testing.T, connections, together int, inTime time.D
 	var well sync.WaitGroup
 	var mu sync.Mutex // of times
 	asked := map[string]*atomic.Int64{}
-	for _, url := range []string{"http://" + b.health + "/healthz", "http://" + b.health + "/metrics", "http://" + b.dashboard + "/api/v1/overview", "https://" + b.overTLS + "/api/v1/overview"} {
+	for _, url := range []string{"http://" + b.health + "/healthz", "http://" + b.health + "/metrics", "http://" + b.dashboard + "/api/v1/overview", "https://" + b.overTLS + "/api/v1/overview",
+		"https://" + b.metrics + "/metrics"} {
 		n := new(atomic.Int64)
 		asked[url] = n
 		well.Go(func() {
@@ -144,7 +155,7 @@ func (b *besieged) attack(t *testing.T, connections, together int, inTime time.D
 	})
 
 	echoing := useFlows(b.flows)
-	o := attack{connections, together, inTime, []string{b.dashboard, b.health}, b.overTLS}.run(t, b.nice)
+	o := attack{connections, together, inTime, []string{b.dashboard, b.health}, []string{b.overTLS, b.metrics}}.run(t, b.nice)
 	times.echoes = echoing.end(t)
 	for fault, n := range o.Faults {
 		t.Errorf("%s, %d times", fault, n)
@@ -160,7 +171,7 @@ func (b *besieged) attack(t *testing.T, connections, together int, inTime time.D
 	for url, n := range asked {
 		t.Logf("%s: %d answers", url, n.Load())
 	}
-	// Nothing stays of them: two addresses of 64 places, and what runs.
+	// Nothing stays of them: at most two addresses of 64 places, and what runs.
 	for _, one := range []*daemon{b.open, b.secured} {
 		nettest.Eventually(t, patience, func() bool { return descriptors(t, one.cmd.Process.Pid) < 200 }, func() string {
 			return fmt.Sprintf("%d descriptors are open", descriptors(t, one.cmd.Process.Pid))
@@ -176,6 +187,9 @@ func askWithToken(client *http.Client, url string) (status int, text string, err
 		return 0, "", err
 	}
 	r.Header.Set("Authorization", "Bearer "+hostileToken)
+	if strings.HasSuffix(url, "/metrics") {
+		r.SetBasicAuth("reader", hostileToken)
+	}
 	answer, err := client.Do(r)
 	if err != nil {
 		return 0, "", err
@@ -229,7 +243,7 @@ type attack struct {
 	Connections, Together int
 	InTime                time.Duration
 	Plain                 []string // addresses of HTTP
-	Secured               string   // of HTTPS
+	Secured               []string // of HTTPS
 }
 
 // outcome is how an attack went.
@@ -283,10 +297,14 @@ func (a attack) carryOut() outcome {
 		for _, address := range a.Plain {
 			kinds = append(kinds, kind{name, address, request, false})
 		}
-		kinds = append(kinds, kind{name, a.Secured, request, false}, kind{name, a.Secured, request, true})
+		for _, address := range a.Secured {
+			kinds = append(kinds, kind{name, address, request, false}, kind{name, address, request, true})
+		}
 	}
 	for name, request := range guessedRequests {
-		kinds = append(kinds, kind{name, a.Secured, request, true})
+		for _, address := range a.Secured {
+			kinds = append(kinds, kind{name, address, request, true})
+		}
 	}
 	o := outcome{Faults: map[string]int{}}
 	var mu sync.Mutex

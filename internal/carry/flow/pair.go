@@ -24,7 +24,7 @@ type Pairs struct {
 
 // Certificate is one by which a host proves its name to others.
 type Certificate struct {
-	Name  string    `json:"name"`
+	Name  string    `json:"name,omitempty"` // with pair_trust
 	From  time.Time `json:"from"`
 	Until time.Time `json:"until"`
 }

@@ -67,6 +67,7 @@ const (
 	HostInterface HostPart = "interface" // of an intercepting tunnel
 	HostSetting   HostPart = "setting"   // a sysctl that interception needs
 	HostAddress   HostPart = "address"   // of a listener
+	HostTLSFiles  HostPart = "tls-files" // of http_listen or the dashboard; never of a tunnel
 )
 
 // Reason is that of a tunnel which is not usable for lack of the part.

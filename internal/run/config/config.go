@@ -57,6 +57,12 @@ type Config struct {
 	// in lower case and without a final dot.
 	HTTPNames []string
 
+	// HTTPWebConfig has TLS and users of HTTPListen.
+	HTTPWebConfig WebConfig `json:",omitzero"`
+
+	// HealthListen lists further addresses for health checks alone, without TLS.
+	HealthListen []netip.AddrPort `json:",omitempty"`
+
 	// Metrics configures how much of the tunnels metrics have.
 	Metrics Metrics
 

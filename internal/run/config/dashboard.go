@@ -1,9 +1,11 @@
 package config
 
 import (
+	"errors"
 	"net/netip"
 	"path/filepath"
 
+	"longhaul/internal/sys/httpd/webconfig"
 	"longhaul/internal/watch/archive"
 	"longhaul/internal/words/remedy"
 )
@@ -12,10 +14,12 @@ import (
 type Dashboard struct {
 	Listen []netip.AddrPort // empty: no dashboard
 
-	// All three or none; none only with loopback addresses.
+	// TLSCert and TLSKey go together and with TokenFile; WebConfig stands in their place, and needs
+	// TokenFile unless it admits none but authenticated readers. None of them only with loopback addresses.
 	TLSCert   string
 	TLSKey    string
 	TokenFile string
+	WebConfig WebConfig `json:",omitzero"`
 
 	// Database has the records of many relays, for Transfers and History; empty: the relay's own.
 	Database     string
@@ -38,6 +42,7 @@ func (d *decoder) dashboard(n *node, c *Dashboard) {
 		into("tls_cert", &c.TLSCert, file),
 		into("tls_key", &c.TLSKey, file),
 		into("token_file", &c.TokenFile, file),
+		field{"web_config", d.webConfig("web_config", &c.WebConfig, func(s *webconfig.Settings) error { return CheckDashboardWeb(s, n.lookup("token_file") != nil) })},
 		into("database", &c.Database, d.database),
 		into("password_file", &c.PasswordFile, d.secretFile("dashboard", "/etc/longhaul/reader.password")),
 	)
@@ -57,6 +62,11 @@ func (d *decoder) dashboard(n *node, c *Dashboard) {
 	}
 	some := c.TLSCert != "" || c.TLSKey != "" || c.TokenFile != ""
 	switch {
+	case c.WebConfig.File != "":
+		if c.TLSCert != "" || c.TLSKey != "" {
+			d.errorf(n, "leave tls_cert and tls_key out: the file has cert_file and key_file", "dashboard has web_config and tls_cert or tls_key")
+			return
+		}
 	case missing == "":
 	case len(c.Listen) == 0 && !some:
 		d.errorf(n, "add listen: 127.0.0.1:9464, or write dashboard: off", "dashboard has no listen")
@@ -68,7 +78,7 @@ func (d *decoder) dashboard(n *node, c *Dashboard) {
 	default:
 		for _, at := range c.Listen {
 			if !at.Addr().IsLoopback() {
-				d.errorf(n, "add tls_cert, tls_key and token_file, "+
+				d.errorf(n, "add tls_cert, tls_key and token_file, or web_config, "+
 					"or listen on 127.0.0.1 and connect with ssh -L as root; "+token,
 					"dashboard.listen has %s, which other hosts reach: that takes TLS and a token", at)
 				return
@@ -83,12 +93,27 @@ func (d *decoder) checkDashboard(n *node, c *Dashboard) {
 		d.errorf(n, "add listen: 127.0.0.1:9464, or write dashboard: off", "dashboard has no listen")
 		return
 	}
-	if c.TLSCert == "" || d.loader.CheckDashboard == nil {
+	if c.TokenFile == "" || d.loader.CheckDashboard == nil {
 		return
 	}
 	if problem, fix := d.loader.CheckDashboard(*c); problem != "" {
 		d.errorf(n, fix, "%s", problem)
 	}
+}
+
+// CheckDashboardWeb returns why a dashboard, with a token or without, cannot have these settings.
+func CheckDashboardWeb(s *webconfig.Settings, token bool) error {
+	switch {
+	case !s.TLS():
+		return remedy.New(errors.New("the web configuration of the dashboard has no tls_server_config"), "add it")
+	case token && len(s.Users) > 0:
+		return remedy.New(errors.New("dashboard has token_file, and its web configuration basic_auth_users"),
+			"leave one of them out: a request carries one of the two")
+	case !token && !s.Authenticates():
+		return remedy.New(errors.New("the web configuration of the dashboard admits everybody"),
+			"add client_auth_type: RequireAndVerifyClientCert, or basic_auth_users, or token_file to dashboard")
+	}
+	return nil
 }
 
 // database decodes the URL of a database that longhaul reads.

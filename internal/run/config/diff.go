@@ -46,6 +46,8 @@ func ChangedSettings(before, after *Config) []string {
 		{"limits", before.Limits, after.Limits},
 		{"http_listen", before.HTTPListen, after.HTTPListen},
 		{"http_names", before.HTTPNames, after.HTTPNames},
+		{"http_web_config", before.HTTPWebConfig, after.HTTPWebConfig},
+		{"health_listen", before.HealthListen, after.HealthListen},
 		{"metrics", before.Metrics, after.Metrics},
 		{"dashboard", before.Dashboard, after.Dashboard},
 		{"history", before.History, after.History},

@@ -26,11 +26,15 @@ type FleetRelay struct {
 	URL       string        // of its dashboard: http://HOST:PORT or https://HOST:PORT
 	TokenFile string        // empty: no token; always so with http
 	CA        string        // file of the authorities of its certificate; empty: the system's
+	Cert, Key string        // files of the certificate to present and of its key; empty: none
 	Timeout   time.Duration // for its answer
 }
 
 // FleetChecks are checks of the files that an inventory names. Nil skips one.
-type FleetChecks struct{ Token, CA func(path string) error }
+type FleetChecks struct {
+	Token, CA func(path string) error
+	Pair      func(certFile, keyFile string) error
+}
 
 // Bounds of an inventory.
 const (
@@ -84,6 +88,7 @@ func (d *fleetDecoder) fleet(root *node, needsRelays bool) *Fleet {
 	f := &Fleet{Usual: FleetRelay{Timeout: usualFleetWait}}
 	var relays *node
 	d.mapping(root, "an inventory", append(d.access(&f.Usual), field{"relays", func(n *node) { relays = n }})...)
+	d.checkPair(root, f.Usual)
 	switch {
 	case root.kind != mapping || !needsRelays:
 		return f
@@ -134,6 +139,8 @@ func (d *fleetDecoder) access(r *FleetRelay) []field {
 	return []field{
 		into("token_file", &r.TokenFile, file(d.checks.Token)),
 		into("ca", &r.CA, file(d.checks.CA)),
+		into("cert", &r.Cert, file(nil)),
+		into("key", &r.Key, file(nil)),
 		into("timeout", &r.Timeout, d.duration(minFleetTimeout, maxFleetTimeout, nil)),
 	}
 }
@@ -150,6 +157,7 @@ func (d *fleetDecoder) relay(n *node, usual FleetRelay) FleetRelay {
 		readURL.decode(n)
 	} else {
 		d.mapping(n, "a relay", append(d.access(&r), into("name", &r.Name, d.relayName), readURL)...)
+		d.checkPair(n, r)
 		if n.kind == mapping && n.lookup("url") == nil {
 			d.errorf(n, "add url: https://relay-a.example.net:9464", "the relay has no url")
 		}
@@ -166,7 +174,23 @@ func (d *fleetDecoder) relay(n *node, usual FleetRelay) FleetRelay {
 		return r
 	}
 	r.TokenFile, r.CA = cmp.Or(r.TokenFile, usual.TokenFile), cmp.Or(r.CA, usual.CA)
+	if r.Cert == "" {
+		r.Cert, r.Key = usual.Cert, usual.Key
+	}
 	return r
+}
+
+// checkPair checks the certificate that a relay, or all of them, are shown.
+func (d *fleetDecoder) checkPair(n *node, r FleetRelay) {
+	switch cert, key := n.lookup("cert"), n.lookup("key"); {
+	case cert == nil && key == nil:
+	case cert == nil || key == nil:
+		d.errorf(cmp.Or(cert, key), "add the other", "cert and key go together")
+	case r.Cert != "" && r.Key != "" && d.checks.Pair != nil:
+		if err := d.checks.Pair(r.Cert, r.Key); err != nil {
+			d.errorf(cert, cmp.Or(remedy.Of(err), "check the path"), "%v", err)
+		}
+	}
 }
 
 func (d *fleetDecoder) relayName(n *node, key string) (string, bool) {

@@ -31,7 +31,7 @@ func TestInventory(t *testing.T) {
 token_file: relays.token
 ca: /etc/ssl/relays.pem
 relays:
-  - {name: relay-a, url: "https://relay-a.example.net:9464/", token_file: a.token, timeout: 3s}
+  - {name: relay-a, url: "https://relay-a.example.net:9464/", token_file: a.token, cert: own.pem, key: own.key, timeout: 3s}
   - https://relay-b.example.net:9464
   - url: http://127.0.0.1:9464
 `, FleetChecks{}, Flag{"--timeout", "timeout", []string{"2"}})
@@ -40,16 +40,16 @@ relays:
 	}
 	usual := FleetRelay{TokenFile: folder + "/relays.token", CA: "/etc/ssl/relays.pem", Timeout: 2 * time.Second}
 	want := &Fleet{Usual: usual, Relays: []FleetRelay{
-		{"relay-a", "https://relay-a.example.net:9464", folder + "/a.token", usual.CA, 3 * time.Second},
-		{"relay-b.example.net", "https://relay-b.example.net:9464", usual.TokenFile, usual.CA, 2 * time.Second},
-		{"127.0.0.1", "http://127.0.0.1:9464", "", "", 2 * time.Second},
+		{"relay-a", "https://relay-a.example.net:9464", folder + "/a.token", usual.CA, folder + "/own.pem", folder + "/own.key", 3 * time.Second},
+		{"relay-b.example.net", "https://relay-b.example.net:9464", usual.TokenFile, usual.CA, "", "", 2 * time.Second},
+		{"127.0.0.1", "http://127.0.0.1:9464", "", "", "", "", 2 * time.Second},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("differs (-want +got):\n%s", diff)
 	}
 	// A list is one of relays alone.
 	_, got, err = inventory(t, "- https://[2001:db8::1]:9464\n", FleetChecks{}, Flag{"--token-file", "token_file", []string{"t"}})
-	if err != nil || len(got.Relays) != 1 || got.Relays[0] != (FleetRelay{"2001:db8::1", "https://[2001:db8::1]:9464", "t", "", usualFleetWait}) {
+	if err != nil || len(got.Relays) != 1 || got.Relays[0] != (FleetRelay{"2001:db8::1", "https://[2001:db8::1]:9464", "t", "", "", "", usualFleetWait}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	// Without a file there are flags.
@@ -69,7 +69,7 @@ func TestMistakesInAnInventory(t *testing.T) {
 		"ca: x\n":                        "1:1: the inventory has no relays; " + fleetHint,
 		"relays: []\n":                   "1:9: relays is an empty list; " + fleetHint,
 		"relays: {a: b}\n":               "1:9: relays must be a list, not a mapping; write a dash before each relay",
-		"https://a:1\n":                  "1:1: an inventory must be a mapping, not a single value; write one of its keys below it: token_file, ca, timeout, relays",
+		"https://a:1\n":                  "1:1: an inventory must be a mapping, not a single value; write one of its keys below it: token_file, ca, cert, key, timeout, relays",
 		"token: x\nrelays:\n" + one:      "1:1: unknown key token in an inventory; did you mean token_file?",
 		"token_file: t\nrelays:\n" + one: "1:13: the token file t is open to others; run chmod 600",
 		"timeout: 1h\nrelays:\n" + one:   "1:10: timeout cannot be 1h; use 50ms to 1m",

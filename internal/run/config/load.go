@@ -16,6 +16,7 @@ import (
 
 	"longhaul/internal/carry/pair/trust"
 	"longhaul/internal/carry/relay/names"
+	"longhaul/internal/sys/httpd/webconfig"
 	"longhaul/internal/words/portrange"
 )
 
@@ -35,6 +36,9 @@ type Loader struct {
 	// CheckDashboard does the same for the certificate and the token of a
 	// dashboard.
 	CheckDashboard func(Dashboard) (problem, fix string)
+
+	// WebConfig reads a web configuration file, such as with [ReadWebConfig]. Nil skips the check.
+	WebConfig func(path string) (*webconfig.Settings, Errors, error)
 
 	// CongestionControls lists the names of congestion controls that this host
 	// can know. Another name is a mistake. Nil skips the check.

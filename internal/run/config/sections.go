@@ -64,6 +64,8 @@ func (d *decoder) config(root *node) Config {
 			}
 		}},
 		into("http_names", &c.HTTPNames, d.httpNames),
+		field{"http_web_config", d.webConfig("http_web_config", &c.HTTPWebConfig, nil)},
+		into("health_listen", &c.HealthListen, d.httpListen),
 		field{"metrics", func(n *node) {
 			d.mapping(n, "metrics", into("detail", &c.Metrics.Detail, oneOf(d, DetailHop, DetailTunnel)))
 		}},
@@ -84,6 +86,9 @@ func (d *decoder) config(root *node) Config {
 	)
 	c.HTTPNames = append(c.HTTPNames, listenNames...)
 	d.checkTrust(root.lookup("pair_trust"), &c)
+	if c.HTTPWebConfig.File != "" && len(c.HTTPListen) == 0 {
+		d.errorf(root.lookup("http_web_config"), "add http_listen, or remove it", "http_web_config belongs to http_listen")
+	}
 	if c.Name != "" && c.ControlSocket != "" {
 		d.errorf(root.lookup("name"), "leave one of them out", "name and control_socket both say where the control socket is")
 	}
@@ -120,14 +125,16 @@ func (d *decoder) config(root *node) Config {
 	return c
 }
 
-// inOrder sorts by position.
+// inOrder sorts by position: the files of the configuration in their order, then those that they name.
 func (d *decoder) inOrder(all []*Error) {
-	file := map[string]int{}
-	for i, f := range d.files {
-		file[f.Path] = i
+	place := func(e *Error) int {
+		if i := slices.IndexFunc(d.files, func(f File) bool { return f.Path == e.At.File }); i >= 0 {
+			return i
+		}
+		return len(d.files)
 	}
 	slices.SortStableFunc(all, func(a, b *Error) int {
-		return cmp.Or(file[a.At.File]-file[b.At.File], a.At.Line-b.At.Line, a.At.Column-b.At.Column)
+		return cmp.Or(place(a)-place(b), strings.Compare(a.At.File, b.At.File), a.At.Line-b.At.Line, a.At.Column-b.At.Column)
 	})
 }
 

@@ -77,7 +77,8 @@ type daemon struct {
 	ended     *endedFlows
 	tracer    *tracer
 	history   *historyKeeper
-	http      *healthSite
+	http      *metricsSite
+	health    healthSite
 	pages     *dashboard
 	control   *controlSocket
 	output    *logOutput
@@ -197,9 +198,12 @@ func (d *daemon) assemble(activated []inheritedSocket) {
 	d.tracer = &tracer{relay: d.relay, monitor: d.ended.monitor, older: &d.past.older}
 	d.pairs.trace = d.tracer.forPeer
 	d.pages = newDashboard(d.log, d.ended.monitor, judge.Events, d.history, &d.past, d.ReadablePath)
-	d.http = &healthSite{}
-	d.http.httpSite = newHTTPSite(d.log, &d.past, d.withMetrics(d.readinessOverHTTP().handler()))
-	d.keeper = newHostKeeper(d.log, d.rules, d.relay, d.http.httpSite, d.pages.httpSite)
+	d.http = &metricsSite{readablePath: d.ReadablePath}
+	checks := d.readinessOverHTTP().handler()
+	d.http.httpSite = newHTTPSite(d.log, &d.past, "http", d.withMetrics(checks))
+	d.http.names.certified = d.http.hasCertificateFor
+	d.health = healthSite{newHTTPSite(d.log, &d.past, "health checks", checks)}
+	d.keeper = newHostKeeper(d.log, d.rules, d.relay, d.http.httpSite, d.health.httpSite, d.pages.httpSite)
 	d.control = &controlSocket{log: d.log, getenv: d.Getenv, past: &d.past, handlers: d.handlers()}
 
 	d.leading, d.parts = d.list(activated)
@@ -209,6 +213,7 @@ func (d *daemon) close() {
 	d.integrity.close()
 	d.control.close()
 	d.http.close()
+	d.health.close()
 	d.shedder.monitor.Close()
 	d.discovery.close() // before the relay, whose cache of names it uses
 	d.relay.Close()

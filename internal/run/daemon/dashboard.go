@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +15,7 @@ import (
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/run/config"
 	"longhaul/internal/sys/httpd"
+	"longhaul/internal/sys/httpd/webconfig"
 	"longhaul/internal/sys/localsocket"
 	"longhaul/internal/sys/tcpinfo"
 	"longhaul/internal/watch/archive"
@@ -30,9 +30,9 @@ type dashboard struct {
 	history      *historyKeeper
 	readablePath func(path string) string
 	board        *board.Dashboard
-	current      atomic.Pointer[dashboardSecrets] // those in force
-	token        *board.Token                     // the one in force, and its sessions
-	reader       *history.Reader                  // nil: records are not kept
+	usesToken    atomic.Bool     // in force
+	token        *board.Token    // the one in force, and its sessions
+	reader       *history.Reader // nil: records are not kept
 	database     databaseChoice
 	many         *postgres.Reader // of database; nil: none is configured
 }
@@ -71,38 +71,31 @@ func (d *dashboard) readDatabase(c databaseChoice, r *postgres.Reader) {
 	}
 }
 
-// dashboardSecrets are a certificate and a token; the zero value is for
-// addresses that only this host reaches.
+// dashboardSecrets are the guard of TLS and a token; the zero value is for addresses that only this host
+// reaches.
 type dashboardSecrets struct {
-	certificate *board.Certificate
-	token       string
+	guard *webconfig.Guard
+	token string // empty: the guard admits readers
 }
-
-func (s *dashboardSecrets) wanted() bool { return s.certificate != nil }
 
 // newDashboard returns a dashboard without addresses.
 func newDashboard(log *slog.Logger, m board.Monitor, events func(since time.Time) []flow.Event, records *historyKeeper, past *past, readablePath func(string) string) *dashboard {
 	d := &dashboard{history: records, readablePath: readablePath, board: board.New(board.Options{
 		Monitor: m, Events: events, HistoryState: func() any { return records.status() }, Log: log}), token: board.NewToken("")}
-	d.current.Store(&dashboardSecrets{})
-	d.httpSite = &httpSite{log: log, past: past, what: "the dashboard", serve: func(l net.Listener) *httpd.Server {
-		secrets := d.current.Load()
-		if !secrets.wanted() {
+	d.httpSite = &httpSite{log: log, past: past, what: "the dashboard"}
+	d.serve = func(l net.Listener) *httpd.Server {
+		if d.web.Load() == nil {
 			return httpd.Serve(l, d.board.Handler(board.Access{Refusal: refuseOtherUsers}), log, board.Limits)
 		}
-		// The certificate may change while the server runs.
-		access := board.Access{
-			Token: d.token,
-			Named: func(host string) bool { return d.current.Load().certificate.Names(host) },
+		access := board.Access{Authenticated: true, Named: d.hasCertificateFor}
+		if d.usesToken.Load() {
+			access = board.Access{Token: d.token, Named: d.hasCertificateFor}
 		}
-		secured := secrets.certificate.TLS()
-		secured.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return d.current.Load().certificate.For(hello), nil
-		}
-		return httpd.ServeTLS(l, secured, d.board.Handler(access), log, board.Limits)
-	}}
+		// Live updates last: with HTTP/2 a page would need more than one request on a connection.
+		return httpd.ServeTLS(l, d.tls("http/1.1"), d.admitted(d.board.Handler(access)), log, board.Limits)
+	}
 	d.scheme = func() string {
-		if d.current.Load().wanted() {
+		if d.web.Load() != nil {
 			return "https"
 		}
 		return "http"
@@ -114,7 +107,7 @@ func newDashboard(log *slog.Logger, m board.Monitor, events func(since time.Time
 // root and the relay's user. Other users need the token. The control socket has the
 // same two users.
 func refuseOtherUsers(r *http.Request) string {
-	const remedy = "set dashboard.token_file, tls_cert and tls_key, and log in with the token"
+	const remedy = "set dashboard.token_file, tls_cert and tls_key, and log in with the token, or web_config"
 	uid, err := clientUser(r)
 	switch {
 	case errors.Is(err, tcpinfo.ErrNoConnection):
@@ -190,11 +183,11 @@ func (d *dashboard) Prepare(ctx context.Context, p *plan) (Change, error) {
 			*file = d.readablePath(*file)
 		}
 	}
-	s, err := readDashboardSecrets(c, d.log)
+	s, err := readDashboardSecrets(c, d.log, d.readablePath)
 	if err != nil {
 		return nil, err
 	}
-	change, err := d.prepare(ctx, c.Listen, s.wanted() != d.current.Load().wanted())
+	change, err := d.prepare(ctx, c.Listen, (s.guard != nil) != (d.web.Load() != nil) || (s.token != "") != d.usesToken.Load())
 	if err != nil {
 		return nil, err
 	}
@@ -217,26 +210,45 @@ func (c *dashboardChange) Commit() {
 	if c.database != c.to.database {
 		c.to.readDatabase(c.database, c.many)
 	}
-	c.to.current.Store(c.secrets)
+	c.to.web.Store(c.secrets.guard)
+	c.to.usesToken.Store(c.secrets.token != "")
 	c.to.token.Set(c.secrets.token)
 	c.siteChange.Commit()
 }
 
-func readDashboardSecrets(c config.Dashboard, log *slog.Logger) (*dashboardSecrets, error) {
-	s := &dashboardSecrets{}
-	if len(c.Listen) == 0 || c.TLSCert == "" {
+// readDashboardSecrets reads the files of a dashboard. The others than its web configuration have paths
+// at which they can be read.
+func readDashboardSecrets(c config.Dashboard, log *slog.Logger, readable func(string) string) (s *dashboardSecrets, err error) {
+	s = &dashboardSecrets{}
+	var read func() (*webconfig.Settings, error)
+	switch {
+	case len(c.Listen) == 0:
+		return s, nil
+	case c.WebConfig.File != "":
+		token := c.TokenFile != ""
+		read = readWebConfig(c.WebConfig.File, readable, func(s *webconfig.Settings) error { return config.CheckDashboardWeb(s, token) })
+	case c.TLSCert != "":
+		read = webconfig.ReadPair(c.TLSCert, c.TLSKey)
+	default:
 		return s, nil
 	}
-	var err error
-	if s.token, err = board.ReadToken(c.TokenFile); err != nil {
-		return nil, err
+	if c.TokenFile != "" {
+		if s.token, err = board.ReadToken(c.TokenFile); err != nil {
+			return nil, err
+		}
 	}
-	s.certificate, err = board.LoadCertificate(c.TLSCert, c.TLSKey, log)
+	s.guard, err = webconfig.Open("the dashboard", log, read)
 	return s, err
 }
 
-// CheckDashboard returns the error of the dashboard's files.
+// CheckDashboard returns the error of the dashboard's files, but those of its web configuration.
 func CheckDashboard(c config.Dashboard) error {
-	_, err := readDashboardSecrets(c, slog.New(slog.DiscardHandler))
+	if len(c.Listen) == 0 || c.TokenFile == "" {
+		return nil
+	}
+	if _, err := board.ReadToken(c.TokenFile); err != nil || c.TLSCert == "" {
+		return err
+	}
+	_, err := webconfig.ReadCertificate(c.TLSCert, c.TLSKey)
 	return err
 }

@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
@@ -10,12 +11,15 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/handover"
 	"longhaul/internal/carry/relay"
+	"longhaul/internal/run/config"
 	"longhaul/internal/sys/httpd"
+	"longhaul/internal/sys/httpd/webconfig"
 	"longhaul/internal/words/remedy"
 )
 
@@ -28,6 +32,7 @@ type httpSite struct {
 	serve   func(net.Listener) *httpd.Server
 	past    *past
 	leaving sync.WaitGroup
+	web     atomic.Pointer[webconfig.Guard] // TLS and users; nil: none
 
 	mu      sync.Mutex // reloads and the keeper of the host change what follows
 	wanted  []netip.AddrPort
@@ -41,35 +46,101 @@ type siteServer struct {
 	scope    uint32 // index of the interface that the address names; 0: it names none
 }
 
-func newHTTPSite(log *slog.Logger, past *past, handler http.Handler) *httpSite {
-	return &httpSite{log: log, past: past, what: "http", serve: func(l net.Listener) *httpd.Server {
-		return httpd.Serve(l, handler, log, httpd.DefaultLimits)
-	}}
+func newHTTPSite(log *slog.Logger, past *past, what string, handler http.Handler) *httpSite {
+	w := &httpSite{log: log, past: past, what: what}
+	w.serve = func(l net.Listener) *httpd.Server {
+		if g := w.web.Load(); g != nil && g.Current().TLS() {
+			return httpd.ServeTLS(l, w.tls("h2", "http/1.1"), w.admitted(handler), log, httpd.DefaultLimits)
+		}
+		return httpd.Serve(l, w.admitted(handler), log, httpd.DefaultLimits)
+	}
+	return w
 }
 
-// healthSite is the part that serves health checks and metrics at http_listen.
-type healthSite struct {
+// tls is the configuration of a server that follows the web configuration in force. It speaks the
+// protocols of ALPN.
+func (w *httpSite) tls(protocols ...string) *tls.Config {
+	return webconfig.TLS(w.web.Load, protocols...)
+}
+
+// certificate is the site's, or nil.
+func (w *httpSite) certificate() *flow.Certificate {
+	g := w.web.Load()
+	if g == nil || !g.Current().TLS() {
+		return nil
+	}
+	from, until := g.Current().Validity()
+	return &flow.Certificate{From: from, Until: until}
+}
+
+// hasCertificateFor reports whether the site's certificate is valid for a host.
+func (w *httpSite) hasCertificateFor(host string) bool {
+	g := w.web.Load()
+	return g != nil && g.Current().Names(host)
+}
+
+// admitted admits requests to a handler as the web configuration in force says.
+func (w *httpSite) admitted(next http.Handler) http.Handler {
+	return webconfig.Handler(w.web.Load, next)
+}
+
+// metricsSite is the part that serves health checks and metrics at http_listen.
+type metricsSite struct {
 	*httpSite
-	names httpNames
+	names        httpNames
+	readablePath func(path string) string
 }
 
-func (s *healthSite) Prepare(ctx context.Context, p *plan) (Change, error) {
-	change, err := s.prepare(ctx, p.HTTPListen, false)
+func (s *metricsSite) Prepare(ctx context.Context, p *plan) (Change, error) {
+	var guard *webconfig.Guard
+	if file := p.HTTPWebConfig.File; file != "" {
+		var err error
+		if guard, err = webconfig.Open("http_listen", s.log, readWebConfig(file, s.readablePath, nil)); err != nil {
+			return nil, err
+		}
+	}
+	change, err := s.prepare(ctx, p.HTTPListen, speaksTLS(guard) != speaksTLS(s.web.Load()))
 	if err != nil {
 		return nil, err
 	}
-	return &healthChange{change, s, p.HTTPNames}, nil
+	return &metricsChange{change, s, p.HTTPNames, guard}, nil
 }
 
-type healthChange struct {
+// readWebConfig makes a function that reads a web configuration and checks it.
+func readWebConfig(file string, readable func(string) string, check func(*webconfig.Settings) error) func() (*webconfig.Settings, error) {
+	return func() (*webconfig.Settings, error) {
+		s, _, err := config.ReadWebConfig(file, readable)
+		if err == nil && check != nil {
+			err = check(s)
+		}
+		return s, err
+	}
+}
+
+func speaksTLS(g *webconfig.Guard) bool { return g != nil && g.Current().TLS() }
+
+type metricsChange struct {
 	*siteChange
-	to    *healthSite
+	to    *metricsSite
 	names []string
+	guard *webconfig.Guard
 }
 
-func (c *healthChange) Commit() {
+func (c *metricsChange) Commit() {
 	c.to.names.set(c.names)
+	c.to.web.Store(c.guard)
 	c.siteChange.Commit()
+}
+
+// healthSite is the part that serves health checks alone, at health_listen.
+type healthSite struct{ *httpSite }
+
+func (s healthSite) Prepare(ctx context.Context, p *plan) (Change, error) {
+	change, err := s.prepare(ctx, p.HealthListen, false)
+	if err != nil {
+		return nil, err
+	}
+	return change, nil
 }
 
 // siteChange is a set of prepared addresses before its commit.
@@ -208,8 +279,13 @@ func (w *httpSite) lookLocked() (again bool) {
 	return again
 }
 
-// lacks lists the addresses that the site waits for.
+// lacks lists the addresses that the site waits for, and TLS files that cannot be used.
 func (w *httpSite) lacks() (all []flow.HostProblem) {
+	if g := w.web.Load(); g != nil {
+		if p := g.Problem(); p != nil {
+			all = append(all, flow.HostProblem{Part: flow.HostTLSFiles, Problem: p.Text, Fix: p.Fix, Since: p.Since})
+		}
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, at := range w.wanted {

@@ -20,9 +20,10 @@ const (
 )
 
 // httpNames are the host names for which http_listen answers with details: those of
-// the configuration, and this machine's.
+// the configuration, this machine's, and those of the certificate.
 type httpNames struct {
 	configured atomic.Pointer[[]string]
+	certified  func(name string) bool // whether the certificate has a name
 
 	mu     sync.Mutex
 	full   string // this machine's name with its domain, last result
@@ -35,7 +36,7 @@ func (n *httpNames) set(names []string) { n.configured.Store(&names) }
 func (n *httpNames) asked(r *http.Request) bool { return httpd.Names{Name: n.has}.Has(r.Host) }
 
 func (n *httpNames) has(name string) bool {
-	if names := n.configured.Load(); names != nil && slices.Contains(*names, name) {
+	if names := n.configured.Load(); names != nil && slices.Contains(*names, name) || n.certified != nil && n.certified(name) {
 		return true
 	}
 	host, err := os.Hostname()

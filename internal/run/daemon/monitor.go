@@ -130,8 +130,13 @@ func (d *daemon) overview() monitor.Overview {
 	if descriptors.Used.Known() && descriptors.Capacity.Known() {
 		o.Process.Descriptors, o.Process.DescriptorLimit = int(descriptors.Used), int(descriptors.Capacity)
 	}
-	if cert := d.pages.current.Load().certificate; cert != nil {
-		o.Process.CertificateUntil = cert.Until()
+	for use, site := range map[string]*httpSite{"dashboard": d.pages.httpSite, "http": d.http.httpSite} {
+		if c := site.certificate(); c != nil {
+			if o.Process.Certificates == nil {
+				o.Process.Certificates = map[string]flow.Certificate{}
+			}
+			o.Process.Certificates[use] = *c
+		}
 	}
 	if r := d.life.lastReload(); r != nil {
 		o.Process.LastReload = &monitor.Reload{At: r.At, OK: r.OK, Error: r.Error}

@@ -60,6 +60,7 @@ func (d *daemon) list(activated []inheritedSocket) (leading, all []part) {
 		d.history,
 		sampling{d.ended.monitor}, // once the history takes records, and before a server shows samples
 		d.http,
+		d.health,
 		d.pages, // after the history, which it reads
 		d.control,
 		d.output,

@@ -44,9 +44,12 @@ func TestFailedReloadChangesNothing(t *testing.T) {
 	defer debug.SetMemoryLimit(unbound)
 	dir := nettest.OpenTempDir(t)
 	address := map[string]string{}
-	for _, name := range []string{"first", "second", "near", "far", "http", "health", "pages"} {
+	for _, name := range []string{"first", "second", "near", "far", "http", "health", "pages", "checks"} {
 		address[name] = nettest.FreeAddress(t, "127.0.0.1")
 	}
+	cert, certKey := nettest.Certificate(t, dir, "localhost")
+	web := filepath.Join(dir, "web.yaml")
+	nettest.Must(t, os.WriteFile(web, fmt.Appendf(nil, "tls_server_config: {cert_file: %q, key_file: %q}\n", cert, certKey), 0o600))
 	key := filepath.Join(dir, "key")
 	nettest.Must(t, integrity.NewKey().Create(key))
 	const (
@@ -62,6 +65,8 @@ tunnels:
 		everything = `
 log: {level: debug}
 http_listen: [HTTP, HEALTH]
+http_web_config: WEB
+health_listen: CHECKS
 dashboard: {listen: PAGES}
 history: {file: DIR/history.db}
 memory_limit: 1GiB
@@ -77,7 +82,7 @@ tunnels:
 		for name, at := range address {
 			text = strings.ReplaceAll(text, strings.ToUpper(name), at)
 		}
-		text = strings.NewReplacer("KEY", key, "DIR", dir).Replace(text) + "control_socket: " + filepath.Join(dir, "control.sock") + "\npair_keys: " + dir + "/keys\n"
+		text = strings.NewReplacer("KEY", key, "DIR", dir, "WEB", web).Replace(text) + "control_socket: " + filepath.Join(dir, "control.sock") + "\npair_keys: " + dir + "/keys\n"
 		path := filepath.Join(dir, "longhaul.yaml")
 		nettest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		c, err := config.Loader{}.Load(t.Context(), path)
@@ -164,7 +169,8 @@ func inForce(d *daemon) string {
 	fmt.Fprintln(&b, "interception", d.rules.wanted.Relay, len(d.rules.wanted.Tunnels))
 	fmt.Fprintln(&b, "limits", debug.SetMemoryLimit(-1))
 	fmt.Fprintln(&b, "history", d.history.state() != nil, "dashboard", d.pages.wanted, d.pages.reader != nil)
-	fmt.Fprintln(&b, "http", d.http.wanted, len(d.http.serving), d.http.names.configured.Load())
+	fmt.Fprintln(&b, "http", d.http.wanted, len(d.http.serving), d.http.names.configured.Load(), speaksTLS(d.http.web.Load()))
+	fmt.Fprintln(&b, "health", d.health.wanted, len(d.health.serving))
 	fmt.Fprintln(&b, "control socket", d.control.opened, d.control.server != nil)
 	fmt.Fprintln(&b, "log", d.output.level.Level())
 	return b.String()

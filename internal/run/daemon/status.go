@@ -53,7 +53,8 @@ type Status struct {
 	History         *History           `json:"history"`               // null: no history, and no sinks
 	Pairs           *flow.Pairs        `json:"pairs"`                 // null: no tunnel is paired
 	Missing         []string           `json:"missing"`               // parts that were not known in time
-	// Waiting lists addresses of HTTP and of the dashboard that this host does not have.
+	// Waiting lists addresses of HTTP and of the dashboard that this host does not have, and their TLS
+	// files that cannot be used.
 	Waiting  []flow.HostProblem `json:"waiting,omitempty"`
 	Restored map[string]int64   `json:"restored_total"` // of the host's state, by part: set again after other programs removed it
 	Fights   int64              `json:"fights_total"`   // with programs that kept removing it
@@ -95,7 +96,9 @@ func (d *daemon) statusUntil(late <-chan time.Time) Status {
 	ask(parts, partFlows, d.states.snapshot, func(v relay.Snapshot) { s.Snapshot = v })
 	s.Missing = append([]string{}, parts.wait()...)
 	s.Restored, s.Fights = d.rules.view().counts()
-	s.Waiting = append(d.http.lacks(), d.pages.lacks()...)
+	for _, site := range d.keeper.sites {
+		s.Waiting = append(s.Waiting, site.lacks()...)
+	}
 	state := d.shedder.monitor.State()
 	s.Resources = &state
 	d.life.mu.Lock()

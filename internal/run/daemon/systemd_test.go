@@ -104,7 +104,7 @@ func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 		shedder: &shedder{monitor: monitor},
 		relay:   r, life: life{config: &config.Config{}}, output: &logOutput{asyncWriter: &asyncWriter{}}, control: &controlSocket{getenv: os.Getenv, past: &past{}}, legs: &transports{}, integrity: &integrityChecks{},
 		history: newHistoryKeeper(historyOptions{log: quiet, getenv: os.Getenv}), pairs: newPairs(quiet, "", nil, nil, nil), rules: &interception{},
-		http: &healthSite{httpSite: &httpSite{}}, pages: &dashboard{httpSite: &httpSite{}}, Options: Options{Getenv: os.Getenv},
+		keeper: &hostKeeper{}, http: &metricsSite{httpSite: &httpSite{}}, pages: &dashboard{httpSite: &httpSite{}}, Options: Options{Getenv: os.Getenv},
 	}
 	d.states = &states{relay: r, discovery: &discovery{}, rules: d.rules, pairs: d.pairs, judge: usable.New(unpaired)}
 

@@ -2,12 +2,16 @@ package service
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"longhaul/internal/run/config"
+	"longhaul/internal/sys/httpd/webconfig"
+	"longhaul/internal/words/remedy"
 )
 
 // credentialDir is the directory of LoadCredential='s files while the service runs.
@@ -56,7 +60,7 @@ func (h Host) checkKey(read func(path string) (problem, fix string)) func(path s
 func (h Host) checkDashboard(read func(config.Dashboard) (problem, fix string)) func(config.Dashboard) (problem, fix string) {
 	return func(c config.Dashboard) (problem, fix string) {
 		for _, file := range []string{c.TLSKey, c.TokenFile} {
-			if _, ok := credentialSource(file); !ok {
+			if _, ok := credentialSource(file); !ok && file != "" {
 				return "the service's user cannot read the file " + file + " of the dashboard", credentialFix(file)
 			}
 		}
@@ -65,6 +69,32 @@ func (h Host) checkDashboard(read func(config.Dashboard) (problem, fix string)) 
 		}
 		return read(c)
 	}
+}
+
+// readWebConfig reads a web configuration as the service will have it: it and the files in it that
+// only root can read are credentials.
+func (h Host) readWebConfig(path string) (*webconfig.Settings, config.Errors, error) {
+	if _, ok := credentialSource(path); !ok {
+		return nil, nil, remedy.New(fmt.Errorf("the service's user cannot read the web configuration %s", path), credentialFix(path))
+	}
+	readable := func(path string) string {
+		if source, ok := credentialSource(path); ok {
+			path = source
+		}
+		return filepath.Join("/", h.Root, path)
+	}
+	s, warnings, err := config.ReadWebConfig(path, readable)
+	if err != nil {
+		return nil, warnings, err
+	}
+	for _, file := range s.Named {
+		info, err := os.Stat(readable(file))
+		if _, ok := credentialSource(file); !ok && err == nil && info.Mode()&0o004 == 0 {
+			return nil, warnings, remedy.New(fmt.Errorf("the service's user cannot read the file %s of the web configuration", file),
+				"name it without a folder, and put it into /etc/longhaul: longhaul service install has systemd pass it to the service")
+		}
+	}
+	return s, warnings, nil
 }
 
 // credentialFix returns how the service gets a file that only root can read.
@@ -76,7 +106,7 @@ func credentialFix(path string) string {
 // credentials returns the names of the files that systemd must pass for a
 // configuration.
 func credentials(c *config.Config) (names []string) {
-	names = append(dashboardCredentials(c), shipCredentials(c)...)
+	names = slices.Concat(dashboardCredentials(c), webCredentials(c), shipCredentials(c))
 	for _, t := range c.Tunnels {
 		if source, ok := credentialSource(t.Check.KeyFile); ok {
 			names = append(names, filepath.Base(source))
@@ -90,6 +120,18 @@ func dashboardCredentials(c *config.Config) (names []string) {
 	for _, file := range []string{c.Dashboard.TLSCert, c.Dashboard.TLSKey, c.Dashboard.TokenFile} {
 		if source, ok := credentialSource(file); ok {
 			names = append(names, filepath.Base(source))
+		}
+	}
+	return names
+}
+
+// webCredentials returns the credentials of web configurations.
+func webCredentials(c *config.Config) (names []string) {
+	for _, w := range []config.WebConfig{c.HTTPWebConfig, c.Dashboard.WebConfig} {
+		for _, file := range append([]string{w.File}, w.Files...) {
+			if source, ok := credentialSource(file); ok {
+				names = append(names, filepath.Base(source))
+			}
 		}
 	}
 	return names

@@ -115,6 +115,11 @@ func neededDropIns(c *config.Config, l limits, ownCC []string) []DropIn {
 			add(LowPorts, "http_listen has port %d", a.Port())
 		}
 	}
+	for _, a := range c.HealthListen {
+		if int(a.Port()) < l.lowestPort {
+			add(LowPorts, "health_listen has port %d", a.Port())
+		}
+	}
 	for _, a := range c.Dashboard.Listen {
 		if int(a.Port()) < l.lowestPort {
 			add(LowPorts, "the dashboard has port %d", a.Port())
@@ -123,7 +128,7 @@ func neededDropIns(c *config.Config, l limits, ownCC []string) []DropIn {
 	if names := credentials(c); len(names) > 0 {
 		slices.Sort(names)
 		why := "only root can read the key of checks"
-		if len(dashboardCredentials(c))+len(shipCredentials(c)) > 0 {
+		if len(dashboardCredentials(c))+len(webCredentials(c))+len(shipCredentials(c)) > 0 {
 			why = "only root can read the keys"
 		}
 		add(Credentials, "%s", why).arguments = slices.Compact(names)

@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"longhaul/internal/run/config"
 	"longhaul/internal/words/remedy"
+	"longhaul/test/nettest"
 )
 
 // TestNeededDropIns holds what of a configuration asks for which drop-in.
@@ -74,6 +76,37 @@ tunnels: [{name: a, listen: "127.0.0.1:6000", forward: "a:1"}]`))
 	got := neededDropIns(c, defaultLimits(), nil)
 	if len(got) != 1 || got[0].Name != Credentials || got[0].Why != "only root can read the keys" || strings.Join(got[0].arguments, " ") != "ch.key ch.pem pg.password" {
 		t.Errorf("got %v", got)
+	}
+}
+
+// TestCredentialsOfWebConfigs: systemd passes the file, and what it names in its folder.
+func TestCredentialsOfWebConfigs(t *testing.T) {
+	host := Host{Root: t.TempDir()}
+	etc := filepath.Join(host.Root, "etc/longhaul")
+	nettest.Must(t, os.MkdirAll(etc, 0o755))
+	nettest.NewIssuer(t, etc, "ca").Issue(t, etc, "relay", "localhost", time.Hour)
+	web := func(key string) {
+		nettest.Must(t, os.WriteFile(filepath.Join(etc, "web.yaml"), []byte("tls_server_config: {cert_file: relay.pem, key_file: "+key+"}\n"), 0o600))
+	}
+	parse := func(file string) (*config.Config, error) {
+		return config.Loader{WebConfig: host.readWebConfig}.Parse(t.Context(), "test.yaml", []byte("http_listen: 127.0.0.1:9463\nhttp_web_config: "+file+"\n"+
+			"tunnels: [{name: a, listen: \"127.0.0.1:6000\", forward: \"a:1\"}]"))
+	}
+	web("relay.key")
+	c, err := parse(credentialDir + "web.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := neededDropIns(c, defaultLimits(), nil)
+	if len(got) != 1 || got[0].Name != Credentials || strings.Join(got[0].arguments, " ") != "relay.key relay.pem web.yaml" {
+		t.Errorf("got %v", got)
+	}
+	if _, err := parse("/etc/longhaul/web.yaml"); err == nil || !strings.Contains(err.Error(), credentialDir+"web.yaml") {
+		t.Error(err)
+	}
+	web("/etc/longhaul/relay.key")
+	if _, err := parse(credentialDir + "web.yaml"); err == nil || !strings.Contains(err.Error(), "cannot read the file /etc/longhaul/relay.key") {
+		t.Error(err)
 	}
 }
 

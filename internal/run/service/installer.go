@@ -167,6 +167,7 @@ func (n *installation) loader() config.Loader {
 		l = config.Loader{Resolve: config.PlaceholderResolver(), Root: n.Host.Root}
 	}
 	l.CheckKey, l.CheckDashboard = n.Host.checkKey(n.Loader.CheckKey), n.Host.checkDashboard(n.Loader.CheckDashboard)
+	l.WebConfig = n.Host.readWebConfig
 	return l
 }
 

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -66,7 +67,8 @@ func Serve(l net.Listener, handler http.Handler, log *slog.Logger, limits Limits
 	return ServeTLS(l, nil, handler, log, limits)
 }
 
-// ServeTLS is [Serve] over TLS, unless config is nil.
+// ServeTLS is [Serve] over TLS, unless config is nil. If its NextProtos have h2, the server speaks HTTP/2,
+// with one request on a connection as well.
 func ServeTLS(l net.Listener, config *tls.Config, handler http.Handler, log *slog.Logger, limits Limits) *Server {
 	s := &Server{
 		listener: l,
@@ -84,9 +86,13 @@ func ServeTLS(l net.Listener, config *tls.Config, handler http.Handler, log *slo
 		done: make(chan struct{}),
 	}
 	s.clients.Count(s.http)
-	// HTTP/2 would carry all requests on one connection.
+	// Without keepalives HTTP/2 also ends a connection, once it has no stream.
 	s.http.Protocols.SetHTTP1(true)
 	s.http.SetKeepAlivesEnabled(false)
+	if config != nil && slices.Contains(config.NextProtos, "h2") {
+		s.http.Protocols.SetHTTP2(true)
+		s.http.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 1}
+	}
 	if limits.Connections > 0 {
 		c := &connLimiter{
 			Listener: l, max: limits.Connections, maxKept: limits.Kept, leave: s.leave,

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -15,6 +16,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"longhaul/internal/sys/httpd/webconfig"
 	"longhaul/internal/watch/web"
 	"longhaul/internal/words/remedy"
 	"longhaul/internal/words/units"
@@ -25,6 +27,7 @@ type client struct {
 	resolver *net.Resolver
 	tokens   map[string]fromFile[string]
 	pools    map[string]fromFile[*x509.CertPool]
+	pairs    map[string]fromFile[*tls.Certificate] // by the file of the certificate
 }
 
 // fromFile is what a file has, or why it has none.
@@ -34,13 +37,17 @@ type fromFile[T any] struct {
 }
 
 func newClient(relays []Relay, o Options) *client {
-	c := &client{resolver: o.Resolver, tokens: map[string]fromFile[string]{}, pools: map[string]fromFile[*x509.CertPool]{}}
+	c := &client{resolver: o.Resolver, tokens: map[string]fromFile[string]{}, pools: map[string]fromFile[*x509.CertPool]{},
+		pairs: map[string]fromFile[*tls.Certificate]{}}
 	for i := range relays {
 		if path := relays[i].TokenFile; path != "" {
 			readOnce(c.tokens, path, web.ReadToken)
 		}
 		if path := relays[i].CA; path != "" {
 			readOnce(c.pools, path, ReadCA)
+		}
+		if path := relays[i].Cert; path != "" {
+			readOnce(c.pairs, path, func(path string) (*tls.Certificate, error) { return webconfig.ReadCertificate(path, relays[i].Key) })
 		}
 	}
 	return c
@@ -55,16 +62,20 @@ func readOnce[T any](known map[string]fromFile[T], path string, read func(string
 
 // ask asks one relay.
 func (c *client) ask(ctx context.Context, r *Relay) Answer {
-	token, pool := c.tokens[r.TokenFile], c.pools[r.CA]
-	if err := errors.Join(token.err, pool.err); err != nil {
-		return failed(Refused, firstOf(token.err, pool.err))
+	token, pool, own := c.tokens[r.TokenFile], c.pools[r.CA], c.pairs[r.Cert]
+	if err := firstOf(token.err, pool.err, own.err); err != nil {
+		return failed(Refused, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	var connected atomic.Bool
 	transport := &http.Transport{
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10,
-		TLSClientConfig: &tls.Config{RootCAs: pool.value, MinVersion: tls.VersionTLS12},
+		TLSClientConfig: &tls.Config{RootCAs: pool.value, MinVersion: tls.VersionTLS12,
+			// Without it Go would present none to a server that names another authority, and not say so.
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				return cmp.Or(own.value, &tls.Certificate{}), nil
+			}},
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 			d := net.Dialer{Resolver: c.resolver}
 			d.SetMultipathTCP(false)
@@ -124,6 +135,7 @@ func unanswered(ctx context.Context, r *Relay, connected bool, err error) Answer
 		certificate *tls.CertificateVerificationError
 		noTLS       tls.RecordHeaderError
 		errno       syscall.Errno
+		alert       *net.OpError
 	)
 	within := units.FormatDuration(r.Timeout)
 	switch {
@@ -133,6 +145,9 @@ func unanswered(ctx context.Context, r *Relay, connected bool, err error) Answer
 	case errors.As(err, &noTLS), errors.Is(err, http.ErrSchemeMismatch):
 		return failed(Refused, remedy.New(fmt.Errorf("%s does not speak TLS", at),
 			"give the dashboard tls_cert, tls_key and token_file; without them ask on its own host, by http://127.0.0.1:PORT"))
+	case errors.As(err, &alert) && alert.Op == "remote error": // an alert of TLS (RFC 8446, section 6.2)
+		return failed(Refused, remedy.New(fmt.Errorf("%s does not take the TLS connection: %w", at, alert.Err),
+			"name as cert and key a certificate that its web_config admits"))
 	case ctx.Err() != nil && connected:
 		return failed(Slow, remedy.New(fmt.Errorf("%s takes connections, and gave no whole answer within %s", at, within),
 			"see whether its process is stopped or its host is overloaded; --timeout waits longer"))
@@ -165,6 +180,8 @@ func rejected(r *Relay, status int, body []byte) Answer {
 	switch {
 	case !isRelay && status == http.StatusBadRequest && strings.HasPrefix(r.URL, "http://"):
 		return failed(Refused, remedy.New(errors.New("it does not take plain HTTP"), "write https://, and name its token_file"))
+	case !isRelay && status == http.StatusUnauthorized:
+		return failed(Refused, remedy.New(errors.New("it asks for a user and a password"), "give its web_config client certificates instead of basic_auth_users"))
 	case !isRelay:
 		return failed(Refused, remedy.New(fmt.Errorf("what answers there is no dashboard: status %d", status), noRelay))
 	case status == http.StatusUnauthorized && r.TokenFile == "":

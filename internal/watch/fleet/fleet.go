@@ -33,6 +33,7 @@ type Relay struct {
 	URL       string        // of its dashboard: http://HOST:PORT or https://HOST:PORT
 	TokenFile string        // empty: no token
 	CA        string        // file of the authorities of its certificate; empty: the system's
+	Cert, Key string        // files of the certificate to present and of its key; empty: none
 	Timeout   time.Duration // for its whole answer, the connection included
 }
 

@@ -22,6 +22,7 @@ import (
 	"unicode/utf8"
 
 	"longhaul/internal/sys/httpd"
+	"longhaul/internal/sys/httpd/webconfig"
 	"longhaul/internal/watch/web"
 	"longhaul/internal/watch/web/webfake"
 	"longhaul/internal/words/printable"
@@ -186,12 +187,12 @@ func TestTLS(t *testing.T) {
 	file := filepath.Join(dir, "token")
 	nettest.Must(t, os.WriteFile(file, []byte(secret+"\n"), 0o600))
 	cert, key := nettest.Certificate(t, dir, "relay-a.example.net")
-	c, err := web.LoadCertificate(cert, key, quiet)
+	c, err := webconfig.Open("the dashboard", quiet, webconfig.ReadPair(cert, key))
 	nettest.Must(t, err)
 	l, err := httpd.Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"))
 	nettest.Must(t, err)
 	d := web.New(web.Options{Monitor: webfake.New(1)})
-	s := httpd.ServeTLS(l, c.TLS(), d.Handler(web.Access{Token: web.NewToken(secret), Named: c.Names}), quiet, web.Limits)
+	s := httpd.ServeTLS(l, webconfig.TLS(func() *webconfig.Guard { return c }), d.Handler(web.Access{Token: web.NewToken(secret), Named: c.Current().Names}), quiet, web.Limits)
 	t.Cleanup(s.Close)
 	r := Relay{Name: "a", URL: "https://" + l.Addr().String(), TokenFile: file, CA: cert, Timeout: patience}
 	if a := Ask(t.Context(), []Relay{r}, Options{}).Relays[0]; a.Figures == nil {

@@ -98,8 +98,8 @@ type Process struct {
 	MemoryUsed      int64     `json:"memory_used_bytes"`  // by sockets and pipes; negative: not measured
 	MemoryLimit     int64     `json:"memory_limit_bytes"` // 0: no limit
 
-	// CertificateUntil is the end of the dashboard's certificate; zero: it has none.
-	CertificateUntil time.Time `json:"certificate_until,omitzero"`
+	// Certificates are those of the servers that have one: dashboard and http (http_listen).
+	Certificates map[string]flow.Certificate `json:"certificates,omitempty"`
 
 	LastReload *Reload `json:"last_reload"` // nil: never
 	// RollbackAt is when the relay goes back, unless its configuration is confirmed; zero: never.

@@ -16,6 +16,10 @@ type Access struct {
 	// addresses that only this host reaches.
 	Token *Token
 
+	// Authenticated means that the server has admitted the readers before, by a
+	// certificate or a password: without a token they may be on other hosts.
+	Authenticated bool
+
 	// Refusal returns a sentence why the sender of a request may not read;
 	// empty admits it. Nil refuses nobody.
 	Refusal func(*http.Request) string
@@ -68,7 +72,7 @@ func (a Access) guard(next http.Handler) http.Handler {
 // serves reports whether a Host header names this server.
 func (a Access) serves(host string) bool {
 	names := httpd.Names{Name: a.Named}
-	if a.Token == nil {
+	if a.Token == nil && !a.Authenticated {
 		names.Address = netip.Addr.IsLoopback
 	}
 	return names.Has(host)

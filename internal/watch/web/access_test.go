@@ -3,7 +3,6 @@ package web_test
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +14,7 @@ import (
 	"testing"
 
 	"longhaul/internal/sys/httpd"
+	"longhaul/internal/sys/httpd/webconfig"
 	"longhaul/internal/watch/web"
 	"longhaul/internal/watch/web/webfake"
 	"longhaul/internal/words/remedy"
@@ -32,6 +32,7 @@ func TestGuard(t *testing.T) {
 		Token: web.NewToken(token),
 		Named: func(host string) bool { return host == "relay.example.net" },
 	})
+	certified := d.Handler(web.Access{Authenticated: true, Named: func(host string) bool { return host == "relay.example.net" }})
 	bearer := http.Header{"Authorization": {"Bearer " + token}}
 	for name, c := range map[string]struct {
 		handler      http.Handler
@@ -84,6 +85,10 @@ func TestGuard(t *testing.T) {
 		"no such flow":                {local, "GET", "/api/v1/flows/77", "127.0.0.1", nil, 404},
 		"no such tunnel":              {local, "GET", "/api/v1/tunnels/none", "127.0.0.1", nil, 404},
 		"no such view":                {local, "GET", "/api/v1/live?view=all", "127.0.0.1", nil, 400},
+		"a certificate":               {certified, "GET", "/api/v1/overview", "192.0.2.1:9464", nil, 200},
+		"a certificate, its name":     {certified, "GET", "/", "relay.example.net", nil, 200},
+		"a certificate, another name": {certified, "GET", "/api/v1/overview", "attacker.example", nil, 421},
+		"a certificate, cross-site":   {certified, "GET", "/api/v1/flows", "192.0.2.1", http.Header{"Sec-Fetch-Site": {"cross-site"}}, 403},
 		"no history":                  {local, "GET", "/api/v1/summary", "127.0.0.1", nil, 404},
 		"no history, chart":           {local, "GET", "/api/v1/chart", "127.0.0.1", nil, 404},
 		"a chart that runs backward":  {local, "GET", "/api/v1/chart?since=1h&until=2h", "127.0.0.1", nil, 400},
@@ -119,7 +124,7 @@ func TestLogin(t *testing.T) {
 	if err != nil || !pool.AppendCertsFromPEM(text) {
 		t.Fatal("the certificate cannot be read: ", err)
 	}
-	c, err := web.LoadCertificate(certFile, keyFile, quiet)
+	c, err := webconfig.Open("the dashboard", quiet, webconfig.ReadPair(certFile, keyFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +134,7 @@ func TestLogin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httpd.ServeTLS(l, c.TLS(), d.Handler(web.Access{Token: secret, Named: c.Names}), quiet, web.Limits)
+	s := httpd.ServeTLS(l, webconfig.TLS(func() *webconfig.Guard { return c }), d.Handler(web.Access{Token: secret, Named: c.Current().Names}), quiet, web.Limits)
 	t.Cleanup(s.Close)
 	base := "https://" + l.Addr().String()
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}
@@ -220,41 +225,6 @@ func TestLogin(t *testing.T) {
 		}
 	}
 	http.DefaultClient.CloseIdleConnections()
-}
-
-func TestCertificate(t *testing.T) {
-	dir := t.TempDir()
-	certFile, keyFile := nettest.Certificate(t, dir, "old.example.net")
-	c, err := web.LoadCertificate(certFile, keyFile, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !c.Names("old.example.net") || c.Names("new.example.net") {
-		t.Error("the certificate names something else")
-	}
-	web.LookSoon(c)
-	nettest.Certificate(t, dir, "new.example.net")
-	if !c.Names("new.example.net") {
-		t.Error("a renewed certificate was not taken up")
-	}
-	web.LookSoon(c)
-	if err := os.WriteFile(certFile, []byte("broken"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if !c.Names("new.example.net") || c.Current() == nil {
-		t.Error("files that are broken took the certificate away")
-	}
-	for name, files := range map[string][2]string{
-		"no file":         {dir + "/none.pem", keyFile},
-		"no certificate":  {certFile, keyFile},
-		"the wrong order": {keyFile, certFile},
-	} {
-		_, err := web.LoadCertificate(files[0], files[1], quiet)
-		var bad *remedy.Error
-		if !errors.As(err, &bad) || bad.Fix == "" {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
 }
 
 func TestReadToken(t *testing.T) {

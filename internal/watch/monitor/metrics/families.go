@@ -118,26 +118,11 @@ var processFamilies = []family{
 			return unix(s.Process.RollbackAt), !s.Process.RollbackAt.IsZero()
 		})},
 	{"certificate_expiry_timestamp_seconds",
-		"When the dashboard's certificate ends, since 1970; only if it has one.", gauge, nil,
-		one(func(s *state) (float64, bool) {
-			return unix(s.Process.CertificateUntil), !s.Process.CertificateUntil.IsZero()
-		})},
-	{"pair_certificate_expiry_timestamp_seconds",
-		"When this host's certificate for pairs ends, since 1970; only with pair_trust.", gauge, nil,
-		one(func(s *state) (float64, bool) {
-			if s.Pairs == nil || s.Pairs.Certificate == nil {
-				return 0, false
-			}
-			return unix(s.Pairs.Certificate.Until), true
-		})},
-	{"pair_certificate_begin_timestamp_seconds",
-		"Since when it is valid.", gauge, nil,
-		one(func(s *state) (float64, bool) {
-			if s.Pairs == nil || s.Pairs.Certificate == nil {
-				return 0, false
-			}
-			return unix(s.Pairs.Certificate.From), true
-		})},
+		"When a certificate of this host ends, since 1970; use is dashboard, http (http_listen) or pairs (pair_trust).", gauge, []string{"use"},
+		eachCertificate(func(c *flow.Certificate) time.Time { return c.Until })},
+	{"certificate_begin_timestamp_seconds",
+		"Since when it is valid.", gauge, []string{"use"},
+		eachCertificate(func(c *flow.Certificate) time.Time { return c.From })},
 	{"accept_errors_total", "Failed accepts, by errno.", counter, []string{"errno"},
 		func(s *state, emit func(float64, ...string)) {
 			for word, n := range s.errnos.fold(s.Process.AcceptErrors) {
@@ -432,6 +417,18 @@ func one(value func(*state) (float64, bool)) func(*state, func(float64, ...strin
 	return func(s *state, emit func(float64, ...string)) {
 		if v, known := value(s); known {
 			emit(v)
+		}
+	}
+}
+
+// eachCertificate has a sample for each certificate of the host, by its use.
+func eachCertificate(at func(*flow.Certificate) time.Time) func(*state, func(float64, ...string)) {
+	return func(s *state, emit func(float64, ...string)) {
+		for use, c := range s.Process.Certificates {
+			emit(unix(at(&c)), use)
+		}
+		if s.Pairs != nil && s.Pairs.Certificate != nil {
+			emit(unix(at(s.Pairs.Certificate)), "pairs")
 		}
 	}
 }

@@ -62,7 +62,7 @@ func everything() *monitor.Snapshot {
 		At: at, Interval: units.Seconds(time.Second), Sequence: 77, Took: units.Seconds(3 * time.Millisecond), FlowsNow: 3, Tunnels: []monitor.Tunnel{tunnel},
 		Process: monitor.Process{
 			Version: "1.2", StartedAt: at, MemoryUsed: 1 << 20, MemoryLimit: 1 << 30, LastReload: &monitor.Reload{At: at, OK: false},
-			LogLinesDropped: 2, RecordsDropped: 3, AcceptErrors: map[string]int64{"EMFILE": 7}, CertificateUntil: at.Add(24 * time.Hour), RollbackAt: at.Add(time.Minute), Restored: map[string]int64{"rules": 1}, Fights: 1,
+			LogLinesDropped: 2, RecordsDropped: 3, AcceptErrors: map[string]int64{"EMFILE": 7}, Certificates: map[string]flow.Certificate{"dashboard": {From: at.Add(-24 * time.Hour), Until: at.Add(24 * time.Hour)}}, RollbackAt: at.Add(time.Minute), Restored: map[string]int64{"rules": 1}, Fights: 1,
 			CongestionControl: map[string]bool{"haul": true, "bbr": false},
 		},
 		Pairs: &flow.Pairs{Certificate: &flow.Certificate{Name: "spiffe://corp/site-a", From: at.Add(-time.Hour), Until: at.Add(time.Hour)}, RetainedBytes: 1000, RetainedLimitBytes: 1 << 28, Strangers: map[flow.PairProblem]int64{flow.PairUnpaired: 5}},
@@ -144,7 +144,7 @@ func TestMetrics(t *testing.T) {
 		`longhaul_check_up{tunnel="to-b"} 1`,
 		`longhaul_check_leg_loss_ratio{position="1",tunnel="to-b"} 0.001`,
 		`longhaul_reload_success 0`,
-		`longhaul_certificate_expiry_timestamp_seconds 1.8000864e+09`,
+		`longhaul_certificate_expiry_timestamp_seconds{server="dashboard"} 1.8000864e+09`,
 		`longhaul_pair_up{peer="site-b",tunnel="to-b"} 1`,
 		`longhaul_pair_info{end="near",peer="site-b",release="1.2",tunnel="to-b"} 1`,
 		`longhaul_pair_retained_limit_bytes 2.68435456e+08`,

@@ -1,4 +1,4 @@
-package web
+package webconfig
 
 import (
 	"crypto"
@@ -47,17 +47,18 @@ func TestSignaturesTakeTurns(t *testing.T) {
 	nettest.CheckLeaks(t)
 	const places, handshakes = 4, 40
 	cert, key := nettest.Certificate(t, t.TempDir(), "localhost")
-	c, err := LoadCertificate(cert, key, slog.New(slog.DiscardHandler))
+	c, err := Open("test", slog.New(slog.DiscardHandler), ReadPair(cert, key))
 	nettest.Must(t, err)
-	busy := newBusyKey(c.now.PrivateKey.(crypto.Signer))
-	c.now.PrivateKey = busy
+	own := c.now.Certificate
+	busy := newBusyKey(own.PrivateKey.(crypto.Signer))
+	own.PrivateKey = busy
 	l, err := httpd.Listen(t.Context(), netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1")))
 	nettest.Must(t, err)
 	limits := httpd.Limits{Request: time.Hour, Reply: time.Hour, Connections: places}
-	s := httpd.ServeTLS(l, c.TLS(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), slog.New(slog.DiscardHandler), limits)
+	s := httpd.ServeTLS(l, TLS(func() *Guard { return c }), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), slog.New(slog.DiscardHandler), limits)
 	defer s.Close()
 	roots := x509.NewCertPool()
-	roots.AddCert(c.leaf)
+	roots.AddCert(own.Leaf)
 	var all sync.WaitGroup
 	var whole atomic.Int32
 	for range handshakes {
@@ -88,34 +89,5 @@ func TestSignatureOfAClosedConnection(t *testing.T) {
 	close(gone)
 	if _, err := k.Sign(nil, nil, crypto.SHA256); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("got %v", err)
-	}
-}
-
-// The dashboard speaks HTTP/1.1 only: with HTTP/2 one connection would carry any number of
-// requests, past the bound on connections.
-func TestNoHTTP2(t *testing.T) {
-	nettest.CheckLeaks(t)
-	cert, key := nettest.Certificate(t, t.TempDir(), "localhost")
-	c, err := LoadCertificate(cert, key, slog.New(slog.DiscardHandler))
-	nettest.Must(t, err)
-	l, err := httpd.Listen(t.Context(), netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1")))
-	nettest.Must(t, err)
-	s := httpd.ServeTLS(l, c.TLS(), New(Options{}).Handler(Access{Token: NewToken("")}), slog.New(slog.DiscardHandler), Limits)
-	defer s.Close()
-	roots := x509.NewCertPool()
-	roots.AddCert(c.leaf)
-	for _, test := range []struct {
-		offered []string
-		want    string // empty: refused
-	}{{[]string{"h2", "http/1.1"}, "http/1.1"}, {[]string{"h2"}, ""}} {
-		conn, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{RootCAs: roots, ServerName: "localhost", NextProtos: test.offered})
-		got := ""
-		if err == nil {
-			got = conn.ConnectionState().NegotiatedProtocol
-			conn.Close()
-		}
-		if got != test.want {
-			t.Errorf("of %q the server chooses %q, want %q", test.offered, got, test.want)
-		}
 	}
 }
