@@ -18,7 +18,7 @@ DECLARE
 	sent bytea := numeric_send(histogram); -- says where its digits of 4 are, as int16: count, weight of the first
 	count integer := get_byte(sent, 0) * 256 + get_byte(sent, 1);
 	weight integer := get_byte(sent, 2) * 256 + get_byte(sent, 3);
-	first integer; -- bin that has flows
+	first integer; -- bin that has flows, less 640
 	bins integer;  -- from that one on
 	total numeric;
 	above bytea;   -- how many flows are above each bin, the last one's first
@@ -52,7 +52,7 @@ BEGIN
 				low := middle + 1;
 			END IF;
 		END LOOP;
-		found := found || longhaul.middle(first + low);
+		found := found || longhaul.middle(640 + first + low);
 	END LOOP;
 	RETURN found;
 END $$;

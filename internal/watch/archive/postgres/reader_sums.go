@@ -255,12 +255,12 @@ const digits = 12
 func (b binned) add(t *texted) {
 	text := t.next()
 	whole, part, _ := bytes.Cut(text, []byte("."))
-	for bin := int64(0); len(whole) > 0; bin++ {
+	for bin := int64(pointBin); len(whole) > 0; bin++ {
 		at := max(len(whole)-digits, 0)
 		b.addDigits(t, text, bin, whole[at:])
 		whole = whole[:at]
 	}
-	for bin := int64(-1); len(part) >= digits; bin-- {
+	for bin := int64(pointBin - 1); len(part) >= digits; bin-- {
 		b.addDigits(t, text, bin, part[:digits])
 		part = part[digits:]
 	}

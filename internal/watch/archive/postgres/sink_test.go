@@ -101,7 +101,7 @@ func checkSums(t testing.TB, s *pgtest.Server, database string, rows int) {
 		t.Errorf("%s rows, %s of them different, of %d records", got[0], got[1], rows)
 	}
 	histogram := func(v string) string {
-		return ", coalesce(sum(('1e' || 12 * " + binOf(v) + ")::numeric) FILTER (WHERE " + movedOfRow + "), 0)"
+		return ", coalesce(sum(('1e' || 12 * (" + binOf(v) + " - 640))::numeric) FILTER (WHERE " + movedOfRow + "), 0)"
 	}
 	days := "SELECT (ended AT TIME ZONE 'UTC')::date, line, " + sumsOfRows + histogram(goodputOfRow) + histogram(timeOfRow) + linesOfRows + " GROUP BY 1, 2"
 	for _, sums := range []struct{ table, is, want string }{

@@ -65,8 +65,10 @@ const (
 
 // Bounds of bins: numeric has up to 16383 digits after the point and 131072 before it, a bin has 12.
 const (
-	minBin = -1365
-	maxBin = 10921
+	minBin = pointBin - 1365
+	maxBin = pointBin + 10921
+	// pointBin is the first bin before the point, see longhaul.histogram.
+	pointBin = 640
 )
 
 // sums are what rows add.
