@@ -284,16 +284,6 @@ func MissingProgram(name, debianPackage string) string {
 	return ""
 }
 
-// PostgresPrograms is the directory of PostgreSQL's server, which Debian leaves out of PATH; empty: it is
-// not installed.
-func PostgresPrograms() string {
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
-	if len(found) == 0 {
-		return ""
-	}
-	return filepath.Dir(found[len(found)-1])
-}
-
 // tail keeps the end of a program's output.
 type tail struct {
 	mu  sync.Mutex

@@ -22,6 +22,7 @@ import (
 	"longhaul/bench/peers"
 	"longhaul/lab"
 	"longhaul/lab/sandbox"
+	"longhaul/test/pgserver"
 )
 
 func main() { kit.Command("livepaths", run) }
@@ -126,7 +127,7 @@ func (b *bench) missing() []string {
 	for _, p := range b.paths {
 		for _, name := range p.needs {
 			text := lab.MissingProgram(name, packages[name])
-			if name == "initdb" && lab.PostgresPrograms() != "" {
+			if name == "initdb" && pgserver.Programs() != "" {
 				text = ""
 			}
 			if text != "" && !slices.Contains(missing, text) {

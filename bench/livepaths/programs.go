@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"longhaul/lab"
+	"longhaul/test/pgserver"
 )
 
 // nginx serves the scene's directory on port 8080 of a host, with options of the listener
@@ -249,7 +250,7 @@ while True:
 
 // postgres starts PostgreSQL on host-b, which trusts everybody.
 func (s *scene) postgres() error {
-	bin := lab.PostgresPrograms()
+	bin := pgserver.Programs()
 	dir := filepath.Join(s.dir, "pg")
 	if err := errors.Join(os.Mkdir(dir, 0o755), os.Chmod(s.b.Dir, 0o755)); err != nil {
 		return err

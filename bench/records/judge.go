@@ -72,7 +72,7 @@ func (w *world) judge(ctx context.Context, lagBound bool, note func(kit.Measured
 	if bad, err := w.sink.rollups(ctx); err != nil {
 		return err
 	} else if bad >= 0 {
-		note(count("hours whose sums differ from their rows", bad))
+		note(count("hours and days whose sums differ from their rows", bad))
 	}
 	w.mu.Lock()
 	lag := kit.Measured{Name: lagFigure, Value: w.lag.Seconds(), Exact: true}

@@ -12,6 +12,7 @@ import (
 	"longhaul/lab"
 	"longhaul/lab/experiment"
 	"longhaul/lab/sandbox"
+	"longhaul/test/pgserver"
 )
 
 func main() {
@@ -81,7 +82,7 @@ func missing(way string) string {
 	if way == wayClickHouse {
 		return lab.MissingProgram("clickhouse-server", "clickhouse-server")
 	}
-	if lab.PostgresPrograms() == "" {
+	if pgserver.Programs() == "" {
 		return "PostgreSQL's server is not installed (Debian: postgresql)"
 	}
 	return ""

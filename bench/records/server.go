@@ -14,91 +14,32 @@ import (
 	"time"
 
 	"longhaul/bench/kit"
-	"longhaul/lab"
+	"longhaul/test/pgserver"
 )
 
 // server is a database.
 type server struct {
 	to      string // its URL
 	port    int
-	dir     string
-	args    []string
+	start   func(context.Context) error                           // returns when it answers
+	kill    func()                                                // as a host dies
 	say     func(ctx context.Context, sql string) (string, error) // rows of columns between tabs
 	sumsSQL string
 	badSQL  string // counts sums that differ from their rows; empty: it keeps none
-	cmd     *exec.Cmd
-	log     *os.File
 }
 
 func newServer(ctx context.Context, way, dir string) (*server, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
-	s, err := newPostgres(ctx, dir)
+	s, err := newPostgres(dir)
 	if way == wayClickHouse {
 		s, err = newClickHouse(dir)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if s.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
-		return nil, err
-	}
 	return s, s.start(ctx)
-}
-
-// start starts the database and returns when it answers.
-func (s *server) start(ctx context.Context) error {
-	s.cmd = exec.Command(s.args[0], s.args[1:]...)
-	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := s.cmd.Start(); err != nil {
-		return err
-	}
-	for begun := time.Now(); ; {
-		_, err := s.say(ctx, "SELECT 1")
-		if err == nil {
-			return nil
-		}
-		if time.Since(begun) > startPatience {
-			text, _ := os.ReadFile(s.log.Name())
-			return fmt.Errorf("the database does not answer: %w\n%s", err, text[max(0, len(text)-2000):])
-		}
-		if err := kit.Pause(ctx, 100*time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
-
-// kill kills all processes of it at once, as a host dies. A backend of PostgreSQL that outlives its
-// postmaster may wait for ever, and then the next postmaster cannot start.
-func (s *server) kill() {
-	if s.cmd == nil || s.cmd.Process == nil {
-		return
-	}
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait()
-	for pids := s.processes(); len(pids) > 0; pids = s.processes() {
-		for _, pid := range pids {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
-// processes are those that work in the database's directory.
-func (s *server) processes() (pids []int) {
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if dir, err := os.Readlink("/proc/" + e.Name() + "/cwd"); err == nil && strings.HasPrefix(dir, s.dir+"/") {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
 
 // restart kills it and starts it again after a while.
@@ -151,34 +92,46 @@ func (s *server) rollups(ctx context.Context) (int64, error) {
 }
 
 // newPostgres makes a cluster as Debian's defaults have it.
-func newPostgres(ctx context.Context, dir string) (*server, error) {
-	bin, data := lab.PostgresPrograms(), filepath.Join(dir, "data")
-	as := []string{"setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"}
-	initdb := append(append([]string{}, as[1:]...), bin+"/initdb", "-D", data, "-A", "trust", "-U", "postgres")
-	if err := errors.Join(command(ctx, "chown", "postgres", dir), command(ctx, as[0], initdb...)); err != nil {
+func newPostgres(dir string) (*server, error) {
+	const port = 5432
+	pg, err := pgserver.In(dir, "-p", strconv.Itoa(port), "-h", "127.0.0.1")
+	if err != nil {
 		return nil, err
 	}
-	const port = 5432
 	return &server{
-		to: fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port), port: port, dir: dir,
-		args: append(as, bin+"/postgres", "-D", data, "-p", strconv.Itoa(port), "-h", "127.0.0.1", "-k", dir),
-		say: func(ctx context.Context, sql string) (string, error) {
-			out, err := exec.CommandContext(ctx, "psql", "-X", "-q", "-A", "-t", "-F", "\t", "-h", dir, "-p", strconv.Itoa(port),
-				"-U", "postgres", "-d", "postgres", "-c", sql).CombinedOutput()
+		to: fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port), port: port, kill: pg.Kill,
+		start: func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, startPatience)
+			defer cancel()
+			return pg.Start(ctx)
+		},
+		say: func(_ context.Context, sql string) (string, error) {
+			out, err := pg.Program("psql", "-X", "-q", "-A", "-t", "-F", "\t", "-c", sql).CombinedOutput()
 			if err != nil {
 				return "", fmt.Errorf("psql: %w: %s", err, bytes.TrimSpace(out))
 			}
 			return string(out), nil
 		},
 		sumsSQL: `SELECT relay, count(*), count(DISTINCT (epoch, id)), sum(bytes_up), sum(bytes_down) FROM longhaul.flows GROUP BY relay`,
-		badSQL: `SELECT count(*) FROM (
-			SELECT date_trunc('hour', ended) AS hour, relay, count(*) AS flows, sum(bytes_up) AS up, sum(bytes_down) AS down
-			FROM longhaul.flows GROUP BY 1, 2) AS rows
-		FULL JOIN (
-			SELECT hour, relay, sum(flows) AS flows, sum(bytes_up) AS up, sum(bytes_down) AS down
-			FROM longhaul.hours JOIN longhaul.lines USING (line) GROUP BY 1, 2) AS sums USING (hour, relay)
-		WHERE (rows.flows, rows.up, rows.down) IS DISTINCT FROM (sums.flows, sums.up, sums.down)`,
-	}, nil
+		badSQL: `SELECT (SELECT count(*) FROM (
+				SELECT date_trunc('hour', ended) AS hour, relay, count(*) AS flows, sum(bytes_up) AS up, sum(bytes_down) AS down
+				FROM longhaul.flows GROUP BY 1, 2) AS rows
+			FULL JOIN (
+				SELECT hour, relay, sum(flows) AS flows, sum(bytes_up) AS up, sum(bytes_down) AS down
+				FROM longhaul.hours JOIN longhaul.lines USING (line) GROUP BY 1, 2) AS sums USING (hour, relay)
+			WHERE (rows.flows, rows.up, rows.down) IS DISTINCT FROM (sums.flows, sums.up, sums.down))
+		+ (SELECT count(*) FROM (
+				SELECT (ended AT TIME ZONE 'UTC')::date AS day, relay, count(*) AS flows, sum(bytes_up) AS up, sum(bytes_down) AS down,
+					count(*) FILTER (WHERE bytes_up + bytes_down > 0 AND elapsed_us > 0) AS transfers
+				FROM longhaul.flows GROUP BY 1, 2) AS rows
+			FULL JOIN (
+				SELECT day, relay, sum(flows) AS flows, sum(bytes_up) AS up, sum(bytes_down) AS down, sum(transfers) AS transfers,
+					-- The sum of a whole number's digits, here of 12 each, is what is left by 1e12 - 1.
+					sum(goodputs) * ('1e' || 12 * 1365)::numeric % 999999999999 AS goodputs, sum(times) * ('1e' || 12 * 1365)::numeric % 999999999999 AS times
+				FROM longhaul.days JOIN longhaul.lines USING (line) GROUP BY 1, 2) AS sums USING (day, relay)
+			WHERE (rows.flows, rows.up, rows.down, rows.transfers, rows.transfers, rows.transfers)
+				IS DISTINCT FROM (sums.flows, sums.up, sums.down, sums.transfers, sums.goodputs, sums.times))`,
+	}, pg.Init()
 }
 
 // newClickHouse is a server with everything in one directory.
@@ -196,9 +149,9 @@ func newClickHouse(dir string) (*server, error) {
 	</default></users></yandex>`
 	err := errors.Join(os.WriteFile(filepath.Join(dir, "config.xml"), []byte(config), 0o644),
 		os.WriteFile(filepath.Join(dir, "users.xml"), []byte(users), 0o644))
-	return &server{
-		to: fmt.Sprintf("http://127.0.0.1:%d/?query=INSERT+INTO+flows+FORMAT+JSONEachRow", port), port: port, dir: dir,
-		args: []string{"clickhouse-server", "--config-file=" + filepath.Join(dir, "config.xml")},
+	args := []string{"--config-file=" + filepath.Join(dir, "config.xml")}
+	s := &server{
+		to: fmt.Sprintf("http://127.0.0.1:%d/?query=INSERT+INTO+flows+FORMAT+JSONEachRow", port), port: port,
 		say: func(ctx context.Context, sql string) (string, error) {
 			cmd := exec.CommandContext(ctx, "curl", "-sS", "--fail-with-body", "--data-binary", "@-", fmt.Sprintf("http://127.0.0.1:%d/", port))
 			cmd.Stdin = strings.NewReader(sql)
@@ -209,5 +162,39 @@ func newClickHouse(dir string) (*server, error) {
 			return string(out), nil
 		},
 		sumsSQL: `SELECT relay, count() AS n, uniqExact(epoch, id) AS u, sum(bytes_up) AS up, sum(bytes_down) AS down FROM flows_once GROUP BY relay`,
-	}, err
+	}
+	var cmd *exec.Cmd
+	s.start = func(ctx context.Context) error {
+		log, err := os.Create(filepath.Join(dir, "log"))
+		if err != nil {
+			return err
+		}
+		defer log.Close()
+		cmd = exec.Command("clickhouse-server", args...)
+		cmd.Stdout, cmd.Stderr = log, log
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		for begun := time.Now(); ; {
+			_, err := s.say(ctx, "SELECT 1")
+			if err == nil {
+				return nil
+			}
+			if time.Since(begun) > startPatience {
+				text, _ := os.ReadFile(log.Name())
+				return fmt.Errorf("the database does not answer: %w\n%s", err, text[max(0, len(text)-2000):])
+			}
+			if err := kit.Pause(ctx, 100*time.Millisecond); err != nil {
+				return err
+			}
+		}
+	}
+	s.kill = func() {
+		if cmd != nil && cmd.Process != nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	}
+	return s, err
 }

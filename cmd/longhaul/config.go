@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -149,7 +151,13 @@ func placed(all []*config.Error) []placedProblem {
 func loader() config.Loader {
 	return config.Loader{NoIPv6: !kernel.HasIPv6(), CheckKey: checkKeyFile, CheckDashboard: checkDashboardFiles,
 		CongestionControls: cc.NewHost(ledger.By{}).Known, OwnAddresses: daemon.OwnAddresses,
-		HasAddress: hasAddress, OutgoingPorts: portrange.Outgoing, PeerKey: peerKey}
+		HasAddress: hasAddress, OutgoingPorts: portrange.Outgoing, PeerKey: peerKey, KeepsState: keepsState}
+}
+
+// keepsState reports whether the relay that loads a file is a service, or this process is one's.
+func keepsState(file string) bool {
+	path, err := filepath.Abs(file)
+	return err == nil && strings.HasPrefix(path, filepath.Dir(service.ConfigFile)+"/") || os.Getenv("STATE_DIRECTORY") != ""
 }
 
 // hasAddress reports whether this host can listen on an address. A host with
@@ -182,15 +190,20 @@ type configSize struct {
 	Listens int `json:"listening_addresses"`
 	Targets int `json:"targets"`
 	Relays  int `json:"far_relays"` // of pairs
+
+	Services int `json:"services,omitempty"` // of the DNS, which have targets or far relays
 }
 
 func (n configSize) String() string {
 	text := display.Plural(n.Tunnels, "tunnel") + ", " + display.Plural(n.Listens, "listening address")
-	if n.Targets > 0 || n.Relays == 0 {
+	if n.Targets > 0 || n.Relays+n.Services == 0 {
 		text += ", " + display.Plural(n.Targets, "target")
 	}
 	if n.Relays > 0 {
 		text += ", " + display.Plural(n.Relays, "far relay")
+	}
+	if n.Services > 0 {
+		text += ", " + display.Plural(n.Services, "service")
 	}
 	return text
 }
@@ -203,6 +216,9 @@ func sizeOf(c *config.Config) configSize {
 			n.Relays += len(t.Forward)
 		} else {
 			n.Targets += len(t.Forward)
+		}
+		if t.Service != "" {
+			n.Services++
 		}
 	}
 	return n

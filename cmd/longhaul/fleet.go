@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/carry/relay/names"
 	"longhaul/internal/run/config"
 	"longhaul/internal/watch/fleet"
 	"longhaul/internal/watch/web"
@@ -129,7 +130,7 @@ func (f *fleetStatus) relays(ctx context.Context, args []string, flags []config.
 	if f.srv == "" {
 		return relays, nil, nil
 	}
-	if err := fleet.CheckService(f.srv); err != nil {
+	if err := names.CheckService(f.srv); err != nil {
 		return nil, nil, usageError(err)
 	}
 	if f.dns != "" {

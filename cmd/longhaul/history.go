@@ -67,7 +67,7 @@ func (s *historySelection) addSource(cmd *cobra.Command) {
 // addSelection has the flags of a [history.Selection].
 func (s *historySelection) addSelection(flags *pflag.FlagSet) {
 	flags.StringVar(&s.of.Tunnel, "tunnel", "", "flows of the tunnel `NAME`")
-	flags.StringVar(&s.of.Relay, "relay", "", "records of the relay `NAME`, as the lists of a database show it")
+	flags.StringVar(&s.of.Relay, "relay", "", "records of the relay `NAME`, as lists show it: SITE/RELAY or RELAY")
 	flags.StringVar(&s.of.Site, "site", "", "flows from or to the site `NAME`, or the peer; a file has the peers' alone")
 	flags.StringVar(&s.client, "client", "", "flows of clients at `ADDRESS`, or in a prefix such as 10.1.2.0/24")
 }
@@ -162,7 +162,7 @@ func (s *historySelection) open(ctx context.Context, env *env) (history.Source, 
 	case s.file != "" || s.relay.isGiven():
 		return nil, usageError(remedy.New(errors.New("choose --db, or the file of a relay"), "leave one of them out"))
 	}
-	target, err := archive.ParseTarget(s.db)
+	target, err := archive.DBFlag.Parse(s.db)
 	if err != nil {
 		return nil, usageError(err)
 	}
@@ -221,7 +221,7 @@ func (s *historySelection) find(ctx context.Context, env *env) (string, error) {
 		if err := json.Unmarshal(body, &status); err != nil {
 			return "", remedy.New(fmt.Errorf("read the relay's answer: %w", err), "name the file with --file")
 		}
-		if status.History == nil {
+		if status.History == nil || status.History.File == "" {
 			return "", remedy.New(errors.New("the running relay keeps no records of its flows"), keep)
 		}
 		s.running = status.Flows
@@ -236,8 +236,17 @@ func (s *historySelection) find(ctx context.Context, env *env) (string, error) {
 	return "", remedy.New(fmt.Errorf("no relay answers here, and there is no %s", servicesHistory), keep)
 }
 
-// historyError adds the hint to an error of the history.
-func historyError(err error) error {
+// explain adds the hint to an error of the history.
+func (s *historySelection) explain(err error) error {
+	if s.db != "" {
+		switch {
+		case errors.Is(err, history.ErrNoRecord):
+			return remedy.New(err, "longhaul history --db lists records with their IDs in the database; history schema --keep drops old ones")
+		case errors.Is(err, history.ErrDisplaced):
+			return remedy.New(err, "ask for a later time, or leave out --client")
+		}
+		return err // it has a hint
+	}
 	switch {
 	case errors.Is(err, history.ErrNoFile):
 		return remedy.New(err, "a relay with history: {file: …} in its configuration makes one; --file names another")
@@ -271,7 +280,21 @@ func (s *historySelection) run(env *env, do func(ctx context.Context, r history.
 		return err
 	}
 	defer r.Close()
-	return historyError(do(ctx, r))
+	return s.explain(do(ctx, r))
+}
+
+// hintTruncated says that a database has flows of clients that relays have truncated to a prefix around
+// --client: they are not among those of it.
+func (s *historySelection) hintTruncated(ctx context.Context, env *env, r history.Source) error {
+	db, is := r.(*postgres.Reader)
+	if !is || !s.of.Client.IsValid() {
+		return nil
+	}
+	prefix, err := db.Truncated(ctx, s.of.Client)
+	if err == nil && prefix.IsValid() {
+		fmt.Fprintf(env.stderr, "there are also flows of truncated clients: --client %s has them\n", prefix)
+	}
+	return err
 }
 
 // runFile is run for what a file alone has.
@@ -299,7 +322,7 @@ limited the flow longest (see longhaul doctor), or the reason of its end if it
 did not end from both sides. --json, --csv and show have its name and relays.
 
 With --db the records are those of all relays that ship them to a database. A
-flow has a record at each relay of its way.
+flow has a record at each relay of its way: --relay and --site select.
 
 The order is newest (latest end first), slowest (least goodput), longest,
 largest (most bytes) or retransmitted (highest share). Without --min-bytes,
@@ -339,6 +362,9 @@ slowest and retransmitted leave out flows that moved less than 1 MiB.`,
 		}
 		return s.run(env, func(ctx context.Context, r history.Source) error {
 			records, err := r.Query(ctx, q)
+			if err == nil {
+				err = s.hintTruncated(ctx, env, r)
+			}
 			if err != nil {
 				return err
 			}
@@ -389,7 +415,10 @@ writes, and holds one record at a time in memory.`,
 			return err
 		}
 		return s.run(env, func(ctx context.Context, r history.Source) error {
-			return report.Export(ctx, env.stdout, r, q, asCSV)
+			if err := report.Export(ctx, env.stdout, r, q, asCSV); err != nil {
+				return err
+			}
+			return s.hintTruncated(ctx, env, r)
 		})
 	}
 	return cmd

@@ -35,6 +35,9 @@ func newHistoryCompare(env *env) *cobra.Command {
 retransmitted data, causes. A transfer is a flow that moved data. --min-bytes
 leaves out small ones.
 
+With --db each flow through a pair counts once, where its client is; --relay
+counts the records of one relay.
+
 A PERIOD is FROM..TO, a date for its whole day, or a time until now. FROM and TO
 are dates, dates with a time, times of today, or how long ago. With --at the
 periods lie before and after a time and are as long as --time, or as the time
@@ -93,7 +96,7 @@ since then.`,
 				fmt.Fprintln(env.stdout)
 				report.WriteNone(env.stdout, extent)
 			}
-			return nil
+			return s.hintTruncated(ctx, env, r)
 		})
 	}
 	return cmd

@@ -14,6 +14,7 @@ import (
 	"longhaul/internal/watch/archive"
 	"longhaul/internal/watch/archive/postgres"
 	"longhaul/internal/watch/archive/postgres/pgtest"
+	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/watch/monitor/history/synthetic"
 	"longhaul/test/nettest"
 )
@@ -78,7 +79,7 @@ func TestHistoryOfDatabase(t *testing.T) {
 	}
 	// A flow's records are in the order of its way, whatever the clocks say.
 	shown := ask("history", "show", name)
-	if near, far := strings.Index(shown, "relay        relay-a"), strings.Index(shown, "relay        relay-b"); near < 0 || far < near {
+	if near, far := strings.Index(shown, "relay        site-a/relay-a"), strings.Index(shown, "relay        site-b/relay-b"); near < 0 || far < near {
 		t.Errorf("the flow has\n%s", shown)
 	}
 	if lines := strings.Split(strings.TrimSpace(ask("history", "export", "--csv", "--relay", "relay-b.example.net")), "\n"); len(lines) != 301 {
@@ -86,6 +87,14 @@ func TestHistoryOfDatabase(t *testing.T) {
 	}
 	if text := ask("history", "compare", "--before", "96h..48h", "--after", "48h", "--site", "site-a"); !strings.Contains(text, "right within 1.1 %") {
 		t.Errorf("compare has\n%s", text)
+	}
+	// A flow through both relays counts once, unless it is asked of one of them, by any of its names.
+	for words, want := range map[string]int{"": 300, "--site site-b": 270, "--relay relay-b": 300, "--relay site-a/relay-a.example.net": 300, "--relay site-b/relay-a": 0} {
+		var c history.Comparison
+		if err := json.Unmarshal([]byte(ask(append([]string{"history", "compare", "--before", "96h..95h", "--after", "7d", "--json"}, strings.Fields(words)...)...)), &c); err != nil ||
+			c.After.Flows != int64(want) || c.After.PairsOnce == strings.Contains(words, "relay") {
+			t.Errorf("%s: %v, %d flows, once %v; want %d", words, err, c.After.Flows, c.After.PairsOnce, want)
+		}
 	}
 	table := ask("history", "matrix", "--since", "30d", "--limit", "1")
 	if !strings.Contains(table, "FROM   TO     ") || !strings.Contains(table, "site-a site-b") || !strings.Contains(table, "1 line more with") {

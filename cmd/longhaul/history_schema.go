@@ -61,7 +61,7 @@ them everything stays.`,
 		if to == "" {
 			return usageError(remedy.New(errors.New("missing --to URL"), "name the database: --to postgres://owner@db.example.net/longhaul"))
 		}
-		target, err := archive.ParseTarget(to)
+		target, err := archive.ToFlag.Parse(to)
 		if err != nil {
 			return usageError(err)
 		}
@@ -127,8 +127,14 @@ func postgresSchema(ctx context.Context, env *env, t archive.Target, o postgres.
 	case !c.Any():
 		say("nothing to do: the tables have version %d", c.Version)
 	}
+	if c.Functions {
+		say("made the functions anew")
+	}
 	for _, role := range c.Granted {
 		say("granted rights to %s", role)
+	}
+	if n := len(c.MadeDays); n > 0 {
+		say("gave the records of %s a table of their own, from %s to %s", display.Plural(n, "day"), c.MadeDays[0], c.MadeDays[n-1])
 	}
 	if n := len(c.DroppedDays); n > 0 {
 		say("dropped the records of %s, from %s to %s", display.Plural(n, "day"), c.DroppedDays[0], c.DroppedDays[n-1])

@@ -25,22 +25,29 @@ func TestHistorySchema(t *testing.T) {
 			t.Errorf("%v ends with %d:\n%s\nwant %d:\n%s", args, code, &out, wantCode, want)
 		}
 	}
-	schema(0, "made the tables, version 1\n")
-	schema(0, "nothing to do: the tables have version 1\n")
+	schema(0, "made the tables, version 2\n")
+	schema(0, "nothing to do: the tables have version 2\n")
 	schema(0, "granted rights to relays\ngranted rights to reports\n", "--writer", "relays", "--reader", "reports")
-	schema(0, "nothing to do: the tables have version 1\n", "--writer", "relays", "--reader", "reports", "--keep", "400d", "--keep-sums", "3650d")
+	schema(0, "nothing to do: the tables have version 2\n", "--writer", "relays", "--reader", "reports", "--keep", "400d", "--keep-sums", "3650d")
 	s.Exec("archive", `SELECT longhaul.make_day(now()::date - 300), longhaul.make_day(now()::date - 299), longhaul.make_day(now()::date);
 		INSERT INTO longhaul.flows (relay, epoch, id, started, ended, elapsed_us, relay_site, tunnel, bytes_up, bytes_down)
 			VALUES ('r', 1, 1, '1970-01-01', '1970-01-01 00:00Z', 1, '', '', 0, 0), ('r', 1, 2, now(), now(), 1, '', '', 0, 0);
 		INSERT INTO longhaul.epochs VALUES (1, 2, 'r', now() - interval '4000 days'), (2, 2, 'r', now())`)
-	schema(0, "nothing to do: the tables have version 1\n", "--keep", "30000d")
+	schema(0, "nothing to do: the tables have version 2\n", "--keep", "30000d")
 	days := s.Exec("archive", "SELECT (now() AT TIME ZONE 'UTC')::date - 300, (now() AT TIME ZONE 'UTC')::date - 299")[0]
 	schema(0, "dropped the records of 2 days, from "+days[0]+" to "+days[1]+"\ndropped 1 records from before "+
 		time.Now().UTC().AddDate(0, 0, -200).Format(time.DateOnly)+" of clocks that are off\n", "--keep", "200d")
 	s.Check("archive", "SELECT id FROM longhaul.flows", "[[2]]")
 	s.Check("archive", "SELECT epoch FROM longhaul.epochs ORDER BY 1", "[[1] [2]]") // with sums that are kept
-	schema(0, "nothing to do: the tables have version 1\n", "--keep", "200d", "--keep-sums", "3650d")
+	schema(0, "nothing to do: the tables have version 2\n", "--keep", "200d", "--keep-sums", "3650d")
 	s.Check("archive", "SELECT epoch FROM longhaul.epochs", "[[2]]")
+	s.Exec("archive", `INSERT INTO longhaul.flows (relay, epoch, id, started, ended, elapsed_us, relay_site, tunnel, bytes_up, bytes_down)
+		VALUES ('r', 1, 3, now(), now() - interval '9 days', 1, '', '', 0, 0)`)
+	day := s.Exec("archive", "SELECT (now() AT TIME ZONE 'UTC')::date - 9")[0][0]
+	schema(0, "gave the records of 1 day a table of their own, from "+day+" to "+day+"\n")
+	s.Exec("archive", "DROP FUNCTION longhaul.matrix; UPDATE longhaul.version SET functions = 'those of another release'")
+	schema(0, "made the functions anew\n")
+	s.Check("archive", "SELECT count(*) FROM longhaul.matrix()", "[[0]]")
 	schema(1, "longhaul: the database refuses: role \"missing\" does not exist (42704)\n"+
 		"longhaul: hint: make the role first: createuser --pwprompt ROLE\n", "--writer", "missing")
 
@@ -57,7 +64,7 @@ func TestHistorySchema(t *testing.T) {
 	code := run(&env{ctx: t.Context(), args: []string{"history", "schema", "--to", url, "--print", "--writer", "relays", "--reader", "reports"},
 		stdin: strings.NewReader(""), stdout: &printed, stderr: &printed, getenv: func(string) string { return "" }})
 	s.Exec("other", "DROP SCHEMA longhaul; "+printed.String())
-	s.Check("other", "SET ROLE reports; SELECT version FROM longhaul.version", "[[1]]")
+	s.Check("other", "SET ROLE reports; SELECT version FROM longhaul.version", "[[2]]")
 	if code != 0 {
 		t.Errorf("--print ends with %d", code)
 	}

@@ -56,6 +56,7 @@ func TestExposureOfTheUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const addresses = "ip-addresses" // an example, which no configuration needs
 	for _, test := range []struct {
 		dropIns []string
 		most    float64
@@ -68,6 +69,7 @@ func TestExposureOfTheUnit(t *testing.T) {
 		{[]string{service.Credentials}, 1.3},
 		{[]string{service.LowPorts, service.NetAdmin, service.LoadCC}, 1.6},
 		{[]string{service.LowPorts, service.UseCC}, 2.1},
+		{[]string{addresses}, 1.2},
 	} {
 		h := service.Host{Root: t.TempDir(), Dir: service.RecordDir}
 		files := []string{service.UnitName}
@@ -75,7 +77,11 @@ func TestExposureOfTheUnit(t *testing.T) {
 			files = append(files, service.UnitName+".d/"+d+".conf")
 		}
 		for _, name := range files {
-			b, err := packaging.File(name, packaging.PackagedProgram)
+			source := name
+			if strings.HasSuffix(name, "/"+addresses+".conf") {
+				source = "examples/" + addresses + ".conf"
+			}
+			b, err := packaging.File(source, packaging.PackagedProgram)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -158,15 +164,15 @@ func TestExamplesOfFaultsLoad(t *testing.T) {
 // is good, the pod gets time for the drain, and the probes ask where the relay answers.
 // packaging/checks/manifests checks what they say to Kubernetes.
 func TestKubernetesManifests(t *testing.T) {
-	for _, name := range []string{"relay", "node"} {
-		t.Run(name, func(t *testing.T) {
-			text, err := os.ReadFile("../../packaging/kubernetes/" + name + ".yaml")
-			if err != nil {
-				t.Fatal(err)
-			}
+	const dir = "../../packaging/kubernetes/"
+	for manifest, file := range map[string]string{"relay/relay.yaml": "relay/longhaul.yaml", "paired/near.yaml": "paired/longhaul.yaml", "node.yaml": ""} {
+		t.Run(manifest, func(t *testing.T) {
 			var c *config.Config
+			if file != "" {
+				c = loadExample(t, dir+file)
+			}
 			var pods int
-			for part := range bytes.SplitSeq(text, []byte("\n---\n")) {
+			for part := range strings.SplitSeq(readSource(t, dir+manifest), "\n---\n") {
 				var object struct {
 					Data map[string]string
 					Spec struct {
@@ -178,7 +184,7 @@ func TestKubernetesManifests(t *testing.T) {
 						}
 					}
 				}
-				if err := yaml.Unmarshal(part, &object); err != nil {
+				if err := yaml.Unmarshal([]byte(part), &object); err != nil {
 					t.Fatal(err)
 				}
 				if text := object.Data["longhaul.yaml"]; text != "" {

@@ -441,11 +441,13 @@ func dashboardQueries(t *testing.T) map[dashboardQuery]string {
 			List []struct{ Name, Definition string }
 		}
 		Panels []struct {
-			ID      int
-			Title   string
-			Type    string
-			GridPos struct{ X, Y, W, H int }
-			Targets []struct{ Expr string }
+			ID          int
+			Title       string
+			Type        string
+			Description string
+			FieldConfig struct{ Defaults struct{ Unit string } }
+			GridPos     struct{ X, Y, W, H int }
+			Targets     []struct{ Expr string }
 		}
 	}
 	if err := json.Unmarshal(text, &dashboard); err != nil {
@@ -459,6 +461,12 @@ func dashboardQueries(t *testing.T) map[dashboardQuery]string {
 	for _, p := range dashboard.Panels {
 		if len(p.Targets) == 0 && p.Type != "row" {
 			t.Errorf("panel %q asks nothing", p.Title)
+		}
+		if p.Type != "row" && p.Description == "" {
+			t.Errorf("panel %q has no description", p.Title)
+		}
+		if graph := p.Type == "stat" || p.Type == "timeseries"; graph && p.FieldConfig.Defaults.Unit == "" {
+			t.Errorf("panel %q has no unit", p.Title)
 		}
 		if ids[p.ID] {
 			t.Errorf("panel %q has the ID of another one", p.Title)

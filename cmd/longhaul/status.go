@@ -231,18 +231,19 @@ func writeTunnel(w io.Writer, s daemon.Status, t flow.Tunnel, now time.Time) {
 		display.Quantity(t.FlowsTotal), display.Quantity(t.BytesUp), display.Quantity(t.BytesDown),
 		display.Quantity(t.Denied), display.Quantity(t.Limited+t.Shed), display.Quantity(t.Refused+t.Errors))
 	if t.Intercepts != "" {
-		fmt.Fprintln(w, display.Shorten("  intercepts "+t.Intercepts+" -> "+leadsTo(t.Forward), 80))
+		fmt.Fprintln(w, display.Shorten("  intercepts "+t.Intercepts+" -> "+leadsTo(&t), 80))
 	} else if listens := portrange.Addresses(t.Listen); len(listens) > 0 {
 		more := ""
 		if len(listens) > 1 {
 			more = fmt.Sprintf(" +%d", len(listens)-1)
 		}
-		fmt.Fprintln(w, display.Shorten("  "+listens[0]+more+" -> "+leadsTo(t.Forward), 80))
+		fmt.Fprintln(w, display.Shorten("  "+listens[0]+more+" -> "+leadsTo(&t), 80))
 	}
 	writeHost(w, t, now)
 	writeProblems(w, &t, now)
 	writeInterception(w, t, now)
-	writeHops(w, t.Hops, now)
+	writeService(w, t.Service, now)
+	writeHops(w, &t, now)
 	writePairs(w, s.Pairs, t.Name, now)
 	for _, r := range s.Integrity {
 		if r.Tunnel == t.Name {
@@ -314,11 +315,33 @@ func writeProblems(w io.Writer, t *flow.Tunnel, now time.Time) {
 }
 
 // leadsTo says where a tunnel leads.
-func leadsTo(forward []string) string {
-	if len(forward) == 1 && forward[0] == "original" {
+func leadsTo(t *flow.Tunnel) string {
+	switch {
+	case t.Service != nil:
+		return t.Service.Name
+	case len(t.Forward) == 1 && t.Forward[0] == "original":
 		return "as dialed"
 	}
-	return strings.Join(forward, " ")
+	return strings.Join(t.Forward, " ")
+}
+
+// writeService writes what the records of a tunnel's service lack.
+func writeService(w io.Writer, s *flow.Service, now time.Time) {
+	if s == nil {
+		return
+	}
+	age := func(since time.Time) string { return display.Age(now.Sub(since).Seconds()) }
+	switch {
+	case s.State == flow.ServiceAnswered:
+	case s.Found > 0:
+		display.WriteParagraph(w, "  ", fmt.Sprintf("service: %s, for %s; the targets of %s ago stay in force for a day", s.Error, age(s.Since), age(s.Answered)))
+	default:
+		display.WriteParagraph(w, "  ", fmt.Sprintf("service: %s, for %s: no hop", cmp.Or(s.Error, "no answer yet"), age(s.Since)))
+		display.WriteParagraph(w, "    ", "add SRV records of the name, or check it, and the DNS of this host")
+	}
+	if len(s.LeftOut) > 0 {
+		display.WriteParagraph(w, "  ", fmt.Sprintf("%d targets, more than a tunnel has hops; left out: %s", s.Found, strings.Join(s.LeftOut, " ")))
+	}
 }
 
 // writeInterception writes what keeps an intercepting tunnel from its best.
@@ -341,11 +364,11 @@ func writeInterception(w io.Writer, t flow.Tunnel, now time.Time) {
 }
 
 // writeHops lists a tunnel's hops, unless the only one is as usual.
-func writeHops(w io.Writer, hops []flow.Hop, now time.Time) {
-	if len(hops) == 1 && (hops[0].State == flow.HopUp || hops[0].State == flow.HopUntried) {
+func writeHops(w io.Writer, t *flow.Tunnel, now time.Time) {
+	if hops := t.Hops; t.Service == nil && len(hops) == 1 && (hops[0].State == flow.HopUp || hops[0].State == flow.HopUntried) {
 		return
 	}
-	for _, h := range hops {
+	for _, h := range t.Hops {
 		since := ""
 		if !h.Since.IsZero() {
 			since = " for " + display.Age(now.Sub(h.Since).Seconds())
@@ -479,8 +502,10 @@ func writeSink(w io.Writer, s *ship.State, now time.Time) {
 	switch {
 	case s.Waiting > 0:
 		text += fmt.Sprintf("%d wait, the oldest for %s", s.Waiting, display.Age(s.Lag.Duration().Seconds()))
-	case !s.LastSent.IsZero():
+	case !s.LastSent.IsZero() && s.Problem == "":
 		text += "none waits, the last went " + display.Age(now.Sub(s.LastSent).Seconds()) + " ago"
+	case s.Problem != "": // the history cannot be read, or there is none
+		text += "none goes"
 	default:
 		text += "none waits"
 	}

@@ -223,6 +223,8 @@ type TunnelStatus struct {
 	AcceptQueues []struct {
 		Waiting int64 `json:"waiting"`
 	} `json:"accept_queues"`
+	Hops    []flow.Hop    `json:"hops"`
+	Service *flow.Service `json:"service"`
 }
 
 // Waiting counts the connections that wait to be accepted.

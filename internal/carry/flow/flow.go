@@ -4,6 +4,7 @@
 package flow
 
 import (
+	"bytes"
 	"net/netip"
 	"time"
 
@@ -14,8 +15,54 @@ import (
 // ID identifies a flow of one relay process; it is never used twice.
 type ID uint64
 
-// Address is an address with a port, empty in JSON if it is missing.
+// Address is an address with a port, empty in JSON if it is missing. One without a port whose last bits
+// are 0 is what a relay sends where it truncates clients: its text is a prefix, such as 10.1.2.0/24.
 type Address struct{ netip.AddrPort }
+
+// TruncatedBits is how many bits of an address are left of a truncated one.
+func TruncatedBits(a netip.Addr) int {
+	if a.Is4() {
+		return 24
+	}
+	return 48
+}
+
+// Truncated is the prefix that is left of an address; invalid: the address is whole, or missing.
+func (a Address) Truncated() netip.Prefix {
+	if !a.IsValid() || a.Port() != 0 || a.Addr().IsUnspecified() {
+		return netip.Prefix{}
+	}
+	if p := netip.PrefixFrom(a.Addr(), TruncatedBits(a.Addr())); p.Masked() == p {
+		return p
+	}
+	return netip.Prefix{}
+}
+
+func (a Address) String() string {
+	if p := a.Truncated(); p.IsValid() {
+		return p.String()
+	}
+	return a.AddrPort.String()
+}
+
+// MarshalText is String, empty for a missing address.
+func (a Address) MarshalText() ([]byte, error) {
+	if p := a.Truncated(); p.IsValid() {
+		return p.MarshalText()
+	}
+	return a.AddrPort.MarshalText()
+}
+
+// UnmarshalText reads what MarshalText writes.
+func (a *Address) UnmarshalText(text []byte) error {
+	if !bytes.ContainsRune(text, '/') {
+		return a.AddrPort.UnmarshalText(text)
+	}
+	var p netip.Prefix
+	err := p.UnmarshalText(text)
+	a.AddrPort = netip.AddrPortFrom(p.Addr(), 0)
+	return err
+}
 
 // Leg names one of the two legs of a flow.
 type Leg string

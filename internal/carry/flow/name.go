@@ -35,7 +35,7 @@ func NameOf(id []byte) Name {
 	return Name(sum[:16]).of(8)
 }
 
-// ParseName parses the text of a name, with hyphens or without.
+// ParseName parses the text of a name, with hyphens or without. The zero name is none.
 func ParseName(s string) (Name, error) {
 	digits := s
 	if len(s) == 36 && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' {
@@ -45,7 +45,10 @@ func ParseName(s string) (Name, error) {
 	if err != nil || len(b) != len(Name{}) {
 		return Name{}, fmt.Errorf("%q is no name of a flow: a name has 32 hexadecimal digits, such as %s", strings.ToValidUTF8(s, "?"), Name{0x5f, 0x3a})
 	}
-	return Name(b), nil
+	if n := Name(b); !n.IsZero() {
+		return n, nil
+	}
+	return Name{}, fmt.Errorf("%q is no name of a flow: it stands for a missing one", s)
 }
 
 // of makes the name a UUID of a version.

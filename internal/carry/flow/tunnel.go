@@ -22,6 +22,8 @@ type Tunnel struct {
 	// DeadFamilies says of each name in Forward which family of its addresses does not answer
 	// while the other does.
 	DeadFamilies []string `json:"dead_families,omitempty"`
+	// Service is where Forward and Hops come from; nil: from the configuration.
+	Service *Service `json:"service,omitempty"`
 
 	FlowsNow   int64 `json:"flows_now"`
 	FlowsPeak  int64 `json:"flows_peak"`

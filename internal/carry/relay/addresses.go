@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"longhaul/internal/sys/eyeballs"
@@ -71,11 +72,11 @@ func (a *addresses) changed(name string, f eyeballs.Family) {
 		a.log.Warn(deadFamily(name, f), "error", f.Err)
 		return
 	}
-	a.log.Info(f.Name + " of " + name + " answers again")
+	a.log.Info(f.Name + " of " + strings.TrimSuffix(name, ".") + " answers again")
 }
 
 func deadFamily(name string, f eyeballs.Family) string {
-	return f.Name + " of " + name + " does not answer; flows go to " + f.To.Addr().String()
+	return f.Name + " of " + strings.TrimSuffix(name, ".") + " does not answer; flows go to " + f.To.Addr().String()
 }
 
 // close ends the checks and waits for them. No event loop runs any more.

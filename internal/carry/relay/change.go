@@ -248,7 +248,10 @@ func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 		before = was.hops
 	}
 	in.hops = hops.New(t.Forward, t.Balance, t.Health, before)
-	in.hops.Remember(t.Name, r.opts.Hops)
+	if t.Service != "" {
+		in.hops.KeepDrained(before)
+	}
+	in.hops.Remember(t.Name, r.opts.Hops, t.Service != "")
 	for _, a := range addrs {
 		key := listenKey{addr: a}
 		if t.Transparent {
@@ -284,7 +287,7 @@ func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 	if t.PairServer != nil {
 		first := p.routes[in.listeners[0]]
 		in.far = append(in.far, first)
-		for offset := 1; offset < t.Forward[0].Ports; offset++ {
+		for offset := 1; len(t.Forward) > 0 && offset < t.Forward[0].Ports; offset++ {
 			in.far = append(in.far, r.newRoute(in.tunnel, in.state, in.hops, first.listen, uint16(offset)))
 		}
 	}

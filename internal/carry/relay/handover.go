@@ -77,6 +77,9 @@ func (r *Relay) Relinquish() error {
 // Names lists what the relay knows of names, for the succeeding relay.
 func (r *Relay) Names() []names.Memory { return r.names.Memory() }
 
+// NameCache is the relay's cache of names, which also follows services.
+func (r *Relay) NameCache() *names.Cache { return r.names }
+
 // Sweep accepts the waiting connections of every listener. The kernel wakes one
 // event loop per connection, and it may have woken one of a process that has
 // stopped accepting.

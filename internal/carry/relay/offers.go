@@ -110,7 +110,7 @@ func (w *worker) offerNext(f *flow) {
 		f.paired = o.offers.before
 		w.abort(f, o.reason, o.err)
 	case rt.hops.AllDrained():
-		w.abort(f, report.EndNoHop, errors.New("every hop of the tunnel is drained; longhaul resume puts one back"))
+		w.abort(f, report.EndNoHop, rt.noHop())
 	default:
 		w.awaitHop(f)
 	}

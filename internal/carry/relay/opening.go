@@ -625,6 +625,14 @@ func (w *worker) openingDue(f *flow) {
 	}
 }
 
+// noHop is why a flow has no hop.
+func (rt *route) noHop() error {
+	if len(rt.targets) == 0 {
+		return fmt.Errorf("the service %s has no targets; longhaul status has the reason", rt.tunnel.Service)
+	}
+	return errors.New("every hop of the tunnel is drained; longhaul resume puts one back")
+}
+
 // giveUp ends a flow for which no target accepted.
 func (w *worker) giveUp(f *flow) {
 	o := f.opening
@@ -633,7 +641,7 @@ func (w *worker) giveUp(f *flow) {
 	switch {
 	case o.reason != "":
 	case len(o.order) == 0:
-		o.reason, o.err = report.EndNoHop, errors.New("every hop of the tunnel is drained; longhaul resume puts one back")
+		o.reason, o.err = report.EndNoHop, f.route.noHop()
 	default:
 		o.reason, o.err = report.EndTargetUnreached, unix.ETIMEDOUT
 	}

@@ -116,6 +116,8 @@ type Tunnel struct {
 	// other, by priority and Balance, until one accepts. If they have carriers,
 	// the tunnel is a near one, and its flows go to far relays.
 	Forward []hops.Target
+	// Service is the service of the DNS that Forward comes from, which may be empty then.
+	Service string
 	Balance hops.Balance // empty means ordered
 	Health  hops.Health
 
@@ -175,6 +177,7 @@ func (t *Tunnel) Equal(o *Tunnel) bool {
 		t.SourceClient == o.SourceClient &&
 		t.LocalTargets == o.LocalTargets &&
 		slices.Equal(t.Forward, o.Forward) &&
+		t.Service == o.Service &&
 		t.Balance == o.Balance &&
 		t.Health == o.Health &&
 		slices.Equal(t.Allow, o.Allow) &&

@@ -331,6 +331,9 @@ func (w *worker) openPaired(rt *route, o report.Open, until time.Duration, answe
 // notDialable returns why a far tunnel does not dial for the port, or at the address, that a client dialed.
 func (rt *route) notDialable(o report.Open) *report.Refusal {
 	d, to := &rt.tunnel.Dialable, o.Listen.Addr().Unmap()
+	if len(rt.targets) == 0 {
+		return &report.Refusal{Reason: report.EndNoHop, Err: rt.noHop()}
+	}
 	switch original := rt.targets[0].original; {
 	case !original && o.Offset != rt.offset && !rt.hops.Paired(): // else the last relay of the chain has the range
 		first := rt.tunnel.Forward[0]

@@ -276,7 +276,7 @@ func validateTunnels(tunnels []Tunnel) ([]Tunnel, error) {
 		if len(t.Listen) == 0 && len(t.Inherited) == 0 {
 			return nil, fmt.Errorf("tunnel %q has no listening address; add one", t.Name)
 		}
-		if len(t.Forward) == 0 {
+		if len(t.Forward) == 0 && t.Service == "" {
 			return nil, fmt.Errorf("tunnel %q leads nowhere; add a target", t.Name)
 		}
 		if t.ProxyOut > ProxyV2 {

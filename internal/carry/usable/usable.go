@@ -117,6 +117,14 @@ func (j *Judge) decide(t *flow.Tunnel, tight []resources.Resource) (u flow.Usabi
 
 // ofHops decides by the hops.
 func ofHops(t *flow.Tunnel, add func(flow.Reason, string, ...any)) flow.UseState {
+	if t.Service != nil && len(t.Hops) == 0 {
+		why := t.Service.Error
+		if why == "" {
+			why = "no answer yet"
+		}
+		add(flow.ReasonHopsDown, "has no hop: the service %s has no targets: %s", t.Service.Name, why)
+		return flow.Down
+	}
 	drained, usable := 0, false
 	var up, untried, returning bool
 	for i := range t.Hops {

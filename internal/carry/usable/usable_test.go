@@ -65,6 +65,7 @@ func TestDecide(t *testing.T) {
 		{"and tried again", listening(flow.HopReturning), nil, nil, flow.Returning, flow.ReasonHopsDown, "has no hop: b:1 is returning (refused)"},
 		{"by its clients only", flow.Tunnel{State: "listening", Hops: []flow.Hop{kept}}, nil, nil, flow.Returning, "", ""},
 		{"checks fail", listening(flow.HopDown, flow.HopDrained), nil, nil, flow.Down, flow.ReasonHopsDown, "has no hop: b:1 is down (refused), b:1 is drained"},
+		{"a service has no targets", flow.Tunnel{State: "listening", Service: &flow.Service{Name: "_x._tcp.b", Error: "timeout"}}, nil, nil, flow.Down, flow.ReasonHopsDown, "has no hop: the service _x._tcp.b has no targets: timeout"},
 		{"all hops drained", listening(flow.HopDrained), nil, nil, flow.Down, flow.ReasonHopsDrained, "has no hop: b:1 is drained"},
 		{"draining", in("draining", listening(flow.HopUp)), nil, nil, flow.Down, flow.ReasonDraining, "is draining"},
 		{"drained, and the target dead", in("drained", listening(flow.HopReturning)), nil, nil, flow.Down, flow.ReasonDrained, "is drained"},

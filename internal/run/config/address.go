@@ -124,6 +124,9 @@ func checkHost(host string) (addr netip.Addr, bad *mistake) {
 func parseForward(s string) (Forward, *mistake) {
 	host, ports, bad := splitAddress(s)
 	if bad != nil {
+		if name := strings.TrimPrefix(s, "srv:"); names.CheckService(name) == nil {
+			bad = &mistake{fmt.Sprintf("%q has no port", s), fmt.Sprintf("write {srv: %s} for the hosts and ports of its SRV records", name)}
+		}
 		return Forward{}, bad
 	}
 	if host == "" {
@@ -212,8 +215,10 @@ func (t Tunnel) ListensOn(address string) bool {
 	})
 }
 
-// String is the forward as it would be written in a file.
-func (f Forward) String() string { return net.JoinHostPort(f.Host, f.Ports.String()) }
+// String is the forward as it would be written in a file, without a final dot of the host.
+func (f Forward) String() string {
+	return net.JoinHostPort(strings.TrimSuffix(f.Host, "."), f.Ports.String())
+}
 
 // overlaps reports whether one host cannot listen on both. The wildcard [::]
 // also accepts IPv4 connections, unless 0.0.0.0 has the same port.

@@ -113,7 +113,8 @@ type Tunnel struct {
 	Source    Source    `json:",omitzero"` // empty without Intercept and Original
 	Refuse    Refuse    `json:",omitzero"` // empty without Intercept
 	WhenDown  WhenDown  `json:",omitzero"` // empty without Intercept
-	Forward   []Forward // empty: to the address that the client dialed
+	Forward   []Forward // empty: to those of Service, or to the address that the client dialed
+	Service   string    `json:",omitzero"` // of the DNS, whose SRV records are the hops
 	Original  Original  `json:",omitzero"` // of a far tunnel without Forward
 	Pair      Pair      `json:",omitzero"` // the far relay to which the tunnel leads
 	PairFrom  PairFrom  `json:",omitzero"` // the near relays whose flows the tunnel takes
@@ -121,6 +122,12 @@ type Tunnel struct {
 	Destinations []Destination `json:",omitempty"` // the longest prefix first
 	Settings
 }
+
+// LeadsAsDialed reports whether the tunnel leads to the address that a client dialed.
+func (t *Tunnel) LeadsAsDialed() bool { return len(t.Forward) == 0 && t.Service == "" }
+
+// SeveralHops reports whether the tunnel leads to several hops, or may at another time.
+func (t *Tunnel) SeveralHops() bool { return len(t.Forward) > 1 || t.Service != "" }
 
 // Listen is one listening address with its ports.
 type Listen struct {
@@ -131,7 +138,7 @@ type Listen struct {
 // Forward is a next hop. Ports has as many ports as each Listen of its tunnel;
 // they map one to one.
 type Forward struct {
-	Host     string // name or literal address
+	Host     string // literal address, or name; with a final dot it is complete, and has no search domain
 	Ports    portrange.Range
 	Weight   int // relative to hops of the same priority
 	Priority int // the lowest is chosen first

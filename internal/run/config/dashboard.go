@@ -97,7 +97,7 @@ func (d *decoder) database(n *node, key string) (string, bool) {
 	if !ok {
 		return "", false
 	}
-	t, err := archive.ParseTarget(s)
+	t, err := archive.DatabaseKey.Parse(s)
 	switch {
 	case err != nil:
 		d.errorf(n, remedy.Of(err), "dashboard.%s cannot be used: %s", key, err)

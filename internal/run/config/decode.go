@@ -30,6 +30,7 @@ type decoder struct {
 
 	listens      []placedListen
 	forwardNodes [][]*node               // of the hops of each tunnel
+	services     []*node                 // likewise, the whole of forward
 	intercepts   []*node                 // of each tunnel
 	names        map[string][]netip.Addr // of listening addresses
 }

@@ -108,7 +108,7 @@ func (d *decoder) checkDestination(n *node, t *Tunnel, one Destination) {
 
 // targets are the networks of all targets; none if some are known by name alone.
 func (t *Tunnel) targets() (all []netip.Prefix) {
-	if len(t.Forward) == 0 {
+	if t.LeadsAsDialed() {
 		return t.Intercept.To
 	}
 	for _, f := range t.Forward {

@@ -26,7 +26,7 @@ func TestPageNamesEveryKey(t *testing.T) {
 	for section, keys := range d.keys {
 		for _, key := range keys {
 			switch {
-			case section == "keepalive", section == "a hop of forward", section == "a sink of ship": // one row shows all of them
+			case section == "keepalive", section == "a hop of forward", section == "a service of forward", section == "a sink of ship": // one row shows all of them
 				key += ":"
 			case section == "check":
 				key = "`check." + key + "`"

@@ -58,8 +58,14 @@ func (d *decoder) history(n *node, h *History) {
 		into("site", &h.Site, d.tunnelName),
 		field{"ship", func(n *node) { h.Ship = d.sinks(n) }},
 	)
-	if v := n.lookup("ship"); v != nil && h.File == Off {
+	v := n.lookup("ship")
+	switch {
+	case v == nil:
+	case h.File == Off:
 		d.errorf(v, "remove ship, or give history a file", "ship has no effect: with file: off there are no records")
+	case h.File == "" && d.onHost && d.loader.KeepsState != nil && !d.loader.KeepsState(v.at.File):
+		d.warn(v, "add file: /var/lib/longhaul/history.db to history, or run the relay as a service (longhaul service install)",
+			"ship has no effect: a relay that is no service keeps no history unless that has a file")
 	}
 }
 

@@ -3,20 +3,25 @@ package config
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+
+	"longhaul/internal/carry/relay/names"
+	"longhaul/internal/words/remedy"
 )
 
 // Bounds of hops.
 const (
-	maxHops     = 64
-	maxWeight   = 1000
+	MaxHops     = 64 // of a tunnel
+	MaxWeight   = 1000
 	maxPriority = 100
 	maxInRow    = 1000
 )
 
 // forwards decodes the hops of a tunnel and returns the node of each. A hop is
-// an address, or a mapping with the address in `to`.
-func (d *decoder) forwards(n *node) (all []Forward, places []*node) {
+// an address, or a mapping with the address in `to`. One mapping with `srv` stands
+// for the hops that a service has.
+func (d *decoder) forwards(n *node) (all []Forward, service string, places []*node) {
 	items := n.items
 	if n.kind != list {
 		items = []*node{n}
@@ -24,11 +29,18 @@ func (d *decoder) forwards(n *node) (all []Forward, places []*node) {
 		d.errorf(n, "add one, or remove the line", "forward is an empty list")
 	}
 	for _, item := range items {
+		if item.lookup("srv") != nil {
+			if len(items) > 1 {
+				d.errorf(item, "make it the only entry; its records give the hops, their priorities and weights", "srv stands beside other hops")
+			}
+			d.mapping(item, "a service of forward", into("srv", &service, d.service))
+			continue
+		}
 		f, ok := d.forward(item)
 		if !ok {
 			continue
 		}
-		same := func(o Forward) bool { return o.Host == f.Host && o.Ports == f.Ports }
+		same := func(o Forward) bool { return o.String() == f.String() }
 		if slices.ContainsFunc(all, same) {
 			d.errorf(item, "remove one; for a greater share write {to: "+f.String()+", weight: 2}", "forward has %s twice", f)
 			continue
@@ -36,10 +48,23 @@ func (d *decoder) forwards(n *node) (all []Forward, places []*node) {
 		all = append(all, f)
 		places = append(places, item)
 	}
-	if len(all) > maxHops {
-		d.errorf(n, "use a name with several addresses, or a second tunnel", "forward has %d hops, and at most %d are allowed", len(all), maxHops)
+	if len(all) > MaxHops {
+		d.errorf(n, "use a name with several addresses, or a second tunnel", "forward has %d hops, and at most %d are allowed", len(all), MaxHops)
 	}
-	return all, places
+	return all, service, places
+}
+
+// service decodes the name of a service. It is kept in lower case without a final dot.
+func (d *decoder) service(n *node, key string) (string, bool) {
+	s, ok := d.text(n, key)
+	if !ok {
+		return "", false
+	}
+	if err := names.CheckService(s); err != nil {
+		d.errorf(n, remedy.Of(err), "%s is not the name of a service: %q", key, s)
+		return "", false
+	}
+	return strings.ToLower(strings.TrimSuffix(s, ".")), true
 }
 
 func (d *decoder) forward(n *node) (f Forward, ok bool) {
@@ -50,7 +75,7 @@ func (d *decoder) forward(n *node) (f Forward, ok bool) {
 		address = nil
 		d.mapping(n, "a hop of forward",
 			field{"to", func(n *node) { address = n }},
-			into("weight", &weight, d.integer(1, maxWeight)),
+			into("weight", &weight, d.integer(1, MaxWeight)),
 			into("priority", &priority, d.integer(1, maxPriority)),
 		)
 		if address == nil && n.lookup("to") == nil {

@@ -71,11 +71,16 @@ func (d *decoder) warnOutgoingPorts() {
 		"listening on %s fails while an outgoing connection of this host has a port of net.ipv4.ip_local_port_range there", strings.Join(ports, ", "))
 }
 
-// warnNames warns of names of next hops that have no address.
+// warnNames warns of names of next hops that have no address, and of services that have no targets.
 func (d *decoder) warnNames(tunnels []Tunnel) {
 	places := map[string]*node{}
+	services := map[string]bool{}
 	var names []string
 	for i, t := range tunnels {
+		if t.Service != "" && places[t.Service] == nil && len(d.services) > i {
+			places[t.Service], services[t.Service] = d.services[i], true
+			names = append(names, t.Service)
+		}
 		for hop, f := range t.Forward {
 			if _, err := netip.ParseAddr(f.Host); err == nil || f.Host == "" || places[f.Host] != nil || hop >= len(d.forwardNodes[i]) {
 				continue
@@ -93,12 +98,20 @@ func (d *decoder) warnNames(tunnels []Tunnel) {
 		looking.Go(func() {
 			turns <- struct{}{}
 			defer func() { <-turns }()
-			_, found[i] = d.loader.Resolve(ctx, name)
+			if services[name] {
+				found[i] = d.loader.FindService(ctx, name)
+			} else {
+				_, found[i] = d.loader.Resolve(ctx, name)
+			}
 		})
 	}
 	looking.Wait()
 	for i, err := range found {
-		if err != nil {
+		switch {
+		case err != nil && services[names[i]]:
+			d.warn(places[names[i]], "check the name, and the DNS of this host; the relay asks again until it has targets",
+				"the service %s has no targets here, so its hops are not checked: %v", names[i], err)
+		case err != nil:
 			d.warn(places[names[i]], "check the name, and the DNS of this host; the relay looks it up again for each flow",
 				"the name %s has no address: %v", names[i], err)
 		}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -23,6 +24,12 @@ func hostLoader() Loader {
 		}
 		return fmt.Errorf("no key of peer %q: the only peer here is site-b", peer)
 	}
+	l.FindService = func(_ context.Context, name string) error {
+		if name == "_x._tcp.site-b" {
+			return nil
+		}
+		return errors.New("no such host")
+	}
 	l.CongestionControls = func() []string { return []string{"cubic"} }
 	return l
 }
@@ -38,6 +45,8 @@ func TestCheckWarnsOfTheHost(t *testing.T) {
 		"one of two":                  {"listen: ['10.0.0.1:6000', '10.0.0.9:6000'], forward: 'relay-a:22'", []string{"10.0.0.9 is no address of this host"}},
 		"a name without an address":   {"listen: 10.0.0.1:6000, forward: 'nowhere:22'", []string{"the name nowhere has no address"}},
 		"a name twice":                {"listen: 10.0.0.1:6000, forward: ['nowhere:22', 'nowhere:23']", []string{"the name nowhere has no address"}},
+		"a service":                   {"listen: 10.0.0.1:6000, forward: {srv: _x._tcp.site-b}", nil},
+		"a service without targets":   {"listen: 10.0.0.1:6000, forward: [{srv: _x._tcp.nowhere}]", []string{"the service _x._tcp.nowhere has no targets here, so its hops are not checked: no such host"}},
 		"an outgoing port":            {"listen: 10.0.0.1:40000, forward: 'relay-a:22'", []string{"listening on 40000 fails while an outgoing connection"}},
 		"a range that reaches in":     {"listen: 10.0.0.1:32760-32770, forward: 'relay-a:10-20'", []string{"listening on 32760-32770 fails while"}},
 		"a peer without a key":        {"listen: 10.0.0.1:6000, forward: 'relay-a:22', pair: vm", []string{`no key of peer "vm": the only peer here is site-b`}},

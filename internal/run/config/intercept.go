@@ -266,13 +266,13 @@ func (d *decoder) checkIntercept(n *node, t *Tunnel) {
 	if t.Pair.Paired() {
 		d.checkInterceptPair(n, t)
 	}
-	if len(t.Forward) > 0 {
+	if !t.LeadsAsDialed() {
 		clash("intercept.local_targets", "remove local_targets; "+leadsToForward(t), "local_targets has no effect with forward")
 	}
 	clash("check", "remove check; a tunnel with listen and the same target can have one", "check has no effect with intercept")
 	clash("proxy_protocol.in", "remove it; the relay sees the client's own address", "proxy_protocol.in has no effect with intercept")
 	t.ProxyIn, t.Check = ProxyIn{}, defaultCheck()
-	if len(t.Forward) == 0 {
+	if t.LeadsAsDialed() {
 		d.checkOriginalHop(n, t, "intercept")
 	} else if slices.ContainsFunc(t.Forward, func(f Forward) bool { return f.Ports.Len() > 1 }) {
 		clash("forward", "give one port, or leave forward out", "forward with intercept cannot have a range of ports")
@@ -285,12 +285,12 @@ func (d *decoder) checkIntercept(n *node, t *Tunnel) {
 	}
 	if t.Source == "" && !t.Pair.Paired() {
 		t.Source = SourceClient
-		if len(t.Forward) > 0 {
+		if !t.LeadsAsDialed() {
 			t.Source = SourceRelay
 		}
 	}
 	switch v := n.lookup("when_down"); {
-	case len(t.Forward) == 0:
+	case t.LeadsAsDialed():
 		if v != nil {
 			d.errorf(v, "remove when_down; a target that fails says nothing of the others", "when_down has no effect without forward")
 		}
@@ -322,7 +322,7 @@ func (d *decoder) warnBypass(n *node, t *Tunnel) {
 
 // checkInterceptPair finds settings that do not go with a pair behind an interception.
 func (d *decoder) checkInterceptPair(n *node, t *Tunnel) {
-	if len(t.Forward) == 0 {
+	if t.LeadsAsDialed() {
 		d.errorf(n.lookup("pair"), "add forward with the address of the far relay, such as forward: relay-b:6000", "the tunnel has pair and no forward")
 	}
 	if v := n.lookup("source"); v != nil {

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"longhaul/internal/carry/relay/names"
 	"longhaul/internal/words/portrange"
 )
 
@@ -20,6 +22,10 @@ import (
 type Loader struct {
 	// Resolve resolves the names in `listen`; nil means [SystemResolver].
 	Resolve Resolver
+
+	// FindService looks for the targets of a service; nil asks the system's name servers. Only
+	// [Loader.Check] asks.
+	FindService func(ctx context.Context, name string) error
 
 	// CheckKey returns the problem of a key file and its fix; empty if the file
 	// is valid. Nil skips the check.
@@ -52,6 +58,11 @@ type Loader struct {
 	// PeerKey returns why this host has no key of a peer, or nil. An empty directory is the usual
 	// one. Nil skips the check.
 	PeerKey func(dir, peer string) error
+
+	// KeepsState reports whether a relay that loads a file has a directory of its own, as a service has.
+	// Without one it keeps no history in no named file, and [Loader.Check] warns of sinks. Nil skips
+	// the check.
+	KeepsState func(file string) bool
 
 	// NoIPv6 is set on a host without IPv6: an address without a host, such as
 	// ":6000", then means IPv4 only.
@@ -159,6 +170,15 @@ func (l Loader) decode(ctx context.Context, root *node) (*Config, error) {
 func (l Loader) decoder(ctx context.Context) *decoder {
 	if l.Resolve == nil {
 		l.Resolve = SystemResolver
+	}
+	if l.FindService == nil {
+		l.FindService = func(ctx context.Context, name string) error {
+			found, err := names.LookupService(ctx, net.DefaultResolver, name)
+			if err == nil && len(found) == 0 {
+				err = errors.New("its SRV records lead nowhere")
+			}
+			return err
+		}
 	}
 	return &decoder{ctx: ctx, loader: l, keys: map[string][]string{}}
 }

@@ -223,7 +223,7 @@ func FuzzLoad(f *testing.F) {
 			intercepts := tun.Intercept.Enabled()
 			original := tun.Original.Enabled()
 			dialsOriginal := original || intercepts && !tun.Pair.Paired()
-			if tun.Name == "" || names[tun.Name] || (len(tun.Listen) == 0) != intercepts || len(tun.Forward) == 0 && !intercepts && !original ||
+			if tun.Name == "" || names[tun.Name] || (len(tun.Listen) == 0) != intercepts || tun.LeadsAsDialed() && !intercepts && !original ||
 				intercepts && len(tun.Intercept.To) == 0 || (tun.Source == "") == dialsOriginal || original && !tun.PairFrom.Paired() ||
 				original && tun.Source == SourceClient && len(tun.Original.From) == 0 {
 				t.Errorf("an invalid tunnel was accepted: %+v", tun)

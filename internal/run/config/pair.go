@@ -210,11 +210,11 @@ func (d *decoder) checkPair(n *node, t *Tunnel) {
 	clash("check", "remove check; longhaul check says how the pair is without it", "check has no effect with %s", key)
 	if near {
 		d.checkPathFamilies(n.lookup("pair").lookup("paths"), t)
-		if to := slices.IndexFunc(t.Pair.Paths, func(p Path) bool { return p.To != nil }); to >= 0 && len(t.Forward) > 1 {
+		if to := slices.IndexFunc(t.Pair.Paths, func(p Path) bool { return p.To != nil }); to >= 0 && t.SeveralHops() {
 			d.errorf(n.lookup("pair").lookup("paths").items[to], "remove to; each hop of forward has its own address",
 				"a path to another address cannot have several hops")
 		}
-		if len(t.Forward) > 1 {
+		if t.SeveralHops() {
 			for _, key := range []string{"check", "interval", "timeout", "rise", "fall"} {
 				clash("health."+key, "remove it; the relay watches its pairs all the time", "health.%s has no effect with pair", key)
 			}
@@ -233,7 +233,7 @@ func (d *decoder) checkPair(n *node, t *Tunnel) {
 	if near {
 		was := t.Health
 		t.Health, t.ProxyOut = DefaultSettings().Health, 0
-		if len(t.Forward) > 1 {
+		if t.SeveralHops() {
 			t.Health.EjectAfter, t.Health.EjectFor, t.Health.SlowReturn = was.EjectAfter, was.EjectFor, was.SlowReturn
 		}
 	}

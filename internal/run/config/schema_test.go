@@ -146,7 +146,7 @@ func TestSchemaHasExactlyTheKnownKeys(t *testing.T) {
 	sections := map[string]*schema{
 		"the configuration": root, "defaults": root.Properties["defaults"], "a tunnel": tunnel, "log": root.Properties["log"], "metrics": root.Properties["metrics"], "limits": root.Properties["limits"], "history": root.Defs["history"].AnyOf[1], "a sink of ship": root.Defs["sink"], "dashboard": root.Properties["dashboard"].AnyOf[1],
 		"proxy_protocol": proxy, "proxy_protocol.in": proxy.Properties["in"], "lan": root.Defs["leg"], "wan": root.Defs["leg"],
-		"keepalive": root.Defs["keepalive"].AnyOf[1], "a hop of forward": root.Defs["hop"].AnyOf[1], "health": root.Defs["health"].AnyOf[1],
+		"keepalive": root.Defs["keepalive"].AnyOf[1], "a hop of forward": root.Defs["hop"].AnyOf[1], "a service of forward": root.Defs["hop"].AnyOf[2], "health": root.Defs["health"].AnyOf[1],
 		"check": root.Defs["check"].AnyOf[1], "pair": root.Defs["pair"].AnyOf[1], "a path of pair": root.Defs["path"], "pair_from": root.Defs["pair_from"].AnyOf[1],
 		"intercept": root.Defs["intercept"], "original": root.Defs["original"], "a destination": root.Defs["destination"], "interception": root.Properties["interception"],
 	}

@@ -187,7 +187,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 		into("source", &t.Source, oneOf(d, SourceClient, SourceRelay)),
 		into("refuse", &t.Refuse, oneOf(d, RefuseAfter, RefuseMirror)),
 		into("when_down", &t.WhenDown, oneOf(d, WhenDownBypass, WhenDownRefuse)),
-		{"forward", func(n *node) { t.Forward, forwards = d.forwards(n) }},
+		{"forward", func(n *node) { t.Forward, t.Service, forwards = d.forwards(n) }},
 		{"original", func(n *node) { d.original(n, &t.Original) }},
 		{"pair", func(n *node) { d.pair(n, &t.Pair) }},
 		{"pair_from", func(n *node) { d.pairFrom(n, &t.PairFrom) }},
@@ -241,6 +241,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 	}
 	d.listens = append(d.listens, listens...)
 	d.forwardNodes = append(d.forwardNodes, forwards)
+	d.services = append(d.services, n.lookup("forward"))
 	d.intercepts = append(d.intercepts, n.lookup("intercept"))
 	return t
 }
@@ -387,6 +388,11 @@ func (d *decoder) checkPorts(t Tunnel, listens []placedListen, forwards []*node)
 		ports.Last = ports.First
 		d.errorf(listens[0].at, fmt.Sprintf("write %s; the near tunnel's listen and this tunnel's forward have the range", Listen{listens[0].Addr, ports}),
 			"a tunnel with pair_from listens on one port, the pair's, and not on %s", listens[0].Ports)
+		return
+	}
+	if t.Service != "" && !t.Pair.Paired() && ports.Len() > 1 {
+		d.errorf(listens[0].at, "listen on one port, or write the hops with their ranges in forward",
+			"listen has %s, and an SRV record of %s gives one", count(ports.Len(), "port"), t.Service)
 		return
 	}
 	n, unequal := ports.Len(), "listen has %s and forward has %s"

@@ -66,6 +66,7 @@ type daemon struct {
 	manager *serviceManager
 
 	relay     *relay.Relay
+	discovery *discovery
 	legs      *transports
 	integrity *integrityChecks
 	pairs     *pairs
@@ -80,6 +81,7 @@ type daemon struct {
 	pages     *dashboard
 	control   *controlSocket
 	output    *logOutput
+	leading   []part // of parts, those of hops
 	parts     []part
 
 	slowParts slowParts // of the status
@@ -145,6 +147,7 @@ func (d *daemon) assemble(activated []inheritedSocket) {
 		Hops:              past.Hops,
 		Names:             past.Names,
 	})
+	d.discovery = newDiscovery(d.log, d.relay.NameCache())
 	d.legs = newTransports(cc.NewHost(ledger.By{}), d.Getenv, d.log)
 	d.integrity = newIntegrityChecks(d.log, d.Version, d.ReadablePath)
 	d.pairs = newPairs(d.log, d.Version, func() string { return identity.Directory(d.Getenv) }, d.relay)
@@ -165,7 +168,7 @@ func (d *daemon) assemble(activated []inheritedSocket) {
 	if past.States.Events == nil {
 		d.history.earlier = func(all []flow.Event) { judge.Remember(usable.Memory{Events: all}) }
 	}
-	d.states = &states{relay: d.relay, pairs: d.pairs, judge: judge}
+	d.states = &states{relay: d.relay, discovery: d.discovery, pairs: d.pairs, judge: judge}
 	d.rules = newInterception(interceptionOptions{
 		log:    d.log,
 		getenv: d.Getenv,
@@ -195,7 +198,7 @@ func (d *daemon) assemble(activated []inheritedSocket) {
 	d.keeper = newHostKeeper(d.log, d.rules, d.relay, d.http.httpSite, d.pages.httpSite)
 	d.control = &controlSocket{log: d.log, getenv: d.Getenv, past: &d.past, handlers: d.handlers()}
 
-	d.parts = d.list(activated)
+	d.leading, d.parts = d.list(activated)
 }
 
 func (d *daemon) close() {
@@ -203,6 +206,7 @@ func (d *daemon) close() {
 	d.control.close()
 	d.http.close()
 	d.shedder.monitor.Close()
+	d.discovery.close() // before the relay, whose cache of names it uses
 	d.relay.Close()
 	d.keeper.close()
 	d.rules.close() // after the relay, whose flows need the rules
@@ -265,7 +269,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 		if t.Intercept.Enabled() || waits(t.Name) {
 			continue // logged by interception, or as waiting
 		}
-		d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", cmp.Or(join(t.Forward), "original"))
+		d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", cmp.Or(t.Service, join(t.Forward), "original"))
 	}
 	d.warn()
 	d.takeOver(ctx)
@@ -287,6 +291,8 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 			}
 			d.log.Info("reloading", "signal", sig.String())
 			d.reload(ctx)
+		case <-d.discovery.news:
+			d.rediscover(ctx)
 		case r := <-d.orders.reloads:
 			d.log.Info("reloading")
 			r.answer <- d.reload(ctx)

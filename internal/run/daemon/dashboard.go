@@ -49,7 +49,7 @@ func (c databaseChoice) open() (*postgres.Reader, error) {
 	if c.url == "" {
 		return nil, nil
 	}
-	t, err := archive.ParseTarget(c.url)
+	t, err := archive.DatabaseKey.Parse(c.url)
 	if err != nil {
 		return nil, err
 	}

@@ -61,12 +61,13 @@ func (d Drained) FlowsText() string {
 
 // drains take tunnels and hops out of service, and back.
 type drains struct {
-	log   *slog.Logger
-	relay *relay.Relay
-	rules *interception
-	older *olderProcesses
-	life  *life
-	waits atomic.Int32 // for flows to end
+	log       *slog.Logger
+	discovery *discovery
+	relay     *relay.Relay
+	rules     *interception
+	older     *olderProcesses
+	life      *life
+	waits     atomic.Int32 // for flows to end
 }
 
 func (d *drains) drain(ctx context.Context, arguments url.Values) (any, error) {
@@ -112,7 +113,7 @@ func (d *drains) set(name string, out bool) (*Drained, error) {
 		set, word = d.relay.DrainTunnel, "drained"
 	}
 	answer := &Drained{Drained: out}
-	found, err := findNamed(d.life.config.Tunnels, name)
+	found, err := findNamed(d.discovery.filled(d.life.config.Tunnels), name)
 	if err != nil {
 		if of, has := findHost(d.relay.Overview().Tunnels, name); has {
 			found, err = of, nil

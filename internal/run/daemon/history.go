@@ -48,8 +48,8 @@ func newHistoryKeeper(o historyOptions) *historyKeeper { return &historyKeeper{h
 
 // History is the state of the records in a status.
 type History struct {
-	history.State
-	Ship []ship.State `json:"ship,omitempty"` // by sink
+	history.State              // of no file: records are not kept, and sinks get none
+	Ship          []ship.State `json:"ship,omitempty"` // by sink
 }
 
 func (h *historyKeeper) Prepare(_ context.Context, p *plan) (Change, error) {
@@ -115,7 +115,7 @@ func (h *historyKeeper) apply(c config.History) {
 			h.ship()
 		}
 	} else if len(h.targets) > 0 {
-		h.log.Error("records are not shipped: there is no history of them", "remedy", "give history a file")
+		h.log.Error("records are not shipped: "+noRecords, "remedy", noRecordsRemedy)
 	}
 	if old != nil {
 		h.closing.Go(func() { h.end(old, ships) })
@@ -256,29 +256,48 @@ func (h *historyKeeper) state() *history.State {
 	return &s
 }
 
-// status returns the same state with that of the sinks.
+// Why sinks get nothing from a relay without a history.
+const (
+	noRecords       = "this relay keeps no records of its flows"
+	noRecordsRemedy = "give history a file in the configuration"
+)
+
+// status returns the same state with that of the sinks; nil without both.
 func (h *historyKeeper) status() *History {
-	s := h.state()
-	if s == nil {
-		return nil
+	s, ships := h.state(), h.shipping()
+	switch {
+	case s != nil:
+		return &History{*s, ships}
+	case ships != nil:
+		return &History{Ship: ships}
 	}
-	return &History{*s, h.shipping()}
+	return nil
 }
 
 // shipping returns the states of the sinks.
 func (h *historyKeeper) shipping() []ship.State {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	if h.ships == nil {
+	switch {
+	case h.ships != nil:
+		return h.ships.States()
+	case h.store != nil: // another process ships
 		return nil
 	}
-	return h.ships.States()
+	var all []ship.State
+	for _, t := range h.targets {
+		all = append(all, ship.State{Sink: t.Label(), Kind: t.Kind, Problem: noRecords, Remedy: noRecordsRemedy})
+	}
+	return all
 }
 
 // metrics returns the same for /metrics.
 func (h *historyKeeper) metrics() *metrics.History {
 	s := h.state()
 	if s == nil {
+		if ships := h.shipping(); ships != nil {
+			return &metrics.History{Bytes: -1, Ship: ships}
+		}
 		return nil
 	}
 	return &metrics.History{Written: uint64(s.Written), Dropped: uint64(s.Dropped), Bytes: s.Bytes, Ship: h.shipping()}
@@ -288,7 +307,7 @@ func (h *historyKeeper) metrics() *metrics.History {
 func (h *historyKeeper) close() {
 	h.mu.Lock()
 	last, ships := h.store, h.ships
-	h.store, h.ships = nil, nil
+	h.store, h.ships, h.targets = nil, nil, nil
 	h.mu.Unlock()
 	if last != nil {
 		h.end(last, ships)

@@ -93,7 +93,9 @@ func (c *integrityChecks) Prepare(_ context.Context, p *plan) (Change, error) {
 		for _, f := range t.Forward {
 			settings.forward += f.String() + " "
 		}
-		if settings.check.Enabled && settings.check.KeyFile != "" {
+		if now := c.current[t.Name]; p.onlyHops && now != nil {
+			settings.keys = now.keys
+		} else if settings.check.Enabled && settings.check.KeyFile != "" {
 			var err error
 			if settings.keys, err = integrity.LoadKeys(c.readablePath(settings.check.KeyFile)); err != nil {
 				return nil, fmt.Errorf("tunnel %s: %w", t.Name, err)

@@ -22,7 +22,7 @@ func InterceptOptions(relayName string, c *config.Config) intercept.Options {
 			o.Tunnels = append(o.Tunnels, intercept.Tunnel{Name: t.Name, Interface: t.Intercept.Interface,
 				From: t.Intercept.From, To: t.Intercept.To, Ports: t.Intercept.Ports, PastForwardRules: t.Intercept.PastForwardRules,
 				Mirror: t.Refuse == config.RefuseMirror, SourceRelay: t.Source != config.SourceClient})
-			o.AnswerPorts = o.AnswerPorts && len(t.Forward) == 0 // else flows lead elsewhere
+			o.AnswerPorts = o.AnswerPorts && t.LeadsAsDialed() // else flows lead elsewhere
 		case t.Source == config.SourceClient:
 			o.Dialers = append(o.Dialers, intercept.Dialer{Name: t.Name,
 				From: t.Original.From, To: t.Original.To, Ports: t.Original.Ports})

@@ -59,7 +59,7 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 	for i := range c.Forward {
 		hop := nearHop{name: c.Forward[i].String(), options: o}
 		hop.options.Addresses, hop.options.Place = addressesOf(c.Forward[i]), i
-		if len(c.Forward) > 1 {
+		if c.SeveralHops() {
 			hop.options.Hop = hop.name
 		}
 		if hop.link = p.keptLink(c, hop.name); hop.link == nil {
@@ -72,14 +72,14 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 }
 
 // keptLink is the link that a hop has now; nil: it needs another. The only hop of a tunnel keeps its link
-// when its address changes.
+// when its address changes, but not one of a service: there another name is another host.
 func (p *pairs) keptLink(c *config.Tunnel, hop string) *pair.Link {
 	was := p.current.near[c.Name]
 	if was == nil || was.peer != c.Pair.Peer {
 		return nil
 	}
 	for _, h := range was.hops {
-		if h.name == hop || len(was.hops) == 1 && len(c.Forward) == 1 {
+		if h.name == hop || len(was.hops) == 1 && len(c.Forward) == 1 && !c.SeveralHops() {
 			return h.link
 		}
 	}

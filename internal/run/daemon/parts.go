@@ -13,6 +13,7 @@ type plan struct {
 	*config.Config
 	relayName string         // in the ledger of changes
 	tunnels   []relay.Tunnel // of the configuration, in its order
+	onlyHops  bool           // only hops of services differ from what is in force: files are not read again
 }
 
 // part is a component that a configuration sets up.
@@ -39,16 +40,19 @@ type attempt interface {
 	Try() error
 }
 
-// list is the order in which parts are prepared and committed, at the start and at reloads.
-func (d *daemon) list(activated []inheritedSocket) []part {
-	return []part{
+// list is the order in which parts are prepared and committed, at the start and at reloads. The leading ones
+// are those of the tunnels' hops.
+func (d *daemon) list(activated []inheritedSocket) (leading, all []part) {
+	leading = []part{
+		d.discovery, // first: the others see its hops as those of the configuration
 		// Each of these completes the tunnels that the first one makes, and the relay takes them.
 		d.legs,
 		d.integrity, // after the legs: a check dials as they do
 		&activatedSockets{activated},
 		d.pairs, // likewise
 		relayTunnels{d.relay},
-
+	}
+	return leading, append(slices.Clone(leading),
 		d.rules,             // once the relay listens where the rules lead
 		hostWatch{d.keeper}, // after the rules, which it watches
 		d.shedder,
@@ -59,7 +63,7 @@ func (d *daemon) list(activated []inheritedSocket) []part {
 		d.control,
 		d.output,
 		secondLook{d.keeper}, // last: at what the others could not have at once
-	}
+	)
 }
 
 // changes are the changes of several parts.

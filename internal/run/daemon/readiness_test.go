@@ -102,7 +102,7 @@ func TestChecksOutlastAHandOver(t *testing.T) {
 	shedder, r, _ := shedderOf(t)
 	shedder.monitor = resources.Start(resources.Options{})
 	t.Cleanup(shedder.monitor.Close)
-	d := &daemon{relay: r, shedder: shedder, http: &healthSite{}, states: &states{relay: r, pairs: &pairs{}, judge: usable.New(unpaired),
+	d := &daemon{relay: r, shedder: shedder, http: &healthSite{}, states: &states{relay: r, discovery: &discovery{}, pairs: &pairs{}, judge: usable.New(unpaired),
 		rules: newInterception(interceptionOptions{log: slog.New(slog.DiscardHandler)})}}
 	then := d.states.overview()
 	d.atHandOver.Store(&then)

@@ -17,10 +17,11 @@ const statesBeat = 250 * time.Millisecond
 
 // states are those of the relay's tunnels and what they depend on, with what is decided of them.
 type states struct {
-	relay *relay.Relay
-	rules *interception
-	pairs *pairs
-	judge *usable.Judge
+	relay     *relay.Relay
+	discovery *discovery
+	rules     *interception
+	pairs     *pairs
+	judge     *usable.Judge
 
 	mu      sync.Mutex // held to decide: an older overview must not be decided on after a newer one
 	decided time.Time
@@ -32,6 +33,7 @@ func (s *states) overview() relay.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.relay.Overview()
+	s.discovery.add(now.Tunnels)
 	s.rules.addBypasses(now.Tunnels)
 	s.decideLocked(now.Tunnels)
 	return now
@@ -43,6 +45,7 @@ func (s *states) decide(into []flow.Tunnel) []flow.Tunnel {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	into = s.relay.Standing(into)
+	s.discovery.add(into)
 	s.rules.addProblems(into)
 	s.decideLocked(into)
 	return into
@@ -57,6 +60,7 @@ func (s *states) decideLocked(tunnels []flow.Tunnel) {
 // snapshot waits for every event loop. What is decided is as new as its end.
 func (s *states) snapshot() relay.Snapshot {
 	all := s.relay.Snapshot()
+	s.discovery.add(all.Tunnels)
 	s.rules.addBypasses(all.Tunnels)
 	decided := map[string]*flow.Tunnel{}
 	now := s.decide(nil)

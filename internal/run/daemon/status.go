@@ -49,7 +49,7 @@ type Status struct {
 	ReplacedBy      int                `json:"replaced_by,omitempty"` // the process that has taken over from this one
 	OlderProcesses  []OlderProcess     `json:"older_processes"`       // that still have flows
 	Integrity       []integrity.Report `json:"checks"`                // last of each tunnel
-	History         *History           `json:"history"`               // null: no history
+	History         *History           `json:"history"`               // null: no history, and no sinks
 	Pairs           *flow.Pairs        `json:"pairs"`                 // null: no tunnel is paired
 	Missing         []string           `json:"missing"`               // parts that were not known in time
 	// Waiting lists addresses of HTTP and of the dashboard that this host does not have.

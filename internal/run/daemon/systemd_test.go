@@ -106,7 +106,7 @@ func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 		history: newHistoryKeeper(historyOptions{log: quiet, getenv: os.Getenv}), pairs: newPairs(quiet, "", nil, nil), rules: &interception{},
 		http: &healthSite{httpSite: &httpSite{}}, pages: &dashboard{httpSite: &httpSite{}}, Options: Options{Getenv: os.Getenv},
 	}
-	d.states = &states{relay: r, rules: d.rules, pairs: d.pairs, judge: usable.New(unpaired)}
+	d.states = &states{relay: r, discovery: &discovery{}, rules: d.rules, pairs: d.pairs, judge: usable.New(unpaired)}
 
 	talked := make(chan struct{})
 	go func() { // the flow's last step waits for the loop

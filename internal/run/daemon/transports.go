@@ -27,6 +27,7 @@ type transports struct {
 
 	mu      sync.Mutex // guards current, which status reads from other goroutines
 	current map[transportKey]*legs
+	tunnels []relay.Tunnel // in force, as this part has made them
 }
 
 // transportsChange is prepared legs before their commit.
@@ -35,6 +36,7 @@ type transportsChange struct {
 	budgets *budgetsChange
 	memory  transport.Memory
 	next    map[transportKey]*legs
+	tunnels []relay.Tunnel
 }
 
 // transportKey is a tunnel's settings of its legs, as a comparable value.
@@ -71,6 +73,13 @@ func newTransports(host *cc.Host, getenv func(string) string, log *slog.Logger) 
 
 // Prepare loads the congestion controls that the configuration names, and makes its tunnels.
 func (t *transports) Prepare(ctx context.Context, p *plan) (Change, error) {
+	if p.onlyHops {
+		p.tunnels = slices.Clone(t.tunnels)
+		for i := range p.tunnels {
+			p.tunnels[i].Forward = targets(&p.Tunnels[i])
+		}
+		return setting(func() {}), nil
+	}
 	host := *t.host
 	host.By = ledger.OfRelay(t.getenv, p.relayName)
 	loadNamedCC(ctx, &host, p.Config, t.log)
@@ -78,12 +87,12 @@ func (t *transports) Prepare(ctx context.Context, p *plan) (Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.tunnels = tunnels
+	p.tunnels, change.tunnels = tunnels, slices.Clone(tunnels)
 	return change, nil
 }
 
 func (t *transports) prepare(c *config.Config) (*transportsChange, []relay.Tunnel, error) {
-	change := &transportsChange{t, t.budgets.prepare(c), memoryOf(c), map[transportKey]*legs{}}
+	change := &transportsChange{of: t, budgets: t.budgets.prepare(c), memory: memoryOf(c), next: map[transportKey]*legs{}}
 	tunnels, err := change.translate(c)
 	if err != nil {
 		change.Abort()
@@ -122,12 +131,7 @@ func (t *transportsChange) translate(c *config.Config) ([]relay.Tunnel, error) {
 		rt.Health.Blind = rt.SourceClient
 		rt.LocalTargets = tun.Intercept.LocalTargets || tun.Original.LocalTargets
 		rt.Dialable = relay.Dialable{From: tun.Original.From, To: tun.Original.To, Ports: tun.Original.Ports}
-		if len(tun.Forward) == 0 {
-			rt.Forward = []hops.Target{{Original: true}}
-		}
-		for _, f := range tun.Forward {
-			rt.Forward = append(rt.Forward, hops.Target{Host: f.Host, Port: f.Ports.First, Ports: f.Ports.Len(), Weight: f.Weight, Priority: f.Priority})
-		}
+		rt.Forward, rt.Service = targets(&tun), tun.Service
 		if tun.Transport != config.TransportKernel {
 			l, err := t.legs(tun.Name, tun.Settings, lanesOf(&tun))
 			if err != nil {
@@ -148,6 +152,18 @@ func (t *transportsChange) translate(c *config.Config) ([]relay.Tunnel, error) {
 		out = append(out, rt)
 	}
 	return out, nil
+}
+
+// targets are a tunnel's hops in the relay's types.
+func targets(t *config.Tunnel) []hops.Target {
+	if t.LeadsAsDialed() {
+		return []hops.Target{{Original: true}}
+	}
+	var all []hops.Target
+	for _, f := range t.Forward {
+		all = append(all, hops.Target{Host: f.Host, Port: f.Ports.First, Ports: f.Ports.Len(), Weight: f.Weight, Priority: f.Priority})
+	}
+	return all
 }
 
 func (t *transportsChange) legs(tunnelName string, s config.Settings, lanes transport.WANSide) (*legs, error) {
@@ -198,7 +214,7 @@ func (t *transportsChange) legs(tunnelName string, s config.Settings, lanes tran
 func (t *transportsChange) Commit() {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
-	t.of.current = t.next
+	t.of.current, t.of.tunnels = t.next, t.tunnels
 	t.budgets.commit()
 }
 

@@ -17,7 +17,7 @@ type verbs struct {
 
 // handlers are what the control socket answers.
 func (d *daemon) handlers() control.Handlers {
-	drains := &drains{log: d.log, relay: d.relay, rules: d.rules, older: &d.past.older, life: &d.life}
+	drains := &drains{log: d.log, relay: d.relay, discovery: d.discovery, rules: d.rules, older: &d.past.older, life: &d.life}
 	v := verbs{d.log, map[string]func(context.Context, url.Values) (any, error){
 		"drain":    drains.drain,
 		"resume":   drains.resume,

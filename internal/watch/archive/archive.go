@@ -48,10 +48,7 @@ func (r *Row) ClientPrefix() netip.Prefix {
 	addr := r.Client.Addr().WithZone("").Unmap()
 	bits := addr.BitLen()
 	if r.Clients == TruncatedClients {
-		bits = 48
-		if addr.Is4() {
-			bits = 24
-		}
+		bits = flow.TruncatedBits(addr)
 	}
 	p, _ := addr.Prefix(bits) // the bits are within the address
 	return p
@@ -72,6 +69,15 @@ type Sink interface {
 	// and perhaps more. Rows are in the order of their IDs. It does not change them.
 	Deliver(ctx context.Context, rows []Row) error
 	Close() error
+}
+
+// Resumer is a [Sink] whose place says what it has, so that rows which it has lost are shipped again:
+// a standby that was promoted may lack the last ones, and so does a backup.
+type Resumer interface {
+	Sink
+	// Last returns the ID of the last row of each epoch; epochs without rows are left out. Rows before
+	// that one are there.
+	Last(ctx context.Context, epochs []int64) (map[int64]int64, error)
 }
 
 // Column is a column of a row. It has the same name in every sink that has names.

@@ -20,12 +20,12 @@ func (t *Target) Password() (string, error) {
 	}
 	f, err := os.Open(t.PasswordFile)
 	if err != nil {
-		return "", remedy.New(fmt.Errorf("cannot read the sink's password: %w", err), "make the file, readable for longhaul's user alone")
+		return "", remedy.New(fmt.Errorf("cannot read the password of %s: %w", t.Place.name(), err), "make the file, readable for longhaul's user alone")
 	}
 	defer f.Close()
 	content, err := io.ReadAll(io.LimitReader(f, maxPassword+1))
 	if err != nil {
-		return "", remedy.New(fmt.Errorf("cannot read the sink's password: %w", err), "name a file with the password on its first line")
+		return "", remedy.New(fmt.Errorf("cannot read the password of %s: %w", t.Place.name(), err), "name a file with the password on its first line")
 	}
 	line, _, _ := bytes.Cut(content, []byte("\n"))
 	if line = bytes.TrimRight(line, "\r"); len(line) == 0 || len(line) > maxPassword {

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"longhaul/internal/carry/relay/names"
 	"longhaul/internal/words/printable"
 	"longhaul/internal/words/remedy"
 )
@@ -23,62 +23,48 @@ const (
 	lookupTimeout = 5 * time.Second
 )
 
-// service is the form of a name with SRV records (RFC 2782). Its domain is that of the targets.
-var service = regexp.MustCompile(`^_[A-Za-z0-9-]+\._tcp\.([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\.?$`)
-
-// CheckService returns the error of a name that is no service's.
-func CheckService(name string) error {
-	if !service.MatchString(name) {
-		return remedy.New(fmt.Errorf("invalid service %q", printable.String(name)), "write it like _longhaul._tcp.example.net")
-	}
-	return nil
-}
-
 // Discover returns the targets of a service's SRV records, ordered by name. Each is a relay, whatever its
 // priority and weight. Targets outside of the service's domain are an error: the answer of a DNS server
 // must not choose who gets a token.
 func Discover(ctx context.Context, resolver *net.Resolver, name string) ([]Relay, error) {
-	if err := CheckService(name); err != nil {
+	if err := names.CheckService(name); err != nil {
 		return nil, err
 	}
-	domain := strings.ToLower(service.FindStringSubmatch(name)[1])
+	domain := names.ServiceDomain(name)
 	if resolver == nil {
 		resolver = net.DefaultResolver
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	_, records, err := resolver.LookupSRV(ctx, "", "", strings.TrimSuffix(name, ".")+".")
+	records, err := names.LookupService(ctx, resolver, name)
 	var dns *net.DNSError
 	switch {
 	case errors.As(err, &dns) && dns.IsNotFound:
 		return nil, remedy.New(fmt.Errorf("no SRV records of %s", name), "add one for each relay, such as: "+name+" SRV 0 0 9464 relay-a."+domain+".")
-	case err != nil && len(records) == 0:
+	case err != nil:
 		if dns != nil {
 			err = errors.New(dns.Err)
 		}
 		return nil, remedy.New(fmt.Errorf("look up SRV records of %s: %w", name, err), "check the DNS server, or name one that has them with --dns")
 	}
-	records = slices.DeleteFunc(records, func(s *net.SRV) bool { return s.Target == "." || s.Port == 0 }) // no service there
 	if len(records) > maxTargets {
 		return nil, remedy.New(fmt.Errorf("%s has %d targets, and at most %d are asked", name, len(records), maxTargets), "give each site a service of its own, or list the relays in an inventory")
 	}
-	slices.SortFunc(records, func(a, b *net.SRV) int {
-		return cmp.Or(strings.Compare(a.Target, b.Target), cmp.Compare(a.Port, b.Port))
+	slices.SortFunc(records, func(a, b names.Target) int {
+		return cmp.Or(strings.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port))
 	})
-	records = slices.CompactFunc(records, func(a, b *net.SRV) bool { return a.Target == b.Target && a.Port == b.Port })
 	var relays []Relay
 	for i, s := range records {
-		host := strings.ToLower(strings.TrimSuffix(s.Target, "."))
-		short, inside := strings.CutSuffix(host, "."+domain)
+		short, inside := strings.CutSuffix(s.Host, "."+domain)
 		if !inside {
-			return nil, remedy.New(fmt.Errorf("%s leads to %s, outside of %s", name, printable.String(host), domain),
+			return nil, remedy.New(fmt.Errorf("%s leads to %s, outside of %s", name, printable.String(s.Host), domain),
 				"list that relay in an inventory: a token goes only to hosts of the service's own domain")
 		}
 		port := strconv.Itoa(int(s.Port))
-		if i > 0 && records[i-1].Target == s.Target || i+1 < len(records) && records[i+1].Target == s.Target {
+		if i > 0 && records[i-1].Host == s.Host || i+1 < len(records) && records[i+1].Host == s.Host {
 			short += ":" + port
 		}
-		relays = append(relays, Relay{Name: short, URL: "https://" + net.JoinHostPort(host, port)})
+		relays = append(relays, Relay{Name: short, URL: "https://" + net.JoinHostPort(s.Host, port)})
 	}
 	if len(relays) == 0 {
 		return nil, remedy.New(fmt.Errorf("%s has no target", name), "add an SRV record for each relay")

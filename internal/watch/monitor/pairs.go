@@ -134,7 +134,7 @@ func (t *pairTrack) update(now []flow.Session) Pair {
 // hopRTTs are the round-trip times of the sessions of near tunnels, by hop.
 type hopRTTs map[hopKey]units.Seconds
 
-// hopKey names a hop as sessions do: that of a tunnel with one has no name.
+// hopKey names a hop as sessions do: that of a tunnel with one has no name, unless a service gave it.
 type hopKey struct{ tunnel, hop string }
 
 // sessionRTTs finds the sessions that are up; one that takes new flows counts before one that drains.
@@ -158,7 +158,7 @@ func sessionRTTs(p *flow.Pairs) hopRTTs {
 // to a far relay, and a session is measured all the time.
 func (r hopRTTs) of(t *Tunnel, hop int) units.Seconds {
 	key := hopKey{t.Name, t.Hops[hop].Name}
-	if len(t.Hops) == 1 {
+	if len(t.Hops) == 1 && t.Service == nil {
 		key.hop = ""
 	}
 	return r[key]

@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"strings"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -13,7 +14,9 @@ type Record struct {
 	ID int64 `json:"id"` // of the history; 0: not stored yet
 	flow.Record
 	Relay string `json:"relay,omitempty"` // that carried the flow, by its host's name
-	Site  string `json:"site,omitempty"`  // of Peer, if it is one of its hosts
+	// RelaySite is the site of Relay, as a database of many relays has it.
+	RelaySite string `json:"relay_site,omitempty"`
+	Site      string `json:"site,omitempty"` // of Peer, if it is one of its hosts
 	// End and Start are the wall clock's, so End − Start may differ from Elapsed.
 	End     time.Time `json:"end"`
 	Goodput Series    `json:"goodput"`
@@ -27,6 +30,19 @@ type Record struct {
 
 	EndedBy string `json:"ended_by"`        // client, target, both, relay or peer
 	Error   string `json:"error,omitempty"` // the text of Err
+}
+
+// RelayName tells the record's relay from all others: SITE/RELAY, as for peers, or RELAY without a site
+// of another name than its host's.
+func (r *Record) RelayName() string {
+	_, host, named := strings.Cut(r.Relay, "@")
+	if !named {
+		host = r.Relay
+	}
+	if r.RelaySite == "" || r.RelaySite == host {
+		return r.Relay
+	}
+	return r.RelaySite + "/" + r.Relay
 }
 
 // NewRecord begins the record of a flow that has ended.

@@ -73,10 +73,10 @@ func (d *Dashboard) json(answer func(*http.Request) (any, error)) http.HandlerFu
 		case errors.Is(err, history.ErrNoRecord):
 			fail(w, http.StatusNotFound, "the history has no such record")
 		case errors.Is(err, history.ErrDisplaced):
-			fail(w, http.StatusBadRequest, err.Error())
+			fail(w, http.StatusBadRequest, err.Error()+"; choose a later time, or all relays, sites and clients")
 		case fix != "":
 			d.lines.Log(slog.LevelWarn, "the dashboard cannot read the database", nil, slog.Any("error", err), slog.String("remedy", fix))
-			fail(w, http.StatusServiceUnavailable, err.Error())
+			fail(w, http.StatusServiceUnavailable, remedy.Line(err))
 		default:
 			d.lines.Log(slog.LevelWarn, "the dashboard cannot answer", nil, slog.String("path", printable.String(r.URL.Path)), slog.Any("error", err))
 			fail(w, http.StatusInternalServerError, "cannot read the data; the relay's log has the cause")

@@ -21,7 +21,7 @@ import (
 func manyRelays(t *testing.T) (*pgtest.Server, *postgres.Reader) {
 	t.Helper()
 	s := pgtest.Start(t)
-	to, err := archive.ParseTarget(s.Database("longhaul"))
+	to, err := archive.DatabaseKey.Parse(s.Database("longhaul"))
 	nettest.Must(t, err)
 	_, err = postgres.MakeSchema(t.Context(), to, postgres.SchemaOptions{})
 	nettest.Must(t, err)
@@ -74,7 +74,7 @@ func TestDatabaseAnswers(t *testing.T) {
 		t.Errorf("%d, %+v", code, failed)
 	}
 	server.Stop()
-	if code := get("records", &failed); code != http.StatusServiceUnavailable || !strings.Contains(failed.Error, "no database answers at ") || strings.Contains(failed.Error, "\n") {
+	if code := get("records", &failed); code != http.StatusServiceUnavailable || !strings.Contains(failed.Error, "no database answers at ") || !strings.Contains(failed.Error, "; start the server, or correct host and port in the URL of dashboard.database") || strings.Contains(failed.Error, "\n") {
 		t.Errorf("without a server: %d, %q", code, failed.Error)
 	}
 	http.DefaultClient.CloseIdleConnections()
@@ -98,7 +98,7 @@ func TestDatabasePages(t *testing.T) {
 		browser.Eval[any](p, fmt.Sprintf("(() => { const s = [...document.querySelectorAll('label.field')].find((l) => l.innerText.startsWith(%q)).querySelector('select'); s.value = %q; s.dispatchEvent(new Event('change')); })()", label, value))
 	}
 	choose("Relay", "relay-b")
-	p.Becomes(relays + ".every((r) => r === 'relay-b') && location.search.includes('relay=relay-b')")
+	p.Becomes(relays + ".every((r) => r === 'site-b/relay-b') && location.search.includes('relay=relay-b')")
 	browser.Eval[any](p, "document.querySelector('tbody a').click()")
 	p.Becomes("location.pathname.startsWith('/history/') && document.body.innerText.includes('relay-b')")
 	for _, path := range []string{"/transfers?since=30d", "/history?days=7"} {

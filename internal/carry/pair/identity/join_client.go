@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"crypto/fips140"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -31,6 +32,10 @@ type Joined struct {
 // peer here; empty: the one that it proposes. Nothing is stored unless the other host has
 // accepted.
 func (s *Store) Join(ctx context.Context, inv *Invitation, as string) (Joined, error) {
+	if fips140.Enforced() { // crypto/ed25519 refuses Ed25519ctx, with which a join is signed
+		return Joined{}, remedy.New(errors.New("a join does not work with GODEBUG=fips140=only"),
+			"exchange the public keys with longhaul pair key and longhaul pair apply")
+	}
 	if as == "" {
 		as = inv.Name
 	}

@@ -1,6 +1,7 @@
 package hops
 
 import (
+	"slices"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -30,7 +31,7 @@ type Memory struct {
 func (s *Set) Memory(tunnel string) []Memory {
 	now := monotime.Now()
 	var all []Memory
-	for _, h := range s.hops {
+	for _, h := range slices.Concat(s.hops, s.absent) {
 		if h.state(now) == flow.HopUntried {
 			continue
 		}
@@ -50,10 +51,14 @@ func (s *Set) Memory(tunnel string) []Memory {
 
 // Remember gives the hops of a tunnel the states that another process recorded.
 // It adopts the result of probes only if the tunnel is probed: nothing else
-// would clear it.
-func (s *Set) Remember(tunnel string, known []Memory) {
+// would clear it. A drained hop that the set lacks is remembered as by KeepDrained, if absent.
+func (s *Set) Remember(tunnel string, known []Memory, absent bool) {
 	for _, m := range known {
 		h := s.Find(m.Hop)
+		if m.Tunnel == tunnel && h == nil && absent && m.Drained && len(s.absent) < maxAbsent {
+			h = &Hop{name: m.Hop}
+			s.absent = append(s.absent, h)
+		}
 		if m.Tunnel != tunnel || h == nil {
 			continue
 		}

@@ -47,7 +47,7 @@ func ofPair(p flow.Taking, relay string, now time.Time) flow.PairHop {
 }
 
 // Paired reports whether the hops are far relays.
-func (s *Set) Paired() bool { return s.forward[0].Carrier != nil }
+func (s *Set) Paired() bool { return len(s.forward) > 0 && s.forward[0].Carrier != nil }
 
 // Carrier returns the carrier of a hop of an index that Order has returned.
 func (s *Set) Carrier(i uint16) flow.Carrier { return s.forward[i].Carrier }

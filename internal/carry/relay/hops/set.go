@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,7 +19,7 @@ type Target struct {
 	// Original stands for the address that a flow's client dialed, in place of Host
 	// and Port. One hop holds the state of all such addresses.
 	Original bool
-	Host     string // name or literal address
+	Host     string // literal address, or name; with a final dot it is complete, and has no search domain
 	Port     uint16
 	Ports    int // from Port on; 0 means 1
 	Weight   int // of its share among hops of the same priority; 0 means 1
@@ -28,8 +29,8 @@ type Target struct {
 	Carrier flow.Carrier
 }
 
-// String is the target in the form host:port or host:low-high, as configured, or
-// "original".
+// String is the target in the form host:port or host:low-high, as configured but for a
+// final dot of the host, or "original".
 func (t Target) String() string {
 	if t.Original {
 		return "original"
@@ -38,7 +39,7 @@ func (t Target) String() string {
 	if t.Ports > 1 {
 		ports += "-" + strconv.Itoa(int(t.Port)+t.Ports-1)
 	}
-	return net.JoinHostPort(t.Host, ports)
+	return net.JoinHostPort(strings.TrimSuffix(t.Host, "."), ports)
 }
 
 // Set is the hops of one tunnel with their configuration. It never changes, but
@@ -49,7 +50,11 @@ type Set struct {
 	health  Health
 	hops    []*Hop      // of forward
 	turns   *sync.Mutex // of weighted round robin; shared with the sets before and after
+	absent  []*Hop      // drained hops of sets before; nil unless KeepDrained
 }
+
+// maxAbsent bounds the drained hops that a set keeps beside its own.
+const maxAbsent = 64
 
 // New makes the hops of a tunnel. Hops that were in the set before keep their
 // state; nil means that there was none. The configuration has its defaults
@@ -60,7 +65,7 @@ func New(forward []Target, balance Balance, health Health, was *Set) *Set {
 		s.turns = was.turns
 	}
 	for _, t := range forward {
-		h := was.Find(t.String())
+		h := was.known(t.String())
 		if h == nil {
 			h = &Hop{name: t.String()}
 		}
@@ -86,6 +91,31 @@ func (s *Set) Find(name string) *Hop {
 		return s.hops[i]
 	}
 	return nil
+}
+
+// known is Find among the set's own hops and the drained ones of sets before.
+func (s *Set) known(name string) *Hop {
+	h := s.Find(name)
+	if s == nil || h != nil {
+		return h
+	}
+	if i := slices.IndexFunc(s.absent, func(h *Hop) bool { return h.name == name }); i >= 0 {
+		return s.absent[i]
+	}
+	return nil
+}
+
+// KeepDrained has the set remember the drained hops of the one before that it lacks. What a service answers
+// is not the operator's word: a hop that it leaves out for a while is as drained after it as before.
+func (s *Set) KeepDrained(was *Set) {
+	if was == nil {
+		return
+	}
+	for _, h := range slices.Concat(was.hops, was.absent) {
+		if h.Drained() && s.Find(h.name) == nil && len(s.absent) < maxAbsent {
+			s.absent = append(s.absent, h)
+		}
+	}
 }
 
 // ConnectFailed records that a flow could not connect to a port of a hop. It returns the

@@ -1,4 +1,4 @@
-// Package names resolves the host names of hops, and remembers the answers. The
+// Package names resolves the host names of hops, finds the targets of services, and remembers the answers. The
 // next process can go on with them: an upgrade while no name server answers must
 // not lose a hop.
 package names
@@ -22,8 +22,9 @@ type Resolver func(ctx context.Context, host string) (Answer, error)
 
 // Answer is the result of resolving a name.
 type Answer struct {
-	Addrs []netip.Addr
-	TTL   time.Duration // 0: unknown
+	Addrs   []netip.Addr
+	TTL     time.Duration // 0: unknown
+	Targets []Target      // in place of Addrs, of a service
 }
 
 const (
@@ -31,6 +32,7 @@ const (
 	minTTL           = time.Second
 	maxTTL           = time.Hour
 	failedTTL        = time.Second
+	maxKnown         = 16384                   // names with answers; services may lead to ever other ones
 	maxStale         = 24 * time.Hour          // how long an expired answer may serve while no server answers
 	staleAnswerDelay = 1800 * time.Millisecond // until an expired answer serves (RFC 8767, section 5)
 )
@@ -41,15 +43,18 @@ const (
 // answer serves while no server answers, but not if the name is reported as
 // missing (RFC 8767, section 4).
 type Cache struct {
-	resolve Resolver
-	ctx     context.Context
-	cancel  context.CancelFunc
-	running sync.WaitGroup
+	resolve        Resolver
+	resolveService Resolver
+	ctx            context.Context
+	cancel         context.CancelFunc
+	running        sync.WaitGroup
 
 	mu      sync.Mutex
 	known   map[string]answer
 	asking  map[string]bool
 	waiting map[string][]func([]netip.Addr, error)
+
+	services map[string]*followed // by name
 }
 
 // answer is a cached answer. Times are the monotonic clock's.
@@ -67,10 +72,12 @@ func New(resolve Resolver) *Cache {
 		resolve = system
 	}
 	n := &Cache{
-		resolve: resolve,
-		known:   map[string]answer{},
-		asking:  map[string]bool{},
-		waiting: map[string][]func([]netip.Addr, error){},
+		resolve:        resolve,
+		resolveService: systemServices,
+		known:          map[string]answer{},
+		asking:         map[string]bool{},
+		waiting:        map[string][]func([]netip.Addr, error){},
+		services:       map[string]*followed{},
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	return n
@@ -136,14 +143,28 @@ func (n *Cache) ask(host string) {
 		n.mu.Lock()
 		delete(n.asking, host)
 		if err == nil {
-			n.known[host] = fresh(found, monotime.Now())
+			n.keep(host, fresh(found, monotime.Now()))
 			n.reply(host)
 		} else if isNotFound(err) || !n.useStale(host) {
-			n.known[host] = answer{err: err, until: monotime.Now() + failedTTL}
+			n.keep(host, answer{err: err, until: monotime.Now() + failedTTL})
 			n.reply(host)
 		}
 		n.mu.Unlock()
 	})
+}
+
+// keep keeps an answer. Of too many names the one whose answer expired first goes. The caller holds the lock.
+func (n *Cache) keep(host string, a answer) {
+	if _, known := n.known[host]; !known && len(n.known) >= maxKnown {
+		oldest := host
+		for name, one := range n.known {
+			if oldest == host || one.until < n.known[oldest].until {
+				oldest = name
+			}
+		}
+		delete(n.known, oldest)
+	}
+	n.known[host] = a
 }
 
 // isNotFound reports whether an error means that a name has no address.
@@ -153,16 +174,21 @@ func isNotFound(err error) bool {
 }
 
 func fresh(found Answer, now time.Duration) answer {
-	kept := defaultTTL
-	if found.TTL > 0 {
-		kept = min(max(found.TTL, minTTL), maxTTL)
-	}
+	kept := kept(found.TTL)
 	return answer{
 		addrs:   found.Addrs,
 		refresh: now + kept*4/5,
 		until:   now + kept,
 		stale:   now + kept + maxStale,
 	}
+}
+
+// kept is the time for which an answer with a TTL is kept.
+func kept(ttl time.Duration) time.Duration {
+	if ttl <= 0 {
+		return defaultTTL
+	}
+	return min(max(ttl, minTTL), maxTTL)
 }
 
 // serveStale answers the callers that wait for a name with its expired answer.

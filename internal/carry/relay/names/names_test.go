@@ -66,7 +66,7 @@ var (
 // TestNamesLiveByTheirTTL covers a name's life on synctest's clock.
 func TestNamesLiveByTheirTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &nameServer{found: Answer{[]netip.Addr{oldAddr}, 100 * time.Second}}
+		s := &nameServer{found: Answer{Addrs: []netip.Addr{oldAddr}, TTL: 100 * time.Second}}
 		n := New(s.resolve)
 		defer n.Close()
 		expect := func(want netip.Addr, questions int) {
@@ -124,7 +124,7 @@ func TestNameIsGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &nameServer{found: Answer{[]netip.Addr{oldAddr}, 10 * time.Second}}
+				s := &nameServer{found: Answer{Addrs: []netip.Addr{oldAddr}, TTL: 10 * time.Second}}
 				n := New(s.resolve)
 				defer n.Close()
 				if _, err := n.Wait(t.Context(), "x"); err != nil {
@@ -220,6 +220,7 @@ func TestSystemResolver(t *testing.T) {
 	if found, err := system(t.Context(), "localhost"); err != nil || found.TTL != 0 {
 		t.Errorf("localhost: %v for %v, %v; want a TTL that nobody said", found.Addrs, found.TTL, err)
 	}
+	testSystemServices(t)
 	if found, err := system(t.Context(), "missing.test."); !isNotFound(err) {
 		t.Errorf("a name that does not exist: %v, %v; want to know that it does not", found.Addrs, err)
 	}
@@ -267,6 +268,10 @@ func answerTo(question []byte, stream bool) []byte {
 		}
 	}
 	switch q.Name.String() {
+	default:
+		if q.Type != dnsmessage.TypeSRV || !srvAnswer(&m, q, stream) {
+			m.RCode = dnsmessage.RCodeNameError
+		}
 	case "alias.test.":
 		to := dnsmessage.MustNewName("plain.test.")
 		m.Answers = append(m.Answers, dnsmessage.Resource{
@@ -289,8 +294,6 @@ func answerTo(question []byte, stream bool) []byte {
 		if q.Type == dnsmessage.TypeA {
 			m.RCode = dnsmessage.RCodeServerFailure
 		}
-	default:
-		m.RCode = dnsmessage.RCodeNameError
 	}
 	reply, err := m.Pack()
 	if err != nil {
@@ -309,13 +312,13 @@ func FuzzTTL(f *testing.F) {
 	f.Add(answerTo(question, false), 1)
 	f.Add([]byte("not DNS"), 3)
 	f.Fuzz(func(t *testing.T, data []byte, piece int) {
-		var whole lowestTTL
+		var whole overheard
 		whole.message(data)
 		if len(data) > 0xffff {
 			return
 		}
 		// As a stream in pieces of any size, the result is the same.
-		var pieces lowestTTL
+		var pieces overheard
 		stream := append([]byte{byte(len(data) >> 8), byte(len(data))}, data...)
 		c := &overhearTCP{Conn: &bytesConn{data: stream}, heard: &pieces}
 		buf := make([]byte, 1+(piece&0xff))

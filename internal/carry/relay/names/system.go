@@ -14,8 +14,31 @@ import (
 // /etc/resolv.conf). The standard library's resolver does not report TTLs, so
 // the function reads them from the DNS messages that pass.
 func system(ctx context.Context, host string) (Answer, error) {
-	var heard lowestTTL
-	r := net.Resolver{
+	var heard overheard
+	r := heard.resolver()
+	addrs, err := Lookup(ctx, r, host)
+	if isNotFound(err) {
+		// The resolver also reports this if one of several questions (A and
+		// AAAA, each search domain) stayed without an answer. In strict mode,
+		// it reports it only if all questions were answered.
+		r.StrictErrors = true
+		addrs, err = Lookup(ctx, r, host)
+	}
+	return Answer{Addrs: addrs, TTL: heard.ttl()}, err
+}
+
+// overheard is what the responses of a resolver's servers say beside their answers: the lowest TTL of all
+// address, service and alias records seen, and the latest response code.
+type overheard struct {
+	mu    sync.Mutex
+	known bool
+	least uint32 // seconds
+	rcode dnsmessage.RCode
+}
+
+// resolver is the system's, overheard.
+func (l *overheard) resolver() *net.Resolver {
+	return &net.Resolver{
 		PreferGo: true,
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, address)
@@ -24,32 +47,23 @@ func system(ctx context.Context, host string) (Answer, error) {
 			}
 			// The resolver frames messages by the type of connection.
 			if udp, ok := conn.(*net.UDPConn); ok {
-				return &overhearUDP{udp, &heard}, nil
+				return &overhearUDP{udp, l}, nil
 			}
-			return &overhearTCP{Conn: conn, heard: &heard}, nil
+			return &overhearTCP{Conn: conn, heard: l}, nil
 		},
 	}
-	addrs, err := Lookup(ctx, &r, host)
-	if isNotFound(err) {
-		// The resolver also reports this if one of several questions (A and
-		// AAAA, each search domain) stayed without an answer. In strict mode,
-		// it reports it only if all questions were answered.
-		r.StrictErrors = true
-		addrs, err = Lookup(ctx, &r, host)
-	}
-	return Answer{Addrs: addrs, TTL: heard.ttl()}, err
 }
 
-// lowestTTL is the lowest TTL of all address and alias records seen.
-type lowestTTL struct {
-	mu    sync.Mutex
-	known bool
-	least uint32 // seconds
+// code is the code of the latest response.
+func (l *overheard) code() dnsmessage.RCode {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rcode
 }
 
 // ttl returns 0 if no record was seen, and at least 1 ms otherwise. A TTL of 0
 // must not read as unknown.
-func (l *lowestTTL) ttl() time.Duration {
+func (l *overheard) ttl() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.known {
@@ -58,21 +72,24 @@ func (l *lowestTTL) ttl() time.Duration {
 	return max(time.Duration(l.least)*time.Second, time.Millisecond)
 }
 
-// message reads the TTLs of the address and alias records in a response. It
-// ignores messages that are not responses.
-func (l *lowestTTL) message(data []byte) {
+// message reads the code of a response and the TTLs of its address, service and alias
+// records. It ignores messages that are not responses.
+func (l *overheard) message(data []byte) {
 	var p dnsmessage.Parser
 	h, err := p.Start(data)
 	if err != nil || !h.Response || p.SkipAllQuestions() != nil {
 		return
 	}
+	l.mu.Lock()
+	l.rcode = h.RCode
+	l.mu.Unlock()
 	for {
 		r, err := p.AnswerHeader()
 		if err != nil {
 			return
 		}
 		switch r.Type {
-		case dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeCNAME:
+		case dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeSRV, dnsmessage.TypeCNAME:
 			l.mu.Lock()
 			if !l.known || r.TTL < l.least {
 				l.known, l.least = true, r.TTL
@@ -87,7 +104,7 @@ func (l *lowestTTL) message(data []byte) {
 
 type overhearUDP struct {
 	*net.UDPConn
-	heard *lowestTTL
+	heard *overheard
 }
 
 func (c *overhearUDP) Read(b []byte) (int, error) {
@@ -102,7 +119,7 @@ func (c *overhearUDP) Read(b []byte) (int, error) {
 // section 4.2.2).
 type overhearTCP struct {
 	net.Conn
-	heard *lowestTTL
+	heard *overheard
 	seen  []byte
 }
 

@@ -35,7 +35,7 @@ func New(t archive.Target) (archive.Sink, error) {
 	encrypted := t.CA != "" || t.Certificate != "" || t.Key != ""
 	if u.Scheme == "ipfix+udp" {
 		if encrypted {
-			return nil, remedy.New(errors.New("ipfix+udp:// has no encryption"), "use ipfix://, or leave out ca, certificate and key")
+			return nil, remedy.New(errors.New("ipfix+udp:// has no encryption"), "use ipfix://, or leave out ca, cert and key")
 		}
 		return &udpSink{address: u.Host, biflow: t.Biflow}, nil
 	}

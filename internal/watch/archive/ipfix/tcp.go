@@ -116,7 +116,7 @@ func (s *tcpSink) dial(ctx context.Context, relay string) (*tcpSession, error) {
 			secured := tls.Client(conn, config)
 			if err = secured.HandshakeContext(ctx); err != nil {
 				err = remedy.New(fmt.Errorf("agree on TLS with the collector: %w", err),
-					"see whether ca, certificate and key are those that the collector knows, and its port is that of TLS")
+					"see whether ca, cert and key are those that the collector knows, and its port is that of TLS")
 			}
 			session.conn = secured
 		}

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"unicode/utf8"
 
+	"longhaul/internal/watch/archive"
 	"longhaul/internal/words/printable"
 	"longhaul/internal/words/remedy"
 )
@@ -32,6 +33,7 @@ type refusal struct {
 	kind   string // of an error of OpenSearch; empty: none
 	line   string // the server's own, bounded and printable
 	target string // where a redirect leads, a host
+	place  archive.Place
 }
 
 func (r *refusal) Error() string {
@@ -42,6 +44,10 @@ func (r *refusal) Error() string {
 func (r *refusal) explained() error { return remedy.New(r, r.remedy()) }
 
 func (r *refusal) remedy() string {
+	return strings.ReplaceAll(r.fix(), "the sink's URL", r.place.URL()) // the tables' words
+}
+
+func (r *refusal) fix() string {
 	if fix := exceptionRemedies[r.code]; fix != "" {
 		return fix
 	}
@@ -133,7 +139,7 @@ func (e *endpoint) read(response *http.Response) ([]byte, error) {
 
 // refusal is that of a response with a text.
 func (e *endpoint) refusal(response *http.Response, text []byte) *refusal {
-	r := &refusal{host: e.url.Host, status: response.StatusCode, line: e.line(string(text))}
+	r := &refusal{host: e.url.Host, status: response.StatusCode, line: e.line(string(text)), place: e.target.Place}
 	if strings.HasPrefix(response.Header.Get("Content-Type"), "text/html") {
 		r.line = "" // a page, for eyes
 	}
@@ -177,9 +183,11 @@ func (e *endpoint) failed(err error) error {
 	case remedy.Of(err) != "":
 		fix = remedy.Of(err)
 	case errors.As(err, &unknown):
-		fix = "name the file with the server's authority as ca"
+		if fix = "name the file with the server's authority as ca"; e.target.Place != archive.ShipKey {
+			fix = "add the server's authority to those of this host"
+		}
 	case errors.As(err, &hostname):
-		fix = "name the server in the sink's URL as its certificate does"
+		fix = "name the server in " + e.target.Place.URL() + " as its certificate does"
 	case errors.As(err, &invalid):
 		fix = "renew the server's certificate, or set the clock"
 	case errors.Is(err, http.ErrSchemeMismatch):
@@ -187,9 +195,9 @@ func (e *endpoint) failed(err error) error {
 	case errors.As(err, &alert):
 		fix = "name a certificate and key that the server accepts"
 	case errors.As(err, &lookup):
-		fix = "correct the name in the sink's URL, or the resolver"
+		fix = "correct the name in " + e.target.Place.URL() + ", or the resolver"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		fix = "start the server, or correct the port in the sink's URL"
+		fix = "start the server, or correct the port in " + e.target.Place.URL()
 	}
 	failure := fmt.Errorf("send records to %s: %s", e.url.Host, e.line(err.Error()))
 	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {

@@ -41,10 +41,10 @@ var (
 )
 
 // tableOf finds the table of a URL's query.
-func tableOf(query url.Values) (table, error) {
+func tableOf(query url.Values, p archive.Place) (table, error) {
 	found := insertQuery.FindStringSubmatch(query.Get("query"))
 	if found == nil {
-		return table{}, remedy.New(errors.New("the query in the sink's URL inserts no JSON rows"),
+		return table{}, remedy.New(errors.New("the query in "+p.URL()+" inserts no JSON rows"),
 			"write it like https://ch.example.net:8443/?query=INSERT INTO flows FORMAT JSONEachRow")
 	}
 	t := table{found[1], found[2]}
@@ -52,7 +52,7 @@ func tableOf(query url.Values) (table, error) {
 		t.database = query.Get("database")
 	}
 	if t.database != "" && !plainName.MatchString(t.database) {
-		return table{}, remedy.New(errors.New("invalid name of a database in the sink's URL"), "use letters, digits and underscores")
+		return table{}, remedy.New(errors.New("invalid name of a database in "+p.URL()), "use letters, digits and underscores")
 	}
 	return t, nil
 }
@@ -69,7 +69,7 @@ type SchemaOptions struct {
 //
 // A statement that fails leaves those before it done; the next call does the rest.
 func Schema(ctx context.Context, t archive.Target, options SchemaOptions) ([]string, error) {
-	u, query, err := parse(t.To)
+	u, query, err := parse(&t)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func Schema(ctx context.Context, t archive.Target, options SchemaOptions) ([]str
 		return nil, remedy.New(errors.New("only ClickHouse and PostgreSQL need tables for the records"),
 			"name it like https://ch.example.net:8443/?query=INSERT INTO flows FORMAT JSONEachRow")
 	}
-	to, err := tableOf(query)
+	to, err := tableOf(query, t.Place)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func Schema(ctx context.Context, t archive.Target, options SchemaOptions) ([]str
 	if options.Print {
 		return s.statements(), nil
 	}
-	for _, own := range []string{"query", "database", "async_insert", "wait_for_async_insert", "input_format_skip_unknown_fields"} {
+	for _, own := range []string{"query", "database", "async_insert", waitSetting, "input_format_skip_unknown_fields"} {
 		query.Del(own)
 	}
 	query.Set("wait_end_of_query", "1")
@@ -147,7 +147,7 @@ func (s *schema) look(ctx context.Context, e *endpoint) error {
 	first, _, _ := strings.Cut(version, ".")
 	major, err := strconv.Atoi(first)
 	if err != nil {
-		return remedy.New(fmt.Errorf("%s is not ClickHouse: its version is %q", e.url.Host, version), "correct the address of the sink's URL")
+		return remedy.New(fmt.Errorf("%s is not ClickHouse: its version is %q", e.url.Host, version), "correct the address of "+e.target.Place.URL())
 	}
 	s.present = major >= 21
 	if !s.present && s.days > 0 {
@@ -196,7 +196,7 @@ func (s *schema) own(engines string) error {
 			continue
 		}
 		return remedy.New(fmt.Errorf("the database has another table %s, with the engine %s", printable.String(name), printable.String(engine)),
-			"name another table in the sink's URL, or rename that one")
+			"name another table in "+archive.ToFlag.URL()+", or rename that one")
 	}
 	return nil
 }

@@ -3,6 +3,9 @@ package jsonrows
 import (
 	"compress/gzip"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -306,4 +309,68 @@ func TestSchema(t *testing.T) {
 	if len(types) != len(archive.Columns()) {
 		t.Errorf("%d types of %d columns", len(types), len(archive.Columns()))
 	}
+}
+
+// ClickHouse is asked to answer when it has the rows, whatever the profile of the user says. A server that
+// does not know the setting has no such inserts; others are not asked.
+func TestClickHouseWaits(t *testing.T) {
+	var asked []string
+	old := false
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		wait := r.URL.Query().Get("wait_for_async_insert")
+		asked = append(asked, wait)
+		if old && wait != "" {
+			w.Header().Set("X-ClickHouse-Exception-Code", "115")
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprint(w, "Code: 115, e.displayText() = DB::Exception: Unknown setting wait_for_async_insert, e.what() = DB::Exception")
+		}
+	}))
+	defer server.Close()
+	for _, test := range []struct {
+		query string
+		old   bool
+		asked string
+		fails bool
+	}{
+		{insert, false, "[1 1]", false},
+		{insert, true, "[1  ]", false}, // with the setting, then twice without
+		{insert + "&wait_for_async_insert=1", false, "[1 1]", false},
+		{insert + "&wait_for_async_insert=1", true, "[1]", true},
+		{"rows", false, "[ ]", false},
+	} {
+		asked, old = nil, test.old
+		s := sinkOf(t, target(t, server.URL+"/"+test.query))
+		var err error
+		for range 2 {
+			if err == nil {
+				err = s.Deliver(t.Context(), rowsOf(1, 2))
+			}
+		}
+		if got := fmt.Sprint(asked); got != test.asked || (err != nil) != test.fails {
+			t.Errorf("%+v: asked for %s, %v", test, got, err)
+		}
+	}
+}
+
+// A certificate that is gone when the connection is made is one sentence, and the file is read again.
+func TestCertificateIsGone(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	server.StartTLS()
+	defer server.Close()
+	block := func(kind string, b []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}))
+	}
+	own := server.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	nettest.Must(t, err)
+	to := target(t, server.URL+"/rows")
+	to.CA = secretFile(t, block("CERTIFICATE", own.Certificate[0]))
+	to.Certificate, to.Key = secretFile(t, block("CERTIFICATE", own.Certificate[0])), secretFile(t, block("PRIVATE KEY", key))
+	nettest.Must(t, os.Rename(to.Certificate, to.Certificate+".old"))
+	s := sinkOf(t, to)
+	isSentence(t, s.Deliver(t.Context(), rowsOf(1, 2)), "load the certificate for the sink", "name a certificate and its key")
+	nettest.Must(t, os.Rename(to.Certificate+".old", to.Certificate))
+	nettest.Must(t, s.Deliver(t.Context(), rowsOf(1, 2)))
 }

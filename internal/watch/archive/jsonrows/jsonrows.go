@@ -45,6 +45,10 @@ const (
 	maxHeader     = 64 << 10
 	maxAnswer     = 64 << 10
 	maxBulkAnswer = 16 << 20
+
+	// waitSetting has ClickHouse answer when it has the rows, also where it joins those of several requests.
+	waitSetting    = "wait_for_async_insert"
+	unknownSetting = 115 // of ClickHouse's codes
 )
 
 // Sink posts rows to one URL.
@@ -53,6 +57,7 @@ type Sink struct {
 	bulk   bool // the rows have actions before them, and the answer is read
 	most   int  // rows in one request; 0: as many as fit
 	plain  bool // the server takes no gzip
+	waits  bool // the URL has waitSetting, and the user has not written it
 
 	row  []byte
 	body bytes.Buffer
@@ -61,13 +66,17 @@ type Sink struct {
 
 // Open makes the sink of a URL. It does not wait for the network.
 func Open(t archive.Target) (*Sink, error) {
-	u, query, err := parse(t.To)
+	u, query, err := parse(&t)
 	if err != nil {
 		return nil, err
 	}
+	waits := false
 	if query.Has("query") {
-		if _, err := tableOf(query); err != nil {
+		if _, err := tableOf(query, t.Place); err != nil {
 			return nil, err
+		}
+		if waits = !query.Has(waitSetting); waits {
+			query.Set(waitSetting, "1") // a profile of the server may say otherwise
 		}
 		for name, value := range map[string]string{
 			"wait_end_of_query":                "1", // else an error may come after status 200
@@ -77,9 +86,9 @@ func Open(t archive.Target) (*Sink, error) {
 				query.Set(name, value)
 			}
 		}
-		if query.Get("wait_for_async_insert") == "0" {
+		if query.Get(waitSetting) == "0" {
 			return nil, remedy.New(errors.New("with wait_for_async_insert=0, ClickHouse answers before it has the rows"),
-				"take it out of the sink's URL")
+				"take it out of "+t.Place.URL())
 		}
 	}
 	bulk := strings.HasSuffix(u.Path, "/_bulk")
@@ -91,18 +100,18 @@ func Open(t archive.Target) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Sink{client: client, bulk: bulk, zip: newGzip()}, nil
+	return &Sink{client: client, bulk: bulk, waits: waits, zip: newGzip()}, nil
 }
 
 // parse reads a URL. The errors are of this package: those of net/url repeat what may be secret.
-func parse(to string) (*url.URL, url.Values, error) {
-	u, err := url.Parse(to)
+func parse(t *archive.Target) (*url.URL, url.Values, error) {
+	u, err := url.Parse(t.To)
 	if err != nil {
-		return nil, nil, remedy.New(errors.New("the sink is not a URL"), "write it like https://vector.example.net/")
+		return nil, nil, remedy.New(errors.New(t.Place.URL()+" cannot be read"), "write it like https://vector.example.net/")
 	}
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return nil, nil, remedy.New(errors.New("invalid query in the sink's URL"), "write ; as %3B and % as %25")
+		return nil, nil, remedy.New(errors.New("invalid query in "+t.Place.URL()), "write ; as %3B and % as %25")
 	}
 	return u, query, nil
 }
@@ -135,6 +144,11 @@ func (s *Sink) Deliver(ctx context.Context, rows []archive.Row) error {
 			return err
 		case refusal.status == http.StatusRequestEntityTooLarge && n > 1:
 			s.most = n / 2
+		case refusal.code == unknownSetting && s.waits:
+			s.waits = false // a server before version 21 joins no rows of several requests
+			query := s.client.url.Query()
+			query.Del(waitSetting)
+			s.client.url.RawQuery = query.Encode()
 		case refusal.status == http.StatusUnsupportedMediaType && !s.plain:
 			s.plain = true // RFC 7694, section 3
 		default:

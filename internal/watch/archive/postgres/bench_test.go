@@ -8,13 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/sys/process"
 	"longhaul/internal/watch/archive"
 	"longhaul/internal/watch/archive/postgres/pgtest"
 	"longhaul/test/nettest"
 )
 
 // BenchmarkDeliver writes records of one relay and of 50, in batches as the shippers have them when much waits,
-// with all indexes and sums. CPU time is that of the shipping side alone.
+// with all indexes and sums. CPU time is that of the shipping side, and that of the server.
 func BenchmarkDeliver(b *testing.B) {
 	s := pgtest.Shared(b)
 	s.Exec("postgres", "ALTER SYSTEM SET max_wal_size = '4GB'; ")
@@ -30,7 +31,7 @@ func BenchmarkDeliver(b *testing.B) {
 					parts[i] = newSpool(uint64(i), (b.N+relays-1)/relays, time.Now).rows
 					sinks[i] = opened(b, to)
 				}
-				before := cpuTime(b)
+				before, server := cpuTime(b), serverTime(s)
 				b.ResetTimer()
 				var wg sync.WaitGroup
 				for i := range parts {
@@ -47,9 +48,20 @@ func BenchmarkDeliver(b *testing.B) {
 				b.StopTimer()
 				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "rows/s")
 				b.ReportMetric(float64((cpuTime(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/row")
+				b.ReportMetric(float64((serverTime(s)-server).Nanoseconds())/float64(b.N), "server-cpu-ns/row")
 			})
 		}
 	}
+}
+
+// serverTime is the CPU time of the server's processes, with those that serve connections.
+func serverTime(s *pgtest.Server) (all time.Duration) {
+	for _, pid := range s.Processes() {
+		if one, err := process.CPUTime(pid); err == nil { // else it has ended
+			all += one
+		}
+	}
+	return all
 }
 
 func cpuTime(b *testing.B) time.Duration {

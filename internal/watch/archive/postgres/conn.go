@@ -35,9 +35,9 @@ const (
 
 // connect makes a connection. Errors have remedies.
 func connect(ctx context.Context, t *archive.Target, config *pgconn.Config) (*pgconn.PgConn, error) {
-	conn, err := pgconn.ConnectConfig(ctx, config)
+	conn, err := dial(ctx, t, config)
 	if err != nil {
-		return nil, explain(err, t)
+		return nil, err
 	}
 	if encoding := conn.ParameterStatus("server_encoding"); encoding != "UTF8" {
 		closeNow(conn)
@@ -45,6 +45,15 @@ func connect(ctx context.Context, t *archive.Target, config *pgconn.Config) (*pg
 			"make one with UTF8: createdb --template template0 --encoding UTF8 "+config.Database)
 	}
 	return conn, nil
+}
+
+// dial makes a connection, whatever the database's encoding. Errors have remedies.
+func dial(ctx context.Context, t *archive.Target, config *pgconn.Config) (*pgconn.PgConn, error) {
+	conn, err := pgconn.ConnectConfig(ctx, config)
+	if sqlState(err) == "28P01" && t.PasswordFile == "" && config.Password != "" { // see configOfUser
+		return nil, remedy.New(errors.New("the database refuses the password"), "correct PGPASSWORD or the line in ~/.pgpass, or name a file: "+t.Place.Password())
+	}
+	return conn, explain(err, t)
 }
 
 // closeNow closes a connection without waiting for the server.
@@ -66,7 +75,7 @@ func configOf(t *archive.Target, s session) (*pgconn.Config, error) {
 		if inner := errors.Unwrap(err); inner != nil { // without the URL, and what it has instead of a secret
 			err = inner
 		}
-		return nil, remedy.New(fmt.Errorf("cannot use %s: %w", t.To, err), "correct the sink's URL or its files")
+		return nil, remedy.New(fmt.Errorf("cannot use %s: %w", t.To, err), "correct "+t.Place.URL()+" or its files")
 	}
 	if t.PasswordFile != "" {
 		if config.Password, err = t.Password(); err != nil {
@@ -107,7 +116,7 @@ func withPassFile(to, file string) string {
 func complete(t *archive.Target, s session) (string, error) {
 	u, err := url.Parse(t.To)
 	if err != nil {
-		return "", remedy.New(errors.New("the sink is not a URL"), "write it like postgres://longhaul@db.example.net/longhaul")
+		return "", remedy.New(errors.New(t.Place.URL()+" cannot be read"), "write it like postgres://longhaul@db.example.net/longhaul")
 	}
 	query := u.Query()
 	usual := func(key, value string) {
@@ -122,7 +131,7 @@ func complete(t *archive.Target, s session) (string, error) {
 	if name == "" {
 		self, err := user.Current()
 		if err != nil {
-			return "", remedy.New(fmt.Errorf("the sink's URL has no user: %w", err), "write it like postgres://longhaul@db.example.net/longhaul")
+			return "", remedy.New(fmt.Errorf("%s has no user: %w", t.Place.URL(), err), "write it like postgres://longhaul@db.example.net/longhaul")
 		}
 		name = self.Username
 		query.Set("user", name)
@@ -138,6 +147,10 @@ func complete(t *archive.Target, s session) (string, error) {
 		hosts = query.Get("host")
 	}
 	if t.CA != "" {
+		if mode := query.Get("sslmode"); mode == "disable" || mode == "allow" || mode == "prefer" {
+			return "", remedy.New(fmt.Errorf("with sslmode=%s the server's certificate is not held against %s", mode, t.CA),
+				"leave out either sslmode or ca")
+		}
 		query.Set("sslrootcert", t.CA)
 	}
 	if t.Certificate != "" {

@@ -2,9 +2,10 @@ package postgres
 
 import (
 	"context"
+	"crypto/sha256"
 	"embed"
+	"encoding/hex"
 	"fmt"
-	"io/fs"
 	"regexp"
 	"strconv"
 	"strings"
@@ -18,21 +19,33 @@ import (
 	"longhaul/internal/words/units"
 )
 
-//go:embed *.sql
+//go:embed schema.sql days.sql
 var files embed.FS
 
 // steps has the file that brings the tables to each version, from 1. Files of released versions
 // never change.
-var steps = []string{"schema.sql"}
+var steps = []string{"schema.sql", "days.sql"}
 
-// functionsFile has what may be made anew with each version, and depends on no data.
-const functionsFile = "functions.sql"
+// functions may be made anew at any time: no data depends on them.
+//
+//go:embed functions.sql
+var functions string
+
+// functionsSum tells functions from those of another release.
+func functionsSum() string {
+	sum := sha256.Sum256([]byte(functions))
+	return hex.EncodeToString(sum[:])
+}
+
+func makeFunctions() string {
+	return functions + "UPDATE longhaul.version SET functions = '" + functionsSum() + "';\n"
+}
 
 // SchemaOptions are what is wanted beyond the tables.
 type SchemaOptions struct {
 	Writer, Reader string        // roles that get rights; empty: none
 	Keep           time.Duration // of records, by the end of their flow; 0: all stay
-	KeepSums       time.Duration // of hours and bins; 0: all stay
+	KeepSums       time.Duration // of hours and days; 0: all stay
 }
 
 // Changes are what has been done.
@@ -40,23 +53,25 @@ type Changes struct {
 	To          string    `json:"to"`
 	Version     int       `json:"version"`         // of the tables, now
 	Before      int       `json:"version_before"`  // 0: there were none
+	Functions   bool      `json:"functions_made"`  // anew, since they were those of another release
 	Granted     []string  `json:"granted"`         // roles that have got rights which they lacked
+	MadeDays    []string  `json:"made_days"`       // days (UTC) whose records were in flows_other, and have a table now
 	DroppedDays []string  `json:"dropped_days"`    // whole days (UTC) of records
 	DroppedRows int64     `json:"dropped_records"` // records with times of their own, of clocks that were off
-	DroppedSums int64     `json:"dropped_sums"`    // rows of hours and bins
+	DroppedSums int64     `json:"dropped_sums"`    // rows of hours and days
 	KeptFrom    time.Time `json:"kept_from,omitzero"`
 }
 
 // Any is whether anything has been done.
 func (c *Changes) Any() bool {
-	return c.Version != c.Before || len(c.Granted)+len(c.DroppedDays) > 0 || c.DroppedRows+c.DroppedSums > 0
+	return c.Version != c.Before || c.Functions || len(c.Granted)+len(c.MadeDays)+len(c.DroppedDays) > 0 || c.DroppedRows+c.DroppedSums > 0
 }
 
 // SchemaSQL is what [MakeSchema] runs on an empty database, as text.
 func SchemaSQL(o SchemaOptions) string {
 	var b strings.Builder
 	b.WriteString("BEGIN;\n")
-	for _, part := range scriptsFrom(0) {
+	for _, part := range append(scriptsFrom(0), makeFunctions()) {
 		b.WriteString(part)
 	}
 	for _, right := range o.rights() {
@@ -68,10 +83,9 @@ func SchemaSQL(o SchemaOptions) string {
 
 // scriptsFrom are the texts that bring tables of a version to the last one.
 func scriptsFrom(version int) (all []string) {
-	for _, name := range append(steps[version:len(steps):len(steps)], functionsFile) {
-		if text, err := fs.ReadFile(files, name); err == nil { // there may be no functions
-			all = append(all, string(text))
-		}
+	for _, name := range steps[version:] {
+		text, _ := files.ReadFile(name) // it is embedded
+		all = append(all, string(text))
 	}
 	return append(all, fmt.Sprintf("UPDATE longhaul.version SET version = %d;\n", len(steps)))
 }
@@ -84,7 +98,7 @@ func (o *SchemaOptions) rights() (all []right) {
 		to := ` TO "` + o.Writer + "\";\n"
 		all = append(all, right{o.Writer, "GRANT USAGE ON SCHEMA longhaul" + to + "GRANT SELECT ON longhaul.version" + to +
 			"GRANT INSERT ON longhaul.flows" + to + "GRANT SELECT, INSERT ON longhaul.lines" + to +
-			"GRANT SELECT, INSERT, UPDATE ON longhaul.epochs, longhaul.hours, longhaul.bins" + to +
+			"GRANT SELECT, INSERT, UPDATE ON longhaul.epochs, longhaul.hours, longhaul.days" + to +
 			"GRANT EXECUTE ON FUNCTION longhaul.make_day(date)" + to})
 	}
 	if o.Reader != "" {
@@ -129,7 +143,7 @@ const leastKeep = 24 * time.Hour
 // and drops what is older than wanted. Tables that are as wanted stay as they are. One runs at a time.
 // Without a file the password is that of the user, as for psql.
 func MakeSchema(ctx context.Context, t archive.Target, o SchemaOptions) (Changes, error) {
-	c := Changes{To: t.To, Granted: []string{}, DroppedDays: []string{}}
+	c := Changes{To: t.To, Granted: []string{}, MadeDays: []string{}, DroppedDays: []string{}}
 	if err := o.Check(); err != nil {
 		return c, err
 	}
@@ -149,6 +163,9 @@ func MakeSchema(ctx context.Context, t archive.Target, o SchemaOptions) (Changes
 	if err == nil {
 		err = c.drop(ctx, conn, &o, time.Now())
 	}
+	if err == nil {
+		err = c.makeDays(ctx, conn)
+	}
 	return c, explainSchema(err, &t)
 }
 
@@ -166,7 +183,10 @@ func explainSchema(err error, t *archive.Target) error {
 }
 
 // lock begins a transaction that no other change of the schema goes beside. It ends with the connection.
-const lock = "BEGIN; SET LOCAL lock_timeout = '30s'; SELECT pg_advisory_xact_lock(7813585268923004268)"
+const (
+	lock       = "BEGIN; SET LOCAL lock_timeout = '30s'; SELECT pg_advisory_xact_lock(" + schemaLock + ")"
+	schemaLock = "7813585268923004268"
+)
 
 func run(ctx context.Context, conn *pgconn.PgConn, statements string) ([]*pgconn.Result, error) {
 	return conn.Exec(ctx, statements).ReadAll()
@@ -198,7 +218,14 @@ func (c *Changes) migrate(ctx context.Context, conn *pgconn.PgConn, t *archive.T
 		}
 		c.Version = len(steps)
 	}
-	_, err = run(ctx, conn, "COMMIT")
+	results, err = run(ctx, conn, "SELECT FROM longhaul.version WHERE functions = '"+functionsSum()+"'")
+	if err == nil && len(results[0].Rows) == 0 {
+		c.Functions = c.Version == c.Before
+		_, err = run(ctx, conn, makeFunctions())
+	}
+	if err == nil {
+		_, err = run(ctx, conn, "COMMIT")
+	}
 	return err
 }
 
@@ -239,7 +266,7 @@ func (c *Changes) drop(ctx context.Context, conn *pgconn.PgConn, o *SchemaOption
 			return err
 		}
 		for _, row := range results[0].Rows {
-			if err := dropDay(ctx, conn, string(row[0])); err != nil {
+			if _, err := briefly(ctx, conn, "BEGIN; SET LOCAL lock_timeout = '2s'; SELECT pg_advisory_xact_lock("+schemaLock+"); DROP TABLE IF EXISTS longhaul."+string(row[0])); err != nil {
 				return err
 			}
 			c.DroppedDays = append(c.DroppedDays, string(row[1]))
@@ -251,7 +278,7 @@ func (c *Changes) drop(ctx context.Context, conn *pgconn.PgConn, o *SchemaOption
 	if o.KeepSums > 0 {
 		from := now.Add(-o.KeepSums).UTC().Format(time.DateOnly)
 		for _, statement := range []string{
-			"DELETE FROM longhaul.hours WHERE hour < '" + from + " 00:00Z'", "DELETE FROM longhaul.bins WHERE day < '" + from + "'",
+			"DELETE FROM longhaul.hours WHERE hour < '" + from + " 00:00Z'", "DELETE FROM longhaul.days WHERE day < '" + from + "'",
 		} {
 			n, err := deleted(ctx, conn, statement)
 			if err != nil {
@@ -278,19 +305,41 @@ func deleted(ctx context.Context, conn *pgconn.PgConn, statement string) (int64,
 	return results[0].CommandTag.RowsAffected(), nil
 }
 
-// dropDay drops the table of a day. For a moment that locks flows against everybody: whoever reads
-// or writes for long makes it wait, and while it waits, others wait for it. So it waits briefly, often.
-func dropDay(ctx context.Context, conn *pgconn.PgConn, table string) error {
+// makeDays makes the tables of days whose rows are in flows_other: relays do so as well, but not where
+// there are so many rows that they would have to wait for long.
+func (c *Changes) makeDays(ctx context.Context, conn *pgconn.PgConn) error {
+	results, err := run(ctx, conn, `SELECT DISTINCT (ended AT TIME ZONE 'UTC')::date AS day FROM longhaul.flows_other
+		WHERE ended >= now() - interval '401 days' AND ended < now() + interval '3 days' ORDER BY day`)
+	if err != nil {
+		return err
+	}
+	for _, row := range results[0].Rows {
+		day := string(row[0])
+		results, err := briefly(ctx, conn, "BEGIN; SELECT longhaul.make_day('"+day+"')")
+		if err != nil {
+			return err
+		}
+		if string(results[1].Rows[0][0]) == "t" {
+			c.MadeDays = append(c.MadeDays, day)
+		}
+	}
+	return nil
+}
+
+// briefly changes tables of days in a transaction. For a moment that locks flows, or flows_other,
+// against everybody: whoever reads or writes for long makes it wait, and while it waits, others wait
+// for it. So it waits briefly, often.
+func briefly(ctx context.Context, conn *pgconn.PgConn, statements string) ([]*pgconn.Result, error) {
 	for try := 1; ; try++ {
-		_, err := run(ctx, conn, "BEGIN; SET LOCAL lock_timeout = '2s'; SELECT pg_advisory_xact_lock(7813585268923004268); DROP TABLE longhaul."+table+"; COMMIT")
+		results, err := run(ctx, conn, statements+"; COMMIT")
 		if err == nil {
-			return nil
+			return results, nil
 		}
 		if state := sqlState(err); try == 10 || state != "55P03" && state != "40P01" {
-			return err
+			return nil, err
 		}
 		if _, err := run(ctx, conn, "ROLLBACK; SELECT pg_sleep(1)"); err != nil { // others go on
-			return err
+			return nil, err
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"longhaul/internal/carry/flow"
 	"longhaul/internal/watch/archive"
 	"longhaul/internal/watch/monitor"
 	"longhaul/internal/watch/monitor/history"
@@ -22,7 +24,7 @@ import (
 const QuantileError = 0.011
 
 // Reader answers what a history answers, from the database of many relays. The ID of a record is
-// its seq. Sums answer for whole hours, those of the bins for whole days (UTC), rows for the rest.
+// its seq. Sums answer for whole hours, their histograms for whole days (UTC), rows for the rest.
 // It may be used by several goroutines. Errors have remedies, but for the end of the context.
 type Reader struct {
 	target  archive.Target
@@ -186,9 +188,9 @@ func (r *Reader) connectNow(ctx context.Context) (*pgconn.PgConn, error) {
 		return nil, err
 	}
 	config.ConnectTimeout = min(config.ConnectTimeout, r.options.Patience/2)
-	conn, err := pgconn.ConnectConfig(ctx, config)
+	conn, err := dial(ctx, &r.target, config)
 	if err != nil {
-		return nil, explain(err, &r.target)
+		return nil, err
 	}
 	r2 := conn.ExecParams(ctx, "SELECT to_regclass('longhaul.version') IS NOT NULL", nil, nil, nil, nil).Read()
 	if err = r2.Err; err == nil && string(r2.Rows[0][0]) != "t" {
@@ -301,34 +303,77 @@ func (t *texted) moment() time.Time {
 // times as long.
 func ms(column string) string { return "(date_part('epoch', " + column + ") * 1000)::bigint" }
 
+// choice is which records a question is about.
+type choice struct {
+	history.Selection
+	// once leaves out what the far relays of pairs have, so that a flow counts once.
+	once bool
+}
+
+// choose decides what a question counts: each flow through a pair once, where its client is, unless
+// the selection has records of far relays alone, or names the relay.
+func (a *asking) choose(of history.Selection) (choice, error) {
+	c := choice{Selection: of, once: of.Relay == ""}
+	if !c.once {
+		return c, nil
+	}
+	p := &params{}
+	err := a.each("SELECT EXISTS (SELECT FROM longhaul.lines WHERE true"+p.lineSelection(&c)+")", p, func(t *texted) error {
+		c.once = t.text() == "t"
+		return nil
+	})
+	return c, err
+}
+
 // selection adds the conditions on rows of longhaul.flows.
-func (p *params) selection(of *history.Selection) string {
+func (p *params) selection(of *choice) string {
+	b := p.places(of, "coalesce(site, peer)")
+	if of.Client.IsValid() {
+		b += " AND client <<= " + p.add(of.Client.Masked().String(), "inet")
+	}
+	if of.once {
+		b += " AND (client_side IS DISTINCT FROM 'wan' OR coalesce(site, peer) IS NULL)"
+	}
+	return b
+}
+
+// lineSelection adds the conditions on longhaul.lines, which do not tell clients apart.
+func (p *params) lineSelection(of *choice) string {
+	b := p.places(of, "site")
+	if of.once {
+		b += " AND (near OR site = '')"
+	}
+	return b
+}
+
+// places adds the conditions that rows and lines share. peer is the column of the peer's site.
+func (p *params) places(of *choice, peer string) string {
 	var b strings.Builder
 	if of.Tunnel != "" {
 		b.WriteString(" AND tunnel = " + p.add(clean(of.Tunnel), "text"))
 	}
-	if of.Relay != "" {
-		b.WriteString(" AND relay = " + p.add(clean(of.Relay), "text"))
+	if of.Relay != "" { // as lists show it: perhaps behind its site, and without its domain
+		relay := clean(of.Relay)
+		if site, name, has := strings.Cut(relay, "/"); has {
+			b.WriteString(" AND relay_site = " + p.add(site, "text"))
+			relay = name
+		}
+		name := p.add(relay, "text")
+		b.WriteString(" AND (relay = " + name + " OR starts_with(relay, " + name + " || '.'))")
 	}
 	if of.Site != "" {
 		site := p.add(clean(of.Site), "text")
-		b.WriteString(" AND (relay_site = " + site + " OR coalesce(site, peer) = " + site + ")")
-	}
-	if of.Client.IsValid() {
-		b.WriteString(" AND client <<= " + p.add(of.Client.Masked().String(), "inet"))
+		b.WriteString(" AND (relay_site = " + site + " OR " + peer + " = " + site + ")")
 	}
 	return b.String()
 }
 
-// lines is the condition on sums, empty: all. They do not tell clients apart.
-func (p *params) lines(of *history.Selection) string {
-	without := *of
-	without.Client = history.Selection{}.Client
-	condition := p.selection(&without)
+// lines is the condition on sums, empty: all.
+func (p *params) lines(of *choice) string {
+	condition := p.lineSelection(of)
 	if condition == "" {
 		return ""
 	}
-	condition = strings.ReplaceAll(condition, "coalesce(site, peer)", "site")
 	return " AND line IN (SELECT line FROM longhaul.lines WHERE true" + condition + ")"
 }
 
@@ -342,6 +387,25 @@ func (p *params) ended(since, until time.Time) string {
 		b.WriteString(" AND ended < " + p.time(until))
 	}
 	return b.String()
+}
+
+// Truncated is the prefix around an address to which relays have truncated clients, if rows have it;
+// else invalid.
+func (r *Reader) Truncated(ctx context.Context, client netip.Prefix) (found netip.Prefix, err error) {
+	around, err := client.Addr().Prefix(flow.TruncatedBits(client.Addr()))
+	if err != nil || client.Bits() <= around.Bits() {
+		return found, err
+	}
+	err = r.ask(ctx, func(a *asking) error {
+		p := &params{}
+		return a.each("SELECT EXISTS (SELECT FROM longhaul.flows WHERE client = "+p.add(around.String(), "cidr")+")", p, func(t *texted) error {
+			if t.text() == "t" {
+				found = around
+			}
+			return nil
+		})
+	})
+	return found, err
 }
 
 // Get is the record with an ID.

@@ -20,13 +20,13 @@ import (
 )
 
 // recordColumns are what a record is read from, in the order of readRecord.
-var recordColumns = "seq, relay, " + ms("started") + ", " + ms("ended") + `, elapsed_us, name, tunnel, site, peer, hop,
+var recordColumns = "seq, relay, relay_site, " + ms("started") + ", " + ms("ended") + `, elapsed_us, name, tunnel, site, peer, hop,
 	host(client), client_port, host(target), target_port, bytes_up, bytes_down, cause, cause_leg, cause_share, ended_by, reason, error, resumes, outage_us,
 	client_side, client_congestion_control, client_rtt_us, client_min_rtt_us, client_bytes_sent, client_bytes_retransmitted, client_retransmits,
 	target_side, target_congestion_control, target_rtt_us, target_min_rtt_us, target_bytes_sent, target_bytes_retransmitted, target_retransmits, goodput`
 
 func readRecord(t *texted) (r monitor.Record) {
-	r.ID, r.Relay = t.number(0), t.text()
+	r.ID, r.Relay, r.RelaySite = t.number(0), t.text(), t.text()
 	r.Start, r.End, r.Elapsed = t.moment(), t.moment(), t.micros()
 	if name := t.text(); name != "" {
 		var err error
@@ -57,8 +57,8 @@ func (t *texted) micros() units.Seconds {
 	return units.Seconds(time.Duration(us) * time.Microsecond)
 }
 
-// address reads an address and its port. Of a network, which a relay may write instead of a client,
-// it is the first one.
+// address reads an address and its port. Of a prefix, which a relay may write instead of a client, it
+// is the first one, as [flow.Address] has it.
 func (t *texted) address() flow.Address {
 	host, port := t.text(), t.number(0)
 	if host == "" {
@@ -223,7 +223,7 @@ func (a *asking) page(q history.Query, limit int) ([]monitor.Record, error) {
 
 // of is the condition of a query, but for its order.
 func (p *params) of(q *history.Query) string {
-	where := p.ended(q.Since, q.Until) + p.selection(&q.Selection)
+	where := p.ended(q.Since, q.Until) + p.selection(&choice{Selection: q.Selection})
 	if q.Cause != "" {
 		where += " AND cause = " + p.add(clean(string(q.Cause)), "text")
 	}

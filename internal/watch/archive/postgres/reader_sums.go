@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"math"
 	"slices"
@@ -94,14 +95,18 @@ func (a *asking) keptSince() (kept time.Time, err error) {
 // asked is a period and a selection of a question, and what answers it.
 type asked struct {
 	history.Period
-	history.Selection
+	choice
 	hours, days share
 	approximate bool
 }
 
 // plan decides what of a question sums answer, and what rows.
 func (a *asking) plan(period history.Period, of history.Selection) (asked, error) {
-	q := asked{Period: period, Selection: of}
+	chosen, err := a.choose(of)
+	q := asked{Period: period, choice: chosen}
+	if err != nil {
+		return q, err
+	}
 	kept, err := a.keptSince()
 	if err != nil {
 		return q, err
@@ -167,7 +172,7 @@ func (a *asking) summary(period history.Period, of history.Selection) (history.S
 	if err != nil {
 		return history.Summary{}, err
 	}
-	s := history.Summary{Period: q.Period, Selection: of, Approximate: q.approximate, QuantileError: QuantileError,
+	s := history.Summary{Period: q.Period, Selection: of, PairsOnce: q.once, Approximate: q.approximate, QuantileError: QuantileError,
 		RetransmittedShare: -1, Causes: []history.CauseCount{}, Ends: []history.EndCount{}}
 	if err := a.addFlows(&q, &s); err != nil {
 		return s, err
@@ -187,12 +192,12 @@ func (a *asking) addFlows(q *asked, s *history.Summary) error {
 	var parts []string
 	if !q.hours.none {
 		parts = append(parts, `SELECT cause, ended_by, reason, flows, bytes_up, bytes_down, bytes_sent, bytes_retransmitted,
-			resumed, resumes, outage_us, longest_outage_us FROM longhaul.hours WHERE true`+p.units(q.hours, "hour", "timestamptz")+p.lines(&q.Selection))
+			resumed, resumes, outage_us, longest_outage_us FROM longhaul.hours WHERE true`+p.units(q.hours, "hour", "timestamptz")+p.lines(&q.choice))
 	}
 	if len(q.hours.edges) > 0 {
 		parts = append(parts, `SELECT coalesce(cause, ''), coalesce(ended_by, ''), coalesce(reason, ''), count(*), sum(bytes_up), sum(bytes_down),
 			sum(`+sentSQL+`), sum(`+againSQL+`), count(outage_us), sum(resumes), sum(outage_us), max(outage_us)
-			FROM longhaul.flows WHERE true`+p.rows(q.hours)+p.selection(&q.Selection)+" GROUP BY 1, 2, 3")
+			FROM longhaul.flows WHERE true`+p.rows(q.hours)+p.selection(&q.choice)+" GROUP BY 1, 2, 3")
 	}
 	causes, ends := map[string]*history.CauseCount{}, map[[2]string]*history.EndCount{}
 	var sent, again int64
@@ -243,6 +248,36 @@ func (a *asking) addFlows(q *asked, s *history.Summary) error {
 // binned are the values of a quantity, by bin.
 type binned map[int64]int64
 
+// digits is how many of a histogram a bin has, see longhaul.histogram.
+const digits = 12
+
+// add adds a histogram of an answer; NULL has nothing.
+func (b binned) add(t *texted) {
+	text := t.next()
+	whole, part, _ := bytes.Cut(text, []byte("."))
+	for bin := int64(0); len(whole) > 0; bin++ {
+		at := max(len(whole)-digits, 0)
+		b.addDigits(t, text, bin, whole[at:])
+		whole = whole[:at]
+	}
+	for bin := int64(-1); len(part) >= digits; bin-- {
+		b.addDigits(t, text, bin, part[:digits])
+		part = part[digits:]
+	}
+	if len(part) > 0 {
+		t.fail(text)
+	}
+}
+
+func (b binned) addDigits(t *texted, all []byte, bin int64, digits []byte) {
+	switch n, err := strconv.ParseUint(string(digits), 10, 63); {
+	case err != nil:
+		t.fail(all)
+	case n > 0:
+		b[bin] += int64(n)
+	}
+}
+
 // values in ascending order.
 func (b binned) values() []history.Counted {
 	all := make([]history.Counted, 0, len(b))
@@ -252,7 +287,7 @@ func (b binned) values() []history.Counted {
 	return all
 }
 
-// middle of a bin, see longhaul.bins.
+// middle of a bin, see longhaul.histogram.
 func middle(bin int64) float64 { return math.Exp2((float64(bin) + 0.5) / 32) }
 
 // binsSQL groups rows by the bins of their time and goodput. Of each row of the answer one of the two is NULL.
@@ -263,21 +298,19 @@ func (a *asking) values(q *asked) (map[byte][]history.Counted, error) {
 	bins := map[byte]binned{timeS: {}, goodputBps: {}}
 	if !q.days.none {
 		p := &params{}
-		err := a.each("SELECT quantity, bin, sum(flows)::bigint FROM longhaul.bins WHERE true"+p.units(q.days, "day", "date")+p.lines(&q.Selection)+
-			" GROUP BY 1, 2", p, func(t *texted) error {
-			quantity := t.text()
-			if b := bins[quantity[0]]; b != nil {
-				b[t.number(0)] += t.number(0)
-			}
-			return nil
-		})
+		err := a.each("SELECT sum(goodputs), sum(times) FROM longhaul.days WHERE true"+p.units(q.days, "day", "date")+p.lines(&q.choice),
+			p, func(t *texted) error {
+				bins[goodputBps].add(t)
+				bins[timeS].add(t)
+				return nil
+			})
 		if err != nil {
 			return nil, err
 		}
 	}
 	if len(q.days.edges) > 0 {
 		p := &params{}
-		err := a.each("SELECT "+binsSQL+" FROM longhaul.flows WHERE "+p.transferSQL(q.MinBytes)+p.rows(q.days)+p.selection(&q.Selection)+
+		err := a.each("SELECT "+binsSQL+" FROM longhaul.flows WHERE "+p.transferSQL(q.MinBytes)+p.rows(q.days)+p.selection(&q.choice)+
 			" GROUP BY GROUPING SETS ((1), (2))", p, func(t *texted) error {
 			addBin(t, bins[timeS], bins[goodputBps])
 			return nil
@@ -436,10 +469,14 @@ func (r *Reader) Series(ctx context.Context, p history.Period, of history.Select
 		seconds := int64(step / time.Second)
 		c := &course{step: step, from: time.Unix(floor(p.Since.Unix(), seconds)*seconds, 0).UTC()}
 		c.points = make([]coursePoint, (p.Until.Sub(c.from)+step-1)/step)
-		if rows {
-			err = a.courseOfRows(c, p.MinBytes, &of)
-		} else {
-			err = a.courseOfSums(c, &of)
+		chosen, err := a.choose(of)
+		switch {
+		case err != nil:
+			return err
+		case rows:
+			err = a.courseOfRows(c, p.MinBytes, &chosen)
+		default:
+			err = a.courseOfSums(c, &chosen)
 		}
 		chart.Step = units.Seconds(step)
 		for i := range c.points {
@@ -502,7 +539,7 @@ func (c *course) addCarried(t *texted) error {
 	return nil
 }
 
-func (a *asking) courseOfRows(c *course, minBytes int64, of *history.Selection) error {
+func (a *asking) courseOfRows(c *course, minBytes int64, of *choice) error {
 	p := &params{}
 	err := a.each("SELECT "+c.stepSQL(p, "ended")+", count(*), sum("+sentSQL+")::bigint, sum("+againSQL+")::bigint FROM longhaul.flows WHERE true"+
 		p.ended(c.from, c.to())+p.selection(of)+" GROUP BY 1", p, c.addEnded)
@@ -528,33 +565,19 @@ func (a *asking) courseOfRows(c *course, minBytes int64, of *history.Selection) 
 	})
 }
 
-func (a *asking) courseOfSums(c *course, of *history.Selection) error {
+func (a *asking) courseOfSums(c *course, of *choice) error {
 	whole := share{from: c.from, to: c.to()}
 	p := &params{}
-	err := a.each("SELECT "+ms("hour")+", sum(flows)::bigint, sum(bytes_sent)::bigint, sum(bytes_retransmitted)::bigint, sum(bytes_up)::bigint, sum(bytes_down)::bigint"+
-		" FROM longhaul.hours WHERE true"+p.units(whole, "hour", "timestamptz")+p.lines(of)+" GROUP BY hour", p, func(t *texted) error {
+	return a.each("SELECT "+ms("day::timestamptz")+", sum(flows)::bigint, sum(bytes_sent)::bigint, sum(bytes_retransmitted)::bigint, sum(bytes_up)::bigint,"+
+		" sum(bytes_down)::bigint, sum(goodputs), sum(times) FROM longhaul.days WHERE true"+p.units(whole, "day", "date")+p.lines(of)+" GROUP BY day", p, func(t *texted) error {
 		if p := c.at(c.stepOf(t.moment())); p != nil {
 			p.flows += t.number(0)
 			p.sent += t.number(0)
 			p.again += t.number(0)
 			p.up += t.number(0)
 			p.down += t.number(0)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	p = &params{}
-	return a.each("SELECT "+ms("day::timestamptz")+", quantity, bin, sum(flows)::bigint FROM longhaul.bins WHERE true"+
-		p.units(whole, "day", "date")+p.lines(of)+" GROUP BY day, quantity, bin", p, func(t *texted) error {
-		point, quantity, bin, n := c.at(c.stepOf(t.moment())), t.text(), t.number(0), t.number(0)
-		switch {
-		case point == nil:
-		case quantity[0] == timeS:
-			point.times[bin] += n
-		case quantity[0] == goodputBps:
-			point.goodputs[bin] += n
+			p.goodputs.add(t)
+			p.times.add(t)
 		}
 		return nil
 	})

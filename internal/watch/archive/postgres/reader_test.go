@@ -43,6 +43,8 @@ type sites struct {
 	db     *postgres.Reader
 }
 
+const fromTunnel = "from-b"
+
 func siteOf(relay int) string { return fmt.Sprintf("site-%c", 'a'+relay) }
 
 // newSites writes records of three relays into a file each and into one database.
@@ -69,6 +71,9 @@ func newSites(t *testing.T) *sites {
 			}
 			if i%5 == 0 { // the far one of two
 				r.ClientLeg.Side, r.TargetLeg.Side = "wan", "lan"
+			}
+			if r.Peer != "" && i%20 == 0 {
+				r.Tunnel = fromTunnel // far relays alone have it
 			}
 			if i%50 == 3 {
 				r.Resumes, r.Outage = int64(i%3), 1e9
@@ -107,7 +112,9 @@ func newSites(t *testing.T) *sites {
 		}
 		nettest.Must(t, sink.Deliver(t.Context(), rows))
 		for i := range rows {
-			s.all = append(s.all, rows[i].Record)
+			r := rows[i].Record
+			r.RelaySite = siteOf(n)
+			s.all = append(s.all, r)
 		}
 	}
 	for i := range s.all { // in the order of their coming
@@ -123,10 +130,19 @@ func newSites(t *testing.T) *sites {
 
 // has is the selection, by other means than a reader's.
 func (s *sites) has(r *monitor.Record, of history.Selection) bool {
-	return (of.Tunnel == "" || r.Tunnel == of.Tunnel) && (of.Relay == "" || r.Relay == of.Relay) &&
+	return (of.Tunnel == "" || r.Tunnel == of.Tunnel) &&
+		(of.Relay == "" || slices.Contains([]string{r.Relay, r.RelayName(), strings.TrimSuffix(r.RelayName(), ".example.net")}, of.Relay)) &&
 		(of.Site == "" || r.Site == of.Site || s.own[r.Relay] == of.Site) &&
 		(!of.Client.IsValid() || of.Client.Contains(r.Client.Addr()))
 }
+
+// once is whether sums of a selection leave out what far relays of pairs have.
+func (s *sites) once(of history.Selection) bool {
+	of.Client = netip.Prefix{}
+	return of.Relay == "" && slices.ContainsFunc(s.all, func(r monitor.Record) bool { return s.has(&r, of) && !isFar(&r) })
+}
+
+func isFar(r *monitor.Record) bool { return r.Peer != "" && r.ClientLeg.Side == "wan" }
 
 func sentOf(r *monitor.Record) (sent, again int64) {
 	for _, l := range []flow.LegRecord{r.ClientLeg, r.TargetLeg} {
@@ -195,6 +211,8 @@ func (s *sites) selections() map[string]history.Selection {
 		"tunnel": {Tunnel: synthetic.Tunnel(1)},
 		"relay":  {Relay: "relay-1.example.net"},
 		"site":   {Site: "site-b"},
+		"short":  {Relay: "site-b/relay-1"},
+		"far":    {Tunnel: fromTunnel},
 		"client": {Client: netip.PrefixFrom(client, client.BitLen())},
 		"prefix": {Client: netip.MustParsePrefix("10.10.0.0/16")},
 		"both":   {Client: netip.MustParsePrefix("fd0a::/16"), Relay: "relay-2.example.net"},
@@ -300,12 +318,12 @@ func (s *sites) periods() map[string]history.Period {
 
 // summary adds everything up.
 func (s *sites) summary(p history.Period, of history.Selection) (want history.Summary, times, goodputs []float64) {
-	want = history.Summary{Period: p, Selection: of, RetransmittedShare: -1, QuantileError: postgres.QuantileError, Causes: []history.CauseCount{}, Ends: []history.EndCount{}}
+	want = history.Summary{Period: p, Selection: of, PairsOnce: s.once(of), RetransmittedShare: -1, QuantileError: postgres.QuantileError, Causes: []history.CauseCount{}, Ends: []history.EndCount{}}
 	causes, ends := map[doctor.Cause][2]int64{}, map[[2]string]int64{}
 	var sent, again int64
 	for i := range s.all {
 		r := &s.all[i]
-		if !s.has(r, of) || r.End.Before(p.Since) || !p.Until.IsZero() && !r.End.Before(p.Until) {
+		if !s.has(r, of) || want.PairsOnce && isFar(r) || r.End.Before(p.Since) || !p.Until.IsZero() && !r.End.Before(p.Until) {
 			continue
 		}
 		moved := r.BytesUp + r.BytesDown
@@ -563,11 +581,11 @@ func (s *sites) matrixBySQL(t *testing.T, p history.Period, got history.Matrix) 
 func (s *sites) extent(t *testing.T) {
 	e, err := s.db.Extent(t.Context())
 	nettest.Must(t, err)
-	if e.Records != int64(len(s.all)) || !e.Oldest.Equal(s.all[0].End) || !e.Newest.Equal(s.all[len(s.all)-1].End) || e.Bytes == 0 || len(e.Tunnels) != synthetic.Tunnels {
+	if e.Records != int64(len(s.all)) || !e.Oldest.Equal(s.all[0].End) || !e.Newest.Equal(s.all[len(s.all)-1].End) || e.Bytes == 0 || len(e.Tunnels) != synthetic.Tunnels+1 {
 		t.Errorf("%+v", e)
 	}
 	p, err := s.db.Places(t.Context())
-	if err != nil || len(p.Tunnels) != synthetic.Tunnels || len(p.Relays) != 3 || !slices.Equal(p.Sites, []string{"site-a", "site-b", "site-c"}) {
+	if err != nil || len(p.Tunnels) != synthetic.Tunnels+1 || len(p.Relays) != 3 || !slices.Equal(p.Sites, []string{"site-a", "site-b", "site-c"}) {
 		t.Errorf("%v, %+v", err, p)
 	}
 }

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -14,14 +15,15 @@ import (
 )
 
 // schemaVersion is that of the tables that this program writes and reads.
-const schemaVersion = 1
+const schemaVersion = 2
 
 // sink writes rows into PostgreSQL: each delivery is one transaction, of rows, sums and how far
 // their epochs are. So whatever dies when, a row is there with its share of the sums, or neither is.
 type sink struct {
 	target archive.Target
-	conn   *pgconn.PgConn // nil: not connected
-	lines  map[line]int64 // IDs of those that the database has
+	conn   *pgconn.PgConn  // nil: not connected
+	lines  map[line]int64  // IDs of those that the database has
+	last   map[int64]int64 // IDs of the last rows of the epochs of the last delivery
 	days   days
 }
 
@@ -54,20 +56,55 @@ func (s *sink) Deliver(ctx context.Context, rows []archive.Row) error {
 	return explain(err, &s.target)
 }
 
+// Last says how far the database is, see [archive.Resumer].
+func (s *sink) Last(ctx context.Context, epochs []int64) (map[int64]int64, error) {
+	last := map[int64]int64{}
+	err := s.connect(ctx)
+	if err == nil {
+		var asked numbers
+		for _, epoch := range epochs {
+			asked.add(epoch)
+		}
+		r := s.conn.ExecParams(ctx, "SELECT epoch, last FROM longhaul.epochs WHERE epoch = ANY ($1::bigint[])", [][]byte{asked.list()}, nil, nil, nil).Read()
+		err = addLast(last, r.Rows, r.Err)
+	}
+	if err != nil {
+		s.Close()
+	}
+	return last, explain(err, &s.target)
+}
+
+// addLast adds rows of an epoch and its last ID.
+func addLast(last map[int64]int64, rows [][][]byte, err error) error {
+	for _, row := range rows {
+		v, bad := integers(row)
+		if bad != nil {
+			return bad
+		}
+		last[v[0]] = v[1]
+	}
+	return err
+}
+
+// connect connects where there is no connection.
+func (s *sink) connect(ctx context.Context) error {
+	if s.conn != nil {
+		return nil
+	}
+	config, err := configOf(&s.target, writing)
+	if err != nil {
+		return err
+	}
+	if s.conn, err = connect(ctx, &s.target, config); err != nil {
+		return err
+	}
+	s.lines, s.last, s.days = map[line]int64{}, nil, days{}
+	return checkVersion(ctx, s.conn, &s.target)
+}
+
 func (s *sink) deliver(ctx context.Context, rows []archive.Row) error {
-	if s.conn == nil {
-		config, err := configOf(&s.target, writing)
-		if err != nil {
-			return err
-		}
-		conn, err := connect(ctx, &s.target, config)
-		if err != nil {
-			return err
-		}
-		s.conn, s.lines, s.days = conn, map[line]int64{}, days{}
-		if err := checkVersion(ctx, conn, &s.target); err != nil {
-			return err
-		}
+	if err := s.connect(ctx); err != nil {
+		return err
 	}
 	if err := s.days.make(ctx, s.conn, rows, time.Now()); err != nil {
 		return err
@@ -75,6 +112,11 @@ func (s *sink) deliver(ctx context.Context, rows []archive.Row) error {
 	last, err := s.begin(ctx, rows)
 	if err != nil {
 		return err
+	}
+	for epoch, id := range last {
+		if id < s.last[epoch] { // behind PgBouncer
+			return remedy.New(errors.New("the database has lost records under this connection"), "nothing: they are sent again")
+		}
 	}
 	lacking := make([]*archive.Row, 0, len(rows))
 	for i := range rows {
@@ -144,14 +186,7 @@ func (s *sink) begin(ctx context.Context, rows []archive.Row) (map[int64]int64, 
 		return nil, err
 	}
 	last := map[int64]int64{}
-	for _, row := range results[len(results)-1].Rows {
-		v, err := integers(row)
-		if err != nil {
-			return nil, err
-		}
-		last[v[0]] = v[1]
-	}
-	return last, nil
+	return last, addLast(last, results[len(results)-1].Rows, nil)
 }
 
 // findLines gives each line its ID.
@@ -212,10 +247,7 @@ func (s *sink) findLines(ctx context.Context, sums *sums) error {
 // finish adds the sums, notes how far the epochs are, and commits.
 func (s *sink) finish(ctx context.Context, sums *sums, last map[int64]int64) error {
 	var b pgconn.Batch
-	add(&b, addHours, sums.hourLists(s.lines)...)
-	if len(sums.bins) > 0 {
-		add(&b, addBins, sums.binLists(s.lines)...)
-	}
+	add(&b, addSums, append(sums.hourLists(s.lines), sums.binLists(s.lines)...)...)
 	var epochs, ids numbers
 	for _, epoch := range sortedKeys(last) {
 		epochs.add(epoch)
@@ -231,6 +263,7 @@ func (s *sink) finish(ctx context.Context, sums *sums, last map[int64]int64) err
 	if tag := results[len(results)-1].CommandTag.String(); tag != "COMMIT" {
 		return fmt.Errorf("the transaction ended with %s", tag)
 	}
+	s.last = last
 	return nil
 }
 

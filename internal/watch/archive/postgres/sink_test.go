@@ -76,27 +76,36 @@ func opened(t testing.TB, to archive.Target) archive.Sink {
 	return sink
 }
 
-// checkSums holds hours and bins against the rows, by SQL that shares nothing with the sink.
+// Sums by SQL that shares nothing with the sink.
+const (
+	linesOfRows = ` FROM longhaul.flows AS f JOIN longhaul.lines AS l ON (l.relay, l.relay_site, l.tunnel, l.site, l.near)
+		= (f.relay, f.relay_site, f.tunnel, coalesce(f.site, f.peer, ''), coalesce(f.client_side, '') <> 'wan')`
+	movedOfRow   = "bytes_up + bytes_down > 0 AND elapsed_us > 0"
+	goodputOfRow = "(bytes_up + bytes_down) * 8 / (elapsed_us / 1e6::numeric)"
+	timeOfRow    = "elapsed_us / 1e6::numeric"
+	sumsOfRows   = "count(*), count(*) FILTER (WHERE " + movedOfRow + `), sum(bytes_up), sum(bytes_down),
+		sum(coalesce(client_bytes_sent, 0) + coalesce(target_bytes_sent, 0)),
+		sum(coalesce(client_bytes_retransmitted, 0) + coalesce(target_bytes_retransmitted, 0))`
+	hoursOfRows = "SELECT date_trunc('hour', ended, 'UTC'), line, coalesce(cause, ''), coalesce(ended_by, ''), coalesce(reason, ''), " + sumsOfRows + `,
+		count(outage_us), coalesce(sum(resumes), 0), coalesce(sum(outage_us), 0), coalesce(max(outage_us), 0)` + linesOfRows + " GROUP BY 1, 2, 3, 4, 5"
+	// binsOfRows is for a quantity and its bin, see binOf.
+	binsOfRows = "SELECT (ended AT TIME ZONE 'UTC')::date, line, %s, %s, count(*)" + linesOfRows + " WHERE " + movedOfRow + " GROUP BY 1, 2, 3, 4"
+)
+
+func binOf(v string) string { return "floor(32 * log(2, (" + v + ")::numeric))" }
+
+// checkSums holds hours and days against the rows.
 func checkSums(t testing.TB, s *pgtest.Server, database string, rows int) {
 	t.Helper()
 	if got := s.Exec(database, "SELECT count(*), count(DISTINCT (relay, epoch, id)) FROM longhaul.flows")[0]; got[0] != fmt.Sprint(rows) || got[1] != got[0] {
 		t.Errorf("%s rows, %s of them different, of %d records", got[0], got[1], rows)
 	}
-	const lines = `longhaul.lines AS l ON (l.relay, l.relay_site, l.tunnel, l.site, l.near)
-		= (f.relay, f.relay_site, f.tunnel, coalesce(f.site, f.peer, ''), coalesce(f.client_side, '') <> 'wan')`
-	const hours = `SELECT date_trunc('hour', ended, 'UTC'), line, coalesce(cause, ''), coalesce(ended_by, ''), coalesce(reason, ''),
-		count(*), count(*) FILTER (WHERE bytes_up + bytes_down > 0 AND elapsed_us > 0), sum(bytes_up), sum(bytes_down),
-		sum(coalesce(client_bytes_sent, 0) + coalesce(target_bytes_sent, 0)),
-		sum(coalesce(client_bytes_retransmitted, 0) + coalesce(target_bytes_retransmitted, 0)),
-		count(outage_us), coalesce(sum(resumes), 0), coalesce(sum(outage_us), 0), coalesce(max(outage_us), 0)
-		FROM longhaul.flows AS f JOIN ` + lines + ` GROUP BY 1, 2, 3, 4, 5`
-	bin := func(v string) string { return "floor(32 * log(2, (" + v + ")::numeric))" }
-	value := "SELECT (ended AT TIME ZONE 'UTC')::date, line, %s, count(*) FROM longhaul.flows AS f JOIN " + lines +
-		" WHERE bytes_up + bytes_down > 0 AND elapsed_us > 0 GROUP BY 1, 2, 3, 4"
-	bins := fmt.Sprintf(value, `'g'::"char", `+bin("(bytes_up + bytes_down) * 8 / (elapsed_us / 1e6::numeric)")) + " UNION ALL " +
-		fmt.Sprintf(value, `'t'::"char", `+bin("elapsed_us / 1e6::numeric"))
+	histogram := func(v string) string {
+		return ", coalesce(sum(('1e' || 12 * " + binOf(v) + ")::numeric) FILTER (WHERE " + movedOfRow + "), 0)"
+	}
+	days := "SELECT (ended AT TIME ZONE 'UTC')::date, line, " + sumsOfRows + histogram(goodputOfRow) + histogram(timeOfRow) + linesOfRows + " GROUP BY 1, 2"
 	for _, sums := range []struct{ table, is, want string }{
-		{"hours", "SELECT * FROM longhaul.hours", hours}, {"bins", "SELECT * FROM longhaul.bins", bins},
+		{"hours", "SELECT * FROM longhaul.hours", hoursOfRows}, {"days", "SELECT * FROM longhaul.days", days},
 	} {
 		for _, diff := range [][2]string{{sums.is, sums.want}, {sums.want, sums.is}} {
 			if got := s.Exec(database, fmt.Sprintf("(%s) EXCEPT (%s)", diff[0], diff[1])); len(got) > 0 {
@@ -312,7 +321,7 @@ func TestBin(t *testing.T) {
 		v   float64
 		bin int
 	}{
-		{1, 0}, {math.Nextafter(1, 0), -1}, {2, 32}, {1 << 40, 1280}, {math.Nextafter(1<<40, 0), 1279}, {0.5, -32}, {1e-6, -638}, {math.MaxFloat64, 32767},
+		{1, 0}, {math.Nextafter(1, 0), -1}, {2, 32}, {1 << 40, 1280}, {math.Nextafter(1<<40, 0), 1279}, {0.5, -32}, {1e-6, -638}, {math.MaxFloat64, maxBin}, {math.SmallestNonzeroFloat64, minBin},
 	} {
 		if got := bin(test.v); got != test.bin {
 			t.Errorf("the bin of %g is %d, want %d", test.v, got, test.bin)

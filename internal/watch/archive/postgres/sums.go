@@ -49,7 +49,7 @@ const (
 	longestOutageUs
 )
 
-// binKey has the key of longhaul.bins.
+// binKey is a bin of a histogram of longhaul.days.
 type binKey struct {
 	day      int64 // Unix, in days
 	line     line
@@ -57,10 +57,16 @@ type binKey struct {
 	bin      int
 }
 
-// Quantities of longhaul.bins.
+// Quantities with histograms.
 const (
 	goodputBps = 'g'
 	timeS      = 't'
+)
+
+// Bounds of bins: numeric has up to 16383 digits after the point and 131072 before it, a bin has 12.
+const (
+	minBin = -1365
+	maxBin = 10921
 )
 
 // sums are what rows add.
@@ -77,7 +83,7 @@ func sumsOf(rows []*archive.Row) *sums {
 	return s
 }
 
-// bin is the bin of a positive value, see longhaul.bins.
+// bin is the bin of a positive value, see longhaul.histogram.
 func bin(v float64) int {
 	b := int(math.Floor(32 * math.Log2(v)))
 	// The logarithm is rounded; the bounds decide.
@@ -86,7 +92,7 @@ func bin(v float64) int {
 	} else if v >= math.Exp2(float64(b+1)/32) {
 		b++
 	}
-	return min(max(b, math.MinInt16), math.MaxInt16)
+	return min(max(b, minBin), maxBin)
 }
 
 func (s *sums) add(r *archive.Row) {
@@ -147,24 +153,41 @@ func (s *sums) lines() map[line]bool {
 	return all
 }
 
-// Sorted by the key, so that those who add to the same sums wait for each other in one order.
-const (
-	addHours = `INSERT INTO longhaul.hours AS h (hour, line, cause, ended_by, reason, flows, transfers, bytes_up, bytes_down,
-			bytes_sent, bytes_retransmitted, resumed, resumes, outage_us, longest_outage_us)
+// addSums adds to hours and days, sorted by the key, so that those who add to the same sums wait for
+// each other in one order.
+const addSums = `WITH new AS (
 		SELECT * FROM unnest($1::timestamptz[], $2::integer[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[],
 			$9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[])
+			AS new (hour, line, cause, ended_by, reason, flows, transfers, bytes_up, bytes_down,
+				bytes_sent, bytes_retransmitted, resumed, resumes, outage_us, longest_outage_us)
+	), hours AS (
+		INSERT INTO longhaul.hours AS h (hour, line, cause, ended_by, reason, flows, transfers, bytes_up, bytes_down,
+			bytes_sent, bytes_retransmitted, resumed, resumes, outage_us, longest_outage_us)
+		SELECT * FROM new
 		ON CONFLICT (hour, line, cause, ended_by, reason) DO UPDATE SET flows = h.flows + excluded.flows,
 			transfers = h.transfers + excluded.transfers, bytes_up = h.bytes_up + excluded.bytes_up,
 			bytes_down = h.bytes_down + excluded.bytes_down, bytes_sent = h.bytes_sent + excluded.bytes_sent,
 			bytes_retransmitted = h.bytes_retransmitted + excluded.bytes_retransmitted, resumed = h.resumed + excluded.resumed,
 			resumes = h.resumes + excluded.resumes, outage_us = h.outage_us + excluded.outage_us,
-			longest_outage_us = greatest(h.longest_outage_us, excluded.longest_outage_us)`
-	addBins = `INSERT INTO longhaul.bins AS b (day, line, quantity, bin, flows)
-		SELECT * FROM unnest($1::date[], $2::integer[], $3::"char"[], $4::smallint[], $5::bigint[])
-		ON CONFLICT (day, line, quantity, bin) DO UPDATE SET flows = b.flows + excluded.flows`
-)
+			longest_outage_us = greatest(h.longest_outage_us, excluded.longest_outage_us)
+	), counts AS (
+		SELECT (hour AT TIME ZONE 'UTC')::date AS day, line, sum(flows) AS flows, sum(transfers) AS transfers, sum(bytes_up) AS up,
+			sum(bytes_down) AS down, sum(bytes_sent) AS sent, sum(bytes_retransmitted) AS again
+		FROM new GROUP BY 1, 2
+	), histograms AS (
+		SELECT day, line, sum(longhaul.histogram(bin, flows)) FILTER (WHERE quantity = 'g') AS goodputs,
+			sum(longhaul.histogram(bin, flows)) FILTER (WHERE quantity = 't') AS times
+		FROM unnest($16::date[], $17::integer[], $18::"char"[], $19::integer[], $20::bigint[]) AS new (day, line, quantity, bin, flows) GROUP BY 1, 2
+	)
+	INSERT INTO longhaul.days AS d (day, line, flows, transfers, bytes_up, bytes_down, bytes_sent, bytes_retransmitted, goodputs, times)
+	SELECT day, line, flows, transfers, up, down, sent, again, coalesce(goodputs, 0), coalesce(times, 0)
+	FROM counts LEFT JOIN histograms USING (day, line) ORDER BY day, line
+	ON CONFLICT (day, line) DO UPDATE SET flows = d.flows + excluded.flows, transfers = d.transfers + excluded.transfers,
+		bytes_up = d.bytes_up + excluded.bytes_up, bytes_down = d.bytes_down + excluded.bytes_down,
+		bytes_sent = d.bytes_sent + excluded.bytes_sent, bytes_retransmitted = d.bytes_retransmitted + excluded.bytes_retransmitted,
+		goodputs = d.goodputs + excluded.goodputs, times = d.times + excluded.times`
 
-// hourLists are the arguments of addHours.
+// hourLists are the first arguments of addSums.
 func (s *sums) hourLists(ids map[line]int64) [][]byte {
 	keys := make([]hourKey, 0, len(s.hours))
 	for k := range s.hours {
@@ -194,7 +217,7 @@ func (s *sums) hourLists(ids map[line]int64) [][]byte {
 	return lists
 }
 
-// binLists are the arguments of addBins.
+// binLists are the others.
 func (s *sums) binLists(ids map[line]int64) [][]byte {
 	keys := make([]binKey, 0, len(s.bins))
 	for k := range s.bins {

@@ -52,12 +52,12 @@ func explainServer(e *pgconn.PgError, t *archive.Target) error {
 	switch e.Code {
 	case "28P01":
 		if t.PasswordFile == "" {
-			return say("put the password into a file and name it: password_file, or --password-file", "the database asks for a password")
+			return say("put the password into a file and name it: "+t.Place.Password(), "the database asks for a password")
 		}
 		return say("correct it in "+t.PasswordFile, "the database refuses the password")
 	case "28000":
 		if strings.Contains(said, "certificate") {
-			return say("name one that it trusts: certificate and key", "the database lets nobody in as that: %s", said)
+			return say("name one that it trusts: "+t.Place.Certificate(), "the database lets nobody in as that: %s", said)
 		}
 		return say("make the role, or allow it in the server's pg_hba.conf", "the database lets nobody in as that: %s", said)
 	case "3D000":
@@ -68,7 +68,7 @@ func explainServer(e *pgconn.PgError, t *archive.Target) error {
 		return say("have the owner of its tables run longhaul history schema with --writer ROLE, or --reader ROLE for who only reads",
 			"the database's role lacks a right: %s", said)
 	case "25006":
-		return say("name the primary in the sink's URL, or both hosts: postgres://USER@HOST1,HOST2/DATABASE", "the database is read-only: %s", said)
+		return say("name the primary in "+t.Place.URL()+", or both hosts: postgres://USER@HOST1,HOST2/DATABASE", "the database is read-only: %s", said)
 	case "53100":
 		return say("make room on the database's disk; longhaul history schema --keep drops old days", "the database's disk is full: %s", said)
 	case "53300":
@@ -102,21 +102,21 @@ func explainNetwork(err error, t *archive.Target) error {
 	say := func(fix, format string, args ...any) error { return remedy.New(fmt.Errorf(format, args...), fix) }
 	switch {
 	case strings.Contains(text, "server refused TLS connection"):
-		return say("set ssl = on there; add sslmode=disable to the sink's URL only where the network is yours", "the database at %s has no TLS", where)
+		return say("set ssl = on there; add sslmode=disable to "+t.Place.URL()+" only where the network is yours", "the database at %s has no TLS", where)
 	case strings.Contains(text, "read only connection"):
-		return say("name the primary in the sink's URL, or both hosts: postgres://USER@HOST1,HOST2/DATABASE", "the database at %s is read-only, such as a standby is", where)
+		return say("name the primary in "+t.Place.URL()+", or both hosts: postgres://USER@HOST1,HOST2/DATABASE", "the database at %s is read-only, such as a standby is", where)
 	case errors.As(err, &name):
 		return say("name the host as its certificate does", "the database at %s has the certificate of another host: %v", where, name)
 	case errors.As(err, &verify), errors.As(err, &unknown), errors.As(err, &invalid):
-		return say("name the authority's file: ca, or sslrootcert in the sink's URL", "the certificate of the database at %s is not trusted: %s", where, innermost(err))
+		return say("name the authority's file: "+t.Place.Authorities(), "the certificate of the database at %s is not trusted: %s", where, innermost(err))
 	case errors.As(err, &alert):
-		return say("name a certificate that it trusts: certificate and key", "the database at %s refuses TLS: %v", where, alert)
+		return say("name a certificate that it trusts: "+t.Place.Certificate(), "the database at %s refuses TLS: %v", where, alert)
 	case strings.Contains(text, "require_auth"):
 		return say("use sslmode=verify-full, or scram-sha-256 in its pg_hba.conf", "the database at %s asks for the password in plain text over a connection that is not verified", where)
 	case errors.As(err, &dns):
-		return say("correct the host in the sink's URL, or the name service", "no address for the database: %v", dns)
+		return say("correct the host in "+t.Place.URL()+", or the name service", "no address for the database: %v", dns)
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT):
-		return say("start the server, or correct host and port in the sink's URL", "no database answers at %s: %s", where, innermost(err))
+		return say("start the server, or correct host and port in "+t.Place.URL(), "no database answers at %s: %s", where, innermost(err))
 	case isConnect(err) && errors.As(err, &timeout) && timeout.Timeout(), isConnect(err) && errors.Is(err, context.DeadlineExceeded):
 		return say("see whether it is up and reachable", "no answer from the database at %s", where)
 	case isConnect(err):

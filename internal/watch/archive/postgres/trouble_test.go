@@ -21,6 +21,10 @@ import (
 
 	"longhaul/internal/watch/archive"
 	"longhaul/internal/watch/archive/postgres/pgtest"
+	"longhaul/internal/watch/archive/ship"
+	"longhaul/internal/watch/monitor"
+	"longhaul/internal/watch/monitor/history"
+	"longhaul/internal/watch/monitor/history/synthetic"
 	"longhaul/internal/words/remedy"
 	"longhaul/test/nettest"
 )
@@ -63,13 +67,13 @@ func TestServerRefuses(t *testing.T) {
 	_, err := MakeSchema(context.Background(), to, SchemaOptions{})
 	nettest.Must(t, err)
 	for statements, want := range map[string][2]string{
-		"UPDATE longhaul.version SET version = 2": {"the tables have version 2, this longhaul knows 1", "install a newer longhaul"},
-		"UPDATE longhaul.version SET version = 0": {"the tables have version 0, this longhaul needs 1", "run longhaul history schema"},
+		"UPDATE longhaul.version SET version = 3": {"the tables have version 3, this longhaul knows 2", "install a newer longhaul"},
+		"UPDATE longhaul.version SET version = 1": {"the tables have version 1, this longhaul needs 2", "run longhaul history schema"},
 		"DELETE FROM longhaul.version":            {"the table longhaul.version is empty", "longhaul history schema"},
 	} {
 		s.Exec("trouble", statements)
 		refuses(t, to, want[0], want[1])
-		s.Exec("trouble", "DELETE FROM longhaul.version; INSERT INTO longhaul.version VALUES (1)")
+		s.Exec("trouble", "DELETE FROM longhaul.version; INSERT INTO longhaul.version VALUES (2)")
 	}
 
 	// A role without rights; then with those of a writer, and no more.
@@ -143,7 +147,7 @@ func TestFullDisk(t *testing.T) {
 	nettest.Must(t, os.Mkdir(dir+"/t", 0o777))
 	nettest.Must(t, exec.Command("chown", "postgres", dir+"/t").Run())
 	s.Exec("full", "CREATE TABLESPACE small LOCATION '"+dir+"/t'")
-	s.Exec("full", "ALTER TABLE longhaul.bins SET TABLESPACE small")
+	s.Exec("full", "ALTER TABLE longhaul.days SET TABLESPACE small")
 	nettest.Must(t, os.WriteFile(dir+"/fill", make([]byte, 4<<20-64<<10), 0o600))
 	spool := newSpool(1, 5000, recent(1))
 	err := opened(t, to).Deliver(context.Background(), spool.rows)
@@ -179,7 +183,7 @@ func TestTLSAndPasswords(t *testing.T) {
 	to := target(t, plain)
 	refuses(t, to, "the database asks for a password", "password_file")
 	to.PasswordFile = filepath.Join(dir, "none")
-	refuses(t, to, "cannot read the sink's password", "make the file")
+	refuses(t, to, "cannot read the password of the sink", "make the file")
 	to.PasswordFile = file("empty", "\nx")
 	refuses(t, to, "no password in ", "first line")
 	to.PasswordFile = file("password", "wrong one\n")
@@ -215,6 +219,11 @@ func TestTLSAndPasswords(t *testing.T) {
 	refuses(t, to, "cannot use "+to.To, "correct the sink's URL or its files")
 	to.CA = file("ca.crt", authority.pem)
 	delivers(t, to)
+	for _, mode := range []string{"disable", "allow", "prefer"} {
+		unheld := to
+		unheld.To = plain + "?sslmode=" + mode
+		refuses(t, unheld, "with sslmode="+mode+" the server's certificate is not held against "+to.CA, "leave out either sslmode or ca")
+	}
 	to.CA, to.To = "", to.To+"&sslrootcert="+filepath.Join(dir, "ca.crt")
 	delivers(t, to)
 	if got := s.Exec("postgres", "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE ssl AND usename = 'secure'")[0][0]; got == "0" {
@@ -229,6 +238,11 @@ func TestTLSAndPasswords(t *testing.T) {
 	refuses(t, mutual, "connection requires a valid client certificate", "name one that it trusts")
 	cert, key = authority.issue(t, "certified")
 	mutual.Certificate, mutual.Key = file("client.crt", cert), file("client.key", key)
+	delivers(t, mutual)
+	// It is gone at the next connection, and comes again.
+	nettest.Must(t, os.Rename(mutual.Certificate, mutual.Certificate+".old"))
+	refuses(t, mutual, "client.crt: no such file or directory", "correct the sink's URL or its files")
+	nettest.Must(t, os.Rename(mutual.Certificate+".old", mutual.Certificate))
 	delivers(t, mutual)
 	cert, key = stranger.issue(t, "certified")
 	mutual.Certificate, mutual.Key = file("client.crt", cert), file("client.key", key)
@@ -309,4 +323,101 @@ func freePort(t *testing.T) string {
 	nettest.Must(t, err)
 	defer l.Close()
 	return fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
+}
+
+// A standby that is promoted without the last rows gets them again, also those from before the relay
+// began anew, and so does a database that is restored from a backup.
+func TestPromotedStandbyLacksRows(t *testing.T) {
+	s := pgtest.Start(t)
+	database(t, s, "promoted")
+	standby := pgtest.Standby(t, s)
+	to := target(t, "postgres:///promoted?user=promoted&host="+s.Dir+","+standby.Dir)
+	to.Name = "database"
+	path := filepath.Join(t.TempDir(), "history.db")
+	maker := synthetic.NewMaker(1)
+	all := 0
+	var store *history.Store
+	var ships *ship.Shippers
+	begin := func() {
+		var err error
+		store, err = history.Open(path, history.Options{})
+		nettest.Must(t, err)
+		ships = ship.New(store, ship.Options{Relay: "relay-a", Site: "site-a", Open: Open})
+		ships.Set([]archive.Target{to})
+	}
+	end := func() {
+		ships.Close()
+		nettest.Must(t, store.Close())
+	}
+	ended := func(n int) {
+		var records []monitor.Record
+		for range n {
+			records = append(records, maker.Record(time.Now()))
+		}
+		store.Add(records)
+		all += n
+	}
+	has := func(s *pgtest.Server) {
+		t.Helper()
+		nettest.Eventually(t, time.Minute, func() bool {
+			rows, err := s.Try("promoted", "SELECT count(*) FROM longhaul.flows")
+			return err == nil && rows[0][0] == fmt.Sprint(all)
+		}, func() string { return fmt.Sprintf("%+v", ships.States()) })
+	}
+	begin()
+	ended(300)
+	has(s)
+	has(standby)
+	standby.Exec("postgres", "ALTER SYSTEM SET primary_conninfo = ''")
+	standby.Exec("postgres", "SELECT pg_reload_conf()")
+	nettest.Eventually(t, time.Minute, func() bool { return s.Exec("postgres", "SELECT count(*) FROM pg_stat_replication")[0][0] == "0" },
+		func() string { return "the standby still follows" })
+	ended(200)
+	has(s)
+	end()
+	begin()
+	ended(100)
+	has(s)
+	s.Kill()
+	standby.Exec("postgres", "SELECT pg_promote()")
+	standby.Check("promoted", "SELECT count(*) FROM longhaul.flows", "[[300]]")
+	ended(10)
+	has(standby)
+	checkSums(t, standby, "promoted", all)
+
+	// The rows of a backup, as pg_restore has them: with their epochs.
+	standby.Exec("postgres", "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'promoted'")
+	standby.Exec("postgres", "CREATE DATABASE backup TEMPLATE promoted")
+	ended(50)
+	has(standby)
+	standby.Exec("postgres", "DROP DATABASE promoted WITH (FORCE)")
+	standby.Exec("postgres", "ALTER DATABASE backup RENAME TO promoted")
+	ended(1)
+	has(standby)
+	checkSums(t, standby, "promoted", all)
+	if state := ships.States()[0]; state.Lost != 0 {
+		t.Errorf("%+v", state)
+	}
+	end()
+}
+
+// Rows that go under a connection which stays, as PgBouncer's does, are noticed with the next ones.
+func TestRowsLostUnderAConnection(t *testing.T) {
+	s := pgtest.Shared(t)
+	to := database(t, s, "under")
+	spool := newSpool(1, 40, recent(1))
+	sink := opened(t, to)
+	nettest.Must(t, sink.Deliver(context.Background(), spool.rows[:5]))
+	backup := s.Exec("under", "SELECT epoch, last FROM longhaul.epochs")[0]
+	nettest.Must(t, sink.Deliver(context.Background(), spool.rows[5:10]))
+	s.Exec("under", "UPDATE longhaul.epochs SET last = "+backup[1]+"; DELETE FROM longhaul.flows WHERE id > "+backup[1]+
+		"; TRUNCATE longhaul.hours, longhaul.days")
+	err := sink.Deliver(context.Background(), spool.rows[10:20])
+	if err == nil || !strings.Contains(err.Error(), "the database has lost records") {
+		t.Error(err)
+	}
+	last, err := sink.(archive.Resumer).Last(context.Background(), []int64{spool.epoch - 1, 7})
+	if want := fmt.Sprintf("map[%s:%s]", backup[0], backup[1]); err != nil || fmt.Sprint(last) != want {
+		t.Errorf("%v, %v; want %s", last, err, want)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"longhaul/internal/watch/archive"
+	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/words/remedy"
 )
 
@@ -68,18 +69,38 @@ func (o *outlet) hangs() bool {
 	}
 }
 
-// deliver has the sink take rows.
-func (o *outlet) deliver(ctx context.Context, rows []archive.Row) error {
-	return o.do(ctx, func() error {
-		if o.sink == nil {
-			sink, err := o.open()
-			if err != nil {
-				return err
-			}
-			o.sink = sink
+// isOpen is whether the sink may be handed rows.
+func (o *outlet) isOpen() bool { return !o.hangs() && o.sink != nil }
+
+// begin opens the sink, and asks its place what it has of epochs; nil: the place does not say.
+func (o *outlet) begin(ctx context.Context, epochs []history.Epoch) (map[int64]int64, error) {
+	var last map[int64]int64
+	err := o.do(ctx, func() error {
+		sink, err := o.open()
+		if err != nil {
+			return err
 		}
-		return o.sink.Deliver(ctx, rows)
+		o.sink = sink
+		r, says := sink.(archive.Resumer)
+		if !says {
+			return nil
+		}
+		asked := make([]int64, len(epochs))
+		for i := range epochs {
+			asked[i] = epochs[i].Epoch
+		}
+		last, err = r.Last(ctx, asked)
+		return err
 	})
+	if err != nil {
+		return nil, err
+	}
+	return last, nil
+}
+
+// deliver has the sink take rows, once it is open.
+func (o *outlet) deliver(ctx context.Context, rows []archive.Row) error {
+	return o.do(ctx, func() error { return o.sink.Deliver(ctx, rows) })
 }
 
 // close closes the sink. One that hangs is closed when it returns.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -160,4 +161,69 @@ func TestStatesTellOfASinkThatIsDown(t *testing.T) {
 	if all := ships.States(); len(all) != 0 {
 		t.Errorf("%+v", all)
 	}
+}
+
+// After a file is restored from a backup, its sink gets what the backup has more, and each new record,
+// though their IDs were given before. The state says what waits, and that nothing is lost.
+func TestRestoredFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history.db")
+	p := newPlace(3)
+	maker := synthetic.NewMaker(1)
+	target := archive.Target{To: "https://place.example.net/", Kind: archive.JSONRows}
+	add := func(store *history.Store, n int) {
+		var records []monitor.Record
+		for range n {
+			records = append(records, maker.Record(time.Now()))
+		}
+		store.Add(records)
+	}
+	until := func(ships *ship.Shippers, so func(ship.State) bool) {
+		for s := ships.States()[0]; !so(s); s = ships.States()[0] {
+			<-time.After(10 * time.Millisecond)
+		}
+	}
+	end := func(store *history.Store, ships *ship.Shippers) {
+		t.Helper()
+		ships.Close()
+		if err := store.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store, ships := open(t, path, p)
+	ships.Set([]archive.Target{target})
+	add(store, 5)
+	p.has(t, 5)
+	end(store, ships)
+	backup, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, ships = open(t, path, p)
+	ships.Set([]archive.Target{target})
+	add(store, 4)
+	p.has(t, 9)
+	end(store, ships)
+	for _, log := range []string{"-wal", "-shm"} {
+		if err := os.Remove(path + log); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(path, backup, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.setDown(true)
+	store, ships = open(t, path, p)
+	ships.Set([]archive.Target{target})
+	add(store, 3)
+	until(ships, func(s ship.State) bool { return s.Waiting >= 3 && s.Problem != "" })
+	if s := ships.States()[0]; s.Lost != 0 || s.Lag <= 0 || !s.LastSent.IsZero() {
+		t.Errorf("%+v", s)
+	}
+	p.setDown(false)
+	p.has(t, 12)
+	until(ships, func(s ship.State) bool { return s.Waiting == 0 && s.Problem == "" })
+	if s := ships.States()[0]; s.Lost != 0 || s.Lag != 0 {
+		t.Errorf("%+v", s)
+	}
+	end(store, ships)
 }

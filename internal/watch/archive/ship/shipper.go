@@ -122,13 +122,9 @@ func (s *shipper) run(stop context.Context) {
 func (s *shipper) step(stop context.Context) (int, error) {
 	spool, err := s.read(stop, s.batch)
 	if err != nil {
-		if errors.Is(err, history.ErrUnsound) {
-			err = remedy.New(err, "see longhaul history check; without the damage: move the file away, and the relay begins a new one")
-		}
-		return 0, fmt.Errorf("cannot read the history: %w", err)
+		return 0, unreadable(err)
 	}
-	n := len(spool.Records)
-	if n == 0 {
+	if len(spool.Records) == 0 {
 		s.well()
 		return 0, nil
 	}
@@ -140,6 +136,14 @@ func (s *shipper) step(stop context.Context) (int, error) {
 	defer cancel()
 	// The end of the shipping leaves a delivery some time: cut off, its rows would go again.
 	defer context.AfterFunc(stop, func() { time.AfterFunc(stopPatience, cancel) })()
+	if back, err := s.resume(ctx); err != nil {
+		return 0, err
+	} else if back {
+		if spool, err = s.read(stop, s.batch); err != nil {
+			return 0, unreadable(err)
+		}
+	}
+	n := len(spool.Records)
 	if err := s.outlet.deliver(ctx, s.rows(spool.Records)); err != nil {
 		if time.Since(begun) >= s.opts.patience/2 {
 			s.batch = max(s.batch/4, minBatch) // the path or the sink may be slow, and have bounds of its own
@@ -154,6 +158,41 @@ func (s *shipper) step(stop context.Context) (int, error) {
 	}
 	s.moved(spool)
 	return n, nil
+}
+
+func unreadable(err error) error {
+	if errors.Is(err, history.ErrUnsound) {
+		err = remedy.New(err, "see longhaul history check; without the damage: move the file away, and the relay begins a new one")
+	}
+	return fmt.Errorf("cannot read the history: %w", err)
+}
+
+// resume opens the sink where it is not open. Where its place has lost records since, it moves the
+// cursor back to the last one before them.
+func (s *shipper) resume(ctx context.Context) (back bool, err error) {
+	if s.outlet.isOpen() {
+		return false, nil
+	}
+	epochs, err := s.reader.Epochs(ctx)
+	if err != nil {
+		return false, unreadable(err)
+	}
+	has, err := s.outlet.begin(ctx, epochs)
+	if err != nil || has == nil {
+		return false, err
+	}
+	for _, e := range epochs {
+		last, some := has[e.Epoch]
+		if !some {
+			last = e.First - 1
+		}
+		if last < min(e.Last, s.cursor.Last) {
+			s.log.Warn("the sink has lost records, they are shipped again", "records", s.cursor.Last-last)
+			s.cursor.Last = last
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // read returns what the sink lacks, with records up to a limit, and notes how much that is.

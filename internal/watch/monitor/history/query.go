@@ -40,7 +40,7 @@ const DefaultLimit = 50
 // Selection is which flows a question is about. The zero value is all.
 type Selection struct {
 	Tunnel string       `json:"tunnel,omitempty"`
-	Relay  string       `json:"relay,omitempty"` // that has the record
+	Relay  string       `json:"relay,omitempty"` // that has the record; of a database also SITE/RELAY, or without the domain
 	Site   string       `json:"site,omitempty"`  // at either end: the relay's, or the peer's; a file has the peer's alone
 	Client netip.Prefix `json:"client,omitzero"` // that the client's address is in; invalid: any
 }
@@ -74,6 +74,9 @@ type Period struct {
 type Summary struct {
 	Period Period `json:"period"`
 	Selection
+	// PairsOnce is set where records of far relays of pairs are left out, so that a flow through a
+	// pair counts once. Each relay that carried a flow has a record of it in a database.
+	PairsOnce bool `json:"pairs_once,omitempty"`
 
 	Flows     int64 `json:"flows"`
 	BytesUp   int64 `json:"bytes_up"`

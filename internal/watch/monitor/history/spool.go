@@ -265,6 +265,37 @@ func (r *Reader) Spool(ctx context.Context, after int64, limit int) (Spool, erro
 	return s, err
 }
 
+// Epoch is a stretch of IDs, of records that are kept.
+type Epoch struct {
+	Epoch       int64
+	First, Last int64
+}
+
+// Epochs are those of the records that are kept, the oldest first.
+func (r *Reader) Epochs(ctx context.Context) (kept []Epoch, err error) {
+	err = r.look(ctx, func(v *view) error {
+		all, err := v.epochs()
+		if err != nil {
+			return err
+		}
+		var first, last int64
+		if err := v.tx.QueryRowContext(ctx, "SELECT ifnull(min(id), 0), ifnull(max(id), -1) FROM records").Scan(&first, &last); err != nil {
+			return err
+		}
+		for i, e := range all {
+			k := Epoch{e.epoch, max(e.first, first), last}
+			if i+1 < len(all) {
+				k.Last = min(last, all[i+1].first-1)
+			}
+			if k.First <= k.Last {
+				kept = append(kept, k)
+			}
+		}
+		return nil
+	})
+	return kept, err
+}
+
 // epoch is a stretch of IDs.
 type epoch struct{ first, epoch int64 }
 

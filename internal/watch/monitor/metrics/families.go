@@ -331,6 +331,20 @@ var hopFamilies = []family{
 				}
 			}
 		}))},
+	{"service_state", "1 for the state of the service whose SRV records are a tunnel's hops, 0 for the others.", gauge, []string{"tunnel", "service", "state"},
+		holding(tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+			for _, state := range flow.ServiceStates {
+				if t.Service != nil {
+					emit(truth(t.Service.State == state), t.Name, t.Service.Name, string(state))
+				}
+			}
+		}))},
+	{"service_answered_timestamp_seconds", "When a service last had targets, since 1970; only if it has had some.", gauge, []string{"tunnel", "service"},
+		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+			if t.Service != nil && !t.Service.Answered.IsZero() {
+				emit(unix(t.Service.Answered), t.Name, t.Service.Name)
+			}
+		})},
 	{"hop_flows_active", "Flows that are connecting or connected to a hop.", gauge, []string{"tunnel", "hop"},
 		detailed(ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.FlowsNow), true }))},
 	{"hop_flows_total", "Flows that were connected to a hop.", counter, []string{"tunnel", "hop"},

@@ -37,7 +37,8 @@ func everything() *monitor.Snapshot {
 		Tunnel: flow.Tunnel{
 			Name: "to-b", State: "listening", FlowsNow: 3, FlowsPeak: 9, FlowsLimit: 100, FlowsTotal: 1234, BytesUp: 5e9, BytesDown: 7e9,
 			Intercepts: "lan0>10.20.20.0/24", Relayed: 2, Bypass: &flow.Bypass{Reason: flow.BypassPairDown, Total: 3},
-			Denied: 4, Limited: 5, Shed: 6, ShedBy: map[string]int64{"descriptors": 6},
+			Service: &flow.Service{Name: "_x._tcp.b", State: flow.ServiceNoName, Answered: at},
+			Denied:  4, Limited: 5, Shed: 6, ShedBy: map[string]int64{"descriptors": 6},
 			Ended: []flow.Ended{{EndedBy: "both", Reason: "end", Flows: 1200}, {EndedBy: "client", Reason: "client-reset", Flows: 31}},
 		},
 		Causes: map[doctor.Cause]int{doctor.RandomLoss: 2},
@@ -125,6 +126,8 @@ func TestMetrics(t *testing.T) {
 		`longhaul_bytes_total{direction="down",tunnel="to-b"} 7e+09`,
 		`longhaul_hop_up{hop="b1.example:6000",tunnel="to-b"} 1`,
 		`longhaul_hop_up{hop="b2.example:6000",tunnel="to-b"} 0`,
+		`longhaul_service_state{service="_x._tcp.b",state="no-name",tunnel="to-b"} 1`,
+		`longhaul_service_answered_timestamp_seconds{service="_x._tcp.b",tunnel="to-b"} 1.8e+09`,
 		`longhaul_hop_state{hop="b2.example:6000",state="down",tunnel="to-b"} 1`,
 		`longhaul_hop_state{hop="b2.example:6000",state="up",tunnel="to-b"} 0`,
 		`longhaul_hop_rtt_seconds{hop="b1.example:6000",tunnel="to-b"} 0.08`,

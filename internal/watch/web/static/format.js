@@ -125,6 +125,12 @@ export function worseResent(a, b) {
   return legResent(rank(a) > rank(b) || (rank(a) === rank(b) && resent(a) > resent(b)) ? a : b);
 }
 
+// relayName tells the relay of a record from all others, as longhaul history does: SITE/RELAY, or
+// RELAY without a site of another name than its host's.
+export function relayName(r) {
+  return r.relay_site && r.relay_site !== r.relay?.replace(/^[^@]*@/, '') ? r.relay_site + '/' + r.relay : r.relay;
+}
+
 export function stateLevel(state) {
   switch (state) {
     case 'untried': return 'none';

@@ -40,6 +40,9 @@ func WriteComparison(w io.Writer, c history.Comparison, courses [2]history.Chart
 	for _, warning := range c.Warnings {
 		fmt.Fprintln(w, display.Fold("warning: "+warning, screenWidth, 0))
 	}
+	if b.PairsOnce || a.PairsOnce {
+		fmt.Fprintln(w, "a flow through a pair counts once, where its client is; --relay counts a relay's")
+	}
 	if len(c.Warnings) > 0 {
 		fmt.Fprintln(w, "compare transfers that are alike: --tunnel NAME, --min-bytes SIZE")
 	}

@@ -22,7 +22,7 @@ var columns = []string{
 	"client_side", "client_congestion_control", "client_rtt_us", "client_rtt_min_us", "client_bytes_sent", "client_bytes_retransmitted", "client_retransmits_segments",
 	"target_side", "target_congestion_control", "target_rtt_us", "target_rtt_min_us", "target_bytes_sent", "target_bytes_retransmitted", "target_retransmits_segments",
 	"resumes", "outage_s",
-	"name", "relay", "site", "peer",
+	"name", "relay", "site", "peer", "relay_site",
 }
 
 // CSV writes records as lines of values, after a line of names.
@@ -66,7 +66,7 @@ func (c *CSV) Write(r *monitor.Record) {
 	if r.Resumes > 0 || r.Outage > 0 {
 		outage = strconv.FormatFloat(r.Outage.Seconds(), 'f', -1, 64)
 	}
-	_ = c.w.Write(append(row, number(r.Resumes, outage != ""), outage, r.Name.String(), r.Relay, r.Site, r.Peer))
+	_ = c.w.Write(append(row, number(r.Resumes, outage != ""), outage, r.Name.String(), r.Relay, r.Site, r.Peer, r.RelaySite))
 }
 
 // Flush ends the writing and returns its first error.

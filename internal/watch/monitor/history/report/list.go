@@ -119,9 +119,9 @@ func shortRelays(records []monitor.Record) func(*monitor.Record) string {
 	}
 	return func(r *monitor.Record) string {
 		if domain == "" {
-			return r.Relay
+			return r.RelayName()
 		}
-		return strings.TrimSuffix(r.Relay, "."+domain)
+		return strings.TrimSuffix(r.RelayName(), "."+domain)
 	}
 }
 
@@ -137,6 +137,9 @@ func WriteNone(w io.Writer, e history.Extent) {
 func hostText(a flow.Address) string {
 	if !a.IsValid() {
 		return "-"
+	}
+	if p := a.Truncated(); p.IsValid() {
+		return p.String()
 	}
 	return a.Addr().String()
 }

@@ -21,7 +21,7 @@ func WriteRecord(w io.Writer, r *monitor.Record) {
 		row("record", "%d", r.ID)
 	}
 	for _, known := range []struct{ name, text string }{
-		{"name", r.Name.String()}, {"relay", r.Relay}, {"site", r.Site}, {"peer", r.Peer}, {"tunnel", r.Tunnel},
+		{"name", r.Name.String()}, {"relay", r.RelayName()}, {"site", r.Site}, {"peer", r.Peer}, {"tunnel", r.Tunnel},
 	} {
 		if known.text != "" {
 			row(known.name, "%s", known.text)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -136,7 +137,7 @@ tunnel       files
 		t.Fatal(err)
 	}
 	lines := strings.Split(csv.String(), "\n")
-	if !strings.HasSuffix(lines[0], ",name,relay,site,peer") || !strings.HasSuffix(lines[1], ",5f3a0000-0000-0000-0000-0000000000ff,relay-a,site-b,site-b/b1") {
+	if !strings.HasSuffix(lines[0], ",name,relay,site,peer,relay_site") || !strings.HasSuffix(lines[1], ",5f3a0000-0000-0000-0000-0000000000ff,relay-a,site-b,site-b/b1,") {
 		t.Errorf("the CSV has\n%s", &csv)
 	}
 	r.Name, r.Relay, r.Site, r.Peer = flow.Name{}, "", "", ""
@@ -144,6 +145,37 @@ tunnel       files
 	WriteRecord(&text, &r)
 	if !strings.HasPrefix(text.String(), "record       7\ntunnel       files\n") {
 		t.Errorf("an older record has\n%s", &text)
+	}
+}
+
+// What a database has of a relay and of a truncated client is shown as such, also where a record has
+// no client, and two relays of hosts of one name are told apart.
+func TestRecordsOfManyRelays(t *testing.T) {
+	records := []monitor.Record{{Relay: "gw.example.net", RelaySite: "site-a"}, {Relay: "gw.example.net", RelaySite: "site-b"}, {Relay: "b@gw.example.net", RelaySite: "gw.example.net"}}
+	clients := []string{"10.1.2.0:0", "[2001:db8:1::]:0", ""}
+	want := [][3]string{{"site-a/gw", "10.1.2.0/24", "site-a/gw.example.net"}, {"site-b/gw", "2001:db8:1::/48", "site-b/gw.example.net"}, {"b@gw", "-", "b@gw.example.net"}}
+	for i := range records {
+		if clients[i] != "" {
+			records[i].Client.AddrPort = netip.MustParseAddrPort(clients[i])
+		}
+	}
+	var list bytes.Buffer
+	WriteList(&list, records, List{Now: time.Now(), OfRelays: true})
+	lines := strings.Split(list.String(), "\n")
+	for i := range records {
+		if f := strings.Fields(lines[i+1]); f[3] != want[i][0] || f[4] != want[i][1] {
+			t.Errorf("the list has %q, want %q", f, want[i])
+		}
+		var text, table bytes.Buffer
+		WriteRecord(&text, &records[i])
+		if !strings.Contains(text.String(), "relay        "+want[i][2]+"\n") || strings.Contains(text.String(), "client       "+want[i][1]) != (clients[i] != "") {
+			t.Errorf("the record is\n%s", &text)
+		}
+		c := NewCSV(&table)
+		c.Write(&records[i])
+		if err := c.Flush(); err != nil || !strings.HasSuffix(strings.TrimSpace(table.String()), ","+records[i].RelaySite) || strings.Contains(table.String(), ":0,") {
+			t.Errorf("%v, the CSV is\n%s", err, &table)
+		}
 	}
 }
 
@@ -164,10 +196,10 @@ func TestResumedFlows(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(csv.String()), "\n")
 		return all.String(), lines[len(lines)-1]
 	}
-	if record, line := texts(&resumed); !strings.Contains(record, "resumed      3 times, waited 2.2s in outages between the relays\n") || !strings.HasSuffix(line, ",3,2.25,,,,") {
+	if record, line := texts(&resumed); !strings.Contains(record, "resumed      3 times, waited 2.2s in outages between the relays\n") || !strings.HasSuffix(line, ",3,2.25,,,,,") {
 		t.Errorf("%s\n%s", record, line)
 	}
-	if record, line := texts(&plain); strings.Contains(record, "resumed") || !strings.HasSuffix(line, ",,,,,,") {
+	if record, line := texts(&plain); strings.Contains(record, "resumed") || !strings.HasSuffix(line, ",,,,,,,") {
 		t.Errorf("%s\n%s", record, line)
 	}
 	compared := func(r *history.Resumed) string {

@@ -61,7 +61,7 @@ export function flowParts(content, title) {
     const level = what.ended ? 'none' : f.stateLevel(x.state);
     state.replaceChildren(titleBadge(level, what.ended ? 'ended' : x.state));
     const both = what.legs;
-    const here = (what.ended && x.relay) || 'this relay';
+    const here = (what.ended && f.relayName(x)) || 'this relay';
     const items = [
       { key: 'client', node: x.client || 'not known', role: 'client', level: 'none' },
       legItem('up', 'the client', here, both[0]),

@@ -121,6 +121,7 @@ export default function history(content, frame) {
     const quantiles = `times and goodputs are right within ${(within * 100).toFixed(1).replace('.0', '')} %.`;
     setText(rough, before.approximate || after.approximate ? 'Records of these times have made room for newer ones: the figures are of whole hours, and ' + quantiles
       : within > 0.005 ? 'T' + quantiles.slice(1) : '');
+    if (after.pairs_once) rough.append(' A flow through a pair counts once, where its client is.');
   }
   setTimes();
   load();

@@ -70,7 +70,7 @@ export function recordLink(r) {
 const columns = (many) => [
   { title: 'Client', cell: (r) => ({ text: r.client || 'not known', href: recordLink(r) }) },
   { title: 'Target', hide: 'phone', cell: (r) => r.target || f.unknown },
-  ...(many ? [{ title: 'Relay', cell: (r) => r.relay || f.unknown }] : []),
+  ...(many ? [{ title: 'Relay', cell: (r) => f.relayName(r) || f.unknown }] : []),
   { title: 'Tunnel', hide: 'narrow', cell: (r) => (many ? r.tunnel : { text: r.tunnel, href: '/tunnels/' + encodeURIComponent(r.tunnel) }) },
   { title: 'Ended', hide: 'phone', cell: (r) => f.moment(r.end) },
   { title: 'Time', number: true, cell: (r) => f.seconds(r.elapsed_seconds) },

@@ -68,7 +68,9 @@ export default function tunnel(content, frame, name) {
     pairs.update(data.pairs ?? []);
     paths.update(data.pairs, data.head.at);
     hops.update(t.hops);
-    setText(hopNote, `Balance: ${t.balance}. Hops of the lowest priority that can be used get the flows.`);
+    const s = t.service;
+    const from = s ? `From the SRV records of ${s.name}: ${s.state === 'answered' ? s.state : `${s.state} since ${f.moment(s.since)}, ${s.error}`}. ` : '';
+    setText(hopNote, `${from}Balance: ${t.balance}. Hops of the lowest priority that can be used get the flows.`);
     closed.update(t.ended ?? []);
     const at = Date.parse(data.head.at);
     for (const one of data.flows) one.now = at;

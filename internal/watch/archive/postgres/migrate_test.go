@@ -1,0 +1,100 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"longhaul/internal/watch/archive"
+	"longhaul/internal/watch/archive/postgres/pgtest"
+	"longhaul/test/nettest"
+)
+
+// Tables of version 1 keep their rows and rights, and their sums are those of the rows.
+func TestTablesOfVersionOne(t *testing.T) {
+	s := pgtest.Shared(t)
+	s.Role("first_writer")
+	to := target(t, s.Database("first"))
+	ctx := context.Background()
+	config, err := configOf(&to, writing)
+	nettest.Must(t, err)
+	conn, err := connect(ctx, &to, config)
+	nettest.Must(t, err)
+	defer closeNow(conn)
+	_, err = run(ctx, conn, scriptsFrom(0)[0]+"UPDATE longhaul.version SET version = 1")
+	nettest.Must(t, err)
+	spool := newSpool(1, 2000, recent(1))
+	rows := make([]*archive.Row, len(spool.rows))
+	for i := range rows {
+		rows[i] = &spool.rows[i]
+	}
+	_, err = conn.CopyFrom(ctx, &rowReader{rows: rows}, copyRows)
+	nettest.Must(t, err)
+	_, err = run(ctx, conn, `INSERT INTO longhaul.lines (relay, relay_site, tunnel, site, near)
+			SELECT DISTINCT relay, relay_site, tunnel, coalesce(site, peer, ''), coalesce(client_side, '') <> 'wan' FROM longhaul.flows;
+		INSERT INTO longhaul.epochs SELECT epoch, max(id), min(relay) FROM longhaul.flows GROUP BY 1;
+		INSERT INTO longhaul.hours `+hoursOfRows+";INSERT INTO longhaul.bins "+fmt.Sprintf(binsOfRows, `'g'::"char"`, binOf(goodputOfRow))+
+		";INSERT INTO longhaul.bins "+fmt.Sprintf(binsOfRows, `'t'::"char"`, binOf(timeOfRow))+
+		`;GRANT USAGE ON SCHEMA longhaul TO first_writer; GRANT SELECT, INSERT, UPDATE ON longhaul.bins, longhaul.hours, longhaul.epochs TO first_writer;
+		GRANT SELECT ON longhaul.version TO first_writer; GRANT INSERT ON longhaul.flows TO first_writer;
+		GRANT SELECT, INSERT ON longhaul.lines TO first_writer; GRANT EXECUTE ON FUNCTION longhaul.make_day TO first_writer`)
+	nettest.Must(t, err)
+	refuses(t, to, "the tables have version 1, this longhaul needs 2", "run longhaul history schema")
+
+	c, err := MakeSchema(ctx, to, SchemaOptions{})
+	if err != nil || c.Before != 1 || c.Version != 2 || len(c.Granted) != 0 || len(c.MadeDays) == 0 {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	checkSums(t, s, "first", 2000)
+	c, err = MakeSchema(ctx, to, SchemaOptions{Writer: "first_writer"})
+	if err != nil || c.Any() {
+		t.Errorf("the writer lacked rights: %+v, %v", c, err)
+	}
+	more := newSpool(2, 500, recent(2))
+	writer := target(t, s.URL("first_writer", "first"))
+	nettest.Must(t, opened(t, writer).Deliver(ctx, spool.rows)) // they are there
+	nettest.Must(t, opened(t, writer).Deliver(ctx, more.rows))
+	checkSums(t, s, "first", 2500)
+}
+
+// Of several that run at the same time one makes the tables, and the others find nothing to do.
+func TestSchemaIsMadeOnce(t *testing.T) {
+	s := pgtest.Shared(t)
+	s.Role("made_writer")
+	s.Role("made_reader")
+	to := target(t, s.Database("made"))
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var made, granted int
+	for range 8 {
+		all.Go(func() {
+			c, err := MakeSchema(context.Background(), to, SchemaOptions{Writer: "made_writer", Reader: "made_reader", Keep: 400 * leastKeep})
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Error(err)
+			}
+			if c.Before == 0 {
+				made++
+			}
+			granted += len(c.Granted)
+		})
+	}
+	all.Wait()
+	if made != 1 || granted != 2 {
+		t.Errorf("made %d times, %d roles got rights", made, granted)
+	}
+	delivers(t, target(t, s.URL("made_writer", "made")))
+	// The same for old days.
+	s.Exec("made", "SELECT longhaul.make_day(now()::date - 300), longhaul.make_day(now()::date - 299)")
+	for range 4 {
+		all.Go(func() {
+			if _, err := MakeSchema(context.Background(), to, SchemaOptions{Keep: 200 * leastKeep}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	checkSums(t, s, "made", 10)
+}
