@@ -144,7 +144,7 @@ func TestMetrics(t *testing.T) {
 		`longhaul_check_up{tunnel="to-b"} 1`,
 		`longhaul_check_leg_loss_ratio{position="1",tunnel="to-b"} 0.001`,
 		`longhaul_reload_success 0`,
-		`longhaul_certificate_expiry_timestamp_seconds{server="dashboard"} 1.8000864e+09`,
+		`longhaul_certificate_expiry_timestamp_seconds{use="dashboard"} 1.8000864e+09`,
 		`longhaul_pair_up{peer="site-b",tunnel="to-b"} 1`,
 		`longhaul_pair_info{end="near",peer="site-b",release="1.2",tunnel="to-b"} 1`,
 		`longhaul_pair_retained_limit_bytes 2.68435456e+08`,
