@@ -170,7 +170,7 @@ func newClickHouse(dir string) (*server, error) {
 			return err
 		}
 		defer log.Close()
-		cmd = exec.Command("clickhouse-server", args...)
+		cmd = exec.Command("prlimit", append([]string{"--nofile=262144", "clickhouse-server"}, args...)...) // as its unit has it: merges open many files
 		cmd.Stdout, cmd.Stderr = log, log
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		if err := cmd.Start(); err != nil {
