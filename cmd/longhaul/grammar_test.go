@@ -91,7 +91,7 @@ var flagTable = []flagRow{
 	{"loss", "SHARE LIST", usual}, {"loss-back", "SHARE", usual}, {"reorder", "SHARE", usual},
 
 	// Files and directories.
-	{"config", "FILE", optional}, {"token-file", "FILE", optional}, {"ca", "FILE", usual}, {"token", "FILE", optional}, {"tokens", "FILE", optional}, {"file", "FILE", usual},
+	{"config", "FILE", optional}, {"token-file", "FILE", optional}, {"ca", "FILE", usual}, {"cert", "FILE", optional}, {"key", "FILE", optional}, {"token", "FILE", optional}, {"tokens", "FILE", optional}, {"file", "FILE", usual},
 	{"history", "FILE", optional}, {"password-file", "FILE", optional}, {"binary", "FILE", optional}, {"pcap", "FILE", optional}, {"export", "FILE", optional},
 	{"record", "FILE", optional}, {"trace", "FILE", optional}, {"trace-back", "FILE", optional}, {"replay", "FILE", optional}, {"new-key", "FILE", optional},
 	{"check-key", "FILE", usual}, {"objects", "DIR", usual}, {"prefix", "DIR", usual},

@@ -53,8 +53,8 @@ func TestDatabasesThatDoNotAnswer(t *testing.T) {
 		verbs         []string // nil: all
 	}{
 		{"without tables", "--db " + bare, "the database lacks longhaul's tables", "run longhaul history schema --to " + bare, nil},
-		{"older", "--db " + older, "the tables have version 0, this longhaul needs 1", "run longhaul history schema --to " + older, nil},
-		{"newer", "--db " + newer, "the tables have version 9, this longhaul knows 1", "install a newer longhaul", nil},
+		{"older", "--db " + older, "the tables have version 0, this longhaul needs 2", "run longhaul history schema --to " + older, nil},
+		{"newer", "--db " + newer, "the tables have version 9, this longhaul knows 2", "install a newer longhaul", nil},
 		{"without rights", "--db " + s.URL("stranger", "empty"), "lacks a right: permission denied", "--reader ROLE", nil},
 		{"no database", "--db " + s.URL("postgres", "nowhere"), `"nowhere" does not exist`, "createdb", nil},
 		{"no server", "--db postgres://u@127.0.0.1:1/x", "no database answers at 127.0.0.1:1: connection refused", "host and port in the URL of --db", nil},

@@ -106,7 +106,7 @@ func (r *readers) expiry(c *http.Client, server string) string {
 	}
 	defer answer.Body.Close()
 	body, _ := io.ReadAll(answer.Body)
-	_, rest, _ := strings.Cut(string(body), fmt.Sprintf("longhaul_certificate_expiry_timestamp_seconds{server=%q} ", server))
+	_, rest, _ := strings.Cut(string(body), fmt.Sprintf("longhaul_certificate_expiry_timestamp_seconds{use=%q} ", server))
 	value, _, _ := strings.Cut(rest, "\n")
 	return value
 }

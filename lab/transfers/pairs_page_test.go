@@ -2,6 +2,7 @@ package transfers
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,7 @@ func TestPairsPage(t *testing.T) {
 		{begins: "longhaul pair key ", prints: `^$`},
 		{begins: "cat a.peer b.peer", prints: `^$`},
 		{begins: "longhaul pair apply", prints: `^(renamed  site-b/b1  \S{12}  was site-b\n1 change made, 0 peers as before; this host is site-a|no change, 1 peer as before; this host is site-b/b1)\n$`},
+		{begins: "pair_trust:", instead: func(c pageCommand) { s.checkTrust(c.line) }},
 		{begins: "longhaul pair rename vm2 site-b", prints: `site-b`, then: func(string) { stands() }},
 		{begins: "longhaul pair list", prints: `^PEER +KEY +SINCE +NOTE\nsite-a .*\ninvited: site-c, for \d+ min\n$`},
 		{begins: "longhaul pair rotate --now", prints: `site-b`},
@@ -51,6 +53,18 @@ func TestPairsPage(t *testing.T) {
 	stands()
 	s.execute(pageCommand{line: "scp -P 9000 -o HostKeyAlias=host-b my.data root@relay-a:/srv/", hosts: []string{"host-a"}})
 	s.copied()
+}
+
+// checkTrust checks the pair_trust of a page, with files that an authority has issued.
+func (s *pageSites) checkTrust(trust string) {
+	s.t.Helper()
+	const paged = "/etc/longhaul/pair/"
+	dir := s.t.TempDir()
+	certFile, keyFile := nettest.NewIssuer(s.t, dir, "ca").Issue(s.t, dir, "tls", "spiffe://corp/site-a", time.Hour)
+	trust = strings.NewReplacer(paged+"ca.crt", dir+"/ca.pem", paged+"tls.crt", certFile, paged+"tls.key", keyFile).Replace(trust)
+	file := filepath.Join(dir, "trust.yaml")
+	nettest.Must(s.t, os.WriteFile(file, []byte(trust+"tunnels: [{name: t, listen: '127.0.0.1:6000', pair: site-c/c1, forward: '10.20.20.20:6000'}]\npair_keys: "+dir+"/keys\n"), 0o600))
+	s.execute(pageCommand{line: "longhaul config check " + file, hosts: []string{"relay-a"}}, `ok, 1 tunnel`)
 }
 
 // serveInvitation is the place of an invite that waits for the join, which the next command is. invited
