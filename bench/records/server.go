@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -170,7 +171,7 @@ func newClickHouse(dir string) (*server, error) {
 			return err
 		}
 		defer log.Close()
-		cmd = exec.Command("prlimit", append([]string{"--nofile=262144", "clickhouse-server"}, args...)...) // as its unit has it: merges open many files
+		cmd = exec.Command("clickhouse-server", args...)
 		cmd.Stdout, cmd.Stderr = log, log
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		if err := cmd.Start(); err != nil {
@@ -183,6 +184,7 @@ func newClickHouse(dir string) (*server, error) {
 			}
 			if time.Since(begun) > startPatience {
 				text, _ := os.ReadFile(log.Name())
+				text = regexp.MustCompile(`(?m)^\d+\. .*\n`).ReplaceAll(text, nil) // the frames of stacks
 				return fmt.Errorf("the database does not answer: %w\n%s", err, text[max(0, len(text)-2000):])
 			}
 			if err := kit.Pause(ctx, 100*time.Millisecond); err != nil {
