@@ -1,6 +1,8 @@
 package config
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -43,6 +45,16 @@ func (f Files) Paths() []string {
 // Equal reports whether others are the same files with the same contents.
 func (f Files) Equal(others Files) bool {
 	return slices.EqualFunc(f, others, func(a, b File) bool { return a.Path == b.Path && string(a.Text) == string(b.Text) })
+}
+
+// Digest is the same for the same files with the same contents.
+func (f Files) Digest() string {
+	sum := sha256.New()
+	for _, one := range f {
+		fmt.Fprintf(sum, "%q %d\n", one.Path, len(one.Text))
+		sum.Write(one.Text)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 // tree is a configuration before it is decoded.

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -67,7 +68,8 @@ type confirmation struct {
 	file stateFile
 
 	base  *config.Config // to go back to, or gone back to; nil: confirmed
-	timer *time.Timer    // of an unconfirmed one
+	timer *time.Timer    // until the relay goes back, or tries it again
+	why   string         // the last time was in vain
 
 	mu  sync.Mutex
 	now *Confirmation // for the status; nil: confirmed
@@ -92,13 +94,17 @@ func (c *confirmation) enter(state string, until time.Time, detail string) {
 
 // begin writes down the configuration in force, before another one takes its place. If that had to be
 // confirmed itself, the one before it stays the one to go back to.
-func (c *confirmation) begin(inForce *config.Config, within time.Duration) error {
+func (c *confirmation) begin(inForce *config.Config, next config.Files, within time.Duration) error {
 	base := c.base
 	if base == nil {
 		base = inForce
 	}
-	if err := c.file.write(unconfirmed{Files: base.Files, Until: time.Now().Add(within)}); err != nil {
-		return remedy.New(fmt.Errorf("write down the configuration to go back to: %w", err), "give the relay a directory for its state: STATE_DIRECTORY, or StateDirectory= of a unit; or reload without --confirm")
+	if err := c.file.write(unconfirmed{Files: base.Files, Until: time.Now().Add(within), Tried: next.Digest()}); err != nil {
+		fix := "make room in " + filepath.Dir(c.file.path) + ", or reload without --confirm"
+		if c.file.noPlace(err) {
+			fix = "give the relay a directory for its state: STATE_DIRECTORY, or StateDirectory= of a unit; or reload without --confirm"
+		}
+		return remedy.New(fmt.Errorf("write down the configuration to go back to: %w", err), fix)
 	}
 	c.base = base
 	return nil
@@ -141,14 +147,14 @@ func (c *confirmation) stop() {
 // confirm ends the wait: the configuration in force is that of the files, and stays. The error is why the
 // next start would still go back; then the wait goes on.
 func (c *confirmation) confirm() error {
+	if err := c.file.remove(); err != nil { // also one that a reload before could not remove
+		return remedy.New(fmt.Errorf("the configuration is in force, but cannot be confirmed: %w", err), "remove "+c.file.path+", and reload again")
+	}
 	if c.base == nil && c.status() == nil {
 		return nil
 	}
-	if err := c.file.remove(); err != nil {
-		return remedy.New(fmt.Errorf("the configuration is in force, but cannot be confirmed: %w", err), "remove "+c.file.path+", and reload again")
-	}
 	c.stop()
-	c.base = nil
+	c.base, c.why = nil, ""
 	c.enter(confirmed, time.Time{}, "a reload has confirmed it")
 	c.log.Info("the configuration is confirmed")
 	return nil
@@ -166,6 +172,7 @@ func (c *confirmation) pending() (until time.Time, waits bool) {
 type unconfirmed struct {
 	Files config.Files `json:"files"` // of the configuration to go back to
 	Until time.Time    `json:"until"`
+	Tried string       `json:"tried"` // digest of the files that were not confirmed
 }
 
 // maxStateBytes bounds the file: the texts of a configuration, which JSON has in base64.
@@ -175,12 +182,18 @@ const maxStateBytes = 8 << 20
 // it: a new process has its own.
 type stateFile struct{ path string }
 
-// stateFileOf is the file for a configuration file; its path is empty if there is no directory for it.
-func stateFileOf(configFile string, getenv func(string) string) stateFile {
+// stateFileOf is the file for a configuration file, and for the relay of a user with several; its path is
+// empty if there is no directory for it.
+func stateFileOf(configFile string, flags []config.Flag, getenv func(string) string) stateFile {
 	dir := identity.Directory(getenv)
 	absolute, err := filepath.Abs(configFile)
 	if dir == "" || configFile == "" || err != nil {
 		return stateFile{}
+	}
+	for _, f := range flags {
+		if f.Key == "name" || f.Key == "control_socket" {
+			absolute += "\x00" + f.Key + "\x00" + strings.Join(f.Values, "\x00")
+		}
 	}
 	sum := sha256.Sum256([]byte(absolute))
 	return stateFile{filepath.Join(filepath.Dir(dir), "unconfirmed-"+hex.EncodeToString(sum[:8])+".json")}
@@ -192,10 +205,22 @@ var errNoStateDirectory = errors.New("there is no directory for the state of thi
 func (f stateFile) write(u unconfirmed) error {
 	for _, step := range f.writing(u) {
 		if err := step(); err != nil {
+			if f.path != "" {
+				_ = os.Remove(f.path + newSuffix)
+			}
 			return err
 		}
 	}
 	return nil
+}
+
+// newSuffix ends the name of a state file that is being written.
+const newSuffix = ".new"
+
+// noPlace reports whether an error of write means that there is no directory for the file.
+func (f stateFile) noPlace(err error) bool {
+	info, missing := os.Stat(filepath.Dir(f.path))
+	return errors.Is(err, errNoStateDirectory) || missing != nil || !info.IsDir()
 }
 
 // writing are the steps of write.
@@ -204,7 +229,7 @@ func (f stateFile) writing(u unconfirmed) []func() error {
 		return []func() error{func() error { return errNoStateDirectory }}
 	}
 	var temp *os.File
-	next := f.path + ".new"
+	next := f.path + newSuffix
 	return []func() error{
 		func() error { return os.MkdirAll(filepath.Dir(f.path), 0o700) },
 		func() (err error) {
@@ -272,17 +297,22 @@ func (f stateFile) read() (*unconfirmed, error) {
 }
 
 // load loads the configuration of a start: that of the files, unless an earlier process has put them into
-// force with `reload --confirm` and ended before they were confirmed. Then it is the one before.
+// force with `reload --confirm` and ended before they were confirmed. Then it is the one before. Files that
+// were changed since are another intention.
 func (d *daemon) load(ctx context.Context) (c *config.Config, problem error, err error) {
-	d.life.confirmation.file = stateFileOf(d.ConfigFile, d.Getenv)
+	d.life.confirmation.file = stateFileOf(d.ConfigFile, d.Flags, d.Getenv)
 	before, problem := d.life.confirmation.file.read()
 	if problem != nil {
 		problem = fmt.Errorf("read %s: %w", d.life.confirmation.file.path, problem)
 	}
 	if before != nil {
 		files, err := d.Loader.Read(d.ConfigFile)
+		if err == nil && files.Digest() != before.Tried {
+			if c, err := d.Loader.ParseFiles(ctx, files, d.Flags...); err == nil && d.life.confirmation.file.remove() == nil {
+				return c, nil, nil
+			}
+		}
 		switch base, loadErr := d.Loader.ParseFiles(ctx, before.Files, d.Flags...); {
-		case err == nil && files.Equal(before.Files) && d.life.confirmation.file.remove() == nil: // it was put back
 		case loadErr == nil:
 			d.life.confirmation.base = base
 			return base, nil, nil
@@ -342,10 +372,21 @@ func (d *daemon) rolledBack() {
 		"hint", remedy.Of(errRolledBack), "file", d.ConfigFile)
 }
 
-// cannotReturn notes that it cannot be put into force.
+// returnPause is the time between attempts to go back: what is in the way may be short.
+const returnPause = 5 * time.Second
+
+// cannotReturn notes that it cannot be put into force, and that the relay tries it again.
 func (d *daemon) cannotReturn(err error) {
 	err = remedy.New(fmt.Errorf("the last reload --confirm was not confirmed, and the configuration before cannot be put into force: %w", err),
-		"longhaul reload confirms what is in force; longhaul reload --confirm 1s tries to go back again")
+		"longhaul reload confirms what is in force; otherwise the relay tries again every "+units.FormatDuration(returnPause))
+	if d.life.confirmation.base != nil {
+		d.life.confirmation.stop()
+		d.life.confirmation.timer = time.NewTimer(returnPause)
+	}
+	if d.life.confirmation.why == err.Error() {
+		return
+	}
+	d.life.confirmation.why = err.Error()
 	outcome := failedReload(time.Now(), err)
 	d.life.reloaded(outcome, nil)
 	d.life.confirmation.enter(CannotReturn, time.Time{}, outcome.Error)
@@ -358,11 +399,14 @@ func (d *daemon) rollBack(ctx context.Context) {
 	defer func() { d.manager.ready(d.statusLine()) }()
 	d.life.confirmation.stop()
 	base := d.life.confirmation.base
-	if err := change(ctx, d.parts, d.plan(base)); err != nil {
+	p := d.plan(base)
+	p.back = true
+	if err := change(ctx, d.parts, p); err != nil {
 		d.cannotReturn(err)
 		return
 	}
 	d.life.reloaded(&Reload{OK: true}, base)
+	d.life.confirmation.why = ""
 	d.rolledBack()
 	if files, err := d.Loader.Read(d.ConfigFile); err == nil && files.Equal(base.Files) {
 		if err := d.life.confirmation.confirm(); err != nil { // the file was put back, so nothing differs

@@ -50,6 +50,7 @@ func texts(t *testing.T, f stateFile) string {
 
 func TestConfirmation(t *testing.T) {
 	first, second := configOf(t, firstText), configOf(t, secondText)
+	tried := config.Files{{Path: "longhaul.yaml", Text: []byte("tried")}}
 	for _, tt := range []struct {
 		name   string
 		do     func(c *confirmation) error
@@ -58,33 +59,33 @@ func TestConfirmation(t *testing.T) {
 		events string
 	}{
 		{"nothing", func(c *confirmation) error { return c.confirm() }, "", "none", ""},
-		{"unconfirmed", func(c *confirmation) error { err := c.begin(first, time.Hour); c.wait(time.Hour); return err }, Unconfirmed, "first", "unconfirmed"},
+		{"unconfirmed", func(c *confirmation) error { err := c.begin(first, tried, time.Hour); c.wait(time.Hour); return err }, Unconfirmed, "first", "unconfirmed"},
 		{"confirmed", func(c *confirmation) error {
-			err := c.begin(first, time.Hour)
+			err := c.begin(first, tried, time.Hour)
 			c.wait(time.Hour)
 			return errors.Join(err, c.confirm())
 		}, "", "none", "unconfirmed confirmed"},
 		{"a second one keeps what the first goes back to", func(c *confirmation) error {
-			err := c.begin(first, time.Hour)
+			err := c.begin(first, tried, time.Hour)
 			c.wait(time.Hour)
-			err = errors.Join(err, c.begin(second, time.Hour))
+			err = errors.Join(err, c.begin(second, tried, time.Hour))
 			c.wait(time.Hour)
 			return err
 		}, Unconfirmed, "first", "unconfirmed unconfirmed"},
-		{"one that was not put into force", func(c *confirmation) error { err := c.begin(first, time.Hour); c.failed(); return err }, "", "none", ""},
+		{"one that was not put into force", func(c *confirmation) error { err := c.begin(first, tried, time.Hour); c.failed(); return err }, "", "none", ""},
 		{"a second one that was not", func(c *confirmation) error {
-			err := c.begin(first, time.Hour)
+			err := c.begin(first, tried, time.Hour)
 			c.wait(time.Hour)
-			err = errors.Join(err, c.begin(second, time.Hour))
+			err = errors.Join(err, c.begin(second, tried, time.Hour))
 			c.failed()
 			return err
 		}, Unconfirmed, "first", "unconfirmed"},
 		{"after going back the next one", func(c *confirmation) error {
-			err := c.begin(first, time.Hour)
+			err := c.begin(first, tried, time.Hour)
 			c.wait(time.Hour)
 			c.stop()
 			c.enter(RolledBack, time.Time{}, "")
-			err = errors.Join(err, c.begin(first, time.Hour))
+			err = errors.Join(err, c.begin(first, tried, time.Hour))
 			c.wait(time.Hour)
 			return err
 		}, Unconfirmed, "first", "unconfirmed rolled-back unconfirmed"},
@@ -229,7 +230,7 @@ func TestStateFileHoldsTheLargestConfiguration(t *testing.T) {
 
 func TestStateFileOf(t *testing.T) {
 	at := func(file, dir string) string {
-		return stateFileOf(file, func(name string) string { return map[string]string{"STATE_DIRECTORY": dir}[name] }).path
+		return stateFileOf(file, nil, func(name string) string { return map[string]string{"STATE_DIRECTORY": dir}[name] }).path
 	}
 	a, b := at("/etc/longhaul/a.yaml", "/s"), at("/etc/longhaul/b.yaml", "/s")
 	if a == b || filepath.Dir(a) != "/s" || a != at("/etc/longhaul/../longhaul/a.yaml", "/s") || at("", "/s") != "" {

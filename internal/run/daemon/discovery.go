@@ -70,7 +70,7 @@ type discoveryChange struct {
 }
 
 // Prepare fills in the hops of services. Those that are new get a moment for their first answer. At a reload
-// they need one: the tunnel's hops until then would be lost for a misspelt name.
+// that does not go back they need one: the tunnel's hops until then would be lost for a misspelt name.
 func (d *discovery) Prepare(ctx context.Context, p *plan) (Change, error) {
 	change := &discoveryChange{of: d, next: map[string]discovered{}, fresh: map[string]func(){}}
 	var waits []<-chan struct{}
@@ -101,7 +101,7 @@ func (d *discovery) Prepare(ctx context.Context, p *plan) (Change, error) {
 		return nil, context.Cause(ctx)
 	}
 	for service := range change.fresh {
-		if s := d.names.Service(service); begun && len(s.Targets) == 0 {
+		if s := d.names.Service(service); begun && !p.back && len(s.Targets) == 0 {
 			change.Abort()
 			return nil, noHops(&s.Service)
 		}

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -77,5 +78,25 @@ func TestFilled(t *testing.T) {
 	}
 	if !slices.Equal(found.hops, d.current["a"].hops) {
 		t.Error("the hops have changed")
+	}
+}
+
+// TestWithoutTargets: a reload needs targets of a service that is new; a start, and going back, do not.
+func TestWithoutTargets(t *testing.T) {
+	cache := names.New(nil)
+	t.Cleanup(cache.Close)
+	for _, tt := range []struct{ begun, back, refused bool }{{}, {begun: true, refused: true}, {begun: true, back: true}} {
+		d := newDiscovery(slog.New(slog.DiscardHandler), cache)
+		d.begun = tt.begun
+		// No name server has an answer for a name that ends with invalid (RFC 6761).
+		p := &plan{Config: &config.Config{Tunnels: []config.Tunnel{{Name: "t", Service: "_x._tcp.b.invalid"}}}, back: tt.back}
+		change, err := d.Prepare(t.Context(), p)
+		if (err != nil) != tt.refused {
+			t.Errorf("%+v: %v", tt, err)
+		}
+		if err == nil {
+			change.Abort()
+		}
+		d.close()
 	}
 }

@@ -258,11 +258,18 @@ func (d *daemon) replace(ctx context.Context, before *config.Config, confirm tim
 				d.life.confirmation.failed()
 			}
 		}()
-		if err := d.life.confirmation.begin(before, confirm); err != nil {
+		files, err := d.Loader.Read(d.ConfigFile)
+		if err != nil {
 			return nil, err
 		}
-	}
-	if after, err = d.Loader.Load(ctx, d.ConfigFile, d.Flags...); err != nil {
+		if err := d.life.confirmation.begin(before, files, confirm); err != nil {
+			return nil, err
+		}
+		after, err = d.Loader.ParseFiles(ctx, files, d.Flags...)
+		if err != nil {
+			return nil, err
+		}
+	} else if after, err = d.Loader.Load(ctx, d.ConfigFile, d.Flags...); err != nil {
 		return nil, err
 	}
 	return after, change(ctx, d.parts, d.plan(after))

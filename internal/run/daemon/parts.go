@@ -14,6 +14,7 @@ type plan struct {
 	relayName string         // in the ledger of changes
 	tunnels   []relay.Tunnel // of the configuration, in its order
 	onlyHops  bool           // only hops of services differ from what is in force: files are not read again
+	back      bool           // to a configuration that was in force before
 	dryRun    bool           // leave out what Abort would not undo
 }
 

@@ -320,7 +320,7 @@ func FuzzTTL(f *testing.F) {
 		// As a stream in pieces of any size, the result is the same.
 		var pieces overheard
 		stream := append([]byte{byte(len(data) >> 8), byte(len(data))}, data...)
-		c := &overhearTCP{Conn: &bytesConn{data: stream}, heard: &pieces}
+		c := &overhearTCP{Conn: &bytesConn{data: stream}, heard: &pieces, stop: func() bool { return true }}
 		buf := make([]byte, 1+(piece&0xff))
 		for {
 			if _, err := c.Read(buf); err != nil {

@@ -153,16 +153,14 @@ func (n *Cache) Follow(name string, changed func()) (first <-chan struct{}, stop
 	ctx, cancel := context.WithCancel(n.ctx)
 	n.mu.Lock()
 	s := n.services[name]
-	if s == nil {
+	if s == nil || s.tooOld() {
 		s = &followed{Service: Service{Service: flow.Service{Name: name, State: flow.ServiceAsking, Since: time.Now()}}}
 		n.services[name] = s
 	}
 	known := make(chan struct{})
 	s.first = known
 	n.mu.Unlock()
-	ended := make(chan struct{})
 	n.running.Go(func() {
-		defer close(ended)
 		for ask := n.askService(ctx, s, name, changed); ; ask = n.askService(ctx, s, name, changed) {
 			select {
 			case <-time.After(ask):
@@ -171,14 +169,13 @@ func (n *Cache) Follow(name string, changed func()) (first <-chan struct{}, stop
 			}
 		}
 	})
-	return known, func() {
-		cancel()
-		<-ended
+	return known, func() { // a query that waits for a silent server may last seconds longer; Close waits for it
 		n.mu.Lock()
 		defer n.mu.Unlock()
+		cancel()
 		s.first = nil
 		for name, s := range n.services { // those that no answer of serves any more
-			if s.first == nil && (len(s.Targets) == 0 || monotime.Now() >= s.answered+maxStale) {
+			if s.first == nil && (len(s.Targets) == 0 || s.tooOld()) {
 				delete(n.services, name)
 			}
 		}
@@ -190,10 +187,11 @@ func (n *Cache) askService(ctx context.Context, s *followed, name string, change
 	within, cancel := context.WithTimeout(ctx, serviceTimeout)
 	defer cancel()
 	found, err := n.resolveService(within, name)
-	if ctx.Err() != nil {
+	n.mu.Lock()
+	if ctx.Err() != nil { // another one may follow the service by now
+		n.mu.Unlock()
 		return 0
 	}
-	n.mu.Lock()
 	differs := s.take(found, err, monotime.Now())
 	again := s.again()
 	select {
@@ -209,6 +207,9 @@ func (n *Cache) askService(ctx context.Context, s *followed, name string, change
 	return again
 }
 
+// tooOld reports whether the last answer is too old to serve.
+func (s *followed) tooOld() bool { return s.Targets != nil && monotime.Now() >= s.answered+maxStale }
+
 // take takes the result of a query. It reports whether more than the times has changed.
 func (s *followed) take(found Answer, err error, now time.Duration) (differs bool) {
 	was := s.State
@@ -219,7 +220,7 @@ func (s *followed) take(found Answer, err error, now time.Duration) (differs boo
 		s.Targets, s.Found = all[:min(len(all), maxTargets)], len(all)
 		s.answered, s.Answered, s.TTL = now, time.Now(), units.Seconds(kept(found.TTL))
 		s.State, s.Error = flow.ServiceAnswered, ""
-	case s.Targets != nil && now >= s.answered+maxStale:
+	case s.tooOld():
 		s.Targets, s.Found, differs = nil, 0, true
 		fallthrough
 	default:
@@ -251,7 +252,7 @@ func (s *followed) again() time.Duration {
 func (n *Cache) Service(name string) Service {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if s := n.services[name]; s != nil {
+	if s := n.services[name]; s != nil && (s.first != nil || !s.tooOld()) {
 		return s.Service
 	}
 	return Service{Service: flow.Service{Name: name, State: flow.ServiceAsking}}

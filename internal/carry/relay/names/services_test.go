@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"reflect"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -262,4 +263,35 @@ func FuzzTargets(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestStopBesideASilentServer: to stop does not wait for a query, whose answer then changes nothing.
+func TestStopBesideASilentServer(t *testing.T) {
+	old, fresh := Answer{Targets: []Target{{"old.example", 1, 1, 1}}}, Answer{Targets: []Target{{"new.example", 1, 1, 1}}}
+	asked, silent := make(chan bool, 2), make(chan bool)
+	n := New(nil)
+	defer n.Close()
+	n.resolveService = func(context.Context, string) (Answer, error) { // the first query has no end of its own
+		select {
+		case asked <- true:
+			<-silent
+			return old, nil
+		default:
+			return fresh, nil
+		}
+	}
+	asked <- true
+	_, stop := n.Follow("_x._tcp.b", func() {})
+	for len(asked) < 2 { // the query has begun
+		runtime.Gosched()
+	}
+	stop()
+	first, stop := n.Follow("_x._tcp.b", func() {})
+	<-first
+	close(silent)
+	stop()
+	n.Close()
+	if got := n.Service("_x._tcp.b").Targets; !slices.Equal(got, fresh.Targets) {
+		t.Errorf("the targets are %v, want %v", got, fresh.Targets)
+	}
 }

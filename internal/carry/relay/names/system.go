@@ -3,6 +3,7 @@ package names
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -45,11 +46,17 @@ func (l *overheard) resolver() *net.Resolver {
 			if err != nil {
 				return nil, err
 			}
-			// The resolver frames messages by the type of connection.
+			// The resolver does not end a read when its context is cancelled.
+			stop := context.AfterFunc(ctx, func() {
+				if errors.Is(ctx.Err(), context.Canceled) {
+					_ = conn.SetDeadline(time.Unix(1, 0))
+				}
+			})
+			// It frames messages by the type of connection.
 			if udp, ok := conn.(*net.UDPConn); ok {
-				return &overhearUDP{udp, l}, nil
+				return &overhearUDP{udp, l, stop}, nil
 			}
-			return &overhearTCP{Conn: conn, heard: l}, nil
+			return &overhearTCP{Conn: conn, heard: l, stop: stop}, nil
 		},
 	}
 }
@@ -105,6 +112,12 @@ func (l *overheard) message(data []byte) {
 type overhearUDP struct {
 	*net.UDPConn
 	heard *overheard
+	stop  func() bool
+}
+
+func (c *overhearUDP) Close() error {
+	c.stop()
+	return c.UDPConn.Close()
 }
 
 func (c *overhearUDP) Read(b []byte) (int, error) {
@@ -121,6 +134,12 @@ type overhearTCP struct {
 	net.Conn
 	heard *overheard
 	seen  []byte
+	stop  func() bool
+}
+
+func (c *overhearTCP) Close() error {
+	c.stop()
+	return c.Conn.Close()
 }
 
 func (c *overhearTCP) Read(b []byte) (int, error) {
