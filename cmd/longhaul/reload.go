@@ -45,7 +45,7 @@ could not be put into force, or no relay answers, 2 the file has mistakes, which
 are printed.`,
 		Example: `  longhaul reload
   longhaul reload --dry-run
-  longhaul reload --confirm 2m && longhaul ready && longhaul reload
+  longhaul reload --confirm 2m && longhaul check --all && longhaul reload
   longhaul reload --name site-b --json`,
 		Args: noArgs,
 	}

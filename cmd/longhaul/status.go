@@ -338,7 +338,7 @@ func writeService(w io.Writer, s *flow.Service, now time.Time) {
 		display.WriteParagraph(w, "  ", fmt.Sprintf("service: %s, for %s; the targets of %s ago stay in force for a day", s.Error, age(s.Since), age(s.Answered)))
 	default:
 		display.WriteParagraph(w, "  ", fmt.Sprintf("service: %s, for %s: no hop", cmp.Or(s.Error, "no answer yet"), age(s.Since)))
-		display.WriteParagraph(w, "    ", "add SRV records of the name, or check it, and the DNS of this host")
+		display.WriteParagraph(w, "    ", s.Remedy())
 	}
 	if len(s.LeftOut) > 0 {
 		display.WriteParagraph(w, "  ", fmt.Sprintf("%d targets, more than a tunnel has hops; left out: %s", s.Found, strings.Join(s.LeftOut, " ")))

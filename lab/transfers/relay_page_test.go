@@ -40,7 +40,7 @@ func TestRelayPage(t *testing.T) {
 		{begins: "curl --unix-socket /run/longhaul/control.sock http://longhaul/v1/drain", prints: `^\{"tunnel":"to-b","drained":true,`},
 		{begins: "curl --unix-socket /run/longhaul/control.sock http://longhaul/v1/resume", prints: `^\{"tunnel":"to-b","drained":false,`},
 		{begins: "longhaul events", prints: `(?m)^\S+ \S+ +tunnel +to-b +untried -> up$`},
-		{begins: "longhaul ready && longhaul reload", prints: `^ready\nno change: 3 tunnels as before\n$`},
+		{begins: "longhaul check to-b && longhaul reload", prints: `^to-b: accepts: (?s:.*)\nno change: 3 tunnels as before\n$`},
 		{begins: "longhaul reload --dry-run", prints: `^no change: 3 tunnels as before\ndry run: nothing was changed\n$`},
 		{begins: "longhaul reload --confirm", prints: `^no change: (?s:.*)\nunconfirmed: the relay goes back at .* unless longhaul reload confirms\n$`},
 		{begins: "longhaul ready", prints: `^ready\n$`},

@@ -129,7 +129,7 @@ func TestCase132KilledWhileUnconfirmed(t *testing.T) {
 		if begun {
 			rolledBack++
 			relay.expectLog(`msg="rolled back: `)
-			if !strings.Contains(relay.log.String(), "longhaul reload puts the files into force") {
+			if !strings.Contains(relay.log.String(), "correct the files, then longhaul reload --confirm again") {
 				t.Errorf("round %d: no remedy in\n%s", round, relay.log)
 			}
 			relay.reload(right)

@@ -33,3 +33,11 @@ const (
 
 // ServiceStates are all states.
 var ServiceStates = []ServiceState{ServiceAsking, ServiceAnswered, ServiceNoName, ServiceNoRecords, ServiceNoTarget, ServiceNoAnswer}
+
+// Remedy is what to do about a service without targets.
+func (s *Service) Remedy() string {
+	if s.State == ServiceNoAnswer {
+		return "see whether the name servers in /etc/resolv.conf of this host answer"
+	}
+	return "add SRV records of the name, or check it"
+}

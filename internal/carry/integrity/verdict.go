@@ -200,7 +200,8 @@ func NewReport(tunnel string, begin time.Time, chains []Chain) Report {
 			worst = c
 		}
 	}
-	if worst == nil {
+	if worst == nil { // as while the service of its hops has no target
+		r.State, r.Summary, r.Hint = Broken, "the tunnel has no hop", "see longhaul status, which says why"
 		return r
 	}
 	r.State = worst.State

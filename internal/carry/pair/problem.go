@@ -108,7 +108,7 @@ func certified(by bool, err error) error {
 	if !alerted {
 		return problem(flow.PairCertificate, "%w", err)
 	}
-	text := "the other relay refuses this host's certificate, as one with a name that it does not trust; its status says why"
+	text := "the other relay refuses this host's certificate; its status says why"
 	switch alert {
 	case alertExpired:
 		text = "by the other relay's clock this host's certificate has expired, or is not valid yet"

@@ -111,7 +111,7 @@ func (d *decoder) warnNames(tunnels []Tunnel) {
 	for i, err := range found {
 		switch {
 		case err != nil && services[names[i]]:
-			d.warn(places[names[i]], "check the name, and the DNS of this host; the relay asks again until it has targets",
+			d.warn(places[names[i]], "check the name, and the DNS of this host; a relay that starts asks again until it has targets, and a reload refuses it",
 				"the service %s has no targets here, so its hops are not checked: %v", names[i], err)
 		case err != nil:
 			d.warn(places[names[i]], "check the name, and the DNS of this host; the relay looks it up again for each flow",

@@ -324,7 +324,7 @@ func (d *daemon) load(ctx context.Context) (c *config.Config, problem error, err
 	return c, problem, err
 }
 
-var errRolledBack = remedy.New(errors.New("rolled back: the last reload --confirm was not confirmed"), "longhaul reload puts the files into force")
+var errRolledBack = remedy.New(errors.New("rolled back: the last reload --confirm was not confirmed"), "correct the files, then longhaul reload --confirm again")
 
 // refuseUpgrade returns why no process can follow: it would go back at once. Nil: one can.
 func (c *confirmation) refuseUpgrade() error {

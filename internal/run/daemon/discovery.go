@@ -235,8 +235,7 @@ func noHops(s *flow.Service) error {
 	if why == "" {
 		why = "no answer yet"
 	}
-	return remedy.New(fmt.Errorf("the service %s has no targets: %s", s.Name, why),
-		"add SRV records of the name, or check it, and the DNS of this host")
+	return remedy.New(fmt.Errorf("the service %s has no targets: %s", s.Name, why), s.Remedy())
 }
 
 // hopsOf are the hops of a service's targets: as many of the first ones as a tunnel may have, with the ranks

@@ -65,6 +65,9 @@ func tellLeftovers(log *slog.Logger, all []relay.Leftover) (sum Leftovers) {
 				peer = l.Target
 			}
 			sum.Most = fmt.Sprintf("%s of tunnel %s", peer, l.Tunnel)
+			if !peer.IsValid() { // of a flow that waits for its hop
+				sum.Most = "a target of tunnel " + l.Tunnel
+			}
 		}
 		if i < maxLoggedLeftovers {
 			log.Warn("a flow had not ended", "tunnel", l.Tunnel, "client", l.Client.String(), "target", l.Target.String(),

@@ -117,10 +117,19 @@ func (m *material) readOwn(f Files) error {
 	m.own.Leaf = leaf
 	m.issuer = m.authorities[0]
 	// Whether it is valid now is asked later: a relay that starts with an old one waits for the next.
-	chains, err := leaf.Verify(x509.VerifyOptions{Roots: m.pool, Intermediates: poolOf(all[1:]),
-		CurrentTime: leaf.NotAfter, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
-	if err == nil {
-		m.issuer, m.trusted = chains[0][len(chains[0])-1], true
+	for _, a := range m.authorities {
+		begin := a.NotBefore // of the time at which all of them are valid, if there is one
+		for _, c := range all {
+			if c.NotBefore.After(begin) {
+				begin = c.NotBefore
+			}
+		}
+		_, err := leaf.Verify(x509.VerifyOptions{Roots: poolOf([]*x509.Certificate{a}), Intermediates: poolOf(all[1:]),
+			CurrentTime: begin, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+		if err == nil {
+			m.issuer, m.trusted = a, true
+			break
+		}
 	}
 	for _, a := range m.authorities {
 		m.recognized = append(m.recognized, preface.AuthorityKey(a.RawSubjectPublicKeyInfo, ""))
