@@ -279,7 +279,7 @@ func (w *worker) blame(f *flow) {
 func (w *worker) moveOn(f *flow, from *hops.Hop) {
 	o := f.opening
 	if f.phase != phaseDialing || f.hop != from || o.lookup || o.awaitFD || f.legs[target].fd < 0 ||
-		o.next == len(o.order) || !f.route.hops.Hop(o.order[o.next]).Usable(w.now) {
+		o.next == len(o.order) || !f.route.hops.Usable(o.order[o.next], w.now) {
 		return
 	}
 	w.dropAttempts(f)

@@ -7,11 +7,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/internal/run/config"
 	"longhaul/test/nettest"
 )
@@ -239,13 +242,21 @@ func TestStateFileOf(t *testing.T) {
 }
 
 // TestDryRunChangesNothing holds that a dry run of everything leaves all as it was, and makes neither a
-// key nor a file.
+// key nor a file. Nor does it take the links from a paired tunnel that has them.
 func TestDryRunChangesNothing(t *testing.T) {
+	t.Run("plain before", func(t *testing.T) { dryRunChangesNothing(t, false) })
+	t.Run("paired before", func(t *testing.T) { dryRunChangesNothing(t, true) })
+}
+
+func dryRunChangesNothing(t *testing.T, paired bool) {
 	dir := nettest.OpenTempDir(t)
 	address := func() string { return nettest.FreeAddress(t, "127.0.0.1") }
 	path := filepath.Join(dir, "longhaul.yaml")
 	usual := "control_socket: " + filepath.Join(dir, "control.sock") + "\npair_keys: " + dir + "/keys\n"
 	plain := usual + "tunnels:\n  - {name: a, listen: " + address() + ", forward: 127.0.0.1:9, wan_side: forward}\n"
+	if paired {
+		plain += "  - {name: stood, listen: " + address() + ", forward: [127.0.0.1:9, 127.0.0.1:10], wan_side: forward, pair: site-b}\n"
+	}
 	nettest.Must(t, os.WriteFile(path, []byte(plain), 0o600))
 	d := &daemon{Options: Options{ConfigFile: path, Version: "test", Getenv: func(string) string { return "" }, ReadablePath: func(path string) string { return path }}}
 	c, err := d.Loader.Load(t.Context(), path)
@@ -257,6 +268,15 @@ func TestDryRunChangesNothing(t *testing.T) {
 	d.assemble(nil)
 	defer d.close()
 	nettest.Must(t, change(t.Context(), d.parts, d.plan(c)))
+	var links []*pair.Link
+	if paired {
+		nettest.Eventually(t, time.Minute, func() bool { // the peer is unknown, and its hops are down after a moment
+			return !slices.ContainsFunc(d.relay.Overview().Tunnels[1].Hops, func(h flow.Hop) bool { return h.State != flow.HopDown })
+		}, func() string { return inForce(d) })
+		for _, h := range d.pairs.current.near["stood"].hops {
+			links = append(links, h.link)
+		}
+	}
 	was := inForce(d)
 	fresh := address()
 	text := plain + "  - {name: near, listen: " + fresh + ", forward: 127.0.0.1:9, wan_side: forward, pair: site-c}\n" +
@@ -275,7 +295,16 @@ func TestDryRunChangesNothing(t *testing.T) {
 	if d.life.lastReload() != nil {
 		t.Errorf("the last reload is %+v", d.life.lastReload())
 	}
-	for _, name := range []string{"keys", "history.db"} {
+	made := []string{"keys", "history.db"}
+	if paired {
+		made = made[1:]
+		for i, h := range d.pairs.current.near["stood"].hops {
+			if h.link != links[i] {
+				t.Errorf("hop %s has another link", h.name)
+			}
+		}
+	}
+	for _, name := range made {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
 			t.Errorf("the dry run has made %s", name)
 		}

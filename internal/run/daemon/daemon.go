@@ -272,6 +272,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	if err := d.rules.failure(); err != nil {
 		return err
 	}
+	d.pairs.begin(cmp.Or(d.past.inherited.TrustedList, listName(d.control.path, d.ConfigFile)), c)
 	waits := func(name string) bool {
 		return slices.ContainsFunc(d.relay.Overview().Tunnels, func(t flow.Tunnel) bool { return t.Name == name && t.State == "waiting" })
 	}

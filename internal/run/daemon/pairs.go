@@ -49,7 +49,10 @@ type pairs struct {
 	removed map[string]*farTunnel // whose sessions may stand
 	stood   []linkMemory          // of the process before, until the first commit
 	drained bool
-	door    *pairDoor // for the successor; nil until there is one
+	list    string // name of this relay's list of trusted peers; empty: not begun yet
+	// succeeded: another process has taken over, and with that the list.
+	succeeded bool
+	door      *pairDoor // for the successor; nil until there is one
 
 	life    context.Context // of the goroutines below
 	end     context.CancelFunc
@@ -125,10 +128,15 @@ func (p *pairs) Prepare(_ context.Context, to *plan) (Change, error) {
 	change := &pairsChange{of: p, next: tunnelPairs{near: map[string]*nearTunnel{}, far: map[string]*farTunnel{}},
 		far: map[*farTunnel]*farSettings{}, memory: int64(to.MemoryLimit), was: p.memory.Load()}
 	var err error
-	if change.trust, err = p.trustOf(to.Config); err != nil {
+	keys := p.keys.Load()
+	if to.onlyHops { // the trust stays, and its files, which may be broken now, are not read
+		if keys != nil {
+			change.trust = keys.Trust()
+		}
+	} else if change.trust, err = p.trustOf(to.Config); err != nil {
 		return nil, err
 	}
-	if keys := p.keys.Load(); keys != nil {
+	if keys != nil {
 		keys.Prepare(change.trust)
 	}
 	for i := range to.tunnels {
@@ -333,5 +341,6 @@ func (p *pairs) close() {
 		door.close() // last: who finds it closed follows a process that has been told
 	}
 	p.running.Wait()
+	p.clearList()
 	p.lines.Close()
 }

@@ -37,8 +37,9 @@ type inheritance struct {
 	Drained       []string       `json:"drained,omitempty"`        // tunnels
 	Hops          []hops.Memory  `json:"hops,omitempty"`
 	Names         []names.Memory `json:"names,omitempty"`
-	Pairs         []olderPair    `json:"pairs,omitempty"` // of all processes with flows of pairs
-	Links         []linkMemory   `json:"links,omitempty"` // of near tunnels whose pair has stood
+	Pairs         []olderPair    `json:"pairs,omitempty"`        // of all processes with flows of pairs
+	Links         []linkMemory   `json:"links,omitempty"`        // of near tunnels whose pair has stood
+	TrustedList   string         `json:"trusted_list,omitempty"` // the name of this relay's, see listName
 	States        usable.Memory  `json:"states,omitzero"`
 
 	Intercepted []intercept.Tunnel `json:"intercepted,omitempty"` // that may have flows
@@ -173,7 +174,7 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 	}
 	d.states.overview() // a change that nobody has seen is not the next process's
 	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Names: d.relay.Names(),
-		Older: d.past.older.living(), Links: d.pairs.links(), States: d.states.judge.Memory()}
+		Older: d.past.older.living(), Links: d.pairs.links(), States: d.states.judge.Memory(), TrustedList: d.pairs.nameOfList()}
 	inForce, cleared := d.rules.hold()
 	bequest.Intercepted, bequest.Dialers, bequest.Cleared = inForce.Tunnels, inForce.Dialers, cleared
 	if bequest.Pairs, err = d.pairs.bequeath(); err != nil {
@@ -271,7 +272,7 @@ func (d *daemon) handOver(successor *handover.Successor) {
 	if err := d.relay.Relinquish(); err != nil {
 		d.log.Error("cannot stop accepting", "error", err)
 	}
-	d.pairs.drain()
+	d.pairs.handOver()
 	d.keeper.close() // the host is the successor's business
 	// Before the successor's first message: systemd listens to one process.
 	d.manager.passOn(successor.PID())

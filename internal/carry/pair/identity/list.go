@@ -60,7 +60,7 @@ func (s *Store) List() (List, error) {
 	if err != nil {
 		return l, err
 	}
-	l.Trusted = append(l.Trusted, trusted...)
+	l.Trusted = append(l.Trusted, trusted.merged()...)
 	l.Invitations = c.invitations.pending(time.Now())
 	return l, nil
 }

@@ -2,7 +2,11 @@ package identity
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,11 +16,11 @@ import (
 )
 
 // A relay whose configuration trusts peers by certificates writes them down here, so that the commands on keys
-// show them, and give their names to nobody else.
+// show them, and give their names to nobody else. Its process before, which has flows left, reads them here too.
 
 const (
-	trustedFile     = "trusted" // for the commands alone: no handshake reads it
-	trustedFileHead = "# Peers that pair_trust of the configuration has: name, name in certificates, end of the last one; written by the relay.\n"
+	trustedFile     = "trusted" // no handshake reads it
+	trustedFileHead = "# Peers that pair_trust of the configuration has: name, name in certificates, end of the last one, relay; written by the relays.\n"
 	neverSeen       = "-"
 )
 
@@ -27,7 +31,14 @@ type Trusted struct {
 	Until time.Time `json:"until,omitzero"`   // end of the certificate that was seen last; zero: none was
 }
 
-type trustedList []Trusted
+// trustedLine is a trusted peer in the list of one relay. Several relays may use a directory: each writes its
+// own lines, and the commands read all.
+type trustedLine struct {
+	Trusted
+	relay string // an absolute path, mostly; empty: written before lines had one
+}
+
+type trustedList []trustedLine
 
 func (l trustedList) format() []byte {
 	var b bytes.Buffer
@@ -37,7 +48,7 @@ func (l trustedList) format() []byte {
 		if !t.Until.IsZero() {
 			until = t.Until.UTC().Format(time.RFC3339)
 		}
-		fmt.Fprintf(&b, "%s %s %s\n", t.Name, t.SAN, until)
+		fmt.Fprintf(&b, "%s %s %s %s\n", t.Name, t.SAN, until, (&url.URL{Path: t.relay}).EscapedPath())
 	}
 	return b.Bytes()
 }
@@ -45,10 +56,10 @@ func (l trustedList) format() []byte {
 func parseTrusted(text []byte) (l trustedList, err error) {
 	err = eachLine(text, func(line string) error {
 		words := strings.Fields(line)
-		if len(words) != 3 {
-			return fmt.Errorf("%d words, want a name, a name in certificates and a time", len(words))
+		if len(words) != 3 && len(words) != 4 {
+			return fmt.Errorf("%d words, want a name, a name in certificates, a time and a relay", len(words))
 		}
-		t := Trusted{Name: words[0], SAN: words[1]}
+		t := trustedLine{Trusted: Trusted{Name: words[0], SAN: words[1]}}
 		if err := CheckName(t.Name); err != nil {
 			return err
 		}
@@ -57,10 +68,39 @@ func parseTrusted(text []byte) (l trustedList, err error) {
 				return err
 			}
 		}
+		if len(words) == 4 {
+			if t.relay, err = url.PathUnescape(words[3]); err != nil {
+				return err
+			}
+		}
 		l = append(l, t)
 		return nil
 	})
 	return l, err
+}
+
+// of are the peers of one relay.
+func (l trustedList) of(relay string) (all []Trusted) {
+	for _, t := range l {
+		if t.relay == relay {
+			all = append(all, t.Trusted)
+		}
+	}
+	return all
+}
+
+// merged are the peers of all relays, each name in certificates once, by name.
+func (l trustedList) merged() (all []Trusted) {
+	for _, t := range l {
+		same := func(one Trusted) bool { return one.Name == t.Name && one.SAN == t.SAN }
+		if i := slices.IndexFunc(all, same); i < 0 {
+			all = append(all, t.Trusted)
+		} else if t.Until.After(all[i].Until) {
+			all[i].Until = t.Until
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Trusted) int { return strings.Compare(a.Name, b.Name) })
+	return all
 }
 
 // readTrusted reads the file of trusted peers. A missing one is empty.
@@ -72,39 +112,51 @@ func readTrusted(d *directory) (trustedList, error) {
 	l, err := parseTrusted(text)
 	if err != nil {
 		return nil, remedy.New(fmt.Errorf("the file %s is damaged: %w", filepath.Join(d.path, trustedFile), err),
-			"remove it; the relay writes it anew when it starts")
+			"remove it; each relay writes its peers anew when it starts")
 	}
 	return l, nil
 }
 
-// Trusted are the peers that [Store.SetTrusted] has written down.
-func (s *Store) Trusted() ([]Trusted, error) { return s.trusted() }
+// Trusted are the peers that [Store.SetTrusted] has written down for a relay.
+func (s *Store) Trusted(relay string) ([]Trusted, error) {
+	l, err := s.trusted()
+	return l.of(relay), err
+}
 
+// trusted reads the peers of all relays. A missing directory has none; any other error says nothing of them.
 func (s *Store) trusted() (trustedList, error) {
 	d, err := openDirectory(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
-		return nil, nil // a missing directory has none, and others say what is wrong with it
+		return nil, err
 	}
 	defer d.Close()
 	return readTrusted(d)
 }
 
-// SetTrusted writes down the peers that the relay trusts by certificates. One without a time keeps that of
-// before. The file is not written if it says so already.
-func (s *Store) SetTrusted(all []Trusted) error {
-	if was, err := s.trusted(); err == nil && len(was)+len(all) == 0 {
+// SetTrusted writes down the peers that a relay trusts by certificates, and leaves those of other relays. One
+// without a time keeps that of before. The file is not written if it says so already.
+func (s *Store) SetTrusted(relay string, all []Trusted) error {
+	if was, err := s.trusted(); err == nil && len(was.of(relay))+len(all) == 0 {
 		return nil // the lock would make a missing directory
 	}
 	return s.locked(func(d *directory, c *changing) error {
-		next := trustedList(slices.Clone(all))
-		for i := range next {
-			next[i].Until = next[i].Until.UTC().Truncate(time.Second)
-			was := slices.IndexFunc(c.trusted, func(t Trusted) bool { return t.SAN == next[i].SAN })
-			if next[i].Until.IsZero() && was >= 0 {
-				next[i].Until = c.trusted[was].Until
+		next := slices.DeleteFunc(slices.Clone(c.trusted), func(t trustedLine) bool { return t.relay == relay || t.relay == "" })
+		for _, t := range all {
+			t.Until = t.Until.UTC().Truncate(time.Second)
+			was := slices.IndexFunc(c.trusted, func(was trustedLine) bool {
+				return was.SAN == t.SAN && (was.relay == relay || was.relay == "")
+			})
+			if t.Until.IsZero() && was >= 0 {
+				t.Until = c.trusted[was].Until
 			}
+			next = append(next, trustedLine{t, relay})
 		}
-		slices.SortFunc(next, func(a, b Trusted) int { return strings.Compare(a.Name, b.Name) })
+		slices.SortFunc(next, func(a, b trustedLine) int {
+			return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.SAN, b.SAN), strings.Compare(a.relay, b.relay))
+		})
 		if slices.Equal(next, c.trusted) {
 			return nil
 		}
@@ -130,8 +182,8 @@ func (c *changing) clash() error {
 
 // named returns the trusted peer of a name, or nil.
 func (l trustedList) named(name string) *Trusted {
-	if i := slices.IndexFunc(l, func(t Trusted) bool { return t.Name == name }); i >= 0 {
-		return &l[i]
+	if i := slices.IndexFunc(l, func(t trustedLine) bool { return t.Name == name }); i >= 0 {
+		return &l[i].Trusted
 	}
 	return nil
 }

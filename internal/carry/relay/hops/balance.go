@@ -47,11 +47,11 @@ func (s *Set) Order(into []uint16, source netip.Addr, now time.Duration) []uint1
 	var inline [Few]candidate
 	var few [Few]bool
 	all, serving := inline[:0], s.serving(few[:0], now)
-	for i, h := range s.hops {
+	for i := range s.hops {
 		if serving[i] {
 			all = append(all, candidate{
 				index:    uint16(i),
-				last:     !h.Usable(now),
+				last:     !s.Usable(uint16(i), now),
 				priority: s.forward[i].Priority,
 				score:    float64(i),
 			})

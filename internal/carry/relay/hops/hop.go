@@ -29,7 +29,6 @@ type Hop struct {
 	back     monotime.Atomic // when a success last ended failing or down; 0: never
 	failures atomic.Int32    // consecutive failed connects
 	port     atomic.Uint32   // of the last failed connect
-	kept     atomic.Bool     // it gets flows while it returns
 	watched  atomic.Bool     // it is probed because connects failed
 	away     atomic.Bool     // its session did not stand at the last look, for longer than a moment
 	suspect  monotime.Atomic // since when its far relay owes an answer; 0: it does not
@@ -60,15 +59,13 @@ func (h *Hop) Flows() int64 { return h.flows.Load() }
 // Drained reports whether the operator has taken the hop out of service.
 func (h *Hop) Drained() bool { return h.drained.Load() }
 
-// Usable reports whether new flows should go to the hop.
-func (h *Hop) Usable(now time.Duration) bool { return h.usable(h.state(now)) }
-
-func (h *Hop) usable(state flow.HopState) bool {
+// usable reports whether new flows should go to a hop in a state. kept: it gets flows while it returns.
+func usable(state flow.HopState, kept bool) bool {
 	switch state {
 	case flow.HopUp, flow.HopUntried:
 		return true
 	case flow.HopReturning:
-		return h.kept.Load()
+		return kept
 	}
 	return false
 }
@@ -239,7 +236,7 @@ func (h *Hop) Drain(drained bool) {
 	}
 }
 
-func (h *Hop) snapshot(t *Target, now time.Duration) flow.Hop {
+func (h *Hop) snapshot(t *Target, kept bool, now time.Duration) flow.Hop {
 	s := flow.Hop{
 		Name:       h.name,
 		State:      h.state(now),
@@ -260,6 +257,6 @@ func (h *Hop) snapshot(t *Target, now time.Duration) flow.Hop {
 	if since > 0 {
 		s.Since = time.Now().Add(since - now)
 	}
-	s.Usable = h.usable(s.State)
+	s.Usable = usable(s.State, kept)
 	return s
 }

@@ -57,8 +57,6 @@ func TestOrderOfHops(t *testing.T) {
 			func(h []*Hop) { h[0].failing.Store(true); h[0].ejected.Store(now + 1) }, "ba"},
 		{"and stays there when its time is over", Ordered, targets([2]int{1, 1}, [2]int{1, 1}),
 			func(h []*Hop) { h[0].failing.Store(true); h[0].ejected.Store(now) }, "ba"},
-		{"unless nobody else can try it", Ordered, targets([2]int{1, 1}, [2]int{1, 1}),
-			func(h []*Hop) { h[0].failing.Store(true); h[0].ejected.Store(now); h[0].kept.Store(true) }, "ab"},
 		{"drained is left out", Ordered, targets([2]int{1, 1}, [2]int{1, 1}),
 			func(h []*Hop) { h[0].Drain(true) }, "b"},
 		{"the only one drained", Ordered, targets([2]int{1, 1}), func(h []*Hop) { h[0].Drain(true) }, ""},
@@ -80,6 +78,49 @@ func TestOrderOfHops(t *testing.T) {
 			}
 			if got := hopNames(s.Order(nil, client4(1), now)); got != c.want {
 				t.Errorf("the order is %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// TestPreparedSetChangesNothing: a hop that returns comes first or last by its own set's configuration, and a
+// set that is made after it and may never be in force does not change that.
+func TestPreparedSetChangesNothing(t *testing.T) {
+	far := targets([2]int{1, 1}, [2]int{1, 1})
+	for i := range far {
+		far[i].Carrier = &farRelay{says: flow.Taking{Peer: "b", Host: fmt.Sprint(i), Takes: true, Stood: true, Met: true, Since: time.Now()}}
+	}
+	near := targets([2]int{1, 1}, [2]int{1, 1}) // so does a dry run see far relays
+	usual, never, blind := Health{}.WithDefaults(), Health{EjectAfter: -1}.WithDefaults(), Health{Blind: true}.WithDefaults()
+	for _, c := range []struct {
+		name    string
+		forward []Target
+		health  Health
+		kept    bool
+	}{
+		{"usual", near, usual, false},
+		{"a far relay", far, usual, true},
+		{"no ejection", near, never, true},
+		{"blind", near, blind, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := New(c.forward, Ordered, c.health, nil)
+			s.hops[0].failing.Store(true)
+			s.hops[0].ejected.Store(second)
+			order := map[bool]string{true: "ab", false: "ba"}[c.kept]
+			is := func() {
+				t.Helper()
+				shown := s.Snapshot(nil, second)[0].Usable
+				if got := hopNames(s.Order(nil, client4(1), second)); got != order || s.Usable(0, second) != c.kept || shown != c.kept {
+					t.Errorf("the order is %s, usable %t, shown %t; want kept %t", got, s.Usable(0, second), shown, c.kept)
+				}
+			}
+			is()
+			for _, health := range []Health{usual, never, blind} {
+				for _, forward := range [][]Target{near, far} {
+					New(forward, Ordered, health, s)
+					is()
+				}
 			}
 		})
 	}
@@ -136,8 +177,8 @@ func TestHopHealth(t *testing.T) {
 	now := second
 	is := func(want flow.HopState) {
 		t.Helper()
-		s := h.snapshot(&Target{}, now)
-		if s.State != want || s.Usable != (want == flow.HopUp || want == flow.HopUntried) || s.Usable != h.Usable(now) {
+		s := h.snapshot(&Target{}, false, now)
+		if s.State != want || s.Usable != (want == flow.HopUp || want == flow.HopUntried) || s.Usable != usable(h.state(now), false) {
 			t.Errorf("the hop is %+v, want %s", s, want)
 		}
 	}
@@ -211,7 +252,7 @@ func TestHopHealth(t *testing.T) {
 			err = broken
 		}
 		h.probedAs(now, &probed, time.Millisecond, err)
-		if h.Usable(now) {
+		if usable(h.state(now), false) {
 			states += "u"
 		} else {
 			states += "d"
@@ -220,11 +261,11 @@ func TestHopHealth(t *testing.T) {
 	if want := "dduuuuuuuuuudd"; states != want {
 		t.Errorf("the states are %s, want %s", states, want)
 	}
-	if s := h.snapshot(&Target{}, now); s.State != flow.HopDown || s.RTT.Duration() != time.Millisecond || s.LastError != "broken" || !s.Checked {
+	if s := h.snapshot(&Target{}, false, now); s.State != flow.HopDown || s.RTT.Duration() != time.Millisecond || s.LastError != "broken" || !s.Checked {
 		t.Errorf("the snapshot is %+v", s)
 	}
 	h.unprobed()
-	if !h.Usable(now) {
+	if !usable(h.state(now), false) {
 		t.Error("a hop that nobody checks is down")
 	}
 }

@@ -69,10 +69,20 @@ func New(forward []Target, balance Balance, health Health, was *Set) *Set {
 		if h == nil {
 			h = &Hop{name: t.String()}
 		}
-		h.kept.Store(health.EjectAfter < 0 || health.Blind || t.Carrier != nil) // a session that stands has shown that it works
 		s.hops = append(s.hops, h)
 	}
 	return s
+}
+
+// kept reports whether a hop gets flows while it returns. That is the configuration's, not the hop's: a set
+// that is prepared leaves the hops of the one in force as they are.
+func (s *Set) kept(i int) bool {
+	return s.health.EjectAfter < 0 || s.health.Blind || s.forward[i].Carrier != nil // a session that stands has shown that it works
+}
+
+// Usable reports whether new flows should go to the hop of an index that Order has returned.
+func (s *Set) Usable(i uint16, now time.Duration) bool {
+	return usable(s.hops[i].state(now), s.kept(int(i)))
 }
 
 // Hop returns the hop of an index that Order has returned.
@@ -133,7 +143,7 @@ func (s *Set) ConnectFailed(h *Hop, port uint16, now time.Duration, err error) t
 func (s *Set) Snapshot(all []flow.Hop, now time.Duration) []flow.Hop {
 	first := len(all)
 	for i, h := range s.hops {
-		all = append(all, h.snapshot(&s.forward[i], now))
+		all = append(all, h.snapshot(&s.forward[i], s.kept(i), now))
 	}
 	if s.Paired() {
 		s.addPairs(all[first:], now)
