@@ -79,6 +79,13 @@ func (w *httpSite) hasCertificateFor(host string) bool {
 	return g != nil && g.Current().Names(host)
 }
 
+// guardWith puts another web configuration into force, also for the requests that go on.
+func (w *httpSite) guardWith(g *webconfig.Guard) {
+	if before := w.web.Swap(g); before != g {
+		before.Replace()
+	}
+}
+
 // admitted admits requests to a handler as the web configuration in force says.
 func (w *httpSite) admitted(next http.Handler) http.Handler {
 	return webconfig.Handler(w.web.Load, next)
@@ -128,7 +135,7 @@ type metricsChange struct {
 
 func (c *metricsChange) Commit() {
 	c.to.names.set(c.names)
-	c.to.web.Store(c.guard)
+	c.to.guardWith(c.guard)
 	c.siteChange.Commit()
 }
 
