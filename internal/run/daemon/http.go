@@ -31,6 +31,7 @@ type httpSite struct {
 	scheme  func() string // of URLs in the log; nil: no URLs
 	serve   func(net.Listener) *httpd.Server
 	past    *past
+	others  []*httpSite // of this relay, whose addresses the site may get
 	leaving sync.WaitGroup
 	web     atomic.Pointer[webconfig.Guard] // TLS and users; nil: none
 
@@ -172,6 +173,13 @@ func (w *httpSite) prepare(ctx context.Context, wanted []netip.AddrPort, anew bo
 		if l == nil && err == nil {
 			l, err = w.handedOver(at)
 		}
+		for _, other := range w.others { // no two of a configuration want the same address
+			if l == nil && err == nil {
+				other.mu.Lock()
+				l, err = other.again(at)
+				other.mu.Unlock()
+			}
+		}
 		if l == nil && err == nil {
 			l, err = httpd.Listen(ctx, at)
 		}
@@ -303,7 +311,14 @@ func (w *httpSite) lacks() (all []flow.HostProblem) {
 	return all
 }
 
-// again returns a second listener on an address in service; nil: not in service.
+// introduce has sites take over each other's addresses at a reload.
+func introduce(sites ...*httpSite) {
+	for i, w := range sites {
+		w.others = slices.Delete(slices.Clone(sites), i, i+1)
+	}
+}
+
+// again returns a second listener on an address in service; nil: not in service. The caller holds mu.
 func (w *httpSite) again(at netip.AddrPort) (net.Listener, error) {
 	s := w.serving[at]
 	if s.Server == nil {
