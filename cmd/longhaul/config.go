@@ -72,7 +72,8 @@ allow, with the line to add. It also warns of what this host lacks, while the
 relay's host may have it: a listening address, the address of a name in forward,
 the key of a peer, a congestion control; and of listening ports that the kernel
 may give to outgoing connections. On the relay's host, as root, it warns of
-intercepted connections that the host's forward rules reject.
+intercepted connections that the host's forward rules reject, and of included
+files in /etc/longhaul that the service's user cannot read.
 
 Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 		Example: `  longhaul config check /etc/longhaul/longhaul.yaml && longhaul reload
@@ -87,7 +88,7 @@ Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 			checked := checkedConfig{File: args[0], Valid: err == nil, Mistakes: placed(mistakes), Warnings: placed(warnings)}
 			if err == nil {
 				checked.configSize, checked.Files = sizeOf(c), c.Files.Paths()
-				for _, w := range forwardWarnings(env, c) {
+				for _, w := range hostWarnings(env, c) {
 					checked.Warnings = append(checked.Warnings, placedProblem{args[0], w.Error(), remedy.Of(w)})
 				}
 			}
@@ -100,13 +101,38 @@ Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 		if err != nil {
 			return err
 		}
-		for _, w := range forwardWarnings(env, c) {
+		for _, w := range hostWarnings(env, c) {
 			writeWarning(env.stderr, args[0]+": "+w.Error(), remedy.Of(w))
 		}
 		_, err = fmt.Fprintf(env.stdout, "%s: ok, %s\n%s", args[0], sizeOf(c), daemon.FilesText(c.Files.Paths()))
 		return err
 	}
 	return cmd
+}
+
+// hostWarnings are those of a valid file that only the relay's host has.
+func hostWarnings(env *env, c *config.Config) []error {
+	return append(unreadableWarnings(filepath.Dir(service.ConfigFile), c.Files.Paths()), forwardWarnings(env, c)...)
+}
+
+// unreadableWarnings says which included files the service's user cannot read, while this process, as
+// root, can. They are asked for if the main file is in the service's folder, for everybody to read.
+func unreadableWarnings(folder string, paths []string) (warnings []error) {
+	for i, path := range paths {
+		path, err := filepath.Abs(path)
+		if err != nil {
+			return nil
+		}
+		info, err := os.Stat(path)
+		readable := err == nil && info.Mode()&0o004 != 0
+		switch {
+		case i == 0 && (!readable || !strings.HasPrefix(path, folder+"/")):
+			return nil
+		case err == nil && !readable:
+			warnings = append(warnings, remedy.New(fmt.Errorf("the service's user cannot read %s (mode %#o)", path, info.Mode().Perm()), "run chmod o+r "+path))
+		}
+	}
+	return warnings
 }
 
 // forwardWarnings says which tunnels take connections that this host's forward rules would

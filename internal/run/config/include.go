@@ -70,7 +70,8 @@ func (t *tree) overlay(flags []Flag) {
 	}
 }
 
-// include parses a main file, and reads and adds those that it includes. The error is an [Errors].
+// include parses a main file, and reads and adds those that it includes. The error is an [Errors]; the
+// tree has the files that it is about, if all could be read.
 func (l Loader) include(path string, data []byte) (tree, error) {
 	root, err := parseText(path, data)
 	if err != nil {
@@ -91,10 +92,7 @@ func (l Loader) include(path string, data []byte) (tree, error) {
 	if len(d.errs) > 0 {
 		return tree{}, d.errs
 	}
-	if err := t.add(r.files); err != nil {
-		return tree{}, err
-	}
-	return t, nil
+	return t, t.add(r.files)
 }
 
 // parseFiles puts files together that were read before. The error is an [Errors].

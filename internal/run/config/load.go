@@ -138,7 +138,8 @@ func parseText(path string, data []byte) (*node, error) {
 	return root, nil
 }
 
-// Read reads a file and those that it includes, as Load does. The error is an [Errors].
+// Read reads a file and those that it includes, as Load does. The error is an [Errors]; the files come
+// with it if all could be read.
 func (l Loader) Read(path string) (Files, error) {
 	data, err := readMain(path)
 	if err != nil {

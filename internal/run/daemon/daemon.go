@@ -203,6 +203,7 @@ func (d *daemon) assemble(activated []inheritedSocket) {
 	d.http.httpSite = newHTTPSite(d.log, &d.past, "http", d.withMetrics(checks))
 	d.http.names.certified = d.http.hasCertificateFor
 	d.health = healthSite{newHTTPSite(d.log, &d.past, "health checks", checks)}
+	introduce(d.http.httpSite, d.health.httpSite, d.pages.httpSite)
 	d.keeper = newHostKeeper(d.log, d.rules, d.relay, d.http.httpSite, d.health.httpSite, d.pages.httpSite)
 	d.control = &controlSocket{log: d.log, getenv: d.Getenv, past: &d.past, handlers: d.handlers()}
 

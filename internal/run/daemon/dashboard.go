@@ -210,7 +210,7 @@ func (c *dashboardChange) Commit() {
 	if c.database != c.to.database {
 		c.to.readDatabase(c.database, c.many)
 	}
-	c.to.web.Store(c.secrets.guard)
+	c.to.guardWith(c.secrets.guard)
 	c.to.usesToken.Store(c.secrets.token != "")
 	c.to.token.Set(c.secrets.token)
 	c.siteChange.Commit()

@@ -31,6 +31,7 @@ type httpSite struct {
 	scheme  func() string // of URLs in the log; nil: no URLs
 	serve   func(net.Listener) *httpd.Server
 	past    *past
+	others  []*httpSite // of this relay, whose addresses the site may get
 	leaving sync.WaitGroup
 	web     atomic.Pointer[webconfig.Guard] // TLS and users; nil: none
 
@@ -77,6 +78,13 @@ func (w *httpSite) certificate() *flow.Certificate {
 func (w *httpSite) hasCertificateFor(host string) bool {
 	g := w.web.Load()
 	return g != nil && g.Current().Names(host)
+}
+
+// guardWith puts another web configuration into force, also for the requests that go on.
+func (w *httpSite) guardWith(g *webconfig.Guard) {
+	if before := w.web.Swap(g); before != g {
+		before.Replace()
+	}
 }
 
 // admitted admits requests to a handler as the web configuration in force says.
@@ -128,7 +136,7 @@ type metricsChange struct {
 
 func (c *metricsChange) Commit() {
 	c.to.names.set(c.names)
-	c.to.web.Store(c.guard)
+	c.to.guardWith(c.guard)
 	c.siteChange.Commit()
 }
 
@@ -164,6 +172,13 @@ func (w *httpSite) prepare(ctx context.Context, wanted []netip.AddrPort, anew bo
 		l, err := w.again(at)
 		if l == nil && err == nil {
 			l, err = w.handedOver(at)
+		}
+		for _, other := range w.others { // no two of a configuration want the same address
+			if l == nil && err == nil {
+				other.mu.Lock()
+				l, err = other.again(at)
+				other.mu.Unlock()
+			}
 		}
 		if l == nil && err == nil {
 			l, err = httpd.Listen(ctx, at)
@@ -296,7 +311,14 @@ func (w *httpSite) lacks() (all []flow.HostProblem) {
 	return all
 }
 
-// again returns a second listener on an address in service; nil: not in service.
+// introduce has sites take over each other's addresses at a reload.
+func introduce(sites ...*httpSite) {
+	for i, w := range sites {
+		w.others = slices.Delete(slices.Clone(sites), i, i+1)
+	}
+}
+
+// again returns a second listener on an address in service; nil: not in service. The caller holds mu.
 func (w *httpSite) again(at netip.AddrPort) (net.Listener, error) {
 	s := w.serving[at]
 	if s.Server == nil {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -15,6 +17,7 @@ import (
 
 	"longhaul/internal/carry/integrity"
 	"longhaul/internal/run/config"
+	"longhaul/internal/sys/httpd"
 	"longhaul/test/nettest"
 )
 
@@ -136,6 +139,68 @@ tunnels:
 			if is := inForce(d); is == was {
 				t.Errorf("a reload that succeeds changes nothing of\n%s", was)
 			}
+		})
+	}
+}
+
+// TestSitesExchangeAddresses has a reload give addresses of one site to another, or change nothing.
+func TestSitesExchangeAddresses(t *testing.T) {
+	address := [4]string{}
+	for i := range address {
+		address[i] = nettest.FreeAddress(t, "127.0.0.1")
+	}
+	dir := nettest.OpenTempDir(t)
+	for name, c := range map[string]struct{ before, after string }{
+		"health takes that of http": {"http_listen: A", "http_listen: B\nhealth_listen: A"},
+		"http takes that of health": {"http_listen: B\nhealth_listen: A", "http_listen: A"},
+		"they swap":                 {"http_listen: A\nhealth_listen: B", "http_listen: B\nhealth_listen: A"},
+		"all of them":               {"http_listen: A\nhealth_listen: B\ndashboard: {listen: C}", "http_listen: B\nhealth_listen: C\ndashboard: {listen: A}"},
+		"one of several":            {"http_listen: [A, B]", "http_listen: A\ndashboard: {listen: B}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nettest.CheckLeaks(t)
+			load := func(text string) *config.Config {
+				text = strings.NewReplacer("A", address[0], "B", address[1], "C", address[2]).Replace(text)
+				path := filepath.Join(dir, "longhaul.yaml")
+				nettest.Must(t, os.WriteFile(path, fmt.Appendf(nil, "log: {level: warn}\n%s\ncontrol_socket: %s/control.sock\npair_keys: %[2]s/keys\ntunnels: [{name: t, listen: %[3]q, forward: \"127.0.0.1:9\"}]\n", text, dir, address[3]), 0o600))
+				c, err := config.Loader{}.Load(t.Context(), path)
+				nettest.Must(t, err)
+				return c
+			}
+			now, next := load(c.before), load(c.after)
+			d := &daemon{Options: Options{Version: "test", Getenv: func(string) string { return "" }, ReadablePath: func(path string) string { return path }}, life: life{config: now}}
+			d.orders = newOrders(&d.life, d.Getenv)
+			d.log, d.output = openLog(discardLog{}, now.Log)
+			defer d.output.close(0)
+			d.assemble(nil)
+			defer d.close()
+			// serves checks that each site of a configuration answers at its addresses, and no other.
+			serves := func(c *config.Config) {
+				t.Helper()
+				for path, all := range map[string][]netip.AddrPort{"/metrics": c.HTTPListen, "/assets/app.css": c.Dashboard.Listen} {
+					for _, at := range slices.Concat(c.HTTPListen, c.HealthListen, c.Dashboard.Listen) {
+						for range 8 {
+							status, _, err := httpd.Get(t.Context(), at.String(), path, 1<<20)
+							nettest.Must(t, err)
+							if got := status == http.StatusOK; got != slices.Contains(all, at) {
+								t.Fatalf("%s at %s: %d", path, at, status)
+							}
+						}
+					}
+				}
+			}
+			nettest.Must(t, change(t.Context(), d.parts, d.plan(now)))
+			serves(now)
+			was := inForce(d)
+			if err := change(t.Context(), append(slices.Clone(d.parts), refusing{}), d.plan(next)); !errors.Is(err, errRefused) {
+				t.Fatalf("the error is %v", err)
+			}
+			if is := inForce(d); is != was {
+				t.Errorf("in force is\n%s\nand not, as before,\n%s", is, was)
+			}
+			serves(now)
+			nettest.Must(t, change(t.Context(), d.parts, d.plan(next)))
+			serves(next)
 		})
 	}
 }

@@ -27,6 +27,9 @@ type Installer struct {
 	// empty name the existing configuration stays, or Install writes the example.
 	Config     []byte
 	ConfigName string
+	// ConfigFiles are Config and the files that it includes where it is. Install refuses
+	// if it would not include the same on the host. Nil: not asked.
+	ConfigFiles config.Files
 
 	Prefix  string   // the parent of bin and share; empty: as before, or [DefaultPrefix]
 	DropIns []string // a choice for [CheckDropIns]; empty: as before, or "auto"
@@ -104,6 +107,9 @@ func (i Installer) Install(ctx context.Context) (Installed, error) {
 	}
 	c, err := n.loader().Parse(ctx, ConfigFile, text)
 	if err != nil {
+		return Installed{}, err
+	}
+	if err := n.checkIncluded(c.Files); err != nil {
 		return Installed{}, err
 	}
 	lacks := []Lack{}
@@ -199,6 +205,21 @@ func (n *installation) configuration() ([]byte, error) {
 			"copy it there yourself, check it with longhaul config check, and leave --config out")
 	}
 	return n.Config, nil
+}
+
+// checkIncluded returns an error if a file that the given configuration includes is not among those that
+// it includes on the host.
+func (n *installation) checkIncluded(onHost config.Files) error {
+	for i, f := range n.ConfigFiles {
+		same := func(o config.File) bool {
+			return filepath.Base(o.Path) == filepath.Base(f.Path) && bytes.Equal(o.Text, f.Text)
+		}
+		if i > 0 && !slices.ContainsFunc(onHost[1:], same) {
+			return remedy.New(fmt.Errorf("%s includes %s, which the service would not, since %s includes no such file", n.ConfigName, f.Path, ConfigFile),
+				"copy the included files below "+filepath.Dir(ConfigFile)+" first, such as to "+filepath.Dir(ConfigFile)+"/conf.d")
+		}
+	}
+	return nil
 }
 
 // files lists the files that the host must have.

@@ -137,6 +137,51 @@ func TestInstallKeepsAConfiguration(t *testing.T) {
 	}
 }
 
+// A configuration is not installed without the files that it includes.
+func TestInstallIncluded(t *testing.T) {
+	const (
+		main = "include: conf.d/*.yaml\n" + site
+		more = "tunnels: [{name: more, listen: \":7001\", forward: \"10.0.0.1:80\"}]\n"
+	)
+	for name, c := range map[string]struct {
+		onHost map[string]string
+		ok     bool
+	}{
+		"not on the host": {map[string]string{".keep": ""}, false},
+		"another content": {map[string]string{"a.yaml": more + "#\n"}, false},
+		"another name":    {map[string]string{"b.yaml": more}, false},
+		"the same":        {map[string]string{"a.yaml": more}, true},
+		"and another":     {map[string]string{"a.yaml": more, "b.yaml": strings.NewReplacer("more", "other", "7001", "7002").Replace(more)}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			from := filepath.Join(dir, "site.yaml")
+			for path, text := range map[string]string{from: main, filepath.Join(dir, "conf.d", "a.yaml"): more} {
+				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			i := newInstaller(t)
+			for name, text := range c.onHost {
+				write(t, i.Host, filepath.Join(filepath.Dir(ConfigFile), "conf.d", name), text)
+			}
+			var err error
+			if i.ConfigFiles, err = (config.Loader{}).Read(from); err != nil {
+				t.Fatal(err)
+			}
+			i.Config, i.ConfigName = []byte(main), from
+			_, err = i.Install(t.Context())
+			var hinted *remedy.Error
+			if c.ok != (err == nil) || err != nil && (!errors.As(err, &hinted) || !strings.Contains(err.Error(), "conf.d/a.yaml")) {
+				t.Errorf("got %v", err)
+			}
+			if i.Host.Exists(ConfigFile) != c.ok {
+				t.Errorf("a configuration is there: %v", !c.ok)
+			}
+		})
+	}
+}
+
 func TestConflictsHaveARemedy(t *testing.T) {
 	for path, fix := range map[string]string{
 		"/usr/local/bin/longhaul": "move it away, or choose another place with --prefix DIR",

@@ -33,6 +33,9 @@ type Guard struct {
 	stamps  []stamp // of now.Files, when they were last read
 	looked  time.Time
 	problem *Problem
+
+	changed  chan struct{} // closed when now is no longer in force
+	replaced bool
 }
 
 // Problem is why changed files are not in force.
@@ -66,7 +69,7 @@ func stampsOf(files []string) []stamp {
 
 // Open reads the settings of a server, which what names in messages.
 func Open(what string, log *slog.Logger, read func() (*Settings, error)) (*Guard, error) {
-	g := &Guard{what: what, log: log, read: read}
+	g := &Guard{what: what, log: log, read: read, changed: make(chan struct{})}
 	return g, g.load()
 }
 
@@ -86,14 +89,43 @@ func (g *Guard) load() error {
 	if g.now == nil || !slices.Equal(g.now.Files, s.Files) {
 		g.stamps = stampsOf(s.Files)
 	}
+	if g.now != nil && !g.replaced {
+		close(g.changed)
+		g.changed = make(chan struct{})
+	}
 	g.now, g.problem = s, nil
 	return nil
+}
+
+// Replace tells the requests that go on that another guard is in force. It may be called on nil.
+func (g *Guard) Replace() {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.replaced {
+		g.replaced = true
+		close(g.changed)
+	}
+}
+
+// state is Current, and closed when that is no longer in force.
+func (g *Guard) state() (*Settings, <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.current(), g.changed
 }
 
 // Current are the settings in the files, or the last good ones.
 func (g *Guard) Current() *Settings {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return g.current()
+}
+
+// current is Current for a caller that holds mu.
+func (g *Guard) current() *Settings {
 	changed := !slices.Equal(stampsOf(g.now.Files), g.stamps)
 	if !changed && (g.problem == nil || time.Since(g.looked) < retryInterval) {
 		return g.now

@@ -3,7 +3,7 @@
 // headers, a limit of requests. Package config reads the file.
 //
 //	settings ──Open──▶ Guard ──TLS──────▶ each handshake, with the settings of its moment
-//	    ▲                │────Handler──▶ each request: rate limit, headers, user
+//	    ▲                │────Handler──▶ each request: rate limit, headers, certificate, user
 //	    └── read again ──┘ when one of its files has changed; after a mistake the last ones stay
 //
 // The format is described at https://prometheus.io/docs/prometheus/latest/configuration/https/.
@@ -151,10 +151,40 @@ func (s *Settings) forHandshake(hello *tls.ClientHelloInfo, protocols []string) 
 	return c
 }
 
+// checkClient returns why the settings do not admit the client of a connection, whose handshake may have
+// had others.
+func (s *Settings) checkClient(t *tls.ConnectionState) error {
+	var chain []*x509.Certificate
+	if t != nil {
+		chain = t.PeerCertificates
+	}
+	if len(chain) == 0 {
+		if s.ClientAuth == tls.RequireAnyClientCert || s.ClientAuth == tls.RequireAndVerifyClientCert || len(s.ClientNames) > 0 {
+			return errNoCertificate
+		}
+		return nil
+	}
+	if s.ClientAuth >= tls.VerifyClientCertIfGiven {
+		o := x509.VerifyOptions{Roots: s.ClientCAs, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+		for _, c := range chain[1:] {
+			o.Intermediates.AddCert(c)
+		}
+		if _, err := chain[0].Verify(o); err != nil {
+			return err
+		}
+	}
+	if len(s.ClientNames) > 0 {
+		return s.checkNames(chain)
+	}
+	return nil
+}
+
+var errNoCertificate = errors.New("the client has no certificate")
+
 // checkNames returns why a client's certificate, the first of its chain, has no name of ClientNames.
 func (s *Settings) checkNames(chain []*x509.Certificate) error {
 	if len(chain) == 0 {
-		return errors.New("the client has no certificate")
+		return errNoCertificate
 	}
 	names := slices.Concat(chain[0].DNSNames, chain[0].EmailAddresses)
 	for _, ip := range chain[0].IPAddresses {

@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -15,8 +16,9 @@ import (
 	"longhaul/internal/sys/connsource"
 )
 
-// Handler admits requests to next as the settings say: their rate, and their users. current is the guard
-// of the moment; nil admits all.
+// Handler admits requests to next as the settings say: their rate, their certificates and their users.
+// current is the guard of the moment; nil admits all. A request ends when the settings in force would no
+// longer admit it.
 func Handler(current func() *Guard, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g := current()
@@ -32,14 +34,19 @@ func Handler(current func() *Guard, next http.Handler) http.Handler {
 		for k, v := range s.Headers {
 			w.Header().Set(k, v)
 		}
+		// The handshake may have had other settings.
+		if err := s.checkClient(r.TLS); err != nil {
+			http.Error(w, "this server asks for a client certificate: "+err.Error(), http.StatusUnauthorized)
+			return
+		}
 		if len(s.Users) == 0 {
-			next.ServeHTTP(w, r)
+			(&admission{tls: r.TLS}).serve(w, r, current, next)
 			return
 		}
 		user, password, _ := r.BasicAuth()
 		switch ok, checked := g.passwords.right(r, s.Users, user, password); {
 		case ok:
-			next.ServeHTTP(w, r)
+			(&admission{r.TLS, user, s.Users[user]}).serve(w, r, current, next)
 		case !checked:
 			http.Error(w, "too many wrong passwords", http.StatusTooManyRequests)
 		default:
@@ -47,6 +54,44 @@ func Handler(current func() *Guard, next http.Handler) http.Handler {
 			http.Error(w, "this server asks for a user and a password", http.StatusUnauthorized)
 		}
 	})
+}
+
+// admission is what a request was admitted with.
+type admission struct {
+	tls        *tls.ConnectionState
+	user, hash string // empty: no password was asked for
+}
+
+// lookInterval is how often a request that goes on has the files looked at, if nothing else does.
+const lookInterval = 10 * time.Second
+
+// serve serves the request until the settings in force no longer admit it.
+func (a *admission) serve(w http.ResponseWriter, r *http.Request, current func() *Guard, next http.Handler) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	go func() {
+		timer := time.NewTicker(lookInterval)
+		defer timer.Stop()
+		for g := current(); g != nil; g = current() {
+			s, changed := g.state()
+			if !a.holds(s) {
+				cancel()
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			case <-timer.C:
+			}
+		}
+	}()
+	next.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// holds reports whether settings admit the request.
+func (a *admission) holds(s *Settings) bool {
+	return s.checkClient(a.tls) == nil && (len(s.Users) == 0 || a.hash != "" && s.Users[a.user] == a.hash)
 }
 
 // bucket is a token bucket; the zero value is full.

@@ -1,6 +1,7 @@
 package webconfig_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -42,12 +43,13 @@ var quiet = slog.New(slog.DiscardHandler)
 
 // served is a server with settings that a test may change.
 type served struct {
-	dir     string
-	issuer  *nettest.Issuer
-	address string
-	guard   *webconfig.Guard
-	log     bytes.Buffer // the caller reads it when nothing connects
-	asked   atomic.Int32 // requests that reached the handler
+	dir      string
+	issuer   *nettest.Issuer
+	address  string
+	guard    atomic.Pointer[webconfig.Guard]
+	settings func() (*webconfig.Settings, error)
+	log      bytes.Buffer // the caller reads it when nothing connects
+	asked    atomic.Int32 // requests that reached the handler
 }
 
 // serve begins a server whose clients need a certificate of its issuer, if change does not have it otherwise.
@@ -72,15 +74,24 @@ func serve(t *testing.T, change func(*served, *webconfig.Settings)) *served {
 		}
 		return settings, err
 	}
-	var err error
-	s.guard, err = webconfig.Open("http_listen", slog.New(slog.NewTextHandler(&s.log, nil)), read)
+	g, err := webconfig.Open("http_listen", slog.New(slog.NewTextHandler(&s.log, nil)), read)
 	nettest.Must(t, err)
+	s.settings = read
+	s.guard.Store(g)
 	l, err := httpd.Listen(t.Context(), netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1")))
 	nettest.Must(t, err)
-	current := func() *webconfig.Guard { return s.guard }
-	handler := webconfig.Handler(current, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	current := s.guard.Load
+	handler := webconfig.Handler(current, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.asked.Add(1)
 		fmt.Fprintln(w, secret)
+		if r.URL.Path == "/live" {
+			w.(http.Flusher).Flush()
+			select {
+			case <-r.Context().Done():
+			case <-time.After(patience):
+				t.Error("a stream goes on")
+			}
+		}
 	}))
 	server := httpd.ServeTLS(l, webconfig.TLS(current, "h2", "http/1.1"), handler, quiet, httpd.DefaultLimits)
 	t.Cleanup(server.Close)
@@ -208,7 +219,7 @@ func TestRenewal(t *testing.T) {
 	if second == first {
 		t.Error("a renewed certificate is not taken")
 	}
-	if p := s.guard.Problem(); p != nil {
+	if p := s.guard.Load().Problem(); p != nil {
 		t.Errorf("%+v", p)
 	}
 	cert := filepath.Join(s.dir, "server.pem")
@@ -218,7 +229,7 @@ func TestRenewal(t *testing.T) {
 	if got := serial(); got != second {
 		t.Errorf("with a broken file: %s, want %s", got, second)
 	}
-	p := s.guard.Problem()
+	p := s.guard.Load().Problem()
 	if p == nil || !strings.Contains(p.Text, "changed TLS files of http_listen are not in force: "+cert) || p.Fix == "" {
 		t.Errorf("with a broken file: %+v", p)
 	}
@@ -228,8 +239,8 @@ func TestRenewal(t *testing.T) {
 	}
 	nettest.Must(t, os.Rename(filepath.Join(s.dir, "away"), filepath.Join(s.dir, "server.key")))
 	nettest.Must(t, os.WriteFile(cert, good, 0o600))
-	if got := serial(); got != second || s.guard.Problem() != nil {
-		t.Errorf("mended: %s, %+v", got, s.guard.Problem())
+	if got := serial(); got != second || s.guard.Load().Problem() != nil {
+		t.Errorf("mended: %s, %+v", got, s.guard.Load().Problem())
 	}
 	s.issuer.Issue(t, s.dir, "server", "localhost", time.Hour)
 	if got := serial(); got == second {
@@ -238,6 +249,90 @@ func TestRenewal(t *testing.T) {
 	text := s.log.String()
 	if !strings.Contains(text, "changed TLS files cannot be used") || !strings.Contains(text, "certificate_until=") || strings.Contains(text, "PRIVATE") {
 		t.Errorf("the log has %s", text)
+	}
+}
+
+// TestAccessChanges: other users or authorities are in force for connections that had their handshake before, and
+// end the streams of those that they do not admit, whether the files change or a reload has another guard.
+func TestAccessChanges(t *testing.T) {
+	nettest.CheckLeaks(t)
+	hash, foreign := hashOf(t, "right"), nettest.NewIssuer(t, t.TempDir(), "foreign")
+	text, err := os.ReadFile(foreign.File)
+	nettest.Must(t, err)
+	other, err := webconfig.ParseAuthorities(text, foreign.File)
+	nettest.Must(t, err)
+	users := func(s *webconfig.Settings) {
+		s.ClientAuth, s.ClientCAs, s.Users = tls.NoClientCert, nil, map[string]string{"grafana": hash}
+	}
+	certificates := func(*webconfig.Settings) {}
+	for name, c := range map[string]struct {
+		before, after func(*webconfig.Settings)
+		client        string // of its certificate; empty: none
+		once, stream  bool   // are admitted
+	}{
+		"users, then certificates": {users, certificates, "", false, false},
+		"certificates, then users": {certificates, users, "prometheus", true, false},
+		"another authority":        {certificates, func(s *webconfig.Settings) { s.ClientCAs = other }, "prometheus", false, false},
+		"other names":              {certificates, func(s *webconfig.Settings) { s.ClientNames = []string{"grafana"} }, "prometheus", false, false},
+		"its name":                 {certificates, func(s *webconfig.Settings) { s.ClientNames = []string{"prometheus"} }, "prometheus", true, true},
+		"another password":         {users, func(s *webconfig.Settings) { users(s); s.Users["grafana"] = hashOf(t, "other") }, "", false, false},
+		"another user":             {users, func(s *webconfig.Settings) { users(s); s.Users["more"] = hash }, "", true, true},
+	} {
+		for _, reload := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, reload %v", name, reload), func(t *testing.T) {
+				var changed atomic.Bool
+				s := serve(t, func(_ *served, settings *webconfig.Settings) {
+					if changed.Load() {
+						c.after(settings)
+					} else {
+						c.before(settings)
+					}
+				})
+				config := s.client(t, s.issuer, c.client, time.Hour)
+				config.NextProtos = []string{"http/1.1"}
+				ask := func(path string) (conn *tls.Conn, send func() *http.Response) {
+					conn, err := tls.Dial("tcp", s.address, config)
+					nettest.Must(t, err)
+					t.Cleanup(func() { conn.Close() })
+					nettest.Must(t, conn.SetDeadline(time.Now().Add(patience)))
+					return conn, func() *http.Response {
+						r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://localhost"+path, nil)
+						nettest.Must(t, err)
+						r.SetBasicAuth("grafana", "right")
+						nettest.Must(t, r.Write(conn))
+						answer, err := http.ReadResponse(bufio.NewReader(conn), r)
+						nettest.Must(t, err)
+						return answer
+					}
+				}
+				liveConn, live := ask("/live")
+				stream := live()
+				_, once := ask("/metrics")
+				changed.Store(true)
+				if reload {
+					before := s.guard.Load()
+					next, err := webconfig.Open("http_listen", quiet, s.settings)
+					nettest.Must(t, err)
+					s.guard.Store(next)
+					before.Replace()
+				} else {
+					s.issuer.Issue(t, s.dir, "server", "localhost", 2*time.Hour)
+				}
+				answer := once()
+				body, err := io.ReadAll(answer.Body)
+				nettest.Must(t, err)
+				if got := answer.StatusCode == http.StatusOK; got != c.once || got != strings.Contains(string(body), secret) {
+					t.Errorf("after the change: %s, %q", answer.Status, body)
+				}
+				if c.stream {
+					liveConn.Close() // nothing ends it
+					return
+				}
+				if _, err := io.Copy(io.Discard, stream.Body); err != nil {
+					t.Errorf("the stream does not end: %v", err)
+				}
+			})
+		}
 	}
 }
 
@@ -255,7 +350,7 @@ func TestNeverOpens(t *testing.T) {
 	if answer, err := s.read(t, config); !strings.Contains(answer, secret) {
 		t.Errorf("%q, %v", answer, err)
 	}
-	if p := s.guard.Problem(); p == nil || p.Fix != "longhaul reload" {
+	if p := s.guard.Load().Problem(); p == nil || p.Fix != "longhaul reload" {
 		t.Errorf("%+v", p)
 	}
 }
