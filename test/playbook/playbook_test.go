@@ -62,7 +62,9 @@ func newFleet(t *testing.T) *fleet {
 	nettest.Must(t, err)
 	f := &fleet{sites, t, nettest.Longhaul(t), map[string]*hosts.Host{}}
 	f.All["longhaul_binary"] = f.program
-	f.All["longhaul_prove"] = false
+	for _, name := range []string{"service", "upgrade", "restart", "prove", "check"} {
+		f.All["longhaul_"+name] = "false" // as -e longhaul_NAME=false gives it
+	}
 	f.All["longhaul_secrets"] = Vars{"token": secret}
 	sw := f.host("switch")
 	for i, h := range []struct{ host, name string }{{"site-1", "site-1"}, {"site-2a", "site-2/a"}, {"site-2b", "site-2/b"}, {"site-3", "site-3"}} {
@@ -269,7 +271,7 @@ func TestRole(t *testing.T) {
 	f.start()
 	f.All["longhaul_prove"], f.All["longhaul_check"] = true, true
 	f.again()
-	f.All["longhaul_prove"], f.All["longhaul_check"] = false, false
+	f.All["longhaul_check"] = false
 	for _, way := range []struct {
 		from string
 		port int
@@ -344,9 +346,7 @@ func TestRole(t *testing.T) {
 	for host := range f.Hosts {
 		pids[host] = f.pid(host)
 	}
-	f.All["longhaul_prove"] = true
 	o = f.run(0, upgrade)
-	f.All["longhaul_prove"] = false
 	if plays := strings.Count(o.Output, "\nPLAY ["); plays != 4 {
 		t.Errorf("%d hosts one after the other:\n%s", plays, o.Output)
 	}
