@@ -61,6 +61,7 @@ func newFleet(t *testing.T) *fleet {
 	sites, err := New(dir, filepath.Join(dir, "{{ inventory_hostname }}", "longhaul"))
 	nettest.Must(t, err)
 	f := &fleet{sites, t, nettest.Longhaul(t), map[string]*hosts.Host{}}
+	f.All["ansible_python_interpreter"] = f.german()
 	f.All["longhaul_binary"] = f.program
 	for _, name := range []string{"service", "upgrade", "restart", "prove", "check"} {
 		f.All["longhaul_"+name] = "false" // as -e longhaul_NAME=false gives it
@@ -87,6 +88,29 @@ func newFleet(t *testing.T) *fleet {
 	}
 	nettest.Must(t, sw.Switch("switch", slices.Collect(maps.Keys(f.hosts))...))
 	return f
+}
+
+// german is a Python whose errors are in German unless LC_ALL is C, as on a host with that locale.
+func (f *fleet) german() string {
+	f.t.Helper()
+	nettest.Must(f.t, os.Mkdir(f.Path("german", ""), 0o755))
+	nettest.Must(f.t, os.WriteFile(f.Path("german", "sitecustomize.py"), []byte(`import subprocess
+
+popen = subprocess.Popen.__init__
+
+def init(*args, **kwargs):
+    try:
+        popen(*args, **kwargs)
+    except FileNotFoundError as e:
+        e.strerror = "Datei oder Verzeichnis nicht gefunden"
+        raise
+
+subprocess.Popen.__init__ = init
+`), 0o644))
+	python := f.Path("german", "python3")
+	nettest.Must(f.t, os.WriteFile(python, fmt.Appendf(nil,
+		"#!/bin/sh\n[ \"$LC_ALL\" = C ] || export PYTHONPATH=%s\nexec /usr/bin/python3 \"$@\"\n", f.Path("german", "")), 0o755))
+	return python
 }
 
 func (f *fleet) host(name string) *hosts.Host {
