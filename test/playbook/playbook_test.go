@@ -274,9 +274,9 @@ func TestRole(t *testing.T) {
 		t.Errorf("this test does not run the commands of the README: %q", lines)
 	}
 
-	// A check of hosts that have nothing, not even the program.
-	if o := f.run(0, check); !strings.Contains(o.Output, "+# Ansible writes this file") && len(o.Hosts) != 4 {
-		t.Errorf("a check shows no difference:\n%s", o.Output)
+	// A check of hosts that have nothing, not even the program that checks a configuration.
+	if o := f.run(0, check); strings.Contains(o.Output, "+# Ansible writes this file") || len(o.Hosts) != 4 || o.Changed() < 4 {
+		t.Errorf("a check of hosts without longhaul:\n%s", o.Output)
 	}
 	f.unchanged(map[string]string{})
 
@@ -328,7 +328,9 @@ func TestRole(t *testing.T) {
 
 	// A host that cannot be reached stops no other and stays their peer.
 	f.All["longhaul_tunnels"] = []Vars{{"name": "extra", "listen": "127.0.0.1:7100", "forward": fmt.Sprintf("127.0.0.1:%d", target)}}
-	f.run(0, check)
+	if o = f.run(0, check); strings.Count(o.Output, "127.0.0.1:7100") != 4 || o.Changed() != 4 {
+		t.Errorf("a check shows no difference:\n%s", o.Output)
+	}
 	f.unchanged(before)
 	local := f.Hosts["site-3"]
 	f.Hosts["site-3"] = maps.Clone(local)
