@@ -181,21 +181,21 @@ func (f *fleet) files() map[string]string {
 	return all
 }
 
-// start starts each host's relay, by the files of the role.
-func (f *fleet) start() {
+// startOn starts a host's relay. What it returns kills it.
+func (f *fleet) startOn(name string) (kill func()) {
 	f.t.Helper()
-	for name, host := range f.hosts {
-		cmd := exec.Command(f.Path(name, "longhaul"), "relay", "--config", f.Path(name, "etc/longhaul.yaml"))
-		cmd.Stderr = os.Stderr
-		nettest.Must(f.t, host.Start(cmd))
-		f.t.Cleanup(func() {
-			if pid := f.pid(name); pid > 0 && pid != cmd.Process.Pid { // after an upgrade
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		})
+	cmd := exec.Command(f.Path(name, "longhaul"), "relay", "--config", f.Path(name, "etc/longhaul.yaml"))
+	cmd.Stderr = os.Stderr
+	nettest.Must(f.t, f.hosts[name].Start(cmd))
+	kill = func() {
+		if pid := f.pid(name); pid > 0 && pid != cmd.Process.Pid { // after an upgrade
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
 	}
+	f.t.Cleanup(kill)
+	return kill
 }
 
 // pid is the process of a host's relay, 0 if none answers.
@@ -292,7 +292,10 @@ func TestRole(t *testing.T) {
 		t.Errorf("the secret: %v, %v", info, err)
 	}
 	delete(f.All, "longhaul_secrets")
-	f.start()
+	kill := map[string]func(){}
+	for host := range f.Hosts {
+		kill[host] = f.startOn(host)
+	}
 	f.All["longhaul_prove"], f.All["longhaul_check"] = true, true
 	f.again()
 	f.All["longhaul_check"] = false
@@ -302,7 +305,7 @@ func TestRole(t *testing.T) {
 	}{{"site-1", 7002}, {"site-1", 7003}, {"site-2a", 7003}, {"site-2b", 7001}, {"site-3", 7002}} {
 		f.transfer(way.from, way.port)
 	}
-	held := f.dial("site-1", 7003)
+	held := f.dial("site-1", 7002)
 	alive(t, held)
 
 	// A mistyped key stops before anything is replaced, and says what was meant.
@@ -335,6 +338,11 @@ func TestRole(t *testing.T) {
 	local := f.Hosts["site-3"]
 	f.Hosts["site-3"] = maps.Clone(local)
 	maps.Copy(f.Hosts["site-3"], Vars{"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1})
+	kill["site-3"]()
+	ready := func() error {
+		return exec.Command(f.program, "ready", "--control-socket", f.Path("site-1", "control.sock")).Run()
+	}
+	nettest.Eventually(t, patience, func() bool { return ready() != nil }, func() string { return "site-1 has a session to site-3" })
 	o = f.run(4, site)
 	if o.Hosts["site-3"].Unreachable != 1 || o.Hosts["site-1"].Changed == 0 || o.Hosts["site-2b"].Changed == 0 {
 		t.Fatalf("beside a host that cannot be reached:\n%s", o.Output)
@@ -343,6 +351,8 @@ func TestRole(t *testing.T) {
 	f.expectPeers("site-1", "site-2/a", "site-2/b", "site-3")
 	alive(t, held)
 	f.Hosts["site-3"] = local
+	f.startOn("site-3")
+	nettest.Eventually(t, patience, func() bool { return ready() == nil }, func() string { return "site-1 has no session to site-3" })
 	f.run(0, site, "--limit", "site-3")
 
 	// A second key.
@@ -368,6 +378,9 @@ func TestRole(t *testing.T) {
 	program, err := os.ReadFile(f.program)
 	nettest.Must(t, err)
 	nettest.Must(t, os.WriteFile(f.Path("", "longhaul-new"), append(program, "new"...), 0o755))
+	// On one of them the copy is there, from a run whose hand-over failed.
+	nettest.Must(t, os.WriteFile(f.Path("site-3", "copied"), append(program, "new"...), 0o755))
+	nettest.Must(t, os.Rename(f.Path("site-3", "copied"), f.Path("site-3", "longhaul")))
 	pids := map[string]int{}
 	for host := range f.Hosts {
 		pids[host] = f.pid(host)
@@ -402,13 +415,15 @@ func TestRole(t *testing.T) {
 	f.transfer("site-3", 7001)
 
 	// A site that leaves the inventory is nobody's peer.
+	left := f.dial("site-1", 7003)
+	alive(t, left)
 	delete(f.Hosts, "site-3")
 	f.run(0, site)
 	f.expectPeers("site-1", "site-2/a", "site-2/b")
 	if list := f.files()[f.Path("", "peers.yaml")]; strings.Contains(list, "site-3") {
 		t.Errorf("the list of keys has a site that left:\n%s", list)
 	}
-	if _, err := io.ReadAll(held); !errors.Is(err, syscall.ECONNRESET) {
+	if _, err := io.ReadAll(left); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the flow to a site that left: %v", err)
 	}
 	f.again()
