@@ -61,8 +61,11 @@ func newFleet(t *testing.T) *fleet {
 	sites, err := New(dir, filepath.Join(dir, "{{ inventory_hostname }}", "longhaul"))
 	nettest.Must(t, err)
 	f := &fleet{sites, t, nettest.Longhaul(t), map[string]*hosts.Host{}}
+	f.All["ansible_python_interpreter"] = f.german()
 	f.All["longhaul_binary"] = f.program
-	f.All["longhaul_prove"] = false
+	for _, name := range []string{"service", "upgrade", "restart", "prove", "check"} {
+		f.All["longhaul_"+name] = "false" // as -e longhaul_NAME=false gives it
+	}
 	f.All["longhaul_secrets"] = Vars{"token": secret}
 	sw := f.host("switch")
 	for i, h := range []struct{ host, name string }{{"site-1", "site-1"}, {"site-2a", "site-2/a"}, {"site-2b", "site-2/b"}, {"site-3", "site-3"}} {
@@ -85,6 +88,29 @@ func newFleet(t *testing.T) *fleet {
 	}
 	nettest.Must(t, sw.Switch("switch", slices.Collect(maps.Keys(f.hosts))...))
 	return f
+}
+
+// german is a Python whose errors are in German unless LC_ALL is C, as on a host with that locale.
+func (f *fleet) german() string {
+	f.t.Helper()
+	nettest.Must(f.t, os.Mkdir(f.Path("german", ""), 0o755))
+	nettest.Must(f.t, os.WriteFile(f.Path("german", "sitecustomize.py"), []byte(`import subprocess
+
+popen = subprocess.Popen.__init__
+
+def init(*args, **kwargs):
+    try:
+        popen(*args, **kwargs)
+    except FileNotFoundError as e:
+        e.strerror = "Datei oder Verzeichnis nicht gefunden"
+        raise
+
+subprocess.Popen.__init__ = init
+`), 0o644))
+	python := f.Path("german", "python3")
+	nettest.Must(f.t, os.WriteFile(python, fmt.Appendf(nil,
+		"#!/bin/sh\n[ \"$LC_ALL\" = C ] || export PYTHONPATH=%s\nexec /usr/bin/python3 \"$@\"\n", f.Path("german", "")), 0o755))
+	return python
 }
 
 func (f *fleet) host(name string) *hosts.Host {
@@ -155,21 +181,21 @@ func (f *fleet) files() map[string]string {
 	return all
 }
 
-// start starts each host's relay, by the files of the role.
-func (f *fleet) start() {
+// startOn starts a host's relay. What it returns kills it.
+func (f *fleet) startOn(name string) (kill func()) {
 	f.t.Helper()
-	for name, host := range f.hosts {
-		cmd := exec.Command(f.Path(name, "longhaul"), "relay", "--config", f.Path(name, "etc/longhaul.yaml"))
-		cmd.Stderr = os.Stderr
-		nettest.Must(f.t, host.Start(cmd))
-		f.t.Cleanup(func() {
-			if pid := f.pid(name); pid > 0 && pid != cmd.Process.Pid { // after an upgrade
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		})
+	cmd := exec.Command(f.Path(name, "longhaul"), "relay", "--config", f.Path(name, "etc/longhaul.yaml"))
+	cmd.Stderr = os.Stderr
+	nettest.Must(f.t, f.hosts[name].Start(cmd))
+	kill = func() {
+		if pid := f.pid(name); pid > 0 && pid != cmd.Process.Pid { // after an upgrade
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
 	}
+	f.t.Cleanup(kill)
+	return kill
 }
 
 // pid is the process of a host's relay, 0 if none answers.
@@ -248,9 +274,9 @@ func TestRole(t *testing.T) {
 		t.Errorf("this test does not run the commands of the README: %q", lines)
 	}
 
-	// A check of hosts that have nothing, not even the program.
-	if o := f.run(0, check); !strings.Contains(o.Output, "+# Ansible writes this file") && len(o.Hosts) != 4 {
-		t.Errorf("a check shows no difference:\n%s", o.Output)
+	// A check of hosts that have nothing, not even the program that checks a configuration.
+	if o := f.run(0, check); strings.Contains(o.Output, "+# Ansible writes this file") || len(o.Hosts) != 4 || o.Changed() < 4 {
+		t.Errorf("a check of hosts without longhaul:\n%s", o.Output)
 	}
 	f.unchanged(map[string]string{})
 
@@ -266,17 +292,20 @@ func TestRole(t *testing.T) {
 		t.Errorf("the secret: %v, %v", info, err)
 	}
 	delete(f.All, "longhaul_secrets")
-	f.start()
+	kill := map[string]func(){}
+	for host := range f.Hosts {
+		kill[host] = f.startOn(host)
+	}
 	f.All["longhaul_prove"], f.All["longhaul_check"] = true, true
 	f.again()
-	f.All["longhaul_prove"], f.All["longhaul_check"] = false, false
+	f.All["longhaul_check"] = false
 	for _, way := range []struct {
 		from string
 		port int
 	}{{"site-1", 7002}, {"site-1", 7003}, {"site-2a", 7003}, {"site-2b", 7001}, {"site-3", 7002}} {
 		f.transfer(way.from, way.port)
 	}
-	held := f.dial("site-1", 7003)
+	held := f.dial("site-1", 7002)
 	alive(t, held)
 
 	// A mistyped key stops before anything is replaced, and says what was meant.
@@ -302,11 +331,18 @@ func TestRole(t *testing.T) {
 
 	// A host that cannot be reached stops no other and stays their peer.
 	f.All["longhaul_tunnels"] = []Vars{{"name": "extra", "listen": "127.0.0.1:7100", "forward": fmt.Sprintf("127.0.0.1:%d", target)}}
-	f.run(0, check)
+	if o = f.run(0, check); strings.Count(o.Output, "127.0.0.1:7100") != 4 || o.Changed() != 4 {
+		t.Errorf("a check shows no difference:\n%s", o.Output)
+	}
 	f.unchanged(before)
 	local := f.Hosts["site-3"]
 	f.Hosts["site-3"] = maps.Clone(local)
 	maps.Copy(f.Hosts["site-3"], Vars{"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1})
+	kill["site-3"]()
+	ready := func() error {
+		return exec.Command(f.program, "ready", "--control-socket", f.Path("site-1", "control.sock")).Run()
+	}
+	nettest.Eventually(t, patience, func() bool { return ready() != nil }, func() string { return "site-1 has a session to site-3" })
 	o = f.run(4, site)
 	if o.Hosts["site-3"].Unreachable != 1 || o.Hosts["site-1"].Changed == 0 || o.Hosts["site-2b"].Changed == 0 {
 		t.Fatalf("beside a host that cannot be reached:\n%s", o.Output)
@@ -315,6 +351,8 @@ func TestRole(t *testing.T) {
 	f.expectPeers("site-1", "site-2/a", "site-2/b", "site-3")
 	alive(t, held)
 	f.Hosts["site-3"] = local
+	f.startOn("site-3")
+	nettest.Eventually(t, patience, func() bool { return ready() == nil }, func() string { return "site-1 has no session to site-3" })
 	f.run(0, site, "--limit", "site-3")
 
 	// A second key.
@@ -340,13 +378,14 @@ func TestRole(t *testing.T) {
 	program, err := os.ReadFile(f.program)
 	nettest.Must(t, err)
 	nettest.Must(t, os.WriteFile(f.Path("", "longhaul-new"), append(program, "new"...), 0o755))
+	// On one of them the copy is there, from a run whose hand-over failed.
+	nettest.Must(t, os.WriteFile(f.Path("site-3", "copied"), append(program, "new"...), 0o755))
+	nettest.Must(t, os.Rename(f.Path("site-3", "copied"), f.Path("site-3", "longhaul")))
 	pids := map[string]int{}
 	for host := range f.Hosts {
 		pids[host] = f.pid(host)
 	}
-	f.All["longhaul_prove"] = true
 	o = f.run(0, upgrade)
-	f.All["longhaul_prove"] = false
 	if plays := strings.Count(o.Output, "\nPLAY ["); plays != 4 {
 		t.Errorf("%d hosts one after the other:\n%s", plays, o.Output)
 	}
@@ -376,13 +415,15 @@ func TestRole(t *testing.T) {
 	f.transfer("site-3", 7001)
 
 	// A site that leaves the inventory is nobody's peer.
+	left := f.dial("site-1", 7003)
+	alive(t, left)
 	delete(f.Hosts, "site-3")
 	f.run(0, site)
 	f.expectPeers("site-1", "site-2/a", "site-2/b")
 	if list := f.files()[f.Path("", "peers.yaml")]; strings.Contains(list, "site-3") {
 		t.Errorf("the list of keys has a site that left:\n%s", list)
 	}
-	if _, err := io.ReadAll(held); !errors.Is(err, syscall.ECONNRESET) {
+	if _, err := io.ReadAll(left); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the flow to a site that left: %v", err)
 	}
 	f.again()

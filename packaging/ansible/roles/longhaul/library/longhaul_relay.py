@@ -12,6 +12,7 @@ description:
   - Checks the configuration, makes the list of peers as declared, replaces the file, and has a
     running relay reload it. A mistake stops before anything is replaced.
   - A relay that refuses the new configuration keeps the one in force, and gets its file back.
+    The peers stay as declared.
 author: longhaul maintainers
 options:
   program: {description: Path or name of longhaul., type: path, default: longhaul}
