@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"longhaul/internal/watch/archive"
 	"longhaul/internal/watch/archive/postgres/pgtest"
@@ -97,4 +98,27 @@ func TestSchemaIsMadeOnce(t *testing.T) {
 	}
 	all.Wait()
 	checkSums(t, s, "made", 10)
+}
+
+// A relay that connects again after old rows and sums have gone sends nothing of them again.
+func TestDroppedDaysStayDropped(t *testing.T) {
+	s := pgtest.Shared(t)
+	to := database(t, s, "stay")
+	ctx := context.Background()
+	old := newSpool(1, 10, func() time.Time { return time.Now().AddDate(0, 0, -100) })
+	nettest.Must(t, opened(t, to).Deliver(ctx, old.rows))
+	s.Exec("stay", "UPDATE longhaul.epochs SET at = now() - interval '100 days'")
+	c, err := MakeSchema(ctx, to, SchemaOptions{Keep: 30 * leastKeep, KeepSums: 60 * leastKeep})
+	if err != nil || len(c.DroppedDays) == 0 || c.DroppedSums == 0 {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	again := opened(t, to)
+	last, err := again.(archive.Resumer).Last(ctx, []int64{2000, 2001})
+	if err != nil || fmt.Sprint(last) != "map[2000:5 2001:10]" {
+		t.Errorf("the database says that it has %v, %v", last, err)
+	}
+	nettest.Must(t, again.Deliver(ctx, old.rows))
+	for _, table := range []string{"flows", "hours", "days"} {
+		s.Check("stay", "SELECT count(*) FROM longhaul."+table, "[[0]]")
+	}
 }
