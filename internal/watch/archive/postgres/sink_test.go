@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -414,4 +416,24 @@ func TestLinesAreBounded(t *testing.T) {
 		}
 	}
 	checkSums(t, s, "lines", records)
+}
+
+// The statements of docs/history.md answer.
+func TestStatementsOfThePage(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/history.md")
+	nettest.Must(t, err)
+	_, section, _ := strings.Cut(string(page), "\n## Many relays\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	statements := regexp.MustCompile(`(?m)^    select .*(\n      .*)*`).FindAllString(section, -1)
+	if len(statements) != 2 {
+		t.Fatalf("the page has the statements %q", statements)
+	}
+	s := pgtest.Shared(t)
+	to := database(t, s, "page")
+	nettest.Must(t, opened(t, to).Deliver(t.Context(), newSpool(1, 100, recent(1)).rows))
+	for _, statement := range statements {
+		if got := s.Exec("page", statement); len(got) == 0 {
+			t.Errorf("%s: no rows", statement)
+		}
+	}
 }
