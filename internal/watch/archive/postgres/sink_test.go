@@ -437,3 +437,20 @@ func TestStatementsOfThePage(t *testing.T) {
 		}
 	}
 }
+
+// A flow beyond the bounds of bins is in the outermost one, whether its day has ended or not.
+func TestMatrixOfAnEndlessFlow(t *testing.T) {
+	s := pgtest.Shared(t)
+	to := database(t, s, "endless")
+	end := time.Now().UTC().Truncate(24 * time.Hour).Add(-36 * time.Hour)
+	rows := newSpool(1, 1, func() time.Time { return end }).rows
+	r := &rows[0]
+	r.BytesUp, r.BytesDown, r.Elapsed, r.ClientLeg.Side = 1, 0, units.Seconds(2*365*24*time.Hour), "lan"
+	nettest.Must(t, opened(t, to).Deliver(t.Context(), rows))
+	for _, since := range []time.Time{end, end.Add(-12 * time.Hour)} { // from its row, from the sums of its day
+		s.Check("endless", "SELECT flows, goodput_median_bps = longhaul.middle("+fmt.Sprint(minBin)+"), time_median_s = longhaul.middle("+
+			fmt.Sprint(bin(2*365*86400))+") FROM longhaul.matrix('"+since.Format(time.RFC3339)+"')", "[[1 t t]]")
+	}
+	s.Check("endless", "SELECT longhaul.bin(1e-300), longhaul.bin(1e300), longhaul.bin(0), longhaul.bin(-1), longhaul.bin(NULL), longhaul.bin(1)",
+		fmt.Sprintf("[[%d %d    0]]", minBin, maxBin))
+}
