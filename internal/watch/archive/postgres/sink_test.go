@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/watch/archive"
 	"longhaul/internal/watch/archive/postgres/pgtest"
@@ -453,4 +455,24 @@ func TestMatrixOfAnEndlessFlow(t *testing.T) {
 	}
 	s.Check("endless", "SELECT longhaul.bin(1e-300), longhaul.bin(1e300), longhaul.bin(0), longhaul.bin(-1), longhaul.bin(NULL), longhaul.bin(1)",
 		fmt.Sprintf("[[%d %d    0]]", minBin, maxBin))
+}
+
+// A question in progress while its reader is closed closes its connection when it ends.
+func TestReaderClosedDuringAQuestion(t *testing.T) {
+	s := pgtest.Shared(t)
+	r, err := OpenReader(database(t, s, "closed"), ReaderOptions{Patience: 5 * time.Minute})
+	nettest.Must(t, err)
+	for _, closed := range []bool{false, true} {
+		var conn *pgconn.PgConn
+		nettest.Must(t, r.ask(t.Context(), func(a *asking) error {
+			conn = a.conn
+			if closed {
+				return r.Close()
+			}
+			return nil
+		}))
+		if conn.IsClosed() != closed {
+			t.Errorf("reader closed: %t, its connection: %t", closed, conn.IsClosed())
+		}
+	}
 }
