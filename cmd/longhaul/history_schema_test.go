@@ -40,7 +40,7 @@ func TestHistorySchema(t *testing.T) {
 	s.Check("archive", "SELECT id FROM longhaul.flows", "[[2]]")
 	s.Check("archive", "SELECT epoch FROM longhaul.epochs ORDER BY 1", "[[1] [2]]") // with sums that are kept
 	schema(0, "nothing to do: the tables have version 2\n", "--keep", "200d", "--keep-sums", "3650d")
-	s.Check("archive", "SELECT epoch FROM longhaul.epochs", "[[2]]")
+	s.Check("archive", "SELECT epoch FROM longhaul.epochs ORDER BY 1", "[[1] [2]]")
 	s.Exec("archive", `INSERT INTO longhaul.flows (relay, epoch, id, started, ended, elapsed_us, relay_site, tunnel, bytes_up, bytes_down)
 		VALUES ('r', 1, 3, now(), now() - interval '9 days', 1, '', '', 0, 0)`)
 	day := s.Exec("archive", "SELECT (now() AT TIME ZONE 'UTC')::date - 9")[0][0]

@@ -1,9 +1,10 @@
 -- For queries of people, and for longhaul's own. Whoever may read the tables may call them.
 
--- The bin of a positive value, see longhaul.histogram; NULL of others.
+-- The bin of a positive value, see longhaul.histogram; NULL of others. The outermost bins, the last
+-- ones that numeric has digits for, have what is beyond them too.
 CREATE OR REPLACE FUNCTION longhaul.bin(value double precision) RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-	SELECT floor(32 / ln(2::double precision) * ln(nullif(greatest(value, 0), 0)))::smallint
+	SELECT CASE WHEN value > 0 THEN least(greatest(floor(32 / ln(2::double precision) * ln(value)), -725), 11561)::smallint END
 $$;
 
 -- The middle of a bin, which is right within 1.1 %.

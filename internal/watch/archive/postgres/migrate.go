@@ -41,6 +41,24 @@ func makeFunctions() string {
 	return functions + "UPDATE longhaul.version SET functions = '" + functionsSum() + "';\n"
 }
 
+// giveToOwner gives what another role has made, a superuser or a member of the owner, to the owner of
+// the schema, whose relays could not use it else.
+const giveToOwner = `DO $$
+DECLARE statement text;
+BEGIN
+	FOR statement IN
+		SELECT format('ALTER TABLE longhaul.%I OWNER TO %s', relname, nspowner::regrole) FROM pg_catalog.pg_class
+			JOIN pg_catalog.pg_namespace AS n ON n.oid = relnamespace
+			WHERE nspname = 'longhaul' AND relkind IN ('r', 'p') AND relowner = current_user::regrole AND relowner <> nspowner
+		UNION ALL
+		SELECT format('ALTER FUNCTION %s OWNER TO %s', p.oid::regprocedure, nspowner::regrole) FROM pg_catalog.pg_proc AS p
+			JOIN pg_catalog.pg_namespace AS n ON n.oid = pronamespace
+			WHERE nspname = 'longhaul' AND prokind = 'f' AND proowner = current_user::regrole AND proowner <> nspowner
+	LOOP
+		EXECUTE statement;
+	END LOOP;
+END $$`
+
 // SchemaOptions are what is wanted beyond the tables.
 type SchemaOptions struct {
 	Writer, Reader string        // roles that get rights; empty: none
@@ -224,6 +242,9 @@ func (c *Changes) migrate(ctx context.Context, conn *pgconn.PgConn, t *archive.T
 		_, err = run(ctx, conn, makeFunctions())
 	}
 	if err == nil {
+		_, err = run(ctx, conn, giveToOwner)
+	}
+	if err == nil {
 		_, err = run(ctx, conn, "COMMIT")
 	}
 	return err
@@ -287,13 +308,8 @@ func (c *Changes) drop(ctx context.Context, conn *pgconn.PgConn, o *SchemaOption
 			c.DroppedSums += n
 		}
 	}
-	// An epoch says which records have come. It may go when nothing is left that could be counted twice.
-	if o.Keep > 0 && o.KeepSums > 0 {
-		from := now.Add(-max(o.Keep, o.KeepSums)).UTC().Format(time.RFC3339)
-		if _, err := deleted(ctx, conn, "DELETE FROM longhaul.epochs WHERE at < '"+from+"'"); err != nil {
-			return err
-		}
-	}
+	// Epochs stay, a small row for each start of a relay: a missing one is of records that were lost, and
+	// the relay would send them again.
 	return nil
 }
 

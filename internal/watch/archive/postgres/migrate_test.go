@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"longhaul/internal/watch/archive"
 	"longhaul/internal/watch/archive/postgres/pgtest"
@@ -17,19 +20,13 @@ func TestTablesOfVersionOne(t *testing.T) {
 	s.Role("first_writer")
 	to := target(t, s.Database("first"))
 	ctx := context.Background()
-	config, err := configOf(&to, writing)
-	nettest.Must(t, err)
-	conn, err := connect(ctx, &to, config)
-	nettest.Must(t, err)
-	defer closeNow(conn)
-	_, err = run(ctx, conn, scriptsFrom(0)[0]+"UPDATE longhaul.version SET version = 1")
-	nettest.Must(t, err)
+	conn := versionOne(t, &to)
 	spool := newSpool(1, 2000, recent(1))
 	rows := make([]*archive.Row, len(spool.rows))
 	for i := range rows {
 		rows[i] = &spool.rows[i]
 	}
-	_, err = conn.CopyFrom(ctx, &rowReader{rows: rows}, copyRows)
+	_, err := conn.CopyFrom(ctx, &rowReader{rows: rows}, copyRows)
 	nettest.Must(t, err)
 	_, err = run(ctx, conn, `INSERT INTO longhaul.lines (relay, relay_site, tunnel, site, near)
 			SELECT DISTINCT relay, relay_site, tunnel, coalesce(site, peer, ''), coalesce(client_side, '') <> 'wan' FROM longhaul.flows;
@@ -56,6 +53,47 @@ func TestTablesOfVersionOne(t *testing.T) {
 	nettest.Must(t, opened(t, writer).Deliver(ctx, spool.rows)) // they are there
 	nettest.Must(t, opened(t, writer).Deliver(ctx, more.rows))
 	checkSums(t, s, "first", 2500)
+}
+
+// versionOne makes the tables of version 1, and returns the connection of their owner.
+func versionOne(t *testing.T, to *archive.Target) *pgconn.PgConn {
+	t.Helper()
+	config, err := configOf(to, writing)
+	nettest.Must(t, err)
+	conn, err := connect(t.Context(), to, config)
+	nettest.Must(t, err)
+	t.Cleanup(func() { closeNow(conn) })
+	_, err = run(t.Context(), conn, scriptsFrom(0)[0]+"UPDATE longhaul.version SET version = 1")
+	nettest.Must(t, err)
+	return conn
+}
+
+// What a superuser or a member of the owner's role migrates belongs to the owner, who ships and
+// migrates on.
+func TestOthersMigrateForTheOwner(t *testing.T) {
+	s := pgtest.Shared(t)
+	s.Role("member")
+	for _, role := range []string{"postgres", "member"} {
+		t.Run(role, func(t *testing.T) {
+			s := pgtest.Shared(t)
+			to := target(t, s.Database("given"))
+			s.Exec("given", "GRANT given TO member")
+			versionOne(t, &to)
+			c, err := MakeSchema(t.Context(), target(t, s.URL(role, "given")), SchemaOptions{})
+			if err != nil || c.Before != 1 {
+				t.Fatalf("%+v, %v", c, err)
+			}
+			s.Check("given", `SELECT relowner::regrole FROM pg_class WHERE relnamespace = 'longhaul'::regnamespace
+				UNION SELECT proowner::regrole FROM pg_proc WHERE pronamespace = 'longhaul'::regnamespace`, "[[given]]")
+			delivers(t, to)
+			checkSums(t, s, "given", 10)
+			s.Exec("given", "UPDATE longhaul.version SET functions = 'those of another release'")
+			c, err = MakeSchema(t.Context(), to, SchemaOptions{})
+			if err != nil || !c.Functions {
+				t.Errorf("the owner: %+v, %v", c, err)
+			}
+		})
+	}
 }
 
 // Of several that run at the same time one makes the tables, and the others find nothing to do.
@@ -97,4 +135,27 @@ func TestSchemaIsMadeOnce(t *testing.T) {
 	}
 	all.Wait()
 	checkSums(t, s, "made", 10)
+}
+
+// A relay that connects again after old rows and sums have gone sends nothing of them again.
+func TestDroppedDaysStayDropped(t *testing.T) {
+	s := pgtest.Shared(t)
+	to := database(t, s, "stay")
+	ctx := context.Background()
+	old := newSpool(1, 10, func() time.Time { return time.Now().AddDate(0, 0, -100) })
+	nettest.Must(t, opened(t, to).Deliver(ctx, old.rows))
+	s.Exec("stay", "UPDATE longhaul.epochs SET at = now() - interval '100 days'")
+	c, err := MakeSchema(ctx, to, SchemaOptions{Keep: 30 * leastKeep, KeepSums: 60 * leastKeep})
+	if err != nil || len(c.DroppedDays) == 0 || c.DroppedSums == 0 {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	again := opened(t, to)
+	last, err := again.(archive.Resumer).Last(ctx, []int64{2000, 2001})
+	if err != nil || fmt.Sprint(last) != "map[2000:5 2001:10]" {
+		t.Errorf("the database says that it has %v, %v", last, err)
+	}
+	nettest.Must(t, again.Deliver(ctx, old.rows))
+	for _, table := range []string{"flows", "hours", "days"} {
+		s.Check("stay", "SELECT count(*) FROM longhaul."+table, "[[0]]")
+	}
 }

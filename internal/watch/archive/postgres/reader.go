@@ -33,6 +33,7 @@ type Reader struct {
 
 	mu      sync.Mutex
 	idle    []*pgconn.PgConn
+	closed  bool      // questions in progress close their connections
 	failure error     // of the last attempt to connect; nil: it succeeded
 	failed  time.Time // when that was
 }
@@ -72,14 +73,14 @@ func OpenReader(t archive.Target, o ReaderOptions) (*Reader, error) {
 // Name is the database's URL, which has no secret in it.
 func (r *Reader) Name() string { return r.target.To }
 
-// Close closes the connections that no question uses.
+// Close closes the connections; those that questions use when they end.
 func (r *Reader) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range r.idle {
 		closeNow(c)
 	}
-	r.idle = nil
+	r.idle, r.closed = nil, true
 	return nil
 }
 
@@ -141,15 +142,22 @@ func (r *Reader) inTurn(ctx context.Context, do func(*asking) error) error {
 	}
 	if err == nil || errors.Is(err, history.ErrNoRecord) || errors.Is(err, history.ErrDisplaced) {
 		_, end := a.conn.Exec(ctx, "COMMIT").ReadAll()
-		if end == nil {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.idle = append(r.idle, a.conn)
+		if end == nil && r.keep(a.conn) {
 			return err
 		}
 	}
 	closeNow(a.conn)
 	return err
+}
+
+// keep keeps a connection for the next question, unless the reader is closed.
+func (r *Reader) keep(conn *pgconn.PgConn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		r.idle = append(r.idle, conn)
+	}
+	return !r.closed
 }
 
 // take is an idle connection, which the server may have closed, or a new one.

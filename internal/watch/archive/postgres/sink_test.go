@@ -7,10 +7,14 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/watch/archive"
@@ -414,4 +418,61 @@ func TestLinesAreBounded(t *testing.T) {
 		}
 	}
 	checkSums(t, s, "lines", records)
+}
+
+// The statements of docs/history.md answer.
+func TestStatementsOfThePage(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/history.md")
+	nettest.Must(t, err)
+	_, section, _ := strings.Cut(string(page), "\n## Many relays\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	statements := regexp.MustCompile(`(?m)^    select .*(\n      .*)*`).FindAllString(section, -1)
+	if len(statements) != 2 {
+		t.Fatalf("the page has the statements %q", statements)
+	}
+	s := pgtest.Shared(t)
+	to := database(t, s, "page")
+	nettest.Must(t, opened(t, to).Deliver(t.Context(), newSpool(1, 100, recent(1)).rows))
+	for _, statement := range statements {
+		if got := s.Exec("page", statement); len(got) == 0 {
+			t.Errorf("%s: no rows", statement)
+		}
+	}
+}
+
+// A flow beyond the bounds of bins is in the outermost one, whether its day has ended or not.
+func TestMatrixOfAnEndlessFlow(t *testing.T) {
+	s := pgtest.Shared(t)
+	to := database(t, s, "endless")
+	end := time.Now().UTC().Truncate(24 * time.Hour).Add(-36 * time.Hour)
+	rows := newSpool(1, 1, func() time.Time { return end }).rows
+	r := &rows[0]
+	r.BytesUp, r.BytesDown, r.Elapsed, r.ClientLeg.Side = 1, 0, units.Seconds(2*365*24*time.Hour), "lan"
+	nettest.Must(t, opened(t, to).Deliver(t.Context(), rows))
+	for _, since := range []time.Time{end, end.Add(-12 * time.Hour)} { // from its row, from the sums of its day
+		s.Check("endless", "SELECT flows, goodput_median_bps = longhaul.middle("+fmt.Sprint(minBin)+"), time_median_s = longhaul.middle("+
+			fmt.Sprint(bin(2*365*86400))+") FROM longhaul.matrix('"+since.Format(time.RFC3339)+"')", "[[1 t t]]")
+	}
+	s.Check("endless", "SELECT longhaul.bin(1e-300), longhaul.bin(1e300), longhaul.bin(0), longhaul.bin(-1), longhaul.bin(NULL), longhaul.bin(1)",
+		fmt.Sprintf("[[%d %d    0]]", minBin, maxBin))
+}
+
+// A question in progress while its reader is closed closes its connection when it ends.
+func TestReaderClosedDuringAQuestion(t *testing.T) {
+	s := pgtest.Shared(t)
+	r, err := OpenReader(database(t, s, "closed"), ReaderOptions{Patience: 5 * time.Minute})
+	nettest.Must(t, err)
+	for _, closed := range []bool{false, true} {
+		var conn *pgconn.PgConn
+		nettest.Must(t, r.ask(t.Context(), func(a *asking) error {
+			conn = a.conn
+			if closed {
+				return r.Close()
+			}
+			return nil
+		}))
+		if conn.IsClosed() != closed {
+			t.Errorf("reader closed: %t, its connection: %t", closed, conn.IsClosed())
+		}
+	}
 }

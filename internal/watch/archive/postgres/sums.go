@@ -63,7 +63,7 @@ const (
 	timeS      = 't'
 )
 
-// Bounds of bins: numeric has up to 16383 digits after the point and 131072 before it, a bin has 12.
+// Bounds of bins, as longhaul.bin has them: numeric has up to 16383 digits after the point and 131072 before it, a bin has 12.
 const (
 	minBin = pointBin - 1365
 	maxBin = pointBin + 10921
