@@ -68,8 +68,10 @@ const lookInterval = 10 * time.Second
 // serve serves the request until the settings in force no longer admit it.
 func (a *admission) serve(w http.ResponseWriter, r *http.Request, current func() *Guard, next http.Handler) {
 	ctx, cancel := context.WithCancel(r.Context())
+	var watch sync.WaitGroup
+	defer watch.Wait()
 	defer cancel()
-	go func() {
+	watch.Go(func() {
 		timer := time.NewTicker(lookInterval)
 		defer timer.Stop()
 		for g := current(); g != nil; g = current() {
@@ -85,7 +87,7 @@ func (a *admission) serve(w http.ResponseWriter, r *http.Request, current func()
 			case <-timer.C:
 			}
 		}
-	}()
+	})
 	next.ServeHTTP(w, r.WithContext(ctx))
 }
 
