@@ -50,6 +50,9 @@ func (p *process) listed(proved *atomic.Pointer[host]) bool {
 		return len(p.identity.PublicKeys()) == 0
 	}
 	keys := p.identity.PeerKeys(now.name)
+	if now.certified && !slices.ContainsFunc(keys, func(k ed25519.PublicKey) bool { return k.Equal(now.key) }) {
+		return len(p.identity.PublicKeys()) == 0 // its key stands for a name, which no rotation changes
+	}
 	if len(keys) > 0 && !slices.ContainsFunc(keys, func(k ed25519.PublicKey) bool { return k.Equal(now.key) }) {
 		now.key = keys[0]
 	}

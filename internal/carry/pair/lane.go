@@ -56,7 +56,9 @@ type home interface {
 	attach(l *lane, id uint64, frame wire.Frame) error
 	released(l *lane, f holder, frame wire.Frame) error
 	padded(l *lane)
-	// laneFailed takes the news that the lane broke before the far relay's HELLO, laneEnded that it has ended.
+	// laneGreeted takes the news that the far relay's HELLO has come, laneFailed that the lane broke before it,
+	// laneEnded that it has ended.
+	laneGreeted()
 	laneFailed(err error)
 	laneEnded(l *lane, err error)
 	// connected reports whether there is a control connection.

@@ -107,7 +107,9 @@ func (l *Link) dialCounted(s *session, p *wanPath, pool bool, overdue func()) (*
 	s.mu.Lock()
 	s.own.astray = false // lanes to this address lead to the session's process
 	s.mu.Unlock()
-	s.unmade.note(nil)
+	if lane.instance == 0 { // else the far relay may refuse it still, in place of HELLO
+		s.unmade.note(nil)
+	}
 	return lane, nil
 }
 

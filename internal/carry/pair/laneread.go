@@ -58,6 +58,7 @@ func (l *lane) greet() error {
 		return errOtherProcess
 	}
 	l.answered.Store(true)
+	l.home.laneGreeted()
 	return l.bulk.SetReadDeadline(time.Time{})
 }
 

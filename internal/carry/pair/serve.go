@@ -251,6 +251,7 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 	if err != nil {
 		return nil, err
 	}
+	who.certified = config.ClientCAs != nil
 	peer := who.name
 	bulk.endWithin(handshakeTimeout, n.strained)
 	hello, err := wire.ReadHello(conn)

@@ -238,6 +238,9 @@ func (s *session) padded(l *lane) {
 	}
 }
 
+// laneGreeted takes the news that the far relay's HELLO has come on a lane.
+func (s *session) laneGreeted() { s.unmade.note(nil) }
+
 // laneFailed takes the news that a lane broke before the far relay's HELLO.
 func (s *session) laneFailed(err error) {
 	s.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/words/display"
 	"longhaul/internal/words/printable"
 )
 
@@ -79,13 +80,16 @@ func plain(err error) string {
 
 func plainError(err error) error { return errors.New(plain(err)) }
 
+// maxShownName is how many characters of a name are shown: a stranger may have made it.
+const maxShownName = 256
+
 // NameOf is how a certificate is named in messages: its URI, a DNS name, or its subject.
 func NameOf(c *x509.Certificate) string {
 	if names := namesOf(c); len(names) > 0 {
-		return printable.String(names[0])
+		return display.Shorten(printable.String(names[0]), maxShownName)
 	}
 	if subject := c.Subject.String(); subject != "" {
-		return printable.String(subject)
+		return display.Shorten(printable.String(subject), maxShownName)
 	}
 	return "a host without a name"
 }

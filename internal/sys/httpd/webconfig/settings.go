@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -145,11 +146,32 @@ func (s *Settings) forHandshake(hello *tls.ClientHelloInfo, protocols []string) 
 	if !s.HTTP2 {
 		c.NextProtos = slices.DeleteFunc(slices.Clone(protocols), func(p string) bool { return p == http2 })
 	}
-	if len(s.ClientNames) > 0 {
-		c.VerifyConnection = func(state tls.ConnectionState) error { return s.checkNames(state.PeerCertificates) }
+	// crypto/tls would verify as many signatures as a stranger sends certificates.
+	switch s.ClientAuth {
+	case tls.VerifyClientCertIfGiven:
+		c.ClientAuth = tls.RequestClientCert
+	case tls.RequireAndVerifyClientCert:
+		c.ClientAuth = tls.RequireAnyClientCert
+	}
+	if s.ClientAuth != tls.NoClientCert {
+		c.VerifyConnection = func(state tls.ConnectionState) error {
+			if len(state.PeerCertificates) > maxChain {
+				return fmt.Errorf("the client sends %d certificates, and at most %d are looked at", len(state.PeerCertificates), maxChain)
+			}
+			select {
+			case signing <- struct{}{}:
+				defer func() { <-signing }()
+			case <-httpd.Gone(hello.Conn):
+				return net.ErrClosed
+			}
+			return s.checkClient(&state)
+		}
 	}
 	return c
 }
+
+// maxChain is how many certificates of a client are looked at: its own, and those up to its authority.
+const maxChain = 10
 
 // checkClient returns why the settings do not admit the client of a connection, whose handshake may have
 // had others.
