@@ -22,10 +22,11 @@ import (
 // relay, the program hands on to a real successor, but for the item that the rest of the name says.
 const withholding = "withholds-"
 
-// handedOver are the items of a handover's state. A new one needs a row of TestHandover. The last five
+// handedOver are the items of a handover's state. A new one needs a row of TestHandover. The last six
 // have none yet: TestNameMemory of package relay holds what takes the names, TestEventsGoOn what takes the
-// states, and TestCase67InterceptingRelayIsUpgraded upgrades an intercepting relay with all others.
-var handedOver = []string{"control_socket", "elders", "drained", "hops", "pairs", "links", "names", "intercepted", "dialers", "cleared", "states"}
+// states, TestCase67InterceptingRelayIsUpgraded upgrades an intercepting relay with all others, and the spec
+// pair_trust a relay with trusted peers.
+var handedOver = []string{"control_socket", "elders", "drained", "hops", "pairs", "links", "names", "intercepted", "dialers", "cleared", "states", "trusted_list"}
 
 // withhold is the program of such a link.
 func withhold(item string) error {
