@@ -131,7 +131,7 @@ func (r record) name() string { return fmt.Sprintf("%s.%s:%d", r.host, zoneName,
 // answer is what the server says of a service.
 type answer struct {
 	records []record // those in force, also while bad is set
-	bad     string   // why there are none now; empty: there are
+	bad     string   // why it answers without targets now; empty: with them
 }
 
 // text is the answer in the zone's file.

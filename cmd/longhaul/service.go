@@ -116,7 +116,7 @@ or uninstall.`,
 			if i.Config, err = os.ReadFile(configFile); err != nil {
 				return usageError(remedy.New(fmt.Errorf("--config: %w", err), "check the path and its permissions"))
 			}
-			i.ConfigFiles, _ = config.Loader{}.Read(configFile) // what is not there may be on the host
+			i.ConfigFiles, _ = config.Loader{}.Read(configFile) // files that are missing here may be on the host
 		}
 		if i.OwnCC, err = cc.NewHost(env.by()).AllNames(); err != nil {
 			return err

@@ -512,7 +512,7 @@ func writeSink(w io.Writer, s *ship.State, now time.Time) {
 		text += fmt.Sprintf("%d wait, the oldest for %s", s.Waiting, display.Age(s.Lag.Duration().Seconds()))
 	case !s.LastSent.IsZero() && s.Problem == "":
 		text += "none waits, the last went " + display.Age(now.Sub(s.LastSent).Seconds()) + " ago"
-	case s.Problem != "": // the history cannot be read, or there is none
+	case s.Problem != "": // the history is missing or cannot be read
 		text += "none goes"
 	default:
 		text += "none waits"

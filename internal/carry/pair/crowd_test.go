@@ -73,17 +73,23 @@ func TestCrowdGoesOn(t *testing.T) {
 	crowded(false)
 }
 
-// TestAheadOfDeadLane holds that the far relay takes bytes that come ahead of a lane while it
-// has one, of which it cannot know that it is dead.
-func TestAheadOfDeadLane(t *testing.T) {
+// beforeDeafness is a stand with a flow that has echoed, and lanes in the pool, before the path goes deaf.
+func beforeDeafness(t *testing.T) (*stand, net.Conn) {
 	t.Parallel()
 	needsDeaf(t)
 	s := newStand(t)
 	s.serve(echo)
 	c := s.dial()
-	defer c.Close()
+	t.Cleanup(func() { c.Close() })
 	s.roundTrip(c, "before")
 	s.awaitWarm(2)
+	return s, c
+}
+
+// TestAheadOfDeadLane holds that the far relay takes bytes that come ahead of a lane while it
+// has one, of which it cannot know that it is dead.
+func TestAheadOfDeadLane(t *testing.T) {
+	s, c := beforeDeafness(t)
 	release := s.path.keep(preface.Lane) // none from now on
 	s.path.deafen(preface.Lane)
 	s.roundTrip(c, "ahead")
@@ -112,14 +118,7 @@ func (s *stand) hopOf(f *pair.Flow) (of *hop) {
 // TestDeadLaneFromPool holds that a flow goes on if the lane that it takes from the pool is dead: also if nothing
 // of it is on the way but its ATTACH, since its bytes went ahead.
 func TestDeadLaneFromPool(t *testing.T) {
-	t.Parallel()
-	needsDeaf(t)
-	s := newStand(t)
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "before")
-	s.awaitWarm(2)
+	s, c := beforeDeafness(t)
 	used := s.hopOf(s.flow(0))
 	release := s.path.keep(preface.Lane) // none from now on
 	s.path.deafen(preface.Lane)

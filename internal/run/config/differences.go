@@ -107,7 +107,7 @@ func (l *leaves) add(prefix string, n *node) {
 	}
 }
 
-// text is a value in one line; empty if there is none.
+// text is a value in one line; empty for a value that is not set.
 func text(n *node) string {
 	switch {
 	case n == nil || n.kind == null:

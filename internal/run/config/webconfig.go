@@ -146,7 +146,7 @@ func (d *webDecoder) users(n *node) {
 
 // webText is a text of a web configuration: as it stands, or in a file.
 type webText struct {
-	at    *node // nil: there is none
+	at    *node // nil without the key
 	text  []byte
 	place string // for messages
 }

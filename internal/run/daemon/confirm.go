@@ -94,12 +94,12 @@ func (c *confirmation) enter(state string, until time.Time, detail string) {
 
 // begin writes down the configuration in force, before another one takes its place. If that had to be
 // confirmed itself, the one before it stays the one to go back to.
-func (c *confirmation) begin(inForce *config.Config, next config.Files, within time.Duration) error {
+func (c *confirmation) begin(inForce *config.Config, next config.Files) error {
 	base := c.base
 	if base == nil {
 		base = inForce
 	}
-	if err := c.file.write(unconfirmed{Files: base.Files, Until: time.Now().Add(within), Tried: next.Digest()}); err != nil {
+	if err := c.file.write(unconfirmed{Files: base.Files, Tried: next.Digest()}); err != nil {
 		fix := "make room in " + filepath.Dir(c.file.path) + ", or reload without --confirm"
 		if c.file.noPlace(err) {
 			fix = "give the relay a directory for its state: STATE_DIRECTORY, or StateDirectory= of a unit; or reload without --confirm"
@@ -171,7 +171,6 @@ func (c *confirmation) pending() (until time.Time, waits bool) {
 // unconfirmed is the content of the file.
 type unconfirmed struct {
 	Files config.Files `json:"files"` // of the configuration to go back to
-	Until time.Time    `json:"until"`
 	Tried string       `json:"tried"` // digest of the files that were not confirmed
 }
 
@@ -269,7 +268,7 @@ func syncDirectory(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// read returns the content; nil if there is none.
+// read returns the content; nil without a file.
 func (f stateFile) read() (*unconfirmed, error) {
 	if f.path == "" {
 		return nil, nil

@@ -62,33 +62,33 @@ func TestConfirmation(t *testing.T) {
 		events string
 	}{
 		{"nothing", func(c *confirmation) error { return c.confirm() }, "", "none", ""},
-		{"unconfirmed", func(c *confirmation) error { err := c.begin(first, tried, time.Hour); c.wait(time.Hour); return err }, Unconfirmed, "first", "unconfirmed"},
+		{"unconfirmed", func(c *confirmation) error { err := c.begin(first, tried); c.wait(time.Hour); return err }, Unconfirmed, "first", "unconfirmed"},
 		{"confirmed", func(c *confirmation) error {
-			err := c.begin(first, tried, time.Hour)
+			err := c.begin(first, tried)
 			c.wait(time.Hour)
 			return errors.Join(err, c.confirm())
 		}, "", "none", "unconfirmed confirmed"},
 		{"a second one keeps what the first goes back to", func(c *confirmation) error {
-			err := c.begin(first, tried, time.Hour)
+			err := c.begin(first, tried)
 			c.wait(time.Hour)
-			err = errors.Join(err, c.begin(second, tried, time.Hour))
+			err = errors.Join(err, c.begin(second, tried))
 			c.wait(time.Hour)
 			return err
 		}, Unconfirmed, "first", "unconfirmed unconfirmed"},
-		{"one that was not put into force", func(c *confirmation) error { err := c.begin(first, tried, time.Hour); c.failed(); return err }, "", "none", ""},
+		{"one that was not put into force", func(c *confirmation) error { err := c.begin(first, tried); c.failed(); return err }, "", "none", ""},
 		{"a second one that was not", func(c *confirmation) error {
-			err := c.begin(first, tried, time.Hour)
+			err := c.begin(first, tried)
 			c.wait(time.Hour)
-			err = errors.Join(err, c.begin(second, tried, time.Hour))
+			err = errors.Join(err, c.begin(second, tried))
 			c.failed()
 			return err
 		}, Unconfirmed, "first", "unconfirmed"},
 		{"after going back the next one", func(c *confirmation) error {
-			err := c.begin(first, tried, time.Hour)
+			err := c.begin(first, tried)
 			c.wait(time.Hour)
 			c.stop()
 			c.enter(RolledBack, time.Time{}, "")
-			err = errors.Join(err, c.begin(first, tried, time.Hour))
+			err = errors.Join(err, c.begin(first, tried))
 			c.wait(time.Hour)
 			return err
 		}, Unconfirmed, "first", "unconfirmed rolled-back unconfirmed"},

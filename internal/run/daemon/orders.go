@@ -262,7 +262,7 @@ func (d *daemon) replace(ctx context.Context, before *config.Config, confirm tim
 		if err != nil {
 			return nil, err
 		}
-		if err := d.life.confirmation.begin(before, files, confirm); err != nil {
+		if err := d.life.confirmation.begin(before, files); err != nil {
 			return nil, err
 		}
 		after, err = d.Loader.ParseFiles(ctx, files, d.Flags...)

@@ -133,7 +133,7 @@ const (
 type Service struct {
 	flow.Service
 	// Targets are those of the last answer that had some, in the order of [LookupService], and at most 256.
-	// There are none before the first one, and once it is a day old.
+	// The list is empty before the first answer, and once the last one is a day old.
 	Targets []Target
 }
 
