@@ -317,8 +317,8 @@ func (m *Monitor) fill(s *Snapshot) *Snapshot {
 	}
 	full := *s
 	full.Flows = make([]Flow, 0, len(m.flows))
-	for _, id := range slices.Sorted(maps.Keys(m.flows)) { // flows are large: sort their IDs
-		full.Flows = append(full.Flows, m.flows[id].flow)
+	for _, id := range slices.Sorted(maps.Keys(m.flows)) {
+		full.Flows = append(full.Flows, m.flows[id].view(id))
 	}
 	m.full.Store(&full)
 	return &full
@@ -359,7 +359,7 @@ func (m *Monitor) Flow(id flow.ID) (Flow, Series, bool) {
 	if f == nil {
 		return Flow{}, Series{}, false
 	}
-	return f.flow, f.series.view(f.seen - f.born), true
+	return f.view(id), f.series.view(f.seen - f.born), true
 }
 
 // Points returns the points of a tunnel since a time, oldest first; an empty

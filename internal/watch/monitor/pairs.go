@@ -50,14 +50,16 @@ func (t *tunnelTrack) movedOver(peer string, up, down int64) {
 	}
 }
 
-// movedOverPeer counts what a flow has moved since it was last called with a peer that is known.
+// movedOverPeer counts what a flow has moved so far for its peer, if that is known.
 func (f *flowTrack) movedOverPeer(peer string, up, down int64) {
 	if peer == "" {
 		return
 	}
-	was := f.overPeer
-	f.overPeer = peerBytes{max(was.up, up), max(was.down, down)}
-	f.tunnel.movedOver(peer, f.overPeer.up-was.up, f.overPeer.down-was.down)
+	if f.overPeer {
+		up, down = up-f.up, down-f.down
+	}
+	f.overPeer = true
+	f.tunnel.movedOver(peer, max(0, up), max(0, down))
 }
 
 // pairs adds the sessions up, in the order of tunnels and peers. A pair without a

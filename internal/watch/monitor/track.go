@@ -1,7 +1,11 @@
 package monitor
 
 import (
+	"cmp"
+	"net/netip"
+	"sync"
 	"time"
+	"unique"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/find/doctor"
@@ -9,24 +13,62 @@ import (
 	"longhaul/internal/words/units"
 )
 
-// flowTrack is the state of a running flow.
+// flowTrack is the state of a running flow. Most of many flows are idle: what only a flow that moves data has is
+// behind motion, and what flows have in common is kept once for all of them.
 type flowTrack struct {
-	flow   Flow
 	tunnel *tunnelTrack
-	pass   uint64        // the latest that saw the flow
+	words  unique.Handle[words]
+	ends   unique.Handle[ends]
+	name   flow.Name
+	client netip.Addr
+	start  int64         // by the wall clock, in nanoseconds since 1970
 	born   time.Duration // times are of the monitor's clock
 	seen   time.Duration // time of the latest sample
-	legs   [2]legTrack
-	series series
 
-	lanesAt time.Duration // of the lanes of flow
+	up, down int64 // bytes
+	legs     [2]legCounts
+	series   series
+	motion   *motion // nil: at rest
+	limits   *limits // nil: it has not moved data while judged
 
-	overPeer  peerBytes // what counts for the peer
-	connected bool      // how long its target took is observed
-	moved     bool      // it moved data in the last interval, or data is unacknowledged
-	underWay  bool      // data waits for a peer
-	judged    bool      // there were two samples to compare
-	limits    *limits   // nil: it has not moved data while judged
+	clientPort uint16
+	pass       uint16 // the latest that saw the flow, modulo 2^16
+	connected  bool   // how long its target took is observed
+	moved      bool   // it moved data in the last interval, or data is unacknowledged
+	judged     bool   // there were two samples to compare
+	overPeer   bool   // its bytes so far count for its peer
+}
+
+// words are what texts say of a flow. Flows of a tunnel have few combinations of them.
+type words struct {
+	state, peer, hop string
+	legs             [2]struct{ side, congestionControl string }
+}
+
+// ends are the addresses of a flow that others may have too.
+type ends struct{ listen, target netip.AddrPort }
+
+// legCounts are the latest figures of a leg. Unknown counts are negative, unknown times zero.
+type legCounts struct {
+	rtt, minRTT uint32 // microseconds
+	flow.Sent
+}
+
+// motion is what a flow has while it moves data.
+type motion struct {
+	upBps, downBps float64
+	underWay       bool // data waits for a peer
+	legs           [2]legTrack
+	cause          doctor.Cause
+	causeLeg       flow.Leg
+
+	lanes   []flow.Lane
+	lanesAt time.Duration // of lanes
+}
+
+// rests reports whether there is nothing to remember.
+func (mo *motion) rests() bool {
+	return mo.upBps == 0 && mo.downBps == 0 && !mo.underWay && mo.legs[0].base == nil && mo.legs[1].base == nil && mo.lanes == nil
 }
 
 // limits is what has limited a flow.
@@ -35,8 +77,10 @@ type limits struct {
 	causes []causeTime
 }
 
-// legTrack is the state of a leg.
+// legTrack is the state of a leg that moves data.
 type legTrack struct {
+	cause doctor.Cause
+	seen  bool // there was a sample
 	// The samples to compare: base is one to two spans old, and next will
 	// replace it. Nil while nothing is sent.
 	base, next *doctor.Sample
@@ -56,6 +100,12 @@ const (
 	spanRTTs = 20
 )
 
+// Of many flows that begin, each moves data for a moment: what they have then serves the next ones.
+var (
+	motions = sync.Pool{New: func() any { return new(motion) }}
+	samples = sync.Pool{New: func() any { return new(doctor.Sample) }}
+)
+
 var legNames = [2]flow.Leg{flow.ClientLeg, flow.TargetLeg}
 
 // visit processes the sample of a flow.
@@ -64,90 +114,137 @@ func (m *Monitor) visit(s *flow.Sample, at time.Duration) {
 	if f == nil {
 		f = m.begun(s, at)
 	}
-	f.pass = m.pass
+	f.pass = uint16(m.pass)
 	span := at - f.seen
-	var sent [2]flow.Sent
-	f.named(s)
-	flow := &f.flow
-	flow.State = s.State
-	if flow.Target.AddrPort != s.Target {
-		flow.Target.AddrPort, flow.Hop = s.Target, s.Hop
-	}
-	flow.Client.AddrPort = s.Client // changes when a PROXY header arrives
-	up, down := max(0, s.BytesUp-flow.BytesUp), max(0, s.BytesDown-flow.BytesDown)
-	flow.BytesUp, flow.BytesDown = s.BytesUp, s.BytesDown
-	flow.UpBps, flow.DownBps = bps(up, span), bps(down, span)
+	up, down := max(0, s.BytesUp-f.up), max(0, s.BytesDown-f.down)
+	f.movedOverPeer(s.Peer, s.BytesUp, s.BytesDown)
+	f.up, f.down = s.BytesUp, s.BytesDown
 	f.tunnel.moved(up, down)
-	f.movedOverPeer(flow.Peer, flow.BytesUp, flow.BytesDown)
 	f.series.add(m.opts.Interval, f.seen-f.born, at-f.born, up, down)
 	m.connected(f, s.Tunnel, s.Hop, s.Connect, s.Name)
-	for i := range f.legs {
-		leg := &s.ClientLeg
-		if i == 1 {
-			leg = &s.TargetLeg
-		}
-		switch {
-		case s.Unchanged:
-			f.legs[i].quiet()
-			continue
-		case s.Skipped:
-			continue
-		}
-		sent[i] = f.legs[i].update(&flow.Legs[i], leg)
-		f.tunnel.sent(i, sent[i], leg.Known && !leg.Info.Has(tcpinfo.FieldBytesSent))
+	sent := f.describe(s)
+	for i, leg := range [2]*flow.LegSample{&s.ClientLeg, &s.TargetLeg} {
+		f.tunnel.sent(i, sent[i], !s.Skipped && !s.Unchanged && leg.Known && !leg.Info.Has(tcpinfo.FieldBytesSent))
 	}
-	f.tunnel.hopSent(flow.Hop, sent[1])
-	if !s.Skipped && !s.Unchanged {
-		flow.Lanes = carriedBy(s.Lanes, flow.Lanes, at-f.lanesAt)
-		f.lanesAt = at
-	}
-	if !s.Skipped {
-		f.underWay = !s.Unchanged && (s.ClientLeg.Waiting() > 0 || s.TargetLeg.Waiting() > 0)
-	}
-	f.moved = up+down > 0 || f.underWay
-	switch {
-	case !f.moved:
-		f.unlimited()
-	case !s.Skipped:
-		f.judge(s, at, sent, m.opts.Glance)
-	}
+	f.tunnel.hopSent(s.Hop, sent[1])
+	m.moves(f, s, at, up, down, sent)
 	if f.moved && f.judged {
-		f.limited(flow.CauseLeg, flow.Cause, span)
-		for i := range f.legs {
-			f.tunnel.limitedSeconds(i, flow.Legs[i].Cause, span)
+		f.limited(f.motion.causeLeg, f.motion.cause, span)
+		for i := range f.motion.legs {
+			f.tunnel.limitedSeconds(i, f.motion.legs[i].cause, span)
 		}
 	}
 	f.seen = at
+	if f.motion != nil && f.motion.rests() {
+		*f.motion = motion{}
+		motions.Put(f.motion)
+		f.motion = nil
+	}
 }
 
 func (m *Monitor) begun(s *flow.Sample, at time.Duration) *flowTrack {
-	f := &flowTrack{tunnel: m.tunnel(s.Tunnel)}
+	f := &flowTrack{tunnel: m.tunnel(s.Tunnel), words: noWords, ends: noEnds, start: s.Start.UnixNano()}
 	f.born = at - max(0, time.Since(s.Start))
 	f.seen = f.born
-	f.flow = Flow{
-		ID:     s.ID,
-		Tunnel: s.Tunnel,
-		Client: flow.Address{AddrPort: s.Client},
-		Listen: flow.Address{AddrPort: s.Listen},
-		Target: flow.Address{AddrPort: s.Target},
-		Hop:    s.Hop,
-		Start:  s.Start,
-	}
-	for i := range f.flow.Legs {
-		f.flow.Legs[i] = FlowLeg{BytesSent: -1, BytesRetransmitted: -1, Retransmits: -1}
+	for i := range f.legs {
+		f.legs[i].Sent = flow.Sent{Bytes: -1, Again: -1, Missed: -1}
 	}
 	m.flows[s.ID] = f
 	return f
 }
 
-// named follows what may become known after a flow's begin: a name from a PROXY header, a peer once the
-// flow has a hop.
-func (f *flowTrack) named(s *flow.Sample) {
-	f.flow.Name = s.Name
-	if f.flow.Peer != s.Peer {
-		f.flow.Peer, f.flow.Site = s.Peer, flow.SiteOf(s.Peer)
+var (
+	noWords = unique.Make(words{})
+	noEnds  = unique.Make(ends{})
+)
+
+// describe takes what a sample says of a flow, and returns what its legs have sent since the sample before. A
+// name comes from a PROXY header, a peer and a target once the flow has a hop.
+func (f *flowTrack) describe(s *flow.Sample) (sent [2]flow.Sent) {
+	f.name, f.client, f.clientPort = s.Name, s.Client.Addr(), s.Client.Port()
+	was := f.words.Value()
+	now := was
+	now.state, now.peer, now.hop = s.State, s.Peer, s.Hop
+	if !s.Skipped && !s.Unchanged {
+		for i, leg := range [2]*flow.LegSample{&s.ClientLeg, &s.TargetLeg} {
+			w := &now.legs[i]
+			w.side, w.congestionControl = cmp.Or(leg.Side, w.side), cmp.Or(leg.CongestionControl, w.congestionControl)
+			sent[i] = f.legs[i].update(leg)
+		}
+	}
+	if now != was {
+		f.words = unique.Make(now)
+	}
+	if e := (ends{s.Listen, s.Target}); e != f.ends.Value() {
+		f.ends = unique.Make(e)
+	}
+	return sent
+}
+
+// moves follows a flow's motion by a sample.
+func (m *Monitor) moves(f *flowTrack, s *flow.Sample, at time.Duration, up, down int64, sent [2]flow.Sent) {
+	underWay := f.motion != nil && f.motion.underWay
+	if !s.Skipped {
+		underWay = !s.Unchanged && (s.ClientLeg.Waiting() > 0 || s.TargetLeg.Waiting() > 0)
+	}
+	f.moved = up+down > 0 || underWay
+	if f.motion == nil {
+		if !f.moved && len(s.Lanes) == 0 {
+			return
+		}
+		f.motion = motions.Get().(*motion)
+	}
+	mo, span := f.motion, at-f.seen
+	mo.upBps, mo.downBps, mo.underWay = bps(up, span), bps(down, span), underWay
+	if !s.Skipped && !s.Unchanged {
+		mo.lanes = carriedBy(s.Lanes, mo.lanes, at-mo.lanesAt)
+		mo.lanesAt = at
+	}
+	if s.State == flow.StateParked {
+		mo.lanes = nil
+	}
+	for i, leg := range [2]*flow.LegSample{&s.ClientLeg, &s.TargetLeg} {
+		if s.Unchanged || !s.Skipped && !leg.Known {
+			mo.legs[i].quiet()
+		}
+	}
+	switch {
+	case !f.moved:
+		mo.unlimited()
+	case !s.Skipped:
+		f.judged = mo.judge(s, at, sent, m.opts.Glance)
 	}
 }
+
+// view is the flow as others see it.
+func (f *flowTrack) view(id flow.ID) Flow {
+	w, e := f.words.Value(), f.ends.Value()
+	out := Flow{
+		ID: id, Name: f.name, Site: flow.SiteOf(w.peer), Peer: w.peer, Tunnel: f.tunnel.last.Name, State: w.state,
+		Client: flow.Address{AddrPort: netip.AddrPortFrom(f.client, f.clientPort)}, Listen: flow.Address{AddrPort: e.listen}, Target: flow.Address{AddrPort: e.target},
+		Hop: w.hop, Start: time.Unix(0, f.start), BytesUp: f.up, BytesDown: f.down,
+	}
+	for i := range out.Legs {
+		out.Legs[i] = f.leg(i)
+	}
+	if mo := f.motion; mo != nil {
+		out.UpBps, out.DownBps, out.Lanes = mo.upBps, mo.downBps, mo.lanes
+		out.Cause, out.CauseLeg = mo.cause, mo.causeLeg
+		for i := range out.Legs {
+			out.Legs[i].Cause = mo.legs[i].cause
+		}
+	}
+	return out
+}
+
+// leg is a leg as others see it, without its cause.
+func (f *flowTrack) leg(i int) FlowLeg {
+	c, w := &f.legs[i], f.words.Value().legs[i]
+	return FlowLeg{Side: w.side, CongestionControl: w.congestionControl, RTT: microseconds(c.rtt), MinRTT: microseconds(c.minRTT),
+		BytesSent: c.Bytes, BytesRetransmitted: c.Again, Retransmits: c.Missed, RetransmittedLevel: c.Level()}
+}
+
+func microseconds(n uint32) units.Seconds { return units.Seconds(time.Duration(n) * time.Microsecond) }
 
 // carriedBy fills in the rates of lanes since a sample before.
 func carriedBy(now, before []flow.Lane, span time.Duration) []flow.Lane {
@@ -170,87 +267,94 @@ func bps(bytes int64, span time.Duration) float64 {
 }
 
 // quiet records an interval without activity on a leg.
-func (t *legTrack) quiet() { t.base, t.next = nil, nil }
+func (t *legTrack) quiet() {
+	if t.seen = false; t.base == nil {
+		return
+	}
+	if t.next != t.base {
+		samples.Put(t.next)
+	}
+	samples.Put(t.base)
+	t.base, t.next = nil, nil
+}
 
 // update processes the sample of a leg, and returns what it has sent since the last one.
-func (t *legTrack) update(leg *FlowLeg, s *flow.LegSample) (sent flow.Sent) {
-	if s.Side != "" {
-		leg.Side = s.Side
-	}
-	if s.CongestionControl != "" {
-		leg.CongestionControl = s.CongestionControl
-	}
+func (c *legCounts) update(s *flow.LegSample) (sent flow.Sent) {
 	if !s.Known {
-		t.quiet()
 		return sent
 	}
 	if s.Info.Has(tcpinfo.FieldRTT) {
-		leg.RTT = units.Seconds(s.Info.RTT)
+		c.rtt = uint32(s.Info.RTT.Microseconds())
 	}
 	if s.Info.Has(tcpinfo.FieldMinRTT) {
-		leg.MinRTT = units.Seconds(s.Info.MinRTT)
+		c.minRTT = uint32(s.Info.MinRTT.Microseconds())
 	}
 	if s.Info.Has(tcpinfo.FieldBytesSent) {
-		sent = leg.count(flow.Sent{Bytes: int64(s.Info.BytesSent), Again: int64(s.Info.BytesRetrans), Missed: int64(s.Info.Missed())})
+		sent = c.count(flow.Sent{Bytes: int64(s.Info.BytesSent), Again: int64(s.Info.BytesRetrans), Missed: int64(s.Info.Missed())})
 	}
 	return sent
 }
 
 // count processes a leg's counters, and returns what is new; negative means unknown. A
 // counter that decreases starts a new count.
-func (l *FlowLeg) count(now flow.Sent) (more flow.Sent) {
+func (c *legCounts) count(now flow.Sent) (more flow.Sent) {
 	if now.Bytes < 0 || now.Again < 0 {
 		return more
 	}
 	more = flow.Sent{
-		Bytes:  max(0, now.Bytes-max(0, l.BytesSent)),
-		Again:  max(0, now.Again-max(0, l.BytesRetransmitted)),
-		Missed: max(0, now.Missed-max(0, l.Retransmits)),
+		Bytes:  max(0, now.Bytes-max(0, c.Bytes)),
+		Again:  max(0, now.Again-max(0, c.Again)),
+		Missed: max(0, now.Missed-max(0, c.Missed)),
 	}
-	l.BytesSent, l.BytesRetransmitted, l.Retransmits = now.Bytes, now.Again, now.Missed
-	l.RetransmittedLevel = now.Level()
+	c.Sent = now
 	return more
 }
 
 // unlimited clears the causes of a flow that moves nothing.
-func (f *flowTrack) unlimited() {
-	f.flow.Cause, f.flow.CauseLeg = "", ""
-	for i := range f.flow.Legs {
-		f.flow.Legs[i].Cause = ""
+func (mo *motion) unlimited() {
+	mo.cause, mo.causeLeg = "", ""
+	for i := range mo.legs {
+		mo.legs[i].cause = ""
 	}
 }
 
 // judge determines the cause that limits a flow. It is the cause of the leg
 // that sent most. If none sent, it is that of the leg with most unacknowledged
-// segments.
-func (f *flowTrack) judge(s *flow.Sample, at time.Duration, sent [2]flow.Sent, glance glance) {
-	f.unlimited()
-	f.judged = false
+// segments. It returns false at the first sample of every leg.
+func (mo *motion) judge(s *flow.Sample, at time.Duration, sent [2]flow.Sent, glance glance) (judged bool) {
+	mo.unlimited()
 	for i, leg := range [2]*flow.LegSample{&s.ClientLeg, &s.TargetLeg} {
 		if leg.Known {
-			cause, ok := f.legs[i].look(leg, at, glance)
-			f.flow.Legs[i].Cause = cause
-			f.judged = f.judged || ok
+			cause, ok := mo.legs[i].look(leg, at, glance)
+			mo.legs[i].cause = cause
+			judged = judged || ok
 		}
 	}
 	most := 0
 	if a, b := sent[0].Bytes, sent[1].Bytes; b > a || a == b && s.TargetLeg.Waiting() > s.ClientLeg.Waiting() {
 		most = 1
 	}
-	if f.flow.Cause = f.flow.Legs[most].Cause; f.flow.Cause != "" {
-		f.flow.CauseLeg = legNames[most]
+	if mo.cause = mo.legs[most].cause; mo.cause != "" {
+		mo.causeLeg = legNames[most]
 	}
+	return judged
 }
 
 // glance returns the cause that limits a sender between two samples.
 type glance func(before, after doctor.Sample) doctor.Cause
 
-// look returns the cause that limits the sender of a leg; false at its first
-// sample.
+// look returns the cause that limits the sender of a leg; false while there is no
+// sample to compare with. A leg of which nothing is under way at its first sample may
+// have had all that it gets, as with thousands of flows that begin and wait: only the
+// second sample is kept.
 func (t *legTrack) look(s *flow.LegSample, at time.Duration, glance glance) (cause doctor.Cause, ok bool) {
+	first := !t.seen
+	if t.seen = true; first && s.Waiting() == 0 {
+		return "", false
+	}
 	now := doctor.Sample{At: at, Info: s.Info, SendBuffer: s.SendBuffer, SendQueued: s.SendQueued, RecvQueue: -1, CPU: -1}
 	if t.base == nil {
-		t.base = new(doctor.Sample)
+		t.base = samples.Get().(*doctor.Sample)
 		*t.base = now
 		t.next = t.base
 		return "", false
@@ -264,7 +368,7 @@ func (t *legTrack) look(s *flow.LegSample, at time.Duration, glance glance) (cau
 	if at-t.next.At >= max(minSpan, spanRTTs*s.Info.RTT) {
 		old := t.base
 		if old == t.next {
-			old = new(doctor.Sample)
+			old = samples.Get().(*doctor.Sample)
 		}
 		*old = now
 		t.base, t.next = t.next, old
@@ -298,15 +402,15 @@ func (m *Monitor) finish(r *Record) {
 		return
 	}
 	delete(m.flows, r.Flow)
-	r.Start = f.flow.Start
-	up, down := max(0, r.BytesUp-f.flow.BytesUp), max(0, r.BytesDown-f.flow.BytesDown)
+	r.Start = time.Unix(0, f.start)
+	up, down := max(0, r.BytesUp-f.up), max(0, r.BytesDown-f.down)
 	f.tunnel.moved(up, down)
 	f.movedOverPeer(r.Peer, r.BytesUp, r.BytesDown)
 	f.series.add(m.opts.Interval, f.seen-f.born, r.Elapsed.Duration(), up, down)
 	r.Goodput = f.series.view(r.Elapsed.Duration())
 	var sent [2]flow.Sent
 	for i, leg := range [2]*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
-		sent[i] = f.flow.Legs[i].count(leg.Sent())
+		sent[i] = f.legs[i].count(leg.Sent())
 		f.tunnel.sent(i, sent[i], false)
 		if leg.BytesSent < 0 {
 			f.remember(i, leg)
@@ -335,7 +439,7 @@ func (m *Monitor) finishUnseen(r *Record) {
 	t.moved(max(0, r.BytesUp), max(0, r.BytesDown))
 	t.movedOver(r.Peer, max(0, r.BytesUp), max(0, r.BytesDown))
 	for i, leg := range [2]*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
-		sent := (&FlowLeg{}).count(leg.Sent())
+		sent := (&legCounts{}).count(leg.Sent())
 		t.sent(i, sent, false)
 		if i == 1 {
 			t.hopSent(r.Hop, sent)
@@ -354,7 +458,7 @@ func (m *Monitor) finishUnseen(r *Record) {
 // remember fills in a leg's record from the latest sample if the kernel's final
 // figures are missing.
 func (f *flowTrack) remember(i int, r *flow.LegRecord) {
-	leg := &f.flow.Legs[i]
+	leg := f.leg(i)
 	r.BytesSent, r.BytesRetransmitted, r.Retransmits = leg.BytesSent, leg.BytesRetransmitted, leg.Retransmits
 	if r.Side == "" {
 		r.Side = leg.Side

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/find/doctor"
@@ -29,6 +30,7 @@ func TestMemoryIsACause(t *testing.T) {
 	application := func(_, _ doctor.Sample) doctor.Cause { return doctor.Application }
 	for k, limited := range []bool{false, false, true, false} {
 		s := flow.LegSample{Known: true, MemoryLimited: limited, Info: info(time.Millisecond, uint64(k), 0, time.Duration(k)*time.Second)}
+		s.Info.Unacked = 1
 		cause, ok := leg.look(&s, time.Duration(k)*time.Second, application)
 		want := doctor.Application
 		if limited {
@@ -97,6 +99,7 @@ func TestCauses(t *testing.T) {
 			f.Unchanged = !moves
 			f.ClientLeg = flow.LegSample{Side: "lan", CongestionControl: "cubic", Known: true, Info: info(near, 0, 0, 0), SendBuffer: 1000, SendQueued: 10}
 			f.TargetLeg = flow.LegSample{Side: "wan", CongestionControl: "haul", Known: true, Info: info(far, sent, sent/10, busy), SendBuffer: 1000, SendQueued: 10}
+			f.TargetLeg.Info.Unacked = 1
 			if !moves {
 				f.ClientLeg, f.TargetLeg = flow.LegSample{}, flow.LegSample{}
 			}
@@ -216,6 +219,55 @@ func stalledFlow(t *testing.T, waits func(*tcpinfo.Info)) {
 		settled(s)
 		if got := m.Snapshot(); got.Flows[0].Cause != doctor.BlackHole || got.Tunnels[0].Causes[doctor.BlackHole] != 1 {
 			t.Errorf("a stalled flow has not the cause that holds it up: %+v", got.Flows[0])
+		}
+	})
+}
+
+// TestIdleFlowIsSmall holds that a flow that has moved a little keeps nothing of its motion, and no sample of the
+// kernel's at all if everything is acknowledged when the first one is taken. One that goes on has a cause from
+// its third sample on.
+func TestIdleFlowIsSmall(t *testing.T) {
+	if n := unsafe.Sizeof(flowTrack{}); n > 224 {
+		t.Errorf("a flow has %d bytes, a class of the allocator has 224", n)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t"})}}
+		opts := s.options()
+		opts.Glance = func(_, _ doctor.Sample) doctor.Cause { return doctor.Application }
+		m := New(opts)
+		m.Start()
+		defer m.Close()
+		f := flowNow(1, 100, 100)
+		next := func() *motion {
+			s.flows = []flow.Sample{f}
+			settled(s)
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.flows[1].motion
+		}
+		known := func(sent uint64) {
+			f.Unchanged = false
+			f.TargetLeg.Known, f.TargetLeg.Info = true, info(time.Millisecond, sent, 0, time.Duration(sent)*time.Millisecond)
+		}
+		known(100)
+		if mo := next(); mo == nil || mo.upBps != 800 || mo.legs[1].base != nil {
+			t.Errorf("after a first sample with everything acknowledged: %+v", mo)
+		}
+		f.Unchanged = true
+		if mo := next(); mo != nil {
+			t.Errorf("an idle flow has %+v", mo)
+		}
+		for i := range 4 {
+			f.BytesUp += 100
+			known(uint64(f.BytesUp))
+			next()
+			if got, want := m.Snapshot().Flows[0].Cause == doctor.Application, i >= 2; got != want {
+				t.Errorf("sample %d: there is a cause: %v, want %v", i, got, want)
+			}
+		}
+		f.Unchanged = true
+		if mo := next(); mo != nil {
+			t.Errorf("a flow that has become idle has %+v", mo)
 		}
 	})
 }

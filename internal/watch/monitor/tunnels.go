@@ -161,7 +161,7 @@ func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
 	s := &Snapshot{At: time.Now(), Interval: units.Seconds(span), Sequence: m.pass, Took: units.Seconds(at - m.passBegan), Process: o.Process, FlowsNow: o.FlowsNow, Flows: []Flow{},
 		Pairs: o.Pairs, PairTotals: m.pairs(o.Pairs)}
 	for id, f := range m.flows {
-		if whole && m.pass-f.pass > 1 {
+		if whole && uint16(m.pass)-f.pass > 1 {
 			delete(m.flows, id) // its end was not reported
 			continue
 		}
@@ -213,25 +213,24 @@ func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
 func (f *flowTrack) tally() {
 	t := f.tunnel
 	t.flows++
-	t.liveUp, t.liveDown = t.liveUp+f.flow.BytesUp, t.liveDown+f.flow.BytesDown
-	if f.moved && f.flow.Cause != "" {
-		t.causes[f.flow.Cause]++
+	t.liveUp, t.liveDown = t.liveUp+f.up, t.liveDown+f.down
+	if mo := f.motion; mo != nil && f.moved && mo.cause != "" {
+		t.causes[mo.cause]++
 	}
-	for i := range f.flow.Legs {
-		leg, totals := &f.flow.Legs[i], &t.legs[i]
-		if leg.RTT > 0 {
-			totals.rtts = append(totals.rtts, leg.RTT.Duration())
+	for i := range f.legs {
+		totals := &t.legs[i]
+		if rtt := microseconds(f.legs[i].rtt).Duration(); rtt > 0 {
+			totals.rtts = append(totals.rtts, rtt)
 		}
-		if leg.MinRTT > 0 && (totals.minRTT == 0 || leg.MinRTT.Duration() < totals.minRTT) {
-			totals.minRTT = leg.MinRTT.Duration()
+		if rtt := microseconds(f.legs[i].minRTT).Duration(); rtt > 0 && (totals.minRTT == 0 || rtt < totals.minRTT) {
+			totals.minRTT = rtt
 		}
 	}
-	if f.flow.Hop == "" {
-		return
-	}
-	if rtt := f.flow.Legs[1].RTT; rtt > 0 {
-		h := t.hop(f.flow.Hop)
-		h.rtts = append(h.rtts, rtt.Duration())
+	if rtt := f.legs[1].rtt; rtt > 0 {
+		if hop := f.words.Value().hop; hop != "" {
+			h := t.hop(hop)
+			h.rtts = append(h.rtts, microseconds(rtt).Duration())
+		}
 	}
 }
 
