@@ -3,6 +3,7 @@ package resources
 import (
 	"bytes"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +18,44 @@ func parseKeyed(data []byte, key string) Amount {
 		if fields := bytes.Fields(line); len(fields) == 2 && string(fields[0]) == key {
 			return amountOf(fields[1])
 		}
+	}
+	return Unknown
+}
+
+// linesOf returns the first two lines that begin with a word.
+func linesOf(data []byte, word string) (first, second []byte) {
+	for line := range bytes.Lines(data) {
+		switch {
+		case !bytes.HasPrefix(line, []byte(word)):
+		case first == nil:
+			first = line
+		default:
+			return first, line
+		}
+	}
+	return first, nil
+}
+
+// indexOf is the place of a word among those of a line; missing: far beyond.
+func indexOf(line []byte, word string) int {
+	i := 0
+	for field := range bytes.FieldsSeq(line) {
+		if string(field) == word {
+			return i
+		}
+		i++
+	}
+	return math.MaxInt32
+}
+
+// nth is a number among the words of a line.
+func nth(line []byte, n int) Amount {
+	i := 0
+	for field := range bytes.FieldsSeq(line) {
+		if i == n {
+			return amountOf(field)
+		}
+		i++
 	}
 	return Unknown
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"longhaul/test/nettest"
@@ -78,20 +77,27 @@ func TestCounts(t *testing.T) {
 		if err := os.Symlink("42", filepath.Join(dir, "self")); err != nil {
 			t.Fatal(err)
 		}
-		proc, err := procfs.NewFS(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := readCounts(proc); got != tt.want {
+		if got := new(files).counts(dir); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}
 	}
-	proc, err := procfs.NewFS(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := readCounts(proc); got != unknownCounts {
+	if got := new(files).counts(t.TempDir()); got != unknownCounts {
 		t.Errorf("an empty directory: %+v", got)
+	}
+}
+
+// TestSampleMakesLittleGarbage holds the garbage of a sample, which an idle relay takes each second, to 20 kB.
+func TestSampleMakesLittleGarbage(t *testing.T) {
+	r, samples := newReader(), 20
+	r.sample(time.Now())
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range samples {
+		r.sample(time.Now())
+	}
+	runtime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / uint64(samples); each > 20_000 {
+		t.Errorf("a sample makes %d bytes of garbage", each)
 	}
 }
 
