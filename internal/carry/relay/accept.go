@@ -91,7 +91,7 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 		return
 	}
 	f := w.begin(rt, src, from)
-	f.listen = dialed
+	f.setListen(dialed)
 	f.legs[client].fd = int32(fd)
 	if errno := w.watch(fd, f, client); errno != 0 {
 		w.abort(f, report.EndNoResources, errno)

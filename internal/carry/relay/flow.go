@@ -3,6 +3,7 @@ package relay
 import (
 	"net/netip"
 	"time"
+	"unique"
 
 	"golang.org/x/sys/unix"
 
@@ -30,7 +31,7 @@ const (
 
 // flow is one client's connection and its connection to the target. It
 // belongs to one worker, and only that worker's goroutine touches it. An idle
-// flow holds this struct and its two descriptors, nothing else.
+// flow holds this struct and its two descriptors, nothing else (TestFlowSize).
 type flow struct {
 	route  *route
 	source *source
@@ -50,17 +51,17 @@ type flow struct {
 
 	client netip.AddrPort
 	target netip.AddrPort
-	listen netip.AddrPort // zero: the listener's own address
+	listen unique.Handle[netip.AddrPort] // see dialed
 
 	ident
 	settled time.Duration // just before the last sample if all bytes were acknowledged then; else 0
 
-	start   time.Duration // all times are of the monotonic clock
-	connect time.Duration // that the target took to accept; 0: it has not, or another relay connects
-	active  time.Duration // when a byte last moved, to the precision of a loop turn
+	start  time.Duration // all times are of the monotonic clock
+	active time.Duration // when a byte last moved, to the precision of a loop turn
 
 	timerAt    time.Duration // when the worker next checks the flow's deadlines
 	timerIndex int32         // index in the worker's heap; -1: not in the heap
+	connectUS  uint32        // microseconds that the target took to accept; 0: it has not, or another relay connects
 
 	holdUntil time.Duration // until when an incomplete check hello waits for the rest
 
@@ -100,24 +101,45 @@ func (f *flow) hopName() string {
 	return f.hop.Name()
 }
 
+// connect is how long the target took to accept; 0: it has not, or another relay connects.
+func (f *flow) connect() time.Duration { return time.Duration(f.connectUS) * time.Microsecond }
+
+// setListen notes the address that the client connected to, if it is known.
+func (f *flow) setListen(a netip.AddrPort) {
+	if a.IsValid() {
+		f.listen = unique.Make(a)
+	}
+}
+
+// dialed is the address that the client connected to; zero: it is not known yet, see listenAddr.
+func (f *flow) dialed() (at netip.AddrPort) {
+	if f.listen != (unique.Handle[netip.AddrPort]{}) {
+		at = f.listen.Value()
+	}
+	return at
+}
+
 // leg is one TCP connection of a flow.
 type leg struct {
 	fd       int32
-	readable bool       // until a read returns EAGAIN
-	writable bool       // until a write returns EAGAIN
-	urgent   bool       // urgent data is or may be announced: neither short reads nor splice can be trusted
-	hungUp   bool       // the peer has ended or reset: only an empty read shows that everything was read
-	fin      bool       // the peer's FIN arrived before any reset
-	left     bool       // the kernel delivers the rest, see entrust
-	failed   unix.Errno // error that a write or peek consumed; the next read would find none and report an end
+	readable bool        // until a read returns EAGAIN
+	writable bool        // until a write returns EAGAIN
+	urgent   bool        // urgent data is or may be announced: neither short reads nor splice can be trusted
+	hungUp   bool        // the peer has ended or reset: only an empty read shows that everything was read
+	fin      bool        // the peer's FIN arrived before any reset
+	left     bool        // the kernel delivers the rest, see entrust
+	failed   errorNumber // that a write or peek consumed; the next read would find none and report an end
 	setup    *legSetup
 }
+
+// errorNumber is a unix.Errno in a quarter of its memory.
+type errorNumber uint16
 
 // direction holds the bytes that were read from one leg and not yet written to
 // the other.
 type direction struct {
 	pipe   *splice.Pipe // contains held bytes, or is borrowed for a burst
-	own    []byte       // ends with held bytes of a copied read
+	own    *[]byte      // ends with held bytes of a copied read; nil: none
 	held   int          // bytes in either
 	bytes  int64        // handed to the receiving leg's socket
 	oob    bool         // the held byte is urgent

@@ -205,7 +205,7 @@ func (w *worker) openHeld(rt *route, s HeldSYN, syn heldKey) {
 		return
 	}
 	f := w.begin(rt, src, s.From)
-	f.listen = s.To
+	f.setListen(s.To)
 	f.held = &held{syn, s.Answer}
 	w.relay.held.set(syn, heldPlace{worker: w, slot: f.slot, gen: f.gen})
 	w.dialTarget(f)

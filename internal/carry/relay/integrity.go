@@ -200,7 +200,7 @@ func (w *worker) peekHello(f *flow) {
 	case errno == unix.EINTR:
 		return
 	case errno != 0:
-		l.failed = errno // the peek consumed the error: the next read returns an end
+		l.failed = errorNumber(errno) // the peek consumed the error: the next read returns an end
 		f.hello = NoHello
 		return
 	case n == 0:
@@ -284,7 +284,7 @@ func (w *worker) endOpening(f *flow) (report.EndReason, error) {
 		f.opening = nil
 		return reason, err
 	}
-	if errno := f.legs[target].failed; errno != 0 {
+	if errno := unix.Errno(f.legs[target].failed); errno != 0 {
 		w.dropAttempt(f)
 		return legFailure(target, errno), errno
 	}
@@ -316,7 +316,7 @@ func (w *worker) takeHeld(dir *direction) (held []byte, whole bool) {
 		return nil, false
 	}
 	if dir.held > 0 {
-		held = append(held, dir.own[len(dir.own)-dir.held:]...)
+		held = append(held, dir.unwritten()...)
 		if dir.bytes < 0 {
 			dir.bytes += int64(len(held)) // a PROXY header, which does not count
 		}

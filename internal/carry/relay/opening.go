@@ -455,7 +455,7 @@ func (w *worker) connectResult(l *leg, to netip.AddrPort, events uint32) (done b
 			return true, cmp.Or(errno, unix.ECONNREFUSED)
 		}
 		// The target accepted, perhaps sent something, and then reset.
-		l.failed = errno
+		l.failed = errorNumber(errno)
 		l.fin = errno == unix.EPIPE // EPIPE: the reset came after a FIN
 	} else if events&unix.EPOLLOUT == 0 {
 		return false, 0
@@ -485,7 +485,7 @@ func (w *worker) clientEvent(f *flow, events uint32) {
 		o.broken = true // the target must still get the earlier bytes
 		return
 	}
-	errno := l.failed
+	errno := unix.Errno(l.failed)
 	if errno == 0 {
 		errno = socketError(int(l.fd))
 	}
@@ -545,7 +545,8 @@ func (w *worker) queueHeader(f *flow, o *opening) {
 		o.header = append(header, o.header...)
 	}
 	if len(o.header) > 0 {
-		f.dirs[up].own = o.header
+		own := o.header
+		f.dirs[up].own = &own
 		f.dirs[up].held = len(o.header)
 	}
 	if o.source.IsValid() {
@@ -567,7 +568,7 @@ func (f *flow) proxyHeader(version ProxyVersion, h proxyproto.Header) []byte {
 // dialing.
 func (w *worker) passOnResets(f *flow, o *opening) {
 	if l := &f.legs[target]; l.failed != 0 {
-		w.writeFailed(f, target, l.failed)
+		w.writeFailed(f, target, unix.Errno(l.failed))
 	}
 	if o.broken && f.connected() {
 		w.apply(f, f.end.step(eventBroken, client))

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	report "longhaul/internal/carry/flow"
+	"longhaul/internal/words/units"
 )
 
 // Two paired relays carry a flow over connections of their own between them,
@@ -26,17 +27,33 @@ const wanSide = "wan"
 // target on behalf of one.
 type paired struct {
 	carrier report.Carried
-	leg     side                             // of this relay's socket
 	peer    string                           // the other relay; empty: not known yet
 	client  *source                          // has the limits of a source, if the flow's source is a peer; else nil
 	answer  chan<- pairAnswer                // of OpenPaired; nil once it has one
-	seen    report.Figures                   // as of the latest look, and of its end
-	ended   bool                             // the carrier knows or has told
-	byPeer  bool                             // the end is the other relay's word
-	reached bool                             // near: the target has accepted, and the hop counts the flow
+	seen    seenFigures                      // as of the latest look, and of its end
 	record  atomic.Pointer[report.LegRecord] // the leg's last figures; nil: not wanted, or the carrier still has the socket
 	add     report.Counters                  // to the lane's counters at the last look
 	sent    *report.LegRecord                // over lanes, at the end; nil: not known
+	leg     side                             // of this relay's socket
+	ended   bool                             // the carrier knows or has told
+	byPeer  bool                             // the end is the other relay's word
+	reached bool                             // near: the target has accepted, and the hop counts the flow
+}
+
+// seenFigures are those of report.Figures that the flow itself does not have.
+type seenFigures struct {
+	state                       string
+	retained                    int64
+	outage, rtt                 units.Seconds
+	lanes, resumes              int32
+	ended, clean, memoryLimited bool
+}
+
+func seenOf(f *report.Figures) seenFigures {
+	return seenFigures{
+		state: f.State, retained: f.Retained, outage: f.Outage, rtt: f.RTT, lanes: int32(f.Lanes), resumes: int32(f.Resumes),
+		ended: f.Ended, clean: f.Clean, memoryLimited: f.MemoryLimited,
+	}
 }
 
 // lane is the leg that the lane stands for.
@@ -138,7 +155,7 @@ func (w *worker) carried(slot, gen uint32, e report.End) {
 		w.halfOver(f, e)
 		return
 	}
-	p.seen.Resumes, p.seen.Outage = e.Resumes, e.Outage
+	p.seen.resumes, p.seen.outage = int32(e.Resumes), e.Outage
 	f.dirs[up].bytes, f.dirs[down].bytes, f.dirs[p.leg].held = e.BytesUp, e.BytesDown, 0
 	if e.Reason != report.EndClean {
 		p.byPeer = e.ByPeer && f.close().reason == ""
@@ -170,14 +187,14 @@ func (w *worker) endPaired(f *flow) {
 // halfDone reports whether the flow waits for one side only, as far as its carrier has said.
 func (f *flow) halfDone() bool {
 	if f.carried() {
-		return f.paired.seen.Ended
+		return f.paired.seen.ended
 	}
 	return f.end.halfDone()
 }
 
 // delivered reports whether a carrier is done with the flow but for what its socket has left for the
 // peer here.
-func (f *flow) delivered() bool { return f.carried() && f.paired.seen.Clean }
+func (f *flow) delivered() bool { return f.carried() && f.paired.seen.clean }
 
 // carried reports whether a carrier has the flow's socket.
 func (f *flow) carried() bool { return f.phase == phasePaired && f.paired.carrier != nil }
@@ -194,7 +211,7 @@ func (w *worker) lookAtPaired(f *flow) {
 		now = f.chain.with(now)
 		f.dirs[down].held = int(f.chain.seen.Retained)
 	}
-	p.seen, p.peer = now, cmp.Or(now.Peer, p.peer)
+	p.seen, p.peer = seenOf(&now), cmp.Or(now.Peer, p.peer)
 	f.dirs[up].bytes, f.dirs[down].bytes = now.BytesUp, now.BytesDown
 	f.active = max(f.active, w.now-now.Idle)
 	if now.State == report.StateDialing {
@@ -251,7 +268,7 @@ func (f *flow) sockets(look func(fds [2]int)) {
 
 // inOutage reports whether a flow delivers nothing because the path between two
 // relays is down. Its memory is bounded, and it waits for resume.
-func (f *flow) inOutage() bool { return f.paired != nil && f.paired.seen.State == report.StateResuming }
+func (f *flow) inOutage() bool { return f.paired != nil && f.paired.seen.state == report.StateResuming }
 
 // isLane reports whether a side of the flow is a lane.
 func (f *flow) isLane(s side) bool { return f.carried() && (f.paired.lane() == s || f.chain != nil) }
@@ -276,9 +293,9 @@ func (f *flow) pairedRecord(rec *report.Record) {
 		*legs[p.lane()] = *p.sent
 	}
 	legs[p.lane()].Side = wanSide
-	legs[p.lane()].RTT = p.seen.RTT
+	legs[p.lane()].RTT = p.seen.rtt
 	rec.Peer = f.peer()
-	rec.Resumes, rec.Outage = int64(p.seen.Resumes), p.seen.Outage
+	rec.Resumes, rec.Outage = int64(p.seen.resumes), p.seen.outage
 	if c := f.chain; c != nil {
 		if c.end != nil && c.end.CongestionControl != "" {
 			rec.ClientLeg = laneRecord(c.end)
@@ -300,8 +317,8 @@ func (f *flow) sampleLane(s *report.Sample) {
 	if f.paired.leg == client {
 		l = &s.TargetLeg
 	}
-	addLane(l, f.paired.add, f.paired.seen.MemoryLimited)
-	if f.carried() && f.paired.seen.Lanes > 1 {
+	addLane(l, f.paired.add, f.paired.seen.memoryLimited)
+	if f.carried() && f.paired.seen.lanes > 1 {
 		s.Lanes = f.paired.carrier.EachLane()
 	}
 	if f.joined() {
@@ -338,6 +355,7 @@ func (f *flow) pairSnapshot() *report.Figures {
 	if f.paired == nil {
 		return nil
 	}
-	seen := f.paired.seen
-	return &seen
+	seen := &f.paired.seen
+	return &report.Figures{State: seen.state, Retained: seen.retained, Lanes: int(seen.lanes), Resumes: int(seen.resumes), Outage: seen.outage, RTT: seen.rtt,
+		MemoryLimited: seen.memoryLimited}
 }

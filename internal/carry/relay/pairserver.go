@@ -303,7 +303,8 @@ func (w *worker) openPaired(rt *route, o report.Open, until time.Duration, answe
 		return 0, 0, false
 	}
 	f := w.begin(rt, e.share, o.Client)
-	f.listen, f.isIntegrity = o.Listen, check
+	f.setListen(o.Listen)
+	f.isIntegrity = check
 	if f.isIntegrity {
 		rt.state.integrity.total.Add(1)
 	}
@@ -369,7 +370,7 @@ func (w *worker) handTarget(f *flow) {
 		w.post(func() { w.carried(slot, gen, e) })
 	}}
 	if l.failed != 0 && !l.fin {
-		t.Reset = l.failed
+		t.Reset = unix.Errno(l.failed)
 	}
 	t.FD = w.releaseLeg(l)
 	answer := p.answer
@@ -384,7 +385,7 @@ func (w *worker) sendHeader(f *flow) bool {
 	if version == ProxyNone {
 		return true
 	}
-	header := f.proxyHeader(version, proxyproto.Header{Source: f.client, Destination: f.listen})
+	header := f.proxyHeader(version, proxyproto.Header{Source: f.client, Destination: f.dialed()})
 	n, errno := socket.Send(int(f.legs[target].fd), header, 0)
 	switch {
 	case errno != 0:

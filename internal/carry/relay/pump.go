@@ -133,7 +133,8 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 				}
 				if sent < n {
 					dst.writable = false
-					dir.own = append(w.buffer(), w.buf[sent:n]...)
+					dir.own = w.buffer()
+					*dir.own = append(*dir.own, w.buf[sent:n]...)
 					dir.held = n - sent
 					dir.oob = flags == unix.MSG_OOB
 				}
@@ -168,7 +169,7 @@ func (w *worker) flush(dir *direction, dst *leg) (int, unix.Errno) {
 		if dir.oob {
 			flags = unix.MSG_OOB
 		}
-		n, errno = socket.Send(int(dst.fd), dir.own[len(dir.own)-dir.held:], flags)
+		n, errno = socket.Send(int(dst.fd), dir.unwritten(), flags)
 	} else {
 		n, errno = splice.Move(dir.pipe.R, int(dst.fd), dir.held)
 	}
@@ -190,6 +191,9 @@ func (w *worker) flush(dir *direction, dst *leg) (int, unix.Errno) {
 	return n, 0
 }
 
+// unwritten are the held bytes of a copied read.
+func (dir *direction) unwritten() []byte { return (*dir.own)[len(*dir.own)-dir.held:] }
+
 // unsplice moves the pipe's content into a buffer. It returns false if bytes
 // were lost.
 func (w *worker) unsplice(dir *direction) bool {
@@ -204,7 +208,7 @@ func (w *worker) unsplice(dir *direction) bool {
 		}
 		got += n
 	}
-	dir.own = own
+	dir.own = &own
 	w.pipes.put(dir.pipe)
 	dir.pipe = nil
 	return true
@@ -259,7 +263,8 @@ func (w *worker) readEnded(f *flow, s side) {
 	if l := &f.legs[s]; l.failed != 0 && !l.fin {
 		// A failed write or a peek consumed the error that this read would have
 		// returned. So this may not be an end.
-		f.fail(legFailure(s, l.failed), l.failed)
+		errno := unix.Errno(l.failed)
+		f.fail(legFailure(s, errno), errno)
 		ev = eventReset
 	}
 	w.apply(f, f.end.step(ev, s))
@@ -276,7 +281,7 @@ func (w *worker) readFailed(f *flow, s side, errno unix.Errno) {
 func (w *worker) writeFailed(f *flow, s side, errno unix.Errno) {
 	l := &f.legs[s]
 	if l.failed == 0 {
-		l.failed = errno
+		l.failed = errorNumber(errno)
 	}
 	l.readable = true // until the rest of its bytes has been read
 	f.fail(legFailure(s, errno), errno)

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"math"
 	"net/netip"
 	"time"
 
@@ -135,7 +136,7 @@ func (w *worker) won(f *flow, events uint32) {
 			setsockoptInt(int(f.legs[target].fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
 		}
 	}
-	f.connect = max(w.now-o.began, 1)
+	f.connectUS = uint32(min(max((w.now-o.began).Microseconds(), 1), math.MaxUint32))
 	o.dropBeside()
 	w.established(f, events)
 }

@@ -46,7 +46,7 @@ func (w *worker) account(f *flow) {
 	rec.Target = report.Address{AddrPort: f.target}
 	rec.Hop = f.hopName()
 	rec.Elapsed = units.Seconds(w.clock() - f.start)
-	rec.Connect = f.connect
+	rec.Connect = f.connect()
 	rec.Start = time.Now().Add(-rec.Elapsed.Duration())
 	rec.BytesUp = max(0, f.dirs[up].bytes)
 	rec.BytesDown = max(0, f.dirs[down].bytes)

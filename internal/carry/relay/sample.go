@@ -94,7 +94,7 @@ func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now time.Duration
 	s.State = f.state()
 	s.Client, s.Listen, s.Target = f.origin(), w.listenAddr(f), f.target
 	s.Hop = f.hopName()
-	s.Start, s.Connect = wall.Add(f.start-now), f.connect
+	s.Start, s.Connect = wall.Add(f.start-now), f.connect()
 	s.BytesUp, s.BytesDown = max(0, f.dirs[up].bytes), max(0, f.dirs[down].bytes)
 	moving := f.connected() || f.phase == phasePaired
 	s.Unchanged = moving && f.settled != 0 && f.active <= f.settled
@@ -123,7 +123,7 @@ func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now time.Duration
 // settledLeg reports whether nothing is under way on a leg. A paired flow that is parked has
 // none at the lane's side.
 func (f *flow) settledLeg(s side, l *report.LegSample) bool {
-	parked := f.isLane(s) && !l.Known && f.paired.seen.Retained == 0
+	parked := f.isLane(s) && !l.Known && f.paired.seen.retained == 0
 	return parked || settled(l)
 }
 

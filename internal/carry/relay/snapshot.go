@@ -270,7 +270,7 @@ func (f *flow) state() string {
 	case f.phase == phaseIntegrity:
 		return "check"
 	case f.phase == phasePaired:
-		return cmp.Or(f.paired.seen.State, "dialing")
+		return cmp.Or(f.paired.seen.state, "dialing")
 	case f.end.deadline:
 		return "resetting"
 	case f.end.delivering():

@@ -63,7 +63,7 @@ type worker struct {
 	maxSplice  int              // bytes per splice into a pipe; less while memory is short
 	addrs      []netip.AddrPort // of a name, until their order is known
 	buf        []byte           // its content is written or copied before the next read
-	buffers    [][]byte         // idle buffers for unwritten bytes
+	buffers    []*[]byte        // idle buffers for unwritten bytes
 	flows      spares[flow]     // closed flows; only the run list may still refer to them
 	openings   spares[opening]
 	ended      []report.Record // of this turn
@@ -397,18 +397,20 @@ func (w *worker) turnQueue() {
 }
 
 // buffer returns an empty buffer for unwritten bytes.
-func (w *worker) buffer() []byte {
+func (w *worker) buffer() *[]byte {
 	if n := len(w.buffers); n > 0 {
 		b := w.buffers[n-1]
 		w.buffers = w.buffers[:n-1]
 		return b
 	}
-	return make([]byte, 0, smallRead)
+	b := make([]byte, 0, smallRead)
+	return &b
 }
 
-func (w *worker) recycle(b []byte) {
-	if cap(b) == smallRead && len(w.buffers) < pipesKept {
-		w.buffers = append(w.buffers, b[:0])
+func (w *worker) recycle(b *[]byte) {
+	if cap(*b) == smallRead && len(w.buffers) < pipesKept {
+		*b = (*b)[:0]
+		w.buffers = append(w.buffers, b)
 	}
 }
 
@@ -604,13 +606,15 @@ func (w *worker) setUp(f *flow, s side, tr Transport, destination netip.Prefix) 
 
 // listenAddr is the address that the client connected to.
 func (w *worker) listenAddr(f *flow) netip.AddrPort {
-	if !f.listen.IsValid() {
-		f.listen = f.route.listen
-		if f.listen.Addr().IsUnspecified() {
+	at := f.dialed()
+	if !at.IsValid() {
+		at = f.route.listen
+		if at.Addr().IsUnspecified() {
 			if a := localAddr(int(f.legs[client].fd)); a.IsValid() {
-				f.listen = a
+				at = a
 			}
 		}
+		f.setListen(at)
 	}
-	return f.listen
+	return at
 }

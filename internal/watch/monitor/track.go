@@ -57,13 +57,16 @@ type legCounts struct {
 // motion is what a flow has while it moves data.
 type motion struct {
 	upBps, downBps float64
-	underWay       bool // data waits for a peer
 	legs           [2]legTrack
-	cause          doctor.Cause
-	causeLeg       flow.Leg
+	lanes          *laneTrack // nil: it has not several
+	most           int8       // the leg whose cause is the flow's
+	underWay       bool       // data waits for a peer
+}
 
-	lanes   []flow.Lane
-	lanesAt time.Duration // of lanes
+// laneTrack is the latest sample of a flow's lanes.
+type laneTrack struct {
+	lanes []flow.Lane
+	at    time.Duration
 }
 
 // rests reports whether there is nothing to remember.
@@ -100,11 +103,8 @@ const (
 	spanRTTs = 20
 )
 
-// Of many flows that begin, each moves data for a moment: what they have then serves the next ones.
-var (
-	motions = sync.Pool{New: func() any { return new(motion) }}
-	samples = sync.Pool{New: func() any { return new(doctor.Sample) }}
-)
+// samples are used again: flows that move now and then would leave many.
+var samples = sync.Pool{New: func() any { return new(doctor.Sample) }}
 
 var legNames = [2]flow.Leg{flow.ClientLeg, flow.TargetLeg}
 
@@ -129,15 +129,14 @@ func (m *Monitor) visit(s *flow.Sample, at time.Duration) {
 	f.tunnel.hopSent(s.Hop, sent[1])
 	m.moves(f, s, at, up, down, sent)
 	if f.moved && f.judged {
-		f.limited(f.motion.causeLeg, f.motion.cause, span)
+		leg, cause := f.motion.cause()
+		f.limited(leg, cause, span)
 		for i := range f.motion.legs {
 			f.tunnel.limitedSeconds(i, f.motion.legs[i].cause, span)
 		}
 	}
 	f.seen = at
 	if f.motion != nil && f.motion.rests() {
-		*f.motion = motion{}
-		motions.Put(f.motion)
 		f.motion = nil
 	}
 }
@@ -192,13 +191,12 @@ func (m *Monitor) moves(f *flowTrack, s *flow.Sample, at time.Duration, up, down
 		if !f.moved && len(s.Lanes) == 0 {
 			return
 		}
-		f.motion = motions.Get().(*motion)
+		f.motion = new(motion)
 	}
 	mo, span := f.motion, at-f.seen
 	mo.upBps, mo.downBps, mo.underWay = bps(up, span), bps(down, span), underWay
 	if !s.Skipped && !s.Unchanged {
-		mo.lanes = carriedBy(s.Lanes, mo.lanes, at-mo.lanesAt)
-		mo.lanesAt = at
+		mo.lanes = mo.lanes.next(s.Lanes, at)
 	}
 	if s.State == flow.StateParked {
 		mo.lanes = nil
@@ -228,8 +226,11 @@ func (f *flowTrack) view(id flow.ID) Flow {
 		out.Legs[i] = f.leg(i)
 	}
 	if mo := f.motion; mo != nil {
-		out.UpBps, out.DownBps, out.Lanes = mo.upBps, mo.downBps, mo.lanes
-		out.Cause, out.CauseLeg = mo.cause, mo.causeLeg
+		out.UpBps, out.DownBps = mo.upBps, mo.downBps
+		if mo.lanes != nil {
+			out.Lanes = mo.lanes.lanes
+		}
+		out.CauseLeg, out.Cause = mo.cause()
 		for i := range out.Legs {
 			out.Legs[i].Cause = mo.legs[i].cause
 		}
@@ -245,6 +246,17 @@ func (f *flowTrack) leg(i int) FlowLeg {
 }
 
 func microseconds(n uint32) units.Seconds { return units.Seconds(time.Duration(n) * time.Microsecond) }
+
+// next takes another sample of the lanes, and fills in their rates since the one before.
+func (t *laneTrack) next(now []flow.Lane, at time.Duration) *laneTrack {
+	if len(now) == 0 {
+		return nil
+	}
+	if t != nil {
+		now = carriedBy(now, t.lanes, at-t.at)
+	}
+	return &laneTrack{now, at}
+}
 
 // carriedBy fills in the rates of lanes since a sample before.
 func carriedBy(now, before []flow.Lane, span time.Duration) []flow.Lane {
@@ -312,7 +324,6 @@ func (c *legCounts) count(now flow.Sent) (more flow.Sent) {
 
 // unlimited clears the causes of a flow that moves nothing.
 func (mo *motion) unlimited() {
-	mo.cause, mo.causeLeg = "", ""
 	for i := range mo.legs {
 		mo.legs[i].cause = ""
 	}
@@ -330,14 +341,19 @@ func (mo *motion) judge(s *flow.Sample, at time.Duration, sent [2]flow.Sent, gla
 			judged = judged || ok
 		}
 	}
-	most := 0
+	mo.most = 0
 	if a, b := sent[0].Bytes, sent[1].Bytes; b > a || a == b && s.TargetLeg.Waiting() > s.ClientLeg.Waiting() {
-		most = 1
-	}
-	if mo.cause = mo.legs[most].cause; mo.cause != "" {
-		mo.causeLeg = legNames[most]
+		mo.most = 1
 	}
 	return judged
+}
+
+// cause is what limits the flow, and on which leg; empty: nothing stands out.
+func (mo *motion) cause() (leg flow.Leg, cause doctor.Cause) {
+	if cause = mo.legs[mo.most].cause; cause != "" {
+		leg = legNames[mo.most]
+	}
+	return leg, cause
 }
 
 // glance returns the cause that limits a sender between two samples.

@@ -36,14 +36,14 @@ type legTotals struct {
 	sent    sentTotals
 	unknown bool // the kernel does not count sent bytes
 	limited map[doctor.Cause]time.Duration
-	rtts    []time.Duration
+	rtts    []uint32 // microseconds
 	minRTT  time.Duration
 }
 
 // hopTrack sums the legs to a hop.
 type hopTrack struct {
 	sent    sentTotals
-	rtts    []time.Duration
+	rtts    []uint32 // microseconds
 	connect distribution
 }
 
@@ -214,12 +214,14 @@ func (f *flowTrack) tally() {
 	t := f.tunnel
 	t.flows++
 	t.liveUp, t.liveDown = t.liveUp+f.up, t.liveDown+f.down
-	if mo := f.motion; mo != nil && f.moved && mo.cause != "" {
-		t.causes[mo.cause]++
+	if f.motion != nil && f.moved {
+		if _, cause := f.motion.cause(); cause != "" {
+			t.causes[cause]++
+		}
 	}
 	for i := range f.legs {
 		totals := &t.legs[i]
-		if rtt := microseconds(f.legs[i].rtt).Duration(); rtt > 0 {
+		if rtt := f.legs[i].rtt; rtt > 0 {
 			totals.rtts = append(totals.rtts, rtt)
 		}
 		if rtt := microseconds(f.legs[i].minRTT).Duration(); rtt > 0 && (totals.minRTT == 0 || rtt < totals.minRTT) {
@@ -229,7 +231,7 @@ func (f *flowTrack) tally() {
 	if rtt := f.legs[1].rtt; rtt > 0 {
 		if hop := f.words.Value().hop; hop != "" {
 			h := t.hop(hop)
-			h.rtts = append(h.rtts, microseconds(rtt).Duration())
+			h.rtts = append(h.rtts, rtt)
 		}
 	}
 }
@@ -271,7 +273,7 @@ func (t *tunnelTrack) snapshot(span time.Duration) Tunnel {
 		if now := t.hops[h.Name]; now != nil {
 			slices.Sort(now.rtts)
 			if rtt := stats.At(now.rtts, 0.5); rtt > 0 {
-				h.RTT = units.Seconds(rtt)
+				h.RTT = microseconds(rtt)
 			}
 			recent := now.sent.recent()
 			h.RetransmittedShare, h.RetransmittedLevel = recent.Share(), recent.Level()
@@ -317,8 +319,8 @@ func (l *legTotals) snapshot(leg flow.Leg) LegTotals {
 		RetransmittedLevel: recent.Level(),
 		Recent:             recent,
 		MinRTT:             units.Seconds(l.minRTT),
-		MedianRTT:          units.Seconds(stats.At(l.rtts, 0.5)),
-		P99RTT:             units.Seconds(stats.At(l.rtts, 0.99)),
+		MedianRTT:          microseconds(stats.At(l.rtts, 0.5)),
+		P99RTT:             microseconds(stats.At(l.rtts, 0.99)),
 		LimitedSeconds:     make(map[doctor.Cause]float64, len(l.limited)),
 	}
 	if l.unknown {
