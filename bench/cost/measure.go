@@ -87,6 +87,7 @@ type sample struct {
 	flows   int
 	before  peers.Usage
 	after   peers.Usage
+	kernel  int64 // bytes of sockets that came into being: of the relay, the clients and the target
 }
 
 var (
@@ -142,6 +143,9 @@ var measures = []measure{
 			memory,
 			{"memory_B_per_flow", "kB a flow", "%.2f", 1e-3, false, func(s sample) float64 {
 				return float64(s.after.Memory-s.before.Memory) / float64(s.flows)
+			}},
+			{"kernel_B_per_flow", "kernel's kB a flow", "%.2f", 1e-3, false, func(s sample) float64 {
+				return float64(s.kernel) / 2 / float64(s.flows) // clients and target have as many sockets as the relay
 			}},
 			{"descriptors_per_flow", "descriptors a flow", "%.2f", 1, false, func(s sample) float64 {
 				return float64(s.after.Descriptors-s.before.Descriptors) / float64(s.flows)

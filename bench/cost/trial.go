@@ -137,6 +137,12 @@ func (t *trial) first() error {
 // run puts the relay under the load, for a time unless the flows are idle.
 func (t *trial) run(ctx context.Context, during time.Duration) (s sample, err error) {
 	s.flows = t.load.clients
+	if t.kind.idle { // what the relay does once, after its start, is no flow's
+		if err := wait(ctx, settle); err != nil {
+			return s, err
+		}
+	}
+	kernel := socketMemory()
 	if s.before, err = t.usage(); err != nil {
 		return s, err
 	}
@@ -152,6 +158,7 @@ func (t *trial) run(ctx context.Context, during time.Duration) (s sample, err er
 	}
 	if err == nil {
 		s.after, err = t.usage()
+		s.kernel = max(0, socketMemory()-kernel)
 	}
 	return s, err
 }

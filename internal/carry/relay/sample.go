@@ -51,12 +51,18 @@ func (r *Relay) EachFlow(visit func(*report.Sample)) error {
 	c.pass++
 	turns := uint64(c.busy/maxQueried + 1)
 	c.busy = 0
+	ran := make(chan struct{}, 1)
 	for _, w := range *loops {
-		for next := 0; next >= 0; {
-			n := 0
-			if !w.do(func() { n, next = w.sample(next, c.samples, turn{c.pass % turns, turns}) }) {
+		n, next := 0, 0
+		portion := func() { // one for all portions: thousands of idle flows make no garbage
+			n, next = w.sample(next, c.samples, turn{c.pass % turns, turns})
+			ran <- struct{}{}
+		}
+		for next >= 0 {
+			if !w.post(portion) {
 				return ErrClosed
 			}
+			<-ran
 			for i := range c.samples[:n] {
 				if !c.samples[i].Unchanged {
 					c.busy++

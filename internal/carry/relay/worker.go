@@ -330,6 +330,9 @@ func (w *worker) place(f *flow) {
 		w.free = w.free[:n-1]
 	} else {
 		f.slot = uint32(len(w.slots))
+		if len(w.slots) == cap(w.slots) { // append adds a quarter: of what it leaves behind there is more than of flows
+			w.slots = slices.Grow(w.slots, max(len(w.slots), 64))
+		}
 		w.slots = append(w.slots, slot{})
 	}
 	s := &w.slots[f.slot]

@@ -39,6 +39,7 @@ type Monitor struct {
 
 	guard      guard
 	returnedAt time.Time
+	rest       rest
 	goLimit    int64 // of the runtime, before the first change
 	goBound    int64 // of BoundRuntime; 0: none
 
@@ -136,9 +137,9 @@ func (m *Monitor) look() {
 	if m.opts.OnState != nil {
 		m.opts.OnState(s, changes)
 	}
-	// Ended flows leave garbage, and a relay that sheds hardly allocates, so the
+	// Ended flows leave garbage, and a relay that sheds or rests hardly allocates, so the
 	// collector rarely runs.
-	if s.Figure(Memory).SheddingSince != nil && s.At.Sub(m.returnedAt) >= memoryReturn {
+	if s.Figure(Memory).SheddingSince != nil && s.At.Sub(m.returnedAt) >= memoryReturn || m.rest.due(readHeap(), s.At) {
 		m.returnedAt = s.At
 		debug.FreeOSMemory()
 	}
