@@ -49,7 +49,10 @@ func (b *bench) measure(ctx context.Context, c contender, p peers.Program, kind 
 	if kind.idle {
 		t.load.clients = b.idleFlows
 	}
-	t.load.clients = c.flows(t.load.clients)
+	asked := t.load.clients
+	if t.load.clients = c.flows(asked); t.load.clients < asked {
+		fmt.Fprintf(b.progress, "\r\x1b[Kcost: %s: %d flows in place of %d: raise the limit of open files (ulimit -n)\n", c.Name, t.load.clients, asked)
+	}
 	defer t.kill()
 	if p.Command != nil {
 		setup := peers.Setup{Listen: listen, Target: target, Threads: b.threads, MaxFlows: t.load.clients + 16}

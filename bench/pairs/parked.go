@@ -12,7 +12,7 @@ import (
 
 // A relay that is as quiet as parked flows leave it.
 const (
-	parkedBytes       = 1000
+	parkedBytes       = 1500
 	parkedDescriptors = 1
 	quietFor          = 10 * time.Second // the runtime returns memory in that time
 	parkedWithin      = 90 * time.Second

@@ -3,6 +3,7 @@ package monitor
 import (
 	"net/netip"
 	"reflect"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -270,6 +271,40 @@ func TestIdleFlowIsSmall(t *testing.T) {
 			t.Errorf("a flow that has become idle has %+v", mo)
 		}
 	})
+}
+
+// TestManyIdleFlows holds what the monitor has of each of 50 000 idle flows, with its tables, to 320 bytes.
+func TestManyIdleFlows(t *testing.T) {
+	const flows, most = 50_000, 320
+	state := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	opts := (&script{}).options()
+	opts.Sample = func(visit func(*flow.Sample)) error {
+		s := flowNow(0, 64, 64)
+		s.ClientLeg = flow.LegSample{Side: "lan", CongestionControl: "cubic", Known: true, Info: info(time.Millisecond, 64, 0, 0)}
+		s.TargetLeg = s.ClientLeg
+		for id := range flow.ID(flows) {
+			s.ID = id + 1
+			s.Client = netip.AddrPortFrom(clientAddr.Addr(), uint16(id))
+			visit(&s)
+		}
+		return nil
+	}
+	m := New(opts)
+	before := state()
+	for range 3 {
+		m.sample()
+	}
+	if each := int64(state()-before) / flows; each > most {
+		t.Errorf("an idle flow has %d bytes", each)
+	} else {
+		t.Logf("%d bytes for each idle flow", each)
+	}
+	runtime.KeepAlive(m)
 }
 
 func TestCountersThatGoBackwards(t *testing.T) {
