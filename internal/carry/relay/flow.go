@@ -111,7 +111,7 @@ func (f *flow) setListen(a netip.AddrPort) {
 	}
 }
 
-// dialed is the address that the client connected to; zero: it is not known yet, see listenAddr.
+// dialed is the address that the client connected to; zero: see listenAddr.
 func (f *flow) dialed() (at netip.AddrPort) {
 	if f.listen != (unique.Handle[netip.AddrPort]{}) {
 		at = f.listen.Value()

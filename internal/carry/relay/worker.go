@@ -609,15 +609,15 @@ func (w *worker) setUp(f *flow, s side, tr Transport, destination netip.Prefix) 
 
 // listenAddr is the address that the client connected to.
 func (w *worker) listenAddr(f *flow) netip.AddrPort {
-	at := f.dialed()
-	if !at.IsValid() {
-		at = f.route.listen
-		if at.Addr().IsUnspecified() {
-			if a := localAddr(int(f.legs[client].fd)); a.IsValid() {
-				at = a
-			}
+	if at := f.dialed(); at.IsValid() {
+		return at
+	}
+	at := f.route.listen
+	if at.Addr().IsUnspecified() {
+		if a := localAddr(int(f.legs[client].fd)); a.IsValid() {
+			f.setListen(a)
+			return a
 		}
-		f.setListen(at)
 	}
 	return at
 }
