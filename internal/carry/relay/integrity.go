@@ -359,7 +359,7 @@ func (w *worker) resume(f *flow) bool {
 	f.active = w.now
 	for s := client; s <= target; s++ {
 		was := f.legs[s]
-		f.legs[s] = leg{fd: int32(fds[s]), readable: true, writable: true, urgent: was.urgent, setup: was.setup}
+		f.legs[s] = leg{fd: int32(fds[s]), readable: true, writable: true, urgent: was.urgent, setup: was.setup, nagle: was.nagle}
 	}
 	for s := client; s <= target; s++ {
 		if errno := w.watch(fds[s], f, s); errno != 0 {

@@ -348,10 +348,10 @@ func (w *worker) dial(f *flow, to netip.AddrPort) (errno unix.Errno, denied erro
 	}
 	setLinger(fd, true)
 	socket.KeepUrgentInLine(fd)
-	if tr, _ := f.route.tunnel.transportTo(to.Addr()); tr == nil {
-		setNoDelay(fd)
-	} else if err := tr.Prepare(fd, true); err != nil {
-		f.route.state.warnOnce(w.relay.log, "leg towards the target is not set up as asked", err.Error())
+	if tr, _ := f.route.tunnel.transportTo(to.Addr()); tr != nil {
+		if err := tr.Prepare(fd, true); err != nil {
+			f.route.state.warnOnce(w.relay.log, "leg towards the target is not set up as asked", err.Error())
+		}
 	}
 	f.opening.ackHeld = f.speaksFirst()
 	if f.opening.ackHeld || f.opening.host != nil {
@@ -365,7 +365,7 @@ func (w *worker) dial(f *flow, to netip.AddrPort) (errno unix.Errno, denied erro
 	errno, denied = w.connectFor(f, fd, as, to)
 	if denied == nil && (errno == 0 || errno == unix.EINPROGRESS) {
 		f.target = to
-		f.legs[target], f.opening.batch = leg{fd: int32(fd)}, w.batch
+		f.legs[target], f.opening.batch = leg{fd: int32(fd), nagle: true}, w.batch
 		errno = w.watch(fd, f, target)
 	}
 	if errno != 0 || denied != nil {

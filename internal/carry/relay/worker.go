@@ -263,7 +263,7 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 	case phaseRecognizing, phaseMoving:
 		l.note(events)
 		if l.fin && f.end.shut[s] {
-			l.entrust()
+			l.endArrived()
 		}
 		switch {
 		case f.end.awaits(s) && f.arrived(s, events):
@@ -518,7 +518,7 @@ func (w *worker) lookForAcks(f *flow) {
 		if !f.end.awaits(s) {
 			continue
 		}
-		n := socket.Unacknowledged(int(f.legs[s].fd))
+		n := f.legs[s].unacknowledged()
 		if left += n; n > 0 {
 			continue
 		}
