@@ -97,8 +97,9 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 		w.abort(f, report.EndNoResources, errno)
 		return
 	}
-	if t.Transport != nil {
-		w.setUp(f, client, t.Transport, netip.Prefix{})
+	paired := rt.hops.Paired()
+	if paired && t.Transport != nil {
+		w.setUp(f, client, t.Transport, netip.Prefix{}) // who carries the flow gets the socket
 	}
 	if t.ProxyIn.Required {
 		w.timers.schedule(f, f.start+headerTimeout)

@@ -44,6 +44,7 @@ type flow struct {
 	isIntegrity bool        // it is or was an integrity check
 	queued      bool        // on the worker's run list
 	lasting     bool        // Transport.Lasting is still to be called for the target leg
+	plain       bool        // Transport.Established is still to be called for the legs, see setUpLegs
 	nameTaken   bool        // its name is in Relay.flowNames
 	slot        uint32      // index in the worker's table
 	gen         uint32      // of the slot

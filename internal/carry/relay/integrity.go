@@ -242,6 +242,7 @@ func (w *worker) takeOver(f *flow) {
 	w.stopAwaiting(f)
 	w.timers.remove(f)
 	w.unration(f)
+	w.setUpLegs(f)
 	f.phase, f.hello, f.isIntegrity = phaseIntegrity, NoHello, true
 	c := w.describe(f)
 	c.End, c.Err = w.endOpening(f)

@@ -506,6 +506,8 @@ func (w *worker) established(f *flow, events uint32) {
 	}
 	w.connectLegs(f, events)
 	if f.paired != nil {
+		w.setUpLegs(f)
+		f.legs[target].noDelay(1, 0)
 		w.handTarget(f)
 		return
 	}
@@ -524,9 +526,8 @@ func (w *worker) connectLegs(f *flow, events uint32) {
 	f.legs[target].note(events)
 	f.legs[target].writable = true
 	f.legs[client].writable = true
-	if tr, destination := f.route.tunnel.transportTo(f.target.Addr()); tr != nil {
-		w.setUp(f, target, tr, destination)
-		f.lasting = true
+	if tr, _ := f.route.tunnel.transportTo(f.target.Addr()); tr != nil {
+		f.plain, f.lasting = true, true
 	}
 	w.timers.remove(f)
 	w.schedule(f)

@@ -115,6 +115,7 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 			if n > 0 && errno == 0 {
 				if n >= smallRead {
 					dir.bulk = true
+					w.setUpLegs(f) // before more follows than the first window
 				} else {
 					dir.bulk = false
 				}
@@ -222,6 +223,9 @@ func (w *worker) moved(f *flow, dir *direction, n int) int {
 	if n > 0 {
 		dir.bytes += int64(n)
 		f.active = w.now
+		if dir.bytes >= smallRead {
+			w.setUpLegs(f)
+		}
 	}
 	return n
 }

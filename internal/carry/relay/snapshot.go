@@ -239,6 +239,7 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel) report.Tunnel {
 
 func (w *worker) flowSnapshot(f *flow, now time.Duration) FlowSnapshot {
 	w.lookAtPaired(f)
+	w.setUpLegs(f)
 	return FlowSnapshot{
 		ID:          f.id,
 		Name:        f.name,

@@ -465,6 +465,7 @@ func (w *worker) due(f *flow) {
 	}
 	if f.lasting && w.now >= f.start+lastingAge {
 		f.lasting = false
+		w.setUpLegs(f)
 		f.sockets(func(fds [2]int) { w.makeLasting(f, fds[target]) })
 	}
 	if w.holdDue(f); !f.connected() && !f.carried() {
@@ -599,6 +600,21 @@ func (w *worker) setUp(f *flow, s side, tr Transport, destination netip.Prefix) 
 	f.legs[s].setup = f.route.state.setup(legSetup{side, degraded, destination})
 	if degraded != "" {
 		f.route.state.warnOnce(w.log, "leg is not as asked", degraded)
+	}
+}
+
+// setUpLegs sets up the legs of a flow that needs it: it lasts, it moves more than a few segments, or
+// somebody looks at it. Most connections are short, and end before.
+func (w *worker) setUpLegs(f *flow) {
+	if !f.plain {
+		return
+	}
+	f.plain = false
+	if tr := f.route.tunnel.Transport; tr != nil && f.legs[client].fd >= 0 && f.legs[client].setup == nil {
+		w.setUp(f, client, tr, netip.Prefix{})
+	}
+	if tr, destination := f.route.tunnel.transportTo(f.target.Addr()); tr != nil && f.legs[target].fd >= 0 && f.legs[target].setup == nil {
+		w.setUp(f, target, tr, destination)
 	}
 }
 
