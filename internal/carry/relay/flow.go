@@ -17,6 +17,7 @@ type phase uint8
 
 const (
 	phaseHeader      phase = iota // reading the client's PROXY header
+	phaseAccepted                 // the client's leg has not had its first event
 	phaseDialing                  // resolving and connecting
 	phaseAwaiting                 // no target accepted, but the client may be an integrity check
 	phaseRecognizing              // both legs are connected, and the client may be an integrity check

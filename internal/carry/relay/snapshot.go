@@ -266,7 +266,7 @@ func (f *flow) state() string {
 	switch {
 	case f.phase == phaseHeader:
 		return "header"
-	case f.phase == phaseDialing, f.phase == phaseAwaiting, f.phase == phaseHeld, f.phase == phaseWaiting:
+	case f.phase == phaseAccepted, f.phase == phaseDialing, f.phase == phaseAwaiting, f.phase == phaseHeld, f.phase == phaseWaiting:
 		return "dialing"
 	case f.phase == phaseIntegrity:
 		return "check"
