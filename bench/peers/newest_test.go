@@ -17,10 +17,8 @@ import (
 // TestNewest unpacks a package from an archive on disk, and runs it with the loader and the C library
 // that its dependency has.
 func TestNewest(t *testing.T) {
-	for _, program := range []string{"apt-get", "apt-config", "dpkg-deb", "ldd"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("%s is missing: only Debian's relatives have it (packages apt, dpkg, libc-bin)", program)
-		}
+	for program, debianPackage := range map[string]string{"apt-get": "apt", "apt-config": "apt", "dpkg-deb": "dpkg", "ldd": "libc-bin"} {
+		nettest.RequireProgram(t, program, debianPackage)
 	}
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	cache, err := newestCache()
