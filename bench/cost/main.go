@@ -15,6 +15,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -70,14 +71,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	candidates := []contender{
 		{Relay: direct},
 		{Relay: peers.Longhaul(*binary), descriptors: 2},
+		{Relay: peers.NewestHAProxy, descriptors: 2},
 		{Relay: peers.HAProxy, descriptors: 2},
-		{Relay: peers.Nginx, descriptors: 2},
-		{Relay: peers.Socat, processes: true},
+		{Relay: peers.NewestNginx, descriptors: 2},
+		{Relay: peers.NewestSocat, processes: true},
 		{Relay: peers.GoCopyLoop, descriptors: 6},
 	}
 	if *growth {
 		kinds = growthMeasures
-		candidates = candidates[1:4]
+		candidates = candidates[1:5]
 	}
 	if *monitoring {
 		kinds = monitoringMeasures
@@ -96,6 +98,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			if err := peers.Fetch(ctx); err != nil {
 				return err
 			}
+		}
+		if slices.ContainsFunc(contenders, func(c contender) bool { return c.Newest }) {
+			peers.FetchNewest(ctx, stderr)
 		}
 		return kit.InSandbox(args, stdout, stderr)
 	}

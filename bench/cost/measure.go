@@ -64,6 +64,7 @@ type measure struct {
 	title   string
 	threads int // 0: as the command line says
 	idle    bool
+	echo    bool // latencies are those of one more flow, of 64 bytes there and back
 	place   placement
 	load    load
 	metrics []metric
@@ -133,6 +134,12 @@ var measures = []measure{
 		name: "pingpong100", title: "64 bytes there and back, 100 flows at a time",
 		load:    load{clients: 100, reply: requestSize},
 		metrics: []metric{rate, p50, p99, cpuEach},
+	},
+	{
+		name: "echo-beside-1000", title: "64 bytes there and back, one flow beside 1000 that get 2000 replies of 64 KiB in a second",
+		echo:    true,
+		load:    load{clients: 1000, reply: growthReply, rate: 2000},
+		metrics: []metric{p50, p99, goodput},
 	},
 	{
 		name: "idle", title: "Idle flows, after 64 bytes there and back",

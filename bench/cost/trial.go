@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -183,9 +184,15 @@ func (t *trial) count(all *clients, during time.Duration, s *sample) error {
 	if err != nil {
 		return err
 	}
+	echo, err := t.echo(during)
+	if err != nil {
+		return err
+	}
 	all.counted = counted{}
 	begun := time.Now()
-	if err := all.run(during); err != nil {
+	err = all.run(during)
+	beside, echoErr := echo()
+	if err = errors.Join(err, echoErr); err != nil {
 		return err
 	}
 	// On a machine so busy that nothing came in that time, for longer.
@@ -199,9 +206,39 @@ func (t *trial) count(all *clients, during time.Duration, s *sample) error {
 	}
 	s.elapsed = time.Since(begun)
 	s.counted = all.counted
+	if t.kind.echo {
+		s.latency = beside.latency
+	}
 	after, err := t.cpu()
 	s.cpu = after - before
 	return err
+}
+
+// echo has one more client ask and be answered, for a time, beside the others. The function that it
+// returns waits for what that counted.
+func (t *trial) echo(during time.Duration) (func() (counted, error), error) {
+	if !t.kind.echo {
+		return func() (counted, error) { return counted{}, nil }, nil
+	}
+	one, err := connect(load{clients: 1, reply: requestSize}, t.to)
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan error)
+	go func() {
+		err := one.run(during)
+		for end := time.Now().Add(answerTime); err == nil && one.requests == 0; {
+			if err = one.run(10 * time.Millisecond); err == nil && time.Now().After(end) {
+				err = fmt.Errorf("no reply to the flow beside the others in %v", answerTime)
+			}
+		}
+		done <- err
+	}()
+	return func() (counted, error) {
+		defer one.close()
+		err := <-done
+		return one.counted, err
+	}, nil
 }
 
 func wait(ctx context.Context, d time.Duration) error {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -21,6 +22,7 @@ type Relay struct {
 	Note string // how it is set up, where that is worth a remark
 
 	Watched bool // by who reads MetricsPort and DashboardPort
+	Newest  bool // FetchNewest unpacks it
 
 	// Prepare finds or builds the program in dir. It returns ErrMissing,
 	// wrapped, where it is not installed.
@@ -57,13 +59,20 @@ var ErrMissing = errors.New("not installed")
 // The relays. Timeouts are long enough not to matter. Where an option improves
 // on how connections end, there is a second relay with it.
 var (
-	HAProxy         = Relay{Name: "haproxy", Prepare: prepareHAProxy("")}
-	HAProxyNolinger = Relay{Name: "haproxy-nolinger", Note: "option nolinger", Prepare: prepareHAProxy("option nolinger")}
-	Nginx           = Relay{Name: "nginx", Prepare: prepareNginx("")}
-	NginxHalfClose  = Relay{Name: "nginx-half-close", Note: "proxy_half_close on", Prepare: prepareNginx("proxy_half_close on;")}
-	Socat           = Relay{Name: "socat", Prepare: prepareSocat()}
-	SocatT          = Relay{Name: "socat-t", Note: "-t 3600", Prepare: prepareSocat("-t", "3600")}
+	HAProxy         = Relay{Name: "haproxy", Prepare: prepareHAProxy(find, "")}
+	HAProxyNolinger = Relay{Name: "haproxy-nolinger", Note: "option nolinger", Prepare: prepareHAProxy(find, "option nolinger")}
+	Nginx           = Relay{Name: "nginx", Prepare: prepareNginx(find, "")}
+	NginxHalfClose  = Relay{Name: "nginx-half-close", Note: "proxy_half_close on", Prepare: prepareNginx(find, "proxy_half_close on;")}
+	Socat           = Relay{Name: "socat", Prepare: prepareSocat(find)}
+	SocatT          = Relay{Name: "socat-t", Note: "-t 3600", Prepare: prepareSocat(find, "-t", "3600")}
 	GoCopyLoop      = Relay{Name: "go-copy-loop", Note: "two io.Copy, CloseWrite after each", Prepare: prepareCopyLoop}
+)
+
+// The newest of them that Debian's archive has, see FetchNewest.
+var (
+	NewestHAProxy = Relay{Name: "haproxy-newest", Newest: true, Prepare: prepareHAProxy(newest, "")}
+	NewestNginx   = Relay{Name: "nginx-newest", Newest: true, Prepare: prepareNginx(newest, "")}
+	NewestSocat   = Relay{Name: "socat-newest", Newest: true, Prepare: prepareSocat(newest)}
 )
 
 // Longhaul is the relay of this tree, or the given binary.
@@ -123,10 +132,10 @@ func prepareLonghaul(ctx context.Context, dir, binary, ldflags string, more ...s
 	}}, nil
 }
 
-func prepareHAProxy(option string) func(context.Context, string) (Program, error) {
+func prepareHAProxy(where locate, option string) func(context.Context, string) (Program, error) {
 	return func(ctx context.Context, _ string) (Program, error) {
-		path, version, err := find(ctx, "haproxy", "haproxy", "-v")
-		return Program{Version: version, Command: func(dir string, s Setup) ([]string, error) {
+		program, err := where(ctx, "haproxy", "haproxy", "-v")
+		return Program{Version: program.version, Command: func(dir string, s Setup) ([]string, error) {
 			var global strings.Builder
 			if s.Threads > 0 {
 				fmt.Fprintf(&global, "    nbthread %d\n", s.Threads)
@@ -149,7 +158,7 @@ listen relay
     bind %s
     server target %s
 `, &global, s.Listen, s.Target)
-			return []string{path, "-db", "-q", "-f", config}, err
+			return append(slices.Clone(program.argv), "-db", "-q", "-f", config), err
 		}}, err
 	}
 }
@@ -157,16 +166,17 @@ listen relay
 // nginxStreamModule is where Debian's libnginx-mod-stream puts the module.
 const nginxStreamModule = "/usr/lib/nginx/modules/ngx_stream_module.so"
 
-func prepareNginx(option string) func(context.Context, string) (Program, error) {
+func prepareNginx(where locate, option string) func(context.Context, string) (Program, error) {
 	return func(ctx context.Context, _ string) (Program, error) {
-		path, version, err := find(ctx, "nginx", "nginx", "-v")
+		program, err := where(ctx, "nginx", "nginx", "-v")
+		module := filepath.Join(program.root, nginxStreamModule)
 		if err != nil {
 			return Program{}, err
 		}
-		if _, err := os.Stat(nginxStreamModule); err != nil {
+		if _, err := os.Stat(module); err != nil {
 			return Program{}, fmt.Errorf("%w: its stream module is missing (Debian package libnginx-mod-stream)", ErrMissing)
 		}
-		return Program{Version: version, Command: func(dir string, s Setup) ([]string, error) {
+		return Program{Version: program.version, Command: func(dir string, s Setup) ([]string, error) {
 			processes, connections := "", ""
 			if s.Threads > 0 {
 				processes = fmt.Sprintf("worker_processes %d;", s.Threads)
@@ -175,7 +185,7 @@ func prepareNginx(option string) func(context.Context, string) (Program, error) 
 				connections = fmt.Sprintf("worker_connections %d;", 2*s.MaxFlows+16)
 			}
 			config, err := writeConfig(dir, "nginx.conf", `
-load_module `+nginxStreamModule+`;
+load_module `+module+`;
 daemon off;
 pid %s;
 error_log stderr error;
@@ -191,16 +201,16 @@ stream {
     }
 }
 `, filepath.Join(dir, "nginx.pid"), processes, connections, s.Listen, s.Target)
-			return []string{path, "-e", "stderr", "-p", dir, "-c", config}, err
+			return append(slices.Clone(program.argv), "-e", "stderr", "-p", dir, "-c", config), err
 		}}, nil
 	}
 }
 
-func prepareSocat(options ...string) func(context.Context, string) (Program, error) {
+func prepareSocat(where locate, options ...string) func(context.Context, string) (Program, error) {
 	return func(ctx context.Context, _ string) (Program, error) {
-		path, version, err := find(ctx, "socat", "socat", "-V")
-		return Program{Version: version, Command: func(_ string, s Setup) ([]string, error) {
-			return append(append([]string{path}, options...),
+		program, err := where(ctx, "socat", "socat", "-V")
+		return Program{Version: program.version, Command: func(_ string, s Setup) ([]string, error) {
+			return append(slices.Concat(program.argv, options),
 				fmt.Sprintf("TCP-LISTEN:%d,bind=%s,reuseaddr,fork,backlog=128", s.Listen.Port, s.Listen.Host),
 				"TCP:"+s.Target.String()), nil
 		}}, err
@@ -220,27 +230,34 @@ func prepareCopyLoop(context.Context, string) (Program, error) {
 // versionNumber finds the version in what programs say about themselves.
 var versionNumber = regexp.MustCompile(`\b[0-9]+(\.[0-9]+)+`)
 
-// find looks a program up, in the administrator's directories too, and asks
-// for its version.
-func find(ctx context.Context, name, debianPackage string, versionArgs ...string) (path, version string, err error) {
+// find locates an installed program, in the administrator's directories too.
+func find(ctx context.Context, name, debianPackage string, versionArgs ...string) (l located, err error) {
+	var path string
 	for _, candidate := range []string{name, "/usr/sbin/" + name, "/usr/local/sbin/" + name} {
 		if path, err = exec.LookPath(candidate); err == nil {
 			break
 		}
 	}
 	if err != nil {
-		return "", "", fmt.Errorf("%w (Debian package %s)", ErrMissing, debianPackage)
+		return l, fmt.Errorf("%w (Debian package %s)", ErrMissing, debianPackage)
 	}
-	out, err := exec.CommandContext(ctx, path, versionArgs...).CombinedOutput()
+	l.argv = []string{path}
+	l.version, err = askVersion(ctx, l.argv, versionArgs...)
+	return l, err
+}
+
+func askVersion(ctx context.Context, argv []string, args ...string) (string, error) {
+	argv = slices.Concat(argv, args)
+	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput()
 	if err != nil {
-		return "", "", fmt.Errorf("ask %s for its version: %w", path, err)
+		return "", fmt.Errorf("ask for a version with %s: %w\n%s", strings.Join(argv, " "), err, out)
 	}
 	for line := range strings.Lines(string(out)) {
 		if strings.Contains(strings.ToLower(line), "version") {
-			return path, versionNumber.FindString(line), nil
+			return versionNumber.FindString(line), nil
 		}
 	}
-	return path, "unknown", nil
+	return "unknown", nil
 }
 
 func writeConfig(dir, name, format string, args ...any) (string, error) {

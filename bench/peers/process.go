@@ -100,6 +100,9 @@ func (p *Process) Gone() bool {
 	}
 }
 
+// Pid is the number of the relay's process.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
 // Kill ends the relay and its children by SIGKILL and waits until it is gone.
 func (p *Process) Kill() error {
 	err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)

@@ -9,6 +9,7 @@ import (
 
 	report "longhaul/internal/carry/flow"
 	"longhaul/internal/sys/connsource"
+	"longhaul/internal/sys/socket"
 )
 
 // acceptFrom accepts waiting connections of a listener, up to one turn's worth.
@@ -97,14 +98,31 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 		w.abort(f, report.EndNoResources, errno)
 		return
 	}
-	if t.Transport != nil {
-		w.setUp(f, client, t.Transport, netip.Prefix{})
+	paired := rt.hops.Paired()
+	if paired && t.Transport != nil {
+		w.setUp(f, client, t.Transport, netip.Prefix{}) // who carries the flow gets the socket
 	}
-	if t.ProxyIn.Required {
-		w.timers.schedule(f, f.start+headerTimeout)
-		return // the header is read at its event
+	switch {
+	case t.ProxyIn.Required:
+		w.timers.schedule(f, f.start+headerTimeout) // the header is read at its event
+	case paired:
+		w.startDialing(f)
+	case w.undialed == acceptsPerTurn:
+		f.legs[client].readable = socket.Unread(fd) > 0
+		w.startDialing(f)
+	default:
+		w.undialed++
+		f.phase = phaseAccepted
 	}
-	w.startDialing(f)
+}
+
+// clientReady begins to dial at the first event of a client's leg, which comes at once: a new
+// connection can be written, or has failed. It shows whether first bytes wait.
+func (w *worker) clientReady(f *flow, events uint32) {
+	if w.clientEvent(f, events); f.phase != phaseGone {
+		w.undialed--
+		w.startDialing(f)
+	}
 }
 
 // enter counts a new flow of a source, or returns why the limits refuse it.

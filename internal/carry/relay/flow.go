@@ -18,6 +18,7 @@ type phase uint8
 
 const (
 	phaseHeader      phase = iota // reading the client's PROXY header
+	phaseAccepted                 // the client's leg has not had its first event
 	phaseDialing                  // resolving and connecting
 	phaseAwaiting                 // no target accepted, but the client may be an integrity check
 	phaseRecognizing              // both legs are connected, and the client may be an integrity check
@@ -128,6 +129,9 @@ type leg struct {
 	hungUp   bool        // the peer has ended or reset: only an empty read shows that everything was read
 	fin      bool        // the peer's FIN arrived before any reset
 	left     bool        // the kernel delivers the rest, see entrust
+	acked    bool        // the peer has acknowledged everything, with the end of this stream
+	nagle    bool        // TCP_NODELAY is not set yet, see noDelay
+	plain    bool        // Transport.Established is still to be called, see setUpLegs
 	failed   errorNumber // that a write or peek consumed; the next read would find none and report an end
 	setup    *legSetup
 }
@@ -168,10 +172,40 @@ func (l *leg) entrust() {
 	}
 }
 
+// endArrived handles the FIN of a peer that was sent the end of the other stream. What it has
+// acknowledged needs no delivery: both ends have passed, and no reset can follow.
+func (l *leg) endArrived() {
+	if l.left {
+		return
+	}
+	if socket.Unacknowledged(int(l.fd)) > 0 {
+		l.entrust()
+		return
+	}
+	l.left, l.acked = true, true
+}
+
+// unacknowledged is the number of bytes, with the end, that the leg's peer has not acknowledged.
+func (l *leg) unacknowledged() int {
+	if l.acked {
+		return 0
+	}
+	return socket.Unacknowledged(int(l.fd))
+}
+
+// noDelay has the leg send small segments at once, before bytes follow others. Nagle's algorithm
+// (RFC 9293, section 3.7.4) holds no segment while nothing is unacknowledged.
+func (l *leg) noDelay(sent int64, n int) {
+	if l.nagle && (sent != 0 || n > oneSegment) {
+		l.nagle = false
+		setNoDelay(int(l.fd))
+	}
+}
+
 // arrived reports whether a leg's peer has acknowledged everything. A peer that
 // resets the connection and lacks only the FIN has received every byte.
 func (f *flow) arrived(s side, events uint32) bool {
-	n := socket.Unacknowledged(int(f.legs[s].fd))
+	n := f.legs[s].unacknowledged()
 	return n == 0 || n == 1 && f.end.shut[s] && events&unix.EPOLLERR != 0
 }
 

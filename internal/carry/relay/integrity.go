@@ -242,6 +242,7 @@ func (w *worker) takeOver(f *flow) {
 	w.stopAwaiting(f)
 	w.timers.remove(f)
 	w.unration(f)
+	w.setUpLegs(f)
 	f.phase, f.hello, f.isIntegrity = phaseIntegrity, NoHello, true
 	c := w.describe(f)
 	c.End, c.Err = w.endOpening(f)
@@ -359,7 +360,7 @@ func (w *worker) resume(f *flow) bool {
 	f.active = w.now
 	for s := client; s <= target; s++ {
 		was := f.legs[s]
-		f.legs[s] = leg{fd: int32(fds[s]), readable: true, writable: true, urgent: was.urgent, setup: was.setup}
+		f.legs[s] = leg{fd: int32(fds[s]), readable: true, writable: true, urgent: was.urgent, setup: was.setup, nagle: was.nagle}
 	}
 	for s := client; s <= target; s++ {
 		if errno := w.watch(fds[s], f, s); errno != 0 {

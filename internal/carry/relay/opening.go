@@ -337,9 +337,10 @@ func (w *worker) resolved(slot, gen uint32, addrs []netip.Addr, err error) {
 func (w *worker) dial(f *flow, to netip.AddrPort) (errno unix.Errno, denied error) {
 	as := family(to.Addr())
 	fd, errno := newSocket(as)
-	if errno != 0 && outOfResources(errno) && w.spare >= 0 && len(f.opening.beside) == 0 {
-		closeFD(w.spare)
-		w.spare = -1
+	if errno != 0 && outOfResources(errno) && len(w.spare) > 0 && len(f.opening.beside) == 0 {
+		last := len(w.spare) - 1
+		closeFD(w.spare[last])
+		w.spare = w.spare[:last]
 		w.pauseAccepting(errno)
 		fd, errno = newSocket(as)
 	}
@@ -348,16 +349,18 @@ func (w *worker) dial(f *flow, to netip.AddrPort) (errno unix.Errno, denied erro
 	}
 	setLinger(fd, true)
 	socket.KeepUrgentInLine(fd)
-	if tr, _ := f.route.tunnel.transportTo(to.Addr()); tr == nil {
-		setNoDelay(fd)
-	} else if err := tr.Prepare(fd, true); err != nil {
-		f.route.state.warnOnce(w.relay.log, "leg towards the target is not set up as asked", err.Error())
+	if tr, _ := f.route.tunnel.transportTo(to.Addr()); tr != nil {
+		if err := tr.Prepare(fd, true); err != nil {
+			f.route.state.warnOnce(w.relay.log, "leg towards the target is not set up as asked", err.Error())
+		}
 	}
 	f.opening.ackHeld = f.speaksFirst()
 	if f.opening.ackHeld || f.opening.host != nil {
 		// The first data segment acknowledges the handshake: the target wakes
 		// once, with something to read. An attempt that loses a race acknowledges nothing.
-		setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
+		// TCP acknowledges the first segments of the reply at once as on any new connection,
+		// since the sender's slow start depends on it. TCP_QUICKACK off would end that, too.
+		setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 1)
 	}
 	if f.route.tunnel.marksSYNs() {
 		setHops(fd, as, synHops)
@@ -365,7 +368,7 @@ func (w *worker) dial(f *flow, to netip.AddrPort) (errno unix.Errno, denied erro
 	errno, denied = w.connectFor(f, fd, as, to)
 	if denied == nil && (errno == 0 || errno == unix.EINPROGRESS) {
 		f.target = to
-		f.legs[target], f.opening.batch = leg{fd: int32(fd)}, w.batch
+		f.legs[target], f.opening.batch = leg{fd: int32(fd), nagle: true}, w.batch
 		errno = w.watch(fd, f, target)
 	}
 	if errno != 0 || denied != nil {
@@ -426,7 +429,7 @@ func (w *worker) mayReach(f *flow, fd, as int, to netip.AddrPort) (errno unix.Er
 
 // speaksFirst reports whether bytes for the target are ready when it accepts.
 func (f *flow) speaksFirst() bool {
-	return f.route.tunnel.ProxyOut != ProxyNone || len(f.opening.header) > 0 || socket.Unread(int(f.legs[client].fd)) > 0
+	return f.route.tunnel.ProxyOut != ProxyNone || len(f.opening.header) > 0 || f.legs[client].readable
 }
 
 // dialed handles the result of a connect after an event of the target leg.
@@ -506,6 +509,8 @@ func (w *worker) established(f *flow, events uint32) {
 	}
 	w.connectLegs(f, events)
 	if f.paired != nil {
+		w.setUpLegs(f)
+		f.legs[target].noDelay(1, 0)
 		w.handTarget(f)
 		return
 	}
@@ -524,9 +529,8 @@ func (w *worker) connectLegs(f *flow, events uint32) {
 	f.legs[target].note(events)
 	f.legs[target].writable = true
 	f.legs[client].writable = true
-	if tr, destination := f.route.tunnel.transportTo(f.target.Addr()); tr != nil {
-		w.setUp(f, target, tr, destination)
-		f.lasting = true
+	if tr, _ := f.route.tunnel.transportTo(f.target.Addr()); tr != nil {
+		f.legs[target].plain, f.lasting = true, true
 	}
 	w.timers.remove(f)
 	w.schedule(f)
@@ -580,10 +584,8 @@ func (w *worker) moveFirst(f *flow, o *opening) {
 	if f.connected() {
 		w.run(f)
 	}
-	if o.ackHeld && f.connected() {
-		// TCP acknowledges the first segments of the reply at once, as on any
-		// new connection. The sender's slow start depends on it. If there was
-		// nothing to send, the handshake's ACK goes out now.
+	if o.ackHeld && f.connected() && f.dirs[up].bytes <= 0 {
+		// There was nothing to send: the handshake's ACK goes out now.
 		setsockoptInt(int(f.legs[target].fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
 	}
 }

@@ -255,7 +255,8 @@ type Transport interface {
 	// that stood before the relay took their listener over are prepared as that.
 	Prepare(fd int, dialed bool) error
 
-	// Established sets what depends on the path once the handshake is done.
+	// Established sets what depends on the path once the handshake is done, for
+	// a flow that moves 16 KiB, outlives its first second, or is looked at.
 	// It returns what it found the leg to be: side is "lan" or "wan", and
 	// degraded says in one clause what was asked for and could not be had,
 	// empty when the leg is as asked.

@@ -11,6 +11,8 @@ const (
 	smallRead = 16 << 10  // bytes of a read at or above which a direction splices
 	largeRead = 128 << 10 // bytes of a read if no pipe is available
 	turnBytes = 1 << 20   // bytes a direction moves before other flows get their turn
+
+	oneSegment = 536 // bytes that fit one segment unless its receiver announces less (RFC 9293, section 3.7.1)
 )
 
 // run moves bytes in both directions of an established flow.
@@ -23,6 +25,7 @@ func (w *worker) run(f *flow) {
 		for s := client; s <= target; s++ {
 			if f.dirs[s].corked { // no FIN followed the last bytes
 				f.dirs[s].corked = false
+				f.legs[s.other()].nagle = false
 				setNoDelay(int(f.legs[s.other()].fd))
 			}
 		}
@@ -60,6 +63,7 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 			if !dst.writable {
 				return false
 			}
+			dst.noDelay(dir.bytes, dir.held)
 			n, errno := w.flush(dir, dst)
 			if errno != 0 && dir.own == nil && splice.Unsupported(errno) && w.unsplice(dir) {
 				src.urgent = true // copy from now on
@@ -111,6 +115,7 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 			if n > 0 && errno == 0 {
 				if n >= smallRead {
 					dir.bulk = true
+					w.setUpLegs(f) // before more follows than the first window
 				} else {
 					dir.bulk = false
 				}
@@ -123,6 +128,7 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 					flags = unix.MSG_MORE
 					dir.corked = true
 				}
+				dst.noDelay(dir.bytes, n)
 				sent, errno := socket.Send(int(dst.fd), w.buf[:n], flags)
 				if errno == unix.EAGAIN {
 					sent, errno = 0, 0
@@ -139,6 +145,9 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 					dir.oob = flags == unix.MSG_OOB
 				}
 				budget -= w.moved(f, dir, sent)
+				if src.fin && n < limit && !src.urgent {
+					w.readEnded(f, s) // the FIN had come before this read, and it stopped at nothing else
+				}
 				continue
 			}
 		}
@@ -218,6 +227,9 @@ func (w *worker) moved(f *flow, dir *direction, n int) int {
 	if n > 0 {
 		dir.bytes += int64(n)
 		f.active = w.now
+		if dir.bytes >= smallRead {
+			w.setUpLegs(f)
+		}
 	}
 	return n
 }
@@ -309,6 +321,11 @@ func (w *worker) apply(f *flow, a action) {
 				if f.legs[s].fin || f.end.in[s] == inputEnded {
 					f.legs[s].entrust()
 				}
+				if f.lacksOnlyEnd(a, s) {
+					a = f.end.step(eventAcked, s.other()) | f.end.step(eventAcked, s)
+					w.closeFlow(f, a)
+					return
+				}
 				if errno := shutdownWrite(int(f.legs[s].fd)); errno != 0 {
 					f.legs[s].readable = true
 					next |= f.end.step(eventBroken, s)
@@ -316,9 +333,9 @@ func (w *worker) apply(f *flow, a action) {
 			}
 			if a.hasOn(actionAwaitAck, s) {
 				if f.end.finished(s) {
-					f.legs[s].entrust()
+					f.legs[s].endArrived()
 				}
-				if socket.Unacknowledged(int(f.legs[s].fd)) == 0 {
+				if f.legs[s].unacknowledged() == 0 {
 					next |= f.end.step(eventAcked, s)
 				} else {
 					f.close().ackDelay = firstAckDelay
@@ -328,6 +345,14 @@ func (w *worker) apply(f *flow, a action) {
 		}
 		a = next
 	}
+}
+
+// lacksOnlyEnd reports whether, of all that both peers are to get, only the end for leg s is not
+// acknowledged. To close the leg sends that, and the kernel repeats it.
+func (f *flow) lacksOnlyEnd(a action, s side) bool {
+	o := s.other()
+	return f.end.in[s] == inputEnded && a.hasOn(actionAwaitAck, s) && a.hasOn(actionAwaitAck, o) && !a.hasOn(actionShutdown, o) &&
+		f.legs[s].unacknowledged() == 0 && f.legs[o].unacknowledged() == 0
 }
 
 // closeFlow closes both legs and writes the flow's record.

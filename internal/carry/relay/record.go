@@ -51,6 +51,7 @@ func (w *worker) account(f *flow) {
 	rec.BytesUp = max(0, f.dirs[up].bytes)
 	rec.BytesDown = max(0, f.dirs[down].bytes)
 	if wanted := w.relay.opts.LegStats; wanted == nil || wanted(rec.Elapsed.Duration()) {
+		w.setUpLegs(f)
 		rec.ClientLeg = f.legs[client].record(&w.algorithms[client])
 		if f.connected() {
 			rec.TargetLeg = f.legs[target].record(&w.algorithms[target])

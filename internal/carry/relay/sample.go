@@ -109,6 +109,7 @@ func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now time.Duration
 		s.ClientLeg.Known, s.TargetLeg.Known = false, false
 		return
 	}
+	w.setUpLegs(f)
 	f.sockets(func(fds [2]int) {
 		f.legs[client].sample(fds[client], &s.ClientLeg)
 		if moving {

@@ -239,6 +239,7 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel) report.Tunnel {
 
 func (w *worker) flowSnapshot(f *flow, now time.Duration) FlowSnapshot {
 	w.lookAtPaired(f)
+	w.setUpLegs(f)
 	return FlowSnapshot{
 		ID:          f.id,
 		Name:        f.name,
@@ -265,7 +266,7 @@ func (f *flow) state() string {
 	switch {
 	case f.phase == phaseHeader:
 		return "header"
-	case f.phase == phaseDialing, f.phase == phaseAwaiting, f.phase == phaseHeld, f.phase == phaseWaiting:
+	case f.phase == phaseAccepted, f.phase == phaseDialing, f.phase == phaseAwaiting, f.phase == phaseHeld, f.phase == phaseWaiting:
 		return "dialing"
 	case f.phase == phaseIntegrity:
 		return "check"

@@ -21,7 +21,7 @@ import (
 
 const (
 	eventsPerWait  = 256
-	acceptsPerTurn = 16
+	acceptsPerTurn = 4                      // their first events come with the next turn, and a descriptor for the target of each is reserved
 	acceptRetry    = 100 * time.Millisecond // until accepting is tried again after resources ran out
 	acceptSettled  = time.Second            // without trouble after which accepting counts as recovered
 	lastingAge     = time.Second            // after which Transport.Lasting is called
@@ -46,16 +46,17 @@ type worker struct {
 	log   *slog.Logger
 	epfd  int
 	wake  int                  // eventfd
-	spare int                  // a reserved descriptor: an accepted client must also get a connection to the target
+	spare []int                // reserved descriptors: accepted clients must also get connections to their targets
 	clock func() time.Duration // monotonic
 	now   time.Duration
 	batch uint64 // number of the current or latest batch of events
 	// raceWon are flows of which an attempt has won in this batch: a further event may be a loser's.
 	raceWon []*flow
 
-	slots []slot
-	free  []uint32
-	load  atomic.Int64 // flows
+	slots    []slot
+	free     []uint32
+	load     atomic.Int64 // flows
+	undialed int          // flows in phaseAccepted
 
 	timers     timers
 	queue      []*flow // flows with work left after their turn
@@ -114,7 +115,6 @@ func newWorker(r *Relay) (*worker, error) {
 		epfd:      -1,
 		wake:      -1,
 		maxSplice: splice.Wanted,
-		spare:     -1,
 		clock:     r.opts.clock,
 		buf:       make([]byte, largeRead),
 		events:    make([]unix.EpollEvent, eventsPerWait),
@@ -149,18 +149,18 @@ func newWorker(r *Relay) (*worker, error) {
 }
 
 func (w *worker) reserve() bool {
-	if w.spare < 0 {
+	for len(w.spare) < acceptsPerTurn {
 		fd, err := unix.FcntlInt(uintptr(w.wake), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			return false
 		}
-		w.spare = fd
+		w.spare = append(w.spare, fd)
 	}
 	return true
 }
 
 func (w *worker) closeDescriptors() {
-	for _, fd := range []int{w.spare, w.wake, w.epfd} {
+	for _, fd := range append(w.spare, w.wake, w.epfd) {
 		if fd >= 0 {
 			closeFD(fd)
 		}
@@ -186,6 +186,9 @@ func (w *worker) loop() {
 		w.raceWon = w.raceWon[:0]
 		for i := 0; i < n; i++ {
 			w.dispatch(&w.events[i])
+		}
+		for i := 0; i < n; i++ { // behind the first events of the clients that it has accepted
+			w.dispatchListener(&w.events[i])
 		}
 		w.turnQueue()
 		for f := w.timers.due(w.now); f != nil; f = w.timers.due(w.now) {
@@ -237,10 +240,7 @@ func (w *worker) timeout() int {
 
 func (w *worker) dispatch(ev *unix.EpollEvent) {
 	switch kind := ev.Pad & (1<<kindBits - 1); kind {
-	case kindListener:
-		if l := w.listeners[ev.Fd]; l != nil {
-			w.acceptFrom(l)
-		}
+	case kindListener: // see dispatchListener
 	case kindWake:
 		w.readMail()
 	case kindStranger:
@@ -254,6 +254,15 @@ func (w *worker) dispatch(ev *unix.EpollEvent) {
 	}
 }
 
+func (w *worker) dispatchListener(ev *unix.EpollEvent) {
+	if ev.Pad&(1<<kindBits-1) != kindListener {
+		return
+	}
+	if l := w.listeners[ev.Fd]; l != nil {
+		w.acceptFrom(l)
+	}
+}
+
 func (w *worker) legEvent(f *flow, s side, events uint32) {
 	l := &f.legs[s]
 	if s == target && slices.Contains(w.raceWon, f) {
@@ -263,7 +272,7 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 	case phaseRecognizing, phaseMoving:
 		l.note(events)
 		if l.fin && f.end.shut[s] {
-			l.entrust()
+			l.endArrived()
 		}
 		switch {
 		case f.end.awaits(s) && f.arrived(s, events):
@@ -283,6 +292,8 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 		if l.fd >= 0 && (f.opening.batch != w.batch || f.opening.raced) {
 			w.dialed(f, events)
 		}
+	case phaseAccepted:
+		w.clientReady(f, events)
 	case phaseHeader:
 		l.note(events)
 		w.readHeader(f)
@@ -344,6 +355,9 @@ func (w *worker) place(f *flow) {
 // forget removes a closed flow from every table.
 func (w *worker) forget(f *flow) {
 	w.leaveIntegrity(f)
+	if f.phase == phaseAccepted {
+		w.undialed--
+	}
 	f.phase = phaseGone
 	if f.opening != nil {
 		w.endAwaitFD(f.opening)
@@ -470,6 +484,7 @@ func (w *worker) due(f *flow) {
 	}
 	if f.lasting && w.now >= f.start+lastingAge {
 		f.lasting = false
+		w.setUpLegs(f)
 		f.sockets(func(fds [2]int) { w.makeLasting(f, fds[target]) })
 	}
 	if w.holdDue(f); !f.connected() && !f.carried() {
@@ -523,7 +538,7 @@ func (w *worker) lookForAcks(f *flow) {
 		if !f.end.awaits(s) {
 			continue
 		}
-		n := socket.Unacknowledged(int(f.legs[s].fd))
+		n := f.legs[s].unacknowledged()
 		if left += n; n > 0 {
 			continue
 		}
@@ -604,6 +619,21 @@ func (w *worker) setUp(f *flow, s side, tr Transport, destination netip.Prefix) 
 	f.legs[s].setup = f.route.state.setup(legSetup{side, degraded, destination})
 	if degraded != "" {
 		f.route.state.warnOnce(w.log, "leg is not as asked", degraded)
+	}
+}
+
+// setUpLegs sets up the legs of a flow that needs it: it lasts, it moves more than a few segments, or
+// somebody looks at it. Most connections are short, and end before.
+func (w *worker) setUpLegs(f *flow) {
+	if !f.legs[target].plain {
+		return
+	}
+	f.legs[target].plain = false
+	if tr := f.route.tunnel.Transport; tr != nil && f.legs[client].fd >= 0 && f.legs[client].setup == nil {
+		w.setUp(f, client, tr, netip.Prefix{})
+	}
+	if tr, destination := f.route.tunnel.transportTo(f.target.Addr()); tr != nil && f.legs[target].fd >= 0 && f.legs[target].setup == nil {
+		w.setUp(f, target, tr, destination)
 	}
 }
 

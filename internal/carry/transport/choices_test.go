@@ -71,8 +71,8 @@ func TestUnloadedMeanwhile(t *testing.T) {
 	if len(lacks) != 1 || !strings.Contains(lacks[0].What, "was_here") {
 		t.Errorf("lacks: %v", lacks)
 	}
-	if noDelay, err := unix.GetsockoptInt(fd, unix.SOL_TCP, unix.TCP_NODELAY); err != nil || noDelay == 0 {
-		t.Errorf("the other settings are not there: %d, %v", noDelay, err)
+	if bound, err := unix.GetsockoptInt(fd, unix.SOL_TCP, unix.TCP_NOTSENT_LOWAT); err != nil || bound == 0 {
+		t.Errorf("the other settings are not there: %d, %v", bound, err)
 	}
 }
 

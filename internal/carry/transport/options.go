@@ -2,10 +2,9 @@
 // each leg can fill its path. The options are congestion control, buffers,
 // pacing, segment size, keepalive, user timeout, DSCP.
 //
-// A leg is a LAN leg or a WAN leg. Both get no Nagle delay and keepalive. A WAN
-// leg also gets a congestion control and buffers for its path, as far as the
-// process is allowed. A missing setting is reported once, with the remedy
-// (Tunnel.Lacks).
+// A leg is a LAN leg or a WAN leg. Both get keepalive. A WAN leg also gets a
+// congestion control and buffers for its path, as far as the process is
+// allowed. A missing setting is reported once, with the remedy (Tunnel.Lacks).
 package transport
 
 import "time"

@@ -74,7 +74,6 @@ func (o Options) settings(kind string, cc choice, h host) []setting {
 		pacing = uint64(o.PacingRateBps / 8)
 	}
 	list := []setting{
-		{what: "no delay", level: unix.SOL_TCP, option: unix.TCP_NODELAY, value: 1},
 		{what: "the congestion control", level: unix.SOL_TCP, option: unix.TCP_CONGESTION, text: cc.name, fallback: cc.name == h.defaultCC},
 		{what: "the maximum segment", level: unix.SOL_TCP, option: unix.TCP_MAXSEG, value: uint64(o.MSS), fallback: o.MSS == 0},
 		{what: "the bound of unsent data", level: unix.SOL_TCP, option: unix.TCP_NOTSENT_LOWAT, value: lowat, fallback: kind == LAN},

@@ -431,8 +431,9 @@ func clause(err error) string {
 	return err.Error()
 }
 
-// handshakeRTT is the round trip of a new connection's handshake. A missing
-// sample means lost packets, which hardly occur on a LAN.
+// handshakeRTT is the round trip of a connection's handshake, or a shorter one since: later
+// ones include the delays of acknowledgements. A missing sample means lost packets, which
+// hardly occur on a LAN.
 func handshakeRTT(fd int) time.Duration {
 	var info unix.TCPInfo
 	size := uint32(unsafe.Sizeof(info))
@@ -441,7 +442,11 @@ func handshakeRTT(fd int) time.Duration {
 	if errno != 0 || info.Rtt == 0 {
 		return guessedRTT
 	}
-	return time.Duration(info.Rtt) * time.Microsecond
+	rtt := info.Rtt
+	if size >= uint32(unsafe.Offsetof(info.Min_rtt)+unsafe.Sizeof(info.Min_rtt)) {
+		rtt = min(rtt, info.Min_rtt)
+	}
+	return time.Duration(rtt) * time.Microsecond
 }
 
 // unlockReceive reverts the receive buffer of an earlier Prepare on a listening
