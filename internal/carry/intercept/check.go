@@ -16,6 +16,7 @@ import (
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/sys/netfilter"
+	"longhaul/internal/words/ipprefix"
 	"longhaul/internal/words/portrange"
 	"longhaul/internal/words/remedy"
 )
@@ -137,25 +138,40 @@ func (c checking) relays() error {
 		if e.Name == c.Relay || !slices.ContainsFunc(e.Claims, func(c ledger.Claim) bool { return !c.Ended() }) {
 			continue
 		}
-		for _, other := range ledger.Decode[Options](e.InForce()).Tunnels {
-			for _, t := range c.Tunnels {
-				if t.overlaps(other) {
-					return remedy.New(fmt.Errorf("tunnel %s intercepts connections that tunnel %s of relay %s also intercepts", t.Name, other.Name, e.Name),
-						"give the two other prefixes, ports or interfaces")
-				}
-			}
+		if err := c.shares(e.Name, ledger.Decode[Options](e.InForce()).Tunnels); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (t Tunnel) overlaps(other Tunnel) bool {
-	overlap := func(a, b []netip.Prefix) bool {
-		return len(a) == 0 || len(b) == 0 || slices.ContainsFunc(a, func(p netip.Prefix) bool {
-			return slices.ContainsFunc(b, p.Overlaps)
-		})
+// shares finds a tunnel that intercepts connections of another relay's.
+func (c checking) shares(relay string, others []Tunnel) (taken error) {
+	var targets []netip.Prefix
+	var owners []*Tunnel
+	for _, all := range [][]Tunnel{c.Tunnels, others} {
+		for i := range all {
+			for _, p := range all[i].To {
+				targets, owners = append(targets, p), append(owners, &all[i])
+			}
+		}
 	}
-	return t.Interface == other.Interface && portrange.Overlap(t.Ports, other.Ports) && overlap(t.From, other.From) && overlap(t.To, other.To)
+	own := 0 // targets of this relay, which come first
+	for i := range c.Tunnels {
+		own += len(c.Tunnels[i].To)
+	}
+	ipprefix.Overlapping(targets, func(a, b int) {
+		if a, b = min(a, b), max(a, b); taken != nil || a >= own || b < own {
+			return
+		}
+		t, other := owners[a], owners[b]
+		if t.Interface == other.Interface && portrange.Overlap(t.Ports, other.Ports) &&
+			(len(t.From) == 0 || len(other.From) == 0 || ipprefix.Order(t.From).Meets(ipprefix.Order(other.From))) {
+			taken = remedy.New(fmt.Errorf("tunnel %s intercepts connections that tunnel %s of relay %s also intercepts", t.Name, other.Name, relay),
+				"give the two other prefixes, ports or interfaces")
+		}
+	})
+	return taken
 }
 
 // sysctl reads a setting by its file below /proc/sys, since the names of devices have
