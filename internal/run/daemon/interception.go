@@ -83,7 +83,7 @@ type ruler interface {
 	Notes(intercept.Options) []error
 	ForwardRules(intercept.Options) ([]intercept.ForwardVerdict, error)
 	HasRecord(relay string) (bool, error)
-	Set(intercept.Options) error
+	Set(intercept.Options, *intercept.Standing) error
 	Missing(intercept.Options, intercept.Look, *intercept.Standing) ([]intercept.Missing, error)
 	Restore(intercept.Options, []intercept.Missing, *intercept.Standing) error
 	Settings(intercept.Options) []error
@@ -275,7 +275,7 @@ func (i *interception) refresh() (news bool) {
 	case next.IsEmpty():
 		err = i.host.Clear(next.Relay)
 	default:
-		err = i.host.Set(next)
+		err = i.host.Set(next, &i.kept.standing)
 	}
 	if err != nil {
 		if i.err == nil || i.err.Error() != err.Error() {
