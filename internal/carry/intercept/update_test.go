@@ -5,17 +5,23 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"longhaul/internal/sys/netfilter"
 	"longhaul/internal/words/portrange"
 )
 
-// chains is the table of the relay, chain by chain: nft lists them in the order in which they were made.
+// chains is the table of the relay by name: nft lists chains, sets and counters in the order in which they
+// were made.
 func (s *site) chains() string {
 	s.t.Helper()
-	return s.run(`for c in $(nft list table inet longhaul-test | awk '$1 == "chain" { print $2 }' | sort); do nft list chain inet longhaul-test $c; done
-		nft list table inet longhaul-test | grep -E '^\s(set|counter)' | sort`)
+	parts := strings.Split(s.run("nft list table inet longhaul-test"), "\n\t}\n")
+	for i := range parts {
+		parts[i] = strings.TrimSpace(strings.TrimPrefix(parts[i], "table inet longhaul-test {"))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "\n")
 }
 
 // learn looks at the host, which lacks nothing.
