@@ -92,6 +92,7 @@ type sample struct {
 var (
 	goodput  = metric{"goodput_Bps", "GB/s", "%.2f", 1e-9, true, func(s sample) float64 { return float64(s.bytes) / s.elapsed.Seconds() }}
 	cpuPerGB = metric{"cpu_s_per_GB", "CPU s/GB", "%.3f", 1, true, func(s sample) float64 { return s.cpu.Seconds() / float64(s.bytes) * 1e9 }}
+	cpuShare = metric{"cpu_s_per_s", "CPU ms/s", "%.1f", 1e3, true, func(s sample) float64 { return s.cpu.Seconds() / s.elapsed.Seconds() }}
 	rate     = metric{"per_s", "per second", "%.0f", 1, true, func(s sample) float64 { return float64(s.requests) / s.elapsed.Seconds() }}
 	cpuEach  = metric{"cpu_s_each", "CPU µs each", "%.1f", 1e6, true, func(s sample) float64 { return s.cpu.Seconds() / float64(s.requests) }}
 	p50      = metric{"p50_s", "p50 µs", "%.1f", 1e6, false, func(s sample) float64 { return s.latency.quantile(0.50).Seconds() }}

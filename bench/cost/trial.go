@@ -57,6 +57,11 @@ func (b *bench) measure(ctx context.Context, c contender, p peers.Program, kind 
 			return s, err
 		}
 		if c.Watched {
+			for _, port := range []int{peers.MetricsPort, peers.DashboardPort} { // it serves these last
+				if err := peers.WaitListening(ctx, peers.Address{Host: listen.Host, Port: port}, nil); err != nil {
+					return s, t.explain(err)
+				}
+			}
 			stop := watch(ctx, listen)
 			defer func() {
 				if failed := stop(); failed != nil && err == nil {
