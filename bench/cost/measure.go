@@ -22,6 +22,7 @@ type bench struct {
 	time      time.Duration
 	threads   int
 	idleFlows int
+	tunnels   int
 	dir       string
 	progress  io.Writer
 	begun     int // measurements
@@ -64,6 +65,7 @@ type measure struct {
 	title   string
 	threads int // 0: as the command line says
 	idle    bool
+	many    *many // nil: it is a load
 	place   placement
 	load    load
 	metrics []metric
