@@ -71,6 +71,28 @@ func TestMeasures(t *testing.T) {
 	}
 }
 
+// Relays with many tunnels reload and are scraped: those that intercept, and those that listen.
+func TestMany(t *testing.T) {
+	t.Setenv("COST_TEST_ROLE", "program")
+	var stdout, stderr bytes.Buffer
+	args := []string{"--json", "--repeat", "1", "--tunnels", "5", "--measures", "reload-one,reload-intercept-one,reload-intercept-from,scrape-gzip,scrape-detail", "--longhaul", nettest.Longhaul(t)}
+	if err := run(t.Context(), args, &stdout, &stderr); err != nil {
+		t.Fatal(err, stderr.String())
+	}
+	var res result
+	if err := json.Unmarshal(stdout.Bytes(), &res); err != nil {
+		t.Fatal(err, stdout.String())
+	}
+	if len(res.Measures) != 5 {
+		t.Fatalf("%d measures", len(res.Measures))
+	}
+	for _, m := range res.Measures {
+		if v := m.valuesOf("longhaul", "s_each"); len(v) != 1 || v[0] <= 0 {
+			t.Errorf("%s: %v", m.Name, v)
+		}
+	}
+}
+
 func TestHistogram(t *testing.T) {
 	var h histogram
 	if q := h.quantile(0.5); q != 0 {
@@ -124,6 +146,9 @@ func TestUsage(t *testing.T) {
 		"--measures x":          `unknown measure "x": choose from bulk, bulk16`,
 		"--repeat 0":            "take 1 or more",
 		"--time 1ms":            "too short",
+		"--tunnels -1":          "takes 1 to 5000",
+		"--base x":              "--base goes with it",
+		"--tunnels 5 --growth":  "goes with neither",
 		"--growth --measures x": `unknown measure "x": choose from 100-flows-1-threads`,
 		"extra":                 `unknown argument "extra"`,
 	} {

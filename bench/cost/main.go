@@ -39,16 +39,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 		return serve(ctx, addr)
 	}
+	var b bench
 	flags := flag.NewFlagSet("cost", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	asJSON := flags.Bool("json", false, "print JSON")
 	asMarkdown := flags.Bool("markdown", false, "print Markdown tables")
 	growth := flags.Bool("growth", false, "measure with 100, 1000 and 10 000 busy flows and 1 and 2 threads instead")
 	monitoring := flags.Bool("monitoring", false, "measure what metrics, history and dashboard cost instead")
+	flags.IntVar(&b.tunnels, "tunnels", 0, "measure reloads and scrapes of a relay with so many tunnels instead, such as 500")
+	base := flags.String("base", "", "longhaul binary to run in turn with --tunnels")
 	onlyRelays := flags.String("relays", "", "comma-separated names of the relays to run (default all)")
 	onlyMeasures := flags.String("measures", "", "comma-separated names of what to measure (default all)")
 	binary := flags.String("longhaul", "", "longhaul binary to run (default: built from this tree)")
-	var b bench
 	flags.IntVar(&b.repeat, "repeat", 5, "runs of everything; the tables show the median, the least and the most")
 	flags.DurationVar(&b.time, "time", 2*time.Second, "of one measurement")
 	flags.IntVar(&b.threads, "threads", 1, "of each relay that move bytes")
@@ -63,6 +65,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return errors.New("--repeat, --threads and --idle-flows take 1 or more")
 	case b.time < 100*time.Millisecond:
 		return fmt.Errorf("--time %v is too short; use 100ms or more", b.time)
+	case b.tunnels < 0 || b.tunnels > 5000 || *base != "" && b.tunnels == 0:
+		return errors.New("--tunnels takes 1 to 5000, and --base goes with it")
+	case b.tunnels > 0 && (*monitoring || *growth):
+		return errors.New("--tunnels goes with neither --growth nor --monitoring")
 	case *monitoring && (*growth || *binary != ""):
 		return errors.New("--monitoring goes with neither --growth nor --longhaul: it builds the program with and without")
 	}
@@ -84,6 +90,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if *monitoring {
 		kinds = monitoringMeasures
 		candidates = monitoringContenders
+	}
+	if b.tunnels > 0 {
+		kinds = manyMeasures
+		candidates = []contender{{Relay: peers.Longhaul(*binary), descriptors: 2}}
+		if *base != "" {
+			other := peers.Longhaul(*base)
+			other.Name = "base"
+			candidates = append([]contender{{Relay: other, descriptors: 2}}, candidates...)
+		}
 	}
 	nameOf := func(c contender) string { return c.Name }
 	contenders, err := flagvalue.Choose("relay", candidates, flagvalue.Names(*onlyRelays), nameOf)
@@ -107,6 +122,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := prepareHost(); err != nil {
 		return err
 	}
+	if b.tunnels > 0 {
+		if err := prepareInterception(); err != nil {
+			return err
+		}
+	}
 	b.dir, err = os.MkdirTemp("", "longhaul-cost-")
 	if err != nil {
 		return err
@@ -120,8 +140,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if *monitoring {
+	switch {
+	case *monitoring:
 		result.Changes = result.changes(monitoringPairs)
+	case *base != "":
+		result.Changes = result.changes([]pair{{"base", "longhaul"}})
 	}
 	switch {
 	case *asJSON:

@@ -22,6 +22,7 @@ type bench struct {
 	time      time.Duration
 	threads   int
 	idleFlows int
+	tunnels   int
 	dir       string
 	progress  io.Writer
 	begun     int // measurements
@@ -64,7 +65,8 @@ type measure struct {
 	title   string
 	threads int // 0: as the command line says
 	idle    bool
-	echo    bool // latencies are those of one more flow, of 64 bytes there and back
+	echo    bool  // latencies are those of one more flow, of 64 bytes there and back
+	many    *many // nil: it is a load
 	place   placement
 	load    load
 	metrics []metric
@@ -94,6 +96,7 @@ type sample struct {
 var (
 	goodput  = metric{"goodput_Bps", "GB/s", "%.2f", 1e-9, true, func(s sample) float64 { return float64(s.bytes) / s.elapsed.Seconds() }}
 	cpuPerGB = metric{"cpu_s_per_GB", "CPU s/GB", "%.3f", 1, true, func(s sample) float64 { return s.cpu.Seconds() / float64(s.bytes) * 1e9 }}
+	cpuShare = metric{"cpu_s_per_s", "CPU ms/s", "%.1f", 1e3, true, func(s sample) float64 { return s.cpu.Seconds() / s.elapsed.Seconds() }}
 	rate     = metric{"per_s", "per second", "%.0f", 1, true, func(s sample) float64 { return float64(s.requests) / s.elapsed.Seconds() }}
 	cpuEach  = metric{"cpu_s_each", "CPU µs each", "%.1f", 1e6, true, func(s sample) float64 { return s.cpu.Seconds() / float64(s.requests) }}
 	p50      = metric{"p50_s", "p50 µs", "%.1f", 1e6, false, func(s sample) float64 { return s.latency.quantile(0.50).Seconds() }}

@@ -46,6 +46,11 @@ var monitoringMeasures = func() []measure {
 			load:    load{clients: 1000, reply: growthReply, rate: 8000},
 			metrics: []metric{goodput, cpuPerGB, p50, p99, memory},
 		},
+		{
+			name: "10000-flows-paced", title: "10 000 flows with 64 kB replies, 4000 in a second, threads: 2", threads: 2,
+			load:    load{clients: 10_000, reply: growthReply, rate: 4000},
+			metrics: []metric{goodput, cpuPerGB, cpuShare, memory},
+		},
 	}
 	for _, m := range slices.Concat(measures, growthMeasures) {
 		switch m.name {

@@ -35,6 +35,15 @@ func (b *bench) measure(ctx context.Context, c contender, p peers.Program, kind 
 	b.begun++
 	host := func(n int) string { return fmt.Sprintf("127.78.%d.%d", b.begun%256, n) }
 	listen, target := peers.Address{Host: host(1), Port: 6000}, peers.Address{Host: host(2), Port: 6000}
+	if kind.many != nil {
+		dir := filepath.Join(b.dir, c.Name)
+		server, err := startTarget(ctx, target)
+		if err != nil {
+			return s, err
+		}
+		defer server.stop()
+		return b.measureMany(ctx, c, p, dir, peers.Setup{Listen: listen, Target: target, Threads: b.threads}, kind.many)
+	}
 	unpin, err := kind.place.pinLoad()
 	if err != nil {
 		return s, err
@@ -61,6 +70,11 @@ func (b *bench) measure(ctx context.Context, c contender, p peers.Program, kind 
 			return s, err
 		}
 		if c.Watched {
+			for _, port := range []int{peers.MetricsPort, peers.DashboardPort} { // it serves these last
+				if err := peers.WaitListening(ctx, peers.Address{Host: listen.Host, Port: port}, nil); err != nil {
+					return s, t.explain(err)
+				}
+			}
 			stop := watch(ctx, listen)
 			defer func() {
 				if failed := stop(); failed != nil && err == nil {

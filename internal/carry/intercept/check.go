@@ -16,6 +16,7 @@ import (
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/sys/netfilter"
+	"longhaul/internal/words/ipprefix"
 	"longhaul/internal/words/portrange"
 	"longhaul/internal/words/remedy"
 )
@@ -41,7 +42,12 @@ func (h *Host) Check(o Options) error {
 	if err != nil {
 		return err
 	}
-	c := checking{Options: o, book: book}
+	c, err := newChecking(o)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	c.book = book
 	for _, step := range []func() error{
 		c.modules, c.mirror, c.interfaces, c.bridges, c.relays, c.forwarding, c.reversePath, c.routingRules, c.routingTable, c.firewall,
 	} {
@@ -52,9 +58,45 @@ func (h *Host) Check(o Options) error {
 	return nil
 }
 
+// checking asks the kernel by one socket, once for each device and each prefix.
 type checking struct {
 	Options
-	book *ledger.Book
+	book    *ledger.Book
+	kernel  *netlink.Handle
+	devices map[string]netlink.Link // by name
+	ways    map[netip.Prefix]routeDevice
+}
+
+// routeDevice is the device of a route; ok is false if there is none.
+type routeDevice struct {
+	index int
+	ok    bool
+}
+
+func newChecking(o Options) (checking, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return checking{}, fmt.Errorf("ask the kernel for devices and routes: %w", err)
+	}
+	return checking{Options: o, kernel: h, devices: map[string]netlink.Link{}, ways: map[netip.Prefix]routeDevice{}}, nil
+}
+
+func (c checking) close() { c.kernel.Close() }
+
+// device returns the interface of a tunnel.
+func (c checking) device(t Tunnel) (netlink.Link, error) {
+	if known := c.devices[t.Interface]; known != nil {
+		return known, nil
+	}
+	device, err := c.kernel.LinkByName(t.Interface)
+	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) {
+		return nil, remedy.New(fmt.Errorf("tunnel %s intercepts at %s: %w", t.Name, t.Interface, ErrNoInterface), "see ip link")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find the interface %s of tunnel %s: %w", t.Interface, t.Name, err)
+	}
+	c.devices[t.Interface] = device
+	return device, nil
 }
 
 // modules names a missing module, before Set needs it.
@@ -78,23 +120,20 @@ func (c checking) mirror() error {
 
 func (c checking) interfaces() error {
 	for _, t := range c.Tunnels {
-		device, err := netlink.LinkByName(t.Interface)
-		if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) {
-			return remedy.New(fmt.Errorf("tunnel %s intercepts at %s: %w", t.Name, t.Interface, ErrNoInterface), "see ip link")
-		}
+		device, err := c.device(t)
 		if err != nil {
-			return fmt.Errorf("find the interface %s of tunnel %s: %w", t.Interface, t.Name, err)
+			return err
 		}
 		for _, p := range t.From {
 			if p.Bits() == 0 {
 				continue
 			}
-			index, ok := routeTo(p.Masked())
+			index, ok := c.routeTo(p.Masked())
 			if !ok || index == device.Attrs().Index {
 				continue // an unreachable client sends nothing
 			}
 			by := fmt.Sprint("interface ", index)
-			if other, err := netlink.LinkByIndex(index); err == nil {
+			if other, err := c.kernel.LinkByIndex(index); err == nil {
 				by = other.Attrs().Name
 			}
 			return remedy.New(fmt.Errorf("tunnel %s intercepts at %s, but the route to its clients in %s goes by %s", t.Name, t.Interface, p, by),
@@ -106,17 +145,22 @@ func (c checking) interfaces() error {
 
 // routeTo returns the device of the route to a prefix, by its first address that is not
 // this host's.
-func routeTo(p netip.Prefix) (index int, ok bool) {
-	const tries = 4
-	for range tries {
-		address := firstHost(p)
-		routes, err := netlink.RouteGet(address.AsSlice())
-		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_UNICAST {
-			return routes[0].LinkIndex, true
+func (c checking) routeTo(p netip.Prefix) (index int, ok bool) {
+	found, known := c.ways[p]
+	if !known {
+		const tries = 4
+		at := p
+		for i := 0; i < tries && !found.ok; i++ {
+			address := firstHost(at)
+			routes, err := c.kernel.RouteGet(address.AsSlice())
+			if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_UNICAST {
+				found = routeDevice{routes[0].LinkIndex, true}
+			}
+			at = netip.PrefixFrom(address, p.Bits())
 		}
-		p = netip.PrefixFrom(address, p.Bits())
+		c.ways[p] = found
 	}
-	return 0, false
+	return found.index, found.ok
 }
 
 // firstHost is the next address in a prefix, the only one if it has no other.
@@ -137,25 +181,40 @@ func (c checking) relays() error {
 		if e.Name == c.Relay || !slices.ContainsFunc(e.Claims, func(c ledger.Claim) bool { return !c.Ended() }) {
 			continue
 		}
-		for _, other := range ledger.Decode[Options](e.InForce()).Tunnels {
-			for _, t := range c.Tunnels {
-				if t.overlaps(other) {
-					return remedy.New(fmt.Errorf("tunnel %s intercepts connections that tunnel %s of relay %s also intercepts", t.Name, other.Name, e.Name),
-						"give the two other prefixes, ports or interfaces")
-				}
-			}
+		if err := c.shares(e.Name, ledger.Decode[Options](e.InForce()).Tunnels); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (t Tunnel) overlaps(other Tunnel) bool {
-	overlap := func(a, b []netip.Prefix) bool {
-		return len(a) == 0 || len(b) == 0 || slices.ContainsFunc(a, func(p netip.Prefix) bool {
-			return slices.ContainsFunc(b, p.Overlaps)
-		})
+// shares finds a tunnel that intercepts connections of another relay's.
+func (c checking) shares(relay string, others []Tunnel) (taken error) {
+	var targets []netip.Prefix
+	var owners []*Tunnel
+	for _, all := range [][]Tunnel{c.Tunnels, others} {
+		for i := range all {
+			for _, p := range all[i].To {
+				targets, owners = append(targets, p), append(owners, &all[i])
+			}
+		}
 	}
-	return t.Interface == other.Interface && portrange.Overlap(t.Ports, other.Ports) && overlap(t.From, other.From) && overlap(t.To, other.To)
+	own := 0 // targets of this relay, which come first
+	for i := range c.Tunnels {
+		own += len(c.Tunnels[i].To)
+	}
+	ipprefix.Overlapping(targets, func(a, b int) {
+		if a, b = min(a, b), max(a, b); taken != nil || a >= own || b < own {
+			return
+		}
+		t, other := owners[a], owners[b]
+		if t.Interface == other.Interface && portrange.Overlap(t.Ports, other.Ports) &&
+			(len(t.From) == 0 || len(other.From) == 0 || ipprefix.Order(t.From).Meets(ipprefix.Order(other.From))) {
+			taken = remedy.New(fmt.Errorf("tunnel %s intercepts connections that tunnel %s of relay %s also intercepts", t.Name, other.Name, relay),
+				"give the two other prefixes, ports or interfaces")
+		}
+	})
+	return taken
 }
 
 // sysctl reads a setting by its file below /proc/sys, since the names of devices have
@@ -188,8 +247,8 @@ func (c checking) reversePath() error {
 	names := append([]string{"all"}, interfaces(c.Tunnels)...)
 	for _, d := range c.Dialers {
 		for _, p := range d.To {
-			if index, ok := routeTo(p.Masked()); ok && p.Bits() > 0 {
-				if device, err := netlink.LinkByIndex(index); err == nil {
+			if index, ok := c.routeTo(p.Masked()); ok && p.Bits() > 0 {
+				if device, err := c.kernel.LinkByIndex(index); err == nil {
 					names = append(names, device.Attrs().Name)
 				}
 			}
@@ -215,13 +274,14 @@ func (c checking) ours() (all []delivery) {
 }
 
 func (c checking) routingRules() error {
+	ours := c.ours()
 	for _, d := range deliveries(c.Options) {
-		rules, err := netlink.RuleList(d.Family)
+		rules, err := c.kernel.RuleList(d.Family)
 		if err != nil {
 			return fmt.Errorf("list routing rules: %w", err)
 		}
 		for _, r := range rules {
-			if slices.ContainsFunc(c.ours(), func(o delivery) bool { return o.Family == d.Family && o.isRule(r) }) {
+			if slices.ContainsFunc(ours, func(o delivery) bool { return o.Family == d.Family && o.isRule(r) }) {
 				continue
 			}
 			mask := ^uint32(0)

@@ -512,7 +512,7 @@ func TestFewAnswers(t *testing.T) {
 		o.Tunnels[0].Paused = !o.Tunnels[0].Paused
 	}
 	o.Tunnels[0].Name = strings.Repeat("x", 300) // no chain may have such a name
-	if err := s.on(func(h *Host) error { return h.Set(o) }); err == nil {
+	if err := s.on(func(h *Host) error { return h.Set(o, &Standing{}) }); err == nil {
 		t.Error("rules that the kernel refuses are no error")
 	}
 	must(t, s.on(func(h *Host) error { return h.Clear(o.Relay) }))
@@ -633,7 +633,7 @@ func obey(order, dir string) error {
 	if order == "clear" {
 		return h.Clear("test")
 	}
-	return h.Set(killed())
+	return h.Set(killed(), &Standing{})
 }
 
 func killed() Options {
@@ -738,7 +738,7 @@ func TestFailedSet(t *testing.T) {
 		}
 		return netlink.LinkSetDown(lo)
 	}))
-	if err := s.on(func(h *Host) error { return h.Set(options()) }); err == nil {
+	if err := s.on(func(h *Host) error { return h.Set(options(), &Standing{}) }); err == nil {
 		t.Error("no error without a loopback device")
 	}
 	must(t, s.R.Up("lo"))

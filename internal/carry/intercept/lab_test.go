@@ -104,7 +104,7 @@ func (s *site) on(f func(h *Host) error) error {
 
 func (s *site) set(o Options) {
 	s.t.Helper()
-	must(s.t, s.on(func(h *Host) error { return h.Set(o) }))
+	must(s.t, s.on(func(h *Host) error { return h.Set(o, &Standing{}) }))
 }
 
 // run runs a shell command on the router and returns its output.

@@ -38,8 +38,9 @@ func (h *Host) HasRecord(relay string) (bool, error) {
 // Set has the host intercept exactly what o says, in place of what the relay of that
 // name intercepted. The rules change in one atomic step: call it again with another
 // Tunnel.Paused to take a tunnel out, or back. It completes or replaces what an
-// interrupted Set left.
-func (h *Host) Set(o Options) error {
+// interrupted Set left. was is what [Host.Missing] has found of the rules in force, so that those which
+// stay need not be set again; the zero value: nothing is known.
+func (h *Host) Set(o Options, was *Standing) error {
 	if o.IsEmpty() {
 		return h.Clear(o.Relay)
 	}
@@ -78,7 +79,7 @@ func (h *Host) Set(o Options) error {
 	if err := book.Save(); err != nil {
 		return err
 	}
-	if err := h.install(o, wanted); err != nil {
+	if err := h.install(o, wanted, was); err != nil {
 		if len(before) == 0 {
 			err = errors.Join(err, h.remove(book, e))
 			restore()
@@ -94,13 +95,16 @@ func (h *Host) Set(o Options) error {
 	return book.Save()
 }
 
-func (h *Host) install(o Options, wanted []delivery) error {
+func (h *Host) install(o Options, wanted []delivery, was *Standing) error {
 	for _, d := range wanted {
 		if err := d.add(); err != nil {
 			return err
 		}
 	}
 	r := newRuleset(o)
+	if was.whole && was.want.table == r.table && r.update(was) == nil {
+		return nil
+	}
 	if err := r.replace(); err != nil {
 		return fmt.Errorf("set the nftables rules of %s: %w", r.table, lacks(err))
 	}

@@ -16,21 +16,28 @@ import (
 // bridge hands them up. The kernel then forgets the socket that tproxy has chosen, and
 // nobody gets the packet. Kernels with Docker often have this setting.
 func (c checking) bridges() error {
-	devices := map[string]netlink.Link{} // many tunnels may have one
+	type place struct {
+		device string
+		family int
+	}
+	settings, known := map[string]map[uint16]bool{}, map[place]bool{} // many tunnels may have one bridge
 	for _, t := range c.Tunnels {
-		device, err := devices[t.Interface], error(nil)
-		if device == nil {
-			if device, err = netlink.LinkByName(t.Interface); err != nil {
-				return fmt.Errorf("find the interface %s of tunnel %s: %w", t.Interface, t.Name, err)
-			}
-			devices[t.Interface] = device
+		device, err := c.device(t)
+		if errors.Is(err, ErrNoInterface) {
+			continue // what is gone has no settings
+		}
+		if err != nil {
+			return err
 		}
 		if device.Type() != "bridge" {
 			continue
 		}
-		own, err := bridgeSettings(device)
-		if err != nil {
-			return fmt.Errorf("read the settings of the bridge %s: %w", t.Interface, err)
+		own := settings[t.Interface]
+		if own == nil {
+			if own, err = bridgeSettings(device); err != nil {
+				return fmt.Errorf("read the settings of the bridge %s: %w", t.Interface, err)
+			}
+			settings[t.Interface] = own
 		}
 		for i, by := range []struct {
 			program string
@@ -38,9 +45,11 @@ func (c checking) bridges() error {
 		}{{"iptables", brNfCallIptables}, {"ip6tables", brNfCallIP6tables}} {
 			all, name := "net.bridge.bridge-nf-call-"+by.program, "nf_call_"+by.program
 			var set, fix string
-			switch {
-			case !families[i].in(t.To):
+			if !families[i].in(t.To) || known[place{t.Interface, i}] {
 				continue
+			}
+			known[place{t.Interface, i}] = true
+			switch {
 			case sysctl(strings.ReplaceAll(all, ".", "/")) == "1":
 				set, fix = all, fmt.Sprintf("sysctl -w %s=0, and for bridges that need it, as Docker's may, ip link set BRIDGE type bridge %s 1", all, name)
 			case own[by.setting]:
@@ -110,9 +119,12 @@ func (h *Host) Notes(o Options) (all []error) {
 // Settings returns the settings of this host with which interception does not work, each with
 // its remedy: one of a kind. An administrator has set them, so nobody sets them back.
 func (h *Host) Settings(o Options) (all []error) {
-	c := checking{Options: o}
+	c, err := newChecking(o)
+	if err != nil {
+		return nil // it looks again
+	}
+	defer c.close()
 	for _, step := range []func() error{c.forwarding, c.reversePath, c.bridges} {
-		// An interface that is gone has no settings.
 		if err := step(); err != nil && remedy.Of(err) != "" {
 			all = append(all, err)
 		}

@@ -44,8 +44,21 @@ var ErrTaken = errors.New("another process has its rules")
 // Standing knows what a relay's table had when it was set, so that a rule that took the place
 // of another is noticed.
 type Standing struct {
-	rules map[string][]uint64 // nil: not yet known
-	want  *ruleset            // nil: not yet made
+	rules map[string][]netfilter.TableRule // nil: not yet known
+	want  *ruleset                         // nil: not yet made
+	// generation is that of nftables in which the table had these rules, unless it is not known: then
+	// whole is false.
+	generation uint32
+	whole      bool
+}
+
+// isWhole reports whether nothing has changed nftables since the table was seen to be whole.
+func (s *Standing) isWhole() bool {
+	if !s.whole {
+		return false
+	}
+	now, err := netfilter.Generation()
+	return err == nil && now == s.generation
 }
 
 // Look says what to compare.
@@ -54,7 +67,8 @@ type Look struct{ Table, Routing bool }
 // Missing compares what a relay set with what the host has. It reads the relay's own table,
 // rules and routes, and nothing of other programs.
 func (h *Host) Missing(o Options, look Look, s *Standing) (all []Missing, err error) {
-	if look.Table {
+	if look.Table && !s.isWhole() {
+		generation, unknown := netfilter.Generation() // before the table is read: a change meanwhile makes another
 		table, err := netfilter.ReadTable(tablePrefix + o.Relay)
 		if err != nil {
 			return nil, fmt.Errorf("read the nftables table %s%s: %w", tablePrefix, o.Relay, err)
@@ -65,6 +79,8 @@ func (h *Host) Missing(o Options, look Look, s *Standing) (all []Missing, err er
 		}
 		if missing := s.want.missing(table, s); missing != nil {
 			all = append(all, *missing)
+		} else {
+			s.generation, s.whole = generation, unknown == nil
 		}
 	}
 	if !look.Routing {
@@ -166,7 +182,7 @@ func (h *Host) Restore(o Options, missing []Missing, s *Standing) error {
 		want := newRuleset(o)
 		s.want = &want
 	}
-	s.rules = nil
+	s.rules, s.whole = nil, false
 	if err := s.want.replace(missing[at].chains...); err != nil {
 		return fmt.Errorf("set the nftables rules of %s: %w", s.want.table, lacks(err))
 	}

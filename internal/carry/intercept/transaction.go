@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"sync/atomic"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -20,6 +21,8 @@ type transaction struct {
 	batch []byte
 	sets  uint32 // anonymous ones
 	err   error
+
+	messages int
 }
 
 // OwnPort is the netlink port from which this process changes nftables, so that it knows its own
@@ -42,6 +45,7 @@ const (
 	concatenation    = 2 // NFTA_SET_DESC_CONCAT
 	fieldBytes       = 1 // NFTA_SET_FIELD_LEN
 	setConcatenation = 0x80
+	batchGeneration  = 1 // NFNL_BATCH_GENID
 )
 
 func newTransaction(table string) *transaction {
@@ -50,8 +54,16 @@ func newTransaction(table string) *transaction {
 	return t
 }
 
+// newTransactionOf is of one generation of nftables: in another, commit fails with ERESTART.
+func newTransactionOf(table string, generation uint32) *transaction {
+	t := &transaction{table: table}
+	t.message(unix.NFNL_MSG_BATCH_BEGIN, unix.NLM_F_REQUEST, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES, numberAttribute(batchGeneration, generation))
+	return t
+}
+
 // message adds a message with these attributes.
 func (t *transaction) message(kind, flags uint16, family byte, resource uint16, attributes ...[]byte) {
+	t.messages++
 	at := len(t.batch)
 	b := append(t.batch, make([]byte, unix.NLMSG_HDRLEN)...)
 	b = append(b, family, unix.NFNETLINK_V0)
@@ -132,8 +144,14 @@ func (t *transaction) counter(name string) [][]byte {
 		numberAttribute(unix.NFTA_OBJ_TYPE, uint32(nftables.ObjTypeCounter))}
 }
 
-// addRule adds a rule at the end of a chain.
-func (t *transaction) addRule(chain string, r rule) {
+// deleteRule deletes a rule by the kernel's number.
+func (t *transaction) deleteRule(chain string, handle uint64) {
+	t.do(unix.NFT_MSG_DELRULE, 0, textAttribute(unix.NFTA_RULE_TABLE, t.table), textAttribute(unix.NFTA_RULE_CHAIN, chain),
+		attribute(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, handle)))
+}
+
+// addRule adds a rule before the one of a number; 0: at the end of the chain.
+func (t *transaction) addRule(chain string, r rule, before uint64) {
 	var all [][]byte
 	for _, s := range r {
 		for _, e := range s.kernel(t) {
@@ -142,8 +160,12 @@ func (t *transaction) addRule(chain string, r rule) {
 			all = append(all, nested(unix.NFTA_LIST_ELEM, encoded))
 		}
 	}
-	t.do(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND,
-		textAttribute(unix.NFTA_RULE_TABLE, t.table), textAttribute(unix.NFTA_RULE_CHAIN, chain), nested(unix.NFTA_RULE_EXPRESSIONS, all...))
+	flags, place := uint16(unix.NLM_F_CREATE|unix.NLM_F_APPEND), []byte(nil)
+	if before != 0 {
+		flags, place = unix.NLM_F_CREATE, attribute(unix.NFTA_RULE_POSITION, binary.BigEndian.AppendUint64(nil, before))
+	}
+	t.do(unix.NFT_MSG_NEWRULE, flags,
+		textAttribute(unix.NFTA_RULE_TABLE, t.table), textAttribute(unix.NFTA_RULE_CHAIN, chain), place, nested(unix.NFTA_RULE_EXPRESSIONS, all...))
 }
 
 // set adds an anonymous set, of ranges or of single values, and returns the expression that looks
@@ -193,6 +215,9 @@ func (t *transaction) deleteSet(name string) {
 	t.do(unix.NFT_MSG_DELSET, 0, textAttribute(unix.NFTA_SET_TABLE, t.table), textAttribute(unix.NFTA_SET_NAME, name))
 }
 
+// sent counts the messages of this process's transactions, for tests.
+var sent atomic.Int64
+
 // commit makes the change. It returns the kernel's first error; nothing has changed then.
 func (t *transaction) commit() error {
 	if t.err != nil {
@@ -209,6 +234,7 @@ func (t *transaction) commit() error {
 	// While another transaction of this process has the port, the kernel chooses one.
 	_ = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: OwnPort})
 	t.acknowledge()
+	sent.Add(int64(t.messages))
 	t.message(unix.NFNL_MSG_BATCH_END, unix.NLM_F_REQUEST, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
 	if err := unix.Sendto(fd, t.batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return os.NewSyscallError("sendto", err)

@@ -82,8 +82,12 @@ func (r *Relay) Prepare(tunnels []Tunnel) (*Change, error) {
 	}
 	old := r.table.Load()
 	p := &plan{next: &table{listeners: map[listenKey]*listener{}}, routes: map[*listener]*route{}}
+	before := make(map[string]*installed, len(old.tunnels))
+	for _, in := range old.tunnels {
+		before[in.tunnel.Name] = in
+	}
 	for i := range tunnels {
-		if err := r.planTunnel(p, old, &tunnels[i], tunnels); err != nil {
+		if err := r.planTunnel(p, old, before[tunnels[i].Name], &tunnels[i], tunnels); err != nil {
 			p.fail()
 			return nil, err
 		}
@@ -210,15 +214,12 @@ func (r *Relay) attach(l *listener) error {
 	return nil
 }
 
-func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
+// planTunnel plans a tunnel. was is the one of its name in old; nil: there is none.
+func (r *Relay) planTunnel(p *plan, old *table, was *installed, t *Tunnel, all []Tunnel) error {
 	in := &installed{tunnel: t}
-	var was *installed
-	for _, o := range old.tunnels {
-		if o.tunnel.Name == t.Name {
-			was, in.state = o, o.state
-		}
-	}
-	if in.state == nil {
+	if was != nil {
+		in.state = was.state
+	} else {
 		in.state = &tunnelState{name: t.Name}
 		in.state.drained.Store(slices.Contains(r.opts.Drained, t.Name))
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"longhaul/internal/words/ipprefix"
 	"longhaul/internal/words/portrange"
 )
 
@@ -342,23 +343,32 @@ func (d *decoder) clash(n *node, path, fix, format string, args ...any) {
 
 // checkIntercepts finds tunnels that intercept the same connections.
 func (d *decoder) checkIntercepts(tunnels []Tunnel) {
-	for i, t := range tunnels {
-		for _, other := range tunnels[:i] {
-			if t.Intercept.overlaps(other.Intercept) {
-				d.errorf(d.intercepts[i], "give them other networks, ports or interfaces",
-					"the tunnels %s and %s intercept the same connections", other.Name, t.Name)
-				break
-			}
+	var targets []netip.Prefix
+	var owners []int // of targets, by their place in tunnels
+	clients := make([]ipprefix.Ordered, len(tunnels))
+	for i := range tunnels {
+		clients[i] = ipprefix.Order(tunnels[i].Intercept.From)
+		for _, p := range tunnels[i].Intercept.To {
+			targets, owners = append(targets, p), append(owners, i)
 		}
 	}
-}
-
-func (i Intercept) overlaps(o Intercept) bool {
-	return i.Enabled() && i.Interface == o.Interface && prefixesOverlap(i.To, o.To) &&
-		(len(i.From) == 0 || len(o.From) == 0 || prefixesOverlap(i.From, o.From)) &&
-		portrange.Overlap(i.Ports, o.Ports)
-}
-
-func prefixesOverlap(all, others []netip.Prefix) bool {
-	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return slices.ContainsFunc(others, p.Overlaps) })
+	first := map[int]int{} // the first tunnel that a later one meets
+	ipprefix.Overlapping(targets, func(a, b int) {
+		i, j := min(owners[a], owners[b]), max(owners[a], owners[b])
+		was, met := first[j]
+		if i == j || met && was <= i {
+			return
+		}
+		one, other := &tunnels[i].Intercept, &tunnels[j].Intercept
+		if one.Interface == other.Interface && portrange.Overlap(one.Ports, other.Ports) &&
+			(len(one.From) == 0 || len(other.From) == 0 || clients[i].Meets(clients[j])) {
+			first[j] = i
+		}
+	})
+	for j := range tunnels {
+		if i, met := first[j]; met {
+			d.errorf(d.intercepts[j], "give them other networks, ports or interfaces",
+				"the tunnels %s and %s intercept the same connections", tunnels[i].Name, tunnels[j].Name)
+		}
+	}
 }

@@ -30,7 +30,7 @@ func (d *decoder) checkLoops(all []Tunnel) {
 	for i := range all {
 		tunnels = append(tunnels, placedTunnel{&all[i], d.forwardNodes[i]})
 	}
-	own := d.ownAddresses(tunnels)
+	own, listens := d.ownAddresses(tunnels), listensByPort(tunnels)
 	steps := map[port][]step{}
 	for i, t := range tunnels {
 		for hop, f := range t.Forward {
@@ -39,7 +39,7 @@ func (d *decoder) checkLoops(all []Tunnel) {
 				if t.Pair.Paired() {
 					number = f.Ports.First
 				}
-				for _, to := range reached(tunnels, d.addressesOf(f.Host), number, own) {
+				for _, to := range listens.reached(d.addressesOf(f.Host), number, own) {
 					from := port{i, index}
 					if t.Pair.Paired() && tunnels[to.tunnel].PairFrom.Paired() {
 						to.index = index
@@ -112,19 +112,36 @@ func (t Tunnel) portCount() int {
 	return 1
 }
 
-// reached lists the ports of tunnels at which a connection to a port of one of these
-// addresses of the network arrives.
-func reached(tunnels []placedTunnel, addrs []netip.Addr, number uint16, own map[netip.Addr]bool) (all []port) {
+// portListens are the listening addresses of tunnels by port, each with its tunnel, in their order.
+type portListens map[uint16][]tunnelListen
+
+type tunnelListen struct {
+	Listen
+	tunnel int
+}
+
+func listensByPort(tunnels []placedTunnel) portListens {
+	all := portListens{}
 	for i, t := range tunnels {
 		for _, l := range t.Listen {
-			if !l.Ports.Has(number) || !slices.ContainsFunc(addrs, func(a netip.Addr) bool {
-				return a == l.Addr || covers(l.Addr, a) && (a.IsLoopback() || own[a])
-			}) {
-				continue
+			for number := int(l.Ports.First); number <= int(l.Ports.Last); number++ {
+				all[uint16(number)] = append(all[uint16(number)], tunnelListen{l, i})
 			}
-			all = append(all, port{i, int(number - l.Ports.First)})
-			break
 		}
+	}
+	return all
+}
+
+// reached lists the ports of tunnels at which a connection to a port of one of these
+// addresses of the network arrives.
+func (p portListens) reached(addrs []netip.Addr, number uint16, own map[netip.Addr]bool) (all []port) {
+	for _, l := range p[number] {
+		if n := len(all); n > 0 && all[n-1].tunnel == l.tunnel || !slices.ContainsFunc(addrs, func(a netip.Addr) bool {
+			return a == l.Addr || covers(l.Addr, a) && (a.IsLoopback() || own[a])
+		}) {
+			continue
+		}
+		all = append(all, port{l.tunnel, int(number - l.Ports.First)})
 	}
 	return all
 }

@@ -74,22 +74,27 @@ func (d *decoder) peerList(root *node) (peers []identity.Wanted) {
 		d.errorf(root, entryHint, "the list has no peer")
 	}
 	lines := map[identity.PublicKey]int{}
-	for i, e := range root.entries {
+	names, sites := map[string]int{}, map[string]*node{} // lines of names, and the first host of a site
+	for _, e := range root.entries {
 		w := identity.Wanted{Name: e.key.text, Keys: d.peerKeys(e.value)}
 		if err := identity.CheckName(w.Name); err != nil {
 			d.errorf(e.key, remedy.Of(err), "%v", err)
 			continue
 		}
-		for _, other := range root.entries[:i] {
-			line, name := other.key.at.Line, other.key.text
-			switch {
-			case name == w.Name:
-				d.errorf(e.key, fmt.Sprintf("remove one; the other is on line %d", line), "%s is there twice", name)
-			case identity.IsOf(name, w.Name):
-				d.errorf(e.key, "give this host a name of the form "+w.Name+"/HOST", "%s is a site, with the host %s on line %d", w.Name, name, line)
-			case identity.IsOf(w.Name, name):
-				d.errorf(e.key, "give that one a name of the form "+name+"/HOST", "%s is one host on line %d, and no site with the host %s", name, line, w.Name)
-			}
+		site, _, isHost := strings.Cut(w.Name, "/")
+		switch host := sites[w.Name]; {
+		case names[w.Name] > 0:
+			d.errorf(e.key, fmt.Sprintf("remove one; the other is on line %d", names[w.Name]), "%s is there twice", w.Name)
+		case host != nil:
+			d.errorf(e.key, "give this host a name of the form "+w.Name+"/HOST", "%s is a site, with the host %s on line %d", w.Name, host.text, host.at.Line)
+		case isHost && names[site] > 0:
+			d.errorf(e.key, "give that one a name of the form "+site+"/HOST", "%s is one host on line %d, and no site with the host %s", site, names[site], w.Name)
+		}
+		if names[w.Name] == 0 {
+			names[w.Name] = e.key.at.Line
+		}
+		if isHost && sites[site] == nil {
+			sites[site] = e.key
 		}
 		for _, key := range w.Keys {
 			if line := lines[key]; line > 0 {

@@ -260,13 +260,9 @@ func (i *interception) wasCleared() {
 }
 
 // problems are what this host lacks of what an intercepting tunnel, or one that dials from its
-// clients' addresses, needs. The caller holds mu.
-func (i *interception) problems(tunnel string) (all []flow.HostProblem) {
+// clients' addresses, needs. at is where it intercepts; empty: it does not. The caller holds mu.
+func (i *interception) problems(at string) (all []flow.HostProblem) {
 	e := &i.kept
-	at := slices.IndexFunc(i.wanted.Tunnels, func(t intercept.Tunnel) bool { return t.Name == tunnel })
-	if at < 0 && !slices.ContainsFunc(i.wanted.Dialers, func(d intercept.Dialer) bool { return d.Name == tunnel }) {
-		return nil
-	}
 	switch {
 	case i.err != nil:
 		all = append(all, flow.HostProblem{Part: flow.HostRules, Problem: "the rules of interception cannot be set: " + i.err.Error(),
@@ -281,10 +277,10 @@ func (i *interception) problems(tunnel string) (all []flow.HostProblem) {
 		}
 		all = append(all, p)
 	}
-	if at < 0 {
+	if at == "" {
 		return all
 	}
-	return append(all, i.faults.at(i.wanted.Tunnels[at].Interface)...)
+	return append(all, i.faults.at(at)...)
 }
 
 // suspect is a program that is known to remove what it has not set.
@@ -388,10 +384,10 @@ func (i *interception) publish() {
 	}
 	if i.err != nil || e.cleared || e.missing != nil || i.faults.any() {
 		for _, t := range i.wanted.Tunnels {
-			v.problems[t.Name] = i.problems(t.Name)
+			v.problems[t.Name] = i.problems(t.Interface)
 		}
 		for _, d := range i.wanted.Dialers {
-			v.problems[d.Name] = i.problems(d.Name)
+			v.problems[d.Name] = i.problems("")
 		}
 	}
 	i.seen.Store(v)

@@ -48,7 +48,10 @@ func (r *forwardRules) check(host ruler, wanted intercept.Options, succeeds bool
 	r.mu.Lock()
 	first := r.kept == 0
 	r.mu.Unlock()
-	if has, err := host.HasRecord(wanted.Relay); !first || succeeds || err == nil && has || r.ranBefore() {
+	if !first || succeeds {
+		return verdicts, nil
+	}
+	if has, err := host.HasRecord(wanted.Relay); err == nil && has || r.ranBefore() {
 		return verdicts, nil
 	}
 	for _, v := range verdicts {

@@ -83,7 +83,7 @@ type ruler interface {
 	Notes(intercept.Options) []error
 	ForwardRules(intercept.Options) ([]intercept.ForwardVerdict, error)
 	HasRecord(relay string) (bool, error)
-	Set(intercept.Options) error
+	Set(intercept.Options, *intercept.Standing) error
 	Missing(intercept.Options, intercept.Look, *intercept.Standing) ([]intercept.Missing, error)
 	Restore(intercept.Options, []intercept.Missing, *intercept.Standing) error
 	Settings(intercept.Options) []error
@@ -168,14 +168,19 @@ func (i *interception) follow(host ruler, wanted intercept.Options, tunnels []co
 		i.left.Tunnels, i.left.Dialers = slices.Clone(i.inForce.Tunnels), slices.Clone(i.inForce.Dialers)
 	}
 	i.anyPort = i.anyPort || !i.left.IsEmpty() && !i.left.AnswerPorts
+	intercepts, dials := map[string]*intercept.Tunnel{}, map[string]bool{}
+	for n := range wanted.Tunnels {
+		intercepts[wanted.Tunnels[n].Name] = &wanted.Tunnels[n]
+	}
+	for _, d := range wanted.Dialers {
+		dials[d.Name] = true
+	}
 	i.left.Tunnels = slices.DeleteFunc(i.left.Tunnels, func(t intercept.Tunnel) bool {
-		at := slices.IndexFunc(wanted.Tunnels, func(now intercept.Tunnel) bool { return now.Name == t.Name })
-		i.anyPort = i.anyPort || at >= 0 && !slices.Equal(wanted.Tunnels[at].Ports, t.Ports)
-		return at >= 0
+		now := intercepts[t.Name]
+		i.anyPort = i.anyPort || now != nil && !slices.Equal(now.Ports, t.Ports)
+		return now != nil
 	})
-	i.left.Dialers = slices.DeleteFunc(i.left.Dialers, func(d intercept.Dialer) bool {
-		return slices.ContainsFunc(wanted.Dialers, func(now intercept.Dialer) bool { return now.Name == d.Name })
-	})
+	i.left.Dialers = slices.DeleteFunc(i.left.Dialers, func(d intercept.Dialer) bool { return dials[d.Name] })
 	i.bypass = bypasses(tunnels, i.bypass)
 	idle := i.idle()
 	_ = i.findCleared() // the event may be on its way, and the reload is to set the rules again
@@ -260,8 +265,10 @@ func (i *interception) refresh() (news bool) {
 		i.left, i.anyPort = intercept.Options{}, false
 	}
 	err := i.mirror.follow(i.wanted.Tunnels)
-	next, news := i.now()
+	next, news, whole := i.now()
 	switch {
+	case !whole:
+		return news
 	case err != nil:
 	case i.err == nil && next.Equal(i.inForce): // what failed may have set other rules than those
 		return news
@@ -275,7 +282,7 @@ func (i *interception) refresh() (news bool) {
 	case next.IsEmpty():
 		err = i.host.Clear(next.Relay)
 	default:
-		err = i.host.Set(next)
+		err = i.host.Set(next, &i.kept.standing)
 	}
 	if err != nil {
 		if i.err == nil || i.err.Error() != err.Error() {
@@ -315,15 +322,18 @@ func (i *interception) begin() {
 }
 
 // now is what the host's rules should be, until its next call. news: the state of a bypass has
-// changed. The caller holds mu.
-func (i *interception) now() (o intercept.Options, news bool) {
+// changed. whole: the relay has all tunnels; while a reload goes on, it may have others than the
+// configuration that is followed. The caller holds mu.
+func (i *interception) now() (o intercept.Options, news, whole bool) {
 	o = i.wanted
 	o.Tunnels, o.Dialers = i.spare[:0], append(slices.Clip(o.Dialers), i.left.Dialers...)
 	o.AnswerPorts = o.AnswerPorts && !i.anyPort
 	i.tunnels = i.decide(i.tunnels)
+	whole = true
 	at := 0
 	for _, t := range i.wanted.Tunnels {
 		state := seek(i.tunnels, t.Name, &at)
+		whole = whole && state.Name != ""
 		for _, at := range state.Listen {
 			if at.Addr().Is4() {
 				t.ListenPort = at.Port()
@@ -352,7 +362,7 @@ func (i *interception) now() (o intercept.Options, news bool) {
 		o.Tunnels = append(o.Tunnels, t)
 	}
 	i.spare = o.Tunnels
-	return o, news
+	return o, news, whole
 }
 
 // seek finds a tunnel from at on, where it is in a list of the same order.

@@ -34,11 +34,15 @@ func InterceptOptions(relayName string, c *config.Config) intercept.Options {
 // DeniedTargets says, for each tunnel that dials what clients of another relay dialed, which
 // addresses of this host are among its targets. Flows to them are denied.
 func DeniedTargets(c *config.Config) (notes []error) {
+	var own []netip.Addr
 	for _, t := range c.Tunnels {
 		if !t.Original.Enabled() || t.Original.LocalTargets {
 			continue
 		}
-		denied := slices.DeleteFunc(OwnAddresses(), func(a netip.Addr) bool {
+		if own == nil {
+			own = OwnAddresses()
+		}
+		denied := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool {
 			return !slices.ContainsFunc(t.Original.To, func(p netip.Prefix) bool { return p.Contains(a.Unmap()) })
 		})
 		if len(denied) == 0 {

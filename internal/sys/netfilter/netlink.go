@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,12 +18,22 @@ var errInterrupted = errors.New("changed while it was read")
 // errEnough ends a dump.
 var errEnough = errors.New("enough")
 
+// Asked counts the questions to the kernel: tests hold what a look at the host costs by it.
+var Asked atomic.Int64
+
 // dumpBytes is room for one message of the kernel's lists.
 const dumpBytes = 1 << 17
 
 // dump asks the kernel for a list in the calling thread's network namespace and passes the
 // body of each message.
 func dump(protocol int, kind uint16, body []byte, each func(kind uint16, body []byte) error) error {
+	return ask(protocol, kind, unix.NLM_F_DUMP, body, each)
+}
+
+// ask is dump for a question with these flags beside NLM_F_REQUEST. One without an end of its answer
+// needs an each that returns errEnough.
+func ask(protocol int, kind, flags uint16, body []byte, each func(kind uint16, body []byte) error) error {
+	Asked.Add(1)
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return os.NewSyscallError("socket", err)
@@ -35,7 +46,7 @@ func dump(protocol int, kind uint16, body []byte, each func(kind uint16, body []
 	request := make([]byte, unix.NLMSG_HDRLEN, unix.NLMSG_HDRLEN+len(body))
 	binary.NativeEndian.PutUint32(request[0:], uint32(unix.NLMSG_HDRLEN+len(body)))
 	binary.NativeEndian.PutUint16(request[4:], kind)
-	binary.NativeEndian.PutUint16(request[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
+	binary.NativeEndian.PutUint16(request[6:], unix.NLM_F_REQUEST|flags)
 	if err := unix.Sendto(fd, append(request, body...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return os.NewSyscallError("sendto", err)
 	}

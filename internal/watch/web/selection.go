@@ -126,22 +126,42 @@ func (s selection) of(snapshot *monitor.Snapshot) selected {
 			found = append(found, f)
 		}
 	}
-	compare := flowOrders[s.order]
-	slices.SortFunc(found, func(a, b *monitor.Flow) int {
-		c := compare(a, b)
+	v := selected{Total: len(snapshot.Flows), Matched: len(found), Pages: max(1, (len(found)+s.Size-1)/s.Size), Flows: []monitor.Flow{}}
+	v.Page = min(s.Page, v.Pages)
+	column := flowOrders[s.order]
+	ordered := firstOf(found, min(v.Page*s.Size, len(found)), func(a, b *monitor.Flow) int {
+		c := column(a, b)
 		if s.descending {
 			c = -c
 		}
 		return cmp.Or(c, cmp.Compare(a.ID, b.ID))
 	})
-	v := selected{Total: len(snapshot.Flows), Matched: len(found), Pages: max(1, (len(found)+s.Size-1)/s.Size), Flows: []monitor.Flow{}}
-	v.Page = min(s.Page, v.Pages)
-	for _, f := range found[(v.Page-1)*s.Size : min(v.Page*s.Size, len(found))] {
+	for _, f := range ordered[(v.Page-1)*s.Size:] {
 		one := *f
 		one.UpBps, one.DownBps = whole(one.UpBps), whole(one.DownBps)
 		v.Flows = append(v.Flows, one)
 	}
 	return v
+}
+
+// firstOf returns the first n in order. A page near the begin costs a comparison for most of the others,
+// and a later one a sort of all.
+func firstOf(all []*monitor.Flow, n int, compare func(a, b *monitor.Flow) int) []*monitor.Flow {
+	const few = 8 // of which n may be one part
+	if n*few > len(all) {
+		slices.SortFunc(all, compare)
+		return all[:n]
+	}
+	first := make([]*monitor.Flow, 0, n+1)
+	for _, f := range all {
+		if n == 0 || len(first) == n && compare(f, first[n-1]) >= 0 {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(first, f, compare)
+		first = slices.Insert(first, at, f)
+		first = first[:min(n, len(first))]
+	}
+	return first
 }
 
 func (d *Dashboard) flows(s selection) view {

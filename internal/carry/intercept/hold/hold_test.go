@@ -79,7 +79,7 @@ func newRouter(t testing.TB, mirror bool, answer func(*hold.Holder, hold.SYN)) *
 		*listening[i] = uint16(l.Addr().(*net.TCPAddr).Port)
 	}
 	host := &intercept.Host{Ledger: filepath.Join(t.TempDir(), "ledger"), By: ledger.By{Owner: "test", Means: ledger.Relay, Process: ledger.ThisProcess()}}
-	must(t, host.Set(intercept.Options{Relay: "test", Tunnels: []intercept.Tunnel{tunnel}}))
+	must(t, host.Set(intercept.Options{Relay: "test", Tunnels: []intercept.Tunnel{tunnel}}, &intercept.Standing{}))
 	t.Cleanup(func() { must(t, host.Clear("test")) })
 	return r
 }

@@ -66,14 +66,15 @@ func (s *Store) Apply(wanted []Wanted, check bool) (a Applied, err error) {
 func (c *changing) apply(wanted []Wanted, now time.Time) (a Applied, err error) {
 	a = Applied{Changes: []Change{}, Outdated: []string{}}
 	var hosts []Wanted
+	own, successors, declared := c.keys.public(), c.former.successors(), map[PublicKey]bool{}
 	for _, w := range wanted {
 		host := Wanted{Name: w.Name}
 		for _, key := range w.Keys {
-			if newest := c.former.newest(key); !slices.Contains(host.Keys, newest) {
+			if newest := successors.newest(key); !slices.Contains(host.Keys, newest) {
 				host.Keys = append(host.Keys, newest)
 			}
 		}
-		if slices.ContainsFunc(host.Keys, func(key PublicKey) bool { return slices.Contains(c.keys.public(), key) }) {
+		if slices.ContainsFunc(host.Keys, func(key PublicKey) bool { return slices.Contains(own, key) }) {
 			a.ThisHost = w.Name
 			continue
 		}
@@ -81,30 +82,33 @@ func (c *changing) apply(wanted []Wanted, now time.Time) (a Applied, err error) 
 			a.Outdated = append(a.Outdated, w.Name)
 		}
 		hosts = append(hosts, host)
+		for _, key := range host.Keys {
+			declared[key] = true
+		}
 	}
 	had := c.peers.match(hosts)
-	var peers peerList
+	stays := map[*Peer]bool{}
+	peers := newListing()
 	for i, host := range hosts {
 		p := Peer{Name: host.Name, Since: now, Keys: host.Keys}
 		old := had[i]
 		if old != nil && old.sharesKey(host.Keys) {
 			p.Since, p.Holds = old.Since, old.Holds
-			p.Keys = old.declared(host.Keys, func(key PublicKey) bool {
-				return slices.ContainsFunc(hosts, func(other Wanted) bool { return slices.Contains(other.Keys, key) })
-			})
+			p.Keys = old.declared(host.Keys, func(key PublicKey) bool { return declared[key] })
 		}
-		if peers, err = peers.with(p); err != nil {
+		if err := peers.add(p); err != nil {
 			return a, takenRemedy(err)
 		}
+		stays[old] = true
 		a.add(old, &p)
 	}
 	for i := range c.peers {
-		if p := &c.peers[i]; !slices.Contains(had, p) {
+		if p := &c.peers[i]; !stays[p] {
 			a.Changes = append(a.Changes, Change{Kind: PeerRemoved, Peer: p.Name, Keys: p.Keys, FormerKeys: []PublicKey{}})
 		}
 	}
 	slices.SortFunc(a.Changes, func(x, y Change) int { return cmp.Or(cmp.Compare(x.Peer, y.Peer), cmp.Compare(y.Kind, x.Kind)) })
-	c.peers = peers
+	c.peers = peers.list()
 	return a, nil
 }
 
@@ -130,19 +134,38 @@ func (a *Applied) add(old, p *Peer) {
 // match finds the peer that each declared host is, or nil: by name and key, then by key, then by
 // name. Each peer is one host.
 func (l peerList) match(hosts []Wanted) []*Peer {
+	byName, byKey, taken := map[string]*Peer{}, map[PublicKey]int{}, make([]bool, len(l))
+	for i := range l {
+		byName[l[i].Name] = &l[i]
+		for _, key := range l[i].Keys {
+			byKey[key] = i
+		}
+	}
+	place := func(p *Peer) int { return byKey[p.Keys[0]] }
 	found := make([]*Peer, len(hosts))
-	for _, is := range []func(p *Peer, w *Wanted) bool{
-		func(p *Peer, w *Wanted) bool { return p.Name == w.Name && p.sharesKey(w.Keys) },
-		func(p *Peer, w *Wanted) bool { return p.sharesKey(w.Keys) },
-		func(p *Peer, w *Wanted) bool { return p.Name == w.Name },
-	} {
-		for i := range hosts {
-			for j := range l {
-				if found[i] == nil && is(&l[j], &hosts[i]) && !slices.Contains(found, &l[j]) {
-					found[i] = &l[j]
-				}
+	take := func(i int, p *Peer) {
+		if p != nil && found[i] == nil && !taken[place(p)] {
+			found[i], taken[place(p)] = p, true
+		}
+	}
+	for i := range hosts {
+		if p := byName[hosts[i].Name]; p != nil && p.sharesKey(hosts[i].Keys) {
+			take(i, p)
+		}
+	}
+	for i := range hosts {
+		first := len(l)
+		for _, key := range hosts[i].Keys {
+			if at, known := byKey[key]; known && !taken[at] {
+				first = min(first, at)
 			}
 		}
+		if first < len(l) {
+			take(i, &l[first])
+		}
+	}
+	for i := range hosts {
+		take(i, byName[hosts[i].Name])
 	}
 	return found
 }

@@ -2,10 +2,12 @@ package identity
 
 import (
 	"crypto/ed25519"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -84,6 +86,35 @@ func TestApply(t *testing.T) {
 	had.former = formerKeys{{testKey(4).public(), testKey(2).public()}}
 	_, err = had.apply(declare("x=4 y=2"), noon)
 	checkMistake(t, err, "the peer x has the key "+testKey(2).public().Short()+" already")
+}
+
+// TestApplyToMany: what each of many peers takes does not grow with their number. With a copy of the list
+// for each it was 50 times as much here.
+func TestApplyToMany(t *testing.T) {
+	bytesEach := func(n int) uint64 {
+		var wanted []Wanted
+		for i := range n {
+			var key PublicKey
+			binary.BigEndian.PutUint32(key[:], uint32(i)+1)
+			wanted = append(wanted, Wanted{fmt.Sprintf("site-%05d/host", i), []PublicKey{key}})
+		}
+		c := changing{content: content{keys: hostKeys{testKey(1)}}}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for _, want := range []int{0, n} { // all are new, and then unchanged
+			if a, err := c.apply(wanted, noon); err != nil || a.Unchanged != want {
+				t.Fatalf("%d unchanged of %d, %v", a.Unchanged, n, err)
+			}
+		}
+		if _, err := parsePeers(c.peers.format()); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		return (after.TotalAlloc - before.TotalAlloc) / uint64(n)
+	}
+	if few, many := bytesEach(100), bytesEach(5000); many > 4*few {
+		t.Errorf("each of 100 peers takes %d bytes, and each of 5000 takes %d", few, many)
+	}
 }
 
 // declare reads "b=2 c=4,3".

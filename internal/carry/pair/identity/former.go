@@ -67,13 +67,24 @@ func (l formerKeys) without(key PublicKey) formerKeys {
 	return slices.DeleteFunc(slices.Clone(l), func(f formerKey) bool { return f.key == key })
 }
 
+// successors are former keys with those in their place.
+type successors map[PublicKey]PublicKey
+
+func (l formerKeys) successors() successors {
+	all := make(successors, len(l))
+	for _, f := range l {
+		all[f.key] = f.successor
+	}
+	return all
+}
+
 // newest returns the key that a host uses in place of another one by now.
-func (l formerKeys) newest(key PublicKey) PublicKey {
+func (s successors) newest(key PublicKey) PublicKey {
 	for {
-		i := slices.IndexFunc(l, func(f formerKey) bool { return f.key == key })
-		if i < 0 {
+		next, replaced := s[key]
+		if !replaced {
 			return key
 		}
-		key = l[i].successor
+		key = next
 	}
 }

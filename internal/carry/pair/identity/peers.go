@@ -99,34 +99,75 @@ func (l peerList) format() []byte {
 }
 
 // parsePeers reads the file of peers.
-func parsePeers(text []byte) (l peerList, err error) {
-	err = eachLine(text, func(line string) error {
+func parsePeers(text []byte) (peerList, error) {
+	l := newListing()
+	err := eachLine(text, func(line string) error {
 		p, err := parsePeer(line)
 		if err != nil {
 			return err
 		}
-		l, err = l.with(p)
-		return err
+		return l.add(p)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return l, nil
+	return l.list(), nil
 }
 
 // with adds a peer. It refuses a name or key that another one has.
 func (l peerList) with(p Peer) (peerList, error) {
-	if err := l.free(p.Name); err != nil {
-		return nil, err
-	}
-	for _, key := range p.Keys {
-		if other := l.ofKey(key); other != nil {
-			return nil, &TakenError{Name: other.Name, Key: key}
+	next := newListing()
+	for _, one := range append(slices.Clone(l), p) {
+		if err := next.add(one); err != nil {
+			return nil, err
 		}
 	}
-	l = append(slices.Clone(l), p)
-	slices.SortFunc(l, func(a, b Peer) int { return strings.Compare(a.Name, b.Name) })
-	return l, nil
+	return next.list(), nil
+}
+
+// listing is a list that is made: it may have thousands of peers, so that each is looked up, and not
+// compared with all others.
+type listing struct {
+	peers peerList
+	names map[string]bool
+	sites map[string]string    // with the first of its hosts
+	keys  map[PublicKey]string // with the peer's name
+}
+
+func newListing() *listing {
+	return &listing{names: map[string]bool{}, sites: map[string]string{}, keys: map[PublicKey]string{}}
+}
+
+// add refuses a name or key that another one has.
+func (l *listing) add(p Peer) error {
+	site, _, isHost := strings.Cut(p.Name, siteEnd)
+	switch host, isSite := l.sites[p.Name]; {
+	case l.names[p.Name]:
+		return &TakenError{Name: p.Name, wanted: p.Name}
+	case isSite:
+		return &TakenError{Name: host, wanted: p.Name}
+	case isHost && l.names[site]:
+		return &TakenError{Name: site, wanted: p.Name}
+	}
+	for _, key := range p.Keys {
+		if other, taken := l.keys[key]; taken {
+			return &TakenError{Name: other, Key: key}
+		}
+	}
+	l.peers, l.names[p.Name] = append(l.peers, p), true
+	if first, known := l.sites[site]; isHost && (!known || p.Name < first) {
+		l.sites[site] = p.Name
+	}
+	for _, key := range p.Keys {
+		l.keys[key] = p.Name
+	}
+	return nil
+}
+
+// list returns the peers by name.
+func (l *listing) list() peerList {
+	slices.SortFunc(l.peers, func(a, b Peer) int { return strings.Compare(a.Name, b.Name) })
+	return l.peers
 }
 
 // without removes a peer.

@@ -170,10 +170,24 @@ func (s *Store) SetTrusted(relay string, all []Trusted) error {
 // clash is the error of a peer or an open invitation with a name that a trusted peer has, or with one of its
 // site: one handshake asks for any host of a site.
 func (c *changing) clash() error {
+	if len(c.trusted) == 0 {
+		return nil
+	}
+	sites := map[string]bool{}
+	note := func(name string) {
+		site, _, _ := strings.Cut(name, siteEnd)
+		sites[site] = true
+	}
+	for i := range c.peers {
+		note(c.peers[i].Name)
+	}
+	for _, k := range c.invitations {
+		if k.used.IsZero() && !k.expired(time.Now()) {
+			note(k.name)
+		}
+	}
 	for _, t := range c.trusted {
-		same := func(name string) bool { return SameSite(name, t.Name) }
-		if slices.ContainsFunc(c.peers, func(p Peer) bool { return same(p.Name) }) ||
-			slices.ContainsFunc(c.invitations, func(k kept) bool { return k.used.IsZero() && !k.expired(time.Now()) && same(k.name) }) {
+		if site, _, _ := strings.Cut(t.Name, siteEnd); sites[site] {
 			return t.taken()
 		}
 	}

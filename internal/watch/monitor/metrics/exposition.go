@@ -110,19 +110,33 @@ func (o *order) of(values []string) []string {
 	return o.values
 }
 
+// emitter writes the samples of a family. It keeps no label, so that none of them is allocated.
+type emitter struct {
+	*family
+	to      exposition
+	order   *order
+	begun   bool
+	holding bool // leaves out what is 0
+}
+
+// add writes a sample with the values of the family's labels.
+func (e *emitter) add(v float64, values ...string) {
+	if e.holding && v == 0 {
+		return
+	}
+	if !e.begun {
+		e.begun = true
+		e.to.begin(prefix+e.name, e.help, e.kind)
+	}
+	e.to.sample(e.order.labels, e.order.of(values), v)
+}
+
 // writeFamilies writes the metrics of a state. A metric without values is omitted.
 func writeFamilies(e exposition, s *state) {
 	for i := range families {
-		f := &families[i]
-		o, begun := newOrder(f.labels), false
-		f.collect(s, func(v float64, values ...string) {
-			if !begun {
-				begun = true
-				e.begin(prefix+f.name, f.help, f.kind)
-			}
-			e.sample(o.labels, o.of(values), v)
-		})
-		if begun {
+		f := emitter{to: e, family: &families[i], order: newOrder(families[i].labels)}
+		f.collect(s, &f)
+		if f.begun {
 			e.end()
 		}
 	}

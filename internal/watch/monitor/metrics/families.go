@@ -48,7 +48,7 @@ type family struct {
 	name, help string
 	kind       kind
 	labels     []string
-	collect    func(*state, func(v float64, labels ...string))
+	collect    func(*state, *emitter)
 }
 
 // Values of labels.
@@ -64,7 +64,7 @@ var families = slices.Concat(processFamilies, tunnelFamilies, legFamilies, hopFa
 
 var processFamilies = []family{
 	{"build_info", "Always 1; the labels name the program.", gauge, []string{"version", "go_version"},
-		func(s *state, emit func(float64, ...string)) { emit(1, s.Process.Version, runtime.Version()) }},
+		func(s *state, emit *emitter) { emit.add(1, s.Process.Version, runtime.Version()) }},
 	{"start_time_seconds", "When the process began, since 1970.", gauge, nil, one(func(s *state) (float64, bool) {
 		return unix(s.Process.StartedAt), !s.Process.StartedAt.IsZero()
 	})},
@@ -124,15 +124,15 @@ var processFamilies = []family{
 		"Since when it is valid.", gauge, []string{"use"},
 		eachCertificate(func(c *flow.Certificate) time.Time { return c.From })},
 	{"accept_errors_total", "Failed accepts, by errno.", counter, []string{"errno"},
-		func(s *state, emit func(float64, ...string)) {
+		func(s *state, emit *emitter) {
 			for word, n := range s.errnos.fold(s.Process.AcceptErrors) {
-				emit(float64(n), word)
+				emit.add(float64(n), word)
 			}
 		}},
 	{"host_restored_total", "Parts of this host's state that were set again after another program removed them.", counter, []string{"part"},
-		func(s *state, emit func(float64, ...string)) {
+		func(s *state, emit *emitter) {
 			for part, n := range s.Process.Restored {
-				emit(float64(n), part)
+				emit.add(float64(n), part)
 			}
 		}},
 	{"host_fights_total", "Times that another program kept removing them.", counter, nil,
@@ -140,9 +140,9 @@ var processFamilies = []family{
 			return float64(s.Process.Fights), true
 		})},
 	{"congestion_control_active", "1 if a configured algorithm is in use, 0 if a fallback is.", gauge, []string{"name"},
-		func(s *state, emit func(float64, ...string)) {
+		func(s *state, emit *emitter) {
 			for name, active := range s.Process.CongestionControl {
-				emit(truth(active), name)
+				emit.add(truth(active), name)
 			}
 		}},
 	{"log_lines_dropped_total", "Log lines dropped because their reader was too slow.", counter, nil,
@@ -187,17 +187,17 @@ var processFamilies = []family{
 
 var tunnelFamilies = []family{
 	{"tunnel_state", "1 for the state that a tunnel is in, 0 for the others.", gauge, []string{"tunnel", "state"},
-		holding(tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+		holding(tunnels(func(t *monitor.Tunnel, emit *emitter) {
 			for _, state := range tunnelStates {
-				emit(truth(t.State == state), t.Name, state)
+				emit.add(truth(t.State == state), t.Name, state)
 			}
 		}))},
 	{"tunnel_usable", "1 if a tunnel serves new flows, as far as the relay knows; 0 if not. longhaul ready says why.", gauge, []string{"tunnel"},
-		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) { emit(truth(t.Usability.Usable), t.Name) })},
+		tunnels(func(t *monitor.Tunnel, emit *emitter) { emit.add(truth(t.Usability.Usable), t.Name) })},
 	{"tunnel_usability", "1 for the state of a tunnel for new flows, 0 for the others.", gauge, []string{"tunnel", "state"},
-		holding(tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+		holding(tunnels(func(t *monitor.Tunnel, emit *emitter) {
 			for _, state := range useStates {
-				emit(truth(t.Usability.State == state), t.Name, string(state))
+				emit.add(truth(t.Usability.State == state), t.Name, string(state))
 			}
 		}))},
 	{"flows_active", "Flows that are connecting or connected.", gauge, []string{"tunnel"},
@@ -205,9 +205,9 @@ var tunnelFamilies = []family{
 	{"flows_peak", "The most flows at the same time since the tunnel was added.", gauge, []string{"tunnel"},
 		ofTunnel(func(t *monitor.Tunnel) int64 { return t.FlowsPeak })},
 	{"flows_limit", "max_flows of the configuration; only if it is set.", gauge, []string{"tunnel"},
-		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+		tunnels(func(t *monitor.Tunnel, emit *emitter) {
 			if t.FlowsLimit > 0 {
-				emit(float64(t.FlowsLimit), t.Name)
+				emit.add(float64(t.FlowsLimit), t.Name)
 			}
 		})},
 	{"flows_opened_total", "Flows that were admitted.", counter, []string{"tunnel"},
@@ -215,7 +215,7 @@ var tunnelFamilies = []family{
 	{"flows_closed_total",
 		"Flows that have ended, by the party that ended them (client, target, both, relay or peer: the other relay of a pair says so) and the reason.",
 		counter, []string{"tunnel", "who", "reason"},
-		func(s *state, emit func(float64, ...string)) {
+		func(s *state, emit *emitter) {
 			for i := range s.Tunnels {
 				counts := map[string]int64{}
 				for _, c := range s.Tunnels[i].Ended {
@@ -226,40 +226,40 @@ var tunnelFamilies = []family{
 					if !ok {
 						who, reason = other, other
 					}
-					emit(float64(n), s.Tunnels[i].Name, who, reason)
+					emit.add(float64(n), s.Tunnels[i].Name, who, reason)
 				}
 			}
 		}},
 	{"bytes_total", "Data forwarded up to the target or down to the client.", counter, []string{"tunnel", "direction"},
-		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
-			emit(float64(t.BytesUp), t.Name, "up")
-			emit(float64(t.BytesDown), t.Name, "down")
+		tunnels(func(t *monitor.Tunnel, emit *emitter) {
+			emit.add(float64(t.BytesUp), t.Name, "up")
+			emit.add(float64(t.BytesDown), t.Name, "down")
 		})},
 	{"tunnel_bypassed", "1 while new connections pass a tunnel that intercepts because its pair or every hop is down; only with when_down: bypass.", gauge, []string{"tunnel"},
-		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+		tunnels(func(t *monitor.Tunnel, emit *emitter) {
 			if t.Bypass != nil {
-				emit(truth(t.Bypass.Reason != ""), t.Name)
+				emit.add(truth(t.Bypass.Reason != ""), t.Name)
 			}
 		})},
 	{"tunnel_bypasses_total", "Times that new connections began to pass such a tunnel.", counter, []string{"tunnel"},
-		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+		tunnels(func(t *monitor.Tunnel, emit *emitter) {
 			if t.Bypass != nil {
-				emit(float64(t.Bypass.Total), t.Name)
+				emit.add(float64(t.Bypass.Total), t.Name)
 			}
 		})},
 	{"tunnel_host_problem", "1 while this host lacks a part of what the tunnel needs: rules, interface, setting or address.", gauge, []string{"tunnel", "part"},
-		holding(tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+		holding(tunnels(func(t *monitor.Tunnel, emit *emitter) {
 			for _, part := range flow.HostParts {
 				has := slices.ContainsFunc(t.Host, func(p flow.HostProblem) bool { return p.Part == part })
 				if t.Intercepts != "" || part == flow.HostAddress || has {
-					emit(truth(has), t.Name, string(part))
+					emit.add(truth(has), t.Name, string(part))
 				}
 			}
 		}))},
 	{"intercepted_twice_total", "Connections that another relay had intercepted before.", counter, []string{"tunnel"},
-		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+		tunnels(func(t *monitor.Tunnel, emit *emitter) {
 			if t.Intercepts != "" {
-				emit(float64(t.Relayed), t.Name)
+				emit.add(float64(t.Relayed), t.Name)
 			}
 		})},
 	{"acl_denied_total", "Connections refused for their source, their target or a bad PROXY header.", counter, []string{"tunnel"},
@@ -270,18 +270,18 @@ var tunnelFamilies = []family{
 		ofTunnel(func(t *monitor.Tunnel) int64 { return t.Limited })},
 	{"shed_total",
 		"Connections refused because a resource was short, by resource.", counter, []string{"tunnel", "reason"},
-		holding(func(s *state, emit func(float64, ...string)) {
+		holding(func(s *state, emit *emitter) {
 			for i := range s.Tunnels {
 				for reason, n := range s.sheds.fold(s.Tunnels[i].ShedBy) {
-					emit(float64(n), s.Tunnels[i].Name, reason)
+					emit.add(float64(n), s.Tunnels[i].Name, reason)
 				}
 			}
 		})},
 	{"flows_moving",
 		"Flows that move data now, by the cause that limits their sender.", gauge, []string{"tunnel", "cause"},
-		detailed(tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+		detailed(tunnels(func(t *monitor.Tunnel, emit *emitter) {
 			for cause, n := range t.Causes {
-				emit(float64(n), t.Name, string(cause))
+				emit.add(float64(n), t.Name, string(cause))
 			}
 		}))},
 }
@@ -290,36 +290,36 @@ var legFamilies = []family{
 	{"leg_rtt_seconds",
 		"Smoothed round-trip times of the open legs: min is the lowest ever measured on one of them.",
 		gauge, []string{"tunnel", "leg", "stat"},
-		func(s *state, emit func(float64, ...string)) {
-			legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit func(float64, ...string)) {
+		func(s *state, emit *emitter) {
+			legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit *emitter) {
 				for _, of := range []struct {
 					stat string
 					rtt  time.Duration
 				}{{"min", l.MinRTT.Duration()}, {"median", l.MedianRTT.Duration()}, {"p99", l.P99RTT.Duration()}} {
 					if of.rtt > 0 && (of.stat == "median" || s.detail != TunnelDetail) {
-						emit(of.rtt.Seconds(), t.Name, string(l.Leg), of.stat)
+						emit.add(of.rtt.Seconds(), t.Name, string(l.Leg), of.stat)
 					}
 				}
 			})(s, emit)
 		}},
 	{"leg_sent_bytes_total", "Data that legs have sent, retransmissions included.", counter, []string{"tunnel", "leg"},
-		legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit func(float64, ...string)) {
+		legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit *emitter) {
 			if l.BytesSent >= 0 {
-				emit(float64(l.BytesSent), t.Name, string(l.Leg))
+				emit.add(float64(l.BytesSent), t.Name, string(l.Leg))
 			}
 		})},
 	{"leg_retransmitted_bytes_total", "Data that legs have retransmitted.", counter, []string{"tunnel", "leg"},
-		legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit func(float64, ...string)) {
+		legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit *emitter) {
 			if l.BytesRetransmitted >= 0 {
-				emit(float64(l.BytesRetransmitted), t.Name, string(l.Leg))
+				emit.add(float64(l.BytesRetransmitted), t.Name, string(l.Leg))
 			}
 		})},
 	{"leg_limited_seconds_total",
 		"Time in which flows that move data were limited, by cause; flows add up.",
 		counter, []string{"tunnel", "leg", "cause"},
-		detailed(legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit func(float64, ...string)) {
+		detailed(legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit *emitter) {
 			for cause, seconds := range l.LimitedSeconds {
-				emit(seconds, t.Name, string(l.Leg), string(cause))
+				emit.add(seconds, t.Name, string(l.Leg), string(cause))
 			}
 		}))},
 }
@@ -330,25 +330,25 @@ var hopFamilies = []family{
 	{"hop_state",
 		"1 for the state that a hop is in, 0 for the others; drained is by the operator.",
 		gauge, []string{"tunnel", "hop", "state"},
-		holding(tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+		holding(tunnels(func(t *monitor.Tunnel, emit *emitter) {
 			for i := range t.Hops {
 				for _, state := range hopStates {
-					emit(truth(t.Hops[i].State == state), t.Name, t.Hops[i].Name, string(state))
+					emit.add(truth(t.Hops[i].State == state), t.Name, t.Hops[i].Name, string(state))
 				}
 			}
 		}))},
 	{"service_state", "1 for the state of the service whose SRV records are a tunnel's hops, 0 for the others.", gauge, []string{"tunnel", "service", "state"},
-		holding(tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+		holding(tunnels(func(t *monitor.Tunnel, emit *emitter) {
 			for _, state := range flow.ServiceStates {
 				if t.Service != nil {
-					emit(truth(t.Service.State == state), t.Name, t.Service.Name, string(state))
+					emit.add(truth(t.Service.State == state), t.Name, t.Service.Name, string(state))
 				}
 			}
 		}))},
 	{"service_answered_timestamp_seconds", "When a service last had targets, since 1970; only if it has had some.", gauge, []string{"tunnel", "service"},
-		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+		tunnels(func(t *monitor.Tunnel, emit *emitter) {
 			if t.Service != nil && !t.Service.Answered.IsZero() {
-				emit(unix(t.Service.Answered), t.Name, t.Service.Name)
+				emit.add(unix(t.Service.Answered), t.Name, t.Service.Name)
 			}
 		})},
 	{"hop_flows_active", "Flows that are connecting or connected to a hop.", gauge, []string{"tunnel", "hop"},
@@ -374,67 +374,60 @@ var checkFamilies = []family{
 	{"check_up",
 		"1 if the last integrity check found the chain whole, 0 if broken; only after a first check.",
 		gauge, []string{"tunnel"},
-		checks(func(t *monitor.Tunnel, c *monitor.Check, emit func(float64, ...string)) { emit(truth(c.OK), t.Name) })},
+		checks(func(t *monitor.Tunnel, c *monitor.Check, emit *emitter) { emit.add(truth(c.OK), t.Name) })},
 	{"check_timestamp_seconds", "When the last integrity check was made, since 1970.", gauge, []string{"tunnel"},
-		checks(func(t *monitor.Tunnel, c *monitor.Check, emit func(float64, ...string)) { emit(unix(c.At), t.Name) })},
+		checks(func(t *monitor.Tunnel, c *monitor.Check, emit *emitter) { emit.add(unix(c.At), t.Name) })},
 	{"check_leg_loss_ratio",
 		"Share of segments lost on a leg of the chain in the last integrity check; the first leg from this relay is 1.",
 		gauge, []string{"tunnel", "position"},
-		checks(func(t *monitor.Tunnel, c *monitor.Check, emit func(float64, ...string)) {
+		checks(func(t *monitor.Tunnel, c *monitor.Check, emit *emitter) {
 			for i, h := range c.Hops[:min(len(c.Hops), maxWords)] {
 				if h.LossShare >= 0 {
-					emit(h.LossShare, t.Name, strconv.Itoa(i+1))
+					emit.add(h.LossShare, t.Name, strconv.Itoa(i+1))
 				}
 			}
 		})},
 }
 
 // holding leaves out what is 0 with TunnelDetail.
-func holding(collect func(*state, func(float64, ...string))) func(*state, func(float64, ...string)) {
-	return func(s *state, emit func(float64, ...string)) {
-		if s.detail != TunnelDetail {
-			collect(s, emit)
-			return
-		}
-		collect(s, func(v float64, labels ...string) {
-			if v != 0 {
-				emit(v, labels...)
-			}
-		})
+func holding(collect func(*state, *emitter)) func(*state, *emitter) {
+	return func(s *state, emit *emitter) {
+		emit.holding = s.detail == TunnelDetail
+		collect(s, emit)
 	}
 }
 
 // detailed leaves all out with TunnelDetail.
-func detailed(collect func(*state, func(float64, ...string))) func(*state, func(float64, ...string)) {
-	return func(s *state, emit func(float64, ...string)) {
+func detailed(collect func(*state, *emitter)) func(*state, *emitter) {
+	return func(s *state, emit *emitter) {
 		if s.detail != TunnelDetail {
 			collect(s, emit)
 		}
 	}
 }
 
-func one(value func(*state) (float64, bool)) func(*state, func(float64, ...string)) {
-	return func(s *state, emit func(float64, ...string)) {
+func one(value func(*state) (float64, bool)) func(*state, *emitter) {
+	return func(s *state, emit *emitter) {
 		if v, known := value(s); known {
-			emit(v)
+			emit.add(v)
 		}
 	}
 }
 
 // eachCertificate has a sample for each certificate of the host, by its use.
-func eachCertificate(at func(*flow.Certificate) time.Time) func(*state, func(float64, ...string)) {
-	return func(s *state, emit func(float64, ...string)) {
+func eachCertificate(at func(*flow.Certificate) time.Time) func(*state, *emitter) {
+	return func(s *state, emit *emitter) {
 		for use, c := range s.Process.Certificates {
-			emit(unix(at(&c)), use)
+			emit.add(unix(at(&c)), use)
 		}
 		if s.Pairs != nil && s.Pairs.Certificate != nil {
-			emit(unix(at(s.Pairs.Certificate)), "pairs")
+			emit.add(unix(at(s.Pairs.Certificate)), "pairs")
 		}
 	}
 }
 
-func tunnels(each func(*monitor.Tunnel, func(float64, ...string))) func(*state, func(float64, ...string)) {
-	return func(s *state, emit func(float64, ...string)) {
+func tunnels(each func(*monitor.Tunnel, *emitter)) func(*state, *emitter) {
+	return func(s *state, emit *emitter) {
 		for i := range s.Tunnels {
 			each(&s.Tunnels[i], emit)
 		}
@@ -442,41 +435,41 @@ func tunnels(each func(*monitor.Tunnel, func(float64, ...string))) func(*state, 
 }
 
 // sinks are the figures of each sink of records.
-func sinks(value func(*ship.State) float64) func(*state, func(float64, ...string)) {
-	return func(s *state, emit func(float64, ...string)) {
+func sinks(value func(*ship.State) float64) func(*state, *emitter) {
+	return func(s *state, emit *emitter) {
 		if s.history == nil {
 			return
 		}
 		for i := range s.history.Ship {
-			emit(value(&s.history.Ship[i]), s.history.Ship[i].Sink)
+			emit.add(value(&s.history.Ship[i]), s.history.Ship[i].Sink)
 		}
 	}
 }
 
-func ofTunnel(value func(*monitor.Tunnel) int64) func(*state, func(float64, ...string)) {
-	return tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) { emit(float64(value(t)), t.Name) })
+func ofTunnel(value func(*monitor.Tunnel) int64) func(*state, *emitter) {
+	return tunnels(func(t *monitor.Tunnel, emit *emitter) { emit.add(float64(value(t)), t.Name) })
 }
 
-func legs(each func(*monitor.Tunnel, *monitor.LegTotals, func(float64, ...string))) func(*state, func(float64, ...string)) {
-	return tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+func legs(each func(*monitor.Tunnel, *monitor.LegTotals, *emitter)) func(*state, *emitter) {
+	return tunnels(func(t *monitor.Tunnel, emit *emitter) {
 		for i := range t.Legs {
 			each(t, &t.Legs[i], emit)
 		}
 	})
 }
 
-func ofHop(value func(*monitor.Hop) (float64, bool)) func(*state, func(float64, ...string)) {
-	return tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+func ofHop(value func(*monitor.Hop) (float64, bool)) func(*state, *emitter) {
+	return tunnels(func(t *monitor.Tunnel, emit *emitter) {
 		for i := range t.Hops {
 			if v, known := value(&t.Hops[i]); known {
-				emit(v, t.Name, t.Hops[i].Name)
+				emit.add(v, t.Name, t.Hops[i].Name)
 			}
 		}
 	})
 }
 
-func checks(each func(*monitor.Tunnel, *monitor.Check, func(float64, ...string))) func(*state, func(float64, ...string)) {
-	return tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+func checks(each func(*monitor.Tunnel, *monitor.Check, *emitter)) func(*state, *emitter) {
+	return tunnels(func(t *monitor.Tunnel, emit *emitter) {
 		if t.LastCheck != nil {
 			each(t, t.LastCheck, emit)
 		}

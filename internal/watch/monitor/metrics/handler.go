@@ -6,6 +6,7 @@
 package metrics
 
 import (
+	"bytes"
 	"compress/gzip"
 	"net/http"
 	"strings"
@@ -58,7 +59,7 @@ const (
 func Handler(opts Options) http.Handler {
 	words := newVocabularies()
 	var size atomic.Int64 // of the last answer: most are as long
-	scrape := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	scrape := func(accept []string, small bool) answer {
 		s := state{Snapshot: opts.Snapshot(), vocabularies: words}
 		if opts.History != nil {
 			s.history = opts.History()
@@ -66,44 +67,79 @@ func Handler(opts Options) http.Handler {
 		if opts.Detail != nil {
 			s.detail = opts.Detail()
 		}
-		e := negotiate(r.Header.Values("Accept"), int(size.Load()+size.Load()/16))
+		e := negotiate(accept, int(size.Load()+size.Load()/16))
 		writeRuntime(e)
 		writeFamilies(e, &s)
 		writeProcess(e)
-		body, contentType := e.finish()
+		body, kind := e.finish()
 		size.Store(int64(len(body)))
-		w.Header().Set("Content-Type", contentType)
-		send(w, r, body)
-	})
-	// TimeoutHandler sends the answer, so a slow reader does not hold up a turn.
-	return http.TimeoutHandler(takeTurns(scrape), scrapeTimeout, "the metrics are not ready in time\n")
-}
-
-// send answers with a text, compressed for a client that asks for gzip.
-func send(w http.ResponseWriter, r *http.Request, b []byte) {
-	for _, encoding := range strings.Split(r.Header.Get("Accept-Encoding"), ",") {
-		if strings.TrimSpace(encoding) != "gzip" {
-			continue
+		if small {
+			body = compressed(body)
 		}
-		w.Header().Set("Content-Encoding", "gzip")
-		z := gzip.NewWriter(w)
-		_, _ = z.Write(b) // errors: the client has gone
-		_ = z.Close()
-		return
+		return answer{body, kind}
 	}
-	_, _ = w.Write(b)
-}
-
-// takeTurns has at most maxScrapes requests make their answers. The others wait: a refusal would
-// leave a gap in the data of a server that asks beside a flood.
-func takeTurns(next http.Handler) http.Handler {
 	turns := make(chan struct{}, maxScrapes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		late := time.NewTimer(scrapeTimeout)
+		defer late.Stop()
+		refuse := func() { http.Error(w, "the metrics are not ready in time", http.StatusServiceUnavailable) }
+		// The others wait: a refusal would leave a gap in the data of a server that asks beside a flood.
 		select {
 		case turns <- struct{}{}:
-			defer func() { <-turns }()
-			next.ServeHTTP(w, r)
+		case <-late.C:
+			refuse()
+			return
 		case <-r.Context().Done(): // the client has gone, or lost its place
+			return
+		}
+		accept, small := r.Header.Values("Accept"), takesGzip(r.Header.Get("Accept-Encoding"))
+		made := make(chan answer, 1)
+		go func() {
+			defer func() { <-turns }() // a slow reader does not hold it up
+			made <- scrape(accept, small)
+		}()
+		select {
+		case a := <-made:
+			w.Header().Set("Content-Type", a.kind)
+			if small {
+				w.Header().Set("Content-Encoding", "gzip")
+			}
+			_, _ = w.Write(a.body) // an error: the client has gone
+		case <-late.C:
+			refuse()
+		case <-r.Context().Done():
 		}
 	})
+}
+
+// answer is what a client gets.
+type answer struct {
+	body []byte
+	kind string // media type
+}
+
+// takesGzip reports whether a client asks for gzip.
+func takesGzip(encodings string) bool {
+	for encoding := range strings.SplitSeq(encodings, ",") {
+		if strings.TrimSpace(encoding) == "gzip" {
+			return true
+		}
+	}
+	return false
+}
+
+// compressed is a text in gzip's format, made in its fastest way.
+func compressed(body []byte) []byte {
+	var small bytes.Buffer
+	z, err := gzip.NewWriterLevel(&small, gzip.BestSpeed)
+	if err == nil {
+		_, err = z.Write(body)
+	}
+	if err == nil {
+		err = z.Close()
+	}
+	if err != nil {
+		panic(err) // the level is valid, and a buffer takes all
+	}
+	return small.Bytes()
 }

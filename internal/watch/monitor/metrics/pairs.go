@@ -13,13 +13,13 @@ var pairFamilies = []family{
 	{"pair_up", "1 if a session with a paired relay stands, 0 if not.", gauge, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return truth(p.Up), true })},
 	{"pair_info", "Always 1: which end of the pair this relay is, and the release of the other one.", gauge, []string{"tunnel", "peer", "end", "release"},
-		pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
-			emit(1, p.Tunnel, p.Peer, string(p.End), p.Release)
+		pairs(func(p *monitor.Pair, emit *emitter) {
+			emit.add(1, p.Tunnel, p.Peer, string(p.End), p.Release)
 		})},
 	{"pair_problem", "1 for what keeps a session with a paired relay from standing, 0 for the others.", gauge, []string{"tunnel", "peer", "problem"},
-		holding(pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
+		holding(pairs(func(p *monitor.Pair, emit *emitter) {
 			for _, problem := range pairProblems {
-				emit(truth(slices.Contains(p.Problems, problem) && !p.Up), p.Tunnel, p.Peer, string(problem))
+				emit.add(truth(slices.Contains(p.Problems, problem) && !p.Up), p.Tunnel, p.Peer, string(problem))
 			}
 		}))},
 	{"pair_encrypted", "1 if flows between paired relays are encrypted, 0 if they cross the WAN in clear.", gauge, []string{"tunnel", "peer"},
@@ -29,16 +29,16 @@ var pairFamilies = []family{
 	{"pair_rtt_seconds", "Round-trip time between the relays of a pair.", gauge, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return p.RTT.Seconds(), p.RTT > 0 })},
 	{"pair_lanes", "Connections of a pair for data: warm ones wait for a flow, busy ones have one.", gauge, []string{"tunnel", "peer", "state"},
-		pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
-			emit(float64(p.LanesWarm), p.Tunnel, p.Peer, "warm")
-			emit(float64(p.LanesBusy), p.Tunnel, p.Peer, "busy")
+		pairs(func(p *monitor.Pair, emit *emitter) {
+			emit.add(float64(p.LanesWarm), p.Tunnel, p.Peer, "warm")
+			emit.add(float64(p.LanesBusy), p.Tunnel, p.Peer, "busy")
 		})},
 	{"pair_flows", "Flows of a pair: moving ones have a lane, parked ones are silent, resuming ones wait for a lane.", gauge,
 		[]string{"tunnel", "peer", "state"},
-		pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
-			emit(float64(p.FlowsMoving), p.Tunnel, p.Peer, "moving")
-			emit(float64(p.FlowsParked), p.Tunnel, p.Peer, "parked")
-			emit(float64(p.FlowsResuming), p.Tunnel, p.Peer, "resuming")
+		pairs(func(p *monitor.Pair, emit *emitter) {
+			emit.add(float64(p.FlowsMoving), p.Tunnel, p.Peer, "moving")
+			emit.add(float64(p.FlowsParked), p.Tunnel, p.Peer, "parked")
+			emit.add(float64(p.FlowsResuming), p.Tunnel, p.Peer, "resuming")
 		})},
 	{"pair_striped_flows", "Moving flows of a pair that have several lanes.", gauge, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.FlowsStriped), true })},
@@ -59,16 +59,16 @@ var pairFamilies = []family{
 	{"pair_retained_bytes", "Data that was sent to a paired relay and not yet acknowledged.", gauge, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.RetainedBytes), true })},
 	{"pair_retained_limit_bytes", "Bound of that data of all pairs together: a quarter of memory_limit, or of the memory of the host or cgroup.", gauge, nil,
-		func(s *state, emit func(float64, ...string)) {
+		func(s *state, emit *emitter) {
 			if s.Pairs != nil && s.Pairs.RetainedLimitBytes > 0 {
-				emit(float64(s.Pairs.RetainedLimitBytes))
+				emit.add(float64(s.Pairs.RetainedLimitBytes))
 			}
 		}},
 	{"pair_compressed_bytes_total", "Bytes of flows that crossed the WAN in compressed records, both ways: as they were (plain) and compressed (wan).", counter,
 		[]string{"tunnel", "peer", "size"},
-		pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
-			emit(float64(p.CompressedBytes), p.Tunnel, p.Peer, "plain")
-			emit(float64(p.CompressedToBytes), p.Tunnel, p.Peer, "wan")
+		pairs(func(p *monitor.Pair, emit *emitter) {
+			emit.add(float64(p.CompressedBytes), p.Tunnel, p.Peer, "plain")
+			emit.add(float64(p.CompressedToBytes), p.Tunnel, p.Peer, "wan")
 		})},
 	{"pair_resumes_total", "Lost connections of a pair that others replaced.", counter, []string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.Resumes), true })},
@@ -76,36 +76,36 @@ var pairFamilies = []family{
 		[]string{"tunnel", "peer"},
 		ofPair(func(p *monitor.Pair) (float64, bool) { return p.Outage.Seconds(), true })},
 	{"pair_strangers_total", "Connections to far tunnels that became part of no session, by problem.", counter, []string{"problem"},
-		func(s *state, emit func(float64, ...string)) {
+		func(s *state, emit *emitter) {
 			if s.Pairs == nil {
 				return
 			}
 			for _, problem := range pairProblems {
-				emit(float64(s.Pairs.Strangers[problem]), string(problem))
+				emit.add(float64(s.Pairs.Strangers[problem]), string(problem))
 			}
 		}},
 }
 
-func pairs(each func(*monitor.Pair, func(float64, ...string))) func(*state, func(float64, ...string)) {
-	return func(s *state, emit func(float64, ...string)) {
+func pairs(each func(*monitor.Pair, *emitter)) func(*state, *emitter) {
+	return func(s *state, emit *emitter) {
 		for i := range s.PairTotals {
 			each(&s.PairTotals[i], emit)
 		}
 	}
 }
 
-func ofPair(value func(*monitor.Pair) (float64, bool)) func(*state, func(float64, ...string)) {
-	return pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
+func ofPair(value func(*monitor.Pair) (float64, bool)) func(*state, *emitter) {
+	return pairs(func(p *monitor.Pair, emit *emitter) {
 		if v, known := value(p); known {
-			emit(v, p.Tunnel, p.Peer)
+			emit.add(v, p.Tunnel, p.Peer)
 		}
 	})
 }
 
-func ofPath(value func(*flow.Path) float64) func(*state, func(float64, ...string)) {
-	return pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
+func ofPath(value func(*flow.Path) float64) func(*state, *emitter) {
+	return pairs(func(p *monitor.Pair, emit *emitter) {
 		for i := range p.Paths {
-			emit(value(&p.Paths[i]), p.Tunnel, p.Peer, p.Paths[i].Path)
+			emit.add(value(&p.Paths[i]), p.Tunnel, p.Peer, p.Paths[i].Path)
 		}
 	})
 }

@@ -1,0 +1,44 @@
+package web
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/watch/monitor"
+)
+
+// TestFirstOf: a page is that of the whole list in order, and one near the begin takes few comparisons.
+func TestFirstOf(t *testing.T) {
+	random := rand.New(rand.NewPCG(4, 2))
+	for range 300 {
+		flows := make([]*monitor.Flow, random.IntN(200))
+		for i := range flows {
+			flows[i] = &monitor.Flow{ID: flow.ID(i), UpBps: float64(random.IntN(20))}
+		}
+		compared := 0
+		compare := func(a, b *monitor.Flow) int {
+			compared++
+			return cmp.Or(cmp.Compare(b.UpBps, a.UpBps), cmp.Compare(a.ID, b.ID))
+		}
+		n := 0
+		if len(flows) > 0 {
+			n = random.IntN(len(flows) + 1)
+		}
+		want := slices.Clone(flows)
+		slices.SortFunc(want, compare)
+		if got := firstOf(slices.Clone(flows), n, compare); !slices.Equal(got, want[:n]) {
+			t.Fatalf("%d of %d are not the first", n, len(flows))
+		}
+	}
+	flows, compared := make([]*monitor.Flow, 10_000), 0
+	for i := range flows {
+		flows[i] = &monitor.Flow{ID: flow.ID(i), UpBps: random.Float64()}
+	}
+	firstOf(flows, 50, func(a, b *monitor.Flow) int { compared++; return cmp.Compare(b.UpBps, a.UpBps) })
+	if compared > 2*len(flows) {
+		t.Errorf("50 of %d take %d comparisons", len(flows), compared)
+	}
+}
