@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/sorted"
 )
 
 const peersFileHead = "# Peers of this host's relays: name, since when, keys (the newest first), and which key of this host\n" +
@@ -125,7 +126,7 @@ func (l peerList) with(p Peer) (peerList, error) {
 		}
 	}
 	l = append(slices.Clone(l), p)
-	slices.SortFunc(l, func(a, b Peer) int { return strings.Compare(a.Name, b.Name) })
+	sorted.By(l, func(a, b Peer) int { return strings.Compare(a.Name, b.Name) })
 	return l, nil
 }
 

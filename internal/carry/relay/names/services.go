@@ -16,6 +16,7 @@ import (
 	"longhaul/internal/carry/relay/monotime"
 	"longhaul/internal/words/printable"
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/sorted"
 	"longhaul/internal/words/units"
 )
 
@@ -90,7 +91,7 @@ func targetsOf(records []*net.SRV) []Target {
 			all = append(all, t)
 		}
 	}
-	slices.SortFunc(all, func(a, b Target) int {
+	sorted.By(all, func(a, b Target) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(b.Weight, a.Weight), strings.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port))
 	})
 	type place struct {
