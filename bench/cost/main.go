@@ -1,6 +1,6 @@
 // Command cost measures what a relay costs, longhaul's and others', side by
 // side over loopback: throughput, processor time for a gigabyte, new
-// connections in a second, round trips, and memory of idle flows.
+// connections in a second, round trips, memory of idle flows, and the start.
 //
 //	go run ./bench/cost --markdown
 //

@@ -65,8 +65,10 @@ type measure struct {
 	title   string
 	threads int // 0: as the command line says
 	idle    bool
-	echo    bool  // latencies are those of one more flow, of 64 bytes there and back
-	many    *many // nil: it is a load
+	echo    bool     // latencies are those of one more flow, of 64 bytes there and back
+	many    *many    // nil: it is a load
+	starts  bool     // what a relay takes until it listens, without a load
+	command []string // or one of longhaul's commands, to its end
 	place   placement
 	load    load
 	metrics []metric
@@ -101,6 +103,7 @@ var (
 	cpuEach  = metric{"cpu_s_each", "CPU µs each", "%.1f", 1e6, true, func(s sample) float64 { return s.cpu.Seconds() / float64(s.requests) }}
 	p50      = metric{"p50_s", "p50 µs", "%.1f", 1e6, false, func(s sample) float64 { return s.latency.quantile(0.50).Seconds() }}
 	p99      = metric{"p99_s", "p99 µs", "%.1f", 1e6, false, func(s sample) float64 { return s.latency.quantile(0.99).Seconds() }}
+	cpuAlone = metric{"cpu_s", "CPU ms", "%.1f", 1e3, true, func(s sample) float64 { return s.cpu.Seconds() }}
 	memory   = metric{"memory_B", "MB resident", "%.1f", 1e-6, false, func(s sample) float64 { return float64(s.after.Memory) }}
 )
 
@@ -143,6 +146,21 @@ var measures = []measure{
 		echo:    true,
 		load:    load{clients: 1000, reply: growthReply, rate: 2000},
 		metrics: []metric{p50, p99, goodput},
+	},
+	{
+		name: "start", title: "A relay's start, until it listens",
+		starts:  true,
+		metrics: []metric{cpuAlone},
+	},
+	{
+		name: "status", title: "longhaul status, of a relay that runs",
+		command: []string{"status", "--control-socket", controlSocket},
+		metrics: []metric{cpuAlone},
+	},
+	{
+		name: "help", title: "longhaul --help",
+		command: []string{"--help"},
+		metrics: []metric{cpuAlone},
 	},
 	{
 		name: "idle", title: "Idle flows, after 64 bytes there and back",

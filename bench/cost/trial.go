@@ -49,6 +49,9 @@ func (b *bench) measure(ctx context.Context, c contender, p peers.Program, kind 
 		return s, err
 	}
 	defer unpin()
+	if kind.starts || kind.command != nil {
+		return b.start(ctx, c, p, kind, peers.Setup{Listen: listen, Target: target, Threads: b.threads})
+	}
 	server, err := startTarget(ctx, target)
 	if err != nil {
 		return s, err

@@ -4,6 +4,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,14 +35,16 @@ type Program struct {
 	Version string
 	// Command is the command line that forwards as the setup says, in the
 	// foreground. It may write its configuration to dir.
-	Command func(dir string, s Setup) ([]string, error)
+	Command  func(dir string, s Setup) ([]string, error)
+	Longhaul bool // it has longhaul's other commands
 }
 
 // Setup is what a relay is asked to do.
 type Setup struct {
 	Listen, Target Address
-	Threads        int // that move bytes; 0 leaves it to the program
-	MaxFlows       int // that must be possible at the same time; 0 leaves it to the program
+	Threads        int    // that move bytes; 0 leaves it to the program
+	ControlSocket  string // of longhaul; "": none
+	MaxFlows       int    // that must be possible at the same time; 0 leaves it to the program
 }
 
 // Address is a TCP address.
@@ -121,8 +124,8 @@ func prepareLonghaul(ctx context.Context, dir, binary, ldflags string, more ...s
 			return Program{}, fmt.Errorf("build longhaul: %w\n%s", err, out)
 		}
 	}
-	return Program{Version: version, Command: func(_ string, s Setup) ([]string, error) {
-		argv := []string{binary, "relay", "--listen", s.Listen.String(), "--forward", s.Target.String(), "--control-socket", "off",
+	return Program{Version: version, Longhaul: true, Command: func(_ string, s Setup) ([]string, error) {
+		argv := []string{binary, "relay", "--listen", s.Listen.String(), "--forward", s.Target.String(), "--control-socket", cmp.Or(s.ControlSocket, "off"),
 			"--http-listen", Address{s.Listen.Host, MetricsPort}.String()}
 		argv = append(argv, more...)
 		if s.Threads > 0 {

@@ -113,6 +113,14 @@ func (p *Process) Kill() error {
 	return err
 }
 
+// End ends the relay as Kill does, and returns the CPU time that it took (getrusage).
+func (p *Process) End() (time.Duration, error) {
+	if err := p.Kill(); err != nil {
+		return 0, err
+	}
+	return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime(), nil
+}
+
 // listening reads from the kernel's table whether somebody listens: a trial
 // connection would be forwarded.
 func listening(a Address) (bool, error) {

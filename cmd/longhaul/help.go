@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -78,11 +79,13 @@ func writeUsage(cmd *cobra.Command) error {
 }
 
 // quotedDefault is a default as pflag writes that of a plain text.
-var quotedDefault = regexp.MustCompile(`\(default "([^"]*)"\)`)
+var quotedDefault = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\(default "([^"]*)"\)`)
+})
 
 // flagUsages lists flags, each default as it would be written on the command line.
 func flagUsages(flags *pflag.FlagSet) string {
-	return strings.TrimRight(quotedDefault.ReplaceAllString(flags.FlagUsagesWrapped(helpWidth), "(default $1)"), " \n")
+	return strings.TrimRight(quotedDefault().ReplaceAllString(flags.FlagUsagesWrapped(helpWidth), "(default $1)"), " \n")
 }
 
 // writeVerbs lists the subcommands of a command, those of the root in groups.

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/find/doctor"
@@ -93,6 +94,7 @@ func (p *terminalProgram) run(t *testing.T, name string, args ...string) {
 	p.cmd = &exec.Cmd{
 		Path: self, Args: append([]string{name}, args...), Env: append(os.Environ(), "TERM=xterm-256color"),
 		Stdin: p.terminal, Stdout: p.terminal, Stderr: p.terminal,
+		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // which it stops
 	}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -228,6 +230,26 @@ func TestTopInTerminal(t *testing.T) {
 	p.shows(t, `127\.0\.0\.1:\d+ -> 127\.0\.0\.1:\d+\s+established.*windows   congestion.*esc back`)
 	p.keys(t, "\x1b")
 	p.shows(t, `2 (of \d+ )?connections`)
+	p.keys(t, "q")
+	p.ends(t)
+}
+
+func TestTopStopsAndContinues(t *testing.T) {
+	t.Parallel()
+	p := openTerminal(t)
+	p.run(t, "longhaul", "top")
+	p.shows(t, `\d+ connections?  sent`)
+	p.keys(t, "\x1a")
+	nettest.Eventually(t, patience, func() bool {
+		proc, err := procfs.NewProc(p.cmd.Process.Pid)
+		nettest.Must(t, err)
+		stat, err := proc.Stat()
+		nettest.Must(t, err)
+		return stat.State == "T"
+	}, func() string { return "it stops" })
+	p.restored(t)
+	nettest.Must(t, p.cmd.Process.Signal(syscall.SIGCONT))
+	p.shows(t, `\d+ connections?  sent`)
 	p.keys(t, "q")
 	p.ends(t)
 }

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -188,7 +189,9 @@ type incoming struct {
 	bytes    int64
 }
 
-var finishedTransfer = regexp.MustCompile(`(AXFR|IXFR), incoming,.* finished,.* ([0-9.]+) seconds, [0-9]+ messages, ([0-9]+) bytes`)
+var finishedTransfer = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(AXFR|IXFR), incoming,.* finished,.* ([0-9.]+) seconds, [0-9]+ messages, ([0-9]+) bytes`)
+})
 
 // transfers are those that the server has logged.
 func (n *nameServer) transfers() ([]incoming, error) {
@@ -201,7 +204,7 @@ func (n *nameServer) transfers() ([]incoming, error) {
 
 func parseTransfers(log string) []incoming {
 	var all []incoming
-	for _, m := range finishedTransfer.FindAllStringSubmatch(log, -1) {
+	for _, m := range finishedTransfer().FindAllStringSubmatch(log, -1) {
 		seconds, err := strconv.ParseFloat(m[2], 64)
 		bytes, bytesErr := strconv.ParseInt(m[3], 10, 64)
 		if err == nil && bytesErr == nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/words/sorted"
 )
 
 // maxPlacesOf bounds the addresses of a host that a session tries beside those of its tunnel.
@@ -79,7 +80,7 @@ func (p *process) placesOf(tunnel string, who host, allowed func(netip.Addr) boo
 	for at := range seen {
 		all = append(all, at)
 	}
-	slices.SortFunc(all, func(x, y netip.AddrPort) int { return seen[y].Compare(seen[x]) })
+	sorted.By(all, func(x, y netip.AddrPort) int { return seen[y].Compare(seen[x]) })
 	return all[:min(len(all), maxPlacesOf)]
 }
 

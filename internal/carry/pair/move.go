@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"longhaul/internal/words/sorted"
 )
 
 // A path may keep each connection on one of several links, by a hash of its addresses and
@@ -123,7 +125,7 @@ func (m *mover) judge(rates []laneRate) (lag []*lane) {
 		return nil
 	}
 	slow := slices.DeleteFunc(rates[1:], func(r laneRate) bool { return r.rate >= moveShare*fastest })
-	slices.SortFunc(slow, func(a, b laneRate) int { return cmp.Compare(a.rate, b.rate) })
+	sorted.By(slow, func(a, b laneRate) int { return cmp.Compare(a.rate, b.rate) })
 	before := m.slow
 	m.slow = nil
 	for _, r := range slow {

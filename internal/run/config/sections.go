@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/words/sorted"
 	"longhaul/internal/words/units"
 )
 
@@ -133,7 +134,7 @@ func (d *decoder) inOrder(all []*Error) {
 		}
 		return len(d.files)
 	}
-	slices.SortStableFunc(all, func(a, b *Error) int {
+	sorted.By(all, func(a, b *Error) int {
 		return cmp.Or(place(a)-place(b), strings.Compare(a.At.File, b.At.File), a.At.Line-b.At.Line, a.At.Column-b.At.Column)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -111,7 +112,9 @@ func checkNesting(file string, tokens token.Tokens) *Error {
 }
 
 // bracketed is an address that YAML takes for a list, since it is not in quotes.
-var bracketed = regexp.MustCompile(`(?:^|[^"'0-9A-Za-z])(\[[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:%[^]"']+)?\]:[0-9-]+)`)
+var bracketed = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?:^|[^"'0-9A-Za-z])(\[[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:%[^]"']+)?\]:[0-9-]+)`)
+})
 
 // knownMistake names the two mistakes that the parser's own words hide; nil: it is another one.
 // The first tab in an indentation is one, wherever the parser stumbles over it.
@@ -123,7 +126,7 @@ func knownMistake(file string, data []byte, at Position) *Error {
 		if tab := bytes.IndexByte(line[:len(line)-len(text)], '\t'); tab >= 0 && len(bytes.TrimSpace(text)) > 0 && text[0] != '#' {
 			return &Error{Position{File: file, Line: number, Column: tab + 1}, fmt.Sprintf("line %d is indented with a tab", number), "use spaces; YAML takes no tabs there"}
 		}
-		if found := bracketed.FindSubmatchIndex(line); number == at.Line && found != nil {
+		if found := bracketed().FindSubmatchIndex(line); number == at.Line && found != nil {
 			address := line[found[2]:found[3]]
 			return &Error{Position{File: file, Line: number, Column: found[2] + 1}, fmt.Sprintf("%s is not in quotes, and YAML takes the brackets for a list", address), fmt.Sprintf("write %q", address)}
 		}

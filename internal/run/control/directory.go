@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"longhaul/internal/sys/localsocket"
+	"longhaul/internal/words/sorted"
 )
 
 // A relay's name is that of its socket without the suffix. The relays of a user
@@ -127,7 +128,7 @@ func Running(ctx context.Context, dir string) ([]string, error) {
 	if len(names) > 1 {
 		names = slices.DeleteFunc(names, func(name string) bool { return isDead(ctx, PathIn(dir, name)) })
 	}
-	slices.SortStableFunc(names, func(a, b string) int {
+	sorted.By(names, func(a, b string) int {
 		switch {
 		case a == DefaultName:
 			return -1

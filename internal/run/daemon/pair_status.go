@@ -8,13 +8,13 @@ import (
 	"log/slog"
 	"maps"
 	"math"
-	"slices"
 	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/trust"
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/sorted"
 )
 
 // status is the state of the pairs; nil if no tunnel was ever paired.
@@ -61,7 +61,7 @@ func (p hopPlaces) sort(all []flow.Session) {
 		}
 		return math.MaxInt
 	}
-	slices.SortStableFunc(all, func(a, b flow.Session) int {
+	sorted.By(all, func(a, b flow.Session) int {
 		return cmp.Or(cmp.Compare(a.Tunnel, b.Tunnel), cmp.Compare(place(a), place(b)), cmp.Compare(a.Hop, b.Hop),
 			cmp.Compare(a.Peer, b.Peer), cmp.Compare(a.Instance, b.Instance))
 	})

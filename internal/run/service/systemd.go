@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Booted reports whether systemd runs this machine.
@@ -90,7 +91,9 @@ func parseUnit(show string) Unit {
 	return u
 }
 
-var exposureLine = regexp.MustCompile(`(?m)Overall exposure level for \S+: ([0-9.]+) `)
+var exposureLine = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)Overall exposure level for \S+: ([0-9.]+) `)
+})
 
 // Exposure returns the figure of `systemd-analyze security`, 0 (best) to 10. With a
 // root directory it reads the unit there, else systemd's loaded unit.
@@ -107,7 +110,7 @@ func Exposure(ctx context.Context, root, unit string) (float64, error) {
 }
 
 func parseExposure(out string) (float64, error) {
-	m := exposureLine.FindStringSubmatch(out)
+	m := exposureLine().FindStringSubmatch(out)
 	if m == nil {
 		return 0, errors.New("missing overall exposure in the output of systemd-analyze")
 	}

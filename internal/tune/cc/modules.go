@@ -4,11 +4,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync"
 
 	"longhaul/internal/sys/kernel"
 )
 
-var moduleFile = regexp.MustCompile(`(?m)/tcp_([a-z0-9_]+)\.ko`)
+var moduleFile = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)/tcp_([a-z0-9_]+)\.ko`)
+})
 
 // moduleNames lists the names of the modules tcp_NAME of the running kernel.
 func moduleNames(modules string) (names []string) {
@@ -18,7 +21,7 @@ func moduleNames(modules string) (names []string) {
 		if err != nil {
 			continue
 		}
-		for _, match := range moduleFile.FindAllSubmatch(text, -1) {
+		for _, match := range moduleFile().FindAllSubmatch(text, -1) {
 			if name := string(match[1]); name != "diag" { // no algorithm
 				names = append(names, name)
 			}

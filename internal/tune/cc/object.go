@@ -2,9 +2,11 @@ package cc
 
 import (
 	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"path"
@@ -24,8 +26,42 @@ func builtIn() fs.FS {
 	if err != nil {
 		panic(err) // the path is a constant
 	}
-	return sub
+	return zipped{sub}
 }
+
+// zipped has the files NAME.gz of another file system as NAME.
+type zipped struct{ files fs.FS }
+
+// Open implements [fs.FS].
+func (z zipped) Open(name string) (fs.File, error) {
+	f, err := z.files.Open(name + ".gz")
+	if err != nil {
+		return nil, err
+	}
+	content, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return unzipped{f, content}, nil
+}
+
+// Glob implements [fs.GlobFS].
+func (z zipped) Glob(pattern string) ([]string, error) {
+	names, err := fs.Glob(z.files, pattern+".gz")
+	for i, name := range names {
+		names[i] = strings.TrimSuffix(name, ".gz")
+	}
+	return names, err
+}
+
+// unzipped is a file of [zipped]. Its size is the compressed one.
+type unzipped struct {
+	fs.File
+	content io.Reader
+}
+
+// Read implements [fs.File].
+func (f unzipped) Read(b []byte) (int, error) { return f.content.Read(b) }
 
 // opsType is the kernel's name for the table of a congestion control.
 const opsType = "tcp_congestion_ops"

@@ -7,5 +7,5 @@ import "embed"
 // byteOrder marks the objects for this machine.
 const byteOrder = "bpfeb"
 
-//go:embed objects/*_bpfeb.o
+//go:embed objects/*_bpfeb.o.gz
 var embedded embed.FS

@@ -7,5 +7,5 @@ import "embed"
 // byteOrder marks the objects for this machine.
 const byteOrder = "bpfel"
 
-//go:embed objects/*_bpfel.o
+//go:embed objects/*_bpfel.o.gz
 var embedded embed.FS

@@ -4,5 +4,5 @@ package mss
 
 import _ "embed"
 
-//go:embed objects/mss_bpfeb.o
-var object []byte
+//go:embed objects/mss_bpfeb.o.gz
+var zipped []byte

@@ -4,5 +4,5 @@ package mss
 
 import _ "embed"
 
-//go:embed objects/mss_bpfel.o
-var object []byte
+//go:embed objects/mss_bpfel.o.gz
+var zipped []byte

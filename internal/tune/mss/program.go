@@ -2,9 +2,11 @@ package mss
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -43,7 +45,15 @@ func (p *program) Close() {
 }
 
 func parseObject() (*ebpf.CollectionSpec, error) {
-	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	unzip, err := gzip.NewReader(bytes.NewReader(zipped))
+	var object []byte
+	if err == nil {
+		object, err = io.ReadAll(unzip)
+	}
+	var spec *ebpf.CollectionSpec
+	if err == nil {
+		spec, err = ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the program's object: %w", err)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"longhaul/internal/carry/relay/names"
 	"longhaul/internal/words/printable"
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/sorted"
 )
 
 // Bounds of a discovery.
@@ -50,7 +50,7 @@ func Discover(ctx context.Context, resolver *net.Resolver, name string) ([]Relay
 	if len(records) > maxTargets {
 		return nil, remedy.New(fmt.Errorf("%s has %d targets, and at most %d are asked", name, len(records), maxTargets), "give each site a service of its own, or list the relays in an inventory")
 	}
-	slices.SortFunc(records, func(a, b names.Target) int {
+	sorted.By(records, func(a, b names.Target) int {
 		return cmp.Or(strings.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port))
 	})
 	var relays []Relay

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // FromMarkdown turns a page of docs/ into a manual page. It knows what those
@@ -123,14 +124,16 @@ func cells(row string) []string {
 	return parts
 }
 
-var spans = regexp.MustCompile("`([^`]+)`|\\*\\*([^*\\s][^*]*)\\*\\*|\\*([^*\\s][^*]*)\\*|\\[([^\\]]+)\\]\\(([^)]*)\\)")
+var spans = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile("`([^`]+)`|\\*\\*([^*\\s][^*]*)\\*\\*|\\*([^*\\s][^*]*)\\*|\\[([^\\]]+)\\]\\(([^)]*)\\)")
+})
 
 // inline writes text with its code, emphasis and links. A link to another page of docs/ becomes
 // its words, with the page's name unless they have it.
 func inline(s string) string {
 	var b strings.Builder
 	for {
-		at := spans.FindStringSubmatchIndex(s)
+		at := spans().FindStringSubmatchIndex(s)
 		if at == nil {
 			break
 		}

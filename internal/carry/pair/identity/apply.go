@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"longhaul/internal/words/sorted"
 )
 
 // Wanted is a host in a declared list of peers.
@@ -107,7 +109,7 @@ func (c *changing) apply(wanted []Wanted, now time.Time) (a Applied, err error) 
 			a.Changes = append(a.Changes, Change{Kind: PeerRemoved, Peer: p.Name, Keys: p.Keys, FormerKeys: []PublicKey{}})
 		}
 	}
-	slices.SortFunc(a.Changes, func(x, y Change) int { return cmp.Or(cmp.Compare(x.Peer, y.Peer), cmp.Compare(y.Kind, x.Kind)) })
+	sorted.By(a.Changes, func(x, y Change) int { return cmp.Or(cmp.Compare(x.Peer, y.Peer), cmp.Compare(y.Kind, x.Kind)) })
 	c.peers = peers.list()
 	return a, nil
 }

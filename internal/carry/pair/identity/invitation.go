@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -110,11 +109,8 @@ func ParseInvitation(line string) (*Invitation, error) {
 // errOtherForm is the error of a line of a form that this release does not know.
 var errOtherForm = errors.New("the line is of a newer release of longhaul")
 
-// otherForm matches a word of a form that this release does not know.
-var otherForm = regexp.MustCompile("^" + anyPrefix + "([3-9]|[1-9][0-9]{1,3}):")
-
 func parseInvitation(word string) (*Invitation, error) {
-	if otherForm.MatchString(word) {
+	if formOf(anyPrefix, word) > 2 { // this release knows forms 1 and 2
 		return nil, errOtherForm
 	}
 	inv := &Invitation{former: strings.HasPrefix(word, formerPrefix)}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/sorted"
 )
 
 const peersFileHead = "# Peers of this host's relays: name, since when, keys (the newest first), and which key of this host\n" +
@@ -166,7 +167,7 @@ func (l *listing) add(p Peer) error {
 
 // list returns the peers by name.
 func (l *listing) list() peerList {
-	slices.SortFunc(l.peers, func(a, b Peer) int { return strings.Compare(a.Name, b.Name) })
+	sorted.By(l.peers, func(a, b Peer) int { return strings.Compare(a.Name, b.Name) })
 	return l.peers
 }
 

@@ -10,7 +10,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
-	"regexp"
+	"strconv"
 	"strings"
 
 	"longhaul/internal/words/remedy"
@@ -25,8 +25,16 @@ const KeyPrefix = "longhaul-pair-key-1:"
 // anyKeyPrefix begins the text of a key of any release.
 const anyKeyPrefix = "longhaul-pair-key-"
 
-// newerForm matches the rest of a text of a release that has other keys.
-var newerForm = regexp.MustCompile("^([2-9]|[1-9][0-9]{1,3}):")
+// formOf returns the number of the form of a text PREFIX NUMBER:REST, or 0. Numbers have at most four digits.
+func formOf(prefix, text string) int {
+	rest, ok := strings.CutPrefix(text, prefix)
+	number, _, colon := strings.Cut(rest, ":")
+	form, err := strconv.ParseUint(number, 10, 16)
+	if !ok || !colon || err != nil || len(number) > 4 || number[0] == '0' {
+		return 0
+	}
+	return int(form)
+}
 
 // PublicKey is the Ed25519 public key of a host.
 type PublicKey [keyBytes]byte
@@ -55,7 +63,7 @@ func ParsePublicKey(text string) (PublicKey, error) {
 	if err == nil && key == (PublicKey{}) {
 		err = errors.New("it is zero")
 	}
-	if strings.HasPrefix(text, anyKeyPrefix) && newerForm.MatchString(text[len(anyKeyPrefix):]) {
+	if formOf(anyKeyPrefix, text) > 1 { // a release with other keys
 		return PublicKey{}, remedy.New(errors.New("invalid key: it is of a newer release of longhaul"), "bring both hosts to the same version of longhaul")
 	}
 	if err != nil {

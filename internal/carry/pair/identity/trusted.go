@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/sorted"
 )
 
 // A relay whose configuration trusts peers by certificates writes them down here, so that the commands on keys
@@ -99,7 +100,7 @@ func (l trustedList) merged() (all []Trusted) {
 			all[i].Until = t.Until
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Trusted) int { return strings.Compare(a.Name, b.Name) })
+	sorted.By(all, func(a, b Trusted) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 
@@ -154,7 +155,7 @@ func (s *Store) SetTrusted(relay string, all []Trusted) error {
 			}
 			next = append(next, trustedLine{t, relay})
 		}
-		slices.SortFunc(next, func(a, b trustedLine) int {
+		sorted.By(next, func(a, b trustedLine) int {
 			return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.SAN, b.SAN), strings.Compare(a.relay, b.relay))
 		})
 		if slices.Equal(next, c.trusted) {

@@ -15,6 +15,7 @@ import (
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/sorted"
 )
 
 // checkInterval is the time for which a process trusts what it has read.
@@ -163,7 +164,7 @@ func (t *Trust) meant(peer string) (all []Name) {
 			all = append(all, n)
 		}
 	}
-	slices.SortFunc(all, func(a, b Name) int { return strings.Compare(a.Peer, b.Peer) })
+	sorted.By(all, func(a, b Name) int { return strings.Compare(a.Peer, b.Peer) })
 	return all
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"longhaul/internal/carry/relay/monotime"
 	"longhaul/internal/words/printable"
 	"longhaul/internal/words/remedy"
+	"longhaul/internal/words/sorted"
 	"longhaul/internal/words/units"
 )
 
@@ -28,22 +28,48 @@ type Target struct {
 	Weight   uint16 `json:"weight"`   // of its share among targets of its priority; 0: the least
 }
 
-// service is the form of a name with SRV records. Its group is the domain of the service.
-var service = regexp.MustCompile(`^_[A-Za-z0-9-]{1,62}\._tcp\.([A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*)\.?$`)
+// parseService returns the domain of a name with SRV records, _NAME._tcp.DOMAIN (RFC 2782), and
+// whether the name has that form.
+func parseService(name string) (domain string, ok bool) {
+	service, domain, ok := strings.Cut(name, "._tcp.")
+	service, underscored := strings.CutPrefix(service, "_")
+	domain = strings.TrimSuffix(domain, ".")
+	ok = ok && underscored && isLabel(service) && len(service) < maxLabelBytes && !strings.Contains(service, "_")
+	for label := range strings.SplitSeq(domain, ".") {
+		ok = ok && isLabel(label)
+	}
+	return domain, ok
+}
+
+// maxLabelBytes bounds a label of a name (RFC 1035, section 2.3.4).
+const maxLabelBytes = 63
+
+// isLabel reports whether a label has letters, digits, hyphens and underscores only.
+func isLabel(s string) bool {
+	for _, b := range []byte(s) {
+		if (b < '0' || b > '9') && (b|0x20 < 'a' || b|0x20 > 'z') && b != '-' && b != '_' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= maxLabelBytes
+}
 
 // maxNameBytes bounds a name without its final dot (RFC 1035, section 2.3.4).
 const maxNameBytes = 253
 
 // CheckService returns the error of a name that is no service's.
 func CheckService(name string) error {
-	if !service.MatchString(name) || len(name) > maxNameBytes {
+	if _, ok := parseService(name); !ok || len(name) > maxNameBytes {
 		return remedy.New(fmt.Errorf("invalid service %q", printable.String(name)), "write it like _longhaul._tcp.example.net")
 	}
 	return nil
 }
 
 // ServiceDomain is the domain of a service, in lower case.
-func ServiceDomain(name string) string { return strings.ToLower(service.FindStringSubmatch(name)[1]) }
+func ServiceDomain(name string) string {
+	domain, _ := parseService(name)
+	return strings.ToLower(domain)
+}
 
 // LookupService returns the targets of a service, by priority, then the heaviest first, then by name and
 // port: in the same order for the same records. Records that lead nowhere are left out: those with the
@@ -65,7 +91,7 @@ func targetsOf(records []*net.SRV) []Target {
 			all = append(all, t)
 		}
 	}
-	slices.SortFunc(all, func(a, b Target) int {
+	sorted.By(all, func(a, b Target) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(b.Weight, a.Weight), strings.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port))
 	})
 	type place struct {

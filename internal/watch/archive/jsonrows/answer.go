@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"unicode/utf8"
 
@@ -116,7 +117,9 @@ var bulkRemedies = map[string]string{
 }
 
 // exceptionCode is how ClickHouse begins an error's text.
-var exceptionCode = regexp.MustCompile(`(?:^|\n)Code: (\d{1,9})[.,] .*Exception`)
+var exceptionCode = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?:^|\n)Code: (\d{1,9})[.,] .*Exception`)
+})
 
 // read reads an answer. Nil: the server has the rows.
 func (e *endpoint) read(response *http.Response) ([]byte, error) {
@@ -127,7 +130,7 @@ func (e *endpoint) read(response *http.Response) ([]byte, error) {
 	r := e.refusal(response, text)
 	// ClickHouse may fail after it has begun to answer with status 200.
 	exception := response.Header.Get("X-ClickHouse-Exception-Code")
-	if found := exceptionCode.FindSubmatch(text); exception == "" && found != nil {
+	if found := exceptionCode().FindSubmatch(text); exception == "" && found != nil {
 		exception = string(found[1])
 	}
 	r.code, _ = strconv.Atoi(exception)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"longhaul/internal/watch/archive"
@@ -35,14 +36,17 @@ func (t table) String() string { return t.named(t.name) }
 
 const identifier = `[A-Za-z_][A-Za-z0-9_]*`
 
-var (
-	insertQuery = regexp.MustCompile(`(?i)^\s*INSERT\s+INTO\s+(?:TABLE\s+)?(?:(` + identifier + `)\.)?(` + identifier + `)\s+FORMAT\s+JSONEachRow\s*;?\s*$`)
-	plainName   = regexp.MustCompile(`^` + identifier + `$`)
-)
+var insertQuery = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)^\s*INSERT\s+INTO\s+(?:TABLE\s+)?(?:(` + identifier + `)\.)?(` + identifier + `)\s+FORMAT\s+JSONEachRow\s*;?\s*$`)
+})
+
+var plainName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^` + identifier + `$`)
+})
 
 // tableOf finds the table of a URL's query.
 func tableOf(query url.Values, p archive.Place) (table, error) {
-	found := insertQuery.FindStringSubmatch(query.Get("query"))
+	found := insertQuery().FindStringSubmatch(query.Get("query"))
 	if found == nil {
 		return table{}, remedy.New(errors.New("the query in "+p.URL()+" inserts no JSON rows"),
 			"write it like https://ch.example.net:8443/?query=INSERT INTO flows FORMAT JSONEachRow")
@@ -51,7 +55,7 @@ func tableOf(query url.Values, p archive.Place) (table, error) {
 	if t.database == "" {
 		t.database = query.Get("database")
 	}
-	if t.database != "" && !plainName.MatchString(t.database) {
+	if t.database != "" && !plainName().MatchString(t.database) {
 		return table{}, remedy.New(errors.New("invalid name of a database in "+p.URL()), "use letters, digits and underscores")
 	}
 	return t, nil

@@ -6,10 +6,11 @@ import (
 	"embed"
 	"encoding/hex"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -136,13 +137,24 @@ END $$;
 	return all
 }
 
-// roleName is what GRANT takes without more thought. Names may have more than that; nobody's have.
-var roleName = regexp.MustCompile(`^[\pL\pN_][\pL\pN_.@-]{0,62}$`)
+// maxRoleName is the maximum length of a role's name in PostgreSQL, in bytes and so in characters.
+const maxRoleName = 63
+
+// isRoleName accepts the names that GRANT takes in quotes without escapes: letters, digits and _, and
+// . @ - after the first character.
+func isRoleName(s string) bool {
+	for at, r := range s {
+		if !unicode.IsLetter(r) && !unicode.IsNumber(r) && r != '_' && (at == 0 || !strings.ContainsRune(".@-", r)) {
+			return false
+		}
+	}
+	return s != "" && utf8.RuneCountInString(s) <= maxRoleName
+}
 
 // Check returns what is wrong with the options.
 func (o *SchemaOptions) Check() error {
 	for _, role := range []string{o.Writer, o.Reader} {
-		if role != "" && !roleName.MatchString(role) {
+		if role != "" && !isRoleName(role) {
 			return remedy.New(fmt.Errorf("invalid name of a role %q", printable.String(role)), "use one of letters, digits and _")
 		}
 	}

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
-	"slices"
 	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/find/doctor"
 	"longhaul/internal/watch/monitor"
+	"longhaul/internal/words/sorted"
 	"longhaul/internal/words/units"
 )
 
@@ -180,7 +180,7 @@ func SortByWay(records []monitor.Record) {
 		}
 		return 2
 	}
-	slices.SortStableFunc(records, func(a, b monitor.Record) int {
+	sorted.By(records, func(a, b monitor.Record) int {
 		return cmp.Or(cmp.Compare(place(&a), place(&b)), a.Start.Compare(b.Start), cmp.Compare(a.ID, b.ID))
 	})
 }

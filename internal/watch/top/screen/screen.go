@@ -3,24 +3,15 @@
 package screen
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"math"
 	"slices"
-	"strings"
 	"time"
-
-	tea "charm.land/bubbletea/v2"
 
 	"longhaul/internal/sys/tcpinfo"
 	"longhaul/internal/watch/top"
 	"longhaul/internal/words/display"
 )
-
-// framesPerSecond is the maximum rate of the screen's changes, high enough for keys to
-// feel immediate.
-const framesPerSecond = 20
 
 // The lines of the list's screen besides rows: title, note, header, keys.
 const frameLines = 4
@@ -38,14 +29,13 @@ type Source interface {
 	Unseen() string // a sentence on missing figures, or empty
 }
 
-// Live is the live view. Update reads the list itself, so that no data changes while
-// it is shown. 10 000 connections take some hundredths of a second.
+// Live is the live view. One goroutine reads keys, refreshes and draws, so that no data
+// changes while it is shown. 10 000 connections take some hundredths of a second.
 type Live struct {
 	source   Source
 	interval time.Duration
 	order    top.Order
 	filter   top.Filter
-	err      error // that ended the view
 
 	width, height int
 	rows          []*top.Connection
@@ -55,7 +45,6 @@ type Live struct {
 	details       bool            // of the one at the cursor
 	subject       *top.Connection // of details
 	paused        bool
-	ticks         int // ticks from before a pause are ignored
 
 	editing bool // the filter
 	typed   string
@@ -63,62 +52,30 @@ type Live struct {
 	wrong   string     // with what is typed
 }
 
-// tick asks for a refresh.
-type tick int
+// action is what a key asks of the terminal's loop.
+type action int
+
+const (
+	stay action = iota
+	quit
+	suspend
+	restart // the refreshes, at once
+)
 
 // New returns a view that refreshes its source each interval.
 func New(source Source, interval time.Duration, order top.Order, filter top.Filter) *Live {
 	return &Live{source: source, interval: interval, order: order, filter: filter}
 }
 
-// Run shows the view on a terminal until the user or the context ends it. It returns
-// the error of a failed refresh.
-func (v *Live) Run(ctx context.Context, terminal io.Reader, out io.Writer) error {
-	program := tea.NewProgram(v, tea.WithInput(terminal), tea.WithOutput(display.Raw(out)), tea.WithFPS(framesPerSecond), tea.WithoutSignalHandler())
-	defer context.AfterFunc(ctx, program.Quit)()
-	if _, err := program.Run(); err != nil {
-		return err
-	}
-	return v.err
-}
-
-// Init begins the refreshes.
-func (v *Live) Init() tea.Cmd { return v.tick(0) }
-
-func (v *Live) tick(after time.Duration) tea.Cmd {
-	n := tick(v.ticks)
-	return tea.Tick(after, func(time.Time) tea.Msg { return n })
-}
-
-// Update handles a key, a change of the terminal's size, or a refresh.
-func (v *Live) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
-	switch msg := msg.(type) {
-	case tea.WindowSizeMsg:
-		v.width, v.height = msg.Width, msg.Height
-	case tick:
-		if v.paused || int(msg) != v.ticks {
-			return v, nil
-		}
-		return v, v.refresh()
-	case tea.KeyPressMsg:
-		return v, v.press(msg)
-	case tea.PasteMsg:
-		if v.editing {
-			v.edit(v.typed + strings.Join(strings.Fields(msg.Content), " "))
-		}
-	}
-	return v, nil
-}
-
-func (v *Live) refresh() tea.Cmd {
+// refresh returns when the next one is due.
+func (v *Live) refresh() (after time.Duration, err error) {
 	started := time.Now()
 	if err := v.source.Refresh(); err != nil {
-		v.err = err
-		return tea.Quit
+		return 0, err
 	}
 	v.sort()
 	// Keys get at least half of the time, for any number of connections.
-	return v.tick(max(v.interval-time.Since(started), v.interval/2))
+	return max(v.interval-time.Since(started), v.interval/2), nil
 }
 
 // sort rebuilds the rows, and moves the cursor to its connection. A filtered connection
@@ -144,20 +101,24 @@ func (v *Live) move(to int) {
 	}
 }
 
-func (v *Live) press(key tea.KeyPressMsg) tea.Cmd {
-	if key.String() == "ctrl+c" {
-		return tea.Quit
+func (v *Live) press(k key) action {
+	if k.name == "ctrl+c" {
+		return quit
 	}
 	if v.editing {
-		v.pressEditing(key)
-		return nil
+		v.pressEditing(k)
+		return stay
 	}
 	page := max(1, v.height-frameLines)
-	switch key.String() {
+	pressed := k.name
+	if pressed == "" {
+		pressed = k.text
+	}
+	switch pressed {
 	case "q":
-		return tea.Quit
+		return quit
 	case "ctrl+z":
-		return tea.Suspend
+		return suspend
 	case "space":
 		return v.pause()
 	case "esc", "backspace":
@@ -170,9 +131,9 @@ func (v *Live) press(key tea.KeyPressMsg) tea.Cmd {
 		}
 	}
 	if v.details {
-		return nil
+		return stay
 	}
-	switch key.String() {
+	switch pressed {
 	case "enter":
 		if len(v.rows) > 0 {
 			v.details, v.subject = true, v.rows[v.cursor]
@@ -195,23 +156,22 @@ func (v *Live) press(key tea.KeyPressMsg) tea.Cmd {
 	case "end", "G":
 		v.move(len(v.rows) - 1)
 	}
-	return nil
+	return stay
 }
 
 // pause stops or restarts the refreshes. The first one after a pause begins an
 // interval: otherwise its figures would be means over the pause.
-func (v *Live) pause() tea.Cmd {
+func (v *Live) pause() action {
 	v.paused = !v.paused
 	if v.paused {
-		return nil
+		return stay
 	}
-	v.ticks++
 	v.source.Table().Restart()
-	return v.tick(0)
+	return restart
 }
 
-func (v *Live) pressEditing(key tea.KeyPressMsg) {
-	switch key.String() {
+func (v *Live) pressEditing(k key) {
+	switch k.name {
 	case "enter":
 		v.editing = v.wrong != ""
 	case "esc":
@@ -224,7 +184,7 @@ func (v *Live) pressEditing(key tea.KeyPressMsg) {
 	case "ctrl+u":
 		v.edit("")
 	default:
-		v.edit(v.typed + key.Text)
+		v.edit(v.typed + k.text)
 	}
 }
 
@@ -247,12 +207,8 @@ const (
 	styleOff     = "\x1b[m"
 )
 
-// View returns the screen.
-func (v *Live) View() tea.View {
-	view := tea.View{AltScreen: true}
-	if v.width == 0 {
-		return view // before the terminal's size is known
-	}
+// screen returns the lines of the screen.
+func (v *Live) screen() []string {
 	lines, keys := v.list(), listKeys
 	switch {
 	case v.details:
@@ -264,9 +220,7 @@ func (v *Live) View() tea.View {
 	for len(lines) < v.height-1 {
 		lines = append(lines, "")
 	}
-	lines = append(lines[:max(0, v.height-1)], styled(styleFaint, display.Cut(keys, v.width)))
-	view.Content = strings.Join(lines, "\n")
-	return view
+	return append(lines[:max(0, v.height-1)], styled(styleFaint, display.Cut(keys, v.width)))
 }
 
 // title returns the line with the shown connections and their order.

@@ -9,8 +9,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	tea "charm.land/bubbletea/v2"
-
 	"longhaul/internal/find/doctor"
 	"longhaul/internal/sys/process"
 	"longhaul/internal/sys/tcpinfo"
@@ -85,25 +83,28 @@ var escapes = regexp.MustCompile(`\x1b\[[0-9;?]*[a-zA-Z]`)
 
 // screenOf is the view's screen as text.
 func screenOf(v *Live) []string {
-	return strings.Split(escapes.ReplaceAllString(v.View().Content, ""), "\n")
+	return strings.Split(escapes.ReplaceAllString(strings.Join(v.screen(), "\n"), ""), "\n")
 }
 
 // press presses keys, each given by its name or as text.
 func press(v *Live, keys ...string) {
 	for _, name := range keys {
-		key := tea.Key{Text: name, Code: []rune(name)[0]}
-		if code, ok := map[string]rune{"enter": tea.KeyEnter, "esc": tea.KeyEscape, "space": tea.KeySpace, "backspace": tea.KeyBackspace,
-			"up": tea.KeyUp, "down": tea.KeyDown, "pgdown": tea.KeyPgDown, "pgup": tea.KeyPgUp, "home": tea.KeyHome, "end": tea.KeyEnd}[name]; ok {
-			key = tea.Key{Code: code}
+		sent, ok := map[string]string{"enter": "\r", "esc": "\x1b", "space": " ", "backspace": "\x7f", "up": "\x1b[A", "down": "\x1bOB",
+			"pgdown": "\x1b[6~", "pgup": "\x1b[5~", "home": "\x1b[H", "end": "\x1b[4~"}[name]
+		if !ok {
+			sent = name
 		}
-		v.Update(tea.KeyPressMsg(key))
+		var r keyReader
+		for _, k := range append(r.read([]byte(sent)), r.rest()...) {
+			v.press(k)
+		}
 	}
 }
 
 func liveOf(t *testing.T, n int) *Live {
 	t.Helper()
 	v := New(source{tableOf(t, n)}, time.Second, top.ByGoodput, top.Filter{})
-	v.Update(tea.WindowSizeMsg{Width: 80, Height: 24})
+	v.width, v.height = 80, 24
 	v.sort()
 	return v
 }
@@ -113,19 +114,19 @@ func TestScreenFits(t *testing.T) {
 		v := liveOf(t, rows)
 		for _, keys := range [][]string{nil, {"/", "x", "y"}, {"enter", "esc", "end"}, {"home", "enter"}} {
 			press(v, keys...)
-			for _, size := range []tea.WindowSizeMsg{{Width: 80, Height: 24}, {Width: 200, Height: 60}, {Width: 40, Height: 10}, {Width: 7, Height: 3}, {Width: 1, Height: 1}} {
-				v.Update(size)
+			for _, size := range []struct{ width, height int }{{80, 24}, {200, 60}, {40, 10}, {7, 3}, {1, 1}} {
+				v.width, v.height = size.width, size.height
 				screen := screenOf(v)
-				if len(screen) != size.Height {
+				if len(screen) != size.height {
 					t.Errorf("%d rows, keys %v: %d lines in %+v", rows, keys, len(screen), size)
 				}
 				for _, line := range screen {
-					if n := utf8.RuneCountInString(line); n > size.Width {
+					if n := utf8.RuneCountInString(line); n > size.width {
 						t.Errorf("%d rows, keys %v: %d characters in %+v: %s", rows, keys, n, size, line)
 					}
 				}
 			}
-			v.Update(tea.WindowSizeMsg{Width: 80, Height: 24})
+			v.width, v.height = 80, 24
 			press(v, "esc", "esc")
 		}
 	}
@@ -198,8 +199,7 @@ func TestFilterIsEdited(t *testing.T) {
 	if v.filter.String() != ":10003" || len(v.rows) != 1 {
 		t.Errorf("filter %q after it was left as it was, %d rows", v.filter, len(v.rows))
 	}
-	v.Update(tea.KeyPressMsg(tea.Key{Text: "/", Code: '/'}))
-	v.Update(tea.PasteMsg{Content: " 10004\n"})
+	press(v, "/", pasteBegins+" 10004\n"+pasteEnds)
 	if v.typed != ":1000310004" {
 		t.Errorf("pasted: %q", v.typed)
 	}

@@ -12,6 +12,7 @@ import (
 	"longhaul/internal/find/doctor"
 	"longhaul/internal/watch/monitor/history"
 	"longhaul/internal/words/display"
+	"longhaul/internal/words/sorted"
 	"longhaul/internal/words/units"
 )
 
@@ -248,7 +249,7 @@ func writeCauses(w io.Writer, before, after *history.Summary) {
 	for c := range shares {
 		causes = append(causes, c)
 	}
-	slices.SortFunc(causes, func(a, b doctor.Cause) int {
+	sorted.By(causes, func(a, b doctor.Cause) int {
 		return cmp.Or(cmp.Compare(shares[b][0]+shares[b][1], shares[a][0]+shares[a][1]), cmp.Compare(a, b))
 	})
 	fmt.Fprintf(w, "\n%-*s %-*s %s\n", labelWidth, "LIMITED BY", cellWidth, "BEFORE", "AFTER")
