@@ -193,6 +193,8 @@ const (
 // problem.
 func (s *Session) State() string {
 	switch {
+	case s.Refused():
+		return string(s.LaneProblem)
 	case s.Up && s.Draining:
 		return "draining"
 	case s.Up:
@@ -203,6 +205,12 @@ func (s *Session) State() string {
 		return string(s.Problem)
 	}
 	return "connecting"
+}
+
+// Refused reports that the session only keeps its flows: one of the two relays refuses new connections for a key
+// or a certificate.
+func (s *Session) Refused() bool {
+	return s.Up && (s.LaneProblem == PairCertificate || s.LaneProblem == PairKeyUnknown)
 }
 
 // ClearWarning is what users of a pair without encryption must know.

@@ -161,6 +161,9 @@ func (l *Link) Taking() flow.Taking {
 	if s.draining {
 		t.Problem = flow.PairDraining
 	}
+	if since, err := s.refusal(time.Now()); t.Takes && err != nil {
+		t.Takes, t.Since, t.Problem, t.Error = false, since, problemOf(err), err.Error()
+	}
 	return t
 }
 

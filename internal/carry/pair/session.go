@@ -39,6 +39,7 @@ type session struct {
 	draining bool
 	revoked  bool // of the watching goroutine
 	trouble  trouble
+	validity validity
 	problem  flow.PairProblem
 	text     string
 }
@@ -81,6 +82,8 @@ type supplier interface {
 	// has said its last. The caller holds f.mu.
 	moveOn(f *Flow) bool
 	followEnd(f *Flow)
+	// refresh makes a lane, so that both ends see each other's present certificates.
+	refresh(s *session, made func(error))
 	// leave has new flows go to another session.
 	leave(s *session)
 	// revoke ends the flows of a session whose host is none of the peers any more.

@@ -83,6 +83,9 @@ func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
 		}
 	}
 	s.watchControl(now, slow)
+	if slow {
+		s.lookAtCertificates(now)
+	}
 	if slow && s.near {
 		s.renew(now)
 		s.trim(s.paths.list(), s.link.options().Warm, now)

@@ -33,7 +33,7 @@ func (p *pairs) status() *flow.Pairs {
 	}
 	if t := keys.Trust(); t != nil {
 		own := t.Own()
-		s.Certificate = &flow.Certificate{Name: trust.NameOf(own), From: own.NotBefore, Until: own.NotAfter}
+		s.Certificate = &flow.Certificate{Name: trust.NameOf(own), From: own.NotBefore, Until: t.OwnUntil()}
 	}
 	places.sort(s.Sessions)
 	return &s
@@ -166,7 +166,7 @@ func (p *pairs) noteStates(sessions []flow.Session) {
 		}
 	}
 	for _, s := range pairs {
-		p.note(flow.EventPair, s.Tunnel, s.Peer, s.State(), s.Error)
+		p.note(flow.EventPair, s.Tunnel, s.Peer, s.State(), cmp.Or(s.Error, s.LaneError))
 		for _, path := range s.Paths {
 			p.note(flow.EventPath, s.Tunnel, path.Path, path.State(), path.Error)
 		}

@@ -92,6 +92,11 @@ func (c *changing) apply(wanted []Wanted, now time.Time) (a Applied, err error) 
 			p.Keys = old.declared(host.Keys, func(key PublicKey) bool {
 				return slices.ContainsFunc(hosts, func(other Wanted) bool { return slices.Contains(other.Keys, key) })
 			})
+			// Sessions that the old key of a rotation has proved are its host's still.
+			if len(old.Keys) == MaxKeys && slices.Contains(p.Keys, old.Keys[0]) &&
+				!slices.ContainsFunc(hosts, func(any Wanted) bool { return slices.Contains(any.Keys, old.Keys[1]) }) && !slices.Contains(p.Keys, old.Keys[1]) {
+				c.former = c.former.replaced(old.Keys[1], old.Keys[0])
+			}
 		}
 		if peers, err = peers.with(p); err != nil {
 			return a, takenRemedy(err)

@@ -2,7 +2,6 @@ package identity
 
 import (
 	"bytes"
-	"path/filepath"
 	"slices"
 )
 
@@ -66,13 +65,9 @@ func readChanging(d *directory) (*changing, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, _, err := d.read(formerFile)
+	former, err := readFormer(d)
 	if err != nil {
 		return nil, err
-	}
-	former, err := parseFormer(text)
-	if err != nil {
-		return nil, damaged(filepath.Join(d.path, formerFile), err)
 	}
 	trusted, err := readTrusted(d)
 	if err != nil {

@@ -11,9 +11,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"syscall"
+	"time"
 
 	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/sys/certchain"
 	"longhaul/internal/words/remedy"
 )
 
@@ -39,6 +42,7 @@ func (f Files) ReadAt(readable func(path string) string) Files {
 // material is what the files say.
 type material struct {
 	own         tls.Certificate
+	until       time.Time // when own ends, or an authority above it
 	authorities []*x509.Certificate
 	pool        *x509.CertPool
 	issuer      *x509.Certificate // of authorities: this host's, or the first one
@@ -131,6 +135,11 @@ func (m *material) readOwn(f Files) error {
 			break
 		}
 	}
+	above := all[1:]
+	if m.trusted {
+		above = append(slices.Clone(above), m.issuer)
+	}
+	_, m.until = certchain.Validity(leaf, above)
 	for _, a := range m.authorities {
 		m.recognized = append(m.recognized, preface.AuthorityKey(a.RawSubjectPublicKeyInfo, ""))
 		for i, name := range namesOf(leaf) {
