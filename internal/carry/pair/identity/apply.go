@@ -51,8 +51,9 @@ func (s *Store) Apply(wanted []Wanted, check bool) (a Applied, err error) {
 		return a, err
 	}
 	apply := func(c *changing) error {
+		before := c.content
 		if a, err = c.apply(wanted, time.Now().UTC().Truncate(time.Second)); err == nil {
-			err = c.clash()
+			err = c.clash(&before)
 		}
 		return err
 	}

@@ -20,7 +20,7 @@ func (s *Store) change(f func(c *changing) error) error {
 		if err := f(c); err != nil {
 			return err
 		}
-		if err := c.clash(); err != nil {
+		if err := c.clash(&before.content); err != nil {
 			return err
 		}
 		c.finishRotation()

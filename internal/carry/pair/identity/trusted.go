@@ -167,13 +167,15 @@ func (s *Store) SetTrusted(relay string, all []Trusted) error {
 	})
 }
 
-// clash is the error of a peer or an open invitation with a name that a trusted peer has, or with one of its
-// site: one handshake asks for any host of a site.
-func (c *changing) clash() error {
+// clash is the error of a peer or an open invitation that was not there before, with a name that a trusted peer
+// has, or with one of its site: one handshake asks for any host of a site.
+func (c *changing) clash(before *content) error {
 	for _, t := range c.trusted {
 		same := func(name string) bool { return SameSite(name, t.Name) }
-		if slices.ContainsFunc(c.peers, func(p Peer) bool { return same(p.Name) }) ||
-			slices.ContainsFunc(c.invitations, func(k kept) bool { return k.used.IsZero() && !k.expired(time.Now()) && same(k.name) }) {
+		if slices.ContainsFunc(c.peers, func(p Peer) bool { return same(p.Name) && before.peers.named(p.Name) == nil }) ||
+			slices.ContainsFunc(c.invitations, func(k kept) bool {
+				return k.used.IsZero() && !k.expired(time.Now()) && same(k.name) && before.invitations.find(k.verifier) == nil
+			}) {
 			return t.taken()
 		}
 	}
