@@ -37,7 +37,7 @@ type session struct {
 	outage   time.Duration
 	writer   chan struct{} // closed when the goroutine that writes to the latest control connection has ended; nil: none yet
 	draining bool
-	revoked  bool // of the watching goroutine
+	revoked  atomic.Bool // its peer was not admitted at the latest look
 	trouble  trouble
 	validity validity
 	problem  flow.PairProblem

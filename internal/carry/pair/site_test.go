@@ -575,3 +575,28 @@ func TestKeysAway(t *testing.T) {
 		t.Errorf("the flow ended by %q (%v)", e.Reason, e.Err)
 	}
 }
+
+// TestRevokedTwice holds that a flow which begins while its peer is admitted for a moment gets the reason for its
+// end, as those before it.
+func TestRevokedTwice(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.serve(echo)
+	for range 3 {
+		c := s.dial()
+		defer c.Close()
+		s.roundTrip(c, "hello")
+		s.farKeys.forget("near")
+		for _, ends := range []struct {
+			of     chan flow.End
+			byPeer bool
+		}{{s.nearEnds, true}, {s.farEnds, false}} {
+			if e := <-ends.of; e.Reason != flow.EndDenied || e.ByPeer != ends.byPeer {
+				t.Fatalf("the flow ended by %q (%v), by the peer: %v", e.Reason, e.Err, e.ByPeer)
+			}
+		}
+		s.farKeys.mu.Lock()
+		s.farKeys.trust("near", s.nearKeys)
+		s.farKeys.mu.Unlock()
+	}
+}
