@@ -181,7 +181,13 @@ func (w *httpSite) prepare(ctx context.Context, wanted []netip.AddrPort, anew bo
 			}
 		}
 		if l == nil && err == nil {
-			l, err = httpd.Listen(ctx, at)
+			leave := w.leavers(at.Port(), wanted)
+			for _, other := range w.others {
+				other.mu.Lock()
+				leave = append(leave, other.leavers(at.Port(), nil)...)
+				other.mu.Unlock()
+			}
+			l, err = httpd.Listen(ctx, at, leave...)
 		}
 		if err != nil {
 			if why, _ := relay.Absence(at.Addr()); why != nil {
@@ -316,6 +322,16 @@ func introduce(sites ...*httpSite) {
 	for i, w := range sites {
 		w.others = slices.Delete(slices.Clone(sites), i, i+1)
 	}
+}
+
+// leavers are the listeners on a port whose address is not wanted. The caller holds mu.
+func (w *httpSite) leavers(port uint16, wanted []netip.AddrPort) (all []net.Listener) {
+	for at, s := range w.serving {
+		if at.Port() == port && !slices.Contains(wanted, at) {
+			all = append(all, s.listener)
+		}
+	}
+	return all
 }
 
 // again returns a second listener on an address in service; nil: not in service. The caller holds mu.
