@@ -135,9 +135,10 @@ type metricsChange struct {
 }
 
 func (c *metricsChange) Commit() {
-	c.to.names.set(c.names)
-	c.to.guardWith(c.guard)
-	c.siteChange.Commit()
+	c.commit(func() {
+		c.to.names.set(c.names)
+		c.to.guardWith(c.guard)
+	})
 }
 
 // healthSite is the part that serves health checks alone, at health_listen.
@@ -210,24 +211,28 @@ func (c *siteChange) Abort() {
 }
 
 // Commit serves on the new addresses and closes removed ones.
-func (c *siteChange) Commit() {
+func (c *siteChange) Commit() { c.commit(func() {}) }
+
+// commit is Commit with other settings of the servers. Those that end do so before: one that leaves it to the
+// former settings to admit readers would admit all of them.
+func (c *siteChange) commit(settings func()) {
 	w := c.site
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wanted = c.wanted
-	for at, l := range c.fresh {
-		w.begin(at, l)
-	}
 	for at, s := range w.serving {
-		switch {
-		case c.anew && c.fresh[at] == nil && slices.Contains(c.wanted, at): // it came since prepare
+		unwanted := !slices.Contains(c.wanted, at)
+		if unwanted || c.anew || c.fresh[at] != nil { // anew without fresh: it came since prepare
 			s.Close()
 			delete(w.serving, at)
-		case !slices.Contains(c.wanted, at):
-			s.Close()
-			delete(w.serving, at)
+		}
+		if unwanted {
 			w.log.Info("no longer serving "+w.what, "address", at)
 		}
+	}
+	settings()
+	for at, l := range c.fresh {
+		w.begin(at, l)
 	}
 	for at := range w.waiting {
 		if !slices.Contains(c.wanted, at) {
