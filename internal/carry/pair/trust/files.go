@@ -34,11 +34,6 @@ type Files struct {
 	Key  string // ECDSA, Ed25519 or RSA; PKCS #8, PKCS #1 or SEC 1
 }
 
-// ReadAt returns the files with the paths at which they can be read now.
-func (f Files) ReadAt(readable func(path string) string) Files {
-	return Files{readable(f.CA), readable(f.Cert), readable(f.Key)}
-}
-
 // material is what the files say.
 type material struct {
 	own         tls.Certificate
