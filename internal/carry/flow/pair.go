@@ -411,7 +411,7 @@ func (s *Session) keyRemedy() string {
 // Taking says whether the pair of a near tunnel takes new flows.
 type Taking struct {
 	Peer string // as the tunnel names it: a host, or a site
-	Host string // the peer whose key the far relay has proved; empty: not known yet
+	Host string // the peer whose key the far relay has proved, also to an earlier session or process; empty: not known yet
 	// Instance is of the far process; 0: not known yet. Two that run with one key are two hosts with a copied key.
 	Instance uint64
 	Takes    bool

@@ -268,6 +268,18 @@ func (s *session) rested() bool {
 	return empty && (s.control() == nil || long > s.patience(time.Second, 4))
 }
 
+// refusalOf is since when new connections of a session that stands are refused for a key or a certificate, and
+// why; nil: they are not, as far as is known.
+func refusalOf(s *session, now time.Time) (since time.Time, err error) {
+	if since, err = s.validity.now(); err != nil || !s.near {
+		return since, err
+	}
+	if since, err = s.unmade.now(); err != nil && refusesKeys(problemOf(err)) && now.Sub(since) > laneErrSettles {
+		return since, err
+	}
+	return time.Time{}, nil
+}
+
 // abandoned reports that the session has neither flows nor a control connection, and since when.
 func (s *session) abandoned() (since time.Time, yes bool) {
 	s.mu.Lock()

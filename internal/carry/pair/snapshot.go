@@ -85,7 +85,7 @@ func overviewOf(s *session) flow.Session {
 	} else {
 		st.Twin = s.beside
 	}
-	if _, err := s.refusal(time.Now()); up && err != nil {
+	if _, err := refusalOf(s, time.Now()); up && err != nil {
 		st.LaneError, st.LaneProblem = err.Error(), problemOf(err)
 	}
 	if s.instance != 0 {

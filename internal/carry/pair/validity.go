@@ -36,57 +36,46 @@ func (v *validity) note(since time.Time, err error) {
 	v.since, v.err = since, err
 }
 
-// lookAtCertificates finds certificates that have ended. The near relay makes a lane if one may be followed by
-// another: when this host's was renewed, and from shortly before the end of the far one's. It does so too while
-// the far relay refuses lanes for a key or a certificate, so that the end of that is seen.
-func (s *session) lookAtCertificates(now time.Time) {
-	own, peers := s.node.identity.Ends(s.host().key)
+// look finds certificates that have ended: this host's, or the one that its peer showed last. A zero time is no
+// end.
+func (v *validity) look(own, peers time.Time, peer string, now time.Time) {
+	const form = time.DateTime + " MST"
 	switch {
 	case !own.IsZero() && now.After(own):
-		s.validity.note(own, problem(flow.PairCertificate, "this host's certificate has ended at %s: the other relay refuses new connections", own.UTC().Format(time.DateTime+" MST")))
+		v.note(own, problem(flow.PairCertificate, "this host's certificate has ended at %s: the other relay refuses new connections", own.UTC().Format(form)))
 	case !peers.IsZero() && now.After(peers):
-		s.validity.note(peers, problem(flow.PairCertificate, "the certificate of %s has ended at %s, and it has shown no other one: new connections are refused",
-			s.peerNow(), peers.UTC().Format(time.DateTime+" MST")))
+		v.note(peers, problem(flow.PairCertificate, "the certificate of %s has ended at %s, and it has shown no other one: new connections are refused",
+			peer, peers.UTC().Format(form)))
 	default:
-		s.validity.note(time.Time{}, nil)
+		v.note(time.Time{}, nil)
 	}
-	if !s.near || s.control() == nil {
-		return
-	}
-	refused := refusesKeys(problemOf(s.unmade.why()))
-	v := &s.validity
+}
+
+// begin reports that the near relay is to make a lane, since a certificate may be followed by another: when this
+// host's was renewed, and from shortly before the end of the far one's. While lanes are refused for a key or a
+// certificate it is so too, so that the end of that is seen. ended follows.
+func (v *validity) begin(own, peers time.Time, refused bool, now time.Time) bool {
 	v.mu.Lock()
+	defer v.mu.Unlock()
 	if v.shown.IsZero() {
 		v.shown = own
 	}
 	renewed := !own.Equal(v.shown) && now.Before(own)
-	due := (renewed || refused || !peers.IsZero() && peers.Sub(now) < probeLead) && !v.looking && now.Sub(v.looked) >= refusedEvery-tickEvery
-	if due {
-		v.looking, v.looked = true, now
+	soon := !peers.IsZero() && peers.Sub(now) < probeLead
+	if !renewed && !soon && !refused || v.looking || now.Sub(v.looked) < refusedEvery-tickEvery {
+		return false
 	}
-	v.mu.Unlock()
-	if !due {
-		return
-	}
-	s.link.refresh(s, func(err error) {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		if v.looking = false; err == nil {
-			v.shown = own
-		}
-	})
+	v.looking, v.looked = true, now
+	return true
 }
 
-// refusal is since when a new connection of a session that stands is refused for a key or a certificate, and
-// why; nil: none is, as far as is known.
-func (s *session) refusal(now time.Time) (since time.Time, err error) {
-	if since, err = s.validity.now(); err != nil || !s.near {
-		return since, err
+// ended takes the news of the lane that begin has asked for.
+func (v *validity) ended(own time.Time, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.looking = false; err == nil {
+		v.shown = own
 	}
-	if since, err = s.unmade.now(); err != nil && refusesKeys(problemOf(err)) && now.Sub(since) > laneErrSettles {
-		return since, err
-	}
-	return time.Time{}, nil
 }
 
 // refusesKeys reports whether a problem is that of a key or a certificate.

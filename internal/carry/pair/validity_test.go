@@ -1,10 +1,14 @@
 package pair_test
 
 import (
+	"context"
+	"errors"
+	"net/netip"
 	"testing"
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
 	"longhaul/test/nettest"
 )
 
@@ -94,5 +98,27 @@ func TestRefusedLanes(t *testing.T) {
 	nettest.Eventually(t, time.Minute, func() bool { return s.link.Taking().Takes && state() == "up" }, s.dump)
 	if n := s.session().LanesWarm; n != 2 {
 		t.Errorf("%d lanes are warm", n)
+	}
+}
+
+// TestHostStaysKnown holds that a link names its host while that is away, as an operator does who takes it back
+// into service: the one of an earlier session or process.
+func TestHostStaysKnown(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	nettest.Eventually(t, time.Minute, func() bool { return s.link.Taking().Host == "far" }, s.dump)
+	s.change(func(l *pair.LinkOptions) { // another session
+		l.Resume, l.NoResume = 0, true
+		l.Addresses = func(context.Context) ([]netip.AddrPort, error) { return nil, errors.New("nowhere") }
+	})
+	if host := s.link.Taking().Host; host != "far" {
+		t.Errorf("the host of a session that is away is %q", host)
+	}
+	o := s.way
+	o.Tunnel, o.Stood, o.Host = "next", true, "far/b1"
+	next := s.near.Link(o)
+	defer next.Close()
+	if host := next.Taking().Host; host != "far/b1" {
+		t.Errorf("the host of the process before is %q", host)
 	}
 }

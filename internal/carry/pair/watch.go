@@ -86,7 +86,7 @@ func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
 	}
 	s.watchControl(now, slow)
 	if slow {
-		s.lookAtCertificates(now)
+		lookAtCertificates(s, now)
 	}
 	if slow && s.near {
 		s.renew(now)
@@ -110,6 +110,16 @@ func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
 	s.closeLanes(func(l *lane) bool { return l.overdue(now) })
 	if empty && !s.near && away > min(resume, emptyFor) {
 		s.close()
+	}
+}
+
+// lookAtCertificates finds that new connections of a session are refused for a certificate, or are not any more.
+func lookAtCertificates(s *session, now time.Time) {
+	v := &s.validity
+	own, peers := s.node.identity.Ends(s.host().key)
+	v.look(own, peers, s.peerNow(), now)
+	if s.near && s.control() != nil && v.begin(own, peers, refusesKeys(problemOf(s.unmade.why())), now) {
+		s.link.refresh(s, func(err error) { v.ended(own, err) })
 	}
 }
 
