@@ -215,7 +215,7 @@ func peerKey(dir, peer string) error {
 
 // checkTrust checks the files of a trust, and its names against the peers whose keys are pinned.
 func checkTrust(dir string, o trust.Options) (warnings []error, err error) {
-	t, err := trust.Load(trust.Options{Files: o.ReadAt(service.ReadablePath), Names: o.Names})
+	t, err := trust.Load(o)
 	if err != nil {
 		return nil, err
 	}

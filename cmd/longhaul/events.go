@@ -33,8 +33,9 @@ func newEvents(env *env) *cobra.Command {
 		Use:   "events",
 		Short: "List when tunnels, hops and pairs changed their state, and why",
 		Long: `events lists the latest changes of the running relay's state: of the relay
-itself, its tunnels, hops, pairs, their paths and its interception. The relay
-remembers 1000 of them, also over upgrades; with a history also over restarts.`,
+itself, its tunnels, hops, pairs, their paths and its interception, services of
+the DNS and refused certificates. The relay remembers 1000 of them, also over
+upgrades; with a history also over restarts.`,
 		Example: `  longhaul events
   longhaul events --since 2h
   longhaul events --json | jq 'select(.kind == "hop")'`,

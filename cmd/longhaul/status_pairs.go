@@ -100,6 +100,9 @@ func pairLine(s flow.Session, now time.Time) string {
 		return line
 	}
 	line := fmt.Sprintf("up %s, %.1f ms", display.Age(now.Sub(s.Since).Seconds()), s.RTT.Seconds()*1e3)
+	if s.Refused() {
+		line = string(s.LaneProblem) + ", " + line
+	}
 	if s.Draining {
 		line += ", draining"
 	}

@@ -193,6 +193,8 @@ const (
 // problem.
 func (s *Session) State() string {
 	switch {
+	case s.Refused():
+		return string(s.LaneProblem)
 	case s.Up && s.Draining:
 		return "draining"
 	case s.Up:
@@ -203,6 +205,12 @@ func (s *Session) State() string {
 		return string(s.Problem)
 	}
 	return "connecting"
+}
+
+// Refused reports that the session only keeps its flows: one of the two relays refuses new connections for a key
+// or a certificate.
+func (s *Session) Refused() bool {
+	return s.Up && (s.LaneProblem == PairCertificate || s.LaneProblem == PairKeyUnknown)
 }
 
 // ClearWarning is what users of a pair without encryption must know.
@@ -403,7 +411,7 @@ func (s *Session) keyRemedy() string {
 // Taking says whether the pair of a near tunnel takes new flows.
 type Taking struct {
 	Peer string // as the tunnel names it: a host, or a site
-	Host string // the peer whose key the far relay has proved; empty: not known yet
+	Host string // the peer whose key the far relay has proved, also to an earlier session or process; empty: not known yet
 	// Instance is of the far process; 0: not known yet. Two that run with one key are two hosts with a copied key.
 	Instance uint64
 	Takes    bool

@@ -90,6 +90,8 @@ const (
 	EventPair         = "pair"
 	EventPath         = "path" // of a pair
 	EventInterception = "interception"
+	EventService      = "service"     // of the DNS, in forward
+	EventCertificate  = "certificate" // of peers at a far tunnel
 
 	EventConfiguration = "configuration" // of the relay, after `reload --confirm`
 )

@@ -64,6 +64,11 @@ func causeOf(err error) (c stream.Cause, refused bool) {
 // came ahead.
 func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, err error) {
 	admitted, removed := a.Admits(s.peerNow()), a.Removed()
+	if admitted && s.revoked.Load() {
+		if admitted = s.node.listed(&s.proved); admitted {
+			s.revoked.Store(false)
+		}
+	}
 	if !admitted {
 		return nil, false, errDenied
 	}

@@ -22,10 +22,6 @@ import (
 	"longhaul/internal/sys/halfopen"
 )
 
-// refusedEvery is the time between two attempts while something answers and refuses:
-// it may be somebody's server, to which each of them is an odd client.
-const refusedEvery = 2 * time.Second
-
 // dialer makes connections of one link.
 type dialer struct {
 	node      *process

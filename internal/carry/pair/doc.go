@@ -70,7 +70,7 @@
 //	bounds:    budget admission delays outcomes book
 //	process:   process hosts timing relation
 //	lanes:     frames handshake control path lane lanewrite laneread
-//	sessions:  outbox registry pool own refusals traces session
+//	sessions:  outbox registry pool own refusals traces validity session
 //	flows:     counters phase window move flow schedule lanes progress leg arrive need near
 //	and:       far spread splice figures trace back messages run tick
 //	links:     paths link node ending admit route waiting dialer redial lanedial probe linkrun

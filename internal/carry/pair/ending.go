@@ -88,11 +88,15 @@ func (s *session) drained(last bool) {
 	s.link.poke()
 }
 
-// resetAll resets the flows at both ends.
-func (r *registry) resetAll(reason flow.EndReason, err error) {
+// resetAll resets the flows at both ends, and reports whether there were some to reset.
+func (r *registry) resetAll(reason flow.EndReason, err error) (some bool) {
 	for _, f := range r.allFlows() {
+		f.mu.Lock()
+		some = some || f.phase != phaseOver && !f.sf.Dead() && !f.sf.Clean()
+		f.mu.Unlock()
 		f.Reset(reason, err)
 	}
+	return some
 }
 
 // endAll ends the flows without the other end.

@@ -32,6 +32,14 @@ func (n *Node) Closing() bool { return n.closing.Load() }
 // HostKey is the key of the current session's host.
 func (l *Link) HostKey() ed25519.PublicKey { return l.current().host().key }
 
+// SeesCertificates reports that the link has looked at when this host's certificate ends.
+func (l *Link) SeesCertificates() bool {
+	v := &l.current().validity
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return !v.shown.IsZero()
+}
+
 // Attempts lists what counts as an attempt for a connection of the link, or of its node.
 func (l *Link) Attempts() (left []string) {
 	count := func(what string, n int) {

@@ -47,9 +47,12 @@ type keyring struct {
 	peers     map[string][]ed25519.PublicKey
 	announced ed25519.PublicKey
 	taken     []string
-	more      ed25519.PublicKey // that a rotation has left
-	away      bool              // this host's own keys are
-	looks     int               // how often somebody has asked for hosts
+	more      ed25519.PublicKey            // that a rotation has left
+	away      bool                         // this host's own keys are
+	rotated   map[string]ed25519.PublicKey // successors of peers' keys
+	ends      [2]time.Time                 // of certificates: this host's, and that of its peers
+	refuses   bool                         // accepted connections
+	looks     int                          // how often somebody has asked for hosts
 }
 
 func newKeyring(t testing.TB) *keyring {
@@ -110,7 +113,12 @@ func (k *keyring) PrefaceKey(peer string) (preface.Key, bool) {
 }
 
 func (k *keyring) ServerTLS([]byte) *tls.Config {
-	return k.config(func(key ed25519.PublicKey) bool { _, ok := k.PeerOf(key); return ok })
+	return k.config(func(key ed25519.PublicKey) bool {
+		_, known := k.PeerOf(key)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return known && !k.refuses
+	})
 }
 
 func (k *keyring) ClientTLS(peer string) (*tls.Config, error) {
@@ -161,6 +169,21 @@ func (k *keyring) PeerKeys(peer string) []ed25519.PublicKey {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.peers[peer])
+}
+
+func (k *keyring) Successor(key ed25519.PublicKey) (ed25519.PublicKey, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if next := k.rotated[string(key)]; next != nil {
+		return next, nil
+	}
+	return key, nil
+}
+
+func (k *keyring) Ends(ed25519.PublicKey) (own, peers time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.ends[0], k.ends[1]
 }
 
 func (k *keyring) Announced(string) ed25519.PublicKey {

@@ -39,8 +39,9 @@ func (p *process) renamed(h host) host {
 }
 
 // listed reports whether a session's host is a peer still, and remembers the key and the name that it has now:
-// after a rotation and a rename it is found by neither of those that it had. Where this host's own keys are
-// away too, as with a file system that is not mounted, the list says nothing.
+// after a rotation and a rename it is found by neither of those that it had. A peer whose key was replaced
+// without a rotation is another host. Where this host's own keys are away too, as with a file system that is
+// not mounted, the list says nothing.
 func (p *process) listed(proved *atomic.Pointer[host]) bool {
 	was := proved.Load()
 	if was == nil {
@@ -51,16 +52,23 @@ func (p *process) listed(proved *atomic.Pointer[host]) bool {
 		return len(p.identity.PublicKeys()) == 0
 	}
 	keys := p.identity.PeerKeys(now.name)
-	if now.certified && !slices.ContainsFunc(keys, func(k ed25519.PublicKey) bool { return k.Equal(now.key) }) {
-		return len(p.identity.PublicKeys()) == 0 // its key stands for a name, which no rotation changes
+	has := func(key ed25519.PublicKey) bool {
+		return slices.ContainsFunc(keys, func(k ed25519.PublicKey) bool { return k.Equal(key) })
 	}
-	if len(keys) > 0 && !slices.ContainsFunc(keys, func(k ed25519.PublicKey) bool { return k.Equal(now.key) }) {
-		now.key = keys[0]
+	if !has(now.key) {
+		next, err := p.identity.Successor(now.key) // a key that stands for a name in a certificate has none
+		switch {
+		case err != nil: // it is unknown whether it was a rotation
+			return true
+		case !has(next):
+			return len(p.identity.PublicKeys()) == 0
+		}
+		now.key = next
 	}
 	if now.name != was.name || !now.key.Equal(was.key) {
 		proved.CompareAndSwap(was, &now)
 	}
-	return len(keys) > 0
+	return true
 }
 
 // same reports whether two hosts are one.

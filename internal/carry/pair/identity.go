@@ -3,6 +3,7 @@ package pair
 import (
 	"crypto/ed25519"
 	"crypto/tls"
+	"time"
 
 	"longhaul/internal/carry/pair/preface"
 )
@@ -35,8 +36,13 @@ type Identity interface {
 	// PeerKeys are the keys that stand for a peer, the newest first; none: the peer
 	// is unknown.
 	PeerKeys(peer string) []ed25519.PublicKey
+	// Successor is the key that rotations have put in place of one: that key itself, if none has.
+	Successor(key ed25519.PublicKey) (ed25519.PublicKey, error)
 	// PrefaceKey is the key of prefaces for a peer.
 	PrefaceKey(peer string) (key preface.Key, known bool)
+	// Ends are when this host's certificate ends, and the one that the host of a key showed last; zero: keys
+	// are pinned, or it has shown none. Later the other end refuses a new connection, or this one does.
+	Ends(key ed25519.PublicKey) (own, peers time.Time)
 	// Announced is the key that a rotation made and this peer has not taken yet;
 	// nil: none. The node tells it to the peer over sessions that stand.
 	Announced(peer string) ed25519.PublicKey

@@ -11,6 +11,15 @@ import (
 	"longhaul/internal/carry/pair/wire"
 )
 
+// purpose is what a lane is made for.
+type purpose uint8
+
+const (
+	forFlow purpose = iota
+	forPool         // both ends open its window
+	forLook         // at each other's certificates: it is no lane before the far relay's HELLO
+)
+
 // dialLanes dials lanes that flows or the pool lack.
 func (l *Link) dialLanes(s *session, now time.Time) {
 	best := l.paths.best()
@@ -53,7 +62,7 @@ func (l *Link) dialLanes(s *session, now time.Time) {
 		p.countPool(1)
 	}
 	l.mu.Unlock()
-	if enough {
+	if enough && !refusesKeys(problemOf(s.unmade.why())) { // else a look at certificates finds its end
 		s.unmade.note(nil)
 	}
 	for i := range n {
@@ -73,7 +82,11 @@ func (l *Link) dialLane(s *session, p *wanPath, pool bool) {
 		s.laneDials -= btoi(counted)
 		counted = false
 	}
-	lane, err := l.dialCounted(s, p, pool, func() {
+	to := forFlow
+	if pool {
+		to = forPool
+	}
+	lane, err := l.dialCounted(s, p, to, func() {
 		uncount() // the flow that waits for it gets another attempt beside it
 		l.poke()
 	})
@@ -94,9 +107,9 @@ func (l *Link) dialLane(s *session, p *wanPath, pool bool) {
 }
 
 // dialCounted makes a lane over a path for which the link's laneDials has been raised. overdue may be nil.
-func (l *Link) dialCounted(s *session, p *wanPath, pool bool, overdue func()) (*lane, error) {
+func (l *Link) dialCounted(s *session, p *wanPath, to purpose, overdue func()) (*lane, error) {
 	began := time.Now()
-	lane, err := l.newLane(s, p, pool, overdue)
+	lane, err := l.newLane(s, p, to, overdue)
 	l.mu.Lock()
 	l.laneDialed(s, lane, err, began)
 	l.mu.Unlock()
@@ -137,11 +150,14 @@ func (l *Link) laneFailed(s *session, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.laneRetry = time.Now().Add(tickEvery)
+	if refusesKeys(problemOf(err)) {
+		l.laneRetry = time.Now().Add(refusedEvery)
+	}
 }
 
-// newLane makes a lane over a path; pool has both ends open its window. overdue, unless nil, is called
-// if the far relay takes longer for the handshake than for an answer.
-func (l *Link) newLane(s *session, p *wanPath, pool bool, overdue func()) (*lane, error) {
+// newLane makes a lane over a path. overdue, unless nil, is called if the far relay takes longer for the
+// handshake than for an answer.
+func (l *Link) newLane(s *session, p *wanPath, to purpose, overdue func()) (*lane, error) {
 	ctx, cancel := context.WithTimeout(l.node.ctx, handshakeTimeout)
 	defer cancel()
 	o := l.options()
@@ -157,12 +173,12 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool, overdue func()) (*lane
 		}
 	}
 	hello := s.nearHello(o)
-	if pool {
+	if to == forPool {
 		hello.Features |= wire.FeaturePad
 	}
 	d := dialer{node: l.node, session: s, options: o, peer: s.target(), path: p, addresses: addresses, known: p.hosts, hello: hello, within: s.laneWithin(time.Now()),
 		preface: preface.Preface{Kind: preface.Lane, Instance: instance},
-		early:   !s.clear, overdue: overdue}
+		early:   !s.clear && to != forLook, overdue: overdue}
 	c, err := d.dial(l.node.ctx)
 	if own.IsValid() {
 		s.triedOwn(own, err)
@@ -182,7 +198,7 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool, overdue func()) (*lane
 		lane.instance = instance
 	}
 	s.mu.Lock()
-	joined := s.instance == instance && s.join(lane, pool) // what the session knows is of its process
+	joined := s.instance == instance && s.join(lane, to == forPool) // what the session knows is of its process
 	s.mu.Unlock()
 	if !joined {
 		c.bulk.Close()
@@ -193,6 +209,20 @@ func (l *Link) newLane(s *session, p *wanPath, pool bool, overdue func()) (*lane
 		return nil, errPathGone
 	}
 	return lane, nil
+}
+
+// refresh makes a lane, so that both ends see each other's present certificates.
+func (l *Link) refresh(s *session, made func(error)) {
+	l.mu.Lock()
+	l.laneDials++
+	l.mu.Unlock()
+	l.node.tasks.Go(func() {
+		lane, err := l.dialCounted(s, l.paths.best(), forLook, nil)
+		if err == nil {
+			l.place(s, lane)
+		}
+		made(err)
+	})
 }
 
 // laneOver takes a lane over a path from the pool, or makes one; nil: it cannot be made.
@@ -211,7 +241,7 @@ func (l *Link) laneOver(s *session, p *wanPath) *lane {
 	if !may {
 		return nil
 	}
-	lane, _ := l.dialCounted(s, p, false, nil)
+	lane, _ := l.dialCounted(s, p, forFlow, nil)
 	return lane
 }
 

@@ -26,6 +26,7 @@ type Link struct {
 	closed   bool
 	paths    pathSet // changed under mu
 	reported reported
+	met      string // the host of the current session, or of the last one whose is known
 
 	laneDials int
 	admission admission // of handshakes of lanes
@@ -41,7 +42,7 @@ func (o LinkOptions) withDefaults() LinkOptions {
 }
 
 func newLink(n *process, o LinkOptions, drop func(l *Link)) *Link {
-	l := &Link{node: n, kick: make(chan struct{}, 1), o: o.withDefaults()}
+	l := &Link{node: n, kick: make(chan struct{}, 1), o: o.withDefaults(), met: o.Host}
 	l.drop = func() { drop(l) }
 	l.setPaths(o.Paths)
 	l.s = l.newSession(l.o.Peer)
@@ -147,12 +148,15 @@ func (was *reported) look(t flow.Taking, changed func()) {
 func (l *Link) Taking() flow.Taking {
 	l.mu.Lock()
 	s, closed := l.s, l.closed
+	if name := s.host().name; name != "" {
+		l.met = name
+	}
+	host := l.met
 	l.mu.Unlock()
-	who := s.host()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ctl := s.control()
-	t := flow.Taking{Peer: s.peer, Host: who.name, Instance: s.instance, Takes: ctl != nil && !s.draining && !closed, Suspect: ctl != nil && ctl.suspect.Load(), Crowded: s.isCrowded(), Stood: s.stood, Met: s.instance != 0,
+	t := flow.Taking{Peer: s.peer, Host: host, Instance: s.instance, Takes: ctl != nil && !s.draining && !closed, Suspect: ctl != nil && ctl.suspect.Load(), Crowded: s.isCrowded(), Stood: s.stood, Met: s.instance != 0,
 		Since: s.since, Problem: s.problem, Error: s.text}
 	trouble, since := s.trouble.now(time.Now())
 	if t.Trouble = trouble; t.Takes && since.After(t.Since) {
@@ -160,6 +164,9 @@ func (l *Link) Taking() flow.Taking {
 	}
 	if s.draining {
 		t.Problem = flow.PairDraining
+	}
+	if since, err := refusalOf(s, time.Now()); t.Takes && err != nil {
+		t.Takes, t.Since, t.Problem, t.Error = false, since, problemOf(err), err.Error()
 	}
 	return t
 }

@@ -110,6 +110,7 @@ type LinkOptions struct {
 	// for Away.
 	Stood bool
 	Away  time.Duration
+	Host  string // that was met then
 	// Changed is called whenever what Taking says of new flows may have become another: whether they are to
 	// come here, or the host. It is called without locks, for several changes perhaps once; nil: nobody asks.
 	Changed func()

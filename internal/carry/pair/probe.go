@@ -73,7 +73,7 @@ func (l *Link) watchPaths(now time.Time) {
 
 // dialProbe makes the probe of a path.
 func (l *Link) dialProbe(s *session, p *wanPath) {
-	lane, err := l.newLane(s, p, false, nil)
+	lane, err := l.newLane(s, p, forFlow, nil)
 	p.mu.Lock()
 	p.probing = false
 	if err == nil {

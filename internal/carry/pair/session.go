@@ -37,8 +37,9 @@ type session struct {
 	outage   time.Duration
 	writer   chan struct{} // closed when the goroutine that writes to the latest control connection has ended; nil: none yet
 	draining bool
-	revoked  bool // of the watching goroutine
+	revoked  atomic.Bool // its peer was not admitted at the latest look
 	trouble  trouble
+	validity validity
 	problem  flow.PairProblem
 	text     string
 }
@@ -81,6 +82,8 @@ type supplier interface {
 	// has said its last. The caller holds f.mu.
 	moveOn(f *Flow) bool
 	followEnd(f *Flow)
+	// refresh makes a lane, so that both ends see each other's present certificates.
+	refresh(s *session, made func(error))
 	// leave has new flows go to another session.
 	leave(s *session)
 	// revoke ends the flows of a session whose host is none of the peers any more.
@@ -263,6 +266,18 @@ func (s *session) forget(f *Flow) {
 func (s *session) rested() bool {
 	long, empty := s.emptyFor()
 	return empty && (s.control() == nil || long > s.patience(time.Second, 4))
+}
+
+// refusalOf is since when new connections of a session that stands are refused for a key or a certificate, and
+// why; nil: they are not, as far as is known.
+func refusalOf(s *session, now time.Time) (since time.Time, err error) {
+	if since, err = s.validity.now(); err != nil || !s.near {
+		return since, err
+	}
+	if since, err = s.unmade.now(); err != nil && refusesKeys(problemOf(err)) && now.Sub(since) > laneErrSettles {
+		return since, err
+	}
+	return time.Time{}, nil
 }
 
 // abandoned reports that the session has neither flows nor a control connection, and since when.

@@ -416,8 +416,9 @@ func TestHostRemoved(t *testing.T) {
 	}
 }
 
-// TestKeyReplaced holds that a session stays when its host's key is another one in the list, and that
-// the session goes on with the name that the host gets then.
+// TestKeyReplaced holds that a session stays when its host's key is another one in the list by a rotation, and
+// that it goes on with the name that the host gets then. A key that no rotation has replaced is another host's:
+// the session ends, at both relays for this reason.
 func TestKeyReplaced(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
@@ -428,6 +429,7 @@ func TestKeyReplaced(t *testing.T) {
 	was := s.session().Session
 	s.nearKeys.mu.Lock()
 	key := newKeyring(t).public()
+	s.nearKeys.rotated = map[string]ed25519.PublicKey{string(s.farKeys.public()): key}
 	s.nearKeys.peers["far"] = []ed25519.PublicKey{key}
 	s.nearKeys.mu.Unlock()
 	nettest.Eventually(t, time.Minute, func() bool { return s.link.HostKey().Equal(key) }, s.dump)
@@ -437,9 +439,33 @@ func TestKeyReplaced(t *testing.T) {
 	if s.session().Session != was {
 		t.Errorf("the session is %+v", s.session())
 	}
-	s.nearKeys.forget("far/b1")
-	if e := <-s.nearEnds; e.Reason != flow.EndDenied {
-		t.Errorf("the flow ended by %q (%v)", e.Reason, e.Err)
+	s.nearKeys.mu.Lock()
+	s.nearKeys.peers["far/b1"] = []ed25519.PublicKey{newKeyring(t).public()}
+	s.nearKeys.mu.Unlock()
+	if e := <-s.nearEnds; e.Reason != flow.EndDenied || e.ByPeer {
+		t.Errorf("the near flow ended by %q (%v)", e.Reason, e.Err)
+	}
+	if e := <-s.farEnds; e.Reason != flow.EndDenied || !e.ByPeer {
+		t.Errorf("the far flow ended by %q (%v)", e.Reason, e.Err)
+	}
+}
+
+// TestNearKeyReplaced holds the same for the near relay's key in the far one's list.
+func TestNearKeyReplaced(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "hello")
+	s.farKeys.mu.Lock()
+	s.farKeys.peers["near"] = []ed25519.PublicKey{newKeyring(t).public()}
+	s.farKeys.mu.Unlock()
+	if e := <-s.nearEnds; e.Reason != flow.EndDenied || !e.ByPeer {
+		t.Errorf("the near flow ended by %q (%v)", e.Reason, e.Err)
+	}
+	if e := <-s.farEnds; e.Reason != flow.EndDenied || e.ByPeer {
+		t.Errorf("the far flow ended by %q (%v)", e.Reason, e.Err)
 	}
 }
 
@@ -547,5 +573,30 @@ func TestKeysAway(t *testing.T) {
 	s.nearKeys.forget("far")
 	if e := <-s.nearEnds; e.Reason != flow.EndDenied {
 		t.Errorf("the flow ended by %q (%v)", e.Reason, e.Err)
+	}
+}
+
+// TestRevokedTwice holds that a flow which begins while its peer is admitted for a moment gets the reason for its
+// end, as those before it.
+func TestRevokedTwice(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.serve(echo)
+	for range 3 {
+		c := s.dial()
+		defer c.Close()
+		s.roundTrip(c, "hello")
+		s.farKeys.forget("near")
+		for _, ends := range []struct {
+			of     chan flow.End
+			byPeer bool
+		}{{s.nearEnds, true}, {s.farEnds, false}} {
+			if e := <-ends.of; e.Reason != flow.EndDenied || e.ByPeer != ends.byPeer {
+				t.Fatalf("the flow ended by %q (%v), by the peer: %v", e.Reason, e.Err, e.ByPeer)
+			}
+		}
+		s.farKeys.mu.Lock()
+		s.farKeys.trust("near", s.nearKeys)
+		s.farKeys.mu.Unlock()
 	}
 }

@@ -85,6 +85,9 @@ func overviewOf(s *session) flow.Session {
 	} else {
 		st.Twin = s.beside
 	}
+	if _, err := refusalOf(s, time.Now()); up && err != nil {
+		st.LaneError, st.LaneProblem = err.Error(), problemOf(err)
+	}
 	if s.instance != 0 {
 		st.Instance = NumberText(s.instance)
 	}

@@ -17,6 +17,9 @@ const (
 	// owesFloor is the time after which the kernel repeats a segment that was lost, beside a round trip,
 	// and a little.
 	owesFloor = 250 * time.Millisecond
+	// refusedEvery is the time between two attempts while something answers and refuses: it may be somebody's
+	// server, to which each of them is an odd client.
+	refusedEvery = 2 * time.Second
 	// laneErrSettles is how long no lane can be made until a session's state says so.
 	laneErrSettles = time.Second
 	// crowd is the least number of flows without a lane that share what goes ahead, so that all go on

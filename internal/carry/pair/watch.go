@@ -74,7 +74,9 @@ func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
 		n.revoke(s)
 		return
 	}
-	s.revoked = s.revoked && !slow // the peer is admitted again
+	if slow {
+		s.revoked.Store(false) // the peer is admitted again
+	}
 	if !s.near {
 		if ctl := s.control(); ctl != nil && s.knows(wire.FeatureTrouble) {
 			if text, known := s.latest().Trouble(); known {
@@ -83,6 +85,9 @@ func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
 		}
 	}
 	s.watchControl(now, slow)
+	if slow {
+		lookAtCertificates(s, now)
+	}
 	if slow && s.near {
 		s.renew(now)
 		s.trim(s.paths.list(), s.link.options().Warm, now)
@@ -105,6 +110,16 @@ func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
 	s.closeLanes(func(l *lane) bool { return l.overdue(now) })
 	if empty && !s.near && away > min(resume, emptyFor) {
 		s.close()
+	}
+}
+
+// lookAtCertificates finds that new connections of a session are refused for a certificate, or are not any more.
+func lookAtCertificates(s *session, now time.Time) {
+	v := &s.validity
+	own, peers := s.node.identity.Ends(s.host().key)
+	v.look(own, peers, s.peerNow(), now)
+	if s.near && s.control() != nil && v.begin(own, peers, refusesKeys(problemOf(s.unmade.why())), now) {
+		s.link.refresh(s, func(err error) { v.ended(own, err) })
 	}
 }
 
@@ -197,17 +212,21 @@ func (s *session) watchControl(now time.Time, slow bool) {
 // revoke ends the session of a peer that is admitted no more: its flows first, so that
 // it learns why, and its connections a second later.
 func (n *Node) revoke(s *session) {
-	if s.revoked {
+	again := s.revoked.Swap(true)
+	if s.near && again {
 		s.close()
 		return
 	}
-	s.revoked = true
 	if s.near {
 		err := errors.New("the peer was taken out of this host's list")
 		s.tell(slog.LevelWarn, "session ends", err)
 		s.link.revoke(s, err)
 		return
 	}
-	s.tell(slog.LevelWarn, "peer is not admitted any more", nil)
-	s.resetAll(flow.EndDenied, errors.New("the peer is not admitted any more"))
+	// Since the look before, the peer may have been admitted for a moment, and begun flows.
+	if told := s.resetAll(flow.EndDenied, errDenied); told || !again {
+		s.tell(slog.LevelWarn, "peer is not admitted any more", nil)
+		return
+	}
+	s.close()
 }

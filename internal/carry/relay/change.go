@@ -272,7 +272,7 @@ func (r *Relay) planTunnel(p *plan, old *table, was *installed, t *Tunnel, all [
 		case l == nil:
 			var err error
 			if l, err = r.handedOver(p, key, t.Transport); l == nil && err == nil {
-				l, err = openListener(key, hasIPv4Wildcard(all, a.Port()), t.Transport)
+				l, err = openListener(key, hasIPv4Wildcard(all, a.Port()), t.Transport, old.leaving(all, a.Port())...)
 			}
 			if err != nil {
 				return err
@@ -376,6 +376,17 @@ func (t *Tunnel) listensDrained() bool { return t.Transparent || t.PairServer !=
 // near relays make anew.
 func (in *installed) needsLanes() bool {
 	return in.tunnel.PairServer != nil && in.state.flows.Load() > 0
+}
+
+// leaving are the listeners on a port whose address no tunnel has any more.
+func (t *table) leaving(tunnels []Tunnel, port uint16) (all []*listener) {
+	for key, l := range t.listeners {
+		has := func(t Tunnel) bool { return containsAddr(t.Listen, key.addr) }
+		if key.addr.Port() == port && !l.inherited && !l.unbound && !slices.ContainsFunc(tunnels, has) {
+			all = append(all, l)
+		}
+	}
+	return all
 }
 
 func containsAddr(addrs []netip.AddrPort, a netip.AddrPort) bool {

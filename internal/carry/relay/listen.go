@@ -89,8 +89,8 @@ func (r *Relay) newRoute(t *Tunnel, st *tunnelState, set *hops.Set, bound netip.
 
 // openListener binds and listens. It sets IPV6_V6ONLY for every IPv6 address
 // except "::". A listener on "::" accepts IPv4 connections unless v6only is
-// set, because an IPv4 wildcard has the same port.
-func openListener(key listenKey, v6only bool, tr Transport) (*listener, error) {
+// set, because an IPv4 wildcard has the same port. The addresses of those that leave may overlap its own.
+func openListener(key listenKey, v6only bool, tr Transport, leave ...*listener) (*listener, error) {
 	as := family(key.addr.Addr())
 	fd, errno := newSocket(as)
 	if errno != 0 {
@@ -135,11 +135,15 @@ func openListener(key listenKey, v6only bool, tr Transport) (*listener, error) {
 		// So the socket is there before the address, and takes the first connection to it.
 		setFreebind(fd, as)
 	}
-	sa := toSockaddr(key.addr, as)
-	if errno = bind(fd, &sa); errno == 0 {
-		if err := unix.Listen(fd, listenBacklog); err != nil && !errors.As(err, &errno) {
-			errno = unix.EINVAL
+	if errno = l.bindAndListen(as); errno == unix.EADDRINUSE && len(leave) > 0 {
+		share := func(on bool) {
+			for _, other := range append(leave, l) {
+				_ = socket.SharePort(other.fd, on) // a kernel without it says EADDRINUSE again
+			}
 		}
+		share(true)
+		errno = l.bindAndListen(as)
+		share(false)
 	}
 	if errno != 0 {
 		closeFD(fd)
@@ -147,6 +151,18 @@ func openListener(key listenKey, v6only bool, tr Transport) (*listener, error) {
 	}
 	l.know()
 	return l, nil
+}
+
+// bindAndListen gives the socket its configured address.
+func (l *listener) bindAndListen(as int) (errno unix.Errno) {
+	sa := toSockaddr(l.key.addr, as)
+	if errno = bind(l.fd, &sa); errno != 0 {
+		return errno
+	}
+	if err := unix.Listen(l.fd, listenBacklog); err != nil && !errors.As(err, &errno) {
+		errno = unix.EINVAL
+	}
+	return errno
 }
 
 // know reads the address that the socket has. The interface is named as configured.

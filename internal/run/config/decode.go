@@ -24,6 +24,7 @@ type decoder struct {
 	files  Files // that are decoded
 
 	warnings []*Error
+	badTrust bool // pair_trust has a mistake, so it is unknown whom it names
 	onHost   bool // warn of what this host lacks
 
 	// keys holds the known keys of every kind of mapping decoded so far.

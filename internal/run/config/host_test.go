@@ -34,6 +34,21 @@ func hostLoader() Loader {
 	return l
 }
 
+// TestMistakeInTrust: beside a mistake in pair_trust, a check says nothing of the keys of peers that it may name.
+func TestMistakeInTrust(t *testing.T) {
+	for trust, want := range map[string]bool{"": true, "pair_trust: {ca: ca.pem}\n": false, "pair_trust: {ca: /c, cert: /c, key: /k, names: [spiffe://x/site-d]}\n": true} {
+		path := filepath.Join(t.TempDir(), "x.yaml")
+		text := trust + "tunnels: [{name: a, listen: 10.0.0.1:6000, forward: 'relay-a:22', pair: site-c}]\n"
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, warnings, _ := hostLoader().Check(t.Context(), path)
+		if got := strings.Contains(fmt.Sprint(warnings), "no key of peer"); got != want {
+			t.Errorf("%q: warnings %v", trust, warnings)
+		}
+	}
+}
+
 // TestCheckWarnsOfTheHost holds that a check names what this host lacks, and no more.
 func TestCheckWarnsOfTheHost(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -59,9 +59,10 @@ func (f Files) Digest() string {
 
 // tree is a configuration before it is decoded.
 type tree struct {
-	root   *node
-	files  Files
-	faults Errors // of putting the files together
+	root     *node
+	files    Files
+	faults   Errors // of putting the files together
+	warnings Errors // likewise
 }
 
 func (t *tree) overlay(flags []Flag) {
@@ -92,6 +93,7 @@ func (l Loader) include(path string, data []byte) (tree, error) {
 	if len(d.errs) > 0 {
 		return tree{}, d.errs
 	}
+	t.warnings = r.warnings()
 	return t, t.add(r.files)
 }
 
@@ -159,6 +161,40 @@ type inclusion struct {
 	main   string // path of the main file
 	files  Files
 	bytes  int // of all files
+	passed []passedOver
+}
+
+// passedOver are the files of a folder that a pattern would read with the other of the two endings.
+type passedOver struct {
+	at    *node
+	names []string // at most maxPassed
+	paths []string
+	more  bool
+}
+
+// maxPassed is how many files are named that a pattern passes over.
+const maxPassed = 3
+
+// warnings name the files that patterns pass over, and that nothing else includes.
+func (r *inclusion) warnings() (all Errors) {
+	for _, p := range r.passed {
+		var names []string
+		for i, path := range p.paths {
+			if path != filepath.Clean(r.main) && !slices.ContainsFunc(r.files, func(f File) bool { return f.Path == path }) {
+				names = append(names, p.names[i])
+			}
+		}
+		if len(names) == 0 {
+			continue
+		}
+		text := strings.Join(names, ", ")
+		if p.more {
+			text += " and others"
+		}
+		all = append(all, &Error{p.at.at, oneLine("include does not read " + text + ", for another ending"),
+			"give them the ending of the pattern, or add a second pattern: *.yaml and *.yml are two"})
+	}
+	return all
 }
 
 // add reads the files of one pattern: a file, or all of a folder whose names match.
@@ -182,7 +218,7 @@ func (r *inclusion) add(n *node, pattern string) *Error {
 	names := []string{name}
 	if wild {
 		var err error
-		if names, err = r.list(folder, name); err != nil {
+		if names, err = r.list(n, folder, name); err != nil {
 			fix := "check the path and its permissions"
 			if errors.Is(err, fs.ErrNotExist) {
 				fix = "make the folder, which may be empty, or remove the line"
@@ -216,12 +252,16 @@ func (r *inclusion) add(n *node, pattern string) *Error {
 
 // list returns the names in a folder that match, in order, at most one more than are read. Hidden files,
 // such as what editors write beside a file, match no pattern.
-func (r *inclusion) list(folder, pattern string) (names []string, err error) {
+func (r *inclusion) list(n *node, folder, pattern string) (names []string, err error) {
 	f, err := os.Open(filepath.Join(r.loader.Root, folder))
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	over, other := passedOver{at: n}, strings.TrimSuffix(pattern, ".yaml")+".yml"
+	if strings.HasSuffix(pattern, ".yml") {
+		other = strings.TrimSuffix(pattern, ".yml") + ".yaml"
+	}
 	for {
 		some, err := f.Readdirnames(256)
 		if errors.Is(err, io.EOF) {
@@ -231,8 +271,15 @@ func (r *inclusion) list(folder, pattern string) (names []string, err error) {
 			return nil, err
 		}
 		for _, name := range some {
-			if ok, _ := filepath.Match(pattern, name); ok && !strings.HasPrefix(name, ".") {
+			if strings.HasPrefix(name, ".") {
+				continue
+			}
+			if ok, _ := filepath.Match(pattern, name); ok {
 				names = append(names, name)
+			} else if ok, _ := filepath.Match(other, name); ok && len(over.names) < maxPassed {
+				over.names, over.paths = append(over.names, name), append(over.paths, filepath.Join(folder, name))
+			} else {
+				over.more = over.more || ok
 			}
 		}
 		if len(names) > maxIncludedFiles+1 { // the main file may be one
@@ -240,6 +287,7 @@ func (r *inclusion) list(folder, pattern string) (names []string, err error) {
 		}
 	}
 	slices.Sort(names)
+	r.passed = append(r.passed, over)
 	return names, nil
 }
 

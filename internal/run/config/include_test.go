@@ -231,3 +231,42 @@ func TestFilesOfAnImage(t *testing.T) {
 		t.Errorf("no files: %v", err)
 	}
 }
+
+// TestIncludePassesOver: files with the other of the two endings are named once, unless they are read elsewhere.
+func TestIncludePassesOver(t *testing.T) {
+	tunnels := "tunnels:\n" + tunnelText("a", 1)
+	for include, want := range map[string]string{
+		"conf.d/*.yaml":                     "include does not read x.yml, for another ending",
+		"conf.d/*.yml":                      "include does not read y.yaml, for another ending",
+		"[conf.d/*.yaml, conf.d/*.yml]":     "",
+		"[conf.d/*.yaml, conf.d/x.yml]":     "",
+		"conf.d/y*.yaml":                    "",
+		"conf.d/y.yaml":                     "",
+		"[more.d/*.yaml, conf.d/*.yaml]":    "include does not read 1.yml, 2.yml, 3.yml and others, for another ending | include does not read x.yml, for another ending",
+		"[conf.d/*.yaml, more.d/none.yaml]": "DIR",
+	} {
+		dir := unpack(t, map[string]string{"main.yaml": "include: " + include + "\n" + tunnels, "conf.d/y.yaml": "tunnels:\n" + tunnelText("b", 2),
+			"conf.d/x.yml": "tunnels:\n" + tunnelText("c", 3), "conf.d/.z.yml": "bad", "conf.d/x.yml~": "bad",
+			"more.d/1.yml": "bad", "more.d/2.yml": "bad", "more.d/3.yml": "bad", "more.d/4.yml": "bad"})
+		c, err := testLoader().Load(t.Context(), filepath.Join(dir, "main.yaml"))
+		if want == "DIR" {
+			if err == nil {
+				t.Errorf("%s is taken", include)
+			}
+			continue
+		}
+		nettest.Must(t, err)
+		var got []string
+		for _, w := range c.Warnings {
+			got = append(got, w.Problem)
+		}
+		all := strings.Join(got, " | ")
+		for _, name := range []string{"1", "2", "3", "4"} { // in the order of the folder
+			all = strings.ReplaceAll(all, name+".yml", "N.yml")
+			want = strings.ReplaceAll(want, name+".yml", "N.yml")
+		}
+		if all != want {
+			t.Errorf("%s warns %q, want %q", include, all, want)
+		}
+	}
+}

@@ -223,7 +223,7 @@ func (l Loader) decoder(ctx context.Context, t tree) *decoder {
 			return err
 		}
 	}
-	return &decoder{ctx: ctx, loader: l, keys: map[string][]string{}, errs: t.faults, files: t.files}
+	return &decoder{ctx: ctx, loader: l, keys: map[string][]string{}, errs: t.faults, warnings: t.warnings, files: t.files}
 }
 
 // mainTunnel is the name of a command line's one tunnel.

@@ -2,6 +2,8 @@ package config
 
 import (
 	"cmp"
+	"path/filepath"
+	"strings"
 
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/pair/trust"
@@ -11,7 +13,16 @@ import (
 // pairTrust decodes `pair_trust`: files of certificates, and the names that are trusted.
 func (d *decoder) pairTrust(n *node, o *trust.Options) {
 	before := len(d.errs)
-	file := d.secretFile("pair_trust", "/etc/longhaul/pair/tls.crt")
+	absolute := d.secretFile("pair_trust", "/etc/longhaul/pair/tls.crt")
+	file := func(n *node, key string) (string, bool) {
+		path, ok := absolute(n, key)
+		if ok && strings.HasPrefix(filepath.Clean(path), "/run/credentials/") {
+			d.errorf(n, "name the file itself, and let the service's user read it: give it a group, and the unit SupplementaryGroups= with that",
+				"pair_trust.%s cannot be %s: a credential is a copy that no renewal reaches", key, path)
+			return "", false
+		}
+		return path, ok
+	}
 	d.mapping(n, "pair_trust",
 		into("ca", &o.CA, file),
 		into("cert", &o.Cert, file),
@@ -19,7 +30,7 @@ func (d *decoder) pairTrust(n *node, o *trust.Options) {
 		field{"names", func(n *node) { o.Names = d.trustedNames(n) }},
 	)
 	if n.kind != mapping || len(d.errs) > before {
-		*o = trust.Options{}
+		*o, d.badTrust = trust.Options{}, true
 		return
 	}
 	for _, missing := range []struct{ key, fix string }{
@@ -30,7 +41,7 @@ func (d *decoder) pairTrust(n *node, o *trust.Options) {
 	} {
 		if n.lookup(missing.key) == nil {
 			d.errorf(n, missing.fix, "pair_trust has no %s", missing.key)
-			*o = trust.Options{}
+			*o, d.badTrust = trust.Options{}, true
 			return
 		}
 	}

@@ -168,7 +168,7 @@ func (d *daemon) assemble(activated []inheritedSocket) {
 	judge := usable.New(usable.Options{Tight: d.shedder.tight})
 	judge.Remember(past.States)
 	judge.Tell(d.history.addEvent)
-	d.pairs.note = judge.Note
+	d.pairs.note, d.discovery.note = judge.Note, judge.Note
 	if past.States.Events == nil {
 		d.history.earlier = func(all []flow.Event) { judge.Remember(usable.Memory{Events: all}) }
 	}

@@ -210,10 +210,11 @@ func (c *dashboardChange) Commit() {
 	if c.database != c.to.database {
 		c.to.readDatabase(c.database, c.many)
 	}
-	c.to.guardWith(c.secrets.guard)
-	c.to.usesToken.Store(c.secrets.token != "")
-	c.to.token.Set(c.secrets.token)
-	c.siteChange.Commit()
+	c.commit(func() {
+		c.to.guardWith(c.secrets.guard)
+		c.to.usesToken.Store(c.secrets.token != "")
+		c.to.token.Set(c.secrets.token)
+	})
 }
 
 // readDashboardSecrets reads the files of a dashboard. The others than its web configuration have paths

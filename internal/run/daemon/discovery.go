@@ -26,7 +26,8 @@ import (
 type discovery struct {
 	names *names.Cache
 	lines *loglimit.Limiter
-	news  chan struct{} // that an answer differs
+	note  func(kind, tunnel, name, state, detail string) // takes a state that may have changed
+	news  chan struct{}                                  // that an answer differs
 
 	mu       sync.Mutex // guards the fields below, which status reads from other goroutines
 	begun    bool       // a configuration is in force
@@ -50,12 +51,12 @@ const (
 )
 
 func newDiscovery(log *slog.Logger, names *names.Cache) *discovery {
-	return &discovery{names: names, lines: loglimit.New(log), news: make(chan struct{}, 1),
+	return &discovery{names: names, lines: loglimit.New(log), note: func(_, _, _, _, _ string) {}, news: make(chan struct{}, 1),
 		followed: map[string]func(){}, current: map[string]discovered{}, said: map[string]flow.ServiceState{}}
 }
 
-// note has the main loop look at the services.
-func (d *discovery) note() {
+// differ has the main loop look at the services.
+func (d *discovery) differ() {
 	select {
 	case d.news <- struct{}{}:
 	default: // it will
@@ -81,7 +82,7 @@ func (d *discovery) Prepare(ctx context.Context, p *plan) (Change, error) {
 		if service == "" || d.followed[service] != nil || change.fresh[service] != nil {
 			continue
 		}
-		first, stop := d.names.Follow(service, d.note)
+		first, stop := d.names.Follow(service, d.differ)
 		change.fresh[service] = stop
 		if len(d.names.Service(service).Targets) == 0 {
 			waits = append(waits, first)
@@ -182,6 +183,7 @@ func (d *discovery) look() (differs bool) {
 		if s.State == flow.ServiceAsking || said && was == s.State {
 			continue
 		}
+		d.note(flow.EventService, "", service, string(s.State), s.Error)
 		if d.said[service] = s.State; !said && s.State == flow.ServiceAnswered {
 			continue
 		}
@@ -321,6 +323,6 @@ func (d *daemon) rediscover(ctx context.Context) {
 	p.onlyHops = true
 	if err := change(ctx, d.leading, p); err != nil {
 		d.discovery.lines.Log(slog.LevelError, "cannot take the hops of a service, those before stay", nil, slog.Any("error", err))
-		time.AfterFunc(rediscoverPause, d.discovery.note)
+		time.AfterFunc(rediscoverPause, d.discovery.differ)
 	}
 }

@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/relay/names"
 	"longhaul/internal/run/config"
+	"longhaul/test/nettest"
 )
 
 // TestHopsOfTargets: ranks for priorities, ratios for weights, and as many hops as a tunnel may have.
@@ -98,5 +100,23 @@ func TestWithoutTargets(t *testing.T) {
 			change.Abort()
 		}
 		d.close()
+	}
+}
+
+// TestBadAnswersAreEvents: that a service has no targets is a change that is told, once.
+func TestBadAnswersAreEvents(t *testing.T) {
+	cache := names.New(nil)
+	t.Cleanup(cache.Close)
+	d := newDiscovery(slog.New(slog.DiscardHandler), cache)
+	defer d.close()
+	var told []string
+	d.note = func(kind, tunnel, name, state, _ string) { told = append(told, kind+" "+tunnel+name+" "+state) }
+	change, err := d.Prepare(t.Context(), &plan{Config: &config.Config{Tunnels: []config.Tunnel{{Name: "t", Service: "_x._tcp.b.invalid"}}}})
+	nettest.Must(t, err)
+	change.Commit()
+	nettest.Eventually(t, time.Minute, func() bool { d.look(); return len(told) > 0 }, func() string { return "nothing is told" })
+	d.look()
+	if state := string(cache.Service("_x._tcp.b.invalid").State); len(told) != 1 || told[0] != "service _x._tcp.b.invalid "+state {
+		t.Errorf("told is %q, the state %q", told, state)
 	}
 }

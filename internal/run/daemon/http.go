@@ -135,9 +135,10 @@ type metricsChange struct {
 }
 
 func (c *metricsChange) Commit() {
-	c.to.names.set(c.names)
-	c.to.guardWith(c.guard)
-	c.siteChange.Commit()
+	c.commit(func() {
+		c.to.names.set(c.names)
+		c.to.guardWith(c.guard)
+	})
 }
 
 // healthSite is the part that serves health checks alone, at health_listen.
@@ -181,7 +182,13 @@ func (w *httpSite) prepare(ctx context.Context, wanted []netip.AddrPort, anew bo
 			}
 		}
 		if l == nil && err == nil {
-			l, err = httpd.Listen(ctx, at)
+			leave := w.leavers(at.Port(), wanted)
+			for _, other := range w.others {
+				other.mu.Lock()
+				leave = append(leave, other.leavers(at.Port(), nil)...)
+				other.mu.Unlock()
+			}
+			l, err = httpd.Listen(ctx, at, leave...)
 		}
 		if err != nil {
 			if why, _ := relay.Absence(at.Addr()); why != nil {
@@ -204,24 +211,28 @@ func (c *siteChange) Abort() {
 }
 
 // Commit serves on the new addresses and closes removed ones.
-func (c *siteChange) Commit() {
+func (c *siteChange) Commit() { c.commit(func() {}) }
+
+// commit is Commit with other settings of the servers. Those that end do so before: one that leaves it to the
+// former settings to admit readers would admit all of them.
+func (c *siteChange) commit(settings func()) {
 	w := c.site
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wanted = c.wanted
-	for at, l := range c.fresh {
-		w.begin(at, l)
-	}
 	for at, s := range w.serving {
-		switch {
-		case c.anew && c.fresh[at] == nil && slices.Contains(c.wanted, at): // it came since prepare
+		unwanted := !slices.Contains(c.wanted, at)
+		if unwanted || c.anew || c.fresh[at] != nil { // anew without fresh: it came since prepare
 			s.Close()
 			delete(w.serving, at)
-		case !slices.Contains(c.wanted, at):
-			s.Close()
-			delete(w.serving, at)
+		}
+		if unwanted {
 			w.log.Info("no longer serving "+w.what, "address", at)
 		}
+	}
+	settings()
+	for at, l := range c.fresh {
+		w.begin(at, l)
 	}
 	for at := range w.waiting {
 		if !slices.Contains(c.wanted, at) {
@@ -316,6 +327,16 @@ func introduce(sites ...*httpSite) {
 	for i, w := range sites {
 		w.others = slices.Delete(slices.Clone(sites), i, i+1)
 	}
+}
+
+// leavers are the listeners on a port whose address is not wanted. The caller holds mu.
+func (w *httpSite) leavers(port uint16, wanted []netip.AddrPort) (all []net.Listener) {
+	for at, s := range w.serving {
+		if at.Port() == port && !slices.Contains(wanted, at) {
+			all = append(all, s.listener)
+		}
+	}
+	return all
 }
 
 // again returns a second listener on an address in service; nil: not in service. The caller holds mu.

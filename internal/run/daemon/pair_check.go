@@ -90,7 +90,7 @@ func (p *pairs) checkHop(ctx context.Context, tunnel string, near *nearTunnel, h
 		return hopCheck{err: err}
 	}
 	chain := pairChain(s, hop.name)
-	if s.Up && !near.original {
+	if s.Up && !s.Refused() && !near.original {
 		addProbed(&chain, s.Peer, hop.probe(ctx, pairCheckTime/2, 0))
 		if chain.Fault == nil && hop.options.Ports > 1 {
 			addRange(&chain, s.Peer, hop.probe(ctx, pairCheckTime/2, uint16(hop.options.Ports-1)))
@@ -185,11 +185,14 @@ func isNear(c *config.Config, tunnel string) bool {
 // pairChain describes a session as a chain of one hop.
 func pairChain(s flow.Session, forward string) integrity.Chain {
 	hop := integrity.Hop{Kind: integrity.KindUnknown, Host: s.Peer, Address: s.Remote.AddrPort, Version: s.Release, State: integrity.Whole}
-	if s.Up {
+	if s.Up && !s.Refused() {
 		hop.Kind, hop.RTT = integrity.KindRelay, &s.RTT
 		return integrity.Chain{Forward: forward, State: integrity.Whole, Hops: []integrity.Hop{hop}}
 	}
 	hop.State = integrity.Broken
+	if s.Refused() {
+		s.Problem, s.Error = s.LaneProblem, s.LaneError
+	}
 	return integrity.Chain{Forward: forward, State: integrity.Broken, Hops: []integrity.Hop{hop}, Fault: &integrity.Fault{
 		Reason: integrity.Reason(s.Problem),
 		Hop:    1,

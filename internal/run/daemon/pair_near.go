@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
@@ -63,7 +62,9 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 			hop.options.Hop = hop.name
 		}
 		if hop.link = p.keptLink(c, hop.name); hop.link == nil {
-			hop.options.Stood, hop.options.Away = p.stoodBefore(c, hop.name)
+			if was := p.before(c, hop.name); was != nil {
+				hop.options.Stood, hop.options.Away, hop.options.Host = true, was.Away, was.Host
+			}
 			hop.link = p.node.Link(hop.options)
 		}
 		near.hops = append(near.hops, hop)
@@ -86,14 +87,14 @@ func (p *pairs) keptLink(c *config.Tunnel, hop string) *pair.Link {
 	return nil
 }
 
-// stoodBefore reports whether the pair of a hop stood in the process before this one.
-func (p *pairs) stoodBefore(c *config.Tunnel, hop string) (stood bool, away time.Duration) {
-	for _, m := range p.stood {
-		if m.Tunnel == c.Name && m.Peer == c.Pair.Peer && (m.Hop == hop || m.Hop == "" || len(c.Forward) == 1) {
-			return true, m.Away
+// before is what the process before this one knew of the pair of a hop; nil: it has not stood there.
+func (p *pairs) before(c *config.Tunnel, hop string) *linkMemory {
+	for i := range p.stood {
+		if m := &p.stood[i]; m.Tunnel == c.Name && m.Peer == c.Pair.Peer && (m.Hop == hop || m.Hop == "" || len(c.Forward) == 1) {
+			return m
 		}
 	}
-	return false, 0
+	return nil
 }
 
 // links lists the links of all hops.

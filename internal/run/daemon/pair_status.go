@@ -33,7 +33,7 @@ func (p *pairs) status() *flow.Pairs {
 	}
 	if t := keys.Trust(); t != nil {
 		own := t.Own()
-		s.Certificate = &flow.Certificate{Name: trust.NameOf(own), From: own.NotBefore, Until: own.NotAfter}
+		s.Certificate = &flow.Certificate{Name: trust.NameOf(own), From: own.NotBefore, Until: t.OwnUntil()}
 	}
 	places.sort(s.Sessions)
 	return &s
@@ -106,7 +106,7 @@ func (p *pairs) watch(node *pair.Node) {
 	defer tick.Stop()
 	known := map[sessionKey]*watched{}
 	strangers, strangersAt := map[flow.PairProblem]int64{}, time.Time{}
-	trusted := &trustWatch{pairs: p}
+	trusted, refusals := &trustWatch{pairs: p}, refusedCertificates{}
 	for {
 		var now time.Time
 		select {
@@ -119,6 +119,7 @@ func (p *pairs) watch(node *pair.Node) {
 		putIntoWords(state.Sessions)
 		p.watchSessions(known, state.Sessions, now)
 		p.noteStates(state.Sessions)
+		refusals.note(p.note, state.Refused, now)
 		trusted.look(now)
 		if now.Sub(strangersAt) >= strangersPause && !maps.Equal(strangers, state.Strangers) {
 			for problem, n := range state.Strangers {
@@ -127,6 +128,35 @@ func (p *pairs) watch(node *pair.Node) {
 				}
 			}
 			strangers, strangersAt = state.Strangers, now
+		}
+	}
+}
+
+// refusedCertificates makes events of certificates that far tunnels refuse, by tunnel: when it was last.
+type refusedCertificates map[string]time.Time
+
+// refusalLasts is how long a tunnel refuses certificates after the last one: a near relay tries each 2 s.
+const refusalLasts = 30 * time.Second
+
+// The states of a tunnel's certificates in events.
+const (
+	certificatesPass    = "no refusal"
+	certificatesRefused = "refused"
+)
+
+// note takes the last refusal of all; nil: there was none.
+func (all refusedCertificates) note(note func(kind, tunnel, name, state, detail string), last *flow.RefusedCertificate, now time.Time) {
+	if last != nil && now.Sub(last.At) < refusalLasts {
+		if all[last.Tunnel].IsZero() {
+			note(flow.EventCertificate, last.Tunnel, "", certificatesPass, "")
+		}
+		all[last.Tunnel] = last.At
+		note(flow.EventCertificate, last.Tunnel, "", certificatesRefused, fmt.Sprintf("from %s: %s", last.Source, last.Error))
+	}
+	for tunnel, at := range all {
+		if now.Sub(at) >= refusalLasts {
+			note(flow.EventCertificate, tunnel, "", certificatesPass, "")
+			delete(all, tunnel)
 		}
 	}
 }
@@ -166,7 +196,7 @@ func (p *pairs) noteStates(sessions []flow.Session) {
 		}
 	}
 	for _, s := range pairs {
-		p.note(flow.EventPair, s.Tunnel, s.Peer, s.State(), s.Error)
+		p.note(flow.EventPair, s.Tunnel, s.Peer, s.State(), cmp.Or(s.Error, s.LaneError))
 		for _, path := range s.Paths {
 			p.note(flow.EventPath, s.Tunnel, path.Path, path.State(), path.Error)
 		}

@@ -3,12 +3,16 @@ package daemon
 import (
 	"bytes"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
+	"longhaul/internal/carry/usable"
+	"longhaul/internal/run/config"
 	"longhaul/internal/sys/loglimit"
 )
 
@@ -64,5 +68,51 @@ func TestSessionsInTheOrderOfForward(t *testing.T) {
 	}
 	if want := "tc:1 ta:1 tb:1 t0:1 u "; order != want {
 		t.Errorf("order %s, want %s", order, want)
+	}
+}
+
+// TestRefusedCertificatesAreEvents: refusals in a row at a tunnel are one change, and their end another.
+func TestRefusedCertificatesAreEvents(t *testing.T) {
+	judge := usable.New(usable.Options{})
+	now := time.Unix(1000, 0)
+	all := refusedCertificates{}
+	var last *flow.RefusedCertificate
+	refuse := func(tunnel string) {
+		last = &flow.RefusedCertificate{At: now, Source: netip.MustParseAddr("192.0.2.1"), Tunnel: tunnel, Error: "it has expired"}
+	}
+	for second := range 120 {
+		now = now.Add(time.Second)
+		if second > 10 && second < 50 && second%2 == 0 {
+			refuse("from-a")
+		}
+		if second == 60 {
+			refuse("from-b")
+		}
+		all.note(judge.Note, last, now)
+	}
+	var got []string
+	for _, e := range judge.Events(time.Time{}) {
+		got = append(got, e.Kind+" "+e.Tunnel+" "+e.From+" > "+e.To+": "+e.Reason)
+	}
+	want := []string{
+		"certificate from-a no refusal > refused: from 192.0.2.1: it has expired",
+		"certificate from-b no refusal > refused: from 192.0.2.1: it has expired",
+		"certificate from-a refused > no refusal: ",
+		"certificate from-b refused > no refusal: ",
+	}
+	if !slices.Equal(got, want) || len(all) > 0 {
+		t.Errorf("events %q, want %q; left is %v", got, want, all)
+	}
+}
+
+// TestHostOfTheProcessBefore: a link gets the host that it had in the process before.
+func TestHostOfTheProcessBefore(t *testing.T) {
+	p := &pairs{stood: []linkMemory{{Tunnel: "t", Peer: "site-b", Hop: "b1:6000", Host: "site-b/b1"}, {Tunnel: "t", Peer: "site-b", Hop: "b2:6000", Host: "site-b/b2"}}}
+	c := &config.Tunnel{Name: "t", Pair: config.Pair{Peer: "site-b"}, Forward: make([]config.Forward, 2)}
+	if was := p.before(c, "b2:6000"); was == nil || was.Host != "site-b/b2" {
+		t.Errorf("it was %+v", was)
+	}
+	if c.Pair.Peer = "site-c"; p.before(c, "b2:6000") != nil {
+		t.Error("another peer has stood there")
 	}
 }

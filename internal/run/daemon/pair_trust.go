@@ -25,7 +25,6 @@ func (p *pairs) trustOf(c *config.Config) (*trust.Trust, error) {
 	if o.CA == "" {
 		return nil, nil
 	}
-	o.Files = o.ReadAt(p.readablePath)
 	keys := p.keys.Load()
 	if keys != nil && keys.Trust() != nil && keys.Trust().Options().Equal(&o) {
 		return keys.Trust(), nil

@@ -79,6 +79,7 @@ type linkMemory struct {
 	Peer   string        `json:"peer"`
 	Hop    string        `json:"hop,omitempty"` // of a tunnel with several
 	Away   time.Duration `json:"away"`          // for so long it has not stood
+	Host   string        `json:"host,omitempty"`
 }
 
 // links are those whose pair has stood.
@@ -88,7 +89,7 @@ func (p *pairs) links() (all []linkMemory) {
 	for name, t := range p.current.near {
 		for _, h := range t.hops {
 			if away, stood := h.link.Stood(); stood {
-				all = append(all, linkMemory{name, t.peer, h.options.Hop, away})
+				all = append(all, linkMemory{name, t.peer, h.options.Hop, away, h.link.Taking().Host})
 			}
 		}
 	}

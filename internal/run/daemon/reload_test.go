@@ -155,12 +155,16 @@ func TestSitesExchangeAddresses(t *testing.T) {
 		"http takes that of health": {"http_listen: B\nhealth_listen: A", "http_listen: A"},
 		"they swap":                 {"http_listen: A\nhealth_listen: B", "http_listen: B\nhealth_listen: A"},
 		"all of them":               {"http_listen: A\nhealth_listen: B\ndashboard: {listen: C}", "http_listen: B\nhealth_listen: C\ndashboard: {listen: A}"},
+		"a wider one":               {"http_listen: A", "http_listen: WIDE"},
+		"a narrower one":            {"http_listen: WIDE", "http_listen: A"},
+		"another's wider one":       {"http_listen: B\nhealth_listen: A", "http_listen: WIDE"},
 		"one of several":            {"http_listen: [A, B]", "http_listen: A\ndashboard: {listen: B}"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nettest.CheckLeaks(t)
 			load := func(text string) *config.Config {
-				text = strings.NewReplacer("A", address[0], "B", address[1], "C", address[2]).Replace(text)
+				wide := "0.0.0.0:" + netip.MustParseAddrPort(address[0]).String()[len("127.0.0.1:"):]
+				text = strings.NewReplacer("WIDE", wide, "A", address[0], "B", address[1], "C", address[2]).Replace(text)
 				path := filepath.Join(dir, "longhaul.yaml")
 				nettest.Must(t, os.WriteFile(path, fmt.Appendf(nil, "log: {level: warn}\n%s\ncontrol_socket: %s/control.sock\npair_keys: %[2]s/keys\ntunnels: [{name: t, listen: %[3]q, forward: \"127.0.0.1:9\"}]\n", text, dir, address[3]), 0o600))
 				c, err := config.Loader{}.Load(t.Context(), path)

@@ -59,7 +59,7 @@ func (h Host) checkKey(read func(path string) (problem, fix string)) func(path s
 // checkDashboard checks the secrets of the dashboard. The certificate is public.
 func (h Host) checkDashboard(read func(config.Dashboard) (problem, fix string)) func(config.Dashboard) (problem, fix string) {
 	return func(c config.Dashboard) (problem, fix string) {
-		for _, file := range []string{c.TLSKey, c.TokenFile} {
+		for _, file := range []string{c.TLSKey, c.TokenFile, c.PasswordFile} {
 			if _, ok := credentialSource(file); !ok && file != "" {
 				return "the service's user cannot read the file " + file + " of the dashboard", credentialFix(file)
 			}
@@ -117,7 +117,7 @@ func credentials(c *config.Config) (names []string) {
 
 // dashboardCredentials returns the credentials of the dashboard.
 func dashboardCredentials(c *config.Config) (names []string) {
-	for _, file := range []string{c.Dashboard.TLSCert, c.Dashboard.TLSKey, c.Dashboard.TokenFile} {
+	for _, file := range []string{c.Dashboard.TLSCert, c.Dashboard.TLSKey, c.Dashboard.TokenFile, c.Dashboard.PasswordFile} {
 		if source, ok := credentialSource(file); ok {
 			names = append(names, filepath.Base(source))
 		}

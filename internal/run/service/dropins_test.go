@@ -65,6 +65,7 @@ func TestNeededDropIns(t *testing.T) {
 
 func TestCredentialsOfSinks(t *testing.T) {
 	c, err := config.Loader{}.Parse(t.Context(), "test.yaml", []byte(`
+dashboard: {listen: "127.0.0.1:9464", database: "postgres://r@db/x", password_file: /run/credentials/longhaul.service/db.password}
 history:
   ship:
     - {to: "postgres://u@db/x", password_file: /run/credentials/longhaul.service/pg.password, ca: /etc/ssl/ca.pem}
@@ -74,7 +75,7 @@ tunnels: [{name: a, listen: "127.0.0.1:6000", forward: "a:1"}]`))
 		t.Fatal(err)
 	}
 	got := neededDropIns(c, defaultLimits(), nil)
-	if len(got) != 1 || got[0].Name != Credentials || got[0].Why != "only root can read the keys" || strings.Join(got[0].arguments, " ") != "ch.key ch.pem pg.password" {
+	if len(got) != 1 || got[0].Name != Credentials || got[0].Why != "only root can read the keys" || strings.Join(got[0].arguments, " ") != "ch.key ch.pem db.password pg.password" {
 		t.Errorf("got %v", got)
 	}
 }

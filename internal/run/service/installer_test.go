@@ -244,7 +244,11 @@ func TestSecretsOfTheDashboard(t *testing.T) {
 	if problem, fix := ask(c); problem != "" || fix != "" {
 		t.Errorf("%q, %q", problem, fix)
 	}
-	c.TokenFile = "/etc/longhaul/token"
+	c.PasswordFile = "/etc/longhaul/reader"
+	if problem, fix := ask(c); problem == "" || !strings.Contains(fix, credentialDir+"reader") {
+		t.Errorf("%q, %q", problem, fix)
+	}
+	c.PasswordFile, c.TokenFile = credentialDir+"reader", "/etc/longhaul/token"
 	if problem, fix := ask(c); problem == "" || !strings.Contains(fix, credentialDir+"token") {
 		t.Errorf("%q, %q", problem, fix)
 	}

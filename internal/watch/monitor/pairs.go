@@ -17,7 +17,7 @@ type Pair struct {
 	// Session has the sums. What describes one session is of one that is up,
 	// or else of the latest.
 	flow.Session
-	Problems []flow.PairProblem // of sessions that are not up
+	Problems []flow.PairProblem // of sessions that are not up, or whose new connections are refused
 	Sent     int64              `json:"-"` // data of flows to the other relay, so far
 }
 
@@ -126,8 +126,12 @@ func (t *pairTrack) update(now []flow.Session) Pair {
 		if i != shown {
 			out.Add(s)
 		}
-		if !s.Up && s.Problem != "" && !slices.Contains(out.Problems, s.Problem) {
-			out.Problems = append(out.Problems, s.Problem)
+		problem := s.Problem
+		if s.Refused() {
+			problem = s.LaneProblem
+		}
+		if (!s.Up || s.Refused()) && problem != "" && !slices.Contains(out.Problems, problem) {
+			out.Problems = append(out.Problems, problem)
 		}
 	}
 	return out

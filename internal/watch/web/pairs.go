@@ -89,6 +89,9 @@ func pairAlerts(s *monitor.Snapshot, add func(level, link, format string, args .
 	}
 	for i := range s.Pairs.Sessions {
 		one := &s.Pairs.Sessions[i]
+		if one.Refused() && one.End == flow.FarEnd { // of the near relay's tunnel as above
+			add("warning", "/tunnels/"+url.PathEscape(one.Tunnel), "Tunnel %s and %s refuse new connections: %s", one.Tunnel, one.Peer, display.FirstLine(one.LaneError))
+		}
 		for _, p := range one.Paths {
 			if one.Up && !p.Up && p.Error != "" && !p.Since.IsZero() && s.At.Sub(p.Since) >= pairGrace {
 				add("warning", "/tunnels/"+url.PathEscape(one.Tunnel), "Tunnel %s reaches %s over its other paths only: %s is down: %s",

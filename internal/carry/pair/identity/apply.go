@@ -53,8 +53,9 @@ func (s *Store) Apply(wanted []Wanted, check bool) (a Applied, err error) {
 		return a, err
 	}
 	apply := func(c *changing) error {
+		before := c.content
 		if a, err = c.apply(wanted, time.Now().UTC().Truncate(time.Second)); err == nil {
-			err = c.clash()
+			err = c.clash(&before)
 		}
 		return err
 	}
@@ -97,6 +98,10 @@ func (c *changing) apply(wanted []Wanted, now time.Time) (a Applied, err error) 
 		if old != nil && old.sharesKey(host.Keys) {
 			p.Since, p.Holds = old.Since, old.Holds
 			p.Keys = old.declared(host.Keys, func(key PublicKey) bool { return declared[key] })
+			// Sessions that the old key of a rotation has proved are its host's still.
+			if len(old.Keys) == MaxKeys && slices.Contains(p.Keys, old.Keys[0]) && !declared[old.Keys[1]] && !slices.Contains(p.Keys, old.Keys[1]) {
+				c.former = c.former.replaced(old.Keys[1], old.Keys[0])
+			}
 		}
 		if err := peers.add(p); err != nil {
 			return a, takenRemedy(err)

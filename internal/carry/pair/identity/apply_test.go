@@ -317,3 +317,39 @@ func TestSites(t *testing.T) {
 	nettest.Must(t, s.Rename("site-b/b2", "site-b"))
 	pin(t, s, "site-bb", testKey(5).public()) // of another site
 }
+
+// TestSuccessor: a key has a successor by a rotation, whether the host has announced that or a declared list
+// ends it, and none if a list gives the peer another key.
+func TestSuccessor(t *testing.T) {
+	s := newStore(t)
+	is := func(key, want byte) {
+		t.Helper()
+		was := testKey(key).public()
+		next, err := s.Successor(was[:])
+		nettest.Must(t, err)
+		if now := testKey(want).public(); PublicKey(next) != now {
+			t.Errorf("the successor of %d is %s", key, numbers([]PublicKey{PublicKey(next)}))
+		}
+	}
+	apply := func(text string) {
+		t.Helper()
+		_, err := s.Apply(declare(text), false)
+		nettest.Must(t, err)
+	}
+	apply("b=2 c=6")
+	is(2, 2)
+	apply("b=3,2 c=6")
+	is(2, 2)
+	apply("b=3 c=6") // the list ends the rotation
+	is(2, 3)
+	apply("b=4 c=7") // others
+	is(3, 3)
+	is(2, 3)
+	is(6, 6)
+	nettest.Must(t, s.Learn("c", bare([]PublicKey{testKey(8).public()})[0]))
+	nettest.Must(t, s.settle("c", testKey(8).public()))
+	is(7, 8)
+	if next, err := New(filepath.Join(t.TempDir(), "missing")).Successor(bare([]PublicKey{testKey(1).public()})[0]); err != nil || next == nil {
+		t.Errorf("without a directory: %v, %v", next, err)
+	}
+}

@@ -2,7 +2,6 @@ package identity
 
 import (
 	"bytes"
-	"path/filepath"
 	"slices"
 )
 
@@ -21,7 +20,7 @@ func (s *Store) change(f func(c *changing) error) error {
 		if err := f(c); err != nil {
 			return err
 		}
-		if err := c.clash(); err != nil {
+		if err := c.clash(&before.content); err != nil {
 			return err
 		}
 		c.finishRotation()
@@ -66,13 +65,9 @@ func readChanging(d *directory) (*changing, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, _, err := d.read(formerFile)
+	former, err := readFormer(d)
 	if err != nil {
 		return nil, err
-	}
-	former, err := parseFormer(text)
-	if err != nil {
-		return nil, damaged(filepath.Join(d.path, formerFile), err)
 	}
 	trusted, err := readTrusted(d)
 	if err != nil {

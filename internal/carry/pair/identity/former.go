@@ -2,7 +2,11 @@ package identity
 
 import (
 	"bytes"
+	"crypto/ed25519"
+	"errors"
 	"fmt"
+	"io/fs"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -76,6 +80,42 @@ func (l formerKeys) successors() successors {
 		all[f.key] = f.successor
 	}
 	return all
+}
+
+// readFormer reads the file of former keys. A missing one is empty.
+func readFormer(d *directory) (formerKeys, error) {
+	text, _, err := d.read(formerFile)
+	if err != nil {
+		return nil, err
+	}
+	l, err := parseFormer(text)
+	if err != nil {
+		return nil, damaged(filepath.Join(d.path, formerFile), err)
+	}
+	return l, nil
+}
+
+// Successor is the key that rotations have put in place of one: that key itself, if none has. It reads a file
+// each time.
+func (s *Store) Successor(key ed25519.PublicKey) (ed25519.PublicKey, error) {
+	was, err := toKey(key)
+	if err != nil {
+		return nil, err
+	}
+	d, err := openDirectory(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return key, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	former, err := readFormer(d)
+	if err != nil {
+		return nil, err
+	}
+	next := former.successors().newest(was)
+	return next[:], nil
 }
 
 // newest returns the key that a host uses in place of another one by now.

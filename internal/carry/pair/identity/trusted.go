@@ -168,11 +168,15 @@ func (s *Store) SetTrusted(relay string, all []Trusted) error {
 	})
 }
 
-// clash is the error of a peer or an open invitation with a name that a trusted peer has, or with one of its
-// site: one handshake asks for any host of a site.
-func (c *changing) clash() error {
+// clash is the error of a peer or an open invitation that was not there before, with a name that a trusted peer
+// has, or with one of its site: one handshake asks for any host of a site.
+func (c *changing) clash(before *content) error {
 	if len(c.trusted) == 0 {
 		return nil
+	}
+	had := map[string]bool{}
+	for i := range before.peers {
+		had[before.peers[i].Name] = true
 	}
 	sites := map[string]bool{}
 	note := func(name string) {
@@ -180,10 +184,12 @@ func (c *changing) clash() error {
 		sites[site] = true
 	}
 	for i := range c.peers {
-		note(c.peers[i].Name)
+		if !had[c.peers[i].Name] {
+			note(c.peers[i].Name)
+		}
 	}
 	for _, k := range c.invitations {
-		if k.used.IsZero() && !k.expired(time.Now()) {
+		if k.used.IsZero() && !k.expired(time.Now()) && before.invitations.find(k.verifier) == nil {
 			note(k.name)
 		}
 	}

@@ -69,3 +69,26 @@ func TestTrustedUnknown(t *testing.T) {
 		t.Errorf("a missing directory has %v, %v", l, err)
 	}
 }
+
+// TestTrustedClash: a name that a relay has come to trust beside a pinned peer, or an open invitation, of that
+// name keeps others from neither changes nor joins, and nobody gets such a name anew.
+func TestTrustedClash(t *testing.T) {
+	s := newStore(t)
+	pin(t, s, "site-p", testKey(2).public())
+	_, err := s.Invite("site-b", "site-a", []string{"a:6000"})
+	nettest.Must(t, err)
+	nettest.Must(t, s.SetTrusted("/run/a.sock", []Trusted{{Name: "site-b", SAN: "spiffe://x/b"}, {Name: "site-p", SAN: "spiffe://x/p"}}))
+	pin(t, s, "site-c", testKey(3).public())
+	nettest.Must(t, s.Rename("site-c", "site-d"))
+	nettest.Must(t, s.Learn("site-p", bare([]PublicKey{testKey(4).public()})[0]))
+	_, err = s.Apply(declare("site-p=4,2 site-d=3"), false)
+	nettest.Must(t, err)
+	const taken = "the peer site-b proves its name by a certificate, as spiffe://x/b"
+	_, err = s.Pin("site-b", testKey(5).public())
+	checkMistake(t, err, taken)
+	checkMistake(t, s.Rename("site-d", "site-b/b1"), taken)
+	_, err = s.Invite("site-b", "site-a", []string{"a:6000"})
+	checkMistake(t, err, taken)
+	_, err = s.Apply(declare("site-p=4,2 site-b=3"), true)
+	checkMistake(t, err, taken)
+}

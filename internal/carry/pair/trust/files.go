@@ -11,9 +11,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"syscall"
+	"time"
 
 	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/sys/certchain"
 	"longhaul/internal/words/remedy"
 )
 
@@ -31,14 +34,10 @@ type Files struct {
 	Key  string // ECDSA, Ed25519 or RSA; PKCS #8, PKCS #1 or SEC 1
 }
 
-// ReadAt returns the files with the paths at which they can be read now.
-func (f Files) ReadAt(readable func(path string) string) Files {
-	return Files{readable(f.CA), readable(f.Cert), readable(f.Key)}
-}
-
 // material is what the files say.
 type material struct {
 	own         tls.Certificate
+	until       time.Time // when own ends, or an authority above it
 	authorities []*x509.Certificate
 	pool        *x509.CertPool
 	issuer      *x509.Certificate // of authorities: this host's, or the first one
@@ -131,6 +130,11 @@ func (m *material) readOwn(f Files) error {
 			break
 		}
 	}
+	above := all[1:]
+	if m.trusted {
+		above = append(slices.Clone(above), m.issuer)
+	}
+	_, m.until = certchain.Validity(leaf, above)
 	for _, a := range m.authorities {
 		m.recognized = append(m.recognized, preface.AuthorityKey(a.RawSubjectPublicKeyInfo, ""))
 		for i, name := range namesOf(leaf) {

@@ -37,9 +37,12 @@ func New(store *identity.Store) *Identity { return &Identity{Store: store} }
 // Prepare adds the peers of a trust until [Identity.Use], since tunnels begin before a change is committed.
 func (i *Identity) Prepare(t *Trust) { i.next.Store(t) }
 
-// Use puts a trust into force; nil: nobody is trusted by a certificate.
+// Use puts a trust into force; nil: nobody is trusted by a certificate. What the one before has seen of
+// certificates stays known.
 func (i *Identity) Use(t *Trust) {
-	i.now.Store(t)
+	if was := i.now.Swap(t); was != nil && t != nil && was != t {
+		t.remember(was.Until())
+	}
 	i.next.Store(nil)
 }
 
@@ -140,8 +143,10 @@ func (i *Identity) Proved(state tls.ConnectionState) (ed25519.PublicKey, error) 
 	}
 	for _, t := range i.both() {
 		// A pinned peer that is taken out in this moment may write any name into its own certificate.
-		if len(state.VerifiedChains) == 0 && t.material().verify(chain, x509.ExtKeyUsageAny, time.Now()) != nil {
-			continue
+		if len(state.VerifiedChains) == 0 {
+			if _, err := t.material().verify(chain, x509.ExtKeyUsageAny, time.Now()); err != nil {
+				continue
+			}
 		}
 		if n, err := t.named(chain[0]); err == nil {
 			return keyOf(n.SAN), nil
@@ -161,6 +166,19 @@ func (i *Identity) PeerOf(key ed25519.PublicKey) (name string, known bool) {
 		}
 	}
 	return "", false
+}
+
+// Ends are when this host's certificate ends, and the one that the host of a key showed last.
+func (i *Identity) Ends(key ed25519.PublicKey) (own, peers time.Time) {
+	if len(key) != sha256.Size {
+		return own, peers
+	}
+	for _, t := range i.both() {
+		if n, known := t.peers[[sha256.Size]byte(key)]; known {
+			return t.OwnUntil(), t.Until()[n.SAN]
+		}
+	}
+	return own, peers
 }
 
 // Hosts names the peers that a name means: one, or the hosts of a site; none: the name is unknown.

@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/carry/pair/identity"
 	"longhaul/internal/carry/pair/preface"
+	"longhaul/internal/sys/certchain"
 	"longhaul/internal/words/remedy"
 	"longhaul/internal/words/sorted"
 )
@@ -76,6 +77,17 @@ func (t *Trust) With(names []Name) *Trust {
 	return other
 }
 
+// remember takes what another trust has seen of certificates of names that this one has.
+func (t *Trust) remember(seen map[string]time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, n := range t.options.Names {
+		if until := seen[n.SAN]; t.until[n.SAN].IsZero() && !until.IsZero() {
+			t.until[n.SAN] = until
+		}
+	}
+}
+
 // keyOf is the key that stands for a name: the identity of a host in its sessions. It is the same for each
 // of its certificates.
 func keyOf(san string) ed25519.PublicKey {
@@ -123,7 +135,11 @@ func (t *Trust) Problem() error {
 }
 
 func (m *material) problem(now time.Time) error {
-	if text := expired(m.own.Leaf, now); text != "" {
+	text := expired(m.own.Leaf, now)
+	if text == "" && now.After(m.until) {
+		text = "an authority above it expired at " + m.until.UTC().Format(timeForm)
+	}
+	if text != "" {
 		return remedy.New(fmt.Errorf("peers refuse this host's certificate of %s: %s", NameOf(m.own.Leaf), text),
 			"renew it; the relay takes new files within a second")
 	}
@@ -146,7 +162,11 @@ func (t *Trust) Warnings() (all []error) {
 // Own is this host's certificate.
 func (t *Trust) Own() *x509.Certificate { return t.material().own.Leaf }
 
-// Until is when the certificate that was last seen of a name ends; zero: none was seen.
+// OwnUntil is when this host's certificate ends, or the first of its authorities.
+func (t *Trust) OwnUntil() time.Time { return t.material().until }
+
+// Until is when the certificate that was last seen of a name ends, or the first of its authorities; zero: none
+// was seen.
 func (t *Trust) Until() map[string]time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -200,7 +220,7 @@ func (m *material) prefaceKey(n Name) preface.Key {
 }
 
 // config is what connections by certificates share. check gets the chain of the other end.
-func (t *Trust) config(m *material, check func(*Name, *x509.Certificate) error, verify func([]*x509.Certificate) error) *tls.Config {
+func (t *Trust) config(m *material, check func(*Name, *x509.Certificate) error, verify func(tls.ConnectionState) ([][]*x509.Certificate, error)) *tls.Config {
 	own := m.own
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, MaxVersion: tls.VersionTLS13,
@@ -219,7 +239,8 @@ func (t *Trust) config(m *material, check func(*Name, *x509.Certificate) error, 
 				return fmt.Errorf("%w: there is none", ErrCertificate)
 			}
 			now, leaf := time.Now(), state.PeerCertificates[0]
-			if err := verify(state.PeerCertificates); err != nil {
+			chains, err := verify(state)
+			if err != nil {
 				return refuse(leaf, now, err)
 			}
 			n, err := t.named(leaf)
@@ -230,7 +251,7 @@ func (t *Trust) config(m *material, check func(*Name, *x509.Certificate) error, 
 				return refuse(leaf, now, err)
 			}
 			t.mu.Lock()
-			t.until[n.SAN] = leaf.NotAfter
+			t.until[n.SAN] = certchain.Until(chains)
 			t.mu.Unlock()
 			return nil
 		},
@@ -240,7 +261,8 @@ func (t *Trust) config(m *material, check func(*Name, *x509.Certificate) error, 
 // serverTLS is the configuration for an accepted connection. crypto/tls verifies the client's chain, since
 // its alerts then say what is wrong with that.
 func (t *Trust) serverTLS() *tls.Config {
-	c := t.config(t.material(), func(*Name, *x509.Certificate) error { return nil }, func([]*x509.Certificate) error { return nil })
+	c := t.config(t.material(), func(*Name, *x509.Certificate) error { return nil },
+		func(state tls.ConnectionState) ([][]*x509.Certificate, error) { return state.VerifiedChains, nil })
 	c.ClientAuth = tls.RequireAndVerifyClientCert
 	return c
 }
@@ -253,7 +275,9 @@ func (t *Trust) clientTLS(peer string) *tls.Config {
 			return fmt.Errorf("it is that of %s, not of %s", n.Peer, peer)
 		}
 		return nil
-	}, func(chain []*x509.Certificate) error { return m.verify(chain, x509.ExtKeyUsageServerAuth, time.Now()) })
+	}, func(state tls.ConnectionState) ([][]*x509.Certificate, error) {
+		return m.verify(state.PeerCertificates, x509.ExtKeyUsageServerAuth, time.Now())
+	})
 	c.InsecureSkipVerify = true // VerifyConnection does: crypto/tls asks for a DNS name
 	// A client of crypto/tls hides a certificate of none of the server's authorities, and the server could
 	// not say why it refuses.

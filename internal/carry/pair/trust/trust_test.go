@@ -440,3 +440,36 @@ func TestProjected(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestEnds holds that the first certificate of a chain that ends is the end of it, for this host's and for its
+// peers', and that a reload keeps what was seen.
+func TestEnds(t *testing.T) {
+	root := newAuthority(t, "root", nil)
+	middle := newAuthority(t, "middle", root)
+	soon := time.Now().Add(10 * time.Minute).Truncate(time.Second)
+	again := *middle.cert
+	again.NotAfter = soon
+	middle.cert = middle.issue(&again, middle.key.Public(), root)
+	far := newHost(t).trusts(root).gets(root, svid(siteB))
+	farSide := far.identity(name(t, siteA, ""))
+	near := newHost(t).trusts(root).gets(middle, svid(siteA)).identity(name(t, siteB, ""))
+	nearKey, farKey, nearErr, farErr := shake(t, near, farSide, "site-b", nil)
+	if nearErr != nil || farErr != nil {
+		t.Fatal(nearErr, farErr)
+	}
+	if own, peers := near.Ends(nearKey); !own.Equal(soon) || !peers.After(soon) {
+		t.Errorf("to the near end, its own ends at %v, the other at %v; want %v and later", own, peers, soon)
+	}
+	if own, peers := farSide.Ends(farKey); !peers.Equal(soon) || !own.After(soon) {
+		t.Errorf("to the far end, its own ends at %v, the other at %v; want later and %v", own, peers, soon)
+	}
+	next, err := trust.Load(trust.Options{Files: far.files(), Names: []trust.Name{name(t, siteA, ""), name(t, "spiffe://corp/site-c", "")}})
+	nettest.Must(t, err)
+	farSide.Use(next)
+	if _, peers := farSide.Ends(farKey); !peers.Equal(soon) {
+		t.Errorf("after a reload the other one ends at %v", peers)
+	}
+	if own, peers := farSide.Ends(make([]byte, 32)); !own.IsZero() || !peers.IsZero() {
+		t.Errorf("a stranger's ends at %v and %v", own, peers)
+	}
+}

@@ -122,8 +122,7 @@ func checkForm(c *x509.Certificate) error {
 
 // verify finds a chain from the certificate of the other end to an authority. The host's own authorities do
 // not count.
-func (m *material) verify(chain []*x509.Certificate, use x509.ExtKeyUsage, now time.Time) error {
-	_, err := chain[0].Verify(x509.VerifyOptions{Roots: m.pool, Intermediates: poolOf(chain[1:]), CurrentTime: now,
+func (m *material) verify(chain []*x509.Certificate, use x509.ExtKeyUsage, now time.Time) ([][]*x509.Certificate, error) {
+	return chain[0].Verify(x509.VerifyOptions{Roots: m.pool, Intermediates: poolOf(chain[1:]), CurrentTime: now,
 		KeyUsages: []x509.ExtKeyUsage{use}})
-	return err
 }

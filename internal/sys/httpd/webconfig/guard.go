@@ -73,27 +73,40 @@ func Open(what string, log *slog.Logger, read func() (*Settings, error)) (*Guard
 	return g, g.load()
 }
 
+// maxReadings is how often files are read in a row because the list of files is another one.
+const maxReadings = 3
+
 // load puts the files' settings into force. The caller holds mu, or nobody else has the guard.
 func (g *Guard) load() error {
 	g.looked = time.Now()
+	var files []string
 	if g.now != nil {
-		g.stamps = stampsOf(g.now.Files) // before they are read: a change meanwhile is another one
+		files = g.now.Files
 	}
-	s, err := g.read()
-	if err != nil {
-		return err
+	stamps := stampsOf(files) // before they are read: a change meanwhile is another one
+	g.stamps = stamps
+	var s *Settings
+	for n := 1; ; n++ {
+		var err error
+		if s, err = g.read(); err != nil {
+			return err
+		}
+		if slices.Equal(s.Files, files) {
+			break
+		}
+		if files, stamps = s.Files, stampsOf(s.Files); n == maxReadings {
+			stamps = nil // the next look reads them again
+			break
+		}
 	}
 	if g.now != nil && g.now.TLS() != s.TLS() {
 		return remedy.New(errors.New("TLS begins or ends with a reload alone"), "longhaul reload")
-	}
-	if g.now == nil || !slices.Equal(g.now.Files, s.Files) {
-		g.stamps = stampsOf(s.Files)
 	}
 	if g.now != nil && !g.replaced {
 		close(g.changed)
 		g.changed = make(chan struct{})
 	}
-	g.now, g.problem = s, nil
+	g.now, g.stamps, g.problem = s, stamps, nil
 	return nil
 }
 

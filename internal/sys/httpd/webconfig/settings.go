@@ -22,6 +22,7 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/sys/certchain"
 	"longhaul/internal/sys/httpd"
 	"longhaul/internal/words/remedy"
 )
@@ -117,12 +118,18 @@ func (s *Settings) Authenticates() bool {
 	return s.ClientAuth == tls.RequireAndVerifyClientCert || len(s.Users) > 0
 }
 
-// Validity is when the certificate begins and ends to be valid; zero without TLS.
+// Validity is when the certificate and those above it in its file are valid; zero without TLS.
 func (s *Settings) Validity() (from, until time.Time) {
 	if !s.TLS() {
 		return
 	}
-	return s.Certificate.Leaf.NotBefore, s.Certificate.Leaf.NotAfter
+	var above []*x509.Certificate
+	for _, der := range s.Certificate.Certificate[1:] {
+		if c, err := x509.ParseCertificate(der); err == nil {
+			above = append(above, c)
+		}
+	}
+	return certchain.Validity(s.Certificate.Leaf, above)
 }
 
 // Names reports whether the certificate is valid for a host.

@@ -696,3 +696,30 @@ func BenchmarkRequest(b *testing.B) {
 		})
 	}
 }
+
+// TestChangeWhileRead holds that a file that changes right after it was read is read again, at the first reading
+// as well, when it is not known yet which files there are.
+func TestChangeWhileRead(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "users")
+	write := func(text string) { nettest.Must(t, os.WriteFile(file, []byte(text), 0o600)) }
+	write("before")
+	changes := []string{"meanwhile", "then"} // with readings from the end
+	g, err := webconfig.Open("http_listen", quiet, func() (*webconfig.Settings, error) {
+		text, err := os.ReadFile(file)
+		if len(changes) > 0 {
+			write(changes[0] + strings.Repeat(" ", len(changes)))
+			changes = changes[1:]
+		}
+		s := webconfig.Default()
+		s.Files, s.Headers = []string{file}, map[string]string{"X": strings.TrimSpace(string(text))}
+		return s, err
+	})
+	nettest.Must(t, err)
+	if got := g.Current().Headers["X"]; got != "then" {
+		t.Errorf("in force is %q", got)
+	}
+	write("last")
+	if got := g.Current().Headers["X"]; got != "last" {
+		t.Errorf("later %q is in force", got)
+	}
+}

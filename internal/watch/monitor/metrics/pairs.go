@@ -10,16 +10,16 @@ import (
 var pairProblems = []flow.PairProblem{flow.PairBusy, flow.PairCertificate, flow.PairDenied, flow.PairEncrypt, flow.PairKeyUnknown, flow.PairOverloaded, flow.PairPathDown, flow.PairPathMTU, flow.PairUnpaired, flow.PairVersion}
 
 var pairFamilies = []family{
-	{"pair_up", "1 if a session with a paired relay stands, 0 if not.", gauge, []string{"tunnel", "peer"},
-		ofPair(func(p *monitor.Pair) (float64, bool) { return truth(p.Up), true })},
+	{"pair_up", "1 if a session with a paired relay stands and takes new connections, 0 if not.", gauge, []string{"tunnel", "peer"},
+		ofPair(func(p *monitor.Pair) (float64, bool) { return truth(p.Up && !p.Refused()), true })},
 	{"pair_info", "Always 1: which end of the pair this relay is, and the release of the other one.", gauge, []string{"tunnel", "peer", "end", "release"},
 		pairs(func(p *monitor.Pair, emit *emitter) {
 			emit.add(1, p.Tunnel, p.Peer, string(p.End), p.Release)
 		})},
-	{"pair_problem", "1 for what keeps a session with a paired relay from standing, 0 for the others.", gauge, []string{"tunnel", "peer", "problem"},
+	{"pair_problem", "1 for what keeps a session with a paired relay from standing, or from taking new connections; 0 for the others.", gauge, []string{"tunnel", "peer", "problem"},
 		holding(pairs(func(p *monitor.Pair, emit *emitter) {
 			for _, problem := range pairProblems {
-				emit.add(truth(slices.Contains(p.Problems, problem) && !p.Up), p.Tunnel, p.Peer, string(problem))
+				emit.add(truth(slices.Contains(p.Problems, problem) && (!p.Up || p.Refused())), p.Tunnel, p.Peer, string(problem))
 			}
 		}))},
 	{"pair_encrypted", "1 if flows between paired relays are encrypted, 0 if they cross the WAN in clear.", gauge, []string{"tunnel", "peer"},

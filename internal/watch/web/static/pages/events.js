@@ -3,7 +3,7 @@ import { announce, h, table, select, setText } from '../dom.js';
 import { Live, polling } from '../live.js';
 import * as f from '../format.js';
 
-const kinds = [['', 'all'], ['relay', 'the relay'], ['tunnel', 'tunnels'], ['hop', 'hops'], ['pair', 'pairs'], ['path', 'paths of pairs'], ['interception', 'interception']];
+const kinds = [['', 'all'], ['relay', 'the relay'], ['tunnel', 'tunnels'], ['hop', 'hops'], ['pair', 'pairs'], ['path', 'paths of pairs'], ['interception', 'interception'], ['service', 'services of the DNS'], ['certificate', 'refused certificates']];
 
 export default function events(content, frame) {
   frame.title('Events');

@@ -1,0 +1,124 @@
+package pair_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair"
+	"longhaul/test/nettest"
+)
+
+// setEnds sets when certificates end, this host's and that of its peers.
+func (k *keyring) setEnds(own, peers time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.ends = [2]time.Time{own, peers}
+}
+
+func (k *keyring) setRefuses(on bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.refuses = on
+}
+
+// TestCertificateEnds holds that a session takes no new flows, and says so, while a certificate of either relay
+// has ended, although it stands and its flows go on.
+func TestCertificateEnds(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "hello")
+	later, before := time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
+	farSession := func() flow.Session { return s.far.State().Sessions[0] }
+	is := func(what, state string) {
+		t.Helper()
+		takes, problem := state == "up", flow.PairProblem("")
+		if !takes {
+			problem = flow.PairCertificate
+		}
+		nettest.Eventually(t, time.Minute, func() bool {
+			now, near, far := s.link.Taking(), s.session(), farSession()
+			return now.Takes == takes && now.Problem == problem && near.Up && near.State() == state && far.Up && far.State() == state
+		}, func() string { return what + "\n" + s.dump() })
+		s.roundTrip(c, what)
+	}
+	set := func(near, far time.Time) {
+		s.nearKeys.setEnds(near, far)
+		s.farKeys.setEnds(far, near)
+	}
+	set(later, later)
+	is("both certificates are valid", "up")
+	set(later, before)
+	is("that of the far relay has ended", "certificate")
+	if at := s.link.Taking().Since; !at.Equal(before) {
+		t.Errorf("flows are not taken since %v, and the certificate ended at %v", at, before)
+	}
+	set(later, later.Add(time.Hour))
+	is("it has another one", "up")
+	set(before, later)
+	is("that of the near relay has ended", "certificate")
+	set(later, later)
+	is("both have others", "up")
+}
+
+// TestRefusedLanes holds that a near relay whose own certificate was renewed shows that at once, though it needs
+// no lane, and that it takes no new flows while the far one refuses it.
+func TestRefusedLanes(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "hello")
+	nettest.Eventually(t, time.Minute, func() bool { return s.session().LanesWarm == 2 }, s.dump)
+	state := func() string {
+		one := s.session()
+		return one.State()
+	}
+	later := time.Now().Add(time.Hour)
+	s.nearKeys.setEnds(later, later)
+	nettest.Eventually(t, time.Minute, s.link.SeesCertificates, s.dump)
+	s.farKeys.setRefuses(true)
+	s.nearKeys.setEnds(later.Add(time.Hour), later)
+	nettest.Eventually(t, time.Minute, func() bool {
+		now := s.link.Taking()
+		return !now.Takes && now.Problem == flow.PairKeyUnknown && state() == "key-unknown"
+	}, s.dump)
+	if one := s.session(); !one.Up || one.LanesWarm != 2 {
+		t.Errorf("the session is %+v", one)
+	}
+	s.roundTrip(c, "refused meanwhile")
+	s.farKeys.setRefuses(false)
+	nettest.Eventually(t, time.Minute, func() bool { return s.link.Taking().Takes && state() == "up" }, s.dump)
+	if n := s.session().LanesWarm; n != 2 {
+		t.Errorf("%d lanes are warm", n)
+	}
+}
+
+// TestHostStaysKnown holds that a link names its host while that is away, as an operator does who takes it back
+// into service: the one of an earlier session or process.
+func TestHostStaysKnown(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	nettest.Eventually(t, time.Minute, func() bool { return s.link.Taking().Host == "far" }, s.dump)
+	s.change(func(l *pair.LinkOptions) { // another session
+		l.Resume, l.NoResume = 0, true
+		l.Addresses = func(context.Context) ([]netip.AddrPort, error) { return nil, errors.New("nowhere") }
+	})
+	if host := s.link.Taking().Host; host != "far" {
+		t.Errorf("the host of a session that is away is %q", host)
+	}
+	o := s.way
+	o.Tunnel, o.Stood, o.Host = "next", true, "far/b1"
+	next := s.near.Link(o)
+	defer next.Close()
+	if host := next.Taking().Host; host != "far/b1" {
+		t.Errorf("the host of the process before is %q", host)
+	}
+}
