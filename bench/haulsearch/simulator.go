@@ -3,10 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -104,7 +107,10 @@ func parseOutcome(text []byte, p path, over []window) (outcome, error) {
 }
 
 // A simulator is haulsim, built.
-type simulator struct{ binary string }
+type simulator struct {
+	binary string
+	rest   string // hash of the sources of all but haul
+}
 
 const simulatorSource = "sim/haulsim.c" // in bpf/hosttest
 
@@ -118,12 +124,39 @@ func buildSimulator(ctx context.Context, dir string) (*simulator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find bpf/hosttest: %w: %s; run this in longhaul's source", err, bytes.TrimSpace(out))
 	}
+	source := string(bytes.TrimSpace(out))
 	s := &simulator{binary: filepath.Join(dir, "haulsim")}
-	build := exec.CommandContext(ctx, compiler, "-O2", "-w", "-o", s.binary, filepath.Join(string(bytes.TrimSpace(out)), simulatorSource), "-lm")
+	if s.rest, err = hashRest(source); err != nil {
+		return nil, err
+	}
+	build := exec.CommandContext(ctx, compiler, "-O2", "-w", "-o", s.binary, filepath.Join(source, simulatorSource), "-lm")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build haulsim: %w\n%s", err, out)
 	}
 	return s, nil
+}
+
+// hashRest hashes what haulsim is built from, but for haul and the command line: the figures
+// of other controls depend on nothing else.
+func hashRest(source string) (string, error) {
+	h := sha256.New()
+	for _, pattern := range []string{"*.h", "../bbr3.h", "../window.h"} {
+		names, err := filepath.Glob(filepath.Join(source, pattern))
+		if err != nil {
+			return "", err
+		}
+		for _, name := range names {
+			if strings.HasPrefix(filepath.Base(name), "haul") {
+				continue
+			}
+			text, err := os.ReadFile(name)
+			if err != nil {
+				return "", err
+			}
+			fmt.Fprintf(h, "%s %d\n%s", filepath.Base(name), len(text), text)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16]), nil
 }
 
 // instead simulates another control in place of haul.

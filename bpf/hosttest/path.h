@@ -33,6 +33,9 @@ struct path {
 	double aggregate;	// ACKs come at multiples of so many seconds
 	double batch;		// packets reach the bottleneck at multiples of so many seconds
 	double wander, tau;	// standard deviation of a delay that wanders, and its correlation time, seconds
+	double fade, fade_tau;	// standard deviation of the rate's natural logarithm, and its correlation time, seconds
+	double handover;	// seconds from one to the next, 0: none
+	double gap, shift;	// at each: the link is silent, the most of the delay that then is added, seconds
 	bool down;
 	double window_packets; // of the receiver; 0: boundless
 };
@@ -110,7 +113,7 @@ struct flow {
 	struct tally *at_from, *at_to; // of the windows that are looked at
 	void *state;
 	double cubic_max, cubic_k, cubic_at, cubic_reno, cubic_credit, cubic_prior;
-	u32 ssthresh, low_us, low_n, flight_before, seen_marked;
+	u32 ssthresh, low_us, low_n, flight_before, seen_marked, reno_credit;
 };
 
 // A span of time that is measured by itself.
@@ -124,6 +127,17 @@ struct span {
 enum kind { ENTER, ARRIVE, ACK, DELAYED_ACK, SEND, TIMER, BEGIN, CHANGE, FROM, TO };
 
 #define QUEUE_MOST 20000 // of the histograms, 0.1 ms
+#define DELAY_STEP (1 * MS) // of the delay that wanders
+#define RATE_STEP (50 * MS) // of the rate that walks
+#define MAX_SHIFTS 128
+#define MAX_CHANGES 32
+
+// An Ornstein-Uhlenbeck process of standard deviation 1, at times that are step apart.
+struct process {
+	u64 step, random; // nanoseconds, the state of its random numbers
+	double *x;
+	u32 n, room;
+};
 
 struct event {
 	u64 at;
@@ -143,8 +157,8 @@ static struct sim {
 	u64 tokens_at;
 	bool bad; // in a loss burst
 	u64 queued, queue_ms[QUEUE_MOST + 1]; // histogram of the queue's delay in 0.1 ms
-	struct path change[32];
-	double change_at[32];
+	struct path change[MAX_CHANGES];
+	double change_at[MAX_CHANGES];
 	int changes;
 	struct span span[16];
 	int spans;
@@ -155,14 +169,21 @@ static struct sim {
 	// PIE's state, RFC 8033, section 4.2.
 	double pie_p, pie_old;
 	u64 pie_at, pie_burst; // its last update, and the end of the burst that passes
-	// The wandering delay.
-	double wander;
-	u64 wander_at, last_arrival;
+	// What the path does by itself, the same whatever is sent.
+	struct process delay, log_rate;
+	double handover_phase; // of a period
+	double shifts[MAX_SHIFTS]; // of the delay after each handover, of the most
+	u64 last_arrival;
 } sim;
+
+static double uniform_of(u64 *state)
+{
+	return (any_of(state) >> 11) * 0x1p-53;
+}
 
 static double uniform(void)
 {
-	return (any() >> 11) * 0x1p-53;
+	return uniform_of(&seed);
 }
 
 static void at(u64 when, u32 kind, u32 flow, u32 arg)
@@ -204,9 +225,66 @@ static bool unlucky(double p)
 	return sim.bad;
 }
 
-static double normal(void)
+static double normal_of(u64 *state)
 {
-	return sqrt(-2 * log(uniform() + 1e-300)) * cos(2 * M_PI * uniform());
+	double radius = sqrt(-2 * log(uniform_of(state) + 1e-300));
+	return radius * cos(2 * M_PI * uniform_of(state));
+}
+
+// A process' value at a time: that of its latest step.
+static double process_at(struct process *p, u64 when, double tau)
+{
+	u32 i = when / p->step;
+	while (p->n < i + 1) {
+		if (p->n == p->room)
+			p->x = realloc(p->x, (p->room = p->room ? 2 * p->room : 1024) * sizeof *p->x);
+		double x = normal_of(&p->random), kept = exp(-(p->step / 1e9) / (tau > 0 ? tau : 0.5));
+		p->x[p->n] = p->n ? p->x[p->n - 1] * kept + sqrt(1 - kept * kept) * x : x;
+		p->n++;
+	}
+	return p->x[i];
+}
+
+// The number of handovers until a time, and the nanoseconds since the latest.
+static u32 handovers(const struct path *p, u64 when, u64 *since)
+{
+	double periods = when / 1e9 / p->handover + sim.handover_phase;
+	*since = (periods - floor(periods)) * p->handover * 1e9;
+	return periods;
+}
+
+// The link's rate at a time, bits per second. Within two standard deviations.
+static double rate_at(const struct path *p, u64 when)
+{
+	if (!(p->fade > 0))
+		return p->rate;
+	double x = process_at(&sim.log_rate, when, p->fade_tau);
+	return p->rate * exp(p->fade * (x > 2 ? 2 : x < -2 ? -2 : x));
+}
+
+// When the link can begin to send again, from a time on.
+static u64 not_silent(const struct path *p, u64 when)
+{
+	u64 since, gap = p->gap * 1e9;
+	if (!(p->handover > 0) || !gap || (handovers(p, when, &since) == 0) || since >= gap)
+		return when;
+	return when + gap - since;
+}
+
+// The bits that the link can send between two times.
+static double served(const struct path *p, u64 from, u64 to)
+{
+	if (!(p->fade > 0) && !(p->handover > 0))
+		return (to - from) / 1e9 * p->rate;
+	double bits = 0;
+	for (u64 t = from; t < to;) {
+		u64 end = (t / RATE_STEP + 1) * RATE_STEP, begins = not_silent(p, t);
+		end = end < to ? end : to;
+		if (begins < end)
+			bits += (end - begins) / 1e9 * rate_at(p, t);
+		t = end;
+	}
+	return bits;
 }
 
 // CoDel's law: each drop shortens the time to the next.
@@ -284,16 +362,19 @@ static void count_queue(u64 waited)
 		}
 }
 
-// The path's additional delay now, an Ornstein-Uhlenbeck process, never below 0.
-static double wander(const struct path *p)
+// The delay that the path adds at a time, seconds. Packets keep their order.
+static double added_delay(const struct path *p, u64 when)
 {
-	if (!(p->wander > 0))
-		return 0;
-	double dt = (sim.now - sim.wander_at) / 1e9, kept = exp(-dt / (p->tau > 0 ? p->tau : 0.5));
-	sim.wander = sim.wander * kept + p->wander * sqrt(1 - kept * kept) * normal();
-	sim.wander_at = sim.now;
-	double delay = p->wander + sim.wander;
-	return delay > 0 ? delay : 0;
+	double delay = 0;
+	if (p->wander > 0) {
+		delay = p->wander * (1 + process_at(&sim.delay, when, p->tau));
+		delay = delay > 0 ? delay : 0;
+	}
+	if (p->handover > 0) {
+		u64 since;
+		delay += p->shift * sim.shifts[handovers(p, when, &since) % MAX_SHIFTS];
+	}
+	return delay;
 }
 
 // Puts a packet on the path.
@@ -316,8 +397,9 @@ static void into_path(u32 flow, u32 seq)
 	if (p->place == BEFORE && unlucky(p->loss))
 		return;
 	u64 start = sim.busy_until > sim.now ? sim.busy_until : sim.now;
-	if ((start - sim.now) * p->rate / 8e9 > p->queue_bytes)
+	if (served(p, sim.now, start) / 8 > p->queue_bytes)
 		return;
+	start = not_silent(p, start);
 	count_queue(start - sim.now);
 	bool marked = false;
 	if (p->codel > 0 && codel_drops(start, start - sim.now, p->codel)) {
@@ -330,7 +412,7 @@ static void into_path(u32 flow, u32 seq)
 			return;
 		marked = true;
 	}
-	sim.busy_until = start + (u64)(PACKET * 8e9 / p->rate);
+	sim.busy_until = start + (u64)(PACKET * 8e9 / rate_at(p, start));
 	if (p->place == AFTER && unlucky(p->loss))
 		return;
 	if (f->cbr > 0) {
@@ -343,9 +425,9 @@ static void into_path(u32 flow, u32 seq)
 		marked = true;
 	if (marked)
 		f->ring[seq & f->mask].marked = true;
-	double delay = (p->rtt + f->extra_rtt) / 2 + p->jitter * (2 * uniform() - 1) + wander(p);
+	double delay = (p->rtt + f->extra_rtt) / 2 + p->jitter * (2 * uniform() - 1) + added_delay(p, sim.busy_until);
 	u64 when = sim.busy_until + (u64)((delay > 0 ? delay : 0) * 1e9);
-	if (p->wander > 0 && when < sim.last_arrival)
+	if ((p->wander > 0 || p->handover > 0) && when < sim.last_arrival)
 		when = sim.last_arrival;
 	sim.last_arrival = when;
 	at(when, ARRIVE, flow, seq);
@@ -726,6 +808,11 @@ static void run(double seconds)
 {
 	for (int i = 0; i < sim.flows; i++)
 		at((u64)(sim.flow[i].begins * 1e9), BEGIN, i, 0);
+	sim.delay = (struct process){.step = DELAY_STEP, .random = any()};
+	sim.log_rate = (struct process){.step = RATE_STEP, .random = any()};
+	sim.handover_phase = uniform();
+	for (int i = 0; i < MAX_SHIFTS; i++)
+		sim.shifts[i] = uniform();
 	sim.clock_us = uniform() * 7200e6;
 	for (int i = 0; i < sim.flows; i++) {
 		struct flow *f = &sim.flow[i];
@@ -782,7 +869,7 @@ static void run(double seconds)
 				break;
 			}
 			// The handshake has measured the round trip.
-			f->srtt_us = f->min_rtt_us = (sim.path.rtt + f->extra_rtt) * 1e6;
+			f->srtt_us = f->min_rtt_us = (sim.path.rtt + f->extra_rtt + added_delay(&sim.path, sim.now)) * 1e6;
 			f->rttvar_us = f->srtt_us / 2;
 			f->cwnd = 10;
 			f->last_progress = sim.now;
@@ -810,7 +897,7 @@ static void clear(struct path p)
 	}
 	for (int i = 0; i < sim.spans; i++)
 		free(sim.span[i].queue);
-	free(sim.heap);
+	free(sim.heap), free(sim.delay.x), free(sim.log_rate.x);
 	memset(&sim, 0, sizeof sim);
 	sim.path = p;
 }
@@ -870,6 +957,18 @@ static double span_percentile(const struct span *w, double share)
 	return QUEUE_MOST / 10.0;
 }
 
+// Whether an acknowledgement brings a mark that counts as a loss: once in a window (RFC 3168).
+static bool marked_anew(struct flow *f)
+{
+	bool anew = f->marked != f->seen_marked && !f->recovering && !f->in_timeout;
+	f->seen_marked = f->marked;
+	if (anew) {
+		f->recovering = true;
+		f->recovery_until = f->next;
+	}
+	return anew;
+}
+
 // CUBIC by RFC 9438, with the delay part of HyStart (RFC 9406).
 static void cubic_begin(struct flow *f)
 {
@@ -903,11 +1002,7 @@ static void cubic_cut(struct flow *f)
 
 static void cubic_ack(struct flow *f, u32 acked, u32 rtt_us)
 {
-	bool marked = f->marked != f->seen_marked;
-	f->seen_marked = f->marked;
-	if (marked && !f->recovering && !f->in_timeout) { // RFC 3168: as a loss, once in a window
-		f->recovering = true;
-		f->recovery_until = f->next;
+	if (marked_anew(f)) {
 		cubic_cut(f);
 		f->cwnd = f->ssthresh;
 	}
