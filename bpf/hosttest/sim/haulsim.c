@@ -17,7 +17,8 @@
 // bottleneck, wander= and tau= ms of a delay that wanders, fade= (standard deviation of
 // the rate's natural logarithm) and fadetau= ms of a rate that walks, handover= s from one
 // to the next with gap= ms of silence and up to shift= ms of delay after it, down=1. at=T begins a change, until=T ends it. Of the
-// run: time= s, window= of the receiver in BDP, seed=, over=FROM:TO, json=1, v=1 to 5.
+// run: time= s, window= of the receiver in BDP, seed=, phase=0 for hosts without jitter and
+// bursts and flows that begin together, over=FROM:TO, json=1, v=1 to 5.
 //
 // A flow is haul, bbr, bbr3, cubic, reno or cbr, then @ and its begin, then a colon and
 // until= s, rtt= ms, app= Mb/s of its application, bytes= that it sends, clock= s of
@@ -283,6 +284,7 @@ int main(int argc, char **argv)
 		else if (!strcmp(key, "seed")) seed ^= (u64)v * 0x9e3779b97f4a7c15ull;
 		else if (!strcmp(key, "v")) verbose = v;
 		else if (!strcmp(key, "json")) json = v;
+		else if (!strcmp(key, "phase")) regular_hosts = !v;
 		else if (!strcmp(key, "over")) {
 			if (sim.spans == 16 || !strchr(value, ':'))
 				misuse("over=", value);
