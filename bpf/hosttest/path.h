@@ -23,7 +23,7 @@ struct path {
 	double rtt;  // seconds
 	double queue_bytes;
 	double loss, ack_loss, jitter; // shares, seconds
-	double burst;		       // mean length of a loss burst, packets; 0 or 1: none
+	double burst;		       // mean length of a loss burst, packets at the rate; 0 or 1: none
 	enum place place;
 	double policer, bucket; // bits per second, 0: none; bytes, 0: 65536
 	double codel;		// target in seconds, 0: drop-tail (RFC 8289)
@@ -164,6 +164,7 @@ static struct sim {
 	double tokens;
 	u64 tokens_at;
 	bool bad; // in a loss burst
+	u64 burst_turns, burst_random; // when it changes, its random numbers
 	u64 queued, queue_ms[QUEUE_MOST + 1]; // histogram of the queue's delay in 0.1 ms
 	struct path change[MAX_CHANGES];
 	double change_at[MAX_CHANGES];
@@ -229,11 +230,15 @@ static struct event next_event(void)
 
 static bool unlucky(double p)
 {
-	if (sim.path.burst <= 1)
+	if (sim.path.burst <= 1 || !(p > 0))
 		return uniform() < p;
-	// Gilbert: every packet of a burst is lost.
-	double to_good = 1 / sim.path.burst, to_bad = p * to_good / (1 - p);
-	sim.bad = sim.bad ? uniform() >= to_good : uniform() < to_bad;
+	// Gilbert, in time: every packet of a burst is lost, whoever sends it. A packet that is
+	// sent again much later meets another.
+	double mean = sim.path.burst * PACKET * 8e9 / sim.path.rate;
+	while (sim.burst_turns <= sim.now) {
+		sim.bad = !sim.bad && sim.burst_turns;
+		sim.burst_turns += 1 - log(1 - uniform_of(&sim.burst_random)) * mean * (sim.bad ? 1 : (1 - p) / p);
+	}
 	return sim.bad;
 }
 
@@ -975,6 +980,7 @@ static void run(double seconds)
 {
 	sim.delay = (struct process){.step = DELAY_STEP, .random = any()};
 	sim.log_rate = (struct process){.step = RATE_STEP, .random = any()};
+	sim.burst_random = any();
 	sim.handover_phase = uniform();
 	for (int i = 0; i < MAX_SHIFTS; i++)
 		sim.shifts[i] = uniform();

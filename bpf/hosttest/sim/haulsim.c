@@ -11,7 +11,7 @@
 //
 // Keys of the path: rate= Mb/s, rtt= ms, queue= BDP (of the rate and round trip
 // at the start, or of the change that names it), loss=, ackloss= shares, burst=
-// packets, place=before|after (of the bottleneck), jitter= ms, codel= ms of its
+// packets at that rate, place=before|after (of the bottleneck), jitter= ms, codel= ms of its
 // target, pie= the same, step= ms above which each packet is marked, ecn=1,
 // policer= Mb/s, bucket= kB, aggregate= ms of ACKs, batch= ms of packets before the
 // bottleneck, wander= and tau= ms of a delay that wanders, fade= (standard deviation of
