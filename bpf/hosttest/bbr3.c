@@ -740,6 +740,7 @@ static void marked(void)
 
 int main(void)
 {
+	regular_hosts = true;
 	arithmetic();
 	history();
 	nonsense();

@@ -70,4 +70,4 @@ static void haul_ended(struct flow *f)
 	haul_forget(&own->haul, own->path);
 }
 
-static const struct control haul_control = {"haul", haul_begin, haul_acked, 0, 0, haul_ended, 4000000, 0, 0};
+static const struct control haul_control = {.name = "haul", .begin = haul_begin, .ack = haul_acked, .end = haul_ended, .rto_max_us = 4000000};

@@ -23,7 +23,7 @@ struct path {
 	double rtt;  // seconds
 	double queue_bytes;
 	double loss, ack_loss, jitter; // shares, seconds
-	double burst;		       // mean length of a loss burst, packets; 0 or 1: none
+	double burst;		       // mean length of a loss burst, packets at the rate; 0 or 1: none
 	enum place place;
 	double policer, bucket; // bits per second, 0: none; bytes, 0: 65536
 	double codel;		// target in seconds, 0: drop-tail (RFC 8289)
@@ -57,9 +57,10 @@ struct control {
 	void (*lost)(struct flow *);    // recovery begins
 	void (*timeout)(struct flow *); // everything on the way is taken for lost
 	void (*end)(struct flow *);	// all that the application has sent has arrived
-	u64 rto_max_us;			// 0: boundless
+	u64 rto_max_us;			// after a timeout; 0: boundless
 	void (*undo)(struct flow *);	// nothing of what a recovery sent again was lost
 	void (*resume)(struct flow *);	// it sends again after the application was the limit
+	bool reduces;			// it has ssthresh, and PRR (RFC 6937) sets the window in recovery
 };
 
 struct sample {
@@ -91,13 +92,24 @@ struct flow {
 	u32 again_first, again_count;
 	u32 delivered, lost, sent, duplicates, timeouts;
 	u64 delivered_mstamp, first_tx, next_send, last_progress, rack_sent;
-	u32 rack_rtt_us, reorder_steps;
+	u32 rack_rtt_us, rack_seq, reorder_steps, newest; // newest: that has arrived
 	u64 reorder_until;
+	bool reordered;	      // a packet has arrived after a later one
+	u64 rack_timer;	      // when it is due, 0: not
+	u64 last_sent;
+	struct { // a tail loss probe
+		bool on, copy;
+		u32 end, duplicates; // what it must be answered by; the copies that had come before
+	} probe;
+	struct { // in recovery: the window before it, what has arrived and left since
+		u32 prior, delivered, out;
+	} prr;
 	u32 srtt_us, rttvar_us, min_rtt_us, backoff, recovery_until;
 	bool recovering, in_timeout, send_planned;
 	bool undoable;	  // the last recovery
 	u32 again_in_vain; // of what it sent again, not yet known to be in vain
 	bool window_limited; // by the receiver
+	bool cwnd_limited;   // or it waits for more of the window
 	u32 app_limited;     // by the application, until so many are delivered; 0: not
 	u32 marked;	     // acknowledged, with congestion experienced
 	struct sample sample;
@@ -124,7 +136,7 @@ struct span {
 };
 
 
-enum kind { ENTER, ARRIVE, ACK, DELAYED_ACK, SEND, TIMER, BEGIN, CHANGE, FROM, TO };
+enum kind { ENTER, ARRIVE, ACK, DELAYED_ACK, SEND, REORDER, TIMER, BEGIN, CHANGE, FROM, TO };
 
 #define QUEUE_MOST 20000 // of the histograms, 0.1 ms
 #define DELAY_STEP (1 * MS) // of the delay that wanders
@@ -141,13 +153,13 @@ struct process {
 
 struct event {
 	u64 at;
-	u32 kind, flow, arg;
+	u32 kind, flow, arg, order; // order: of its making, for events of one time
 };
 
 static struct sim {
 	u64 now;
 	struct event *heap;
-	u32 n, room;
+	u32 n, room, made;
 	struct path path;
 	struct flow flow[MAX_FLOWS];
 	int flows;
@@ -156,6 +168,7 @@ static struct sim {
 	double tokens;
 	u64 tokens_at;
 	bool bad; // in a loss burst
+	u64 burst_turns, burst_random; // when it changes, its random numbers
 	u64 queued, queue_ms[QUEUE_MOST + 1]; // histogram of the queue's delay in 0.1 ms
 	struct path change[MAX_CHANGES];
 	double change_at[MAX_CHANGES];
@@ -176,6 +189,10 @@ static struct sim {
 	u64 last_arrival;
 } sim;
 
+// Hosts have no jitter and do not wait for bursts, and flows begin when they say: for tests of
+// exact times.
+static bool regular_hosts;
+
 static double uniform_of(u64 *state)
 {
 	return (any_of(state) >> 11) * 0x1p-53;
@@ -186,14 +203,20 @@ static double uniform(void)
 	return uniform_of(&seed);
 }
 
+static bool earlier(const struct event *a, const struct event *b)
+{
+	return a->at != b->at ? a->at < b->at : (s32)(a->order - b->order) < 0;
+}
+
 static void at(u64 when, u32 kind, u32 flow, u32 arg)
 {
 	if (sim.n == sim.room)
 		sim.heap = realloc(sim.heap, (sim.room = sim.room ? 2 * sim.room : 1024) * sizeof *sim.heap);
 	u32 i = sim.n++;
-	for (; i && sim.heap[(i - 1) / 2].at > when; i = (i - 1) / 2)
+	struct event e = {when, kind, flow, arg, sim.made++};
+	for (; i && earlier(&e, &sim.heap[(i - 1) / 2]); i = (i - 1) / 2)
 		sim.heap[i] = sim.heap[(i - 1) / 2];
-	sim.heap[i] = (struct event){when, kind, flow, arg};
+	sim.heap[i] = e;
 }
 
 static struct event next_event(void)
@@ -204,9 +227,9 @@ static struct event next_event(void)
 		u32 c = 2 * i + 1;
 		if (c >= sim.n)
 			break;
-		if (c + 1 < sim.n && sim.heap[c + 1].at < sim.heap[c].at)
+		if (c + 1 < sim.n && earlier(&sim.heap[c + 1], &sim.heap[c]))
 			c++;
-		if (sim.heap[c].at >= last.at)
+		if (!earlier(&sim.heap[c], &last))
 			break;
 		sim.heap[i] = sim.heap[c];
 		i = c;
@@ -217,11 +240,15 @@ static struct event next_event(void)
 
 static bool unlucky(double p)
 {
-	if (sim.path.burst <= 1)
+	if (sim.path.burst <= 1 || !(p > 0))
 		return uniform() < p;
-	// Gilbert: every packet of a burst is lost.
-	double to_good = 1 / sim.path.burst, to_bad = p * to_good / (1 - p);
-	sim.bad = sim.bad ? uniform() >= to_good : uniform() < to_bad;
+	// Gilbert, in time: every packet of a burst is lost, whoever sends it. A packet that is
+	// sent again much later meets another.
+	double mean = sim.path.burst * PACKET * 8e9 / sim.path.rate;
+	while (sim.burst_turns <= sim.now) {
+		sim.bad = !sim.bad && sim.burst_turns;
+		sim.burst_turns += 1 - log(1 - uniform_of(&sim.burst_random)) * mean * (sim.bad ? 1 : (1 - p) / p);
+	}
 	return sim.bad;
 }
 
@@ -278,8 +305,13 @@ static double served(const struct path *p, u64 from, u64 to)
 		return (to - from) / 1e9 * p->rate;
 	double bits = 0;
 	for (u64 t = from; t < to;) {
-		u64 end = (t / RATE_STEP + 1) * RATE_STEP, begins = not_silent(p, t);
+		u64 end = (t / RATE_STEP + 1) * RATE_STEP, begins = not_silent(p, t), since;
 		end = end < to ? end : to;
+		if (p->handover > 0) { // a step ends where a gap begins
+			handovers(p, t, &since);
+			u64 next = t + (u64)(p->handover * 1e9) - since;
+			end = next < end && next > t ? next : end;
+		}
 		if (begins < end)
 			bits += (end - begins) / 1e9 * rate_at(p, t);
 		t = end;
@@ -375,6 +407,14 @@ static double added_delay(const struct path *p, u64 when)
 		delay += p->shift * sim.shifts[handovers(p, when, &since) % MAX_SHIFTS];
 	}
 	return delay;
+}
+
+// The time that a host takes for an event: random, up to that of a packet on the link. So no
+// flow has its packets dropped because of its phase (Floyd and Jacobson, "On traffic phase
+// effects in packet-switched gateways", 1992, section 3).
+static u64 host_time(void)
+{
+	return regular_hosts ? 0 : (u64)(uniform() * PACKET * 8e9 / sim.path.rate);
 }
 
 // Puts a packet on the path.
@@ -483,6 +523,8 @@ static void transmit(u32 flow, u32 seq, bool again)
 	p->listed = true;
 	f->in_flight++;
 	f->sent++;
+	f->prr.out++;
+	f->last_sent = sim.now;
 	u64 step = sim.path.batch * 1e9;
 	if (step)
 		at((sim.now / step + 1) * step, ENTER, flow, seq);
@@ -524,20 +566,46 @@ static void send_constant(u32 flow)
 	plan_send(flow, sim.now + (u64)(PACKET * 8e9 / f->cbr));
 }
 
+// The packets that leave a host together: up to 64 kB, and of its pace 1 ms. Without a pace
+// that is the kernel's estimate, 1.2 windows in a round trip.
+static u32 host_burst(const struct flow *f)
+{
+	double pace = f->pace ? f->pace : 1.2e6 * f->cwnd * MSS / (f->srtt_us ? f->srtt_us : 1);
+	u32 packets = pace / 1024 / MSS;
+	return packets < 2 ? 2 : packets > 44 ? 44 : packets;
+}
+
+// Whether a host without pace waits until the window lets more packets leave together: at
+// most for a third of it.
+static bool waits_for_burst(const struct flow *f, u32 left)
+{
+	if (f->pace || regular_hosts || !f->in_flight || f->again_count)
+		return false;
+	u32 burst = host_burst(f), open = f->cwnd - f->in_flight;
+	return open < burst && open < f->cwnd / 3 && left >= burst;
+}
+
+// The most packets between the oldest and the newest that are not acknowledged.
+static u32 send_room(const struct flow *f)
+{
+	u32 room = f->size - 1;
+	return sim.path.window_packets > 0 && sim.path.window_packets < room ? sim.path.window_packets : room;
+}
+
 static void try_send(u32 flow)
 {
 	struct flow *f = &sim.flow[flow];
-	u32 room = f->size - 1, most = offered(f);
-	if (sim.path.window_packets > 0 && sim.path.window_packets < room)
-		room = sim.path.window_packets;
+	u32 room = send_room(f), most = offered(f);
 	f->window_limited = false;
+	f->cwnd_limited = waits_for_burst(f, most - f->next);
+	if (f->cwnd_limited)
+		return;
 	while (f->in_flight < f->cwnd) {
 		if (f->pace && f->next_send > sim.now + 1000) {
-			plan_send(flow, f->next_send);
+			plan_send(flow, f->next_send + host_time());
 			return;
 		}
-		u32 burst = f->pace ? f->pace / 1024 / MSS : 1, n = 0;
-		burst = burst < 2 ? 2 : burst > 44 ? 44 : burst;
+		u32 burst = host_burst(f), n = 0;
 		while (n < burst && f->in_flight < f->cwnd) {
 			bool sent = false;
 			while (f->again_count && !sent) {
@@ -576,6 +644,7 @@ static void try_send(u32 flow)
 			f->next_send = from + took;
 		}
 	}
+	f->cwnd_limited = true;
 	f->limited_until = f->next;
 }
 
@@ -597,7 +666,7 @@ static void answer(u32 flow)
 	if (sim.path.down || uniform() < sim.path.ack_loss)
 		return;
 	double delay = (sim.path.rtt + f->extra_rtt) / 2 + sim.path.jitter * (2 * uniform() - 1);
-	u64 when = sim.now + (u64)((delay > 0 ? delay : 0) * 1e9), step = sim.path.aggregate * 1e9;
+	u64 when = sim.now + (u64)((delay > 0 ? delay : 0) * 1e9) + host_time(), step = sim.path.aggregate * 1e9;
 	if (step)
 		when = (when + step - 1) / step * step;
 	at(when, ACK, flow, f->logged);
@@ -634,15 +703,112 @@ static u64 rto(struct flow *f)
 {
 	u64 us = f->srtt_us ? f->srtt_us + (4 * f->rttvar_us > 200000 ? 4 * f->rttvar_us : 200000) : 1000000;
 	us <<= f->backoff;
-	if (f->control->rto_max_us && us > f->control->rto_max_us)
+	if (f->backoff && f->control->rto_max_us && us > f->control->rto_max_us)
 		us = f->control->rto_max_us;
 	return us * 1000;
+}
+
+static void begin_prr(struct flow *f)
+{
+	f->prr.prior = f->cwnd;
+	f->prr.delivered = f->prr.out = 0;
 }
 
 static void begin_recovery(struct flow *f)
 {
 	f->undoable = true;
 	f->again_in_vain = 0;
+	begin_prr(f);
+}
+
+// The window of an acknowledgement in recovery (RFC 6937): in proportion to what arrives, and
+// below ssthresh by slow start unless more is lost.
+static void reduce(struct flow *f, u32 acked, bool advanced, bool lost)
+{
+	s32 below = (s32)f->ssthresh - (s32)f->in_flight, send;
+	f->prr.delivered += acked;
+	if (below < 0) {
+		send = (s32)(((u64)f->prr.delivered * f->ssthresh + f->prr.prior - 1) / f->prr.prior) - (s32)f->prr.out;
+	} else {
+		send = (s32)f->prr.delivered - (s32)f->prr.out;
+		send = send > (s32)acked ? send : (s32)acked;
+		send += advanced && !lost;
+		send = send < below ? send : below;
+	}
+	s32 least = f->prr.out ? 0 : 1; // the first packet that was lost
+	f->cwnd = f->in_flight + (send > least ? send : least);
+}
+
+// How long a packet may be behind a later one before it counts as lost (RFC 8985, section
+// 6.2, step 4).
+static u32 reorder_us(const struct flow *f)
+{
+	if (!f->reordered && (f->recovering || f->in_timeout || f->delivered - f->una >= 3))
+		return 0;
+	u32 us = (1 + f->reorder_steps) * (f->min_rtt_us / 4);
+	return us < f->srtt_us ? us : f->srtt_us;
+}
+
+// A packet sent before one that has arrived is lost when it is late (RACK, RFC 8985). A timer
+// looks again if none is late yet.
+static bool find_lost(u32 flow)
+{
+	struct flow *f = &sim.flow[flow];
+	u64 limit = (u64)f->rack_rtt_us + reorder_us(f);
+	bool lost = false;
+	f->rack_timer = 0;
+	while (f->head != NONE) {
+		struct packet *p = &f->ring[f->head];
+		u32 seq = f->una + ((f->head - f->una) & f->mask);
+		if (p->sent > f->rack_sent || (p->sent == f->rack_sent && (s32)(seq - f->rack_seq) >= 0))
+			break;
+		if ((sim.now - p->sent) / 1000 < limit) {
+			f->rack_timer = p->sent + limit * 1000 + 1000;
+			at(f->rack_timer, REORDER, flow, 0);
+			break;
+		}
+		mark_lost(f, seq);
+		lost = true;
+	}
+	return lost;
+}
+
+static void enter_recovery(struct flow *f)
+{
+	if (f->recovering || f->in_timeout)
+		return;
+	f->recovering = true;
+	f->recovery_until = f->next;
+	begin_recovery(f);
+	if (f->control->lost)
+		f->control->lost(f);
+}
+
+static void reorder_timer(u32 flow)
+{
+	struct flow *f = &sim.flow[flow];
+	if (f->rack_timer != sim.now || !find_lost(flow))
+		return;
+	enter_recovery(f);
+	if (f->control->reduces && f->recovering)
+		reduce(f, 0, false, true);
+	try_send(flow);
+}
+
+// Whether a tail loss probe was answered (RFC 8985, section 7.4): it has repaired a loss if it
+// was a copy, later data has arrived, and no copy has arrived twice.
+static void probe_acked(struct flow *f)
+{
+	if (!f->probe.on || (f->duplicates == f->probe.duplicates && (s32)(f->una - f->probe.end) < 0))
+		return;
+	bool repaired = f->probe.copy && f->duplicates == f->probe.duplicates;
+	if (repaired && (s32)(f->una - f->probe.end) == 0)
+		return; // not yet later data
+	f->probe.on = false;
+	if (repaired && f->control->reduces && !f->recovering && !f->in_timeout) {
+		f->control->lost(f);
+		f->cwnd = f->ssthresh;
+	}
 }
 
 static void acknowledge(u32 flow, u32 upto)
@@ -653,6 +819,7 @@ static void acknowledge(u32 flow, u32 upto)
 	f->prior_in_flight = f->in_flight;
 	u64 prior_mstamp = 0;
 	bool some = false, undo = false;
+	u32 una = f->una;
 	u64 snd_ns = 0;
 	for (; (s32)(upto - f->read) > 0; f->read++) {
 		u32 seq = f->log[f->read & f->mask];
@@ -669,6 +836,10 @@ static void acknowledge(u32 flow, u32 upto)
 			continue;
 		}
 		p->delivered = true;
+		if ((s32)(seq - f->newest) > 0)
+			f->newest = seq;
+		else if (!p->again && seq != f->newest)
+			f->reordered = true;
 		if (!p->lost) {
 			unlist(f, seq);
 			f->in_flight--;
@@ -692,8 +863,9 @@ static void acknowledge(u32 flow, u32 upto)
 			rtt_us = (sim.now - p->sent) / 1000;
 		// A packet acknowledged too soon after it was sent again had arrived before.
 		bool doubtful = p->again && (sim.now - p->sent) / 1000 < f->min_rtt_us;
-		if (p->sent >= f->rack_sent && !p->lost && !doubtful) {
+		if ((p->sent > f->rack_sent || (p->sent == f->rack_sent && (s32)(seq - f->rack_seq) > 0)) && !p->lost && !doubtful) {
 			f->rack_sent = p->sent;
+			f->rack_seq = seq;
 			f->rack_rtt_us = (sim.now - p->sent) / 1000;
 		}
 	}
@@ -720,33 +892,24 @@ static void acknowledge(u32 flow, u32 upto)
 		f->sample.delivered = f->delivered - f->sample.prior_delivered;
 		f->sample.us = ns / 1000 >= f->min_rtt_us ? ns / 1000 : 0;
 	}
-	// A packet sent well before one that has arrived is lost (RACK).
-	bool lost = false;
-	u32 reorder_us = (1 + f->reorder_steps) * (f->min_rtt_us / 4);
-	u64 limit = (u64)f->rack_rtt_us + (reorder_us < f->srtt_us ? reorder_us : f->srtt_us);
-	while (f->head != NONE) {
-		struct packet *p = &f->ring[f->head];
-		if (p->sent >= f->rack_sent || (sim.now - p->sent) / 1000 < limit)
-			break;
-		u32 seq = f->una + ((f->head - f->una) & f->mask);
-		mark_lost(f, seq);
-		lost = true;
-	}
+	bool lost = find_lost(flow);
 	if (f->in_timeout && (s32)(f->una - f->recovery_until) >= 0)
 		f->in_timeout = false;
-	if (f->recovering && (s32)(f->una - f->recovery_until) >= 0)
+	if (f->recovering && (s32)(f->una - f->recovery_until) >= 0) {
 		f->recovering = false;
+		if (f->control->reduces)
+			f->cwnd = f->ssthresh;
+	}
 	if (lost && !f->recovering && !f->in_timeout) {
-		f->recovering = true;
-		f->recovery_until = f->next;
-		begin_recovery(f);
-		if (f->control->lost)
-			f->control->lost(f);
+		enter_recovery(f);
 	} else if (undo && !lost && f->control->undo) {
 		f->undoable = f->recovering = f->in_timeout = false;
 		f->control->undo(f);
 	}
+	probe_acked(f);
 	f->control->ack(f, acked, rtt_us);
+	if (f->control->reduces && f->recovering)
+		reduce(f, acked, f->una != una, lost);
 	try_send(flow);
 	bool all = f->bytes > 0 ? f->next >= offered(f) : f->until > 0 && sim.now > f->until * 1e9;
 	if (all && f->una == f->next && !f->ended) {
@@ -756,9 +919,33 @@ static void acknowledge(u32 flow, u32 upto)
 	}
 }
 
+// Sends a tail loss probe (RFC 8985, section 7.3): new data, or a copy of the last packet.
+static void probe_tail(u32 flow)
+{
+	struct flow *f = &sim.flow[flow];
+	if (!f->in_flight || f->probe.on || f->recovering || f->in_timeout || f->delivered != f->una || !f->srtt_us)
+		return;
+	u64 since = f->last_sent > f->last_progress ? f->last_sent : f->last_progress;
+	u64 us = 2 * f->srtt_us + (f->in_flight == 1 ? 200000 : 0);
+	if (sim.now - since < us * 1000)
+		return;
+	f->probe.on = true;
+	f->probe.duplicates = f->duplicates;
+	f->probe.copy = f->next - f->una >= send_room(f) || f->next >= offered(f);
+	if (f->probe.copy) {
+		unlist(f, f->next - 1);
+		f->in_flight--;
+		transmit(flow, f->next - 1, true);
+		f->again_in_vain--;
+	} else
+		transmit(flow, f->next++, false);
+	f->probe.end = f->next;
+}
+
 static void timer(u32 flow)
 {
 	struct flow *f = &sim.flow[flow];
+	probe_tail(flow);
 	if ((f->in_flight || f->una != f->next) && sim.now - f->last_progress >= rto(f)) {
 		if (!f->backoff)
 			f->flight_before = f->cwnd;
@@ -766,7 +953,7 @@ static void timer(u32 flow)
 			mark_lost(f, f->una + ((f->head - f->una) & f->mask));
 		f->timeouts++;
 		f->in_timeout = true;
-		f->recovering = false;
+		f->recovering = f->probe.on = false;
 		f->recovery_until = f->next;
 		f->last_progress = sim.now;
 		f->backoff++;
@@ -806,10 +993,9 @@ static void (*watch)(double now);
 
 static void run(double seconds)
 {
-	for (int i = 0; i < sim.flows; i++)
-		at((u64)(sim.flow[i].begins * 1e9), BEGIN, i, 0);
 	sim.delay = (struct process){.step = DELAY_STEP, .random = any()};
 	sim.log_rate = (struct process){.step = RATE_STEP, .random = any()};
+	sim.burst_random = any();
 	sim.handover_phase = uniform();
 	for (int i = 0; i < MAX_SHIFTS; i++)
 		sim.shifts[i] = uniform();
@@ -823,6 +1009,9 @@ static void run(double seconds)
 		f->at_from = calloc(16, sizeof *f->at_from);
 		f->at_to = calloc(16, sizeof *f->at_to);
 	}
+	// Flows after the first begin up to a round trip later.
+	for (int i = 0; i < sim.flows; i++)
+		at((u64)((sim.flow[i].begins + (i && !regular_hosts ? uniform() * sim.path.rtt : 0)) * 1e9), BEGIN, i, 0);
 	for (int i = 0; i < sim.changes; i++)
 		at((u64)(sim.change_at[i] * 1e9), CHANGE, 0, i);
 	for (int i = 0; i < sim.spans; i++) {
@@ -858,6 +1047,9 @@ static void run(double seconds)
 				send_constant(e.flow);
 			else
 				try_send(e.flow);
+			break;
+		case REORDER:
+			reorder_timer(e.flow);
 			break;
 		case TIMER:
 			timer(e.flow);
@@ -965,6 +1157,7 @@ static bool marked_anew(struct flow *f)
 	if (anew) {
 		f->recovering = true;
 		f->recovery_until = f->next;
+		begin_prr(f);
 	}
 	return anew;
 }
@@ -1002,13 +1195,10 @@ static void cubic_cut(struct flow *f)
 
 static void cubic_ack(struct flow *f, u32 acked, u32 rtt_us)
 {
-	if (marked_anew(f)) {
+	if (marked_anew(f))
 		cubic_cut(f);
-		f->cwnd = f->ssthresh;
-	}
-	bool full = f->in_flight + acked >= f->cwnd; // RFC 9438, 5.8: grows by use only
-	if (f->recovering || !full) {
-		if (!full && f->cubic_at >= 0 && f->app_limited)
+	if (f->recovering || !f->cwnd_limited) { // RFC 9438, 5.8: grows by use only
+		if (!f->cwnd_limited && f->cubic_at >= 0 && f->app_limited)
 			f->cubic_at = -1;
 		return;
 	}
@@ -1045,12 +1235,6 @@ static void cubic_ack(struct flow *f, u32 acked, u32 rtt_us)
 	}
 }
 
-static void cubic_lost(struct flow *f)
-{
-	cubic_cut(f);
-	f->cwnd = f->ssthresh;
-}
-
 // A timeout has already reset the window: reduces from the data that was on the way.
 static void cubic_timeout(struct flow *f)
 {
@@ -1059,7 +1243,7 @@ static void cubic_timeout(struct flow *f)
 	f->cubic_at = -1;
 }
 
-static const struct control cubic = {"cubic", cubic_begin, cubic_ack, cubic_lost, cubic_timeout, 0, 0, 0, 0};
+static const struct control cubic = {.name = "cubic", .begin = cubic_begin, .ack = cubic_ack, .lost = cubic_cut, .timeout = cubic_timeout, .reduces = true};
 
 // Uncontrolled cross traffic.
-static const struct control constant = {"cbr", 0, 0, 0, 0, 0, 0, 0, 0};
+static const struct control constant = {.name = "cbr"};

@@ -18,7 +18,6 @@ static void reno_cut(struct flow *f, u32 flight)
 static void reno_lost(struct flow *f)
 {
 	reno_cut(f, f->cwnd);
-	f->cwnd = f->ssthresh;
 }
 
 static void reno_timeout(struct flow *f)
@@ -31,7 +30,7 @@ static void reno_ack(struct flow *f, u32 acked, u32 rtt_us)
 	(void)rtt_us;
 	if (marked_anew(f))
 		reno_lost(f);
-	if (f->recovering || f->in_flight + acked < f->cwnd)
+	if (f->recovering || !f->cwnd_limited)
 		return;
 	if (f->cwnd < f->ssthresh) {
 		f->cwnd += acked;
@@ -44,4 +43,4 @@ static void reno_ack(struct flow *f, u32 acked, u32 rtt_us)
 	}
 }
 
-static const struct control reno_control = {.name = "reno", .begin = reno_begin, .ack = reno_ack, .lost = reno_lost, .timeout = reno_timeout};
+static const struct control reno_control = {.name = "reno", .begin = reno_begin, .ack = reno_ack, .lost = reno_lost, .timeout = reno_timeout, .reduces = true};

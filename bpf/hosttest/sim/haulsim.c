@@ -11,13 +11,14 @@
 //
 // Keys of the path: rate= Mb/s, rtt= ms, queue= BDP (of the rate and round trip
 // at the start, or of the change that names it), loss=, ackloss= shares, burst=
-// packets, place=before|after (of the bottleneck), jitter= ms, codel= ms of its
+// packets at that rate, place=before|after (of the bottleneck), jitter= ms, codel= ms of its
 // target, pie= the same, step= ms above which each packet is marked, ecn=1,
 // policer= Mb/s, bucket= kB, aggregate= ms of ACKs, batch= ms of packets before the
 // bottleneck, wander= and tau= ms of a delay that wanders, fade= (standard deviation of
 // the rate's natural logarithm) and fadetau= ms of a rate that walks, handover= s from one
 // to the next with gap= ms of silence and up to shift= ms of delay after it, down=1. at=T begins a change, until=T ends it. Of the
-// run: time= s, window= of the receiver in BDP, seed=, over=FROM:TO, json=1, v=1 to 5.
+// run: time= s, window= of the receiver in BDP, seed=, phase=0 for hosts without jitter and
+// bursts and flows that begin together, over=FROM:TO, json=1, v=1 to 5.
 //
 // off=NAME,NAME switches rules of haul off, "haulsim rules" lists them.
 //
@@ -303,6 +304,7 @@ int main(int argc, char **argv)
 		else if (!strcmp(key, "v")) verbose = v;
 		else if (!strcmp(key, "json")) json = v;
 		else if (!strcmp(key, "off")) switch_off(value);
+		else if (!strcmp(key, "phase")) regular_hosts = !v;
 		else if (!strcmp(key, "over")) {
 			if (sim.spans == 16 || !strchr(value, ':'))
 				misuse("over=", value);
