@@ -147,8 +147,6 @@ struct haul {
 	u64 rate;	   // to send at, what gets lost included
 	u64 bw, bw_before; // the largest delivery of this period, and of the one before
 	u64 full_bw;	   // what growth is held against
-	u64 peak;	   // of what the path carried lately
-	u64 restart_us;	   // when it was last tried again from the start
 	u64 delivery;	   // in the last epoch
 	u64 pace_before;   // in the epoch before
 
@@ -240,8 +238,6 @@ struct haul {
 	u8 rounds; // of the epoch
 	u8 phase;  // epochs in this mode
 	u8 flat;   // rounds of start-up without growth, or of a drain without effect
-	u8 calm;   // epochs without a queue, and without more delivery
-	u8 streak; // times that delivery rose since the last of them
 	u8 empty;  // epochs without any queue
 	u8 late;   // eighths that the pace is raised by, since it is kept late
 	u8 vain;   // epochs in which most was lost
@@ -302,7 +298,7 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	// become shorter: it is not the path's capacity.
 	h->delivery = haul_rate_of(delivered, a->mss, us);
 	if (HAUL_RULE(pace) && h->mode != HAUL_DRAIN)
-		h->delivery = haul_min(h->delivery, haul_max(h->pace, h->pace_before));
+		h->delivery = haul_min(h->delivery, haul_max(h->pace, h->pace_before) / 8 * (HAUL_RULE(pace9) ? 9 : 8));
 	h->pace_before = h->pace;
 	if (!haul_just_cut(h, a))
 		haul_pool_loss(h, net, delivered, a->delivered);

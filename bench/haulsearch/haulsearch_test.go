@@ -684,6 +684,7 @@ func TestCommandLine(t *testing.T) {
 		{"--like me", `unknown --like "me": use users`},
 		{"--like users --kind alone --known known.json", "--like users has no --kind, --known"},
 		{"--rivals before.json", "--rivals needs --like users"},
+		{"--rules --keep 3 --time 1s", "--rules has no --keep, --time"},
 		{"--like users --rivals known.json", "--rivals known.json: json: cannot unmarshal array into Go value of type main.usersResult; use the output of --like users --json"},
 		{"--swift", "flag provided but not defined: -swift; see --help"},
 		{"now", `unexpected argument "now"; see --help`},

@@ -51,6 +51,8 @@ still does, and printed as a haulsim command. It needs gcc.
   --like users   draw paths as users have them, by class of access, and compare
                  haul with bbr, bbr3, CUBIC and Reno on each, and what a CUBIC
                  beside it keeps; --keep is how many of the worst to show
+  --rules        switch each rule of haul off in turn: which paths break a bound
+                 only without it, or only with it, and its effect on some cells
   --rivals FILE  with --like users: take the rivals' figures from this output of
                  an earlier run (--json, same seed), and simulate haul alone
 
@@ -112,8 +114,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	o.run = simulator.run
 	fmt.Fprintf(stderr, "seed %d\n", o.seed)
-	if o.users {
+	switch {
+	case o.users:
 		return o.searchUsers(ctx, simulator.rest, stdout, stderr)
+	case o.rules:
+		return o.searchRules(ctx, simulator, stdout, stderr)
 	}
 	return o.searchKinds(ctx, stdout, stderr)
 }
@@ -163,11 +168,34 @@ func (o *options) searchUsers(ctx context.Context, simulator string, stdout, std
 	return err
 }
 
+func (o *options) searchRules(ctx context.Context, simulator *simulator, stdout, stderr io.Writer) error {
+	rules, err := simulator.rules(ctx)
+	if err != nil {
+		return err
+	}
+	end := o.showProgress(stderr, "break a bound")
+	r, err := o.search.searchRules(ctx, rules, simulator.without)
+	end()
+	if err != nil {
+		return err
+	}
+	if o.asJSON {
+		err = r.writeJSON(stdout)
+	} else {
+		err = r.writeText(stdout)
+	}
+	if err == nil && r.Interrupted {
+		return errInterrupted
+	}
+	return err
+}
+
 // options are a command line.
 type options struct {
 	search
 	asJSON bool
 	users  bool
+	rules  bool
 	stored *usersResult // with users: the rivals' figures
 }
 
@@ -188,6 +216,7 @@ func parseArgs(args []string) (s *options, err error) {
 	flags.BoolVar(&s.asJSON, "json", false, "")
 	like := flags.String("like", "", "")
 	rivalsFile := flags.String("rivals", "", "")
+	flags.BoolVar(&s.rules, "rules", false, "")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil, err
@@ -228,12 +257,17 @@ func parseArgs(args []string) (s *options, err error) {
 	var not []string
 	flags.Visit(func(f *flag.Flag) {
 		seeded = seeded || f.Name == "seed"
-		if s.users && slices.Contains([]string{"kind", "no-shrink", "control", "known"}, f.Name) {
+		if s.users && slices.Contains([]string{"kind", "no-shrink", "control", "known", "rules"}, f.Name) ||
+			s.rules && slices.Contains([]string{"no-shrink", "control", "known", "keep", "time"}, f.Name) {
 			not = append(not, "--"+f.Name)
 		}
 	})
 	if len(not) > 0 {
-		return nil, fmt.Errorf("--like users has no %s", strings.Join(not, ", "))
+		mode := "--rules"
+		if s.users {
+			mode = "--like users"
+		}
+		return nil, fmt.Errorf("%s has no %s", mode, strings.Join(not, ", "))
 	}
 	if !seeded {
 		s.seed = rand.Uint64N(1e9)

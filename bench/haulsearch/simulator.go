@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -109,7 +110,8 @@ func parseOutcome(text []byte, p path, over []window) (outcome, error) {
 // A simulator is haulsim, built.
 type simulator struct {
 	binary string
-	rest   string // hash of the sources of all but haul
+	extra  []string // words of the command line before the path's
+	rest   string   // hash of the sources of all but haul
 }
 
 const simulatorSource = "sim/haulsim.c" // in bpf/hosttest
@@ -172,6 +174,15 @@ func instead(control string, run runner) runner {
 	}
 }
 
+// without switches a rule of haul off; none if it has no name.
+func (s *simulator) without(rule string) runner {
+	off := *s
+	if rule != "" {
+		off.extra = []string{"off=" + rule}
+	}
+	return off.run
+}
+
 // longestRun is what one path may take: some thousand times the usual.
 const longestRun = 2 * time.Minute
 
@@ -179,7 +190,7 @@ const longestRun = 2 * time.Minute
 func (s *simulator) run(ctx context.Context, p path, over ...window) (outcome, error) {
 	limited, cancel := context.WithTimeout(ctx, longestRun)
 	defer cancel()
-	cmd := exec.CommandContext(limited, s.binary, append(p.args(over...), "json=1")...)
+	cmd := exec.CommandContext(limited, s.binary, slices.Concat(s.extra, p.args(over...), []string{"json=1"})...)
 	// An interrupt on the terminal is for us alone: we end what runs.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var stderr bytes.Buffer

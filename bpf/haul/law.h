@@ -126,8 +126,10 @@ static inline u32 haul_target_us(u32 min_rtt_us, u64 rate, u32 mss, u32 room_us)
 	u64 own = haul_sqrt(156250000000ull / (per_second ? per_second : 1)); // 1.25 sqrt(0.1 s / rate)
 	// Its growth slows, since the queue must stay short, but never stops.
 	u32 usual = haul_usual_us(min_rtt_us);
-	u32 target = haul_max(1000 + min_rtt_us / 64 + own * usual / (own + usual), haul_grain_us(rate, mss) / 2);
-	return room_us < usual ? (u64)target * room_us / usual : target;
+	u64 target = 1000 + min_rtt_us / 64 + own * usual / (own + usual);
+	if (room_us < usual)
+		target = target * room_us / usual;
+	return haul_max(target, haul_grain_us(rate, mss) / 2);
 }
 
 // Whether marks have shortened the queue in the last so many microseconds.
@@ -197,7 +199,7 @@ static inline void haul_cruise(struct haul *h, const struct haul_ack *a, u64 del
 	h->bw = h->bw_before = h->full_bw = delivery;
 	h->period = 0;
 	h->rate = haul_needed(h, delivery);
-	h->over = h->calm = h->streak = 0;
+	h->over = 0;
 	h->low_us = a->now_us;
 	haul_enter(h, HAUL_CRUISE);
 }
@@ -259,8 +261,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 
 	if (queue > target) {
 		u32 excess = queue - target, less = haul_min(((u64)excess << 16) / horizon, HAUL_ONE / 2);
-		h->calm = h->empty = 0;
-		h->streak /= 2;
+		h->empty = 0;
 		if (!h->over++) {
 			h->full_bw = h->rate;
 			h->over_rate = h->excess_us = h->yielded_us = 0;
@@ -289,51 +290,20 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	h->over = 0;
 	if (h->limited)
 		return 0;
-	// Room: send a little more, towards the target queue. If more arrives, the path
-	// has become wider: grow faster as long as that holds.
-	h->peak = haul_max(base, h->peak - h->peak / 512);
+	// Room: send a little more, towards the target queue, and the more so the longer no
+	// queue shows: by 1/64 to 1/8 in a round trip.
 	bool empty = queue <= haul_empty_us(h, a);
-	h->empty = empty ? haul_min(h->empty + 1, 12) : 0;
+	h->empty = empty ? haul_min(h->empty + h->rounds, 12) : 0;
 	u32 step = HAUL_ONE / 64 << (HAUL_RULE(steps) ? h->empty / 4 : 0);
-	if (haul_marked(h, a->now_us, 6 * HAUL_PROBE_INTERVAL_US)) // at most the target in a round trip
+	if (haul_marked(h, a->now_us, HAUL_PROBE_INTERVAL_US)) // at most the target in a round trip
 		step = haul_min(step, ((u64)target << 15) / (h->min_rtt_us + 1));
 	u32 more = haul_max(((u64)(target - queue) << 16) / horizon, empty ? step : HAUL_ONE / 512);
-	// If losses limit the flow, grow at least as Reno: a segment in a round trip.
-	if (HAUL_RULE(reno) && empty && h->cut_queue_us <= haul_empty_us(h, a) && haul_since(a->now_us, h->cut_us) < 3 * HAUL_PROBE_INTERVAL_US)
-		more = haul_max(more, HAUL_ONE / haul_max(haul_segments(base, a->srtt_us, a->mss), HAUL_WINDOW_MIN));
-	if (base >= haul_scale(h->full_bw, HAUL_ONE + HAUL_ONE / 12)) {
-		if (h->streak < 3) // 1/16, 1/8, 1/4
-			h->streak++;
-		h->full_bw = base;
-		h->calm = 0;
-	} else if (++h->calm >= (h->streak ? 4 : 8)) {
-		h->streak = 0;
-		h->full_bw = base;
-		h->calm = 0;
-	}
-	if (HAUL_RULE(streak) && h->streak)
-		more = haul_max(more, 2 * base < h->peak ? HAUL_ONE / 4 : HAUL_ONE / 32 << h->streak);
-	// Far below the recent rate: start again, and expect half as much the next time.
-	// Recent losses, or other flows of the host, may be the cause.
-	u32 far = haul_since(a->now_us, h->cut_us) > HAUL_PROBE_INTERVAL_US / 2 ? 4 : 8;
-	if (HAUL_RULE(restart) && far * base < h->peak && !h->others && h->empty > 1 && haul_since(a->now_us, h->restart_us) > HAUL_PROBE_INTERVAL_US) {
-		h->peak /= 2;
-		h->restart_us = a->now_us;
-		h->full_bw = base;
-		h->round_lost = h->round_got = h->start_lost = h->start_got = 0;
-		haul_enter(h, HAUL_STARTUP);
-		h->phase = 3;
-		return 0;
-	}
 	if (h->took_us > h->min_rtt_us + h->min_rtt_us / 2)
 		more = haul_min(more, ((u64)target << 17) / h->took_us); // in a long epoch that would be a long queue
-	u64 next = haul_scale(base, HAUL_ONE + more), known = haul_needed(h, h->cut_delivery);
-	if (HAUL_RULE(known) && h->streak && base < known && next > known) {
-		// Slowly, above the rate that was too much.
-		next = known;
-		h->streak = 0;
-	}
+	u64 next = haul_scale(base, HAUL_ONE + more);
 	// The additional data, sent without a queue, has not arrived yet.
 	h->rate = empty ? haul_max(next, haul_min(h->rate, haul_scale(base, 81920))) : next;
+	if (HAUL_RULE(mean_grow) && h->mean > base) // up to the others, by at most 1/32
+		h->rate = haul_scale(h->rate, HAUL_ONE + haul_min(((h->mean - base) << 11) / haul_max(base, 1), HAUL_ONE / 32));
 	return 0;
 }

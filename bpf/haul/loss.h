@@ -120,7 +120,6 @@ GLOBAL int haul_probe_epoch(struct haul *h, const struct haul_ack *a)
 	h->low_us = a->now_us; // if the path was not empty now, it was tried
 	h->cut_lost = a->lost;
 	haul_enter(h, HAUL_CRUISE);
-	h->calm = 0;
 	if (h->floor.share_q16 < floor / 4 * 3) // what was lost was ours
 		haul_congestion(h, a);
 	return 0;
@@ -232,8 +231,6 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 	haul_prove_floor(h, a, h->seen_lost + h->raise_lost, h->seen_got + h->raise_got);
 	h->loss_q16 = h->floor.share_q16;
 	haul_cruise(h, a, h->ref);
-	h->peak = haul_max(h->peak, h->cut_delivery);
-	h->streak = lossy ? 0 : 3;
 	haul_probe(h); // was it ours?
 	return 0;
 }

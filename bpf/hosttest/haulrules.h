@@ -11,11 +11,11 @@
 	X(busy, "while a queue stands, what arrives is the capacity")                  \
 	X(quarter, "a longer queue slows the pace within a round trip")                \
 	X(long_epoch, "an epoch has at least 48 packets")                              \
-	X(streak, "growth is faster while more arrives")                               \
 	X(steps, "growth is faster the longer no queue shows")                         \
-	X(reno, "growth is at least a segment in a round trip")                        \
-	X(known, "growth slows at the rate of the last loss")                          \
-	X(restart, "far below the recent rate it starts again")                        \
+	X(mean_grow, "a flow with less than the host's others grows faster")          \
+	X(room_passed, "a loss from less than half of a queue carried sets no bound")  \
+	X(room_noise, "nor does one from less than 8 times the jitter")               \
+	X(pace9, "an eighth more than was sent may arrive")                            \
 	X(yield_least, "it yields at most a quarter of what arrives")                  \
 	X(triple, "start-up triples on long paths")                                    \
 	X(start_proof, "loss in a growing start-up is the path's own")                 \
