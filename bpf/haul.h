@@ -297,8 +297,9 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	// More arrives than was sent only from a queue, or over a path that has just
 	// become shorter: it is not the path's capacity.
 	h->delivery = haul_rate_of(delivered, a->mss, us);
+	// With jitter an eighth more may be by chance.
 	if (HAUL_RULE(pace) && h->mode != HAUL_DRAIN)
-		h->delivery = haul_min(h->delivery, haul_max(h->pace, h->pace_before) / 8 * (HAUL_RULE(pace9) ? 9 : 8));
+		h->delivery = haul_min(h->delivery, haul_max(h->pace, h->pace_before) / 8 * 9);
 	h->pace_before = h->pace;
 	if (!haul_just_cut(h, a))
 		haul_pool_loss(h, net, delivered, a->delivered);

@@ -57,7 +57,7 @@ GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 		return 0;
 	u32 queue = haul_max(h->queue_high_us, haul_queue_us(h, h->rtt_high_us));
 	h->cut_queue_us = haul_max(queue, h->cut_queue_us / 8 * 7);
-	if (HAUL_RULE(room) && queue > haul_max(haul_empty_us(h, a), haul_max(HAUL_RULE(room_passed) ? h->passed_us / 2 : 0, HAUL_RULE(room_noise) ? 8 * h->noise_us : 0))) {
+	if (HAUL_RULE(room) && queue > haul_overflow_us(h, a)) {
 		h->room_us = queue / 2;
 		h->room_seen_us = a->now_us;
 		h->passed_us = haul_min(h->passed_us, queue);

@@ -155,6 +155,14 @@ static inline u32 haul_empty_us(const struct haul *h, const struct haul_ack *a)
 	return 250 + h->min_rtt_us / 64 + haul_grain_us(h->bw, a->mss) / 3 + h->noise_us;
 }
 
+// A queue from which a loss may be an overflow. The path has carried twice of a shorter
+// one, or jitter makes it.
+static inline u32 haul_overflow_us(const struct haul *h, const struct haul_ack *a)
+{
+	u32 carried = HAUL_RULE(overflow) ? h->passed_us / 2 : 0;
+	return haul_max(haul_empty_us(h, a), carried);
+}
+
 // A queue that means congestion.
 static inline u32 haul_congested_us(const struct haul *h)
 {

@@ -131,29 +131,27 @@ static inline u8 haul_raises(const struct haul *h, const struct haul_ack *a)
 	return haul_since(a->now_us, h->raise_us) > 8 * HAUL_PROBE_INTERVAL_US ? 0 : haul_min(h->raises, HAUL_RAISES_MAX);
 }
 
-// Whether to raise: the first time as soon as there is enough evidence, then at the
-// common times of the host's flows, at ever longer intervals.
+// Whether to raise: the first time as soon as there is enough evidence, then at ever
+// longer intervals.
 static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a)
 {
-	if (h->limited || h->queue_us > haul_empty_us(h, a))
+	if (h->limited || h->queue_us > haul_overflow_us(h, a))
 		return false;
 	if (h->others && haul_since(a->now_us, h->any_raise_us) < HAUL_RAISE_ALONE_US)
 		return false;
 	u8 n = haul_raises(h, a);
 	u32 since = haul_since(a->now_us, h->raise_us);
-	// Between the times of probes.
-	bool slot = haul_slot(h, a, HAUL_COMPETE_SLOT) && !haul_slot(h, a, HAUL_PROBE_SLOT);
-	bool soon = h->window >= 4 * HAUL_RAISE_WINDOW && since > 2 * HAUL_PROBE_INTERVAL_US; // of many packets
-	if (HAUL_RULE(raise_interval) && n && !soon && (!slot || since < (1u << 20) << n))
+	// Beside other flows of the host at common times, between those of probes.
+	bool slot = !h->others || (haul_slot(h, a, HAUL_COMPETE_SLOT) && !haul_slot(h, a, HAUL_PROBE_SLOT));
+	if (HAUL_RULE(raise_interval) && n && (!slot || since < (1u << 20) << n))
 		return false;
 	u32 lost = h->seen_lost;
 	// A burst is in one or two epochs.
 	bool enough = h->seen_lossy >= HAUL_FLOOR_LOSSES - 1 ||
 		      (h->seen_lossy >= 2 && lost >= HAUL_FLOOR_LOSSES / 2 && h->window >= 4 * HAUL_RAISE_WINDOW);
-	bool low = h->window <= h->cut_window / 2 && h->window >= HAUL_RAISE_WINDOW / 2;
-	// Seldom, if the gain would be small.
-	bool worth = !n || h->delivery <= h->cut_delivery / 3 * 2 || since >= 4 * HAUL_PROBE_INTERVAL_US;
-	if (!enough || (HAUL_RULE(raise_worth) && !worth) || (HAUL_RULE(raise_slot) && !slot && !low))
+	// Of more than half of what arrived before, twice as much would not arrive.
+	bool low = h->delivery <= h->cut_delivery / 2 || !HAUL_RULE(raise_low);
+	if (!enough || !low || h->window < HAUL_RAISE_WINDOW / 2)
 		return false;
 	h->raises = n + 1;
 	h->raise_us = a->now_us;
@@ -199,7 +197,7 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 	u32 lost = h->raise_lost + h->step_lost, got = h->raise_got + h->step_got;
 	u32 most = (u64)(lost + got) * h->raise_most_q16 >> 16;
 	bool lossy = lost > most + 2 * haul_sqrt(most) + 1;
-	bool grown = h->delivery > h->raise_to / 8 * 7, queued = h->queue_us > haul_empty_us(h, a);
+	bool grown = h->delivery > h->raise_to / 8 * 7, queued = h->queue_us > haul_overflow_us(h, a);
 	bool many = (lossy ? h->raise_lost + h->raise_got : lost + got) >= HAUL_RAISE_PACKETS;
 	// With few packets the proof needs more doublings, unless a queue shows it.
 	u64 enough = h->cut_delivery / 8 * 7, proof = (!many && (lossy || !queued) ? 3 : 1) * h->raise_from / 4 * 7;
@@ -239,7 +237,7 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 static inline void haul_remember_loss(struct haul *h, const struct haul_ack *a)
 {
 	bool sends = h->mode == HAUL_COMPETE || h->mode == HAUL_CRUISE;
-	if (h->cuts < 2 || !sends || h->queue_high_us > haul_empty_us(h, a))
+	if (h->cuts < 2 || !sends || h->queue_high_us > haul_overflow_us(h, a))
 		return;
 	h->seen_lost += h->missed;
 	h->seen_got += h->got;

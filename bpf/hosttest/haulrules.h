@@ -13,9 +13,7 @@
 	X(long_epoch, "an epoch has at least 48 packets")                              \
 	X(steps, "growth is faster the longer no queue shows")                         \
 	X(mean_grow, "a flow with less than the host's others grows faster")          \
-	X(room_passed, "a loss from less than half of a queue carried sets no bound")  \
-	X(room_noise, "nor does one from less than 8 times the jitter")               \
-	X(pace9, "an eighth more than was sent may arrive")                            \
+	X(overflow, "up to half of a queue carried no loss is an overflow")            \
 	X(yield_least, "it yields at most a quarter of what arrives")                  \
 	X(triple, "start-up triples on long paths")                                    \
 	X(start_proof, "loss in a growing start-up is the path's own")                 \
@@ -34,8 +32,7 @@
 	X(probe, "a probe sends less, to see the path's own loss and delay")           \
 	X(raise, "a raise sends twice as much, to prove the floor")                    \
 	X(raise_interval, "raises come at ever longer intervals")                      \
-	X(raise_slot, "raises come at times of the host's clock")                      \
-	X(raise_worth, "raises with little to gain are seldom")                        \
+	X(raise_low, "a raise begins at half of what arrived before, or less")            \
 	X(raise_few, "a floor above a quarter needs many packets")                     \
 	X(passed, "it leaves CUBIC's window when as much arrives as before")           \
 	X(wider, "it leaves CUBIC's window when that grows without a loss")            \
