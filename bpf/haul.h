@@ -13,6 +13,13 @@
 #define HAUL_RULE(name) true
 #endif
 
+// What the verifier wants on top of a function that it checks by itself.
+#define HAUL_ARGS(given)          \
+	do {                      \
+		if (!(given))     \
+			return 0; \
+	} while (0)
+
 #define HAUL_ONE 65536u // 1.0 in q16
 
 // Bounds that keep every product below within 64 bits: 2.2 Tb/s, 16.8 s.
@@ -73,6 +80,7 @@
 #define HAUL_RAISE_ALONE_US 4000000u // in which no other connection raises
 #define HAUL_RAISES_MAX 5u	// the interval doubles so often: 32 s
 
+#define HAUL_CLOCK_US 64u      // a rate over less is wrong by more than 1.6 %: times are in whole us
 #define HAUL_EPOCH_PACKETS 48u // an epoch is a round trip with at least as many,
 #define HAUL_EPOCH_ROUNDS 8u   // or as many rounds
 
@@ -157,11 +165,12 @@ struct haul {
 	u32 rtt_low_us;	     // least round trip of the epoch, ~0 if none
 	u32 rtt_high_us;     // highest of its quarters' least round trips
 	u64 last_ack_us;
+	u32 silent_us; // before that acknowledgement
 
-	// The last epoch: time, packets delivered and lost; the queue at its end, the least
-	// in it, and the longest.
+	// The last epoch: time, packets delivered and lost; the queue at its end, and the
+	// longest.
 	u32 took_us, got, missed;
-	u32 queue_us, queue_low_us, queue_high_us;
+	u32 queue_us, queue_high_us;
 
 	// Least round trip: of the current and of the previous period.
 	u32 min_rtt_us, min_rtt_next_us;
@@ -170,6 +179,7 @@ struct haul {
 
 	// Loss: the recent share.
 	u32 loss_q16;
+	u32 ever; // packets delivered; stays at its bound, where the kernel's counter wraps
 	struct haul_floor floor;
 	u32 round_lost, round_got;	  // of the last round of start-up
 	u32 start_lost, start_got;	  // of start-up, while more and more arrived
@@ -205,7 +215,6 @@ struct haul {
 	u32 grown_delivered; // counter when it last grew
 	u32 cut_lost, cut_marked;
 	u64 cut_delivery; // before the first cut
-	u32 cut_queue_us; // queue at the last one
 
 	// Half of the queue that fits the buffer, as far as losses have shown it.
 	u32 room_us;
@@ -282,8 +291,7 @@ static inline void haul_test_all(struct haul *h, const struct haul_ack *a, u64 r
 
 GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 {
-	if (!h || !a)
-		return 0;
+	HAUL_ARGS(h && a);
 	u32 us = haul_since(a->now_us, h->epoch_us);
 	u32 delivered = haul_counted(a->delivered, h->epoch_delivered);
 	u32 spurious = haul_counted(a->spurious, h->epoch_spurious);
@@ -301,9 +309,9 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	if (HAUL_RULE(pace) && h->mode != HAUL_DRAIN)
 		h->delivery = haul_min(h->delivery, haul_max(h->pace, h->pace_before) / 8 * 9);
 	h->pace_before = h->pace;
+	h->ever = haul_min((u64)h->ever + delivered, WINDOW_MAX);
 	if (!haul_just_cut(h, a))
-		haul_pool_loss(h, net, delivered, a->delivered);
-	h->queue_low_us = haul_queue_us(h, h->rtt_low_us);
+		haul_pool_loss(h, net, delivered);
 	if (h->rtt_low_us != ~0u) {
 		h->queue_us = haul_queue_us(h, haul_max(h->rtt_low_us, haul_min(h->recent_low_us, h->quarter_low_us)));
 		h->queue_high_us = haul_max(h->queue_us, haul_queue_us(h, h->rtt_high_us));
@@ -375,8 +383,7 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 
 GLOBAL int haul_see_rtt(struct haul *h, const struct haul_ack *a)
 {
-	if (!h || !a)
-		return 0;
+	HAUL_ARGS(h && a);
 	u32 rtt = a->rtt_us;
 	if (!rtt)
 		return 0;
@@ -428,8 +435,7 @@ GLOBAL int haul_see_rtt(struct haul *h, const struct haul_ack *a)
 // Pace and window from the present state.
 GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 {
-	if (!h || !a)
-		return 0;
+	HAUL_ARGS(h && a);
 	u64 rate = h->rate;
 	u32 gain = HAUL_ONE, window, rtt = h->min_rtt_us;
 
@@ -526,7 +532,7 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 	if (!marked) {
 		// The pool holds the packets before this epoch.
 		u32 n = haul_counted(a->delivered, h->epoch_delivered), l = haul_counted(a->lost, h->epoch_lost);
-		u64 pool = haul_max((u64)n + l, haul_min(a->delivered, haul_loss_packets(h)));
+		u64 pool = haul_max((u64)n + l, haul_min(h->ever, haul_loss_packets(h)));
 		u64 share = ((u64)h->loss_q16 * (pool - n - l) + ((u64)l << 16)) / haul_max(pool, 1);
 		u32 queue = haul_max(h->queue_high_us, haul_queue_us(h, h->rtt_high_us));
 		if (h->mode == HAUL_PROBE || (h->floor.share_q16 && share <= haul_explained_q16(h)))
@@ -549,11 +555,11 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 // so, call haul_update_epoch next, and call haul_apply in any case.
 static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 {
-	u32 silent = haul_since(a->now_us, h->last_ack_us);
+	h->silent_us = haul_since(a->now_us, h->last_ack_us);
 	h->last_ack_us = a->now_us;
 	h->limited |= a->limited;
 	haul_see_rtt(h, a);
-	if (a->timeout != h->timeout || silent > 4 * a->srtt_us + 1000000) {
+	if (a->timeout != h->timeout || h->silent_us > 4 * a->srtt_us + 1000000) {
 		// A measurement across a silence is meaningless.
 		h->timeout = a->timeout;
 		haul_begin_epoch(h, a);
@@ -564,7 +570,7 @@ static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 		}
 	}
 	bool cold = h->resume == HAUL_RECONNAISSANCE || h->resume == HAUL_NORMAL;
-	if (h->mode == HAUL_STARTUP && cold && a->sample_us && a->sample_delivered) {
+	if (h->mode == HAUL_STARTUP && cold && a->sample_us >= HAUL_CLOCK_US && a->sample_delivered) {
 		h->bw = haul_max(h->bw, haul_rate_of(a->sample_delivered, a->mss, a->sample_us));
 		h->rate = haul_needed(h, h->bw);
 	}
@@ -585,7 +591,7 @@ static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 	// each other, that may be too early, or may not happen for long.
 	u32 took_us = haul_since(a->now_us, h->epoch_us), rtt_us = h->min_rtt_us;
 	bool over = a->sample_us && (s32)(a->prior_delivered - h->round_delivered) >= 0;
-	if ((over && took_us >= rtt_us - rtt_us / 8) || took_us > (h->rounds + 2u) * a->srtt_us) {
+	if (took_us >= HAUL_CLOCK_US && ((over && took_us >= rtt_us - rtt_us / 8) || took_us > (h->rounds + 2u) * a->srtt_us)) {
 		h->round_delivered = a->delivered;
 		h->rounds++;
 		u32 n = haul_counted(a->delivered, h->epoch_delivered);

@@ -5,15 +5,14 @@
 // CUBIC's window, RFC 9438, by the time since the last cut.
 GLOBAL u32 haul_cubic(const struct haul *h, u64 now_us, u32 rtt_us)
 {
-	if (!h)
-		return 0;
-	u64 t_ms = haul_min(haul_since(now_us, h->cut_us) / 1000, 200000);
+	HAUL_ARGS(h);
+	u64 t_us = haul_min(haul_since(now_us, h->cut_us), 200000000), t_ms = t_us / 1000;
 	// C = 0.4 segments/s^3, so 0.4e-9 per ms^3.
 	u64 away = t_ms > h->k_ms ? t_ms - h->k_ms : h->k_ms - t_ms;
 	u64 change = haul_min(away, 400000) * haul_min(away, 400000) / 1000 * haul_min(away, 400000) / 2500000;
 	u64 cubic = t_ms > h->k_ms ? h->window_max + change : h->window_max > change ? h->window_max - change : 0;
 	// Reno's: 3 (1 - 0.7) / (1 + 0.7) = 0.53 segments for each round trip.
-	u64 reno = h->window_cut + t_ms * 529 / haul_max(rtt_us, 1000);
+	u64 reno = h->window_cut + t_us * 529 / 1000 / haul_max(rtt_us, 1);
 	return window_bound(haul_max(cubic, reno), WINDOW_MAX);
 }
 
@@ -26,8 +25,7 @@ static inline void haul_cubic_start(struct haul *h, u64 now_us, u32 window)
 
 GLOBAL int haul_cubic_cut(struct haul *h, u64 now_us)
 {
-	if (!h)
-		return 0;
+	HAUL_ARGS(h);
 	u32 w = h->window;
 	h->window_max = w < h->window_max ? (u64)w * 17 / 20 : w; // fast convergence
 	h->window = h->window_cut = haul_max((u64)w * 45876 >> 16, HAUL_WINDOW_MIN); // 0.7
@@ -53,10 +51,8 @@ static inline void haul_forget_loss(struct haul *h)
 // shows that there is no rival.
 GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 {
-	if (!h || !a)
-		return 0;
+	HAUL_ARGS(h && a);
 	u32 queue = haul_max(h->queue_high_us, haul_queue_us(h, h->rtt_high_us));
-	h->cut_queue_us = haul_max(queue, h->cut_queue_us / 8 * 7);
 	if (HAUL_RULE(room) && queue > haul_overflow_us(h, a)) {
 		h->room_us = queue / 2;
 		h->room_seen_us = a->now_us;
@@ -110,8 +106,7 @@ static inline void haul_restore(struct haul *h)
 
 GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
 {
-	if (!h || !a)
-		return 0;
+	HAUL_ARGS(h && a);
 	// Data sent before the test still fills the queue, so the arrival rate is the
 	// path's capacity now.
 	bool full = h->rtt_low_us != ~0u && h->rtt_low_us > h->min_rtt_us + haul_empty_us(h, a);
@@ -142,8 +137,7 @@ GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
 
 GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 {
-	if (!h || !a)
-		return 0;
+	HAUL_ARGS(h && a);
 	if (++h->phase < HAUL_RESTORE_ROUNDS || h->rtt_low_us == ~0u)
 		return 0;
 	u32 low = h->drain_low_us, queue = h->rtt_low_us > low ? h->rtt_low_us - low : 0;
@@ -181,8 +175,7 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 
 GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a)
 {
-	if (!h || !a)
-		return 0;
+	HAUL_ARGS(h && a);
 	// All flows of a host test at once, at times of its clock. Otherwise each would
 	// take the others for a rival.
 	u32 empty = haul_empty_us(h, a);

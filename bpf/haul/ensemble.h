@@ -6,8 +6,7 @@
 // this one's goodput.
 GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 {
-	if (!h)
-		return 0;
+	HAUL_ARGS(h);
 	h->others = 0;
 	h->mean = h->together = 0;
 	if (!p)
@@ -101,8 +100,7 @@ static inline void haul_tell_carried(const struct haul *h, struct haul_carried *
 // haul_tell shares this connection's new knowledge; floor is the earlier floor.
 GLOBAL int haul_tell(const struct haul *h, struct haul_path *p, const struct haul_floor *floor)
 {
-	if (!h || !p || !floor)
-		return 0;
+	HAUL_ARGS(h && p && floor);
 	p->raise_us = haul_max(p->raise_us, h->any_raise_us);
 	p->test_us = haul_max(p->test_us, h->any_test_us);
 	if (h->room_seen_us > p->room_seen_us) {

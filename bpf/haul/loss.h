@@ -28,10 +28,10 @@ static inline u32 haul_explained_q16(const struct haul *h)
 
 // The recent share of lost packets is pooled over the last thousand or so.
 // A packet that was marked lost and arrived after all counts as negative.
-static inline void haul_pool_loss(struct haul *h, s32 lost, u32 delivered, u32 ever)
+static inline void haul_pool_loss(struct haul *h, s32 lost, u32 delivered)
 {
 	u32 n = delivered + (lost > 0 ? lost : 0);
-	u32 pool = haul_max(n, haul_min(ever, haul_loss_packets(h)));
+	u32 pool = haul_max(n, haul_min(h->ever, haul_loss_packets(h)));
 	if (!pool)
 		return;
 	u64 kept = (u64)h->loss_q16 * (pool - n);
@@ -109,8 +109,7 @@ static inline u32 haul_probe_gain_q16(const struct haul *h)
 
 GLOBAL int haul_probe_epoch(struct haul *h, const struct haul_ack *a)
 {
-	if (!h || !a)
-		return 0;
+	HAUL_ARGS(h && a);
 	// The reduced traffic is on the way. With an uncertain floor, so is earlier traffic
 	// with losses not yet detected.
 	if (h->phase++ < haul_probe_rounds(h))
@@ -187,8 +186,7 @@ static inline void haul_raise(struct haul *h, const struct haul_ack *a)
 
 GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 {
-	if (!h || !a)
-		return 0;
+	HAUL_ARGS(h && a);
 	// The loss beside CUBIC's window is the path's own if twice as much loses the same
 	// share, and twice as much arrives. On a full path that is false.
 	h->step_lost += h->missed, h->step_got += h->got;
@@ -260,8 +258,7 @@ static inline void haul_see_passed(struct haul *h, u32 lost, u32 delivered)
 // whether the mark was of the first kind.
 GLOBAL int haul_shortens(struct haul *h, const struct haul_ack *a)
 {
-	if (!h || !a)
-		return 0;
+	HAUL_ARGS(h && a);
 	u32 queue = haul_max(h->queue_high_us, haul_queue_us(h, h->rtt_high_us));
 	if (h->mode != HAUL_CRUISE && h->mode != HAUL_PROBE)
 		return false;

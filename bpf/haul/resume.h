@@ -22,8 +22,7 @@ static inline u32 haul_startup_factor(const struct haul *h, const struct haul_ac
 
 GLOBAL int haul_leave_startup(struct haul *h, const struct haul_ack *a)
 {
-	if (!h || !a)
-		return 0;
+	HAUL_ARGS(h && a);
 	h->rate = haul_needed(h, h->bw);
 	haul_test(h, a, h->bw);
 	return 0;
@@ -41,8 +40,7 @@ static inline void haul_settle(struct haul *h, const struct haul_ack *a, u64 del
 
 GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a)
 {
-	if (!h || !a)
-		return 0;
+	HAUL_ARGS(h && a);
 	if (h->phase < 3 && (++h->phase == 3 || h->got >= 8)) // of the first window the path may have carried little
 		h->bw = haul_min(h->bw, haul_max(haul_startup_factor(h, a), 2) * h->delivery);
 	h->bw = haul_max(h->bw, h->delivery);
@@ -85,8 +83,7 @@ static inline bool haul_reconnoitred(const struct haul *h, const struct haul_ack
 // longer than start-up permits is a queue, or another path.
 GLOBAL int haul_resume(struct haul *h, const struct haul_ack *a, struct haul_path *p)
 {
-	if (!h || !a)
-		return 0;
+	HAUL_ARGS(h && a);
 	h->resume = HAUL_NORMAL;
 	if (!p || !HAUL_RULE(resume))
 		return 0;
@@ -119,8 +116,7 @@ GLOBAL int haul_resume(struct haul *h, const struct haul_ack *a, struct haul_pat
 // carries now. haul sends half of that until what is on the way fits.
 GLOBAL int haul_retreat(struct haul *h, const struct haul_ack *a)
 {
-	if (!h || !a)
-		return 0;
+	HAUL_ARGS(h && a);
 	u64 arrives = haul_rate_of(haul_counted(a->delivered, h->epoch_delivered), a->mss, haul_since(a->now_us, h->epoch_us));
 	h->resume = HAUL_NORMAL;
 	h->bw = haul_max(haul_min(arrives, h->jump), a->mss);
@@ -137,8 +133,7 @@ static inline bool haul_jump_lossy(const struct haul *h, u32 lost, u32 got)
 
 GLOBAL int haul_resume_epoch(struct haul *h, const struct haul_ack *a)
 {
-	if (!h || !a)
-		return 0;
+	HAUL_ARGS(h && a);
 	bool began = h->resume == HAUL_VALIDATING;
 	if (began && haul_jump_lossy(h, h->missed, h->got)) {
 		haul_retreat(h, a);

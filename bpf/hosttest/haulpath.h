@@ -70,4 +70,9 @@ static void haul_ended(struct flow *f)
 	haul_forget(&own->haul, own->path);
 }
 
-static const struct control haul_control = {.name = "haul", .begin = haul_begin, .ack = haul_acked, .end = haul_ended, .rto_max_us = 4000000};
+static u32 haul_rto_most(const struct flow *f)
+{
+	return haul_rto_max_ms(f->state, f->srtt_us);
+}
+
+static const struct control haul_control = {.name = "haul", .begin = haul_begin, .ack = haul_acked, .end = haul_ended, .rto_max_ms = haul_rto_most};

@@ -57,7 +57,7 @@ struct control {
 	void (*lost)(struct flow *);    // recovery begins
 	void (*timeout)(struct flow *); // everything on the way is taken for lost
 	void (*end)(struct flow *);	// all that the application has sent has arrived
-	u64 rto_max_us;			// after a timeout; 0: boundless
+	u32 (*rto_max_ms)(const struct flow *); // after a timeout; 0: boundless
 	void (*undo)(struct flow *);	// nothing of what a recovery sent again was lost
 	void (*resume)(struct flow *);	// it sends again after the application was the limit
 	bool reduces;			// it has ssthresh, and PRR (RFC 6937) sets the window in recovery
@@ -703,8 +703,8 @@ static u64 rto(struct flow *f)
 {
 	u64 us = f->srtt_us ? f->srtt_us + (4 * f->rttvar_us > 200000 ? 4 * f->rttvar_us : 200000) : 1000000;
 	us <<= f->backoff;
-	if (f->backoff && f->control->rto_max_us && us > f->control->rto_max_us)
-		us = f->control->rto_max_us;
+	if (f->backoff && f->control->rto_max_ms && us > f->control->rto_max_ms(f) * 1000ull)
+		us = f->control->rto_max_ms(f) * 1000ull;
 	return us * 1000;
 }
 
