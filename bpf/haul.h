@@ -181,14 +181,12 @@ struct haul {
 	u32 loss_q16;
 	u32 ever; // packets delivered; stays at its bound, where the kernel's counter wraps
 	struct haul_floor floor;
-	u32 round_lost, round_got;	  // of the last round of start-up
-	u32 start_lost, start_got;	  // of start-up, while more and more arrived
 
-	// The loss beside CUBIC's window, in epochs without a queue, and the number of those
-	// with a loss. A raise tests whether that is the path's own share.
+	// Evidence for a floor: the loss while start-up grew, or beside CUBIC's window in epochs
+	// that no overflow ended, and the number of those with a loss. A raise tests it.
 	u32 seen_lost, seen_got, seen_lossy;
 	u32 raise_lost, raise_got;	  // of the raise under way, but its last step
-	u32 step_lost, step_got;	  // of its last step
+	u32 step_lost, step_got;	  // of its last step, or of start-up's last round
 	u32 raise_most_q16;		  // a larger share is not what was lost before
 	u32 floor_before_q16;
 	u64 raise_from, raise_to;	  // delivery before the raise, and after this step
@@ -200,8 +198,6 @@ struct haul {
 	u64 together, mean; // what all get, and each on average; 0 if this one is alone
 	u32 others;	    // how many there are besides this one
 	u64 any_raise_us, any_test_us; // when one of them last began to
-	u64 joined_us;			// when this one last began or joined a test
-	u64 raise_together;		// what all got before this raise
 	bool proved;			// the floor, in this epoch
 
 	// Careful Resume: what the path carried, and the window of its first half.
@@ -210,7 +206,6 @@ struct haul {
 
 	// CUBIC's window.
 	u32 window, window_max, window_cut, k_ms;
-	u32 cut_window; // before the first cut
 	u64 cut_us, test_us;
 	u32 grown_delivered; // counter when it last grew
 	u32 cut_lost, cut_marked;
@@ -253,8 +248,7 @@ struct haul {
 	u8 cuts;   // of CUBIC's window since it decides, two at most
 	bool rival; // the last test found one
 	bool limited;	  // by the application or the receiver, in this epoch
-	bool held_back;	  // by either in the one before,
-	bool was_limited; // or by anything else
+	bool was_limited; // by these or anything else, in the one before
 	bool restore_lossy; // what was sent then met a loss
 	bool timeout;	  // in recovery from one
 	bool seen_rtt;	  // a round trip of data
@@ -328,7 +322,6 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	if (h->mode == HAUL_CRUISE || h->mode == HAUL_PROBE)
 		haul_see_bw(h, a);
 	h->was_limited = limited;
-	h->held_back = h->limited;
 
 	// Most packets are lost, or sent in vain: use the arrival rate.
 	h->vain = lost > delivered + delivered / 2 ? h->vain + 1 : 0;
@@ -343,7 +336,7 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 		return 0;
 	}
 	// While another flow tests, this flow's traffic would look like a rival.
-	if (HAUL_RULE(join) && h->others && !limited && h->any_test_us > h->joined_us && haul_since(a->now_us, h->any_test_us) < 2 * a->srtt_us &&
+	if (HAUL_RULE(join) && h->others && !limited && h->any_test_us > h->test_us && haul_since(a->now_us, h->any_test_us) < 2 * a->srtt_us &&
 	    (h->mode == HAUL_CRUISE || h->mode == HAUL_COMPETE)) {
 		haul_test(h, a, h->delivery);
 		haul_begin_epoch(h, a);

@@ -63,11 +63,10 @@ GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 		if (haul_since(a->now_us, h->cut_us) > HAUL_PROBE_INTERVAL_US) {
 			haul_forget_loss(h);
 			h->cuts = 0;
-			h->cut_window = h->cut_delivery = 0;
+			h->cut_delivery = 0;
 		}
 		h->cut_delivery = haul_max(h->delivery, h->cut_delivery);
 		h->test_us = a->now_us;
-		h->cut_window = haul_max(window, h->cut_window);
 		haul_enter(h, HAUL_COMPETE);
 		haul_cubic_start(h, a->now_us, window);
 	}
@@ -86,7 +85,7 @@ static inline void haul_test(struct haul *h, const struct haul_ack *a, u64 ref)
 	h->ref = haul_max(ref, a->mss);
 	h->before_us = h->min_rtt_us + h->queue_us;
 	h->drain_low_us = h->before_us;
-	h->test_us = h->joined_us = a->now_us;
+	h->test_us = a->now_us;
 	h->over = 0;
 	haul_enter(h, HAUL_DRAIN);
 }

@@ -35,7 +35,7 @@ GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 		h->told = period;
 		p->all++;
 		// The delivery is that of the epoch before.
-		h->told_delivery = h->limited || h->held_back || h->mode == HAUL_STARTUP ? 0 : h->delivery;
+		h->told_delivery = h->limited || h->was_limited || h->mode == HAUL_STARTUP ? 0 : h->delivery;
 		p->flows += h->told_delivery > 0;
 		p->sum += h->told_delivery;
 	}

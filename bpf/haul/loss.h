@@ -178,7 +178,6 @@ static inline void haul_raise(struct haul *h, const struct haul_ack *a)
 {
 	h->raise_lost = h->raise_got = 0;
 	h->raise_from = h->delivery;
-	h->raise_together = h->others ? h->together : 0;
 	h->any_raise_us = a->now_us;
 	haul_enter(h, HAUL_RAISE);
 	haul_raise_more(h, a);
@@ -199,7 +198,7 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 	bool many = (lossy ? h->raise_lost + h->raise_got : lost + got) >= HAUL_RAISE_PACKETS;
 	// With few packets the proof needs more doublings, unless a queue shows it.
 	u64 enough = h->cut_delivery / 8 * 7, proof = (!many && (lossy || !queued) ? 3 : 1) * h->raise_from / 4 * 7;
-	proof = haul_max(proof, h->raise_together / 8 * 7); // all together are to send nearly twice as much
+	proof = haul_max(proof, h->together / 8 * 7); // all together are to send nearly twice as much
 	if (!lossy) {
 		h->raise_lost = lost, h->raise_got = got;
 		h->step_lost = h->step_got = 0;

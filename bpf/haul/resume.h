@@ -16,7 +16,7 @@ static inline u32 haul_startup_factor(const struct haul *h, const struct haul_ac
 	u32 low = h->quarter_samples < HAUL_QUARTER_SAMPLES / 3 ? h->recent_low_us : haul_min(h->recent_low_us, h->quarter_low_us);
 	if (low != ~0u && low > h->min_rtt_us + haul_max(4000, h->min_rtt_us / 64) + h->noise_us)
 		return h->got < HAUL_STARTUP_PACKETS ? 2 : 1; // of fewer packets the queue is hardly this flow's
-	bool lossy = h->start_lost || h->round_lost || h->missed || a->lost != h->epoch_lost;
+	bool lossy = h->seen_lost || h->step_lost || h->missed || a->lost != h->epoch_lost;
 	return lossy || h->others || h->flat ? 2 : 3;
 }
 
@@ -32,6 +32,7 @@ GLOBAL int haul_leave_startup(struct haul *h, const struct haul_ack *a)
 static inline void haul_settle(struct haul *h, const struct haul_ack *a, u64 delivery)
 {
 	haul_cruise(h, a, delivery);
+	haul_forget_loss(h);
 	h->cut_us = a->now_us;
 	h->loss_q16 = h->floor.share_q16;
 	if (h->floor.share_q16)
@@ -53,13 +54,13 @@ GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a)
 		h->flat = 0;
 		// Loss of the round before, while arrivals still grow, is the path's own.
 		// Beside others the growth may be at their expense.
-		if (!h->others && h->queue_us <= haul_empty_us(h, a) && h->round_got >= HAUL_EPOCH_PACKETS) {
-			h->start_lost += h->round_lost, h->start_got += h->round_got;
-			if (HAUL_RULE(start_proof) && h->start_lost >= HAUL_FLOOR_LOSSES)
-				haul_prove_floor(h, a, h->start_lost, h->start_got);
+		if (!h->others && h->queue_us <= haul_empty_us(h, a) && h->step_got >= HAUL_EPOCH_PACKETS) {
+			h->seen_lost += h->step_lost, h->seen_got += h->step_got;
+			if (HAUL_RULE(start_proof) && h->seen_lost >= HAUL_FLOOR_LOSSES)
+				haul_prove_floor(h, a, h->seen_lost, h->seen_got);
 		}
-		h->round_lost = h->missed;
-		h->round_got = h->got;
+		h->step_lost = h->missed;
+		h->step_got = h->got;
 	} else if (lossy || ++h->flat >= HAUL_STARTUP_FLAT_ROUNDS) {
 		if (HAUL_RULE(start_loss) && lossy) // what was sent more was lost: so much is carried
 			h->bw = haul_min(h->bw, h->delivery);
