@@ -56,7 +56,6 @@ GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 	if (HAUL_RULE(room) && queue > haul_overflow_us(h, a)) {
 		h->room_us = queue / 2;
 		h->room_seen_us = a->now_us;
-		h->passed_us = haul_min(h->passed_us, queue);
 	}
 	if (h->mode != HAUL_COMPETE) {
 		u32 window = haul_segments(haul_needed(h, h->delivery), a->srtt_us, a->mss);
@@ -154,9 +153,6 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 		haul_cruise(h, a, h->ref);
 		return 0;
 	}
-	// There is a rival: the proof of a raise may have been at its expense.
-	if (HAUL_RULE(rival_floor) && !h->others)
-		h->floor.share_q16 = 0;
 	if (h->from != HAUL_COMPETE) {
 		h->cut_delivery = h->ref;
 		// With the rate before the queue grew.
