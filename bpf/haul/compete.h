@@ -58,13 +58,15 @@ GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 		h->room_seen_us = a->now_us;
 	}
 	if (h->mode != HAUL_COMPETE) {
-		u32 window = haul_segments(haul_needed(h, h->delivery), a->srtt_us, a->mss);
+		// Not what arrived in this epoch: it may be of a lower rate before.
+		u64 delivery = haul_max(h->bw, h->bw_before);
+		u32 window = haul_segments(haul_needed(h, delivery), a->srtt_us, a->mss);
 		if (haul_since(a->now_us, h->cut_us) > HAUL_PROBE_INTERVAL_US) {
 			haul_forget_loss(h);
 			h->cuts = 0;
 			h->cut_window = h->cut_delivery = 0;
 		}
-		h->cut_delivery = haul_max(h->delivery, h->cut_delivery);
+		h->cut_delivery = haul_max(delivery, h->cut_delivery);
 		h->test_us = a->now_us;
 		h->cut_window = haul_max(window, h->cut_window);
 		haul_enter(h, HAUL_COMPETE);
