@@ -56,16 +56,17 @@ GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 	if (HAUL_RULE(room) && queue > haul_overflow_us(h, a)) {
 		h->room_us = queue / 2;
 		h->room_seen_us = a->now_us;
-		h->passed_us = haul_min(h->passed_us, queue);
 	}
 	if (h->mode != HAUL_COMPETE) {
-		u32 window = haul_segments(haul_needed(h, h->delivery), a->srtt_us, a->mss);
+		// Not what arrived in this epoch: it may be of a lower rate before.
+		u64 delivery = haul_max(h->bw, h->bw_before);
+		u32 window = haul_segments(haul_needed(h, delivery), a->srtt_us, a->mss);
 		if (haul_since(a->now_us, h->cut_us) > HAUL_PROBE_INTERVAL_US) {
 			haul_forget_loss(h);
 			h->cuts = 0;
 			h->cut_delivery = 0;
 		}
-		h->cut_delivery = haul_max(h->delivery, h->cut_delivery);
+		h->cut_delivery = haul_max(delivery, h->cut_delivery);
 		h->test_us = a->now_us;
 		haul_enter(h, HAUL_COMPETE);
 		haul_cubic_start(h, a->now_us, window);
@@ -153,9 +154,6 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 		haul_cruise(h, a, h->ref);
 		return 0;
 	}
-	// There is a rival: the proof of a raise may have been at its expense.
-	if (HAUL_RULE(rival_floor) && !h->others)
-		h->floor.share_q16 = 0;
 	if (h->from != HAUL_COMPETE) {
 		h->cut_delivery = h->ref;
 		// With the rate before the queue grew.
