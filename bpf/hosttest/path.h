@@ -60,7 +60,7 @@ struct control {
 	u64 rto_max_us;			// after a timeout; 0: boundless
 	void (*undo)(struct flow *);	// nothing of what a recovery sent again was lost
 	void (*resume)(struct flow *);	// it sends again after the application was the limit
-	bool prr;			// it has ssthresh, and PRR (RFC 6937) sets the window in recovery
+	bool reduces;			// it has ssthresh, and PRR (RFC 6937) sets the window in recovery
 };
 
 struct sample {
@@ -97,9 +97,13 @@ struct flow {
 	bool reordered;	      // a packet has arrived after a later one
 	u64 rack_timer;	      // when it is due, 0: not
 	u64 last_sent;
-	u32 probe_end, probe_duplicates; // of a tail loss probe
-	bool probing, probe_again;
-	u32 prr_prior, prr_delivered, prr_out;
+	struct { // a tail loss probe
+		bool on, copy;
+		u32 end, duplicates; // what it must be answered by; the copies that had come before
+	} probe;
+	struct { // in recovery: the window before it, what has arrived and left since
+		u32 prior, delivered, out;
+	} prr;
 	u32 srtt_us, rttvar_us, min_rtt_us, backoff, recovery_until;
 	bool recovering, in_timeout, send_planned;
 	bool undoable;	  // the last recovery
@@ -149,13 +153,13 @@ struct process {
 
 struct event {
 	u64 at;
-	u32 kind, flow, arg;
+	u32 kind, flow, arg, order; // order: of its making, for events of one time
 };
 
 static struct sim {
 	u64 now;
 	struct event *heap;
-	u32 n, room;
+	u32 n, room, made;
 	struct path path;
 	struct flow flow[MAX_FLOWS];
 	int flows;
@@ -199,14 +203,20 @@ static double uniform(void)
 	return uniform_of(&seed);
 }
 
+static bool earlier(const struct event *a, const struct event *b)
+{
+	return a->at != b->at ? a->at < b->at : (s32)(a->order - b->order) < 0;
+}
+
 static void at(u64 when, u32 kind, u32 flow, u32 arg)
 {
 	if (sim.n == sim.room)
 		sim.heap = realloc(sim.heap, (sim.room = sim.room ? 2 * sim.room : 1024) * sizeof *sim.heap);
 	u32 i = sim.n++;
-	for (; i && sim.heap[(i - 1) / 2].at > when; i = (i - 1) / 2)
+	struct event e = {when, kind, flow, arg, sim.made++};
+	for (; i && earlier(&e, &sim.heap[(i - 1) / 2]); i = (i - 1) / 2)
 		sim.heap[i] = sim.heap[(i - 1) / 2];
-	sim.heap[i] = (struct event){when, kind, flow, arg};
+	sim.heap[i] = e;
 }
 
 static struct event next_event(void)
@@ -217,9 +227,9 @@ static struct event next_event(void)
 		u32 c = 2 * i + 1;
 		if (c >= sim.n)
 			break;
-		if (c + 1 < sim.n && sim.heap[c + 1].at < sim.heap[c].at)
+		if (c + 1 < sim.n && earlier(&sim.heap[c + 1], &sim.heap[c]))
 			c++;
-		if (sim.heap[c].at >= last.at)
+		if (!earlier(&sim.heap[c], &last))
 			break;
 		sim.heap[i] = sim.heap[c];
 		i = c;
@@ -295,8 +305,13 @@ static double served(const struct path *p, u64 from, u64 to)
 		return (to - from) / 1e9 * p->rate;
 	double bits = 0;
 	for (u64 t = from; t < to;) {
-		u64 end = (t / RATE_STEP + 1) * RATE_STEP, begins = not_silent(p, t);
+		u64 end = (t / RATE_STEP + 1) * RATE_STEP, begins = not_silent(p, t), since;
 		end = end < to ? end : to;
+		if (p->handover > 0) { // a step ends where a gap begins
+			handovers(p, t, &since);
+			u64 next = t + (u64)(p->handover * 1e9) - since;
+			end = next < end && next > t ? next : end;
+		}
 		if (begins < end)
 			bits += (end - begins) / 1e9 * rate_at(p, t);
 		t = end;
@@ -508,7 +523,7 @@ static void transmit(u32 flow, u32 seq, bool again)
 	p->listed = true;
 	f->in_flight++;
 	f->sent++;
-	f->prr_out++;
+	f->prr.out++;
 	f->last_sent = sim.now;
 	u64 step = sim.path.batch * 1e9;
 	if (step)
@@ -695,8 +710,8 @@ static u64 rto(struct flow *f)
 
 static void begin_prr(struct flow *f)
 {
-	f->prr_prior = f->cwnd;
-	f->prr_delivered = f->prr_out = 0;
+	f->prr.prior = f->cwnd;
+	f->prr.delivered = f->prr.out = 0;
 }
 
 static void begin_recovery(struct flow *f)
@@ -711,16 +726,16 @@ static void begin_recovery(struct flow *f)
 static void reduce(struct flow *f, u32 acked, bool advanced, bool lost)
 {
 	s32 below = (s32)f->ssthresh - (s32)f->in_flight, send;
-	f->prr_delivered += acked;
+	f->prr.delivered += acked;
 	if (below < 0) {
-		send = (s32)(((u64)f->prr_delivered * f->ssthresh + f->prr_prior - 1) / f->prr_prior) - (s32)f->prr_out;
+		send = (s32)(((u64)f->prr.delivered * f->ssthresh + f->prr.prior - 1) / f->prr.prior) - (s32)f->prr.out;
 	} else {
-		send = (s32)f->prr_delivered - (s32)f->prr_out;
+		send = (s32)f->prr.delivered - (s32)f->prr.out;
 		send = send > (s32)acked ? send : (s32)acked;
 		send += advanced && !lost;
 		send = send < below ? send : below;
 	}
-	s32 least = f->prr_out ? 0 : 1; // the first packet that was lost
+	s32 least = f->prr.out ? 0 : 1; // the first packet that was lost
 	f->cwnd = f->in_flight + (send > least ? send : least);
 }
 
@@ -775,7 +790,7 @@ static void reorder_timer(u32 flow)
 	if (f->rack_timer != sim.now || !find_lost(flow))
 		return;
 	enter_recovery(f);
-	if (f->control->prr && f->recovering)
+	if (f->control->reduces && f->recovering)
 		reduce(f, 0, false, true);
 	try_send(flow);
 }
@@ -784,13 +799,13 @@ static void reorder_timer(u32 flow)
 // was a copy, later data has arrived, and no copy has arrived twice.
 static void probe_acked(struct flow *f)
 {
-	if (!f->probing || (f->duplicates == f->probe_duplicates && (s32)(f->una - f->probe_end) < 0))
+	if (!f->probe.on || (f->duplicates == f->probe.duplicates && (s32)(f->una - f->probe.end) < 0))
 		return;
-	bool repaired = f->probe_again && f->duplicates == f->probe_duplicates;
-	if (repaired && (s32)(f->una - f->probe_end) == 0)
+	bool repaired = f->probe.copy && f->duplicates == f->probe.duplicates;
+	if (repaired && (s32)(f->una - f->probe.end) == 0)
 		return; // not yet later data
-	f->probing = false;
-	if (repaired && f->control->prr && !f->recovering && !f->in_timeout) {
+	f->probe.on = false;
+	if (repaired && f->control->reduces && !f->recovering && !f->in_timeout) {
 		f->control->lost(f);
 		f->cwnd = f->ssthresh;
 	}
@@ -882,7 +897,7 @@ static void acknowledge(u32 flow, u32 upto)
 		f->in_timeout = false;
 	if (f->recovering && (s32)(f->una - f->recovery_until) >= 0) {
 		f->recovering = false;
-		if (f->control->prr)
+		if (f->control->reduces)
 			f->cwnd = f->ssthresh;
 	}
 	if (lost && !f->recovering && !f->in_timeout) {
@@ -893,7 +908,7 @@ static void acknowledge(u32 flow, u32 upto)
 	}
 	probe_acked(f);
 	f->control->ack(f, acked, rtt_us);
-	if (f->control->prr && f->recovering)
+	if (f->control->reduces && f->recovering)
 		reduce(f, acked, f->una != una, lost);
 	try_send(flow);
 	bool all = f->bytes > 0 ? f->next >= offered(f) : f->until > 0 && sim.now > f->until * 1e9;
@@ -908,23 +923,23 @@ static void acknowledge(u32 flow, u32 upto)
 static void probe_tail(u32 flow)
 {
 	struct flow *f = &sim.flow[flow];
-	if (!f->in_flight || f->probing || f->recovering || f->in_timeout || f->delivered != f->una || !f->srtt_us)
+	if (!f->in_flight || f->probe.on || f->recovering || f->in_timeout || f->delivered != f->una || !f->srtt_us)
 		return;
 	u64 since = f->last_sent > f->last_progress ? f->last_sent : f->last_progress;
 	u64 us = 2 * f->srtt_us + (f->in_flight == 1 ? 200000 : 0);
 	if (sim.now - since < us * 1000)
 		return;
-	f->probing = true;
-	f->probe_duplicates = f->duplicates;
-	f->probe_again = f->next - f->una >= send_room(f) || f->next >= offered(f);
-	if (f->probe_again) {
+	f->probe.on = true;
+	f->probe.duplicates = f->duplicates;
+	f->probe.copy = f->next - f->una >= send_room(f) || f->next >= offered(f);
+	if (f->probe.copy) {
 		unlist(f, f->next - 1);
 		f->in_flight--;
 		transmit(flow, f->next - 1, true);
 		f->again_in_vain--;
 	} else
 		transmit(flow, f->next++, false);
-	f->probe_end = f->next;
+	f->probe.end = f->next;
 }
 
 static void timer(u32 flow)
@@ -938,7 +953,7 @@ static void timer(u32 flow)
 			mark_lost(f, f->una + ((f->head - f->una) & f->mask));
 		f->timeouts++;
 		f->in_timeout = true;
-		f->recovering = f->probing = false;
+		f->recovering = f->probe.on = false;
 		f->recovery_until = f->next;
 		f->last_progress = sim.now;
 		f->backoff++;
@@ -1228,7 +1243,7 @@ static void cubic_timeout(struct flow *f)
 	f->cubic_at = -1;
 }
 
-static const struct control cubic = {.name = "cubic", .begin = cubic_begin, .ack = cubic_ack, .lost = cubic_cut, .timeout = cubic_timeout, .prr = true};
+static const struct control cubic = {.name = "cubic", .begin = cubic_begin, .ack = cubic_ack, .lost = cubic_cut, .timeout = cubic_timeout, .reduces = true};
 
 // Uncontrolled cross traffic.
 static const struct control constant = {.name = "cbr"};
