@@ -4,6 +4,8 @@
 
 #include "path.h"
 
+#include "haulrules.h"
+
 #include "../haul.h"
 
 static struct haul_ack haul_ack_of(struct flow *f, u32 rtt_us)

@@ -20,6 +20,8 @@
 // run: time= s, window= of the receiver in BDP, seed=, phase=0 for hosts without jitter and
 // bursts and flows that begin together, over=FROM:TO, json=1, v=1 to 5.
 //
+// off=NAME,NAME switches rules of haul off, "haulsim rules" lists them.
+//
 // A flow is haul, bbr, bbr3, cubic, reno or cbr, then @ and its begin, then a colon and
 // until= s, rtt= ms, app= Mb/s of its application, bytes= that it sends, clock= s of
 // its host, cold=1 to begin without what earlier flows have learnt, and for cbr rate=
@@ -71,12 +73,11 @@ static void show_flow(const struct flow *f)
 		printf(" | %s w %u", f->control->name, f->cwnd);
 		return;
 	}
-	printf(" | %s%d r %.2f d %.2f q %.1f min %.1f loss %.3f floor %.3f fl %u w %u calm %u over %u", modes[h->mode],
+	printf(" | %s%d r %.2f d %.2f q %.1f min %.1f loss %.3f floor %.3f fl %u w %u empty %u over %u", modes[h->mode],
 	       h->phase, h->rate * 8 / 1e6, h->delivery * 8 / 1e6, h->queue_us / 1e3, h->min_rtt_us / 1e3,
-	       h->loss_q16 / 65536., h->floor.share_q16 / 65536., f->in_flight, h->cwnd, h->calm, h->over);
+	       h->loss_q16 / 65536., h->floor.share_q16 / 65536., f->in_flight, h->cwnd, h->empty, h->over);
 	if (verbose == 4)
-		printf(" t %u room %d noise %u held %.1f", haul_target_us(h->min_rtt_us, h->rate, 1448, h->room_us),
-		       (int)h->room_us, h->noise_us, h->held * 8e-6);
+		printf(" t %u room %d noise %u", haul_target_us(h->min_rtt_us, h->rate, 1448, h->room_us), (int)h->room_us, h->noise_us);
 }
 
 // A flow in the last second: its mode, Mb/s, packets sent for each delivered.
@@ -184,6 +185,19 @@ static void flow_of(char *arg)
 		misuse("rate= belongs to cbr, and cbr needs it:", arg);
 }
 
+// Switches rules of haul off.
+static void switch_off(char *names)
+{
+	for (char *name = strtok(names, ","); name; name = strtok(0, ",")) {
+		int rule = 0;
+		while (rule < HAUL_RULE_COUNT && strcmp(name, haul_rules[rule].name))
+			rule++;
+		if (rule == HAUL_RULE_COUNT)
+			misuse("no such rule:", name);
+		haul_rules_off |= 1ull << rule;
+	}
+}
+
 // The path's mean capacity over some time, as payload, bits per second.
 static double capacity(struct path first, double from, double to)
 {
@@ -267,6 +281,11 @@ int main(int argc, char **argv)
 	double queue = 1, time = 60, window = 6, changed_queue = 0;
 	bool json = false;
 	clear(p);
+	if (argc == 2 && !strcmp(argv[1], "rules")) {
+		for (int i = 0; i < HAUL_RULE_COUNT; i++)
+			printf("%s\t%s\n", haul_rules[i].name, haul_rules[i].says);
+		return 0;
+	}
 	for (int i = 1; i < argc; i++) {
 		char *value = strchr(argv[i], '='), *colon = strchr(argv[i], ':');
 		if (!value || (colon && colon < value)) {
@@ -284,6 +303,7 @@ int main(int argc, char **argv)
 		else if (!strcmp(key, "seed")) seed ^= (u64)v * 0x9e3779b97f4a7c15ull;
 		else if (!strcmp(key, "v")) verbose = v;
 		else if (!strcmp(key, "json")) json = v;
+		else if (!strcmp(key, "off")) switch_off(value);
 		else if (!strcmp(key, "phase")) regular_hosts = !v;
 		else if (!strcmp(key, "over")) {
 			if (sim.spans == 16 || !strchr(value, ':'))
