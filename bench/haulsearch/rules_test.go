@@ -73,3 +73,42 @@ func TestSearchRulesEnds(t *testing.T) {
 		t.Errorf("%v: %+v", err, r)
 	}
 }
+
+// TestSimulatorRules: the simulator of this tree lists its rules, each can be switched off,
+// and without probes a path looks otherwise.
+func TestSimulatorRules(t *testing.T) {
+	nettest.RequireProgram(t, "gcc", "gcc")
+	s, err := buildSimulator(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := s.rules(t.Context())
+	if err != nil || len(rules) < 10 {
+		t.Fatalf("%v: %d rules", err, len(rules))
+	}
+	p := cellPath(2, 40, 1, 0.02, 0, "haul")
+	over := window{10, 60}
+	measure := func(rule string) windowFigures {
+		t.Helper()
+		o, err := s.without(rule)(t.Context(), p, over)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o.over[0]
+	}
+	all, differ := measure(""), 0
+	for _, rule := range rules {
+		if rule.name == "" || rule.says == "" {
+			t.Errorf("rule %+v", rule)
+		}
+		if w := measure(rule.name); w.flows[0] != all.flows[0] {
+			differ++
+		}
+	}
+	if differ == 0 || differ == len(rules) {
+		t.Errorf("%d of %d rules change a path that loses 2 %%", differ, len(rules))
+	}
+	if _, err := s.without("no-such-rule")(t.Context(), p, over); err == nil || !strings.Contains(err.Error(), "no such rule: no-such-rule") {
+		t.Errorf("an unknown rule: %v", err)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -137,10 +138,13 @@ func TestRivalsOfAnother(t *testing.T) {
 		{func(s *usersSearch) { s.simulator = "y" }, "--rivals: the simulator has changed since; run it again without --rivals"},
 		{func(s *usersSearch) { s.seed = 6 }, "--rivals: paths of --seed 5, not of 6"},
 		{func(s *usersSearch) { s.paths = 21 }, "--rivals: 20 paths, fewer than --paths 21"},
+		{func(s *usersSearch) { s.paths, s.stored.Results[18].Number, s.stored.Results[19].Number = 20, 19, 20 },
+			"--rivals: not all of the first 20 paths: the run ended before; run it again"},
 		{func(s *usersSearch) { s.stored.Results[7].Command += " jitter=1" }, "--rivals: path 7 is another; run it again without --rivals"},
 	} {
-		other := s
-		other.stored = &stored
+		other, of := s, stored
+		of.Results = slices.Clone(stored.Results)
+		other.stored = &of
 		c.change(&other)
 		if _, err := other.do(t.Context()); err == nil || err.Error() != c.want {
 			t.Errorf("got %v, not %s", err, c.want)

@@ -117,6 +117,8 @@ func (s *usersSearch) check() error {
 		return fmt.Errorf("--rivals: paths of --seed %d, not of %d", r.Seed, s.seed)
 	case len(r.Results) < s.paths:
 		return fmt.Errorf("--rivals: %d paths, fewer than --paths %d", len(r.Results), s.paths)
+	case r.Results[s.paths-1].Number != s.paths-1: // they are in order
+		return fmt.Errorf("--rivals: not all of the first %d paths: the run ended before; run it again", s.paths)
 	}
 	return nil
 }

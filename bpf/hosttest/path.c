@@ -57,7 +57,8 @@ static void square_root(void)
 				sum += goodput(f, 10, 60) * p.rtt / 8 / MSS / runs;
 			}
 			double want = sqrt(1.5 / loss);
-			CHECK(sum > 0.75 * want && sum < 1.15 * want, "%s, %.1f %% lost: a window of %.1f, want %.1f", reno ? "reno" : "cubic", loss * 100, sum, want);
+			CHECK(sum > 0.75 * want && sum < 1.15 * want,
+			      "%s, %.1f %% lost: a window of %.1f, want %.1f", reno ? "reno" : "cubic", loss * 100, sum, want);
 		}
 }
 
@@ -82,7 +83,8 @@ static void reduction(void)
 	for (u32 acked = 1; acked <= 25; acked++) {
 		reduce(&f, 1, false, false);
 		u32 may = (acked * 70 + 99) / 100;
-		CHECK(f.cwnd == 95 - (acked - 1) + may - f.prr.out || f.cwnd == f.in_flight + may - f.prr.out, "after %u: %u", acked, f.cwnd);
+		CHECK(f.cwnd == 95 - (acked - 1) + may - f.prr.out || f.cwnd == f.in_flight + may - f.prr.out,
+		      "after %u: %u", acked, f.cwnd);
 		f.prr.out += f.cwnd - f.in_flight;
 		f.in_flight = f.cwnd - 1;
 	}
@@ -105,7 +107,8 @@ static void tail(void)
 		struct flow *f = add(i % 2 ? &cubic : &reno_control, 0);
 		f->bytes = (9 + i / 10) * MSS;
 		run(3);
-		CHECK(f->lost > 0 && f->timeouts == 0 && f->ended > 0, "%u lost, %u timeouts, ended after %.2f s", f->lost, f->timeouts, f->ended);
+		CHECK(f->lost > 0 && f->timeouts == 0 && f->ended > 0,
+		      "%u lost, %u timeouts, ended after %.2f s", f->lost, f->timeouts, f->ended);
 	}
 }
 
@@ -121,7 +124,8 @@ static void reordering(void)
 	f->app = 8 * MSS / 0.01; // a packet in 10 ms
 	f->until = 0.02;
 	run(2);
-	CHECK(f->lost >= 2 && f->timeouts == 0 && f->una == f->next && f->next >= 4, "%u lost, %u timeouts, %u of %u", f->lost, f->timeouts, f->una, f->next);
+	CHECK(f->lost >= 2 && f->timeouts == 0 && f->una == f->next && f->next >= 4,
+	      "%u lost, %u timeouts, %u of %u", f->lost, f->timeouts, f->una, f->next);
 }
 
 // The bound of the timeout holds after a timeout, as the kernel's does in its state Loss.
@@ -169,7 +173,8 @@ static void nature(void)
 		CHECK(got[i] > 0.85 && got[i] < 1.02, "%s: %.3f of what the link serves", f->control->name, got[i]);
 		CHECK(!f->reordered, "%s: packets overtake each other", f->control->name);
 	}
-	CHECK(rates[0] == rates[1] && rates[1] == rates[2] && shifts[0] == shifts[1], "rates %.0f %.0f %.0f, delays %.4f %.4f", rates[0], rates[1], rates[2], shifts[0], shifts[1]);
+	CHECK(rates[0] == rates[1] && rates[1] == rates[2] && shifts[0] == shifts[1],
+	      "rates %.0f %.0f %.0f, delays %.4f %.4f", rates[0], rates[1], rates[2], shifts[0], shifts[1]);
 	// Four handovers in a minute, each silent for the gap: 4 × 0.1 s of 60 s.
 	struct path p = scene(20, 40, 1);
 	p.handover = 15, p.gap = 0.1;
@@ -204,7 +209,8 @@ static void bbr(void)
 		struct flow *f = add(&bbr_control, 0);
 		used_policer = probed_rtt = false;
 		run(60);
-		CHECK(share(&p, f, 10, 60) > 0.93 && queue_percentile(0.5) < 20, "%.0f %% lost: %.3f, queue of %.1f ms", loss * 100, share(&p, f, 10, 60), queue_percentile(0.5));
+		CHECK(share(&p, f, 10, 60) > 0.93 && queue_percentile(0.5) < 20,
+		      "%.0f %% lost: %.3f, queue of %.1f ms", loss * 100, share(&p, f, 10, 60), queue_percentile(0.5));
 		CHECK(probed_rtt || loss > 0, "no probe of the round trip");
 		CHECK(!used_policer, "takes %.0f %% of loss for a policer", loss * 100);
 	}
@@ -217,7 +223,8 @@ static void bbr(void)
 	used_policer = false;
 	run(60);
 	double sent = (f->at_to[0].sent - f->at_from[0].sent) / (f->at_to[0].delivered - f->at_from[0].delivered);
-	CHECK(used_policer && share(&p, f, 10, 60) > 0.9 && sent < 1.06, "policed: %d, %.3f of it, %.3f sent for each delivered", used_policer, share(&p, f, 10, 60), sent);
+	CHECK(used_policer && share(&p, f, 10, 60) > 0.9 && sent < 1.06,
+	      "policed: %d, %.3f of it, %.3f sent for each delivered", used_policer, share(&p, f, 10, 60), sent);
 	// Beside CUBIC: more than its share in a queue of 1 BDP, less in a long one.
 	p = scene(20, 40, 1);
 	f = add(&bbr_control, 0);

@@ -1243,7 +1243,14 @@ static void cubic_timeout(struct flow *f)
 	f->cubic_at = -1;
 }
 
-static const struct control cubic = {.name = "cubic", .begin = cubic_begin, .ack = cubic_ack, .lost = cubic_cut, .timeout = cubic_timeout, .reduces = true};
+static const struct control cubic = {
+	.name = "cubic",
+	.begin = cubic_begin,
+	.ack = cubic_ack,
+	.lost = cubic_cut,
+	.timeout = cubic_timeout,
+	.reduces = true,
+};
 
 // Uncontrolled cross traffic.
 static const struct control constant = {.name = "cbr"};

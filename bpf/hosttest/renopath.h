@@ -43,4 +43,11 @@ static void reno_ack(struct flow *f, u32 acked, u32 rtt_us)
 	}
 }
 
-static const struct control reno_control = {.name = "reno", .begin = reno_begin, .ack = reno_ack, .lost = reno_lost, .timeout = reno_timeout, .reduces = true};
+static const struct control reno_control = {
+	.name = "reno",
+	.begin = reno_begin,
+	.ack = reno_ack,
+	.lost = reno_lost,
+	.timeout = reno_timeout,
+	.reduces = true,
+};

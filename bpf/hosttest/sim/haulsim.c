@@ -16,11 +16,11 @@
 // policer= Mb/s, bucket= kB, aggregate= ms of ACKs, batch= ms of packets before the
 // bottleneck, wander= and tau= ms of a delay that wanders, fade= (standard deviation of
 // the rate's natural logarithm) and fadetau= ms of a rate that walks, handover= s from one
-// to the next with gap= ms of silence and up to shift= ms of delay after it, down=1. at=T begins a change, until=T ends it. Of the
-// run: time= s, window= of the receiver in BDP, seed=, phase=0 for hosts without jitter and
-// bursts and flows that begin together, over=FROM:TO, json=1, v=1 to 5.
-//
-// off=NAME,NAME switches rules of haul off, "haulsim rules" lists them.
+// to the next with gap= ms of silence and up to shift= ms of delay after it, down=1. at=T
+// begins a change, until=T ends it. Of the run: time= s, window= of the receiver in BDP,
+// seed=, phase=0 for hosts without jitter and bursts and flows that begin together,
+// over=FROM:TO, json=1, v=1 to 5. off=NAME,NAME switches rules of haul off, and "haulsim
+// rules" lists them.
 //
 // A flow is haul, bbr, bbr3, cubic, reno or cbr, then @ and its begin, then a colon and
 // until= s, rtt= ms, app= Mb/s of its application, bytes= that it sends, clock= s of
