@@ -154,6 +154,9 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 		haul_cruise(h, a, h->ref);
 		return 0;
 	}
+	// There is a rival: the proof of a raise may have been at its expense.
+	if (HAUL_RULE(rival_floor) && !h->others)
+		h->floor.share_q16 = 0;
 	if (h->from != HAUL_COMPETE) {
 		h->cut_delivery = h->ref;
 		// With the rate before the queue grew.
