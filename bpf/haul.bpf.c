@@ -216,7 +216,6 @@ enum {
 
 	RTO_MIN_MS = 200,
 	RTO_MAX_MS = 120000,
-	RTO_MAX_IN_OUTAGE_MS = 4000,
 };
 
 // give_up_ms is the time that the kernel continues without an answer: its number
@@ -252,7 +251,9 @@ SEC("struct_ops") void haul_set_state(u64 *ctx)
 	    bpf_getsockopt(tp, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof(user_timeout_ms)) || user_timeout_ms)
 		return;
 	u32 retries = sk_of(tp)->__sk_common.skc_net.net->ipv4.sysctl_tcp_retries2;
-	t->bounded = set_timer(tp, RTO_MAX_IN_OUTAGE_MS, give_up_ms(retries));
+	struct haul *h = bpf_sk_storage_get(&flows, tp, 0, 0);
+	if (h)
+		t->bounded = set_timer(tp, haul_rto_max_ms(h, srtt_us(tp)), give_up_ms(retries));
 }
 
 SEC(".struct_ops.link") struct tcp_congestion_ops haul = {

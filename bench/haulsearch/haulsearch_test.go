@@ -680,7 +680,12 @@ func TestCommandLine(t *testing.T) {
 		{"--time -1s", "--keep and --time take 0 or more"},
 		{"--time soon", `invalid value "soon" for flag -time: parse error; see --help`},
 		{"--kind alone,queer", `unknown kind "queer": choose from alone, slow, disturbed, cubic, group, hosts, crowd, policed`},
-		{"--control reno", `unknown control "reno": use haul, bbr3 or cubic`},
+		{"--control vegas", `unknown control "vegas": use haul, bbr, bbr3, cubic or reno`},
+		{"--like me", `unknown --like "me": use users`},
+		{"--like users --kind alone --known known.json", "--like users has no --kind, --known"},
+		{"--rivals before.json", "--rivals needs --like users"},
+		{"--rules --keep 3 --time 1s", "--rules has no --keep, --time"},
+		{"--like users --rivals known.json", "--rivals known.json: json: cannot unmarshal array into Go value of type main.usersResult; use the output of --like users --json"},
 		{"--swift", "flag provided but not defined: -swift; see --help"},
 		{"now", `unexpected argument "now"; see --help`},
 	} {
@@ -700,15 +705,15 @@ func TestCommandLine(t *testing.T) {
 			t.Errorf("--help has %d columns: %s", n, line)
 		}
 	}
-	a, _, err := parseArgs(nil)
+	a, err := parseArgs(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, _, err := parseArgs(nil)
+	b, err := parseArgs(nil)
 	if err != nil || a.seed == b.seed {
 		t.Errorf("%v: the seed %d is drawn twice", err, a.seed)
 	}
-	if s, asJSON, err := parseArgs(strings.Fields("--seed 0 --kind cubic --json --no-shrink")); err != nil || s.seed != 0 || len(s.kinds) != 1 || !asJSON || s.shrink {
+	if s, err := parseArgs(strings.Fields("--seed 0 --kind cubic --json --no-shrink")); err != nil || s.seed != 0 || len(s.kinds) != 1 || !s.asJSON || s.shrink {
 		t.Errorf("%v: %+v", err, s)
 	}
 }

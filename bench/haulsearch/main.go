@@ -6,6 +6,7 @@
 //	go run ./bench/haulsearch
 //	go run ./bench/haulsearch --time 10m --paths 20000
 //	go run ./bench/haulsearch --seed 7 --kind alone,cubic
+//	go run ./bench/haulsearch --like users
 package main
 
 import (
@@ -42,17 +43,27 @@ still does, and printed as a haulsim command. It needs gcc.
   --kind LIST    kinds of paths, with commas between (default: all)
   --keep N       failures to show and to shrink (default 10)
   --no-shrink    show failures as they were found
-  --control NAME simulate this in place of haul: bbr3 or cubic, to see how
-                 hard the same paths are for it (commands are shown with haul)
+  --control NAME simulate this in place of haul: bbr, bbr3, cubic or reno, to
+                 see how hard the same paths are for it (commands show haul)
   --known FILE   shares that are known to be above what is allowed, as JSON:
                  fail only where one is larger than the file says
   --json         print the result as JSON
+  --like users   draw paths as users have them, by class of access, and compare
+                 haul with bbr, bbr3, CUBIC and Reno on each, and what a CUBIC
+                 beside it keeps; --keep is how many of the worst to show
+  --rules        switch each rule of haul off in turn: which paths break a bound
+                 only without it, or only with it, and its effect on some cells
+  --rivals FILE  with --like users: take the rivals' figures from this output of
+                 an earlier run (--json, same seed), and simulate haul alone
 
 kinds:
 %s
 example, some minutes of all and then one kind again:
   go run ./bench/haulsearch --time 5m --paths 100000
   go run ./bench/haulsearch --seed 7 --kind alone,slow --paths 500
+a change of haul on users' paths, before and after:
+  go run ./bench/haulsearch --like users --seed 7 --json >before.json
+  go run ./bench/haulsearch --like users --seed 7 --rivals before.json
 what CI runs:
   go run ./bench/haulsearch --seed 1 --paths 1800 \
     --known bench/haulsearch/known.json
@@ -80,7 +91,7 @@ func main() {
 type usageError struct{ error }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	s, asJSON, err := parseArgs(args)
+	o, err := parseArgs(args)
 	if errors.Is(err, flag.ErrHelp) {
 		var list strings.Builder
 		for _, k := range kinds {
@@ -101,18 +112,28 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s.run = simulator.run
-	if s.control != "haul" {
-		s.run = instead(s.control, simulator.run)
+	o.run = simulator.run
+	fmt.Fprintf(stderr, "seed %d\n", o.seed)
+	switch {
+	case o.users:
+		return o.searchUsers(ctx, simulator.rest, stdout, stderr)
+	case o.rules:
+		return o.searchRules(ctx, simulator, stdout, stderr)
 	}
-	fmt.Fprintf(stderr, "seed %d\n", s.seed)
-	end := s.showProgress(stderr)
-	r, err := s.do(ctx)
+	return o.searchKinds(ctx, stdout, stderr)
+}
+
+var errInterrupted = errors.New("interrupted before the end")
+
+func (o *options) searchKinds(ctx context.Context, stdout, stderr io.Writer) error {
+	o.run = instead(o.control, o.run)
+	end := o.showProgress(stderr, "break a bound")
+	r, err := o.do(ctx)
 	end()
 	if err != nil {
 		return err
 	}
-	if asJSON {
+	if o.asJSON {
 		err = r.writeJSON(stdout)
 	} else {
 		err = r.writeText(stdout)
@@ -123,14 +144,64 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	case r.exceeded():
 		return errors.New("more paths break a bound than are allowed")
 	case r.Interrupted:
-		return errors.New("interrupted before the end")
+		return errInterrupted
 	}
 	return nil
 }
 
-// parseArgs makes a search of a command line.
-func parseArgs(args []string) (s *search, asJSON bool, err error) {
-	s = &search{progress: func(int, int) {}}
+func (o *options) searchUsers(ctx context.Context, simulator string, stdout, stderr io.Writer) error {
+	end := o.showProgress(stderr, "below 0.9 of the best")
+	s := usersSearch{search: o.search, simulator: simulator, stored: o.stored}
+	r, err := s.do(ctx)
+	end()
+	if err != nil {
+		return err
+	}
+	if o.asJSON {
+		err = r.writeJSON(stdout)
+	} else {
+		err = r.writeText(stdout, s.keep)
+	}
+	if err == nil && r.Interrupted {
+		return errInterrupted
+	}
+	return err
+}
+
+func (o *options) searchRules(ctx context.Context, simulator *simulator, stdout, stderr io.Writer) error {
+	rules, err := simulator.rules(ctx)
+	if err != nil {
+		return err
+	}
+	end := o.showProgress(stderr, "break a bound")
+	r, err := o.search.searchRules(ctx, rules, simulator.without)
+	end()
+	if err != nil {
+		return err
+	}
+	if o.asJSON {
+		err = r.writeJSON(stdout)
+	} else {
+		err = r.writeText(stdout)
+	}
+	if err == nil && r.Interrupted {
+		return errInterrupted
+	}
+	return err
+}
+
+// options are a command line.
+type options struct {
+	search
+	asJSON bool
+	users  bool
+	rules  bool
+	stored *usersResult // with users: the rivals' figures
+}
+
+// parseArgs reads a command line.
+func parseArgs(args []string) (s *options, err error) {
+	s = &options{search: search{progress: func(int, int) {}}}
 	flags := flag.NewFlagSet("haulsearch", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.IntVar(&s.paths, "paths", 1000, "")
@@ -142,44 +213,72 @@ func parseArgs(args []string) (s *search, asJSON bool, err error) {
 	noShrink := flags.Bool("no-shrink", false, "")
 	knownFile := flags.String("known", "", "")
 	flags.StringVar(&s.control, "control", "haul", "")
-	flags.BoolVar(&asJSON, "json", false, "")
+	flags.BoolVar(&s.asJSON, "json", false, "")
+	like := flags.String("like", "", "")
+	rivalsFile := flags.String("rivals", "", "")
+	flags.BoolVar(&s.rules, "rules", false, "")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
-			return nil, false, err
+			return nil, err
 		}
-		return nil, false, fmt.Errorf("%w; see --help", err)
+		return nil, fmt.Errorf("%w; see --help", err)
 	}
 	switch {
 	case flags.NArg() > 0:
-		return nil, false, fmt.Errorf("unexpected argument %q; see --help", flags.Arg(0))
+		return nil, fmt.Errorf("unexpected argument %q; see --help", flags.Arg(0))
 	case s.paths < 1 || s.workers < 1:
-		return nil, false, errors.New("--paths and --workers take 1 or more")
+		return nil, errors.New("--paths and --workers take 1 or more")
 	case s.keep < 0 || s.time < 0:
-		return nil, false, errors.New("--keep and --time take 0 or more")
+		return nil, errors.New("--keep and --time take 0 or more")
 	}
-	if !slices.Contains([]string{"haul", "bbr3", "cubic"}, s.control) {
-		return nil, false, fmt.Errorf("unknown control %q: use haul, bbr3 or cubic", s.control)
+	if !slices.Contains(append([]string{"haul"}, rivals...), s.control) {
+		return nil, fmt.Errorf("unknown control %q: use haul, bbr, bbr3, cubic or reno", s.control)
 	}
 	if s.kinds, err = flagvalue.Choose("kind", kinds, flagvalue.Names(*names), func(k kind) string { return k.name }); err != nil {
-		return nil, false, err
+		return nil, err
+	}
+	if s.users = *like == "users"; !s.users && *like != "" {
+		return nil, fmt.Errorf("unknown --like %q: use users", *like)
+	}
+	if *rivalsFile != "" {
+		if !s.users {
+			return nil, errors.New("--rivals needs --like users")
+		}
+		if s.stored, err = readRivals(*rivalsFile); err != nil {
+			return nil, err
+		}
 	}
 	if *knownFile != "" {
 		if s.known, err = readKnown(*knownFile); err != nil {
-			return nil, false, err
+			return nil, err
 		}
 	}
 	seeded := false
-	flags.Visit(func(f *flag.Flag) { seeded = seeded || f.Name == "seed" })
+	var not []string
+	flags.Visit(func(f *flag.Flag) {
+		seeded = seeded || f.Name == "seed"
+		if s.users && slices.Contains([]string{"kind", "no-shrink", "control", "known", "rules"}, f.Name) ||
+			s.rules && slices.Contains([]string{"no-shrink", "control", "known", "keep", "time"}, f.Name) {
+			not = append(not, "--"+f.Name)
+		}
+	})
+	if len(not) > 0 {
+		mode := "--rules"
+		if s.users {
+			mode = "--like users"
+		}
+		return nil, fmt.Errorf("%s has no %s", mode, strings.Join(not, ", "))
+	}
 	if !seeded {
 		s.seed = rand.Uint64N(1e9)
 	}
-	s.shrink = !*noShrink
-	return s, asJSON, nil
+	s.shrink = !*noShrink && !s.users
+	return s, nil
 }
 
-// showProgress shows each second how far the search is, on a terminal. The
+// showProgress shows each second how far the search is and how many paths fail. The
 // function that it returns ends that and clears the line.
-func (s *search) showProgress(stderr io.Writer) (end func()) {
+func (s *search) showProgress(stderr io.Writer, failing string) (end func()) {
 	f, isFile := stderr.(*os.File)
 	if !isFile || !term.IsTerminal(int(f.Fd())) {
 		return func() {}
@@ -201,10 +300,10 @@ func (s *search) showProgress(stderr io.Writer) (end func()) {
 				return
 			case <-tick.C:
 				doing := ""
-				if paths.Load() == int64(s.paths) {
+				if paths.Load() == int64(s.paths) && s.shrink {
 					doing = ", shrinking"
 				}
-				fmt.Fprintf(stderr, "\r\x1b[K%d paths, %d break a bound, %.0f s%s", paths.Load(), failed.Load(), time.Since(began).Seconds(), doing)
+				fmt.Fprintf(stderr, "\r\x1b[K%d paths, %d %s, %.0f s%s", paths.Load(), failed.Load(), failing, time.Since(began).Seconds(), doing)
 			}
 		}
 	}()

@@ -16,12 +16,17 @@ func (r result) exceeded() bool {
 	return slices.ContainsFunc(r.Bounds, func(t tally) bool { return t.worse(r.known) })
 }
 
-func (r result) writeJSON(w io.Writer) error {
+func (r result) writeJSON(w io.Writer) error { return writeJSON(w, r) }
+
+func writeJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	return e.Encode(r)
+	return e.Encode(v)
 }
+
+// toRun stands before paths that are shown as commands.
+const toRun = "\nto run the paths below:\n  gcc -O2 -o haulsim bpf/hosttest/sim/haulsim.c -lm && PATH=.:$PATH\n"
 
 func (r result) writeText(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -52,7 +57,7 @@ func (r result) writeText(w io.Writer) error {
 	}
 	for i, f := range r.Failures {
 		if i == 0 {
-			fmt.Fprint(w, "\nto run the paths below:\n  gcc -O2 -o haulsim bpf/hosttest/sim/haulsim.c -lm && PATH=.:$PATH\n")
+			fmt.Fprint(w, toRun)
 		}
 		says := ""
 		for _, t := range r.Bounds {

@@ -208,7 +208,7 @@ func pick(failures []failure, most int) []failure {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(ranks[a], ranks[b]) })
-	picked := make([]failure, 0, most)
+	picked := make([]failure, 0, min(most, len(order)))
 	for _, i := range order[:min(most, len(order))] {
 		picked = append(picked, failures[i])
 	}

@@ -3,12 +3,16 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -104,7 +108,11 @@ func parseOutcome(text []byte, p path, over []window) (outcome, error) {
 }
 
 // A simulator is haulsim, built.
-type simulator struct{ binary string }
+type simulator struct {
+	binary string
+	extra  []string // words of the command line before the path's
+	rest   string   // hash of the sources of all but haul
+}
 
 const simulatorSource = "sim/haulsim.c" // in bpf/hosttest
 
@@ -118,12 +126,39 @@ func buildSimulator(ctx context.Context, dir string) (*simulator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find bpf/hosttest: %w: %s; run this in longhaul's source", err, bytes.TrimSpace(out))
 	}
+	source := string(bytes.TrimSpace(out))
 	s := &simulator{binary: filepath.Join(dir, "haulsim")}
-	build := exec.CommandContext(ctx, compiler, "-O2", "-w", "-o", s.binary, filepath.Join(string(bytes.TrimSpace(out)), simulatorSource), "-lm")
+	if s.rest, err = hashRest(source); err != nil {
+		return nil, err
+	}
+	build := exec.CommandContext(ctx, compiler, "-O2", "-w", "-o", s.binary, filepath.Join(source, simulatorSource), "-lm")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build haulsim: %w\n%s", err, out)
 	}
 	return s, nil
+}
+
+// hashRest hashes what haulsim is built from, but for haul and the command line: the figures
+// of other controls depend on nothing else.
+func hashRest(source string) (string, error) {
+	h := sha256.New()
+	for _, pattern := range []string{"*.h", "../bbr3.h", "../window.h"} {
+		names, err := filepath.Glob(filepath.Join(source, pattern))
+		if err != nil {
+			return "", err
+		}
+		for _, name := range names {
+			if strings.HasPrefix(filepath.Base(name), "haul") {
+				continue
+			}
+			text, err := os.ReadFile(name)
+			if err != nil {
+				return "", err
+			}
+			fmt.Fprintf(h, "%s %d\n%s", filepath.Base(name), len(text), text)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16]), nil
 }
 
 // instead simulates another control in place of haul.
@@ -139,6 +174,15 @@ func instead(control string, run runner) runner {
 	}
 }
 
+// without switches a rule of haul off; none if it has no name.
+func (s *simulator) without(rule string) runner {
+	off := *s
+	if rule != "" {
+		off.extra = []string{"off=" + rule}
+	}
+	return off.run
+}
+
 // longestRun is what one path may take: some thousand times the usual.
 const longestRun = 2 * time.Minute
 
@@ -146,7 +190,7 @@ const longestRun = 2 * time.Minute
 func (s *simulator) run(ctx context.Context, p path, over ...window) (outcome, error) {
 	limited, cancel := context.WithTimeout(ctx, longestRun)
 	defer cancel()
-	cmd := exec.CommandContext(limited, s.binary, append(p.args(over...), "json=1")...)
+	cmd := exec.CommandContext(limited, s.binary, slices.Concat(s.extra, p.args(over...), []string{"json=1"})...)
 	// An interrupt on the terminal is for us alone: we end what runs.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var stderr bytes.Buffer

@@ -8,7 +8,6 @@
 
 static struct bbr3_ack bbr3_ack_of(struct flow *f)
 {
-	u32 reorder_us = (1 + f->reorder_steps) * (f->min_rtt_us / 4);
 	return (struct bbr3_ack){
 		.now_us = sim.now / 1000 + f->clock_us,
 		.delivered = f->delivered,
@@ -19,7 +18,7 @@ static struct bbr3_ack bbr3_ack_of(struct flow *f)
 		.sample_us = f->sample.us,
 		.in_flight = f->in_flight,
 		.prior_in_flight = f->prior_in_flight,
-		.reorder_us = reorder_us < f->srtt_us ? reorder_us : f->srtt_us,
+		.reorder_us = reorder_us(f),
 		.cwnd = f->cwnd,
 		.clamp = ~0u,
 		.mss = MSS,

@@ -41,12 +41,17 @@ static inline bool near(double a, double b, double rel, double slack)
 // Pseudo-random numbers, the same in every run (xorshift64*).
 static u64 seed = 88172645463325252ull;
 
+static inline u64 any_of(u64 *state)
+{
+	*state ^= *state >> 12;
+	*state ^= *state << 25;
+	*state ^= *state >> 27;
+	return *state * 2685821657736338717ull;
+}
+
 static inline u64 any(void)
 {
-	seed ^= seed >> 12;
-	seed ^= seed << 25;
-	seed ^= seed >> 27;
-	return seed * 2685821657736338717ull;
+	return any_of(&seed);
 }
 
 // anyUpTo spreads over all magnitudes up to max.

@@ -54,6 +54,57 @@ static void arithmetic(void)
 			CHECK(haul_since(up_us + minutes * 60000000, up_us) == minutes * 60000000, "%llu minutes", minutes);
 }
 
+// What the kernel's counters and clock can do: the count of delivered packets wraps, the
+// clock has whole microseconds, and round trips are of 5 us or of 2 s.
+static void extremes(void)
+{
+	// The share of loss is pooled over as many packets after the wrap as before it.
+	struct haul_ack a = {.srtt_us = 100000, .mss = 1448, .clamp = ~0u, .delivered = ~0u - 200000};
+	struct haul h;
+	haul_init(&h, &a, 10);
+	for (u32 i = 0; i < 5000; i++) {
+		a.delivered += 99, a.sent += 100, a.lost++, a.now_us += 100000;
+		h.mode = HAUL_CRUISE, h.floor.share_q16 = h.floor.most_q16 = 655;
+		h.pace = h.rate = 1448000;
+		haul_end_epoch(&h, &a);
+		u32 burst = h.loss_q16;
+		struct haul one = h;
+		haul_pool_loss(&one, 3, 40);
+		CHECK(i < 200 || (one.loss_q16 >= burst && one.loss_q16 <= haul_explained_q16(&h)), "delivered %u: 3 of 43 lost make a share of %u in place of %u",
+		      a.delivered, one.loss_q16, burst);
+	}
+	CHECK(h.ever >= 400000, "delivered ever: %u", h.ever);
+
+	// 100 Gb/s: 48 packets take 5.6 us.
+	a = (struct haul_ack){.srtt_us = 6, .rtt_us = 6, .mss = 1448, .clamp = ~0u};
+	haul_init(&h, &a, 10);
+	double packets = 0;
+	u32 then[8] = {0};
+	for (u32 us = 1; us < 100000; us++) {
+		packets += FAST_RATE / 1448e6;
+		a.now_us = us, a.delivered = packets, a.sent = packets + 50, a.in_flight = 50;
+		a.prior_delivered = then[us % 8], a.sample_us = 6, a.sample_delivered = a.delivered - then[(us + 2) % 8];
+		then[us % 8] = a.delivered;
+		if (haul_update(&h, &a))
+			haul_update_epoch(&h, &a, 0);
+		haul_apply(&h, &a);
+		h.pace = h.rate = 2 * FAST_RATE; // so that it does not bound what arrives
+		CHECK(us < 1000 || h.delivery <= 1.02 * FAST_RATE, "100 Gb/s in whole us: %llu", h.delivery);
+	}
+
+	// Reno's part of CUBIC's window grows by 0.53 segments in a round trip below 1 ms too.
+	h = (struct haul){.window = 1000, .window_max = 1000};
+	haul_cubic_cut(&h, 0);
+	CHECK(near(haul_cubic(&h, 30000, 80), 700 + 0.529 * 30000 / 80, 0.01, 1), "30 ms after a cut at 80 us: %u", haul_cubic(&h, 30000, 80));
+
+	// The timer waits for 4 s at most, but not less than what is on the way takes.
+	static const u32 waits[][3] = {{0, 300000, 4000}, {0, 2000000, 4000}, {0, 3000000, 6000}, {100000, 12000000, 24000}, {12000000, 300000, 24000}, {0, 100000000, 120000}};
+	for (u32 i = 0; i < sizeof waits / sizeof *waits; i++) {
+		h = (struct haul){.silent_us = waits[i][0]};
+		CHECK(haul_rto_max_ms(&h, waits[i][1]) == waits[i][2], "%u us silent, %u us of round trip: %u ms", waits[i][0], waits[i][1], haul_rto_max_ms(&h, waits[i][1]));
+	}
+}
+
 // With any input from the kernel, pace and window stay within their bounds.
 static void nonsense(void)
 {
@@ -333,6 +384,57 @@ static double jain(int span)
 	for (int i = 0; i < sim.flows; i++)
 		sum += used(span, i, 1), squares += used(span, i, 1) * used(span, i, 1);
 	return sum * sum / sim.flows / squares;
+}
+
+// A target is never below the jitter, whatever the state is: a shorter one would yield to a
+// queue that is not there.
+static void targets(void)
+{
+	for (int i = 0; i < 200000; i++) {
+		struct haul h = {.min_rtt_us = any_up_to(HAUL_RTT_MAX_US), .rate = any_up_to(HAUL_RATE_MAX), .mean = any() % 2 ? any_up_to(HAUL_RATE_MAX) : 0,
+				 .bw = any_up_to(HAUL_RATE_MAX), .room_us = any() % 2 ? ~0u : any_up_to(1u << 24), .noise_us = any_up_to(1u << 22),
+				 .mark_us = any() % 2, .mark_room_us = any_up_to(1u << 20)};
+		struct haul_ack a = {.now_us = 1000, .mss = 1 + any_up_to(65535)};
+		u32 target = haul_queue_target_us(&h, &a);
+		CHECK(target >= h.noise_us, "target of %u us with %u us of jitter", target, h.noise_us);
+		CHECK(h.mean || target >= haul_grain_us(h.rate, a.mss) / 2, "target of %u us at %llu B/s", target, h.rate);
+	}
+}
+
+// On a path of its own haul comes to rest nowhere but at a full path: with an empty queue, and
+// no more loss than its floor, it has at least 0.9 of the path. Nor does it send in vain.
+static void rests(void)
+{
+	for (int i = 0; i < 24; i++) {
+		double rate_mbps = 2 * pow(10, uniform()), rtt_ms = 10 * pow(20, uniform()), loss = i % 3 ? 0 : 0.02;
+		struct path p = scene(rate_mbps, rtt_ms, loss, 0.25 + uniform());
+		struct flow *f = add(&haul_control, 0);
+		look(20, 40);
+		run(40);
+		const struct haul *h = f->state;
+		double share = used(0, 0, limit(&p)), sent = needless(0);
+		bool rest = queued(0) <= 1 && h->loss_q16 <= haul_explained_q16(h);
+		CHECK(share >= 0.9 || !rest, "%.1f Mb/s, %.0f ms, %.2f BDP, %.0f %% lost: %.2f of the path, queue of %.1f ms", rate_mbps, rtt_ms,
+		      p.queue_bytes / (rate_mbps * 125 * rtt_ms), 100 * loss, share, queued(0));
+		CHECK(sent <= 1.1 / (1 - loss), "%.1f Mb/s, %.0f ms, %.0f %% lost: %.3f sent for each delivered", rate_mbps, rtt_ms, 100 * loss, sent);
+	}
+}
+
+// A round trip of 2 s, and a link of 1 kb/s, where a packet takes 12 s.
+static void slow_paths(void)
+{
+	struct path p = scene(5, 2000, 0, 1);
+	struct flow *f = add(&haul_control, 0);
+	run(60);
+	CHECK(goodput(f, 30, 60) >= 0.9 * limit(&p), "2 s: %.2f of the path", goodput(f, 30, 60) / limit(&p));
+	double sent[2];
+	for (int i = 0; i < 2; i++) {
+		p = scene(0.001, 300, 0, 10);
+		f = add(i ? &cubic : &haul_control, 0);
+		run(1000);
+		sent[i] = (double)f->sent / f->delivered;
+	}
+	CHECK(sent[0] <= 1.5 * sent[1], "1 kb/s: %.1f sent for each delivered, CUBIC %.1f", sent[0], sent[1]);
 }
 
 // So few losses that no floor is proved in time. They come from a short queue, and the path
@@ -652,11 +754,15 @@ int main(int argc, char **argv)
 {
 	bool all = argc > 1 && strcmp(argv[1], "all") == 0;
 	arithmetic();
+	extremes();
 	nonsense();
 	shared();
 	resumed();
 	startup_factor();
 	starts_long();
+	targets();
+	rests();
+	slow_paths();
 	if (all) {
 		warm();
 		no_traps();

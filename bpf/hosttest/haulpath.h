@@ -4,6 +4,8 @@
 
 #include "path.h"
 
+#include "haulrules.h"
+
 #include "../haul.h"
 
 static struct haul_ack haul_ack_of(struct flow *f, u32 rtt_us)
@@ -68,4 +70,9 @@ static void haul_ended(struct flow *f)
 	haul_forget(&own->haul, own->path);
 }
 
-static const struct control haul_control = {"haul", haul_begin, haul_acked, 0, 0, haul_ended, 4000000, 0, 0};
+static u32 haul_rto_most(const struct flow *f)
+{
+	return haul_rto_max_ms(f->state, f->srtt_us);
+}
+
+static const struct control haul_control = {.name = "haul", .begin = haul_begin, .ack = haul_acked, .end = haul_ended, .rto_max_ms = haul_rto_most};

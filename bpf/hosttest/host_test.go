@@ -5,8 +5,10 @@ package hosttest
 
 import (
 	"flag"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -55,5 +57,51 @@ func TestArithmetic(t *testing.T) {
 			}
 			t.Logf("%s", out)
 		})
+	}
+}
+
+// TestHaulSize: haul stays small enough to be read in one go. Whoever adds a rule removes
+// one. And each rule that the simulator can switch off is in the program.
+func TestHaulSize(t *testing.T) {
+	files, err := filepath.Glob("../haul/*.h")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files: %v", err)
+	}
+	var code strings.Builder
+	for _, file := range append(files, "../haul.h") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code.Write(regexp.MustCompile(`//[^\n]*`).ReplaceAll(text, nil))
+	}
+	haul := code.String()
+	state := regexp.MustCompile(`(?s)\nstruct haul \{(.*?)\n\};`).FindStringSubmatch(haul)
+	floor := regexp.MustCompile(`(?s)\nstruct haul_floor \{(.*?)\n\};`).FindStringSubmatch(haul)
+	if state == nil || floor == nil {
+		t.Fatal("no struct haul or haul_floor")
+	}
+	members := regexp.MustCompile(`[,;]`)
+	for _, count := range []struct {
+		what      string
+		got, most int
+	}{
+		{"if", len(regexp.MustCompile(`\bif \(`).FindAllString(haul, -1)), 160},
+		{"members of struct haul, the floor's among them", len(members.FindAllString(state[1], -1)) - 1 + len(members.FindAllString(floor[1], -1)), 103},
+		{"constants", len(regexp.MustCompile(`(?m)^#define HAUL_[A-Z0-9_]+ `).FindAllString(haul, -1)), 50},
+	} {
+		t.Logf("%s: %d", count.what, count.got)
+		if count.got > count.most {
+			t.Errorf("%s: %d, at most %d", count.what, count.got, count.most)
+		}
+	}
+	rules, err := os.ReadFile("haulrules.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rule := range regexp.MustCompile(`\bX\((\w+), "`).FindAllSubmatch(rules, -1) {
+		if !strings.Contains(haul, "HAUL_RULE("+string(rule[1])+")") {
+			t.Errorf("rule %s is in haulrules.h and not in haul", rule[1])
+		}
 	}
 }

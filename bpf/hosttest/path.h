@@ -23,7 +23,7 @@ struct path {
 	double rtt;  // seconds
 	double queue_bytes;
 	double loss, ack_loss, jitter; // shares, seconds
-	double burst;		       // mean length of a loss burst, packets; 0 or 1: none
+	double burst;		       // mean length of a loss burst, packets at the rate; 0 or 1: none
 	enum place place;
 	double policer, bucket; // bits per second, 0: none; bytes, 0: 65536
 	double codel;		// target in seconds, 0: drop-tail (RFC 8289)
@@ -33,6 +33,9 @@ struct path {
 	double aggregate;	// ACKs come at multiples of so many seconds
 	double batch;		// packets reach the bottleneck at multiples of so many seconds
 	double wander, tau;	// standard deviation of a delay that wanders, and its correlation time, seconds
+	double fade, fade_tau;	// standard deviation of the rate's natural logarithm, and its correlation time, seconds
+	double handover;	// seconds from one to the next, 0: none
+	double gap, shift;	// at each: the link is silent, the most of the delay that then is added, seconds
 	bool down;
 	double window_packets; // of the receiver; 0: boundless
 };
@@ -54,9 +57,10 @@ struct control {
 	void (*lost)(struct flow *);    // recovery begins
 	void (*timeout)(struct flow *); // everything on the way is taken for lost
 	void (*end)(struct flow *);	// all that the application has sent has arrived
-	u64 rto_max_us;			// 0: boundless
+	u32 (*rto_max_ms)(const struct flow *); // after a timeout; 0: boundless
 	void (*undo)(struct flow *);	// nothing of what a recovery sent again was lost
 	void (*resume)(struct flow *);	// it sends again after the application was the limit
+	bool reduces;			// it has ssthresh, and PRR (RFC 6937) sets the window in recovery
 };
 
 struct sample {
@@ -88,13 +92,24 @@ struct flow {
 	u32 again_first, again_count;
 	u32 delivered, lost, sent, duplicates, timeouts;
 	u64 delivered_mstamp, first_tx, next_send, last_progress, rack_sent;
-	u32 rack_rtt_us, reorder_steps;
+	u32 rack_rtt_us, rack_seq, reorder_steps, newest; // newest: that has arrived
 	u64 reorder_until;
+	bool reordered;	      // a packet has arrived after a later one
+	u64 rack_timer;	      // when it is due, 0: not
+	u64 last_sent;
+	struct { // a tail loss probe
+		bool on, copy;
+		u32 end, duplicates; // what it must be answered by; the copies that had come before
+	} probe;
+	struct { // in recovery: the window before it, what has arrived and left since
+		u32 prior, delivered, out;
+	} prr;
 	u32 srtt_us, rttvar_us, min_rtt_us, backoff, recovery_until;
 	bool recovering, in_timeout, send_planned;
 	bool undoable;	  // the last recovery
 	u32 again_in_vain; // of what it sent again, not yet known to be in vain
 	bool window_limited; // by the receiver
+	bool cwnd_limited;   // or it waits for more of the window
 	u32 app_limited;     // by the application, until so many are delivered; 0: not
 	u32 marked;	     // acknowledged, with congestion experienced
 	struct sample sample;
@@ -110,7 +125,7 @@ struct flow {
 	struct tally *at_from, *at_to; // of the windows that are looked at
 	void *state;
 	double cubic_max, cubic_k, cubic_at, cubic_reno, cubic_credit, cubic_prior;
-	u32 ssthresh, low_us, low_n, flight_before, seen_marked;
+	u32 ssthresh, low_us, low_n, flight_before, seen_marked, reno_credit;
 };
 
 // A span of time that is measured by itself.
@@ -121,19 +136,30 @@ struct span {
 };
 
 
-enum kind { ENTER, ARRIVE, ACK, DELAYED_ACK, SEND, TIMER, BEGIN, CHANGE, FROM, TO };
+enum kind { ENTER, ARRIVE, ACK, DELAYED_ACK, SEND, REORDER, TIMER, BEGIN, CHANGE, FROM, TO };
 
 #define QUEUE_MOST 20000 // of the histograms, 0.1 ms
+#define DELAY_STEP (1 * MS) // of the delay that wanders
+#define RATE_STEP (50 * MS) // of the rate that walks
+#define MAX_SHIFTS 128
+#define MAX_CHANGES 32
+
+// An Ornstein-Uhlenbeck process of standard deviation 1, at times that are step apart.
+struct process {
+	u64 step, random; // nanoseconds, the state of its random numbers
+	double *x;
+	u32 n, room;
+};
 
 struct event {
 	u64 at;
-	u32 kind, flow, arg;
+	u32 kind, flow, arg, order; // order: of its making, for events of one time
 };
 
 static struct sim {
 	u64 now;
 	struct event *heap;
-	u32 n, room;
+	u32 n, room, made;
 	struct path path;
 	struct flow flow[MAX_FLOWS];
 	int flows;
@@ -142,9 +168,10 @@ static struct sim {
 	double tokens;
 	u64 tokens_at;
 	bool bad; // in a loss burst
+	u64 burst_turns, burst_random; // when it changes, its random numbers
 	u64 queued, queue_ms[QUEUE_MOST + 1]; // histogram of the queue's delay in 0.1 ms
-	struct path change[32];
-	double change_at[32];
+	struct path change[MAX_CHANGES];
+	double change_at[MAX_CHANGES];
 	int changes;
 	struct span span[16];
 	int spans;
@@ -155,14 +182,30 @@ static struct sim {
 	// PIE's state, RFC 8033, section 4.2.
 	double pie_p, pie_old;
 	u64 pie_at, pie_burst; // its last update, and the end of the burst that passes
-	// The wandering delay.
-	double wander;
-	u64 wander_at, last_arrival;
+	// What the path does by itself, the same whatever is sent.
+	struct process delay, log_rate;
+	double handover_phase; // of a period
+	double shifts[MAX_SHIFTS]; // of the delay after each handover, of the most
+	u64 last_arrival;
 } sim;
+
+// Hosts have no jitter and do not wait for bursts, and flows begin when they say: for tests of
+// exact times.
+static bool regular_hosts;
+
+static double uniform_of(u64 *state)
+{
+	return (any_of(state) >> 11) * 0x1p-53;
+}
 
 static double uniform(void)
 {
-	return (any() >> 11) * 0x1p-53;
+	return uniform_of(&seed);
+}
+
+static bool earlier(const struct event *a, const struct event *b)
+{
+	return a->at != b->at ? a->at < b->at : (s32)(a->order - b->order) < 0;
 }
 
 static void at(u64 when, u32 kind, u32 flow, u32 arg)
@@ -170,9 +213,10 @@ static void at(u64 when, u32 kind, u32 flow, u32 arg)
 	if (sim.n == sim.room)
 		sim.heap = realloc(sim.heap, (sim.room = sim.room ? 2 * sim.room : 1024) * sizeof *sim.heap);
 	u32 i = sim.n++;
-	for (; i && sim.heap[(i - 1) / 2].at > when; i = (i - 1) / 2)
+	struct event e = {when, kind, flow, arg, sim.made++};
+	for (; i && earlier(&e, &sim.heap[(i - 1) / 2]); i = (i - 1) / 2)
 		sim.heap[i] = sim.heap[(i - 1) / 2];
-	sim.heap[i] = (struct event){when, kind, flow, arg};
+	sim.heap[i] = e;
 }
 
 static struct event next_event(void)
@@ -183,9 +227,9 @@ static struct event next_event(void)
 		u32 c = 2 * i + 1;
 		if (c >= sim.n)
 			break;
-		if (c + 1 < sim.n && sim.heap[c + 1].at < sim.heap[c].at)
+		if (c + 1 < sim.n && earlier(&sim.heap[c + 1], &sim.heap[c]))
 			c++;
-		if (sim.heap[c].at >= last.at)
+		if (!earlier(&sim.heap[c], &last))
 			break;
 		sim.heap[i] = sim.heap[c];
 		i = c;
@@ -196,17 +240,83 @@ static struct event next_event(void)
 
 static bool unlucky(double p)
 {
-	if (sim.path.burst <= 1)
+	if (sim.path.burst <= 1 || !(p > 0))
 		return uniform() < p;
-	// Gilbert: every packet of a burst is lost.
-	double to_good = 1 / sim.path.burst, to_bad = p * to_good / (1 - p);
-	sim.bad = sim.bad ? uniform() >= to_good : uniform() < to_bad;
+	// Gilbert, in time: every packet of a burst is lost, whoever sends it. A packet that is
+	// sent again much later meets another.
+	double mean = sim.path.burst * PACKET * 8e9 / sim.path.rate;
+	while (sim.burst_turns <= sim.now) {
+		sim.bad = !sim.bad && sim.burst_turns;
+		sim.burst_turns += 1 - log(1 - uniform_of(&sim.burst_random)) * mean * (sim.bad ? 1 : (1 - p) / p);
+	}
 	return sim.bad;
 }
 
-static double normal(void)
+static double normal_of(u64 *state)
 {
-	return sqrt(-2 * log(uniform() + 1e-300)) * cos(2 * M_PI * uniform());
+	double radius = sqrt(-2 * log(uniform_of(state) + 1e-300));
+	return radius * cos(2 * M_PI * uniform_of(state));
+}
+
+// A process' value at a time: that of its latest step.
+static double process_at(struct process *p, u64 when, double tau)
+{
+	u32 i = when / p->step;
+	while (p->n < i + 1) {
+		if (p->n == p->room)
+			p->x = realloc(p->x, (p->room = p->room ? 2 * p->room : 1024) * sizeof *p->x);
+		double x = normal_of(&p->random), kept = exp(-(p->step / 1e9) / (tau > 0 ? tau : 0.5));
+		p->x[p->n] = p->n ? p->x[p->n - 1] * kept + sqrt(1 - kept * kept) * x : x;
+		p->n++;
+	}
+	return p->x[i];
+}
+
+// The number of handovers until a time, and the nanoseconds since the latest.
+static u32 handovers(const struct path *p, u64 when, u64 *since)
+{
+	double periods = when / 1e9 / p->handover + sim.handover_phase;
+	*since = (periods - floor(periods)) * p->handover * 1e9;
+	return periods;
+}
+
+// The link's rate at a time, bits per second. Within two standard deviations.
+static double rate_at(const struct path *p, u64 when)
+{
+	if (!(p->fade > 0))
+		return p->rate;
+	double x = process_at(&sim.log_rate, when, p->fade_tau);
+	return p->rate * exp(p->fade * (x > 2 ? 2 : x < -2 ? -2 : x));
+}
+
+// When the link can begin to send again, from a time on.
+static u64 not_silent(const struct path *p, u64 when)
+{
+	u64 since, gap = p->gap * 1e9;
+	if (!(p->handover > 0) || !gap || (handovers(p, when, &since) == 0) || since >= gap)
+		return when;
+	return when + gap - since;
+}
+
+// The bits that the link can send between two times.
+static double served(const struct path *p, u64 from, u64 to)
+{
+	if (!(p->fade > 0) && !(p->handover > 0))
+		return (to - from) / 1e9 * p->rate;
+	double bits = 0;
+	for (u64 t = from; t < to;) {
+		u64 end = (t / RATE_STEP + 1) * RATE_STEP, begins = not_silent(p, t), since;
+		end = end < to ? end : to;
+		if (p->handover > 0) { // a step ends where a gap begins
+			handovers(p, t, &since);
+			u64 next = t + (u64)(p->handover * 1e9) - since;
+			end = next < end && next > t ? next : end;
+		}
+		if (begins < end)
+			bits += (end - begins) / 1e9 * rate_at(p, t);
+		t = end;
+	}
+	return bits;
 }
 
 // CoDel's law: each drop shortens the time to the next.
@@ -284,16 +394,27 @@ static void count_queue(u64 waited)
 		}
 }
 
-// The path's additional delay now, an Ornstein-Uhlenbeck process, never below 0.
-static double wander(const struct path *p)
+// The delay that the path adds at a time, seconds. Packets keep their order.
+static double added_delay(const struct path *p, u64 when)
 {
-	if (!(p->wander > 0))
-		return 0;
-	double dt = (sim.now - sim.wander_at) / 1e9, kept = exp(-dt / (p->tau > 0 ? p->tau : 0.5));
-	sim.wander = sim.wander * kept + p->wander * sqrt(1 - kept * kept) * normal();
-	sim.wander_at = sim.now;
-	double delay = p->wander + sim.wander;
-	return delay > 0 ? delay : 0;
+	double delay = 0;
+	if (p->wander > 0) {
+		delay = p->wander * (1 + process_at(&sim.delay, when, p->tau));
+		delay = delay > 0 ? delay : 0;
+	}
+	if (p->handover > 0) {
+		u64 since;
+		delay += p->shift * sim.shifts[handovers(p, when, &since) % MAX_SHIFTS];
+	}
+	return delay;
+}
+
+// The time that a host takes for an event: random, up to that of a packet on the link. So no
+// flow has its packets dropped because of its phase (Floyd and Jacobson, "On traffic phase
+// effects in packet-switched gateways", 1992, section 3).
+static u64 host_time(void)
+{
+	return regular_hosts ? 0 : (u64)(uniform() * PACKET * 8e9 / sim.path.rate);
 }
 
 // Puts a packet on the path.
@@ -316,8 +437,9 @@ static void into_path(u32 flow, u32 seq)
 	if (p->place == BEFORE && unlucky(p->loss))
 		return;
 	u64 start = sim.busy_until > sim.now ? sim.busy_until : sim.now;
-	if ((start - sim.now) * p->rate / 8e9 > p->queue_bytes)
+	if (served(p, sim.now, start) / 8 > p->queue_bytes)
 		return;
+	start = not_silent(p, start);
 	count_queue(start - sim.now);
 	bool marked = false;
 	if (p->codel > 0 && codel_drops(start, start - sim.now, p->codel)) {
@@ -330,7 +452,7 @@ static void into_path(u32 flow, u32 seq)
 			return;
 		marked = true;
 	}
-	sim.busy_until = start + (u64)(PACKET * 8e9 / p->rate);
+	sim.busy_until = start + (u64)(PACKET * 8e9 / rate_at(p, start));
 	if (p->place == AFTER && unlucky(p->loss))
 		return;
 	if (f->cbr > 0) {
@@ -343,9 +465,9 @@ static void into_path(u32 flow, u32 seq)
 		marked = true;
 	if (marked)
 		f->ring[seq & f->mask].marked = true;
-	double delay = (p->rtt + f->extra_rtt) / 2 + p->jitter * (2 * uniform() - 1) + wander(p);
+	double delay = (p->rtt + f->extra_rtt) / 2 + p->jitter * (2 * uniform() - 1) + added_delay(p, sim.busy_until);
 	u64 when = sim.busy_until + (u64)((delay > 0 ? delay : 0) * 1e9);
-	if (p->wander > 0 && when < sim.last_arrival)
+	if ((p->wander > 0 || p->handover > 0) && when < sim.last_arrival)
 		when = sim.last_arrival;
 	sim.last_arrival = when;
 	at(when, ARRIVE, flow, seq);
@@ -401,6 +523,8 @@ static void transmit(u32 flow, u32 seq, bool again)
 	p->listed = true;
 	f->in_flight++;
 	f->sent++;
+	f->prr.out++;
+	f->last_sent = sim.now;
 	u64 step = sim.path.batch * 1e9;
 	if (step)
 		at((sim.now / step + 1) * step, ENTER, flow, seq);
@@ -442,20 +566,46 @@ static void send_constant(u32 flow)
 	plan_send(flow, sim.now + (u64)(PACKET * 8e9 / f->cbr));
 }
 
+// The packets that leave a host together: up to 64 kB, and of its pace 1 ms. Without a pace
+// that is the kernel's estimate, 1.2 windows in a round trip.
+static u32 host_burst(const struct flow *f)
+{
+	double pace = f->pace ? f->pace : 1.2e6 * f->cwnd * MSS / (f->srtt_us ? f->srtt_us : 1);
+	u32 packets = pace / 1024 / MSS;
+	return packets < 2 ? 2 : packets > 44 ? 44 : packets;
+}
+
+// Whether a host without pace waits until the window lets more packets leave together: at
+// most for a third of it.
+static bool waits_for_burst(const struct flow *f, u32 left)
+{
+	if (f->pace || regular_hosts || !f->in_flight || f->again_count)
+		return false;
+	u32 burst = host_burst(f), open = f->cwnd - f->in_flight;
+	return open < burst && open < f->cwnd / 3 && left >= burst;
+}
+
+// The most packets between the oldest and the newest that are not acknowledged.
+static u32 send_room(const struct flow *f)
+{
+	u32 room = f->size - 1;
+	return sim.path.window_packets > 0 && sim.path.window_packets < room ? sim.path.window_packets : room;
+}
+
 static void try_send(u32 flow)
 {
 	struct flow *f = &sim.flow[flow];
-	u32 room = f->size - 1, most = offered(f);
-	if (sim.path.window_packets > 0 && sim.path.window_packets < room)
-		room = sim.path.window_packets;
+	u32 room = send_room(f), most = offered(f);
 	f->window_limited = false;
+	f->cwnd_limited = waits_for_burst(f, most - f->next);
+	if (f->cwnd_limited)
+		return;
 	while (f->in_flight < f->cwnd) {
 		if (f->pace && f->next_send > sim.now + 1000) {
-			plan_send(flow, f->next_send);
+			plan_send(flow, f->next_send + host_time());
 			return;
 		}
-		u32 burst = f->pace ? f->pace / 1024 / MSS : 1, n = 0;
-		burst = burst < 2 ? 2 : burst > 44 ? 44 : burst;
+		u32 burst = host_burst(f), n = 0;
 		while (n < burst && f->in_flight < f->cwnd) {
 			bool sent = false;
 			while (f->again_count && !sent) {
@@ -494,6 +644,7 @@ static void try_send(u32 flow)
 			f->next_send = from + took;
 		}
 	}
+	f->cwnd_limited = true;
 	f->limited_until = f->next;
 }
 
@@ -515,7 +666,7 @@ static void answer(u32 flow)
 	if (sim.path.down || uniform() < sim.path.ack_loss)
 		return;
 	double delay = (sim.path.rtt + f->extra_rtt) / 2 + sim.path.jitter * (2 * uniform() - 1);
-	u64 when = sim.now + (u64)((delay > 0 ? delay : 0) * 1e9), step = sim.path.aggregate * 1e9;
+	u64 when = sim.now + (u64)((delay > 0 ? delay : 0) * 1e9) + host_time(), step = sim.path.aggregate * 1e9;
 	if (step)
 		when = (when + step - 1) / step * step;
 	at(when, ACK, flow, f->logged);
@@ -552,15 +703,112 @@ static u64 rto(struct flow *f)
 {
 	u64 us = f->srtt_us ? f->srtt_us + (4 * f->rttvar_us > 200000 ? 4 * f->rttvar_us : 200000) : 1000000;
 	us <<= f->backoff;
-	if (f->control->rto_max_us && us > f->control->rto_max_us)
-		us = f->control->rto_max_us;
+	if (f->backoff && f->control->rto_max_ms && us > f->control->rto_max_ms(f) * 1000ull)
+		us = f->control->rto_max_ms(f) * 1000ull;
 	return us * 1000;
+}
+
+static void begin_prr(struct flow *f)
+{
+	f->prr.prior = f->cwnd;
+	f->prr.delivered = f->prr.out = 0;
 }
 
 static void begin_recovery(struct flow *f)
 {
 	f->undoable = true;
 	f->again_in_vain = 0;
+	begin_prr(f);
+}
+
+// The window of an acknowledgement in recovery (RFC 6937): in proportion to what arrives, and
+// below ssthresh by slow start unless more is lost.
+static void reduce(struct flow *f, u32 acked, bool advanced, bool lost)
+{
+	s32 below = (s32)f->ssthresh - (s32)f->in_flight, send;
+	f->prr.delivered += acked;
+	if (below < 0) {
+		send = (s32)(((u64)f->prr.delivered * f->ssthresh + f->prr.prior - 1) / f->prr.prior) - (s32)f->prr.out;
+	} else {
+		send = (s32)f->prr.delivered - (s32)f->prr.out;
+		send = send > (s32)acked ? send : (s32)acked;
+		send += advanced && !lost;
+		send = send < below ? send : below;
+	}
+	s32 least = f->prr.out ? 0 : 1; // the first packet that was lost
+	f->cwnd = f->in_flight + (send > least ? send : least);
+}
+
+// How long a packet may be behind a later one before it counts as lost (RFC 8985, section
+// 6.2, step 4).
+static u32 reorder_us(const struct flow *f)
+{
+	if (!f->reordered && (f->recovering || f->in_timeout || f->delivered - f->una >= 3))
+		return 0;
+	u32 us = (1 + f->reorder_steps) * (f->min_rtt_us / 4);
+	return us < f->srtt_us ? us : f->srtt_us;
+}
+
+// A packet sent before one that has arrived is lost when it is late (RACK, RFC 8985). A timer
+// looks again if none is late yet.
+static bool find_lost(u32 flow)
+{
+	struct flow *f = &sim.flow[flow];
+	u64 limit = (u64)f->rack_rtt_us + reorder_us(f);
+	bool lost = false;
+	f->rack_timer = 0;
+	while (f->head != NONE) {
+		struct packet *p = &f->ring[f->head];
+		u32 seq = f->una + ((f->head - f->una) & f->mask);
+		if (p->sent > f->rack_sent || (p->sent == f->rack_sent && (s32)(seq - f->rack_seq) >= 0))
+			break;
+		if ((sim.now - p->sent) / 1000 < limit) {
+			f->rack_timer = p->sent + limit * 1000 + 1000;
+			at(f->rack_timer, REORDER, flow, 0);
+			break;
+		}
+		mark_lost(f, seq);
+		lost = true;
+	}
+	return lost;
+}
+
+static void enter_recovery(struct flow *f)
+{
+	if (f->recovering || f->in_timeout)
+		return;
+	f->recovering = true;
+	f->recovery_until = f->next;
+	begin_recovery(f);
+	if (f->control->lost)
+		f->control->lost(f);
+}
+
+static void reorder_timer(u32 flow)
+{
+	struct flow *f = &sim.flow[flow];
+	if (f->rack_timer != sim.now || !find_lost(flow))
+		return;
+	enter_recovery(f);
+	if (f->control->reduces && f->recovering)
+		reduce(f, 0, false, true);
+	try_send(flow);
+}
+
+// Whether a tail loss probe was answered (RFC 8985, section 7.4): it has repaired a loss if it
+// was a copy, later data has arrived, and no copy has arrived twice.
+static void probe_acked(struct flow *f)
+{
+	if (!f->probe.on || (f->duplicates == f->probe.duplicates && (s32)(f->una - f->probe.end) < 0))
+		return;
+	bool repaired = f->probe.copy && f->duplicates == f->probe.duplicates;
+	if (repaired && (s32)(f->una - f->probe.end) == 0)
+		return; // not yet later data
+	f->probe.on = false;
+	if (repaired && f->control->reduces && !f->recovering && !f->in_timeout) {
+		f->control->lost(f);
+		f->cwnd = f->ssthresh;
+	}
 }
 
 static void acknowledge(u32 flow, u32 upto)
@@ -571,6 +819,7 @@ static void acknowledge(u32 flow, u32 upto)
 	f->prior_in_flight = f->in_flight;
 	u64 prior_mstamp = 0;
 	bool some = false, undo = false;
+	u32 una = f->una;
 	u64 snd_ns = 0;
 	for (; (s32)(upto - f->read) > 0; f->read++) {
 		u32 seq = f->log[f->read & f->mask];
@@ -587,6 +836,10 @@ static void acknowledge(u32 flow, u32 upto)
 			continue;
 		}
 		p->delivered = true;
+		if ((s32)(seq - f->newest) > 0)
+			f->newest = seq;
+		else if (!p->again && seq != f->newest)
+			f->reordered = true;
 		if (!p->lost) {
 			unlist(f, seq);
 			f->in_flight--;
@@ -610,8 +863,9 @@ static void acknowledge(u32 flow, u32 upto)
 			rtt_us = (sim.now - p->sent) / 1000;
 		// A packet acknowledged too soon after it was sent again had arrived before.
 		bool doubtful = p->again && (sim.now - p->sent) / 1000 < f->min_rtt_us;
-		if (p->sent >= f->rack_sent && !p->lost && !doubtful) {
+		if ((p->sent > f->rack_sent || (p->sent == f->rack_sent && (s32)(seq - f->rack_seq) > 0)) && !p->lost && !doubtful) {
 			f->rack_sent = p->sent;
+			f->rack_seq = seq;
 			f->rack_rtt_us = (sim.now - p->sent) / 1000;
 		}
 	}
@@ -638,33 +892,24 @@ static void acknowledge(u32 flow, u32 upto)
 		f->sample.delivered = f->delivered - f->sample.prior_delivered;
 		f->sample.us = ns / 1000 >= f->min_rtt_us ? ns / 1000 : 0;
 	}
-	// A packet sent well before one that has arrived is lost (RACK).
-	bool lost = false;
-	u32 reorder_us = (1 + f->reorder_steps) * (f->min_rtt_us / 4);
-	u64 limit = (u64)f->rack_rtt_us + (reorder_us < f->srtt_us ? reorder_us : f->srtt_us);
-	while (f->head != NONE) {
-		struct packet *p = &f->ring[f->head];
-		if (p->sent >= f->rack_sent || (sim.now - p->sent) / 1000 < limit)
-			break;
-		u32 seq = f->una + ((f->head - f->una) & f->mask);
-		mark_lost(f, seq);
-		lost = true;
-	}
+	bool lost = find_lost(flow);
 	if (f->in_timeout && (s32)(f->una - f->recovery_until) >= 0)
 		f->in_timeout = false;
-	if (f->recovering && (s32)(f->una - f->recovery_until) >= 0)
+	if (f->recovering && (s32)(f->una - f->recovery_until) >= 0) {
 		f->recovering = false;
+		if (f->control->reduces)
+			f->cwnd = f->ssthresh;
+	}
 	if (lost && !f->recovering && !f->in_timeout) {
-		f->recovering = true;
-		f->recovery_until = f->next;
-		begin_recovery(f);
-		if (f->control->lost)
-			f->control->lost(f);
+		enter_recovery(f);
 	} else if (undo && !lost && f->control->undo) {
 		f->undoable = f->recovering = f->in_timeout = false;
 		f->control->undo(f);
 	}
+	probe_acked(f);
 	f->control->ack(f, acked, rtt_us);
+	if (f->control->reduces && f->recovering)
+		reduce(f, acked, f->una != una, lost);
 	try_send(flow);
 	bool all = f->bytes > 0 ? f->next >= offered(f) : f->until > 0 && sim.now > f->until * 1e9;
 	if (all && f->una == f->next && !f->ended) {
@@ -674,9 +919,33 @@ static void acknowledge(u32 flow, u32 upto)
 	}
 }
 
+// Sends a tail loss probe (RFC 8985, section 7.3): new data, or a copy of the last packet.
+static void probe_tail(u32 flow)
+{
+	struct flow *f = &sim.flow[flow];
+	if (!f->in_flight || f->probe.on || f->recovering || f->in_timeout || f->delivered != f->una || !f->srtt_us)
+		return;
+	u64 since = f->last_sent > f->last_progress ? f->last_sent : f->last_progress;
+	u64 us = 2 * f->srtt_us + (f->in_flight == 1 ? 200000 : 0);
+	if (sim.now - since < us * 1000)
+		return;
+	f->probe.on = true;
+	f->probe.duplicates = f->duplicates;
+	f->probe.copy = f->next - f->una >= send_room(f) || f->next >= offered(f);
+	if (f->probe.copy) {
+		unlist(f, f->next - 1);
+		f->in_flight--;
+		transmit(flow, f->next - 1, true);
+		f->again_in_vain--;
+	} else
+		transmit(flow, f->next++, false);
+	f->probe.end = f->next;
+}
+
 static void timer(u32 flow)
 {
 	struct flow *f = &sim.flow[flow];
+	probe_tail(flow);
 	if ((f->in_flight || f->una != f->next) && sim.now - f->last_progress >= rto(f)) {
 		if (!f->backoff)
 			f->flight_before = f->cwnd;
@@ -684,7 +953,7 @@ static void timer(u32 flow)
 			mark_lost(f, f->una + ((f->head - f->una) & f->mask));
 		f->timeouts++;
 		f->in_timeout = true;
-		f->recovering = false;
+		f->recovering = f->probe.on = false;
 		f->recovery_until = f->next;
 		f->last_progress = sim.now;
 		f->backoff++;
@@ -724,8 +993,12 @@ static void (*watch)(double now);
 
 static void run(double seconds)
 {
-	for (int i = 0; i < sim.flows; i++)
-		at((u64)(sim.flow[i].begins * 1e9), BEGIN, i, 0);
+	sim.delay = (struct process){.step = DELAY_STEP, .random = any()};
+	sim.log_rate = (struct process){.step = RATE_STEP, .random = any()};
+	sim.burst_random = any();
+	sim.handover_phase = uniform();
+	for (int i = 0; i < MAX_SHIFTS; i++)
+		sim.shifts[i] = uniform();
 	sim.clock_us = uniform() * 7200e6;
 	for (int i = 0; i < sim.flows; i++) {
 		struct flow *f = &sim.flow[i];
@@ -736,6 +1009,9 @@ static void run(double seconds)
 		f->at_from = calloc(16, sizeof *f->at_from);
 		f->at_to = calloc(16, sizeof *f->at_to);
 	}
+	// Flows after the first begin up to a round trip later.
+	for (int i = 0; i < sim.flows; i++)
+		at((u64)((sim.flow[i].begins + (i && !regular_hosts ? uniform() * sim.path.rtt : 0)) * 1e9), BEGIN, i, 0);
 	for (int i = 0; i < sim.changes; i++)
 		at((u64)(sim.change_at[i] * 1e9), CHANGE, 0, i);
 	for (int i = 0; i < sim.spans; i++) {
@@ -772,6 +1048,9 @@ static void run(double seconds)
 			else
 				try_send(e.flow);
 			break;
+		case REORDER:
+			reorder_timer(e.flow);
+			break;
 		case TIMER:
 			timer(e.flow);
 			break;
@@ -782,7 +1061,7 @@ static void run(double seconds)
 				break;
 			}
 			// The handshake has measured the round trip.
-			f->srtt_us = f->min_rtt_us = (sim.path.rtt + f->extra_rtt) * 1e6;
+			f->srtt_us = f->min_rtt_us = (sim.path.rtt + f->extra_rtt + added_delay(&sim.path, sim.now)) * 1e6;
 			f->rttvar_us = f->srtt_us / 2;
 			f->cwnd = 10;
 			f->last_progress = sim.now;
@@ -810,7 +1089,7 @@ static void clear(struct path p)
 	}
 	for (int i = 0; i < sim.spans; i++)
 		free(sim.span[i].queue);
-	free(sim.heap);
+	free(sim.heap), free(sim.delay.x), free(sim.log_rate.x);
 	memset(&sim, 0, sizeof sim);
 	sim.path = p;
 }
@@ -870,6 +1149,19 @@ static double span_percentile(const struct span *w, double share)
 	return QUEUE_MOST / 10.0;
 }
 
+// Whether an acknowledgement brings a mark that counts as a loss: once in a window (RFC 3168).
+static bool marked_anew(struct flow *f)
+{
+	bool anew = f->marked != f->seen_marked && !f->recovering && !f->in_timeout;
+	f->seen_marked = f->marked;
+	if (anew) {
+		f->recovering = true;
+		f->recovery_until = f->next;
+		begin_prr(f);
+	}
+	return anew;
+}
+
 // CUBIC by RFC 9438, with the delay part of HyStart (RFC 9406).
 static void cubic_begin(struct flow *f)
 {
@@ -903,17 +1195,10 @@ static void cubic_cut(struct flow *f)
 
 static void cubic_ack(struct flow *f, u32 acked, u32 rtt_us)
 {
-	bool marked = f->marked != f->seen_marked;
-	f->seen_marked = f->marked;
-	if (marked && !f->recovering && !f->in_timeout) { // RFC 3168: as a loss, once in a window
-		f->recovering = true;
-		f->recovery_until = f->next;
+	if (marked_anew(f))
 		cubic_cut(f);
-		f->cwnd = f->ssthresh;
-	}
-	bool full = f->in_flight + acked >= f->cwnd; // RFC 9438, 5.8: grows by use only
-	if (f->recovering || !full) {
-		if (!full && f->cubic_at >= 0 && f->app_limited)
+	if (f->recovering || !f->cwnd_limited) { // RFC 9438, 5.8: grows by use only
+		if (!f->cwnd_limited && f->cubic_at >= 0 && f->app_limited)
 			f->cubic_at = -1;
 		return;
 	}
@@ -950,12 +1235,6 @@ static void cubic_ack(struct flow *f, u32 acked, u32 rtt_us)
 	}
 }
 
-static void cubic_lost(struct flow *f)
-{
-	cubic_cut(f);
-	f->cwnd = f->ssthresh;
-}
-
 // A timeout has already reset the window: reduces from the data that was on the way.
 static void cubic_timeout(struct flow *f)
 {
@@ -964,7 +1243,14 @@ static void cubic_timeout(struct flow *f)
 	f->cubic_at = -1;
 }
 
-static const struct control cubic = {"cubic", cubic_begin, cubic_ack, cubic_lost, cubic_timeout, 0, 0, 0, 0};
+static const struct control cubic = {
+	.name = "cubic",
+	.begin = cubic_begin,
+	.ack = cubic_ack,
+	.lost = cubic_cut,
+	.timeout = cubic_timeout,
+	.reduces = true,
+};
 
 // Uncontrolled cross traffic.
-static const struct control constant = {"cbr", 0, 0, 0, 0, 0, 0, 0, 0};
+static const struct control constant = {.name = "cbr"};

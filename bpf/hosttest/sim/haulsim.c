@@ -1,7 +1,7 @@
 //go:build ignore
 
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// haulsim runs haul, or bbr3, over a simulated path, for work on either and for the
+// haulsim runs haul, or another control, over a simulated path, for work on it and for the
 // search in bench/haulsearch:
 //
 //	gcc -O2 -o /tmp/haulsim bpf/hosttest/sim/haulsim.c -lm
@@ -11,18 +11,25 @@
 //
 // Keys of the path: rate= Mb/s, rtt= ms, queue= BDP (of the rate and round trip
 // at the start, or of the change that names it), loss=, ackloss= shares, burst=
-// packets, place=before|after (of the bottleneck), jitter= ms, codel= ms of its
+// packets at that rate, place=before|after (of the bottleneck), jitter= ms, codel= ms of its
 // target, pie= the same, step= ms above which each packet is marked, ecn=1,
 // policer= Mb/s, bucket= kB, aggregate= ms of ACKs, batch= ms of packets before the
-// bottleneck, wander= and tau= ms, down=1. at=T begins a change, until=T ends it. Of the
-// run: time= s, window= of the receiver in BDP, seed=, over=FROM:TO, json=1, v=1 to 5.
+// bottleneck, wander= and tau= ms of a delay that wanders, fade= (standard deviation of
+// the rate's natural logarithm) and fadetau= ms of a rate that walks, handover= s from one
+// to the next with gap= ms of silence and up to shift= ms of delay after it, down=1. at=T
+// begins a change, until=T ends it. Of the run: time= s, window= of the receiver in BDP,
+// seed=, phase=0 for hosts without jitter and bursts and flows that begin together,
+// over=FROM:TO, json=1, v=1 to 5. off=NAME,NAME switches rules of haul off, and "haulsim
+// rules" lists them.
 //
-// A flow is haul, bbr3, cubic or cbr, then @ and its begin, then a colon and
+// A flow is haul, bbr, bbr3, cubic, reno or cbr, then @ and its begin, then a colon and
 // until= s, rtt= ms, app= Mb/s of its application, bytes= that it sends, clock= s of
 // its host, cold=1 to begin without what earlier flows have learnt, and for cbr rate=
 // Mb/s, on= and off= s.
 #include "../bbr3path.h"
+#include "../bbrpath.h"
 #include "../haulpath.h"
+#include "../renopath.h"
 
 static int verbose, in_mode[MAX_FLOWS][7];
 
@@ -41,6 +48,15 @@ static void show_bbr3(const struct flow *f)
 	       (int)h->inflight_longterm, (int)h->inflight_shortterm, h->extra_acked);
 }
 
+static void show_bbr(const struct flow *f)
+{
+	static const char *states[] = {"start", "drain", "bw", "rtt"};
+	const struct bbr *h = f->state;
+	printf(" | %s%u pace %.2f max %.2f min %.1f fl %u w %u policed %.2f%s", states[h->state], h->phase, f->pace * 8e-6,
+	       bbr_max_bw(h) * MSS * 8e-6, h->min_rtt * 1e3, f->in_flight, f->cwnd, h->policer.rate * MSS * 8e-6,
+	       h->policer.uses ? " in use" : "");
+}
+
 static void show_flow(const struct flow *f)
 {
 	static const char *modes[] = {"start", "drain", "restore", "cruise", "probe", "compete", "raise"};
@@ -49,16 +65,19 @@ static void show_flow(const struct flow *f)
 		show_bbr3(f);
 		return;
 	}
+	if (f->control == &bbr_control && f->state) {
+		show_bbr(f);
+		return;
+	}
 	if (!h) {
 		printf(" | %s w %u", f->control->name, f->cwnd);
 		return;
 	}
-	printf(" | %s%d r %.2f d %.2f q %.1f min %.1f loss %.3f floor %.3f fl %u w %u calm %u over %u", modes[h->mode],
+	printf(" | %s%d r %.2f d %.2f q %.1f min %.1f loss %.3f floor %.3f fl %u w %u empty %u over %u", modes[h->mode],
 	       h->phase, h->rate * 8 / 1e6, h->delivery * 8 / 1e6, h->queue_us / 1e3, h->min_rtt_us / 1e3,
-	       h->loss_q16 / 65536., h->floor.share_q16 / 65536., f->in_flight, h->cwnd, h->calm, h->over);
+	       h->loss_q16 / 65536., h->floor.share_q16 / 65536., f->in_flight, h->cwnd, h->empty, h->over);
 	if (verbose == 4)
-		printf(" t %u room %d noise %u held %.1f", haul_target_us(h->min_rtt_us, h->rate, 1448, h->room_us),
-		       (int)h->room_us, h->noise_us, h->held * 8e-6);
+		printf(" t %u room %d noise %u", haul_target_us(h->min_rtt_us, h->rate, 1448, h->room_us), (int)h->room_us, h->noise_us);
 }
 
 // A flow in the last second: its mode, Mb/s, packets sent for each delivered.
@@ -121,6 +140,11 @@ static bool path_key(struct path *p, const char *key, const char *value)
 	else if (!strcmp(key, "batch")) p->batch = v / 1e3;
 	else if (!strcmp(key, "wander")) p->wander = v / 1e3;
 	else if (!strcmp(key, "tau")) p->tau = v / 1e3;
+	else if (!strcmp(key, "fade")) p->fade = v;
+	else if (!strcmp(key, "fadetau")) p->fade_tau = v / 1e3;
+	else if (!strcmp(key, "handover")) p->handover = v;
+	else if (!strcmp(key, "gap")) p->gap = v / 1e3;
+	else if (!strcmp(key, "shift")) p->shift = v / 1e3;
 	else if (!strcmp(key, "down")) p->down = v;
 	else return false;
 	return true;
@@ -133,7 +157,7 @@ static void flow_of(char *arg)
 		*options++ = 0;
 	if ((begins = strchr(arg, '@')))
 		*begins++ = 0;
-	static const struct control *controls[] = {&haul_control, &bbr3_control, &cubic, &constant, 0};
+	static const struct control *controls[] = {&haul_control, &bbr_control, &bbr3_control, &cubic, &reno_control, &constant, 0};
 	const struct control *c, **at = controls;
 	while ((c = *at) && strcmp(arg, c->name))
 		at++;
@@ -161,6 +185,19 @@ static void flow_of(char *arg)
 		misuse("rate= belongs to cbr, and cbr needs it:", arg);
 }
 
+// Switches rules of haul off.
+static void switch_off(char *names)
+{
+	for (char *name = strtok(names, ","); name; name = strtok(0, ",")) {
+		int rule = 0;
+		while (rule < HAUL_RULE_COUNT && strcmp(name, haul_rules[rule].name))
+			rule++;
+		if (rule == HAUL_RULE_COUNT)
+			misuse("no such rule:", name);
+		haul_rules_off |= 1ull << rule;
+	}
+}
+
 // The path's mean capacity over some time, as payload, bits per second.
 static double capacity(struct path first, double from, double to)
 {
@@ -170,7 +207,7 @@ static double capacity(struct path first, double from, double to)
 		double end = i < sim.changes ? sim.change_at[i] : to;
 		double a = at > from ? at : from, b = end < to ? end : to;
 		if (b > a && !p.down)
-			sum += (b - a) * limit(&p);
+			sum += (b - a) * limit(&p) * served(&p, a * 1e9, b * 1e9) / ((b - a) * p.rate);
 		at = end;
 		if (i < sim.changes)
 			p = sim.change[i];
@@ -244,6 +281,11 @@ int main(int argc, char **argv)
 	double queue = 1, time = 60, window = 6, changed_queue = 0;
 	bool json = false;
 	clear(p);
+	if (argc == 2 && !strcmp(argv[1], "rules")) {
+		for (int i = 0; i < HAUL_RULE_COUNT; i++)
+			printf("%s\t%s\n", haul_rules[i].name, haul_rules[i].says);
+		return 0;
+	}
 	for (int i = 1; i < argc; i++) {
 		char *value = strchr(argv[i], '='), *colon = strchr(argv[i], ':');
 		if (!value || (colon && colon < value)) {
@@ -261,6 +303,8 @@ int main(int argc, char **argv)
 		else if (!strcmp(key, "seed")) seed ^= (u64)v * 0x9e3779b97f4a7c15ull;
 		else if (!strcmp(key, "v")) verbose = v;
 		else if (!strcmp(key, "json")) json = v;
+		else if (!strcmp(key, "off")) switch_off(value);
+		else if (!strcmp(key, "phase")) regular_hosts = !v;
 		else if (!strcmp(key, "over")) {
 			if (sim.spans == 16 || !strchr(value, ':'))
 				misuse("over=", value);
@@ -271,7 +315,7 @@ int main(int argc, char **argv)
 				p.queue_bytes = queue * bdp_bytes(&p);
 			else if (changed_queue > 0)
 				into->queue_bytes = changed_queue * bdp_bytes(into);
-			if (sim.changes > 30)
+			if (sim.changes > MAX_CHANGES - 2)
 				misuse("too many changes: at", value);
 			sim.change[sim.changes] = into == &p ? p : *into;
 			sim.change_at[sim.changes] = v;
