@@ -58,8 +58,9 @@ GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 		h->room_seen_us = a->now_us;
 	}
 	if (h->mode != HAUL_COMPETE) {
-		// Not what arrived in this epoch: it may be of a lower rate before.
-		u64 delivery = haul_max(h->bw, h->bw_before);
+		// Not what arrived in this epoch: it may be of a lower rate before. Beside the host's
+		// other flows the largest is one that they did not leave.
+		u64 delivery = h->others ? h->delivery : haul_max(h->bw, h->bw_before);
 		u32 window = haul_segments(haul_needed(h, delivery), a->srtt_us, a->mss);
 		if (haul_since(a->now_us, h->cut_us) > HAUL_PROBE_INTERVAL_US) {
 			haul_forget_loss(h);
