@@ -8,9 +8,8 @@ package monitor
 
 import (
 	"context"
+	"iter"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -73,10 +72,9 @@ type Monitor struct {
 	log   *slog.Logger
 	begin time.Time // zero of the monotonic times
 
-	totals  atomic.Pointer[Snapshot] // the latest, without flows
-	full    atomic.Pointer[Snapshot] // with flows, if requested
-	dropped atomic.Uint64            // records
-	failing bool                     // the latest sample failed
+	latest  atomic.Pointer[Snapshot]
+	dropped atomic.Uint64 // records
+	failing bool          // the latest sample failed
 
 	ended struct {
 		sync.Mutex
@@ -126,9 +124,8 @@ func New(opts Options) *Monitor {
 		stopping:   make(chan struct{}),
 	}
 	m.ended.ready = make(chan struct{}, 1)
-	nothing := &Snapshot{At: time.Now(), Interval: units.Seconds(opts.Interval), Tunnels: []Tunnel{}, Flows: []Flow{}}
-	m.totals.Store(nothing)
-	m.full.Store(nothing)
+	nothing := &Snapshot{At: time.Now(), Interval: units.Seconds(opts.Interval), Tunnels: []Tunnel{}}
+	m.latest.Store(nothing)
 	return m
 }
 
@@ -275,13 +272,9 @@ func (m *Monitor) sample() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.endPass(&o, err == nil)
-	m.totals.Store(s)
-	if len(m.subs) == 0 {
-		return
-	}
-	full := m.fill(s)
+	m.latest.Store(s)
 	for c := range m.subs {
-		offer(c, full)
+		offer(c, s)
 	}
 }
 
@@ -295,33 +288,24 @@ func offer(c chan *Snapshot, s *Snapshot) {
 	c <- s
 }
 
-// Totals is the latest snapshot without its flows, whose listing is expensive
-// if there are many.
-func (m *Monitor) Totals() *Snapshot { return m.totals.Load() }
-
 // Snapshot is the result of the latest sample. Before the first sample it is
 // empty, with Sequence 0.
-func (m *Monitor) Snapshot() *Snapshot {
-	if s := m.full.Load(); s.Sequence == m.totals.Load().Sequence {
-		return s
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.fill(m.totals.Load())
-}
+func (m *Monitor) Snapshot() *Snapshot { return m.latest.Load() }
 
-// fill returns a copy of a snapshot with the flows.
-func (m *Monitor) fill(s *Snapshot) *Snapshot {
-	if full := m.full.Load(); full.Sequence == s.Sequence {
-		return full
+// Flows are the running flows as of their latest samples, in any order. The loop
+// over them reuses the Flow, since a list of thousands would be megabytes of
+// garbage each second. Samples wait for the loop, which may not call the monitor.
+func (m *Monitor) Flows() iter.Seq[*Flow] {
+	return func(yield func(*Flow) bool) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		var out Flow
+		for id, f := range m.flows {
+			if out = f.view(id); !yield(&out) {
+				return
+			}
+		}
 	}
-	full := *s
-	full.Flows = make([]Flow, 0, len(m.flows))
-	for _, id := range slices.Sorted(maps.Keys(m.flows)) {
-		full.Flows = append(full.Flows, m.flows[id].view(id))
-	}
-	m.full.Store(&full)
-	return &full
 }
 
 // Subscribe returns a channel that delivers the latest snapshot at once and
@@ -337,7 +321,7 @@ func (m *Monitor) Subscribe(ctx context.Context) <-chan *Snapshot {
 		return c
 	default:
 	}
-	c <- m.fill(m.totals.Load())
+	c <- m.latest.Load()
 	m.subs[c] = struct{}{}
 	context.AfterFunc(ctx, func() {
 		m.mu.Lock()

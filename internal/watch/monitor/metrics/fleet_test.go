@@ -60,7 +60,7 @@ func fleet(t *testing.T) (h http.Handler, truth []float64) {
 				truth = append(truth, r.GoodputBps()/8)
 			}
 		}
-		mux.Handle(fmt.Sprintf("/%d/metrics", i), Handler(Options{Snapshot: m.Totals}))
+		mux.Handle(fmt.Sprintf("/%d/metrics", i), Handler(Options{Snapshot: m.Snapshot}))
 	}
 	return mux, truth
 }
