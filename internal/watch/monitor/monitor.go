@@ -32,9 +32,9 @@ type Options struct {
 	// Interval is the time between two samples; 0 means DefaultInterval.
 	Interval time.Duration
 
-	// Sample visits every flow once; it may miss flows that begin or end
-	// meanwhile. Sample reuses the flow.Sample when visit returns.
-	Sample func(visit func(*flow.Sample)) error
+	// Sample visits every flow once, in portions; it may miss flows that begin
+	// or end meanwhile. Sample reuses the portion when visit returns.
+	Sample func(visit func(portion []flow.Sample)) error
 
 	// Overview describes the process and its tunnels without rates, legs and
 	// causes. A tunnel's bytes include only ended flows.
@@ -254,10 +254,12 @@ func (m *Monitor) sample() {
 	m.mu.Lock()
 	m.beginPass(&o)
 	m.mu.Unlock()
-	err := m.opts.Sample(func(s *flow.Sample) {
+	err := m.opts.Sample(func(portion []flow.Sample) {
 		at := m.now()
 		m.mu.Lock()
-		m.visit(s, at)
+		for i := range portion {
+			m.visit(&portion[i], at)
+		}
 		m.mu.Unlock()
 	})
 	if failing := err != nil; failing != m.failing {

@@ -282,14 +282,15 @@ func TestManyIdleFlows(t *testing.T) {
 		return m.HeapAlloc
 	}
 	opts := (&script{}).options()
-	opts.Sample = func(visit func(*flow.Sample)) error {
-		s := flowNow(0, 64, 64)
+	opts.Sample = func(visit func([]flow.Sample)) error {
+		one := []flow.Sample{flowNow(0, 64, 64)}
+		s := &one[0]
 		s.ClientLeg = flow.LegSample{Side: "lan", CongestionControl: "cubic", Known: true, Info: info(time.Millisecond, 64, 0, 0)}
 		s.TargetLeg = s.ClientLeg
 		for id := range flow.ID(flows) {
 			s.ID = id + 1
 			s.Client = netip.AddrPortFrom(clientAddr.Addr(), uint16(id))
-			visit(&s)
+			visit(one)
 		}
 		return nil
 	}
