@@ -25,6 +25,8 @@ const DefaultInterval = time.Second
 const (
 	endedPause = 100 * time.Millisecond // a wakeup per ended flow would cost more than its record
 	maxEnded   = 1 << 15                // records waiting to be processed
+
+	shownAtOnce = 128 // flows that a reader sees while samples wait
 )
 
 // Options are the sources and the consumers of a Monitor.
@@ -82,6 +84,8 @@ type Monitor struct {
 		spare   []Record
 		ready   chan struct{}
 	}
+
+	looks sync.Mutex // held by one reader of Flows at a time, taken before mu
 
 	mu       sync.Mutex // guards the fields below
 	observed struct {
@@ -296,15 +300,23 @@ func (m *Monitor) Snapshot() *Snapshot { return m.latest.Load() }
 
 // Flows are the running flows as of their latest samples, in any order. The loop
 // over them reuses the Flow, since a list of thousands would be megabytes of
-// garbage each second. Samples wait for the loop, which may not call the monitor.
+// garbage each second. Other loops wait for its end, and samples for some of its
+// flows. It may not call the monitor.
 func (m *Monitor) Flows() iter.Seq[*Flow] {
 	return func(yield func(*Flow) bool) {
+		m.looks.Lock()
+		defer m.looks.Unlock()
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		var out Flow
+		shown := 0
 		for id, f := range m.flows {
 			if out = f.view(id); !yield(&out) {
 				return
+			}
+			if shown++; shown%shownAtOnce == 0 {
+				m.mu.Unlock()
+				m.mu.Lock()
 			}
 		}
 	}
