@@ -86,7 +86,7 @@ func TestFlowsHaveNames(t *testing.T) {
 		t.Fatalf("the names are %v", names)
 	}
 	var sampled []report.Name
-	nettest.Must(t, g.relay.EachFlow(func(s *report.Sample) { sampled = append(sampled, s.Name) }))
+	nettest.Must(t, g.relay.eachFlow(func(s *report.Sample) { sampled = append(sampled, s.Name) }))
 	if len(sampled) != 2 || sampled[0] != names[0] && sampled[0] != names[1] {
 		t.Errorf("the samples have %v, status %v", sampled, names)
 	}
@@ -297,7 +297,7 @@ func TestPeersOfNearFlows(t *testing.T) {
 	if s := g.relay.Snapshot().Flows[0]; s.Peer != "site-b/b1" || s.Name != f.client.Name {
 		t.Errorf("status has %v with %q", s.Name, s.Peer)
 	}
-	nettest.Must(t, g.relay.EachFlow(func(s *report.Sample) {
+	nettest.Must(t, g.relay.eachFlow(func(s *report.Sample) {
 		if s.Peer != "site-b/b1" || s.Name != f.client.Name {
 			t.Errorf("the sample has %v with %q", s.Name, s.Peer)
 		}

@@ -115,7 +115,7 @@ func TestConnectTime(t *testing.T) {
 	}
 	g.flowIs("is connected", func(f *flow) bool { return f.connected() })
 	g.pass(time.Second)
-	if err := g.relay.EachFlow(func(s *report.Sample) {
+	if err := g.relay.eachFlow(func(s *report.Sample) {
 		if s.Connect != took {
 			t.Errorf("the sample has %v", s.Connect)
 		}

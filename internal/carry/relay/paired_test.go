@@ -195,7 +195,7 @@ func TestPairingGetsAdmittedClients(t *testing.T) {
 	}
 	f.set(report.Figures{State: report.StateResuming, BytesUp: 10, BytesDown: 20, Retained: 5, Target: far, Resumes: 2, Outage: units.Seconds(time.Second), RTT: units.Seconds(time.Millisecond)})
 	var sampled int
-	nettest.Must(t, g.relay.EachFlow(func(s *report.Sample) {
+	nettest.Must(t, g.relay.eachFlow(func(s *report.Sample) {
 		sampled++
 		if s.BytesUp != 10 || !s.ClientLeg.Known || s.TargetLeg.Known || s.TargetLeg.Side != "wan" {
 			t.Errorf("the sample is %+v", s)

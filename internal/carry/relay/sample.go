@@ -16,12 +16,12 @@ const (
 	portionTime  = 50 * time.Microsecond
 )
 
-// maxQueried is the approximate number of flows for which one EachFlow queries
+// maxQueried is the approximate number of flows for which one Sample queries
 // the kernel. A query takes about 7 µs per flow, and processing the answer as
 // long again.
 const maxQueried = 500
 
-// sampling is the state that one EachFlow hands to the next.
+// sampling is the state that one Sample hands to the next.
 type sampling struct {
 	mu      sync.Mutex // one at a time
 	samples []report.Sample
@@ -32,12 +32,12 @@ type sampling struct {
 // turn selects one of several equal parts of the flows.
 type turn struct{ this, of uint64 }
 
-// EachFlow visits every flow once; it may miss flows that begin or end
-// meanwhile. An event loop samples one portion of its flows at a time and moves
-// bytes in between. visit runs outside the loop, and EachFlow reuses the sample
-// once visit returns. Which flows the kernel is queried about depends on the
-// previous EachFlow of any caller.
-func (r *Relay) EachFlow(visit func(*report.Sample)) error {
+// Sample visits every flow once; it may miss flows that begin or end meanwhile.
+// An event loop samples one portion of its flows at a time and moves bytes in
+// between. visit runs outside the loop, and Sample reuses the portion once visit
+// returns. Which flows the kernel is queried about depends on the previous Sample
+// of any caller.
+func (r *Relay) Sample(visit func(portion []report.Sample)) error {
 	c := &r.sampling
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,8 +67,8 @@ func (r *Relay) EachFlow(visit func(*report.Sample)) error {
 				if !c.samples[i].Unchanged {
 					c.busy++
 				}
-				visit(&c.samples[i])
 			}
+			visit(c.samples[:n])
 		}
 	}
 	return nil

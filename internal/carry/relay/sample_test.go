@@ -16,11 +16,20 @@ import (
 	"longhaul/test/nettest"
 )
 
-// sampled returns the samples of EachFlow by the flows' IDs.
+// eachFlow visits the samples of all flows.
+func (r *Relay) eachFlow(visit func(*report.Sample)) error {
+	return r.Sample(func(portion []report.Sample) {
+		for i := range portion {
+			visit(&portion[i])
+		}
+	})
+}
+
+// sampled returns the samples of the flows by the flows' IDs.
 func (g *rig) sampled() map[report.ID]report.Sample {
 	g.t.Helper()
 	all := map[report.ID]report.Sample{}
-	if err := g.relay.EachFlow(func(s *report.Sample) {
+	if err := g.relay.eachFlow(func(s *report.Sample) {
 		if _, twice := all[s.ID]; twice || s.ID == 0 {
 			g.t.Errorf("flow %d is visited twice, or has no name", s.ID)
 		}
@@ -101,7 +110,7 @@ func TestEachFlow(t *testing.T) {
 		t.Errorf("%d flows after the end", len(got))
 	}
 	g.relay.Close()
-	if err := g.relay.EachFlow(func(*report.Sample) {}); err != ErrClosed {
+	if err := g.relay.Sample(func([]report.Sample) {}); err != ErrClosed {
 		t.Errorf("a closed relay: %v", err)
 	}
 }
@@ -203,7 +212,33 @@ func TestSamplesComeInPortions(t *testing.T) {
 	}
 }
 
-// eachPortion visits all flows like EachFlow, and reports the number of flows
+// TestIdleFlowsAreNotQueried: the kernel is queried about flows that moved nothing since it was asked
+// last, and of which nothing is under way, never again.
+func TestIdleFlowsAreNotQueried(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, flows := crowd(t, 2*portionFlows)
+	queried := func() (legs int) {
+		for _, s := range g.sampled() {
+			for _, l := range []report.LegSample{s.ClientLeg, s.TargetLeg} {
+				if l.Known {
+					legs++
+				}
+			}
+		}
+		return legs
+	}
+	if first := queried(); first != 2*flows {
+		t.Errorf("the first sample queries the kernel about %d legs of %d", first, 2*flows)
+	}
+	queried() // about the last of them, which may have begun in the same turn
+	for range 3 {
+		if legs := queried(); legs != 0 {
+			t.Errorf("a sample of %d idle flows queries the kernel about %d legs, want none", flows, legs)
+		}
+	}
+}
+
+// eachPortion visits all flows like Sample, and reports the number of flows
 // and the duration of each portion.
 func (g *rig) eachPortion(visit func(flows int, took time.Duration)) {
 	buf := make([]report.Sample, portionFlows)
@@ -316,7 +351,7 @@ func BenchmarkEachFlow(b *testing.B) {
 						w.do(func() { w.eachFlow(func(f *flow) { f.settled = 0 }) })
 					}
 				}
-				_ = g.relay.EachFlow(func(*report.Sample) {})
+				_ = g.relay.Sample(func([]report.Sample) {})
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(flows), "ns/flow")
 		})

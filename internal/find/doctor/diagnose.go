@@ -174,7 +174,13 @@ type patient struct {
 }
 
 func newPatient(o Observation, f Figures) *patient {
-	c := &patient{o: o, f: f, goodput: zeroIfNaN(f.GoodputBps), capacity: math.Inf(1), counts: o.counts(&f)}
+	c := new(patient)
+	c.begin(o, f)
+	return c
+}
+
+func (c *patient) begin(o Observation, f Figures) {
+	*c = patient{o: o, f: f, goodput: zeroIfNaN(f.GoodputBps), capacity: math.Inf(1), counts: o.counts(&f)}
 	if o.shortConnections(f) && o.Time > 0 {
 		c.goodput = float64(o.TotalBytes) * 8 / o.Time.Seconds()
 	}
@@ -195,7 +201,6 @@ func newPatient(o Observation, f Figures) *patient {
 	if math.IsInf(c.path, 1) && o.Capture != nil && o.Capture.BurstBps > 0 {
 		c.path = max(o.Capture.BurstBps, c.goodput)
 	}
-	return c
 }
 
 // predict computes the goodput after the removal of each cause.

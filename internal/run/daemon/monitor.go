@@ -34,7 +34,7 @@ func (s sampling) Prepare(context.Context, *plan) (Change, error) {
 
 // withMetrics serves /metrics and passes other paths to next.
 func (d *daemon) withMetrics(next http.Handler) http.Handler {
-	handler := metrics.Handler(metrics.Options{Snapshot: d.ended.monitor.Totals, History: d.history.metrics,
+	handler := metrics.Handler(metrics.Options{Snapshot: d.ended.monitor.Snapshot, History: d.history.metrics,
 		Detail: func() metrics.Detail { return metrics.Detail(d.life.inForce().Metrics.Detail) }})
 	mux := http.NewServeMux()
 	mux.Handle("GET "+metricsTarget, d.http.names.guard(handler))

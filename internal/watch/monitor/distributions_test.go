@@ -19,7 +19,7 @@ func observing(t *testing.T) (s *script, m *Monitor, now func() *Tunnel) {
 	m = New(opts)
 	m.Start()
 	t.Cleanup(m.Close)
-	return s, m, func() *Tunnel { return &m.Totals().Tunnels[0] }
+	return s, m, func() *Tunnel { return &m.Snapshot().Tunnels[0] }
 }
 
 // The histograms count what the records have: goodput of flows that are large enough, outage of those that
@@ -105,8 +105,8 @@ func TestObservationsPassOn(t *testing.T) {
 		older.Close() // with the last flow
 		newer.Observe([]Observation{{Of: Duration, Tunnel: "removed", Value: 1}})
 		settled(s)
-		if d := now(); d.Duration.Count != 3 || len(newer.Totals().Tunnels) != 1 {
-			t.Errorf("%d after the end of the older process, %d tunnels", d.Duration.Count, len(newer.Totals().Tunnels))
+		if d := now(); d.Duration.Count != 3 || len(newer.Snapshot().Tunnels) != 1 {
+			t.Errorf("%d after the end of the older process, %d tunnels", d.Duration.Count, len(newer.Snapshot().Tunnels))
 		}
 	})
 }

@@ -8,9 +8,8 @@ package monitor
 
 import (
 	"context"
+	"iter"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +25,8 @@ const DefaultInterval = time.Second
 const (
 	endedPause = 100 * time.Millisecond // a wakeup per ended flow would cost more than its record
 	maxEnded   = 1 << 15                // records waiting to be processed
+
+	shownAtOnce = 128 // flows that a reader sees while samples wait
 )
 
 // Options are the sources and the consumers of a Monitor.
@@ -33,9 +34,9 @@ type Options struct {
 	// Interval is the time between two samples; 0 means DefaultInterval.
 	Interval time.Duration
 
-	// Sample visits every flow once; it may miss flows that begin or end
-	// meanwhile. Sample reuses the flow.Sample when visit returns.
-	Sample func(visit func(*flow.Sample)) error
+	// Sample visits every flow once, in portions; it may miss flows that begin
+	// or end meanwhile. Sample reuses the portion when visit returns.
+	Sample func(visit func(portion []flow.Sample)) error
 
 	// Overview describes the process and its tunnels without rates, legs and
 	// causes. A tunnel's bytes include only ended flows.
@@ -73,10 +74,9 @@ type Monitor struct {
 	log   *slog.Logger
 	begin time.Time // zero of the monotonic times
 
-	totals  atomic.Pointer[Snapshot] // the latest, without flows
-	full    atomic.Pointer[Snapshot] // with flows, if requested
-	dropped atomic.Uint64            // records
-	failing bool                     // the latest sample failed
+	latest  atomic.Pointer[Snapshot]
+	dropped atomic.Uint64 // records
+	failing bool          // the latest sample failed
 
 	ended struct {
 		sync.Mutex
@@ -84,6 +84,8 @@ type Monitor struct {
 		spare   []Record
 		ready   chan struct{}
 	}
+
+	looks sync.Mutex // held by one reader of Flows at a time, taken before mu
 
 	mu       sync.Mutex // guards the fields below
 	observed struct {
@@ -126,9 +128,8 @@ func New(opts Options) *Monitor {
 		stopping:   make(chan struct{}),
 	}
 	m.ended.ready = make(chan struct{}, 1)
-	nothing := &Snapshot{At: time.Now(), Interval: units.Seconds(opts.Interval), Tunnels: []Tunnel{}, Flows: []Flow{}}
-	m.totals.Store(nothing)
-	m.full.Store(nothing)
+	nothing := &Snapshot{At: time.Now(), Interval: units.Seconds(opts.Interval), Tunnels: []Tunnel{}}
+	m.latest.Store(nothing)
 	return m
 }
 
@@ -257,10 +258,12 @@ func (m *Monitor) sample() {
 	m.mu.Lock()
 	m.beginPass(&o)
 	m.mu.Unlock()
-	err := m.opts.Sample(func(s *flow.Sample) {
+	err := m.opts.Sample(func(portion []flow.Sample) {
 		at := m.now()
 		m.mu.Lock()
-		m.visit(s, at)
+		for i := range portion {
+			m.visit(&portion[i], at)
+		}
 		m.mu.Unlock()
 	})
 	if failing := err != nil; failing != m.failing {
@@ -275,13 +278,9 @@ func (m *Monitor) sample() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.endPass(&o, err == nil)
-	m.totals.Store(s)
-	if len(m.subs) == 0 {
-		return
-	}
-	full := m.fill(s)
+	m.latest.Store(s)
 	for c := range m.subs {
-		offer(c, full)
+		offer(c, s)
 	}
 }
 
@@ -295,33 +294,32 @@ func offer(c chan *Snapshot, s *Snapshot) {
 	c <- s
 }
 
-// Totals is the latest snapshot without its flows, whose listing is expensive
-// if there are many.
-func (m *Monitor) Totals() *Snapshot { return m.totals.Load() }
-
 // Snapshot is the result of the latest sample. Before the first sample it is
 // empty, with Sequence 0.
-func (m *Monitor) Snapshot() *Snapshot {
-	if s := m.full.Load(); s.Sequence == m.totals.Load().Sequence {
-		return s
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.fill(m.totals.Load())
-}
+func (m *Monitor) Snapshot() *Snapshot { return m.latest.Load() }
 
-// fill returns a copy of a snapshot with the flows.
-func (m *Monitor) fill(s *Snapshot) *Snapshot {
-	if full := m.full.Load(); full.Sequence == s.Sequence {
-		return full
+// Flows are the running flows as of their latest samples, in any order. The loop
+// over them reuses the Flow, since a list of thousands would be megabytes of
+// garbage each second. Other loops wait for its end, and samples for some of its
+// flows. It may not call the monitor.
+func (m *Monitor) Flows() iter.Seq[*Flow] {
+	return func(yield func(*Flow) bool) {
+		m.looks.Lock()
+		defer m.looks.Unlock()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		var out Flow
+		shown := 0
+		for id, f := range m.flows {
+			if out = f.view(id); !yield(&out) {
+				return
+			}
+			if shown++; shown%shownAtOnce == 0 {
+				m.mu.Unlock()
+				m.mu.Lock()
+			}
+		}
 	}
-	full := *s
-	full.Flows = make([]Flow, 0, len(m.flows))
-	for _, id := range slices.Sorted(maps.Keys(m.flows)) {
-		full.Flows = append(full.Flows, m.flows[id].view(id))
-	}
-	m.full.Store(&full)
-	return &full
 }
 
 // Subscribe returns a channel that delivers the latest snapshot at once and
@@ -337,7 +335,7 @@ func (m *Monitor) Subscribe(ctx context.Context) <-chan *Snapshot {
 		return c
 	default:
 	}
-	c <- m.fill(m.totals.Load())
+	c <- m.latest.Load()
 	m.subs[c] = struct{}{}
 	context.AfterFunc(ctx, func() {
 		m.mu.Lock()

@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,17 +23,17 @@ type script struct {
 	mu       sync.Mutex
 	seconds  int // that have passed
 	flows    []flow.Sample
+	portion  []flow.Sample // that the latest visit got
 	overview Overview
 	err      error
 }
 
-func (s *script) sample(visit func(*flow.Sample)) error {
+func (s *script) sample(visit func([]flow.Sample)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var f flow.Sample
-	for i := range s.flows {
-		f = s.flows[i]
-		visit(&f)
+	for some := range slices.Chunk(s.flows, 100) {
+		s.portion = append(s.portion[:0], some...)
+		visit(s.portion)
 	}
 	return s.err
 }
@@ -67,6 +68,16 @@ func record(f flow.Sample, elapsed time.Duration) Record {
 	}}
 }
 
+// listed are the running flows, the oldest first.
+func listed(m *Monitor) []Flow {
+	all := []Flow{}
+	for f := range m.Flows() {
+		all = append(all, *f)
+	}
+	slices.SortFunc(all, func(a, b Flow) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
 // settled lets a second pass, and waits for everything due in it.
 func settled(s *script) {
 	s.mu.Lock()
@@ -83,7 +94,7 @@ func TestAFlowFromItsBeginningToItsRecord(t *testing.T) {
 		opts := s.options()
 		opts.OnRecords = func(r []Record) { records = append(records, r...) }
 		m := New(opts)
-		if got := m.Snapshot(); got.Sequence != 0 || got.Tunnels == nil || got.Flows == nil {
+		if got := m.Snapshot(); got.Sequence != 0 || got.Tunnels == nil {
 			t.Errorf("before Start: %+v", got)
 		}
 		m.Start()
@@ -93,11 +104,10 @@ func TestAFlowFromItsBeginningToItsRecord(t *testing.T) {
 		s.flows = []flow.Sample{f}
 		s.flows[0].BytesUp = 500
 		settled(s)
-		snapshot := m.Snapshot()
-		if len(snapshot.Flows) != 1 || snapshot.Flows[0].UpBps != 8*500*2 || snapshot.Flows[0].BytesUp != 500 {
-			t.Errorf("after half a second: %+v", snapshot.Flows)
+		if flows := listed(m); len(flows) != 1 || flows[0].UpBps != 8*500*2 || flows[0].BytesUp != 500 {
+			t.Errorf("after half a second: %+v", flows)
 		}
-		if tunnel := snapshot.Tunnels[0]; tunnel.BytesUp != 500 || tunnel.UpBps != 8*500 {
+		if tunnel := m.Snapshot().Tunnels[0]; tunnel.BytesUp != 500 || tunnel.UpBps != 8*500 {
 			t.Errorf("tunnel: %+v", tunnel)
 		}
 		s.flows[0].BytesUp, s.flows[0].BytesDown = 1500, 4000
@@ -105,7 +115,7 @@ func TestAFlowFromItsBeginningToItsRecord(t *testing.T) {
 		if _, series, ok := m.Flow(7); !ok || len(series.UpBps) != 2 || series.Step.Duration() != time.Second {
 			t.Errorf("series: %v %+v", ok, series)
 		}
-		if got := m.Totals().Tunnels[0]; got.BytesDown != 4000 || got.DownBps != 32000 {
+		if got := m.Snapshot().Tunnels[0]; got.BytesDown != 4000 || got.DownBps != 32000 {
 			t.Errorf("tunnel: %+v", got)
 		}
 		s.flows[0].BytesUp = 2000
@@ -121,7 +131,7 @@ func TestAFlowFromItsBeginningToItsRecord(t *testing.T) {
 		if !got.End.Equal(f.Start.Add(2500*time.Millisecond)) || got.Goodput.Step.Duration() != time.Second || len(got.Goodput.UpBps) != 3 {
 			t.Errorf("the record does not have the flow's end and three seconds of goodput: %+v", got)
 		}
-		if tunnel := m.Totals().Tunnels[0]; tunnel.BytesUp != 2000 || len(m.Snapshot().Flows) != 0 {
+		if tunnel := m.Snapshot().Tunnels[0]; tunnel.BytesUp != 2000 || len(listed(m)) != 0 {
 			t.Errorf("after the end: %+v", tunnel)
 		}
 	})
@@ -172,7 +182,7 @@ func TestFlowWithoutReportedEnd(t *testing.T) {
 		s.flows, s.err = nil, errors.New("some loop has ended")
 		settled(s)
 		settled(s)
-		if got := m.Snapshot().Flows; len(got) != 1 {
+		if got := listed(m); len(got) != 1 {
 			t.Errorf("after samples that failed: %+v", got)
 		}
 		s.err = nil
@@ -180,7 +190,7 @@ func TestFlowWithoutReportedEnd(t *testing.T) {
 		settled(s)
 		settled(s)
 		got := m.Snapshot()
-		if len(got.Flows) != 0 || got.Tunnels[0].BytesUp != 250 {
+		if len(listed(m)) != 0 || got.Tunnels[0].BytesUp != 250 {
 			t.Errorf("a flow whose end was not reported is not forgotten, or its bytes are not counted: %+v", got)
 		}
 	})
@@ -199,7 +209,7 @@ func TestAFlowThatIsMissingOnce(t *testing.T) {
 		s.flows = nil
 		for range 3 {
 			settled(s)
-			if got := m.Totals().Tunnels[0]; got.BytesUp != 1000 || got.UpBps != 0 {
+			if got := m.Snapshot().Tunnels[0]; got.BytesUp != 1000 || got.UpBps != 0 {
 				t.Errorf("a flow that has gone leaves %d bytes at %v b/s, want 1000 at 0", got.BytesUp, got.UpBps)
 			}
 		}
@@ -270,7 +280,7 @@ func TestRecordsAreBounded(t *testing.T) {
 		if want := 1 + maxEnded/2; records != want {
 			t.Errorf("%d records, want %d", records, want)
 		}
-		if got := m.Totals().Tunnels[0].BytesUp; got != int64(10*(1+maxEnded)) {
+		if got := m.Snapshot().Tunnels[0].BytesUp; got != int64(10*(1+maxEnded)) {
 			t.Errorf("%d bytes", got)
 		}
 		m.Ended([]Record{one})
@@ -295,7 +305,7 @@ func TestEveryoneAtOnce(t *testing.T) {
 	}
 	opts := s.options()
 	opts.Interval = time.Millisecond
-	opts.Sample = func(visit func(*flow.Sample)) error {
+	opts.Sample = func(visit func([]flow.Sample)) error {
 		s.mu.Lock()
 		for i := range s.flows {
 			s.flows[i].BytesUp += 10
@@ -311,13 +321,13 @@ func TestEveryoneAtOnce(t *testing.T) {
 	for range 4 {
 		users.Go(func() {
 			for ctx.Err() == nil {
-				for i := range m.Snapshot().Flows {
-					m.Flow(m.Snapshot().Flows[i].ID)
+				for _, f := range listed(m) {
+					m.Flow(f.ID)
 					break
 				}
 				m.Points("t", time.Now().Add(-time.Minute))
 				m.Points("", time.Time{})
-				_ = m.Totals().Tunnels
+				_ = m.Snapshot().Tunnels
 			}
 		})
 		users.Go(func() {
@@ -334,15 +344,36 @@ func TestEveryoneAtOnce(t *testing.T) {
 		})
 	}
 	const samples = 30
-	nettest.Eventually(t, time.Minute, func() bool { return m.Totals().Sequence > samples }, func() string {
-		return fmt.Sprintf("%d samples were taken, want %d", m.Totals().Sequence, samples)
+	nettest.Eventually(t, time.Minute, func() bool { return m.Snapshot().Sequence > samples }, func() string {
+		return fmt.Sprintf("%d samples were taken, want %d", m.Snapshot().Sequence, samples)
 	})
 	cancel()
 	users.Wait()
 	m.Close()
 	m.Close()
-	if got, want := m.Totals().Tunnels[0].BytesUp, int64(50*samples*10); got < want {
+	if got, want := m.Snapshot().Tunnels[0].BytesUp, int64(50*samples*10); got < want {
 		t.Errorf("the tunnel has %d bytes up after %d samples, want %d or more", got, samples, want)
+	}
+}
+
+// TestFlowsMakeNoList: to look at many flows each second leaves no garbage for each.
+func TestFlowsMakeNoList(t *testing.T) {
+	s := &script{}
+	const flows = 1000
+	for i := range flows {
+		s.flows = append(s.flows, flowNow(flow.ID(i+1), 1, 1))
+	}
+	m := New(s.options())
+	m.sample()
+	seen := 0
+	made := testing.AllocsPerRun(10, func() {
+		seen = 0
+		for f := range m.Flows() {
+			seen += int(f.BytesUp)
+		}
+	})
+	if seen != flows || made > 4 {
+		t.Errorf("a look at %d of %d flows makes %v allocations, want 4 or fewer", seen, flows, made)
 	}
 }
 
@@ -380,7 +411,8 @@ func BenchmarkSample(b *testing.B) {
 					}
 					m.sample()
 					if listed {
-						m.Snapshot()
+						for range m.Flows() {
+						}
 					}
 				}
 			})

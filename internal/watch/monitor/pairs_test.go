@@ -114,7 +114,7 @@ func TestBytesOfPairs(t *testing.T) {
 		defer m.Close()
 		sent := func() map[string]int64 {
 			all := map[string]int64{}
-			for _, p := range m.Totals().PairTotals {
+			for _, p := range m.Snapshot().PairTotals {
 				all[p.Peer] = p.Sent
 			}
 			return all

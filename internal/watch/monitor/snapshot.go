@@ -66,7 +66,8 @@ type Series struct {
 // SeriesLen is the maximum number of values per direction in a Series.
 const SeriesLen = 60
 
-// Snapshot is the state of the monitor at one moment. It never changes once
+// Snapshot is the state of the monitor at one moment, without its flows (see
+// [Monitor.Flows]). It never changes once
 // published, so any number of goroutines may read it.
 type Snapshot struct {
 	At       time.Time     `json:"at"`
@@ -77,7 +78,6 @@ type Snapshot struct {
 	Process  Process  `json:"process"`
 	FlowsNow int64    `json:"flows_now"`
 	Tunnels  []Tunnel `json:"tunnels"`
-	Flows    []Flow   `json:"flows"` // oldest first
 
 	Pairs      *flow.Pairs `json:"pairs,omitempty"`       // nil: no tunnel is paired
 	PairTotals []Pair      `json:"pair_totals,omitempty"` // sums of the sessions of Pairs

@@ -61,7 +61,7 @@ func TestNamesOfFlows(t *testing.T) {
 			f.Name, f.Peer = want.Name, want.Peer
 			s.flows = []flow.Sample{f}
 			settled(s)
-			if got := m.Snapshot().Flows[0]; got.Name != want.Name || got.Peer != want.Peer || got.Site != want.Site {
+			if got := listed(m)[0]; got.Name != want.Name || got.Peer != want.Peer || got.Site != want.Site {
 				t.Errorf("the flow has %v, %q, %q; want %v, %q, %q", got.Name, got.Site, got.Peer, want.Name, want.Site, want.Peer)
 			}
 		}
@@ -109,14 +109,13 @@ func TestCauses(t *testing.T) {
 		}
 		cause[far], cause[near] = doctor.RandomLoss, doctor.Application
 		step(true) // the first sample gives no cause
-		if now := m.Snapshot().Flows[0]; now.Cause != "" {
+		if now := listed(m)[0]; now.Cause != "" {
 			t.Errorf("after one sample: %+v", now)
 		}
 		for range 6 {
 			step(true)
 		}
-		got := m.Snapshot()
-		now := got.Flows[0]
+		now := listed(m)[0]
 		if now.Cause != doctor.RandomLoss || now.CauseLeg != flow.TargetLeg || now.Legs[0].Cause != "" || now.Legs[1].Cause != doctor.RandomLoss {
 			t.Errorf("the flow does not show what its legs say: %+v", now)
 		}
@@ -124,7 +123,7 @@ func TestCauses(t *testing.T) {
 		if now.Legs[1] != want {
 			t.Errorf("leg %+v, want %+v", now.Legs[1], want)
 		}
-		tunnel := got.Tunnels[0]
+		tunnel := m.Snapshot().Tunnels[0]
 		if !reflect.DeepEqual(tunnel.Causes, map[doctor.Cause]int{doctor.RandomLoss: 1}) {
 			t.Errorf("causes %v", tunnel.Causes)
 		}
@@ -146,7 +145,7 @@ func TestCauses(t *testing.T) {
 		for range 80 { // more than a minute without activity
 			step(false)
 		}
-		if got := m.Totals().Tunnels[0]; len(got.Causes) != 0 || got.Legs[1].RetransmittedShare != -1 || got.Legs[1].MedianRTT.Duration() != far {
+		if got := m.Snapshot().Tunnels[0]; len(got.Causes) != 0 || got.Legs[1].RetransmittedShare != -1 || got.Legs[1].MedianRTT.Duration() != far {
 			t.Errorf("idle: %+v", got)
 		}
 		s.flows = nil
@@ -165,7 +164,7 @@ func TestCauses(t *testing.T) {
 		if r.ClientLeg.Side != "lan" || r.ClientLeg.CongestionControl != "cubic" || r.ClientLeg.RTT.Duration() != near || r.ClientLeg.BytesSent != 0 {
 			t.Errorf("client leg %+v", r.ClientLeg)
 		}
-		leg = m.Totals().Tunnels[0].Legs[1]
+		leg = m.Snapshot().Tunnels[0].Legs[1]
 		if leg.BytesSent != 9500 || leg.BytesRetransmitted != 950 || leg.LimitedSeconds[doctor.Pacing] != 2 {
 			t.Errorf("after the end: %+v", leg)
 		}
@@ -218,8 +217,8 @@ func stalledFlow(t *testing.T, waits func(*tcpinfo.Info)) {
 		f.Skipped, f.TargetLeg.Known = true, false
 		s.flows[0] = f
 		settled(s)
-		if got := m.Snapshot(); got.Flows[0].Cause != doctor.BlackHole || got.Tunnels[0].Causes[doctor.BlackHole] != 1 {
-			t.Errorf("a stalled flow has not the cause that holds it up: %+v", got.Flows[0])
+		if now := listed(m)[0]; now.Cause != doctor.BlackHole || m.Snapshot().Tunnels[0].Causes[doctor.BlackHole] != 1 {
+			t.Errorf("a stalled flow has not the cause that holds it up: %+v", now)
 		}
 	})
 }
@@ -262,7 +261,7 @@ func TestIdleFlowIsSmall(t *testing.T) {
 			f.BytesUp += 100
 			known(uint64(f.BytesUp))
 			next()
-			if got, want := m.Snapshot().Flows[0].Cause == doctor.Application, i >= 2; got != want {
+			if got, want := listed(m)[0].Cause == doctor.Application, i >= 2; got != want {
 				t.Errorf("sample %d: there is a cause: %v, want %v", i, got, want)
 			}
 		}
@@ -283,14 +282,15 @@ func TestManyIdleFlows(t *testing.T) {
 		return m.HeapAlloc
 	}
 	opts := (&script{}).options()
-	opts.Sample = func(visit func(*flow.Sample)) error {
-		s := flowNow(0, 64, 64)
+	opts.Sample = func(visit func([]flow.Sample)) error {
+		one := []flow.Sample{flowNow(0, 64, 64)}
+		s := &one[0]
 		s.ClientLeg = flow.LegSample{Side: "lan", CongestionControl: "cubic", Known: true, Info: info(time.Millisecond, 64, 0, 0)}
 		s.TargetLeg = s.ClientLeg
 		for id := range flow.ID(flows) {
 			s.ID = id + 1
 			s.Client = netip.AddrPortFrom(clientAddr.Addr(), uint16(id))
-			visit(&s)
+			visit(one)
 		}
 		return nil
 	}
@@ -328,7 +328,7 @@ func TestCountersThatGoBackwards(t *testing.T) {
 			f.TargetLeg.Known, f.TargetLeg.Info = true, info(time.Millisecond, tt.sent, tt.sent/2, 0)
 			s.flows = []flow.Sample{f}
 			settled(s)
-			got := m.Totals().Tunnels[0]
+			got := m.Snapshot().Tunnels[0]
 			if got.BytesUp != tt.total || got.Legs[1].BytesSent != tt.legs {
 				t.Errorf("step %d: %d bytes up, %d sent; want %d and %d", i, got.BytesUp, got.Legs[1].BytesSent, tt.total, tt.legs)
 			}
@@ -359,7 +359,7 @@ func TestClockSteps(t *testing.T) {
 				settled(s)
 				f.Start = began.Add(by) // the relay computes it from the present
 			}
-			if now := m.Snapshot().Flows[0]; !now.Start.Equal(began) || now.UpBps != 8000 {
+			if now := listed(m)[0]; !now.Start.Equal(began) || now.UpBps != 8000 {
 				t.Errorf("a step of the clock changes the beginning or the rate of a flow: %+v", now)
 			}
 			r := record(f, 3*time.Second)
@@ -401,7 +401,7 @@ func TestFlowsBetweenTwoSamples(t *testing.T) {
 				t.Errorf("the record of a flow between two samples is wrong: %+v", r)
 			}
 			n := int64(i + 1)
-			got := m.Totals().Tunnels[0]
+			got := m.Snapshot().Tunnels[0]
 			if got.BytesUp != 1000*n || got.BytesDown != 500*n || got.Legs[1].BytesSent != 1100*n || got.Legs[1].RetransmittedShare < 0.09 ||
 				got.Hops[0].BytesSent != 1100*n || got.Hops[0].BytesRetransmitted != 100*n {
 				t.Errorf("after %d: %+v", n, got)

@@ -158,7 +158,7 @@ func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
 	at := m.now()
 	span := at - m.at
 	m.at = at
-	s := &Snapshot{At: time.Now(), Interval: units.Seconds(span), Sequence: m.pass, Took: units.Seconds(at - m.passBegan), Process: o.Process, FlowsNow: o.FlowsNow, Flows: []Flow{},
+	s := &Snapshot{At: time.Now(), Interval: units.Seconds(span), Sequence: m.pass, Took: units.Seconds(at - m.passBegan), Process: o.Process, FlowsNow: o.FlowsNow,
 		Pairs: o.Pairs, PairTotals: m.pairs(o.Pairs)}
 	for id, f := range m.flows {
 		if whole && uint16(m.pass)-f.pass > 1 {

@@ -2,6 +2,8 @@ package web
 
 import (
 	"cmp"
+	"iter"
+	"net/netip"
 
 	"longhaul/internal/watch/monitor"
 	"longhaul/internal/words/sorted"
@@ -25,23 +27,21 @@ func (d *Dashboard) clientsOf(s *monitor.Snapshot) []clientRow {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.clientsFor != s {
-		d.clientsNow, d.clientsFor = sumClients(s.Flows), s
+		d.clientsNow, d.clientsFor = sumClients(d.monitor.Flows()), s
 	}
 	return d.clientsNow
 }
 
-func sumClients(flows []monitor.Flow) []clientRow {
-	sums := map[string]*clientRow{}
-	for i := range flows {
-		f := &flows[i]
+func sumClients(flows iter.Seq[*monitor.Flow]) []clientRow {
+	sums := map[netip.Addr]*clientRow{}
+	for f := range flows {
 		if !f.Client.IsValid() {
 			continue
 		}
-		name := f.Client.Addr().String()
-		row := sums[name]
+		row := sums[f.Client.Addr()]
 		if row == nil {
-			row = &clientRow{Client: name}
-			sums[name] = row
+			row = &clientRow{Client: f.Client.Addr().String()}
+			sums[f.Client.Addr()] = row
 		}
 		row.Flows++
 		row.UpBps, row.DownBps, row.Bytes = row.UpBps+f.UpBps, row.DownBps+f.DownBps, row.Bytes+f.BytesUp+f.BytesDown

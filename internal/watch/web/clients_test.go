@@ -1,6 +1,7 @@
 package web
 
 import (
+	"iter"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -23,13 +24,23 @@ func TestTopClients(t *testing.T) {
 		{"10.0.0.2", 1, 20, 0, 1},
 		{"fd00::1", 1, 0, 0, 9},
 	}
-	if got := sumClients(flows); !reflect.DeepEqual(got, want) {
+	if got := sumClients(each(flows)); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)
 	}
 	for i := range 20 {
 		flows = append(flows, monitor.Flow{Client: flow.Address{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), 1)}})
 	}
-	if got := sumClients(flows); len(got) != topClients || !reflect.DeepEqual(got[:2], want[:2]) {
+	if got := sumClients(each(flows)); len(got) != topClients || !reflect.DeepEqual(got[:2], want[:2]) {
 		t.Errorf("%+v", got)
+	}
+}
+
+func each(flows []monitor.Flow) iter.Seq[*monitor.Flow] {
+	return func(yield func(*monitor.Flow) bool) {
+		for i := range flows {
+			if !yield(&flows[i]) {
+				return
+			}
+		}
 	}
 }

@@ -2,6 +2,7 @@ package web
 
 import (
 	"cmp"
+	"iter"
 	"net/url"
 	"slices"
 	"strconv"
@@ -118,50 +119,66 @@ type selected struct {
 	Flows   []monitor.Flow `json:"flows"`
 }
 
-// of returns the selected page of a snapshot; the last page if there are fewer.
-func (s selection) of(snapshot *monitor.Snapshot) selected {
-	var found []*monitor.Flow
-	for i := range snapshot.Flows {
-		if f := &snapshot.Flows[i]; s.has(f) {
-			found = append(found, f)
+// of returns the selected page of flows; the last page if there are fewer.
+func (s *selection) of(flows iter.Seq[*monitor.Flow]) selected {
+	first := s.first()
+	v := selected{Flows: []monitor.Flow{}}
+	for f := range flows {
+		v.Total++
+		if s.has(f) {
+			v.Matched++
+			first.add(f)
 		}
 	}
-	v := selected{Total: len(snapshot.Flows), Matched: len(found), Pages: max(1, (len(found)+s.Size-1)/s.Size), Flows: []monitor.Flow{}}
+	v.Pages = max(1, (v.Matched+s.Size-1)/s.Size)
 	v.Page = min(s.Page, v.Pages)
+	ordered := first.list()
+	for _, f := range ordered[(v.Page-1)*s.Size : min(v.Page*s.Size, len(ordered))] {
+		f.UpBps, f.DownBps = whole(f.UpBps), whole(f.DownBps)
+		v.Flows = append(v.Flows, *f)
+	}
+	return v
+}
+
+// first collects the flows up to the end of the page.
+func (s *selection) first() *firstFlows {
 	column := flowOrders[s.order]
-	ordered := firstOf(found, min(v.Page*s.Size, len(found)), func(a, b *monitor.Flow) int {
+	return &firstFlows{n: s.Page * s.Size, compare: func(a, b *monitor.Flow) int {
 		c := column(a, b)
 		if s.descending {
 			c = -c
 		}
 		return cmp.Or(c, cmp.Compare(a.ID, b.ID))
-	})
-	for _, f := range ordered[(v.Page-1)*s.Size:] {
-		one := *f
-		one.UpBps, one.DownBps = whole(one.UpBps), whole(one.DownBps)
-		v.Flows = append(v.Flows, one)
-	}
-	return v
+	}}
 }
 
-// firstOf returns the first n in order. A page near the begin costs a comparison for most of the others,
-// and a later one a sort of all.
-func firstOf(all []*monitor.Flow, n int, compare func(a, b *monitor.Flow) int) []*monitor.Flow {
-	const few = 8 // of which n may be one part
-	if n*few > len(all) {
-		slices.SortFunc(all, compare)
-		return all[:n]
+// firstFlows are the first n flows in an order, of those added. It keeps at most
+// 2n, so most flows of many cost one comparison and no memory.
+type firstFlows struct {
+	n       int
+	compare func(a, b *monitor.Flow) int
+	kept    []*monitor.Flow // copies; once there were 2n, the first n are in order
+	cut     bool            // there were
+}
+
+func (t *firstFlows) add(f *monitor.Flow) {
+	if t.cut && t.compare(f, t.kept[t.n-1]) >= 0 {
+		return
 	}
-	first := make([]*monitor.Flow, 0, n+1)
-	for _, f := range all {
-		if n == 0 || len(first) == n && compare(f, first[n-1]) >= 0 {
-			continue
-		}
-		at, _ := slices.BinarySearchFunc(first, f, compare)
-		first = slices.Insert(first, at, f)
-		first = first[:min(n, len(first))]
+	one := *f
+	if t.kept = append(t.kept, &one); len(t.kept) >= 2*t.n {
+		t.list()
+		t.cut = true
 	}
-	return first
+}
+
+// list returns them in order.
+func (t *firstFlows) list() []*monitor.Flow {
+	slices.SortFunc(t.kept, t.compare)
+	n := min(t.n, len(t.kept))
+	clear(t.kept[n:])
+	t.kept = t.kept[:n]
+	return t.kept
 }
 
 func (d *Dashboard) flows(s selection) view {
@@ -169,6 +186,6 @@ func (d *Dashboard) flows(s selection) view {
 		return struct {
 			Head head `json:"head"`
 			selected
-		}{d.headOf(snapshot), s.of(snapshot)}, nil
+		}{d.headOf(snapshot), s.of(d.monitor.Flows())}, nil
 	}
 }

@@ -168,7 +168,7 @@ func (d *Dashboard) tunnel(name string) view {
 		if i < 0 {
 			return nil, missing("there is no tunnel " + strconv.Quote(name) + " now")
 		}
-		top := selection{Tunnel: name, order: "rate", descending: true, Page: 1, Size: 10}.of(s)
+		top := (&selection{Tunnel: name, order: "rate", descending: true, Page: 1, Size: 10}).of(d.monitor.Flows())
 		v := struct {
 			Head   head           `json:"head"`
 			Tunnel monitor.Tunnel `json:"tunnel"`
@@ -231,6 +231,26 @@ func (d *Dashboard) flow(ctx context.Context, text, start string) (view, error) 
 	}, nil
 }
 
+// fastest fills in the three fastest flows of each cause.
+func (d *Dashboard) fastest(rows map[doctor.Cause]*causeRow) {
+	first := map[doctor.Cause]*firstFlows{}
+	for cause := range rows {
+		first[cause] = (&selection{order: "rate", descending: true, Page: 1, Size: 3}).first()
+	}
+	for f := range d.monitor.Flows() {
+		if of := first[f.Cause]; of != nil {
+			of.add(f)
+		}
+	}
+	for cause, row := range rows {
+		row.Fastest = []monitor.Flow{}
+		for _, f := range first[cause].list() {
+			f.UpBps, f.DownBps = whole(f.UpBps), whole(f.DownBps)
+			row.Fastest = append(row.Fastest, *f)
+		}
+	}
+}
+
 // causeRow is a cause that limits flows now.
 type causeRow struct {
 	Cause   doctor.Cause   `json:"cause"`
@@ -272,9 +292,7 @@ func (d *Dashboard) causes(s *monitor.Snapshot) (any, error) {
 			}
 		}
 	}
-	for _, row := range v.Now {
-		row.Fastest = selection{Cause: row.Cause, order: "rate", descending: true, Page: 1, Size: 3}.of(s).Flows
-	}
+	d.fastest(rows)
 	slices.SortFunc(v.Now, func(a, b *causeRow) int {
 		return cmp.Or(cmp.Compare(b.Flows, a.Flows), cmp.Compare(a.Cause, b.Cause))
 	})

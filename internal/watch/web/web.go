@@ -12,6 +12,7 @@ package web
 
 import (
 	"context"
+	"iter"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -32,6 +33,9 @@ type Monitor interface {
 	// Subscribe delivers the latest snapshot and then each new one, until ctx
 	// ends. A slow reader gets the newest.
 	Subscribe(ctx context.Context) <-chan *monitor.Snapshot
+	// Flows are the running flows in any order. The loop over them reuses the
+	// Flow, and may not call the monitor.
+	Flows() iter.Seq[*monitor.Flow]
 	Flow(flow.ID) (monitor.Flow, monitor.Series, bool)
 	// Points returns the points of a tunnel since a time, oldest first; an
 	// empty name means all together.

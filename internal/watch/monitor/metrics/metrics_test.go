@@ -208,7 +208,7 @@ func TestMetrics(t *testing.T) {
 // TestBeforeTheFirstSample: unknown values are omitted, not 0.
 func TestBeforeTheFirstSample(t *testing.T) {
 	m := monitor.New(monitor.Options{})
-	body, _ := scrape(t, Handler(Options{Snapshot: m.Totals}), "")
+	body, _ := scrape(t, Handler(Options{Snapshot: m.Snapshot}), "")
 	for _, never := range []string{"longhaul_start_time_seconds ", "longhaul_history_", "longhaul_memory_limit_bytes ", "longhaul_flows_active", "longhaul_sample_duration_seconds "} {
 		if strings.Contains(body, "\n"+never) {
 			t.Errorf("%s is shown", never)

@@ -5,6 +5,7 @@ package webfake
 import (
 	"context"
 	"fmt"
+	"iter"
 	"math"
 	"math/rand/v2"
 	"net/netip"
@@ -142,7 +143,7 @@ func (m *Monitor) Step() {
 		s.DownBps = append(slices.Clone(s.DownBps[max(0, len(s.DownBps)-monitor.SeriesLen+1):]), float32(f.DownBps))
 	}
 	s := &monitor.Snapshot{
-		At: now, Sequence: 1, Interval: units.Seconds(time.Second), FlowsNow: int64(len(m.flows)), Flows: slices.Clone(m.flows),
+		At: now, Sequence: 1, Interval: units.Seconds(time.Second), FlowsNow: int64(len(m.flows)),
 		Process: monitor.Process{
 			Version: "longhaul 0.8.0", PID: 4711, StartedAt: m.began, ResidentBytes: 61 << 20, Descriptors: 2*len(m.flows) + 20,
 			DescriptorLimit: 1 << 20, CPUSeconds: now.Sub(m.began).Seconds() * 0.31, MemoryUsed: 83 << 20, MemoryLimit: 512 << 20,
@@ -234,6 +235,19 @@ func (m *Monitor) Snapshot() *monitor.Snapshot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.last
+}
+
+// Flows are the flows as of the latest Step.
+func (m *Monitor) Flows() iter.Seq[*monitor.Flow] {
+	return func(yield func(*monitor.Flow) bool) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, f := range m.flows {
+			if !yield(&f) {
+				return
+			}
+		}
+	}
 }
 
 // Subscribe delivers the latest snapshot and then that of each Step.
