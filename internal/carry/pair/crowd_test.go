@@ -13,7 +13,6 @@ import (
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/internal/sys/socket"
-	"longhaul/internal/words/units"
 	"longhaul/test/nettest"
 )
 
@@ -164,21 +163,19 @@ func TestCrowdIsAdmitted(t *testing.T) {
 	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.deadline = 5 * time.Minute })
 	s.serve(echo)
 	s.awaitWarm(2)
-	const first = 64                                 // handshakes at once, on a path without delay
-	nettest.Eventually(t, time.Minute, func() bool { // which the near relay has found out, whatever else runs
-		rtt := s.session().RTT
-		return rtt > 0 && rtt < units.Seconds(first*time.Millisecond/2)
-	}, s.dump)
+	const first = 64                       // handshakes at once, on a path without delay
+	s.link.NoteRoundTrip(time.Millisecond) // a busy machine measures a longer one
 	release := s.path.keep(preface.Lane)
 	const flows = 256
 	clients := make([]*net.TCPConn, flows)
 	for i := range clients {
 		clients[i] = s.dial()
 		defer clients[i].Close()
+		_ = clients[i].SetDeadline(time.Now().Add(5 * time.Minute))
 		_, err := clients[i].Write(make([]byte, 16<<10))
 		nettest.Must(t, err)
 	}
-	nettest.Eventually(t, 30*time.Second, func() bool {
+	nettest.Eventually(t, 2*time.Minute, func() bool {
 		st := s.session() // of the first to come all may go ahead: they rest
 		return st.FlowsResuming+st.FlowsParked >= flows-2*s.way.Warm && len(s.path.of(preface.Lane)) >= first
 	}, s.dump)
@@ -191,8 +188,8 @@ func TestCrowdIsAdmitted(t *testing.T) {
 	if greedy > 2*pair.Crowd { // those that came before the crowd may keep all
 		t.Errorf("%d flows that wait for a lane keep more than their first bytes", greedy)
 	}
-	if n := len(s.path.of(preface.Lane)); n > flows/2 {
-		t.Errorf("%d lanes are there or in their handshake for %d flows while none ends", n, flows)
+	if n := s.link.DialLanes(); n > first+s.way.Warm { // those that ran before may have raised the bound
+		t.Errorf("%d handshakes of lanes run for %d flows while none ends", n, flows)
 	}
 	release()
 	buffer := make([]byte, 16<<10)

@@ -263,7 +263,7 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	if d.proven != nil {
 		d.proven()
 	}
-	who, err := d.node.hostOf(conn)
+	who, err := d.node.hostOf(d.node.identity.Proved(conn.ConnectionState()))
 	if err != nil {
 		return nil, err
 	}

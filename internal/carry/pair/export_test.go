@@ -40,6 +40,17 @@ func (l *Link) SeesCertificates() bool {
 	return !v.shown.IsZero()
 }
 
+// NoteRoundTrip has the current session know a round trip of its path: the least one counts.
+func (l *Link) NoteRoundTrip(rtt time.Duration) { l.current().delays.note(time.Now(), rtt) }
+
+// DialLanes dials what lacks now, and counts the handshakes of lanes that run.
+func (l *Link) DialLanes() int {
+	l.dialLanes(l.current(), time.Now())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.laneDials
+}
+
 // Attempts lists what counts as an attempt for a connection of the link, or of its node.
 func (l *Link) Attempts() (left []string) {
 	count := func(what string, n int) {

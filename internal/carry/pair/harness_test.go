@@ -104,6 +104,10 @@ func (k *keyring) Proved(state tls.ConnectionState) (ed25519.PublicKey, error) {
 	return state.PeerCertificates[0].PublicKey.(ed25519.PublicKey), nil
 }
 
+func (k *keyring) Admitted(_ []byte, state tls.ConnectionState) (ed25519.PublicKey, error) {
+	return k.Proved(state)
+}
+
 func (k *keyring) PrefaceKey(peer string) (preface.Key, bool) {
 	keys := k.PeerKeys(peer)
 	if len(keys) == 0 {

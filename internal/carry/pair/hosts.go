@@ -2,7 +2,6 @@ package pair
 
 import (
 	"crypto/ed25519"
-	"crypto/tls"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -15,9 +14,8 @@ import (
 // maxPlacesOf bounds the addresses of a host that a session tries beside those of its tunnel.
 const maxPlacesOf = 8
 
-// hostOf is the host that has proved its key in a handshake.
-func (p *process) hostOf(conn *tls.Conn) (host, error) {
-	key, err := p.identity.Proved(conn.ConnectionState())
+// hostOf is the host of a key that was proved in a handshake.
+func (p *process) hostOf(key ed25519.PublicKey, err error) (host, error) {
 	if err != nil {
 		return host{}, problem(flow.PairKeyUnknown, "%w", err)
 	}

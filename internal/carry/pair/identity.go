@@ -25,10 +25,13 @@ type Identity interface {
 	ClientTLS(peer string) (*tls.Config, error)
 	// Hosts names the peers that a name means: one, or the hosts of a site; none: it is unknown.
 	Hosts(name string) []string
-	// Proved is the key that stands for the other end of a handshake: that of its certificate,
-	// or one that stands for the name in it.
+	// Proved is the key that stands for the other end of a connection that this host has made: that of its
+	// certificate, or one that stands for the name in it.
 	Proved(tls.ConnectionState) (ed25519.PublicKey, error)
-	// PeerOf names the peer of a key that Proved has returned.
+	// Admitted is the same of an accepted connection with this preface. It checks a certificate of an
+	// authority, which ServerTLS leaves to it; its error then is trust.ErrCertificate.
+	Admitted(first []byte, state tls.ConnectionState) (ed25519.PublicKey, error)
+	// PeerOf names the peer of a key that Proved or Admitted has returned.
 	PeerOf(key ed25519.PublicKey) (name string, known bool)
 	// PublicKeys are this host's own keys, the one in use first. During a rotation
 	// there are two.

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/trust"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/tcpinfo"
 )
@@ -98,26 +99,41 @@ func handshakeProblem(err error) error {
 	return problem(flow.PairKeyUnknown, "%w", err) // of Identity's check
 }
 
-// certified is an error of a handshake in which certificates of authorities prove names. A TLS 1.3 client
-// learns only by an alert, behind its handshake, that it was refused (RFC 8446, section 6.2).
+// certified is an error of a handshake in which certificates of authorities prove names. A far relay learns
+// by an alert that its own was refused, a near one by HELLO.
 func certified(by bool, err error) error {
 	if !by || problemOf(err) != flow.PairKeyUnknown {
 		return err
 	}
-	alert, alerted := alertOf(err)
-	if !alerted {
-		return problem(flow.PairCertificate, "%w", err)
+	if _, alerted := alertOf(err); alerted {
+		return problem(flow.PairCertificate, "%s%w", certificateProblems[certificateRefused], silently(err))
 	}
-	text := "the other relay refuses this host's certificate; its status says why"
-	switch alert {
-	case alertExpired:
-		text = "by the other relay's clock this host's certificate has expired, or is not valid yet"
-	case alertUnknownAuthority:
-		text = "the other relay trusts no authority that has issued this host's certificate"
-	case alertNoCertificate:
-		text = "the other relay wants a certificate, and got none"
+	return problem(flow.PairCertificate, "%w", err)
+}
+
+// The problems of HELLO by which a far relay refuses the near one's certificate. They tell a stranger no
+// more than what it could do about that.
+const (
+	certificateRefused = string(flow.PairCertificate)
+	certificateExpired = certificateRefused + "-expired"
+	certificateForeign = certificateRefused + "-foreign"
+)
+
+// certificateProblems are those problems in words, for the relay that is refused.
+var certificateProblems = map[string]string{
+	certificateRefused: "the other relay refuses this host's certificate; its status says why",
+	certificateExpired: "by the other relay's clock this host's certificate has expired, or is not valid yet",
+	certificateForeign: "the other relay trusts no authority that has issued this host's certificate",
+}
+
+func certificateProblem(err error) string {
+	switch {
+	case trust.Expired(err):
+		return certificateExpired
+	case trust.Foreign(err):
+		return certificateForeign
 	}
-	return problem(flow.PairCertificate, "%s%w", text, silently(err))
+	return certificateRefused
 }
 
 // vanished finds that the path drops what was sent after the handshake of TCP. What each end sends
@@ -146,10 +162,6 @@ func vanished(bulk *bulkConn, err error) error {
 }
 
 const (
-	alertExpired          = 45 // RFC 8446, section 6.2
-	alertUnknownAuthority = 48
-	alertNoCertificate    = 116
-
 	alertNoProtocol = 120 // RFC 7301, section 3.2
 	// alertBusy says that the handshake was given up for another one. Its number is one for
 	// private use (RFC 8446, section 11).
@@ -189,7 +201,10 @@ func isSystem(err error) bool {
 }
 
 func refusedBy(h wire.Hello) error {
+	text := certificateProblems[h.Problem]
 	switch {
+	case text != "":
+		return problem(flow.PairCertificate, "%s", text)
 	case h.Problem != "":
 		return problem(toldProblem(h.Problem), "the other relay answers %q", h.Problem)
 	case !h.Speaks():

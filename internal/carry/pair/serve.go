@@ -3,6 +3,7 @@ package pair
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"log/slog"
 	"net/netip"
@@ -245,9 +246,13 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 		if *offered {
 			return nil, problem(flow.PairVersion, "the near relay speaks another version: %w", err)
 		}
-		return nil, certified(config.ClientCAs != nil, broken(handshakeProblem(trust.Refused(err))))
+		return nil, certified(config.ClientCAs != nil, broken(handshakeProblem(err)))
 	}
-	who, err := n.hostOf(conn)
+	who, err := n.hostOf(n.identity.Admitted(bulk.preface[:], conn.ConnectionState()))
+	if errors.Is(err, trust.ErrCertificate) {
+		bulk.endWithin(handshakeTimeout, n.strained)
+		return nil, refuseCertificate(bulk, conn, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -301,6 +306,17 @@ func (n *Node) accept(bulk *bulkConn, from arrival, a Acceptor, p preface.Prefac
 		return nil, refusal
 	}
 	return (&connection{bulk: bulk, stream: conn, hello: hello, who: who, both: mine.Features}).finish(lane), nil
+}
+
+// refuseCertificate says in HELLO why the certificate of the near end is refused, and nothing of this host.
+// The near end's own HELLO is read before, since a close with unread bytes is a reset, which overtakes.
+func refuseCertificate(bulk *bulkConn, conn *tls.Conn, err error) error {
+	if _, unread := wire.ReadHello(conn); unread == nil {
+		h := wire.Hello{Lowest: wire.LowestVersion, Highest: wire.HighestVersion, Problem: certificateProblem(err)}
+		_, _ = conn.Write(h.Append(nil))
+		_ = bulk.flush()
+	}
+	return problem(flow.PairCertificate, "%w", err)
 }
 
 // offersAnother watches whether a client offers protocols, and this one is not among

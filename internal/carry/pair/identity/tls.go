@@ -128,6 +128,11 @@ func (s *Store) Proved(state tls.ConnectionState) (ed25519.PublicKey, error) {
 	return key[:], nil
 }
 
+// Admitted is the key of the other end of an accepted connection, which ServerTLS has checked.
+func (s *Store) Admitted(_ []byte, state tls.ConnectionState) (ed25519.PublicKey, error) {
+	return s.Proved(state)
+}
+
 // PeerOf names the peer that a key of a verified certificate belongs to.
 func (s *Store) PeerOf(key ed25519.PublicKey) (name string, known bool) {
 	c, err := s.load()

@@ -113,6 +113,10 @@ func (m *material) readOwn(f Files) error {
 		return remedy.New(fmt.Errorf("no peer would take the certificate of %s in %s: %w", NameOf(leaf), f.Cert, err),
 			"issue one for this host: X.509-SVID, or with one DNS name")
 	}
+	if err := checkChain(all); err != nil {
+		return remedy.New(fmt.Errorf("no peer would take the certificate of %s in %s: %w", NameOf(leaf), f.Cert, err),
+			"leave those between it and its authority")
+	}
 	m.own.Leaf = leaf
 	m.issuer = m.authorities[0]
 	// Whether it is valid now is asked later: a relay that starts with an old one waits for the next.

@@ -143,10 +143,8 @@ func (i *Identity) Proved(state tls.ConnectionState) (ed25519.PublicKey, error) 
 	}
 	for _, t := range i.both() {
 		// A pinned peer that is taken out in this moment may write any name into its own certificate.
-		if len(state.VerifiedChains) == 0 {
-			if _, err := t.material().verify(chain, x509.ExtKeyUsageAny, time.Now()); err != nil {
-				continue
-			}
+		if _, err := t.material().verify(chain, x509.ExtKeyUsageAny, time.Now()); err != nil {
+			continue
 		}
 		if n, err := t.named(chain[0]); err == nil {
 			return keyOf(n.SAN), nil
@@ -155,7 +153,22 @@ func (i *Identity) Proved(state tls.ConnectionState) (ed25519.PublicKey, error) 
 	return key, err
 }
 
-// PeerOf names the peer of a key that [Identity.Proved] has returned.
+// Admitted is the key that stands for the other end of an accepted connection with this preface. The error
+// of a certificate that is refused is ErrCertificate.
+func (i *Identity) Admitted(first []byte, state tls.ConnectionState) (ed25519.PublicKey, error) {
+	for _, t := range i.both() {
+		if _, verdict := t.material().recognize(first); verdict == preface.Yes {
+			n, err := t.admit(state.PeerCertificates, x509.ExtKeyUsageClientAuth)
+			if err != nil {
+				return nil, err
+			}
+			return keyOf(n.SAN), nil
+		}
+	}
+	return i.Store.Admitted(first, state)
+}
+
+// PeerOf names the peer of a key that [Identity.Proved] or [Identity.Admitted] has returned.
 func (i *Identity) PeerOf(key ed25519.PublicKey) (name string, known bool) {
 	if name, known = i.Store.PeerOf(key); known || len(key) != sha256.Size {
 		return name, known

@@ -219,13 +219,12 @@ func (m *material) prefaceKey(n Name) preface.Key {
 	return preface.AuthorityKey(m.issuer.RawSubjectPublicKeyInfo, san)
 }
 
-// config is what connections by certificates share. check gets the chain of the other end.
-func (t *Trust) config(m *material, check func(*Name, *x509.Certificate) error, verify func(tls.ConnectionState) ([][]*x509.Certificate, error)) *tls.Config {
-	own := m.own
+// config is what connections by certificates share.
+func (m *material) config(verify func(chain []*x509.Certificate) error) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, MaxVersion: tls.VersionTLS13,
 		NextProtos:             []string{preface.ALPN},
-		Certificates:           []tls.Certificate{own},
+		Certificates:           []tls.Certificate{m.own},
 		RootCAs:                m.pool,
 		ClientCAs:              m.pool,
 		SessionTicketsDisabled: true,
@@ -238,45 +237,45 @@ func (t *Trust) config(m *material, check func(*Name, *x509.Certificate) error, 
 			if len(state.PeerCertificates) == 0 {
 				return fmt.Errorf("%w: there is none", ErrCertificate)
 			}
-			now, leaf := time.Now(), state.PeerCertificates[0]
-			chains, err := verify(state)
-			if err != nil {
-				return refuse(leaf, now, err)
-			}
-			n, err := t.named(leaf)
-			if err == nil {
-				err = check(&n, leaf)
-			}
-			if err != nil {
-				return refuse(leaf, now, err)
-			}
-			t.mu.Lock()
-			t.until[n.SAN] = certchain.Until(chains)
-			t.mu.Unlock()
-			return nil
+			return verify(state.PeerCertificates)
 		},
 	}
 }
 
-// serverTLS is the configuration for an accepted connection. crypto/tls verifies the client's chain, since
-// its alerts then say what is wrong with that.
+// admit finds the peer of whom a chain is. use is what the other end does with it.
+func (t *Trust) admit(chain []*x509.Certificate, use x509.ExtKeyUsage) (Name, error) {
+	now, leaf := time.Now(), chain[0]
+	chains, err := t.material().verify(chain, use, now)
+	var n Name
+	if err == nil {
+		n, err = t.named(leaf)
+	}
+	if err != nil {
+		return Name{}, refuse(leaf, now, err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.until[n.SAN] = certchain.Until(chains)
+	return n, nil
+}
+
+// serverTLS is the configuration for an accepted connection. It takes any certificate: [Identity.Admitted]
+// checks it behind the handshake. crypto/tls would check up to 100 signatures before it, of chains that a
+// stranger has made.
 func (t *Trust) serverTLS() *tls.Config {
-	c := t.config(t.material(), func(*Name, *x509.Certificate) error { return nil },
-		func(state tls.ConnectionState) ([][]*x509.Certificate, error) { return state.VerifiedChains, nil })
-	c.ClientAuth = tls.RequireAndVerifyClientCert
+	c := t.material().config(func([]*x509.Certificate) error { return nil })
+	c.ClientAuth = tls.RequireAnyClientCert
 	return c
 }
 
 // clientTLS is the configuration for a connection to a peer, or to any host of a site.
 func (t *Trust) clientTLS(peer string) *tls.Config {
-	m := t.material()
-	c := t.config(m, func(n *Name, _ *x509.Certificate) error {
-		if !identity.IsOf(n.Peer, peer) {
-			return fmt.Errorf("it is that of %s, not of %s", n.Peer, peer)
+	c := t.material().config(func(chain []*x509.Certificate) error {
+		n, err := t.admit(chain, x509.ExtKeyUsageServerAuth)
+		if err == nil && !identity.IsOf(n.Peer, peer) {
+			err = refuse(chain[0], time.Now(), fmt.Errorf("it is that of %s, not of %s", n.Peer, peer))
 		}
-		return nil
-	}, func(state tls.ConnectionState) ([][]*x509.Certificate, error) {
-		return m.verify(state.PeerCertificates, x509.ExtKeyUsageServerAuth, time.Now())
+		return err
 	})
 	c.InsecureSkipVerify = true // VerifyConnection does: crypto/tls asks for a DNS name
 	// A client of crypto/tls hides a certificate of none of the server's authorities, and the server could

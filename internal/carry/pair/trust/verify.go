@@ -1,7 +1,6 @@
 package trust
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -32,22 +31,22 @@ func refuse(leaf *x509.Certificate, now time.Time, err error) error {
 	return &refusal{fmt.Sprintf("the certificate of %s is refused: %s", NameOf(leaf), reason(err, now)), err}
 }
 
-// Refused says in words why crypto/tls refused a client's certificate; other errors stay.
-func Refused(err error) error {
-	var failed *tls.CertificateVerificationError
-	if !errors.As(err, &failed) || len(failed.UnverifiedCertificates) == 0 {
-		return err
-	}
-	return refuse(failed.UnverifiedCertificates[0], time.Now(), failed.Err)
+// Foreign reports that a certificate was refused since no authority in ca has issued it.
+func Foreign(err error) bool { return errors.As(err, new(x509.UnknownAuthorityError)) }
+
+// Expired reports that a certificate was refused for the time: it is over, or has not begun.
+func Expired(err error) bool {
+	var invalid x509.CertificateInvalidError
+	return errors.As(err, &invalid) && invalid.Reason == x509.Expired
 }
 
 // reason is why a certificate is not valid.
 func reason(err error, now time.Time) string {
 	var invalid x509.CertificateInvalidError
 	switch {
-	case errors.As(err, new(x509.UnknownAuthorityError)):
+	case Foreign(err):
 		return "no authority in the file ca of pair_trust has issued it"
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+	case errors.As(err, &invalid) && Expired(err):
 		text := expired(invalid.Cert, now) + ", and here it is " + now.UTC().Format(timeForm)
 		if now.Before(invalid.Cert.NotBefore) {
 			text += "; compare the clocks of both hosts"
@@ -120,9 +119,33 @@ func checkForm(c *x509.Certificate) error {
 	return nil
 }
 
+// Bounds of a chain. The search for an authority checks each certificate against all of the subject that has
+// issued it, and strangers may make chains in which that is most of the work that x509 allows: 100 signatures.
+const (
+	maxChain     = 6 // certificates
+	maxOfSubject = 2 // of the authorities in it: one with another above it, such as the former one
+)
+
+// checkChain refuses chains beyond the bounds.
+func checkChain(chain []*x509.Certificate) error {
+	if n := len(chain); n > maxChain {
+		return fmt.Errorf("%d certificates come with it, and at most %d are taken", n-1, maxChain-1)
+	}
+	of := map[string]int{}
+	for _, c := range chain[1:] {
+		if of[string(c.RawSubject)]++; of[string(c.RawSubject)] > maxOfSubject {
+			return fmt.Errorf("more than %d certificates of one subject come with it", maxOfSubject)
+		}
+	}
+	return nil
+}
+
 // verify finds a chain from the certificate of the other end to an authority. The host's own authorities do
 // not count.
 func (m *material) verify(chain []*x509.Certificate, use x509.ExtKeyUsage, now time.Time) ([][]*x509.Certificate, error) {
+	if err := checkChain(chain); err != nil {
+		return nil, err
+	}
 	return chain[0].Verify(x509.VerifyOptions{Roots: m.pool, Intermediates: poolOf(chain[1:]), CurrentTime: now,
 		KeyUsages: []x509.ExtKeyUsage{use}})
 }
