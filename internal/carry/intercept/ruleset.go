@@ -336,7 +336,10 @@ func (r ruleset) update(was *Standing) error {
 	for _, a := range added {
 		t.addRule(a.chain, a.rule, a.before)
 	}
-	if t.messages == 1 { // the beginning alone
+	if t.messages == 1 { // the beginning alone: the kernel would not ask for the generation
+		if !was.isWhole() {
+			return unix.ERESTART
+		}
 		return nil
 	}
 	return t.commit()

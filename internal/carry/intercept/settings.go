@@ -117,17 +117,22 @@ func (h *Host) Notes(o Options) (all []error) {
 }
 
 // Settings returns the settings of this host with which interception does not work, each with
-// its remedy: one of a kind. An administrator has set them, so nobody sets them back.
-func (h *Host) Settings(o Options) (all []error) {
+// its remedy: one of a kind. An administrator has set them, so nobody sets them back. After an
+// error they are not known.
+func (h *Host) Settings(o Options) (all []error, err error) {
 	c, err := newChecking(o)
 	if err != nil {
-		return nil // it looks again
+		return nil, err
 	}
 	defer c.close()
 	for _, step := range []func() error{c.forwarding, c.reversePath, c.bridges} {
-		if err := step(); err != nil && remedy.Of(err) != "" {
+		switch err := step(); {
+		case err == nil:
+		case remedy.Of(err) == "":
+			return nil, err
+		default:
 			all = append(all, err)
 		}
 	}
-	return all
+	return all, nil
 }

@@ -46,8 +46,8 @@ var ErrTaken = errors.New("another process has its rules")
 type Standing struct {
 	rules map[string][]netfilter.TableRule // nil: not yet known
 	want  *ruleset                         // nil: not yet made
-	// generation is that of nftables in which the table had these rules, unless it is not known: then
-	// whole is false.
+	// generation is that of nftables in which the table had these rules and no others, unless it is not
+	// known: then whole is false.
 	generation uint32
 	whole      bool
 }
@@ -77,11 +77,11 @@ func (h *Host) Missing(o Options, look Look, s *Standing) (all []Missing, err er
 			want := newRuleset(o)
 			s.want = &want
 		}
-		if missing := s.want.missing(table, s); missing != nil {
+		missing := s.want.missing(table, s)
+		if missing != nil {
 			all = append(all, *missing)
-		} else {
-			s.generation, s.whole = generation, unknown == nil
 		}
+		s.generation, s.whole = generation, unknown == nil && missing == nil && !s.want.hasOthers(table)
 	}
 	if !look.Routing {
 		return all, nil
@@ -120,6 +120,21 @@ func (r ruleset) missing(have *netfilter.Table, s *Standing) *Missing {
 	return nil
 }
 
+// hasOthers reports whether the kernel's table has rules in chains of another program's. They are not
+// missing, and the next replace removes them.
+func (r ruleset) hasOthers(have *netfilter.Table) bool {
+	ours := make(map[string]bool, len(r.chains))
+	for _, c := range r.chains {
+		ours[c.name] = true
+	}
+	for name := range have.Rules {
+		if !ours[name] {
+			return true
+		}
+	}
+	return false
+}
+
 // named lists the names of chains, of many only the first.
 func named(chains []string) string {
 	const most = 3
@@ -153,6 +168,7 @@ func missingDeliveries(needed []delivery) (all []Missing, err error) {
 // table if it replaced it. It returns [ErrCleared] or [ErrTaken], wrapped, if this process has
 // nothing to restore.
 func (h *Host) Restore(o Options, missing []Missing, s *Standing) error {
+	s.whole = false
 	book, err := ledger.Open(h.Ledger, false)
 	if err != nil {
 		return err
@@ -182,7 +198,7 @@ func (h *Host) Restore(o Options, missing []Missing, s *Standing) error {
 		want := newRuleset(o)
 		s.want = &want
 	}
-	s.rules, s.whole = nil, false
+	s.rules = nil
 	if err := s.want.replace(missing[at].chains...); err != nil {
 		return fmt.Errorf("set the nftables rules of %s: %w", s.want.table, lacks(err))
 	}

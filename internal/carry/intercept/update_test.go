@@ -1,12 +1,15 @@
 package intercept
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/sys/netfilter"
 	"longhaul/internal/words/portrange"
@@ -163,4 +166,78 @@ func TestLookAtNothingNew(t *testing.T) {
 		return nil
 	}))
 	must(t, s.on(func(h *Host) error { return h.Clear("test") }))
+}
+
+// TestSetAfterAnother: a process sets what it had set before also when another has changed the table since,
+// whether it has looked meanwhile or not. No chain of another program stays in the table.
+func TestSetAfterAnother(t *testing.T) {
+	s := newSite(t)
+	o := options()
+	s.set(o)
+	want := s.chains()
+	theirs := options()
+	theirs.Tunnels[0].ListenPort++
+	look := func(h *Host, known *Standing) error { _, err := h.Missing(o, Look{Table: true}, known); return err }
+	for _, c := range []struct {
+		what    string
+		foreign func()
+		looks   bool
+	}{
+		{"another Set", func() { s.set(theirs) }, false},
+		{"another Set and a look", func() { s.set(theirs) }, true},
+		{"a removal", func() { s.nft("delete table inet longhaul-test") }, false},
+		{"a removal and a look", func() { s.nft("delete table inet longhaul-test") }, true},
+		{"a chain", func() { s.nft("add chain inet longhaul-test theirs; add rule inet longhaul-test theirs drop") }, false},
+		{"a chain and a look", func() { s.nft("add chain inet longhaul-test theirs; add rule inet longhaul-test theirs drop") }, true},
+	} {
+		known := &Standing{}
+		s.learn(o, known)
+		c.foreign()
+		must(t, s.on(func(h *Host) error {
+			if c.looks {
+				if err := look(h, known); err != nil {
+					return err
+				}
+			}
+			return h.Set(o, known)
+		}))
+		if got := s.chains(); got != want {
+			t.Errorf("after %s, Set leaves\n%s\nand not\n%s", c.what, got, want)
+		}
+	}
+	known := &Standing{}
+	s.learn(o, known)
+	s.set(theirs)
+	must(t, s.on(func(h *Host) error {
+		if err := h.Restore(o, []Missing{{Part: PartRoutingRule}}, known); err != nil {
+			return err
+		}
+		if known.whole {
+			t.Error("a process that restored a routing rule takes the table for its own")
+		}
+		return nil
+	}))
+	must(t, s.on(func(h *Host) error { return h.Clear("test") }))
+}
+
+// TestSettingsUnknown: without a descriptor the settings of the host are not known, and not well.
+func TestSettingsUnknown(t *testing.T) {
+	s := newSite(t)
+	must(t, s.on(func(h *Host) error {
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			return err
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+			return err
+		}
+		_, err := h.Settings(options())
+		if restored := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); restored != nil {
+			return restored
+		}
+		if !errors.Is(err, unix.EMFILE) {
+			t.Errorf("without a descriptor Settings says %v", err)
+		}
+		return nil
+	}))
 }

@@ -121,7 +121,7 @@ func (r *Relay) LookAtListeners() (changes []ListenerChange, again bool) {
 	looked := map[netip.Addr]absence{} // many listeners may have one address
 	for _, in := range r.table.Load().tunnels {
 		for _, l := range in.listeners {
-			if !l.key.waits() {
+			if !l.key.waits() && !l.lost {
 				continue
 			}
 			found, ok := looked[l.key.addr.Addr()]
@@ -135,7 +135,10 @@ func (r *Relay) LookAtListeners() (changes []ListenerChange, again bool) {
 			}
 			why, err := found.why, error(nil)
 			if why == nil {
-				if l, err = r.renew(in, l); err != nil {
+				if l, err = r.renew(in, l); err == nil && l.lost {
+					err = r.find(in, l)
+				}
+				if err != nil {
 					text := err.Error()
 					why, again = &text, true
 				}
@@ -195,6 +198,17 @@ func (r *Relay) renew(in *installed, l *listener) (*listener, error) {
 	r.replace(l, fresh)
 	r.closeListener(l)
 	return fresh, nil
+}
+
+// find has a listener listen again that a change which failed has lost.
+func (r *Relay) find(in *installed, l *listener) error {
+	if !in.state.drained.Load() || in.tunnel.listensDrained() {
+		if err := r.wake(l); err != nil {
+			return err
+		}
+	}
+	l.lost = false
+	return nil
 }
 
 // replace has the table name another listener.

@@ -44,6 +44,7 @@ type plan struct {
 	routes map[*listener]*route
 	kept   []*listener // of tunnels that change
 	undo   []func()
+	lost   []error // of listeners that the undoing could not have listen again
 }
 
 func (p *plan) fail() {
@@ -61,7 +62,8 @@ type Change struct {
 // Prepare makes ready to replace the tunnels, all or none of them. It checks
 // them and binds their new addresses. The error names the address and what to
 // do about it. Flows and listeners stay as they are until Commit, but a client
-// that connects to a new address waits in its queue.
+// that connects to a new address waits in its queue. A new address that overlaps
+// one that leaves is bound by Commit, which refuses clients for a moment.
 //
 // A tunnel that is the same as before is left alone. Where a changed one keeps
 // a listening address it keeps the socket, so no connection is refused; the
@@ -118,6 +120,9 @@ func (c *Change) Commit() error {
 		if first {
 			r.stop()
 		}
+		if len(c.plan.lost) > 0 {
+			err = errors.Join(append([]error{err}, c.plan.lost...)...)
+		}
 		return err
 	}
 	r.change = nil
@@ -157,6 +162,9 @@ func (r *Relay) install(p *plan) error {
 			return err
 		}
 	}
+	if err := r.takePlaces(p); err != nil {
+		return err
+	}
 	// Listeners accept with their route in place.
 	for _, l := range p.fresh {
 		l.route.Store(p.routes[l])
@@ -183,6 +191,62 @@ func (r *Relay) install(p *plan) error {
 	}
 	r.closeListeners(gone)
 	return nil
+}
+
+// takePlaces has listeners listen whose addresses overlap those of others that leave. Each of these stops just
+// before, and stays bound until the change is whole. To share the port meanwhile (SO_REUSEPORT) would leave
+// it open to other programs of this user for good: the kernel remembers it for the port.
+func (r *Relay) takePlaces(p *plan) error {
+	var fresh, leave, stopped []*listener
+	for _, l := range p.fresh {
+		if len(l.leave) > 0 {
+			fresh, leave = append(fresh, l), append(leave, l.leave...)
+		}
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	p.undo = append(p.undo, func() { p.lost = r.giveBack(fresh, leave, stopped) })
+	r.settle(leave...)
+	for _, l := range fresh {
+		for _, old := range l.leave {
+			if !old.silent {
+				stopped = append(stopped, old)
+				r.silence(old)
+			}
+			// Two sockets of which none listens may then have one port.
+			setsockoptInt(old.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+		}
+		if errno := l.bindAndListen(family(l.key.addr.Addr())); errno != 0 {
+			return listenError(l.key.addr, errno)
+		}
+		l.know()
+	}
+	return nil
+}
+
+// giveBack undoes takePlaces: those that it stopped listen again. Where one cannot, since another program took
+// its address in that moment, LookAtListeners goes on trying.
+func (r *Relay) giveBack(fresh, leave, stopped []*listener) (lost []error) {
+	for _, l := range fresh {
+		for _, w := range r.workers {
+			w.do(func() { w.dropListener(l, false) })
+		}
+		_ = unix.Shutdown(l.fd, unix.SHUT_RDWR)
+	}
+	for _, old := range leave {
+		if !slices.Contains(stopped, old) {
+			setsockoptInt(old.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0) // as shut left it
+			continue
+		}
+		if err := r.wake(old); err != nil {
+			text := err.Error()
+			old.lost = true
+			old.setAbsent(&text)
+			lost = append(lost, fmt.Errorf("the former address does not listen either, and is tried again: %w", err))
+		}
+	}
+	return lost
 }
 
 // attune has a listener accept, or not if its tunnel is drained.

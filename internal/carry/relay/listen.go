@@ -31,6 +31,9 @@ type listener struct {
 	inherited bool // another process has the socket
 	unbound   bool // the interface that the address names is absent: the socket has no address
 
+	leave []*listener // the socket has no address until these have left, since theirs overlap: see takePlaces
+	lost  bool        // silent, since a change that failed could not listen again: LookAtListeners tries
+
 	scope  uint32                    // of bound: the index of the interface that the address names
 	absent atomic.Pointer[string]    // why this host does not have the address; nil: it has it
 	since  atomic.Pointer[time.Time] // of absent
@@ -89,7 +92,8 @@ func (r *Relay) newRoute(t *Tunnel, st *tunnelState, set *hops.Set, bound netip.
 
 // openListener binds and listens. It sets IPV6_V6ONLY for every IPv6 address
 // except "::". A listener on "::" accepts IPv4 connections unless v6only is
-// set, because an IPv4 wildcard has the same port. The addresses of those that leave may overlap its own.
+// set, because an IPv4 wildcard has the same port. If only the addresses of some that leave keep it from
+// listening, the commit does that, see takePlaces.
 func openListener(key listenKey, v6only bool, tr Transport, leave ...*listener) (*listener, error) {
 	as := family(key.addr.Addr())
 	fd, errno := newSocket(as)
@@ -135,15 +139,9 @@ func openListener(key listenKey, v6only bool, tr Transport, leave ...*listener) 
 		// So the socket is there before the address, and takes the first connection to it.
 		setFreebind(fd, as)
 	}
-	if errno = l.bindAndListen(as); errno == unix.EADDRINUSE && len(leave) > 0 {
-		share := func(on bool) {
-			for _, other := range append(leave, l) {
-				_ = socket.SharePort(other.fd, on) // a kernel without it says EADDRINUSE again
-			}
-		}
-		share(true)
-		errno = l.bindAndListen(as)
-		share(false)
+	if errno = l.bindAndListen(as); errno == unix.EADDRINUSE && l.yields(leave) {
+		l.bound = key.addr
+		return l, nil
 	}
 	if errno != 0 {
 		closeFD(fd)
@@ -151,6 +149,17 @@ func openListener(key listenKey, v6only bool, tr Transport, leave ...*listener) 
 	}
 	l.know()
 	return l, nil
+}
+
+// yields reports whether those that leave are all that listens where the listener is to, and notes them.
+func (l *listener) yields(leave []*listener) bool {
+	var at []netip.AddrPort
+	for _, other := range leave {
+		if tcpinfo.Overlap(l.key.addr, other.bound) {
+			l.leave, at = append(l.leave, other), append(at, other.bound)
+		}
+	}
+	return len(at) > 0 && !tcpinfo.OtherListener(l.key.addr, at...)
 }
 
 // bindAndListen gives the socket its configured address.

@@ -61,8 +61,12 @@ func (h *hostFaults) lookAtInterfaces(tunnels []intercept.Tunnel) {
 	h.absent = absent
 }
 
-// foundSettings notes settings of the host with which interception does not work.
-func (h *hostFaults) foundSettings(problems []error) {
+// foundSettings notes settings of the host with which interception does not work. After an error, as of a
+// process without a free descriptor, those of before stay until the next look.
+func (h *hostFaults) foundSettings(problems []error, err error) {
+	if err != nil {
+		return
+	}
 	var now []flow.HostProblem
 	has := func(all []flow.HostProblem, text string) int {
 		return slices.IndexFunc(all, func(p flow.HostProblem) bool { return p.Problem == text })

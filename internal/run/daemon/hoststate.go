@@ -58,12 +58,15 @@ func (w hostWatch) Prepare(_ context.Context, p *plan) (Change, error) {
 type secondLook struct{ *hostKeeper }
 
 func (s secondLook) Prepare(context.Context, *plan) (Change, error) {
-	return setting(func() {
-		select {
-		case s.soon <- struct{}{}:
-		default:
-		}
-	}), nil
+	return setting(s.lookSoon), nil
+}
+
+// lookSoon has the addresses looked at again.
+func (k *hostKeeper) lookSoon() {
+	select {
+	case k.soon <- struct{}{}:
+	default:
+	}
 }
 
 // follow watches what a configuration needs, with the table of nftables of that name if there is

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"errors"
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -24,6 +26,20 @@ func TestPace(t *testing.T) {
 	}
 	if most := int(lookCredit/look+time.Minute/lookShare/look) + 2; looks > most || looks < most/2 {
 		t.Errorf("%d looks of %v in a minute, want at most %d, and half of them", looks, look, most)
+	}
+}
+
+// TestSettingsStay: settings that could not be looked at are as they were found before.
+func TestSettingsStay(t *testing.T) {
+	h := hostFaults{log: slog.New(slog.DiscardHandler)}
+	h.foundSettings([]error{errors.New("a setting is wrong")}, nil)
+	h.foundSettings(nil, errors.New("no descriptor"))
+	if len(h.settings) != 1 {
+		t.Errorf("after a look that failed, the settings are %v", h.settings)
+	}
+	h.foundSettings(nil, nil)
+	if len(h.settings) != 0 {
+		t.Errorf("after a look without a finding, the settings are %v", h.settings)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -14,12 +15,15 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/handover"
 	"longhaul/internal/carry/relay"
 	"longhaul/internal/run/config"
 	"longhaul/internal/sys/httpd"
 	"longhaul/internal/sys/httpd/webconfig"
+	"longhaul/internal/sys/tcpinfo"
 	"longhaul/internal/words/remedy"
 )
 
@@ -158,6 +162,7 @@ type siteChange struct {
 	wanted []netip.AddrPort
 	anew   bool // with a new server on each
 	fresh  map[netip.AddrPort]net.Listener
+	later  []netip.AddrPort // overlap some that leave: the commit listens on them
 }
 
 // prepare listens on every new address that this host has, or on none. With anew set it prepares a new
@@ -182,13 +187,10 @@ func (w *httpSite) prepare(ctx context.Context, wanted []netip.AddrPort, anew bo
 			}
 		}
 		if l == nil && err == nil {
-			leave := w.leavers(at.Port(), wanted)
-			for _, other := range w.others {
-				other.mu.Lock()
-				leave = append(leave, other.leavers(at.Port(), nil)...)
-				other.mu.Unlock()
+			if l, err = httpd.Listen(ctx, at); errors.Is(err, unix.EADDRINUSE) && w.yield(at, wanted) {
+				c.later = append(c.later, at)
+				continue
 			}
-			l, err = httpd.Listen(ctx, at, leave...)
 		}
 		if err != nil {
 			if why, _ := relay.Absence(at.Addr()); why != nil {
@@ -228,6 +230,11 @@ func (c *siteChange) commit(settings func()) {
 		}
 		if unwanted {
 			w.log.Info("no longer serving "+w.what, "address", at)
+		}
+	}
+	for _, at := range c.later {
+		if l, err := w.takePlace(at); err == nil { // or it waits
+			c.fresh[at] = l
 		}
 	}
 	settings()
@@ -329,14 +336,41 @@ func introduce(sites ...*httpSite) {
 	}
 }
 
-// leavers are the listeners on a port whose address is not wanted. The caller holds mu.
-func (w *httpSite) leavers(port uint16, wanted []netip.AddrPort) (all []net.Listener) {
-	for at, s := range w.serving {
-		if at.Port() == port && !slices.Contains(wanted, at) {
-			all = append(all, s.listener)
+// leavers are the addresses in service that are not wanted and that overlap another. The caller holds mu.
+func (w *httpSite) leavers(at netip.AddrPort, wanted []netip.AddrPort) (all []netip.AddrPort) {
+	for served := range w.serving {
+		if tcpinfo.Overlap(served, at) && !slices.Contains(wanted, served) {
+			all = append(all, served)
 		}
 	}
 	return all
+}
+
+// yield reports whether only addresses that this site and others leave keep it from listening on one. The
+// caller holds mu.
+func (w *httpSite) yield(at netip.AddrPort, wanted []netip.AddrPort) bool {
+	leave := w.leavers(at, wanted)
+	for _, other := range w.others {
+		other.mu.Lock()
+		leave = append(leave, other.leavers(at, nil)...) // no two addresses of a configuration overlap
+		other.mu.Unlock()
+	}
+	return len(leave) > 0 && !tcpinfo.OtherListener(at, leave...)
+}
+
+// takePlace listens on an address once the servers of other sites that overlap it have ended, as those of this
+// site have. The caller holds mu.
+func (w *httpSite) takePlace(at netip.AddrPort) (net.Listener, error) {
+	for _, other := range w.others {
+		other.mu.Lock()
+		defer other.mu.Unlock()
+		for _, served := range other.leavers(at, nil) {
+			other.serving[served].Close()
+			delete(other.serving, served)
+			other.log.Info("no longer serving "+other.what, "address", served)
+		}
+	}
+	return httpd.Listen(context.Background(), at)
 }
 
 // again returns a second listener on an address in service; nil: not in service. The caller holds mu.

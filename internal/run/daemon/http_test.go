@@ -8,8 +8,11 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/sys/httpd"
 	"longhaul/test/nettest"
@@ -54,4 +57,72 @@ func TestServersEndBeforeTheirSettings(t *testing.T) {
 	if len(w.serving) != 1 || w.serving[both[0]].Server == nil {
 		t.Errorf("served are %v", w.serving)
 	}
+}
+
+// TestServeWider holds that a site gets an address that overlaps one that it or another site leaves, that this
+// one serves until the commit, and that no other program of this user gets the port after it.
+func TestServeWider(t *testing.T) {
+	site := func(what string) *httpSite {
+		w := &httpSite{log: slog.New(slog.DiscardHandler), past: &past{}, what: what}
+		w.serve = func(l net.Listener) *httpd.Server {
+			return httpd.Serve(l, http.NotFoundHandler(), w.log, httpd.DefaultLimits)
+		}
+		t.Cleanup(w.close)
+		return w
+	}
+	one, other := site("one"), site("other")
+	introduce(one, other)
+	narrow := netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1"))
+	wide := netip.AddrPortFrom(netip.IPv4Unspecified(), narrow.Port())
+	alone := func() {
+		t.Helper()
+		for _, at := range []netip.AddrPort{narrow, wide} {
+			thief := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+				return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+			}}
+			if l, err := thief.Listen(t.Context(), "tcp4", at.String()); err == nil {
+				l.Close()
+				t.Errorf("another program listens on %s", at)
+			}
+		}
+		c, err := net.Dial("tcp4", narrow.String())
+		nettest.Must(t, err)
+		c.Close()
+	}
+	for _, to := range []struct {
+		*httpSite
+		wanted netip.AddrPort
+	}{{one, narrow}, {one, wide}, {one, narrow}, {other, wide}, {one, narrow}} {
+		idle := other
+		if to.httpSite == other {
+			idle = one
+		}
+		for _, commits := range []bool{false, true} {
+			// The one that leaves commits last, as the daemon's sites may.
+			c, err := to.prepare(t.Context(), []netip.AddrPort{to.wanted}, false)
+			nettest.Must(t, err)
+			left, err := idle.prepare(t.Context(), nil, false)
+			nettest.Must(t, err)
+			if len(one.serving)+len(other.serving) > 0 {
+				alone()
+			}
+			if !commits {
+				c.Abort()
+				left.Abort()
+				continue
+			}
+			c.Commit()
+			left.Commit()
+			if len(to.serving) != 1 || len(to.waiting)+len(idle.serving) > 0 {
+				t.Errorf("%s serves %v and waits for %v; the other serves %v", to.what, to.serving, to.waiting, idle.serving)
+			}
+			alone()
+		}
+	}
+	foreign := nettest.ListenTCP(t, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.9"), narrow.Port()).String())
+	defer foreign.Close()
+	if _, err := one.prepare(t.Context(), []netip.AddrPort{wide}, false); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("where another program listens, prepare says %v", err)
+	}
+	alone()
 }

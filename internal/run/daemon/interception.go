@@ -86,7 +86,7 @@ type ruler interface {
 	Set(intercept.Options, *intercept.Standing) error
 	Missing(intercept.Options, intercept.Look, *intercept.Standing) ([]intercept.Missing, error)
 	Restore(intercept.Options, []intercept.Missing, *intercept.Standing) error
-	Settings(intercept.Options) []error
+	Settings(intercept.Options) ([]error, error)
 	Clear(relay string) error
 }
 
@@ -237,10 +237,10 @@ func (i *interception) beat() (last bool) {
 		host, wanted := i.host, i.wanted
 		i.running.Go(func() {
 			i.forward.look(host, wanted, of)
-			found := host.Settings(wanted)
+			found, err := host.Settings(wanted)
 			i.mu.Lock()
 			defer i.unlock()
-			i.faults.foundSettings(found)
+			i.faults.foundSettings(found, err)
 		})
 	}
 	return false

@@ -52,7 +52,7 @@ func (d *daemon) list(activated []inheritedSocket) (leading, all []part) {
 		d.integrity, // after the legs: a check dials as they do
 		&activatedSockets{activated},
 		d.pairs, // likewise
-		relayTunnels{d.relay},
+		relayTunnels{d.relay, d.keeper},
 	}
 	return leading, append(slices.Clone(leading),
 		d.rules,             // once the relay listens where the rules lead

@@ -16,8 +16,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"longhaul/internal/sys/socket"
 )
 
 // Limits bound the requests and connections of a server. A zero field means no
@@ -44,8 +42,8 @@ type Server struct {
 	leaving  sync.Once
 }
 
-// Listen listens on an address. Those of listeners that leave may overlap it. The error contains a remedy.
-func Listen(ctx context.Context, at netip.AddrPort, leave ...net.Listener) (net.Listener, error) {
+// Listen listens on an address. The error contains a remedy.
+func Listen(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
 	network := "tcp" // both families for "[::]"
 	switch {
 	case at.Addr().Is4():
@@ -56,23 +54,6 @@ func Listen(ctx context.Context, at netip.AddrPort, leave ...net.Listener) (net.
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
 	l, err := lc.Listen(ctx, network, at.String())
-	if errors.Is(err, syscall.EADDRINUSE) && len(leave) > 0 {
-		share := func(on bool, all ...net.Listener) {
-			for _, other := range all {
-				if raw, err := other.(*net.TCPListener).SyscallConn(); err == nil {
-					_ = raw.Control(func(fd uintptr) { _ = socket.SharePort(int(fd), on) })
-				}
-			}
-		}
-		share(true, leave...)
-		lc.Control = func(_, _ string, c syscall.RawConn) error {
-			return c.Control(func(fd uintptr) { _ = socket.SharePort(int(fd), true) })
-		}
-		if l, err = lc.Listen(ctx, network, at.String()); err == nil {
-			share(false, l)
-		}
-		share(false, leave...)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("serve HTTP on %s: %w", at, listenError(err))
 	}

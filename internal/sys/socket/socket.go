@@ -81,14 +81,3 @@ func ask(fd int, request uintptr) int {
 func KeepUrgentInLine(fd int) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1)
 }
-
-// SharePort has a socket share its port with others of its user that do so too, at overlapping addresses, such
-// as 127.0.0.1 and a wildcard. The kernel asks when one is bound and when it begins to listen; a connection then
-// goes to the socket with the more specific address.
-func SharePort(fd int, on bool) error {
-	value := 0
-	if on {
-		value = 1
-	}
-	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, value)
-}
