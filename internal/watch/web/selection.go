@@ -152,15 +152,25 @@ func firstOf(all []*monitor.Flow, n int, compare func(a, b *monitor.Flow) int) [
 		slices.SortFunc(all, compare)
 		return all[:n]
 	}
-	first := make([]*monitor.Flow, 0, n+1)
-	for _, f := range all {
-		if n == 0 || len(first) == n && compare(f, first[n-1]) >= 0 {
-			continue
-		}
-		at, _ := slices.BinarySearchFunc(first, f, compare)
-		first = slices.Insert(first, at, f)
+	if n == 0 {
+		return nil
+	}
+	first := make([]*monitor.Flow, 0, 2*n)
+	cut := func() {
+		slices.SortFunc(first, compare)
 		first = first[:min(n, len(first))]
 	}
+	var last *monitor.Flow // of n that were found so far; nil: fewer were
+	for _, f := range all {
+		if last != nil && compare(f, last) >= 0 {
+			continue
+		}
+		if first = append(first, f); len(first) == 2*n {
+			cut()
+			last = first[n-1]
+		}
+	}
+	cut()
 	return first
 }
 

@@ -41,4 +41,10 @@ func TestFirstOf(t *testing.T) {
 	if compared > 2*len(flows) {
 		t.Errorf("50 of %d take %d comparisons", len(flows), compared)
 	}
+	compared = 0
+	slices.SortFunc(flows, func(a, b *monitor.Flow) int { return cmp.Compare(a.UpBps, b.UpBps) })
+	firstOf(flows, len(flows)/8, func(a, b *monitor.Flow) int { compared++; return cmp.Compare(b.UpBps, a.UpBps) })
+	if compared > 9*len(flows) {
+		t.Errorf("one part of 8 of %d in reverse order takes %d comparisons", len(flows), compared)
+	}
 }
