@@ -35,6 +35,7 @@ type terminalProgram struct {
 	cmd              *exec.Cmd
 	screen, terminal *os.File
 	before           unix.Termios
+	orphaned         bool // its process group is, so that nothing stops it
 	ended            chan error
 
 	mu     sync.Mutex
@@ -94,7 +95,7 @@ func (p *terminalProgram) run(t *testing.T, name string, args ...string) {
 	p.cmd = &exec.Cmd{
 		Path: self, Args: append([]string{name}, args...), Env: append(os.Environ(), "TERM=xterm-256color"),
 		Stdin: p.terminal, Stdout: p.terminal, Stderr: p.terminal,
-		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}, // which it stops
+		SysProcAttr: &syscall.SysProcAttr{Setsid: p.orphaned, Setpgid: !p.orphaned}, // which it stops
 	}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -165,6 +166,12 @@ func (p *terminalProgram) restored(t *testing.T) {
 	if after := p.settings(t); after != p.before {
 		t.Errorf("the terminal's settings are %+v, and were %+v", after, p.before)
 	}
+	p.left(t)
+}
+
+// left waits for the program to leave its screen.
+func (p *terminalProgram) left(t *testing.T) {
+	t.Helper()
 	const mainScreen, cursorShown = "\x1b[?1049l", "\x1b[?25h"
 	nettest.Eventually(t, patience, func() bool {
 		return strings.Contains(p.text(), mainScreen) && strings.Contains(p.text(), cursorShown)
@@ -250,6 +257,24 @@ func TestTopStopsAndContinues(t *testing.T) {
 	p.restored(t)
 	nettest.Must(t, p.cmd.Process.Signal(syscall.SIGCONT))
 	p.shows(t, `\d+ connections?  sent`)
+	p.keys(t, "q")
+	p.ends(t)
+}
+
+// TestTopWithoutStop holds that a view that cannot be stopped takes the terminal back.
+func TestTopWithoutStop(t *testing.T) {
+	t.Parallel()
+	p := openTerminal(t)
+	p.orphaned = true
+	p.run(t, "longhaul", "top")
+	p.shows(t, `\d+ connections?  sent`)
+	raw := p.settings(t)
+	p.keys(t, "\x1a")
+	p.left(t)
+	p.shows(t, `\d+ connections?  sent`)
+	if again := p.settings(t); again != raw {
+		t.Errorf("the terminal's settings are %+v, and were %+v", again, raw)
+	}
 	p.keys(t, "q")
 	p.ends(t)
 }

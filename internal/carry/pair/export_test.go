@@ -51,6 +51,17 @@ func (l *Link) DialLanes() int {
 	return l.laneDials
 }
 
+// Looked is when the link has begun its last look at certificates that has ended; zero: there is none, or one runs.
+func (l *Link) Looked() time.Time {
+	v := &l.current().validity
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.looking {
+		return time.Time{}
+	}
+	return v.looked
+}
+
 // Attempts lists what counts as an attempt for a connection of the link, or of its node.
 func (l *Link) Attempts() (left []string) {
 	count := func(what string, n int) {

@@ -36,12 +36,12 @@ func (v *validity) note(since time.Time, err error) {
 	v.since, v.err = since, err
 }
 
-// look finds certificates that have ended: this host's, or the one that its peer showed last. A zero time is no
-// end.
-func (v *validity) look(own, peers time.Time, peer string, now time.Time) {
+// look finds certificates that have ended, of a near session only the far relay's: that the own one has, the far
+// relay says by its clock, and this host's may be ahead. A zero time is no end.
+func (v *validity) look(own, peers time.Time, peer string, near bool, now time.Time) {
 	const form = time.DateTime + " MST"
 	switch {
-	case !own.IsZero() && now.After(own):
+	case !near && !own.IsZero() && now.After(own):
 		v.note(own, problem(flow.PairCertificate, "this host's certificate has ended at %s: the other relay refuses new connections", own.UTC().Format(form)))
 	case !peers.IsZero() && now.After(peers):
 		v.note(peers, problem(flow.PairCertificate, "the certificate of %s has ended at %s, and it has shown no other one: new connections are refused",
@@ -52,8 +52,8 @@ func (v *validity) look(own, peers time.Time, peer string, now time.Time) {
 }
 
 // begin reports that the near relay is to make a lane, since a certificate may be followed by another: when this
-// host's was renewed, and from shortly before the end of the far one's. While lanes are refused for a key or a
-// certificate it is so too, so that the end of that is seen. ended follows.
+// host's was renewed or has ended, and from shortly before the end of the far one's. While lanes are refused for a
+// key or a certificate it is so too, so that the end of that is seen. ended follows.
 func (v *validity) begin(own, peers time.Time, refused bool, now time.Time) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -61,8 +61,9 @@ func (v *validity) begin(own, peers time.Time, refused bool, now time.Time) bool
 		v.shown = own
 	}
 	renewed := !own.Equal(v.shown) && now.Before(own)
+	over := !own.IsZero() && now.After(own)
 	soon := !peers.IsZero() && peers.Sub(now) < probeLead
-	if !renewed && !soon && !refused || v.looking || now.Sub(v.looked) < refusedEvery-tickEvery {
+	if !renewed && !over && !soon && !refused || v.looking || now.Sub(v.looked) < refusedEvery-tickEvery {
 		return false
 	}
 	v.looking, v.looked = true, now

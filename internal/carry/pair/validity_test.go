@@ -25,8 +25,9 @@ func (k *keyring) setRefuses(on bool) {
 	k.refuses = on
 }
 
-// TestCertificateEnds holds that a session takes no new flows, and says so, while a certificate of either relay
-// has ended, although it stands and its flows go on.
+// TestCertificateEnds holds that a session takes no new flows, and says so, while the certificate of the far relay
+// has ended or the far relay refuses that of the near one, although it stands and its flows go on. The near relay's
+// own clock does not count for its own certificate.
 func TestCertificateEnds(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
@@ -36,15 +37,15 @@ func TestCertificateEnds(t *testing.T) {
 	s.roundTrip(c, "hello")
 	later, before := time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
 	farSession := func() flow.Session { return s.far.State().Sessions[0] }
-	is := func(what, state string) {
+	is := func(what, state, farState string) {
 		t.Helper()
 		takes, problem := state == "up", flow.PairProblem("")
 		if !takes {
-			problem = flow.PairCertificate
+			problem = flow.PairProblem(state)
 		}
 		nettest.Eventually(t, time.Minute, func() bool {
 			now, near, far := s.link.Taking(), s.session(), farSession()
-			return now.Takes == takes && now.Problem == problem && near.Up && near.State() == state && far.Up && far.State() == state
+			return now.Takes == takes && now.Problem == problem && near.Up && near.State() == state && far.Up && far.State() == farState
 		}, func() string { return what + "\n" + s.dump() })
 		s.roundTrip(c, what)
 	}
@@ -53,18 +54,24 @@ func TestCertificateEnds(t *testing.T) {
 		s.farKeys.setEnds(far, near)
 	}
 	set(later, later)
-	is("both certificates are valid", "up")
+	is("both certificates are valid", "up", "up")
 	set(later, before)
-	is("that of the far relay has ended", "certificate")
+	is("that of the far relay has ended", "certificate", "certificate")
 	if at := s.link.Taking().Since; !at.Equal(before) {
 		t.Errorf("flows are not taken since %v, and the certificate ended at %v", at, before)
 	}
 	set(later, later.Add(time.Hour))
-	is("it has another one", "up")
-	set(before, later)
-	is("that of the near relay has ended", "certificate")
+	is("it has another one", "up", "up")
+	looked := s.link.Looked()
+	s.nearKeys.setEnds(before, later)
+	nettest.Eventually(t, time.Minute, func() bool { return s.link.Looked().After(looked) }, s.dump)
+	is("that of the near relay has ended by its own clock", "up", "up")
+	s.farKeys.setRefuses(true)
+	s.farKeys.setEnds(later, before)
+	is("it has by that of the far relay", "key-unknown", "certificate")
+	s.farKeys.setRefuses(false)
 	set(later, later)
-	is("both have others", "up")
+	is("both have others", "up", "up")
 }
 
 // TestRefusedLanes holds that a near relay whose own certificate was renewed shows that at once, though it needs

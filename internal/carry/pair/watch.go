@@ -117,7 +117,7 @@ func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
 func lookAtCertificates(s *session, now time.Time) {
 	v := &s.validity
 	own, peers := s.node.identity.Ends(s.host().key)
-	v.look(own, peers, s.peerNow(), now)
+	v.look(own, peers, s.peerNow(), s.near, now)
 	if s.near && s.control() != nil && v.begin(own, peers, refusesKeys(problemOf(s.unmade.why())), now) {
 		s.link.refresh(s, func(err error) { v.ended(own, err) })
 	}

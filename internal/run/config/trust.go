@@ -16,7 +16,7 @@ func (d *decoder) pairTrust(n *node, o *trust.Options) {
 	absolute := d.secretFile("pair_trust", "/etc/longhaul/pair/tls.crt")
 	file := func(n *node, key string) (string, bool) {
 		path, ok := absolute(n, key)
-		if ok && strings.HasPrefix(filepath.Clean(path), "/run/credentials/") {
+		if ok && isCredential(path) {
 			d.errorf(n, "name the file itself, and let the service's user read it: give it a group, and the unit SupplementaryGroups= with that",
 				"pair_trust.%s cannot be %s: a credential is a copy that no renewal reaches", key, path)
 			return "", false
@@ -45,6 +45,14 @@ func (d *decoder) pairTrust(n *node, o *trust.Options) {
 			return
 		}
 	}
+}
+
+// isCredential reports whether a file is a copy that systemd makes when it starts a service. What is mounted elsewhere
+// below /run/credentials may change, as a Secret of Kubernetes does.
+func isCredential(path string) bool {
+	below, ok := strings.CutPrefix(filepath.Clean(path), "/run/credentials/")
+	unit, _, _ := strings.Cut(below, "/")
+	return ok && strings.HasSuffix(unit, ".service")
 }
 
 // trustedNames decodes the list of names. Each is one host.

@@ -95,6 +95,8 @@ func TestCheckAsksTheSessionOfNewFlows(t *testing.T) {
 	old := flow.Session{Tunnel: "t", End: flow.NearEnd, Session: "1", Up: true, Draining: true}
 	next := flow.Session{Tunnel: "t", End: flow.NearEnd, Session: "2", Problem: flow.PairPathDown}
 	up := flow.Session{Tunnel: "t", End: flow.NearEnd, Session: "3", Up: true}
+	refused := up
+	refused.Session, refused.LaneProblem, refused.Since = "6", flow.PairCertificate, time.Unix(1, 0) // a later one
 	far := flow.Session{Tunnel: "t", End: flow.FarEnd, Session: "4", Up: true}
 	other := flow.Session{Tunnel: "other", End: flow.NearEnd, Session: "5", Up: true}
 	for _, test := range []struct {
@@ -107,6 +109,8 @@ func TestCheckAsksTheSessionOfNewFlows(t *testing.T) {
 		{"the far port is gone", []flow.Session{old, next}, "2"},
 		{"listed the other way", []flow.Session{next, old}, "2"},
 		{"one is up", []flow.Session{old, next, up}, "3"},
+		{"new connections of another are refused", []flow.Session{refused, up}, "3"},
+		{"those of the only one are", []flow.Session{old, next, refused}, "6"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got, has := takesFlows(test.all, "t", ""); got.Session != test.want || has != (test.want != "") {

@@ -185,7 +185,8 @@ func (p *pairs) watchSessions(known map[sessionKey]*watched, sessions []flow.Ses
 }
 
 // noteStates notes the states of pairs and their paths. Several sessions with a paired relay are
-// one pair: one that is up and takes flows counts, or else one that is up, or else the latest.
+// one pair: one that is up and takes flows counts, or else one whose new connections are refused, or else one that is
+// up, or else the latest.
 func (p *pairs) noteStates(sessions []flow.Session) {
 	type key struct{ tunnel, peer string }
 	pairs := map[key]flow.Session{}
@@ -207,12 +208,14 @@ func (p *pairs) noteStates(sessions []flow.Session) {
 func countsBefore(one, other flow.Session) bool {
 	rank := func(s flow.Session) int {
 		switch {
-		case s.Up && !s.Draining:
+		case s.Up && !s.Draining && !s.Refused():
 			return 0
-		case s.Up:
+		case s.Up && !s.Draining:
 			return 1
+		case s.Up:
+			return 2
 		}
-		return 2
+		return 3
 	}
 	return cmp.Or(cmp.Compare(rank(one), rank(other)), other.Since.Compare(one.Since), cmp.Compare(one.Session, other.Session)) < 0
 }

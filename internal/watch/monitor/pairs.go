@@ -14,8 +14,8 @@ import (
 // Pair is what the sessions between a tunnel and a paired relay add up to. There
 // are several for a while after an upgrade of either relay.
 type Pair struct {
-	// Session has the sums. What describes one session is of one that is up,
-	// or else of the latest.
+	// Session has the sums. What describes one session is of one that is up, if possible
+	// of one whose new connections are not refused, or else of the latest.
 	flow.Session
 	Problems []flow.PairProblem // of sessions that are not up, or whose new connections are refused
 	Sent     int64              `json:"-"` // data of flows to the other relay, so far
@@ -113,9 +113,18 @@ func (t *pairTrack) update(now []flow.Session) Pair {
 		}
 	}
 	t.last = here
+	rank := func(s *flow.Session) int {
+		switch {
+		case s.Up && !s.Refused():
+			return 0
+		case s.Up:
+			return 1
+		}
+		return 2
+	}
 	shown := 0
 	for i := range now {
-		if s, best := &now[i], &now[shown]; !best.Up && s.Up || best.Up == s.Up && s.Since.After(best.Since) {
+		if s, best := &now[i], &now[shown]; cmp.Or(cmp.Compare(rank(s), rank(best)), best.Since.Compare(s.Since)) < 0 {
 			shown = i
 		}
 	}

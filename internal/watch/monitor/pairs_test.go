@@ -20,6 +20,8 @@ func TestPairCounts(t *testing.T) {
 	}
 	broken := session("2", false, 1, 0, 0)
 	broken.Problem = flow.PairVersion
+	refused := session("4", true, 9, 0, 0) // since later
+	refused.LaneProblem = flow.PairCertificate
 	for i, step := range []struct {
 		sessions                       []flow.Session
 		up                             bool
@@ -33,6 +35,7 @@ func TestPairCounts(t *testing.T) {
 		{[]flow.Session{session("2", true, 9, 0, 0)}, true, "2", 2, 15, 2, 3, 10},
 		{[]flow.Session{session("2", false, 9, 0, time.Second)}, false, "2", 2, 15, 2, 4, 10},
 		{[]flow.Session{session("3", true, 1, 0, 0)}, true, "3", 2, 16, 2, 4, 10},
+		{[]flow.Session{refused, session("3", true, 1, 0, 0)}, true, "3", 4, 25, 2, 4, 20},
 	} {
 		got := m.pairs(&flow.Pairs{Sessions: step.sessions})
 		if len(got) != 1 {

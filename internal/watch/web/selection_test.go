@@ -39,6 +39,12 @@ func TestFirstOf(t *testing.T) {
 	if compared > 2*len(flows) || cap(kept) > 2*128 {
 		t.Errorf("50 of %d take %d comparisons and room for %d", len(flows), compared, cap(kept))
 	}
+	compared = 0
+	slices.SortFunc(flows, func(a, b *monitor.Flow) int { return cmp.Compare(a.UpBps, b.UpBps) })
+	firstOf(flows, len(flows)/8, func(a, b *monitor.Flow) int { compared++; return cmp.Compare(b.UpBps, a.UpBps) })
+	if compared > 9*len(flows) {
+		t.Errorf("one part of 8 of %d in reverse order takes %d comparisons", len(flows), compared)
+	}
 }
 
 // firstOf returns the first n flows in order; it reuses the one that it adds, as a monitor does.

@@ -76,7 +76,7 @@ func Handler(opts Options) http.Handler {
 		if small {
 			body = compressed(body)
 		}
-		return answer{body, kind}
+		return answer{body: body, kind: kind}
 	}
 	turns := make(chan struct{}, maxScrapes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -96,10 +96,18 @@ func Handler(opts Options) http.Handler {
 		made := make(chan answer, 1)
 		go func() {
 			defer func() { <-turns }() // a slow reader does not hold it up
+			defer func() {
+				if failed := recover(); failed != nil {
+					made <- answer{failed: failed}
+				}
+			}()
 			made <- scrape(accept, small)
 		}()
 		select {
 		case a := <-made:
+			if a.failed != nil {
+				panic(a.failed) // the server ends this connection alone
+			}
 			w.Header().Set("Content-Type", a.kind)
 			if small {
 				w.Header().Set("Content-Encoding", "gzip")
@@ -114,8 +122,9 @@ func Handler(opts Options) http.Handler {
 
 // answer is what a client gets.
 type answer struct {
-	body []byte
-	kind string // media type
+	body   []byte
+	kind   string // media type
+	failed any    // what the scrape panicked with; nil: it did not
 }
 
 // takesGzip reports whether a client asks for gzip.

@@ -63,3 +63,19 @@ func TestScrapesTakeTurns(t *testing.T) {
 		t.Errorf("%d of %d are answered, %d at the same time", n, maxScrapes, most.Load())
 	}
 }
+
+// TestScrapePanics holds that a scrape that panics does so in the handler, where net/http ends only the connection,
+// and that it leaves no turn taken.
+func TestScrapePanics(t *testing.T) {
+	h := Handler(Options{Snapshot: func() *monitor.Snapshot { panic("broken") }})
+	for range 2 * maxScrapes {
+		func() {
+			defer func() {
+				if got := recover(); got != "broken" {
+					t.Errorf("the handler panicked with %v", got)
+				}
+			}()
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+		}()
+	}
+}

@@ -19,6 +19,10 @@ type key struct {
 // key sends the first byte of such sequences alone.
 const escapeTime = 50 * time.Millisecond
 
+// pasteTime is how long the rest of pasted text may take to come. Without its end, which may be lost, all keys would be
+// pasted text.
+const pasteTime = time.Second
+
 // maxPending bounds a sequence, and what is kept of pasted text, in bytes.
 const maxPending = 4096
 
@@ -67,12 +71,19 @@ func (r *keyReader) shorten() {
 	r.pending = append(r.pending[:keep], r.pending[len(r.pending)-len(pasteEnds):]...)
 }
 
-// rest returns what is pending as keys: nothing more has come for [escapeTime].
-func (r *keyReader) rest() (all []key) {
-	if bytes.HasPrefix(r.pending, []byte(pasteBegins)) || len(r.pending) == 0 {
-		return nil
+// patience is how long the rest of what is pending may take to come.
+func (r *keyReader) patience() time.Duration {
+	if bytes.HasPrefix(r.pending, []byte(pasteBegins)) {
+		return pasteTime
 	}
-	if r.pending[0] == 0x1b && len(r.pending) == 1 {
+	return escapeTime
+}
+
+// rest returns what is pending as keys: nothing more has come for as long as [keyReader.patience] says.
+func (r *keyReader) rest() (all []key) {
+	if text, pastes := bytes.CutPrefix(r.pending, []byte(pasteBegins)); pastes {
+		all = []key{{"paste", pasted(string(text))}}
+	} else if string(r.pending) == "\x1b" {
 		all = []key{{name: "esc"}}
 	}
 	r.pending = nil // an unknown sequence, or the beginning of a character

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestKeys reads keys in one piece and byte by byte.
@@ -21,7 +22,7 @@ func TestKeys(t *testing.T) {
 		"q\xc3":                        {{text: "q"}},
 		"\xff\xfeq":                    {{}, {}, {text: "q"}},
 		pasteBegins + " a\n\x1b[A b " + pasteEnds + "q": {{"paste", "a [A b"}, {text: "q"}},
-		pasteBegins + "a": nil,
+		pasteBegins + "a\x03":                           {{"paste", "a"}}, // its end is lost
 	} {
 		var whole, pieces keyReader
 		var got []key
@@ -33,6 +34,22 @@ func TestKeys(t *testing.T) {
 		}
 		if got := append(whole.read([]byte(sent)), whole.rest()...); !slices.Equal(got, want) {
 			t.Errorf("%q: %q, want %q", sent, got, want)
+		}
+		if got := whole.read([]byte("\x03")); !slices.Equal(got, []key{{name: "ctrl+c"}}) {
+			t.Errorf("%q, then ctrl+c: %q", sent, got)
+		}
+	}
+}
+
+// TestPatience waits longer for the rest of a paste.
+func TestPatience(t *testing.T) {
+	for sent, want := range map[string]time.Duration{
+		"": escapeTime, "\x1b[20": escapeTime, pasteBegins: pasteTime, pasteBegins + "a\x1b[20": pasteTime, pasteBegins + pasteEnds: escapeTime,
+	} {
+		var r keyReader
+		r.read([]byte(sent))
+		if got := r.patience(); got != want {
+			t.Errorf("%q: %v, want %v", sent, got, want)
 		}
 	}
 }

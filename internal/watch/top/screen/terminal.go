@@ -22,6 +22,10 @@ import (
 // immediate.
 const minFrameTime = 50 * time.Millisecond
 
+// stopTime is how long the process may take to stop. In an orphaned process group it does not: nobody there could
+// continue it.
+const stopTime = 100 * time.Millisecond
+
 // What a terminal is sent before and after the view: another screen without a cursor
 // and without folded lines, on which pasted text comes in brackets (xterm's control
 // sequences).
@@ -48,10 +52,10 @@ func (v *Live) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	if !isIn || !isOut {
 		return errors.New("the live view needs a terminal")
 	}
+	defer t.leave() // also if only a part of enter succeeds
 	if err := t.enter(); err != nil {
 		return err
 	}
-	defer t.leave()
 	return v.loop(ctx, t)
 }
 
@@ -107,6 +111,8 @@ func (v *Live) loop(ctx context.Context, t *terminal) error {
 
 	var keys keyReader
 	refresh, frame, escape := time.NewTimer(0), time.NewTimer(minFrameTime), time.NewTimer(escapeTime)
+	unstopped := time.NewTimer(stopTime)
+	defer unstopped.Stop()
 	defer refresh.Stop()
 	defer frame.Stop()
 	defer escape.Stop()
@@ -130,13 +136,8 @@ func (v *Live) loop(ctx context.Context, t *terminal) error {
 		case err := <-ended:
 			return fmt.Errorf("read the terminal: %w", err)
 		case bytes := <-input:
-			if t.before == nil { // an orphaned process group is not stopped
-				if err := resume(); err != nil {
-					return err
-				}
-			}
 			pressed = keys.read(bytes)
-			escape.Reset(escapeTime)
+			escape.Reset(keys.patience())
 		case <-escape.C:
 			pressed = keys.rest()
 		case <-resized:
@@ -144,6 +145,13 @@ func (v *Live) loop(ctx context.Context, t *terminal) error {
 				return err
 			}
 		case <-continued:
+			if err := resume(); err != nil {
+				return err
+			}
+		case <-unstopped.C:
+			if t.before != nil {
+				continue // it was stopped and continued, or had no reason to
+			}
 			if err := resume(); err != nil {
 				return err
 			}
@@ -158,7 +166,7 @@ func (v *Live) loop(ctx context.Context, t *terminal) error {
 			refresh.Reset(after)
 		case <-frame.C:
 			if t.before == nil {
-				break
+				continue
 			}
 			if err := t.draw(v.screen()); err != nil {
 				return err
@@ -174,11 +182,14 @@ func (v *Live) loop(ctx context.Context, t *terminal) error {
 				if err := syscall.Kill(0, unix.SIGTSTP); err != nil {
 					return err
 				}
+				unstopped.Reset(stopTime)
 			case restart:
 				refresh.Reset(0)
 			}
 		}
-		frame.Reset(minFrameTime - time.Since(t.drawn))
+		if t.before != nil {
+			frame.Reset(minFrameTime - time.Since(t.drawn))
+		}
 	}
 }
 
