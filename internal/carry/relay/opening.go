@@ -481,6 +481,7 @@ func (w *worker) clientEvent(f *flow, events uint32) {
 	o, l := f.opening, &f.legs[client]
 	l.note(events)
 	if events&unix.EPOLLERR == 0 {
+		w.boundClient(f, events)
 		w.recognizeEarly(f)
 		return
 	}
