@@ -532,6 +532,9 @@ func (w *worker) connectLegs(f *flow, events uint32) {
 	f.legs[client].writable = true
 	if tr, _ := f.route.tunnel.transportTo(f.target.Addr()); tr != nil {
 		f.legs[target].plain, f.lasting = true, true
+		if tr.Early(true) {
+			w.setUpTarget(f)
+		}
 	}
 	w.timers.remove(f)
 	w.schedule(f)

@@ -20,8 +20,11 @@ import (
 // setUpSides counts the legs that are set up for their paths.
 type setUpSides struct {
 	namedSides
-	legs *atomic.Int32
+	legs  *atomic.Int32
+	early bool
 }
+
+func (s setUpSides) Early(bool) bool { return s.early }
 
 func (s setUpSides) Established(fd int, dialed bool) (side, degraded string) {
 	s.legs.Add(1)
@@ -32,33 +35,35 @@ func (s setUpSides) Established(fd int, dialed bool) (side, degraded string) {
 // than one small read has passed, after a second, or for a snapshot.
 func TestLegsAreSetUpWhenItMatters(t *testing.T) {
 	for name, tt := range map[string]struct {
-		use  func(t *testing.T, g *rig, c, s *net.TCPConn)
-		want int32
+		use   func(t *testing.T, g *rig, c, s *net.TCPConn)
+		early bool
+		want  int32
 	}{
 		"64 bytes each way": {func(t *testing.T, _ *rig, c, s *net.TCPConn) {
 			write(t, c, pattern(64))
 			expect(t, s, pattern(64))
 			write(t, s, pattern(64))
 			expect(t, c, pattern(64))
-		}, 0},
+		}, false, 0},
+		"no byte, with options for each segment": {func(*testing.T, *rig, *net.TCPConn, *net.TCPConn) {}, true, 2},
 		"bulk": {func(t *testing.T, _ *rig, c, s *net.TCPConn) {
 			write(t, s, pattern(2*smallRead))
 			expect(t, c, pattern(2*smallRead))
-		}, 2},
+		}, false, 2},
 		"small writes": {func(t *testing.T, _ *rig, c, s *net.TCPConn) {
 			for range 64 {
 				write(t, c, pattern(smallRead/64))
 				expect(t, s, pattern(smallRead/64))
 			}
-		}, 2},
-		"a second":   {func(_ *testing.T, g *rig, _, _ *net.TCPConn) { g.pass(lastingAge) }, 2},
-		"a snapshot": {func(_ *testing.T, g *rig, _, _ *net.TCPConn) { g.relay.Snapshot() }, 2},
+		}, false, 2},
+		"a second":   {func(_ *testing.T, g *rig, _, _ *net.TCPConn) { g.pass(lastingAge) }, false, 2},
+		"a snapshot": {func(_ *testing.T, g *rig, _, _ *net.TCPConn) { g.relay.Snapshot() }, false, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nettest.CheckLeaks(t)
 			var legs atomic.Int32
 			g := newStoppedRig(t, func(o *rigOptions) {
-				o.Tunnels[0].Transport = setUpSides{legs: &legs}
+				o.Tunnels[0].Transport = setUpSides{legs: &legs, early: tt.early}
 				o.LegStats = func(time.Duration) bool { return false }
 			})
 			c, s := g.pair()
