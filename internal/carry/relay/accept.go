@@ -99,8 +99,8 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 		return
 	}
 	paired := rt.hops.Paired()
-	if paired && t.Transport != nil {
-		w.setUp(f, client, t.Transport, netip.Prefix{}) // who carries the flow gets the socket
+	if tr := t.Transport; tr != nil && (paired || tr.Early(false)) { // who carries a paired flow gets the socket
+		w.setUpClient(f)
 	}
 	switch {
 	case t.ProxyIn.Required:

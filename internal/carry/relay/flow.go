@@ -131,7 +131,7 @@ type leg struct {
 	left     bool        // the kernel delivers the rest, see entrust
 	acked    bool        // the peer has acknowledged everything, with the end of this stream
 	nagle    bool        // TCP_NODELAY is not set yet, see noDelay
-	plain    bool        // Transport.Established is still to be called, see setUpLegs
+	plain    bool        // of a connected target: Transport.Established is still to be called, see setUpTarget
 	failed   errorNumber // that a write or peek consumed; the next read would find none and report an end
 	setup    *legSetup
 }

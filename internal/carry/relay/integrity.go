@@ -243,6 +243,9 @@ func (w *worker) takeOver(f *flow) {
 	w.timers.remove(f)
 	w.unration(f)
 	w.setUpLegs(f)
+	if f.legs[target].fd >= 0 {
+		f.legs[target].noDelay(1, 0)
+	}
 	f.phase, f.hello, f.isIntegrity = phaseIntegrity, NoHello, true
 	c := w.describe(f)
 	c.End, c.Err = w.endOpening(f)
@@ -360,7 +363,7 @@ func (w *worker) resume(f *flow) bool {
 	f.active = w.now
 	for s := client; s <= target; s++ {
 		was := f.legs[s]
-		f.legs[s] = leg{fd: int32(fds[s]), readable: true, writable: true, urgent: was.urgent, setup: was.setup, nagle: was.nagle}
+		f.legs[s] = leg{fd: int32(fds[s]), readable: true, writable: true, urgent: was.urgent, setup: was.setup}
 	}
 	for s := client; s <= target; s++ {
 		if errno := w.watch(fds[s], f, s); errno != 0 {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	report "longhaul/internal/carry/flow"
 	"longhaul/internal/carry/proxyproto"
 	"longhaul/internal/carry/relay/hops"
@@ -118,6 +120,9 @@ func TestIntegrityCheckIsServed(t *testing.T) {
 	if from := c.LocalAddr().(*net.TCPAddr).AddrPort(); check.From != from || check.Source != from.Addr() || check.Listen != g.addr || check.Dialed != addrOf(g.target) ||
 		check.Forward != addrOf(g.target).String() || check.End != "" || check.Sent != 0 || check.ToClient != nil || check.ToTarget != nil {
 		t.Errorf("the check is of %+v", check.IntegrityCheck)
+	}
+	if fd := int(check.Target.Fd()); getsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY) == 0 {
+		t.Error("the target's socket has Nagle's algorithm")
 	}
 	readFile(t, check.Client, testHello+"?")
 	if _, err := check.Client.WriteString("well"); err != nil {

@@ -504,6 +504,8 @@ type namedSides struct{}
 
 func (namedSides) Prepare(int, bool) error { return nil }
 
+func (namedSides) Early(bool) bool { return false }
+
 func (namedSides) Established(_ int, dialed bool) (side, degraded string) {
 	if dialed {
 		return "wan", "no pacing"

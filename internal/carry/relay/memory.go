@@ -221,7 +221,7 @@ func (w *worker) weigh(f *flow) (held, queues int64) {
 	if r == nil {
 		r = &ration{since: [2]time.Duration{w.now, w.now}}
 		f.ration = r
-		w.setUpLegs(f) // it must not undo the bounds
+		w.setUpLegs(f)
 	}
 	f.sockets(func(fds [2]int) {
 		var inflow, outflow [2]int64 // in the queues of each leg

@@ -481,6 +481,7 @@ func (w *worker) clientEvent(f *flow, events uint32) {
 	o, l := f.opening, &f.legs[client]
 	l.note(events)
 	if events&unix.EPOLLERR == 0 {
+		w.boundClient(f, events)
 		w.recognizeEarly(f)
 		return
 	}
@@ -531,6 +532,9 @@ func (w *worker) connectLegs(f *flow, events uint32) {
 	f.legs[client].writable = true
 	if tr, _ := f.route.tunnel.transportTo(f.target.Addr()); tr != nil {
 		f.legs[target].plain, f.lasting = true, true
+		if tr.Early(true) {
+			w.setUpTarget(f)
+		}
 	}
 	w.timers.remove(f)
 	w.schedule(f)

@@ -255,8 +255,12 @@ type Transport interface {
 	// that stood before the relay took their listener over are prepared as that.
 	Prepare(fd int, dialed bool) error
 
-	// Established sets what depends on the path once the handshake is done, for
-	// a flow that moves 16 KiB, outlives its first second, or is looked at.
+	// Early reports whether a leg needs Established before its first bytes.
+	Early(dialed bool) bool
+
+	// Established sets what depends on the path once the handshake is done. If Early
+	// does not ask for it, that is for a flow that moves 16 KiB, outlives its first
+	// second, or is looked at.
 	// It returns what it found the leg to be: side is "lan" or "wan", and
 	// degraded says in one clause what was asked for and could not be had,
 	// empty when the leg is as asked.

@@ -321,7 +321,7 @@ func (w *worker) apply(f *flow, a action) {
 				if f.legs[s].fin || f.end.in[s] == inputEnded {
 					f.legs[s].entrust()
 				}
-				if f.lacksOnlyEnd(a, s) {
+				if !w.relay.keepsEnds.Load() && f.lacksOnlyEnd(a, s) {
 					a = f.end.step(eventAcked, s.other()) | f.end.step(eventAcked, s)
 					w.closeFlow(f, a)
 					return

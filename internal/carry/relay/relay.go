@@ -58,6 +58,7 @@ type Relay struct {
 	acceptErrors  errnoCounts
 	sampling      sampling
 	shed          atomic.Pointer[shedding]
+	keepsEnds     atomic.Bool
 	joints        *selfconn.Connector // of flows that go from one pair to another
 	integrity     sync.WaitGroup      // integrity checks that are being answered
 

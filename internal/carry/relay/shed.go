@@ -95,3 +95,7 @@ func (t *tunnelState) shedByReason() map[string]int64 {
 
 // FlowsNow counts the flows that are connecting or connected.
 func (r *Relay) FlowsNow() int64 { return r.live.Load() }
+
+// KeepEnds has flows last until both ends are acknowledged, and so count for the limits of their sources.
+// Otherwise the relay leaves a last end to the kernel, which counts it for the whole machine.
+func (r *Relay) KeepEnds(keep bool) { r.keepsEnds.Store(keep) }

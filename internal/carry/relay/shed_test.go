@@ -190,3 +190,26 @@ func TestAcceptQueue(t *testing.T) {
 		t.Errorf("want one queue with a limit of 3, got %+v", s.Tunnels[0].AcceptQueues)
 	}
 }
+
+// TestKeepEnds: a client that acknowledges no end leaves it to the kernel, or with KeepEnds to its flow.
+func TestKeepEnds(t *testing.T) {
+	for name, keep := range map[string]bool{"the kernel": false, "the flow": true} {
+		t.Run(name, func(t *testing.T) {
+			nettest.CheckLeaks(t)
+			g := newRig(t, nil)
+			g.relay.KeepEnds(keep)
+			c, s := g.pair()
+			c.CloseWrite()
+			expectEnd(t, s)
+			deafen(t, c)
+			s.Close()
+			if keep {
+				g.flowIs("waits for its client", func(f *flow) bool { return f.end.shut[client] && f.end.awaits(client) })
+				hear(t, c)
+			}
+			g.expectReason(report.EndClean)
+			hear(t, c)
+			expectEnd(t, c)
+		})
+	}
+}

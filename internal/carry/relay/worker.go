@@ -615,6 +615,10 @@ func (w *worker) eachFlow(do func(*flow)) {
 }
 
 func (w *worker) setUp(f *flow, s side, tr Transport, destination netip.Prefix) {
+	if f.ration != nil { // the next measurement bounds what is set now, which is then also what is given back
+		f.ration.sizes[s].unbound(int(f.legs[s].fd))
+		f.ration.sizes[s] = queueSizes{}
+	}
 	side, degraded := tr.Established(int(f.legs[s].fd), s == target)
 	f.legs[s].setup = f.route.state.setup(legSetup{side, degraded, destination})
 	if degraded != "" {
@@ -625,13 +629,34 @@ func (w *worker) setUp(f *flow, s side, tr Transport, destination netip.Prefix) 
 // setUpLegs sets up the legs of a flow that needs it: it lasts, it moves more than a few segments, or
 // somebody looks at it. Most connections are short, and end before.
 func (w *worker) setUpLegs(f *flow) {
+	w.setUpClient(f)
+	w.setUpTarget(f)
+}
+
+func (w *worker) setUpClient(f *flow) {
+	if tr := f.route.tunnel.Transport; tr != nil && f.legs[client].fd >= 0 && f.legs[client].setup == nil {
+		w.setUp(f, client, tr, netip.Prefix{})
+	}
+}
+
+// boundClient sets up the leg of a client that has sent more than a little before its flow has a target:
+// until then its receive buffer may have the size that a WAN leg begins with. The kernel reports each
+// arrival, so what the first event brings waits for the next.
+func (w *worker) boundClient(f *flow, events uint32) {
+	l := &f.legs[client]
+	if f.phase == phaseAccepted || events&unix.EPOLLIN == 0 || l.setup != nil || f.route.tunnel.Transport == nil {
+		return
+	}
+	if m, ok := socketMemory(int(l.fd)); ok && m[skReceived] >= smallRead {
+		w.setUpClient(f)
+	}
+}
+
+func (w *worker) setUpTarget(f *flow) {
 	if !f.legs[target].plain {
 		return
 	}
 	f.legs[target].plain = false
-	if tr := f.route.tunnel.Transport; tr != nil && f.legs[client].fd >= 0 && f.legs[client].setup == nil {
-		w.setUp(f, client, tr, netip.Prefix{})
-	}
 	if tr, destination := f.route.tunnel.transportTo(f.target.Addr()); tr != nil && f.legs[target].fd >= 0 && f.legs[target].setup == nil {
 		w.setUp(f, target, tr, destination)
 	}

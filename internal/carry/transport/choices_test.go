@@ -234,3 +234,30 @@ func TestFormatRTT(t *testing.T) {
 		}
 	}
 }
+
+// TestEarly: only a leg of an unknown side that may have to change for each segment needs that at once.
+func TestEarly(t *testing.T) {
+	ef := uint8(46)
+	for name, tt := range map[string]struct {
+		lan, wan         Options
+		side             WANSide
+		accepted, dialed bool
+	}{
+		"no option":            {},
+		"a congestion control": {wan: Options{CongestionControl: "reno"}},
+		"a path rate":          {wan: Options{PathRateBps: 1e8}},
+		"keepalive":            {wan: Options{Keepalive: Keepalive{Disabled: true}}},
+		"a mark":               {wan: Options{DSCP: &ef}, accepted: true, dialed: true},
+		"the same mark":        {lan: Options{DSCP: &ef}, wan: Options{DSCP: &ef}},
+		"a pacing rate":        {wan: Options{PacingRateBps: 1e6}, accepted: true, dialed: true},
+		"a user timeout":       {wan: Options{UserTimeout: time.Minute}, accepted: true, dialed: true},
+		"a known side":         {wan: Options{DSCP: &ef}, side: WANForward},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTestTunnel(t, tt.lan, tt.wan, tt.side)
+			if accepted, dialed := tr.Early(false), tr.Early(true); accepted != tt.accepted || dialed != tt.dialed {
+				t.Errorf("accepted %t, dialed %t, want %t and %t", accepted, dialed, tt.accepted, tt.dialed)
+			}
+		})
+	}
+}

@@ -22,6 +22,11 @@ type setting struct {
 	lasting  bool   // only long-lived connections need it
 }
 
+// forBulk reports whether the setting matters only once more than a few segments are sent.
+func (s setting) forBulk() bool {
+	return s.level == unix.SOL_TCP && (s.option == unix.TCP_CONGESTION || s.option == unix.TCP_NOTSENT_LOWAT)
+}
+
 func (s setting) set(fd int) error {
 	var err error
 	switch {

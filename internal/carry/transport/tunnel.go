@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +35,7 @@ type Tunnel struct {
 	// upgrade turns a leg prepared as a LAN leg into a WAN leg: an accepted
 	// one, and a new dialed one.
 	upgrade, upgradeDialed []setting
+	early                  bool // see Early
 
 	mu    sync.Mutex
 	lacks map[string]Lack // by subject
@@ -94,6 +96,7 @@ func newTunnel(l Legs, h host, try func(string) error, log *slog.Logger) *Tunnel
 	t.wan = t.profile(WAN, l.WAN, try)
 	t.upgrade = difference(t.lan.all, t.wan.all)
 	_, t.upgradeDialed = partition(t.upgrade, isLasting)
+	t.early = slices.ContainsFunc(t.upgradeDialed, func(s setting) bool { return !s.forBulk() })
 	for _, p := range []*profile{&t.lan, &t.wan} {
 		if t.uses(p.kind) {
 			t.reportLacks(p)
@@ -277,6 +280,10 @@ func (t *Tunnel) widest(dialed bool) int {
 	}
 	return usualBuffer
 }
+
+// Early reports whether a leg needs Established before its first bytes: its side is not known before
+// the handshake, and WAN legs have options that apply to each segment.
+func (t *Tunnel) Early(dialed bool) bool { return t.early && t.fixed(dialed) == "" }
 
 // Established sets the options that depend on the path after the handshake.
 // side is the kind of leg, LAN or WAN. degraded names, in one clause, settings

@@ -88,6 +88,7 @@ func (s *shedder) loopDelay() resources.Amount {
 // act applies a state to the relay.
 func (s *shedder) act(state resources.State, changes []resources.Change) {
 	s.shed(state)
+	s.relay.KeepEnds(state.ManyOrphans())
 	for _, c := range changes {
 		s.tell(c)
 	}

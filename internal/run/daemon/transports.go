@@ -53,6 +53,7 @@ type transportKey struct {
 // before them.
 type legs struct {
 	prepare     func(fd int, dialed bool) error
+	early       func(dialed bool) bool
 	established func(fd int, dialed bool) (side, degraded string)
 	lasting     func(fd int, side string) error
 	lacks       func() []transport.Lack
@@ -60,6 +61,8 @@ type legs struct {
 }
 
 func (l *legs) Prepare(fd int, dialed bool) error { return l.prepare(fd, dialed) }
+
+func (l *legs) Early(dialed bool) bool { return l.early(dialed) }
 
 func (l *legs) Established(fd int, dialed bool) (side, degraded string) {
 	return l.established(fd, dialed)
@@ -200,7 +203,7 @@ func (t *transportsChange) legs(tunnelName string, s config.Settings, lanes tran
 		if err != nil {
 			return nil, err
 		}
-		l = &legs{prepare: tunnel.Prepare, established: tunnel.Established, lasting: tunnel.Lasting, lacks: tunnel.Lacks}
+		l = &legs{prepare: tunnel.Prepare, early: tunnel.Early, established: tunnel.Established, lasting: tunnel.Lasting, lacks: tunnel.Lacks}
 		switch {
 		case noRate != nil:
 			l = t.budgets.without(tunnelName, l, noRate)

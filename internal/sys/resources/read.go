@@ -91,7 +91,7 @@ func (r *reader) sample(now time.Time) State {
 	known := r.files.counts("/proc")
 	s := State{
 		At:         now,
-		TCPSockets: known.tcpSockets, TCPOrphans: known.tcpOrphans,
+		TCPSockets: known.tcpSockets, TCPOrphans: known.tcpOrphans, OrphansMax: known.orphansMax,
 		AcceptOverflows: known.acceptOverflows, ListenDrops: known.listenDrops,
 		LoopDelay: Unknown,
 	}
@@ -119,9 +119,10 @@ type counts struct {
 	tcpSockets, tcpOrphans       Amount // of the network namespace
 	tcpPages, tcpPagesMax        Amount // of the machine; a network namespace other than its first has no maximum
 	acceptOverflows, listenDrops Amount // of the network namespace, since its start
+	orphansMax                   Amount // of the machine, as tcpPagesMax
 }
 
-var unknownCounts = counts{Unknown, Unknown, Unknown, Unknown, Unknown, Unknown, Unknown}
+var unknownCounts = counts{Unknown, Unknown, Unknown, Unknown, Unknown, Unknown, Unknown, Unknown}
 
 // counts reads them from /proc, once a second. It makes no garbage: the heap of an idle relay would grow to its
 // next collection by that alone, and a parser of all of netstat makes 250 kB.
@@ -136,6 +137,7 @@ func (f *files) counts(proc string) counts {
 	sockets, _ := linesOf(f.read(proc+"/net/sockstat"), "TCP:")
 	c.tcpSockets, c.tcpOrphans, c.tcpPages = nth(sockets, indexOf(sockets, "inuse")+1), nth(sockets, indexOf(sockets, "orphan")+1), nth(sockets, indexOf(sockets, "mem")+1)
 	c.tcpPagesMax = nth(f.read(proc+"/sys/net/ipv4/tcp_mem"), 2)
+	c.orphansMax = nth(f.read(proc+"/sys/net/ipv4/tcp_max_orphans"), 0)
 	return c
 }
 

@@ -54,18 +54,18 @@ func TestCounts(t *testing.T) {
 		"42/statm":             "765 438 410 5 0 123 0\n",
 		"42/net/netstat":       "TcpExt: SyncookiesSent ListenOverflows ListenDrops\nTcpExt: 1 40317 40318\n",
 		"net/sockstat":         "sockets: used 13\nTCP: inuse 1 orphan 223 tw 0 alloc 419 mem 48857\nUDP: inuse 7 mem 9\n",
-		"sys/net/ipv4/tcp_mem": "287898\t383867\t575796\n",
+		"sys/net/ipv4/tcp_mem": "287898\t383867\t575796\n", "sys/net/ipv4/tcp_max_orphans": "65536\n",
 	}
 	for _, tt := range []struct {
 		name    string
 		replace map[string]string
 		want    counts
 	}{
-		{"whole", nil, counts{28, 1, 223, 48857, 575796, 40317, 40318}},
-		{"resident less than its files", map[string]string{"42/statm": "765 400 410 5 0 123 0\n"}, counts{0, 1, 223, 48857, 575796, 40317, 40318}},
-		{"no counters", map[string]string{"42/net/netstat": "TcpExt: SyncookiesSent\nTcpExt: 1\n"}, counts{28, 1, 223, 48857, 575796, Unknown, Unknown}},
-		{"no memory", map[string]string{"net/sockstat": "TCP: inuse 1\n"}, counts{28, 1, Unknown, Unknown, 575796, 40317, 40318}},
-		{"not as expected", map[string]string{"42/statm": "x", "42/net/netstat": "x y\n", "net/sockstat": "TCP: inuse many\n", "sys/net/ipv4/tcp_mem": "1 2\n"}, unknownCounts},
+		{"whole", nil, counts{28, 1, 223, 48857, 575796, 40317, 40318, 65536}},
+		{"resident less than its files", map[string]string{"42/statm": "765 400 410 5 0 123 0\n"}, counts{0, 1, 223, 48857, 575796, 40317, 40318, 65536}},
+		{"no counters", map[string]string{"42/net/netstat": "TcpExt: SyncookiesSent\nTcpExt: 1\n"}, counts{28, 1, 223, 48857, 575796, Unknown, Unknown, 65536}},
+		{"no memory", map[string]string{"net/sockstat": "TCP: inuse 1\n"}, counts{28, 1, Unknown, Unknown, 575796, 40317, 40318, 65536}},
+		{"not as expected", map[string]string{"42/statm": "x", "42/net/netstat": "x y\n", "net/sockstat": "TCP: inuse many\n", "sys/net/ipv4/tcp_mem": "1 2\n", "sys/net/ipv4/tcp_max_orphans": "x\n"}, unknownCounts},
 	} {
 		dir := t.TempDir()
 		for name, text := range whole {
@@ -216,5 +216,16 @@ func BenchmarkSample(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		r.sample(time.Now())
+	}
+}
+
+func TestManyOrphans(t *testing.T) {
+	for _, tt := range []struct {
+		now, most Amount
+		want      bool
+	}{{4, 8, false}, {5, 8, true}, {5, Unknown, false}, {Unknown, 8, false}} {
+		if got := (State{TCPOrphans: tt.now, OrphansMax: tt.most}).ManyOrphans(); got != tt.want {
+			t.Errorf("%v of %v: %t", tt.now, tt.most, got)
+		}
 	}
 }

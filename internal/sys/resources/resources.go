@@ -144,7 +144,13 @@ type State struct {
 	AcceptOverflows Amount     `json:"tcp_accept_overflows_total"` // of the network namespace: an accept queue was full
 	ListenDrops     Amount     `json:"tcp_listen_drops_total"`     // of the network namespace: connections dropped by listeners
 	LoopDelay       Amount     `json:"event_loop_delay_seconds"`   // until the slowest event loop answered
+	OrphansMax      Amount     `json:"-"`                          // of the machine; unknown in a network namespace other than its first
 	fresh           bool       // the descriptors were counted for this state
+}
+
+// ManyOrphans reports whether half of the orphans exist that the machine may have.
+func (s State) ManyOrphans() bool {
+	return s.TCPOrphans.Known() && s.OrphansMax.Known() && s.TCPOrphans > s.OrphansMax/2
 }
 
 // Figure returns the figure of a resource.
