@@ -39,7 +39,6 @@ const (
 
 var (
 	errNoPreface    = errors.New("it does not begin as a paired relay's")
-	errSaidNothing  = errors.New("it was closed without a preface of a paired relay")
 	errSilent       = fmt.Errorf("no preface of a paired relay within %v", prefaceTimeout)
 	errManyPrefaces = fmt.Errorf("%d connections of the tunnel have sent no preface yet", maxPrefaces)
 )
@@ -84,7 +83,9 @@ func (w *worker) recognizeStranger(s *stranger, events uint32) {
 	case errno == unix.EAGAIN || errno == unix.EINTR:
 		return
 	case errno != 0 || n == 0:
-		w.turnAway(s, report.EndDenied, errSaidNothing) // perhaps a near relay's attempt that another one overtook
+		// It is closed, and has said nothing: perhaps a near relay's attempt that another one overtook.
+		w.forgetStranger(s)
+		closeFD(s.fd)
 		return
 	}
 	t := s.route.tunnel
