@@ -168,7 +168,7 @@ func TestShortClientIsNotSetUpWhileDialing(t *testing.T) {
 	if n := legs.Load(); n != 0 {
 		t.Errorf("%d legs were set up", n)
 	}
-	if err := g.relay.EachFlow(func(s *report.Sample) {
+	if err := g.relay.eachFlow(func(s *report.Sample) {
 		if s.ClientLeg.Side != "lan" {
 			t.Errorf("a sample has the client's side %q", s.ClientLeg.Side)
 		}
