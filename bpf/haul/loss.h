@@ -136,8 +136,7 @@ static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a)
 {
 	if (h->limited || h->queue_us > haul_overflow_us(h, a))
 		return false;
-	// Unless it is known what all get, a larger share looks like a larger path.
-	if (h->others && (!h->together || haul_since(a->now_us, h->any_raise_us) < HAUL_RAISE_ALONE_US))
+	if (h->others && haul_since(a->now_us, h->any_raise_us) < HAUL_RAISE_ALONE_US)
 		return false;
 	u8 n = haul_raises(h, a);
 	u32 since = haul_since(a->now_us, h->raise_us);
