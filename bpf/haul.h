@@ -195,7 +195,7 @@ struct haul {
 
 	// The connections to the same destination.
 	u64 told, told_delivery; // the period in which this one last said what it gets, and that
-	u64 together, mean; // what all get, and each on average; 0 if this one is alone
+	u64 together, mean; // what all get, and each on average; 0 if not known or alone
 	u32 others;	    // how many there are besides this one
 	u64 any_raise_us, any_test_us; // when one of them last began to
 	bool proved;			// the floor, in this epoch

@@ -41,9 +41,10 @@ GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 	}
 	u32 known = haul_max(p->all, p->all_before), own = h->told + 1 >= period;
 	h->others = known > own ? known - own : 0;
-	if (p->flows_before > 1) {
-		h->together = p->sum_before;
-		h->mean = h->together / p->flows_before;
+	// What this period has counted bounds it while there is none before.
+	if (h->others) {
+		h->together = haul_max(p->sum_before, p->sum);
+		h->mean = p->flows_before > 1 ? p->sum_before / p->flows_before : 0;
 	}
 	h->any_raise_us = p->raise_us;
 	h->any_test_us = p->test_us;
