@@ -66,6 +66,7 @@ func TestLegsAreSetUpWhenItMatters(t *testing.T) {
 				o.LegStats = func(time.Duration) bool { return false }
 			})
 			c, s := g.pair()
+			g.flowIs("is connected", (*flow).connected)
 			tt.use(t, g, c, s)
 			c.Close()
 			expectEnd(t, s)
