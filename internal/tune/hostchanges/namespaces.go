@@ -30,10 +30,13 @@ type namespace struct {
 func namespaces(wanted []uint64) (found map[uint64]namespace, complete bool) {
 	found, complete = map[uint64]namespace{}, os.Geteuid() == 0 && kernel.InitialUserNamespace()
 	seen := map[uint64]bool{}
+	var refused []candidate
 	look := func(path, name string) {
 		var s syscall.Stat_t
 		if err := syscall.Stat(path, &s); err != nil {
-			complete = complete && (isGone(err) || isHidden(path, err))
+			if !isGone(err) && !isHidden(path, err) {
+				refused = append(refused, candidate{path, name})
+			}
 			return
 		}
 		if seen[s.Ino] {
@@ -47,7 +50,9 @@ func namespaces(wanted []uint64) (found map[uint64]namespace, complete bool) {
 		}
 		if err != nil {
 			file.Close()
-			complete = complete && isGone(err)
+			if !isGone(err) {
+				refused = append(refused, candidate{path, name})
+			}
 			delete(seen, s.Ino)
 			return
 		}
@@ -65,7 +70,7 @@ func namespaces(wanted []uint64) (found map[uint64]namespace, complete bool) {
 		look(path, filepath.Base(path))
 	}
 	if haveAll() {
-		return found, complete
+		return found, complete && len(refused) == 0
 	}
 	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("nsfs"))
 	complete = complete && err == nil
@@ -93,8 +98,17 @@ func namespaces(wanted []uint64) (found map[uint64]namespace, complete bool) {
 			}
 		}
 	}
-	return found, complete
+	// A process that begins or ends refuses to be looked at for a moment.
+	again := refused
+	refused = nil
+	for _, c := range again {
+		look(c.path, c.name)
+	}
+	return found, complete && len(refused) == 0
 }
+
+// candidate is a path of a network namespace, and what it is shown as.
+type candidate struct{ path, name string }
 
 // isGone reports whether a process ended while it was looked at.
 func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
