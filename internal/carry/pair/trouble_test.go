@@ -297,15 +297,16 @@ func TestPathIsDead(t *testing.T) {
 	s := newStand(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	up := func(number uint64) bool {
+		return slices.ContainsFunc(s.sessionsOf("hostile"), func(one flow.Session) bool { return one.Session == pair.NumberText(number) && one.Up })
+	}
 	begin := func() (number uint64, control *hostile.Conn) {
 		peer := s.hostilePeer()
 		hello := peer.Hello()
 		session, err := peer.Begin(ctx, hello, hostile.Dialing{})
 		nettest.Must(t, err)
+		nettest.Eventually(t, 20*time.Second, func() bool { return up(hello.Session) }, s.dump) // the answer comes first
 		return hello.Session, session.Control
-	}
-	up := func(number uint64) bool {
-		return slices.ContainsFunc(s.sessionsOf("hostile"), func(one flow.Session) bool { return one.Session == pair.NumberText(number) && one.Up })
 	}
 	talks, control := begin()
 	s.tasks.Go(func() {
@@ -319,9 +320,6 @@ func TestPathIsDead(t *testing.T) {
 	defer control.Close()
 	silent, other := begin() // later, so that the first one's PING waits for longer
 	defer other.Close()
-	if !up(talks) || !up(silent) {
-		t.Fatal(s.dump())
-	}
 	nettest.Eventually(t, 30*time.Second, func() bool { return !up(silent) }, s.dump)
 	if !up(talks) {
 		t.Error("the connection on which messages come has ended")

@@ -182,6 +182,7 @@ func (e *endpoint) failed(err error) error {
 	var invalid x509.CertificateInvalidError
 	var alert tls.AlertError
 	var lookup *net.DNSError
+	var wait net.Error
 	switch {
 	case remedy.Of(err) != "":
 		fix = remedy.Of(err)
@@ -201,6 +202,8 @@ func (e *endpoint) failed(err error) error {
 		fix = "correct the name in " + e.target.Place.URL() + ", or the resolver"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		fix = "start the server, or correct the port in " + e.target.Place.URL()
+	case e.url.Scheme == "https" && errors.As(err, &wait) && wait.Timeout():
+		fix += ", and takes HTTPS there, not http://" // which may wait for the end of a line
 	}
 	failure := fmt.Errorf("send records to %s: %s", e.url.Host, e.line(err.Error()))
 	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {

@@ -61,9 +61,15 @@ func TestThroughNginx(t *testing.T) {
 	to.PasswordFile, to.CA, to.Certificate, to.Key = secretFile(t, password), cert, cert, key
 	rows := rowsOf(1, 2000)
 	s := sinkOf(t, to)
-	if err := s.Deliver(t.Context(), rows); err != nil {
-		t.Fatal(remedy.Line(err))
-	}
+	// An old ClickHouse refuses a setting before it has read the rows, and closes. If nginx is still sending
+	// them, its answer is 502 in place of the reason, and the caller delivers again.
+	nettest.Eventually(t, patience, func() bool {
+		err := s.Deliver(t.Context(), rows)
+		if err != nil && !strings.Contains(err.Error(), "502") {
+			t.Fatal(remedy.Line(err))
+		}
+		return err == nil
+	}, func() string { text, _ := os.ReadFile(filepath.Join(dir, "error.log")); return string(text) })
 	if s.most == 0 || s.most >= 1000 {
 		t.Errorf("%d rows in a request", s.most)
 	}
