@@ -67,7 +67,7 @@ type checking struct {
 	ways    map[netip.Prefix]routeDevice
 }
 
-// routeDevice is the device of a route; ok is false if there is none.
+// routeDevice is the device of a route; ok is false if the route names no device.
 type routeDevice struct {
 	index int
 	ok    bool

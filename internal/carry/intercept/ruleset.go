@@ -360,8 +360,8 @@ func difference[T any](all, others []T, name func(T) string, each func(T)) {
 	}
 }
 
-// common finds rules that stay: for each new rule the place of an equal old one, in the same order; -1:
-// there is none.
+// common finds rules that stay: for each new rule the place of an equal old one, in the same order; -1
+// for a rule without an equal one.
 func common(old, now []rule) (places []int) {
 	places = make([]int, len(now))
 	var at map[string][]int // of old, by text

@@ -51,7 +51,7 @@ func (l *Link) DialLanes() int {
 	return l.laneDials
 }
 
-// Looked is when the link has begun its last look at certificates that has ended; zero: there is none, or one runs.
+// Looked is the begin of the link's last look at certificates; zero before the first, and while one runs.
 func (l *Link) Looked() time.Time {
 	v := &l.current().validity
 	v.mu.Lock()

@@ -278,7 +278,7 @@ func (r *Relay) attach(l *listener) error {
 	return nil
 }
 
-// planTunnel plans a tunnel. was is the one of its name in old; nil: there is none.
+// planTunnel plans a tunnel. was is the tunnel of that name in old; nil for a new one.
 func (r *Relay) planTunnel(p *plan, old *table, was *installed, t *Tunnel, all []Tunnel) error {
 	in := &installed{tunnel: t}
 	if was != nil {

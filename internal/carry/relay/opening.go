@@ -359,7 +359,7 @@ func (w *worker) dial(f *flow, to netip.AddrPort) (errno unix.Errno, denied erro
 		// The first data segment acknowledges the handshake: the target wakes
 		// once, with something to read. An attempt that loses a race acknowledges nothing.
 		// TCP acknowledges the first segments of the reply at once as on any new connection,
-		// since the sender's slow start depends on it. TCP_QUICKACK off would end that, too.
+		// since the sender's slow start depends on it. Turning TCP_QUICKACK off would stop this.
 		setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 1)
 	}
 	if f.route.tunnel.marksSYNs() {

@@ -105,7 +105,7 @@ func TestListenWider(t *testing.T) {
 	thief := listening(t, everywhere)
 	lost := g.relay.giveBack(nil, []*listener{l}, []*listener{l})
 	if len(lost) != 1 || !errors.Is(lost[0], unix.EADDRINUSE) {
-		t.Errorf("a listener that is lost is told as %v", lost)
+		t.Errorf("a lost listener is reported as %v", lost)
 	}
 	c.Abort()
 	if changes, again := g.relay.LookAtListeners(); !again || len(changes) != 1 || changes[0].Err == nil {

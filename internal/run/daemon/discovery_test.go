@@ -103,7 +103,7 @@ func TestWithoutTargets(t *testing.T) {
 	}
 }
 
-// TestBadAnswersAreEvents: that a service has no targets is a change that is told, once.
+// TestBadAnswersAreEvents: a service that loses its targets makes one event.
 func TestBadAnswersAreEvents(t *testing.T) {
 	cache := names.New(nil)
 	t.Cleanup(cache.Close)
@@ -114,7 +114,7 @@ func TestBadAnswersAreEvents(t *testing.T) {
 	change, err := d.Prepare(t.Context(), &plan{Config: &config.Config{Tunnels: []config.Tunnel{{Name: "t", Service: "_x._tcp.b.invalid"}}}})
 	nettest.Must(t, err)
 	change.Commit()
-	nettest.Eventually(t, time.Minute, func() bool { d.look(); return len(told) > 0 }, func() string { return "nothing is told" })
+	nettest.Eventually(t, time.Minute, func() bool { d.look(); return len(told) > 0 }, func() string { return "no event" })
 	d.look()
 	if state := string(cache.Service("_x._tcp.b.invalid").State); len(told) != 1 || told[0] != "service _x._tcp.b.invalid "+state {
 		t.Errorf("told is %q, the state %q", told, state)
