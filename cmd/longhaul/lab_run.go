@@ -14,8 +14,8 @@ import (
 	"longhaul/internal/words/display"
 	"longhaul/internal/words/remedy"
 	"longhaul/lab/experiment"
-	"longhaul/lab/experiments"
 	"longhaul/lab/progress"
+	"longhaul/lab/published"
 	"longhaul/lab/sandbox"
 )
 
@@ -37,7 +37,7 @@ repeats. docs/lab.md describes the experiments.`,
 				Cases   []string `json:"cases"`
 			}
 			var entries []entry
-			for _, e := range experiments.All() {
+			for _, e := range published.All() {
 				entries = append(entries, entry{e.Name, e.Summary, e.Source, e.Cases})
 			}
 			if asJSON {
@@ -76,7 +76,7 @@ its own sites. The table shows medians over the repeats, and their spread.`,
 			return usageError(remedy.New(fmt.Errorf("unknown experiment %q", args[0]), hint))
 		},
 	}
-	for _, e := range experiments.All() {
+	for _, e := range published.All() {
 		names = append(names, e.Name)
 		cmd.AddCommand(newLabRunExperiment(env, e))
 	}

@@ -1,5 +1,5 @@
-// Package experiments lists the lab's experiments.
-package experiments
+// Package published lists the experiments of the published reports.
+package published
 
 import (
 	"longhaul/lab/experiment"
@@ -7,8 +7,7 @@ import (
 	"longhaul/lab/zonetransfer"
 )
 
-// All returns the experiments in the order of lab list: those of the published
-// reports first. Lists, commands, help and completion use it.
+// All returns them in the order of the help. Commands, help and completion use it.
 func All() []experiment.Experiment {
 	var all []experiment.Experiment
 	for _, e := range transfers.Experiments() {
