@@ -664,7 +664,9 @@ func TestConcurrent(t *testing.T) {
 }
 
 func TestClosedSocket(t *testing.T) {
-	tunnel := newTestTunnel(t, Options{}, Options{}, WANAuto)
+	// An old kernel needs none of the default's settings before the handshake.
+	mss := Options{MSS: 1000}
+	tunnel := newTestTunnel(t, mss, mss, WANAuto)
 	if err := tunnel.Prepare(-1, true); err == nil {
 		t.Error("a socket that is none was prepared")
 	}
