@@ -59,6 +59,9 @@ func TestServersEndBeforeTheirSettings(t *testing.T) {
 	}
 }
 
+// Changes that have a site's must be attempts as it is.
+var _ = []attempt{(*siteChange)(nil), (*metricsChange)(nil), (*dashboardChange)(nil)}
+
 // TestServeWider holds that a site gets an address that overlaps one that it or another site leaves, that this
 // one serves until the commit, and that no other program of this user gets the port after it.
 func TestServeWider(t *testing.T) {
