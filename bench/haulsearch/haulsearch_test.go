@@ -579,7 +579,7 @@ func TestSearch(t *testing.T) {
 		}
 		r.Seconds = 0
 		var text bytes.Buffer
-		if err := errors.Join(r.writeJSON(&text), r.writeText(&text)); err != nil {
+		if err := errors.Join(writeJSON(&text, r), r.writeText(&text)); err != nil {
 			t.Fatal(err)
 		}
 		texts = append(texts, text.String())

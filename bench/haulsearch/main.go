@@ -114,80 +114,55 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	o.run = simulator.run
 	fmt.Fprintf(stderr, "seed %d\n", o.seed)
+	failing := "break a bound"
+	if o.users {
+		failing = "below 0.9 of the best"
+	}
+	end := o.showProgress(stderr, failing)
+	found, err := o.find(ctx, simulator)
+	end()
+	if err != nil {
+		return err
+	}
+	if o.asJSON {
+		err = writeJSON(stdout, found)
+	} else {
+		err = found.writeText(stdout)
+	}
+	if err != nil {
+		return err
+	}
+	return found.verdict()
+}
+
+// findings are what a search found.
+type findings interface {
+	writeText(io.Writer) error
+	verdict() error // nil: the search is complete, and nothing is above what is allowed
+}
+
+func (o *options) find(ctx context.Context, simulator *simulator) (findings, error) {
 	switch {
 	case o.users:
-		return o.searchUsers(ctx, simulator.rest, stdout, stderr)
+		s := usersSearch{search: o.search, simulator: simulator.rest, stored: o.stored}
+		return s.do(ctx)
 	case o.rules:
-		return o.searchRules(ctx, simulator, stdout, stderr)
+		rules, err := simulator.rules(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return o.searchRules(ctx, rules, simulator.without)
 	}
-	return o.searchKinds(ctx, stdout, stderr)
+	o.run = instead(o.control, o.run)
+	return o.do(ctx)
 }
 
-var errInterrupted = errors.New("interrupted before the end")
-
-func (o *options) searchKinds(ctx context.Context, stdout, stderr io.Writer) error {
-	o.run = instead(o.control, o.run)
-	end := o.showProgress(stderr, "break a bound")
-	r, err := o.do(ctx)
-	end()
-	if err != nil {
-		return err
-	}
-	if o.asJSON {
-		err = r.writeJSON(stdout)
-	} else {
-		err = r.writeText(stdout)
-	}
-	switch {
-	case err != nil:
-		return err
-	case r.exceeded():
-		return errors.New("more paths break a bound than are allowed")
-	case r.Interrupted:
-		return errInterrupted
+// whole is an error if a search was interrupted.
+func whole(interrupted bool) error {
+	if interrupted {
+		return errors.New("interrupted before the end")
 	}
 	return nil
-}
-
-func (o *options) searchUsers(ctx context.Context, simulator string, stdout, stderr io.Writer) error {
-	end := o.showProgress(stderr, "below 0.9 of the best")
-	s := usersSearch{search: o.search, simulator: simulator, stored: o.stored}
-	r, err := s.do(ctx)
-	end()
-	if err != nil {
-		return err
-	}
-	if o.asJSON {
-		err = r.writeJSON(stdout)
-	} else {
-		err = r.writeText(stdout, s.keep)
-	}
-	if err == nil && r.Interrupted {
-		return errInterrupted
-	}
-	return err
-}
-
-func (o *options) searchRules(ctx context.Context, simulator *simulator, stdout, stderr io.Writer) error {
-	rules, err := simulator.rules(ctx)
-	if err != nil {
-		return err
-	}
-	end := o.showProgress(stderr, "break a bound")
-	r, err := o.search.searchRules(ctx, rules, simulator.without)
-	end()
-	if err != nil {
-		return err
-	}
-	if o.asJSON {
-		err = r.writeJSON(stdout)
-	} else {
-		err = r.writeText(stdout)
-	}
-	if err == nil && r.Interrupted {
-		return errInterrupted
-	}
-	return err
 }
 
 // options are a command line.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -16,7 +17,12 @@ func (r result) exceeded() bool {
 	return slices.ContainsFunc(r.Bounds, func(t tally) bool { return t.worse(r.known) })
 }
 
-func (r result) writeJSON(w io.Writer) error { return writeJSON(w, r) }
+func (r result) verdict() error {
+	if r.exceeded() {
+		return errors.New("more paths break a bound than are allowed")
+	}
+	return whole(r.Interrupted)
+}
 
 func writeJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)

@@ -150,7 +150,7 @@ func missing(a, b map[broken]bool) int {
 	return n
 }
 
-func (r rulesResult) writeJSON(w io.Writer) error { return writeJSON(w, r) }
+func (r rulesResult) verdict() error { return whole(r.Interrupted) }
 
 // writeText prints a line for each rule; a cell that is as with all rules on is "=".
 func (r rulesResult) writeText(w io.Writer) error {

@@ -32,7 +32,7 @@ func TestSearchRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	var text bytes.Buffer
-	if err := errors.Join(r.writeJSON(&text), r.writeText(&text)); err != nil {
+	if err := errors.Join(writeJSON(&text, r), r.writeText(&text)); err != nil {
 		t.Fatal(err)
 	}
 	e := r.Effects

@@ -80,7 +80,7 @@ func TestSearchUsers(t *testing.T) {
 		}
 		r.Seconds = 0
 		var text bytes.Buffer
-		if err := errors.Join(r.writeJSON(&text), r.writeText(&text, 3)); err != nil {
+		if err := errors.Join(writeJSON(&text, r), r.writeText(&text)); err != nil {
 			t.Fatal(err)
 		}
 		return r, text.String()

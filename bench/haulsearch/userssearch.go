@@ -32,6 +32,8 @@ type usersResult struct {
 	Seconds     float64      `json:"seconds"`
 	Classes     []classFound `json:"classes"` // the last is of all
 	Results     []pathFound  `json:"results"`
+
+	keep int // of the worst to show
 }
 
 // A pathFound is what one path of users showed.
@@ -126,7 +128,7 @@ func (s *usersSearch) check() error {
 // do simulates the paths until all are done, the time is over or ctx ends.
 func (s *usersSearch) do(ctx context.Context) (usersResult, error) {
 	began := time.Now()
-	r := usersResult{Seed: s.seed, Simulator: s.simulator}
+	r := usersResult{Seed: s.seed, Simulator: s.simulator, keep: s.keep}
 	if err := s.check(); err != nil {
 		return r, err
 	}
@@ -244,10 +246,10 @@ func summary(name string, of []pathFound) classFound {
 	return c
 }
 
-func (r usersResult) writeJSON(w io.Writer) error { return writeJSON(w, r) }
+func (r usersResult) verdict() error { return whole(r.Interrupted) }
 
 // writeText prints the classes and the paths on which haul is farthest below the best.
-func (r usersResult) writeText(w io.Writer, worst int) error {
+func (r usersResult) writeText(w io.Writer) error {
 	fmt.Fprintf(w, "%-8s %5s  %-29s  %s\n", "", "", "mean share of the path", "haul ÷ best of bbr, bbr3, cubic")
 	fmt.Fprintf(w, "%-8s %5s %5s %5s %5s %5s %5s  %6s %8s %8s\n", "class", "n", "haul", "bbr", "bbr3", "cubic", "reno", "mean", "< 0.9", "< 0.7")
 	for _, c := range r.Classes {
@@ -269,7 +271,7 @@ func (r usersResult) writeText(w io.Writer, worst int) error {
 	}
 	low := slices.Clone(r.Results)
 	slices.SortStableFunc(low, func(a, b pathFound) int { return cmp.Compare(a.ofBest(), b.ofBest()) })
-	for i, f := range low[:min(worst, len(low))] {
+	for i, f := range low[:min(r.keep, len(low))] {
 		if i == 0 {
 			fmt.Fprint(w, toRun)
 		}

@@ -60,10 +60,7 @@ func TestSeveralAddresses(t *testing.T) {
 			s := newStand(t, func(s *stand, _ *pair.Options, o *pair.LinkOptions) {
 				o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{bad, s.path.address}, nil }
 			})
-			s.serve(echo)
-			c := s.dial()
-			defer c.Close()
-			s.roundTrip(c, "hello")
+			s.begin("hello")
 			if got := s.session().Remote; got.AddrPort != s.path.address {
 				t.Errorf("the session leads to %v, want %v", got, s.path.address)
 			}

@@ -266,10 +266,7 @@ func TestSuspect(t *testing.T) {
 	s := newStand(t, func(_ *stand, _ *pair.Options, o *pair.LinkOptions) {
 		o.Changed = func() { changed <- struct{}{} }
 	})
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "before")
+	c := s.begin("before")
 	await := func(suspect bool) {
 		t.Helper()
 		for deadline := time.After(time.Minute); ; {

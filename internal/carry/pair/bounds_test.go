@@ -104,11 +104,7 @@ func TestMemoryLimit(t *testing.T) {
 // the flow's figures can be read.
 func TestReset(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
+	s, c := greeted(t)
 	f := s.flow(0)
 	f.Inspect(func(leg, lane int, _ flow.Counters) {
 		if leg < 0 || lane < 0 {

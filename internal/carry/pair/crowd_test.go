@@ -77,10 +77,7 @@ func beforeDeafness(t *testing.T) (*stand, net.Conn) {
 	t.Parallel()
 	needsDeaf(t)
 	s := newStand(t)
-	s.serve(echo)
-	c := s.dial()
-	t.Cleanup(func() { c.Close() })
-	s.roundTrip(c, "before")
+	c := s.begin("before")
 	s.awaitWarm(2)
 	return s, c
 }
@@ -141,10 +138,7 @@ func TestReleaseOfDeadLane(t *testing.T) {
 	t.Parallel()
 	needsDeaf(t)
 	s := newStand(t, func(_ *stand, o *pair.Options, _ *pair.LinkOptions) { o.ParkAfter = 3 * time.Second })
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "first")
+	c := s.begin("first")
 	s.awaitWarm(2)
 	s.roundTrip(c, "before") // it is not silent yet
 	s.path.keep(preface.Lane)

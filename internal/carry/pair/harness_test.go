@@ -447,6 +447,16 @@ func echo(c *net.TCPConn) {
 	_ = c.CloseWrite()
 }
 
+// begin has the target echo, and returns a client whose flow has carried some bytes to it and back.
+func (s *stand) begin(first string) *net.TCPConn {
+	s.t.Helper()
+	s.serve(echo)
+	c := s.dial()
+	s.t.Cleanup(func() { c.Close() })
+	s.roundTrip(c, first)
+	return c
+}
+
 func (s *stand) dial() *net.TCPConn {
 	s.t.Helper()
 	c, err := net.Dial("tcp", s.clients.Addr().String())

@@ -241,10 +241,7 @@ func TestEncryptChanges(t *testing.T) {
 	t.Parallel()
 	var options pair.LinkOptions
 	s := newStand(t, func(_ *stand, _ *pair.Options, o *pair.LinkOptions) { options = *o })
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "encrypted")
+	c := s.begin("encrypted")
 	s.setClear(true)
 	problems := func() (all []flow.PairProblem) {
 		for _, one := range s.near.State().Sessions {

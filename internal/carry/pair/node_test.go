@@ -25,10 +25,7 @@ func TestEcho(t *testing.T) { eachMode(t, testEcho) }
 func testEcho(t *testing.T, in standOption) {
 	t.Parallel()
 	s := newStand(t, in)
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
+	c := s.begin("hello")
 	want := pattern(5<<20, 7)
 	go func() {
 		_, _ = c.Write(want)

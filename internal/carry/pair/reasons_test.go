@@ -30,10 +30,7 @@ func TestForgedReasons(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStand(t)
-			s.serve(echo)
-			client := s.dial()
-			defer client.Close()
-			s.roundTrip(client, "x")
+			s.begin("x")
 			from, ends := s.near, s.farEnds
 			if !c.byNear {
 				from, ends = s.far, s.nearEnds

@@ -106,10 +106,7 @@ func TestCompressChanges(t *testing.T) {
 	t.Parallel()
 	var options pair.LinkOptions
 	s := newStand(t, func(_ *stand, _ *pair.Options, l *pair.LinkOptions) { options = *l })
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "before")
+	c := s.begin("before")
 	options.Compress = true
 	s.link.Update(options)
 	fresh := s.dial()

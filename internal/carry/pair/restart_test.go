@@ -25,10 +25,7 @@ func withOrigin(_ *stand, o *pair.Options, lo *pair.LinkOptions) {
 func TestNearRestarts(t *testing.T) {
 	t.Parallel()
 	s := newStand(t, withOrigin)
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
+	s.begin("hello")
 	s.path.cut(true) // what its death looks like
 	next := s.node(pair.Options{}, s.nearKeys)
 	defer next.Close()
@@ -60,10 +57,7 @@ func TestTwins(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStand(t, withOrigin, func(_ *stand, o *pair.Options, _ *pair.LinkOptions) { o.Boot = c.boot })
-			s.serve(echo)
-			client := s.dial()
-			defer client.Close()
-			s.roundTrip(client, "hello")
+			client := s.begin("hello")
 			first := s.far.State().Sessions[0].Session
 			twin := s.node(pair.Options{Boot: c.other}, s.nearKeys)
 			defer twin.Close()

@@ -8,6 +8,7 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/wire"
+	"longhaul/internal/words/sorted"
 )
 
 const maxSessions = 512 // of one peer
@@ -108,7 +109,7 @@ func (n *Node) trimIdle(s *session) {
 		}
 		other.pool.mu.Unlock()
 	}
-	slices.SortFunc(all, func(a, b idle) int { return cmp.Compare(a.since, b.since) })
+	sorted.By(all, func(a, b idle) int { return cmp.Compare(a.since, b.since) })
 	for _, one := range all[:min(over+maxIdleLanes/16, len(all))] { // some more: the next look is not at once
 		one.l.close()
 	}

@@ -310,11 +310,7 @@ func TestWaitingFlowsGoAlong(t *testing.T) {
 // TestRename holds that peers that get other names keep their sessions and flows.
 func TestRename(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
+	s, c := greeted(t)
 	nettest.Eventually(t, time.Minute, func() bool { return s.session().Up }, s.dump)
 	before := s.session()
 	s.nearKeys.rename("far", "far/b1")
@@ -338,10 +334,7 @@ func TestFirewallRefuses(t *testing.T) {
 	t.Parallel()
 	const refused = 3 * time.Second // the kernel asks each second
 	s := newStand(t, func(_ *stand, o *pair.Options, _ *pair.LinkOptions) { o.RefusedFor = refused })
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
+	c := s.begin("hello")
 	s.path.l.Close()
 	s.path.refuse(preface.Control, true)
 	nettest.Eventually(t, time.Minute, func() bool { st := s.session(); return !st.Up && time.Since(st.Since) > 3*refused }, s.dump)
@@ -362,10 +355,7 @@ func TestFirewallRefuses(t *testing.T) {
 func TestHopsOfOneProcess(t *testing.T) {
 	t.Parallel()
 	s := newStand(t, withOrigin)
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
+	c := s.begin("hello")
 	first := s.far.State().Sessions[0].Session
 	o := s.way
 	o.Tunnel = "other" // else the first hop would go where this one has met its host
@@ -421,11 +411,7 @@ func TestHostRemoved(t *testing.T) {
 // the session ends, at both relays for this reason.
 func TestKeyReplaced(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
+	s, c := greeted(t)
 	was := s.session().Session
 	s.nearKeys.mu.Lock()
 	key := newKeyring(t).public()
@@ -453,11 +439,7 @@ func TestKeyReplaced(t *testing.T) {
 // TestNearKeyReplaced holds the same for the near relay's key in the far one's list.
 func TestNearKeyReplaced(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
+	s, _ := greeted(t)
 	s.farKeys.mu.Lock()
 	s.farKeys.peers["near"] = []ed25519.PublicKey{newKeyring(t).public()}
 	s.farKeys.mu.Unlock()
@@ -547,11 +529,7 @@ func TestHopBeforeGoesElsewhere(t *testing.T) {
 // taken out of the list.
 func TestKeysAway(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
+	s, c := greeted(t)
 	key := s.link.HostKey()
 	s.nearKeys.mu.Lock()
 	was := s.nearKeys.peers

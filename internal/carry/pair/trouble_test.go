@@ -62,10 +62,7 @@ func TestBlackHoles(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStand(t)
-			s.serve(echo)
-			client := s.dial()
-			defer client.Close()
-			s.roundTrip(client, "before")
+			client := s.begin("before")
 			s.awaitWarm(2)
 			s.path.deafen(c.kinds...)
 			s.roundTrip(client, "behind")
@@ -84,10 +81,7 @@ func TestBlackHoles(t *testing.T) {
 func greeted(t *testing.T) (*stand, *net.TCPConn) {
 	t.Helper()
 	s := newStand(t)
-	s.serve(echo)
-	c := s.dial()
-	t.Cleanup(func() { c.Close() })
-	s.roundTrip(c, "hello")
+	c := s.begin("hello")
 	return s, c
 }
 
@@ -120,10 +114,7 @@ func TestOutageLongerThanResume(t *testing.T) {
 	s := newStand(t, func(_ *stand, _ *pair.Options, o *pair.LinkOptions) {
 		o.Resume = 300 * time.Millisecond
 	})
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
+	c := s.begin("hello")
 	s.path.cut(true)
 	_, _ = c.Write([]byte("lost"))
 	s.ends(flow.EndWANLost)
@@ -260,10 +251,7 @@ func TestRotation(t *testing.T) {
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "old")
+	c := s.begin("old")
 	old := s.farNode()
 	s.mu.Lock()
 	s.far = s.node(pair.Options{Elsewhere: func(instance uint64, fd int, first []byte) bool {

@@ -30,11 +30,7 @@ func (k *keyring) setRefuses(on bool) {
 // own clock does not count for its own certificate.
 func TestCertificateEnds(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
+	s, c := greeted(t)
 	later, before := time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
 	farSession := func() flow.Session { return s.far.State().Sessions[0] }
 	is := func(what, state, farState string) {
@@ -78,11 +74,7 @@ func TestCertificateEnds(t *testing.T) {
 // no lane, and that it takes no new flows while the far one refuses it.
 func TestRefusedLanes(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
+	s, c := greeted(t)
 	nettest.Eventually(t, time.Minute, func() bool { return s.session().LanesWarm == 2 }, s.dump)
 	state := func() string {
 		one := s.session()

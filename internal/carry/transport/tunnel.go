@@ -203,15 +203,14 @@ func (s WANSide) fixed(dialed bool) string {
 	return ""
 }
 
-// uses reports whether the tunnel can have legs of the kind.
-func (t *Tunnel) uses(kind string) bool {
-	for _, dialed := range []bool{false, true} {
-		if f := t.fixed(dialed); f == "" || f == kind {
-			return true
-		}
-	}
-	return false
+// MayBe reports whether a leg, dialed or accepted, can be of the kind, LAN or WAN.
+func (t *Tunnel) MayBe(kind string, dialed bool) bool {
+	f := t.fixed(dialed)
+	return f == "" || f == kind
 }
+
+// uses reports whether the tunnel can have legs of the kind.
+func (t *Tunnel) uses(kind string) bool { return t.MayBe(kind, false) || t.MayBe(kind, true) }
 
 func (t *Tunnel) of(kind string) *profile {
 	if kind == WAN {
@@ -253,7 +252,7 @@ func (t *Tunnel) Lasting(fd int, side string) error {
 func (t *Tunnel) receiveBefore(dialed bool) int {
 	size := 0
 	for _, kind := range []string{LAN, WAN} {
-		if f := t.fixed(dialed); f != "" && f != kind {
+		if !t.MayBe(kind, dialed) {
 			continue
 		}
 		configured := t.of(kind).options.ReceiveBuffer

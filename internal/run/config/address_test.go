@@ -1,8 +1,12 @@
 package config
 
 import (
+	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
+
+	"longhaul/internal/words/portrange"
 )
 
 // TestAddressesInBraces reads bracketed lists within braces, where the YAML
@@ -37,5 +41,34 @@ func TestAddressesInBraces(t *testing.T) {
 		if c, err := testLoader().Parse(t.Context(), "x.yaml", []byte("tunnels: [{name: a, listen: \"10.0.0.1:6000\", forward: "+bad+"}]\n")); err == nil {
 			t.Errorf("%s is read as %v", bad, c.Tunnels[0].Forward)
 		}
+	}
+}
+
+// TestFirstClashes compares random addresses each with each.
+func TestFirstClashes(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	addrs := []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+	for _, a := range []string{"10.0.0.1", "10.0.0.2", "2001:db8::1", "fe80::1%lo", "fe80::1%eth0"} {
+		addrs = append(addrs, netip.MustParseAddr(a))
+	}
+	clashes := 0
+	for range 2000 {
+		all := make([]placedListen, random.IntN(12))
+		for i := range all {
+			first := uint16(1 + random.IntN(12))
+			all[i].Listen = Listen{addrs[random.IntN(len(addrs))], portrange.Range{First: first, Last: first + uint16(random.IntN(4))}}
+		}
+		for i, got := range firstClashes(all) {
+			want := slices.IndexFunc(all[:i+1], func(o placedListen) bool { return all[i].overlaps(o.Listen) })
+			if got != want {
+				t.Fatalf("%v: address %d clashes first with %d, want %d", all, i, got, want)
+			}
+			if got != i {
+				clashes++
+			}
+		}
+	}
+	if clashes < 1000 {
+		t.Errorf("only %d clashes", clashes)
 	}
 }

@@ -391,14 +391,14 @@ func (d *decoder) checkPorts(t Tunnel, listens []placedListen, forwards []*node)
 		return
 	}
 	ports := listens[0].Ports
-	for i, l := range listens[1:] {
-		if slices.ContainsFunc(listens[:i+1], func(o placedListen) bool { return l.overlaps(o.Listen) }) {
-			return // checkClashes says so
+	for i, l := range listens {
+		if l.Ports == ports {
+			continue
 		}
-		if l.Ports != ports {
+		if !slices.ContainsFunc(listens[:i], func(o placedListen) bool { return l.overlaps(o.Listen) }) { // else checkClashes says so
 			d.errorf(l.at, "listen on the same ports everywhere, or make a second tunnel", "the tunnel listens on ports %s and on ports %s", ports, l.Ports)
-			return
 		}
+		return
 	}
 	if t.PairFrom.Paired() && ports.Len() > 1 {
 		ports.Last = ports.First
@@ -448,31 +448,63 @@ func count(n int, what string) string {
 // checkClashes finds listening addresses that one host cannot have at the same
 // time.
 func (d *decoder) checkClashes() {
-	for i, l := range d.listens {
-		for _, o := range d.listens[:i] {
-			if !l.overlaps(o.Listen) {
-				continue
+	for i, first := range firstClashes(d.listens) {
+		if first == i {
+			continue
+		}
+		l, o := d.listens[i], d.listens[first]
+		other := "of " + o.server
+		switch {
+		case o.tunnel == nil:
+		case o.tunnel == l.tunnel:
+			other = "of the same tunnel"
+		default:
+			other = fmt.Sprintf("of tunnel %s", *o.tunnel)
+		}
+		where := ""
+		if o.at.at.Line > 0 {
+			where = " " + o.at.at.seenFrom(l.at.at)
+		}
+		fix := "change one of them, or remove it"
+		if l.Addr != o.Addr {
+			fix = "a wildcard takes every address of the host; name the addresses, or use another port"
+		}
+		d.errorf(l.at, fix, "%s clashes with %s %s%s", l.Listen, o.Listen, other, where)
+	}
+}
+
+// firstClashes returns for each listening address the index of the first one before it that it overlaps; its
+// own index: none. A file may have tens of thousands of them, too many to compare each with each.
+func firstClashes(all []placedListen) []int {
+	// The first one on a port of an address, and on a port of the addresses that a wildcard covers.
+	on, below := map[netip.AddrPort]int{}, map[netip.AddrPort]int{}
+	found := make([]int, len(all))
+	for i, l := range all {
+		found[i] = i
+		for port := int(l.Ports.First); port <= int(l.Ports.Last); port++ {
+			look := func(firsts map[netip.AddrPort]int, a netip.Addr) {
+				if o, has := firsts[netip.AddrPortFrom(a, uint16(port))]; has {
+					found[i] = min(found[i], o)
+				}
 			}
-			other := "of " + o.server
-			switch {
-			case o.tunnel == nil:
-			case o.tunnel == l.tunnel:
-				other = "of the same tunnel"
-			default:
-				other = fmt.Sprintf("of tunnel %s", *o.tunnel)
+			enter := func(firsts map[netip.AddrPort]int, a netip.Addr) {
+				at := netip.AddrPortFrom(a, uint16(port))
+				if _, has := firsts[at]; !has {
+					firsts[at] = i
+				}
 			}
-			where := ""
-			if o.at.at.Line > 0 {
-				where = " " + o.at.at.seenFrom(l.at.at)
+			look(on, l.Addr)
+			look(below, l.Addr) // there if it is a wildcard
+			enter(on, l.Addr)
+			for _, wildcard := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+				if covers(wildcard, l.Addr) {
+					look(on, wildcard)
+					enter(below, wildcard)
+				}
 			}
-			fix := "change one of them, or remove it"
-			if l.Addr != o.Addr {
-				fix = "a wildcard takes every address of the host; name the addresses, or use another port"
-			}
-			d.errorf(l.at, fix, "%s clashes with %s %s%s", l.Listen, o.Listen, other, where)
-			break
 		}
 	}
+	return found
 }
 
 // checkSettings finds settings of a tunnel that contradict each other. Settings

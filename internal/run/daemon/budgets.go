@@ -124,10 +124,19 @@ func (b *budgetsChange) find(tunnel string, wanted map[string]cc.Rate) (ids map[
 	return ids, nil
 }
 
-// share adds the legs' connections to the budgets of their kind.
-func (b *budgetsChange) share(ids map[string]uint32, l *legs) *legs {
+// share adds the legs' connections to the budgets of their kind, before their first bytes: until then they
+// have another congestion control, or brutal without a rate.
+func (b *budgetsChange) share(ids map[string]uint32, l *legs, mayBe func(kind string, dialed bool) bool) *legs {
 	rates, shared := b.rates, *l
 	shared.rates = rates
+	shared.early = func(dialed bool) bool {
+		for kind := range ids {
+			if mayBe(kind, dialed) {
+				return true
+			}
+		}
+		return l.early(dialed)
+	}
 	shared.established = func(fd int, dialed bool) (side, degraded string) {
 		side, degraded = l.established(fd, dialed)
 		if id := ids[side]; id != 0 {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/carry/relay"
 	"longhaul/internal/carry/transport"
 	"longhaul/internal/run/config"
 	"longhaul/internal/sys/ledger"
@@ -105,6 +107,40 @@ func tunnelSharesARate(t *testing.T, name string) {
 	pacedWith(80e6)
 	shared("8Mbit")
 	pacedWith(8e6)
+}
+
+// TestSharedRateFromTheFirstByte holds that a leg that may have a shared rate joins it before its first bytes,
+// as a flow of a few segments ends before a leg is set up otherwise. A leg that cannot have one does not.
+func TestSharedRateFromTheFirstByte(t *testing.T) {
+	sharedRates(t, ratedCC)
+	for side, want := range map[config.WANSide]struct{ accepted, dialed bool }{
+		config.WANAuto: {true, true}, config.WANListen: {true, false}, config.WANForward: {false, true},
+		config.WANBoth: {true, true}, config.WANNone: {false, false},
+	} {
+		t.Run(string(side), func(t *testing.T) {
+			all := newTransports(cc.NewHost(ledger.By{}), os.Getenv, slog.New(slog.DiscardHandler))
+			t.Cleanup(all.budgets.close)
+			c := budgetConfig(t, "80Mbit", ratedCC, ratedCC)
+			tunnel := &c.Tunnels[0]
+			tunnel.WANSide = side
+			there := config.Destination{Prefix: netip.MustParsePrefix("127.0.0.0/8"), WAN: tunnel.WAN}
+			for _, of := range []struct {
+				what      string
+				transport func(relay.Tunnel) relay.Transport
+			}{
+				{"a tunnel", func(r relay.Tunnel) relay.Transport { return r.Transport }},
+				{"a destination", func(r relay.Tunnel) relay.Transport { return r.Destinations[0].Transport }},
+			} {
+				change, tunnels, err := all.prepare(c)
+				nettest.Must(t, err)
+				change.Commit()
+				if l := of.transport(tunnels[0]); l.Early(false) != want.accepted || l.Early(true) != want.dialed {
+					t.Errorf("with the rate of %s, early are accepted legs %v, dialed ones %v, want %v", of.what, l.Early(false), l.Early(true), want)
+				}
+				tunnel.Destinations, tunnel.WAN = []config.Destination{there}, config.Leg{}
+			}
+		})
+	}
 }
 
 func pacingRate(t *testing.T, conn *net.TCPConn) (bytesPerSecond float64) {

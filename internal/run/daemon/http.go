@@ -162,7 +162,14 @@ type siteChange struct {
 	wanted []netip.AddrPort
 	anew   bool // with a new server on each
 	fresh  map[netip.AddrPort]net.Listener
-	later  []netip.AddrPort // overlap some that leave: the commit listens on them
+	later  []netip.AddrPort // overlap some that leave: Try listens on them
+	left   []servedBy       // by Try
+}
+
+// servedBy is an address that a site served until another one took its place.
+type servedBy struct {
+	site *httpSite
+	at   netip.AddrPort
 }
 
 // prepare listens on every new address that this host has, or on none. With anew set it prepares a new
@@ -204,12 +211,47 @@ func (w *httpSite) prepare(ctx context.Context, wanted []netip.AddrPort, anew bo
 	return c, nil
 }
 
-// Abort closes the new listeners.
+// Try listens on the addresses that overlap those that leave, once the servers of these have ended.
+func (c *siteChange) Try() error {
+	for _, at := range c.later {
+		if err := c.takePlace(at); err != nil {
+			c.Abort()
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *siteChange) takePlace(at netip.AddrPort) error {
+	w := c.site
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.give(c, at, c.wanted)
+	for _, other := range w.others {
+		other.mu.Lock()
+		other.give(c, at, nil)
+		other.mu.Unlock()
+	}
+	l, err := httpd.Listen(context.Background(), at)
+	if err == nil {
+		c.fresh[at] = l
+	}
+	return err
+}
+
+// Abort closes the new listeners, and serves again on the addresses that have left for one of them.
 func (c *siteChange) Abort() {
 	for _, l := range c.fresh {
 		l.Close()
 	}
 	c.fresh = nil
+	for _, s := range c.left {
+		s.site.mu.Lock()
+		s.site.wanted = append(s.site.wanted, s.at)
+		s.site.lookLocked() // what it cannot get back, it waits for
+		s.site.mu.Unlock()
+	}
+	c.left = nil
 }
 
 // Commit serves on the new addresses and closes removed ones.
@@ -230,11 +272,6 @@ func (c *siteChange) commit(settings func()) {
 		}
 		if unwanted {
 			w.log.Info("no longer serving "+w.what, "address", at)
-		}
-	}
-	for _, at := range c.later {
-		if l, err := w.takePlace(at); err == nil { // or it waits
-			c.fresh[at] = l
 		}
 	}
 	settings()
@@ -358,19 +395,15 @@ func (w *httpSite) yield(at netip.AddrPort, wanted []netip.AddrPort) bool {
 	return len(leave) > 0 && !tcpinfo.OtherListener(at, leave...)
 }
 
-// takePlace listens on an address once the servers of other sites that overlap it have ended, as those of this
-// site have. The caller holds mu.
-func (w *httpSite) takePlace(at netip.AddrPort) (net.Listener, error) {
-	for _, other := range w.others {
-		other.mu.Lock()
-		defer other.mu.Unlock()
-		for _, served := range other.leavers(at, nil) {
-			other.serving[served].Close()
-			delete(other.serving, served)
-			other.log.Info("no longer serving "+other.what, "address", served)
-		}
+// give ends the servers of addresses that leave for another one. The caller holds mu.
+func (w *httpSite) give(c *siteChange, at netip.AddrPort, wanted []netip.AddrPort) {
+	for _, served := range w.leavers(at, wanted) {
+		w.serving[served].Close()
+		delete(w.serving, served)
+		w.wanted = slices.DeleteFunc(slices.Clone(w.wanted), func(a netip.AddrPort) bool { return a == served })
+		c.left = append(c.left, servedBy{w, served})
+		w.log.Info("no longer serving "+w.what, "address", served)
 	}
-	return httpd.Listen(context.Background(), at)
 }
 
 // again returns a second listener on an address in service; nil: not in service. The caller holds mu.

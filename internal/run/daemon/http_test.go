@@ -59,6 +59,9 @@ func TestServersEndBeforeTheirSettings(t *testing.T) {
 	}
 }
 
+// Changes that have a site's must be attempts as it is.
+var _ = []attempt{(*siteChange)(nil), (*metricsChange)(nil), (*dashboardChange)(nil)}
+
 // TestServeWider holds that a site gets an address that overlaps one that it or another site leaves, that this
 // one serves until the commit, and that no other program of this user gets the port after it.
 func TestServeWider(t *testing.T) {
@@ -111,15 +114,47 @@ func TestServeWider(t *testing.T) {
 				left.Abort()
 				continue
 			}
-			c.Commit()
-			left.Commit()
+			nettest.Must(t, changes{c, left}.Commit())
 			if len(to.serving) != 1 || len(to.waiting)+len(idle.serving) > 0 {
 				t.Errorf("%s serves %v and waits for %v; the other serves %v", to.what, to.serving, to.waiting, idle.serving)
 			}
 			alone()
 		}
 	}
-	foreign := nettest.ListenTCP(t, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.9"), narrow.Port()).String())
+	stranger := func() net.Listener {
+		t.Helper()
+		return nettest.ListenTCP(t, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.9"), narrow.Port()).String())
+	}
+	// Another program comes between the preparation and the commit, or a part that is tried later refuses.
+	for _, to := range []*httpSite{one, other} {
+		for _, want := range []error{unix.EADDRINUSE, errRefused} {
+			c, err := to.prepare(t.Context(), []netip.AddrPort{wide}, false)
+			nettest.Must(t, err)
+			all := changes{c}
+			if to == other {
+				left, err := one.prepare(t.Context(), nil, false)
+				nettest.Must(t, err)
+				all = append(all, left)
+			}
+			foreign := net.Listener(nil)
+			if want == errRefused {
+				all = append(changes{refusedAttempt{setting(func() {})}}, all...)
+			} else {
+				foreign = stranger()
+			}
+			if err := all.Commit(); !errors.Is(err, want) {
+				t.Errorf("the commit of %s says %v, want %v", to.what, err, want)
+			}
+			if one.serving[narrow].Server == nil || len(one.serving) != 1 || len(one.waiting)+len(other.serving)+len(other.waiting) > 0 {
+				t.Errorf("after %s could not serve wider, %s serves %v, the other %v", to.what, one.what, one.serving, other.serving)
+			}
+			if foreign != nil {
+				foreign.Close()
+			}
+			alone()
+		}
+	}
+	foreign := stranger()
 	defer foreign.Close()
 	if _, err := one.prepare(t.Context(), []netip.AddrPort{wide}, false); !errors.Is(err, unix.EADDRINUSE) {
 		t.Errorf("where another program listens, prepare says %v", err)

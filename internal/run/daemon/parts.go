@@ -34,11 +34,12 @@ type Change interface {
 	Abort()
 }
 
-// attempt is a change that can fail until the end. There is at most one of them. It is tried before any
-// change is committed, so that its error leaves all as it was.
+// attempt is a change that can fail until the end. It is tried before any change is committed, so that its
+// error leaves all as it was.
 type attempt interface {
 	Change
-	// Try does what can fail of Commit, which follows. After an error it has aborted itself.
+	// Try does what can fail of Commit, which follows, or Abort. After an error it has aborted itself.
+	// That of the first attempt has nothing to follow but Commit: attempts are tried from the last one.
 	Try() error
 }
 
@@ -86,9 +87,9 @@ func prepare(ctx context.Context, parts []part, p *plan) (changes, error) {
 	return all, nil
 }
 
-// Commit commits in the order of the parts, or returns the error of the attempt and has aborted all.
+// Commit commits in the order of the parts, or returns the error of an attempt and has aborted all.
 func (all changes) Commit() error {
-	for i, one := range all {
+	for i, one := range slices.Backward(all) {
 		if a, ok := one.(attempt); ok {
 			if err := a.Try(); err != nil {
 				slices.Delete(slices.Clone(all), i, i+1).Abort()

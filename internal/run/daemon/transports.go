@@ -208,7 +208,7 @@ func (t *transportsChange) legs(tunnelName string, s config.Settings, lanes tran
 		case noRate != nil:
 			l = t.budgets.without(tunnelName, l, noRate)
 		case len(ids) > 0:
-			l = t.budgets.share(ids, l)
+			l = t.budgets.share(ids, l, tunnel.MayBe)
 		}
 	}
 	t.next[key] = l

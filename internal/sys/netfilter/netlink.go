@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,9 +17,6 @@ var errInterrupted = errors.New("changed while it was read")
 // errEnough ends a dump.
 var errEnough = errors.New("enough")
 
-// Asked counts the questions to the kernel: tests hold what a look at the host costs by it.
-var Asked atomic.Int64
-
 // dumpBytes is room for one message of the kernel's lists.
 const dumpBytes = 1 << 17
 
@@ -33,7 +29,6 @@ func dump(protocol int, kind uint16, body []byte, each func(kind uint16, body []
 // ask is dump for a question with these flags beside NLM_F_REQUEST. One without an end of its answer
 // needs an each that returns errEnough.
 func ask(protocol int, kind, flags uint16, body []byte, each func(kind uint16, body []byte) error) error {
-	Asked.Add(1)
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return os.NewSyscallError("socket", err)
