@@ -366,7 +366,7 @@ func (w *worker) handTarget(f *flow) {
 	}
 	w.beginPaired(f, p)
 	slot, gen := f.slot, f.gen
-	t := report.Target{To: f.target, Legs: w.pairLegs(f), Ended: func(e report.End) {
+	t := report.Target{To: f.target(), Legs: w.pairLegs(f), Ended: func(e report.End) {
 		w.post(func() { w.carried(slot, gen, e) })
 	}}
 	if l.failed != 0 && !l.fin {

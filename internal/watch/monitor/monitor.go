@@ -357,7 +357,7 @@ func (m *Monitor) Flow(id flow.ID) (Flow, Series, bool) {
 	if f == nil {
 		return Flow{}, Series{}, false
 	}
-	return f.view(id), f.series.view(f.seen - f.born), true
+	return f.view(id), f.goodput(m.opts.Interval, f.seen-f.born), true
 }
 
 // Points returns the points of a tunnel since a time, oldest first; an empty
