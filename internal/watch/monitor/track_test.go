@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"math"
 	"net/netip"
 	"reflect"
 	"runtime"
@@ -424,5 +425,43 @@ func TestCarriedBy(t *testing.T) {
 	}
 	if carriedBy(nil, before, time.Second) != nil {
 		t.Error("a flow with one lane has several")
+	}
+}
+
+// TestClientsOfFlows holds that a flow shows its client's address as it came, whatever it is.
+func TestClientsOfFlows(t *testing.T) {
+	m := New((&script{}).options())
+	for i, text := range []string{"192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "fe80::1%eth0", ""} {
+		var want netip.AddrPort
+		if text != "" {
+			want = netip.AddrPortFrom(netip.MustParseAddr(text), 4321)
+		}
+		s := flowNow(flow.ID(i+1), 0, 0)
+		s.Client = want
+		m.visit(&s, m.now())
+		if got, _, _ := m.Flow(s.ID); got.Client.AddrPort != want {
+			t.Errorf("client %v is shown as %v", want, got.Client)
+		}
+	}
+}
+
+// TestGoodputLooks holds that a look at a flow's goodput leaves it as it is, though a longer life merges its steps.
+func TestGoodputLooks(t *testing.T) {
+	f := &flowTrack{}
+	for range 3 {
+		f.addToSeries(time.Second, f.seen+time.Second, 1000, 500)
+		f.seen += time.Second
+	}
+	for _, life := range []time.Duration{3 * time.Second, 8 * SeriesLen * time.Second, 8 * SeriesLen * time.Second} {
+		got := f.goodput(time.Second, life)
+		step := got.Step.Duration()
+		up, down := bytesOf(got.UpBps, step, life), bytesOf(got.DownBps, step, life)
+		if math.Abs(up-3000) > 1 || math.Abs(down-1500) > 1 {
+			t.Errorf("after %v: %v bytes up, %v down", life, up, down)
+		}
+	}
+	f.addToSeries(time.Second, 8*SeriesLen*time.Second, 1000, 0)
+	if got := f.goodput(time.Second, 8*SeriesLen*time.Second); len(got.UpBps) > SeriesLen || got.Step.Duration() != 8*time.Second {
+		t.Errorf("%d steps of %v", len(got.UpBps), got.Step.Duration())
 	}
 }
