@@ -226,31 +226,34 @@ func (m *Monitor) moves(f *flowTrack, s *flow.Sample, at time.Duration, up, down
 	}
 }
 
-// view is the flow as others see it.
-func (f *flowTrack) view(id flow.ID) Flow {
+// show fills in the flow as others see it. It makes no Flow of its own: that is some 500 bytes, for each of
+// thousands of flows and each reader, each second.
+func (f *flowTrack) show(id flow.ID, out *Flow) {
 	w, e := f.words.Value(), f.ends.Value()
-	out := Flow{
-		ID: id, Name: f.name, Site: flow.SiteOf(w.peer), Peer: w.peer, Tunnel: f.tunnel.last.Name, State: w.state,
-		Client: flow.Address{AddrPort: netip.AddrPortFrom(e.client(f.client), f.clientPort)}, Listen: flow.Address{AddrPort: e.listen}, Target: flow.Address{AddrPort: e.target},
-		Hop: w.hop, Start: time.Unix(0, f.start), BytesUp: f.up, BytesDown: f.down,
-	}
+	out.ID, out.Name, out.Site, out.Peer = id, f.name, flow.SiteOf(w.peer), w.peer
+	out.Tunnel, out.State, out.Hop = f.tunnel.last.Name, w.state, w.hop
+	out.Client.AddrPort = netip.AddrPortFrom(e.client(f.client), f.clientPort)
+	out.Listen.AddrPort, out.Target.AddrPort = e.listen, e.target
+	out.Start, out.BytesUp, out.BytesDown = time.Unix(0, f.start), f.up, f.down
 	for i := range out.Legs {
 		out.Legs[i] = f.leg(i)
 	}
-	if f.motion == nil && f.moved {
-		out.UpBps, out.DownBps = bps(f.up, f.seen-f.born), bps(f.down, f.seen-f.born)
-	}
-	if mo := f.motion; mo != nil {
-		out.UpBps, out.DownBps = mo.upBps, mo.downBps
-		if mo.lanes != nil {
-			out.Lanes = mo.lanes.lanes
+	out.UpBps, out.DownBps, out.Lanes, out.CauseLeg, out.Cause = 0, 0, nil, "", ""
+	mo := f.motion
+	if mo == nil {
+		if f.moved {
+			out.UpBps, out.DownBps = bps(f.up, f.seen-f.born), bps(f.down, f.seen-f.born)
 		}
-		out.CauseLeg, out.Cause = mo.cause()
-		for i := range out.Legs {
-			out.Legs[i].Cause = mo.legs[i].cause
-		}
+		return
 	}
-	return out
+	out.UpBps, out.DownBps = mo.upBps, mo.downBps
+	if mo.lanes != nil {
+		out.Lanes = mo.lanes.lanes
+	}
+	out.CauseLeg, out.Cause = mo.cause()
+	for i := range out.Legs {
+		out.Legs[i].Cause = mo.legs[i].cause
+	}
 }
 
 // client is a client's address.
