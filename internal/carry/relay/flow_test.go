@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"math"
 	"testing"
 	"unsafe"
 )
@@ -13,5 +14,15 @@ func TestFlowSize(t *testing.T) {
 	}
 	if n := unsafe.Sizeof(paired{}); n > 160 {
 		t.Errorf("what a paired flow adds has %d bytes, 160 fit", n)
+	}
+}
+
+// TestRetainedIsBounded holds that what a carrier retains of a flow counts in full up to 2 GiB, and as that beyond.
+func TestRetainedIsBounded(t *testing.T) {
+	for _, n := range []int64{0, 64 << 20, math.MaxInt32, math.MaxInt32 + 1, 1 << 40} {
+		var dir direction
+		if dir.retains(n); int64(dir.held) != min(n, math.MaxInt32) {
+			t.Errorf("%d retained bytes count as %d", n, dir.held)
+		}
 	}
 }
