@@ -32,9 +32,9 @@ func (s *session) open(l *lane, frame wire.Frame, b []byte) error {
 		l.bind(nil)
 		s.decline(o.Flow, err)
 	case fresh:
-		f.far.ask(o, a, nil)
+		f.far().ask(o, a, nil)
 	default:
-		f.far.attach(l, frame.Offset, nil)
+		f.far().attach(l, frame.Offset, nil)
 	}
 	return nil
 }

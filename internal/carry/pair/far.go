@@ -18,7 +18,7 @@ import (
 // ask dials the target of a new flow in a goroutine. While too many flows of the session are
 // neither admitted nor refused, it waits, and so does the reader of the connection that brought
 // the OPEN.
-func (fr *farPart) ask(o wire.Open, a Acceptor, ahead []byte) {
+func (fr farPart) ask(o wire.Open, a Acceptor, ahead []byte) {
 	f := fr.f
 	asking := f.s.asking
 	select {
@@ -40,7 +40,7 @@ func (fr *farPart) ask(o wire.Open, a Acceptor, ahead []byte) {
 
 // dial connects to the target, for which ahead came with the OPEN. It calls admitted once the
 // relay has counted the flow.
-func (fr *farPart) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) {
+func (fr farPart) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) {
 	f := fr.f
 	ctx, cancel := context.WithTimeout(f.s.node.ctx, min(o.Deadline, maxDeadline))
 	defer cancel()
@@ -87,7 +87,7 @@ func (r *relation) mayPass(via flow.Via) error {
 }
 
 // stopDial ends the search for a target that the near relay does not wait for. The caller holds f.mu.
-func (fr *farPart) stopDial() {
+func (fr farPart) stopDial() {
 	o := fr.f.opening
 	if o == nil {
 		return
@@ -99,7 +99,7 @@ func (fr *farPart) stopDial() {
 }
 
 // takeTarget gives a far flow its target. The caller holds f.mu.
-func (fr *farPart) takeTarget(t flow.Target, ahead []byte) error {
+func (fr farPart) takeTarget(t flow.Target, ahead []byte) error {
 	f := fr.f
 	f.leg.options, f.target = withDefaults(t.Legs), t.To.String()
 	f.done = t.Ended
@@ -109,7 +109,9 @@ func (fr *farPart) takeTarget(t flow.Target, ahead []byte) error {
 		f.leg.fd = -1
 		return err
 	}
-	f.leg.reset = t.Reset
+	if reset := t.Reset; reset != nil {
+		f.leg.reset = &reset
+	}
 	f.leg.openedDue, f.opening = true, nil
 	f.phase.take(eventOpened)
 	f.s.post(f, true)
@@ -120,7 +122,7 @@ func (fr *farPart) takeTarget(t flow.Target, ahead []byte) error {
 
 // endDial ends a far flow whose target may have been dialed. A REFUSED might have the near relay take
 // it to the next process.
-func (fr *farPart) endDial(c stream.Cause) {
+func (fr farPart) endDial(c stream.Cause) {
 	f := fr.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,7 +133,7 @@ func (fr *farPart) endDial(c stream.Cause) {
 
 // refuse ends a far flow that has no target. It does not live until the near relay has answered:
 // its number is enough for that.
-func (fr *farPart) refuse(c stream.Cause) {
+func (fr farPart) refuse(c stream.Cause) {
 	f := fr.f
 	f.s.refuse(f.id, c)
 	f.mu.Lock()
@@ -144,7 +146,7 @@ func (fr *farPart) refuse(c stream.Cause) {
 }
 
 // takeOffer answers a RELEASE that was kept. The caller holds f.mu.
-func (fr *farPart) takeOffer() {
+func (fr farPart) takeOffer() {
 	f := fr.f
 	if f.s.near {
 		return
@@ -193,7 +195,7 @@ func (f *Flow) giveLane(l *lane, final bool, received uint64) bool {
 }
 
 // attach gives a far flow another lane; greet makes the answer, nil: none.
-func (fr *farPart) attach(l *lane, received uint64, greet func([]byte, uint64, uint64) []byte) {
+func (fr farPart) attach(l *lane, received uint64, greet func([]byte, uint64, uint64) []byte) {
 	f := fr.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -218,7 +220,7 @@ func (fr *farPart) attach(l *lane, received uint64, greet func([]byte, uint64, u
 }
 
 // join gives a far flow one more lane; received is the near relay's position.
-func (fr *farPart) join(l *lane, received uint64) {
+func (fr farPart) join(l *lane, received uint64) {
 	f := fr.f
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -32,7 +32,6 @@ type Flow struct {
 	watch   flowWatch  // what is looked at each tick
 	opening *opening   // nil: it has a target, or has ended without one
 	near    nearPart   // what only a near flow has
-	far     farPart    // what only a far flow has
 
 	phase   phase
 	running bool        // the goroutine exists
@@ -51,7 +50,7 @@ func newFlow(s *session, id uint64, legs flow.LegOptions) *Flow {
 	now := stampNow()
 	f := &Flow{s: s, id: id, start: now, moved: now}
 	f.leg = leg{f: f, fd: -1, options: withDefaults(legs)}
-	f.lanes.f, f.spread.f, f.need.f, f.near.f, f.far.f = f, f, f, f, f
+	f.lanes.f, f.spread.f, f.need.f, f.near.f = f, f, f, f
 	f.watch = flowWatch{f: f, ackedAt: now}
 	f.sf.Init(&s.node.budget, limitStart)
 	return f
@@ -111,9 +110,9 @@ func (f *Flow) targetAddress() netip.AddrPort {
 // leg is a flow's own socket, the client's or the target's.
 type leg struct {
 	f     *Flow
-	fd    int   // -1: none
-	reset error // that the socket does not tell any more: what it shows as an end is this
-	busy  int16 // calls that use the descriptor without the flow's lock
+	fd    int    // -1: none
+	reset *error // that the socket does not tell any more: what it shows as an end is this; nil: it tells all
+	busy  int16  // calls that use the descriptor without the flow's lock
 	// What the poller saw since the last attempt.
 	readable, writable, failed bool
 	muted                      bool // the poller reports no bytes that arrive
@@ -226,10 +225,10 @@ type opening struct {
 	gone      bool               // far: the near relay does not know the flow
 }
 
-// farPart is what only a far flow has.
-type farPart struct {
-	f *Flow
-}
+// farPart is what only a far flow does.
+type farPart struct{ f *Flow }
+
+func (f *Flow) far() farPart { return farPart{f} }
 
 // of finds a lane among the flow's.
 func (ls *laneSet) of(l *lane) *subflow {

@@ -305,7 +305,7 @@ func (lg *leg) read() bool {
 		f.sf.Out.Trim()
 		lg.mute(false)
 	case err == nil && lg.reset != nil:
-		lg.fail(lg.reset)
+		lg.fail(*lg.reset)
 	case err == nil:
 		// The kernel reports a reset to one call only. If a write on another thread has got
 		// it, this read returns 0 as at an end.

@@ -110,7 +110,7 @@ func (f *Flow) take(m wire.Message) {
 		if f.sf.Out.Acknowledged() > before || f.sf.Out.Done() {
 			f.watch.lates = 0
 		}
-		f.far.takeOffer()
+		f.far().takeOffer()
 	case wire.MessageEnd:
 		f.takeSealedEnd(m.Offset, m.CRC)
 	case wire.MessageSent:
@@ -131,7 +131,7 @@ func (f *Flow) take(m wire.Message) {
 			return
 		}
 		f.sf.PeerGone(c)
-		f.far.stopDial()
+		f.far().stopDial()
 	case wire.MessageWake:
 		f.need.takeWake(m.Offset, m.Bytes)
 	case wire.MessageLate:

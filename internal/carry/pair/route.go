@@ -120,10 +120,10 @@ func (s *session) attach(l *lane, id uint64, frame wire.Frame) error {
 		return nil
 	}
 	if join {
-		f.far.join(l, received)
+		f.far().join(l, received)
 		return nil
 	}
-	f.far.attach(l, received, wire.AppendAttach)
+	f.far().attach(l, received, wire.AppendAttach)
 	return nil
 }
 
@@ -139,7 +139,7 @@ func (s *session) beginOn(l *lane, id uint64) error {
 	case f == nil:
 		l.bind(nil) // the near relay gets the flow's end by the answer to its OPEN
 	default:
-		f.far.attach(l, 0, nil)
+		f.far().attach(l, 0, nil)
 	}
 	return nil
 }
@@ -190,7 +190,7 @@ func (s *session) takeOpen(m wire.Message) {
 	switch {
 	case err != nil:
 	case fresh:
-		f.far.ask(*m.Open, a, slices.Clone(m.Bytes))
+		f.far().ask(*m.Open, a, slices.Clone(m.Bytes))
 	default:
 		f.mu.Lock()
 		defer f.mu.Unlock()

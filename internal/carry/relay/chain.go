@@ -126,7 +126,7 @@ func (w *worker) carryOn(f *flow, c *report.Client) {
 func (w *worker) joinHalves(f *flow) {
 	c := f.chain
 	slot, gen := f.slot, f.gen
-	t := report.Target{FD: c.fd, To: f.target, Legs: w.pairLegs(f), Ended: func(e report.End) {
+	t := report.Target{FD: c.fd, To: f.target(), Legs: w.pairLegs(f), Ended: func(e report.End) {
 		w.post(func() { w.farHalfOver(slot, gen, e) })
 	}}
 	answer := c.answer

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"math"
 	"net/netip"
 	"time"
 	"unique"
@@ -51,8 +52,8 @@ type flow struct {
 	gen         uint32      // of the slot
 
 	client netip.AddrPort
-	target netip.AddrPort
 	listen unique.Handle[netip.AddrPort] // see dialed
+	to     unique.Handle[netip.AddrPort] // see target
 
 	ident
 	settled time.Duration // just before the last sample if all bytes were acknowledged then; else 0
@@ -113,9 +114,21 @@ func (f *flow) setListen(a netip.AddrPort) {
 }
 
 // dialed is the address that the client connected to; zero: see listenAddr.
-func (f *flow) dialed() (at netip.AddrPort) {
-	if f.listen != (unique.Handle[netip.AddrPort]{}) {
-		at = f.listen.Value()
+func (f *flow) dialed() netip.AddrPort { return valueOf(f.listen) }
+
+// target is the address that the flow connects or is connected to; zero: it has none yet.
+func (f *flow) target() netip.AddrPort { return valueOf(f.to) }
+
+func (f *flow) setTarget(a netip.AddrPort) {
+	if a != f.target() {
+		f.to = unique.Make(a)
+	}
+}
+
+// valueOf returns the address of a handle, zero if it has none.
+func valueOf(h unique.Handle[netip.AddrPort]) (at netip.AddrPort) {
+	if h != (unique.Handle[netip.AddrPort]{}) {
+		at = h.Value()
 	}
 	return at
 }
@@ -144,12 +157,15 @@ type errorNumber uint16
 type direction struct {
 	pipe   *splice.Pipe // contains held bytes, or is borrowed for a burst
 	own    *[]byte      // ends with held bytes of a copied read; nil: none
-	held   int          // bytes in either
 	bytes  int64        // handed to the receiving leg's socket
+	held   int32        // bytes in either, or what a carrier retains, see retains
 	oob    bool         // the held byte is urgent
 	bulk   bool         // the last reads were large: splice
 	corked bool         // the last bytes wait in the socket for the FIN behind them
 }
+
+// retains notes the bytes that a carrier retains of the direction; from 2 GiB on the memory guard sees no more.
+func (dir *direction) retains(n int64) { dir.held = int32(min(n, math.MaxInt32)) }
 
 // closing holds the cause and the deadline of a flow that does not end cleanly.
 type closing struct {

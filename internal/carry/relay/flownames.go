@@ -2,6 +2,7 @@ package relay
 
 import (
 	"sync"
+	"unique"
 
 	report "longhaul/internal/carry/flow"
 )
@@ -17,7 +18,7 @@ const (
 	// at one.
 	nameShards = 16
 	// maxEndedNames bounds the names of ended flows that are remembered: those of 16 s at 2000 flows a second,
-	// in at most 4 MB. A proxy that gives one identifier twice does so within moments, or for ever.
+	// in at most 3 MB. A proxy that gives one identifier twice does so within moments, or for ever.
 	maxEndedNames = 1 << 15
 )
 
@@ -35,23 +36,42 @@ type nameShard struct {
 
 // nameKey is a name in a tunnel: a flow may pass two tunnels of one process.
 type nameKey struct {
-	tunnel string
+	tunnel unique.Handle[string]
 	name   report.Name
 }
 
-// nameHolder is a flow that has a name.
+func nameIn(tunnel string, name report.Name) nameKey { return nameKey{unique.Make(tunnel), name} }
+
+// nameHolder is a flow that has a name. Thousands may be parked, with few origins.
 type nameHolder struct {
-	flow    uint64         // its id
-	peer    string         // that asked for it; empty: a proxy did
-	first   report.RelayID // that its client came to, of a flow that a peer asked for; zero: it is not known
-	carried report.Carried // of a flow that a peer asked for
+	flow    uint64                // its id
+	from    unique.Handle[origin] // zero: a proxy
+	carried report.Carried        // of a flow that a peer asked for
+}
+
+// origin is a peer that asks for flows with names.
+type origin struct {
+	peer  string
+	first report.RelayID // that their clients came to; zero: it is not known
+}
+
+func fromPeer(o *report.Open) nameHolder {
+	return nameHolder{from: unique.Make(origin{o.Peer, o.Via.First()}), carried: o.Carried}
+}
+
+func (h *nameHolder) origin() (o origin) {
+	if h.from != (unique.Handle[origin]{}) {
+		o = h.from.Value()
+	}
+	return o
 }
 
 // offered reports whether the flow may be the same one that its near relay offers once more: a far relay may not
 // have heard yet that its client was given back. Nothing of it has passed. It may come by another hub.
 func (h *nameHolder) offered(again *nameHolder) bool {
-	sameRelay := h.first == again.first && h.first != report.RelayID{}
-	if h.carried == nil || again.carried == nil || h.peer != again.peer && !sameRelay {
+	a, b := h.origin(), again.origin()
+	sameRelay := a.first == b.first && a.first != report.RelayID{}
+	if h.carried == nil || again.carried == nil || a.peer != b.peer && !sameRelay {
 		return false
 	}
 	now := h.carried.Figures()
@@ -108,7 +128,7 @@ func (t *Tunnel) takesNames() bool { return t.ProxyIn.Required || t.PairServer !
 // takeName names a flow as a proxy or a near relay asks; h has who. It gets a new name if they ask for none, or
 // for that of another flow.
 func (w *worker) takeName(f *flow, wanted report.Name, h nameHolder) {
-	names, k := &w.relay.flowNames, nameKey{f.route.tunnel.Name, wanted}
+	names, k := &w.relay.flowNames, nameIn(f.route.tunnel.Name, wanted)
 	h.flow = f.id
 	f.nameTaken = true
 	if !wanted.IsZero() && names.take(k, h) {
@@ -117,8 +137,8 @@ func (w *worker) takeName(f *flow, wanted report.Name, h nameHolder) {
 	}
 	if !wanted.IsZero() {
 		from := "a PROXY header gives its unique ID"
-		if h.peer != "" {
-			from = "peer " + h.peer + " sends it"
+		if peer := h.origin().peer; peer != "" {
+			from = "peer " + peer + " sends it"
 		}
 		f.route.state.warnOnce(w.log, "flows come with the names of others, and get new ones", from)
 	}
@@ -130,6 +150,6 @@ func (w *worker) takeName(f *flow, wanted report.Name, h nameHolder) {
 // leaveName takes its name from a flow that ends.
 func (w *worker) leaveName(f *flow) {
 	if f.nameTaken {
-		w.relay.flowNames.leave(nameKey{f.route.tunnel.Name, f.name}, f.id, f.dirs[up].bytes > 0 || f.dirs[down].bytes > 0)
+		w.relay.flowNames.leave(nameIn(f.route.tunnel.Name, f.name), f.id, f.dirs[up].bytes > 0 || f.dirs[down].bytes > 0)
 	}
 }

@@ -312,7 +312,7 @@ func TestPeersOfNearFlows(t *testing.T) {
 func TestNamesAreBounded(t *testing.T) {
 	var names flowNames
 	key := func(i int) nameKey {
-		return nameKey{"t", report.Name{byte(i), byte(i >> 8), byte(i >> 16), 15: byte(i)}}
+		return nameIn("t", report.Name{byte(i), byte(i >> 8), byte(i >> 16), 15: byte(i)})
 	}
 	const ended = maxEndedNames + 1000
 	for i := range ended {
@@ -336,7 +336,7 @@ func TestNamesAreBounded(t *testing.T) {
 			t.Fatalf("name %d is free: %v", i, free)
 		}
 	}
-	if k := key(ended - 1); !names.take(nameKey{"other", k.name}, nameHolder{flow: 1}) {
+	if k := key(ended - 1); !names.take(nameIn("other", k.name), nameHolder{flow: 1}) {
 		t.Error("a name of one tunnel is taken in another")
 	}
 }
@@ -348,7 +348,7 @@ func TestOneFlowGetsAName(t *testing.T) {
 	got := make(chan uint64, 64)
 	for flow := range uint64(cap(got)) {
 		all.Go(func() {
-			if names.take(nameKey{"t", report.Name{1}}, nameHolder{flow: flow + 1}) {
+			if names.take(nameIn("t", report.Name{1}), nameHolder{flow: flow + 1}) {
 				got <- flow
 			}
 		})
@@ -363,7 +363,7 @@ func BenchmarkFlowNames(b *testing.B) {
 	var names flowNames
 	b.RunParallel(func(pb *testing.PB) {
 		for flow := uint64(1); pb.Next(); flow++ {
-			k := nameKey{"t", report.NewName()}
+			k := nameIn("t", report.NewName())
 			names.take(k, nameHolder{flow: flow})
 			names.leave(k, flow, true)
 		}

@@ -273,7 +273,7 @@ func (w *worker) describe(f *flow) IntegrityCheck {
 		Source:  connsource.OfAddr(f.client.Addr()),
 		Listen:  w.listenAddr(f),
 		Forward: f.hopName(),
-		Dialed:  f.target,
+		Dialed:  f.target(),
 		Sent:    max(0, f.dirs[down].bytes),
 	}
 }

@@ -367,7 +367,7 @@ func (w *worker) dial(f *flow, to netip.AddrPort) (errno unix.Errno, denied erro
 	}
 	errno, denied = w.connectFor(f, fd, as, to)
 	if denied == nil && (errno == 0 || errno == unix.EINPROGRESS) {
-		f.target = to
+		f.setTarget(to)
 		f.legs[target], f.opening.batch = leg{fd: int32(fd), nagle: true}, w.batch
 		errno = w.watch(fd, f, target)
 	}
@@ -439,11 +439,11 @@ func (w *worker) dialed(f *flow, events uint32) {
 		w.raced(f)
 		return
 	}
-	switch done, errno := w.connectResult(&f.legs[target], f.target, events); {
+	switch done, errno := w.connectResult(&f.legs[target], f.target(), events); {
 	case !done:
 	case errno != 0:
 		w.dropAttempt(f)
-		o.failed(f.target, errno)
+		o.failed(f.target(), errno)
 		w.dialNext(f)
 	default:
 		w.won(f, events)
@@ -506,7 +506,7 @@ func (w *worker) established(f *flow, events uint32) {
 	f.opening = nil
 	defer w.openings.put(o)
 	if f.route.tunnel.marksSYNs() {
-		setHops(int(f.legs[target].fd), family(f.target.Addr()), -1)
+		setHops(int(f.legs[target].fd), family(f.target().Addr()), -1)
 	}
 	w.connectLegs(f, events)
 	if f.paired != nil {
@@ -530,7 +530,7 @@ func (w *worker) connectLegs(f *flow, events uint32) {
 	f.legs[target].note(events)
 	f.legs[target].writable = true
 	f.legs[client].writable = true
-	if tr, _ := f.route.tunnel.transportTo(f.target.Addr()); tr != nil {
+	if tr, _ := f.route.tunnel.transportTo(f.target().Addr()); tr != nil {
 		f.legs[target].plain, f.lasting = true, true
 		if tr.Early(true) {
 			w.setUpTarget(f)
@@ -555,7 +555,7 @@ func (w *worker) queueHeader(f *flow, o *opening) {
 	if len(o.header) > 0 {
 		own := o.header
 		f.dirs[up].own = &own
-		f.dirs[up].held = len(o.header)
+		f.dirs[up].held = int32(len(o.header))
 	}
 	if o.source.IsValid() {
 		f.client = o.source
@@ -625,7 +625,7 @@ func (w *worker) openingDue(f *flow) {
 		for i := range o.beside {
 			o.failed(o.beside[i].to, unix.ETIMEDOUT)
 		}
-		o.failed(f.target, unix.ETIMEDOUT)
+		o.failed(f.target(), unix.ETIMEDOUT)
 		w.dropAttempts(f)
 		o.addrs = nil
 		w.dialNext(f)

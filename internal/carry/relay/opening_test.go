@@ -77,7 +77,7 @@ func TestTargetsInTurn(t *testing.T) {
 	c := dial(t, g.addr)
 	connectsTo := func(to netip.AddrPort) {
 		t.Helper()
-		g.flowIs(fmt.Sprintf("connects to %v", to), func(f *flow) bool { return f.phase == phaseDialing && f.target == to })
+		g.flowIs(fmt.Sprintf("connects to %v", to), func(f *flow) bool { return f.phase == phaseDialing && f.target() == to })
 	}
 	connectsTo(quiet)
 	g.pass(timeout/2 - 1)
@@ -103,9 +103,9 @@ func TestConnectTime(t *testing.T) {
 		o.Tunnels[0].ConnectTimeout = 2 * time.Second
 	})
 	c := dial(t, g.addr)
-	g.flowIs("connects to the first target", func(f *flow) bool { return f.phase == phaseDialing && f.target == never })
+	g.flowIs("connects to the first target", func(f *flow) bool { return f.phase == phaseDialing && f.target() == never })
 	g.pass(time.Second)
-	g.flowIs("connects to the second target", func(f *flow) bool { return f.phase == phaseDialing && f.target == late })
+	g.flowIs("connects to the second target", func(f *flow) bool { return f.phase == phaseDialing && f.target() == late })
 	const took = 300 * time.Millisecond
 	g.pass(took)
 	if nfd, _, err := unix.Accept(fd); err != nil {

@@ -73,7 +73,7 @@ func (w *worker) carry(f *flow, hop uint16) {
 		f.client = o.source
 	}
 	if t.Transparent {
-		f.target = c.Listen // what the far relay is to dial, also if it does not
+		f.setTarget(c.Listen) // what the far relay is to dial, also if it does not
 	}
 	f.joinHop(f.route.hops.Hop(hop))
 	if c.Others {
@@ -206,10 +206,10 @@ func (w *worker) lookAtPaired(f *flow) {
 	}
 	p := f.paired
 	now := p.carrier.Figures()
-	f.dirs[p.leg].held = int(now.Retained)
+	f.dirs[p.leg].retains(now.Retained)
 	if f.joined() {
 		now = f.chain.with(now)
-		f.dirs[down].held = int(f.chain.seen.Retained)
+		f.dirs[down].retains(f.chain.seen.Retained)
 	}
 	p.seen, p.peer = seenOf(&now), cmp.Or(now.Peer, p.peer)
 	f.dirs[up].bytes, f.dirs[down].bytes = now.BytesUp, now.BytesDown
@@ -226,7 +226,7 @@ func (w *worker) reached(f *flow, at netip.AddrPort) {
 	if p.leg != client || !at.IsValid() {
 		return
 	}
-	f.target = at
+	f.setTarget(at)
 	if !p.reached {
 		p.reached = true
 		f.hop.Connected(w.now)

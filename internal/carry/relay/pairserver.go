@@ -308,7 +308,7 @@ func (w *worker) openPaired(rt *route, o report.Open, until time.Duration, answe
 	if f.isIntegrity {
 		rt.state.integrity.total.Add(1)
 	}
-	w.takeName(f, o.Name, nameHolder{peer: o.Peer, first: o.Via.First(), carried: o.Carried})
+	w.takeName(f, o.Name, fromPeer(&o))
 	if o.Carried != nil {
 		w.byCarrier[o.Carried] = f
 	}
@@ -366,7 +366,7 @@ func (w *worker) handTarget(f *flow) {
 	}
 	w.beginPaired(f, p)
 	slot, gen := f.slot, f.gen
-	t := report.Target{To: f.target, Legs: w.pairLegs(f), Ended: func(e report.End) {
+	t := report.Target{To: f.target(), Legs: w.pairLegs(f), Ended: func(e report.End) {
 		w.post(func() { w.carried(slot, gen, e) })
 	}}
 	if l.failed != 0 && !l.fin {

@@ -63,7 +63,7 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 			if !dst.writable {
 				return false
 			}
-			dst.noDelay(dir.bytes, dir.held)
+			dst.noDelay(dir.bytes, int(dir.held))
 			n, errno := w.flush(dir, dst)
 			if errno != 0 && dir.own == nil && splice.Unsupported(errno) && w.unsplice(dir) {
 				src.urgent = true // copy from now on
@@ -91,7 +91,7 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 		if w.borrow(dir, src) {
 			n, errno = splice.Move(int(src.fd), dir.pipe.W, min(dir.pipe.Size, w.maxSplice))
 			if n > 0 && errno == 0 {
-				dir.held = n
+				dir.held = int32(n)
 				dir.bulk = n >= smallRead
 				continue
 			}
@@ -141,7 +141,7 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 					dst.writable = false
 					dir.own = w.buffer()
 					*dir.own = append(*dir.own, w.buf[sent:n]...)
-					dir.held = n - sent
+					dir.held = int32(n - sent)
 					dir.oob = flags == unix.MSG_OOB
 				}
 				budget -= w.moved(f, dir, sent)
@@ -180,7 +180,7 @@ func (w *worker) flush(dir *direction, dst *leg) (int, unix.Errno) {
 		}
 		n, errno = socket.Send(int(dst.fd), dir.unwritten(), flags)
 	} else {
-		n, errno = splice.Move(dir.pipe.R, int(dst.fd), dir.held)
+		n, errno = splice.Move(dir.pipe.R, int(dst.fd), int(dir.held))
 	}
 	switch errno {
 	case 0:
@@ -192,7 +192,7 @@ func (w *worker) flush(dir *direction, dst *leg) (int, unix.Errno) {
 	default:
 		return 0, errno
 	}
-	dir.held -= n
+	dir.held -= int32(n)
 	if dir.held == 0 && dir.own != nil {
 		w.recycle(dir.own)
 		dir.own, dir.oob = nil, false
@@ -201,7 +201,7 @@ func (w *worker) flush(dir *direction, dst *leg) (int, unix.Errno) {
 }
 
 // unwritten are the held bytes of a copied read.
-func (dir *direction) unwritten() []byte { return (*dir.own)[len(*dir.own)-dir.held:] }
+func (dir *direction) unwritten() []byte { return (*dir.own)[len(*dir.own)-int(dir.held):] }
 
 // unsplice moves the pipe's content into a buffer. It returns false if bytes
 // were lost.

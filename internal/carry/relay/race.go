@@ -34,7 +34,7 @@ func (w *worker) setAside(f *flow) {
 	if o.beside == nil {
 		o.beside = o.fewBeside[:0]
 	}
-	o.beside = append(o.beside, attempt{f.legs[target], f.target, o.began})
+	o.beside = append(o.beside, attempt{f.legs[target], f.target(), o.began})
 	f.legs[target] = leg{fd: -1}
 	o.raced = true
 }
@@ -43,7 +43,8 @@ func (w *worker) setAside(f *flow) {
 func (w *worker) putBack(f *flow) {
 	o := f.opening
 	if last := len(o.beside) - 1; f.legs[target].fd < 0 && last >= 0 {
-		f.legs[target], f.target, o.began = o.beside[last].leg, o.beside[last].to, o.beside[last].began
+		f.legs[target], o.began = o.beside[last].leg, o.beside[last].began
+		f.setTarget(o.beside[last].to)
 		o.beside = o.beside[:last]
 	}
 }
@@ -56,7 +57,7 @@ func (w *worker) attemptBegan(f *flow) {
 	}
 	o.began, o.nextAt = w.now, 0
 	if len(o.addrs) > 0 {
-		o.nextAt = w.now + o.host.Next(f.target, len(o.beside)+1, len(o.addrs), o.attempt-w.now)
+		o.nextAt = w.now + o.host.Next(f.target(), len(o.beside)+1, len(o.addrs), o.attempt-w.now)
 	}
 	w.scheduleAttempt(f)
 }
@@ -109,7 +110,8 @@ func (w *worker) raced(f *flow) {
 			o.failed(a.to, errno)
 		default:
 			o.beside = append(left, o.beside[i+1:]...)
-			f.legs[target], f.target, o.began = a.leg, a.to, a.began
+			f.legs[target], o.began = a.leg, a.began
+			f.setTarget(a.to)
 			w.raceWon = append(w.raceWon, f)
 			w.won(f, events)
 			return
@@ -126,7 +128,7 @@ func (w *worker) raced(f *flow) {
 func (w *worker) won(f *flow, events uint32) {
 	o := f.opening
 	if o.host != nil {
-		o.host.Connected(f.target, w.now-o.began)
+		o.host.Connected(f.target(), w.now-o.began)
 		for i := range o.beside {
 			if a := &o.beside[i]; a.began <= o.began {
 				o.host.Outrun(a.to, w.now-a.began)

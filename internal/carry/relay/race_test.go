@@ -76,7 +76,7 @@ func TestDeadFamily(t *testing.T) {
 	dead := netip.AddrPortFrom(loopback6, addrOf(g.target).Port())
 	dialing := func(to netip.AddrPort) {
 		t.Helper()
-		g.flowIs(fmt.Sprintf("connects to %v", to), func(f *flow) bool { return f.phase == phaseDialing && f.target == to })
+		g.flowIs(fmt.Sprintf("connects to %v", to), func(f *flow) bool { return f.phase == phaseDialing && f.target() == to })
 	}
 	c := dial(t, g.addr)
 	write(t, c, []byte("early"))
@@ -131,8 +131,8 @@ func TestLoserIsNotAccepted(t *testing.T) {
 			w.resolved(f.slot, f.gen, []netip.Addr{loopback6, loopback}, nil)
 			w.nextBeside(f)
 			info, err := tcpinfo.Get(int(f.legs[target].fd))
-			if err != nil || len(f.opening.beside) != 1 || f.target != addrOf(g.target) {
-				t.Errorf("%d attempts are beside that at %v (%v)", len(f.opening.beside), f.target, err)
+			if err != nil || len(f.opening.beside) != 1 || f.target() != addrOf(g.target) {
+				t.Errorf("%d attempts are beside that at %v (%v)", len(f.opening.beside), f.target(), err)
 			}
 			if info.SegsOut > 1 {
 				t.Error("the handshake's ACK does not wait for the race")
@@ -213,7 +213,7 @@ func TestClientLeavesARace(t *testing.T) {
 		}
 	})
 	c := dial(t, g.addr)
-	g.flowIs("connects", func(f *flow) bool { return f.target.IsValid() })
+	g.flowIs("connects", func(f *flow) bool { return f.target().IsValid() })
 	g.pass(eyeballs.AttemptDelay)
 	g.flowIs("races", func(f *flow) bool { return f.opening != nil && len(f.opening.beside) == 1 })
 	reset(t, c)

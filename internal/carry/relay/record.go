@@ -43,7 +43,7 @@ func (w *worker) account(f *flow) {
 	rec.Tunnel = f.route.tunnel.Name
 	rec.Client = report.Address{AddrPort: f.origin()}
 	rec.Listen = report.Address{AddrPort: w.listenAddr(f)}
-	rec.Target = report.Address{AddrPort: f.target}
+	rec.Target = report.Address{AddrPort: f.target()}
 	rec.Hop = f.hopName()
 	rec.Elapsed = units.Seconds(w.clock() - f.start)
 	rec.Connect = f.connect()
@@ -67,7 +67,7 @@ func (w *worker) leftover(f *flow) Leftover {
 	l := Leftover{
 		Tunnel:     f.route.tunnel.Name,
 		Client:     f.client,
-		Target:     f.target,
+		Target:     f.target(),
 		Delivering: f.end.delivering() || f.delivered(),
 	}
 	f.sockets(func(fds [2]int) {
@@ -80,7 +80,7 @@ func (w *worker) leftover(f *flow) Leftover {
 // not acknowledged by it.
 func (f *flow) undelivered(s side, fds [2]int) int64 {
 	from := s.other()
-	n := f.dirs[from].held
+	n := int(f.dirs[from].held)
 	if fd := fds[s]; fd >= 0 {
 		queued := socket.Unacknowledged(fd)
 		if f.end.shut[s] && queued > 0 {

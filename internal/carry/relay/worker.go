@@ -485,7 +485,11 @@ func (w *worker) due(f *flow) {
 	if f.lasting && w.now >= f.start+lastingAge {
 		f.lasting = false
 		w.setUpLegs(f)
-		f.sockets(func(fds [2]int) { w.makeLasting(f, fds[target]) })
+		if f.carried() {
+			f.sockets(func(fds [2]int) { w.makeLasting(f, fds[target]) })
+		} else { // without garbage for each flow
+			w.makeLasting(f, int(f.legs[target].fd))
+		}
 	}
 	if w.holdDue(f); !f.connected() && !f.carried() {
 		return
@@ -517,7 +521,7 @@ func (w *worker) makeLasting(f *flow, fd int) {
 	if fd < 0 {
 		return
 	}
-	tr, _ := f.route.tunnel.transportTo(f.target.Addr())
+	tr, _ := f.route.tunnel.transportTo(f.target().Addr())
 	if err := tr.Lasting(fd, f.legs[target].setup.side); err != nil {
 		f.route.state.warnOnce(w.log, "leg towards the target is not set up as asked", err.Error())
 	}
@@ -528,11 +532,7 @@ func (w *worker) makeLasting(f *flow, fd int) {
 func (w *worker) lookForAcks(f *flow) {
 	left := 0
 	if f.delivered() && f.chain == nil {
-		f.sockets(func(fds [2]int) {
-			if fd := fds[f.paired.leg]; fd >= 0 {
-				left = socket.Unacknowledged(fd)
-			}
-		})
+		left = f.carriedUnacknowledged()
 	}
 	for s := client; s <= target; s++ {
 		if !f.end.awaits(s) {
@@ -550,6 +550,16 @@ func (w *worker) lookForAcks(f *flow) {
 		f.closing.unacked = left
 		f.active = w.now
 	}
+}
+
+// carriedUnacknowledged is the number of bytes that the peer of a carried flow's own socket has not acknowledged.
+func (f *flow) carriedUnacknowledged() (n int) {
+	f.sockets(func(fds [2]int) {
+		if fd := fds[f.paired.leg]; fd >= 0 {
+			n = socket.Unacknowledged(fd)
+		}
+	})
+	return n
 }
 
 // post queues a command for the loop. It returns false after the loop has
@@ -657,7 +667,7 @@ func (w *worker) setUpTarget(f *flow) {
 		return
 	}
 	f.legs[target].plain = false
-	if tr, destination := f.route.tunnel.transportTo(f.target.Addr()); tr != nil && f.legs[target].fd >= 0 && f.legs[target].setup == nil {
+	if tr, destination := f.route.tunnel.transportTo(f.target().Addr()); tr != nil && f.legs[target].fd >= 0 && f.legs[target].setup == nil {
 		w.setUp(f, target, tr, destination)
 	}
 }

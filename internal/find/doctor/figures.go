@@ -378,7 +378,14 @@ func zeroIfNaN(v float64) float64 {
 	return v
 }
 
-func median(values []float64) float64 { return stats.At(slices.Sorted(slices.Values(values)), 0.5) }
+func median(values []float64) float64 {
+	if len(values) == 1 { // as in most glances: thousands of flows have one each second
+		return values[0]
+	}
+	sorted := slices.Clone(values)
+	slices.Sort(sorted)
+	return stats.At(sorted, 0.5)
+}
 
 // deviation returns the standard deviation ÷ the mean.
 func deviation(values []float64) float64 {

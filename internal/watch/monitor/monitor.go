@@ -311,7 +311,7 @@ func (m *Monitor) Flows() iter.Seq[*Flow] {
 		var out Flow
 		shown := 0
 		for id, f := range m.flows {
-			if out = f.view(id); !yield(&out) {
+			if f.show(id, &out); !yield(&out) {
 				return
 			}
 			if shown++; shown%shownAtOnce == 0 {
@@ -357,7 +357,9 @@ func (m *Monitor) Flow(id flow.ID) (Flow, Series, bool) {
 	if f == nil {
 		return Flow{}, Series{}, false
 	}
-	return f.view(id), f.series.view(f.seen - f.born), true
+	var out Flow
+	f.show(id, &out)
+	return out, f.goodput(m.opts.Interval, f.seen-f.born), true
 }
 
 // Points returns the points of a tunnel since a time, oldest first; an empty

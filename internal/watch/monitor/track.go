@@ -2,6 +2,7 @@ package monitor
 
 import (
 	"cmp"
+	"math/bits"
 	"net/netip"
 	"sync"
 	"time"
@@ -20,23 +21,24 @@ type flowTrack struct {
 	words  unique.Handle[words]
 	ends   unique.Handle[ends]
 	name   flow.Name
-	client netip.Addr
+	client [16]byte      // its zone is among the ends
 	start  int64         // by the wall clock, in nanoseconds since 1970
 	born   time.Duration // times are of the monitor's clock
 	seen   time.Duration // time of the latest sample
 
 	up, down int64 // bytes
 	legs     [2]legCounts
-	series   series
-	motion   *motion // nil: at rest
-	limits   *limits // nil: it has not moved data while judged
+	moves    [][2]float32 // of its series
+	motion   *motion      // nil: at rest, or seen once with nothing under way
+	limits   *limits      // nil: it has not moved data while judged
 
 	clientPort uint16
-	pass       uint16 // the latest that saw the flow, modulo 2^16
-	connected  bool   // how long its target took is observed
-	moved      bool   // it moved data in the last interval, or data is unacknowledged
-	judged     bool   // there were two samples to compare
-	overPeer   bool   // its bytes so far count for its peer
+	pass       uint8 // the latest that saw the flow, modulo 2^8
+	doublings  uint8 // of the series' step
+	connected  bool  // how long its target took is observed
+	moved      bool  // it moved data in the last interval, or data is unacknowledged
+	judged     bool  // there were two samples to compare
+	overPeer   bool  // its bytes so far count for its peer
 }
 
 // words are what texts say of a flow. Flows of a tunnel have few combinations of them.
@@ -45,8 +47,12 @@ type words struct {
 	legs             [2]struct{ side, congestionControl string }
 }
 
-// ends are the addresses of a flow that others may have too.
-type ends struct{ listen, target netip.AddrPort }
+// ends are the addresses of a flow that others may have too, with what is lost of its client's in 16 bytes.
+type ends struct {
+	listen, target netip.AddrPort
+	zone           string
+	bits           int // of an address: 32 or 128; 0: there is none
+}
 
 // legCounts are the latest figures of a leg. Unknown counts are negative, unknown times zero.
 type legCounts struct {
@@ -114,13 +120,13 @@ func (m *Monitor) visit(s *flow.Sample, at time.Duration) {
 	if f == nil {
 		f = m.begun(s, at)
 	}
-	f.pass = uint16(m.pass)
+	f.pass = uint8(m.pass)
 	span := at - f.seen
 	up, down := max(0, s.BytesUp-f.up), max(0, s.BytesDown-f.down)
 	f.movedOverPeer(s.Peer, s.BytesUp, s.BytesDown)
 	f.up, f.down = s.BytesUp, s.BytesDown
 	f.tunnel.moved(up, down)
-	f.series.add(m.opts.Interval, f.seen-f.born, at-f.born, up, down)
+	f.addToSeries(m.opts.Interval, at-f.born, up, down)
 	m.connected(f, s.Tunnel, s.Hop, s.Connect, s.Name)
 	sent := f.describe(s)
 	for i, leg := range [2]*flow.LegSample{&s.ClientLeg, &s.TargetLeg} {
@@ -160,7 +166,8 @@ var (
 // describe takes what a sample says of a flow, and returns what its legs have sent since the sample before. A
 // name comes from a PROXY header, a peer and a target once the flow has a hop.
 func (f *flowTrack) describe(s *flow.Sample) (sent [2]flow.Sent) {
-	f.name, f.client, f.clientPort = s.Name, s.Client.Addr(), s.Client.Port()
+	client := s.Client.Addr()
+	f.name, f.client, f.clientPort = s.Name, client.As16(), s.Client.Port()
 	was := f.words.Value()
 	now := was
 	now.state, now.peer, now.hop = s.State, s.Peer, s.Hop
@@ -174,7 +181,7 @@ func (f *flowTrack) describe(s *flow.Sample) (sent [2]flow.Sent) {
 	if now != was {
 		f.words = unique.Make(now)
 	}
-	if e := (ends{s.Listen, s.Target}); e != f.ends.Value() {
+	if e := (ends{s.Listen, s.Target, client.Zone(), client.BitLen()}); e != f.ends.Value() {
 		f.ends = unique.Make(e)
 	}
 	return sent
@@ -186,12 +193,17 @@ func (m *Monitor) moves(f *flowTrack, s *flow.Sample, at time.Duration, up, down
 	if !s.Skipped {
 		underWay = !s.Unchanged && (s.ClientLeg.Waiting() > 0 || s.TargetLeg.Waiting() > 0)
 	}
+	first, before := f.seen == f.born, f.moved
 	f.moved = up+down > 0 || underWay
 	if f.motion == nil {
-		if !f.moved && len(s.Lanes) == 0 {
+		// A flow that is seen for the first time may have had all that it gets, see legTrack.look.
+		if len(s.Lanes) == 0 && !underWay && (first || !f.moved) {
 			return
 		}
 		f.motion = new(motion)
+		for i := range f.motion.legs {
+			f.motion.legs[i].seen = before
+		}
 	}
 	mo, span := f.motion, at-f.seen
 	mo.upBps, mo.downBps, mo.underWay = bps(up, span), bps(down, span), underWay
@@ -214,28 +226,75 @@ func (m *Monitor) moves(f *flowTrack, s *flow.Sample, at time.Duration, up, down
 	}
 }
 
-// view is the flow as others see it.
-func (f *flowTrack) view(id flow.ID) Flow {
+// show fills in the flow as others see it. It makes no Flow of its own: that is some 500 bytes, for each of
+// thousands of flows and each reader, each second.
+func (f *flowTrack) show(id flow.ID, out *Flow) {
 	w, e := f.words.Value(), f.ends.Value()
-	out := Flow{
-		ID: id, Name: f.name, Site: flow.SiteOf(w.peer), Peer: w.peer, Tunnel: f.tunnel.last.Name, State: w.state,
-		Client: flow.Address{AddrPort: netip.AddrPortFrom(f.client, f.clientPort)}, Listen: flow.Address{AddrPort: e.listen}, Target: flow.Address{AddrPort: e.target},
-		Hop: w.hop, Start: time.Unix(0, f.start), BytesUp: f.up, BytesDown: f.down,
-	}
+	out.ID, out.Name, out.Site, out.Peer = id, f.name, flow.SiteOf(w.peer), w.peer
+	out.Tunnel, out.State, out.Hop = f.tunnel.last.Name, w.state, w.hop
+	out.Client.AddrPort = netip.AddrPortFrom(e.client(f.client), f.clientPort)
+	out.Listen.AddrPort, out.Target.AddrPort = e.listen, e.target
+	out.Start, out.BytesUp, out.BytesDown = time.Unix(0, f.start), f.up, f.down
 	for i := range out.Legs {
 		out.Legs[i] = f.leg(i)
 	}
-	if mo := f.motion; mo != nil {
-		out.UpBps, out.DownBps = mo.upBps, mo.downBps
-		if mo.lanes != nil {
-			out.Lanes = mo.lanes.lanes
+	out.UpBps, out.DownBps, out.Lanes, out.CauseLeg, out.Cause = 0, 0, nil, "", ""
+	mo := f.motion
+	if mo == nil {
+		if f.moved {
+			out.UpBps, out.DownBps = bps(f.up, f.seen-f.born), bps(f.down, f.seen-f.born)
 		}
-		out.CauseLeg, out.Cause = mo.cause()
-		for i := range out.Legs {
-			out.Legs[i].Cause = mo.legs[i].cause
-		}
+		return
 	}
-	return out
+	out.UpBps, out.DownBps = mo.upBps, mo.downBps
+	if mo.lanes != nil {
+		out.Lanes = mo.lanes.lanes
+	}
+	out.CauseLeg, out.Cause = mo.cause()
+	for i := range out.Legs {
+		out.Legs[i].Cause = mo.legs[i].cause
+	}
+}
+
+// client is a client's address.
+func (e *ends) client(a [16]byte) netip.Addr {
+	switch at := netip.AddrFrom16(a); e.bits {
+	case 0:
+		return netip.Addr{}
+	case 32:
+		return at.Unmap()
+	default:
+		return at.WithZone(e.zone)
+	}
+}
+
+// series is what the flow has moved by steps of its life; first is their length at first.
+func (f *flowTrack) series(first time.Duration) series {
+	if len(f.moves) == 0 {
+		return series{}
+	}
+	return series{step: first << f.doublings, bytes: f.moves}
+}
+
+// addToSeries adds what the flow has moved since the latest sample.
+func (f *flowTrack) addToSeries(first, to time.Duration, up, down int64) {
+	s := f.series(first)
+	s.add(first, f.seen-f.born, to, up, down)
+	f.keepSeries(first, s)
+}
+
+// goodput is the series as others see it, at an age of the flow.
+func (f *flowTrack) goodput(first, life time.Duration) Series {
+	s := f.series(first)
+	view := s.view(life)
+	f.keepSeries(first, s)
+	return view
+}
+
+func (f *flowTrack) keepSeries(first time.Duration, s series) {
+	if f.moves = s.bytes; len(s.bytes) > 0 {
+		f.doublings = uint8(bits.Len64(uint64(s.step/first)) - 1)
+	}
 }
 
 // leg is a leg as others see it, without its cause.
@@ -422,8 +481,8 @@ func (m *Monitor) finish(r *Record) {
 	up, down := max(0, r.BytesUp-f.up), max(0, r.BytesDown-f.down)
 	f.tunnel.moved(up, down)
 	f.movedOverPeer(r.Peer, r.BytesUp, r.BytesDown)
-	f.series.add(m.opts.Interval, f.seen-f.born, r.Elapsed.Duration(), up, down)
-	r.Goodput = f.series.view(r.Elapsed.Duration())
+	f.addToSeries(m.opts.Interval, r.Elapsed.Duration(), up, down)
+	r.Goodput = f.goodput(m.opts.Interval, r.Elapsed.Duration())
 	var sent [2]flow.Sent
 	for i, leg := range [2]*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
 		sent[i] = f.legs[i].count(leg.Sent())

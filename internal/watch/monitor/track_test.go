@@ -1,6 +1,7 @@
 package monitor
 
 import (
+	"math"
 	"net/netip"
 	"reflect"
 	"runtime"
@@ -227,8 +228,8 @@ func stalledFlow(t *testing.T, waits func(*tcpinfo.Info)) {
 // kernel's at all if everything is acknowledged when the first one is taken. One that goes on has a cause from
 // its third sample on.
 func TestIdleFlowIsSmall(t *testing.T) {
-	if n := unsafe.Sizeof(flowTrack{}); n > 224 {
-		t.Errorf("a flow has %d bytes, a class of the allocator has 224", n)
+	if n := unsafe.Sizeof(flowTrack{}); n > 208 {
+		t.Errorf("a flow has %d bytes, a class of the allocator has 208", n)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t"})}}
@@ -250,8 +251,8 @@ func TestIdleFlowIsSmall(t *testing.T) {
 			f.TargetLeg.Known, f.TargetLeg.Info = true, info(time.Millisecond, sent, 0, time.Duration(sent)*time.Millisecond)
 		}
 		known(100)
-		if mo := next(); mo == nil || mo.upBps != 800 || mo.legs[1].base != nil {
-			t.Errorf("after a first sample with everything acknowledged: %+v", mo)
+		if mo, now := next(), listed(m)[0]; mo != nil || now.UpBps != 800 || now.DownBps != 800 {
+			t.Errorf("after a first sample with everything acknowledged: %+v, %+v", mo, now)
 		}
 		f.Unchanged = true
 		if mo := next(); mo != nil {
@@ -272,9 +273,9 @@ func TestIdleFlowIsSmall(t *testing.T) {
 	})
 }
 
-// TestManyIdleFlows holds what the monitor has of each of 50 000 idle flows, with its tables, to 320 bytes.
+// TestManyIdleFlows holds what the monitor has of each of 50 000 idle flows, with its tables, to 304 bytes.
 func TestManyIdleFlows(t *testing.T) {
-	const flows, most = 50_000, 320
+	const flows, most = 50_000, 304
 	state := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -424,5 +425,43 @@ func TestCarriedBy(t *testing.T) {
 	}
 	if carriedBy(nil, before, time.Second) != nil {
 		t.Error("a flow with one lane has several")
+	}
+}
+
+// TestClientsOfFlows holds that a flow shows its client's address as it came, whatever it is.
+func TestClientsOfFlows(t *testing.T) {
+	m := New((&script{}).options())
+	for i, text := range []string{"192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "fe80::1%eth0", ""} {
+		var want netip.AddrPort
+		if text != "" {
+			want = netip.AddrPortFrom(netip.MustParseAddr(text), 4321)
+		}
+		s := flowNow(flow.ID(i+1), 0, 0)
+		s.Client = want
+		m.visit(&s, m.now())
+		if got, _, _ := m.Flow(s.ID); got.Client.AddrPort != want {
+			t.Errorf("client %v is shown as %v", want, got.Client)
+		}
+	}
+}
+
+// TestGoodputLooks holds that a look at a flow's goodput leaves it as it is, though a longer life merges its steps.
+func TestGoodputLooks(t *testing.T) {
+	f := &flowTrack{}
+	for range 3 {
+		f.addToSeries(time.Second, f.seen+time.Second, 1000, 500)
+		f.seen += time.Second
+	}
+	for _, life := range []time.Duration{3 * time.Second, 8 * SeriesLen * time.Second, 8 * SeriesLen * time.Second} {
+		got := f.goodput(time.Second, life)
+		step := got.Step.Duration()
+		up, down := bytesOf(got.UpBps, step, life), bytesOf(got.DownBps, step, life)
+		if math.Abs(up-3000) > 1 || math.Abs(down-1500) > 1 {
+			t.Errorf("after %v: %v bytes up, %v down", life, up, down)
+		}
+	}
+	f.addToSeries(time.Second, 8*SeriesLen*time.Second, 1000, 0)
+	if got := f.goodput(time.Second, 8*SeriesLen*time.Second); len(got.UpBps) > SeriesLen || got.Step.Duration() != 8*time.Second {
+		t.Errorf("%d steps of %v", len(got.UpBps), got.Step.Duration())
 	}
 }

@@ -161,7 +161,7 @@ func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
 	s := &Snapshot{At: time.Now(), Interval: units.Seconds(span), Sequence: m.pass, Took: units.Seconds(at - m.passBegan), Process: o.Process, FlowsNow: o.FlowsNow,
 		Pairs: o.Pairs, PairTotals: m.pairs(o.Pairs)}
 	for id, f := range m.flows {
-		if whole && uint16(m.pass)-f.pass > 1 {
+		if whole && uint8(m.pass)-f.pass > 1 {
 			delete(m.flows, id) // its end was not reported
 			continue
 		}

@@ -11,7 +11,7 @@ type Flow struct {
 	Out Sender
 	In  Receiver
 
-	cutBy    Cause
+	cutBy    *Cause // nil: it is not cut
 	acked    uint64 // sent in an ACK
 	byPeer   bool   // the other end found the cause
 	dead     bool   // this end's socket takes part no more
@@ -151,9 +151,7 @@ func (f *Flow) die(c Cause, byPeer bool) {
 	}
 	f.dead, f.In.dead, f.resetDue = true, true, true
 	f.In.early.drop(f.Out.store.budget)
-	if f.cutBy == (Cause{}) {
-		f.cutBy, f.byPeer = c, byPeer
-	}
+	f.blame(c, byPeer)
 }
 
 // Ack takes the other end's acknowledgement.
@@ -168,9 +166,24 @@ func (f *Flow) PeerReset(length uint64, end bool, c Cause) {
 	f.peerDead = true
 	f.Out.drop()
 	f.In.reset(length, end)
-	if f.cutBy == (Cause{}) {
-		f.cutBy, f.byPeer = c, true
+	f.blame(c, true)
+}
+
+// blame notes the first cause.
+func (f *Flow) blame(c Cause, byPeer bool) {
+	if f.cutBy != nil {
+		return
 	}
+	if f.byPeer = byPeer; c != (Cause{}) {
+		f.cutBy = &c
+	}
+}
+
+func (f *Flow) cause() Cause {
+	if f.cutBy == nil {
+		return Cause{}
+	}
+	return *f.cutBy
 }
 
 // PeerGone takes the news that the other end does not know the flow. Only one that
@@ -199,7 +212,7 @@ func (f *Flow) ResetLocal() bool {
 	if f.dead || f.Clean() || !f.In.due() {
 		return false
 	}
-	f.die(f.cutBy, f.byPeer)
+	f.die(f.cause(), f.byPeer)
 	return true
 }
 
@@ -214,12 +227,12 @@ func (f *Flow) Cutting() bool { return f.In.cut && !f.dead && !f.In.due() }
 // CutNow delivers the other end's RESET although bytes before it are missing.
 func (f *Flow) CutNow() {
 	if f.In.cut {
-		f.die(f.cutBy, f.byPeer)
+		f.die(f.cause(), f.byPeer)
 	}
 }
 
 // Cause is why the flow is cut, and whether the other end found it; zero: it is not.
-func (f *Flow) Cause() (c Cause, byPeer bool) { return f.cutBy, f.byPeer }
+func (f *Flow) Cause() (c Cause, byPeer bool) { return f.cause(), f.byPeer }
 
 // Hungry reports whether bytes of this end's socket are to be read.
 func (f *Flow) Hungry() bool { return !f.dead && !f.peerDead && !f.Out.ended }
@@ -307,9 +320,9 @@ func (f *Flow) TakeReset() (Reset, bool) {
 	}
 	f.resetDue = false
 	if f.Out.dropped {
-		return Reset{Cause: f.cutBy}, true
+		return Reset{Cause: f.cause()}, true
 	}
-	return Reset{Length: f.Out.length, End: f.Out.ended, Cause: f.cutBy}, true
+	return Reset{Length: f.Out.length, End: f.Out.ended, Cause: f.cause()}, true
 }
 
 // Resync makes everything due again that a lost control connection may have lost.

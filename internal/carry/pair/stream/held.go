@@ -74,27 +74,29 @@ func (s *Sender) hold(p span) {
 	if p.from >= p.to || s.dropped {
 		return
 	}
-	if len(s.held) >= maxHeldSpans && !s.held.touch(p) {
+	if len(s.held()) >= maxHeldSpans && !s.held().touch(p) {
 		return
 	}
-	s.held, s.heldNew = s.held.add(p), true
+	s.setGaps(s.again(), s.held().add(p))
+	s.heldNew = true
 	switch {
 	case !s.attached:
 		s.restart()
 		return
 	case p.to > s.next: // lanes began anew since, and have not come to it
-		s.again = s.again.add(span{s.next, p.from})
+		s.setGaps(s.again().add(span{s.next, p.from}), s.held())
 		s.next = p.to
 	}
-	s.again = s.again.without(p)
+	s.setGaps(s.again().without(p), s.held())
 }
 
 // restart has everything sent again that the other end lacks.
 func (s *Sender) restart() {
-	s.next, s.again = s.base, nil
-	if n := len(s.held); n > 0 {
-		s.next = s.held[n-1].to
-		s.again = slices.Collect(spans{{s.base, s.next}}.butNot(s.held))
+	s.next = s.base
+	s.setGaps(nil, s.held())
+	if n := len(s.held()); n > 0 {
+		s.next = s.held()[n-1].to
+		s.setGaps(slices.Collect(spans{{s.base, s.next}}.butNot(s.held())), s.held())
 	}
 }
 

@@ -126,8 +126,8 @@ type Lane struct {
 // Lost takes the news that a lane is gone while others stay: what it carried is sent
 // again on these.
 func (s *Sender) Lost(l *Lane) {
-	for p := range l.sent.after(s.base).butNot(s.held) {
-		s.again = s.again.add(p)
+	for p := range l.sent.after(s.base).butNot(s.held()) {
+		s.setGaps(s.again().add(p), s.held())
 	}
 	if l.end {
 		s.endSent = false

@@ -113,7 +113,9 @@ func (w *world) clone(step string) *world {
 			e.lanes[k].queue = slices.Clone(e.lanes[k].queue)
 			e.lanes[k].sent.sent = slices.Clone(e.lanes[k].sent.sent)
 		}
-		e.flow.Out.again, e.flow.Out.held = slices.Clone(e.flow.Out.again), slices.Clone(e.flow.Out.held)
+		if g := e.flow.Out.gaps; g != nil {
+			e.flow.Out.gaps = &gaps{slices.Clone(g.again), slices.Clone(g.held)}
+		}
 		e.flow.Out.store.chunks = cloneChunks(e.flow.Out.store.chunks)
 		if e.flow.In.early != nil {
 			early := *e.flow.In.early
@@ -143,8 +145,8 @@ func (w *world) key() string {
 		b = encode(b, e.read, e.fin, e.reset, e.got, e.shown, e.gone,
 			o.base, o.acked, o.next, o.sent, o.length, o.attached, o.from, o.ended, o.endSent, o.endDue, o.endAcked, o.dropped,
 			in.pos, in.endAt, in.toldEnd, e.told, in.merge, in.sawEnd, in.ending, in.ended, in.cut, in.cutAt, in.cutEnd, in.dead,
-			f.dead, f.cutBy.Code, f.byPeer, f.peerDead, f.resetDue, f.ackDue, f.ackFirst, f.acked, f.hurry)
-		b = encodeSpans(encodeSpans(b, o.again), o.held)
+			f.dead, f.cause().Code, f.byPeer, f.peerDead, f.resetDue, f.ackDue, f.ackFirst, f.acked, f.hurry)
+		b = encodeSpans(encodeSpans(b, o.again()), o.held())
 		b = encode(b, f.HeldWaiting() > 0)
 		early := in.early
 		if early == nil {

@@ -6,8 +6,7 @@ type Sender struct {
 	base   uint64 // everything before it is acknowledged, or with noResume no longer kept
 	acked  uint64 // everything before it is acknowledged
 	next   uint64 // everything before it is given to lanes
-	again  spans  // of that, what was lost with one lane and not given to another
-	held   spans  // beyond base, what the other end holds; the store need not have it
+	gaps   *gaps  // nil: none, as of a flow that rests
 	sent   uint64 // the highest position that went out, on any lane
 	length uint64 // read
 	limit  int64  // of bytes that are kept
@@ -29,6 +28,37 @@ type Sender struct {
 	from     uint64 // position at which the lane began
 }
 
+// gaps are what lanes that were lost, or are slower than others, leave of what was given to them.
+type gaps struct {
+	again spans // what was lost with one lane and not given to another
+	held  spans // beyond base, what the other end holds; the store need not have it
+}
+
+func (s *Sender) again() spans {
+	if s.gaps == nil {
+		return nil
+	}
+	return s.gaps.again
+}
+
+func (s *Sender) held() spans {
+	if s.gaps == nil {
+		return nil
+	}
+	return s.gaps.held
+}
+
+func (s *Sender) setGaps(again, held spans) {
+	switch {
+	case len(again) == 0 && len(held) == 0:
+		s.gaps = nil
+	case s.gaps == nil:
+		s.gaps = &gaps{again, held}
+	default:
+		s.gaps.again, s.gaps.held = again, held
+	}
+}
+
 // Item is the next thing to send on a lane. Its bytes are valid until Sent.
 type Item struct {
 	Offset uint64
@@ -47,7 +77,7 @@ func (s *Sender) Kept() int64 {
 	if s.dropped {
 		return 0
 	}
-	return int64(s.length-s.base) - s.held.size()
+	return int64(s.length-s.base) - s.held().size()
 }
 
 // Acknowledged is the position before which the other end has everything.
@@ -78,7 +108,7 @@ func (s *Sender) room() int64 {
 func (s *Sender) Starved() bool { return s.Full() && s.AllSent() }
 
 // AllSent reports whether lanes have all bytes that were read.
-func (s *Sender) AllSent() bool { return s.next == s.length && len(s.again) == 0 }
+func (s *Sender) AllSent() bool { return s.next == s.length && len(s.again()) == 0 }
 
 // SetLimit bounds the bytes that are kept, and those without an acknowledgement, which some
 // lanes carry.
@@ -172,7 +202,7 @@ func (s *Sender) Trim() {
 	s.store.trim(s.base)
 	if s.heldNew {
 		s.heldNew = false
-		s.store.trimHeld(s.held)
+		s.store.trimHeld(s.held())
 	}
 }
 
@@ -192,7 +222,8 @@ func (s *Sender) attach(received uint64) error {
 	}
 	s.acked = max(s.acked, received)
 	s.base = max(s.base, received)
-	s.held, s.from = s.held.after(s.base), s.base
+	s.from = s.base
+	s.setGaps(s.again(), s.held().after(s.base))
 	s.restart()
 	s.attached, s.endSent = true, false
 	return nil
@@ -203,7 +234,7 @@ func (s *Sender) attach(received uint64) error {
 func (s *Sender) attachAt(received uint64) {
 	s.restart()
 	s.from = max(s.base, received)
-	s.again = s.again.after(s.from)
+	s.setGaps(s.again().after(s.from), s.held())
 	s.next = max(s.next, s.from)
 	s.attached = true
 }
@@ -225,7 +256,7 @@ func (s *Sender) WillSend(offset uint64) bool {
 	if offset == s.length && s.ended {
 		return !s.EndInFlight()
 	}
-	return offset < s.base || offset >= s.next || s.again.has(offset)
+	return offset < s.base || offset >= s.next || s.again().has(offset)
 }
 
 // endLeft reports whether a lane is to carry the end.
@@ -244,7 +275,9 @@ func (s *Sender) ack(received uint64, end bool) error {
 	s.acked = max(s.acked, received)
 	s.base = max(s.base, received)
 	s.next = max(s.next, s.base)
-	s.again, s.held = s.again.after(s.base), s.held.after(s.base)
+	if s.gaps != nil {
+		s.setGaps(s.gaps.again.after(s.base), s.gaps.held.after(s.base))
+	}
 	s.endAcked = s.endAcked || end
 	s.forget()
 	return nil
@@ -255,7 +288,7 @@ func (s *Sender) Pending() bool {
 	switch {
 	case !s.attached || s.dropped || s.taken:
 		return false
-	case len(s.again) > 0 || s.next < s.length:
+	case len(s.again()) > 0 || s.next < s.length:
 		return true
 	}
 	return s.endLeft()
@@ -263,7 +296,7 @@ func (s *Sender) Pending() bool {
 
 // Unsent is the number of bytes that no lane has.
 func (s *Sender) Unsent() int64 {
-	return s.again.size() + int64(s.length-s.next)
+	return s.again().size() + int64(s.length-s.next)
 }
 
 // Next gives a lane what is to be sent next, at most so many bytes: what another one lost
@@ -274,10 +307,10 @@ func (s *Sender) Next(l *Lane, bytes int) (Item, bool) {
 	}
 	var it Item
 	switch {
-	case len(s.again) > 0:
-		p := s.again[0]
+	case len(s.again()) > 0:
+		p := s.again()[0]
 		it = s.item(p.from, min(bytes, int(p.to-p.from)))
-		s.again = s.again.after(it.end())
+		s.setGaps(s.again().after(it.end()), s.held())
 	case s.next < s.length:
 		it = s.item(s.next, bytes)
 		s.next = it.end()
@@ -326,8 +359,8 @@ func (s *Sender) Sent(it Item) {
 // Peek returns bytes that no lane has, to go out by other means; at most max of them.
 func (s *Sender) Peek(max int) (offset uint64, b []byte) {
 	offset, most := s.next, max
-	if len(s.again) > 0 {
-		offset, most = s.again[0].from, min(most, int(s.again[0].to-s.again[0].from))
+	if len(s.again()) > 0 {
+		offset, most = s.again()[0].from, min(most, int(s.again()[0].to-s.again()[0].from))
 	}
 	if s.dropped || offset >= s.length {
 		return offset, nil

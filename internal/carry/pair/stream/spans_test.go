@@ -104,13 +104,13 @@ func TestManyHeld(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := len(f.Out.held); got > maxHeldSpans {
+	if got := len(f.Out.held()); got > maxHeldSpans {
 		t.Errorf("%d spans are remembered", got)
 	}
 	f.Out.Lost(l)
 	f.Detach()
 	_ = f.Attach(0)
-	if got := len(f.Out.again); got > maxHeldSpans+1 {
+	if got := len(f.Out.again()); got > maxHeldSpans+1 {
 		t.Errorf("%d parts are to be sent again", got)
 	}
 	// All that the other end does not hold for certain goes out again.
@@ -120,7 +120,7 @@ func TestManyHeld(t *testing.T) {
 		sent = sent.add(span{it.Offset, it.end()})
 		f.Out.Sent(it)
 	}
-	if got, want := sent.size(), int64(n)-f.Out.held.size(); got != want {
+	if got, want := sent.size(), int64(n)-f.Out.held().size(); got != want {
 		t.Errorf("%d bytes were sent again, want %d", got, want)
 	}
 }
