@@ -147,7 +147,7 @@ static void shared(void)
 	struct haul_floor before = {};
 	struct haul a = {.delivery = 30000000, .room_us = ~0u, .mode = HAUL_CRUISE}, b = a;
 	b.delivery = 10000000;
-	u64 now_us = 100000000, period_us = 1u << HAUL_SHARE_SLOT;
+	u64 now_us = 100000000, period_us = 1u << HAUL_SLOT;
 	haul_learn(&a, &path, now_us);
 	CHECK(a.others == 0 && a.mean == 0 && a.room_us == ~0u, "alone: %u others, %llu B/s each", a.others, a.mean);
 	for (int i = 0; i < 2; i++, now_us += period_us) {
@@ -175,15 +175,15 @@ static void shared(void)
 	CHECK(path.floor.share_q16 == 300, "told what it had not learnt: %u", path.floor.share_q16);
 
 	// An unused row is out of date; a connection that returns to it knows more.
-	now_us += HAUL_PATH_US + period_us;
+	now_us += 2 * HAUL_PROBE_INTERVAL_US + period_us;
 	haul_learn(&b, &path, now_us);
 	CHECK(b.others == 0 && b.mean == 0 && path.floor.share_q16 == 1000, "long after: %u others, floor %u", b.others, path.floor.share_q16);
 	new = (struct haul){.room_us = ~0u};
-	haul_learn(&new, &path, now_us + HAUL_PATH_US + 1);
+	haul_learn(&new, &path, now_us + 2 * HAUL_PROBE_INTERVAL_US + 1);
 	CHECK(path.floor.share_q16 == 0, "a new connection finds a floor of %u", path.floor.share_q16);
 
 	// A clock that is behind another CPU's counts in no other period.
-	haul_learn(&a, &path, now_us + 3 * HAUL_PATH_US);
+	haul_learn(&a, &path, now_us + 3 * 2 * HAUL_PROBE_INTERVAL_US);
 	u32 all = path.all;
 	haul_learn(&b, &path, now_us);
 	CHECK(all == 1 && path.all == 1, "%u connections, then %u", all, path.all);
@@ -254,7 +254,7 @@ static void resumed(void)
 	haul_forget(&first, &path);
 	haul_learn(&second, &path, now_us + 1);
 	CHECK(second.others == 0 && path.flows == 1 && path.sum == 1000, "%u others, %u flows, %llu", second.others, path.flows, path.sum);
-	haul_learn(&second, &path, now_us + (1u << HAUL_SHARE_SLOT));
+	haul_learn(&second, &path, now_us + (1u << HAUL_SLOT));
 	second.told--;
 	haul_forget(&second, &path);
 	CHECK(path.flows_before == 0 && path.sum_before == 0, "%u flows before, %llu", path.flows_before, path.sum_before);
