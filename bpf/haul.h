@@ -196,7 +196,6 @@ struct haul {
 	// CUBIC's window.
 	u32 window, window_max, window_cut, k_ms;
 	u64 cut_us, test_us;
-	u32 grown_delivered; // counter when it last grew
 	u32 cut_lost, cut_marked;
 	u64 cut_delivery; // before the first cut
 
@@ -251,6 +250,7 @@ struct haul {
 struct haul_ack {
 	u64 now_us;
 	u32 delivered, lost, sent; // packets, ever; wrap
+	u32 acked;		   // delivered by this one
 	u32 marked;		   // of those delivered, with congestion experienced
 	u32 spurious;		   // of those taken for lost, that were there after all
 	u32 prior_delivered;	   // when the packet acknowledged was sent
@@ -557,8 +557,7 @@ static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 		haul_begin_epoch(h, a);
 	}
 	// At most half as large again in a round trip: RFC 9438, section 4.2.
-	u32 more = (haul_counted(a->delivered, h->grown_delivered) + 1) / 2;
-	h->grown_delivered = a->delivered;
+	u64 more = ((u64)a->acked + 1) / 2;
 	if (h->mode == HAUL_COMPETE)
 		h->window = haul_min(haul_cubic(h, a->now_us, a->srtt_us), (u64)h->window + more);
 	if (haul_reconnoitred(h, a))

@@ -117,6 +117,7 @@ static void nonsense(void)
 			.now_us = any() % 4 ? a.now_us + any_up_to(1u << 22) : any(),
 			.delivered = a.delivered + any_up_to(1u << 24),
 			.lost = a.lost + any_up_to(1u << 24) - any_up_to(1u << 20),
+			.acked = a.in_flight,
 			.spurious = a.spurious + any_up_to(1u << 24),
 			.marked = a.marked + (any() % 8 ? 0 : any_up_to(1u << 24)),
 			.sent = a.sent + any_up_to(1u << 24),
