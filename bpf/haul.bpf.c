@@ -161,6 +161,7 @@ static ALWAYS_INLINE void control(struct tcp_sock *tp, const struct rate_sample 
 	if (rtt_us > 0)
 		a.rtt_us = rtt_us;
 	a.limited |= rs->is_app_limited;
+	a.acked = rs->acked_sacked;
 	if (haul_update(h, &a))
 		haul_update_epoch(h, &a, path_of(tp, true));
 	haul_apply(h, &a);

@@ -31,7 +31,6 @@
 // Start-up doubles each round trip: a gain of x ln(x)/(1 - 1/x), x = 2, since a
 // rate sample is the mean over the round trip before, while the rate doubles.
 #define HAUL_STARTUP_GAIN_Q16 181680u // 2.772
-#define HAUL_STARTUP_WINDOW 3u	      // round trips of the rate; the doubling rate needs 2
 
 // On a long round trip it triples, x = 3, until a packet is lost. A queue is seen a round
 // trip after it began. So haul looks four times as often, and the rate waits at the first
@@ -39,17 +38,14 @@
 // doubling makes it.
 #define HAUL_LONG_RTT_US 250000u
 #define HAUL_TRIPLE_GAIN_Q16 323994u // 4.944
-#define HAUL_TRIPLE_WINDOW 5u	     // needs 3
 
 #define HAUL_STARTUP_GROWTH_Q16 81920u // 1.25: a round that grows by less is flat
-#define HAUL_STARTUP_FLAT_ROUNDS 3u
+#define HAUL_FLAT_ROUNDS 3u // of start-up without growth, or of a restored rate
 #define HAUL_STARTUP_PACKETS 128u // sent in a round, before its loss may end start-up, or a queue slow it down
 
 // Careful Resume (RFC 9959): a connection begins with what the path carried before.
 #define HAUL_CARRIED_US 600000000u // that it is remembered for
 #define HAUL_RESUME_PACKETS 6u	   // to arrive first: half of the first window, and the SYN
-#define HAUL_RESUME_LOST 3u	   // packets, and a share of 1/64, beyond the floor: a retreat
-#define HAUL_RESUME_ROUNDS 8u	   // to wait for a connection that lacks data or the receiver's window
 
 #define HAUL_DRAIN_GAIN_Q16 32768u // 0.5
 #define HAUL_PROBE_GAIN_Q16 58982u // 0.9, of what arrives
@@ -64,37 +60,30 @@
 #define HAUL_LOSS_PACKETS 1024u   // that the recent share of loss is pooled over
 
 // Losses that are no overflow: the path has carried twice the queue.
-#define HAUL_PASSED_US 4000u // such a queue, at least
 #define HAUL_SPARED_US 4000u // CoDel drops nothing below 5 ms: RFC 8289, section 4.4
 #define HAUL_SPARED_Q16 512u // 1/128: a larger share may be a policer's
 
 // Losses that show the path's own share: fewer may be a burst.
 #define HAUL_FLOOR_LOSSES 6u
 #define HAUL_FLOOR_SURE 16u    // that tell it well
-#define HAUL_FLOOR_POOL 65536u // packets of probes that the share is pooled over
 
 // A raise.
 #define HAUL_RAISE_WINDOW 16u	// segments that a raise should begin with
-#define HAUL_RAISE_PACKETS 192u // that prove more than a doubling does
-#define HAUL_RAISE_POOL 16384u	// packets that the loss before it is pooled over
 #define HAUL_RAISE_ALONE_US 4000000u // in which no other connection raises
 #define HAUL_RAISES_MAX 5u	// the interval doubles so often: 32 s
 
 #define HAUL_CLOCK_US 64u      // a rate over less is wrong by more than 1.6 %: times are in whole us
 #define HAUL_EPOCH_PACKETS 48u // an epoch is a round trip with at least as many,
-#define HAUL_EPOCH_ROUNDS 8u   // or as many rounds
+#define HAUL_ROUNDS 8u   // or as many rounds
 
 #define HAUL_PROBE_INTERVAL_US 10000000u
-#define HAUL_PATH_US 20000000u	  // that a path is remembered for
-#define HAUL_SHARE_SLOT 22u	  // bits: 4.2 s, in which all connections say what they get
 #define HAUL_TEST_ROUNDS 10u	  // at least between a test of a queue and the next,
 #define HAUL_TEST_US 2000000u	  // and as long
-#define HAUL_PROBE_SLOT 23u	  // bits: 8.4 s between probes
-#define HAUL_COMPETE_SLOT 22u	  // bits: 4.2 s between tests beside what may be a rival,
-#define HAUL_RIVAL_SLOT 24u	  // 16.8 s beside one that was found,
-#define HAUL_COMPETE_ROUNDS 20u	  // and as many round trips at least
-#define HAUL_DRAIN_ROUNDS 16u	  // at most
-#define HAUL_RESTORE_ROUNDS 3u
+// Bits of the clock by which a host's connections act together: 4.2 s. In each they say what
+// they get, and may test what may be a rival. Twice that is between probes, and four times
+// between tests beside a rival that was found.
+#define HAUL_SLOT 22u
+#define HAUL_COMPETE_ROUNDS 20u	  // round trips at least between two of those tests
 
 enum haul_mode {
 	HAUL_STARTUP, // double until the path is full
@@ -167,9 +156,9 @@ struct haul {
 	u64 last_ack_us;
 	u32 silent_us; // before that acknowledgement
 
-	// The last epoch: time, packets delivered and lost; the queue at its end, and the
+	// The last epoch: packets delivered and lost; the queue at its end, and the
 	// longest.
-	u32 took_us, got, missed;
+	u32 got, missed;
 	u32 queue_us, queue_high_us;
 
 	// Least round trip: of the current and of the previous period.
@@ -207,7 +196,6 @@ struct haul {
 	// CUBIC's window.
 	u32 window, window_max, window_cut, k_ms;
 	u64 cut_us, test_us;
-	u32 grown_delivered; // counter when it last grew
 	u32 cut_lost, cut_marked;
 	u64 cut_delivery; // before the first cut
 
@@ -262,6 +250,7 @@ struct haul {
 struct haul_ack {
 	u64 now_us;
 	u32 delivered, lost, sent; // packets, ever; wrap
+	u32 acked;		   // delivered by this one
 	u32 marked;		   // of those delivered, with congestion experienced
 	u32 spurious;		   // of those taken for lost, that were there after all
 	u32 prior_delivered;	   // when the packet acknowledged was sent
@@ -286,13 +275,12 @@ static inline void haul_test_all(struct haul *h, const struct haul_ack *a, u64 r
 GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 {
 	HAUL_ARGS(h && a);
-	u32 us = haul_since(a->now_us, h->epoch_us);
+	u32 us = haul_took_us(h, a);
 	u32 delivered = haul_counted(a->delivered, h->epoch_delivered);
 	u32 spurious = haul_counted(a->spurious, h->epoch_spurious);
 	s32 net = (s32)(a->lost - h->epoch_lost - spurious);
 	u32 lost = net > 0 ? net : 0;
 
-	h->took_us = us;
 	h->got = delivered;
 	haul_see_passed(h, lost, delivered);
 	h->missed = lost;
@@ -385,22 +373,18 @@ GLOBAL int haul_see_rtt(struct haul *h, const struct haul_ack *a)
 		h->seen_rtt = true;
 		h->min_rtt_us = h->min_rtt_next_us = rtt;
 	}
-	if (rtt < h->rtt_low_us)
-		h->rtt_low_us = rtt;
+	h->rtt_low_us = haul_min(h->rtt_low_us, rtt);
 	if (haul_since(a->now_us, h->min_rtt_start_us) > 2 * HAUL_PROBE_INTERVAL_US) {
 		h->min_rtt_us = h->min_rtt_next_us;
 		h->min_rtt_next_us = rtt;
 		h->min_rtt_start_us = a->now_us;
 	}
-	if (rtt < h->min_rtt_next_us)
-		h->min_rtt_next_us = rtt;
-	if (rtt < h->min_rtt_us)
-		h->min_rtt_us = rtt;
+	h->min_rtt_next_us = haul_min(h->min_rtt_next_us, rtt);
+	h->min_rtt_us = haul_min(h->min_rtt_us, rtt);
 	if (rtt <= h->min_rtt_us + h->min_rtt_us / 128 + 1000)
 		h->low_us = a->now_us;
 
-	if (rtt < h->quarter_low_us)
-		h->quarter_low_us = rtt;
+	h->quarter_low_us = haul_min(h->quarter_low_us, rtt);
 	h->quarter_samples++;
 	h->quarter_sum_us += rtt;
 	bool sooner = h->mode == HAUL_STARTUP && h->min_rtt_us >= HAUL_LONG_RTT_US;
@@ -461,8 +445,7 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 	if (HAUL_RULE(quarter) && h->mode == HAUL_CRUISE) { // a queue that has grown since the last epoch
 		u32 now = haul_queue_us(h, haul_min(h->recent_low_us, h->quarter_low_us));
 		u32 target = haul_max(h->queue_us, haul_queue_target_us(h, a));
-		if (now > target)
-			gain -= haul_min(((u64)(now - target) << 16) / ((u64)haul_min(h->min_rtt_us, HAUL_RTT_MAX_US) + 1), HAUL_ONE / 4);
+		gain -= haul_min(((u64)(haul_max(now, target) - target) << 16) / ((u64)haul_min(h->min_rtt_us, HAUL_RTT_MAX_US) + 1), HAUL_ONE / 4);
 	}
 	// The rate is at least two packets for each round trip; the window bounds it.
 	rate = haul_max(rate, haul_rate_of(2, a->mss, a->srtt_us));
@@ -472,7 +455,7 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 	u32 jitter = a->srtt_us > rtt + h->queue_us ? a->srtt_us - rtt - h->queue_us : 0;
 	window = haul_segments(rate, rtt + haul_min(jitter, rtt), a->mss);
 	if (h->mode == HAUL_STARTUP && !jumps)
-		window *= factor == 3 ? HAUL_TRIPLE_WINDOW : HAUL_STARTUP_WINDOW;
+		window *= 2 * haul_max(factor, 2) - 1; // growth by x needs x round trips of the rate
 	else
 		window += window / 2;
 	if (jumps) { // and as in slow start: a packet more for each that arrives, or is the path's loss
@@ -574,8 +557,7 @@ static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 		haul_begin_epoch(h, a);
 	}
 	// At most half as large again in a round trip: RFC 9438, section 4.2.
-	u32 more = (haul_counted(a->delivered, h->grown_delivered) + 1) / 2;
-	h->grown_delivered = a->delivered;
+	u64 more = ((u64)a->acked + 1) / 2;
 	if (h->mode == HAUL_COMPETE)
 		h->window = haul_min(haul_cubic(h, a->now_us, a->srtt_us), (u64)h->window + more);
 	if (haul_reconnoitred(h, a))
@@ -588,7 +570,7 @@ static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 		h->round_delivered = a->delivered;
 		h->rounds++;
 		u32 n = haul_counted(a->delivered, h->epoch_delivered);
-		u32 rounds = h->mode == HAUL_CRUISE ? HAUL_EPOCH_ROUNDS : h->mode == HAUL_COMPETE ? 2 : 1;
+		u32 rounds = h->mode == HAUL_CRUISE ? HAUL_ROUNDS : h->mode == HAUL_COMPETE ? 2 : 1;
 		return ((n >= HAUL_EPOCH_PACKETS || !HAUL_RULE(long_epoch)) && h->mode != HAUL_PROBE) || h->rounds >= rounds;
 	}
 	return false;

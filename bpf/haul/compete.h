@@ -114,7 +114,7 @@ GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
 	if (HAUL_RULE(narrower) && h->phase == 0 && h->from != HAUL_STARTUP && h->delivery < h->ref / 2 && full)
 		h->ref = haul_max(h->delivery + h->delivery / 16, h->ref / 16);
 	if (++h->phase < 2 || h->rtt_low_us == ~0u) {
-		if (h->phase >= HAUL_DRAIN_ROUNDS)
+		if (h->phase >= 2 * HAUL_ROUNDS)
 			haul_restore(h);
 		return 0;
 	}
@@ -131,7 +131,7 @@ GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
 	bool shorter = h->rtt_low_us + haul_max(1000, h->rtt_low_us / 32) < h->drain_low_us;
 	h->flat = shorter ? 0 : h->flat + 1;
 	h->drain_low_us = haul_min(h->drain_low_us, h->rtt_low_us);
-	if (empty || h->flat >= 2 || h->phase >= HAUL_DRAIN_ROUNDS)
+	if (empty || h->flat >= 2 || h->phase >= 2 * HAUL_ROUNDS)
 		haul_restore(h);
 	return 0;
 }
@@ -139,7 +139,7 @@ GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
 GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 {
 	HAUL_ARGS(h && a);
-	if (++h->phase < HAUL_RESTORE_ROUNDS || h->rtt_low_us == ~0u)
+	if (++h->phase < HAUL_FLAT_ROUNDS || h->rtt_low_us == ~0u)
 		return 0;
 	u32 low = h->drain_low_us, queue = h->rtt_low_us > low ? h->rtt_low_us - low : 0;
 	u32 back = h->before_us > low ? (h->before_us - low) / 3 : 0;
@@ -148,6 +148,8 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 	// flow cannot empty.
 	bool filled = low > h->min_rtt_us + haul_empty_us(h, a), strict = HAUL_RULE(strict) && (h->from == HAUL_COMPETE || filled);
 	u32 least = strict ? haul_empty_us(h, a) : target + target / 4;
+	// A delay that wanders can look like a rival, once.
+	bool sure = h->rival || h->floor.share_q16 > HAUL_SPARED_Q16 || !HAUL_RULE(rival_twice);
 	h->rival = queue > haul_max(least, back);
 	if (!h->rival) {
 		h->min_rtt_us = h->min_rtt_next_us = low;
@@ -156,7 +158,7 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 		return 0;
 	}
 	// There is a rival: the proof of a raise may have been at its expense.
-	if (HAUL_RULE(rival_floor) && !h->others)
+	if (HAUL_RULE(rival_floor) && sure && !h->others)
 		h->floor.share_q16 = 0;
 	if (h->from != HAUL_COMPETE) {
 		h->cut_delivery = h->ref;
@@ -181,7 +183,7 @@ GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a)
 	// take the others for a rival.
 	u32 empty = haul_empty_us(h, a);
 	u32 since = haul_since(a->now_us, h->test_us);
-	bool slot = haul_slot(h, a, h->rival ? HAUL_RIVAL_SLOT : HAUL_COMPETE_SLOT) &&
+	bool slot = haul_slot(h, a, h->rival ? HAUL_SLOT + 2 : HAUL_SLOT) &&
 		    since > HAUL_COMPETE_ROUNDS * a->srtt_us;
 	// Without a known rival, the queue is this flow's, or a rival has come.
 	bool first = HAUL_RULE(first) && !h->rival && h->queue_us > haul_congested_us(h) && since > HAUL_TEST_US &&
@@ -195,7 +197,7 @@ GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a)
 		h->rival = false;
 		// As much arrives again, and no rival was found, which marks or a longer queue
 		// would have shown.
-		bool shows = haul_marked(h, a->now_us, 6 * HAUL_PROBE_INTERVAL_US) || h->passed_us >= HAUL_PASSED_US;
+		bool shows = haul_marked(h, a->now_us, 6 * HAUL_PROBE_INTERVAL_US) || h->passed_us >= HAUL_SPARED_US;
 		if (HAUL_RULE(passed) && shows && h->delivery > h->cut_delivery / 8 * 7) {
 			haul_cruise(h, a, h->delivery);
 			return 0;

@@ -11,7 +11,7 @@ GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 	h->mean = h->together = 0;
 	if (!p)
 		return 0;
-	if (!p->used_us || haul_since(now_us, p->used_us) > HAUL_PATH_US) {
+	if (!p->used_us || haul_since(now_us, p->used_us) > 2 * HAUL_PROBE_INTERVAL_US) {
 		struct haul_carried carried = p->carried;
 		__builtin_memset(p, 0, sizeof *p);
 		p->carried = carried;
@@ -21,7 +21,7 @@ GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 			p->floor = h->floor;
 	}
 	p->used_us = now_us;
-	u64 period = now_us >> HAUL_SHARE_SLOT;
+	u64 period = now_us >> HAUL_SLOT;
 	if (period > p->period) {
 		bool next = p->period + 1 == period;
 		p->all_before = next ? p->all : 0;
@@ -90,8 +90,7 @@ static inline void haul_tell_carried(const struct haul *h, struct haul_carried *
 		c->seen_us = h->epoch_us;
 		c->floor_q16 = h->floor.share_q16;
 	} else if (h->mode == HAUL_COMPETE && !h->was_limited) {
-		if (h->delivery < c->rate)
-			c->rate -= (c->rate - h->delivery) / 4;
+		c->rate -= (c->rate - haul_min(c->rate, h->delivery)) / 4;
 		c->floor_q16 = haul_min(c->floor_q16, h->floor.share_q16);
 	} else if (h->mode == HAUL_DRAIN && h->from == HAUL_STARTUP && h->jump) {
 		c->rate = haul_min(c->rate, h->ref);

@@ -26,6 +26,12 @@ static inline u32 haul_counted(u32 now, u32 then)
 	return d < 0 ? 0 : d;
 }
 
+// How long the epoch under way has taken.
+static inline u32 haul_took_us(const struct haul *h, const struct haul_ack *a)
+{
+	return haul_since(a->now_us, h->epoch_us);
+}
+
 static inline u64 haul_bound_rate(u64 rate)
 {
 	return rate > HAUL_RATE_MAX ? HAUL_RATE_MAX : rate;
@@ -56,21 +62,14 @@ static inline u32 haul_share_q16(u32 part, u32 rest)
 	return all ? ((u64)part << 16) / all : 0;
 }
 
-// The bits of a number; 0 has none.
+// The bits of a number; 0 has none. BPF has no instruction for it: all bits below the
+// highest are set, and then counted.
 static inline u32 haul_bits(u64 n)
 {
-	u32 bits = 0;
-	if (n >> 32)
-		n >>= 32, bits += 32;
-	if (n >> 16)
-		n >>= 16, bits += 16;
-	if (n >> 8)
-		n >>= 8, bits += 8;
-	if (n >> 4)
-		n >>= 4, bits += 4;
-	if (n >> 2)
-		n >>= 2, bits += 2;
-	return bits + (n >> 1 ? 2 : n);
+	n |= n >> 1, n |= n >> 2, n |= n >> 4, n |= n >> 8, n |= n >> 16, n |= n >> 32;
+	n -= n >> 1 & 0x5555555555555555;
+	n = (n & 0x3333333333333333) + (n >> 2 & 0x3333333333333333);
+	return ((n + (n >> 4)) & 0x0f0f0f0f0f0f0f0f) * 0x0101010101010101 >> 56;
 }
 
 // Square and cube roots, rounded down, by Newton's method from a power of two that
@@ -135,8 +134,7 @@ static inline u32 haul_target_us(u32 min_rtt_us, u64 rate, u32 mss, u32 room_us)
 	// Its growth slows, since the queue must stay short, but never stops.
 	u32 usual = haul_usual_us(min_rtt_us);
 	u64 target = 1000 + min_rtt_us / 64 + own * usual / (own + usual);
-	if (room_us < usual)
-		target = target * room_us / usual;
+	target = target * haul_min(room_us, usual) / usual;
 	return haul_max(target, haul_grain_us(rate, mss) / 2);
 }
 
@@ -249,10 +247,8 @@ static inline void haul_see_lateness(struct haul *h, const struct haul_ack *a, u
 		h->late = 0;
 		return;
 	}
-	if (sent >= haul_scale(h->rate, 63570)) // 0.97
-		h->late /= 2;
-	else if (sent < haul_scale(h->rate, 60293) && h->late < HAUL_LATE_MAX) // 0.92
-		h->late++;
+	bool kept = sent >= haul_scale(h->rate, 63570), late = sent < haul_scale(h->rate, 60293); // 0.97, 0.92
+	h->late = kept ? h->late / 2 : haul_min(h->late + late, HAUL_LATE_MAX);
 }
 
 GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
@@ -262,14 +258,14 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	u64 base = haul_needed(h, haul_max(h->bw, h->bw_before));
 	// The loop has a delay of 1.5 T: stable from 0.95 T, without overshoot from 4.1 T.
 	// docs/design/haul.md has the argument.
-	u32 horizon = 3 * haul_min(haul_max(h->min_rtt_us, h->took_us), HAUL_RTT_MAX_US);
+	u32 horizon = 3 * haul_min(haul_max(h->min_rtt_us, haul_took_us(h, a)), HAUL_RTT_MAX_US);
 
 	u32 busy_us = haul_since(a->now_us, h->low_us);
 	// All flows of a host act at once, or the others' traffic hides this flow's
 	// effect; also now, if the flows of others empty the queue.
 	bool due = busy_us > HAUL_PROBE_INTERVAL_US / 2 ||
 		   (h->floor.share_q16 && haul_since(a->now_us, h->floor.looked_us) > HAUL_PROBE_INTERVAL_US / 2);
-	if (HAUL_RULE(probe) && ((due && haul_slot(h, a, HAUL_PROBE_SLOT)) || busy_us > 2 * HAUL_PROBE_INTERVAL_US)) {
+	if (HAUL_RULE(probe) && ((due && haul_slot(h, a, HAUL_SLOT + 1)) || busy_us > 2 * HAUL_PROBE_INTERVAL_US)) {
 		haul_probe(h);
 		return 0;
 	}
@@ -290,8 +286,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 		// The shortfall of arrivals against sending: the floor may be too high.
 		u64 came = haul_max(h->delivery, 1);
 		u64 arrives = haul_scale(haul_scale(base, HAUL_ONE - less), HAUL_ONE - haul_min(h->loss_q16, HAUL_ONE));
-		if (arrives < came)
-			h->yielded_us += haul_min(haul_min(h->took_us, HAUL_RTT_MAX_US) * (came - arrives) / came, 1000000);
+		h->yielded_us += haul_min(haul_min(haul_took_us(h, a), HAUL_RTT_MAX_US) * (came - haul_min(arrives, came)) / came, 1000000);
 		u32 since = haul_since(a->now_us, h->test_us);
 		if (HAUL_RULE(test) && stubborn && since > HAUL_TEST_US && since > HAUL_TEST_ROUNDS * a->srtt_us) {
 			haul_test_all(h, a, h->over_rate);
@@ -313,8 +308,8 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	if (haul_marked(h, a->now_us, HAUL_PROBE_INTERVAL_US)) // at most the target in a round trip
 		step = haul_min(step, ((u64)target << 15) / (h->min_rtt_us + 1));
 	u32 more = haul_max(((u64)(target - queue) << 16) / horizon, empty ? step : HAUL_ONE / 512);
-	if (h->took_us > h->min_rtt_us + h->min_rtt_us / 2)
-		more = haul_min(more, ((u64)target << 17) / h->took_us); // in a long epoch that would be a long queue
+	if (haul_took_us(h, a) > h->min_rtt_us + h->min_rtt_us / 2)
+		more = haul_min(more, ((u64)target << 17) / haul_took_us(h, a)); // in a long epoch that would be a long queue
 	u64 next = haul_scale(base, HAUL_ONE + more);
 	// The additional data, sent without a queue, has not arrived yet.
 	h->rate = empty ? haul_max(next, haul_min(h->rate, haul_scale(base, 81920))) : next;

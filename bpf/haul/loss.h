@@ -68,7 +68,7 @@ static inline void haul_see_floor(struct haul *h, const struct haul_ack *a, u32 
 		haul_shrink_pool(&h->floor.lost, &h->floor.got, (h->floor.lost + h->floor.got) / 8 * 7);
 	h->floor.lost += lost;
 	h->floor.got += got;
-	haul_shrink_pool(&h->floor.lost, &h->floor.got, HAUL_FLOOR_POOL);
+	haul_shrink_pool(&h->floor.lost, &h->floor.got, 64 * HAUL_LOSS_PACKETS);
 	u32 expected = ((u64)(h->floor.lost + h->floor.got) * h->floor.share_q16) >> 16;
 	if (!h->floor.share_q16)
 		; // it is for a raise to tell
@@ -141,7 +141,7 @@ static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a)
 	u8 n = haul_raises(h, a);
 	u32 since = haul_since(a->now_us, h->raise_us);
 	// Beside other flows of the host at common times, between those of probes.
-	bool slot = !h->others || (haul_slot(h, a, HAUL_COMPETE_SLOT) && !haul_slot(h, a, HAUL_PROBE_SLOT));
+	bool slot = !h->others || (haul_slot(h, a, HAUL_SLOT) && !haul_slot(h, a, HAUL_SLOT + 1));
 	if (HAUL_RULE(raise_interval) && n && (!slot || since < (1u << 20) << n))
 		return false;
 	u32 lost = h->seen_lost;
@@ -195,7 +195,7 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 	u32 most = (u64)(lost + got) * h->raise_most_q16 >> 16;
 	bool lossy = lost > most + 2 * haul_sqrt(most) + 1;
 	bool grown = h->delivery > h->raise_to / 8 * 7, queued = h->queue_us > haul_overflow_us(h, a);
-	bool many = (lossy ? h->raise_lost + h->raise_got : lost + got) >= HAUL_RAISE_PACKETS;
+	bool many = (lossy ? h->raise_lost + h->raise_got : lost + got) >= 4 * HAUL_EPOCH_PACKETS;
 	// With few packets the proof needs more doublings, unless a queue shows it.
 	u64 enough = h->cut_delivery / 8 * 7, proof = (!many && (lossy || !queued) ? 3 : 1) * h->raise_from / 4 * 7;
 	proof = haul_max(proof, h->together / 8 * 7); // all together are to send nearly twice as much
@@ -239,7 +239,7 @@ static inline void haul_remember_loss(struct haul *h, const struct haul_ack *a)
 	h->seen_lost += h->missed;
 	h->seen_got += h->got;
 	h->seen_lossy += h->missed > 0;
-	haul_shrink_pool(&h->seen_lost, &h->seen_got, HAUL_RAISE_POOL);
+	haul_shrink_pool(&h->seen_lost, &h->seen_got, 16 * HAUL_LOSS_PACKETS);
 }
 
 // The queue of the epoch before has passed if it has lost nothing by now. Start-up's would
@@ -281,6 +281,6 @@ GLOBAL int haul_shortens(struct haul *h, const struct haul_ack *a)
 // carried twice the queue. A rival's losses are not spared.
 static inline bool haul_spares(const struct haul *h, u32 queue_us, u32 lost, u32 came, u32 share_q16)
 {
-	return HAUL_RULE(spare) && !h->rival && h->passed_us >= HAUL_PASSED_US && queue_us <= h->passed_us / 2 && lost <= 2 + came / 64 &&
+	return HAUL_RULE(spare) && !h->rival && h->passed_us >= HAUL_SPARED_US && queue_us <= h->passed_us / 2 && lost <= 2 + came / 64 &&
 	       share_q16 <= HAUL_SPARED_Q16;
 }

@@ -61,7 +61,7 @@ GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a)
 		}
 		h->step_lost = h->missed;
 		h->step_got = h->got;
-	} else if (lossy || ++h->flat >= HAUL_STARTUP_FLAT_ROUNDS) {
+	} else if (lossy || ++h->flat >= HAUL_FLAT_ROUNDS) {
 		if (HAUL_RULE(start_loss) && lossy) // what was sent more was lost: so much is carried
 			h->bw = haul_min(h->bw, h->delivery);
 		haul_leave_startup(h, a);
@@ -129,7 +129,7 @@ GLOBAL int haul_retreat(struct haul *h, const struct haul_ack *a)
 static inline bool haul_jump_lossy(const struct haul *h, u32 lost, u32 got)
 {
 	u64 all = (u64)lost + got, own = all * h->floor.share_q16 >> 16;
-	return lost > own + 4 * haul_sqrt(own) + all / 64 + HAUL_RESUME_LOST;
+	return lost > own + 4 * haul_sqrt(own) + all / 64 + HAUL_FLOOR_LOSSES / 2;
 }
 
 GLOBAL int haul_resume_epoch(struct haul *h, const struct haul_ack *a)
@@ -142,7 +142,7 @@ GLOBAL int haul_resume_epoch(struct haul *h, const struct haul_ack *a)
 	}
 	// Flags of the first window tell nothing of the jump.
 	bool limited = began ? h->was_limited
-			     : haul_counted(a->sent, h->epoch_sent) < haul_segments(h->rate, h->took_us, a->mss) / 4 * 3;
+			     : haul_counted(a->sent, h->epoch_sent) < haul_segments(h->rate, haul_took_us(h, a), a->mss) / 4 * 3;
 	if (!began) {
 		h->resume = HAUL_VALIDATING;
 		h->phase = h->flat = 0;
@@ -155,7 +155,7 @@ GLOBAL int haul_resume_epoch(struct haul *h, const struct haul_ack *a)
 	if (limited) { // it did not send so much: only what arrives is proved
 		h->phase = 0;
 		h->rate = haul_needed(h, haul_min(haul_max(2 * h->delivery, h->jump / 2), h->jump));
-		if (++h->flat >= HAUL_RESUME_ROUNDS) {
+		if (++h->flat >= HAUL_ROUNDS) {
 			h->resume = HAUL_NORMAL;
 			h->bw = h->delivery;
 			h->full_bw = 0;

@@ -117,6 +117,7 @@ static void nonsense(void)
 			.now_us = any() % 4 ? a.now_us + any_up_to(1u << 22) : any(),
 			.delivered = a.delivered + any_up_to(1u << 24),
 			.lost = a.lost + any_up_to(1u << 24) - any_up_to(1u << 20),
+			.acked = a.in_flight,
 			.spurious = a.spurious + any_up_to(1u << 24),
 			.marked = a.marked + (any() % 8 ? 0 : any_up_to(1u << 24)),
 			.sent = a.sent + any_up_to(1u << 24),
@@ -147,7 +148,7 @@ static void shared(void)
 	struct haul_floor before = {};
 	struct haul a = {.delivery = 30000000, .room_us = ~0u, .mode = HAUL_CRUISE}, b = a;
 	b.delivery = 10000000;
-	u64 now_us = 100000000, period_us = 1u << HAUL_SHARE_SLOT;
+	u64 now_us = 100000000, period_us = 1u << HAUL_SLOT;
 	haul_learn(&a, &path, now_us);
 	CHECK(a.others == 0 && a.mean == 0 && a.room_us == ~0u, "alone: %u others, %llu B/s each", a.others, a.mean);
 	for (int i = 0; i < 2; i++, now_us += period_us) {
@@ -175,15 +176,15 @@ static void shared(void)
 	CHECK(path.floor.share_q16 == 300, "told what it had not learnt: %u", path.floor.share_q16);
 
 	// An unused row is out of date; a connection that returns to it knows more.
-	now_us += HAUL_PATH_US + period_us;
+	now_us += 2 * HAUL_PROBE_INTERVAL_US + period_us;
 	haul_learn(&b, &path, now_us);
 	CHECK(b.others == 0 && b.mean == 0 && path.floor.share_q16 == 1000, "long after: %u others, floor %u", b.others, path.floor.share_q16);
 	new = (struct haul){.room_us = ~0u};
-	haul_learn(&new, &path, now_us + HAUL_PATH_US + 1);
+	haul_learn(&new, &path, now_us + 2 * HAUL_PROBE_INTERVAL_US + 1);
 	CHECK(path.floor.share_q16 == 0, "a new connection finds a floor of %u", path.floor.share_q16);
 
 	// A clock that is behind another CPU's counts in no other period.
-	haul_learn(&a, &path, now_us + 3 * HAUL_PATH_US);
+	haul_learn(&a, &path, now_us + 3 * 2 * HAUL_PROBE_INTERVAL_US);
 	u32 all = path.all;
 	haul_learn(&b, &path, now_us);
 	CHECK(all == 1 && path.all == 1, "%u connections, then %u", all, path.all);
@@ -254,7 +255,7 @@ static void resumed(void)
 	haul_forget(&first, &path);
 	haul_learn(&second, &path, now_us + 1);
 	CHECK(second.others == 0 && path.flows == 1 && path.sum == 1000, "%u others, %u flows, %llu", second.others, path.flows, path.sum);
-	haul_learn(&second, &path, now_us + (1u << HAUL_SHARE_SLOT));
+	haul_learn(&second, &path, now_us + (1u << HAUL_SLOT));
 	second.told--;
 	haul_forget(&second, &path);
 	CHECK(path.flows_before == 0 && path.sum_before == 0, "%u flows before, %llu", path.flows_before, path.sum_before);
@@ -450,6 +451,23 @@ static void loses_little(double rate_mbps, double rtt_ms, double loss)
 		share[i] = used(0, 0, limit(&p));
 	}
 	CHECK(median(share) >= 0.9, "%.0f Mb/s, %.0f ms, %.2f %% lost: %.3f of the path", rate_mbps, rtt_ms, loss * 100, median(share));
+}
+
+// A satellite network: handovers, a delay that wanders, a rate that walks, and few losses. A
+// test of a queue may take the wandering for a rival, and must not cost the floor.
+static void hands_over(void)
+{
+	double share[RUNS];
+	for (int i = 0; i < RUNS; i++) {
+		struct path p = scene(60, 40, 0.002, 3);
+		sim.path.handover = 15, sim.path.gap = 0.05, sim.path.shift = 0.03;
+		sim.path.wander = 0.002, sim.path.tau = 0.15;
+		sim.path.fade = 0.15, sim.path.fade_tau = 3;
+		struct flow *f = add(&haul_control, 0);
+		run(60);
+		share[i] = goodput(f, 0, 60) / limit(&p);
+	}
+	CHECK(median(share) >= 0.85, "handovers: %.2f of the path", median(share));
 }
 
 static void among_themselves(void)
@@ -783,6 +801,7 @@ int main(int argc, char **argv)
 		loses_little(20, 300, 0.0001);
 	}
 	overtaken();
+	hands_over();
 	if (all) {
 		among_themselves();
 		beside_cubic(100, 63, 0.1, 0, 1);

@@ -56,7 +56,7 @@ static void haul_acked(struct flow *f, u32 acked, u32 rtt_us)
 {
 	struct haul_flow *own = f->state;
 	struct haul_ack a = haul_ack_of(f, rtt_us);
-	(void)acked;
+	a.acked = acked;
 	if (haul_update(&own->haul, &a))
 		haul_update_epoch(&own->haul, &a, own->path);
 	haul_apply(&own->haul, &a);

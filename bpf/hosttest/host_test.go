@@ -86,9 +86,9 @@ func TestHaulSize(t *testing.T) {
 		what      string
 		got, most int
 	}{
-		{"if", len(regexp.MustCompile(`\bif \(`).FindAllString(haul, -1)), 160},
-		{"members of struct haul, the floor's among them", len(members.FindAllString(state[1], -1)) - 1 + len(members.FindAllString(floor[1], -1)), 103},
-		{"constants", len(regexp.MustCompile(`(?m)^#define HAUL_[A-Z0-9_]+ `).FindAllString(haul, -1)), 50},
+		{"if", len(regexp.MustCompile(`\bif \(`).FindAllString(haul, -1)), 145},
+		{"members of struct haul, the floor's among them", len(members.FindAllString(state[1], -1)) - 1 + len(members.FindAllString(floor[1], -1)), 101},
+		{"constants", len(regexp.MustCompile(`(?m)^#define HAUL_[A-Z0-9_]+ `).FindAllString(haul, -1)), 36},
 	} {
 		t.Logf("%s: %d", count.what, count.got)
 		if count.got > count.most {
