@@ -148,8 +148,8 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 	// flow cannot empty.
 	bool filled = low > h->min_rtt_us + haul_empty_us(h, a), strict = HAUL_RULE(strict) && (h->from == HAUL_COMPETE || filled);
 	u32 least = strict ? haul_empty_us(h, a) : target + target / 4;
-	// A delay that wanders can look like a rival, once.
-	bool sure = h->rival || h->floor.share_q16 > HAUL_SPARED_Q16 || !HAUL_RULE(rival_twice);
+	// In cruise a delay that wanders can look like a rival, and a raise has proved more than start-up.
+	bool sure = h->from == HAUL_COMPETE || !h->raises || h->floor.share_q16 > HAUL_SPARED_Q16 || !HAUL_RULE(rival_twice);
 	h->rival = queue > haul_max(least, back);
 	if (!h->rival) {
 		h->min_rtt_us = h->min_rtt_next_us = low;

@@ -28,7 +28,7 @@
 	X(drain_longer, "a test begins anew if the path becomes longer")               \
 	X(drain_slow, "a test restores less if its queue does not empty")              \
 	X(rival_floor, "a rival clears the floor")                                     \
-	X(rival_twice, "a small floor stays until a second test finds a rival")        \
+	X(rival_twice, "cruise keeps a small floor of a raise at a first rival")        \
 	X(pool, "the floor is at most the recent loss")                                \
 	X(probe, "a probe sends less, to see the path's own loss and delay")           \
 	X(raise, "a raise sends twice as much, to prove the floor")                    \
