@@ -30,7 +30,7 @@ import (
 	"strings"
 	"time"
 
-	"compress/gzip"
+	"github.com/klauspost/compress/gzip"
 
 	"longhaul/internal/watch/archive"
 	"longhaul/internal/words/remedy"
@@ -116,7 +116,7 @@ func parse(t *archive.Target) (*url.URL, url.Values, error) {
 	return u, query, nil
 }
 
-// newGzip makes a writer of the fastest level. It leaves a sixth of the rows' size, and the best one an eighth.
+// newGzip makes a writer of the fastest level. It leaves a seventh of the rows' size, and the best one an eighth.
 func newGzip() *gzip.Writer {
 	w, _ := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed) // the level is one that there is
 	return w
