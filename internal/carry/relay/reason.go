@@ -27,8 +27,8 @@ func endList(own, byPeer *endCounts) []report.Ended {
 	all := []report.Ended{}
 	for _, counts := range []*endCounts{own, byPeer} {
 		for i, r := range report.EndReasons {
-			rec := report.Record{Reason: r, ByPeer: counts == byPeer}
 			if n := counts[i].Load(); n > 0 {
+				rec := report.Record{Reason: r, ByPeer: counts == byPeer}
 				all = append(all, report.Ended{Reason: r, EndedBy: rec.EndedBy(), Flows: n})
 			}
 		}

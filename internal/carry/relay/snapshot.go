@@ -145,6 +145,11 @@ func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
 	return s, index
 }
 
+// Tunnels is the number of tunnels in force, and whether the relay drains.
+func (r *Relay) Tunnels() (n int, draining bool) {
+	return len(r.table.Load().tunnels), r.draining.Load()
+}
+
 // Standing lists the tunnels with what decides whether they serve new flows, and nothing else:
 // name, state, listening addresses, hops, flows now and their limit, and what the host lacks.
 // It never waits. The result reuses into.

@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -274,15 +273,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 		return err
 	}
 	d.pairs.begin(cmp.Or(d.past.inherited.TrustedList, listName(d.control.path, d.ConfigFile)), c)
-	waits := func(name string) bool {
-		return slices.ContainsFunc(d.relay.Overview().Tunnels, func(t flow.Tunnel) bool { return t.Name == name && t.State == "waiting" })
-	}
-	for _, t := range c.Tunnels {
-		if t.Intercept.Enabled() || waits(t.Name) {
-			continue // logged by interception, or as waiting
-		}
-		d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", cmp.Or(t.Service, join(t.Forward), "original"))
-	}
+	d.logListening()
 	d.warn()
 	d.takeOver(ctx)
 	d.manager.ready(d.statusLine())
@@ -338,6 +329,20 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 func (d *daemon) warn() {
 	for _, w := range d.life.config.Warnings {
 		d.log.Warn(w.Problem, "at", w.At.String(), "remedy", w.Fix)
+	}
+}
+
+// logListening logs the tunnels that listen. Interception logs its own, and who watches the host those
+// that wait for an address.
+func (d *daemon) logListening() {
+	waits := map[string]bool{}
+	for _, t := range d.relay.Standing(nil) {
+		waits[t.Name] = t.State == "waiting"
+	}
+	for _, t := range d.life.config.Tunnels {
+		if !t.Intercept.Enabled() && !waits[t.Name] {
+			d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", cmp.Or(t.Service, join(t.Forward), "original"))
+		}
 	}
 }
 

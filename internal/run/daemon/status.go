@@ -20,10 +20,11 @@ import (
 func (d *daemon) statusLine() string {
 	// After an error the loops have ended: nothing to wait for.
 	_, _ = d.relay.Responsive(context.Background())
-	s := d.relay.Overview()
-	line := display.Plural(len(s.Tunnels), "tunnel") + ", " + display.Plural(int(s.FlowsNow), "flow")
-	if s.Draining {
-		line = "draining, " + display.Plural(int(s.FlowsNow), "flow") + " left"
+	tunnels, draining := d.relay.Tunnels()
+	flows := display.Plural(int(d.relay.FlowsNow()), "flow")
+	line := display.Plural(tunnels, "tunnel") + ", " + flows
+	if draining {
+		line = "draining, " + flows + " left"
 	}
 	if r := d.life.lastReload(); r != nil && !r.OK {
 		line += ", last reload: failed: " + display.FirstLine(r.Error)

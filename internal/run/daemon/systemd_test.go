@@ -77,6 +77,35 @@ func TestWatchdogIsSilentWhileTheStatusIsAwaited(t *testing.T) {
 	})
 }
 
+// TestStartWithManyTunnels counts the allocations of what the start and the status line do for each tunnel.
+// At e814c144 the start listed all tunnels for each of them.
+func TestStartWithManyTunnels(t *testing.T) {
+	allocations := func(n int) (start, line float64) {
+		var tunnels []relay.Tunnel
+		c := &config.Config{}
+		for i := range n {
+			name := fmt.Sprint("t", i)
+			tunnels = append(tunnels, relay.Tunnel{Name: name, Listen: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")},
+				Forward: []hops.Target{{Host: "127.0.0.1", Port: 9}}})
+			c.Tunnels = append(c.Tunnels, config.Tunnel{Name: name})
+		}
+		r, err := relay.Start(relay.Options{Workers: 1}, tunnels)
+		nettest.Must(t, err)
+		defer r.Close()
+		d := &daemon{relay: r, life: life{config: c}, log: slog.New(slog.DiscardHandler)}
+		return testing.AllocsPerRun(5, d.logListening), testing.AllocsPerRun(5, func() { d.statusLine() })
+	}
+	const few, many = 4, 128
+	startFew, lineFew := allocations(few)
+	startMany, lineMany := allocations(many)
+	if startMany > 2*startFew*many/few {
+		t.Errorf("the start makes %.0f allocations for %d tunnels and %.0f for %d", startMany, many, startFew, few)
+	}
+	if lineMany > lineFew+2 {
+		t.Errorf("the status line makes %.0f allocations with %d tunnels and %.0f with %d", lineMany, many, lineFew, few)
+	}
+}
+
 // TestStatusLineWaitsForAStuckLoop blocks the relay's only event loop, which sends the
 // next beat. The status answers without the flows meanwhile. At 071f4916 it did not.
 func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
