@@ -57,9 +57,12 @@ func TestFirstClashes(t *testing.T) {
 		for i := range all {
 			first := uint16(1 + random.IntN(12))
 			all[i].Listen = Listen{addrs[random.IntN(len(addrs))], portrange.Range{First: first, Last: first + uint16(random.IntN(4))}}
+			if random.IntN(2) == 0 {
+				all[i].tunnel = new(string)
+			}
 		}
 		for i, got := range firstClashes(all) {
-			want := slices.IndexFunc(all[:i+1], func(o placedListen) bool { return all[i].overlaps(o.Listen) })
+			want := slices.IndexFunc(all[:i+1], func(o placedListen) bool { return all[i].overlaps(o) })
 			if got != want {
 				t.Fatalf("%v: address %d clashes first with %d, want %d", all, i, got, want)
 			}

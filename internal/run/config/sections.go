@@ -383,6 +383,13 @@ type placedListen struct {
 	server string  // its key, such as http_listen
 }
 
+// overlaps is [Listen.overlaps], but that [::] takes IPv4 beside 0.0.0.0 as well if one belongs to a server: only
+// tunnels share them out.
+func (l placedListen) overlaps(o placedListen) bool {
+	server := l.tunnel == nil || o.tunnel == nil
+	return l.Listen.overlaps(o.Listen) || server && l.Addr.IsUnspecified() && o.Addr.IsUnspecified() && l.Ports.Overlaps(o.Ports)
+}
+
 // checkPorts compares a tunnel's port ranges: all listening addresses need
 // equal ports, and every target as many. Between a pair there is one port: the near
 // tunnel has the range in listen, and the far one in forward.
@@ -395,7 +402,7 @@ func (d *decoder) checkPorts(t Tunnel, listens []placedListen, forwards []*node)
 		if l.Ports == ports {
 			continue
 		}
-		if !slices.ContainsFunc(listens[:i], func(o placedListen) bool { return l.overlaps(o.Listen) }) { // else checkClashes says so
+		if !slices.ContainsFunc(listens[:i], func(o placedListen) bool { return l.overlaps(o) }) { // else checkClashes says so
 			d.errorf(l.at, "listen on the same ports everywhere, or make a second tunnel", "the tunnel listens on ports %s and on ports %s", ports, l.Ports)
 		}
 		return
@@ -466,7 +473,11 @@ func (d *decoder) checkClashes() {
 			where = " " + o.at.at.seenFrom(l.at.at)
 		}
 		fix := "change one of them, or remove it"
-		if l.Addr != o.Addr {
+		switch {
+		case l.Addr == o.Addr:
+		case l.Addr.IsUnspecified() && o.Addr.IsUnspecified():
+			fix = "[::] also takes IPv4; remove one of them, or use another port"
+		default:
 			fix = "a wildcard takes every address of the host; name the addresses, or use another port"
 		}
 		d.errorf(l.at, fix, "%s clashes with %s %s%s", l.Listen, o.Listen, other, where)
@@ -476,8 +487,9 @@ func (d *decoder) checkClashes() {
 // firstClashes returns for each listening address the index of the first one before it that it overlaps; its
 // own index: none. A file may have tens of thousands of them, too many to compare each with each.
 func firstClashes(all []placedListen) []int {
-	// The first one on a port of an address, and on a port of the addresses that a wildcard covers.
-	on, below := map[netip.AddrPort]int{}, map[netip.AddrPort]int{}
+	// The first one on a port of an address, also of servers alone, and on a port of the addresses that a
+	// wildcard covers.
+	on, ofServers, below := map[netip.AddrPort]int{}, map[netip.AddrPort]int{}, map[netip.AddrPort]int{}
 	found := make([]int, len(all))
 	for i, l := range all {
 		found[i] = i
@@ -496,7 +508,15 @@ func firstClashes(all []placedListen) []int {
 			look(on, l.Addr)
 			look(below, l.Addr) // there if it is a wildcard
 			enter(on, l.Addr)
+			others := ofServers
+			if l.tunnel == nil {
+				enter(ofServers, l.Addr)
+				others = on
+			}
 			for _, wildcard := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+				if l.Addr.IsUnspecified() {
+					look(others, wildcard)
+				}
 				if covers(wildcard, l.Addr) {
 					look(on, wildcard)
 					enter(below, wildcard)

@@ -61,6 +61,21 @@ func (s secondLook) Prepare(context.Context, *plan) (Change, error) {
 	return setting(s.lookSoon), nil
 }
 
+// lookBack is the part that looks at the addresses after a change that failed: an attempt may have taken
+// some that are wanted again.
+type lookBack struct{ *hostKeeper }
+
+func (l lookBack) Prepare(context.Context, *plan) (Change, error) { return l, nil }
+
+func (l lookBack) Commit() {}
+
+// Abort looks at once, and has the keeper go on until all are served.
+func (l lookBack) Abort() {
+	if l.lookAtListeners() {
+		l.lookSoon()
+	}
+}
+
 // lookSoon has the addresses looked at again.
 func (k *hostKeeper) lookSoon() {
 	select {

@@ -159,17 +159,11 @@ func (s healthSite) Prepare(ctx context.Context, p *plan) (Change, error) {
 // siteChange is a set of prepared addresses before its commit.
 type siteChange struct {
 	site   *httpSite
+	before []netip.AddrPort // wanted until now: Try, also another site's, takes some away
 	wanted []netip.AddrPort
 	anew   bool // with a new server on each
 	fresh  map[netip.AddrPort]net.Listener
 	later  []netip.AddrPort // overlap some that leave: Try listens on them
-	left   []servedBy       // by Try
-}
-
-// servedBy is an address that a site served until another one took its place.
-type servedBy struct {
-	site *httpSite
-	at   netip.AddrPort
 }
 
 // prepare listens on every new address that this host has, or on none. With anew set it prepares a new
@@ -177,7 +171,7 @@ type servedBy struct {
 func (w *httpSite) prepare(ctx context.Context, wanted []netip.AddrPort, anew bool) (*siteChange, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c := &siteChange{site: w, wanted: wanted, anew: anew, fresh: map[netip.AddrPort]net.Listener{}}
+	c := &siteChange{site: w, before: w.wanted, wanted: wanted, anew: anew, fresh: map[netip.AddrPort]net.Listener{}}
 	for _, at := range wanted {
 		if w.serving[at].Server != nil && !anew || c.fresh[at] != nil {
 			continue
@@ -203,7 +197,7 @@ func (w *httpSite) prepare(ctx context.Context, wanted []netip.AddrPort, anew bo
 			if why, _ := relay.Absence(at.Addr()); why != nil {
 				continue // it waits
 			}
-			c.Abort()
+			c.closeFresh()
 			return nil, err
 		}
 		c.fresh[at] = l
@@ -226,10 +220,10 @@ func (c *siteChange) takePlace(at netip.AddrPort) error {
 	w := c.site
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.give(c, at, c.wanted)
+	w.give(at, c.wanted)
 	for _, other := range w.others {
 		other.mu.Lock()
-		other.give(c, at, nil)
+		other.give(at, nil)
 		other.mu.Unlock()
 	}
 	l, err := httpd.Listen(context.Background(), at)
@@ -239,19 +233,20 @@ func (c *siteChange) takePlace(at netip.AddrPort) error {
 	return err
 }
 
-// Abort closes the new listeners, and serves again on the addresses that have left for one of them.
+// Abort closes the new listeners, and wants again what has left for some of them: the keeper listens there
+// once every site has closed its own.
 func (c *siteChange) Abort() {
+	c.closeFresh()
+	c.site.mu.Lock()
+	defer c.site.mu.Unlock()
+	c.site.wanted = c.before
+}
+
+func (c *siteChange) closeFresh() {
 	for _, l := range c.fresh {
 		l.Close()
 	}
 	c.fresh = nil
-	for _, s := range c.left {
-		s.site.mu.Lock()
-		s.site.wanted = append(s.site.wanted, s.at)
-		s.site.lookLocked() // what it cannot get back, it waits for
-		s.site.mu.Unlock()
-	}
-	c.left = nil
 }
 
 // Commit serves on the new addresses and closes removed ones.
@@ -396,12 +391,11 @@ func (w *httpSite) yield(at netip.AddrPort, wanted []netip.AddrPort) bool {
 }
 
 // give ends the servers of addresses that leave for another one. The caller holds mu.
-func (w *httpSite) give(c *siteChange, at netip.AddrPort, wanted []netip.AddrPort) {
+func (w *httpSite) give(at netip.AddrPort, wanted []netip.AddrPort) {
 	for _, served := range w.leavers(at, wanted) {
 		w.serving[served].Close()
 		delete(w.serving, served)
 		w.wanted = slices.DeleteFunc(slices.Clone(w.wanted), func(a netip.AddrPort) bool { return a == served })
-		c.left = append(c.left, servedBy{w, served})
 		w.log.Info("no longer serving "+w.what, "address", served)
 	}
 }

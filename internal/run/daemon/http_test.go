@@ -8,12 +8,16 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/carry/relay"
+	"longhaul/internal/run/config"
 	"longhaul/internal/sys/httpd"
 	"longhaul/test/nettest"
 )
@@ -62,8 +66,15 @@ func TestServersEndBeforeTheirSettings(t *testing.T) {
 // Changes that have a site's must be attempts as it is.
 var _ = []attempt{(*siteChange)(nil), (*metricsChange)(nil), (*dashboardChange)(nil)}
 
+// aborted is a change that does something when it is aborted.
+type aborted func()
+
+func (a aborted) Commit() {}
+func (a aborted) Abort()  { a() }
+
 // TestServeWider holds that a site gets an address that overlaps one that it or another site leaves, that this
-// one serves until the commit, and that no other program of this user gets the port after it.
+// one serves until the commit, and that no other program of this user gets the port after it. After a commit
+// that fails the former address is served again, or looked at until it is.
 func TestServeWider(t *testing.T) {
 	site := func(what string) *httpSite {
 		w := &httpSite{log: slog.New(slog.DiscardHandler), past: &past{}, what: what}
@@ -75,6 +86,15 @@ func TestServeWider(t *testing.T) {
 	}
 	one, other := site("one"), site("other")
 	introduce(one, other)
+	keeper := newHostKeeper(one.log, nil, new(relay.Relay), one, other)
+	looksSoon := func() bool {
+		select {
+		case <-keeper.soon:
+			return true
+		default:
+			return false
+		}
+	}
 	narrow := netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1"))
 	wide := netip.AddrPortFrom(netip.IPv4Unspecified(), narrow.Port())
 	alone := func() {
@@ -130,7 +150,7 @@ func TestServeWider(t *testing.T) {
 		for _, want := range []error{unix.EADDRINUSE, errRefused} {
 			c, err := to.prepare(t.Context(), []netip.AddrPort{wide}, false)
 			nettest.Must(t, err)
-			all := changes{c}
+			all := changes{lookBack{keeper}, c}
 			if to == other {
 				left, err := one.prepare(t.Context(), nil, false)
 				nettest.Must(t, err)
@@ -148,11 +168,31 @@ func TestServeWider(t *testing.T) {
 			if one.serving[narrow].Server == nil || len(one.serving) != 1 || len(one.waiting)+len(other.serving)+len(other.waiting) > 0 {
 				t.Errorf("after %s could not serve wider, %s serves %v, the other %v", to.what, one.what, one.serving, other.serving)
 			}
+			if looksSoon() {
+				t.Errorf("after %s could not serve wider, the keeper has something to look at", to.what)
+			}
 			if foreign != nil {
 				foreign.Close()
 			}
 			alone()
 		}
+	}
+	// Another program takes the former address before the keeper looks.
+	c, err := other.prepare(t.Context(), []netip.AddrPort{wide}, false)
+	nettest.Must(t, err)
+	left, err := one.prepare(t.Context(), nil, false)
+	nettest.Must(t, err)
+	var thief net.Listener
+	robbed := changes{lookBack{keeper}, aborted(func() { thief = nettest.ListenTCP(t, narrow.String()) }), refusedAttempt{setting(func() {})}, c, left}
+	if err := robbed.Commit(); !errors.Is(err, errRefused) {
+		t.Errorf("the commit says %v", err)
+	}
+	if len(one.serving) > 0 || len(one.waiting) != 1 || !looksSoon() {
+		t.Errorf("where another program listens, %s serves %v, waits for %v, and the keeper may not look again", one.what, one.serving, one.waiting)
+	}
+	thief.Close()
+	if keeper.lookAtListeners() || one.serving[narrow].Server == nil || len(one.waiting) > 0 {
+		t.Errorf("once it has left, %s serves %v and waits for %v", one.what, one.serving, one.waiting)
 	}
 	foreign := stranger()
 	defer foreign.Close()
@@ -160,4 +200,53 @@ func TestServeWider(t *testing.T) {
 		t.Errorf("where another program listens, prepare says %v", err)
 	}
 	alone()
+}
+
+// TestFailedReloadGivesAddressesBack has each attempt of a reload fail, the relay's last, in which a wildcard of one
+// site leaves for an address of each of them.
+func TestFailedReloadGivesAddressesBack(t *testing.T) {
+	dir := nettest.OpenTempDir(t)
+	narrow := netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1"))
+	tunnel := nettest.FreeAddress(t, "127.0.0.1")
+	load := func(sites string) *config.Config {
+		t.Helper()
+		path := filepath.Join(dir, "longhaul.yaml")
+		nettest.Must(t, os.WriteFile(path, fmt.Appendf(nil, `log: {level: warn}
+control_socket: %s/control.sock
+pair_keys: %[1]s/keys
+tunnels: [{name: a, listen: %q, forward: "127.0.0.1:9"}]
+`+sites, dir, tunnel, narrow.Port()), 0o600))
+		c, err := config.Loader{}.Load(t.Context(), path)
+		nettest.Must(t, err)
+		return c
+	}
+	now := load("http_listen: \":%[3]d\"\n")
+	next := load("http_listen: 127.0.0.1:%[3]d\nhealth_listen: 127.0.0.2:%[3]d\ndashboard: {listen: \"127.0.0.3:%[3]d\"}\n")
+	d := &daemon{Options: Options{Version: "test", Getenv: func(string) string { return "" }, ReadablePath: func(path string) string { return path }}, life: life{config: now}}
+	d.orders = newOrders(&d.life, d.Getenv)
+	d.log, d.output = openLog(discardLog{}, now.Log)
+	defer d.output.close(0)
+	d.assemble(nil)
+	defer d.close()
+	nettest.Must(t, change(t.Context(), d.parts, d.plan(now)))
+	refused := 0
+	for i, one := range d.parts {
+		switch one.(type) {
+		case relayTunnels, *metricsSite, healthSite, *dashboard:
+		default:
+			continue
+		}
+		refused++
+		parts := slices.Clone(d.parts)
+		parts[i] = refusedLate{one}
+		if err := change(t.Context(), parts, d.plan(next)); !errors.Is(err, errRefused) {
+			t.Fatalf("the error is %v", err)
+		}
+		if status, _, err := httpd.Get(t.Context(), narrow.String(), "/metrics", 1<<20); err != nil || status != http.StatusOK {
+			t.Errorf("after %T has refused, http answers %d, %v", one, status, err)
+		}
+	}
+	if refused != 4 {
+		t.Errorf("%d parts have refused, want 4", refused)
+	}
 }

@@ -47,13 +47,14 @@ type attempt interface {
 // are those of the tunnels' hops.
 func (d *daemon) list(activated []inheritedSocket) (leading, all []part) {
 	leading = []part{
-		d.discovery, // first: the others see its hops as those of the configuration
+		lookBack{d.keeper}, // first, so that it is aborted last
+		d.discovery,        // the others see its hops as those of the configuration
 		// Each of these completes the tunnels that the first one makes, and the relay takes them.
 		d.legs,
 		d.integrity, // after the legs: a check dials as they do
 		&activatedSockets{activated},
 		d.pairs, // likewise
-		relayTunnels{d.relay, d.keeper},
+		relayTunnels{d.relay},
 	}
 	return leading, append(slices.Clone(leading),
 		d.rules,             // once the relay listens where the rules lead

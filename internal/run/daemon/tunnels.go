@@ -8,8 +8,7 @@ import (
 
 // relayTunnels is the part of the relay's tunnels, as the parts before have made them.
 type relayTunnels struct {
-	relay  *relay.Relay
-	keeper *hostKeeper
+	relay *relay.Relay
 }
 
 func (t relayTunnels) Prepare(_ context.Context, p *plan) (Change, error) {
@@ -20,19 +19,14 @@ func (t relayTunnels) Prepare(_ context.Context, p *plan) (Change, error) {
 	return &tunnelsChange{prepared, t, int64(p.MemoryLimit)}, nil
 }
 
-// tunnelsChange is an attempt: the kernel may have no room for event loops or listeners.
+// tunnelsChange is an attempt: the kernel may have no room for event loops or listeners. What the relay does
+// not get back of its former addresses, the keeper looks at again.
 type tunnelsChange struct {
 	*relay.Change
 	to               relayTunnels
 	memoryLimitBytes int64
 }
 
-func (c *tunnelsChange) Try() error {
-	err := c.Change.Commit()
-	if err != nil {
-		c.to.keeper.lookSoon() // it may not have got its former addresses back
-	}
-	return err
-}
+func (c *tunnelsChange) Try() error { return c.Change.Commit() }
 
 func (c *tunnelsChange) Commit() { c.to.relay.SetMemoryLimit(c.memoryLimitBytes) }
