@@ -558,9 +558,12 @@ func (h toFar) Write(b []byte) (int, error) {
 	return h.b.Write(b)
 }
 
-func newPath(t testing.TB, to string) *path {
+func newPath(t testing.TB, to string) *path { return newPathOf(t, to, nil) }
+
+// newPathOf is newPath with a choice for each connection; it begins to accept at once.
+func newPathOf(t testing.TB, to string, lead func(preface.Kind) string) *path {
 	l := nettest.ListenTCP(t, "127.0.0.1:0")
-	p := &path{t: t, l: l, to: to, address: addrOf(l), pairs: map[*hop]bool{}, refuses: map[preface.Kind]bool{},
+	p := &path{t: t, l: l, to: to, lead: lead, address: addrOf(l), pairs: map[*hop]bool{}, refuses: map[preface.Kind]bool{},
 		keeps: map[preface.Kind]chan struct{}{}}
 	p.tasks.Go(func() {
 		for {

@@ -69,14 +69,13 @@ func newSite(t *testing.T, hosts int, next func(int) int, options ...standOption
 // newSiteOf is newSite with hosts that are changed before they begin.
 func newSiteOf(t *testing.T, hosts int, next func(int) int, change func(*siteHost), options ...standOption) *site {
 	st := &site{next: next, count: map[preface.Kind]int{}}
-	st.box = newPath(t, "")
-	st.box.lead = func(kind preface.Kind) string {
+	st.box = newPathOf(t, "", func(kind preface.Kind) string {
 		st.mu.Lock()
 		defer st.mu.Unlock()
 		n := st.count[preface.Control] + st.count[preface.Lane]
 		st.count[kind]++
 		return st.hosts[st.next(n)].own.address.String()
-	}
+	})
 	add := func(s *stand, o *pair.Options, l *pair.LinkOptions) {
 		st.stand = s
 		l.Peer, l.LanesTo = "site", []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}

@@ -359,8 +359,8 @@ func (f *flow) lacksOnlyEnd(a action, s side) bool {
 func (w *worker) closeFlow(f *flow, a action) {
 	w.settleReason(f)
 	w.endPaired(f)
+	w.account(f) // who sees the answer sees the count
 	w.endHeld(f)
-	w.account(f)
 	for s := client; s <= target; s++ {
 		w.discard(&f.dirs[s])
 		fd := int(f.legs[s].fd)

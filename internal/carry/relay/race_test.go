@@ -145,10 +145,47 @@ func TestLoserIsNotAccepted(t *testing.T) {
 	defer s.Close()
 	write(t, c, []byte("x"))
 	expect(t, s, []byte("x"))
+	if to := g.relay.Snapshot().Flows[0].Target; to != addrOf(first) {
+		t.Errorf("the flow is shown at %v, its target is %v", to, addrOf(first))
+	}
 	next := dial(t, addrOf(g.target))
 	if s := g.accept(); s.RemoteAddr().String() != next.LocalAddr().String() {
 		t.Errorf("the address that lost has a connection from %v", s.RemoteAddr())
 	}
+}
+
+// TestLaterAttemptFails: the address beside which another one was tried in vain is the flow's target
+// again, also once it answers.
+func TestLaterAttemptFails(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := dualStack(t, true)
+	full := g.silence6()
+	first := netip.AddrPortFrom(loopback6, addrOf(g.target).Port())
+	g.target.Close()
+	dial(t, g.addr)
+	g.flowIs("connects", func(f *flow) bool { return f.phase == phaseDialing && f.target() == first })
+	g.pass(eyeballs.AttemptDelay)
+	g.flowIs("is left with one attempt of two", func(f *flow) bool {
+		return f.opening != nil && f.opening.raced && len(f.opening.beside) == 0
+	})
+	shown := func(state string) {
+		t.Helper()
+		if f := g.relay.Snapshot().Flows[0]; f.State != state || f.Target != first {
+			t.Errorf("the flow is %s at %v, want %s at %v", f.State, f.Target, state, first)
+		}
+	}
+	shown("dialing")
+	for range 2 { // what filled the queue, and the flow
+		fd := -1
+		nettest.Eventually(t, patience, func() bool {
+			var err error
+			fd, _, err = unix.Accept(full)
+			return err == nil
+		}, func() string { return "no connection comes" })
+		defer closeFD(fd)
+	}
+	g.flowIs("is open", func(f *flow) bool { return f.connected() })
+	shown("open")
 }
 
 // TestRefusedFamily: an address that refuses costs no time, and is tried last.

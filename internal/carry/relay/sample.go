@@ -5,7 +5,6 @@ import (
 	"time"
 
 	report "longhaul/internal/carry/flow"
-	"longhaul/internal/carry/relay/monotime"
 	"longhaul/internal/sys/tcpinfo"
 )
 
@@ -14,7 +13,7 @@ import (
 const (
 	portionFlows = 128
 	portionTime  = 50 * time.Microsecond
-	clockEvery   = 16 // flows of which the kernel is not queried, some 0.1 µs each: the clock would take as long
+	clockEvery   = 16 // flows of which the kernel is not queried, without a carrier some 0.1 µs each: the clock would take as long
 )
 
 // maxQueried is the approximate number of flows for which one Sample queries
@@ -78,13 +77,13 @@ func (r *Relay) Sample(visit func(portion []report.Sample)) error {
 // sample fills in samples of the flows, beginning at slot from. It returns
 // their number and the slot to continue with; negative after the last.
 func (w *worker) sample(from int, into []report.Sample, t turn) (n, next int) {
-	now, wall, look := monotime.Now(), time.Now().Round(0), false // look: at the clock
+	now, wall, look := w.clock(), time.Now().Round(0), false // look: at the clock
 	for at := from; at < len(w.slots); at++ {
 		f := w.slots[at].flow
 		if f == nil {
 			continue
 		}
-		if n == len(into) || look && monotime.Now()-now >= portionTime {
+		if n == len(into) || look && w.clock()-now >= portionTime {
 			return n, at
 		}
 		s := &into[n]

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -208,6 +209,37 @@ func TestSamplesComeInPortions(t *testing.T) {
 		})
 		if visited != flows || turns < flows/portionFlows {
 			t.Errorf("%s: %d flows were visited in %d portions, want %d flows in %d portions or more", pass, visited, turns, flows, flows/portionFlows)
+		}
+	}
+}
+
+// TestAPortionEndsAtItsTime: a portion is of few flows if its time passes: of one about which the
+// kernel is asked, of clockEvery quiet ones.
+func TestAPortionEndsAtItsTime(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, flows := crowd(t, 4*clockEvery) // more than clockEvery for a loop of two
+	buf := make([]report.Sample, portionFlows)
+	for _, c := range []struct {
+		name    string
+		settled time.Duration
+		want    int
+	}{{"busy", 0, 1}, {"quiet", math.MaxInt64, clockEvery}} {
+		visited := 0
+		for _, w := range g.relay.workers {
+			w.do(func() {
+				defer func(real func() time.Duration) { w.clock = real }(w.clock)
+				now := w.clock()
+				w.clock = func() time.Duration { now += portionTime; return now }
+				for n, next := 0, 0; next >= 0; visited += n {
+					w.eachFlow(func(f *flow) { f.settled = c.settled })
+					if n, next = w.sample(next, buf, turn{0, 1}); n > c.want || n < c.want && next >= 0 {
+						t.Errorf("%s: a portion of %d flows, want %d", c.name, n, c.want)
+					}
+				}
+			})
+		}
+		if visited != flows {
+			t.Errorf("%s: %d of %d flows were visited", c.name, visited, flows)
 		}
 	}
 }

@@ -166,6 +166,35 @@ func TestPeerReset(t *testing.T) {
 	}
 }
 
+// TestFirstCause holds that a flow is cut by the cause that came first.
+func TestFirstCause(t *testing.T) {
+	a, b := Cause{Code: 1, Text: "a"}, Cause{Code: 2, Text: "b"}
+	local := func(f *Flow) { f.LocalReset(a) }
+	abort := func(f *Flow) { f.Abort(a) }
+	reset := func(f *Flow) { f.PeerReset(0, false, b) }
+	gone := func(f *Flow) { f.PeerGone(b) }
+	for _, c := range []struct {
+		name        string
+		first, then func(*Flow)
+		want        Cause
+		byPeer      bool
+	}{
+		{"the own socket, then a RESET", local, reset, a, false},
+		{"a RESET, then the own socket", reset, local, b, true},
+		{"an abort, then a RESET", abort, reset, a, false},
+		{"a RESET, then an abort", reset, abort, b, true},
+		{"the own socket, then a flow that is not known", local, gone, a, false},
+		{"a flow that is not known, then the own socket", gone, local, b, true},
+	} {
+		f := New(noBudget{}, 1)
+		c.first(f)
+		c.then(f)
+		if got, byPeer := f.Cause(); got != c.want || byPeer != c.byPeer {
+			t.Errorf("%s: %+v, by the peer %v", c.name, got, byPeer)
+		}
+	}
+}
+
 // limited is a budget of so many bytes.
 type limited struct{ left, forced int }
 

@@ -383,9 +383,9 @@ func (w *world) stepsOf(i int) (all []step) {
 	if !e.gone && e.flow.Hungry() && !e.reset && e.read < e.script.n {
 		all = append(all, step{names[0][i], func(w *world) {
 			e := &w.ends[i]
-			if len(e.flow.Out.store.chunks) == 0 { // a small one, since states are copied
-				e.flow.Out.store.chunks = []*chunk{{buf: make([]byte, 8)}}
-			}
+			// Chunks of a byte: Trim frees each at its time, and states, which are copied, are small.
+			store := &e.flow.Out.store
+			store.chunks = append(store.chunks, &chunk{buf: make([]byte, 1), start: e.flow.Out.length})
 			e.flow.Out.Space()[0] = content(i, e.read)
 			e.flow.Out.Commit(1)
 			e.read++
@@ -764,6 +764,9 @@ func explore(t *testing.T, start *world) int {
 		for _, s := range append(steps, losses...) {
 			next := w.clone(s.name)
 			s.apply(next)
+			for i := range next.ends {
+				next.ends[i].flow.Out.Trim()
+			}
 			next.check(t)
 			if k := next.key(); !seen[k] {
 				seen[k] = true

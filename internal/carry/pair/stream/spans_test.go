@@ -125,6 +125,58 @@ func TestManyHeld(t *testing.T) {
 	}
 }
 
+// TestGaps holds what goes out again, and what is kept, after losses, reports and acknowledgements in
+// each order, when the memory of what the other end has is free.
+func TestGaps(t *testing.T) {
+	const m = 1 << 20
+	attach := func(received uint64) func(*Flow, *Lane) error {
+		return func(f *Flow, _ *Lane) error { f.Detach(); return f.Attach(received) }
+	}
+	lose := func(f *Flow, l *Lane) error { f.Out.Lost(l); return nil }
+	detach := func(f *Flow, _ *Lane) error { f.Detach(); return nil }
+	ack := func(f *Flow, _ *Lane) error { return f.Ack(3*m, false) }
+	hold := func(f *Flow, _ *Lane) error { return f.Held([]Span{{From: m, To: 2 * m}}) }
+	for _, c := range []struct {
+		name  string
+		steps []func(*Flow, *Lane) error
+		again spans
+		kept  int64
+	}{
+		{"a loss", []func(*Flow, *Lane) error{lose}, spans{{0, 4 * m}}, 4 * m},
+		{"a loss, then an ACK", []func(*Flow, *Lane) error{lose, ack}, spans{{3 * m, 4 * m}}, m},
+		{"an ACK, then a loss", []func(*Flow, *Lane) error{ack, lose}, spans{{3 * m, 4 * m}}, m},
+		{"a loss, then a report", []func(*Flow, *Lane) error{lose, hold}, spans{{0, m}, {2 * m, 4 * m}}, 3 * m},
+		{"a report, then a loss", []func(*Flow, *Lane) error{hold, lose}, spans{{0, m}, {2 * m, 4 * m}}, 3 * m},
+		{"a report, then another lane", []func(*Flow, *Lane) error{hold, attach(0)}, spans{{0, m}, {2 * m, 4 * m}}, 3 * m},
+		{"a report without a lane", []func(*Flow, *Lane) error{detach, hold, attach(0)}, spans{{0, m}, {2 * m, 4 * m}}, 3 * m},
+		{"a report on another lane", []func(*Flow, *Lane) error{attach(0), hold}, spans{{0, m}, {2 * m, 4 * m}}, 3 * m},
+		{"a lane from within what is held", []func(*Flow, *Lane) error{hold, attach(m + m/2)}, spans{{2 * m, 4 * m}}, 2 * m},
+		{"a lane from beyond what is held", []func(*Flow, *Lane) error{hold, attach(3 * m)}, spans{{3 * m, 4 * m}}, m},
+		{"an ACK of what is held", []func(*Flow, *Lane) error{lose, hold, ack}, spans{{3 * m, 4 * m}}, m},
+	} {
+		f, l := sending(4 * m)
+		for _, step := range c.steps {
+			if err := step(f, l); err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			f.Out.Trim()
+		}
+		if kept := f.Out.Kept(); kept != c.kept {
+			t.Errorf("%s: %d bytes are kept, want %d", c.name, kept, c.kept)
+		}
+		sent := spans{}
+		for other := new(Lane); f.Out.Pending(); {
+			it, _ := f.Out.Next(other, ChunkMax)
+			sent = sent.add(span{it.Offset, it.end()})
+			f.Out.Sent(it)
+		}
+		if !slices.Equal(sent, c.again) {
+			t.Errorf("%s: %v go out again, want %v", c.name, sent, c.again)
+		}
+		f.Finish()
+	}
+}
+
 // TestManySpills holds that single bytes that come early take a bounded number of chunks.
 func TestManySpills(t *testing.T) {
 	f := New(plenty{}, endless)
