@@ -193,8 +193,8 @@ struct haul {
 	u64 jump;
 	u32 jump_window, jump_delivered;
 
-	// CUBIC's window.
-	u32 window, window_max, window_cut, k_ms;
+	// CUBIC's window: W_max and K give what the last cut left.
+	u32 window_max, k_ms;
 	u64 cut_us, test_us;
 	u32 cut_lost, cut_marked;
 	u64 cut_delivery; // before the first cut
@@ -241,7 +241,7 @@ struct haul {
 	bool timeout;	  // in recovery from one
 	bool seen_rtt;	  // a round trip of data
 
-	// The result.
+	// The result. Beside a rival the window is CUBIC's.
 	u64 pace;
 	u32 cwnd;
 };
@@ -417,7 +417,7 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 	u32 gain = HAUL_ONE, window, rtt = h->min_rtt_us;
 
 	if (h->mode == HAUL_COMPETE) {
-		h->cwnd = window_bound(haul_max(h->window, HAUL_WINDOW_MIN), a->clamp);
+		h->cwnd = window_bound(haul_max(h->cwnd, HAUL_WINDOW_MIN), a->clamp);
 		h->pace = haul_max(haul_scale(haul_rate_of(h->cwnd, a->mss, a->srtt_us), 78643), a->mss); // 1.2
 		return 0;
 	}
@@ -559,7 +559,7 @@ static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 	// At most half as large again in a round trip: RFC 9438, section 4.2.
 	u64 more = ((u64)a->acked + 1) / 2;
 	if (h->mode == HAUL_COMPETE)
-		h->window = haul_min(haul_cubic(h, a->now_us, a->srtt_us), (u64)h->window + more);
+		h->cwnd = haul_min(haul_cubic(h, a->now_us, a->srtt_us), (u64)h->cwnd + more);
 	if (haul_reconnoitred(h, a))
 		return true;
 	// A round trip is over when a packet sent in it has arrived. If packets overtake

@@ -2,23 +2,29 @@
 // Beside a rival: the test of a queue, and CUBIC's window (RFC 9438).
 #pragma once
 
+// What CUBIC's window is away from W_max, so long before or after K: C = 0.4 segments/s^3, so
+// 0.4e-9 per ms^3.
+static inline u64 haul_cubic_away(u64 ms)
+{
+	ms = haul_min(ms, 400000);
+	return ms * ms / 1000 * ms / 2500000;
+}
+
 // CUBIC's window, RFC 9438, by the time since the last cut.
 GLOBAL u32 haul_cubic(const struct haul *h, u64 now_us, u32 rtt_us)
 {
 	HAUL_ARGS(h);
 	u64 t_us = haul_min(haul_since(now_us, h->cut_us), 200000000), t_ms = t_us / 1000;
-	// C = 0.4 segments/s^3, so 0.4e-9 per ms^3.
-	u64 away = t_ms > h->k_ms ? t_ms - h->k_ms : h->k_ms - t_ms;
-	u64 change = haul_min(away, 400000) * haul_min(away, 400000) / 1000 * haul_min(away, 400000) / 2500000;
-	u64 cubic = t_ms > h->k_ms ? h->window_max + change : h->window_max > change ? h->window_max - change : 0;
+	u64 change = haul_cubic_away(t_ms > h->k_ms ? t_ms - h->k_ms : h->k_ms - t_ms), drop = haul_cubic_away(h->k_ms + 1); // K is rounded down
+	u64 cubic = t_ms > h->k_ms ? h->window_max + change : h->window_max - haul_min(change, h->window_max);
 	// Reno's: 3 (1 - 0.7) / (1 + 0.7) = 0.53 segments for each round trip.
-	u64 reno = h->window_cut + t_us * 529 / 1000 / haul_max(rtt_us, 1);
+	u64 reno = haul_max(h->window_max - haul_min(drop, h->window_max), HAUL_WINDOW_MIN) + t_us * 529 / 1000 / haul_max(rtt_us, 1);
 	return window_bound(haul_max(cubic, reno), WINDOW_MAX);
 }
 
 static inline void haul_cubic_start(struct haul *h, u64 now_us, u32 window)
 {
-	h->window = h->window_max = h->window_cut = haul_max(window, HAUL_WINDOW_MIN);
+	h->cwnd = h->window_max = haul_max(window, HAUL_WINDOW_MIN);
 	h->k_ms = 0;
 	h->cut_us = now_us;
 }
@@ -26,11 +32,11 @@ static inline void haul_cubic_start(struct haul *h, u64 now_us, u32 window)
 GLOBAL int haul_cubic_cut(struct haul *h, u64 now_us)
 {
 	HAUL_ARGS(h);
-	u32 w = h->window;
+	u32 w = h->cwnd;
 	h->window_max = w < h->window_max ? (u64)w * 17 / 20 : w; // fast convergence
-	h->window = h->window_cut = haul_max((u64)w * 45876 >> 16, HAUL_WINDOW_MIN); // 0.7
-	// K = cbrt((W_max - W_cut) / C)
-	u64 drop = h->window_max > h->window_cut ? h->window_max - h->window_cut : 0;
+	h->cwnd = haul_max((u64)w * 45876 >> 16, HAUL_WINDOW_MIN); // 0.7
+	// K = cbrt((W_max - cwnd) / C)
+	u64 drop = h->window_max > h->cwnd ? h->window_max - h->cwnd : 0;
 	h->k_ms = haul_cbrt(drop * 2500000000ull);
 	h->cut_us = now_us;
 	return 0;
@@ -166,6 +172,8 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 		u64 rate = haul_max(h->ref, haul_min(h->full_bw, 2 * h->ref));
 		u32 window = haul_segments(haul_needed(h, rate), h->before_us, a->mss);
 		haul_cubic_start(h, a->now_us, window);
+	} else {
+		h->cwnd = haul_cubic(h, h->test_us, a->srtt_us);
 	}
 	h->cut_lost = a->lost;
 	h->cut_marked = a->marked;
@@ -206,7 +214,7 @@ GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a)
 	// Without a visible queue a test shows nothing. If the window is well above the
 	// earlier one without a loss, the path is wider.
 	bool full = haul_since(a->now_us, h->cut_us) / 1000 >= h->k_ms;
-	if (HAUL_RULE(wider) && !h->rival && full && h->window > h->window_max + h->window_max / 4)
+	if (HAUL_RULE(wider) && !h->rival && full && h->cwnd > h->window_max + h->window_max / 4)
 		haul_cruise(h, a, h->delivery);
 	return 0;
 }

@@ -147,10 +147,10 @@ static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a)
 	u32 lost = h->seen_lost;
 	// A burst is in one or two epochs.
 	bool enough = h->seen_lossy >= HAUL_FLOOR_LOSSES - 1 ||
-		      (h->seen_lossy >= 2 && lost >= HAUL_FLOOR_LOSSES / 2 && h->window >= 4 * HAUL_RAISE_WINDOW);
+		      (h->seen_lossy >= 2 && lost >= HAUL_FLOOR_LOSSES / 2 && h->cwnd >= 4 * HAUL_RAISE_WINDOW);
 	// Of more than half of what arrived before, twice as much would not arrive.
 	bool low = h->delivery <= h->cut_delivery / 2 || !HAUL_RULE(raise_low);
-	if (!enough || !low || h->window < HAUL_RAISE_WINDOW / 2)
+	if (!enough || !low || h->cwnd < HAUL_RAISE_WINDOW / 2)
 		return false;
 	h->raises = n + 1;
 	h->raise_us = a->now_us;
@@ -219,6 +219,7 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 		h->cut_lost = a->lost;
 		h->cut_marked = a->marked;
 		haul_enter(h, HAUL_COMPETE);
+		h->cwnd = haul_cubic(h, h->raise_us, a->srtt_us);
 		haul_cubic_cut(h, a->now_us);
 		h->loss_q16 = h->floor.share_q16;
 		return 0;

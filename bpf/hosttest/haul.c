@@ -40,9 +40,9 @@ static void arithmetic(void)
 				CHECK(haul_target_us(rtt_us, rate, 1448, room_us) >= haul_target_us(rtt_us, 2 * rate, 1448, room_us), "%llu at %u us, room for %u", rate, rtt_us, room_us);
 	// CUBIC's window, RFC 9438: back at W_max after K, and 0.4 segments per
 	// cubic second away from it.
-	struct haul h = {.window = 1000, .window_max = 1000};
+	struct haul h = {.cwnd = 1000, .window_max = 1000};
 	haul_cubic_cut(&h, 0);
-	CHECK(h.window == 700 && near(h.k_ms, 1000 * cbrt(300 / 0.4), 1e-3, 1), "cut to %u, K %u ms", h.window, h.k_ms);
+	CHECK(h.cwnd == 700 && near(h.k_ms, 1000 * cbrt(300 / 0.4), 1e-3, 1), "cut to %u, K %u ms", h.cwnd, h.k_ms);
 	for (u32 t_ms = 0; t_ms < 30000; t_ms += 100) {
 		double away = (t_ms - (double)h.k_ms) / 1000, want = 1000 + 0.4 * away * away * away;
 		u32 got = haul_cubic(&h, t_ms * 1000, 10000000);
@@ -93,7 +93,7 @@ static void extremes(void)
 	}
 
 	// Reno's part of CUBIC's window grows by 0.53 segments in a round trip below 1 ms too.
-	h = (struct haul){.window = 1000, .window_max = 1000};
+	h = (struct haul){.cwnd = 1000, .window_max = 1000};
 	haul_cubic_cut(&h, 0);
 	CHECK(near(haul_cubic(&h, 30000, 80), 700 + 0.529 * 30000 / 80, 0.01, 1), "30 ms after a cut at 80 us: %u", haul_cubic(&h, 30000, 80));
 
