@@ -163,7 +163,7 @@ struct haul {
 
 	// Least round trip: of the current and of the previous period.
 	u32 min_rtt_us, min_rtt_next_us;
-	u64 min_rtt_start_us;
+	u64 min_rtt_start_us; // 0 without a round trip of data
 	u64 low_us; // when the path was last seen empty
 
 	// Loss: the recent share.
@@ -176,9 +176,8 @@ struct haul {
 	u32 seen_lost, seen_got, seen_lossy;
 	u32 raise_lost, raise_got;	  // of the raise under way, but its last step
 	u32 step_lost, step_got;	  // of its last step, or of start-up's last round
-	u32 raise_most_q16;		  // a larger share is not what was lost before
 	u32 floor_before_q16;
-	u64 raise_from, raise_to;	  // delivery before the raise, and after this step
+	u64 raise_from;			  // delivery before the raise
 	u64 raise_us;
 	u8 raises;			  // of late
 
@@ -187,7 +186,6 @@ struct haul {
 	u64 together, mean; // what all get, and each on average; 0 if not known or alone
 	u32 others;	    // how many there are besides this one
 	u64 any_raise_us, any_test_us; // when one of them last began to
-	bool proved;			// the floor, in this epoch
 
 	// Careful Resume: what the path carried, and the window of its first half.
 	u64 jump;
@@ -209,8 +207,7 @@ struct haul {
 	u32 mark_room_us; // and by them half of the queue that is not marked
 
 	// A queue above the target.
-	u32 over;	// epochs with it
-	u32 excess_us;	// the most of it
+	u32 excess_us;	// the most of it; 0 without one
 	u32 yielded_us; // by as much it had to become shorter, by what we sent less
 	u64 over_rate;	// largest delivery since
 
@@ -237,9 +234,7 @@ struct haul {
 	bool rival; // the last test found one
 	bool limited;	  // by the application or the receiver, in this epoch
 	bool was_limited; // by these or anything else, in the one before
-	bool restore_lossy; // what was sent then met a loss
 	bool timeout;	  // in recovery from one
-	bool seen_rtt;	  // a round trip of data
 
 	// The result. Beside a rival the window is CUBIC's.
 	u64 pace;
@@ -368,13 +363,9 @@ GLOBAL int haul_see_rtt(struct haul *h, const struct haul_ack *a)
 	u32 rtt = a->rtt_us;
 	if (!rtt)
 		return 0;
-	if (!h->seen_rtt) {
-		// The handshake's packets were short: on a slow path their time is less.
-		h->seen_rtt = true;
-		h->min_rtt_us = h->min_rtt_next_us = rtt;
-	}
 	h->rtt_low_us = haul_min(h->rtt_low_us, rtt);
-	if (haul_since(a->now_us, h->min_rtt_start_us) > 2 * HAUL_PROBE_INTERVAL_US) {
+	// The handshake's packets were short: on a slow path their time is less.
+	if (!h->min_rtt_start_us || haul_since(a->now_us, h->min_rtt_start_us) > 2 * HAUL_PROBE_INTERVAL_US) {
 		h->min_rtt_us = h->min_rtt_next_us;
 		h->min_rtt_next_us = rtt;
 		h->min_rtt_start_us = a->now_us;
@@ -473,13 +464,13 @@ static inline void haul_init(struct haul *h, const struct haul_ack *a, u32 cwnd)
 	h->min_rtt_us = a->srtt_us;
 	h->cwnd = cwnd;
 	h->quarter_low_us = h->recent_low_us = ~0u;
-	h->quarter_start_us = h->last_ack_us = h->low_us = h->floor.looked_us = h->min_rtt_start_us = h->test_us = a->now_us;
+	h->quarter_start_us = h->last_ack_us = h->low_us = h->floor.looked_us = h->test_us = a->now_us;
 	h->room_us = ~0u;
 	h->cut_lost = a->lost;
 	h->cut_marked = a->marked;
 	if (!a->srtt_us)
 		h->min_rtt_us = ~0u;
-	h->min_rtt_next_us = h->min_rtt_us;
+	h->min_rtt_next_us = ~0u;
 	haul_begin_epoch(h, a);
 	h->bw = h->rate = haul_rate_of(cwnd, a->mss, a->srtt_us ? a->srtt_us : 1000);
 	h->pace = haul_scale(h->rate, HAUL_STARTUP_GAIN_Q16);
@@ -491,6 +482,8 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 	u32 lost = haul_counted(a->lost, h->cut_lost), marked = haul_counted(a->marked, h->cut_marked);
 	if (!lost && !marked)
 		return;
+	if (h->mode == HAUL_RESTORE) // the test comes first
+		return;
 	h->cut_lost = a->lost;
 	h->cut_marked = a->marked;
 	u32 gone = haul_counted(a->lost, h->epoch_lost), came = haul_counted(a->delivered, h->epoch_delivered);
@@ -500,10 +493,6 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 	// Data on the way when the flow slowed down is of the same event.
 	if (h->mode == HAUL_STARTUP || h->mode == HAUL_DRAIN || h->mode == HAUL_RAISE || haul_just_cut(h, a))
 		return;
-	if (h->mode == HAUL_RESTORE) { // the test comes first
-		h->restore_lossy = true;
-		return;
-	}
 	bool few = false;
 	if (!marked) {
 		// The pool holds the packets before this epoch.
@@ -586,10 +575,9 @@ static inline void haul_update_epoch(struct haul *h, const struct haul_ack *a, s
 	}
 	struct haul_floor floor = h->floor;
 	bool raises = h->mode == HAUL_RAISE;
-	h->proved = false;
 	haul_end_epoch(h, a);
-	// A raise without a proof, or not yet with one, does not share its floor.
-	if ((raises || h->mode == HAUL_RAISE) && !h->proved)
+	// A raise without a proof, or not yet with one, does not share its floor. A probe follows one.
+	if (h->mode == HAUL_RAISE || (raises && h->mode != HAUL_PROBE))
 		floor = h->floor;
 	haul_tell(h, path, &floor);
 }

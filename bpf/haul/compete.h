@@ -94,7 +94,7 @@ static inline void haul_test(struct haul *h, const struct haul_ack *a, u64 ref)
 	h->before_us = h->min_rtt_us + h->queue_us;
 	h->drain_low_us = h->before_us;
 	h->test_us = a->now_us;
-	h->over = 0;
+	h->excess_us = 0;
 	haul_enter(h, HAUL_DRAIN);
 }
 
@@ -103,12 +103,6 @@ static inline void haul_test_all(struct haul *h, const struct haul_ack *a, u64 r
 {
 	haul_test(h, a, ref);
 	h->any_test_us = a->now_us;
-}
-
-static inline void haul_restore(struct haul *h)
-{
-	haul_enter(h, HAUL_RESTORE);
-	h->restore_lossy = false;
 }
 
 GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
@@ -121,7 +115,7 @@ GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
 		h->ref = haul_max(h->delivery + h->delivery / 16, h->ref / 16);
 	if (++h->phase < 2 || h->rtt_low_us == ~0u) {
 		if (h->phase >= 2 * HAUL_ROUNDS)
-			haul_restore(h);
+			haul_enter(h, HAUL_RESTORE);
 		return 0;
 	}
 	bool empty = h->rtt_low_us <= h->min_rtt_us + haul_empty_us(h, a);
@@ -138,7 +132,7 @@ GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
 	h->flat = shorter ? 0 : h->flat + 1;
 	h->drain_low_us = haul_min(h->drain_low_us, h->rtt_low_us);
 	if (empty || h->flat >= 2 || h->phase >= 2 * HAUL_ROUNDS)
-		haul_restore(h);
+		haul_enter(h, HAUL_RESTORE);
 	return 0;
 }
 
@@ -157,6 +151,9 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 	// In cruise a delay that wanders can look like a rival, and a raise has proved more than start-up.
 	bool sure = h->from == HAUL_COMPETE || !h->raises || h->floor.share_q16 > HAUL_SPARED_Q16 || !HAUL_RULE(rival_twice);
 	h->rival = queue > haul_max(least, back);
+	bool lossy = a->lost != h->cut_lost || a->marked != h->cut_marked;
+	h->cut_lost = a->lost;
+	h->cut_marked = a->marked;
 	if (!h->rival) {
 		h->min_rtt_us = h->min_rtt_next_us = low;
 		h->min_rtt_start_us = a->now_us;
@@ -175,11 +172,9 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 	} else {
 		h->cwnd = haul_cubic(h, h->test_us, a->srtt_us);
 	}
-	h->cut_lost = a->lost;
-	h->cut_marked = a->marked;
 	h->test_us = a->now_us;
 	haul_enter(h, HAUL_COMPETE);
-	if (h->restore_lossy)
+	if (lossy)
 		haul_cubic_cut(h, a->now_us);
 	return 0;
 }

@@ -213,7 +213,7 @@ static inline void haul_cruise(struct haul *h, const struct haul_ack *a, u64 del
 	h->bw = h->bw_before = h->full_bw = delivery;
 	h->period = 0;
 	h->rate = haul_needed(h, delivery);
-	h->over = 0;
+	h->excess_us = 0;
 	h->low_us = a->now_us;
 	haul_enter(h, HAUL_CRUISE);
 }
@@ -273,9 +273,9 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	if (queue > target) {
 		u32 excess = queue - target, less = haul_min(((u64)excess << 16) / horizon, HAUL_ONE / 2);
 		h->empty = 0;
-		if (!h->over++) {
+		if (!h->excess_us) {
 			h->full_bw = h->rate;
-			h->over_rate = h->excess_us = h->yielded_us = 0;
+			h->over_rate = h->yielded_us = 0;
 		} else {
 			// In its first epoch the arrivals are a mixture.
 			h->over_rate = haul_max(h->over_rate, h->delivery);
@@ -297,7 +297,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 			h->rate = haul_max(h->rate, haul_scale(haul_needed(h, h->over_rate), 49152)); // 0.75
 		return 0;
 	}
-	h->over = 0;
+	h->excess_us = 0;
 	if (h->limited)
 		return 0;
 	// Room: send a little more, towards the target queue, and the more so the longer no

@@ -57,7 +57,6 @@ static inline void haul_prove_floor(struct haul *h, const struct haul_ack *a, u3
 	haul_set_floor(h, share);
 	h->floor.lost = h->floor.got = 0;
 	h->floor.looked_us = a->now_us;
-	h->proved = true;
 }
 
 // A probe lost some packets that were sent at less than the arrival rate. If that is
@@ -155,21 +154,24 @@ static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a)
 	h->raises = n + 1;
 	h->raise_us = a->now_us;
 	h->floor_before_q16 = h->floor.share_q16;
-	u32 share = haul_share_q16(lost, h->seen_got), most = haul_explained_q16(h);
-	h->raise_most_q16 = most;
-	if (share > most) {
+	u32 share = haul_share_q16(lost, h->seen_got);
+	if (share > haul_explained_q16(h))
 		haul_set_floor(h, share);
-		h->raise_most_q16 = share + 2 * share / haul_max(haul_sqrt(lost), 1);
-	}
 	return true;
+}
+
+// A larger share of a raise is not what was lost before it.
+static inline u32 haul_raise_most_q16(const struct haul *h)
+{
+	u32 share = haul_share_q16(h->seen_lost, h->seen_got);
+	return h->floor.share_q16 == h->floor_before_q16 ? haul_explained_q16(h) : share + 2 * share / haul_max(haul_sqrt(h->seen_lost), 1);
 }
 
 // Doubles the rate towards the earlier delivery.
 static inline void haul_raise_more(struct haul *h, const struct haul_ack *a)
 {
 	h->ref = haul_max(h->delivery, a->mss);
-	h->raise_to = 2 * h->ref;
-	h->rate = haul_needed(h, h->raise_to);
+	h->rate = haul_needed(h, 2 * h->ref);
 	h->phase = 0;
 	h->step_lost = h->step_got = 0;
 }
@@ -192,9 +194,9 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 	if (h->phase++ == 0) // what was sent at the higher rate is on the way
 		return 0;
 	u32 lost = h->raise_lost + h->step_lost, got = h->raise_got + h->step_got;
-	u32 most = (u64)(lost + got) * h->raise_most_q16 >> 16;
+	u32 most = (u64)(lost + got) * haul_raise_most_q16(h) >> 16;
 	bool lossy = lost > most + 2 * haul_sqrt(most) + 1;
-	bool grown = h->delivery > h->raise_to / 8 * 7, queued = h->queue_us > haul_overflow_us(h, a);
+	bool grown = h->delivery > h->ref / 4 * 7, queued = h->queue_us > haul_overflow_us(h, a);
 	bool many = (lossy ? h->raise_lost + h->raise_got : lost + got) >= 4 * HAUL_EPOCH_PACKETS;
 	// With few packets the proof needs more doublings, unless a queue shows it.
 	u64 enough = h->cut_delivery / 8 * 7, proof = (!many && (lossy || !queued) ? 3 : 1) * h->raise_from / 4 * 7;

@@ -11,7 +11,7 @@ static inline u32 haul_startup_queue_us(u32 min_rtt_us)
 // The factor by which start-up grows in a round trip; 1 while there may be a queue.
 static inline u32 haul_startup_factor(const struct haul *h, const struct haul_ack *a)
 {
-	if (!HAUL_RULE(triple) || !h->seen_rtt || h->min_rtt_us < HAUL_LONG_RTT_US)
+	if (!HAUL_RULE(triple) || !h->min_rtt_start_us || h->min_rtt_us < HAUL_LONG_RTT_US)
 		return 2;
 	u32 low = h->quarter_samples < HAUL_QUARTER_SAMPLES / 3 ? h->recent_low_us : haul_min(h->recent_low_us, h->quarter_low_us);
 	if (low != ~0u && low > h->min_rtt_us + haul_max(4000, h->min_rtt_us / 64) + h->noise_us)
@@ -74,7 +74,7 @@ GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a)
 // Half of the first window has arrived, and more is on the way: the round trip is known.
 static inline bool haul_reconnoitred(const struct haul *h, const struct haul_ack *a)
 {
-	return h->resume == HAUL_RECONNAISSANCE && h->mode == HAUL_STARTUP && h->seen_rtt && a->in_flight &&
+	return h->resume == HAUL_RECONNAISSANCE && h->mode == HAUL_STARTUP && h->min_rtt_start_us && a->in_flight &&
 	       a->delivered >= HAUL_RESUME_PACKETS;
 }
 

@@ -220,7 +220,7 @@ static void resumed(void)
 		path.carried.seen_us = now_us - cases[i].ago_us;
 		path.resume_us = cases[i].just_resumed ? now_us - 100000 : 0;
 		haul_init(&h, &a, 10);
-		h.seen_rtt = true;
+		h.min_rtt_start_us = now_us;
 		h.min_rtt_us = cases[i].rtt_us;
 		h.others = cases[i].others;
 		haul_resume(&h, &a, &path);
@@ -284,13 +284,13 @@ static void startup_factor(void)
 		{"a round without growth", 300000, ~0u, ~0u, 0, 0, 0, 1, 128, 2},
 	};
 	for (u32 i = 0; i < sizeof cases / sizeof *cases; i++) {
-		struct haul h = {.seen_rtt = true, .min_rtt_us = cases[i].min_rtt_us, .recent_low_us = cases[i].recent_us,
+		struct haul h = {.min_rtt_start_us = 1, .min_rtt_us = cases[i].min_rtt_us, .recent_low_us = cases[i].recent_us,
 				 .quarter_low_us = cases[i].quarter_us, .quarter_samples = cases[i].samples,
 				 .others = cases[i].others, .flat = cases[i].flat, .got = cases[i].got};
 		struct haul_ack a = {.lost = cases[i].lost};
 		u32 factor = haul_startup_factor(&h, &a);
 		CHECK(factor == cases[i].factor, "%s: %u, want %u", cases[i].what, factor, cases[i].factor);
-		h.seen_rtt = false;
+		h.min_rtt_start_us = 0;
 		CHECK(haul_startup_factor(&h, &a) == 2, "%s, without a round trip of data: not 2", cases[i].what);
 	}
 }
