@@ -229,7 +229,6 @@ struct haul {
 	u8 flat;   // rounds of start-up without growth, or of a drain without effect
 	u8 empty;  // epochs without any queue
 	u8 late;   // eighths that the pace is raised by, since it is kept late
-	u8 vain;   // epochs in which most was lost
 	u8 cuts;   // of CUBIC's window since it decides, two at most
 	bool rival; // the last test found one
 	bool limited;	  // by the application or the receiver, in this epoch
@@ -276,6 +275,8 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	s32 net = (s32)(a->lost - h->epoch_lost - spurious);
 	u32 lost = net > 0 ? net : 0;
 
+	// Most packets are lost, or sent in vain, now and in the epoch before.
+	bool vain = lost > delivered + delivered / 2 && h->missed > h->got + h->got / 2;
 	h->got = delivered;
 	haul_see_passed(h, lost, delivered);
 	h->missed = lost;
@@ -306,10 +307,7 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 		haul_see_bw(h, a);
 	h->was_limited = limited;
 
-	// Most packets are lost, or sent in vain: use the arrival rate.
-	h->vain = lost > delivered + delivered / 2 ? h->vain + 1 : 0;
-	if (HAUL_RULE(vain) && h->vain >= 2 && h->mode != HAUL_STARTUP) {
-		h->vain = 0;
+	if (HAUL_RULE(vain) && vain && h->mode != HAUL_STARTUP) { // use the arrival rate
 		if (h->mode == HAUL_RAISE) // and it has proved nothing
 			h->floor.share_q16 = h->floor_before_q16;
 		haul_cruise(h, a, h->delivery);
