@@ -296,6 +296,8 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	} else if (lost > delivered / 8 && delivered >= HAUL_EPOCH_PACKETS) {
 		// No sample, since all acknowledged data was sent again: the round trip was long.
 		h->queue_us = haul_max(h->queue_us, haul_congested_us(h) + 1);
+	} else {
+		h->queue_us /= 2; // that nothing shows any more
 	}
 	// A flow that did not send at its rate does not see the path's capacity.
 	u64 sent = haul_rate_of(haul_counted(a->sent, h->epoch_sent), a->mss, us);
