@@ -169,23 +169,21 @@ struct haul {
 	// Loss: the recent share.
 	u32 loss_q16;
 	u32 ever; // packets delivered; stays at its bound, where the kernel's counter wraps
-	struct haul_floor floor;
+	u32 floor_q16, most_q16; // the path's own, and what it may be; in a raise those on trial
 
 	// Evidence for a floor: the loss while start-up grew, or beside CUBIC's window in epochs
 	// that no overflow ended, and the number of those with a loss. A raise tests it.
 	u32 seen_lost, seen_got, seen_lossy;
 	u32 raise_lost, raise_got;	  // of the raise under way, but its last step
 	u32 step_lost, step_got;	  // of its last step, or of start-up's last round
-	u32 floor_before_q16;
 	u64 raise_from;			  // delivery before the raise
 	u64 raise_us;
 	u8 raises;			  // of late
 
 	// The connections to the same destination.
 	u64 told, told_delivery; // the period in which this one last said what it gets, and that
-	u64 together, mean; // what all get, and each on average; 0 if not known or alone
-	u32 others;	    // how many there are besides this one
-	u64 any_raise_us, any_test_us; // when one of them last began to
+	u64 mean;		 // what each gets on average; 0 if not known or alone
+	u32 others;		 // how many there are besides this one
 
 	// Careful Resume: what the path carried, and the window of its first half.
 	u64 jump;
@@ -258,7 +256,7 @@ struct haul_ack {
 };
 
 static inline void haul_probe(struct haul *h);
-static inline void haul_test_all(struct haul *h, const struct haul_ack *a, u64 ref);
+static inline void haul_test_all(struct haul *h, const struct haul_ack *a, struct haul_path *p, u64 ref);
 
 #include "haul/law.h"
 #include "haul/ensemble.h"
@@ -266,9 +264,9 @@ static inline void haul_test_all(struct haul *h, const struct haul_ack *a, u64 r
 #include "haul/loss.h"
 #include "haul/resume.h"
 
-GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
+GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a, struct haul_path *p)
 {
-	HAUL_ARGS(h && a);
+	HAUL_ARGS(h && a && p);
 	u32 us = haul_took_us(h, a);
 	u32 delivered = haul_counted(a->delivered, h->epoch_delivered);
 	u32 spurious = haul_counted(a->spurious, h->epoch_spurious);
@@ -289,7 +287,7 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	h->pace_before = h->pace;
 	h->ever = haul_min((u64)h->ever + delivered, WINDOW_MAX);
 	if (!haul_just_cut(h, a))
-		haul_pool_loss(h, net, delivered);
+		haul_pool_loss(h, p, net, delivered);
 	if (h->rtt_low_us != ~0u) {
 		h->queue_us = haul_queue_us(h, haul_max(h->rtt_low_us, haul_min(h->recent_low_us, h->quarter_low_us)));
 		h->queue_high_us = haul_max(h->queue_us, haul_queue_us(h, h->rtt_high_us));
@@ -310,16 +308,15 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	h->was_limited = limited;
 
 	if (HAUL_RULE(vain) && vain && h->mode != HAUL_STARTUP) { // use the arrival rate
-		if (h->mode == HAUL_RAISE) // and it has proved nothing
-			h->floor.share_q16 = h->floor_before_q16;
+		h->floor_q16 = p->floor.share_q16; // a raise has proved nothing
 		haul_cruise(h, a, h->delivery);
 		h->rate = h->delivery;
-		h->loss_q16 = h->floor.share_q16;
+		h->loss_q16 = h->floor_q16;
 		haul_begin_epoch(h, a);
 		return 0;
 	}
 	// While another flow tests, this flow's traffic would look like a rival.
-	if (HAUL_RULE(join) && h->others && !limited && h->any_test_us > h->test_us && haul_since(a->now_us, h->any_test_us) < 2 * a->srtt_us &&
+	if (HAUL_RULE(join) && h->others && !limited && p->test_us > h->test_us && haul_since(a->now_us, p->test_us) < 2 * a->srtt_us &&
 	    (h->mode == HAUL_CRUISE || h->mode == HAUL_COMPETE)) {
 		haul_test(h, a, h->delivery);
 		haul_begin_epoch(h, a);
@@ -330,28 +327,28 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 		if (h->resume == HAUL_UNVALIDATED || h->resume == HAUL_VALIDATING)
 			haul_resume_epoch(h, a);
 		else
-			haul_startup_epoch(h, a);
+			haul_startup_epoch(h, a, p);
 		break;
 	case HAUL_DRAIN:
 		haul_drain_epoch(h, a);
 		break;
 	case HAUL_RESTORE:
-		haul_restore_epoch(h, a);
+		haul_restore_epoch(h, a, p);
 		break;
 	case HAUL_CRUISE:
-		haul_cruise_epoch(h, a);
+		haul_cruise_epoch(h, a, p);
 		break;
 	case HAUL_PROBE:
-		haul_probe_epoch(h, a);
+		haul_probe_epoch(h, a, p);
 		break;
 	case HAUL_RAISE:
-		haul_raise_epoch(h, a);
+		haul_raise_epoch(h, a, p);
 		break;
 	default:
-		if (HAUL_RULE(raise) && haul_may_raise(h, a))
+		if (HAUL_RULE(raise) && haul_may_raise(h, a, p))
 			haul_raise(h, a);
 		else
-			haul_compete_epoch(h, a);
+			haul_compete_epoch(h, a, p);
 	}
 	haul_begin_epoch(h, a);
 	return 0;
@@ -451,7 +448,7 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 		window += window / 2;
 	if (jumps) { // and as in slow start: a packet more for each that arrives, or is the path's loss
 		u32 more = h->resume == HAUL_VALIDATING ? haul_counted(a->delivered, h->jump_delivered) : 0;
-		window = haul_min(window, h->jump_window + haul_made_up(more, h->floor.share_q16));
+		window = haul_min(window, h->jump_window + haul_made_up(more, h->floor_q16));
 	}
 	u32 burst = haul_max(1, haul_min(h->pace / 1000, 65536) / (a->mss ? a->mss : 1));
 	h->cwnd = window_bound(haul_max(window, HAUL_WINDOW_MIN) + 2 * burst, a->clamp);
@@ -464,7 +461,7 @@ static inline void haul_init(struct haul *h, const struct haul_ack *a, u32 cwnd)
 	h->min_rtt_us = a->srtt_us;
 	h->cwnd = cwnd;
 	h->quarter_low_us = h->recent_low_us = ~0u;
-	h->quarter_start_us = h->last_ack_us = h->low_us = h->floor.looked_us = h->test_us = a->now_us;
+	h->quarter_start_us = h->last_ack_us = h->low_us = h->test_us = a->now_us;
 	h->room_us = ~0u;
 	h->cut_lost = a->lost;
 	h->cut_marked = a->marked;
@@ -500,7 +497,7 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 		u64 pool = haul_max((u64)n + l, haul_min(h->ever, haul_loss_packets(h)));
 		u64 share = ((u64)h->loss_q16 * (pool - n - l) + ((u64)l << 16)) / haul_max(pool, 1);
 		u32 queue = haul_max(h->queue_high_us, haul_queue_us(h, h->rtt_high_us));
-		if (h->mode == HAUL_PROBE || (h->floor.share_q16 && share <= haul_explained_q16(h)))
+		if (h->mode == HAUL_PROBE || (h->floor_q16 && share <= haul_explained_q16(h)))
 			return;
 		few = haul_spares(h, queue, l, n, share);
 		if (few && queue <= HAUL_SPARED_US)
@@ -565,19 +562,17 @@ static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 	return false;
 }
 
-// haul_update_epoch ends an epoch; path is null for a connection that shares nothing.
+// haul_update_epoch ends an epoch. Without a row for the path, since there is no memory, the
+// epoch goes on.
 static inline void haul_update_epoch(struct haul *h, const struct haul_ack *a, struct haul_path *path)
 {
+	if (!path)
+		return;
 	haul_learn(h, path, a->now_us);
 	if (haul_reconnoitred(h, a)) {
 		haul_resume(h, a, path);
 		return;
 	}
-	struct haul_floor floor = h->floor;
-	bool raises = h->mode == HAUL_RAISE;
-	haul_end_epoch(h, a);
-	// A raise without a proof, or not yet with one, does not share its floor. A probe follows one.
-	if (h->mode == HAUL_RAISE || (raises && h->mode != HAUL_PROBE))
-		floor = h->floor;
-	haul_tell(h, path, &floor);
+	haul_end_epoch(h, a, path);
+	haul_tell(h, path);
 }

@@ -81,7 +81,7 @@ GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 	haul_cubic_cut(h, a->now_us);
 	if (h->cuts < 2)
 		h->cuts++;
-	h->loss_q16 = h->floor.share_q16;
+	h->loss_q16 = h->floor_q16;
 	return 0;
 }
 
@@ -99,10 +99,10 @@ static inline void haul_test(struct haul *h, const struct haul_ack *a, u64 ref)
 }
 
 // The host's other connections to the same destination join in.
-static inline void haul_test_all(struct haul *h, const struct haul_ack *a, u64 ref)
+static inline void haul_test_all(struct haul *h, const struct haul_ack *a, struct haul_path *p, u64 ref)
 {
 	haul_test(h, a, ref);
-	h->any_test_us = a->now_us;
+	p->test_us = a->now_us;
 }
 
 GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
@@ -136,9 +136,9 @@ GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
 	return 0;
 }
 
-GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
+GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a, struct haul_path *p)
 {
-	HAUL_ARGS(h && a);
+	HAUL_ARGS(h && a && p);
 	if (++h->phase < HAUL_FLAT_ROUNDS || h->rtt_low_us == ~0u)
 		return 0;
 	u32 low = h->drain_low_us, queue = h->rtt_low_us > low ? h->rtt_low_us - low : 0;
@@ -149,7 +149,7 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 	bool filled = low > h->min_rtt_us + haul_empty_us(h, a), strict = HAUL_RULE(strict) && (h->from == HAUL_COMPETE || filled);
 	u32 least = strict ? haul_empty_us(h, a) : target + target / 4;
 	// In cruise a delay that wanders can look like a rival, and a raise has proved more than start-up.
-	bool sure = h->from == HAUL_COMPETE || !h->raises || h->floor.share_q16 > HAUL_SPARED_Q16 || !HAUL_RULE(rival_twice);
+	bool sure = h->from == HAUL_COMPETE || !h->raises || h->floor_q16 > HAUL_SPARED_Q16 || !HAUL_RULE(rival_twice);
 	h->rival = queue > haul_max(least, back);
 	bool lossy = a->lost != h->cut_lost || a->marked != h->cut_marked;
 	h->cut_lost = a->lost;
@@ -162,7 +162,7 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 	}
 	// There is a rival: the proof of a raise may have been at its expense.
 	if (HAUL_RULE(rival_floor) && sure && !h->others)
-		h->floor.share_q16 = 0;
+		h->floor_q16 = p->floor.share_q16 = 0;
 	if (h->from != HAUL_COMPETE) {
 		h->cut_delivery = h->ref;
 		// With the rate before the queue grew.
@@ -179,9 +179,9 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 	return 0;
 }
 
-GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a)
+GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a, struct haul_path *p)
 {
-	HAUL_ARGS(h && a);
+	HAUL_ARGS(h && a && p);
 	// All flows of a host test at once, at times of its clock. Otherwise each would
 	// take the others for a rival.
 	u32 empty = haul_empty_us(h, a);
@@ -193,7 +193,7 @@ GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a)
 		     since > HAUL_TEST_ROUNDS * h->min_rtt_us;
 	if (h->queue_high_us > empty) {
 		if (slot || first)
-			haul_test_all(h, a, h->delivery);
+			haul_test_all(h, a, p, h->delivery);
 		return 0;
 	}
 	if (slot) {

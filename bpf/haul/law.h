@@ -178,7 +178,7 @@ static inline u32 haul_congested_us(const struct haul *h)
 // The sending rate with which some rate arrives.
 static inline u64 haul_needed(const struct haul *h, u64 delivery)
 {
-	return haul_made_up(delivery, h->floor.share_q16);
+	return haul_made_up(delivery, h->floor_q16);
 }
 
 // Whether a time of the host's clock at which all its flows act together has passed
@@ -251,9 +251,9 @@ static inline void haul_see_lateness(struct haul *h, const struct haul_ack *a, u
 	h->late = kept ? h->late / 2 : haul_min(h->late + late, HAUL_LATE_MAX);
 }
 
-GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
+GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a, struct haul_path *p)
 {
-	HAUL_ARGS(h && a);
+	HAUL_ARGS(h && a && p);
 	u32 target = haul_queue_target_us(h, a), queue = h->queue_us;
 	u64 base = haul_needed(h, haul_max(h->bw, h->bw_before));
 	// The loop has a delay of 1.5 T: stable from 0.95 T, without overshoot from 4.1 T.
@@ -264,7 +264,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	// All flows of a host act at once, or the others' traffic hides this flow's
 	// effect; also now, if the flows of others empty the queue.
 	bool due = busy_us > HAUL_PROBE_INTERVAL_US / 2 ||
-		   (h->floor.share_q16 && haul_since(a->now_us, h->floor.looked_us) > HAUL_PROBE_INTERVAL_US / 2);
+		   (h->floor_q16 && haul_since(a->now_us, p->floor.looked_us) > HAUL_PROBE_INTERVAL_US / 2);
 	if (HAUL_RULE(probe) && ((due && haul_slot(h, a, HAUL_SLOT + 1)) || busy_us > 2 * HAUL_PROBE_INTERVAL_US)) {
 		haul_probe(h);
 		return 0;
@@ -289,7 +289,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 		h->yielded_us += haul_min(haul_min(haul_took_us(h, a), HAUL_RTT_MAX_US) * (came - haul_min(arrives, came)) / came, 1000000);
 		u32 since = haul_since(a->now_us, h->test_us);
 		if (HAUL_RULE(test) && stubborn && since > HAUL_TEST_US && since > HAUL_TEST_ROUNDS * a->srtt_us) {
-			haul_test_all(h, a, h->over_rate);
+			haul_test_all(h, a, p, h->over_rate);
 			return 0;
 		}
 		h->rate = haul_scale(base, HAUL_ONE - less);

@@ -61,21 +61,24 @@ static void extremes(void)
 	// The share of loss is pooled over as many packets after the wrap as before it.
 	struct haul_ack a = {.srtt_us = 100000, .mss = 1448, .clamp = ~0u, .delivered = ~0u - 200000};
 	struct haul h;
+	struct haul_path path = {};
 	haul_init(&h, &a, 10);
 	for (u32 i = 0; i < 5000; i++) {
 		a.delivered += 99, a.sent += 100, a.lost++, a.now_us += 100000;
-		h.mode = HAUL_CRUISE, h.floor.share_q16 = h.floor.most_q16 = 655;
+		h.mode = HAUL_CRUISE, path.floor = (struct haul_floor){.share_q16 = 655, .most_q16 = 655};
+		haul_learn(&h, &path, a.now_us);
 		h.pace = h.rate = 1448000;
-		haul_end_epoch(&h, &a);
+		haul_end_epoch(&h, &a, &path);
 		u32 burst = h.loss_q16;
 		struct haul one = h;
-		haul_pool_loss(&one, 3, 40);
+		haul_pool_loss(&one, &path, 3, 40);
 		CHECK(i < 200 || (one.loss_q16 >= burst && one.loss_q16 <= haul_explained_q16(&h)), "delivered %u: 3 of 43 lost make a share of %u in place of %u",
 		      a.delivered, one.loss_q16, burst);
 	}
 	CHECK(h.ever >= 400000, "delivered ever: %u", h.ever);
 
 	// 100 Gb/s: 48 packets take 5.6 us.
+	path = (struct haul_path){};
 	a = (struct haul_ack){.srtt_us = 6, .rtt_us = 6, .mss = 1448, .clamp = ~0u};
 	haul_init(&h, &a, 10);
 	double packets = 0;
@@ -86,7 +89,7 @@ static void extremes(void)
 		a.prior_delivered = then[us % 8], a.sample_us = 6, a.sample_delivered = a.delivered - then[(us + 2) % 8];
 		then[us % 8] = a.delivered;
 		if (haul_update(&h, &a))
-			haul_update_epoch(&h, &a, 0);
+			haul_update_epoch(&h, &a, &path);
 		haul_apply(&h, &a);
 		h.pace = h.rate = 2 * FAST_RATE; // so that it does not bound what arrives
 		CHECK(us < 1000 || h.delivery <= 1.02 * FAST_RATE, "100 Gb/s in whole us: %llu", h.delivery);
@@ -137,7 +140,7 @@ static void nonsense(void)
 		haul_apply(&h, &a);
 		CHECK(h.pace <= HAUL_RATE_MAX && h.pace > 0, "pace %llu", h.pace);
 		CHECK(h.cwnd >= 1 && h.cwnd <= WINDOW_MAX && h.cwnd <= a.clamp, "window %u", h.cwnd);
-		CHECK(h.mode <= HAUL_RAISE && h.floor.share_q16 <= HAUL_LOSS_MAX_Q16, "mode %u, floor %u", h.mode, h.floor.share_q16);
+		CHECK(h.mode <= HAUL_RAISE && h.floor_q16 <= HAUL_LOSS_MAX_Q16, "mode %u, floor %u", h.mode, h.floor_q16);
 	}
 }
 
@@ -145,7 +148,6 @@ static void nonsense(void)
 static void shared(void)
 {
 	struct haul_path path = {};
-	struct haul_floor before = {};
 	struct haul a = {.delivery = 30000000, .room_us = ~0u, .mode = HAUL_CRUISE}, b = a;
 	b.delivery = 10000000;
 	u64 now_us = 100000000, period_us = 1u << HAUL_SLOT;
@@ -156,29 +158,30 @@ static void shared(void)
 		haul_learn(&b, &path, now_us + 1);
 	}
 	haul_learn(&a, &path, now_us);
-	CHECK(a.others == 1 && a.mean == 20000000 && a.together == 40000000, "%u others, %llu B/s each, %llu together", a.others, a.mean, a.together);
+	CHECK(a.others == 1 && a.mean == 20000000 && haul_together(&a, &path) == 40000000, "%u others, %llu B/s each, %llu together", a.others, a.mean, haul_together(&a, &path));
 
-	a.floor.share_q16 = 1000;
-	haul_tell(&a, &path, &before);
-	b.mode = HAUL_RAISE, b.floor.share_q16 = 5000;
+	struct haul_ack ack = {.now_us = now_us};
+	haul_prove_floor(&a, &ack, &path, 10, 990);
+	const u32 proved = haul_share_q16(10, 990);
+	b.mode = HAUL_RAISE, b.floor_q16 = 5000;
 	haul_learn(&b, &path, now_us);
-	haul_tell(&b, &path, &b.floor);
-	CHECK(b.floor.share_q16 == 5000 && path.floor.share_q16 == 1000, "while a raise tries %u, %u is known", b.floor.share_q16, path.floor.share_q16);
+	haul_tell(&b, &path);
+	CHECK(b.floor_q16 == 5000 && path.floor.share_q16 == proved, "while a raise tries %u, %u is known", b.floor_q16, path.floor.share_q16);
 	b.mode = HAUL_COMPETE;
 	haul_learn(&b, &path, now_us);
 	struct haul new = {.room_us = ~0u};
 	haul_learn(&new, &path, now_us);
-	CHECK(b.floor.share_q16 == 1000 && new.floor.share_q16 == 1000 && new.loss_q16 == 1000, "one knows %u, the others %u and %u, with %u lost of late",
-	      a.floor.share_q16, b.floor.share_q16, new.floor.share_q16, new.loss_q16);
-	haul_tell(&b, &path, &b.floor);
-	before = path.floor, path.floor.share_q16 = 300; // by another
-	haul_tell(&a, &path, &a.floor);
+	CHECK(a.floor_q16 == proved && b.floor_q16 == proved && new.floor_q16 == proved && new.loss_q16 == proved,
+	      "one knows %u, the others %u and %u, with %u lost of late", a.floor_q16, b.floor_q16, new.floor_q16, new.loss_q16);
+	path.floor.share_q16 = 300; // by another
+	haul_tell(&a, &path);
 	CHECK(path.floor.share_q16 == 300, "told what it had not learnt: %u", path.floor.share_q16);
+	path.floor.share_q16 = proved;
 
 	// An unused row is out of date; a connection that returns to it knows more.
 	now_us += 2 * HAUL_PROBE_INTERVAL_US + period_us;
 	haul_learn(&b, &path, now_us);
-	CHECK(b.others == 0 && b.mean == 0 && path.floor.share_q16 == 1000, "long after: %u others, floor %u", b.others, path.floor.share_q16);
+	CHECK(b.others == 0 && b.mean == 0 && path.floor.share_q16 == proved, "long after: %u others, floor %u", b.others, path.floor.share_q16);
 	new = (struct haul){.room_us = ~0u};
 	haul_learn(&new, &path, now_us + 2 * HAUL_PROBE_INTERVAL_US + 1);
 	CHECK(path.floor.share_q16 == 0, "a new connection finds a floor of %u", path.floor.share_q16);
@@ -228,25 +231,25 @@ static void resumed(void)
 		if (!cases[i].jumps)
 			continue;
 		haul_apply(&h, &a);
-		CHECK(near(h.pace, haul_made_up(6000000, 6554), 1e-3, 0) && h.floor.share_q16 == 6554, "%s: pace %llu, floor %u", cases[i].what, h.pace, h.floor.share_q16);
+		CHECK(near(h.pace, haul_made_up(6000000, 6554), 1e-3, 0) && h.floor_q16 == 6554, "%s: pace %llu, floor %u", cases[i].what, h.pace, h.floor_q16);
 		CHECK(path.floor.share_q16 == 6554 && path.resume_us == now_us, "%s: told a floor of %u", cases[i].what, path.floor.share_q16);
 	}
 	// What is remembered: not of a connection that lacks data, and beside a rival less.
 	struct haul_carried c = {};
 	struct haul h = {.mode = HAUL_CRUISE, .bw = 1000, .was_limited = true};
-	haul_tell_carried(&h, &c);
+	haul_tell_carried(&h, &c, 0);
 	CHECK(c.rate == 0, "without data: %llu", c.rate);
-	h.was_limited = false, h.floor.share_q16 = 50;
-	haul_tell_carried(&h, &c);
+	h.was_limited = false, h.floor_q16 = 50;
+	haul_tell_carried(&h, &c, 0);
 	CHECK(c.rate == 1000 && c.floor_q16 == 50, "cruises: %llu, floor %u", c.rate, c.floor_q16);
-	h.mode = HAUL_COMPETE, h.floor.share_q16 = 0;
+	h.mode = HAUL_COMPETE, h.floor_q16 = 0;
 	for (u64 got = 2000; got; got -= 1000) {
 		h.delivery = got;
-		haul_tell_carried(&h, &c);
+		haul_tell_carried(&h, &c, 0);
 	}
 	CHECK(c.rate == 1000 && c.floor_q16 == 0, "a rival that leaves as much: %llu, floor %u", c.rate, c.floor_q16);
 	h.delivery = 0;
-	haul_tell_carried(&h, &c);
+	haul_tell_carried(&h, &c, 0);
 	CHECK(c.rate == 750, "a rival that leaves nothing: %llu", c.rate);
 	// A connection that ends is no longer one of the others.
 	struct haul_path path = {};
