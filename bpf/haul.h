@@ -69,7 +69,6 @@
 
 // A raise.
 #define HAUL_RAISE_WINDOW 16u	// segments that a raise should begin with
-#define HAUL_RAISE_ALONE_US 4000000u // in which no other connection raises
 #define HAUL_RAISES_MAX 5u	// the interval doubles so often: 32 s
 
 #define HAUL_CLOCK_US 64u      // a rate over less is wrong by more than 1.6 %: times are in whole us
@@ -129,6 +128,7 @@ struct haul_path {
 	u32 room_us;
 	u64 room_seen_us;
 	u64 raise_us, test_us; // when one of them last began to
+	u32 raises;	       // of late
 	u64 resume_us;	       // when one last began with what the path carried
 
 	// The number of connections, and the total goodput of those past start-up:
@@ -177,8 +177,6 @@ struct haul {
 	u32 raise_lost, raise_got;	  // of the raise under way, but its last step
 	u32 step_lost, step_got;	  // of its last step, or of start-up's last round
 	u64 raise_from;			  // delivery before the raise
-	u64 raise_us;
-	u8 raises;			  // of late
 
 	// The connections to the same destination.
 	u64 told, told_delivery; // the period in which this one last said what it gets, and that

@@ -115,9 +115,9 @@ GLOBAL int haul_probe_epoch(struct haul *h, const struct haul_ack *a, struct hau
 }
 
 // The number of recent raises.
-static inline u8 haul_raises(const struct haul *h, const struct haul_ack *a)
+static inline u32 haul_raises(const struct haul_path *p, u64 now_us)
 {
-	return haul_since(a->now_us, h->raise_us) > 8 * HAUL_PROBE_INTERVAL_US ? 0 : haul_min(h->raises, HAUL_RAISES_MAX);
+	return haul_since(now_us, p->raise_us) > 8 * HAUL_PROBE_INTERVAL_US ? 0 : haul_min(p->raises, HAUL_RAISES_MAX);
 }
 
 // Whether to raise: the first time as soon as there is enough evidence, then at ever
@@ -126,10 +126,7 @@ static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a, stru
 {
 	if (h->limited || h->queue_us > haul_overflow_us(h, a))
 		return false;
-	if (h->others && haul_since(a->now_us, p->raise_us) < HAUL_RAISE_ALONE_US)
-		return false;
-	u8 n = haul_raises(h, a);
-	u32 since = haul_since(a->now_us, h->raise_us);
+	u32 n = haul_raises(p, a->now_us), since = haul_since(a->now_us, p->raise_us);
 	// Beside other flows of the host at common times, between those of probes.
 	bool slot = !h->others || (haul_slot(h, a, HAUL_SLOT) && !haul_slot(h, a, HAUL_SLOT + 1));
 	if (HAUL_RULE(raise_interval) && n && (!slot || since < (1u << 20) << n))
@@ -142,8 +139,8 @@ static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a, stru
 	bool low = h->delivery <= h->cut_delivery / 2 || !HAUL_RULE(raise_low);
 	if (!enough || !low || h->cwnd < HAUL_RAISE_WINDOW / 2)
 		return false;
-	h->raises = n + 1;
-	h->raise_us = p->raise_us = a->now_us;
+	p->raises = n + 1;
+	p->raise_us = a->now_us;
 	u32 share = haul_share_q16(lost, h->seen_got);
 	if (share > haul_explained_q16(h))
 		h->floor_q16 = haul_floor_of(share);
@@ -211,7 +208,7 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a, struct hau
 		h->cut_lost = a->lost;
 		h->cut_marked = a->marked;
 		haul_enter(h, HAUL_COMPETE);
-		h->cwnd = haul_cubic(h, h->raise_us, a->srtt_us);
+		h->cwnd = haul_cubic(h, p->raise_us, a->srtt_us);
 		haul_cubic_cut(h, a->now_us);
 		h->loss_q16 = h->floor_q16;
 		return 0;
