@@ -154,7 +154,6 @@ struct haul {
 	u32 rtt_low_us;	     // least round trip of the epoch, ~0 if none
 	u32 rtt_high_us;     // highest of its quarters' least round trips
 	u64 last_ack_us;
-	u32 silent_us; // before that acknowledgement
 
 	// The last epoch: packets delivered and lost; the queue at its end, and the
 	// longest.
@@ -229,7 +228,6 @@ struct haul {
 	bool rival; // the last test found one
 	bool limited;	  // by the application or the receiver, in this epoch
 	bool was_limited; // by these or anything else, in the one before
-	bool timeout;	  // in recovery from one
 
 	// The result. Beside a rival the window is CUBIC's.
 	u64 pace;
@@ -250,7 +248,6 @@ struct haul_ack {
 	u32 srtt_us;
 	u32 in_flight, mss, clamp;
 	bool limited; // by the application or the receiver
-	bool timeout; // in recovery from one
 };
 
 static inline void haul_probe(struct haul *h);
@@ -515,13 +512,11 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 // so, call haul_update_epoch next, and call haul_apply in any case.
 static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 {
-	h->silent_us = haul_since(a->now_us, h->last_ack_us);
+	u32 silent_us = haul_since(a->now_us, h->last_ack_us);
 	h->last_ack_us = a->now_us;
 	h->limited |= a->limited;
 	haul_see_rtt(h, a);
-	if (a->timeout != h->timeout || h->silent_us > 4 * a->srtt_us + 1000000) {
-		// A measurement across a silence is meaningless.
-		h->timeout = a->timeout;
+	if (silent_us > 2 * a->srtt_us + 200000) { // a measurement across a silence is meaningless
 		haul_begin_epoch(h, a);
 		if (h->resume != HAUL_NORMAL) { // nor is what was to be resumed
 			h->resume = HAUL_NORMAL;

@@ -99,11 +99,11 @@ static inline u64 haul_made_up(u64 delivery, u32 floor_q16)
 }
 
 // The longest wait of the kernel's timer in an outage, in ms: 4 s, or longer on a slow path,
-// where that would repeat what is on the way: two round trips, or twice the time from one
-// acknowledgement to the next. Packets that were sent again may leave no other measure.
-static inline u32 haul_rto_max_ms(const struct haul *h, u32 srtt_us)
+// where that would repeat what is on the way: two round trips, or twice the time since the
+// last acknowledgement. Packets that were sent again may leave no other measure.
+static inline u32 haul_rto_max_ms(const struct haul *h, u32 srtt_us, u64 now_us)
 {
-	return haul_min(haul_max(haul_max(4000, srtt_us / 500), h->silent_us / 500), 120000);
+	return haul_min(haul_max(haul_max(4000, srtt_us / 500), haul_since(now_us, h->last_ack_us) / 500), 120000);
 }
 
 // Three packets' time at a rate: a shorter queue looks like none.
