@@ -422,7 +422,7 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 	else if (h->mode == HAUL_RESTORE)
 		rate = haul_scale(haul_needed(h, h->ref), 64225), rtt = h->drain_low_us; // 0.98
 	else if (h->mode == HAUL_PROBE && h->phase < haul_probe_rounds(h))
-		rate = haul_min(rate, haul_max(h->bw, h->bw_before)), gain = haul_probe_gain_q16(h);
+		rate = haul_min(rate, haul_bw(h)), gain = haul_probe_gain_q16(h);
 	else
 		gain += HAUL_ONE / 8 * h->late;
 	if (HAUL_RULE(quarter) && h->mode == HAUL_CRUISE) { // a queue that has grown since the last epoch

@@ -66,7 +66,7 @@ GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 	if (h->mode != HAUL_COMPETE) {
 		// Not what arrived in this epoch: it may be of a lower rate before. Beside the host's
 		// other flows the largest is one that they did not leave.
-		u64 delivery = h->others ? h->delivery : haul_max(h->bw, h->bw_before);
+		u64 delivery = h->others ? h->delivery : haul_bw(h);
 		u32 window = haul_segments(haul_needed(h, delivery), a->srtt_us, a->mss);
 		if (haul_since(a->now_us, h->cut_us) > HAUL_PROBE_INTERVAL_US) {
 			haul_forget_loss(h);
@@ -79,8 +79,7 @@ GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 		haul_cubic_start(h, a->now_us, window);
 	}
 	haul_cubic_cut(h, a->now_us);
-	if (h->cuts < 2)
-		h->cuts++;
+	h->cuts = haul_min(h->cuts + 1, 2);
 	h->loss_q16 = h->floor_q16;
 	return 0;
 }

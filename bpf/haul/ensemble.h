@@ -85,7 +85,7 @@ GLOBAL int haul_forget(const struct haul *h, struct haul_path *p)
 static inline void haul_tell_carried(const struct haul *h, struct haul_carried *c, u64 together)
 {
 	if (h->mode == HAUL_CRUISE && !h->was_limited) {
-		u64 rate = haul_max(haul_max(h->bw, h->bw_before), together);
+		u64 rate = haul_max(haul_bw(h), together);
 		c->rate = rate < c->rate ? c->rate - (c->rate - rate) / 4 : rate;
 		c->rtt_us = h->min_rtt_us;
 		c->seen_us = h->epoch_us;

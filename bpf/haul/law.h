@@ -144,13 +144,19 @@ static inline bool haul_marked(const struct haul *h, u64 now_us, u32 us)
 	return h->mark_us && haul_since(now_us, h->mark_us) < us;
 }
 
+// The largest delivery of late.
+static inline u64 haul_bw(const struct haul *h)
+{
+	return haul_max(h->bw, h->bw_before);
+}
+
 static inline u32 haul_queue_target_us(const struct haul *h, const struct haul_ack *a)
 {
 	u32 room = haul_marked(h, a->now_us, HAUL_PROBE_INTERVAL_US) ? haul_min(h->room_us, h->mark_room_us) : h->room_us;
 	if (!HAUL_RULE(mean) || !h->mean)
 		return haul_target_us(h->min_rtt_us, h->rate, a->mss, room) + h->noise_us;
 	// A flow that gets less than the others has a longer target.
-	u64 more_q16 = (haul_bound_rate(h->mean) << 16) / haul_max(haul_max(h->bw, h->bw_before), 1);
+	u64 more_q16 = (haul_bound_rate(h->mean) << 16) / haul_max(haul_bw(h), 1);
 	more_q16 = haul_min(haul_max(more_q16, HAUL_ONE / 4), 4 * HAUL_ONE);
 	return (haul_target_us(h->min_rtt_us, h->mean, a->mss, room) * more_q16 >> 16) + h->noise_us;
 }
@@ -224,15 +230,10 @@ GLOBAL int haul_see_bw(struct haul *h, const struct haul_ack *a)
 {
 	HAUL_ARGS(h && a);
 	u32 busy_us = 2000 + haul_target_us(h->min_rtt_us, h->rate, a->mss, h->room_us) / 4 + h->noise_us;
-	if (HAUL_RULE(busy) && !h->limited && !h->was_limited && haul_queue_us(h, h->rtt_low_us) > busy_us) {
-		h->bw = h->bw_before = h->delivery;
-		h->period = 0;
-		return 0;
-	}
-	if (h->delivery > h->bw)
-		h->bw = h->delivery;
-	if (++h->period >= HAUL_BW_EPOCHS && !h->limited) {
-		h->bw_before = h->bw;
+	bool busy = HAUL_RULE(busy) && !h->limited && !h->was_limited && haul_queue_us(h, h->rtt_low_us) > busy_us;
+	h->bw = haul_max(h->bw, h->delivery);
+	if (busy || (++h->period >= HAUL_BW_EPOCHS && !h->limited)) {
+		h->bw_before = busy ? h->delivery : h->bw;
 		h->bw = h->delivery;
 		h->period = 0;
 	}
@@ -255,7 +256,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a, struct ha
 {
 	HAUL_ARGS(h && a && p);
 	u32 target = haul_queue_target_us(h, a), queue = h->queue_us;
-	u64 base = haul_needed(h, haul_max(h->bw, h->bw_before));
+	u64 base = haul_needed(h, haul_bw(h));
 	// The loop has a delay of 1.5 T: stable from 0.95 T, without overshoot from 4.1 T.
 	// docs/design/haul.md has the argument.
 	u32 horizon = 3 * haul_min(haul_max(h->min_rtt_us, haul_took_us(h, a)), HAUL_RTT_MAX_US);
@@ -313,7 +314,8 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a, struct ha
 	u64 next = haul_scale(base, HAUL_ONE + more);
 	// The additional data, sent without a queue, has not arrived yet.
 	h->rate = empty ? haul_max(next, haul_min(h->rate, haul_scale(base, 81920))) : next;
-	if (HAUL_RULE(mean_grow) && h->mean > base) // up to the others, by at most 1/32
-		h->rate = haul_scale(h->rate, HAUL_ONE + haul_min(((h->mean - base) << 11) / haul_max(base, 1), HAUL_ONE / 32));
+	// Up to the others, by at most 1/32.
+	u64 less = haul_max(HAUL_RULE(mean_grow) ? haul_bound_rate(h->mean) : 0, base) - base;
+	h->rate = haul_scale(h->rate, HAUL_ONE + haul_min((less << 11) / haul_max(base, 1), HAUL_ONE / 32));
 	return 0;
 }

@@ -261,7 +261,7 @@ GLOBAL int haul_shortens(struct haul *h, const struct haul_ack *a)
 		return false;
 	u32 room = haul_marked(h, a->now_us, HAUL_PROBE_INTERVAL_US) && h->mark_room_us ? h->mark_room_us : haul_usual_us(h->min_rtt_us);
 	h->mark_room_us = haul_max(haul_min(queue, haul_min(h->room_us, room)) / 2, 2000);
-	h->rate = haul_min(h->rate, haul_needed(h, haul_max(h->bw, h->bw_before)));
+	h->rate = haul_min(h->rate, haul_needed(h, haul_bw(h)));
 	if (h->mode == HAUL_CRUISE)
 		haul_probe(h);
 	return true;

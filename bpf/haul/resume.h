@@ -94,11 +94,8 @@ GLOBAL int haul_resume(struct haul *h, const struct haul_ack *a, struct haul_pat
 	if (!HAUL_RULE(resume) || !fresh || !same || !alone || carried / 2 <= 2 * h->bw)
 		return 0;
 	p->resume_us = a->now_us;
-	if (p->floor.share_q16 < p->carried.floor_q16) {
-		p->floor.share_q16 = haul_min(p->carried.floor_q16, HAUL_LOSS_MAX_Q16);
-		p->floor.most_q16 = p->floor.share_q16;
-		p->floor.looked_us = a->now_us;
-	}
+	p->floor.share_q16 = haul_max(p->floor.share_q16, haul_min(p->carried.floor_q16, HAUL_LOSS_MAX_Q16));
+	p->floor.most_q16 = haul_max(p->floor.most_q16, p->floor.share_q16);
 	h->floor_q16 = p->floor.share_q16;
 	h->most_q16 = p->floor.most_q16;
 	h->loss_q16 = h->floor_q16;
