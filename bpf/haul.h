@@ -126,9 +126,9 @@ struct haul_path {
 	u64 used_us;		     // when one of them last looked
 	struct haul_floor floor;
 	u32 room_us;
+	u32 raises; // of late
 	u64 room_seen_us;
 	u64 raise_us, test_us; // when one of them last began to
-	u32 raises;	       // of late
 	u64 resume_us;	       // when one last began with what the path carried
 
 	// The number of connections, and the total goodput of those past start-up:
