@@ -101,7 +101,6 @@ static ALWAYS_INLINE void look(struct tcp_sock *tp, struct haul_ack *a)
 	a->mss = tp->mss_cache;
 	a->clamp = tp->snd_cwnd_clamp;
 	a->limited = tp->app_limited || chrono == CHRONO_RWND_LIMITED || chrono == CHRONO_SNDBUF_LIMITED;
-	a->timeout = READ_BITS(&tp->inet_conn, icsk_ca_state) == TCP_CA_Loss;
 }
 
 static ALWAYS_INLINE void apply(struct tcp_sock *tp, const struct haul *h)
@@ -254,7 +253,7 @@ SEC("struct_ops") void haul_set_state(u64 *ctx)
 	u32 retries = sk_of(tp)->__sk_common.skc_net.net->ipv4.sysctl_tcp_retries2;
 	struct haul *h = bpf_sk_storage_get(&flows, tp, 0, 0);
 	if (h)
-		t->bounded = set_timer(tp, haul_rto_max_ms(h, srtt_us(tp)), give_up_ms(retries));
+		t->bounded = set_timer(tp, haul_rto_max_ms(h, srtt_us(tp), tp->tcp_mstamp), give_up_ms(retries));
 }
 
 SEC(".struct_ops.link") struct tcp_congestion_ops haul = {

@@ -69,7 +69,6 @@
 
 // A raise.
 #define HAUL_RAISE_WINDOW 16u	// segments that a raise should begin with
-#define HAUL_RAISE_ALONE_US 4000000u // in which no other connection raises
 #define HAUL_RAISES_MAX 5u	// the interval doubles so often: 32 s
 
 #define HAUL_CLOCK_US 64u      // a rate over less is wrong by more than 1.6 %: times are in whole us
@@ -127,6 +126,7 @@ struct haul_path {
 	u64 used_us;		     // when one of them last looked
 	struct haul_floor floor;
 	u32 room_us;
+	u32 raises; // of late
 	u64 room_seen_us;
 	u64 raise_us, test_us; // when one of them last began to
 	u64 resume_us;	       // when one last began with what the path carried
@@ -154,7 +154,6 @@ struct haul {
 	u32 rtt_low_us;	     // least round trip of the epoch, ~0 if none
 	u32 rtt_high_us;     // highest of its quarters' least round trips
 	u64 last_ack_us;
-	u32 silent_us; // before that acknowledgement
 
 	// The last epoch: packets delivered and lost; the queue at its end, and the
 	// longest.
@@ -163,38 +162,32 @@ struct haul {
 
 	// Least round trip: of the current and of the previous period.
 	u32 min_rtt_us, min_rtt_next_us;
-	u64 min_rtt_start_us;
+	u64 min_rtt_start_us; // 0 without a round trip of data
 	u64 low_us; // when the path was last seen empty
 
 	// Loss: the recent share.
 	u32 loss_q16;
 	u32 ever; // packets delivered; stays at its bound, where the kernel's counter wraps
-	struct haul_floor floor;
+	u32 floor_q16, most_q16; // the path's own, and what it may be; in a raise those on trial
 
 	// Evidence for a floor: the loss while start-up grew, or beside CUBIC's window in epochs
 	// that no overflow ended, and the number of those with a loss. A raise tests it.
 	u32 seen_lost, seen_got, seen_lossy;
 	u32 raise_lost, raise_got;	  // of the raise under way, but its last step
 	u32 step_lost, step_got;	  // of its last step, or of start-up's last round
-	u32 raise_most_q16;		  // a larger share is not what was lost before
-	u32 floor_before_q16;
-	u64 raise_from, raise_to;	  // delivery before the raise, and after this step
-	u64 raise_us;
-	u8 raises;			  // of late
+	u64 raise_from;			  // delivery before the raise
 
 	// The connections to the same destination.
 	u64 told, told_delivery; // the period in which this one last said what it gets, and that
-	u64 together, mean; // what all get, and each on average; 0 if not known or alone
-	u32 others;	    // how many there are besides this one
-	u64 any_raise_us, any_test_us; // when one of them last began to
-	bool proved;			// the floor, in this epoch
+	u64 mean;		 // what each gets on average; 0 if not known or alone
+	u32 others;		 // how many there are besides this one
 
 	// Careful Resume: what the path carried, and the window of its first half.
 	u64 jump;
 	u32 jump_window, jump_delivered;
 
-	// CUBIC's window.
-	u32 window, window_max, window_cut, k_ms;
+	// CUBIC's window: W_max and K give what the last cut left.
+	u32 window_max, k_ms;
 	u64 cut_us, test_us;
 	u32 cut_lost, cut_marked;
 	u64 cut_delivery; // before the first cut
@@ -209,8 +202,7 @@ struct haul {
 	u32 mark_room_us; // and by them half of the queue that is not marked
 
 	// A queue above the target.
-	u32 over;	// epochs with it
-	u32 excess_us;	// the most of it
+	u32 excess_us;	// the most of it; 0 without one
 	u32 yielded_us; // by as much it had to become shorter, by what we sent less
 	u64 over_rate;	// largest delivery since
 
@@ -232,16 +224,12 @@ struct haul {
 	u8 flat;   // rounds of start-up without growth, or of a drain without effect
 	u8 empty;  // epochs without any queue
 	u8 late;   // eighths that the pace is raised by, since it is kept late
-	u8 vain;   // epochs in which most was lost
 	u8 cuts;   // of CUBIC's window since it decides, two at most
 	bool rival; // the last test found one
 	bool limited;	  // by the application or the receiver, in this epoch
 	bool was_limited; // by these or anything else, in the one before
-	bool restore_lossy; // what was sent then met a loss
-	bool timeout;	  // in recovery from one
-	bool seen_rtt;	  // a round trip of data
 
-	// The result.
+	// The result. Beside a rival the window is CUBIC's.
 	u64 pace;
 	u32 cwnd;
 };
@@ -260,11 +248,10 @@ struct haul_ack {
 	u32 srtt_us;
 	u32 in_flight, mss, clamp;
 	bool limited; // by the application or the receiver
-	bool timeout; // in recovery from one
 };
 
 static inline void haul_probe(struct haul *h);
-static inline void haul_test_all(struct haul *h, const struct haul_ack *a, u64 ref);
+static inline void haul_test_all(struct haul *h, const struct haul_ack *a, struct haul_path *p, u64 ref);
 
 #include "haul/law.h"
 #include "haul/ensemble.h"
@@ -272,15 +259,17 @@ static inline void haul_test_all(struct haul *h, const struct haul_ack *a, u64 r
 #include "haul/loss.h"
 #include "haul/resume.h"
 
-GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
+GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a, struct haul_path *p)
 {
-	HAUL_ARGS(h && a);
+	HAUL_ARGS(h && a && p);
 	u32 us = haul_took_us(h, a);
 	u32 delivered = haul_counted(a->delivered, h->epoch_delivered);
 	u32 spurious = haul_counted(a->spurious, h->epoch_spurious);
 	s32 net = (s32)(a->lost - h->epoch_lost - spurious);
 	u32 lost = net > 0 ? net : 0;
 
+	// Most packets are lost, or sent in vain, now and in the epoch before.
+	bool vain = lost > delivered + delivered / 2 && h->missed > h->got + h->got / 2;
 	h->got = delivered;
 	haul_see_passed(h, lost, delivered);
 	h->missed = lost;
@@ -293,13 +282,15 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	h->pace_before = h->pace;
 	h->ever = haul_min((u64)h->ever + delivered, WINDOW_MAX);
 	if (!haul_just_cut(h, a))
-		haul_pool_loss(h, net, delivered);
+		haul_pool_loss(h, p, net, delivered);
 	if (h->rtt_low_us != ~0u) {
 		h->queue_us = haul_queue_us(h, haul_max(h->rtt_low_us, haul_min(h->recent_low_us, h->quarter_low_us)));
 		h->queue_high_us = haul_max(h->queue_us, haul_queue_us(h, h->rtt_high_us));
 	} else if (lost > delivered / 8 && delivered >= HAUL_EPOCH_PACKETS) {
 		// No sample, since all acknowledged data was sent again: the round trip was long.
 		h->queue_us = haul_max(h->queue_us, haul_congested_us(h) + 1);
+	} else {
+		h->queue_us /= 2; // that nothing shows any more
 	}
 	// A flow that did not send at its rate does not see the path's capacity.
 	u64 sent = haul_rate_of(haul_counted(a->sent, h->epoch_sent), a->mss, us);
@@ -311,20 +302,16 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 		haul_see_bw(h, a);
 	h->was_limited = limited;
 
-	// Most packets are lost, or sent in vain: use the arrival rate.
-	h->vain = lost > delivered + delivered / 2 ? h->vain + 1 : 0;
-	if (HAUL_RULE(vain) && h->vain >= 2 && h->mode != HAUL_STARTUP) {
-		h->vain = 0;
-		if (h->mode == HAUL_RAISE) // and it has proved nothing
-			h->floor.share_q16 = h->floor_before_q16;
+	if (HAUL_RULE(vain) && vain && h->mode != HAUL_STARTUP) { // use the arrival rate
+		h->floor_q16 = p->floor.share_q16; // a raise has proved nothing
 		haul_cruise(h, a, h->delivery);
 		h->rate = h->delivery;
-		h->loss_q16 = h->floor.share_q16;
+		h->loss_q16 = h->floor_q16;
 		haul_begin_epoch(h, a);
 		return 0;
 	}
 	// While another flow tests, this flow's traffic would look like a rival.
-	if (HAUL_RULE(join) && h->others && !limited && h->any_test_us > h->test_us && haul_since(a->now_us, h->any_test_us) < 2 * a->srtt_us &&
+	if (HAUL_RULE(join) && h->others && !limited && p->test_us > h->test_us && haul_since(a->now_us, p->test_us) < 2 * a->srtt_us &&
 	    (h->mode == HAUL_CRUISE || h->mode == HAUL_COMPETE)) {
 		haul_test(h, a, h->delivery);
 		haul_begin_epoch(h, a);
@@ -335,28 +322,28 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 		if (h->resume == HAUL_UNVALIDATED || h->resume == HAUL_VALIDATING)
 			haul_resume_epoch(h, a);
 		else
-			haul_startup_epoch(h, a);
+			haul_startup_epoch(h, a, p);
 		break;
 	case HAUL_DRAIN:
 		haul_drain_epoch(h, a);
 		break;
 	case HAUL_RESTORE:
-		haul_restore_epoch(h, a);
+		haul_restore_epoch(h, a, p);
 		break;
 	case HAUL_CRUISE:
-		haul_cruise_epoch(h, a);
+		haul_cruise_epoch(h, a, p);
 		break;
 	case HAUL_PROBE:
-		haul_probe_epoch(h, a);
+		haul_probe_epoch(h, a, p);
 		break;
 	case HAUL_RAISE:
-		haul_raise_epoch(h, a);
+		haul_raise_epoch(h, a, p);
 		break;
 	default:
-		if (HAUL_RULE(raise) && haul_may_raise(h, a))
+		if (HAUL_RULE(raise) && haul_may_raise(h, a, p))
 			haul_raise(h, a);
 		else
-			haul_compete_epoch(h, a);
+			haul_compete_epoch(h, a, p);
 	}
 	haul_begin_epoch(h, a);
 	return 0;
@@ -368,13 +355,9 @@ GLOBAL int haul_see_rtt(struct haul *h, const struct haul_ack *a)
 	u32 rtt = a->rtt_us;
 	if (!rtt)
 		return 0;
-	if (!h->seen_rtt) {
-		// The handshake's packets were short: on a slow path their time is less.
-		h->seen_rtt = true;
-		h->min_rtt_us = h->min_rtt_next_us = rtt;
-	}
 	h->rtt_low_us = haul_min(h->rtt_low_us, rtt);
-	if (haul_since(a->now_us, h->min_rtt_start_us) > 2 * HAUL_PROBE_INTERVAL_US) {
+	// The handshake's packets were short: on a slow path their time is less.
+	if (!h->min_rtt_start_us || haul_since(a->now_us, h->min_rtt_start_us) > 2 * HAUL_PROBE_INTERVAL_US) {
 		h->min_rtt_us = h->min_rtt_next_us;
 		h->min_rtt_next_us = rtt;
 		h->min_rtt_start_us = a->now_us;
@@ -417,7 +400,7 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 	u32 gain = HAUL_ONE, window, rtt = h->min_rtt_us;
 
 	if (h->mode == HAUL_COMPETE) {
-		h->cwnd = window_bound(haul_max(h->window, HAUL_WINDOW_MIN), a->clamp);
+		h->cwnd = window_bound(haul_max(h->cwnd, HAUL_WINDOW_MIN), a->clamp);
 		h->pace = haul_max(haul_scale(haul_rate_of(h->cwnd, a->mss, a->srtt_us), 78643), a->mss); // 1.2
 		return 0;
 	}
@@ -439,7 +422,7 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 	else if (h->mode == HAUL_RESTORE)
 		rate = haul_scale(haul_needed(h, h->ref), 64225), rtt = h->drain_low_us; // 0.98
 	else if (h->mode == HAUL_PROBE && h->phase < haul_probe_rounds(h))
-		rate = haul_min(rate, haul_max(h->bw, h->bw_before)), gain = haul_probe_gain_q16(h);
+		rate = haul_min(rate, haul_bw(h)), gain = haul_probe_gain_q16(h);
 	else
 		gain += HAUL_ONE / 8 * h->late;
 	if (HAUL_RULE(quarter) && h->mode == HAUL_CRUISE) { // a queue that has grown since the last epoch
@@ -460,7 +443,7 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 		window += window / 2;
 	if (jumps) { // and as in slow start: a packet more for each that arrives, or is the path's loss
 		u32 more = h->resume == HAUL_VALIDATING ? haul_counted(a->delivered, h->jump_delivered) : 0;
-		window = haul_min(window, h->jump_window + haul_made_up(more, h->floor.share_q16));
+		window = haul_min(window, h->jump_window + haul_made_up(more, h->floor_q16));
 	}
 	u32 burst = haul_max(1, haul_min(h->pace / 1000, 65536) / (a->mss ? a->mss : 1));
 	h->cwnd = window_bound(haul_max(window, HAUL_WINDOW_MIN) + 2 * burst, a->clamp);
@@ -473,13 +456,13 @@ static inline void haul_init(struct haul *h, const struct haul_ack *a, u32 cwnd)
 	h->min_rtt_us = a->srtt_us;
 	h->cwnd = cwnd;
 	h->quarter_low_us = h->recent_low_us = ~0u;
-	h->quarter_start_us = h->last_ack_us = h->low_us = h->floor.looked_us = h->min_rtt_start_us = h->test_us = a->now_us;
+	h->quarter_start_us = h->last_ack_us = h->low_us = h->test_us = a->now_us;
 	h->room_us = ~0u;
 	h->cut_lost = a->lost;
 	h->cut_marked = a->marked;
 	if (!a->srtt_us)
 		h->min_rtt_us = ~0u;
-	h->min_rtt_next_us = h->min_rtt_us;
+	h->min_rtt_next_us = ~0u;
 	haul_begin_epoch(h, a);
 	h->bw = h->rate = haul_rate_of(cwnd, a->mss, a->srtt_us ? a->srtt_us : 1000);
 	h->pace = haul_scale(h->rate, HAUL_STARTUP_GAIN_Q16);
@@ -491,6 +474,8 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 	u32 lost = haul_counted(a->lost, h->cut_lost), marked = haul_counted(a->marked, h->cut_marked);
 	if (!lost && !marked)
 		return;
+	if (h->mode == HAUL_RESTORE) // the test comes first
+		return;
 	h->cut_lost = a->lost;
 	h->cut_marked = a->marked;
 	u32 gone = haul_counted(a->lost, h->epoch_lost), came = haul_counted(a->delivered, h->epoch_delivered);
@@ -500,10 +485,6 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 	// Data on the way when the flow slowed down is of the same event.
 	if (h->mode == HAUL_STARTUP || h->mode == HAUL_DRAIN || h->mode == HAUL_RAISE || haul_just_cut(h, a))
 		return;
-	if (h->mode == HAUL_RESTORE) { // the test comes first
-		h->restore_lossy = true;
-		return;
-	}
 	bool few = false;
 	if (!marked) {
 		// The pool holds the packets before this epoch.
@@ -511,7 +492,7 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 		u64 pool = haul_max((u64)n + l, haul_min(h->ever, haul_loss_packets(h)));
 		u64 share = ((u64)h->loss_q16 * (pool - n - l) + ((u64)l << 16)) / haul_max(pool, 1);
 		u32 queue = haul_max(h->queue_high_us, haul_queue_us(h, h->rtt_high_us));
-		if (h->mode == HAUL_PROBE || (h->floor.share_q16 && share <= haul_explained_q16(h)))
+		if (h->mode == HAUL_PROBE || (h->floor_q16 && share <= haul_explained_q16(h)))
 			return;
 		few = haul_spares(h, queue, l, n, share);
 		if (few && queue <= HAUL_SPARED_US)
@@ -531,13 +512,11 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 // so, call haul_update_epoch next, and call haul_apply in any case.
 static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 {
-	h->silent_us = haul_since(a->now_us, h->last_ack_us);
+	u32 silent_us = haul_since(a->now_us, h->last_ack_us);
 	h->last_ack_us = a->now_us;
 	h->limited |= a->limited;
 	haul_see_rtt(h, a);
-	if (a->timeout != h->timeout || h->silent_us > 4 * a->srtt_us + 1000000) {
-		// A measurement across a silence is meaningless.
-		h->timeout = a->timeout;
+	if (silent_us > 2 * a->srtt_us + 200000) { // a measurement across a silence is meaningless
 		haul_begin_epoch(h, a);
 		if (h->resume != HAUL_NORMAL) { // nor is what was to be resumed
 			h->resume = HAUL_NORMAL;
@@ -559,7 +538,7 @@ static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 	// At most half as large again in a round trip: RFC 9438, section 4.2.
 	u64 more = ((u64)a->acked + 1) / 2;
 	if (h->mode == HAUL_COMPETE)
-		h->window = haul_min(haul_cubic(h, a->now_us, a->srtt_us), (u64)h->window + more);
+		h->cwnd = haul_min(haul_cubic(h, a->now_us, a->srtt_us), (u64)h->cwnd + more);
 	if (haul_reconnoitred(h, a))
 		return true;
 	// A round trip is over when a packet sent in it has arrived. If packets overtake
@@ -576,20 +555,17 @@ static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 	return false;
 }
 
-// haul_update_epoch ends an epoch; path is null for a connection that shares nothing.
+// haul_update_epoch ends an epoch. Without a row for the path, since there is no memory, the
+// epoch goes on.
 static inline void haul_update_epoch(struct haul *h, const struct haul_ack *a, struct haul_path *path)
 {
+	if (!path)
+		return;
 	haul_learn(h, path, a->now_us);
 	if (haul_reconnoitred(h, a)) {
 		haul_resume(h, a, path);
 		return;
 	}
-	struct haul_floor floor = h->floor;
-	bool raises = h->mode == HAUL_RAISE;
-	h->proved = false;
-	haul_end_epoch(h, a);
-	// A raise without a proof, or not yet with one, does not share its floor.
-	if ((raises || h->mode == HAUL_RAISE) && !h->proved)
-		floor = h->floor;
-	haul_tell(h, path, &floor);
+	haul_end_epoch(h, a, path);
+	haul_tell(h, path);
 }

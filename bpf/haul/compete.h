@@ -2,23 +2,29 @@
 // Beside a rival: the test of a queue, and CUBIC's window (RFC 9438).
 #pragma once
 
+// What CUBIC's window is away from W_max, so long before or after K: C = 0.4 segments/s^3, so
+// 0.4e-9 per ms^3.
+static inline u64 haul_cubic_away(u64 ms)
+{
+	ms = haul_min(ms, 400000);
+	return ms * ms / 1000 * ms / 2500000;
+}
+
 // CUBIC's window, RFC 9438, by the time since the last cut.
 GLOBAL u32 haul_cubic(const struct haul *h, u64 now_us, u32 rtt_us)
 {
 	HAUL_ARGS(h);
 	u64 t_us = haul_min(haul_since(now_us, h->cut_us), 200000000), t_ms = t_us / 1000;
-	// C = 0.4 segments/s^3, so 0.4e-9 per ms^3.
-	u64 away = t_ms > h->k_ms ? t_ms - h->k_ms : h->k_ms - t_ms;
-	u64 change = haul_min(away, 400000) * haul_min(away, 400000) / 1000 * haul_min(away, 400000) / 2500000;
-	u64 cubic = t_ms > h->k_ms ? h->window_max + change : h->window_max > change ? h->window_max - change : 0;
+	u64 change = haul_cubic_away(t_ms > h->k_ms ? t_ms - h->k_ms : h->k_ms - t_ms), drop = haul_cubic_away(h->k_ms + 1); // K is rounded down
+	u64 cubic = t_ms > h->k_ms ? h->window_max + change : h->window_max - haul_min(change, h->window_max);
 	// Reno's: 3 (1 - 0.7) / (1 + 0.7) = 0.53 segments for each round trip.
-	u64 reno = h->window_cut + t_us * 529 / 1000 / haul_max(rtt_us, 1);
+	u64 reno = haul_max(h->window_max - haul_min(drop, h->window_max), HAUL_WINDOW_MIN) + t_us * 529 / 1000 / haul_max(rtt_us, 1);
 	return window_bound(haul_max(cubic, reno), WINDOW_MAX);
 }
 
 static inline void haul_cubic_start(struct haul *h, u64 now_us, u32 window)
 {
-	h->window = h->window_max = h->window_cut = haul_max(window, HAUL_WINDOW_MIN);
+	h->cwnd = h->window_max = haul_max(window, HAUL_WINDOW_MIN);
 	h->k_ms = 0;
 	h->cut_us = now_us;
 }
@@ -26,11 +32,11 @@ static inline void haul_cubic_start(struct haul *h, u64 now_us, u32 window)
 GLOBAL int haul_cubic_cut(struct haul *h, u64 now_us)
 {
 	HAUL_ARGS(h);
-	u32 w = h->window;
+	u32 w = h->cwnd;
 	h->window_max = w < h->window_max ? (u64)w * 17 / 20 : w; // fast convergence
-	h->window = h->window_cut = haul_max((u64)w * 45876 >> 16, HAUL_WINDOW_MIN); // 0.7
-	// K = cbrt((W_max - W_cut) / C)
-	u64 drop = h->window_max > h->window_cut ? h->window_max - h->window_cut : 0;
+	h->cwnd = haul_max((u64)w * 45876 >> 16, HAUL_WINDOW_MIN); // 0.7
+	// K = cbrt((W_max - cwnd) / C)
+	u64 drop = h->window_max > h->cwnd ? h->window_max - h->cwnd : 0;
 	h->k_ms = haul_cbrt(drop * 2500000000ull);
 	h->cut_us = now_us;
 	return 0;
@@ -60,7 +66,7 @@ GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 	if (h->mode != HAUL_COMPETE) {
 		// Not what arrived in this epoch: it may be of a lower rate before. Beside the host's
 		// other flows the largest is one that they did not leave.
-		u64 delivery = h->others ? h->delivery : haul_max(h->bw, h->bw_before);
+		u64 delivery = h->others ? h->delivery : haul_bw(h);
 		u32 window = haul_segments(haul_needed(h, delivery), a->srtt_us, a->mss);
 		if (haul_since(a->now_us, h->cut_us) > HAUL_PROBE_INTERVAL_US) {
 			haul_forget_loss(h);
@@ -73,9 +79,8 @@ GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 		haul_cubic_start(h, a->now_us, window);
 	}
 	haul_cubic_cut(h, a->now_us);
-	if (h->cuts < 2)
-		h->cuts++;
-	h->loss_q16 = h->floor.share_q16;
+	h->cuts = haul_min(h->cuts + 1, 2);
+	h->loss_q16 = h->floor_q16;
 	return 0;
 }
 
@@ -88,21 +93,15 @@ static inline void haul_test(struct haul *h, const struct haul_ack *a, u64 ref)
 	h->before_us = h->min_rtt_us + h->queue_us;
 	h->drain_low_us = h->before_us;
 	h->test_us = a->now_us;
-	h->over = 0;
+	h->excess_us = 0;
 	haul_enter(h, HAUL_DRAIN);
 }
 
 // The host's other connections to the same destination join in.
-static inline void haul_test_all(struct haul *h, const struct haul_ack *a, u64 ref)
+static inline void haul_test_all(struct haul *h, const struct haul_ack *a, struct haul_path *p, u64 ref)
 {
 	haul_test(h, a, ref);
-	h->any_test_us = a->now_us;
-}
-
-static inline void haul_restore(struct haul *h)
-{
-	haul_enter(h, HAUL_RESTORE);
-	h->restore_lossy = false;
+	p->test_us = a->now_us;
 }
 
 GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
@@ -115,7 +114,7 @@ GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
 		h->ref = haul_max(h->delivery + h->delivery / 16, h->ref / 16);
 	if (++h->phase < 2 || h->rtt_low_us == ~0u) {
 		if (h->phase >= 2 * HAUL_ROUNDS)
-			haul_restore(h);
+			haul_enter(h, HAUL_RESTORE);
 		return 0;
 	}
 	bool empty = h->rtt_low_us <= h->min_rtt_us + haul_empty_us(h, a);
@@ -132,13 +131,13 @@ GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
 	h->flat = shorter ? 0 : h->flat + 1;
 	h->drain_low_us = haul_min(h->drain_low_us, h->rtt_low_us);
 	if (empty || h->flat >= 2 || h->phase >= 2 * HAUL_ROUNDS)
-		haul_restore(h);
+		haul_enter(h, HAUL_RESTORE);
 	return 0;
 }
 
-GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
+GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a, struct haul_path *p)
 {
-	HAUL_ARGS(h && a);
+	HAUL_ARGS(h && a && p);
 	if (++h->phase < HAUL_FLAT_ROUNDS || h->rtt_low_us == ~0u)
 		return 0;
 	u32 low = h->drain_low_us, queue = h->rtt_low_us > low ? h->rtt_low_us - low : 0;
@@ -149,8 +148,11 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 	bool filled = low > h->min_rtt_us + haul_empty_us(h, a), strict = HAUL_RULE(strict) && (h->from == HAUL_COMPETE || filled);
 	u32 least = strict ? haul_empty_us(h, a) : target + target / 4;
 	// In cruise a delay that wanders can look like a rival, and a raise has proved more than start-up.
-	bool sure = h->from == HAUL_COMPETE || !h->raises || h->floor.share_q16 > HAUL_SPARED_Q16 || !HAUL_RULE(rival_twice);
+	bool sure = h->from == HAUL_COMPETE || !p->raises || h->floor_q16 > HAUL_SPARED_Q16 || !HAUL_RULE(rival_twice);
 	h->rival = queue > haul_max(least, back);
+	bool lossy = a->lost != h->cut_lost || a->marked != h->cut_marked;
+	h->cut_lost = a->lost;
+	h->cut_marked = a->marked;
 	if (!h->rival) {
 		h->min_rtt_us = h->min_rtt_next_us = low;
 		h->min_rtt_start_us = a->now_us;
@@ -159,26 +161,26 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 	}
 	// There is a rival: the proof of a raise may have been at its expense.
 	if (HAUL_RULE(rival_floor) && sure && !h->others)
-		h->floor.share_q16 = 0;
+		h->floor_q16 = p->floor.share_q16 = 0;
 	if (h->from != HAUL_COMPETE) {
 		h->cut_delivery = h->ref;
 		// With the rate before the queue grew.
 		u64 rate = haul_max(h->ref, haul_min(h->full_bw, 2 * h->ref));
 		u32 window = haul_segments(haul_needed(h, rate), h->before_us, a->mss);
 		haul_cubic_start(h, a->now_us, window);
+	} else {
+		h->cwnd = haul_cubic(h, h->test_us, a->srtt_us);
 	}
-	h->cut_lost = a->lost;
-	h->cut_marked = a->marked;
 	h->test_us = a->now_us;
 	haul_enter(h, HAUL_COMPETE);
-	if (h->restore_lossy)
+	if (lossy)
 		haul_cubic_cut(h, a->now_us);
 	return 0;
 }
 
-GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a)
+GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a, struct haul_path *p)
 {
-	HAUL_ARGS(h && a);
+	HAUL_ARGS(h && a && p);
 	// All flows of a host test at once, at times of its clock. Otherwise each would
 	// take the others for a rival.
 	u32 empty = haul_empty_us(h, a);
@@ -190,7 +192,7 @@ GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a)
 		     since > HAUL_TEST_ROUNDS * h->min_rtt_us;
 	if (h->queue_high_us > empty) {
 		if (slot || first)
-			haul_test_all(h, a, h->delivery);
+			haul_test_all(h, a, p, h->delivery);
 		return 0;
 	}
 	if (slot) {
@@ -206,7 +208,7 @@ GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a)
 	// Without a visible queue a test shows nothing. If the window is well above the
 	// earlier one without a loss, the path is wider.
 	bool full = haul_since(a->now_us, h->cut_us) / 1000 >= h->k_ms;
-	if (HAUL_RULE(wider) && !h->rival && full && h->window > h->window_max + h->window_max / 4)
+	if (HAUL_RULE(wider) && !h->rival && full && h->cwnd > h->window_max + h->window_max / 4)
 		haul_cruise(h, a, h->delivery);
 	return 0;
 }

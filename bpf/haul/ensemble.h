@@ -6,11 +6,9 @@
 // this one's goodput.
 GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 {
-	HAUL_ARGS(h);
+	HAUL_ARGS(h && p);
 	h->others = 0;
-	h->mean = h->together = 0;
-	if (!p)
-		return 0;
+	h->mean = 0;
 	if (!p->used_us || haul_since(now_us, p->used_us) > 2 * HAUL_PROBE_INTERVAL_US) {
 		struct haul_carried carried = p->carried;
 		__builtin_memset(p, 0, sizeof *p);
@@ -18,7 +16,7 @@ GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 		p->room_us = h->room_us;
 		p->room_seen_us = h->room_seen_us;
 		if (h->mode != HAUL_RAISE)
-			p->floor = h->floor;
+			p->floor = (struct haul_floor){.share_q16 = h->floor_q16, .most_q16 = h->most_q16};
 	}
 	p->used_us = now_us;
 	u64 period = now_us >> HAUL_SLOT;
@@ -41,13 +39,8 @@ GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 	}
 	u32 known = haul_max(p->all, p->all_before), own = h->told + 1 >= period;
 	h->others = known > own ? known - own : 0;
-	// What this period has counted bounds it while there is none before.
-	if (h->others) {
-		h->together = haul_max(p->sum_before, p->sum);
-		h->mean = p->flows_before > 1 ? p->sum_before / p->flows_before : 0;
-	}
-	h->any_raise_us = p->raise_us;
-	h->any_test_us = p->test_us;
+	if (h->others && p->flows_before > 1)
+		h->mean = p->sum_before / p->flows_before;
 	if (p->room_seen_us > h->room_seen_us) {
 		h->room_us = p->room_us;
 		h->room_seen_us = p->room_seen_us;
@@ -55,10 +48,18 @@ GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 	if (h->mode == HAUL_RAISE) // its own is on trial
 		return 0;
 	// The recent loss is of a time when this connection sent less because of it.
-	if (p->floor.share_q16 > h->floor.share_q16)
+	if (p->floor.share_q16 > h->floor_q16)
 		h->loss_q16 = haul_max(h->loss_q16, p->floor.share_q16);
-	h->floor = p->floor;
+	h->floor_q16 = p->floor.share_q16;
+	h->most_q16 = p->floor.most_q16;
 	return 0;
+}
+
+// The goodput of all of the host's connections to the destination; 0 for the only one. What
+// this period has counted bounds it while there is none before.
+static inline u64 haul_together(const struct haul *h, const struct haul_path *p)
+{
+	return h->others ? haul_max(p->sum_before, p->sum) : 0;
 }
 
 // haul_forget takes back what a connection that ends has told of its goodput.
@@ -81,35 +82,30 @@ GLOBAL int haul_forget(const struct haul *h, struct haul_path *p)
 
 // Records what the path carries. Beside a rival, and after a jump that was too far, that
 // can only be less than before.
-static inline void haul_tell_carried(const struct haul *h, struct haul_carried *c)
+static inline void haul_tell_carried(const struct haul *h, struct haul_carried *c, u64 together)
 {
 	if (h->mode == HAUL_CRUISE && !h->was_limited) {
-		u64 rate = haul_max(haul_max(h->bw, h->bw_before), h->together);
+		u64 rate = haul_max(haul_bw(h), together);
 		c->rate = rate < c->rate ? c->rate - (c->rate - rate) / 4 : rate;
 		c->rtt_us = h->min_rtt_us;
 		c->seen_us = h->epoch_us;
-		c->floor_q16 = h->floor.share_q16;
+		c->floor_q16 = h->floor_q16;
 	} else if (h->mode == HAUL_COMPETE && !h->was_limited) {
 		c->rate -= (c->rate - haul_min(c->rate, h->delivery)) / 4;
-		c->floor_q16 = haul_min(c->floor_q16, h->floor.share_q16);
+		c->floor_q16 = haul_min(c->floor_q16, h->floor_q16);
 	} else if (h->mode == HAUL_DRAIN && h->from == HAUL_STARTUP && h->jump) {
 		c->rate = haul_min(c->rate, h->ref);
 	}
 }
 
-// haul_tell shares this connection's new knowledge; floor is the earlier floor.
-GLOBAL int haul_tell(const struct haul *h, struct haul_path *p, const struct haul_floor *floor)
+// haul_tell shares what this connection has learnt of the path.
+GLOBAL int haul_tell(const struct haul *h, struct haul_path *p)
 {
-	HAUL_ARGS(h && p && floor);
-	p->raise_us = haul_max(p->raise_us, h->any_raise_us);
-	p->test_us = haul_max(p->test_us, h->any_test_us);
+	HAUL_ARGS(h && p);
 	if (h->room_seen_us > p->room_seen_us) {
 		p->room_us = h->room_us;
 		p->room_seen_us = h->room_seen_us;
 	}
-	const struct haul_floor *f = &h->floor;
-	if (f->share_q16 != floor->share_q16 || f->lost != floor->lost || f->got != floor->got)
-		p->floor = *f;
-	haul_tell_carried(h, &p->carried);
+	haul_tell_carried(h, &p->carried, haul_together(h, p));
 	return 0;
 }

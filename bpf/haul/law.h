@@ -99,11 +99,11 @@ static inline u64 haul_made_up(u64 delivery, u32 floor_q16)
 }
 
 // The longest wait of the kernel's timer in an outage, in ms: 4 s, or longer on a slow path,
-// where that would repeat what is on the way: two round trips, or twice the time from one
-// acknowledgement to the next. Packets that were sent again may leave no other measure.
-static inline u32 haul_rto_max_ms(const struct haul *h, u32 srtt_us)
+// where that would repeat what is on the way: two round trips, or twice the time since the
+// last acknowledgement. Packets that were sent again may leave no other measure.
+static inline u32 haul_rto_max_ms(const struct haul *h, u32 srtt_us, u64 now_us)
 {
-	return haul_min(haul_max(haul_max(4000, srtt_us / 500), h->silent_us / 500), 120000);
+	return haul_min(haul_max(haul_max(4000, srtt_us / 500), haul_since(now_us, h->last_ack_us) / 500), 120000);
 }
 
 // Three packets' time at a rate: a shorter queue looks like none.
@@ -144,13 +144,19 @@ static inline bool haul_marked(const struct haul *h, u64 now_us, u32 us)
 	return h->mark_us && haul_since(now_us, h->mark_us) < us;
 }
 
+// The largest delivery of late.
+static inline u64 haul_bw(const struct haul *h)
+{
+	return haul_max(h->bw, h->bw_before);
+}
+
 static inline u32 haul_queue_target_us(const struct haul *h, const struct haul_ack *a)
 {
 	u32 room = haul_marked(h, a->now_us, HAUL_PROBE_INTERVAL_US) ? haul_min(h->room_us, h->mark_room_us) : h->room_us;
 	if (!HAUL_RULE(mean) || !h->mean)
 		return haul_target_us(h->min_rtt_us, h->rate, a->mss, room) + h->noise_us;
 	// A flow that gets less than the others has a longer target.
-	u64 more_q16 = (haul_bound_rate(h->mean) << 16) / haul_max(haul_max(h->bw, h->bw_before), 1);
+	u64 more_q16 = (haul_bound_rate(h->mean) << 16) / haul_max(haul_bw(h), 1);
 	more_q16 = haul_min(haul_max(more_q16, HAUL_ONE / 4), 4 * HAUL_ONE);
 	return (haul_target_us(h->min_rtt_us, h->mean, a->mss, room) * more_q16 >> 16) + h->noise_us;
 }
@@ -178,7 +184,7 @@ static inline u32 haul_congested_us(const struct haul *h)
 // The sending rate with which some rate arrives.
 static inline u64 haul_needed(const struct haul *h, u64 delivery)
 {
-	return haul_made_up(delivery, h->floor.share_q16);
+	return haul_made_up(delivery, h->floor_q16);
 }
 
 // Whether a time of the host's clock at which all its flows act together has passed
@@ -213,7 +219,7 @@ static inline void haul_cruise(struct haul *h, const struct haul_ack *a, u64 del
 	h->bw = h->bw_before = h->full_bw = delivery;
 	h->period = 0;
 	h->rate = haul_needed(h, delivery);
-	h->over = 0;
+	h->excess_us = 0;
 	h->low_us = a->now_us;
 	haul_enter(h, HAUL_CRUISE);
 }
@@ -224,15 +230,10 @@ GLOBAL int haul_see_bw(struct haul *h, const struct haul_ack *a)
 {
 	HAUL_ARGS(h && a);
 	u32 busy_us = 2000 + haul_target_us(h->min_rtt_us, h->rate, a->mss, h->room_us) / 4 + h->noise_us;
-	if (HAUL_RULE(busy) && !h->limited && !h->was_limited && haul_queue_us(h, h->rtt_low_us) > busy_us) {
-		h->bw = h->bw_before = h->delivery;
-		h->period = 0;
-		return 0;
-	}
-	if (h->delivery > h->bw)
-		h->bw = h->delivery;
-	if (++h->period >= HAUL_BW_EPOCHS && !h->limited) {
-		h->bw_before = h->bw;
+	bool busy = HAUL_RULE(busy) && !h->limited && !h->was_limited && haul_queue_us(h, h->rtt_low_us) > busy_us;
+	h->bw = haul_max(h->bw, h->delivery);
+	if (busy || (++h->period >= HAUL_BW_EPOCHS && !h->limited)) {
+		h->bw_before = busy ? h->delivery : h->bw;
 		h->bw = h->delivery;
 		h->period = 0;
 	}
@@ -251,11 +252,11 @@ static inline void haul_see_lateness(struct haul *h, const struct haul_ack *a, u
 	h->late = kept ? h->late / 2 : haul_min(h->late + late, HAUL_LATE_MAX);
 }
 
-GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
+GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a, struct haul_path *p)
 {
-	HAUL_ARGS(h && a);
+	HAUL_ARGS(h && a && p);
 	u32 target = haul_queue_target_us(h, a), queue = h->queue_us;
-	u64 base = haul_needed(h, haul_max(h->bw, h->bw_before));
+	u64 base = haul_needed(h, haul_bw(h));
 	// The loop has a delay of 1.5 T: stable from 0.95 T, without overshoot from 4.1 T.
 	// docs/design/haul.md has the argument.
 	u32 horizon = 3 * haul_min(haul_max(h->min_rtt_us, haul_took_us(h, a)), HAUL_RTT_MAX_US);
@@ -264,7 +265,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	// All flows of a host act at once, or the others' traffic hides this flow's
 	// effect; also now, if the flows of others empty the queue.
 	bool due = busy_us > HAUL_PROBE_INTERVAL_US / 2 ||
-		   (h->floor.share_q16 && haul_since(a->now_us, h->floor.looked_us) > HAUL_PROBE_INTERVAL_US / 2);
+		   (h->floor_q16 && haul_since(a->now_us, p->floor.looked_us) > HAUL_PROBE_INTERVAL_US / 2);
 	if (HAUL_RULE(probe) && ((due && haul_slot(h, a, HAUL_SLOT + 1)) || busy_us > 2 * HAUL_PROBE_INTERVAL_US)) {
 		haul_probe(h);
 		return 0;
@@ -273,9 +274,9 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	if (queue > target) {
 		u32 excess = queue - target, less = haul_min(((u64)excess << 16) / horizon, HAUL_ONE / 2);
 		h->empty = 0;
-		if (!h->over++) {
+		if (!h->excess_us) {
 			h->full_bw = h->rate;
-			h->over_rate = h->excess_us = h->yielded_us = 0;
+			h->over_rate = h->yielded_us = 0;
 		} else {
 			// In its first epoch the arrivals are a mixture.
 			h->over_rate = haul_max(h->over_rate, h->delivery);
@@ -289,7 +290,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 		h->yielded_us += haul_min(haul_min(haul_took_us(h, a), HAUL_RTT_MAX_US) * (came - haul_min(arrives, came)) / came, 1000000);
 		u32 since = haul_since(a->now_us, h->test_us);
 		if (HAUL_RULE(test) && stubborn && since > HAUL_TEST_US && since > HAUL_TEST_ROUNDS * a->srtt_us) {
-			haul_test_all(h, a, h->over_rate);
+			haul_test_all(h, a, p, h->over_rate);
 			return 0;
 		}
 		h->rate = haul_scale(base, HAUL_ONE - less);
@@ -297,7 +298,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 			h->rate = haul_max(h->rate, haul_scale(haul_needed(h, h->over_rate), 49152)); // 0.75
 		return 0;
 	}
-	h->over = 0;
+	h->excess_us = 0;
 	if (h->limited)
 		return 0;
 	// Room: send a little more, towards the target queue, and the more so the longer no
@@ -313,7 +314,8 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	u64 next = haul_scale(base, HAUL_ONE + more);
 	// The additional data, sent without a queue, has not arrived yet.
 	h->rate = empty ? haul_max(next, haul_min(h->rate, haul_scale(base, 81920))) : next;
-	if (HAUL_RULE(mean_grow) && h->mean > base) // up to the others, by at most 1/32
-		h->rate = haul_scale(h->rate, HAUL_ONE + haul_min(((h->mean - base) << 11) / haul_max(base, 1), HAUL_ONE / 32));
+	// Up to the others, by at most 1/32.
+	u64 less = haul_max(HAUL_RULE(mean_grow) ? haul_bound_rate(h->mean) : 0, base) - base;
+	h->rate = haul_scale(h->rate, HAUL_ONE + haul_min((less << 11) / haul_max(base, 1), HAUL_ONE / 32));
 	return 0;
 }

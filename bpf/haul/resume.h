@@ -11,7 +11,7 @@ static inline u32 haul_startup_queue_us(u32 min_rtt_us)
 // The factor by which start-up grows in a round trip; 1 while there may be a queue.
 static inline u32 haul_startup_factor(const struct haul *h, const struct haul_ack *a)
 {
-	if (!HAUL_RULE(triple) || !h->seen_rtt || h->min_rtt_us < HAUL_LONG_RTT_US)
+	if (!HAUL_RULE(triple) || !h->min_rtt_start_us || h->min_rtt_us < HAUL_LONG_RTT_US)
 		return 2;
 	u32 low = h->quarter_samples < HAUL_QUARTER_SAMPLES / 3 ? h->recent_low_us : haul_min(h->recent_low_us, h->quarter_low_us);
 	if (low != ~0u && low > h->min_rtt_us + haul_max(4000, h->min_rtt_us / 64) + h->noise_us)
@@ -34,19 +34,19 @@ static inline void haul_settle(struct haul *h, const struct haul_ack *a, u64 del
 	haul_cruise(h, a, delivery);
 	haul_forget_loss(h);
 	h->cut_us = a->now_us;
-	h->loss_q16 = h->floor.share_q16;
-	if (h->floor.share_q16)
+	h->loss_q16 = h->floor_q16;
+	if (h->floor_q16)
 		haul_probe(h);
 }
 
-GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a)
+GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a, struct haul_path *p)
 {
-	HAUL_ARGS(h && a);
+	HAUL_ARGS(h && a && p);
 	if (h->phase < 3 && (++h->phase == 3 || h->got >= 8)) // of the first window the path may have carried little
 		h->bw = haul_min(h->bw, haul_max(haul_startup_factor(h, a), 2) * h->delivery);
 	h->bw = haul_max(h->bw, h->delivery);
 	bool lossy = h->got + h->missed >= HAUL_STARTUP_PACKETS &&
-		     haul_share_q16(h->missed, h->got) > h->floor.share_q16 + h->floor.share_q16 / 4 + HAUL_ONE / 8;
+		     haul_share_q16(h->missed, h->got) > h->floor_q16 + h->floor_q16 / 4 + HAUL_ONE / 8;
 	if (h->limited && !lossy)
 		return 0;
 	if (h->bw >= haul_scale(h->full_bw, HAUL_STARTUP_GROWTH_Q16)) {
@@ -57,7 +57,7 @@ GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a)
 		if (!h->others && h->queue_us <= haul_empty_us(h, a) && h->step_got >= HAUL_EPOCH_PACKETS) {
 			h->seen_lost += h->step_lost, h->seen_got += h->step_got;
 			if (HAUL_RULE(start_proof) && h->seen_lost >= HAUL_FLOOR_LOSSES)
-				haul_prove_floor(h, a, h->seen_lost, h->seen_got);
+				haul_prove_floor(h, a, p, h->seen_lost, h->seen_got);
 		}
 		h->step_lost = h->missed;
 		h->step_got = h->got;
@@ -74,7 +74,7 @@ GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a)
 // Half of the first window has arrived, and more is on the way: the round trip is known.
 static inline bool haul_reconnoitred(const struct haul *h, const struct haul_ack *a)
 {
-	return h->resume == HAUL_RECONNAISSANCE && h->mode == HAUL_STARTUP && h->seen_rtt && a->in_flight &&
+	return h->resume == HAUL_RECONNAISSANCE && h->mode == HAUL_STARTUP && h->min_rtt_start_us && a->in_flight &&
 	       a->delivered >= HAUL_RESUME_PACKETS;
 }
 
@@ -84,25 +84,21 @@ static inline bool haul_reconnoitred(const struct haul *h, const struct haul_ack
 // longer than start-up permits is a queue, or another path.
 GLOBAL int haul_resume(struct haul *h, const struct haul_ack *a, struct haul_path *p)
 {
-	HAUL_ARGS(h && a);
+	HAUL_ARGS(h && a && p);
 	h->resume = HAUL_NORMAL;
-	if (!p || !HAUL_RULE(resume))
-		return 0;
 	u32 rtt = h->min_rtt_us, before = haul_min(p->carried.rtt_us, HAUL_RTT_MAX_US);
 	u64 carried = haul_bound_rate(p->carried.rate);
 	bool fresh = haul_since(a->now_us, p->carried.seen_us) < HAUL_CARRIED_US;
 	bool same = rtt >= before / 2 && rtt <= before + haul_startup_queue_us(before);
 	bool alone = !h->others && haul_since(a->now_us, p->resume_us) > 3 * haul_min(rtt, HAUL_RTT_MAX_US);
-	if (!fresh || !same || !alone || carried / 2 <= 2 * h->bw)
+	if (!HAUL_RULE(resume) || !fresh || !same || !alone || carried / 2 <= 2 * h->bw)
 		return 0;
 	p->resume_us = a->now_us;
-	if (p->floor.share_q16 < p->carried.floor_q16) {
-		p->floor.share_q16 = haul_min(p->carried.floor_q16, HAUL_LOSS_MAX_Q16);
-		p->floor.most_q16 = p->floor.share_q16;
-		p->floor.looked_us = a->now_us;
-	}
-	h->floor = p->floor;
-	h->loss_q16 = h->floor.share_q16;
+	p->floor.share_q16 = haul_max(p->floor.share_q16, haul_min(p->carried.floor_q16, HAUL_LOSS_MAX_Q16));
+	p->floor.most_q16 = haul_max(p->floor.most_q16, p->floor.share_q16);
+	h->floor_q16 = p->floor.share_q16;
+	h->most_q16 = p->floor.most_q16;
+	h->loss_q16 = h->floor_q16;
 	h->resume = HAUL_UNVALIDATED;
 	h->jump = carried;
 	h->rate = haul_needed(h, carried / 2);
@@ -128,7 +124,7 @@ GLOBAL int haul_retreat(struct haul *h, const struct haul_ack *a)
 // Whether more of some packets was lost than the path loses by itself.
 static inline bool haul_jump_lossy(const struct haul *h, u32 lost, u32 got)
 {
-	u64 all = (u64)lost + got, own = all * h->floor.share_q16 >> 16;
+	u64 all = (u64)lost + got, own = all * h->floor_q16 >> 16;
 	return lost > own + 4 * haul_sqrt(own) + all / 64 + HAUL_FLOOR_LOSSES / 2;
 }
 

@@ -26,7 +26,6 @@ static struct haul_ack haul_ack_of(struct flow *f, u32 rtt_us)
 		.clamp = ~0u,
 		.marked = f->marked,
 		.limited = f->window_limited || f->app_limited || f->sample.app_limited,
-		.timeout = f->in_timeout,
 	};
 }
 
@@ -72,7 +71,7 @@ static void haul_ended(struct flow *f)
 
 static u32 haul_rto_most(const struct flow *f)
 {
-	return haul_rto_max_ms(f->state, f->srtt_us);
+	return haul_rto_max_ms(f->state, f->srtt_us, sim.now / 1000 + f->clock_us);
 }
 
 static const struct control haul_control = {.name = "haul", .begin = haul_begin, .ack = haul_acked, .end = haul_ended, .rto_max_ms = haul_rto_most};

@@ -73,9 +73,9 @@ static void show_flow(const struct flow *f)
 		printf(" | %s w %u", f->control->name, f->cwnd);
 		return;
 	}
-	printf(" | %s%d r %.2f d %.2f q %.1f min %.1f loss %.3f floor %.3f fl %u w %u empty %u over %u", modes[h->mode],
+	printf(" | %s%d r %.2f d %.2f q %.1f min %.1f loss %.3f floor %.3f fl %u w %u empty %u excess %u", modes[h->mode],
 	       h->phase, h->rate * 8 / 1e6, h->delivery * 8 / 1e6, h->queue_us / 1e3, h->min_rtt_us / 1e3,
-	       h->loss_q16 / 65536., h->floor.share_q16 / 65536., f->in_flight, h->cwnd, h->empty, h->over);
+	       h->loss_q16 / 65536., h->floor_q16 / 65536., f->in_flight, h->cwnd, h->empty, h->excess_us / 1000);
 	if (verbose == 4)
 		printf(" t %u room %d noise %u", haul_target_us(h->min_rtt_us, h->rate, 1448, h->room_us), (int)h->room_us, h->noise_us);
 }
@@ -91,7 +91,7 @@ static void show_second(int i)
 	printf(" | %c%d %5.2f x%.2f w%u", h ? "SDRCPWU"[h->mode] : '-', h ? h->phase : 0, got * 1448 * 8 / 1e6,
 	       got ? (double)sent / got : 0, f->cwnd);
 	if (h)
-		printf(" f%.3f l%.3f q%.0f m%.0f", h->floor.share_q16 / 65536., h->loss_q16 / 65536., h->queue_us / 1e3,
+		printf(" f%.3f l%.3f q%.0f m%.0f", h->floor_q16 / 65536., h->loss_q16 / 65536., h->queue_us / 1e3,
 		       h->min_rtt_us / 1e3);
 }
 
