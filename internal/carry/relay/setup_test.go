@@ -118,7 +118,7 @@ func TestClientIsBoundWhileDialing(t *testing.T) {
 		t.Run(string(side), func(t *testing.T) {
 			nettest.CheckLeaks(t)
 			to := silent(t)
-			const bound = usual + usual/2 // with the overhead of the last segments
+			const bound = 2 * usual // with the overhead of the last segments: Linux 6.12 has held 1.52 times as much
 			tr, err := transport.New(transport.Legs{Side: side, Memory: transport.Memory{Bytes: 16 << 30}}, nil)
 			nettest.Must(t, err)
 			g := newStoppedRig(t, func(o *rigOptions) {
