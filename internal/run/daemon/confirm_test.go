@@ -258,15 +258,9 @@ func dryRunChangesNothing(t *testing.T, paired bool) {
 		plain += "  - {name: stood, listen: " + address() + ", forward: [127.0.0.1:9, 127.0.0.1:10], wan_side: forward, pair: site-b}\n"
 	}
 	nettest.Must(t, os.WriteFile(path, []byte(plain), 0o600))
-	d := &daemon{Options: Options{ConfigFile: path, Version: "test", Getenv: func(string) string { return "" }, ReadablePath: func(path string) string { return path }}}
-	c, err := d.Loader.Load(t.Context(), path)
+	c, err := config.Loader{}.Load(t.Context(), path)
 	nettest.Must(t, err)
-	d.life.config = c
-	d.orders = newOrders(&d.life, d.Getenv)
-	d.log, d.output = openLog(discardLog{}, c.Log)
-	defer d.output.close(0)
-	d.assemble(nil)
-	defer d.close()
+	d := assembled(t, path, c)
 	nettest.Must(t, change(t.Context(), d.parts, d.plan(c)))
 	var links []*pair.Link
 	if paired {

@@ -222,12 +222,7 @@ tunnels: [{name: a, listen: %q, forward: "127.0.0.1:9"}]
 	}
 	now := load("http_listen: \":%[3]d\"\n")
 	next := load("http_listen: 127.0.0.1:%[3]d\nhealth_listen: 127.0.0.2:%[3]d\ndashboard: {listen: \"127.0.0.3:%[3]d\"}\n")
-	d := &daemon{Options: Options{Version: "test", Getenv: func(string) string { return "" }, ReadablePath: func(path string) string { return path }}, life: life{config: now}}
-	d.orders = newOrders(&d.life, d.Getenv)
-	d.log, d.output = openLog(discardLog{}, now.Log)
-	defer d.output.close(0)
-	d.assemble(nil)
-	defer d.close()
+	d := assembled(t, "", now)
 	nettest.Must(t, change(t.Context(), d.parts, d.plan(now)))
 	refused := 0
 	for i, one := range d.parts {

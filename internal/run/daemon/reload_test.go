@@ -99,12 +99,7 @@ tunnels:
 			if before != "" {
 				now = load(t, before)
 			}
-			d := &daemon{Options: Options{Version: "test", Getenv: func(string) string { return "" }, ReadablePath: func(path string) string { return path }}, life: life{config: now}}
-			d.orders = newOrders(&d.life, d.Getenv)
-			d.log, d.output = openLog(discardLog{}, now.Log)
-			defer d.output.close(0)
-			d.assemble(nil)
-			defer d.close()
+			d := assembled(t, "", now)
 			if before != "" {
 				nettest.Must(t, change(t.Context(), d.parts, d.plan(now)))
 			}
@@ -172,12 +167,7 @@ func TestSitesExchangeAddresses(t *testing.T) {
 				return c
 			}
 			now, next := load(c.before), load(c.after)
-			d := &daemon{Options: Options{Version: "test", Getenv: func(string) string { return "" }, ReadablePath: func(path string) string { return path }}, life: life{config: now}}
-			d.orders = newOrders(&d.life, d.Getenv)
-			d.log, d.output = openLog(discardLog{}, now.Log)
-			defer d.output.close(0)
-			d.assemble(nil)
-			defer d.close()
+			d := assembled(t, "", now)
 			// serves checks that each site of a configuration answers at its addresses, and no other.
 			serves := func(c *config.Config) {
 				t.Helper()
@@ -212,6 +202,18 @@ func TestSitesExchangeAddresses(t *testing.T) {
 type discardLog struct{}
 
 func (discardLog) Write(b []byte) (int, error) { return len(b), nil }
+
+// assembled is a daemon of a configuration, whose parts have nothing in force yet.
+func assembled(t *testing.T, file string, c *config.Config) *daemon {
+	t.Helper()
+	d := &daemon{Options: Options{ConfigFile: file, Version: "test", Getenv: func(string) string { return "" }, ReadablePath: func(path string) string { return path }}, life: life{config: c}}
+	d.orders = newOrders(&d.life, d.Getenv)
+	d.log, d.output = openLog(discardLog{}, c.Log)
+	t.Cleanup(func() { d.output.close(0) })
+	d.assemble(nil)
+	t.Cleanup(d.close)
+	return d
+}
 
 // inForce describes what a configuration has set up.
 func inForce(d *daemon) string {

@@ -51,7 +51,7 @@ type words struct {
 type ends struct {
 	listen, target netip.AddrPort
 	zone           string
-	bits           int // of an address: 32 or 128; 0: there is none
+	bits           int // of the client's address: 32 or 128; 0 while it is not known
 }
 
 // legCounts are the latest figures of a leg. Unknown counts are negative, unknown times zero.
