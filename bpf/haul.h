@@ -47,13 +47,10 @@
 #define HAUL_CARRIED_US 600000000u // that it is remembered for
 #define HAUL_RESUME_PACKETS 6u	   // to arrive first: half of the first window, and the SYN
 
-#define HAUL_DRAIN_GAIN_Q16 32768u // 0.5
 #define HAUL_PROBE_GAIN_Q16 58982u // 0.9, of what arrives
 
-#define HAUL_QUARTER_SAMPLES 12u // round trips that tell the queue as it is now, at least
 #define HAUL_BW_EPOCHS 5u	 // that a largest delivery is kept for, once or twice
 #define HAUL_LATE_MAX 4u	 // eighths
-#define HAUL_LATE_PACKETS 256u	 // in an epoch: with fewer, bursts blur what is sent
 
 #define HAUL_LOSS_LEAST_Q16 2u    // 0.00003: below, the path is taken to lose nothing by itself
 #define HAUL_LOSS_MAX_Q16 32768u  // 0.5
@@ -67,22 +64,20 @@
 #define HAUL_FLOOR_LOSSES 6u
 #define HAUL_FLOOR_SURE 16u    // that tell it well
 
-// A raise.
-#define HAUL_RAISE_WINDOW 16u	// segments that a raise should begin with
-#define HAUL_RAISES_MAX 5u	// the interval doubles so often: 32 s
+#define HAUL_RAISES_MAX 5u // the interval between raises doubles so often: 32 s
 
 #define HAUL_CLOCK_US 64u      // a rate over less is wrong by more than 1.6 %: times are in whole us
-#define HAUL_EPOCH_PACKETS 48u // an epoch is a round trip with at least as many,
-#define HAUL_ROUNDS 8u   // or as many rounds
+// An epoch is a round trip with at least so many packets, or so many rounds. Each quarter of
+// a round trip has a quarter of the packets, at least.
+#define HAUL_EPOCH_PACKETS 48u
+#define HAUL_ROUNDS 8u
 
 #define HAUL_PROBE_INTERVAL_US 10000000u
-#define HAUL_TEST_ROUNDS 10u	  // at least between a test of a queue and the next,
-#define HAUL_TEST_US 2000000u	  // and as long
+#define HAUL_TEST_ROUNDS 10u // at least between a test of a queue and the next
 // Bits of the clock by which a host's connections act together: 4.2 s. In each they say what
 // they get, and may test what may be a rival. Twice that is between probes, and four times
 // between tests beside a rival that was found.
 #define HAUL_SLOT 22u
-#define HAUL_COMPETE_ROUNDS 20u	  // round trips at least between two of those tests
 
 enum haul_mode {
 	HAUL_STARTUP, // double until the path is full
@@ -371,7 +366,7 @@ GLOBAL int haul_see_rtt(struct haul *h, const struct haul_ack *a)
 	h->quarter_samples++;
 	h->quarter_sum_us += rtt;
 	bool sooner = h->mode == HAUL_STARTUP && h->min_rtt_us >= HAUL_LONG_RTT_US;
-	if (h->quarter_samples < HAUL_QUARTER_SAMPLES || haul_since(a->now_us, h->quarter_start_us) < h->min_rtt_us / (sooner ? 16 : 4))
+	if (h->quarter_samples < HAUL_EPOCH_PACKETS / 4 || haul_since(a->now_us, h->quarter_start_us) < h->min_rtt_us / (sooner ? 16 : 4))
 		return 0;
 	u32 spread_us = h->quarter_sum_us / h->quarter_samples - h->quarter_low_us;
 	h->noise_us = !HAUL_RULE(noise) ? 0 : h->noise_us ? (7ull * h->noise_us + spread_us / 3) / 8 : spread_us / 3;
@@ -408,7 +403,7 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 		rate = haul_needed(h, h->ref);
 		window = haul_segments(rate, haul_min(h->drain_low_us, a->srtt_us), a->mss) / 2;
 		h->cwnd = window_bound(haul_max(window, HAUL_WINDOW_MIN), a->clamp);
-		h->pace = haul_max(haul_scale(rate, HAUL_DRAIN_GAIN_Q16), haul_rate_of(HAUL_WINDOW_MIN, a->mss, a->srtt_us));
+		h->pace = haul_max(haul_scale(rate, HAUL_ONE / 2), haul_rate_of(HAUL_WINDOW_MIN, a->mss, a->srtt_us));
 		return 0;
 	}
 	u32 factor = haul_startup_factor(h, a);
@@ -418,7 +413,7 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 	else if (h->mode == HAUL_STARTUP)
 		gain = factor == 3 ? HAUL_TRIPLE_GAIN_Q16 : factor == 2 ? HAUL_STARTUP_GAIN_Q16 : HAUL_ONE;
 	else if (h->mode == HAUL_DRAIN)
-		gain = HAUL_DRAIN_GAIN_Q16;
+		gain = HAUL_ONE / 2;
 	else if (h->mode == HAUL_RESTORE)
 		rate = haul_scale(haul_needed(h, h->ref), 64225), rtt = h->drain_low_us; // 0.98
 	else if (h->mode == HAUL_PROBE && h->phase < haul_probe_rounds(h))

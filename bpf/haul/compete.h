@@ -186,9 +186,9 @@ GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a, struct h
 	u32 empty = haul_empty_us(h, a);
 	u32 since = haul_since(a->now_us, h->test_us);
 	bool slot = haul_slot(h, a, h->rival ? HAUL_SLOT + 2 : HAUL_SLOT) &&
-		    since > HAUL_COMPETE_ROUNDS * a->srtt_us;
+		    since > 2 * HAUL_TEST_ROUNDS * a->srtt_us;
 	// Without a known rival, the queue is this flow's, or a rival has come.
-	bool first = HAUL_RULE(first) && !h->rival && h->queue_us > haul_congested_us(h) && since > HAUL_TEST_US &&
+	bool first = HAUL_RULE(first) && !h->rival && h->queue_us > haul_congested_us(h) && since > HAUL_PROBE_INTERVAL_US / 5 &&
 		     since > HAUL_TEST_ROUNDS * h->min_rtt_us;
 	if (h->queue_high_us > empty) {
 		if (slot || first)

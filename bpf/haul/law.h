@@ -241,10 +241,11 @@ GLOBAL int haul_see_bw(struct haul *h, const struct haul_ack *a)
 }
 
 // A sender short of CPU paces late, and sends less than the rate although the window
-// has room. It then paces faster, until it sends at the rate.
+// has room. It then paces faster, until it sends at the rate. With few packets in an epoch,
+// bursts blur what is sent.
 static inline void haul_see_lateness(struct haul *h, const struct haul_ack *a, u64 sent)
 {
-	if (!HAUL_RULE(late) || h->mode != HAUL_CRUISE || h->limited || h->got < HAUL_LATE_PACKETS || a->in_flight + a->in_flight / 8 > h->cwnd) {
+	if (!HAUL_RULE(late) || h->mode != HAUL_CRUISE || h->limited || h->got < HAUL_LOSS_PACKETS / 4 || a->in_flight + a->in_flight / 8 > h->cwnd) {
 		h->late = 0;
 		return;
 	}
@@ -289,7 +290,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a, struct ha
 		u64 arrives = haul_scale(haul_scale(base, HAUL_ONE - less), HAUL_ONE - haul_min(h->loss_q16, HAUL_ONE));
 		h->yielded_us += haul_min(haul_min(haul_took_us(h, a), HAUL_RTT_MAX_US) * (came - haul_min(arrives, came)) / came, 1000000);
 		u32 since = haul_since(a->now_us, h->test_us);
-		if (HAUL_RULE(test) && stubborn && since > HAUL_TEST_US && since > HAUL_TEST_ROUNDS * a->srtt_us) {
+		if (HAUL_RULE(test) && stubborn && since > HAUL_PROBE_INTERVAL_US / 5 && since > HAUL_TEST_ROUNDS * a->srtt_us) {
 			haul_test_all(h, a, p, h->over_rate);
 			return 0;
 		}

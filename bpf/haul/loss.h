@@ -134,10 +134,10 @@ static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a, stru
 	u32 lost = h->seen_lost;
 	// A burst is in one or two epochs.
 	bool enough = h->seen_lossy >= HAUL_FLOOR_LOSSES - 1 ||
-		      (h->seen_lossy >= 2 && lost >= HAUL_FLOOR_LOSSES / 2 && h->cwnd >= 4 * HAUL_RAISE_WINDOW);
+		      (h->seen_lossy >= 2 && lost >= HAUL_FLOOR_LOSSES / 2 && h->cwnd >= 16 * HAUL_WINDOW_MIN);
 	// Of more than half of what arrived before, twice as much would not arrive.
 	bool low = h->delivery <= h->cut_delivery / 2 || !HAUL_RULE(raise_low);
-	if (!enough || !low || h->cwnd < HAUL_RAISE_WINDOW / 2)
+	if (!enough || !low || h->cwnd < 2 * HAUL_WINDOW_MIN)
 		return false;
 	p->raises = n + 1;
 	p->raise_us = a->now_us;

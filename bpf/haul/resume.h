@@ -13,7 +13,7 @@ static inline u32 haul_startup_factor(const struct haul *h, const struct haul_ac
 {
 	if (!HAUL_RULE(triple) || !h->min_rtt_start_us || h->min_rtt_us < HAUL_LONG_RTT_US)
 		return 2;
-	u32 low = h->quarter_samples < HAUL_QUARTER_SAMPLES / 3 ? h->recent_low_us : haul_min(h->recent_low_us, h->quarter_low_us);
+	u32 low = h->quarter_samples < HAUL_EPOCH_PACKETS / 12 ? h->recent_low_us : haul_min(h->recent_low_us, h->quarter_low_us);
 	if (low != ~0u && low > h->min_rtt_us + haul_max(4000, h->min_rtt_us / 64) + h->noise_us)
 		return h->got < HAUL_STARTUP_PACKETS ? 2 : 1; // of fewer packets the queue is hardly this flow's
 	bool lossy = h->seen_lost || h->step_lost || h->missed || a->lost != h->epoch_lost;
