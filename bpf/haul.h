@@ -138,7 +138,7 @@ struct haul_path {
 struct haul {
 	u64 rate;	   // to send at, what gets lost included
 	u64 bw, bw_before; // the largest delivery of this period, and of the one before
-	u64 full_bw;	   // what growth is held against
+	u64 full_bw;	   // what growth is held against: the rate before it, or before a queue
 	u64 delivery;	   // in the last epoch
 	u64 pace_before;   // in the epoch before
 
@@ -170,7 +170,6 @@ struct haul {
 	u32 seen_lost, seen_got, seen_lossy;
 	u32 raise_lost, raise_got;	  // of the raise under way, but its last step
 	u32 step_lost, step_got;	  // of its last step, or of start-up's last round
-	u64 raise_from;			  // delivery before the raise
 
 	// The connections to the same destination.
 	u64 told, told_delivery; // the period in which this one last said what it gets, and that
@@ -199,10 +198,9 @@ struct haul {
 	// A queue above the target.
 	u32 excess_us;	// the most of it; 0 without one
 	u32 yielded_us; // by as much it had to become shorter, by what we sent less
-	u64 over_rate;	// largest delivery since
+	u64 ref;	// largest delivery since: what a test restores. Of a raise, that before its step
 
-	// A test of it: the state to restore, and the round trip before and at the least.
-	u64 ref;
+	// A test of it: the round trip before and at the least.
 	u32 before_us, drain_low_us;
 
 	// Least round trip of the quarter under way, and of the one before.

@@ -277,10 +277,10 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a, struct ha
 		h->empty = 0;
 		if (!h->excess_us) {
 			h->full_bw = h->rate;
-			h->over_rate = h->yielded_us = 0;
+			h->ref = h->yielded_us = 0;
 		} else {
 			// In its first epoch the arrivals are a mixture.
-			h->over_rate = haul_max(h->over_rate, h->delivery);
+			h->ref = haul_max(h->ref, h->delivery);
 		}
 		h->excess_us = haul_max(h->excess_us, excess);
 		// The queue does not shrink, or the flow has yielded much.
@@ -291,12 +291,12 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a, struct ha
 		h->yielded_us += haul_min(haul_min(haul_took_us(h, a), HAUL_RTT_MAX_US) * (came - haul_min(arrives, came)) / came, 1000000);
 		u32 since = haul_since(a->now_us, h->test_us);
 		if (HAUL_RULE(test) && stubborn && since > HAUL_PROBE_INTERVAL_US / 5 && since > HAUL_TEST_ROUNDS * a->srtt_us) {
-			haul_test_all(h, a, p, h->over_rate);
+			haul_test_all(h, a, p, h->ref);
 			return 0;
 		}
 		h->rate = haul_scale(base, HAUL_ONE - less);
-		if (HAUL_RULE(yield_least) && h->over_rate) // what does not help is not done for long
-			h->rate = haul_max(h->rate, haul_scale(haul_needed(h, h->over_rate), 49152)); // 0.75
+		if (HAUL_RULE(yield_least) && h->ref) // what does not help is not done for long
+			h->rate = haul_max(h->rate, haul_scale(haul_needed(h, h->ref), 49152)); // 0.75
 		return 0;
 	}
 	h->excess_us = 0;

@@ -166,7 +166,7 @@ static inline void haul_raise_more(struct haul *h, const struct haul_ack *a)
 static inline void haul_raise(struct haul *h, const struct haul_ack *a)
 {
 	h->raise_lost = h->raise_got = 0;
-	h->raise_from = h->delivery;
+	h->full_bw = h->delivery;
 	haul_enter(h, HAUL_RAISE);
 	haul_raise_more(h, a);
 }
@@ -185,7 +185,7 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a, struct hau
 	bool grown = h->delivery > h->ref / 4 * 7, queued = h->queue_us > haul_overflow_us(h, a);
 	bool many = (lossy ? h->raise_lost + h->raise_got : lost + got) >= 4 * HAUL_EPOCH_PACKETS;
 	// With few packets the proof needs more doublings, unless a queue shows it.
-	u64 enough = h->cut_delivery / 8 * 7, proof = (!many && (lossy || !queued) ? 3 : 1) * h->raise_from / 4 * 7;
+	u64 enough = h->cut_delivery / 8 * 7, proof = (!many && (lossy || !queued) ? 3 : 1) * h->full_bw / 4 * 7;
 	proof = haul_max(proof, haul_together(h, p) / 8 * 7); // all together are to send nearly twice as much
 	if (!lossy) {
 		h->raise_lost = lost, h->raise_got = got;
