@@ -95,6 +95,7 @@ enum haul_resume {
 	HAUL_UNVALIDATED,    // send half of what it carried, for a round trip
 	HAUL_VALIDATING,     // that arrives: send as much as it carried
 	HAUL_NORMAL,	     // it is over, or it has not begun
+	HAUL_RETREAT,	     // it is over, since the path does not carry that
 };
 
 // haul_floor is the share of packets that the path loses by itself. It is proved in
@@ -176,10 +177,6 @@ struct haul {
 	u64 mean;		 // what each gets on average; 0 if not known or alone
 	u32 others;		 // how many there are besides this one
 
-	// Careful Resume: what the path carried, and the window of its first half.
-	u64 jump;
-	u32 jump_window, jump_delivered;
-
 	// CUBIC's window: W_max and K give what the last cut left.
 	u32 window_max, k_ms;
 	u64 cut_us, test_us;
@@ -198,7 +195,8 @@ struct haul {
 	// A queue above the target.
 	u32 excess_us;	// the most of it; 0 without one
 	u32 yielded_us; // by as much it had to become shorter, by what we sent less
-	u64 ref;	// largest delivery since: what a test restores. Of a raise, that before its step
+	u64 ref;	// largest delivery since: what a test restores. In a raise, that before its
+			// step; in Careful Resume, what the path carried
 
 	// A test of it: the round trip before and at the least.
 	u32 before_us, drain_low_us;
@@ -312,7 +310,7 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a, struct haul_
 	}
 	switch (h->mode) {
 	case HAUL_STARTUP:
-		if (h->resume == HAUL_UNVALIDATED || h->resume == HAUL_VALIDATING)
+		if (haul_jumps(h))
 			haul_resume_epoch(h, a);
 		else
 			haul_startup_epoch(h, a, p);
@@ -405,7 +403,7 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 		return 0;
 	}
 	u32 factor = haul_startup_factor(h, a);
-	bool jumps = h->mode == HAUL_STARTUP && (h->resume == HAUL_UNVALIDATED || h->resume == HAUL_VALIDATING);
+	bool jumps = haul_jumps(h);
 	if (jumps)
 		; // as it is
 	else if (h->mode == HAUL_STARTUP)
@@ -434,12 +432,11 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 		window *= 2 * haul_max(factor, 2) - 1; // growth by x needs x round trips of the rate
 	else
 		window += window / 2;
-	if (jumps) { // and as in slow start: a packet more for each that arrives, or is the path's loss
-		u32 more = h->resume == HAUL_VALIDATING ? haul_counted(a->delivered, h->jump_delivered) : 0;
-		window = haul_min(window, h->jump_window + haul_made_up(more, h->floor_q16));
-	}
 	u32 burst = haul_max(1, haul_min(h->pace / 1000, 65536) / (a->mss ? a->mss : 1));
-	h->cwnd = window_bound(haul_max(window, HAUL_WINDOW_MIN) + 2 * burst, a->clamp);
+	window = haul_max(window, HAUL_WINDOW_MIN) + 2 * burst;
+	if (jumps) // and as in slow start: a packet more for each that arrives
+		window = haul_min(window, (u64)h->cwnd + (h->resume == HAUL_VALIDATING ? a->acked : 0));
+	h->cwnd = window_bound(window, a->clamp);
 	return 0;
 }
 
@@ -511,14 +508,11 @@ static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 	haul_see_rtt(h, a);
 	if (silent_us > 2 * a->srtt_us + 200000) { // a measurement across a silence is meaningless
 		haul_begin_epoch(h, a);
-		if (h->resume != HAUL_NORMAL) { // nor is what was to be resumed
-			h->resume = HAUL_NORMAL;
-			if (h->jump && h->mode == HAUL_STARTUP)
-				h->bw = h->rate = haul_rate_of(2 * HAUL_WINDOW_MIN, a->mss, a->srtt_us);
-		}
+		if (haul_jumps(h)) // nor is what was to be resumed
+			h->bw = h->rate = haul_rate_of(2 * HAUL_WINDOW_MIN, a->mss, a->srtt_us);
+		h->resume = HAUL_NORMAL;
 	}
-	bool cold = h->resume == HAUL_RECONNAISSANCE || h->resume == HAUL_NORMAL;
-	if (h->mode == HAUL_STARTUP && cold && a->sample_us >= HAUL_CLOCK_US && a->sample_delivered) {
+	if (h->mode == HAUL_STARTUP && !haul_jumps(h) && a->sample_us >= HAUL_CLOCK_US && a->sample_delivered) {
 		h->bw = haul_max(h->bw, haul_rate_of(a->sample_delivered, a->mss, a->sample_us));
 		h->rate = haul_needed(h, h->bw);
 	}

@@ -93,7 +93,7 @@ static inline void haul_tell_carried(const struct haul *h, struct haul_carried *
 	} else if (h->mode == HAUL_COMPETE && !h->was_limited) {
 		c->rate -= (c->rate - haul_min(c->rate, h->delivery)) / 4;
 		c->floor_q16 = haul_min(c->floor_q16, h->floor_q16);
-	} else if (h->mode == HAUL_DRAIN && h->from == HAUL_STARTUP && h->jump) {
+	} else if (h->mode == HAUL_DRAIN && h->from == HAUL_STARTUP && h->resume == HAUL_RETREAT) {
 		c->rate = haul_min(c->rate, h->ref);
 	}
 }

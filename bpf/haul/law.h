@@ -208,6 +208,12 @@ static inline void haul_begin_epoch(struct haul *h, const struct haul_ack *a)
 	h->limited = false;
 }
 
+// Whether the flow begins with what the path carried.
+static inline bool haul_jumps(const struct haul *h)
+{
+	return h->mode == HAUL_STARTUP && (h->resume == HAUL_UNVALIDATED || h->resume == HAUL_VALIDATING);
+}
+
 static inline void haul_enter(struct haul *h, u8 mode)
 {
 	h->mode = mode;

@@ -100,11 +100,10 @@ GLOBAL int haul_resume(struct haul *h, const struct haul_ack *a, struct haul_pat
 	h->most_q16 = p->floor.most_q16;
 	h->loss_q16 = h->floor_q16;
 	h->resume = HAUL_UNVALIDATED;
-	h->jump = carried;
+	h->ref = carried;
 	h->rate = haul_needed(h, carried / 2);
 	// Lost packets are on the way for a quarter of a round trip more (RACK, RFC 8985).
-	h->jump_window = haul_min(a->in_flight, WINDOW_MAX) + haul_segments(h->rate, rtt + rtt / 4, a->mss);
-	h->jump_delivered = a->delivered;
+	h->cwnd = haul_min(a->in_flight, WINDOW_MAX) + haul_segments(h->rate, rtt + rtt / 4, a->mss);
 	haul_begin_epoch(h, a);
 	return 0;
 }
@@ -115,8 +114,8 @@ GLOBAL int haul_retreat(struct haul *h, const struct haul_ack *a)
 {
 	HAUL_ARGS(h && a);
 	u64 arrives = haul_rate_of(haul_counted(a->delivered, h->epoch_delivered), a->mss, haul_since(a->now_us, h->epoch_us));
-	h->resume = HAUL_NORMAL;
-	h->bw = haul_max(haul_min(arrives, h->jump), a->mss);
+	h->resume = HAUL_RETREAT;
+	h->bw = haul_max(haul_min(arrives, h->ref), a->mss);
 	haul_leave_startup(h, a);
 	return 0;
 }
@@ -142,7 +141,6 @@ GLOBAL int haul_resume_epoch(struct haul *h, const struct haul_ack *a)
 	if (!began) {
 		h->resume = HAUL_VALIDATING;
 		h->phase = h->flat = 0;
-		h->jump_delivered = a->delivered;
 		h->quarter_low_us = h->recent_low_us = ~0u;
 		h->quarter_samples = 0;
 		h->quarter_sum_us = 0;
@@ -150,7 +148,7 @@ GLOBAL int haul_resume_epoch(struct haul *h, const struct haul_ack *a)
 	}
 	if (limited) { // it did not send so much: only what arrives is proved
 		h->phase = 0;
-		h->rate = haul_needed(h, haul_min(haul_max(2 * h->delivery, h->jump / 2), h->jump));
+		h->rate = haul_needed(h, haul_min(haul_max(2 * h->delivery, h->ref / 2), h->ref));
 		if (++h->flat >= HAUL_ROUNDS) {
 			h->resume = HAUL_NORMAL;
 			h->bw = h->delivery;
@@ -161,7 +159,7 @@ GLOBAL int haul_resume_epoch(struct haul *h, const struct haul_ack *a)
 		}
 		return 0;
 	}
-	h->rate = haul_needed(h, h->jump);
+	h->rate = haul_needed(h, h->ref);
 	if (h->phase++ >= 2) { // what was sent at the whole rate has arrived
 		h->resume = HAUL_NORMAL;
 		haul_settle(h, a, h->delivery);
