@@ -462,9 +462,7 @@ static inline void haul_init(struct haul *h, const struct haul_ack *a, u32 cwnd)
 static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 {
 	u32 lost = haul_counted(a->lost, h->cut_lost), marked = haul_counted(a->marked, h->cut_marked);
-	if (!lost && !marked)
-		return;
-	if (h->mode == HAUL_RESTORE) // the test comes first
+	if ((!lost && !marked) || h->mode == HAUL_RESTORE) // the test comes first
 		return;
 	h->cut_lost = a->lost;
 	h->cut_marked = a->marked;
@@ -482,10 +480,8 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 		u64 pool = haul_max((u64)n + l, haul_min(h->ever, haul_loss_packets(h)));
 		u64 share = ((u64)h->loss_q16 * (pool - n - l) + ((u64)l << 16)) / haul_max(pool, 1);
 		u32 queue = haul_max(h->queue_high_us, haul_queue_us(h, h->rtt_high_us));
-		if (h->mode == HAUL_PROBE || (h->floor_q16 && share <= haul_explained_q16(h)))
-			return;
 		few = haul_spares(h, queue, l, n, share);
-		if (few && queue <= HAUL_SPARED_US)
+		if (h->mode == HAUL_PROBE || (h->floor_q16 && share <= haul_explained_q16(h)) || (few && queue <= HAUL_SPARED_US))
 			return;
 	}
 	if (HAUL_RULE(marks) && (marked || few) && haul_shortens(h, a)) {

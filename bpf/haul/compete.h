@@ -161,7 +161,7 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a, struct h
 	}
 	// There is a rival: the proof of a raise may have been at its expense.
 	if (HAUL_RULE(rival_floor) && sure && !h->others)
-		h->floor_q16 = p->floor.share_q16 = 0;
+		h->floor_q16 = p->floor.share_q16 = p->floor.most_q16 = 0;
 	if (h->from != HAUL_COMPETE) {
 		h->cut_delivery = h->ref;
 		// With the rate before the queue grew.
@@ -195,20 +195,15 @@ GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a, struct h
 			haul_test_all(h, a, p, h->delivery);
 		return 0;
 	}
-	if (slot) {
-		h->rival = false;
-		// As much arrives again, and no rival was found, which marks or a longer queue
-		// would have shown.
-		bool shows = haul_marked(h, a->now_us, 6 * HAUL_PROBE_INTERVAL_US) || h->passed_us >= HAUL_SPARED_US;
-		if (HAUL_RULE(passed) && shows && h->delivery > h->cut_delivery / 8 * 7) {
-			haul_cruise(h, a, h->delivery);
-			return 0;
-		}
-	}
-	// Without a visible queue a test shows nothing. If the window is well above the
-	// earlier one without a loss, the path is wider.
-	bool full = haul_since(a->now_us, h->cut_us) / 1000 >= h->k_ms;
-	if (HAUL_RULE(wider) && !h->rival && full && h->cwnd > h->window_max + h->window_max / 4)
+	// Without a visible queue a test shows nothing.
+	h->rival &= !slot;
+	// As much arrives again, and no rival was found, which marks or a longer queue
+	// would have shown.
+	bool shows = haul_marked(h, a->now_us, 6 * HAUL_PROBE_INTERVAL_US) || h->passed_us >= HAUL_SPARED_US;
+	bool passed = HAUL_RULE(passed) && slot && shows && h->delivery > h->cut_delivery / 8 * 7;
+	// If the window is well above the earlier one without a loss, the path is wider.
+	bool wider = HAUL_RULE(wider) && !h->rival && haul_since(a->now_us, h->cut_us) / 1000 >= h->k_ms && h->cwnd > h->window_max + h->window_max / 4;
+	if (passed || wider)
 		haul_cruise(h, a, h->delivery);
 	return 0;
 }

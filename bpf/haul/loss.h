@@ -102,8 +102,7 @@ GLOBAL int haul_probe_epoch(struct haul *h, const struct haul_ack *a, struct hau
 	if (h->phase++ < haul_probe_rounds(h))
 		return 0;
 	u32 floor = h->floor_q16;
-	if (floor) // without one it is for a raise to tell
-		haul_see_floor(&p->floor, h->missed, h->got);
+	haul_see_floor(&p->floor, h->missed, h->got); // without a floor it is for a raise to tell
 	h->floor_q16 = p->floor.share_q16;
 	p->floor.looked_us = a->now_us;
 	h->low_us = a->now_us; // if the path was not empty now, it was tried
@@ -124,20 +123,17 @@ static inline u32 haul_raises(const struct haul_path *p, u64 now_us)
 // longer intervals.
 static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a, struct haul_path *p)
 {
-	if (h->limited || h->queue_us > haul_overflow_us(h, a))
-		return false;
 	u32 n = haul_raises(p, a->now_us), since = haul_since(a->now_us, p->raise_us);
 	// Beside other flows of the host at common times, between those of probes.
 	bool slot = !h->others || (haul_slot(h, a, HAUL_SLOT) && !haul_slot(h, a, HAUL_SLOT + 1));
-	if (HAUL_RULE(raise_interval) && n && (!slot || since < (1u << 20) << n))
-		return false;
+	bool due = !HAUL_RULE(raise_interval) || !n || (slot && since >= (1u << 20) << n);
 	u32 lost = h->seen_lost;
 	// A burst is in one or two epochs.
 	bool enough = h->seen_lossy >= HAUL_FLOOR_LOSSES - 1 ||
 		      (h->seen_lossy >= 2 && lost >= HAUL_FLOOR_LOSSES / 2 && h->cwnd >= 16 * HAUL_WINDOW_MIN);
 	// Of more than half of what arrived before, twice as much would not arrive.
 	bool low = h->delivery <= h->cut_delivery / 2 || !HAUL_RULE(raise_low);
-	if (!enough || !low || h->cwnd < 2 * HAUL_WINDOW_MIN)
+	if (h->limited || h->queue_us > haul_overflow_us(h, a) || !due || !enough || !low || h->cwnd < 2 * HAUL_WINDOW_MIN)
 		return false;
 	p->raises = n + 1;
 	p->raise_us = a->now_us;
