@@ -404,9 +404,7 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 	}
 	u32 factor = haul_startup_factor(h, a);
 	bool jumps = haul_jumps(h);
-	if (jumps)
-		; // as it is
-	else if (h->mode == HAUL_STARTUP)
+	if (h->mode == HAUL_STARTUP && !jumps)
 		gain = factor == 3 ? HAUL_TRIPLE_GAIN_Q16 : factor == 2 ? HAUL_STARTUP_GAIN_Q16 : HAUL_ONE;
 	else if (h->mode == HAUL_DRAIN)
 		gain = HAUL_ONE / 2;

@@ -112,24 +112,21 @@ GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
 	bool full = h->rtt_low_us != ~0u && h->rtt_low_us > h->min_rtt_us + haul_empty_us(h, a);
 	if (HAUL_RULE(narrower) && h->phase == 0 && h->from != HAUL_STARTUP && h->delivery < h->ref / 2 && full)
 		h->ref = haul_max(h->delivery + h->delivery / 16, h->ref / 16);
-	if (++h->phase < 2 || h->rtt_low_us == ~0u) {
-		if (h->phase >= 2 * HAUL_ROUNDS)
-			haul_enter(h, HAUL_RESTORE);
-		return 0;
+	bool seen = ++h->phase >= 2 && h->rtt_low_us != ~0u, empty = seen && !full;
+	if (seen) {
+		// After start-up the queue is this flow's, and its output is the path's capacity.
+		if (HAUL_RULE(start_drain) && h->from == HAUL_STARTUP && full && h->delivery)
+			h->ref = haul_min(h->ref, h->delivery);
+		// Much longer at half the rate: the path itself changes.
+		if (HAUL_RULE(drain_longer) && h->rtt_low_us > h->drain_low_us + h->drain_low_us / 4)
+			h->before_us = h->drain_low_us = h->rtt_low_us;
+		// The drain takes too long: the path has become narrower.
+		if (HAUL_RULE(drain_slow) && full && h->phase > 5 && h->delivery < h->ref)
+			h->ref -= (h->ref - h->delivery) / 4;
+		bool shorter = h->rtt_low_us + haul_max(1000, h->rtt_low_us / 32) < h->drain_low_us;
+		h->flat = shorter ? 0 : h->flat + 1;
+		h->drain_low_us = haul_min(h->drain_low_us, h->rtt_low_us);
 	}
-	bool empty = h->rtt_low_us <= h->min_rtt_us + haul_empty_us(h, a);
-	// After start-up the queue is this flow's, and its output is the path's capacity.
-	if (HAUL_RULE(start_drain) && h->from == HAUL_STARTUP && !empty && h->delivery)
-		h->ref = haul_min(h->ref, h->delivery);
-	// Much longer at half the rate: the path itself changes.
-	if (HAUL_RULE(drain_longer) && h->rtt_low_us > h->drain_low_us + h->drain_low_us / 4)
-		h->before_us = h->drain_low_us = h->rtt_low_us;
-	// The drain takes too long: the path has become narrower.
-	if (HAUL_RULE(drain_slow) && !empty && h->phase > 5 && h->delivery < h->ref)
-		h->ref -= (h->ref - h->delivery) / 4;
-	bool shorter = h->rtt_low_us + haul_max(1000, h->rtt_low_us / 32) < h->drain_low_us;
-	h->flat = shorter ? 0 : h->flat + 1;
-	h->drain_low_us = haul_min(h->drain_low_us, h->rtt_low_us);
 	if (empty || h->flat >= 2 || h->phase >= 2 * HAUL_ROUNDS)
 		haul_enter(h, HAUL_RESTORE);
 	return 0;

@@ -301,8 +301,8 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a, struct ha
 			return 0;
 		}
 		h->rate = haul_scale(base, HAUL_ONE - less);
-		if (HAUL_RULE(yield_least) && h->ref) // what does not help is not done for long
-			h->rate = haul_max(h->rate, haul_scale(haul_needed(h, h->ref), 49152)); // 0.75
+		// What does not help is not done for long: 0.75 of what arrives, at least.
+		h->rate = haul_max(h->rate, haul_scale(haul_needed(h, h->ref), 49152));
 		return 0;
 	}
 	h->excess_us = 0;

@@ -14,7 +14,6 @@
 	X(steps, "growth is faster the longer no queue shows")                         \
 	X(mean_grow, "a flow with less than the host's others grows faster")          \
 	X(overflow, "up to half of a queue carried no loss is an overflow")            \
-	X(yield_least, "it yields at most a quarter of what arrives")                  \
 	X(triple, "start-up triples on long paths")                                    \
 	X(start_proof, "loss in a growing start-up is the path's own")                 \
 	X(start_loss, "a lossy start-up ends at what arrives")                         \
