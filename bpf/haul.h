@@ -474,12 +474,12 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 	bool few = false;
 	if (!marked) {
 		// The pool holds the packets before this epoch.
-		u32 n = haul_counted(a->delivered, h->epoch_delivered), l = haul_counted(a->lost, h->epoch_lost);
-		u64 pool = haul_max((u64)n + l, haul_min(h->ever, haul_loss_packets(h)));
-		u64 share = ((u64)h->loss_q16 * (pool - n - l) + ((u64)l << 16)) / haul_max(pool, 1);
+		u64 pool = haul_max((u64)came + gone, haul_min(h->ever, haul_loss_packets(h)));
+		u64 share = ((u64)h->loss_q16 * (pool - came - gone) + ((u64)gone << 16)) / haul_max(pool, 1);
 		u32 queue = haul_max(h->queue_high_us, haul_queue_us(h, h->rtt_high_us));
-		few = haul_spares(h, queue, l, n, share);
-		if (h->mode == HAUL_PROBE || (h->floor_q16 && share <= haul_explained_q16(h)) || (few && queue <= HAUL_SPARED_US))
+		few = haul_spares(h, queue, gone, came, share);
+		bool explained = h->floor_q16 && share <= haul_explained_q16(h);
+		if (h->mode == HAUL_PROBE || explained || (few && queue <= HAUL_SPARED_US))
 			return;
 	}
 	if (HAUL_RULE(marks) && (marked || few) && haul_shortens(h, a)) {

@@ -180,27 +180,25 @@ GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a, struct h
 	HAUL_ARGS(h && a && p);
 	// All flows of a host test at once, at times of its clock. Otherwise each would
 	// take the others for a rival.
-	u32 empty = haul_empty_us(h, a);
 	u32 since = haul_since(a->now_us, h->test_us);
 	bool slot = haul_slot(h, a, h->rival ? HAUL_SLOT + 2 : HAUL_SLOT) &&
 		    since > 2 * HAUL_TEST_ROUNDS * a->srtt_us;
 	// Without a known rival, the queue is this flow's, or a rival has come.
 	bool first = HAUL_RULE(first) && !h->rival && h->queue_us > haul_congested_us(h) && since > HAUL_PROBE_INTERVAL_US / 5 &&
 		     since > HAUL_TEST_ROUNDS * h->min_rtt_us;
-	if (h->queue_high_us > empty) {
-		if (slot || first)
-			haul_test_all(h, a, p, h->delivery);
-		return 0;
-	}
 	// Without a visible queue a test shows nothing.
-	h->rival &= !slot;
+	bool queued = h->queue_high_us > haul_empty_us(h, a);
+	if (queued && (slot || first))
+		haul_test_all(h, a, p, h->delivery);
+	h->rival &= queued || !slot;
 	// As much arrives again, and no rival was found, which marks or a longer queue
 	// would have shown.
 	bool shows = haul_marked(h, a->now_us, 6 * HAUL_PROBE_INTERVAL_US) || h->passed_us >= HAUL_SPARED_US;
 	bool passed = HAUL_RULE(passed) && slot && shows && h->delivery > h->cut_delivery / 8 * 7;
 	// If the window is well above the earlier one without a loss, the path is wider.
-	bool wider = HAUL_RULE(wider) && !h->rival && haul_since(a->now_us, h->cut_us) / 1000 >= h->k_ms && h->cwnd > h->window_max + h->window_max / 4;
-	if (passed || wider)
+	bool full = haul_since(a->now_us, h->cut_us) / 1000 >= h->k_ms;
+	bool wider = HAUL_RULE(wider) && !h->rival && full && h->cwnd > h->window_max + h->window_max / 4;
+	if (!queued && (passed || wider))
 		haul_cruise(h, a, h->delivery);
 	return 0;
 }
