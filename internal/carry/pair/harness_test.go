@@ -19,6 +19,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -52,7 +53,8 @@ type keyring struct {
 	rotated   map[string]ed25519.PublicKey // successors of peers' keys
 	ends      [2]time.Time                 // of certificates: this host's, and that of its peers
 	refuses   bool                         // accepted connections
-	looks     int                          // how often somebody has asked for hosts
+	looks     int                          // how often somebody has asked for ends
+	restless  string                       // added to a peer's name or taken away after each answer; empty: none
 }
 
 func newKeyring(t testing.TB) *keyring {
@@ -135,7 +137,6 @@ func (k *keyring) ClientTLS(peer string) (*tls.Config, error) {
 func (k *keyring) Hosts(name string) (hosts []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.looks++
 	for peer := range k.peers {
 		if identity.IsOf(peer, name) {
 			hosts = append(hosts, peer)
@@ -150,6 +151,12 @@ func (k *keyring) PeerOf(key ed25519.PublicKey) (string, bool) {
 	defer k.mu.Unlock()
 	for name, keys := range k.peers {
 		if slices.ContainsFunc(keys, func(known ed25519.PublicKey) bool { return known.Equal(key) }) {
+			if next, had := strings.CutSuffix(name, k.restless); k.restless != "" {
+				if delete(k.peers, name); !had {
+					next += k.restless
+				}
+				k.peers[next] = keys
+			}
 			return name, true
 		}
 	}
@@ -187,6 +194,7 @@ func (k *keyring) Successor(key ed25519.PublicKey) (ed25519.PublicKey, error) {
 func (k *keyring) Ends(ed25519.PublicKey) (own, peers time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.looks++
 	return k.ends[0], k.ends[1]
 }
 

@@ -36,9 +36,6 @@ type Identity interface {
 	// PublicKeys are this host's own keys, the one in use first. During a rotation
 	// there are two.
 	PublicKeys() []ed25519.PublicKey
-	// PeerKeys are the keys that stand for a peer, the newest first; none: the peer
-	// is unknown.
-	PeerKeys(peer string) []ed25519.PublicKey
 	// Successor is the key that rotations have put in place of one: that key itself, if none has.
 	Successor(key ed25519.PublicKey) (ed25519.PublicKey, error)
 	// PrefaceKey is the key of prefaces for a peer.

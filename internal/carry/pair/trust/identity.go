@@ -206,18 +206,6 @@ func (i *Identity) Hosts(name string) (hosts []string) {
 	return i.Store.Hosts(name)
 }
 
-// PeerKeys are the keys that stand for a peer; none: the peer is unknown.
-func (i *Identity) PeerKeys(peer string) (keys []ed25519.PublicKey) {
-	_, names := i.trusting(peer)
-	for _, n := range names {
-		keys = append(keys, keyOf(n.SAN))
-	}
-	if keys != nil {
-		return keys
-	}
-	return i.Store.PeerKeys(peer)
-}
-
 // PrefaceKey is the key of prefaces for a host.
 func (i *Identity) PrefaceKey(host string) (key preface.Key, known bool) {
 	if t, names := i.trusting(host); t != nil {
