@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -52,6 +53,7 @@ type keyring struct {
 	away      bool                         // this host's own keys are
 	rotated   map[string]ed25519.PublicKey // successors of peers' keys
 	ends      [2]time.Time                 // of certificates: this host's, and that of its peers
+	renewals  byte                         // of this host's certificate
 	refuses   bool                         // accepted connections
 	looks     int                          // how often somebody has asked for ends
 	restless  string                       // added to a peer's name or taken away after each answer; empty: none
@@ -196,6 +198,15 @@ func (k *keyring) Ends(ed25519.PublicKey) (own, peers time.Time) {
 	defer k.mu.Unlock()
 	k.looks++
 	return k.ends[0], k.ends[1]
+}
+
+func (k *keyring) Shown(ed25519.PublicKey) [sha256.Size]byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ends[0].IsZero() {
+		return [sha256.Size]byte{}
+	}
+	return [sha256.Size]byte{1, k.renewals}
 }
 
 func (k *keyring) Announced(string) ed25519.PublicKey {
