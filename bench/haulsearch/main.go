@@ -10,6 +10,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -113,7 +114,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	defer os.RemoveAll(dir)
 	simulator, err := buildSimulator(ctx, dir)
 	if err != nil {
-		return err
+		return cmp.Or(whole(ctx.Err() != nil), err) // an interrupt kills the compiler
 	}
 	o.run, o.notes = simulator.run, stderr
 	total := o.paths

@@ -124,9 +124,11 @@ func (s *search) searchRules(ctx context.Context, rules []rule, off func(rule st
 			base = now
 		}
 		e.Broken, e.New, e.Mended = len(now), missing(now, base), missing(base, now)
-		for _, c := range cells {
-			if e.Cells[c.name], err = c.measure(ctx, one.run); err != nil && ctx.Err() == nil {
-				return r, err
+		shares, errs := make([]float64, len(cells)), make([]error, len(cells))
+		s.each(ctx, len(cells), func(i int) { shares[i], errs[i] = cells[i].measure(ctx, one.run) })
+		for i, c := range cells {
+			if e.Cells[c.name] = shares[i]; errs[i] != nil && ctx.Err() == nil {
+				return r, errs[i]
 			}
 		}
 		if ctx.Err() != nil { // a rule that is not whole says nothing
