@@ -10,6 +10,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -27,6 +28,7 @@ import (
 
 	"golang.org/x/term"
 
+	"longhaul/internal/words/display"
 	"longhaul/internal/words/flagvalue"
 )
 
@@ -52,7 +54,9 @@ still does, and printed as a haulsim command. It needs gcc.
                  haul with bbr, bbr3, CUBIC and Reno on each, and what a CUBIC
                  beside it keeps; --keep is how many of the worst to show
   --rules        switch each rule of haul off in turn: which paths break a bound
-                 only without it, or only with it, and its effect on some cells
+                 only without it, or only with it, and its effect on some cells.
+                 It searches as often as there are rules, and says how long;
+                 Ctrl+C prints the rules that are done
   --rivals FILE  with --like users: take the rivals' figures from this output of
                  an earlier run (--json, same seed), and simulate haul alone
 
@@ -110,15 +114,22 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	defer os.RemoveAll(dir)
 	simulator, err := buildSimulator(ctx, dir)
 	if err != nil {
-		return err
+		return cmp.Or(whole(ctx.Err() != nil), err) // an interrupt kills the compiler
 	}
-	o.run = simulator.run
-	fmt.Fprintf(stderr, "seed %d\n", o.seed)
+	o.run, o.notes = simulator.run, stderr
+	total := o.paths
+	if o.rules {
+		if o.list, err = simulator.rules(ctx); err != nil {
+			return err
+		}
+		total *= 1 + len(o.list)
+	}
+	fmt.Fprintf(stderr, "seed %d, %d paths\n", o.seed, total)
 	failing := "break a bound"
 	if o.users {
 		failing = "below 0.9 of the best"
 	}
-	end := o.showProgress(stderr, failing)
+	end := o.showProgress(stderr, failing, total)
 	found, err := o.find(ctx, simulator)
 	end()
 	if err != nil {
@@ -147,11 +158,7 @@ func (o *options) find(ctx context.Context, simulator *simulator) (findings, err
 		s := usersSearch{search: o.search, simulator: simulator.rest, stored: o.stored}
 		return s.do(ctx)
 	case o.rules:
-		rules, err := simulator.rules(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return o.searchRules(ctx, rules, simulator.without)
+		return o.searchRules(ctx, o.list, simulator.without)
 	}
 	o.run = instead(o.control, o.run)
 	return o.do(ctx)
@@ -171,6 +178,7 @@ type options struct {
 	asJSON bool
 	users  bool
 	rules  bool
+	list   []rule       // with rules: those of haul
 	stored *usersResult // with users: the rivals' figures
 }
 
@@ -251,13 +259,37 @@ func parseArgs(args []string) (s *options, err error) {
 	return s, nil
 }
 
-// showProgress shows each second how far the search is and how many paths fail. The
+// overLine writes each line over the one with the progress.
+type overLine struct{ io.Writer }
+
+func (o overLine) Write(line []byte) (int, error) {
+	if _, err := o.Writer.Write(append([]byte("\r\x1b[K"), line...)); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
+
+// left says how long a search that ran for a time and has some of all paths goes on, if it ends
+// after a time at most; 0: only with the last path.
+func left(ran time.Duration, done, all int, end time.Duration) string {
+	if done == 0 || done >= all {
+		return ""
+	}
+	more := time.Duration(float64(ran) / float64(done) * float64(all-done))
+	if end > 0 {
+		more = min(more, max(0, end-ran))
+	}
+	return ", about " + display.Span(more) + " left"
+}
+
+// showProgress shows each second how many paths of all are done and how many fail. The
 // function that it returns ends that and clears the line.
-func (s *search) showProgress(stderr io.Writer, failing string) (end func()) {
+func (s *search) showProgress(stderr io.Writer, failing string, all int) (end func()) {
 	f, isFile := stderr.(*os.File)
 	if !isFile || !term.IsTerminal(int(f.Fd())) {
 		return func() {}
 	}
+	s.notes = overLine{stderr}
 	var paths, failed atomic.Int64
 	s.progress = func(p, n int) {
 		paths.Store(int64(p))
@@ -271,14 +303,15 @@ func (s *search) showProgress(stderr io.Writer, failing string) (end func()) {
 		for {
 			select {
 			case <-stop:
-				fmt.Fprint(stderr, "\r\x1b[K")
+				_, _ = s.notes.Write(nil)
 				return
 			case <-tick.C:
-				doing := ""
-				if paths.Load() == int64(s.paths) && s.shrink {
+				done, ran := int(paths.Load()), time.Since(began)
+				doing := left(ran, done, all, s.time)
+				if done == all && s.shrink {
 					doing = ", shrinking"
 				}
-				fmt.Fprintf(stderr, "\r\x1b[K%d paths, %d %s, %.0f s%s", paths.Load(), failed.Load(), failing, time.Since(began).Seconds(), doing)
+				fmt.Fprintf(s.notes, "%d of %d paths, %d %s, %.0f s%s", done, all, failed.Load(), failing, ran.Seconds(), doing)
 			}
 		}
 	}()

@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"math"
 	"os/exec"
 	"strings"
+	"time"
 
 	"longhaul/internal/words/stats"
 )
@@ -90,6 +92,8 @@ type effect struct {
 	Cells  map[string]float64 `json:"cells"`
 }
 
+func (e effect) off() string { return cmp.Or(e.Rule, "(none)") }
+
 // A rulesResult is what a search of rules found.
 type rulesResult struct {
 	Seed        uint64   `json:"seed"`
@@ -102,7 +106,8 @@ type rulesResult struct {
 func (s *search) searchRules(ctx context.Context, rules []rule, off func(rule string) runner) (rulesResult, error) {
 	r := rulesResult{Seed: s.seed}
 	var base map[broken]bool
-	for i, rule := range append([]rule{{says: "all are on"}}, rules...) {
+	began, passes := time.Now(), append([]rule{{says: "all are on"}}, rules...)
+	for i, rule := range passes {
 		one := *s
 		one.progress = func(paths, failed int) { s.progress(i*s.paths+paths, failed) }
 		one.run, one.keep, one.shrink = off(rule.name), math.MaxInt, false
@@ -119,9 +124,11 @@ func (s *search) searchRules(ctx context.Context, rules []rule, off func(rule st
 			base = now
 		}
 		e.Broken, e.New, e.Mended = len(now), missing(now, base), missing(base, now)
-		for _, c := range cells {
-			if e.Cells[c.name], err = c.measure(ctx, one.run); err != nil && ctx.Err() == nil {
-				return r, err
+		shares, errs := make([]float64, len(cells)), make([]error, len(cells))
+		s.each(ctx, len(cells), func(i int) { shares[i], errs[i] = cells[i].measure(ctx, one.run) })
+		for i, c := range cells {
+			if e.Cells[c.name] = shares[i]; errs[i] != nil && ctx.Err() == nil {
+				return r, errs[i]
 			}
 		}
 		if ctx.Err() != nil { // a rule that is not whole says nothing
@@ -129,6 +136,10 @@ func (s *search) searchRules(ctx context.Context, rules []rule, off func(rule st
 			return r, nil
 		}
 		r.Effects = append(r.Effects, e)
+		if s.notes != nil {
+			fmt.Fprintf(s.notes, "%d of %d, off: %s: %d paths break a bound (+%d -%d)%s\n", i+1, len(passes), e.off(), e.Broken, e.New, e.Mended,
+				left(time.Since(began), i+1, len(passes), 0))
+		}
 	}
 	return r, nil
 }
@@ -160,11 +171,7 @@ func (r rulesResult) writeText(w io.Writer) error {
 	}
 	fmt.Fprintln(w)
 	for _, e := range r.Effects {
-		name := e.Rule
-		if name == "" {
-			name = "(none)"
-		}
-		fmt.Fprintf(w, "%-14s %5d %4d %4d", name, e.Broken, e.New, e.Mended)
+		fmt.Fprintf(w, "%-14s %5d %4d %4d", e.off(), e.Broken, e.New, e.Mended)
 		for _, c := range cells {
 			if e.Rule != "" && e.Cells[c.name] == r.Effects[0].Cells[c.name] {
 				fmt.Fprintf(w, " %6s", "=")

@@ -25,7 +25,8 @@ func withoutRules(rule string) runner {
 
 func TestSearchRules(t *testing.T) {
 	nettest.CheckLeaks(t)
-	s := search{kinds: []kind{alone}, seed: 5, paths: 200, workers: 3, progress: func(int, int) {}}
+	var notes strings.Builder
+	s := search{kinds: []kind{alone}, seed: 5, paths: 200, workers: 3, progress: func(int, int) {}, notes: &notes}
 	rules := []rule{{"same", "changes nothing"}, {"far", "helps beyond 50 ms"}, {"near", "does harm"}}
 	r, err := s.searchRules(t.Context(), rules, withoutRules)
 	if err != nil {
@@ -47,6 +48,15 @@ func TestSearchRules(t *testing.T) {
 	}
 	if e[3].Broken != 0 || e[3].Mended != e[0].Broken || e[3].Cells["geo"] < 0.9 {
 		t.Errorf("a rule that does harm: %+v", e[3])
+	}
+	said := strings.Split(strings.TrimSpace(notes.String()), "\n")
+	if len(said) != 4 || !strings.HasPrefix(said[0], "1 of 4, off: (none): ") || !strings.HasPrefix(said[3], "4 of 4, off: near: 0 paths ") {
+		t.Errorf("notes %q", said)
+	}
+	for i, line := range said {
+		if strings.Contains(line, ", about ") != (i < 3) {
+			t.Errorf("of the time that is left: %q", line)
+		}
 	}
 	_, shown, _ := strings.Cut(text.String(), "\n}\n")
 	if !strings.Contains(shown, "=") || strings.Contains(shown, "NaN") {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,7 @@ type search struct {
 	control string // that is simulated in place of haul
 	// progress reports how many paths are done and how many of them have failed.
 	progress func(paths, failed int)
+	notes    io.Writer // lines about a search that takes long; nil: none
 }
 
 // A result is what a search found.

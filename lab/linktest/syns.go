@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/lab/hosts"
+	"longhaul/test/nettest"
 )
 
 // SYN is the first packet of a connection.
@@ -29,9 +30,10 @@ type SYNs struct {
 // markType is an ethertype for experiments.
 const markType = 0x88b5
 
-// NewSYNs opens the sockets.
+// NewSYNs opens the sockets. It skips the test where their room cannot be beyond net.core.rmem_max.
 func NewSYNs(t testing.TB, row Row) *SYNs {
 	t.Helper()
+	nettest.RequireRoot(t)
 	s := &SYNs{t: t, from: NewInjector(t, row.A, "eth0")}
 	open := func(protocol int) (fd int) {
 		t.Helper()

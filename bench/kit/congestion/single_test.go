@@ -79,7 +79,7 @@ func TestSingle(t *testing.T) {
 		if c.QueueP50Ms > c.QueueP95Ms || c.QueueP95Ms > 21 {
 			t.Errorf("%s: queue delay p50 %v, p95 %v ms", c.Name, c.QueueP50Ms, c.QueueP95Ms)
 		}
-		if c.GoodputMinBps > 0 && (!c.SentPerDelivered.Some() || c.SentPerDelivered < 0.99 || !c.SenderCPUPerGB.Some() || !c.LabCPUPerGB.Some()) {
+		if c.GoodputMinBps > 0 && (!c.SentPerDelivered.Some() || !c.SenderCPUPerGB.Some() || !c.LabCPUPerGB.Some()) {
 			t.Errorf("%s: sent ÷ delivered %v, CPU %v and %v s/GB", c.Name, c.SentPerDelivered, c.SenderCPUPerGB, c.LabCPUPerGB)
 		}
 		for _, r := range c.Runs {

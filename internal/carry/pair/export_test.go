@@ -2,6 +2,7 @@ package pair
 
 import (
 	"crypto/ed25519"
+	"crypto/sha256"
 	"fmt"
 	"time"
 
@@ -37,7 +38,7 @@ func (l *Link) SeesCertificates() bool {
 	v := &l.current().validity
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return !v.shown.IsZero()
+	return v.shown != [sha256.Size]byte{}
 }
 
 // NoteRoundTrip has the current session know a round trip of its path: the least one counts.

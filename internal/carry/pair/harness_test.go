@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -19,6 +20,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -51,8 +53,10 @@ type keyring struct {
 	away      bool                         // this host's own keys are
 	rotated   map[string]ed25519.PublicKey // successors of peers' keys
 	ends      [2]time.Time                 // of certificates: this host's, and that of its peers
+	renewals  byte                         // of this host's certificate
 	refuses   bool                         // accepted connections
-	looks     int                          // how often somebody has asked for hosts
+	looks     int                          // how often somebody has asked for ends
+	restless  string                       // added to a peer's name or taken away after each answer; empty: none
 }
 
 func newKeyring(t testing.TB) *keyring {
@@ -135,7 +139,6 @@ func (k *keyring) ClientTLS(peer string) (*tls.Config, error) {
 func (k *keyring) Hosts(name string) (hosts []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.looks++
 	for peer := range k.peers {
 		if identity.IsOf(peer, name) {
 			hosts = append(hosts, peer)
@@ -150,6 +153,12 @@ func (k *keyring) PeerOf(key ed25519.PublicKey) (string, bool) {
 	defer k.mu.Unlock()
 	for name, keys := range k.peers {
 		if slices.ContainsFunc(keys, func(known ed25519.PublicKey) bool { return known.Equal(key) }) {
+			if next, had := strings.CutSuffix(name, k.restless); k.restless != "" {
+				if delete(k.peers, name); !had {
+					next += k.restless
+				}
+				k.peers[next] = keys
+			}
 			return name, true
 		}
 	}
@@ -187,7 +196,17 @@ func (k *keyring) Successor(key ed25519.PublicKey) (ed25519.PublicKey, error) {
 func (k *keyring) Ends(ed25519.PublicKey) (own, peers time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.looks++
 	return k.ends[0], k.ends[1]
+}
+
+func (k *keyring) Shown(ed25519.PublicKey) [sha256.Size]byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ends[0].IsZero() {
+		return [sha256.Size]byte{}
+	}
+	return [sha256.Size]byte{1, k.renewals}
 }
 
 func (k *keyring) Announced(string) ed25519.PublicKey {

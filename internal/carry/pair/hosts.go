@@ -45,28 +45,33 @@ func (p *process) listed(proved *atomic.Pointer[host]) bool {
 	if was == nil {
 		return true
 	}
-	now := p.renamed(*was)
-	if !slices.Contains(p.identity.Hosts(now.name), now.name) {
-		return len(p.identity.PublicKeys()) == 0
-	}
-	keys := p.identity.PeerKeys(now.name)
-	has := func(key ed25519.PublicKey) bool {
-		return slices.ContainsFunc(keys, func(k ed25519.PublicKey) bool { return k.Equal(key) })
-	}
-	if !has(now.key) {
-		next, err := p.identity.Successor(now.key) // a key that stands for a name in a certificate has none
-		switch {
-		case err != nil: // it is unknown whether it was a rotation
-			return true
-		case !has(next):
-			return len(p.identity.PublicKeys()) == 0
+	now, is := p.present(*was)
+	if !is && len(p.identity.PublicKeys()) > 0 {
+		if now, is = p.present(*was); !is { // this host's keys may have come back since the first look
+			return false
 		}
-		now.key = next
 	}
-	if now.name != was.name || !now.key.Equal(was.key) {
+	if is && (now.name != was.name || !now.key.Equal(was.key)) {
 		proved.CompareAndSwap(was, &now)
 	}
 	return true
+}
+
+// present is a host with the key and the name that the list has for it now. The list may change between two
+// questions, so that each answer comes from one.
+func (p *process) present(h host) (now host, is bool) {
+	name, known := p.identity.PeerOf(h.key)
+	if known {
+		h.name = name
+		return h, true
+	}
+	next, err := p.identity.Successor(h.key) // a key that stands for a name in a certificate has none
+	if err != nil {                          // it is unknown whether it was a rotation
+		return h, slices.Contains(p.identity.Hosts(h.name), h.name)
+	}
+	h.key = next
+	name, known = p.identity.PeerOf(next)
+	return h, known && name == h.name // a key that the host once announced may be another's by now
 }
 
 // same reports whether two hosts are one.

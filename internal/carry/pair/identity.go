@@ -2,6 +2,7 @@ package pair
 
 import (
 	"crypto/ed25519"
+	"crypto/sha256"
 	"crypto/tls"
 	"time"
 
@@ -36,9 +37,6 @@ type Identity interface {
 	// PublicKeys are this host's own keys, the one in use first. During a rotation
 	// there are two.
 	PublicKeys() []ed25519.PublicKey
-	// PeerKeys are the keys that stand for a peer, the newest first; none: the peer
-	// is unknown.
-	PeerKeys(peer string) []ed25519.PublicKey
 	// Successor is the key that rotations have put in place of one: that key itself, if none has.
 	Successor(key ed25519.PublicKey) (ed25519.PublicKey, error)
 	// PrefaceKey is the key of prefaces for a peer.
@@ -46,6 +44,8 @@ type Identity interface {
 	// Ends are when this host's certificate ends, and the one that the host of a key showed last; zero: keys
 	// are pinned, or it has shown none. Later the other end refuses a new connection, or this one does.
 	Ends(key ed25519.PublicKey) (own, peers time.Time)
+	// Shown is the SHA-256 of the certificates that this host shows to the host of a key; zero: keys are pinned.
+	Shown(key ed25519.PublicKey) [sha256.Size]byte
 	// Announced is the key that a rotation made and this peer has not taken yet;
 	// nil: none. The node tells it to the peer over sessions that stand.
 	Announced(peer string) ed25519.PublicKey

@@ -327,6 +327,30 @@ func TestRename(t *testing.T) {
 	s.ends(flow.EndClean)
 }
 
+// TestRenameInALook holds that a session stays if its host gets another name between two questions of one look
+// at the list of peers, at either relay.
+func TestRenameInALook(t *testing.T) {
+	t.Parallel()
+	for end := range 2 {
+		t.Run([]string{"near", "far"}[end], func(t *testing.T) {
+			t.Parallel()
+			s, c := greeted(t)
+			nettest.Eventually(t, time.Minute, func() bool { return s.session().Up }, s.dump)
+			keys := []*keyring{s.nearKeys, s.farKeys}[end]
+			set := func(restless string) (looks int) {
+				keys.mu.Lock()
+				defer keys.mu.Unlock()
+				keys.restless = restless
+				return keys.looks
+			}
+			looks := set("/b1")
+			nettest.Eventually(t, time.Minute, func() bool { return len(s.nearEnds) > 0 || set("/b1") > looks+3 }, s.dump)
+			set("")
+			s.roundTrip(c, "still here")
+		})
+	}
+}
+
 // TestFirewallRefuses holds that refused connections end no flow whose lane is still acknowledged, though
 // nothing is said on it, and end it soon once the lane is gone.
 func TestFirewallRefuses(t *testing.T) {

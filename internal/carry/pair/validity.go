@@ -1,6 +1,7 @@
 package pair
 
 import (
+	"crypto/sha256"
 	"sync"
 	"time"
 
@@ -18,8 +19,8 @@ type validity struct {
 	err   error // nil: none has ended
 	since time.Time
 	// Of a near session.
-	shown   time.Time // end of this host's certificate that the far relay has seen last; zero: not known yet
-	looked  time.Time // when a lane was last made for the sake of certificates
+	shown   [sha256.Size]byte // of this host's certificate that the far relay has seen last; zero: not known yet
+	looked  time.Time         // when a lane was last made for the sake of certificates
 	looking bool
 }
 
@@ -54,13 +55,13 @@ func (v *validity) look(own, peers time.Time, peer string, near bool, now time.T
 // begin reports that the near relay is to make a lane, since a certificate may be followed by another: when this
 // host's was renewed or has ended, and from shortly before the end of the far one's. While lanes are refused for a
 // key or a certificate it is so too, so that the end of that is seen. ended follows.
-func (v *validity) begin(own, peers time.Time, refused bool, now time.Time) bool {
+func (v *validity) begin(shows [sha256.Size]byte, own, peers time.Time, refused bool, now time.Time) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.shown.IsZero() {
-		v.shown = own
+	if v.shown == [sha256.Size]byte{} {
+		v.shown = shows
 	}
-	renewed := !own.Equal(v.shown) && now.Before(own)
+	renewed := shows != v.shown && now.Before(own)
 	over := !own.IsZero() && now.After(own)
 	soon := !peers.IsZero() && peers.Sub(now) < probeLead
 	if !renewed && !over && !soon && !refused || v.looking || now.Sub(v.looked) < refusedEvery-tickEvery {
@@ -71,11 +72,11 @@ func (v *validity) begin(own, peers time.Time, refused bool, now time.Time) bool
 }
 
 // ended takes the news of the lane that begin has asked for.
-func (v *validity) ended(own time.Time, err error) {
+func (v *validity) ended(shows [sha256.Size]byte, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.looking = false; err == nil {
-		v.shown = own
+		v.shown = shows
 	}
 }
 

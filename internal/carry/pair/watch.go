@@ -115,11 +115,15 @@ func (n *Node) look(s *session, now time.Time, slow, sweep bool) {
 
 // lookAtCertificates finds that new connections of a session are refused for a certificate, or are not any more.
 func lookAtCertificates(s *session, now time.Time) {
-	v := &s.validity
-	own, peers := s.node.identity.Ends(s.host().key)
+	v, key := &s.validity, s.host().key
+	own, peers := s.node.identity.Ends(key)
 	v.look(own, peers, s.peerNow(), s.near, now)
-	if s.near && s.control() != nil && v.begin(own, peers, refusesKeys(problemOf(s.unmade.why())), now) {
-		s.link.refresh(s, func(err error) { v.ended(own, err) })
+	if !s.near || s.control() == nil {
+		return
+	}
+	shows := s.node.identity.Shown(key) // before the handshake, which may show a later one
+	if v.begin(shows, own, peers, refusesKeys(problemOf(s.unmade.why())), now) {
+		s.link.refresh(s, func(err error) { v.ended(shows, err) })
 	}
 }
 

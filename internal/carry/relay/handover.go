@@ -40,7 +40,7 @@ func (r *Relay) Listeners() ([]Listener, error) {
 				for _, l := range all {
 					l.File.Close()
 				}
-				return nil, fmt.Errorf("hand over the listener on %s: %w; raise the limit of open files", l.bound, err)
+				return nil, fmt.Errorf("hand over the listener on %s: %w", l.bound, err)
 			}
 			all = append(all, Listener{l.key.addr, l.bound, l.inherited, l.key.tunnel, os.NewFile(uintptr(fd), l.bound.String())})
 		}

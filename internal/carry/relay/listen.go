@@ -273,8 +273,6 @@ func listenError(addr netip.AddrPort, errno unix.Errno) error {
 		remedy = "; ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE or a systemd socket unit"
 	case unix.EAFNOSUPPORT:
 		remedy = "; IPv6 is switched off on this machine, listen on an IPv4 address"
-	case unix.EMFILE, unix.ENFILE:
-		remedy = "; raise the limit of open files (LimitNOFILE= in the unit)"
 	}
 	return fmt.Errorf("listen on %s: %w%s", addr, errno, remedy)
 }

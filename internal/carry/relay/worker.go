@@ -141,7 +141,7 @@ func newWorker(r *Relay) (*worker, error) {
 	}
 	if err != nil {
 		w.closeDescriptors()
-		return nil, fmt.Errorf("start an event loop: %w; raise the limit of open files", err)
+		return nil, fmt.Errorf("start an event loop: %w", err)
 	}
 	w.reserve()
 	_ = w.fib.open() // else when it is needed

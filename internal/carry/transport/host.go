@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/words/remedy"
 )
 
 // host describes the kernel's features and this process's privileges, in its
@@ -119,7 +121,7 @@ func (h host) maxWindow() int {
 func readSysctl(name string) (string, error) {
 	b, err := os.ReadFile("/proc/sys/net/ipv4/" + name)
 	if err != nil {
-		return "", fmt.Errorf("read the sysctl net.ipv4.%s: %w", name, err)
+		return "", remedy.Proc(fmt.Errorf("read the sysctl net.ipv4.%s: %w", name, err))
 	}
 	return strings.TrimSpace(string(b)), nil
 }

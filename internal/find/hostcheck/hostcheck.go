@@ -9,6 +9,7 @@
 package hostcheck
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,6 +17,7 @@ import (
 
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/tune/cc"
+	"longhaul/internal/words/remedy"
 )
 
 // State says whether a part works.
@@ -141,15 +143,14 @@ func (c *checker) add(p Part) {
 // yes adds a part that works.
 func (c *checker) yes(name, detail string) { c.add(Part{Name: name, State: Yes, Detail: detail}) }
 
-// failed adds a part whose try-out failed, in the state that the part then has. Without
-// a remedy, a newer kernel is the one against what the kernel lacks.
-func (c *checker) failed(name string, state State, err error, remedy string) {
-	p := Part{Name: name, State: state, Why: err.Error(), Remedy: remedy}
+// failed adds a part whose try-out failed, in the state that the part then has. The error's
+// own remedy counts first, then fix; without both, a newer kernel is the one against what
+// the kernel lacks.
+func (c *checker) failed(name string, state State, err error, fix string) {
+	p := Part{Name: name, State: state, Why: err.Error(), Remedy: cmp.Or(remedy.Of(err), fix)}
 	if lack := (*kernel.ErrUnsupported)(nil); errors.As(err, &lack) {
 		p.Why = "needs " + lack.Needs
-		if remedy == "" {
-			p.Remedy = c.kernelRemedy()
-		}
+		p.Remedy = cmp.Or(p.Remedy, c.kernelRemedy())
 	}
 	c.add(p)
 }

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -39,6 +40,19 @@ func checkOn(t *testing.T, feature string, path Path, files map[string]string, c
 	check(c)
 	c.addCosts()
 	return Report{Path: path, Parts: c.parts}
+}
+
+// TestOutOfDescriptors holds that a try-out which fails for want of descriptors says so, and blames nothing else.
+func TestOutOfDescriptors(t *testing.T) {
+	r := checkOn(t, "relay", Path{}, nil, func(c *checker) {
+		c.failed("splice", No, fmt.Errorf("make a pipe: %w", syscall.EMFILE), "allow splice")
+		c.failed("splice", No, fmt.Errorf("make a pipe: %w", syscall.EPERM), "allow splice")
+	})
+	for i, want := range []string{"raise the limit of open files", "allow splice"} {
+		if got := r.Parts[i].Remedy; !strings.HasPrefix(got, want) {
+			t.Errorf("%s: remedy %q, want %q", r.Parts[i].Why, got, want)
+		}
+	}
 }
 
 func TestSysctls(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 // relay checks what the relay and its legs use.
 func (c *checker) relay() {
 	if err := trySplice(); err != nil {
-		c.add(Part{Name: "splice", State: No, Why: "splice between a socket and a pipe: " + err.Error(),
-			Remedy: "allow the system call splice, which a filter of this container or service refuses"})
+		c.failed("splice", No, fmt.Errorf("splice between a socket and a pipe: %w", err),
+			"allow the system call splice, which a filter of this container or service refuses")
 	} else {
 		c.yes("splice", "")
 	}

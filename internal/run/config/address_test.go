@@ -1,9 +1,12 @@
 package config
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"longhaul/internal/words/portrange"
@@ -73,5 +76,30 @@ func TestFirstClashes(t *testing.T) {
 	}
 	if clashes < 1000 {
 		t.Errorf("only %d clashes", clashes)
+	}
+}
+
+// TestRangesCostAsPorts holds that a file with ranges of ports takes no more memory than one with as many single
+// ports.
+func TestRangesCostAsPorts(t *testing.T) {
+	allocated := func(width int) uint64 {
+		var file strings.Builder
+		file.WriteString("tunnels:\n")
+		for i := range 15 {
+			ports := portrange.Range{First: uint16(1 + i*maxRange), Last: uint16(i*maxRange + width)}
+			fmt.Fprintf(&file, "  - {name: t%d, listen: '127.0.0.1:%s', forward: '10.0.0.2:%s'}\n", i, ports, ports)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := testLoader().Parse(t.Context(), "x.yaml", []byte(file.String()))
+		runtime.ReadMemStats(&after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	allocated(1)
+	if one, many := allocated(1), allocated(maxRange); many > 2*one {
+		t.Errorf("15 ranges of %d ports take %d bytes, and 15 ports %d", maxRange, many, one)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"longhaul/internal/words/portrange"
 )
 
 // placedTunnel is a tunnel with the node of each hop.
@@ -30,22 +32,22 @@ func (d *decoder) checkLoops(all []Tunnel) {
 	for i := range all {
 		tunnels = append(tunnels, placedTunnel{&all[i], d.forwardNodes[i]})
 	}
-	own, listens := d.ownAddresses(tunnels), listensByPort(tunnels)
+	hops := d.hopsHere(tunnels)
+	listens := listensByPort(tunnels, hops)
 	steps := map[port][]step{}
-	for i, t := range tunnels {
-		for hop, f := range t.Forward {
-			for index := range t.portCount() {
-				number := f.Ports.First + uint16(index)
-				if t.Pair.Paired() {
-					number = f.Ports.First
+	for _, h := range hops {
+		t := tunnels[h.tunnel]
+		for index := range t.portCount() {
+			number := h.ports.First + uint16(index)
+			if t.Pair.Paired() {
+				number = h.ports.First
+			}
+			for _, to := range listens.reached(h.addrs, number) {
+				from := port{h.tunnel, index}
+				if t.Pair.Paired() && tunnels[to.tunnel].PairFrom.Paired() {
+					to.index = index
 				}
-				for _, to := range listens.reached(d.addressesOf(f.Host), number, own) {
-					from := port{i, index}
-					if t.Pair.Paired() && tunnels[to.tunnel].PairFrom.Paired() {
-						to.index = index
-					}
-					steps[from] = append(steps[from], step{from, hop, to})
-				}
+				steps[from] = append(steps[from], step{from, h.index, to})
 			}
 		}
 	}
@@ -61,7 +63,7 @@ func (d *decoder) checkLoops(all []Tunnel) {
 // followLoops follows the steps from a port. path has the steps that lead to it.
 func (d *decoder) followLoops(tunnels []placedTunnel, steps map[port][]step, state map[port]int, path []step, at port, reported map[*node]bool) {
 	const onPath, done = 1, 2
-	if state[at] != 0 {
+	if state[at] != 0 || len(steps[at]) == 0 {
 		return
 	}
 	state[at] = onPath
@@ -120,12 +122,46 @@ type tunnelListen struct {
 	tunnel int
 }
 
-func listensByPort(tunnels []placedTunnel) portListens {
+// hopHere is a hop of a tunnel that leads to this host.
+type hopHere struct {
+	tunnel, index int
+	addrs         []netip.Addr // this host's
+	ports         portrange.Range
+}
+
+func (d *decoder) hopsHere(tunnels []placedTunnel) (all []hopHere) {
+	own := d.ownAddresses(tunnels)
+	for i, t := range tunnels {
+		for index, f := range t.Forward {
+			h := hopHere{tunnel: i, index: index, ports: f.Ports}
+			for _, a := range d.addressesOf(f.Host) {
+				if a.IsLoopback() || own[a] {
+					h.addrs = append(h.addrs, a)
+				}
+			}
+			if len(h.addrs) > 0 {
+				all = append(all, h)
+			}
+		}
+	}
+	return all
+}
+
+// listensByPort has the ports to which these hops lead, and no others: a file may have tens of thousands.
+func listensByPort(tunnels []placedTunnel, hops []hopHere) portListens {
+	var reached [1 << 16]bool
+	for _, h := range hops {
+		for number := int(h.ports.First); number <= int(h.ports.Last); number++ {
+			reached[number] = true
+		}
+	}
 	all := portListens{}
 	for i, t := range tunnels {
 		for _, l := range t.Listen {
 			for number := int(l.Ports.First); number <= int(l.Ports.Last); number++ {
-				all[uint16(number)] = append(all[uint16(number)], tunnelListen{l, i})
+				if reached[number] {
+					all[uint16(number)] = append(all[uint16(number)], tunnelListen{l, i})
+				}
 			}
 		}
 	}
@@ -133,11 +169,11 @@ func listensByPort(tunnels []placedTunnel) portListens {
 }
 
 // reached lists the ports of tunnels at which a connection to a port of one of these
-// addresses of the network arrives.
-func (p portListens) reached(addrs []netip.Addr, number uint16, own map[netip.Addr]bool) (all []port) {
+// addresses of this host arrives.
+func (p portListens) reached(addrs []netip.Addr, number uint16) (all []port) {
 	for _, l := range p[number] {
 		if n := len(all); n > 0 && all[n-1].tunnel == l.tunnel || !slices.ContainsFunc(addrs, func(a netip.Addr) bool {
-			return a == l.Addr || covers(l.Addr, a) && (a.IsLoopback() || own[a])
+			return a == l.Addr || covers(l.Addr, a)
 		}) {
 			continue
 		}

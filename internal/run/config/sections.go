@@ -485,8 +485,13 @@ func (d *decoder) checkClashes() {
 }
 
 // firstClashes returns for each listening address the index of the first one before it that it overlaps; its
-// own index: none. A file may have tens of thousands of them, too many to compare each with each.
+// own index: none. A file may have tens of thousands of them, too many to compare each with each. Two ranges
+// overlap if and only if one has the first port of the other, so that no other ports are looked at.
 func firstClashes(all []placedListen) []int {
+	var begins [1 << 16]bool // the first ports of ranges
+	for _, l := range all {
+		begins[l.Ports.First] = true
+	}
 	// The first one on a port of an address, also of servers alone, and on a port of the addresses that a
 	// wildcard covers.
 	on, ofServers, below := map[netip.AddrPort]int{}, map[netip.AddrPort]int{}, map[netip.AddrPort]int{}
@@ -494,6 +499,9 @@ func firstClashes(all []placedListen) []int {
 	for i, l := range all {
 		found[i] = i
 		for port := int(l.Ports.First); port <= int(l.Ports.Last); port++ {
+			if !begins[port] {
+				continue
+			}
 			look := func(firsts map[netip.AddrPort]int, a netip.Addr) {
 				if o, has := firsts[netip.AddrPortFrom(a, uint16(port))]; has {
 					found[i] = min(found[i], o)

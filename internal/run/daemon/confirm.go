@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -100,8 +101,11 @@ func (c *confirmation) begin(inForce *config.Config, next config.Files) error {
 		base = inForce
 	}
 	if err := c.file.write(unconfirmed{Files: base.Files, Tried: next.Digest()}); err != nil {
-		fix := "make room in " + filepath.Dir(c.file.path) + ", or reload without --confirm"
-		if c.file.noPlace(err) {
+		fix := "let the relay write in " + filepath.Dir(c.file.path) + ", or reload without --confirm"
+		switch {
+		case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+			fix = "make room in " + filepath.Dir(c.file.path) + ", or reload without --confirm"
+		case c.file.noPlace(err):
 			fix = "give the relay a directory for its state: STATE_DIRECTORY, or StateDirectory= of a unit; or reload without --confirm"
 		}
 		return remedy.New(fmt.Errorf("write down the configuration to go back to: %w", err), fix)

@@ -16,6 +16,7 @@ import (
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/run/config"
+	"longhaul/internal/words/remedy"
 	"longhaul/test/nettest"
 )
 
@@ -213,6 +214,19 @@ func TestStateFile(t *testing.T) {
 	}
 	if err := (stateFile{}).write(first); !errors.Is(err, errNoStateDirectory) {
 		t.Errorf("without a directory: %v", err)
+	}
+}
+
+// TestConfirmHasNoPlace holds that a reload which cannot write down the configuration before says what to do.
+func TestConfirmHasNoPlace(t *testing.T) {
+	for path, want := range map[string]string{
+		"":            "give the relay a directory",
+		"/sys/u.json": "let the relay write in /sys",
+	} {
+		c := confirmation{file: stateFile{path}}
+		if err := c.begin(&config.Config{}, nil); !strings.HasPrefix(remedy.Of(err), want) {
+			t.Errorf("%q: %v, remedy %q, want %q", path, err, remedy.Of(err), want)
+		}
 	}
 }
 

@@ -33,6 +33,7 @@ import (
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/sys/ledger"
 	"longhaul/internal/words/ccnames"
+	"longhaul/internal/words/remedy"
 )
 
 // DefaultBPFFS is the usual mount point.
@@ -133,7 +134,7 @@ const sysctls = "/proc/sys/net/ipv4/"
 func readNames(sysctl string) ([]string, error) {
 	b, err := os.ReadFile(sysctls + sysctl)
 	if err != nil {
-		return nil, fmt.Errorf("read the sysctl net.ipv4.%s: %w", sysctl, err)
+		return nil, remedy.Proc(fmt.Errorf("read the sysctl net.ipv4.%s: %w", sysctl, err))
 	}
 	return strings.Fields(string(b)), nil
 }

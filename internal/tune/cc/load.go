@@ -17,6 +17,7 @@ import (
 
 	"longhaul/internal/sys/kernel"
 	"longhaul/internal/sys/ledger"
+	"longhaul/internal/words/remedy"
 )
 
 // Outcome is the outcome of [Host.Load] or [Host.Unload].
@@ -408,7 +409,7 @@ func (o *object) verify(dir string) (*ebpf.Collection, error) {
 		return collection, nil
 	case errors.Is(err, ebpf.ErrMapIncompatible):
 		return nil, fmt.Errorf("the loaded %s has data in another format: unload it first", o.name)
-	case errors.As(err, &rejected):
+	case errors.As(err, &rejected) && !remedy.OutOfDescriptors(err): // with none left, the log finds no fault
 		err := kernel.Rejected(loading+o.name, "Linux 6.0", rejected, rejected.Log)
 		if paces, pacesErr := bpfPaces(); pacesErr == nil && !paces {
 			err.Needs = "a kernel whose BPF may set the pacing of a connection (Linux 6.0)"

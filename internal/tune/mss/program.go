@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/sys/kernel"
+	"longhaul/internal/words/remedy"
 	"longhaul/internal/words/sorted"
 )
 
@@ -81,7 +82,7 @@ func intoKernel(spec *ebpf.CollectionSpec, dir string, d device) (*program, erro
 	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}})
 	var rejected *ebpf.VerifierError
 	switch {
-	case errors.As(err, &rejected):
+	case errors.As(err, &rejected) && !remedy.OutOfDescriptors(err): // with none left, the log finds no fault
 		return nil, kernel.Rejected(feature, "Linux 5.10", rejected, rejected.Log)
 	case errors.Is(err, ebpf.ErrMapIncompatible):
 		return nil, fmt.Errorf("another version of longhaul set the rules of %s: clear them and set them again", d.name)

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"syscall"
 	"testing"
 )
 
 func TestRemedy(t *testing.T) {
+	const outOf = "raise the limit of open files: ulimit -n, or LimitNOFILE= in the unit"
 	inner := New(fs.ErrNotExist, "make the file")
 	for _, c := range []struct {
 		err             error
@@ -16,6 +18,8 @@ func TestRemedy(t *testing.T) {
 		{errors.New("no route"), "no route", "", "no route"},
 		{New(errors.New("no route"), "add one"), "no route", "add one", "no route; add one"},
 		{fmt.Errorf("tunnel a: %w", inner), "tunnel a: file does not exist", "make the file", "tunnel a: file does not exist; make the file"},
+		{fmt.Errorf("listen: %w", syscall.EMFILE), "listen: too many open files", outOf, "listen: too many open files; " + outOf},
+		{New(syscall.ENFILE, "end others"), "too many open files in system", "end others", "too many open files in system; end others"},
 		{New(inner, "name another"), "file does not exist", "name another", "file does not exist; name another"},
 	} {
 		if c.err.Error() != c.text || Of(c.err) != c.fix || Line(c.err) != c.line {

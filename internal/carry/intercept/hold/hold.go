@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/sys/kernel"
+	"longhaul/internal/words/remedy"
 )
 
 // Answer is what a client gets.
@@ -135,7 +136,7 @@ func New(held func(SYN), failed func(error)) (_ *Holder, err error) {
 func loadError(what string, err error) error {
 	var rejected *ebpf.VerifierError
 	switch {
-	case errors.As(err, &rejected):
+	case errors.As(err, &rejected) && !remedy.OutOfDescriptors(err): // with none left, the log finds no fault
 		return kernel.Rejected(feature, since, rejected, rejected.Log)
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL):
 		return &kernel.ErrUnsupported{Feature: feature, Needs: since + " or later: " + err.Error()}

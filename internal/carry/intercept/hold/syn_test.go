@@ -3,12 +3,16 @@ package hold
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/sys/checksum"
+	"longhaul/internal/sys/kernel"
+	"longhaul/internal/words/remedy"
 )
 
 // copyOf is a filter's copy of the headers.
@@ -110,4 +114,15 @@ func FuzzParse(f *testing.F) {
 		source := SourceOf(Reset)
 		expectFrame(t, s, s.frame([6]byte{}, Reset), append(make([]byte, 6), source[:]...))
 	})
+}
+
+// TestLoadError holds that the kernel is not blamed if a process had no descriptor left to load a program.
+func TestLoadError(t *testing.T) {
+	log := []string{"Func#1 is safe for any args that match its prototype"}
+	for errno, blamed := range map[unix.Errno]bool{unix.EACCES: true, unix.EMFILE: false, unix.ENFILE: false} {
+		err := loadError("load", &ebpf.VerifierError{Cause: errno, Log: log})
+		if lack := (*kernel.ErrUnsupported)(nil); errors.As(err, &lack) != blamed || remedy.Of(err) == "" != blamed {
+			t.Errorf("%v: %v, remedy %q", errno, err, remedy.Of(err))
+		}
+	}
 }

@@ -3,6 +3,7 @@ package trust
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -37,7 +38,8 @@ type Files struct {
 // material is what the files say.
 type material struct {
 	own         tls.Certificate
-	until       time.Time // when own ends, or an authority above it
+	until       time.Time         // when own ends, or an authority above it
+	sum         [sha256.Size]byte // of own, those above it and their authority
 	authorities []*x509.Certificate
 	pool        *x509.CertPool
 	issuer      *x509.Certificate // of authorities: this host's, or the first one
@@ -139,6 +141,7 @@ func (m *material) readOwn(f Files) error {
 		above = append(slices.Clone(above), m.issuer)
 	}
 	_, m.until = certchain.Validity(leaf, above)
+	m.sum = sumOf(leaf, above)
 	for _, a := range m.authorities {
 		m.recognized = append(m.recognized, preface.AuthorityKey(a.RawSubjectPublicKeyInfo, ""))
 		for i, name := range namesOf(leaf) {
@@ -211,6 +214,14 @@ func readRegular(path string) ([]byte, error) {
 		return nil, cmp.Or(err, errors.New("it is not a regular file"))
 	}
 	return io.ReadAll(io.LimitReader(f, maxFile+1))
+}
+
+func sumOf(leaf *x509.Certificate, above []*x509.Certificate) [sha256.Size]byte {
+	raw := slices.Clone(leaf.Raw) // each one begins with its length (DER)
+	for _, c := range above {
+		raw = append(raw, c.Raw...)
+	}
+	return sha256.Sum256(raw)
 }
 
 func poolOf(all []*x509.Certificate) *x509.CertPool {

@@ -170,28 +170,41 @@ func (i *Identity) Admitted(first []byte, state tls.ConnectionState) (ed25519.Pu
 
 // PeerOf names the peer of a key that [Identity.Proved] or [Identity.Admitted] has returned.
 func (i *Identity) PeerOf(key ed25519.PublicKey) (name string, known bool) {
-	if name, known = i.Store.PeerOf(key); known || len(key) != sha256.Size {
-		return name, known
+	if name, known = i.Store.PeerOf(key); known {
+		return name, true
+	}
+	t, n := i.standing(key)
+	return n.Peer, t != nil
+}
+
+// standing is the trust with the name that a key stands for; nil: it stands for none.
+func (i *Identity) standing(key ed25519.PublicKey) (*Trust, Name) {
+	if len(key) != sha256.Size {
+		return nil, Name{}
 	}
 	for _, t := range i.both() {
 		if n, known := t.peers[[sha256.Size]byte(key)]; known {
-			return n.Peer, true
+			return t, n
 		}
 	}
-	return "", false
+	return nil, Name{}
 }
 
 // Ends are when this host's certificate ends, and the one that the host of a key showed last.
 func (i *Identity) Ends(key ed25519.PublicKey) (own, peers time.Time) {
-	if len(key) != sha256.Size {
-		return own, peers
-	}
-	for _, t := range i.both() {
-		if n, known := t.peers[[sha256.Size]byte(key)]; known {
-			return t.OwnUntil(), t.Until()[n.SAN]
-		}
+	if t, n := i.standing(key); t != nil {
+		return t.OwnUntil(), t.Until()[n.SAN]
 	}
 	return own, peers
+}
+
+// Shown is the SHA-256 of this host's certificate with those above it. Two that follow one another may end in
+// the same second, as their authority does.
+func (i *Identity) Shown(key ed25519.PublicKey) (sum [sha256.Size]byte) {
+	if t, _ := i.standing(key); t != nil {
+		return t.material().sum
+	}
+	return sum
 }
 
 // Hosts names the peers that a name means: one, or the hosts of a site; none: the name is unknown.
@@ -204,18 +217,6 @@ func (i *Identity) Hosts(name string) (hosts []string) {
 		return hosts
 	}
 	return i.Store.Hosts(name)
-}
-
-// PeerKeys are the keys that stand for a peer; none: the peer is unknown.
-func (i *Identity) PeerKeys(peer string) (keys []ed25519.PublicKey) {
-	_, names := i.trusting(peer)
-	for _, n := range names {
-		keys = append(keys, keyOf(n.SAN))
-	}
-	if keys != nil {
-		return keys
-	}
-	return i.Store.PeerKeys(peer)
 }
 
 // PrefaceKey is the key of prefaces for a host.

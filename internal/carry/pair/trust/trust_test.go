@@ -496,7 +496,7 @@ func TestProjected(t *testing.T) {
 }
 
 // TestEnds holds that the first certificate of a chain that ends is the end of it, for this host's and for its
-// peers', and that a reload keeps what was seen.
+// peers', that a reload keeps what was seen, and that a certificate is told from the next one of the same end.
 func TestEnds(t *testing.T) {
 	root := newAuthority(t, "root", nil)
 	middle := newAuthority(t, "middle", root)
@@ -506,7 +506,8 @@ func TestEnds(t *testing.T) {
 	middle.cert = middle.issue(&again, middle.key.Public(), root)
 	far := newHost(t).trusts(root).gets(root, svid(siteB))
 	farSide := far.identity(name(t, siteA, ""))
-	near := newHost(t).trusts(root).gets(middle, svid(siteA)).identity(name(t, siteB, ""))
+	nearHost := newHost(t).trusts(root).gets(middle, svid(siteA))
+	near := nearHost.identity(name(t, siteB, ""))
 	nearKey, farKey, nearErr, farErr := shake(t, near, farSide, "site-b", nil)
 	if nearErr != nil || farErr != nil {
 		t.Fatal(nearErr, farErr)
@@ -525,5 +526,14 @@ func TestEnds(t *testing.T) {
 	}
 	if own, peers := farSide.Ends(make([]byte, 32)); !own.IsZero() || !peers.IsZero() {
 		t.Errorf("a stranger's ends at %v and %v", own, peers)
+	}
+	if farSide.Shown(make([]byte, 32)) != [32]byte{} {
+		t.Error("a certificate is shown to a stranger")
+	}
+	was := near.Shown(nearKey)
+	nearHost.gets(middle, svid(siteA))
+	nettest.Eventually(t, time.Minute, func() bool { return near.Shown(nearKey) != was }, func() string { return "renewed" })
+	if own, _ := near.Ends(nearKey); !own.Equal(soon) {
+		t.Errorf("the next one ends at %v, want %v", own, soon)
 	}
 }

@@ -24,8 +24,9 @@ import (
 	"longhaul/test/nettest"
 )
 
-// nginx's configuration: TLS with certificates of both sides, and a small limit of a request's size.
-const nginxConfig = `daemon off; master_process off; pid %[1]s/pid; error_log %[1]s/error.log;
+// nginx's configuration: TLS with certificates of both sides, and a small limit of a request's size. It gives its
+// directories to user, and a user namespace has root alone.
+const nginxConfig = `daemon off; master_process off; user root; pid %[1]s/pid; error_log %[1]s/error.log;
 events {}
 http {
   access_log off; client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
@@ -47,7 +48,8 @@ func TestThroughNginx(t *testing.T) {
 	address := nettest.FreeAddress(t, "127.0.0.1")
 	config := filepath.Join(dir, "nginx.conf")
 	nettest.Must(t, os.WriteFile(config, fmt.Appendf(nil, nginxConfig, dir, address, c.address), 0o600))
-	cmd := exec.Command(program, "-c", config, "-p", dir)
+	cmd := exec.Command(program, "-c", config, "-p", dir, "-e", "stderr") // until it has read the file
+	cmd.Stderr = t.Output()
 	nettest.Must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	nettest.Eventually(t, patience, func() bool {
