@@ -80,10 +80,10 @@ static inline void haul_probe(struct haul *h)
 	haul_enter(h, HAUL_PROBE);
 }
 
-// The rounds in which a probe sends less.
+// The rounds in which a probe sends less: two if the floor's losses in one are too few to tell.
 static inline u32 haul_probe_rounds(const struct haul *h)
 {
-	return h->floor_q16 ? 2 : 1;
+	return h->floor_q16 && (u64)h->got * h->floor_q16 >> 16 < HAUL_FLOOR_SURE ? 2 : 1;
 }
 
 // A probe sends so much less for a round trip that the queue empties, and less than
