@@ -68,7 +68,7 @@ static inline void haul_see_floor(struct haul_floor *f, u32 lost, u32 got)
 	f->got += got;
 	haul_shrink_pool(&f->lost, &f->got, 64 * HAUL_LOSS_PACKETS);
 	u32 share = haul_share_q16(f->lost, f->got), expected = ((u64)f->lost + f->got) * f->share_q16 >> 16;
-	if (f->lost >= HAUL_FLOOR_SURE) // so many tell it
+	if (f->share_q16 && f->lost >= HAUL_FLOOR_SURE) // so many tell it
 		f->share_q16 = haul_floor_of(haul_min(share, f->most_q16));
 	else if (expected >= HAUL_FLOOR_LOSSES - 1 && f->lost + haul_sqrt(12 * (f->lost + 1)) < expected)
 		f->share_q16 = haul_floor_of(share);
@@ -78,6 +78,12 @@ static inline void haul_see_floor(struct haul_floor *f, u32 lost, u32 got)
 static inline void haul_probe(struct haul *h)
 {
 	haul_enter(h, HAUL_PROBE);
+}
+
+// Whether the last epoch lost an eighth more than the floor.
+static inline bool haul_lossy(const struct haul *h)
+{
+	return h->got + h->missed >= HAUL_STARTUP_PACKETS && haul_share_q16(h->missed, h->got) > h->floor_q16 + h->floor_q16 / 4 + HAUL_ONE / 8;
 }
 
 // The rounds in which a probe sends less: two if the floor's losses in one are too few to tell.
@@ -103,7 +109,8 @@ GLOBAL int haul_probe_epoch(struct haul *h, const struct haul_ack *a, struct hau
 		return 0;
 	u32 floor = h->floor_q16;
 	haul_see_floor(&p->floor, h->missed, h->got); // without a floor it is for a raise to tell
-	h->floor_q16 = p->floor.share_q16;
+	// So much was not lost while more arrived: a policer's tokens were the proof.
+	h->floor_q16 = p->floor.share_q16 = HAUL_RULE(probe_lossy) && haul_lossy(h) ? 0 : p->floor.share_q16;
 	p->floor.looked_us = a->now_us;
 	h->low_us = a->now_us; // if the path was not empty now, it was tried
 	h->cut_lost = a->lost;

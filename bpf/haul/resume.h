@@ -45,8 +45,7 @@ GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a, struct h
 	if (h->phase < 3 && (++h->phase == 3 || h->got >= 8)) // of the first window the path may have carried little
 		h->bw = haul_min(h->bw, haul_max(haul_startup_factor(h, a), 2) * h->delivery);
 	h->bw = haul_max(h->bw, h->delivery);
-	bool lossy = h->got + h->missed >= HAUL_STARTUP_PACKETS &&
-		     haul_share_q16(h->missed, h->got) > h->floor_q16 + h->floor_q16 / 4 + HAUL_ONE / 8;
+	bool lossy = haul_lossy(h);
 	if (h->limited && !lossy)
 		return 0;
 	if (h->bw >= haul_scale(h->full_bw, HAUL_STARTUP_GROWTH_Q16)) {
@@ -56,7 +55,9 @@ GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a, struct h
 		// Beside others the growth may be at their expense.
 		if (!h->others && h->queue_us <= haul_empty_us(h, a) && h->step_got >= HAUL_EPOCH_PACKETS) {
 			h->seen_lost += h->step_lost, h->seen_got += h->step_got;
-			if (HAUL_RULE(start_proof) && h->seen_lost >= HAUL_FLOOR_LOSSES)
+			// As if the rate of the last round alone had lost: an overflow.
+			bool sudden = HAUL_RULE(start_before) && h->seen_lost - h->step_lost < h->step_lost / 4;
+			if (HAUL_RULE(start_proof) && h->seen_lost >= HAUL_FLOOR_LOSSES && !sudden)
 				haul_prove_floor(h, a, p, h->seen_lost, h->seen_got);
 		}
 		h->step_lost = h->missed;

@@ -16,6 +16,7 @@
 	X(overflow, "up to half of a queue carried no loss is an overflow")            \
 	X(triple, "start-up triples on long paths")                                    \
 	X(start_proof, "loss in a growing start-up is the path's own")                 \
+	X(start_before, "start-up's proof needs losses before its last round")         \
 	X(start_loss, "a lossy start-up ends at what arrives")                         \
 	X(resume, "it begins with what the path carried")                              \
 	X(test, "a queue that does not yield is tested")                               \
@@ -30,6 +31,7 @@
 	X(rival_twice, "cruise keeps a small floor of a raise at a first rival")        \
 	X(pool, "the floor is at most the recent loss")                                \
 	X(probe, "a probe sends less, to see the path's own loss and delay")           \
+	X(probe_lossy, "a probe that loses much more than the floor clears it")         \
 	X(raise, "a raise sends twice as much, to prove the floor")                    \
 	X(raise_interval, "raises come at ever longer intervals")                      \
 	X(raise_low, "a raise begins at half of what arrived before, or less")            \
