@@ -91,12 +91,17 @@ type Sample struct {
 	BytesUp   int64 // client to target, handed to the target's socket
 	BytesDown int64
 
-	// Unchanged: everything was acknowledged at the previous sample and no byte
-	// has moved since. The kernel was not queried again, and the legs' figures
-	// are missing.
+	// Waited is how many samples ago the flow began to wait for this one: since the
+	// previous sample, or since something happened to a flow at rest. Moved is between
+	// how many of them it moved data, and one more if it did while they were taken; 0: unknown.
+	Waited, Moved int
+
+	// Unchanged: everything was acknowledged at the previous sample and nothing
+	// has happened since. The kernel was not queried again, and the legs' figures
+	// are missing. There is no further sample until something happens.
 	Unchanged bool
-	// Skipped: too many flows are busy to query the kernel about all of them.
-	// Another pass samples this flow; the legs' figures are missing.
+	// Skipped: too many flows are busy to query the kernel about a new one.
+	// A later sample does; the legs' figures are missing.
 	Skipped   bool
 	ClientLeg LegSample
 	TargetLeg LegSample
@@ -106,8 +111,8 @@ type Sample struct {
 // LegSample is one connection of a flow at this host's end.
 type LegSample struct {
 	Side              string // lan or wan; empty: not yet known
-	CongestionControl string
-	Known             bool // Info was read
+	CongestionControl string // empty: unknown, or as in a sample before
+	Known             bool   // Info was read
 	Info              tcpinfo.Info
 	SendBuffer        int64 // bound of the send queue in bytes as the kernel counts; negative: unknown
 	SendQueued        int64 // bytes; negative: unknown

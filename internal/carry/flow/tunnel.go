@@ -29,7 +29,7 @@ type Tunnel struct {
 	FlowsPeak  int64 `json:"flows_peak"`
 	FlowsLimit int   `json:"flows_limit,omitempty"`
 	FlowsTotal int64 `json:"flows_total"`
-	BytesUp    int64 `json:"bytes_up"`
+	BytesUp    int64 `json:"bytes_up"` // with those of running flows
 	BytesDown  int64 `json:"bytes_down"`
 	Relayed    int64 `json:"relayed_total,omitempty"` // intercepted connections that another relay had intercepted before
 	Denied     int64 `json:"denied_total"`            // source or target not allowed, bad PROXY header
@@ -39,14 +39,18 @@ type Tunnel struct {
 	Errors     int64 `json:"errors_total"`            // ended by a reset, a timeout or missing resources
 	Checks     int64 `json:"checks_total"`            // integrity checks; flows_total includes them
 
-	ShedBy       map[string]int64 `json:"shed_by_reason"`
-	Ended        []Ended          `json:"ended"` // flows that were admitted and have ended
-	AcceptQueues []AcceptQueue    `json:"accept_queues"`
+	Peers        map[string]PeerBytes `json:"-"` // by the other relay of a pair
+	ShedBy       map[string]int64     `json:"shed_by_reason"`
+	Ended        []Ended              `json:"ended"` // flows that were admitted and have ended
+	AcceptQueues []AcceptQueue        `json:"accept_queues"`
 	// ForwardRules are of an intercepting tunnel, for each family of its targets.
 	ForwardRules []ForwardRules `json:"forward_rules,omitempty"`
 	// Host lists what this host lacks of what the tunnel needs.
 	Host []HostProblem `json:"host,omitempty"`
 }
+
+// PeerBytes are those of a tunnel's flows that came over a peer, or went to it.
+type PeerBytes struct{ Up, Down int64 }
 
 // HostProblem is a part of the host's state that is not as a tunnel needs it.
 type HostProblem struct {

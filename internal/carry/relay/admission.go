@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	report "longhaul/internal/carry/flow"
 )
 
 // tunnelState holds the counters and state of a tunnel; it outlives changes of
@@ -13,17 +15,17 @@ import (
 type tunnelState struct {
 	name string
 
-	flows    atomic.Int64
-	peak     atomic.Int64
-	total    atomic.Int64
-	up, down atomic.Int64 // bytes of flows that have ended
-	relayed  atomic.Int64 // connections that another relay intercepted before
-	denied   atomic.Int64 // source not allowed, or bad PROXY header
-	limited  atomic.Int64 // by the limits on flows and on their rate
-	shed     atomic.Int64 // refused because a resource is short
-	refused  atomic.Int64 // no target accepted
-	errors   atomic.Int64 // ended by a reset, a timeout or missing resources
-	ended    endCounts
+	flows   atomic.Int64
+	peak    atomic.Int64
+	total   atomic.Int64
+	moved   [2]atomic.Int64 // bytes, by direction, as of the latest turns of the loops
+	relayed atomic.Int64    // connections that another relay intercepted before
+	denied  atomic.Int64    // source not allowed, or bad PROXY header
+	limited atomic.Int64    // by the limits on flows and on their rate
+	shed    atomic.Int64    // refused because a resource is short
+	refused atomic.Int64    // no target accepted
+	errors  atomic.Int64    // ended by a reset, a timeout or missing resources
+	ended   endCounts
 	// endedByPeer are those whose reason is the word of the other relay of a pair.
 	endedByPeer endCounts
 
@@ -34,6 +36,7 @@ type tunnelState struct {
 	prefaces  atomic.Int64 // connections to a far tunnel that have not sent theirs
 
 	mu     sync.Mutex
+	peers  map[string]report.PeerBytes
 	sheds  map[string]int64 // by reason
 	warned map[string]bool
 	setups []*legSetup

@@ -17,6 +17,25 @@ import (
 type table struct {
 	tunnels   []*installed
 	listeners map[listenKey]*listener
+	removed   []*installed // tunnels of earlier tables that had flows when this one came, or may get some at that moment
+}
+
+// removedBy returns the tunnels, of this table and earlier ones, that are not in the next one.
+func (t *table) removedBy(next *table) (all []*installed) {
+	has := func(st *tunnelState) bool {
+		return slices.ContainsFunc(next.tunnels, func(in *installed) bool { return in.state == st })
+	}
+	for _, in := range t.removed {
+		if in.state.flows.Load() > 0 && !has(in.state) {
+			all = append(all, in)
+		}
+	}
+	for _, in := range t.tunnels {
+		if !has(in.state) {
+			all = append(all, in)
+		}
+	}
+	return all
 }
 
 // hops returns the hops of every tunnel by the tunnel's name.
@@ -180,6 +199,7 @@ func (r *Relay) install(p *plan) error {
 	for l, rt := range p.routes {
 		l.route.Store(rt)
 	}
+	p.next.removed = old.removedBy(p.next)
 	r.table.Store(p.next)
 	r.probes.Follow(p.next.hops())
 	r.HopsChanged()
@@ -285,6 +305,9 @@ func (r *Relay) planTunnel(p *plan, old *table, was *installed, t *Tunnel, all [
 		in.state = was.state
 	} else {
 		in.state = &tunnelState{name: t.Name}
+		if i := slices.IndexFunc(old.removed, func(o *installed) bool { return o.tunnel.Name == t.Name && o.state.flows.Load() > 0 }); i >= 0 {
+			in.state = old.removed[i].state // its flows count on
+		}
 		in.state.drained.Store(slices.Contains(r.opts.Drained, t.Name))
 	}
 
@@ -415,7 +438,7 @@ func (r *Relay) emptyTable(keep func(*installed) bool) (gone []*listener) {
 	if len(old.listeners) == 0 {
 		return nil
 	}
-	next := &table{listeners: map[listenKey]*listener{}}
+	next := &table{listeners: map[listenKey]*listener{}, removed: old.removed}
 	for _, in := range old.tunnels {
 		left := &installed{tunnel: in.tunnel, state: in.state, hops: in.hops}
 		if keep != nil && keep(in) {

@@ -48,6 +48,8 @@ type flow struct {
 	queued      bool        // on the worker's run list
 	lasting     bool        // Transport.Lasting is still to be called for the target leg
 	nameTaken   bool        // its name is in Relay.flowNames
+	listed      visitList   // that it waits in for a sample
+	rests       bool        // nothing has happened to it since a sample found all acknowledged
 	slot        uint32      // index in the worker's table
 	gen         uint32      // of the slot
 
@@ -56,7 +58,7 @@ type flow struct {
 	to     unique.Handle[netip.AddrPort] // see target
 
 	ident
-	settled time.Duration // just before the last sample if all bytes were acknowledged then; else 0
+	visit visit
 
 	start  time.Duration // all times are of the monotonic clock
 	active time.Duration // when a byte last moved, to the precision of a loop turn
@@ -145,6 +147,7 @@ type leg struct {
 	acked    bool        // the peer has acknowledged everything, with the end of this stream
 	nagle    bool        // TCP_NODELAY is not set yet, see noDelay
 	plain    bool        // of a connected target: Transport.Established is still to be called, see setUpTarget
+	named    bool        // a sample had its congestion control, which is set up before
 	failed   errorNumber // that a write or peek consumed; the next read would find none and report an end
 	setup    *legSetup
 }

@@ -250,8 +250,8 @@ func (w *worker) takeOver(f *flow) {
 	c := w.describe(f)
 	c.End, c.Err = w.endOpening(f)
 	var whole bool
-	if c.ToTarget, whole = w.takeHeld(&f.dirs[up]); whole {
-		c.ToClient, whole = w.takeHeld(&f.dirs[down])
+	if c.ToTarget, whole = w.takeHeld(f, up); whole {
+		c.ToClient, whole = w.takeHeld(f, down)
 	}
 	ctx := w.detach(f)
 	if !whole {
@@ -315,14 +315,15 @@ func (w *worker) detach(f *flow) context.Context {
 }
 
 // takeHeld removes and returns the bytes that a direction holds.
-func (w *worker) takeHeld(dir *direction) (held []byte, whole bool) {
+func (w *worker) takeHeld(f *flow, s side) (held []byte, whole bool) {
+	dir := &f.dirs[s]
 	if dir.held > 0 && dir.own == nil && !w.unsplice(dir) {
 		return nil, false
 	}
 	if dir.held > 0 {
 		held = append(held, dir.unwritten()...)
 		if dir.bytes < 0 {
-			dir.bytes += int64(len(held)) // a PROXY header, which does not count
+			w.count(f, s, dir.bytes+int64(len(held))) // a PROXY header, which does not count
 		}
 	}
 	w.discard(dir)

@@ -2,7 +2,9 @@ package relay
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -148,7 +150,7 @@ func (w *worker) carried(slot, gen uint32, e report.End) {
 		return
 	}
 	p := f.paired
-	p.ended, p.peer = true, cmp.Or(e.Peer, p.peer)
+	p.ended = true
 	sent := laneRecord(&e)
 	p.sent = &sent
 	if w.reached(f, e.Target); f.joined() {
@@ -156,7 +158,8 @@ func (w *worker) carried(slot, gen uint32, e report.End) {
 		return
 	}
 	p.seen.resumes, p.seen.outage = int32(e.Resumes), e.Outage
-	f.dirs[up].bytes, f.dirs[down].bytes, f.dirs[p.leg].held = e.BytesUp, e.BytesDown, 0
+	w.countCarried(f, e.Peer, e.BytesUp, e.BytesDown)
+	f.dirs[p.leg].held = 0
 	if e.Reason != report.EndClean {
 		p.byPeer = e.ByPeer && f.close().reason == ""
 		f.fail(e.Reason, e.Err)
@@ -211,13 +214,51 @@ func (w *worker) lookAtPaired(f *flow) {
 		now = f.chain.with(now)
 		f.dirs[down].retains(f.chain.seen.Retained)
 	}
-	p.seen, p.peer = seenOf(&now), cmp.Or(now.Peer, p.peer)
-	f.dirs[up].bytes, f.dirs[down].bytes = now.BytesUp, now.BytesDown
+	was := p.seen
+	p.seen = seenOf(&now)
+	if p.seen.state != was.state || p.seen.retained != was.retained || p.seen.lanes != was.lanes || p.seen.ended != was.ended || p.seen.clean != was.clean {
+		w.stir(f)
+	}
+	w.countCarried(f, now.Peer, now.BytesUp, now.BytesDown)
 	f.active = max(f.active, w.now-now.Idle)
 	if now.State == report.StateDialing {
 		f.active = w.now // connect_timeout bounds that
 	}
 	w.reached(f, now.Target)
+}
+
+// countCarried takes what a carrier says that a flow has moved, and over which peer; an empty one is not known yet.
+func (w *worker) countCarried(f *flow, peer string, bytesUp, bytesDown int64) {
+	more := report.PeerBytes{Up: bytesUp, Down: bytesDown}
+	if f.peer() != "" {
+		more = report.PeerBytes{Up: max(0, bytesUp-f.dirs[up].bytes), Down: max(0, bytesDown-f.dirs[down].bytes)}
+	}
+	f.paired.peer = cmp.Or(peer, f.paired.peer)
+	f.route.state.movedOver(f.peer(), more)
+	w.count(f, up, bytesUp)
+	w.count(f, down, bytesDown)
+}
+
+// movedOver counts bytes of a flow for its peer; of a flow that comes from one pair and goes on to another, for both.
+func (t *tunnelState) movedOver(peer string, more report.PeerBytes) {
+	if peer == "" || more == (report.PeerBytes{}) {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.peers == nil {
+		t.peers = map[string]report.PeerBytes{}
+	}
+	for one := range strings.SplitSeq(peer, " > ") {
+		sum := t.peers[one]
+		t.peers[one] = report.PeerBytes{Up: sum.Up + more.Up, Down: sum.Down + more.Down}
+	}
+}
+
+func (t *tunnelState) overPeers() map[string]report.PeerBytes {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.peers)
 }
 
 // reached notes the target that the far relay has connected to, and counts the flow at its hop, once.

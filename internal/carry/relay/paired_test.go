@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -235,6 +236,47 @@ func TestParkedFlowsAreUnchanged(t *testing.T) {
 	g.theOne("it does not fall quiet", func(s *report.Sample) bool { return s.Unchanged && !s.ClientLeg.Known })
 	f.end(report.End{Reason: report.EndClean})
 	g.expectReason(report.EndClean)
+}
+
+// TestBytesOverPeers holds that what flows of pairs move counts for their tunnel and its peers, also what came before
+// the peer was known, with each Sample and at the end; and that a Sample visits such a flow only once it has changed.
+func TestBytesOverPeers(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, carrier := newNearRig(t, nil)
+	dial(t, g.addr)
+	f := carrier.next(t)
+	counted := func(bytes int64, peer report.PeerBytes) {
+		t.Helper()
+		nettest.Eventually(t, patience, func() bool { // at rest
+			return len(g.sampled()) == 0
+		}, func() string { return "a flow at rest is visited" })
+		sum := g.relay.Overview().Tunnels[0]
+		if sum.BytesUp+sum.BytesDown != bytes || sum.Peers["c"] != peer {
+			t.Errorf("the tunnel has moved %d and %d bytes, %+v over its peers; want %d, %+v", sum.BytesUp, sum.BytesDown, sum.Peers, bytes, peer)
+		}
+	}
+	for _, step := range []struct {
+		figures report.Figures
+		bytes   int64
+		peer    report.PeerBytes
+	}{
+		{report.Figures{State: "parked", BytesUp: 100, Idle: time.Hour}, 100, report.PeerBytes{}},
+		{report.Figures{State: "parked", BytesUp: 100, Peer: "c", Idle: time.Hour}, 100, report.PeerBytes{Up: 100}},
+		{report.Figures{State: "parked", BytesUp: 150, BytesDown: 7, Peer: "c", Idle: time.Hour}, 157, report.PeerBytes{Up: 150, Down: 7}},
+	} {
+		f.set(step.figures)
+		counted(step.bytes, step.peer)
+	}
+	f.end(report.End{Reason: report.EndClean, Peer: "c", BytesUp: 160, BytesDown: 8})
+	g.expectReason(report.EndClean)
+	counted(168, report.PeerBytes{Up: 160, Down: 8})
+	st := &tunnelState{}
+	st.movedOver("a > c", report.PeerBytes{Up: 5, Down: 3})
+	st.movedOver("a", report.PeerBytes{Up: 1})
+	st.movedOver("", report.PeerBytes{Up: 9})
+	if want := map[string]report.PeerBytes{"a": {Up: 6, Down: 3}, "c": {Up: 5, Down: 3}}; !maps.Equal(st.overPeers(), want) {
+		t.Errorf("of a flow over two pairs: %+v, want %+v", st.overPeers(), want)
+	}
 }
 
 func TestPairedFlowsEndWithTheDrain(t *testing.T) {

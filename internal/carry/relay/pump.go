@@ -73,7 +73,7 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 				w.writeFailed(f, s.other(), errno)
 				return false
 			}
-			budget -= w.moved(f, dir, n)
+			budget -= w.moved(f, s, n)
 			continue
 		}
 		if f.end.in[s] != inputOpen {
@@ -144,7 +144,7 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 					dir.held = int32(n - sent)
 					dir.oob = flags == unix.MSG_OOB
 				}
-				budget -= w.moved(f, dir, sent)
+				budget -= w.moved(f, s, sent)
 				if src.fin && n < limit && !src.urgent {
 					w.readEnded(f, s) // the FIN had come before this read, and it stopped at nothing else
 				}
@@ -223,11 +223,11 @@ func (w *worker) unsplice(dir *direction) bool {
 	return true
 }
 
-func (w *worker) moved(f *flow, dir *direction, n int) int {
+func (w *worker) moved(f *flow, s side, n int) int {
 	if n > 0 {
-		dir.bytes += int64(n)
+		w.count(f, s, f.dirs[s].bytes+int64(n))
 		f.active = w.now
-		if dir.bytes >= smallRead {
+		if f.dirs[s].bytes >= smallRead {
 			w.setUpLegs(f)
 		}
 	}
@@ -302,6 +302,7 @@ func (w *worker) writeFailed(f *flow, s side, errno unix.Errno) {
 
 // apply executes the actions of the state machine.
 func (w *worker) apply(f *flow, a action) {
+	w.stir(f)
 	for a != 0 {
 		if a&(actionCloseClean.on(client)|actionCloseReset.on(client)) != 0 {
 			w.closeFlow(f, a)

@@ -12,8 +12,7 @@ import (
 // account counts a flow that is about to be closed, and queues its record.
 func (w *worker) account(f *flow) {
 	st := f.route.state
-	st.up.Add(max(0, f.dirs[up].bytes))
-	st.down.Add(max(0, f.dirs[down].bytes))
+	w.addSums()
 	rec := report.Record{Reason: report.EndClean, ClientLeg: report.UnknownLeg(), TargetLeg: report.UnknownLeg()}
 	if f.closing != nil && f.closing.reason != "" {
 		rec.Reason, rec.Err = f.closing.reason, f.closing.err

@@ -13,88 +13,160 @@ import (
 const (
 	portionFlows = 128
 	portionTime  = 50 * time.Microsecond
-	clockEvery   = 16 // flows of which the kernel is not queried, without a carrier some 0.1 µs each: the clock would take as long
-)
+	clockEvery   = 16 // flows of which the kernel is not queried, some 0.1 µs each: the clock would take as long
 
-// maxQueried is the approximate number of flows for which one Sample queries
-// the kernel. A query takes about 7 µs per flow, and processing the answer as
-// long again.
-const maxQueried = 500
+	skimmedSlots = 4096 // places for flows that a loop skims in one turn: some 50 µs
+)
 
 // sampling is the state that one Sample hands to the next.
 type sampling struct {
 	mu      sync.Mutex // one at a time
 	samples []report.Sample
-	pass    uint64
-	busy    int // flows that were not quiet
 }
 
-// turn selects one of several equal parts of the flows.
-type turn struct{ this, of uint64 }
-
-// Sample visits every flow once; it may miss flows that begin or end meanwhile.
+// Sample visits the flows to which something has happened since their last visit, up to a bound: the busiest
+// first, and the others in turn (see visitList). New flows are all visited. A flow that is not visited has
+// not changed, or waits: lag is for how many Samples the one that has waited longest has waited, after this one.
+//
 // An event loop samples one portion of its flows at a time and moves bytes in
 // between. visit runs outside the loop, and Sample reuses the portion once visit
-// returns. Which flows the kernel is queried about depends on the previous Sample
-// of any caller.
-func (r *Relay) Sample(visit func(portion []report.Sample)) error {
+// returns.
+func (r *Relay) Sample(visit func(portion []report.Sample)) (lag int, err error) {
 	c := &r.sampling
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	loops := r.loops.Load()
 	if loops == nil {
-		return ErrClosed
+		return 0, ErrClosed
 	}
 	if c.samples == nil {
 		c.samples = make([]report.Sample, portionFlows)
 	}
-	c.pass++
-	turns := uint64(c.busy/maxQueried + 1)
-	c.busy = 0
-	ran := make(chan struct{}, 1)
+	flows := int64(0)
 	for _, w := range *loops {
-		n, next := 0, 0
-		portion := func() { // one for all portions: thousands of idle flows make no garbage
-			n, next = w.sample(next, c.samples, turn{c.pass % turns, turns})
-			ran <- struct{}{}
+		flows += w.load.Load()
+	}
+	ran := make(chan struct{}, 1)
+	for left, i := maxVisited, 0; i < len(*loops); i++ {
+		w := (*loops)[i]
+		n := w.load.Load()
+		p := places{left: left} // the last loop's; of the others, a part by their flows
+		if i < len(*loops)-1 && n < flows {
+			p.left = int((int64(left)*n + flows - 1) / flows)
 		}
-		for next >= 0 {
-			if !w.post(portion) {
-				return ErrClosed
-			}
-			<-ran
-			for i := range c.samples[:n] {
-				if !c.samples[i].Unchanged {
-					c.busy++
+		flows -= n
+		left -= p.left
+		got, next, more := 0, 0, true
+		portion := func() { // one for all portions: thousands of idle flows make no garbage
+			switch {
+			case next >= 0:
+				if next = w.skim(next); next < 0 {
+					w.beginVisits(&p)
+				}
+			default:
+				if got, more = w.sample(c.samples, &p); !more {
+					lag = max(lag, w.lag())
 				}
 			}
-			visit(c.samples[:n])
+			ran <- struct{}{}
+		}
+		for more {
+			if !w.post(portion) {
+				return lag, ErrClosed
+			}
+			<-ran
+			if got > 0 {
+				visit(c.samples[:got])
+				got = 0
+			}
+		}
+		left += p.left
+	}
+	return lag, nil
+}
+
+// Running visits the IDs of all flows, in portions that it reuses; it may miss flows that begin meanwhile. OnFlows
+// has the records of all others.
+func (r *Relay) Running(visit func(portion []report.ID)) error {
+	loops := r.loops.Load()
+	if loops == nil {
+		return ErrClosed
+	}
+	var ids []report.ID
+	for _, w := range *loops {
+		for next := 0; next >= 0; {
+			ids = ids[:0]
+			if !w.do(func() {
+				w.report() // who has ended in this turn is not named, and has a record
+				until := min(next+skimmedSlots, len(w.slots))
+				for ; next < until; next++ {
+					if f := w.slots[next].flow; f != nil {
+						ids = append(ids, report.ID(f.id))
+					}
+				}
+				if next == len(w.slots) {
+					next = -1
+				}
+			}) {
+				return ErrClosed
+			}
+			visit(ids)
 		}
 	}
 	return nil
 }
 
-// sample fills in samples of the flows, beginning at slot from. It returns
-// their number and the slot to continue with; negative after the last.
-func (w *worker) sample(from int, into []report.Sample, t turn) (n, next int) {
+// skim looks at the flows that carriers move, beginning at a slot, which counts what they have moved. It returns
+// the slot to continue with; negative after the last.
+func (w *worker) skim(from int) (next int) {
+	if len(w.byCarrier) == 0 {
+		return -1
+	}
+	began, looks := w.clock(), 0
+	for next = from; next < len(w.slots); {
+		f := w.slots[next].flow
+		next++
+		if f != nil && f.carried() {
+			w.lookAtPaired(f)
+			looks++
+		}
+		if next-from == skimmedSlots || looks == clockEvery && w.clock()-began >= portionTime {
+			return next
+		}
+		looks %= clockEvery
+	}
+	return -1
+}
+
+// sample fills in samples of the flows that are to be visited. It returns their number, and whether there are more.
+func (w *worker) sample(into []report.Sample, p *places) (n int, more bool) {
 	now, wall, look := w.clock(), time.Now().Round(0), false // look: at the clock
-	for at := from; at < len(w.slots); at++ {
-		f := w.slots[at].flow
+	for n < len(into) && (!look || w.clock()-now < portionTime) {
+		f, query := w.nextVisit(p)
 		if f == nil {
-			continue
+			return n, false
 		}
-		if n == len(into) || look && w.clock()-now >= portionTime {
-			return n, at
-		}
-		s := &into[n]
-		w.sampleFlow(f, s, t, now, wall)
+		s, since := &into[n], w.slots[f.slot].since
+		w.sampleFlow(f, s, query, now, wall)
+		w.visited(f, s, since)
 		n++
 		look = !s.Skipped && !s.Unchanged || n%clockEvery == 0
 	}
-	return n, -1
+	return n, true
 }
 
-func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now time.Duration, wall time.Time) {
+// visited has a flow wait for its next visit, unless it is at rest.
+func (w *worker) visited(f *flow, s *report.Sample, since uint32) {
+	s.Waited, s.Moved = int(w.visits.pass-since), int(f.visit.moved)
+	f.visit = visit{movedIn: f.visit.movedIn}
+	w.unlist(f) // a look at a carried flow may have listed it
+	if !s.Unchanged {
+		w.enlist(f, inTurn, w.visits.pass)
+	}
+}
+
+// sampleFlow fills in a sample; query says whether the kernel is queried.
+func (w *worker) sampleFlow(f *flow, s *report.Sample, query bool, now time.Duration, wall time.Time) {
 	w.lookAtPaired(f)
 	s.Lanes = nil
 	s.ID, s.Name, s.Peer = report.ID(f.id), f.name, f.peer()
@@ -105,8 +177,8 @@ func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now time.Duration
 	s.Start, s.Connect = wall.Add(f.start-now), f.connect()
 	s.BytesUp, s.BytesDown = max(0, f.dirs[up].bytes), max(0, f.dirs[down].bytes)
 	moving := f.connected() || f.phase == phasePaired
-	s.Unchanged = moving && f.settled != 0 && f.active <= f.settled
-	s.Skipped = !s.Unchanged && f.id%t.of != t.this
+	s.Unchanged = moving && f.rests
+	s.Skipped = !s.Unchanged && !query
 	if s.Unchanged || s.Skipped {
 		s.ClientLeg.Known, s.TargetLeg.Known = false, false
 		return
@@ -116,14 +188,12 @@ func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now time.Duration
 		f.sockets(func(fds [2]int) { f.sampleLegs(fds, s) })
 	} else { // without garbage for each flow
 		f.sampleLegs([2]int{int(f.legs[client].fd), int(f.legs[target].fd)}, s)
+		f.legs[client].named, f.legs[target].named = s.ClientLeg.Known, s.TargetLeg.Known
 	}
 	if f.phase == phasePaired {
 		f.sampleLane(s)
 	}
-	f.settled = 0
-	if moving && f.dirs[up].held == 0 && f.dirs[down].held == 0 && f.settledLeg(client, &s.ClientLeg) && f.settledLeg(target, &s.TargetLeg) {
-		f.settled = w.now - 1 // bytes that move later in this turn carry this turn's time
-	}
+	f.rests = moving && f.dirs[up].held == 0 && f.dirs[down].held == 0 && f.settledLeg(client, &s.ClientLeg) && f.settledLeg(target, &s.TargetLeg)
 }
 
 // sampleLegs fills in what the kernel knows of both legs.
@@ -164,7 +234,9 @@ func (l *leg) sample(fd int, s *report.LegSample) {
 		return
 	}
 	s.Known = true
-	s.CongestionControl, _ = tcpinfo.LikelyCongestionControl(fd, likely)
+	if !l.named {
+		s.CongestionControl, _ = tcpinfo.LikelyCongestionControl(fd, likely)
+	}
 	if m, ok := socketMemory(fd); ok {
 		s.SendBuffer, s.SendQueued = int64(m[skSendBound]), int64(m[skSendQueued])
 	}

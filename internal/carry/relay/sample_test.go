@@ -1,8 +1,8 @@
 package relay
 
 import (
+	"cmp"
 	"context"
-	"math"
 	"net"
 	"slices"
 	"sync"
@@ -19,14 +19,15 @@ import (
 
 // eachFlow visits the samples of all flows.
 func (r *Relay) eachFlow(visit func(*report.Sample)) error {
-	return r.Sample(func(portion []report.Sample) {
+	_, err := r.Sample(func(portion []report.Sample) {
 		for i := range portion {
 			visit(&portion[i])
 		}
 	})
+	return err
 }
 
-// sampled returns the samples of the flows by the flows' IDs.
+// sampled returns the samples of the flows that are visited, by the flows' IDs.
 func (g *rig) sampled() map[report.ID]report.Sample {
 	g.t.Helper()
 	all := map[report.ID]report.Sample{}
@@ -66,7 +67,12 @@ func TestEachFlow(t *testing.T) {
 		t.Errorf("%d flows before the first", len(got))
 	}
 	c, s := g.pair()
-	fresh := g.theOne("the flow is not open", func(s *report.Sample) bool { return s.State == "open" })
+	var congestion [2]string
+	fresh := g.theOne("the flow is not open", func(s *report.Sample) bool {
+		congestion[client] = cmp.Or(s.ClientLeg.CongestionControl, congestion[client])
+		congestion[target] = cmp.Or(s.TargetLeg.CongestionControl, congestion[target])
+		return s.State == "open"
+	})
 	if fresh.Tunnel != "t" || fresh.Client != c.LocalAddr().(*net.TCPAddr).AddrPort() || fresh.Listen != g.addr || fresh.Target != addrOf(g.target) || fresh.Hop != addrOf(g.target).String() {
 		t.Errorf("the sample of a new flow is not of this flow: %+v", fresh)
 	}
@@ -74,8 +80,14 @@ func TestEachFlow(t *testing.T) {
 		t.Errorf("it began at %v, the relay was started after %v and it is %v", fresh.Start, began, now)
 	}
 	for _, leg := range []report.LegSample{fresh.ClientLeg, fresh.TargetLeg} {
-		if !leg.Known || leg.Info.State != tcpinfo.Established || leg.CongestionControl == "" || leg.SendBuffer <= 0 || leg.SendQueued < 0 {
+		if !leg.Known || leg.Info.State != tcpinfo.Established || leg.SendBuffer <= 0 || leg.SendQueued < 0 {
 			t.Errorf("leg %+v", leg)
+		}
+	}
+
+	for _, name := range congestion {
+		if name == "" {
+			t.Error("no sample has the congestion control of a leg")
 		}
 	}
 
@@ -111,7 +123,7 @@ func TestEachFlow(t *testing.T) {
 		t.Errorf("%d flows after the end", len(got))
 	}
 	g.relay.Close()
-	if err := g.relay.Sample(func([]report.Sample) {}); err != ErrClosed {
+	if _, err := g.relay.Sample(func([]report.Sample) {}); err != ErrClosed {
 		t.Errorf("a closed relay: %v", err)
 	}
 }
@@ -199,8 +211,9 @@ func TestSamplesComeInPortions(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g, flows := crowd(t, 6*portionFlows)
 	for _, pass := range []string{"the kernel is asked about each", "all are quiet"} {
+		g.wakeAll(pass == "all are quiet")
 		visited, turns := 0, 0
-		g.eachPortion(func(n int, _ time.Duration) {
+		g.eachPortion(flows, func(n int, _ time.Duration) {
 			if n > portionFlows {
 				t.Errorf("%s: a portion of %d flows, want %d at most", pass, n, portionFlows)
 			}
@@ -220,19 +233,21 @@ func TestAPortionEndsAtItsTime(t *testing.T) {
 	g, flows := crowd(t, 4*clockEvery) // more than clockEvery for a loop of two
 	buf := make([]report.Sample, portionFlows)
 	for _, c := range []struct {
-		name    string
-		settled time.Duration
-		want    int
-	}{{"busy", 0, 1}, {"quiet", math.MaxInt64, clockEvery}} {
+		name  string
+		rests bool
+		want  int
+	}{{"busy", false, 1}, {"quiet", true, clockEvery}} {
+		g.wakeAll(c.rests)
 		visited := 0
 		for _, w := range g.relay.workers {
 			w.do(func() {
 				defer func(real func() time.Duration) { w.clock = real }(w.clock)
 				now := w.clock()
 				w.clock = func() time.Duration { now += portionTime; return now }
-				for n, next := 0, 0; next >= 0; visited += n {
-					w.eachFlow(func(f *flow) { f.settled = c.settled })
-					if n, next = w.sample(next, buf, turn{0, 1}); n > c.want || n < c.want && next >= 0 {
+				p := places{left: flows}
+				w.beginVisits(&p)
+				for n, more := 0, true; more; visited += n {
+					if n, more = w.sample(buf, &p); n > c.want || n < c.want && more {
 						t.Errorf("%s: a portion of %d flows, want %d", c.name, n, c.want)
 					}
 				}
@@ -259,10 +274,17 @@ func TestIdleFlowsAreNotQueried(t *testing.T) {
 		}
 		return legs
 	}
-	if first := queried(); first != 2*flows {
-		t.Errorf("the first sample queries the kernel about %d legs of %d", first, 2*flows)
+	first := 0
+	for range 3 { // new flows, those at rest, and the others
+		legs := queried()
+		if first += legs; legs > 2*maxVisited {
+			t.Errorf("a sample queries the kernel about %d legs", legs)
+		}
 	}
-	queried() // about the last of them, which may have begun in the same turn
+	if first < 2*flows {
+		t.Errorf("the kernel is queried about %d legs of %d", first, 2*flows)
+	}
+	nettest.Eventually(t, patience, func() bool { return len(g.sampled()) == 0 }, func() string { return "idle flows are visited" })
 	for range 3 {
 		if legs := queried(); legs != 0 {
 			t.Errorf("a sample of %d idle flows queries the kernel about %d legs, want none", flows, legs)
@@ -270,21 +292,35 @@ func TestIdleFlowsAreNotQueried(t *testing.T) {
 	}
 }
 
-// eachPortion visits all flows like Sample, and reports the number of flows
-// and the duration of each portion.
-func (g *rig) eachPortion(visit func(flows int, took time.Duration)) {
+// eachPortion visits flows like Sample, up to a number in each loop, and reports the
+// number of flows and the duration of each portion.
+func (g *rig) eachPortion(left int, visit func(flows int, took time.Duration)) {
 	buf := make([]report.Sample, portionFlows)
 	for _, w := range g.relay.workers {
-		for next := 0; next >= 0; {
+		p := places{left: left}
+		w.do(func() { w.beginVisits(&p) })
+		for more := true; more; {
 			n := 0
 			var took time.Duration
 			w.do(func() {
 				begin := time.Now()
-				n, next = w.sample(next, buf, turn{0, 1})
+				n, more = w.sample(buf, &p)
 				took = time.Since(begin)
 			})
 			visit(n, took)
 		}
+	}
+}
+
+// wakeAll has every flow wait for a visit, as one that rests or not.
+func (g *rig) wakeAll(rests bool) {
+	for _, w := range g.relay.workers {
+		w.do(func() {
+			w.eachFlow(func(f *flow) {
+				w.stir(f)
+				f.rests = rests
+			})
+		})
 	}
 }
 
@@ -332,39 +368,125 @@ func crowd(t testing.TB, flows int) (g *rig, made int) {
 	return g, flows
 }
 
-// TestEachFlowAsksInTurns: with very many busy flows, the kernel is queried
-// about some of them each time, and about all after several times.
+// TestEachFlowAsksInTurns holds that a Sample queries the kernel about maxVisited of many busy flows, whose lag it
+// reports, and that each flow has its turn. New flows are all visited at once.
 func TestEachFlowAsksInTurns(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g, flows := crowd(t, 300)
-	g.sampled()
-	asked := map[report.ID]int{}
-	const turns = 3
-	for range turns {
-		g.relay.sampling.busy = (turns - 1) * maxQueried // as if there were so many
-		for _, w := range g.relay.workers {
-			w.do(func() { w.eachFlow(func(f *flow) { f.settled = 0 }) })
-		}
-		all := g.sampled()
-		if len(all) != flows {
-			t.Errorf("%d of %d flows are visited", len(all), flows)
-		}
-		for id, s := range all {
-			if s.Skipped == s.ClientLeg.Known || s.Unchanged {
-				t.Errorf("a flow is either skipped or its leg known, the sample is %+v", s)
+	g, flows := crowd(t, 3*maxVisited)
+	asked, first := map[report.ID]int{}, map[report.ID]bool{}
+	lags := []int{}
+	for pass := range 6 { // the first two query the kernel about the same ones
+		queried := 0
+		lag, err := g.relay.Sample(func(portion []report.Sample) {
+			for i := range portion {
+				s := &portion[i]
+				if s.Skipped == s.ClientLeg.Known || s.Unchanged || s.Skipped && pass > 0 || s.Waited != 1 && s.Waited > pass {
+					t.Errorf("sample %d: %+v", pass, s)
+				}
+				if pass == 0 {
+					first[s.ID] = true
+				}
+				if !s.Skipped {
+					asked[s.ID]++
+					queried++
+				}
 			}
-			if !s.Skipped {
-				asked[id]++
-			}
+		})
+		if err != nil || queried > maxVisited || queried < maxVisited-len(g.relay.workers) {
+			t.Errorf("sample %d queries the kernel about %d flows, %v, want %d", pass, queried, err, maxVisited)
 		}
+		lags = append(lags, lag)
+		g.wakeAll(false)
+	}
+	if len(first) != flows || len(asked) != flows {
+		t.Errorf("%d of %d flows are visited at first, and %d are asked about", len(first), flows, len(asked))
 	}
 	for id, times := range asked {
-		if times != 1 {
-			t.Errorf("the kernel was asked about flow %d %d times in %d", id, times, turns)
+		if times > 3 {
+			t.Errorf("the kernel was asked about flow %d %d times in six samples", id, times)
 		}
 	}
-	if len(asked) != flows {
-		t.Errorf("it was asked about %d of %d flows", len(asked), flows)
+	if last := lags[len(lags)-1]; last < 2 || last > 4 {
+		t.Errorf("lags of %v samples, want three or so at last", lags)
+	}
+}
+
+// TestRunning holds that the relay names all of its flows, and none that has ended.
+func TestRunning(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, nil)
+	g.pair()
+	c, _ := g.pair()
+	running := func() (ids []report.ID) {
+		if err := g.relay.Running(func(some []report.ID) { ids = append(ids, some...) }); err != nil {
+			t.Fatal(err)
+		}
+		return ids
+	}
+	if ids := running(); len(ids) != 2 || ids[0] == ids[1] {
+		t.Errorf("two flows run, and not %v", ids)
+	}
+	reset(t, c)
+	g.expectReason(report.EndClientReset)
+	nettest.Eventually(t, patience, func() bool { return len(running()) == 1 }, func() string { return "a flow that has ended runs" })
+	g.relay.Close()
+	if err := g.relay.Running(func([]report.ID) {}); err != ErrClosed {
+		t.Errorf("a closed relay: %v", err)
+	}
+}
+
+// TestSumsAreExact holds that a tunnel's bytes are those that have moved, flows at rest and running ones included,
+// without a sample; and those of a removed tunnel as long as it has flows, also when it returns.
+func TestSumsAreExact(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, nil)
+	c, s := g.pair()
+	want := int64(0)
+	move := func(from, to *net.TCPConn, n int) {
+		write(t, from, pattern(n))
+		expect(t, to, pattern(n))
+		want += int64(n)
+	}
+	sums := func(of func(Snapshot) []report.Tunnel) func() bool {
+		return func() bool {
+			all := of(g.relay.Overview())
+			return len(all) == 1 && all[0].Name == "t" && all[0].BytesUp+all[0].BytesDown == want
+		}
+	}
+	inForce := sums(func(s Snapshot) []report.Tunnel { return s.Tunnels })
+	for _, n := range []int{1, 100, 3 * smallRead, 1 << 20} {
+		move(c, s, n)
+		move(s, c, n+1)
+		nettest.Eventually(t, patience, inForce, func() string { return "the sums are wrong" })
+	}
+	reload := func(tunnels ...Tunnel) {
+		t.Helper()
+		change, err := g.relay.Prepare(tunnels)
+		if err == nil {
+			err = change.Commit()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	was := *g.relay.table.Load().tunnels[0].tunnel
+	reload()
+	move(c, s, 4000)
+	nettest.Eventually(t, patience, sums(func(s Snapshot) []report.Tunnel { return s.Removed }), func() string { return "the sums of a removed tunnel are wrong" })
+	if all := g.relay.Snapshot().Tunnels; len(all) != 1 || all[0].State != "removed" || all[0].BytesUp+all[0].BytesDown != want {
+		t.Errorf("a removed tunnel with a flow is %+v", all)
+	}
+	reload(was)
+	move(s, c, 300)
+	nettest.Eventually(t, patience, inForce, func() string { return "the sums are wrong after the tunnel returned" })
+	reset(t, c)
+	g.expectReason(report.EndClientReset)
+	if !inForce() {
+		t.Error("the sums are wrong after the end")
+	}
+	reload()
+	if o := g.relay.Overview(); len(o.Removed) != 0 {
+		t.Errorf("a removed tunnel without flows is left: %+v", o.Removed)
 	}
 }
 
@@ -380,10 +502,10 @@ func BenchmarkEachFlow(b *testing.B) {
 			for range b.N {
 				if !quiet {
 					for _, w := range g.relay.workers {
-						w.do(func() { w.eachFlow(func(f *flow) { f.settled = 0 }) })
+						w.do(func() { w.eachFlow(func(f *flow) { w.stir(f) }) })
 					}
 				}
-				_ = g.relay.Sample(func([]report.Sample) {})
+				_, _ = g.relay.Sample(func([]report.Sample) {})
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(flows), "ns/flow")
 		})

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	report "longhaul/internal/carry/flow"
-	"longhaul/internal/carry/relay/hops"
 	"longhaul/internal/carry/relay/monotime"
 )
 
@@ -24,6 +23,7 @@ type Snapshot struct {
 	FlowsNow     int64            `json:"flows_now"`
 	AcceptErrors map[string]int64 `json:"accept_errors"` // since the start, by errno
 	Tunnels      []report.Tunnel  `json:"tunnels"`
+	Removed      []report.Tunnel  `json:"-"` // tunnels without listeners that still have flows
 	Flows        []FlowSnapshot   `json:"flows"`
 }
 
@@ -70,54 +70,30 @@ func (r *Relay) Snapshot() Snapshot {
 	r.mu.Lock()
 	workers, queues := r.workers, r.acceptQueues()
 	r.mu.Unlock()
-	s, index := r.overview()
-	for i := range s.Tunnels {
-		s.Tunnels[i].AcceptQueues = append(s.Tunnels[i].AcceptQueues, queues[s.Tunnels[i].Name]...)
-	}
-	now := monotime.Now()
-	add := func(st *tunnelState, t *Tunnel, set *hops.Set) int {
-		i, ok := index[st]
-		if !ok {
-			i = len(s.Tunnels)
-			index[st] = i
-			removed := tunnelSnapshot(st, t)
-			removed.State, removed.Hops = "removed", set.Snapshot(removed.Hops, now)
-			s.Tunnels = append(s.Tunnels, removed)
-		}
-		return i
-	}
+	flows := []FlowSnapshot{}
 	for _, w := range workers {
 		w.do(func() {
 			now := monotime.Now()
-			w.eachFlow(func(f *flow) {
-				fs := w.flowSnapshot(f, now)
-				i := add(f.route.state, f.route.tunnel, f.route.hops)
-				s.Tunnels[i].BytesUp += fs.BytesUp
-				s.Tunnels[i].BytesDown += fs.BytesDown
-				s.Flows = append(s.Flows, fs)
-			})
+			w.eachFlow(func(f *flow) { flows = append(flows, w.flowSnapshot(f, now)) })
+			w.addSums()
 		})
 	}
-	for _, in := range r.table.Load().tunnels { // again: looks at paired flows count them
-		if i, ok := index[in.state]; ok {
-			s.Tunnels[i].Hops = in.hops.Snapshot(s.Tunnels[i].Hops[:0], now)
-		}
+	s := r.Overview() // behind the looks at paired flows, which count them
+	s.Flows = flows
+	for i := range s.Tunnels {
+		s.Tunnels[i].AcceptQueues = append(s.Tunnels[i].AcceptQueues, queues[s.Tunnels[i].Name]...)
 	}
+	s.Tunnels = append(s.Tunnels, s.Removed...)
 	sort.SliceStable(s.Flows, func(i, j int) bool { return s.Flows[i].AgeSeconds > s.Flows[j].AgeSeconds })
 	return s
 }
 
 // Overview is a Snapshot that queries no event loop and never waits. It omits
-// flows, removed tunnels and queues; byte counts include only ended flows.
+// flows and queues; byte counts are those of the loops' latest turns, and for
+// flows of pairs of the latest look at them.
 func (r *Relay) Overview() Snapshot {
-	s, _ := r.overview()
-	return s
-}
-
-// overview is Overview with the index of each tunnel.
-func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
 	now := r.now()
-	s = Snapshot{
+	s := Snapshot{
 		Workers:      r.opts.Workers,
 		Draining:     now.draining,
 		AcceptPaused: now.paused,
@@ -134,15 +110,21 @@ func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
 	if limit := r.memory.limit.Load(); limit > 0 {
 		s.Memory = &MemorySnapshot{LimitBytes: limit, UsedBytes: r.memory.held.bytes.Load(), Short: r.memory.short.Load()}
 	}
-	index = map[*tunnelState]int{}
-	for _, in := range r.table.Load().tunnels {
+	table := r.table.Load()
+	for _, in := range table.tunnels {
 		t := tunnelSnapshot(in.state, in.tunnel)
 		in.standing(&t, now)
 		t.DeadFamilies = in.deadFamilies()
-		index[in.state] = len(s.Tunnels)
 		s.Tunnels = append(s.Tunnels, t)
 	}
-	return s, index
+	for _, in := range table.removed {
+		if in.state.flows.Load() > 0 {
+			t := tunnelSnapshot(in.state, in.tunnel)
+			t.State, t.Hops = "removed", in.hops.Snapshot(t.Hops, now.at)
+			s.Removed = append(s.Removed, t)
+		}
+	}
+	return s
 }
 
 // Tunnels is the number of tunnels in force, and whether the relay drains.
@@ -221,8 +203,9 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel) report.Tunnel {
 		FlowsPeak:  st.peak.Load(),
 		FlowsLimit: t.MaxFlows,
 		FlowsTotal: st.total.Load(),
-		BytesUp:    st.up.Load(),
-		BytesDown:  st.down.Load(),
+		BytesUp:    st.moved[up].Load(),
+		BytesDown:  st.moved[down].Load(),
+		Peers:      st.overPeers(),
 		Relayed:    st.relayed.Load(),
 		Denied:     st.denied.Load(),
 		Limited:    st.limited.Load(),

@@ -67,11 +67,11 @@ func (r *Relay) TraceCarried(c report.Carried) (t Traced, running bool) {
 
 // traceFlow is a sample of a flow of its own: those of the monitor go on as if there were none.
 func (w *worker) traceFlow(f *flow) Traced {
-	settled, now := f.settled, monotime.Now()
+	rests, named, now := f.rests, [2]bool{f.legs[client].named, f.legs[target].named}, monotime.Now()
 	var s report.Sample
-	f.settled = 0
-	w.sampleFlow(f, &s, turn{0, 1}, now, s.Start)
-	f.settled = settled
+	f.rests, f.legs[client].named, f.legs[target].named = false, false, false
+	w.sampleFlow(f, &s, true, now, s.Start)
+	f.rests, f.legs[client].named, f.legs[target].named = rests, named[client], named[target]
 	t := Traced{ID: s.ID, Name: f.name, Part: report.TraceRelay{Tunnel: s.Tunnel, State: s.State,
 		Client: report.Address{AddrPort: s.Client}, Listen: report.Address{AddrPort: s.Listen}, Target: report.Address{AddrPort: s.Target},
 		Age: units.Seconds(now - f.start), BytesUp: s.BytesUp, BytesDown: s.BytesDown,

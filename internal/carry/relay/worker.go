@@ -80,6 +80,8 @@ type worker struct {
 	strangersAt    time.Duration            // deadline of the oldest stranger; 0: no stranger
 
 	waiters waiters
+	visits  visits
+	sums    sums // of this turn
 
 	paused    bool
 	acceptAt  time.Duration // next attempt to accept
@@ -99,6 +101,7 @@ type worker struct {
 type slot struct {
 	flow *flow
 	gen  uint32
+	link // of a list of visits
 }
 
 // mailbox brings commands from other goroutines into the loop.
@@ -211,6 +214,7 @@ func (w *worker) loop() {
 			w.relay.acceptRecovered()
 		}
 		w.report()
+		w.addSums()
 	}
 	w.pipes.close()
 	w.closeDescriptors()
@@ -264,6 +268,7 @@ func (w *worker) dispatchListener(ev *unix.EpollEvent) {
 }
 
 func (w *worker) legEvent(f *flow, s side, events uint32) {
+	w.stir(f)
 	l := &f.legs[s]
 	if s == target && slices.Contains(w.raceWon, f) {
 		return // won has what the kernel knows of the winner
@@ -350,6 +355,7 @@ func (w *worker) place(f *flow) {
 	s.flow = f
 	f.gen = s.gen
 	w.load.Add(1)
+	w.enlist(f, newFlows, w.visits.pass)
 }
 
 // forget removes a closed flow from every table.
@@ -367,6 +373,7 @@ func (w *worker) forget(f *flow) {
 		f.opening = nil
 	}
 	w.timers.remove(f)
+	w.unlist(f)
 	w.unration(f)
 	w.leaveName(f)
 	w.leaveCarriers(f)

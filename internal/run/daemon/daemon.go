@@ -189,6 +189,7 @@ func (d *daemon) assemble(activated []inheritedSocket) {
 
 	d.ended.monitor = monitor.New(monitor.Options{
 		Sample:    d.relay.Sample,
+		Running:   d.relay.Running,
 		Overview:  d.overview,
 		OnRecords: func(records []monitor.Record) { d.history.add(records); d.pages.board.Ended(records) },
 		Recorded:  func(r *monitor.Record) bool { return r.Reason != flow.EndCheck },

@@ -107,6 +107,7 @@ func (d *daemon) overview() monitor.Overview {
 	descriptors := d.shedder.monitor.State().Figure(resources.Descriptors)
 	o := monitor.Overview{
 		FlowsNow: s.FlowsNow,
+		Removed:  s.Removed,
 		Pairs:    d.pairs.status(),
 		Process: monitor.Process{
 			Version:           d.Version,

@@ -43,7 +43,7 @@ func TestRelayName(t *testing.T) {
 	}
 	var got []monitor.Record
 	m := monitor.New(monitor.Options{
-		Sample:    func(func([]flow.Sample)) error { return nil },
+		Sample:    func(func([]flow.Sample)) (int, error) { return 0, nil },
 		Overview:  func() monitor.Overview { return monitor.Overview{} },
 		OnRecords: func(r []monitor.Record) { got = append(got, r...) },
 	})

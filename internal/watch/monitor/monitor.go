@@ -1,6 +1,7 @@
 // Package monitor watches a relay from the outside. Once per interval it
-// samples every flow and computes rates, series and limiting causes. For every
-// flow that has ended it makes a [Record].
+// samples the flows to which something has happened, up to a bound, and
+// computes rates, series and limiting causes. Sums of tunnels are the relay's
+// own, so they need no flow. For every flow that has ended it makes a [Record].
 //
 // Metrics, the history and the dashboard read only its [Snapshot] and its
 // records, so none of them can block the data path.
@@ -10,6 +11,7 @@ import (
 	"context"
 	"iter"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,7 +28,8 @@ const (
 	endedPause = 100 * time.Millisecond // a wakeup per ended flow would cost more than its record
 	maxEnded   = 1 << 15                // records waiting to be processed
 
-	shownAtOnce = 128 // flows that a reader sees while samples wait
+	shownAtOnce  = 128              // flows that a reader sees while samples wait
+	passedAtOnce = 64 * shownAtOnce // and those that it passes by
 )
 
 // Options are the sources and the consumers of a Monitor.
@@ -34,12 +37,17 @@ type Options struct {
 	// Interval is the time between two samples; 0 means DefaultInterval.
 	Interval time.Duration
 
-	// Sample visits every flow once, in portions; it may miss flows that begin
-	// or end meanwhile. Sample reuses the portion when visit returns.
-	Sample func(visit func(portion []flow.Sample)) error
+	// Sample visits flows to which something has happened since their last
+	// visit, in portions, and each new flow. It reuses the portion when visit
+	// returns. lag is for how many samples a flow waits that was not visited.
+	Sample func(visit func(portion []flow.Sample)) (lag int, err error)
+
+	// Running visits the IDs of the flows that run, for a monitor that has lost
+	// records; nil: it forgets none of these flows.
+	Running func(visit func(portion []flow.ID)) error
 
 	// Overview describes the process and its tunnels without rates, legs and
-	// causes. A tunnel's bytes include only ended flows.
+	// causes.
 	Overview func() Overview
 
 	// Glance returns the cause that limits a leg's sender between two samples;
@@ -64,7 +72,8 @@ type Overview struct {
 	Process  Process
 	FlowsNow int64
 	Tunnels  []Tunnel
-	Pairs    *flow.Pairs // nil: no tunnel is paired
+	Removed  []flow.Tunnel // by a reload, that still have flows
+	Pairs    *flow.Pairs   // nil: no tunnel is paired
 }
 
 // Monitor samples a relay from Start to Close. Its methods may be called from
@@ -76,6 +85,7 @@ type Monitor struct {
 
 	latest  atomic.Pointer[Snapshot]
 	dropped atomic.Uint64 // records
+	lost    atomic.Bool   // some were dropped since the flows were last held against those that run
 	failing bool          // the latest sample failed
 
 	ended struct {
@@ -93,12 +103,16 @@ type Monitor struct {
 		waiting []Observation
 	}
 	flows      map[flow.ID]*flowTrack
+	rates      map[flow.ID]float64 // bits per second both ways, of flows that move data
+	ratesMost  int                 // entries that rates has had, and keeps memory of
 	tunnels    map[string]*tunnelTrack
 	pairTracks map[pairKey]*pairTrack
 	all        points // of all tunnels together
 	pass       uint64
 	at         time.Duration // of the latest pass
 	passBegan  time.Duration
+	step       time.Duration // from the begin of the pass before to that
+	lag        time.Duration // for how long the flow has waited that has waited longest for its sample
 	subs       map[chan *Snapshot]struct{}
 	stopping   chan struct{}
 	stopOnce   sync.Once
@@ -122,6 +136,7 @@ func New(opts Options) *Monitor {
 		log:        opts.Log,
 		begin:      time.Now(),
 		flows:      map[flow.ID]*flowTrack{},
+		rates:      map[flow.ID]float64{},
 		tunnels:    map[string]*tunnelTrack{},
 		pairTracks: map[pairKey]*pairTrack{},
 		subs:       map[chan *Snapshot]struct{}{},
@@ -199,7 +214,10 @@ func (m *Monitor) Ended(flows []Record) {
 	first := len(e.waiting) == 0 && taken > 0
 	e.waiting = append(e.waiting, flows[:taken]...)
 	e.Unlock()
-	m.dropped.Add(uint64(len(flows) - taken))
+	if taken < len(flows) {
+		m.dropped.Add(uint64(len(flows) - taken))
+		m.lost.Store(true)
+	}
 	if first {
 		select {
 		case e.ready <- struct{}{}:
@@ -252,13 +270,11 @@ func (m *Monitor) takeEnded() {
 
 // sample samples everything and publishes a snapshot.
 func (m *Monitor) sample() {
-	// Ended flows first, then running flows: a flow that ends in between is
-	// missing from both, and never in both.
 	o := m.opts.Overview()
 	m.mu.Lock()
 	m.beginPass(&o)
 	m.mu.Unlock()
-	err := m.opts.Sample(func(portion []flow.Sample) {
+	lag, err := m.opts.Sample(func(portion []flow.Sample) {
 		at := m.now()
 		m.mu.Lock()
 		for i := range portion {
@@ -272,16 +288,54 @@ func (m *Monitor) sample() {
 			m.log.Debug("cannot sample the flows", "error", err)
 		}
 	}
-	m.takeEnded()
+	if m.lost.Swap(false) {
+		m.forgetLost()
+	} else {
+		m.takeEnded()
+	}
 	m.passOn()
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := m.endPass(&o, err == nil)
+	m.lag = time.Duration(lag) * m.step
+	s := m.endPass(&o)
 	m.latest.Store(s)
 	for c := range m.subs {
 		offer(c, s)
 	}
+}
+
+// forgetLost forgets the flows that have ended and whose records were dropped.
+func (m *Monitor) forgetLost() {
+	if m.opts.Running == nil {
+		m.takeEnded()
+		return
+	}
+	running := map[flow.ID]bool{}
+	err := m.opts.Running(func(portion []flow.ID) {
+		for _, id := range portion {
+			running[id] = true
+		}
+	})
+	m.takeEnded() // the records of all that do not run are here, or were dropped
+	if err != nil {
+		m.lost.Store(true)
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, f := range m.flows {
+		if !running[id] {
+			m.forget(id, f)
+		}
+	}
+}
+
+// forget removes a flow that has ended.
+func (m *Monitor) forget(id flow.ID, f *flowTrack) {
+	f.tally(-1)
+	delete(m.flows, id)
+	delete(m.rates, id)
 }
 
 // offer replaces the snapshot that a subscriber has not yet received. Only one
@@ -303,18 +357,51 @@ func (m *Monitor) Snapshot() *Snapshot { return m.latest.Load() }
 // garbage each second. Other loops wait for its end, and samples for some of its
 // flows. It may not call the monitor.
 func (m *Monitor) Flows() iter.Seq[*Flow] {
+	return look(m, func() map[flow.ID]*flowTrack { return m.flows }, func(*flowTrack) bool { return true })
+}
+
+// Moving are the running flows that move at least so many bits per second both ways together, as Flows. The loop
+// may raise least as it goes on: a flow that is left out costs a hundredth of one that is shown.
+func (m *Monitor) Moving(least *float64) iter.Seq[*Flow] {
+	return look(m, func() map[flow.ID]float64 { return m.rates }, func(bps float64) bool { return bps >= *least })
+}
+
+// Known is the number of flows that Flows has.
+func (m *Monitor) Known() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.flows)
+}
+
+// shrinkRates releases the memory of rates after a flood: a map keeps that of its most entries.
+func (m *Monitor) shrinkRates() {
+	if m.ratesMost = max(m.ratesMost, len(m.rates)); len(m.rates) >= m.ratesMost/8 {
+		return
+	}
+	m.ratesMost = len(m.rates)
+	few := make(map[flow.ID]float64, len(m.rates))
+	maps.Copy(few, m.rates)
+	m.rates = few
+}
+
+// look visits the flows of a table that are wanted. Few looks at flows do not hold samples up.
+func look[V any](m *Monitor, table func() map[flow.ID]V, wanted func(V) bool) iter.Seq[*Flow] {
 	return func(yield func(*Flow) bool) {
 		m.looks.Lock()
 		defer m.looks.Unlock()
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		var out Flow
-		shown := 0
-		for id, f := range m.flows {
-			if f.show(id, &out); !yield(&out) {
-				return
+		seen := 0
+		for id, v := range table() {
+			if wanted(v) {
+				if m.show(id, m.flows[id], &out); !yield(&out) {
+					return
+				}
+				seen += passedAtOnce / shownAtOnce
 			}
-			if shown++; shown%shownAtOnce == 0 {
+			if seen++; seen >= passedAtOnce {
+				seen = 0
 				m.mu.Unlock()
 				m.mu.Lock()
 			}
@@ -358,7 +445,7 @@ func (m *Monitor) Flow(id flow.ID) (Flow, Series, bool) {
 		return Flow{}, Series{}, false
 	}
 	var out Flow
-	f.show(id, &out)
+	m.show(id, f, &out)
 	return out, f.goodput(m.opts.Interval, f.seen-f.born), true
 }
 

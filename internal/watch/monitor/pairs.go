@@ -3,7 +3,6 @@ package monitor
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -33,35 +32,6 @@ type pairTrack struct {
 	gone flow.Session            // the totals of sessions that are no more
 }
 
-// peerBytes are those of a tunnel's flows that came over a peer, or went to it.
-type peerBytes struct{ up, down int64 }
-
-// movedOver counts bytes of a flow for its peer; of a flow that comes from one pair and goes on to another, for both.
-func (t *tunnelTrack) movedOver(peer string, up, down int64) {
-	if peer == "" || up+down == 0 {
-		return
-	}
-	if t.peers == nil {
-		t.peers = map[string]peerBytes{}
-	}
-	for one := range strings.SplitSeq(peer, " > ") {
-		b := t.peers[one]
-		t.peers[one] = peerBytes{b.up + up, b.down + down}
-	}
-}
-
-// movedOverPeer counts what a flow has moved so far for its peer, if that is known.
-func (f *flowTrack) movedOverPeer(peer string, up, down int64) {
-	if peer == "" {
-		return
-	}
-	if f.overPeer {
-		up, down = up-f.up, down-f.down
-	}
-	f.overPeer = true
-	f.tunnel.movedOver(peer, max(0, up), max(0, down))
-}
-
 // pairs adds the sessions up, in the order of tunnels and peers. A pair without a
 // session is forgotten.
 func (m *Monitor) pairs(p *flow.Pairs) []Pair {
@@ -88,9 +58,9 @@ func (m *Monitor) pairs(p *flow.Pairs) []Pair {
 		}
 		p := t.update(now)
 		if t := m.tunnels[key.tunnel]; t != nil {
-			b := t.peers[key.peer]
-			if p.Sent = b.up; key.end == flow.FarEnd {
-				p.Sent = b.down
+			b := t.last.Peers[key.peer]
+			if p.Sent = b.Up; key.end == flow.FarEnd {
+				p.Sent = b.Down
 			}
 		}
 		all = append(all, p)

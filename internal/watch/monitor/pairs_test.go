@@ -1,9 +1,9 @@
 package monitor
 
 import (
+	"maps"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"longhaul/internal/carry/flow"
@@ -103,48 +103,17 @@ func TestHopsHaveTheRTTOfTheirSessions(t *testing.T) {
 	}
 }
 
-// Each pair has the bytes that went to its peer: those up at the near end, those down at the far one. Of a flow that
-// goes on from one pair to another, both count all, and so do those of a flow whose peer was known late.
+// Each pair has the bytes that went to its peer: those up at the near end, those down at the far one.
 func TestBytesOfPairs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ends := map[string]flow.PairRole{"a": flow.FarEnd, "c": flow.NearEnd}
-		s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t", State: "listening"}), Pairs: &flow.Pairs{}}}
-		for peer, end := range ends {
-			s.overview.Pairs.Sessions = append(s.overview.Pairs.Sessions, flow.Session{Tunnel: "t", Peer: peer, End: end, Session: peer, Up: true})
-		}
-		m := New(s.options())
-		m.Start()
-		defer m.Close()
-		sent := func() map[string]int64 {
-			all := map[string]int64{}
-			for _, p := range m.Snapshot().PairTotals {
-				all[p.Peer] = p.Sent
-			}
-			return all
-		}
-		late, chain := flowNow(1, 100, 10), flowNow(2, 5, 3)
-		chain.Peer = "a > c"
-		s.flows = []flow.Sample{late, chain}
-		settled(s)
-		if got := sent(); got["a"] != 3 || got["c"] != 5 {
-			t.Errorf("of the flow over both: %v", got)
-		}
-		late.Peer = "c"
-		s.flows = []flow.Sample{late, chain}
-		settled(s)
-		settled(s)
-		if got := sent(); got["a"] != 3 || got["c"] != 105 {
-			t.Errorf("once the other flow has a peer: %v", got)
-		}
-		ended := record(late, time.Second)
-		ended.Peer, ended.BytesUp = "c", 150
-		unseen := record(flowNow(9, 1, 1000), time.Second)
-		unseen.Peer = "a"
-		s.flows = []flow.Sample{chain}
-		m.Ended([]Record{ended, unseen})
-		settled(s)
-		if got := sent(); got["a"] != 1003 || got["c"] != 155 {
-			t.Errorf("at the ends: %v", got)
-		}
-	})
+	m := New(Options{})
+	m.tunnel("t").last.Peers = map[string]flow.PeerBytes{"a": {Up: 1, Down: 2}, "b": {Up: 3, Down: 4}}
+	got := m.pairs(&flow.Pairs{Sessions: []flow.Session{{Tunnel: "t", Peer: "a", End: flow.NearEnd}, {Tunnel: "t", Peer: "b", End: flow.FarEnd},
+		{Tunnel: "t", Peer: "c", End: flow.FarEnd}, {Tunnel: "other", Peer: "a", End: flow.NearEnd}}})
+	sent := map[string]int64{}
+	for _, p := range got {
+		sent[p.Tunnel+" "+p.Peer] = p.Sent
+	}
+	if want := map[string]int64{"t a": 1, "t b": 4, "t c": 0, "other a": 0}; !maps.Equal(sent, want) {
+		t.Errorf("%v, want %v", sent, want)
+	}
 }

@@ -73,7 +73,10 @@ type Snapshot struct {
 	At       time.Time     `json:"at"`
 	Interval units.Seconds `json:"interval_seconds"` // of the rates
 	Sequence uint64        `json:"sequence"`         // of samples
-	Took     units.Seconds `json:"took_seconds"`     // to sample all flows
+	Took     units.Seconds `json:"took_seconds"`     // to sample flows
+	// Lag is how old the figures of the flow are whose sample is due for longest, because too
+	// many flows move data; 0: none is due. Sums of tunnels have no lag.
+	Lag units.Seconds `json:"lag_seconds"`
 
 	Process  Process  `json:"process"`
 	FlowsNow int64    `json:"flows_now"`
@@ -214,9 +217,12 @@ type Flow struct {
 	UpBps     float64      `json:"up_bps"`
 	DownBps   float64      `json:"down_bps"`
 	Legs      [2]FlowLeg   `json:"legs"` // client, target
-	Cause     doctor.Cause `json:"cause,omitempty"`
-	CauseLeg  flow.Leg     `json:"cause_leg,omitempty"`
-	Lanes     []flow.Lane  `json:"lanes,omitempty"` // of a flow of a pair that has several
+	// SampledAgo is how old its figures may be at the latest sample of flows; 0: they are of that.
+	SampledAgo units.Seconds `json:"sampled_ago_seconds,omitempty"`
+
+	Cause    doctor.Cause `json:"cause,omitempty"`
+	CauseLeg flow.Leg     `json:"cause_leg,omitempty"`
+	Lanes    []flow.Lane  `json:"lanes,omitempty"` // of a flow of a pair that has several
 }
 
 // FlowLeg is a leg of a running flow. Unknown counts are negative, unknown

@@ -33,12 +33,11 @@ type flowTrack struct {
 	limits   *limits      // nil: it has not moved data while judged
 
 	clientPort uint16
-	pass       uint8 // the latest that saw the flow, modulo 2^8
 	doublings  uint8 // of the series' step
 	connected  bool  // how long its target took is observed
 	moved      bool  // it moved data in the last interval, or data is unacknowledged
 	judged     bool  // there were two samples to compare
-	overPeer   bool  // its bytes so far count for its peer
+	rests      bool  // nothing had happened to it before the latest sample; there is none until something does
 }
 
 // words are what texts say of a flow. Flows of a tunnel have few combinations of them.
@@ -119,32 +118,45 @@ func (m *Monitor) visit(s *flow.Sample, at time.Duration) {
 	f := m.flows[s.ID]
 	if f == nil {
 		f = m.begun(s, at)
+	} else {
+		f.tally(-1)
 	}
-	f.pass = uint8(m.pass)
-	span := at - f.seen
+	from := f.seen
+	if f.rests { // it moved what is new at the end of that time
+		from = max(from, at-time.Duration(max(1, s.Waited))*m.step)
+	}
+	span := at - from
 	up, down := max(0, s.BytesUp-f.up), max(0, s.BytesDown-f.down)
-	f.movedOverPeer(s.Peer, s.BytesUp, s.BytesDown)
 	f.up, f.down = s.BytesUp, s.BytesDown
-	f.tunnel.moved(up, down)
-	f.addToSeries(m.opts.Interval, at-f.born, up, down)
+	f.addToSeries(m.opts.Interval, from, at, up, down)
 	m.connected(f, s.Tunnel, s.Hop, s.Connect, s.Name)
 	sent := f.describe(s)
 	for i, leg := range [2]*flow.LegSample{&s.ClientLeg, &s.TargetLeg} {
 		f.tunnel.sent(i, sent[i], !s.Skipped && !s.Unchanged && leg.Known && !leg.Info.Has(tcpinfo.FieldBytesSent))
 	}
 	f.tunnel.hopSent(s.Hop, sent[1])
-	m.moves(f, s, at, up, down, sent)
+	waited := f.motion != nil && f.motion.underWay
+	m.moves(f, s, at, span, up, down, sent)
 	if f.moved && f.judged {
+		if !waited && !f.motion.underWay && s.Moved > 0 && s.Moved < s.Waited { // it moved now and then
+			span = span * time.Duration(s.Moved) / time.Duration(s.Waited)
+		}
 		leg, cause := f.motion.cause()
 		f.limited(leg, cause, span)
 		for i := range f.motion.legs {
 			f.tunnel.limitedSeconds(i, f.motion.legs[i].cause, span)
 		}
 	}
-	f.seen = at
+	f.seen, f.rests = at, s.Unchanged
+	if up, down := f.rate(); up+down > 0 {
+		m.rates[s.ID] = up + down
+	} else {
+		delete(m.rates, s.ID)
+	}
 	if f.motion != nil && f.motion.rests() {
 		f.motion = nil
 	}
+	f.tally(1)
 }
 
 func (m *Monitor) begun(s *flow.Sample, at time.Duration) *flowTrack {
@@ -188,7 +200,7 @@ func (f *flowTrack) describe(s *flow.Sample) (sent [2]flow.Sent) {
 }
 
 // moves follows a flow's motion by a sample.
-func (m *Monitor) moves(f *flowTrack, s *flow.Sample, at time.Duration, up, down int64, sent [2]flow.Sent) {
+func (m *Monitor) moves(f *flowTrack, s *flow.Sample, at, span time.Duration, up, down int64, sent [2]flow.Sent) {
 	underWay := f.motion != nil && f.motion.underWay
 	if !s.Skipped {
 		underWay = !s.Unchanged && (s.ClientLeg.Waiting() > 0 || s.TargetLeg.Waiting() > 0)
@@ -205,7 +217,7 @@ func (m *Monitor) moves(f *flowTrack, s *flow.Sample, at time.Duration, up, down
 			f.motion.legs[i].seen = before
 		}
 	}
-	mo, span := f.motion, at-f.seen
+	mo := f.motion
 	mo.upBps, mo.downBps, mo.underWay = bps(up, span), bps(down, span), underWay
 	if !s.Skipped && !s.Unchanged {
 		mo.lanes = mo.lanes.next(s.Lanes, at)
@@ -228,7 +240,11 @@ func (m *Monitor) moves(f *flowTrack, s *flow.Sample, at time.Duration, up, down
 
 // show fills in the flow as others see it. It makes no Flow of its own: that is some 500 bytes, for each of
 // thousands of flows and each reader, each second.
-func (f *flowTrack) show(id flow.ID, out *Flow) {
+func (m *Monitor) show(id flow.ID, f *flowTrack, out *Flow) {
+	out.SampledAgo = units.Seconds(max(0, m.passBegan-f.seen))
+	if f.rests {
+		out.SampledAgo = min(out.SampledAgo, units.Seconds(m.lag))
+	}
 	w, e := f.words.Value(), f.ends.Value()
 	out.ID, out.Name, out.Site, out.Peer = id, f.name, flow.SiteOf(w.peer), w.peer
 	out.Tunnel, out.State, out.Hop = f.tunnel.last.Name, w.state, w.hop
@@ -238,15 +254,12 @@ func (f *flowTrack) show(id flow.ID, out *Flow) {
 	for i := range out.Legs {
 		out.Legs[i] = f.leg(i)
 	}
-	out.UpBps, out.DownBps, out.Lanes, out.CauseLeg, out.Cause = 0, 0, nil, "", ""
+	out.UpBps, out.DownBps = f.rate()
+	out.Lanes, out.CauseLeg, out.Cause = nil, "", ""
 	mo := f.motion
 	if mo == nil {
-		if f.moved {
-			out.UpBps, out.DownBps = bps(f.up, f.seen-f.born), bps(f.down, f.seen-f.born)
-		}
 		return
 	}
-	out.UpBps, out.DownBps = mo.upBps, mo.downBps
 	if mo.lanes != nil {
 		out.Lanes = mo.lanes.lanes
 	}
@@ -254,6 +267,17 @@ func (f *flowTrack) show(id flow.ID, out *Flow) {
 	for i := range out.Legs {
 		out.Legs[i].Cause = mo.legs[i].cause
 	}
+}
+
+// rate is what the flow moved in a second before its latest sample, in bits.
+func (f *flowTrack) rate() (up, down float64) {
+	switch {
+	case f.motion != nil:
+		return f.motion.upBps, f.motion.downBps
+	case f.moved:
+		return bps(f.up, f.seen-f.born), bps(f.down, f.seen-f.born)
+	}
+	return 0, 0
 }
 
 // client is a client's address.
@@ -276,10 +300,10 @@ func (f *flowTrack) series(first time.Duration) series {
 	return series{step: first << f.doublings, bytes: f.moves}
 }
 
-// addToSeries adds what the flow has moved since the latest sample.
-func (f *flowTrack) addToSeries(first, to time.Duration, up, down int64) {
+// addToSeries adds what the flow has moved between two times of the monitor's clock.
+func (f *flowTrack) addToSeries(first, from, to time.Duration, up, down int64) {
 	s := f.series(first)
-	s.add(first, f.seen-f.born, to, up, down)
+	s.add(first, from-f.born, to-f.born, up, down)
 	f.keepSeries(first, s)
 }
 
@@ -476,12 +500,13 @@ func (m *Monitor) finish(r *Record) {
 		m.finishUnseen(r)
 		return
 	}
-	delete(m.flows, r.Flow)
+	m.forget(r.Flow, f)
 	r.Start = time.Unix(0, f.start)
-	up, down := max(0, r.BytesUp-f.up), max(0, r.BytesDown-f.down)
-	f.tunnel.moved(up, down)
-	f.movedOverPeer(r.Peer, r.BytesUp, r.BytesDown)
-	f.addToSeries(m.opts.Interval, r.Elapsed.Duration(), up, down)
+	from, to := f.seen, f.born+r.Elapsed.Duration()
+	if f.rests { // it would have had its sample after this time
+		from = max(from, to-m.lag-m.step)
+	}
+	f.addToSeries(m.opts.Interval, from, to, max(0, r.BytesUp-f.up), max(0, r.BytesDown-f.down))
 	r.Goodput = f.goodput(m.opts.Interval, r.Elapsed.Duration())
 	var sent [2]flow.Sent
 	for i, leg := range [2]*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
@@ -511,8 +536,6 @@ func (m *Monitor) finish(r *Record) {
 // samples. There may be thousands per second.
 func (m *Monitor) finishUnseen(r *Record) {
 	t := m.tunnel(r.Tunnel)
-	t.moved(max(0, r.BytesUp), max(0, r.BytesDown))
-	t.movedOver(r.Peer, max(0, r.BytesUp), max(0, r.BytesDown))
 	for i, leg := range [2]*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
 		sent := (&legCounts{}).count(leg.Sent())
 		t.sent(i, sent, false)

@@ -7,7 +7,6 @@ import (
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/find/doctor"
-	"longhaul/internal/words/stats"
 	"longhaul/internal/words/units"
 )
 
@@ -16,7 +15,6 @@ type tunnelTrack struct {
 	last     Tunnel // from the overview
 	here     bool   // in the latest overview
 	up, down int64  // of all its flows so far
-	peers    map[string]peerBytes
 	legs     [2]legTotals
 	goodput  distribution
 	duration distribution
@@ -25,9 +23,8 @@ type tunnelTrack struct {
 
 	// Of the current interval.
 	upBefore, downBefore int64
-	flows                int64
-	liveUp, liveDown     int64
-	causes               map[doctor.Cause]int
+	flows                int64                // that are known
+	causes               map[doctor.Cause]int // of flows that moved data before their latest sample
 	hops                 map[string]*hopTrack // by name
 }
 
@@ -36,14 +33,14 @@ type legTotals struct {
 	sent    sentTotals
 	unknown bool // the kernel does not count sent bytes
 	limited map[doctor.Cause]time.Duration
-	rtts    []uint32 // microseconds
-	minRTT  time.Duration
+	rtts    rtts // of the flows
+	lowest  rtts // ever, of each flow
 }
 
 // hopTrack sums the legs to a hop.
 type hopTrack struct {
 	sent    sentTotals
-	rtts    []uint32 // microseconds
+	rtts    rtts
 	connect distribution
 }
 
@@ -88,13 +85,13 @@ func (m *Monitor) tunnel(name string) *tunnelTrack {
 	t := m.tunnels[name]
 	if t == nil {
 		t = &tunnelTrack{last: Tunnel{Tunnel: flow.Tunnel{Name: name, State: "removed"}}, causes: map[doctor.Cause]int{}, hops: map[string]*hopTrack{}}
+		for i := range t.legs {
+			t.legs[i].rtts, t.legs[i].lowest = rtts{}, rtts{}
+		}
 		m.tunnels[name] = t
 	}
 	return t
 }
-
-// moved counts bytes of a flow.
-func (t *tunnelTrack) moved(up, down int64) { t.up, t.down = t.up+up, t.down+down }
 
 // sent counts the bytes that a leg sent in the last interval; uncounted: the
 // kernel does not count them.
@@ -117,7 +114,7 @@ func (t *tunnelTrack) update(now *Tunnel) {
 func (t *tunnelTrack) hop(name string) *hopTrack {
 	h := t.hops[name]
 	if h == nil {
-		h = &hopTrack{}
+		h = &hopTrack{rtts: rtts{}}
 		t.hops[name] = h
 	}
 	return h
@@ -142,8 +139,15 @@ func (t *tunnelTrack) limitedSeconds(i int, cause doctor.Cause, span time.Durati
 // beginPass begins an interval.
 func (m *Monitor) beginPass(o *Overview) {
 	m.pass++
-	m.passBegan = m.now()
+	now := m.now()
+	m.step = max(m.opts.Interval, now-m.passBegan)
+	m.passBegan = now
 	for _, t := range m.tunnels {
+		t.here, t.last.FlowsNow = false, t.flows
+	}
+	for i := range o.Removed {
+		t := m.tunnel(o.Removed[i].Name)
+		t.update(&Tunnel{Tunnel: o.Removed[i], LastCheck: t.last.LastCheck})
 		t.here = false
 	}
 	for i := range o.Tunnels {
@@ -152,21 +156,14 @@ func (m *Monitor) beginPass(o *Overview) {
 	}
 }
 
-// endPass makes a snapshot from the samples of a pass. whole is true if all
-// flows were visited.
-func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
+// endPass makes a snapshot from the samples of a pass.
+func (m *Monitor) endPass(o *Overview) *Snapshot {
+	m.shrinkRates()
 	at := m.now()
 	span := at - m.at
 	m.at = at
-	s := &Snapshot{At: time.Now(), Interval: units.Seconds(span), Sequence: m.pass, Took: units.Seconds(at - m.passBegan), Process: o.Process, FlowsNow: o.FlowsNow,
+	s := &Snapshot{At: time.Now(), Interval: units.Seconds(span), Sequence: m.pass, Took: units.Seconds(at - m.passBegan), Lag: units.Seconds(m.lag), Process: o.Process, FlowsNow: o.FlowsNow,
 		Pairs: o.Pairs, PairTotals: m.pairs(o.Pairs)}
-	for id, f := range m.flows {
-		if whole && uint8(m.pass)-f.pass > 1 {
-			delete(m.flows, id) // its end was not reported
-			continue
-		}
-		f.tally()
-	}
 	order := make([]string, 0, len(m.tunnels))
 	for i := range o.Tunnels {
 		order = append(order, o.Tunnels[i].Name)
@@ -175,7 +172,7 @@ func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
 		t := m.tunnels[name]
 		switch {
 		case t.here:
-		case t.flows == 0:
+		case t.flows == 0 && t.last.FlowsNow == 0:
 			delete(m.tunnels, name)
 		default:
 			t.last.State, t.last.Listen, t.last.Tunnel.Hops = "removed", nil, nil
@@ -209,51 +206,34 @@ func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
 	return s
 }
 
-// tally adds a running flow to its tunnel's sums.
-func (f *flowTrack) tally() {
+// tally adds a running flow to its tunnel's sums, or with -1 takes it out before it changes.
+func (f *flowTrack) tally(n int) {
 	t := f.tunnel
-	t.flows++
-	t.liveUp, t.liveDown = t.liveUp+f.up, t.liveDown+f.down
+	t.flows += int64(n)
 	if f.motion != nil && f.moved {
 		if _, cause := f.motion.cause(); cause != "" {
-			t.causes[cause]++
+			if t.causes[cause] += n; t.causes[cause] == 0 {
+				delete(t.causes, cause)
+			}
 		}
 	}
 	for i := range f.legs {
-		totals := &t.legs[i]
-		if rtt := f.legs[i].rtt; rtt > 0 {
-			totals.rtts = append(totals.rtts, rtt)
-		}
-		if rtt := microseconds(f.legs[i].minRTT).Duration(); rtt > 0 && (totals.minRTT == 0 || rtt < totals.minRTT) {
-			totals.minRTT = rtt
-		}
+		t.legs[i].rtts.add(f.legs[i].rtt, n)
+		t.legs[i].lowest.add(f.legs[i].minRTT, n)
 	}
-	if rtt := f.legs[1].rtt; rtt > 0 {
-		if hop := f.words.Value().hop; hop != "" {
-			h := t.hop(hop)
-			h.rtts = append(h.rtts, rtt)
-		}
+	if hop := f.words.Value().hop; hop != "" && f.legs[1].rtt > 0 {
+		t.hop(hop).rtts.add(f.legs[1].rtt, n)
 	}
 }
 
 func (t *tunnelTrack) moment(at, span time.Duration) moment {
-	t.settle()
+	t.up, t.down = max(t.up, t.last.BytesUp), max(t.down, t.last.BytesDown)
 	now := t.legs[0].sent.now.Plus(t.legs[1].sent.now)
 	return moment{
 		at: at, span: float32(span.Seconds()),
 		up: float32(t.up - t.upBefore), down: float32(t.down - t.downBefore),
 		sent: float32(now.Bytes), again: float32(now.Again),
 		flows: int32(t.last.FlowsNow),
-	}
-}
-
-// settle corrects the sums for flows whose end was not reported. The monitor's
-// sums and the relay's counters never exceed the true values.
-func (t *tunnelTrack) settle() {
-	if t.here {
-		t.up, t.down = max(t.up, t.last.BytesUp+t.liveUp), max(t.down, t.last.BytesDown+t.liveDown)
-	} else {
-		t.last.FlowsNow = t.flows
 	}
 }
 
@@ -271,8 +251,7 @@ func (t *tunnelTrack) snapshot(span time.Duration) Tunnel {
 		h := &out.Hops[i]
 		*h = Hop{Hop: out.Tunnel.Hops[i], RetransmittedShare: -1, Connect: noDistribution}
 		if now := t.hops[h.Name]; now != nil {
-			slices.Sort(now.rtts)
-			if rtt := stats.At(now.rtts, 0.5); rtt > 0 {
+			if rtt := now.rtts.quantiles(0.5)[0]; rtt > 0 {
 				h.RTT = microseconds(rtt)
 			}
 			recent := now.sent.recent()
@@ -290,27 +269,21 @@ func (t *tunnelTrack) snapshot(span time.Duration) Tunnel {
 // next begins the next interval.
 func (t *tunnelTrack) next(at time.Duration) {
 	t.upBefore, t.downBefore = t.up, t.down
-	t.flows, t.liveUp, t.liveDown = 0, 0, 0
-	clear(t.causes)
 	for name, h := range t.hops {
 		// A hop that was removed from the configuration is forgotten with its
 		// flows.
 		if len(h.rtts) == 0 && !slices.ContainsFunc(t.last.Tunnel.Hops, func(c flow.Hop) bool { return c.Name == name }) {
 			delete(t.hops, name)
 		}
-		h.rtts = h.rtts[:0]
 		h.sent.next(at)
 	}
 	for i := range t.legs {
-		l := &t.legs[i]
-		l.rtts, l.minRTT = l.rtts[:0], 0
-		l.sent.next(at)
+		t.legs[i].sent.next(at)
 	}
 }
 
 func (l *legTotals) snapshot(leg flow.Leg) LegTotals {
-	slices.Sort(l.rtts)
-	recent := l.sent.recent()
+	recent, of := l.sent.recent(), l.rtts.quantiles(0.5, 0.99)
 	out := LegTotals{
 		Leg:                leg,
 		BytesSent:          l.sent.ever.Bytes,
@@ -318,9 +291,9 @@ func (l *legTotals) snapshot(leg flow.Leg) LegTotals {
 		RetransmittedShare: recent.Share(),
 		RetransmittedLevel: recent.Level(),
 		Recent:             recent,
-		MinRTT:             units.Seconds(l.minRTT),
-		MedianRTT:          microseconds(stats.At(l.rtts, 0.5)),
-		P99RTT:             microseconds(stats.At(l.rtts, 0.99)),
+		MinRTT:             microseconds(l.lowest.quantiles(0)[0]),
+		MedianRTT:          microseconds(of[0]),
+		P99RTT:             microseconds(of[1]),
 		LimitedSeconds:     make(map[doctor.Cause]float64, len(l.limited)),
 	}
 	if l.unknown {

@@ -2,7 +2,6 @@ package web
 
 import (
 	"cmp"
-	"iter"
 	"net/url"
 	"slices"
 	"strconv"
@@ -120,24 +119,57 @@ type selected struct {
 }
 
 // of returns the selected page of flows; the last page if there are fewer.
-func (s *selection) of(flows iter.Seq[*monitor.Flow]) selected {
-	first := s.first()
-	v := selected{Flows: []monitor.Flow{}}
-	for f := range flows {
-		v.Total++
-		if s.has(f) {
-			v.Matched++
-			first.add(f)
+func (s *selection) of(m Monitor) (v selected) {
+	var first *firstFlows
+	if all := (selection{order: s.order, descending: s.descending, Page: s.Page, Size: s.Size}); *s == all {
+		first = s.fastest(m)
+		v.Total = m.Known()
+		v.Matched = v.Total
+	}
+	if first == nil {
+		first, v.Total, v.Matched = s.first(), 0, 0
+		for f := range m.Flows() {
+			v.Total++
+			if s.has(f) {
+				v.Matched++
+				first.add(f)
+			}
 		}
 	}
 	v.Pages = max(1, (v.Matched+s.Size-1)/s.Size)
 	v.Page = min(s.Page, v.Pages)
-	ordered := first.list()
-	for _, f := range ordered[(v.Page-1)*s.Size : min(v.Page*s.Size, len(ordered))] {
-		f.UpBps, f.DownBps = whole(f.UpBps), whole(f.DownBps)
-		v.Flows = append(v.Flows, *f)
-	}
+	v.Flows = first.page(v.Page, s.Size)
 	return v
+}
+
+// top returns the selected page of the fastest flows, without a count of all.
+func (s *selection) top(m Monitor) []monitor.Flow {
+	if first := s.fastest(m); first != nil {
+		return first.page(s.Page, s.Size)
+	}
+	return s.of(m).Flows
+}
+
+// fastest returns the flows up to the end of the page, the fastest first, and spares most of thousands a look; nil:
+// they have another order, or too few move data.
+func (s *selection) fastest(m Monitor) *firstFlows {
+	if s.order != "rate" || !s.descending {
+		return nil
+	}
+	first, least := s.first(), 0.0
+	for f := range m.Moving(&least) {
+		if !s.has(f) {
+			continue
+		}
+		if first.add(f); first.cut {
+			last := first.kept[first.n-1]
+			least = last.UpBps + last.DownBps
+		}
+	}
+	if len(first.kept) < first.n {
+		return nil
+	}
+	return first
 }
 
 // first collects the flows up to the end of the page.
@@ -172,6 +204,16 @@ func (t *firstFlows) add(f *monitor.Flow) {
 	}
 }
 
+// page returns those of a page, counted from 1.
+func (t *firstFlows) page(page, size int) []monitor.Flow {
+	out, ordered := []monitor.Flow{}, t.list()
+	for _, f := range ordered[min((page-1)*size, len(ordered)):min(page*size, len(ordered))] {
+		f.UpBps, f.DownBps = whole(f.UpBps), whole(f.DownBps)
+		out = append(out, *f)
+	}
+	return out
+}
+
 // list returns them in order.
 func (t *firstFlows) list() []*monitor.Flow {
 	slices.SortFunc(t.kept, t.compare)
@@ -186,6 +228,6 @@ func (d *Dashboard) flows(s selection) view {
 		return struct {
 			Head head `json:"head"`
 			selected
-		}{d.headOf(snapshot), s.of(d.monitor.Flows())}, nil
+		}{d.headOf(snapshot), s.of(d.monitor)}, nil
 	}
 }

@@ -168,14 +168,14 @@ func (d *Dashboard) tunnel(name string) view {
 		if i < 0 {
 			return nil, missing("there is no tunnel " + strconv.Quote(name) + " now")
 		}
-		top := (&selection{Tunnel: name, order: "rate", descending: true, Page: 1, Size: 10}).of(d.monitor.Flows())
+		top := (&selection{Tunnel: name, order: "rate", descending: true, Page: 1, Size: 10}).top(d.monitor)
 		v := struct {
 			Head   head           `json:"head"`
 			Tunnel monitor.Tunnel `json:"tunnel"`
 			Points columns        `json:"points"`
 			Flows  []monitor.Flow `json:"flows"` // the ten fastest
 			Pairs  []pairRow      `json:"pairs"` // its sessions
-		}{d.headOf(s), s.Tunnels[i], course.next(d, s, name), top.Flows, pairRows(s, name)}
+		}{d.headOf(s), s.Tunnels[i], course.next(d, s, name), top, pairRows(s, name)}
 		return v, nil
 	}
 }

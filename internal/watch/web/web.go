@@ -36,6 +36,10 @@ type Monitor interface {
 	// Flows are the running flows in any order. The loop over them reuses the
 	// Flow, and may not call the monitor.
 	Flows() iter.Seq[*monitor.Flow]
+	// Moving are those that move at least so many bits per second both ways
+	// together, which the loop may raise. Known is the number of Flows.
+	Moving(least *float64) iter.Seq[*monitor.Flow]
+	Known() int
 	Flow(flow.ID) (monitor.Flow, monitor.Series, bool)
 	// Points returns the points of a tunnel since a time, oldest first; an
 	// empty name means all together.

@@ -68,16 +68,20 @@ var processFamilies = []family{
 	{"start_time_seconds", "When the process began, since 1970.", gauge, nil, one(func(s *state) (float64, bool) {
 		return unix(s.Process.StartedAt), !s.Process.StartedAt.IsZero()
 	})},
-	{"samples_total", "Samples taken of all flows.", counter, nil, one(func(s *state) (float64, bool) {
+	{"samples_total", "Samples taken of flows.", counter, nil, one(func(s *state) (float64, bool) {
 		return float64(s.Sequence), true
 	})},
 	{"sample_timestamp_seconds", "When the figures shown were taken, since 1970.", gauge, nil,
 		one(func(s *state) (float64, bool) {
 			return unix(s.At), true
 		})},
-	{"sample_duration_seconds", "Time that the latest sample of all flows took.", gauge, nil,
+	{"sample_duration_seconds", "Time that the latest sample of flows took.", gauge, nil,
 		one(func(s *state) (float64, bool) {
 			return s.Took.Seconds(), s.Sequence > 0
+		})},
+	{"sample_lag_seconds", "How old a flow's figures are at most, in causes and round-trip times; sums have no lag.", gauge, nil,
+		one(func(s *state) (float64, bool) {
+			return s.Lag.Seconds(), s.Sequence > 0
 		})},
 	{"draining", "1 while the process takes no new flows and waits for its last ones to end.", gauge, nil,
 		one(func(s *state) (float64, bool) {

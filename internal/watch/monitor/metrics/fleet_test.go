@@ -39,7 +39,7 @@ func fleet(t *testing.T) (h http.Handler, truth []float64) {
 	for i := range relays {
 		var records []monitor.Record
 		m := monitor.New(monitor.Options{
-			Sample: func(func([]flow.Sample)) error { return nil },
+			Sample: func(func([]flow.Sample)) (int, error) { return 0, nil },
 			Overview: func() monitor.Overview {
 				return monitor.Overview{Tunnels: []monitor.Tunnel{{Tunnel: flow.Tunnel{Name: "to-b"}}}}
 			},

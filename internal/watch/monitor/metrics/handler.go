@@ -7,9 +7,11 @@ package metrics
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -140,15 +142,22 @@ func takesGzip(encodings string) bool {
 // compressed is a text in gzip's format, made in its fastest way.
 func compressed(body []byte) []byte {
 	var small bytes.Buffer
-	z, err := gzip.NewWriterLevel(&small, gzip.BestSpeed)
-	if err == nil {
-		_, err = z.Write(body)
-	}
-	if err == nil {
-		err = z.Close()
-	}
-	if err != nil {
-		panic(err) // the level is valid, and a buffer takes all
+	z := writers.Get().(*gzip.Writer)
+	defer writers.Put(z)
+	z.Reset(&small)
+	_, err := z.Write(body)
+	if err = cmp.Or(err, z.Close()); err != nil {
+		panic(err) // a buffer takes all
 	}
 	return small.Bytes()
 }
+
+// writers are used again: each has 1 MB, and to make one took as long as the rest of a scrape. There are
+// maxScrapes of them at most, until the next collections.
+var writers = sync.Pool{New: func() any {
+	z, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
+	if err != nil {
+		panic(err) // the level is valid
+	}
+	return z
+}}

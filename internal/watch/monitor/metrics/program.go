@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"sync"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -88,6 +89,21 @@ func writeRuntime(e exposition) {
 	e.end()
 }
 
+// processBegan is when the process began, since 1970; 0: the kernel does not tell. Its clock is read once, since
+// that takes all of /proc/stat.
+var processBegan = sync.OnceValue(func() float64 {
+	p, err := procfs.Self()
+	if err != nil {
+		return 0
+	}
+	stat, err := p.Stat()
+	if err != nil {
+		return 0
+	}
+	began, _ := stat.StartTime()
+	return began
+})
+
 // writeProcess writes what the kernel knows of the process. What it does not tell is omitted.
 func writeProcess(e exposition) {
 	p, err := procfs.Self()
@@ -98,7 +114,7 @@ func writeProcess(e exposition) {
 		single(e, "process_cpu_seconds_total", "CPU time of the process.", counter, stat.CPUTime())
 		single(e, "process_virtual_memory_bytes", "Virtual memory.", gauge, float64(stat.VirtualMemory()))
 		single(e, "process_resident_memory_bytes", "Resident memory.", gauge, float64(stat.ResidentMemory()))
-		if began, err := stat.StartTime(); err == nil {
+		if began := processBegan(); began > 0 {
 			single(e, "process_start_time_seconds", "When the process began, since 1970.", gauge, began)
 		}
 	}

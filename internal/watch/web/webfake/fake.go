@@ -250,6 +250,24 @@ func (m *Monitor) Flows() iter.Seq[*monitor.Flow] {
 	}
 }
 
+// Moving are those that move at least so many bits per second.
+func (m *Monitor) Moving(least *float64) iter.Seq[*monitor.Flow] {
+	return func(yield func(*monitor.Flow) bool) {
+		for f := range m.Flows() {
+			if bps := f.UpBps + f.DownBps; bps > 0 && bps >= *least && !yield(f) {
+				return
+			}
+		}
+	}
+}
+
+// Known is the number of flows as of the latest Step.
+func (m *Monitor) Known() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.flows)
+}
+
 // Subscribe delivers the latest snapshot and then that of each Step.
 func (m *Monitor) Subscribe(ctx context.Context) <-chan *monitor.Snapshot {
 	r := make(chan *monitor.Snapshot, 1)

@@ -5,6 +5,7 @@ import { Chart } from '../charts.js';
 import { chain, whereResent } from '../chain.js';
 import { causeName, causeSentence } from '../causewords.js';
 import * as f from '../format.js';
+import { sampledAgo } from './flows.js';
 
 export default function flow(content, frame, id) {
   frame.title('Flow ' + id);
@@ -73,7 +74,8 @@ export function flowParts(content, title) {
     setText(resent, whereResent(items.filter((i) => i.leg)));
     const leg = { client: ' on the leg to the client', target: ' on the leg to the target' }[x.cause_leg] ?? '';
     const howLong = x.cause_share ? `, for ${(x.cause_share * 100).toFixed(0)} % of the time in which it moved data` : '';
-    setText(cause, x.cause ? `Limited by ${causeName(x.cause)}${leg}${howLong}. ${causeSentence(x.cause)}` : 'Nothing stands out.');
+    const old = sampledAgo(x) ? ` These figures are of ${sampledAgo(x)}: too many flows move data to look at each every second.` : '';
+    setText(cause, (x.cause ? `Limited by ${causeName(x.cause)}${leg}${howLong}. ${causeSentence(x.cause)}` : 'Nothing stands out.') + old);
     figures.update({ text: x.tunnel, href: '/tunnels/' + encodeURIComponent(x.tunnel) }, x.hop || f.unknown, f.moment(x.start), f.seconds(what.seconds),
       f.bytes(x.bytes_up), f.bytes(x.bytes_down), f.rate(what.up), f.rate(what.down),
       x.name ? { text: x.name, href: what.ended ? '/transfers?name=' + x.name : '/flows?q=' + x.name, title: 'All of it at this relay' } : f.unknown, x.peer || 'none');

@@ -6,7 +6,7 @@ import * as f from '../format.js';
 
 export function flowColumns() {
   return [
-    { title: 'Client', sort: 'client', cell: (x) => ({ text: x.client || 'not known', href: flowLink(x), below: x.state === 'open' ? undefined : x.state }) },
+    { title: 'Client', sort: 'client', cell: (x) => ({ text: x.client || 'not known', href: flowLink(x), below: [x.state === 'open' ? '' : x.state, sampledAgo(x)].filter(Boolean).join(', ') || undefined }) },
     { title: 'Target', sort: 'target', hide: 'phone', cell: (x) => ({ text: x.target || f.unknown, below: x.hop && x.hop !== x.target ? x.hop : undefined }) },
     { title: 'Tunnel', sort: 'tunnel', hide: 'narrow', cell: (x) => ({ text: x.tunnel, href: '/tunnels/' + encodeURIComponent(x.tunnel) }) },
     { title: '↑ Up', sort: 'up', number: true, cell: (x) => f.rate(x.up_bps) },
@@ -18,6 +18,11 @@ export function flowColumns() {
     { title: 'Retransmitted', sort: 'resent', number: true, hide: 'phone', note: 'of the worse leg, over its life', cell: (x) => f.worseResent(...x.legs) },
     { title: 'Limited by', sort: 'cause', cell: (x) => ({ text: causeName(x.cause), title: causeSentence(x.cause) }) },
   ];
+}
+
+// sampledAgo says that a flow's figures are old, since too many flows move data to sample all each second.
+export function sampledAgo(x) {
+  return x.sampled_ago_seconds >= 2 ? `${f.seconds(x.sampled_ago_seconds)} ago` : '';
 }
 
 export function flowLink(x) {
