@@ -44,12 +44,11 @@ func (nr *nearPart) giveBack(c stream.Cause, byPeer bool) bool {
 	if heard {
 		s.message(wire.Message{Type: wire.MessageGone, Flow: f.id})
 	}
-	e, done := f.end(), f.done
-	f.done = nil
+	e, owner := f.end(), takeOwner(f)
 	s.node.tasks.Go(func() {
 		s.forget(f)
-		if done != nil {
-			done(e)
+		if owner != nil {
+			owner.Ended(e)
 		}
 	})
 	return true

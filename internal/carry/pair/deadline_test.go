@@ -77,7 +77,7 @@ func TestClientsOfAnOutage(t *testing.T) {
 				for at := time.Duration(0); at <= test.served && test.served > 0; at += deadline / 2 {
 					time.AfterFunc(at, func() { s.served.Store(int64(stampNow())) })
 				}
-				f := newFlow(s, 1, flow.LegOptions{})
+				f := newFlow(s, 1, nil)
 				f.opening = &opening{Open: wire.Open{Deadline: deadline}}
 				began := time.Now()
 				for !f.over.Load() {

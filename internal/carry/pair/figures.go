@@ -11,7 +11,7 @@ import (
 var _ flow.Carried = (*Flow)(nil)
 
 func (f *Flow) end() flow.End {
-	e := flow.End{Reason: flow.EndClean, Back: f.near.client(), Peer: f.s.peerSeen(), Target: f.targetAddress(), Resumes: int(f.need.resumes),
+	e := flow.End{Reason: flow.EndClean, Back: f.near.client(), Peer: f.s.peerSeen(), Target: targetOf(f), Resumes: int(f.need.resumes),
 		Outage: outageSeconds(f.need.outage)}
 	e.Lanes, e.CongestionControl = f.lanes.counted.load(), f.s.laneCongestionControl()
 	out, in := int64(f.sf.Out.Acknowledged()), int64(f.sf.In.Position())
@@ -26,6 +26,13 @@ func (f *Flow) end() flow.End {
 	return e
 }
 
+// Owner implements flow.Carried.
+func (f *Flow) Owner() flow.Owner {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.owner
+}
+
 // Figures implements flow.Carried.
 func (f *Flow) Figures() flow.Figures {
 	f.mu.Lock()
@@ -34,7 +41,7 @@ func (f *Flow) Figures() flow.Figures {
 	if f.s.near {
 		up, down = down, up
 	}
-	g := flow.Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Peer: f.s.peerSeen(), Target: f.targetAddress(), Idle: f.moved.since(),
+	g := flow.Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Peer: f.s.peerSeen(), Target: targetOf(f), Idle: f.moved.since(),
 		Ended: f.sf.Out.Ended() || f.sf.In.Ended(), Clean: f.sf.Clean(),
 		Lanes: len(f.lanes.all), Resumes: int(f.need.resumes), RTT: units.Seconds(f.s.rtt()), MemoryLimited: f.spread.memoryLimited()}
 	outage := f.need.outage

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/compress"
@@ -34,19 +35,19 @@ type Flow struct {
 	near    nearPart   // what only a near flow has
 
 	phase   phase
-	running bool        // the goroutine exists
-	dirty   bool        // an ACK or RESET waits for the control connection
-	told    bool        // the other end has said why the flow is cut
-	over    atomic.Bool // of phase, for those who cannot take mu
-	target  string
+	running bool                          // the goroutine exists
+	dirty   bool                          // an ACK or RESET waits for the control connection
+	told    bool                          // the other end has said why the flow is cut
+	over    atomic.Bool                   // of phase, for those who cannot take mu
+	target  unique.Handle[netip.AddrPort] // zero: none is known
 	start   stamp
-	moved   stamp // the latest byte
-	done    func(flow.End)
+	moved   stamp      // the latest byte
+	owner   flow.Owner // nil: nobody
 }
 
 const ackEvery = 256 << 10
 
-func newFlow(s *session, id uint64, legs flow.LegOptions) *Flow {
+func newFlow(s *session, id uint64, legs *flow.LegOptions) *Flow {
 	now := stampNow()
 	f := &Flow{s: s, id: id, start: now, moved: now}
 	f.leg = leg{f: f, fd: -1, options: withDefaults(legs)}
@@ -101,9 +102,18 @@ func (f *Flow) Reset(reason flow.EndReason, err error) {
 	}
 }
 
-// targetAddress is that of the target; zero: none was dialed. The other relay gives it as text.
-func (f *Flow) targetAddress() netip.AddrPort {
-	a, _ := netip.ParseAddrPort(f.target)
+// takeOwner returns the owner, who gets the flow's end now and nothing more of it.
+func takeOwner(f *Flow) flow.Owner {
+	owner := f.owner
+	f.owner = nil
+	return owner
+}
+
+// targetOf is the address of a flow's target; zero: none was dialed.
+func targetOf(f *Flow) (a netip.AddrPort) {
+	if f.target != (unique.Handle[netip.AddrPort]{}) {
+		a = f.target.Value()
+	}
 	return a
 }
 

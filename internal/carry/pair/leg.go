@@ -184,8 +184,8 @@ func (lg *leg) close() bool {
 		lg.options.Joint.Cut(reasonOf(c))
 	}
 	f.s.node.poller.remove(lg.fd)
-	if lg.options.Closing != nil {
-		lg.options.Closing(lg.fd)
+	if f.owner != nil {
+		f.owner.Closing(lg.fd)
 	}
 	unix.Close(lg.fd)
 	lg.fd = -1

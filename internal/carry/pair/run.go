@@ -92,12 +92,11 @@ func (f *Flow) takeEnd() func() {
 	if f.phase != phaseOver || f.near.given {
 		return nil
 	}
-	s, e, done := f.s, f.end(), f.done
-	f.done = nil
+	s, e, owner := f.s, f.end(), takeOwner(f)
 	return func() {
 		s.forget(f)
-		if done != nil {
-			done(e)
+		if owner != nil {
+			owner.Ended(e)
 		}
 	}
 }

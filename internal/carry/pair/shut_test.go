@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/carry/flow"
 	"longhaul/test/nettest"
 )
 
@@ -35,7 +34,7 @@ func TestShutLane(t *testing.T) {
 				fillWindow(t, bulk)
 			}
 			s := newSession(&process{}, "b", 1, true)
-			f := newFlow(s, 1, flow.LegOptions{})
+			f := newFlow(s, 1, nil)
 			f.phase, f.leg.writable = phaseKnown, true
 			l := &lane{s: &s.relation, home: s, frames: frames{bulk: bulk}}
 			l.answered.Store(true)

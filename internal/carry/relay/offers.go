@@ -247,7 +247,6 @@ func (w *worker) givenBack(f *flow, e report.End) {
 	}
 	p := f.paired
 	p.ended, p.byPeer, p.peer = true, e.ByPeer, cmp.Or(e.Peer, p.peer)
-	delete(w.byCarrier, p.carrier)
 	f.paired, o.offers.before = nil, p
 	f.phase = phaseWaiting
 	w.timers.remove(f)

@@ -113,12 +113,13 @@ func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now time.Duration
 	}
 	w.setUpLegs(f)
 	if f.carried() {
-		f.sockets(func(fds [2]int) { f.sampleLegs(fds, s) })
+		f.inspect(func(fds [2]int, add [2]report.Counters) {
+			f.sampleLegs(fds, s)
+			f.sampleLane(s, add)
+		})
+		f.sampleEachLane(s)
 	} else { // without garbage for each flow
 		f.sampleLegs([2]int{int(f.legs[client].fd), int(f.legs[target].fd)}, s)
-	}
-	if f.phase == phasePaired {
-		f.sampleLane(s)
 	}
 	f.settled = 0
 	if moving && f.dirs[up].held == 0 && f.dirs[down].held == 0 && f.settledLeg(client, &s.ClientLeg) && f.settledLeg(target, &s.TargetLeg) {

@@ -74,10 +74,9 @@ type worker struct {
 	listeners  map[int32]*listener
 	fib        fib
 
-	byCarrier      map[report.Carried]*flow // who carry a flow from the relay before this one, or on to the one behind, or are to
-	strangers      map[int]*stranger        // by descriptor
-	strangersByAge list.List                // of *stranger, the oldest first
-	strangersAt    time.Duration            // deadline of the oldest stranger; 0: no stranger
+	strangers      map[int]*stranger // by descriptor
+	strangersByAge list.List         // of *stranger, the oldest first
+	strangersAt    time.Duration     // deadline of the oldest stranger; 0: no stranger
 
 	waiters waiters
 
@@ -119,7 +118,6 @@ func newWorker(r *Relay) (*worker, error) {
 		buf:       make([]byte, largeRead),
 		events:    make([]unix.EpollEvent, eventsPerWait),
 		listeners: map[int32]*listener{},
-		byCarrier: map[report.Carried]*flow{},
 		strangers: map[int]*stranger{},
 		fib:       fib{fd: -1},
 		done:      make(chan struct{}),
@@ -369,7 +367,6 @@ func (w *worker) forget(f *flow) {
 	w.timers.remove(f)
 	w.unration(f)
 	w.leaveName(f)
-	w.leaveCarriers(f)
 	s := &w.slots[f.slot]
 	s.flow = nil
 	s.gen = (s.gen + 1) & (1<<(32-kindBits) - 1)
