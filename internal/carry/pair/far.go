@@ -116,11 +116,11 @@ func (fr farPart) takeTarget(t flow.Target, ahead []byte) error {
 	if err := f.leg.take(t.FD); err != nil {
 		f.leg.options.Joint.Cut(flow.EndNoResources, err)
 		unix.Close(t.FD)
-		f.leg.fd = -1
+		f.leg.num = -1
 		return err
 	}
 	if reset := t.Reset; reset != nil {
-		f.leg.reset = &reset
+		f.leg.cut = &cut{reset: reset}
 	}
 	f.leg.openedDue, f.opening = true, nil
 	f.phase.take(eventOpened)

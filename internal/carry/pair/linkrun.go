@@ -33,7 +33,7 @@ func (l *Link) carry(c flow.Client, o flow.Owner) *Flow {
 	s.add(f) // while the link keeps the session: replaceDrained closes one without flows
 	l.mu.Unlock()
 	f.owner = o
-	f.opening = &opening{opened: c.Opened, Open: wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen,
+	f.opening = &opening{began: stampNow(), opened: c.Opened, Open: wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen,
 		Name: c.Name, Via: via, Offset: c.Offset}}
 	if s.noResume {
 		f.sf.NoResume()
@@ -48,7 +48,7 @@ func (l *Link) carry(c flow.Client, o flow.Owner) *Flow {
 	if err != nil {
 		joint.Cut(flow.EndNoResources, err)
 		unix.Close(c.FD)
-		f.leg.fd = -1
+		f.leg.num = -1
 	}
 	switch {
 	case err != nil:

@@ -59,7 +59,7 @@ func (f *Flow) step() bool {
 // sendNext sends what is due on the lane, if anything is and the lane has no goroutine that
 // does it.
 func (ls *laneSet) sendNext() bool {
-	f := ls.f
+	f := ls.flow()
 	st := ls.all[0]
 	if f.near.releasing {
 		return false

@@ -91,7 +91,7 @@ func TestLaneLostInWrite(t *testing.T) {
 	x := newSolo(t, newNode(t), 2)
 	f, first, second := x.f, x.lanes[0], x.lanes[1]
 	f.mu.Lock()
-	fd := f.leg.fd
+	fd := f.leg.fd()
 	f.mu.Unlock()
 	// One write takes all, and so some time, in which the loop below sees it.
 	nettest.Must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 8<<20))
