@@ -16,8 +16,8 @@ import (
 // Carrier carries the flows of a near tunnel to the paired far relay. Its methods run on an event
 // loop and must not block.
 type Carrier interface {
-	// Carry takes over an admitted client. ended gets the flow's end, once, from any goroutine.
-	Carry(c Client, ended func(End)) Carried
+	// Carry takes over an admitted client.
+	Carry(c Client, o Owner) Carried
 
 	// Taking says whether the far relay takes new flows now.
 	Taking() Taking
@@ -43,21 +43,40 @@ type Client struct {
 	// called once at most, before anything of the flow's end, with the flow's lock held: it must neither
 	// block nor ask the carrier. Nil: nobody asks.
 	Opened func()
-	Legs   LegOptions
+	Legs   *LegOptions // which nobody changes; nil: the defaults
 }
 
 // LegOptions are what a carrier does with a flow's socket at this relay. How long a flow may be silent
 // is the relay's to decide.
 type LegOptions struct {
 	ResetDrain time.Duration // for the delivery of bytes that came before a reset; 0: 10 s
-	// Closing sees the socket before it is closed, to read its figures; nil: nobody does.
-	Closing func(fd int)
-	Joint   *Joint // of a socket that leads to another part of the flow in this process; nil: it does not
+	Joint      *Joint        // of a socket that leads to another part of the flow in this process; nil: it does not
 }
+
+// Owner is the relay's part of a flow that a carrier carries. Any goroutine calls its methods.
+type Owner interface {
+	// Closing sees the flow's socket before the carrier closes it, to read its figures.
+	Closing(fd int)
+
+	// Ended gets the flow's end, once, after its socket is closed.
+	Ended(e End)
+}
+
+// OnEnd is an [Owner] that looks at the end alone.
+type OnEnd func(End)
+
+// Closing implements Owner.
+func (OnEnd) Closing(int) {}
+
+// Ended implements Owner.
+func (f OnEnd) Ended(e End) { f(e) }
 
 // Carried is a flow that a carrier moves. Its methods must not block.
 type Carried interface {
 	Figures() Figures
+
+	// Owner is who has the flow here; nil: nobody, or nobody yet.
+	Owner() Owner
 
 	// Inspect calls look with the flow's socket and that of its present lane, each -1 if it has
 	// none. Both stay open until look returns. The lane's counters and add are those of the flow.
@@ -162,20 +181,20 @@ type Open struct {
 	Name           Name   // zero: the near relay is of an older release
 	Via            Via    // the relays that the flow has passed, without this one
 	Offset         uint16 // of the port among those of the far tunnel's range
-	// Admitted is called once the flow counts, before its target has accepted; nil: nobody asks.
-	Admitted func()
+	// Admitted is called once the flow counts, before its target has accepted, with whoever has it until
+	// then; nil: nobody asks. It must not block.
+	Admitted func(Owner)
 }
 
 // Target is the connection to the target of a flow that a near relay asked for.
 type Target struct {
 	FD   int // of a connected, non-blocking socket, which the carrier owns
 	To   netip.AddrPort
-	Legs LegOptions
+	Legs *LegOptions // which nobody changes; nil: the defaults
 	// Reset is why the target has reset since it accepted, if somebody has taken
 	// that from the socket already: an end that is read then is no end.
 	Reset error
-	// Ended gets the flow's end, once, after its socket is closed; nil: nobody asks.
-	Ended func(End)
+	Owner Owner // from now on; nil: nobody
 }
 
 // Refusal is the reason that a flow is not admitted, or has no target.

@@ -87,7 +87,7 @@ func (s *session) admit(l *lane, o wire.Open, a Acceptor) (f *Flow, fresh bool, 
 	} else if s.closed.Load() || s.node.closing.Load() {
 		return nil, false, errEnding
 	}
-	f = newFlow(s, o.Flow, flow.LegOptions{})
+	f = newFlow(s, o.Flow, nil)
 	f.phase, f.opening = phaseDialing, &opening{}
 	if s.noResume {
 		f.sf.NoResume()

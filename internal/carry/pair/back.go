@@ -15,15 +15,15 @@ import (
 
 // hold has a flow be held. The caller holds f.mu.
 func (nr *nearPart) hold(c flow.Client) {
-	nr.f.opening.client = &c
-	nr.f.s.setHeld(nr.f, true)
+	nr.flow().opening.client = &c
+	nr.flow().s.setHeld(nr.flow(), true)
 }
 
 // giveBack gives the client of a held flow back, and reports whether it did. It waits for nobody: a
 // goroutine of the flow may wait for a lane that is dead. The far relay is to forget the flow: a target
 // that it has, or finds later, is closed without a byte. The caller holds f.mu.
 func (nr *nearPart) giveBack(c stream.Cause, byPeer bool) bool {
-	f := nr.f
+	f := nr.flow()
 	if !nr.held() || f.sf.Dead() || f.phase == phaseOver {
 		return false
 	}
@@ -44,12 +44,11 @@ func (nr *nearPart) giveBack(c stream.Cause, byPeer bool) bool {
 	if heard {
 		s.message(wire.Message{Type: wire.MessageGone, Flow: f.id})
 	}
-	e, done := f.end(), f.done
-	f.done = nil
+	e, owner := f.end(), takeOwner(f)
 	s.node.tasks.Go(func() {
 		s.forget(f)
-		if done != nil {
-			done(e)
+		if owner != nil {
+			owner.Ended(e)
 		}
 	})
 	return true
@@ -67,7 +66,7 @@ var errSuspect = errors.New("the far relay does not answer")
 // adrift says why a held flow is to go to another hop, if it is. What the far relay has been asked
 // it answers, also while it takes no new flows, or once the link is closed. The caller holds f.mu.
 func (nr *nearPart) adrift(now time.Time, closed bool) (why stream.Cause, yes bool) {
-	f, s, ctl := nr.f, nr.f.s, nr.f.s.control()
+	f, s, ctl := nr.flow(), nr.flow().s, nr.flow().s.control()
 	since, unmade := s.unmade.now()
 	s.mu.Lock()
 	none := closed || s.draining
@@ -79,7 +78,7 @@ func (nr *nearPart) adrift(now time.Time, closed bool) (why stream.Cause, yes bo
 		return cause(flow.EndPairDown, errSuspect), true
 	case s.ended.Load(), f.phase == phaseFresh && none:
 		return cause(flow.EndDrain, errors.New("the far relay takes no new flows")), true
-	case f.phase == phaseFresh && unmade != nil && min(now.Sub(since), f.start.until(now)) > laneErrSettles:
+	case f.phase == phaseFresh && unmade != nil && min(now.Sub(since), f.opening.began.until(now)) > laneErrSettles:
 		return s.whyDown(), true
 	}
 	return stream.Cause{}, false

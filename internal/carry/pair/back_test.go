@@ -90,7 +90,7 @@ func (s *stand) back() flow.End {
 func (s *stand) carryOn(c *flow.Client) {
 	last := *c
 	last.Others = false
-	s.link.Carry(last, func(e flow.End) { s.nearEnds <- e })
+	s.link.Carry(last, flow.OnEnd(func(e flow.End) { s.nearEnds <- e }))
 }
 
 // asked waits until the far relay has the OPEN of a held flow.

@@ -43,6 +43,7 @@ func TestClientsOfAnOutage(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := &process{}
+				n.stores = &n.budget
 				s := newSession(n, "b", 1, true)
 				l := &Link{node: n, s: s, kick: make(chan struct{}, 1)}
 				l.setPaths(nil)
@@ -77,8 +78,8 @@ func TestClientsOfAnOutage(t *testing.T) {
 				for at := time.Duration(0); at <= test.served && test.served > 0; at += deadline / 2 {
 					time.AfterFunc(at, func() { s.served.Store(int64(stampNow())) })
 				}
-				f := newFlow(s, 1, flow.LegOptions{})
-				f.opening = &opening{Open: wire.Open{Deadline: deadline}}
+				f := newFlow(s, 1, nil)
+				f.opening = &opening{began: stampNow(), Open: wire.Open{Deadline: deadline}}
 				began := time.Now()
 				for !f.over.Load() {
 					time.Sleep(tickEvery)

@@ -41,7 +41,7 @@ func (u upgradable) Dial(ctx context.Context, o flow.Open) (flow.Target, error) 
 	}
 	select {
 	case refusal := <-u.waits:
-		o.Admitted()
+		o.Admitted(nil)
 		u.asked.Add(1)
 		select {
 		case err := <-refusal:

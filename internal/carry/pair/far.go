@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"unique"
 
 	"golang.org/x/sys/unix"
 
@@ -58,7 +59,17 @@ func (fr farPart) dial(o wire.Open, a Acceptor, ahead []byte, admitted func()) {
 		return
 	}
 	t, err := a.Dial(ctx, flow.Open{Tunnel: a.Tunnel(), Peer: f.s.peerNow(), Client: o.Client, Listen: o.Listen, Carried: f,
-		Name: o.Name, Via: o.Via, Offset: o.Offset, Admitted: admitted})
+		Name: o.Name, Via: o.Via, Offset: o.Offset, Admitted: func(owner flow.Owner) {
+			f.mu.Lock()
+			f.owner = owner
+			f.mu.Unlock()
+			admitted()
+		}})
+	if err != nil {
+		f.mu.Lock()
+		f.owner = nil // it has the end
+		f.mu.Unlock()
+	}
 	switch {
 	case errors.Is(err, flow.ErrDialCut):
 		fr.endDial(refusal(err))
@@ -101,16 +112,15 @@ func (fr farPart) stopDial() {
 // takeTarget gives a far flow its target. The caller holds f.mu.
 func (fr farPart) takeTarget(t flow.Target, ahead []byte) error {
 	f := fr.f
-	f.leg.options, f.target = withDefaults(t.Legs), t.To.String()
-	f.done = t.Ended
+	f.leg.options, f.target, f.owner = withDefaults(t.Legs), unique.Make(t.To), t.Owner
 	if err := f.leg.take(t.FD); err != nil {
-		t.Legs.Joint.Cut(flow.EndNoResources, err)
+		f.leg.options.Joint.Cut(flow.EndNoResources, err)
 		unix.Close(t.FD)
-		f.leg.fd = -1
+		f.leg.num = -1
 		return err
 	}
 	if reset := t.Reset; reset != nil {
-		f.leg.reset = &reset
+		f.leg.cut = &cut{reset: reset}
 	}
 	f.leg.openedDue, f.opening = true, nil
 	f.phase.take(eventOpened)

@@ -11,8 +11,8 @@ import (
 var _ flow.Carried = (*Flow)(nil)
 
 func (f *Flow) end() flow.End {
-	e := flow.End{Reason: flow.EndClean, Back: f.near.client(), Peer: f.s.peerSeen(), Target: f.targetAddress(), Resumes: int(f.need.resumes),
-		Outage: outageSeconds(f.need.outage)}
+	e := flow.End{Reason: flow.EndClean, Back: f.near.client(), Peer: f.s.peerSeen(), Target: targetOf(f), Resumes: int(f.need.resumes),
+		Outage: f.need.outageNow()}
 	e.Lanes, e.CongestionControl = f.lanes.counted.load(), f.s.laneCongestionControl()
 	out, in := int64(f.sf.Out.Acknowledged()), int64(f.sf.In.Position())
 	e.BytesUp, e.BytesDown = in, out
@@ -26,6 +26,13 @@ func (f *Flow) end() flow.End {
 	return e
 }
 
+// Owner implements flow.Carried.
+func (f *Flow) Owner() flow.Owner {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.owner
+}
+
 // Figures implements flow.Carried.
 func (f *Flow) Figures() flow.Figures {
 	f.mu.Lock()
@@ -34,19 +41,22 @@ func (f *Flow) Figures() flow.Figures {
 	if f.s.near {
 		up, down = down, up
 	}
-	g := flow.Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Peer: f.s.peerSeen(), Target: f.targetAddress(), Idle: f.moved.since(),
+	g := flow.Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Peer: f.s.peerSeen(), Target: targetOf(f), Idle: f.moved.since(),
 		Ended: f.sf.Out.Ended() || f.sf.In.Ended(), Clean: f.sf.Clean(),
 		Lanes: len(f.lanes.all), Resumes: int(f.need.resumes), RTT: units.Seconds(f.s.rtt()), MemoryLimited: f.spread.memoryLimited()}
-	outage := f.need.outage
-	if !f.need.since.IsZero() {
-		outage += f.need.since.since()
-	}
-	g.Outage = outageSeconds(outage)
+	g.Outage = f.need.outageNow()
 	return g
 }
 
-// outageSeconds leaves out parts of a millisecond: a lane that comes at once is no outage.
-func outageSeconds(d time.Duration) units.Seconds { return units.Seconds(d.Truncate(time.Millisecond)) }
+// outageNow is the time without a lane that the flow needed. It leaves out parts of a millisecond: a lane that comes
+// at once is no outage.
+func (nd *laneNeed) outageNow() units.Seconds {
+	ms := time.Duration(nd.outage)
+	if !nd.since.IsZero() {
+		ms += time.Duration(nd.since.since().Milliseconds())
+	}
+	return units.Seconds(ms * time.Millisecond)
+}
 
 func (f *Flow) state() string {
 	switch {
@@ -76,10 +86,10 @@ func (f *Flow) Inspect(look func(leg, lane int, add flow.Counters)) {
 		l.mu.Lock()
 		add := sent.Minus(l.settled)
 		l.mu.Unlock()
-		l.bulk.control(func(fd int) { looked = true; look(f.leg.fd, fd, add) })
+		l.bulk.control(func(fd int) { looked = true; look(f.leg.fd(), fd, add) })
 	}
 	if !looked {
-		look(f.leg.fd, -1, sent)
+		look(f.leg.fd(), -1, sent)
 	}
 }
 

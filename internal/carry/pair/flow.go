@@ -6,7 +6,8 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"time"
+	"unique"
+	"unsafe"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/compress"
@@ -34,25 +35,21 @@ type Flow struct {
 	near    nearPart   // what only a near flow has
 
 	phase   phase
-	running bool        // the goroutine exists
-	dirty   bool        // an ACK or RESET waits for the control connection
-	told    bool        // the other end has said why the flow is cut
-	over    atomic.Bool // of phase, for those who cannot take mu
-	target  string
-	start   stamp
-	moved   stamp // the latest byte
-	done    func(flow.End)
+	running bool                          // the goroutine exists
+	dirty   bool                          // an ACK or RESET waits for the control connection
+	told    bool                          // the other end has said why the flow is cut
+	over    atomic.Bool                   // of phase, for those who cannot take mu
+	target  unique.Handle[netip.AddrPort] // zero: none is known
+	moved   stamp                         // the latest byte
+	owner   flow.Owner                    // nil: nobody
 }
 
 const ackEvery = 256 << 10
 
-func newFlow(s *session, id uint64, legs flow.LegOptions) *Flow {
+func newFlow(s *session, id uint64, legs *flow.LegOptions) *Flow {
 	now := stampNow()
-	f := &Flow{s: s, id: id, start: now, moved: now}
-	f.leg = leg{f: f, fd: -1, options: withDefaults(legs)}
-	f.lanes.f, f.spread.f, f.need.f, f.near.f = f, f, f, f
-	f.watch = flowWatch{f: f, ackedAt: now}
-	f.sf.Init(&s.node.budget, limitStart)
+	f := &Flow{s: s, id: id, moved: now, leg: leg{num: -1, options: withDefaults(legs)}, watch: flowWatch{ackedAt: now}}
+	f.sf.Init(&s.node.stores, limitStart)
 	return f
 }
 
@@ -101,18 +98,25 @@ func (f *Flow) Reset(reason flow.EndReason, err error) {
 	}
 }
 
-// targetAddress is that of the target; zero: none was dialed. The other relay gives it as text.
-func (f *Flow) targetAddress() netip.AddrPort {
-	a, _ := netip.ParseAddrPort(f.target)
+// takeOwner returns the owner, who gets the flow's end now and nothing more of it.
+func takeOwner(f *Flow) flow.Owner {
+	owner := f.owner
+	f.owner = nil
+	return owner
+}
+
+// targetOf is the address of a flow's target; zero: none was dialed.
+func targetOf(f *Flow) (a netip.AddrPort) {
+	if f.target != (unique.Handle[netip.AddrPort]{}) {
+		a = f.target.Value()
+	}
 	return a
 }
 
 // leg is a flow's own socket, the client's or the target's.
 type leg struct {
-	f     *Flow
-	fd    int    // -1: none
-	reset *error // that the socket does not tell any more: what it shows as an end is this; nil: it tells all
-	busy  int16  // calls that use the descriptor without the flow's lock
+	num  int32 // the descriptor; -1: none
+	busy int16 // calls that use the descriptor without the flow's lock
 	// What the poller saw since the last attempt.
 	readable, writable, failed bool
 	muted                      bool // the poller reports no bytes that arrive
@@ -122,14 +126,39 @@ type leg struct {
 	openedDue                  bool // far: OPENED is to be sent for it
 	awaited                    bool // somebody waits for the end of such a call
 	options                    *flow.LegOptions
-	cutSince                   stamp // a reset waits for bytes before it; zero: none
+	cut                        *cut // nil: no reset was met
 }
 
-func (lg *leg) open() bool { return lg.fd >= 0 }
+// cut is what a leg has once the flow is cut.
+type cut struct {
+	since stamp // a reset waits for bytes before it; zero: none
+	reset error // that the socket does not show any more: what looks like an end is this; nil: it shows all
+}
+
+// cutSince is since when a reset waits for bytes before it; zero: none does.
+func (lg *leg) cutSince() stamp {
+	if lg.cut == nil {
+		return 0
+	}
+	return lg.cut.since
+}
+
+// noteCut notes that a reset waits for bytes before it.
+func (lg *leg) noteCut(now stamp) {
+	if lg.cut == nil {
+		lg.cut = new(cut)
+	}
+	if lg.cut.since.IsZero() {
+		lg.cut.since = now
+	}
+}
+
+func (lg *leg) fd() int { return int(lg.num) }
+
+func (lg *leg) open() bool { return lg.num >= 0 }
 
 // laneSet are the lanes of a flow.
 type laneSet struct {
-	f       *Flow
 	all     []*subflow                      // the main one first
 	counted sentOver                        // of lanes that it has left
 	policy  atomic.Pointer[compress.Policy] // of what it sends; nil: it has sent nothing that may be compressed
@@ -137,7 +166,6 @@ type laneSet struct {
 
 // laneSpread is what decides how many lanes a flow is to have, and which.
 type laneSpread struct {
-	f         *Flow
 	want      int32  // near: so many lanes are to carry the flow
 	joining   int32  // near: lanes that are on their way to it
 	burstFrom uint64 // what had been moved, both ways, when it last began to move
@@ -156,28 +184,31 @@ type mix struct {
 
 // laneNeed is a flow's time without a lane that it needs.
 type laneNeed struct {
-	f       *Flow
-	since   stamp         // zero: it has one, or needs none
-	wokeAt  stamp         // of the latest WAKE; zero: none is waiting for its lane
-	outage  time.Duration // together, before since
-	resumes int32
-	lost    bool // a lane, and none has come in its place
+	since   stamp  // zero: it has one, or needs none
+	wokeAt  stamp  // of the latest WAKE; zero: none is waiting for its lane
+	outage  uint32 // milliseconds together, before since
+	resumes uint16 // no more are counted than it has room for
+	lost    bool   // a lane, and none has come in its place
 }
 
 // flowWatch is what the watcher remembers of a flow between two looks.
 type flowWatch struct {
-	f        *Flow
-	gapAt    uint64 // the position as a receiver
-	gapSince stamp  // since when it stands there, though bytes beyond it are here
-	ackedAt  stamp  // of the latest progress of what is unacknowledged
-	lates    uint8  // how often the other end has said that bytes lack, since it last acknowledged some; 255: more often
-	toldSent bool   // the other end was told how much has gone out
-	resting  bool   // parked: it is looked at only now and then
+	gap      *gap  // nil: no bytes are missing
+	ackedAt  stamp // of the latest progress of what is unacknowledged
+	place    int32 // in registry.watched, from 1 on, under its lock; 0: it is not there
+	lates    uint8 // how often the other end has said that bytes lack, since it last acknowledged some; 255: more often
+	toldSent bool  // the other end was told how much has gone out
+	resting  bool  // parked: it is looked at only now and then
+}
+
+// gap is what a flow lacks as a receiver, though bytes beyond it are here or have been sent.
+type gap struct {
+	at    uint64 // its position
+	since stamp  // since when it stands there
 }
 
 // nearPart is what only a near flow has: its OPEN, and what it wants of its link.
 type nearPart struct {
-	f          *Flow
 	openDue    bool // OPEN is to be sent on the control connection
 	releasing  bool // RELEASE is offered, and unanswered
 	releaseDue bool
@@ -191,7 +222,7 @@ type nearPart struct {
 // held reports that the flow's client may go to another hop, since the far relay has no target for it,
 // as far as this end knows.
 func (nr *nearPart) held() bool {
-	return nr.f.opening != nil && nr.f.opening.client != nil && !nr.given
+	return nr.flow().opening != nil && nr.flow().opening.client != nil && !nr.given
 }
 
 var errOnePort = errors.New(flow.OnePortWarning)
@@ -199,7 +230,7 @@ var errOnePort = errors.New(flow.OnePortWarning)
 // misled reports that the far relay would lead the flow to another port than its client has dialed, as far
 // as the session knows it: nothing of the flow may go out. The caller holds f.mu.
 func (nr *nearPart) misled() bool {
-	f, s := nr.f, nr.f.s
+	f, s := nr.flow(), nr.flow().s
 	if f.opening == nil || f.opening.Offset == 0 || f.phase.known() {
 		return false
 	}
@@ -213,16 +244,31 @@ func (nr *nearPart) client() *flow.Client {
 	if !nr.given {
 		return nil
 	}
-	return nr.f.opening.client
+	return nr.flow().opening.client
 }
 
 // opening is what a flow has until it has a target.
 type opening struct {
 	wire.Open                    // near
 	client    *flow.Client       // near: of a held flow, see hold; else nil
+	began     stamp              // near
 	opened    func()             // near: of the client
 	cancel    context.CancelFunc // far: of the dial; nil: it has not begun
 	gone      bool               // far: the near relay does not know the flow
+}
+
+// The parts of a flow find it by their place in it: with a pointer in each, a parked flow would take 48 bytes more.
+
+func (lg *leg) flow() *Flow        { return flowOf(unsafe.Pointer(lg), unsafe.Offsetof(Flow{}.leg)) }
+func (ls *laneSet) flow() *Flow    { return flowOf(unsafe.Pointer(ls), unsafe.Offsetof(Flow{}.lanes)) }
+func (sp *laneSpread) flow() *Flow { return flowOf(unsafe.Pointer(sp), unsafe.Offsetof(Flow{}.spread)) }
+func (nd *laneNeed) flow() *Flow   { return flowOf(unsafe.Pointer(nd), unsafe.Offsetof(Flow{}.need)) }
+func (fw *flowWatch) flow() *Flow  { return flowOf(unsafe.Pointer(fw), unsafe.Offsetof(Flow{}.watch)) }
+func (nr *nearPart) flow() *Flow   { return flowOf(unsafe.Pointer(nr), unsafe.Offsetof(Flow{}.near)) }
+
+// flowOf returns the flow that has a part at an offset.
+func flowOf(part unsafe.Pointer, offset uintptr) *Flow {
+	return (*Flow)(unsafe.Add(part, -int(offset)))
 }
 
 // farPart is what only a far flow does.
@@ -271,7 +317,7 @@ func (ls *laneSet) blockedLanes() (all []*lane) {
 func (ls *laneSet) greeting() bool { return ls.main() != nil && ls.all[0].greet != nil }
 
 func (fw *flowWatch) setResting(on bool) {
-	f := fw.f
+	f := fw.flow()
 	if fw.resting == on {
 		return
 	}
@@ -292,13 +338,13 @@ const (
 // crowdedOut reports that the flow's client waits with what it sends: a crowd waits for lanes, and the
 // flow has its first bytes here. The kernel keeps the others, and no goroutine.
 func (nd *laneNeed) crowdedOut() bool {
-	f := nd.f
+	f := nd.flow()
 	return f.lanes.main() == nil && f.sf.Out.Kept() > 0 && !f.leg.failed && f.s.isCrowd()
 }
 
 // begin marks the flow as one of which the far relay hears from now on. The caller holds f.mu.
 func (nr *nearPart) begin() {
-	f := nr.f
+	f := nr.flow()
 	if f.phase == phaseFresh {
 		f.phase.take(eventAsk)
 		f.sf.Seal(f.s.sealed())

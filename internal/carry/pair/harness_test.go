@@ -310,7 +310,7 @@ func newStand(t testing.TB, options ...standOption) *stand {
 			s.mark(&c)
 		}
 		s.mu.Unlock()
-		f := link.Carry(c, func(e flow.End) { s.nearEnds <- e }).(*pair.Flow)
+		f := link.Carry(c, flow.OnEnd(func(e flow.End) { s.nearEnds <- e })).(*pair.Flow)
 		s.mu.Lock()
 		s.flows = append(s.flows, f)
 		s.mu.Unlock()
@@ -358,8 +358,8 @@ func (s *stand) farNode() *pair.Node {
 	return s.far
 }
 
-func (s *stand) legs() flow.LegOptions {
-	return flow.LegOptions{ResetDrain: s.resetDrain}
+func (s *stand) legs() *flow.LegOptions {
+	return &flow.LegOptions{ResetDrain: s.resetDrain}
 }
 
 func addrOf(l *net.TCPListener) netip.AddrPort { return netip.MustParseAddrPort(l.Addr().String()) }
@@ -426,7 +426,7 @@ func (s *stand) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	if err != nil {
 		return flow.Target{}, s.refuse(flow.EndTargetRefused, err)
 	}
-	return flow.Target{FD: fdOf(c.(*net.TCPConn)), To: target, Legs: s.legs(), Ended: s.ended}, nil
+	return flow.Target{FD: fdOf(c.(*net.TCPConn)), To: target, Legs: s.legs(), Owner: flow.OnEnd(s.ended)}, nil
 }
 
 // setMark has the clients to come have more.

@@ -33,17 +33,17 @@ func (h *hub) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	}
 	joint, opened, ended := new(flow.Joint), make(chan struct{}), make(chan flow.End, 1)
 	next := h.next.link.Carry(flow.Client{FD: accepted, From: o.Client, Listen: o.Listen, Name: o.Name, Via: o.Via, Offset: o.Offset,
-		Opened: func() { close(opened) }, Legs: flow.LegOptions{Joint: joint}}, func(e flow.End) {
+		Opened: func() { close(opened) }, Legs: &flow.LegOptions{Joint: joint}}, flow.OnEnd(func(e flow.End) {
 		h.next.nearEnds <- e
 		ended <- e
-	})
+	}))
 	refuse := func(reason flow.EndReason, err error) (flow.Target, error) {
 		unix.Close(dialed)
 		return flow.Target{}, h.refuse(reason, err)
 	}
 	select {
 	case <-opened:
-		return flow.Target{FD: dialed, To: next.Figures().Target, Legs: flow.LegOptions{Joint: joint}, Ended: h.ended}, nil
+		return flow.Target{FD: dialed, To: next.Figures().Target, Legs: &flow.LegOptions{Joint: joint}, Owner: flow.OnEnd(h.ended)}, nil
 	case e := <-ended:
 		return refuse(e.Reason, e.Err)
 	case <-ctx.Done():

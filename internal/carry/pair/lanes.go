@@ -18,7 +18,7 @@ import (
 func (ls *laneSet) add(l *lane, greet []byte, ready bool) *subflow {
 	st := &subflow{l: l, greet: greet, ready: ready, since: stampNow()}
 	ls.all = append(ls.all, st)
-	if ls.f.sf.In.Merges() {
+	if ls.flow().sf.In.Merges() {
 		ls.pumpAll()
 	}
 	return st
@@ -32,7 +32,7 @@ func (ls *laneSet) drop(st *subflow) {
 		ls.all = nil
 		return
 	}
-	ls.f.sf.Out.Lost(&st.sent)
+	ls.flow().sf.Out.Lost(&st.sent)
 	ls.feed() // also since another one may be the main lane now, and takes small messages
 }
 
@@ -50,14 +50,14 @@ func (ls *laneSet) end(st *subflow) {
 	st.cond.broadcast()
 	if st.further {
 		st.further = false
-		ls.f.s.node.budget.Give(laneMemory)
+		ls.flow().s.node.budget.Give(laneMemory)
 	}
 }
 
 // takeMemory counts what a further lane takes.
 func (ls *laneSet) takeMemory(st *subflow) {
 	st.further = true
-	ls.f.s.node.budget.Force(laneMemory)
+	ls.flow().s.node.budget.Force(laneMemory)
 }
 
 // pumpAll has each lane send by a goroutine of its own: from the second lane on none may
@@ -66,14 +66,14 @@ func (ls *laneSet) pumpAll() {
 	for _, st := range ls.all {
 		if !st.pumped {
 			st.pumped = true
-			ls.f.s.node.tasks.Go(func() { ls.pump(st) })
+			ls.flow().s.node.tasks.Go(func() { ls.pump(st) })
 		}
 	}
 }
 
 // pump sends on one of the flow's lanes.
 func (ls *laneSet) pump(st *subflow) {
-	f := ls.f
+	f := ls.flow()
 	defer st.l.bulk.pull()()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,7 +103,7 @@ func (ls *laneSet) pump(st *subflow) {
 // awaitRoom waits until the lane has room for a record, and reports whether it is to have one.
 // Meanwhile another lane may take what is next, and no buffer holds it.
 func (ls *laneSet) awaitRoom(st *subflow) bool {
-	f := ls.f
+	f := ls.flow()
 	st.pace()
 	st.boundUnsent()
 	ls.feed()
@@ -120,7 +120,7 @@ func (ls *laneSet) awaitRoom(st *subflow) bool {
 
 // send writes a lane's first frame, if that is due, and an item.
 func (ls *laneSet) send(st *subflow, item stream.Item, some bool) {
-	f := ls.f
+	f := ls.flow()
 	greet := st.greet
 	st.greet, st.busy, st.roomAt = nil, true, stampNow()
 	f.watch.toldSent = f.watch.toldSent && !some
@@ -145,7 +145,7 @@ func (ls *laneSet) send(st *subflow, item stream.Item, some bool) {
 // join gives a near flow one more lane; nil: it could not be made. It reports false if the flow
 // wants none. The caller holds f.mu.
 func (sp *laneSpread) join(l *lane) bool {
-	f := sp.f
+	f := sp.flow()
 	sp.joining--
 	if l == nil || l.home != home(f.s) || !sp.joinable() || !l.bind(f) {
 		return false
@@ -160,7 +160,7 @@ func (sp *laneSpread) join(l *lane) bool {
 
 // joinable reports whether lanes may join the flow now: both ends know its main lane.
 func (sp *laneSpread) joinable() bool {
-	f := sp.f
+	f := sp.flow()
 	return f.s.near && f.phase == phaseOpen && f.lanes.main() != nil && !f.lanes.all[0].attaching && !f.near.releasing && !f.near.releaseDue &&
 		f.phase != phaseOver && !f.sf.Dead() && !f.sf.Clean() && f.s.knows(wire.FeatureLanes) && len(f.lanes.all) < int(sp.want) &&
 		f.s.node.budget.fits(laneMemory, laneRoom)
@@ -179,7 +179,7 @@ func (ls *laneSet) joined(l *lane, received uint64) {
 
 // takePosition takes the other end's position, which a lane has brought.
 func (ls *laneSet) takePosition(received uint64) {
-	f := ls.f
+	f := ls.flow()
 	before, take := f.sf.Out.Acknowledged(), f.sf.Attach
 	if f.sf.Out.Attached() {
 		take = f.sf.Arrived
@@ -197,7 +197,7 @@ func (ls *laneSet) takePosition(received uint64) {
 // giveBack gives a near flow's lane back while the flow goes on with the others.
 func (ls *laneSet) giveBack(st *subflow) {
 	ls.drop(st)
-	ls.f.s.drain(ls.f, st.l)
+	ls.flow().s.drain(ls.flow(), st.l)
 }
 
 // releaseFrom gives back all lanes but the first n.
@@ -209,12 +209,12 @@ func (ls *laneSet) releaseFrom(n int) {
 
 // attached takes the other end's position on a flow's only lane. The caller holds f.mu.
 func (ls *laneSet) attached(received uint64) {
-	f := ls.f
+	f := ls.flow()
 	ls.takePosition(received)
 	f.watch.ackedAt = stampNow()
 	if f.need.lost {
 		f.need.lost = false
-		f.need.resumes++
+		f.need.resumes = max(f.need.resumes+1, f.need.resumes)
 		f.s.resumes.Add(1)
 	}
 	f.wake()
@@ -231,7 +231,7 @@ func (f *Flow) cannotDoWithout(l *lane) bool {
 
 // replace closes all lanes of the flow but for one that comes in their place; nil: none does.
 func (ls *laneSet) replace(by *lane) {
-	f := ls.f
+	f := ls.flow()
 	for _, st := range ls.all {
 		if st.l != by {
 			st.l.unbind(f)
@@ -245,7 +245,7 @@ func (ls *laneSet) replace(by *lane) {
 
 // leave gives the lanes back, or has them drained of what may still come.
 func (ls *laneSet) leave() {
-	f := ls.f
+	f := ls.flow()
 	left := ls.all
 	if len(left) == 0 {
 		return
@@ -282,7 +282,7 @@ func (f *Flow) laneLost(l *lane) {
 
 // lose is laneLost for a caller that holds f.mu.
 func (ls *laneSet) lose(l *lane) {
-	f := ls.f
+	f := ls.flow()
 	st := ls.of(l)
 	if st == nil {
 		return
@@ -328,7 +328,7 @@ func (f *Flow) packing(begin bool) *compress.Policy {
 // noteAck notes that the other end has more than before: a lane that carried that may have
 // something to send now. The caller holds f.mu.
 func (fw *flowWatch) noteAck() {
-	f := fw.f
+	f := fw.flow()
 	fw.ackedAt = stampNow()
 	for _, st := range f.lanes.all { // room may come with the next segment
 		if st.roomAt != 0 {

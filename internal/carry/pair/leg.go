@@ -16,12 +16,12 @@ import (
 // failure is why the socket is broken; nil: it is not. An event alone is no proof: it
 // may have been of an earlier socket with the same number.
 func (lg *leg) failure() error {
-	look := []unix.PollFd{{Fd: int32(lg.fd)}}
+	look := []unix.PollFd{{Fd: lg.num}}
 	_, _ = retry(func() (int, error) { return unix.Poll(look, 0) })
 	if look[0].Revents&(unix.POLLERR|unix.POLLHUP) == 0 {
 		return nil
 	}
-	errno, err := unix.GetsockoptInt(lg.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	errno, err := unix.GetsockoptInt(lg.fd(), unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil || errno == 0 {
 		return unix.ECONNRESET
 	}
@@ -32,7 +32,7 @@ func (lg *leg) failure() error {
 // has reset the connection since lacks nothing: then shut succeeds. dialed says that this end made the
 // connection.
 func (lg *leg) shut(ended, dialed bool) error {
-	err := unix.Shutdown(lg.fd, unix.SHUT_WR)
+	err := unix.Shutdown(lg.fd(), unix.SHUT_WR)
 	if err != unix.ENOTCONN {
 		return os.NewSyscallError("shutdown", err)
 	}
@@ -44,7 +44,7 @@ func (lg *leg) shut(ended, dialed bool) error {
 
 // delivered reports whether the peer of a socket that the kernel has closed has acknowledged all bytes.
 func (lg *leg) delivered(dialed bool) bool {
-	info, err := tcpinfo.Get(lg.fd)
+	info, err := tcpinfo.Get(lg.fd())
 	if err != nil || !info.Has(tcpinfo.FieldBytesSent) || !info.Has(tcpinfo.FieldBytesAcked) {
 		return false
 	}
@@ -58,7 +58,7 @@ func (lg *leg) delivered(dialed bool) bool {
 // isClosed reports whether the kernel has closed the socket, by a reset or a timeout. What its
 // peer lacks it never gets then.
 func (lg *leg) isClosed() bool {
-	info, err := tcpinfo.Get(lg.fd)
+	info, err := tcpinfo.Get(lg.fd())
 	return err == nil && info.State == tcpinfo.Closed
 }
 
@@ -72,16 +72,16 @@ func prepareLeg(fd int) {
 // take gives the flow its socket. The caller holds f.mu or is alone.
 func (lg *leg) take(fd int) error {
 	prepareLeg(fd)
-	lg.fd, lg.readable, lg.writable = fd, true, true
-	return lg.f.s.node.poller.add(fd, lg)
+	lg.num, lg.readable, lg.writable = int32(fd), true, true
+	return lg.flow().s.node.poller.add(fd, lg)
 }
 
 // event takes what the poller saw.
 func (lg *leg) event(fd int, events uint32) {
-	f := lg.f
+	f := lg.flow()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if lg.fd != fd {
+	if lg.fd() != fd {
 		return
 	}
 	ready := lg.readable && lg.writable
@@ -105,7 +105,7 @@ func (lg *leg) mute(on bool) {
 		return
 	}
 	lg.muted = on
-	lg.f.s.node.poller.change(lg.fd, !on)
+	lg.flow().s.node.poller.change(lg.fd(), !on)
 }
 
 // release ends a call that uses the descriptor without the flow's lock. It wakes nobody who
@@ -114,13 +114,13 @@ func (lg *leg) release() {
 	lg.busy--
 	if lg.awaited {
 		lg.awaited = false
-		lg.f.cond.broadcast()
+		lg.flow().cond.broadcast()
 	}
 }
 
 // await waits for the end of such calls, or for any other news.
 func (lg *leg) await() {
-	f := lg.f
+	f := lg.flow()
 	lg.awaited = lg.awaited || lg.busy > 0
 	f.cond.wait(&f.mu)
 }
@@ -128,7 +128,7 @@ func (lg *leg) await() {
 // fail takes a failure of the flow's own socket. If that joins two parts of a flow, the other part has
 // said why.
 func (lg *leg) fail(err error) {
-	f := lg.f
+	f := lg.flow()
 	lg.broken = true
 	c := legCause(f.s.near, err)
 	if reason, why := lg.options.Joint.Cause(); reason != "" {
@@ -139,7 +139,7 @@ func (lg *leg) fail(err error) {
 
 // checkFailed looks at a socket that has an error and that nobody reads.
 func (lg *leg) checkFailed() bool {
-	f := lg.f
+	f := lg.flow()
 	if !lg.open() || !lg.failed || f.sf.Dead() {
 		return false
 	}
@@ -160,7 +160,7 @@ func (lg *leg) checkFailed() bool {
 // close closes the socket once it has nothing left to do, and reports whether it
 // did something.
 func (lg *leg) close() bool {
-	f := lg.f
+	f := lg.flow()
 	if !lg.open() || !f.sf.Clean() && !f.sf.Dead() {
 		return false
 	}
@@ -173,39 +173,37 @@ func (lg *leg) close() bool {
 	}
 	clean := f.sf.Clean() && !lg.broken
 	if lg.mustDrain(clean) {
-		if lg.cutSince.IsZero() {
-			lg.cutSince = stampNow()
-		}
+		lg.noteCut(stampNow())
 		lg.sleep()
 		return true
 	}
-	if setReset(lg.fd, !clean); !clean {
+	if setReset(lg.fd(), !clean); !clean {
 		c, _ := f.sf.Cause()
 		lg.options.Joint.Cut(reasonOf(c))
 	}
-	f.s.node.poller.remove(lg.fd)
-	if lg.options.Closing != nil {
-		lg.options.Closing(lg.fd)
+	f.s.node.poller.remove(lg.fd())
+	if f.owner != nil {
+		f.owner.Closing(lg.fd())
 	}
-	unix.Close(lg.fd)
-	lg.fd = -1
+	unix.Close(lg.fd())
+	lg.num = -1
 	return true
 }
 
 // mustDrain reports whether the socket's peer is to get more before the close.
 func (lg *leg) mustDrain(clean bool) bool {
-	f := lg.f
+	f := lg.flow()
 	_, byPeer := f.sf.Cause()
-	if lg.broken || !clean && !byPeer || socket.Unacknowledged(lg.fd) == 0 || lg.isClosed() {
+	if lg.broken || !clean && !byPeer || socket.Unacknowledged(lg.fd()) == 0 || lg.isClosed() {
 		return false
 	}
-	return (clean || lg.cutSince.IsZero() || lg.cutSince.since() < lg.options.ResetDrain) && !f.s.node.closing.Load()
+	return (clean || lg.cutSince().IsZero() || lg.cutSince().since() < lg.options.ResetDrain) && !f.s.node.closing.Load()
 }
 
 // sleep waits a moment for an acknowledgement of the socket's peer, which is no event.
 func (lg *leg) sleep() {
-	f := lg.f
-	wait := min(max(lg.cutSince.since()/8, time.Millisecond), 200*time.Millisecond)
+	f := lg.flow()
+	wait := min(max(lg.cutSince().since()/8, time.Millisecond), 200*time.Millisecond)
 	f.mu.Unlock()
 	time.Sleep(wait)
 	f.mu.Lock()
@@ -213,8 +211,8 @@ func (lg *leg) sleep() {
 
 // write writes to the flow's own socket once, without waiting.
 func (lg *leg) write(b []byte) {
-	f := lg.f
-	fd := lg.fd
+	f := lg.flow()
+	fd := lg.fd()
 	lg.writable, lg.busyOut = false, true
 	lg.busy++
 	f.mu.Unlock()
@@ -235,7 +233,7 @@ func (lg *leg) write(b []byte) {
 // passEnd passes the end on to the flow's own socket if it is due, and reports whether it
 // did something.
 func (lg *leg) passEnd() bool {
-	f := lg.f
+	f := lg.flow()
 	if !lg.open() || lg.busyOut {
 		return false
 	}
@@ -248,7 +246,7 @@ func (lg *leg) passEnd() bool {
 		return false
 	}
 	if f.sf.Out.Ended() {
-		setReset(lg.fd, false) // in LAST_ACK the kernel cannot reset; its rest is whole
+		setReset(lg.fd(), false) // in LAST_ACK the kernel cannot reset; its rest is whole
 	}
 	if err := lg.shut(f.sf.Out.Ended(), !f.s.near); err != nil {
 		lg.fail(err)
@@ -278,7 +276,7 @@ func legCause(near bool, err error) stream.Cause {
 
 // read reads the flow's own socket once, if it may have something.
 func (lg *leg) read() bool {
-	f := lg.f
+	f := lg.flow()
 	if !lg.open() || !lg.readable || !lg.hungry() || f.need.crowdedOut() {
 		return false
 	}
@@ -292,7 +290,7 @@ func (lg *leg) read() bool {
 	lg.readable = false
 	lg.busy++
 	f.mu.Unlock()
-	n, err := recv(lg.fd, b)
+	n, err := recv(lg.fd(), b)
 	f.mu.Lock()
 	lg.release()
 	switch {
@@ -304,8 +302,8 @@ func (lg *leg) read() bool {
 	case err == unix.EAGAIN:
 		f.sf.Out.Trim()
 		lg.mute(false)
-	case err == nil && lg.reset != nil:
-		lg.fail(*lg.reset)
+	case err == nil && lg.cut != nil && lg.cut.reset != nil:
+		lg.fail(lg.cut.reset)
 	case err == nil:
 		// The kernel reports a reset to one call only. If a write on another thread has got
 		// it, this read returns 0 as at an end.
@@ -326,7 +324,7 @@ func (lg *leg) read() bool {
 }
 
 // hungry reports whether bytes of the flow's own socket are to be read.
-func (lg *leg) hungry() bool { return lg.f.sf.Hungry() && !lg.f.near.held() }
+func (lg *leg) hungry() bool { return lg.flow().sf.Hungry() && !lg.flow().near.held() }
 
 // targetFound takes the news that the far relay has a target, for which a held flow waits: it is read
 // from now on, and goes to no other hop. The caller holds f.mu.
@@ -334,7 +332,7 @@ func (nr *nearPart) targetFound() {
 	if !nr.held() {
 		return
 	}
-	f := nr.f
+	f := nr.flow()
 	early := f.opening.client.Early
 	f.opening.client = nil
 	f.s.setHeld(f, false)
@@ -348,13 +346,13 @@ func (nr *nearPart) targetFound() {
 
 // part gives the socket up, open. Its close stays a reset: a client that no hop serves sees no end.
 func (lg *leg) part() {
-	lg.f.s.node.poller.remove(lg.fd)
-	lg.fd = -1
+	lg.flow().s.node.poller.remove(lg.fd())
+	lg.num = -1
 }
 
 // canRead reports that the flow's own socket may have bytes for which there is room.
 func (lg *leg) canRead() bool {
-	f := lg.f
+	f := lg.flow()
 	return lg.open() && lg.readable && lg.hungry() && !f.sf.Out.Full() && f.s.node.budget.room() && !f.need.crowdedOut()
 }
 
@@ -366,7 +364,7 @@ func (lg *leg) parkable() bool {
 // deliverSpill writes bytes whose turn has come to the flow's own socket, once, and
 // reports whether there were any and room for them.
 func (lg *leg) deliverSpill() bool {
-	f := lg.f
+	f := lg.flow()
 	if !lg.open() || !lg.writable || lg.busyOut {
 		return false
 	}

@@ -60,7 +60,7 @@ func TestShutAfterReset(t *testing.T) {
 				_, err := io.ReadFull(peer, make([]byte, c.bytes))
 				nettest.Must(t, err)
 			}
-			leg := &leg{fd: fd}
+			leg := &leg{num: int32(fd)}
 			if c.read {
 				nettest.Eventually(t, time.Minute, func() bool { return leg.delivered(c.dialed) }, func() string { return "the bytes are not acknowledged" })
 			}

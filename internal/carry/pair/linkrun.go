@@ -15,9 +15,9 @@ import (
 var _ flow.Carrier = (*Link)(nil)
 
 // Carry implements flow.Carrier.
-func (l *Link) Carry(c flow.Client, ended func(flow.End)) flow.Carried { return l.carry(c, ended) }
+func (l *Link) Carry(c flow.Client, o flow.Owner) flow.Carried { return l.carry(c, o) }
 
-func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
+func (l *Link) carry(c flow.Client, o flow.Owner) *Flow {
 	via := c.Via
 	if own := l.node.relayIDs(); len(own) > 0 {
 		via = via.Add(own[0])
@@ -25,14 +25,15 @@ func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	l.mu.Lock()
 	// A client that another hop gave back, or that comes from another pair, is none of those that the next
 	// process takes.
-	s, refuse := l.s, l.closed || l.node.draining.Load() && !c.Others && c.Legs.Joint == nil || l.node.closing.Load()
+	joint := withDefaults(c.Legs).Joint
+	s, refuse := l.s, l.closed || l.node.draining.Load() && !c.Others && joint == nil || l.node.closing.Load()
 	f := newFlow(s, l.flowID.Add(1), c.Legs)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.add(f) // while the link keeps the session: replaceDrained closes one without flows
 	l.mu.Unlock()
-	f.done = ended
-	f.opening = &opening{opened: c.Opened, Open: wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen,
+	f.owner = o
+	f.opening = &opening{began: stampNow(), opened: c.Opened, Open: wire.Open{Flow: f.id, Deadline: cmp.Or(c.Deadline, handshakeTimeout), Client: c.From, Listen: c.Listen,
 		Name: c.Name, Via: via, Offset: c.Offset}}
 	if s.noResume {
 		f.sf.NoResume()
@@ -45,9 +46,9 @@ func (l *Link) carry(c flow.Client, ended func(flow.End)) *Flow {
 	l.node.flowsNow.Add(1)
 	err := f.leg.take(c.FD)
 	if err != nil {
-		c.Legs.Joint.Cut(flow.EndNoResources, err)
+		joint.Cut(flow.EndNoResources, err)
 		unix.Close(c.FD)
-		f.leg.fd = -1
+		f.leg.num = -1
 	}
 	switch {
 	case err != nil:

@@ -2,7 +2,9 @@ package pair
 
 import (
 	"errors"
+	"net/netip"
 	"time"
+	"unique"
 
 	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
@@ -25,7 +27,7 @@ func (f *Flow) messages(out []byte) []byte {
 	}
 	if f.leg.openedDue {
 		f.leg.openedDue = false
-		out = wire.Message{Type: wire.MessageOpened, Flow: f.id, Text: f.target}.Append(out)
+		out = wire.Message{Type: wire.MessageOpened, Flow: f.id, Text: targetOf(f).String()}.Append(out)
 	}
 	if a, ok := f.sf.TakeAck(); ok && f.phase.known() {
 		m := wire.Message{Type: wire.MessageAck, Flow: f.id, Offset: a.Received}
@@ -81,7 +83,10 @@ func (f *Flow) take(m wire.Message) {
 		if f.s.near {
 			f.near.targetFound()
 			o := f.opening
-			f.target, f.opening, f.moved = m.Text, nil, stampNow()
+			f.opening, f.moved = nil, stampNow()
+			if to, err := netip.ParseAddrPort(m.Text); err == nil {
+				f.target = unique.Make(to)
+			}
 			f.phase.take(eventOpened)
 			if o != nil && o.opened != nil {
 				o.opened()

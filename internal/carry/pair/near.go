@@ -4,14 +4,14 @@ import "longhaul/internal/carry/pair/wire"
 
 // untouched reports that the far process has taken nothing of a near flow, which lives.
 func (nr *nearPart) untouched() bool {
-	f := nr.f
+	f := nr.flow()
 	return f.phase <= phaseKnown && f.sf.Out.Acknowledged() == 0 && !f.sf.Over() && !f.sf.Dead()
 }
 
 // unsend has the flow begin as if nothing of it had been sent. The caller holds f.mu and the link's
 // lock.
 func (nr *nearPart) unsend() {
-	f := nr.f
+	f := nr.flow()
 	f.lanes.replace(nil)
 	nr.openDue, f.need.lost, f.need.wokeAt = false, false, 0
 	f.phase.take(eventUnsent)
@@ -21,7 +21,7 @@ func (nr *nearPart) unsend() {
 // assign gives the flow a lane and prepares what goes first on it. It reports false if
 // the flow needs none any more. The caller holds f.mu.
 func (nr *nearPart) assign(l *lane) bool {
-	f := nr.f
+	f := nr.flow()
 	nr.queued = false
 	opening := !f.phase.known() && !f.sf.Over() && f.leg.open()
 	if f.lanes.main() != nil || f.phase == phaseOver || !opening && !f.sf.NeedsLane() && !nr.wanted || nr.misled() {

@@ -53,7 +53,7 @@ func (s *session) crowded(now time.Time) bool {
 // openAhead sends a flow's OPEN ahead of its lane, if a crowd waits for lanes. The caller
 // holds f.mu.
 func (nd *laneNeed) openAhead() {
-	f, s := nd.f, nd.f.s
+	f, s := nd.flow(), nd.flow().s
 	ctl := s.control()
 	waiting := int(s.waiting.Load())
 	if ctl == nil || f.opening == nil || !nd.wokeAt.IsZero() || waiting < crowd || !s.knows(wire.FeatureAhead) || f.near.misled() {
@@ -74,7 +74,7 @@ func (nd *laneNeed) openAhead() {
 // wakePeer sends bytes ahead of the flow's lane; at the far relay it asks for the lane,
 // with or without bytes. The caller holds f.mu.
 func (nd *laneNeed) wakePeer() {
-	f, s := nd.f, nd.f.s
+	f, s := nd.flow(), nd.flow().s
 	ctl := s.control()
 	if ctl == nil || !nd.wokeAt.IsZero() {
 		return
@@ -92,7 +92,7 @@ func (nd *laneNeed) wakePeer() {
 // wentAhead takes an acknowledgement that has moved: what went ahead is there, or came too
 // late to be of use. More may follow. The caller holds f.mu and wakes the flow.
 func (nd *laneNeed) wentAhead() {
-	if nd.f.lanes.main() == nil {
+	if nd.flow().lanes.main() == nil {
 		nd.wokeAt = 0
 	}
 }
@@ -102,7 +102,7 @@ const wakeStale = 100 * time.Millisecond
 
 // takeWake takes bytes that came ahead of a lane.
 func (nd *laneNeed) takeWake(offset uint64, b []byte) {
-	f := nd.f
+	f := nd.flow()
 	f.phase.take(eventHeard)
 	f.near.targetFound()
 	within := f.s.answerWithin(wakeStale, 2)
@@ -127,7 +127,7 @@ func (nd *laneNeed) takeWake(offset uint64, b []byte) {
 // ahead, has none any more: else the target's bytes go to a dead lane. A young lane may be
 // one that the near relay has got since.
 func (nd *laneNeed) dropForgotten() {
-	f := nd.f
+	f := nd.flow()
 	if f.s.near || f.lanes.main() == nil || f.phase != phaseOpen || f.s.noResume || f.lanes.all[0].since.since() <= f.s.answerWithin(pongWithin, 8) {
 		return
 	}
@@ -139,7 +139,7 @@ func (nd *laneNeed) dropForgotten() {
 // flow may have a lane: perhaps a dead one, of which this end does not know. Bytes that
 // were there before are skipped. Without resumption a lane alone brings bytes.
 func (nd *laneNeed) takeAhead(offset uint64, b []byte) {
-	f := nd.f
+	f := nd.flow()
 	if f.lanes.main() != nil && f.s.noResume || !f.leg.open() || f.leg.busyOut || !f.leg.writable {
 		return
 	}
@@ -151,11 +151,11 @@ func (nd *laneNeed) takeAhead(offset uint64, b []byte) {
 
 // note keeps account of the time without a lane, and asks for one.
 func (nd *laneNeed) note() {
-	f := nd.f
+	f := nd.flow()
 	need := f.lanes.main() == nil && f.phase != phaseOver && (f.sf.NeedsLane() || f.s.near && !f.phase.known() && !f.sf.Over() && f.leg.open())
 	switch {
 	case !need && !nd.since.IsZero():
-		nd.outage += nd.since.since()
+		nd.outage += uint32(nd.since.since().Milliseconds())
 		nd.since = 0
 		if !f.lanes.attaching() {
 			nd.wokeAt = 0
@@ -174,7 +174,7 @@ func (nd *laneNeed) note() {
 // goAhead sends the first bytes ahead of the lane that the flow needs. At the near relay
 // the flow may have that lane in place of a lost one, but the far relay has not come to it.
 func (nd *laneNeed) goAhead() {
-	f := nd.f
+	f := nd.flow()
 	switch {
 	case f.s.near && !f.phase.known():
 		if f.lanes.main() == nil && !nd.since.IsZero() {

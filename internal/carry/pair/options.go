@@ -173,9 +173,16 @@ type PathOptions struct {
 	Standby   bool // used while all others are lost
 }
 
-func withDefaults(o flow.LegOptions) *flow.LegOptions {
-	if o.ResetDrain == 0 {
-		o.ResetDrain = DefaultResetDrain
+// usualLegs are what a flow without options has.
+var usualLegs = flow.LegOptions{ResetDrain: DefaultResetDrain}
+
+// withDefaults returns the options themselves where nothing lacks: thousands of flows share them.
+func withDefaults(o *flow.LegOptions) *flow.LegOptions {
+	switch {
+	case o == nil:
+		return &usualLegs
+	case o.ResetDrain == 0:
+		return &flow.LegOptions{ResetDrain: DefaultResetDrain, Joint: o.Joint}
 	}
-	return &o
+	return o
 }

@@ -193,7 +193,7 @@ type neverDecides struct {
 
 func (d *neverDecides) Dial(ctx context.Context, o flow.Open) (flow.Target, error) {
 	if d.admits {
-		o.Admitted()
+		o.Admitted(nil)
 	}
 	<-ctx.Done()
 	return flow.Target{}, &flow.Refusal{Reason: flow.EndTargetUnreached, Err: ctx.Err()}
@@ -482,7 +482,7 @@ type opensTogether struct {
 }
 
 func (o *opensTogether) Dial(_ context.Context, open flow.Open) (flow.Target, error) {
-	open.Admitted()
+	open.Admitted(nil)
 	o.count.Add(1)
 	<-o.all
 	o.mu.Lock()

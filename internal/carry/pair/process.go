@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"longhaul/internal/carry/flow"
+	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/loglimit"
 )
@@ -30,7 +31,8 @@ type process struct {
 	instance uint64
 	poller   *poller
 	budget   budget
-	book     book // of near ends
+	stores   stream.Budget // budget, as streams have it
+	book     book          // of near ends
 	pipes    pipes
 	linger   linger
 	strain   strain          // of this process
@@ -49,6 +51,7 @@ func (p *process) init(o Options, poller *poller) {
 	p.options, p.identity, p.log, p.limited = o, o.Identity, o.Log, loglimit.New(o.Log)
 	p.instance, p.poller = randomID(), poller
 	p.turns = newTurns(runtime.GOMAXPROCS(0) / 2) // lanes leave half of the processors to everything else
+	p.stores = &p.budget
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.boundStores()
 }

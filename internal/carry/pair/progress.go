@@ -29,7 +29,7 @@ const (
 
 // answerWithin is how long the other relay may take for an answer without which the lane is lost.
 func (fw *flowWatch) answerWithin() time.Duration {
-	f := fw.f
+	f := fw.flow()
 	if f.s.noResume {
 		return f.s.answerWithin(f.s.node.options.LateNoResume, 8)
 	}
@@ -38,7 +38,7 @@ func (fw *flowWatch) answerWithin() time.Duration {
 
 // watchLanes closes lanes that carry nothing any more; others carry what was on them.
 func (fw *flowWatch) watchLanes(now time.Time) {
-	f := fw.f
+	f := fw.flow()
 	for _, st := range slices.Clone(f.lanes.all) {
 		if st.gone {
 			continue
@@ -60,7 +60,7 @@ func (fw *flowWatch) watchLanes(now time.Time) {
 
 // whyDead says why a lane carries nothing any more, and nothing of one that does.
 func (fw *flowWatch) whyDead(st *subflow, now time.Time) string {
-	f := fw.f
+	f := fw.flow()
 	l, within := st.l, f.s.suspectWithin()
 	waits := fw.ackedAt.until(now) > within
 	if len(f.lanes.all) > 1 {
@@ -90,13 +90,13 @@ func (fw *flowWatch) whyDead(st *subflow, now time.Time) string {
 // everything that went out, so that it can read what the lane has. Nothing is missing there, of which
 // it would tell.
 func (fw *flowWatch) takesNothing(st *subflow, now time.Time) bool {
-	return st.roomAt.waited(now, fw.f.s.answerWithin(suspectAfter, 4)) && fw.arrived() && isShut(st.l.bulk)
+	return st.roomAt.waited(now, fw.flow().s.answerWithin(suspectAfter, 4)) && fw.arrived() && isShut(st.l.bulk)
 }
 
 // unanswered reports that the far relay has not answered the ATTACH or the RELEASE that a lane has
 // brought to a kernel at least.
 func (fw *flowWatch) unanswered(st *subflow, now time.Time) bool {
-	f := fw.f
+	f := fw.flow()
 	main := st.l == f.lanes.main()
 	within := fw.answerWithin()
 	if !st.l.answered.Load() { // the far relay computes the handshake first
@@ -115,7 +115,7 @@ func (fw *flowWatch) unanswered(st *subflow, now time.Time) bool {
 
 // arrived reports that the other end has everything that went out, so that it comes to what follows.
 func (fw *flowWatch) arrived() bool {
-	_, _, some := fw.f.sf.Out.OnTheWay()
+	_, _, some := fw.flow().sf.Out.OnTheWay()
 	return !some
 }
 
@@ -123,7 +123,7 @@ func (fw *flowWatch) arrived() bool {
 // to a kernel and the far relay does not seem to have it: a repeated one dials nothing. Where it may
 // not, it reports true when the far relay has had all its time, and a handshake's.
 func (fw *flowWatch) watchOpen(now time.Time) (lost bool) {
-	f := fw.f
+	f := fw.flow()
 	if f.phase != phaseAsked || f.lanes.main() == nil || f.s.sealed() || f.opening == nil {
 		return false
 	}
@@ -138,21 +138,28 @@ func (fw *flowWatch) watchOpen(now time.Time) (lost bool) {
 // watchGap tells the other end that bytes are missing: their lane brings nothing, others do or have,
 // and it is not the flow's own socket that has no room.
 func (fw *flowWatch) watchGap(now time.Time) {
-	f := fw.f
+	f := fw.flow()
 	pos := f.sf.In.Position()
-	if !f.sf.In.Lacks() || fw.gapAt != pos || f.lanes.main() == nil || !f.leg.open() || !f.leg.writable {
-		fw.gapAt, fw.gapSince = pos, stampOf(now)
+	switch {
+	case !f.sf.In.Lacks():
+		fw.gap = nil
+		return
+	case fw.gap == nil:
+		fw.gap = &gap{pos, stampOf(now)}
+		return
+	case fw.gap.at != pos || f.lanes.main() == nil || !f.leg.open() || !f.leg.writable:
+		*fw.gap = gap{pos, stampOf(now)}
 		return
 	}
-	if within := fw.lateAfter(); fw.gapSince.until(now) > within && (f.sf.In.Spilled() > 0 || !fw.brings(within, now)) {
-		fw.gapSince = stampOf(now)
+	if within := fw.lateAfter(); fw.gap.since.until(now) > within && (f.sf.In.Spilled() > 0 || !fw.brings(within, now)) {
+		fw.gap.since = stampOf(now)
 		f.s.offer(wire.Message{Type: wire.MessageLate, Flow: f.id, Offset: pos})
 	}
 }
 
 // lateAfter is how long the position of a flow stands still until it counts as held up.
 func (fw *flowWatch) lateAfter() time.Duration {
-	f := fw.f
+	f := fw.flow()
 	switch {
 	case f.sf.In.Merges():
 		return max(f.s.answerWithin(suspectAfter, 4), 4*f.spread.slowestLane())
@@ -166,7 +173,7 @@ func (fw *flowWatch) lateAfter() time.Duration {
 // It may be a part of a record, which counts when it is whole: that, and what somebody else sends on a
 // lane in clear, is waited for only so long.
 func (fw *flowWatch) brings(within time.Duration, now time.Time) (yes bool) {
-	f := fw.f
+	f := fw.flow()
 	for _, st := range f.lanes.all {
 		st.l.mu.Lock()
 		since := st.l.reachedAt.until(now)
@@ -186,7 +193,7 @@ func (fw *flowWatch) brings(within time.Duration, now time.Time) (yes bool) {
 // tellSent tells the other end how much has gone out, if nothing shows that it has arrived: once,
 // until more does. The caller holds f.mu.
 func (fw *flowWatch) tellSent(now time.Time) {
-	f := fw.f
+	f := fw.flow()
 	to, end, some := f.sf.Out.OnTheWay()
 	if !some || fw.toldSent || !f.s.knows(wire.FeatureSent) || f.s.near && !f.phase.known() {
 		return
@@ -210,7 +217,7 @@ func (fw *flowWatch) tellSent(now time.Time) {
 // takeLate takes the news that bytes at an offset are missing at the other end. Another lane
 // brings them; a flow that keeps nothing is cut, unless its kernel may still bring them.
 func (fw *flowWatch) takeLate(offset uint64, now time.Time) {
-	f := fw.f
+	f := fw.flow()
 	if f.sf.Out.AtRisk() {
 		if f.lanes.main() != nil && (!holds(f.lanes.main().bulk) || keptShut(f.lanes.main().bulk, f.s.node.options.LateNoResume)) {
 			f.abort(cause(flow.EndWANLost, errMissing))
@@ -240,7 +247,7 @@ func (fw *flowWatch) takeLate(offset uint64, now time.Time) {
 // tooLate reports that the other end has said for as long as flows wait that bytes are missing, and got
 // none: by lane after lane, each with a time of its own.
 func (fw *flowWatch) tooLate(resume time.Duration) bool {
-	return fw.lates == math.MaxUint8 || time.Duration(fw.lates)*fw.f.s.suspectWithin() > resume
+	return fw.lates == math.MaxUint8 || time.Duration(fw.lates)*fw.flow().s.suspectWithin() > resume
 }
 
 // greeted reports that an OPEN that has no answer waits only for the far relay's
@@ -254,7 +261,7 @@ func (fw *flowWatch) greeted(l *lane) bool {
 // askedFor is how long a near flow has waited for a sign of its first lane. In a sealed session it
 // counts from the latest bytes that went out: a client may be silent for long before its first ones.
 func (fw *flowWatch) askedFor(st *subflow, now time.Time) time.Duration {
-	f := fw.f
+	f := fw.flow()
 	if !f.s.sealed() {
 		return f.lanes.all[0].since.until(now)
 	}
@@ -263,7 +270,7 @@ func (fw *flowWatch) askedFor(st *subflow, now time.Time) time.Duration {
 
 // unheardOn reports that nothing shows that a near flow's first lane leads to the far relay.
 func (fw *flowWatch) unheardOn(l *lane) bool {
-	f := fw.f
+	f := fw.flow()
 	if !f.s.sealed() {
 		return !f.phase.known()
 	}

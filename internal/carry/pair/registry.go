@@ -16,6 +16,8 @@ const openWithin = handshakeTimeout
 var errNoOpen = errors.New("no OPEN came for the flow that the lane names")
 
 const (
+	// minWatched is the capacity of a session's list of flows that it always keeps.
+	minWatched = 64
 	// maxAsking bounds the OPENs of a far session that are neither admitted nor refused yet.
 	maxAsking = 64
 )
@@ -27,7 +29,7 @@ type registry struct {
 
 	mu         sync.Mutex
 	flows      map[uint64]*Flow
-	watched    map[*Flow]struct{} // those that do not rest
+	watched    []*Flow            // those that do not rest
 	held       map[*Flow]struct{} // near relay: those whose client may go to another hop
 	emptySince time.Time          // of a session that ends: without flows since
 	// The rest is the far relay's.
@@ -38,7 +40,7 @@ type registry struct {
 }
 
 func (r *registry) init(near bool) {
-	r.flows, r.watched, r.held = map[uint64]*Flow{}, map[*Flow]struct{}{}, map[*Flow]struct{}{}
+	r.flows, r.held = map[uint64]*Flow{}, map[*Flow]struct{}{}
 	if !near {
 		r.asking = make(chan struct{}, maxAsking)
 	}
@@ -60,7 +62,7 @@ func (r *registry) add(f *Flow) {
 func (r *registry) enroll(f *Flow) {
 	r.flowsTotal.Add(1)
 	r.flows[f.id] = f
-	r.watched[f] = struct{}{}
+	r.watch(f)
 	if f.near.held() { // it comes from another session
 		r.held[f] = struct{}{}
 	}
@@ -71,7 +73,7 @@ func (r *registry) strike(f *Flow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.flows, f.id)
-	delete(r.watched, f)
+	r.unwatch(f)
 	delete(r.held, f)
 }
 
@@ -117,7 +119,7 @@ func (r *registry) allFlows() []*Flow {
 func (r *registry) watchedFlows() []*Flow {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Collect(maps.Keys(r.watched))
+	return slices.Clone(r.watched)
 }
 
 // active reports whether a flow does not rest.
@@ -138,9 +140,34 @@ func (r *registry) setResting(f *Flow, on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if on {
-		delete(r.watched, f)
+		r.unwatch(f)
 	} else {
-		r.watched[f] = struct{}{}
+		r.watch(f)
+	}
+}
+
+// watch has a flow be looked at each tick. The caller holds r.mu.
+func (r *registry) watch(f *Flow) {
+	if f.watch.place == 0 {
+		r.watched = append(r.watched, f)
+		f.watch.place = int32(len(r.watched))
+	}
+}
+
+// unwatch takes watch back, and memory with it that thousands of flows needed which rest now. The caller
+// holds r.mu.
+func (r *registry) unwatch(f *Flow) {
+	at := f.watch.place
+	if at == 0 {
+		return
+	}
+	last := len(r.watched) - 1
+	r.watched[at-1] = r.watched[last]
+	r.watched[at-1].watch.place = at
+	r.watched[last] = nil
+	r.watched, f.watch.place = r.watched[:last], 0
+	if c := cap(r.watched); c > minWatched && last < c/4 {
+		r.watched = append(make([]*Flow, 0, c/2), r.watched...)
 	}
 }
 

@@ -59,7 +59,7 @@ func (f *Flow) step() bool {
 // sendNext sends what is due on the lane, if anything is and the lane has no goroutine that
 // does it.
 func (ls *laneSet) sendNext() bool {
-	f := ls.f
+	f := ls.flow()
 	st := ls.all[0]
 	if f.near.releasing {
 		return false
@@ -92,12 +92,11 @@ func (f *Flow) takeEnd() func() {
 	if f.phase != phaseOver || f.near.given {
 		return nil
 	}
-	s, e, done := f.s, f.end(), f.done
-	f.done = nil
+	s, e, owner := f.s, f.end(), takeOwner(f)
 	return func() {
 		s.forget(f)
-		if done != nil {
-			done(e)
+		if owner != nil {
+			owner.Ended(e)
 		}
 	}
 }

@@ -94,12 +94,12 @@ func (sp *laneSpread) quickest() *subflow {
 			return q
 		}
 	}
-	return sp.f.lanes.all[0]
+	return sp.flow().lanes.all[0]
 }
 
 // leavesRecord reports whether a subflow leaves the next record to a faster one.
 func (sp *laneSpread) leavesRecord(st *subflow) bool {
-	f := sp.f
+	f := sp.flow()
 	if !sp.uneven() {
 		return false
 	}
@@ -111,7 +111,7 @@ func (sp *laneSpread) leavesRecord(st *subflow) bool {
 	}
 	backlog := f.sf.Out.Unsent()
 	if f.leg.open() && f.leg.readable {
-		backlog += int64(socket.Unread(f.leg.fd))
+		backlog += int64(socket.Unread(f.leg.fd()))
 	}
 	return st.pace().leaves(others, backlog, f.sf.Out.Reach()/2)
 }
@@ -128,7 +128,7 @@ func (sp *laneSpread) uneven() bool { return sp.mix != nil && sp.mix.quickest !=
 
 // measure finds whether the flow's lanes differ, and which one is quickest.
 func (sp *laneSpread) measure() {
-	f := sp.f
+	f := sp.flow()
 	if len(f.lanes.all) < 2 {
 		if sp.mix != nil {
 			sp.mix.quickest = nil
@@ -162,7 +162,7 @@ func (sp *laneSpread) measure() {
 
 // slowestLane is the longest round trip of the flow's lanes, or the session's.
 func (sp *laneSpread) slowestLane() time.Duration {
-	f := sp.f
+	f := sp.flow()
 	rtt := f.s.rtt()
 	for _, st := range f.lanes.all {
 		rtt = max(rtt, st.paced.rtt)
@@ -172,7 +172,7 @@ func (sp *laneSpread) slowestLane() time.Duration {
 
 // setWindow bounds what the flow keeps.
 func (sp *laneSpread) setWindow() {
-	f := sp.f
+	f := sp.flow()
 	if f.lanes.main() == nil || f.s.noResume {
 		return
 	}
@@ -221,7 +221,7 @@ func (f *Flow) WaitsForPath() bool {
 	case !f.need.since.IsZero(), f.phase != phaseOpen:
 		return true
 	case f.leg.open():
-		if i, err := tcpinfo.Get(f.leg.fd); err == nil && waitsForReader(&i) {
+		if i, err := tcpinfo.Get(f.leg.fd()); err == nil && waitsForReader(&i) {
 			return false
 		}
 	}
@@ -245,7 +245,7 @@ func waitsForReader(i *tcpinfo.Info) bool {
 // mayTake reports whether a subflow gets what is to be sent next. A small message waits for
 // the first lane, unless that is busy, and a slow lane leaves a record to a faster one.
 func (ls *laneSet) mayTake(st *subflow) bool {
-	f := ls.f
+	f := ls.flow()
 	if !st.ready || f.near.releasing || !f.sf.Out.Pending() {
 		return false
 	}

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/carry/flow"
 	"longhaul/test/nettest"
 )
 
@@ -34,8 +33,10 @@ func TestShutLane(t *testing.T) {
 			if test.shut {
 				fillWindow(t, bulk)
 			}
-			s := newSession(&process{}, "b", 1, true)
-			f := newFlow(s, 1, flow.LegOptions{})
+			n := &process{}
+			n.stores = &n.budget
+			s := newSession(n, "b", 1, true)
+			f := newFlow(s, 1, nil)
 			f.phase, f.leg.writable = phaseKnown, true
 			l := &lane{s: &s.relation, home: s, frames: frames{bulk: bulk}}
 			l.answered.Store(true)

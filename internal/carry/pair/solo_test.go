@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/internal/carry/flow"
 	"longhaul/internal/carry/pair/stream"
 	"longhaul/internal/carry/pair/wire"
 	"longhaul/internal/sys/descriptor"
@@ -30,7 +29,7 @@ type solo struct {
 // newSolo makes a flow with n lanes that carry whatever the test has it take or send.
 func newSolo(t *testing.T, node *Node, n int) *solo {
 	s := newSession(&node.process, "near", 1, false)
-	f := newFlow(s, 1, flow.LegOptions{})
+	f := newFlow(s, 1, nil)
 	f.phase, f.running = phaseOpen, true
 	own, target := tcpPair(t)
 	x := &solo{t: t, f: f, target: target}
@@ -92,7 +91,7 @@ func TestLaneLostInWrite(t *testing.T) {
 	x := newSolo(t, newNode(t), 2)
 	f, first, second := x.f, x.lanes[0], x.lanes[1]
 	f.mu.Lock()
-	fd := f.leg.fd
+	fd := f.leg.fd()
 	f.mu.Unlock()
 	// One write takes all, and so some time, in which the loop below sees it.
 	nettest.Must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 8<<20))

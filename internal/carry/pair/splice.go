@@ -17,7 +17,7 @@ import (
 // passOut moves bytes of the flow's own socket to its lane unseen, if it may, and
 // reports whether it did something.
 func (lg *leg) passOut() bool {
-	f := lg.f
+	f := lg.flow()
 	if f.lanes.main() == nil || !f.lanes.main().spliced() || f.lanes.greeting() || f.near.releasing || f.near.releaseDue || lg.copyNext {
 		return false
 	}
@@ -30,7 +30,7 @@ func (lg *leg) passOut() bool {
 	}
 	lg.readable = false
 	lg.busy++
-	fd := lg.fd
+	fd := lg.fd()
 	f.mu.Unlock()
 	n, errno := splice.Move(fd, pipe.W, min(pipe.Size, wire.MaxPayload))
 	if errno == unix.EAGAIN && f.s.node.linger.wait(fd, unix.POLLIN) {
@@ -64,7 +64,7 @@ func (lg *leg) passOut() bool {
 // keepPipe keeps the n bytes of a pipe for another lane: the one that they were for was
 // given back or lost meanwhile.
 func (lg *leg) keepPipe(pipe *splice.Pipe, n int) {
-	f := lg.f
+	f := lg.flow()
 	b := make([]byte, n)
 	for got := 0; got < n; { // they are there
 		more, _ := retry(func() (int, error) { return unix.Read(pipe.R, b[got:]) })
@@ -76,7 +76,7 @@ func (lg *leg) keepPipe(pipe *splice.Pipe, n int) {
 
 // passPipe sends the n bytes of a pipe on the lane.
 func (lg *leg) passPipe(pipe *splice.Pipe, n int) {
-	f := lg.f
+	f := lg.flow()
 	l, offset := f.lanes.main(), f.sf.Out.Length()
 	f.sf.Out.Take(n)
 	f.watch.toldSent = false
@@ -125,8 +125,8 @@ func (f *Flow) deliverPipe(l *lane, pipe *splice.Pipe, n int) (empty bool) {
 
 // writePipe moves bytes from a pipe to the flow's own socket once, without waiting.
 func (lg *leg) writePipe(pipe *splice.Pipe, n int) int {
-	f := lg.f
-	fd := lg.fd
+	f := lg.flow()
+	fd := lg.fd()
 	lg.writable, lg.busyOut = false, true
 	lg.busy++
 	f.mu.Unlock()

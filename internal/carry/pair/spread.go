@@ -30,7 +30,7 @@ func (f *Flow) leavePath(l *lane) {
 // usable path if it moves much. Lanes on a path that is not to be used any more go once there
 // are others.
 func (sp *laneSpread) overPaths(large bool) {
-	f := sp.f
+	f := sp.flow()
 	paths := f.s.paths.usable()
 	if len(paths) == 0 || f.lanes.main() == nil {
 		return
@@ -71,7 +71,7 @@ type share struct {
 
 // shares divides the flow's lanes. One that moves little stays where it is, if it may.
 func (sp *laneSpread) shares(paths []*wanPath, large bool) []share {
-	f := sp.f
+	f := sp.flow()
 	all := make([]share, len(paths))
 	for i, p := range paths {
 		all[i].path = p
@@ -101,7 +101,7 @@ func (sp *laneSpread) shares(paths []*wanPath, large bool) []share {
 // adjust gives a near flow the number of lanes that it should have. A far one tells
 // that it could use more.
 func (sp *laneSpread) adjust(now time.Time) {
-	f := sp.f
+	f := sp.flow()
 	moved := f.sf.Out.Length() + f.sf.In.Position()
 	if f.lanes.main() == nil || f.moved.until(now) > stripePause {
 		sp.burstFrom, sp.mix = moved, nil
@@ -140,8 +140,8 @@ func (sp *laneSpread) adjust(now time.Time) {
 // noteShort notes that memory alone holds the flow up: its lanes have sent all that it may keep, or bring
 // what it has no room for before its turn.
 func (sp *laneSpread) noteShort(now time.Time) {
-	all := sp.f.lanes.all
-	lacks := sp.f.sf.Out.Short() && !slices.ContainsFunc(all, func(st *subflow) bool { return st.pace().queued > 0 })
+	all := sp.flow().lanes.all
+	lacks := sp.flow().sf.Out.Short() && !slices.ContainsFunc(all, func(st *subflow) bool { return st.pace().queued > 0 })
 	if lacks || slices.ContainsFunc(all, func(st *subflow) bool { return !st.stuckAt.IsZero() }) {
 		sp.mixed().shortAt = stampOf(now)
 	}
@@ -149,7 +149,7 @@ func (sp *laneSpread) noteShort(now time.Time) {
 
 // memoryLimited reports that memory has held the flow up of late.
 func (sp *laneSpread) memoryLimited() bool {
-	return sp.mix != nil && !sp.mix.shortAt.IsZero() && sp.mix.shortAt.since() < max(shortFor, 2*sp.f.s.rtt())
+	return sp.mix != nil && !sp.mix.shortAt.IsZero() && sp.mix.shortAt.since() < max(shortFor, 2*sp.flow().s.rtt())
 }
 
 // shortFor is how long a look that found too little memory counts: the relay's figures are taken each
@@ -171,7 +171,7 @@ const limitedFor = 3 * tickEvery
 // moveLanes moves the lanes that lag. The caller has decided how many the flow is to have, and
 // holds f.mu.
 func (sp *laneSpread) moveLanes(now time.Time) {
-	f := sp.f
+	f := sp.flow()
 	if sp.want < 2 {
 		return
 	}
@@ -195,7 +195,7 @@ func (sp *laneSpread) moves() bool { return sp.mix != nil && len(sp.mix.moving.l
 // moveOver closes the lanes that lag once the others are there, and what was sent on them has
 // arrived. A flow with all lanes that it may have loses them first. If no others come, they stay.
 func (sp *laneSpread) moveOver(now time.Time) {
-	f := sp.f
+	f := sp.flow()
 	m := &sp.mix.moving
 	n := len(m.lanes)
 	if n == 0 {
@@ -246,7 +246,7 @@ func (sp *laneSpread) receivedEach() []laneBytes {
 }
 
 func (sp *laneSpread) carried(of func(*tcpinfo.Info) uint64) (each []laneBytes) {
-	for _, st := range sp.f.lanes.all {
+	for _, st := range sp.flow().lanes.all {
 		if !st.ready {
 			continue
 		}
@@ -261,13 +261,13 @@ func (sp *laneSpread) carried(of func(*tcpinfo.Info) uint64) (each []laneBytes) 
 // lanesFull reports that the flow has bytes to send and that its lanes have no room for them,
 // as the path limits them and not the other end's reading.
 func (sp *laneSpread) lanesFull() bool {
-	f := sp.f
+	f := sp.flow()
 	return sp.lanesBusy() && !f.lanes.main().tuned.since(f.lanes.main().bulk)
 }
 
 // lanesBusy reports that the flow has bytes to send and that its lanes have no room for them.
 func (sp *laneSpread) lanesBusy() bool {
-	f := sp.f
+	f := sp.flow()
 	if f.lanes.main() == nil || !f.sf.Out.Pending() && !(f.leg.readable && f.sf.Hungry()) {
 		return false
 	}
@@ -276,13 +276,13 @@ func (sp *laneSpread) lanesBusy() bool {
 
 // hasEnough reports that a lane has no room, or with the whole window as much as it can send.
 func (sp *laneSpread) hasEnough(st *subflow) bool {
-	return st.busy || sp.f.sf.Out.Starved() && st.pace().queued > 0
+	return st.busy || sp.flow().sf.Out.Starved() && st.pace().queued > 0
 }
 
 // keepAsMany has the pool keep the lanes that the flow has now when it has ended.
 func (sp *laneSpread) keepAsMany(now time.Time) {
 	lanes := map[*wanPath]int{}
-	for _, st := range sp.f.lanes.all {
+	for _, st := range sp.flow().lanes.all {
 		lanes[st.l.path]++
 	}
 	for p, n := range lanes {
@@ -292,7 +292,7 @@ func (sp *laneSpread) keepAsMany(now time.Time) {
 
 // ready is the number of lanes that may carry bytes.
 func (sp *laneSpread) ready() (n int) {
-	for _, st := range sp.f.lanes.all {
+	for _, st := range sp.flow().lanes.all {
 		n += btoi(st.ready)
 	}
 	return n

@@ -13,7 +13,7 @@ const sweepEvery = 100
 
 // look finds what has taken too long. It reports whether the flow, which has a target, waits for a lane.
 func (fw *flowWatch) look(now time.Time, w wait) (resuming bool) {
-	f := fw.f
+	f := fw.flow()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.phase == phaseOver {
@@ -56,37 +56,35 @@ func (fw *flowWatch) look(now time.Time, w wait) (resuming bool) {
 // deadline, in which an outage does not count, since its end found no lane ready, nor a crowd
 // for which lanes are being made. With these that is no longer than others wait.
 func (fw *flowWatch) unserved(now time.Time, w wait) bool {
-	f := fw.f
+	f := fw.flow()
 	if f.phase != phaseFresh || f.opening == nil {
 		return false
 	}
-	waited, deadline := f.start.until(now), f.opening.Deadline+f.s.strained()
+	waited, deadline := f.opening.began.until(now), f.opening.Deadline+f.s.strained()
 	return waited > deadline && (waited > w.resume || !w.outage && !w.makes && w.after > deadline) && f.s.stands(deadline, now)
 }
 
 // onOwn reports that the flow goes on without a control connection: the kernel decides how
 // long its lane lives.
 func (fw *flowWatch) onOwn() bool {
-	f := fw.f
+	f := fw.flow()
 	return f.lanes.main() != nil && f.s.noResume && !f.sf.Dead() && !f.endsUntold()
 }
 
 // watchReset passes on a reset of the flow's own socket that nobody reads, because what
 // comes before it does not get away: after a time, without that.
 func (fw *flowWatch) watchReset(now time.Time) {
-	f := fw.f
+	f := fw.flow()
 	if !f.leg.failed || f.sf.In.Ended() || !f.lanes.blocked() && !f.sf.Out.Full() {
 		return
 	}
-	if f.leg.cutSince.IsZero() {
-		f.leg.cutSince = stampOf(now)
-	}
-	if f.leg.cutSince.until(now) <= f.leg.options.ResetDrain {
+	f.leg.noteCut(stampOf(now))
+	if f.leg.cutSince().until(now) <= f.leg.options.ResetDrain {
 		return
 	}
 	err := f.leg.failure()
 	if err == nil {
-		f.leg.failed, f.leg.cutSince = false, 0
+		f.leg.failed, f.leg.cut.since = false, 0
 		return
 	}
 	f.leg.broken = true
@@ -99,14 +97,14 @@ func (fw *flowWatch) watchReset(now time.Time) {
 
 // watchSilence parks a flow that is silent, and cuts one short that a reset waits for.
 func (fw *flowWatch) watchSilence(now time.Time) {
-	f := fw.f
+	f := fw.flow()
 	silent := f.moved.until(now)
 	cut := f.sf.Cutting()
-	if cut && f.leg.cutSince.IsZero() {
-		f.leg.cutSince = stampOf(now)
+	if cut {
+		f.leg.noteCut(stampOf(now))
 	}
 	switch {
-	case cut && f.leg.cutSince.until(now) > f.leg.options.ResetDrain && f.need.since.IsZero():
+	case cut && f.leg.cutSince().until(now) > f.leg.options.ResetDrain && f.need.since.IsZero():
 		f.sf.CutNow()
 		f.wake()
 	case f.s.near && f.phase.known() && f.lanes.main() != nil && f.leg.writable && !f.near.releasing && silent > f.s.parkAfter(f.s.node.options.ParkAfter) && f.sf.Quiet():
@@ -119,7 +117,7 @@ func (fw *flowWatch) watchSilence(now time.Time) {
 // again has bytes go ahead again, which the other end may have had no room for. The far
 // relay asks again for a lane.
 func (nd *laneNeed) again(now time.Time) {
-	f := nd.f
+	f := nd.flow()
 	if f.lanes.main() != nil || nd.wokeAt.IsZero() || nd.wokeAt.until(now) < f.s.answerWithin(time.Second, 4) {
 		return
 	}
@@ -131,7 +129,7 @@ func (nd *laneNeed) again(now time.Time) {
 
 // quiet reports that the flow is parked and waits for events alone.
 func (fw *flowWatch) quiet() bool {
-	f := fw.f
+	f := fw.flow()
 	return f.lanes.main() == nil && f.phase == phaseOpen && !f.running && !f.near.queued && !f.near.wanted && !f.leg.failed &&
 		f.need.since.IsZero() && f.need.wokeAt.IsZero() && f.sf.Quiet() && f.leg.parkable()
 }

@@ -32,19 +32,20 @@ import (
 // Each half carries bytes, ends and resets of its leg as ever. What a reset cannot carry, its reason, is in
 // the halves' report.Joint. So the relays at both ends of the chain have the same reason.
 
-// chain is what a flow has of its far half. What it has of the near half is in paired, as in a near tunnel.
+// chain is what a flow has of its far half, as whose [report.Owner]. What it has of the near half is in paired, as in
+// a near tunnel.
 type chain struct {
+	place
 	open   *report.Open // as the near relay asked; nil once the far half has its target
 	from   report.Carried
 	peer   string            // the near relay
 	limit  *source           // has the limits of a source, if the flow's source is a peer; else nil
 	answer chan<- pairAnswer // of OpenPaired; nil once the far half has its target, or none
 	fd     int               // the far half's end of the joint, until that has it; -1
-	joint  *report.Joint
-	until  time.Duration // when the near relay gives up
+	legs   report.LegOptions // of both halves
+	until  time.Duration     // when the near relay gives up
 	seen   report.Figures
-	add    report.Counters // to the counters of the far half's lane at the last look
-	end    *report.End     // of the far half; nil: it is not over
+	end    *report.End // of the far half; nil: it is not over
 }
 
 // beginChain begins a flow that a near relay asks for and that goes on to another far relay.
@@ -53,10 +54,12 @@ func (w *worker) beginChain(f *flow, o report.Open, e entry, within time.Duratio
 		within = f.route.tunnel.ConnectTimeout
 	}
 	f.phase = phaseWaiting
-	f.chain = &chain{open: &o, from: o.Carried, peer: o.Peer, answer: answers, fd: -1, joint: new(report.Joint), until: f.start + within}
+	f.chain = &chain{place: w.placeOf(f), open: &o, from: o.Carried, peer: o.Peer, answer: answers, fd: -1, until: f.start + within,
+		legs: report.LegOptions{ResetDrain: w.relay.opts.ResetDrainTimeout, Joint: new(report.Joint)}}
 	if e.limit != e.share {
 		f.chain.limit = e.limit
 	}
+	admitted(&o, f.chain)
 	if f.isIntegrity && !f.route.hops.Serves(w.now) {
 		w.waitedInVain(f) // which is what a check asks for
 		return
@@ -125,18 +128,20 @@ func (w *worker) carryOn(f *flow, c *report.Client) {
 // joinHalves gives the far half its end of the joint, as a target that the next relay has reached.
 func (w *worker) joinHalves(f *flow) {
 	c := f.chain
-	slot, gen := f.slot, f.gen
-	t := report.Target{FD: c.fd, To: f.target(), Legs: w.pairLegs(f), Ended: func(e report.End) {
-		w.post(func() { w.farHalfOver(slot, gen, e) })
-	}}
+	t := report.Target{FD: c.fd, To: f.target(), Legs: w.pairLegs(f), Owner: c}
 	answer := c.answer
 	c.answer, c.open, c.fd = nil, nil, -1
 	answer <- pairAnswer{target: t}
 }
 
-// farHalfOver takes the end of a far half.
-func (w *worker) farHalfOver(slot, gen uint32, e report.End) {
-	f := w.lookup(slot, gen)
+// Closing implements report.Owner. The leg of a half is no client's or target's, and has no record.
+func (c *chain) Closing(int) {}
+
+// Ended implements report.Owner.
+func (c *chain) Ended(e report.End) { c.w.post(func() { c.w.farHalfOver(c.flow(), e) }) }
+
+// farHalfOver takes the end of a far half; nil: the flow has ended before.
+func (w *worker) farHalfOver(f *flow, e report.End) {
 	if f == nil || f.chain == nil {
 		return // the relay has ended it, and Reset told the carrier
 	}
@@ -163,7 +168,7 @@ func (w *worker) halfOver(f *flow, e report.End) {
 func (w *worker) endChain(f *flow) {
 	c, why := f.chain, f.close()
 	if why.reason != "" {
-		c.joint.Cut(why.reason, why.err)
+		c.legs.Joint.Cut(why.reason, why.err)
 	}
 	switch {
 	case c.answer != nil:
@@ -198,7 +203,7 @@ func (w *worker) unchain(f *flow) bool {
 	closeFD(c.fd)
 	closeFD(int(f.legs[client].fd))
 	f.route, f.legs[client] = rt, leg{fd: -1}
-	f.paired = &paired{carrier: c.from, leg: target, client: c.limit, answer: c.answer, peer: c.peer}
+	f.paired = &paired{place: w.placeOf(f), carrier: c.from, leg: target, client: c.limit, answer: c.answer, peer: c.peer}
 	f.opening.within = max(c.until-w.now, time.Millisecond)
 	f.chain = nil
 	return true

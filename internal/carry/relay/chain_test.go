@@ -48,12 +48,12 @@ func (h *hubRig) ask(o report.Open, within time.Duration) *asked {
 	h.t.Cleanup(cancel)
 	a := &asked{carriedFlow: &carriedFlow{leg: -1}, answer: make(chan error, 1), cancel: cancel}
 	a.figures.State = report.StateDialing
-	o.Tunnel, o.Carried = h.relay.Snapshot().Tunnels[0].Name, a.carriedFlow
+	o.Tunnel, o.Carried, o.Admitted = h.relay.Snapshot().Tunnels[0].Name, a.carriedFlow, a.setOwner
 	go func() {
 		target, err := h.relay.OpenPaired(ctx, o)
 		if err == nil {
 			a.mu.Lock()
-			a.leg, a.ended, a.client.Legs, a.client.Listen = target.FD, target.Ended, target.Legs, target.To
+			a.leg, a.owner, a.client.Legs, a.client.Listen = target.FD, target.Owner, target.Legs, target.To
 			a.figures.State = report.StateOpen
 			a.mu.Unlock()
 		}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"hash/maphash"
 	"sync"
 	"unique"
 
@@ -18,7 +19,7 @@ const (
 	// at one.
 	nameShards = 16
 	// maxEndedNames bounds the names of ended flows that are remembered: those of 16 s at 2000 flows a second,
-	// in at most 3 MB. A proxy that gives one identifier twice does so within moments, or for ever.
+	// in at most 1 MB. A proxy that gives one identifier twice does so within moments, or for ever.
 	maxEndedNames = 1 << 15
 )
 
@@ -34,13 +35,21 @@ type nameShard struct {
 	next  int       // of ring, once it is full
 }
 
-// nameKey is a name in a tunnel: a flow may pass two tunnels of one process.
-type nameKey struct {
-	tunnel unique.Handle[string]
-	name   report.Name
-}
+// nameKey stands for a name in a tunnel, since a flow may pass two tunnels of one process: a hash of both with a
+// secret of this process, in a third of their memory. Where two of them met, the later flow would get a new name.
+type nameKey uint64
 
-func nameIn(tunnel string, name report.Name) nameKey { return nameKey{unique.Make(tunnel), name} }
+var nameSeed = maphash.MakeSeed()
+
+// nameIn is the key of a name. Its lowest bits are the name's last ones: UUIDs of one moment begin alike (RFC 9562,
+// version 7).
+func nameIn(tunnel string, name report.Name) nameKey {
+	var h maphash.Hash
+	h.SetSeed(nameSeed)
+	_, _ = h.Write(name[:])
+	_, _ = h.WriteString(tunnel)
+	return nameKey(h.Sum64())/nameShards*nameShards + nameKey(name[len(name)-1])%nameShards
+}
 
 // nameHolder is a flow that has a name. Thousands may be parked, with few origins.
 type nameHolder struct {
@@ -78,8 +87,7 @@ func (h *nameHolder) offered(again *nameHolder) bool {
 	return now.BytesUp == 0 && now.BytesDown == 0
 }
 
-// shard finds a name by its last byte: UUIDs of one moment begin alike (RFC 9562, version 7).
-func (n *flowNames) shard(k nameKey) *nameShard { return &n[k.name[len(k.name)-1]%nameShards] }
+func (n *flowNames) shard(k nameKey) *nameShard { return &n[k%nameShards] }
 
 // take gives a name to a flow, unless another one of the tunnel has it, or had it lately.
 func (n *flowNames) take(k nameKey, h nameHolder) bool {
@@ -128,10 +136,10 @@ func (t *Tunnel) takesNames() bool { return t.ProxyIn.Required || t.PairServer !
 // takeName names a flow as a proxy or a near relay asks; h has who. It gets a new name if they ask for none, or
 // for that of another flow.
 func (w *worker) takeName(f *flow, wanted report.Name, h nameHolder) {
-	names, k := &w.relay.flowNames, nameIn(f.route.tunnel.Name, wanted)
+	names, tunnel := &w.relay.flowNames, f.route.tunnel.Name
 	h.flow = f.id
 	f.nameTaken = true
-	if !wanted.IsZero() && names.take(k, h) {
+	if !wanted.IsZero() && names.take(nameIn(tunnel, wanted), h) {
 		f.name = wanted
 		return
 	}
@@ -142,9 +150,8 @@ func (w *worker) takeName(f *flow, wanted report.Name, h nameHolder) {
 		}
 		f.route.state.warnOnce(w.log, "flows come with the names of others, and get new ones", from)
 	}
-	k.name = report.NewName()
-	names.take(k, h)
-	f.name = k.name
+	f.name = report.NewName()
+	names.take(nameIn(tunnel, f.name), h)
 }
 
 // leaveName takes its name from a flow that ends.

@@ -311,9 +311,8 @@ func TestPeersOfNearFlows(t *testing.T) {
 // TestNamesAreBounded holds that no more names of ended flows are remembered than there may be, the latest.
 func TestNamesAreBounded(t *testing.T) {
 	var names flowNames
-	key := func(i int) nameKey {
-		return nameIn("t", report.Name{byte(i), byte(i >> 8), byte(i >> 16), 15: byte(i)})
-	}
+	name := func(i int) report.Name { return report.Name{byte(i), byte(i >> 8), byte(i >> 16), 15: byte(i)} }
+	key := func(i int) nameKey { return nameIn("t", name(i)) }
 	const ended = maxEndedNames + 1000
 	for i := range ended {
 		if !names.take(key(i), nameHolder{flow: 1}) {
@@ -336,7 +335,7 @@ func TestNamesAreBounded(t *testing.T) {
 			t.Fatalf("name %d is free: %v", i, free)
 		}
 	}
-	if k := key(ended - 1); !names.take(nameIn("other", k.name), nameHolder{flow: 1}) {
+	if !names.take(nameIn("other", name(ended-1)), nameHolder{flow: 1}) {
 		t.Error("a name of one tunnel is taken in another")
 	}
 }

@@ -247,8 +247,8 @@ func (w *worker) givenBack(f *flow, e report.End) {
 	}
 	p := f.paired
 	p.ended, p.byPeer, p.peer = true, e.ByPeer, cmp.Or(e.Peer, p.peer)
-	delete(w.byCarrier, p.carrier)
 	f.paired, o.offers.before = nil, p
+	w.pairedFlows--
 	f.phase = phaseWaiting
 	w.timers.remove(f)
 	*l = leg{fd: int32(e.Back.FD), setup: l.setup}

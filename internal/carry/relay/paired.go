@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,18 +27,35 @@ import (
 // wanSide is the side of every lane, as Transport.Established names it.
 const wanSide = "wan"
 
+// place is where a flow is found for as long as it lives.
+type place struct {
+	w         *worker
+	slot, gen uint32
+}
+
+func (w *worker) placeOf(f *flow) place { return place{w, f.slot, f.gen} }
+
+// at is where the flow of an owner is.
+func (at place) at() place { return at }
+
+// flow is the flow; nil: it has ended. It runs in the loop.
+func (at place) flow() *flow { return at.w.lookup(at.slot, at.gen) }
+
 // paired is the state of a flow that a carrier carries, or that waits for its
-// target on behalf of one.
+// target on behalf of one. It is the [report.Owner] that the carrier knows.
 type paired struct {
+	place
 	carrier report.Carried
 	peer    string                           // the other relay; empty: not known yet
 	client  *source                          // has the limits of a source, if the flow's source is a peer; else nil
 	answer  chan<- pairAnswer                // of OpenPaired; nil once it has one
 	seen    seenFigures                      // as of the latest look, and of its end
 	record  atomic.Pointer[report.LegRecord] // the leg's last figures; nil: not wanted, or the carrier still has the socket
-	add     report.Counters                  // to the lane's counters at the last look
 	sent    *report.LegRecord                // over lanes, at the end; nil: not known
+	start   time.Duration                    // of the flow, for record
+	setup   *legSetup                        // of the leg, for record
 	leg     side                             // of this relay's socket
+	half    bool                             // of a chain: the leg is no client's, and has no record
 	ended   bool                             // the carrier knows or has told
 	byPeer  bool                             // the end is the other relay's word
 	reached bool                             // near: the target has accepted, and the hop counts the flow
@@ -44,16 +63,23 @@ type paired struct {
 
 // seenFigures are those of report.Figures that the flow itself does not have.
 type seenFigures struct {
-	state                       string
 	retained                    int64
 	outage, rtt                 units.Seconds
 	lanes, resumes              int32
 	ended, clean, memoryLimited bool
+	state                       carriedState
 }
+
+// carriedState is report.Figures.State in a byte: its place in carriedStates.
+type carriedState uint8
+
+var carriedStates = [...]string{"", report.StateDialing, report.StateOpen, report.StateParked, report.StateResuming, report.StateDelivering}
+
+func (s carriedState) String() string { return carriedStates[s] }
 
 func seenOf(f *report.Figures) seenFigures {
 	return seenFigures{
-		state: f.State, retained: f.Retained, outage: f.Outage, rtt: f.RTT, lanes: int32(f.Lanes), resumes: int32(f.Resumes),
+		state: carriedState(max(0, slices.Index(carriedStates[:], f.State))), retained: f.Retained, outage: f.Outage, rtt: f.RTT, lanes: int32(f.Lanes), resumes: int32(f.Resumes),
 		ended: f.Ended, clean: f.Clean, memoryLimited: f.MemoryLimited,
 	}
 }
@@ -84,15 +110,10 @@ func (w *worker) carry(f *flow, hop uint16) {
 	} else {
 		w.leaveOpening(f)
 	}
-	w.beginPaired(f, &paired{leg: client})
+	p := &paired{place: w.placeOf(f), leg: client, half: f.chain != nil}
+	w.beginPaired(f, p)
 	c.Legs, c.FD = w.pairLegs(f), w.releaseLeg(l)
-	slot, gen := f.slot, f.gen
-	f.paired.carrier = f.route.hops.Carrier(hop).Carry(c, func(e report.End) {
-		if !w.post(func() { w.carried(slot, gen, e) }) {
-			closeBack(e)
-		}
-	})
-	w.byCarrier[f.paired.carrier] = f
+	p.carrier = f.route.hops.Carrier(hop).Carry(c, p)
 	w.schedule(f)
 }
 
@@ -106,6 +127,8 @@ func (w *worker) leaveOpening(f *flow) {
 // beginPaired begins the paired phase.
 func (w *worker) beginPaired(f *flow, p *paired) {
 	f.phase, f.paired = phasePaired, p
+	w.pairedFlows++
+	p.start, p.setup = f.start, f.legs[p.leg].setup
 	f.active = w.now
 }
 
@@ -119,28 +142,33 @@ func (w *worker) releaseLeg(l *leg) int {
 }
 
 // pairLegs is how the carrier treats the flow's leg.
-func (w *worker) pairLegs(f *flow) report.LegOptions {
-	r := w.relay
+func (w *worker) pairLegs(f *flow) *report.LegOptions {
 	if f.chain != nil {
-		return report.LegOptions{ResetDrain: r.opts.ResetDrainTimeout, Joint: f.chain.joint}
+		return &f.chain.legs
 	}
-	p, start, setup := f.paired, f.start, f.legs[f.paired.leg].setup
-	return report.LegOptions{
-		ResetDrain: r.opts.ResetDrainTimeout,
-		Closing: func(fd int) {
-			if r.opts.OnFlows == nil || r.opts.LegStats != nil && !r.opts.LegStats(w.clock()-start) {
-				return
-			}
-			l, unknown := leg{fd: int32(fd), setup: setup}, ""
-			last := l.record(&unknown)
-			p.record.Store(&last)
-		},
+	return &w.relay.pairLegs
+}
+
+// Closing implements report.Owner.
+func (p *paired) Closing(fd int) {
+	o := &p.w.relay.opts
+	if p.half || o.OnFlows == nil || o.LegStats != nil && !o.LegStats(p.w.clock()-p.start) {
+		return
+	}
+	l, unknown := leg{fd: int32(fd), setup: p.setup}, ""
+	last := l.record(&unknown)
+	p.record.Store(&last)
+}
+
+// Ended implements report.Owner.
+func (p *paired) Ended(e report.End) {
+	if !p.w.post(func() { p.w.carried(p.flow(), e) }) {
+		closeBack(e)
 	}
 }
 
-// carried ends a flow that its carrier has ended.
-func (w *worker) carried(slot, gen uint32, e report.End) {
-	f := w.lookup(slot, gen)
+// carried ends a flow that its carrier has ended; nil: it has ended before.
+func (w *worker) carried(f *flow, e report.End) {
 	if f == nil || f.phase != phasePaired {
 		closeBack(e)
 		return // the relay has ended it, and Reset told the carrier
@@ -283,33 +311,37 @@ func (w *worker) reached(f *flow, at netip.AddrPort) {
 
 // sockets calls look with the flow's sockets; -1: none. A carrier may have them.
 func (f *flow) sockets(look func(fds [2]int)) {
-	p := f.paired
 	if !f.carried() {
 		look([2]int{int(f.legs[client].fd), int(f.legs[target].fd)})
 		return
 	}
+	f.inspect(func(fds [2]int, _ [2]report.Counters) { look(fds) })
+}
+
+// inspect is sockets for a carried flow, with what is to be added to the counters of its lanes.
+func (f *flow) inspect(look func(fds [2]int, add [2]report.Counters)) {
+	p := f.paired
 	if f.joined() {
 		f.chain.from.Inspect(func(_, fromLane int, fromAdd report.Counters) {
 			p.carrier.Inspect(func(_, lane int, add report.Counters) {
-				f.chain.add, p.add = fromAdd, add
-				look([2]int{fromLane, lane})
+				look([2]int{fromLane, lane}, [2]report.Counters{fromAdd, add})
 			})
 		})
 		return
 	}
 	p.carrier.Inspect(func(leg, lane int, add report.Counters) {
-		p.add = add
-		fds := [2]int{leg, lane}
-		if p.leg == target {
-			fds = [2]int{lane, leg}
-		}
-		look(fds)
+		var fds [2]int
+		var adds [2]report.Counters
+		fds[p.leg], fds[p.lane()], adds[p.lane()] = leg, lane, add
+		look(fds, adds)
 	})
 }
 
 // inOutage reports whether a flow delivers nothing because the path between two
 // relays is down. Its memory is bounded, and it waits for resume.
-func (f *flow) inOutage() bool { return f.paired != nil && f.paired.seen.state == report.StateResuming }
+func (f *flow) inOutage() bool {
+	return f.paired != nil && f.paired.seen.state.String() == report.StateResuming
+}
 
 // isLane reports whether a side of the flow is a lane.
 func (f *flow) isLane(s side) bool { return f.carried() && (f.paired.lane() == s || f.chain != nil) }
@@ -353,17 +385,20 @@ func laneRecord(e *report.End) report.LegRecord {
 
 // sampleLane fills in the side of the lane, which no transport has looked at for
 // this flow, and makes its counters the flow's.
-func (f *flow) sampleLane(s *report.Sample) {
-	l := &s.ClientLeg
-	if f.paired.leg == client {
-		l = &s.TargetLeg
+func (f *flow) sampleLane(s *report.Sample, add [2]report.Counters) {
+	legs, lane := [2]*report.LegSample{&s.ClientLeg, &s.TargetLeg}, f.paired.lane()
+	addLane(legs[lane], add[lane], f.paired.seen.memoryLimited)
+	if f.joined() {
+		addLane(&s.ClientLeg, add[client], f.chain.seen.MemoryLimited)
 	}
-	addLane(l, f.paired.add, f.paired.seen.memoryLimited)
-	if f.carried() && f.paired.seen.lanes > 1 {
+}
+
+// sampleEachLane fills in the lanes of a flow that has several.
+func (f *flow) sampleEachLane(s *report.Sample) {
+	if f.paired.seen.lanes > 1 {
 		s.Lanes = f.paired.carrier.EachLane()
 	}
 	if f.joined() {
-		addLane(&s.ClientLeg, f.chain.add, f.chain.seen.MemoryLimited)
 		s.Lanes = append(f.chain.from.EachLane(), s.Lanes...)
 	}
 }
@@ -397,6 +432,6 @@ func (f *flow) pairSnapshot() *report.Figures {
 		return nil
 	}
 	seen := &f.paired.seen
-	return &report.Figures{State: seen.state, Retained: seen.retained, Lanes: int(seen.lanes), Resumes: int(seen.resumes), Outage: seen.outage, RTT: seen.rtt,
+	return &report.Figures{State: seen.state.String(), Retained: seen.retained, Lanes: int(seen.lanes), Resumes: int(seen.resumes), Outage: seen.outage, RTT: seen.rtt,
 		MemoryLimited: seen.memoryLimited}
 }

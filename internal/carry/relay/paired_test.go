@@ -26,10 +26,10 @@ import (
 // carriedFlow is a flow that the test carries.
 type carriedFlow struct {
 	client report.Client
-	ended  func(report.End)
 	leg    int // descriptor; -1: closed
 
 	mu      sync.Mutex
+	owner   report.Owner
 	figures report.Figures
 	resets  []report.EndReason
 	waits   bool // for the path
@@ -41,6 +41,21 @@ func (f *carriedFlow) Figures() report.Figures {
 	defer f.mu.Unlock()
 	return f.figures
 }
+
+func (f *carriedFlow) Owner() report.Owner {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.owner
+}
+
+func (f *carriedFlow) setOwner(o report.Owner) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.owner = o
+}
+
+// ended reports the flow's end.
+func (f *carriedFlow) ended(e report.End) { f.Owner().Ended(e) }
 
 func (f *carriedFlow) set(figures report.Figures) {
 	f.mu.Lock()
@@ -87,9 +102,8 @@ func (f *carriedFlow) expectResets(t *testing.T, want ...report.EndReason) {
 // end ends the flow as its carrier.
 func (f *carriedFlow) end(e report.End) {
 	f.mu.Lock()
-	fd, closing := f.leg, f.client.Legs.Closing
-	if fd >= 0 {
-		closing(fd)
+	if fd := f.leg; fd >= 0 {
+		f.owner.Closing(fd)
 		unix.Close(fd)
 		f.leg = -1
 	}
@@ -115,8 +129,8 @@ type carrier struct {
 	stood   atomic.Bool
 }
 
-func (c *carrier) Carry(client report.Client, ended func(report.End)) report.Carried {
-	f := &carriedFlow{client: client, ended: ended, leg: client.FD}
+func (c *carrier) Carry(client report.Client, o report.Owner) report.Carried {
+	f := &carriedFlow{client: client, owner: o, leg: client.FD}
 	c.flows <- f
 	return f
 }
@@ -519,7 +533,7 @@ func (g *rig) open(o report.Open) (report.Target, *carriedFlow, error) {
 	if err != nil {
 		return target, nil, err
 	}
-	f.leg, f.ended, f.client.Legs = target.FD, target.Ended, target.Legs
+	f.leg, f.owner, f.client.Legs = target.FD, target.Owner, target.Legs
 	return target, f, nil
 }
 

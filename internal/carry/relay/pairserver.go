@@ -309,24 +309,26 @@ func (w *worker) openPaired(rt *route, o report.Open, until time.Duration, answe
 		rt.state.integrity.total.Add(1)
 	}
 	w.takeName(f, o.Name, fromPeer(&o))
-	if o.Carried != nil {
-		w.byCarrier[o.Carried] = f
-	}
 	slot, gen = f.slot, f.gen
 	if rt.hops.Paired() {
 		w.beginChain(f, o, e, until, answers)
-	} else {
-		f.paired = &paired{carrier: o.Carried, leg: target, answer: answers, peer: o.Peer}
-		if e.limit != e.share {
-			f.paired.client = e.limit
-		}
-		f.opening.within = until
-		w.startDialing(f)
+		return slot, gen, true
 	}
-	if o.Admitted != nil {
-		o.Admitted()
+	f.paired = &paired{place: w.placeOf(f), carrier: o.Carried, leg: target, answer: answers, peer: o.Peer}
+	if e.limit != e.share {
+		f.paired.client = e.limit
 	}
+	f.opening.within = until
+	admitted(&o, f.paired)
+	w.startDialing(f)
 	return slot, gen, true
+}
+
+// admitted reports that a flow counts that a near relay has asked for.
+func admitted(o *report.Open, as report.Owner) {
+	if o.Admitted != nil {
+		o.Admitted(as)
+	}
 }
 
 // notDialable returns why a far tunnel does not dial for the port, or at the address, that a client dialed.
@@ -365,10 +367,7 @@ func (w *worker) handTarget(f *flow) {
 		return
 	}
 	w.beginPaired(f, p)
-	slot, gen := f.slot, f.gen
-	t := report.Target{To: f.target(), Legs: w.pairLegs(f), Ended: func(e report.End) {
-		w.post(func() { w.carried(slot, gen, e) })
-	}}
+	t := report.Target{To: f.target(), Legs: w.pairLegs(f), Owner: p}
 	if l.failed != 0 && !l.fin {
 		t.Reset = unix.Errno(l.failed)
 	}

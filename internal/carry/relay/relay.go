@@ -60,6 +60,7 @@ type Relay struct {
 	shed          atomic.Pointer[shedding]
 	keepsEnds     atomic.Bool
 	joints        *selfconn.Connector // of flows that go from one pair to another
+	pairLegs      report.LegOptions   // of all other flows of pairs
 	integrity     sync.WaitGroup      // integrity checks that are being answered
 
 	loops atomic.Pointer[[]*worker] // workers, for those who must not wait for mu
@@ -96,6 +97,7 @@ func New(opts Options) *Relay {
 	opts.Listeners = slices.Clone(opts.Listeners)
 	r := &Relay{opts: opts, log: opts.Log, names: names.New(opts.Resolve), addresses: newAddresses(opts.Log), idle: make(chan struct{}, 1)}
 	r.joints = selfconn.New()
+	r.pairLegs.ResetDrain = opts.ResetDrainTimeout
 	r.probes = hops.NewProbes(r.names.Wait, r.hopProbed)
 	r.names.Remember(opts.Names)
 	r.memory.limit.Store(max(0, opts.MemoryLimitBytes))

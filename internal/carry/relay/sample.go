@@ -119,7 +119,7 @@ func (r *Relay) Running(visit func(portion []report.ID)) error {
 // skim looks at the flows that carriers move, beginning at a slot, which counts what they have moved. It returns
 // the slot to continue with; negative after the last.
 func (w *worker) skim(from int) (next int) {
-	if len(w.byCarrier) == 0 {
+	if w.pairedFlows == 0 {
 		return -1
 	}
 	began, looks := w.clock(), 0
@@ -185,13 +185,14 @@ func (w *worker) sampleFlow(f *flow, s *report.Sample, query bool, now time.Dura
 	}
 	w.setUpLegs(f)
 	if f.carried() {
-		f.sockets(func(fds [2]int) { f.sampleLegs(fds, s) })
+		f.inspect(func(fds [2]int, add [2]report.Counters) {
+			f.sampleLegs(fds, s)
+			f.sampleLane(s, add)
+		})
+		f.sampleEachLane(s)
 	} else { // without garbage for each flow
 		f.sampleLegs([2]int{int(f.legs[client].fd), int(f.legs[target].fd)}, s)
 		f.legs[client].named, f.legs[target].named = s.ClientLeg.Known, s.TargetLeg.Known
-	}
-	if f.phase == phasePaired {
-		f.sampleLane(s)
 	}
 	f.rests = moving && f.dirs[up].held == 0 && f.dirs[down].held == 0 && f.settledLeg(client, &s.ClientLeg) && f.settledLeg(target, &s.TargetLeg)
 }

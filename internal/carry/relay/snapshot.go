@@ -259,7 +259,7 @@ func (f *flow) state() string {
 	case f.phase == phaseIntegrity:
 		return "check"
 	case f.phase == phasePaired:
-		return cmp.Or(f.paired.seen.state, "dialing")
+		return cmp.Or(f.paired.seen.state.String(), "dialing")
 	case f.end.deadline:
 		return "resetting"
 	case f.end.delivering():

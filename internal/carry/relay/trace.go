@@ -48,20 +48,20 @@ func (r *Relay) TraceNamed(p report.NamePrefix, most int) (all []Traced) {
 // TraceCarried returns the flow that a carrier carries, or is to carry; false: it has ended. Other relays ask
 // for that, as often as they like: no loop looks at another flow.
 func (r *Relay) TraceCarried(c report.Carried) (t Traced, running bool) {
-	loops := r.loops.Load()
-	if loops == nil {
+	o, known := c.Owner().(interface{ at() place })
+	if !known {
 		return t, false
 	}
-	for _, w := range *loops {
-		w.do(func() {
-			if f := w.byCarrier[c]; f != nil {
-				t, running = w.traceFlow(f), true
-			}
-		})
-		if running {
-			break
+	at := o.at()
+	at.w.do(func() {
+		f := at.flow()
+		if f == nil {
+			return
 		}
-	}
+		if before, behind := f.carriers(); before == c || behind == c {
+			t, running = at.w.traceFlow(f), true
+		}
+	})
 	return t, running
 }
 
@@ -108,16 +108,6 @@ func (f *flow) carriers() (before, behind report.Carried) {
 		behind = f.paired.carrier
 	}
 	return before, behind
-}
-
-// leaveCarriers forgets who carries a flow that ends.
-func (w *worker) leaveCarriers(f *flow) {
-	before, behind := f.carriers()
-	for _, c := range [2]report.Carried{before, behind} {
-		if c != nil && w.byCarrier[c] == f {
-			delete(w.byCarrier, c)
-		}
-	}
 }
 
 func tracedLeg(s *report.LegSample) report.TraceLeg {

@@ -74,10 +74,11 @@ type worker struct {
 	listeners  map[int32]*listener
 	fib        fib
 
-	byCarrier      map[report.Carried]*flow // who carry a flow from the relay before this one, or on to the one behind, or are to
-	strangers      map[int]*stranger        // by descriptor
-	strangersByAge list.List                // of *stranger, the oldest first
-	strangersAt    time.Duration            // deadline of the oldest stranger; 0: no stranger
+	strangers      map[int]*stranger // by descriptor
+	strangersByAge list.List         // of *stranger, the oldest first
+	strangersAt    time.Duration     // deadline of the oldest stranger; 0: no stranger
+
+	pairedFlows int // in phasePaired
 
 	waiters waiters
 	visits  visits
@@ -122,7 +123,6 @@ func newWorker(r *Relay) (*worker, error) {
 		buf:       make([]byte, largeRead),
 		events:    make([]unix.EpollEvent, eventsPerWait),
 		listeners: map[int32]*listener{},
-		byCarrier: map[report.Carried]*flow{},
 		strangers: map[int]*stranger{},
 		fib:       fib{fd: -1},
 		done:      make(chan struct{}),
@@ -364,6 +364,9 @@ func (w *worker) forget(f *flow) {
 	if f.phase == phaseAccepted {
 		w.undialed--
 	}
+	if f.phase == phasePaired {
+		w.pairedFlows--
+	}
 	f.phase = phaseGone
 	if f.opening != nil {
 		w.endAwaitFD(f.opening)
@@ -376,7 +379,6 @@ func (w *worker) forget(f *flow) {
 	w.unlist(f)
 	w.unration(f)
 	w.leaveName(f)
-	w.leaveCarriers(f)
 	s := &w.slots[f.slot]
 	s.flow = nil
 	s.gen = (s.gen + 1) & (1<<(32-kindBits) - 1)

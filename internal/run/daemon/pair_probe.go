@@ -33,7 +33,7 @@ func (h *nearHop) probe(ctx context.Context, timeout time.Duration, offset uint1
 	}
 	defer unix.Close(other)
 	ended := make(chan flow.End, 1)
-	f := h.link.Carry(flow.Client{FD: fd, Deadline: timeout, Offset: offset}, func(e flow.End) { ended <- e })
+	f := h.link.Carry(flow.Client{FD: fd, Deadline: timeout, Offset: offset}, flow.OnEnd(func(e flow.End) { ended <- e }))
 	defer f.Reset(flow.EndCheck, nil)
 	tick := time.NewTicker(pairWatch / 25)
 	defer tick.Stop()

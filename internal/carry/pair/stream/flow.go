@@ -27,13 +27,14 @@ type Flow struct {
 // New makes a flow that keeps at most limit bytes in memory of the budget.
 func New(budget Budget, limit int) *Flow {
 	f := &Flow{}
-	f.Init(budget, limit)
+	f.Init(&budget, limit)
 	return f
 }
 
-// Init makes a zero flow one that keeps at most limit bytes in memory of the budget.
-func (f *Flow) Init(budget Budget, limit int) {
-	f.Out.store.budget = budget
+// Init makes a zero flow one that keeps at most limit bytes in memory of the budget. All flows point to the
+// same one, which takes half of an interface's memory in each.
+func (f *Flow) Init(budget *Budget, limit int) {
+	f.Out.store.from = budget
 	f.Out.SetLimit(limit, endless, 1)
 }
 
@@ -47,15 +48,15 @@ func (f *Flow) Early(offset uint64, n int) (e *Early, skip bool, err error) {
 	if b, _ := r.early.at(offset); len(b) >= n {
 		return nil, true, nil
 	}
-	return r.early.take(f.Out.store.budget, offset, n), false, nil
+	return r.early.take(f.Out.store.budget(), offset, n), false, nil
 }
 
 // Spilled counts n bytes that were read to the memory of Early.
 func (f *Flow) Spilled(e *Early, n int) {
 	e.c.n += n
 	f.In.noteHeld(n)
-	e.c.leave(f.Out.store.budget)
-	f.In.early.trim(f.Out.store.budget, f.In.pos)
+	e.c.leave(f.Out.store.budget())
+	f.In.early.trim(f.Out.store.budget(), f.In.pos)
 }
 
 // Turn returns bytes that came before their turn, which is now; Turned follows.
@@ -73,15 +74,15 @@ func (f *Flow) Turn() (b []byte, e *Early) {
 
 // Turned ends the use of the bytes of Turn, of which Wrote has counted what is written.
 func (f *Flow) Turned(e *Early) {
-	e.c.leave(f.Out.store.budget)
-	f.In.early.trim(f.Out.store.budget, f.In.pos)
+	e.c.leave(f.Out.store.budget())
+	f.In.early.trim(f.Out.store.budget(), f.In.pos)
 }
 
 // Finish frees what is left when the flow is over.
 func (f *Flow) Finish() {
 	f.Out.drop()
 	f.Out.Trim()
-	f.In.early.drop(f.Out.store.budget)
+	f.In.early.drop(f.Out.store.budget())
 }
 
 // NoResume makes a flow, before anything else happens to it, one that does not survive
@@ -112,7 +113,7 @@ func (f *Flow) Detach() { f.Out.detach() }
 // Wrote counts bytes that are in this end's socket.
 func (f *Flow) Wrote(b []byte) {
 	f.In.Wrote(b)
-	f.In.early.trim(f.Out.store.budget, f.In.pos)
+	f.In.early.trim(f.Out.store.budget(), f.In.pos)
 	f.delivered()
 }
 
@@ -150,7 +151,7 @@ func (f *Flow) die(c Cause, byPeer bool) {
 		return
 	}
 	f.dead, f.In.dead, f.resetDue = true, true, true
-	f.In.early.drop(f.Out.store.budget)
+	f.In.early.drop(f.Out.store.budget())
 	f.blame(c, byPeer)
 }
 

@@ -109,8 +109,8 @@ func (s *store) trimHeld(held spans) {
 			i++
 		}
 		if k < len(s.chunks)-1 && i < len(held) && held[i].from <= c.start {
-			s.size -= int64(c.size())
-			c.drop(s.budget)
+			s.size -= uint32(c.size())
+			c.drop(s.budget())
 			continue
 		}
 		kept = append(kept, c)
@@ -119,5 +119,6 @@ func (s *store) trimHeld(held spans) {
 	s.chunks = kept
 }
 
-// endless is the reach of a sender that has no bound but its memory.
-const endless = math.MaxInt64
+// endless is the reach of a sender that has no bound but its memory, and the highest bound, in bytes: the chunks of so
+// many, of which the first and the last may be used in part, take less than 4 GiB.
+const endless = math.MaxUint32 - 4*ChunkMax

@@ -76,6 +76,8 @@ type world struct {
 
 type noBudget struct{}
 
+var plain Budget = noBudget{}
+
 func (noBudget) Take(int, int) bool { return true }
 func (noBudget) Give(int)           {}
 func (noBudget) Force(int)          {}
@@ -86,7 +88,7 @@ func newWorld(a, b script, noResume bool, laneLoss, ctlLoss, doubles, aborts int
 	w := &world{noResume: noResume, laneLoss: laneLoss, ctlLoss: ctlLoss, doubles: doubles, aborts: aborts}
 	for i, s := range []script{a, b} {
 		w.ends[i] = end{script: s}
-		w.ends[i].flow.Init(noBudget{}, 1<<20)
+		w.ends[i].flow.Init(&plain, 1<<20)
 		if noResume {
 			w.ends[i].flow.NoResume()
 		}

@@ -9,8 +9,8 @@ type Sender struct {
 	gaps   *gaps  // nil: none, as of a flow that rests
 	sent   uint64 // the highest position that went out, on any lane
 	length uint64 // read
-	limit  int64  // of bytes that are kept
-	reach  int64  // of bytes that are not acknowledged, with those that the other end holds
+	limit  uint32 // of bytes that are kept
+	reach  uint32 // of bytes that are not acknowledged, with those that the other end holds
 	crc    uint32
 
 	attached bool
@@ -98,9 +98,9 @@ func (s *Sender) Full() bool { return s.room() <= 0 }
 // room is how many more bytes may be read.
 func (s *Sender) room() int64 {
 	if s.dropped {
-		return s.limit
+		return int64(s.limit)
 	}
-	return min(s.limit-s.Kept(), s.reach-int64(s.length-s.base))
+	return min(int64(s.limit)-s.Kept(), int64(s.reach)-int64(s.length-s.base))
 }
 
 // Starved reports whether the limit alone holds the sender back: it is full, and
@@ -113,7 +113,8 @@ func (s *Sender) AllSent() bool { return s.next == s.length && len(s.again()) ==
 // SetLimit bounds the bytes that are kept, and those without an acknowledgement, which some
 // lanes carry.
 func (s *Sender) SetLimit(kept, reach, lanes int) {
-	s.limit, s.reach, s.store.largest = int64(kept), int64(reach), int32(min(kept/(chunkShare*lanes), ChunkMax))
+	s.limit, s.reach = uint32(min(kept, endless)), uint32(min(reach, endless))
+	s.store.setLargest(kept / (chunkShare * lanes))
 }
 
 // Short reports whether the budget alone holds the sender back: it has no memory for more, and
@@ -124,7 +125,7 @@ func (s *Sender) Short() bool { return s.short && !s.ended && !s.Full() && s.All
 func (s *Sender) Limit() int { return int(s.limit) }
 
 // Reach is the bound of the bytes without an acknowledgement.
-func (s *Sender) Reach() int64 { return s.reach }
+func (s *Sender) Reach() int64 { return int64(s.reach) }
 
 // Space returns memory to read the next bytes to; nil if the limit or the budget has
 // none left. Commit follows before any other call that changes the sender.
@@ -351,7 +352,7 @@ func (s *Sender) EndInFlight() bool { return s.endSent && !s.endAcked }
 // Sent takes the news that an item of Next was written, or could not be.
 func (s *Sender) Sent(it Item) {
 	if it.of != nil {
-		it.of.leave(s.store.budget)
+		it.of.leave(s.store.budget())
 	}
 	s.forget()
 }

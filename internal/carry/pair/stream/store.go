@@ -71,35 +71,42 @@ func (c *chunk) free(b Budget) {
 
 // store keeps the bytes from base on, up to what was committed.
 type store struct {
-	budget  Budget
+	from    *Budget
 	chunks  []*chunk
-	size    int64 // memory of chunks, in bytes
-	largest int32 // memory of one chunk at most, unless that is too little
-	grown   int8  // the class of the next chunk
+	size    uint32 // memory of chunks, in bytes
+	largest int8   // the highest class of a chunk
+	grown   int8   // the class of the next chunk
 }
+
+func (s *store) budget() Budget { return *s.from }
 
 // space returns room behind the last byte; nil if the budget has none, unless must is set.
 func (s *store) space(at uint64, must bool) []byte {
 	if n := len(s.chunks); n > 0 && len(s.chunks[n-1].space()) > 0 {
 		return s.chunks[n-1].space()
 	}
-	class := int(s.grown)
-	for class > 1 && int32(chunkSizes[class]) > s.largest {
+	class := int(min(s.grown, s.largest))
+	for class > 0 && !s.budget().Take(chunkSizes[class], int(s.size)) {
 		class--
 	}
-	for class > 0 && !s.budget.Take(chunkSizes[class], int(s.size)) {
-		class--
-	}
-	if class == 0 && !s.budget.Take(chunkSizes[0], int(s.size)) {
+	if class == 0 && !s.budget().Take(chunkSizes[0], int(s.size)) {
 		if !must {
 			return nil
 		}
-		s.budget.Force(chunkSizes[0])
+		s.budget().Force(chunkSizes[0])
 	}
 	c := newChunk(class, at)
 	s.chunks = append(s.chunks, c)
-	s.size += int64(c.size())
+	s.size += uint32(c.size())
 	return c.space()
+}
+
+// setLargest bounds the memory of one chunk, in bytes, unless that is too little.
+func (s *store) setLargest(bytes int) {
+	s.largest = 1
+	for int(s.largest) < len(chunkSizes)-1 && chunkSizes[s.largest+1] <= bytes {
+		s.largest++
+	}
 }
 
 // commit counts n bytes that were written to space.
@@ -114,8 +121,8 @@ func (s *store) commit(n int) {
 func (s *store) trim(base uint64) {
 	n := 0
 	for n < len(s.chunks) && s.chunks[n].end() <= base {
-		s.size -= int64(s.chunks[n].size())
-		s.chunks[n].drop(s.budget)
+		s.size -= uint32(s.chunks[n].size())
+		s.chunks[n].drop(s.budget())
 		n++
 	}
 	if n == 0 {
