@@ -50,10 +50,7 @@ func (r *Relay) Sample(visit func(portion []report.Sample)) (lag int, err error)
 	for left, i := maxVisited, 0; i < len(*loops); i++ {
 		w := (*loops)[i]
 		n := w.load.Load()
-		p := places{left: left} // the last loop's; of the others, a part by their flows
-		if i < len(*loops)-1 && n < flows {
-			p.left = int((int64(left)*n + flows - 1) / flows)
-		}
+		p := places{left: share(left, len(*loops)-1-i, n, flows)}
 		flows -= n
 		left -= p.left
 		got, next, more := 0, 0, true

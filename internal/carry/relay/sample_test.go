@@ -401,8 +401,16 @@ func TestEachFlowAsksInTurns(t *testing.T) {
 	if len(first) != flows || len(asked) != flows {
 		t.Errorf("%d of %d flows are visited at first, and %d are asked about", len(first), flows, len(asked))
 	}
+	most := map[report.ID]int{} // of a loop with few flows, a place is for fewer
+	for _, w := range g.relay.workers {
+		w.do(func() {
+			n := int(w.load.Load())
+			places := (maxVisited*n + flows - 1) / flows
+			w.eachFlow(func(f *flow) { most[report.ID(f.id)] = 1 + (5*places+n-1)/n })
+		})
+	}
 	for id, times := range asked {
-		if times > 3 {
+		if times > most[id] {
 			t.Errorf("the kernel was asked about flow %d %d times in six samples", id, times)
 		}
 	}

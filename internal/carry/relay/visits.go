@@ -115,6 +115,15 @@ func (w *worker) count(f *flow, s side, bytes int64) {
 	}
 }
 
+// share is the part of some places of a loop with n of the flows, if others come after it. Each of
+// these keeps a place, or its flows would wait for ever beside a loop that has nearly all.
+func share(places, others int, n, flows int64) int {
+	if others == 0 || n >= flows {
+		return places
+	}
+	return max(0, min(int((int64(places)*n+flows-1)/flows), places-others))
+}
+
 // beginVisits begins a Sample. The busiest have half of the places in the next one. They are flows that have moved
 // their part of all bytes, of which each such flow has one: so of flows that go on as before, all find room.
 func (w *worker) beginVisits(p *places) {

@@ -139,3 +139,25 @@ func TestVisitsAreFair(t *testing.T) {
 		}
 	}
 }
+
+// TestShare: a loop with few of the flows has a place beside one with nearly all, in either order.
+func TestShare(t *testing.T) {
+	for _, c := range []struct {
+		places, others int
+		n, flows       int64
+		want           int
+	}{
+		{250, 0, 0, 0, 250},
+		{250, 0, 3, 0, 250}, // accepted since the flows were counted
+		{250, 1, 748, 750, 249},
+		{250, 1, 2, 750, 1},
+		{250, 1, 750, 750, 250},
+		{250, 1, 0, 750, 0},
+		{250, 3, 250, 1000, 63},
+		{0, 3, 250, 1000, 0},
+	} {
+		if got := share(c.places, c.others, c.n, c.flows); got != c.want {
+			t.Errorf("%d places, %d loops behind, %d of %d flows: %d, want %d", c.places, c.others, c.n, c.flows, got, c.want)
+		}
+	}
+}
