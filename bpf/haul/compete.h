@@ -144,9 +144,8 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a, struct h
 	// flow cannot empty.
 	bool filled = low > h->min_rtt_us + haul_empty_us(h, a), strict = HAUL_RULE(strict) && (h->from == HAUL_COMPETE || filled);
 	u32 least = strict ? haul_empty_us(h, a) : target + target / 4;
-	// In cruise a delay that wanders can look like a rival. A raise has proved more than start-up,
-	// and a probe has seen that less is lost as well.
-	bool sure = h->from == HAUL_COMPETE || !p->raises || !p->floor.lost || h->floor_q16 > HAUL_SPARED_Q16 || !HAUL_RULE(rival_twice);
+	// In cruise a delay that wanders can look like a rival, and a raise has proved more than start-up.
+	bool sure = h->from == HAUL_COMPETE || !p->raises || h->floor_q16 > HAUL_SPARED_Q16 || !HAUL_RULE(rival_twice);
 	h->rival = queue > haul_max(least, back);
 	bool lossy = a->lost != h->cut_lost || a->marked != h->cut_marked;
 	h->cut_lost = a->lost;

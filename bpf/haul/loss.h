@@ -80,12 +80,6 @@ static inline void haul_probe(struct haul *h)
 	haul_enter(h, HAUL_PROBE);
 }
 
-// Whether the last epoch lost an eighth more than the floor.
-static inline bool haul_lossy(const struct haul *h)
-{
-	return h->got + h->missed >= HAUL_STARTUP_PACKETS && haul_share_q16(h->missed, h->got) > h->floor_q16 + h->floor_q16 / 4 + HAUL_ONE / 8;
-}
-
 // The rounds in which a probe sends less: two if the floor's losses in one are too few to tell.
 static inline u32 haul_probe_rounds(const struct haul *h)
 {
@@ -109,8 +103,7 @@ GLOBAL int haul_probe_epoch(struct haul *h, const struct haul_ack *a, struct hau
 		return 0;
 	u32 floor = h->floor_q16;
 	haul_see_floor(&p->floor, h->missed, h->got); // without a floor it is for a raise to tell
-	// So much was not lost while more arrived: a policer's tokens were the proof.
-	h->floor_q16 = p->floor.share_q16 = HAUL_RULE(probe_lossy) && haul_lossy(h) ? 0 : p->floor.share_q16;
+	h->floor_q16 = p->floor.share_q16;
 	p->floor.looked_us = a->now_us;
 	h->low_us = a->now_us; // if the path was not empty now, it was tried
 	h->cut_lost = a->lost;

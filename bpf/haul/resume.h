@@ -45,7 +45,8 @@ GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a, struct h
 	if (h->phase < 3 && (++h->phase == 3 || h->got >= 8)) // of the first window the path may have carried little
 		h->bw = haul_min(h->bw, haul_max(haul_startup_factor(h, a), 2) * h->delivery);
 	h->bw = haul_max(h->bw, h->delivery);
-	bool lossy = haul_lossy(h);
+	bool lossy = h->got + h->missed >= HAUL_STARTUP_PACKETS &&
+		     haul_share_q16(h->missed, h->got) > h->floor_q16 + h->floor_q16 / 4 + HAUL_ONE / 8;
 	if (h->limited && !lossy)
 		return 0;
 	if (h->bw >= haul_scale(h->full_bw, HAUL_STARTUP_GROWTH_Q16)) {

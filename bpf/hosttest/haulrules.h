@@ -31,7 +31,6 @@
 	X(rival_twice, "cruise keeps a small floor of a raise at a first rival")        \
 	X(pool, "the floor is at most the recent loss")                                \
 	X(probe, "a probe sends less, to see the path's own loss and delay")           \
-	X(probe_lossy, "a probe that loses much more than the floor clears it")         \
 	X(raise, "a raise sends twice as much, to prove the floor")                    \
 	X(raise_interval, "raises come at ever longer intervals")                      \
 	X(raise_low, "a raise begins at half of what arrived before, or less")            \
