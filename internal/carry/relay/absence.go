@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	report "longhaul/internal/carry/flow"
+	"longhaul/internal/words/remedy"
 )
 
 // A listener whose address this host does not have waits for it, and keeps no other from
@@ -139,7 +140,7 @@ func (r *Relay) LookAtListeners() (changes []ListenerChange, again bool) {
 					err = r.find(in, l)
 				}
 				if err != nil {
-					text := err.Error()
+					text := remedy.Line(err)
 					why, again = &text, true
 				}
 			}

@@ -9,6 +9,7 @@ import (
 	"longhaul/internal/carry/intercept"
 	"longhaul/internal/carry/relay"
 	"longhaul/internal/sys/hostevents"
+	"longhaul/internal/words/remedy"
 )
 
 // hostKeeper holds this host to what the configuration wants of it, as long as the relay
@@ -160,7 +161,7 @@ func (k *hostKeeper) lookAtListeners() (again bool) {
 	for _, c := range changes {
 		switch {
 		case c.Err != nil:
-			k.log.Error("cannot listen at an address that has come", "tunnel", c.Tunnel, "listen", c.Listen.String(), "error", c.Err)
+			k.log.Error("cannot listen at an address that has come", "tunnel", c.Tunnel, "listen", c.Listen.String(), "error", remedy.Line(c.Err))
 		case c.Absent != "":
 			k.log.Warn("waiting for a listening address, the relay serves without it", "tunnel", c.Tunnel, "listen", c.Listen.String(),
 				"reason", c.Absent, "remedy", relay.AbsenceFix)

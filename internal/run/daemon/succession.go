@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -139,12 +140,12 @@ func (d *daemon) upgrade(ctx context.Context, signals <-chan os.Signal, r upgrad
 	}
 	if o.err != nil {
 		if err := d.relay.Reclaim(); err != nil {
-			d.log.Error("cannot restore a listener after a failed upgrade", "error", err)
+			d.log.Error("cannot restore a listener after a failed upgrade", "error", remedy.Line(err))
 		}
 		d.rules.reclaim()
 		_ = d.life.enter(serving)
 		d.manager.ready(d.statusLine())
-		d.log.Error("upgrade failed, this process serves on", "error", o.err)
+		d.log.Error("upgrade failed, this process serves on", "error", remedy.Line(o.err))
 		r.answer <- upgradeAnswer{err: failedUpgrade(o.err)}
 		if hangup && stop == nil {
 			d.log.Info("reloading", "signal", syscall.SIGHUP.String())
@@ -255,7 +256,7 @@ func failedUpgrade(err error) error {
 	if errors.As(err, &failure) && failure.LastWords != "" {
 		text += "; its last output:\n" + failure.LastWords
 	}
-	return remedy.New(errors.New(text), "fix that, and try again")
+	return remedy.New(errors.New(text), cmp.Or(remedy.Of(err), "fix that, and try again"))
 }
 
 // handOver leaves the service to a successor that already accepts.

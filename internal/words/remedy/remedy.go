@@ -30,8 +30,11 @@ func Of(err error) string {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return e.Fix
 	}
-	if OutOfDescriptors(err) {
+	switch {
+	case errors.Is(err, syscall.EMFILE):
 		return "raise the limit of open files: ulimit -n, or LimitNOFILE= in the unit"
+	case errors.Is(err, syscall.ENFILE):
+		return "raise the limit of open files of the host: sysctl fs.file-max"
 	}
 	return ""
 }

@@ -10,6 +10,7 @@ import (
 
 func TestRemedy(t *testing.T) {
 	const outOf = "raise the limit of open files: ulimit -n, or LimitNOFILE= in the unit"
+	const ofHost = "raise the limit of open files of the host: sysctl fs.file-max"
 	inner := New(fs.ErrNotExist, "make the file")
 	for _, c := range []struct {
 		err             error
@@ -19,6 +20,7 @@ func TestRemedy(t *testing.T) {
 		{New(errors.New("no route"), "add one"), "no route", "add one", "no route; add one"},
 		{fmt.Errorf("tunnel a: %w", inner), "tunnel a: file does not exist", "make the file", "tunnel a: file does not exist; make the file"},
 		{fmt.Errorf("listen: %w", syscall.EMFILE), "listen: too many open files", outOf, "listen: too many open files; " + outOf},
+		{syscall.ENFILE, "too many open files in system", ofHost, "too many open files in system; " + ofHost},
 		{New(syscall.ENFILE, "end others"), "too many open files in system", "end others", "too many open files in system; end others"},
 		{New(inner, "name another"), "file does not exist", "name another", "file does not exist; name another"},
 	} {
