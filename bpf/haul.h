@@ -441,15 +441,13 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 static inline void haul_init(struct haul *h, const struct haul_ack *a, u32 cwnd)
 {
 	__builtin_memset(h, 0, sizeof *h);
-	h->min_rtt_us = a->srtt_us;
+	h->min_rtt_us = a->srtt_us ? a->srtt_us : ~0u;
 	h->cwnd = cwnd;
 	h->quarter_low_us = h->recent_low_us = ~0u;
 	h->quarter_start_us = h->last_ack_us = h->low_us = h->test_us = a->now_us;
 	h->room_us = ~0u;
 	h->cut_lost = a->lost;
 	h->cut_marked = a->marked;
-	if (!a->srtt_us)
-		h->min_rtt_us = ~0u;
 	h->min_rtt_next_us = ~0u;
 	haul_begin_epoch(h, a);
 	h->bw = h->rate = haul_rate_of(cwnd, a->mss, a->srtt_us ? a->srtt_us : 1000);

@@ -7,8 +7,6 @@
 GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 {
 	HAUL_ARGS(h && p);
-	h->others = 0;
-	h->mean = 0;
 	if (!p->used_us || haul_since(now_us, p->used_us) > 2 * HAUL_PROBE_INTERVAL_US) {
 		struct haul_carried carried = p->carried;
 		__builtin_memset(p, 0, sizeof *p);
@@ -39,8 +37,7 @@ GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 	}
 	u32 known = haul_max(p->all, p->all_before), own = h->told + 1 >= period;
 	h->others = known > own ? known - own : 0;
-	if (h->others && p->flows_before > 1)
-		h->mean = p->sum_before / p->flows_before;
+	h->mean = h->others && p->flows_before > 1 ? p->sum_before / p->flows_before : 0;
 	if (p->room_seen_us > h->room_seen_us) {
 		h->room_us = p->room_us;
 		h->room_seen_us = p->room_seen_us;
