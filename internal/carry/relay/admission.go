@@ -14,6 +14,7 @@ import (
 // the tunnel's configuration.
 type tunnelState struct {
 	name string
+	life int64 // report.Tunnel.Life
 
 	flows   atomic.Int64
 	peak    atomic.Int64

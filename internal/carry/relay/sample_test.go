@@ -477,7 +477,7 @@ func TestSumsAreExact(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	was := *g.relay.table.Load().tunnels[0].tunnel
+	was, life := *g.relay.table.Load().tunnels[0].tunnel, g.relay.Overview().Tunnels[0].Life
 	reload()
 	move(c, s, 4000)
 	nettest.Eventually(t, patience, sums(func(s Snapshot) []report.Tunnel { return s.Removed }), func() string { return "the sums of a removed tunnel are wrong" })
@@ -489,12 +489,16 @@ func TestSumsAreExact(t *testing.T) {
 	nettest.Eventually(t, patience, inForce, func() string { return "the sums are wrong after the tunnel returned" })
 	reset(t, c)
 	g.expectReason(report.EndClientReset)
-	if !inForce() {
-		t.Error("the sums are wrong after the end")
+	if now := g.relay.Overview().Tunnels[0]; !inForce() || now.Life != life {
+		t.Errorf("the sums are wrong after the end, or said to be new: life %d after %d", now.Life, life)
 	}
 	reload()
 	if o := g.relay.Overview(); len(o.Removed) != 0 {
 		t.Errorf("a removed tunnel without flows is left: %+v", o.Removed)
+	}
+	reload(was)
+	if now := g.relay.Overview().Tunnels[0]; now.BytesUp != 0 || now.Life == life {
+		t.Errorf("a tunnel that returned without flows counts %d bytes, in life %d after %d", now.BytesUp, now.Life, life)
 	}
 }
 
