@@ -144,6 +144,7 @@ func (w *worker) sample(into []report.Sample, p *places) (n int, more bool) {
 			return n, false
 		}
 		s, since := &into[n], w.slots[f.slot].since
+		w.lookAtPaired(f)
 		w.sampleFlow(f, s, query, now, wall)
 		w.visited(f, s, since)
 		n++
@@ -162,9 +163,8 @@ func (w *worker) visited(f *flow, s *report.Sample, since uint32) {
 	}
 }
 
-// sampleFlow fills in a sample; query says whether the kernel is queried.
+// sampleFlow fills in a sample, as of the latest look at a carried flow; query says whether the kernel is queried.
 func (w *worker) sampleFlow(f *flow, s *report.Sample, query bool, now time.Duration, wall time.Time) {
-	w.lookAtPaired(f)
 	s.Lanes = nil
 	s.ID, s.Name, s.Peer = report.ID(f.id), f.name, f.peer()
 	s.Tunnel = f.route.tunnel.Name
