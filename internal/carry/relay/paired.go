@@ -257,9 +257,10 @@ func (w *worker) lookAtPaired(f *flow) {
 
 // countCarried takes what a carrier says that a flow has moved, and over which peer; an empty one is not known yet.
 func (w *worker) countCarried(f *flow, peer string, bytesUp, bytesDown int64) {
+	bytesUp, bytesDown = max(bytesUp, f.dirs[up].bytes), max(bytesDown, f.dirs[down].bytes)
 	more := report.PeerBytes{Up: bytesUp, Down: bytesDown}
 	if f.peer() != "" {
-		more = report.PeerBytes{Up: max(0, bytesUp-f.dirs[up].bytes), Down: max(0, bytesDown-f.dirs[down].bytes)}
+		more = report.PeerBytes{Up: bytesUp - f.dirs[up].bytes, Down: bytesDown - f.dirs[down].bytes}
 	}
 	f.paired.peer = cmp.Or(peer, f.paired.peer)
 	f.route.state.movedOver(f.peer(), more)

@@ -93,9 +93,11 @@ func (w *worker) unlist(f *flow) {
 	f.listed = unlisted
 }
 
-// count sets what a direction of a flow has moved, and counts what is new.
+// count sets what a direction of a flow has moved, and counts what is new. It never falls: of a chain, or a client that
+// was given back, one carrier counts after the other.
 func (w *worker) count(f *flow, s side, bytes int64) {
 	dir := &f.dirs[s]
+	bytes = max(bytes, dir.bytes)
 	more := max(0, bytes) - max(0, dir.bytes)
 	if dir.bytes = bytes; more == 0 {
 		return
