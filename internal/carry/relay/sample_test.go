@@ -419,6 +419,31 @@ func TestEachFlowAsksInTurns(t *testing.T) {
 	}
 }
 
+// TestIdleFlowsTakeNoPlaces holds that the busy flows of a loop have all places that they need while those of the
+// other one are at rest.
+func TestIdleFlowsTakeNoPlaces(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, _ := crowd(t, 2*maxVisited)
+	for i, w := range g.relay.workers {
+		nettest.Eventually(t, patience, func() bool { return len(g.sampled()) == 0 }, func() string { return "they do not fall quiet" })
+		busy, queried := 0, 0
+		w.do(func() {
+			w.eachFlow(func(f *flow) {
+				w.stir(f)
+				busy++
+			})
+		})
+		for _, s := range g.sampled() {
+			if s.ClientLeg.Known {
+				queried++
+			}
+		}
+		if queried != min(busy, maxVisited) {
+			t.Errorf("loop %d: the kernel is queried about %d of %d busy flows", i, queried, busy)
+		}
+	}
+}
+
 // TestRunning holds that the relay names all of its flows, and none that has ended.
 func TestRunning(t *testing.T) {
 	nettest.CheckLeaks(t)
