@@ -39,6 +39,7 @@ type Tunnel struct {
 	Errors     int64 `json:"errors_total"`            // ended by a reset, a timeout or missing resources
 	Checks     int64 `json:"checks_total"`            // integrity checks; flows_total includes them
 
+	Life         int64                `json:"-"` // another one if the relay counts anew, since the tunnel was removed and came back
 	Peers        map[string]PeerBytes `json:"-"` // by the other relay of a pair
 	ShedBy       map[string]int64     `json:"shed_by_reason"`
 	Ended        []Ended              `json:"ended"` // flows that were admitted and have ended

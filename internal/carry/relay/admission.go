@@ -6,14 +6,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	report "longhaul/internal/carry/flow"
 )
 
 // tunnelState holds the counters and state of a tunnel; it outlives changes of
 // the tunnel's configuration.
 type tunnelState struct {
 	name string
+	life int64 // report.Tunnel.Life
 
 	flows   atomic.Int64
 	peak    atomic.Int64
@@ -36,7 +35,8 @@ type tunnelState struct {
 	prefaces  atomic.Int64 // connections to a far tunnel that have not sent theirs
 
 	mu     sync.Mutex
-	peers  map[string]report.PeerBytes
+	peers  map[string]peerSum
+	moves  uint64           // counts those over peers
 	sheds  map[string]int64 // by reason
 	warned map[string]bool
 	setups []*legSetup

@@ -181,6 +181,41 @@ func TestChain(t *testing.T) {
 	near.expectResets(t)
 }
 
+// TestBytesOfAChain holds that what a flow has moved never falls, and counts once for its tunnel and each peer, when
+// its far half begins to count after the near one.
+func TestBytesOfAChain(t *testing.T) {
+	h := newHubRig(t, nil)
+	o := atNear
+	o.Peer = "site-a"
+	far := h.ask(o, patience)
+	near := h.next.next(t)
+	down := func(want int64) {
+		t.Helper()
+		one, sum := h.relay.Snapshot().Flows[0], h.relay.Overview().Tunnels[0]
+		if one.BytesDown != want || sum.BytesDown != want || sum.Peers["site-a"].Down != want {
+			t.Errorf("the flow has moved %d bytes down, its tunnel %d, %+v over peers; want %d", one.BytesDown, sum.BytesDown, sum.Peers, want)
+		}
+	}
+	near.set(report.Figures{State: report.StateDialing, BytesDown: 5, Peer: "site-c"})
+	down(5)
+	near.set(report.Figures{State: report.StateOpen, Target: behind, BytesDown: 5, Peer: "site-c"})
+	near.client.Opened()
+	nettest.Must(t, h.result(far))
+	for _, bytes := range []int64{0, 5} {
+		far.set(report.Figures{State: report.StateOpen, BytesDown: bytes})
+		down(5)
+	}
+	far.set(report.Figures{State: report.StateOpen, BytesDown: 7})
+	down(7)
+	for _, half := range []*carriedFlow{far.carriedFlow, near} {
+		half.close()
+		half.ended(report.End{Reason: report.EndClean, BytesDown: 7, Peer: "site-c"})
+	}
+	if r := h.flows.one(t); r.BytesDown != 7 {
+		t.Errorf("the record is %+v", r)
+	}
+}
+
 // TestChainIsRefused holds that the near relay gets the next one's reason and words, and that nothing is left
 // of the flow.
 func TestChainIsRefused(t *testing.T) {

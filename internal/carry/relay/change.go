@@ -304,7 +304,8 @@ func (r *Relay) planTunnel(p *plan, old *table, was *installed, t *Tunnel, all [
 	if was != nil {
 		in.state = was.state
 	} else {
-		in.state = &tunnelState{name: t.Name}
+		r.lives++
+		in.state = &tunnelState{name: t.Name, life: r.lives}
 		if i := slices.IndexFunc(old.removed, func(o *installed) bool { return o.tunnel.Name == t.Name && o.state.flows.Load() > 0 }); i >= 0 {
 			in.state = old.removed[i].state // its flows count on
 		}

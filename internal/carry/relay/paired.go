@@ -257,9 +257,10 @@ func (w *worker) lookAtPaired(f *flow) {
 
 // countCarried takes what a carrier says that a flow has moved, and over which peer; an empty one is not known yet.
 func (w *worker) countCarried(f *flow, peer string, bytesUp, bytesDown int64) {
+	bytesUp, bytesDown = max(bytesUp, f.dirs[up].bytes), max(bytesDown, f.dirs[down].bytes)
 	more := report.PeerBytes{Up: bytesUp, Down: bytesDown}
 	if f.peer() != "" {
-		more = report.PeerBytes{Up: max(0, bytesUp-f.dirs[up].bytes), Down: max(0, bytesDown-f.dirs[down].bytes)}
+		more = report.PeerBytes{Up: bytesUp - f.dirs[up].bytes, Down: bytesDown - f.dirs[down].bytes}
 	}
 	f.paired.peer = cmp.Or(peer, f.paired.peer)
 	f.route.state.movedOver(f.peer(), more)
@@ -275,18 +276,58 @@ func (t *tunnelState) movedOver(peer string, more report.PeerBytes) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.peers == nil {
-		t.peers = map[string]report.PeerBytes{}
+		t.peers = map[string]peerSum{}
 	}
+	t.moves++
 	for one := range strings.SplitSeq(peer, " > ") {
-		sum := t.peers[one]
-		t.peers[one] = report.PeerBytes{Up: sum.Up + more.Up, Down: sum.Down + more.Down}
+		if _, known := t.peers[one]; !known && len(t.peers) >= maxPeerSums {
+			t.foldPeers()
+		}
+		t.peers[one] = t.peers[one].plus(more, t.moves)
 	}
+}
+
+// maxPeerSums bounds the peers of a tunnel whose bytes are counted apart. More than its sessions, they may have
+// left long ago.
+const maxPeerSums = 2048
+
+// otherPeers has the bytes of the others. No peer has a name with a space.
+const otherPeers = "other peers"
+
+// peerSum is what went over a peer; last is the latest of the tunnel's moves of which it had a part.
+type peerSum struct {
+	report.PeerBytes
+	last uint64
+}
+
+func (p peerSum) plus(more report.PeerBytes, last uint64) peerSum {
+	return peerSum{report.PeerBytes{Up: p.Up + more.Up, Down: p.Down + more.Down}, last}
+}
+
+// foldPeers counts that half of the peers together which has moved nothing for longest.
+func (t *tunnelState) foldPeers() {
+	names := slices.SortedFunc(maps.Keys(t.peers), func(a, b string) int { return cmp.Compare(t.peers[a].last, t.peers[b].last) })
+	rest := t.peers[otherPeers]
+	for _, name := range names[:len(names)/2] {
+		if name != otherPeers {
+			rest = rest.plus(t.peers[name].PeerBytes, t.moves)
+			delete(t.peers, name)
+		}
+	}
+	t.peers[otherPeers] = rest
 }
 
 func (t *tunnelState) overPeers() map[string]report.PeerBytes {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return maps.Clone(t.peers)
+	if t.peers == nil {
+		return nil
+	}
+	all := make(map[string]report.PeerBytes, len(t.peers))
+	for name, p := range t.peers {
+		all[name] = p.PeerBytes
+	}
+	return all
 }
 
 // reached notes the target that the far relay has connected to, and counts the flow at its hop, once.

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"net/netip"
@@ -290,6 +291,29 @@ func TestBytesOverPeers(t *testing.T) {
 	st.movedOver("", report.PeerBytes{Up: 9})
 	if want := map[string]report.PeerBytes{"a": {Up: 6, Down: 3}, "c": {Up: 5, Down: 3}}; !maps.Equal(st.overPeers(), want) {
 		t.Errorf("of a flow over two pairs: %+v, want %+v", st.overPeers(), want)
+	}
+}
+
+// TestPeerSumsAreBounded holds that a tunnel counts apart what moves over some peers, those that moved data lately, and
+// that the sum is of all.
+func TestPeerSumsAreBounded(t *testing.T) {
+	st := &tunnelState{}
+	const all = 5 * maxPeerSums
+	for i := range all {
+		st.movedOver(fmt.Sprint("site-", i), report.PeerBytes{Up: 2, Down: 1})
+		st.movedOver("busy > relay", report.PeerBytes{Up: 1})
+	}
+	peers := st.overPeers()
+	var sum report.PeerBytes
+	for _, p := range peers {
+		sum.Up, sum.Down = sum.Up+p.Up, sum.Down+p.Down
+	}
+	if want := (report.PeerBytes{Up: 4 * all, Down: all}); sum != want || len(peers) > maxPeerSums || len(peers) < maxPeerSums/2 {
+		t.Errorf("%d peers with %+v, want %d at most, with %+v", len(peers), sum, maxPeerSums, want)
+	}
+	lately := peers[fmt.Sprint("site-", all-1)]
+	if want := (report.PeerBytes{Up: all}); peers["busy"] != want || peers["relay"] != want || lately.Up != 2 {
+		t.Errorf("those that move data lately have %+v, %+v and %+v", peers["busy"], peers["relay"], lately)
 	}
 }
 

@@ -73,6 +73,7 @@ type Relay struct {
 
 	relinquished atomic.Bool // another process accepts
 	table        atomic.Pointer[table]
+	lives        int64 // of tunnels, numbered
 	nextID       int32
 }
 

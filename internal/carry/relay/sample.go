@@ -22,6 +22,7 @@ const (
 type sampling struct {
 	mu      sync.Mutex // one at a time
 	samples []report.Sample
+	waiting []int64 // flows of each loop that wait for a visit
 }
 
 // Sample visits the flows to which something has happened since their last visit, up to a bound: the busiest
@@ -42,28 +43,39 @@ func (r *Relay) Sample(visit func(portion []report.Sample)) (lag int, err error)
 	if c.samples == nil {
 		c.samples = make([]report.Sample, portionFlows)
 	}
-	flows := int64(0)
-	for _, w := range *loops {
-		flows += w.load.Load()
-	}
 	ran := make(chan struct{}, 1)
+	flows := int64(0)
+	c.waiting = c.waiting[:0]
+	for _, w := range *loops {
+		next, n := 0, int64(0)
+		skim := func() {
+			if next = w.skim(next); next < 0 {
+				n = w.visits.waiting
+			}
+			ran <- struct{}{}
+		}
+		for next >= 0 {
+			if !w.post(skim) {
+				return 0, ErrClosed
+			}
+			<-ran
+		}
+		c.waiting = append(c.waiting, n)
+		flows += n
+	}
 	for left, i := maxVisited, 0; i < len(*loops); i++ {
 		w := (*loops)[i]
-		n := w.load.Load()
-		p := places{left: share(left, len(*loops)-1-i, n, flows)}
-		flows -= n
+		p := places{left: share(left, len(*loops)-1-i, c.waiting[i], flows)}
+		flows -= c.waiting[i]
 		left -= p.left
-		got, next, more := 0, 0, true
-		portion := func() { // one for all portions: thousands of idle flows make no garbage
-			switch {
-			case next >= 0:
-				if next = w.skim(next); next < 0 {
-					w.beginVisits(&p)
-				}
-			default:
-				if got, more = w.sample(c.samples, &p); !more {
-					lag = max(lag, w.lag())
-				}
+		got, begun, more := 0, false, true
+		portion := func() { // one for all portions: thousands of flows make no garbage
+			if !begun {
+				begun = true
+				w.beginVisits(&p)
+			}
+			if got, more = w.sample(c.samples, &p); !more {
+				lag = max(lag, w.lag())
 			}
 			ran <- struct{}{}
 		}
@@ -77,7 +89,7 @@ func (r *Relay) Sample(visit func(portion []report.Sample)) (lag int, err error)
 				got = 0
 			}
 		}
-		left += p.left
+		left += p.left // for the loops behind
 	}
 	return lag, nil
 }
@@ -144,6 +156,7 @@ func (w *worker) sample(into []report.Sample, p *places) (n int, more bool) {
 			return n, false
 		}
 		s, since := &into[n], w.slots[f.slot].since
+		w.lookAtPaired(f)
 		w.sampleFlow(f, s, query, now, wall)
 		w.visited(f, s, since)
 		n++
@@ -162,9 +175,8 @@ func (w *worker) visited(f *flow, s *report.Sample, since uint32) {
 	}
 }
 
-// sampleFlow fills in a sample; query says whether the kernel is queried.
+// sampleFlow fills in a sample, as of the latest look at a carried flow; query says whether the kernel is queried.
 func (w *worker) sampleFlow(f *flow, s *report.Sample, query bool, now time.Duration, wall time.Time) {
-	w.lookAtPaired(f)
 	s.Lanes = nil
 	s.ID, s.Name, s.Peer = report.ID(f.id), f.name, f.peer()
 	s.Tunnel = f.route.tunnel.Name

@@ -419,6 +419,31 @@ func TestEachFlowAsksInTurns(t *testing.T) {
 	}
 }
 
+// TestIdleFlowsTakeNoPlaces holds that the busy flows of a loop have all places that they need while those of the
+// other one are at rest.
+func TestIdleFlowsTakeNoPlaces(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, _ := crowd(t, 2*maxVisited)
+	for i, w := range g.relay.workers {
+		nettest.Eventually(t, patience, func() bool { return len(g.sampled()) == 0 }, func() string { return "they do not fall quiet" })
+		busy, queried := 0, 0
+		w.do(func() {
+			w.eachFlow(func(f *flow) {
+				w.stir(f)
+				busy++
+			})
+		})
+		for _, s := range g.sampled() {
+			if s.ClientLeg.Known {
+				queried++
+			}
+		}
+		if queried != min(busy, maxVisited) {
+			t.Errorf("loop %d: the kernel is queried about %d of %d busy flows", i, queried, busy)
+		}
+	}
+}
+
 // TestRunning holds that the relay names all of its flows, and none that has ended.
 func TestRunning(t *testing.T) {
 	nettest.CheckLeaks(t)
@@ -477,7 +502,7 @@ func TestSumsAreExact(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	was := *g.relay.table.Load().tunnels[0].tunnel
+	was, life := *g.relay.table.Load().tunnels[0].tunnel, g.relay.Overview().Tunnels[0].Life
 	reload()
 	move(c, s, 4000)
 	nettest.Eventually(t, patience, sums(func(s Snapshot) []report.Tunnel { return s.Removed }), func() string { return "the sums of a removed tunnel are wrong" })
@@ -489,12 +514,16 @@ func TestSumsAreExact(t *testing.T) {
 	nettest.Eventually(t, patience, inForce, func() string { return "the sums are wrong after the tunnel returned" })
 	reset(t, c)
 	g.expectReason(report.EndClientReset)
-	if !inForce() {
-		t.Error("the sums are wrong after the end")
+	if now := g.relay.Overview().Tunnels[0]; !inForce() || now.Life != life {
+		t.Errorf("the sums are wrong after the end, or said to be new: life %d after %d", now.Life, life)
 	}
 	reload()
 	if o := g.relay.Overview(); len(o.Removed) != 0 {
 		t.Errorf("a removed tunnel without flows is left: %+v", o.Removed)
+	}
+	reload(was)
+	if now := g.relay.Overview().Tunnels[0]; now.BytesUp != 0 || now.Life == life {
+		t.Errorf("a tunnel that returned without flows counts %d bytes, in life %d after %d", now.BytesUp, now.Life, life)
 	}
 }
 

@@ -205,6 +205,7 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel) report.Tunnel {
 		FlowsTotal: st.total.Load(),
 		BytesUp:    st.moved[up].Load(),
 		BytesDown:  st.moved[down].Load(),
+		Life:       st.life,
 		Peers:      st.overPeers(),
 		Relayed:    st.relayed.Load(),
 		Denied:     st.denied.Load(),

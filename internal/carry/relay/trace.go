@@ -67,6 +67,7 @@ func (r *Relay) TraceCarried(c report.Carried) (t Traced, running bool) {
 
 // traceFlow is a sample of a flow of its own: those of the monitor go on as if there were none.
 func (w *worker) traceFlow(f *flow) Traced {
+	w.lookAtPaired(f) // which may end its rest
 	rests, named, now := f.rests, [2]bool{f.legs[client].named, f.legs[target].named}, monotime.Now()
 	var s report.Sample
 	f.rests, f.legs[client].named, f.legs[target].named = false, false, false

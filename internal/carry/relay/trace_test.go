@@ -3,6 +3,7 @@ package relay
 import (
 	"net"
 	"testing"
+	"time"
 
 	report "longhaul/internal/carry/flow"
 	"longhaul/test/nettest"
@@ -66,6 +67,25 @@ func TestTraceNamed(t *testing.T) {
 }
 
 func prefixOf(n report.Name) string { return n.String()[:8] }
+
+// TestTraceOfAFlowOfAPair holds that a change which a trace is the first to see ends the flow's rest.
+func TestTraceOfAFlowOfAPair(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, carrier := newNearRig(t, nil)
+	dial(t, g.addr)
+	f := carrier.next(t)
+	f.set(report.Figures{State: report.StateParked, Peer: "c", Idle: time.Hour})
+	nettest.Eventually(t, patience, func() bool { return len(g.sampled()) == 0 }, func() string { return "it does not fall quiet" })
+	f.set(report.Figures{State: report.StateParked, Peer: "c", BytesUp: 1000, Idle: time.Hour})
+	if all := g.relay.TraceNamed("", 2); len(all) != 1 || all[0].Part.BytesUp != 1000 {
+		t.Fatalf("it is traced as %+v", all)
+	}
+	if s := g.theOne("it is not visited", func(*report.Sample) bool { return true }); s.Unchanged || s.BytesUp != 1000 || !s.ClientLeg.Known {
+		t.Errorf("the next sample is %+v", s)
+	}
+	f.end(report.End{Reason: report.EndClean, Peer: "c", BytesUp: 1000})
+	g.expectReason(report.EndClean)
+}
 
 // TestTraceCarried holds that a flow is found by each of its carriers for as long as that carries it, and by
 // none that gave it back or after its end, and that no other flow is looked at.

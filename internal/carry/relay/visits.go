@@ -28,11 +28,12 @@ const (
 
 // visits are the flows of a loop that wait.
 type visits struct {
-	lists [visitLists]struct{ first, last uint32 } // slots, counted from 1; 0: empty
-	pass  uint32                                   // counts the Samples, modulo 2^32
-	moved int64                                    // bytes of the loop's flows since the latest Sample
-	part  uint32                                   // bytes at which a flow that waits is among the busiest
-	room  int                                      // for them, until the next Sample
+	lists   [visitLists]struct{ first, last uint32 } // slots, counted from 1; 0: empty
+	waiting int64                                    // flows in the lists
+	pass    uint32                                   // counts the Samples, modulo 2^32
+	moved   int64                                    // bytes of the loop's flows since the latest Sample
+	part    uint32                                   // bytes at which a flow that waits is among the busiest
+	room    int                                      // for them, until the next Sample
 }
 
 // link is a slot's place in a list.
@@ -64,6 +65,7 @@ func (w *worker) stir(f *flow) {
 // enlist puts a flow at the end of a list.
 func (w *worker) enlist(f *flow, l visitList, since uint32) {
 	f.listed = l
+	w.visits.waiting++
 	list, own, place := &w.visits.lists[l], f.slot+1, &w.slots[f.slot].link
 	*place = link{before: list.last, since: since}
 	if list.last != 0 {
@@ -91,11 +93,14 @@ func (w *worker) unlist(f *flow) {
 		list.last = place.before
 	}
 	f.listed = unlisted
+	w.visits.waiting--
 }
 
-// count sets what a direction of a flow has moved, and counts what is new.
+// count sets what a direction of a flow has moved, and counts what is new. It never falls: of a chain, or a client that
+// was given back, one carrier counts after the other.
 func (w *worker) count(f *flow, s side, bytes int64) {
 	dir := &f.dirs[s]
+	bytes = max(bytes, dir.bytes)
 	more := max(0, bytes) - max(0, dir.bytes)
 	if dir.bytes = bytes; more == 0 {
 		return
@@ -115,7 +120,7 @@ func (w *worker) count(f *flow, s side, bytes int64) {
 	}
 }
 
-// share is the part of some places of a loop with n of the flows, if others come after it. Each of
+// share is the part of some places of a loop with n of the flows that wait, if others come after it. Each of
 // these keeps a place, or its flows would wait for ever beside a loop that has nearly all.
 func share(places, others int, n, flows int64) int {
 	if others == 0 || n >= flows {
@@ -172,8 +177,11 @@ func (w *worker) headOf(l visitList) *flow {
 // lag is for how many Samples the flow that has waited longest has waited.
 func (w *worker) lag() (most int) {
 	for l := newFlows; l < visitLists; l++ {
-		if first := w.visits.lists[l].first; first != 0 {
-			most = max(most, int(w.visits.pass-w.slots[first-1].since))
+		for at := w.visits.lists[l].first; at != 0; at = w.slots[at-1].next {
+			most = max(most, int(w.visits.pass-w.slots[at-1].since))
+			if l != busiest { // these come from all over the others: half a Sample's places at most
+				break
+			}
 		}
 	}
 	return most

@@ -140,6 +140,25 @@ func TestVisitsAreFair(t *testing.T) {
 	}
 }
 
+// TestLagOfTheBusiest holds that a flow which waits behind one that came later counts.
+func TestLagOfTheBusiest(t *testing.T) {
+	o := &order{w: &worker{}, flows: map[string]*flow{}}
+	for _, name := range strings.Fields("a b c d e f g h") {
+		o.begin(name)
+	}
+	o.visit(8)
+	o.visit(6) // a to f
+	for _, name := range strings.Fields("a g h") {
+		o.w.count(o.flows[name], up, 1000)
+	}
+	if lag := o.w.lag(); lag != 1 {
+		t.Errorf("a lag of %d, want 1", lag)
+	}
+	if got := o.visit(0); got != "" || o.w.lag() != 2 || o.w.visits.waiting != 8 {
+		t.Errorf("%q are visited without a place; a lag of %d, want 2; %d wait", got, o.w.lag(), o.w.visits.waiting)
+	}
+}
+
 // TestShare: a loop with few of the flows has a place beside one with nearly all, in either order.
 func TestShare(t *testing.T) {
 	for _, c := range []struct {
@@ -148,7 +167,7 @@ func TestShare(t *testing.T) {
 		want           int
 	}{
 		{250, 0, 0, 0, 250},
-		{250, 0, 3, 0, 250}, // accepted since the flows were counted
+		{250, 0, 3, 0, 250}, // came to wait since they were counted
 		{250, 1, 748, 750, 249},
 		{250, 1, 2, 750, 1},
 		{250, 1, 750, 750, 250},

@@ -394,8 +394,8 @@ func look[V any](m *Monitor, table func() map[flow.ID]V, wanted func(V) bool) it
 		var out Flow
 		seen := 0
 		for id, v := range table() {
-			if wanted(v) {
-				if m.show(id, m.flows[id], &out); !yield(&out) {
+			if f := m.flows[id]; f != nil && wanted(v) { // nil: it has ended, and another table took this one's place
+				if m.show(id, f, &out); !yield(&out) {
 					return
 				}
 				seen += passedAtOnce / shownAtOnce

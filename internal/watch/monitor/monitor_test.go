@@ -279,6 +279,50 @@ func TestARemovedTunnelStaysWhileItHasFlows(t *testing.T) {
 	})
 }
 
+// TestSumsOfATunnelThatComesBack holds that a tunnel's sums never fall, and that all counts once, when the relay
+// begins to count it anew between two samples.
+func TestSumsOfATunnelThatComesBack(t *testing.T) {
+	type overview struct{ here, removed *flow.Tunnel }
+	of := func(life, up, down int64) *flow.Tunnel {
+		return &flow.Tunnel{Name: "t", Life: life, BytesUp: up, BytesDown: down}
+	}
+	for name, tt := range map[string]struct {
+		before, after, then overview
+		up, moved           int64 // after the third, and in it
+	}{
+		"counts on":                   {overview{of(1, 1000, 500), nil}, overview{of(1, 1200, 500), nil}, overview{of(1, 1300, 500), nil}, 1300, 100},
+		"anew with fewer bytes":       {overview{of(1, 1000, 500), nil}, overview{of(2, 10, 900), nil}, overview{of(2, 30, 907), nil}, 1030, 20},
+		"anew with more bytes":        {overview{of(1, 1000, 500), nil}, overview{of(2, 4000, 600), nil}, overview{of(2, 4001, 600), nil}, 5001, 1},
+		"twice":                       {overview{of(1, 1000, 500), nil}, overview{of(2, 10, 0), nil}, overview{of(5, 3, 0), nil}, 1013, 3},
+		"its last flow ended":         {overview{nil, of(1, 1000, 500)}, overview{of(2, 0, 0), nil}, overview{of(2, 30, 0), nil}, 1030, 30},
+		"removed ones with flows yet": {overview{of(1, 1000, 500), nil}, overview{of(2, 10, 0), of(1, 1100, 500)}, overview{of(2, 30, 0), of(1, 1200, 500)}, 1030, 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := New((&script{}).options())
+			var last int64
+			var got Tunnel
+			for i, now := range []overview{tt.before, tt.after, tt.then} {
+				var o Overview
+				if now.here != nil {
+					o.Tunnels = tunnels(*now.here)
+				}
+				if now.removed != nil {
+					now.removed.FlowsNow = 1
+					o.Removed = []flow.Tunnel{*now.removed}
+				}
+				last = got.BytesUp
+				m.beginPass(&o)
+				if got = m.endPass(&o).Tunnels[0]; got.BytesUp < last || got.UpBps < 0 || got.DownBps < 0 {
+					t.Errorf("overview %d: %d bytes up after %d, at %v and %v b/s", i, got.BytesUp, last, got.UpBps, got.DownBps)
+				}
+			}
+			if got.BytesUp != tt.up || got.BytesUp-last != tt.moved {
+				t.Errorf("%d bytes up, %d of them new; want %d, %d", got.BytesUp, got.BytesUp-last, tt.up, tt.moved)
+			}
+		})
+	}
+}
+
 // TestRecordsAreBounded: records that are not consumed in time are dropped and
 // counted, and no caller waits.
 func TestRecordsAreBounded(t *testing.T) {

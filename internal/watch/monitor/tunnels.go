@@ -12,9 +12,10 @@ import (
 
 // tunnelTrack is the state of a tunnel.
 type tunnelTrack struct {
-	last     Tunnel // from the overview
-	here     bool   // in the latest overview
-	up, down int64  // of all its flows so far
+	last     Tunnel                   // from the overview
+	here     bool                     // in the latest overview
+	up, down int64                    // of all its flows so far
+	base     struct{ up, down int64 } // of these, of its lives before the latest reload that took it away and brought it back
 	legs     [2]legTotals
 	goodput  distribution
 	duration distribution
@@ -101,8 +102,12 @@ func (t *tunnelTrack) sent(i int, now flow.Sent, uncounted bool) {
 	l.sent.add(now)
 }
 
-// update takes the state of the tunnel at the begin of an interval.
+// update takes the state of the tunnel at the begin of an interval. If the relay counts from 0, since the tunnel was
+// removed and came back between two samples, what it has counted before is added: a sum never falls.
 func (t *tunnelTrack) update(now *Tunnel) {
+	if now.Life != t.last.Life {
+		t.base.up, t.base.down = t.up, t.down
+	}
 	since := t.last.Since
 	if since.IsZero() || t.last.State != now.State {
 		since = time.Now()
@@ -146,6 +151,9 @@ func (m *Monitor) beginPass(o *Overview) {
 		t.here, t.last.FlowsNow = false, t.flows
 	}
 	for i := range o.Removed {
+		if name := o.Removed[i].Name; slices.ContainsFunc(o.Tunnels, func(t Tunnel) bool { return t.Name == name }) {
+			continue // it got flows in the moment in which it came back, and they count no more
+		}
 		t := m.tunnel(o.Removed[i].Name)
 		t.update(&Tunnel{Tunnel: o.Removed[i], LastCheck: t.last.LastCheck})
 		t.here = false
@@ -227,7 +235,7 @@ func (f *flowTrack) tally(n int) {
 }
 
 func (t *tunnelTrack) moment(at, span time.Duration) moment {
-	t.up, t.down = max(t.up, t.last.BytesUp), max(t.down, t.last.BytesDown)
+	t.up, t.down = max(t.up, t.base.up+t.last.BytesUp), max(t.down, t.base.down+t.last.BytesDown)
 	now := t.legs[0].sent.now.Plus(t.legs[1].sent.now)
 	return moment{
 		at: at, span: float32(span.Seconds()),

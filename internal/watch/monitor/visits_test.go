@@ -266,3 +266,27 @@ func TestMoving(t *testing.T) {
 		t.Errorf("%d flows are known", m.Known())
 	}
 }
+
+// TestMovingWhileFlowsEnd holds that a loop over Moving leaves out flows that end meanwhile, also if a sample has
+// put another table in the place of the one that the loop is in.
+func TestMovingWhileFlowsEnd(t *testing.T) {
+	m := New((&script{}).options())
+	for id := flow.ID(1); id <= 100; id++ {
+		s := flowNow(id, 0, 0)
+		m.visit(&s, 0)
+		m.rates[id] = 1
+	}
+	least, shown := 0.0, 0
+	for range m.Moving(&least) { // which has the lock, and gives it up now and then
+		if shown++; shown == 1 {
+			m.ratesMost = 10 * len(m.rates)
+			m.shrinkRates()
+			for id, f := range m.flows {
+				m.forget(id, f)
+			}
+		}
+	}
+	if shown != 1 {
+		t.Errorf("%d flows are shown, of which all but one have ended", shown)
+	}
+}

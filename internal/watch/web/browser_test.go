@@ -29,18 +29,19 @@ func pages(record int64) map[string]string {
 	shown := func(selector, text string) string {
 		return fmt.Sprintf("[...document.querySelectorAll(%q)].some((e) => e.innerText.includes(%q))", selector, text)
 	}
+	old := " && " + shown(".hint", "figures of flows are up to 7.00 s old")
 	return map[string]string{
-		"/":                    shown("tbody th", "to-site-b") + " && " + shown("tbody th", "site-c") + " && document.querySelectorAll('canvas').length === 2",
+		"/":                    shown("tbody th", "to-site-b") + " && " + shown("tbody th", "site-c") + " && document.querySelectorAll('canvas').length === 2" + old,
 		"/flows":               "document.querySelectorAll('tbody tr').length === 30",
 		"/flows/7":             shown(".chain", "this relay") + " && document.querySelectorAll('canvas').length === 2 && " + shown(".legend", ":40003") + " && " + shown(".verdict", "4 connections over the WAN") + " && " + shown("tbody th", "10.10.10.20:40003") + " && " + shown(".facts a", webfake.Name(7).String()),
-		"/tunnels/to-site-b":   shown(".chain", "relay-c") + " && " + shown(".badge.warn", "lost 0.21 %") + " && " + shown("tbody th", "near end here"),
+		"/tunnels/to-site-b":   shown(".chain", "relay-c") + " && " + shown(".badge.warn", "lost 0.21 %") + " && " + shown("tbody th", "near end here") + old,
 		"/tunnels/replication": shown(".alert", "standby.example.net:6000") + " && " + shown(".badge.bad", "high"),
 		"/pairs":               shown("tbody th", "site-b") + " && " + shown(".badge.bad", "key-unknown") + " && " + shown("tbody small", "do not know each other's keys") + " && " + shown("tbody small", "network is unreachable") + " && " + shown(".facts", "41 MB"),
 		"/events":              shown("tbody th", "standby.example.net:6000") + " && " + shown(".badge.bad", "lost") + " && " + shown("tbody td", "no answer in time"),
 		"/transfers":           "document.querySelectorAll('tbody tr').length === 50",
 		"/transfers?name=" + webfake.Name(1).String(): shown("tbody td", "from-site-b") + " && document.querySelectorAll('tbody tr').length === 1",
 		"/flows?q=" + webfake.Name(9).String():        shown("tbody td", "from-site-b") + " && document.querySelectorAll('tbody tr').length === 1",
-		"/causes":                                     shown("tbody th", "lost packets") + " && " + shown(".bars", "flows"),
+		"/causes":                                     shown("tbody th", "lost packets") + " && " + shown(".bars", "flows") + old,
 		"/history":                                    shown(".headline", "Transfers are faster: they are ") + " && document.querySelectorAll('canvas').length === 6 && " + shown(".hint", "a point is of 2 h") + " && " + shown("tbody th", "Flows resumed by pairs"),
 		fmt.Sprint("/history/", record):               shown(".facts", "both") + " && " + shown(".facts", "Waited in outages") + " && " + shown(".facts a", webfake.Name(1).String()),
 	}

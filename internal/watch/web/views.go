@@ -22,6 +22,7 @@ type view func(*monitor.Snapshot) (any, error)
 type head struct {
 	At              time.Time `json:"at"`
 	IntervalSeconds float64   `json:"interval_seconds"`
+	LagSeconds      float64   `json:"lag_seconds"` // how old figures of flows are at most
 	Sequence        uint64    `json:"sequence"`
 	Version         string    `json:"version"`
 	StartedAt       time.Time `json:"started_at"`
@@ -54,7 +55,7 @@ func (d *Dashboard) headOf(s *monitor.Snapshot) head {
 
 func (d *Dashboard) makeHead(s *monitor.Snapshot) head {
 	h := head{
-		At: s.At, IntervalSeconds: s.Interval.Seconds(), Sequence: s.Sequence, Version: s.Process.Version,
+		At: s.At, IntervalSeconds: s.Interval.Seconds(), LagSeconds: s.Lag.Seconds(), Sequence: s.Sequence, Version: s.Process.Version,
 		StartedAt: s.Process.StartedAt, FlowsNow: s.FlowsNow, History: d.past() != nil, Database: d.many() != nil, Pairs: s.Pairs != nil,
 		Tunnels: make([]string, 0, len(s.Tunnels)),
 	}

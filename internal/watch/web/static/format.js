@@ -45,6 +45,11 @@ export function seconds(v) {
   return age(v);
 }
 
+// lagNote says how old figures of flows may be; empty: they are of this second.
+export function lagNote(head) {
+  return head.lag_seconds >= 2 ? `Flows are looked at in turn: figures of flows are up to ${seconds(head.lag_seconds)} old.` : '';
+}
+
 export function age(v) {
   if (!known(v)) return unknown;
   v = Math.max(0, v);

@@ -143,7 +143,7 @@ func (m *Monitor) Step() {
 		s.DownBps = append(slices.Clone(s.DownBps[max(0, len(s.DownBps)-monitor.SeriesLen+1):]), float32(f.DownBps))
 	}
 	s := &monitor.Snapshot{
-		At: now, Sequence: 1, Interval: units.Seconds(time.Second), FlowsNow: int64(len(m.flows)),
+		At: now, Sequence: 1, Interval: units.Seconds(time.Second), Lag: units.Seconds(7 * time.Second), FlowsNow: int64(len(m.flows)),
 		Process: monitor.Process{
 			Version: "longhaul 0.8.0", PID: 4711, StartedAt: m.began, ResidentBytes: 61 << 20, Descriptors: 2*len(m.flows) + 20,
 			DescriptorLimit: 1 << 20, CPUSeconds: now.Sub(m.began).Seconds() * 0.31, MemoryUsed: 83 << 20, MemoryLimit: 512 << 20,

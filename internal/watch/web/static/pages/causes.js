@@ -14,13 +14,16 @@ export default function causes(content, frame) {
   const pastNote = h('p', { class: 'hint' }, 'Each flow counts for what limited it for the longest.');
   const past = section('Flows that ended in the last 24 hours', pastList, pastNote);
   past.hidden = true;
-  content.append(h('h1', {}, 'Limiting causes'), section('Now', now.element), past, section('Since the start', since.element,
+  const old = h('p', { class: 'hint', hidden: true });
+  content.append(h('h1', {}, 'Limiting causes'), old, section('Now', now.element), past, section('Since the start', since.element,
     h('p', { class: 'hint' }, 'The time of all flows together: two flows that are limited for a second make two seconds.')));
   let asked = 0;
   let open = true;
   const live = new Live({ view: 'causes' }, (data) => {
     frame.fine();
     frame.seen(data.head);
+    setText(old, f.lagNote(data.head));
+    old.hidden = !old.textContent;
     now.update(data.now);
     since.update(data.limited.slice(0, 40));
     if (data.head.history && Date.now() - asked > 30000) {

@@ -25,8 +25,10 @@ export default function overview(content, frame) {
   const pairs = table({ caption: 'Pairs', keyOf: pairKey, columns: pairColumns });
   const pairCard = withHead(section('Pairs', pairs.element), h('a', { href: '/pairs' }, 'More'));
   pairCard.hidden = true;
+  const old = h('p', { class: 'hint', hidden: true });
   content.append(
     h('h1', {}, 'Overview'),
+    old,
     h('div', { class: 'tiles' }, tiles.map((t) => t.element)),
     section('Alerts', calm, alertList),
     h('div', { class: 'pair' },
@@ -43,6 +45,8 @@ export default function overview(content, frame) {
   const live = new Live({ view: 'overview' }, (data) => {
     frame.fine();
     frame.seen(data.head);
+    setText(old, f.lagNote(data.head));
+    old.hidden = !old.textContent;
     charts.add(data.points);
     for (const t of data.tunnels) {
       if (!sparks.has(t.name)) sparks.set(t.name, new Sparkline());

@@ -30,8 +30,10 @@ export default function tunnel(content, frame, name) {
   const causeList = h('ul', { class: 'bars' });
   const noCauses = h('p', { class: 'empty' }, 'Loading …');
   const hopNote = h('p', { class: 'hint' });
+  const old = h('p', { class: 'hint', hidden: true });
   content.append(
     h('h1', {}, name, ' ', state),
+    old,
     alertList,
     section('Where it leads', now.element, resent),
     checkCard,
@@ -51,6 +53,8 @@ export default function tunnel(content, frame, name) {
   const live = new Live({ view: 'tunnel', name }, (data) => {
     frame.fine();
     frame.seen(data.head);
+    setText(old, f.lagNote(data.head));
+    old.hidden = !old.textContent;
     const t = data.tunnel;
     if (state.dataset.state !== useText(t)) {
       state.dataset.state = useText(t);
