@@ -765,7 +765,7 @@ func TestSimulator(t *testing.T) {
 	if (err != nil) != r.exceeded() {
 		t.Errorf("%v, exceeded %v", err, r.exceeded())
 	}
-	if r.Paths != 24 || r.Seed != 1 || stderr.String() != "seed 1\n" {
+	if r.Paths != 24 || r.Seed != 1 || stderr.String() != "seed 1, 24 paths\n" {
 		t.Errorf("%d paths, seed %d, %q", r.Paths, r.Seed, stderr.String())
 	}
 	judged := 0

@@ -2,6 +2,7 @@ package nettest
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"strings"
@@ -53,7 +54,22 @@ func holdings() held {
 
 // noneLeaked reports whether there is no more now.
 func (h held) noneLeaked() bool {
-	return runtime.NumGoroutine() <= h.goroutines && len(openDescriptors()) <= len(h.descriptors)
+	open := openDescriptors()
+	if runtime.NumGoroutine() > h.goroutines {
+		return false
+	}
+	if len(open) <= len(h.descriptors) {
+		return true
+	}
+	// io.Copy between sockets keeps its pipes in a pool, which two collections empty. An idle
+	// process begins none.
+	maps.DeleteFunc(open, func(fd, target string) bool {
+		return h.descriptors[fd] == target || strings.HasPrefix(target, "pipe:")
+	})
+	if len(open) == 0 {
+		runtime.GC()
+	}
+	return false
 }
 
 // leaked describes what there is more now.

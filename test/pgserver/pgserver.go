@@ -4,6 +4,7 @@ package pgserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -23,9 +24,11 @@ import (
 type Server struct {
 	Dir  string   // of socket, data and log
 	Args []string // of the next start, after those that lead there
-	UID  int      // its user: the caller, or postgres where that is root, as which it does not run
+	UID  int      // the owner of Dir and its files, as the caller sees it
 	GID  int
 
+	user   uint32 // as which the programs run: the caller, or postgres where that is root, as which they refuse to
+	group  uint32
 	bin    string
 	daemon *exec.Cmd
 	ended  chan struct{} // of the daemon
@@ -44,6 +47,7 @@ func Programs() string {
 // In is a server in a directory, which it takes over. There is no cluster yet, see [Server.Init].
 func In(dir string, args ...string) (*Server, error) {
 	s := &Server{Dir: dir, Args: args, UID: os.Getuid(), GID: os.Getgid(), bin: Programs()}
+	s.user, s.group = uint32(s.UID), uint32(s.GID)
 	if s.UID != 0 {
 		return s, nil
 	}
@@ -51,9 +55,15 @@ func In(dir string, args ...string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.UID, _ = strconv.Atoi(u.Uid)
-	s.GID, _ = strconv.Atoi(u.Gid)
-	return s, os.Chown(dir, s.UID, s.GID)
+	uid, _ := strconv.Atoi(u.Uid)
+	gid, _ := strconv.Atoi(u.Gid)
+	s.user, s.group = uint32(uid), uint32(gid)
+	err = os.Chown(dir, uid, gid)
+	if errors.Is(err, syscall.EINVAL) { // an ordinary user's namespace, which has root alone: see command
+		return s, nil
+	}
+	s.UID, s.GID = uid, gid
+	return s, err
 }
 
 // Init makes the cluster.
@@ -69,8 +79,14 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(s.bin, name), args...)
 	cmd.Dir = s.Dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if s.UID != os.Getuid() {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(s.UID), Gid: uint32(s.GID)}
+	switch {
+	case int(s.user) == os.Getuid():
+	case s.UID != os.Getuid():
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: s.user, Gid: s.group}
+	default: // in a user namespace that names the caller postgres (user_namespaces(7))
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: int(s.user), HostID: s.UID, Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: int(s.group), HostID: s.GID, Size: 1}}
 	}
 	return cmd
 }

@@ -82,6 +82,7 @@ func (s *site) works(o Options) {
 func (s *site) firewalld() (firewall func(command string)) {
 	t := s.t
 	t.Helper()
+	nettest.RequireRoot(t) // the bus raises its limit of descriptors
 	nettest.RequireProgram(t, "nft", "nftables")
 	nettest.RequireProgram(t, "firewalld", "firewalld")
 	nettest.RequireProgram(t, "dbus-daemon", "dbus")
@@ -156,6 +157,7 @@ func (s *site) masqueraded(want way) {
 // docker runs Docker's daemon itself on the router.
 func (s *site) docker() {
 	s.t.Helper()
+	nettest.RequireRoot(s.t) // dockerd gives its socket to a group
 	nettest.RequireProgram(s.t, "nft", "nftables")
 	nettest.RequireProgram(s.t, "iptables", "iptables")
 	nettest.RequireProgram(s.t, "dockerd", "docker.io")
@@ -188,6 +190,7 @@ func TestBesideDocker(t *testing.T) {
 // machine's.
 func (s *site) ufw() (ufw func(command string)) {
 	s.t.Helper()
+	nettest.RequireRoot(s.t) // only root reads ufw's rules
 	nettest.RequireProgram(s.t, "nft", "nftables")
 	nettest.RequireProgram(s.t, "ufw", "ufw")
 	dir := s.t.TempDir()

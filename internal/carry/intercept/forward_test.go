@@ -3,6 +3,7 @@ package intercept
 import (
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 // TestForwardRules holds the verdicts on tunnels against what the first packets of
 // connections meet, beside real firewalls. There is no relay.
 func TestForwardRules(t *testing.T) {
+	nettest.RequireRoot(t) // to see the first packets: see hold
 	for _, tt := range []struct {
 		name    string
 		prepare func(s *site)
@@ -192,6 +194,7 @@ func single(a netip.Addr) []netip.Prefix {
 
 // TestLegacyInput: the input chains of iptables-legacy are seen, and the remedy works.
 func TestLegacyInput(t *testing.T) {
+	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "lock")) // that of /run is root's
 	s := newSite(t)
 	nettest.RequireProgram(t, "iptables-legacy", "iptables")
 	s.run("iptables-legacy -P INPUT DROP; iptables-legacy -A INPUT -p tcp --dport 22 -j ACCEPT; ip6tables-legacy -t mangle -A INPUT -i left -p tcp -j DROP")
