@@ -95,7 +95,7 @@ func runAltered(t *testing.T, m mode, flows int) {
 	box := &altering{random: rand.New(rand.NewPCG(1, uint64(flows)))}
 	d := &dialings{of: map[netip.AddrPort]int{}}
 	s := newStand(t, m.in(), func(s *stand, _ *pair.Options, l *pair.LinkOptions) {
-		d.stand, s.acceptor, s.deadline, l.Warm = s, d, time.Minute, 4
+		d.stand, s.acceptor, l.Warm = s, d, 4
 		s.log = slog.New(slog.DiscardHandler)
 	})
 	s.serve(answerEach)
@@ -137,7 +137,7 @@ func runAltered(t *testing.T, m mode, flows int) {
 			t.Errorf("%d dials for %d flows of client %v", n, clients[client], client)
 		}
 	}
-	nettest.Eventually(t, time.Minute, func() bool { return s.near.Flows()+s.far.Flows() == 0 && len(s.nearEnds) == flows }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return s.near.Flows()+s.far.Flows() == 0 && len(s.nearEnds) == flows }, s.dump)
 	for name, ends := range map[string]chan flow.End{"near": s.nearEnds, "far": s.farEnds} {
 		reasons := map[flow.EndReason]int{}
 		for range len(ends) {
@@ -199,7 +199,7 @@ func alteredFlow(s *stand, i int, noSum bool) (from netip.AddrPort, err error) {
 	c := conn.(*net.TCPConn)
 	defer c.Close()
 	from = netip.MustParseAddrPort(c.LocalAddr().String())
-	_ = c.SetDeadline(time.Now().Add(2 * time.Minute))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	var want, got []byte
 	random := rand.New(rand.NewPCG(2, uint64(i)))
 	if i%4 == 0 {

@@ -21,7 +21,7 @@ import (
 
 // withOthers has clients have other hops. What was read of each is "early ".
 func withOthers(s *stand, _ *pair.Options, _ *pair.LinkOptions) {
-	s.others, s.early, s.deadline = true, func() []byte { return []byte("early ") }, time.Minute
+	s.others, s.early = true, func() []byte { return []byte("early ") }
 }
 
 // slowDialer has dials wait until they may go on, whatever becomes of their flows.
@@ -80,7 +80,7 @@ func (s *stand) back() flow.End {
 			s.t.Fatalf("the flow ended by %q (%v)", e.Reason, e.Err)
 		}
 		return e
-	case <-time.After(time.Minute):
+	case <-time.After(patience):
 		s.t.Fatalf("the client is not given back: %s", s.dump())
 	}
 	panic("not reached")
@@ -96,7 +96,7 @@ func (s *stand) carryOn(c *flow.Client) {
 // asked waits until the far relay has the OPEN of a held flow.
 func (d *slowDialer) awaitAsked() {
 	d.t.Helper()
-	nettest.Eventually(d.t, time.Minute, func() bool { return d.asked.Load() > 0 }, d.dump)
+	nettest.Eventually(d.t, patience, func() bool { return d.asked.Load() > 0 }, d.dump)
 }
 
 // TestBack holds that a client with other hops is given back as it came, in each case in which its flow
@@ -160,7 +160,7 @@ func TestBack(t *testing.T) {
 				nettest.Must(t, client.CloseWrite())
 				next.ends(flow.EndClean)
 				close(d.goOn)
-				nettest.Eventually(t, time.Minute, func() bool { return d.ended.Load() > 0 && s.farNode().Flows() == 0 }, s.dump)
+				nettest.Eventually(t, patience, func() bool { return d.ended.Load() > 0 && s.farNode().Flows() == 0 }, s.dump)
 				if n := first.bytes.Load(); n > 0 {
 					t.Errorf("the first hop's target got %d bytes", n)
 				}
@@ -199,7 +199,7 @@ func foundOrBack(t *testing.T, m mode, b *holdBox) (reached bool) {
 		s := newStand(t, m.in(), withOthers, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.path.box = b })
 		t.Cleanup(func() { close(b.over) })
 		next := newStand(t, m.in())
-		nettest.Eventually(t, time.Minute, func() bool { return s.link.Taking().Takes || b.seen.Load() > b.at }, s.dump)
+		nettest.Eventually(t, patience, func() bool { return s.link.Taking().Takes || b.seen.Load() > b.at }, s.dump)
 		s.exchangeOnce(next, func() {})
 	})
 	return b.seen.Load() > b.at
@@ -250,7 +250,7 @@ func TestBackMeetsOpened(t *testing.T) {
 	for i := range 60 {
 		s.exchangeOnce(next, func() {
 			f := s.flow(i)
-			nettest.Eventually(t, time.Minute, func() bool { // asked at another moment each time
+			nettest.Eventually(t, patience, func() bool { // asked at another moment each time
 				return rand.N(8) == 0 || f.Figures().State != flow.StateDialing
 			}, s.dump)
 			f.GiveBack()
@@ -269,7 +269,7 @@ func TestSuspect(t *testing.T) {
 	c := s.begin("before")
 	await := func(suspect bool) {
 		t.Helper()
-		for deadline := time.After(time.Minute); ; {
+		for deadline := time.After(patience); ; {
 			if taking := s.link.Taking(); taking.Takes && taking.Suspect == suspect {
 				return
 			}

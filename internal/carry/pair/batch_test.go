@@ -75,7 +75,7 @@ func TestBatch(t *testing.T) {
 				_, err := write.Write(b)
 				nettest.Must(t, err)
 				want += int64(len(b))
-				nettest.Eventually(t, 10*time.Second, func() bool { return read.n.Load() == want }, func() string { return "the reader waits" })
+				nettest.Eventually(t, time.Minute, func() bool { return read.n.Load() == want }, func() string { return "the reader waits" })
 			}
 			out.Close()
 			if err := <-ended; err == nil {

@@ -48,7 +48,7 @@ func TestStalledTarget(t *testing.T) {
 	if kept := s.near.State().RetainedBytes; kept > 64<<20 {
 		t.Errorf("%d bytes kept of %d", kept, n)
 	}
-	nettest.Eventually(t, 30*time.Second, func() bool { // else the far relay never hears of the flow
+	nettest.Eventually(t, patience, func() bool { // else the far relay never hears of the flow
 		all := s.far.State().Sessions
 		return len(all) > 0 && all[0].FlowsTotal > 0
 	}, s.dump)
@@ -77,7 +77,7 @@ func TestMemoryLimit(t *testing.T) {
 		nettest.Must(t, err)
 		clients = append(clients, c)
 	}
-	nettest.Eventually(t, 20*time.Second, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		st := s.near.State()
 		return st.Sessions[0].FlowsMoving == 4 && st.Sessions[0].RetainedBytes == 0 && st.RetainedLimitBytes > 0
 	}, s.dump)
@@ -91,7 +91,7 @@ func TestMemoryLimit(t *testing.T) {
 	}
 	s.path.cut(false)
 	for i, c := range clients {
-		_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(patience))
 		nettest.Must(t, c.CloseWrite())
 		if b, err := io.ReadAll(c); err != nil || len(b) != sent[i]%1000 {
 			t.Errorf("flow %d: answer of %d bytes for %d sent, %v", i, len(b), sent[i], err)
@@ -111,7 +111,7 @@ func TestReset(t *testing.T) {
 			t.Errorf("descriptors %d and %d", leg, lane)
 		}
 	})
-	nettest.Eventually(t, 20*time.Second, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		g := f.Figures()
 		return g.BytesUp == 5 && g.BytesDown == 5 && g.Retained == 0 && g.State == flow.StateOpen && g.Target == s.target
 	}, func() string { return fmt.Sprintf("%+v", f.Figures()) })
@@ -142,10 +142,10 @@ func TestResetOfADeliveredFlow(t *testing.T) {
 			c, err := d.Dial("tcp", s.clients.Addr().String())
 			nettest.Must(t, err)
 			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(patience))
 			nettest.Must(t, c.(*net.TCPConn).CloseWrite())
 			f := s.flow(0)
-			nettest.Eventually(t, 30*time.Second, func() bool { return f.Figures().Clean }, s.dump)
+			nettest.Eventually(t, patience, func() bool { return f.Figures().Clean }, s.dump)
 			f.Reset(reason, nil)
 			if reason == flow.EndDrain {
 				got, err := io.ReadAll(c)
@@ -198,7 +198,7 @@ func TestStrangers(t *testing.T) {
 		_, err = c.Write(b)
 		nettest.Must(t, err)
 		_ = c.(*net.TCPConn).CloseWrite()
-		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(patience))
 		if got, _ := io.ReadAll(c); len(got) > 7 { // an alert of TLS
 			t.Errorf("%s got %d bytes", name, len(got))
 		}

@@ -30,7 +30,7 @@ func TestSilent(t *testing.T) {
 			if test.waits {
 				_, err := there.Write([]byte{1})
 				nettest.Must(t, err)
-				nettest.Eventually(t, 10*time.Second, func() (waits bool) {
+				nettest.Eventually(t, time.Minute, func() (waits bool) {
 					bulk.control(func(fd int) { waits = socket.Unread(fd) > 0 })
 					return waits
 				}, func() string { return "the byte does not arrive" })

@@ -20,7 +20,7 @@ import (
 // says that they wait.
 func TestCrowdGoesOn(t *testing.T) {
 	t.Parallel()
-	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.deadline = time.Minute }) // so many handshakes take long
+	s := newStand(t)
 	s.serve(echo)
 	s.setOffset(3)
 	clients := make([]*net.TCPConn, 2*pair.Crowd)
@@ -54,10 +54,10 @@ func TestCrowdGoesOn(t *testing.T) {
 	}
 	meanwhile := strings.Repeat("meanwhile", pair.CrowdShare) // more than goes ahead at once
 	send(meanwhile)
-	nettest.Eventually(t, 30*time.Second, func() bool { return s.session().FlowsResuming == len(clients) }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return s.session().FlowsResuming == len(clients) }, s.dump)
 	crowded := func(want bool) {
 		t.Helper()
-		nettest.Eventually(t, 30*time.Second, func() bool {
+		nettest.Eventually(t, patience, func() bool {
 			taking := s.link.Taking()
 			return taking.Takes && taking.Crowded == want
 		}, s.dump)
@@ -120,7 +120,7 @@ func TestDeadLaneFromPool(t *testing.T) {
 	s.path.deafen(preface.Lane)
 	_, err := io.WriteString(c, "ahead")
 	nettest.Must(t, err)
-	nettest.Eventually(t, 30*time.Second, func() bool { return s.flow(0).Figures().Retained > 0 }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return s.flow(0).Figures().Retained > 0 }, s.dump)
 	s.path.mu.Lock()
 	used.reset() // while bytes are on the way: the ATTACH of the next lane has to be answered before others
 	s.path.mu.Unlock()
@@ -143,7 +143,7 @@ func TestReleaseOfDeadLane(t *testing.T) {
 	s.roundTrip(c, "before") // it is not silent yet
 	s.path.keep(preface.Lane)
 	s.path.deafen(preface.Lane)
-	nettest.Eventually(t, 30*time.Second, func() (offered bool) {
+	nettest.Eventually(t, patience, func() (offered bool) {
 		s.flow(0).Inspect(func(_, lane int, _ flow.Counters) { offered = lane >= 0 && socket.Unacknowledged(lane) > 0 })
 		return offered
 	}, s.dump)
@@ -154,7 +154,7 @@ func TestReleaseOfDeadLane(t *testing.T) {
 // flows wait and keep little, and that all are served when the far relay goes on.
 func TestCrowdIsAdmitted(t *testing.T) {
 	t.Parallel()
-	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.deadline = 5 * time.Minute })
+	s := newStand(t)
 	s.serve(echo)
 	s.awaitWarm(2)
 	const first = 64                       // handshakes at once, on a path without delay
@@ -165,11 +165,10 @@ func TestCrowdIsAdmitted(t *testing.T) {
 	for i := range clients {
 		clients[i] = s.dial()
 		defer clients[i].Close()
-		_ = clients[i].SetDeadline(time.Now().Add(5 * time.Minute))
 		_, err := clients[i].Write(make([]byte, 16<<10))
 		nettest.Must(t, err)
 	}
-	nettest.Eventually(t, 2*time.Minute, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		st := s.session() // of the first to come all may go ahead: they rest
 		return st.FlowsResuming+st.FlowsParked >= flows-2*s.way.Warm && len(s.path.of(preface.Lane)) >= first
 	}, s.dump)
@@ -202,13 +201,13 @@ func TestCrowdIsAdmitted(t *testing.T) {
 // attempt beside it.
 func TestHandshakeIsOverdue(t *testing.T) {
 	t.Parallel()
-	s := newStand(t, func(s *stand, _ *pair.Options, o *pair.LinkOptions) { s.deadline, o.Warm = time.Minute, 0 })
+	s := newStand(t, func(_ *stand, _ *pair.Options, o *pair.LinkOptions) { o.Warm = 0 })
 	s.serve(echo)
-	nettest.Eventually(t, 30*time.Second, func() bool { return s.session().Up }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return s.session().Up }, s.dump)
 	release := s.path.keep(preface.Lane)
 	c := s.dial()
 	defer c.Close()
-	nettest.Eventually(t, 30*time.Second, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		return len(s.path.kept(preface.Lane)) > 1
 	}, s.dump)
 	release()

@@ -35,7 +35,7 @@ func (u upgradable) Dial(ctx context.Context, o flow.Open) (flow.Target, error) 
 	if u.drained.Load() {
 		u.asked.Add(1)
 		if n := u.refuses.Load(); n != nil {
-			nettest.Eventually(u.t, time.Minute, n.Closing, u.dump)
+			nettest.Eventually(u.t, patience, n.Closing, u.dump)
 		}
 		return flow.Target{}, &flow.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
 	}
@@ -59,7 +59,7 @@ func (u upgradable) Dial(ctx context.Context, o flow.Open) (flow.Target, error) 
 func (s *stand) upgrade() (old *pair.Node, end func()) {
 	old, closes := s.succeed()
 	return old, func() {
-		nettest.Eventually(s.t, time.Minute, func() bool { return old.Flows() == 0 }, s.dump)
+		nettest.Eventually(s.t, patience, func() bool { return old.Flows() == 0 }, s.dump)
 		closes()
 	}
 }
@@ -91,7 +91,6 @@ func eachEnding(t *testing.T, delays []time.Duration, test func(*testing.T, *sta
 				t.Parallel()
 				s := newStand(t, e.in, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) {
 					s.path.setDelay(rtt / 2)
-					s.deadline = time.Minute // beside any load
 					s.acceptor = newUpgradable(s)
 				})
 				s.serve(echo)
@@ -119,7 +118,7 @@ func (s *stand) dialed(flows int) {
 // sentOpen waits until the near relay has sent the OPEN of a flow on a lane.
 func (s *stand) sentOpen(f *pair.Flow) {
 	s.t.Helper()
-	nettest.Eventually(s.t, time.Minute, func() bool { return f.Figures().Lanes > 0 }, s.dump)
+	nettest.Eventually(s.t, patience, func() bool { return f.Figures().Lanes > 0 }, s.dump)
 }
 
 // TestOpenMeetsTheEnd holds that a flow goes on at the next process if its OPEN comes to the old one
@@ -134,7 +133,7 @@ func TestOpenMeetsTheEnd(t *testing.T) {
 		old, end := s.upgrade()
 		var ends sync.WaitGroup
 		ends.Go(end)
-		nettest.Eventually(t, time.Minute, old.Closing, s.dump)
+		nettest.Eventually(t, patience, old.Closing, s.dump)
 		release()
 		s.roundTrip(c, "hello")
 		ends.Wait()
@@ -168,7 +167,7 @@ func TestOpenIsAskedAtTheEnd(t *testing.T) {
 		u.drained.Store(true)
 		c := s.dial()
 		defer c.Close()
-		nettest.Eventually(t, time.Minute, func() bool { return u.asked.Load() > 0 }, s.dump)
+		nettest.Eventually(t, patience, func() bool { return u.asked.Load() > 0 }, s.dump)
 		old, _ := s.upgrade() // it has a flow, and ends nevertheless
 		old.Close()
 		s.roundTrip(c, "hello")
@@ -269,21 +268,21 @@ func TestOwedFlow(t *testing.T) {
 					outcomes[i] = make(chan error, 1)
 					u.waits <- outcomes[i]
 					begin(i)
-					nettest.Eventually(t, time.Minute, func() bool { return u.asked.Load() > asked }, s.dump)
+					nettest.Eventually(t, patience, func() bool { return u.asked.Load() > asked }, s.dump)
 				}
 				s.awaitWarm(1)
 				release := s.path.hold()
 				begin(unheard)
 				s.path.cut(true)
 				down := func() bool { return !s.farNode().State().Sessions[0].Up } // no answer arrives
-				nettest.Eventually(t, time.Minute, down, s.dump)
+				nettest.Eventually(t, patience, down, s.dump)
 				outcomes[again] <- drained
 				left := 1
 				if c.outcome != nil {
 					outcomes[owed] <- c.outcome
 					left = 0
 				}
-				nettest.Eventually(t, time.Minute, func() bool { return s.farNode().Flows() == left }, s.dump)
+				nettest.Eventually(t, patience, func() bool { return s.farNode().Flows() == left }, s.dump)
 				_, closes := s.succeed()
 				closes()
 				for range c.upgrades - 1 {
@@ -320,7 +319,7 @@ func TestClientsOfTheNextNearProcess(t *testing.T) {
 			s.serve(echo)
 			s.awaitWarm(1)
 			s.path.cut(true)
-			nettest.Eventually(t, time.Minute, func() bool { return !s.near.State().Sessions[0].Up }, s.dump)
+			nettest.Eventually(t, patience, func() bool { return !s.near.State().Sessions[0].Up }, s.dump)
 			o := s.way
 			if o.Away, o.Stood = s.link.Stood(); !o.Stood {
 				t.Error("the pair has not stood")
@@ -341,7 +340,7 @@ func TestClientsOfTheNextNearProcess(t *testing.T) {
 				waits := func() bool { // for longer than without an outage
 					return next.Flows() == 1 && time.Since(began) > 3*s.deadline
 				}
-				nettest.Eventually(t, time.Minute, waits, s.dump)
+				nettest.Eventually(t, patience, waits, s.dump)
 				s.path.cut(false)
 			}
 			if e := <-s.nearEnds; e.Reason != c.want {
@@ -357,14 +356,14 @@ func TestDialedFlowKeepsItsProcess(t *testing.T) {
 	eachEnding(t, allDelays[2:], func(t *testing.T, s *stand) {
 		client := s.dial()
 		defer client.Close()
-		nettest.Eventually(t, time.Minute, func() bool {
+		nettest.Eventually(t, patience, func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return len(s.opens) == 2
 		}, s.dump)
 		s.path.cut(true)
 		old, end := s.upgrade()
-		nettest.Eventually(t, time.Minute, func() bool { return old.State().Sessions[0].Problem == flow.PairPathDown }, s.dump)
+		nettest.Eventually(t, patience, func() bool { return old.State().Sessions[0].Problem == flow.PairPathDown }, s.dump)
 		if old.Flows() != 1 {
 			t.Fatal("the old process has no flow, and would end")
 		}
@@ -400,7 +399,7 @@ func TestUpgradesUnderShortFlows(t *testing.T) {
 		}
 		for range 3 {
 			from := flows.Load()
-			nettest.Eventually(t, time.Minute, func() bool { return flows.Load() > from+8 }, s.dump)
+			nettest.Eventually(t, patience, func() bool { return flows.Load() > from+8 }, s.dump)
 			_, end := s.upgrade()
 			end()
 		}
@@ -417,7 +416,7 @@ func (s *stand) exchange() error {
 		return err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	want := pattern(3000, 1)
 	if _, err := c.Write(want); err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"longhaul/internal/carry/pair/preface"
 	"longhaul/test/nettest"
@@ -73,13 +72,13 @@ func TestLateAttempt(t *testing.T) {
 			t.Parallel()
 			s, p := begin(t)
 			s.serve(echo)
-			nettest.Eventually(t, time.Minute, func() bool { return s.session().Up }, s.dump)
+			nettest.Eventually(t, patience, func() bool { return s.session().Up }, s.dump)
 			b := &answersLate{over: make(chan struct{})}
 			t.Cleanup(func() { close(b.over) }) // before the path waits
 			p.pass(b)
-			nettest.Eventually(t, time.Minute, func() bool { return len(b.kept()) >= 2 }, s.dump)
+			nettest.Eventually(t, patience, func() bool { return len(b.kept()) >= 2 }, s.dump)
 			late := b.kept()[0]
-			nettest.Eventually(t, time.Minute, func() bool {
+			nettest.Eventually(t, patience, func() bool {
 				for _, a := range b.kept()[1:] {
 					a.release()
 				}
@@ -87,7 +86,7 @@ func TestLateAttempt(t *testing.T) {
 			}, s.dump)
 			carried := late.hop.carried.Load()
 			late.release()
-			nettest.Eventually(t, time.Minute, func() bool { return !slices.Contains(p.of(preface.Control), late.hop) }, s.dump)
+			nettest.Eventually(t, patience, func() bool { return !slices.Contains(p.of(preface.Control), late.hop) }, s.dump)
 			if more := late.hop.carried.Load() - carried; more > 0 {
 				t.Errorf("the late attempt has sent the far relay %d bytes", more)
 			}

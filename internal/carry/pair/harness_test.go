@@ -36,6 +36,10 @@ import (
 	"longhaul/test/nettest"
 )
 
+// patience bounds each wait of these tests, for which a machine with 30 other processes and the race detector
+// may take a hundred times as long as an idle one. One that hangs ends before the 10 minutes of go test.
+const patience = 5 * time.Minute
+
 func TestMain(m *testing.M) {
 	nettest.AtOnce(8) // most of them wait for timers
 	os.Exit(nettest.RunWithoutLeaks(m))
@@ -278,7 +282,7 @@ func ownLoopback() string {
 }
 
 func newStand(t testing.TB, options ...standOption) *stand {
-	s := &stand{t: t, admit: true, nearEnds: make(chan flow.End, 10000), farEnds: make(chan flow.End, 10000),
+	s := &stand{t: t, admit: true, deadline: patience, nearEnds: make(chan flow.End, 10000), farEnds: make(chan flow.End, 10000),
 		nearKeys: newKeyring(t), farKeys: newKeyring(t)}
 	s.nearKeys.trust("far", s.farKeys)
 	s.farKeys.trust("near", s.nearKeys)
@@ -286,7 +290,7 @@ func newStand(t testing.TB, options ...standOption) *stand {
 	s.clients, s.lanes = nettest.ListenTCP(t, s.host+":0"), nettest.ListenTCP(t, s.host+":0")
 	s.path = newPath(t, s.lanes.Addr().String())
 	var o pair.Options
-	lo := pair.LinkOptions{Tunnel: "up", Peer: "far", Resume: time.Minute, Warm: 2, Addresses: func(context.Context) ([]netip.AddrPort, error) {
+	lo := pair.LinkOptions{Tunnel: "up", Peer: "far", Resume: patience, Warm: 2, Addresses: func(context.Context) ([]netip.AddrPort, error) {
 		return []netip.AddrPort{s.path.address}, nil
 	}}
 	for _, option := range options {
@@ -480,7 +484,7 @@ func (s *stand) dial() *net.TCPConn {
 	s.t.Helper()
 	c, err := net.Dial("tcp", s.clients.Addr().String())
 	nettest.Must(s.t, err)
-	_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	return c.(*net.TCPConn)
 }
 
@@ -503,7 +507,7 @@ func (s *stand) ends(reason flow.EndReason) {
 			if e.Reason != reason {
 				s.t.Errorf("%s relay ended by %q (%v), want %q", name, e.Reason, e.Err, reason)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience):
 			s.t.Fatalf("%s relay has no end of the flow: %s", name, s.dump())
 		}
 	}
@@ -835,7 +839,7 @@ func checkEqual(t testing.TB, got, want []byte) {
 // flow is the near relay's flow of the client that came so many others after the first.
 func (s *stand) flow(i int) (f *pair.Flow) {
 	s.t.Helper()
-	nettest.Eventually(s.t, 30*time.Second, func() bool {
+	nettest.Eventually(s.t, patience, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if len(s.flows) > i {
@@ -849,7 +853,7 @@ func (s *stand) flow(i int) (f *pair.Flow) {
 // dialedFor is the far relay's flow for which a target was dialed after so many others.
 func (s *stand) dialedFor(i int) (f *pair.Flow) {
 	s.t.Helper()
-	nettest.Eventually(s.t, 30*time.Second, func() bool {
+	nettest.Eventually(s.t, patience, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if len(s.opens) > i {

@@ -48,16 +48,16 @@ func TestRandomFromPeer(t *testing.T) {
 		done <- sent
 	}()
 	nettest.Eventually(t, 10*time.Minute, func() bool {
-		_ = c.SetDeadline(time.Now().Add(time.Minute)) // of each round trip, however long the noise goes on
+		_ = c.SetDeadline(time.Now().Add(patience)) // of each round trip, however long the noise goes on
 		s.roundTrip(c, "beside")
 		return attacker.Sent().Messages >= int64(count)
 	}, func() string { return fmt.Sprintf("sent only %+v", attacker.Sent()) })
 	cancel()
 	sent := <-done
 	t.Logf("sent %+v", sent)
-	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	s.roundTrip(c, "after")
-	nettest.Eventually(t, time.Minute, func() bool { return s.far.Flows() == 1 }, func() string {
+	nettest.Eventually(t, patience, func() bool { return s.far.Flows() == 1 }, func() string {
 		return fmt.Sprintf("the far relay has %d flows, and %d goroutines run: %s", s.far.Flows(), runtime.NumGoroutine(), s.dump())
 	})
 }

@@ -114,7 +114,12 @@ func TestJoint(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			first, last := newChain(t, shortly)
+			lost := strings.HasSuffix(name, "WAN is lost")
+			var options []standOption
+			if lost {
+				options = append(options, shortly)
+			}
+			first, last := newChain(t, options...)
 			targets := make(chan *net.TCPConn, 1)
 			release := make(chan struct{})
 			last.serve(func(c *net.TCPConn) {
@@ -127,13 +132,12 @@ func TestJoint(t *testing.T) {
 			_, err := io.WriteString(client, "hello")
 			nettest.Must(t, err)
 			target := <-targets
-			_ = target.SetDeadline(time.Now().Add(time.Minute))
+			_ = target.SetDeadline(time.Now().Add(patience))
 			b := make([]byte, 5)
 			if _, err := io.ReadFull(target, b); err != nil || string(b) != "hello" {
 				t.Fatalf("the target got %q, %v", b, err)
 			}
 			tt.cause(first, last, client, target)
-			lost := strings.HasSuffix(name, "WAN is lost")
 			for _, c := range []*net.TCPConn{client, target} {
 				if lost {
 					_, _ = c.Write([]byte("x")) // else nobody needs a lane

@@ -399,7 +399,7 @@ func TestMeddledRequest(t *testing.T) {
 			s.awaitWarm(1)
 			c := s.dial()
 			defer c.Close()
-			nettest.Must(t, c.SetDeadline(time.Now().Add(60*time.Second)))
+			nettest.Must(t, c.SetDeadline(time.Now().Add(patience)))
 			_, err := io.WriteString(c, "hello")
 			nettest.Must(t, err)
 			if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {

@@ -119,7 +119,7 @@ func TestLaneIsCut(t *testing.T) {
 		for name, break_ := range map[string]func(*path){"reset": func(p *path) { p.cut(false) }, "ended": (*path).end} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				s := newStand(t, in, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { s.deadline = time.Minute })
+				s := newStand(t, in)
 				saw := make(chan error, 2)
 				s.serve(func(c *net.TCPConn) { saw <- bothWays(c, nil) })
 				c := s.dial()
@@ -153,7 +153,7 @@ func TestLaneIsCut(t *testing.T) {
 func (s *stand) awaitProven() {
 	s.t.Helper()
 	near, far := s.flow(0), s.dialedFor(0)
-	nettest.Eventually(s.t, 30*time.Second, func() bool {
+	nettest.Eventually(s.t, patience, func() bool {
 		return near.Figures().BytesUp > 0 && far.Figures().BytesDown > 0 // acknowledged
 	}, s.dump)
 }
@@ -209,7 +209,7 @@ func TestEncryptDiffers(t *testing.T) {
 			s := newStand(t, func(s *stand, _ *pair.Options, o *pair.LinkOptions) { s.clear, o.Clear, options = !clear, clear, *o }, direct,
 				func(s *stand, _ *pair.Options, o *pair.LinkOptions) { options = *o; s.deadline = time.Second })
 			s.serve(echo)
-			nettest.Eventually(t, 20*time.Second, func() bool { return s.near.State().Sessions[0].Problem == flow.PairEncrypt }, s.dump)
+			nettest.Eventually(t, patience, func() bool { return s.near.State().Sessions[0].Problem == flow.PairEncrypt }, s.dump)
 			c := s.dial()
 			defer c.Close()
 			if n, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
@@ -227,7 +227,7 @@ func TestEncryptDiffers(t *testing.T) {
 				all := s.near.State().Sessions
 				return all[len(all)-1].Up && all[len(all)-1].LanesWarm > 0
 			}
-			nettest.Eventually(t, 20*time.Second, ready, s.dump)
+			nettest.Eventually(t, patience, ready, s.dump)
 			fresh := s.dial()
 			defer fresh.Close()
 			s.roundTrip(fresh, "hello")
@@ -249,7 +249,7 @@ func TestEncryptChanges(t *testing.T) {
 		}
 		return all
 	}
-	nettest.Eventually(t, 20*time.Second, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		p := problems()
 		return len(p) == 2 && p[0] == "" && p[1] == flow.PairEncrypt
 	}, s.dump)
@@ -260,7 +260,7 @@ func TestEncryptChanges(t *testing.T) {
 	fresh := s.dial()
 	defer fresh.Close()
 	s.roundTrip(fresh, "in clear")
-	nettest.Eventually(t, 20*time.Second, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		now := s.near.State().Sessions
 		return len(now) == 2 && now[0].Up && now[0].Encrypted && now[1].Up && !now[1].Encrypted
 	}, s.dump)
@@ -304,14 +304,14 @@ func TestWithoutControl(t *testing.T) {
 	s.roundTrip(goesOn, "hello")
 	s.roundTrip(ends, "hello")
 	s.path.refuse(preface.Control, true)
-	nettest.Eventually(t, 20*time.Second, func() bool { return !s.session().Up }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return !s.session().Up }, s.dump)
 	nettest.Must(t, ends.CloseWrite())
 	if b, err := io.ReadAll(ends); err == nil || isTimeout(err) {
 		t.Errorf("the client that has ended sees %q, %v", b, err)
 	}
 	s.roundTrip(goesOn, "still here")
 	s.path.refuse(preface.Control, false)
-	nettest.Eventually(t, 20*time.Second, func() bool { return s.session().Up }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return s.session().Up }, s.dump)
 	nettest.Must(t, goesOn.CloseWrite())
 	if b, err := io.ReadAll(goesOn); err != nil || len(b) > 0 {
 		t.Errorf("the client that goes on sees %q, %v", b, err)

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -202,7 +201,7 @@ func testClientResetsAfterBothEnds(t *testing.T, in standOption) {
 	nettest.Must(t, c.SetReadBuffer(4096)) // what does not fit waits at the near relay
 	nettest.Must(t, c.CloseWrite())
 	f := s.flow(0)
-	nettest.Eventually(t, time.Minute, func() bool { return f.Figures().State == flow.StateDelivering }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return f.Figures().State == flow.StateDelivering }, s.dump)
 	nettest.Must(t, c.SetLinger(0))
 	c.Close()
 	s.ends(flow.EndClean)
@@ -227,7 +226,7 @@ func TestLanesLost(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
 	s.serve(echo)
-	const flows, size, cuts = 8, 2 << 20, 8
+	const flows, size, cuts = 4, 512 << 10, 8
 	var all sync.WaitGroup
 	var received atomic.Int64
 	var happened [cuts]chan struct{} // each cut meets all flows: none is so far ahead that it has ended
@@ -244,7 +243,7 @@ func TestLanesLost(t *testing.T) {
 				if cut := at*10/size - 2; cut >= 0 && cut < cuts {
 					<-happened[cut]
 				}
-				n := min(size-at, 64<<10)
+				n := min(size-at, 32<<10)
 				if _, err := c.Write(want[at : at+n]); err != nil {
 					t.Error(err)
 				}
@@ -263,7 +262,7 @@ func TestLanesLost(t *testing.T) {
 	}
 	for i := range int64(cuts) {
 		at := (i + mathrand.Int64N(2)) * flows * size / 10
-		nettest.Eventually(t, 60*time.Second, func() bool { return received.Load() >= at }, s.dump)
+		nettest.Eventually(t, patience, func() bool { return received.Load() >= at }, s.dump)
 		s.path.cut(false)
 		close(happened[i])
 	}
@@ -288,7 +287,7 @@ func TestLanesLost(t *testing.T) {
 func waitAcknowledged(t testing.TB, c *net.TCPConn) {
 	raw, err := c.SyscallConn()
 	nettest.Must(t, err)
-	nettest.Eventually(t, 20*time.Second, func() (done bool) {
+	nettest.Eventually(t, patience, func() (done bool) {
 		_ = raw.Control(func(fd uintptr) { done = socket.Unacknowledged(int(fd)) == 0 })
 		return done
 	}, func() string { return "bytes are not acknowledged" })

@@ -43,7 +43,7 @@ func (s *stand) beginOnePort() *net.TCPConn {
 	}
 	nettest.Must(s.t, err)
 	s.t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	// A write hears of a reset that was there before it, and a read then sees an end.
 	if _, err := io.WriteString(c, "hello"); errors.Is(err, syscall.ECONNRESET) {
 		return nil
@@ -65,7 +65,7 @@ func (s *stand) expectOnePort(c *net.TCPConn) {
 		if e.Reason != flow.EndDenied || e.ByPeer || e.Err == nil || e.Err.Error() != flow.OnePortWarning {
 			s.t.Errorf("the flow ended by %+v", e)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(patience):
 		s.t.Fatalf("no end of the flow: %s", s.dump())
 	}
 }
@@ -104,14 +104,13 @@ func TestOlderFarRelayTakesOnePort(t *testing.T) {
 			t.Run(m.name+", "+when, func(t *testing.T) {
 				t.Parallel()
 				s := newStand(t, m.in(), withoutOffset, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) {
-					s.deadline = time.Minute
 					s.path.cut(when != "up")
 				})
 				s.serve(echo)
 				s.setOffset(1)
 				clients := make([]*net.TCPConn, map[bool]int{true: 2 * pair.Crowd, false: 1}[when == "crowd"])
 				if when == "up" {
-					nettest.Eventually(t, time.Minute, func() bool { return s.session().Up }, s.dump)
+					nettest.Eventually(t, patience, func() bool { return s.session().Up }, s.dump)
 					if !s.session().OnePort {
 						t.Errorf("the session is %+v", s.session())
 					}
@@ -119,7 +118,7 @@ func TestOlderFarRelayTakesOnePort(t *testing.T) {
 				for i := range clients {
 					clients[i] = s.beginOnePort()
 				}
-				nettest.Eventually(t, time.Minute, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.flows) == len(clients) }, s.dump)
+				nettest.Eventually(t, patience, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.flows) == len(clients) }, s.dump)
 				s.path.cut(false)
 				for _, c := range clients {
 					s.expectOnePort(c)
@@ -142,7 +141,7 @@ func TestOlderFarRelayGivesBack(t *testing.T) {
 	s, next := newStand(t, withoutOffset, withOthers), newStand(t)
 	next.serve(echo)
 	s.setOffset(1)
-	nettest.Eventually(t, time.Minute, func() bool { return s.link.Taking().Takes }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return s.link.Taking().Takes }, s.dump)
 	c := s.dial()
 	defer c.Close()
 	e := s.back()
@@ -167,28 +166,28 @@ func TestOlderProcessFollows(t *testing.T) {
 			t.Run(e.name+map[bool]string{true: ", refused", false: ", in the outage"}[refused], func(t *testing.T) {
 				t.Parallel()
 				s := newStand(t, e.in, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) {
-					s.acceptor, s.deadline = newUpgradable(s), time.Minute
+					s.acceptor = newUpgradable(s)
 				})
 				s.serve(echo)
 				s.setOffset(7)
-				nettest.Eventually(t, time.Minute, func() bool { return s.session().Up }, s.dump)
+				nettest.Eventually(t, patience, func() bool { return s.session().Up }, s.dump)
 				s.without = wire.FeatureOffset
 				if refused {
 					a := s.acceptor.(upgradable)
 					refuse := make(chan error)
 					a.waits <- refuse
 					c := s.beginOnePort()
-					nettest.Eventually(t, time.Minute, func() bool { return a.asked.Load() == 1 }, s.dump)
+					nettest.Eventually(t, patience, func() bool { return a.asked.Load() == 1 }, s.dump)
 					_, closes := s.succeed()
 					t.Cleanup(closes)
 					refuse <- &flow.Refusal{Reason: flow.EndDrain, Err: errors.New("the relay is closed")}
 					s.expectOnePort(c)
 				} else {
 					s.path.cut(true)
-					nettest.Eventually(t, time.Minute, func() bool { return !s.session().Up }, s.dump)
+					nettest.Eventually(t, patience, func() bool { return !s.session().Up }, s.dump)
 					s.killFar()
 					c := s.beginOnePort()
-					nettest.Eventually(t, time.Minute, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.flows) == 1 }, s.dump)
+					nettest.Eventually(t, patience, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.flows) == 1 }, s.dump)
 					s.path.cut(false)
 					s.expectOnePort(c)
 				}
@@ -203,19 +202,19 @@ func TestOlderProcessFollows(t *testing.T) {
 func TestNewerProcessFollows(t *testing.T) {
 	t.Parallel()
 	s := newStand(t, func(s *stand, o *pair.Options, _ *pair.LinkOptions) {
-		s.acceptor, s.deadline, s.without = newUpgradable(s), time.Minute, wire.FeatureOffset
+		s.acceptor, s.without = newUpgradable(s), wire.FeatureOffset
 	})
 	s.serve(echo)
 	s.killFar() // by an older one
 	s.without = 0
-	nettest.Eventually(t, time.Minute, func() bool { st := s.session(); return st.Up && st.Instance == pair.NumberText(s.farNode().Instance()) }, s.dump)
+	nettest.Eventually(t, patience, func() bool { st := s.session(); return st.Up && st.Instance == pair.NumberText(s.farNode().Instance()) }, s.dump)
 	s.path.refuse(preface.Control, true)
-	nettest.Eventually(t, time.Minute, func() bool { return !s.session().Up }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return !s.session().Up }, s.dump)
 	s.killFar()
 	s.setOffset(7)
 	c := s.dial()
 	defer c.Close()
-	nettest.Eventually(t, time.Minute, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.flows) == 1 }, s.dump)
+	nettest.Eventually(t, patience, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.flows) == 1 }, s.dump)
 	s.path.refuse(preface.Control, false)
 	s.roundTrip(c, "hello")
 	s.expectOffsets(1, 7)
@@ -226,7 +225,7 @@ func TestOnePortIsNoted(t *testing.T) {
 	t.Parallel()
 	for ports, want := range map[int]bool{1: false, 2: true} {
 		s := newStand(t, withoutOffset, func(_ *stand, _ *pair.Options, l *pair.LinkOptions) { l.Ports = ports })
-		nettest.Eventually(t, time.Minute, func() bool { return s.session().Up }, s.dump)
+		nettest.Eventually(t, patience, func() bool { return s.session().Up }, s.dump)
 		st := s.session()
 		if noted := strings.Contains(strings.Join(st.Notes(), "; "), flow.OnePortWarning); noted != want {
 			t.Errorf("with %d ports: %v", ports, st.Notes())

@@ -25,7 +25,7 @@ func parkSoon(_ *stand, o *pair.Options, _ *pair.LinkOptions) { o.ParkAfter = 50
 // awaitParked waits until n flows are parked at both ends.
 func (s *stand) awaitParked(n int) {
 	s.t.Helper()
-	nettest.Eventually(s.t, 30*time.Second, func() bool {
+	nettest.Eventually(s.t, patience, func() bool {
 		near, far := s.near.State().Sessions[0], s.farNode().State().Sessions
 		return near.FlowsParked == n && len(far) == 1 && far[0].FlowsParked == n
 	}, s.dump)
@@ -158,7 +158,7 @@ func TestParkedCost(t *testing.T) {
 	}
 	// Buffers that lanes hold for a moment count too, so look until there are few.
 	bytes := int64(0)
-	nettest.Eventually(t, 20*time.Second, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		bytes = (heap() - before) / int64(2*flows)
 		return bytes <= 1024 || raceDetector
 	}, func() string { return fmt.Sprintf("a parked flow costs %d bytes", bytes) })
@@ -167,7 +167,7 @@ func TestParkedCost(t *testing.T) {
 		t.Errorf("%d descriptors for %d parked flows", n, flows)
 	}
 	n := 0 // those of handshakes for the pool come and go
-	nettest.Eventually(t, 20*time.Second, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		n = runtime.NumGoroutine() - goroutines
 		return n <= 20
 	}, func() string { return fmt.Sprintf("%d goroutines for %d parked flows", n, flows) })

@@ -36,7 +36,7 @@ func (s *stand) paths() []flow.Path {
 // awaitPaths waits until the two paths are as they are to be.
 func (s *stand) awaitPaths(ok func(first, second flow.Path) bool) {
 	s.t.Helper()
-	nettest.Eventually(s.t, 20*time.Second, func() bool {
+	nettest.Eventually(s.t, patience, func() bool {
 		all := s.paths()
 		return len(all) == 2 && ok(all[0], all[1])
 	}, s.dump)
@@ -47,7 +47,7 @@ func (s *stand) awaitPaths(ok func(first, second flow.Path) bool) {
 func (s *stand) stream(stop chan struct{}) (moved *atomic.Int64, same chan bool) {
 	s.serve(echo)
 	c := s.dial()
-	_ = c.SetDeadline(time.Now().Add(3 * time.Minute))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	moved, same = new(atomic.Int64), make(chan bool, 1)
 	sent := make(chan []byte, 1)
 	go func() {
@@ -91,7 +91,7 @@ func (s *stand) endStream(stop chan<- struct{}, same <-chan bool) {
 func (s *stand) awaitMore(moved *atomic.Int64) {
 	s.t.Helper()
 	from := moved.Load()
-	nettest.Eventually(s.t, 20*time.Second, func() bool { return moved.Load() > from+1<<20 }, s.dump)
+	nettest.Eventually(s.t, patience, func() bool { return moved.Load() > from+1<<20 }, s.dump)
 }
 
 // TestSeveralPaths holds that a flow that moves much uses both of two paths, goes on over one
@@ -179,12 +179,12 @@ func TestPathsOfReload(t *testing.T) {
 	moved, same := s.stream(stop)
 	s.awaitPaths(func(a, b flow.Path) bool { return a.Busy == 1 && b.Busy == 1 })
 	s.change(func(o *pair.LinkOptions) { o.Paths = o.Paths[1:] })
-	nettest.Eventually(t, 30*time.Second, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		s.path.mu.Lock()
 		defer s.path.mu.Unlock()
 		return len(s.path.pairs) == 0
 	}, s.dump)
-	nettest.Eventually(t, 10*time.Second, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		st := s.session() // a probe is neither
 		return len(second.of(preface.Lane)) == st.LanesBusy+st.LanesWarm
 	}, func() string { return "the only path keeps its probe: " + s.dump() })

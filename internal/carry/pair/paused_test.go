@@ -63,7 +63,7 @@ func pausedReader(t *testing.T, m mode, target bool) {
 	}
 	f := s.flow(0)
 	lasts := pair.PongWithin + pair.PongWithin/2 // longer than any answer
-	nettest.Eventually(t, 30*time.Second, func() bool { return f.Figures().Idle > lasts }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return f.Figures().Idle > lasts }, s.dump)
 	before := s.session().Resumes + s.farNode().State().Sessions[0].Resumes
 	close(reads)
 	checkEqual(t, <-got, want)

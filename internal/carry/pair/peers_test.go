@@ -63,7 +63,7 @@ func TestAnswersAreBounded(t *testing.T) {
 			defer runAttack(t, name, a)()
 			most, queued := 0, 0
 			sent, since := int64(0), time.Now()
-			nettest.Eventually(t, time.Minute, func() bool { // all have come, or the flood stands
+			nettest.Eventually(t, patience, func() bool { // all have come, or the flood stands
 				queued = s.far.Queued()
 				most = max(most, queued)
 				if now := a.Sent().Messages; now != sent {
@@ -86,7 +86,7 @@ func TestFlowMessagesInTurns(t *testing.T) {
 	o := &opensTogether{local: &targets, all: make(chan struct{})}
 	t.Cleanup(targets.close) // behind the nodes
 	s := newStand(t, func(s *stand, _ *pair.Options, _ *pair.LinkOptions) { o.stand, s.acceptor = s, o })
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	peer := s.hostilePeer()
 	session, err := peer.Begin(ctx, peer.Hello(), hostile.Dialing{})
@@ -96,7 +96,7 @@ func TestFlowMessagesInTurns(t *testing.T) {
 	for range flows {
 		nettest.Must(t, session.Control.Send(session.OpenAhead(nil)))
 	}
-	nettest.Eventually(t, time.Minute, func() bool { return o.count.Load() == flows }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return o.count.Load() == flows }, s.dump)
 	close(o.all)
 	for opened := map[uint64]bool{}; len(opened) < flows; {
 		m, err := session.Control.NextMessage()
@@ -140,7 +140,7 @@ func TestRefusedFlowsAreDropped(t *testing.T) {
 			t.Fatalf("the answer is %+v", got)
 		}
 	}
-	nettest.Eventually(t, time.Minute, func() bool { return s.far.Flows() == 0 }, func() string { return "refused flows stay" })
+	nettest.Eventually(t, patience, func() bool { return s.far.Flows() == 0 }, func() string { return "refused flows stay" })
 	nettest.Must(t, session.Control.Send(first))
 	if got := refused(); got.Type != wire.MessageRefused || got.Flow != first.Flow || got.Reason != targetRefused {
 		t.Errorf("a repeated OPEN gets %+v", got)
@@ -171,7 +171,7 @@ func TestUndecidedOpensAreBounded(t *testing.T) {
 		if admits {
 			want = opens
 		}
-		nettest.Eventually(t, time.Minute, func() bool { return s.far.Flows() == want }, func() string {
+		nettest.Eventually(t, patience, func() bool { return s.far.Flows() == want }, func() string {
 			return fmt.Sprintf("the far node has %d flows, want %d", s.far.Flows(), want)
 		})
 		other := s.hostilePeer()
@@ -214,7 +214,7 @@ func TestDrainingFarRelay(t *testing.T) {
 	})
 	defer runAttack(t, "far-drains", a)()
 	most := 0
-	nettest.Eventually(t, time.Minute, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		most = max(most, len(s.near.State().Sessions))
 		return a.Sent().Connections >= 3*pair.MaxOldSessions
 	}, func() string { return fmt.Sprintf("only %d connections", a.Sent().Connections) })
@@ -237,7 +237,7 @@ func TestPeerChoosesNoHour(t *testing.T) {
 		session, err := peer.Begin(t.Context(), hello, hostile.Dialing{})
 		nettest.Must(t, err)
 		var got time.Duration
-		nettest.Eventually(t, time.Minute, func() bool { // the far relay makes the session once it has answered HELLO
+		nettest.Eventually(t, patience, func() bool { // the far relay makes the session once it has answered HELLO
 			got = s.far.ResumeOf(hello.Session)
 			return got != 0
 		}, s.dump)
@@ -269,7 +269,7 @@ func TestSessionsOfOnePeer(t *testing.T) {
 		t.Errorf("one more session: %v", err)
 	}
 	all[0].Control.Close()
-	nettest.Eventually(t, time.Minute, func() bool { _, err := begin(); return err == nil }, func() string { return "no session in place of an empty one" })
+	nettest.Eventually(t, patience, func() bool { _, err := begin(); return err == nil }, func() string { return "no session in place of an empty one" })
 	if n := len(s.sessionsOf("hostile")); n > pair.MaxSessions {
 		t.Errorf("%d sessions", n)
 	}
@@ -310,7 +310,7 @@ func TestIdleLanesOfOnePeer(t *testing.T) {
 		t.Error(err)
 	}
 	idle := func() int { return s.sessionsOf("hostile")[0].LanesWarm }
-	nettest.Eventually(t, time.Minute, func() bool { return idle() <= pair.MaxIdleLanes }, func() string { return "idle lanes stay" })
+	nettest.Eventually(t, patience, func() bool { return idle() <= pair.MaxIdleLanes }, func() string { return "idle lanes stay" })
 	nettest.Must(t, busy.Data(5, []byte("again")))
 	if _, err = io.ReadFull(busy, got); err != nil || string(got[wire.HeadSize:]) != "again" {
 		t.Errorf("the busy lane brings %q, %v", got, err)
@@ -318,7 +318,7 @@ func TestIdleLanesOfOnePeer(t *testing.T) {
 	for _, l := range lanes {
 		l.Close()
 	}
-	nettest.Eventually(t, time.Minute, func() bool { return idle() == 0 }, func() string { return "idle lanes are counted that are gone" })
+	nettest.Eventually(t, patience, func() bool { return idle() == 0 }, func() string { return "idle lanes are counted that are gone" })
 }
 
 // TestStrangersLeaveRoom holds that a flood of prefaces costs its own source its handshakes and
@@ -358,7 +358,7 @@ func TestHandshakesThatStop(t *testing.T) {
 	stop := runAttack(t, "hellos", a)
 	defer stop()
 	highest := 0
-	nettest.Eventually(t, time.Minute, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		highest = max(highest, s.far.Begun())
 		return a.Sent().Connections >= int64(most+100) && s.far.Begun() >= most-10
 	}, func() string { return fmt.Sprintf("%d have begun", s.far.Begun()) })
@@ -389,7 +389,7 @@ func TestBusyIsNamed(t *testing.T) {
 	s := newStand(t, func(_ *stand, _ *pair.Options, o *pair.LinkOptions) {
 		o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{addrOf(l)}, nil }
 	})
-	nettest.Eventually(t, time.Minute, func() bool { return s.near.State().Sessions[0].Problem == flow.PairBusy }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return s.near.State().Sessions[0].Problem == flow.PairBusy }, s.dump)
 }
 
 // TestLinesAreLimited holds that what a peer does wrong makes one line that names it and the rule.
@@ -413,7 +413,7 @@ func TestLinesAreLimited(t *testing.T) {
 		_, _ = io.Copy(io.Discard, onlyReader{c})
 		c.Close()
 	}
-	nettest.Eventually(t, time.Minute, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		return log.count("peer breaks the pair protocol") > 0 && log.count("pair connection refused") > 0
 	}, log.String)
 	for message, want := range map[string]string{
@@ -459,11 +459,11 @@ func TestRefusalOfALostControlConnection(t *testing.T) {
 	defer c.Close()
 	_, err := io.WriteString(c, "hello")
 	nettest.Must(t, err)
-	nettest.Eventually(t, time.Minute, func() bool { return u.asked.Load() > 0 }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return u.asked.Load() > 0 }, s.dump)
 	s.path.refuse(preface.Control, true)
-	nettest.Eventually(t, time.Minute, func() bool { return !s.far.State().Sessions[0].Up }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return !s.far.State().Sessions[0].Up }, s.dump)
 	refusal <- s.refuse(flow.EndTargetRefused, io.EOF)
-	nettest.Eventually(t, time.Minute, func() bool { return s.far.Flows() == 0 }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return s.far.Flows() == 0 }, s.dump)
 	s.path.refuse(preface.Control, false)
 	s.ends(flow.EndTargetRefused)
 	old, closes := s.succeed()

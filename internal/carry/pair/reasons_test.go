@@ -41,7 +41,7 @@ func TestForgedReasons(t *testing.T) {
 				if e.Reason != c.want || !e.ByPeer || e.Err == nil || e.Err.Error() != "e?vil?[2J" {
 					t.Errorf("recorded as %s, %v, by the peer: %v; want %s", e.Reason, e.Err, e.ByPeer, c.want)
 				}
-			case <-time.After(30 * time.Second):
+			case <-time.After(patience):
 				t.Fatal("the flow does not end\n" + s.dump())
 			}
 		})

@@ -113,7 +113,7 @@ func TestCompressChanges(t *testing.T) {
 	defer fresh.Close()
 	s.roundTrip(fresh, "compressed")
 	s.roundTrip(c, "goes on")
-	nettest.Eventually(t, 20*time.Second, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		now := s.near.State().Sessions
 		return len(now) == 2 && now[0].Compress == flow.CompressOff && now[1].Compress == flow.CompressAuto
 	}, s.dump)
@@ -153,7 +153,7 @@ func TestMalformedRecords(t *testing.T) {
 				n, _ := io.Copy(io.Discard, onlyReader{c})
 				got <- int(n)
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			peer := s.hostilePeer()
 			hello := peer.Hello()

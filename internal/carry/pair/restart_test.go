@@ -67,8 +67,8 @@ func TestTwins(t *testing.T) {
 			if c.drains {
 				s.near.Drain()
 			}
-			nettest.Eventually(t, time.Minute, func() bool { return len(s.far.State().Sessions) == 2 }, s.dump)
-			nettest.Eventually(t, time.Minute, func() bool {
+			nettest.Eventually(t, patience, func() bool { return len(s.far.State().Sessions) == 2 }, s.dump)
+			nettest.Eventually(t, patience, func() bool {
 				all := s.far.State().Sessions
 				long := func(s flow.Session) bool { return s.Up && time.Since(s.Since) > 5*time.Second }
 				return all[0].Twin && all[1].Twin || c.drains && long(all[0]) && long(all[1])
@@ -79,7 +79,7 @@ func TestTwins(t *testing.T) {
 				}
 			}
 			s.path.cut(true)
-			nettest.Eventually(t, time.Minute, func() bool {
+			nettest.Eventually(t, patience, func() bool {
 				return !slices.ContainsFunc(s.far.State().Sessions, func(one flow.Session) bool { return one.Session == first && one.Up })
 			}, s.dump)
 			if c.ends {
@@ -91,7 +91,7 @@ func TestTwins(t *testing.T) {
 			third := s.node(pair.Options{Boot: c.other}, s.nearKeys)
 			defer third.Close()
 			third.Link(options)
-			nettest.Eventually(t, time.Minute, func() bool { // the far relay has looked several times
+			nettest.Eventually(t, patience, func() bool { // the far relay has looked several times
 				all := s.far.State().Sessions
 				return len(all) == 3 && !slices.ContainsFunc(all, func(one flow.Session) bool {
 					return one.Session != first && !(one.Up && time.Since(one.Since) > time.Second)
@@ -114,7 +114,7 @@ func TestLaneForAnotherProcess(t *testing.T) {
 	p := preface.Preface{Kind: preface.Lane, Instance: s.farNode().Instance() + 1}
 	_, err = c.Write(p.Append(nil, s.farKeys.public()))
 	nettest.Must(t, err)
-	nettest.Must(t, c.SetReadDeadline(time.Now().Add(30*time.Second)))
+	nettest.Must(t, c.SetReadDeadline(time.Now().Add(patience)))
 	if b, err := io.ReadAll(c); len(b) > 0 || netTimeout(err) {
 		t.Errorf("the far relay answers %q, %v", b, err)
 	}
@@ -137,7 +137,7 @@ func TestFullPool(t *testing.T) {
 	s.awaitWarm(2) // another in the place of the one that is busy
 	nettest.Must(t, c.CloseWrite())
 	s.ends(flow.EndClean)
-	nettest.Eventually(t, 30*time.Second, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		lanes := s.path.of(preface.Lane)
 		return len(lanes) == 2 && slices.Contains(lanes, used)
 	}, s.dump)
@@ -179,7 +179,7 @@ func TestUpgradeOvertakesOpen(t *testing.T) {
 	}
 	nettest.Must(t, c.CloseWrite())
 	s.ends(flow.EndClean)
-	nettest.Eventually(t, 20*time.Second, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		all := s.near.State().Sessions
 		return len(all) == 1 && all[0].Session != before && all[0].Flows == 0
 	}, s.dump)
@@ -194,7 +194,7 @@ func TestNewFlowInAnOutage(t *testing.T) {
 	s.awaitWarm(2)
 	s.path.cut(true)
 	down := func() bool { return !s.near.State().Sessions[0].Up }
-	nettest.Eventually(t, 30*time.Second, down, s.dump)
+	nettest.Eventually(t, patience, down, s.dump)
 	c := s.dial()
 	defer c.Close()
 	if b, err := readFor(c, 3*time.Second); err == nil || !netTimeout(err) { // longer than the deadline
@@ -224,19 +224,19 @@ func TestStaleAttempt(t *testing.T) {
 	first := s.farNode().Instance()
 	release := s.path.keep(preface.Control)
 	s.path.refuse(preface.Control, false)
-	nettest.Eventually(t, time.Minute, func() bool { return len(s.path.kept(preface.Control)) > 0 }, s.dump) // asks for the first
+	nettest.Eventually(t, patience, func() bool { return len(s.path.kept(preface.Control)) > 0 }, s.dump) // asks for the first
 	s.path.keepNoMore(preface.Control)
 	s.killFar()
-	nettest.Eventually(t, time.Minute, func() bool { st := s.session(); return st.Up && st.Instance != pair.NumberText(first) }, s.dump)
+	nettest.Eventually(t, patience, func() bool { st := s.session(); return st.Up && st.Instance != pair.NumberText(first) }, s.dump)
 	c := s.dial()
 	defer c.Close()
 	s.roundTrip(c, "hello")
 	s.path.refuse(preface.Control, true)
-	nettest.Eventually(t, time.Minute, func() bool { return !s.session().Up }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return !s.session().Up }, s.dump)
 	_, closes := s.succeed()
 	t.Cleanup(closes)
 	release()
-	nettest.Eventually(t, time.Minute, func() bool { return len(s.path.of(preface.Control)) == 0 }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return len(s.path.of(preface.Control)) == 0 }, s.dump)
 	s.path.refuse(preface.Control, false)
 	s.roundTrip(c, "still here")
 }
@@ -258,11 +258,11 @@ func TestEachSessionRedials(t *testing.T) {
 		before := s.session().Session
 		old, _ := s.upgrade()
 		t.Cleanup(old.Close)
-		nettest.Eventually(t, time.Minute, func() bool { st := s.session(); return st.Session != before && st.Up }, s.dump)
+		nettest.Eventually(t, patience, func() bool { st := s.session(); return st.Session != before && st.Up }, s.dump)
 	}
 	release := s.path.keep(preface.Control)
 	s.path.cut(false)
-	nettest.Eventually(t, time.Minute, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		asked := map[uint64]bool{} // of which far process
 		for _, h := range s.path.kept(preface.Control) {
 			asked[h.instance.Load()] = true

@@ -121,13 +121,13 @@ func (st *site) carried(kind preface.Kind) int {
 
 func (st *site) awaitUp() {
 	st.t.Helper()
-	nettest.Eventually(st.t, time.Minute, func() bool { return st.session().Up }, st.dump)
+	nettest.Eventually(st.t, patience, func() bool { return st.session().Up }, st.dump)
 }
 
 // awaitHost waits until a host takes the new flows of a link.
 func (st *site) awaitHost(l *pair.Link, host string) {
 	st.t.Helper()
-	nettest.Eventually(st.t, time.Minute, func() bool {
+	nettest.Eventually(st.t, patience, func() bool {
 		t := l.Taking()
 		return t.Host == host && t.Takes
 	}, st.dump)
@@ -219,7 +219,7 @@ func TestOwnAddress(t *testing.T) {
 			st.serve(echo)
 			st.awaitUp()
 			if c.dead {
-				nettest.Eventually(t, time.Minute, func() bool { return st.session().OwnError != "" }, st.dump)
+				nettest.Eventually(t, patience, func() bool { return st.session().OwnError != "" }, st.dump)
 			}
 			client := st.dial()
 			defer client.Close()
@@ -292,12 +292,12 @@ func TestWaitingFlowsGoAlong(t *testing.T) {
 	st.awaitUp()
 	st.hosts[0].own.cut(true)
 	st.box.cut(true)
-	nettest.Eventually(t, time.Minute, func() bool { // an OPEN on a lane that is left would bind the flow to the host
+	nettest.Eventually(t, patience, func() bool { // an OPEN on a lane that is left would bind the flow to the host
 		return !st.session().Up && st.session().LanesWarm == 0
 	}, st.dump)
 	c := st.dial()
 	defer c.Close()
-	nettest.Eventually(t, time.Minute, func() bool { return st.session().FlowsResuming == 1 }, st.dump)
+	nettest.Eventually(t, patience, func() bool { return st.session().FlowsResuming == 1 }, st.dump)
 	st.lead(always(1))
 	st.box.cut(false)
 	st.roundTrip(c, "hello")
@@ -310,13 +310,13 @@ func TestWaitingFlowsGoAlong(t *testing.T) {
 func TestRename(t *testing.T) {
 	t.Parallel()
 	s, c := greeted(t)
-	nettest.Eventually(t, time.Minute, func() bool { return s.session().Up }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return s.session().Up }, s.dump)
 	before := s.session()
 	s.nearKeys.rename("far", "far/b1")
 	s.farKeys.rename("near", "near/a1")
 	s.path.cut(false)
 	s.roundTrip(c, "still here")
-	nettest.Eventually(t, time.Minute, func() bool { return s.session().Up }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return s.session().Up }, s.dump)
 	if now := s.session(); now.Session != before.Session || now.Peer != "far/b1" || len(s.near.State().Sessions) != 1 {
 		t.Errorf("the session is %+v", s.near.State().Sessions)
 	}
@@ -335,7 +335,7 @@ func TestRenameInALook(t *testing.T) {
 		t.Run([]string{"near", "far"}[end], func(t *testing.T) {
 			t.Parallel()
 			s, c := greeted(t)
-			nettest.Eventually(t, time.Minute, func() bool { return s.session().Up }, s.dump)
+			nettest.Eventually(t, patience, func() bool { return s.session().Up }, s.dump)
 			keys := []*keyring{s.nearKeys, s.farKeys}[end]
 			set := func(restless string) (looks int) {
 				keys.mu.Lock()
@@ -344,7 +344,7 @@ func TestRenameInALook(t *testing.T) {
 				return keys.looks
 			}
 			looks := set("/b1")
-			nettest.Eventually(t, time.Minute, func() bool { return len(s.nearEnds) > 0 || set("/b1") > looks+3 }, s.dump)
+			nettest.Eventually(t, patience, func() bool { return len(s.nearEnds) > 0 || set("/b1") > looks+3 }, s.dump)
 			set("")
 			s.roundTrip(c, "still here")
 		})
@@ -360,7 +360,7 @@ func TestFirewallRefuses(t *testing.T) {
 	c := s.begin("hello")
 	s.path.l.Close()
 	s.path.refuse(preface.Control, true)
-	nettest.Eventually(t, time.Minute, func() bool { st := s.session(); return !st.Up && time.Since(st.Since) > 3*refused }, s.dump)
+	nettest.Eventually(t, patience, func() bool { st := s.session(); return !st.Up && time.Since(st.Since) > 3*refused }, s.dump)
 	s.roundTrip(c, "still here")
 	s.path.cut(true)
 	select {
@@ -368,7 +368,7 @@ func TestFirewallRefuses(t *testing.T) {
 		if e.Reason != flow.EndPeerRefused || !strings.Contains(e.Err.Error(), "refused all connections") {
 			t.Errorf("the flow ended by %q (%v)", e.Reason, e.Err)
 		}
-	case <-time.After(30 * time.Second): // resume is a minute
+	case <-time.After(patience):
 		t.Errorf("the flow goes on: %s", s.dump())
 	}
 }
@@ -385,7 +385,7 @@ func TestHopsOfOneProcess(t *testing.T) {
 	direct(s, nil, &o)
 	s.near.Link(o)
 	s.path.cut(true)
-	nettest.Eventually(t, time.Minute, func() bool { // longer than ReplacedAfter, and looked at since
+	nettest.Eventually(t, patience, func() bool { // longer than ReplacedAfter, and looked at since
 		all := s.far.State().Sessions
 		away, other := false, false
 		for _, one := range all {
@@ -406,7 +406,7 @@ func TestHostRemoved(t *testing.T) {
 	st.served()
 	was := st.session().Session
 	st.nearKeys.rename("site/b0", "site/old")
-	nettest.Eventually(t, time.Minute, func() bool { return st.session().Peer == "site/old" }, st.dump)
+	nettest.Eventually(t, patience, func() bool { return st.session().Peer == "site/old" }, st.dump)
 	st.lead(always(1))
 	st.nearKeys.forget("site/old")
 	if e := <-st.nearEnds; e.Reason != flow.EndDenied {
@@ -416,7 +416,7 @@ func TestHostRemoved(t *testing.T) {
 	other := st.dial()
 	defer other.Close()
 	st.roundTrip(other, "hello")
-	nettest.Eventually(t, time.Minute, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		for _, s := range st.near.State().Sessions {
 			if s.Session == was {
 				return false
@@ -441,9 +441,9 @@ func TestKeyReplaced(t *testing.T) {
 	s.nearKeys.rotated = map[string]ed25519.PublicKey{string(s.farKeys.public()): key}
 	s.nearKeys.peers["far"] = []ed25519.PublicKey{key}
 	s.nearKeys.mu.Unlock()
-	nettest.Eventually(t, time.Minute, func() bool { return s.link.HostKey().Equal(key) }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return s.link.HostKey().Equal(key) }, s.dump)
 	s.nearKeys.rename("far", "far/b1")
-	nettest.Eventually(t, time.Minute, func() bool { return s.session().Peer == "far/b1" }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return s.session().Peer == "far/b1" }, s.dump)
 	s.roundTrip(c, "still here")
 	if s.session().Session != was {
 		t.Errorf("the session is %+v", s.session())
@@ -494,7 +494,7 @@ func TestHostLeavesSite(t *testing.T) {
 func TestAddressOfAnotherHost(t *testing.T) {
 	t.Parallel()
 	st := newSite(t, 3, always(2), func(_ *stand, _ *pair.Options, l *pair.LinkOptions) { l.Peer = "site/b0" })
-	nettest.Eventually(t, time.Minute, func() bool { return st.session().Problem == flow.PairKeyUnknown }, st.dump)
+	nettest.Eventually(t, patience, func() bool { return st.session().Problem == flow.PairKeyUnknown }, st.dump)
 	if s := st.session(); !strings.HasSuffix(s.Error, ": site/b2") || !strings.HasSuffix(s.Remedy(), "or write pair: site") {
 		t.Errorf("the error is %q, the remedy %q", s.Error, s.Remedy())
 	}
@@ -520,7 +520,7 @@ func TestHopGoesElsewhere(t *testing.T) {
 	o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{*at.Load()}, nil }
 	second := st.near.Link(o)
 	defer second.Close()
-	nettest.Eventually(t, time.Minute, func() bool { return second.Taking().Host == "site/b0" }, st.dump)
+	nettest.Eventually(t, patience, func() bool { return second.Taking().Host == "site/b0" }, st.dump)
 	at.Store(&st.hosts[1].own.address)
 	st.awaitHost(second, "site/b1")
 	if first := st.link.Taking(); first.Host != "site/b0" || !first.Takes {
@@ -538,7 +538,7 @@ func TestHopBeforeGoesElsewhere(t *testing.T) {
 	o.Peer, o.Hop, o.Place = "site", "first", 1
 	first := st.near.Link(o)
 	defer first.Close()
-	nettest.Eventually(t, time.Minute, func() bool { return first.Taking().Host == "site/b0" }, st.dump)
+	nettest.Eventually(t, patience, func() bool { return first.Taking().Host == "site/b0" }, st.dump)
 	o.Place, o.Hop = 2, "second"
 	o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{st.hosts[1].own.address}, nil }
 	st.link.Update(o)
@@ -559,7 +559,7 @@ func TestKeysAway(t *testing.T) {
 	s.nearKeys.peers, s.nearKeys.away = map[string][]ed25519.PublicKey{}, true
 	looks := s.nearKeys.looks
 	s.nearKeys.mu.Unlock()
-	nettest.Eventually(t, time.Minute, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		s.nearKeys.mu.Lock()
 		defer s.nearKeys.mu.Unlock()
 		return s.nearKeys.looks > looks+3

@@ -57,7 +57,7 @@ func newSolo(t *testing.T, node *Node, n int) *solo {
 		f.running = false
 		f.giveUp(stream.Cause{Code: 1})
 		f.mu.Unlock()
-		nettest.Eventually(t, 10*time.Second, f.over.Load, func() string { return "the flow does not end" })
+		nettest.Eventually(t, time.Minute, f.over.Load, func() string { return "the flow does not end" })
 		for _, l := range x.lanes {
 			l.close()
 		}

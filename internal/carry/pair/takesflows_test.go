@@ -2,7 +2,6 @@ package pair_test
 
 import (
 	"testing"
-	"time"
 
 	"longhaul/test/nettest"
 )
@@ -14,7 +13,7 @@ func TestTakesFlows(t *testing.T) {
 	s.serve(echo)
 	await := func(want bool, when string) {
 		t.Helper()
-		nettest.Eventually(t, time.Minute, func() bool { return s.link.Taking().Takes == want }, func() string { return when })
+		nettest.Eventually(t, patience, func() bool { return s.link.Taking().Takes == want }, func() string { return when })
 	}
 	await(true, "at first")
 	s.path.cut(true)

@@ -58,7 +58,7 @@ func TestTrace(t *testing.T) {
 		}, within: time.Millisecond, want: "%s has not answered in time"},
 		"session down": {answer: tracedAs("main"), before: func(s *stand) {
 			s.path.refuse(preface.Control, true)
-			nettest.Eventually(s.t, time.Minute, func() bool { return !s.session().Up && !s.far.State().Sessions[0].Up }, s.dump)
+			nettest.Eventually(s.t, patience, func() bool { return !s.session().Up && !s.far.State().Sessions[0].Up }, s.dump)
 		}, want: "the session with %s is down: its part is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestTrace(t *testing.T) {
 				}
 				var trace flow.Trace
 				var err error
-				nettest.Eventually(t, time.Minute, func() bool { // on a busy machine an answer may be late
+				nettest.Eventually(t, patience, func() bool { // on a busy machine an answer may be late
 					trace, err = f.Trace(ctx)
 					return tt.within > 0 || err == nil || !strings.Contains(err.Error(), "in time")
 				}, func() string { return "no answer comes in time" })
@@ -114,7 +114,7 @@ func TestTrace(t *testing.T) {
 func TestTraceOfUnknownFlow(t *testing.T) {
 	t.Parallel()
 	s := newStand(t, func(_ *stand, o *pair.Options, _ *pair.LinkOptions) { o.Trace = tracedAs("main") })
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	peer := s.hostilePeer()
 	session, err := peer.Begin(ctx, peer.Hello(), hostile.Dialing{})
@@ -145,7 +145,7 @@ func TestTracesAreBounded(t *testing.T) {
 		}
 	})
 	s.serve(echo)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	peer := s.hostilePeer()
 	session, err := peer.Begin(ctx, peer.Hello(), hostile.Dialing{})
@@ -154,7 +154,7 @@ func TestTracesAreBounded(t *testing.T) {
 	for range flows {
 		nettest.Must(t, session.Control.Send(session.OpenAhead([]byte("x"))))
 	}
-	nettest.Eventually(t, time.Minute, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.opens) == flows
@@ -166,7 +166,7 @@ func TestTracesAreBounded(t *testing.T) {
 	}
 	const mark = 4711
 	nettest.Must(t, session.Control.Send(wire.Message{Type: wire.MessagePing, Bytes: binary.BigEndian.AppendUint64(nil, mark)}))
-	nettest.Eventually(t, time.Minute, func() bool { // all TRACEs were read
+	nettest.Eventually(t, patience, func() bool { // all TRACEs were read
 		return binary.BigEndian.Uint64(nextOf(t, session, wire.MessagePong).Bytes) == mark
 	}, s.dump)
 	close(release)
@@ -211,7 +211,7 @@ func TestAskersAreBounded(t *testing.T) {
 		flows = append(flows, near)
 	}
 	var failed [2 * pair.MaxTraces]error
-	nettest.Eventually(t, time.Minute, func() bool { // again if the first ones have given up before the others began
+	nettest.Eventually(t, patience, func() bool { // again if the first ones have given up before the others began
 		var asking sync.WaitGroup
 		for i, f := range flows {
 			asking.Go(func() { _, failed[i] = f.Trace(t.Context()) })

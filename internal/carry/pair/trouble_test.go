@@ -48,7 +48,7 @@ func direct(s *stand, _ *pair.Options, o *pair.LinkOptions) {
 
 func (s *stand) awaitWarm(n int) {
 	s.t.Helper()
-	nettest.Eventually(s.t, 30*time.Second, func() bool { return s.near.State().Sessions[0].LanesWarm >= n }, s.dump)
+	nettest.Eventually(s.t, patience, func() bool { return s.near.State().Sessions[0].LanesWarm >= n }, s.dump)
 }
 
 // TestBlackHoles holds that a flow goes on when its lane, or everything, falls silent.
@@ -137,7 +137,7 @@ func TestInOutage(t *testing.T) {
 		_, err := c.Write([]byte("hello"))
 		nettest.Must(t, err)
 	}
-	nettest.Eventually(t, 20*time.Second, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		st := s.near.State().Sessions[0]
 		return st.RetainedBytes == 0 && st.FlowsMoving == 2
 	}, s.dump)
@@ -198,7 +198,7 @@ func TestProblems(t *testing.T) {
 		t.Run(string(c.want), func(t *testing.T) {
 			t.Parallel()
 			s := newStand(t, c.option)
-			nettest.Eventually(t, 20*time.Second, func() bool { return s.near.State().Sessions[0].Problem == c.want }, s.dump)
+			nettest.Eventually(t, patience, func() bool { return s.near.State().Sessions[0].Problem == c.want }, s.dump)
 		})
 	}
 }
@@ -220,7 +220,7 @@ func TestTunnelRemoved(t *testing.T) {
 	t.Parallel()
 	s, c := greeted(t)
 	s.removed.Store(true)
-	nettest.Eventually(t, time.Minute, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		return slices.ContainsFunc(s.near.State().Sessions, func(n flow.Session) bool { return n.Problem == flow.PairDenied })
 	}, s.dump)
 	s.roundTrip(c, "and on")
@@ -239,7 +239,7 @@ func TestRotation(t *testing.T) {
 	s.nearKeys.mu.Lock()
 	s.nearKeys.announced = next
 	s.nearKeys.mu.Unlock()
-	nettest.Eventually(t, 20*time.Second, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		s.nearKeys.mu.Lock()
 		defer s.nearKeys.mu.Unlock()
 		return len(s.nearKeys.taken) == 1 && len(s.farKeys.PeerKeys("near")) == 2
@@ -264,7 +264,7 @@ func TestDrain(t *testing.T) {
 	s.mu.Unlock()
 	t.Cleanup(old.Close)
 	old.Drain()
-	nettest.Eventually(t, 20*time.Second, func() bool { return len(s.near.State().Sessions) == 2 }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return len(s.near.State().Sessions) == 2 }, s.dump)
 	fresh := s.dial()
 	defer fresh.Close()
 	s.roundTrip(fresh, "new")
@@ -275,7 +275,7 @@ func TestDrain(t *testing.T) {
 	s.roundTrip(c, "old again")
 	nettest.Must(t, c.CloseWrite())
 	s.ends(flow.EndClean)
-	nettest.Eventually(t, 20*time.Second, func() bool { return len(s.near.State().Sessions) == 1 }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return len(s.near.State().Sessions) == 1 }, s.dump)
 }
 
 // TestPathIsDead holds that a control connection ends on which a PING has no answer and nothing else
@@ -283,7 +283,7 @@ func TestDrain(t *testing.T) {
 func TestPathIsDead(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	up := func(number uint64) bool {
 		return slices.ContainsFunc(s.sessionsOf("hostile"), func(one flow.Session) bool { return one.Session == pair.NumberText(number) && one.Up })
@@ -293,7 +293,7 @@ func TestPathIsDead(t *testing.T) {
 		hello := peer.Hello()
 		session, err := peer.Begin(ctx, hello, hostile.Dialing{})
 		nettest.Must(t, err)
-		nettest.Eventually(t, 20*time.Second, func() bool { return up(hello.Session) }, s.dump) // the answer comes first
+		nettest.Eventually(t, patience, func() bool { return up(hello.Session) }, s.dump) // the answer comes first
 		return hello.Session, session.Control
 	}
 	talks, control := begin()
@@ -308,7 +308,7 @@ func TestPathIsDead(t *testing.T) {
 	defer control.Close()
 	silent, other := begin() // later, so that the first one's PING waits for longer
 	defer other.Close()
-	nettest.Eventually(t, 30*time.Second, func() bool { return !up(silent) }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return !up(silent) }, s.dump)
 	if !up(talks) {
 		t.Error("the connection on which messages come has ended")
 	}

@@ -3,7 +3,6 @@ package pair_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"longhaul/internal/carry/pair"
 	"longhaul/internal/carry/pair/preface"
@@ -26,7 +25,7 @@ func TestTrouble(t *testing.T) {
 					want = ""
 				}
 				got := func() string { return s.link.Taking().Trouble }
-				nettest.Eventually(t, time.Minute, func() bool { return s.link.Taking().Takes && got() == want },
+				nettest.Eventually(t, patience, func() bool { return s.link.Taking().Takes && got() == want },
 					func() string { return fmt.Sprintf("the trouble is %q, not %q", got(), want) })
 			}
 			is("")
@@ -37,7 +36,7 @@ func TestTrouble(t *testing.T) {
 				t.Errorf("in trouble since %v, the session since %v", since, stood)
 			}
 			s.path.refuse(preface.Control, true)
-			nettest.Eventually(t, time.Minute, func() bool { return !s.session().Up }, s.dump)
+			nettest.Eventually(t, patience, func() bool { return !s.session().Up }, s.dump)
 			s.path.refuse(preface.Control, false)
 			is("is drained")
 			s.trouble.Store("has no hop")

@@ -46,7 +46,7 @@ func TestCertificateEnds(t *testing.T) {
 		if !takes {
 			problem = flow.PairProblem(state)
 		}
-		nettest.Eventually(t, time.Minute, func() bool {
+		nettest.Eventually(t, patience, func() bool {
 			now, near, far := s.link.Taking(), s.session(), farSession()
 			return now.Takes == takes && now.Problem == problem && near.Up && near.State() == state && far.Up && far.State() == farState
 		}, func() string { return what + "\n" + s.dump() })
@@ -67,7 +67,7 @@ func TestCertificateEnds(t *testing.T) {
 	is("it has another one", "up", "up")
 	looked := s.link.Looked()
 	s.nearKeys.setEnds(before, later)
-	nettest.Eventually(t, time.Minute, func() bool { return s.link.Looked().After(looked) }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return s.link.Looked().After(looked) }, s.dump)
 	is("that of the near relay has ended by its own clock", "up", "up")
 	s.farKeys.setRefuses(true)
 	s.farKeys.setEnds(later, before)
@@ -82,17 +82,17 @@ func TestCertificateEnds(t *testing.T) {
 func TestRefusedLanes(t *testing.T) {
 	t.Parallel()
 	s, c := greeted(t)
-	nettest.Eventually(t, time.Minute, func() bool { return s.session().LanesWarm == 2 }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return s.session().LanesWarm == 2 }, s.dump)
 	state := func() string {
 		one := s.session()
 		return one.State()
 	}
 	later := time.Now().Add(time.Hour)
 	s.nearKeys.setEnds(later, later)
-	nettest.Eventually(t, time.Minute, s.link.SeesCertificates, s.dump)
+	nettest.Eventually(t, patience, s.link.SeesCertificates, s.dump)
 	s.farKeys.setRefuses(true)
 	s.nearKeys.renew()
-	nettest.Eventually(t, time.Minute, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		now := s.link.Taking()
 		return !now.Takes && now.Problem == flow.PairKeyUnknown && state() == "key-unknown"
 	}, s.dump)
@@ -101,7 +101,7 @@ func TestRefusedLanes(t *testing.T) {
 	}
 	s.roundTrip(c, "refused meanwhile")
 	s.farKeys.setRefuses(false)
-	nettest.Eventually(t, time.Minute, func() bool { return s.link.Taking().Takes && state() == "up" }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return s.link.Taking().Takes && state() == "up" }, s.dump)
 	if n := s.session().LanesWarm; n != 2 {
 		t.Errorf("%d lanes are warm", n)
 	}
@@ -112,7 +112,7 @@ func TestRefusedLanes(t *testing.T) {
 func TestHostStaysKnown(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
-	nettest.Eventually(t, time.Minute, func() bool { return s.link.Taking().Host == "far" }, s.dump)
+	nettest.Eventually(t, patience, func() bool { return s.link.Taking().Host == "far" }, s.dump)
 	s.change(func(l *pair.LinkOptions) { // another session
 		l.Resume, l.NoResume = 0, true
 		l.Addresses = func(context.Context) ([]netip.AddrPort, error) { return nil, errors.New("nowhere") }

@@ -59,7 +59,7 @@ func testOpenSaysWhichFlow(t *testing.T, in standOption) {
 			if e.Peer != peer {
 				t.Errorf("a flow with %s ends with %q", peer, e.Peer)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience):
 			t.Fatal("the flow does not end\n" + s.dump())
 		}
 	}
@@ -99,7 +99,7 @@ func testFlowsComeBack(t *testing.T, in standOption) {
 			if e.Reason != flow.EndLoop || !e.ByPeer || e.Err == nil || !strings.Contains(e.Err.Error(), tt.want) {
 				t.Errorf("%d relays: the near flow ends by %s, %v, by the peer: %v; want %q", tt.via.Len(), e.Reason, e.Err, e.ByPeer, tt.want)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience):
 			t.Fatal("the flow does not end\n" + s.dump())
 		}
 	}

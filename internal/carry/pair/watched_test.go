@@ -18,7 +18,7 @@ func (s *stand) watchedNow() int {
 
 func (s *stand) awaitWatched(n int) {
 	s.t.Helper()
-	nettest.Eventually(s.t, 30*time.Second, func() bool { return s.watchedNow() == n }, s.dump)
+	nettest.Eventually(s.t, patience, func() bool { return s.watchedNow() == n }, s.dump)
 }
 
 // TestRest holds that parked flows are not looked at each tick, and that the next byte changes that.
@@ -52,7 +52,7 @@ func TestMuted(t *testing.T) {
 		c := s.dial()
 		defer c.Close()
 		n := 0
-		nettest.Eventually(t, time.Minute, func() bool { // nothing more goes: nobody reads
+		nettest.Eventually(t, patience, func() bool { // nothing more goes: nobody reads
 			more := fill(c)
 			n += more
 			return more == 0
@@ -65,7 +65,7 @@ func TestMuted(t *testing.T) {
 			continue
 		}
 		close(read)
-		_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(patience))
 		if _, err := io.CopyN(io.Discard, c, int64(n)); err != nil {
 			t.Fatal(err)
 		}

@@ -109,7 +109,7 @@ func withhold(t *testing.T, m mode, b *holdBox) (took time.Duration, reached boo
 		t.Cleanup(func() { close(b.over) }) // before the path waits
 		parked, farErr := make(chan struct{}), make(chan error, 1)
 		s.serve(func(c *net.TCPConn) {
-			_ = c.SetDeadline(time.Now().Add(time.Minute))
+			_ = c.SetDeadline(time.Now().Add(patience))
 			farErr <- converse(c, 'f', func() { <-parked })
 		})
 		c := s.dial()
@@ -138,7 +138,7 @@ func withhold(t *testing.T, m mode, b *holdBox) (took time.Duration, reached boo
 // letPark waits until the near flow has no lane, or is over.
 func (s *stand) letPark() {
 	f := s.flow(0)
-	nettest.Eventually(s.t, time.Minute, func() bool {
+	nettest.Eventually(s.t, patience, func() bool {
 		return s.near.Flows() == 0 || f.Figures().Lanes == 0
 	}, s.dump)
 }
