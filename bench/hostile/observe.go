@@ -100,6 +100,13 @@ func (p *phase) end(victim *relay) {
 	}
 }
 
+// saw reports whether something was observed of the relay and of the honest flow.
+func (o *observer) saw(p *phase) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return p.Resident > 0 && p.Status.Asked > 0 && p.Honest.Bytes > 0
+}
+
 // note adds to what is known of the phase, unless all is over.
 func (o *observer) note(ctx context.Context, add func(*phase)) {
 	o.mu.Lock()

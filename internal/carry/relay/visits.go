@@ -121,7 +121,7 @@ func (w *worker) count(f *flow, s side, bytes int64) {
 }
 
 // share is the part of some places of a loop with n of the flows that wait, if others come after it. Each of
-// these keeps a place, or its flows would wait for ever beside a loop that has nearly all.
+// these keeps a place, or its flows would never be visited beside a loop that has nearly all.
 func share(places, others int, n, flows int64) int {
 	if others == 0 || n >= flows {
 		return places
@@ -140,7 +140,7 @@ func (w *worker) beginVisits(p *places) {
 }
 
 // nextVisit takes the flow that is to be visited next out of its list, and reports whether the kernel is to be
-// queried about it; nil: there is none. Who came to wait after this Sample began waits for the next one.
+// queried about it; nil: all have been visited. A flow that came to wait after this Sample began waits for the next.
 func (w *worker) nextVisit(p *places) (f *flow, query bool) {
 	list := newFlows
 	if p.left > 0 {
