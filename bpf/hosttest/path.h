@@ -43,6 +43,7 @@ struct path {
 struct packet {
 	u64 sent, prior_mstamp, first_tx;
 	u32 prior_delivered;
+	u32 number; // of its latest transmission
 	u32 next, prev; // in the order of sending; NONE: none
 	bool delivered, lost, again, listed, marked, app_limited;
 };
@@ -91,8 +92,8 @@ struct flow {
 	u32 *again; // queue of what is to be sent again
 	u32 again_first, again_count;
 	u32 delivered, lost, sent, duplicates, timeouts;
-	u64 delivered_mstamp, first_tx, next_send, last_progress, rack_sent;
-	u32 rack_rtt_us, rack_seq, reorder_steps, newest; // newest: that has arrived
+	u64 delivered_mstamp, first_tx, next_send, last_progress;
+	u32 rack_rtt_us, rack_number, reorder_steps, newest; // newest: that has arrived
 	u64 reorder_until;
 	bool reordered;	      // a packet has arrived after a later one
 	u64 rack_timer;	      // when it is due, 0: not
@@ -522,7 +523,7 @@ static void transmit(u32 flow, u32 seq, bool again)
 	f->tail = seq & f->mask;
 	p->listed = true;
 	f->in_flight++;
-	f->sent++;
+	p->number = ++f->sent;
 	f->prr.out++;
 	f->last_sent = sim.now;
 	u64 step = sim.path.batch * 1e9;
@@ -750,7 +751,8 @@ static u32 reorder_us(const struct flow *f)
 }
 
 // A packet sent before one that has arrived is lost when it is late (RACK, RFC 8985). A timer
-// looks again if none is late yet.
+// looks again if none is late yet. Packets of one burst count in the order of sending: copies
+// leave in the order in which they were found lost, not in that of their numbers.
 static bool find_lost(u32 flow)
 {
 	struct flow *f = &sim.flow[flow];
@@ -760,7 +762,7 @@ static bool find_lost(u32 flow)
 	while (f->head != NONE) {
 		struct packet *p = &f->ring[f->head];
 		u32 seq = f->una + ((f->head - f->una) & f->mask);
-		if (p->sent > f->rack_sent || (p->sent == f->rack_sent && (s32)(seq - f->rack_seq) >= 0))
+		if ((s32)(p->number - f->rack_number) >= 0)
 			break;
 		if ((sim.now - p->sent) / 1000 < limit) {
 			f->rack_timer = p->sent + limit * 1000 + 1000;
@@ -863,9 +865,8 @@ static void acknowledge(u32 flow, u32 upto)
 			rtt_us = (sim.now - p->sent) / 1000;
 		// A packet acknowledged too soon after it was sent again had arrived before.
 		bool doubtful = p->again && (sim.now - p->sent) / 1000 < f->min_rtt_us;
-		if ((p->sent > f->rack_sent || (p->sent == f->rack_sent && (s32)(seq - f->rack_seq) > 0)) && !p->lost && !doubtful) {
-			f->rack_sent = p->sent;
-			f->rack_seq = seq;
+		if ((s32)(p->number - f->rack_number) > 0 && !p->lost && !doubtful) {
+			f->rack_number = p->number;
 			f->rack_rtt_us = (sim.now - p->sent) / 1000;
 		}
 	}
@@ -940,6 +941,7 @@ static void probe_tail(u32 flow)
 	} else
 		transmit(flow, f->next++, false);
 	f->probe.end = f->next;
+	f->last_progress = sim.now; // the retransmission timer begins anew
 }
 
 static void timer(u32 flow)
