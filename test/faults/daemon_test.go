@@ -341,6 +341,10 @@ func (d *daemon) status() daemonStatus {
 	nettest.Eventually(d.t, patience, func() bool {
 		s = daemonStatus{}
 		body, err := control.Status(d.t.Context(), d.socket())
+		if late := (*control.SilentError)(nil); errors.As(err, &late) && !late.Stopped {
+			s.Missing = append(s.Missing, "an answer")
+			return false // on a busy machine it may take long to start
+		}
 		if err == nil {
 			err = json.Unmarshal(body, &s)
 		}
