@@ -108,7 +108,7 @@ func (w *worker) count(f *flow, s side, bytes int64) {
 	w.sums.add(f.route.state, s, more)
 	w.visits.moved += more
 	v := &f.visit
-	v.bytes = uint32(min(int64(v.bytes)+max(0, more), math.MaxUint32))
+	v.bytes = uint32(min(int64(v.bytes)+more, math.MaxUint32))
 	if now := uint16(w.visits.pass); v.movedIn != now || v.moved == 0 {
 		v.movedIn, v.moved = now, v.moved+1
 	}
@@ -165,7 +165,7 @@ func (w *worker) nextVisit(p *places) (f *flow, query bool) {
 	return f, query
 }
 
-// headOf is the first flow of a list; nil if there is none from before this Sample.
+// headOf is the first flow of a list, if it came to wait before this Sample; else nil.
 func (w *worker) headOf(l visitList) *flow {
 	first := w.visits.lists[l].first
 	if first == 0 || w.slots[first-1].since == w.visits.pass {

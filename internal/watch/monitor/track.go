@@ -37,7 +37,7 @@ type flowTrack struct {
 	connected  bool  // how long its target took is observed
 	moved      bool  // it moved data in the last interval, or data is unacknowledged
 	judged     bool  // there were two samples to compare
-	rests      bool  // nothing had happened to it before the latest sample; there is none until something does
+	rests      bool  // nothing had happened to it before the latest sample; the next one comes when something does
 }
 
 // words are what texts say of a flow. Flows of a tunnel have few combinations of them.

@@ -496,7 +496,7 @@ func TestProjected(t *testing.T) {
 }
 
 // TestEnds holds that the first certificate of a chain that ends is the end of it, for this host's and for its
-// peers', that a reload keeps what was seen, and that a certificate is told from the next one of the same end.
+// peers', that a reload keeps what was seen, and that two certificates with the same end are not taken for one.
 func TestEnds(t *testing.T) {
 	root := newAuthority(t, "root", nil)
 	middle := newAuthority(t, "middle", root)
